@@ -1,0 +1,311 @@
+//! Which packets of a message are there: a cumulative count and a bitmap of what came ahead of it
+//! (MP-RDMA §3.3, `docs/wire-protocol.md` §3.1).
+
+use crate::limits::{BITMAP_WORDS, WINDOW_PACKETS};
+
+/// The bitmap words of CREDIT and PULL frames.
+pub type Words = [u64; BITMAP_WORDS];
+
+/// A set of packet indices: all below [`Window::cumulative`], and some of the
+/// [`WINDOW_PACKETS`] from there on. Bit *i* stands for packet `cumulative + i`.
+///
+/// Invariant: bit 0 is never set; the packet would have been counted into `cumulative`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Window {
+    cumulative: u32,
+    words: Words,
+}
+
+/// What [`Window::insert`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Insert {
+    /// The packet is new.
+    New,
+    /// The packet was there.
+    Duplicate,
+    /// The packet is too far ahead for the bitmap.
+    Beyond,
+}
+
+impl Window {
+    /// An empty set.
+    pub const fn new() -> Self {
+        Self { cumulative: 0, words: [0; BITMAP_WORDS] }
+    }
+
+    /// All packets below this are in the set.
+    #[inline]
+    pub const fn cumulative(&self) -> u32 {
+        self.cumulative
+    }
+
+    /// The bitmap.
+    #[inline]
+    pub const fn words(&self) -> &Words {
+        &self.words
+    }
+
+    /// How many packets are in the set.
+    #[inline]
+    pub fn count(&self) -> u32 {
+        self.cumulative + self.words.iter().map(|word| word.count_ones()).sum::<u32>()
+    }
+
+    /// Whether `packet` is in the set.
+    #[inline]
+    pub fn contains(&self, packet: u32) -> bool {
+        match packet.checked_sub(self.cumulative) {
+            None => true,
+            Some(ahead) if ahead < WINDOW_PACKETS => bit(&self.words, ahead),
+            Some(_) => false,
+        }
+    }
+
+    /// One more than the highest packet in the set.
+    #[inline]
+    pub fn end(&self) -> u32 {
+        self.cumulative + words_end(&self.words)
+    }
+
+    /// Adds `packet`.
+    #[inline]
+    pub fn insert(&mut self, packet: u32) -> Insert {
+        let Some(ahead) = packet.checked_sub(self.cumulative) else { return Insert::Duplicate };
+        if ahead >= WINDOW_PACKETS {
+            return Insert::Beyond;
+        }
+        if bit(&self.words, ahead) {
+            return Insert::Duplicate;
+        }
+        self.words[ahead as usize / 64] |= 1 << (ahead % 64);
+        if ahead == 0 {
+            self.absorb_run();
+        }
+        Insert::New
+    }
+
+    /// Adds all packets of an acknowledgement: those below `cumulative` and those of `words`,
+    /// counted from there. An older acknowledgement than the last adds nothing wrong.
+    pub fn merge(&mut self, cumulative: u32, words: &Words) {
+        if cumulative > self.cumulative {
+            shift_down(&mut self.words, cumulative - self.cumulative);
+            self.cumulative = cumulative;
+        }
+        for_each_bit(words, |ahead| {
+            if let Some(here) = (cumulative + ahead).checked_sub(self.cumulative) {
+                // `cumulative` is at most ours, so `here` is at most `ahead`: inside the words.
+                self.words[here as usize / 64] |= 1 << (here % 64);
+            }
+        });
+        if self.words[0] & 1 == 1 {
+            self.absorb_run();
+        }
+    }
+
+    /// Counts the run of packets at the start of the bitmap into `cumulative`.
+    fn absorb_run(&mut self) {
+        let run = trailing_ones(&self.words);
+        self.cumulative += run;
+        shift_down(&mut self.words, run);
+    }
+}
+
+/// Bits for packets of a window, addressed by packet index modulo [`WINDOW_PACKETS`]: at most that
+/// many neighbouring packets are on the way, so no two share a bit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PacketBits {
+    words: Words,
+}
+
+impl PacketBits {
+    /// No bit set.
+    pub const fn new() -> Self {
+        Self { words: [0; BITMAP_WORDS] }
+    }
+
+    /// Whether no bit is set.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.words == [0; BITMAP_WORDS]
+    }
+
+    /// Sets the bit of `packet`.
+    #[inline]
+    pub fn set(&mut self, packet: u32) {
+        let position = packet % WINDOW_PACKETS;
+        self.words[position as usize / 64] |= 1 << (position % 64);
+    }
+
+    /// Sets the bit of `packet` and tells whether it was clear.
+    #[inline]
+    pub fn set_new(&mut self, packet: u32) -> bool {
+        let new = !self.is_set(packet);
+        self.set(packet);
+        new
+    }
+
+    /// Whether the bit of `packet` is set.
+    #[inline]
+    pub fn is_set(&self, packet: u32) -> bool {
+        bit(&self.words, packet % WINDOW_PACKETS)
+    }
+
+    /// Clears the bit of `packet`.
+    #[inline]
+    pub fn clear(&mut self, packet: u32) {
+        let position = packet % WINDOW_PACKETS;
+        self.words[position as usize / 64] &= !(1 << (position % 64));
+    }
+
+    /// The first packet at or after `from` whose bit is set.
+    pub fn first_from(&self, from: u32) -> Option<u32> {
+        if self.is_empty() {
+            return None;
+        }
+        (from..from + WINDOW_PACKETS).find(|packet| bit(&self.words, packet % WINDOW_PACKETS))
+    }
+}
+
+/// Calls `each` with the position of every set bit, in order.
+pub fn for_each_bit(words: &Words, mut each: impl FnMut(u32)) {
+    for (index, &word) in words.iter().enumerate() {
+        let mut rest = word;
+        while rest != 0 {
+            each(index as u32 * 64 + rest.trailing_zeros());
+            rest &= rest - 1;
+        }
+    }
+}
+
+/// One more than the position of the highest set bit; 0 if there is none.
+#[inline]
+pub fn words_end(words: &Words) -> u32 {
+    for index in (0..BITMAP_WORDS).rev() {
+        if words[index] != 0 {
+            return index as u32 * 64 + 64 - words[index].leading_zeros();
+        }
+    }
+    0
+}
+
+#[inline]
+fn bit(words: &Words, position: u32) -> bool {
+    words[position as usize / 64] >> (position % 64) & 1 == 1
+}
+
+fn trailing_ones(words: &Words) -> u32 {
+    let mut run = 0;
+    for word in words {
+        run += word.trailing_ones();
+        if *word != u64::MAX {
+            break;
+        }
+    }
+    run
+}
+
+/// Moves all bits down by `count` positions; those below fall out.
+fn shift_down(words: &mut Words, count: u32) {
+    if count >= WINDOW_PACKETS {
+        *words = [0; BITMAP_WORDS];
+        return;
+    }
+    let (whole, part) = (count as usize / 64, count % 64);
+    for index in 0..BITMAP_WORDS {
+        let low = words.get(index + whole).copied().unwrap_or(0);
+        let high = words.get(index + whole + 1).copied().unwrap_or(0);
+        words[index] = if part == 0 { low } else { low >> part | high << (64 - part) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// The naive model: the set itself.
+    #[derive(Default)]
+    struct Model(BTreeSet<u32>);
+
+    impl Model {
+        fn cumulative(&self) -> u32 {
+            (0..).find(|packet| !self.0.contains(packet)).expect("the set is finite")
+        }
+
+        fn insert(&mut self, packet: u32) -> Insert {
+            let cumulative = self.cumulative();
+            if packet >= cumulative + WINDOW_PACKETS {
+                Insert::Beyond
+            } else if self.0.insert(packet) {
+                Insert::New
+            } else {
+                Insert::Duplicate
+            }
+        }
+    }
+
+    fn assert_same(window: &Window, model: &Model) {
+        assert_eq!(window.cumulative(), model.cumulative());
+        assert_eq!(window.count() as usize, model.0.len());
+        assert_eq!(window.end(), model.0.last().map_or(0, |last| last + 1));
+        for packet in 0..window.end() + 3 {
+            assert_eq!(window.contains(packet), model.0.contains(&packet), "packet {packet}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn insert_matches_model(steps in prop::collection::vec((0u32..40, 0u32..300), 0..400)) {
+            let mut window = Window::new();
+            let mut model = Model::default();
+            for (near, far) in steps {
+                // Mostly near the front, so that runs are absorbed; sometimes far ahead.
+                let ahead = if near == 0 { far } else { near % 9 };
+                let packet = (model.cumulative() + ahead).saturating_sub(2);
+                prop_assert_eq!(window.insert(packet), model.insert(packet));
+                prop_assert_eq!(window.words()[0] & 1, 0);
+            }
+            assert_same(&window, &model);
+        }
+
+        #[test]
+        fn merge_matches_model(acks in prop::collection::vec(
+            (0u32..600, prop::array::uniform4(any::<u64>())), 0..12))
+        {
+            let mut window = Window::new();
+            let mut model = Model::default();
+            for (cumulative, mut words) in acks {
+                words[0] &= !1;
+                window.merge(cumulative, &words);
+                model.0.extend(0..cumulative);
+                for_each_bit(&words, |ahead| { model.0.insert(cumulative + ahead); });
+            }
+            assert_same(&window, &model);
+        }
+
+        #[test]
+        fn packet_bits_match_model(start in 0u32..10_000, offsets in prop::collection::btree_set(
+            0u32..WINDOW_PACKETS, 0..40), cleared in prop::collection::vec(0u32..WINDOW_PACKETS, 0..20))
+        {
+            let mut bits = PacketBits::new();
+            let mut model: BTreeSet<u32> = offsets.iter().map(|offset| start + offset).collect();
+            for packet in &model { bits.set(*packet); }
+            for offset in cleared { bits.clear(start + offset); model.remove(&(start + offset)); }
+            prop_assert_eq!(bits.first_from(start), model.first().copied());
+            prop_assert_eq!(bits.is_empty(), model.is_empty());
+        }
+    }
+
+    #[test]
+    fn insert__packet_at_the_window_end_is_taken_and_the_next_is_beyond() {
+        let mut window = Window::new();
+        assert_eq!(window.insert(WINDOW_PACKETS - 1), Insert::New);
+        assert_eq!(window.insert(WINDOW_PACKETS), Insert::Beyond);
+        assert_eq!(window.insert(0), Insert::New);
+        assert_eq!(window.insert(WINDOW_PACKETS), Insert::New);
+        assert_eq!(window.cumulative(), 1);
+    }
+}

@@ -1,0 +1,141 @@
+//! What the core needs of a message buffer and of the pool it comes from.
+//!
+//! The core owns the buffers of a call from the call to its completion, by value; it never keeps
+//! a reference beyond one method. What eRPC has to show by argument (§4.2.2: no queue refers to a
+//! buffer that the application may touch), the compiler shows here.
+
+/// A message in contiguous memory, with room for packet headers before and after it
+/// (eRPC §4.2.1).
+pub trait Buffer {
+    /// Length of the message in bytes.
+    fn len(&self) -> usize;
+
+    /// Whether the message is empty.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Most bytes that the buffer can hold.
+    fn capacity(&self) -> usize;
+
+    /// Sets the message's length, at most the capacity.
+    fn set_len(&mut self, len: usize);
+
+    /// The memory of the message: all `capacity` bytes.
+    fn storage_mut(&mut self) -> &mut [u8];
+
+    /// Writes the header of packet `index` to the room kept for it.
+    fn write_header(&mut self, index: u32, header: &[u8]);
+
+    /// The bytes of packet `index` in two parts, to be sent one after the other: its header, as
+    /// written before, of `header_len` bytes, and the message's bytes from `offset` on. For packet
+    /// 0 both are in the first part, and the second is empty.
+    fn packet(&self, index: u32, header_len: usize, offset: usize, len: usize)
+    -> (&[u8], &[u8]);
+}
+
+/// Where the core gets buffers for requests of several packets.
+pub trait BufferPool {
+    /// The buffers of this pool.
+    type Buffer: Buffer;
+
+    /// A buffer for a message of `len` bytes, with its length set, and room for the headers of
+    /// `packets` packets; `None` when the pool has no memory for it.
+    fn take(&mut self, len: usize, packets: u32) -> Option<Self::Buffer>;
+}
+
+/// A plain buffer on the heap: for tests, fuzzing, and to see what [`Buffer`] asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeapBuffer {
+    /// 24 bytes for the first header, then the message.
+    memory: Vec<u8>,
+    len: usize,
+    tail: Vec<[u8; 24]>,
+}
+
+const HEAP_HEAD: usize = 24;
+
+impl HeapBuffer {
+    /// A buffer of `capacity` bytes for a message of up to `packets` packets, empty.
+    pub fn new(capacity: usize, packets: u32) -> Self {
+        Self {
+            memory: vec![0; HEAP_HEAD + capacity],
+            len: 0,
+            tail: vec![[0; 24]; packets.max(1) as usize - 1],
+        }
+    }
+
+    /// A buffer that holds `message`.
+    pub fn from_message(message: &[u8], packets: u32) -> Self {
+        let mut buffer = Self::new(message.len(), packets);
+        buffer.set_len(message.len());
+        buffer.storage_mut().copy_from_slice(message);
+        buffer
+    }
+
+    /// The message.
+    pub fn message(&self) -> &[u8] {
+        &self.memory[HEAP_HEAD..HEAP_HEAD + self.len]
+    }
+}
+
+impl Buffer for HeapBuffer {
+    fn len(&self) -> usize {
+        self.len
+    }
+
+    fn capacity(&self) -> usize {
+        self.memory.len() - HEAP_HEAD
+    }
+
+    fn set_len(&mut self, len: usize) {
+        assert!(len <= self.capacity());
+        self.len = len;
+    }
+
+    fn storage_mut(&mut self) -> &mut [u8] {
+        &mut self.memory[HEAP_HEAD..]
+    }
+
+    fn write_header(&mut self, index: u32, header: &[u8]) {
+        match index {
+            0 => self.memory[HEAP_HEAD - header.len()..HEAP_HEAD].copy_from_slice(header),
+            _ => self.tail[index as usize - 1][..header.len()].copy_from_slice(header),
+        }
+    }
+
+    fn packet(
+        &self,
+        index: u32,
+        header_len: usize,
+        offset: usize,
+        len: usize,
+    ) -> (&[u8], &[u8]) {
+        match index {
+            0 => (&self.memory[HEAP_HEAD - header_len..HEAP_HEAD + len], &[]),
+            _ => (
+                &self.tail[index as usize - 1][..header_len],
+                &self.memory[HEAP_HEAD + offset..HEAP_HEAD + offset + len],
+            ),
+        }
+    }
+}
+
+/// A pool of [`HeapBuffer`]s with a limit, in bytes, on each.
+#[derive(Clone, Copy, Debug)]
+pub struct HeapPool {
+    /// Longest message for which a buffer is given.
+    pub len_max: usize,
+}
+
+impl BufferPool for HeapPool {
+    type Buffer = HeapBuffer;
+
+    fn take(&mut self, len: usize, packets: u32) -> Option<HeapBuffer> {
+        (len <= self.len_max).then(|| {
+            let mut buffer = HeapBuffer::new(len, packets);
+            buffer.set_len(len);
+            buffer
+        })
+    }
+}

@@ -1,0 +1,184 @@
+//! Bodies to messages.
+
+use super::records::{Records, Tags};
+use super::{
+    AGENT_BYTES_MAX, DecodeError, Goodbye, Hello, Kind, LinkAccept, LinkClose, LinkOpen,
+    LinkRefuse, Message, Offer, OutOfRange, Ping, Pong, STATS_PART_BYTES_MAX, SessionAccept,
+    SessionClose, SessionOpen, SessionRefuse, StatsReply, StatsRequest, TEXT_BYTES_MAX,
+    VersionRange,
+};
+
+/// Reads one body. Every value of the result is in its range.
+pub(super) fn decode_body(kind: Kind, body: &[u8]) -> Result<Message, DecodeError> {
+    let records = Records::read(kind, tags(kind), body)?;
+    let message: Message = match kind {
+        Kind::Hello => read_hello(&records)?.into(),
+        Kind::LinkOpen => read_link_open(&records)?.into(),
+        Kind::LinkAccept => read_link_accept(&records)?.into(),
+        Kind::LinkRefuse => read_link_refuse(&records)?.into(),
+        Kind::LinkClose => read_link_close(&records)?.into(),
+        Kind::SessionOpen => read_session_open(&records)?.into(),
+        Kind::SessionAccept => read_session_accept(&records)?.into(),
+        Kind::SessionRefuse => read_session_refuse(&records)?.into(),
+        Kind::SessionClose => read_session_close(&records)?.into(),
+        Kind::Ping => Ping { nonce: records.u64(1)? }.into(),
+        Kind::Pong => Pong { nonce: records.u64(1)? }.into(),
+        Kind::StatsRequest => StatsRequest { request: records.u32(1)? }.into(),
+        Kind::StatsReply => read_stats_reply(&records)?.into(),
+        Kind::Goodbye => read_goodbye(&records)?.into(),
+    };
+    message.check()?;
+    Ok(message)
+}
+
+/// The records of each message (§8.2).
+const fn tags(kind: Kind) -> &'static Tags {
+    const fn single(single: &'static [u16]) -> Tags {
+        Tags { single, repeated: None }
+    }
+    match kind {
+        Kind::Hello => const { &single(&[1, 2, 3, 4, 5, 6, 7]) },
+        Kind::LinkOpen => const { &Tags { single: &[1, 2, 3], repeated: Some(4) } },
+        Kind::LinkAccept => const { &single(&[1, 4, 5]) },
+        Kind::LinkRefuse | Kind::LinkClose => const { &single(&[1, 6, 7]) },
+        Kind::SessionOpen => const { &single(&[1, 2, 3, 4, 5, 6, 7, 8, 9]) },
+        Kind::SessionAccept => const { &single(&[1, 2, 3, 4, 6, 7, 8, 9]) },
+        Kind::SessionRefuse => const { &single(&[1, 2, 10, 11]) },
+        Kind::SessionClose => const { &single(&[1, 3, 4, 10, 11, 12]) },
+        Kind::Ping | Kind::Pong | Kind::StatsRequest => const { &single(&[1]) },
+        Kind::StatsReply => const { &single(&[1, 2, 3, 4]) },
+        Kind::Goodbye => const { &single(&[1, 2]) },
+    }
+}
+
+fn read_hello(records: &Records<'_>) -> Result<Hello, DecodeError> {
+    Ok(Hello {
+        versions: VersionRange { min: records.u16(1)?, max: records.u16(2)? },
+        incarnation: records.u64(3)?,
+        heartbeat_ms: records.u32(4)?,
+        agent: records.text(5, AGENT_BYTES_MAX)?,
+        host_identity: records.optional_array(6)?,
+        rendezvous: records.optional(7).map(<[u8]>::to_vec),
+    })
+}
+
+fn read_link_open(records: &Records<'_>) -> Result<LinkOpen, DecodeError> {
+    if records.repeated().is_empty() {
+        return Err(DecodeError::RecordMissing { kind: Kind::LinkOpen, tag: 4 });
+    }
+    let offers = records.repeated().iter();
+    Ok(LinkOpen {
+        link: records.u32(1)?,
+        from_endpoint: records.u16(2)?,
+        to_endpoint: records.u16(3)?,
+        offers: offers
+            .filter_map(|value| read_offer(Kind::LinkOpen, value).transpose())
+            .collect::<Result<_, _>>()?,
+    })
+}
+
+fn read_link_accept(records: &Records<'_>) -> Result<LinkAccept, DecodeError> {
+    let kind = Kind::LinkAccept;
+    let offer = read_offer(kind, records.bytes(4)?)?;
+    Ok(LinkAccept {
+        link: records.u32(1)?,
+        offer: offer.ok_or(OutOfRange { kind, field: "offer" })?,
+        ticket: records.optional_array(5)?,
+    })
+}
+
+/// An offer, or `None` for a transport that version 1 does not know.
+fn read_offer(kind: Kind, value: &[u8]) -> Result<Option<Offer>, DecodeError> {
+    match *value {
+        [1, p0, p1, f0, f1, f2, f3] => Ok(Some(Offer::Udp {
+            port: u16::from_le_bytes([p0, p1]),
+            max_frame: u32::from_le_bytes([f0, f1, f2, f3]),
+        })),
+        [2, f0, f1, f2, f3] => {
+            Ok(Some(Offer::Shm { max_frame: u32::from_le_bytes([f0, f1, f2, f3]) }))
+        }
+        [] | [1 | 2, ..] => Err(DecodeError::RecordLength { kind, tag: 4 }),
+        _ => Ok(None),
+    }
+}
+
+fn read_link_refuse(records: &Records<'_>) -> Result<LinkRefuse, DecodeError> {
+    Ok(LinkRefuse {
+        link: records.u32(1)?,
+        status: records.status(6)?,
+        text: records.text(7, TEXT_BYTES_MAX)?,
+    })
+}
+
+fn read_link_close(records: &Records<'_>) -> Result<LinkClose, DecodeError> {
+    Ok(LinkClose {
+        link: records.u32(1)?,
+        status: records.status(6)?,
+        text: records.text(7, TEXT_BYTES_MAX)?,
+    })
+}
+
+fn read_session_open(records: &Records<'_>) -> Result<SessionOpen, DecodeError> {
+    Ok(SessionOpen {
+        link: records.u32(1)?,
+        request: records.u32(2)?,
+        session: records.u32(3)?,
+        token: records.u32(4)?,
+        first_request: records.u64(5)?,
+        slots: records.u8(6)?,
+        credits: records.u16(7)?,
+        max_message: records.u32(8)?,
+        packet_bytes: records.u32(9)?,
+    })
+}
+
+fn read_session_accept(records: &Records<'_>) -> Result<SessionAccept, DecodeError> {
+    Ok(SessionAccept {
+        link: records.u32(1)?,
+        request: records.u32(2)?,
+        session: records.u32(3)?,
+        token: records.u32(4)?,
+        slots: records.u8(6)?,
+        credits: records.u16(7)?,
+        max_message: records.u32(8)?,
+        packet_bytes: records.u32(9)?,
+    })
+}
+
+fn read_session_refuse(records: &Records<'_>) -> Result<SessionRefuse, DecodeError> {
+    Ok(SessionRefuse {
+        link: records.u32(1)?,
+        request: records.u32(2)?,
+        status: records.status(10)?,
+        text: records.text(11, TEXT_BYTES_MAX)?,
+    })
+}
+
+fn read_session_close(records: &Records<'_>) -> Result<SessionClose, DecodeError> {
+    let from_client = match records.u8(12)? {
+        0 => false,
+        1 => true,
+        _ => Err(OutOfRange { kind: Kind::SessionClose, field: "from_client" })?,
+    };
+    Ok(SessionClose {
+        link: records.u32(1)?,
+        session: records.u32(3)?,
+        token: records.u32(4)?,
+        from_client,
+        status: records.status(10)?,
+        text: records.text(11, TEXT_BYTES_MAX)?,
+    })
+}
+
+fn read_stats_reply(records: &Records<'_>) -> Result<StatsReply, DecodeError> {
+    Ok(StatsReply {
+        request: records.u32(1)?,
+        part: records.u16(2)?,
+        parts: records.u16(3)?,
+        json: records.text(4, STATS_PART_BYTES_MAX)?,
+    })
+}
+
+fn read_goodbye(records: &Records<'_>) -> Result<Goodbye, DecodeError> {
+    Ok(Goodbye { status: records.status(1)?, text: records.text(2, TEXT_BYTES_MAX)? })
+}

@@ -1,0 +1,123 @@
+//! What can be wrong with the bytes of a control connection.
+
+use thiserror::Error;
+
+use super::Kind;
+use crate::Status;
+
+/// A field whose value the specification does not allow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("{} with {field} out of range", kind.name())]
+pub struct OutOfRange {
+    /// The message.
+    pub kind: Kind,
+    /// The field, as the specification names it.
+    pub field: &'static str,
+}
+
+/// Why a stream is not, or no longer, a control connection. There is no way to go on after one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DecodeError {
+    /// The stream does not begin with `PETREL\r\n`.
+    #[error("the peer does not speak Petrel")]
+    NotPetrel,
+    /// Something else came before the HELLO.
+    #[error("message of type {code} before HELLO")]
+    HelloExpected {
+        /// The type that came.
+        code: u16,
+    },
+    /// A second HELLO came.
+    #[error("a second HELLO")]
+    HelloRepeated,
+    /// The body is longer than allowed.
+    #[error("message of type {code} with {length} bytes, more than {limit}")]
+    TooLong {
+        /// The message's type.
+        code: u16,
+        /// The length that it announces.
+        length: u32,
+        /// The longest allowed at this point.
+        limit: usize,
+    },
+    /// The records do not fill the body exactly.
+    #[error("{} whose records do not fill it", kind.name())]
+    RecordsDoNotFit {
+        /// The message.
+        kind: Kind,
+    },
+    /// A record that must be there is not.
+    #[error("{} without record {tag}", kind.name())]
+    RecordMissing {
+        /// The message.
+        kind: Kind,
+        /// The record.
+        tag: u16,
+    },
+    /// A record is there more often than it may.
+    #[error("{} with record {tag} repeated", kind.name())]
+    RecordRepeated {
+        /// The message.
+        kind: Kind,
+        /// The record.
+        tag: u16,
+    },
+    /// A record's length is not that of its type.
+    #[error("{} with record {tag} of the wrong length", kind.name())]
+    RecordLength {
+        /// The message.
+        kind: Kind,
+        /// The record.
+        tag: u16,
+    },
+    /// A record's text is not UTF-8.
+    #[error("{} with record {tag} that is not UTF-8", kind.name())]
+    RecordText {
+        /// The message.
+        kind: Kind,
+        /// The record.
+        tag: u16,
+    },
+    /// A record that this side does not know and that the peer calls indispensable.
+    #[error("{} with record {tag:#06x}, which this version does not know and must", kind.name())]
+    RecordUnknown {
+        /// The message.
+        kind: Kind,
+        /// The record.
+        tag: u16,
+    },
+    /// A value that makes no sense.
+    #[error(transparent)]
+    OutOfRange(#[from] OutOfRange),
+}
+
+/// Whose fault an error is: whom to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// The other end is no Petrel process: a port scanner, a browser, a wrong address.
+    Stranger,
+    /// The peer breaks the specification: an error in its code, damage, or an attack.
+    Peer,
+    /// Nobody's: the peer needs a newer version on this side.
+    Version,
+}
+
+impl DecodeError {
+    /// Whose fault it is.
+    pub const fn fault(self) -> Fault {
+        match self {
+            Self::NotPetrel => Fault::Stranger,
+            Self::RecordUnknown { .. } => Fault::Version,
+            _ => Fault::Peer,
+        }
+    }
+
+    /// The status to say GOODBYE with.
+    pub const fn status(self) -> Status {
+        match self.fault() {
+            Fault::Version => Status::Unimplemented,
+            Fault::Stranger | Fault::Peer => Status::InvalidArgument,
+        }
+    }
+}

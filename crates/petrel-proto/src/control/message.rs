@@ -1,0 +1,508 @@
+//! The messages as values, and the ranges of their fields.
+
+use super::{
+    HEARTBEAT_MS_MAX, MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, OFFERS_MAX, OutOfRange,
+    RENDEZVOUS_BYTES_MAX, STATS_PART_BYTES_MAX, VersionRange,
+};
+use crate::Status;
+use crate::limits::{
+    CREDITS_MAX, FIRST_REQUEST_END, MESSAGE_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN,
+    SESSIONS_MAX, SLOTS_MAX,
+};
+
+macro_rules! messages {
+    ($($(#[$doc:meta])* $name:ident = $code:literal, $wire:literal;)*) => {
+        /// The type of a message (§8.2).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        pub enum Kind { $($(#[$doc])* $name = $code,)* }
+
+        impl Kind {
+            /// All kinds, in order of their codes.
+            pub const ALL: [Kind; 14] = [$(Kind::$name,)*];
+
+            /// The name that the specification uses.
+            pub const fn name(self) -> &'static str {
+                match self { $(Kind::$name => $wire,)* }
+            }
+        }
+
+        /// One message of the control plane.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub enum Message { $($(#[$doc])* $name($name),)* }
+
+        impl Message {
+            /// The message's type.
+            pub const fn kind(&self) -> Kind {
+                match self { $(Message::$name(_) => Kind::$name,)* }
+            }
+
+            /// Whether every field is in its range. The decoder and the encoder both ask this, so
+            /// that neither side of a connection can bring nonsense to the other.
+            ///
+            /// # Errors
+            /// The first field that is not.
+            pub fn check(&self) -> Result<(), OutOfRange> {
+                match self { $(Message::$name(message) => message.check(),)* }
+            }
+        }
+
+        $(impl From<$name> for Message {
+            fn from(message: $name) -> Self {
+                Message::$name(message)
+            }
+        })*
+    };
+}
+
+messages! {
+    /// Who a process is; the first message of each side.
+    Hello = 1, "HELLO";
+    /// Asks for a link between two endpoints.
+    LinkOpen = 2, "LINK_OPEN";
+    /// Grants a link.
+    LinkAccept = 3, "LINK_ACCEPT";
+    /// Denies a link.
+    LinkRefuse = 4, "LINK_REFUSE";
+    /// Ends a link, and all sessions over it.
+    LinkClose = 5, "LINK_CLOSE";
+    /// Proposes a session.
+    SessionOpen = 6, "SESSION_OPEN";
+    /// Grants a session.
+    SessionAccept = 7, "SESSION_ACCEPT";
+    /// Denies a session.
+    SessionRefuse = 8, "SESSION_REFUSE";
+    /// Ends a session.
+    SessionClose = 9, "SESSION_CLOSE";
+    /// Asks for a sign of life.
+    Ping = 10, "PING";
+    /// Gives it.
+    Pong = 11, "PONG";
+    /// Asks for the process's counters.
+    StatsRequest = 12, "STATS_REQUEST";
+    /// A part of them.
+    StatsReply = 13, "STATS_REPLY";
+    /// The last message: why the connection ends.
+    Goodbye = 14, "GOODBYE";
+}
+
+impl Kind {
+    /// The kind with this code, if there is one.
+    pub fn from_code(code: u16) -> Option<Self> {
+        Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+    }
+
+    /// The code on the wire.
+    pub const fn code(self) -> u16 {
+        self as u16
+    }
+}
+
+/// The first message of each side (§8.3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The versions that the process speaks.
+    pub versions: VersionRange,
+    /// Drawn at random when the process starts; not 0.
+    pub incarnation: u64,
+    /// The process sends a PING this often, in milliseconds.
+    pub heartbeat_ms: u32,
+    /// Name and version of the implementation, for people.
+    pub agent: String,
+    /// Names the host; present when shared memory is on offer.
+    pub host_identity: Option<[u8; 32]>,
+    /// Name of the abstract Unix socket where shared memory is handed over.
+    pub rendezvous: Option<Vec<u8>>,
+}
+
+/// A transport on offer for a link (§8.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// UDP to the address of this side's end of the TCP connection.
+    Udp {
+        /// The endpoint's port.
+        port: u16,
+        /// Largest datagram that the side sends and receives on this path.
+        max_frame: u32,
+    },
+    /// Rings in shared memory.
+    Shm {
+        /// Largest frame.
+        max_frame: u32,
+    },
+}
+
+impl Offer {
+    /// Largest frame that the side can send and receive with this transport.
+    pub const fn max_frame(self) -> u32 {
+        match self {
+            Offer::Udp { max_frame, .. } | Offer::Shm { max_frame } => max_frame,
+        }
+    }
+
+    /// Whether both are offers of one transport, whatever their fields.
+    pub const fn is_same_transport(self, other: Offer) -> bool {
+        matches!(
+            (self, other),
+            (Offer::Udp { .. }, Offer::Udp { .. }) | (Offer::Shm { .. }, Offer::Shm { .. })
+        )
+    }
+
+    fn check(self, kind: Kind) -> Result<(), OutOfRange> {
+        let frames = MAX_FRAME_BYTES_MIN..=MAX_FRAME_BYTES_MAX;
+        in_range(frames.contains(&self.max_frame()), kind, "offer.max_frame")?;
+        in_range(!matches!(self, Offer::Udp { port: 0, .. }), kind, "offer.port")
+    }
+}
+
+/// Asks for a link; answered by LINK_ACCEPT or LINK_REFUSE.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkOpen {
+    /// The link's number in this connection, chosen by the opener.
+    pub link: u32,
+    /// The endpoint that asks.
+    pub from_endpoint: u16,
+    /// The endpoint that is asked for.
+    pub to_endpoint: u16,
+    /// Transports, the preferred one first. A decoder leaves out offers of transports that it
+    /// does not know, so that this may be empty.
+    pub offers: Vec<Offer>,
+}
+
+/// Grants a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkAccept {
+    /// The link.
+    pub link: u32,
+    /// The transport that was chosen, with the acceptor's values.
+    pub offer: Offer,
+    /// What to show at the rendezvous; with shared memory only.
+    pub ticket: Option<[u8; 16]>,
+}
+
+/// Denies a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkRefuse {
+    /// The link.
+    pub link: u32,
+    /// Why, for programs.
+    pub status: Status,
+    /// Why, for people.
+    pub text: String,
+}
+
+/// Ends a link.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkClose {
+    /// The link.
+    pub link: u32,
+    /// Why, for programs.
+    pub status: Status,
+    /// Why, for people.
+    pub text: String,
+}
+
+/// Proposes a session (§8.5). The sender's endpoint is the client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionOpen {
+    /// The link.
+    pub link: u32,
+    /// The proposal's number, chosen by the client.
+    pub request: u32,
+    /// The session's index at the client.
+    pub session: u32,
+    /// The token that the client wants to see in frames of this session.
+    pub token: u32,
+    /// The session's first request number: a random multiple of `slots`.
+    pub first_request: u64,
+    /// Outstanding requests.
+    pub slots: u8,
+    /// Unacknowledged packets.
+    pub credits: u16,
+    /// The longest response that the client takes, in bytes.
+    pub max_message: u32,
+    /// Payload bytes of a full packet.
+    pub packet_bytes: u32,
+}
+
+/// Grants a session, with the values that hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionAccept {
+    /// The link.
+    pub link: u32,
+    /// The proposal's number.
+    pub request: u32,
+    /// The session's index at the server.
+    pub session: u32,
+    /// The token that the server wants to see in frames of this session.
+    pub token: u32,
+    /// Outstanding requests: at most what was proposed.
+    pub slots: u8,
+    /// Unacknowledged packets: at most what was proposed.
+    pub credits: u16,
+    /// The longest request that the server takes, in bytes.
+    pub max_message: u32,
+    /// Payload bytes of a full packet: at most what was proposed.
+    pub packet_bytes: u32,
+}
+
+impl SessionAccept {
+    /// Whether the server kept within the proposal (§8.5).
+    pub const fn is_within(&self, open: &SessionOpen) -> bool {
+        self.slots <= open.slots
+            && self.credits <= open.credits
+            && self.packet_bytes <= open.packet_bytes
+    }
+}
+
+/// Denies a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionRefuse {
+    /// The link.
+    pub link: u32,
+    /// The proposal's number.
+    pub request: u32,
+    /// Why, for programs.
+    pub status: Status,
+    /// Why, for people.
+    pub text: String,
+}
+
+/// Ends a session; not answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionClose {
+    /// The link.
+    pub link: u32,
+    /// The session's index at the receiver.
+    pub session: u32,
+    /// The receiver's token of the session.
+    pub token: u32,
+    /// Whether the sender is the session's client.
+    pub from_client: bool,
+    /// Why, for programs.
+    pub status: Status,
+    /// Why, for people.
+    pub text: String,
+}
+
+/// Asks for a PONG with the same nonce.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ping {
+    /// Any number.
+    pub nonce: u64,
+}
+
+/// Answers a PING.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pong {
+    /// The PING's number.
+    pub nonce: u64,
+}
+
+/// Asks for the process's counters. Only a peer on the loopback interface may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatsRequest {
+    /// Comes back in the answer.
+    pub request: u32,
+}
+
+/// One part of the counters: the parts' texts, joined in order, are one JSON object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatsReply {
+    /// The request.
+    pub request: u32,
+    /// Which part this is, from 0.
+    pub part: u16,
+    /// How many there are.
+    pub parts: u16,
+    /// The part's text.
+    pub json: String,
+}
+
+/// Says why the sender closes the connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Goodbye {
+    /// Why, for programs.
+    pub status: Status,
+    /// Why, for people.
+    pub text: String,
+}
+
+fn in_range(holds: bool, kind: Kind, field: &'static str) -> Result<(), OutOfRange> {
+    if holds { Ok(()) } else { Err(OutOfRange { kind, field }) }
+}
+
+impl Hello {
+    fn check(&self) -> Result<(), OutOfRange> {
+        let heartbeat_ok = (1..=HEARTBEAT_MS_MAX).contains(&self.heartbeat_ms);
+        let rendezvous_ok = self
+            .rendezvous
+            .as_ref()
+            .is_none_or(|name| (1..=RENDEZVOUS_BYTES_MAX).contains(&name.len()));
+        in_range(self.versions.min <= self.versions.max, Kind::Hello, "version_min")?;
+        in_range(self.incarnation != 0, Kind::Hello, "incarnation")?;
+        in_range(heartbeat_ok, Kind::Hello, "heartbeat")?;
+        in_range(rendezvous_ok, Kind::Hello, "rendezvous")
+    }
+}
+
+impl LinkOpen {
+    fn check(&self) -> Result<(), OutOfRange> {
+        in_range(self.offers.len() <= OFFERS_MAX, Kind::LinkOpen, "offer")?;
+        in_range(self.from_endpoint != u16::MAX, Kind::LinkOpen, "from_endpoint")?;
+        in_range(self.to_endpoint != u16::MAX, Kind::LinkOpen, "to_endpoint")?;
+        self.offers.iter().try_for_each(|offer| offer.check(Kind::LinkOpen))
+    }
+}
+
+impl LinkAccept {
+    fn check(&self) -> Result<(), OutOfRange> {
+        let needs_ticket = matches!(self.offer, Offer::Shm { .. });
+        in_range(self.ticket.is_some() == needs_ticket, Kind::LinkAccept, "ticket")?;
+        self.offer.check(Kind::LinkAccept)
+    }
+}
+
+/// The fields that a proposal and its answer share.
+struct Terms {
+    kind: Kind,
+    session: u32,
+    slots: u8,
+    credits: u16,
+    max_message: u32,
+    packet_bytes: u32,
+}
+
+impl Terms {
+    fn check(&self) -> Result<(), OutOfRange> {
+        let packets = PACKET_BYTES_MIN..=PACKET_BYTES_MAX;
+        let slots_ok = self.slots.is_power_of_two() && self.slots <= SLOTS_MAX;
+        in_range(self.session < SESSIONS_MAX, self.kind, "session")?;
+        in_range(slots_ok, self.kind, "slots")?;
+        in_range((1..=CREDITS_MAX).contains(&self.credits), self.kind, "credits")?;
+        in_range(self.max_message <= MESSAGE_BYTES_MAX, self.kind, "max_message")?;
+        in_range(packets.contains(&self.packet_bytes), self.kind, "packet_bytes")
+    }
+}
+
+impl SessionOpen {
+    /// Whether every field is in its range.
+    ///
+    /// # Errors
+    /// The first field that is not.
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        let Self { session, slots, credits, max_message, packet_bytes, .. } = *self;
+        let kind = Kind::SessionOpen;
+        Terms { kind, session, slots, credits, max_message, packet_bytes }.check()?;
+        let first_ok = self.first_request < FIRST_REQUEST_END
+            && self.first_request.is_multiple_of(u64::from(slots));
+        in_range(first_ok, kind, "first_request")
+    }
+}
+
+impl SessionAccept {
+    /// Whether every field is in its range.
+    ///
+    /// # Errors
+    /// The first field that is not.
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        let Self { session, slots, credits, max_message, packet_bytes, .. } = *self;
+        let kind = Kind::SessionAccept;
+        Terms { kind, session, slots, credits, max_message, packet_bytes }.check()
+    }
+}
+
+impl SessionClose {
+    fn check(&self) -> Result<(), OutOfRange> {
+        in_range(self.session < SESSIONS_MAX, Kind::SessionClose, "session")
+    }
+}
+
+impl StatsReply {
+    fn check(&self) -> Result<(), OutOfRange> {
+        in_range(self.part < self.parts, Kind::StatsReply, "part")?;
+        in_range(self.json.len() <= STATS_PART_BYTES_MAX, Kind::StatsReply, "json")
+    }
+}
+
+macro_rules! always_in_range {
+    ($($name:ident)*) => {
+        $(impl $name {
+            fn check(&self) -> Result<(), OutOfRange> {
+                Ok(())
+            }
+        })*
+    };
+}
+
+always_in_range! { LinkRefuse LinkClose SessionRefuse Ping Pong StatsRequest Goodbye }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_are_their_positions() {
+        for (position, kind) in Kind::ALL.iter().enumerate() {
+            assert_eq!(usize::from(kind.code()), position + 1);
+            assert_eq!(Kind::from_code(kind.code()), Some(*kind));
+        }
+        assert_eq!(Kind::from_code(0), None);
+        assert_eq!(Kind::from_code(15), None);
+        assert_eq!(Kind::from_code(u16::MAX), None);
+    }
+
+    fn open() -> SessionOpen {
+        SessionOpen {
+            link: 1,
+            request: 2,
+            session: 3,
+            token: 4,
+            first_request: 64,
+            slots: 8,
+            credits: 32,
+            max_message: 1 << 23,
+            packet_bytes: 1_408,
+        }
+    }
+
+    fn wrong_field(open: SessionOpen) -> &'static str {
+        open.check().unwrap_err().field
+    }
+
+    #[test]
+    fn session_open__bounds_of_every_field() {
+        assert_eq!(open().check(), Ok(()));
+        assert_eq!(wrong_field(SessionOpen { session: 1 << 20, ..open() }), "session");
+        assert_eq!(wrong_field(SessionOpen { slots: 0, ..open() }), "slots");
+        assert_eq!(wrong_field(SessionOpen { slots: 6, ..open() }), "slots");
+        assert_eq!(wrong_field(SessionOpen { slots: 128, ..open() }), "slots");
+        assert_eq!(wrong_field(SessionOpen { credits: 0, ..open() }), "credits");
+        assert_eq!(wrong_field(SessionOpen { credits: 4_097, ..open() }), "credits");
+        let long = SessionOpen { max_message: (1 << 30) + 1, ..open() };
+        assert_eq!(wrong_field(long), "max_message");
+        assert_eq!(wrong_field(SessionOpen { packet_bytes: 1_207, ..open() }), "packet_bytes");
+        assert_eq!(wrong_field(SessionOpen { packet_bytes: 65_484, ..open() }), "packet_bytes");
+        assert_eq!(wrong_field(SessionOpen { first_request: 60, ..open() }), "first_request");
+        assert_eq!(wrong_field(SessionOpen { first_request: 1 << 47, ..open() }), "first_request");
+    }
+
+    #[test]
+    fn session_accept__is_within_the_proposal() {
+        let accept = SessionAccept {
+            link: 1,
+            request: 2,
+            session: 9,
+            token: 9,
+            slots: 8,
+            credits: 32,
+            max_message: 1 << 30,
+            packet_bytes: 1_408,
+        };
+        assert!(accept.is_within(&open()));
+        assert!(SessionAccept { slots: 4, credits: 1, ..accept }.is_within(&open()));
+        assert!(!SessionAccept { slots: 16, ..accept }.is_within(&open()));
+        assert!(!SessionAccept { credits: 33, ..accept }.is_within(&open()));
+        assert!(!SessionAccept { packet_bytes: 1_409, ..accept }.is_within(&open()));
+    }
+}

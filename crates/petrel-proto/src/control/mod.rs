@@ -1,0 +1,89 @@
+//! The control plane's messages (`docs/wire-protocol.md` §8): what two processes say over TCP
+//! before their endpoints exchange packets.
+//!
+//! | item | what it does |
+//! | --- | --- |
+//! | [`Message`] | one message of the conversation; [`Message::encode`] writes it |
+//! | [`Decoder`] | bytes in as they come from the stream, messages out |
+//! | [`DecodeError`] | what is wrong with the bytes, and [whose fault](Fault) it is |
+//! | [`choose_version`] | the version that two processes speak |
+//!
+//! Nothing here reads a socket or a clock. A decoder bounds its memory by what the specification
+//! allows in one message, grows only with bytes that have really come, and checks every value's
+//! range, so that who acts on a message need not ask whether it makes sense by itself. Whether it
+//! makes sense *now* (a link that exists, a request that was made) is for its reader to say.
+
+mod decode;
+mod decoder;
+mod encode;
+mod error;
+mod message;
+mod negotiate;
+mod records;
+
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod vectors;
+
+pub use decoder::Decoder;
+pub use error::{DecodeError, Fault, OutOfRange};
+pub use message::{
+    Goodbye, Hello, Kind, LinkAccept, LinkClose, LinkOpen, LinkRefuse, Message, Offer, Ping, Pong,
+    SessionAccept, SessionClose, SessionOpen, SessionRefuse, StatsReply, StatsRequest,
+};
+pub use negotiate::{VersionMismatch, VersionRange, choose_version};
+
+use crate::limits::{
+    FIRST_REQUEST_END, PACKET_BYTES_MAX, PACKET_BYTES_MIN, PART_HEADER_BYTES, SLOTS_MAX,
+};
+
+/// What each side sends before anything else.
+pub const PREFACE: [u8; 8] = *b"PETREL\r\n";
+
+/// TCP port of a process that was not told another.
+pub const DEFAULT_PORT: u16 = 31_850;
+
+/// Bytes of a message before its body: length, type, reserved.
+pub const HEADER_BYTES: usize = 8;
+
+/// Longest body before the peer's HELLO came: a stranger gets no more memory than that.
+pub const BODY_BYTES_MAX_BEFORE_HELLO: usize = 1_024;
+
+/// Longest body after the HELLO.
+pub const BODY_BYTES_MAX: usize = 65_536;
+
+/// Longest text for people; the encoder cuts what is longer.
+pub const TEXT_BYTES_MAX: usize = 256;
+
+/// Longest `agent` of a HELLO; the encoder cuts what is longer.
+pub const AGENT_BYTES_MAX: usize = 64;
+
+/// Longest rendezvous name: what fits in a Unix socket's address behind the leading zero.
+pub const RENDEZVOUS_BYTES_MAX: usize = 107;
+
+/// Most offers in one LINK_OPEN.
+pub const OFFERS_MAX: usize = 8;
+
+/// Most bytes of JSON in one STATS_REPLY.
+pub const STATS_PART_BYTES_MAX: usize = 60_000;
+
+/// Longest heartbeat interval: a hung peer must be found out some time.
+pub const HEARTBEAT_MS_MAX: u32 = 60_000;
+
+/// Smallest `max_frame` of an offer.
+pub const MAX_FRAME_BYTES_MIN: u32 = PACKET_BYTES_MIN + PACKET_OVERHEAD_BYTES;
+
+/// Largest `max_frame` of an offer: the largest UDP datagram over IPv4.
+pub const MAX_FRAME_BYTES_MAX: u32 = PACKET_BYTES_MAX + PACKET_OVERHEAD_BYTES;
+
+/// What `packet_bytes` leaves of `max_frame` to the headers of a packet of many.
+pub const PACKET_OVERHEAD_BYTES: u32 = PART_HEADER_BYTES as u32;
+
+const _: () = {
+    assert!(HEARTBEAT_MS_MAX >= 1_000);
+    assert!(STATS_PART_BYTES_MAX + 64 <= BODY_BYTES_MAX);
+    assert!(STATS_PART_BYTES_MAX <= u16::MAX as usize);
+    assert!(MAX_FRAME_BYTES_MIN == 1_232 && MAX_FRAME_BYTES_MAX == 65_507);
+    assert!(FIRST_REQUEST_END.is_multiple_of(SLOTS_MAX as u64));
+};

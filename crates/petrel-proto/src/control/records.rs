@@ -1,0 +1,206 @@
+//! The records of a message's body: `u16` tag, `u16` length, value (§8.1).
+
+use super::{DecodeError, Kind, OFFERS_MAX};
+use crate::Status;
+
+/// Version 1 uses tags below this.
+const TAGS: usize = 16;
+
+/// Tags with this bit must be understood by the receiver.
+const CRITICAL: u16 = 1 << 15;
+
+/// The records of one body by tag, borrowed from it.
+pub(super) struct Records<'a> {
+    kind: Kind,
+    single: [Option<&'a [u8]>; TAGS],
+    repeated: [&'a [u8]; OFFERS_MAX],
+    repeated_count: usize,
+}
+
+/// Which tags a message has.
+pub(super) struct Tags {
+    /// Tags that occur at most once.
+    pub(super) single: &'static [u16],
+    /// The tag that may repeat, up to [`OFFERS_MAX`] times.
+    pub(super) repeated: Option<u16>,
+}
+
+impl<'a> Records<'a> {
+    /// Splits a body into records, and refuses what the message cannot have.
+    pub(super) fn read(kind: Kind, tags: &Tags, mut body: &'a [u8]) -> Result<Self, DecodeError> {
+        let mut records =
+            Self { kind, single: [None; TAGS], repeated: [&[]; OFFERS_MAX], repeated_count: 0 };
+        while !body.is_empty() {
+            let (tag, value, rest) =
+                split_record(body).ok_or(DecodeError::RecordsDoNotFit { kind })?;
+            records.put(tags, tag, value)?;
+            body = rest;
+        }
+        Ok(records)
+    }
+
+    fn put(&mut self, tags: &Tags, tag: u16, value: &'a [u8]) -> Result<(), DecodeError> {
+        let kind = self.kind;
+        if tags.repeated == Some(tag) {
+            let place = self.repeated.get_mut(self.repeated_count);
+            *place.ok_or(DecodeError::RecordRepeated { kind, tag })? = value;
+            self.repeated_count += 1;
+        } else if tags.single.contains(&tag) {
+            if self.single[usize::from(tag)].replace(value).is_some() {
+                return Err(DecodeError::RecordRepeated { kind, tag });
+            }
+        } else if tag & CRITICAL != 0 {
+            return Err(DecodeError::RecordUnknown { kind, tag });
+        }
+        Ok(())
+    }
+
+    /// The values of the repeated tag, in order.
+    pub(super) fn repeated(&self) -> &[&'a [u8]] {
+        &self.repeated[..self.repeated_count]
+    }
+
+    /// A record of any length.
+    pub(super) fn optional(&self, tag: u16) -> Option<&'a [u8]> {
+        self.single[usize::from(tag)]
+    }
+
+    /// A record of any length that must be there.
+    pub(super) fn bytes(&self, tag: u16) -> Result<&'a [u8], DecodeError> {
+        self.optional(tag).ok_or(DecodeError::RecordMissing { kind: self.kind, tag })
+    }
+
+    /// A record of exactly `N` bytes, or none.
+    pub(super) fn optional_array<const N: usize>(
+        &self,
+        tag: u16,
+    ) -> Result<Option<[u8; N]>, DecodeError> {
+        self.optional(tag).map(|value| self.to_array(tag, value)).transpose()
+    }
+
+    fn to_array<const N: usize>(&self, tag: u16, value: &[u8]) -> Result<[u8; N], DecodeError> {
+        value.try_into().map_err(|_| DecodeError::RecordLength { kind: self.kind, tag })
+    }
+
+    fn array<const N: usize>(&self, tag: u16) -> Result<[u8; N], DecodeError> {
+        self.to_array(tag, self.bytes(tag)?)
+    }
+
+    pub(super) fn u8(&self, tag: u16) -> Result<u8, DecodeError> {
+        self.array::<1>(tag).map(|[byte]| byte)
+    }
+
+    pub(super) fn u16(&self, tag: u16) -> Result<u16, DecodeError> {
+        self.array(tag).map(u16::from_le_bytes)
+    }
+
+    pub(super) fn u32(&self, tag: u16) -> Result<u32, DecodeError> {
+        self.array(tag).map(u32::from_le_bytes)
+    }
+
+    pub(super) fn u64(&self, tag: u16) -> Result<u64, DecodeError> {
+        self.array(tag).map(u64::from_le_bytes)
+    }
+
+    pub(super) fn status(&self, tag: u16) -> Result<Status, DecodeError> {
+        self.u8(tag).map(Status::from_code)
+    }
+
+    /// A text of at most `bytes_max` bytes.
+    pub(super) fn text(&self, tag: u16, bytes_max: usize) -> Result<String, DecodeError> {
+        let value = self.bytes(tag)?;
+        if value.len() > bytes_max {
+            return Err(DecodeError::RecordLength { kind: self.kind, tag });
+        }
+        let text = core::str::from_utf8(value);
+        text.map(str::to_owned).map_err(|_| DecodeError::RecordText { kind: self.kind, tag })
+    }
+}
+
+/// The first record's tag and value, and what follows it.
+fn split_record(body: &[u8]) -> Option<(u16, &[u8], &[u8])> {
+    let (tag, rest) = body.split_first_chunk()?;
+    let (length, rest) = rest.split_first_chunk()?;
+    let (value, rest) = rest.split_at_checked(usize::from(u16::from_le_bytes(*length)))?;
+    Some((u16::from_le_bytes(*tag), value, rest))
+}
+
+/// Appends a record.
+///
+/// # Panics
+/// When the value has more than 65 535 bytes; the callers' limits forbid it.
+pub(super) fn write(out: &mut Vec<u8>, tag: u16, value: &[u8]) {
+    let length = u16::try_from(value.len()).expect("a record's value fits its length field");
+    out.extend_from_slice(&tag.to_le_bytes());
+    out.extend_from_slice(&length.to_le_bytes());
+    out.extend_from_slice(value);
+}
+
+/// The longest beginning of `text` that has at most `bytes_max` bytes and whole characters.
+pub(super) fn cut(text: &str, bytes_max: usize) -> &str {
+    &text[..text.floor_char_boundary(bytes_max)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TAGS_OF_TEST: Tags = Tags { single: &[1, 2], repeated: Some(4) };
+
+    fn body(records: &[(u16, &[u8])]) -> Vec<u8> {
+        let mut out = Vec::new();
+        records.iter().for_each(|(tag, value)| write(&mut out, *tag, value));
+        out
+    }
+
+    fn read(body: &[u8]) -> Result<Records<'_>, DecodeError> {
+        Records::read(Kind::Ping, &TAGS_OF_TEST, body)
+    }
+
+    fn error(body: &[u8]) -> DecodeError {
+        read(body).err().unwrap()
+    }
+
+    #[test]
+    fn read__in_any_order_skipping_the_unknown() {
+        let body = body(&[(2, &[7, 0]), (9, &[1]), (4, &[5]), (1, &[3]), (4, &[])]);
+        let records = read(&body).unwrap();
+        assert_eq!(records.u8(1), Ok(3));
+        assert_eq!(records.u16(2), Ok(7));
+        assert_eq!(records.repeated(), [&[5][..], &[]]);
+    }
+
+    #[test]
+    fn read__refuses_what_does_not_fit() {
+        let kind = Kind::Ping;
+        let whole = body(&[(1, &[3])]);
+        for end in 1..whole.len() {
+            assert_eq!(error(&whole[..end]), DecodeError::RecordsDoNotFit { kind });
+        }
+        let twice = body(&[(1, &[3]), (1, &[3])]);
+        assert_eq!(error(&twice), DecodeError::RecordRepeated { kind, tag: 1 });
+        let nine = body(&[(4, &[] as &[u8]); 9]);
+        assert_eq!(error(&nine), DecodeError::RecordRepeated { kind, tag: 4 });
+        let critical = body(&[(0x8001, &[])]);
+        assert_eq!(error(&critical), DecodeError::RecordUnknown { kind, tag: 0x8001 });
+    }
+
+    #[test]
+    fn getters__missing_length_and_text() {
+        let kind = Kind::Ping;
+        let body = body(&[(1, &[0xFF, 0xFE])]);
+        let records = read(&body).unwrap();
+        assert_eq!(records.u32(2), Err(DecodeError::RecordMissing { kind, tag: 2 }));
+        assert_eq!(records.u32(1), Err(DecodeError::RecordLength { kind, tag: 1 }));
+        assert_eq!(records.text(1, 1), Err(DecodeError::RecordLength { kind, tag: 1 }));
+        assert_eq!(records.text(1, 2), Err(DecodeError::RecordText { kind, tag: 1 }));
+    }
+
+    #[test]
+    fn cut__keeps_characters_whole() {
+        assert_eq!(cut("grün", 4), "grü");
+        assert_eq!(cut("grün", 3), "gr");
+        assert_eq!(cut("grün", 99), "grün");
+        assert_eq!(cut("ü", 1), "");
+    }
+}

@@ -1,0 +1,71 @@
+//! Counters of the core: one for each thing that happens and each reason to drop a frame.
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What happened since the endpoint started. Plain numbers of one thread: cheap enough to
+        /// leave on.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
+
+        impl Counters {
+            /// Names and values, in order.
+            pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+                [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+    };
+}
+
+counters! {
+    /// Calls taken from the application.
+    calls_started,
+    /// Calls that ended with status OK.
+    calls_succeeded,
+    /// Calls that ended with another status.
+    calls_failed,
+    /// Requests handed to the application, each once.
+    requests_received,
+    /// Answers taken from the application, errors included.
+    responses_sent,
+    /// Data packets sent for the first time.
+    packets_sent,
+    /// Data packets sent again.
+    packets_retransmitted,
+    /// CREDIT and PULL frames sent.
+    control_frames_sent,
+    /// Frames received and taken.
+    frames_accepted,
+    /// Times that a slot's retransmission timer fired.
+    timeouts,
+    /// Calls given up because nothing was heard.
+    calls_timed_out,
+    /// Packets found lost by later ones, without a timeout.
+    losses_detected,
+    /// Frames dropped: too short, of an unknown version or kind, or against the rules.
+    dropped_malformed,
+    /// Frames dropped: no open session has this index and token.
+    dropped_unknown_session,
+    /// Frames dropped: not from the session's peer.
+    dropped_wrong_peer,
+    /// Frames dropped: a client's kind sent to a client, or a server's to a server.
+    dropped_wrong_direction,
+    /// Frames dropped: about a request that is over.
+    dropped_stale,
+    /// Frames dropped: about a request that cannot have been made yet.
+    dropped_future,
+    /// Packets dropped because they were received before.
+    dropped_duplicate,
+    /// Packets dropped because they were not allowed yet: beyond the window or the limit.
+    dropped_beyond_window,
+    /// Requests refused because no memory was left for them.
+    refused_no_memory,
+    /// Requests refused because they exceed the agreed size.
+    refused_too_large,
+    /// Answers of handlers that came after the client gave up or the session ended.
+    answers_discarded,
+    /// Sessions opened, in both roles.
+    sessions_opened,
+    /// Sessions ended, in both roles.
+    sessions_closed,
+}

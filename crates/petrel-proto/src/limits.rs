@@ -1,0 +1,112 @@
+//! Every limit of the protocol, with its unit and its reason (`docs/wire-protocol.md` §9).
+
+/// Bytes of the header that every frame has.
+pub const HEADER_BYTES: usize = 16;
+
+/// Bytes of the header of REQUEST_PART and RESPONSE_PART: the common header, then size, packet
+/// and grant.
+pub const PART_HEADER_BYTES: usize = 24;
+
+/// Longest frame without payload: a PULL with a whole bitmap.
+pub const CONTROL_FRAME_BYTES_MAX: usize = HEADER_BYTES + 16 + 8 * BITMAP_WORDS;
+
+/// Slots of a session: outstanding requests before calls queue. eRPC §4.3 uses 8.
+pub const SLOTS_DEFAULT: u8 = 8;
+
+/// Most slots of a session: the free ones are one word of bits.
+pub const SLOTS_MAX: u8 = 64;
+
+/// Credits of a session, in packets. eRPC's implementation uses 32: at 1.4 KB some 45 KB in
+/// flight, the bandwidth-delay product of 25 Gbit/s and 14 µs.
+pub const CREDITS_DEFAULT: u16 = 32;
+
+/// Most credits of a session: bounds what one session may claim of a receive queue.
+pub const CREDITS_MAX: u16 = 4096;
+
+/// Words of the bitmap in CREDIT and PULL frames.
+pub const BITMAP_WORDS: usize = 4;
+
+/// Packets that may be on the way at once in one message: those the bitmap can name.
+pub const WINDOW_PACKETS: u32 = 64 * BITMAP_WORDS as u32;
+
+/// Largest message that can be agreed on, in bytes: what one request can make a server reserve.
+pub const MESSAGE_BYTES_MAX: u32 = 1 << 30;
+
+/// Largest message by default, in bytes: 8 MiB, inclusive.
+pub const MESSAGE_BYTES_DEFAULT: u32 = 8 << 20;
+
+/// Packets of a message: the packet index has 24 bits.
+pub const MESSAGE_PACKETS_MAX: u32 = 1 << 24;
+
+/// Least payload of a full packet: the IPv6 minimum MTU of 1 280, less 48 bytes of IPv6 and UDP
+/// header, less [`PART_HEADER_BYTES`].
+pub const PACKET_BYTES_MIN: u32 = 1208;
+
+/// Largest payload of a full packet: the largest UDP datagram over IPv4, less
+/// [`PART_HEADER_BYTES`].
+pub const PACKET_BYTES_MAX: u32 = 65_507 - PART_HEADER_BYTES as u32;
+
+/// Sessions of an endpoint: the session field has 20 bits.
+pub const SESSIONS_MAX: u32 = 1 << 20;
+
+/// First number that a request cannot have: the request field has 48 bits.
+pub const REQUEST_NUMBER_END: u64 = 1 << 48;
+
+/// First requests are below this, so that at least as many numbers follow.
+pub const FIRST_REQUEST_END: u64 = 1 << 47;
+
+/// Rounds of a slot that a request may be ahead of the server: a client gives up one request per
+/// round, and nobody gives up this many without an answer in between.
+pub const FUTURE_ROUNDS_MAX: u64 = 65_536;
+
+/// A packet is lost when one sent this many transmissions later has arrived (RFC 9002 §6.1.1,
+/// which takes the number from TCP).
+pub const REORDERING_THRESHOLD: u32 = 3;
+
+/// Calls that may wait in a session's queue for a slot. Bounds the buffers a stuck session holds.
+pub const BACKLOG_CALLS_MAX: usize = 65_536;
+
+const _: () = {
+    assert!(SLOTS_MAX.is_power_of_two() && SLOTS_DEFAULT.is_power_of_two());
+    assert!(SLOTS_DEFAULT <= SLOTS_MAX && SLOTS_MAX as u32 <= u64::BITS);
+    assert!(CREDITS_DEFAULT <= CREDITS_MAX);
+    // The smallest packets still carry the largest message within the packet index.
+    assert!(MESSAGE_BYTES_MAX.div_ceil(PACKET_BYTES_MIN) <= MESSAGE_PACKETS_MAX);
+    assert!(CONTROL_FRAME_BYTES_MAX <= 64);
+    assert!(FIRST_REQUEST_END < REQUEST_NUMBER_END);
+};
+
+/// Packets of a message of `size_bytes`, at `packet_bytes` each: at least one.
+#[inline]
+pub const fn packets_of(size_bytes: u32, packet_bytes: u32) -> u32 {
+    if size_bytes <= packet_bytes { 1 } else { size_bytes.div_ceil(packet_bytes) }
+}
+
+/// Offset and length in bytes of packet `packet` of a message.
+#[inline]
+pub const fn packet_span(packet: u32, size_bytes: u32, packet_bytes: u32) -> (usize, usize) {
+    let offset = packet as usize * packet_bytes as usize;
+    let rest = size_bytes as usize - offset;
+    let length = if rest < packet_bytes as usize { rest } else { packet_bytes as usize };
+    (offset, length)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_cover_the_message_exactly() {
+        for size in [0, 1, 1208, 1209, 2416, 2417, 8 << 20, MESSAGE_BYTES_MAX] {
+            let count = packets_of(size, 1208);
+            let mut covered = 0;
+            for packet in [0, count / 2, count - 1] {
+                let (offset, length) = packet_span(packet, size, 1208);
+                assert_eq!(offset, packet as usize * 1208);
+                covered = offset + length;
+            }
+            assert_eq!(covered, size as usize, "the last packet ends the message");
+        }
+        assert_eq!(packets_of(0, 1208), 1);
+    }
+}

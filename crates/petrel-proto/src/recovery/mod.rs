@@ -1,0 +1,3 @@
+//! Recovery from loss: round-trip times and timeouts.
+
+pub mod rtt;

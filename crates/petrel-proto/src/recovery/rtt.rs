@@ -1,0 +1,108 @@
+//! Round-trip estimation and the retransmission timeout (RFC 6298, `docs/wire-protocol.md` §7).
+
+/// Bounds of the retransmission timeout, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RtoBounds {
+    /// Least timeout. RFC 6298 asks for a second, for the Internet; a datacenter round trip is
+    /// some microseconds, and what has to be waited out is the scheduling noise of the hosts.
+    pub min_ns: u64,
+    /// Largest timeout, doublings included.
+    pub max_ns: u64,
+    /// Timeout before the first measurement.
+    pub initial_ns: u64,
+}
+
+impl Default for RtoBounds {
+    fn default() -> Self {
+        Self { min_ns: 1_000_000, max_ns: 500_000_000, initial_ns: 10_000_000 }
+    }
+}
+
+/// Smoothed round-trip time and its variation. Kept scaled by 8 and by 4, so that the gains of
+/// RFC 6298 §2 (1/8 and 1/4) are shifts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RttEstimator {
+    srtt_ns_times_8: u64,
+    rttvar_ns_times_4: u64,
+}
+
+impl RttEstimator {
+    /// No measurement yet.
+    pub const fn new() -> Self {
+        Self { srtt_ns_times_8: 0, rttvar_ns_times_4: 0 }
+    }
+
+    /// Takes a measurement in.
+    #[inline]
+    pub fn sample(&mut self, rtt_ns: u64) {
+        if self.srtt_ns_times_8 == 0 {
+            self.srtt_ns_times_8 = (rtt_ns * 8).max(1);
+            self.rttvar_ns_times_4 = rtt_ns * 2;
+            return;
+        }
+        let error = (self.srtt_ns_times_8 / 8).abs_diff(rtt_ns);
+        self.rttvar_ns_times_4 = self.rttvar_ns_times_4 - self.rttvar_ns_times_4 / 4 + error;
+        self.srtt_ns_times_8 = (self.srtt_ns_times_8 - self.srtt_ns_times_8 / 8 + rtt_ns).max(1);
+    }
+
+    /// The smoothed round-trip time in nanoseconds, once there is one.
+    pub fn srtt_ns(&self) -> Option<u64> {
+        (self.srtt_ns_times_8 != 0).then_some(self.srtt_ns_times_8 / 8)
+    }
+
+    /// The timeout in nanoseconds after `backoff` doublings.
+    #[inline]
+    pub fn rto_ns(&self, bounds: &RtoBounds, backoff: u32) -> u64 {
+        let base = match self.srtt_ns() {
+            None => bounds.initial_ns,
+            Some(srtt) => srtt + self.rttvar_ns_times_4.max(1_000),
+        };
+        let base = base.clamp(bounds.min_ns, bounds.max_ns);
+        (base << backoff.min(20)).min(bounds.max_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WIDE: RtoBounds = RtoBounds { min_ns: 1, max_ns: u64::MAX >> 24, initial_ns: 7 };
+
+    #[test]
+    fn first_sample_sets_srtt_and_half_of_it_as_variation() {
+        let mut rtt = RttEstimator::new();
+        assert_eq!(rtt.rto_ns(&WIDE, 0), 7);
+        rtt.sample(10_000);
+        assert_eq!(rtt.srtt_ns(), Some(10_000));
+        assert_eq!(rtt.rto_ns(&WIDE, 0), 10_000 + 4 * 5_000);
+    }
+
+    #[test]
+    fn steady_samples_converge() {
+        let mut rtt = RttEstimator::new();
+        rtt.sample(80_000);
+        for _ in 0..200 {
+            rtt.sample(20_000);
+        }
+        let srtt = rtt.srtt_ns().unwrap();
+        assert!((20_000..20_100).contains(&srtt), "{srtt}");
+        assert!(rtt.rto_ns(&WIDE, 0) < 22_000);
+    }
+
+    #[test]
+    fn rto_doubles_within_bounds() {
+        let bounds = RtoBounds { min_ns: 1_000, max_ns: 9_000, initial_ns: 2_000 };
+        let mut rtt = RttEstimator::new();
+        assert_eq!([0, 1, 2, 3, 63].map(|b| rtt.rto_ns(&bounds, b)), [2_000, 4_000, 8_000, 9_000, 9_000]);
+        rtt.sample(1);
+        assert_eq!(rtt.rto_ns(&bounds, 0), 1_001);
+    }
+
+    #[test]
+    fn zero_round_trips_are_legal() {
+        let mut rtt = RttEstimator::new();
+        rtt.sample(0);
+        rtt.sample(0);
+        assert_eq!(rtt.srtt_ns(), Some(0));
+    }
+}

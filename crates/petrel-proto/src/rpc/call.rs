@@ -1,0 +1,265 @@
+//! Calls, from the application's verb to their completion (`docs/wire-protocol.md` §5).
+
+use core::fmt;
+
+use super::{Core, Event, Shared};
+use crate::buffer::Buffer;
+use crate::limits::{MESSAGE_BYTES_MAX, REQUEST_NUMBER_END, packets_of};
+use crate::session::client::{ClientSession, ClientState, PendingCall};
+use crate::session::{Role, SessionId};
+use crate::status::Status;
+
+/// A call that ended, with its two buffers.
+#[derive(Debug)]
+pub struct Completion<B> {
+    /// The session on which it was made.
+    pub session: SessionId,
+    /// What the application gave to recognise it by.
+    pub tag: u64,
+    /// Whether it succeeded.
+    pub outcome: Result<(), Box<CallFailure>>,
+    /// The request, as it was given.
+    pub request: B,
+    /// The response's buffer: it holds the response if the call succeeded, and is empty if not.
+    pub response: B,
+}
+
+/// Why a call failed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallFailure {
+    /// The gRPC status code, never OK.
+    pub status: Status,
+    /// What happened, for people.
+    pub message: String,
+    /// Whether the server may have executed the request.
+    pub execution: Execution,
+}
+
+/// What is known of the execution of a failed call's request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Execution {
+    /// Nothing of it was sent: it was not executed.
+    NotSent,
+    /// It was sent, and the outcome is unknown.
+    MayHaveExecuted,
+    /// The server answered it: with the failure, or with a response that could not be taken.
+    Answered,
+}
+
+impl fmt::Display for CallFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let execution = match self.execution {
+            Execution::NotSent => "the request was not sent",
+            Execution::MayHaveExecuted => "the request may have been executed",
+            Execution::Answered => "the server answered",
+        };
+        write!(f, "{}: {} ({execution})", self.status, self.message)
+    }
+}
+
+impl std::error::Error for CallFailure {}
+
+/// A call that was not taken. Nothing was sent, and the buffers come back.
+pub struct CallRejected<B> {
+    /// Why.
+    pub error: CallError,
+    /// The request, as it was given.
+    pub request: B,
+    /// The response's buffer, as it was given.
+    pub response: B,
+}
+
+impl<B> fmt::Debug for CallRejected<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+/// Why a call was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The session has ended, or is not one of this endpoint's client sessions.
+    #[error("the session has ended; open a new one")]
+    SessionClosed,
+    /// The request is longer than the server accepts.
+    #[error("the request has {len} bytes, and the server accepts {max}")]
+    RequestTooLarge {
+        /// Length of the request in bytes.
+        len: usize,
+        /// What the server accepts, in bytes.
+        max: u32,
+    },
+    /// The session's queue is full: the server is slower than the calls.
+    #[error("{max} calls are already waiting on this session; wait for some to end")]
+    QueueFull {
+        /// The queue's limit.
+        max: usize,
+    },
+}
+
+impl CallError {
+    /// The gRPC status code that fits.
+    pub fn status(&self) -> Status {
+        match self {
+            CallError::SessionClosed => Status::Unavailable,
+            CallError::RequestTooLarge { .. } | CallError::QueueFull { .. } => {
+                Status::ResourceExhausted
+            }
+        }
+    }
+}
+
+impl<B: Buffer> Core<B> {
+    /// Calls `method` on a session. The response will be written to `response`, up to its
+    /// capacity. Beyond the session's slots, and until the session is open, calls wait in a queue.
+    ///
+    /// The call always ends with one [`Completion`] that carries `tag` and both buffers.
+    ///
+    /// # Errors
+    /// [`CallRejected`] gives the buffers back; nothing was sent.
+    pub fn call(
+        &mut self,
+        session: SessionId,
+        method: u16,
+        request: B,
+        response: B,
+        tag: u64,
+    ) -> Result<(), CallRejected<B>> {
+        let Some(client) = self.sessions.client_mut(session) else {
+            return Err(CallRejected { error: CallError::SessionClosed, request, response });
+        };
+        if let Err(error) = check(client, request.len(), self.shared.config.backlog_max) {
+            return Err(CallRejected { error, request, response });
+        }
+        self.shared.counters.calls_started += 1;
+        let call = PendingCall { method, tag, request, response };
+        if client.free_slots == 0 {
+            client.backlog.push_back(call);
+        } else {
+            start(&mut self.shared, session.index, client, call);
+        }
+        Ok(())
+    }
+
+    /// Starts calls that waited for the session to open. Those that turn out too large for the
+    /// server end as failed.
+    pub(super) fn start_backlog(&mut self, id: SessionId) {
+        let Some(entry) = self.sessions.get_mut(id) else { return };
+        let Role::Client(client) = &mut entry.role else { return };
+        let max = client.agreed.as_ref().map_or(0, |agreed| agreed.peer_message_bytes_max);
+        let mut taken = std::mem::take(&mut client.backlog);
+        taken.retain_mut_or_take(
+            |call| call.request.len() <= max as usize,
+            |call| {
+                let error = CallError::RequestTooLarge { len: call.request.len(), max };
+                let failure = CallFailure {
+                    status: error.status(),
+                    message: error.to_string(),
+                    execution: Execution::NotSent,
+                };
+                self.shared.counters.calls_failed += 1;
+                self.events.push_back(Event::Completed(failed(id, call, failure)));
+            },
+        );
+        client.backlog = taken;
+        while client.free_slots != 0 {
+            let Some(call) = client.backlog.pop_front() else { break };
+            start(&mut self.shared, id.index, client, call);
+        }
+    }
+}
+
+/// Splits a queue in place: what `keep` refuses goes to `refused`.
+trait RetainOrTake<T> {
+    fn retain_mut_or_take(&mut self, keep: impl Fn(&T) -> bool, refused: impl FnMut(T));
+}
+
+impl<T> RetainOrTake<T> for std::collections::VecDeque<T> {
+    fn retain_mut_or_take(&mut self, keep: impl Fn(&T) -> bool, mut refused: impl FnMut(T)) {
+        for _ in 0..self.len() {
+            let Some(item) = self.pop_front() else { break };
+            if keep(&item) { self.push_back(item) } else { refused(item) }
+        }
+    }
+}
+
+#[inline]
+fn check<B>(client: &ClientSession<B>, len: usize, backlog_max: usize) -> Result<(), CallError> {
+    // Before the server has told its limit, the protocol's holds.
+    let max = client.agreed.as_ref().map_or(MESSAGE_BYTES_MAX, |a| a.peer_message_bytes_max);
+    if len > max as usize {
+        return Err(CallError::RequestTooLarge { len, max });
+    }
+    if client.free_slots == 0 && client.backlog.len() >= backlog_max {
+        return Err(CallError::QueueFull { max: backlog_max });
+    }
+    Ok(())
+}
+
+/// Puts a call into a free slot. There is one, and the session is open.
+#[inline]
+fn start<B: Buffer>(
+    shared: &mut Shared,
+    index: u32,
+    client: &mut ClientSession<B>,
+    call: PendingCall<B>,
+) {
+    let slot = client.free_slots.trailing_zeros() as usize;
+    client.free_slots &= client.free_slots - 1;
+    let packet_bytes = client.agreed.as_ref().map_or(1, |agreed| agreed.packet_bytes);
+    let packets = packets_of(call.request.len() as u32, packet_bytes);
+    let state = &mut client.slots[slot];
+    state.start(call, packets);
+    shared.queue_client(index, slot, state);
+}
+
+/// Ends the call in a slot, frees the slot, and starts the next call that waited.
+#[inline]
+pub(super) fn finish<B: Buffer>(
+    shared: &mut Shared,
+    id: SessionId,
+    client: &mut ClientSession<B>,
+    slot: usize,
+    outcome: Result<(), Box<CallFailure>>,
+) -> Completion<B> {
+    let rounds = client.slots.len() as u64;
+    let state = &mut client.slots[slot];
+    state.state = ClientState::Free;
+    state.number += rounds;
+    client.credits += std::mem::take(&mut state.held);
+    let (Some(request), Some(mut response)) = (state.request.take(), state.response.take()) else {
+        unreachable!("a slot in use holds both buffers of its call");
+    };
+    match &outcome {
+        Ok(()) => shared.counters.calls_succeeded += 1,
+        Err(_) => {
+            shared.counters.calls_failed += 1;
+            response.set_len(0);
+        }
+    }
+    let tag = state.tag;
+    client.stalled_slots &= !(1 << slot);
+    if client.slots[slot].number < REQUEST_NUMBER_END {
+        client.free_slots |= 1 << slot;
+        if let Some(call) = client.backlog.pop_front() {
+            start(shared, id.index, client, call);
+        }
+    }
+    if client.slots[slot].number >= REQUEST_NUMBER_END {
+        shared.exhausted.push(id);
+    }
+    shared.wake_stalled(id.index, client);
+    Completion { session: id, tag, outcome, request, response }
+}
+
+/// The completion of a call that never got a slot.
+pub(super) fn failed<B: Buffer>(
+    session: SessionId,
+    call: PendingCall<B>,
+    failure: CallFailure,
+) -> Completion<B> {
+    let PendingCall { tag, request, mut response, .. } = call;
+    response.set_len(0);
+    Completion { session, tag, outcome: Err(Box::new(failure)), request, response }
+}

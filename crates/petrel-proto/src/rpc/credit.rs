@@ -1,0 +1,100 @@
+//! The client takes CREDIT frames (`docs/wire-protocol.md` §5.2).
+
+use super::Shared;
+use super::response::note_round_trip;
+use crate::bitmap::words_end;
+use crate::limits::REORDERING_THRESHOLD;
+use crate::session::SessionId;
+use crate::session::client::{ClientSession, ClientSlot, ClientState, NOT_TIMED};
+use crate::wire::{Credit, Header};
+
+impl Shared {
+    pub(super) fn on_credit<B>(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        client: &mut ClientSession<B>,
+        header: Header,
+        rest: &[u8],
+    ) {
+        let Ok(credit) = Credit::parse(header.flags, rest) else {
+            self.counters.dropped_malformed += 1;
+            return;
+        };
+        let Some(slot) = self.slot_of(client, &header) else { return };
+        let state = &mut client.slots[slot];
+        if !is_sound(&credit, state.request_sent) {
+            self.counters.dropped_malformed += 1;
+            return;
+        }
+        self.counters.frames_accepted += 1;
+        state.unanswered = 0;
+        if state.state == ClientState::Sending {
+            self.acknowledge(now_ns, id, client, slot, &credit);
+        }
+    }
+
+    fn acknowledge<B>(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        client: &mut ClientSession<B>,
+        slot: usize,
+        credit: &Credit,
+    ) {
+        let state = &mut client.slots[slot];
+        let before = state.acknowledged;
+        state.acknowledged.merge(credit.cumulative, &credit.bitmap);
+        let mut returned = state.acknowledged.count() - before.count();
+        if returned > 0 {
+            state.heard();
+        }
+        if state.acknowledged.cumulative() == state.request_packets {
+            state.state = ClientState::Waiting;
+            // One credit stays until the response begins (§4).
+            returned -= 1;
+        }
+        state.held -= returned;
+        client.credits += returned;
+        if state.timed_packet != NOT_TIMED && state.acknowledged.contains(state.timed_packet) {
+            note_round_trip(now_ns, client, slot);
+        }
+        let state = &mut client.slots[slot];
+        if state.state == ClientState::Sending {
+            let lost = find_lost(state, before.cumulative(), credit.echo);
+            self.counters.losses_detected += u64::from(lost);
+            self.queue_client(id.index, slot, state);
+        }
+        self.wake_stalled(id.index, client);
+        self.arm(now_ns, id, client, slot);
+    }
+}
+
+/// A CREDIT can only be about packets that were sent.
+fn is_sound(credit: &Credit, sent: u32) -> bool {
+    credit.echo < sent
+        && credit.cumulative <= sent
+        && words_end(&credit.bitmap) <= sent - credit.cumulative
+}
+
+/// Marks the packets that were sent well before the one that came last, and are not there; forgets
+/// the marks of those that are. Gives how many are newly marked.
+fn find_lost<B>(state: &mut ClientSlot<B>, from: u32, echo: u32) -> u32 {
+    let Some(order) = &state.order else { return 0 };
+    let oldest = state.acknowledged.cumulative();
+    let in_order = order.sent == state.request_sent;
+    if in_order && state.lost.is_empty() && oldest + REORDERING_THRESHOLD > echo {
+        // Nothing was sent twice, so the oldest packet that is missing was the first sent.
+        return 0;
+    }
+    let echo_order = order.of(echo);
+    let mut found = 0;
+    for packet in from..state.request_sent {
+        if state.acknowledged.contains(packet) {
+            state.lost.clear(packet);
+        } else if order.of(packet) + REORDERING_THRESHOLD <= echo_order {
+            found += u32::from(state.lost.set_new(packet));
+        }
+    }
+    found
+}

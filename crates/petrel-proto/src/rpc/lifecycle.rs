@@ -1,0 +1,202 @@
+//! Sessions from opening to their end, in every state (`docs/wire-protocol.md` §8.5, §8.6).
+
+use super::call::{self, CallFailure, Execution};
+use super::{Core, Event};
+use crate::buffer::Buffer;
+use crate::session::client::{ClientSession, ClientState};
+use crate::session::server::ServerSession;
+use crate::session::{Agreed, PeerKey, Role, SessionId};
+use crate::status::Status;
+
+/// What a server needs to take a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    /// What the two ends agreed on.
+    pub agreed: Agreed,
+    /// The token that this endpoint wants to see.
+    pub token: u32,
+    /// The client's first request number.
+    pub first_request: u64,
+    /// Largest request that this endpoint takes, in bytes.
+    pub request_bytes_max: u32,
+}
+
+/// Why a session could not be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The endpoint's table is full.
+    #[error("the endpoint already has its {max} sessions; close some, or raise the limit")]
+    TooManySessions {
+        /// The limit.
+        max: u32,
+    },
+    /// A value is outside of the protocol's limits.
+    #[error("the agreed values are outside of the protocol's limits")]
+    Unsound,
+    /// The session is not one that is being opened.
+    #[error("the session has ended meanwhile")]
+    NotOpening,
+}
+
+/// A session that was closed: what the control plane needs to tell the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Closed {
+    /// What had been agreed; `None` if the peer had not accepted yet.
+    pub agreed: Option<Agreed>,
+    /// Whether this endpoint was the client.
+    pub was_client: bool,
+}
+
+impl<B: Buffer> Core<B> {
+    /// Begins to open a session as its client: calls may be made on it at once, and wait.
+    ///
+    /// # Errors
+    /// [`OpenError::TooManySessions`].
+    pub fn open(&mut self, token: u32, first_request: u64) -> Result<SessionId, OpenError> {
+        let client = Box::new(ClientSession::opening(first_request));
+        self.insert(token, None, Role::Client(client))
+    }
+
+    /// The peer accepted the session: calls go out from now on.
+    ///
+    /// # Errors
+    /// [`OpenError::Unsound`] and [`OpenError::NotOpening`]; the session is unchanged then.
+    pub fn establish(&mut self, id: SessionId, agreed: Agreed) -> Result<(), OpenError> {
+        if !agreed.is_sound() {
+            return Err(OpenError::Unsound);
+        }
+        let Some(entry) = self.sessions.get_mut(id) else { return Err(OpenError::NotOpening) };
+        match &mut entry.role {
+            Role::Client(client) if client.agreed.is_none() => {
+                entry.peer = Some(agreed.peer);
+                client.establish(agreed);
+            }
+            _ => return Err(OpenError::NotOpening),
+        }
+        self.start_backlog(id);
+        Ok(())
+    }
+
+    /// Takes a session as its server.
+    ///
+    /// # Errors
+    /// [`OpenError::TooManySessions`] and [`OpenError::Unsound`].
+    pub fn accept(&mut self, accepted: Accepted) -> Result<SessionId, OpenError> {
+        let Accepted { agreed, token, first_request, request_bytes_max } = accepted;
+        if !agreed.is_sound() {
+            return Err(OpenError::Unsound);
+        }
+        let server = Box::new(ServerSession::new(agreed, first_request, request_bytes_max));
+        self.insert(token, Some(agreed.peer), Role::Server(server))
+    }
+
+    /// Ends a session, in whatever state it is. Its pending calls end with `status` and
+    /// `message`; answers of handlers that still run will be discarded.
+    pub fn close(&mut self, id: SessionId, status: Status, message: &str) -> Option<Closed> {
+        let role = self.sessions.remove(id)?;
+        self.shared.counters.sessions_closed += 1;
+        match role {
+            Role::Free => None,
+            Role::Server(server) => Some(Closed { agreed: Some(server.agreed), was_client: false }),
+            Role::Client(client) => {
+                let agreed = client.agreed;
+                self.fail_calls(id, *client, status, message);
+                Some(Closed { agreed, was_client: true })
+            }
+        }
+    }
+
+    /// Ends all sessions with a peer, as [`Core::close`] does. For each one that ended, `ended`
+    /// is called with its name and whether this endpoint was its client.
+    pub fn close_peer(
+        &mut self,
+        peer: PeerKey,
+        status: Status,
+        message: &str,
+        mut ended: impl FnMut(SessionId, bool),
+    ) {
+        for index in 0..self.sessions.entries.len() {
+            let entry = &self.sessions.entries[index];
+            if entry.peer == Some(peer) {
+                let id = SessionId { index: index as u32, generation: entry.generation };
+                if let Some(closed) = self.close(id, status, message) {
+                    ended(id, closed.was_client);
+                }
+            }
+        }
+    }
+
+    /// Whether a session is open or being opened.
+    pub fn is_open(&self, id: SessionId) -> bool {
+        self.sessions.get(id).is_some()
+    }
+
+    /// What was agreed for a session that is open, in either role.
+    pub fn agreed(&self, id: SessionId) -> Option<&Agreed> {
+        match &self.sessions.get(id)?.role {
+            Role::Free => None,
+            Role::Client(client) => client.agreed.as_ref(),
+            Role::Server(server) => Some(&server.agreed),
+        }
+    }
+
+    /// The token that this endpoint wants to see on a session.
+    pub fn token(&self, id: SessionId) -> Option<u32> {
+        self.sessions.get(id).map(|entry| entry.token)
+    }
+
+    /// The session at an index, if its token is this: how the control plane's messages name it.
+    pub fn find(&self, index: u32, token: u32) -> Option<SessionId> {
+        let entry = self.sessions.entries.get(index as usize)?;
+        let id = SessionId { index, generation: entry.generation };
+        (entry.token == token && self.sessions.get(id).is_some()).then_some(id)
+    }
+
+    fn insert(
+        &mut self,
+        token: u32,
+        peer: Option<PeerKey>,
+        role: Role<B>,
+    ) -> Result<SessionId, OpenError> {
+        let max = self.shared.config.sessions_max;
+        let id = self.sessions.insert(token, peer, role);
+        self.shared.counters.sessions_opened += u64::from(id.is_some());
+        id.ok_or(OpenError::TooManySessions { max })
+    }
+
+    fn fail_calls(&mut self, id: SessionId, client: ClientSession<B>, status: Status, text: &str) {
+        let failure =
+            |execution| CallFailure { status, message: text.to_owned(), execution };
+        for slot in client.slots {
+            if slot.state == ClientState::Free {
+                continue;
+            }
+            let sent = slot.request_sent > 0;
+            let execution = if sent { Execution::MayHaveExecuted } else { Execution::NotSent };
+            let (Some(request), Some(response)) = (slot.request, slot.response) else {
+                unreachable!("a slot in use holds both buffers of its call");
+            };
+            let call = crate::session::client::PendingCall {
+                method: slot.method,
+                tag: slot.tag,
+                request,
+                response,
+            };
+            self.push_failed(id, call, failure(execution));
+        }
+        for call in client.backlog {
+            self.push_failed(id, call, failure(Execution::NotSent));
+        }
+    }
+
+    fn push_failed(
+        &mut self,
+        id: SessionId,
+        call: crate::session::client::PendingCall<B>,
+        failure: CallFailure,
+    ) {
+        self.shared.counters.calls_failed += 1;
+        self.events.push_back(Event::Completed(call::failed(id, call, failure)));
+    }
+}

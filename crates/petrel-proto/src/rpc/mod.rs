@@ -1,0 +1,227 @@
+//! The state machines of calls: bytes and time go in, bytes and events come out.
+
+mod call;
+mod credit;
+mod lifecycle;
+mod pull;
+mod receive;
+mod request;
+mod respond;
+mod response;
+mod timeout;
+mod transmit;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+pub use call::{CallError, CallFailure, CallRejected, Completion, Execution};
+pub use lifecycle::{Accepted, Closed, OpenError};
+pub use receive::Received;
+pub use respond::{RequestHandle, RespondError, RespondRejected};
+pub use transmit::Transmit;
+
+use crate::buffer::Buffer;
+use crate::counters::Counters;
+use crate::limits;
+use crate::recovery::rtt::RtoBounds;
+use crate::session::client::{ClientSession, ClientSlot};
+use crate::session::server::ServerSlot;
+use crate::session::{SessionId, SessionTable};
+use crate::timer::{TimerKey, TimerWheel};
+use transmit::ControlFrames;
+
+/// What can be set about a core. All sessions of an endpoint share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// Bounds of the retransmission timeout.
+    pub rto: RtoBounds,
+    /// Timeouts without any answer after which a call fails. With the default bounds, 10 of them
+    /// are about 3 s after the first measurement.
+    pub retries_max: u8,
+    /// Sessions in both roles together, up to [`limits::SESSIONS_MAX`].
+    pub sessions_max: u32,
+    /// Calls that may wait in one session's queue.
+    pub backlog_max: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            rto: RtoBounds::default(),
+            retries_max: 10,
+            sessions_max: limits::SESSIONS_MAX,
+            backlog_max: limits::BACKLOG_CALLS_MAX,
+        }
+    }
+}
+
+/// Something that happened apart from a received frame.
+#[derive(Debug)]
+pub enum Event<B> {
+    /// A call ended.
+    Completed(Completion<B>),
+    /// A session has used up its request numbers: close it and open another.
+    SessionExhausted(SessionId),
+}
+
+/// The protocol core of one endpoint: its sessions, calls and timers, for buffers of type `B`.
+///
+/// The owner calls, in a loop and with one reading of the clock for each burst:
+///
+/// 1. [`Core::handle_frame`] for each received frame, and acts on what it returns;
+/// 2. [`Core::handle_timeouts`], once all received frames have been handled: a stall of the
+///    owner's own thread is then not mistaken for loss;
+/// 3. [`Core::poll_event`] until there is none;
+/// 4. [`Core::poll_transmit`] for up to a burst of frames, then [`Core::frame`] for the bytes of
+///    each, and hands them to the medium before any other method is called.
+///
+/// The application's verbs come at any time between: [`Core::call`], [`Core::respond`], and those
+/// of sessions. Nothing is allocated once a session is up, but for calls that queue.
+pub struct Core<B> {
+    sessions: SessionTable<B>,
+    shared: Shared,
+    events: VecDeque<Event<B>>,
+    control: ControlFrames,
+    /// Frames that the transport could not take.
+    blocked: VecDeque<Transmit>,
+    /// Whether blocked frames come first this time: they and new ones take turns, so that a peer
+    /// that takes nothing holds up nobody else.
+    blocked_turn: bool,
+    /// Frames that the slot at the head of the queue has sent in this turn.
+    train: u8,
+}
+
+/// What all sessions share, apart from their table, so that a session and this can be borrowed
+/// at once.
+struct Shared {
+    config: Config,
+    counters: Counters,
+    /// Slots that have something to send.
+    work: VecDeque<Work>,
+    timers: TimerWheel,
+    /// Sessions that ran out of request numbers.
+    exhausted: Vec<SessionId>,
+}
+
+/// A slot that has something to send.
+#[derive(Clone, Copy)]
+struct Work {
+    session: u32,
+    slot: u8,
+    of_client: bool,
+}
+
+impl<B: Buffer> Core<B> {
+    /// A core without sessions, whose clock stands at `now_ns`.
+    pub fn new(now_ns: u64, config: Config) -> Self {
+        let sessions_max = config.sessions_max.min(limits::SESSIONS_MAX);
+        Self {
+            sessions: SessionTable::new(sessions_max),
+            shared: Shared {
+                config,
+                counters: Counters::default(),
+                work: VecDeque::with_capacity(256),
+                timers: TimerWheel::new(now_ns),
+                exhausted: Vec::new(),
+            },
+            events: VecDeque::new(),
+            control: ControlFrames::new(),
+            blocked: VecDeque::new(),
+            blocked_turn: false,
+            train: 0,
+        }
+    }
+
+    /// The counters.
+    pub fn counters(&self) -> &Counters {
+        &self.shared.counters
+    }
+
+    /// Sessions in the table, in both roles.
+    pub fn session_count(&self) -> u32 {
+        self.sessions.open_count()
+    }
+
+    /// What happened apart from received frames; call it until it gives `None`.
+    pub fn poll_event(&mut self) -> Option<Event<B>> {
+        let exhausted = || self.shared.exhausted.pop().map(Event::SessionExhausted);
+        self.events.pop_front().or_else(exhausted)
+    }
+
+    /// Whether [`Core::poll_transmit`] may have something.
+    pub fn has_transmit(&self) -> bool {
+        !self.shared.work.is_empty() || !self.blocked.is_empty()
+    }
+
+    /// Calls of a client session that have not ended: on the way, and queued.
+    pub fn pending_calls(&self, id: SessionId) -> usize {
+        match self.sessions.get(id).map(|entry| &entry.role) {
+            Some(crate::session::Role::Client(client)) => client.pending_calls(),
+            _ => 0,
+        }
+    }
+
+    /// Credits of a client session: those free, and all. For tests and checkers: a session
+    /// without pending calls has all of them free.
+    pub fn credits(&self, id: SessionId) -> Option<(u32, u32)> {
+        match &self.sessions.get(id)?.role {
+            crate::session::Role::Client(client) => {
+                Some((client.credits, u32::from(client.agreed.as_ref()?.credits)))
+            }
+            _ => None,
+        }
+    }
+
+    /// The smoothed round-trip time of a client session in nanoseconds, once measured.
+    pub fn srtt_ns(&self, id: SessionId) -> Option<u64> {
+        match &self.sessions.get(id)?.role {
+            crate::session::Role::Client(client) => client.rtt.srtt_ns(),
+            _ => None,
+        }
+    }
+}
+
+impl Shared {
+    /// Puts a client slot into the transmit queue, unless it is there.
+    #[inline]
+    fn queue_client<B>(&mut self, session: u32, slot: usize, state: &mut ClientSlot<B>) {
+        if !state.queued {
+            state.queued = true;
+            self.work.push_back(Work { session, slot: slot as u8, of_client: true });
+        }
+    }
+
+    /// Puts a server slot into the transmit queue, unless it is there.
+    #[inline]
+    fn queue_server<B>(&mut self, session: u32, slot: usize, state: &mut ServerSlot<B>) {
+        if !state.queued {
+            state.queued = true;
+            self.work.push_back(Work { session, slot: slot as u8, of_client: false });
+        }
+    }
+
+    /// Puts all slots that waited for a credit into the transmit queue.
+    #[inline]
+    fn wake_stalled<B>(&mut self, session: u32, client: &mut ClientSession<B>) {
+        while client.stalled_slots != 0 && client.credits > 0 {
+            let slot = client.stalled_slots.trailing_zeros() as usize;
+            client.stalled_slots &= client.stalled_slots - 1;
+            self.queue_client(session, slot, &mut client.slots[slot]);
+        }
+    }
+
+    /// Sets a slot's timer from now on.
+    #[inline]
+    fn arm<B>(&mut self, now_ns: u64, id: SessionId, client: &mut ClientSession<B>, slot: usize) {
+        let state = &mut client.slots[slot];
+        let backoff = u32::from(state.backoff.max(client.backoff));
+        state.deadline_ns = now_ns + client.rtt.rto_ns(&self.config.rto, backoff);
+        if !state.in_wheel {
+            state.in_wheel = true;
+            let key = TimerKey { session: id.index, generation: id.generation, slot: slot as u8 };
+            self.timers.insert(key, state.deadline_ns);
+        }
+    }
+}

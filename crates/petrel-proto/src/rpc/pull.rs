@@ -1,0 +1,73 @@
+//! The server takes PULL frames (`docs/wire-protocol.md` §6.3).
+
+use super::Shared;
+use crate::bitmap::{PacketBits, Words};
+use crate::limits::WINDOW_PACKETS;
+use crate::session::SessionId;
+use crate::session::server::{ServerSession, ServerSlot, ServerState};
+use crate::wire::{Header, Pull};
+
+impl Shared {
+    pub(super) fn on_pull<B>(
+        &mut self,
+        id: SessionId,
+        server: &mut ServerSession<B>,
+        header: Header,
+        rest: &[u8],
+    ) {
+        let Ok(pull) = Pull::parse(header.flags, rest) else {
+            self.counters.dropped_malformed += 1;
+            return;
+        };
+        let slot = server.slot_index(header.request);
+        let state = &mut server.slots[slot];
+        if header.request != state.current || state.state == ServerState::Idle {
+            if header.request > state.current {
+                self.counters.dropped_future += 1;
+            } else {
+                self.counters.dropped_stale += 1;
+            }
+            return;
+        }
+        if state.state != ServerState::Answered {
+            self.counters.frames_accepted += 1;
+            let echo = state.echo;
+            self.credit_due(id, slot, state, echo);
+            return;
+        }
+        if pull.cumulative > state.response_sent {
+            self.counters.dropped_malformed += 1;
+            return;
+        }
+        self.counters.frames_accepted += 1;
+        let limit = pull.limit.min(pull.cumulative.saturating_add(WINDOW_PACKETS));
+        state.response_limit = state.response_limit.max(limit);
+        mark_missing(state, &pull);
+        self.queue_server(id.index, slot, state);
+    }
+}
+
+/// Works out which packets to send again: those asked for now and those asked for before that
+/// wait to be sent, without those that the client has.
+fn mark_missing<B>(state: &mut ServerSlot<B>, pull: &Pull) {
+    if pull.cumulative < state.resend_from {
+        // An old PULL that was overtaken: what it misses may have come since.
+        return;
+    }
+    let waiting = std::mem::replace(&mut state.resend, PacketBits::new());
+    state.resend_from = pull.cumulative;
+    if waiting.is_empty() && pull.resend_below <= pull.cumulative {
+        return;
+    }
+    let end = state.response_sent.min(pull.cumulative.saturating_add(WINDOW_PACKETS));
+    for packet in pull.cumulative..end {
+        let asked = packet < pull.resend_below || waiting.is_set(packet);
+        if asked && !has(&pull.bitmap, packet - pull.cumulative) {
+            state.resend.set(packet);
+        }
+    }
+}
+
+fn has(words: &Words, ahead: u32) -> bool {
+    words[ahead as usize / 64] >> (ahead % 64) & 1 == 1
+}

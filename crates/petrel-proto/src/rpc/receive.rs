@@ -1,0 +1,89 @@
+//! The way in: which session and which state machine a frame belongs to
+//! (`docs/wire-protocol.md` §3.5).
+
+use super::{Completion, Core, RequestHandle};
+use crate::buffer::{Buffer, BufferPool};
+use crate::session::{PeerKey, Role, SessionId};
+use crate::wire::{Header, Kind};
+
+/// What a received frame means for the application.
+#[derive(Debug)]
+pub enum Received<'f, B> {
+    /// Nothing: the frame was for the core, or was dropped and counted.
+    Nothing,
+    /// A request of one packet, still in the receive buffer. It must be answered.
+    Request {
+        /// To answer by.
+        handle: RequestHandle,
+        /// The method called.
+        method: u16,
+        /// The whole request.
+        payload: &'f [u8],
+    },
+    /// A request of several packets, put together. It must be answered.
+    Message {
+        /// To answer by.
+        handle: RequestHandle,
+        /// The method called.
+        method: u16,
+        /// The whole request.
+        message: B,
+    },
+    /// A call ended.
+    Completed(Completion<B>),
+}
+
+impl<B: Buffer> Core<B> {
+    /// Takes a frame from `peer`. Any bytes in any order are legal input: what is not acceptable
+    /// is dropped and counted. Requests of several packets get their buffers from `pool`.
+    #[inline]
+    pub fn handle_frame<'f, P: BufferPool<Buffer = B>>(
+        &mut self,
+        now_ns: u64,
+        peer: PeerKey,
+        frame: &'f [u8],
+        pool: &mut P,
+    ) -> Received<'f, B> {
+        let shared = &mut self.shared;
+        let Ok((header, rest)) = Header::parse(frame) else {
+            shared.counters.dropped_malformed += 1;
+            return Received::Nothing;
+        };
+        let entry = match self.sessions.entries.get_mut(header.session as usize) {
+            Some(entry) if entry.token == header.token && !matches!(entry.role, Role::Free) => entry,
+            _ => {
+                shared.counters.dropped_unknown_session += 1;
+                return Received::Nothing;
+            }
+        };
+        if entry.peer != Some(peer) {
+            shared.counters.dropped_wrong_peer += 1;
+            return Received::Nothing;
+        }
+        let id = SessionId { index: header.session, generation: entry.generation };
+        match (header.kind, &mut entry.role) {
+            (Kind::Request, Role::Server(server)) => shared.on_request(id, server, header, rest),
+            (Kind::Response, Role::Client(client)) => {
+                shared.on_response(now_ns, id, client, header, rest)
+            }
+            (Kind::RequestPart, Role::Server(server)) => {
+                shared.on_request_part(id, server, header, rest, pool)
+            }
+            (Kind::ResponsePart, Role::Client(client)) => {
+                shared.on_response_part(now_ns, id, client, header, rest)
+            }
+            (Kind::Credit, Role::Client(client)) => {
+                shared.on_credit(now_ns, id, client, header, rest);
+                Received::Nothing
+            }
+            (Kind::Pull, Role::Server(server)) => {
+                shared.on_pull(id, server, header, rest);
+                Received::Nothing
+            }
+            _ => {
+                shared.counters.dropped_wrong_direction += 1;
+                Received::Nothing
+            }
+        }
+    }
+}

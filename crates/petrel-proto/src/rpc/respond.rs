@@ -1,0 +1,117 @@
+//! The application answers (`docs/wire-protocol.md` §6.3).
+
+use core::fmt;
+
+use super::Core;
+use crate::buffer::Buffer;
+use crate::limits::packets_of;
+use crate::session::server::{Answer, ServerSession, ServerState};
+use crate::session::{Role, SessionId};
+use crate::status::Status;
+
+/// Names a request that runs, to answer it by. It stays valid until it is answered, the client
+/// gives the request up, or the session ends; afterwards it names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestHandle {
+    /// The session on which the request came.
+    pub session: SessionId,
+    /// The request's number.
+    pub number: u64,
+}
+
+/// An answer that was not taken, with its buffer.
+pub struct RespondRejected<B> {
+    /// Why.
+    pub error: RespondError,
+    /// The answer, as it was given.
+    pub message: B,
+}
+
+impl<B> fmt::Debug for RespondRejected<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+/// Why an answer was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RespondError {
+    /// The client gave the request up, or the session ended, or it was answered already.
+    #[error("nobody waits for this answer any more")]
+    Gone,
+    /// The answer is longer than the client accepts; the request can still be answered.
+    #[error("the response has {len} bytes, and the client accepts {max}")]
+    TooLarge {
+        /// Length of the answer in bytes.
+        len: usize,
+        /// What the client accepts, in bytes.
+        max: u32,
+    },
+}
+
+impl<B: Buffer> Core<B> {
+    /// Answers a request: with a message if `status` is OK, else with a text in UTF-8, of which
+    /// no more is sent than fits into one packet.
+    ///
+    /// # Errors
+    /// [`RespondRejected`] gives the buffer back.
+    #[inline]
+    pub fn respond(
+        &mut self,
+        handle: RequestHandle,
+        status: Status,
+        mut message: B,
+    ) -> Result<(), RespondRejected<B>> {
+        let Some((server, slot)) = running(&mut self.sessions, handle) else {
+            self.shared.counters.answers_discarded += 1;
+            return Err(RespondRejected { error: RespondError::Gone, message });
+        };
+        let packet_bytes = server.agreed.packet_bytes;
+        if status != Status::Ok {
+            message.set_len(message.len().min(packet_bytes as usize));
+        }
+        let (len, max) = (message.len(), server.agreed.peer_message_bytes_max);
+        if len > max as usize && status == Status::Ok {
+            return Err(RespondRejected { error: RespondError::TooLarge { len, max }, message });
+        }
+        let state = &mut server.slots[slot];
+        state.set_answer(Answer::Message(status, message), packets_of(len as u32, packet_bytes));
+        self.shared.counters.responses_sent += 1;
+        self.shared.queue_server(handle.session.index, slot, state);
+        Ok(())
+    }
+
+    /// Answers a request with an error that needs no buffer. Does nothing when nobody waits.
+    pub fn respond_error(&mut self, handle: RequestHandle, status: Status, text: &'static str) {
+        debug_assert!(status != Status::Ok);
+        let Some((server, slot)) = running(&mut self.sessions, handle) else {
+            self.shared.counters.answers_discarded += 1;
+            return;
+        };
+        let state = &mut server.slots[slot];
+        state.set_answer(Answer::Fixed(status, text), 1);
+        self.shared.counters.responses_sent += 1;
+        self.shared.queue_server(handle.session.index, slot, state);
+    }
+
+    /// Largest response that the client of a running request accepts, in bytes; `None` when
+    /// nobody waits for it any more.
+    pub fn response_bytes_max(&mut self, handle: RequestHandle) -> Option<u32> {
+        running(&mut self.sessions, handle)
+            .map(|(server, _)| server.agreed.peer_message_bytes_max)
+    }
+}
+
+/// The session and slot of a request, if it still runs.
+#[inline]
+fn running<B>(
+    sessions: &mut crate::session::SessionTable<B>,
+    handle: RequestHandle,
+) -> Option<(&mut ServerSession<B>, usize)> {
+    let Role::Server(server) = &mut sessions.get_mut(handle.session)?.role else { return None };
+    let slot = server.slot_index(handle.number);
+    let state = &server.slots[slot];
+    let runs = state.current == handle.number && state.state == ServerState::Running;
+    runs.then_some((&mut **server, slot))
+}

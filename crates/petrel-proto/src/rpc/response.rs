@@ -1,0 +1,224 @@
+//! The client takes responses (`docs/wire-protocol.md` §5.2).
+
+use super::call::{CallFailure, Execution, finish};
+use super::{Completion, Received, Shared};
+use crate::bitmap::Insert;
+use crate::buffer::Buffer;
+use crate::limits::{MESSAGE_BYTES_MAX, REORDERING_THRESHOLD, packet_span, packets_of};
+use crate::session::SessionId;
+use crate::session::client::{ClientSession, ClientSlot, ClientState};
+use crate::status::Status;
+use crate::wire::{Header, Part, skip_extensions};
+
+impl Shared {
+    /// The slot that a frame from the server is about, if it is about the slot's request.
+    #[inline]
+    pub(super) fn slot_of<B>(
+        &mut self,
+        client: &ClientSession<B>,
+        header: &Header,
+    ) -> Option<usize> {
+        // An entry with a peer has slots: both are set when the session opens.
+        let slot = header.request as usize & (client.slots.len() - 1);
+        let state = &client.slots[slot];
+        if header.request == state.number && state.state != ClientState::Free {
+            return Some(slot);
+        }
+        if header.request >= state.number {
+            self.counters.dropped_future += 1;
+        } else {
+            self.counters.dropped_stale += 1;
+        }
+        None
+    }
+
+    /// A response of one packet.
+    #[inline]
+    pub(super) fn on_response<'f, B: Buffer>(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        client: &mut ClientSession<B>,
+        header: Header,
+        rest: &'f [u8],
+    ) -> Received<'f, B> {
+        let Ok(payload) = skip_extensions(header.flags, rest) else { return self.malformed() };
+        let Some(slot) = self.slot_of(client, &header) else { return Received::Nothing };
+        let state = &mut client.slots[slot];
+        // A server answers once: not in one packet and in several.
+        if state.request_sent == 0 || state.state == ClientState::Receiving {
+            return self.malformed();
+        }
+        self.counters.frames_accepted += 1;
+        note_round_trip(now_ns, client, slot);
+        let status = header.aux as u8;
+        let outcome = match &mut client.slots[slot].response {
+            Some(response) if status == 0 => copy_whole(response, payload),
+            _ => Err(server_failure(status, payload)),
+        };
+        Received::Completed(finish(self, id, client, slot, outcome))
+    }
+
+    /// A packet of a response.
+    pub(super) fn on_response_part<'f, B: Buffer>(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        client: &mut ClientSession<B>,
+        header: Header,
+        rest: &'f [u8],
+    ) -> Received<'f, B> {
+        let Ok((part, payload)) = Part::parse(header.flags, rest) else { return self.malformed() };
+        let Some(slot) = self.slot_of(client, &header) else { return Received::Nothing };
+        let packet_bytes = client.agreed.as_ref().map_or(1, |agreed| agreed.packet_bytes);
+        if !is_sound(&client.slots[slot], part, packet_bytes, payload.len()) {
+            return self.malformed();
+        }
+        if part.packet >= client.slots[slot].response_limit {
+            self.counters.dropped_beyond_window += 1;
+            return Received::Nothing;
+        }
+        if client.slots[slot].state != ClientState::Receiving {
+            note_round_trip(now_ns, client, slot);
+            if let Err(completion) = self.begin_response(id, client, slot, part, packet_bytes) {
+                return Received::Completed(completion);
+            }
+        }
+        self.store_response_part(now_ns, id, client, slot, part, packet_bytes, payload)
+    }
+
+    /// The first packet of a response, whichever it is: the request is acknowledged.
+    fn begin_response<B: Buffer>(
+        &mut self,
+        id: SessionId,
+        client: &mut ClientSession<B>,
+        slot: usize,
+        part: Part,
+        packet_bytes: u32,
+    ) -> Result<(), Completion<B>> {
+        let state = &mut client.slots[slot];
+        let capacity = state.response.as_ref().map_or(0, Buffer::capacity);
+        if part.size as usize > capacity {
+            let failure = too_large(part.size as usize, capacity);
+            return Err(finish(self, id, client, slot, Err(failure)));
+        }
+        let packets = packets_of(part.size, packet_bytes);
+        state.begin_receiving(part.size, packets);
+        state.response_limit = state.response_limit.min(packets);
+        // The request's credits come back, and those of packets that this response does not have.
+        let excess = state.held - state.response_limit;
+        state.held -= excess;
+        client.credits += excess;
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the parts of one packet, parsed")]
+    fn store_response_part<'f, B: Buffer>(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        client: &mut ClientSession<B>,
+        slot: usize,
+        part: Part,
+        packet_bytes: u32,
+        payload: &[u8],
+    ) -> Received<'f, B> {
+        let state = &mut client.slots[slot];
+        match state.received.insert(part.packet) {
+            Insert::New => {}
+            Insert::Duplicate => {
+                self.counters.dropped_duplicate += 1;
+                return Received::Nothing;
+            }
+            Insert::Beyond => {
+                self.counters.dropped_beyond_window += 1;
+                return Received::Nothing;
+            }
+        }
+        self.counters.frames_accepted += 1;
+        let (offset, len) = packet_span(part.packet, part.size, packet_bytes);
+        if let Some(response) = &mut state.response {
+            response.storage_mut()[offset..offset + len].copy_from_slice(payload);
+        }
+        state.heard();
+        state.held -= 1;
+        client.credits += 1;
+        if state.received.cumulative() == state.response_packets {
+            if let Some(response) = &mut state.response {
+                response.set_len(part.size as usize);
+            }
+            return Received::Completed(finish(self, id, client, slot, Ok(())));
+        }
+        if ask_again(state, part.packet) {
+            self.counters.losses_detected += 1;
+        }
+        self.queue_client(id.index, slot, state);
+        self.wake_stalled(id.index, client);
+        self.arm(now_ns, id, client, slot);
+        Received::Nothing
+    }
+}
+
+/// Whether a packet fits what is known of its response.
+fn is_sound<B>(state: &ClientSlot<B>, part: Part, packet_bytes: u32, len: usize) -> bool {
+    part.size <= MESSAGE_BYTES_MAX
+        && part.packet < packets_of(part.size, packet_bytes)
+        && len == packet_span(part.packet, part.size, packet_bytes).1
+        && match state.state {
+            ClientState::Receiving => part.size == state.response_size,
+            // Before the whole request was sent there is nothing that a server could answer.
+            _ => state.request_sent == state.request_packets,
+        }
+}
+
+/// Evidence of loss: a packet that was sent later has come (§5.2). Each packet is asked for once
+/// in this way; after that the timer asks.
+fn ask_again<B>(state: &mut ClientSlot<B>, packet: u32) -> bool {
+    let below = (packet + 1).saturating_sub(REORDERING_THRESHOLD);
+    let from = state.received.cumulative().max(state.asked_below);
+    if (from..below).all(|earlier| state.received.contains(earlier)) {
+        return false;
+    }
+    state.asked_below = below;
+    state.resend_below = state.resend_below.max(below);
+    state.pull_due = true;
+    true
+}
+
+#[inline]
+pub(super) fn note_round_trip<B>(now_ns: u64, client: &mut ClientSession<B>, slot: usize) {
+    if let Some(round_trip) = client.slots[slot].take_round_trip(now_ns) {
+        client.rtt.sample(round_trip);
+        client.backoff = 0;
+    }
+}
+
+#[inline]
+fn copy_whole<B: Buffer>(response: &mut B, payload: &[u8]) -> Result<(), Box<CallFailure>> {
+    if payload.len() > response.capacity() {
+        return Err(too_large(payload.len(), response.capacity()));
+    }
+    response.set_len(payload.len());
+    response.storage_mut()[..payload.len()].copy_from_slice(payload);
+    Ok(())
+}
+
+#[cold]
+fn too_large(len: usize, capacity: usize) -> Box<CallFailure> {
+    Box::new(CallFailure {
+        status: Status::ResourceExhausted,
+        message: format!(
+            "the response has {len} bytes, and the caller's buffer holds {capacity}"
+        ),
+        execution: Execution::Answered,
+    })
+}
+
+#[cold]
+fn server_failure(code: u8, payload: &[u8]) -> Box<CallFailure> {
+    Box::new(CallFailure {
+        status: Status::from_code(code),
+        message: String::from_utf8_lossy(payload).into_owned(),
+        execution: Execution::Answered,
+    })
+}

@@ -1,0 +1,269 @@
+//! Scripts: receive this, expect that. The simulator tests the same core under every fault; here
+//! stands each rule of the specification for itself.
+
+mod chaos;
+mod client;
+mod lifecycle;
+mod server;
+
+use crate::buffer::{Buffer, HeapBuffer, HeapPool};
+use crate::rpc::*;
+use crate::session::{Agreed, PeerKey, SessionId};
+use crate::status::Status;
+use crate::wire::Frame;
+
+pub(super) const PEER: PeerKey = PeerKey(7);
+pub(super) const P: u32 = 1208;
+const CLIENT_TOKEN: u32 = 0xC11E_0001;
+const SERVER_TOKEN: u32 = 0x5E44_0002;
+pub(super) const FIRST: u64 = 800;
+
+pub(super) const POOL: HeapPool = HeapPool { len_max: 64 << 20 };
+
+/// A client core with a session, and a server core with its other end, without a medium: the test
+/// carries the frames.
+pub(super) struct Pair {
+    pub(super) now: u64,
+    pub(super) client: Core<HeapBuffer>,
+    pub(super) server: Core<HeapBuffer>,
+    pub(super) session: SessionId,
+    pub(super) server_session: SessionId,
+}
+
+/// What a pair is made with.
+#[derive(Clone, Copy)]
+pub(super) struct Shape {
+    pub(super) slots: u8,
+    pub(super) credits: u16,
+    pub(super) request_bytes_max: u32,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Self { slots: 8, credits: 32, request_bytes_max: 8 << 20 }
+    }
+}
+
+pub(super) fn agreed(peer_session: u32, peer_token: u32, shape: Shape) -> Agreed {
+    Agreed {
+        peer: PEER,
+        peer_session,
+        peer_token,
+        slots: shape.slots,
+        credits: shape.credits,
+        packet_bytes: P,
+        peer_message_bytes_max: shape.request_bytes_max,
+    }
+}
+
+impl Pair {
+    pub(super) fn new() -> Self {
+        Self::with(Shape::default())
+    }
+
+    pub(super) fn with(shape: Shape) -> Self {
+        let mut client = Core::new(0, Config::default());
+        let mut server = Core::new(0, Config::default());
+        let session = client.open(CLIENT_TOKEN, FIRST).unwrap();
+        let server_session = server
+            .accept(Accepted {
+                agreed: agreed(session.index, CLIENT_TOKEN, Shape { request_bytes_max: 8 << 20, ..shape }),
+                token: SERVER_TOKEN,
+                first_request: FIRST,
+                request_bytes_max: shape.request_bytes_max,
+            })
+            .unwrap();
+        client.establish(session, agreed(server_session.index, SERVER_TOKEN, shape)).unwrap();
+        Self { now: 1_000_000, client, server, session, server_session }
+    }
+
+    pub(super) fn call(&mut self, request: &[u8], room: usize, tag: u64) {
+        let request = buffer(request);
+        let response = HeapBuffer::new(room, 1);
+        self.client.call(self.session, 1, request, response, tag).unwrap();
+    }
+
+    pub(super) fn respond(&mut self, handle: RequestHandle, message: &[u8]) {
+        self.server.respond(handle, Status::Ok, buffer(message)).unwrap();
+    }
+
+    /// All frames that the client wants to send now.
+    pub(super) fn from_client(&mut self) -> Vec<Vec<u8>> {
+        drain(&mut self.client, self.now)
+    }
+
+    /// All frames that the server wants to send now.
+    pub(super) fn from_server(&mut self) -> Vec<Vec<u8>> {
+        drain(&mut self.server, self.now)
+    }
+
+    pub(super) fn to_server(&mut self, frame: &[u8]) -> Got {
+        got(self.server.handle_frame(self.now, PEER, frame, &mut POOL.clone()))
+    }
+
+    pub(super) fn to_client(&mut self, frame: &[u8]) -> Got {
+        got(self.client.handle_frame(self.now, PEER, frame, &mut POOL.clone()))
+    }
+
+    /// Lets the clock run until the client's timer has fired at least once.
+    pub(super) fn wait_for_timeout(&mut self) {
+        let before = self.client.counters().timeouts + self.client.counters().calls_timed_out;
+        for _ in 0..10_000 {
+            self.now = self.client.next_timeout_ns().expect("a timer is set");
+            self.client.handle_timeouts(self.now);
+            if self.client.counters().timeouts + self.client.counters().calls_timed_out > before {
+                return;
+            }
+        }
+        panic!("no timeout");
+    }
+
+    /// The end of the one call that must have ended apart from frames.
+    pub(super) fn event(&mut self) -> Completion<HeapBuffer> {
+        match self.client.poll_event() {
+            Some(Event::Completed(completion)) => completion,
+            other => panic!("expected a completion, got {other:?}"),
+        }
+    }
+
+    pub(super) fn assert_credits_back(&self) {
+        let (free, all) = self.client.credits(self.session).unwrap();
+        assert_eq!(free, all, "all credits are back");
+    }
+}
+
+/// What a frame led to, without borrowing it.
+#[derive(Debug)]
+pub(super) enum Got {
+    Nothing,
+    Request(RequestHandle, Vec<u8>),
+    Completed(Completion<HeapBuffer>),
+}
+
+impl Got {
+    pub(super) fn request(self) -> (RequestHandle, Vec<u8>) {
+        match self {
+            Got::Request(handle, bytes) => (handle, bytes),
+            other => panic!("expected a request, got {other:?}"),
+        }
+    }
+
+    pub(super) fn completed(self) -> Completion<HeapBuffer> {
+        match self {
+            Got::Completed(completion) => completion,
+            other => panic!("expected a completion, got {other:?}"),
+        }
+    }
+
+    pub(super) fn nothing(self) {
+        assert!(matches!(self, Got::Nothing), "expected nothing, got {self:?}");
+    }
+}
+
+pub(super) fn got(received: Received<'_, HeapBuffer>) -> Got {
+    match received {
+        Received::Nothing => Got::Nothing,
+        Received::Request { handle, payload, .. } => Got::Request(handle, payload.to_vec()),
+        Received::Message { handle, message, .. } => {
+            Got::Request(handle, message.message().to_vec())
+        }
+        Received::Completed(completion) => Got::Completed(completion),
+    }
+}
+
+pub(super) fn drain(core: &mut Core<HeapBuffer>, now: u64) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    while let Some(transmit) = core.poll_transmit(now) {
+        let (head, body) = core.frame(&transmit).expect("the frame was polled just now");
+        frames.push([head, body].concat());
+    }
+    frames
+}
+
+pub(super) fn buffer(message: &[u8]) -> HeapBuffer {
+    HeapBuffer::from_message(message, packets(message.len()))
+}
+
+fn packets(len: usize) -> u32 {
+    crate::limits::packets_of(len as u32, P)
+}
+
+/// A message whose bytes all differ from their neighbours, so that a misplaced packet shows.
+pub(super) fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    (0..len as u64)
+        .map(|at| ((at + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(seed) >> 56) as u8)
+        .collect()
+}
+
+/// The frames in words, as scripts compare them.
+pub(super) fn words(frames: &[Vec<u8>]) -> Vec<String> {
+    frames
+        .iter()
+        .map(|frame| Frame::parse(frame).expect("the core sends sound frames").to_string())
+        .collect()
+}
+
+#[test]
+fn a_small_call_takes_two_frames_of_sixteen_bytes_and_the_data() {
+    let mut pair = Pair::new();
+    pair.call(b"ping!", 100, 42);
+    let frames = pair.from_client();
+    assert_eq!(words(&frames), ["REQUEST s0 r800 m1 5 B"]);
+    assert_eq!(frames[0].len(), 16 + 5);
+    let (handle, request) = pair.to_server(&frames[0]).request();
+    assert_eq!(request, b"ping!");
+    pair.respond(handle, b"pong");
+    let frames = pair.from_server();
+    assert_eq!(words(&frames), ["RESPONSE s0 r800 4 B"]);
+    assert_eq!(frames[0].len(), 16 + 4);
+    let completion = pair.to_client(&frames[0]).completed();
+    assert_eq!(completion.tag, 42);
+    completion.outcome.unwrap();
+    assert_eq!(completion.response.message(), b"pong");
+    assert_eq!(completion.request.message(), b"ping!");
+    pair.assert_credits_back();
+    assert!(pair.from_client().is_empty() && pair.from_server().is_empty());
+}
+
+#[test]
+fn sizes_around_packets_and_up_to_the_limit_arrive_unchanged() {
+    let mut pair = Pair::new();
+    for len in [0, 1, 1207, 1208, 1209, 2416, 2417, 100_000, 8 << 20] {
+        let message = pattern(len, 5);
+        pair.call(&message, len, 1);
+        let completion = run(&mut pair, |request| request.to_vec());
+        completion.outcome.unwrap();
+        assert!(completion.response.message() == message, "{len} bytes differ");
+        assert_eq!(completion.response.len(), len);
+        pair.assert_credits_back();
+    }
+    assert_eq!(pair.client.counters().timeouts, 0);
+    assert_eq!(pair.client.counters().packets_retransmitted, 0);
+    assert_eq!(pair.server.counters().packets_retransmitted, 0);
+}
+
+/// Carries all frames until the one call has ended.
+pub(super) fn run(
+    pair: &mut Pair,
+    mut handler: impl FnMut(&[u8]) -> Vec<u8>,
+) -> Completion<HeapBuffer> {
+    for _ in 0..100_000 {
+        pair.now += 5_000;
+        for frame in pair.from_client() {
+            if let Got::Request(handle, request) = pair.to_server(&frame) {
+                let response = handler(&request);
+                pair.respond(handle, &response);
+            }
+        }
+        let mut ended = None;
+        for frame in pair.from_server() {
+            if let Got::Completed(completion) = pair.to_client(&frame) {
+                ended = Some(completion);
+            }
+        }
+        if let Some(completion) = ended {
+            return completion;
+        }
+    }
+    panic!("the call does not end");
+}

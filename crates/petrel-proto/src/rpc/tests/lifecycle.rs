@@ -1,0 +1,113 @@
+use super::*;
+
+fn failure_of(completion: Completion<HeapBuffer>) -> (u64, Status, Execution) {
+    let failure = completion.outcome.unwrap_err();
+    (completion.tag, failure.status, failure.execution)
+}
+
+#[test]
+fn calls_made_while_the_session_opens_go_out_when_it_is_open() {
+    let mut client: Core<HeapBuffer> = Core::new(0, Config::default());
+    let session = client.open(5, FIRST).unwrap();
+    for tag in 0..3 {
+        let len = if tag == 1 { 6000 } else { 4 };
+        client.call(session, 1, buffer(&pattern(len, tag)), HeapBuffer::new(8, 1), tag).unwrap();
+    }
+    assert!(drain(&mut client, 0).is_empty());
+    let shape = Shape { request_bytes_max: 5000, ..Shape::default() };
+    client.establish(session, agreed(3, 9, shape)).unwrap();
+    assert_eq!(words(&drain(&mut client, 0)), ["REQUEST s3 r800 m1 4 B", "REQUEST s3 r801 m1 4 B"]);
+    let Some(Event::Completed(completion)) = client.poll_event() else { panic!("no event") };
+    assert_eq!(failure_of(completion), (1, Status::ResourceExhausted, Execution::NotSent));
+}
+
+#[test]
+fn closing_ends_every_call_and_says_what_may_have_run() {
+    let mut pair = Pair::with(Shape { slots: 2, ..Shape::default() });
+    pair.call(b"sent", 10, 1);
+    pair.from_client();
+    pair.call(b"not sent", 10, 2);
+    pair.call(b"queued", 10, 3);
+    let closed = pair.client.close(pair.session, Status::Unavailable, "the peer is gone").unwrap();
+    assert!(closed.was_client && closed.agreed.is_some());
+    let ends: Vec<_> = (0..3).map(|_| failure_of(pair.event())).collect();
+    assert_eq!(ends, [
+        (1, Status::Unavailable, Execution::MayHaveExecuted),
+        (2, Status::Unavailable, Execution::NotSent),
+        (3, Status::Unavailable, Execution::NotSent),
+    ]);
+    assert!(pair.client.poll_event().is_none());
+    assert!(pair.from_client().is_empty(), "nothing is sent for a session that ended");
+    let rejected = pair.client.call(pair.session, 1, buffer(b""), HeapBuffer::new(0, 1), 4).unwrap_err();
+    assert_eq!(rejected.error, CallError::SessionClosed);
+    assert!(pair.client.close(pair.session, Status::Ok, "").is_none());
+}
+
+#[test]
+fn an_index_is_used_again_under_another_name_and_token() {
+    let mut pair = Pair::new();
+    pair.call(b"x", 10, 1);
+    let request = pair.from_client().remove(0);
+    let (handle, _) = pair.to_server(&request).request();
+    pair.server.close(pair.server_session, Status::Unavailable, "").unwrap();
+    let accepted = Accepted { agreed: agreed(0, 1, Shape::default()), token: 77, first_request: FIRST, request_bytes_max: 100 };
+    let next = pair.server.accept(accepted).unwrap();
+    assert_eq!(next.index, pair.server_session.index);
+    assert_ne!(next, pair.server_session);
+    pair.to_server(&request).nothing();
+    assert_eq!(pair.server.counters().dropped_unknown_session, 1);
+    let rejected = pair.server.respond(handle, Status::Ok, buffer(b"late")).unwrap_err();
+    assert_eq!(rejected.error, RespondError::Gone);
+    assert_eq!(pair.server.find(next.index, 77), Some(next));
+    assert_eq!(pair.server.find(next.index, SERVER_TOKEN), None);
+}
+
+#[test]
+fn a_server_closed_in_every_state_leaves_nothing_behind() {
+    for frames_taken in 0..=3 {
+        let mut pair = Pair::new();
+        pair.call(&pattern(3 * P as usize, 0), 10, 1);
+        for frame in pair.from_client().iter().take(frames_taken) {
+            pair.to_server(frame);
+        }
+        assert!(!pair.server.close(pair.server_session, Status::Cancelled, "").unwrap().was_client);
+        assert_eq!(pair.server.session_count(), 0);
+        assert!(pair.from_server().is_empty());
+    }
+}
+
+#[test]
+fn the_table_has_a_limit() {
+    let config = Config { sessions_max: 2, ..Config::default() };
+    let mut core: Core<HeapBuffer> = Core::new(0, config);
+    let first = core.open(1, 0).unwrap();
+    core.open(2, 0).unwrap();
+    assert_eq!(core.open(3, 0), Err(OpenError::TooManySessions { max: 2 }));
+    core.close(first, Status::Cancelled, "");
+    core.open(4, 0).unwrap();
+}
+
+#[test]
+fn a_queue_has_a_limit_and_gives_the_buffers_back() {
+    let config = Config { backlog_max: 1, ..Config::default() };
+    let mut core: Core<HeapBuffer> = Core::new(0, config);
+    let session = core.open(1, 0).unwrap();
+    core.call(session, 1, buffer(b"a"), HeapBuffer::new(0, 1), 0).unwrap();
+    let rejected = core.call(session, 1, buffer(b"b"), HeapBuffer::new(0, 1), 0).unwrap_err();
+    assert_eq!(rejected.error, CallError::QueueFull { max: 1 });
+    assert_eq!(rejected.request.message(), b"b");
+}
+
+#[test]
+fn all_sessions_of_a_peer_end_together() {
+    let mut core: Core<HeapBuffer> = Core::new(0, Config::default());
+    for index in 0..4u32 {
+        let peer = PeerKey(index % 2);
+        let agreed = Agreed { peer, ..agreed(index, index, Shape::default()) };
+        core.accept(Accepted { agreed, token: index, first_request: 0, request_bytes_max: 1 }).unwrap();
+    }
+    let mut ended = Vec::new();
+    core.close_peer(PeerKey(1), Status::Unavailable, "gone", |id, client| ended.push((id.index, client)));
+    assert_eq!(ended, [(1, false), (3, false)]);
+    assert_eq!(core.session_count(), 2);
+}

@@ -1,0 +1,121 @@
+//! Timeouts: what was lost without a trace is sent again, and silence ends a call
+//! (`docs/wire-protocol.md` §7).
+
+use super::call::{CallFailure, Execution, finish};
+use super::{Completion, Core, Event, Shared};
+use crate::buffer::Buffer;
+use crate::session::client::{ClientSession, ClientSlot, ClientState};
+use crate::session::{Role, SessionId};
+use crate::status::Status;
+use crate::timer::TimerKey;
+
+/// Doublings of the timeout while the server runs the request and says so: a lost response is
+/// noticed within 16 timeouts, and a handler of a second costs a session some 60 probes.
+const WAITING_BACKOFF_MAX: u8 = 4;
+
+/// Doublings that a session passes on to its next requests.
+const SESSION_BACKOFF_MAX: u8 = 6;
+
+impl<B: Buffer> Core<B> {
+    /// Handles the timers that came due. Call it when all frames received so far were handled.
+    pub fn handle_timeouts(&mut self, now_ns: u64) {
+        self.shared.timers.advance(now_ns);
+        while let Some(key) = self.shared.timers.pop_due() {
+            self.handle_due(now_ns, key);
+        }
+    }
+
+    /// When to call [`Core::handle_timeouts`] next, in nanoseconds of the same clock. It may have
+    /// nothing to do then.
+    pub fn next_timeout_ns(&self) -> Option<u64> {
+        self.shared.timers.next_due_ns()
+    }
+
+    fn handle_due(&mut self, now_ns: u64, key: TimerKey) {
+        let id = SessionId { index: key.session, generation: key.generation };
+        let Some(entry) = self.sessions.get_mut(id) else { return };
+        let Role::Client(client) = &mut entry.role else { return };
+        let slot = key.slot as usize;
+        let state = &mut client.slots[slot];
+        if state.state == ClientState::Free {
+            state.in_wheel = false;
+        } else if state.deadline_ns > now_ns {
+            self.shared.timers.insert(key, state.deadline_ns);
+        } else {
+            state.in_wheel = false;
+            if let Some(completion) = self.shared.on_timeout(now_ns, id, client, slot) {
+                self.events.push_back(Event::Completed(completion));
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn on_timeout<B: Buffer>(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        client: &mut ClientSession<B>,
+        slot: usize,
+    ) -> Option<Completion<B>> {
+        let state = &mut client.slots[slot];
+        if !is_waiting_for_server(state) {
+            // It waits for credits that other slots hold; those have timers of their own.
+            self.arm(now_ns, id, client, slot);
+            return None;
+        }
+        if state.unanswered >= self.config.retries_max {
+            self.counters.calls_timed_out += 1;
+            let failure = gave_up(state.unanswered);
+            return Some(finish(self, id, client, slot, Err(failure)));
+        }
+        self.counters.timeouts += 1;
+        repeat(state);
+        let state = &mut client.slots[slot];
+        if state.state == ClientState::Sending {
+            client.backoff = client.backoff.max(state.backoff.min(SESSION_BACKOFF_MAX));
+        }
+        self.queue_client(id.index, slot, state);
+        self.arm(now_ns, id, client, slot);
+        None
+    }
+}
+
+/// Whether the next step is the server's.
+fn is_waiting_for_server<B>(state: &ClientSlot<B>) -> bool {
+    match state.state {
+        ClientState::Free => false,
+        ClientState::Sending => state.acknowledged.count() < state.request_sent,
+        ClientState::Waiting => true,
+        ClientState::Receiving => state.received.count() < state.response_limit,
+    }
+}
+
+/// Notes what to send again (§7.2).
+fn repeat<B>(state: &mut ClientSlot<B>) {
+    state.unanswered += 1;
+    state.repeated = true;
+    state.backoff = state.backoff.saturating_add(1);
+    match state.state {
+        ClientState::Free => {}
+        ClientState::Sending => state.lost.set(state.acknowledged.cumulative()),
+        ClientState::Waiting => {
+            state.backoff = state.backoff.min(WAITING_BACKOFF_MAX.max(state.unanswered));
+            state.pull_due = true;
+            state.resend_below = state.response_limit;
+        }
+        ClientState::Receiving => {
+            state.pull_due = true;
+            state.resend_below = state.response_limit;
+        }
+    }
+}
+
+#[cold]
+fn gave_up(timeouts: u8) -> Box<CallFailure> {
+    Box::new(CallFailure {
+        status: Status::Unavailable,
+        message: format!("no answer from the server after {timeouts} retransmissions"),
+        execution: Execution::MayHaveExecuted,
+    })
+}

@@ -1,0 +1,197 @@
+//! The timers of the client slots: one wheel per endpoint, lazily re-armed.
+//!
+//! A timer that is set anew with every packet would cost more than the packet's protocol. So a
+//! slot that is in the wheel stays there: setting its deadline only writes a field of the slot.
+//! When the wheel's entry comes due, the owner compares: a slot that is idle leaves the wheel, one
+//! whose deadline has moved is put in again. A busy slot thus costs one visit per wheel turn, not
+//! one per call.
+
+/// Nanoseconds of a tick, as a power of two: 262 µs. Timeouts are at least a millisecond.
+const TICK_SHIFT: u32 = 18;
+
+/// Buckets of the wheel: 134 ms ahead. Later deadlines wait in the last bucket and are put in
+/// again from there.
+const BUCKETS: u64 = 512;
+
+const NIL: u32 = u32::MAX;
+
+/// Whose timer it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimerKey {
+    /// Index of the session.
+    pub session: u32,
+    /// The session's generation: an entry may outlive its session.
+    pub generation: u32,
+    /// The slot.
+    pub slot: u8,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    key: TimerKey,
+    next: u32,
+}
+
+/// The wheel.
+#[derive(Debug)]
+pub struct TimerWheel {
+    heads: Box<[u32]>,
+    /// Bit per bucket: whether its list has an entry.
+    filled: [u64; (BUCKETS / 64) as usize],
+    nodes: Vec<Node>,
+    free: u32,
+    /// All ticks up to this one have been handled.
+    tick: u64,
+    /// Entries that are due and not yet taken by `pop_due`.
+    due: u32,
+}
+
+impl TimerWheel {
+    /// An empty wheel that starts at `now`.
+    pub fn new(now_ns: u64) -> Self {
+        Self {
+            heads: vec![NIL; BUCKETS as usize].into_boxed_slice(),
+            filled: [0; (BUCKETS / 64) as usize],
+            nodes: Vec::new(),
+            free: NIL,
+            tick: now_ns >> TICK_SHIFT,
+            due: NIL,
+        }
+    }
+
+    /// Puts an entry in; it comes due at `deadline_ns`, or up to a tick later.
+    pub fn insert(&mut self, key: TimerKey, deadline_ns: u64) {
+        let tick = ((deadline_ns >> TICK_SHIFT) + 1)
+            .clamp(self.tick + 1, self.tick + BUCKETS - 1);
+        let bucket = (tick % BUCKETS) as usize;
+        let node = self.allocate(Node { key, next: self.heads[bucket] });
+        self.heads[bucket] = node;
+        self.filled[bucket / 64] |= 1 << (bucket % 64);
+    }
+
+    /// Moves time forward; [`TimerWheel::pop_due`] then gives what came due.
+    #[inline]
+    pub fn advance(&mut self, now_ns: u64) {
+        let now = now_ns >> TICK_SHIFT;
+        if now > self.tick {
+            self.collect_due(now);
+        }
+    }
+
+    /// Takes an entry that came due. The caller puts it in again if it is not done.
+    #[inline]
+    pub fn pop_due(&mut self) -> Option<TimerKey> {
+        if self.due == NIL {
+            return None;
+        }
+        let index = self.due;
+        let Node { key, next } = self.nodes[index as usize];
+        self.due = next;
+        self.nodes[index as usize].next = self.free;
+        self.free = index;
+        Some(key)
+    }
+
+    /// The time at which the next entry comes due, in nanoseconds.
+    pub fn next_due_ns(&self) -> Option<u64> {
+        if self.due != NIL {
+            return Some(self.tick << TICK_SHIFT);
+        }
+        (self.tick + 1..self.tick + BUCKETS)
+            .find(|tick| self.is_filled((tick % BUCKETS) as usize))
+            .map(|tick| tick << TICK_SHIFT)
+    }
+
+    fn is_filled(&self, bucket: usize) -> bool {
+        self.filled[bucket / 64] >> (bucket % 64) & 1 == 1
+    }
+
+    fn collect_due(&mut self, now: u64) {
+        let last = now.min(self.tick + BUCKETS);
+        for tick in self.tick + 1..=last {
+            let bucket = (tick % BUCKETS) as usize;
+            if self.is_filled(bucket) {
+                self.filled[bucket / 64] &= !(1 << (bucket % 64));
+                let list = core::mem::replace(&mut self.heads[bucket], NIL);
+                self.append_due(list);
+            }
+        }
+        self.tick = now;
+    }
+
+    /// Puts a bucket's list before what is due already; the order among due entries is free.
+    fn append_due(&mut self, list: u32) {
+        let mut last = list;
+        while self.nodes[last as usize].next != NIL {
+            last = self.nodes[last as usize].next;
+        }
+        self.nodes[last as usize].next = self.due;
+        self.due = list;
+    }
+
+    fn allocate(&mut self, node: Node) -> u32 {
+        if self.free == NIL {
+            self.nodes.push(node);
+            return self.nodes.len() as u32 - 1;
+        }
+        let index = self.free;
+        self.free = self.nodes[index as usize].next;
+        self.nodes[index as usize] = node;
+        index
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TICK: u64 = 1 << TICK_SHIFT;
+
+    fn key(session: u32) -> TimerKey {
+        TimerKey { session, generation: 0, slot: 0 }
+    }
+
+    fn due(wheel: &mut TimerWheel, now_ns: u64) -> Vec<u32> {
+        wheel.advance(now_ns);
+        let mut keys: Vec<u32> = std::iter::from_fn(|| wheel.pop_due()).map(|k| k.session).collect();
+        keys.sort_unstable();
+        keys
+    }
+
+    #[test]
+    fn entries_come_due_once_and_never_early() {
+        let mut wheel = TimerWheel::new(5 * TICK);
+        wheel.insert(key(1), 7 * TICK + 1);
+        wheel.insert(key(2), 7 * TICK + 2);
+        wheel.insert(key(3), 3 * TICK);
+        assert_eq!(wheel.next_due_ns(), Some(6 * TICK));
+        assert_eq!(due(&mut wheel, 7 * TICK + TICK / 2), [3]);
+        assert_eq!(due(&mut wheel, 8 * TICK), [1, 2]);
+        assert_eq!(due(&mut wheel, 1000 * TICK), [] as [u32; 0]);
+        assert_eq!(wheel.next_due_ns(), None);
+    }
+
+    proptest! {
+        /// Against the naive model: a list of deadlines, looked through from front to back.
+        #[test]
+        fn matches_model(steps in prop::collection::vec((0u64..300, 0u64..2000), 1..80)) {
+            let mut wheel = TimerWheel::new(0);
+            let mut model: Vec<(u64, u32)> = Vec::new();
+            let mut now = 0;
+            for (index, (pass, ahead)) in steps.into_iter().enumerate() {
+                now += pass * TICK / 3;
+                for session in due(&mut wheel, now) {
+                    let at = model.iter().position(|(_, s)| *s == session).expect("is in the model");
+                    let (deadline, _) = model[at];
+                    // Beyond the horizon an entry comes early, and its owner puts it in again.
+                    if deadline <= now { model.swap_remove(at); } else { wheel.insert(key(session), deadline); }
+                }
+                prop_assert!(model.iter().all(|(deadline, _)| deadline + 2 * TICK > now));
+                model.push((now + ahead * TICK / 3, index as u32));
+                wheel.insert(key(index as u32), now + ahead * TICK / 3);
+            }
+        }
+    }
+}

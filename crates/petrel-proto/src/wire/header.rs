@@ -1,0 +1,146 @@
+//! The 16 bytes with which every frame begins (`docs/wire-protocol.md` §3).
+
+use super::Malformed;
+use crate::limits::HEADER_BYTES;
+
+/// The protocol version of this crate.
+pub const VERSION: u8 = 1;
+
+/// What a frame is (§3.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Kind {
+    /// A request of one packet.
+    Request = 0,
+    /// A response of one packet, or an error.
+    Response = 1,
+    /// A packet of a request.
+    RequestPart = 2,
+    /// A packet of a response.
+    ResponsePart = 3,
+    /// Request packets received.
+    Credit = 4,
+    /// Response packets received and allowed.
+    Pull = 5,
+}
+
+impl Kind {
+    #[inline]
+    const fn from_bits(bits: u8) -> Option<Self> {
+        Some(match bits {
+            0 => Kind::Request,
+            1 => Kind::Response,
+            2 => Kind::RequestPart,
+            3 => Kind::ResponsePart,
+            4 => Kind::Credit,
+            5 => Kind::Pull,
+            _ => return None,
+        })
+    }
+
+    /// The name in the specification.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Request => "REQUEST",
+            Kind::Response => "RESPONSE",
+            Kind::RequestPart => "REQUEST_PART",
+            Kind::ResponsePart => "RESPONSE_PART",
+            Kind::Credit => "CREDIT",
+            Kind::Pull => "PULL",
+        }
+    }
+}
+
+/// The four flag bits (§3.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags(pub u8);
+
+impl Flags {
+    /// No flag.
+    pub const NONE: Flags = Flags(0);
+    /// X: an extension block is present.
+    pub const EXTENDED: Flags = Flags(1 << 1);
+    /// R: the frame repeats one sent before.
+    pub const REPEATS: Flags = Flags(1 << 2);
+
+    /// Whether an extension block is present.
+    #[inline]
+    pub const fn extended(self) -> bool {
+        self.0 & Self::EXTENDED.0 != 0
+    }
+
+    /// Whether the frame repeats one sent before.
+    #[inline]
+    pub const fn repeats(self) -> bool {
+        self.0 & Self::REPEATS.0 != 0
+    }
+}
+
+/// The common header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// What the frame is.
+    pub kind: Kind,
+    /// Flag bits.
+    pub flags: Flags,
+    /// Index of the session at the receiver, 20 bits.
+    pub session: u32,
+    /// The receiver's token of the session.
+    pub token: u32,
+    /// Method or status.
+    pub aux: u16,
+    /// Request number, 48 bits.
+    pub request: u64,
+}
+
+impl Header {
+    /// Parses the header and gives the bytes behind it.
+    ///
+    /// # Errors
+    /// [`Malformed`] when the frame is too short or of an unknown version or kind.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+        let Some((head, rest)) = bytes.split_first_chunk::<HEADER_BYTES>() else {
+            return Err(Malformed("shorter than a header"));
+        };
+        let (first, second) = words(head);
+        if (first >> 4) as u8 & 0xF != VERSION {
+            return Err(Malformed("unknown version"));
+        }
+        let Some(kind) = Kind::from_bits(first as u8 & 0xF) else {
+            return Err(Malformed("unknown kind"));
+        };
+        let header = Self {
+            kind,
+            flags: Flags((first >> 8) as u8 & 0xF),
+            session: (first >> 12) as u32 & 0xF_FFFF,
+            token: (first >> 32) as u32,
+            aux: second as u16,
+            request: second >> 16,
+        };
+        Ok((header, rest))
+    }
+
+    /// The header as bytes.
+    #[inline]
+    pub fn encode(&self) -> [u8; HEADER_BYTES] {
+        debug_assert!(self.session < 1 << 20 && self.request < 1 << 48);
+        let first = self.kind as u64
+            | u64::from(VERSION) << 4
+            | u64::from(self.flags.0) << 8
+            | u64::from(self.session) << 12
+            | u64::from(self.token) << 32;
+        let second = u64::from(self.aux) | self.request << 16;
+        let mut bytes = [0; HEADER_BYTES];
+        bytes[..8].copy_from_slice(&first.to_le_bytes());
+        bytes[8..].copy_from_slice(&second.to_le_bytes());
+        bytes
+    }
+}
+
+#[inline]
+fn words(head: &[u8; HEADER_BYTES]) -> (u64, u64) {
+    let (first, second) = head.split_at(8);
+    let word = |half: &[u8]| half.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    (word(first), word(second))
+}

@@ -1,0 +1,104 @@
+//! The frame layer: `docs/wire-protocol.md` §3, to the bit.
+//!
+//! Parsing never allocates, never reads beyond the slice it is given, and takes any bytes. The
+//! core parses in two steps, the common [`Header`] first and the fields of the kind where they are
+//! used; [`Frame`] does both at once, for traces, tests and tools.
+
+mod control;
+mod extension;
+mod header;
+mod part;
+
+pub use control::{Credit, Pull};
+pub use extension::skip_extensions;
+pub use header::{Flags, Header, Kind, VERSION};
+pub use part::Part;
+
+use core::fmt;
+
+/// A frame that is not a version 1 frame, or breaks the rules of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("malformed frame: {0}")]
+pub struct Malformed(pub &'static str);
+
+/// A whole frame, parsed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// The common header.
+    pub header: Header,
+    /// The fields of the kind.
+    pub fields: Fields,
+    /// The payload; empty for CREDIT and PULL.
+    pub payload: &'a [u8],
+}
+
+/// The fixed fields of a kind, and its bitmap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fields {
+    /// REQUEST and RESPONSE have none.
+    None,
+    /// REQUEST_PART and RESPONSE_PART.
+    Part(Part),
+    /// CREDIT.
+    Credit(Credit),
+    /// PULL.
+    Pull(Pull),
+}
+
+impl<'a> Frame<'a> {
+    /// Parses a frame.
+    ///
+    /// # Errors
+    /// [`Malformed`], with the rule that is broken.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
+        let (header, rest) = Header::parse(bytes)?;
+        let (fields, payload) = match header.kind {
+            Kind::Request | Kind::Response => {
+                (Fields::None, skip_extensions(header.flags, rest)?)
+            }
+            Kind::RequestPart | Kind::ResponsePart => {
+                let (part, payload) = Part::parse(header.flags, rest)?;
+                (Fields::Part(part), payload)
+            }
+            Kind::Credit => (Fields::Credit(Credit::parse(header.flags, rest)?), &[][..]),
+            Kind::Pull => (Fields::Pull(Pull::parse(header.flags, rest)?), &[][..]),
+        };
+        Ok(Self { header, fields, payload })
+    }
+}
+
+/// One line for people, for example `REQUEST s7 r42 m1 5 B`.
+impl fmt::Display for Frame<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let header = &self.header;
+        write!(f, "{} s{} r{}", header.kind.name(), header.session, header.request)?;
+        match header.kind {
+            Kind::Request | Kind::RequestPart => write!(f, " m{}", header.aux)?,
+            Kind::Response if header.aux != 0 => write!(f, " status {}", header.aux)?,
+            _ => {}
+        }
+        match self.fields {
+            Fields::None => write!(f, " {} B", self.payload.len())?,
+            Fields::Part(part) => write!(
+                f,
+                " p{} of {} B, {} B, grant {}",
+                part.packet,
+                part.size,
+                self.payload.len(),
+                part.grant
+            )?,
+            Fields::Credit(credit) => {
+                write!(f, " up to {}, echo {}", credit.cumulative, credit.echo)?;
+            }
+            Fields::Pull(pull) => write!(
+                f,
+                " up to {}, limit {}, again below {}",
+                pull.cumulative, pull.limit, pull.resend_below
+            )?,
+        }
+        if header.flags.repeats() { f.write_str(" again") } else { Ok(()) }
+    }
+}
+
+#[cfg(test)]
+mod tests;

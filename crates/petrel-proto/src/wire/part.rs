@@ -1,0 +1,50 @@
+//! The fields of REQUEST_PART and RESPONSE_PART (`docs/wire-protocol.md` §3.1).
+
+use super::{Flags, Header, Malformed, skip_extensions};
+use crate::limits::{HEADER_BYTES, PART_HEADER_BYTES};
+
+const FIELDS_BYTES: usize = PART_HEADER_BYTES - HEADER_BYTES;
+
+/// Which part of a message a packet is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Bytes of the whole message.
+    pub size: u32,
+    /// Index of the packet, 24 bits.
+    pub packet: u32,
+    /// Packets of the response that may come unasked; 0 in a RESPONSE_PART.
+    pub grant: u8,
+}
+
+impl Part {
+    /// Parses the fields behind the common header and gives the payload behind them.
+    ///
+    /// # Errors
+    /// [`Malformed`] when the frame is too short or its extension block is.
+    #[inline]
+    pub fn parse(flags: Flags, rest: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+        let Some((fields, rest)) = rest.split_first_chunk::<FIELDS_BYTES>() else {
+            return Err(Malformed("shorter than a part header"));
+        };
+        let word = u64::from_le_bytes(*fields);
+        let part = Self {
+            size: word as u32,
+            packet: (word >> 32) as u32 & 0xFF_FFFF,
+            grant: (word >> 56) as u8,
+        };
+        Ok((part, skip_extensions(flags, rest)?))
+    }
+
+    /// The whole header of a part as bytes.
+    #[inline]
+    pub fn encode(&self, header: &Header) -> [u8; PART_HEADER_BYTES] {
+        debug_assert!(self.packet < 1 << 24);
+        let word = u64::from(self.size)
+            | u64::from(self.packet) << 32
+            | u64::from(self.grant) << 56;
+        let mut bytes = [0; PART_HEADER_BYTES];
+        bytes[..HEADER_BYTES].copy_from_slice(&header.encode());
+        bytes[HEADER_BYTES..].copy_from_slice(&word.to_le_bytes());
+        bytes
+    }
+}
