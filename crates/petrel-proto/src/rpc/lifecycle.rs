@@ -63,12 +63,12 @@ impl<B: Buffer> Core<B> {
     /// # Errors
     /// [`OpenError::Unsound`] and [`OpenError::NotOpening`]; the session is unchanged then.
     pub fn establish(&mut self, id: SessionId, agreed: Agreed) -> Result<(), OpenError> {
-        if !agreed.is_sound() {
-            return Err(OpenError::Unsound);
-        }
         let Some(entry) = self.sessions.get_mut(id) else { return Err(OpenError::NotOpening) };
         match &mut entry.role {
             Role::Client(client) if client.agreed.is_none() => {
+                if !agreed.is_sound(client.first_request) {
+                    return Err(OpenError::Unsound);
+                }
                 entry.peer = Some(agreed.peer);
                 client.establish(agreed);
             }
@@ -84,7 +84,7 @@ impl<B: Buffer> Core<B> {
     /// [`OpenError::TooManySessions`] and [`OpenError::Unsound`].
     pub fn accept(&mut self, accepted: Accepted) -> Result<SessionId, OpenError> {
         let Accepted { agreed, token, first_request, request_bytes_max } = accepted;
-        if !agreed.is_sound() {
+        if !agreed.is_sound(first_request) {
             return Err(OpenError::Unsound);
         }
         let server = Box::new(ServerSession::new(agreed, first_request, request_bytes_max));

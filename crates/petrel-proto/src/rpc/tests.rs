@@ -16,7 +16,7 @@ pub(super) const PEER: PeerKey = PeerKey(7);
 pub(super) const P: u32 = 1208;
 const CLIENT_TOKEN: u32 = 0xC11E_0001;
 const SERVER_TOKEN: u32 = 0x5E44_0002;
-pub(super) const FIRST: u64 = 800;
+pub(super) const FIRST: u64 = 832;
 
 pub(super) const POOL: HeapPool = HeapPool { len_max: 64 << 20 };
 
@@ -208,13 +208,13 @@ fn a_small_call_takes_two_frames_of_sixteen_bytes_and_the_data() {
     let mut pair = Pair::new();
     pair.call(b"ping!", 100, 42);
     let frames = pair.from_client();
-    assert_eq!(words(&frames), ["REQUEST s0 r800 m1 5 B"]);
+    assert_eq!(words(&frames), ["REQUEST s0 r832 m1 5 B"]);
     assert_eq!(frames[0].len(), 16 + 5);
     let (handle, request) = pair.to_server(&frames[0]).request();
     assert_eq!(request, b"ping!");
     pair.respond(handle, b"pong");
     let frames = pair.from_server();
-    assert_eq!(words(&frames), ["RESPONSE s0 r800 4 B"]);
+    assert_eq!(words(&frames), ["RESPONSE s0 r832 4 B"]);
     assert_eq!(frames[0].len(), 16 + 4);
     let completion = pair.to_client(&frames[0]).completed();
     assert_eq!(completion.tag, 42);

@@ -43,10 +43,11 @@ pub struct Agreed {
 impl Agreed {
     /// Whether the values are within the protocol's limits. The control plane checks what comes
     /// from the network; this is the second look.
-    pub(crate) fn is_sound(&self) -> bool {
+    pub(crate) fn is_sound(&self, first_request: u64) -> bool {
         use crate::limits::*;
         self.slots.is_power_of_two()
             && self.slots <= SLOTS_MAX
+            && first_request.is_multiple_of(u64::from(self.slots))
             && (1..=CREDITS_MAX).contains(&self.credits)
             && (PACKET_BYTES_MIN..=PACKET_BYTES_MAX).contains(&self.packet_bytes)
             && self.peer_session < SESSIONS_MAX

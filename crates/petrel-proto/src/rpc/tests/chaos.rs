@@ -165,7 +165,7 @@ fn chaos(seed: u64, sizes: &[usize], faults: Faults, shape: Shape) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
     fn every_call_ends_once_and_unharmed(

@@ -7,14 +7,14 @@ fn calls_beyond_the_slots_wait_and_complete_in_any_order() {
         pair.call(&[tag as u8], 10, tag);
     }
     let frames = pair.from_client();
-    assert_eq!(words(&frames), ["REQUEST s0 r800 m1 1 B", "REQUEST s0 r801 m1 1 B"]);
+    assert_eq!(words(&frames), ["REQUEST s0 r832 m1 1 B", "REQUEST s0 r833 m1 1 B"]);
     let (first, _) = pair.to_server(&frames[0]).request();
     let (second, _) = pair.to_server(&frames[1]).request();
     pair.respond(second, b"b");
     let answers = pair.from_server();
     assert_eq!(pair.to_client(&answers[0]).completed().tag, 1);
     let frames = pair.from_client();
-    assert_eq!(words(&frames), ["REQUEST s0 r803 m1 1 B"]);
+    assert_eq!(words(&frames), ["REQUEST s0 r835 m1 1 B"]);
     let (third, _) = pair.to_server(&frames[0]).request();
     pair.respond(third, b"c");
     pair.respond(first, b"a");
@@ -30,7 +30,7 @@ fn a_lost_request_is_sent_again_after_the_timeout() {
     assert_eq!(pair.from_client().len(), 1);
     pair.wait_for_timeout();
     let frames = pair.from_client();
-    assert_eq!(words(&frames), ["REQUEST s0 r800 m1 1 B again"]);
+    assert_eq!(words(&frames), ["REQUEST s0 r832 m1 1 B again"]);
     let (handle, _) = pair.to_server(&frames[0]).request();
     pair.respond(handle, b"y");
     let answers = pair.from_server();
@@ -51,7 +51,7 @@ fn a_lost_response_is_sent_again_without_running_the_handler_again() {
     let again = pair.from_client();
     pair.to_server(&again[0]).nothing();
     let answers = pair.from_server();
-    assert_eq!(words(&answers), ["RESPONSE s0 r800 1 B again"]);
+    assert_eq!(words(&answers), ["RESPONSE s0 r832 1 B again"]);
     pair.to_client(&answers[0]).completed().outcome.unwrap();
     assert_eq!(pair.server.counters().requests_received, 1);
 }
@@ -65,11 +65,11 @@ fn a_running_handler_keeps_the_call_alive_for_any_time() {
     for round in 0..100 {
         pair.wait_for_timeout();
         let probe = pair.from_client();
-        let expected = if round == 0 { "REQUEST s0 r800 m1 4 B again" } else { "PULL s0 r800 up to 0, limit 1, again below 1 again" };
+        let expected = if round == 0 { "REQUEST s0 r832 m1 4 B again" } else { "PULL s0 r832 up to 0, limit 1, again below 1 again" };
         assert_eq!(words(&probe), [expected]);
         pair.to_server(&probe[0]).nothing();
         let credit = pair.from_server();
-        assert_eq!(words(&credit), ["CREDIT s0 r800 up to 1, echo 0"]);
+        assert_eq!(words(&credit), ["CREDIT s0 r832 up to 1, echo 0"]);
         pair.to_client(&credit[0]).nothing();
     }
     pair.respond(handle, b"done");
@@ -95,7 +95,7 @@ fn silence_ends_a_call_as_unavailable_and_perhaps_executed() {
     // The slot goes on with the next number, and the server takes it although it missed one.
     pair.call(b"z", 10, 10);
     let frames = pair.from_client();
-    assert_eq!(words(&frames), ["REQUEST s0 r808 m1 1 B"]);
+    assert_eq!(words(&frames), ["REQUEST s0 r840 m1 1 B"]);
     pair.to_server(&frames[0]).request();
 }
 
@@ -112,10 +112,10 @@ fn one_lost_packet_of_many_is_sent_again_alone_and_at_once() {
         }
     }
     let credit = pair.from_server();
-    assert_eq!(words(&credit), ["CREDIT s0 r800 up to 3, echo 9"]);
+    assert_eq!(words(&credit), ["CREDIT s0 r832 up to 3, echo 9"]);
     pair.to_client(&credit[0]).nothing();
     let again = pair.from_client();
-    assert_eq!(words(&again), ["REQUEST_PART s0 r800 m1 p3 of 12080 B, 1208 B, grant 1 again"]);
+    assert_eq!(words(&again), ["REQUEST_PART s0 r832 m1 p3 of 12080 B, 1208 B, grant 1 again"]);
     let (_, request) = pair.to_server(&again[0]).request();
     assert_eq!(request, message);
     assert_eq!(pair.client.counters().timeouts, 0);
@@ -154,7 +154,7 @@ fn a_lost_packet_of_a_response_is_asked_for_at_once() {
     let response = pattern(8 * P as usize, 2);
     pair.call(b"give", response.len(), 1);
     let request = pair.from_client();
-    assert_eq!(words(&request), ["REQUEST_PART s0 r800 m1 p0 of 4 B, 4 B, grant 8"]);
+    assert_eq!(words(&request), ["REQUEST_PART s0 r832 m1 p0 of 4 B, 4 B, grant 8"]);
     let (handle, _) = pair.to_server(&request[0]).request();
     pair.respond(handle, &response);
     let frames = pair.from_server();
@@ -165,10 +165,10 @@ fn a_lost_packet_of_a_response_is_asked_for_at_once() {
         }
     }
     let pull = pair.from_client();
-    assert_eq!(words(&pull), ["PULL s0 r800 up to 2, limit 8, again below 3 again"]);
+    assert_eq!(words(&pull), ["PULL s0 r832 up to 2, limit 8, again below 3 again"]);
     pair.to_server(&pull[0]).nothing();
     let again = pair.from_server();
-    assert_eq!(words(&again), ["RESPONSE_PART s0 r800 p2 of 9664 B, 1208 B, grant 0 again"]);
+    assert_eq!(words(&again), ["RESPONSE_PART s0 r832 p2 of 9664 B, 1208 B, grant 0 again"]);
     let completion = pair.to_client(&again[0]).completed();
     assert!(completion.response.message() == response);
     pair.assert_credits_back();
@@ -246,7 +246,7 @@ fn frames_that_fit_no_rule_change_nothing() {
     session[2] ^= 1;
     check(&mut pair, &session, "dropped_unknown_session");
     let mut past = answer.clone();
-    past[10] ^= 0x20;
+    past[10] ^= 0x40;
     check(&mut pair, &past, "dropped_stale");
     let mut future = answer.clone();
     future[12] ^= 1;
@@ -276,7 +276,7 @@ fn a_blocked_frame_is_polled_again() {
     pair.client.blocked(transmit);
     assert!(pair.client.has_transmit());
     let frames = pair.from_client();
-    assert_eq!(words(&frames), ["REQUEST s0 r800 m1 1 B"]);
+    assert_eq!(words(&frames), ["REQUEST s0 r832 m1 1 B"]);
 }
 
 #[test]

@@ -16,7 +16,7 @@ fn calls_made_while_the_session_opens_go_out_when_it_is_open() {
     assert!(drain(&mut client, 0).is_empty());
     let shape = Shape { request_bytes_max: 5000, ..Shape::default() };
     client.establish(session, agreed(3, 9, shape)).unwrap();
-    assert_eq!(words(&drain(&mut client, 0)), ["REQUEST s3 r800 m1 4 B", "REQUEST s3 r801 m1 4 B"]);
+    assert_eq!(words(&drain(&mut client, 0)), ["REQUEST s3 r832 m1 4 B", "REQUEST s3 r833 m1 4 B"]);
     let Some(Event::Completed(completion)) = client.poll_event() else { panic!("no event") };
     assert_eq!(failure_of(completion), (1, Status::ResourceExhausted, Execution::NotSent));
 }

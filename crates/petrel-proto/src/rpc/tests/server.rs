@@ -12,7 +12,7 @@ fn a_request_runs_once_whatever_is_repeated() {
     let answer = pair.from_server();
     assert_eq!(answer.len(), 1, "what is about to be sent is not repeated");
     pair.to_server(&request).nothing();
-    assert_eq!(words(&pair.from_server()), ["RESPONSE s0 r800 1 B again"]);
+    assert_eq!(words(&pair.from_server()), ["RESPONSE s0 r832 1 B again"]);
     pair.to_client(&answer[0]).completed();
     pair.call(b"2", 10, 2);
     let next = pair.from_client().remove(0);
@@ -70,7 +70,7 @@ fn packets_in_any_order_and_twice_make_one_request() {
     pair.to_server(&frames[1]).nothing();
     pair.respond(handle, b"once");
     let answers = pair.from_server();
-    assert_eq!(words(&answers), ["RESPONSE s0 r800 4 B"], "no CREDIT beside the answer");
+    assert_eq!(words(&answers), ["RESPONSE s0 r832 4 B"], "no CREDIT beside the answer");
     pair.to_client(&answers[0]).completed().outcome.unwrap();
     pair.assert_credits_back();
 }
@@ -124,7 +124,7 @@ fn errors_of_the_core_need_no_buffer_and_are_repeated_too() {
     assert_eq!(pair.from_server().len(), 1);
     pair.to_server(&request).nothing();
     let again = pair.from_server();
-    assert_eq!(words(&again), ["RESPONSE s0 r800 status 12 14 B again"]);
+    assert_eq!(words(&again), ["RESPONSE s0 r832 status 12 14 B again"]);
     let failure = pair.to_client(&again[0]).completed().outcome.unwrap_err();
     assert_eq!(failure.message, "no such method");
 }
@@ -156,7 +156,7 @@ fn a_client_that_breaks_the_size_limit_gets_an_error() {
     request.resize(24 + P as usize, 7);
     pair.to_server(&request).nothing();
     assert_eq!(pair.server.counters().refused_too_large, 1);
-    assert_eq!(words(&pair.from_server()), ["RESPONSE s0 r800 status 8 35 B"]);
+    assert_eq!(words(&pair.from_server()), ["RESPONSE s0 r832 status 8 35 B"]);
 }
 
 #[test]
