@@ -30,8 +30,7 @@ pub trait Buffer {
     /// The bytes of packet `index` in two parts, to be sent one after the other: its header, as
     /// written before, of `header_len` bytes, and the message's bytes from `offset` on. For packet
     /// 0 both are in the first part, and the second is empty.
-    fn packet(&self, index: u32, header_len: usize, offset: usize, len: usize)
-    -> (&[u8], &[u8]);
+    fn packet(&self, index: u32, header_len: usize, offset: usize, len: usize) -> (&[u8], &[u8]);
 }
 
 /// Where the core gets buffers for requests of several packets.
@@ -104,13 +103,7 @@ impl Buffer for HeapBuffer {
         }
     }
 
-    fn packet(
-        &self,
-        index: u32,
-        header_len: usize,
-        offset: usize,
-        len: usize,
-    ) -> (&[u8], &[u8]) {
+    fn packet(&self, index: u32, header_len: usize, offset: usize, len: usize) -> (&[u8], &[u8]) {
         match index {
             0 => (&self.memory[HEAP_HEAD - header_len..HEAP_HEAD + len], &[]),
             _ => (

@@ -61,8 +61,7 @@ impl TimerWheel {
 
     /// Puts an entry in; it comes due at `deadline_ns`, or up to a tick later.
     pub fn insert(&mut self, key: TimerKey, deadline_ns: u64) {
-        let tick = ((deadline_ns >> TICK_SHIFT) + 1)
-            .clamp(self.tick + 1, self.tick + BUCKETS - 1);
+        let tick = ((deadline_ns >> TICK_SHIFT) + 1).clamp(self.tick + 1, self.tick + BUCKETS - 1);
         let bucket = (tick % BUCKETS) as usize;
         let node = self.allocate(Node { key, next: self.heads[bucket] });
         self.heads[bucket] = node;
@@ -155,7 +154,8 @@ mod tests {
 
     fn due(wheel: &mut TimerWheel, now_ns: u64) -> Vec<u32> {
         wheel.advance(now_ns);
-        let mut keys: Vec<u32> = std::iter::from_fn(|| wheel.pop_due()).map(|k| k.session).collect();
+        let mut keys: Vec<u32> =
+            std::iter::from_fn(|| wheel.pop_due()).map(|k| k.session).collect();
         keys.sort_unstable();
         keys
     }

@@ -93,7 +93,10 @@ mod tests {
     fn rto_doubles_within_bounds() {
         let bounds = RtoBounds { min_ns: 1_000, max_ns: 9_000, initial_ns: 2_000 };
         let mut rtt = RttEstimator::new();
-        assert_eq!([0, 1, 2, 3, 63].map(|b| rtt.rto_ns(&bounds, b)), [2_000, 4_000, 8_000, 9_000, 9_000]);
+        assert_eq!(
+            [0, 1, 2, 3, 63].map(|b| rtt.rto_ns(&bounds, b)),
+            [2_000, 4_000, 8_000, 9_000, 9_000]
+        );
         rtt.sample(1);
         assert_eq!(rtt.rto_ns(&bounds, 0), 1_001);
     }

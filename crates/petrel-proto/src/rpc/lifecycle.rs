@@ -166,8 +166,7 @@ impl<B: Buffer> Core<B> {
     }
 
     fn fail_calls(&mut self, id: SessionId, client: ClientSession<B>, status: Status, text: &str) {
-        let failure =
-            |execution| CallFailure { status, message: text.to_owned(), execution };
+        let failure = |execution| CallFailure { status, message: text.to_owned(), execution };
         for slot in client.slots {
             if slot.state == ClientState::Free {
                 continue;

@@ -50,7 +50,9 @@ impl<B: Buffer> Core<B> {
             return Received::Nothing;
         };
         let entry = match self.sessions.entries.get_mut(header.session as usize) {
-            Some(entry) if entry.token == header.token && !matches!(entry.role, Role::Free) => entry,
+            Some(entry) if entry.token == header.token && !matches!(entry.role, Role::Free) => {
+                entry
+            }
             _ => {
                 shared.counters.dropped_unknown_session += 1;
                 return Received::Nothing;

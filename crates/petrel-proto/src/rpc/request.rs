@@ -180,11 +180,7 @@ impl Shared {
         Received::Request { handle, method: state.method, payload }
     }
 
-    fn run_message<'f, B>(
-        &mut self,
-        id: SessionId,
-        state: &mut ServerSlot<B>,
-    ) -> Received<'f, B> {
+    fn run_message<'f, B>(&mut self, id: SessionId, state: &mut ServerSlot<B>) -> Received<'f, B> {
         let Some(message) = state.request.take() else {
             unreachable!("a request of several packets arrives in a buffer");
         };

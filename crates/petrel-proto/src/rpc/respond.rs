@@ -98,8 +98,7 @@ impl<B: Buffer> Core<B> {
     /// Largest response that the client of a running request accepts, in bytes; `None` when
     /// nobody waits for it any more.
     pub fn response_bytes_max(&mut self, handle: RequestHandle) -> Option<u32> {
-        running(&mut self.sessions, handle)
-            .map(|(server, _)| server.agreed.peer_message_bytes_max)
+        running(&mut self.sessions, handle).map(|(server, _)| server.agreed.peer_message_bytes_max)
     }
 }
 

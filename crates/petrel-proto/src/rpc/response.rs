@@ -207,9 +207,7 @@ fn copy_whole<B: Buffer>(response: &mut B, payload: &[u8]) -> Result<(), Box<Cal
 fn too_large(len: usize, capacity: usize) -> Box<CallFailure> {
     Box::new(CallFailure {
         status: Status::ResourceExhausted,
-        message: format!(
-            "the response has {len} bytes, and the caller's buffer holds {capacity}"
-        ),
+        message: format!("the response has {len} bytes, and the caller's buffer holds {capacity}"),
         execution: Execution::Answered,
     })
 }

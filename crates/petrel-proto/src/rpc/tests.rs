@@ -67,7 +67,11 @@ impl Pair {
         let session = client.open(CLIENT_TOKEN, FIRST).unwrap();
         let server_session = server
             .accept(Accepted {
-                agreed: agreed(session.index, CLIENT_TOKEN, Shape { request_bytes_max: 8 << 20, ..shape }),
+                agreed: agreed(
+                    session.index,
+                    CLIENT_TOKEN,
+                    Shape { request_bytes_max: 8 << 20, ..shape },
+                ),
                 token: SERVER_TOKEN,
                 first_request: FIRST,
                 request_bytes_max: shape.request_bytes_max,

@@ -39,7 +39,10 @@ enum Source {
     Request,
     Response,
     /// A control frame, in this place of [`ControlFrames`].
-    Control { place: u8, of_client: bool },
+    Control {
+        place: u8,
+        of_client: bool,
+    },
 }
 
 /// What a slot has to send.
@@ -81,10 +84,11 @@ impl<B: Buffer> Core<B> {
     /// other method may come in between.
     pub fn poll_transmit(&mut self, now_ns: u64) -> Option<Transmit> {
         self.blocked_turn = !self.blocked_turn;
-        if self.blocked_turn && !self.blocked.is_empty() {
-            if let Some(transmit) = self.poll_blocked() {
-                return Some(transmit);
-            }
+        if self.blocked_turn
+            && !self.blocked.is_empty()
+            && let Some(transmit) = self.poll_blocked()
+        {
+            return Some(transmit);
         }
         while let Some(&work) = self.shared.work.front() {
             match self.step(now_ns, work) {

@@ -53,9 +53,7 @@ impl<'a> Frame<'a> {
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, rest) = Header::parse(bytes)?;
         let (fields, payload) = match header.kind {
-            Kind::Request | Kind::Response => {
-                (Fields::None, skip_extensions(header.flags, rest)?)
-            }
+            Kind::Request | Kind::Response => (Fields::None, skip_extensions(header.flags, rest)?),
             Kind::RequestPart | Kind::ResponsePart => {
                 let (part, payload) = Part::parse(header.flags, rest)?;
                 (Fields::Part(part), payload)

@@ -39,9 +39,8 @@ impl Part {
     #[inline]
     pub fn encode(&self, header: &Header) -> [u8; PART_HEADER_BYTES] {
         debug_assert!(self.packet < 1 << 24);
-        let word = u64::from(self.size)
-            | u64::from(self.packet) << 32
-            | u64::from(self.grant) << 56;
+        let word =
+            u64::from(self.size) | u64::from(self.packet) << 32 | u64::from(self.grant) << 56;
         let mut bytes = [0; PART_HEADER_BYTES];
         bytes[..HEADER_BYTES].copy_from_slice(&header.encode());
         bytes[HEADER_BYTES..].copy_from_slice(&word.to_le_bytes());

@@ -18,7 +18,8 @@ fn calls_beyond_the_slots_wait_and_complete_in_any_order() {
     let (third, _) = pair.to_server(&frames[0]).request();
     pair.respond(third, b"c");
     pair.respond(first, b"a");
-    let tags: Vec<u64> = pair.from_server().iter().map(|f| pair.to_client(f).completed().tag).collect();
+    let tags: Vec<u64> =
+        pair.from_server().iter().map(|f| pair.to_client(f).completed().tag).collect();
     assert_eq!(tags, [2, 0]);
     pair.assert_credits_back();
 }
@@ -65,7 +66,11 @@ fn a_running_handler_keeps_the_call_alive_for_any_time() {
     for round in 0..100 {
         pair.wait_for_timeout();
         let probe = pair.from_client();
-        let expected = if round == 0 { "REQUEST s0 r832 m1 4 B again" } else { "PULL s0 r832 up to 0, limit 1, again below 1 again" };
+        let expected = if round == 0 {
+            "REQUEST s0 r832 m1 4 B again"
+        } else {
+            "PULL s0 r832 up to 0, limit 1, again below 1 again"
+        };
         assert_eq!(words(&probe), [expected]);
         pair.to_server(&probe[0]).nothing();
         let credit = pair.from_server();
@@ -194,10 +199,8 @@ fn a_response_larger_than_the_buffer_is_an_error_and_harms_nobody() {
 fn a_request_over_the_limit_is_refused_before_anything_is_sent() {
     let mut pair = Pair::with(Shape { request_bytes_max: 5000, ..Shape::default() });
     let request = buffer(&pattern(5001, 0));
-    let rejected = pair
-        .client
-        .call(pair.session, 1, request, HeapBuffer::new(1, 1), 0)
-        .unwrap_err();
+    let rejected =
+        pair.client.call(pair.session, 1, request, HeapBuffer::new(1, 1), 0).unwrap_err();
     assert_eq!(rejected.error, CallError::RequestTooLarge { len: 5001, max: 5000 });
     assert_eq!(rejected.request.len(), 5001, "the buffer comes back");
     assert!(pair.from_client().is_empty());
@@ -236,7 +239,14 @@ fn frames_that_fit_no_rule_change_nothing() {
     let check = |pair: &mut Pair, bytes: &[u8], name: &str| {
         let before = *pair.client.counters();
         pair.to_client(bytes).nothing();
-        let changed: Vec<_> = pair.client.counters().iter().zip(before.iter()).filter(|(a, b)| a != b).map(|(a, _)| a.0).collect();
+        let changed: Vec<_> = pair
+            .client
+            .counters()
+            .iter()
+            .zip(before.iter())
+            .filter(|(a, b)| a != b)
+            .map(|(a, _)| a.0)
+            .collect();
         assert_eq!(changed, [name]);
     };
     let mut token = answer.clone();
@@ -287,7 +297,13 @@ fn a_session_out_of_request_numbers_says_so() {
     client.call(session, 1, buffer(b"x"), HeapBuffer::new(4, 1), 0).unwrap();
     let request = drain(&mut client, 0).remove(0);
     let (header, _) = crate::wire::Header::parse(&request).unwrap();
-    let answer = crate::wire::Header { kind: crate::wire::Kind::Response, session: 0, token: 1, aux: 0, ..header };
+    let answer = crate::wire::Header {
+        kind: crate::wire::Kind::Response,
+        session: 0,
+        token: 1,
+        aux: 0,
+        ..header
+    };
     got(client.handle_frame(0, PEER, &answer.encode(), &mut POOL.clone())).completed();
     assert!(matches!(client.poll_event(), Some(Event::SessionExhausted(id)) if id == session));
 }

@@ -31,14 +31,18 @@ fn closing_ends_every_call_and_says_what_may_have_run() {
     let closed = pair.client.close(pair.session, Status::Unavailable, "the peer is gone").unwrap();
     assert!(closed.was_client && closed.agreed.is_some());
     let ends: Vec<_> = (0..3).map(|_| failure_of(pair.event())).collect();
-    assert_eq!(ends, [
-        (1, Status::Unavailable, Execution::MayHaveExecuted),
-        (2, Status::Unavailable, Execution::NotSent),
-        (3, Status::Unavailable, Execution::NotSent),
-    ]);
+    assert_eq!(
+        ends,
+        [
+            (1, Status::Unavailable, Execution::MayHaveExecuted),
+            (2, Status::Unavailable, Execution::NotSent),
+            (3, Status::Unavailable, Execution::NotSent),
+        ]
+    );
     assert!(pair.client.poll_event().is_none());
     assert!(pair.from_client().is_empty(), "nothing is sent for a session that ended");
-    let rejected = pair.client.call(pair.session, 1, buffer(b""), HeapBuffer::new(0, 1), 4).unwrap_err();
+    let rejected =
+        pair.client.call(pair.session, 1, buffer(b""), HeapBuffer::new(0, 1), 4).unwrap_err();
     assert_eq!(rejected.error, CallError::SessionClosed);
     assert!(pair.client.close(pair.session, Status::Ok, "").is_none());
 }
@@ -50,7 +54,12 @@ fn an_index_is_used_again_under_another_name_and_token() {
     let request = pair.from_client().remove(0);
     let (handle, _) = pair.to_server(&request).request();
     pair.server.close(pair.server_session, Status::Unavailable, "").unwrap();
-    let accepted = Accepted { agreed: agreed(0, 1, Shape::default()), token: 77, first_request: FIRST, request_bytes_max: 100 };
+    let accepted = Accepted {
+        agreed: agreed(0, 1, Shape::default()),
+        token: 77,
+        first_request: FIRST,
+        request_bytes_max: 100,
+    };
     let next = pair.server.accept(accepted).unwrap();
     assert_eq!(next.index, pair.server_session.index);
     assert_ne!(next, pair.server_session);
@@ -104,10 +113,13 @@ fn all_sessions_of_a_peer_end_together() {
     for index in 0..4u32 {
         let peer = PeerKey(index % 2);
         let agreed = Agreed { peer, ..agreed(index, index, Shape::default()) };
-        core.accept(Accepted { agreed, token: index, first_request: 0, request_bytes_max: 1 }).unwrap();
+        core.accept(Accepted { agreed, token: index, first_request: 0, request_bytes_max: 1 })
+            .unwrap();
     }
     let mut ended = Vec::new();
-    core.close_peer(PeerKey(1), Status::Unavailable, "gone", |id, client| ended.push((id.index, client)));
+    core.close_peer(PeerKey(1), Status::Unavailable, "gone", |id, client| {
+        ended.push((id.index, client))
+    });
     assert_eq!(ended, [(1, false), (3, false)]);
     assert_eq!(core.session_count(), 2);
 }

@@ -196,7 +196,8 @@ fn a_response_over_the_clients_limit_can_still_be_answered_with_an_error() {
     pair.call(b"x", 10, 1);
     let request = pair.from_client().remove(0);
     let (handle, _) = pair.to_server(&request).request();
-    let rejected = pair.server.respond(handle, Status::Ok, buffer(&vec![0; (8 << 20) + 1])).unwrap_err();
+    let rejected =
+        pair.server.respond(handle, Status::Ok, buffer(&vec![0; (8 << 20) + 1])).unwrap_err();
     assert!(matches!(rejected.error, RespondError::TooLarge { max: 8_388_608, .. }));
     pair.server.respond_error(handle, Status::ResourceExhausted, "too large");
     assert_eq!(pair.from_server().len(), 1);

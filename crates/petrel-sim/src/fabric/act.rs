@@ -1,0 +1,181 @@
+//! What befalls hosts and links at a chosen time: partitions, pauses, crashes, new fault plans.
+
+use crate::time::Time;
+
+use super::fault::FaultPlan;
+use super::stats::DropReason;
+use super::topology::{HostId, LinkId, NodeId};
+use super::{Event, Fabric, Place, Step};
+
+/// Something to do to the fabric, now or at a scheduled time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Action {
+    /// Gives links another fault plan.
+    Faults {
+        /// Which.
+        links: LinkSet,
+        /// The plan from now on.
+        plan: FaultPlan,
+    },
+    /// Cuts two sets of hosts off from each other. Packets that would arrive while the partition
+    /// lasts are dropped; hosts that are in neither set notice nothing.
+    Partition {
+        /// One set.
+        from: Vec<HostId>,
+        /// The other set.
+        to: Vec<HostId>,
+        /// Whether only packets from `from` to `to` are dropped.
+        one_way: bool,
+        /// How long.
+        for_ns: u64,
+    },
+    /// Ends all partitions.
+    HealAll,
+    /// The host's actors do not run for a while. Its NIC goes on: it sends what it has, and
+    /// receives until its queues are full.
+    Pause {
+        /// Which host.
+        host: HostId,
+        /// How long.
+        for_ns: u64,
+    },
+    /// The host loses everything: its actors, and all packets in its queues. The packet that it is
+    /// sending goes on. What is on its way to it arrives at whoever is bound to the port then.
+    Crash {
+        /// Which host.
+        host: HostId,
+        /// How long it is down. `u64::MAX` for good.
+        down_ns: u64,
+    },
+}
+
+/// Some directions of links.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkSet {
+    /// All.
+    All,
+    /// This one.
+    One(LinkId),
+    /// Both directions of a host's link.
+    Host(HostId),
+}
+
+/// A partition that holds.
+#[derive(Debug)]
+pub(super) struct Partition {
+    number: u32,
+    one_way: bool,
+    /// By host: bit 0 for the first set, bit 1 for the second.
+    sides: Vec<u8>,
+}
+
+impl Partition {
+    fn cuts(&self, from: HostId, to: HostId) -> bool {
+        let side = |host: HostId| self.sides.get(usize::from(host.0)).copied().unwrap_or(0);
+        let crosses = |a: HostId, b: HostId| side(a) & 1 != 0 && side(b) & 2 != 0;
+        crosses(from, to) || (!self.one_way && crosses(to, from))
+    }
+}
+
+impl Fabric {
+    /// Schedules an action. A time that has passed means now.
+    pub(crate) fn schedule(&mut self, at: Time, action: Action) {
+        self.queue.push(at.max(self.now), Event::Act(Box::new(action)));
+    }
+
+    /// Does an action. Returns what the owner of the actors has to know.
+    pub(super) fn act(&mut self, action: Action) -> Option<Step> {
+        match action {
+            Action::Faults { links, plan } => self.set_faults(links, plan),
+            Action::Partition { from, to, one_way, for_ns } => {
+                self.begin_partition(&from, &to, one_way, for_ns);
+            }
+            Action::HealAll => {
+                self.partitions.clear();
+                self.note(format_args!("HEAL all partitions"));
+            }
+            Action::Pause { host, for_ns } => self.pause(host, for_ns),
+            Action::Crash { host, down_ns } => return self.crash(host, down_ns),
+        }
+        None
+    }
+
+    /// Whether a partition lies between two hosts.
+    pub(super) fn is_cut(&self, from: HostId, to: HostId) -> bool {
+        self.partitions.iter().any(|partition| partition.cuts(from, to))
+    }
+
+    pub(super) fn heal(&mut self, number: u32) {
+        let before = self.partitions.len();
+        self.partitions.retain(|partition| partition.number != number);
+        if self.partitions.len() < before {
+            self.note(format_args!("HEAL partition {number}"));
+        }
+    }
+
+    pub(super) fn restart(&mut self, host: HostId) -> Option<Step> {
+        self.hosts[usize::from(host.0)].is_up = true;
+        self.note(format_args!("RESTART {host}"));
+        Some(Step::Restarted(host))
+    }
+
+    fn set_faults(&mut self, links: LinkSet, plan: FaultPlan) {
+        for (index, link) in self.links.iter_mut().enumerate() {
+            let is_meant = match links {
+                LinkSet::All => true,
+                LinkSet::One(id) => id.0 as usize == index,
+                LinkSet::Host(host) => [link.from, link.to].contains(&NodeId::Host(host)),
+            };
+            if is_meant {
+                link.faults.set_plan(plan);
+            }
+        }
+        self.note(format_args!("FAULTS {links:?} {plan:?}"));
+    }
+
+    fn begin_partition(&mut self, from: &[HostId], to: &[HostId], one_way: bool, for_ns: u64) {
+        let mut sides = vec![0u8; self.hosts.len()];
+        for (hosts, bit) in [(from, 1), (to, 2)] {
+            for host in hosts {
+                if let Some(side) = sides.get_mut(usize::from(host.0)) {
+                    *side |= bit;
+                }
+            }
+        }
+        let number = self.stats.partitions as u32;
+        self.stats.partitions += 1;
+        self.partitions.push(Partition { number, one_way, sides });
+        self.queue.push(self.now.plus_ns(for_ns), Event::Heal(number));
+        let arrow = if one_way { "->" } else { "<->" };
+        self.note(format_args!("PARTITION {number} {from:?} {arrow} {to:?} for {for_ns} ns"));
+    }
+
+    fn pause(&mut self, host: HostId, for_ns: u64) {
+        let Some(paused) = self.hosts.get_mut(usize::from(host.0)) else { return };
+        paused.paused_until = paused.paused_until.max(self.now.plus_ns(for_ns));
+        self.stats.pauses += 1;
+        self.note(format_args!("PAUSE {host} for {for_ns} ns"));
+    }
+
+    fn crash(&mut self, host: HostId, down_ns: u64) -> Option<Step> {
+        let crashed = self.hosts.get_mut(usize::from(host.0)).filter(|host| host.is_up)?;
+        crashed.is_up = false;
+        crashed.incarnation = crashed.incarnation.wrapping_add(1);
+        crashed.paused_until = Time::ZERO;
+        let mut lost = Vec::new();
+        for (_, mut port) in std::mem::take(&mut crashed.ports) {
+            lost.extend(std::iter::from_fn(|| port.pop()));
+        }
+        let uplink = &mut self.links[self.routes.uplink(host).0 as usize];
+        lost.extend(std::iter::from_fn(|| uplink.pop_waiting()));
+        self.stats.crashes += 1;
+        self.note(format_args!("CRASH {host} for {down_ns} ns"));
+        for packet in lost {
+            self.drop_packet(packet, DropReason::Crash, Place::Host(host));
+        }
+        self.kill_cores_of(host);
+        self.queue.push(self.now.plus_ns(down_ns), Event::Restart(host));
+        Some(Step::Crashed(host))
+    }
+}

@@ -1,0 +1,252 @@
+//! When actors run.
+//!
+//! Each actor has a core of its own. A core sleeps until something wakes it: a packet, room in the
+//! transmit queue, a deadline, or a wake-up by hand. A pass then happens `poll_ns` plus jitter
+//! later, sees all that arrived by then, and may keep the core busy beyond it
+//! ([`CpuConfig::frame_ns`](super::CpuConfig::frame_ns)); wake-ups in the meantime lead to one
+//! more pass behind it.
+//!
+//! An event cannot be taken out of the queue. So each core has at most one valid event of each
+//! kind, named by a token; an event with another token does nothing.
+
+use crate::rng::Rng;
+use crate::time::Time;
+
+use super::topology::HostId;
+use super::{Event, Fabric, Step};
+
+/// An actor of a simulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ActorId(pub u32);
+
+/// The core of one actor.
+#[derive(Debug)]
+pub(super) struct Core {
+    pub(super) host: HostId,
+    is_alive: bool,
+    rng: Rng,
+    /// No pass begins earlier than this.
+    busy_until: Time,
+    /// When the actor wants to run even if nothing happens.
+    deadline: Time,
+    /// The earliest end among this pass's calls of `Transport::wait`.
+    noted_deadline: Time,
+    poll: Armed,
+    timer: Armed,
+}
+
+/// The one valid event of its kind.
+#[derive(Debug)]
+struct Armed {
+    at: Time,
+    token: u32,
+}
+
+impl Armed {
+    const fn new() -> Self {
+        Self { at: Time::NEVER, token: 0 }
+    }
+
+    /// Makes a new event valid instead of the last, and returns its token.
+    fn arm(&mut self, at: Time) -> u32 {
+        self.at = at;
+        self.token = self.token.wrapping_add(1);
+        self.token
+    }
+
+    /// Whether the event with this token is the valid one; it is used up then.
+    fn fire(&mut self, token: u32) -> bool {
+        let is_valid = self.at != Time::NEVER && self.token == token;
+        if is_valid {
+            self.at = Time::NEVER;
+        }
+        is_valid
+    }
+}
+
+impl Core {
+    pub(super) fn new(host: HostId, rng: Rng) -> Self {
+        Self {
+            host,
+            is_alive: true,
+            rng,
+            busy_until: Time::ZERO,
+            deadline: Time::NEVER,
+            noted_deadline: Time::NEVER,
+            poll: Armed::new(),
+            timer: Armed::new(),
+        }
+    }
+}
+
+impl Fabric {
+    /// Makes a core on `host`, which runs soon for the first time.
+    ///
+    /// # Panics
+    /// When the host does not exist or is down.
+    pub(crate) fn add_core(&mut self, host: HostId) -> ActorId {
+        let is_up = self.hosts.get(usize::from(host.0)).is_some_and(|host| host.is_up);
+        assert!(is_up, "an actor needs a host that exists and runs; {host} does not");
+        let actor = ActorId(self.cores.len() as u32);
+        let rng = Rng::stream(self.seed, super::STREAM_CORE, actor.0);
+        self.cores.push(Core::new(host, rng));
+        self.wake(actor);
+        actor
+    }
+
+    /// Lets an actor run soon.
+    pub(crate) fn wake(&mut self, actor: ActorId) {
+        let now = self.now;
+        let Some(core) = self.cores.get_mut(actor.0 as usize) else { return };
+        if !core.is_alive || core.poll.at != Time::NEVER {
+            return;
+        }
+        let cpu = self.config.cpu;
+        let cost_ns = cpu.poll_ns.saturating_add(core.rng.between(0, cpu.poll_jitter_ns)).max(1);
+        let at = now.max(core.busy_until).plus_ns(cost_ns);
+        let token = core.poll.arm(at);
+        self.queue.push(at, Event::Poll { actor, token });
+    }
+
+    /// Remembers that an actor sleeps until `deadline` at most.
+    pub(super) fn note_wait(&mut self, actor: ActorId, deadline: Time) {
+        if let Some(core) = self.cores.get_mut(actor.0 as usize) {
+            core.noted_deadline = core.noted_deadline.min(deadline);
+        }
+    }
+
+    /// Ends a pass that [`Step::Poll`] began. `deadline` is what the actor asked for.
+    pub(crate) fn finish_poll(&mut self, actor: ActorId, deadline: Time) {
+        let frame_ns = self.config.cpu.frame_ns.saturating_mul(self.frames_in_pass);
+        let core = &mut self.cores[actor.0 as usize];
+        core.busy_until = self.now.plus_ns(frame_ns);
+        core.deadline = deadline.min(core.noted_deadline);
+        if core.deadline <= self.now {
+            self.wake(actor);
+        } else if core.deadline < core.timer.at {
+            self.arm_timer(actor);
+        }
+    }
+
+    /// A timer event came up.
+    pub(super) fn handle_timer(&mut self, actor: ActorId, token: u32) {
+        let now = self.now;
+        let core = &mut self.cores[actor.0 as usize];
+        if !core.timer.fire(token) || !core.is_alive {
+            return;
+        }
+        if core.deadline <= now {
+            self.wake(actor);
+        } else {
+            // The deadline has moved on since; most do, and are cheaper to follow than to cancel.
+            self.arm_timer(actor);
+        }
+    }
+
+    /// A poll event came up: lets the actor run, unless its host is paused.
+    pub(super) fn handle_poll(&mut self, actor: ActorId, token: u32) -> Option<Step> {
+        let core = &mut self.cores[actor.0 as usize];
+        if !core.poll.fire(token) || !core.is_alive {
+            return None;
+        }
+        let paused_until = self.hosts[usize::from(core.host.0)].paused_until;
+        if paused_until > self.now {
+            let token = core.poll.arm(paused_until);
+            self.queue.push(paused_until, Event::Poll { actor, token });
+            return None;
+        }
+        (core.deadline, core.noted_deadline) = (Time::NEVER, Time::NEVER);
+        self.frames_in_pass = 0;
+        Some(Step::Poll(actor))
+    }
+
+    /// Stops a core for good.
+    pub(crate) fn kill_core(&mut self, actor: ActorId) {
+        if let Some(core) = self.cores.get_mut(actor.0 as usize) {
+            core.is_alive = false;
+        }
+    }
+
+    /// Stops all cores of a host.
+    pub(super) fn kill_cores_of(&mut self, host: HostId) {
+        for core in self.cores.iter_mut().filter(|core| core.host == host) {
+            core.is_alive = false;
+        }
+    }
+
+    /// The host of an actor.
+    pub(crate) fn host_of(&self, actor: ActorId) -> HostId {
+        self.cores[actor.0 as usize].host
+    }
+
+    fn arm_timer(&mut self, actor: ActorId) {
+        let core = &mut self.cores[actor.0 as usize];
+        let (at, token) = (core.deadline, core.timer.arm(core.deadline));
+        self.queue.push(at, Event::Timer { actor, token });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::{FabricConfig, Topology};
+
+    fn fabric() -> Fabric {
+        let topology = Topology::pair(Default::default(), Default::default());
+        Fabric::new(&topology, FabricConfig::default(), 1).unwrap()
+    }
+
+    fn next_pass(fabric: &mut Fabric, actor: ActorId) {
+        assert_eq!(fabric.advance(Time::NEVER), Step::Poll(actor));
+    }
+
+    #[test]
+    fn deadline__moving_on_leaves_no_events_behind() {
+        let mut fabric = fabric();
+        let actor = fabric.add_core(HostId(0));
+        for _ in 0..10_000 {
+            next_pass(&mut fabric, actor);
+            fabric.finish_poll(actor, fabric.now.plus_ns(1_000_000));
+            fabric.wake(actor);
+            // One pass and one timer.
+            assert!(fabric.queue.len() <= 2);
+        }
+    }
+
+    #[test]
+    fn deadline__at_once_and_never() {
+        let mut fabric = fabric();
+        let actor = fabric.add_core(HostId(0));
+        next_pass(&mut fabric, actor);
+        fabric.finish_poll(actor, Time::ZERO);
+        next_pass(&mut fabric, actor);
+        fabric.finish_poll(actor, Time::NEVER);
+        assert_eq!(fabric.advance(Time::NEVER), Step::Idle);
+    }
+
+    #[test]
+    fn wake__several_make_one_pass() {
+        let mut fabric = fabric();
+        let actor = fabric.add_core(HostId(0));
+        fabric.wake(actor);
+        fabric.wake(actor);
+        next_pass(&mut fabric, actor);
+        // Those during a pass make one more.
+        fabric.wake(actor);
+        fabric.wake(actor);
+        fabric.finish_poll(actor, Time::NEVER);
+        next_pass(&mut fabric, actor);
+        fabric.finish_poll(actor, Time::NEVER);
+        assert_eq!(fabric.advance(Time::NEVER), Step::Idle);
+    }
+
+    #[test]
+    fn kill__takes_effect_at_once() {
+        let mut fabric = fabric();
+        let actor = fabric.add_core(HostId(0));
+        fabric.kill_core(actor);
+        assert_eq!(fabric.advance(Time::NEVER), Step::Idle);
+        fabric.wake(actor);
+        assert_eq!(fabric.queue.len(), 0);
+    }
+}

@@ -1,0 +1,175 @@
+//! The fabric as its users see it.
+
+use std::cell::{RefCell, RefMut};
+use std::rc::Rc;
+
+use petrel_transport::wake::Waker;
+
+use crate::rng::Rng;
+use crate::time::Time;
+use crate::trace::Trace;
+
+use super::act::Action;
+use super::config::FabricConfig;
+use super::packet::SimAddr;
+use super::ports::{BindError, Binding};
+use super::stats::{FabricStats, LinkStats};
+use super::topology::{HostId, LinkId, Topology, TopologyError};
+use super::wakers::Wakers;
+use super::{Fabric, STREAM_USER, Step};
+
+/// Why a fabric could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FabricError {
+    /// The topology cannot work.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+    /// The operating system gave no descriptor.
+    #[error("cannot watch for wake-ups: {0}; close files or raise the limit of open files")]
+    Wakers(#[from] std::io::Error),
+}
+
+/// A fabric, shared by everything that is on it. Clones name the same fabric.
+///
+/// All of it belongs to one thread. Nothing here may be called from a trace's decoder or sink.
+#[derive(Clone, Debug)]
+pub struct FabricHandle {
+    fabric: Rc<RefCell<Fabric>>,
+    wakers: Rc<Wakers>,
+}
+
+impl FabricHandle {
+    /// Makes a fabric. Everything random in it follows from `seed`.
+    ///
+    /// # Errors
+    /// See [`FabricError`].
+    pub fn new(topology: &Topology, config: FabricConfig, seed: u64) -> Result<Self, FabricError> {
+        let fabric = Rc::new(RefCell::new(Fabric::new(topology, config, seed)?));
+        Ok(Self { fabric, wakers: Rc::new(Wakers::new()?) })
+    }
+
+    /// The virtual time, in nanoseconds.
+    pub fn now_ns(&self) -> u64 {
+        self.fabric.borrow().now.ns()
+    }
+
+    /// The virtual time.
+    pub fn now(&self) -> Time {
+        self.fabric.borrow().now
+    }
+
+    /// How many hosts there are.
+    pub fn host_count(&self) -> usize {
+        self.fabric.borrow().hosts.len()
+    }
+
+    /// Whether a host exists and has not crashed.
+    pub fn is_up(&self, host: HostId) -> bool {
+        self.fabric.borrow().hosts.get(usize::from(host.0)).is_some_and(|host| host.is_up)
+    }
+
+    /// Schedules an action for a time in nanoseconds; one that has passed means now.
+    pub fn schedule(&self, at_ns: u64, action: Action) {
+        self.borrow_mut().schedule(Time::from_ns(at_ns), action);
+    }
+
+    /// Schedules an action for now: it happens before anything that is scheduled later.
+    pub fn apply(&self, action: Action) {
+        let mut fabric = self.borrow_mut();
+        let now = fabric.now;
+        fabric.schedule(now, action);
+    }
+
+    /// Lets time pass without running actors, and packets travel. For tests of transports alone;
+    /// a [`Simulation`](crate::Simulation) advances time by itself.
+    pub fn advance(&self, duration_ns: u64) {
+        let mut fabric = self.borrow_mut();
+        let limit = fabric.now.plus_ns(duration_ns);
+        while !matches!(fabric.advance(limit), Step::Idle | Step::Limit) {}
+        fabric.now = limit;
+    }
+
+    /// Counters of the fabric so far.
+    pub fn stats(&self) -> FabricStats {
+        let fabric = self.fabric.borrow();
+        let mut stats = fabric.stats;
+        stats.in_flight = fabric.packets.live();
+        stats
+    }
+
+    /// Counters of one direction of a link; zeros for an unknown one.
+    pub fn link_stats(&self, link: LinkId) -> LinkStats {
+        let fabric = self.fabric.borrow();
+        fabric.links.get(link.0 as usize).map_or_else(LinkStats::default, |link| link.stats)
+    }
+
+    /// Bytes in the packet memory of all switches at this moment.
+    pub fn switch_bytes(&self) -> u64 {
+        self.fabric.borrow().switches.iter().map(super::switch::Switch::used_bytes).sum()
+    }
+
+    /// A number that two runs share if, and as good as only if, the same things happened at the
+    /// same times. It costs little, and needs no trace.
+    pub fn digest(&self) -> u64 {
+        self.fabric.borrow().digest
+    }
+
+    /// A random stream of its own for a user of this fabric, such as a workload. The same `index`
+    /// gives the same stream in every run of the seed.
+    pub fn rng(&self, index: u32) -> Rng {
+        Rng::stream(self.fabric.borrow().seed, STREAM_USER, index)
+    }
+
+    /// Traces from now on, and returns the trace so far.
+    pub fn set_trace(&self, trace: Trace) -> Trace {
+        std::mem::replace(&mut self.borrow_mut().trace, trace)
+    }
+
+    /// The lines that the trace has kept, oldest first.
+    pub fn trace_lines(&self) -> Vec<String> {
+        self.fabric.borrow().trace.lines().map(str::to_owned).collect()
+    }
+
+    /// Adds a line to the trace.
+    pub fn note(&self, text: std::fmt::Arguments<'_>) {
+        self.borrow_mut().note(text);
+    }
+
+    /// Binds a port. Returns what the binding is known by from then on.
+    pub(crate) fn bind(&self, at: SimAddr) -> Result<Binding, BindError> {
+        let incarnation = self.borrow_mut().bind(at)?;
+        match self.wakers.add(at) {
+            Ok(waker) => Ok(Binding { at, incarnation, waker }),
+            Err(error) => {
+                self.borrow_mut().close(at, incarnation);
+                Err(BindError::Waker(error))
+            }
+        }
+    }
+
+    /// Closes a port, if the binding still holds.
+    pub(crate) fn unbind(&self, binding: Binding) {
+        self.wakers.remove(binding.waker);
+        // A panic inside the fabric may be unwinding through the transport's owner.
+        if let Ok(mut fabric) = self.fabric.try_borrow_mut() {
+            fabric.close(binding.at, binding.incarnation);
+        }
+    }
+
+    /// The waker of a port's owner.
+    pub(crate) fn waker(&self, binding: Binding) -> Waker {
+        self.wakers.give(binding.waker)
+    }
+
+    /// Lets those run whose wakers were used.
+    pub(crate) fn heed_wakers(&self) {
+        for at in self.wakers.take_woken() {
+            self.borrow_mut().wake_owner(at);
+        }
+    }
+
+    pub(crate) fn borrow_mut(&self) -> RefMut<'_, Fabric> {
+        self.fabric.borrow_mut()
+    }
+}

@@ -1,0 +1,178 @@
+//! The network: hosts, links and switches in virtual time.
+//!
+//! A packet goes from the transmit queue of a NIC over links and through switches to the receive
+//! queue of a port. Each link direction sends one packet after the other at its rate, then its
+//! faults befall the packet, then the packet travels for the link's delay. A switch receives a
+//! whole packet before it sends the first bit (store and forward), and drops what finds no buffer.
+//!
+//! Everything happens in one queue of events with a total order, and every random decision comes
+//! from a stream that follows from the seed. So a seed gives one run, whatever else the process
+//! does. No container with a random order is ever walked.
+
+mod act;
+mod config;
+mod cpu;
+mod fault;
+mod handle;
+mod journey;
+mod link;
+mod nic;
+mod packet;
+mod ports;
+mod stats;
+mod switch;
+mod topology;
+mod trace_line;
+mod wakers;
+
+pub use act::{Action, LinkSet};
+pub use config::{BufferPolicy, CpuConfig, FabricConfig, LinkConfig, NicConfig, SwitchConfig};
+pub use cpu::ActorId;
+pub use fault::FaultPlan;
+pub use handle::{FabricError, FabricHandle};
+pub use packet::SimAddr;
+pub use ports::BindError;
+pub use stats::{DropReason, FabricStats, LinkStats};
+pub use topology::{
+    HOSTS_MAX, HostId, LinkId, NodeId, SWITCHES_MAX, SwitchId, Topology, TopologyError,
+};
+
+pub(crate) use packet::{Frames, PacketRef};
+pub(crate) use ports::Binding;
+
+use act::Partition;
+use cpu::Core;
+use link::Link;
+use nic::Host;
+use packet::Packets;
+use switch::Switch;
+use topology::Routes;
+use trace_line::Place;
+
+use crate::rng::Rng;
+use crate::time::{EventQueue, Time};
+use crate::trace::Trace;
+
+/// Domains of random streams; see [`Rng::stream`].
+const STREAM_LINK: u32 = 1;
+const STREAM_CORE: u32 = 2;
+const STREAM_USER: u32 = 3;
+
+/// The state of the whole network.
+#[derive(Debug)]
+pub(crate) struct Fabric {
+    pub(crate) now: Time,
+    pub(crate) packets: Packets,
+    config: FabricConfig,
+    seed: u64,
+    queue: EventQueue<Event>,
+    hosts: Vec<Host>,
+    switches: Vec<Switch>,
+    links: Vec<Link>,
+    routes: Routes,
+    cores: Vec<Core>,
+    partitions: Vec<Partition>,
+    stats: FabricStats,
+    digest: u64,
+    trace: Trace,
+    /// Frames that the actor which runs now has sent and received in this pass.
+    frames_in_pass: u64,
+}
+
+/// What happens at a time.
+#[derive(Debug)]
+enum Event {
+    /// A link has sent the last bit of its first packet.
+    Sent(LinkId),
+    /// A packet has come to the end of a link.
+    Arrive(LinkId, PacketRef),
+    /// A packet of a host to itself has come around.
+    Loopback(PacketRef),
+    /// An actor runs.
+    Poll { actor: ActorId, token: u32 },
+    /// An actor's deadline may have come.
+    Timer { actor: ActorId, token: u32 },
+    /// A scheduled action.
+    Act(Box<Action>),
+    /// A partition ends.
+    Heal(u32),
+    /// A crashed host comes back.
+    Restart(HostId),
+}
+
+/// Why [`Fabric::advance`] stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// This actor runs now; [`Fabric::finish_poll`] ends it.
+    Poll(ActorId),
+    /// This host has lost its actors.
+    Crashed(HostId),
+    /// This host is back, without actors.
+    Restarted(HostId),
+    /// Nothing is scheduled any more.
+    Idle,
+    /// The limit is reached.
+    Limit,
+}
+
+impl Fabric {
+    fn new(topology: &Topology, config: FabricConfig, seed: u64) -> Result<Self, TopologyError> {
+        let routes = topology.routes()?;
+        let links = topology.links.iter().zip(0u32..);
+        Ok(Self {
+            now: Time::ZERO,
+            packets: Packets::default(),
+            config,
+            seed,
+            queue: EventQueue::new(),
+            hosts: topology.hosts.iter().map(|&nic| Host::new(nic)).collect(),
+            switches: topology.switches.iter().map(|&switch| Switch::new(switch)).collect(),
+            links: links
+                .map(|(&link, index)| Link::new(link, Rng::stream(seed, STREAM_LINK, index)))
+                .collect(),
+            routes,
+            cores: Vec::new(),
+            partitions: Vec::new(),
+            stats: FabricStats::default(),
+            digest: seed,
+            trace: Trace::off(),
+            frames_in_pass: 0,
+        })
+    }
+
+    /// Lets things happen, in order, until somebody outside has to do something.
+    pub(crate) fn advance(&mut self, limit: Time) -> Step {
+        loop {
+            let Some((at, event)) = self.queue.pop_until(limit) else {
+                return self.rest(limit);
+            };
+            debug_assert!(at >= self.now, "time runs backwards");
+            self.now = at;
+            if let Some(step) = self.handle(event) {
+                return step;
+            }
+        }
+    }
+
+    fn rest(&mut self, limit: Time) -> Step {
+        if self.queue.len() == 0 {
+            return Step::Idle;
+        }
+        self.now = self.now.max(limit);
+        Step::Limit
+    }
+
+    fn handle(&mut self, event: Event) -> Option<Step> {
+        match event {
+            Event::Sent(link) => self.handle_sent(link),
+            Event::Arrive(link, packet) => self.handle_arrival(link, packet),
+            Event::Loopback(packet) => self.handle_loopback(packet),
+            Event::Poll { actor, token } => return self.handle_poll(actor, token),
+            Event::Timer { actor, token } => self.handle_timer(actor, token),
+            Event::Act(action) => return self.act(*action),
+            Event::Heal(partition) => self.heal(partition),
+            Event::Restart(host) => return self.restart(host),
+        }
+        None
+    }
+}

@@ -1,0 +1,72 @@
+//! Hosts: a NIC, the ports bound on it, and whether the host runs.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::time::Time;
+
+use super::config::NicConfig;
+use super::cpu::ActorId;
+use super::packet::PacketRef;
+
+/// A host. Its transmit queue is the queue of its link.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) nic: NicConfig,
+    pub(super) is_up: bool,
+    /// Goes up with every crash. A transport of an earlier incarnation reaches nothing.
+    pub(super) incarnation: u32,
+    pub(super) paused_until: Time,
+    pub(super) ports: BTreeMap<u16, Port>,
+}
+
+impl Host {
+    pub(super) fn new(nic: NicConfig) -> Self {
+        let (paused_until, ports) = (Time::ZERO, BTreeMap::new());
+        Self { nic, is_up: true, incarnation: 0, paused_until, ports }
+    }
+
+    /// Whether a transport bound in `incarnation` still belongs to this host.
+    pub(super) fn is_current(&self, incarnation: u32) -> bool {
+        self.is_up && self.incarnation == incarnation
+    }
+
+    /// Actors whose transmissions were refused for lack of room, once each.
+    pub(super) fn take_tx_waiters(&mut self) -> impl Iterator<Item = ActorId> {
+        self.ports.values_mut().filter_map(|port| {
+            if std::mem::take(&mut port.is_tx_waiting) { port.owner } else { None }
+        })
+    }
+}
+
+/// A bound port: the receive queue of one endpoint.
+#[derive(Debug, Default)]
+pub(super) struct Port {
+    /// Who is woken when something arrives.
+    pub(super) owner: Option<ActorId>,
+    /// Whether a transmission was refused since the queue last had room.
+    pub(super) is_tx_waiting: bool,
+    queue: VecDeque<(PacketRef, u64)>,
+    queued_bytes: u64,
+}
+
+impl Port {
+    /// Whether a packet of `bytes` may enter the receive queue.
+    pub(super) fn has_room(&self, nic: &NicConfig, bytes: u64) -> bool {
+        self.queue.len() < nic.rx_packets && self.queued_bytes + bytes <= nic.rx_bytes
+    }
+
+    pub(super) fn push(&mut self, packet: PacketRef, bytes: u64) {
+        self.queue.push_back((packet, bytes));
+        self.queued_bytes += bytes;
+    }
+
+    pub(super) fn pop(&mut self) -> Option<PacketRef> {
+        let (packet, bytes) = self.queue.pop_front()?;
+        self.queued_bytes -= bytes;
+        Some(packet)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}

@@ -1,0 +1,112 @@
+//! Binding and closing ports.
+
+use crate::time::Time;
+
+use super::cpu::ActorId;
+use super::nic::Port;
+use super::packet::SimAddr;
+use super::stats::DropReason;
+use super::topology::HostId;
+use super::{Fabric, Place};
+
+/// Why a port could not be bound.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BindError {
+    /// The topology has no such host.
+    #[error("there is no host {0} in this fabric")]
+    UnknownHost(HostId),
+    /// The host has crashed and is not back.
+    #[error("{0} is down; bind again after its restart")]
+    HostDown(HostId),
+    /// Somebody else has the port.
+    #[error("{0} is bound already; take another port or close the transport that has it")]
+    InUse(SimAddr),
+    /// The largest frame is below what every transport must carry, or above what a datagram can.
+    #[error("frames of {bytes} bytes are outside of {min} to {max} bytes", min = crate::transport::FRAME_BYTES.start(), max = crate::transport::FRAME_BYTES.end())]
+    FrameBytes {
+        /// What was asked for.
+        bytes: usize,
+    },
+    /// The operating system gave no descriptor for the transport's waker.
+    #[error("cannot make a waker: {0}; close files or raise the limit of open files")]
+    Waker(std::io::Error),
+}
+
+/// A bound port, in one incarnation of its host.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Binding {
+    pub(crate) at: SimAddr,
+    pub(super) incarnation: u32,
+    pub(super) waker: u64,
+}
+
+impl Fabric {
+    /// Binds a port. Returns the host's incarnation, by which the binding is known from then on.
+    pub(super) fn bind(&mut self, at: SimAddr) -> Result<u32, BindError> {
+        let Some(host) = self.hosts.get_mut(usize::from(at.host.0)) else {
+            return Err(BindError::UnknownHost(at.host));
+        };
+        if !host.is_up {
+            return Err(BindError::HostDown(at.host));
+        }
+        if host.ports.contains_key(&at.port) {
+            return Err(BindError::InUse(at));
+        }
+        host.ports.insert(at.port, Port::default());
+        Ok(host.incarnation)
+    }
+
+    /// Closes a port; what lies in its receive queue is dropped.
+    pub(super) fn close(&mut self, at: SimAddr, incarnation: u32) {
+        if !self.hosts[usize::from(at.host.0)].is_current(incarnation) {
+            return;
+        }
+        let ports = &mut self.hosts[usize::from(at.host.0)].ports;
+        let Some(mut port) = ports.remove(&at.port) else { return };
+        while let Some(packet) = port.pop() {
+            self.drop_packet(packet, DropReason::Closed, Place::Host(at.host));
+        }
+    }
+
+    /// Whether a binding still holds: its host has not crashed since.
+    pub(crate) fn is_bound(&self, binding: Binding) -> bool {
+        self.hosts[usize::from(binding.at.host.0)].is_current(binding.incarnation)
+    }
+
+    /// Lets the owner of a port run soon.
+    pub(super) fn wake_owner(&mut self, at: SimAddr) {
+        if let Some(owner) = self.port_mut(at).and_then(|port| port.owner) {
+            self.wake(owner);
+        }
+    }
+
+    /// Lets `actor` run when something arrives at a port. Something may have already.
+    pub(crate) fn set_owner(&mut self, at: SimAddr, actor: ActorId) {
+        let Some(port) = self.port_mut(at) else { return };
+        port.owner = Some(actor);
+        if !port.is_empty() {
+            self.wake(actor);
+        }
+    }
+
+    /// Remembers that a transmission from this port was refused.
+    pub(crate) fn note_tx_blocked(&mut self, at: SimAddr) {
+        self.stats.tx_blocked += 1;
+        if let Some(port) = self.port_mut(at) {
+            port.is_tx_waiting = true;
+        }
+    }
+
+    /// Remembers that the owner of this port sleeps for so long at most.
+    pub(crate) fn note_port_wait(&mut self, at: SimAddr, timeout_ns: Option<u64>) {
+        let deadline = timeout_ns.map_or(Time::NEVER, |ns| self.now.plus_ns(ns));
+        if let Some(owner) = self.port_mut(at).and_then(|port| port.owner) {
+            self.note_wait(owner, deadline);
+        }
+    }
+
+    fn port_mut(&mut self, at: SimAddr) -> Option<&mut Port> {
+        self.hosts.get_mut(usize::from(at.host.0))?.ports.get_mut(&at.port)
+    }
+}

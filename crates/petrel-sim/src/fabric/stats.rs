@@ -1,0 +1,136 @@
+//! What happened to packets, in numbers.
+
+/// Why a packet was dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum DropReason {
+    /// A link lost it.
+    Loss,
+    /// It would have crossed a partition.
+    Partition,
+    /// The output port of a switch had no buffer left.
+    SwitchBuffer,
+    /// The receive queue of the NIC was full.
+    RxQueue,
+    /// Nothing is bound to its destination port.
+    NoPort,
+    /// Its destination names no host.
+    NoRoute,
+    /// Its host was down.
+    HostDown,
+    /// It lay in a queue of a host that crashed.
+    Crash,
+    /// It lay in the receive queue of a port that was closed.
+    Closed,
+    /// It was corrupted, and the NIC verifies checksums.
+    Checksum,
+}
+
+impl DropReason {
+    /// Every reason.
+    pub const ALL: [Self; 10] = [
+        Self::Loss,
+        Self::Partition,
+        Self::SwitchBuffer,
+        Self::RxQueue,
+        Self::NoPort,
+        Self::NoRoute,
+        Self::HostDown,
+        Self::Crash,
+        Self::Closed,
+        Self::Checksum,
+    ];
+
+    /// A short name, for traces and tables.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Loss => "loss",
+            Self::Partition => "partition",
+            Self::SwitchBuffer => "switch-buffer",
+            Self::RxQueue => "rx-queue",
+            Self::NoPort => "no-port",
+            Self::NoRoute => "no-route",
+            Self::HostDown => "host-down",
+            Self::Crash => "crash",
+            Self::Closed => "closed",
+            Self::Checksum => "checksum",
+        }
+    }
+}
+
+/// Counters of a whole fabric, in packets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct FabricStats {
+    /// Taken into the transmit queue of a NIC.
+    pub sent: u64,
+    /// Copies that links made.
+    pub duplicated: u64,
+    /// Taken out of a receive queue by an endpoint.
+    pub delivered: u64,
+    /// In queues and on links at this moment.
+    pub in_flight: u64,
+    /// Changed on the way; they are also delivered or dropped.
+    pub corrupted: u64,
+    /// Delayed so that later ones may overtake.
+    pub reordered: u64,
+    /// Delay spikes, each of which holds up all packets of a link.
+    pub spikes: u64,
+    /// Times that an endpoint found its transmit queue full.
+    pub tx_blocked: u64,
+    /// Crashes of hosts.
+    pub crashes: u64,
+    /// Pauses of hosts.
+    pub pauses: u64,
+    /// Partitions begun.
+    pub partitions: u64,
+    dropped: [u64; DropReason::ALL.len()],
+}
+
+impl FabricStats {
+    /// Packets dropped for this reason.
+    pub fn dropped(&self, reason: DropReason) -> u64 {
+        self.dropped[reason as usize]
+    }
+
+    /// Packets dropped for any reason.
+    pub fn dropped_total(&self) -> u64 {
+        self.dropped.iter().sum()
+    }
+
+    /// Whether every packet is accounted for: what was sent or copied was delivered, was dropped
+    /// for a reason, or is still in flight.
+    pub fn is_balanced(&self) -> bool {
+        self.sent + self.duplicated == self.delivered + self.dropped_total() + self.in_flight
+    }
+
+    pub(super) fn count_drop(&mut self, reason: DropReason) {
+        self.dropped[reason as usize] += 1;
+    }
+}
+
+/// Counters of one direction of a link.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LinkStats {
+    /// Packets sent on the link, lost ones included.
+    pub packets: u64,
+    /// Their bytes, overhead included.
+    pub bytes: u64,
+    /// The most bytes that ever waited for the link, the packet being sent included.
+    pub queued_bytes_max: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drop_reason__all_is_in_order_and_names_differ() {
+        for (index, reason) in DropReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
+        }
+        let names: std::collections::BTreeSet<_> = DropReason::ALL.map(DropReason::name).into();
+        assert_eq!(names.len(), DropReason::ALL.len());
+    }
+}

@@ -1,0 +1,393 @@
+//! Which hosts and switches there are, how they are joined, and the routes between them.
+
+use std::collections::VecDeque;
+
+use super::config::{LinkConfig, NicConfig, SwitchConfig};
+
+/// Most hosts in one fabric: the routing tables of all switches then stay within a few megabytes.
+pub const HOSTS_MAX: usize = 4_096;
+/// Most switches in one fabric.
+pub const SWITCHES_MAX: usize = 1_024;
+
+/// A host, numbered from 0 in the order of [`Topology::add_host`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostId(pub u16);
+
+/// A switch, numbered from 0 in the order of [`Topology::add_switch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SwitchId(pub u16);
+
+/// One direction of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u32);
+
+/// Either end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NodeId {
+    /// A host.
+    Host(HostId),
+    /// A switch.
+    Switch(SwitchId),
+}
+
+impl From<HostId> for NodeId {
+    fn from(host: HostId) -> Self {
+        Self::Host(host)
+    }
+}
+
+impl From<SwitchId> for NodeId {
+    fn from(switch: SwitchId) -> Self {
+        Self::Switch(switch)
+    }
+}
+
+impl std::fmt::Display for HostId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "h{}", self.0)
+    }
+}
+
+impl std::fmt::Display for NodeId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Host(host) => host.fmt(f),
+            Self::Switch(SwitchId(index)) => write!(f, "s{index}"),
+        }
+    }
+}
+
+/// Why a topology cannot be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TopologyError {
+    /// A host needs one NIC with one link.
+    #[error("{host} has {links} links; join each host to exactly one host or switch")]
+    NotOneLink {
+        /// The host.
+        host: HostId,
+        /// How many it has.
+        links: usize,
+    },
+    /// Some host cannot be reached from another.
+    #[error("there is no path from {from} to {to}; add the missing links")]
+    Disconnected {
+        /// Where a packet starts.
+        from: HostId,
+        /// Where it cannot get.
+        to: HostId,
+    },
+    /// A link names a node that was never added, joins a node with itself, or has no rate.
+    #[error("the link between {a} and {b} is impossible: unknown node, same node or zero rate")]
+    BadLink {
+        /// One end.
+        a: NodeId,
+        /// The other.
+        b: NodeId,
+    },
+    /// More nodes than a fabric may have.
+    #[error("{hosts} hosts and {switches} switches; at most {HOSTS_MAX} and {SWITCHES_MAX}")]
+    TooLarge {
+        /// Hosts asked for.
+        hosts: usize,
+        /// Switches asked for.
+        switches: usize,
+    },
+}
+
+/// Hosts, switches and links, from which a fabric is made.
+#[derive(Clone, Debug, Default)]
+pub struct Topology {
+    pub(super) hosts: Vec<NicConfig>,
+    pub(super) switches: Vec<SwitchConfig>,
+    pub(super) links: Vec<Direction>,
+}
+
+/// One direction of a link, as the topology describes it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Direction {
+    pub(super) from: NodeId,
+    pub(super) to: NodeId,
+    pub(super) config: LinkConfig,
+}
+
+impl Topology {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Two hosts, back to back.
+    pub fn pair(nic: NicConfig, link: LinkConfig) -> Self {
+        let mut topology = Self::new();
+        let (a, b) = (topology.add_host(nic), topology.add_host(nic));
+        topology.connect(a, b, link);
+        topology
+    }
+
+    /// `host_count` hosts around one switch.
+    pub fn star(host_count: usize, nic: NicConfig, switch: SwitchConfig, link: LinkConfig) -> Self {
+        let mut topology = Self::new();
+        let centre = topology.add_switch(switch);
+        for _ in 0..host_count {
+            let host = topology.add_host(nic);
+            topology.connect(host, centre, link);
+        }
+        topology
+    }
+
+    /// Adds a host.
+    pub fn add_host(&mut self, nic: NicConfig) -> HostId {
+        self.hosts.push(nic);
+        HostId(saturating_index(self.hosts.len()))
+    }
+
+    /// Adds a switch.
+    pub fn add_switch(&mut self, switch: SwitchConfig) -> SwitchId {
+        self.switches.push(switch);
+        SwitchId(saturating_index(self.switches.len()))
+    }
+
+    /// Joins two nodes. Returns the directions from `a` to `b` and from `b` to `a`.
+    pub fn connect(
+        &mut self,
+        a: impl Into<NodeId>,
+        b: impl Into<NodeId>,
+        config: LinkConfig,
+    ) -> (LinkId, LinkId) {
+        let (a, b) = (a.into(), b.into());
+        let first = self.links.len() as u32;
+        self.links.push(Direction { from: a, to: b, config });
+        self.links.push(Direction { from: b, to: a, config });
+        (LinkId(first), LinkId(first + 1))
+    }
+
+    /// How many hosts there are.
+    pub fn host_count(&self) -> usize {
+        self.hosts.len()
+    }
+
+    /// Checks everything, and finds the routes.
+    pub(super) fn routes(&self) -> Result<Routes, TopologyError> {
+        self.check_size()?;
+        self.check_links()?;
+        let mut routes = Routes::new(self, self.uplinks()?);
+        let incoming = self.incoming();
+        for host in 0..self.hosts.len() {
+            routes.add_destination(self, &incoming, HostId(host as u16));
+        }
+        routes.check_complete(self)?;
+        Ok(routes)
+    }
+
+    fn check_size(&self) -> Result<(), TopologyError> {
+        let (hosts, switches) = (self.hosts.len(), self.switches.len());
+        if hosts > HOSTS_MAX || switches > SWITCHES_MAX {
+            return Err(TopologyError::TooLarge { hosts, switches });
+        }
+        Ok(())
+    }
+
+    fn check_links(&self) -> Result<(), TopologyError> {
+        let known = |node| match node {
+            NodeId::Host(HostId(index)) => usize::from(index) < self.hosts.len(),
+            NodeId::Switch(SwitchId(index)) => usize::from(index) < self.switches.len(),
+        };
+        let possible = |link: &&Direction| {
+            known(link.from) && known(link.to) && link.from != link.to && link.config.rate_bps > 0
+        };
+        match self.links.iter().find(|link| !possible(link)) {
+            Some(link) => Err(TopologyError::BadLink { a: link.from, b: link.to }),
+            None => Ok(()),
+        }
+    }
+
+    /// The one link out of each host.
+    fn uplinks(&self) -> Result<Vec<LinkId>, TopologyError> {
+        let mut uplinks = vec![(LinkId(0), 0usize); self.hosts.len()];
+        for (index, link) in self.links.iter().enumerate() {
+            if let NodeId::Host(host) = link.from {
+                let (uplink, count) = &mut uplinks[usize::from(host.0)];
+                (*uplink, *count) = (LinkId(index as u32), *count + 1);
+            }
+        }
+        match uplinks.iter().position(|&(_, count)| count != 1) {
+            Some(host) => {
+                let links = uplinks[host].1;
+                Err(TopologyError::NotOneLink { host: HostId(host as u16), links })
+            }
+            None => Ok(uplinks.into_iter().map(|(uplink, _)| uplink).collect()),
+        }
+    }
+
+    /// The links that lead into each node.
+    fn incoming(&self) -> Vec<Vec<LinkId>> {
+        let mut incoming = vec![Vec::new(); self.hosts.len() + self.switches.len()];
+        for (index, link) in self.links.iter().enumerate() {
+            incoming[self.node_index(link.to)].push(LinkId(index as u32));
+        }
+        incoming
+    }
+
+    /// Hosts first, then switches.
+    fn node_index(&self, node: NodeId) -> usize {
+        match node {
+            NodeId::Host(HostId(index)) => usize::from(index),
+            NodeId::Switch(SwitchId(index)) => self.hosts.len() + usize::from(index),
+        }
+    }
+}
+
+/// The index of the newest of `count` items; beyond `u16`, `Topology::routes` refuses.
+fn saturating_index(count: usize) -> u16 {
+    u16::try_from(count - 1).unwrap_or(u16::MAX)
+}
+
+/// The link out of each host and, for every switch, the link by which a packet gets nearer to each
+/// host.
+///
+/// Paths have the fewest hops. Among equals the link that was added first is taken.
+#[derive(Debug)]
+pub(super) struct Routes {
+    uplinks: Vec<LinkId>,
+    /// One row for each switch, one column for each host.
+    next: Vec<Option<LinkId>>,
+}
+
+impl Routes {
+    fn new(topology: &Topology, uplinks: Vec<LinkId>) -> Self {
+        let next = vec![None; topology.switches.len() * uplinks.len()];
+        Self { uplinks, next }
+    }
+
+    /// The link out of a host.
+    pub(super) fn uplink(&self, host: HostId) -> LinkId {
+        self.uplinks[usize::from(host.0)]
+    }
+
+    /// The link by which `switch` sends to `destination`; `None` for an unknown host.
+    pub(super) fn next_hop(&self, switch: SwitchId, destination: HostId) -> Option<LinkId> {
+        if usize::from(destination.0) >= self.uplinks.len() {
+            return None;
+        }
+        self.next[self.slot(switch, destination)]
+    }
+
+    fn slot(&self, switch: SwitchId, destination: HostId) -> usize {
+        usize::from(switch.0) * self.uplinks.len() + usize::from(destination.0)
+    }
+
+    /// A breadth-first search from the destination outwards. Hosts end paths, they never forward.
+    fn add_destination(
+        &mut self,
+        topology: &Topology,
+        incoming: &[Vec<LinkId>],
+        destination: HostId,
+    ) {
+        let mut frontier = VecDeque::from([NodeId::Host(destination)]);
+        while let Some(node) = frontier.pop_front() {
+            for &link in &incoming[topology.node_index(node)] {
+                let NodeId::Switch(switch) = topology.links[link.0 as usize].from else { continue };
+                let slot = self.slot(switch, destination);
+                if self.next[slot].is_none() {
+                    self.next[slot] = Some(link);
+                    frontier.push_back(switch.into());
+                }
+            }
+        }
+    }
+
+    fn check_complete(&self, topology: &Topology) -> Result<(), TopologyError> {
+        let ids = || (0..self.uplinks.len()).map(|index| HostId(index as u16));
+        for (from, to) in ids().flat_map(|from| ids().map(move |to| (from, to))) {
+            let reached = match topology.links[self.uplink(from).0 as usize].to {
+                NodeId::Host(host) => host == to,
+                NodeId::Switch(switch) => self.next_hop(switch, to).is_some(),
+            };
+            if from != to && !reached {
+                return Err(TopologyError::Disconnected { from, to });
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn nic() -> NicConfig {
+        NicConfig::default()
+    }
+
+    #[test]
+    fn routes__star_goes_through_the_switch() {
+        let topology = Topology::star(3, nic(), SwitchConfig::default(), LinkConfig::default());
+        let routes = topology.routes().unwrap();
+        for host in 0..3 {
+            let link = routes.next_hop(SwitchId(0), HostId(host)).unwrap();
+            assert_eq!(topology.links[link.0 as usize].to, NodeId::Host(HostId(host)));
+        }
+        assert_eq!(routes.next_hop(SwitchId(0), HostId(3)), None);
+    }
+
+    #[test]
+    fn routes__take_the_fewest_hops() {
+        // h0 - s0 - s1 - s2 - h1, and a direct link s0 - s2.
+        let mut topology = Topology::new();
+        let hosts = [topology.add_host(nic()), topology.add_host(nic())];
+        let switches: [SwitchId; 3] =
+            std::array::from_fn(|_| topology.add_switch(SwitchConfig::default()));
+        let link = LinkConfig::default();
+        topology.connect(hosts[0], switches[0], link);
+        topology.connect(switches[0], switches[1], link);
+        topology.connect(switches[1], switches[2], link);
+        let (direct, _) = topology.connect(switches[0], switches[2], link);
+        topology.connect(switches[2], hosts[1], link);
+        let routes = topology.routes().unwrap();
+        assert_eq!(routes.next_hop(switches[0], hosts[1]), Some(direct));
+    }
+
+    #[test]
+    fn routes__refuse_what_cannot_work() {
+        let mut lonely = Topology::new();
+        let host = lonely.add_host(nic());
+        assert_eq!(lonely.routes().unwrap_err(), TopologyError::NotOneLink { host, links: 0 });
+
+        let mut islands = Topology::new();
+        for _ in 0..2 {
+            let (a, b) = (islands.add_host(nic()), islands.add_host(nic()));
+            islands.connect(a, b, LinkConfig::default());
+        }
+        let apart = TopologyError::Disconnected { from: HostId(0), to: HostId(2) };
+        assert_eq!(islands.routes().unwrap_err(), apart);
+
+        let mut unknown = Topology::new();
+        let host = unknown.add_host(nic());
+        unknown.connect(host, SwitchId(9), LinkConfig::default());
+        assert!(matches!(unknown.routes(), Err(TopologyError::BadLink { .. })));
+
+        let mut large = Topology::new();
+        for _ in 0..=HOSTS_MAX {
+            large.add_host(nic());
+        }
+        assert!(matches!(large.routes(), Err(TopologyError::TooLarge { .. })));
+    }
+
+    #[test]
+    fn routes__no_host_forwards() {
+        // h0 - s0 - h1 - s1 - h2 would need h1 to forward, and gives it two links.
+        let mut topology = Topology::new();
+        let hosts: [HostId; 3] = std::array::from_fn(|_| topology.add_host(nic()));
+        let switches = [
+            topology.add_switch(SwitchConfig::default()),
+            topology.add_switch(SwitchConfig::default()),
+        ];
+        let link = LinkConfig::default();
+        topology.connect(hosts[0], switches[0], link);
+        topology.connect(hosts[1], switches[0], link);
+        topology.connect(hosts[1], switches[1], link);
+        topology.connect(hosts[2], switches[1], link);
+        assert!(matches!(topology.routes(), Err(TopologyError::NotOneLink { links: 2, .. })));
+    }
+}

@@ -1,0 +1,136 @@
+//! How events become lines and digests.
+
+use std::fmt::Write as _;
+
+use crate::time::Time;
+
+use super::packet::PacketRef;
+use super::stats::DropReason;
+use super::topology::{LinkId, NodeId, SwitchId};
+use super::{Fabric, HostId};
+
+/// What happened to a packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Mark {
+    /// Entered a transmit queue.
+    Send,
+    /// Entered a receive queue.
+    Arrive,
+    /// Was taken by an endpoint.
+    Take,
+    /// Was dropped.
+    Drop(DropReason),
+    /// Was copied; the copy comes so many nanoseconds later.
+    Duplicate(u64),
+    /// Was delayed alone, by so many nanoseconds.
+    Reorder(u64),
+    /// Was changed.
+    Corrupt,
+    /// Began a spike that lasts until then.
+    Spike(Time),
+}
+
+impl Mark {
+    /// Two numbers for the digest.
+    fn code(self) -> (u64, u64) {
+        match self {
+            Self::Send => (1, 0),
+            Self::Arrive => (2, 0),
+            Self::Take => (3, 0),
+            Self::Drop(reason) => (4, reason as u64),
+            Self::Duplicate(ns) => (5, ns),
+            Self::Reorder(ns) => (6, ns),
+            Self::Corrupt => (7, 0),
+            Self::Spike(until) => (8, until.ps()),
+        }
+    }
+}
+
+impl std::fmt::Display for Mark {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Send => f.write_str("SEND"),
+            Self::Arrive => f.write_str("ARRIVE"),
+            Self::Take => f.write_str("TAKE"),
+            Self::Drop(reason) => write!(f, "DROP({})", reason.name()),
+            Self::Duplicate(ns) => write!(f, "DUPLICATE(+{ns} ns)"),
+            Self::Reorder(ns) => write!(f, "REORDER(+{ns} ns)"),
+            Self::Corrupt => f.write_str("CORRUPT"),
+            Self::Spike(until) => write!(f, "SPIKE(until {until})"),
+        }
+    }
+}
+
+/// Where something happened.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Place {
+    Host(HostId),
+    Switch(SwitchId),
+    Link(LinkId),
+}
+
+impl Place {
+    fn code(self) -> u64 {
+        match self {
+            Self::Host(HostId(index)) => 1 << 32 | u64::from(index),
+            Self::Switch(SwitchId(index)) => 2 << 32 | u64::from(index),
+            Self::Link(LinkId(index)) => 3 << 32 | u64::from(index),
+        }
+    }
+}
+
+impl Fabric {
+    /// Enters something about a packet into the digest and, if it is on, into the trace.
+    pub(super) fn record(&mut self, packet: &PacketRef, mark: Mark, place: Place) {
+        let contents = self.packets.get(packet);
+        let (kind, detail) = mark.code();
+        let length = contents.frames.bytes.len() as u64;
+        for word in [self.now.ps(), kind, detail, place.code(), contents.number, length] {
+            self.digest = mix(self.digest, word);
+        }
+        if !self.trace.is_on() {
+            return;
+        }
+        let (now, links) = (self.now, &self.links);
+        self.trace.write(|line, decoder| {
+            let packet = contents;
+            let _ = write!(line, "{now} {}->{} #{}", packet.from, packet.to, packet.number);
+            for frame in packet.frames.iter() {
+                if let Some(decode) = decoder {
+                    line.push_str(" [");
+                    decode(frame, line);
+                    line.push(']');
+                }
+            }
+            let _ = write!(line, " len={length}");
+            let broken = if packet.corrupted { " (corrupted)" } else { "" };
+            let _ = match place {
+                Place::Host(host) => write!(line, "{broken} at {host} {mark}"),
+                Place::Switch(switch) => {
+                    write!(line, "{broken} at {} {mark}", NodeId::from(switch))
+                }
+                Place::Link(LinkId(index)) => {
+                    let link = &links[index as usize];
+                    write!(line, "{broken} on {}>{} {mark}", link.from, link.to)
+                }
+            };
+        });
+    }
+
+    /// Enters a sentence of its own into the trace, and its length into the digest.
+    pub(crate) fn note(&mut self, text: std::fmt::Arguments<'_>) {
+        self.digest = mix(self.digest, self.now.ps());
+        let now = self.now;
+        if self.trace.is_on() {
+            self.trace.write(|line, _| {
+                let _ = write!(line, "{now} {text}");
+            });
+        }
+    }
+}
+
+/// A digest of a sequence of words; any change of any word changes everything behind it.
+fn mix(digest: u64, word: u64) -> u64 {
+    let folded = u128::from(digest ^ word) * 0x9e37_79b9_7f4a_7c15;
+    (folded >> 64) as u64 ^ folded as u64 ^ digest.rotate_left(23)
+}

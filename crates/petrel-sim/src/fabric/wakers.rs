@@ -1,0 +1,119 @@
+//! The wakers of all endpoints of a fabric.
+//!
+//! A waker is used while some actor runs, or between two runs. The simulation asks after each pass
+//! which ones were; one `epoll` answers that in one system call, however many endpoints there are,
+//! and in none as long as nobody has asked for a waker.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::OwnedFd;
+
+use petrel_transport::wake::Waker;
+use rustix::event::{Timespec, epoll};
+
+use super::packet::SimAddr;
+
+/// Wakers asked about in one system call.
+const BATCH: usize = 64;
+
+#[derive(Debug)]
+pub(super) struct Wakers {
+    epoll: OwnedFd,
+    by_key: RefCell<BTreeMap<u64, (Waker, SimAddr)>>,
+    next_key: Cell<u64>,
+    /// Whether somebody outside of this crate may use a waker.
+    is_given: Cell<bool>,
+}
+
+impl Wakers {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            by_key: RefCell::new(BTreeMap::new()),
+            next_key: Cell::new(0),
+            is_given: Cell::new(false),
+        })
+    }
+
+    /// Makes a waker for whoever owns the port `at`. Returns the key by which it is known.
+    pub(super) fn add(&self, at: SimAddr) -> io::Result<u64> {
+        let (waker, key) = (Waker::new()?, self.next_key.get());
+        let data = epoll::EventData::new_u64(key);
+        epoll::add(&self.epoll, &waker, data, epoll::EventFlags::IN)?;
+        self.by_key.borrow_mut().insert(key, (waker, at));
+        self.next_key.set(key + 1);
+        Ok(key)
+    }
+
+    /// Forgets a waker; using it has no effect from then on.
+    pub(super) fn remove(&self, key: u64) {
+        if let Some((waker, _)) = self.by_key.borrow_mut().remove(&key) {
+            // Clones may keep the descriptor open, so that closing ours does not take it out.
+            let _ = epoll::delete(&self.epoll, &waker);
+        }
+    }
+
+    pub(super) fn give(&self, key: u64) -> Waker {
+        self.is_given.set(true);
+        let by_key = self.by_key.borrow();
+        let (waker, _) = by_key.get(&key).expect("a transport keeps its waker until it is dropped");
+        waker.clone()
+    }
+
+    /// The ports whose wakers were used since the last call, in the order of their making.
+    pub(super) fn take_woken(&self) -> Vec<SimAddr> {
+        let mut keys = Vec::new();
+        while self.is_given.get() {
+            let before = keys.len();
+            self.take_batch(&mut keys);
+            if keys.len() - before < BATCH {
+                break;
+            }
+        }
+        keys.sort_unstable();
+        let by_key = self.by_key.borrow();
+        keys.iter().filter_map(|key| Some(by_key.get(key)?.1)).collect()
+    }
+
+    fn take_batch(&self, keys: &mut Vec<u64>) {
+        let mut events = [const { MaybeUninit::uninit() }; BATCH];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        // An interrupted call is like an early one: the next pass asks again.
+        let Ok((ready, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&at_once)) else {
+            return;
+        };
+        let by_key = self.by_key.borrow();
+        for event in ready {
+            let key = event.data.u64();
+            if let Some((waker, _)) = by_key.get(&key) {
+                waker.drain();
+            }
+            keys.push(key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::topology::HostId;
+
+    #[test]
+    fn take_woken__names_each_once_in_order() {
+        let wakers = Wakers::new().unwrap();
+        let at = |port| SimAddr::new(HostId(0), port);
+        let keys: Vec<u64> = (0..200).map(|port| wakers.add(at(port)).unwrap()).collect();
+        assert!(wakers.take_woken().is_empty());
+        let given: Vec<Waker> = keys.iter().map(|&key| wakers.give(key)).collect();
+        given.iter().rev().for_each(Waker::wake);
+        given[3].wake();
+        assert_eq!(wakers.take_woken(), (0..200).map(at).collect::<Vec<_>>());
+        assert!(wakers.take_woken().is_empty());
+        wakers.remove(keys[5]);
+        given[5].wake();
+        given[6].wake();
+        assert_eq!(wakers.take_woken(), [at(6)]);
+    }
+}

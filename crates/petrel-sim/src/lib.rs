@@ -1,0 +1,56 @@
+//! A deterministic simulator for Petrel.
+//!
+//! Real endpoints run here on virtual hosts: the same code as on a NIC, over a
+//! [transport](SimTransport) whose packets travel through a simulated [`fabric`] in virtual time.
+//! Links have rate and delay, queues and switches have finite buffers, and everything that can go
+//! wrong does when it is told to: loss, duplication, reordering, corruption, delay spikes,
+//! partitions, pauses, crashes and restarts. All of it follows from one seed, and the same seed
+//! gives the same run to the picosecond.
+//!
+//! ```
+//! use petrel_sim::fabric::{FabricConfig, FabricHandle, HostId, LinkConfig, SimAddr, Topology};
+//! use petrel_sim::{SimTransport, SimTransportConfig};
+//! use petrel_transport::{Transport, TxFrame};
+//!
+//! let topology = Topology::pair(Default::default(), LinkConfig::gbit(100, 500));
+//! let fabric = FabricHandle::new(&topology, FabricConfig::default(), 7)?;
+//! let bind = |host| {
+//!     SimTransport::bind(&fabric, SimAddr::new(HostId(host), 1), SimTransportConfig::default())
+//! };
+//! let (mut a, mut b) = (bind(0)?, bind(1)?);
+//! let peer = a.add_peer(b.addr())?;
+//! b.add_peer(a.addr())?;
+//! assert_eq!(a.tx_burst(&[TxFrame { peer, head: b"hello", body: b"" }]), 0);
+//! fabric.advance(1_000);
+//! let mut got = Vec::new();
+//! b.rx_burst(64, |_, frame| got.extend_from_slice(frame));
+//! assert_eq!(got, b"hello");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! | item | what it is |
+//! | --- | --- |
+//! | [`fabric`] | topologies, queues, links, switches, faults, and what befalls hosts |
+//! | [`SimTransport`] | an endpoint's view of it |
+//! | [`Simulation`], [`Actor`] | who runs when |
+//! | [`Trace`] | a line for each event |
+//! | [`Rng`], [`Time`] | randomness that never changes; picoseconds |
+//!
+//! What it does not do: threads, the control plane's TCP, processor caches, and anything that
+//! depends on the real time of day.
+
+// Tests are named `function__condition`.
+#![cfg_attr(test, allow(non_snake_case))]
+
+pub mod fabric;
+mod rng;
+mod simulation;
+mod time;
+mod trace;
+mod transport;
+
+pub use rng::{Probability, Rng};
+pub use simulation::{Actor, Simulation, Stop};
+pub use time::Time;
+pub use trace::{FrameDecoder, LineSink, Trace};
+pub use transport::{FRAME_BYTES, SimTransport, SimTransportConfig};

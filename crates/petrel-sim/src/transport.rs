@@ -1,0 +1,296 @@
+//! The simulated back-end of [`Transport`].
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use petrel_transport::wake::Waker;
+use petrel_transport::{
+    LinkError, MIN_FRAME_BYTES, PeerId, TX_BURST_MAX, Transport, TransportStats, TxFrame,
+};
+
+use crate::fabric::{BindError, Binding, FabricHandle, Frames, PacketRef, SimAddr};
+
+/// What the largest frame may be: from what every transport must carry to the largest UDP payload
+/// over IPv4.
+pub const FRAME_BYTES: RangeInclusive<usize> = MIN_FRAME_BYTES..=65_507;
+
+/// Most peers of one transport.
+const PEERS_MAX: usize = 1 << 20;
+
+/// Settings of a [`SimTransport`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SimTransportConfig {
+    /// The largest frame, within [`FRAME_BYTES`].
+    pub max_frame_bytes: usize,
+    /// Whether neighbouring frames of one burst to one peer share a packet, up to
+    /// `max_frame_bytes` together. They are then lost, delayed and duplicated together.
+    pub coalesce: bool,
+}
+
+impl Default for SimTransportConfig {
+    fn default() -> Self {
+        // An Ethernet frame of 1500 bytes less IPv4 and UDP header.
+        Self { max_frame_bytes: 1472, coalesce: false }
+    }
+}
+
+/// A transport on a simulated host: its frames become packets of a fabric.
+///
+/// It belongs to the incarnation of its host in which it was bound. After a crash it sends and
+/// receives nothing; the harness makes a new one. Dropping it closes its port.
+///
+/// [`Transport::wait`] does not sleep, because time stands still while an actor runs: it notes
+/// when the actor wants to run again, and returns.
+#[derive(Debug)]
+pub struct SimTransport {
+    fabric: FabricHandle,
+    binding: Binding,
+    config: SimTransportConfig,
+    peers: Peers,
+    stats: TransportStats,
+    /// The packet whose frames the endpoint is looking at.
+    received: Frames,
+}
+
+impl SimTransport {
+    /// Binds a port.
+    ///
+    /// # Errors
+    /// See [`BindError`].
+    pub fn bind(
+        fabric: &FabricHandle,
+        at: SimAddr,
+        config: SimTransportConfig,
+    ) -> Result<Self, BindError> {
+        if !FRAME_BYTES.contains(&config.max_frame_bytes) {
+            return Err(BindError::FrameBytes { bytes: config.max_frame_bytes });
+        }
+        Ok(Self {
+            binding: fabric.bind(at)?,
+            fabric: fabric.clone(),
+            config,
+            peers: Peers::default(),
+            stats: TransportStats::default(),
+            received: Frames::default(),
+        })
+    }
+
+    /// Where this transport is reached: the link that others add.
+    pub fn addr(&self) -> SimAddr {
+        self.binding.at
+    }
+
+    /// The fabric it is on.
+    pub fn fabric(&self) -> &FabricHandle {
+        &self.fabric
+    }
+
+    /// Where a frame goes, or `None` if it has to be dropped, which is counted.
+    fn check(&mut self, frame: &TxFrame<'_>) -> Option<SimAddr> {
+        let peer = self.peers.addr(frame.peer);
+        let dropped = match peer {
+            None => &mut self.stats.tx_dropped_no_peer,
+            Some(_) if frame.len() > self.config.max_frame_bytes => {
+                &mut self.stats.tx_dropped_oversize
+            }
+            Some(_) if frame.is_empty() => &mut self.stats.tx_dropped_error,
+            Some(_) => return peer,
+        };
+        *dropped += 1;
+        None
+    }
+
+    /// Opens a packet for one more frame if the NIC has room; or joins the frame to the open one.
+    fn place(&mut self, open: &mut Option<Open>, to: SimAddr, frame: &TxFrame<'_>) -> bool {
+        let mut fabric = self.fabric.borrow_mut();
+        let joined_bytes = open.as_ref().map_or(0, |open| open.bytes) + frame.len();
+        let joins = self.config.coalesce
+            && open.as_ref().is_some_and(|open| open.to == to)
+            && joined_bytes <= self.config.max_frame_bytes;
+        if !joins && let Some(full) = open.take() {
+            fabric.submit(full.packet);
+        }
+        let bytes = if joins { joined_bytes } else { frame.len() };
+        if !fabric.has_tx_room(self.binding.at.host, bytes) {
+            fabric.note_tx_blocked(self.binding.at);
+            return false;
+        }
+        let target = match open {
+            Some(open) => open,
+            None => {
+                self.stats.tx_datagrams += 1;
+                open.insert(Open {
+                    packet: fabric.packets.create(self.binding.at, to),
+                    to,
+                    bytes: 0,
+                })
+            }
+        };
+        target.bytes = bytes;
+        fabric.packets.get_mut(&target.packet).frames.push(frame.head, frame.body);
+        true
+    }
+
+    /// Hands the frames of one received packet to the endpoint.
+    fn deliver<F: FnMut(PeerId, &[u8])>(&mut self, from: SimAddr, on_frame: &mut F) -> usize {
+        self.stats.rx_datagrams += 1;
+        let Some(peer) = self.peers.find(from) else {
+            self.stats.rx_dropped_unknown_peer += 1;
+            return 0;
+        };
+        let count = self.received.count();
+        if count == 0 {
+            // Cut down to nothing on its way.
+            self.stats.rx_dropped_malformed += 1;
+        }
+        self.stats.rx_frames += count as u64;
+        self.stats.rx_bytes += self.received.bytes.len() as u64;
+        self.received.iter().for_each(|frame| on_frame(peer, frame));
+        count
+    }
+}
+
+/// The packet that frames are being put into.
+struct Open {
+    packet: PacketRef,
+    to: SimAddr,
+    bytes: usize,
+}
+
+impl Transport for SimTransport {
+    type Link = SimAddr;
+
+    fn now(&self) -> u64 {
+        self.fabric.now_ns()
+    }
+
+    fn add_peer(&mut self, link: SimAddr) -> Result<PeerId, LinkError> {
+        if usize::from(link.host.0) >= self.fabric.host_count() {
+            return Err(LinkError::Unsupported(format!("there is no host {}", link.host)));
+        }
+        self.peers.add(link)
+    }
+
+    fn remove_peer(&mut self, peer: PeerId) {
+        self.peers.remove(peer);
+    }
+
+    fn max_frame_bytes(&self, peer: PeerId) -> usize {
+        self.peers.addr(peer).map_or(0, |_| self.config.max_frame_bytes)
+    }
+
+    fn tx_burst(&mut self, frames: &[TxFrame<'_>]) -> u64 {
+        assert!(frames.len() <= TX_BURST_MAX, "a burst has at most {TX_BURST_MAX} frames");
+        let is_bound = self.fabric.borrow_mut().is_bound(self.binding);
+        let mut open = None;
+        let mut refused = 0u64;
+        for (index, frame) in frames.iter().enumerate() {
+            let Some(to) = self.check(frame) else { continue };
+            if !is_bound {
+                self.stats.tx_dropped_error += 1;
+            } else if refused == 0 && self.place(&mut open, to, frame) {
+                self.stats.tx_frames += 1;
+                self.stats.tx_bytes += frame.len() as u64;
+            } else {
+                // One queue for all peers: what follows a refused frame must not overtake it.
+                self.stats.tx_blocked += 1;
+                refused |= 1 << index;
+            }
+        }
+        if let Some(last) = open {
+            self.fabric.borrow_mut().submit(last.packet);
+        }
+        refused
+    }
+
+    fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, mut on_frame: F) -> usize {
+        let mut count = 0;
+        while count < budget {
+            // The fabric is not borrowed while the endpoint looks at the frames.
+            let mut fabric = self.fabric.borrow_mut();
+            if !fabric.is_bound(self.binding) {
+                break;
+            }
+            let Some(from) = fabric.take(self.binding.at, &mut self.received) else { break };
+            drop(fabric);
+            count += self.deliver(from, &mut on_frame);
+        }
+        count
+    }
+
+    fn wait(&mut self, timeout_ns: Option<u64>) {
+        let mut fabric = self.fabric.borrow_mut();
+        if fabric.is_bound(self.binding) {
+            fabric.note_port_wait(self.binding.at, timeout_ns);
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        self.fabric.waker(self.binding)
+    }
+
+    fn stats(&self) -> TransportStats {
+        self.stats
+    }
+}
+
+impl Drop for SimTransport {
+    fn drop(&mut self) {
+        self.fabric.unbind(self.binding);
+    }
+}
+
+/// The peers of a transport, by number and by address. The same address added again is the same
+/// peer, which stays until it was removed as often.
+#[derive(Debug, Default)]
+struct Peers {
+    by_addr: BTreeMap<SimAddr, PeerId>,
+    slots: Vec<Option<Peer>>,
+    free: Vec<PeerId>,
+}
+
+#[derive(Debug)]
+struct Peer {
+    addr: SimAddr,
+    added_count: u32,
+}
+
+impl Peers {
+    fn add(&mut self, addr: SimAddr) -> Result<PeerId, LinkError> {
+        if let Some(id) = self.find(addr) {
+            if let Some(peer) = &mut self.slots[id.0 as usize] {
+                peer.added_count += 1;
+            }
+            return Ok(id);
+        }
+        if self.by_addr.len() >= PEERS_MAX {
+            return Err(LinkError::TooManyPeers { limit: PEERS_MAX });
+        }
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            PeerId((self.slots.len() - 1) as u32)
+        });
+        self.slots[id.0 as usize] = Some(Peer { addr, added_count: 1 });
+        self.by_addr.insert(addr, id);
+        Ok(id)
+    }
+
+    fn remove(&mut self, id: PeerId) {
+        let Some(slot) = self.slots.get_mut(id.0 as usize) else { return };
+        let Some(peer) = slot else { return };
+        peer.added_count -= 1;
+        if peer.added_count == 0 {
+            self.by_addr.remove(&peer.addr);
+            *slot = None;
+            self.free.push(id);
+        }
+    }
+
+    fn addr(&self, id: PeerId) -> Option<SimAddr> {
+        self.slots.get(id.0 as usize)?.as_ref().map(|peer| peer.addr)
+    }
+
+    fn find(&self, addr: SimAddr) -> Option<PeerId> {
+        self.by_addr.get(&addr).copied()
+    }
+}

@@ -1,0 +1,107 @@
+//! What can be set about an endpoint.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use petrel_proto::{Config, limits};
+use petrel_transport::buf::PoolConfig;
+use petrel_transport::host::HostConfig;
+
+use crate::control::{AllowedTransports, EndpointId};
+
+/// What an endpoint does when it has nothing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdlePolicy {
+    /// Looks again at once, for ever: the least latency, and one core.
+    Poll,
+    /// Looks again for this long after the last event, then sleeps until something comes.
+    SpinThenBlock(Duration),
+    /// Sleeps at once.
+    Block,
+}
+
+impl Default for IdlePolicy {
+    /// Spins for 20 µs: about what waking up costs, so that a wait costs at most twice the best.
+    fn default() -> Self {
+        IdlePolicy::SpinThenBlock(Duration::from_micros(20))
+    }
+}
+
+/// What can be set about an endpoint. The defaults suit a laptop and a server alike.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EndpointConfig {
+    /// Number within the process, by which clients name it; `None` takes the lowest free one.
+    pub id: Option<EndpointId>,
+    /// Address of the data port. `None`: the address that the nexus listens on, else loopback, or
+    /// any IPv4 address if the nexus is `insecure`.
+    pub data_address: Option<IpAddr>,
+    /// Transports that links may use.
+    pub transports: AllowedTransports,
+    /// Settings of the transports; the data port's address is overwritten by `data_address`.
+    pub host: HostConfig,
+    /// What to do when there is nothing to do.
+    pub idle: IdlePolicy,
+    /// Settings of the protocol that all sessions share: timeouts, retransmissions, limits.
+    pub protocol: Config,
+    /// Settings of the sessions.
+    pub sessions: SessionConfig,
+    /// Memory for messages.
+    pub memory: PoolConfig,
+}
+
+/// What is proposed and accepted when sessions are opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SessionConfig {
+    /// Requests that a session has on the way at once; a power of two, 1 to 64.
+    pub slots: u8,
+    /// Packets that a session may have unacknowledged, 1 to 4 096.
+    pub credits: u16,
+    /// Largest message that this endpoint takes, as request or as response, in bytes; up to
+    /// 1 GiB.
+    pub message_bytes_max: u32,
+    /// Whether others may open sessions to this endpoint.
+    pub accept: bool,
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        Self {
+            slots: limits::SLOTS_DEFAULT,
+            credits: limits::CREDITS_DEFAULT,
+            message_bytes_max: limits::MESSAGE_BYTES_DEFAULT,
+            accept: true,
+        }
+    }
+}
+
+impl Default for EndpointConfig {
+    fn default() -> Self {
+        Self {
+            id: None,
+            data_address: None,
+            transports: AllowedTransports { udp: true, shm: true },
+            host: HostConfig::default(),
+            idle: IdlePolicy::default(),
+            protocol: Config::default(),
+            sessions: SessionConfig::default(),
+            memory: PoolConfig::default(),
+        }
+    }
+}
+
+impl SessionConfig {
+    /// The first rule that the settings break.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        if !self.slots.is_power_of_two() || self.slots > limits::SLOTS_MAX {
+            Err("the slots of a session are a power of two, 1 to 64")
+        } else if !(1..=limits::CREDITS_MAX).contains(&self.credits) {
+            Err("the credits of a session are 1 to 4096")
+        } else if self.message_bytes_max > limits::MESSAGE_BYTES_MAX {
+            Err("the largest message is at most 1 GiB")
+        } else {
+            Ok(())
+        }
+    }
+}

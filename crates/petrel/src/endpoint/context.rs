@@ -1,0 +1,157 @@
+//! What handlers, continuations and the application can do with an endpoint.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use petrel_proto::{
+    CallError, CallRejected, Core, RequestHandle, RespondError, SessionId, Status,
+};
+use petrel_transport::buf::{BufPool, PoolExhausted};
+
+use super::call::{Continuation, Continuations, Reply};
+use crate::msgbuf::MsgBuf;
+
+/// The part of an endpoint that does not depend on its transport: what handlers and continuations
+/// work on while the transport is busy delivering.
+pub(super) struct Local {
+    pub(super) core: Core<MsgBuf>,
+    pub(super) pool: BufPool,
+    pub(super) continuations: Continuations,
+    /// Requests whose [`Responder`](super::Responder) was dropped.
+    pub(super) dropped: Rc<RefCell<Vec<RequestHandle>>>,
+    /// Time of the current turn of the event loop, in nanoseconds.
+    pub(super) now_ns: u64,
+}
+
+/// An endpoint, as its handlers and continuations see it: they make calls, take buffers, and
+/// answer requests with it.
+pub struct Context<'a> {
+    pub(super) local: &'a mut Local,
+}
+
+impl Context<'_> {
+    /// An empty buffer for up to `capacity` bytes.
+    ///
+    /// # Errors
+    /// [`PoolExhausted`] when the endpoint's memory limit is reached.
+    #[inline]
+    pub fn alloc(&self, capacity: usize) -> Result<MsgBuf, PoolExhausted> {
+        MsgBuf::from_pool(&self.local.pool, capacity)
+    }
+
+    /// A buffer that holds `message`.
+    ///
+    /// # Errors
+    /// [`PoolExhausted`] when the endpoint's memory limit is reached.
+    #[inline]
+    pub fn alloc_message(&self, message: &[u8]) -> Result<MsgBuf, PoolExhausted> {
+        let mut buffer = self.alloc(message.len())?;
+        buffer.set_message(message);
+        Ok(buffer)
+    }
+
+    /// Calls `method` on a session: `request` is sent, and `continuation` runs once, with the
+    /// outcome and both buffers, in a later turn of the event loop. The response is written to
+    /// `response`, up to its capacity.
+    ///
+    /// Calls on one session may complete in any order. More calls than the session has slots wait
+    /// in a queue, and so do calls on a session that is still being opened.
+    ///
+    /// # Errors
+    /// [`CallRejected`], with both buffers, when nothing was sent and `continuation` will not run.
+    #[inline]
+    pub fn call(
+        &mut self,
+        session: SessionId,
+        method: u16,
+        request: MsgBuf,
+        response: MsgBuf,
+        continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
+    ) -> Result<(), CallRejected<MsgBuf>> {
+        let continuation = Continuation::Boxed(Box::new(continuation));
+        self.start(session, method, request, response, continuation)
+    }
+
+    /// Like [`Context::call`], with a plain function and a number for it: nothing is allocated.
+    ///
+    /// # Errors
+    /// As [`Context::call`].
+    #[inline]
+    pub fn call_fn(
+        &mut self,
+        session: SessionId,
+        method: u16,
+        request: MsgBuf,
+        response: MsgBuf,
+        continuation: fn(&mut Context<'_>, Reply, u64),
+        tag: u64,
+    ) -> Result<(), CallRejected<MsgBuf>> {
+        let continuation = Continuation::Function(continuation, tag);
+        self.start(session, method, request, response, continuation)
+    }
+
+    /// Time of this turn of the event loop, in nanoseconds of the transport's clock.
+    pub fn now_ns(&self) -> u64 {
+        self.local.now_ns
+    }
+
+    /// Calls on a client session that have not ended.
+    pub fn pending_calls(&self, session: SessionId) -> usize {
+        self.local.core.pending_calls(session)
+    }
+
+    #[inline]
+    fn start(
+        &mut self,
+        session: SessionId,
+        method: u16,
+        request: MsgBuf,
+        response: MsgBuf,
+        continuation: Continuation,
+    ) -> Result<(), CallRejected<MsgBuf>> {
+        let tag = self.local.continuations.put(continuation);
+        let called = self.local.core.call(session, method, request, response, tag);
+        if called.is_err() {
+            self.local.continuations.take(tag);
+        }
+        called
+    }
+
+    #[inline]
+    pub(super) fn respond(&mut self, handle: RequestHandle, status: Status, message: MsgBuf) {
+        let Err(rejected) = self.local.core.respond(handle, status, message) else { return };
+        if let RespondError::TooLarge { .. } = rejected.error {
+            let text = "the response exceeds what the caller accepts";
+            self.local.core.respond_error(handle, Status::ResourceExhausted, text);
+        }
+    }
+
+    pub(super) fn respond_error(&mut self, handle: RequestHandle, status: Status, text: &str) {
+        match self.alloc_message(text.as_bytes()) {
+            Ok(message) => self.respond(handle, status, message),
+            Err(_) => self.local.core.respond_error(handle, status, "no memory for the message"),
+        }
+    }
+}
+
+/// A failure to make a call at all, for the convenience methods that copy their messages.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// The call was not taken.
+    #[error(transparent)]
+    Rejected(#[from] CallError),
+    /// No buffer for the message.
+    #[error(transparent)]
+    Memory(#[from] PoolExhausted),
+}
+
+impl StartError {
+    /// The gRPC status code that fits.
+    pub fn status(&self) -> Status {
+        match self {
+            StartError::Rejected(error) => error.status(),
+            StartError::Memory(_) => Status::ResourceExhausted,
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! The event loop: what one turn does, and what happens between turns.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use arrayvec::ArrayVec;
+use petrel_proto::{Event, PeerKey, Received, Status, Transmit};
+use petrel_transport::wake::Waker;
+use petrel_transport::{PeerId, RX_BURST_MAX, TX_BURST_MAX, Transport, TxFrame};
+
+use super::context::{Context, Local};
+use super::handler::{Handlers, Payload, Request};
+use super::{Endpoint, IdlePolicy, run_continuation};
+use crate::control::ControlPlane;
+use crate::msgbuf::Pool;
+
+/// Bursts that one turn sends at most, so that the way in gets its turn.
+const TX_BURSTS_PER_TURN: usize = 4;
+
+/// Ends [`Endpoint::run`] from another thread or a signal's.
+#[derive(Clone, Debug)]
+pub struct Stop {
+    asked: Arc<AtomicBool>,
+    waker: Waker,
+}
+
+impl Stop {
+    /// Asks the event loop to end.
+    pub fn stop(&self) {
+        self.asked.store(true, Ordering::Release);
+        self.waker.wake();
+    }
+}
+
+impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+    /// One turn of the event loop: takes what came in, runs handlers and continuations, handles
+    /// timers, and sends what there is to send. Never blocks. Tells whether there was anything to
+    /// do.
+    pub fn run_once(&mut self) -> bool {
+        let now_ns = self.transport.now();
+        self.local.now_ns = now_ns;
+        let controlled = self.handle_control();
+        let received = self.receive(now_ns);
+        // With a full burst more may be waiting, and what seems lost may be among it.
+        if received < RX_BURST_MAX {
+            self.local.core.handle_timeouts(now_ns);
+        }
+        let happened = self.handle_events();
+        let sent = self.send(now_ns);
+        controlled || received > 0 || happened || sent
+    }
+
+    /// Runs the event loop until `stop` is used. Between turns without work the endpoint spins or
+    /// sleeps, as its [`IdlePolicy`] says.
+    pub fn run(&mut self, stop: &Stop) {
+        while !stop.asked.load(Ordering::Acquire) {
+            self.turn();
+        }
+    }
+
+    /// Runs the event loop until `done` says so; it is asked after every turn.
+    pub fn run_until(&mut self, mut done: impl FnMut(&mut Context<'_>) -> bool) {
+        while !done(&mut self.context()) {
+            self.turn();
+        }
+    }
+
+    /// Runs the event loop for about as long as this, or until `done` says so; tells whether it
+    /// did.
+    pub fn run_for(
+        &mut self,
+        limit: Duration,
+        mut done: impl FnMut(&mut Context<'_>) -> bool,
+    ) -> bool {
+        let end_ns = self.transport.now() + limit.as_nanos() as u64;
+        loop {
+            if done(&mut self.context()) {
+                return true;
+            }
+            if self.transport.now() >= end_ns {
+                return false;
+            }
+            self.turn_until(Some(end_ns));
+        }
+    }
+
+    /// A handle that ends [`Endpoint::run`].
+    pub fn stop_handle(&self) -> Stop {
+        Stop { asked: Arc::default(), waker: self.transport.waker() }
+    }
+
+    /// A turn, and what follows it if there was nothing to do.
+    pub(super) fn turn(&mut self) {
+        self.turn_until(None);
+    }
+
+    fn turn_until(&mut self, end_ns: Option<u64>) {
+        if self.run_once() {
+            self.busy_ns = self.local.now_ns;
+            return;
+        }
+        let sleeps = match self.idle {
+            IdlePolicy::Poll => false,
+            IdlePolicy::Block => true,
+            IdlePolicy::SpinThenBlock(spin) => {
+                self.local.now_ns - self.busy_ns.min(self.local.now_ns) >= spin.as_nanos() as u64
+            }
+        };
+        if !sleeps || self.local.core.has_transmit() {
+            std::hint::spin_loop();
+            return;
+        }
+        let next = [self.local.core.next_timeout_ns(), end_ns].into_iter().flatten().min();
+        self.transport.wait(next.map(|at_ns| at_ns.saturating_sub(self.local.now_ns)));
+    }
+
+    #[inline]
+    fn receive(&mut self, now_ns: u64) -> usize {
+        let Self { transport, local, handlers, .. } = self;
+        transport.rx_burst(RX_BURST_MAX, |peer, frame| {
+            dispatch(local, handlers, now_ns, peer, frame);
+        })
+    }
+
+    /// What happened apart from frames: calls that timed out or whose session ended, sessions
+    /// that are used up, responders that were dropped.
+    fn handle_events(&mut self) -> bool {
+        let mut any = false;
+        while let Some(event) = self.local.core.poll_event() {
+            any = true;
+            match event {
+                Event::Completed(completion) => self.run_continuation(completion),
+                Event::SessionExhausted(id) => {
+                    let text = "the session has used up its request numbers; open a new one";
+                    self.end_session(id, Status::Unavailable, text);
+                }
+            }
+        }
+        any | self.answer_dropped()
+    }
+
+    fn answer_dropped(&mut self) -> bool {
+        let mut any = false;
+        while let Some(handle) = self.local.dropped.borrow_mut().pop() {
+            let text = "the handler dropped the request";
+            self.local.core.respond_error(handle, Status::Internal, text);
+            any = true;
+        }
+        any
+    }
+
+    #[inline]
+    fn send(&mut self, now_ns: u64) -> bool {
+        let mut any = false;
+        for _ in 0..TX_BURSTS_PER_TURN {
+            let mut burst = ArrayVec::<Transmit, TX_BURST_MAX>::new();
+            while !burst.is_full() {
+                let Some(transmit) = self.local.core.poll_transmit(now_ns) else { break };
+                burst.push(transmit);
+            }
+            if burst.is_empty() {
+                break;
+            }
+            any = true;
+            let blocked = self.send_burst(&burst);
+            if blocked != 0 {
+                self.put_back(&burst, blocked);
+                break;
+            }
+            if !burst.is_full() {
+                break;
+            }
+        }
+        any
+    }
+
+    #[inline]
+    fn send_burst(&mut self, burst: &[Transmit]) -> u64 {
+        let mut frames = ArrayVec::<TxFrame<'_>, TX_BURST_MAX>::new();
+        for transmit in burst {
+            let Some((head, body)) = self.local.core.frame(transmit) else {
+                unreachable!("nothing has come between polling and sending");
+            };
+            frames.push(TxFrame { peer: PeerId(transmit.peer.0), head, body });
+        }
+        self.transport.tx_burst(&frames)
+    }
+
+    #[cold]
+    fn put_back(&mut self, burst: &[Transmit], mut blocked: u64) {
+        while blocked != 0 {
+            self.local.core.blocked(burst[blocked.trailing_zeros() as usize]);
+            blocked &= blocked - 1;
+        }
+    }
+}
+
+/// A received frame, and what it leads to.
+#[inline]
+fn dispatch(local: &mut Local, handlers: &mut Handlers, now_ns: u64, peer: PeerId, frame: &[u8]) {
+    let Local { core, pool, .. } = local;
+    match core.handle_frame(now_ns, PeerKey(peer.0), frame, &mut Pool(pool)) {
+        Received::Nothing => {}
+        Received::Request { handle, method, payload } => {
+            let request = Request { handle, method, payload: Payload::Borrowed(payload) };
+            handlers.run(&mut Context { local }, request);
+        }
+        Received::Message { handle, method, message } => {
+            let request = Request { handle, method, payload: Payload::Owned(message) };
+            handlers.run(&mut Context { local }, request);
+        }
+        Received::Completed(completion) => run_continuation(local, completion),
+    }
+}

@@ -1,0 +1,230 @@
+//! Handlers: what runs when a request comes in.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use petrel_proto::{RequestHandle, SessionId, Status};
+
+use super::context::Context;
+use crate::msgbuf::MsgBuf;
+
+/// A request that waits for its answer.
+///
+/// A handler consumes it: it answers at once by [`Request::reply`] or [`Request::fail`], or takes
+/// a [`Responder`] to answer later. Each of these gives the [`Handled`] that a handler must return,
+/// so that no request can be forgotten:
+///
+/// ```compile_fail
+/// # use petrel::{Context, Handled, Request};
+/// fn forgetful(_cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+///     let _ = request.data().len();
+///     // error: expected `Handled`, found `()`
+/// }
+/// ```
+///
+/// ```compile_fail
+/// # use petrel::{Context, Handled, Request};
+/// fn twice(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+///     let _ = request.reply(cx, b"one");
+///     request.reply(cx, b"two") // error: use of moved value
+/// }
+/// ```
+///
+/// A request of one packet is read from the receive buffer itself, and cannot be kept beyond the
+/// handler without a copy:
+///
+/// ```compile_fail
+/// # use petrel::{Context, Handled, Request};
+/// fn keeps(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+///     std::thread_local!(static KEPT: std::cell::Cell<&'static [u8]> = const { std::cell::Cell::new(&[]) });
+///     KEPT.set(request.data()); // error: borrowed data escapes
+///     request.reply(cx, b"")
+/// }
+/// ```
+#[derive(Debug)]
+pub struct Request<'a> {
+    pub(super) handle: RequestHandle,
+    pub(super) method: u16,
+    pub(super) payload: Payload<'a>,
+}
+
+#[derive(Debug)]
+pub(super) enum Payload<'a> {
+    Borrowed(&'a [u8]),
+    Owned(MsgBuf),
+}
+
+/// Proof that a request was answered, or that somebody holds its [`Responder`].
+#[derive(Debug)]
+#[must_use = "a handler returns it"]
+pub struct Handled(());
+
+impl Request<'_> {
+    /// The message.
+    #[inline]
+    pub fn data(&self) -> &[u8] {
+        match &self.payload {
+            Payload::Borrowed(data) => data,
+            Payload::Owned(message) => message,
+        }
+    }
+
+    /// The method that was called.
+    pub fn method(&self) -> u16 {
+        self.method
+    }
+
+    /// The session on which the request came.
+    pub fn session(&self) -> SessionId {
+        self.handle.session
+    }
+
+    /// Answers with a message.
+    #[inline]
+    pub fn reply(self, cx: &mut Context<'_>, message: &[u8]) -> Handled {
+        self.reply_with(cx, message.len(), |_, out| {
+            out.copy_from_slice(message);
+            message.len()
+        })
+    }
+
+    /// Answers with a message of up to `capacity` bytes that `fill` writes: it gets the request
+    /// and the memory, and tells how many bytes count.
+    #[inline]
+    pub fn reply_with(
+        self,
+        cx: &mut Context<'_>,
+        capacity: usize,
+        fill: impl FnOnce(&[u8], &mut [u8]) -> usize,
+    ) -> Handled {
+        let Ok(mut message) = cx.alloc(capacity) else {
+            return self.fail(cx, Status::ResourceExhausted, "the server has no memory left");
+        };
+        let len = fill(self.data(), &mut message.storage_mut()[..capacity]);
+        message.set_len(len);
+        cx.respond(self.handle, Status::Ok, message);
+        Handled(())
+    }
+
+    /// Answers with a buffer that the handler has filled.
+    #[inline]
+    pub fn reply_buffer(self, cx: &mut Context<'_>, message: MsgBuf) -> Handled {
+        cx.respond(self.handle, Status::Ok, message);
+        Handled(())
+    }
+
+    /// Answers with an error and a message for people.
+    ///
+    /// # Panics
+    /// When the status is OK.
+    pub fn fail(self, cx: &mut Context<'_>, status: Status, message: &str) -> Handled {
+        assert!(status != Status::Ok, "a failure has a status other than OK");
+        cx.respond_error(self.handle, status, message);
+        Handled(())
+    }
+
+    /// Leaves the answer for later, also beyond the handler: for a handler that first makes calls
+    /// of its own. Read [`Request::data`] before, or take the message by [`Request::defer_message`].
+    pub fn defer(self, cx: &mut Context<'_>) -> (Responder, Handled) {
+        let dropped = Rc::clone(&cx.local.dropped);
+        (Responder { handle: Some(self.handle), dropped }, Handled(()))
+    }
+
+    /// Leaves the answer for later and keeps the message: as it is if it came in several packets,
+    /// else as a copy. `None` when there is no memory for the copy; the request was answered with
+    /// RESOURCE_EXHAUSTED then.
+    pub fn defer_message(self, cx: &mut Context<'_>) -> (Option<(Responder, MsgBuf)>, Handled) {
+        let Request { handle, method, payload } = self;
+        let message = match payload {
+            Payload::Owned(message) => Ok(message),
+            Payload::Borrowed(data) => cx.alloc_message(data),
+        };
+        let request = Request { handle, method, payload: Payload::Borrowed(&[]) };
+        match message {
+            Ok(message) => {
+                let (responder, handled) = request.defer(cx);
+                (Some((responder, message)), handled)
+            }
+            Err(_) => {
+                let text = "the server has no memory left";
+                (None, request.fail(cx, Status::ResourceExhausted, text))
+            }
+        }
+    }
+}
+
+/// The right and duty to answer a request later. Dropping it without an answer answers the
+/// request with INTERNAL.
+#[derive(Debug)]
+pub struct Responder {
+    handle: Option<RequestHandle>,
+    dropped: Rc<RefCell<Vec<RequestHandle>>>,
+}
+
+impl Responder {
+    /// Answers with a message. If the client has given up meanwhile, the answer is discarded and
+    /// counted.
+    pub fn reply(self, cx: &mut Context<'_>, message: &[u8]) {
+        match cx.alloc_message(message) {
+            Ok(message) => self.reply_buffer(cx, message),
+            Err(_) => self.fail(cx, Status::ResourceExhausted, "the server has no memory left"),
+        }
+    }
+
+    /// Answers with a buffer, for example the response of a nested call.
+    pub fn reply_buffer(mut self, cx: &mut Context<'_>, message: MsgBuf) {
+        if let Some(handle) = self.handle.take() {
+            cx.respond(handle, Status::Ok, message);
+        }
+    }
+
+    /// Answers with an error and a message for people.
+    ///
+    /// # Panics
+    /// When the status is OK.
+    pub fn fail(mut self, cx: &mut Context<'_>, status: Status, message: &str) {
+        assert!(status != Status::Ok, "a failure has a status other than OK");
+        if let Some(handle) = self.handle.take() {
+            cx.respond_error(handle, status, message);
+        }
+    }
+}
+
+impl Drop for Responder {
+    fn drop(&mut self) {
+        if let Some(handle) = self.handle.take() {
+            self.dropped.borrow_mut().push(handle);
+        }
+    }
+}
+
+type BoxedHandler = Box<dyn FnMut(&mut Context<'_>, Request<'_>) -> Handled>;
+
+/// The handlers by method.
+#[derive(Default)]
+pub(super) struct Handlers {
+    by_method: Vec<Option<BoxedHandler>>,
+}
+
+impl Handlers {
+    pub(super) fn set(&mut self, method: u16, handler: BoxedHandler) {
+        let place = usize::from(method);
+        if self.by_method.len() <= place {
+            self.by_method.resize_with(place + 1, || None);
+        }
+        self.by_method[place] = Some(handler);
+    }
+
+    #[inline]
+    pub(super) fn run(&mut self, cx: &mut Context<'_>, request: Request<'_>) {
+        match self.by_method.get_mut(usize::from(request.method)) {
+            Some(Some(handler)) => {
+                let Handled(()) = handler(cx, request);
+            }
+            _ => {
+                let text = "the server has no such method";
+                cx.local.core.respond_error(request.handle, Status::Unimplemented, text);
+            }
+        }
+    }
+}

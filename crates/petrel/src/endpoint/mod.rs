@@ -1,0 +1,241 @@
+//! The endpoint: one thread's event loop, with its handlers, sessions and calls.
+
+mod call;
+mod config;
+mod context;
+mod event_loop;
+mod handler;
+mod sessions;
+mod stats;
+
+use std::cell::RefCell;
+use std::marker::PhantomData;
+use std::rc::Rc;
+
+use petrel_proto::{CallFailure, CallRejected, Core, SessionId};
+use petrel_transport::Transport;
+use petrel_transport::buf::{BufPool, InUse, PoolExhausted};
+use petrel_transport::host::Host;
+
+pub use call::Reply;
+pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
+pub use context::{Context, StartError};
+pub use event_loop::Stop;
+pub use handler::{Handled, Request, Responder};
+pub use sessions::{ConnectError, SessionState};
+pub use stats::EndpointStats;
+
+use call::{Continuation, Continuations};
+use context::Local;
+use handler::Handlers;
+use sessions::Sessions;
+
+use crate::control::ControlPlane;
+use crate::msgbuf::MsgBuf;
+use crate::nexus::ControlPort;
+
+/// One thread's part in RPCs: it makes calls and serves them, over sessions to other endpoints,
+/// from an event loop that the thread runs.
+///
+/// Nothing happens unless the loop is run, by [`Endpoint::run_once`], [`Endpoint::run`] or one of
+/// the methods that wait. An endpoint stays on the thread that made it: it is neither `Send` nor
+/// `Sync`, so the compiler refuses what eRPC checks by an assertion:
+///
+/// ```compile_fail
+/// # fn move_away(mut endpoint: petrel::Endpoint) {
+/// std::thread::spawn(move || endpoint.run_once()); // error: cannot be sent between threads
+/// # }
+/// ```
+///
+/// `T` is the transport, UDP and shared memory by default, and `C` the control plane, the
+/// [`Nexus`](crate::Nexus) by default. A simulator puts its own in both places.
+pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort> {
+    transport: T,
+    control: C,
+    local: Local,
+    handlers: Handlers,
+    sessions: Sessions,
+    idle: IdlePolicy,
+    /// When the endpoint last had something to do, in nanoseconds.
+    busy_ns: u64,
+    not_send: PhantomData<*const ()>,
+}
+
+impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+    /// An endpoint over a transport and a control plane. Most people want
+    /// [`Nexus::endpoint`](crate::Nexus::endpoint), which brings both.
+    ///
+    /// # Errors
+    /// The rule that the configuration breaks.
+    pub fn new(transport: T, control: C, config: &EndpointConfig) -> Result<Self, &'static str> {
+        config.sessions.check()?;
+        let now_ns = transport.now();
+        Ok(Self {
+            transport,
+            control,
+            local: Local {
+                core: Core::new(now_ns, config.protocol),
+                pool: BufPool::new(config.memory),
+                continuations: Continuations::default(),
+                dropped: Rc::new(RefCell::new(Vec::new())),
+                now_ns,
+            },
+            handlers: Handlers::default(),
+            sessions: Sessions::new(config.sessions, config.transports),
+            idle: config.idle,
+            busy_ns: now_ns,
+            not_send: PhantomData,
+        })
+    }
+
+    /// Sets the handler of a method, in place of a former one. It runs in the event loop, so it
+    /// should take microseconds at most; one that needs longer, or the answers of other calls,
+    /// takes a [`Responder`] and answers later.
+    pub fn register(
+        &mut self,
+        method: u16,
+        handler: impl FnMut(&mut Context<'_>, Request<'_>) -> Handled + 'static,
+    ) {
+        self.handlers.set(method, Box::new(handler));
+    }
+
+    /// The endpoint as handlers see it.
+    pub fn context(&mut self) -> Context<'_> {
+        Context { local: &mut self.local }
+    }
+
+    /// An empty buffer for up to `capacity` bytes.
+    ///
+    /// # Errors
+    /// [`PoolExhausted`] when the endpoint's memory limit is reached.
+    #[inline]
+    pub fn alloc(&self, capacity: usize) -> Result<MsgBuf, PoolExhausted> {
+        MsgBuf::from_pool(&self.local.pool, capacity)
+    }
+
+    /// A buffer that holds `message`.
+    ///
+    /// # Errors
+    /// [`PoolExhausted`] when the endpoint's memory limit is reached.
+    pub fn alloc_message(&self, message: &[u8]) -> Result<MsgBuf, PoolExhausted> {
+        let mut buffer = self.alloc(message.len())?;
+        buffer.set_message(message);
+        Ok(buffer)
+    }
+
+    /// Makes a call; see [`Context::call`].
+    ///
+    /// # Errors
+    /// As [`Context::call`].
+    #[inline]
+    pub fn call(
+        &mut self,
+        session: SessionId,
+        method: u16,
+        request: MsgBuf,
+        response: MsgBuf,
+        continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
+    ) -> Result<(), CallRejected<MsgBuf>> {
+        self.context().call(session, method, request, response, continuation)
+    }
+
+    /// Makes a call without allocation; see [`Context::call_fn`].
+    ///
+    /// # Errors
+    /// As [`Context::call`].
+    #[inline]
+    pub fn call_fn(
+        &mut self,
+        session: SessionId,
+        method: u16,
+        request: MsgBuf,
+        response: MsgBuf,
+        continuation: fn(&mut Context<'_>, Reply, u64),
+        tag: u64,
+    ) -> Result<(), CallRejected<MsgBuf>> {
+        self.context().call_fn(session, method, request, response, continuation, tag)
+    }
+
+    /// Makes a call and runs the event loop until it has ended: for tools and tests, where one
+    /// call at a time is enough. The response may have up to `response_max` bytes.
+    ///
+    /// # Errors
+    /// [`CallWaitError`].
+    pub fn call_wait(
+        &mut self,
+        session: SessionId,
+        method: u16,
+        request: &[u8],
+        response_max: usize,
+    ) -> Result<MsgBuf, CallWaitError> {
+        let request = self.alloc_message(request).map_err(StartError::from)?;
+        let response = self.alloc(response_max).map_err(StartError::from)?;
+        let ended = Rc::new(RefCell::new(None));
+        let end = Rc::clone(&ended);
+        self.call(session, method, request, response, move |_, reply| {
+            *end.borrow_mut() = Some(reply.into_response());
+        })
+        .map_err(|rejected| StartError::from(rejected.error))?;
+        loop {
+            if let Some(result) = ended.borrow_mut().take() {
+                return result.map_err(CallWaitError::Failed);
+            }
+            self.turn();
+        }
+    }
+
+    /// The transport.
+    pub fn transport(&self) -> &T {
+        &self.transport
+    }
+
+    /// The control plane.
+    pub fn control(&self) -> &C {
+        &self.control
+    }
+
+    /// Buffers that are lent out: to the application, to calls on the way, and as answers that
+    /// may have to be sent again.
+    pub fn buffers_in_use(&self) -> InUse {
+        self.local.pool.in_use()
+    }
+
+    /// The protocol core, for tests and checkers: credits, round trips, what was agreed.
+    pub fn core(&self) -> &Core<MsgBuf> {
+        &self.local.core
+    }
+
+    fn run_continuation(&mut self, completion: petrel_proto::Completion<MsgBuf>) {
+        run_continuation(&mut self.local, completion);
+    }
+}
+
+#[inline]
+fn run_continuation(local: &mut Local, completion: petrel_proto::Completion<MsgBuf>) {
+    let continuation = local.continuations.take(completion.tag);
+    continuation
+        .unwrap_or(Continuation::Function(|_, _, _| {}, 0))
+        .run(&mut Context { local }, completion);
+}
+
+/// Why [`Endpoint::call_wait`] has no response.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallWaitError {
+    /// The call was not made.
+    #[error(transparent)]
+    NotStarted(#[from] StartError),
+    /// The call failed.
+    #[error("{0}")]
+    Failed(Box<CallFailure>),
+}
+
+impl CallWaitError {
+    /// The gRPC status code.
+    pub fn status(&self) -> petrel_proto::Status {
+        match self {
+            CallWaitError::NotStarted(error) => error.status(),
+            CallWaitError::Failed(failure) => failure.status,
+        }
+    }
+}

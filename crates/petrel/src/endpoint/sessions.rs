@@ -1,0 +1,478 @@
+//! Sessions as the endpoint sees them: opening, accepting and ending them, with the control
+//! plane's help (`docs/wire-protocol.md` §8.4 to §8.6).
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::net::SocketAddr;
+
+use petrel_proto::control::{SessionAccept, SessionOpen};
+use petrel_proto::limits::{FIRST_REQUEST_END, PACKET_BYTES_MIN, PART_HEADER_BYTES, SLOTS_MAX};
+use petrel_proto::{Accepted, Agreed, OpenError, PeerKey, SessionId, Status};
+use petrel_transport::{PeerId, Transport};
+
+use super::{Endpoint, SessionConfig};
+use crate::control::{
+    AllowedTransports, ControlPlane, EndpointId, FromNexus, LinkId, Reason, ToNexus,
+};
+
+/// Control messages handled in one turn, so that a storm of connects leaves time for calls.
+const CONTROL_PER_TURN: usize = 16;
+
+/// Ended sessions whose reason is remembered.
+const ENDED_MAX: usize = 1024;
+
+/// How a session is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionState {
+    /// The peer has not answered yet. Calls wait.
+    Opening,
+    /// Calls go out.
+    Open,
+    /// It is over; the reason, if it was not too long ago.
+    Ended(Option<Reason>),
+}
+
+/// Why a session could not even begin to open.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The endpoint has too many sessions.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The session ended before it was open.
+    #[error("cannot open a session to {remote}: {}: {}", reason.status, reason.message)]
+    Refused {
+        /// The address that was tried.
+        remote: SocketAddr,
+        /// Why.
+        reason: Reason,
+    },
+}
+
+/// A link that is up.
+struct Link {
+    peer: PeerId,
+    peer_name: String,
+    incarnation: u64,
+    sessions: HashSet<SessionId>,
+}
+
+/// A link that this endpoint asked for: one for each remote endpoint, whatever the number of
+/// sessions.
+enum Outgoing {
+    /// Asked for; these sessions wait for it.
+    Opening {
+        request: u64,
+        waiting: Vec<SessionId>,
+    },
+    Up(LinkId),
+}
+
+type Remote = (SocketAddr, EndpointId);
+
+/// What the endpoint knows of its links and sessions, apart from the protocol core.
+pub(super) struct Sessions {
+    config: SessionConfig,
+    transports: AllowedTransports,
+    links: HashMap<LinkId, Link>,
+    outgoing: HashMap<Remote, Outgoing>,
+    /// Link of every session that was proposed or is open.
+    link_of: HashMap<SessionId, LinkId>,
+    /// Sessions proposed to the peer, by the proposal's number; with their first request number.
+    proposed: HashMap<u32, SessionId>,
+    /// First request number of sessions that are not proposed yet.
+    first_requests: HashMap<SessionId, u64>,
+    ended: VecDeque<(SessionId, Reason)>,
+    next_request: u64,
+}
+
+impl Sessions {
+    pub(super) fn new(config: SessionConfig, transports: AllowedTransports) -> Self {
+        Self {
+            config,
+            transports,
+            links: HashMap::new(),
+            outgoing: HashMap::new(),
+            link_of: HashMap::new(),
+            proposed: HashMap::new(),
+            first_requests: HashMap::new(),
+            ended: VecDeque::new(),
+            next_request: 1,
+        }
+    }
+
+    fn next_request(&mut self) -> u64 {
+        self.next_request += 1;
+        self.next_request - 1
+    }
+
+    fn remember_end(&mut self, id: SessionId, reason: Reason) {
+        if self.ended.len() == ENDED_MAX {
+            self.ended.pop_front();
+        }
+        self.ended.push_back((id, reason));
+    }
+
+    /// Forgets a session that has ended; gives the link that it was on.
+    fn forget(&mut self, id: SessionId) -> Option<LinkId> {
+        self.first_requests.remove(&id);
+        let link = self.link_of.remove(&id)?;
+        if let Some(entry) = self.links.get_mut(&link) {
+            entry.sessions.remove(&id);
+        }
+        Some(link)
+    }
+}
+
+impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+    /// Opens a session to endpoint 0 of the process whose control address is `remote`.
+    ///
+    /// Returns at once: the session opens while the event loop runs, and calls made on it until
+    /// then wait. If it cannot be opened they fail, and [`Endpoint::session_state`] tells why.
+    ///
+    /// # Errors
+    /// [`ConnectError::Open`] when the endpoint has no room for another session.
+    pub fn connect(&mut self, remote: SocketAddr) -> Result<SessionId, ConnectError> {
+        self.connect_to(remote, EndpointId(0))
+    }
+
+    /// Opens a session to an endpoint of the process whose control address is `remote`; see
+    /// [`Endpoint::connect`].
+    ///
+    /// # Errors
+    /// As [`Endpoint::connect`].
+    pub fn connect_to(
+        &mut self,
+        remote: SocketAddr,
+        endpoint: EndpointId,
+    ) -> Result<SessionId, ConnectError> {
+        let token = self.control.random() as u32;
+        // A multiple of any number of slots, so that the server may lower theirs.
+        let random = self.control.random() % FIRST_REQUEST_END;
+        let first = random - random % u64::from(SLOTS_MAX);
+        let id = self.local.core.open(token, first)?;
+        self.sessions.first_requests.insert(id, first);
+        match self.sessions.outgoing.get_mut(&(remote, endpoint)) {
+            Some(Outgoing::Opening { waiting, .. }) => waiting.push(id),
+            Some(Outgoing::Up(link)) => {
+                let link = *link;
+                self.propose(link, id);
+            }
+            None => self.open_link((remote, endpoint), id),
+        }
+        Ok(id)
+    }
+
+    /// Opens a session and runs the event loop until it is open.
+    ///
+    /// # Errors
+    /// [`ConnectError`], in bounded time.
+    pub fn connect_wait(&mut self, remote: SocketAddr) -> Result<SessionId, ConnectError> {
+        self.connect_wait_to(remote, EndpointId(0))
+    }
+
+    /// Opens a session to an endpoint and runs the event loop until it is open.
+    ///
+    /// # Errors
+    /// [`ConnectError`], in bounded time.
+    pub fn connect_wait_to(
+        &mut self,
+        remote: SocketAddr,
+        endpoint: EndpointId,
+    ) -> Result<SessionId, ConnectError> {
+        let id = self.connect_to(remote, endpoint)?;
+        loop {
+            match self.session_state(id) {
+                SessionState::Opening => self.turn(),
+                SessionState::Open => return Ok(id),
+                SessionState::Ended(reason) => {
+                    let reason = reason.unwrap_or_else(|| Reason::new(Status::Unknown, "closed"));
+                    return Err(ConnectError::Refused { remote, reason });
+                }
+            }
+        }
+    }
+
+    /// How a session is doing.
+    pub fn session_state(&self, id: SessionId) -> SessionState {
+        if self.local.core.agreed(id).is_some() {
+            return SessionState::Open;
+        }
+        if self.local.core.is_open(id) {
+            return SessionState::Opening;
+        }
+        let end = self.sessions.ended.iter().rev().find(|(ended, _)| *ended == id);
+        SessionState::Ended(end.map(|(_, reason)| reason.clone()))
+    }
+
+    /// The peer of an open session, for people; and the incarnation of its process.
+    pub fn session_peer(&self, id: SessionId) -> Option<(&str, u64)> {
+        let link = self.sessions.links.get(self.sessions.link_of.get(&id)?)?;
+        Some((&link.peer_name, link.incarnation))
+    }
+
+    /// The transport's name of the peer of an open session.
+    pub fn session_peer_id(&self, id: SessionId) -> Option<PeerId> {
+        Some(self.sessions.links.get(self.sessions.link_of.get(&id)?)?.peer)
+    }
+
+    /// Closes a session, in either role. Calls that are pending on it end with CANCELLED.
+    pub fn close(&mut self, id: SessionId) {
+        self.end_session(id, Status::Cancelled, "the session was closed here");
+    }
+
+    /// Ends a session and tells the peer.
+    pub(super) fn end_session(&mut self, id: SessionId, status: Status, message: &str) {
+        let Some(closed) = self.local.core.close(id, status, message) else { return };
+        let reason = Reason::new(status, message);
+        let link = self.sessions.forget(id);
+        if let (Some(link), Some(agreed)) = (link, closed.agreed) {
+            self.control.post(ToNexus::CloseSession {
+                link,
+                peer_session: agreed.peer_session,
+                peer_token: agreed.peer_token,
+                from_client: closed.was_client,
+                reason: Reason::new(Status::Unavailable, "the peer closed the session"),
+            });
+        }
+        self.sessions.remember_end(id, reason);
+    }
+
+    /// Ends a session that the peer does not know, or knows to have ended.
+    fn drop_session(&mut self, id: SessionId, reason: Reason) {
+        if self.local.core.close(id, reason.status, &reason.message).is_some() {
+            self.sessions.forget(id);
+            self.sessions.remember_end(id, reason);
+        }
+    }
+
+    fn open_link(&mut self, remote: Remote, waiting: SessionId) {
+        let request = self.sessions.next_request();
+        let outgoing = Outgoing::Opening { request, waiting: vec![waiting] };
+        self.sessions.outgoing.insert(remote, outgoing);
+        self.control.post(ToNexus::OpenLink {
+            request,
+            remote: remote.0,
+            remote_endpoint: remote.1,
+            transports: self.sessions.transports,
+        });
+    }
+
+    /// Takes what the control plane has to say.
+    pub(super) fn handle_control(&mut self) -> bool {
+        let mut any = false;
+        for _ in 0..CONTROL_PER_TURN {
+            let Some(message) = self.control.poll() else { break };
+            any = true;
+            self.handle_control_message(message);
+        }
+        any
+    }
+
+    fn handle_control_message(&mut self, message: FromNexus<T::Link>) {
+        match message {
+            FromNexus::LinkUp { request, link, transport, peer, incarnation } => {
+                self.on_link_up(request, link, transport, peer, incarnation);
+            }
+            FromNexus::LinkFailed { request, reason } => self.on_link_failed(request, &reason),
+            FromNexus::LinkDown { link, reason } => self.on_link_down(link, &reason),
+            FromNexus::SessionProposed { link, open } => {
+                let request = open.request;
+                let answer = self.accept(link, &open);
+                self.control.post(ToNexus::AnswerSession { link, request, answer });
+            }
+            FromNexus::SessionOpened { link, accept } => self.on_opened(link, accept),
+            FromNexus::SessionRefused { request, reason, .. } => {
+                if let Some(id) = self.sessions.proposed.remove(&request) {
+                    self.drop_session(id, reason);
+                }
+            }
+            FromNexus::SessionClosed { session, token, reason, .. } => {
+                if let Some(id) = self.local.core.find(session, token) {
+                    self.drop_session(id, reason);
+                }
+            }
+            FromNexus::StatsRequested { request } => {
+                let json = self.stats().to_json();
+                self.control.post(ToNexus::Stats { request, json });
+            }
+        }
+    }
+
+    fn on_link_up(
+        &mut self,
+        request: Option<u64>,
+        link: LinkId,
+        transport: T::Link,
+        peer_name: String,
+        incarnation: u64,
+    ) {
+        let peer = match self.transport.add_peer(transport) {
+            Ok(peer) => peer,
+            Err(error) => {
+                let reason = Reason::new(Status::FailedPrecondition, error.to_string());
+                if let Some(request) = request {
+                    self.on_link_failed(request, &reason);
+                }
+                self.control.post(ToNexus::CloseLink { link, reason });
+                return;
+            }
+        };
+        let sessions = HashSet::new();
+        self.sessions.links.insert(link, Link { peer, peer_name, incarnation, sessions });
+        let opening = request.and_then(|request| self.sessions.take_opening(request));
+        if let Some((remote, waiting)) = opening {
+            self.sessions.outgoing.insert(remote, Outgoing::Up(link));
+            for id in waiting {
+                self.propose(link, id);
+            }
+        }
+    }
+
+    fn on_link_failed(&mut self, request: u64, reason: &Reason) {
+        let Some((_, waiting)) = self.sessions.take_opening(request) else { return };
+        for id in waiting {
+            self.drop_session(id, reason.clone());
+        }
+    }
+
+    fn on_link_down(&mut self, link: LinkId, reason: &Reason) {
+        let Some(entry) = self.sessions.links.remove(&link) else { return };
+        self.sessions
+            .outgoing
+            .retain(|_, outgoing| !matches!(outgoing, Outgoing::Up(up) if *up == link));
+        for id in entry.sessions {
+            self.sessions.proposed.retain(|_, proposed| *proposed != id);
+            self.drop_session(id, reason.clone());
+        }
+        self.transport.remove_peer(entry.peer);
+    }
+
+    /// Proposes a session to the peer of a link that is up.
+    fn propose(&mut self, link: LinkId, id: SessionId) {
+        let (Some(first_request), Some(token)) =
+            (self.sessions.first_requests.remove(&id), self.local.core.token(id))
+        else {
+            // Closed while the link was being opened.
+            return;
+        };
+        let Some(entry) = self.sessions.links.get_mut(&link) else { return };
+        entry.sessions.insert(id);
+        let packet_bytes = packet_bytes(&self.transport, entry.peer);
+        self.sessions.link_of.insert(id, link);
+        let request = self.sessions.next_request() as u32;
+        self.sessions.proposed.insert(request, id);
+        let config = &self.sessions.config;
+        let open = SessionOpen {
+            link: 0,
+            request,
+            session: id.index,
+            token,
+            first_request,
+            slots: config.slots,
+            credits: config.credits,
+            max_message: config.message_bytes_max,
+            packet_bytes,
+        };
+        self.control.post(ToNexus::OpenSession { link, open });
+    }
+
+    fn on_opened(&mut self, link: LinkId, accept: SessionAccept) {
+        let Some(id) = self.sessions.proposed.remove(&accept.request) else { return };
+        let Some(peer) = self.sessions.links.get(&link).map(|entry| entry.peer) else { return };
+        let agreed = Agreed {
+            peer: PeerKey(peer.0),
+            peer_session: accept.session,
+            peer_token: accept.token,
+            slots: accept.slots,
+            credits: accept.credits,
+            packet_bytes: accept.packet_bytes,
+            peer_message_bytes_max: accept.max_message,
+        };
+        let error = match self.local.core.establish(id, agreed) {
+            Ok(()) => return,
+            Err(error) => error,
+        };
+        // Closed here meanwhile, or impossible values: the peer has a session that nobody uses.
+        self.drop_session(id, Reason::new(Status::Internal, error.to_string()));
+        self.control.post(ToNexus::CloseSession {
+            link,
+            peer_session: accept.session,
+            peer_token: accept.token,
+            from_client: true,
+            reason: Reason::new(Status::Cancelled, error.to_string()),
+        });
+    }
+
+    /// Takes a session as its server, or says why not.
+    fn accept(&mut self, link: LinkId, open: &SessionOpen) -> Result<SessionAccept, Reason> {
+        let config = self.sessions.config;
+        if !config.accept {
+            let text = "this endpoint takes no sessions";
+            return Err(Reason::new(Status::FailedPrecondition, text));
+        }
+        let Some(entry) = self.sessions.links.get_mut(&link) else {
+            return Err(Reason::new(Status::Unavailable, "the link is not up"));
+        };
+        let packet_bytes = packet_bytes(&self.transport, entry.peer).min(open.packet_bytes);
+        if packet_bytes < PACKET_BYTES_MIN {
+            let text = format!("packets of {packet_bytes} bytes are too small");
+            return Err(Reason::new(Status::FailedPrecondition, text));
+        }
+        let token = self.control.random() as u32;
+        let accepted = Accepted {
+            agreed: Agreed {
+                peer: PeerKey(entry.peer.0),
+                peer_session: open.session,
+                peer_token: open.token,
+                slots: open.slots.min(config.slots),
+                credits: open.credits.min(config.credits),
+                packet_bytes,
+                peer_message_bytes_max: open.max_message,
+            },
+            token,
+            first_request: open.first_request,
+            request_bytes_max: config.message_bytes_max,
+        };
+        let id = self
+            .local
+            .core
+            .accept(accepted)
+            .map_err(|error| Reason::new(Status::ResourceExhausted, error.to_string()))?;
+        entry.sessions.insert(id);
+        self.sessions.link_of.insert(id, link);
+        Ok(SessionAccept {
+            link: 0,
+            request: open.request,
+            session: id.index,
+            token,
+            slots: accepted.agreed.slots,
+            credits: accepted.agreed.credits,
+            max_message: config.message_bytes_max,
+            packet_bytes,
+        })
+    }
+}
+
+impl Sessions {
+    /// Takes an outgoing link that was being opened, by the request that asked for it.
+    fn take_opening(&mut self, wanted: u64) -> Option<(Remote, Vec<SessionId>)> {
+        let is_wanted = |outgoing: &Outgoing| matches!(outgoing, Outgoing::Opening { request, .. } if *request == wanted);
+        let remote = *self.outgoing.iter().find(|(_, outgoing)| is_wanted(outgoing))?.0;
+        match self.outgoing.remove(&remote)? {
+            Outgoing::Opening { waiting, .. } => Some((remote, waiting)),
+            Outgoing::Up(_) => None,
+        }
+    }
+
+    /// Links that are up.
+    pub(super) fn link_count(&self) -> usize {
+        self.links.len()
+    }
+}
+
+/// Payload bytes of a full packet to a peer.
+fn packet_bytes<T: Transport>(transport: &T, peer: PeerId) -> u32 {
+    let max = transport.max_frame_bytes(peer).min(u16::MAX as usize);
+    let bytes = max.saturating_sub(PART_HEADER_BYTES) as u32;
+    bytes.min(petrel_proto::limits::PACKET_BYTES_MAX)
+}

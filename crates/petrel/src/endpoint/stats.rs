@@ -1,0 +1,68 @@
+//! The counters of an endpoint, also from outside of the process.
+
+use std::fmt::Write as _;
+
+use petrel_proto::counters::Counters;
+use petrel_transport::buf::InUse;
+use petrel_transport::{Transport, TransportStats};
+
+use super::Endpoint;
+use crate::control::{ControlPlane, EndpointId};
+
+/// A reading of an endpoint's counters.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct EndpointStats {
+    /// The endpoint's number.
+    pub endpoint: EndpointId,
+    /// Sessions open or being opened, in both roles.
+    pub sessions: u32,
+    /// Links that are up.
+    pub links: usize,
+    /// Buffers lent out.
+    pub buffers: InUse,
+    /// Counters of the protocol.
+    pub protocol: Counters,
+    /// Counters of the transport.
+    pub transport: TransportStats,
+}
+
+impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+    /// The counters now.
+    pub fn stats(&self) -> EndpointStats {
+        EndpointStats {
+            endpoint: self.control.endpoint_id(),
+            sessions: self.local.core.session_count(),
+            links: self.sessions.link_count(),
+            buffers: self.local.pool.in_use(),
+            protocol: *self.local.core.counters(),
+            transport: self.transport.stats(),
+        }
+    }
+}
+
+impl EndpointStats {
+    /// All counters as one flat JSON object, without line breaks.
+    pub fn to_json(&self) -> String {
+        let mut json = String::with_capacity(2048);
+        let head = [
+            ("endpoint", u64::from(self.endpoint.0)),
+            ("sessions", u64::from(self.sessions)),
+            ("links", self.links as u64),
+            ("buffers_in_use", self.buffers.count as u64),
+            ("buffer_bytes_in_use", self.buffers.bytes as u64),
+        ];
+        json.push('{');
+        for (name, value) in
+            head.into_iter().chain(self.protocol.iter()).chain(self.transport.iter())
+        {
+            if json.len() > 1 {
+                json.push(',');
+            }
+            // Writing to a string cannot fail.
+            let _ = write!(json, "\"{name}\":{value}");
+        }
+        json.push('}');
+        json
+    }
+}

@@ -1,0 +1,152 @@
+//! Message buffers: the application's view of message memory.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+
+use petrel_proto::buffer::{Buffer, BufferPool};
+use petrel_proto::limits::{PACKET_BYTES_MIN, packets_of};
+use petrel_transport::buf::{BufPool, PacketBuf, PoolExhausted};
+
+/// A message in memory that transports can send from, with room for packet headers before and
+/// after it (eRPC §4.2.1).
+///
+/// A call takes its two buffers by value and its continuation gives them back; in between nobody
+/// else can touch them, because nobody else has them:
+///
+/// ```compile_fail
+/// # use petrel::{Context, MsgBuf, Reply, SessionId};
+/// fn too_late(cx: &mut Context<'_>, session: SessionId, mut request: MsgBuf, response: MsgBuf) {
+///     let _ = cx.call(session, 1, request, response, |_, _| {});
+///     request.set_message(b"changed under way"); // error: use of moved value
+/// }
+/// ```
+///
+/// It dereferences to the bytes of the message: [`MsgBuf::len`] of the [`MsgBuf::capacity`].
+pub struct MsgBuf(PacketBuf);
+
+impl MsgBuf {
+    /// Takes a buffer of `capacity` bytes from a pool; it is empty.
+    #[inline]
+    pub(crate) fn from_pool(pool: &BufPool, capacity: usize) -> Result<Self, PoolExhausted> {
+        // Room for the headers of the smallest packets: the session is not known yet.
+        let bytes = u32::try_from(capacity).unwrap_or(u32::MAX);
+        let packets = packets_of(bytes, PACKET_BYTES_MIN) as usize;
+        pool.alloc(capacity, packets).map(Self)
+    }
+
+    /// Length of the message in bytes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether the message is empty.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.0.len() == 0
+    }
+
+    /// Most bytes that the buffer can hold.
+    #[inline]
+    pub fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
+    /// Sets the message's length. Bytes that come into it have any value.
+    ///
+    /// # Panics
+    /// When `len` exceeds the capacity.
+    #[inline]
+    pub fn set_len(&mut self, len: usize) {
+        self.0.set_len(len);
+    }
+
+    /// Makes `message` the message.
+    ///
+    /// # Panics
+    /// When it is longer than the capacity.
+    #[inline]
+    pub fn set_message(&mut self, message: &[u8]) {
+        self.0.set_len(message.len());
+        self.0.data_mut().copy_from_slice(message);
+    }
+
+    /// All bytes of the buffer, beyond the message too.
+    #[inline]
+    pub fn storage_mut(&mut self) -> &mut [u8] {
+        self.0.storage_mut()
+    }
+}
+
+impl Deref for MsgBuf {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.0.data()
+    }
+}
+
+impl DerefMut for MsgBuf {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.0.data_mut()
+    }
+}
+
+impl AsRef<[u8]> for MsgBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for MsgBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "MsgBuf({} of {} B)", self.len(), self.capacity())
+    }
+}
+
+impl Buffer for MsgBuf {
+    #[inline]
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
+    fn capacity(&self) -> usize {
+        self.0.capacity()
+    }
+
+    #[inline]
+    fn set_len(&mut self, len: usize) {
+        self.0.set_len(len);
+    }
+
+    #[inline]
+    fn storage_mut(&mut self) -> &mut [u8] {
+        self.0.storage_mut()
+    }
+
+    #[inline]
+    fn write_header(&mut self, index: u32, header: &[u8]) {
+        self.0.write_header(index as usize, header);
+    }
+
+    #[inline]
+    fn packet(&self, index: u32, header_len: usize, offset: usize, len: usize) -> (&[u8], &[u8]) {
+        self.0.packet(index as usize, header_len, offset, len)
+    }
+}
+
+/// The endpoint's pool, as the protocol core asks for buffers.
+pub(crate) struct Pool<'a>(pub(crate) &'a BufPool);
+
+impl BufferPool for Pool<'_> {
+    type Buffer = MsgBuf;
+
+    fn take(&mut self, len: usize, packets: u32) -> Option<MsgBuf> {
+        let mut buffer = MsgBuf(self.0.alloc(len, packets as usize).ok()?);
+        buffer.set_len(len);
+        Some(buffer)
+    }
+}

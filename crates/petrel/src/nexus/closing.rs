@@ -1,0 +1,156 @@
+//! How connections end, and what ends with them.
+
+use std::net::Shutdown;
+
+use petrel_proto::Status;
+use petrel_proto::control::Goodbye;
+
+use super::connection::{ConnectionId, Phase};
+use super::dial::{OpenRequest, Outgoing};
+use super::links::Stage;
+use super::reactor::Reactor;
+use crate::control::{FromNexus, Reason};
+
+/// Whether the peer is told why a connection ends.
+#[derive(Clone, Debug)]
+pub(super) enum Farewell {
+    /// GOODBYE with this, and time for it to arrive.
+    Say(Reason),
+    /// Nobody would hear it.
+    Silent,
+}
+
+impl Reactor {
+    /// Ends a connection and its links, for `reason` as this process's endpoints hear it.
+    pub(super) fn close(&mut self, id: ConnectionId, reason: &Reason, farewell: Farewell) {
+        let Some(connection) = self.connections.get_mut(&id).filter(|c| !c.is_closing()) else {
+            return;
+        };
+        let was_connecting = matches!(connection.phase, Phase::Connecting);
+        let waiting = std::mem::take(&mut connection.waiting);
+        let links: Vec<_> = connection.links.values().copied().collect();
+        self.forget_place(id);
+        links.into_iter().for_each(|link| self.end_link(link, reason));
+        waiting.iter().for_each(|request| self.fail_request(request, reason.clone()));
+        match farewell {
+            Farewell::Say(said) if !was_connecting => self.start_closing(id, said),
+            _ => self.remove_connection(id),
+        }
+    }
+
+    /// Takes a connection out of the tables that lead to it.
+    fn forget_place(&mut self, id: ConnectionId) {
+        self.ungreeted.remove(&id);
+        self.forget_asker(id);
+        let remote = self.connections[&id].remote;
+        if matches!(self.outgoing.get(&remote), Some(Outgoing::Connection(at)) if *at == id) {
+            self.outgoing.remove(&remote);
+        }
+    }
+
+    fn start_closing(&mut self, id: ConnectionId, said: Reason) {
+        self.send(id, Goodbye { status: said.status, text: said.message });
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.enter(Phase::Closing, self.now);
+            self.unsent.push(id);
+            self.unread.push(id);
+        }
+    }
+
+    /// Ends this side's direction once everything is written. A reset would come instead, and
+    /// overtake the GOODBYE, if the socket were closed while something is unread in it.
+    pub(super) fn finish_closing(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        if connection.out.len() == 0 && connection.stream.shutdown(Shutdown::Write).is_err() {
+            self.remove_connection(id);
+        }
+    }
+
+    pub(super) fn remove_connection(&mut self, id: ConnectionId) {
+        if let Some(mut connection) = self.connections.remove(&id) {
+            // It fails only for a socket that is not registered.
+            let _ = self.poll.registry().deregister(&mut connection.stream);
+        }
+        self.counters.connections_open.set(self.connections.len());
+    }
+
+    /// The stream has ended or broken.
+    pub(super) fn on_stream_end(&mut self, id: ConnectionId, cause: &str) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        if connection.is_closing() {
+            return self.remove_connection(id);
+        }
+        self.counters.connections_broken.increment();
+        let (remote, attempt) = (connection.remote, connection.attempt);
+        let (again, late): (Vec<_>, Vec<_>) =
+            self.take_requests(id).into_iter().partition(|request| self.now < request.give_up_at);
+        let reason = Reason::new(
+            Status::Unavailable,
+            format!(
+                "the control connection to {remote} broke ({cause}): the peer process has ended, \
+                 or was restarted"
+            ),
+        );
+        late.iter().for_each(|request| self.fail_request(request, reason.clone()));
+        self.close(id, &reason, Farewell::Silent);
+        self.redial_later(remote, again, attempt + 1);
+    }
+
+    /// Takes back the requests that the peer has not answered: it may have dropped this connection
+    /// among others, as full servers do with the oldest silent one.
+    fn take_requests(&mut self, id: ConnectionId) -> Vec<OpenRequest> {
+        let Some(connection) = self.connections.get_mut(&id) else { return Vec::new() };
+        let mut requests = std::mem::take(&mut connection.waiting);
+        let links: Vec<_> = connection.links.values().copied().collect();
+        for link in links {
+            if let Some(Stage::Asked { request, .. }) = self.links.get(&link).map(|l| &l.stage) {
+                requests.push(request.clone());
+                self.forget_link(link);
+            }
+        }
+        requests
+    }
+
+    pub(super) fn on_goodbye(&mut self, id: ConnectionId, goodbye: &Goodbye) {
+        self.counters.goodbyes_received.increment();
+        let Some(connection) = self.connections.get(&id) else { return };
+        let text = format!("{} closed the connection: {}", connection.remote, goodbye.text);
+        let reason = Reason::new(not_ok(goodbye.status), text);
+        self.close(id, &reason, Farewell::Silent);
+    }
+
+    /// The nexus ends because nobody uses it.
+    pub(super) fn say_goodbye_to_all(&mut self) {
+        let said = Reason::new(Status::Unavailable, "the process has closed its control plane");
+        let all: Vec<_> = self.connections.keys().copied().collect();
+        for id in all {
+            self.close(id, &said, Farewell::Say(said.clone()));
+        }
+        self.send_the_unsent();
+    }
+
+    /// The nexus ends by an error: nobody may wait for it.
+    pub(super) fn abandon(&mut self, reason: &Reason) {
+        let links: Vec<_> = self.links.keys().copied().collect();
+        links.into_iter().for_each(|link| self.end_link(link, reason));
+        let connections = self.connections.drain().flat_map(|(_, connection)| connection.waiting);
+        let pauses = self.outgoing.drain().flat_map(|(_, outgoing)| match outgoing {
+            Outgoing::Pause { waiting, .. } => waiting,
+            Outgoing::Connection(_) => Vec::new(),
+        });
+        let waiting: Vec<_> = connections.chain(pauses).collect();
+        waiting.iter().for_each(|request| self.fail_request(request, reason.clone()));
+        self.refuse_commands(reason);
+    }
+
+    /// Tells an endpoint that a link that it asked for cannot be had.
+    pub(super) fn fail_request(&mut self, request: &OpenRequest, reason: Reason) {
+        self.counters.links_failed.increment();
+        self.tell(request.endpoint, FromNexus::LinkFailed { request: request.request, reason });
+    }
+}
+
+/// A refusal that says OK makes no sense: to take it as such would.
+pub(super) fn not_ok(status: Status) -> Status {
+    if status == Status::Ok { Status::Unavailable } else { status }
+}

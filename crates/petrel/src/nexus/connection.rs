@@ -1,0 +1,261 @@
+//! One control connection: its socket, its state, and the bytes that wait in both directions.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use petrel_proto::control::{Decoder, Message, OutOfRange};
+
+use super::dial::OpenRequest;
+use super::limits::{OUT_HARD_BYTES, OUT_SOFT_BYTES};
+use crate::control::LinkId;
+
+/// Names a connection, and is its token in the readiness loop; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct ConnectionId(pub(super) usize);
+
+/// A control connection.
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) stream: TcpStream,
+    /// The other end; an IPv4 address where it is one, in whatever form it came.
+    pub(super) remote: SocketAddr,
+    /// This end.
+    pub(super) local: SocketAddr,
+    /// Whether this process connected: the side that may open links.
+    pub(super) is_opener: bool,
+    pub(super) phase: Phase,
+    pub(super) decoder: Decoder,
+    pub(super) out: Outbox,
+    /// When the present phase began.
+    pub(super) since: Instant,
+    /// When the last byte came.
+    pub(super) heard: Instant,
+    /// When the message under way began.
+    pub(super) midway_since: Option<Instant>,
+    /// Nothing is read while too much is unsent.
+    pub(super) is_paused: bool,
+    pub(super) ping_at: Instant,
+    /// Since when there have been no links.
+    pub(super) idle_since: Instant,
+    /// Links by their number in this connection.
+    pub(super) links: HashMap<u32, LinkId>,
+    pub(super) next_link: u32,
+    /// Links to ask for once the peer has said HELLO.
+    pub(super) waiting: Vec<OpenRequest>,
+    /// How many tries to connect came before this one.
+    pub(super) attempt: u32,
+    /// Proposals under way on this connection's links.
+    pub(super) proposals: usize,
+}
+
+/// How far a connection is.
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// TCP's handshake is under way.
+    Connecting,
+    /// The peer's HELLO is to come.
+    Greeting,
+    /// The peer said HELLO.
+    Open(Peer),
+    /// GOODBYE was said; only the stream's end is to come.
+    Closing,
+}
+
+/// What the peer's HELLO said.
+#[derive(Debug)]
+pub(super) struct Peer {
+    pub(super) incarnation: u64,
+    /// Without a byte for so long it is dead or hung.
+    pub(super) silence_max: Duration,
+    pub(super) host_identity: Option<[u8; 32]>,
+    pub(super) rendezvous: Option<Vec<u8>>,
+}
+
+/// What a read brought.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    /// So many bytes.
+    Bytes(usize),
+    /// No more for now.
+    Nothing,
+    /// The stream is at its end, or broken.
+    End(String),
+}
+
+impl Connection {
+    pub(super) fn new(
+        stream: TcpStream,
+        (local, remote): (SocketAddr, SocketAddr),
+        is_opener: bool,
+        now: Instant,
+    ) -> Self {
+        let phase = if is_opener { Phase::Connecting } else { Phase::Greeting };
+        Self {
+            stream,
+            remote: canonical(remote),
+            local: canonical(local),
+            is_opener,
+            phase,
+            decoder: Decoder::new(),
+            out: Outbox::default(),
+            since: now,
+            heard: now,
+            midway_since: None,
+            is_paused: false,
+            ping_at: now,
+            idle_since: now,
+            links: HashMap::new(),
+            next_link: 0,
+            waiting: Vec::new(),
+            attempt: 0,
+            proposals: 0,
+        }
+    }
+
+    /// What the peer said of itself, once it has.
+    pub(super) fn peer(&self) -> Option<&Peer> {
+        match &self.phase {
+            Phase::Open(peer) => Some(peer),
+            _ => None,
+        }
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.peer().is_some()
+    }
+
+    pub(super) fn is_closing(&self) -> bool {
+        matches!(self.phase, Phase::Closing)
+    }
+
+    pub(super) fn enter(&mut self, phase: Phase, now: Instant) {
+        self.phase = phase;
+        self.since = now;
+    }
+
+    /// Reads once.
+    pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Received {
+        match retry(|| self.stream.read(buffer)) {
+            Ok(0) => Received::End("the peer closed it".to_owned()),
+            Ok(count) => Received::Bytes(count),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => Received::Nothing,
+            Err(error) => Received::End(error.to_string()),
+        }
+    }
+
+    /// Writes what the socket takes.
+    pub(super) fn flush(&mut self, now: Instant) -> io::Result<()> {
+        if matches!(self.phase, Phase::Connecting) {
+            return Ok(());
+        }
+        self.out.flush(&mut self.stream, now)
+    }
+
+    /// Whether reading may go on after a pause, now that much was sent.
+    pub(super) fn ends_pause(&mut self) -> bool {
+        let ends = self.is_paused && self.out.len() <= OUT_SOFT_BYTES / 2;
+        self.is_paused &= !ends;
+        ends
+    }
+}
+
+/// Bytes that wait to be sent.
+#[derive(Debug, Default)]
+pub(super) struct Outbox {
+    bytes: Vec<u8>,
+    /// Bytes at the beginning that were sent.
+    sent: usize,
+    /// Since when the socket has taken nothing, though something waits.
+    pub(super) stalled_since: Option<Instant>,
+}
+
+impl Outbox {
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.sent
+    }
+
+    /// Appends raw bytes: the preface.
+    pub(super) fn push_bytes(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(super) fn push(&mut self, message: &Message) -> Result<(), OutOfRange> {
+        message.encode(&mut self.bytes)
+    }
+
+    /// More is waiting than any peer that reads would leave.
+    pub(super) fn is_over_limit(&self) -> bool {
+        self.len() > OUT_HARD_BYTES
+    }
+
+    fn flush(&mut self, stream: &mut TcpStream, now: Instant) -> io::Result<()> {
+        while self.len() > 0 {
+            match retry(|| stream.write(&self.bytes[self.sent..])) {
+                Ok(0) => return Err(ErrorKind::WriteZero.into()),
+                Ok(count) => {
+                    self.sent += count;
+                    self.stalled_since = None;
+                }
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.stalled_since.get_or_insert(now);
+                    break;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.forget_sent();
+        Ok(())
+    }
+
+    /// Gives memory back: what was sent, and what a burst had taken.
+    fn forget_sent(&mut self) {
+        if self.len() == 0 {
+            self.bytes.clear();
+            self.bytes.shrink_to(OUT_SOFT_BYTES / 16);
+            self.sent = 0;
+            self.stalled_since = None;
+        } else if self.sent > self.bytes.len() / 2 {
+            self.bytes.drain(..self.sent);
+            self.sent = 0;
+        }
+    }
+}
+
+/// Repeats a system call that a signal interrupted.
+pub(super) fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            other => return other,
+        }
+    }
+}
+
+/// An IPv4 address that came in IPv6's clothes, as itself.
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
+    match address {
+        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
+            Some(v4) => SocketAddr::from((v4, v6.port())),
+            None => address,
+        },
+        SocketAddr::V4(_) => address,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn canonical__unmaps_ipv4_only() {
+        let mapped: SocketAddr = "[::ffff:127.0.0.1]:7".parse().unwrap();
+        assert_eq!(canonical(mapped), "127.0.0.1:7".parse().unwrap());
+        for kept in ["[::1]:7", "127.0.0.1:7", "[fe80::1%3]:7"] {
+            let kept: SocketAddr = kept.parse().unwrap();
+            assert_eq!(canonical(kept), kept);
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Connections to peers: one for each remote control address, shared by all endpoints.
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use mio::net::TcpStream;
+use petrel_proto::Status;
+
+use super::closing::Farewell;
+use super::connection::{Connection, ConnectionId, Phase, canonical};
+use super::deadlines::Due;
+use super::limits::{REDIAL_PAUSE_MAX, REDIAL_PAUSE_MIN};
+use super::reactor::Reactor;
+use crate::control::{AllowedTransports, EndpointId, Reason};
+
+/// A link that an endpoint asks for.
+#[derive(Clone, Debug)]
+pub(super) struct OpenRequest {
+    pub(super) endpoint: EndpointId,
+    /// The endpoint's number for it.
+    pub(super) request: u64,
+    pub(super) remote: SocketAddr,
+    pub(super) remote_endpoint: EndpointId,
+    pub(super) transports: AllowedTransports,
+    /// A connection that breaks before the answer is tried again until then.
+    pub(super) give_up_at: Instant,
+}
+
+/// How a remote process is reached.
+#[derive(Debug)]
+pub(super) enum Outgoing {
+    /// By this connection, at whatever stage it is.
+    Connection(ConnectionId),
+    /// The last try broke before it was of use; the next is due soon.
+    Pause {
+        /// What waits for it.
+        waiting: Vec<OpenRequest>,
+        /// How many tries there were.
+        attempt: u32,
+    },
+}
+
+impl Reactor {
+    /// Asks for a link as soon as there is a connection.
+    pub(super) fn open_link(&mut self, request: OpenRequest) {
+        let remote = canonical(request.remote);
+        if !self.settings.insecure && !remote.ip().is_loopback() {
+            let reason = not_loopback(remote);
+            return self.fail_request(&request, reason);
+        }
+        match self.outgoing.get_mut(&remote) {
+            Some(Outgoing::Pause { waiting, .. }) => waiting.push(request),
+            Some(Outgoing::Connection(id)) => {
+                let id = *id;
+                self.ask_or_wait(id, request);
+            }
+            None => self.dial(remote, vec![request], 0),
+        }
+    }
+
+    fn ask_or_wait(&mut self, id: ConnectionId, request: OpenRequest) {
+        match self.connections.get_mut(&id) {
+            Some(connection) if !connection.is_open() => connection.waiting.push(request),
+            _ => self.ask_for_link(id, request),
+        }
+    }
+
+    fn dial(&mut self, remote: SocketAddr, waiting: Vec<OpenRequest>, attempt: u32) {
+        self.counters.connections_dialed.increment();
+        match self.connect(remote) {
+            Ok(id) => {
+                if let Some(connection) = self.connections.get_mut(&id) {
+                    connection.waiting = waiting;
+                    connection.attempt = attempt;
+                }
+                self.outgoing.insert(remote, Outgoing::Connection(id));
+            }
+            Err(error) => self.fail_dial(remote, &waiting, &error),
+        }
+    }
+
+    fn connect(&mut self, remote: SocketAddr) -> io::Result<ConnectionId> {
+        let stream = TcpStream::connect(remote)?;
+        // The own end's address is known when the connection is.
+        let connection = Connection::new(stream, (remote, remote), true, self.now);
+        self.add_connection(connection).ok_or_else(|| ErrorKind::OutOfMemory.into())
+    }
+
+    /// Something happened to a connection in TCP's handshake.
+    pub(super) fn on_dial_progress(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let failed = connection.stream.take_error().ok().flatten();
+        match failed.map_or_else(|| connection.stream.peer_addr(), Err) {
+            Ok(_) => self.on_connected(id),
+            Err(error) if is_under_way(&error) => {}
+            Err(error) => self.on_dial_failed(id, &error),
+        }
+    }
+
+    fn on_connected(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        match connection.stream.local_addr() {
+            Ok(local) => connection.local = canonical(local),
+            Err(error) => return self.on_dial_failed(id, &error),
+        }
+        connection.enter(Phase::Greeting, self.now);
+        connection.heard = self.now;
+        self.greet(id);
+        self.read(id);
+    }
+
+    pub(super) fn on_dial_failed(&mut self, id: ConnectionId, error: &io::Error) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let (remote, waiting) = (connection.remote, std::mem::take(&mut connection.waiting));
+        let reason = dial_reason(remote, error, self.settings.step_timeout);
+        self.close(id, &reason, Farewell::Silent);
+        self.fail_dial(remote, &waiting, error);
+    }
+
+    fn fail_dial(&mut self, remote: SocketAddr, waiting: &[OpenRequest], error: &io::Error) {
+        self.counters.dials_failed.increment();
+        let reason = dial_reason(remote, error, self.settings.step_timeout);
+        waiting.iter().for_each(|request| self.fail_request(request, reason.clone()));
+    }
+
+    /// Tries again after a pause, if there is something to try it for.
+    pub(super) fn redial_later(
+        &mut self,
+        remote: SocketAddr,
+        waiting: Vec<OpenRequest>,
+        attempt: u32,
+    ) {
+        if waiting.is_empty() {
+            return;
+        }
+        self.counters.connections_redialed.increment();
+        let pause = REDIAL_PAUSE_MIN.saturating_mul(1 << attempt.min(16)).min(REDIAL_PAUSE_MAX);
+        self.outgoing.insert(remote, Outgoing::Pause { waiting, attempt });
+        self.deadlines.add(self.now + pause, Due::Redial(remote));
+    }
+
+    pub(super) fn on_redial_due(&mut self, remote: SocketAddr) {
+        if let Some(Outgoing::Pause { .. }) = self.outgoing.get(&remote)
+            && let Some(Outgoing::Pause { waiting, attempt }) = self.outgoing.remove(&remote)
+        {
+            self.dial(remote, waiting, attempt);
+        }
+    }
+}
+
+fn is_under_way(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotConnected | ErrorKind::WouldBlock)
+        || error.raw_os_error() == Some(rustix::io::Errno::INPROGRESS.raw_os_error())
+}
+
+fn not_loopback(remote: SocketAddr) -> Reason {
+    Reason::new(
+        Status::FailedPrecondition,
+        format!(
+            "refused to connect to {remote}: without credentials, calls stay on this host; call \
+             insecure() on the nexus's builder if the network is trusted"
+        ),
+    )
+}
+
+fn dial_reason(remote: SocketAddr, error: &io::Error, timeout: Duration) -> Reason {
+    let why = match error.kind() {
+        ErrorKind::ConnectionRefused => format!(
+            "nobody listens at {remote}: is the server started, and is this its control address?"
+        ),
+        ErrorKind::TimedOut => format!(
+            "no answer from {remote} within {timeout:?}: is the host up, and does a firewall drop \
+             the port?"
+        ),
+        _ => format!("cannot connect to {remote}: {error}"),
+    };
+    Reason::new(Status::Unavailable, why)
+}

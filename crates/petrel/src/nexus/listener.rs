@@ -1,0 +1,117 @@
+//! Connections that peers make (`docs/wire-protocol.md` §8.3).
+
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Interest, Token};
+use petrel_proto::Status;
+
+use super::closing::Farewell;
+use super::connection::{Connection, ConnectionId, retry};
+use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, CONNECTIONS_MAX, UNGREETED_MAX};
+use super::reactor::{LISTENER, Reactor};
+use crate::control::Reason;
+
+/// The listening socket.
+#[derive(Debug)]
+pub(super) struct Listener {
+    pub(super) socket: TcpListener,
+    /// More connections may wait, though no event will say so.
+    has_more: bool,
+    /// The system had no room for another connection: it is tried again then.
+    pub(super) paused_until: Option<Instant>,
+}
+
+impl Reactor {
+    /// Listens, and returns the address with the port that the system chose.
+    pub(super) fn listen(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
+        let mut socket = TcpListener::bind(address)?;
+        self.poll.registry().register(&mut socket, LISTENER, Interest::READABLE)?;
+        let local = socket.local_addr()?;
+        self.listener = Some(Listener { socket, has_more: false, paused_until: None });
+        Ok(local)
+    }
+
+    pub(super) fn on_listener_ready(&mut self) {
+        if let Some(listener) = &mut self.listener {
+            listener.has_more = true;
+        }
+    }
+
+    pub(super) fn has_more_to_accept(&self) -> bool {
+        self.listener.as_ref().is_some_and(|l| l.has_more && l.paused_until.is_none())
+    }
+
+    /// Accepts a bounded number of connections.
+    pub(super) fn accept_more(&mut self) {
+        if let Some(listener) = &mut self.listener
+            && listener.paused_until.is_some_and(|until| until <= self.now)
+        {
+            listener.paused_until = None;
+        }
+        for _ in 0..ACCEPTS_PER_TURN {
+            if !self.has_more_to_accept() {
+                break;
+            }
+            self.accept_one();
+        }
+    }
+
+    fn accept_one(&mut self) {
+        let Some(listener) = &mut self.listener else { return };
+        match retry(|| listener.socket.accept()) {
+            Ok((stream, remote)) => self.on_accepted(stream, remote),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => listener.has_more = false,
+            // The peer was gone before it was accepted.
+            Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+            Err(_) => {
+                // No descriptors or memory, and the connection still waits: asking again at once
+                // would spin.
+                self.counters.accept_errors.increment();
+                listener.paused_until = Some(self.now + ACCEPT_PAUSE);
+            }
+        }
+    }
+
+    fn on_accepted(&mut self, stream: TcpStream, remote: SocketAddr) {
+        self.counters.connections_accepted.increment();
+        self.make_room();
+        if self.connections.len() >= CONNECTIONS_MAX {
+            self.counters.dropped_connections_full.increment();
+            return;
+        }
+        // A socket that is broken already says so here.
+        let Ok(local) = stream.local_addr() else { return };
+        let connection = Connection::new(stream, (local, remote), false, self.now);
+        let Some(id) = self.add_connection(connection) else { return };
+        self.ungreeted.insert(id);
+        self.greet(id);
+        // A HELLO that is here already keeps the connection from being one of the silent ones.
+        self.read(id);
+    }
+
+    /// Drops the oldest connection that has not said HELLO if there are too many.
+    fn make_room(&mut self) {
+        let is_full = self.ungreeted.len() >= UNGREETED_MAX
+            || self.connections.len() >= CONNECTIONS_MAX && !self.ungreeted.is_empty();
+        if let Some(oldest) = self.ungreeted.first().copied().filter(|_| is_full) {
+            self.counters.dropped_ungreeted_full.increment();
+            let reason = Reason::new(Status::ResourceExhausted, "too many silent connections");
+            self.close(oldest, &reason, Farewell::Silent);
+        }
+    }
+
+    /// Takes a connection into the readiness loop; nothing happens if the system refuses.
+    pub(super) fn add_connection(&mut self, mut connection: Connection) -> Option<ConnectionId> {
+        let id = ConnectionId(self.new_token());
+        let both = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(&mut connection.stream, Token(id.0), both).ok()?;
+        // Small messages must not wait for one another. A socket that refuses is merely slower.
+        let _ = connection.stream.set_nodelay(true);
+        self.connections.insert(id, connection);
+        self.counters.connections_open.set(self.connections.len());
+        Some(id)
+    }
+}

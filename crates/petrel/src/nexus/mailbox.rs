@@ -1,0 +1,136 @@
+//! The two queues between an endpoint and the nexus's thread.
+//!
+//! Neither side ever waits for the other: each lock is held for the time of a push or a pop.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use petrel_transport::host::HostLink;
+use petrel_transport::wake::Waker;
+
+use super::port::Attach;
+use crate::control::{EndpointId, FromNexus, ToNexus};
+
+/// What reaches the nexus's thread from its process.
+#[derive(Debug)]
+pub(super) enum Command {
+    /// An endpoint is there. Boxed: rare and large.
+    Attach(EndpointId, Box<Attach>, std::sync::Arc<Inbox>),
+    /// An endpoint says something.
+    Post(EndpointId, ToNexus),
+    /// Nobody uses the nexus any more.
+    Shutdown,
+}
+
+/// From all endpoints to the nexus's thread, in order.
+#[derive(Debug)]
+pub(super) struct Mailbox {
+    /// `None` once the thread has ended.
+    queue: Mutex<Option<VecDeque<Command>>>,
+    thread: mio::Waker,
+}
+
+impl Mailbox {
+    pub(super) fn new(thread: mio::Waker) -> Self {
+        Self { queue: Mutex::new(Some(VecDeque::new())), thread }
+    }
+
+    /// Hands over a command, or gives it back if the thread has ended.
+    pub(super) fn post(&self, command: Command) -> Result<(), Command> {
+        let mut queue = lock(&self.queue);
+        let Some(commands) = &mut *queue else { return Err(command) };
+        commands.push_back(command);
+        let is_first = commands.len() == 1;
+        drop(queue);
+        if is_first {
+            // It can only fail for want of memory in the kernel; the next tick finds the command.
+            let _ = self.thread.wake();
+        }
+        Ok(())
+    }
+
+    /// Takes all commands.
+    pub(super) fn take(&self) -> VecDeque<Command> {
+        lock(&self.queue).as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Takes all commands, and lets nobody post more.
+    pub(super) fn close(&self) -> VecDeque<Command> {
+        lock(&self.queue).take().unwrap_or_default()
+    }
+}
+
+/// From the nexus's thread to one endpoint, in order.
+#[derive(Debug)]
+pub(super) struct Inbox {
+    queue: Mutex<VecDeque<FromNexus<HostLink>>>,
+    /// Length of `queue`: an endpoint asks at every turn of its event loop, mostly in vain.
+    pending: AtomicUsize,
+    endpoint: Waker,
+}
+
+impl Inbox {
+    pub(super) fn new(endpoint: Waker) -> Self {
+        Self { queue: Mutex::new(VecDeque::new()), pending: AtomicUsize::new(0), endpoint }
+    }
+
+    pub(super) fn push(&self, message: FromNexus<HostLink>) {
+        let mut queue = lock(&self.queue);
+        queue.push_back(message);
+        // Pairs with the load in `pop`: who sees the count finds the message.
+        self.pending.store(queue.len(), Ordering::Release);
+        drop(queue);
+        self.endpoint.wake();
+    }
+
+    pub(super) fn pop(&self) -> Option<FromNexus<HostLink>> {
+        if self.pending.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let mut queue = lock(&self.queue);
+        let message = queue.pop_front();
+        self.pending.store(queue.len(), Ordering::Release);
+        message
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.pending.load(Ordering::Relaxed)
+    }
+}
+
+/// Both queues are whole between two operations, so that a panic elsewhere does not spoil them.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inbox__keeps_order_and_wakes() {
+        let waker = Waker::new().unwrap();
+        let inbox = Inbox::new(waker.clone());
+        assert!(inbox.pop().is_none());
+        (0..3).for_each(|request| inbox.push(FromNexus::StatsRequested { request }));
+        assert_eq!(inbox.len(), 3);
+        assert!(waker.drain());
+        let mut requests = Vec::new();
+        while let Some(FromNexus::StatsRequested { request }) = inbox.pop() {
+            requests.push(request);
+        }
+        assert_eq!(requests, [0, 1, 2]);
+    }
+
+    #[test]
+    fn mailbox__gives_back_what_comes_after_the_end() {
+        let poll = mio::Poll::new().unwrap();
+        let mailbox = Mailbox::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
+        mailbox.post(Command::Shutdown).unwrap();
+        assert_eq!(mailbox.take().len(), 1);
+        assert_eq!(mailbox.close().len(), 0);
+        assert!(matches!(mailbox.post(Command::Shutdown), Err(Command::Shutdown)));
+        assert_eq!(mailbox.take().len(), 0);
+    }
+}

@@ -1,0 +1,156 @@
+//! What an endpoint holds of the nexus.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use petrel_proto::Status;
+use petrel_transport::host::HostLink;
+use petrel_transport::shm::ShmConfig;
+use petrel_transport::udp::Mtu;
+use petrel_transport::wake::Waker;
+
+use super::mailbox::{Command, Inbox};
+use super::thread::Owner;
+use crate::control::{ControlPlane, EndpointId, FromNexus, Reason, ToNexus};
+
+/// An endpoint as the control plane sees it: [`Nexus::attach`](super::Nexus::attach) takes it.
+#[derive(Clone, Debug)]
+pub struct Attach {
+    /// The wanted number, or `None` for the lowest free one.
+    pub id: Option<EndpointId>,
+    /// How the endpoint is reached over UDP, if at all.
+    pub udp: Option<UdpAttach>,
+    /// How the endpoint is reached through shared memory, if at all.
+    pub shm: Option<ShmAttach>,
+    /// Wakes the endpoint when something waits for it; peers on this host get it too.
+    pub waker: Waker,
+}
+
+/// An endpoint's UDP side.
+#[derive(Clone, Copy, Debug)]
+pub struct UdpAttach {
+    /// The data port's address.
+    pub local: SocketAddr,
+    /// The endpoint's setting.
+    pub mtu: Mtu,
+}
+
+/// An endpoint's shared-memory side.
+#[derive(Clone, Copy, Debug)]
+pub struct ShmAttach {
+    /// The endpoint's settings: segments that it creates have these.
+    pub config: ShmConfig,
+}
+
+/// Random bytes drawn at once, so that a session does not cost a system call.
+const RANDOM_WORDS: usize = 32;
+
+/// An endpoint's line to the nexus. Dropping it ends the endpoint's links.
+#[derive(Debug)]
+pub struct ControlPort {
+    id: EndpointId,
+    owner: Arc<Owner>,
+    inbox: Arc<Inbox>,
+    random: [u64; RANDOM_WORDS],
+    random_left: usize,
+}
+
+impl ControlPort {
+    pub(super) fn new(id: EndpointId, owner: Arc<Owner>, inbox: Arc<Inbox>) -> Self {
+        Self { id, owner, inbox, random: [0; RANDOM_WORDS], random_left: 0 }
+    }
+
+    /// The endpoint's number in this process.
+    pub fn id(&self) -> EndpointId {
+        self.id
+    }
+
+    /// Tells the nexus something. Never blocks.
+    pub fn post(&self, message: ToNexus) {
+        if let Err(Command::Post(_, message)) =
+            self.owner.mailbox().post(Command::Post(self.id, message))
+        {
+            self.answer_for_the_dead(&message);
+        }
+    }
+
+    /// What the nexus has to say, if anything: a single load where it has nothing.
+    #[inline]
+    pub fn poll(&mut self) -> Option<FromNexus<HostLink>> {
+        self.inbox.pop()
+    }
+
+    /// An unguessable number.
+    ///
+    /// # Panics
+    /// When the system has no randomness. It had when the nexus started, and Linux does not
+    /// lose it.
+    pub fn random(&mut self) -> u64 {
+        if self.random_left == 0 {
+            let bytes: [u8; 8 * RANDOM_WORDS] = random_bytes().expect("getrandom worked before");
+            let (words, _) = bytes.as_chunks();
+            self.random = std::array::from_fn(|word| u64::from_ne_bytes(words[word]));
+            self.random_left = RANDOM_WORDS;
+        }
+        self.random_left -= 1;
+        // A number is given out once.
+        std::mem::take(&mut self.random[self.random_left])
+    }
+
+    /// Answers in place of a thread that has ended, so that nobody waits for ever.
+    fn answer_for_the_dead(&self, message: &ToNexus) {
+        let reason = thread_ended();
+        let answer = match *message {
+            ToNexus::OpenLink { request, .. } => FromNexus::LinkFailed { request, reason },
+            ToNexus::OpenSession { link, open } => {
+                FromNexus::SessionRefused { link, request: open.request, reason }
+            }
+            _ => return,
+        };
+        self.inbox.push(answer);
+    }
+}
+
+/// Why nothing works any more when the nexus's thread has ended.
+pub(super) fn thread_ended() -> Reason {
+    Reason::new(Status::Internal, super::NexusError::Ended.to_string())
+}
+
+impl ControlPlane<HostLink> for ControlPort {
+    fn post(&self, message: ToNexus) {
+        ControlPort::post(self, message);
+    }
+
+    #[inline]
+    fn poll(&mut self) -> Option<FromNexus<HostLink>> {
+        ControlPort::poll(self)
+    }
+
+    fn endpoint_id(&self) -> EndpointId {
+        self.id
+    }
+
+    fn random(&mut self) -> u64 {
+        ControlPort::random(self)
+    }
+}
+
+impl Drop for ControlPort {
+    fn drop(&mut self) {
+        self.post(ToNexus::Gone);
+        // After `Gone`: whoever gets the number next is attached behind it in the queue.
+        self.owner.free_endpoint(self.id);
+    }
+}
+
+/// A random number from the operating system.
+pub(super) fn random_u64() -> std::io::Result<u64> {
+    random_bytes().map(u64::from_ne_bytes)
+}
+
+/// Random bytes from the operating system.
+pub(super) fn random_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| std::io::Error::other(error.to_string()))?;
+    Ok(bytes)
+}

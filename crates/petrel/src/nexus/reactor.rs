@@ -1,0 +1,214 @@
+//! The nexus's event loop. What it does with each kind of event is in the file of that concern:
+//!
+//! | file | concern |
+//! | --- | --- |
+//! | `listener` | connections that peers make |
+//! | `dial` | connections to peers |
+//! | `handshake` | HELLO |
+//! | `stream` | bytes to messages, messages to bytes, and who handles which |
+//! | `closing` | GOODBYE, broken connections, and what ends with them |
+//! | `heartbeat` | signs of life, and everything else that time brings |
+//! | `endpoints` | what this process's endpoints say |
+//! | `offers`, `links` | agreeing on transports |
+//! | `rendezvous` | handing over shared memory |
+//! | `sessions` | proposals and answers |
+//! | `stats` | counters for those who ask from outside |
+
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mio::event::Event;
+use mio::{Events, Poll, Token};
+
+use super::connection::{Connection, ConnectionId};
+use super::counters::Counters;
+use super::deadlines::Deadlines;
+use super::dial::Outgoing;
+use super::endpoints::Endpoint;
+use super::limits::{READ_BYTES, TICK_MAX, TICK_MIN};
+use super::links::Link;
+use super::listener::Listener;
+use super::mailbox::Mailbox;
+use super::rendezvous::{Exchange, ExchangeId, Meeting};
+use super::stats::Collection;
+use crate::control::{AllowedTransports, EndpointId, LinkId};
+
+/// Token of the mailbox's waker.
+pub(super) const MAILBOX: Token = Token(0);
+/// Token of the listening socket.
+pub(super) const LISTENER: Token = Token(1);
+/// Token of the rendezvous for shared memory.
+pub(super) const RENDEZVOUS: Token = Token(2);
+/// Connections and exchanges are numbered from here.
+const FIRST_FREE_TOKEN: usize = 3;
+
+/// Events taken in one turn.
+const EVENTS_PER_TURN: usize = 256;
+
+/// What does not change while the nexus runs.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) insecure: bool,
+    pub(super) transports: AllowedTransports,
+    pub(super) heartbeat: Duration,
+    /// Time for each step that another process has to take.
+    pub(super) step_timeout: Duration,
+    pub(super) incarnation: u64,
+}
+
+/// The state of the nexus's thread.
+#[derive(Debug)]
+pub(super) struct Reactor {
+    pub(super) settings: Settings,
+    pub(super) poll: Poll,
+    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) counters: Arc<Counters>,
+    /// The time at the beginning of the turn.
+    pub(super) now: Instant,
+    next_tick: Instant,
+    pub(super) is_stopping: bool,
+    next_token: usize,
+    next_link: u64,
+
+    pub(super) listener: Option<Listener>,
+    pub(super) connections: HashMap<ConnectionId, Connection>,
+    /// Connections that peers made and that have not said HELLO, the oldest first.
+    pub(super) ungreeted: BTreeSet<ConnectionId>,
+    pub(super) outgoing: HashMap<SocketAddr, Outgoing>,
+    /// The process that was last seen at an address.
+    pub(super) incarnations: HashMap<SocketAddr, u64>,
+    pub(super) endpoints: HashMap<EndpointId, Endpoint>,
+    pub(super) links: HashMap<LinkId, Link>,
+    pub(super) meeting: Option<Meeting>,
+    pub(super) exchanges: HashMap<ExchangeId, Exchange>,
+    /// Links whose peer is to show this at the rendezvous.
+    pub(super) tickets: HashMap<[u8; 16], LinkId>,
+    /// Proposals under way in all.
+    pub(super) proposals: usize,
+    pub(super) collection: Option<Collection>,
+    pub(super) collections: u64,
+    pub(super) deadlines: Deadlines,
+
+    /// Connections that may have more to read, though no event will say so.
+    pub(super) unread: Vec<ConnectionId>,
+    /// Connections with something to send.
+    pub(super) unsent: Vec<ConnectionId>,
+    /// Where reads go.
+    pub(super) buffer: Vec<u8>,
+}
+
+impl Reactor {
+    pub(super) fn new(
+        settings: Settings,
+        poll: Poll,
+        mailbox: Arc<Mailbox>,
+        counters: Arc<Counters>,
+    ) -> Self {
+        let now = Instant::now();
+        Self {
+            settings,
+            poll,
+            mailbox,
+            counters,
+            now,
+            next_tick: now,
+            is_stopping: false,
+            next_token: FIRST_FREE_TOKEN,
+            next_link: 0,
+            listener: None,
+            connections: HashMap::new(),
+            ungreeted: BTreeSet::new(),
+            outgoing: HashMap::new(),
+            incarnations: HashMap::new(),
+            endpoints: HashMap::new(),
+            links: HashMap::new(),
+            meeting: None,
+            exchanges: HashMap::new(),
+            tickets: HashMap::new(),
+            proposals: 0,
+            collection: None,
+            collections: 0,
+            deadlines: Deadlines::default(),
+            unread: Vec::new(),
+            unsent: Vec::new(),
+            buffer: vec![0; READ_BYTES],
+        }
+    }
+
+    /// Runs until nobody uses the nexus any more.
+    ///
+    /// # Errors
+    /// When the system cannot wait for events.
+    pub(super) fn run(&mut self) -> io::Result<()> {
+        let mut events = Events::with_capacity(EVENTS_PER_TURN);
+        while !self.is_stopping {
+            self.turn(&mut events)?;
+        }
+        self.say_goodbye_to_all();
+        Ok(())
+    }
+
+    /// Waits for something to happen, and handles what has.
+    fn turn(&mut self, events: &mut Events) -> io::Result<()> {
+        match self.poll.poll(events, self.patience()) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => events.clear(),
+            other => other?,
+        }
+        self.now = Instant::now();
+        events.iter().for_each(|event| self.on_event(event));
+        self.run_commands();
+        self.read_the_unread();
+        self.accept_more();
+        self.meet_more();
+        self.run_deadlines();
+        if self.now >= self.next_tick {
+            self.next_tick = self.now + self.tick_interval();
+            self.look_after_connections();
+        }
+        self.send_the_unsent();
+        Ok(())
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        match event.token() {
+            // The commands are taken in any case.
+            MAILBOX => {}
+            LISTENER => self.on_listener_ready(),
+            RENDEZVOUS => self.on_rendezvous_ready(),
+            Token(number) if self.connections.contains_key(&ConnectionId(number)) => {
+                self.on_connection_event(ConnectionId(number), event);
+            }
+            Token(number) => self.on_exchange_ready(ExchangeId(number)),
+        }
+    }
+
+    /// How long to wait for events: `None` is for ever.
+    fn patience(&self) -> Option<Duration> {
+        if !self.unread.is_empty() || self.has_more_to_accept() || self.has_more_to_meet() {
+            return Some(Duration::ZERO);
+        }
+        let tick = (!self.connections.is_empty()).then_some(self.next_tick);
+        let pause = self.listener.as_ref().and_then(|listener| listener.paused_until);
+        let soonest = [tick, pause, self.deadlines.next()].into_iter().flatten().min();
+        soonest.map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    fn tick_interval(&self) -> Duration {
+        (self.settings.heartbeat / 4).clamp(TICK_MIN, TICK_MAX)
+    }
+
+    /// A number for a socket in the readiness loop.
+    pub(super) fn new_token(&mut self) -> usize {
+        self.next_token += 1;
+        self.next_token - 1
+    }
+
+    /// A name for a link.
+    pub(super) fn new_link_id(&mut self) -> LinkId {
+        self.next_link += 1;
+        LinkId(self.next_link - 1)
+    }
+}

@@ -1,0 +1,167 @@
+//! Bytes to messages, messages to bytes, and who handles which (`docs/wire-protocol.md` §8.1).
+
+use mio::event::Event;
+use petrel_proto::Status;
+use petrel_proto::control::{DecodeError, Fault, Message, Pong};
+
+use super::closing::Farewell;
+use super::connection::{ConnectionId, Phase, Received};
+use super::limits::{OUT_SOFT_BYTES, READS_PER_TURN};
+use super::reactor::Reactor;
+use crate::control::Reason;
+
+/// A message that the protocol does not allow at this point: the peer's fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Violation(pub(super) &'static str);
+
+impl Reactor {
+    pub(super) fn on_connection_event(&mut self, id: ConnectionId, event: &Event) {
+        if self.is_connecting(id) {
+            self.on_dial_progress(id);
+        } else {
+            self.read(id);
+            if event.is_writable() {
+                self.unsent.push(id);
+            }
+        }
+    }
+
+    fn is_connecting(&self, id: ConnectionId) -> bool {
+        self.connections.get(&id).is_some_and(|c| matches!(c.phase, Phase::Connecting))
+    }
+
+    /// Reads what an earlier turn left.
+    pub(super) fn read_the_unread(&mut self) {
+        for id in std::mem::take(&mut self.unread) {
+            self.read(id);
+        }
+    }
+
+    /// Reads a bounded number of times; what remains is for the next turn.
+    pub(super) fn read(&mut self, id: ConnectionId) {
+        let mut buffer = std::mem::take(&mut self.buffer);
+        let is_drained = (0..READS_PER_TURN).any(|_| !self.read_once(id, &mut buffer));
+        self.buffer = buffer;
+        if !is_drained {
+            self.unread.push(id);
+        }
+    }
+
+    /// Whether it makes sense to go on reading.
+    fn read_once(&mut self, id: ConnectionId, buffer: &mut [u8]) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        if connection.out.len() > OUT_SOFT_BYTES && !connection.is_closing() {
+            connection.is_paused = true;
+            return false;
+        }
+        match connection.receive(buffer) {
+            Received::Bytes(count) => {
+                self.digest(id, &buffer[..count]);
+                true
+            }
+            Received::Nothing => false,
+            Received::End(cause) => {
+                self.on_stream_end(id, &cause);
+                false
+            }
+        }
+    }
+
+    /// Handles the messages in bytes that came.
+    fn digest(&mut self, id: ConnectionId, mut bytes: &[u8]) {
+        let now = self.now;
+        let mut messages = 0;
+        loop {
+            let Some(connection) = self.connections.get_mut(&id) else { return };
+            connection.heard = now;
+            if connection.is_closing() {
+                return;
+            }
+            match connection.decoder.decode(&mut bytes) {
+                Ok(Some(message)) => {
+                    messages += 1;
+                    if let Err(violation) = self.on_message(id, message) {
+                        return self.on_violation(id, violation);
+                    }
+                }
+                Ok(None) if !connection.decoder.is_midway() => {
+                    return connection.midway_since = None;
+                }
+                Ok(None) if messages > 0 => return connection.midway_since = Some(now),
+                Ok(None) => return drop(connection.midway_since.get_or_insert(now)),
+                Err(error) => return self.on_malformed(id, error),
+            }
+        }
+    }
+
+    fn on_message(&mut self, id: ConnectionId, message: Message) -> Result<(), Violation> {
+        match message {
+            Message::Hello(hello) => self.on_hello(id, hello),
+            Message::Goodbye(goodbye) => self.on_goodbye(id, &goodbye),
+            Message::Ping(ping) => self.send(id, Pong { nonce: ping.nonce }),
+            // That it came is all that matters.
+            Message::Pong(_) => {}
+            Message::LinkOpen(open) => return self.on_link_open(id, &open),
+            Message::LinkAccept(accept) => return self.on_link_accept(id, &accept),
+            Message::LinkRefuse(refuse) => return self.on_link_refuse(id, refuse),
+            Message::LinkClose(close) => self.on_link_close(id, close),
+            Message::SessionOpen(open) => return self.on_session_open(id, open),
+            Message::SessionAccept(accept) => return self.on_session_accept(id, accept),
+            Message::SessionRefuse(refuse) => return self.on_session_refuse(id, refuse),
+            Message::SessionClose(close) => self.on_session_close(id, close),
+            Message::StatsRequest(request) => self.on_stats_request(id, request.request),
+            Message::StatsReply(_) => return Err(Violation("STATS_REPLY that nobody asked for")),
+        }
+        Ok(())
+    }
+
+    fn on_violation(&mut self, id: ConnectionId, Violation(what): Violation) {
+        self.counters.refused_malformed.increment();
+        let said = Reason::new(Status::InvalidArgument, what);
+        let why = format!("the peer broke the protocol: {what}");
+        self.close(id, &Reason::new(Status::Unavailable, why), Farewell::Say(said));
+    }
+
+    fn on_malformed(&mut self, id: ConnectionId, error: DecodeError) {
+        let counter = match error.fault() {
+            Fault::Stranger => &self.counters.refused_strangers,
+            Fault::Peer => &self.counters.refused_malformed,
+            Fault::Version => &self.counters.refused_version,
+        };
+        counter.increment();
+        let why = format!("what answers there does not follow the protocol: {error}");
+        let reason = Reason::new(Status::Unavailable, why);
+        let said = Reason::new(error.status(), error.to_string());
+        self.close(id, &reason, Farewell::Say(said));
+    }
+
+    /// Queues a message. It goes out at the end of the turn.
+    pub(super) fn send(&mut self, id: ConnectionId, message: impl Into<Message>) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.is_closing() {
+            return;
+        }
+        let was_empty = connection.out.len() == 0;
+        if connection.out.push(&message.into()).is_err() {
+            self.counters.unsendable_messages.increment();
+        }
+        if was_empty || connection.out.is_over_limit() {
+            self.unsent.push(id);
+        }
+    }
+
+    /// Writes what was queued.
+    pub(super) fn send_the_unsent(&mut self) {
+        while let Some(id) = self.unsent.pop() {
+            let now = self.now;
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            match connection.flush(now) {
+                Err(error) => self.on_stream_end(id, &error.to_string()),
+                Ok(()) if connection.out.is_over_limit() => self.on_not_reading(id),
+                Ok(()) if connection.is_closing() => self.finish_closing(id),
+                Ok(()) if connection.ends_pause() => self.unread.push(id),
+                Ok(()) => {}
+            }
+        }
+    }
+}

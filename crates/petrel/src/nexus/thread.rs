@@ -1,0 +1,73 @@
+//! The nexus's thread: who keeps it alive, and what happens when it ends.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use super::NexusError;
+use super::mailbox::{Command, Mailbox};
+use super::port::thread_ended;
+use super::reactor::Reactor;
+use crate::control::EndpointId;
+
+/// Keeps the thread alive: shared by all handles and ports. The last one stops the thread and
+/// waits until its sockets are closed, so that the address is free again then.
+#[derive(Debug)]
+pub(super) struct Owner {
+    mailbox: Arc<Mailbox>,
+    endpoints: Mutex<BTreeSet<EndpointId>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Owner {
+    /// Starts the thread.
+    pub(super) fn start(mailbox: Arc<Mailbox>, reactor: Reactor) -> io::Result<Self> {
+        let builder = std::thread::Builder::new().name("petrel-nexus".to_owned());
+        let thread = Some(builder.spawn(move || run(reactor))?);
+        Ok(Self { mailbox, endpoints: Mutex::default(), thread })
+    }
+
+    pub(super) fn mailbox(&self) -> &Mailbox {
+        &self.mailbox
+    }
+
+    /// Takes the wanted number, or the lowest that is free.
+    pub(super) fn take_endpoint(&self, id: Option<EndpointId>) -> Result<EndpointId, NexusError> {
+        let mut taken = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        let id = match id {
+            Some(id) if id.0 == u16::MAX => return Err(NexusError::EndpointNumber { id }),
+            Some(id) => id,
+            None => lowest_free(&taken).ok_or(NexusError::EndpointsExhausted)?,
+        };
+        if taken.insert(id) { Ok(id) } else { Err(NexusError::EndpointTaken { id }) }
+    }
+
+    pub(super) fn free_endpoint(&self, id: EndpointId) {
+        self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
+    }
+}
+
+fn lowest_free(taken: &BTreeSet<EndpointId>) -> Option<EndpointId> {
+    (0..u16::MAX).map(EndpointId).find(|id| !taken.contains(id))
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // An error means that the thread has ended by itself; so does a failed join.
+        let _ = self.mailbox.post(Command::Shutdown);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The thread. An error in it must not leave endpoints waiting for answers: whatever happens,
+/// their links go down.
+fn run(mut reactor: Reactor) {
+    let ended_well = catch_unwind(AssertUnwindSafe(|| reactor.run()));
+    if !matches!(ended_well, Ok(Ok(()))) {
+        reactor.abandon(&thread_ended());
+    }
+}

@@ -1,0 +1,182 @@
+//! What the command line accepts. The help texts here are the reference of the command.
+//!
+//! Every flag says its unit and its default. Sizes are written `64KiB`, durations `10us`; see
+//! [`crate::units`].
+
+mod address;
+mod bench;
+mod client;
+mod doctor;
+mod server;
+mod sim;
+mod values;
+
+use clap::{Args, Parser, Subcommand};
+
+pub(crate) use doctor::DoctorArgs;
+
+/// Microsecond RPCs over plain networks: try them, measure them, find out what is wrong.
+///
+/// Petrel is an RPC library for datacenters. It needs no special network card, no root and no huge
+/// pages; this command needs nothing but itself. Start with `petrel doctor`, which says what this
+/// host offers and what to do about the rest.
+#[derive(Debug, Parser)]
+#[command(name = "petrel", version, max_term_width = 100)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Sizes are bytes or carry a unit: 32, 64KiB, 8MiB (powers of 1024), 1MB (of 1000).
+Durations carry a unit: 250ns, 10us, 1.5ms, 3s, 2min.
+
+Exit codes: 0 success, 1 failure, 2 wrong usage.
+
+Environment:
+  NO_COLOR  set to anything, it switches colours off
+
+`petrel COMMAND --help` explains each command with examples.";
+
+/// Flags that every subcommand takes.
+#[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "Output")]
+pub(crate) struct GlobalArgs {
+    /// Print one JSON object per line instead of text for people
+    ///
+    /// Standard output then carries JSON only, without colours and progress bars. Times are whole
+    /// nanoseconds in fields that end in `_ns`, sizes are bytes in fields that end in `_bytes`.
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// Show no progress bars
+    ///
+    /// They go to standard error, and only to a terminal, so scripts need not set this.
+    #[arg(long, short, global = true)]
+    pub(crate) quiet: bool,
+}
+
+// The help texts stand with the arguments: a comment on a variant here would replace them.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Doctor(DoctorArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// All subcommands, those included that [`Command`] does not offer yet.
+    #[derive(Debug, Parser)]
+    #[command(name = "petrel")]
+    struct Everything {
+        #[command(flatten)]
+        global: GlobalArgs,
+        #[command(subcommand)]
+        command: EveryCommand,
+    }
+
+    #[derive(Debug, Subcommand)]
+    enum EveryCommand {
+        Demo(server::DemoArgs),
+        Serve(server::ServeArgs),
+        Ping(client::PingArgs),
+        Call(client::CallArgs),
+        Stats(client::StatsArgs),
+        Bench(bench::BenchArgs),
+        Sim(sim::SimArgs),
+        Doctor(DoctorArgs),
+    }
+
+    fn parse(line: &str) -> Result<EveryCommand, clap::Error> {
+        Everything::try_parse_from(line.split_ascii_whitespace()).map(|parsed| parsed.command)
+    }
+
+    #[test]
+    fn cli__is_consistent() {
+        Cli::command().debug_assert();
+        Everything::command().debug_assert();
+    }
+
+    #[test]
+    fn cli__global_flags_are_taken_on_both_sides_of_the_subcommand() {
+        for line in [["petrel", "--json", "doctor"], ["petrel", "doctor", "--json"]] {
+            assert!(Cli::try_parse_from(line).unwrap().global.json);
+        }
+    }
+
+    /// Every line of the help texts that shows a call of the command, up to a pipe.
+    fn examples() -> Vec<String> {
+        let everything = Everything::command();
+        let helps = everything.get_subcommands().map(|subcommand| {
+            let help = subcommand.get_after_long_help().map(ToString::to_string);
+            help.unwrap_or_else(|| panic!("{} has no examples", subcommand.get_name()))
+        });
+        helps
+            .flat_map(|help| help.lines().map(str::to_owned).collect::<Vec<_>>())
+            .filter_map(|line| {
+                let call = &line[line.find("petrel ").filter(|_| line.starts_with("  "))?..];
+                Some(call.split(['|', '>']).next()?.to_owned())
+            })
+            .collect()
+    }
+
+    #[test]
+    fn cli__every_example_in_the_help_parses() {
+        let examples = examples();
+        assert!(examples.len() >= 20, "{examples:?}");
+        for example in examples {
+            parse(&example).unwrap_or_else(|error| panic!("{example}: {error}"));
+        }
+    }
+
+    #[test]
+    fn cli__defaults_are_those_that_the_help_names() {
+        let EveryCommand::Ping(ping) = parse("petrel ping host").unwrap() else { panic!() };
+        assert_eq!((ping.count, ping.size, ping.in_flight), (10, 32, 1));
+        assert_eq!(ping.address.to_string(), "host:31850");
+        let EveryCommand::Serve(serve) = parse("petrel serve").unwrap() else { panic!() };
+        assert_eq!((serve.listen, serve.mtu), ("127.0.0.1:31850".parse().unwrap(), None));
+        assert!(!serve.insecure);
+        let EveryCommand::Bench(bench) = parse("petrel bench bandwidth").unwrap() else { panic!() };
+        let bench::BenchCommand::Bandwidth(bandwidth) = bench.what else { panic!() };
+        assert_eq!((bandwidth.size, bandwidth.common.transport.len()), (8 << 20, 2));
+    }
+
+    #[test]
+    fn cli__watch_without_a_value_leaves_the_address_alone() {
+        for (line, seconds) in
+            [("petrel stats --watch 127.0.0.1:1", 1), ("petrel stats --watch=3s 127.0.0.1:1", 3)]
+        {
+            let EveryCommand::Stats(stats) = parse(line).unwrap() else { panic!() };
+            assert_eq!(stats.watch.map(|every| every.as_secs()), Some(seconds));
+        }
+    }
+
+    #[test]
+    fn cli__values_out_of_range_are_usage_errors() {
+        for line in [
+            "petrel ping host --count 0",
+            "petrel ping host --size 64K",
+            "petrel ping host --timeout 5",
+            "petrel ping host:0",
+            "petrel serve --listen localhost",
+            "petrel serve --mtu 1279",
+            "petrel serve --endpoints 0",
+            "petrel serve --idle sleep",
+            "petrel call host --data @",
+            "petrel bench",
+            "petrel bench rate --transport tcp",
+            "petrel sim --seed 1 --seeds 2",
+            "petrel sim --seed x",
+        ] {
+            let error = parse(line).expect_err(line);
+            assert_eq!(error.exit_code(), 2, "{line}: {error}");
+        }
+    }
+}

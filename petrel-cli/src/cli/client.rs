@@ -1,0 +1,114 @@
+//! Arguments of the subcommands that talk to a running server: `petrel ping`, `call` and `stats`.
+
+use std::time::Duration;
+
+use clap::Args;
+
+use super::address::ServerAddress;
+use super::values::{Method, Payload, TransportChoice};
+use crate::units::{parse_duration, parse_size};
+
+/// Call a server's echo method again and again, and print how long the replies take
+///
+/// Every reply is compared with what was sent. At the end come the number of calls sent and
+/// answered, and the latency's p50, p99, p99.9 and maximum. The exit code is 1 if any call
+/// failed or any reply differed.
+#[derive(Args, Debug)]
+#[command(after_long_help = PING_AFTER_HELP)]
+pub(crate) struct PingArgs {
+    /// The server's control address; without a port it is 31850
+    #[arg(value_name = "ADDR")]
+    pub(crate) address: ServerAddress,
+
+    /// How many calls to make
+    #[arg(long, short, value_name = "N", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) count: u64,
+
+    /// Size of request and reply, in bytes or with a unit
+    #[arg(long, short, value_name = "SIZE", default_value = "32", value_parser = parse_size)]
+    pub(crate) size: usize,
+
+    /// Transport to use
+    #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
+    pub(crate) transport: TransportChoice,
+
+    /// Calls in flight at a time; more than one measures latency under load
+    #[arg(long, visible_alias = "window", value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) in_flight: u16,
+
+    /// How long to wait for the connection, and for each reply
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    pub(crate) timeout: Duration,
+}
+
+const PING_AFTER_HELP: &str = "\
+Examples:
+  petrel ping 127.0.0.1:31850
+  petrel ping [::1]:31850 --count 100000 --size 32
+  petrel ping 127.0.0.1:31850 --transport shm --size 8MiB --count 100
+  petrel ping 10.0.0.7:31850 --in-flight 8 --json";
+
+/// Make one call and print the reply
+///
+/// The reply's bytes go to standard output as they are; with --json they are printed as text, or
+/// as hexadecimal digits where they are not UTF-8. The exit code is 1 if the call fails; the
+/// message then says whether the server may have executed it.
+#[derive(Args, Debug)]
+#[command(after_long_help = CALL_AFTER_HELP)]
+pub(crate) struct CallArgs {
+    /// The server's control address; without a port it is 31850
+    #[arg(value_name = "ADDR")]
+    pub(crate) address: ServerAddress,
+
+    /// Method to call, by name or by number
+    #[arg(long, short, value_name = "NAME|NUMBER", default_value = "echo")]
+    pub(crate) method: Method,
+
+    /// Bytes to send: the text itself, @PATH for a file's contents, - for standard input
+    #[arg(long, short, value_name = "TEXT|@PATH|-", default_value = "", hide_default_value = true)]
+    pub(crate) data: Payload,
+
+    /// Transport to use
+    #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
+    pub(crate) transport: TransportChoice,
+
+    /// How long to wait for the connection, and for the reply
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    pub(crate) timeout: Duration,
+}
+
+const CALL_AFTER_HELP: &str = "\
+Examples:
+  petrel call 127.0.0.1:31850 --method echo --data hello
+  petrel call 127.0.0.1:31850 --method 7 --data @request.bin > reply.bin
+  date | petrel call [::1]:31850 --data -";
+
+/// Print the counters of a running process, from outside
+///
+/// Asks the control port for the counters of all its endpoints: calls, packets, retransmissions,
+/// and every reason for which something was dropped or refused. The server's calls go on
+/// undisturbed.
+#[derive(Args, Debug)]
+#[command(after_long_help = STATS_AFTER_HELP)]
+pub(crate) struct StatsArgs {
+    /// The process's control address; without a port it is 31850
+    #[arg(value_name = "ADDR")]
+    pub(crate) address: ServerAddress,
+
+    /// Print again and again, with what changed per second, until interrupted [every: 1s]
+    #[arg(long, value_name = "EVERY", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "1s", value_parser = parse_duration)]
+    pub(crate) watch: Option<Duration>,
+
+    /// How long to wait for an answer
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    pub(crate) timeout: Duration,
+}
+
+const STATS_AFTER_HELP: &str = "\
+Examples:
+  petrel stats 127.0.0.1:31850
+  petrel stats 127.0.0.1:31850 --watch
+  petrel stats 127.0.0.1:31850 --watch=250ms --json";

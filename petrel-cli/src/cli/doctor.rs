@@ -1,0 +1,33 @@
+//! Arguments of `petrel doctor`.
+
+use clap::Args;
+
+use super::address::DEFAULT_PORT;
+
+/// Say what this host offers Petrel, and what to do about the rest
+///
+/// Tries what Petrel uses instead of guessing from version numbers: it sends a segmented datagram
+/// over loopback, receives a coalesced one, asks for a large socket buffer, seals a piece of
+/// shared memory, and so on. It needs no root, takes less than a second and changes nothing.
+///
+/// Each check is one of
+///   ok    it is there
+///   info  a fact, or something only a dedicated machine would tune
+///   warn  Petrel works, but slower or with a limit: the advice says what to do
+///   fail  Petrel cannot run on this host before this is mended
+#[derive(Args, Debug)]
+#[command(verbatim_doc_comment, after_long_help = AFTER_HELP)]
+pub(crate) struct DoctorArgs {
+    /// The control port that servers will listen on, checked for being free
+    #[arg(long, value_name = "PORT", default_value_t = DEFAULT_PORT)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) port: u16,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  petrel doctor
+  petrel doctor --json | jq -r 'select(.status == \"warn\") | .advice'
+
+Exit code 0, unless a check that Petrel cannot do without fails: then 1.
+With --json: one object per check, {name, area, status, found, advice}; advice may be null.";

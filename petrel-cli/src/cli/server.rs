@@ -1,0 +1,76 @@
+//! Arguments of `petrel serve` and of `petrel demo`.
+
+use std::net::SocketAddr;
+
+use clap::Args;
+
+use super::values::{IdleChoice, TransportChoice};
+
+/// Serve the methods that ping, call and bench use, until interrupted
+///
+/// Opens the control port, over which clients connect and agree on transport and limits, and one
+/// or more endpoints, each with a thread and a data port of its own. The address printed first is
+/// what clients pass to `petrel ping`.
+#[derive(Args, Debug)]
+#[command(after_long_help = SERVE_AFTER_HELP)]
+pub(crate) struct ServeArgs {
+    /// Address and TCP port of the control plane
+    ///
+    /// IPv6 addresses stand in brackets. Port 0 takes any free port and prints it.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:31850")]
+    pub(crate) listen: SocketAddr,
+
+    /// Transport offered to clients
+    #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
+    pub(crate) transport: TransportChoice,
+
+    /// Allow an address that other hosts can reach, without any authentication
+    ///
+    /// Without this flag the server refuses to listen anywhere but on loopback. With it everybody
+    /// who can reach the port can call it and read along.
+    #[arg(long)]
+    pub(crate) insecure: bool,
+
+    /// Number of endpoints, each with its own thread; clients are spread over them
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) endpoints: u16,
+
+    /// What an endpoint's thread does while nothing comes in
+    #[arg(long, value_enum, default_value_t = IdleChoice::Spin)]
+    pub(crate) idle: IdleChoice,
+
+    /// Largest IP packet to send, in bytes [default: the route's, at most 9000]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1280..))]
+    pub(crate) mtu: Option<u16>,
+}
+
+const SERVE_AFTER_HELP: &str = "\
+Examples:
+  petrel serve
+  petrel serve --listen [::1]:31850 --transport udp
+  petrel serve --listen 10.0.0.7:31850 --insecure --endpoints 4 --idle poll
+
+Stop it with Ctrl-C. Look inside from another shell with `petrel stats 127.0.0.1:31850`.";
+
+/// A first RPC, a verified 8 MiB transfer and a short benchmark, in one process
+///
+/// Starts a server and a client in this process, makes one call and prints the reply, moves 8 MiB
+/// there and back and compares the checksums, then measures latency, rate and bandwidth over UDP
+/// and over shared memory. Needs no root and no second machine, and takes some seconds.
+#[derive(Args, Debug)]
+#[command(after_long_help = DEMO_AFTER_HELP)]
+pub(crate) struct DemoArgs {
+    /// Leave the benchmark out
+    #[arg(long)]
+    pub(crate) no_bench: bool,
+}
+
+const DEMO_AFTER_HELP: &str = "\
+Examples:
+  petrel demo
+  petrel demo --no-bench
+  petrel demo --json
+
+The figures are of one short run with both ends on this host. `petrel bench` measures longer and
+between hosts; `petrel doctor` says what holds this host back.";

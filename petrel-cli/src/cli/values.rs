@@ -1,0 +1,128 @@
+//! Values that several subcommands take.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::ValueEnum;
+
+/// Which transport a session shall use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TransportChoice {
+    /// Shared memory where both ends are on one host and belong to one user, else UDP
+    Auto,
+    /// Kernel UDP
+    Udp,
+    /// Shared memory; an error where the two ends cannot share any
+    Shm,
+}
+
+/// Transports that a benchmark can compare.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum BenchTransport {
+    /// Kernel UDP
+    Udp,
+    /// Shared memory
+    Shm,
+}
+
+/// What an endpoint does while nothing comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum IdleChoice {
+    /// Poll without end: the lowest latency, a whole CPU for each endpoint
+    Poll,
+    /// Poll for a while, then sleep until something comes in
+    Spin,
+    /// Sleep at once: the least CPU time, tens of microseconds more latency
+    Block,
+}
+
+/// A method to call: by its name or by its number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Method {
+    /// By the name that the server gave it.
+    Name(String),
+    /// By its number.
+    Number(u16),
+}
+
+impl FromStr for Method {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("a method has a name or a number, such as echo or 7".to_owned());
+        }
+        if !text.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Ok(Self::Name(text.to_owned()));
+        }
+        let number = text
+            .parse()
+            .map_err(|_| format!("'{text}' is not a method's number: they are 0 to 65535"))?;
+        Ok(Self::Number(number))
+    }
+}
+
+/// Where the bytes of a request come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Payload {
+    /// The argument itself.
+    Text(String),
+    /// A file, written `@PATH`.
+    File(PathBuf),
+    /// Standard input, written `-`.
+    Stdin,
+}
+
+impl FromStr for Payload {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match (text, text.strip_prefix('@')) {
+            ("-", _) => Ok(Self::Stdin),
+            (_, Some("")) => Err("'@' needs the path of a file behind it".to_owned()),
+            (_, Some(path)) => Ok(Self::File(path.into())),
+            _ => Ok(Self::Text(text.to_owned())),
+        }
+    }
+}
+
+/// Parses a seed in decimal, or in hexadecimal behind `0x`, as failing runs print it.
+pub(crate) fn parse_seed(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed
+        .map_err(|_| format!("'{text}' is not a seed: write a number below 2^64, as in 17 or 0x1f"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn method__digits_are_a_number_and_the_rest_a_name() {
+        assert_eq!("7".parse(), Ok(Method::Number(7)));
+        assert_eq!("kv.get".parse(), Ok(Method::Name("kv.get".into())));
+        assert!("65536".parse::<Method>().unwrap_err().contains("0 to 65535"));
+        assert!("".parse::<Method>().is_err());
+    }
+
+    #[test]
+    fn payload__follows_the_prefix() {
+        assert_eq!("hello".parse(), Ok(Payload::Text("hello".into())));
+        assert_eq!("".parse(), Ok(Payload::Text(String::new())));
+        assert_eq!("@a/b".parse(), Ok(Payload::File("a/b".into())));
+        assert_eq!("-".parse(), Ok(Payload::Stdin));
+        assert!("@".parse::<Payload>().is_err());
+    }
+
+    #[test]
+    fn parse_seed__takes_both_bases() {
+        assert_eq!(parse_seed("17"), Ok(17));
+        assert_eq!(parse_seed("0xff"), Ok(255));
+        assert_eq!(parse_seed("18446744073709551615"), Ok(u64::MAX));
+        assert!(parse_seed("-1").is_err());
+        assert!(parse_seed("0x").is_err());
+    }
+}

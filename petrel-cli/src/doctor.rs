@@ -1,0 +1,200 @@
+//! `petrel doctor`: what this host offers Petrel, and what to do about the rest.
+//!
+//! A check tries the thing itself wherever that is harmless: kernels are patched, containers
+//! filtered and virtual network cards incomplete, so a version number proves little. What cannot be
+//! tried is read from `/proc` and `/sys`, where no file is taken for granted. Every wait is
+//! bounded, no check needs privileges, and none leaves anything behind.
+//!
+//! | file | what it looks at |
+//! | --- | --- |
+//! | [`check`] | the result of one check |
+//! | [`system`] | kernel, container, virtual machine |
+//! | [`udp`] | datagrams over loopback, GSO, GRO, MTU |
+//! | [`buffers`] | limits of socket buffers |
+//! | [`control`] | the control plane's TCP ports |
+//! | [`shared`] | what the shared-memory transport needs |
+//! | [`memory`] | huge pages and locked memory |
+//! | [`cpu`] | CPUs, their isolation, quota and real-time scheduling |
+//! | [`clock`] | time stamp counter and clock source |
+//! | [`limits`] | open files |
+//! | [`bypass`] | AF_XDP, DPDK and RDMA |
+//! | [`host`] | reading and parsing `/proc` and `/sys` |
+//! | [`sys`] | the two system calls without a safe wrapper |
+
+mod buffers;
+mod bypass;
+mod check;
+mod clock;
+mod control;
+mod cpu;
+mod host;
+mod limits;
+mod memory;
+mod shared;
+mod sys;
+mod system;
+mod udp;
+
+use std::io;
+
+use comfy_table::{Cell, Color, Table};
+
+use self::check::{Check, Status};
+use crate::Outcome;
+use crate::cli::DoctorArgs;
+use crate::output::Output;
+
+/// Runs all checks and prints them. Fails where one fails that Petrel cannot do without.
+pub(crate) fn run(args: &DoctorArgs, output: Output) -> io::Result<Outcome> {
+    let checks = all_checks(args.port);
+    for check in &checks {
+        output.record(check)?;
+    }
+    if !output.is_json() {
+        print_for_people(&checks, output)?;
+    }
+    Ok(outcome(&checks))
+}
+
+fn all_checks(port: u16) -> Vec<Check> {
+    [
+        system::checks(),
+        udp::checks(),
+        buffers::checks(),
+        control::checks(port),
+        shared::checks(),
+        memory::checks(),
+        cpu::checks(),
+        clock::checks(),
+        limits::checks(),
+        bypass::checks(),
+    ]
+    .concat()
+}
+
+fn outcome(checks: &[Check]) -> Outcome {
+    match count(checks, Status::Fail) {
+        0 => Outcome::Success,
+        _ => Outcome::Failure,
+    }
+}
+
+fn count(checks: &[Check], status: Status) -> usize {
+    checks.iter().filter(|check| check.status == status).count()
+}
+
+fn print_for_people(checks: &[Check], output: Output) -> io::Result<()> {
+    output.line(results(checks, output))?;
+    if checks.iter().any(|check| check.advice.is_some()) {
+        output.line("\nWhat to do, the most urgent first:\n")?;
+        output.line(advice(checks, output).trim_fmt())?;
+    }
+    output.line(format!("\n{}", verdict(checks)))
+}
+
+/// One row per check; the area stands only where it changes.
+fn results(checks: &[Check], output: Output) -> Table {
+    let mut table = output.table(&["", "area", "check", "found"]);
+    let mut last_area = "";
+    for check in checks {
+        let area = if check.area == last_area { "" } else { check.area };
+        last_area = check.area;
+        table.add_row([
+            symbol(check.status),
+            Cell::new(area),
+            Cell::new(check.name),
+            Cell::new(&check.found),
+        ]);
+    }
+    table
+}
+
+/// One row per piece of advice.
+fn advice(checks: &[Check], output: Output) -> Table {
+    let mut table = output.list();
+    let mut advised: Vec<&Check> = checks.iter().filter(|check| check.advice.is_some()).collect();
+    advised.sort_by_key(|check| check.status.urgency());
+    for check in advised {
+        let text = check.advice.as_deref().unwrap_or_default();
+        table.add_row([symbol(check.status), Cell::new(check.name), Cell::new(text)]);
+    }
+    table
+}
+
+/// The status as sign and word: the sign for the eye, the word for those who see no colour.
+fn symbol(status: Status) -> Cell {
+    match status {
+        Status::Ok => Cell::new("✓ ok").fg(Color::Green),
+        Status::Info => Cell::new("· info").fg(Color::Cyan),
+        Status::Warn => Cell::new("! warn").fg(Color::Yellow),
+        Status::Fail => Cell::new("✗ fail").fg(Color::Red),
+    }
+}
+
+fn verdict(checks: &[Check]) -> String {
+    let [ok, info, warn, fail] =
+        [Status::Ok, Status::Info, Status::Warn, Status::Fail].map(|status| count(checks, status));
+    let head = match (fail, warn) {
+        (0, 0) => "Petrel runs on this host, and nothing holds it back",
+        (0, _) => "Petrel runs on this host; the warnings say what holds it back",
+        _ => "Petrel cannot run on this host before the failed checks are mended",
+    };
+    format!("{head}. {ok} ok, {info} info, {warn} warn, {fail} fail.")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const AREA: &str = "area";
+
+    fn samples() -> Vec<Check> {
+        vec![
+            Check::ok(AREA, "one", "found one"),
+            Check::info(AREA, "two", "found two").advise("maybe do two"),
+            Check::warn(AREA, "three", "found three", "do three"),
+        ]
+    }
+
+    #[test]
+    fn outcome__fails_only_with_a_failed_check() {
+        let mut checks = samples();
+        assert_eq!(outcome(&checks), Outcome::Success);
+        checks.push(Check::fail(AREA, "four", "found four", "do four"));
+        assert_eq!(outcome(&checks), Outcome::Failure);
+        assert!(verdict(&checks).contains("cannot run"));
+        assert!(verdict(&checks).ends_with("1 ok, 1 info, 1 warn, 1 fail."));
+    }
+
+    #[test]
+    fn advice__puts_the_most_urgent_first() {
+        let text = advice(&samples(), Output::new(false, true)).to_string();
+        assert!(text.find("do three").unwrap() < text.find("maybe do two").unwrap(), "{text}");
+        assert!(!text.contains("one"), "{text}");
+    }
+
+    #[test]
+    fn results__show_every_check() {
+        let text = results(&samples(), Output::new(false, true)).to_string();
+        for found in ["found one", "found two", "found three", "✓ ok", "· info", "! warn"] {
+            assert!(text.contains(found), "{found}: {text}");
+        }
+    }
+
+    #[test]
+    fn all_checks__have_distinct_names() {
+        let checks = all_checks(31850);
+        let mut names: Vec<_> = checks.iter().map(|check| check.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), checks.len());
+    }
+
+    #[test]
+    fn all_checks__never_warn_without_advice() {
+        for check in all_checks(31850) {
+            let needs_advice = matches!(check.status, Status::Warn | Status::Fail);
+            assert!(!needs_advice || check.advice.is_some(), "{check:?}");
+        }
+    }
+}

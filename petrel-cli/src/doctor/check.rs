@@ -1,0 +1,93 @@
+//! The result of one check.
+
+use serde::Serialize;
+
+/// How a check ended. The words are the same in JSON.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Status {
+    /// It is there.
+    Ok,
+    /// A fact, or something that only a dedicated machine would tune.
+    Info,
+    /// Petrel works, but slower or with a limit.
+    Warn,
+    /// Petrel cannot run before this is mended.
+    Fail,
+}
+
+impl Status {
+    /// Sort key: the smaller, the sooner somebody should act.
+    pub(super) fn urgency(self) -> u8 {
+        match self {
+            Self::Fail => 0,
+            Self::Warn => 1,
+            Self::Info => 2,
+            Self::Ok => 3,
+        }
+    }
+}
+
+/// What one check found. Its fields are the fields of its JSON object.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Check {
+    /// Stable name, for scripts.
+    pub(super) name: &'static str,
+    /// What part of the host it is about.
+    pub(super) area: &'static str,
+    /// How it ended.
+    pub(super) status: Status,
+    /// What was found, for people.
+    pub(super) found: String,
+    /// What to do about it, if anything.
+    pub(super) advice: Option<String>,
+}
+
+impl Check {
+    pub(super) fn ok(area: &'static str, name: &'static str, found: impl Into<String>) -> Self {
+        Self { name, area, status: Status::Ok, found: found.into(), advice: None }
+    }
+
+    pub(super) fn info(area: &'static str, name: &'static str, found: impl Into<String>) -> Self {
+        Self { status: Status::Info, ..Self::ok(area, name, found) }
+    }
+
+    pub(super) fn warn(
+        area: &'static str,
+        name: &'static str,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self { status: Status::Warn, ..Self::ok(area, name, found) }.advise(advice)
+    }
+
+    pub(super) fn fail(
+        area: &'static str,
+        name: &'static str,
+        found: impl Into<String>,
+        advice: impl Into<String>,
+    ) -> Self {
+        Self { status: Status::Fail, ..Self::ok(area, name, found) }.advise(advice)
+    }
+
+    /// Adds what to do.
+    pub(super) fn advise(self, advice: impl Into<String>) -> Self {
+        Self { advice: Some(advice.into()), ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn check__serialises_to_the_documented_fields() {
+        let json = serde_json::to_value(Check::warn("udp", "udp-gso", "no", "do")).unwrap();
+        let want = serde_json::json!({
+            "name": "udp-gso", "area": "udp", "status": "warn", "found": "no", "advice": "do"
+        });
+        assert_eq!(json, want);
+        let json = serde_json::to_value(Check::ok("udp", "udp-gro", "yes")).unwrap();
+        assert!(json["advice"].is_null());
+    }
+}

@@ -1,0 +1,136 @@
+//! What the command prints, and where: results on standard output, progress and complaints on
+//! standard error.
+//!
+//! With `--json` standard output carries one JSON object per line and nothing else, so that a
+//! script can read it line by line. Without it, standard output carries tables and sentences for
+//! people, coloured only where a terminal reads them and `NO_COLOR` is not set.
+
+pub(crate) mod latency;
+pub(crate) mod progress;
+
+use std::io::{self, IsTerminal, Write};
+
+use comfy_table::{Attribute, Cell, ContentArrangement, Table, presets};
+use serde::Serialize;
+
+use self::progress::Progress;
+
+/// How to print, decided once from the global flags and the environment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Output {
+    json: bool,
+    colour: bool,
+    progress: bool,
+}
+
+impl Output {
+    /// Decides from the flags, the environment and what standard output is connected to.
+    pub(crate) fn new(json: bool, quiet: bool) -> Self {
+        Self {
+            json,
+            colour: !json && io::stdout().is_terminal() && colour_wanted(),
+            progress: !json && !quiet && io::stderr().is_terminal(),
+        }
+    }
+
+    /// Whether results are JSON lines.
+    pub(crate) fn is_json(self) -> bool {
+        self.json
+    }
+
+    /// Whether text for people may carry colours.
+    pub(crate) fn has_colour(self) -> bool {
+        self.colour
+    }
+
+    /// Prints one JSON object on a line of its own, in JSON mode only.
+    pub(crate) fn record<T: Serialize>(self, record: &T) -> io::Result<()> {
+        if !self.json {
+            return Ok(());
+        }
+        let mut line = serde_json::to_vec(record)?;
+        line.push(b'\n');
+        io::stdout().lock().write_all(&line)
+    }
+
+    /// Prints a line for people, except in JSON mode.
+    pub(crate) fn line(self, text: impl std::fmt::Display) -> io::Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        writeln!(io::stdout().lock(), "{text}")
+    }
+
+    /// An empty table with the house's look; print it by [`Output::line`].
+    pub(crate) fn table(self, header: &[&str]) -> Table {
+        let mut table = self.list();
+        table.load_style(presets::UTF8_BORDERS_ONLY.with_rounded_corners());
+        table
+            .set_header(header.iter().map(|title| Cell::new(title).add_attribute(Attribute::Bold)));
+        table
+    }
+
+    /// Aligned columns without frame and header, from which lines can be copied.
+    pub(crate) fn list(self) -> Table {
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        table.set_content_arrangement(ContentArrangement::Dynamic);
+        // Never asked, the table cannot decide otherwise than `NO_COLOR` says.
+        table.force_no_tty();
+        if self.colour {
+            table.enforce_styling();
+        }
+        if let Some(columns) = terminal_columns() {
+            table.set_width(columns);
+        }
+        table
+    }
+
+    /// A progress bar on standard error for work of `total` steps, hidden where nobody would see
+    /// it and while the work has taken no noticeable time.
+    pub(crate) fn progress(self, total: u64, title: &str) -> Progress {
+        Progress::new(self.progress, total, title)
+    }
+}
+
+/// Colours are wanted unless the user has set `NO_COLOR` (to anything but nothing, as
+/// no-color.org defines it) or has a terminal that knows none.
+fn colour_wanted() -> bool {
+    let set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    !set("NO_COLOR") && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
+}
+
+/// How wide the terminal is that standard output is connected to, if it is.
+fn terminal_columns() -> Option<u16> {
+    let size = rustix::termios::tcgetwinsize(io::stdout()).ok()?;
+    (size.ws_col > 0).then_some(size.ws_col)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: Output = Output { json: false, colour: false, progress: false };
+
+    #[test]
+    fn table__without_colour_has_no_escape_sequences() {
+        let mut table = PLAIN.table(&["name", "value"]);
+        table.add_row([Cell::new("a").fg(comfy_table::Color::Red), Cell::new("b")]);
+        let text = table.to_string();
+        assert!(text.contains("name") && text.contains('b'));
+        assert!(!text.contains('\u{1b}'), "{text:?}");
+    }
+
+    #[test]
+    fn table__with_colour_is_styled_even_off_a_terminal() {
+        let mut table = Output { colour: true, ..PLAIN }.table(&["name"]);
+        table.add_row([Cell::new("a").fg(comfy_table::Color::Red)]);
+        assert!(table.to_string().contains('\u{1b}'));
+    }
+
+    #[test]
+    fn new__json_means_neither_colour_nor_progress() {
+        let output = Output::new(true, false);
+        assert!(output.is_json() && !output.has_colour() && !output.progress);
+    }
+}

@@ -1,0 +1,156 @@
+//! The command as a user meets it: run as a process, judged by output and exit code.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
+
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn petrel(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_petrel")).args(arguments).output().unwrap()
+}
+
+fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+#[test]
+fn doctor__json_lines_are_checks_with_their_fields() {
+    let output = petrel(&["doctor", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+    let checks: Vec<Value> =
+        stdout(&output).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    for check in &checks {
+        for field in ["name", "area", "found"] {
+            assert!(check[field].as_str().is_some_and(|text| !text.is_empty()), "{check}");
+        }
+        let status = check["status"].as_str().unwrap();
+        assert!(["ok", "info", "warn", "fail"].contains(&status), "{check}");
+        assert!(check["advice"].is_null() || check["advice"].is_string(), "{check}");
+    }
+    let names: Vec<_> = checks.iter().filter_map(|check| check["name"].as_str()).collect();
+    for name in EXPECTED_CHECKS {
+        assert!(names.contains(&name), "{name} is not among {names:?}");
+    }
+}
+
+const EXPECTED_CHECKS: [&str; 22] = [
+    "kernel",
+    "udp-loopback",
+    "udp-gso",
+    "udp-gro",
+    "ipv6-loopback",
+    "loopback-mtu",
+    "udp-receive-buffer",
+    "udp-send-buffer",
+    "tcp-loopback",
+    "control-port-ipv4",
+    "control-port-ipv6",
+    "ephemeral-ports",
+    "sealed-memory",
+    "memory-hand-over",
+    "huge-pages",
+    "locked-memory",
+    "cpu-count",
+    "cpu-isolation",
+    "cpu-quota",
+    "clock-source",
+    "open-files",
+    "af-xdp",
+];
+
+#[test]
+fn doctor__checks_that_every_host_passes_pass() {
+    let output = petrel(&["doctor", "--json"]);
+    let checks = stdout(&output).lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let status_of = |wanted: &str| {
+        let found = checks.clone().find(|check| check["name"] == wanted);
+        found.map(|check| check["status"].as_str().unwrap().to_owned())
+    };
+    assert_eq!(status_of("udp-loopback").as_deref(), Some("ok"));
+    assert_eq!(status_of("tcp-loopback").as_deref(), Some("ok"));
+}
+
+#[test]
+fn doctor__text_off_a_terminal_has_no_colours_and_ends_with_a_verdict() {
+    let output = petrel(&["doctor"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = stdout(&output);
+    assert!(!text.contains('\u{1b}'));
+    assert!(text.contains("udp-gso") && text.contains("Petrel runs on this host"), "{text}");
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn doctor__a_port_in_use_is_reported_not_fatal() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port().to_string();
+    let output = petrel(&["doctor", "--json", "--port", &port]);
+    assert_eq!(output.status.code(), Some(0));
+    let line = stdout(&output).lines().find(|line| line.contains("control-port-ipv4")).unwrap();
+    let check: Value = serde_json::from_str(line).unwrap();
+    assert_eq!(check["status"], "warn");
+    assert!(check["found"].as_str().unwrap().contains("in use"), "{check}");
+}
+
+#[test]
+fn doctor__a_closed_pipe_is_no_failure() {
+    use std::process::Stdio;
+
+    let mut command = Command::new(env!("CARGO_BIN_EXE_petrel"));
+    let mut child =
+        command.arg("doctor").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(stderr(&output), "");
+}
+
+const SUBCOMMANDS: [&str; 1] = ["doctor"];
+
+#[test]
+fn help__of_each_subcommand_has_examples() {
+    for subcommand in SUBCOMMANDS {
+        let output = petrel(&[subcommand, "--help"]);
+        assert_eq!(output.status.code(), Some(0));
+        let text = stdout(&output);
+        assert!(text.contains("Usage: petrel") && text.contains("Examples:"), "{text}");
+        assert!(text.contains("--json"), "{text}");
+    }
+}
+
+#[test]
+fn help__of_the_command_lists_the_subcommands_and_the_exit_codes() {
+    let output = petrel(&["--help"]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = stdout(&output);
+    assert!(text.contains("doctor") && text.contains("Exit codes"), "{text}");
+}
+
+#[test]
+fn version__is_that_of_the_crate() {
+    let output = petrel(&["--version"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(stdout(&output), concat!("petrel ", env!("CARGO_PKG_VERSION"), "\n"));
+}
+
+#[test]
+fn usage__errors_exit_with_2_and_print_no_result() {
+    for arguments in [
+        &[][..],
+        &["no-such-command"],
+        &["doctor", "--no-such-flag"],
+        &["doctor", "--port", "0"],
+        &["doctor", "--port", "http"],
+        &["doctor", "surplus"],
+    ] {
+        let output = petrel(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert_eq!(stdout(&output), "", "{arguments:?}");
+        assert!(!output.stderr.is_empty(), "{arguments:?}");
+    }
+}
