@@ -1,0 +1,69 @@
+//! Size classes: powers of two and the half steps between them, 128, 192, 256, 384, 512, ...
+//!
+//! Half steps bound the waste to a third. All sizes are multiples of 64, so that blocks cut from
+//! an aligned region are aligned to a cache line.
+
+/// The smallest block: head room and a small message.
+const SMALLEST_BLOCK_BYTES: usize = 128;
+
+/// The largest block. It holds a message of 16 MiB with the headers of its packets even at the
+/// smallest MTU: 16 MiB / 1216 B × 32 B is under half a mebibyte.
+pub const LARGEST_BLOCK_BYTES: usize = 32 << 20;
+
+/// How many classes there are.
+pub(super) const CLASS_COUNT: usize = class_of(LARGEST_BLOCK_BYTES).0 as usize + 1;
+
+/// A size class: a power of two (even) or the half step above it (odd).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Class(pub(super) u8);
+
+impl Class {
+    /// Size of this class's blocks.
+    #[inline]
+    pub(super) fn block_bytes(self) -> usize {
+        (SMALLEST_BLOCK_BYTES << (self.0 >> 1)) / 2 * (2 + usize::from(self.0 & 1))
+    }
+
+    #[inline]
+    pub(super) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// The smallest class whose blocks hold `bytes`, which must not exceed [`LARGEST_BLOCK_BYTES`].
+#[inline]
+pub(super) const fn class_of(bytes: usize) -> Class {
+    assert!(bytes <= LARGEST_BLOCK_BYTES);
+    // The two highest bits of the largest offset in the block decide: its power of two, and which
+    // half of the way to the next one it lies in.
+    let least = SMALLEST_BLOCK_BYTES - 1;
+    let last = if bytes > least { bytes - 1 } else { least };
+    let power = last.ilog2();
+    let half = (last >> (power - 1)) as u32 & 1;
+    Class((2 * power + half - FIRST_HALVES) as u8)
+}
+
+/// What [`class_of`] counts below the first class: the last offset of the smallest block is in the
+/// upper half of the way from 64 to 128.
+const FIRST_HALVES: u32 = 2 * (SMALLEST_BLOCK_BYTES.ilog2() - 1) + 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn class_of__is_the_first_that_fits() {
+        let sizes: Vec<usize> = (0..CLASS_COUNT).map(|i| Class(i as u8).block_bytes()).collect();
+        assert_eq!(sizes[..6], [128, 192, 256, 384, 512, 768]);
+        assert_eq!(sizes[CLASS_COUNT - 1], LARGEST_BLOCK_BYTES);
+        for (index, &size) in sizes.iter().enumerate() {
+            assert_eq!(size % 64, 0);
+            assert_eq!(class_of(size).index(), index);
+            assert_eq!(class_of(size - 1).index(), index);
+            if size < LARGEST_BLOCK_BYTES {
+                assert_eq!(class_of(size + 1).index(), index + 1);
+            }
+        }
+        assert_eq!(class_of(0), Class(0));
+    }
+}

@@ -1,0 +1,44 @@
+//! Message memory: regions, a pool by size class, and [`PacketBuf`].
+//!
+//! A message lies in one piece, with room for the headers of its packets around it, so that each
+//! packet can be sent from where it lies (eRPC §4.2.1):
+//!
+//! ```text
+//! block             +64            +64+capacity   rounded up to 8
+//! | head room       | data         | pad          | tail                                  |
+//! |       header 0  | 0 1 2 ...    |              | header 1 | header 2 | ... 32 B each   |
+//! ```
+//!
+//! The header of packet 0 stands directly before the data, so that a single-packet message is
+//! one contiguous piece. Packets after the first are sent as two pieces.
+//!
+//! # Who owns what
+//!
+//! - A [`Region`] owns one mapping and unmaps it when dropped.
+//! - A [`BufPool`] owns all regions and cuts them into blocks, each of one size class and aligned
+//!   to 64 bytes. A block is either on its class's free list or in exactly one [`PacketBuf`].
+//! - A [`PacketBuf`] owns its block like a `Box` and holds a reference to the pool, so the memory
+//!   outlives it. Dropping it puts the block back on the list.
+//!
+//! Why the unsafe code in here is sound: blocks never overlap (each is cut off a region's rest
+//! once, in `pool`); a block's bytes are initialised from the start since regions begin
+//! zeroed, and stay so since only `&mut [u8]` and plain copies write to them; slices borrow from
+//! the `PacketBuf`, so that Rust's rules for references to its parts are those for a `Vec`; and
+//! everything that could hand a block to another thread is `!Send` through the pool's [`Rc`].
+//!
+//! A reused block still holds the bytes of its last user, from the same pool. A `PacketBuf` shows
+//! them only to who raises its length without writing.
+//!
+//! [`Rc`]: std::rc::Rc
+
+mod class;
+mod packet;
+mod pool;
+mod region;
+#[cfg(test)]
+mod tests;
+
+pub use class::LARGEST_BLOCK_BYTES;
+pub use packet::{HEAD_ROOM_BYTES, PacketBuf, TAIL_HEADER_BYTES};
+pub use pool::{BufPool, InUse, PoolConfig, PoolExhausted};
+pub use region::Region;

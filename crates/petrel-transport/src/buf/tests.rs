@@ -1,0 +1,230 @@
+use super::*;
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+const MIB: usize = 1 << 20;
+
+fn pool(max_bytes: usize) -> BufPool {
+    BufPool::new(PoolConfig { max_bytes, huge_pages: false })
+}
+
+#[test]
+fn alloc__lays_packets_out_as_drawn() {
+    let pool = pool(MIB);
+    let mut buf = pool.alloc(10, 3).unwrap();
+    assert_eq!((buf.len(), buf.capacity(), buf.packet_count()), (10, 10, 3));
+    assert_eq!(buf.data().as_ptr() as usize % 64, 0);
+    buf.data_mut().copy_from_slice(b"0123456789");
+    buf.write_header(0, b"zero");
+    buf.write_header(1, b"one");
+    buf.write_header(2, &[7; TAIL_HEADER_BYTES]);
+    assert_eq!(buf.packet(0, 4, 0, 4), (&b"zero0123"[..], &b""[..]));
+    assert_eq!(buf.packet(1, 3, 4, 4), (&b"one"[..], &b"4567"[..]));
+    assert_eq!(buf.packet(2, 32, 8, 2), (&[7; 32][..], &b"89"[..]));
+    assert_eq!(buf.packet(1, 3, 10, 0).1, b"");
+}
+
+#[test]
+fn set_len__keeps_bytes_and_shows_storage() {
+    let pool = pool(MIB);
+    let mut buf = pool.alloc(100, 1).unwrap();
+    buf.storage_mut().fill(9);
+    buf.set_len(3);
+    assert_eq!(buf.data(), [9; 3]);
+    buf.set_len(100);
+    assert_eq!(buf.data(), [9; 100]);
+    let empty = pool.alloc(0, 0).unwrap();
+    assert_eq!((empty.data(), empty.packet_count()), (&[][..], 1));
+}
+
+#[test]
+fn fresh_memory__is_zero() {
+    let pool = pool(8 * MIB);
+    assert!(pool.alloc(100_000, 10).unwrap().storage_mut().iter().all(|&byte| byte == 0));
+}
+
+fn panics(act: impl FnOnce()) -> bool {
+    std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err()
+}
+
+#[test]
+fn misuse__panics() {
+    let pool = pool(MIB);
+    let mut buf = pool.alloc(100, 2).unwrap();
+    assert!(panics(|| buf.set_len(101)));
+    buf.set_len(50);
+    assert!(panics(|| _ = buf.packet(0, 16, 0, 51)));
+    assert!(panics(|| _ = buf.packet(0, 16, 1, 1)));
+    assert!(panics(|| _ = buf.packet(1, 16, usize::MAX, 2)));
+    assert!(panics(|| _ = buf.packet(1, TAIL_HEADER_BYTES + 1, 0, 1)));
+    assert!(panics(|| _ = buf.packet(2, 16, 0, 1)));
+    assert!(panics(|| buf.write_header(0, &[0; HEAD_ROOM_BYTES + 1])));
+    assert!(panics(|| buf.write_header(1, &[0; TAIL_HEADER_BYTES + 1])));
+    assert!(panics(|| buf.write_header(2, &[0])));
+}
+
+#[test]
+fn pool__grows_only_when_asked() {
+    let pool = pool(MIB);
+    assert_eq!((pool.reserved_bytes(), pool.in_use()), (0, InUse::default()));
+    let buf = pool.alloc(32, 1).unwrap();
+    assert_eq!(pool.in_use(), InUse { count: 1, bytes: 128 });
+    assert_eq!(pool.reserved_bytes(), 64 << 10);
+    drop(buf);
+    assert_eq!(pool.in_use(), InUse::default());
+}
+
+#[test]
+fn buffers__outlive_their_pool() {
+    let pool = pool(8 * MIB);
+    let mut small = pool.alloc(32, 1).unwrap();
+    let mut large = pool.alloc(MIB, 1000).unwrap();
+    drop(pool);
+    small.data_mut().fill(1);
+    large.data_mut().fill(2);
+    assert!(small.data().iter().all(|&byte| byte == 1));
+    assert!(large.data().iter().all(|&byte| byte == 2));
+}
+
+#[test]
+fn limit__is_an_error_and_memory_comes_back() {
+    let pool = pool(64 << 10);
+    let mut held = Vec::new();
+    let refused = loop {
+        match pool.alloc(4000, 1) {
+            Ok(buf) => held.push(buf),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(held.len(), (64 << 10) / 4096);
+    assert!(matches!(
+        refused,
+        PoolExhausted::Limit { max_bytes: 65536, reserved_bytes: 65536, .. }
+    ));
+    held.pop();
+    assert!(pool.alloc(4000, 1).is_ok());
+    assert_eq!(pool.alloc(10, 1).unwrap_err(), refused_small());
+}
+
+fn refused_small() -> PoolExhausted {
+    PoolExhausted::Limit { requested_bytes: 4096, reserved_bytes: 65536, max_bytes: 65536 }
+}
+
+#[test]
+fn limit__takes_idle_large_blocks_of_other_classes() {
+    let pool = pool(5 * MIB);
+    drop(pool.alloc(3 * MIB, 1).unwrap());
+    drop(pool.alloc(MIB / 2, 1).unwrap());
+    assert_eq!(pool.reserved_bytes(), 4 * MIB + MIB * 3 / 4);
+    let large = pool.alloc(4 * MIB, 100);
+    assert!(matches!(large, Err(PoolExhausted::Limit { .. })));
+    let large = pool.alloc(4 * MIB - 64, 1).unwrap();
+    assert_eq!(large.len(), 4 * MIB - 64);
+    assert_eq!(pool.reserved_bytes(), 4 * MIB);
+}
+
+#[test]
+fn alloc__holds_16_mib_at_the_smallest_mtu_and_refuses_what_is_too_large() {
+    let pool = pool(64 * MIB);
+    assert!(pool.alloc(16 * MIB, 16 * MIB / 1216 + 1).is_ok());
+    for (capacity, packets) in [(32 * MIB, 1), (usize::MAX, 1), (1, usize::MAX), (16 * MIB, MIB)] {
+        assert!(matches!(pool.alloc(capacity, packets), Err(PoolExhausted::TooLarge { .. })));
+    }
+    assert_eq!(pool.in_use(), InUse::default());
+}
+
+/// One step of the property test.
+#[derive(Clone, Debug)]
+enum Step {
+    Alloc { capacity: usize, packets: usize },
+    Free(usize),
+    Fill(usize, u8),
+    Header(usize, usize, u8),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let large = if cfg!(miri) { 6_000usize } else { 400_000 };
+    let capacity = prop_oneof![0..200usize, 0..5000usize, 0..large];
+    let step = prop_oneof![
+        3 => (capacity, 1..9usize).prop_map(|(capacity, packets)| Step::Alloc { capacity, packets }),
+        2 => any::<usize>().prop_map(Step::Free),
+        2 => (any::<usize>(), any::<u8>()).prop_map(|(which, byte)| Step::Fill(which, byte)),
+        2 => (any::<usize>(), any::<usize>(), any::<u8>())
+            .prop_map(|(which, packet, byte)| Step::Header(which, packet, byte)),
+    ];
+    vec(step, 1..if cfg!(miri) { 20 } else { 120 })
+}
+
+/// What a buffer should hold: a value per part, since parts are filled as a whole.
+struct Model {
+    buf: PacketBuf,
+    data: u8,
+    headers: Vec<u8>,
+}
+
+impl Model {
+    fn new(mut buf: PacketBuf) -> Self {
+        let headers = vec![0; buf.packet_count()];
+        buf.storage_mut().fill(0);
+        (0..headers.len()).for_each(|index| buf.write_header(index, &[0; TAIL_HEADER_BYTES]));
+        Self { buf, data: 0, headers }
+    }
+
+    fn fill(&mut self, byte: u8) {
+        self.data = byte;
+        self.buf.data_mut().fill(byte);
+    }
+
+    fn write_header(&mut self, packet: usize, byte: u8) {
+        let index = packet % self.headers.len();
+        self.headers[index] = byte;
+        self.buf.write_header(index, &[byte; TAIL_HEADER_BYTES]);
+    }
+
+    fn check(&self) {
+        assert!(self.buf.data().iter().all(|&byte| byte == self.data));
+        for (index, &byte) in self.headers.iter().enumerate() {
+            assert_eq!(
+                self.buf.packet(index, TAIL_HEADER_BYTES, 0, 0).0,
+                [byte; TAIL_HEADER_BYTES]
+            );
+        }
+    }
+}
+
+/// The naive model of the accounting: what is held, summed anew.
+fn held_bytes(held: &[Model]) -> usize {
+    let block = |m: &Model| packet::block_bytes(m.buf.capacity(), m.buf.packet_count()).unwrap();
+    held.iter().map(|model| class::class_of(block(model)).block_bytes()).sum()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 64 }))]
+
+    #[test]
+    fn random_use__never_mixes_buffers(steps in steps(), max_mib in 1..16usize) {
+        let pool = pool(max_mib * MIB);
+        let mut held: Vec<Model> = Vec::new();
+        for step in steps {
+            let count = held.len().max(1);
+            match step {
+                Step::Alloc { capacity, packets } => match pool.alloc(capacity, packets) {
+                    Ok(buf) => held.push(Model::new(buf)),
+                    Err(error) => assert!(matches!(error, PoolExhausted::Limit { .. })),
+                },
+                Step::Free(which) if !held.is_empty() => drop(held.swap_remove(which % count)),
+                Step::Fill(which, byte) if !held.is_empty() => held[which % count].fill(byte),
+                Step::Header(which, packet, byte) if !held.is_empty() => {
+                    held[which % count].write_header(packet, byte);
+                }
+                _ => {}
+            }
+            held.iter().for_each(Model::check);
+            let expected = InUse { count: held.len(), bytes: held_bytes(&held) };
+            prop_assert_eq!(pool.in_use(), expected);
+            prop_assert!(pool.reserved_bytes() <= max_mib * MIB);
+        }
+        drop(held);
+        prop_assert_eq!(pool.in_use(), InUse::default());
+    }
+}

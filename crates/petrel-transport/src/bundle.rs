@@ -1,0 +1,203 @@
+//! The datagram layer of the wire protocol: one frame alone, or several in a bundle.
+//!
+//! ```text
+//! datagram = frame                                  first byte is not 0x0F
+//!          | 0x0F (u16 length, length bytes)+       little-endian, length >= 1
+//! ```
+//!
+//! The records of a bundle fill the datagram exactly. A frame carries the protocol version in the
+//! high half of its first byte, so that 0x0F (version 0, kind 15) begins no frame. A frame alone
+//! costs no byte of framing.
+
+/// The first byte of a bundle.
+pub const BUNDLE_MARK: u8 = 0x0F;
+
+/// The first byte of a bundle takes this much room.
+pub const MARK_BYTES: usize = 1;
+
+/// The length before each frame of a bundle takes this much room.
+pub const LENGTH_BYTES: usize = 2;
+
+/// The frames of a datagram in order, or `None` when it is malformed: empty, or a bundle whose
+/// lengths do not fill it exactly. The whole bundle is checked before its first frame is given out,
+/// so that a damaged datagram has no effect at all.
+#[inline]
+pub fn frames(datagram: &[u8]) -> Option<Frames<'_>> {
+    match datagram {
+        [] => None,
+        [BUNDLE_MARK, records @ ..] => {
+            records_fill_exactly(records).then_some(Frames { rest: records, is_bundle: true })
+        }
+        frame => Some(Frames { rest: frame, is_bundle: false }),
+    }
+}
+
+fn records_fill_exactly(mut records: &[u8]) -> bool {
+    if records.is_empty() {
+        return false;
+    }
+    while !records.is_empty() {
+        match split_record(records) {
+            Some((_, rest)) => records = rest,
+            None => return false,
+        }
+    }
+    true
+}
+
+/// The first frame of a list of records, and what is behind it.
+#[inline]
+fn split_record(records: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = records.split_first_chunk::<LENGTH_BYTES>()?;
+    let length = usize::from(u16::from_le_bytes(*length));
+    if length == 0 { None } else { rest.split_at_checked(length) }
+}
+
+/// Iterates over the frames of a well-formed datagram; made by [`frames`].
+#[derive(Clone, Debug)]
+pub struct Frames<'a> {
+    rest: &'a [u8],
+    is_bundle: bool,
+}
+
+impl<'a> Iterator for Frames<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        if self.is_bundle {
+            let (frame, rest) = split_record(self.rest)?;
+            self.rest = rest;
+            return Some(frame);
+        }
+        let frame = std::mem::take(&mut self.rest);
+        (!frame.is_empty()).then_some(frame)
+    }
+}
+
+/// What a frame of `frame_bytes` adds to a bundle.
+#[inline]
+pub const fn record_bytes(frame_bytes: usize) -> usize {
+    LENGTH_BYTES + frame_bytes
+}
+
+/// Begins a bundle at the start of `buffer` and returns its length so far.
+///
+/// # Panics
+/// When the buffer is empty.
+#[inline]
+pub fn begin(buffer: &mut [u8]) -> usize {
+    buffer[0] = BUNDLE_MARK;
+    MARK_BYTES
+}
+
+/// Adds the frame `head` + `body` behind the `used` bytes of a bundle and returns its new length.
+///
+/// # Panics
+/// When the frame does not fit into the buffer, is empty, or is longer than 65,535 bytes.
+#[inline]
+pub fn append(buffer: &mut [u8], used: usize, head: &[u8], body: &[u8]) -> usize {
+    let frame_bytes = head.len() + body.len();
+    assert!((1..=usize::from(u16::MAX)).contains(&frame_bytes), "frame of {frame_bytes} bytes");
+    let record = &mut buffer[used..used + record_bytes(frame_bytes)];
+    record[..LENGTH_BYTES].copy_from_slice(&(frame_bytes as u16).to_le_bytes());
+    let (to_head, to_body) = record[LENGTH_BYTES..].split_at_mut(head.len());
+    to_head.copy_from_slice(head);
+    to_body.copy_from_slice(body);
+    used + record_bytes(frame_bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    /// The specification read literally, with indices.
+    fn naive_frames(datagram: &[u8]) -> Option<Vec<Vec<u8>>> {
+        if datagram.is_empty() {
+            return None;
+        }
+        if datagram[0] != 0x0F {
+            return Some(vec![datagram.to_vec()]);
+        }
+        let mut found = Vec::new();
+        let mut at = 1;
+        while at < datagram.len() {
+            if at + 2 > datagram.len() {
+                return None;
+            }
+            let length = datagram[at] as usize + 256 * datagram[at + 1] as usize;
+            if length == 0 || at + 2 + length > datagram.len() {
+                return None;
+            }
+            found.push(datagram[at + 2..at + 2 + length].to_vec());
+            at += 2 + length;
+        }
+        (!found.is_empty()).then_some(found)
+    }
+
+    fn parsed(datagram: &[u8]) -> Option<Vec<Vec<u8>>> {
+        frames(datagram).map(|frames| frames.map(<[u8]>::to_vec).collect())
+    }
+
+    fn bundle_of(list: &[Vec<u8>]) -> Vec<u8> {
+        let mut buffer = vec![0; 1 + list.iter().map(|f| record_bytes(f.len())).sum::<usize>()];
+        let used = list.iter().fold(begin(&mut buffer), |used, frame| {
+            let (head, body) = frame.split_at(frame.len() / 2);
+            append(&mut buffer, used, head, body)
+        });
+        assert_eq!(used, buffer.len());
+        buffer
+    }
+
+    #[test]
+    fn frames__of_known_datagrams() {
+        assert_eq!(parsed(&[]), None);
+        assert_eq!(parsed(&[0x10]), Some(vec![vec![0x10]]));
+        assert_eq!(parsed(&[0x0F]), None);
+        assert_eq!(parsed(&[0x0F, 1]), None);
+        assert_eq!(parsed(&[0x0F, 0, 0]), None);
+        assert_eq!(parsed(&[0x0F, 1, 0]), None);
+        assert_eq!(parsed(&[0x0F, 1, 0, 7]), Some(vec![vec![7]]));
+        assert_eq!(parsed(&[0x0F, 1, 0, 7, 9]), None);
+        assert_eq!(parsed(&[0x0F, 1, 0, 7, 2, 0, 8, 9]), Some(vec![vec![7], vec![8, 9]]));
+        assert_eq!(parsed(&[0x0F, 0, 1, 7]), None);
+    }
+
+    /// Datagrams that look like bundles often enough to reach every branch.
+    fn bundle_like() -> impl Strategy<Value = Vec<u8>> {
+        let small = prop_oneof![4 => 0..6u8, 1 => any::<u8>()];
+        (any::<bool>(), vec(small, 0..60)).prop_map(|(marked, mut bytes)| {
+            if marked {
+                bytes.insert(0, BUNDLE_MARK);
+            }
+            bytes
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn frames__match_the_naive_parser(datagram in bundle_like()) {
+            prop_assert_eq!(parsed(&datagram), naive_frames(&datagram));
+        }
+
+        #[test]
+        fn frames__give_back_what_was_appended(list in vec(vec(any::<u8>(), 1..300), 1..20)) {
+            prop_assert_eq!(parsed(&bundle_of(&list)), Some(list));
+        }
+
+        #[test]
+        fn frames__of_a_cut_bundle_are_none_or_whole(
+            list in vec(vec(any::<u8>(), 1..9), 1..9),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let bundle = bundle_of(&list);
+            let cut = &bundle[..cut.index(bundle.len())];
+            if let Some(found) = parsed(cut) {
+                prop_assert_eq!(&found[..], &list[..found.len()]);
+            }
+            prop_assert_eq!(parsed(cut), naive_frames(cut));
+        }
+    }
+}

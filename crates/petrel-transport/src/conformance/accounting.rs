@@ -1,0 +1,106 @@
+//! Every frame is delivered, dropped and counted, or refused and offered again.
+
+use super::frames::{check_arrival, frame};
+use super::{
+    EMPTY_POLLS_UNTIL_LOST, Harness, burst_len, carry, collect, drain, retain_set, send_once,
+};
+use crate::transport::{PeerId, TX_BURST_MAX, Transport, TransportStats, TxFrame};
+
+/// Bytes that are offered to a medium that nobody receives from: more than any of them holds.
+const FLOOD_BYTES: usize = 48 << 20;
+
+/// Frames that left the caller's hands: sent or dropped.
+fn taken(stats: &TransportStats) -> u64 {
+    stats.tx_frames + stats.tx_dropped_error + stats.tx_dropped_oversize + stats.tx_dropped_no_peer
+}
+
+/// Frames to peers that were removed, or never were, are dropped and counted. They do not hold up
+/// the others of their burst.
+///
+/// # Panics
+/// When the transport breaks the promise; so do all checks.
+pub fn counts_frames_of_no_peer<H: Harness>(harness: &mut H) {
+    let [mut a, mut b] = harness.pair();
+    let sent = [frame(9, 0, 30), frame(9, 1, 30)];
+    let to = |peer, index: usize| TxFrame { peer, head: &sent[index], body: &[] };
+    let nobody = PeerId(u32::MAX >> 1);
+    let burst = [to(nobody, 0), to(a.peer, 0), to(nobody, 1), to(a.peer, 1)];
+    assert_eq!(a.transport.tx_burst(&burst), 0);
+    assert_eq!(a.transport.stats().tx_dropped_no_peer, 2);
+    let arrived = collect(harness, &mut b, 2);
+    check_arrival(&sent, &arrived, harness.medium().is_lossless);
+
+    a.transport.remove_peer(a.peer);
+    assert_eq!(a.transport.tx_burst(&[to(a.peer, 0)]), 0);
+    assert_eq!(a.transport.stats().tx_dropped_no_peer, 3);
+    a.transport.remove_peer(nobody);
+}
+
+/// Frames above the limit are dropped and counted. They do not hold up the others of their burst.
+pub fn counts_oversize_frames<H: Harness>(harness: &mut H) {
+    let [mut a, mut b] = harness.pair();
+    let limit = a.transport.max_frame_bytes(a.peer);
+    let sent = [frame(10, 0, 30), frame(10, 1, limit)];
+    for (too_large, drops) in [(limit + 1, 1), (limit + 70_000, 2)] {
+        let oversize = frame(10, 2, too_large);
+        let burst = [&sent[0], &oversize, &sent[1]];
+        assert_eq!(send_once(&mut a, &burst), 0);
+        assert_eq!(a.transport.stats().tx_dropped_oversize, drops);
+        let arrived = collect(harness, &mut b, 2);
+        check_arrival(&sent, &arrived, harness.medium().is_lossless);
+    }
+}
+
+/// Sending far more than the medium holds neither blocks nor panics, the counters add up, what
+/// arrives was sent, and afterwards the link works as before.
+pub fn accounts_for_every_frame_when_full<H: Harness>(harness: &mut H) {
+    let medium = harness.medium();
+    let [mut a, mut b] = harness.pair();
+    let largest = a.transport.max_frame_bytes(a.peer);
+    let burst: Vec<_> =
+        (0..64).map(|i| frame(11, i, if i % 2 == 0 { largest } else { 90 })).collect();
+    let references: Vec<_> = burst.iter().collect();
+    let (mut offered, mut blocked) = (0, 0);
+    for _ in 0..FLOOD_BYTES / (32 * largest) {
+        offered += burst.len() as u64;
+        blocked += u64::from(send_once(&mut a, &references).count_ones());
+    }
+    let stats = a.transport.stats();
+    assert_eq!(stats.tx_blocked, blocked, "refused frames are counted");
+    assert_eq!(taken(&stats), offered - blocked, "all others were sent or dropped");
+
+    let arrived = drain(harness, &mut b);
+    assert!(arrived.iter().all(|frame| burst.contains(frame)), "a frame that was not sent");
+    let received = b.transport.stats().rx_frames;
+    assert_eq!(received, arrived.len() as u64, "delivered frames are counted");
+    if medium.is_lossless && medium.refuses_when_full {
+        assert_eq!(received, stats.tx_frames, "what was taken arrives");
+    }
+    let sent = [frame(11, 100, 40), frame(11, 101, largest)];
+    let arrived = carry(harness, &mut a, &mut b, &sent);
+    check_arrival(&sent, &arrived, medium.is_lossless);
+}
+
+/// A sender that offers blocked frames again while the receiver keeps up loses none of them.
+pub fn takes_blocked_frames_later<H: Harness>(harness: &mut H) {
+    let medium = harness.medium();
+    let [mut a, mut b] = harness.pair();
+    let largest = a.transport.max_frame_bytes(a.peer);
+    let sent: Vec<_> = (0..1000).map(|i| frame(12, i, largest - i as usize % 200)).collect();
+    let (mut rest, mut arrived) = (&sent[..], Vec::new());
+    let mut rounds_left = EMPTY_POLLS_UNTIL_LOST;
+    while !rest.is_empty() && rounds_left > 0 {
+        // A medium that pushes back is offered all it can be, the others what they hold.
+        let held = if medium.refuses_when_full { usize::MAX } else { medium.capacity_bytes };
+        let burst: Vec<_> = rest[..burst_len(rest, held).min(TX_BURST_MAX)].iter().collect();
+        let blocked = send_once(&mut a, &burst);
+        let refused = retain_set(&burst, blocked);
+        // The transport keeps the order of frames to one peer, so that it refuses a tail.
+        assert_eq!(refused, burst[burst.len() - refused.len()..], "a later frame overtook");
+        let taken = burst.len() - refused.len();
+        rest = &rest[taken..];
+        arrived.extend(collect(harness, &mut b, taken));
+        rounds_left -= 1;
+    }
+    check_arrival(&sent, &arrived, medium.is_lossless);
+}

@@ -1,0 +1,106 @@
+//! Waiting ends when there is a reason to, and loses none.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::frames::{check_arrival, frame};
+use super::{Harness, collect, send_all};
+use crate::transport::Transport;
+
+/// A wait that takes this long although it had a reason to end hangs.
+const HANGING: Duration = Duration::from_secs(30);
+
+/// Times that a race between sleeping and waking is run.
+const RACES: u32 = 200;
+
+fn wait_or_hang<T: Transport>(transport: &mut T) {
+    let start = Instant::now();
+    transport.wait(Some(HANGING.as_nanos() as u64));
+    assert!(start.elapsed() < HANGING, "a wait did not end though it had a reason to");
+}
+
+/// A wait with a timeout of 0 returns whether or not something is there; so does one with a short
+/// timeout.
+///
+/// # Panics
+/// When the transport breaks the promise; so do all checks.
+pub fn wait_of_no_time_returns<H: Harness>(harness: &mut H) {
+    let [mut a, mut b] = harness.pair();
+    a.transport.wait(Some(0));
+    a.transport.wait(Some(1));
+    a.transport.wait(Some(1_000_000));
+    send_all(harness, &mut a, &[frame(13, 0, 20)]);
+    b.transport.wait(Some(0));
+    collect(harness, &mut b, 1);
+    b.transport.wait(Some(0));
+}
+
+/// A frame that is there ends the wait, also when it has arrived before the wait, and also where
+/// the last `rx_burst` has left it there.
+pub fn wait_ends_when_a_frame_has_arrived<H: Harness>(harness: &mut H) {
+    if !harness.medium().is_lossless {
+        return;
+    }
+    let [mut a, mut b] = harness.pair();
+    for round in 0..20 {
+        let largest = a.transport.max_frame_bytes(a.peer);
+        let sent = [frame(13, 2 * round, largest), frame(13, 2 * round + 1, largest)];
+        send_all(harness, &mut a, &sent);
+        let mut arrived = Vec::new();
+        while arrived.len() < sent.len() {
+            wait_or_hang(&mut b.transport);
+            b.transport.rx_burst(1, |_, frame| arrived.push(frame.to_vec()));
+        }
+        check_arrival(&sent, &arrived, true);
+    }
+}
+
+/// Another thread's waker ends the wait, whichever of the two comes first.
+pub fn wait_ends_when_woken<H: Harness>(harness: &mut H) {
+    let [mut a, _b] = harness.pair();
+    for _ in 0..RACES {
+        let woken = Arc::new(AtomicBool::new(false));
+        let (flag, waker) = (woken.clone(), a.transport.waker());
+        let thread = std::thread::spawn(move || {
+            flag.store(true, Ordering::SeqCst);
+            waker.wake();
+        });
+        while !woken.load(Ordering::SeqCst) {
+            wait_or_hang(&mut a.transport);
+        }
+        thread.join().expect("waking does not panic");
+    }
+}
+
+/// A frame that another thread sends while this one falls asleep ends the wait.
+pub fn wait_ends_when_a_frame_arrives_meanwhile<H>(harness: &mut H)
+where
+    H: Harness<T: Send + 'static>,
+{
+    let medium = harness.medium();
+    if !(medium.is_lossless && medium.can_wait) {
+        return;
+    }
+    let [mut a, mut b] = harness.pair();
+    let count = RACES;
+    let sender = std::thread::spawn(move || {
+        for sequence in 0..count {
+            let mut bytes_left = true;
+            while bytes_left {
+                bytes_left = super::send_once(&mut a, &[&frame(14, sequence, 50)]) != 0;
+            }
+            // Pauses of changing length hit every moment of the other side's falling asleep.
+            std::thread::sleep(Duration::from_micros(u64::from(sequence % 50)));
+        }
+        a
+    });
+    let mut arrived = Vec::new();
+    while arrived.len() < count as usize {
+        wait_or_hang(&mut b.transport);
+        b.transport.rx_burst(64, |_, frame| arrived.push(frame.to_vec()));
+    }
+    let sent: Vec<_> = (0..count).map(|sequence| frame(14, sequence, 50)).collect();
+    check_arrival(&sent, &arrived, true);
+    drop(sender.join().expect("sending does not panic"));
+}

@@ -1,0 +1,396 @@
+//! Both at once: shared memory to processes of this host, UDP to all others.
+//!
+//! A [`Host`] is what an endpoint uses by default. The control plane decides per peer, by the link
+//! that it hands over. The top bit of a [`PeerId`] says which of the two carries it.
+//!
+//! Looking at a socket costs a system call, and looking at a ring a few instructions. So a call of
+//! `rx_burst` leaves the socket out while there is no UDP peer, and for up to
+//! [`UDP_SKIPS_MAX`] calls in a row while the rings have frames. Where both have peers, each
+//! gets half of the budget at least, so that a flood on one does not silence the other.
+
+use std::os::fd::AsFd;
+
+use crate::shm::{Shm, ShmConfig, ShmError, ShmLink};
+use crate::transport::{LinkError, PeerId, TX_BURST_MAX, Transport, TransportStats, TxFrame};
+use crate::udp::{Udp, UdpConfig, UdpError, UdpLink};
+use crate::wake::Waker;
+
+/// Marks the peers that are reached through shared memory.
+const SHM_BIT: u32 = 1 << 31;
+
+/// Calls in a row that leave the socket out while the rings are busy. An empty receive costs some
+/// 200 ns, a call that finds frames in a ring as much; so the socket takes an eighth of the time,
+/// and waits for some microseconds, which is less than its datagrams travelled for.
+const UDP_SKIPS_MAX: u32 = 7;
+
+/// Bursts up to this size are translated in a small array on the stack.
+const SMALL_BURST: usize = 8;
+
+/// How a [`Host`] is set up.
+#[derive(Clone, Debug, Default)]
+pub struct HostConfig {
+    /// The data port.
+    pub udp: UdpConfig,
+    /// Sizes and limits of rings.
+    pub shm: ShmConfig,
+}
+
+/// Why a [`Host`] could not start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HostError {
+    /// The data port cannot be used.
+    #[error(transparent)]
+    Udp(#[from] UdpError),
+    /// The settings for shared memory are impossible.
+    #[error(transparent)]
+    Shm(#[from] ShmError),
+}
+
+/// How a peer is reached.
+#[derive(Debug)]
+pub enum HostLink {
+    /// Over the network.
+    Udp(UdpLink),
+    /// Through rings in shared memory.
+    Shm(ShmLink),
+}
+
+/// UDP and shared memory as one transport.
+pub struct Host {
+    udp: Udp,
+    shm: Shm,
+    waker: Waker,
+    shm_peer_count: usize,
+    /// Whether the last look at the rings found something.
+    shm_is_busy: bool,
+    /// Calls since the last look at the socket.
+    udp_skips: u32,
+}
+
+impl Host {
+    /// Opens the data port. Shared memory needs nothing until the first link.
+    ///
+    /// # Errors
+    /// See [`HostError`].
+    pub fn new(config: HostConfig) -> Result<Self, HostError> {
+        config.shm.validate()?;
+        let waker = Waker::new().map_err(UdpError::Io)?;
+        Ok(Self {
+            udp: Udp::bind_with_waker(config.udp, waker.clone())?,
+            shm: Shm::new(&config.shm, waker.clone()),
+            waker,
+            shm_peer_count: 0,
+            shm_is_busy: false,
+            udp_skips: 0,
+        })
+    }
+
+    /// The UDP part: its address and what the kernel granted it.
+    pub fn udp(&self) -> &Udp {
+        &self.udp
+    }
+
+    /// Whether a peer is reached through shared memory.
+    #[inline]
+    pub fn is_shm(peer: PeerId) -> bool {
+        peer.0 & SHM_BIT != 0
+    }
+
+    /// Whether this call looks at the socket.
+    #[inline]
+    fn take_udp_turn(&mut self) -> bool {
+        let is_due = !self.shm_is_busy || self.udp_skips >= UDP_SKIPS_MAX;
+        self.udp_skips = if is_due { 0 } else { self.udp_skips + 1 };
+        is_due && self.udp.peer_count() > 0
+    }
+
+    /// Sleeps until something comes in on either, or somebody wakes us.
+    fn sleep(&mut self, timeout_ns: Option<u64>) {
+        // Without UDP peers nobody empties the socket: strangers' datagrams must not wake us.
+        let socket = (self.udp.peer_count() > 0).then(|| self.udp.as_fd());
+        self.waker.sleep(socket, timeout_ns);
+    }
+}
+
+#[inline]
+fn to_shm(peer: PeerId) -> PeerId {
+    PeerId(peer.0 & !SHM_BIT)
+}
+
+#[inline]
+fn from_shm(peer: PeerId) -> PeerId {
+    debug_assert!(peer.0 & SHM_BIT == 0);
+    PeerId(peer.0 | SHM_BIT)
+}
+
+/// The frames that go through shared memory.
+#[inline]
+fn shm_frames(frames: &[TxFrame<'_>]) -> u64 {
+    let bits = frames.iter().rev().map(|frame| u64::from(Host::is_shm(frame.peer)));
+    bits.fold(0, |set, bit| set << 1 | bit)
+}
+
+/// Sends the frames of `set` by `transport`, with its own names for the peers: without the bit
+/// that only rings have.
+fn send_set<T: Transport>(transport: &mut T, frames: &[TxFrame<'_>], set: u64) -> u64 {
+    match set.count_ones() as usize {
+        0 => 0,
+        1..=SMALL_BURST => send_by_array::<T, SMALL_BURST>(transport, frames, set),
+        _ => send_by_array::<T, TX_BURST_MAX>(transport, frames, set),
+    }
+}
+
+fn send_by_array<T: Transport, const N: usize>(
+    transport: &mut T,
+    frames: &[TxFrame<'_>],
+    set: u64,
+) -> u64 {
+    let mut chosen = [frames[0]; N];
+    let mut count = 0;
+    let mut left = set;
+    while left != 0 {
+        let frame = frames[left.trailing_zeros() as usize];
+        chosen[count] = TxFrame { peer: to_shm(frame.peer), ..frame };
+        count += 1;
+        left &= left - 1;
+    }
+    spread(transport.tx_burst(&chosen[..count]), set)
+}
+
+/// Moves bit *i* of `packed` to where the *i*-th bit of `set` is.
+fn spread(mut packed: u64, mut set: u64) -> u64 {
+    let mut wide = 0;
+    while packed != 0 {
+        if packed & 1 != 0 {
+            wide |= set & set.wrapping_neg();
+        }
+        packed >>= 1;
+        set &= set.wrapping_sub(1);
+    }
+    wide
+}
+
+impl Transport for Host {
+    type Link = HostLink;
+
+    #[inline]
+    fn now(&self) -> u64 {
+        self.udp.now()
+    }
+
+    fn add_peer(&mut self, link: HostLink) -> Result<PeerId, LinkError> {
+        match link {
+            HostLink::Udp(link) => self.udp.add_peer(link),
+            HostLink::Shm(link) => {
+                let peer = self.shm.add_peer(link)?;
+                self.shm_peer_count += 1;
+                Ok(from_shm(peer))
+            }
+        }
+    }
+
+    fn remove_peer(&mut self, peer: PeerId) {
+        if !Self::is_shm(peer) {
+            self.udp.remove_peer(peer);
+        } else if self.max_frame_bytes(peer) > 0 {
+            self.shm_peer_count -= 1;
+            self.shm.remove_peer(to_shm(peer));
+        }
+    }
+
+    #[inline]
+    fn max_frame_bytes(&self, peer: PeerId) -> usize {
+        if Self::is_shm(peer) {
+            self.shm.max_frame_bytes(to_shm(peer))
+        } else {
+            self.udp.max_frame_bytes(peer)
+        }
+    }
+
+    fn tx_burst(&mut self, frames: &[TxFrame<'_>]) -> u64 {
+        assert!(frames.len() <= TX_BURST_MAX, "a burst of {} frames", frames.len());
+        let by_shm = shm_frames(frames);
+        if by_shm == 0 {
+            return self.udp.tx_burst(frames);
+        }
+        let all = u64::MAX >> (TX_BURST_MAX - frames.len());
+        // Shared memory first: its peers are microseconds nearer.
+        let blocked = send_set(&mut self.shm, frames, by_shm);
+        blocked | send_set(&mut self.udp, frames, all & !by_shm)
+    }
+
+    fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, mut on_frame: F) -> usize {
+        let shares = self.shm_peer_count > 0;
+        let mut received = 0;
+        if self.take_udp_turn() {
+            let udp_budget = if shares { budget.div_ceil(2) } else { budget };
+            received += self.udp.rx_burst(udp_budget, &mut on_frame);
+        }
+        if shares {
+            let left = budget.saturating_sub(received);
+            let count = self.shm.rx_burst(left, |peer, frame| on_frame(from_shm(peer), frame));
+            self.shm_is_busy = count > 0;
+            received += count;
+        }
+        received
+    }
+
+    fn wait(&mut self, timeout_ns: Option<u64>) {
+        // The next `rx_burst` looks at both.
+        self.shm_is_busy = false;
+        if self.udp.has_ready() {
+            return;
+        }
+        if self.shm_peer_count == 0 {
+            self.sleep(timeout_ns);
+        } else if self.shm.prepare_wait() {
+            self.sleep(timeout_ns);
+            self.shm.finish_wait();
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn stats(&self) -> TransportStats {
+        sum(self.udp.stats(), self.shm.stats())
+    }
+}
+
+fn sum(a: TransportStats, b: TransportStats) -> TransportStats {
+    TransportStats {
+        tx_frames: a.tx_frames + b.tx_frames,
+        tx_bytes: a.tx_bytes + b.tx_bytes,
+        tx_datagrams: a.tx_datagrams + b.tx_datagrams,
+        tx_syscalls: a.tx_syscalls + b.tx_syscalls,
+        tx_blocked: a.tx_blocked + b.tx_blocked,
+        tx_dropped_error: a.tx_dropped_error + b.tx_dropped_error,
+        tx_dropped_oversize: a.tx_dropped_oversize + b.tx_dropped_oversize,
+        tx_dropped_no_peer: a.tx_dropped_no_peer + b.tx_dropped_no_peer,
+        rx_frames: a.rx_frames + b.rx_frames,
+        rx_bytes: a.rx_bytes + b.rx_bytes,
+        rx_datagrams: a.rx_datagrams + b.rx_datagrams,
+        rx_syscalls: a.rx_syscalls + b.rx_syscalls,
+        rx_dropped_unknown_peer: a.rx_dropped_unknown_peer + b.rx_dropped_unknown_peer,
+        rx_dropped_malformed: a.rx_dropped_malformed + b.rx_dropped_malformed,
+        rx_dropped_truncated: a.rx_dropped_truncated + b.rx_dropped_truncated,
+        rx_broken_rings: a.rx_broken_rings + b.rx_broken_rings,
+        gso_disabled: a.gso_disabled + b.gso_disabled,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conformance::{self, End, Harness, Medium, Star};
+    use crate::shm::{Segment, Side};
+    use std::net::UdpSocket;
+
+    fn host() -> Host {
+        Host::new(HostConfig::default()).unwrap()
+    }
+
+    fn link_by_udp(a: &mut Host, b: &mut Host) -> (PeerId, PeerId) {
+        let to =
+            |host: &Host| HostLink::Udp(UdpLink { addr: host.udp().local_addr(), max_frame: None });
+        (a.add_peer(to(b)).unwrap(), b.add_peer(to(a)).unwrap())
+    }
+
+    fn link_by_shm(a: &mut Host, b: &mut Host) -> (PeerId, PeerId) {
+        let wake = |host: &Host| host.waker().as_fd().try_clone_to_owned().unwrap();
+        let segment = Segment::create(&ShmConfig::default()).unwrap();
+        let opened = Segment::from_fd(segment.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let link_a = ShmLink::new(segment, Side::Creator, wake(b));
+        let link_b = ShmLink::new(opened, Side::Opener, wake(a));
+        (a.add_peer(HostLink::Shm(link_a)).unwrap(), b.add_peer(HostLink::Shm(link_b)).unwrap())
+    }
+
+    type LinkUp = fn(&mut Host, &mut Host) -> (PeerId, PeerId);
+
+    /// A hub and two leaves, each linked in its own way.
+    struct Linked([LinkUp; 2]);
+
+    impl Harness for Linked {
+        type T = Host;
+
+        fn medium(&self) -> Medium {
+            Medium::lossy_when_full().with_capacity(70_000)
+        }
+
+        fn star(&mut self) -> Star<Host> {
+            let mut hub = host();
+            let mut leaf = |link_up: LinkUp| {
+                let mut transport = host();
+                let (to_leaf, peer) = link_up(&mut hub, &mut transport);
+                (to_leaf, End { transport, peer })
+            };
+            let [(to_first, first), (to_second, second)] = [leaf(self.0[0]), leaf(self.0[1])];
+            Star { hub, peers: [to_first, to_second], leaves: [first, second] }
+        }
+    }
+
+    fn conforms(links: [LinkUp; 2]) {
+        conformance::run_all(&mut Linked(links));
+        conformance::run_threaded(&mut Linked(links));
+    }
+
+    #[test]
+    fn conformance__by_udp() {
+        conforms([link_by_udp, link_by_udp]);
+    }
+
+    #[test]
+    fn conformance__by_shm() {
+        conforms([link_by_shm, link_by_shm]);
+    }
+
+    #[test]
+    fn conformance__by_both() {
+        conforms([link_by_udp, link_by_shm]);
+        conforms([link_by_shm, link_by_udp]);
+    }
+
+    #[test]
+    fn wait__is_not_ended_by_strangers_while_there_is_no_udp_peer() {
+        let (mut a, mut b) = (host(), host());
+        let (to_b, _) = link_by_shm(&mut a, &mut b);
+        let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+        stranger.send_to(b"\x1Ahello", b.udp().local_addr()).unwrap();
+        assert_eq!(b.rx_burst(64, |_, _| panic!("a stranger was heard")), 0);
+        assert_eq!(b.stats().rx_syscalls, 0);
+        a.tx_burst(&[TxFrame { peer: to_b, head: b"\x1Aframe", body: b"" }]);
+        b.wait(None);
+        assert_eq!(b.rx_burst(64, |peer, _| assert!(Host::is_shm(peer))), 1);
+    }
+
+    /// While each call finds frames in a ring, a datagram is not forgotten.
+    #[test]
+    fn rx_burst__looks_at_the_socket_every_eighth_time_while_rings_are_busy() {
+        let (mut hub, mut near, mut far) = (host(), host(), host());
+        let (_, near_peer) = link_by_shm(&mut hub, &mut near);
+        let (from_far, far_peer) = link_by_udp(&mut hub, &mut far);
+        let by_ring = TxFrame { peer: near_peer, head: b"\x1Aring", body: b"" };
+        near.tx_burst(&[by_ring]);
+        assert_eq!(hub.rx_burst(64, |_, _| {}), 1);
+        far.tx_burst(&[TxFrame { peer: far_peer, head: b"\x1Afar", body: b"" }]);
+        let mut calls_until_heard = 0;
+        let mut is_heard = false;
+        while !is_heard {
+            near.tx_burst(&[by_ring]);
+            hub.rx_burst(64, |peer, _| is_heard |= peer == from_far);
+            calls_until_heard += 1;
+            assert!(is_heard || calls_until_heard < 1_000_000, "the datagram is forgotten");
+        }
+        assert!(calls_until_heard >= 8, "the socket was looked at in call {calls_until_heard}");
+    }
+
+    #[test]
+    fn spread__moves_bits_to_their_places() {
+        assert_eq!(spread(0b101, 0b11010), 0b10010);
+        assert_eq!(spread(0, u64::MAX), 0);
+        assert_eq!(spread(u64::MAX, u64::MAX), u64::MAX);
+        assert_eq!(spread(1, 1 << 63), 1 << 63);
+    }
+}

@@ -1,0 +1,117 @@
+//! Limits and settings of the shared-memory transport.
+
+use super::error::ShmError;
+use super::ring::max_frame_limit;
+use crate::transport::MIN_FRAME_BYTES;
+
+/// Smallest ring, in bytes: room for several frames of [`MIN_FRAME_BYTES`] and whole pages on every
+/// architecture.
+pub const MIN_RING_BYTES: usize = 64 << 10;
+
+/// Largest ring, in bytes. More than any pair of processes has under way at once; it bounds what a
+/// peer can make us map.
+pub const MAX_RING_BYTES: usize = 1 << 30;
+
+/// Default ring, in bytes. It holds 63 frames of the default largest size, nearly a whole burst, so
+/// that a sender can write while the receiver reads; two rings of it are about what a core's
+/// second-level cache holds.
+pub const DEFAULT_RING_BYTES: usize = 1 << 20;
+
+/// Default largest frame, in bytes: 16 KiB of data and a generous header. A large message then
+/// takes 512 packets per 8 MiB, where copying, not the cost per packet, is what takes time.
+pub const DEFAULT_MAX_FRAME_BYTES: usize = (16 << 10) + 64;
+
+/// Default limit of peers. It bounds the memory that peers can make an endpoint map (two rings
+/// each, touched as they are used) and the time to go to sleep, which visits every ring.
+pub const DEFAULT_MAX_PEERS: usize = 1024;
+
+const _: () = assert!(MIN_FRAME_BYTES <= max_frame_limit(MIN_RING_BYTES));
+const _: () = assert!(DEFAULT_MAX_FRAME_BYTES <= max_frame_limit(DEFAULT_RING_BYTES));
+const _: () = assert!(DEFAULT_RING_BYTES >= MIN_RING_BYTES && DEFAULT_RING_BYTES <= MAX_RING_BYTES);
+// Lengths of frames are `u32` in a record and in the segment's header.
+const _: () = assert!(max_frame_limit(MAX_RING_BYTES) < u32::MAX as usize);
+
+/// Settings of one [`Shm`](super::Shm) and of the segments that it creates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShmConfig {
+    /// Size of each of a pair's two rings in bytes: a power of two from [`MIN_RING_BYTES`] to
+    /// [`MAX_RING_BYTES`]. The creator of a segment decides.
+    pub ring_bytes: usize,
+    /// Largest frame in bytes: at least [`MIN_FRAME_BYTES`], and at most a quarter of the ring less
+    /// 8 bytes of record header. The creator of a segment decides.
+    pub max_frame_bytes: usize,
+    /// Try huge pages for new segments. Where there are none, normal pages serve.
+    pub huge_pages: bool,
+    /// Most peers at a time.
+    pub max_peers: usize,
+    /// The endpoint polls for ever and never calls [`Transport::wait`](crate::Transport::wait).
+    /// Its peers then save a memory fence per burst.
+    pub never_sleeps: bool,
+}
+
+impl Default for ShmConfig {
+    fn default() -> Self {
+        Self {
+            ring_bytes: DEFAULT_RING_BYTES,
+            max_frame_bytes: DEFAULT_MAX_FRAME_BYTES,
+            huge_pages: false,
+            max_peers: DEFAULT_MAX_PEERS,
+            never_sleeps: false,
+        }
+    }
+}
+
+impl ShmConfig {
+    /// Checks that the settings are possible.
+    ///
+    /// # Errors
+    /// [`ShmError::Config`] names the setting and its limits.
+    pub fn validate(&self) -> Result<(), ShmError> {
+        Geometry::new(self.ring_bytes, self.max_frame_bytes)?;
+        if self.max_peers == 0 || self.max_peers > u32::MAX as usize {
+            return Err(ShmError::Config {
+                setting: "max_peers",
+                value: self.max_peers,
+                expected: format!("1 to {}", u32::MAX),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Sizes that both sides of a segment agree on, known to be possible.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Geometry {
+    ring_bytes: usize,
+    max_frame_bytes: usize,
+}
+
+impl Geometry {
+    pub(super) fn new(ring_bytes: usize, max_frame_bytes: usize) -> Result<Self, ShmError> {
+        if !ring_bytes.is_power_of_two() || !(MIN_RING_BYTES..=MAX_RING_BYTES).contains(&ring_bytes)
+        {
+            return Err(ShmError::Config {
+                setting: "ring_bytes",
+                value: ring_bytes,
+                expected: format!("a power of two from {MIN_RING_BYTES} to {MAX_RING_BYTES}"),
+            });
+        }
+        let limit = max_frame_limit(ring_bytes);
+        if !(MIN_FRAME_BYTES..=limit).contains(&max_frame_bytes) {
+            return Err(ShmError::Config {
+                setting: "max_frame_bytes",
+                value: max_frame_bytes,
+                expected: format!("{MIN_FRAME_BYTES} to {limit} with this ring_bytes"),
+            });
+        }
+        Ok(Self { ring_bytes, max_frame_bytes })
+    }
+
+    pub(super) fn ring_bytes(self) -> usize {
+        self.ring_bytes
+    }
+
+    pub(super) fn max_frame_bytes(self) -> usize {
+        self.max_frame_bytes
+    }
+}

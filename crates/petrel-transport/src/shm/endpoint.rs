@@ -1,0 +1,229 @@
+//! The transport itself: the rings of one endpoint.
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::config::ShmConfig;
+use super::link::ShmLink;
+use super::peer::{Peer, Pushed};
+use super::ring::sleep_fence;
+use super::schedule::{COLD_RINGS_PER_BURST, Look, Schedule};
+use crate::clock::now_ns;
+use crate::transport::{LinkError, PeerId, TX_BURST_MAX, Transport, TransportStats, TxFrame};
+use crate::wake::Waker;
+
+/// The shared-memory transport of one endpoint. See the [module](super).
+#[derive(Debug)]
+pub struct Shm {
+    max_peers: usize,
+    never_sleeps: bool,
+    waker: Waker,
+    peers: Vec<Option<Peer>>,
+    /// Free indices of `peers`.
+    free: Vec<u32>,
+    schedule: Schedule,
+    /// Peers with frames in the current burst of sending.
+    touched: Vec<u32>,
+    stats: TransportStats,
+}
+
+impl Shm {
+    /// A transport without peers. Its peers wake it by `waker`, whose descriptor the control plane
+    /// sends to them, as do this process's own threads.
+    pub fn new(config: &ShmConfig, waker: Waker) -> Self {
+        Self {
+            max_peers: config.max_peers,
+            never_sleeps: config.never_sleeps,
+            waker,
+            peers: Vec::new(),
+            free: Vec::new(),
+            schedule: Schedule::default(),
+            touched: Vec::with_capacity(TX_BURST_MAX),
+            stats: TransportStats::default(),
+        }
+    }
+
+    /// Announces to all peers that this endpoint is about to sleep on its [`Waker`]. Returns false
+    /// if it must not: a frame has come in, or it was configured to never sleep.
+    ///
+    /// After true, a peer that publishes a frame signals the waker. The caller sleeps, drains the
+    /// waker, and calls [`Shm::finish_wait`]. For transports that combine this one with others;
+    /// [`Transport::wait`] does all of it.
+    pub fn prepare_wait(&mut self) -> bool {
+        if self.never_sleeps {
+            return false;
+        }
+        self.peers.iter_mut().flatten().for_each(Peer::declare_sleep);
+        sleep_fence();
+        let must_not = self.peers.iter().flatten().any(Peer::has_data);
+        if must_not {
+            self.finish_wait();
+        }
+        !must_not
+    }
+
+    /// Ends what [`Shm::prepare_wait`] began, so that peers save their wake-ups again. The next
+    /// [`Transport::rx_burst`] looks at every ring that has something.
+    pub fn finish_wait(&mut self) {
+        self.peers.iter_mut().flatten().for_each(Peer::declare_awake);
+        self.warm(usize::MAX);
+    }
+
+    fn warm(&mut self, limit: usize) {
+        let peers = &self.peers;
+        self.schedule.warm(limit, |index| {
+            peers.get(index as usize).and_then(Option::as_ref).is_some_and(Peer::has_data)
+        });
+    }
+
+    #[inline]
+    fn push(&mut self, frame: &TxFrame<'_>) -> Pushed {
+        let Some(peer) = self.peers.get_mut(frame.peer.0 as usize).and_then(Option::as_mut) else {
+            self.stats.tx_dropped_no_peer += 1;
+            return Pushed::Done;
+        };
+        let was_untouched = peer.is_untouched();
+        let pushed = peer.push(frame, &mut self.stats);
+        if was_untouched && !peer.is_untouched() {
+            self.touched.push(frame.peer.0);
+        }
+        pushed
+    }
+
+    /// Shows all peers their frames, then wakes those that sleep: one fence serves them all.
+    #[inline]
+    fn publish(&mut self) {
+        let mut may_sleep = false;
+        for &index in &self.touched {
+            if let Some(peer) = &mut self.peers[index as usize] {
+                may_sleep |= peer.publish(&mut self.stats);
+            }
+        }
+        if may_sleep {
+            sleep_fence();
+            for &index in &self.touched {
+                if let Some(peer) = &mut self.peers[index as usize] {
+                    peer.wake_sleeper(&mut self.stats);
+                }
+            }
+        }
+        self.touched.clear();
+    }
+
+    #[inline]
+    fn receive_from<F>(&mut self, index: u32, budget: usize, on_frame: &mut F) -> (usize, Look)
+    where
+        F: FnMut(PeerId, &[u8]),
+    {
+        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else {
+            return (0, Look::Broken);
+        };
+        let received =
+            peer.receive(budget, &mut self.stats, |frame| on_frame(PeerId(index), frame));
+        let look = match received {
+            _ if received.is_broken => Look::Broken,
+            _ if received.frames > 0 => Look::Frames,
+            _ => Look::Nothing,
+        };
+        (received.frames, look)
+    }
+
+    fn sleep(&mut self, timeout_ns: Option<u64>) {
+        let timeout = timeout_ns.map(timespec);
+        self.stats.rx_syscalls += 1;
+        let is_signalled = poll(&mut [PollFd::new(&self.waker, PollFlags::IN)], timeout.as_ref());
+        // An interrupted sleep is an early return, which is allowed.
+        if is_signalled.is_ok_and(|count| count > 0) {
+            self.stats.rx_syscalls += 1;
+            self.waker.drain();
+        }
+    }
+}
+
+impl Transport for Shm {
+    type Link = ShmLink;
+
+    #[inline]
+    fn now(&self) -> u64 {
+        now_ns()
+    }
+
+    fn add_peer(&mut self, link: ShmLink) -> Result<PeerId, LinkError> {
+        if self.peers.len() - self.free.len() >= self.max_peers {
+            return Err(LinkError::TooManyPeers { limit: self.max_peers });
+        }
+        let peer = Peer::new(link.open()?, self.never_sleeps);
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.peers.push(None);
+            (self.peers.len() - 1) as u32
+        });
+        self.peers[index as usize] = Some(peer);
+        self.schedule.add(index);
+        Ok(PeerId(index))
+    }
+
+    fn remove_peer(&mut self, peer: PeerId) {
+        if self.peers.get_mut(peer.0 as usize).and_then(Option::take).is_some() {
+            self.schedule.remove(peer.0);
+            self.free.push(peer.0);
+        }
+    }
+
+    #[inline]
+    fn max_frame_bytes(&self, peer: PeerId) -> usize {
+        let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
+        peer.map_or(0, Peer::max_frame_bytes)
+    }
+
+    fn tx_burst(&mut self, frames: &[TxFrame<'_>]) -> u64 {
+        assert!(frames.len() <= TX_BURST_MAX);
+        let mut blocked = 0;
+        for (index, frame) in frames.iter().enumerate() {
+            if self.push(frame) == Pushed::Blocked {
+                blocked |= 1 << index;
+            }
+        }
+        self.publish();
+        blocked
+    }
+
+    fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, mut on_frame: F) -> usize {
+        self.warm(COLD_RINGS_PER_BURST);
+        let share = self.schedule.share(budget);
+        let mut received = 0;
+        for _ in 0..self.schedule.hot_count() {
+            if received >= budget {
+                break;
+            }
+            let Some(index) = self.schedule.current() else { break };
+            let limit = share.min(budget - received);
+            let (frames, look) = self.receive_from(index, limit, &mut on_frame);
+            self.schedule.advance(look);
+            received += frames;
+        }
+        received
+    }
+
+    fn wait(&mut self, timeout_ns: Option<u64>) {
+        if self.never_sleeps {
+            // Nobody would wake us: let others run, and look again.
+            std::thread::yield_now();
+        } else if self.prepare_wait() {
+            self.sleep(timeout_ns);
+            self.finish_wait();
+        }
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn stats(&self) -> TransportStats {
+        self.stats
+    }
+}
+
+fn timespec(ns: u64) -> Timespec {
+    const NS_PER_S: u64 = 1_000_000_000;
+    // Both fit: the largest quotient is 2^64 / 10^9.
+    Timespec { tv_sec: (ns / NS_PER_S) as i64, tv_nsec: (ns % NS_PER_S) as i64 }
+}

@@ -1,0 +1,161 @@
+//! A mapped segment, and the rings' view of it.
+//!
+//! # Who owns what
+//!
+//! [`Mapping`] owns a range of address space; [`RingMemory`] keeps it alive by an [`Arc`] and
+//! points into it, so that its pointers are valid as long as it lives. The file behind the
+//! range is sealed against shrinking before it is mapped, so that no access to the range can fault
+//! for lack of a file.
+//!
+//! # Why raw memory shared with another process is sound enough
+//!
+//! Rust's rules speak of one program. Towards the other process they are upheld like this:
+//!
+//! - Control words are only ever accessed as atomics, for which any value is valid.
+//! - Record headers are accessed by volatile loads and stores of whole words: one load, no second
+//!   look at what may have changed.
+//! - The bytes of frames are written by plain copies and lent as `&[u8]`. Between correct sides no
+//!   access races: a producer writes only to bytes that the consumer has released (or never had),
+//!   a consumer reads only what was published, and both hand-overs are release/acquire pairs. The
+//!   rule for producers is therefore absolute: **nobody writes to a record between its publication
+//!   and its release.**
+//! - A peer that breaks the rule changes bytes under a shared reference. The frame's reader
+//!   may then see different values in two reads of one byte. Readers are safe code with checked
+//!   access that treats a frame as untrusted input anyway, so what they compute may be wrong, as
+//!   it may be for any garbage frame. Copying each frame out first would close this, at the cost
+//!   of a copy per packet, against a peer that has better means: a process of the same user
+//!   may attach to us as a debugger. The module's [documentation](super) has the whole list.
+//!
+//! The two sides of one segment may also live in one process; then all of the above is within the
+//! language's own rules.
+
+use std::num::NonZeroUsize;
+use std::os::fd::BorrowedFd;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::io;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::config::Geometry;
+use super::layout::{control_offset, data_offset, segment_bytes};
+use super::ring::{Control, Memory};
+
+/// A range of address space backed by a segment, readable and writable.
+#[derive(Debug)]
+pub(super) struct Mapping {
+    base: NonNull<u8>,
+    bytes: NonZeroUsize,
+}
+
+// SAFETY: a mapping belongs to the process, not to a thread, and has no interior state.
+unsafe impl Send for Mapping {}
+// SAFETY: as above; a shared reference only gives raw pointers away.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the first `bytes` bytes of the file.
+    ///
+    /// The file must be at least as long, and sealed against shrinking before the first access.
+    pub(super) fn new(file: BorrowedFd<'_>, bytes: usize) -> io::Result<Self> {
+        let bytes = NonZeroUsize::new(bytes).ok_or(io::Errno::INVAL)?;
+        let protection = ProtFlags::READ | ProtFlags::WRITE;
+        let anywhere = std::ptr::null_mut();
+        // SAFETY: a new range is asked for, so that nothing that exists is replaced.
+        let base = unsafe { mmap(anywhere, bytes.get(), protection, MapFlags::SHARED, file, 0)? };
+        let base = NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?;
+        Ok(Self { base, bytes })
+    }
+
+    /// A pointer to the `len` bytes at `offset`.
+    ///
+    /// # Panics
+    /// When they are not within the mapping.
+    pub(super) fn at(&self, offset: usize, len: usize) -> NonNull<u8> {
+        assert!(offset <= self.bytes.get() && len <= self.bytes.get() - offset);
+        // SAFETY: just checked to be within the range.
+        unsafe { self.base.add(offset) }
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is ours alone, and whoever points into it holds an `Arc` of this value.
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes.get()) };
+        debug_assert_eq!(unmapped, Ok(()));
+    }
+}
+
+/// One ring of a mapped segment.
+#[derive(Debug)]
+pub(super) struct RingMemory {
+    control: NonNull<Control>,
+    data: NonNull<u8>,
+    capacity: usize,
+    /// Keeps the two pointers valid.
+    _mapping: Arc<Mapping>,
+}
+
+// SAFETY: the pointers are valid in every thread, and what they point to is accessed by the rules
+// of `Memory`, which do not depend on the thread.
+unsafe impl Send for RingMemory {}
+
+impl RingMemory {
+    /// Ring 0 or 1 of a segment.
+    pub(super) fn new(mapping: &Arc<Mapping>, geometry: Geometry, ring: usize) -> Self {
+        assert!(ring < 2 && segment_bytes(geometry) <= mapping.bytes.get());
+        Self {
+            control: mapping.at(control_offset(ring), size_of::<Control>()).cast(),
+            data: mapping.at(data_offset(ring, geometry), geometry.ring_bytes()),
+            capacity: geometry.ring_bytes(),
+            _mapping: Arc::clone(mapping),
+        }
+    }
+}
+
+// SAFETY: the capacity is a ring's size by `Geometry`, thus a power of two; `data` has that many
+// bytes, which stay mapped as long as `_mapping` lives.
+unsafe impl Memory for RingMemory {
+    #[inline]
+    fn control(&self) -> &Control {
+        // SAFETY: the words are mapped and aligned (the layout's assertions, and mappings start at
+        // pages); they are atomics, so that any content is valid and others may change it.
+        unsafe { self.control.as_ref() }
+    }
+
+    #[inline]
+    fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    #[inline]
+    unsafe fn store_word(&self, offset: usize, word: u64) {
+        // SAFETY: the caller gives a multiple of 8 below the capacity, in bytes that are its own.
+        unsafe { self.data.add(offset).cast::<u64>().write_volatile(word) }
+    }
+
+    #[inline]
+    unsafe fn load_word(&self, offset: usize) -> u64 {
+        // SAFETY: the caller gives a multiple of 8 below the capacity; any content is valid.
+        unsafe { self.data.add(offset).cast::<u64>().read_volatile() }
+    }
+
+    #[inline]
+    unsafe fn store_frame(&self, offset: usize, head: &[u8], body: &[u8]) {
+        // SAFETY: the caller guarantees that both parts end within the capacity, in bytes that no
+        // reference points to. A frame cannot overlap them: `&[u8]`s to ring bytes exist only
+        // while a consumer lends them, and those bytes are not free.
+        unsafe {
+            let to = self.data.add(offset);
+            to.copy_from_nonoverlapping(NonNull::from(head).cast(), head.len());
+            to.add(head.len()).copy_from_nonoverlapping(NonNull::from(body).cast(), body.len());
+        }
+    }
+
+    #[inline]
+    unsafe fn with_frame<R>(&self, offset: usize, length: usize, f: impl FnOnce(&[u8]) -> R) -> R {
+        // SAFETY: the caller gives bytes within the capacity that are published and not released,
+        // so that no correct producer writes to them during `f`.
+        f(unsafe { NonNull::slice_from_raw_parts(self.data.add(offset), length).as_ref() })
+    }
+}

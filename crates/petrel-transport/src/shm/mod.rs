@@ -1,0 +1,107 @@
+//! Datagrams through rings in shared memory, between processes of one host and one user.
+//!
+//! | item | what it is |
+//! | --- | --- |
+//! | [`Segment`] | the memory that a pair of endpoints shares: a ring for each direction |
+//! | [`ShmLink`] | a segment, which [`Side`] of it we are, and the means to wake the peer |
+//! | [`Shm`] | the [`Transport`](crate::Transport): all links of one endpoint |
+//! | [`ShmConfig`] | sizes and limits |
+//! | [`Rendezvous`], [`connect`] | where two processes meet to exchange descriptors |
+//! | [`send_with_fds`], [`recv_with_fds`] | how they exchange them |
+//! | [`host_identity`] | whether they can meet at all |
+//!
+//! # Setting up
+//!
+//! ```
+//! use petrel_transport::shm::{Segment, Shm, ShmConfig, ShmLink, Side};
+//! use petrel_transport::wake::Waker;
+//! use petrel_transport::{Transport, TxFrame};
+//! use std::os::fd::AsFd;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let config = ShmConfig::default();
+//! let (waker_a, waker_b) = (Waker::new()?, Waker::new()?);
+//!
+//! // One side makes the segment, and sends its descriptor and its waker's to the other, which
+//! // answers with its own waker's. (Here, both are in one process.)
+//! let segment = Segment::create(&config)?;
+//! let sent = segment.as_fd().try_clone_to_owned()?;
+//! let link_a = ShmLink::new(segment, Side::Creator, waker_b.as_fd().try_clone_to_owned()?);
+//!
+//! let segment = Segment::from_fd(sent)?;
+//! let link_b = ShmLink::new(segment, Side::Opener, waker_a.as_fd().try_clone_to_owned()?);
+//!
+//! let (mut a, mut b) = (Shm::new(&config, waker_a), Shm::new(&config, waker_b));
+//! let (to_b, _to_a) = (a.add_peer(link_a)?, b.add_peer(link_b)?);
+//! a.tx_burst(&[TxFrame { peer: to_b, head: b"he", body: b"llo" }]);
+//! assert_eq!(b.rx_burst(16, |_, frame| assert_eq!(frame, b"hello")), 1);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is left behind
+//!
+//! Nothing. Segments are memory files without a name, wake-ups are `eventfd`s, and the rendezvous
+//! is a socket in the abstract namespace. All of them live in descriptors and mappings, which the
+//! kernel closes for a process that is killed. The survivor of a pair keeps its side until the
+//! control plane tells it to remove the peer; its frames go nowhere meanwhile, and a record that
+//! the dead process had not published is never seen.
+//!
+//! # Who is trusted with what
+//!
+//! Only processes of the same user get a segment: the file belongs to the user and is closed to
+//! others, and the rendezvous refuses them. Among those, this module protects against peers that
+//! crash, have bugs, or are of another version, as far as a process can.
+//!
+//! A peer **cannot**
+//! - make us access memory outside the segment, loop, panic or allocate: everything read from
+//!   the rings is checked first (see [`ring`]), and a ring with an impossible value is given
+//!   up and counted in `rx_broken_rings`;
+//! - make us fault by cutting the file: it is sealed, and unsealed files are refused;
+//! - block us by mistake: its wake-up descriptor must be an `eventfd` and is set non-blocking;
+//! - forge frames of another peer: each pair has a segment of its own.
+//!
+//! A peer that means harm **can**
+//! - send garbage in well-formed frames, as on any network;
+//! - change the bytes of a frame while we read it. The readers are safe code that checks each
+//!   access, so that they may see an inconsistent message, as if it had come so. Senders therefore
+//!   never write to records that are not released, and receivers do not rely on it for more than
+//!   the sense of a message. (Seals cannot prevent it: both sides need to write.)
+//! - wake us for nothing, or not at all;
+//! - hold us up in a wake-up: it shares the descriptor, so that it can make it blocking again;
+//! - with huge pages, punch holes into the file and exhaust the pool, so that we fault;
+//! - attach to us as a debugger, and kill us. So the former gain it nothing.
+//!
+//! # Memory
+//!
+//! A segment of the default size takes 2 MiB and a page, page by page as the rings go round for
+//! the first time. Huge pages are used where configured and there.
+
+mod config;
+mod endpoint;
+mod error;
+mod fds;
+mod host;
+mod layout;
+mod link;
+mod mapping;
+mod peer;
+mod rendezvous;
+// For the model checks, fuzz targets and benches of the bare ring; no part of the API.
+#[doc(hidden)]
+pub mod ring;
+mod schedule;
+mod segment;
+mod sync;
+
+pub use config::{
+    DEFAULT_MAX_FRAME_BYTES, DEFAULT_MAX_PEERS, DEFAULT_RING_BYTES, MAX_RING_BYTES, MIN_RING_BYTES,
+    ShmConfig,
+};
+pub use endpoint::Shm;
+pub use error::ShmError;
+pub use fds::{MAX_FDS, recv_with_fds, send_with_fds};
+pub use host::{HOST_IDENTITY_BYTES, host_identity};
+pub use link::ShmLink;
+pub use rendezvous::{NAME_BYTES, Rendezvous, connect};
+pub use segment::{Segment, Side};

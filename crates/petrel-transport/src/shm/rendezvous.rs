@@ -1,0 +1,218 @@
+//! How two processes of one host and one user meet, to exchange descriptors.
+//!
+//! One of them listens on a Unix socket in the abstract namespace, which leaves no file behind,
+//! under a name of 128 random bits that it tells the other over the control plane. Anybody in the
+//! same network namespace may connect, so both ends ask the kernel for the other's user and accept
+//! only their own.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_socket, socket_with,
+    sockopt::socket_peercred,
+};
+
+const NAME_PREFIX: &[u8; 10] = b"petrel-shm";
+
+/// Bytes of a rendezvous name: a prefix for the reader of `ss -x`, and 32 hexadecimal digits.
+pub const NAME_BYTES: usize = NAME_PREFIX.len() + 1 + 32;
+
+/// Foreign connections refused in one call of [`Rendezvous::accept`]: what the kernel queues by
+/// default, so that a flood of them cannot hold the caller.
+const MAX_REFUSALS_PER_CALL: usize = 128;
+
+/// The listening end. Never blocks.
+#[derive(Debug)]
+pub struct Rendezvous {
+    listener: UnixListener,
+    name: [u8; NAME_BYTES],
+    refused_count: u64,
+}
+
+impl Rendezvous {
+    /// Listens under a fresh name.
+    ///
+    /// # Errors
+    /// When the system lacks descriptors or randomness.
+    pub fn bind() -> io::Result<Self> {
+        let name = random_name()?;
+        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+        listener.set_nonblocking(true)?;
+        Ok(Self { listener, name, refused_count: 0 })
+    }
+
+    /// The name to tell the peer, for [`connect`].
+    pub fn name(&self) -> [u8; NAME_BYTES] {
+        self.name
+    }
+
+    /// Connections refused so far because they came from another user.
+    pub fn refused_count(&self) -> u64 {
+        self.refused_count
+    }
+
+    /// The next connection of a process of our own user, non-blocking; `None` if there is none
+    /// now. Connections of others are dropped and counted.
+    ///
+    /// # Errors
+    /// What the kernel says, and [`io::ErrorKind::Interrupted`] after very many refused
+    /// connections: there may be more, so call again, if need be after other work.
+    pub fn accept(&mut self) -> io::Result<Option<UnixStream>> {
+        for _ in 0..MAX_REFUSALS_PER_CALL {
+            let stream = match self.listener.accept() {
+                Ok((stream, _)) => stream,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                // The peer went away between connecting and this call.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
+                Err(error) => return Err(error),
+            };
+            if is_same_user(stream.as_fd())? {
+                stream.set_nonblocking(true)?;
+                return Ok(Some(stream));
+            }
+            self.refused_count += 1;
+        }
+        Err(io::ErrorKind::Interrupted.into())
+    }
+}
+
+impl AsFd for Rendezvous {
+    /// To wait for connections.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+/// Connects to the rendezvous of a process of our own user. The stream is non-blocking.
+///
+/// # Errors
+/// [`io::ErrorKind::ConnectionRefused`] if nobody listens under the name,
+/// [`io::ErrorKind::PermissionDenied`] if another user does, [`io::ErrorKind::WouldBlock`] if too
+/// many connections wait there: try again later. [`io::ErrorKind::InvalidInput`] if `name` is not
+/// one that [`Rendezvous::name`] returns.
+pub fn connect(name: &[u8]) -> io::Result<UnixStream> {
+    if name.len() != NAME_BYTES || !name.starts_with(NAME_PREFIX) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    let address = SocketAddrUnix::new_abstract_name(name)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    connect_socket(&socket, &address)?;
+    if !is_same_user(socket.as_fd())? {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    Ok(socket.into())
+}
+
+/// Whether the process that listened or connected at the other end was our user's.
+fn is_same_user(socket: BorrowedFd<'_>) -> io::Result<bool> {
+    Ok(is_our_user(socket_peercred(socket)?.uid))
+}
+
+fn is_our_user(uid: rustix::process::Uid) -> bool {
+    uid == rustix::process::geteuid()
+}
+
+fn random_name() -> io::Result<[u8; NAME_BYTES]> {
+    let mut random = [0; 16];
+    getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
+    let mut name = [b'-'; NAME_BYTES];
+    name[..NAME_PREFIX.len()].copy_from_slice(NAME_PREFIX);
+    for (digits, byte) in name[NAME_PREFIX.len() + 1..].chunks_exact_mut(2).zip(random) {
+        digits.copy_from_slice(&[hex_digit(byte >> 4), hex_digit(byte & 15)]);
+    }
+    Ok(name)
+}
+
+fn hex_digit(value: u8) -> u8 {
+    match value {
+        0..=9 => b'0' + value,
+        _ => b'a' + value - 10,
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accept__returns_our_own_connections_and_never_blocks() {
+        let mut rendezvous = Rendezvous::bind().unwrap();
+        assert!(rendezvous.accept().unwrap().is_none());
+        let _client = connect(&rendezvous.name()).unwrap();
+        assert!(rendezvous.accept().unwrap().is_some());
+        assert!(rendezvous.accept().unwrap().is_none());
+        assert_eq!(rendezvous.refused_count(), 0);
+    }
+
+    #[test]
+    fn connect__after_the_listener_is_gone_is_refused() {
+        let name = Rendezvous::bind().unwrap().name();
+        assert_eq!(connect(&name).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn connect__refuses_names_of_others() {
+        for name in [&b""[..], b"/tmp/x", &[0; NAME_BYTES], &[b'a'; 300]] {
+            assert_eq!(connect(name).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        }
+    }
+
+    fn another_user() -> rustix::process::Uid {
+        rustix::process::Uid::from_raw(rustix::process::geteuid().as_raw() ^ 1)
+    }
+
+    /// Runs `f` as another user, in a thread of its own. `None` without the right to change users.
+    fn as_other_user<R: Send>(f: impl FnOnce() -> R + Send) -> Option<R> {
+        let other = another_user();
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| rustix::thread::set_thread_uid(other).is_ok().then(f));
+            thread.join().unwrap()
+        })
+    }
+
+    #[test]
+    fn accept_and_connect__refuse_another_user() {
+        let mut rendezvous = Rendezvous::bind().unwrap();
+        let name = rendezvous.name();
+        assert!(is_our_user(rustix::process::geteuid()));
+        assert!(!is_our_user(another_user()));
+        // The rest needs the right to become another user.
+        let Some(connected) = as_other_user(|| connect(&name)) else { return };
+        assert_eq!(connected.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
+        assert!(rendezvous.accept().unwrap().is_none());
+        assert_eq!(rendezvous.refused_count(), 1);
+    }
+
+    #[test]
+    fn accept__gives_the_caller_a_turn_during_a_flood() {
+        let mut rendezvous = Rendezvous::bind().unwrap();
+        let name = rendezvous.name();
+        let flood = || (0..=MAX_REFUSALS_PER_CALL).map_while(|_| knock(&name).ok()).collect();
+        let Some(flood) = as_other_user(flood) else { return };
+        let flood: Vec<_> = flood;
+        let _ours = connect(&name);
+        let mut calls = 0;
+        while rendezvous.accept().is_err_and(|e| e.kind() == io::ErrorKind::Interrupted) {
+            calls += 1;
+        }
+        assert_eq!(rendezvous.refused_count(), flood.len() as u64);
+        assert_eq!(calls, flood.len() / MAX_REFUSALS_PER_CALL);
+    }
+
+    /// Connects without asking who listens.
+    fn knock(name: &[u8]) -> io::Result<UnixStream> {
+        UnixStream::connect_addr(&SocketAddr::from_abstract_name(name)?)
+    }
+
+    #[test]
+    fn bind__names_differ() {
+        let names = [(); 2].map(|()| Rendezvous::bind().unwrap().name());
+        assert_ne!(names[0], names[1]);
+        assert!(names[0].is_ascii());
+    }
+}

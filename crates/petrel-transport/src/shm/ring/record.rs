@@ -1,0 +1,71 @@
+//! The layout of a record: a header word, the frame, and padding to the alignment.
+//!
+//! | bits of the header | meaning |
+//! | --- | --- |
+//! | 0 to 31 | length of the frame in bytes, or [`SKIP`] |
+//! | 32 to 63 | the record's position in units of 8 bytes, truncated |
+//!
+//! The position serves as a check: a consumer and a producer that disagree about where records
+//! start, or bytes left from the last round, do not pass for a record.
+
+use super::Broken;
+
+/// Bytes of a record's header.
+pub const RECORD_HEADER_BYTES: usize = 8;
+
+/// Records start at multiples of this many bytes. With 8, a small frame shares cache lines with its
+/// neighbours, which costs nothing in a batch; 64 would give each record lines of its own.
+pub(super) const RECORD_ALIGN: usize = 8;
+
+/// The length that says: nothing more before the end of the ring.
+const SKIP: u32 = u32::MAX;
+
+const _: () = assert!(RECORD_ALIGN.is_power_of_two() && RECORD_ALIGN >= RECORD_HEADER_BYTES);
+
+/// The largest frame for a ring of `capacity` bytes: with a quarter of the ring, an empty ring
+/// takes any record, even where one has to skip to the start first, and several large
+/// frames can be under way.
+pub const fn max_frame_limit(capacity: usize) -> usize {
+    capacity / 4 - RECORD_HEADER_BYTES
+}
+
+/// What a frame of `length` bytes takes in the ring.
+#[inline]
+pub(super) fn record_bytes(length: usize) -> usize {
+    (RECORD_HEADER_BYTES + length).next_multiple_of(RECORD_ALIGN)
+}
+
+/// What a record's header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Header {
+    Frame { length: usize },
+    Skip,
+}
+
+impl Header {
+    #[inline]
+    pub(super) fn encode(self, position: u64) -> u64 {
+        let length = match self {
+            Header::Frame { length } => length as u32,
+            Header::Skip => SKIP,
+        };
+        u64::from(length) | check(position) << 32
+    }
+
+    /// Reads a word that the peer wrote. The length is not yet known to be possible.
+    #[inline]
+    pub(super) fn decode(word: u64, position: u64) -> Result<Self, Broken> {
+        if word >> 32 != check(position) {
+            return Err(Broken);
+        }
+        match word as u32 {
+            SKIP => Ok(Header::Skip),
+            length => Ok(Header::Frame { length: length as usize }),
+        }
+    }
+}
+
+#[inline]
+fn check(position: u64) -> u64 {
+    u64::from((position / 8) as u32)
+}

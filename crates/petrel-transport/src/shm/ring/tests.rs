@@ -1,0 +1,395 @@
+//! The ring against a naive model, against garbage, and between two threads.
+
+use std::collections::VecDeque;
+
+use proptest::prelude::*;
+
+use super::heap::Heap;
+use super::record::{Header, RECORD_ALIGN, record_bytes};
+use super::*;
+
+const CAPACITY: usize = 1024;
+const MAX_FRAME: usize = max_frame_limit(CAPACITY);
+
+/// A frame that differs from its neighbours in every byte.
+fn frame(number: u64, length: usize) -> Vec<u8> {
+    (0..length as u64).map(|i| (number.wrapping_mul(31) + i * 7) as u8).collect()
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Push { length: usize, split: usize },
+    Publish,
+    Receive { budget: usize },
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let push = |length| {
+        (length, 0..=MAX_FRAME).prop_map(|(length, split)| {
+            let split = split.min(length);
+            Step::Push { length, split }
+        })
+    };
+    prop_oneof![
+        6 => push((0..80usize).boxed()),
+        3 => push((0..=MAX_FRAME + 8).boxed()),
+        3 => Just(Step::Publish),
+        3 => (0..12usize).prop_map(|budget| Step::Receive { budget }),
+    ]
+}
+
+/// What a ring must do, said as plainly as possible.
+#[derive(Default)]
+struct Model {
+    /// Frames written and not published, then those published and not received.
+    written: VecDeque<Vec<u8>>,
+    published: VecDeque<Vec<u8>>,
+    tail: usize,
+    /// Where each unreceived record ends.
+    ends: VecDeque<usize>,
+    head: usize,
+}
+
+impl Model {
+    fn push(&mut self, bytes: &[u8]) -> Result<(), PushError> {
+        if bytes.is_empty() || bytes.len() > MAX_FRAME {
+            return Err(PushError::Length);
+        }
+        let record = record_bytes(bytes.len());
+        let to_end = CAPACITY - self.tail % CAPACITY;
+        let start = if record > to_end { self.tail + to_end } else { self.tail };
+        if start + record - self.head > CAPACITY {
+            return Err(PushError::Full);
+        }
+        self.tail = start + record;
+        self.ends.push_back(self.tail);
+        self.written.push_back(bytes.to_vec());
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Option<Vec<u8>> {
+        let frame = self.published.pop_front()?;
+        self.head = self.ends.pop_front().unwrap();
+        Some(frame)
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
+
+    #[test]
+    fn ring__does_what_a_queue_does(steps in prop::collection::vec(step(), 1..400)) {
+        let (mut producer, mut consumer) = Heap::new(CAPACITY).ends(MAX_FRAME);
+        let mut model = Model::default();
+        for (number, step) in steps.into_iter().enumerate() {
+            match step {
+                Step::Push { length, split } => {
+                    let bytes = frame(number as u64, length);
+                    let (head, body) = bytes.split_at(split);
+                    prop_assert_eq!(producer.push(head, body), model.push(&bytes));
+                }
+                Step::Publish => {
+                    prop_assert_eq!(producer.publish(), !model.written.is_empty());
+                    model.published.append(&mut model.written);
+                }
+                Step::Receive { budget } => check_receive(&mut consumer, &mut model, budget)?,
+            }
+        }
+    }
+
+    #[test]
+    fn ring__survives_garbage_in_shared_memory(steps in prop::collection::vec(garbage_step(), 1..200)) {
+        let ring = Heap::new(CAPACITY);
+        let (mut producer, mut consumer) = ring.ends(MAX_FRAME);
+        for step in steps {
+            apply_garbage_step(&ring, &mut producer, &mut consumer, step)?;
+        }
+    }
+}
+
+/// A ring hands out what was known at the call, so that it may stop short of `budget` when more was
+/// published since it last looked; it must then go on at the next call.
+fn check_receive(
+    consumer: &mut Consumer<Heap>,
+    model: &mut Model,
+    budget: usize,
+) -> Result<(), TestCaseError> {
+    prop_assert_eq!(consumer.has_data(), !model.published.is_empty());
+    let mut left = budget;
+    loop {
+        let mut frames = Vec::new();
+        let received = consumer.receive(left, |frame| frames.push(frame.to_vec()));
+        prop_assert!(!received.is_broken && received.frames == frames.len());
+        prop_assert_eq!(received.bytes, frames.iter().map(Vec::len).sum::<usize>());
+        left -= received.frames;
+        for frame in frames.drain(..) {
+            prop_assert_eq!(Some(frame), model.receive());
+        }
+        if received.frames == 0 {
+            break;
+        }
+    }
+    prop_assert!(left == 0 || model.published.is_empty());
+    Ok(())
+}
+
+#[derive(Debug, Clone)]
+enum Garbage {
+    Push(usize),
+    Publish,
+    Receive(usize),
+    Tail(u64),
+    Head(u64),
+    Word(usize, u64),
+    Sleep(u64),
+}
+
+fn position() -> impl Strategy<Value = u64> {
+    let near = prop_oneof![0..4 * CAPACITY as u64, (0..256u64).prop_map(|n| n * 8)];
+    prop_oneof![near, any::<u64>(), any::<u64>().prop_map(|n| n & !7)]
+}
+
+fn garbage_word() -> impl Strategy<Value = Garbage> {
+    // Headers that are right but for one thing are the ones that get furthest.
+    let header = (0..400usize, 0..4u64).prop_map(|(length, lap)| {
+        let header = if length == 399 { Header::Skip } else { Header::Frame { length } };
+        (header, lap * CAPACITY as u64)
+    });
+    let at = 0..CAPACITY / 8;
+    let headers = (at.clone(), header)
+        .prop_map(|(at, (header, lap))| Garbage::Word(at, header.encode(lap + at as u64 * 8)));
+    let words = (at, any::<u64>()).prop_map(|(at, word)| Garbage::Word(at, word));
+    prop_oneof![3 => headers, 1 => words]
+}
+
+fn garbage_step() -> impl Strategy<Value = Garbage> {
+    prop_oneof![
+        4 => (0..300usize).prop_map(Garbage::Push),
+        3 => Just(Garbage::Publish),
+        3 => (0..100usize).prop_map(Garbage::Receive),
+        2 => position().prop_map(Garbage::Tail),
+        2 => position().prop_map(Garbage::Head),
+        4 => garbage_word(),
+        1 => any::<u64>().prop_map(Garbage::Sleep),
+    ]
+}
+
+fn apply_garbage_step(
+    ring: &Heap,
+    producer: &mut Producer<Heap>,
+    consumer: &mut Consumer<Heap>,
+    step: Garbage,
+) -> Result<(), TestCaseError> {
+    let control = ring.control();
+    match step {
+        Garbage::Push(length) => drop(producer.push(&frame(1, length), &[])),
+        Garbage::Publish => {
+            producer.publish();
+            producer.consumer_may_sleep();
+            producer.take_sleeper();
+        }
+        Garbage::Receive(budget) => {
+            let mut seen = 0;
+            let received = consumer.receive(budget, |frame| {
+                assert!((1..=MAX_FRAME).contains(&frame.len()));
+                seen += 1;
+            });
+            prop_assert!(seen == received.frames && seen <= budget.min(CAPACITY / RECORD_ALIGN));
+        }
+        Garbage::Tail(tail) => control.tail.0.store(tail, Ordering::Release),
+        Garbage::Head(head) => control.head.0.store(head, Ordering::Release),
+        Garbage::Sleep(word) => control.sleep.0.store(word, Ordering::Release),
+        // SAFETY: one thread, and no frame is lent.
+        Garbage::Word(at, word) => unsafe { ring.store_word(at * 8, word) },
+    }
+    Ok(())
+}
+
+/// A ring with one published frame of 100 bytes behind one of 16, and 300 bytes behind it, after
+/// `spoil`.
+fn spoilt(spoil: impl FnOnce(&Heap)) -> (Vec<usize>, Received) {
+    let ring = Heap::new(CAPACITY);
+    let (mut producer, mut consumer) = ring.ends(200);
+    producer.push(&[1; 16], &[]).unwrap();
+    producer.push(&[2; 60], &[3; 40]).unwrap();
+    producer.push(&[4; 150], &[]).unwrap();
+    producer.push(&[5; 150], &[]).unwrap();
+    producer.publish();
+    spoil(&ring);
+    let mut lengths = Vec::new();
+    let received = consumer.receive(10, |frame| lengths.push(frame.len()));
+    let again = consumer.receive(10, |_| panic!("a frame after the end"));
+    assert_eq!(again.is_broken, received.is_broken, "a broken ring stays so");
+    (lengths, received)
+}
+
+const SECOND: usize = RECORD_HEADER_BYTES + 16;
+
+fn with_header(word: u64) -> impl FnOnce(&Heap) {
+    // SAFETY: one thread, and no frame is lent.
+    move |ring| unsafe { ring.store_word(SECOND, word) }
+}
+
+#[test]
+fn receive__delivers_what_is_whole() {
+    let (lengths, received) = spoilt(|_| {});
+    assert_eq!(lengths, [16, 100, 150, 150]);
+    assert_eq!(received, Received { frames: 4, bytes: 416, is_new: true, is_broken: false });
+}
+
+#[test]
+fn receive__stops_at_an_impossible_header() {
+    let at = SECOND as u64;
+    let words = [
+        0,
+        u64::MAX,
+        Header::Frame { length: 0 }.encode(at),
+        // Published, but longer than agreed.
+        Header::Frame { length: 201 }.encode(at),
+        // Right but for the position.
+        Header::Frame { length: 100 }.encode(at + 8),
+        Header::Skip.encode(at),
+    ];
+    for word in words {
+        let (lengths, received) = spoilt(with_header(word));
+        assert_eq!(lengths, [16], "{word:x}");
+        assert!(received.is_broken && received.frames == 1, "{word:x}");
+    }
+}
+
+#[test]
+fn receive__stops_at_a_record_that_is_not_published_in_whole() {
+    // The tail is behind the header of the second record.
+    let (lengths, received) = spoilt(|ring| {
+        ring.control().tail.0.store(SECOND as u64 + 104, Ordering::Release);
+    });
+    assert!(lengths == [16] && received.is_broken, "{lengths:?}");
+}
+
+#[test]
+fn receive__stops_at_a_record_that_crosses_the_end() {
+    let ring = Heap::new(CAPACITY);
+    let (mut producer, mut consumer) = ring.ends(MAX_FRAME);
+    for _ in 0..6 {
+        producer.push(&[1; 152], &[]).unwrap();
+    }
+    producer.publish();
+    assert_eq!(consumer.receive(10, |_| {}).frames, 6);
+    // 64 bytes are left before the end; these two records fill them and go on at the start.
+    producer.push(&[2; 56], &[]).unwrap();
+    producer.push(&[3; 56], &[]).unwrap();
+    producer.publish();
+    let position = CAPACITY as u64 - 64;
+    let header = Header::Frame { length: 64 }.encode(position);
+    // SAFETY: one thread, and no frame is lent.
+    unsafe { ring.store_word(position as usize, header) };
+    assert!(consumer.receive(10, |_| panic!("a frame beyond the end")).is_broken);
+}
+
+#[test]
+fn receive__refuses_an_impossible_tail() {
+    for tail in [1, 4, CAPACITY as u64 + 8, u64::MAX, u64::MAX - 7, 1 << 63] {
+        let (lengths, received) =
+            spoilt(|ring| ring.control().tail.0.store(tail, Ordering::Release));
+        assert!(lengths.is_empty() && received.is_broken, "{tail}");
+    }
+}
+
+#[test]
+fn receive__refuses_a_skip_without_a_record_behind_it() {
+    let ring = Heap::new(CAPACITY);
+    let (mut producer, mut consumer) = ring.ends(MAX_FRAME);
+    for _ in 0..3 {
+        producer.push(&[0; MAX_FRAME], &[]).unwrap();
+    }
+    producer.push(&[0; 120], &[]).unwrap();
+    producer.publish();
+    assert_eq!(consumer.receive(10, |_| {}).frames, 4);
+    // 128 bytes are left before the end.
+    let position = CAPACITY as u64 - 128;
+    // SAFETY: one thread, and no frame is lent.
+    unsafe { ring.store_word(position as usize, Header::Skip.encode(position)) };
+    ring.control().tail.0.store(CAPACITY as u64, Ordering::Release);
+    assert!(consumer.receive(10, |_| {}).is_broken);
+}
+
+#[test]
+fn push__refuses_an_impossible_head() {
+    for head in [4, CAPACITY as u64 + 8, u64::MAX - 7, 1 << 63] {
+        let ring = Heap::new(CAPACITY);
+        let (mut producer, _consumer) = ring.ends(MAX_FRAME);
+        while producer.push(&[0; 100], &[]) != Err(PushError::Full) {}
+        producer.publish();
+        ring.control().head.0.store(head, Ordering::Release);
+        assert_eq!(producer.push(&[0; 100], &[]), Err(PushError::Broken), "{head}");
+    }
+}
+
+#[test]
+fn push__a_frame_that_is_not_published_cannot_be_released() {
+    let ring = Heap::new(CAPACITY);
+    let (mut producer, _consumer) = ring.ends(MAX_FRAME);
+    while producer.push(&[0; 100], &[]) != Err(PushError::Full) {}
+    ring.control().head.0.store(record_bytes(100) as u64, Ordering::Release);
+    assert_eq!(producer.push(&[0; 100], &[]), Err(PushError::Broken));
+}
+
+#[test]
+fn receive__releases_during_a_long_burst() {
+    let (mut producer, mut consumer) = Heap::new(CAPACITY).ends(MAX_FRAME);
+    while producer.push(&[7; 100], &[]).is_ok() {}
+    producer.publish();
+    let mut pushed = 0;
+    consumer.receive(100, |_| pushed += usize::from(producer.push(&[8; 100], &[]).is_ok()));
+    assert!(pushed > 0);
+}
+
+#[test]
+fn sleeper__is_woken_once_and_a_polling_consumer_never() {
+    let (mut producer, mut consumer) = Heap::new(CAPACITY).ends(MAX_FRAME);
+    assert!(producer.consumer_may_sleep() && !producer.take_sleeper());
+    consumer.declare_sleep();
+    assert!(producer.take_sleeper() && !producer.take_sleeper());
+    consumer.declare_sleep();
+    consumer.declare_awake();
+    assert!(!producer.take_sleeper());
+    consumer.declare_polling();
+    consumer.declare_sleep();
+    assert!(!producer.take_sleeper() && !producer.consumer_may_sleep());
+}
+
+#[test]
+fn two_threads__every_frame_arrives_once_in_order_and_whole() {
+    const FRAMES: u64 = 30_000;
+    let ring = Heap::new(4096);
+    let (mut producer, mut consumer) = ring.ends(600);
+    let length = |number: u64| 1 + (number * 7919 % 600) as usize;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for number in 0..FRAMES {
+                let bytes = frame(number, length(number));
+                let (head, body) = bytes.split_at(bytes.len().min(24));
+                while producer.push(head, body) == Err(PushError::Full) {
+                    producer.publish();
+                    std::thread::yield_now();
+                }
+                if number % 5 == 0 {
+                    producer.publish();
+                }
+            }
+            producer.publish();
+        });
+        let mut next = 0;
+        while next < FRAMES {
+            let received = consumer.receive(32, |bytes| {
+                assert_eq!(bytes, frame(next, length(next)));
+                next += 1;
+            });
+            assert!(!received.is_broken);
+            if received.frames == 0 {
+                std::thread::yield_now();
+            }
+        }
+        assert!(!consumer.has_data());
+    });
+}

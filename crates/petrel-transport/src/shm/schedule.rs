@@ -1,0 +1,205 @@
+//! Which rings to look at, and in which order.
+//!
+//! An endpoint may have hundreds of peers of which few talk at a time. Looking at a ring costs a
+//! load from a line that nobody else changes while the ring is idle: little, but hundreds of them
+//! are more than an empty turn of the event loop should cost, and push the application's data
+//! out of the first-level cache.
+//!
+//! So rings are *hot* or *cold*. All hot rings are looked at in every burst, cold ones a few at a
+//! time in turn. A frame makes a cold ring hot; [`COOLING_POLLS`] looks in vain make a hot ring
+//! cold. A cold ring's first frame waits for at most `cold / COLD_RINGS_PER_BURST` bursts, which
+//! with 1000 peers is the time of some hundred empty polls, about ten microseconds; all its later
+//! frames are seen at once. Endpoints with few peers have no cold rings at all. (A bitmap that
+//! producers set would find the ready rings without looking, but costs every producer an atomic
+//! read-modify-write on a line that all of them fight for.)
+//!
+//! Each burst starts behind the ring where the last one stopped, and no ring gets more than its
+//! share of a burst's budget, so that a peer that floods cannot starve the others.
+
+/// Cold rings looked at in each burst: as many as make a look at all hot rings and these cost some
+/// ten nanoseconds.
+pub(super) const COLD_RINGS_PER_BURST: usize = 8;
+
+/// Empty looks after which a ring turns cold: some 50 µs of polling, longer than a peer that waits
+/// for our answer is silent.
+pub(super) const COOLING_POLLS: u32 = 1024;
+
+/// The least share of a burst that a ring gets, in frames, so that the cost of looking at it and
+/// of publishing its head is spread.
+const MIN_SHARE_FRAMES: usize = 16;
+
+/// What a look at a ring showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Look {
+    Frames,
+    Nothing,
+    Broken,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Hot {
+    ring: u32,
+    empty_looks: u32,
+}
+
+/// The rings of an endpoint, by index into its peer table.
+#[derive(Debug, Default)]
+pub(super) struct Schedule {
+    hot: Vec<Hot>,
+    /// The hot ring to look at next.
+    next_hot: usize,
+    cold: Vec<u32>,
+    next_cold: usize,
+}
+
+impl Schedule {
+    /// A new ring is hot: peers are added to be talked to.
+    pub(super) fn add(&mut self, ring: u32) {
+        self.hot.push(Hot { ring, empty_looks: 0 });
+    }
+
+    pub(super) fn remove(&mut self, ring: u32) {
+        self.hot.retain(|hot| hot.ring != ring);
+        self.cold.retain(|&cold| cold != ring);
+    }
+
+    /// How many rings a burst looks at with [`Schedule::current`].
+    #[inline]
+    pub(super) fn hot_count(&self) -> usize {
+        self.hot.len()
+    }
+
+    /// Frames that one ring may deliver in a burst of `budget` frames.
+    #[inline]
+    pub(super) fn share(&self, budget: usize) -> usize {
+        (budget / self.hot.len().max(1)).max(MIN_SHARE_FRAMES)
+    }
+
+    /// The hot ring whose turn it is, if there is any.
+    #[inline]
+    pub(super) fn current(&mut self) -> Option<u32> {
+        if self.next_hot >= self.hot.len() {
+            self.next_hot = 0;
+        }
+        self.hot.get(self.next_hot).map(|hot| hot.ring)
+    }
+
+    /// Notes what the look at [`Schedule::current`] showed, and goes on to the next.
+    #[inline]
+    pub(super) fn advance(&mut self, look: Look) {
+        let may_cool = self.hot.len() > COLD_RINGS_PER_BURST;
+        let Some(hot) = self.hot.get_mut(self.next_hot) else { return };
+        match look {
+            Look::Frames => hot.empty_looks = 0,
+            Look::Nothing if hot.empty_looks >= COOLING_POLLS && may_cool => {
+                // The last ring takes the place, and with it the next turn.
+                let cooled = self.hot.swap_remove(self.next_hot);
+                self.cold.push(cooled.ring);
+                return;
+            }
+            Look::Nothing => hot.empty_looks = hot.empty_looks.saturating_add(1),
+            Look::Broken => {
+                self.hot.swap_remove(self.next_hot);
+                return;
+            }
+        }
+        self.next_hot += 1;
+    }
+
+    /// Looks at up to `limit` cold rings in turn, and makes those hot for which `has_data` says so.
+    #[inline]
+    pub(super) fn warm(&mut self, limit: usize, mut has_data: impl FnMut(u32) -> bool) {
+        for _ in 0..limit.min(self.cold.len()) {
+            if self.next_cold >= self.cold.len() {
+                self.next_cold = 0;
+            }
+            if has_data(self.cold[self.next_cold]) {
+                let ring = self.cold.swap_remove(self.next_cold);
+                self.add(ring);
+            } else {
+                self.next_cold += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(non_snake_case)]
+mod tests {
+    use super::*;
+
+    fn schedule_of(rings: u32) -> Schedule {
+        let mut schedule = Schedule::default();
+        (0..rings).for_each(|ring| schedule.add(ring));
+        schedule
+    }
+
+    /// One burst in which `busy` rings have frames. Returns what was looked at.
+    fn burst(schedule: &mut Schedule, busy: impl Fn(u32) -> bool) -> Vec<u32> {
+        schedule.warm(COLD_RINGS_PER_BURST, &busy);
+        (0..schedule.hot_count())
+            .filter_map(|_| {
+                let ring = schedule.current()?;
+                schedule.advance(if busy(ring) { Look::Frames } else { Look::Nothing });
+                Some(ring)
+            })
+            .collect()
+    }
+
+    #[test]
+    fn advance__visits_every_hot_ring_once_a_burst() {
+        let mut schedule = schedule_of(5);
+        for _ in 0..3 {
+            let mut looked = burst(&mut schedule, |_| false);
+            looked.sort_unstable();
+            assert_eq!(looked, [0, 1, 2, 3, 4]);
+        }
+    }
+
+    #[test]
+    fn advance__next_burst_starts_where_the_last_stopped() {
+        let mut schedule = schedule_of(3);
+        assert_eq!(schedule.current(), Some(0));
+        schedule.advance(Look::Frames);
+        assert_eq!(burst(&mut schedule, |_| true), [1, 2, 0]);
+    }
+
+    #[test]
+    fn advance__silent_rings_cool_but_not_below_the_minimum() {
+        let mut schedule = schedule_of(200);
+        for _ in 0..COOLING_POLLS + 200 {
+            burst(&mut schedule, |ring| ring == 77);
+        }
+        assert_eq!(schedule.hot_count(), COLD_RINGS_PER_BURST);
+        assert!(burst(&mut schedule, |ring| ring == 77).contains(&77));
+    }
+
+    #[test]
+    fn warm__every_cold_ring_gets_its_turn() {
+        let mut schedule = schedule_of(200);
+        (0..COOLING_POLLS + 200).for_each(|_| drop(burst(&mut schedule, |_| false)));
+        for busy in 0..200 {
+            let bursts = 200 / COLD_RINGS_PER_BURST + 1;
+            let found =
+                (0..bursts).any(|_| burst(&mut schedule, |ring| ring == busy).contains(&busy));
+            assert!(found, "ring {busy} was not looked at in {bursts} bursts");
+        }
+    }
+
+    #[test]
+    fn remove__forgets_hot_and_cold_rings() {
+        let mut schedule = schedule_of(20);
+        (0..COOLING_POLLS + 20).for_each(|_| drop(burst(&mut schedule, |_| false)));
+        (0..20).for_each(|ring| schedule.remove(ring));
+        assert_eq!(burst(&mut schedule, |_| true), []);
+        assert_eq!(schedule.current(), None);
+    }
+
+    #[test]
+    fn advance__drops_broken_rings() {
+        let mut schedule = schedule_of(2);
+        assert_eq!(schedule.current(), Some(0));
+        schedule.advance(Look::Broken);
+        assert_eq!(burst(&mut schedule, |_| true), [1]);
+    }
+}

@@ -1,0 +1,186 @@
+//! A segment: the memory that a pair of endpoints shares.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use rustix::fs::{
+    FileType, MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals, fstat,
+    ftruncate, memfd_create,
+};
+use rustix::io::Errno;
+
+use super::config::{Geometry, ShmConfig};
+use super::error::ShmError;
+use super::layout::{
+    CLAIMS_OFFSET, HEADER_BYTES, HUGE_PAGE_BYTES, decode_header, encode_header, segment_bytes,
+};
+use super::mapping::{Mapping, RingMemory};
+use super::ring::{Consumer, Producer};
+use super::sync::{AtomicU32, Ordering};
+
+/// Which of a segment's two endpoints one is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// It called [`Segment::create`].
+    Creator,
+    /// It got the descriptor and called [`Segment::from_fd`].
+    Opener,
+}
+
+/// The memory that a pair of endpoints shares: one ring for each direction, in a file without a
+/// name (`memfd`). The kernel frees it with the last process that has it, however that ends.
+///
+/// The file cannot shrink, grow, or get other seals: that is what protects a process from faults
+/// when its peer goes wrong.
+#[derive(Debug)]
+pub struct Segment {
+    file: OwnedFd,
+    mapping: Arc<Mapping>,
+    geometry: Geometry,
+}
+
+/// Without these, a peer could cut the file and make us fault.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
+
+impl Segment {
+    /// Makes a fresh segment with the configured sizes.
+    ///
+    /// # Errors
+    /// When the configuration is impossible, or memory or descriptors are lacking.
+    pub fn create(config: &ShmConfig) -> Result<Self, ShmError> {
+        config.validate()?;
+        let geometry = Geometry::new(config.ring_bytes, config.max_frame_bytes)?;
+        let (file, mapping) = map_new_file(geometry, config.huge_pages)?;
+        let header = encode_header(geometry);
+        let to = mapping.at(0, HEADER_BYTES);
+        // SAFETY: `at` checked the range, and nobody else has the file yet.
+        unsafe { to.copy_from_nonoverlapping(NonNull::from(&header).cast(), HEADER_BYTES) };
+        Ok(Self { file, mapping: Arc::new(mapping), geometry })
+    }
+
+    /// Opens a segment that a peer created. Nothing about `file` is believed: what cannot be
+    /// used safely is refused.
+    ///
+    /// # Errors
+    /// When it is not a sealed memory file of this user with a sensible header and its size, or
+    /// when it cannot be mapped.
+    pub fn from_fd(file: OwnedFd) -> Result<Self, ShmError> {
+        let file_bytes = check_file(file.as_fd())?;
+        let geometry = decode_header(&read_header(file.as_fd())?)?;
+        let needed = segment_bytes(geometry);
+        if !(needed..needed + HUGE_PAGE_BYTES).contains(&file_bytes) {
+            return Err(ShmError::NotASegment("its size is not what its header says"));
+        }
+        // The whole file is mapped: with huge pages, nothing else is possible.
+        let mapping = Arc::new(Mapping::new(file.as_fd(), file_bytes)?);
+        Ok(Self { file, mapping, geometry })
+    }
+
+    /// Size of each of the two rings in bytes.
+    pub fn ring_bytes(&self) -> usize {
+        self.geometry.ring_bytes()
+    }
+
+    /// The largest frame, in bytes, in either direction.
+    pub fn max_frame_bytes(&self) -> usize {
+        self.geometry.max_frame_bytes()
+    }
+
+    /// The two ends of the rings that belong to `side`, or `None` if that side is in use already,
+    /// here or in another process.
+    pub(super) fn take_rings(
+        &self,
+        side: Side,
+    ) -> Option<(Producer<RingMemory>, Consumer<RingMemory>)> {
+        let (outgoing, incoming) = match side {
+            Side::Creator => (0, 1),
+            Side::Opener => (1, 0),
+        };
+        let ring = |index| RingMemory::new(&self.mapping, self.geometry, index);
+        let max_frame_bytes = self.geometry.max_frame_bytes();
+        self.claim(outgoing).then(|| {
+            (
+                Producer::new(ring(outgoing), max_frame_bytes),
+                Consumer::new(ring(incoming), max_frame_bytes),
+            )
+        })
+    }
+
+    /// Marks one side as in use, for ever: a ring's private positions start at its birth, so that
+    /// there is no second user after the first either.
+    fn claim(&self, side: usize) -> bool {
+        let word = self.mapping.at(CLAIMS_OFFSET + 4 * side, 4).cast::<AtomicU32>();
+        // SAFETY: `at` checked the range; the offset is a multiple of 4, the mapping is aligned to
+        // pages, and any content is a valid atomic.
+        unsafe { word.as_ref() }.swap(1, Ordering::AcqRel) == 0
+    }
+}
+
+impl AsFd for Segment {
+    /// The descriptor to send to the peer.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+/// A sealed and mapped file of zeros, in huge pages if they are wanted and there.
+fn map_new_file(geometry: Geometry, huge_pages: bool) -> Result<(OwnedFd, Mapping), ShmError> {
+    let bytes = segment_bytes(geometry);
+    if huge_pages {
+        // Any failure means that huge pages cannot be had here; normal ones tell of real trouble.
+        let whole_pages = bytes.next_multiple_of(HUGE_PAGE_BYTES);
+        let flags = MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        if let Ok(done) = map_new_file_with(flags, whole_pages) {
+            return Ok(done);
+        }
+    }
+    Ok(map_new_file_with(MemfdFlags::empty(), bytes)?)
+}
+
+fn map_new_file_with(kind: MemfdFlags, bytes: usize) -> io::Result<(OwnedFd, Mapping)> {
+    let file = new_memory_file(kind)?;
+    // Others cannot open it by way of /proc either.
+    fchmod(&file, Mode::RUSR | Mode::WUSR)?;
+    ftruncate(&file, bytes as u64)?;
+    fcntl_add_seals(&file, SEALS)?;
+    let mapping = Mapping::new(file.as_fd(), bytes)?;
+    Ok((file, mapping))
+}
+
+/// Hardened systems refuse memory files that could be executed; kernels before 6.3 do not know
+/// the flag that says so.
+fn new_memory_file(kind: MemfdFlags) -> io::Result<OwnedFd> {
+    const NAME: &std::ffi::CStr = c"petrel-shm";
+    let flags = kind | MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    match memfd_create(NAME, flags | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => Ok(memfd_create(NAME, flags)?),
+        other => Ok(other?),
+    }
+}
+
+/// Checks what the kernel says about a peer's file, and returns its size.
+fn check_file(file: BorrowedFd<'_>) -> Result<usize, ShmError> {
+    let no_memory_file = ShmError::NotASegment("it is not a memory file");
+    let Ok(seals) = fcntl_get_seals(file) else { return Err(no_memory_file) };
+    if !seals.contains(SEALS) {
+        return Err(ShmError::NotASegment("it is not sealed against changes of its size"));
+    }
+    let stat = fstat(file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(no_memory_file);
+    }
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(ShmError::NotASegment("it belongs to another user"));
+    }
+    usize::try_from(stat.st_size).map_err(|_| no_memory_file)
+}
+
+/// Copies the header out, so that what is checked is what is used.
+fn read_header(file: BorrowedFd<'_>) -> Result<[u8; HEADER_BYTES], ShmError> {
+    let mut bytes = [MaybeUninit::uninit(); HEADER_BYTES];
+    let (header, _) = rustix::io::pread(file, &mut bytes, 0)?;
+    (*header).try_into().map_err(|_| ShmError::NotASegment("it is shorter than a header"))
+}

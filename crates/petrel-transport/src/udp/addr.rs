@@ -1,0 +1,207 @@
+//! Socket addresses as the kernel reads and writes them, and as keys of the peer table.
+
+use std::hash::{BuildHasher, Hash, Hasher};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// An address in the kernel's layout, ready for `msg_name`.
+#[derive(Clone, Copy)]
+pub(super) enum RawAddr {
+    V4(libc::sockaddr_in),
+    V6(libc::sockaddr_in6),
+}
+
+impl RawAddr {
+    /// Start and length of the structure, valid as long as `self` stays where it is.
+    #[inline]
+    pub(super) fn as_name(&self) -> (*const libc::c_void, libc::socklen_t) {
+        match self {
+            Self::V4(v4) => (std::ptr::from_ref(v4).cast(), size_of_val(v4) as libc::socklen_t),
+            Self::V6(v6) => (std::ptr::from_ref(v6).cast(), size_of_val(v6) as libc::socklen_t),
+        }
+    }
+}
+
+impl From<SocketAddr> for RawAddr {
+    fn from(addr: SocketAddr) -> Self {
+        match addr {
+            SocketAddr::V4(v4) => Self::V4(libc::sockaddr_in {
+                sin_family: libc::AF_INET as libc::sa_family_t,
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+                sin_zero: [0; 8],
+            }),
+            SocketAddr::V6(v6) => Self::V6(libc::sockaddr_in6 {
+                sin6_family: libc::AF_INET6 as libc::sa_family_t,
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: 0,
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: scope_of(v6.ip(), v6.scope_id()),
+            }),
+        }
+    }
+}
+
+/// Only link-local addresses have a scope; the kernel reports 0 with all others.
+fn scope_of(ip: &Ipv6Addr, scope_id: u32) -> u32 {
+    if ip.is_unicast_link_local() { scope_id } else { 0 }
+}
+
+/// What tells peers apart. One socket has one family, so that the key needs none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct AddrKey {
+    ip: u128,
+    /// Port in the low 16 bits, scope above them.
+    port: u64,
+}
+
+impl AddrKey {
+    /// The key of a received `msg_name`, which the kernel filled with an address of either family.
+    ///
+    /// `sockaddr_in` has its port where `sockaddr_in6` has it, and its address where that has the
+    /// flow information, so that both are read through one structure.
+    #[inline]
+    pub(super) fn from_name(name: &libc::sockaddr_in6) -> Self {
+        let port = u64::from(u16::from_be(name.sin6_port));
+        if i32::from(name.sin6_family) == libc::AF_INET {
+            return Self { ip: u128::from(u32::from_be(name.sin6_flowinfo)), port };
+        }
+        let scope = u64::from(name.sin6_scope_id) << 16;
+        Self { ip: u128::from_be_bytes(name.sin6_addr.s6_addr), port: port | scope }
+    }
+}
+
+impl From<SocketAddr> for AddrKey {
+    fn from(addr: SocketAddr) -> Self {
+        let port = u64::from(addr.port());
+        match addr {
+            SocketAddr::V4(v4) => Self { ip: u128::from(u32::from(*v4.ip())), port },
+            SocketAddr::V6(v6) => {
+                let scope = u64::from(scope_of(v6.ip(), v6.scope_id())) << 16;
+                Self { ip: u128::from(*v6.ip()), port: port | scope }
+            }
+        }
+    }
+}
+
+impl Hash for AddrKey {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.ip as u64);
+        state.write_u64((self.ip >> 64) as u64 ^ self.port.rotate_left(48));
+    }
+}
+
+/// A seeded folded-multiply hash: a few instructions where the standard one takes 20 ns. The table
+/// holds only peers that the control plane admitted, and the seed is secret, so that a stranger
+/// can neither fill nor predict it.
+#[derive(Clone, Copy)]
+pub(super) struct AddrHash {
+    seed: u64,
+}
+
+impl AddrHash {
+    pub(super) fn new() -> Self {
+        Self { seed: std::hash::RandomState::new().hash_one(0) }
+    }
+}
+
+impl BuildHasher for AddrHash {
+    type Hasher = AddrHasher;
+
+    #[inline]
+    fn build_hasher(&self) -> AddrHasher {
+        AddrHasher(self.seed)
+    }
+}
+
+pub(super) struct AddrHasher(u64);
+
+impl Hasher for AddrHasher {
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        // An odd constant with mixed bits: the golden ratio of 2^64.
+        let product = u128::from(self.0 ^ word) * 0x9E37_79B9_7F4A_7C15;
+        self.0 = (product as u64) ^ ((product >> 64) as u64).rotate_left(23);
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+/// The address that a socket of family `v6` can send to, or what is wrong with it.
+pub(super) fn usable(addr: SocketAddr, v6: bool) -> Result<SocketAddr, String> {
+    let addr = match addr.ip().to_canonical() {
+        IpAddr::V4(v4) => SocketAddr::from((v4, addr.port())),
+        IpAddr::V6(_) => addr,
+    };
+    if addr.is_ipv6() != v6 {
+        let family = if v6 { "IPv6" } else { "IPv4" };
+        return Err(format!("{addr} is not of the data port's family, {family}"));
+    }
+    if addr.port() == 0 || addr.ip().is_unspecified() || is_group(addr.ip()) {
+        return Err(format!("{addr} is not the address of one peer"));
+    }
+    Ok(addr)
+}
+
+fn is_group(ip: IpAddr) -> bool {
+    ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    /// What the kernel would write for a datagram from `addr`.
+    fn name_of(addr: SocketAddr) -> libc::sockaddr_in6 {
+        match RawAddr::from(addr) {
+            RawAddr::V6(v6) => v6,
+            RawAddr::V4(v4) => libc::sockaddr_in6 {
+                sin6_family: v4.sin_family,
+                sin6_port: v4.sin_port,
+                sin6_flowinfo: v4.sin_addr.s_addr,
+                sin6_addr: libc::in6_addr { s6_addr: [0xAA; 16] },
+                sin6_scope_id: 0xAAAA_AAAA,
+            },
+        }
+    }
+
+    #[test]
+    fn key__is_the_same_from_both_sides() {
+        let texts =
+            ["127.0.0.1:1", "255.1.2.3:65535", "[::1]:7", "[2001:db8::ff]:9", "[fe80::1%3]:9"];
+        let keys: Vec<AddrKey> = texts.iter().map(|text| AddrKey::from(addr(text))).collect();
+        for (text, key) in texts.iter().zip(&keys) {
+            assert_eq!(AddrKey::from_name(&name_of(addr(text))), *key, "{text}");
+            assert_eq!(keys.iter().filter(|&other| other == key).count(), 1, "{text}");
+        }
+    }
+
+    #[test]
+    fn key__heeds_the_scope_of_link_local_addresses_only() {
+        let key = |text| AddrKey::from(addr(text));
+        assert_ne!(key("[fe80::1%3]:9"), key("[fe80::1%4]:9"));
+        assert_eq!(key("[2001:db8::1%3]:9"), key("[2001:db8::1]:9"));
+    }
+
+    #[test]
+    fn usable__takes_one_family_and_single_peers() {
+        assert_eq!(usable(addr("10.0.0.1:5"), false), Ok(addr("10.0.0.1:5")));
+        assert_eq!(usable(addr("[::ffff:10.0.0.1]:5"), false), Ok(addr("10.0.0.1:5")));
+        assert_eq!(usable(addr("[fe80::1%3]:5"), true), Ok(addr("[fe80::1%3]:5")));
+        let unusable = ["10.0.0.1:0", "0.0.0.0:5", "224.0.0.1:5", "255.255.255.255:5", "[::1]:5"];
+        assert!(unusable.iter().all(|text| usable(addr(text), false).is_err()));
+        let unusable = ["[::]:5", "[::1]:0", "[ff02::1]:5", "10.0.0.1:5", "[::ffff:10.0.0.1]:5"];
+        assert!(unusable.iter().all(|text| usable(addr(text), true).is_err()));
+    }
+}

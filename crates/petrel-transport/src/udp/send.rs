@@ -1,0 +1,219 @@
+//! Handing a [`Plan`] to the kernel by `sendmmsg`.
+//!
+//! # Why the unsafe code is sound
+//!
+//! The headers that the kernel reads are full of pointers: to addresses in the peer table, to frames
+//! of the caller, to the plan's staging area, and to arrays in here. [`Sender::send`] writes all of
+//! them anew from references that it holds for the whole call, and makes the system call before it
+//! returns, so that each points to live memory when the kernel follows it. The kernel only reads
+//! what they point to. Between calls they dangle, and nobody follows them.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use rustix::io::Errno;
+
+use super::peers::PeerTable;
+use super::plan::{Datagram, Message, Plan, Source};
+use crate::transport::{TX_BURST_MAX, TxFrame};
+
+/// A frame has two pieces at most, and a bundle has one.
+const IOVECS_MAX: usize = 2 * TX_BURST_MAX;
+
+/// Times that a call is repeated after a signal before its frames count as blocked.
+const INTERRUPTS_MAX: u32 = 16;
+
+/// The control message with the size at which the kernel cuts, laid out as `cmsg(3)` says.
+#[repr(C, align(8))]
+struct SegmentControl {
+    header: libc::cmsghdr,
+    segment_bytes: u16,
+}
+
+impl SegmentControl {
+    fn new() -> Self {
+        // SAFETY: all-zero is a valid `cmsghdr`, which has only integers.
+        let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
+        header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<u16>()) as _;
+        header.cmsg_level = libc::SOL_UDP;
+        header.cmsg_type = libc::UDP_SEGMENT;
+        Self { header, segment_bytes: 0 }
+    }
+}
+
+/// The arrays that `sendmmsg` reads, allocated once.
+pub(super) struct Sender {
+    headers: Box<[libc::mmsghdr]>,
+    iovecs: Box<[libc::iovec]>,
+    controls: Box<[SegmentControl]>,
+}
+
+// SAFETY: the pointers inside are written and followed within one call of `send`.
+unsafe impl Send for Sender {}
+
+impl Sender {
+    pub(super) fn new() -> Self {
+        // SAFETY: all-zero is a valid `mmsghdr`: null pointers with lengths of 0.
+        let header = || unsafe { std::mem::zeroed::<libc::mmsghdr>() };
+        let no_bytes = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        Self {
+            headers: (0..TX_BURST_MAX).map(|_| header()).collect(),
+            iovecs: vec![no_bytes; IOVECS_MAX].into(),
+            controls: (0..TX_BURST_MAX).map(|_| SegmentControl::new()).collect(),
+        }
+    }
+
+    /// Sends the messages of `plan` from `first` on and returns how many the kernel took: at
+    /// least one, or the error of the first.
+    pub(super) fn send(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        plan: &Plan,
+        first: usize,
+        frames: &[TxFrame<'_>],
+        peers: &PeerTable,
+    ) -> Result<usize, Errno> {
+        let messages = &plan.messages()[first..];
+        let mut iovec_count = 0;
+        for (index, message) in messages.iter().enumerate() {
+            iovec_count += self.fill(index, iovec_count, plan, message, frames, peers);
+        }
+        self.connect(messages.len());
+        let (headers, count) = (self.headers.as_mut_ptr(), messages.len() as libc::c_uint);
+        // SAFETY: the first `count` headers were just filled from references that are still held;
+        // see the module's documentation.
+        let sent =
+            unsafe { libc::sendmmsg(socket.as_raw_fd(), headers, count, libc::MSG_NOSIGNAL as _) };
+        if sent > 0 { Ok(sent as usize) } else { Err(last_errno()) }
+    }
+
+    /// Fills header `index` but for its pointers into this struct, and the pieces from
+    /// `first_iovec` on; returns the number of pieces.
+    fn fill(
+        &mut self,
+        index: usize,
+        first_iovec: usize,
+        plan: &Plan,
+        message: &Message,
+        frames: &[TxFrame<'_>],
+        peers: &PeerTable,
+    ) -> usize {
+        let datagrams = plan.datagrams_of(message);
+        let iovecs = &mut self.iovecs[first_iovec..];
+        let count = datagrams.iter().fold(0, |used, datagram| {
+            used + fill_pieces(&mut iovecs[used..], plan, datagram, frames)
+        });
+        let peer = peers.get(message.peer).expect("only frames of known peers are planned");
+        let (name, name_len) = peer.name.as_name();
+        let header = &mut self.headers[index].msg_hdr;
+        header.msg_name = name.cast_mut();
+        header.msg_namelen = name_len;
+        header.msg_iovlen = count as _;
+        let is_grouped = datagrams.len() > 1;
+        self.controls[index].segment_bytes = datagrams[0].bytes as u16;
+        header.msg_controllen = if is_grouped { size_of::<SegmentControl>() as _ } else { 0 };
+        count
+    }
+
+    /// Points the first `count` headers at their pieces and control messages. This comes when both
+    /// arrays are written, so that no later borrow of them ends the pointers' validity.
+    fn connect(&mut self, count: usize) {
+        let mut iovecs = self.iovecs.as_mut_ptr();
+        let mut control = self.controls.as_mut_ptr();
+        for header in &mut self.headers[..count] {
+            let header = &mut header.msg_hdr;
+            header.msg_iov = iovecs;
+            header.msg_control = control.cast();
+            iovecs = iovecs.wrapping_add(header.msg_iovlen as _);
+            control = control.wrapping_add(1);
+        }
+    }
+}
+
+/// Points `iovecs` at the pieces of a datagram and returns how many there are.
+fn fill_pieces(
+    iovecs: &mut [libc::iovec],
+    plan: &Plan,
+    datagram: &Datagram,
+    frames: &[TxFrame<'_>],
+) -> usize {
+    match datagram.source {
+        Source::Staged(start) => {
+            iovecs[0] = piece(plan.staged(start, datagram.bytes));
+            1
+        }
+        Source::Frame(index) => {
+            let frame = &frames[index];
+            iovecs[0] = piece(frame.head);
+            iovecs[1] = piece(frame.body);
+            if frame.body.is_empty() { 1 } else { 2 }
+        }
+    }
+}
+
+fn piece(bytes: &[u8]) -> libc::iovec {
+    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
+}
+
+pub(super) fn last_errno() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// What to do about a message that the kernel refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reaction {
+    /// Try again: the error was a signal, or the belated news of an earlier datagram.
+    Retry,
+    /// No room: this and all later frames stay with the caller.
+    Blocked,
+    /// The kernel or device cannot segment this: send the datagrams one by one from now on.
+    Ungroup,
+    /// This message cannot be sent; the others may.
+    Drop,
+}
+
+/// The reaction to `error` for a message of one or (`grouped`) more datagrams that was tried
+/// `tries` times before.
+///
+/// An ICMP error of an earlier datagram is reported by the next call, whatever its peer; so every
+/// error that does not explain itself is given a second chance.
+pub(super) fn reaction(error: Errno, grouped: bool, tries: u32) -> Reaction {
+    match error {
+        Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => Reaction::Blocked,
+        Errno::INTR if tries < INTERRUPTS_MAX => Reaction::Retry,
+        Errno::INTR => Reaction::Blocked,
+        Errno::IO | Errno::INVAL | Errno::MSGSIZE if grouped => Reaction::Ungroup,
+        _ if tries == 0 => Reaction::Retry,
+        _ => Reaction::Drop,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reaction__to_each_kind_of_error() {
+        for full in [Errno::AGAIN, Errno::NOBUFS, Errno::NOMEM] {
+            assert_eq!(reaction(full, true, 0), Reaction::Blocked);
+        }
+        for refused in [Errno::IO, Errno::INVAL, Errno::MSGSIZE] {
+            assert_eq!(reaction(refused, true, 0), Reaction::Ungroup);
+            assert_eq!(reaction(refused, false, 0), Reaction::Retry);
+            assert_eq!(reaction(refused, false, 1), Reaction::Drop);
+        }
+        assert_eq!(reaction(Errno::CONNREFUSED, true, 0), Reaction::Retry);
+        assert_eq!(reaction(Errno::CONNREFUSED, true, 1), Reaction::Drop);
+        assert_eq!(reaction(Errno::INTR, false, 1), Reaction::Retry);
+        assert_eq!(reaction(Errno::INTR, false, INTERRUPTS_MAX), Reaction::Blocked);
+    }
+
+    #[test]
+    fn segment_control__is_laid_out_as_the_kernel_reads_it() {
+        // SAFETY: these compute sizes and access no memory.
+        let (len, space) = unsafe { (libc::CMSG_LEN(2), libc::CMSG_SPACE(2)) };
+        let control = SegmentControl::new();
+        assert_eq!(control.header.cmsg_len as u64, u64::from(len));
+        assert_eq!(size_of::<SegmentControl>(), space as usize);
+        assert_eq!(std::mem::offset_of!(SegmentControl, segment_bytes) as u32, len - 2);
+    }
+}

@@ -1,0 +1,114 @@
+//! Setting up the data port, and asking the kernel for the MTU of a path.
+//!
+//! The unsafe code here passes one `int` to or from a socket option of an open descriptor.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+
+use rustix::net::sockopt;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::config::{UdpCapabilities, UdpConfig, UdpError};
+
+/// A bound, non-blocking socket whose packets are never fragmented, and what it can do.
+pub(super) fn open(config: &UdpConfig) -> Result<(UdpSocket, UdpCapabilities), UdpError> {
+    let address = config.bind;
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::DGRAM.nonblocking().cloexec(),
+        Some(Protocol::UDP),
+    )?;
+    if address.is_ipv6() {
+        socket.set_only_v6(true)?;
+    }
+    forbid_fragments(socket.as_fd(), address.is_ipv6())?;
+    socket.set_recv_buffer_size(config.recv_buffer_bytes)?;
+    socket.set_send_buffer_size(config.send_buffer_bytes)?;
+    socket.bind(&address.into()).map_err(|source| UdpError::Bind { address, source })?;
+    let capabilities = UdpCapabilities {
+        gso: config.gso && knows_gso(socket.as_fd()),
+        gro: config.gro && enable_gro(socket.as_fd()),
+        recv_buffer_bytes: socket.recv_buffer_size()?,
+        send_buffer_bytes: socket.send_buffer_size()?,
+    };
+    Ok((socket.into(), capabilities))
+}
+
+/// Packets above the path MTU fail with `EMSGSIZE` then, instead of going out in pieces of which
+/// losing one loses all.
+fn forbid_fragments(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
+    if v6 {
+        sockopt::set_ipv6_mtu_discover(socket, sockopt::Ipv6PathMtuDiscovery::DO)?;
+    } else {
+        sockopt::set_ip_mtu_discover(socket, sockopt::Ipv4PathMtuDiscovery::DO)?;
+    }
+    Ok(())
+}
+
+/// Kernels since 4.18 have the option. Whether a device can do it shows when sending.
+fn knows_gso(socket: BorrowedFd<'_>) -> bool {
+    int_option(socket, libc::UDP_SEGMENT).is_ok()
+}
+
+/// Kernels since 5.0 have the option.
+fn enable_gro(socket: BorrowedFd<'_>) -> bool {
+    set_int_option(socket, libc::UDP_GRO, 1).is_ok()
+}
+
+fn int_option(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of_val(&value) as libc::socklen_t;
+    let to = std::ptr::from_mut(&mut value).cast();
+    // SAFETY: `to` and `len` describe a live `int`; the kernel writes at most that much.
+    let result =
+        unsafe { libc::getsockopt(socket.as_raw_fd(), libc::SOL_UDP, name, to, &raw mut len) };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+fn set_int_option(socket: BorrowedFd<'_>, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let from = std::ptr::from_ref(&value).cast();
+    let len = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: `from` and `len` describe a live `int`, which the kernel only reads.
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, name, from, len) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// The MTU in bytes of IP packet that the kernel knows for the path from `local` to `peer`: that
+/// of the route's device, or less where a router has said so. No packet is sent.
+///
+/// # Errors
+/// When there is no route, the families differ, or `local` is not an address of this host.
+pub fn path_mtu(local: IpAddr, peer: SocketAddr) -> io::Result<usize> {
+    let socket = UdpSocket::bind(probe_address(local, peer))?;
+    forbid_fragments(socket.as_fd(), peer.is_ipv6())?;
+    socket.connect(peer)?;
+    let mtu = if peer.is_ipv6() { sockopt::ipv6_mtu(&socket)? } else { sockopt::ip_mtu(&socket)? };
+    Ok(mtu as usize)
+}
+
+/// `local` with a free port. A link-local address needs the scope that its peer has.
+fn probe_address(local: IpAddr, peer: SocketAddr) -> SocketAddr {
+    match (local, peer) {
+        (IpAddr::V6(ip), SocketAddr::V6(peer)) if ip.is_unicast_link_local() => {
+            SocketAddrV6::new(ip, 0, 0, peer.scope_id()).into()
+        }
+        _ => SocketAddr::new(local, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_mtu__of_loopback_is_the_devices() {
+        let device: usize =
+            std::fs::read_to_string("/sys/class/net/lo/mtu").unwrap().trim().parse().unwrap();
+        let (v4, v6) = (IpAddr::from([127, 0, 0, 1]), "::1".parse::<IpAddr>().unwrap());
+        // An IPv4 packet has a 16-bit length; an IPv6 packet has one without its header.
+        assert_eq!(path_mtu(v4, (v4, 9).into()).unwrap(), device.min(65_535));
+        assert_eq!(path_mtu(v6, (v6, 9).into()).unwrap(), device.min(65_535 + 40));
+        assert!(path_mtu(v4, (v6, 9).into()).is_err());
+    }
+}

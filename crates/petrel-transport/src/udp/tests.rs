@@ -1,0 +1,305 @@
+use std::net::UdpSocket;
+
+use super::*;
+use crate::conformance::{self, End, Harness, Medium, Star};
+
+fn frame(peer: PeerId, bytes: &[u8]) -> TxFrame<'_> {
+    TxFrame { peer, head: bytes, body: &[] }
+}
+
+fn bind_to(ip: &str) -> UdpConfig {
+    UdpConfig { bind: SocketAddr::new(ip.parse().unwrap(), 0), ..UdpConfig::default() }
+}
+
+fn v4() -> UdpConfig {
+    bind_to("127.0.0.1")
+}
+
+/// Transports of one configuration, over the loopback device.
+struct Loopback(UdpConfig);
+
+impl Loopback {
+    fn end(&self) -> Udp {
+        Udp::bind(self.0.clone()).unwrap()
+    }
+}
+
+fn link(to: &Udp) -> UdpLink {
+    UdpLink { addr: to.local_addr(), max_frame: None }
+}
+
+impl Harness for Loopback {
+    type T = Udp;
+
+    /// The smallest default buffer, 208 KiB in the kernel's accounting, holds this many bytes of
+    /// datagrams however small they are.
+    fn medium(&self) -> Medium {
+        Medium::lossy_when_full().with_capacity(70_000)
+    }
+
+    fn star(&mut self) -> Star<Udp> {
+        let mut hub = self.end();
+        let leaves = [self.end(), self.end()].map(|mut leaf| {
+            let peer = leaf.add_peer(link(&hub)).unwrap();
+            End { transport: leaf, peer }
+        });
+        let peers =
+            [&leaves[0], &leaves[1]].map(|leaf| hub.add_peer(link(&leaf.transport)).unwrap());
+        Star { hub, peers, leaves }
+    }
+}
+
+fn conforms(config: UdpConfig) {
+    let mut harness = Loopback(config);
+    conformance::run_all(&mut harness);
+    conformance::run_threaded(&mut harness);
+}
+
+#[test]
+fn conformance__v4() {
+    conforms(v4());
+}
+
+#[test]
+fn conformance__v6() {
+    conforms(bind_to("::1"));
+}
+
+#[test]
+fn conformance__without_gso() {
+    conforms(UdpConfig { gso: false, ..v4() });
+}
+
+#[test]
+fn conformance__without_gro() {
+    conforms(UdpConfig { gro: false, ..v4() });
+}
+
+#[test]
+fn conformance__without_gso_and_gro_on_v6() {
+    conforms(UdpConfig { gso: false, gro: false, ..bind_to("::1") });
+}
+
+#[test]
+fn conformance__smallest_mtu() {
+    conforms(UdpConfig { mtu: Mtu::Fixed(MTU_BYTES_MIN), ..v4() });
+    conforms(UdpConfig { mtu: Mtu::Fixed(MTU_BYTES_MIN), ..bind_to("::1") });
+}
+
+#[test]
+fn conformance__largest_mtu() {
+    conforms(UdpConfig { mtu: Mtu::Auto { cap_bytes: usize::MAX }, ..v4() });
+    conforms(UdpConfig { mtu: Mtu::Auto { cap_bytes: usize::MAX }, ..bind_to("::1") });
+}
+
+/// A transport, and a plain socket that is its peer and takes what it sends as it is.
+struct WithSocket {
+    udp: Udp,
+    peer: PeerId,
+    socket: UdpSocket,
+}
+
+impl WithSocket {
+    fn new(config: UdpConfig) -> Self {
+        let socket = UdpSocket::bind((config.bind.ip(), 0)).unwrap();
+        socket.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+        let mut udp = Udp::bind(config).unwrap();
+        let addr = socket.local_addr().unwrap();
+        let peer = udp.add_peer(UdpLink { addr, max_frame: None }).unwrap();
+        Self { udp, peer, socket }
+    }
+
+    fn send_to_udp(&self, datagram: &[u8]) {
+        self.socket.send_to(datagram, self.udp.local_addr()).unwrap();
+    }
+
+    fn next_datagram(&self) -> Vec<u8> {
+        let mut buffer = vec![0; 70_000];
+        let len = self.socket.recv(&mut buffer).unwrap();
+        buffer[..len].to_vec()
+    }
+
+    /// What the transport delivers until `last` comes, which is sent behind all else.
+    fn frames_until(&mut self, last: &[u8]) -> Vec<Vec<u8>> {
+        self.send_to_udp(last);
+        let mut frames: Vec<Vec<u8>> = Vec::new();
+        while frames.last().is_none_or(|frame| frame != last) {
+            self.udp.wait(Some(30_000_000_000));
+            self.udp.rx_burst(64, |_, frame| frames.push(frame.to_vec()));
+        }
+        frames.pop();
+        frames
+    }
+}
+
+#[test]
+fn rx_burst__drops_malformed_bundles_whole_and_counts_them() {
+    let mut ends = WithSocket::new(v4());
+    let malformed: [&[u8]; 7] = [
+        &[],
+        &[0x0F],
+        &[0x0F, 5],
+        &[0x0F, 0, 0],
+        &[0x0F, 2, 0, 1],
+        &[0x0F, 1, 0, 0x1A, 9, 9],
+        &[0x0F, 1, 0, 0x1A, 0, 0, 1, 0, 0x1A],
+    ];
+    malformed.iter().for_each(|datagram| ends.send_to_udp(datagram));
+    ends.send_to_udp(&[0x0F, 1, 0, 0x1A, 2, 0, 0x1B, 0x1C]);
+    assert_eq!(ends.frames_until(b"\x1Flast"), [vec![0x1A], vec![0x1B, 0x1C]]);
+    let stats = ends.udp.stats();
+    assert_eq!((stats.rx_dropped_malformed, stats.rx_frames, stats.rx_datagrams), (7, 3, 2));
+}
+
+#[test]
+fn rx_burst__drops_strangers_and_counts_them() {
+    let mut ends = WithSocket::new(v4());
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for _ in 0..300 {
+        stranger.send_to(b"\x1Ahello", ends.udp.local_addr()).unwrap();
+        stranger.send_to(&[], ends.udp.local_addr()).unwrap();
+        assert_eq!(ends.udp.rx_burst(64, |_, _| panic!("a stranger was heard")), 0);
+    }
+    assert!(ends.frames_until(b"\x1Flast").is_empty());
+    assert_eq!(ends.udp.stats().rx_dropped_unknown_peer, 600);
+}
+
+#[test]
+fn rx_burst__returns_from_a_flood_of_strangers() {
+    let mut ends = WithSocket::new(UdpConfig { gro: false, ..v4() });
+    let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
+    for _ in 0..100 {
+        stranger.send_to(b"\x1Ahello", ends.udp.local_addr()).unwrap();
+    }
+    assert_eq!(ends.udp.rx_burst(32, |_, _| panic!("a stranger was heard")), 0);
+    assert_eq!(ends.udp.stats().rx_dropped_unknown_peer, 32);
+}
+
+#[test]
+fn tx_burst__sends_single_frames_bare_and_small_ones_in_a_bundle() {
+    let mut ends = WithSocket::new(v4());
+    assert_eq!(ends.udp.tx_burst(&[frame(ends.peer, b"\x1Aone")]), 0);
+    assert_eq!(ends.next_datagram(), b"\x1Aone");
+    let burst = [frame(ends.peer, b"\x1Aone"), frame(ends.peer, b"\x1Btwo!")];
+    assert_eq!(ends.udp.tx_burst(&burst), 0);
+    assert_eq!(ends.next_datagram(), b"\x0F\x04\0\x1Aone\x05\0\x1Btwo!");
+    let stats = ends.udp.stats();
+    assert_eq!((stats.tx_frames, stats.tx_datagrams, stats.tx_syscalls), (3, 2, 2));
+    assert_eq!(stats.tx_bytes, 4 + 4 + 5);
+}
+
+#[test]
+fn tx_burst__segments_large_frames_in_one_call() {
+    for config in [v4(), bind_to("::1")] {
+        let mut ends = WithSocket::new(UdpConfig { mtu: Mtu::Fixed(4000), ..config });
+        let large: Vec<_> = (0x10..0x1Au8).map(|byte| vec![byte; 3900]).collect();
+        let burst: Vec<_> = large.iter().map(|bytes| frame(ends.peer, bytes)).collect();
+        assert_eq!(ends.udp.tx_burst(&burst), 0);
+        large.iter().for_each(|bytes| assert_eq!(ends.next_datagram(), *bytes));
+        let stats = ends.udp.stats();
+        assert_eq!((stats.tx_datagrams, stats.tx_syscalls, stats.gso_disabled), (10, 1, 0));
+    }
+}
+
+/// The kernel refuses to segment without checksums, so that this shows the real refusal.
+#[test]
+fn tx_burst__sends_one_by_one_where_the_kernel_refuses_to_segment() {
+    let mut ends = WithSocket::new(UdpConfig { mtu: Mtu::Fixed(4000), ..v4() });
+    switch_off_checksums(&ends.udp.socket);
+    let large: Vec<_> = (0x10..0x18u8).map(|byte| vec![byte; 3900]).collect();
+    let burst: Vec<_> = large.iter().map(|bytes| frame(ends.peer, bytes)).collect();
+    for round in 1..=2 {
+        assert_eq!(ends.udp.tx_burst(&burst), 0);
+        large.iter().for_each(|bytes| assert_eq!(ends.next_datagram(), *bytes));
+        let stats = ends.udp.stats();
+        assert_eq!((stats.gso_disabled, stats.tx_frames), (1, 8 * round));
+        assert!(!ends.udp.capabilities().gso);
+    }
+}
+
+fn switch_off_checksums(socket: &UdpSocket) {
+    use std::os::fd::AsRawFd;
+    let on: libc::c_int = 1;
+    let (value, len) = (std::ptr::from_ref(&on).cast(), size_of_val(&on) as libc::socklen_t);
+    // SAFETY: `value` and `len` describe a live `int`, which the kernel only reads.
+    let result = unsafe {
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, value, len)
+    };
+    assert_eq!(result, 0);
+}
+
+/// The kernel refuses to send to a broadcast address, which no link can name.
+#[test]
+fn tx_burst__drops_what_is_refused_and_sends_the_rest() {
+    let mut ends = WithSocket::new(v4());
+    let other = WithSocket::new(v4());
+    let broadcast = "127.255.255.255:9".parse().unwrap();
+    let refused = ends.udp.peers.add(broadcast, 2000).unwrap();
+    let addr = other.socket.local_addr().unwrap();
+    let other_peer = ends.udp.add_peer(UdpLink { addr, max_frame: None }).unwrap();
+    let burst = [
+        frame(ends.peer, b"\x1Afirst"),
+        frame(refused, b"\x1Arefused"),
+        frame(refused, b"\x1Arefused"),
+        frame(other_peer, b"\x1Aother"),
+        frame(ends.peer, b"\x1Aalso first"),
+    ];
+    for round in 1..=3 {
+        assert_eq!(ends.udp.tx_burst(&burst), 0);
+        assert_eq!(ends.next_datagram(), b"\x0F\x06\0\x1Afirst\x0B\0\x1Aalso first");
+        assert_eq!(other.next_datagram(), b"\x1Aother");
+        let stats = ends.udp.stats();
+        assert_eq!((stats.tx_dropped_error, stats.tx_frames), (2 * round, 3 * round));
+    }
+}
+
+#[test]
+fn tx_burst__to_a_closed_port_does_not_harm_others() {
+    let mut ends = WithSocket::new(v4());
+    let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = ends.udp.add_peer(UdpLink { addr: closed, max_frame: None }).unwrap();
+    for _ in 0..20 {
+        let burst = [frame(nobody, b"\x1Alost"), frame(ends.peer, b"\x1Akept")];
+        assert_eq!(ends.udp.tx_burst(&burst), 0);
+        assert_eq!(ends.next_datagram(), b"\x1Akept");
+        assert_eq!(ends.udp.rx_burst(64, |_, _| panic!("nobody sent this")), 0);
+    }
+    assert_eq!(ends.udp.stats().tx_frames, 40);
+}
+
+#[test]
+fn add_peer__checks_the_link() {
+    let mut udp = Udp::bind(v4()).unwrap();
+    let to = |addr: &str, max_frame| UdpLink { addr: addr.parse().unwrap(), max_frame };
+    for addr in ["[::1]:5", "0.0.0.0:5", "127.0.0.1:0", "224.0.0.1:5"] {
+        assert!(matches!(udp.add_peer(to(addr, None)), Err(LinkError::Unsupported(_))), "{addr}");
+    }
+    let small = udp.add_peer(to("127.0.0.1:5", Some(MIN_FRAME_BYTES - 1)));
+    assert!(matches!(small, Err(LinkError::Unsupported(_))));
+    let peer = udp.add_peer(to("[::ffff:127.0.0.1]:5", Some(2000))).unwrap();
+    assert_eq!(udp.max_frame_bytes(peer), 2000);
+    assert_eq!(udp.add_peer(to("127.0.0.1:5", None)).unwrap(), peer);
+    assert_eq!(udp.max_frame_bytes(peer), MTU_CAP_BYTES - 28);
+    assert_eq!(udp.peer_count(), 1);
+}
+
+#[test]
+fn add_peer__checks_the_mtu_against_the_path() {
+    let path = path_mtu("127.0.0.1".parse().unwrap(), "127.0.0.1:5".parse().unwrap()).unwrap();
+    let mut udp = Udp::bind(UdpConfig { mtu: Mtu::Fixed(path + 1), ..v4() }).unwrap();
+    let refused = udp.add_peer(UdpLink { addr: "127.0.0.1:5".parse().unwrap(), max_frame: None });
+    let Err(LinkError::MtuExceedsPath { configured, path: found, .. }) = refused else {
+        panic!("{refused:?}");
+    };
+    assert_eq!((configured, found), (path + 1, path));
+    assert_eq!(udp.peer_count(), 0);
+}
+
+#[test]
+fn bind__explains_what_it_refuses() {
+    let small = Udp::bind(UdpConfig { mtu: Mtu::Fixed(1279), ..v4() });
+    assert!(matches!(small, Err(UdpError::MtuTooSmall { configured: 1279 })));
+    let first = Udp::bind(v4()).unwrap();
+    let taken = Udp::bind(UdpConfig { bind: first.local_addr(), ..v4() });
+    assert!(matches!(taken, Err(UdpError::Bind { address, .. }) if address == first.local_addr()));
+}

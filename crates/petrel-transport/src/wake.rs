@@ -1,0 +1,125 @@
+//! Waking an endpoint that blocks in [`Transport::wait`](crate::Transport::wait).
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+
+/// Ends another thread's wait. Clones share one `eventfd`.
+///
+/// # No wake-up is lost
+///
+/// The counter in the kernel remembers a [`wake`](Waker::wake) until somebody
+/// [`drain`](Waker::drain)s it, so that it does not matter whether the sleeper was already
+/// asleep. Two rules make the whole protocol safe:
+///
+/// 1. who wakes first publishes its work (a queue entry, a flag), then calls `wake`;
+/// 2. who sleeps returns from its poll, drains, and only *then* looks for work.
+///
+/// A wake between the drain and the next poll leaves the descriptor readable, and that poll
+/// returns at once. Wakes that come together merge into one.
+#[derive(Clone, Debug)]
+pub struct Waker {
+    event: Arc<OwnedFd>,
+}
+
+impl Waker {
+    /// A waker of its own, not yet signalled.
+    ///
+    /// # Errors
+    /// When the process or the system is out of file descriptors.
+    pub fn new() -> io::Result<Self> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { event: Arc::new(event) })
+    }
+
+    /// Makes the current or the next wait return. About 200 ns: call it when the other side may
+    /// be asleep, not per message.
+    pub fn wake(&self) {
+        // EAGAIN means that the counter is at its maximum: the sleeper is already signalled.
+        while rustix::io::write(&*self.event, &1u64.to_ne_bytes()) == Err(Errno::INTR) {}
+    }
+
+    /// Takes back all wakes so far, without blocking. Returns whether there was one.
+    pub fn drain(&self) -> bool {
+        let mut count = [0u8; 8];
+        loop {
+            match rustix::io::read(&*self.event, &mut count) {
+                Err(Errno::INTR) => continue,
+                other => return other.is_ok(),
+            }
+        }
+    }
+
+    /// Sleeps until this waker is used, `other` has something to read, `timeout_ns` have passed
+    /// (`None`: no limit), or a signal came; then takes the wakes back.
+    pub fn sleep(&self, other: Option<BorrowedFd<'_>>, timeout_ns: Option<u64>) {
+        let timeout = timeout_ns.map(timespec);
+        let mine = PollFd::new(self, PollFlags::IN);
+        // Errors are signals and shortage of kernel memory: callers look for work and come back.
+        let _ = match other {
+            Some(other) => {
+                let other = PollFd::from_borrowed_fd(other, PollFlags::IN);
+                poll(&mut [mine, other], timeout.as_ref())
+            }
+            None => poll(&mut [mine], timeout.as_ref()),
+        };
+        self.drain();
+    }
+}
+
+fn timespec(ns: u64) -> Timespec {
+    Timespec { tv_sec: (ns / 1_000_000_000) as i64, tv_nsec: (ns % 1_000_000_000) as i64 }
+}
+
+impl AsFd for Waker {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    fn is_readable(waker: &Waker, timeout: Option<&Timespec>) -> bool {
+        poll(&mut [PollFd::new(waker, PollFlags::IN)], timeout).unwrap() == 1
+    }
+
+    const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
+
+    #[test]
+    fn drain__merges_wakes_and_leaves_none() {
+        let waker = Waker::new().unwrap();
+        assert!(!waker.drain());
+        waker.wake();
+        waker.clone().wake();
+        assert!(is_readable(&waker, Some(&AT_ONCE)));
+        assert!(waker.drain());
+        assert!(!waker.drain());
+        assert!(!is_readable(&waker, Some(&AT_ONCE)));
+    }
+
+    #[test]
+    fn sleep__ends_by_wake_by_timeout_and_by_the_other_descriptor() {
+        let (waker, other) = (Waker::new().unwrap(), Waker::new().unwrap());
+        waker.wake();
+        waker.sleep(None, None);
+        waker.sleep(None, Some(0));
+        waker.sleep(Some(other.as_fd()), Some(1_000));
+        other.wake();
+        waker.sleep(Some(other.as_fd()), None);
+        assert!(other.drain());
+        assert!(!waker.drain());
+    }
+
+    #[test]
+    fn wake__from_another_thread_ends_a_poll() {
+        let waker = Waker::new().unwrap();
+        let remote = waker.clone();
+        let thread = std::thread::spawn(move || remote.wake());
+        assert!(is_readable(&waker, None));
+        thread.join().unwrap();
+    }
+}

@@ -1,0 +1,229 @@
+//! The shared-memory ring under every interleaving and every memory order that loom can produce:
+//!
+//! ```text
+//! RUSTFLAGS="--cfg loom" cargo test -p petrel-transport --test loom_ring --release
+//! ```
+//!
+//! The ring's bytes are cells that loom watches: a write that is not ordered after the last read
+//! of the same word, or a read not ordered after its write, fails the model. So what is checked is
+//! that records are complete when seen and untouched until released, across the end of the ring and
+//! when it is full, and that no wake-up is lost.
+#![cfg(loom)]
+#![allow(non_snake_case)]
+
+use loom::cell::UnsafeCell;
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+use petrel_transport::shm::ring::{
+    Consumer, Control, Memory, Producer, PushError, max_frame_limit, sleep_fence,
+};
+
+/// Room for four records of the largest size: small, so that few frames fill it.
+const CAPACITY: usize = 128;
+const MAX_FRAME: usize = max_frame_limit(CAPACITY);
+
+#[derive(Clone)]
+struct Watched(Arc<Ring>);
+
+struct Ring {
+    control: Control,
+    words: Vec<UnsafeCell<u64>>,
+}
+
+impl Watched {
+    fn new() -> Self {
+        let words = (0..CAPACITY / 8).map(|_| UnsafeCell::new(0)).collect();
+        Watched(Arc::new(Ring { control: Control::new(), words }))
+    }
+}
+
+// SAFETY: the capacity is constant, and cells check bounds and races themselves.
+unsafe impl Memory for Watched {
+    fn control(&self) -> &Control {
+        &self.0.control
+    }
+
+    fn capacity(&self) -> usize {
+        CAPACITY
+    }
+
+    unsafe fn store_word(&self, offset: usize, word: u64) {
+        // SAFETY: loom fails the model if anybody else has access.
+        self.0.words[offset / 8].with_mut(|cell| unsafe { *cell = word });
+    }
+
+    unsafe fn load_word(&self, offset: usize) -> u64 {
+        // SAFETY: loom fails the model if anybody else writes.
+        self.0.words[offset / 8].with(|cell| unsafe { *cell })
+    }
+
+    unsafe fn store_frame(&self, offset: usize, head: &[u8], body: &[u8]) {
+        let bytes = [head, body].concat();
+        for (index, chunk) in bytes.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            // SAFETY: the caller's conditions hold for each word of the frame.
+            unsafe { self.store_word(offset + 8 * index, u64::from_ne_bytes(word)) };
+        }
+    }
+
+    unsafe fn with_frame<R>(&self, offset: usize, length: usize, f: impl FnOnce(&[u8]) -> R) -> R {
+        let words = 0..length.div_ceil(8);
+        // SAFETY: the caller's conditions hold for each word of the frame.
+        let load = |index| unsafe { self.load_word(offset + 8 * index) };
+        let bytes: Vec<u8> = words.flat_map(|index| load(index).to_ne_bytes()).collect();
+        f(&bytes[..length])
+    }
+}
+
+/// A frame that can be told from any other, in every byte.
+fn frame(number: u8, length: usize) -> Vec<u8> {
+    vec![number + 1; length]
+}
+
+/// Both ends, after so many records of `length` bytes have gone through.
+fn ends_after(records: usize, length: usize) -> (Producer<Watched>, Consumer<Watched>) {
+    let memory = Watched::new();
+    let mut producer = Producer::new(memory.clone(), MAX_FRAME);
+    let mut consumer = Consumer::new(memory, MAX_FRAME);
+    for _ in 0..records {
+        producer.push(&vec![0xee; length], &[]).unwrap();
+        producer.publish();
+        assert_eq!(consumer.receive(1, |_| {}).frames, 1);
+    }
+    (producer, consumer)
+}
+
+fn send(producer: &mut Producer<Watched>, bytes: &[u8]) {
+    let (head, body) = bytes.split_at(bytes.len() / 2);
+    while let Err(error) = producer.push(head, body) {
+        assert_eq!(error, PushError::Full);
+        thread::yield_now();
+    }
+    assert!(producer.publish());
+}
+
+/// Receives and checks frames until `count` were seen. Returns how many each call brought.
+fn receive_all(consumer: &mut Consumer<Watched>, count: u8, length: usize) -> Vec<usize> {
+    let mut next = 0;
+    let mut batches = Vec::new();
+    while next < count {
+        let received = consumer.receive(8, |bytes| {
+            assert_eq!(bytes, frame(next, length));
+            next += 1;
+        });
+        assert!(!received.is_broken);
+        match received.frames {
+            0 => thread::yield_now(),
+            frames => batches.push(frames),
+        }
+    }
+    assert!(!consumer.has_data());
+    batches
+}
+
+#[test]
+fn ring__frames_cross_the_end_whole_and_in_order() {
+    loom::model(|| {
+        // 96 bytes in: a record of 24 still fits, the next skips 8 bytes to the start.
+        let (mut producer, mut consumer) = ends_after(4, 16);
+        let sender = thread::spawn(move || (0..3).for_each(|n| send(&mut producer, &frame(n, 13))));
+        receive_all(&mut consumer, 3, 13);
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn ring__a_full_ring_waits_for_the_release() {
+    loom::model(|| {
+        let (mut producer, mut consumer) = ends_after(0, 1);
+        // The ring is full when the threads start: 4 records of 32 bytes.
+        (0..4).for_each(|n| send(&mut producer, &frame(n, MAX_FRAME)));
+        assert_eq!(producer.push(&[1], &[]), Err(PushError::Full));
+        let sender =
+            thread::spawn(move || (4..6).for_each(|n| send(&mut producer, &frame(n, MAX_FRAME))));
+        receive_all(&mut consumer, 6, MAX_FRAME);
+        sender.join().unwrap();
+    });
+}
+
+#[test]
+fn ring__a_batch_is_seen_as_a_whole() {
+    loom::model(|| {
+        let (mut producer, mut consumer) = ends_after(5, 8);
+        let sender = thread::spawn(move || {
+            for batch in 0..2 {
+                producer.push(&frame(2 * batch, 8), &[]).unwrap();
+                producer.push(&[], &frame(2 * batch + 1, 8)).unwrap();
+                assert!(producer.publish() && !producer.publish());
+            }
+        });
+        let batches = receive_all(&mut consumer, 4, 8);
+        assert!(batches == [2, 2] || batches == [4], "{batches:?}");
+        sender.join().unwrap();
+    });
+}
+
+/// What an `eventfd` does: remembers a signal until it is taken.
+#[derive(Default)]
+struct Event {
+    is_set: Mutex<bool>,
+    changed: Condvar,
+}
+
+impl Event {
+    fn signal(&self) {
+        *self.is_set.lock().unwrap() = true;
+        self.changed.notify_one();
+    }
+
+    fn wait_and_drain(&self) {
+        let mut is_set = self.is_set.lock().unwrap();
+        while !*is_set {
+            is_set = self.changed.wait(is_set).unwrap();
+        }
+        *is_set = false;
+    }
+}
+
+fn send_and_wake(producer: &mut Producer<Watched>, number: u8, event: &Event) {
+    send(producer, &frame(number, 8));
+    assert!(producer.consumer_may_sleep());
+    sleep_fence();
+    if producer.take_sleeper() {
+        event.signal();
+    }
+}
+
+fn sleep_unless_ready(consumer: &mut Consumer<Watched>, event: &Event) {
+    consumer.declare_sleep();
+    sleep_fence();
+    if !consumer.has_data() {
+        event.wait_and_drain();
+    }
+    consumer.declare_awake();
+}
+
+#[test]
+fn sleep__no_wake_up_is_lost() {
+    // A lost wake-up leaves the consumer asleep for ever, which loom reports as a deadlock.
+    loom::model(|| {
+        let (mut producer, mut consumer) = ends_after(0, 1);
+        let event = Arc::new(Event::default());
+        let bell = Arc::clone(&event);
+        let sender =
+            thread::spawn(move || (0..2).for_each(|n| send_and_wake(&mut producer, n, &bell)));
+        let mut next = 0;
+        while next < 2 {
+            let received = consumer.receive(1, |bytes| {
+                assert_eq!(bytes, frame(next, 8));
+                next += 1;
+            });
+            if received.frames == 0 {
+                sleep_unless_ready(&mut consumer, &event);
+            }
+        }
+        sender.join().unwrap();
+    });
+}
