@@ -1,4 +1,69 @@
-//! The protocol core of Petrel.
+//! The protocol core of Petrel: remote procedure calls over unreliable datagrams, with no I/O, no
+//! clock, no threads and no `unsafe`.
+//!
+//! It implements `docs/wire-protocol.md`, version 1. Whoever owns a [`Core`] carries frames and time
+//! to it, and frames and events away:
+//!
+//! ```
+//! use petrel_proto::buffer::{HeapBuffer, HeapPool};
+//! use petrel_proto::{Accepted, Agreed, Config, Core, PeerKey, Received, Status};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let mut pool = HeapPool { len_max: 1 << 20 };
+//! let mut client = Core::new(0, Config::default());
+//! let mut server = Core::new(0, Config::default());
+//!
+//! // The control plane has carried indices, tokens and limits from one side to the other.
+//! let agreed = |peer_session, peer_token| Agreed {
+//!     peer: PeerKey(0), peer_session, peer_token,
+//!     slots: 8, credits: 32, packet_bytes: 1408, peer_message_bytes_max: 8 << 20,
+//! };
+//! let session = client.open(0xC0FFEE, 64)?;
+//! let accepted = server.accept(Accepted {
+//!     agreed: agreed(session.index, 0xC0FFEE),
+//!     token: 0xF00D, first_request: 64, request_bytes_max: 8 << 20,
+//! })?;
+//! client.establish(session, agreed(accepted.index, 0xF00D))?;
+//!
+//! let request = HeapBuffer::from_message(b"ping", 1);
+//! client.call(session, 1, request, HeapBuffer::new(64, 1), 42).map_err(|rejected| rejected.error)?;
+//!
+//! // One burst from the client to the server.
+//! let transmit = client.poll_transmit(1_000).expect("the request");
+//! let (head, body) = client.frame(&transmit).expect("just polled");
+//! let frame = [head, body].concat();
+//! match server.handle_frame(2_000, PeerKey(0), &frame, &mut pool) {
+//!     Received::Request { handle, payload: b"ping", .. } => {
+//!         server.respond(handle, Status::Ok, HeapBuffer::from_message(b"pong", 1)).unwrap();
+//!     }
+//!     other => panic!("{other:?}"),
+//! }
+//!
+//! // And one back.
+//! let transmit = server.poll_transmit(2_000).expect("the response");
+//! let (head, body) = server.frame(&transmit).expect("just polled");
+//! let frame = [head, body].concat();
+//! match client.handle_frame(3_000, PeerKey(0), &frame, &mut pool) {
+//!     Received::Completed(end) => assert_eq!((end.tag, end.response.message()), (42, &b"pong"[..])),
+//!     other => panic!("{other:?}"),
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | [`rpc`] | [`Core`]: calls, answers, recovery, the frames to send |
+//! | [`session`] | names of sessions and peers, and what two ends agree on |
+//! | [`wire`] | frames, to the bit |
+//! | [`control`] | messages of the control plane |
+//! | [`bitmap`] | which packets of a message are there |
+//! | [`recovery`], [`timer`] | round trips, timeouts, and the wheel that keeps them |
+//! | [`buffer`] | what the core asks of message buffers |
+//! | [`limits`], [`counters`], [`status`] | every limit, every counter, every status code |
+//!
+//! What it does not do: congestion control, encryption, deadlines and cancellation by the peer,
+//! several paths. The wire format has room for them.
 
 pub mod bitmap;
 pub mod buffer;

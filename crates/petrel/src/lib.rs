@@ -1,4 +1,52 @@
-//! Petrel: datacenter RPC.
+//! Petrel: datacenter RPC in microseconds, over plain UDP and shared memory, without special
+//! hardware, root, or set-up.
+//!
+//! A server registers handlers by method number and runs its event loop; a client opens a session
+//! and calls:
+//!
+//! ```
+//! use petrel::{EndpointConfig, Nexus};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! const GREET: u16 = 1;
+//!
+//! let server = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+//! let address = server.local_addr().expect("it listens");
+//! std::thread::spawn(move || {
+//!     let mut endpoint = server.endpoint(EndpointConfig::default()).expect("an endpoint");
+//!     endpoint.register(GREET, |cx, request| {
+//!         let name = String::from_utf8_lossy(request.data()).into_owned();
+//!         request.reply(cx, format!("Hello, {name}!").as_bytes())
+//!     });
+//!     endpoint.run_until(|_| false);
+//! });
+//!
+//! let mut client = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
+//! let session = client.connect_wait(address)?;
+//! let reply = client.call_wait(session, GREET, b"petrel", 100)?;
+//! assert_eq!(&reply[..], b"Hello, petrel!");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | type | what it is |
+//! | --- | --- |
+//! | [`Nexus`] | one per process: the control plane, in a thread of its own |
+//! | [`Endpoint`] | one per thread: event loop, handlers, sessions, calls. [`EndpointConfig`] sets it up |
+//! | [`SessionId`] | a session, on which a client calls one server endpoint |
+//! | [`MsgBuf`] | message memory: given to a call by value, given back by its [`Reply`] |
+//! | [`Request`], [`Responder`] | what a handler gets, and how it answers at once or later |
+//! | [`Context`] | an endpoint as handlers and continuations see it: for nested calls |
+//! | [`CallFailure`], [`Status`], [`Execution`] | how a call failed, and whether it may have been executed |
+//!
+//! **What is promised.** A handler runs at most once for each call, whatever the network loses,
+//! repeats, delays or reorders. Every call ends: with the response, or with a gRPC status code and
+//! the word whether it may have been executed. Nothing is retried behind the caller's back once the
+//! outcome is unknown.
+//!
+//! **What it does not do yet.** No encryption: without [`NexusBuilder::insecure`] a nexus listens on
+//! and connects to loopback only. No congestion control. No futures, deadlines, cancellation or
+//! streaming. Endpoints stay on their thread, and handlers run in its event loop.
 
 pub mod control;
 mod endpoint;

@@ -18,6 +18,10 @@ use crate::msgbuf::Pool;
 /// Bursts that one turn sends at most, so that the way in gets its turn.
 const TX_BURSTS_PER_TURN: usize = 4;
 
+/// Turns with a full burst after which timers are handled all the same: a flood from one peer must
+/// not keep calls to another from failing.
+const FULL_TURNS_MAX: u8 = 16;
+
 /// Ends [`Endpoint::run`] from another thread or a signal's.
 #[derive(Clone, Debug)]
 pub struct Stop {
@@ -43,7 +47,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         let controlled = self.handle_control();
         let received = self.receive(now_ns);
         // With a full burst more may be waiting, and what seems lost may be among it.
-        if received < RX_BURST_MAX {
+        self.full_turns = if received < RX_BURST_MAX { 0 } else { (self.full_turns + 1) % FULL_TURNS_MAX };
+        if self.full_turns == 0 {
             self.local.core.handle_timeouts(now_ns);
         }
         let happened = self.handle_events();

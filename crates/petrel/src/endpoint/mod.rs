@@ -58,6 +58,8 @@ pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort>
     idle: IdlePolicy,
     /// When the endpoint last had something to do, in nanoseconds.
     busy_ns: u64,
+    /// Turns in a row that received a full burst.
+    full_turns: u8,
     not_send: PhantomData<*const ()>,
 }
 
@@ -84,6 +86,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             sessions: Sessions::new(config.sessions, config.transports),
             idle: config.idle,
             busy_ns: now_ns,
+            full_turns: 0,
             not_send: PhantomData,
         })
     }

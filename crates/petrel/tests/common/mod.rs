@@ -1,0 +1,93 @@
+//! A server process in miniature: a nexus and an endpoint on a thread of its own.
+
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use petrel::control::AllowedTransports;
+use petrel::{Endpoint, EndpointConfig, Nexus, Stop};
+
+pub const ECHO: u16 = 1;
+
+pub struct Server {
+    pub address: SocketAddr,
+    stop: Stop,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    /// Starts a server; `set_up` registers its handlers.
+    pub fn start(
+        config: EndpointConfig,
+        listen: &str,
+        set_up: impl FnOnce(&mut Endpoint) + Send + 'static,
+    ) -> Self {
+        let listen: SocketAddr = listen.parse().unwrap();
+        let (ready, started) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let nexus = nexus(Some(listen));
+            let mut endpoint = nexus.endpoint(config).unwrap();
+            endpoint.register(ECHO, |cx, request| {
+                let len = request.data().len();
+                request.reply_with(cx, len, |data, out| {
+                    out.copy_from_slice(data);
+                    len
+                })
+            });
+            set_up(&mut endpoint);
+            let stop = endpoint.stop_handle();
+            ready.send((nexus.local_addr().unwrap(), stop.clone())).unwrap();
+            endpoint.run(&stop);
+        });
+        let (address, stop) = started.recv().unwrap();
+        Self { address, stop, thread: Some(thread) }
+    }
+
+    /// Ends the server: its nexus and endpoint are gone when this returns.
+    pub fn end(&mut self) {
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+pub fn nexus(listen: Option<SocketAddr>) -> Nexus {
+    let builder = Nexus::builder().heartbeat(Duration::from_millis(200));
+    match listen {
+        Some(address) => builder.listen(address),
+        None => builder,
+    }
+    .start()
+    .unwrap()
+}
+
+pub fn client(config: EndpointConfig) -> Endpoint {
+    nexus(None).endpoint(config).unwrap()
+}
+
+pub fn over(udp: bool, shm: bool) -> EndpointConfig {
+    let mut config = EndpointConfig::default();
+    config.transports = AllowedTransports { udp, shm };
+    config
+}
+
+/// Bytes that differ from call to call and place to place.
+pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+    (0..len)
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        })
+        .collect()
+}

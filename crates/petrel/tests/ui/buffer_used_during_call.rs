@@ -1,0 +1,8 @@
+use petrel::{Context, MsgBuf, SessionId};
+
+fn too_late(cx: &mut Context<'_>, session: SessionId, mut request: MsgBuf, response: MsgBuf) {
+    let _ = cx.call(session, 1, request, response, |_, _| {});
+    request.set_message(b"changed under way");
+}
+
+fn main() {}

@@ -1,0 +1,7 @@
+use petrel::{Context, Handled, Request};
+
+fn forgetful(_cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+    let _ = request.data().len();
+}
+
+fn main() {}
