@@ -242,3 +242,23 @@ impl CallWaitError {
         }
     }
 }
+
+/// An endpoint stays on its thread: this does not compile if it is `Send` or `Sync`, because the
+/// trait is then implemented twice and `_` means neither.
+const _: fn() = || {
+    trait NotSend<A> {
+        fn check() {}
+    }
+    struct IsSend;
+    impl<T: ?Sized> NotSend<()> for T {}
+    impl<T: ?Sized + Send> NotSend<IsSend> for T {}
+    let _ = <Endpoint as NotSend<_>>::check;
+
+    trait NotSync<A> {
+        fn check() {}
+    }
+    struct IsSync;
+    impl<T: ?Sized> NotSync<()> for T {}
+    impl<T: ?Sized + Sync> NotSync<IsSync> for T {}
+    let _ = <Endpoint as NotSync<_>>::check;
+};

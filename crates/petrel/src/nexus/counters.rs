@@ -122,6 +122,11 @@ impl Counter {
     }
 
     /// For what is counted as it is now.
+    pub(super) fn decrement(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// For what is counted as it is now.
     pub(super) fn set(&self, value: usize) {
         self.0.store(value as u64, Ordering::Relaxed);
     }

@@ -1,0 +1,111 @@
+//! What this process's endpoints say, and how they are told.
+
+use std::sync::Arc;
+
+use petrel_transport::host::HostLink;
+
+use super::dial::OpenRequest;
+use super::limits::INBOX_MAX;
+use super::mailbox::{Command, Inbox};
+use super::port::Attach;
+use super::reactor::Reactor;
+use crate::control::{EndpointId, FromNexus, LinkId, Reason, ToNexus};
+
+/// An endpoint of this process.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    pub(super) attach: Attach,
+    pub(super) inbox: Arc<Inbox>,
+}
+
+impl Endpoint {
+    /// Whether so much waits for it that peers must not add to it.
+    pub(super) fn is_overloaded(&self) -> bool {
+        self.inbox.len() >= INBOX_MAX
+    }
+}
+
+impl Reactor {
+    pub(super) fn run_commands(&mut self) {
+        for command in self.mailbox.take() {
+            match command {
+                Command::Attach(id, attach, inbox) => {
+                    self.endpoints.insert(id, Endpoint { attach: *attach, inbox });
+                }
+                Command::Post(id, message) => self.on_post(id, message),
+                Command::Shutdown => self.is_stopping = true,
+            }
+        }
+    }
+
+    /// Answers commands that nobody will carry out.
+    pub(super) fn refuse_commands(&mut self, reason: &Reason) {
+        for command in self.mailbox.close() {
+            let Command::Post(id, message) = command else { continue };
+            let reason = reason.clone();
+            match message {
+                ToNexus::OpenLink { request, .. } => {
+                    self.tell(id, FromNexus::LinkFailed { request, reason });
+                }
+                ToNexus::OpenSession { link, open } => {
+                    let request = open.request;
+                    self.tell(id, FromNexus::SessionRefused { link, request, reason });
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn on_post(&mut self, from: EndpointId, message: ToNexus) {
+        match message {
+            ToNexus::OpenLink { request, remote, remote_endpoint, transports } => {
+                self.open_link(OpenRequest {
+                    endpoint: from,
+                    request,
+                    remote,
+                    remote_endpoint,
+                    transports,
+                    give_up_at: self.now + self.settings.step_timeout,
+                });
+            }
+            ToNexus::OpenSession { link, open } => self.propose_session(from, link, open),
+            ToNexus::AnswerSession { link, request, answer } => {
+                self.answer_session(from, link, request, answer);
+            }
+            ToNexus::CloseSession { link, peer_session, peer_token, from_client, reason } => {
+                let session = (peer_session, peer_token);
+                self.close_session(from, link, session, from_client, reason);
+            }
+            ToNexus::CloseLink { link, reason } if self.owns(from, link) => {
+                self.close_link(link, &reason);
+            }
+            ToNexus::CloseLink { .. } => self.counters.late_messages.increment(),
+            ToNexus::Stats { request, json } => self.on_endpoint_stats(from, request, json),
+            ToNexus::Gone => self.on_gone(from),
+        }
+    }
+
+    /// Whether the link is there and the endpoint's. It may have ended a moment ago.
+    pub(super) fn owns(&self, endpoint: EndpointId, link: LinkId) -> bool {
+        self.links.get(&link).is_some_and(|link| link.endpoint == endpoint)
+    }
+
+    fn on_gone(&mut self, endpoint: EndpointId) {
+        self.endpoints.remove(&endpoint);
+        let reason = Reason::new(
+            petrel_proto::Status::Unavailable,
+            format!("endpoint {} of the peer was closed", endpoint.0),
+        );
+        let links = self.links.iter().filter(|(_, link)| link.endpoint == endpoint);
+        let links: Vec<LinkId> = links.map(|(id, _)| *id).collect();
+        links.into_iter().for_each(|link| self.close_link(link, &reason));
+        self.on_endpoint_without_stats(endpoint);
+    }
+
+    /// Tells an endpoint something, if it is still there.
+    pub(super) fn tell(&self, endpoint: EndpointId, message: FromNexus<HostLink>) {
+        if let Some(endpoint) = self.endpoints.get(&endpoint) {
+            endpoint.inbox.push(message);
+        }
+    }
+}

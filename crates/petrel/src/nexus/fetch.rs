@@ -1,0 +1,127 @@
+//! Asking another process of this host for its counters.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use petrel_proto::control::{
+    Decoder, HEARTBEAT_MS_MAX, Hello, Message, PREFACE, StatsReply, StatsRequest, VersionRange,
+};
+
+use super::error::NexusError;
+use super::handshake::AGENT;
+use super::limits::{READ_BYTES, STATS_BYTES_MAX};
+use super::port::random_u64;
+use crate::control::Reason;
+
+const REQUEST: u32 = 1;
+
+/// Asks the process with this control address for its counters: one JSON object with
+/// `incarnation`, `nexus` (its counters) and `endpoints` (for each its `id` and `stats`, or an
+/// `error`). Blocks for at most `timeout`.
+///
+/// # Errors
+/// When nobody answers there, in time, or by the protocol. A process answers callers on its own
+/// host only, and says so to others.
+pub fn fetch_stats(address: SocketAddr, timeout: Duration) -> Result<String, NexusError> {
+    let deadline = Instant::now() + timeout;
+    let mut asker = Asker { address, timeout, deadline, stream: connect(address, timeout)? };
+    asker.ask()?;
+    asker.collect()
+}
+
+fn connect(address: SocketAddr, timeout: Duration) -> Result<TcpStream, NexusError> {
+    if timeout.is_zero() {
+        return Err(NexusError::Timeout { address, timeout });
+    }
+    TcpStream::connect_timeout(&address, timeout).map_err(|source| match source.kind() {
+        ErrorKind::TimedOut => NexusError::Timeout { address, timeout },
+        _ => NexusError::Connect { address, source },
+    })
+}
+
+struct Asker {
+    address: SocketAddr,
+    timeout: Duration,
+    deadline: Instant,
+    stream: TcpStream,
+}
+
+impl Asker {
+    fn ask(&mut self) -> Result<(), NexusError> {
+        let hello = Hello {
+            versions: VersionRange::OWN,
+            // Any number but 0 will do: this process has no endpoints.
+            incarnation: random_u64().map_err(NexusError::Start)? | 1,
+            // No PINGs are sent: the deadline comes before they would be missed.
+            heartbeat_ms: HEARTBEAT_MS_MAX,
+            agent: AGENT.to_owned(),
+            host_identity: None,
+            rendezvous: None,
+        };
+        let mut bytes = PREFACE.to_vec();
+        for message in [Message::from(hello), StatsRequest { request: REQUEST }.into()] {
+            message.encode(&mut bytes).expect("constants in their ranges");
+        }
+        self.stream.write_all(&bytes).map_err(|source| self.broken(source))
+    }
+
+    fn broken(&self, source: std::io::Error) -> NexusError {
+        match source.kind() {
+            ErrorKind::WouldBlock | ErrorKind::TimedOut => self.too_late(),
+            _ => NexusError::Broken { address: self.address, source },
+        }
+    }
+
+    fn too_late(&self) -> NexusError {
+        NexusError::Timeout { address: self.address, timeout: self.timeout }
+    }
+
+    fn collect(&mut self) -> Result<String, NexusError> {
+        let mut decoder = Decoder::new();
+        let mut json = String::new();
+        let mut buffer = vec![0; READ_BYTES];
+        loop {
+            let count = self.read(&mut buffer)?;
+            let mut bytes = &buffer[..count];
+            let malformed = |source| NexusError::Protocol { address: self.address, source };
+            while let Some(message) = decoder.decode(&mut bytes).map_err(malformed)? {
+                if self.is_complete(message, &mut json)? {
+                    return Ok(json);
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, NexusError> {
+        let left = self.deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(self.too_late());
+        }
+        let read = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(buffer));
+        match read {
+            Ok(0) => Err(self.broken(ErrorKind::UnexpectedEof.into())),
+            Err(error) if error.kind() == ErrorKind::Interrupted => Ok(0),
+            other => other.map_err(|source| self.broken(source)),
+        }
+    }
+
+    /// Takes a part of the answer; whether it was the last.
+    fn is_complete(&self, message: Message, json: &mut String) -> Result<bool, NexusError> {
+        match message {
+            Message::StatsReply(StatsReply { request: REQUEST, part, parts, json: piece }) => {
+                json.push_str(&piece);
+                if json.len() > STATS_BYTES_MAX {
+                    return Err(self.broken(ErrorKind::InvalidData.into()));
+                }
+                Ok(part + 1 == parts)
+            }
+            Message::Goodbye(goodbye) => {
+                let reason = Reason::new(goodbye.status, goodbye.text);
+                Err(NexusError::Refused { address: self.address, reason })
+            }
+            // HELLO, PING, and what a newer version may send.
+            _ => Ok(false),
+        }
+    }
+}

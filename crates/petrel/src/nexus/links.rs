@@ -1,0 +1,362 @@
+//! Links: asking for them, granting them, and ending them (`docs/wire-protocol.md` §8.4).
+
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use petrel_proto::Status;
+use petrel_proto::control::{LinkAccept, LinkClose, LinkOpen, LinkRefuse, Offer};
+use petrel_transport::host::HostLink;
+use petrel_transport::udp::UdpLink;
+
+use super::closing::not_ok;
+use super::connection::ConnectionId;
+use super::deadlines::Due;
+use super::dial::OpenRequest;
+use super::limits::{LINKS_MAX, LINKS_PER_CONNECTION_MAX};
+use super::port::random_bytes;
+use super::reactor::Reactor;
+use super::rendezvous::ExchangeId;
+use super::sessions::Proposal;
+use super::stream::Violation;
+use crate::control::{EndpointId, FromNexus, LinkId, Reason};
+
+/// An agreement of two endpoints, or the way to it.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) connection: ConnectionId,
+    /// The link's number in the connection.
+    pub(super) number: u32,
+    pub(super) endpoint: EndpointId,
+    pub(super) peer_endpoint: u16,
+    pub(super) stage: Stage,
+    /// When a link that is not up by then is given up.
+    deadline: Instant,
+    /// Sessions proposed on it and not answered, by request number.
+    pub(super) proposals: HashMap<u32, Proposal>,
+}
+
+/// How far a link is.
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Opener: LINK_OPEN is sent.
+    Asked { request: OpenRequest, offers: Vec<Offer> },
+    /// Opener: the ticket was shown, the peer's descriptor is to come.
+    Meeting { request: OpenRequest, exchange: Option<ExchangeId> },
+    /// Acceptor: the peer is to show the ticket.
+    Promised { ticket: [u8; 16], max_frame: u32 },
+    /// Both endpoints use it.
+    Up { is_opener: bool, max_frame: u32 },
+}
+
+impl Link {
+    pub(super) fn is_up(&self) -> bool {
+        matches!(self.stage, Stage::Up { .. })
+    }
+}
+
+impl Reactor {
+    /// Sends LINK_OPEN over a connection whose peer said HELLO.
+    pub(super) fn ask_for_link(&mut self, id: ConnectionId, request: OpenRequest) {
+        match self.prepare_link(id, &request) {
+            Ok(offers) => self.send_link_open(id, request, offers),
+            Err(reason) => self.fail_request(&request, reason),
+        }
+    }
+
+    fn prepare_link(&self, id: ConnectionId, request: &OpenRequest) -> Result<Vec<Offer>, Reason> {
+        let broken = || Reason::new(Status::Unavailable, "the control connection has just ended");
+        let connection = self.connections.get(&id).filter(|c| c.is_open()).ok_or_else(broken)?;
+        // An endpoint that has gone hears nothing of the failure either.
+        let endpoint = self.endpoints.get(&request.endpoint).ok_or_else(broken)?;
+        if connection.links.len() >= LINKS_PER_CONNECTION_MAX || self.links.len() >= LINKS_MAX {
+            let why = "this process has too many links; close some first";
+            return Err(Reason::new(Status::ResourceExhausted, why));
+        }
+        self.offers(connection, &endpoint.attach, request.transports).map_err(|obstacles| {
+            let why = format!("no transport to {}: {obstacles}", connection.remote);
+            Reason::new(Status::FailedPrecondition, why)
+        })
+    }
+
+    fn send_link_open(&mut self, id: ConnectionId, request: OpenRequest, offers: Vec<Offer>) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let number = connection.next_link;
+        // Four thousand million links over one connection: by then the first ones have ended.
+        connection.next_link = number.wrapping_add(1);
+        let message = LinkOpen {
+            link: number,
+            from_endpoint: request.endpoint.0,
+            to_endpoint: request.remote_endpoint.0,
+            offers: offers.clone(),
+        };
+        let (endpoint, peer_endpoint) = (request.endpoint, request.remote_endpoint.0);
+        self.add_link((id, number), endpoint, peer_endpoint, Stage::Asked { request, offers });
+        self.send(id, message);
+    }
+
+    fn add_link(
+        &mut self,
+        (connection, number): (ConnectionId, u32),
+        endpoint: EndpointId,
+        peer_endpoint: u16,
+        stage: Stage,
+    ) -> LinkId {
+        let id = self.new_link_id();
+        let deadline = self.now + self.settings.step_timeout;
+        let proposals = HashMap::new();
+        let link = Link { connection, number, endpoint, peer_endpoint, stage, deadline, proposals };
+        self.links.insert(id, link);
+        self.deadlines.add(deadline, Due::Link(id));
+        if let Some(connection) = self.connections.get_mut(&connection) {
+            connection.links.insert(number, id);
+        }
+        id
+    }
+
+    /// The link with this number in a connection, if it is there (still).
+    pub(super) fn link_at(&self, id: ConnectionId, number: u32) -> Option<LinkId> {
+        let link = self.connections.get(&id).and_then(|c| c.links.get(&number)).copied();
+        if link.is_none() {
+            self.counters.late_messages.increment();
+        }
+        link
+    }
+
+    pub(super) fn on_link_open(
+        &mut self,
+        id: ConnectionId,
+        open: &LinkOpen,
+    ) -> Result<(), Violation> {
+        let Some(connection) = self.connections.get(&id) else { return Ok(()) };
+        if connection.is_opener {
+            return Err(Violation("LINK_OPEN from the side that did not connect"));
+        }
+        if connection.links.contains_key(&open.link) {
+            return Err(Violation("LINK_OPEN with a number that is in use"));
+        }
+        match self.grant_link(id, open) {
+            Ok((chosen, offered)) => self.accept_link(id, open, chosen, offered),
+            Err(reason) => self.refuse_link(id, open.link, reason),
+        }
+        Ok(())
+    }
+
+    /// The own and the peer's offer of the transport that suits both.
+    fn grant_link(&self, id: ConnectionId, open: &LinkOpen) -> Result<(Offer, Offer), Reason> {
+        let connection = &self.connections[&id];
+        let Some(endpoint) = self.endpoints.get(&EndpointId(open.to_endpoint)) else {
+            let why = format!("there is no endpoint {} in this process", open.to_endpoint);
+            return Err(Reason::new(Status::Unavailable, why));
+        };
+        if connection.links.len() >= LINKS_PER_CONNECTION_MAX
+            || self.links.len() >= LINKS_MAX
+            || endpoint.is_overloaded()
+        {
+            let why = "the server has too many links, or its event loop does not keep up";
+            return Err(Reason::new(Status::ResourceExhausted, why));
+        }
+        let chosen = self.choose(connection, &endpoint.attach, &open.offers);
+        let chosen = chosen.map_err(|why| Reason::new(Status::FailedPrecondition, why))?;
+        let offered = open.offers.iter().find(|offer| offer.is_same_transport(chosen));
+        Ok((chosen, *offered.expect("the choice is among the offers")))
+    }
+
+    fn refuse_link(&mut self, id: ConnectionId, link: u32, reason: Reason) {
+        self.counters.links_refused.increment();
+        self.send(id, LinkRefuse { link, status: reason.status, text: reason.message });
+    }
+
+    fn accept_link(&mut self, id: ConnectionId, open: &LinkOpen, chosen: Offer, offered: Offer) {
+        let max_frame = chosen.max_frame().min(offered.max_frame());
+        let ticket = match chosen {
+            Offer::Udp { .. } => None,
+            Offer::Shm { .. } => match random_bytes() {
+                Ok(ticket) => Some(ticket),
+                Err(error) => {
+                    let reason = Reason::new(Status::Internal, error.to_string());
+                    return self.refuse_link(id, open.link, reason);
+                }
+            },
+        };
+        let stage = Stage::Promised { ticket: ticket.unwrap_or_default(), max_frame };
+        let endpoint = EndpointId(open.to_endpoint);
+        let link = self.add_link((id, open.link), endpoint, open.from_endpoint, stage);
+        self.send(id, LinkAccept { link: open.link, offer: chosen, ticket });
+        match (offered, ticket) {
+            (Offer::Udp { port, .. }, _) => self.bring_up_udp(link, port, max_frame),
+            (Offer::Shm { .. }, Some(ticket)) => drop(self.tickets.insert(ticket, link)),
+            (Offer::Shm { .. }, None) => {}
+        }
+    }
+
+    pub(super) fn on_link_accept(
+        &mut self,
+        id: ConnectionId,
+        accept: &LinkAccept,
+    ) -> Result<(), Violation> {
+        let Some(link) = self.link_at(id, accept.link) else { return Ok(()) };
+        let Some(Stage::Asked { offers, .. }) = self.links.get(&link).map(|link| &link.stage) else {
+            return Err(Violation("LINK_ACCEPT of a link that was not asked for"));
+        };
+        let own = offers.iter().find(|own| own.is_same_transport(accept.offer));
+        let own = *own.ok_or(Violation("LINK_ACCEPT with a transport that was not offered"))?;
+        let max_frame = own.max_frame().min(accept.offer.max_frame());
+        match (accept.offer, accept.ticket) {
+            (Offer::Udp { port, .. }, _) => self.bring_up_udp(link, port, max_frame),
+            (Offer::Shm { .. }, Some(ticket)) => self.show_ticket(link, ticket, max_frame),
+            // The decoder lets no such message through.
+            (Offer::Shm { .. }, None) => return Err(Violation("LINK_ACCEPT without a ticket")),
+        }
+        Ok(())
+    }
+
+    /// The peer's UDP address is that of its end of the connection, with the offered port.
+    fn bring_up_udp(&mut self, link: LinkId, port: u16, max_frame: u32) {
+        let connection = self.links.get(&link).map(|link| link.connection);
+        let remote = connection.and_then(|id| self.connections.get(&id)).map(|c| c.remote);
+        if let Some(mut addr) = remote {
+            addr.set_port(port);
+            let max_frame_bytes = Some(max_frame as usize);
+            let transport = HostLink::Udp(UdpLink { addr, max_frame: max_frame_bytes });
+            self.bring_up(link, transport, max_frame);
+        }
+    }
+
+    /// Both sides have what they need: the endpoint may use the link.
+    pub(super) fn bring_up(&mut self, id: LinkId, transport: HostLink, max_frame: u32) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let request = match &link.stage {
+            Stage::Asked { request, .. } | Stage::Meeting { request, .. } => Some(request.request),
+            Stage::Promised { .. } | Stage::Up { .. } => None,
+        };
+        link.stage = Stage::Up { is_opener: request.is_some(), max_frame };
+        let (endpoint, peer_endpoint) = (link.endpoint, link.peer_endpoint);
+        let Some(connection) = self.connections.get(&link.connection) else { return };
+        let incarnation = connection.peer().map_or(0, |peer| peer.incarnation);
+        let peer = peer_name(connection.remote, peer_endpoint);
+        self.counters.links_up.increment();
+        self.counters.links_opened.increment();
+        let is_shm = matches!(transport, HostLink::Shm(_));
+        self.counters.links_opened_shm.add(u64::from(is_shm));
+        self.tell(endpoint, FromNexus::LinkUp { request, link: id, transport, peer, incarnation });
+    }
+
+    pub(super) fn on_link_refuse(
+        &mut self,
+        id: ConnectionId,
+        refuse: LinkRefuse,
+    ) -> Result<(), Violation> {
+        let Some(link) = self.link_at(id, refuse.link) else { return Ok(()) };
+        if !matches!(self.links.get(&link).map(|link| &link.stage), Some(Stage::Asked { .. })) {
+            return Err(Violation("LINK_REFUSE of a link that was not asked for"));
+        }
+        self.end_link(link, &Reason::new(not_ok(refuse.status), refuse.text));
+        Ok(())
+    }
+
+    pub(super) fn on_link_close(&mut self, id: ConnectionId, close: LinkClose) {
+        let Some(link) = self.link_at(id, close.link) else { return };
+        if matches!(self.links.get(&link).map(|link| &link.stage), Some(Stage::Meeting { .. })) {
+            return self.fall_back(link, &close.text);
+        }
+        self.end_link(link, &Reason::new(not_ok(close.status), close.text));
+    }
+
+    /// A link that is not up in time.
+    pub(super) fn on_link_due(&mut self, id: LinkId) {
+        let Some(link) = self.links.get(&id).filter(|link| link.deadline <= self.now) else {
+            return;
+        };
+        match link.stage {
+            Stage::Up { .. } => {}
+            Stage::Meeting { .. } => self.fall_back(id, "the peer did not answer in time"),
+            Stage::Asked { .. } | Stage::Promised { .. } => {
+                let why = format!("no answer from the peer within {:?}", self.settings.step_timeout);
+                self.close_link(id, &Reason::new(Status::Unavailable, why));
+            }
+        }
+    }
+
+    /// Gives a link as long for the next step as it had for the first.
+    pub(super) fn extend_deadline(&mut self, id: LinkId) {
+        let deadline = self.now + self.settings.step_timeout;
+        if let Some(link) = self.links.get_mut(&id) {
+            link.deadline = deadline;
+            self.deadlines.add(deadline, Due::Link(id));
+        }
+    }
+
+    /// Shared memory was agreed on and cannot be had: the link is asked for anew, without it.
+    pub(super) fn fall_back(&mut self, id: LinkId, obstacle: &str) {
+        self.counters.shm_fallbacks.increment();
+        let why = format!("shared memory could not be set up: {obstacle}");
+        let reason = Reason::new(Status::Aborted, why);
+        self.send_link_close(id, &reason);
+        let Some(link) = self.forget_link(id) else { return };
+        let (Stage::Asked { mut request, .. } | Stage::Meeting { mut request, .. }) = link.stage
+        else {
+            return;
+        };
+        if request.transports.udp {
+            request.transports.shm = false;
+            self.ask_for_link(link.connection, request);
+        } else {
+            let reason = Reason::new(Status::FailedPrecondition, reason.message);
+            self.fail_request(&request, reason);
+        }
+    }
+
+    /// Ends a link on both sides.
+    pub(super) fn close_link(&mut self, id: LinkId, reason: &Reason) {
+        self.send_link_close(id, reason);
+        self.end_link(id, reason);
+    }
+
+    fn send_link_close(&mut self, id: LinkId, reason: &Reason) {
+        if let Some(link) = self.links.get(&id) {
+            let (connection, link) = (link.connection, link.number);
+            let text = reason.message.clone();
+            self.send(connection, LinkClose { link, status: reason.status, text });
+        }
+    }
+
+    /// Ends a link on this side, and tells its endpoint.
+    pub(super) fn end_link(&mut self, id: LinkId, reason: &Reason) {
+        let Some(link) = self.forget_link(id) else { return };
+        match link.stage {
+            Stage::Asked { request, .. } | Stage::Meeting { request, .. } => {
+                self.fail_request(&request, reason.clone());
+            }
+            // The endpoint never heard of it.
+            Stage::Promised { .. } => {}
+            Stage::Up { .. } => {
+                let message = FromNexus::LinkDown { link: id, reason: reason.clone() };
+                self.tell(link.endpoint, message);
+            }
+        }
+    }
+
+    /// Takes a link out of all tables.
+    pub(super) fn forget_link(&mut self, id: LinkId) -> Option<Link> {
+        let link = self.links.remove(&id)?;
+        self.proposals -= link.proposals.len();
+        if let Some(connection) = self.connections.get_mut(&link.connection) {
+            connection.links.remove(&link.number);
+            connection.proposals -= link.proposals.len();
+            connection.idle_since = self.now;
+        }
+        match &link.stage {
+            Stage::Promised { ticket, .. } => drop(self.tickets.remove(ticket)),
+            Stage::Meeting { exchange: Some(exchange), .. } => self.remove_exchange(*exchange),
+            Stage::Up { .. } => self.counters.links_up.decrement(),
+            Stage::Asked { .. } | Stage::Meeting { exchange: None, .. } => {}
+        }
+        Some(link)
+    }
+}
+
+/// A peer's endpoint, for people.
+fn peer_name(remote: SocketAddr, endpoint: u16) -> String {
+    format!("{remote} endpoint {endpoint}")
+}

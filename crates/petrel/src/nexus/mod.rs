@@ -1,0 +1,236 @@
+//! The control plane: how processes find each other, agree, and notice that the other is gone.
+//!
+//! A process has one [`Nexus`]. It runs a thread that speaks `docs/wire-protocol.md` §8 over TCP
+//! with the nexuses of other processes: it makes links and sessions for the endpoints of this
+//! process, and sends and expects signs of life. Endpoints never wait for it: they
+//! [`post`](ControlPort::post) what they want and [`poll`](ControlPort::poll) what there is.
+//!
+//! ```
+//! use petrel::nexus::{Attach, Nexus, fetch_stats};
+//! use petrel_transport::wake::Waker;
+//! use std::time::Duration;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+//! let port = nexus.attach(Attach { id: None, udp: None, shm: None, waker: Waker::new()? })?;
+//! assert_eq!(port.id().0, 0);
+//!
+//! let address = nexus.local_addr().ok_or("it listens")?;
+//! let json = fetch_stats(address, Duration::from_secs(10))?;
+//! assert!(json.starts_with("{\"incarnation\":"));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Who may connect
+//!
+//! There are no credentials yet. So a nexus listens on, and connects to, loopback addresses only,
+//! unless [`NexusBuilder::insecure`] says that the network is trusted.
+//!
+//! # What a bad peer can do
+//!
+//! Waste one connection and a bounded amount of memory. Whoever does not say HELLO, sends what
+//! is not the protocol, sends slowly, does not read, or gives no sign of life is disconnected and
+//! counted in [`NexusStats`]; nothing that a peer does makes the thread wait, and everything that
+//! an endpoint asks for is answered in bounded time.
+//!
+//! # When it ends
+//!
+//! With the last [`Nexus`] handle and the last [`ControlPort`]: it says GOODBYE to its peers, whose
+//! links then go down at once.
+
+mod closing;
+mod connection;
+mod counters;
+mod deadlines;
+mod dial;
+mod endpoints;
+mod error;
+mod fetch;
+mod handshake;
+mod heartbeat;
+mod limits;
+mod links;
+mod listener;
+mod mailbox;
+mod offers;
+mod port;
+mod reactor;
+mod rendezvous;
+mod sessions;
+mod stats;
+mod stream;
+mod thread;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use petrel_proto::control::HEARTBEAT_MS_MAX;
+
+use crate::control::AllowedTransports;
+use counters::Counters;
+use limits::{HEARTBEAT_DEFAULT, STEP_TIMEOUT_DEFAULT};
+use mailbox::{Command, Inbox, Mailbox};
+use reactor::{MAILBOX, Reactor, Settings};
+use thread::Owner;
+
+pub use counters::NexusStats;
+pub use error::NexusError;
+pub use fetch::fetch_stats;
+pub use port::{Attach, ControlPort, ShmAttach, UdpAttach};
+
+/// The control plane of this process. Clones share it.
+#[derive(Clone, Debug)]
+pub struct Nexus {
+    owner: Arc<Owner>,
+    counters: Arc<Counters>,
+    local: Option<SocketAddr>,
+    incarnation: u64,
+}
+
+impl Nexus {
+    /// Settings for a nexus, to be [started](NexusBuilder::start).
+    pub fn builder() -> NexusBuilder {
+        NexusBuilder::default()
+    }
+
+    /// The control address that peers connect to, with the port that the system chose; `None` for
+    /// a nexus that does not listen.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.local
+    }
+
+    /// The random number by which peers tell this process from the one that was here before.
+    pub fn incarnation(&self) -> u64 {
+        self.incarnation
+    }
+
+    /// The counters so far.
+    pub fn stats(&self) -> NexusStats {
+        self.counters.snapshot()
+    }
+
+    /// Takes an endpoint in, and returns its line to the nexus.
+    ///
+    /// # Errors
+    /// When the wanted number or all numbers are taken.
+    pub fn attach(&self, attach: Attach) -> Result<ControlPort, NexusError> {
+        let id = self.owner.take_endpoint(attach.id)?;
+        let inbox = Arc::new(Inbox::new(attach.waker.clone()));
+        let command = Command::Attach(id, Box::new(attach), inbox.clone());
+        if self.owner.mailbox().post(command).is_err() {
+            self.owner.free_endpoint(id);
+            return Err(NexusError::Ended);
+        }
+        Ok(ControlPort::new(id, self.owner.clone(), inbox))
+    }
+}
+
+/// Settings of a [`Nexus`].
+#[derive(Clone, Debug)]
+pub struct NexusBuilder {
+    listen: Option<SocketAddr>,
+    insecure: bool,
+    transports: AllowedTransports,
+    heartbeat: Duration,
+    connect_timeout: Duration,
+}
+
+impl Default for NexusBuilder {
+    fn default() -> Self {
+        Self {
+            listen: None,
+            insecure: false,
+            transports: AllowedTransports { udp: true, shm: true },
+            heartbeat: HEARTBEAT_DEFAULT,
+            connect_timeout: STEP_TIMEOUT_DEFAULT,
+        }
+    }
+}
+
+impl NexusBuilder {
+    /// The control address to listen on; port 0 takes a free one. A process that is only a client
+    /// need not listen.
+    pub fn listen(mut self, address: SocketAddr) -> Self {
+        self.listen = Some(address);
+        self
+    }
+
+    /// Allows peers of other hosts, though nobody proves who they are: for networks where
+    /// everybody who can connect may also call.
+    pub fn insecure(mut self) -> Self {
+        self.insecure = true;
+        self
+    }
+
+    /// The transports that this process may use. Both by default.
+    pub fn transports(mut self, transports: AllowedTransports) -> Self {
+        self.transports = transports;
+        self
+    }
+
+    /// How often peers get a sign of life, 1 ms to 60 s; 1 s by default. They take this process
+    /// for dead after three intervals without one.
+    pub fn heartbeat(mut self, interval: Duration) -> Self {
+        self.heartbeat = interval;
+        self
+    }
+
+    /// The time that another process has for each step: to take a connection, to answer a link or
+    /// a session. 5 s by default.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = timeout;
+        self
+    }
+
+    /// Starts the nexus's thread.
+    ///
+    /// # Errors
+    /// See [`NexusError`].
+    pub fn start(self) -> Result<Nexus, NexusError> {
+        self.check()?;
+        let incarnation = port::random_u64().map_err(NexusError::Start)?.max(1);
+        let poll = mio::Poll::new().map_err(NexusError::Start)?;
+        let waker = mio::Waker::new(poll.registry(), MAILBOX).map_err(NexusError::Start)?;
+        let mailbox = Arc::new(Mailbox::new(waker));
+        let counters = Arc::new(Counters::default());
+        let settings = self.settings(incarnation);
+        let mut reactor = Reactor::new(settings, poll, mailbox.clone(), counters.clone());
+        if self.transports.shm {
+            // Where it cannot be had (no /proc, for example), UDP remains, and links that ask
+            // for shared memory alone are told.
+            let _ = reactor.open_rendezvous();
+        }
+        let listen = |address| {
+            reactor.listen(address).map_err(|source| NexusError::Listen { address, source })
+        };
+        let local = self.listen.map(listen).transpose()?;
+        let owner = Arc::new(Owner::start(mailbox, reactor).map_err(NexusError::Start)?);
+        Ok(Nexus { owner, counters, local, incarnation })
+    }
+
+    fn check(&self) -> Result<(), NexusError> {
+        let heartbeat = self.heartbeat;
+        let longest = Duration::from_millis(u64::from(HEARTBEAT_MS_MAX));
+        if !(Duration::from_millis(1)..=longest).contains(&heartbeat) {
+            return Err(NexusError::Heartbeat { heartbeat });
+        }
+        match self.listen {
+            Some(address) if !self.insecure && !address.ip().to_canonical().is_loopback() => {
+                Err(NexusError::NotLoopback { address })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn settings(&self, incarnation: u64) -> Settings {
+        Settings {
+            insecure: self.insecure,
+            transports: self.transports,
+            heartbeat: self.heartbeat,
+            step_timeout: self.connect_timeout,
+            incarnation,
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! Which transports an endpoint can offer to a peer (`docs/wire-protocol.md` §8.4).
+
+use std::net::SocketAddr;
+
+use petrel_proto::control::{MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, Offer};
+use petrel_transport::udp::{Mtu, path_mtu};
+
+use super::connection::Connection;
+use super::port::{Attach, UdpAttach};
+use super::reactor::Reactor;
+use crate::control::AllowedTransports;
+
+/// IP and UDP header of a datagram, without options.
+const HEADER_BYTES_V4: usize = 20 + 8;
+const HEADER_BYTES_V6: usize = 40 + 8;
+
+/// Largest IP packet that its 16-bit length can state.
+const IP_PACKET_BYTES_MAX: usize = 65_535;
+
+impl Reactor {
+    /// All that an endpoint can offer over a connection, the preferred first, or why nothing.
+    pub(super) fn offers(
+        &self,
+        connection: &Connection,
+        endpoint: &Attach,
+        allowed: AllowedTransports,
+    ) -> Result<Vec<Offer>, String> {
+        let shm = if allowed.shm {
+            self.shm_offer(connection, endpoint)
+        } else {
+            Err("shared memory is not asked for".to_owned())
+        };
+        let udp = if allowed.udp {
+            self.udp_offer(connection, endpoint)
+        } else {
+            Err("UDP is not asked for".to_owned())
+        };
+        match (shm, udp) {
+            (Err(no_shm), Err(no_udp)) => Err(format!("{no_shm}; {no_udp}")),
+            (shm, udp) => Ok([shm, udp].into_iter().flatten().collect()),
+        }
+    }
+
+    /// Answers the first of the peer's offers that suits, or says why none does.
+    pub(super) fn choose(
+        &self,
+        connection: &Connection,
+        endpoint: &Attach,
+        offered: &[Offer],
+    ) -> Result<Offer, String> {
+        let mut obstacles = Vec::new();
+        for offer in offered {
+            let own = match offer {
+                Offer::Udp { .. } => self.udp_offer(connection, endpoint),
+                Offer::Shm { .. } => self.shm_offer(connection, endpoint),
+            };
+            match own {
+                Ok(own) => return Ok(own),
+                Err(obstacle) => obstacles.push(obstacle),
+            }
+        }
+        if obstacles.is_empty() {
+            obstacles.push("none of the offered transports is known".to_owned());
+        }
+        Err(obstacles.join("; "))
+    }
+
+    /// Shared memory, to a peer of this host and user.
+    fn shm_offer(&self, connection: &Connection, endpoint: &Attach) -> Result<Offer, String> {
+        let shm = endpoint.shm.ok_or("the endpoint does not use shared memory")?;
+        let meeting = self.meeting.as_ref().ok_or("shared memory is off or impossible here")?;
+        let peer = connection.peer().ok_or("the peer has not said HELLO")?;
+        if peer.host_identity != Some(meeting.host_identity) || peer.rendezvous.is_none() {
+            return Err("the peer is not a process of this host and user with shared memory".into());
+        }
+        let max_frame = shm.config.max_frame_bytes.min(MAX_FRAME_BYTES_MAX as usize) as u32;
+        if max_frame < MAX_FRAME_BYTES_MIN {
+            return Err(format!("shared memory with frames of only {max_frame} bytes"));
+        }
+        Ok(Offer::Shm { max_frame })
+    }
+
+    /// UDP between the addresses of the connection's two ends.
+    fn udp_offer(&self, connection: &Connection, endpoint: &Attach) -> Result<Offer, String> {
+        if !self.settings.transports.udp {
+            return Err("this process does not use UDP".to_owned());
+        }
+        let udp = endpoint.udp.ok_or("the endpoint does not use UDP")?;
+        check_address(udp.local, connection.local)?;
+        let path = path_mtu(connection.local.ip(), connection.remote);
+        let path = path.map_err(|error| format!("no UDP path to {}: {error}", connection.remote))?;
+        let max_frame = max_frame(&udp, path, connection.remote)?;
+        Ok(Offer::Udp { port: udp.local.port(), max_frame })
+    }
+}
+
+/// The peer sends to, and expects to hear from, the address of the connection's end (§8.4).
+fn check_address(endpoint: SocketAddr, connection: SocketAddr) -> Result<(), String> {
+    let same_family = endpoint.is_ipv4() == connection.is_ipv4();
+    let fits = same_family
+        && (endpoint.ip().is_unspecified() || endpoint.ip() == connection.ip());
+    if fits {
+        return Ok(());
+    }
+    Err(format!(
+        "the endpoint's UDP address {} is not the address {} that the control connection uses: \
+         bind the endpoint to that one or connect by another",
+        endpoint.ip(),
+        connection.ip()
+    ))
+}
+
+/// The largest frame for a path, as the UDP transport will reckon it.
+fn max_frame(udp: &UdpAttach, path: usize, peer: SocketAddr) -> Result<u32, String> {
+    let mtu = match udp.mtu {
+        Mtu::Auto { cap_bytes } => cap_bytes.min(path),
+        Mtu::Fixed(configured) if configured > path => {
+            return Err(format!(
+                "the configured MTU of {configured} bytes exceeds the path MTU of {path} bytes to \
+                 {peer}; lower it or leave it on automatic"
+            ));
+        }
+        Mtu::Fixed(configured) => configured,
+    };
+    let header = if peer.is_ipv6() { HEADER_BYTES_V6 } else { HEADER_BYTES_V4 };
+    let frame = mtu.min(IP_PACKET_BYTES_MAX).saturating_sub(header);
+    let frame = (frame as u32).min(MAX_FRAME_BYTES_MAX);
+    if frame < MAX_FRAME_BYTES_MIN {
+        return Err(format!("the path to {peer} carries packets of only {mtu} bytes"));
+    }
+    Ok(frame)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> SocketAddr {
+        text.parse().unwrap()
+    }
+
+    fn frame(mtu: Mtu, path: usize, peer: &str) -> Result<u32, String> {
+        max_frame(&UdpAttach { local: address("0.0.0.0:0"), mtu }, path, address(peer))
+    }
+
+    #[test]
+    fn max_frame__by_mtu_path_and_family() {
+        let auto = Mtu::Auto { cap_bytes: 9_000 };
+        assert_eq!(frame(auto, 1_500, "10.0.0.1:1"), Ok(1_472));
+        assert_eq!(frame(auto, 1_500, "[fd00::1]:1"), Ok(1_452));
+        assert_eq!(frame(auto, 65_536, "127.0.0.1:1"), Ok(8_972));
+        assert_eq!(frame(Mtu::Fixed(1_280), 1_280, "[fd00::1]:1"), Ok(1_232));
+        assert_eq!(frame(Mtu::Fixed(65_536), 65_536, "127.0.0.1:1"), Ok(65_507));
+        assert!(frame(Mtu::Fixed(9_000), 1_500, "10.0.0.1:1").unwrap_err().contains("exceeds"));
+        assert!(frame(auto, 1_200, "10.0.0.1:1").unwrap_err().contains("only 1200"));
+    }
+
+    #[test]
+    fn check_address__of_the_connections_end_or_any() {
+        let end = address("10.0.0.1:5");
+        assert!(check_address(address("10.0.0.1:9"), end).is_ok());
+        assert!(check_address(address("0.0.0.0:9"), end).is_ok());
+        assert!(check_address(address("127.0.0.1:9"), end).is_err());
+        assert!(check_address(address("[::]:9"), end).is_err());
+        assert!(check_address(address("[::]:9"), address("[::1]:5")).is_ok());
+    }
+}

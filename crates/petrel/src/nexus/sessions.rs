@@ -1,0 +1,327 @@
+//! Sessions: proposals, answers and ends pass between the wire and the endpoints
+//! (`docs/wire-protocol.md` §8.5).
+//!
+//! The nexus remembers a proposal until it is answered, and no session: an end is passed on, and
+//! the endpoint knows by the token whether it means a session of now.
+
+use std::time::Instant;
+
+use petrel_proto::Status;
+use petrel_proto::control::{
+    PACKET_OVERHEAD_BYTES, SessionAccept, SessionClose, SessionOpen, SessionRefuse,
+};
+
+use super::closing::{Farewell, not_ok};
+use super::connection::ConnectionId;
+use super::deadlines::Due;
+use super::limits::{PROPOSALS_MAX, PROPOSALS_PER_CONNECTION_MAX};
+use super::links::Stage;
+use super::reactor::Reactor;
+use super::stream::Violation;
+use crate::control::{EndpointId, FromNexus, LinkId, Reason};
+
+/// A session proposed and not answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Proposal {
+    open: SessionOpen,
+    deadline: Instant,
+}
+
+impl Reactor {
+    /// An endpoint wants to be a session's client.
+    pub(super) fn propose_session(&mut self, from: EndpointId, id: LinkId, mut open: SessionOpen) {
+        if !self.owns(from, id) {
+            // The link has ended, and the endpoint was told or is being told.
+            return self.counters.late_messages.increment();
+        }
+        let link = &self.links[&id];
+        let connection = link.connection;
+        open.link = link.number;
+        match self.check_own_proposal(id, &open) {
+            Ok(()) => {
+                // The server's nexus has the same time for its endpoint, and its word comes first.
+                let deadline = self.now + 2 * self.settings.step_timeout;
+                self.add_proposal(id, open, deadline);
+                self.send(connection, open);
+            }
+            Err(reason) => self.tell_refused(id, open.request, reason),
+        }
+    }
+
+    fn check_own_proposal(&self, id: LinkId, open: &SessionOpen) -> Result<(), Reason> {
+        let link = &self.links[&id];
+        if !matches!(link.stage, Stage::Up { is_opener: true, .. }) {
+            let why = "only the side that opened a link is a client on it; open a link";
+            return Err(Reason::new(Status::FailedPrecondition, why));
+        }
+        open.check().map_err(|error| Reason::new(Status::InvalidArgument, error.to_string()))?;
+        if link.proposals.contains_key(&open.request) {
+            let why = format!("request {} is under way", open.request);
+            return Err(Reason::new(Status::InvalidArgument, why));
+        }
+        if self.has_too_many_proposals(link.connection) {
+            let why = "too many sessions are being opened at once; wait for some answers";
+            return Err(Reason::new(Status::ResourceExhausted, why));
+        }
+        Ok(())
+    }
+
+    fn has_too_many_proposals(&self, connection: ConnectionId) -> bool {
+        let on_connection = self.connections.get(&connection).map_or(0, |c| c.proposals);
+        on_connection >= PROPOSALS_PER_CONNECTION_MAX || self.proposals >= PROPOSALS_MAX
+    }
+
+    fn add_proposal(&mut self, id: LinkId, open: SessionOpen, deadline: Instant) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        link.proposals.insert(open.request, Proposal { open, deadline });
+        self.proposals += 1;
+        if let Some(connection) = self.connections.get_mut(&link.connection) {
+            connection.proposals += 1;
+        }
+        self.deadlines.add(deadline, Due::Session(id, open.request));
+    }
+
+    fn take_proposal(&mut self, id: LinkId, request: u32) -> Option<Proposal> {
+        let link = self.links.get_mut(&id)?;
+        let proposal = link.proposals.remove(&request)?;
+        self.proposals -= 1;
+        if let Some(connection) = self.connections.get_mut(&link.connection) {
+            connection.proposals -= 1;
+        }
+        Some(proposal)
+    }
+
+    /// A peer wants to be a session's client.
+    pub(super) fn on_session_open(
+        &mut self,
+        connection: ConnectionId,
+        open: SessionOpen,
+    ) -> Result<(), Violation> {
+        let Some(id) = self.link_at(connection, open.link) else { return Ok(()) };
+        let link = &self.links[&id];
+        let Stage::Up { is_opener, max_frame } = link.stage else {
+            return Err(Violation("SESSION_OPEN on a link that is not up"));
+        };
+        if is_opener {
+            return Err(Violation("SESSION_OPEN from the side that did not open the link"));
+        }
+        if link.proposals.contains_key(&open.request) {
+            return Err(Violation("SESSION_OPEN with a request number that is under way"));
+        }
+        self.counters.sessions_proposed.increment();
+        match self.check_proposal(id, &open, max_frame) {
+            Ok(endpoint) => {
+                self.add_proposal(id, open, self.now + self.settings.step_timeout);
+                self.tell(endpoint, FromNexus::SessionProposed { link: id, open });
+            }
+            Err(reason) => self.refuse_session(id, open.request, reason),
+        }
+        Ok(())
+    }
+
+    fn check_proposal(
+        &self,
+        id: LinkId,
+        open: &SessionOpen,
+        max_frame: u32,
+    ) -> Result<EndpointId, Reason> {
+        let link = &self.links[&id];
+        if open.packet_bytes > max_frame - PACKET_OVERHEAD_BYTES {
+            let why = format!("packet_bytes {} exceeds the link's frames", open.packet_bytes);
+            return Err(Reason::new(Status::InvalidArgument, why));
+        }
+        let endpoint = self.endpoints.get(&link.endpoint);
+        let is_overloaded = endpoint.is_none_or(|endpoint| endpoint.is_overloaded());
+        if is_overloaded || self.has_too_many_proposals(link.connection) {
+            let why = "the server is being asked for too many sessions at once; try again later";
+            return Err(Reason::new(Status::ResourceExhausted, why));
+        }
+        Ok(link.endpoint)
+    }
+
+    fn refuse_session(&mut self, id: LinkId, request: u32, reason: Reason) {
+        let Some(link) = self.links.get(&id) else { return };
+        self.counters.sessions_refused.increment();
+        let (connection, link) = (link.connection, link.number);
+        let (status, text) = (not_ok(reason.status), reason.message);
+        self.send(connection, SessionRefuse { link, request, status, text });
+    }
+
+    /// The server's answer, from an endpoint of this process.
+    pub(super) fn answer_session(
+        &mut self,
+        from: EndpointId,
+        id: LinkId,
+        request: u32,
+        answer: Result<SessionAccept, Reason>,
+    ) {
+        if !self.owns(from, id) {
+            return self.counters.late_messages.increment();
+        }
+        match (self.take_proposal(id, request), answer) {
+            (Some(_), Err(reason)) => self.refuse_session(id, request, reason),
+            (Some(proposal), Ok(accept)) => self.accept_session(id, &proposal, accept),
+            (None, Err(_)) => self.counters.late_messages.increment(),
+            (None, Ok(accept)) => {
+                self.counters.late_messages.increment();
+                let why = "the client was told that this server did not answer in time";
+                self.tell_orphaned(id, &accept, why.to_owned());
+            }
+        }
+    }
+
+    fn accept_session(&mut self, id: LinkId, proposal: &Proposal, mut accept: SessionAccept) {
+        let Some(link) = self.links.get(&id) else { return };
+        let connection = link.connection;
+        accept.link = link.number;
+        accept.request = proposal.open.request;
+        let fault = match accept.check() {
+            Err(error) => Some(error.to_string()),
+            Ok(()) if !accept.is_within(&proposal.open) => {
+                Some("the server's answer exceeds the proposal".to_owned())
+            }
+            Ok(()) => None,
+        };
+        if let Some(fault) = fault {
+            let reason = Reason::new(Status::Internal, fault.clone());
+            self.refuse_session(id, accept.request, reason);
+            return self.tell_orphaned(id, &accept, fault);
+        }
+        self.counters.sessions_opened.increment();
+        self.send(connection, accept);
+    }
+
+    /// Tells a server's endpoint that the session it accepted has no client.
+    fn tell_orphaned(&self, id: LinkId, accept: &SessionAccept, why: String) {
+        let Some(link) = self.links.get(&id) else { return };
+        let message = FromNexus::SessionClosed {
+            link: id,
+            session: accept.session,
+            token: accept.token,
+            from_client: true,
+            reason: Reason::new(Status::Unavailable, why),
+        };
+        self.tell(link.endpoint, message);
+    }
+
+    pub(super) fn on_session_accept(
+        &mut self,
+        connection: ConnectionId,
+        accept: SessionAccept,
+    ) -> Result<(), Violation> {
+        let Some(id) = self.link_at(connection, accept.link) else { return Ok(()) };
+        self.must_be_opener(id, "SESSION_ACCEPT from a session's client")?;
+        let Some(proposal) = self.take_proposal(id, accept.request) else {
+            self.close_orphan(connection, &accept);
+            return Ok(());
+        };
+        if !accept.is_within(&proposal.open) {
+            return Err(Violation("SESSION_ACCEPT that exceeds the proposal"));
+        }
+        self.counters.sessions_opened.increment();
+        let endpoint = self.links[&id].endpoint;
+        self.tell(endpoint, FromNexus::SessionOpened { link: id, accept });
+        Ok(())
+    }
+
+    fn must_be_opener(&self, id: LinkId, what: &'static str) -> Result<(), Violation> {
+        match self.links[&id].stage {
+            Stage::Up { is_opener: true, .. } => Ok(()),
+            _ => Err(Violation(what)),
+        }
+    }
+
+    /// The answer to a proposal that was given up: the server must not keep the session.
+    fn close_orphan(&mut self, connection: ConnectionId, accept: &SessionAccept) {
+        self.counters.late_messages.increment();
+        let close = SessionClose {
+            link: accept.link,
+            session: accept.session,
+            token: accept.token,
+            from_client: true,
+            status: Status::Cancelled,
+            text: "the answer came too late".to_owned(),
+        };
+        self.send(connection, close);
+    }
+
+    pub(super) fn on_session_refuse(
+        &mut self,
+        connection: ConnectionId,
+        refuse: SessionRefuse,
+    ) -> Result<(), Violation> {
+        let Some(id) = self.link_at(connection, refuse.link) else { return Ok(()) };
+        self.must_be_opener(id, "SESSION_REFUSE from a session's client")?;
+        if self.take_proposal(id, refuse.request).is_none() {
+            self.counters.late_messages.increment();
+            return Ok(());
+        }
+        self.counters.sessions_refused.increment();
+        self.tell_refused(id, refuse.request, Reason::new(not_ok(refuse.status), refuse.text));
+        Ok(())
+    }
+
+    fn tell_refused(&self, id: LinkId, request: u32, reason: Reason) {
+        if let Some(link) = self.links.get(&id) {
+            let message = FromNexus::SessionRefused { link: id, request, reason };
+            self.tell(link.endpoint, message);
+        }
+    }
+
+    /// An endpoint ends a session: `session` is the peer's index and token.
+    pub(super) fn close_session(
+        &mut self,
+        from: EndpointId,
+        id: LinkId,
+        (session, token): (u32, u32),
+        from_client: bool,
+        reason: Reason,
+    ) {
+        if !self.owns(from, id) {
+            return self.counters.late_messages.increment();
+        }
+        let link = &self.links[&id];
+        let (connection, link) = (link.connection, link.number);
+        let (status, text) = (reason.status, reason.message);
+        let close = SessionClose { link, session, token, from_client, status, text };
+        self.send(connection, close);
+    }
+
+    pub(super) fn on_session_close(&mut self, connection: ConnectionId, close: SessionClose) {
+        let Some(id) = self.link_at(connection, close.link) else { return };
+        let Some(link) = self.links.get(&id).filter(|link| link.is_up()) else { return };
+        let is_overloaded = self.endpoints.get(&link.endpoint).is_some_and(|e| e.is_overloaded());
+        if is_overloaded {
+            let why = "an endpoint's event loop does not keep up with what the peer says";
+            let reason = Reason::new(Status::ResourceExhausted, why);
+            return self.close(connection, &reason, Farewell::Say(reason.clone()));
+        }
+        let message = FromNexus::SessionClosed {
+            link: id,
+            session: close.session,
+            token: close.token,
+            from_client: close.from_client,
+            reason: Reason::new(close.status, close.text),
+        };
+        self.tell(link.endpoint, message);
+    }
+
+    /// A proposal that was not answered in time.
+    pub(super) fn on_session_due(&mut self, id: LinkId, request: u32) {
+        let Some(link) = self.links.get(&id) else { return };
+        let proposal = link.proposals.get(&request);
+        if proposal.is_none_or(|proposal| proposal.deadline > self.now) {
+            return;
+        }
+        let is_ours = matches!(link.stage, Stage::Up { is_opener: true, .. });
+        self.take_proposal(id, request);
+        self.counters.sessions_unanswered.increment();
+        if is_ours {
+            let why = "no answer from the server's control plane: the server is overloaded";
+            self.tell_refused(id, request, Reason::new(Status::Unavailable, why));
+        } else {
+            let why = "no answer from the server's endpoint: its event loop is not running";
+            self.refuse_session(id, request, Reason::new(Status::Unavailable, why));
+        }
+    }
+}

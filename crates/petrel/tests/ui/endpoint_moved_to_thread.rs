@@ -1,7 +1,0 @@
-use petrel::Endpoint;
-
-fn move_away(mut endpoint: Endpoint) {
-    std::thread::spawn(move || endpoint.run_once());
-}
-
-fn main() {}
