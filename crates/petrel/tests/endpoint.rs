@@ -55,11 +55,9 @@ fn echo__over_ipv6() {
 
 #[test]
 fn idle__every_policy_serves() {
-    for idle in [
-        IdlePolicy::Poll,
-        IdlePolicy::SpinThenBlock(Duration::from_micros(5)),
-        IdlePolicy::Block,
-    ] {
+    for idle in
+        [IdlePolicy::Poll, IdlePolicy::SpinThenBlock(Duration::from_micros(5)), IdlePolicy::Block]
+    {
         for (udp, shm) in [(true, false), (false, true)] {
             let mut config = over(udp, shm);
             config.idle = idle;
@@ -93,11 +91,11 @@ fn handlers__answer_later_fail_forget_and_are_missing() {
             }
             request.reply(cx, b"releasing")
         });
-        endpoint.register(4, |cx, request| {
-            request.fail(cx, Status::NotFound, "no such thing: naïve")
-        });
+        endpoint
+            .register(4, |cx, request| request.fail(cx, Status::NotFound, "no such thing: naïve"));
         endpoint.register(5, |cx, request| request.defer(cx).1);
-        endpoint.register(6, |cx, request| request.reply_with(cx, (8 << 20) + 1, |_, out| out.len()));
+        endpoint
+            .register(6, |cx, request| request.reply_with(cx, (8 << 20) + 1, |_, out| out.len()));
         endpoint.register(7, |cx, request| request.reply(cx, &[7; 3000]));
     });
     let mut client = client(over(true, true));
@@ -213,7 +211,8 @@ fn failure__the_servers_end_fails_pending_calls_and_a_new_server_serves() {
             .unwrap();
     }
     // All are sent that fit the slots; the others wait in the queue.
-    client.call_wait(client_session(&mut client, &server), ECHO, b"x", 1).unwrap();
+    let other = client.connect_wait(server.address).unwrap();
+    client.call_wait(other, ECHO, b"x", 1).unwrap();
     let address = server.address;
     server.end();
     client.run_until(|_| ends.borrow().len() == 20);
@@ -227,10 +226,6 @@ fn failure__the_servers_end_fails_pending_calls_and_a_new_server_serves() {
     let server = Server::start(over(true, true), &address.to_string(), |_| {});
     let session = client.connect_wait(server.address).unwrap();
     assert_eq!(&client.call_wait(session, ECHO, b"again", 10).unwrap()[..], b"again");
-}
-
-fn client_session(client: &mut petrel::Endpoint, server: &Server) -> petrel::SessionId {
-    client.connect_wait(server.address).unwrap()
 }
 
 #[test]
@@ -260,10 +255,12 @@ fn endpoints__several_in_one_process_with_sessions_in_both_roles() {
     let mut first = nexus.endpoint(over(true, true)).unwrap();
     let mut second = nexus.endpoint(over(true, true)).unwrap();
     for endpoint in [&mut first, &mut second] {
-        endpoint.register(ECHO, |cx, request| request.reply_with(cx, 100, |data, out| {
-            out[..data.len()].copy_from_slice(data);
-            data.len()
-        }));
+        endpoint.register(ECHO, |cx, request| {
+            request.reply_with(cx, 100, |data, out| {
+                out[..data.len()].copy_from_slice(data);
+                data.len()
+            })
+        });
     }
     let there = first.connect_to(address, EndpointId(1)).unwrap();
     let back = second.connect_to(address, EndpointId(0)).unwrap();

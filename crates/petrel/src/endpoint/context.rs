@@ -3,9 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use petrel_proto::{
-    CallError, CallRejected, Core, RequestHandle, RespondError, SessionId, Status,
-};
+use petrel_proto::{CallError, CallRejected, Core, RequestHandle, RespondError, SessionId, Status};
 use petrel_transport::buf::{BufPool, PoolExhausted};
 
 use super::call::{Continuation, Continuations, Reply};

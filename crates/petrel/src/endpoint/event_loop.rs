@@ -47,7 +47,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         let controlled = self.handle_control();
         let received = self.receive(now_ns);
         // With a full burst more may be waiting, and what seems lost may be among it.
-        self.full_turns = if received < RX_BURST_MAX { 0 } else { (self.full_turns + 1) % FULL_TURNS_MAX };
+        self.full_turns =
+            if received < RX_BURST_MAX { 0 } else { (self.full_turns + 1) % FULL_TURNS_MAX };
         if self.full_turns == 0 {
             self.local.core.handle_timeouts(now_ns);
         }

@@ -5,6 +5,7 @@ mod config;
 mod context;
 mod event_loop;
 mod handler;
+mod open;
 mod sessions;
 mod stats;
 
@@ -22,6 +23,7 @@ pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::{Context, StartError};
 pub use event_loop::Stop;
 pub use handler::{Handled, Request, Responder};
+pub use open::EndpointError;
 pub use sessions::{ConnectError, SessionState};
 pub use stats::EndpointStats;
 

@@ -7,6 +7,7 @@ use petrel_proto::control::Goodbye;
 
 use super::connection::{ConnectionId, Phase};
 use super::dial::{OpenRequest, Outgoing};
+use super::limits::CLOSING_MAX;
 use super::links::Stage;
 use super::reactor::Reactor;
 use crate::control::{FromNexus, Reason};
@@ -50,6 +51,12 @@ impl Reactor {
 
     fn start_closing(&mut self, id: ConnectionId, said: Reason) {
         self.send(id, Goodbye { status: said.status, text: said.message });
+        self.closing.insert(id);
+        if self.closing.len() > CLOSING_MAX
+            && let Some(oldest) = self.closing.first().copied()
+        {
+            self.remove_connection(oldest);
+        }
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.enter(Phase::Closing, self.now);
             self.unsent.push(id);
@@ -67,6 +74,7 @@ impl Reactor {
     }
 
     pub(super) fn remove_connection(&mut self, id: ConnectionId) {
+        self.closing.remove(&id);
         if let Some(mut connection) = self.connections.remove(&id) {
             // It fails only for a socket that is not registered.
             let _ = self.poll.registry().deregister(&mut connection.stream);
@@ -131,6 +139,8 @@ impl Reactor {
 
     /// The nexus ends by an error: nobody may wait for it.
     pub(super) fn abandon(&mut self, reason: &Reason) {
+        // First, so that whatever follows, new requests are answered.
+        self.refuse_commands(reason);
         let links: Vec<_> = self.links.keys().copied().collect();
         links.into_iter().for_each(|link| self.end_link(link, reason));
         let connections = self.connections.drain().flat_map(|(_, connection)| connection.waiting);
@@ -140,7 +150,6 @@ impl Reactor {
         });
         let waiting: Vec<_> = connections.chain(pauses).collect();
         waiting.iter().for_each(|request| self.fail_request(request, reason.clone()));
-        self.refuse_commands(reason);
     }
 
     /// Tells an endpoint that a link that it asked for cannot be had.

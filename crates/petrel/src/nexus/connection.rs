@@ -136,6 +136,17 @@ impl Connection {
         self.since = now;
     }
 
+    /// A number that none of the connection's links has. The loop ends: links are far fewer than
+    /// numbers.
+    pub(super) fn new_link_number(&mut self) -> u32 {
+        while self.links.contains_key(&self.next_link) {
+            self.next_link = self.next_link.wrapping_add(1);
+        }
+        let number = self.next_link;
+        self.next_link = number.wrapping_add(1);
+        number
+    }
+
     /// Reads once.
     pub(super) fn receive(&mut self, buffer: &mut [u8]) -> Received {
         match retry(|| self.stream.read(buffer)) {
@@ -152,6 +163,15 @@ impl Connection {
             return Ok(());
         }
         self.out.flush(&mut self.stream, now)
+    }
+
+    /// Remembers since when a message is under way, now that all bytes so far were decoded.
+    pub(super) fn note_midway(&mut self, has_progressed: bool, now: Instant) {
+        if !self.decoder.is_midway() {
+            self.midway_since = None;
+        } else if has_progressed || self.midway_since.is_none() {
+            self.midway_since = Some(now);
+        }
     }
 
     /// Whether reading may go on after a pause, now that much was sent.

@@ -46,7 +46,7 @@ counters! {
     connections_redialed,
     /// Connections open now.
     connections_open,
-    /// Connections dropped because too many had not said HELLO.
+    /// Connections dropped because too many had not said HELLO, or had no use.
     dropped_ungreeted_full,
     /// Connections dropped at once because there were too many in all.
     dropped_connections_full,
@@ -146,7 +146,10 @@ mod tests {
         counters.connections_accepted.add(3);
         counters.stats_answered.increment();
         let json = counters.snapshot().to_json();
-        assert!(json.starts_with("{\"connections_accepted\":3,\"connections_dialed\":0,"), "{json}");
+        assert!(
+            json.starts_with("{\"connections_accepted\":3,\"connections_dialed\":0,"),
+            "{json}"
+        );
         assert!(json.ends_with(",\"stats_answered\":1}"), "{json}");
         assert_eq!(json.matches(':').count(), json.matches(',').count() + 1);
     }

@@ -54,10 +54,14 @@ pub enum NexusError {
     #[error("this process has 65535 endpoints already; drop some first")]
     EndpointsExhausted,
     /// The control plane's thread has ended by an error in it.
-    #[error("the control plane of this process has ended by an internal error; restart the process")]
+    #[error(
+        "the control plane of this process has ended by an internal error; restart the process"
+    )]
     Ended,
     /// Nobody answers at a control address.
-    #[error("cannot connect to {address}: {source}; is the server started, and is this its control address?")]
+    #[error(
+        "cannot connect to {address}: {source}; is the server started, and is this its control address?"
+    )]
     Connect {
         /// The address.
         address: SocketAddr,
@@ -65,7 +69,9 @@ pub enum NexusError {
         source: io::Error,
     },
     /// The answer did not come in time.
-    #[error("no answer from {address} within {timeout:?}; the process may be stopped or overloaded")]
+    #[error(
+        "no answer from {address} within {timeout:?}; the process may be stopped or overloaded"
+    )]
     Timeout {
         /// The address.
         address: SocketAddr,
@@ -81,7 +87,9 @@ pub enum NexusError {
         reason: Reason,
     },
     /// What answered does not follow the protocol.
-    #[error("{address} does not follow the protocol: {source}; is it a Petrel process of this version?")]
+    #[error(
+        "{address} does not follow the protocol: {source}; is it a Petrel process of this version?"
+    )]
     Protocol {
         /// The address.
         address: SocketAddr,

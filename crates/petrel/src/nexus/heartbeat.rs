@@ -37,7 +37,8 @@ impl Connection {
             Phase::Greeting if in_phase(HELLO_TIMEOUT) => Care::HelloTimeout,
             Phase::Closing if in_phase(LINGER) => Care::LingerOver,
             Phase::Open(peer) => {
-                let is_stalled = self.out.stalled_since.is_some_and(|t| has_passed(t, WRITE_TIMEOUT));
+                let is_stalled =
+                    self.out.stalled_since.is_some_and(|t| has_passed(t, WRITE_TIMEOUT));
                 let is_slow = self.midway_since.is_some_and(|t| has_passed(t, MESSAGE_TIMEOUT));
                 if is_stalled {
                     Care::NotReading

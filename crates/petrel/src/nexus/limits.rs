@@ -67,12 +67,19 @@ pub(super) const PROPOSALS_MAX: usize = 262_144;
 /// loop stands still must not make this process grow.
 pub(super) const INBOX_MAX: usize = 131_072;
 
-/// Exchanges of descriptors under way.
+/// Exchanges of descriptors under way at this process's rendezvous.
 pub(super) const EXCHANGES_MAX: usize = 512;
+
+/// Exchanges that this process has begun at others' rendezvous. Half of what a Unix socket
+/// queues, so that many links at once do not find it full.
+pub(super) const MEETINGS_MAX: usize = 64;
 
 /// An outgoing connection without links is closed after this time. The side that accepted it
 /// waits twice as long: so the opener, which knows whether it is about to use it, is first.
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Closed connections that wait for the peer's end; the oldest goes.
+pub(super) const CLOSING_MAX: usize = 256;
 
 /// How long a closed connection waits for the peer to close its end too, so that the GOODBYE
 /// is not lost by a reset.
@@ -104,7 +111,7 @@ pub(super) const TICK_MAX: Duration = Duration::from_millis(250);
 pub(super) const DEADLINES_MIN: usize = 4_096;
 
 const _: () = {
-    assert!(UNGREETED_MAX < CONNECTIONS_MAX);
+    assert!(UNGREETED_MAX + CLOSING_MAX < CONNECTIONS_MAX);
     assert!(ACCEPTS_PER_TURN < UNGREETED_MAX);
     assert!(PROPOSALS_PER_CONNECTION_MAX * SESSION_OPEN_BYTES < OUT_HARD_BYTES);
     assert!(STATS_BYTES_MAX < OUT_HARD_BYTES);

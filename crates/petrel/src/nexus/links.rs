@@ -81,9 +81,7 @@ impl Reactor {
 
     fn send_link_open(&mut self, id: ConnectionId, request: OpenRequest, offers: Vec<Offer>) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        let number = connection.next_link;
-        // Four thousand million links over one connection: by then the first ones have ended.
-        connection.next_link = number.wrapping_add(1);
+        let number = connection.new_link_number();
         let message = LinkOpen {
             link: number,
             from_endpoint: request.endpoint.0,
@@ -196,7 +194,8 @@ impl Reactor {
         accept: &LinkAccept,
     ) -> Result<(), Violation> {
         let Some(link) = self.link_at(id, accept.link) else { return Ok(()) };
-        let Some(Stage::Asked { offers, .. }) = self.links.get(&link).map(|link| &link.stage) else {
+        let Some(Stage::Asked { offers, .. }) = self.links.get(&link).map(|link| &link.stage)
+        else {
             return Err(Violation("LINK_ACCEPT of a link that was not asked for"));
         };
         let own = offers.iter().find(|own| own.is_same_transport(accept.offer));
@@ -272,7 +271,8 @@ impl Reactor {
             Stage::Up { .. } => {}
             Stage::Meeting { .. } => self.fall_back(id, "the peer did not answer in time"),
             Stage::Asked { .. } | Stage::Promised { .. } => {
-                let why = format!("no answer from the peer within {:?}", self.settings.step_timeout);
+                let why =
+                    format!("no answer from the peer within {:?}", self.settings.step_timeout);
                 self.close_link(id, &Reason::new(Status::Unavailable, why));
             }
         }

@@ -92,15 +92,28 @@ impl Reactor {
         self.read(id);
     }
 
-    /// Drops the oldest connection that has not said HELLO if there are too many.
+    /// Drops a connection if there are too many: the oldest of those that have not said HELLO,
+    /// or else, of those that peers made and have no links, the one longest without.
     fn make_room(&mut self) {
-        let is_full = self.ungreeted.len() >= UNGREETED_MAX
-            || self.connections.len() >= CONNECTIONS_MAX && !self.ungreeted.is_empty();
-        if let Some(oldest) = self.ungreeted.first().copied().filter(|_| is_full) {
-            self.counters.dropped_ungreeted_full.increment();
-            let reason = Reason::new(Status::ResourceExhausted, "too many silent connections");
-            self.close(oldest, &reason, Farewell::Silent);
+        let is_full = self.connections.len() >= CONNECTIONS_MAX;
+        if !is_full && self.ungreeted.len() < UNGREETED_MAX {
+            return;
         }
+        let useless = match self.ungreeted.first() {
+            Some(oldest) => Some(*oldest),
+            None => self.longest_idle(),
+        };
+        if let Some(useless) = useless {
+            self.counters.dropped_ungreeted_full.increment();
+            let reason = Reason::new(Status::ResourceExhausted, "too many useless connections");
+            self.close(useless, &reason, Farewell::Silent);
+        }
+    }
+
+    fn longest_idle(&self) -> Option<ConnectionId> {
+        let idle = self.connections.iter();
+        let idle = idle.filter(|(_, c)| !c.is_opener && c.is_open() && c.links.is_empty());
+        idle.min_by_key(|(_, c)| c.idle_since).map(|(id, _)| *id)
     }
 
     /// Takes a connection into the readiness loop; nothing happens if the system refuses.

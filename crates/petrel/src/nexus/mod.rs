@@ -62,7 +62,7 @@ mod stats;
 mod stream;
 mod thread;
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,6 +87,8 @@ pub struct Nexus {
     counters: Arc<Counters>,
     local: Option<SocketAddr>,
     incarnation: u64,
+    /// Where endpoints have their data ports, unless they say otherwise.
+    data_address: IpAddr,
 }
 
 impl Nexus {
@@ -109,6 +111,11 @@ impl Nexus {
     /// The counters so far.
     pub fn stats(&self) -> NexusStats {
         self.counters.snapshot()
+    }
+
+    /// Where endpoints have their data ports, unless they say otherwise.
+    pub(crate) fn data_address(&self) -> IpAddr {
+        self.data_address
     }
 
     /// Takes an endpoint in, and returns its line to the nexus.
@@ -206,8 +213,18 @@ impl NexusBuilder {
             reactor.listen(address).map_err(|source| NexusError::Listen { address, source })
         };
         let local = self.listen.map(listen).transpose()?;
+        let data_address = self.data_address(local);
         let owner = Arc::new(Owner::start(mailbox, reactor).map_err(NexusError::Start)?);
-        Ok(Nexus { owner, counters, local, incarnation })
+        Ok(Nexus { owner, counters, local, incarnation, data_address })
+    }
+
+    /// Peers send data to the address to which they connected.
+    fn data_address(&self, local: Option<SocketAddr>) -> IpAddr {
+        match local {
+            Some(address) => address.ip(),
+            None if self.insecure => Ipv4Addr::UNSPECIFIED.into(),
+            None => Ipv4Addr::LOCALHOST.into(),
+        }
     }
 
     fn check(&self) -> Result<(), NexusError> {

@@ -86,9 +86,13 @@ impl Reactor {
             return Err("this process does not use UDP".to_owned());
         }
         let udp = endpoint.udp.ok_or("the endpoint does not use UDP")?;
+        if udp.local.port() == 0 {
+            return Err("the endpoint's UDP port is 0".to_owned());
+        }
         check_address(udp.local, connection.local)?;
         let path = path_mtu(connection.local.ip(), connection.remote);
-        let path = path.map_err(|error| format!("no UDP path to {}: {error}", connection.remote))?;
+        let path =
+            path.map_err(|error| format!("no UDP path to {}: {error}", connection.remote))?;
         let max_frame = max_frame(&udp, path, connection.remote)?;
         Ok(Offer::Udp { port: udp.local.port(), max_frame })
     }
@@ -97,8 +101,7 @@ impl Reactor {
 /// The peer sends to, and expects to hear from, the address of the connection's end (§8.4).
 fn check_address(endpoint: SocketAddr, connection: SocketAddr) -> Result<(), String> {
     let same_family = endpoint.is_ipv4() == connection.is_ipv4();
-    let fits = same_family
-        && (endpoint.ip().is_unspecified() || endpoint.ip() == connection.ip());
+    let fits = same_family && (endpoint.ip().is_unspecified() || endpoint.ip() == connection.ip());
     if fits {
         return Ok(());
     }

@@ -14,7 +14,7 @@
 //! | `sessions` | proposals and answers |
 //! | `stats` | counters for those who ask from outside |
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use super::limits::{READ_BYTES, TICK_MAX, TICK_MIN};
 use super::links::Link;
 use super::listener::Listener;
 use super::mailbox::Mailbox;
-use super::rendezvous::{Exchange, ExchangeId, Meeting};
+use super::rendezvous::{Exchange, ExchangeId, Invitation, Meeting};
 use super::stats::Collection;
 use crate::control::{AllowedTransports, EndpointId, LinkId};
 
@@ -77,6 +77,8 @@ pub(super) struct Reactor {
     pub(super) connections: HashMap<ConnectionId, Connection>,
     /// Connections that peers made and that have not said HELLO, the oldest first.
     pub(super) ungreeted: BTreeSet<ConnectionId>,
+    /// Connections that wait for the peer's end, the oldest first.
+    pub(super) closing: BTreeSet<ConnectionId>,
     pub(super) outgoing: HashMap<SocketAddr, Outgoing>,
     /// The process that was last seen at an address.
     pub(super) incarnations: HashMap<SocketAddr, u64>,
@@ -84,6 +86,8 @@ pub(super) struct Reactor {
     pub(super) links: HashMap<LinkId, Link>,
     pub(super) meeting: Option<Meeting>,
     pub(super) exchanges: HashMap<ExchangeId, Exchange>,
+    /// Links that may show their ticket as soon as few others do.
+    pub(super) ready_to_meet: VecDeque<Invitation>,
     /// Links whose peer is to show this at the rendezvous.
     pub(super) tickets: HashMap<[u8; 16], LinkId>,
     /// Proposals under way in all.
@@ -121,12 +125,14 @@ impl Reactor {
             listener: None,
             connections: HashMap::new(),
             ungreeted: BTreeSet::new(),
+            closing: BTreeSet::new(),
             outgoing: HashMap::new(),
             incarnations: HashMap::new(),
             endpoints: HashMap::new(),
             links: HashMap::new(),
             meeting: None,
             exchanges: HashMap::new(),
+            ready_to_meet: VecDeque::new(),
             tickets: HashMap::new(),
             proposals: 0,
             collection: None,

@@ -20,7 +20,7 @@ use petrel_transport::shm::{
 
 use super::connection::retry;
 use super::deadlines::Due;
-use super::limits::{ACCEPTS_PER_TURN, EXCHANGES_MAX};
+use super::limits::{ACCEPTS_PER_TURN, EXCHANGES_MAX, MEETINGS_MAX};
 use super::links::Stage;
 use super::reactor::{RENDEZVOUS, Reactor};
 use crate::control::{LinkId, Reason};
@@ -48,6 +48,14 @@ pub(super) struct Meeting {
 pub(super) struct Exchange {
     stream: UnixStream,
     part: Part,
+}
+
+/// A link whose ticket is to be shown.
+#[derive(Debug)]
+pub(super) struct Invitation {
+    link: LinkId,
+    ticket: [u8; TICKET_BYTES],
+    max_frame: u32,
 }
 
 /// Which part this process has in an exchange.
@@ -82,11 +90,17 @@ impl Reactor {
     }
 
     pub(super) fn has_more_to_meet(&self) -> bool {
-        self.meeting.as_ref().is_some_and(|meeting| meeting.has_more)
+        self.may_meet() || self.meeting.as_ref().is_some_and(|meeting| meeting.has_more)
+    }
+
+    /// Goes on with what is ready, in both parts.
+    pub(super) fn meet_more(&mut self) {
+        self.accept_invitations();
+        self.accept_guests();
     }
 
     /// Accepts a bounded number of connections at the rendezvous.
-    pub(super) fn meet_more(&mut self) {
+    fn accept_guests(&mut self) {
         for _ in 0..ACCEPTS_PER_TURN {
             let Some(meeting) = self.meeting.as_mut().filter(|meeting| meeting.has_more) else {
                 return;
@@ -106,8 +120,7 @@ impl Reactor {
             self.counters.rendezvous_dropped.increment();
             return;
         }
-        let part =
-            Part::Acceptor { ticket: [0; TICKET_BYTES], ticket_bytes: 0, fds: Vec::new() };
+        let part = Part::Acceptor { ticket: [0; TICKET_BYTES], ticket_bytes: 0, fds: Vec::new() };
         if let Ok(id) = self.add_exchange(stream, part) {
             self.on_exchange_ready(id);
         }
@@ -133,19 +146,37 @@ impl Reactor {
         Some(exchange)
     }
 
-    /// Opener: makes the rings, and sends them with the ticket.
+    /// Opener: is to make the rings, and to send them with the ticket.
     pub(super) fn show_ticket(&mut self, id: LinkId, ticket: [u8; TICKET_BYTES], max_frame: u32) {
         self.extend_deadline(id);
-        match self.send_rings(id, &ticket, max_frame) {
-            Ok(exchange) => {
-                if let Some(link) = self.links.get_mut(&id)
-                    && let Stage::Asked { request, .. } = &link.stage
-                {
-                    let (request, exchange) = (request.clone(), Some(exchange));
-                    link.stage = Stage::Meeting { request, exchange };
+        if let Some(link) = self.links.get_mut(&id)
+            && let Stage::Asked { request, .. } = &link.stage
+        {
+            link.stage = Stage::Meeting { request: request.clone(), exchange: None };
+            self.ready_to_meet.push_back(Invitation { link: id, ticket, max_frame });
+        }
+    }
+
+    fn may_meet(&self) -> bool {
+        let begun = self.exchanges.values().filter(|e| matches!(e.part, Part::Opener { .. }));
+        !self.ready_to_meet.is_empty() && begun.count() < MEETINGS_MAX
+    }
+
+    /// Opener: begins with those that wait, as long as few are under way.
+    fn accept_invitations(&mut self) {
+        while self.may_meet()
+            && let Some(Invitation { link, ticket, max_frame }) = self.ready_to_meet.pop_front()
+        {
+            match self.send_rings(link, &ticket, max_frame) {
+                Ok(begun) => {
+                    if let Some(Stage::Meeting { exchange, .. }) =
+                        self.links.get_mut(&link).map(|link| &mut link.stage)
+                    {
+                        *exchange = Some(begun);
+                    }
                 }
+                Err(obstacle) => self.fall_back(link, &obstacle),
             }
-            Err(obstacle) => self.fall_back(id, &obstacle),
         }
     }
 

@@ -111,7 +111,8 @@ impl Reactor {
         for (position, (endpoint, answer)) in answers.iter().enumerate() {
             let comma = if position == 0 { "" } else { "," };
             // Writing to a string cannot fail.
-            let _ = write!(json, "{comma}{}", endpoint_json(*endpoint, answer.as_deref(), json.len()));
+            let _ =
+                write!(json, "{comma}{}", endpoint_json(*endpoint, answer.as_deref(), json.len()));
         }
         json.push_str("]}");
         json

@@ -70,7 +70,7 @@ impl Reactor {
     /// Handles the messages in bytes that came.
     fn digest(&mut self, id: ConnectionId, mut bytes: &[u8]) {
         let now = self.now;
-        let mut messages = 0;
+        let mut has_progressed = false;
         loop {
             let Some(connection) = self.connections.get_mut(&id) else { return };
             connection.heard = now;
@@ -79,16 +79,12 @@ impl Reactor {
             }
             match connection.decoder.decode(&mut bytes) {
                 Ok(Some(message)) => {
-                    messages += 1;
+                    has_progressed = true;
                     if let Err(violation) = self.on_message(id, message) {
                         return self.on_violation(id, violation);
                     }
                 }
-                Ok(None) if !connection.decoder.is_midway() => {
-                    return connection.midway_since = None;
-                }
-                Ok(None) if messages > 0 => return connection.midway_since = Some(now),
-                Ok(None) => return drop(connection.midway_since.get_or_insert(now)),
+                Ok(None) => return connection.note_midway(has_progressed, now),
                 Err(error) => return self.on_malformed(id, error),
             }
         }
@@ -131,8 +127,12 @@ impl Reactor {
         counter.increment();
         let why = format!("what answers there does not follow the protocol: {error}");
         let reason = Reason::new(Status::Unavailable, why);
-        let said = Reason::new(error.status(), error.to_string());
-        self.close(id, &reason, Farewell::Say(said));
+        let farewell = match error.fault() {
+            // It would not understand.
+            Fault::Stranger => Farewell::Silent,
+            _ => Farewell::Say(Reason::new(error.status(), error.to_string())),
+        };
+        self.close(id, &reason, farewell);
     }
 
     /// Queues a message. It goes out at the end of the turn.

@@ -8,17 +8,17 @@ use std::time::Duration;
 use petrel::control::AllowedTransports;
 use petrel::{Endpoint, EndpointConfig, Nexus, Stop};
 
-pub const ECHO: u16 = 1;
+pub(crate) const ECHO: u16 = 1;
 
-pub struct Server {
-    pub address: SocketAddr,
+pub(crate) struct Server {
+    pub(crate) address: SocketAddr,
     stop: Stop,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
     /// Starts a server; `set_up` registers its handlers.
-    pub fn start(
+    pub(crate) fn start(
         config: EndpointConfig,
         listen: &str,
         set_up: impl FnOnce(&mut Endpoint) + Send + 'static,
@@ -45,7 +45,7 @@ impl Server {
     }
 
     /// Ends the server: its nexus and endpoint are gone when this returns.
-    pub fn end(&mut self) {
+    pub(crate) fn end(&mut self) {
         self.stop.stop();
         if let Some(thread) = self.thread.take() {
             thread.join().unwrap();
@@ -59,7 +59,7 @@ impl Drop for Server {
     }
 }
 
-pub fn nexus(listen: Option<SocketAddr>) -> Nexus {
+pub(crate) fn nexus(listen: Option<SocketAddr>) -> Nexus {
     let builder = Nexus::builder().heartbeat(Duration::from_millis(200));
     match listen {
         Some(address) => builder.listen(address),
@@ -69,18 +69,18 @@ pub fn nexus(listen: Option<SocketAddr>) -> Nexus {
     .unwrap()
 }
 
-pub fn client(config: EndpointConfig) -> Endpoint {
+pub(crate) fn client(config: EndpointConfig) -> Endpoint {
     nexus(None).endpoint(config).unwrap()
 }
 
-pub fn over(udp: bool, shm: bool) -> EndpointConfig {
+pub(crate) fn over(udp: bool, shm: bool) -> EndpointConfig {
     let mut config = EndpointConfig::default();
     config.transports = AllowedTransports { udp, shm };
     config
 }
 
 /// Bytes that differ from call to call and place to place.
-pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     (0..len)
         .map(|_| {
