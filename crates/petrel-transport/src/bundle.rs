@@ -177,6 +177,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 256 }))]
+
         #[test]
         fn frames__match_the_naive_parser(datagram in bundle_like()) {
             prop_assert_eq!(parsed(&datagram), naive_frames(&datagram));

@@ -2,8 +2,8 @@
 //!
 //! Reading the counter costs about 10 ns where `CLOCK_MONOTONIC` costs 24 ns. It is calibrated
 //! once per process, at the first call, against `CLOCK_MONOTONIC_RAW`, which no daemon slews: a
-//! short busy loop of [`CALIBRATION_NS`] gives the rate to some 30 parts per million. That is
-//! plenty for round-trip times and timers, and not for the time of day.
+//! busy loop of 4 ms gives the rate to some 50 parts per million. That is plenty for round-trip
+//! times and timers, and not for the time of day.
 //!
 //! Machines whose counter does not tick at a constant rate in every sleep state, and other
 //! architectures, read `CLOCK_MONOTONIC` instead.

@@ -4,9 +4,9 @@
 //! that it hands over. The top bit of a [`PeerId`] says which of the two carries it.
 //!
 //! Looking at a socket costs a system call, and looking at a ring a few instructions. So a call of
-//! `rx_burst` leaves the socket out while there is no UDP peer, and for up to
-//! [`UDP_SKIPS_MAX`] calls in a row while the rings have frames. Where both have peers, each
-//! gets half of the budget at least, so that a flood on one does not silence the other.
+//! `rx_burst` leaves the socket out while there is no UDP peer, and for up to seven calls in a row
+//! while the rings have frames. Where both have peers, each gets half of the budget at least when
+//! it is looked at, so that a flood on one does not silence the other.
 
 use std::os::fd::AsFd;
 
@@ -384,6 +384,39 @@ mod tests {
             assert!(is_heard || calls_until_heard < 1_000_000, "the datagram is forgotten");
         }
         assert!(calls_until_heard >= 8, "the socket was looked at in call {calls_until_heard}");
+    }
+
+    #[test]
+    fn rx_burst__after_a_wait_looks_at_both() {
+        let (mut hub, mut near, mut far) = (host(), host(), host());
+        let (from_near, near_peer) = link_by_shm(&mut hub, &mut near);
+        let (from_far, far_peer) = link_by_udp(&mut hub, &mut far);
+        for _ in 0..100 {
+            near.tx_burst(&[TxFrame { peer: near_peer, head: b"\x1Aring", body: b"" }]);
+            hub.wait(None);
+            assert_eq!(hub.rx_burst(64, |peer, _| assert_eq!(peer, from_near)), 1);
+            far.tx_burst(&[TxFrame { peer: far_peer, head: b"\x1Afar", body: b"" }]);
+            hub.wait(None);
+            assert_eq!(hub.rx_burst(64, |peer, _| assert_eq!(peer, from_far)), 1);
+        }
+    }
+
+    #[test]
+    fn rx_burst__shares_one_budget() {
+        let (mut hub, mut near, mut far) = (host(), host(), host());
+        let (_, near_peer) = link_by_shm(&mut hub, &mut near);
+        let (_, far_peer) = link_by_udp(&mut hub, &mut far);
+        // Too large to share datagrams, which are delivered whole.
+        let large = [0x1A; 3000];
+        let to = |peer| TxFrame { peer, head: &large, body: b"" };
+        assert_eq!(near.tx_burst(&[to(near_peer); 30]), 0);
+        assert_eq!(far.tx_burst(&[to(far_peer); 20]), 0);
+        let mut delivered = 0;
+        while delivered < 50 {
+            let count = hub.rx_burst(10, |_, _| {});
+            assert!(count <= 10, "{count} frames at a budget of 10");
+            delivered += count;
+        }
     }
 
     #[test]

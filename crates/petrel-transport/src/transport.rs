@@ -159,7 +159,8 @@ pub trait Transport {
 
     /// Sends up to [`TX_BURST_MAX`] frames. Bit *i* of the result is set where frame *i* was not
     /// taken because its peer's ring or the socket was full: offer it again later. All others
-    /// were sent, or dropped and counted in [`TransportStats`].
+    /// were sent, or dropped and counted in [`TransportStats`]. Once a frame was not taken, later
+    /// frames of the burst to the same peer are not taken either, so that none overtakes it.
     ///
     /// # Panics
     /// When `frames` is longer than [`TX_BURST_MAX`].

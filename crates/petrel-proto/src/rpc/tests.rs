@@ -92,20 +92,20 @@ impl Pair {
     }
 
     /// All frames that the client wants to send now.
-    pub(super) fn from_client(&mut self) -> Vec<Vec<u8>> {
+    pub(super) fn client_sends(&mut self) -> Vec<Vec<u8>> {
         drain(&mut self.client, self.now)
     }
 
     /// All frames that the server wants to send now.
-    pub(super) fn from_server(&mut self) -> Vec<Vec<u8>> {
+    pub(super) fn server_sends(&mut self) -> Vec<Vec<u8>> {
         drain(&mut self.server, self.now)
     }
 
-    pub(super) fn to_server(&mut self, frame: &[u8]) -> Got {
+    pub(super) fn at_server(&mut self, frame: &[u8]) -> Got {
         got(self.server.handle_frame(self.now, PEER, frame, &mut POOL.clone()))
     }
 
-    pub(super) fn to_client(&mut self, frame: &[u8]) -> Got {
+    pub(super) fn at_client(&mut self, frame: &[u8]) -> Got {
         got(self.client.handle_frame(self.now, PEER, frame, &mut POOL.clone()))
     }
 
@@ -211,22 +211,22 @@ pub(super) fn words(frames: &[Vec<u8>]) -> Vec<String> {
 fn a_small_call_takes_two_frames_of_sixteen_bytes_and_the_data() {
     let mut pair = Pair::new();
     pair.call(b"ping!", 100, 42);
-    let frames = pair.from_client();
+    let frames = pair.client_sends();
     assert_eq!(words(&frames), ["REQUEST s0 r832 m1 5 B"]);
     assert_eq!(frames[0].len(), 16 + 5);
-    let (handle, request) = pair.to_server(&frames[0]).request();
+    let (handle, request) = pair.at_server(&frames[0]).request();
     assert_eq!(request, b"ping!");
     pair.respond(handle, b"pong");
-    let frames = pair.from_server();
+    let frames = pair.server_sends();
     assert_eq!(words(&frames), ["RESPONSE s0 r832 4 B"]);
     assert_eq!(frames[0].len(), 16 + 4);
-    let completion = pair.to_client(&frames[0]).completed();
+    let completion = pair.at_client(&frames[0]).completed();
     assert_eq!(completion.tag, 42);
     completion.outcome.unwrap();
     assert_eq!(completion.response.message(), b"pong");
     assert_eq!(completion.request.message(), b"ping!");
     pair.assert_credits_back();
-    assert!(pair.from_client().is_empty() && pair.from_server().is_empty());
+    assert!(pair.client_sends().is_empty() && pair.server_sends().is_empty());
 }
 
 #[test]
@@ -253,15 +253,15 @@ pub(super) fn run(
 ) -> Completion<HeapBuffer> {
     for _ in 0..100_000 {
         pair.now += 5_000;
-        for frame in pair.from_client() {
-            if let Got::Request(handle, request) = pair.to_server(&frame) {
+        for frame in pair.client_sends() {
+            if let Got::Request(handle, request) = pair.at_server(&frame) {
                 let response = handler(&request);
                 pair.respond(handle, &response);
             }
         }
         let mut ended = None;
-        for frame in pair.from_server() {
-            if let Got::Completed(completion) = pair.to_client(&frame) {
+        for frame in pair.server_sends() {
+            if let Got::Completed(completion) = pair.at_client(&frame) {
                 ended = Some(completion);
             }
         }

@@ -43,6 +43,16 @@ fn fresh_memory__is_zero() {
     assert!(pool.alloc(100_000, 10).unwrap().storage_mut().iter().all(|&byte| byte == 0));
 }
 
+#[test]
+fn reused_memory__begins_with_no_trace_of_the_free_list() {
+    let pool = pool(MIB);
+    drop([pool.alloc(32, 1).unwrap(), pool.alloc(32, 1).unwrap()]);
+    let reused = [pool.alloc(32, 1).unwrap(), pool.alloc(32, 1).unwrap()];
+    for buf in &reused {
+        assert_eq!(buf.packet(0, HEAD_ROOM_BYTES, 0, 0).0, [0; HEAD_ROOM_BYTES]);
+    }
+}
+
 fn panics(act: impl FnOnce()) -> bool {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err()
 }

@@ -1,7 +1,7 @@
 //! Kernel UDP: one socket per endpoint, IPv4 or IPv6, without privileges.
 //!
 //! What a system call costs is spread in two ways. Small frames for one peer share a datagram (see
-//! [`bundle`](crate::bundle)), which helps on every network. Datagrams of equal size for one peer
+//! [`bundle`]), which helps on every network. Datagrams of equal size for one peer
 //! share a message by segmentation offload (GSO), and joined ones are received at once (GRO), where
 //! the kernel can: a call then costs about the same for 1 or for 64 of them. All messages of a burst
 //! go in one `sendmmsg`.

@@ -270,6 +270,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 256 }))]
+
         /// The receiver's parser gives back all frames, in order, whatever the plan was.
         #[test]
         fn add__loses_nothing_and_keeps_order(

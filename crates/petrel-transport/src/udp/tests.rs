@@ -171,8 +171,13 @@ fn rx_burst__returns_from_a_flood_of_strangers() {
     for _ in 0..100 {
         stranger.send_to(b"\x1Ahello", ends.udp.local_addr()).unwrap();
     }
-    assert_eq!(ends.udp.rx_burst(32, |_, _| panic!("a stranger was heard")), 0);
-    assert_eq!(ends.udp.stats().rx_dropped_unknown_peer, 32);
+    let mut dropped = 0;
+    while dropped < 100 {
+        assert_eq!(ends.udp.rx_burst(32, |_, _| panic!("a stranger was heard")), 0);
+        let now_dropped = ends.udp.stats().rx_dropped_unknown_peer;
+        assert!(now_dropped - dropped <= 32, "one call took {} datagrams", now_dropped - dropped);
+        dropped = now_dropped;
+    }
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 
 impl EndpointStats {
     /// All counters as one flat JSON object, without line breaks.
-    pub fn to_json(&self) -> String {
+    pub fn to_json(self) -> String {
         let mut json = String::with_capacity(2048);
         let head = [
             ("endpoint", u64::from(self.endpoint.0)),

@@ -12,7 +12,7 @@ macro_rules! counters {
 
         impl NexusStats {
             /// The counters as one JSON object.
-            pub fn to_json(&self) -> String {
+            pub fn to_json(self) -> String {
                 let pairs = [$((stringify!($name), self.$name)),*];
                 let mut json = String::from("{");
                 for (position, (name, value)) in pairs.iter().enumerate() {

@@ -64,10 +64,10 @@ impl Chaos {
     }
 
     fn send_all(&mut self) {
-        for frame in self.pair.from_client() {
+        for frame in self.pair.client_sends() {
             self.launch(true, frame);
         }
-        for frame in self.pair.from_server() {
+        for frame in self.pair.server_sends() {
             self.launch(false, frame);
         }
     }
@@ -97,9 +97,9 @@ impl Chaos {
         while self.flights.first().is_some_and(|flight| flight.at <= self.pair.now) {
             let flight = self.flights.remove(0);
             let got = if flight.to_server {
-                self.pair.to_server(&flight.bytes)
+                self.pair.at_server(&flight.bytes)
             } else {
-                self.pair.to_client(&flight.bytes)
+                self.pair.at_client(&flight.bytes)
             };
             match got {
                 Got::Nothing => {}

@@ -6,20 +6,20 @@ fn calls_beyond_the_slots_wait_and_complete_in_any_order() {
     for tag in 0..3 {
         pair.call(&[tag as u8], 10, tag);
     }
-    let frames = pair.from_client();
+    let frames = pair.client_sends();
     assert_eq!(words(&frames), ["REQUEST s0 r832 m1 1 B", "REQUEST s0 r833 m1 1 B"]);
-    let (first, _) = pair.to_server(&frames[0]).request();
-    let (second, _) = pair.to_server(&frames[1]).request();
+    let (first, _) = pair.at_server(&frames[0]).request();
+    let (second, _) = pair.at_server(&frames[1]).request();
     pair.respond(second, b"b");
-    let answers = pair.from_server();
-    assert_eq!(pair.to_client(&answers[0]).completed().tag, 1);
-    let frames = pair.from_client();
+    let answers = pair.server_sends();
+    assert_eq!(pair.at_client(&answers[0]).completed().tag, 1);
+    let frames = pair.client_sends();
     assert_eq!(words(&frames), ["REQUEST s0 r835 m1 1 B"]);
-    let (third, _) = pair.to_server(&frames[0]).request();
+    let (third, _) = pair.at_server(&frames[0]).request();
     pair.respond(third, b"c");
     pair.respond(first, b"a");
     let tags: Vec<u64> =
-        pair.from_server().iter().map(|f| pair.to_client(f).completed().tag).collect();
+        pair.server_sends().iter().map(|f| pair.at_client(f).completed().tag).collect();
     assert_eq!(tags, [2, 0]);
     pair.assert_credits_back();
 }
@@ -28,14 +28,14 @@ fn calls_beyond_the_slots_wait_and_complete_in_any_order() {
 fn a_lost_request_is_sent_again_after_the_timeout() {
     let mut pair = Pair::new();
     pair.call(b"x", 10, 1);
-    assert_eq!(pair.from_client().len(), 1);
+    assert_eq!(pair.client_sends().len(), 1);
     pair.wait_for_timeout();
-    let frames = pair.from_client();
+    let frames = pair.client_sends();
     assert_eq!(words(&frames), ["REQUEST s0 r832 m1 1 B again"]);
-    let (handle, _) = pair.to_server(&frames[0]).request();
+    let (handle, _) = pair.at_server(&frames[0]).request();
     pair.respond(handle, b"y");
-    let answers = pair.from_server();
-    pair.to_client(&answers[0]).completed().outcome.unwrap();
+    let answers = pair.server_sends();
+    pair.at_client(&answers[0]).completed().outcome.unwrap();
     assert_eq!(pair.client.srtt_ns(pair.session), None, "Karn: an ambiguous round trip");
     pair.assert_credits_back();
 }
@@ -44,16 +44,16 @@ fn a_lost_request_is_sent_again_after_the_timeout() {
 fn a_lost_response_is_sent_again_without_running_the_handler_again() {
     let mut pair = Pair::new();
     pair.call(b"x", 10, 1);
-    let request = pair.from_client();
-    let (handle, _) = pair.to_server(&request[0]).request();
+    let request = pair.client_sends();
+    let (handle, _) = pair.at_server(&request[0]).request();
     pair.respond(handle, b"y");
-    let _lost = pair.from_server();
+    let _lost = pair.server_sends();
     pair.wait_for_timeout();
-    let again = pair.from_client();
-    pair.to_server(&again[0]).nothing();
-    let answers = pair.from_server();
+    let again = pair.client_sends();
+    pair.at_server(&again[0]).nothing();
+    let answers = pair.server_sends();
     assert_eq!(words(&answers), ["RESPONSE s0 r832 1 B again"]);
-    pair.to_client(&answers[0]).completed().outcome.unwrap();
+    pair.at_client(&answers[0]).completed().outcome.unwrap();
     assert_eq!(pair.server.counters().requests_received, 1);
 }
 
@@ -61,25 +61,25 @@ fn a_lost_response_is_sent_again_without_running_the_handler_again() {
 fn a_running_handler_keeps_the_call_alive_for_any_time() {
     let mut pair = Pair::new();
     pair.call(b"slow", 10, 1);
-    let request = pair.from_client();
-    let (handle, _) = pair.to_server(&request[0]).request();
+    let request = pair.client_sends();
+    let (handle, _) = pair.at_server(&request[0]).request();
     for round in 0..100 {
         pair.wait_for_timeout();
-        let probe = pair.from_client();
+        let probe = pair.client_sends();
         let expected = if round == 0 {
             "REQUEST s0 r832 m1 4 B again"
         } else {
             "PULL s0 r832 up to 0, limit 1, again below 1 again"
         };
         assert_eq!(words(&probe), [expected]);
-        pair.to_server(&probe[0]).nothing();
-        let credit = pair.from_server();
+        pair.at_server(&probe[0]).nothing();
+        let credit = pair.server_sends();
         assert_eq!(words(&credit), ["CREDIT s0 r832 up to 1, echo 0"]);
-        pair.to_client(&credit[0]).nothing();
+        pair.at_client(&credit[0]).nothing();
     }
     pair.respond(handle, b"done");
-    let answers = pair.from_server();
-    pair.to_client(&answers[0]).completed().outcome.unwrap();
+    let answers = pair.server_sends();
+    pair.at_client(&answers[0]).completed().outcome.unwrap();
     pair.assert_credits_back();
 }
 
@@ -89,7 +89,7 @@ fn silence_ends_a_call_as_unavailable_and_perhaps_executed() {
     pair.call(b"x", 10, 9);
     let retries = Config::default().retries_max;
     for _ in 0..=retries {
-        assert_eq!(pair.from_client().len(), 1);
+        assert_eq!(pair.client_sends().len(), 1);
         pair.wait_for_timeout();
     }
     let completion = pair.event();
@@ -99,9 +99,9 @@ fn silence_ends_a_call_as_unavailable_and_perhaps_executed() {
     pair.assert_credits_back();
     // The slot goes on with the next number, and the server takes it although it missed one.
     pair.call(b"z", 10, 10);
-    let frames = pair.from_client();
+    let frames = pair.client_sends();
     assert_eq!(words(&frames), ["REQUEST s0 r840 m1 1 B"]);
-    pair.to_server(&frames[0]).request();
+    pair.at_server(&frames[0]).request();
 }
 
 #[test]
@@ -109,19 +109,19 @@ fn one_lost_packet_of_many_is_sent_again_alone_and_at_once() {
     let mut pair = Pair::new();
     let message = pattern(10 * P as usize, 1);
     pair.call(&message, 10, 1);
-    let frames = pair.from_client();
+    let frames = pair.client_sends();
     assert_eq!(frames.len(), 10);
     for (index, frame) in frames.iter().enumerate() {
         if index != 3 {
-            pair.to_server(frame).nothing();
+            pair.at_server(frame).nothing();
         }
     }
-    let credit = pair.from_server();
+    let credit = pair.server_sends();
     assert_eq!(words(&credit), ["CREDIT s0 r832 up to 3, echo 9"]);
-    pair.to_client(&credit[0]).nothing();
-    let again = pair.from_client();
+    pair.at_client(&credit[0]).nothing();
+    let again = pair.client_sends();
     assert_eq!(words(&again), ["REQUEST_PART s0 r832 m1 p3 of 12080 B, 1208 B, grant 1 again"]);
-    let (_, request) = pair.to_server(&again[0]).request();
+    let (_, request) = pair.at_server(&again[0]).request();
     assert_eq!(request, message);
     assert_eq!(pair.client.counters().timeouts, 0);
 }
@@ -130,26 +130,26 @@ fn one_lost_packet_of_many_is_sent_again_alone_and_at_once() {
 fn a_lost_train_is_found_with_one_timeout() {
     let mut pair = Pair::new();
     pair.call(&pattern(20 * P as usize, 1), 10, 1);
-    let frames = pair.from_client();
-    pair.to_server(&frames[0]).nothing();
-    let credit = pair.from_server();
-    pair.to_client(&credit[0]).nothing();
-    pair.from_client();
+    let frames = pair.client_sends();
+    pair.at_server(&frames[0]).nothing();
+    let credit = pair.server_sends();
+    pair.at_client(&credit[0]).nothing();
+    pair.client_sends();
     pair.wait_for_timeout();
-    let probe = pair.from_client();
+    let probe = pair.client_sends();
     assert_eq!(probe.len(), 1);
-    pair.to_server(&probe[0]).nothing();
-    let credit = pair.from_server();
-    pair.to_client(&credit[0]).nothing();
+    pair.at_server(&probe[0]).nothing();
+    let credit = pair.server_sends();
+    pair.at_client(&credit[0]).nothing();
     // Those sent at least three transmissions before the probe; the last two may be on their way.
-    let again = pair.from_client();
+    let again = pair.client_sends();
     assert_eq!(again.len(), 16);
     for frame in &again {
-        pair.to_server(frame).nothing();
+        pair.at_server(frame).nothing();
     }
-    let credit = pair.from_server();
-    pair.to_client(&credit[0]).nothing();
-    assert_eq!(pair.from_client().len(), 2, "with that evidence they are lost too");
+    let credit = pair.server_sends();
+    pair.at_client(&credit[0]).nothing();
+    assert_eq!(pair.client_sends().len(), 2, "with that evidence they are lost too");
     assert_eq!(pair.client.counters().timeouts, 1);
 }
 
@@ -158,23 +158,23 @@ fn a_lost_packet_of_a_response_is_asked_for_at_once() {
     let mut pair = Pair::new();
     let response = pattern(8 * P as usize, 2);
     pair.call(b"give", response.len(), 1);
-    let request = pair.from_client();
+    let request = pair.client_sends();
     assert_eq!(words(&request), ["REQUEST_PART s0 r832 m1 p0 of 4 B, 4 B, grant 8"]);
-    let (handle, _) = pair.to_server(&request[0]).request();
+    let (handle, _) = pair.at_server(&request[0]).request();
     pair.respond(handle, &response);
-    let frames = pair.from_server();
+    let frames = pair.server_sends();
     assert_eq!(frames.len(), 8, "the granted packets need no further round trip");
     for (index, frame) in frames.iter().enumerate() {
         if index != 2 {
-            pair.to_client(frame).nothing();
+            pair.at_client(frame).nothing();
         }
     }
-    let pull = pair.from_client();
+    let pull = pair.client_sends();
     assert_eq!(words(&pull), ["PULL s0 r832 up to 2, limit 8, again below 3 again"]);
-    pair.to_server(&pull[0]).nothing();
-    let again = pair.from_server();
+    pair.at_server(&pull[0]).nothing();
+    let again = pair.server_sends();
     assert_eq!(words(&again), ["RESPONSE_PART s0 r832 p2 of 9664 B, 1208 B, grant 0 again"]);
-    let completion = pair.to_client(&again[0]).completed();
+    let completion = pair.at_client(&again[0]).completed();
     assert!(completion.response.message() == response);
     pair.assert_credits_back();
 }
@@ -203,7 +203,7 @@ fn a_request_over_the_limit_is_refused_before_anything_is_sent() {
         pair.client.call(pair.session, 1, request, HeapBuffer::new(1, 1), 0).unwrap_err();
     assert_eq!(rejected.error, CallError::RequestTooLarge { len: 5001, max: 5000 });
     assert_eq!(rejected.request.len(), 5001, "the buffer comes back");
-    assert!(pair.from_client().is_empty());
+    assert!(pair.client_sends().is_empty());
     pair.call(&pattern(5000, 0), 1, 1);
     run(&mut pair, |_| vec![]).outcome.unwrap();
 }
@@ -213,14 +213,14 @@ fn credits_bound_what_is_on_the_way_and_stalled_slots_go_on() {
     let mut pair = Pair::with(Shape { credits: 4, ..Shape::default() });
     pair.call(&pattern(6 * P as usize, 0), 1, 1);
     pair.call(b"small", 1, 2);
-    let frames = pair.from_client();
+    let frames = pair.client_sends();
     assert_eq!(frames.len(), 4);
     for frame in &frames {
-        pair.to_server(frame).nothing();
+        pair.at_server(frame).nothing();
     }
-    let credit = pair.from_server();
-    pair.to_client(&credit[0]).nothing();
-    let frames = pair.from_client();
+    let credit = pair.server_sends();
+    pair.at_client(&credit[0]).nothing();
+    let frames = pair.client_sends();
     assert_eq!(frames.len(), 3, "the rest, and the call that had waited for credits");
 }
 
@@ -228,17 +228,17 @@ fn credits_bound_what_is_on_the_way_and_stalled_slots_go_on() {
 fn frames_that_fit_no_rule_change_nothing() {
     let mut pair = Pair::new();
     pair.call(&pattern(3 * P as usize, 0), 10, 1);
-    let frames = pair.from_client();
+    let frames = pair.client_sends();
     let (handle, _) = {
-        pair.to_server(&frames[0]).nothing();
-        pair.to_server(&frames[1]).nothing();
-        pair.to_server(&frames[2]).request()
+        pair.at_server(&frames[0]).nothing();
+        pair.at_server(&frames[1]).nothing();
+        pair.at_server(&frames[2]).request()
     };
     pair.respond(handle, b"ok");
-    let answer = pair.from_server().remove(0);
+    let answer = pair.server_sends().remove(0);
     let check = |pair: &mut Pair, bytes: &[u8], name: &str| {
         let before = *pair.client.counters();
-        pair.to_client(bytes).nothing();
+        pair.at_client(bytes).nothing();
         let changed: Vec<_> = pair
             .client
             .counters()
@@ -273,7 +273,7 @@ fn frames_that_fit_no_rule_change_nothing() {
     let other = PeerKey(8);
     got(pair.client.handle_frame(0, other, &answer, &mut POOL.clone())).nothing();
     assert_eq!(pair.client.counters().dropped_wrong_peer, before.dropped_wrong_peer + 1);
-    pair.to_client(&answer).completed().outcome.unwrap();
+    pair.at_client(&answer).completed().outcome.unwrap();
     check(&mut pair, &answer, "dropped_stale");
 }
 
@@ -285,7 +285,7 @@ fn a_blocked_frame_is_polled_again() {
     assert_eq!(pair.client.poll_transmit(pair.now), None);
     pair.client.blocked(transmit);
     assert!(pair.client.has_transmit());
-    let frames = pair.from_client();
+    let frames = pair.client_sends();
     assert_eq!(words(&frames), ["REQUEST s0 r832 m1 1 B"]);
 }
 

@@ -25,7 +25,7 @@ fn calls_made_while_the_session_opens_go_out_when_it_is_open() {
 fn closing_ends_every_call_and_says_what_may_have_run() {
     let mut pair = Pair::with(Shape { slots: 2, ..Shape::default() });
     pair.call(b"sent", 10, 1);
-    pair.from_client();
+    pair.client_sends();
     pair.call(b"not sent", 10, 2);
     pair.call(b"queued", 10, 3);
     let closed = pair.client.close(pair.session, Status::Unavailable, "the peer is gone").unwrap();
@@ -40,7 +40,7 @@ fn closing_ends_every_call_and_says_what_may_have_run() {
         ]
     );
     assert!(pair.client.poll_event().is_none());
-    assert!(pair.from_client().is_empty(), "nothing is sent for a session that ended");
+    assert!(pair.client_sends().is_empty(), "nothing is sent for a session that ended");
     let rejected =
         pair.client.call(pair.session, 1, buffer(b""), HeapBuffer::new(0, 1), 4).unwrap_err();
     assert_eq!(rejected.error, CallError::SessionClosed);
@@ -51,8 +51,8 @@ fn closing_ends_every_call_and_says_what_may_have_run() {
 fn an_index_is_used_again_under_another_name_and_token() {
     let mut pair = Pair::new();
     pair.call(b"x", 10, 1);
-    let request = pair.from_client().remove(0);
-    let (handle, _) = pair.to_server(&request).request();
+    let request = pair.client_sends().remove(0);
+    let (handle, _) = pair.at_server(&request).request();
     pair.server.close(pair.server_session, Status::Unavailable, "").unwrap();
     let accepted = Accepted {
         agreed: agreed(0, 1, Shape::default()),
@@ -63,7 +63,7 @@ fn an_index_is_used_again_under_another_name_and_token() {
     let next = pair.server.accept(accepted).unwrap();
     assert_eq!(next.index, pair.server_session.index);
     assert_ne!(next, pair.server_session);
-    pair.to_server(&request).nothing();
+    pair.at_server(&request).nothing();
     assert_eq!(pair.server.counters().dropped_unknown_session, 1);
     let rejected = pair.server.respond(handle, Status::Ok, buffer(b"late")).unwrap_err();
     assert_eq!(rejected.error, RespondError::Gone);
@@ -76,12 +76,12 @@ fn a_server_closed_in_every_state_leaves_nothing_behind() {
     for frames_taken in 0..=3 {
         let mut pair = Pair::new();
         pair.call(&pattern(3 * P as usize, 0), 10, 1);
-        for frame in pair.from_client().iter().take(frames_taken) {
-            pair.to_server(frame);
+        for frame in pair.client_sends().iter().take(frames_taken) {
+            pair.at_server(frame);
         }
         assert!(!pair.server.close(pair.server_session, Status::Cancelled, "").unwrap().was_client);
         assert_eq!(pair.server.session_count(), 0);
-        assert!(pair.from_server().is_empty());
+        assert!(pair.server_sends().is_empty());
     }
 }
 

@@ -4,20 +4,20 @@ use super::*;
 fn a_request_runs_once_whatever_is_repeated() {
     let mut pair = Pair::new();
     pair.call(b"x", 10, 1);
-    let request = pair.from_client().remove(0);
-    let (handle, _) = pair.to_server(&request).request();
-    pair.to_server(&request).nothing();
+    let request = pair.client_sends().remove(0);
+    let (handle, _) = pair.at_server(&request).request();
+    pair.at_server(&request).nothing();
     pair.respond(handle, b"y");
-    pair.to_server(&request).nothing();
-    let answer = pair.from_server();
+    pair.at_server(&request).nothing();
+    let answer = pair.server_sends();
     assert_eq!(answer.len(), 1, "what is about to be sent is not repeated");
-    pair.to_server(&request).nothing();
-    assert_eq!(words(&pair.from_server()), ["RESPONSE s0 r832 1 B again"]);
-    pair.to_client(&answer[0]).completed();
+    pair.at_server(&request).nothing();
+    assert_eq!(words(&pair.server_sends()), ["RESPONSE s0 r832 1 B again"]);
+    pair.at_client(&answer[0]).completed();
     pair.call(b"2", 10, 2);
-    let next = pair.from_client().remove(0);
-    pair.to_server(&next).request();
-    pair.to_server(&request).nothing();
+    let next = pair.client_sends().remove(0);
+    pair.at_server(&next).request();
+    pair.at_server(&request).nothing();
     assert_eq!(pair.server.counters().requests_received, 2);
 }
 
@@ -27,32 +27,32 @@ fn a_replayed_request_of_long_ago_is_stale() {
     let mut old = Vec::new();
     for round in 0..20u8 {
         pair.call(&[round], 10, u64::from(round));
-        old.push(pair.from_client().remove(0));
-        let (handle, _) = pair.to_server(&old[round as usize]).request();
+        old.push(pair.client_sends().remove(0));
+        let (handle, _) = pair.at_server(&old[round as usize]).request();
         pair.respond(handle, b"");
-        let answer = pair.from_server().remove(0);
-        pair.to_client(&answer).completed();
+        let answer = pair.server_sends().remove(0);
+        pair.at_client(&answer).completed();
     }
     for request in &old[..19] {
-        pair.to_server(request).nothing();
+        pair.at_server(request).nothing();
     }
     assert_eq!(pair.server.counters().dropped_stale, 19);
     assert_eq!(pair.server.counters().requests_received, 20);
-    assert!(pair.from_server().is_empty(), "the stale are not answered");
+    assert!(pair.server_sends().is_empty(), "the stale are not answered");
 }
 
 #[test]
 fn a_request_too_far_ahead_is_not_taken() {
     let mut pair = Pair::new();
     pair.call(b"x", 10, 1);
-    let mut request = pair.from_client().remove(0);
+    let mut request = pair.client_sends().remove(0);
     // 65 537 rounds of 8 slots further on.
     let number = FIRST + 8 * 65_537 - 8;
     request[10..16].copy_from_slice(&(number + 8).to_le_bytes()[..6]);
-    pair.to_server(&request).nothing();
+    pair.at_server(&request).nothing();
     assert_eq!(pair.server.counters().dropped_future, 1);
     request[10..16].copy_from_slice(&(number - 8).to_le_bytes()[..6]);
-    pair.to_server(&request).request();
+    pair.at_server(&request).request();
 }
 
 #[test]
@@ -60,18 +60,18 @@ fn packets_in_any_order_and_twice_make_one_request() {
     let mut pair = Pair::new();
     let message = pattern(5 * P as usize + 3, 9);
     pair.call(&message, 10, 1);
-    let frames = pair.from_client();
+    let frames = pair.client_sends();
     assert_eq!(frames.len(), 6);
     for index in [5, 2, 2, 0, 4, 5, 3, 0] {
-        pair.to_server(&frames[index]).nothing();
+        pair.at_server(&frames[index]).nothing();
     }
-    let (handle, request) = pair.to_server(&frames[1]).request();
+    let (handle, request) = pair.at_server(&frames[1]).request();
     assert!(request == message);
-    pair.to_server(&frames[1]).nothing();
+    pair.at_server(&frames[1]).nothing();
     pair.respond(handle, b"once");
-    let answers = pair.from_server();
+    let answers = pair.server_sends();
     assert_eq!(words(&answers), ["RESPONSE s0 r832 4 B"], "no CREDIT beside the answer");
-    pair.to_client(&answers[0]).completed().outcome.unwrap();
+    pair.at_client(&answers[0]).completed().outcome.unwrap();
     pair.assert_credits_back();
 }
 
@@ -79,35 +79,35 @@ fn packets_in_any_order_and_twice_make_one_request() {
 fn the_answer_to_a_request_given_up_is_discarded() {
     let mut pair = Pair::with(Shape { slots: 1, ..Shape::default() });
     pair.call(b"1", 10, 1);
-    let first = pair.from_client().remove(0);
-    let (old, _) = pair.to_server(&first).request();
+    let first = pair.client_sends().remove(0);
+    let (old, _) = pair.at_server(&first).request();
     for _ in 0..=Config::default().retries_max {
         pair.wait_for_timeout();
-        pair.from_client();
+        pair.client_sends();
     }
     pair.event().outcome.unwrap_err();
     pair.call(b"2", 10, 2);
-    let second = pair.from_client().remove(0);
-    let (new, _) = pair.to_server(&second).request();
+    let second = pair.client_sends().remove(0);
+    let (new, _) = pair.at_server(&second).request();
     let rejected = pair.server.respond(old, Status::Ok, buffer(b"late")).unwrap_err();
     assert_eq!(rejected.error, RespondError::Gone);
     assert_eq!(rejected.message.message(), b"late");
     pair.respond(new, b"2!");
-    let answer = pair.from_server().remove(0);
-    assert_eq!(pair.to_client(&answer).completed().response.message(), b"2!");
+    let answer = pair.server_sends().remove(0);
+    assert_eq!(pair.at_client(&answer).completed().response.message(), b"2!");
 }
 
 #[test]
 fn an_error_carries_status_and_text_cut_to_a_packet() {
     let mut pair = Pair::new();
     pair.call(b"x", 10, 1);
-    let request = pair.from_client().remove(0);
-    let (handle, _) = pair.to_server(&request).request();
+    let request = pair.client_sends().remove(0);
+    let (handle, _) = pair.at_server(&request).request();
     let long = "€".repeat(2000);
     pair.server.respond(handle, Status::NotFound, buffer(long.as_bytes())).unwrap();
-    let answer = pair.from_server().remove(0);
+    let answer = pair.server_sends().remove(0);
     assert_eq!(answer.len(), 16 + P as usize);
-    let completion = pair.to_client(&answer).completed();
+    let completion = pair.at_client(&answer).completed();
     let failure = completion.outcome.unwrap_err();
     assert_eq!((failure.status, failure.execution), (Status::NotFound, Execution::Answered));
     assert!(failure.message.starts_with("€€€"));
@@ -118,14 +118,14 @@ fn an_error_carries_status_and_text_cut_to_a_packet() {
 fn errors_of_the_core_need_no_buffer_and_are_repeated_too() {
     let mut pair = Pair::new();
     pair.call(b"x", 10, 1);
-    let request = pair.from_client().remove(0);
-    let (handle, _) = pair.to_server(&request).request();
+    let request = pair.client_sends().remove(0);
+    let (handle, _) = pair.at_server(&request).request();
     pair.server.respond_error(handle, Status::Unimplemented, "no such method");
-    assert_eq!(pair.from_server().len(), 1);
-    pair.to_server(&request).nothing();
-    let again = pair.from_server();
+    assert_eq!(pair.server_sends().len(), 1);
+    pair.at_server(&request).nothing();
+    let again = pair.server_sends();
     assert_eq!(words(&again), ["RESPONSE s0 r832 status 12 14 B again"]);
-    let failure = pair.to_client(&again[0]).completed().outcome.unwrap_err();
+    let failure = pair.at_client(&again[0]).completed().outcome.unwrap_err();
     assert_eq!(failure.message, "no such method");
 }
 
@@ -133,12 +133,12 @@ fn errors_of_the_core_need_no_buffer_and_are_repeated_too() {
 fn no_memory_for_a_request_is_told_and_the_session_goes_on() {
     let mut pair = Pair::new();
     pair.call(&pattern(3 * P as usize, 0), 10, 1);
-    let frames = pair.from_client();
+    let frames = pair.client_sends();
     let mut none = HeapPool { len_max: 100 };
     got(pair.server.handle_frame(pair.now, PEER, &frames[0], &mut none)).nothing();
-    pair.to_server(&frames[1]).nothing();
-    let answers = pair.from_server();
-    let failure = pair.to_client(&answers[0]).completed().outcome.unwrap_err();
+    pair.at_server(&frames[1]).nothing();
+    let answers = pair.server_sends();
+    let failure = pair.at_client(&answers[0]).completed().outcome.unwrap_err();
     assert_eq!(failure.status, Status::ResourceExhausted);
     assert_eq!(pair.server.counters().refused_no_memory, 1);
     pair.assert_credits_back();
@@ -150,34 +150,34 @@ fn no_memory_for_a_request_is_told_and_the_session_goes_on() {
 fn a_client_that_breaks_the_size_limit_gets_an_error() {
     let mut pair = Pair::with(Shape { request_bytes_max: 2000, ..Shape::default() });
     pair.call(b"1234", 10_000, 1);
-    let mut request = pair.from_client().remove(0);
+    let mut request = pair.client_sends().remove(0);
     // The same header with another size, and the payload that goes with it.
     request[16..20].copy_from_slice(&2001u32.to_le_bytes());
     request.resize(24 + P as usize, 7);
-    pair.to_server(&request).nothing();
+    pair.at_server(&request).nothing();
     assert_eq!(pair.server.counters().refused_too_large, 1);
-    assert_eq!(words(&pair.from_server()), ["RESPONSE s0 r832 status 8 35 B"]);
+    assert_eq!(words(&pair.server_sends()), ["RESPONSE s0 r832 status 8 35 B"]);
 }
 
 #[test]
 fn parts_that_contradict_each_other_are_dropped() {
     let mut pair = Pair::new();
     pair.call(&pattern(3 * P as usize, 0), 10, 1);
-    let frames = pair.from_client();
-    pair.to_server(&frames[0]).nothing();
+    let frames = pair.client_sends();
+    pair.at_server(&frames[0]).nothing();
     let mut size = frames[1].clone();
     size[16] ^= 1;
-    pair.to_server(&size).nothing();
+    pair.at_server(&size).nothing();
     let mut packet = frames[2].clone();
     packet[20] = 200;
-    pair.to_server(&packet).nothing();
-    pair.to_server(&frames[2][..1000]).nothing();
+    pair.at_server(&packet).nothing();
+    pair.at_server(&frames[2][..1000]).nothing();
     let mut grant = frames[2].clone();
     grant[23] = 0;
-    pair.to_server(&grant).nothing();
+    pair.at_server(&grant).nothing();
     assert_eq!(pair.server.counters().dropped_malformed, 4);
-    pair.to_server(&frames[1]).nothing();
-    pair.to_server(&frames[2]).request();
+    pair.at_server(&frames[1]).nothing();
+    pair.at_server(&frames[2]).request();
 }
 
 #[test]
@@ -194,11 +194,11 @@ fn a_response_beyond_the_grant_is_pulled_by_credits() {
 fn a_response_over_the_clients_limit_can_still_be_answered_with_an_error() {
     let mut pair = Pair::new();
     pair.call(b"x", 10, 1);
-    let request = pair.from_client().remove(0);
-    let (handle, _) = pair.to_server(&request).request();
+    let request = pair.client_sends().remove(0);
+    let (handle, _) = pair.at_server(&request).request();
     let rejected =
         pair.server.respond(handle, Status::Ok, buffer(&vec![0; (8 << 20) + 1])).unwrap_err();
     assert!(matches!(rejected.error, RespondError::TooLarge { max: 8_388_608, .. }));
     pair.server.respond_error(handle, Status::ResourceExhausted, "too large");
-    assert_eq!(pair.from_server().len(), 1);
+    assert_eq!(pair.server_sends().len(), 1);
 }

@@ -1,0 +1,333 @@
+//! Endpoints and peers that are driven by hand.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+
+use petrel::Nexus;
+use petrel::control::{AllowedTransports, EndpointId, FromNexus, LinkId, Reason, ToNexus};
+use petrel::nexus::{Attach, ControlPort, NexusStats, ShmAttach, UdpAttach};
+use petrel_proto::control::{
+    Decoder, Hello, LinkAccept, LinkOpen, Message, Offer, PREFACE, SessionAccept, SessionOpen,
+    VersionRange,
+};
+use petrel_transport::host::HostLink;
+use petrel_transport::shm::ShmConfig;
+use petrel_transport::udp::Mtu;
+use petrel_transport::wake::Waker;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Far longer than anything takes, on a machine under any load: only a hang gets there.
+pub const HANG: Duration = Duration::from_secs(120);
+
+pub const V4: &str = "127.0.0.1:0";
+pub const V6: &str = "[::1]:0";
+
+pub const BOTH: AllowedTransports = AllowedTransports { udp: true, shm: true };
+pub const UDP: AllowedTransports = AllowedTransports { udp: true, shm: false };
+pub const SHM: AllowedTransports = AllowedTransports { udp: false, shm: true };
+
+pub fn server(listen: &str) -> (Nexus, SocketAddr) {
+    let nexus = Nexus::builder().listen(listen.parse().unwrap()).start().unwrap();
+    let address = nexus.local_addr().unwrap();
+    (nexus, address)
+}
+
+pub fn client() -> Nexus {
+    Nexus::builder().start().unwrap()
+}
+
+/// Small rings: tests make many.
+pub fn shm_config() -> ShmConfig {
+    ShmConfig { ring_bytes: 64 << 10, max_frame_bytes: 8_192, ..ShmConfig::default() }
+}
+
+pub fn attach_with(nexus: &Nexus, attach: Attach) -> Endpoint {
+    let waker = attach.waker.clone();
+    Endpoint { port: nexus.attach(attach).unwrap(), waker, next_request: 100 }
+}
+
+/// An endpoint with both transports. Its UDP port is only a number here.
+pub fn attach(nexus: &Nexus, local: &str) -> Endpoint {
+    let mut local: SocketAddr = local.parse().unwrap();
+    local.set_port(40_000);
+    attach_with(nexus, attachment(Some(local), true))
+}
+
+pub fn attachment(udp: Option<SocketAddr>, shm: bool) -> Attach {
+    Attach {
+        id: None,
+        udp: udp.map(|local| UdpAttach { local, mtu: Mtu::default() }),
+        shm: shm.then(|| ShmAttach { config: shm_config() }),
+        waker: Waker::new().unwrap(),
+    }
+}
+
+/// An endpoint whose event loop is the test.
+pub struct Endpoint {
+    pub port: ControlPort,
+    pub waker: Waker,
+    next_request: u64,
+}
+
+/// A link that came up.
+#[derive(Debug)]
+pub struct Up {
+    pub request: Option<u64>,
+    pub link: LinkId,
+    pub transport: HostLink,
+    pub peer: String,
+    pub incarnation: u64,
+}
+
+impl Endpoint {
+    /// The next message; blocks as an endpoint would.
+    pub fn next(&mut self) -> FromNexus<HostLink> {
+        let deadline = Instant::now() + HANG;
+        loop {
+            if let Some(message) = self.port.poll() {
+                return message;
+            }
+            assert!(Instant::now() < deadline, "no message");
+            let second = Timespec { tv_sec: 1, tv_nsec: 0 };
+            poll(&mut [PollFd::new(&self.waker, PollFlags::IN)], Some(&second)).unwrap();
+            self.waker.drain();
+        }
+    }
+
+    pub fn ask(&mut self, remote: SocketAddr, id: u16, transports: AllowedTransports) -> u64 {
+        self.next_request += 1;
+        let request = self.next_request;
+        let remote_endpoint = EndpointId(id);
+        self.port.post(ToNexus::OpenLink { request, remote, remote_endpoint, transports });
+        request
+    }
+
+    pub fn up(&mut self) -> Up {
+        match self.next() {
+            FromNexus::LinkUp { request, link, transport, peer, incarnation } => {
+                Up { request, link, transport, peer, incarnation }
+            }
+            other => panic!("not LinkUp: {other:?}"),
+        }
+    }
+
+    pub fn link(&mut self, remote: SocketAddr, id: u16, transports: AllowedTransports) -> Up {
+        let request = self.ask(remote, id, transports);
+        let up = self.up();
+        assert_eq!(up.request, Some(request));
+        up
+    }
+
+    pub fn failure(&mut self) -> Reason {
+        match self.next() {
+            FromNexus::LinkFailed { reason, .. } => reason,
+            other => panic!("not LinkFailed: {other:?}"),
+        }
+    }
+
+    pub fn no_link(
+        &mut self,
+        remote: SocketAddr,
+        id: u16,
+        transports: AllowedTransports,
+    ) -> Reason {
+        self.ask(remote, id, transports);
+        self.failure()
+    }
+
+    pub fn down(&mut self) -> (LinkId, Reason) {
+        match self.next() {
+            FromNexus::LinkDown { link, reason } => (link, reason),
+            other => panic!("not LinkDown: {other:?}"),
+        }
+    }
+
+    pub fn proposed(&mut self) -> (LinkId, SessionOpen) {
+        match self.next() {
+            FromNexus::SessionProposed { link, open } => (link, open),
+            other => panic!("not SessionProposed: {other:?}"),
+        }
+    }
+
+    pub fn opened(&mut self) -> (LinkId, SessionAccept) {
+        match self.next() {
+            FromNexus::SessionOpened { link, accept } => (link, accept),
+            other => panic!("not SessionOpened: {other:?}"),
+        }
+    }
+
+    pub fn refused(&mut self) -> (u32, Reason) {
+        match self.next() {
+            FromNexus::SessionRefused { request, reason, .. } => (request, reason),
+            other => panic!("not SessionRefused: {other:?}"),
+        }
+    }
+}
+
+pub fn proposal(request: u32) -> SessionOpen {
+    SessionOpen {
+        link: 0,
+        request,
+        session: request,
+        token: 0xC11E_0000 + request,
+        first_request: 64 * 7,
+        slots: 8,
+        credits: 32,
+        max_message: 8 << 20,
+        packet_bytes: 1_400,
+    }
+}
+
+pub fn acceptance(open: &SessionOpen) -> SessionAccept {
+    SessionAccept {
+        link: open.link,
+        request: open.request,
+        session: open.session + 1,
+        token: 0x5E4E_0000 + open.request,
+        slots: open.slots,
+        credits: open.credits,
+        max_message: 1 << 20,
+        packet_bytes: open.packet_bytes,
+    }
+}
+
+/// Waits until the counters say so.
+pub fn wait_until(nexus: &Nexus, condition: impl Fn(&NexusStats) -> bool) {
+    let deadline = Instant::now() + HANG;
+    while !condition(&nexus.stats()) {
+        assert!(Instant::now() < deadline, "{:?}", nexus.stats());
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A peer that says what the test wants it to say.
+pub struct RawPeer {
+    pub stream: TcpStream,
+    decoder: Decoder,
+    unread: Vec<u8>,
+}
+
+impl RawPeer {
+    pub fn new(stream: TcpStream) -> Self {
+        stream.set_read_timeout(Some(HANG)).unwrap();
+        stream.set_write_timeout(Some(HANG)).unwrap();
+        Self { stream, decoder: Decoder::new(), unread: Vec::new() }
+    }
+
+    pub fn connect(address: SocketAddr) -> Self {
+        Self::new(TcpStream::connect(address).unwrap())
+    }
+
+    pub fn accept(listener: &TcpListener) -> Self {
+        Self::new(listener.accept().unwrap().0)
+    }
+
+    /// Connects and exchanges HELLOs.
+    pub fn greeted(address: SocketAddr) -> Self {
+        let mut peer = Self::connect(address);
+        peer.greet(hello());
+        peer
+    }
+
+    /// Accepts and exchanges HELLOs.
+    pub fn greeted_by(listener: &TcpListener) -> Self {
+        let mut peer = Self::accept(listener);
+        peer.greet(hello());
+        peer
+    }
+
+    pub fn greet(&mut self, hello: Hello) -> Hello {
+        self.stream.write_all(&PREFACE).unwrap();
+        self.send(hello);
+        match self.receive() {
+            Some(Message::Hello(hello)) => hello,
+            other => panic!("not HELLO: {other:?}"),
+        }
+    }
+
+    pub fn send(&mut self, message: impl Into<Message>) {
+        let mut bytes = Vec::new();
+        message.into().encode(&mut bytes).unwrap();
+        self.stream.write_all(&bytes).unwrap();
+    }
+
+    /// The next message, or `None` at the end of the stream.
+    pub fn receive_any(&mut self) -> Option<Message> {
+        let mut buffer = [0; 4_096];
+        loop {
+            let mut bytes = &self.unread[..];
+            let message = self.decoder.decode(&mut bytes).unwrap();
+            self.unread = bytes.to_vec();
+            if message.is_some() {
+                return message;
+            }
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return None,
+                Ok(count) => self.unread.extend_from_slice(&buffer[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return None,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    /// The next message that is no sign of life.
+    pub fn receive(&mut self) -> Option<Message> {
+        loop {
+            match self.receive_any() {
+                Some(Message::Ping(_) | Message::Pong(_)) => {}
+                other => return other,
+            }
+        }
+    }
+
+    /// Expects GOODBYE and then the end.
+    pub fn goodbye(&mut self) -> petrel_proto::control::Goodbye {
+        let Some(Message::Goodbye(goodbye)) = self.receive() else { panic!("not GOODBYE") };
+        assert_eq!(self.receive_any(), None);
+        goodbye
+    }
+
+    pub fn link_open(&mut self) -> LinkOpen {
+        match self.receive() {
+            Some(Message::LinkOpen(open)) => open,
+            other => panic!("not LINK_OPEN: {other:?}"),
+        }
+    }
+
+    /// Grants the link that is asked for, over UDP.
+    pub fn grant_udp(&mut self) -> LinkOpen {
+        let open = self.link_open();
+        let offer = Offer::Udp { port: 9, max_frame: 1_472 };
+        self.send(LinkAccept { link: open.link, offer, ticket: None });
+        open
+    }
+
+    /// Asks for a link to endpoint 0 over UDP.
+    pub fn open_udp(&mut self, link: u32) -> LinkAccept {
+        let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
+        self.send(LinkOpen { link, from_endpoint: 5, to_endpoint: 0, offers });
+        match self.receive() {
+            Some(Message::LinkAccept(accept)) => accept,
+            other => panic!("not LINK_ACCEPT: {other:?}"),
+        }
+    }
+}
+
+pub fn hello() -> Hello {
+    Hello {
+        versions: VersionRange::OWN,
+        incarnation: 77,
+        // As long as the protocol has it: these peers send no PINGs.
+        heartbeat_ms: 60_000,
+        agent: "by hand".to_owned(),
+        host_identity: None,
+        rendezvous: None,
+    }
+}
+
+pub fn listener() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind(V4).unwrap();
+    let address = listener.local_addr().unwrap();
+    (listener, address)
+}
