@@ -77,8 +77,9 @@ pub(super) struct Sessions {
     outgoing: HashMap<Remote, Outgoing>,
     /// Link of every session that was proposed or is open.
     link_of: HashMap<SessionId, LinkId>,
-    /// Sessions proposed to the peer, by the proposal's number; with their first request number.
-    proposed: HashMap<u32, SessionId>,
+    /// Sessions proposed to the peer, by the proposal's number. One that is closed here meanwhile
+    /// stays, so that an acceptance can be taken back.
+    proposed: HashMap<u32, (SessionId, LinkId)>,
     /// First request number of sessions that are not proposed yet.
     first_requests: HashMap<SessionId, u64>,
     ended: VecDeque<(SessionId, Reason)>,
@@ -282,7 +283,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             }
             FromNexus::SessionOpened { link, accept } => self.on_opened(link, accept),
             FromNexus::SessionRefused { request, reason, .. } => {
-                if let Some(id) = self.sessions.proposed.remove(&request) {
+                if let Some((id, _)) = self.sessions.proposed.remove(&request) {
                     self.drop_session(id, reason);
                 }
             }
@@ -340,8 +341,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         self.sessions
             .outgoing
             .retain(|_, outgoing| !matches!(outgoing, Outgoing::Up(up) if *up == link));
+        self.sessions.proposed.retain(|_, (_, on)| *on != link);
         for id in entry.sessions {
-            self.sessions.proposed.retain(|_, proposed| *proposed != id);
             self.drop_session(id, reason.clone());
         }
         self.transport.remove_peer(entry.peer);
@@ -360,7 +361,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         let packet_bytes = packet_bytes(&self.transport, entry.peer);
         self.sessions.link_of.insert(id, link);
         let request = self.sessions.next_request() as u32;
-        self.sessions.proposed.insert(request, id);
+        self.sessions.proposed.insert(request, (id, link));
         let config = &self.sessions.config;
         let open = SessionOpen {
             link: 0,
@@ -377,7 +378,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     }
 
     fn on_opened(&mut self, link: LinkId, accept: SessionAccept) {
-        let Some(id) = self.sessions.proposed.remove(&accept.request) else { return };
+        let Some((id, _)) = self.sessions.proposed.remove(&accept.request) else { return };
         let Some(peer) = self.sessions.links.get(&link).map(|entry| entry.peer) else { return };
         let agreed = Agreed {
             peer: PeerKey(peer.0),
