@@ -14,6 +14,13 @@ macro_rules! counters {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
         }
+
+        /// Adds up the counters of several endpoints.
+        impl core::ops::AddAssign for Counters {
+            fn add_assign(&mut self, other: Self) {
+                $(self.$name += other.$name;)*
+            }
+        }
     };
 }
 

@@ -179,6 +179,24 @@ fn connect__to_a_missing_endpoint_is_refused() {
 }
 
 #[test]
+fn connect__before_the_endpoint_is_there_waits_for_it() {
+    let process = nexus(Some("127.0.0.1:0".parse().unwrap()));
+    let mut client = client(over(true, true));
+    let session = client.connect(process.local_addr().unwrap()).unwrap();
+    while process.stats().links_early == 0 {
+        client.run_once();
+        std::thread::yield_now();
+    }
+    let mut server = process.endpoint(over(true, true)).unwrap();
+    while client.session_state(session) == SessionState::Opening {
+        client.run_once();
+        server.run_once();
+        std::thread::yield_now();
+    }
+    assert_eq!(client.session_state(session), SessionState::Open);
+}
+
+#[test]
 fn connect__calls_made_at_once_wait_for_the_session() {
     let server = Server::start(over(true, true), "127.0.0.1:0", |_| {});
     let mut client = client(over(true, true));

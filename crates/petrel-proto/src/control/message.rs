@@ -1,14 +1,7 @@
-//! The messages as values, and the ranges of their fields.
+//! The messages as values.
 
-use super::{
-    HEARTBEAT_MS_MAX, MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, OFFERS_MAX, OutOfRange,
-    RENDEZVOUS_BYTES_MAX, STATS_PART_BYTES_MAX, VersionRange,
-};
+use super::{OutOfRange, VersionRange};
 use crate::Status;
-use crate::limits::{
-    CREDITS_MAX, FIRST_REQUEST_END, MESSAGE_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN,
-    SESSIONS_MAX, SLOTS_MAX,
-};
 
 macro_rules! messages {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $wire:literal;)*) => {
@@ -146,12 +139,6 @@ impl Offer {
             (self, other),
             (Offer::Udp { .. }, Offer::Udp { .. }) | (Offer::Shm { .. }, Offer::Shm { .. })
         )
-    }
-
-    fn check(self, kind: Kind) -> Result<(), OutOfRange> {
-        let frames = MAX_FRAME_BYTES_MIN..=MAX_FRAME_BYTES_MAX;
-        in_range(frames.contains(&self.max_frame()), kind, "offer.max_frame")?;
-        in_range(!matches!(self, Offer::Udp { port: 0, .. }), kind, "offer.port")
     }
 }
 
@@ -328,115 +315,6 @@ pub struct Goodbye {
     pub text: String,
 }
 
-fn in_range(holds: bool, kind: Kind, field: &'static str) -> Result<(), OutOfRange> {
-    if holds { Ok(()) } else { Err(OutOfRange { kind, field }) }
-}
-
-impl Hello {
-    fn check(&self) -> Result<(), OutOfRange> {
-        let heartbeat_ok = (1..=HEARTBEAT_MS_MAX).contains(&self.heartbeat_ms);
-        let rendezvous_ok = self
-            .rendezvous
-            .as_ref()
-            .is_none_or(|name| (1..=RENDEZVOUS_BYTES_MAX).contains(&name.len()));
-        in_range(self.versions.min <= self.versions.max, Kind::Hello, "version_min")?;
-        in_range(self.incarnation != 0, Kind::Hello, "incarnation")?;
-        in_range(heartbeat_ok, Kind::Hello, "heartbeat")?;
-        in_range(rendezvous_ok, Kind::Hello, "rendezvous")
-    }
-}
-
-impl LinkOpen {
-    fn check(&self) -> Result<(), OutOfRange> {
-        in_range(self.offers.len() <= OFFERS_MAX, Kind::LinkOpen, "offer")?;
-        in_range(self.from_endpoint != u16::MAX, Kind::LinkOpen, "from_endpoint")?;
-        in_range(self.to_endpoint != u16::MAX, Kind::LinkOpen, "to_endpoint")?;
-        self.offers.iter().try_for_each(|offer| offer.check(Kind::LinkOpen))
-    }
-}
-
-impl LinkAccept {
-    fn check(&self) -> Result<(), OutOfRange> {
-        let needs_ticket = matches!(self.offer, Offer::Shm { .. });
-        in_range(self.ticket.is_some() == needs_ticket, Kind::LinkAccept, "ticket")?;
-        self.offer.check(Kind::LinkAccept)
-    }
-}
-
-/// The fields that a proposal and its answer share.
-struct Terms {
-    kind: Kind,
-    session: u32,
-    slots: u8,
-    credits: u16,
-    max_message: u32,
-    packet_bytes: u32,
-}
-
-impl Terms {
-    fn check(&self) -> Result<(), OutOfRange> {
-        let packets = PACKET_BYTES_MIN..=PACKET_BYTES_MAX;
-        let slots_ok = self.slots.is_power_of_two() && self.slots <= SLOTS_MAX;
-        in_range(self.session < SESSIONS_MAX, self.kind, "session")?;
-        in_range(slots_ok, self.kind, "slots")?;
-        in_range((1..=CREDITS_MAX).contains(&self.credits), self.kind, "credits")?;
-        in_range(self.max_message <= MESSAGE_BYTES_MAX, self.kind, "max_message")?;
-        in_range(packets.contains(&self.packet_bytes), self.kind, "packet_bytes")
-    }
-}
-
-impl SessionOpen {
-    /// Whether every field is in its range.
-    ///
-    /// # Errors
-    /// The first field that is not.
-    pub fn check(&self) -> Result<(), OutOfRange> {
-        let Self { session, slots, credits, max_message, packet_bytes, .. } = *self;
-        let kind = Kind::SessionOpen;
-        Terms { kind, session, slots, credits, max_message, packet_bytes }.check()?;
-        let first_ok = self.first_request < FIRST_REQUEST_END
-            && self.first_request.is_multiple_of(u64::from(slots));
-        in_range(first_ok, kind, "first_request")
-    }
-}
-
-impl SessionAccept {
-    /// Whether every field is in its range.
-    ///
-    /// # Errors
-    /// The first field that is not.
-    pub fn check(&self) -> Result<(), OutOfRange> {
-        let Self { session, slots, credits, max_message, packet_bytes, .. } = *self;
-        let kind = Kind::SessionAccept;
-        Terms { kind, session, slots, credits, max_message, packet_bytes }.check()
-    }
-}
-
-impl SessionClose {
-    fn check(&self) -> Result<(), OutOfRange> {
-        in_range(self.session < SESSIONS_MAX, Kind::SessionClose, "session")
-    }
-}
-
-impl StatsReply {
-    fn check(&self) -> Result<(), OutOfRange> {
-        in_range(self.part < self.parts, Kind::StatsReply, "part")?;
-        in_range(self.json.len() <= STATS_PART_BYTES_MAX, Kind::StatsReply, "json")
-    }
-}
-
-macro_rules! always_in_range {
-    ($($name:ident)*) => {
-        $(impl $name {
-            fn check(&self) -> Result<(), OutOfRange> {
-                Ok(())
-            }
-        })*
-    };
-}
-
-always_in_range! { LinkRefuse LinkClose SessionRefuse Ping Pong StatsRequest Goodbye }
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -450,59 +328,5 @@ mod tests {
         assert_eq!(Kind::from_code(0), None);
         assert_eq!(Kind::from_code(15), None);
         assert_eq!(Kind::from_code(u16::MAX), None);
-    }
-
-    fn open() -> SessionOpen {
-        SessionOpen {
-            link: 1,
-            request: 2,
-            session: 3,
-            token: 4,
-            first_request: 64,
-            slots: 8,
-            credits: 32,
-            max_message: 1 << 23,
-            packet_bytes: 1_408,
-        }
-    }
-
-    fn wrong_field(open: SessionOpen) -> &'static str {
-        open.check().unwrap_err().field
-    }
-
-    #[test]
-    fn session_open__bounds_of_every_field() {
-        assert_eq!(open().check(), Ok(()));
-        assert_eq!(wrong_field(SessionOpen { session: 1 << 20, ..open() }), "session");
-        assert_eq!(wrong_field(SessionOpen { slots: 0, ..open() }), "slots");
-        assert_eq!(wrong_field(SessionOpen { slots: 6, ..open() }), "slots");
-        assert_eq!(wrong_field(SessionOpen { slots: 128, ..open() }), "slots");
-        assert_eq!(wrong_field(SessionOpen { credits: 0, ..open() }), "credits");
-        assert_eq!(wrong_field(SessionOpen { credits: 4_097, ..open() }), "credits");
-        let long = SessionOpen { max_message: (1 << 30) + 1, ..open() };
-        assert_eq!(wrong_field(long), "max_message");
-        assert_eq!(wrong_field(SessionOpen { packet_bytes: 1_207, ..open() }), "packet_bytes");
-        assert_eq!(wrong_field(SessionOpen { packet_bytes: 65_484, ..open() }), "packet_bytes");
-        assert_eq!(wrong_field(SessionOpen { first_request: 60, ..open() }), "first_request");
-        assert_eq!(wrong_field(SessionOpen { first_request: 1 << 47, ..open() }), "first_request");
-    }
-
-    #[test]
-    fn session_accept__is_within_the_proposal() {
-        let accept = SessionAccept {
-            link: 1,
-            request: 2,
-            session: 9,
-            token: 9,
-            slots: 8,
-            credits: 32,
-            max_message: 1 << 30,
-            packet_bytes: 1_408,
-        };
-        assert!(accept.is_within(&open()));
-        assert!(SessionAccept { slots: 4, credits: 1, ..accept }.is_within(&open()));
-        assert!(!SessionAccept { slots: 16, ..accept }.is_within(&open()));
-        assert!(!SessionAccept { credits: 33, ..accept }.is_within(&open()));
-        assert!(!SessionAccept { packet_bytes: 1_409, ..accept }.is_within(&open()));
     }
 }

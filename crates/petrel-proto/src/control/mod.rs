@@ -19,6 +19,7 @@ mod encode;
 mod error;
 mod message;
 mod negotiate;
+mod ranges;
 mod records;
 
 #[cfg(test)]

@@ -1,1 +1,23 @@
+//! The frame layer against its page, and against arbitrary frames and bytes.
 
+mod properties;
+mod vectors;
+
+use super::*;
+
+/// The frame as bytes: the header by the encoder of its kind, then the payload.
+fn encode(frame: &Frame<'_>) -> Vec<u8> {
+    let header = &frame.header;
+    let mut bytes = match frame.fields {
+        Fields::None => header.encode().to_vec(),
+        Fields::Part(part) => part.encode(header).to_vec(),
+        Fields::Credit(credit) => cut(credit.encode(header)),
+        Fields::Pull(pull) => cut(pull.encode(header)),
+    };
+    bytes.extend_from_slice(frame.payload);
+    bytes
+}
+
+fn cut<const N: usize>((bytes, len): ([u8; N], usize)) -> Vec<u8> {
+    bytes[..len].to_vec()
+}

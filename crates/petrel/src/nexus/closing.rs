@@ -75,6 +75,7 @@ impl Reactor {
 
     pub(super) fn remove_connection(&mut self, id: ConnectionId) {
         self.closing.remove(&id);
+        self.forget_early_links(id);
         if let Some(mut connection) = self.connections.remove(&id) {
             // It fails only for a socket that is not registered.
             let _ = self.poll.registry().deregister(&mut connection.stream);

@@ -84,6 +84,8 @@ counters! {
     links_opened_shm,
     /// Links that this process asked for and did not get.
     links_failed,
+    /// Links that peers asked for before their endpoint was there.
+    links_early,
     /// Links that peers asked for and were refused.
     links_refused,
     /// Times that shared memory was agreed on and could not be set up.

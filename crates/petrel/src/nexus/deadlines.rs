@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use super::connection::ConnectionId;
 use super::limits::DEADLINES_MIN;
 use super::rendezvous::ExchangeId;
 use crate::control::LinkId;
@@ -12,6 +13,8 @@ use crate::control::LinkId;
 /// What a deadline is about. It does nothing if that is settled when it comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Due {
+    /// A link asked for before its endpoint was there, by its number in the connection.
+    EarlyLink(ConnectionId, u32),
     /// A link that was asked for or agreed on, and is not up.
     Link(LinkId),
     /// A session that was proposed, by its request number.

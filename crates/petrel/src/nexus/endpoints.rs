@@ -31,6 +31,7 @@ impl Reactor {
             match command {
                 Command::Attach(id, attach, inbox) => {
                     self.endpoints.insert(id, Endpoint { attach: *attach, inbox });
+                    self.welcome_early_links(id);
                 }
                 Command::Post(id, message) => self.on_post(id, message),
                 Command::Shutdown => self.is_stopping = true,

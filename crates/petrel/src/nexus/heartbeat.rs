@@ -145,6 +145,7 @@ impl Reactor {
     pub(super) fn run_deadlines(&mut self) {
         while let Some(due) = self.deadlines.take(self.now) {
             match due {
+                Due::EarlyLink(id, link) => self.on_early_link_due(id, link),
                 Due::Link(link) => self.on_link_due(link),
                 Due::Session(link, request) => self.on_session_due(link, request),
                 Due::Exchange(exchange) => self.on_exchange_due(exchange),
@@ -160,6 +161,7 @@ impl Reactor {
     fn sweep_deadlines(&mut self) {
         let mut deadlines: Deadlines = std::mem::take(&mut self.deadlines);
         deadlines.sweep(|due| match due {
+            Due::EarlyLink(id, link) => self.is_early_link(*id, *link),
             Due::Link(link) => self.links.get(link).is_some_and(|link| !link.is_up()),
             Due::Session(link, request) => {
                 self.links.get(link).is_some_and(|link| link.proposals.contains_key(request))
@@ -169,5 +171,99 @@ impl Reactor {
             Due::Stats(id) => self.collection.as_ref().is_some_and(|c| c.id == *id),
         });
         self.deadlines = deadlines;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, TcpListener};
+
+    use mio::net::TcpStream;
+    use petrel_proto::control::PREFACE;
+
+    use super::*;
+    use crate::nexus::connection::Peer;
+
+    const STEP: Duration = Duration::from_secs(7);
+    const SILENCE: Duration = Duration::from_secs(3);
+
+    /// A connection in this phase since `now`, over a socket that nobody uses.
+    fn connection(phase: Phase, is_opener: bool, now: Instant) -> Connection {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let remote: SocketAddr = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(remote).unwrap();
+        let mut connection = Connection::new(stream, (remote, remote), is_opener, now);
+        connection.ping_at = now + Duration::from_secs(1);
+        connection.enter(phase, now);
+        connection
+    }
+
+    fn open() -> Phase {
+        let (host_identity, rendezvous) = (None, None);
+        Phase::Open(Peer { incarnation: 1, silence_max: SILENCE, host_identity, rendezvous })
+    }
+
+    /// What is to be done just before and just at a time.
+    fn around(connection: &Connection, at: Instant) -> (Care, Care) {
+        let before = at.checked_sub(Duration::from_millis(1)).unwrap();
+        (connection.care(before, STEP), connection.care(at, STEP))
+    }
+
+    #[test]
+    fn care__of_each_phase_at_its_time() {
+        let now = Instant::now();
+        let connecting = connection(Phase::Connecting, true, now);
+        assert_eq!(around(&connecting, now + STEP), (Care::Nothing, Care::DialTimeout));
+        let greeting = connection(Phase::Greeting, false, now);
+        assert_eq!(around(&greeting, now + HELLO_TIMEOUT), (Care::Nothing, Care::HelloTimeout));
+        let closing = connection(Phase::Closing, false, now);
+        assert_eq!(around(&closing, now + LINGER), (Care::Nothing, Care::LingerOver));
+        let open = connection(open(), true, now);
+        assert_eq!(around(&open, now + Duration::from_secs(1)), (Care::Nothing, Care::Ping));
+        assert_eq!(around(&open, now + SILENCE), (Care::Ping, Care::Silent));
+    }
+
+    #[test]
+    fn care__of_an_open_connection_that_does_not_go_on() {
+        let now = Instant::now();
+        let mut stuck = connection(open(), true, now);
+        stuck.heard = now + STEP;
+        stuck.ping_at = now + STEP;
+        stuck.midway_since = Some(now);
+        assert_eq!(around(&stuck, now + MESSAGE_TIMEOUT), (Care::Nothing, Care::SlowMessage));
+        // What this process itself does not read is not the peer's fault.
+        stuck.is_paused = true;
+        assert_eq!(stuck.care(now + MESSAGE_TIMEOUT, STEP), Care::Nothing);
+        stuck.out.stalled_since = Some(now);
+        assert_eq!(around(&stuck, now + WRITE_TIMEOUT), (Care::Nothing, Care::NotReading));
+    }
+
+    #[test]
+    fn care__of_connections_without_links() {
+        let now = Instant::now();
+        for (is_opener, limit) in [(true, IDLE_TIMEOUT), (false, 2 * IDLE_TIMEOUT)] {
+            let mut idle = connection(open(), is_opener, now);
+            idle.heard = now + limit;
+            idle.ping_at = now + 2 * limit;
+            assert_eq!(around(&idle, now + limit), (Care::Nothing, Care::Idle));
+            idle.links.insert(0, crate::control::LinkId(0));
+            assert_eq!(idle.care(now + limit, STEP), Care::Nothing);
+        }
+    }
+
+    #[test]
+    fn note_midway__from_the_first_byte_of_the_message_under_way() {
+        let now = Instant::now();
+        let later = now + Duration::from_secs(1);
+        let mut connection = connection(Phase::Greeting, false, now);
+        connection.decoder.decode(&mut &PREFACE[..3]).unwrap();
+        connection.note_midway(false, now);
+        connection.note_midway(false, later);
+        assert_eq!(connection.midway_since, Some(now));
+        connection.note_midway(true, later);
+        assert_eq!(connection.midway_since, Some(later));
+        connection.decoder.decode(&mut &PREFACE[3..]).unwrap();
+        connection.note_midway(false, later);
+        assert_eq!(connection.midway_since, None);
     }
 }

@@ -9,6 +9,13 @@ pub(super) const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(1);
 /// A peer is dead or hung after so many of its own intervals without a byte (§8.6).
 pub(super) const SILENT_HEARTBEATS_MAX: u32 = 3;
 
+/// How long a link waits for its endpoint: what a process may take from its first port to its
+/// threads.
+pub(super) const EARLY_WAIT: Duration = Duration::from_secs(1);
+
+/// Links that may wait for their endpoints in all; beyond that they are refused at once.
+pub(super) const EARLY_LINKS_MAX: usize = 1024;
+
 /// Default time for each step that another process has to take.
 pub(super) const STEP_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 
@@ -27,6 +34,9 @@ pub(super) const UNGREETED_MAX: usize = 256;
 
 /// Connections in all (§8.3). Each may hold a partial message and [`OUT_SOFT_BYTES`] of answers.
 pub(super) const CONNECTIONS_MAX: usize = 4_096;
+
+/// Connections that the kernel keeps until they are accepted, if `net.core.somaxconn` allows.
+pub(super) const LISTEN_QUEUE: i32 = CONNECTIONS_MAX as i32;
 
 /// Connections accepted in one turn, so that a flood cannot keep the others from being heard.
 pub(super) const ACCEPTS_PER_TURN: usize = 32;

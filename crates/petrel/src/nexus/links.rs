@@ -126,18 +126,35 @@ impl Reactor {
         id: ConnectionId,
         open: &LinkOpen,
     ) -> Result<(), Violation> {
-        let Some(connection) = self.connections.get(&id) else { return Ok(()) };
+        // An endpoint that was attached before the peer asked for it must be found.
+        self.run_commands();
+        let Some(connection) = self.connections.get(&id).filter(|c| c.is_open()) else {
+            return Ok(());
+        };
         if connection.is_opener {
             return Err(Violation("LINK_OPEN from the side that did not connect"));
         }
         if connection.links.contains_key(&open.link) {
             return Err(Violation("LINK_OPEN with a number that is in use"));
         }
+        if self.is_early_link(id, open.link) {
+            return Err(Violation("LINK_OPEN with a number that was just asked for"));
+        }
+        if !self.keep_early_link(id, open) {
+            self.answer_link_open(id, open);
+        }
+        Ok(())
+    }
+
+    /// Grants or refuses a link.
+    pub(super) fn answer_link_open(&mut self, id: ConnectionId, open: &LinkOpen) {
+        if !self.connections.contains_key(&id) {
+            return;
+        }
         match self.grant_link(id, open) {
             Ok((chosen, offered)) => self.accept_link(id, open, chosen, offered),
             Err(reason) => self.refuse_link(id, open.link, reason),
         }
-        Ok(())
     }
 
     /// The own and the peer's offer of the transport that suits both.
@@ -255,6 +272,9 @@ impl Reactor {
     }
 
     pub(super) fn on_link_close(&mut self, id: ConnectionId, close: LinkClose) {
+        if self.take_early_link(id, close.link).is_some() {
+            return;
+        }
         let Some(link) = self.link_at(id, close.link) else { return };
         if matches!(self.links.get(&link).map(|link| &link.stage), Some(Stage::Meeting { .. })) {
             return self.fall_back(link, &close.text);

@@ -10,7 +10,7 @@ use petrel_proto::Status;
 
 use super::closing::Farewell;
 use super::connection::{Connection, ConnectionId, retry};
-use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, CONNECTIONS_MAX, UNGREETED_MAX};
+use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, CONNECTIONS_MAX, LISTEN_QUEUE, UNGREETED_MAX};
 use super::reactor::{LISTENER, Reactor};
 use crate::control::Reason;
 
@@ -28,6 +28,9 @@ impl Reactor {
     /// Listens, and returns the address with the port that the system chose.
     pub(super) fn listen(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
         let mut socket = TcpListener::bind(address)?;
+        // The standard library's queue of 128 is full in a moment, and who finds it full tries
+        // again only a second later.
+        rustix::net::listen(&socket, LISTEN_QUEUE)?;
         self.poll.registry().register(&mut socket, LISTENER, Interest::READABLE)?;
         let local = socket.local_addr()?;
         self.listener = Some(Listener { socket, has_more: false, paused_until: None });

@@ -44,6 +44,7 @@ mod connection;
 mod counters;
 mod deadlines;
 mod dial;
+mod early;
 mod endpoints;
 mod error;
 mod fetch;

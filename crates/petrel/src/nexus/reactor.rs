@@ -9,6 +9,7 @@
 //! | `closing` | GOODBYE, broken connections, and what ends with them |
 //! | `heartbeat` | signs of life, and everything else that time brings |
 //! | `endpoints` | what this process's endpoints say |
+//! | `early` | links asked for before their endpoint is there |
 //! | `offers`, `links` | agreeing on transports |
 //! | `rendezvous` | handing over shared memory |
 //! | `sessions` | proposals and answers |
@@ -27,6 +28,7 @@ use super::connection::{Connection, ConnectionId};
 use super::counters::Counters;
 use super::deadlines::Deadlines;
 use super::dial::Outgoing;
+use super::early::EarlyLink;
 use super::endpoints::Endpoint;
 use super::limits::{READ_BYTES, TICK_MAX, TICK_MIN};
 use super::links::Link;
@@ -84,6 +86,8 @@ pub(super) struct Reactor {
     pub(super) incarnations: HashMap<SocketAddr, u64>,
     pub(super) endpoints: HashMap<EndpointId, Endpoint>,
     pub(super) links: HashMap<LinkId, Link>,
+    /// Links whose endpoint is not there yet.
+    pub(super) early_links: Vec<EarlyLink>,
     pub(super) meeting: Option<Meeting>,
     pub(super) exchanges: HashMap<ExchangeId, Exchange>,
     /// Links that may show their ticket as soon as few others do.
@@ -130,6 +134,7 @@ impl Reactor {
             incarnations: HashMap::new(),
             endpoints: HashMap::new(),
             links: HashMap::new(),
+            early_links: Vec::new(),
             meeting: None,
             exchanges: HashMap::new(),
             ready_to_meet: VecDeque::new(),

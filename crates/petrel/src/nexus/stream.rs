@@ -156,7 +156,11 @@ impl Reactor {
             let now = self.now;
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             match connection.flush(now) {
-                Err(error) => self.on_stream_end(id, &error.to_string()),
+                Err(error) => {
+                    // The peer may have said why before it closed.
+                    self.read(id);
+                    self.on_stream_end(id, &error.to_string());
+                }
                 Ok(()) if connection.out.is_over_limit() => self.on_not_reading(id),
                 Ok(()) if connection.is_closing() => self.finish_closing(id),
                 Ok(()) if connection.ends_pause() => self.unread.push(id),

@@ -71,3 +71,67 @@ fn run(mut reactor: Reactor) {
         reactor.abandon(&thread_ended());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use mio::{Poll, Waker};
+    use petrel_proto::Status;
+
+    use super::*;
+    use crate::control::{AllowedTransports, FromNexus, ToNexus};
+    use crate::nexus::counters::Counters;
+    use crate::nexus::mailbox::Inbox;
+    use crate::nexus::port::{Attach, ControlPort};
+    use crate::nexus::reactor::{MAILBOX, Settings};
+
+    const TRANSPORTS: AllowedTransports = AllowedTransports { udp: true, shm: false };
+
+    fn reactor() -> (Reactor, Arc<Mailbox>) {
+        let poll = Poll::new().unwrap();
+        let mailbox = Arc::new(Mailbox::new(Waker::new(poll.registry(), MAILBOX).unwrap()));
+        let settings = Settings {
+            insecure: false,
+            transports: TRANSPORTS,
+            heartbeat: Duration::from_secs(1),
+            step_timeout: Duration::from_secs(1),
+            incarnation: 1,
+        };
+        let reactor = Reactor::new(settings, poll, mailbox.clone(), Arc::new(Counters::default()));
+        (reactor, mailbox)
+    }
+
+    fn open_link(request: u64) -> ToNexus {
+        ToNexus::OpenLink {
+            request,
+            remote: "127.0.0.1:1".parse().unwrap(),
+            remote_endpoint: EndpointId(0),
+            transports: TRANSPORTS,
+        }
+    }
+
+    #[test]
+    fn abandon__answers_what_waits_and_what_comes_later() {
+        let (mut reactor, mailbox) = reactor();
+        let waker = petrel_transport::wake::Waker::new().unwrap();
+        let inbox = Arc::new(Inbox::new(waker.clone()));
+        let attach = Box::new(Attach { id: None, udp: None, shm: None, waker });
+        mailbox.post(Command::Attach(EndpointId(0), attach, inbox.clone())).unwrap();
+        reactor.run_commands();
+        // The thread that would carry it out has died.
+        mailbox.post(Command::Post(EndpointId(0), open_link(1))).unwrap();
+        reactor.abandon(&thread_ended());
+        let owner = Owner { mailbox, endpoints: Mutex::default(), thread: None };
+        let mut port = ControlPort::new(EndpointId(0), Arc::new(owner), inbox);
+        port.post(open_link(2));
+        for expected in [1, 2] {
+            match port.poll() {
+                Some(FromNexus::LinkFailed { request, reason }) => {
+                    assert_eq!((request, reason.status), (expected, Status::Internal));
+                }
+                other => panic!("not LinkFailed: {other:?}"),
+            }
+        }
+    }
+}

@@ -18,43 +18,43 @@ use petrel_transport::wake::Waker;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Far longer than anything takes, on a machine under any load: only a hang gets there.
-pub const HANG: Duration = Duration::from_secs(120);
+pub(crate) const HANG: Duration = Duration::from_secs(120);
 
-pub const V4: &str = "127.0.0.1:0";
-pub const V6: &str = "[::1]:0";
+pub(crate) const V4: &str = "127.0.0.1:0";
+pub(crate) const V6: &str = "[::1]:0";
 
-pub const BOTH: AllowedTransports = AllowedTransports { udp: true, shm: true };
-pub const UDP: AllowedTransports = AllowedTransports { udp: true, shm: false };
-pub const SHM: AllowedTransports = AllowedTransports { udp: false, shm: true };
+pub(crate) const BOTH: AllowedTransports = AllowedTransports { udp: true, shm: true };
+pub(crate) const UDP: AllowedTransports = AllowedTransports { udp: true, shm: false };
+pub(crate) const SHM: AllowedTransports = AllowedTransports { udp: false, shm: true };
 
-pub fn server(listen: &str) -> (Nexus, SocketAddr) {
+pub(crate) fn server(listen: &str) -> (Nexus, SocketAddr) {
     let nexus = Nexus::builder().listen(listen.parse().unwrap()).start().unwrap();
     let address = nexus.local_addr().unwrap();
     (nexus, address)
 }
 
-pub fn client() -> Nexus {
+pub(crate) fn client() -> Nexus {
     Nexus::builder().start().unwrap()
 }
 
 /// Small rings: tests make many.
-pub fn shm_config() -> ShmConfig {
+pub(crate) fn shm_config() -> ShmConfig {
     ShmConfig { ring_bytes: 64 << 10, max_frame_bytes: 8_192, ..ShmConfig::default() }
 }
 
-pub fn attach_with(nexus: &Nexus, attach: Attach) -> Endpoint {
+pub(crate) fn attach_with(nexus: &Nexus, attach: Attach) -> Endpoint {
     let waker = attach.waker.clone();
     Endpoint { port: nexus.attach(attach).unwrap(), waker, next_request: 100 }
 }
 
 /// An endpoint with both transports. Its UDP port is only a number here.
-pub fn attach(nexus: &Nexus, local: &str) -> Endpoint {
+pub(crate) fn attach(nexus: &Nexus, local: &str) -> Endpoint {
     let mut local: SocketAddr = local.parse().unwrap();
     local.set_port(40_000);
     attach_with(nexus, attachment(Some(local), true))
 }
 
-pub fn attachment(udp: Option<SocketAddr>, shm: bool) -> Attach {
+pub(crate) fn attachment(udp: Option<SocketAddr>, shm: bool) -> Attach {
     Attach {
         id: None,
         udp: udp.map(|local| UdpAttach { local, mtu: Mtu::default() }),
@@ -64,25 +64,25 @@ pub fn attachment(udp: Option<SocketAddr>, shm: bool) -> Attach {
 }
 
 /// An endpoint whose event loop is the test.
-pub struct Endpoint {
-    pub port: ControlPort,
-    pub waker: Waker,
+pub(crate) struct Endpoint {
+    pub(crate) port: ControlPort,
+    pub(crate) waker: Waker,
     next_request: u64,
 }
 
 /// A link that came up.
 #[derive(Debug)]
-pub struct Up {
-    pub request: Option<u64>,
-    pub link: LinkId,
-    pub transport: HostLink,
-    pub peer: String,
-    pub incarnation: u64,
+pub(crate) struct Up {
+    pub(crate) request: Option<u64>,
+    pub(crate) link: LinkId,
+    pub(crate) transport: HostLink,
+    pub(crate) peer: String,
+    pub(crate) incarnation: u64,
 }
 
 impl Endpoint {
     /// The next message; blocks as an endpoint would.
-    pub fn next(&mut self) -> FromNexus<HostLink> {
+    pub(crate) fn next(&mut self) -> FromNexus<HostLink> {
         let deadline = Instant::now() + HANG;
         loop {
             if let Some(message) = self.port.poll() {
@@ -95,7 +95,12 @@ impl Endpoint {
         }
     }
 
-    pub fn ask(&mut self, remote: SocketAddr, id: u16, transports: AllowedTransports) -> u64 {
+    pub(crate) fn ask(
+        &mut self,
+        remote: SocketAddr,
+        id: u16,
+        transports: AllowedTransports,
+    ) -> u64 {
         self.next_request += 1;
         let request = self.next_request;
         let remote_endpoint = EndpointId(id);
@@ -103,7 +108,7 @@ impl Endpoint {
         request
     }
 
-    pub fn up(&mut self) -> Up {
+    pub(crate) fn up(&mut self) -> Up {
         match self.next() {
             FromNexus::LinkUp { request, link, transport, peer, incarnation } => {
                 Up { request, link, transport, peer, incarnation }
@@ -112,21 +117,26 @@ impl Endpoint {
         }
     }
 
-    pub fn link(&mut self, remote: SocketAddr, id: u16, transports: AllowedTransports) -> Up {
+    pub(crate) fn link(
+        &mut self,
+        remote: SocketAddr,
+        id: u16,
+        transports: AllowedTransports,
+    ) -> Up {
         let request = self.ask(remote, id, transports);
         let up = self.up();
         assert_eq!(up.request, Some(request));
         up
     }
 
-    pub fn failure(&mut self) -> Reason {
+    pub(crate) fn failure(&mut self) -> Reason {
         match self.next() {
             FromNexus::LinkFailed { reason, .. } => reason,
             other => panic!("not LinkFailed: {other:?}"),
         }
     }
 
-    pub fn no_link(
+    pub(crate) fn no_link(
         &mut self,
         remote: SocketAddr,
         id: u16,
@@ -136,28 +146,28 @@ impl Endpoint {
         self.failure()
     }
 
-    pub fn down(&mut self) -> (LinkId, Reason) {
+    pub(crate) fn down(&mut self) -> (LinkId, Reason) {
         match self.next() {
             FromNexus::LinkDown { link, reason } => (link, reason),
             other => panic!("not LinkDown: {other:?}"),
         }
     }
 
-    pub fn proposed(&mut self) -> (LinkId, SessionOpen) {
+    pub(crate) fn proposed(&mut self) -> (LinkId, SessionOpen) {
         match self.next() {
             FromNexus::SessionProposed { link, open } => (link, open),
             other => panic!("not SessionProposed: {other:?}"),
         }
     }
 
-    pub fn opened(&mut self) -> (LinkId, SessionAccept) {
+    pub(crate) fn opened(&mut self) -> (LinkId, SessionAccept) {
         match self.next() {
             FromNexus::SessionOpened { link, accept } => (link, accept),
             other => panic!("not SessionOpened: {other:?}"),
         }
     }
 
-    pub fn refused(&mut self) -> (u32, Reason) {
+    pub(crate) fn refused(&mut self) -> (u32, Reason) {
         match self.next() {
             FromNexus::SessionRefused { request, reason, .. } => (request, reason),
             other => panic!("not SessionRefused: {other:?}"),
@@ -165,7 +175,7 @@ impl Endpoint {
     }
 }
 
-pub fn proposal(request: u32) -> SessionOpen {
+pub(crate) fn proposal(request: u32) -> SessionOpen {
     SessionOpen {
         link: 0,
         request,
@@ -179,7 +189,7 @@ pub fn proposal(request: u32) -> SessionOpen {
     }
 }
 
-pub fn acceptance(open: &SessionOpen) -> SessionAccept {
+pub(crate) fn acceptance(open: &SessionOpen) -> SessionAccept {
     SessionAccept {
         link: open.link,
         request: open.request,
@@ -193,7 +203,7 @@ pub fn acceptance(open: &SessionOpen) -> SessionAccept {
 }
 
 /// Waits until the counters say so.
-pub fn wait_until(nexus: &Nexus, condition: impl Fn(&NexusStats) -> bool) {
+pub(crate) fn wait_until(nexus: &Nexus, condition: impl Fn(&NexusStats) -> bool) {
     let deadline = Instant::now() + HANG;
     while !condition(&nexus.stats()) {
         assert!(Instant::now() < deadline, "{:?}", nexus.stats());
@@ -202,42 +212,42 @@ pub fn wait_until(nexus: &Nexus, condition: impl Fn(&NexusStats) -> bool) {
 }
 
 /// A peer that says what the test wants it to say.
-pub struct RawPeer {
-    pub stream: TcpStream,
+pub(crate) struct RawPeer {
+    pub(crate) stream: TcpStream,
     decoder: Decoder,
     unread: Vec<u8>,
 }
 
 impl RawPeer {
-    pub fn new(stream: TcpStream) -> Self {
+    pub(crate) fn new(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(HANG)).unwrap();
         stream.set_write_timeout(Some(HANG)).unwrap();
         Self { stream, decoder: Decoder::new(), unread: Vec::new() }
     }
 
-    pub fn connect(address: SocketAddr) -> Self {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
         Self::new(TcpStream::connect(address).unwrap())
     }
 
-    pub fn accept(listener: &TcpListener) -> Self {
+    pub(crate) fn accept(listener: &TcpListener) -> Self {
         Self::new(listener.accept().unwrap().0)
     }
 
     /// Connects and exchanges HELLOs.
-    pub fn greeted(address: SocketAddr) -> Self {
+    pub(crate) fn greeted(address: SocketAddr) -> Self {
         let mut peer = Self::connect(address);
         peer.greet(hello());
         peer
     }
 
     /// Accepts and exchanges HELLOs.
-    pub fn greeted_by(listener: &TcpListener) -> Self {
+    pub(crate) fn greeted_by(listener: &TcpListener) -> Self {
         let mut peer = Self::accept(listener);
         peer.greet(hello());
         peer
     }
 
-    pub fn greet(&mut self, hello: Hello) -> Hello {
+    pub(crate) fn greet(&mut self, hello: Hello) -> Hello {
         self.stream.write_all(&PREFACE).unwrap();
         self.send(hello);
         match self.receive() {
@@ -246,14 +256,14 @@ impl RawPeer {
         }
     }
 
-    pub fn send(&mut self, message: impl Into<Message>) {
+    pub(crate) fn send(&mut self, message: impl Into<Message>) {
         let mut bytes = Vec::new();
         message.into().encode(&mut bytes).unwrap();
         self.stream.write_all(&bytes).unwrap();
     }
 
     /// The next message, or `None` at the end of the stream.
-    pub fn receive_any(&mut self) -> Option<Message> {
+    pub(crate) fn receive_any(&mut self) -> Option<Message> {
         let mut buffer = [0; 4_096];
         loop {
             let mut bytes = &self.unread[..];
@@ -272,7 +282,7 @@ impl RawPeer {
     }
 
     /// The next message that is no sign of life.
-    pub fn receive(&mut self) -> Option<Message> {
+    pub(crate) fn receive(&mut self) -> Option<Message> {
         loop {
             match self.receive_any() {
                 Some(Message::Ping(_) | Message::Pong(_)) => {}
@@ -282,13 +292,13 @@ impl RawPeer {
     }
 
     /// Expects GOODBYE and then the end.
-    pub fn goodbye(&mut self) -> petrel_proto::control::Goodbye {
+    pub(crate) fn goodbye(&mut self) -> petrel_proto::control::Goodbye {
         let Some(Message::Goodbye(goodbye)) = self.receive() else { panic!("not GOODBYE") };
         assert_eq!(self.receive_any(), None);
         goodbye
     }
 
-    pub fn link_open(&mut self) -> LinkOpen {
+    pub(crate) fn link_open(&mut self) -> LinkOpen {
         match self.receive() {
             Some(Message::LinkOpen(open)) => open,
             other => panic!("not LINK_OPEN: {other:?}"),
@@ -296,7 +306,7 @@ impl RawPeer {
     }
 
     /// Grants the link that is asked for, over UDP.
-    pub fn grant_udp(&mut self) -> LinkOpen {
+    pub(crate) fn grant_udp(&mut self) -> LinkOpen {
         let open = self.link_open();
         let offer = Offer::Udp { port: 9, max_frame: 1_472 };
         self.send(LinkAccept { link: open.link, offer, ticket: None });
@@ -304,7 +314,7 @@ impl RawPeer {
     }
 
     /// Asks for a link to endpoint 0 over UDP.
-    pub fn open_udp(&mut self, link: u32) -> LinkAccept {
+    pub(crate) fn open_udp(&mut self, link: u32) -> LinkAccept {
         let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
         self.send(LinkOpen { link, from_endpoint: 5, to_endpoint: 0, offers });
         match self.receive() {
@@ -314,7 +324,7 @@ impl RawPeer {
     }
 }
 
-pub fn hello() -> Hello {
+pub(crate) fn hello() -> Hello {
     Hello {
         versions: VersionRange::OWN,
         incarnation: 77,
@@ -326,7 +336,7 @@ pub fn hello() -> Hello {
     }
 }
 
-pub fn listener() -> (TcpListener, SocketAddr) {
+pub(crate) fn listener() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind(V4).unwrap();
     let address = listener.local_addr().unwrap();
     (listener, address)

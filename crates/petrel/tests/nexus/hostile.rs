@@ -214,3 +214,50 @@ fn two_thousand_connections__do_not_keep_an_honest_one_out() {
     drop((crowd, late_crowd));
     wait_until(&nexus, |stats| stats.connections_open == 0);
 }
+
+#[test]
+fn proposals_without_end__are_refused() {
+    const LIMIT: u32 = 65_536;
+    let builder = Nexus::builder().listen(V4.parse().unwrap()).connect_timeout(HANG);
+    let nexus = builder.start().unwrap();
+    let mut server = attach(&nexus, V4);
+    let mut peer = RawPeer::greeted(nexus.local_addr().unwrap());
+    peer.open_udp(1);
+    let link = server.up().link;
+    (0..=LIMIT).for_each(|request| {
+        peer.send(SessionOpen { link: 1, session: 0, request, ..proposal(0) });
+    });
+    // The server's event loop stands still. The first that is too many is told so.
+    let Some(Message::SessionRefuse(refuse)) = peer.receive() else { panic!("not refused") };
+    assert_eq!((refuse.request, refuse.status), (LIMIT, Status::ResourceExhausted));
+    // With one answered there is room for one more.
+    let (_, open) = server.proposed();
+    let answer = Ok(acceptance(&open));
+    server.port.post(ToNexus::AnswerSession { link, request: 0, answer });
+    assert!(matches!(peer.receive(), Some(Message::SessionAccept(_))));
+    peer.send(SessionOpen { link: 1, session: 0, request: LIMIT, ..proposal(0) });
+    wait_until(&nexus, |stats| stats.sessions_proposed == u64::from(LIMIT) + 2);
+    assert_eq!(nexus.stats().sessions_refused, 1);
+}
+
+#[test]
+fn greeted_and_useless__make_room_for_others() {
+    const CONNECTIONS_MAX: usize = 4_096;
+    raise_descriptor_limit();
+    let (nexus, address) = server(V4);
+    let mut server = attach(&nexus, V4);
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    // Both sides are in this process, and other tests too.
+    assert!(limit > 3 * CONNECTIONS_MAX as u64, "raise the limit of descriptors: ulimit -n");
+    let mut first = RawPeer::greeted(address);
+    first.open_udp(1);
+    server.up();
+    let crowd: Vec<_> = (0..CONNECTIONS_MAX).map(|_| RawPeer::greeted(address)).collect();
+    check_honest(address, &mut server);
+    let stats = nexus.stats();
+    assert!(stats.connections_open <= CONNECTIONS_MAX as u64, "{stats:?}");
+    assert!(stats.dropped_ungreeted_full >= 2, "{stats:?}");
+    // Who has a link is not in the way.
+    assert_eq!(stats.links_up, 1);
+    drop(crowd);
+}

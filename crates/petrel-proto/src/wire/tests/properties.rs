@@ -1,0 +1,154 @@
+//! Arbitrary frames, and arbitrary bytes.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+const KINDS: [Kind; 6] = [
+    Kind::Request,
+    Kind::Response,
+    Kind::RequestPart,
+    Kind::ResponsePart,
+    Kind::Credit,
+    Kind::Pull,
+];
+
+/// Every header but those with an extension block, which version 1 does not write.
+fn header() -> impl Strategy<Value = Header> {
+    let flags = (0u8..16).prop_map(|bits| Flags(bits & !Flags::EXTENDED.0));
+    let numbers = (0u32..1 << 20, any::<u32>(), any::<u16>(), 0u64..1 << 48);
+    (prop::sample::select(&KINDS), flags, numbers).prop_map(
+        |(kind, flags, (session, token, aux, request))| Header {
+            kind,
+            flags,
+            session,
+            token,
+            aux,
+            request,
+        },
+    )
+}
+
+fn bitmap() -> impl Strategy<Value = [u64; 4]> {
+    let word = || prop_oneof![Just(0), Just(u64::MAX), any::<u64>()];
+    [word(), word(), word(), word()].prop_map(|mut words| {
+        words[0] &= !1;
+        words
+    })
+}
+
+/// The fields of a kind, from numbers of which it takes what it needs.
+fn fields(kind: Kind, numbers: [u32; 3], grant: u8, bitmap: [u64; 4]) -> Fields {
+    let [first, second, third] = numbers;
+    match kind {
+        Kind::Request | Kind::Response => Fields::None,
+        Kind::RequestPart | Kind::ResponsePart => {
+            Fields::Part(Part { size: first, packet: second & 0xFF_FFFF, grant })
+        }
+        Kind::Credit => Fields::Credit(Credit { cumulative: first, echo: second, bitmap }),
+        Kind::Pull => {
+            let (cumulative, limit, resend_below) = (first, second, third);
+            Fields::Pull(Pull { cumulative, limit, resend_below, bitmap })
+        }
+    }
+}
+
+/// A header, its fields and its payload.
+fn frame() -> impl Strategy<Value = (Header, Fields, Vec<u8>)> {
+    (header(), any::<[u32; 3]>(), any::<u8>(), bitmap(), vec(any::<u8>(), 0..40)).prop_map(
+        |(header, numbers, grant, bitmap, mut payload)| {
+            if matches!(header.kind, Kind::Credit | Kind::Pull) {
+                payload.clear();
+            }
+            (header, fields(header.kind, numbers, grant, bitmap), payload)
+        },
+    )
+}
+
+/// Bytes whose first one says version 1 and a known kind, most of the time.
+fn frame_like() -> impl Strategy<Value = Vec<u8>> {
+    let first = prop_oneof![6 => 0x10u8..0x16, 1 => any::<u8>()];
+    let small = prop_oneof![3 => 0u8..6, 1 => any::<u8>()];
+    (first, vec(any::<u8>(), 0..18), vec(small, 0..60))
+        .prop_map(|(first, head, rest)| [&[first], &head[..], &rest].concat())
+}
+
+/// The extension block read as the page says it (§3.4), with indices: the length of the block, its
+/// own length field included, or `None` when it is not sound.
+fn naive_block(bytes: &[u8]) -> Option<usize> {
+    let length = *bytes.first()? as usize + 256 * *bytes.get(1)? as usize;
+    let end = 2 + length;
+    let mut at = 2;
+    while at < end {
+        let (kind, length) = (*bytes.get(at)?, *bytes.get(at + 1)? as usize);
+        if kind >= 128 || at + 2 + length > end {
+            return None;
+        }
+        at += 2 + length;
+    }
+    (end <= bytes.len()).then_some(end)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(1_024))]
+
+    #[test]
+    fn parse__gives_back_what_was_encoded((header, fields, payload) in frame()) {
+        let frame = Frame { header, fields, payload: &payload };
+        let bytes = encode(&frame);
+        prop_assert_eq!(Frame::parse(&bytes), Ok(frame));
+        prop_assert_eq!(Header::parse(&bytes).map(|(header, _)| header), Ok(header));
+    }
+
+    #[test]
+    fn parse__any_bytes_without_harm(bytes in vec(any::<u8>(), 0..100)) {
+        if let Ok(frame) = Frame::parse(&bytes) {
+            prop_assert!(!frame.to_string().is_empty());
+        }
+    }
+
+    #[test]
+    fn parse__what_is_taken_is_in_the_bytes(bytes in frame_like()) {
+        if let Ok(frame) = Frame::parse(&bytes) {
+            prop_assert!(bytes.ends_with(frame.payload));
+            prop_assert!(frame.to_string().starts_with(frame.header.kind.name()));
+            let without_block = Flags(frame.header.flags.0 & !Flags::EXTENDED.0);
+            let plain = Frame { header: Header { flags: without_block, ..frame.header }, ..frame };
+            let again = encode(&plain);
+            // Shorter where something was left out: extensions, zero words of a bitmap.
+            prop_assert!(again.len() <= bytes.len());
+            prop_assert_eq!(Frame::parse(&again), Ok(plain));
+        }
+    }
+
+    #[test]
+    fn parse__skips_sound_blocks_alone(
+        (header, fields, payload) in frame(),
+        block in vec(prop_oneof![4 => 0u8..5, 1 => any::<u8>()], 0..20),
+        is_whole in any::<bool>(),
+    ) {
+        let flags = Flags(header.flags.0 | Flags::EXTENDED.0);
+        let header = Header { flags, ..header };
+        let frame = Frame { header, fields, payload: &payload };
+        let mut bytes = encode(&frame);
+        let fixed = match header.kind {
+            Kind::Request | Kind::Response => 16,
+            Kind::RequestPart | Kind::ResponsePart | Kind::Credit => 24,
+            Kind::Pull => 32,
+        };
+        let length = (block.len() as u16).to_le_bytes();
+        let inserted = if is_whole { [&length[..], &block].concat() } else { block };
+        bytes.splice(fixed..fixed, inserted.iter().copied());
+        match naive_block(&bytes[fixed..]) {
+            None => prop_assert!(Frame::parse(&bytes).is_err()),
+            Some(end) if end == inserted.len() => {
+                prop_assert_eq!(Frame::parse(&bytes), Ok(frame));
+            }
+            // The block's length was made of other bytes; payloads are free, bitmaps are not.
+            Some(end) => if let Ok(parsed) = Frame::parse(&bytes) {
+                prop_assert!(fixed + end + parsed.payload.len() <= bytes.len());
+            },
+        }
+    }
+}
