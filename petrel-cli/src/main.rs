@@ -1,25 +1,42 @@
 //! The `petrel` command: try Petrel, measure it, simulate it, and find out what a host offers it.
 //!
 //! One file per subcommand, named after it; [`cli`] says what each accepts, [`output`] how results
-//! are printed, [`units`] how sizes and durations are written.
+//! are printed, [`units`] how sizes and durations are written. [`server`] and [`client`] are the two
+//! ends that the subcommands set up, [`methods`] what the one answers, [`load`] how the other calls,
+//! and [`measure`] what both together show.
 //!
 //! Exit codes, the same for every subcommand: 0 it succeeded, 1 it failed, 2 it was called wrongly.
 
 // Tests are named `function__condition`.
 #![cfg_attr(test, allow(non_snake_case))]
-#![allow(dead_code, reason = "arguments and output of subcommands that are not wired up yet")]
 
+mod bench;
+mod call;
 mod cli;
+mod client;
+mod cores;
+mod demo;
 mod doctor;
+mod failure;
+mod interrupt;
+mod load;
+mod measure;
+mod methods;
 mod output;
+mod payload;
+mod ping;
+mod serve;
+mod server;
+mod sim;
+mod stats;
 mod units;
 
-use std::io;
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use crate::cli::{Cli, Command};
+use crate::failure::Failure;
 use crate::output::Output;
 
 /// How a subcommand ended that could do its work.
@@ -37,22 +54,32 @@ fn main() -> ExitCode {
     match run(&cli.command, output) {
         Ok(Outcome::Success) => ExitCode::SUCCESS,
         Ok(Outcome::Failure) => ExitCode::FAILURE,
-        Err(error) => report(&error),
+        Err(failure) => report(&failure, output),
     }
 }
 
-fn run(command: &Command, output: Output) -> io::Result<Outcome> {
+fn run(command: &Command, output: Output) -> Result<Outcome, Failure> {
     match command {
-        Command::Doctor(args) => doctor::run(args, output),
+        Command::Demo(args) => demo::run(args, output),
+        Command::Serve(args) => serve::run(args, output),
+        Command::Ping(args) => ping::run(args, output),
+        Command::Call(args) => call::run(args, output),
+        Command::Stats(args) => stats::run(args, output),
+        Command::Bench(args) => bench::run(args, output),
+        Command::Sim(args) => sim::run(args, output),
+        Command::Doctor(args) => Ok(doctor::run(args, output)?),
     }
 }
 
-/// Says on standard error why there is no result. A reader that has seen enough and closed the
-/// pipe, such as `head`, is no failure and needs no words.
-fn report(error: &io::Error) -> ExitCode {
-    if error.kind() == io::ErrorKind::BrokenPipe {
+/// Says on standard error why there is no result, and with `--json` on standard output too. A
+/// reader that has seen enough and closed the pipe, such as `head`, is no failure and needs no
+/// words.
+fn report(failure: &Failure, output: Output) -> ExitCode {
+    if failure.is_closed_pipe() {
         return ExitCode::SUCCESS;
     }
-    eprintln!("petrel: {error}");
+    eprintln!("petrel: {failure}");
+    // Where standard output takes nothing, standard error has said it.
+    let _ = output.record(&failure.record());
     ExitCode::FAILURE
 }

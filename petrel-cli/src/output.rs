@@ -38,11 +38,6 @@ impl Output {
         self.json
     }
 
-    /// Whether text for people may carry colours.
-    pub(crate) fn has_colour(self) -> bool {
-        self.colour
-    }
-
     /// Prints one JSON object on a line of its own, in JSON mode only.
     pub(crate) fn record<T: Serialize>(self, record: &T) -> io::Result<()> {
         if !self.json {
@@ -131,6 +126,6 @@ mod tests {
     #[test]
     fn new__json_means_neither_colour_nor_progress() {
         let output = Output::new(true, false);
-        assert!(output.is_json() && !output.has_colour() && !output.progress);
+        assert!(output.is_json() && !output.colour && !output.progress);
     }
 }

@@ -128,6 +128,16 @@ pub(crate) fn format_ns(ns: u64) -> String {
     }
 }
 
+/// A duration as [`parse_duration`] reads it, without loss.
+pub(crate) fn exact_duration(duration: Duration) -> String {
+    let ns = duration.as_nanos();
+    let scales = [("s", 1_000_000_000), ("ms", 1_000_000), ("us", 1_000)];
+    match scales.into_iter().find(|(_, scale)| ns.is_multiple_of(*scale)) {
+        Some((unit, scale)) => format!("{}{unit}", ns / scale),
+        None => format!("{ns}ns"),
+    }
+}
+
 /// A number of bytes for people, in powers of 1024: `32 B`, `64.0 KiB`, `8.00 MiB`.
 pub(crate) fn format_bytes(bytes: u64) -> String {
     const KIB: f64 = 1024.0;
@@ -225,6 +235,16 @@ mod tests {
             let error = parse_duration(text).unwrap_err();
             assert!(error.contains(reason), "{text}: {error}");
             assert!(error.contains("10us"), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn exact_duration__is_read_back() {
+        for (ns, text) in [(0, "0s"), (3_000_000_000, "3s"), (1_500_000_000, "1500ms"), (1, "1ns")]
+        {
+            let duration = Duration::from_nanos(ns);
+            assert_eq!(exact_duration(duration), text);
+            assert_eq!(parse_duration(text), Ok(duration));
         }
     }
 

@@ -2,21 +2,10 @@
 
 #![allow(non_snake_case, reason = "tests are named function__condition")]
 
-use std::process::{Command, Output};
+mod common;
 
+use common::{command, petrel, record, stderr, stdout};
 use serde_json::Value;
-
-fn petrel(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_petrel")).args(arguments).output().unwrap()
-}
-
-fn stdout(output: &Output) -> &str {
-    std::str::from_utf8(&output.stdout).unwrap()
-}
-
-fn stderr(output: &Output) -> &str {
-    std::str::from_utf8(&output.stderr).unwrap()
-}
 
 #[test]
 fn doctor__json_lines_are_checks_with_their_fields() {
@@ -99,18 +88,32 @@ fn doctor__a_port_in_use_is_reported_not_fatal() {
 
 #[test]
 fn doctor__a_closed_pipe_is_no_failure() {
-    use std::process::Stdio;
-
-    let mut command = Command::new(env!("CARGO_BIN_EXE_petrel"));
-    let mut child =
-        command.arg("doctor").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = command(&["doctor"]).spawn().unwrap();
     drop(child.stdout.take());
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert_eq!(stderr(&output), "");
 }
 
-const SUBCOMMANDS: [&str; 1] = ["doctor"];
+const SUBCOMMANDS: [&str; 8] = ["demo", "serve", "ping", "call", "stats", "bench", "sim", "doctor"];
+
+#[test]
+fn sim__runs_fresh_seeds_and_names_them() {
+    let output = petrel(&["sim", "--seeds", "8", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stdout(&output));
+    let summary = record(&output);
+    assert_eq!((&summary["seeds"], &summary["failures"]), (&8.into(), &Value::Array(vec![])));
+    assert!(summary["totals"]["calls"].as_u64().unwrap() > 0, "{summary}");
+}
+
+#[test]
+fn sim__a_seed_runs_alike_with_and_without_trace() {
+    let alone = petrel(&["sim", "--seed", "7", "--json"]);
+    let traced = petrel(&["sim", "--seed", "7", "--trace", "--json"]);
+    assert_eq!(record(&alone), record(&traced));
+    assert_eq!(record(&alone)["seeds"], 1);
+    assert!(stderr(&traced).lines().count() > 100, "a line for each event");
+}
 
 #[test]
 fn help__of_each_subcommand_has_examples() {
@@ -128,7 +131,10 @@ fn help__of_the_command_lists_the_subcommands_and_the_exit_codes() {
     let output = petrel(&["--help"]);
     assert_eq!(output.status.code(), Some(0));
     let text = stdout(&output);
-    assert!(text.contains("doctor") && text.contains("Exit codes"), "{text}");
+    assert!(text.contains("Exit codes"), "{text}");
+    for subcommand in SUBCOMMANDS {
+        assert!(text.contains(&format!("\n  {subcommand} ")), "{subcommand} is not in: {text}");
+    }
 }
 
 #[test]
@@ -147,6 +153,15 @@ fn usage__errors_exit_with_2_and_print_no_result() {
         &["doctor", "--port", "0"],
         &["doctor", "--port", "http"],
         &["doctor", "surplus"],
+        &["ping"],
+        &["ping", "127.0.0.1:0"],
+        &["ping", "127.0.0.1", "--count", "0"],
+        &["ping", "127.0.0.1", "--size", "many"],
+        &["ping", "127.0.0.1", "--transport", "pigeon"],
+        &["serve", "--listen", "somewhere"],
+        &["call", "127.0.0.1", "--method", "no-such-method"],
+        &["bench"],
+        &["bench", "rate", "--duration", "3"],
     ] {
         let output = petrel(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

@@ -42,6 +42,8 @@
 // Tests are named `function__condition`.
 #![cfg_attr(test, allow(non_snake_case))]
 
+pub mod check;
+pub mod control;
 pub mod fabric;
 mod rng;
 mod simulation;

@@ -92,6 +92,11 @@ impl<E> EventQueue<E> {
         self.heap.pop().map(|Reverse(entry)| (entry.at, entry.event))
     }
 
+    /// When the first event happens; [`Time::NEVER`] without one.
+    pub(crate) fn next_at(&self) -> Time {
+        self.heap.peek().map_or(Time::NEVER, |Reverse(first)| first.at)
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.heap.len()
     }

@@ -11,8 +11,9 @@ use crate::units::{parse_duration, parse_size};
 /// Measure latency, rate or bandwidth
 ///
 /// Without --connect both ends run in this process, a thread each: this measures Petrel and the
-/// host's kernel, not a network. With --connect the other end is a `petrel serve`. Replies are
-/// compared with what was sent. Run it more than once: a shared machine's figures vary.
+/// host's kernel, not a network. The threads have a CPU each where there are two. With --connect the
+/// other end is a `petrel serve`. Every reply is checked; the exit code is 1 if one was wrong or
+/// missing. Run it more than once: a shared machine's figures vary.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct BenchArgs {
@@ -53,6 +54,10 @@ pub(crate) struct BenchCommon {
     /// A running `petrel serve` to measure against [default: a server in this process]
     #[arg(long, value_name = "ADDR")]
     pub(crate) connect: Option<ServerAddress>,
+
+    /// Number of the server's endpoint to measure against
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "connect")]
+    pub(crate) endpoint: u16,
 }
 
 /// Arguments of `petrel bench latency`.

@@ -12,7 +12,9 @@ use crate::units::{parse_duration, parse_size};
 ///
 /// Every reply is compared with what was sent. At the end come the number of calls sent and
 /// answered, and the latency's p50, p99, p99.9 and maximum. The exit code is 1 if any call
-/// failed or any reply differed.
+/// failed or any reply differed. Ctrl-C ends it early, with the figures so far.
+///
+/// To name an address of another host is to allow calls to it, unprotected.
 #[derive(Args, Debug)]
 #[command(after_long_help = PING_AFTER_HELP)]
 pub(crate) struct PingArgs {
@@ -32,6 +34,10 @@ pub(crate) struct PingArgs {
     /// Transport to use
     #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
     pub(crate) transport: TransportChoice,
+
+    /// Number of the server's endpoint to call
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) endpoint: u16,
 
     /// Calls in flight at a time; more than one measures latency under load
     #[arg(long, visible_alias = "window", value_name = "N", default_value_t = 1)]
@@ -54,7 +60,8 @@ Examples:
 ///
 /// The reply's bytes go to standard output as they are; with --json they are printed as text, or
 /// as hexadecimal digits where they are not UTF-8. The exit code is 1 if the call fails; the
-/// message then says whether the server may have executed it.
+/// message then says whether the server may have executed it. `petrel serve --help` lists the
+/// methods.
 #[derive(Args, Debug)]
 #[command(after_long_help = CALL_AFTER_HELP)]
 pub(crate) struct CallArgs {
@@ -74,6 +81,10 @@ pub(crate) struct CallArgs {
     #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
     pub(crate) transport: TransportChoice,
 
+    /// Number of the server's endpoint to call
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) endpoint: u16,
+
     /// How long to wait for the connection, and for the reply
     #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
@@ -82,7 +93,7 @@ pub(crate) struct CallArgs {
 const CALL_AFTER_HELP: &str = "\
 Examples:
   petrel call 127.0.0.1:31850 --method echo --data hello
-  petrel call 127.0.0.1:31850 --method 7 --data @request.bin > reply.bin
+  petrel call 127.0.0.1:31850 --method 2 --data @request.bin > reply.bin
   date | petrel call [::1]:31850 --data -";
 
 /// Print the counters of a running process, from outside

@@ -31,7 +31,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub(crate) insecure: bool,
 
-    /// Number of endpoints, each with its own thread; clients are spread over them
+    /// Number of endpoints, each with its own thread; clients choose one by its number, from 0
     #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) endpoints: u16,
@@ -51,7 +51,17 @@ Examples:
   petrel serve --listen [::1]:31850 --transport udp
   petrel serve --listen 10.0.0.7:31850 --insecure --endpoints 4 --idle poll
 
-Stop it with Ctrl-C. Look inside from another shell with `petrel stats 127.0.0.1:31850`.";
+Methods, by number and name; numbers in messages are little-endian:
+  1 echo    answers the request
+  2 sink    answers the request's length and checksum, 8 bytes each
+  3 source  request: size (4 bytes), seed (8 bytes); answers so many patterned bytes
+  4 fail    request: a gRPC status (1 byte), a text; the call ends with them
+  5 hello   request: a name; answers a greeting
+
+With --json: one object when it is ready, {event, address, pid, endpoints, transports}, and one at
+the end with the counters of each endpoint.
+
+Stop it with Ctrl-C or SIGTERM. Look inside from another shell with `petrel stats 127.0.0.1:31850`.";
 
 /// A first RPC, a verified 8 MiB transfer and a short benchmark, in one process
 ///

@@ -12,18 +12,26 @@ use super::values::parse_seed;
 /// ran at most once, every byte arrived, and nothing leaked. The clock is virtual, so a seed gives
 /// the same run everywhere.
 ///
-/// A seed that fails is printed with the command that replays it. The exit code is then 1.
+/// A seed that fails is printed with the command that replays it. The exit code is then 1. At the
+/// end comes what happened in all worlds together, so that it can be seen that much went wrong.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct SimArgs {
-    /// How many fresh seeds to run; each invocation draws new ones
-    #[arg(long, value_name = "N", default_value_t = 100, conflicts_with = "seed")]
-    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
-    pub(crate) seeds: u64,
+    /// How many seeds to run [default: 100 fresh ones, or the one that --seed names]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seeds: Option<u64>,
 
-    /// Run this one seed and print a trace of what happens
+    /// The first seed to run; without it each invocation draws seeds that nobody has seen before
     #[arg(long, value_name = "SEED", value_parser = parse_seed)]
     pub(crate) seed: Option<u64>,
+
+    /// Print every packet and every event of the one seed; with --json on standard error
+    #[arg(long, requires = "seed", conflicts_with_all = ["seeds", "jobs"])]
+    pub(crate) trace: bool,
+
+    /// Go on after a seed that failed
+    #[arg(long)]
+    pub(crate) keep_going: bool,
 
     /// Worlds simulated at a time, a thread each [default: the number of CPUs]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
@@ -34,4 +42,5 @@ const AFTER_HELP: &str = "\
 Examples:
   petrel sim
   petrel sim --seeds 10000
-  petrel sim --seed 0x5eed1234";
+  petrel sim --seed 1234
+  petrel sim --seed 1234 --trace | less";

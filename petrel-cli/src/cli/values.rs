@@ -4,6 +4,10 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::ValueEnum;
+use petrel::IdlePolicy;
+use petrel::control::AllowedTransports;
+
+use crate::methods;
 
 /// Which transport a session shall use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -36,29 +40,58 @@ pub(crate) enum IdleChoice {
     Block,
 }
 
-/// A method to call: by its name or by its number.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Method {
-    /// By the name that the server gave it.
-    Name(String),
-    /// By its number.
-    Number(u16),
+impl TransportChoice {
+    /// As the library wants it.
+    pub(crate) fn allowed(self) -> AllowedTransports {
+        AllowedTransports { udp: self != Self::Shm, shm: self != Self::Udp }
+    }
 }
+
+impl BenchTransport {
+    /// As the library wants it: this one and no other.
+    pub(crate) fn only(self) -> AllowedTransports {
+        AllowedTransports { udp: self == Self::Udp, shm: self == Self::Shm }
+    }
+
+    /// The name by which it is chosen.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Udp => "udp",
+            Self::Shm => "shm",
+        }
+    }
+}
+
+impl IdleChoice {
+    /// As the library wants it.
+    pub(crate) fn policy(self) -> IdlePolicy {
+        match self {
+            Self::Poll => IdlePolicy::Poll,
+            Self::Spin => IdlePolicy::default(),
+            Self::Block => IdlePolicy::Block,
+        }
+    }
+}
+
+/// A method to call: a number, or the name that `petrel serve` knows it by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Method(pub(crate) u16);
 
 impl FromStr for Method {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        if text.is_empty() {
-            return Err("a method has a name or a number, such as echo or 7".to_owned());
+        if !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit()) {
+            let number = text
+                .parse()
+                .map_err(|_| format!("'{text}' is not a method's number: they are 0 to 65535"))?;
+            return Ok(Self(number));
         }
-        if !text.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Ok(Self::Name(text.to_owned()));
-        }
-        let number = text
-            .parse()
-            .map_err(|_| format!("'{text}' is not a method's number: they are 0 to 65535"))?;
-        Ok(Self::Number(number))
+        let known = methods::NAMES.iter().find(|(name, _)| *name == text);
+        known.map(|(_, number)| Self(*number)).ok_or_else(|| {
+            let names = methods::NAMES.map(|(name, _)| name).join(", ");
+            format!("'{text}' is no method of `petrel serve`: write a number, or one of {names}")
+        })
     }
 }
 
@@ -101,10 +134,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn method__digits_are_a_number_and_the_rest_a_name() {
-        assert_eq!("7".parse(), Ok(Method::Number(7)));
-        assert_eq!("kv.get".parse(), Ok(Method::Name("kv.get".into())));
+    fn method__is_a_number_or_a_name_that_serve_knows() {
+        assert_eq!("7".parse(), Ok(Method(7)));
+        assert_eq!("65535".parse(), Ok(Method(65_535)));
+        assert_eq!("sink".parse(), Ok(Method(methods::SINK)));
         assert!("65536".parse::<Method>().unwrap_err().contains("0 to 65535"));
+        assert!("kv.get".parse::<Method>().unwrap_err().contains("echo, sink"));
         assert!("".parse::<Method>().is_err());
     }
 

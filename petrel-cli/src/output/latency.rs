@@ -32,11 +32,6 @@ impl Latencies {
         self.histogram.saturating_record(ns);
     }
 
-    /// Adds all that `other` has recorded.
-    pub(crate) fn merge(&mut self, other: &Self) {
-        self.histogram.add(&other.histogram).expect("all histograms here have the same bounds");
-    }
-
     /// The percentiles so far, or nothing where nothing was recorded.
     pub(crate) fn summary(&self) -> Option<LatencySummary> {
         let histogram = &self.histogram;
@@ -124,16 +119,6 @@ mod tests {
         let summary = latencies.summary().unwrap();
         assert_eq!(summary.count, 2);
         assert!(summary.max_ns >= LATENCY_MAX_NS);
-    }
-
-    #[test]
-    fn merge__adds_the_counts() {
-        let (mut left, mut right) = (Latencies::new(), Latencies::new());
-        left.record(10);
-        right.record(20);
-        left.merge(&right);
-        assert_eq!(left.summary().unwrap().count, 2);
-        assert_eq!(left.summary().unwrap().max_ns, 20);
     }
 
     #[test]

@@ -16,6 +16,7 @@ use super::ports::{BindError, Binding};
 use super::stats::{FabricStats, LinkStats};
 use super::topology::{HostId, LinkId, Topology, TopologyError};
 use super::wakers::Wakers;
+use super::wiretap::Recorded;
 use super::{Fabric, STREAM_USER, Step};
 
 /// Why a fabric could not be made.
@@ -67,6 +68,35 @@ impl FabricHandle {
     /// Whether a host exists and has not crashed.
     pub fn is_up(&self, host: HostId) -> bool {
         self.fabric.borrow().hosts.get(usize::from(host.0)).is_some_and(|host| host.is_up)
+    }
+
+    /// Until when a host is paused, in nanoseconds; a time that has passed if it is not.
+    pub fn paused_until_ns(&self, host: HostId) -> u64 {
+        let fabric = self.fabric.borrow();
+        fabric.hosts.get(usize::from(host.0)).map_or(0, |host| host.paused_until.ns())
+    }
+
+    /// Whether a partition drops what `from` sends to `to`.
+    pub fn is_cut(&self, from: HostId, to: HostId) -> bool {
+        self.fabric.borrow().is_cut(from, to)
+    }
+
+    /// Lets a frame arrive at a port after `delay_ns`, as if `from` had sent it. No link and no
+    /// fault is on its way; partitions are.
+    pub fn inject(&self, from: SimAddr, to: SimAddr, frame: &[u8], delay_ns: u64) {
+        self.borrow_mut().inject(from, to, frame, delay_ns);
+    }
+
+    /// Records a sample of `keep` packets from now on: new ones replace random old ones.
+    pub fn tap(&self, keep: usize) {
+        self.borrow_mut().tap(keep);
+    }
+
+    /// One of the recorded packets: the one that `pick` chooses, given how many there are.
+    pub fn recorded(&self, pick: impl FnOnce(usize) -> usize) -> Option<Recorded> {
+        let fabric = self.fabric.borrow();
+        let recorded = fabric.recorded();
+        recorded.get(pick(recorded.len())).cloned()
     }
 
     /// Schedules an action for a time in nanoseconds; one that has passed means now.

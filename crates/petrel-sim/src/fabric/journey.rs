@@ -25,9 +25,10 @@ impl Fabric {
         self.stats.sent += 1;
         self.frames_in_pass += frames as u64;
         self.record(&packet, Mark::Send, Place::Host(from.host));
+        self.overhear(&packet);
         if from.host == to.host {
             let at = self.now.plus_ns(self.config.loopback_ns);
-            self.queue.push(at, Event::Loopback(packet));
+            self.queue.push(at, Event::Direct(packet));
         } else {
             self.enqueue(self.routes.uplink(from.host), packet);
         }
@@ -56,8 +57,8 @@ impl Fabric {
         }
     }
 
-    /// A packet for its own host has come around.
-    pub(super) fn handle_loopback(&mut self, packet: PacketRef) {
+    /// A packet that takes no link has come.
+    pub(super) fn handle_direct(&mut self, packet: PacketRef) {
         let host = self.packets.get(&packet).to.host;
         self.deliver(host, packet);
     }

@@ -24,6 +24,7 @@ mod switch;
 mod topology;
 mod trace_line;
 mod wakers;
+mod wiretap;
 
 pub use act::{Action, LinkSet};
 pub use config::{BufferPolicy, CpuConfig, FabricConfig, LinkConfig, NicConfig, SwitchConfig};
@@ -36,6 +37,7 @@ pub use stats::{DropReason, FabricStats, LinkStats};
 pub use topology::{
     HOSTS_MAX, HostId, LinkId, NodeId, SWITCHES_MAX, SwitchId, Topology, TopologyError,
 };
+pub use wiretap::Recorded;
 
 pub(crate) use packet::{Frames, PacketRef};
 pub(crate) use ports::Binding;
@@ -48,6 +50,7 @@ use packet::Packets;
 use switch::Switch;
 use topology::Routes;
 use trace_line::Place;
+use wiretap::Wiretap;
 
 use crate::rng::Rng;
 use crate::time::{EventQueue, Time};
@@ -57,6 +60,7 @@ use crate::trace::Trace;
 const STREAM_LINK: u32 = 1;
 const STREAM_CORE: u32 = 2;
 const STREAM_USER: u32 = 3;
+const STREAM_WIRETAP: u32 = 4;
 
 /// The state of the whole network.
 #[derive(Debug)]
@@ -75,6 +79,7 @@ pub(crate) struct Fabric {
     stats: FabricStats,
     digest: u64,
     trace: Trace,
+    wiretap: Option<Wiretap>,
     /// Frames that the actor which runs now has sent and received in this pass.
     frames_in_pass: u64,
 }
@@ -86,8 +91,8 @@ enum Event {
     Sent(LinkId),
     /// A packet has come to the end of a link.
     Arrive(LinkId, PacketRef),
-    /// A packet of a host to itself has come around.
-    Loopback(PacketRef),
+    /// A packet that takes no link has come: of a host to itself, or injected.
+    Direct(PacketRef),
     /// An actor runs.
     Poll { actor: ActorId, token: u32 },
     /// An actor's deadline may have come.
@@ -136,6 +141,7 @@ impl Fabric {
             stats: FabricStats::default(),
             digest: seed,
             trace: Trace::off(),
+            wiretap: None,
             frames_in_pass: 0,
         })
     }
@@ -166,7 +172,7 @@ impl Fabric {
         match event {
             Event::Sent(link) => self.handle_sent(link),
             Event::Arrive(link, packet) => self.handle_arrival(link, packet),
-            Event::Loopback(packet) => self.handle_loopback(packet),
+            Event::Direct(packet) => self.handle_direct(packet),
             Event::Poll { actor, token } => return self.handle_poll(actor, token),
             Event::Timer { actor, token } => self.handle_timer(actor, token),
             Event::Act(action) => return self.act(*action),

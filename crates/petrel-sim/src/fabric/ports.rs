@@ -75,7 +75,7 @@ impl Fabric {
     }
 
     /// Lets the owner of a port run soon.
-    pub(super) fn wake_owner(&mut self, at: SimAddr) {
+    pub(crate) fn wake_owner(&mut self, at: SimAddr) {
         if let Some(owner) = self.port_mut(at).and_then(|port| port.owner) {
             self.wake(owner);
         }

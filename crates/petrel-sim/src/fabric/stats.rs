@@ -66,6 +66,8 @@ pub struct FabricStats {
     pub sent: u64,
     /// Copies that links made.
     pub duplicated: u64,
+    /// Brought in from outside; see [`FabricHandle::inject`](super::FabricHandle::inject).
+    pub injected: u64,
     /// Taken out of a receive queue by an endpoint.
     pub delivered: u64,
     /// In queues and on links at this moment.
@@ -98,10 +100,11 @@ impl FabricStats {
         self.dropped.iter().sum()
     }
 
-    /// Whether every packet is accounted for: what was sent or copied was delivered, was dropped
+    /// Whether every packet is accounted for: what was sent, copied or injected was delivered, was dropped
     /// for a reason, or is still in flight.
     pub fn is_balanced(&self) -> bool {
-        self.sent + self.duplicated == self.delivered + self.dropped_total() + self.in_flight
+        let came = self.sent + self.duplicated + self.injected;
+        came == self.delivered + self.dropped_total() + self.in_flight
     }
 
     pub(super) fn count_drop(&mut self, reason: DropReason) {

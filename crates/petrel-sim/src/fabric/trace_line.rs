@@ -28,6 +28,8 @@ pub(super) enum Mark {
     Corrupt,
     /// Began a spike that lasts until then.
     Spike(Time),
+    /// Was brought in from outside.
+    Inject,
 }
 
 impl Mark {
@@ -42,6 +44,7 @@ impl Mark {
             Self::Reorder(ns) => (6, ns),
             Self::Corrupt => (7, 0),
             Self::Spike(until) => (8, until.ps()),
+            Self::Inject => (9, 0),
         }
     }
 }
@@ -57,6 +60,7 @@ impl std::fmt::Display for Mark {
             Self::Reorder(ns) => write!(f, "REORDER(+{ns} ns)"),
             Self::Corrupt => f.write_str("CORRUPT"),
             Self::Spike(until) => write!(f, "SPIKE(until {until})"),
+            Self::Inject => f.write_str("INJECT"),
         }
     }
 }

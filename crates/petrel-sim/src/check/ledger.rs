@@ -1,0 +1,356 @@
+//! The book of all calls of a run: who made them, how often they were executed, how they ended.
+//!
+//! Every rule that an application may rely on is checked here at the moment when it could break:
+//! a handler runs at most once for a call, and never for one that was not sent; a call ends once;
+//! its answer is what the server made of exactly its request; and a failure has a reason.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+
+use petrel::{CallError, CallFailure, Execution, Reply, Status};
+use petrel_proto::SessionId;
+
+use super::call::{Call, End, Expected, Method, answer_seed};
+use super::pattern;
+use super::trouble::Troubles;
+use crate::fabric::SimAddr;
+
+/// All calls of a run, across crashes.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    calls: Vec<Call>,
+    /// Requests too short for a number, by server, method and the byte that they have.
+    tiny: BTreeMap<TinyKey, Tiny>,
+    /// Sessions that their own client closed.
+    closed_here: BTreeSet<(u32, SessionId)>,
+    pub(super) troubles: Troubles,
+    /// Whether servers may run out of memory.
+    pub(super) memory_is_tight: bool,
+    /// Whether clients give up so soon that loss alone is a reason.
+    pub(super) is_impatient: bool,
+    /// The largest message that endpoints take.
+    pub(super) message_bytes_max: u32,
+    pub(super) now_ns: u64,
+    pub(super) violation: Option<String>,
+    pub(super) digest: u64,
+    pub(super) counts: Counts,
+}
+
+type TinyKey = (SimAddr, u16, Option<u8>);
+
+/// How often such a request was made, and how often a handler ran.
+#[derive(Clone, Copy, Debug, Default)]
+struct Tiny {
+    made: u32,
+    executed: u32,
+    succeeded: u32,
+}
+
+/// How calls ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) executed: u64,
+    pub(super) succeeded: u64,
+    /// Failed, because the server said so.
+    pub(super) answered: u64,
+    /// Failed, and may have been executed.
+    pub(super) unknown: u64,
+    /// Failed, and nothing was sent.
+    pub(super) not_sent: u64,
+    pub(super) rejected: u64,
+    pub(super) lost: u64,
+    pub(super) nested: u64,
+}
+
+impl Ledger {
+    /// Enters a call that is about to be made; gives its number.
+    pub(super) fn issue(&mut self, call: Call) -> u32 {
+        let id = self.calls.len() as u32;
+        self.counts.nested += u64::from(call.parent.is_some());
+        if call.spec.method.is_tiny() {
+            self.tiny_of(&call, id).made += 1;
+        }
+        self.calls.push(call);
+        id
+    }
+
+    /// The call was not taken.
+    pub(super) fn reject(&mut self, id: u32, error: CallError) {
+        self.counts.rejected += 1;
+        let call = &mut self.calls[id as usize];
+        call.end = End::Rejected;
+        let call = call.clone();
+        self.note(id, 1);
+        let is_right = match error {
+            CallError::SessionClosed => self.is_closed_here(&call) || self.is_justified(&call),
+            CallError::RequestTooLarge { .. } => self.is_too_large(&call),
+            CallError::QueueFull { .. } => true,
+            _ => false,
+        };
+        if !is_right || call.executions > 0 {
+            self.break_rule(id, "was rejected without a reason", &error);
+        }
+        self.unmake(id);
+    }
+
+    fn is_closed_here(&self, call: &Call) -> bool {
+        self.closed_here.contains(&(call.client, call.session))
+    }
+
+    fn is_too_large(&self, call: &Call) -> bool {
+        call.spec.request_len > self.message_bytes_max
+    }
+
+    /// A handler runs. Gives the call, unless its request is too short to tell.
+    pub(super) fn execute(&mut self, server: SimAddr, method: Method, request: &[u8]) -> Option<u32> {
+        self.counts.executed += 1;
+        if method.is_tiny() {
+            self.execute_tiny(server, method, request);
+            return None;
+        }
+        let known = pattern::id_of(request).filter(|&id| (id as usize) < self.calls.len());
+        let Some(id) = known else {
+            self.violate(format!("{server} executed {} bytes that nobody sent", request.len()));
+            return None;
+        };
+        let call = &mut self.calls[id as usize];
+        call.executions += 1;
+        let (executions, end) = (call.executions, call.end);
+        let is_meant = (call.server, call.spec.method) == (server, method);
+        let is_whole = request.len() == call.spec.request_len as usize;
+        self.note(id, 2);
+        if executions > 1 {
+            self.break_rule(id, "was executed more than once", &executions);
+        }
+        if !is_meant {
+            self.break_rule(id, "was executed by the wrong server or method", &(server, method));
+        }
+        if !is_whole || !pattern::is_request(id, request) {
+            self.break_rule(id, "was executed with other bytes than were sent", &request.len());
+        }
+        if matches!(end, End::Rejected | End::Failed(_, Execution::NotSent)) {
+            self.break_rule(id, "was executed although it was said not to be sent", &end);
+        }
+        Some(id)
+    }
+
+    fn execute_tiny(&mut self, server: SimAddr, method: Method, request: &[u8]) {
+        let key = (server, method.number(), request.first().copied());
+        let tiny = self.tiny.entry(key).or_default();
+        tiny.executed += 1;
+        let Tiny { executed, made, .. } = *tiny;
+        if executed > made || request.len() > 1 {
+            self.violate(format!(
+                "{key:?} of {} bytes was executed {executed} times and called {made} times",
+                request.len()
+            ));
+        }
+    }
+
+    /// A call has ended. Gives whether it succeeded.
+    pub(super) fn end(&mut self, id: u32, reply: &Reply) -> bool {
+        let call = &mut self.calls[id as usize];
+        if call.end != End::Pending {
+            let before = call.end;
+            self.break_rule(id, "ended twice", &before);
+        }
+        if reply.request.len() != self.calls[id as usize].spec.request_len as usize
+            || !pattern::is_request(id, &reply.request)
+        {
+            self.break_rule(id, "came back with another request", &reply.request.len());
+        }
+        match &reply.outcome {
+            Ok(()) => self.end_well(id, &reply.request, &reply.response),
+            Err(failure) => self.end_badly(id, failure, reply.response.len()),
+        }
+        self.note(id, 3);
+        reply.outcome.is_ok()
+    }
+
+    fn end_well(&mut self, id: u32, request: &[u8], response: &[u8]) {
+        self.counts.succeeded += 1;
+        let call = &mut self.calls[id as usize];
+        call.end = End::Succeeded;
+        let call = call.clone();
+        if call.spec.method.is_tiny() {
+            self.tiny_of(&call, id).succeeded += 1;
+        } else if call.executions != 1 {
+            self.break_rule(id, "succeeded, with this many executions", &call.executions);
+        }
+        let is_right = match call.expected(id) {
+            Expected::Same => response == request,
+            Expected::Made(len) => {
+                response.len() == len as usize
+                    && pattern::is_filled(answer_seed(request), response)
+            }
+            Expected::Error(..) => false,
+        };
+        if !is_right {
+            self.break_rule(id, "got a wrong answer, of this length", &response.len());
+        }
+    }
+
+    fn end_badly(&mut self, id: u32, failure: &CallFailure, response_len: usize) {
+        let call = &mut self.calls[id as usize];
+        call.end = End::Failed(failure.status, failure.execution);
+        let call = call.clone();
+        if response_len != 0 {
+            self.break_rule(id, "failed with a response", &response_len);
+        }
+        match failure.execution {
+            Execution::Answered => {
+                self.counts.answered += 1;
+                self.check_answer(id, &call, failure);
+            }
+            Execution::MayHaveExecuted => {
+                self.counts.unknown += 1;
+                self.check_failure(id, &call, failure);
+            }
+            Execution::NotSent => {
+                self.counts.not_sent += 1;
+                self.unmake(id);
+                if call.executions > 0 {
+                    self.break_rule(id, "was executed, and said not to be sent", failure);
+                }
+                self.check_failure(id, &call, failure);
+            }
+        }
+    }
+
+    /// The server answered with a failure: it must be the one that this call asks for.
+    fn check_answer(&mut self, id: u32, call: &Call, failure: &CallFailure) {
+        if self.memory_is_tight && failure.status == Status::ResourceExhausted {
+            return;
+        }
+        if call.spec.method == Method::Nested && failure.status == Status::Aborted {
+            return self.check_nested_failure(id, failure);
+        }
+        let is_right = match call.expected(id) {
+            Expected::Error(status, text) => {
+                let is_said = |text: Vec<u8>| is_cut_of(failure.message.as_bytes(), &text);
+                status == failure.status && (self.memory_is_tight || text.is_none_or(is_said))
+            }
+            _ => false,
+        };
+        if !is_right {
+            self.break_rule(id, "got a wrong error", failure);
+        }
+        let is_executed = call.spec.method.is_served() && !call.spec.method.is_tiny();
+        if is_executed && call.executions != 1 {
+            self.break_rule(id, "was answered, with this many executions", &call.executions);
+        }
+    }
+
+    /// A nested call's failure is passed on only if it failed.
+    fn check_nested_failure(&mut self, id: u32, failure: &CallFailure) {
+        let has_failed = |call: &Call| {
+            call.parent == Some(id) && matches!(call.end, End::Failed(..) | End::Rejected)
+        };
+        if self.memory_is_tight {
+            return;
+        }
+        if !self.calls.iter().any(has_failed) && !self.is_justified(&self.calls[id as usize]) {
+            self.break_rule(id, "failed, and the call nested in it did not", failure);
+        }
+    }
+
+    /// A failure that did not come from the server needs a reason.
+    fn check_failure(&mut self, id: u32, call: &Call, failure: &CallFailure) {
+        let is_right = match failure.status {
+            Status::Unavailable => self.is_impatient || self.is_justified(call),
+            Status::Cancelled => self.is_closed_here(call),
+            Status::ResourceExhausted => {
+                failure.execution == Execution::NotSent && self.is_too_large(call)
+            }
+            _ => false,
+        };
+        if !is_right {
+            self.break_rule(id, "failed without a reason", failure);
+        }
+    }
+
+    fn is_justified(&self, call: &Call) -> bool {
+        let hosts = [call.client_at.host, call.server.host];
+        self.troubles.justify(hosts, call.issued_ns, self.now_ns)
+    }
+
+    /// A client closes one of its sessions.
+    pub(super) fn close_here(&mut self, client: u32, session: SessionId) {
+        self.closed_here.insert((client, session));
+    }
+
+    /// A client died with its calls.
+    pub(super) fn bury(&mut self, client: u32) {
+        for call in &mut self.calls {
+            if call.client == client && call.end == End::Pending {
+                call.end = End::Lost;
+                self.counts.lost += 1;
+            }
+        }
+    }
+
+    /// What must hold of every call when all is over.
+    pub(super) fn close(&mut self) {
+        for id in 0..self.calls.len() as u32 {
+            if self.calls[id as usize].end == End::Pending {
+                self.break_rule(id, "never ended", &"");
+            }
+        }
+        for (key, tiny) in std::mem::take(&mut self.tiny) {
+            if tiny.executed < tiny.succeeded || tiny.executed > tiny.made {
+                self.violate(format!("{key:?}: {tiny:?}"));
+            }
+        }
+    }
+
+    /// Calls that have not ended, for people.
+    pub(super) fn pending(&self) -> String {
+        let pending = (0u32..).zip(&self.calls).filter(|(_, call)| call.end == End::Pending);
+        let some: Vec<String> =
+            pending.take(5).map(|(id, call)| format!("call {id}: {call:?}")).collect();
+        some.join("; ")
+    }
+
+    pub(super) fn call(&self, id: u32) -> &Call {
+        &self.calls[id as usize]
+    }
+
+    pub(super) fn call_count(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// A request that was never sent must not be executed later either.
+    fn unmake(&mut self, id: u32) {
+        let call = self.calls[id as usize].clone();
+        if call.spec.method.is_tiny() {
+            self.tiny_of(&call, id).made -= 1;
+        }
+    }
+
+    fn tiny_of(&mut self, call: &Call, id: u32) -> &mut Tiny {
+        let byte = (call.spec.request_len > 0).then_some(id as u8);
+        self.tiny.entry((call.server, call.spec.method.number(), byte)).or_default()
+    }
+
+    fn note(&mut self, id: u32, what: u64) {
+        let call = &self.calls[id as usize];
+        let word = u64::from(id) << 8 | what << 4 | u64::from(call.executions);
+        self.digest = pattern::mix(self.digest, word ^ self.now_ns << 20);
+    }
+
+    fn break_rule(&mut self, id: u32, what: &str, with: &dyn Debug) {
+        let call = self.calls[id as usize].clone();
+        self.violate(format!("call {id} {what}: {with:?}; {call:?}"));
+    }
+
+    /// Remembers the first rule that is broken.
+    pub(super) fn violate(&mut self, what: String) {
+        let now_ns = self.now_ns;
+        self.violation.get_or_insert_with(|| format!("at {now_ns} ns: {what}"));
+    }
+}
+
+/// Whether `got` is `text`, or its beginning where it does not fit into one packet.
+fn is_cut_of(got: &[u8], text: &[u8]) -> bool {
+    got == text || (got.len() >= petrel_proto::limits::PACKET_BYTES_MIN as usize && text.starts_with(got))
+}

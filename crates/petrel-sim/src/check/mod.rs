@@ -1,0 +1,44 @@
+//! Whole worlds from one seed, and what must hold in each.
+//!
+//! A seed draws hosts and processes, their settings, a network, a workload and all that goes wrong.
+//! Real endpoints then call each other: echoes and transformations of every size, deferred and
+//! nested answers, errors, forgotten requests, calls of methods that nobody serves. After the
+//! storm there is a quiet time in which everything must come to an end. Checked are
+//!
+//! - **calls**: each ends exactly once, with the right answer, byte for byte, or with a failure
+//!   that has a reason: what the call asked for, or a crash, partition, pause, closed session or
+//!   heavy loss that touched one of its hosts while it was on its way;
+//! - **handlers**: each runs at most once for a call, across crashes and sessions; exactly once if
+//!   the call succeeded; never if the client was told that nothing was sent;
+//! - **resources**: credits are back where they began, no buffer is lent out and no session is open
+//!   when all is over;
+//! - **frames**: where nobody forges any, none is malformed, from the wrong peer, in the wrong
+//!   direction, beyond the window or about the future;
+//! - **progress**: everything ends; after the storm a new session to every process that runs works.
+//!
+//! Corrupted packets are dropped by their checksum, as UDP's does: frames have none of their own.
+//!
+//! ```
+//! use petrel_sim::check::{Options, run_seed};
+//!
+//! let report = run_seed(7, &Options::default())?;
+//! assert!(report.calls > 0);
+//! assert_eq!(run_seed(7, &Options::default())?.digest, report.digest);
+//! # Ok::<(), petrel_sim::check::Failure>(())
+//! ```
+
+mod call;
+mod ledger;
+mod nemesis;
+mod node;
+mod pattern;
+mod report;
+mod runner;
+mod scenario;
+mod service;
+mod trouble;
+mod workload;
+mod world;
+
+pub use report::{Failure, Report};
+pub use runner::{Options, Progress, Summary, run_seed, run_seed_traced, run_seeds};

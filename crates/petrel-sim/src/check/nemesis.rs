@@ -1,0 +1,153 @@
+//! Who brings the trouble: what goes wrong when, and forged frames.
+
+use super::node::{Common, data_port};
+use super::scenario::{Scenario, Weather};
+use crate::control::Death;
+use crate::fabric::{Action, FaultPlan, HostId, LinkSet, Recorded, SimAddr};
+use crate::rng::{Probability, Rng};
+
+/// Something to do to the world.
+#[derive(Clone, Debug)]
+pub(super) enum Deed {
+    /// Something that may make calls of these hosts fail, for so long.
+    Trouble { action: Action, hosts: Vec<HostId>, for_ns: u64 },
+    /// A host goes down.
+    Crash { host: HostId, death: Death, down_ns: u64 },
+    /// The usual faults come back.
+    Restore,
+    /// Somebody injects frames.
+    Forge { count: u64 },
+}
+
+/// Packets that the forger keeps.
+pub(super) const RECORDED: usize = 300;
+
+/// What will go wrong, in order of time.
+pub(super) fn plan(scenario: &Scenario, rng: &mut Rng) -> Vec<(u64, Deed)> {
+    let mut deeds = Vec::new();
+    if scenario.weather == Weather::Storm {
+        for _ in 0..rng.between(1, 6) {
+            let at_ns = rng.between(0, scenario.active_ns);
+            add_trouble(scenario, rng, at_ns, &mut deeds);
+        }
+    }
+    if scenario.is_attacked {
+        for _ in 0..rng.between(5, 60) {
+            let at_ns = rng.between(0, scenario.active_ns);
+            deeds.push((at_ns, Deed::Forge { count: rng.between(1, 40) }));
+        }
+    }
+    deeds.sort_by_key(|&(at_ns, _)| at_ns);
+    deeds
+}
+
+fn add_trouble(scenario: &Scenario, rng: &mut Rng, at_ns: u64, deeds: &mut Vec<(u64, Deed)>) {
+    let host = HostId(rng.below(u64::from(scenario.hosts)) as u16);
+    let most = rng.between(11, 26);
+    let for_ns = rng.between(1_000, 1 << most);
+    let trouble = |action, hosts| Deed::Trouble { action, hosts, for_ns };
+    match rng.below(10) {
+        0..3 => {
+            let (from, to) = split(scenario.hosts, rng);
+            let one_way = rng.below(3) == 0;
+            let hosts = [from.clone(), to.clone()].concat();
+            deeds.push((at_ns, trouble(Action::Partition { from, to, one_way, for_ns }, hosts)));
+        }
+        3..5 => deeds.push((at_ns, trouble(Action::Pause { host, for_ns }, vec![host]))),
+        5..9 => {
+            let death = if rng.below(2) == 0 { Death::Killed } else { Death::PowerLoss };
+            let down_ns = if rng.below(15) == 0 { u64::MAX } else { for_ns };
+            deeds.push((at_ns, Deed::Crash { host, death, down_ns }));
+        }
+        _ => {
+            let plan = heavy_loss(rng);
+            let links = if rng.below(2) == 0 { LinkSet::All } else { LinkSet::Host(host) };
+            let action = Action::Faults { links, plan };
+            deeds.push((at_ns, trouble(action, all_hosts(scenario.hosts).collect())));
+            deeds.push((at_ns + for_ns, Deed::Restore));
+        }
+    }
+}
+
+fn all_hosts(count: u16) -> impl Iterator<Item = HostId> {
+    (0..count).map(HostId)
+}
+
+/// Two sets of hosts, neither empty.
+fn split(count: u16, rng: &mut Rng) -> (Vec<HostId>, Vec<HostId>) {
+    let alone = rng.below(u64::from(count)) as u16;
+    let (mut from, mut to) = (vec![HostId(alone)], Vec::new());
+    for host in all_hosts(count).filter(|host| host.0 != alone) {
+        if to.is_empty() || rng.below(2) == 0 { to.push(host) } else { from.push(host) }
+    }
+    (from, to)
+}
+
+fn heavy_loss(rng: &mut Rng) -> FaultPlan {
+    FaultPlan {
+        loss: Probability::percent(rng.between(20, 100) as u32),
+        reorder: Probability::percent(10),
+        reorder_within_ns: 100_000,
+        ..FaultPlan::NONE
+    }
+}
+
+/// Injects a frame that is none of its receiver's business: random bytes, a guess, an old frame
+/// once more, or a frame of a session from somebody who is not its peer.
+///
+/// Not among them: other bytes with a session's token *and* its peer's address. Frames have no
+/// checksum and no seal of their own; they rely on the medium's, and on nobody on the way.
+pub(super) fn forge(common: &Common, rng: &mut Rng) {
+    let scenario = &common.scenario;
+    let anybody = |rng: &mut Rng| {
+        let host = HostId(rng.below(u64::from(scenario.hosts)) as u16);
+        data_port(host, rng.below(u64::from(scenario.endpoints_per_host)) as u16)
+    };
+    let (from, to) = (anybody(rng), anybody(rng));
+    let fabric = &common.fabric;
+    let delay_ns = rng.between(1, 20_000);
+    match rng.below(5) {
+        0 => fabric.inject(from, to, &garbage(rng), delay_ns),
+        1 => fabric.inject(from, to, &guess(rng), delay_ns),
+        2 | 3 => {
+            if let Some(Recorded { from, to, frames }) = pick(common, rng) {
+                frames.iter().for_each(|frame| fabric.inject(from, to, frame, delay_ns));
+            }
+        }
+        _ => {
+            if let Some(recorded) = pick(common, rng) {
+                forge_from(common, rng, from, recorded, delay_ns);
+            }
+        }
+    }
+}
+
+/// A frame of a session, whole or not, from an address that is not its peer's.
+fn forge_from(common: &Common, rng: &mut Rng, from: SimAddr, recorded: Recorded, delay_ns: u64) {
+    let stranger = if from == recorded.from { SimAddr::new(from.host, 77) } else { from };
+    for mut frame in recorded.frames {
+        if rng.below(2) == 0 {
+            frame.truncate(1 + rng.below(frame.len() as u64) as usize);
+        }
+        common.fabric.inject(stranger, recorded.to, &frame, delay_ns);
+    }
+}
+
+fn pick(common: &Common, rng: &mut Rng) -> Option<Recorded> {
+    common.fabric.recorded(|count| rng.below(count as u64) as usize)
+}
+
+fn garbage(rng: &mut Rng) -> Vec<u8> {
+    let mut bytes = vec![0; rng.between(1, 100) as usize];
+    rng.fill(&mut bytes);
+    bytes
+}
+
+/// A frame of version 1 with a likely session and a token that is no better than a guess.
+fn guess(rng: &mut Rng) -> Vec<u8> {
+    let mut bytes = garbage(rng);
+    bytes.resize(bytes.len() + 16, 0);
+    let first = 0x10 | rng.below(6) as u32 | (rng.below(8) as u32) << 12;
+    bytes[..4].copy_from_slice(&first.to_le_bytes());
+    bytes
+}

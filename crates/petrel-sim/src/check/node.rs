@@ -1,0 +1,269 @@
+//! A node: an endpoint with its application, an actor of the simulation.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use petrel::control::EndpointId;
+use petrel::{Context, Endpoint, MsgBuf, Responder, SessionId, SessionState};
+
+use super::call::{Call, End, Spec};
+use super::ledger::Ledger;
+use super::scenario::Scenario;
+use super::{pattern, service};
+use crate::control::{ControlNetwork, Scripted, SimControl};
+use crate::fabric::{FabricHandle, HostId, SimAddr};
+use crate::rng::Rng;
+use crate::simulation::Actor;
+use crate::transport::SimTransport;
+
+pub(super) type SimEndpoint = Endpoint<SimTransport, SimControl>;
+
+/// What all nodes of a world share.
+#[derive(Debug)]
+pub(super) struct Common {
+    pub(super) scenario: Scenario,
+    pub(super) fabric: FabricHandle,
+    pub(super) control: ControlNetwork,
+    pub(super) ledger: RefCell<Ledger>,
+    pub(super) phase: Cell<Phase>,
+}
+
+/// What nodes are doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    /// They make calls while things go wrong.
+    Active,
+    /// They wait for their calls.
+    Draining,
+    /// Each opens a session to each other and makes one call, which must succeed.
+    Probing,
+    /// They close everything.
+    Closing,
+}
+
+/// What a node's handlers and continuations share with it.
+pub(super) struct Shared {
+    pub(super) common: Rc<Common>,
+    /// Number of this endpoint in this incarnation.
+    pub(super) party: u32,
+    pub(super) at: SimAddr,
+    pub(super) rng: RefCell<Rng>,
+    pub(super) deferred: RefCell<Vec<Deferred>>,
+    /// Sessions for nested calls: no others use them, so that nobody waits in a circle.
+    pub(super) leaves: RefCell<Vec<Leaf>>,
+    /// Sessions on which requests came.
+    pub(super) served: RefCell<BTreeSet<SessionId>>,
+    /// Calls that have not ended.
+    pub(super) pending: Cell<usize>,
+}
+
+/// A session for nested calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Leaf {
+    pub(super) session: SessionId,
+    pub(super) server: SimAddr,
+}
+
+/// A request whose answer comes later.
+pub(super) struct Deferred {
+    pub(super) due_ns: u64,
+    pub(super) id: u32,
+    pub(super) responder: Responder,
+    /// The request, if it was kept.
+    pub(super) message: Option<MsgBuf>,
+    pub(super) answer: Answer,
+}
+
+/// What becomes of a deferred request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Answer {
+    /// So many bytes that follow from the request's hash.
+    Made { seed: u64, len: usize },
+    /// None.
+    Dropped,
+}
+
+/// An endpoint that a node talks to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Target {
+    pub(super) remote: SocketAddr,
+    pub(super) endpoint: EndpointId,
+    pub(super) at: SimAddr,
+}
+
+/// The data port of an endpoint.
+pub(super) fn data_port(host: HostId, endpoint: u16) -> SimAddr {
+    SimAddr::new(host, endpoint + 1)
+}
+
+/// A session as its client's node sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Open {
+    pub(super) session: SessionId,
+    pub(super) target: Target,
+    pub(super) is_leaf: bool,
+}
+
+pub(super) struct Node {
+    pub(super) endpoint: SimEndpoint,
+    pub(super) shared: Rc<Shared>,
+    pub(super) targets: Vec<Target>,
+    pub(super) open: Vec<Open>,
+    /// Sessions that have ended, to be used by mistake.
+    pub(super) over: Vec<Open>,
+    pub(super) calls_left: u32,
+    pub(super) bytes_left: u64,
+    pub(super) next_work_ns: u64,
+    pub(super) scripted: Scripted,
+    /// Up to which phase this node has begun.
+    pub(super) begun: Phase,
+    pub(super) probed: bool,
+}
+
+impl Shared {
+    pub(super) fn ledger(&self) -> std::cell::RefMut<'_, Ledger> {
+        let mut ledger = self.common.ledger.borrow_mut();
+        ledger.now_ns = self.common.fabric.now_ns();
+        ledger
+    }
+
+    /// Makes a call. `on_end` gets the context, whether it succeeded, and the response.
+    pub(super) fn call(
+        self: &Rc<Self>,
+        cx: &mut Context<'_>,
+        (session, server): (SessionId, SimAddr),
+        spec: Spec,
+        parent: Option<u32>,
+        on_end: impl FnOnce(&mut Context<'_>, Option<MsgBuf>) + 'static,
+    ) {
+        let room = (i64::from(spec.response_len) + spec.slack).max(0) as usize;
+        let buffers = (cx.alloc(spec.request_len as usize), cx.alloc(room));
+        let (Ok(mut request), Ok(response)) = buffers else { return on_end(cx, None) };
+        // Taken by the continuation, or by the rejection.
+        let on_end = Rc::new(Cell::new(Some(on_end)));
+        let on_rejection = Rc::clone(&on_end);
+        let call = Call {
+            spec,
+            client: self.party,
+            client_at: self.at,
+            server,
+            session,
+            room: response.capacity() as u32,
+            parent,
+            issued_ns: self.common.fabric.now_ns(),
+            executions: 0,
+            end: End::Pending,
+        };
+        let id = self.ledger().issue(call);
+        request.set_len(spec.request_len as usize);
+        pattern::fill_request(id, &mut request);
+        let shared = Rc::clone(self);
+        self.pending.set(self.pending.get() + 1);
+        let on_reply = move |cx: &mut Context<'_>, reply: petrel::Reply| {
+            shared.pending.set(shared.pending.get() - 1);
+            let succeeded = shared.ledger().end(id, &reply);
+            if let Some(on_end) = on_end.take() {
+                on_end(cx, succeeded.then_some(reply.response));
+            }
+        };
+        if let Err(rejected) = cx.call(session, spec.method.number(), request, response, on_reply) {
+            self.pending.set(self.pending.get() - 1);
+            self.ledger().reject(id, rejected.error);
+            if let Some(on_end) = on_rejection.take() {
+                on_end(cx, None);
+            }
+        }
+    }
+}
+
+impl Actor for Node {
+    fn poll(&mut self, now_ns: u64) -> Option<u64> {
+        service::answer_due(&self.shared, &mut self.endpoint, now_ns);
+        self.work(now_ns);
+        let blocked_before = self.endpoint.transport_blocked();
+        let is_busy = self.endpoint.run_once();
+        let is_blocked = self.endpoint.transport_blocked() > blocked_before;
+        // Somebody whose queue is full is woken when there is room.
+        if is_busy && !is_blocked {
+            return Some(now_ns);
+        }
+        self.deadline()
+    }
+
+    fn outstanding(&self) -> usize {
+        self.shared.pending.get()
+    }
+}
+
+trait Blocked {
+    fn transport_blocked(&self) -> u64;
+}
+
+impl Blocked for SimEndpoint {
+    fn transport_blocked(&self) -> u64 {
+        use petrel_transport::Transport as _;
+        self.transport().stats().tx_blocked
+    }
+}
+
+impl Node {
+    fn deadline(&self) -> Option<u64> {
+        let answer = self.shared.deferred.borrow().iter().map(|deferred| deferred.due_ns).min();
+        let work = (self.next_work_ns < u64::MAX).then_some(self.next_work_ns);
+        let timer = self.endpoint.core().next_timeout_ns();
+        [answer, work, timer].into_iter().flatten().min()
+    }
+
+    /// Whether this node has nothing left to do in its phase.
+    pub(super) fn is_done(&self) -> bool {
+        let phase = self.shared.common.phase.get();
+        if self.begun < phase {
+            return false;
+        }
+        match phase {
+            Phase::Active => self.calls_left == 0,
+            Phase::Draining => self.shared.pending.get() == 0,
+            Phase::Probing => self.probed && self.shared.pending.get() == 0,
+            Phase::Closing => {
+                self.endpoint.stats().sessions == 0 && self.shared.deferred.borrow().is_empty()
+            }
+        }
+    }
+
+    /// Opens a session.
+    pub(super) fn connect(&mut self, target: Target, is_leaf: bool) -> Option<SessionId> {
+        if self.shared.common.scenario.numbers_collide {
+            // The token is drawn, the first request number is not.
+            let first = [0, 64, (1 << 47) - 64][self.shared.rng.borrow_mut().below(3) as usize];
+            *self.scripted.borrow_mut() = [None, Some(first)].into();
+        }
+        let session = self.endpoint.connect_to(target.remote, target.endpoint).ok()?;
+        self.open.push(Open { session, target, is_leaf });
+        if is_leaf {
+            let leaf = Leaf { session, server: target.at };
+            let mut leaves = self.shared.leaves.borrow_mut();
+            leaves.retain(|leaf| leaf.server != target.at);
+            leaves.push(leaf);
+        }
+        Some(session)
+    }
+
+    /// Closes one of its sessions, in either role.
+    pub(super) fn close(&mut self, session: SessionId) {
+        self.shared.ledger().close_here(self.shared.party, session);
+        self.endpoint.close(session);
+    }
+
+    /// Takes out the sessions that have ended.
+    pub(super) fn sweep(&mut self) {
+        let endpoint = &self.endpoint;
+        let is_over = |open: &mut Open| {
+            matches!(endpoint.session_state(open.session), SessionState::Ended(_))
+        };
+        self.over.extend(self.open.extract_if(.., is_over));
+        let excess = self.over.len().saturating_sub(20);
+        self.over.drain(..excess);
+    }
+}

@@ -1,0 +1,114 @@
+//! What a run found.
+
+use std::fmt;
+
+use petrel_proto::counters::Counters;
+
+use super::ledger::Counts;
+use crate::control::ControlStats;
+use crate::fabric::{DropReason, FabricStats};
+
+/// What happened in the run of a seed that kept all rules.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// Two runs share it if, and as good as only if, the same happened in both.
+    pub digest: u64,
+    /// Virtual time that passed, in nanoseconds.
+    pub virtual_ns: u64,
+    /// Calls made, nested ones included.
+    pub calls: u64,
+    /// Crashes, partitions, pauses and the like that may make calls fail.
+    pub troubles: u64,
+    /// Counters of the protocol, of all endpoints together.
+    pub protocol: Counters,
+    /// Counters of the network.
+    pub fabric: FabricStats,
+    /// Counters of the control planes.
+    pub control: ControlStats,
+    pub(super) counts: Counts,
+}
+
+impl Report {
+    /// Names and values of what is worth a glance, in order: whether faults really happened, and
+    /// what became of calls.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let (protocol, fabric, control) = (&self.protocol, &self.fabric, &self.control);
+        [
+            ("calls", self.calls),
+            ("calls_nested", self.counts.nested),
+            ("calls_succeeded", self.counts.succeeded),
+            ("calls_failed_by_server", self.counts.answered),
+            ("calls_failed_unknown", self.counts.unknown),
+            ("calls_failed_not_sent", self.counts.not_sent),
+            ("calls_rejected", self.counts.rejected),
+            ("calls_lost_with_client", self.counts.lost),
+            ("handlers_run", self.counts.executed),
+            ("troubles", self.troubles),
+            ("crashes", fabric.crashes),
+            ("partitions", fabric.partitions),
+            ("pauses", fabric.pauses),
+            ("packets", fabric.sent),
+            ("packets_lost", fabric.dropped(DropReason::Loss)),
+            ("packets_partitioned", fabric.dropped(DropReason::Partition)),
+            ("packets_dropped_by_switches", fabric.dropped(DropReason::SwitchBuffer)),
+            ("packets_dropped_by_hosts", fabric.dropped(DropReason::RxQueue)),
+            ("packets_corrupted", fabric.corrupted),
+            ("packets_duplicated", fabric.duplicated),
+            ("packets_reordered", fabric.reordered),
+            ("packets_injected", fabric.injected),
+            ("delay_spikes", fabric.spikes),
+            ("transmit_queue_full", fabric.tx_blocked),
+            ("packets_retransmitted", protocol.packets_retransmitted),
+            ("timeouts", protocol.timeouts),
+            ("calls_timed_out", protocol.calls_timed_out),
+            ("losses_detected", protocol.losses_detected),
+            ("dropped_malformed", protocol.dropped_malformed),
+            ("dropped_unknown_session", protocol.dropped_unknown_session),
+            ("dropped_wrong_peer", protocol.dropped_wrong_peer),
+            ("dropped_wrong_direction", protocol.dropped_wrong_direction),
+            ("dropped_stale", protocol.dropped_stale),
+            ("dropped_future", protocol.dropped_future),
+            ("dropped_duplicate", protocol.dropped_duplicate),
+            ("dropped_beyond_window", protocol.dropped_beyond_window),
+            ("refused_no_memory", protocol.refused_no_memory),
+            ("answers_discarded", protocol.answers_discarded),
+            ("sessions_opened", protocol.sessions_opened),
+            ("links_up", control.links_up),
+            ("links_lost", control.links_lost),
+            ("links_failed", control.links_failed),
+            ("connections_silent", control.silences),
+            ("connections_reset", control.resets),
+            ("sessions_unanswered", control.sessions_unanswered),
+            ("virtual_ms", self.virtual_ns / 1_000_000),
+        ]
+        .into_iter()
+    }
+}
+
+/// A rule that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Failure {
+    /// The seed that broke it.
+    pub seed: u64,
+    /// Which rule, when and where.
+    pub violation: String,
+}
+
+impl Failure {
+    /// The command that runs the seed again, with a trace.
+    pub fn replay_command(&self) -> String {
+        format!("petrel sim --seed {} --trace", self.seed)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {}: {}\nreplay: {}", self.seed, self.violation, self.replay_command())
+    }
+}
+
+impl std::error::Error for Failure {}

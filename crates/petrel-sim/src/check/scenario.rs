@@ -1,0 +1,245 @@
+//! What a seed's world is like: everything that is drawn before it begins.
+
+use petrel::proto::recovery::rtt::RtoBounds;
+use petrel::{EndpointConfig, SessionConfig};
+use petrel_transport::buf::PoolConfig;
+
+use crate::control::ControlConfig;
+use crate::fabric::{
+    BufferPolicy, CpuConfig, FabricConfig, FaultPlan, LinkConfig, NicConfig, SwitchConfig, Topology,
+};
+use crate::rng::{Probability, Rng};
+use crate::transport::SimTransportConfig;
+
+/// How rough a world is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Weather {
+    /// Nothing goes wrong, and queues are long.
+    Still,
+    /// Packets are lost, copied, reordered and delayed, but no call may fail for it.
+    Breeze,
+    /// Hosts, processes and the network fail too.
+    Storm,
+}
+
+/// A world, before it begins.
+#[derive(Clone, Debug)]
+pub(super) struct Scenario {
+    pub(super) weather: Weather,
+    pub(super) hosts: u16,
+    pub(super) endpoints_per_host: u16,
+    pub(super) topology: Topology,
+    pub(super) fabric: FabricConfig,
+    pub(super) control: ControlConfig,
+    pub(super) faults: FaultPlan,
+    /// Whether somebody injects frames.
+    pub(super) is_attacked: bool,
+    /// How long calls are made and things go wrong.
+    pub(super) active_ns: u64,
+    /// Calls that each endpoint makes.
+    pub(super) calls: u32,
+    /// Bytes that all calls of an endpoint may move together.
+    pub(super) bytes: u64,
+    /// Most calls made at once.
+    pub(super) burst_max: u64,
+    /// Most endpoints that one calls.
+    pub(super) targets_max: u64,
+    /// Sessions to each target.
+    pub(super) sessions_per_target: u64,
+    pub(super) message_bytes_max: u32,
+    pub(super) deferred_ns_max: u64,
+    /// Whether clients close sessions with calls pending, and servers too.
+    pub(super) closes_sessions: bool,
+    /// Whether all sessions begin with the same few request numbers.
+    pub(super) numbers_collide: bool,
+    /// Whether clients give up so soon that ordinary loss makes calls fail.
+    pub(super) is_impatient: bool,
+    /// Whether pools are so small that they run out.
+    pub(super) memory_is_tight: bool,
+    /// Whether some messages are as large as they may be.
+    pub(super) has_large: bool,
+}
+
+impl Scenario {
+    pub(super) fn draw(rng: &mut Rng) -> Self {
+        let weather = match rng.below(20) {
+            0..2 => Weather::Still,
+            2..10 => Weather::Breeze,
+            _ => Weather::Storm,
+        };
+        let hosts = rng.between(2, 5) as u16;
+        let endpoints_per_host = rng.between(1, 2) as u16;
+        let endpoints = u64::from(hosts) * u64::from(endpoints_per_host);
+        let is_giant = rng.below(150) == 0;
+        let message_bytes_max = match rng.below(4) {
+            _ if is_giant => 8 << 20,
+            0 => rng.between(64 << 10, 512 << 10) as u32,
+            _ => 8 << 20,
+        };
+        let bytes_all = if is_giant { 20 << 20 } else { 200_000 << rng.below(6) };
+        Self {
+            weather,
+            hosts,
+            endpoints_per_host,
+            topology: draw_topology(rng, hosts, weather),
+            fabric: draw_fabric(rng),
+            control: draw_control(rng),
+            faults: if weather == Weather::Still { FaultPlan::NONE } else { draw_faults(rng) },
+            is_attacked: weather != Weather::Still && rng.below(3) == 0,
+            active_ns: rng.between(2_000_000, 150_000_000),
+            calls: (rng.between(50, 600) / endpoints).max(4) as u32,
+            bytes: bytes_all / endpoints,
+            burst_max: 1 << rng.below(7),
+            targets_max: rng.between(1, 4),
+            sessions_per_target: rng.between(1, 3),
+            message_bytes_max,
+            deferred_ns_max: 1 << rng.between(10, 26),
+            closes_sessions: weather == Weather::Storm && rng.below(2) == 0,
+            numbers_collide: rng.below(2) == 0,
+            is_impatient: weather == Weather::Storm && rng.below(4) == 0,
+            memory_is_tight: rng.below(20) == 0,
+            has_large: is_giant,
+        }
+    }
+
+    /// The settings of one endpoint.
+    pub(super) fn draw_endpoint(&self, rng: &mut Rng) -> EndpointConfig {
+        let mut config = EndpointConfig::default();
+        config.sessions = SessionConfig::default();
+        config.sessions.slots = 1 << rng.below(7);
+        config.sessions.credits = match rng.below(5) {
+            0 => rng.between(1, 4),
+            1 => rng.between(200, 1_000),
+            2 => 32,
+            _ => rng.between(2, 100),
+        } as u16;
+        config.sessions.message_bytes_max = self.message_bytes_max;
+        config.protocol.rto = draw_rto(rng);
+        let retries = if self.is_impatient { rng.between(1, 9) } else { rng.between(10, 14) };
+        config.protocol.retries_max = retries as u8;
+        if self.memory_is_tight {
+            let max_bytes = rng.between(512 << 10, 3 << 20) as usize;
+            config.memory = PoolConfig { max_bytes, huge_pages: false };
+        }
+        config
+    }
+
+    /// The transport of one endpoint.
+    pub(super) fn draw_transport(&self, rng: &mut Rng) -> SimTransportConfig {
+        let max_frame_bytes = match rng.below(6) {
+            0 => 1_232,
+            1 => rng.between(1_232, 9_000),
+            2 => 8_972,
+            3 => rng.between(9_000, 65_507),
+            _ => 1_472,
+        } as usize;
+        SimTransportConfig { max_frame_bytes, coalesce: rng.below(2) == 0 }
+    }
+
+    /// The longest that a packet may have to go round, queues aside.
+    pub(super) fn aftermath_ns(&self) -> u64 {
+        4 * self.control.heartbeat_ns + 4 * self.control.step_timeout_ns + 2 * RTO_NS_MAX
+    }
+}
+
+/// Largest timeout of any endpoint.
+const RTO_NS_MAX: u64 = 100_000_000;
+
+fn draw_rto(rng: &mut Rng) -> RtoBounds {
+    RtoBounds {
+        min_ns: 20_000 << rng.below(7),
+        max_ns: rng.between(20_000_000, RTO_NS_MAX),
+        initial_ns: rng.between(100_000, 10_000_000),
+    }
+}
+
+fn draw_topology(rng: &mut Rng, hosts: u16, weather: Weather) -> Topology {
+    let link = LinkConfig {
+        rate_bps: rng.between(1, 100) * 1_000_000_000,
+        delay_ns: 1 << rng.between(7, 15),
+    };
+    let is_roomy = weather == Weather::Still || rng.below(2) == 0;
+    let nic = if is_roomy {
+        NicConfig { rx_packets: 1 << 16, rx_bytes: 64 << 20, ..NicConfig::default() }
+    } else {
+        NicConfig {
+            tx_packets: rng.between(2, 100) as usize,
+            rx_packets: rng.between(8, 200) as usize,
+            ..NicConfig::default()
+        }
+    };
+    let bytes = if is_roomy { 64 << 20 } else { rng.between(70_000, 200_000) };
+    if hosts == 2 && rng.below(2) == 0 {
+        return Topology::pair(nic, link);
+    }
+    let switch = SwitchConfig { buffer: BufferPolicy::PerPort { bytes } };
+    Topology::star(usize::from(hosts), nic, switch, link)
+}
+
+fn draw_fabric(rng: &mut Rng) -> FabricConfig {
+    let cpu = CpuConfig {
+        poll_ns: rng.between(100, 2_000),
+        poll_jitter_ns: rng.between(0, 500),
+        frame_ns: rng.between(0, 200),
+    };
+    FabricConfig { verify_checksums: true, cpu, ..FabricConfig::default() }
+}
+
+fn draw_control(rng: &mut Rng) -> ControlConfig {
+    ControlConfig {
+        heartbeat_ns: (1 << rng.below(7)) * 1_000_000,
+        delay_ns: (5_000, rng.between(5_000, 1_000_000)),
+        hop_ns_max: rng.between(100, 100_000),
+        step_timeout_ns: rng.between(3_000_000, 30_000_000),
+        ..ControlConfig::default()
+    }
+}
+
+/// Faults under which every call must still succeed.
+fn draw_faults(rng: &mut Rng) -> FaultPlan {
+    let mut some = |parts_max: u64| {
+        let is_on = rng.below(2) == 0;
+        Probability::per_million(if is_on { rng.below(parts_max) as u32 } else { 0 })
+    };
+    FaultPlan {
+        loss: some(20_000),
+        loss_continues: some(300_000),
+        duplicate: some(50_000),
+        reorder: some(100_000),
+        corrupt: some(5_000),
+        spike: some(300),
+        duplicate_within_ns: 1 << rng.between(8, 26),
+        reorder_within_ns: 1 << rng.between(8, 19),
+        spike_within_ns: 1 << rng.between(12, 22),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draw__gives_sound_settings() {
+        for seed in 0..500 {
+            let rng = &mut Rng::new(seed);
+            let scenario = Scenario::draw(rng);
+            assert!(scenario.hosts >= 2 && scenario.calls > 0);
+            let config = scenario.draw_endpoint(rng);
+            assert!(config.sessions.slots.is_power_of_two() && config.sessions.slots <= 64);
+            assert!(config.sessions.credits > 0);
+            assert!(config.protocol.rto.min_ns < config.protocol.rto.max_ns);
+            let transport = scenario.draw_transport(rng);
+            assert!(crate::transport::FRAME_BYTES.contains(&transport.max_frame_bytes));
+        }
+    }
+
+    #[test]
+    fn draw__has_every_weather() {
+        let count = |weather| {
+            (0..200).filter(|&seed| Scenario::draw(&mut Rng::new(seed)).weather == weather).count()
+        };
+        assert!(count(Weather::Still) > 5);
+        assert!(count(Weather::Breeze) > 40);
+        assert!(count(Weather::Storm) > 40);
+    }
+}

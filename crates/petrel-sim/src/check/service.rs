@@ -1,0 +1,213 @@
+//! The methods that every node serves.
+
+use std::rc::Rc;
+
+use petrel::{Context, Handled, MsgBuf, Request, Responder, Status};
+
+use super::call::{GROWN_BYTES, Method, Spec, answer_seed, fail_status};
+use super::node::{Answer, Deferred, Shared, SimEndpoint};
+use super::pattern;
+
+/// Registers the handlers.
+pub(super) fn serve(shared: &Rc<Shared>, endpoint: &mut SimEndpoint) {
+    for method in Method::SERVED {
+        let shared = Rc::clone(shared);
+        endpoint.register(method.number(), move |cx, request| {
+            handle(&shared, cx, request, method)
+        });
+    }
+}
+
+fn handle(
+    shared: &Rc<Shared>,
+    cx: &mut Context<'_>,
+    request: Request<'_>,
+    method: Method,
+) -> Handled {
+    shared.served.borrow_mut().insert(request.session());
+    let id = shared.ledger().execute(shared.at, method, request.data());
+    let Some(id) = id else { return handle_tiny(cx, request, method) };
+    let (spec, fail_text) = {
+        let ledger = shared.ledger();
+        let call = ledger.call(id);
+        (call.spec, (method == Method::Fail).then(|| call.fail_text(id)))
+    };
+    let len = spec.response_len as usize;
+    match method {
+        Method::Echo => echo(cx, request, id),
+        Method::Transform | Method::Huge => transform(cx, request, len, id),
+        Method::Deferred => defer(shared, cx, request, spec, id),
+        Method::Nested => nest(shared, cx, request, spec, id),
+        Method::Drop => forget(shared, cx, request, spec, id),
+        Method::Fail => {
+            let text = String::from_utf8(fail_text.unwrap_or_default()).unwrap_or_default();
+            request.fail(cx, fail_status(id), &text)
+        }
+        Method::TinyEcho | Method::TinyGrow | Method::Unknown => {
+            request.fail(cx, Status::Internal, "no such call")
+        }
+    }
+}
+
+fn handle_tiny(cx: &mut Context<'_>, request: Request<'_>, method: Method) -> Handled {
+    match method {
+        Method::TinyEcho => echo(cx, request, 0),
+        Method::TinyGrow => transform(cx, request, GROWN_BYTES as usize, 0),
+        _ => request.fail(cx, Status::Internal, "no such call"),
+    }
+}
+
+fn echo(cx: &mut Context<'_>, request: Request<'_>, id: u32) -> Handled {
+    if id.is_multiple_of(2) {
+        let copy = request.data().to_vec();
+        return request.reply(cx, &copy);
+    }
+    let len = request.data().len();
+    request.reply_with(cx, len, |data, out| {
+        out.copy_from_slice(data);
+        len
+    })
+}
+
+fn transform(cx: &mut Context<'_>, request: Request<'_>, len: usize, id: u32) -> Handled {
+    let seed = answer_seed(request.data());
+    if id.is_multiple_of(2) {
+        return request.reply_with(cx, len, |_, out| {
+            pattern::fill(seed, out);
+            len
+        });
+    }
+    match answer(cx, seed, len) {
+        Ok(message) => request.reply_buffer(cx, message),
+        Err(text) => request.fail(cx, Status::ResourceExhausted, text),
+    }
+}
+
+fn answer(cx: &Context<'_>, seed: u64, len: usize) -> Result<MsgBuf, &'static str> {
+    let mut message = cx.alloc(len).map_err(|_| "the server has no memory left")?;
+    message.set_len(len);
+    pattern::fill(seed, &mut message);
+    Ok(message)
+}
+
+fn defer(
+    shared: &Shared,
+    cx: &mut Context<'_>,
+    request: Request<'_>,
+    spec: Spec,
+    id: u32,
+) -> Handled {
+    let due_ns = cx.now_ns() + spec.delay_ns;
+    let seed = answer_seed(request.data());
+    let answer = Answer::Made { seed, len: spec.response_len as usize };
+    if id.is_multiple_of(2) {
+        let (responder, handled) = request.defer(cx);
+        let deferred = Deferred { due_ns, id, responder, message: None, answer };
+        shared.deferred.borrow_mut().push(deferred);
+        return handled;
+    }
+    let (kept, handled) = request.defer_message(cx);
+    if let Some((responder, message)) = kept {
+        let deferred = Deferred { due_ns, id, responder, message: Some(message), answer };
+        shared.deferred.borrow_mut().push(deferred);
+    }
+    handled
+}
+
+fn forget(
+    shared: &Shared,
+    cx: &mut Context<'_>,
+    request: Request<'_>,
+    spec: Spec,
+    id: u32,
+) -> Handled {
+    let due_ns = cx.now_ns() + spec.delay_ns;
+    let (responder, handled) = request.defer(cx);
+    if id.is_multiple_of(2) {
+        let answer = Answer::Dropped;
+        let deferred = Deferred { due_ns, id, responder, message: None, answer };
+        shared.deferred.borrow_mut().push(deferred);
+    }
+    handled
+}
+
+/// Answers once a call to somebody else has ended.
+fn nest(
+    shared: &Rc<Shared>,
+    cx: &mut Context<'_>,
+    request: Request<'_>,
+    spec: Spec,
+    id: u32,
+) -> Handled {
+    let seed = answer_seed(request.data());
+    let len = spec.response_len as usize;
+    let (responder, handled) = request.defer(cx);
+    let leaf = {
+        let leaves = shared.leaves.borrow();
+        let index = shared.rng.borrow_mut().below(leaves.len() as u64) as usize;
+        leaves.get(index).copied()
+    };
+    let Some(leaf) = leaf else {
+        responder.fail(cx, Status::Aborted, "nobody to ask");
+        return handled;
+    };
+    let inner = Spec {
+        method: if id.is_multiple_of(3) { Method::Echo } else { Method::Transform },
+        request_len: spec.request_len,
+        response_len: if id.is_multiple_of(3) { spec.request_len } else { spec.response_len },
+        slack: 0,
+        delay_ns: 0,
+    };
+    let on_end = move |cx: &mut Context<'_>, response: Option<MsgBuf>| match response {
+        Some(response) => answer_nested(cx, responder, response, seed, len),
+        None => responder.fail(cx, Status::Aborted, "the nested call failed"),
+    };
+    shared.call(cx, (leaf.session, leaf.server), inner, Some(id), on_end);
+    handled
+}
+
+/// Answers with the memory of the nested call's response if it is large enough.
+fn answer_nested(
+    cx: &mut Context<'_>,
+    responder: Responder,
+    mut response: MsgBuf,
+    seed: u64,
+    len: usize,
+) {
+    if response.capacity() >= len {
+        response.set_len(len);
+        pattern::fill(seed, &mut response);
+        return responder.reply_buffer(cx, response);
+    }
+    drop(response);
+    match answer(cx, seed, len) {
+        Ok(message) => responder.reply_buffer(cx, message),
+        Err(text) => responder.fail(cx, Status::ResourceExhausted, text),
+    }
+}
+
+/// Answers the deferred requests whose time has come.
+pub(super) fn answer_due(shared: &Shared, endpoint: &mut SimEndpoint, now_ns: u64) {
+    loop {
+        let mut deferred = shared.deferred.borrow_mut();
+        let Some(index) = deferred.iter().position(|deferred| deferred.due_ns <= now_ns) else {
+            return;
+        };
+        let due = deferred.swap_remove(index);
+        drop(deferred);
+        answer_deferred(shared, &mut endpoint.context(), due);
+    }
+}
+
+fn answer_deferred(shared: &Shared, cx: &mut Context<'_>, due: Deferred) {
+    let Deferred { id, responder, message, answer: what, .. } = due;
+    if message.is_some_and(|message| !pattern::is_request(id, &message)) {
+        shared.ledger().violate(format!("the kept request of call {id} has changed"));
+    }
+    let Answer::Made { seed, len } = what else { return };
+    match answer(cx, seed, len) {
+        Ok(message) if id.is_multiple_of(3) => responder.reply(cx, &message),
+        Ok(message) => responder.reply_buffer(cx, message),
+        Err(text) => responder.fail(cx, Status::ResourceExhausted, text),
+    }
+}

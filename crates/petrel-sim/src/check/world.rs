@@ -1,0 +1,381 @@
+//! A world: its nodes, and the run from the first call to the last check.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use petrel::Endpoint;
+use petrel::control::EndpointId;
+use petrel_proto::counters::Counters;
+
+use super::ledger::Ledger;
+use super::nemesis::{self, Deed};
+use super::node::{Common, Node, Phase, Shared, Target, data_port};
+use super::report::Report;
+use super::scenario::{Scenario, Weather};
+use super::service;
+use crate::control::{ControlNetwork, Death};
+use crate::fabric::{Action, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr};
+use crate::rng::Rng;
+use crate::simulation::{Simulation, Stop};
+use crate::trace::Trace;
+use crate::transport::SimTransport;
+
+/// Virtual time after which whatever has not ended will not.
+const PATIENCE_NS: u64 = 60_000_000_000;
+
+/// How often it is looked whether all are done.
+const LOOK_NS: u64 = 500_000;
+
+/// Random streams of a world; see [`FabricHandle::rng`].
+const STREAM_CONTROL: u32 = 0;
+const STREAM_NEMESIS: u32 = 1;
+const STREAM_PARTY: u32 = 0x1_0000;
+
+pub(super) struct World {
+    common: Rc<Common>,
+    simulation: Simulation<Node>,
+    rng: Rng,
+    /// How the hosts that go down next do so.
+    deaths: BTreeMap<HostId, Death>,
+    parties: u32,
+    counters: Counters,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, trace: Trace) -> Result<Self, String> {
+        let scenario = Scenario::draw(&mut Rng::stream(seed, u32::MAX, 0));
+        let fabric = FabricHandle::new(&scenario.topology, scenario.fabric, seed)
+            .map_err(|error| error.to_string())?;
+        fabric.set_trace(trace);
+        let control =
+            ControlNetwork::new(&fabric, scenario.control, fabric.rng(STREAM_CONTROL));
+        let mut ledger = Ledger::default();
+        ledger.troubles.aftermath_ns = scenario.aftermath_ns();
+        ledger.memory_is_tight = scenario.memory_is_tight;
+        ledger.is_impatient = scenario.is_impatient;
+        ledger.message_bytes_max = scenario.message_bytes_max;
+        let common = Rc::new(Common {
+            scenario,
+            fabric: fabric.clone(),
+            control,
+            ledger: RefCell::new(ledger),
+            phase: Cell::new(Phase::Active),
+        });
+        let rng = fabric.rng(STREAM_NEMESIS);
+        let simulation = Simulation::new(fabric);
+        let counters = Counters::default();
+        let deaths = BTreeMap::new();
+        let mut world = Self { common, simulation, rng, deaths, parties: 0, counters };
+        (0..world.common.scenario.hosts).try_for_each(|host| world.start_host(HostId(host)))?;
+        Ok(world)
+    }
+
+    /// From the first call to the last check.
+    pub(super) fn run(mut self, seed: u64) -> Result<Report, String> {
+        self.run_storm()?;
+        self.calm()?;
+        self.begin(Phase::Draining);
+        self.run_until_done()?;
+        // What was cut off is noticed, so that nobody probes over a dead link.
+        self.run_for(self.common.scenario.aftermath_ns())?;
+        self.common.ledger.borrow_mut().troubles.aftermath_ns = 0;
+        self.begin(Phase::Probing);
+        self.run_until_done()?;
+        self.check_credits()?;
+        self.begin(Phase::Closing);
+        self.run_until_done()?;
+        self.check_end(seed)
+    }
+
+    fn run_storm(&mut self) -> Result<(), String> {
+        let common = Rc::clone(&self.common);
+        let scenario = &common.scenario;
+        self.set_faults(scenario.faults);
+        if scenario.is_attacked {
+            common.fabric.tap(nemesis::RECORDED);
+        }
+        for (at_ns, deed) in nemesis::plan(scenario, &mut self.rng) {
+            self.run_to(at_ns)?;
+            self.perform(deed);
+        }
+        self.run_to(scenario.active_ns)
+    }
+
+    fn perform(&mut self, deed: Deed) {
+        let common = Rc::clone(&self.common);
+        let now_ns = common.fabric.now_ns();
+        match deed {
+            Deed::Trouble { action, hosts, for_ns } => {
+                common.ledger.borrow_mut().troubles.add(hosts, now_ns, for_ns);
+                common.fabric.apply(action);
+            }
+            Deed::Crash { host, death, down_ns } => {
+                if common.fabric.is_up(host) {
+                    common.ledger.borrow_mut().troubles.add([host], now_ns, down_ns);
+                    self.deaths.insert(host, death);
+                    common.fabric.apply(Action::Crash { host, down_ns });
+                }
+            }
+            Deed::Restore => self.set_faults(common.scenario.faults),
+            Deed::Forge { count } => {
+                (0..count).for_each(|_| nemesis::forge(&common, &mut self.rng));
+            }
+        }
+    }
+
+    fn set_faults(&self, plan: FaultPlan) {
+        self.common.fabric.apply(Action::Faults { links: LinkSet::All, plan });
+    }
+
+    /// From now on nothing goes wrong any more. Hosts that are down come back, or stay down.
+    fn calm(&mut self) -> Result<(), String> {
+        self.set_faults(FaultPlan::NONE);
+        self.common.fabric.apply(Action::HealAll);
+        self.run_for(0)
+    }
+
+    fn begin(&mut self, phase: Phase) {
+        self.common.phase.set(phase);
+        self.common.fabric.note(format_args!("PHASE {phase:?}"));
+        let actors: Vec<_> = self.simulation.actors().map(|(id, _)| id).collect();
+        actors.into_iter().for_each(|id| self.simulation.wake(id));
+    }
+
+    fn run_until_done(&mut self) -> Result<(), String> {
+        let patience_ns = self.common.fabric.now_ns() + PATIENCE_NS;
+        while !self.is_done() {
+            if self.common.fabric.now_ns() > patience_ns {
+                return Err(self.describe_stuck());
+            }
+            self.run_for(LOOK_NS)?;
+        }
+        Ok(())
+    }
+
+    /// Whether all nodes are, and no host is still to come back.
+    fn is_done(&self) -> bool {
+        self.simulation.actors().all(|(_, node)| node.is_done()) && self.deaths.is_empty()
+    }
+
+    fn describe_stuck(&self) -> String {
+        let phase = self.common.phase.get();
+        let pending = self.common.ledger.borrow().pending();
+        let nodes: Vec<String> = self
+            .simulation
+            .actors()
+            .filter(|(_, node)| !node.is_done())
+            .map(|(_, node)| {
+                let stats = node.endpoint.stats();
+                format!("{} has {} sessions", node.shared.at, stats.sessions)
+            })
+            .collect();
+        format!("{phase:?} never ended: {}; pending: {pending}", nodes.join(", "))
+    }
+
+    fn run_for(&mut self, duration_ns: u64) -> Result<(), String> {
+        self.run_to(self.common.fabric.now_ns() + duration_ns)
+    }
+
+    /// Lets actors and control planes run until a time.
+    fn run_to(&mut self, limit_ns: u64) -> Result<(), String> {
+        let common = Rc::clone(&self.common);
+        loop {
+            let mut is_over = false;
+            let next_ns = common.control.next_ns().min(limit_ns);
+            let goes_on = |_: &Node| common.control.next_ns() >= next_ns;
+            match self.simulation.run_while(next_ns, goes_on) {
+                Stop::Satisfied => {}
+                Stop::Limit => is_over = next_ns == limit_ns,
+                // The control plane may still have something for somebody.
+                Stop::Idle | Stop::Deadlock { .. } => {
+                    let now_ns = common.fabric.now_ns();
+                    common.fabric.advance(next_ns.saturating_sub(now_ns));
+                    is_over = next_ns == limit_ns;
+                }
+                Stop::Crashed { host, dead } => {
+                    self.bury(host, dead.into_iter().map(|(_, node)| node).collect());
+                }
+                Stop::Restarted { host } => self.start_host(host)?,
+            }
+            common.control.run();
+            self.check_now()?;
+            if is_over && common.control.next_ns() > limit_ns {
+                return Ok(());
+            }
+        }
+    }
+
+    fn check_now(&self) -> Result<(), String> {
+        let broken = self.common.ledger.borrow().violation.clone();
+        match broken.or_else(|| self.common.control.fault()) {
+            Some(what) => Err(what),
+            None => Ok(()),
+        }
+    }
+
+    fn bury(&mut self, host: HostId, dead: Vec<Node>) {
+        let death = self.deaths.remove(&host).unwrap_or(Death::Killed);
+        self.common.fabric.note(format_args!("DEATH of {host}: {}", death.name()));
+        self.common.control.stop_process(host, death);
+        for node in &dead {
+            self.common.ledger.borrow_mut().bury(node.shared.party);
+            self.counters += *node.endpoint.core().counters();
+        }
+    }
+
+    /// Starts a process with its endpoints on a host.
+    fn start_host(&mut self, host: HostId) -> Result<(), String> {
+        self.common.control.start_process(host);
+        for endpoint in 0..self.common.scenario.endpoints_per_host {
+            let at = data_port(host, endpoint);
+            let node = self.make_node(at, EndpointId(endpoint))?;
+            self.simulation.spawn(at, node);
+        }
+        Ok(())
+    }
+
+    fn make_node(&mut self, at: SimAddr, id: EndpointId) -> Result<Node, String> {
+        let common = Rc::clone(&self.common);
+        let party = self.parties;
+        self.parties += 1;
+        let mut rng = common.fabric.rng(STREAM_PARTY + party);
+        let targets = self.draw_targets(at.host, &mut rng);
+        let settings = common.scenario.draw_transport(&mut rng);
+        let config = common.scenario.draw_endpoint(&mut rng);
+        let transport = SimTransport::bind(&common.fabric, at, settings)
+            .map_err(|error| error.to_string())?;
+        let tokens = Rng::new(rng.next_u64());
+        let control =
+            common.control.attach(at, id, settings.max_frame_bytes as u32, tokens);
+        let scripted = control.scripted();
+        let mut endpoint = Endpoint::new(transport, control, &config)?;
+        let shared = Rc::new(Shared {
+            common: Rc::clone(&common),
+            party,
+            at,
+            rng: RefCell::new(rng),
+            deferred: RefCell::default(),
+            leaves: RefCell::default(),
+            served: RefCell::default(),
+            pending: Cell::new(0),
+        });
+        service::serve(&shared, &mut endpoint);
+        Ok(Node {
+            endpoint,
+            shared,
+            targets,
+            open: Vec::new(),
+            over: Vec::new(),
+            calls_left: common.scenario.calls,
+            bytes_left: common.scenario.bytes,
+            next_work_ns: 0,
+            scripted,
+            begun: Phase::Active,
+            probed: false,
+        })
+    }
+
+    /// Some endpoints on other hosts.
+    fn draw_targets(&self, here: HostId, rng: &mut Rng) -> Vec<Target> {
+        let scenario = &self.common.scenario;
+        let others = (0..scenario.hosts).map(HostId).filter(|&host| host != here);
+        let all = others.flat_map(|host| {
+            (0..scenario.endpoints_per_host).map(move |endpoint| Target {
+                remote: ControlNetwork::address_of(host),
+                endpoint: EndpointId(endpoint),
+                at: data_port(host, endpoint),
+            })
+        });
+        let mut targets: Vec<Target> = all.collect();
+        while targets.len() as u64 > scenario.targets_max {
+            targets.swap_remove(rng.below(targets.len() as u64) as usize);
+        }
+        targets
+    }
+
+    /// A session without pending calls has all its credits.
+    fn check_credits(&self) -> Result<(), String> {
+        for (_, node) in self.simulation.actors() {
+            for open in &node.open {
+                let core = node.endpoint.core();
+                let Some((free, all)) = core.credits(open.session) else { continue };
+                let pending = core.pending_calls(open.session);
+                if pending != 0 || free != all {
+                    return Err(format!(
+                        "{} has {free} of {all} credits and {pending} pending calls on {open:?}",
+                        node.shared.at
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_end(mut self, seed: u64) -> Result<Report, String> {
+        self.common.ledger.borrow_mut().close();
+        self.check_now()?;
+        for (_, node) in self.simulation.actors() {
+            let in_use = node.endpoint.buffers_in_use();
+            if in_use.count != 0 {
+                return Err(format!("{} has leaked buffers: {in_use:?}", node.shared.at));
+            }
+            if node.endpoint.stats().links > 0 && node.endpoint.core().has_transmit() {
+                return Err(format!("{} has frames for nobody", node.shared.at));
+            }
+            self.counters += *node.endpoint.core().counters();
+        }
+        let stats = self.common.fabric.stats();
+        if !stats.is_balanced() {
+            return Err(format!("packets are not accounted for: {stats:?}"));
+        }
+        self.check_counters()?;
+        let ledger = self.common.ledger.borrow();
+        Ok(Report {
+            seed,
+            digest: self.common.fabric.digest() ^ ledger.digest,
+            virtual_ns: self.common.fabric.now_ns(),
+            calls: ledger.call_count() as u64,
+            counts: ledger.counts,
+            troubles: ledger.troubles.count() as u64,
+            protocol: self.counters,
+            fabric: stats,
+            control: self.common.control.stats(),
+        })
+    }
+
+    /// Honest endpoints send each other nothing that breaks the rules.
+    fn check_counters(&self) -> Result<(), String> {
+        let counters = &self.counters;
+        let wrong = [
+            ("dropped_malformed", counters.dropped_malformed),
+            ("dropped_wrong_direction", counters.dropped_wrong_direction),
+            ("dropped_wrong_peer", counters.dropped_wrong_peer),
+            ("dropped_future", counters.dropped_future),
+            ("dropped_beyond_window", counters.dropped_beyond_window),
+        ];
+        let found = wrong.into_iter().find(|&(_, count)| count > 0);
+        match found {
+            Some((name, count)) if !self.common.scenario.is_attacked => {
+                Err(format!("{name} is {count}, and nobody forged anything"))
+            }
+            _ if self.common.scenario.weather == Weather::Still => self.check_stillness(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where nothing is lost and nothing is late, nothing is found lost or sent again.
+    fn check_stillness(&self) -> Result<(), String> {
+        let Counters { timeouts, losses_detected, packets_retransmitted, .. } = self.counters;
+        let fabric = self.common.fabric.stats();
+        // What a full transmit queue refused counts as sent again.
+        let is_quiet = timeouts == 0 && fabric.dropped_total() + fabric.tx_blocked == 0;
+        // A request without memory is refused once for each of its packets.
+        let is_quiet = is_quiet && self.counters.refused_no_memory == 0;
+        if is_quiet && losses_detected + packets_retransmitted > 0 {
+            let sent = packets_retransmitted;
+            return Err(format!("{losses_detected} packets seemed lost, {sent} were sent again"));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,325 @@
+//! Streams between two processes: in order, late while the network is cut, and ended by a reset or
+//! by silence (`docs/wire-protocol.md` §8.1, §8.3, §8.6).
+
+use std::collections::VecDeque;
+
+use petrel::control::{FromNexus, LinkId};
+use petrel_proto::control::{Decoder, Hello, Message, PREFACE, Ping, Pong, VersionRange};
+
+use super::Death;
+use super::links::Stage;
+use super::network::{Event, Network, Side, unavailable};
+use crate::fabric::HostId;
+
+/// A peer is dead or hung after so many heartbeats without a byte (§8.6).
+const SILENT_HEARTBEATS_MAX: u64 = 3;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ConnectionId(u32);
+
+#[derive(Debug)]
+pub(super) struct Connection {
+    pub(super) ends: [End; 2],
+    /// Whether the acceptor's kernel has it.
+    is_established: bool,
+    dialled_ns: u64,
+}
+
+/// One side of a connection.
+#[derive(Debug)]
+pub(super) struct End {
+    pub(super) host: HostId,
+    /// Whether the process has it open.
+    is_open: bool,
+    /// The peer's incarnation, once its HELLO came.
+    pub(super) peer: Option<u64>,
+    heard_ns: u64,
+    decoder: Decoder,
+    /// What it has sent and the other side has not received, with the time of its arrival.
+    out: VecDeque<(u64, Item)>,
+}
+
+#[derive(Debug)]
+enum Item {
+    Bytes(Vec<u8>),
+    Reset,
+}
+
+impl End {
+    fn new(host: HostId, is_open: bool, now_ns: u64) -> Self {
+        let (decoder, out) = (Decoder::new(), VecDeque::new());
+        Self { host, is_open, peer: None, heard_ns: now_ns, decoder, out }
+    }
+}
+
+impl Network {
+    /// The connection of `host` to the process of `remote`, which it opens if there is none.
+    pub(super) fn connect(&mut self, host: HostId, remote: HostId) -> ConnectionId {
+        if let Some(&id) = self.process(host).dialled.get(&remote) {
+            return id;
+        }
+        let (id, now_ns) = (ConnectionId(self.connection_count), self.now_ns());
+        self.connection_count += 1;
+        let ends = [End::new(host, true, now_ns), End::new(remote, false, now_ns)];
+        self.connections
+            .insert(id, Connection { ends, is_established: false, dialled_ns: now_ns });
+        self.process(host).dialled.insert(remote, id);
+        let arrives_ns = now_ns + self.draw_delay_ns();
+        self.schedule(arrives_ns, Event::Dial(id));
+        self.greet(id, 0);
+        id
+    }
+
+    /// Whether a side has heard the other's HELLO.
+    pub(super) fn has_greeted(&self, id: ConnectionId, side: Side) -> bool {
+        self.connections.get(&id).is_some_and(|connection| connection.ends[side].peer.is_some())
+    }
+
+    /// The connection request gets to the other host: accepted, refused or lost.
+    pub(super) fn on_dial(&mut self, id: ConnectionId) {
+        let now_ns = self.now_ns();
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let [from, to] = [connection.ends[0].host, connection.ends[1].host];
+        let acceptor = &self.processes[usize::from(to.0)];
+        let is_cut = self.fabric.is_cut(from, to) || self.fabric.is_cut(to, from);
+        if is_cut || acceptor.is_silent {
+            return;
+        }
+        connection.is_established = true;
+        if acceptor.incarnation == 0 {
+            return self.push_item(id, 1, Item::Reset);
+        }
+        connection.ends[1].is_open = true;
+        connection.ends[1].heard_ns = now_ns;
+        self.greet(id, 1);
+        self.schedule(now_ns, Event::Pump(id, 0));
+    }
+
+    fn greet(&mut self, id: ConnectionId, side: Side) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let host = connection.ends[side].host;
+        let hello = Hello {
+            versions: VersionRange { min: 1, max: 1 },
+            incarnation: self.process(host).incarnation,
+            heartbeat_ms: (self.config.heartbeat_ns / 1_000_000).max(1) as u32,
+            agent: "petrel-sim".to_owned(),
+            host_identity: None,
+            rendezvous: None,
+        };
+        self.push_item(id, side, Item::Bytes(PREFACE.to_vec()));
+        self.send(id, side, hello);
+        self.schedule(self.now_ns() + self.config.heartbeat_ns, Event::Tick(id, side));
+    }
+
+    /// Sends a message from a side.
+    pub(super) fn send(&mut self, id: ConnectionId, side: Side, message: impl Into<Message>) {
+        let message = message.into();
+        let mut bytes = Vec::new();
+        match message.encode(&mut bytes) {
+            Ok(()) => self.push_item(id, side, Item::Bytes(bytes)),
+            Err(error) => self.report(format!("cannot encode {message:?}: {error}")),
+        }
+    }
+
+    fn push_item(&mut self, id: ConnectionId, side: Side, item: Item) {
+        let earliest_ns = self.now_ns() + self.draw_delay_ns();
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let out = &mut connection.ends[side].out;
+        let is_first = out.is_empty();
+        let at_ns = out.back().map_or(0, |&(at_ns, _)| at_ns).max(earliest_ns);
+        out.push_back((at_ns, item));
+        if is_first {
+            self.schedule(at_ns, Event::Pump(id, side));
+        }
+    }
+
+    fn draw_delay_ns(&mut self) -> u64 {
+        let (low_ns, high_ns) = self.config.delay_ns;
+        self.rng.between(low_ns, high_ns)
+    }
+
+    /// Delivers what `side` has sent and what has arrived, unless the network is cut.
+    pub(super) fn on_pump(&mut self, id: ConnectionId, side: Side) {
+        while let Some(at_ns) = self.deliverable_at(id, side) {
+            if at_ns > self.now_ns() {
+                return self.schedule(at_ns, Event::Pump(id, side));
+            }
+            let Some(connection) = self.connections.get_mut(&id) else { return };
+            let Some((_, item)) = connection.ends[side].out.pop_front() else { return };
+            self.deliver(id, 1 - side, item);
+        }
+        self.forget_if_over(id);
+    }
+
+    /// When the first item that `side` has sent can be delivered, if there is one.
+    fn deliverable_at(&self, id: ConnectionId, side: Side) -> Option<u64> {
+        let connection = self.connections.get(&id)?;
+        let &(at_ns, _) = connection.ends[side].out.front()?;
+        let [from, to] = [&connection.ends[side], &connection.ends[1 - side]];
+        // A request that nobody has accepted; `on_dial` goes on.
+        let is_early = !connection.is_established;
+        let is_cut = to.is_open && self.fabric.is_cut(from.host, to.host);
+        let retry_ns = self.now_ns() + self.config.retry_ns;
+        match (is_early, is_cut) {
+            (true, _) => from.is_open.then_some(retry_ns),
+            (_, true) => Some(at_ns.max(retry_ns)),
+            _ => Some(at_ns),
+        }
+    }
+
+    fn deliver(&mut self, id: ConnectionId, side: Side, item: Item) {
+        let now_ns = self.now_ns();
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let end = &mut connection.ends[side];
+        if !end.is_open {
+            // The kernel of a host that is up knows no such connection.
+            let answers = matches!(item, Item::Bytes(_)) && self.fabric.is_up(end.host);
+            return if answers { self.push_item(id, side, Item::Reset) };
+        }
+        match item {
+            Item::Reset => {
+                self.stats.resets += 1;
+                self.close(id, side, "the peer's process has ended or closed the connection");
+            }
+            Item::Bytes(bytes) => {
+                end.heard_ns = now_ns;
+                self.receive(id, side, &bytes);
+            }
+        }
+    }
+
+    fn receive(&mut self, id: ConnectionId, side: Side, mut bytes: &[u8]) {
+        while let Some(connection) = self.connections.get_mut(&id) {
+            match connection.ends[side].decoder.decode(&mut bytes) {
+                Ok(Some(message)) => self.on_message(id, side, message),
+                Ok(None) => return,
+                Err(error) => return self.report(format!("cannot decode: {error}")),
+            }
+        }
+    }
+
+    fn on_message(&mut self, id: ConnectionId, side: Side, message: Message) {
+        match message {
+            Message::Hello(hello) => self.on_hello(id, side, &hello),
+            Message::LinkOpen(open) => self.on_link_open(id, &open),
+            Message::LinkAccept(accept) => self.on_link_accept(id, &accept),
+            Message::LinkRefuse(refuse) => self.on_link_refuse(id, refuse),
+            Message::LinkClose(close) => self.on_link_close(id, side, close),
+            Message::SessionOpen(open) => self.on_session_open(id, side, open),
+            Message::SessionAccept(accept) => self.on_session_accept(id, side, accept),
+            Message::SessionRefuse(refuse) => self.on_session_refuse(id, side, refuse),
+            Message::SessionClose(close) => self.on_session_close(id, side, close),
+            Message::Ping(Ping { nonce }) => self.send(id, side, Pong { nonce }),
+            Message::Pong(_) => {}
+            other => self.report(format!("unexpected {other:?}")),
+        }
+    }
+
+    fn on_hello(&mut self, id: ConnectionId, side: Side, hello: &Hello) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.ends[side].peer = Some(hello.incarnation);
+        if side == 0 {
+            self.send_link_opens(id);
+        }
+    }
+
+    /// A side says that it lives, and looks whether the other does.
+    pub(super) fn on_tick(&mut self, id: ConnectionId, side: Side) {
+        let now_ns = self.now_ns();
+        let Some(connection) = self.connections.get(&id) else { return };
+        let end = &connection.ends[side];
+        if !end.is_open {
+            return;
+        }
+        if end.peer.is_none() {
+            if now_ns - connection.dialled_ns > self.config.step_timeout_ns {
+                return self.close(id, side, "the peer does not answer");
+            }
+        } else if now_ns - end.heard_ns > SILENT_HEARTBEATS_MAX * self.config.heartbeat_ns {
+            self.stats.silences += 1;
+            return self.close(id, side, "nothing was heard for three heartbeats");
+        } else {
+            self.send(id, side, Ping { nonce: now_ns });
+        }
+        self.schedule(now_ns + self.config.heartbeat_ns, Event::Tick(id, side));
+    }
+
+    /// A side's process closes the connection: its links end, and the other side hears of it.
+    fn close(&mut self, id: ConnectionId, side: Side, why: &str) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if !std::mem::take(&mut connection.ends[side].is_open) {
+            return;
+        }
+        let [here, there] = [connection.ends[side].host, connection.ends[1 - side].host];
+        connection.ends[side].out.clear();
+        self.push_item(id, side, Item::Reset);
+        let process = self.process(here);
+        if process.dialled.get(&there) == Some(&id) {
+            process.dialled.remove(&there);
+        }
+        let on_it = process.links.iter().filter(|(_, link)| link.connection == id);
+        let lost: Vec<LinkId> = on_it.map(|(&link, _)| link).collect();
+        for link in lost {
+            self.lose_link(here, link, why);
+        }
+    }
+
+    fn lose_link(&mut self, host: HostId, id: LinkId, why: &str) {
+        let Some(link) = self.process(host).links.remove(&id) else { return };
+        let reason = unavailable(why);
+        let message = match link.stage {
+            Stage::Up => FromNexus::LinkDown { link: id, reason },
+            Stage::Opening { request, .. } => FromNexus::LinkFailed { request, reason },
+        };
+        match link.stage {
+            Stage::Up => self.stats.links_lost += 1,
+            Stage::Opening { .. } => self.stats.links_failed += 1,
+        }
+        self.tell(host, link.endpoint, message);
+    }
+
+    /// The process of a host has ended: nobody there has its connections any more.
+    pub(super) fn abandon_connections(&mut self, host: HostId, is_silent: bool) {
+        let ids: Vec<ConnectionId> = self.connections.keys().copied().collect();
+        for (id, side) in ids.into_iter().flat_map(|id| [(id, 0), (id, 1)]) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            let end = &mut connection.ends[side];
+            if end.host != host || !std::mem::take(&mut end.is_open) {
+                continue;
+            }
+            if is_silent {
+                let now_ns = self.fabric.now_ns();
+                // What is on the wire arrives, unless something before it waits for the network
+                // to heal: that will not be sent again, and a stream has no gaps.
+                if end.out.front().is_some_and(|&(at_ns, _)| at_ns <= now_ns) {
+                    end.out.clear();
+                }
+                self.forget_if_over(id);
+            } else {
+                self.push_item(id, side, Item::Reset);
+            }
+        }
+    }
+
+    fn forget_if_over(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        if connection.ends.iter().all(|end| !end.is_open && end.out.is_empty()) {
+            self.connections.remove(&id);
+        }
+    }
+
+    /// Remembers the first thing that must not be.
+    pub(super) fn report(&mut self, fault: String) {
+        self.fault.get_or_insert(fault);
+    }
+}
+
+impl Death {
+    /// What to call it in a trace.
+    pub fn name(self) -> &'static str {
+        match self {
+            Death::Killed => "killed",
+            Death::PowerLoss => "power lost",
+        }
+    }
+}

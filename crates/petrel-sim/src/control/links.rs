@@ -1,0 +1,207 @@
+//! Links: two endpoints agree to exchange packets (`docs/wire-protocol.md` §8.4).
+
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+use petrel::control::{EndpointId, FromNexus, LinkId, Reason};
+use petrel_proto::Status;
+use petrel_proto::control::{LinkAccept, LinkClose, LinkOpen, LinkRefuse, Offer};
+
+use super::connection::ConnectionId;
+use super::network::{EndpointKey, Event, Network, Side, unavailable};
+use crate::fabric::{HostId, SimAddr};
+
+/// One end of a link.
+#[derive(Debug)]
+pub(super) struct Link {
+    pub(super) connection: ConnectionId,
+    /// Its number on that connection.
+    pub(super) number: u32,
+    pub(super) endpoint: EndpointId,
+    pub(super) stage: Stage,
+    /// Sessions proposed over it and not answered, by the client's number.
+    pub(super) proposals: BTreeSet<u32>,
+}
+
+#[derive(Debug)]
+pub(super) enum Stage {
+    /// Asked for by this end.
+    Opening { request: u64, open: LinkOpen, is_sent: bool },
+    Up,
+}
+
+impl Network {
+    /// An endpoint wants a link.
+    pub(super) fn open_link(
+        &mut self,
+        from: EndpointKey,
+        request: u64,
+        remote: SocketAddr,
+        to: EndpointId,
+    ) {
+        let (host, endpoint) = (from.host, from.endpoint);
+        let Some(remote) = self.host_of(remote) else {
+            let reason = unavailable("nobody listens there");
+            return self.tell(host, endpoint, FromNexus::LinkFailed { request, reason });
+        };
+        let connection = self.connect(host, remote);
+        let id = self.next_link();
+        let Some(local) = self.process(host).endpoints.get(&endpoint) else { return };
+        let open = LinkOpen {
+            link: id.0 as u32,
+            from_endpoint: endpoint.0,
+            to_endpoint: to.0,
+            offers: vec![Offer::Udp { port: local.data.port, max_frame: local.max_frame }],
+        };
+        let stage = Stage::Opening { request, open, is_sent: false };
+        let proposals = BTreeSet::new();
+        let link = Link { connection, number: id.0 as u32, endpoint, stage, proposals };
+        self.process(host).links.insert(id, link);
+        self.schedule(self.now_ns() + 2 * self.config.step_timeout_ns, Event::LinkDue(host, id));
+        if self.has_greeted(connection, 0) {
+            self.send_link_opens(connection);
+        }
+    }
+
+    fn host_of(&self, address: SocketAddr) -> Option<HostId> {
+        let IpAddr::V4(ip) = address.ip() else { return None };
+        let [_, _, high, low] = ip.octets();
+        let host = HostId(u16::from_be_bytes([high, low]));
+        (usize::from(host.0) < self.processes.len()).then_some(host)
+    }
+
+    fn next_link(&mut self) -> LinkId {
+        self.link_count += 1;
+        LinkId(self.link_count)
+    }
+
+    /// The peer is there: asks it for the links that wait.
+    pub(super) fn send_link_opens(&mut self, id: ConnectionId) {
+        let host = self.host_at(id, 0);
+        let mut opens = Vec::new();
+        for link in self.process(host).links.values_mut().filter(|link| link.connection == id) {
+            if let Stage::Opening { open, is_sent, .. } = &mut link.stage
+                && !std::mem::replace(is_sent, true)
+            {
+                opens.push(open.clone());
+            }
+        }
+        for open in opens {
+            self.send(id, 0, open);
+        }
+    }
+
+    /// The host of a side of a connection that exists.
+    pub(super) fn host_at(&self, id: ConnectionId, side: Side) -> HostId {
+        self.connections[&id].ends[side].host
+    }
+
+    /// A process is asked for a link.
+    pub(super) fn on_link_open(&mut self, id: ConnectionId, open: &LinkOpen) {
+        let (host, opener) = (self.host_at(id, 1), self.host_at(id, 0));
+        let endpoint = EndpointId(open.to_endpoint);
+        let offer = open.offers.iter().find_map(|offer| match *offer {
+            Offer::Udp { port, .. } => Some(port),
+            Offer::Shm { .. } => None,
+        });
+        let local = self.process(host).endpoints.get(&endpoint);
+        let (Some(port), Some(local)) = (offer, local) else {
+            let (status, text) = (Status::Unavailable, "the endpoint does not exist".to_owned());
+            return self.send(id, 1, LinkRefuse { link: open.link, status, text });
+        };
+        let offer = Offer::Udp { port: local.data.port, max_frame: local.max_frame };
+        let link = self.next_link();
+        let (number, proposals) = (open.link, BTreeSet::new());
+        let entry = Link { connection: id, number, endpoint, stage: Stage::Up, proposals };
+        self.process(host).links.insert(link, entry);
+        self.send(id, 1, LinkAccept { link: number, offer, ticket: None });
+        self.tell_up((id, 1), (host, endpoint), None, link, SimAddr::new(opener, port));
+    }
+
+    /// The peer grants a link.
+    pub(super) fn on_link_accept(&mut self, id: ConnectionId, accept: &LinkAccept) {
+        let (host, acceptor) = (self.host_at(id, 0), self.host_at(id, 1));
+        let Some(link_id) = self.find_link(id, 0, accept.link) else {
+            let (status, text) = (Status::Cancelled, "nobody waits for the link".to_owned());
+            return self.send(id, 0, LinkClose { link: accept.link, status, text });
+        };
+        let Offer::Udp { port, .. } = accept.offer else { return };
+        let Some(link) = self.process(host).links.get_mut(&link_id) else { return };
+        let Stage::Opening { request, .. } = link.stage else {
+            return self.report(format!("a link was accepted twice: {accept:?}"));
+        };
+        link.stage = Stage::Up;
+        let endpoint = link.endpoint;
+        let peer = SimAddr::new(acceptor, port);
+        self.tell_up((id, 0), (host, endpoint), Some(request), link_id, peer);
+    }
+
+    fn tell_up(
+        &mut self,
+        (connection, side): (ConnectionId, Side),
+        (host, endpoint): (HostId, EndpointId),
+        request: Option<u64>,
+        link: LinkId,
+        transport: SimAddr,
+    ) {
+        self.stats.links_up += 1;
+        let incarnation = self.connections[&connection].ends[side].peer.unwrap_or(0);
+        let peer = transport.to_string();
+        let up = FromNexus::LinkUp { request, link, transport, peer, incarnation };
+        self.tell(host, endpoint, up);
+    }
+
+    pub(super) fn on_link_refuse(&mut self, id: ConnectionId, refuse: LinkRefuse) {
+        let reason = Reason::new(refuse.status, refuse.text);
+        self.end_link(id, 0, refuse.link, reason);
+    }
+
+    pub(super) fn on_link_close(&mut self, id: ConnectionId, side: Side, close: LinkClose) {
+        self.end_link(id, side, close.link, Reason::new(close.status, close.text));
+    }
+
+    fn end_link(&mut self, id: ConnectionId, side: Side, number: u32, reason: Reason) {
+        let host = self.host_at(id, side);
+        let Some(link_id) = self.find_link(id, side, number) else { return };
+        let Some(link) = self.process(host).links.remove(&link_id) else { return };
+        let message = match link.stage {
+            Stage::Opening { request, .. } => FromNexus::LinkFailed { request, reason },
+            Stage::Up => FromNexus::LinkDown { link: link_id, reason },
+        };
+        self.tell(host, link.endpoint, message);
+    }
+
+    /// An endpoint of this process ends a link.
+    pub(super) fn close_link(&mut self, host: HostId, id: LinkId, reason: Reason) {
+        let Some(link) = self.process(host).links.remove(&id) else { return };
+        let Some(side) = self.side_of(host, link.connection) else { return };
+        let close = LinkClose { link: link.number, status: reason.status, text: reason.message };
+        self.send(link.connection, side, close);
+    }
+
+    pub(super) fn on_link_due(&mut self, host: HostId, id: LinkId) {
+        let links = &mut self.process(host).links;
+        let Some(Link { stage: Stage::Opening { request, .. }, endpoint, .. }) = links.get(&id)
+        else {
+            return;
+        };
+        let (request, endpoint) = (*request, *endpoint);
+        links.remove(&id);
+        self.stats.links_failed += 1;
+        let reason = unavailable("the peer did not answer in time");
+        self.tell(host, endpoint, FromNexus::LinkFailed { request, reason });
+    }
+
+    /// This side's name of the link with a number on a connection.
+    pub(super) fn find_link(&self, id: ConnectionId, side: Side, number: u32) -> Option<LinkId> {
+        let process = &self.processes[usize::from(self.host_at(id, side).0)];
+        let is_it = |link: &Link| link.connection == id && link.number == number;
+        process.links.iter().find(|(_, link)| is_it(link)).map(|(&id, _)| id)
+    }
+
+    /// Which side of a connection a host is. Both ends are never one host's.
+    pub(super) fn side_of(&self, host: HostId, id: ConnectionId) -> Option<Side> {
+        let connection = self.connections.get(&id)?;
+        connection.ends.iter().position(|end| end.host == host)
+    }
+}

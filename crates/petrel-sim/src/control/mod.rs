@@ -1,0 +1,189 @@
+//! The control plane in virtual time: what stands in place of the nexus and its TCP.
+//!
+//! Endpoints talk to a [`SimControl`] as they would to the real thing, and the messages of
+//! `docs/wire-protocol.md` §8 pass between processes through the real encoder and decoder. What is
+//! simulated is what lies beneath: streams that deliver in order, late where the network is cut,
+//! and end by a reset, or by silence that three missing heartbeats reveal.
+//!
+//! | what happens | what the other side sees |
+//! | --- | --- |
+//! | a process is killed | a reset, after the delay of the network |
+//! | a host loses power | silence, and after three heartbeats [`FromNexus::LinkDown`] |
+//! | a host is paused | the same if it lasts; the paused side notices when it goes on |
+//! | a partition | messages come when it heals, or the same on both sides |
+//! | a restart | another incarnation; old connections are reset |
+//! | nobody listens | [`FromNexus::LinkFailed`], at once if the host is up |
+//!
+//! One process runs on each host; its control address has the host's number in it.
+
+mod connection;
+mod links;
+mod network;
+mod sessions;
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+
+use petrel::control::{ControlPlane, EndpointId, FromNexus, ToNexus};
+use petrel_proto::control::DEFAULT_PORT;
+
+use crate::fabric::{FabricHandle, HostId, SimAddr};
+use crate::rng::Rng;
+use network::{EndpointKey, Network};
+
+pub use network::ControlStats;
+
+/// What the control plane is like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ControlConfig {
+    /// Interval of PINGs; whole milliseconds.
+    pub heartbeat_ns: u64,
+    /// Least and largest delay of a message between processes.
+    pub delay_ns: (u64, u64),
+    /// Largest delay between an endpoint and its process's control thread.
+    pub hop_ns_max: u64,
+    /// How long another process may take for each step.
+    pub step_timeout_ns: u64,
+    /// How often a stream tries again while the network is cut.
+    pub retry_ns: u64,
+}
+
+impl Default for ControlConfig {
+    fn default() -> Self {
+        Self {
+            heartbeat_ns: 5_000_000,
+            // TCP through two kernels.
+            delay_ns: (10_000, 100_000),
+            hop_ns_max: 20_000,
+            step_timeout_ns: 20_000_000,
+            retry_ns: 1_000_000,
+        }
+    }
+}
+
+/// How a process ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Death {
+    /// The process alone: its kernel resets its connections.
+    Killed,
+    /// The host with it: silence.
+    PowerLoss,
+}
+
+/// The control planes of all processes of a fabric. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct ControlNetwork {
+    network: Rc<RefCell<Network>>,
+    /// When the next event happens, in nanoseconds: asked for after every pass of an actor.
+    next_ns: Rc<Cell<u64>>,
+}
+
+impl ControlNetwork {
+    /// A control plane without processes. Everything random in it follows from `rng`.
+    pub fn new(fabric: &FabricHandle, config: ControlConfig, rng: Rng) -> Self {
+        let network = Network::new(fabric.clone(), config, rng);
+        Self { network: Rc::new(RefCell::new(network)), next_ns: Rc::new(Cell::new(u64::MAX)) }
+    }
+
+    /// The control address of the process on a host.
+    pub fn address_of(host: HostId) -> SocketAddr {
+        let [high, low] = host.0.to_be_bytes();
+        SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, high, low)), DEFAULT_PORT)
+    }
+
+    /// Starts a process on a host that has none, in a new incarnation.
+    pub fn start_process(&self, host: HostId) {
+        self.network.borrow_mut().start_process(host);
+    }
+
+    /// Ends the process of a host.
+    pub fn stop_process(&self, host: HostId, death: Death) {
+        self.with(|network| network.stop_process(host, death));
+    }
+
+    /// The line of one endpoint to the control plane of its process, which must run. `data` is
+    /// where its transport is bound, and who is woken when there is something to read there.
+    pub fn attach(&self, data: SimAddr, id: EndpointId, max_frame: u32, rng: Rng) -> SimControl {
+        let inbox = Rc::new(RefCell::new(VecDeque::new()));
+        let key = self.network.borrow_mut().attach(data, id, max_frame, Rc::clone(&inbox));
+        SimControl { network: self.clone(), key, inbox, rng, scripted: Rc::default() }
+    }
+
+    /// When the next thing happens here, in nanoseconds; `u64::MAX` for never. Let the fabric run
+    /// until then, and call [`ControlNetwork::run`].
+    pub fn next_ns(&self) -> u64 {
+        self.next_ns.get()
+    }
+
+    /// Does what is due at the fabric's time.
+    pub fn run(&self) {
+        self.with(Network::run);
+    }
+
+    /// Counters of all processes.
+    pub fn stats(&self) -> ControlStats {
+        self.network.borrow().stats
+    }
+
+    /// What went against the rules of the control plane itself; a mistake in Petrel, if any.
+    pub fn fault(&self) -> Option<String> {
+        self.network.borrow().fault.clone()
+    }
+
+    fn with(&self, act: impl FnOnce(&mut Network)) {
+        let mut network = self.network.borrow_mut();
+        act(&mut network);
+        self.next_ns.set(network.next_ns());
+    }
+}
+
+/// Messages that wait for an endpoint.
+type Inbox = Rc<RefCell<VecDeque<FromNexus<SimAddr>>>>;
+
+/// Numbers that [`ControlPlane::random`] gives before it draws any; `None` draws one.
+pub type Scripted = Rc<RefCell<VecDeque<Option<u64>>>>;
+
+/// What an endpoint holds of the control plane.
+#[derive(Debug)]
+pub struct SimControl {
+    network: ControlNetwork,
+    key: EndpointKey,
+    inbox: Inbox,
+    rng: Rng,
+    scripted: Scripted,
+}
+
+impl SimControl {
+    /// The next "random" numbers, to be set by a test: request numbers of two sessions that are
+    /// equal, for example.
+    pub fn scripted(&self) -> Scripted {
+        Rc::clone(&self.scripted)
+    }
+}
+
+impl ControlPlane<SimAddr> for SimControl {
+    fn post(&self, message: ToNexus) {
+        self.network.with(|network| network.post(self.key, message));
+    }
+
+    fn poll(&mut self) -> Option<FromNexus<SimAddr>> {
+        self.inbox.borrow_mut().pop_front()
+    }
+
+    fn endpoint_id(&self) -> EndpointId {
+        self.key.endpoint
+    }
+
+    fn random(&mut self) -> u64 {
+        let scripted = self.scripted.borrow_mut().pop_front().flatten();
+        scripted.unwrap_or_else(|| self.rng.next_u64())
+    }
+}
+
+impl Drop for SimControl {
+    fn drop(&mut self) {
+        self.post(ToNexus::Gone);
+    }
+}

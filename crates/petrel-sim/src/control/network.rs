@@ -1,0 +1,267 @@
+//! The state of all processes' control planes, and the queue of what happens to it.
+
+use std::collections::BTreeMap;
+
+use petrel::control::{EndpointId, FromNexus, LinkId, Reason, ToNexus};
+use petrel_proto::Status;
+
+use super::connection::{Connection, ConnectionId};
+use super::links::Link;
+use super::{ControlConfig, Death, Inbox};
+use crate::fabric::{FabricHandle, HostId, SimAddr};
+use crate::rng::Rng;
+use crate::time::{EventQueue, Time};
+
+/// An endpoint in one incarnation of its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct EndpointKey {
+    pub(super) host: HostId,
+    pub(super) incarnation: u64,
+    pub(super) endpoint: EndpointId,
+}
+
+/// Counters of the control plane.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ControlStats {
+    /// Links that came up; each counts on both sides.
+    pub links_up: u64,
+    /// Links that ended because the connection did.
+    pub links_lost: u64,
+    /// Links that could not be had.
+    pub links_failed: u64,
+    /// Connections closed because nothing was heard for three heartbeats.
+    pub silences: u64,
+    /// Connections ended by the other side.
+    pub resets: u64,
+    /// Sessions accepted.
+    pub sessions_accepted: u64,
+    /// Sessions refused by the server.
+    pub sessions_refused: u64,
+    /// Sessions not answered in time.
+    pub sessions_unanswered: u64,
+    /// Sessions closed by one side while the link was up.
+    pub sessions_closed: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Network {
+    pub(super) fabric: FabricHandle,
+    pub(super) config: ControlConfig,
+    pub(super) rng: Rng,
+    pub(super) processes: Vec<Process>,
+    pub(super) connections: BTreeMap<ConnectionId, Connection>,
+    pub(super) connection_count: u32,
+    pub(super) link_count: u64,
+    pub(super) stats: ControlStats,
+    pub(super) fault: Option<String>,
+    queue: EventQueue<Event>,
+}
+
+/// The control plane of one process.
+#[derive(Debug, Default)]
+pub(super) struct Process {
+    /// 0 while there is none.
+    pub(super) incarnation: u64,
+    /// Whether its host is down too: nobody refuses connections.
+    pub(super) is_silent: bool,
+    pub(super) endpoints: BTreeMap<EndpointId, Local>,
+    /// Connections that this process opened.
+    pub(super) dialled: BTreeMap<HostId, ConnectionId>,
+    pub(super) links: BTreeMap<LinkId, Link>,
+}
+
+/// An endpoint of a process.
+#[derive(Debug)]
+pub(super) struct Local {
+    pub(super) data: SimAddr,
+    pub(super) max_frame: u32,
+    inbox: Inbox,
+    /// When its last message gets to the control thread: no later one overtakes it.
+    posted_ns: u64,
+}
+
+/// What happens at a time.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// A message of an endpoint gets to the control thread.
+    Post(EndpointKey, ToNexus),
+    /// A connection gets to the host that it is to.
+    Dial(ConnectionId),
+    /// What one side of a connection has sent may be there.
+    Pump(ConnectionId, Side),
+    /// One side of a connection looks after it.
+    Tick(ConnectionId, Side),
+    /// A link should be up by now.
+    LinkDue(HostId, LinkId),
+    /// A proposal should be answered by now.
+    ProposalDue(HostId, LinkId, u32),
+}
+
+/// A side of a connection: the opener is 0.
+pub(super) type Side = usize;
+
+impl Network {
+    pub(super) fn new(fabric: FabricHandle, config: ControlConfig, rng: Rng) -> Self {
+        let processes = (0..fabric.host_count()).map(|_| Process::default()).collect();
+        Self {
+            fabric,
+            config,
+            rng,
+            processes,
+            connections: BTreeMap::new(),
+            connection_count: 0,
+            link_count: 0,
+            stats: ControlStats::default(),
+            fault: None,
+            queue: EventQueue::new(),
+        }
+    }
+
+    pub(super) fn next_ns(&self) -> u64 {
+        match self.queue.next_at() {
+            Time::NEVER => u64::MAX,
+            at => at.ns(),
+        }
+    }
+
+    pub(super) fn now_ns(&self) -> u64 {
+        self.fabric.now_ns()
+    }
+
+    pub(super) fn schedule(&mut self, at_ns: u64, event: Event) {
+        self.queue.push(Time::from_ns(at_ns), event);
+    }
+
+    /// Does everything that is due.
+    pub(super) fn run(&mut self) {
+        let now = Time::from_ns(self.now_ns());
+        while let Some((_, event)) = self.queue.pop_until(now) {
+            self.handle(event);
+        }
+    }
+
+    fn handle(&mut self, event: Event) {
+        if let Some(host) = self.who_runs(&event) {
+            let paused_until_ns = self.fabric.paused_until_ns(host);
+            if paused_until_ns > self.now_ns() {
+                return self.schedule(paused_until_ns, event);
+            }
+        }
+        match event {
+            Event::Post(from, message) => self.on_post(from, message),
+            Event::Dial(connection) => self.on_dial(connection),
+            Event::Pump(connection, side) => self.on_pump(connection, side),
+            Event::Tick(connection, side) => self.on_tick(connection, side),
+            Event::LinkDue(host, link) => self.on_link_due(host, link),
+            Event::ProposalDue(host, link, request) => self.on_proposal_due(host, link, request),
+        }
+    }
+
+    /// The host whose process acts in an event. It waits until that is no longer paused.
+    fn who_runs(&self, event: &Event) -> Option<HostId> {
+        match *event {
+            Event::Post(from, _) => Some(from.host),
+            Event::Dial(_) => None,
+            Event::Pump(id, side) => Some(self.connections.get(&id)?.ends[1 - side].host),
+            Event::Tick(id, side) => Some(self.connections.get(&id)?.ends[side].host),
+            Event::LinkDue(host, _) | Event::ProposalDue(host, ..) => Some(host),
+        }
+    }
+
+    pub(super) fn process(&mut self, host: HostId) -> &mut Process {
+        &mut self.processes[usize::from(host.0)]
+    }
+
+    pub(super) fn start_process(&mut self, host: HostId) {
+        let incarnation = self.rng.next_u64() | 1;
+        *self.process(host) = Process { incarnation, ..Process::default() };
+    }
+
+    pub(super) fn stop_process(&mut self, host: HostId, death: Death) {
+        let is_silent = death == Death::PowerLoss;
+        *self.process(host) = Process { is_silent, ..Process::default() };
+        self.abandon_connections(host, is_silent);
+    }
+
+    pub(super) fn attach(
+        &mut self,
+        data: SimAddr,
+        endpoint: EndpointId,
+        max_frame: u32,
+        inbox: Inbox,
+    ) -> EndpointKey {
+        let process = self.process(data.host);
+        assert!(process.incarnation != 0, "an endpoint needs a process that runs");
+        let key = EndpointKey { host: data.host, incarnation: process.incarnation, endpoint };
+        process.endpoints.insert(endpoint, Local { data, max_frame, inbox, posted_ns: 0 });
+        key
+    }
+
+    /// An endpoint has something for its control thread.
+    pub(super) fn post(&mut self, from: EndpointKey, message: ToNexus) {
+        if !self.is_alive(from) {
+            return;
+        }
+        let earliest_ns = self.now_ns() + self.rng.between(1, self.config.hop_ns_max);
+        let Some(local) = self.process(from.host).endpoints.get_mut(&from.endpoint) else { return };
+        local.posted_ns = local.posted_ns.max(earliest_ns);
+        let at_ns = local.posted_ns;
+        self.schedule(at_ns, Event::Post(from, message));
+    }
+
+    /// Whether the process is still the one that the endpoint belongs to.
+    fn is_alive(&self, key: EndpointKey) -> bool {
+        self.processes[usize::from(key.host.0)].incarnation == key.incarnation
+    }
+
+    fn on_post(&mut self, from: EndpointKey, message: ToNexus) {
+        if !self.is_alive(from) {
+            return;
+        }
+        let EndpointKey { host, endpoint, .. } = from;
+        match message {
+            ToNexus::OpenLink { request, remote, remote_endpoint, .. } => {
+                self.open_link(from, request, remote, remote_endpoint);
+            }
+            ToNexus::OpenSession { link, open } => self.propose_session(host, link, open),
+            ToNexus::AnswerSession { link, request, answer } => {
+                self.answer_session(host, link, request, answer);
+            }
+            ToNexus::CloseSession { link, peer_session, peer_token, from_client, reason } => {
+                self.close_session(host, link, (peer_session, peer_token), from_client, reason);
+            }
+            ToNexus::CloseLink { link, reason } => self.close_link(host, link, reason),
+            // Nobody asks for counters here.
+            ToNexus::Stats { .. } => {}
+            ToNexus::Gone => self.on_gone(host, endpoint),
+        }
+    }
+
+    fn on_gone(&mut self, host: HostId, endpoint: EndpointId) {
+        let links = &self.process(host).links;
+        let own: Vec<LinkId> =
+            links.iter().filter(|(_, link)| link.endpoint == endpoint).map(|(&id, _)| id).collect();
+        for link in own {
+            self.close_link(host, link, unavailable("the endpoint is gone"));
+        }
+        self.process(host).endpoints.remove(&endpoint);
+    }
+
+    /// Tells an endpoint something, if it is there.
+    pub(super) fn tell(
+        &mut self,
+        host: HostId,
+        endpoint: EndpointId,
+        message: FromNexus<SimAddr>,
+    ) {
+        let Some(local) = self.process(host).endpoints.get(&endpoint) else { return };
+        local.inbox.borrow_mut().push_back(message);
+        let data = local.data;
+        self.fabric.borrow_mut().wake_owner(data);
+    }
+}
+
+pub(super) fn unavailable(message: &str) -> Reason {
+    Reason::new(Status::Unavailable, message)
+}

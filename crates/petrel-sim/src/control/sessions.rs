@@ -1,0 +1,172 @@
+//! Sessions: proposals and answers pass between the wire and the endpoints
+//! (`docs/wire-protocol.md` §8.5).
+
+use petrel::control::{EndpointId, FromNexus, LinkId, Reason};
+use petrel_proto::control::{SessionAccept, SessionClose, SessionOpen, SessionRefuse};
+
+use super::connection::ConnectionId;
+use super::network::{Event, Network, Side, unavailable};
+use crate::fabric::HostId;
+
+impl Network {
+    /// An endpoint wants to be a session's client.
+    pub(super) fn propose_session(&mut self, host: HostId, id: LinkId, mut open: SessionOpen) {
+        // Without a link the endpoint was told, or is being told, that it ended.
+        let Some(link) = self.process(host).links.get_mut(&id) else { return };
+        open.link = link.number;
+        let (connection, endpoint) = (link.connection, link.endpoint);
+        if let Err(error) = open.check() {
+            return self.report(format!("endpoint {endpoint:?} proposed {open:?}: {error}"));
+        }
+        link.proposals.insert(open.request);
+        let due = Event::ProposalDue(host, id, open.request);
+        // The server's process has half of it, and its word comes first.
+        self.schedule(self.now_ns() + 2 * self.config.step_timeout_ns, due);
+        self.send(connection, 0, open);
+    }
+
+    /// A peer wants to be a session's client.
+    pub(super) fn on_session_open(&mut self, id: ConnectionId, side: Side, open: SessionOpen) {
+        let host = self.host_at(id, side);
+        let Some((link_id, endpoint)) = self.link_and_endpoint(id, side, open.link) else { return };
+        if let Some(link) = self.process(host).links.get_mut(&link_id) {
+            link.proposals.insert(open.request);
+        }
+        let due = Event::ProposalDue(host, link_id, open.request);
+        self.schedule(self.now_ns() + self.config.step_timeout_ns, due);
+        self.tell(host, endpoint, FromNexus::SessionProposed { link: link_id, open });
+    }
+
+    /// The server's answer, from an endpoint of this process.
+    pub(super) fn answer_session(
+        &mut self,
+        host: HostId,
+        id: LinkId,
+        request: u32,
+        answer: Result<SessionAccept, Reason>,
+    ) {
+        let Some(link) = self.process(host).links.get_mut(&id) else { return };
+        let (connection, number, endpoint) = (link.connection, link.number, link.endpoint);
+        let is_awaited = link.proposals.remove(&request);
+        match answer {
+            Ok(accept) if is_awaited => {
+                self.stats.sessions_accepted += 1;
+                self.send(connection, 1, SessionAccept { link: number, request, ..accept });
+            }
+            Ok(accept) => {
+                let closed = FromNexus::SessionClosed {
+                    link: id,
+                    session: accept.session,
+                    token: accept.token,
+                    from_client: true,
+                    reason: unavailable("the client was told that nobody answered in time"),
+                };
+                self.tell(host, endpoint, closed);
+            }
+            Err(reason) => {
+                self.stats.sessions_refused += 1;
+                self.refuse(connection, number, request, reason);
+            }
+        }
+    }
+
+    fn refuse(&mut self, id: ConnectionId, link: u32, request: u32, reason: Reason) {
+        let Reason { status, message: text } = reason;
+        self.send(id, 1, SessionRefuse { link, request, status, text });
+    }
+
+    /// The peer accepted.
+    pub(super) fn on_session_accept(
+        &mut self,
+        id: ConnectionId,
+        side: Side,
+        accept: SessionAccept,
+    ) {
+        let host = self.host_at(id, side);
+        let Some((link_id, endpoint)) = self.link_and_endpoint(id, side, accept.link) else {
+            return;
+        };
+        if self.take_proposal(host, link_id, accept.request) {
+            return self.tell(host, endpoint, FromNexus::SessionOpened { link: link_id, accept });
+        }
+        let reason = unavailable("the answer came too late");
+        self.close_session(host, link_id, (accept.session, accept.token), true, reason);
+    }
+
+    /// The peer refused.
+    pub(super) fn on_session_refuse(
+        &mut self,
+        id: ConnectionId,
+        side: Side,
+        refuse: SessionRefuse,
+    ) {
+        let host = self.host_at(id, side);
+        let Some((link, endpoint)) = self.link_and_endpoint(id, side, refuse.link) else { return };
+        if self.take_proposal(host, link, refuse.request) {
+            let reason = Reason::new(refuse.status, refuse.text);
+            let refused = FromNexus::SessionRefused { link, request: refuse.request, reason };
+            self.tell(host, endpoint, refused);
+        }
+    }
+
+    /// A proposal was not answered in time: the client's side gives up, or the server's side
+    /// refuses in place of its endpoint.
+    pub(super) fn on_proposal_due(&mut self, host: HostId, id: LinkId, request: u32) {
+        if !self.take_proposal(host, id, request) {
+            return;
+        }
+        self.stats.sessions_unanswered += 1;
+        let Some(link) = self.process(host).links.get(&id) else { return };
+        let (connection, number, endpoint) = (link.connection, link.number, link.endpoint);
+        let reason = unavailable("the server did not answer in time");
+        if self.side_of(host, connection) == Some(0) {
+            self.tell(host, endpoint, FromNexus::SessionRefused { link: id, request, reason });
+        } else {
+            self.refuse(connection, number, request, reason);
+        }
+    }
+
+    /// An endpoint of this process ends a session.
+    pub(super) fn close_session(
+        &mut self,
+        host: HostId,
+        id: LinkId,
+        (session, token): (u32, u32),
+        from_client: bool,
+        reason: Reason,
+    ) {
+        let Some(link) = self.process(host).links.get(&id) else { return };
+        let (connection, number) = (link.connection, link.number);
+        let Some(side) = self.side_of(host, connection) else { return };
+        self.stats.sessions_closed += 1;
+        let (status, text) = (reason.status, reason.message);
+        let close = SessionClose { link: number, session, token, from_client, status, text };
+        self.send(connection, side, close);
+    }
+
+    /// The peer ended a session.
+    pub(super) fn on_session_close(&mut self, id: ConnectionId, side: Side, close: SessionClose) {
+        let host = self.host_at(id, side);
+        let Some((link, endpoint)) = self.link_and_endpoint(id, side, close.link) else { return };
+        let SessionClose { session, token, from_client, status, text, .. } = close;
+        let reason = Reason::new(status, text);
+        let closed = FromNexus::SessionClosed { link, session, token, from_client, reason };
+        self.tell(host, endpoint, closed);
+    }
+
+    fn take_proposal(&mut self, host: HostId, link: LinkId, request: u32) -> bool {
+        let link = self.process(host).links.get_mut(&link);
+        link.is_some_and(|link| link.proposals.remove(&request))
+    }
+
+    fn link_and_endpoint(
+        &self,
+        id: ConnectionId,
+        side: Side,
+        number: u32,
+    ) -> Option<(LinkId, EndpointId)> {
+        let link = self.find_link(id, side, number)?;
+        let process = &self.processes[usize::from(self.host_at(id, side).0)];
+        Some((link, process.links.get(&link)?.endpoint))
+    }
+}

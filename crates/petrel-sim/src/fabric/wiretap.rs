@@ -1,0 +1,89 @@
+//! What an attacker with access to the network can do: read packets, and send others in anybody's
+//! name.
+
+use crate::rng::Rng;
+use crate::time::Time;
+
+use super::packet::{PacketRef, SimAddr};
+use super::topology::HostId;
+use super::trace_line::Mark;
+use super::{Event, Fabric, Place};
+
+/// A packet that somebody recorded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recorded {
+    /// Who sent it.
+    pub from: SimAddr,
+    /// To whom.
+    pub to: SimAddr,
+    /// Its frames.
+    pub frames: Vec<Vec<u8>>,
+}
+
+/// A sample of the packets sent so far: old ones stay in it for long, because each new one takes a
+/// random place, and only some do.
+#[derive(Debug)]
+pub(super) struct Wiretap {
+    keep: usize,
+    rng: Rng,
+    recorded: Vec<Recorded>,
+}
+
+/// One packet in so many enters a full sample.
+const ENTERS_ONE_IN: u64 = 8;
+
+impl Wiretap {
+    pub(super) fn new(keep: usize, rng: Rng) -> Self {
+        Self { keep, rng, recorded: Vec::new() }
+    }
+
+    /// The place for the next packet, if it is to be recorded.
+    fn place(&mut self) -> Option<usize> {
+        if self.recorded.len() < self.keep {
+            return Some(self.recorded.len());
+        }
+        let enters = self.rng.below(ENTERS_ONE_IN) == 0 && self.keep > 0;
+        enters.then(|| self.rng.below(self.keep as u64) as usize)
+    }
+}
+
+impl Fabric {
+    /// Records a sample of `keep` packets from now on.
+    pub(super) fn tap(&mut self, keep: usize) {
+        let rng = Rng::stream(self.seed, super::STREAM_WIRETAP, 0);
+        self.wiretap = Some(Wiretap::new(keep, rng));
+    }
+
+    /// The recorded packets, in no particular order.
+    pub(super) fn recorded(&self) -> &[Recorded] {
+        self.wiretap.as_ref().map_or(&[], |wiretap| &wiretap.recorded)
+    }
+
+    /// Records a packet that is being sent.
+    pub(super) fn overhear(&mut self, packet: &PacketRef) {
+        let Some(wiretap) = &mut self.wiretap else { return };
+        let Some(place) = wiretap.place() else { return };
+        let packet = self.packets.get(packet);
+        let frames = packet.frames.iter().map(<[u8]>::to_vec).collect();
+        let recorded = Recorded { from: packet.from, to: packet.to, frames };
+        if place < wiretap.recorded.len() {
+            wiretap.recorded[place] = recorded;
+        } else {
+            wiretap.recorded.push(recorded);
+        }
+    }
+
+    /// Lets a packet arrive after `delay_ns` as if `from` had sent it.
+    pub(super) fn inject(&mut self, from: SimAddr, to: SimAddr, frame: &[u8], delay_ns: u64) {
+        let HostId(host) = to.host;
+        if usize::from(host) >= self.hosts.len() {
+            return;
+        }
+        let packet = self.packets.create(from, to);
+        self.packets.get_mut(&packet).frames.push(frame, &[]);
+        self.stats.injected += 1;
+        self.record(&packet, Mark::Inject, Place::Host(to.host));
+        let at: Time = self.now.plus_ns(delay_ns);
+        self.queue.push(at, Event::Direct(packet));
+    }
+}

@@ -1,0 +1,291 @@
+//! The two cores, the medium between them, and what was seen.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::hash::{DefaultHasher, Hasher};
+
+use petrel_proto::buffer::{Buffer, HeapBuffer, HeapPool};
+use petrel_proto::limits::{PACKET_BYTES_MIN, packets_of};
+use petrel_proto::wire::Frame;
+use petrel_proto::{
+    Agreed, Completion, Config, Core, Event, PeerKey, Received, RequestHandle, SessionId, Status,
+    Transmit,
+};
+
+use crate::input::Input;
+
+/// Payload of a full packet: the smallest, so that messages of many packets are cheap.
+pub(super) const PACKET_BYTES: u32 = PACKET_BYTES_MIN;
+
+/// Retransmissions of a call, most of the time.
+pub(super) const RETRIES: u8 = 10;
+
+/// How each core names the other.
+pub(super) const PEER: PeerKey = PeerKey(7);
+
+/// Frames that may be polled before their bytes are taken.
+pub(super) const BURST: usize = 64;
+
+/// Frames on their way to one end; the medium loses what is more.
+const WIRE_FRAMES_MAX: usize = 4_096;
+
+/// Everything.
+pub(super) struct World {
+    pub(super) now: u64,
+    pub(super) ends: [End; 2],
+    pub(super) sessions: Vec<Session>,
+    /// Calls that have not ended, by tag.
+    pub(super) calls: HashMap<u64, Call>,
+    pub(super) next_tag: u64,
+    /// Whether no frame may be forged: the bytes of messages would prove nothing any more, and
+    /// calls need not end by themselves.
+    pub(super) is_honest: bool,
+    pub(super) retries_max: u8,
+    /// Which of the frames of the last calls are lost, a bit for each.
+    pub(super) last_losses: u64,
+    /// Bytes of messages that may still be made: bounds the time that an input takes.
+    pub(super) budget_bytes: usize,
+    trace: bool,
+}
+
+/// One of the two cores, and what is around it.
+pub(super) struct End {
+    pub(super) core: Core<HeapBuffer>,
+    pool: HeapPool,
+    /// Frames on their way to this end.
+    pub(super) wire: VecDeque<Vec<u8>>,
+    /// Requests that it was given and has not answered.
+    pub(super) requests: Vec<Request>,
+    /// Requests that it was ever given.
+    given: HashSet<(SessionId, u64)>,
+}
+
+/// A session, as its two ends know it.
+pub(super) struct Session {
+    /// Which end is the client.
+    pub(super) client: usize,
+    /// Its name at each end.
+    pub(super) ids: [SessionId; 2],
+    pub(super) tokens: [u32; 2],
+    /// What the server agreed to, for the client.
+    pub(super) terms: Agreed,
+    /// The last request number that was seen on the wire.
+    pub(super) number: u64,
+}
+
+/// A call under way.
+pub(super) struct Call {
+    /// Who made it, and on which session.
+    pub(super) end: usize,
+    pub(super) session: SessionId,
+    request: HeapBuffer,
+}
+
+/// A request that waits for its answer.
+#[derive(Clone, Copy)]
+pub(super) struct Request {
+    pub(super) handle: RequestHandle,
+    /// Stands for its bytes.
+    pub(super) hash: u64,
+}
+
+impl World {
+    pub(super) fn new(input: &mut Input<'_>) -> Self {
+        let config = Config {
+            retries_max: [RETRIES, RETRIES, 1, 3][input.below(4)],
+            sessions_max: 6,
+            backlog_max: [1_000, 3, 0][input.below(3)],
+            ..Config::default()
+        };
+        let pool = HeapPool { len_max: [8 << 20, 20_000][input.below(2)] };
+        Self {
+            now: 1_000_000,
+            ends: [End::new(config, pool), End::new(config, pool)],
+            sessions: Vec::new(),
+            calls: HashMap::new(),
+            next_tag: 0,
+            retries_max: config.retries_max,
+            is_honest: input.below(2) == 0,
+            last_losses: input.word(),
+            budget_bytes: 2 << 20,
+            trace: std::env::var_os("PETREL_FUZZ_TRACE").is_some(),
+        }
+    }
+
+    pub(super) fn trace(&self, line: impl FnOnce() -> String) {
+        if self.trace {
+            eprintln!("{:>12} {}", self.now, line());
+        }
+    }
+
+    /// A message of `len` bytes, or of fewer when the budget is used up.
+    pub(super) fn message(&mut self, len: usize, seed: u64) -> HeapBuffer {
+        let len = if len > self.budget_bytes { len % 100 } else { len };
+        self.budget_bytes = self.budget_bytes.saturating_sub(len);
+        buffer(&pattern(len, seed))
+    }
+
+    pub(super) fn call(&mut self, index: usize, method: u16, len: usize, room: usize) {
+        let tag = self.next_tag;
+        self.next_tag += 1;
+        let request = self.message(len, tag);
+        let response = HeapBuffer::new(room, 1);
+        let Session { client: end, ids, .. } = self.sessions[index];
+        let id = ids[end];
+        let core = &mut self.ends[end].core;
+        match core.call(id, method, request.clone(), response, tag) {
+            Ok(()) => {
+                self.calls.insert(tag, Call { end, session: id, request });
+            }
+            Err(rejected) => {
+                assert_eq!((rejected.request.len(), rejected.response.len()), (request.len(), 0));
+                assert_ne!(rejected.error.status(), Status::Ok);
+            }
+        }
+    }
+
+    /// The client hears that the server agreed. Gives whether that was news.
+    pub(super) fn establish(&mut self, index: usize) -> bool {
+        let Session { client: end, ids, terms, .. } = self.sessions[index];
+        self.trace(|| format!("{end} establishes session {index}"));
+        self.ends[end].core.establish(ids[end], terms).is_ok()
+    }
+
+    /// Sends up to a burst of frames, of which the transport refuses those behind the first
+    /// `taken`. Gives how many there were.
+    pub(super) fn send(&mut self, end: usize, count: usize, taken: usize) -> usize {
+        let core = &mut self.ends[end].core;
+        let now = self.now;
+        let polled: Vec<Transmit> =
+            std::iter::from_fn(|| core.poll_transmit(now)).take(count.min(BURST)).collect();
+        let mut frames = Vec::new();
+        for transmit in polled.iter().take(taken) {
+            assert_eq!(transmit.peer, PEER);
+            let (head, body) = core.frame(transmit).expect("it was polled just now");
+            frames.push([head, body].concat());
+        }
+        polled.iter().skip(taken).for_each(|transmit| core.blocked(*transmit));
+        frames.into_iter().for_each(|frame| self.put_on_wire(end, frame));
+        polled.len()
+    }
+
+    fn put_on_wire(&mut self, from: usize, bytes: Vec<u8>) {
+        let frame = Frame::parse(&bytes).expect("a core sends sound frames");
+        assert!(frame.payload.len() <= PACKET_BYTES as usize);
+        self.trace(|| format!("{from} sends {frame}"));
+        let (to, header) = (1 - from, frame.header);
+        let session = self.sessions.iter_mut().find(|session| {
+            session.ids[to].index == header.session && session.tokens[to] == header.token
+        });
+        session.expect("it names a session").number = header.request;
+        let wire = &mut self.ends[to].wire;
+        if wire.len() < WIRE_FRAMES_MAX {
+            wire.push_back(bytes);
+        }
+    }
+
+    /// A frame arrives.
+    pub(super) fn deliver(&mut self, to: usize, peer: PeerKey, bytes: &[u8]) {
+        self.trace(|| match Frame::parse(bytes) {
+            Ok(frame) => format!("{to} gets {frame}"),
+            Err(error) => format!("{to} gets {} bytes: {error}", bytes.len()),
+        });
+        let End { core, pool, .. } = &mut self.ends[to];
+        match core.handle_frame(self.now, peer, bytes, pool) {
+            Received::Nothing => {}
+            Received::Request { handle, payload, .. } => self.on_request(to, handle, hash(payload)),
+            Received::Message { handle, message, .. } => {
+                self.on_request(to, handle, hash(message.message()));
+            }
+            Received::Completed(completion) => self.on_completion(completion),
+        }
+    }
+
+    fn on_request(&mut self, end: usize, handle: RequestHandle, hash: u64) {
+        let End { given, requests, .. } = &mut self.ends[end];
+        assert!(given.insert((handle.session, handle.number)), "{handle:?} is given twice");
+        requests.push(Request { handle, hash });
+    }
+
+    pub(super) fn on_completion(&mut self, completion: Completion<HeapBuffer>) {
+        let Completion { session, tag, outcome, request, response } = completion;
+        self.trace(|| format!("call {tag} ended: {outcome:?}, {} B", response.len()));
+        let call = self.calls.remove(&tag).expect("a call ends once");
+        assert_eq!(call.session, session);
+        assert!(call.request.message() == request.message(), "nobody changes a request");
+        match outcome {
+            Err(failure) => {
+                assert!(response.is_empty() && failure.status != Status::Ok);
+                assert!(!failure.to_string().is_empty());
+            }
+            Ok(()) if !self.is_honest => assert!(response.len() <= response.capacity()),
+            Ok(()) => {
+                let expected = pattern(response.len(), hash(request.message()));
+                assert!(response.message() == expected, "the response is another");
+            }
+        }
+    }
+
+    /// Answers a request; the answer's bytes follow from the request's.
+    pub(super) fn respond(&mut self, end: usize, request: Request, status: Status, len: usize) {
+        let message = self.message(len, request.hash);
+        self.trace(|| format!("{end} answers {:?} {status} {len} B", request.handle));
+        let core = &mut self.ends[end].core;
+        if let Err(rejected) = core.respond(request.handle, status, message) {
+            // Too large, or given up meanwhile; in both cases it does not hurt to try again.
+            core.respond_error(request.handle, Status::Internal, "too large");
+            assert!(!rejected.error.to_string().is_empty());
+        }
+    }
+
+    /// Takes the events of an end, and closes sessions that ask for it.
+    pub(super) fn take_events(&mut self, end: usize) {
+        let mut events = 0;
+        while let Some(event) = self.ends[end].core.poll_event() {
+            events += 1;
+            assert!(events < 100_000, "events without end");
+            match event {
+                Event::Completed(completion) => self.on_completion(completion),
+                Event::SessionExhausted(id) => self.close(end, id),
+            }
+        }
+    }
+
+    pub(super) fn close(&mut self, end: usize, id: SessionId) {
+        let closed = self.ends[end].core.close(id, Status::Unavailable, "closed");
+        self.trace(|| format!("{end} closes {id:?}: {closed:?}"));
+        assert!(!self.ends[end].core.is_open(id));
+    }
+}
+
+impl End {
+    fn new(config: Config, pool: HeapPool) -> Self {
+        Self {
+            core: Core::new(1_000_000, config),
+            pool,
+            wire: VecDeque::new(),
+            requests: Vec::new(),
+            given: HashSet::new(),
+        }
+    }
+}
+
+fn buffer(message: &[u8]) -> HeapBuffer {
+    HeapBuffer::from_message(message, packets_of(message.len() as u32, PACKET_BYTES))
+}
+
+/// Bytes that differ from those of other seeds and from their neighbours.
+fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    // By words: the fuzzer watches each comparison of each iteration.
+    for (chunk, at) in bytes.chunks_mut(8).zip(1u64..) {
+        let word = (at ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes();
+        chunk.copy_from_slice(&word[..chunk.len()]);
+    }
+    bytes
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}

@@ -1,0 +1,57 @@
+//! An input's bytes as decisions.
+//!
+//! The `arbitrary` crate does the same for whole types. It is not used here because the corpora are
+//! part of the repository: what their bytes mean should change only when these files do.
+
+/// Bytes that are taken from the front. When they are used up, zeros follow.
+#[derive(Clone, Debug)]
+pub struct Input<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Input<'a> {
+    /// Decisions from `bytes`.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Self { rest: bytes }
+    }
+
+    /// Whether all bytes were used.
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// Up to `count` bytes.
+    pub fn take(&mut self, count: usize) -> &'a [u8] {
+        let (taken, rest) = self.rest.split_at(count.min(self.rest.len()));
+        self.rest = rest;
+        taken
+    }
+
+    /// One byte.
+    pub fn byte(&mut self) -> u8 {
+        self.take(1).first().copied().unwrap_or(0)
+    }
+
+    /// A number below `end`, from one byte.
+    pub fn below(&mut self, end: usize) -> usize {
+        usize::from(self.byte()) % end
+    }
+
+    /// A number of 64 bits.
+    pub fn word(&mut self) -> u64 {
+        let mut bytes = [0; 8];
+        let taken = self.take(8);
+        bytes[..taken.len()].copy_from_slice(taken);
+        u64::from_le_bytes(bytes)
+    }
+
+    /// A number of 32 bits that is small most of the time: what is interesting is near the sizes
+    /// that occur.
+    pub fn number(&mut self) -> u32 {
+        match self.byte() {
+            small @ 0..200 => u32::from(small),
+            larger @ 200..250 => u32::from(larger - 200) << 8 | u32::from(self.byte()),
+            _ => self.word() as u32,
+        }
+    }
+}

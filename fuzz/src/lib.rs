@@ -1,0 +1,20 @@
+//! What the fuzz targets do with an input: one `check` function for each, which panics when an
+//! input does harm.
+//!
+//! | module | what it feeds |
+//! | --- | --- |
+//! | [`frame`] | the parsers of frames |
+//! | [`bundle`] | the iterator over the frames of a datagram |
+//! | [`control`] | the decoder of the control plane's messages |
+//! | [`cores`] | two protocol cores that talk over a medium which the input directs |
+//! | [`ring`] | both ends of a shared-memory ring whose shared words the input spoils |
+//!
+//! The modules depend on nothing but the crates that they test, so that the ordinary tests of those
+//! crates include them as files and replay the corpora, on stable Rust and without the fuzzer.
+
+pub mod bundle;
+pub mod control;
+pub mod cores;
+pub mod frame;
+pub mod input;
+pub mod ring;

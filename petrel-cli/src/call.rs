@@ -1,0 +1,187 @@
+//! `petrel call`: one call, its reply on standard output.
+
+use std::fmt::Write as _;
+use std::fs;
+use std::io::{self, IsTerminal, Read, Write};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
+use petrel::{CallFailure, Context, IdlePolicy, MsgBuf, Reply, StartError, Status};
+use serde::Serialize;
+
+use crate::Outcome;
+use crate::cli::{CallArgs, Payload};
+use crate::client::{Client, ClientConfig};
+use crate::failure::Failure;
+use crate::load::executed;
+use crate::output::Output;
+use crate::units::format_ns;
+
+/// The reply as `--json` prints it; `text` or `hex`, whichever it can be.
+#[derive(Serialize)]
+struct Answer {
+    transport: &'static str,
+    status: &'static str,
+    length_bytes: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    hex: Option<String>,
+    elapsed_ns: u64,
+}
+
+/// The end of a call without a reply.
+#[derive(Serialize)]
+struct Ended<'a> {
+    transport: &'static str,
+    status: &'static str,
+    message: &'a str,
+    executed: &'static str,
+    elapsed_ns: u64,
+}
+
+/// Makes the call and prints its reply.
+pub(crate) fn run(args: &CallArgs, output: Output) -> Result<Outcome, Failure> {
+    let data = read(&args.data)?;
+    let mut client = Client::connect(&args.address, &client_config(args))?;
+    let transport = client.transport();
+    let started = Instant::now();
+    let reply = call(&mut client, args.method.0, &data, args.timeout)?;
+    let elapsed_ns = started.elapsed().as_nanos() as u64;
+    match reply {
+        Ok(response) => {
+            print_response(&response, transport, elapsed_ns, output)?;
+            Ok(Outcome::Success)
+        }
+        Err(failure) => {
+            print_failure(&failure, transport, elapsed_ns, output)?;
+            Ok(Outcome::Failure)
+        }
+    }
+}
+
+fn client_config(args: &CallArgs) -> ClientConfig {
+    ClientConfig {
+        endpoint: args.endpoint,
+        transports: args.transport.allowed(),
+        in_flight: 1,
+        timeout: args.timeout,
+        idle: IdlePolicy::default(),
+    }
+}
+
+fn read(payload: &Payload) -> Result<Vec<u8>, Failure> {
+    match payload {
+        Payload::Text(text) => Ok(text.clone().into_bytes()),
+        Payload::File(path) => fs::read(path)
+            .map_err(|error| Failure::because(format!("cannot read {}: {error}", path.display()))),
+        Payload::Stdin => {
+            let mut data = Vec::new();
+            io::stdin().lock().read_to_end(&mut data)?;
+            Ok(data)
+        }
+    }
+}
+
+/// The response, or how the call failed. A call that is not taken at all is an error.
+fn call(
+    client: &mut Client,
+    method: u16,
+    data: &[u8],
+    timeout: Duration,
+) -> Result<Result<MsgBuf, Box<CallFailure>>, Failure> {
+    let session = client.sessions[0];
+    let request = client.endpoint.alloc_message(data).map_err(Failure::because)?;
+    let response =
+        client.endpoint.alloc(MESSAGE_BYTES_DEFAULT as usize).map_err(Failure::because)?;
+    let (sender, receiver) = mpsc::channel::<Reply>();
+    let called = client.endpoint.call(session, method, request, response, move |_, reply| {
+        // The receiver outlives the event loop's turns.
+        let _ = sender.send(reply);
+    });
+    called.map_err(|rejected| Failure::from(StartError::from(rejected.error)))?;
+    let mut reply = None;
+    let mut has_ended = |_: &mut Context<'_>| {
+        reply = reply.take().or_else(|| receiver.try_recv().ok());
+        reply.is_some()
+    };
+    let in_time = client.endpoint.run_for(timeout, &mut has_ended);
+    if !in_time {
+        client.endpoint.close(session);
+        client.endpoint.run_until(&mut has_ended);
+    }
+    let reply = reply.ok_or_else(|| Failure::because("the call has no end"))?;
+    let result = reply.into_response();
+    Ok(if in_time { result } else { result.map_err(|failure| too_late(*failure, timeout)) })
+}
+
+fn too_late(failure: CallFailure, timeout: Duration) -> Box<CallFailure> {
+    let message = format!("no reply within {timeout:?}");
+    Box::new(CallFailure { status: Status::DeadlineExceeded, message, ..failure })
+}
+
+fn print_response(
+    response: &[u8],
+    transport: &'static str,
+    elapsed_ns: u64,
+    output: Output,
+) -> io::Result<()> {
+    if !output.is_json() {
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(response)?;
+        return finish_line(response, stdout);
+    }
+    let text = str::from_utf8(response).ok().map(str::to_owned);
+    let hex = text.is_none().then(|| to_hex(response));
+    let length_bytes = response.len();
+    let status = Status::Ok.name();
+    output.record(&Answer { transport, status, length_bytes, text, hex, elapsed_ns })
+}
+
+/// On a terminal the shell's prompt must not follow the reply on its line; a file gets the reply
+/// alone.
+fn finish_line(response: &[u8], mut stdout: io::StdoutLock<'_>) -> io::Result<()> {
+    if stdout.is_terminal() && !response.ends_with(b"\n") {
+        stdout.write_all(b"\n")?;
+    }
+    stdout.flush()
+}
+
+fn print_failure(
+    failure: &CallFailure,
+    transport: &'static str,
+    elapsed_ns: u64,
+    output: Output,
+) -> io::Result<()> {
+    eprintln!("petrel: {failure}, after {}", format_ns(elapsed_ns));
+    let CallFailure { status, message, execution } = failure;
+    let (status, executed) = (status.name(), executed(*execution));
+    output.record(&Ended { transport, status, message, executed, elapsed_ns })
+}
+
+fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut hex, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn to_hex__two_digits_for_each_byte() {
+        assert_eq!(to_hex(&[0, 10, 255]), "000aff");
+        assert_eq!(to_hex(&[]), "");
+    }
+
+    #[test]
+    fn read__takes_text_and_names_missing_files() {
+        assert_eq!(read(&Payload::Text("abc".into())).unwrap(), b"abc");
+        let missing = read(&Payload::File("/no/such/file".into())).unwrap_err();
+        assert!(missing.to_string().contains("/no/such/file"));
+    }
+}

@@ -1,0 +1,182 @@
+//! A client's end: an endpoint of its own nexus, with sessions to a server.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use petrel::control::{AllowedTransports, EndpointId, Reason};
+use petrel::proto::limits::{CREDITS_DEFAULT, SLOTS_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
+use petrel::transport::host::Host;
+use petrel::{Endpoint, EndpointConfig, IdlePolicy, Nexus, SessionId, SessionState, Status};
+
+use crate::cli::ServerAddress;
+use crate::failure::Failure;
+
+/// How long the event loop runs before somebody looks at the clock and at the session's state.
+const SLICE: Duration = Duration::from_millis(1);
+
+/// Memory for messages in bytes, mapped as it is needed: 64 requests of 8 MiB in flight, and
+/// their responses, twice.
+const MEMORY_BYTES_MAX: usize = 2 << 30;
+
+/// What a client wants of a server.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientConfig {
+    /// Number of the server's endpoint.
+    pub(crate) endpoint: u16,
+    pub(crate) transports: AllowedTransports,
+    /// Calls in flight at a time.
+    pub(crate) in_flight: u16,
+    /// How long to wait for the connection.
+    pub(crate) timeout: Duration,
+    pub(crate) idle: IdlePolicy,
+}
+
+/// An endpoint with sessions to one server, at least one.
+pub(crate) struct Client {
+    pub(crate) endpoint: Endpoint,
+    pub(crate) sessions: Vec<SessionId>,
+    /// Where the server was found.
+    pub(crate) address: SocketAddr,
+}
+
+impl Client {
+    /// Connects to the first address of the server that answers.
+    pub(crate) fn connect(server: &ServerAddress, config: &ClientConfig) -> Result<Self, Failure> {
+        let mut last = Failure::because(format!("{server} has no address"));
+        for address in server.resolve()? {
+            match Self::connect_to(address, config) {
+                Ok(client) => return Ok(client),
+                Err(failure) => last = failure,
+            }
+        }
+        Err(last)
+    }
+
+    /// Connects to a server.
+    pub(crate) fn connect_to(address: SocketAddr, config: &ClientConfig) -> Result<Self, Failure> {
+        let mut builder =
+            Nexus::builder().transports(config.transports).connect_timeout(config.timeout);
+        if !address.ip().to_canonical().is_loopback() {
+            // Who names another host wants to call it; nobody can call this process for it.
+            builder = builder.insecure();
+        }
+        let nexus = builder.start()?;
+        let endpoint =
+            nexus.endpoint(endpoint_config(address, config)).map_err(Failure::because)?;
+        let mut client = Self { endpoint, sessions: Vec::new(), address };
+        for _ in 0..config.in_flight.div_ceil(u16::from(SLOTS_MAX)) {
+            let id = client.endpoint.connect_to(address, EndpointId(config.endpoint))?;
+            client.sessions.push(id);
+        }
+        client.wait_until_open(config.timeout)?;
+        Ok(client)
+    }
+
+    fn wait_until_open(&mut self, timeout: Duration) -> Result<(), Failure> {
+        let end = Instant::now() + timeout;
+        for index in 0..self.sessions.len() {
+            loop {
+                match self.endpoint.session_state(self.sessions[index]) {
+                    SessionState::Open => break,
+                    SessionState::Ended(reason) => return Err(self.refused(reason)),
+                    SessionState::Opening if Instant::now() >= end => {
+                        return Err(self.silent(timeout));
+                    }
+                    SessionState::Opening => {
+                        self.endpoint.run_for(SLICE, |_| false);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn refused(&self, reason: Option<Reason>) -> Failure {
+        let reason = reason.unwrap_or_else(|| Reason::new(Status::Unknown, "the session ended"));
+        let text = format!("cannot connect to {}: {}", self.address, reason.message);
+        Failure::new(reason.status, text)
+    }
+
+    fn silent(&self, timeout: Duration) -> Failure {
+        let address = self.address;
+        let text = format!("cannot connect to {address}: no answer within {timeout:?}");
+        Failure::new(Status::DeadlineExceeded, text)
+    }
+
+    /// The transport that the sessions use.
+    pub(crate) fn transport(&self) -> &'static str {
+        match self.endpoint.session_peer_id(self.sessions[0]) {
+            Some(peer) if Host::is_shm(peer) => "shm",
+            _ => "udp",
+        }
+    }
+
+    /// Largest payload of one packet, as agreed; `None` once the session has ended.
+    pub(crate) fn packet_bytes(&self) -> Option<u32> {
+        Some(self.endpoint.core().agreed(self.sessions[0])?.packet_bytes)
+    }
+
+    /// Packets sent again so far.
+    pub(crate) fn retransmissions(&self) -> u64 {
+        self.endpoint.stats().protocol.packets_retransmitted
+    }
+}
+
+fn endpoint_config(address: SocketAddr, config: &ClientConfig) -> EndpointConfig {
+    let mut endpoint = EndpointConfig::default();
+    endpoint.data_address = Some(data_address(address.ip()));
+    endpoint.transports = config.transports;
+    endpoint.idle = config.idle;
+    endpoint.memory.max_bytes = MEMORY_BYTES_MAX;
+    endpoint.sessions.accept = false;
+    endpoint.sessions.slots = slots(config.in_flight);
+    endpoint.sessions.credits = credits(config.in_flight);
+    endpoint
+}
+
+/// The data port must be of the server's family, and on loopback only if the server is.
+fn data_address(server: IpAddr) -> IpAddr {
+    match (server.to_canonical(), server.to_canonical().is_loopback()) {
+        (IpAddr::V4(_), true) => Ipv4Addr::LOCALHOST.into(),
+        (IpAddr::V4(_), false) => Ipv4Addr::UNSPECIFIED.into(),
+        (IpAddr::V6(_), true) => Ipv6Addr::LOCALHOST.into(),
+        (IpAddr::V6(_), false) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// As many slots as calls in flight, so that none waits in a queue.
+fn slots(in_flight: u16) -> u8 {
+    let wanted = in_flight.clamp(u16::from(SLOTS_DEFAULT), u16::from(SLOTS_MAX));
+    wanted.next_power_of_two() as u8
+}
+
+/// A credit for each call of one packet, and at least the default.
+fn credits(in_flight: u16) -> u16 {
+    in_flight.clamp(CREDITS_DEFAULT, WINDOW_PACKETS as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn data_address__follows_the_servers_family_and_reach() {
+        for (server, data) in [
+            ("127.0.0.1", "127.0.0.1"),
+            ("::1", "::1"),
+            ("10.0.0.7", "0.0.0.0"),
+            ("2001:db8::7", "::"),
+            ("::ffff:127.0.0.1", "127.0.0.1"),
+        ] {
+            assert_eq!(data_address(server.parse().unwrap()).to_string(), data, "{server}");
+        }
+    }
+
+    #[test]
+    fn slots__hold_all_calls_of_a_session() {
+        for (in_flight, expected) in [(1, 8), (8, 8), (9, 16), (60, 64), (64, 64), (4096, 64)] {
+            assert_eq!(slots(in_flight), expected);
+        }
+        assert_eq!([credits(1), credits(60), credits(4096)], [32, 60, 256]);
+    }
+}

@@ -1,0 +1,93 @@
+//! CPUs for the two ends of a measurement.
+
+use std::fs;
+use std::io;
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+/// Two CPUs that this process may use, of different cores if there are such; `None` if it has only
+/// one.
+pub(crate) fn pair() -> Option<[usize; 2]> {
+    let usable = usable();
+    let (&first, rest) = usable.split_first()?;
+    let siblings = siblings(first);
+    let apart = rest.iter().find(|cpu| !siblings.contains(cpu));
+    let second = *apart.or(rest.first())?;
+    Some([first, second])
+}
+
+fn usable() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_default();
+    (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
+}
+
+/// CPUs of the same core, as far as the kernel tells.
+fn siblings(cpu: usize) -> Vec<usize> {
+    let file = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+    fs::read_to_string(file).map(|list| parse_list(&list)).unwrap_or_default()
+}
+
+/// Parses `0,4` or `0-1`.
+fn parse_list(list: &str) -> Vec<usize> {
+    let ranges = list.trim().split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        Some(first.parse().ok()?..=last.parse::<usize>().ok()?)
+    });
+    ranges.flatten().take(CpuSet::MAX_CPU).collect()
+}
+
+/// Keeps the calling thread on one CPU.
+pub(crate) fn pin(cpu: usize) -> io::Result<()> {
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    Ok(sched_setaffinity(None, &set)?)
+}
+
+/// Keeps the calling thread on one CPU until this is dropped.
+pub(crate) struct Pinned {
+    former: CpuSet,
+}
+
+impl Pinned {
+    /// Pins the thread.
+    pub(crate) fn to(cpu: usize) -> io::Result<Self> {
+        let former = sched_getaffinity(None)?;
+        pin(cpu)?;
+        Ok(Self { former })
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // The CPUs may have been taken away meanwhile; then the thread stays where it is.
+        let _ = sched_setaffinity(None, &self.former);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parse_list__takes_numbers_and_ranges() {
+        assert_eq!(parse_list("0,4\n"), [0, 4]);
+        assert_eq!(parse_list("2-3"), [2, 3]);
+        assert_eq!(parse_list("0-1,8-9"), [0, 1, 8, 9]);
+        assert_eq!(parse_list("nonsense"), [0; 0]);
+    }
+
+    #[test]
+    fn pinned__keeps_the_thread_on_its_cpu_and_lets_it_go() {
+        let before = usable();
+        let pinned = Pinned::to(before[0]).unwrap();
+        assert_eq!(usable(), before[..1]);
+        drop(pinned);
+        assert_eq!(usable(), before);
+    }
+
+    #[test]
+    fn pair__are_two_usable_cpus() {
+        let Some([first, second]) = pair() else { return assert_eq!(usable().len(), 1) };
+        assert!(first != second && usable().contains(&first) && usable().contains(&second));
+    }
+}

@@ -1,0 +1,129 @@
+//! Why a subcommand has no result: a sentence for people, and the same as JSON for programs.
+
+use std::fmt;
+use std::io;
+
+use petrel::{CallWaitError, ConnectError, NexusError, StartError, Status};
+use serde::Serialize;
+
+/// A subcommand could not do its work.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The result could not be printed, or a file not be read.
+    Io(io::Error),
+    /// Something of Petrel said no.
+    Refused {
+        /// The gRPC status code, where there is one.
+        status: Option<Status>,
+        /// What happened and what to do about it.
+        message: String,
+    },
+}
+
+/// A failure on a line of its own, as `--json` prints it.
+#[derive(Serialize)]
+pub(crate) struct FailureRecord {
+    error: String,
+    status: Option<&'static str>,
+}
+
+impl Failure {
+    /// A failure with a status.
+    pub(crate) fn new(status: Status, message: impl Into<String>) -> Self {
+        Self::Refused { status: Some(status), message: message.into() }
+    }
+
+    /// A failure that no status describes.
+    pub(crate) fn because(message: impl fmt::Display) -> Self {
+        Self::Refused { status: None, message: message.to_string() }
+    }
+
+    /// The gRPC status code, where there is one.
+    pub(crate) fn status(&self) -> Option<Status> {
+        match self {
+            Self::Io(_) => None,
+            Self::Refused { status, .. } => *status,
+        }
+    }
+
+    /// Whether the reader of standard output has seen enough, as `head` has.
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// What `--json` prints.
+    pub(crate) fn record(&self) -> FailureRecord {
+        FailureRecord { error: self.to_string(), status: self.status().map(Status::name) }
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::Refused { message, .. } => f.write_str(message),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Io(error)
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        let status = match &error {
+            ConnectError::Refused { reason, .. } => reason.status,
+            _ => Status::ResourceExhausted,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+impl From<CallWaitError> for Failure {
+    fn from(error: CallWaitError) -> Self {
+        Self::new(error.status(), error.to_string())
+    }
+}
+
+impl From<StartError> for Failure {
+    fn from(error: StartError) -> Self {
+        Self::new(error.status(), error.to_string())
+    }
+}
+
+impl From<NexusError> for Failure {
+    fn from(error: NexusError) -> Self {
+        match &error {
+            NexusError::Refused { reason, .. } => Self::new(reason.status, error.to_string()),
+            NexusError::Connect { .. } | NexusError::Broken { .. } => {
+                Self::new(Status::Unavailable, error.to_string())
+            }
+            NexusError::Timeout { .. } => Self::new(Status::DeadlineExceeded, error.to_string()),
+            _ => Self::because(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn record__carries_the_name_of_the_status() {
+        let failure = Failure::new(Status::Unavailable, "nobody is there");
+        let json = serde_json::to_string(&failure.record()).unwrap();
+        assert_eq!(json, r#"{"error":"nobody is there","status":"UNAVAILABLE"}"#);
+        let failure = Failure::because("no CPU");
+        assert_eq!(failure.status(), None);
+        assert!(serde_json::to_string(&failure.record()).unwrap().ends_with("\"status\":null}"));
+    }
+
+    #[test]
+    fn is_closed_pipe__only_for_that_error() {
+        assert!(Failure::from(io::Error::from(io::ErrorKind::BrokenPipe)).is_closed_pipe());
+        assert!(!Failure::from(io::Error::from(io::ErrorKind::NotFound)).is_closed_pipe());
+    }
+}

@@ -1,0 +1,255 @@
+//! A closed loop of calls whose replies are all checked: what `ping`, `bench` and `demo` run.
+//!
+//! A [`Plan`] says what to call and for how long; [`run`] keeps so many calls in flight and gives
+//! a [`Tally`]. Nothing here prints.
+//!
+//! There are as many lanes as calls in flight. Each has its two buffers for the whole run: the
+//! continuation of a call checks the reply and starts the lane's next call with the same buffers.
+//! Continuations are plain functions, so that no call allocates; they find the lanes in a
+//! thread-local variable, because an endpoint and its continuations never leave their thread.
+
+mod lane;
+mod tally;
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+use std::ops::ControlFlow;
+use std::time::Duration;
+
+use petrel::transport::clock;
+use petrel::{Context, Execution, MsgBuf, Reply};
+
+pub(crate) use self::tally::{FailureGroup, Tally, executed};
+
+use self::lane::Lane;
+use crate::client::Client;
+use crate::failure::Failure;
+use crate::methods;
+
+/// How long the event loop runs before progress and time-outs are looked at.
+const SLICE: Duration = Duration::from_millis(50);
+
+/// What a call does, and how its reply is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exchange {
+    /// The request comes back; every byte is compared.
+    Echo,
+    /// The request's length and checksum come back.
+    Sink,
+}
+
+/// When no more calls are started.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// After so many.
+    Calls(u64),
+    /// After so long.
+    Time(Duration),
+}
+
+/// A closed loop of calls.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    pub(crate) exchange: Exchange,
+    /// Size of the requests in bytes.
+    pub(crate) size: usize,
+    /// Calls in flight at a time.
+    pub(crate) in_flight: u16,
+    pub(crate) limit: Limit,
+    /// A call that takes longer has failed, and ends the run.
+    pub(crate) timeout: Duration,
+}
+
+impl Exchange {
+    fn method(self) -> u16 {
+        match self {
+            Self::Echo => methods::ECHO,
+            Self::Sink => methods::SINK,
+        }
+    }
+
+    /// Bytes of a response to a request of that size.
+    fn response_bytes(self, size: usize) -> usize {
+        match self {
+            Self::Echo => size,
+            Self::Sink => methods::SINK_REPLY_BYTES,
+        }
+    }
+}
+
+thread_local! {
+    /// The run that is under way on this thread.
+    static LOAD: RefCell<Option<Load>> = const { RefCell::new(None) };
+}
+
+/// A run that is under way.
+struct Load {
+    plan: Plan,
+    lanes: Vec<Lane>,
+    /// Lanes that have a call in flight.
+    active: usize,
+    started_ns: u64,
+    /// No more calls are started from then on.
+    end_ns: u64,
+    is_stopping: bool,
+    /// Calls that end from now on have failed by taking too long.
+    is_too_late: bool,
+    tally: Tally,
+}
+
+/// Runs a plan. From time to time `watch` sees how far it is, and may stop it: calls in flight then
+/// still end.
+pub(crate) fn run(
+    client: &mut Client,
+    plan: Plan,
+    mut watch: impl FnMut(&Tally) -> ControlFlow<()>,
+) -> Result<Tally, Failure> {
+    let retransmissions = client.retransmissions();
+    let load = Load::new(client, plan)?;
+    LOAD.set(Some(load));
+    with_load(|load| load.start(&mut client.endpoint.context()));
+    while !client.endpoint.run_for(SLICE, |_| is_over()) {
+        let (goes_on, overdue) = with_load(|load| (watch(load.progress()), load.is_overdue()));
+        if goes_on.is_break() {
+            with_load(|load| load.is_stopping = true);
+        }
+        if overdue {
+            with_load(|load| load.is_too_late = true);
+            client.sessions.iter().for_each(|session| client.endpoint.close(*session));
+        }
+    }
+    let mut tally = with_load(Load::finish);
+    LOAD.set(None);
+    tally.retransmissions = client.retransmissions() - retransmissions;
+    Ok(tally)
+}
+
+fn with_load<R>(f: impl FnOnce(&mut Load) -> R) -> R {
+    LOAD.with_borrow_mut(|load| f(load.as_mut().expect("calls are in flight during a run only")))
+}
+
+fn is_over() -> bool {
+    LOAD.with_borrow(|load| load.as_ref().is_none_or(|load| load.active == 0))
+}
+
+/// The continuation of every call.
+fn on_reply(cx: &mut Context<'_>, reply: Reply, lane: u64) {
+    with_load(|load| load.on_reply(cx, reply, lane as usize));
+}
+
+impl Load {
+    fn new(client: &Client, plan: Plan) -> Result<Self, Failure> {
+        let sessions = client.sessions.iter().copied().cycle();
+        let lanes = sessions
+            .take(usize::from(plan.in_flight))
+            .map(|session| Lane::new(&client.endpoint, session, plan.exchange, plan.size))
+            .collect::<Result<_, _>>()?;
+        Ok(Self {
+            plan,
+            lanes,
+            active: 0,
+            started_ns: 0,
+            end_ns: u64::MAX,
+            is_stopping: false,
+            is_too_late: false,
+            tally: Tally::new(),
+        })
+    }
+
+    fn start(&mut self, cx: &mut Context<'_>) {
+        self.started_ns = clock::now_ns();
+        if let Limit::Time(time) = self.plan.limit {
+            self.end_ns = self.started_ns.saturating_add(time.as_nanos() as u64);
+        }
+        for index in 0..self.lanes.len() {
+            let Some((request, response)) = self.lanes[index].take_buffers() else { continue };
+            self.next_call(cx, index, request, response);
+        }
+    }
+
+    /// The time. With one call in flight it is worth a reading of the clock; with many, the event
+    /// loop's own reading at the start of its turn is near enough and costs nothing.
+    #[inline]
+    fn now_ns(&self, cx: &Context<'_>) -> u64 {
+        if self.plan.in_flight == 1 { clock::now_ns() } else { cx.now_ns() }
+    }
+
+    #[inline]
+    fn wants_more(&self, cx: &Context<'_>) -> bool {
+        let has_room = match self.plan.limit {
+            Limit::Calls(count) => self.tally.started < count,
+            Limit::Time(_) => self.now_ns(cx) < self.end_ns,
+        };
+        has_room && !self.is_stopping && !self.is_too_late
+    }
+
+    #[inline]
+    fn next_call(
+        &mut self,
+        cx: &mut Context<'_>,
+        index: usize,
+        mut request: MsgBuf,
+        response: MsgBuf,
+    ) {
+        if !self.wants_more(cx) {
+            return;
+        }
+        let call = self.tally.started;
+        self.tally.started += 1;
+        self.lanes[index].write(&mut request, call);
+        self.lanes[index].started_ns = Some(self.now_ns(cx));
+        self.active += 1;
+        let (session, method) = (self.lanes[index].session, self.plan.exchange.method());
+        let called = cx.call_fn(session, method, request, response, on_reply, index as u64);
+        if let Err(rejected) = called {
+            self.active -= 1;
+            self.lanes[index].started_ns = None;
+            self.tally.reject(&rejected.error);
+        }
+    }
+
+    #[inline]
+    fn on_reply(&mut self, cx: &mut Context<'_>, reply: Reply, index: usize) {
+        let now_ns = self.now_ns(cx);
+        self.active -= 1;
+        let started_ns = self.lanes[index].started_ns.take().unwrap_or(now_ns);
+        let goes_on = match &reply.outcome {
+            Ok(()) => {
+                let is_right = self.lanes[index].check(&reply.response, self.plan.size);
+                self.tally.answer(now_ns.saturating_sub(started_ns), is_right);
+                true
+            }
+            Err(failure) if self.is_too_late => {
+                self.tally.give_up(failure.execution, self.plan.timeout);
+                false
+            }
+            Err(failure) => {
+                self.tally.fail(failure);
+                // Where the server answered, it can answer the next call too.
+                failure.execution == Execution::Answered
+            }
+        };
+        if goes_on {
+            self.next_call(cx, index, reply.request, reply.response);
+        }
+    }
+
+    /// Whether a call has been in flight for too long.
+    fn is_overdue(&self) -> bool {
+        let timeout_ns = self.plan.timeout.as_nanos() as u64;
+        let now_ns = clock::now_ns();
+        let mut started = self.lanes.iter().filter_map(|lane| lane.started_ns);
+        !self.is_too_late && started.any(|at_ns| now_ns.saturating_sub(at_ns) > timeout_ns)
+    }
+
+    fn progress(&mut self) -> &Tally {
+        self.tally.elapsed_ns = clock::now_ns() - self.started_ns;
+        &self.tally
+    }
+
+    fn finish(&mut self) -> Tally {
+        self.progress();
+        std::mem::replace(&mut self.tally, Tally::new())
+    }
+}

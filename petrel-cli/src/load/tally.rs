@@ -1,0 +1,154 @@
+//! What became of the calls of a run.
+
+use std::time::Duration;
+
+use petrel::{CallError, CallFailure, Execution, Status};
+use serde::Serialize;
+
+use crate::output::latency::Latencies;
+
+/// What became of the calls of a run, so far.
+pub(crate) struct Tally {
+    /// Calls started, those included that were not taken.
+    pub(crate) started: u64,
+    /// Calls with a response, right or wrong.
+    pub(crate) answered: u64,
+    /// Responses that were not what they had to be.
+    pub(crate) mismatched: u64,
+    /// Calls that failed, by how they failed.
+    pub(crate) failures: Vec<FailureGroup>,
+    pub(crate) latencies: Latencies,
+    pub(crate) elapsed_ns: u64,
+    /// Packets that this end sent again.
+    pub(crate) retransmissions: u64,
+}
+
+/// Calls that failed in the same way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct FailureGroup {
+    /// Name of the gRPC status code.
+    pub(crate) status: &'static str,
+    /// Whether the server may have executed them: `yes`, `no`, or `answered`.
+    pub(crate) executed: &'static str,
+    pub(crate) count: u64,
+    /// What the first of them said.
+    pub(crate) message: String,
+}
+
+impl Tally {
+    pub(super) fn new() -> Self {
+        Self {
+            started: 0,
+            answered: 0,
+            mismatched: 0,
+            failures: Vec::new(),
+            latencies: Latencies::new(),
+            elapsed_ns: 0,
+            retransmissions: 0,
+        }
+    }
+
+    /// Calls that ended without a response.
+    pub(crate) fn failed(&self) -> u64 {
+        self.failures.iter().map(|group| group.count).sum()
+    }
+
+    /// Whether all calls were answered, and rightly.
+    pub(crate) fn is_flawless(&self) -> bool {
+        self.mismatched == 0 && self.failures.is_empty()
+    }
+
+    /// Calls answered per second.
+    pub(crate) fn calls_per_second(&self) -> f64 {
+        self.answered as f64 * 1e9 / self.elapsed_ns.max(1) as f64
+    }
+
+    #[inline]
+    pub(super) fn answer(&mut self, latency_ns: u64, is_right: bool) {
+        self.answered += 1;
+        self.mismatched += u64::from(!is_right);
+        self.latencies.record(latency_ns);
+    }
+
+    pub(super) fn fail(&mut self, failure: &CallFailure) {
+        self.count(failure.status, executed(failure.execution), || failure.message.clone());
+    }
+
+    pub(super) fn reject(&mut self, error: &CallError) {
+        self.count(error.status(), executed(Execution::NotSent), || error.to_string());
+    }
+
+    pub(super) fn give_up(&mut self, execution: Execution, timeout: Duration) {
+        let message = || format!("no reply within {timeout:?}");
+        self.count(Status::DeadlineExceeded, executed(execution), message);
+    }
+
+    fn count(&mut self, status: Status, executed: &'static str, message: impl FnOnce() -> String) {
+        let status = status.name();
+        let is_alike =
+            |group: &&mut FailureGroup| group.status == status && group.executed == executed;
+        match self.failures.iter_mut().find(is_alike) {
+            Some(group) => group.count += 1,
+            None => {
+                self.failures.push(FailureGroup { status, executed, count: 1, message: message() });
+            }
+        }
+    }
+}
+
+/// Whether the server may have executed the request, in one word.
+pub(crate) fn executed(execution: Execution) -> &'static str {
+    match execution {
+        Execution::NotSent => "no",
+        Execution::MayHaveExecuted => "yes",
+        Execution::Answered => "answered",
+    }
+}
+
+/// `3 calls ended with UNAVAILABLE (may have executed: yes): the connection broke`.
+impl std::fmt::Display for FailureGroup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { status, executed, count, message } = self;
+        let calls = if *count == 1 { "call" } else { "calls" };
+        write!(f, "{count} {calls} ended with {status} ")?;
+        match *executed {
+            "answered" => write!(f, "(the server answered): {message}"),
+            executed => write!(f, "(may have executed: {executed}): {message}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(status: Status, execution: Execution) -> CallFailure {
+        CallFailure { status, message: "gone".to_owned(), execution }
+    }
+
+    #[test]
+    fn fail__groups_by_status_and_execution() {
+        let mut tally = Tally::new();
+        assert!(tally.is_flawless());
+        tally.fail(&failure(Status::Unavailable, Execution::MayHaveExecuted));
+        tally.fail(&failure(Status::Unavailable, Execution::MayHaveExecuted));
+        tally.fail(&failure(Status::Unavailable, Execution::NotSent));
+        tally.reject(&CallError::SessionClosed);
+        assert_eq!(tally.failures.iter().map(|group| group.count).collect::<Vec<_>>(), [2, 2]);
+        assert_eq!(tally.failed(), 4);
+        assert_eq!(
+            tally.failures[0].to_string(),
+            "2 calls ended with UNAVAILABLE (may have executed: yes): gone"
+        );
+        assert!(!tally.is_flawless());
+    }
+
+    #[test]
+    fn answer__counts_wrong_ones() {
+        let mut tally = Tally::new();
+        tally.answer(10, true);
+        tally.answer(10, false);
+        assert_eq!((tally.answered, tally.mismatched), (2, 1));
+        assert!(!tally.is_flawless());
+    }
+}

@@ -1,0 +1,161 @@
+//! Runs against servers that do not do what they should.
+
+use std::ops::ControlFlow;
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use petrel::control::AllowedTransports;
+use petrel::{
+    Context, Endpoint, EndpointConfig, Handled, IdlePolicy, Nexus, Request, Responder, Status, Stop,
+};
+
+use super::*;
+use crate::client::{Client, ClientConfig};
+
+/// A server whose methods the test chooses; it ends with the test.
+struct BadServer {
+    stop: Stop,
+    thread: Option<JoinHandle<()>>,
+    client: Client,
+}
+
+impl BadServer {
+    fn start(register: fn(&mut Endpoint)) -> Self {
+        let nexus = Nexus::builder().listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
+        let address = nexus.local_addr().unwrap();
+        let (sender, receiver) = std::sync::mpsc::channel();
+        let thread = thread::spawn(move || {
+            let mut config = EndpointConfig::default();
+            config.idle = IdlePolicy::Block;
+            let mut endpoint = nexus.endpoint(config).unwrap();
+            register(&mut endpoint);
+            let stop = endpoint.stop_handle();
+            sender.send(stop.clone()).unwrap();
+            endpoint.run(&stop);
+        });
+        let stop = receiver.recv().unwrap();
+        let client = Client::connect_to(address, &config()).unwrap();
+        Self { stop, thread: Some(thread), client }
+    }
+
+    fn run(&mut self, plan: Plan) -> Tally {
+        run(&mut self.client, plan, |_| ControlFlow::Continue(())).unwrap()
+    }
+}
+
+impl Drop for BadServer {
+    fn drop(&mut self) {
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+fn config() -> ClientConfig {
+    ClientConfig {
+        endpoint: 0,
+        transports: AllowedTransports { udp: true, shm: true },
+        in_flight: 4,
+        timeout: Duration::from_secs(60),
+        idle: IdlePolicy::Block,
+    }
+}
+
+fn plan(exchange: Exchange) -> Plan {
+    Plan {
+        exchange,
+        size: 1_000,
+        in_flight: 4,
+        limit: Limit::Calls(100),
+        timeout: Duration::from_secs(60),
+    }
+}
+
+/// Changes one bit of every tenth reply.
+fn nearly_echo(endpoint: &mut Endpoint) {
+    let mut count = 0;
+    endpoint.register(methods::ECHO, move |cx, request| {
+        let mut reply = request.data().to_vec();
+        count += 1;
+        reply[count % 1_000] ^= u8::from(count % 10 == 0);
+        request.reply(cx, &reply)
+    });
+}
+
+#[test]
+fn run__counts_wrong_replies() {
+    let tally = BadServer::start(nearly_echo).run(plan(Exchange::Echo));
+    assert_eq!((tally.started, tally.answered, tally.mismatched), (100, 100, 10));
+    assert!(tally.failures.is_empty() && !tally.is_flawless());
+}
+
+/// Answers every request with the reply to the request before it.
+fn late_sink(endpoint: &mut Endpoint) {
+    let mut last = [0; methods::SINK_REPLY_BYTES];
+    endpoint.register(methods::SINK, move |cx, request| {
+        let data = request.data();
+        let current = methods::sink_reply(data.len(), crate::payload::checksum(data));
+        request.reply(cx, &std::mem::replace(&mut last, current))
+    });
+}
+
+#[test]
+fn run__tells_the_reply_to_another_call() {
+    let tally = BadServer::start(late_sink).run(plan(Exchange::Sink));
+    assert_eq!((tally.answered, tally.mismatched), (100, 100));
+}
+
+/// Answers with an error now and then.
+fn moody_echo(endpoint: &mut Endpoint) {
+    let mut count = 0;
+    endpoint.register(methods::ECHO, move |cx, request| {
+        count += 1;
+        if count % 4 == 0 {
+            return request.fail(cx, Status::Aborted, "not now");
+        }
+        let reply = request.data().to_vec();
+        request.reply(cx, &reply)
+    });
+}
+
+#[test]
+fn run__goes_on_after_errors_that_the_server_answered() {
+    let tally = BadServer::start(moody_echo).run(plan(Exchange::Echo));
+    assert_eq!((tally.started, tally.answered, tally.failed()), (100, 75, 25));
+    assert_eq!(tally.failures.len(), 1);
+    assert_eq!((tally.failures[0].status, tally.failures[0].executed), ("ABORTED", "answered"));
+}
+
+/// Keeps requests and never answers them.
+fn silence(endpoint: &mut Endpoint) {
+    let mut kept: Vec<Responder> = Vec::new();
+    endpoint.register(
+        methods::ECHO,
+        move |cx: &mut Context<'_>, request: Request<'_>| -> Handled {
+            let (responder, handled) = request.defer(cx);
+            kept.push(responder);
+            handled
+        },
+    );
+}
+
+#[test]
+fn run__gives_up_calls_that_take_too_long() {
+    let timeout = Duration::from_millis(200);
+    let tally = BadServer::start(silence).run(Plan { timeout, ..plan(Exchange::Echo) });
+    assert_eq!((tally.started, tally.answered, tally.failed()), (4, 0, 4));
+    assert_eq!(
+        (tally.failures[0].status, tally.failures[0].executed),
+        ("DEADLINE_EXCEEDED", "yes")
+    );
+}
+
+#[test]
+fn run__stops_when_the_watcher_says_so() {
+    let mut server = BadServer::start(methods::register);
+    let plan = Plan { limit: Limit::Time(Duration::from_secs(3_600)), ..plan(Exchange::Echo) };
+    let tally = run(&mut server.client, plan, |_| ControlFlow::Break(())).unwrap();
+    assert!(tally.is_flawless());
+    assert_eq!(tally.started, tally.answered);
+}

@@ -1,0 +1,146 @@
+//! The methods that `petrel serve` answers, by number and name.
+//!
+//! | number | name | request | response |
+//! | --- | --- | --- | --- |
+//! | 1 | echo | anything | the same |
+//! | 2 | sink | anything | length and checksum of the request, `u64` each |
+//! | 3 | source | size `u32`, seed `u64` | so many bytes of the [`Pattern`] of that seed |
+//! | 4 | fail | status `u8`, text | none: the call ends with that status and text |
+//! | 5 | hello | a name | a greeting |
+//!
+//! Numbers are little-endian.
+
+use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
+use petrel::{Context, Endpoint, Handled, Request, Status};
+
+use crate::payload::{Pattern, checksum};
+
+pub(crate) const ECHO: u16 = 1;
+pub(crate) const SINK: u16 = 2;
+pub(crate) const SOURCE: u16 = 3;
+pub(crate) const FAIL: u16 = 4;
+pub(crate) const HELLO: u16 = 5;
+
+/// Names of the methods.
+pub(crate) const NAMES: [(&str, u16); 5] =
+    [("echo", ECHO), ("sink", SINK), ("source", SOURCE), ("fail", FAIL), ("hello", HELLO)];
+
+/// Bytes of a response of [`SINK`].
+pub(crate) const SINK_REPLY_BYTES: usize = 16;
+
+/// Bytes of a request of [`SOURCE`].
+const SOURCE_REQUEST_BYTES: usize = 12;
+
+/// Registers all methods.
+pub(crate) fn register(endpoint: &mut Endpoint) {
+    endpoint.register(ECHO, echo);
+    endpoint.register(SINK, sink);
+    endpoint.register(SOURCE, source);
+    endpoint.register(FAIL, fail);
+    endpoint.register(HELLO, hello);
+}
+
+/// What [`SINK`] answers to a request.
+pub(crate) fn sink_reply(length: usize, checksum: u64) -> [u8; SINK_REPLY_BYTES] {
+    let mut reply = [0; SINK_REPLY_BYTES];
+    reply[..8].copy_from_slice(&(length as u64).to_le_bytes());
+    reply[8..].copy_from_slice(&checksum.to_le_bytes());
+    reply
+}
+
+/// The request that makes [`SOURCE`] send `size` bytes.
+pub(crate) fn source_request(size: u32, seed: u64) -> [u8; SOURCE_REQUEST_BYTES] {
+    let mut request = [0; SOURCE_REQUEST_BYTES];
+    request[..4].copy_from_slice(&size.to_le_bytes());
+    request[4..].copy_from_slice(&seed.to_le_bytes());
+    request
+}
+
+/// The bytes that [`SOURCE`] sends.
+pub(crate) fn source_pattern(seed: u64) -> Pattern {
+    Pattern::new(seed, 0)
+}
+
+fn echo(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+    let length = request.data().len();
+    request.reply_with(cx, length, |request, reply| {
+        reply.copy_from_slice(request);
+        length
+    })
+}
+
+fn sink(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+    let data = request.data();
+    let reply = sink_reply(data.len(), checksum(data));
+    request.reply(cx, &reply)
+}
+
+fn source(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+    let Some((size, seed)) = parse_source(request.data()) else {
+        let text = "a request of `source` is 12 bytes: size u32, seed u64, little-endian";
+        return request.fail(cx, Status::InvalidArgument, text);
+    };
+    if size > MESSAGE_BYTES_DEFAULT {
+        let text = format!("`source` sends at most {MESSAGE_BYTES_DEFAULT} bytes");
+        return request.fail(cx, Status::OutOfRange, &text);
+    }
+    let size = size as usize;
+    request.reply_with(cx, size, |_, reply| {
+        source_pattern(seed).fill(reply);
+        size
+    })
+}
+
+fn parse_source(data: &[u8]) -> Option<(u32, u64)> {
+    let data: &[u8; SOURCE_REQUEST_BYTES] = data.try_into().ok()?;
+    let (size, seed) = data.split_first_chunk()?;
+    Some((u32::from_le_bytes(*size), u64::from_le_bytes(seed.try_into().ok()?)))
+}
+
+fn fail(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+    let Some((status, text)) = parse_fail(request.data()) else {
+        let text = "a request of `fail` is a status from 1 to 16 in one byte, and a text";
+        return request.fail(cx, Status::InvalidArgument, text);
+    };
+    request.fail(cx, status, &text)
+}
+
+fn parse_fail(data: &[u8]) -> Option<(Status, String)> {
+    let (&code, text) = data.split_first()?;
+    let status = Status::from_code(code);
+    let is_failure = status != Status::Ok && status.code() == code;
+    is_failure.then(|| (status, String::from_utf8_lossy(text).into_owned()))
+}
+
+fn hello(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+    let name = String::from_utf8_lossy(request.data()).into_owned();
+    request.reply(cx, format!("Hello, {name}!").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parse_source__reads_what_source_request_writes() {
+        assert_eq!(parse_source(&source_request(7, 9)), Some((7, 9)));
+        assert_eq!(parse_source(&[0; 11]), None);
+        assert_eq!(parse_source(&[0; 13]), None);
+    }
+
+    #[test]
+    fn parse_fail__takes_failures_only() {
+        assert_eq!(parse_fail(b"\x05gone"), Some((Status::NotFound, "gone".to_owned())));
+        for wrong in [&b""[..], b"\x00fine", b"\x11beyond"] {
+            assert_eq!(parse_fail(wrong), None);
+        }
+    }
+
+    #[test]
+    fn names__are_unique_and_no_numbers() {
+        for (index, (name, number)) in NAMES.iter().enumerate() {
+            assert!(name.parse::<u16>().is_err());
+            assert!(NAMES[..index].iter().all(|(other, no)| other != name && no != number));
+        }
+    }
+}

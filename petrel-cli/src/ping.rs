@@ -1,0 +1,131 @@
+//! `petrel ping`: calls to the echo method, each reply compared byte by byte.
+
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+
+use petrel::IdlePolicy;
+use serde::Serialize;
+
+use crate::Outcome;
+use crate::cli::PingArgs;
+use crate::client::{Client, ClientConfig};
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::load::{self, Exchange, FailureGroup, Limit, Plan, Tally};
+use crate::output::Output;
+use crate::output::latency::LatencySummary;
+use crate::units::{format_bytes, format_ns, format_rate};
+
+/// The result as `--json` prints it.
+#[derive(Serialize)]
+struct Record<'a> {
+    address: SocketAddr,
+    transport: &'static str,
+    size_bytes: usize,
+    /// Largest payload of one packet, as the two ends agreed.
+    packet_bytes: Option<u32>,
+    in_flight: u16,
+    count: u64,
+    calls: u64,
+    answered: u64,
+    mismatched: u64,
+    failed: u64,
+    failures: &'a [FailureGroup],
+    interrupted: bool,
+    retransmissions: u64,
+    elapsed_ns: u64,
+    calls_per_second: f64,
+    latency: Option<LatencySummary>,
+}
+
+/// Makes the calls and prints what became of them.
+pub(crate) fn run(args: &PingArgs, output: Output) -> Result<Outcome, Failure> {
+    // Before any thread starts: the threads then leave the signals to this one.
+    let interrupt = Interrupt::catch()?;
+    let mut client = Client::connect(&args.address, &client_config(args))?;
+    let (transport, packet_bytes) = (client.transport(), client.packet_bytes());
+    output.line(format!(
+        "{}: {} over {transport}, {} in flight",
+        client.address,
+        format_bytes(args.size as u64),
+        args.in_flight
+    ))?;
+    let mut interrupted = false;
+    let mut progress = output.progress(args.count, "calls");
+    let tally = load::run(&mut client, plan(args), |tally| {
+        progress.set(tally.answered);
+        interrupted |= interrupt.came();
+        if interrupted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    drop(progress);
+    let record = record(args, client.address, &tally);
+    output.record(&Record { transport, packet_bytes, interrupted, ..record })?;
+    output.line(summary(&tally, args.count))?;
+    Ok(if tally.is_flawless() { Outcome::Success } else { Outcome::Failure })
+}
+
+fn client_config(args: &PingArgs) -> ClientConfig {
+    ClientConfig {
+        endpoint: args.endpoint,
+        transports: args.transport.allowed(),
+        in_flight: args.in_flight,
+        timeout: args.timeout,
+        idle: IdlePolicy::default(),
+    }
+}
+
+fn plan(args: &PingArgs) -> Plan {
+    Plan {
+        exchange: Exchange::Echo,
+        size: args.size,
+        in_flight: args.in_flight,
+        limit: Limit::Calls(args.count),
+        timeout: args.timeout,
+    }
+}
+
+/// All but what is known of the connection alone.
+fn record<'a>(args: &PingArgs, address: SocketAddr, tally: &'a Tally) -> Record<'a> {
+    Record {
+        address,
+        transport: "",
+        size_bytes: args.size,
+        packet_bytes: None,
+        in_flight: args.in_flight,
+        count: args.count,
+        calls: tally.started,
+        answered: tally.answered,
+        mismatched: tally.mismatched,
+        failed: tally.failed(),
+        failures: &tally.failures,
+        interrupted: false,
+        retransmissions: tally.retransmissions,
+        elapsed_ns: tally.elapsed_ns,
+        calls_per_second: tally.calls_per_second(),
+        latency: tally.latencies.summary(),
+    }
+}
+
+/// What people read: counts, figures, and each way in which calls failed.
+fn summary(tally: &Tally, wanted: u64) -> String {
+    let Tally { started, answered, mismatched, retransmissions, .. } = *tally;
+    let verdict = match mismatched {
+        _ if answered == 0 => "nothing to compare".to_owned(),
+        0 => "every byte of every reply was right".to_owned(),
+        wrong => format!("{wrong} REPLIES WERE WRONG"),
+    };
+    let mut lines = vec![format!("{started} calls made, {answered} answered; {verdict}")];
+    if let Some(latency) = tally.latencies.summary() {
+        lines.push(format!("latency: {latency}"));
+        lines.push(format!(
+            "{} for {}; {retransmissions} packets sent again",
+            format_rate(tally.calls_per_second(), "calls"),
+            format_ns(tally.elapsed_ns),
+        ));
+    }
+    if started < wanted {
+        lines.push(format!("ended before the other {} calls were made", wanted - started));
+    }
+    lines.extend(tally.failures.iter().map(ToString::to_string));
+    lines.join("\n")
+}

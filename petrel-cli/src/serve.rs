@@ -1,0 +1,95 @@
+//! `petrel serve`: a server for `ping`, `call`, `bench` and first experiments.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use comfy_table::Cell;
+use petrel::EndpointStats;
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::Outcome;
+use crate::cli::ServeArgs;
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::output::Output;
+use crate::server::{Server, ServerConfig};
+use crate::units::format_bytes;
+
+/// How often the server looks whether its threads still run.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The line by which scripts learn the address.
+#[derive(Serialize)]
+struct Ready {
+    event: &'static str,
+    address: SocketAddr,
+    pid: u32,
+    endpoints: u16,
+    transports: Vec<&'static str>,
+}
+
+/// The last line.
+#[derive(Serialize)]
+struct Stopped {
+    event: &'static str,
+    endpoints: Vec<Box<RawValue>>,
+}
+
+/// Serves until it is interrupted.
+pub(crate) fn run(args: &ServeArgs, output: Output) -> Result<Outcome, Failure> {
+    // Before any thread starts: the threads then leave the signals to this one.
+    let interrupt = Interrupt::catch()?;
+    let config = config(args);
+    let server = Server::start(&config)?;
+    announce(&config, server.address(), output)?;
+    while !interrupt.came_within(LOOK_EVERY) && server.is_healthy() {}
+    // A second signal need not wait for anything.
+    drop(interrupt);
+    print_totals(&server.stop()?, output)?;
+    Ok(Outcome::Success)
+}
+
+fn config(args: &ServeArgs) -> ServerConfig {
+    ServerConfig {
+        insecure: args.insecure,
+        endpoints: args.endpoints,
+        transports: args.transport.allowed(),
+        idle: args.idle.policy(),
+        mtu: args.mtu,
+        ..ServerConfig::at(args.listen)
+    }
+}
+
+fn announce(config: &ServerConfig, address: SocketAddr, output: Output) -> Result<(), Failure> {
+    let allowed = config.transports;
+    let transports: Vec<_> = [("udp", allowed.udp), ("shm", allowed.shm)]
+        .into_iter()
+        .filter_map(|(name, is_allowed)| is_allowed.then_some(name))
+        .collect();
+    let count = config.endpoints;
+    let endpoints = if count == 1 { "one endpoint" } else { &format!("{count} endpoints") };
+    output.line(format!(
+        "Serving on {address} with {endpoints}, over {}. Try `petrel ping {address}`; stop with Ctrl-C.",
+        transports.join(" and ")
+    ))?;
+    let pid = std::process::id();
+    let event = "ready";
+    Ok(output.record(&Ready { event, address, pid, endpoints: count, transports })?)
+}
+
+fn print_totals(stats: &[EndpointStats], output: Output) -> Result<(), Failure> {
+    let endpoints = stats.iter().filter_map(|stats| RawValue::from_string(stats.to_json()).ok());
+    output.record(&Stopped { event: "stopped", endpoints: endpoints.collect() })?;
+    let mut table = output.table(&["endpoint", "requests", "received", "sent", "sent again"]);
+    for stats in stats {
+        table.add_row([
+            Cell::new(stats.endpoint.0),
+            Cell::new(stats.protocol.requests_received),
+            Cell::new(format_bytes(stats.transport.rx_bytes)),
+            Cell::new(format_bytes(stats.transport.tx_bytes)),
+            Cell::new(format!("{} packets", stats.protocol.packets_retransmitted)),
+        ]);
+    }
+    Ok(output.line(format!("\n{table}"))?)
+}

@@ -1,0 +1,314 @@
+//! Client and server as two processes: `serve`, `ping`, `call`, `stats` and `bench`.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
+
+mod common;
+
+use common::{
+    Server, command, finish, free_address, has_ipv6, petrel, record, records, stderr, stdout,
+};
+use rustix::process::Signal;
+use serde_json::Value;
+
+fn assert_ping(server: &Server, transport: &str, size: u64) -> Value {
+    let output = petrel(&[
+        "ping",
+        &server.address,
+        "--json",
+        "--transport",
+        transport,
+        "--size",
+        &size.to_string(),
+        "--count",
+        "20",
+        "--in-flight",
+        "3",
+        "--timeout",
+        "60s",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{size} B: {output:?}");
+    let ping = record(&output);
+    assert_eq!((&ping["answered"], &ping["mismatched"]), (&20.into(), &0.into()), "{ping}");
+    assert_eq!((&ping["failed"], &ping["transport"]), (&0.into(), &transport.into()), "{ping}");
+    assert_eq!(ping["latency"]["count"], 20);
+    ping
+}
+
+/// Sizes that differ in how they travel: nothing, one byte, some, the largest message of one packet
+/// and the smallest of two, many packets, and the limit. Gives the size of a packet.
+fn assert_pings(server: &Server, transport: &str) -> u64 {
+    let packet = assert_ping(server, transport, 0)["packet_bytes"].as_u64().unwrap();
+    for size in [1, 32, packet, packet + 1, 1 << 20, 8 << 20] {
+        assert_ping(server, transport, size);
+    }
+    packet
+}
+
+#[test]
+fn ping__of_all_sizes_over_udp() {
+    assert_pings(&Server::on_free_port(), "udp");
+}
+
+#[test]
+fn ping__of_all_sizes_over_shared_memory() {
+    assert_pings(&Server::on_free_port(), "shm");
+}
+
+#[test]
+fn ping__of_all_sizes_over_ipv6() {
+    if !has_ipv6() {
+        return;
+    }
+    let server = Server::start(&["--listen", "[::1]:0"]);
+    assert!(server.address.starts_with("[::1]:"), "{}", server.address);
+    assert_pings(&server, "udp");
+    assert_ping(&server, "shm", 32);
+}
+
+#[test]
+fn ping__with_the_smallest_mtu() {
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--mtu", "1280"]);
+    // Less the headers of IPv4, UDP and a packet.
+    assert_eq!(assert_pings(&server, "udp"), 1280 - 20 - 8 - 24);
+}
+
+#[test]
+fn ping__finds_shared_memory_by_itself_unless_the_server_does_not_offer_it() {
+    let server = Server::on_free_port();
+    assert_eq!(record(&petrel(&["ping", &server.address, "--json"]))["transport"], "shm");
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--transport", "udp"]);
+    assert_eq!(record(&petrel(&["ping", &server.address, "--json"]))["transport"], "udp");
+    let output = petrel(&["ping", &server.address, "--transport", "shm", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(record(&output)["status"], "FAILED_PRECONDITION", "{output:?}");
+}
+
+#[test]
+fn ping__with_more_in_flight_than_a_session_has_slots() {
+    let server = Server::on_free_port();
+    let output = petrel(&[
+        "ping",
+        &server.address,
+        "--count",
+        "5000",
+        "--in-flight",
+        "200",
+        "--timeout",
+        "60s",
+        "--json",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(record(&output)["answered"], 5_000);
+}
+
+#[test]
+fn ping__for_people_is_a_few_lines() {
+    let server = Server::on_free_port();
+    let output = petrel(&["ping", &server.address]);
+    assert_eq!(output.status.code(), Some(0));
+    let text = stdout(&output);
+    for part in ["10 calls made, 10 answered", "every byte", "p99.9", "packets sent again"] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn ping__beyond_the_limit_is_refused_before_anything_is_sent() {
+    let server = Server::on_free_port();
+    let output = petrel(&["ping", &server.address, "--size", "8388609", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    let failure = &record(&output)["failures"][0];
+    assert_eq!(
+        (&failure["status"], &failure["executed"]),
+        (&"RESOURCE_EXHAUSTED".into(), &"no".into())
+    );
+}
+
+#[test]
+fn ping__to_nobody_is_refused_with_a_reason() {
+    let output = petrel(&["ping", &free_address(), "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(record(&output)["status"], "UNAVAILABLE");
+    assert!(stderr(&output).contains("nobody listens"), "{}", stderr(&output));
+}
+
+#[test]
+fn ping__to_an_endpoint_that_does_not_exist_is_refused() {
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--endpoints", "2"]);
+    let ping = |endpoint| petrel(&["ping", &server.address, "--endpoint", endpoint, "--json"]);
+    assert_eq!(ping("1").status.code(), Some(0));
+    let output = ping("2");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(record(&output)["status"], "UNAVAILABLE", "{output:?}");
+}
+
+#[test]
+fn ping__ends_with_its_figures_when_interrupted() {
+    let server = Server::on_free_port();
+    let child = command(&["ping", &server.address, "--count", "1000000000", "--json"]).spawn();
+    let child = child.unwrap();
+    server.wait_for_requests(1);
+    let pid = rustix::process::Pid::from_child(&child);
+    rustix::process::kill_process(pid, Signal::INT).unwrap();
+    let output = finish(child);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let ping = record(&output);
+    assert_eq!((&ping["interrupted"], &ping["failed"]), (&true.into(), &0.into()));
+    assert_eq!(ping["calls"], ping["answered"]);
+}
+
+#[test]
+fn call__prints_the_reply_and_nothing_else() {
+    let server = Server::on_free_port();
+    let output = petrel(&["call", &server.address, "--method", "hello", "--data", "petrel"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!((stdout(&output), stderr(&output)), ("Hello, petrel!", ""));
+}
+
+#[test]
+fn call__json_has_text_or_hexadecimal_digits() {
+    let server = Server::on_free_port();
+    let call = |method, data| {
+        record(&petrel(&["call", &server.address, "--method", method, "--data", data, "--json"]))
+    };
+    let echo = call("echo", "hi");
+    assert_eq!((&echo["text"], &echo["length_bytes"]), (&"hi".into(), &2.into()));
+    let sink = call("2", "hi");
+    assert!(sink["hex"].as_str().unwrap().starts_with("0200000000000000"), "{sink}");
+    assert_eq!(sink["length_bytes"], 16);
+}
+
+#[test]
+fn call__sends_files_and_standard_input() {
+    let server = Server::on_free_port();
+    let path = concat!("@", env!("CARGO_MANIFEST_DIR"), "/tests/calls.rs");
+    let output = petrel(&["call", &server.address, "--data", path]);
+    assert_eq!(stdout(&output), include_str!("calls.rs"));
+    let output = petrel(&["call", &server.address, "--data", "-"]);
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), ""));
+    let output = petrel(&["call", &server.address, "--data", "@/no/such/file"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("/no/such/file"));
+}
+
+#[test]
+fn call__that_fails_says_how() {
+    let server = Server::on_free_port();
+    let call = |method, data| {
+        petrel(&["call", &server.address, "--method", method, "--data", data, "--json"])
+    };
+    for (method, data, status, words) in [
+        ("999", "", "UNIMPLEMENTED", "no such method"),
+        ("fail", "\u{5}no such shelf", "NOT_FOUND", "no such shelf"),
+        ("source", "short", "INVALID_ARGUMENT", "12 bytes"),
+    ] {
+        let output = call(method, data);
+        assert_eq!(output.status.code(), Some(1));
+        let end = record(&output);
+        assert_eq!((&end["status"], &end["executed"]), (&status.into(), &"answered".into()));
+        assert!(end["message"].as_str().unwrap().contains(words), "{end}");
+        assert!(stderr(&output).contains(status) && stderr(&output).contains(words));
+    }
+}
+
+#[test]
+fn stats__tell_what_the_server_did() {
+    let server = Server::on_free_port();
+    let output = petrel(&["ping", &server.address, "--count", "17"]);
+    assert_eq!(output.status.code(), Some(0));
+    let stats = record(&petrel(&["stats", &server.address, "--json"]));
+    let endpoint = &stats["endpoints"][0]["stats"];
+    assert_eq!(
+        (&endpoint["requests_received"], &endpoint["sessions_opened"]),
+        (&17.into(), &1.into())
+    );
+    assert!(stats["nexus"].is_object());
+    let output = petrel(&["stats", &server.address]);
+    let text = stdout(&output);
+    assert!(text.contains("endpoint 0") && text.contains("requests_received"), "{text}");
+}
+
+#[test]
+fn stats__of_nobody_fail() {
+    let output = petrel(&["stats", &free_address(), "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(record(&output)["status"], "UNAVAILABLE");
+}
+
+#[test]
+fn serve__ends_cleanly_on_both_signals() {
+    for signal in [Signal::TERM, Signal::INT] {
+        let server = Server::on_free_port();
+        assert_eq!(petrel(&["ping", &server.address]).status.code(), Some(0));
+        server.signal(signal);
+        let (code, rest) = server.finish();
+        assert_eq!(code, Some(0), "{rest}");
+        let stopped: Value = serde_json::from_str(&rest).unwrap();
+        assert_eq!(stopped["event"], "stopped");
+        assert_eq!(stopped["endpoints"][0]["requests_received"], 10, "{stopped}");
+    }
+}
+
+#[test]
+fn serve__refuses_other_hosts_and_addresses_in_use() {
+    let output = petrel(&["serve", "--listen", "0.0.0.0:0", "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(stderr(&output).contains("refused to listen"), "{}", stderr(&output));
+    let server = Server::on_free_port();
+    let output = petrel(&["serve", "--listen", &server.address, "--json"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(record(&output)["error"].as_str().unwrap().contains(&server.address), "{output:?}");
+}
+
+#[test]
+fn bench__checks_every_reply_and_prints_how_to_repeat_it() {
+    for (what, unit) in [("latency", "us"), ("rate", "Mcalls/s"), ("bandwidth", "Gbit/s")] {
+        let output = petrel(&["bench", what, "--duration", "100ms", "--json"]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let figures = records(&output);
+        let transports: Vec<_> =
+            figures.iter().map(|figure| figure["transport"].as_str()).collect();
+        assert_eq!(transports, [Some("udp"), Some("shm")]);
+        for figure in &figures {
+            assert_eq!((&figure["bench"], &figure["unit"]), (&what.into(), &unit.into()));
+            assert!(figure["value"].as_f64().unwrap() > 0.0, "{figure}");
+            assert_eq!((&figure["checked"], &figure["mismatched"]), (&figure["calls"], &0.into()));
+            let again = figure["command"].as_str().unwrap();
+            assert!(again.starts_with(&format!("petrel bench {what} --transport ")), "{again}");
+        }
+    }
+}
+
+#[test]
+fn bench__against_another_process() {
+    let server = Server::on_free_port();
+    let output = petrel(&[
+        "bench",
+        "rate",
+        "--connect",
+        &server.address,
+        "--duration",
+        "100ms",
+        "--transport",
+        "udp",
+        "--json",
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let figure = record(&output);
+    assert!(figure["cores"].is_null());
+    assert!(figure["command"].as_str().unwrap().ends_with(&server.address), "{figure}");
+}
+
+#[test]
+fn demo__verifies_both_transports() {
+    let output = petrel(&["demo", "--no-bench", "--json"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let records = records(&output);
+    assert_eq!(records[0]["reply"], "Hello, petrel!");
+    let transfers: Vec<_> = records[1..]
+        .iter()
+        .map(|record| (record["transport"].as_str().unwrap(), record["verified"] == true))
+        .collect();
+    assert_eq!(transfers, [("udp", true), ("udp", true), ("shm", true), ("shm", true)]);
+}

@@ -1,0 +1,176 @@
+//! Running the command, and a server of it, as separate processes.
+
+// Each test program uses a part of this.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::{TcpListener, UdpSocket};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+/// Longer than anything here takes on a machine with ten times the load that it can carry. It
+/// catches what hangs, and judges no speed.
+const HANG: Duration = Duration::from_secs(240);
+
+/// The command, to be started.
+pub(crate) fn command(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_petrel"));
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs the command to its end.
+pub(crate) fn petrel(arguments: &[&str]) -> Output {
+    finish(command(arguments).spawn().unwrap())
+}
+
+/// Waits until something holds; tells whether it ever did.
+pub(crate) fn comes_true(mut holds: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + HANG;
+    while Instant::now() < end {
+        if holds() {
+            return true;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    false
+}
+
+/// Waits for the end of a process, and takes what it prints meanwhile: a pipe that nobody empties
+/// would hold it up.
+pub(crate) fn finish(mut child: Child) -> Output {
+    let stdout = child.stdout.take().map(read_in_background);
+    let stderr = child.stderr.take().map(read_in_background);
+    let ended = comes_true(|| child.try_wait().unwrap().is_some());
+    if !ended {
+        child.kill().unwrap();
+    }
+    let text =
+        |reader: Option<JoinHandle<Vec<u8>>>| reader.map_or(Vec::new(), |r| r.join().unwrap());
+    let status = child.wait().unwrap();
+    let output = Output { status, stdout: text(stdout), stderr: text(stderr) };
+    assert!(ended, "hangs: {output:?}");
+    output
+}
+
+fn read_in_background(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        pipe.read_to_end(&mut bytes).unwrap();
+        bytes
+    })
+}
+
+/// An address on loopback where nobody listens. Its port is below those that the system gives out,
+/// so that it stays free.
+pub(crate) fn free_address() -> String {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 20_000 + (std::process::id() % 10_000) as u16;
+    let ports = (0..1_000).map(|_| first + NEXT.fetch_add(1, Ordering::Relaxed));
+    let mut addresses = ports.map(|port| format!("127.0.0.1:{port}"));
+    addresses.find(|address| TcpListener::bind(address).is_ok()).unwrap()
+}
+
+/// The standard output, as text.
+pub(crate) fn stdout(output: &Output) -> &str {
+    std::str::from_utf8(&output.stdout).unwrap()
+}
+
+/// The standard error, as text.
+pub(crate) fn stderr(output: &Output) -> &str {
+    std::str::from_utf8(&output.stderr).unwrap()
+}
+
+/// The objects that `--json` printed.
+pub(crate) fn records(output: &Output) -> Vec<Value> {
+    stdout(output).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+/// The only object that `--json` printed.
+pub(crate) fn record(output: &Output) -> Value {
+    let mut records = records(output);
+    assert_eq!(records.len(), 1, "{output:?}");
+    records.remove(0)
+}
+
+/// A running `petrel serve`, killed if it is still there at the end.
+pub(crate) struct Server {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    /// Its control address.
+    pub(crate) address: String,
+}
+
+impl Server {
+    /// Starts a server and waits until it says that it is ready.
+    pub(crate) fn start(arguments: &[&str]) -> Self {
+        let arguments = [&["serve", "--json", "--idle", "block"], arguments].concat();
+        let mut child = command(&arguments).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let Ok(ready) = serde_json::from_str::<Value>(&line) else {
+            panic!("no server: {:?}", finish(child));
+        };
+        assert_eq!((&ready["event"], &ready["pid"]), (&"ready".into(), &child.id().into()));
+        let address = ready["address"].as_str().unwrap().to_owned();
+        Self { child, stdout, address }
+    }
+
+    /// A server on a free port of IPv4's loopback.
+    pub(crate) fn on_free_port() -> Self {
+        Self::start(&["--listen", "127.0.0.1:0"])
+    }
+
+    /// The counters of its first endpoint.
+    pub(crate) fn stats(&self) -> Value {
+        let output = petrel(&["stats", &self.address, "--json", "--timeout", "60s"]);
+        record(&output)["endpoints"][0]["stats"].clone()
+    }
+
+    /// Waits until it has received so many requests.
+    pub(crate) fn wait_for_requests(&self, count: u64) {
+        let has = || self.stats()["requests_received"].as_u64().is_some_and(|now| now >= count);
+        assert!(comes_true(has), "the server gets no requests: {}", self.stats());
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Sends it a signal.
+    pub(crate) fn signal(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, signal).unwrap();
+    }
+
+    /// Waits for its end; gives its exit code and what else it printed.
+    pub(crate) fn finish(mut self) -> (Option<i32>, String) {
+        assert!(comes_true(|| self.child.try_wait().unwrap().is_some()), "the server does not end");
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), rest)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended long ago.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether this host has IPv6 on loopback; says so if not.
+pub(crate) fn has_ipv6() -> bool {
+    let has = UdpSocket::bind("[::1]:0").is_ok();
+    if !has {
+        println!("skipped: this host has no IPv6 on loopback");
+    }
+    has
+}

@@ -1,0 +1,112 @@
+//! What a client sees of a server that is killed, and what the server leaves behind.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
+
+mod common;
+
+use std::fs;
+
+use common::{Server, command, finish, free_address, petrel, record, stdout};
+use rustix::process::Signal;
+use serde_json::Value;
+
+/// Large calls without end, from before the server's death.
+fn kill_during_large_calls(transport: &str) {
+    let address = free_address();
+    let server = Server::start(&["--listen", &address]);
+    let client = command(&[
+        "ping",
+        &address,
+        "--json",
+        "--transport",
+        transport,
+        "--size",
+        "8MiB",
+        "--in-flight",
+        "3",
+        "--count",
+        "1000000000",
+        "--timeout",
+        "60s",
+    ])
+    .spawn()
+    .unwrap();
+    // In the midst of it: some calls have been answered.
+    server.wait_for_requests(5);
+    let pid = server.pid();
+    server.signal(Signal::KILL);
+    assert_eq!(server.finish().0, None, "ended by the signal");
+    let output = finish(client);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_all_unavailable(&record(&output));
+    assert_nothing_left(pid);
+    assert_serves_again(&address, transport);
+}
+
+fn assert_all_unavailable(ping: &Value) {
+    let failures = ping["failures"].as_array().unwrap();
+    assert!(!failures.is_empty(), "{ping}");
+    assert!(failures.iter().all(|failure| failure["status"] == "UNAVAILABLE"), "{ping}");
+    let unknown = failures.iter().any(|failure| failure["executed"] == "yes");
+    assert!(unknown, "calls on the way may have been executed: {ping}");
+    assert_eq!(ping["mismatched"], 0);
+    let ended = ping["answered"].as_u64().unwrap() + ping["failed"].as_u64().unwrap();
+    assert_eq!(ended, ping["calls"].as_u64().unwrap(), "every call has ended: {ping}");
+}
+
+/// Shared memory without a name and sockets without a file go with the process; what has a name
+/// must not carry ours.
+fn assert_nothing_left(pid: u32) {
+    assert!(fs::metadata(format!("/proc/{pid}")).is_err(), "the server is still there");
+    let Ok(names) = fs::read_dir("/dev/shm") else { return };
+    let ours = |name: &String| name.contains("petrel");
+    let left: Vec<_> =
+        names.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).filter(ours).collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// The same address works again at once, for new sessions.
+fn assert_serves_again(address: &str, transport: &str) {
+    let server = Server::start(&["--listen", address]);
+    assert_eq!(server.address, address);
+    let output = petrel(&["ping", address, "--json", "--transport", transport, "--size", "8MiB"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(record(&output)["answered"], 10);
+}
+
+#[test]
+fn ping__of_a_killed_server_ends_unavailable_over_udp() {
+    kill_during_large_calls("udp");
+}
+
+#[test]
+fn ping__of_a_killed_server_ends_unavailable_over_shared_memory() {
+    kill_during_large_calls("shm");
+}
+
+#[test]
+fn ping__says_it_in_words() {
+    let server = Server::on_free_port();
+    let client = command(&["ping", &server.address, "--count", "1000000000"]).spawn().unwrap();
+    server.wait_for_requests(1);
+    server.signal(Signal::KILL);
+    let output = finish(client);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stdout(&output);
+    assert!(text.contains("1 call ended with UNAVAILABLE (may have executed: yes)"), "{text}");
+}
+
+#[test]
+fn ping__of_a_server_that_hangs_ends_in_bounded_time() {
+    let server = Server::on_free_port();
+    let client =
+        command(&["ping", &server.address, "--count", "1000000000", "--timeout", "60s", "--json"])
+            .spawn()
+            .unwrap();
+    server.wait_for_requests(1);
+    server.signal(Signal::STOP);
+    let output = finish(client);
+    assert_eq!(output.status.code(), Some(1));
+    let failure = &record(&output)["failures"][0];
+    assert_eq!((&failure["status"], &failure["executed"]), (&"UNAVAILABLE".into(), &"yes".into()));
+}
