@@ -67,7 +67,8 @@ fn open(world: &mut World, input: &mut Input<'_>) {
     let mut ids = [client_id; 2];
     ids[there] = server_id;
     let terms = agreed(server_id.index, there);
-    world.sessions.push(Session { client, ids, tokens, terms, number: first_request });
+    let (acknowledged, number) = ([0; 2], first_request);
+    world.sessions.push(Session { client, ids, tokens, terms, acknowledged, number });
     assert!(!is_established || world.establish(world.sessions.len() - 1));
 }
 

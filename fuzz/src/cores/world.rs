@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 
 use petrel_proto::buffer::{Buffer, HeapBuffer, HeapPool};
-use petrel_proto::limits::{PACKET_BYTES_MIN, packets_of};
-use petrel_proto::wire::Frame;
+use petrel_proto::limits::{PACKET_BYTES_MIN, WINDOW_PACKETS, packets_of};
+use petrel_proto::wire::{Fields, Frame, Header};
 use petrel_proto::{
     Agreed, Completion, Config, Core, Event, PeerKey, Received, RequestHandle, SessionId, Status,
     Transmit,
@@ -68,6 +68,8 @@ pub(super) struct Session {
     pub(super) tokens: [u32; 2],
     /// What the server agreed to, for the client.
     pub(super) terms: Agreed,
+    /// The highest cumulative count that reached each end.
+    pub(super) acknowledged: [u32; 2],
     /// The last request number that was seen on the wire.
     pub(super) number: u64,
 }
@@ -172,23 +174,47 @@ impl World {
         let frame = Frame::parse(&bytes).expect("a core sends sound frames");
         assert!(frame.payload.len() <= PACKET_BYTES as usize);
         self.trace(|| format!("{from} sends {frame}"));
-        let (to, header) = (1 - from, frame.header);
-        let session = self.sessions.iter_mut().find(|session| {
-            session.ids[to].index == header.session && session.tokens[to] == header.token
-        });
-        session.expect("it names a session").number = header.request;
+        let to = 1 - from;
+        let session = self.session_of(to, &frame.header).expect("it names a session");
+        session.number = frame.header.request;
+        if let Fields::Part(part) = frame.fields {
+            let end = session.acknowledged[from].saturating_add(WINDOW_PACKETS);
+            assert!(part.packet < end, "packet {} is beyond the window", part.packet);
+        }
         let wire = &mut self.ends[to].wire;
         if wire.len() < WIRE_FRAMES_MAX {
             wire.push_back(bytes);
         }
     }
 
+    /// The session that a frame to an end names.
+    fn session_of(&mut self, to: usize, header: &Header) -> Option<&mut Session> {
+        self.sessions.iter_mut().find(|session| {
+            session.ids[to].index == header.session && session.tokens[to] == header.token
+        })
+    }
+
+    /// Notes how far an end knows that its packets arrived.
+    fn note_acknowledged(&mut self, to: usize, frame: &Frame<'_>) {
+        let cumulative = match frame.fields {
+            Fields::Credit(credit) => credit.cumulative,
+            Fields::Pull(pull) => pull.cumulative,
+            Fields::None | Fields::Part(_) => 0,
+        };
+        if let Some(session) = self.session_of(to, &frame.header) {
+            session.acknowledged[to] = session.acknowledged[to].max(cumulative);
+        }
+    }
+
     /// A frame arrives.
     pub(super) fn deliver(&mut self, to: usize, peer: PeerKey, bytes: &[u8]) {
-        self.trace(|| match Frame::parse(bytes) {
-            Ok(frame) => format!("{to} gets {frame}"),
-            Err(error) => format!("{to} gets {} bytes: {error}", bytes.len()),
-        });
+        match Frame::parse(bytes) {
+            Ok(frame) => {
+                self.trace(|| format!("{to} gets {frame}"));
+                self.note_acknowledged(to, &frame);
+            }
+            Err(error) => self.trace(|| format!("{to} gets {} bytes: {error}", bytes.len())),
+        }
         let End { core, pool, .. } = &mut self.ends[to];
         match core.handle_frame(self.now, peer, bytes, pool) {
             Received::Nothing => {}

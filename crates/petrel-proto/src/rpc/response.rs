@@ -42,7 +42,11 @@ impl Shared {
         header: Header,
         rest: &'f [u8],
     ) -> Received<'f, B> {
-        let Ok(payload) = skip_extensions(header.flags, rest) else { return self.malformed() };
+        let packet_bytes = client.agreed.as_ref().map_or(0, |agreed| agreed.packet_bytes);
+        let payload = match skip_extensions(header.flags, rest) {
+            Ok(payload) if payload.len() <= packet_bytes as usize => payload,
+            _ => return self.malformed(),
+        };
         let Some(slot) = self.slot_of(client, &header) else { return Received::Nothing };
         let state = &mut client.slots[slot];
         // A server answers once: not in one packet and in several.

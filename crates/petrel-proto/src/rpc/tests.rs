@@ -3,6 +3,7 @@
 
 mod chaos;
 mod client;
+mod hostile;
 mod lifecycle;
 mod server;
 

@@ -28,6 +28,8 @@ pub(super) struct Ledger {
     pub(super) memory_is_tight: bool,
     /// Whether clients give up so soon that loss alone is a reason.
     pub(super) is_impatient: bool,
+    /// Whether servers may refuse sessions.
+    pub(super) is_crowded: bool,
     /// The largest message that endpoints take.
     pub(super) message_bytes_max: u32,
     pub(super) now_ns: u64,
@@ -82,9 +84,11 @@ impl Ledger {
         let call = call.clone();
         self.note(id, 1);
         let is_right = match error {
-            CallError::SessionClosed => self.is_closed_here(&call) || self.is_justified(&call),
+            CallError::SessionClosed => {
+                self.is_crowded || self.is_closed_here(&call) || self.is_justified(&call)
+            }
             CallError::RequestTooLarge { .. } => self.is_too_large(&call),
-            CallError::QueueFull { .. } => true,
+            CallError::QueueFull { .. } => self.is_crowded,
             _ => false,
         };
         if !is_right || call.executions > 0 {
@@ -102,7 +106,12 @@ impl Ledger {
     }
 
     /// A handler runs. Gives the call, unless its request is too short to tell.
-    pub(super) fn execute(&mut self, server: SimAddr, method: Method, request: &[u8]) -> Option<u32> {
+    pub(super) fn execute(
+        &mut self,
+        server: SimAddr,
+        method: Method,
+        request: &[u8],
+    ) -> Option<u32> {
         self.counts.executed += 1;
         if method.is_tiny() {
             self.execute_tiny(server, method, request);
@@ -180,8 +189,7 @@ impl Ledger {
         let is_right = match call.expected(id) {
             Expected::Same => response == request,
             Expected::Made(len) => {
-                response.len() == len as usize
-                    && pattern::is_filled(answer_seed(request), response)
+                response.len() == len as usize && pattern::is_filled(answer_seed(request), response)
             }
             Expected::Error(..) => false,
         };
@@ -246,7 +254,7 @@ impl Ledger {
         let has_failed = |call: &Call| {
             call.parent == Some(id) && matches!(call.end, End::Failed(..) | End::Rejected)
         };
-        if self.memory_is_tight {
+        if self.memory_is_tight || self.is_crowded {
             return;
         }
         if !self.calls.iter().any(has_failed) && !self.is_justified(&self.calls[id as usize]) {
@@ -260,7 +268,8 @@ impl Ledger {
             Status::Unavailable => self.is_impatient || self.is_justified(call),
             Status::Cancelled => self.is_closed_here(call),
             Status::ResourceExhausted => {
-                failure.execution == Execution::NotSent && self.is_too_large(call)
+                let is_refused = self.is_crowded || self.is_too_large(call);
+                failure.execution == Execution::NotSent && is_refused
             }
             _ => false,
         };
@@ -352,5 +361,6 @@ impl Ledger {
 
 /// Whether `got` is `text`, or its beginning where it does not fit into one packet.
 fn is_cut_of(got: &[u8], text: &[u8]) -> bool {
-    got == text || (got.len() >= petrel_proto::limits::PACKET_BYTES_MIN as usize && text.starts_with(got))
+    got == text
+        || (got.len() >= petrel_proto::limits::PACKET_BYTES_MIN as usize && text.starts_with(got))
 }

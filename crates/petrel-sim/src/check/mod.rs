@@ -14,6 +14,9 @@
 //!   when all is over;
 //! - **frames**: where nobody forges any, none is malformed, from the wrong peer, in the wrong
 //!   direction, beyond the window or about the future;
+//! - **economy**: nothing is sent again that the other side is known to have, no client exceeds its
+//!   credits, and every CREDIT and PULL tells exactly what was received: a witness follows each
+//!   session from its frames alone;
 //! - **progress**: everything ends; after the storm a new session to every process that runs works.
 //!
 //! Corrupted packets are dropped by their checksum, as UDP's does: frames have none of their own.
@@ -37,6 +40,7 @@ mod runner;
 mod scenario;
 mod service;
 mod trouble;
+mod watch;
 mod workload;
 mod world;
 

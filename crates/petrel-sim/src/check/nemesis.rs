@@ -13,6 +13,8 @@ pub(super) enum Deed {
     Trouble { action: Action, hosts: Vec<HostId>, for_ns: u64 },
     /// A host goes down.
     Crash { host: HostId, death: Death, down_ns: u64 },
+    /// An endpoint ends in a process that goes on, and another takes its place.
+    Replace { at: SimAddr },
     /// The usual faults come back.
     Restore,
     /// Somebody injects frames.
@@ -46,15 +48,19 @@ fn add_trouble(scenario: &Scenario, rng: &mut Rng, at_ns: u64, deeds: &mut Vec<(
     let most = rng.between(11, 26);
     let for_ns = rng.between(1_000, 1 << most);
     let trouble = |action, hosts| Deed::Trouble { action, hosts, for_ns };
-    match rng.below(10) {
-        0..3 => {
+    match rng.below(11) {
+        0 => {
+            let endpoint = rng.below(u64::from(scenario.endpoints_per_host)) as u16;
+            deeds.push((at_ns, Deed::Replace { at: data_port(host, endpoint) }));
+        }
+        1..4 => {
             let (from, to) = split(scenario.hosts, rng);
             let one_way = rng.below(3) == 0;
             let hosts = [from.clone(), to.clone()].concat();
             deeds.push((at_ns, trouble(Action::Partition { from, to, one_way, for_ns }, hosts)));
         }
-        3..5 => deeds.push((at_ns, trouble(Action::Pause { host, for_ns }, vec![host]))),
-        5..9 => {
+        4..6 => deeds.push((at_ns, trouble(Action::Pause { host, for_ns }, vec![host]))),
+        6..10 => {
             let death = if rng.below(2) == 0 { Death::Killed } else { Death::PowerLoss };
             let down_ns = if rng.below(15) == 0 { u64::MAX } else { for_ns };
             deeds.push((at_ns, Deed::Crash { host, death, down_ns }));

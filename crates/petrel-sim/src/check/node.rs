@@ -11,6 +11,7 @@ use petrel::{Context, Endpoint, MsgBuf, Responder, SessionId, SessionState};
 use super::call::{Call, End, Spec};
 use super::ledger::Ledger;
 use super::scenario::Scenario;
+use super::watch::Witness;
 use super::{pattern, service};
 use crate::control::{ControlNetwork, Scripted, SimControl};
 use crate::fabric::{FabricHandle, HostId, SimAddr};
@@ -27,6 +28,7 @@ pub(super) struct Common {
     pub(super) fabric: FabricHandle,
     pub(super) control: ControlNetwork,
     pub(super) ledger: RefCell<Ledger>,
+    pub(super) witness: Rc<RefCell<Witness>>,
     pub(super) phase: Cell<Phase>,
 }
 
@@ -164,6 +166,10 @@ impl Shared {
         let on_reply = move |cx: &mut Context<'_>, reply: petrel::Reply| {
             shared.pending.set(shared.pending.get() - 1);
             let succeeded = shared.ledger().end(id, &reply);
+            if !succeeded {
+                let witness = &mut shared.common.witness.borrow_mut();
+                witness.lose_count(shared.at, reply.session.index);
+            }
             if let Some(on_end) = on_end.take() {
                 on_end(cx, succeeded.then_some(reply.response));
             }

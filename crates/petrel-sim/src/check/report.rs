@@ -28,6 +28,8 @@ pub struct Report {
     pub fabric: FabricStats,
     /// Counters of the control planes.
     pub control: ControlStats,
+    /// Frames that were held against the specification.
+    pub frames_witnessed: u64,
     pub(super) counts: Counts,
 }
 
@@ -51,6 +53,7 @@ impl Report {
             ("partitions", fabric.partitions),
             ("pauses", fabric.pauses),
             ("packets", fabric.sent),
+            ("frames_witnessed", self.frames_witnessed),
             ("packets_lost", fabric.dropped(DropReason::Loss)),
             ("packets_partitioned", fabric.dropped(DropReason::Partition)),
             ("packets_dropped_by_switches", fabric.dropped(DropReason::SwitchBuffer)),

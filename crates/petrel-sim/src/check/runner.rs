@@ -83,7 +83,9 @@ impl Summary {
         self.seeds += 1;
         match result {
             Ok(report) => {
-                report.iter().for_each(|(name, value)| *self.totals.entry(name).or_default() += value);
+                report
+                    .iter()
+                    .for_each(|(name, value)| *self.totals.entry(name).or_default() += value);
             }
             Err(failure) => self.failures.push(failure),
         }

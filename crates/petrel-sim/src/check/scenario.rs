@@ -54,6 +54,8 @@ pub(super) struct Scenario {
     pub(super) numbers_collide: bool,
     /// Whether clients give up so soon that ordinary loss makes calls fail.
     pub(super) is_impatient: bool,
+    /// Whether endpoints have so few sessions that they refuse some.
+    pub(super) is_crowded: bool,
     /// Whether pools are so small that they run out.
     pub(super) memory_is_tight: bool,
     /// Whether some messages are as large as they may be.
@@ -97,6 +99,7 @@ impl Scenario {
             closes_sessions: weather == Weather::Storm && rng.below(2) == 0,
             numbers_collide: rng.below(2) == 0,
             is_impatient: weather == Weather::Storm && rng.below(4) == 0,
+            is_crowded: rng.below(20) == 0,
             memory_is_tight: rng.below(20) == 0,
             has_large: is_giant,
         }
@@ -117,6 +120,10 @@ impl Scenario {
         config.protocol.rto = draw_rto(rng);
         let retries = if self.is_impatient { rng.between(1, 9) } else { rng.between(10, 14) };
         config.protocol.retries_max = retries as u8;
+        if self.is_crowded {
+            config.protocol.sessions_max = rng.between(4, 30) as u32;
+            config.protocol.backlog_max = rng.between(1, 20) as usize;
+        }
         if self.memory_is_tight {
             let max_bytes = rng.between(512 << 10, 3 << 20) as usize;
             config.memory = PoolConfig { max_bytes, huge_pages: false };

@@ -12,9 +12,7 @@ use super::pattern;
 pub(super) fn serve(shared: &Rc<Shared>, endpoint: &mut SimEndpoint) {
     for method in Method::SERVED {
         let shared = Rc::clone(shared);
-        endpoint.register(method.number(), move |cx, request| {
-            handle(&shared, cx, request, method)
-        });
+        endpoint.register(method.number(), move |cx, request| handle(&shared, cx, request, method));
     }
 }
 

@@ -21,7 +21,12 @@ pub(super) struct Troubles {
 
 impl Troubles {
     /// Notes a trouble of some hosts.
-    pub(super) fn add(&mut self, hosts: impl IntoIterator<Item = HostId>, from_ns: u64, for_ns: u64) {
+    pub(super) fn add(
+        &mut self,
+        hosts: impl IntoIterator<Item = HostId>,
+        from_ns: u64,
+        for_ns: u64,
+    ) {
         let hosts = hosts.into_iter().fold(0, |bits, HostId(host)| bits | 1 << host);
         let until_ns = from_ns.saturating_add(for_ns).saturating_add(self.aftermath_ns);
         self.all.push(Trouble { hosts, from_ns, until_ns });

@@ -14,6 +14,7 @@ use super::node::{Common, Node, Phase, Shared, Target, data_port};
 use super::report::Report;
 use super::scenario::{Scenario, Weather};
 use super::service;
+use super::watch::Witness;
 use crate::control::{ControlNetwork, Death};
 use crate::fabric::{Action, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr};
 use crate::rng::Rng;
@@ -48,20 +49,23 @@ impl World {
         let fabric = FabricHandle::new(&scenario.topology, scenario.fabric, seed)
             .map_err(|error| error.to_string())?;
         fabric.set_trace(trace);
-        let control =
-            ControlNetwork::new(&fabric, scenario.control, fabric.rng(STREAM_CONTROL));
+        let control = ControlNetwork::new(&fabric, scenario.control, fabric.rng(STREAM_CONTROL));
         let mut ledger = Ledger::default();
         ledger.troubles.aftermath_ns = scenario.aftermath_ns();
         ledger.memory_is_tight = scenario.memory_is_tight;
         ledger.is_impatient = scenario.is_impatient;
+        ledger.is_crowded = scenario.is_crowded;
         ledger.message_bytes_max = scenario.message_bytes_max;
+        let witness = Rc::new(RefCell::new(Witness::default()));
         let common = Rc::new(Common {
             scenario,
             fabric: fabric.clone(),
             control,
             ledger: RefCell::new(ledger),
+            witness: Rc::clone(&witness),
             phase: Cell::new(Phase::Active),
         });
+        fabric.watch(move |sight| witness.borrow_mut().see(sight));
         let rng = fabric.rng(STREAM_NEMESIS);
         let simulation = Simulation::new(fabric);
         let counters = Counters::default();
@@ -97,12 +101,12 @@ impl World {
         }
         for (at_ns, deed) in nemesis::plan(scenario, &mut self.rng) {
             self.run_to(at_ns)?;
-            self.perform(deed);
+            self.perform(deed)?;
         }
         self.run_to(scenario.active_ns)
     }
 
-    fn perform(&mut self, deed: Deed) {
+    fn perform(&mut self, deed: Deed) -> Result<(), String> {
         let common = Rc::clone(&self.common);
         let now_ns = common.fabric.now_ns();
         match deed {
@@ -117,11 +121,36 @@ impl World {
                     common.fabric.apply(Action::Crash { host, down_ns });
                 }
             }
+            Deed::Replace { at } => return self.replace(at),
             Deed::Restore => self.set_faults(common.scenario.faults),
             Deed::Forge { count } => {
                 (0..count).for_each(|_| nemesis::forge(&common, &mut self.rng));
             }
         }
+        Ok(())
+    }
+
+    /// Ends an endpoint in a process that goes on, and puts another in its place.
+    fn replace(&mut self, at: SimAddr) -> Result<(), String> {
+        let is_it = |node: &Node| node.shared.at == at;
+        let Some(id) = self.simulation.actors().find(|(_, node)| is_it(node)).map(|(id, _)| id)
+        else {
+            return Ok(());
+        };
+        let now_ns = self.common.fabric.now_ns();
+        self.common.ledger.borrow_mut().troubles.add([at.host], now_ns, 0);
+        self.common.fabric.note(format_args!("REPLACE {at}"));
+        if let Some(node) = self.simulation.remove(id) {
+            self.lay_to_rest(&node);
+        }
+        let node = self.make_node(at, EndpointId(at.port - 1))?;
+        self.simulation.spawn(at, node);
+        Ok(())
+    }
+
+    fn lay_to_rest(&mut self, node: &Node) {
+        self.common.ledger.borrow_mut().bury(node.shared.party);
+        self.counters += *node.endpoint.core().counters();
     }
 
     fn set_faults(&self, plan: FaultPlan) {
@@ -199,6 +228,8 @@ impl World {
                 Stop::Restarted { host } => self.start_host(host)?,
             }
             common.control.run();
+            let agreements = common.control.take_agreements();
+            agreements.into_iter().for_each(|new| common.witness.borrow_mut().add(new));
             self.check_now()?;
             if is_over && common.control.next_ns() > limit_ns {
                 return Ok(());
@@ -208,7 +239,8 @@ impl World {
 
     fn check_now(&self) -> Result<(), String> {
         let broken = self.common.ledger.borrow().violation.clone();
-        match broken.or_else(|| self.common.control.fault()) {
+        let witnessed = || self.common.witness.borrow().violation.clone();
+        match broken.or_else(|| self.common.control.fault()).or_else(witnessed) {
             Some(what) => Err(what),
             None => Ok(()),
         }
@@ -218,10 +250,7 @@ impl World {
         let death = self.deaths.remove(&host).unwrap_or(Death::Killed);
         self.common.fabric.note(format_args!("DEATH of {host}: {}", death.name()));
         self.common.control.stop_process(host, death);
-        for node in &dead {
-            self.common.ledger.borrow_mut().bury(node.shared.party);
-            self.counters += *node.endpoint.core().counters();
-        }
+        dead.iter().for_each(|node| self.lay_to_rest(node));
     }
 
     /// Starts a process with its endpoints on a host.
@@ -243,11 +272,10 @@ impl World {
         let targets = self.draw_targets(at.host, &mut rng);
         let settings = common.scenario.draw_transport(&mut rng);
         let config = common.scenario.draw_endpoint(&mut rng);
-        let transport = SimTransport::bind(&common.fabric, at, settings)
-            .map_err(|error| error.to_string())?;
+        let transport =
+            SimTransport::bind(&common.fabric, at, settings).map_err(|error| error.to_string())?;
         let tokens = Rng::new(rng.next_u64());
-        let control =
-            common.control.attach(at, id, settings.max_frame_bytes as u32, tokens);
+        let control = common.control.attach(at, id, settings.max_frame_bytes as u32, tokens);
         let scripted = control.scripted();
         let mut endpoint = Endpoint::new(transport, control, &config)?;
         let shared = Rc::new(Shared {
@@ -339,6 +367,7 @@ impl World {
             counts: ledger.counts,
             troubles: ledger.troubles.count() as u64,
             protocol: self.counters,
+            frames_witnessed: self.common.witness.borrow().frames,
             fabric: stats,
             control: self.common.control.stats(),
         })

@@ -61,8 +61,7 @@ impl Network {
         let (id, now_ns) = (ConnectionId(self.connection_count), self.now_ns());
         self.connection_count += 1;
         let ends = [End::new(host, true, now_ns), End::new(remote, false, now_ns)];
-        self.connections
-            .insert(id, Connection { ends, is_established: false, dialled_ns: now_ns });
+        self.connections.insert(id, Connection { ends, is_established: false, dialled_ns: now_ns });
         self.process(host).dialled.insert(remote, id);
         let arrives_ns = now_ns + self.draw_delay_ns();
         self.schedule(arrives_ns, Event::Dial(id));
@@ -174,7 +173,9 @@ impl Network {
         if !end.is_open {
             // The kernel of a host that is up knows no such connection.
             let answers = matches!(item, Item::Bytes(_)) && self.fabric.is_up(end.host);
-            return if answers { self.push_item(id, side, Item::Reset) };
+            return if answers {
+                self.push_item(id, side, Item::Reset)
+            };
         }
         match item {
             Item::Reset => {

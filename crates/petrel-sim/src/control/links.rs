@@ -1,11 +1,11 @@
 //! Links: two endpoints agree to exchange packets (`docs/wire-protocol.md` §8.4).
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
 use petrel::control::{EndpointId, FromNexus, LinkId, Reason};
 use petrel_proto::Status;
-use petrel_proto::control::{LinkAccept, LinkClose, LinkOpen, LinkRefuse, Offer};
+use petrel_proto::control::{LinkAccept, LinkClose, LinkOpen, LinkRefuse, Offer, SessionOpen};
 
 use super::connection::ConnectionId;
 use super::network::{EndpointKey, Event, Network, Side, unavailable};
@@ -20,13 +20,19 @@ pub(super) struct Link {
     pub(super) endpoint: EndpointId,
     pub(super) stage: Stage,
     /// Sessions proposed over it and not answered, by the client's number.
-    pub(super) proposals: BTreeSet<u32>,
+    pub(super) proposals: BTreeMap<u32, SessionOpen>,
+    /// The peer's data port, once the link is up.
+    pub(super) peer: Option<SimAddr>,
 }
 
 #[derive(Debug)]
 pub(super) enum Stage {
     /// Asked for by this end.
-    Opening { request: u64, open: LinkOpen, is_sent: bool },
+    Opening {
+        request: u64,
+        open: LinkOpen,
+        is_sent: bool,
+    },
     Up,
 }
 
@@ -54,8 +60,9 @@ impl Network {
             offers: vec![Offer::Udp { port: local.data.port, max_frame: local.max_frame }],
         };
         let stage = Stage::Opening { request, open, is_sent: false };
-        let proposals = BTreeSet::new();
-        let link = Link { connection, number: id.0 as u32, endpoint, stage, proposals };
+        let proposals = BTreeMap::new();
+        let number = id.0 as u32;
+        let link = Link { connection, number, endpoint, stage, proposals, peer: None };
         self.process(host).links.insert(id, link);
         self.schedule(self.now_ns() + 2 * self.config.step_timeout_ns, Event::LinkDue(host, id));
         if self.has_greeted(connection, 0) {
@@ -111,8 +118,9 @@ impl Network {
         };
         let offer = Offer::Udp { port: local.data.port, max_frame: local.max_frame };
         let link = self.next_link();
-        let (number, proposals) = (open.link, BTreeSet::new());
-        let entry = Link { connection: id, number, endpoint, stage: Stage::Up, proposals };
+        let (number, proposals) = (open.link, BTreeMap::new());
+        let (stage, peer) = (Stage::Up, Some(SimAddr::new(opener, port)));
+        let entry = Link { connection: id, number, endpoint, stage, proposals, peer };
         self.process(host).links.insert(link, entry);
         self.send(id, 1, LinkAccept { link: number, offer, ticket: None });
         self.tell_up((id, 1), (host, endpoint), None, link, SimAddr::new(opener, port));
@@ -130,9 +138,9 @@ impl Network {
         let Stage::Opening { request, .. } = link.stage else {
             return self.report(format!("a link was accepted twice: {accept:?}"));
         };
-        link.stage = Stage::Up;
-        let endpoint = link.endpoint;
         let peer = SimAddr::new(acceptor, port);
+        (link.stage, link.peer) = (Stage::Up, Some(peer));
+        let endpoint = link.endpoint;
         self.tell_up((id, 0), (host, endpoint), Some(request), link_id, peer);
     }
 

@@ -33,7 +33,7 @@ use crate::fabric::{FabricHandle, HostId, SimAddr};
 use crate::rng::Rng;
 use network::{EndpointKey, Network};
 
-pub use network::ControlStats;
+pub use network::{Agreement, ControlStats};
 
 /// What the control plane is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +125,11 @@ impl ControlNetwork {
     /// Counters of all processes.
     pub fn stats(&self) -> ControlStats {
         self.network.borrow().stats
+    }
+
+    /// The sessions that were opened since the last call.
+    pub fn take_agreements(&self) -> Vec<Agreement> {
+        std::mem::take(&mut self.network.borrow_mut().agreements)
     }
 
     /// What went against the rules of the control plane itself; a mistake in Petrel, if any.

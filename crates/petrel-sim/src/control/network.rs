@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use petrel::control::{EndpointId, FromNexus, LinkId, Reason, ToNexus};
 use petrel_proto::Status;
+use petrel_proto::control::{SessionAccept, SessionOpen};
 
 use super::connection::{Connection, ConnectionId};
 use super::links::Link;
@@ -18,6 +19,8 @@ pub(super) struct EndpointKey {
     pub(super) host: HostId,
     pub(super) incarnation: u64,
     pub(super) endpoint: EndpointId,
+    /// Counts attachments: an endpoint that is gone is not the one that has its number now.
+    pub(super) serial: u64,
 }
 
 /// Counters of the control plane.
@@ -53,9 +56,24 @@ pub(super) struct Network {
     pub(super) connections: BTreeMap<ConnectionId, Connection>,
     pub(super) connection_count: u32,
     pub(super) link_count: u64,
+    attached_count: u64,
     pub(super) stats: ControlStats,
     pub(super) fault: Option<String>,
+    pub(super) agreements: Vec<Agreement>,
     queue: EventQueue<Event>,
+}
+
+/// A session that its client knows to be open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreement {
+    /// The client's data port.
+    pub client: SimAddr,
+    /// The server's.
+    pub server: SimAddr,
+    /// What the client proposed.
+    pub open: SessionOpen,
+    /// What holds.
+    pub accept: SessionAccept,
 }
 
 /// The control plane of one process.
@@ -74,6 +92,7 @@ pub(super) struct Process {
 /// An endpoint of a process.
 #[derive(Debug)]
 pub(super) struct Local {
+    serial: u64,
     pub(super) data: SimAddr,
     pub(super) max_frame: u32,
     inbox: Inbox,
@@ -112,8 +131,10 @@ impl Network {
             connections: BTreeMap::new(),
             connection_count: 0,
             link_count: 0,
+            attached_count: 0,
             stats: ControlStats::default(),
             fault: None,
+            agreements: Vec::new(),
             queue: EventQueue::new(),
         }
     }
@@ -191,10 +212,13 @@ impl Network {
         max_frame: u32,
         inbox: Inbox,
     ) -> EndpointKey {
+        self.attached_count += 1;
+        let serial = self.attached_count;
         let process = self.process(data.host);
         assert!(process.incarnation != 0, "an endpoint needs a process that runs");
-        let key = EndpointKey { host: data.host, incarnation: process.incarnation, endpoint };
-        process.endpoints.insert(endpoint, Local { data, max_frame, inbox, posted_ns: 0 });
+        let incarnation = process.incarnation;
+        let key = EndpointKey { host: data.host, incarnation, endpoint, serial };
+        process.endpoints.insert(endpoint, Local { serial, data, max_frame, inbox, posted_ns: 0 });
         key
     }
 
@@ -203,6 +227,10 @@ impl Network {
         if !self.is_alive(from) {
             return;
         }
+        if matches!(message, ToNexus::Gone) {
+            // At once: whoever gets the number next comes later.
+            return self.on_gone(from.host, from.endpoint);
+        }
         let earliest_ns = self.now_ns() + self.rng.between(1, self.config.hop_ns_max);
         let Some(local) = self.process(from.host).endpoints.get_mut(&from.endpoint) else { return };
         local.posted_ns = local.posted_ns.max(earliest_ns);
@@ -210,16 +238,19 @@ impl Network {
         self.schedule(at_ns, Event::Post(from, message));
     }
 
-    /// Whether the process is still the one that the endpoint belongs to.
+    /// Whether the endpoint is there, in the process that it belongs to.
     fn is_alive(&self, key: EndpointKey) -> bool {
-        self.processes[usize::from(key.host.0)].incarnation == key.incarnation
+        let process = &self.processes[usize::from(key.host.0)];
+        let local = process.endpoints.get(&key.endpoint);
+        process.incarnation == key.incarnation
+            && local.is_some_and(|local| local.serial == key.serial)
     }
 
     fn on_post(&mut self, from: EndpointKey, message: ToNexus) {
         if !self.is_alive(from) {
             return;
         }
-        let EndpointKey { host, endpoint, .. } = from;
+        let EndpointKey { host, .. } = from;
         match message {
             ToNexus::OpenLink { request, remote, remote_endpoint, .. } => {
                 self.open_link(from, request, remote, remote_endpoint);
@@ -233,8 +264,7 @@ impl Network {
             }
             ToNexus::CloseLink { link, reason } => self.close_link(host, link, reason),
             // Nobody asks for counters here.
-            ToNexus::Stats { .. } => {}
-            ToNexus::Gone => self.on_gone(host, endpoint),
+            ToNexus::Stats { .. } | ToNexus::Gone => {}
         }
     }
 
@@ -249,12 +279,7 @@ impl Network {
     }
 
     /// Tells an endpoint something, if it is there.
-    pub(super) fn tell(
-        &mut self,
-        host: HostId,
-        endpoint: EndpointId,
-        message: FromNexus<SimAddr>,
-    ) {
+    pub(super) fn tell(&mut self, host: HostId, endpoint: EndpointId, message: FromNexus<SimAddr>) {
         let Some(local) = self.process(host).endpoints.get(&endpoint) else { return };
         local.inbox.borrow_mut().push_back(message);
         let data = local.data;

@@ -5,7 +5,7 @@ use petrel::control::{EndpointId, FromNexus, LinkId, Reason};
 use petrel_proto::control::{SessionAccept, SessionClose, SessionOpen, SessionRefuse};
 
 use super::connection::ConnectionId;
-use super::network::{Event, Network, Side, unavailable};
+use super::network::{Agreement, Event, Network, Side, unavailable};
 use crate::fabric::HostId;
 
 impl Network {
@@ -18,7 +18,7 @@ impl Network {
         if let Err(error) = open.check() {
             return self.report(format!("endpoint {endpoint:?} proposed {open:?}: {error}"));
         }
-        link.proposals.insert(open.request);
+        link.proposals.insert(open.request, open);
         let due = Event::ProposalDue(host, id, open.request);
         // The server's process has half of it, and its word comes first.
         self.schedule(self.now_ns() + 2 * self.config.step_timeout_ns, due);
@@ -30,7 +30,7 @@ impl Network {
         let host = self.host_at(id, side);
         let Some((link_id, endpoint)) = self.link_and_endpoint(id, side, open.link) else { return };
         if let Some(link) = self.process(host).links.get_mut(&link_id) {
-            link.proposals.insert(open.request);
+            link.proposals.insert(open.request, open);
         }
         let due = Event::ProposalDue(host, link_id, open.request);
         self.schedule(self.now_ns() + self.config.step_timeout_ns, due);
@@ -47,7 +47,7 @@ impl Network {
     ) {
         let Some(link) = self.process(host).links.get_mut(&id) else { return };
         let (connection, number, endpoint) = (link.connection, link.number, link.endpoint);
-        let is_awaited = link.proposals.remove(&request);
+        let is_awaited = link.proposals.remove(&request).is_some();
         match answer {
             Ok(accept) if is_awaited => {
                 self.stats.sessions_accepted += 1;
@@ -86,7 +86,8 @@ impl Network {
         let Some((link_id, endpoint)) = self.link_and_endpoint(id, side, accept.link) else {
             return;
         };
-        if self.take_proposal(host, link_id, accept.request) {
+        if let Some(open) = self.take_proposal(host, link_id, accept.request) {
+            self.note_agreement(host, link_id, open, accept);
             return self.tell(host, endpoint, FromNexus::SessionOpened { link: link_id, accept });
         }
         let reason = unavailable("the answer came too late");
@@ -102,7 +103,7 @@ impl Network {
     ) {
         let host = self.host_at(id, side);
         let Some((link, endpoint)) = self.link_and_endpoint(id, side, refuse.link) else { return };
-        if self.take_proposal(host, link, refuse.request) {
+        if self.take_proposal(host, link, refuse.request).is_some() {
             let reason = Reason::new(refuse.status, refuse.text);
             let refused = FromNexus::SessionRefused { link, request: refuse.request, reason };
             self.tell(host, endpoint, refused);
@@ -112,7 +113,7 @@ impl Network {
     /// A proposal was not answered in time: the client's side gives up, or the server's side
     /// refuses in place of its endpoint.
     pub(super) fn on_proposal_due(&mut self, host: HostId, id: LinkId, request: u32) {
-        if !self.take_proposal(host, id, request) {
+        if self.take_proposal(host, id, request).is_none() {
             return;
         }
         self.stats.sessions_unanswered += 1;
@@ -154,9 +155,23 @@ impl Network {
         self.tell(host, endpoint, closed);
     }
 
-    fn take_proposal(&mut self, host: HostId, link: LinkId, request: u32) -> bool {
-        let link = self.process(host).links.get_mut(&link);
-        link.is_some_and(|link| link.proposals.remove(&request))
+    fn take_proposal(&mut self, host: HostId, link: LinkId, request: u32) -> Option<SessionOpen> {
+        self.process(host).links.get_mut(&link)?.proposals.remove(&request)
+    }
+
+    fn note_agreement(
+        &mut self,
+        host: HostId,
+        id: LinkId,
+        open: SessionOpen,
+        accept: SessionAccept,
+    ) {
+        let process = self.process(host);
+        let Some(link) = process.links.get(&id) else { return };
+        let client = process.endpoints.get(&link.endpoint).map(|local| local.data);
+        if let (Some(client), Some(server)) = (client, link.peer) {
+            self.agreements.push(Agreement { client, server, open, accept });
+        }
     }
 
     fn link_and_endpoint(

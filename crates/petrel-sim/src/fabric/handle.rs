@@ -16,7 +16,7 @@ use super::ports::{BindError, Binding};
 use super::stats::{FabricStats, LinkStats};
 use super::topology::{HostId, LinkId, Topology, TopologyError};
 use super::wakers::Wakers;
-use super::wiretap::Recorded;
+use super::wiretap::{Recorded, Sight};
 use super::{Fabric, STREAM_USER, Step};
 
 /// Why a fabric could not be made.
@@ -85,6 +85,12 @@ impl FabricHandle {
     /// fault is on its way; partitions are.
     pub fn inject(&self, from: SimAddr, to: SimAddr, frame: &[u8], delay_ns: u64) {
         self.borrow_mut().inject(from, to, frame, delay_ns);
+    }
+
+    /// Shows everything that endpoints send and receive to `watcher` from now on. It must not use
+    /// the fabric.
+    pub fn watch(&self, watcher: impl FnMut(Sight<'_>) + 'static) {
+        self.borrow_mut().watch(watcher);
     }
 
     /// Records a sample of `keep` packets from now on: new ones replace random old ones.

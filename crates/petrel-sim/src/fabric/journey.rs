@@ -26,6 +26,7 @@ impl Fabric {
         self.frames_in_pass += frames as u64;
         self.record(&packet, Mark::Send, Place::Host(from.host));
         self.overhear(&packet);
+        self.show_sent(&packet);
         if from.host == to.host {
             let at = self.now.plus_ns(self.config.loopback_ns);
             self.queue.push(at, Event::Direct(packet));
@@ -68,6 +69,7 @@ impl Fabric {
         let host = self.hosts.get_mut(usize::from(at.host.0))?;
         let packet = host.ports.get_mut(&at.port)?.pop()?;
         self.record(&packet, Mark::Take, Place::Host(at.host));
+        self.show_taken(&packet);
         self.stats.delivered += 1;
         let from = self.packets.take(packet, frames);
         self.frames_in_pass += frames.count() as u64;

@@ -37,7 +37,7 @@ pub use stats::{DropReason, FabricStats, LinkStats};
 pub use topology::{
     HOSTS_MAX, HostId, LinkId, NodeId, SWITCHES_MAX, SwitchId, Topology, TopologyError,
 };
-pub use wiretap::Recorded;
+pub use wiretap::{Recorded, Sight};
 
 pub(crate) use packet::{Frames, PacketRef};
 pub(crate) use ports::Binding;
@@ -50,7 +50,7 @@ use packet::Packets;
 use switch::Switch;
 use topology::Routes;
 use trace_line::Place;
-use wiretap::Wiretap;
+use wiretap::{Watcher, Wiretap};
 
 use crate::rng::Rng;
 use crate::time::{EventQueue, Time};
@@ -80,6 +80,7 @@ pub(crate) struct Fabric {
     digest: u64,
     trace: Trace,
     wiretap: Option<Wiretap>,
+    watcher: Option<Watcher>,
     /// Frames that the actor which runs now has sent and received in this pass.
     frames_in_pass: u64,
 }
@@ -142,6 +143,7 @@ impl Fabric {
             digest: seed,
             trace: Trace::off(),
             wiretap: None,
+            watcher: None,
             frames_in_pass: 0,
         })
     }

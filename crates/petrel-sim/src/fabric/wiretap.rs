@@ -1,5 +1,5 @@
-//! What an attacker with access to the network can do: read packets, and send others in anybody's
-//! name.
+//! Who looks on: a watcher that sees every frame, and an attacker who records packets and sends
+//! others in anybody's name.
 
 use crate::rng::Rng;
 use crate::time::Time;
@@ -8,6 +8,43 @@ use super::packet::{PacketRef, SimAddr};
 use super::topology::HostId;
 use super::trace_line::Mark;
 use super::{Event, Fabric, Place};
+
+/// What a watcher sees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight<'a> {
+    /// An endpoint sends a frame; it is in the transmit queue of its NIC.
+    Sent {
+        /// Who sends.
+        from: SimAddr,
+        /// To whom.
+        to: SimAddr,
+        /// The frame.
+        frame: &'a [u8],
+    },
+    /// An endpoint takes a frame out of its receive queue.
+    Taken {
+        /// Who sent it, or seems to have.
+        from: SimAddr,
+        /// Who takes it.
+        to: SimAddr,
+        /// The frame.
+        frame: &'a [u8],
+    },
+    /// An endpoint found its transmit queue full: frames that it meant to send stay with it.
+    Blocked {
+        /// Who.
+        at: SimAddr,
+    },
+}
+
+/// Sees everything that endpoints do.
+pub(super) struct Watcher(Box<dyn FnMut(Sight<'_>)>);
+
+impl std::fmt::Debug for Watcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Watcher")
+    }
+}
 
 /// A packet that somebody recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,6 +89,35 @@ impl Fabric {
     pub(super) fn tap(&mut self, keep: usize) {
         let rng = Rng::stream(self.seed, super::STREAM_WIRETAP, 0);
         self.wiretap = Some(Wiretap::new(keep, rng));
+    }
+
+    /// Shows everything to `watcher` from now on.
+    pub(super) fn watch(&mut self, watcher: impl FnMut(Sight<'_>) + 'static) {
+        self.watcher = Some(Watcher(Box::new(watcher)));
+    }
+
+    /// Shows the watcher, if there is one, the frames of a packet.
+    pub(super) fn show_sent(&mut self, packet: &PacketRef) {
+        let Some(Watcher(watcher)) = &mut self.watcher else { return };
+        let packet = self.packets.get(packet);
+        for frame in packet.frames.iter() {
+            watcher(Sight::Sent { from: packet.from, to: packet.to, frame });
+        }
+    }
+
+    /// The same for a packet that is being received.
+    pub(super) fn show_taken(&mut self, packet: &PacketRef) {
+        let Some(Watcher(watcher)) = &mut self.watcher else { return };
+        let packet = self.packets.get(packet);
+        for frame in packet.frames.iter() {
+            watcher(Sight::Taken { from: packet.from, to: packet.to, frame });
+        }
+    }
+
+    pub(super) fn show_blocked(&mut self, at: SimAddr) {
+        if let Some(Watcher(watcher)) = &mut self.watcher {
+            watcher(Sight::Blocked { at });
+        }
     }
 
     /// The recorded packets, in no particular order.

@@ -1,7 +1,7 @@
 //! Sessions as the endpoint sees them: opening, accepting and ending them, with the control
 //! plane's help (`docs/wire-protocol.md` §8.4 to §8.6).
 
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use petrel_proto::control::{SessionAccept, SessionOpen};
@@ -53,7 +53,8 @@ struct Link {
     peer: PeerId,
     peer_name: String,
     incarnation: u64,
-    sessions: HashSet<SessionId>,
+    /// In order: when the link ends, its sessions do so in an order that a simulation can repeat.
+    sessions: BTreeSet<SessionId>,
 }
 
 /// A link that this endpoint asked for: one for each remote endpoint, whatever the number of
@@ -318,7 +319,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 return;
             }
         };
-        let sessions = HashSet::new();
+        let sessions = BTreeSet::new();
         self.sessions.links.insert(link, Link { peer, peer_name, incarnation, sessions });
         let opening = request.and_then(|request| self.sessions.take_opening(request));
         if let Some((remote, waiting)) = opening {

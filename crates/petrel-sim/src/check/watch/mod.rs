@@ -1,0 +1,181 @@
+//! A witness who reads every frame, and knows the specification but not the code.
+//!
+//! What only costs time or room never shows in the outcome of a call: a packet sent again that the
+//! other side is known to have, a credit too many, a bitmap that tells less than is true. So each
+//! session is followed here from its frames alone, as `docs/wire-protocol.md` says, with sets in
+//! place of bitmaps, and each frame is held against what its sender must know at that moment:
+//! everything that it took from its receive queue, and nothing that it did not.
+//!
+//! | rule | section |
+//! | --- | --- |
+//! | a client has no more than C packets unacknowledged | §4 |
+//! | no packet is sent or allowed 256 or more beyond what is known to be received | §4 |
+//! | packets are first sent in order | §5, §6.3 |
+//! | nothing is sent again that is known to be there | §5.2, §6.3 |
+//! | CREDIT and PULL tell exactly what was received | §3.1 |
+//! | a limit never goes back | §3.1 |
+//! | a server sends only what was allowed, and only when it has the whole request | §6 |
+//!
+//! An endpoint whose transmit queue was full at some time is not watched any more: frames that it
+//! believes sent come later, or never.
+
+mod packets;
+mod request;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use petrel_proto::limits::packets_of;
+use petrel_proto::wire::{Fields, Frame, Header, Kind, Part};
+
+use crate::control::Agreement;
+use crate::fabric::{Sight, SimAddr};
+use request::Request;
+
+/// The witness.
+#[derive(Debug, Default)]
+pub(super) struct Witness {
+    sessions: Vec<Session>,
+    /// By receiver, session index and token: which session, and whether the receiver is its server.
+    by_name: BTreeMap<(SimAddr, u32, u32), (usize, bool)>,
+    /// Endpoints that were blocked.
+    blocked: BTreeSet<SimAddr>,
+    pub(super) violation: Option<String>,
+    /// Frames held against the rules.
+    pub(super) frames: u64,
+}
+
+/// A session, as its frames show it.
+#[derive(Debug)]
+struct Session {
+    agreement: Agreement,
+    packet_bytes: u32,
+    /// The latest request of each slot.
+    slots: BTreeMap<u64, Request>,
+    /// Credits held by all slots.
+    held: u32,
+    /// Whether `held` is right: a call that the client ends by itself shows in no frame.
+    is_exact: bool,
+}
+
+/// A broken rule, in words.
+pub(super) type Broken = &'static str;
+
+impl Witness {
+    /// A session is open.
+    pub(super) fn add(&mut self, agreement: Agreement) {
+        let Agreement { client, server, open, accept } = agreement;
+        let index = self.sessions.len();
+        self.by_name.insert((client, open.session, open.token), (index, false));
+        self.by_name.insert((server, accept.session, accept.token), (index, true));
+        self.sessions.push(Session {
+            agreement,
+            packet_bytes: accept.packet_bytes,
+            slots: BTreeMap::new(),
+            held: 0,
+            is_exact: true,
+        });
+    }
+
+    /// A client has ended a call without a frame that says so.
+    pub(super) fn lose_count(&mut self, client: SimAddr, session_index: u32) {
+        let is_it = |session: &&mut Session| {
+            let Agreement { client: owner, open, .. } = session.agreement;
+            (owner, open.session) == (client, session_index)
+        };
+        if let Some(session) = self.sessions.iter_mut().rev().find(is_it) {
+            session.is_exact = false;
+        }
+    }
+
+    /// Takes note of what happens.
+    pub(super) fn see(&mut self, sight: Sight<'_>) {
+        match sight {
+            Sight::Blocked { at } => {
+                self.blocked.insert(at);
+            }
+            Sight::Sent { from, to, frame } => self.look(true, from, to, frame),
+            Sight::Taken { from, to, frame } => self.look(false, from, to, frame),
+        }
+    }
+
+    fn look(&mut self, is_sent: bool, from: SimAddr, to: SimAddr, bytes: &[u8]) {
+        let Ok(frame) = Frame::parse(bytes) else { return };
+        let name = (to, frame.header.session, frame.header.token);
+        let Some(&(index, to_server)) = self.by_name.get(&name) else { return };
+        let session = &mut self.sessions[index];
+        let Agreement { client, server, .. } = session.agreement;
+        let is_peer = from == if to_server { client } else { server };
+        if !is_peer || self.blocked.contains(&client) || self.blocked.contains(&server) {
+            return;
+        }
+        self.frames += 1;
+        if let Err(rule) = session.follow(is_sent, to_server, &frame) {
+            let what = if is_sent { "sends" } else { "takes" };
+            let who = if is_sent { from } else { to };
+            let text = format!("{who} {what} {frame}: {rule}; {session:?}");
+            self.violation.get_or_insert(text);
+        }
+    }
+}
+
+impl Session {
+    fn follow(&mut self, is_sent: bool, to_server: bool, frame: &Frame<'_>) -> Result<(), Broken> {
+        let slot = frame.header.request % u64::from(self.agreement.accept.slots);
+        if is_sent && to_server && is_data(&frame.header) {
+            self.begin_if_new(slot, frame)?;
+        }
+        let packet_bytes = self.packet_bytes;
+        let Some(request) = self.slots.get_mut(&slot) else { return Ok(()) };
+        if request.number != frame.header.request {
+            // About a request that the client is through with.
+            return Ok(());
+        }
+        let before = request.held();
+        match (to_server, is_sent) {
+            (true, true) => request.client_sends(frame)?,
+            (true, false) => request.server_takes(frame),
+            (false, true) => request.server_sends(frame)?,
+            (false, false) => request.client_takes(frame, packet_bytes),
+        }
+        let after = request.held();
+        self.held = self.held + after - before;
+        let credits = u32::from(self.agreement.accept.credits);
+        if is_sent && to_server && self.is_exact && self.held > credits {
+            return Err("the client has more packets unacknowledged than credits (§4)");
+        }
+        Ok(())
+    }
+
+    /// Request numbers of a slot only go up.
+    fn begin_if_new(&mut self, slot: u64, frame: &Frame<'_>) -> Result<(), Broken> {
+        let number = frame.header.request;
+        let part = part_of(frame);
+        let latest = self.slots.get(&slot).map(|request| request.number);
+        if latest == Some(number) {
+            return Ok(());
+        }
+        if latest.is_some_and(|latest| latest > number) {
+            return Err("an old request number is used again (§5)");
+        }
+        if number < self.agreement.open.first_request {
+            return Err("a request number is below the first (§5)");
+        }
+        let request = Request::new(number, packets_of(part.size, self.packet_bytes));
+        if let Some(former) = self.slots.insert(slot, request) {
+            self.held -= former.held();
+        }
+        Ok(())
+    }
+}
+
+fn is_data(header: &Header) -> bool {
+    matches!(header.kind, Kind::Request | Kind::RequestPart)
+}
+
+/// The part that a data frame carries: a message alone is its only packet.
+fn part_of(frame: &Frame<'_>) -> Part {
+    match frame.fields {
+        Fields::Part(part) => part,
+        _ => Part { size: frame.payload.len() as u32, packet: 0, grant: 1 },
+    }
+}

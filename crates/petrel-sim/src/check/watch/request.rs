@@ -1,0 +1,191 @@
+//! One request, as the frames of its session show it to both sides.
+
+use petrel_proto::limits::{WINDOW_PACKETS, packets_of};
+use petrel_proto::wire::{Credit, Fields, Frame, Kind, Part, Pull};
+
+use super::packets::Packets;
+use super::{Broken, part_of};
+
+/// What each side did and knows.
+#[derive(Debug)]
+pub(super) struct Request {
+    pub(super) number: u64,
+    /// Of the request.
+    packets: u32,
+    client: Client,
+    server: Server,
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    /// Packets of the request sent at least once.
+    sent: u32,
+    /// Those known to be at the server.
+    acknowledged: Packets,
+    /// Packets of the response that may come.
+    limit: u32,
+    /// Packets of the response, once known.
+    response: Option<u32>,
+    received: Packets,
+    /// The answer is there.
+    is_over: bool,
+}
+
+#[derive(Debug, Default)]
+struct Server {
+    arrived: Packets,
+    /// Packets of the response that may be sent, and those that were.
+    limit: u32,
+    sent: u32,
+    /// What the client has, as its latest PULL tells.
+    told: Packets,
+}
+
+impl Request {
+    pub(super) fn new(number: u64, packets: u32) -> Self {
+        Self { number, packets, client: Client::default(), server: Server::default() }
+    }
+
+    /// Credits that the client holds for it (§4).
+    pub(super) fn held(&self) -> u32 {
+        let client = &self.client;
+        match client.response {
+            _ if client.is_over => 0,
+            Some(_) => client.limit - client.received.count(),
+            None => {
+                let unacknowledged = client.sent - client.acknowledged.count();
+                let is_whole = client.acknowledged.count() == self.packets;
+                // One stays for the first packet of the response; the rest of the grant is extra.
+                unacknowledged + u32::from(is_whole) + client.limit.saturating_sub(1)
+            }
+        }
+    }
+
+    pub(super) fn client_sends(&mut self, frame: &Frame<'_>) -> Result<(), Broken> {
+        match frame.fields {
+            Fields::Pull(pull) => self.client_pulls(&pull),
+            Fields::Credit(_) => Err("a client sends no CREDIT (§3.1)"),
+            _ => self.client_sends_part(part_of(frame)),
+        }
+    }
+
+    fn client_sends_part(&mut self, part: Part) -> Result<(), Broken> {
+        let client = &mut self.client;
+        if client.response.is_some() || client.is_over {
+            return Err("a packet is sent after the response began (§5.1)");
+        }
+        if part.packet > client.sent {
+            return Err("packets are first sent in order (§5)");
+        }
+        if client.acknowledged.contains(part.packet) {
+            return Err("a packet is sent again that the server is known to have (§5.2)");
+        }
+        if part.packet >= client.acknowledged.cumulative() + WINDOW_PACKETS {
+            return Err("a packet is sent beyond the window (§4)");
+        }
+        client.sent = client.sent.max(part.packet + 1);
+        if part.packet + 1 == self.packets {
+            client.limit = client.limit.max(part.grant.into());
+        } else if part.grant != 1 {
+            return Err("only the last packet has a grant (§3.1)");
+        }
+        Ok(())
+    }
+
+    fn client_pulls(&mut self, pull: &Pull) -> Result<(), Broken> {
+        let client = &mut self.client;
+        if client.is_over {
+            return Err("a PULL after the last packet (§5.1)");
+        }
+        if !client.received.is_told_by(pull.cumulative, &pull.bitmap) {
+            return Err("the PULL does not tell what was received (§3.1)");
+        }
+        if pull.limit < client.limit {
+            return Err("the limit goes back (§3.1)");
+        }
+        let is_known = client.response.is_some_and(|packets| pull.limit <= packets);
+        if pull.limit > client.limit && !is_known {
+            return Err("a packet is allowed that the response does not have (§4)");
+        }
+        if pull.limit > client.received.cumulative() + WINDOW_PACKETS {
+            return Err("a packet is allowed beyond the window (§4)");
+        }
+        client.limit = pull.limit;
+        Ok(())
+    }
+
+    pub(super) fn server_takes(&mut self, frame: &Frame<'_>) {
+        let server = &mut self.server;
+        let Fields::Pull(pull) = frame.fields else {
+            let part = part_of(frame);
+            server.limit = server.limit.max(part.grant.into());
+            return server.arrived.insert(part.packet);
+        };
+        if pull.cumulative < server.told.cumulative() {
+            // Overtaken by a later one.
+            return;
+        }
+        server.limit = server.limit.max(pull.limit.min(pull.cumulative + WINDOW_PACKETS));
+        server.told = Packets::default();
+        server.told.add(pull.cumulative, &pull.bitmap);
+    }
+
+    pub(super) fn server_sends(&mut self, frame: &Frame<'_>) -> Result<(), Broken> {
+        let has_all = self.server.arrived.count() == self.packets;
+        match (frame.header.kind, frame.fields) {
+            (Kind::Credit, Fields::Credit(credit)) => self.server_acknowledges(&credit),
+            // A request that is refused need not be there whole.
+            (Kind::Response, _) if has_all || frame.header.aux != 0 => Ok(()),
+            (Kind::ResponsePart, Fields::Part(part)) if has_all => self.server_sends_part(part),
+            (Kind::Response | Kind::ResponsePart, _) => {
+                Err("an answer before the whole request has come (§6.1)")
+            }
+            _ => Err("not a server's frame (§3.1)"),
+        }
+    }
+
+    fn server_acknowledges(&mut self, credit: &Credit) -> Result<(), Broken> {
+        let arrived = &self.server.arrived;
+        if !arrived.is_told_by(credit.cumulative, &credit.bitmap) {
+            return Err("the CREDIT does not tell what has arrived (§3.1)");
+        }
+        if !arrived.contains(credit.echo) {
+            return Err("the CREDIT's echo has not arrived (§3.1)");
+        }
+        Ok(())
+    }
+
+    fn server_sends_part(&mut self, part: Part) -> Result<(), Broken> {
+        let server = &mut self.server;
+        if part.packet >= server.limit {
+            return Err("a packet is sent that was not allowed (§6.3)");
+        }
+        if part.packet > server.sent {
+            return Err("packets are first sent in order (§6.3)");
+        }
+        if server.told.contains(part.packet) {
+            return Err("a packet is sent again that the client is known to have (§6.3)");
+        }
+        server.sent = server.sent.max(part.packet + 1);
+        Ok(())
+    }
+
+    pub(super) fn client_takes(&mut self, frame: &Frame<'_>, packet_bytes: u32) {
+        let client = &mut self.client;
+        match frame.fields {
+            Fields::Credit(credit) if client.response.is_none() => {
+                client.acknowledged.add(credit.cumulative, &credit.bitmap);
+            }
+            Fields::Part(part) => {
+                let packets = packets_of(part.size, packet_bytes);
+                client.response.get_or_insert(packets);
+                // A grant may be for more than the response turns out to have.
+                client.limit = client.limit.min(packets);
+                client.received.insert(part.packet);
+                client.is_over = client.response == Some(client.received.count());
+            }
+            Fields::None => client.is_over = true,
+            Fields::Credit(_) | Fields::Pull(_) => {}
+        }
+    }
+}
