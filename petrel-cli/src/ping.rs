@@ -19,11 +19,9 @@ use crate::units::{format_bytes, format_ns, format_rate};
 /// The result as `--json` prints it.
 #[derive(Serialize)]
 struct Record<'a> {
-    address: SocketAddr,
-    transport: &'static str,
+    #[serde(flatten)]
+    connection: Connection,
     size_bytes: usize,
-    /// Largest payload of one packet, as the two ends agreed.
-    packet_bytes: Option<u32>,
     in_flight: u16,
     count: u64,
     calls: u64,
@@ -38,18 +36,26 @@ struct Record<'a> {
     latency: Option<LatencySummary>,
 }
 
+/// What the two ends agreed on; known while the session is open.
+#[derive(Clone, Copy, Serialize)]
+struct Connection {
+    address: SocketAddr,
+    transport: &'static str,
+    /// Largest payload of one packet.
+    packet_bytes: Option<u32>,
+}
+
 /// Makes the calls and prints what became of them.
 pub(crate) fn run(args: &PingArgs, output: Output) -> Result<Outcome, Failure> {
     // Before any thread starts: the threads then leave the signals to this one.
     let interrupt = Interrupt::catch()?;
     let mut client = Client::connect(&args.address, &client_config(args))?;
-    let (transport, packet_bytes) = (client.transport(), client.packet_bytes());
-    output.line(format!(
-        "{}: {} over {transport}, {} in flight",
-        client.address,
-        format_bytes(args.size as u64),
-        args.in_flight
-    ))?;
+    let connection = Connection {
+        address: client.address,
+        transport: client.transport(),
+        packet_bytes: client.packet_bytes(),
+    };
+    output.line(headline(args, connection))?;
     let mut interrupted = false;
     let mut progress = output.progress(args.count, "calls");
     let tally = load::run(&mut client, plan(args), |tally| {
@@ -58,8 +64,7 @@ pub(crate) fn run(args: &PingArgs, output: Output) -> Result<Outcome, Failure> {
         if interrupted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
     drop(progress);
-    let record = record(args, client.address, &tally);
-    output.record(&Record { transport, packet_bytes, interrupted, ..record })?;
+    output.record(&record(args, connection, interrupted, &tally))?;
     output.line(summary(&tally, args.count))?;
     Ok(if tally.is_flawless() { Outcome::Success } else { Outcome::Failure })
 }
@@ -84,13 +89,21 @@ fn plan(args: &PingArgs) -> Plan {
     }
 }
 
-/// All but what is known of the connection alone.
-fn record<'a>(args: &PingArgs, address: SocketAddr, tally: &'a Tally) -> Record<'a> {
+fn headline(args: &PingArgs, connection: Connection) -> String {
+    let Connection { address, transport, .. } = connection;
+    let size = format_bytes(args.size as u64);
+    format!("{address}: {size} over {transport}, {} in flight", args.in_flight)
+}
+
+fn record<'a>(
+    args: &PingArgs,
+    connection: Connection,
+    interrupted: bool,
+    tally: &'a Tally,
+) -> Record<'a> {
     Record {
-        address,
-        transport: "",
+        connection,
         size_bytes: args.size,
-        packet_bytes: None,
         in_flight: args.in_flight,
         count: args.count,
         calls: tally.started,
@@ -98,7 +111,7 @@ fn record<'a>(args: &PingArgs, address: SocketAddr, tally: &'a Tally) -> Record<
         mismatched: tally.mismatched,
         failed: tally.failed(),
         failures: &tally.failures,
-        interrupted: false,
+        interrupted,
         retransmissions: tally.retransmissions,
         elapsed_ns: tally.elapsed_ns,
         calls_per_second: tally.calls_per_second(),

@@ -28,7 +28,7 @@ fn replay(target: &str, count_min: usize, check: fn(&[u8])) {
 
 #[test]
 fn frame__corpus() {
-    replay("frame", 50, frame::check);
+    replay("frame", 40, frame::check);
 }
 
 #[test]
@@ -38,5 +38,5 @@ fn control__corpus() {
 
 #[test]
 fn core__corpus() {
-    replay("core", 200, cores::check);
+    replay("core", 100, cores::check);
 }

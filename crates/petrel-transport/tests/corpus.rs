@@ -30,12 +30,12 @@ fn replay(target: &str, count_min: usize, check: fn(&[u8])) {
 
 #[test]
 fn bundle__corpus() {
-    replay("frame", 50, bundle::check);
+    replay("frame", 40, bundle::check);
 }
 
 #[test]
 fn ring__corpus() {
-    replay("ring", 100, ring::check);
+    replay("ring", 50, ring::check);
 }
 
 const PAGE: &str = include_str!("../../../docs/wire-protocol.md");

@@ -1,7 +1,9 @@
 //! A server of two methods: `cargo run --example server`, and the example `client` beside it.
 
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::error::Error;
+use std::rc::Rc;
 
 use petrel::{EndpointConfig, Nexus, Status};
 
@@ -16,7 +18,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut endpoint = nexus.endpoint(EndpointConfig::default())?;
 
     // An endpoint stays on its thread, and so do its handlers: they share without locks.
-    let store = std::rc::Rc::new(std::cell::RefCell::new(HashMap::<Vec<u8>, Vec<u8>>::new()));
+    let store = Rc::new(RefCell::new(HashMap::<Vec<u8>, Vec<u8>>::new()));
 
     let values = store.clone();
     endpoint.register(GET, move |cx, request| match values.borrow().get(request.data()) {

@@ -37,8 +37,9 @@ use transmit::ControlFrames;
 pub struct Config {
     /// Bounds of the retransmission timeout.
     pub rto: RtoBounds,
-    /// Timeouts without any answer after which a call fails. With the default bounds, 10 of them
-    /// are about 3 s after the first measurement.
+    /// Timeouts without any answer after which a call fails. With the default bounds, 14 of them
+    /// are about 3.5 s after the first measurement: more than three heartbeats, so that the control
+    /// plane finds a dead peer first.
     pub retries_max: u8,
     /// Sessions in both roles together, up to [`limits::SESSIONS_MAX`].
     pub sessions_max: u32,
@@ -50,7 +51,7 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             rto: RtoBounds::default(),
-            retries_max: 10,
+            retries_max: 14,
             sessions_max: limits::SESSIONS_MAX,
             backlog_max: limits::BACKLOG_CALLS_MAX,
         }

@@ -62,6 +62,8 @@ pub(super) struct Counts {
     pub(super) rejected: u64,
     pub(super) lost: u64,
     pub(super) nested: u64,
+    /// Succeeded, with a message of the largest size.
+    pub(super) largest: u64,
 }
 
 impl Ledger {
@@ -181,6 +183,8 @@ impl Ledger {
         let call = &mut self.calls[id as usize];
         call.end = End::Succeeded;
         let call = call.clone();
+        let longest = call.spec.request_len.max(call.spec.response_len);
+        self.counts.largest += u64::from(longest == self.message_bytes_max);
         if call.spec.method.is_tiny() {
             self.tiny_of(&call, id).succeeded += 1;
         } else if call.executions != 1 {
@@ -364,3 +368,6 @@ fn is_cut_of(got: &[u8], text: &[u8]) -> bool {
     got == text
         || (got.len() >= petrel_proto::limits::PACKET_BYTES_MIN as usize && text.starts_with(got))
 }
+
+#[cfg(test)]
+mod tests;

@@ -40,6 +40,7 @@ mod runner;
 mod scenario;
 mod service;
 mod trouble;
+mod verdict;
 mod watch;
 mod workload;
 mod world;

@@ -42,6 +42,7 @@ impl Report {
             ("calls", self.calls),
             ("calls_nested", self.counts.nested),
             ("calls_succeeded", self.counts.succeeded),
+            ("calls_of_largest_size", self.counts.largest),
             ("calls_failed_by_server", self.counts.answered),
             ("calls_failed_unknown", self.counts.unknown),
             ("calls_failed_not_sent", self.counts.not_sent),

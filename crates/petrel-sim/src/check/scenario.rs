@@ -69,16 +69,17 @@ impl Scenario {
             2..10 => Weather::Breeze,
             _ => Weather::Storm,
         };
-        let hosts = rng.between(2, 5) as u16;
-        let endpoints_per_host = rng.between(1, 2) as u16;
+        // A few worlds move messages of the largest size, and are small so as to be quick.
+        let is_giant = rng.below(100) == 0;
+        let hosts = if is_giant { 2 } else { rng.between(2, 5) as u16 };
+        let endpoints_per_host = if is_giant { 1 } else { rng.between(1, 2) as u16 };
         let endpoints = u64::from(hosts) * u64::from(endpoints_per_host);
-        let is_giant = rng.below(150) == 0;
         let message_bytes_max = match rng.below(4) {
             _ if is_giant => 8 << 20,
             0 => rng.between(64 << 10, 512 << 10) as u32,
             _ => 8 << 20,
         };
-        let bytes_all = if is_giant { 20 << 20 } else { 200_000 << rng.below(6) };
+        let bytes_all = if is_giant { 80 << 20 } else { 200_000 << rng.below(6) };
         Self {
             weather,
             hosts,
@@ -89,7 +90,7 @@ impl Scenario {
             faults: if weather == Weather::Still { FaultPlan::NONE } else { draw_faults(rng) },
             is_attacked: weather != Weather::Still && rng.below(3) == 0,
             active_ns: rng.between(2_000_000, 150_000_000),
-            calls: (rng.between(50, 600) / endpoints).max(4) as u32,
+            calls: (rng.between(50, if is_giant { 100 } else { 600 }) / endpoints).max(4) as u32,
             bytes: bytes_all / endpoints,
             burst_max: 1 << rng.below(7),
             targets_max: rng.between(1, 4),

@@ -12,7 +12,7 @@ use super::ledger::Ledger;
 use super::nemesis::{self, Deed};
 use super::node::{Common, Node, Phase, Shared, Target, data_port};
 use super::report::Report;
-use super::scenario::{Scenario, Weather};
+use super::scenario::Scenario;
 use super::service;
 use super::watch::Witness;
 use crate::control::{ControlNetwork, Death};
@@ -34,13 +34,14 @@ const STREAM_NEMESIS: u32 = 1;
 const STREAM_PARTY: u32 = 0x1_0000;
 
 pub(super) struct World {
-    common: Rc<Common>,
-    simulation: Simulation<Node>,
+    pub(super) common: Rc<Common>,
+    pub(super) simulation: Simulation<Node>,
     rng: Rng,
     /// How the hosts that go down next do so.
     deaths: BTreeMap<HostId, Death>,
     parties: u32,
-    counters: Counters,
+    /// Of all endpoints that are dead, and in the end of all.
+    pub(super) counters: Counters,
 }
 
 impl World {
@@ -237,7 +238,7 @@ impl World {
         }
     }
 
-    fn check_now(&self) -> Result<(), String> {
+    pub(super) fn check_now(&self) -> Result<(), String> {
         let broken = self.common.ledger.borrow().violation.clone();
         let witnessed = || self.common.witness.borrow().violation.clone();
         match broken.or_else(|| self.common.control.fault()).or_else(witnessed) {
@@ -320,91 +321,5 @@ impl World {
             targets.swap_remove(rng.below(targets.len() as u64) as usize);
         }
         targets
-    }
-
-    /// A session without pending calls has all its credits.
-    fn check_credits(&self) -> Result<(), String> {
-        for (_, node) in self.simulation.actors() {
-            for open in &node.open {
-                let core = node.endpoint.core();
-                let Some((free, all)) = core.credits(open.session) else { continue };
-                let pending = core.pending_calls(open.session);
-                if pending != 0 || free != all {
-                    return Err(format!(
-                        "{} has {free} of {all} credits and {pending} pending calls on {open:?}",
-                        node.shared.at
-                    ));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn check_end(mut self, seed: u64) -> Result<Report, String> {
-        self.common.ledger.borrow_mut().close();
-        self.check_now()?;
-        for (_, node) in self.simulation.actors() {
-            let in_use = node.endpoint.buffers_in_use();
-            if in_use.count != 0 {
-                return Err(format!("{} has leaked buffers: {in_use:?}", node.shared.at));
-            }
-            if node.endpoint.stats().links > 0 && node.endpoint.core().has_transmit() {
-                return Err(format!("{} has frames for nobody", node.shared.at));
-            }
-            self.counters += *node.endpoint.core().counters();
-        }
-        let stats = self.common.fabric.stats();
-        if !stats.is_balanced() {
-            return Err(format!("packets are not accounted for: {stats:?}"));
-        }
-        self.check_counters()?;
-        let ledger = self.common.ledger.borrow();
-        Ok(Report {
-            seed,
-            digest: self.common.fabric.digest() ^ ledger.digest,
-            virtual_ns: self.common.fabric.now_ns(),
-            calls: ledger.call_count() as u64,
-            counts: ledger.counts,
-            troubles: ledger.troubles.count() as u64,
-            protocol: self.counters,
-            frames_witnessed: self.common.witness.borrow().frames,
-            fabric: stats,
-            control: self.common.control.stats(),
-        })
-    }
-
-    /// Honest endpoints send each other nothing that breaks the rules.
-    fn check_counters(&self) -> Result<(), String> {
-        let counters = &self.counters;
-        let wrong = [
-            ("dropped_malformed", counters.dropped_malformed),
-            ("dropped_wrong_direction", counters.dropped_wrong_direction),
-            ("dropped_wrong_peer", counters.dropped_wrong_peer),
-            ("dropped_future", counters.dropped_future),
-            ("dropped_beyond_window", counters.dropped_beyond_window),
-        ];
-        let found = wrong.into_iter().find(|&(_, count)| count > 0);
-        match found {
-            Some((name, count)) if !self.common.scenario.is_attacked => {
-                Err(format!("{name} is {count}, and nobody forged anything"))
-            }
-            _ if self.common.scenario.weather == Weather::Still => self.check_stillness(),
-            _ => Ok(()),
-        }
-    }
-
-    /// Where nothing is lost and nothing is late, nothing is found lost or sent again.
-    fn check_stillness(&self) -> Result<(), String> {
-        let Counters { timeouts, losses_detected, packets_retransmitted, .. } = self.counters;
-        let fabric = self.common.fabric.stats();
-        // What a full transmit queue refused counts as sent again.
-        let is_quiet = timeouts == 0 && fabric.dropped_total() + fabric.tx_blocked == 0;
-        // A request without memory is refused once for each of its packets.
-        let is_quiet = is_quiet && self.counters.refused_no_memory == 0;
-        if is_quiet && losses_detected + packets_retransmitted > 0 {
-            let sent = packets_retransmitted;
-            return Err(format!("{losses_detected} packets seemed lost, {sent} were sent again"));
-        }
-        Ok(())
     }
 }

@@ -179,3 +179,6 @@ fn part_of(frame: &Frame<'_>) -> Part {
         _ => Part { size: frame.payload.len() as u32, packet: 0, grant: 1 },
     }
 }
+
+#[cfg(test)]
+mod tests;

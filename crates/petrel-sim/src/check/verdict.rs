@@ -1,0 +1,95 @@
+//! What must hold when a world has come to rest.
+
+use petrel_proto::counters::Counters;
+
+use super::report::Report;
+use super::scenario::Weather;
+use super::world::World;
+
+impl World {
+    /// A session without pending calls has all its credits.
+    pub(super) fn check_credits(&self) -> Result<(), String> {
+        for (_, node) in self.simulation.actors() {
+            for open in &node.open {
+                let core = node.endpoint.core();
+                let Some((free, all)) = core.credits(open.session) else { continue };
+                let pending = core.pending_calls(open.session);
+                if pending != 0 || free != all {
+                    return Err(format!(
+                        "{} has {free} of {all} credits and {pending} pending calls on {open:?}",
+                        node.shared.at
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_end(mut self, seed: u64) -> Result<Report, String> {
+        self.common.ledger.borrow_mut().close();
+        self.check_now()?;
+        for (_, node) in self.simulation.actors() {
+            let in_use = node.endpoint.buffers_in_use();
+            if in_use.count != 0 {
+                return Err(format!("{} has leaked buffers: {in_use:?}", node.shared.at));
+            }
+            if node.endpoint.core().has_transmit() {
+                return Err(format!("{} has frames for nobody", node.shared.at));
+            }
+            self.counters += *node.endpoint.core().counters();
+        }
+        let stats = self.common.fabric.stats();
+        if !stats.is_balanced() {
+            return Err(format!("packets are not accounted for: {stats:?}"));
+        }
+        self.check_counters()?;
+        let ledger = self.common.ledger.borrow();
+        Ok(Report {
+            seed,
+            digest: self.common.fabric.digest() ^ ledger.digest,
+            virtual_ns: self.common.fabric.now_ns(),
+            calls: ledger.call_count() as u64,
+            counts: ledger.counts,
+            troubles: ledger.troubles.count() as u64,
+            protocol: self.counters,
+            frames_witnessed: self.common.witness.borrow().frames,
+            fabric: stats,
+            control: self.common.control.stats(),
+        })
+    }
+
+    /// Honest endpoints send each other nothing that breaks the rules.
+    fn check_counters(&self) -> Result<(), String> {
+        let counters = &self.counters;
+        let wrong = [
+            ("dropped_malformed", counters.dropped_malformed),
+            ("dropped_wrong_direction", counters.dropped_wrong_direction),
+            ("dropped_wrong_peer", counters.dropped_wrong_peer),
+            ("dropped_future", counters.dropped_future),
+            ("dropped_beyond_window", counters.dropped_beyond_window),
+        ];
+        let found = wrong.into_iter().find(|&(_, count)| count > 0);
+        match found {
+            Some((name, count)) if !self.common.scenario.is_attacked => {
+                Err(format!("{name} is {count}, and nobody forged anything"))
+            }
+            _ if self.common.scenario.weather == Weather::Still => self.check_stillness(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Where nothing is lost and nothing is late, nothing is found lost or sent again.
+    fn check_stillness(&self) -> Result<(), String> {
+        let Counters { timeouts, losses_detected, packets_retransmitted, .. } = self.counters;
+        let fabric = self.common.fabric.stats();
+        // What a full transmit queue refused counts as sent again.
+        let is_quiet = timeouts == 0 && fabric.dropped_total() + fabric.tx_blocked == 0;
+        // A request without memory is refused once for each of its packets.
+        let is_quiet = is_quiet && self.counters.refused_no_memory == 0;
+        if is_quiet && losses_detected + packets_retransmitted > 0 {
+            let sent = packets_retransmitted;
+            return Err(format!("{losses_detected} packets seemed lost, {sent} were sent again"));
+        }
+        Ok(())
+    }
+}

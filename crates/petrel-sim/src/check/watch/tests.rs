@@ -1,0 +1,216 @@
+//! Each rule of the witness, kept and broken.
+
+use petrel_proto::control::{SessionAccept, SessionOpen};
+use petrel_proto::wire::{Credit, Flags, Pull};
+
+use super::*;
+use crate::fabric::HostId;
+
+const CLIENT: SimAddr = SimAddr::new(HostId(0), 1);
+const SERVER: SimAddr = SimAddr::new(HostId(1), 1);
+const P: u32 = 1_208;
+
+/// A session with four credits.
+fn witness() -> Witness {
+    let open = SessionOpen {
+        link: 1,
+        request: 1,
+        session: 3,
+        token: 33,
+        first_request: 64,
+        slots: 2,
+        credits: 4,
+        max_message: 1 << 20,
+        packet_bytes: P,
+    };
+    let accept = SessionAccept {
+        link: 1,
+        request: 1,
+        session: 4,
+        token: 44,
+        slots: 2,
+        credits: 4,
+        max_message: 1 << 20,
+        packet_bytes: P,
+    };
+    let mut witness = Witness::default();
+    witness.add(Agreement { client: CLIENT, server: SERVER, open, accept });
+    witness
+}
+
+fn header(kind: Kind, request: u64) -> Header {
+    let to_server = matches!(kind, Kind::Request | Kind::RequestPart | Kind::Pull);
+    let (session, token) = if to_server { (4, 44) } else { (3, 33) };
+    Header { kind, flags: Flags::NONE, session, token, aux: 0, request }
+}
+
+fn part(kind: Kind, packets: u32, packet: u32) -> Vec<u8> {
+    let part = Part { size: packets * P, packet, grant: 1 };
+    let mut frame = part.encode(&header(kind, 64)).to_vec();
+    frame.resize(frame.len() + P as usize, 0);
+    frame
+}
+
+fn request(packet: u32) -> Vec<u8> {
+    part(Kind::RequestPart, 10, packet)
+}
+
+fn response(packet: u32) -> Vec<u8> {
+    part(Kind::ResponsePart, 10, packet)
+}
+
+fn bytes((bytes, len): ([u8; 64], usize)) -> Vec<u8> {
+    bytes[..len].to_vec()
+}
+
+fn credit(cumulative: u32, echo: u32, word: u64) -> Vec<u8> {
+    let credit = Credit { cumulative, echo, bitmap: [word, 0, 0, 0] };
+    bytes(credit.encode(&header(Kind::Credit, 64)))
+}
+
+fn pull(cumulative: u32, limit: u32, word: u64) -> Vec<u8> {
+    let pull = Pull { cumulative, limit, resend_below: 0, bitmap: [word, 0, 0, 0] };
+    bytes(pull.encode(&header(Kind::Pull, 64)))
+}
+
+impl Witness {
+    fn sent(&mut self, frame: &[u8]) {
+        let to_server = frame[0] & 0xF != 1 && frame[0] & 0xF != 3 && frame[0] & 0xF != 4;
+        let (from, to) = if to_server { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
+        self.see(Sight::Sent { from, to, frame });
+    }
+
+    /// Sent, and taken at the other end.
+    fn carried(&mut self, frame: &[u8]) {
+        self.sent(frame);
+        let to_server = frame[0] & 0xF != 1 && frame[0] & 0xF != 3 && frame[0] & 0xF != 4;
+        let (from, to) = if to_server { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
+        self.see(Sight::Taken { from, to, frame });
+    }
+
+    #[track_caller]
+    fn assert_broken(&self, what: &str) {
+        let broken = self.violation.as_deref().expect("a broken rule");
+        assert!(broken.contains(what), "{broken}");
+    }
+
+    /// A request of ten packets has arrived and was acknowledged.
+    fn with_request() -> Self {
+        let mut witness = witness();
+        for packet in 0..10 {
+            witness.carried(&request(packet));
+            witness.carried(&credit(packet + 1, packet, 0));
+        }
+        assert_eq!(witness.violation, None);
+        witness
+    }
+}
+
+#[test]
+fn session__that_keeps_the_rules() {
+    let mut witness = Witness::with_request();
+    witness.carried(&response(0));
+    witness.carried(&pull(1, 5, 0));
+    witness.sent(&response(1));
+    (2..5).for_each(|packet| witness.carried(&response(packet)));
+    witness.carried(&pull(1, 8, 0b1110));
+    witness.carried(&response(1));
+    (5..8).for_each(|packet| witness.carried(&response(packet)));
+    witness.carried(&pull(8, 10, 0));
+    (8..10).for_each(|packet| witness.carried(&response(packet)));
+    assert_eq!(witness.violation, None);
+    assert_eq!((witness.sessions[0].held, witness.frames > 40), (0, true));
+}
+
+#[test]
+fn client__exceeds_its_credits() {
+    let mut witness = witness();
+    (0..4).for_each(|packet| witness.sent(&request(packet)));
+    assert_eq!(witness.violation, None);
+    witness.sent(&request(4));
+    witness.assert_broken("than credits");
+    let mut witness = Witness::with_request();
+    witness.carried(&response(0));
+    witness.sent(&pull(1, 6, 0));
+    witness.assert_broken("than credits");
+}
+
+#[test]
+fn client__sends_what_is_acknowledged() {
+    let mut witness = witness();
+    (0..3).for_each(|packet| witness.sent(&request(packet)));
+    witness.see(Sight::Taken { from: CLIENT, to: SERVER, frame: &request(1) });
+    witness.carried(&credit(0, 1, 0b10));
+    witness.sent(&request(0));
+    assert_eq!(witness.violation, None);
+    witness.sent(&request(1));
+    witness.assert_broken("known to have");
+}
+
+#[test]
+fn client__sends_out_of_order_or_an_old_number() {
+    let mut out_of_order = witness();
+    out_of_order.sent(&request(1));
+    out_of_order.assert_broken("in order");
+    let mut old = witness();
+    old.sent(&header(Kind::Request, 66).encode());
+    old.sent(&header(Kind::Request, 64).encode());
+    old.assert_broken("old request number");
+}
+
+#[test]
+fn client__pulls_wrongly() {
+    let told = |cumulative, limit, word| {
+        let mut witness = Witness::with_request();
+        witness.carried(&response(0));
+        witness.sent(&pull(cumulative, limit, word));
+        witness
+    };
+    assert_eq!(told(1, 2, 0).violation, None);
+    told(0, 2, 0).assert_broken("does not tell");
+    told(1, 2, 0b10).assert_broken("does not tell");
+    told(1, 0, 0).assert_broken("goes back");
+    told(1, 11, 0).assert_broken("does not have");
+}
+
+#[test]
+fn server__acknowledges_wrongly() {
+    let told = |cumulative, echo, word| {
+        let mut witness = witness();
+        witness.carried(&request(0));
+        witness.sent(&request(1));
+        witness.carried(&request(2));
+        witness.sent(&credit(cumulative, echo, word));
+        witness
+    };
+    assert_eq!(told(1, 2, 0b10).violation, None);
+    told(1, 2, 0).assert_broken("does not tell");
+    told(3, 2, 0).assert_broken("does not tell");
+    told(1, 1, 0b10).assert_broken("echo");
+}
+
+#[test]
+fn server__sends_too_much() {
+    let mut early = witness();
+    early.carried(&request(0));
+    early.sent(&response(0));
+    early.assert_broken("before the whole request");
+    let mut beyond = Witness::with_request();
+    beyond.carried(&response(0));
+    beyond.sent(&response(1));
+    beyond.assert_broken("not allowed");
+    let mut again = Witness::with_request();
+    again.carried(&response(0));
+    again.carried(&pull(1, 3, 0));
+    again.carried(&response(1));
+    again.sent(&response(0));
+    again.assert_broken("known to have");
+}
+
+#[test]
+fn endpoint__that_was_blocked_is_not_watched() {
+    let mut witness = witness();
+    witness.see(Sight::Blocked { at: CLIENT });
+    witness.sent(&request(5));
+    assert_eq!((witness.violation, witness.frames), (None, 0));
+}
