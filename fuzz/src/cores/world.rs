@@ -165,7 +165,7 @@ impl World {
             let (head, body) = core.frame(transmit).expect("it was polled just now");
             frames.push([head, body].concat());
         }
-        polled.iter().skip(taken).for_each(|transmit| core.blocked(*transmit));
+        polled.iter().skip(taken).rev().for_each(|transmit| core.blocked(*transmit));
         frames.into_iter().for_each(|frame| self.put_on_wire(end, frame));
         polled.len()
     }

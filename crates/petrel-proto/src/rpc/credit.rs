@@ -30,7 +30,8 @@ impl Shared {
         self.counters.frames_accepted += 1;
         state.unanswered = 0;
         if state.state == ClientState::Sending {
-            self.acknowledge(now_ns, id, client, slot, &credit);
+            let repeats = header.flags.repeats();
+            self.acknowledge(now_ns, id, client, slot, &credit, repeats);
         }
     }
 
@@ -41,6 +42,7 @@ impl Shared {
         client: &mut ClientSession<B>,
         slot: usize,
         credit: &Credit,
+        repeats: bool,
     ) {
         let state = &mut client.slots[slot];
         let before = state.acknowledged;
@@ -61,7 +63,7 @@ impl Shared {
         }
         let state = &mut client.slots[slot];
         if state.state == ClientState::Sending {
-            let lost = find_lost(state, before.cumulative(), credit.echo);
+            let lost = find_lost(state, before.cumulative(), credit.echo, repeats);
             self.counters.losses_detected += u64::from(lost);
             self.queue_client(id.index, slot, state);
         }
@@ -79,7 +81,7 @@ fn is_sound(credit: &Credit, sent: u32) -> bool {
 
 /// Marks the packets that were sent well before the one that came last, and are not there; forgets
 /// the marks of those that are. Gives how many are newly marked.
-fn find_lost<B>(state: &mut ClientSlot<B>, from: u32, echo: u32) -> u32 {
+fn find_lost<B>(state: &mut ClientSlot<B>, from: u32, echo: u32, repeats: bool) -> u32 {
     let Some(order) = &state.order else { return 0 };
     let oldest = state.acknowledged.cumulative();
     let in_order = order.sent == state.request_sent;
@@ -87,7 +89,7 @@ fn find_lost<B>(state: &mut ClientSlot<B>, from: u32, echo: u32) -> u32 {
         // Nothing was sent twice, so the oldest packet that is missing was the first sent.
         return 0;
     }
-    let echo_order = order.of(echo);
+    let echo_order = order.arrived(echo, repeats, state.request_sent).unwrap_or(0);
     let mut found = 0;
     for packet in from..state.request_sent {
         if state.acknowledged.contains(packet) {

@@ -1,5 +1,6 @@
 //! The state machines of calls: bytes and time go in, bytes and events come out.
 
+mod blocked;
 mod call;
 mod credit;
 mod lifecycle;
@@ -30,7 +31,7 @@ use crate::session::client::{ClientSession, ClientSlot};
 use crate::session::server::ServerSlot;
 use crate::session::{SessionId, SessionTable};
 use crate::timer::{TimerKey, TimerWheel};
-use transmit::ControlFrames;
+use transmit::{ControlFrames, Source};
 
 /// What can be set about a core. All sessions of an endpoint share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,11 +86,6 @@ pub struct Core<B> {
     shared: Shared,
     events: VecDeque<Event<B>>,
     control: ControlFrames,
-    /// Frames that the transport could not take.
-    blocked: VecDeque<Transmit>,
-    /// Whether blocked frames come first this time: they and new ones take turns, so that a peer
-    /// that takes nothing holds up nobody else.
-    blocked_turn: bool,
     /// Frames that the slot at the head of the queue has sent in this turn.
     train: u8,
 }
@@ -129,8 +125,6 @@ impl<B: Buffer> Core<B> {
             },
             events: VecDeque::new(),
             control: ControlFrames::new(),
-            blocked: VecDeque::new(),
-            blocked_turn: false,
             train: 0,
         }
     }
@@ -153,7 +147,7 @@ impl<B: Buffer> Core<B> {
 
     /// Whether [`Core::poll_transmit`] may have something.
     pub fn has_transmit(&self) -> bool {
-        !self.shared.work.is_empty() || !self.blocked.is_empty()
+        !self.shared.work.is_empty()
     }
 
     /// Calls of a client session that have not ended: on the way, and queued.

@@ -31,8 +31,8 @@ impl Shared {
         }
         if state.state != ServerState::Answered {
             self.counters.frames_accepted += 1;
-            let echo = state.echo;
-            self.credit_due(id, slot, state, echo);
+            let (echo, repeats) = (state.echo, state.echo_repeats);
+            self.credit_due(id, slot, state, echo, repeats);
             return;
         }
         if pull.cumulative > state.response_sent {

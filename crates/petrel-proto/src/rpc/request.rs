@@ -7,7 +7,7 @@ use crate::limits::{FUTURE_ROUNDS_MAX, packet_span, packets_of};
 use crate::session::SessionId;
 use crate::session::server::{Answer, ServerSession, ServerSlot, ServerState};
 use crate::status::Status;
-use crate::wire::{Header, Part, skip_extensions};
+use crate::wire::{Flags, Header, Part, skip_extensions};
 
 /// How a request number stands to its slot.
 enum Age {
@@ -46,7 +46,7 @@ impl Shared {
         let slot = server.slot_index(header.request);
         match age(server, slot, header.request) {
             Age::New => {}
-            Age::Current => return self.on_repeated_request(id, server, slot, 0),
+            Age::Current => return self.on_repeated_request(id, server, slot, 0, header.flags),
             not_now => return self.not_now(not_now),
         }
         self.counters.frames_accepted += 1;
@@ -91,9 +91,9 @@ impl Shared {
             return self.malformed();
         }
         if state.state != ServerState::Arriving {
-            return self.on_repeated_request(id, server, slot, part.packet);
+            return self.on_repeated_request(id, server, slot, part.packet, header.flags);
         }
-        self.store_part(id, state, slot, part, packet_bytes, payload)
+        self.store_part(id, state, slot, part, header.flags, packet_bytes, payload)
     }
 
     /// The first packet of a new request has come, whichever it is.
@@ -129,12 +129,14 @@ impl Shared {
     }
 
     /// Stores a packet of an arriving request, and runs the request if it is the last.
+    #[expect(clippy::too_many_arguments, reason = "the parts of one packet, parsed")]
     fn store_part<'f, B: Buffer>(
         &mut self,
         id: SessionId,
         state: &mut ServerSlot<B>,
         slot: usize,
         part: Part,
+        flags: Flags,
         packet_bytes: u32,
         payload: &'f [u8],
     ) -> Received<'f, B> {
@@ -142,7 +144,7 @@ impl Shared {
             Insert::New => {}
             Insert::Duplicate => {
                 self.counters.dropped_duplicate += 1;
-                self.credit_due(id, slot, state, part.packet);
+                self.credit_due(id, slot, state, part.packet, flags.repeats());
                 return Received::Nothing;
             }
             Insert::Beyond => {
@@ -155,7 +157,7 @@ impl Shared {
         if state.request_packets == 1 {
             return self.run(id, state, payload);
         }
-        self.credit_due(id, slot, state, part.packet);
+        self.credit_due(id, slot, state, part.packet, flags.repeats());
         if let Some(buffer) = &mut state.request {
             let (offset, len) = packet_span(part.packet, part.size, packet_bytes);
             buffer.storage_mut()[offset..offset + len].copy_from_slice(payload);
@@ -198,11 +200,12 @@ impl Shared {
         server: &mut ServerSession<B>,
         slot: usize,
         packet: u32,
+        flags: Flags,
     ) -> Received<'f, B> {
         self.counters.dropped_duplicate += 1;
         let state = &mut server.slots[slot];
         match state.state {
-            ServerState::Running => self.credit_due(id, slot, state, packet),
+            ServerState::Running => self.credit_due(id, slot, state, packet, flags.repeats()),
             // With a higher base the client has told that it has the first packets.
             ServerState::Answered if state.resend_from == 0 && state.response_sent > 0 => {
                 state.resend.set(0);
@@ -220,9 +223,11 @@ impl Shared {
         slot: usize,
         state: &mut ServerSlot<B>,
         packet: u32,
+        repeats: bool,
     ) {
         state.credit_due = true;
         state.echo = packet;
+        state.echo_repeats = repeats;
         self.queue_server(id.index, slot, state);
     }
 

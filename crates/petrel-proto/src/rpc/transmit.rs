@@ -25,24 +25,23 @@ const CONTROL_FRAMES: usize = 64;
 pub struct Transmit {
     /// Where to.
     pub peer: PeerKey,
-    session: SessionId,
-    number: u64,
-    packet: u32,
-    slot: u8,
+    pub(super) session: SessionId,
+    pub(super) number: u64,
+    pub(super) packet: u32,
+    pub(super) slot: u8,
     header_len: u8,
-    source: Source,
+    /// Whether the packet was sent before.
+    pub(super) repeats: bool,
+    pub(super) source: Source,
 }
 
 /// Whose bytes a frame consists of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Source {
+pub(super) enum Source {
     Request,
     Response,
     /// A control frame, in this place of [`ControlFrames`].
-    Control {
-        place: u8,
-        of_client: bool,
-    },
+    Control(u8),
 }
 
 /// What a slot has to send.
@@ -75,6 +74,11 @@ impl ControlFrames {
         self.next = (place + 1) % CONTROL_FRAMES;
         place as u8
     }
+
+    pub(super) fn bytes(&self, place: u8) -> &[u8] {
+        let (bytes, len) = &self.frames[place as usize];
+        &bytes[..*len]
+    }
 }
 
 impl<B: Buffer> Core<B> {
@@ -83,13 +87,6 @@ impl<B: Buffer> Core<B> {
     /// At most 64 frames may be polled before their bytes are taken by [`Core::frame`], and no
     /// other method may come in between.
     pub fn poll_transmit(&mut self, now_ns: u64) -> Option<Transmit> {
-        self.blocked_turn = !self.blocked_turn;
-        if self.blocked_turn
-            && !self.blocked.is_empty()
-            && let Some(transmit) = self.poll_blocked()
-        {
-            return Some(transmit);
-        }
         while let Some(&work) = self.shared.work.front() {
             match self.step(now_ns, work) {
                 Step::More(transmit) => {
@@ -107,16 +104,15 @@ impl<B: Buffer> Core<B> {
                 Step::Nothing => self.pop_work(),
             }
         }
-        self.poll_blocked()
+        None
     }
 
     /// The bytes of a polled frame, in two parts; `None` if its buffer has gone since, which
     /// cannot be when the rules of [`Core::poll_transmit`] are kept.
     #[inline]
     pub fn frame(&self, transmit: &Transmit) -> Option<(&[u8], &[u8])> {
-        if let Source::Control { place, .. } = transmit.source {
-            let (bytes, len) = &self.control.frames[place as usize];
-            return Some((&bytes[..*len], &[]));
+        if let Source::Control(place) = transmit.source {
+            return Some((self.control.bytes(place), &[]));
         }
         let slot = transmit.slot as usize;
         let (buffer, packet_bytes) = match &self.sessions.get(transmit.session)?.role {
@@ -131,59 +127,6 @@ impl<B: Buffer> Core<B> {
         };
         let (offset, len) = packet_span(transmit.packet, buffer.len() as u32, packet_bytes);
         Some(buffer.packet(transmit.packet, transmit.header_len.into(), offset, len))
-    }
-
-    /// The transport could not take a polled frame now: it is to be polled again later.
-    pub fn blocked(&mut self, transmit: Transmit) {
-        let Source::Control { of_client, .. } = transmit.source else {
-            self.blocked.push_back(transmit);
-            return;
-        };
-        let (slot, index) = (transmit.slot as usize, transmit.session.index);
-        match self.sessions.get_mut(transmit.session).map(|entry| &mut entry.role) {
-            Some(Role::Client(client)) if of_client => {
-                let state = &mut client.slots[slot];
-                if state.number == transmit.number && state.state != ClientState::Free {
-                    state.pull_due = true;
-                    self.shared.queue_client(index, slot, state);
-                }
-            }
-            Some(Role::Server(server)) if !of_client => {
-                let state = &mut server.slots[slot];
-                if state.current == transmit.number {
-                    block_control_of_server(state);
-                    self.shared.queue_server(index, slot, state);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// A frame that was blocked before and is still to be sent.
-    fn poll_blocked(&mut self) -> Option<Transmit> {
-        while let Some(transmit) = self.blocked.pop_front() {
-            if self.is_still_wanted(&transmit) {
-                return Some(transmit);
-            }
-        }
-        None
-    }
-
-    fn is_still_wanted(&self, transmit: &Transmit) -> bool {
-        let slot = transmit.slot as usize;
-        match self.sessions.get(transmit.session).map(|entry| &entry.role) {
-            Some(Role::Client(client)) => {
-                let state = &client.slots[slot];
-                state.number == transmit.number
-                    && state.state == ClientState::Sending
-                    && !state.acknowledged.contains(transmit.packet)
-            }
-            Some(Role::Server(server)) => {
-                let state = &server.slots[slot];
-                state.current == transmit.number && state.state == ServerState::Answered
-            }
-            _ => false,
-        }
     }
 
     fn pop_work(&mut self) {
@@ -213,14 +156,6 @@ impl<B: Buffer> Core<B> {
             // The session ended after the slot was queued.
             _ => Step::Nothing,
         }
-    }
-}
-
-/// A control frame of a server slot was blocked: an error of the core, or a CREDIT.
-fn block_control_of_server<B>(state: &mut ServerSlot<B>) {
-    match state.state {
-        ServerState::Answered => state.resend.set(0),
-        _ => state.credit_due = true,
     }
 }
 
@@ -277,7 +212,7 @@ impl Shared {
         };
         let state = &mut client.slots[slot];
         if let Some(order) = &mut state.order {
-            order.note(packet);
+            order.note(packet, flags.repeats());
         }
         let header_len = write_request_header(state, agreed, packet, flags);
         let more = state.request_sent < state.request_packets || !state.lost.is_empty();
@@ -290,6 +225,7 @@ impl Shared {
             packet,
             slot: slot as u8,
             header_len,
+            repeats: flags.repeats(),
             source: Source::Request,
         };
         Step::of(transmit, more)
@@ -334,7 +270,8 @@ impl Shared {
             packet: 0,
             slot: slot as u8,
             header_len: 0,
-            source: Source::Control { place, of_client: true },
+            repeats: false,
+            source: Source::Control(place),
         })
     }
 
@@ -373,10 +310,12 @@ impl Shared {
             _ => (state.arrived.cumulative(), *state.arrived.words()),
         };
         let credit = Credit { cumulative, echo: state.echo, bitmap };
-        let header = request_header(state.current, agreed, Kind::Credit, Flags::NONE, 0);
+        // Tells which copy of the packet has arrived (§5.2).
+        let flags = if state.echo_repeats { Flags::REPEATS } else { Flags::NONE };
+        let header = request_header(state.current, agreed, Kind::Credit, flags, 0);
         let place = control.put(credit.encode(&header));
         self.counters.control_frames_sent += 1;
-        Step::Last(control_transmit(id, state, slot, agreed, place))
+        Step::Last(control_transmit(id, state, slot, agreed, Flags::NONE, place))
     }
 
     /// A packet of the answer: one to repeat, or the next one that is allowed.
@@ -418,6 +357,7 @@ impl Shared {
                     packet,
                     slot: slot as u8,
                     header_len,
+                    repeats: flags.repeats(),
                     source: Source::Response,
                 };
                 return Step::of(transmit, more);
@@ -426,7 +366,7 @@ impl Shared {
             Answer::None => return Step::Nothing,
         };
         let place = control.put(fixed_response(state.current, agreed, flags, fixed));
-        Step::of(control_transmit(id, state, slot, agreed, place), more)
+        Step::of(control_transmit(id, state, slot, agreed, flags, place), more)
     }
 }
 
@@ -435,6 +375,7 @@ fn control_transmit<B>(
     state: &ServerSlot<B>,
     slot: usize,
     agreed: &Agreed,
+    flags: Flags,
     place: u8,
 ) -> Transmit {
     Transmit {
@@ -444,7 +385,8 @@ fn control_transmit<B>(
         packet: 0,
         slot: slot as u8,
         header_len: 0,
-        source: Source::Control { place, of_client: false },
+        repeats: flags.repeats(),
+        source: Source::Control(place),
     }
 }
 

@@ -219,19 +219,54 @@ pub(crate) struct SendOrder {
     pub(crate) sent: u32,
     /// Number of the last transmission of each packet, by packet modulo the window.
     last: [u32; WINDOW_PACKETS as usize],
+    /// The same for the first time that it was repeated.
+    first_repeat: [u32; WINDOW_PACKETS as usize],
+    /// Packets sent more than once.
+    repeated: PacketBits,
 }
 
 impl Default for SendOrder {
     fn default() -> Self {
-        Self { sent: 0, last: [0; WINDOW_PACKETS as usize] }
+        let none = [0; WINDOW_PACKETS as usize];
+        Self { sent: 0, last: none, first_repeat: none, repeated: PacketBits::new() }
     }
 }
 
 impl SendOrder {
     #[inline]
-    pub(crate) fn note(&mut self, packet: u32) {
+    pub(crate) fn note(&mut self, packet: u32, is_repeat: bool) {
+        let place = (packet % WINDOW_PACKETS) as usize;
         self.sent += 1;
-        self.last[(packet % WINDOW_PACKETS) as usize] = self.sent;
+        self.last[place] = self.sent;
+        if !is_repeat {
+            self.repeated.clear(packet);
+        } else if self.repeated.set_new(packet) {
+            self.first_repeat[place] = self.sent;
+        }
+    }
+
+    /// Forgets the latest transmission, the first of its packet.
+    pub(crate) fn take_back(&mut self) {
+        self.sent -= 1;
+    }
+
+    /// The earliest transmission of `packet` that can be the one that has arrived, a repetition or
+    /// not (§5.2). `None` if it was so long ago that another packet has its place here, and for the
+    /// first transmission of a packet that was repeated since.
+    ///
+    /// Were one copy taken for a later one, everything sent between the two would seem lost and be
+    /// sent again; then the first copies of those arrive, and so on to the message's end.
+    #[inline]
+    pub(crate) fn arrived(&self, packet: u32, is_repeat: bool, first_sent: u32) -> Option<u32> {
+        let place = (packet % WINDOW_PACKETS) as usize;
+        if first_sent > packet + WINDOW_PACKETS {
+            return None;
+        }
+        match (is_repeat, self.repeated.is_set(packet)) {
+            (false, false) => Some(self.last[place]),
+            (true, true) => Some(self.first_repeat[place]),
+            _ => None,
+        }
     }
 
     #[inline]

@@ -63,6 +63,8 @@ pub(crate) struct ServerSlot<B> {
     pub(crate) request_packets: u32,
     pub(crate) arrived: Window,
     pub(crate) echo: u32,
+    /// Whether that was a repetition.
+    pub(crate) echo_repeats: bool,
     /// The request while its packets arrive.
     pub(crate) request: Option<B>,
 
@@ -88,6 +90,7 @@ impl<B> ServerSlot<B> {
             request_packets: 0,
             arrived: Window::new(),
             echo: 0,
+            echo_repeats: false,
             request: None,
             answer: Answer::None,
             response_packets: 0,
@@ -107,6 +110,7 @@ impl<B> ServerSlot<B> {
         self.request_packets = packets;
         self.arrived = Window::new();
         self.echo = 0;
+        self.echo_repeats = false;
         self.request = None;
         self.answer = Answer::None;
         self.response_limit = 1;

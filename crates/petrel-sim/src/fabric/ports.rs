@@ -93,7 +93,6 @@ impl Fabric {
     /// Remembers that a transmission from this port was refused.
     pub(crate) fn note_tx_blocked(&mut self, at: SimAddr) {
         self.stats.tx_blocked += 1;
-        self.show_blocked(at);
         if let Some(port) = self.port_mut(at) {
             port.is_tx_waiting = true;
         }

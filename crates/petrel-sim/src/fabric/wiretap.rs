@@ -30,11 +30,6 @@ pub enum Sight<'a> {
         /// The frame.
         frame: &'a [u8],
     },
-    /// An endpoint found its transmit queue full: frames that it meant to send stay with it.
-    Blocked {
-        /// Who.
-        at: SimAddr,
-    },
 }
 
 /// Sees everything that endpoints do.
@@ -111,12 +106,6 @@ impl Fabric {
         let packet = self.packets.get(packet);
         for frame in packet.frames.iter() {
             watcher(Sight::Taken { from: packet.from, to: packet.to, frame });
-        }
-    }
-
-    pub(super) fn show_blocked(&mut self, at: SimAddr) {
-        if let Some(Watcher(watcher)) = &mut self.watcher {
-            watcher(Sight::Blocked { at });
         }
     }
 

@@ -195,9 +195,11 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 
     #[cold]
     fn put_back(&mut self, burst: &[Transmit], mut blocked: u64) {
+        // The last one first: each is then the newest of its slot.
         while blocked != 0 {
-            self.local.core.blocked(burst[blocked.trailing_zeros() as usize]);
-            blocked &= blocked - 1;
+            let last = blocked.ilog2();
+            self.local.core.blocked(burst[last as usize]);
+            blocked ^= 1 << last;
         }
     }
 }

@@ -15,14 +15,11 @@
 //! | CREDIT and PULL tell exactly what was received | §3.1 |
 //! | a limit never goes back | §3.1 |
 //! | a server sends only what was allowed, and only when it has the whole request | §6 |
-//!
-//! An endpoint whose transmit queue was full at some time is not watched any more: frames that it
-//! believes sent come later, or never.
 
 mod packets;
 mod request;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use petrel_proto::limits::packets_of;
 use petrel_proto::wire::{Fields, Frame, Header, Kind, Part};
@@ -37,8 +34,6 @@ pub(super) struct Witness {
     sessions: Vec<Session>,
     /// By receiver, session index and token: which session, and whether the receiver is its server.
     by_name: BTreeMap<(SimAddr, u32, u32), (usize, bool)>,
-    /// Endpoints that were blocked.
-    blocked: BTreeSet<SimAddr>,
     pub(super) violation: Option<String>,
     /// Frames held against the rules.
     pub(super) frames: u64,
@@ -90,9 +85,6 @@ impl Witness {
     /// Takes note of what happens.
     pub(super) fn see(&mut self, sight: Sight<'_>) {
         match sight {
-            Sight::Blocked { at } => {
-                self.blocked.insert(at);
-            }
             Sight::Sent { from, to, frame } => self.look(true, from, to, frame),
             Sight::Taken { from, to, frame } => self.look(false, from, to, frame),
         }
@@ -105,7 +97,7 @@ impl Witness {
         let session = &mut self.sessions[index];
         let Agreement { client, server, .. } = session.agreement;
         let is_peer = from == if to_server { client } else { server };
-        if !is_peer || self.blocked.contains(&client) || self.blocked.contains(&server) {
+        if !is_peer {
             return;
         }
         self.frames += 1;

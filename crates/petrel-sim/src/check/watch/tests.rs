@@ -206,11 +206,3 @@ fn server__sends_too_much() {
     again.sent(&response(0));
     again.assert_broken("known to have");
 }
-
-#[test]
-fn endpoint__that_was_blocked_is_not_watched() {
-    let mut witness = witness();
-    witness.see(Sight::Blocked { at: CLIENT });
-    witness.sent(&request(5));
-    assert_eq!((witness.violation, witness.frames), (None, 0));
-}
