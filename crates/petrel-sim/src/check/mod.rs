@@ -16,7 +16,7 @@
 //!   direction, beyond the window or about the future;
 //! - **economy**: nothing is sent again that the other side is known to have, no client exceeds its
 //!   credits, and every CREDIT and PULL tells exactly what was received: a witness follows each
-//!   session from its frames alone;
+//!   session from its frames alone; and repetitions are in proportion to losses;
 //! - **progress**: everything ends; after the storm a new session to every process that runs works.
 //!
 //! Corrupted packets are dropped by their checksum, as UDP's does: frames have none of their own.

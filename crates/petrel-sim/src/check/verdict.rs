@@ -43,6 +43,7 @@ impl World {
             return Err(format!("packets are not accounted for: {stats:?}"));
         }
         self.check_counters()?;
+        self.check_economy()?;
         let ledger = self.common.ledger.borrow();
         Ok(Report {
             seed,
@@ -76,6 +77,20 @@ impl World {
             _ if self.common.scenario.weather == Weather::Still => self.check_stillness(),
             _ => Ok(()),
         }
+    }
+
+    /// What is sent again is in proportion to what happened to packets and to timeouts: one loss
+    /// must not lead to thousands of repetitions. The factors are several times what was seen.
+    fn check_economy(&self) -> Result<(), String> {
+        let (fabric, counters) = (self.common.fabric.stats(), &self.counters);
+        let harm = fabric.dropped_total() + fabric.duplicated + fabric.reordered + fabric.injected;
+        let bound = 4 * harm + 16 * counters.timeouts + 500 * fabric.spikes + 1_000;
+        let is_calm = self.common.ledger.borrow().troubles.count() == 0;
+        if is_calm && counters.packets_retransmitted > bound {
+            let sent = counters.packets_retransmitted;
+            return Err(format!("{sent} packets were sent again, and {harm} were harmed"));
+        }
+        Ok(())
     }
 
     /// Where nothing is lost and nothing is late, nothing is found lost or sent again.

@@ -34,6 +34,8 @@ struct Client {
 #[derive(Debug, Default)]
 struct Server {
     arrived: Packets,
+    /// The packet that came last, and whether it was a repetition.
+    last: (u32, bool),
     /// Packets of the response that may be sent, and those that were.
     limit: u32,
     sent: u32,
@@ -119,6 +121,7 @@ impl Request {
         let Fields::Pull(pull) = frame.fields else {
             let part = part_of(frame);
             server.limit = server.limit.max(part.grant.into());
+            server.last = (part.packet, frame.header.flags.repeats());
             return server.arrived.insert(part.packet);
         };
         if pull.cumulative < server.told.cumulative() {
@@ -133,7 +136,9 @@ impl Request {
     pub(super) fn server_sends(&mut self, frame: &Frame<'_>) -> Result<(), Broken> {
         let has_all = self.server.arrived.count() == self.packets;
         match (frame.header.kind, frame.fields) {
-            (Kind::Credit, Fields::Credit(credit)) => self.server_acknowledges(&credit),
+            (Kind::Credit, Fields::Credit(credit)) => {
+                self.server_acknowledges(&credit, frame.header.flags.repeats())
+            }
             // A request that is refused need not be there whole.
             (Kind::Response, _) if has_all || frame.header.aux != 0 => Ok(()),
             (Kind::ResponsePart, Fields::Part(part)) if has_all => self.server_sends_part(part),
@@ -144,13 +149,13 @@ impl Request {
         }
     }
 
-    fn server_acknowledges(&mut self, credit: &Credit) -> Result<(), Broken> {
+    fn server_acknowledges(&mut self, credit: &Credit, repeats: bool) -> Result<(), Broken> {
         let arrived = &self.server.arrived;
         if !arrived.is_told_by(credit.cumulative, &credit.bitmap) {
             return Err("the CREDIT does not tell what has arrived (§3.1)");
         }
-        if !arrived.contains(credit.echo) {
-            return Err("the CREDIT's echo has not arrived (§3.1)");
+        if self.server.last != (credit.echo, repeats) {
+            return Err("the CREDIT's echo is not what arrived last (§3.1, §5.2)");
         }
         Ok(())
     }
