@@ -37,6 +37,7 @@ struct Ended<'a> {
     transport: &'static str,
     status: &'static str,
     message: &'a str,
+    #[serde(rename = "may_have_executed")]
     executed: &'static str,
     elapsed_ns: u64,
 }

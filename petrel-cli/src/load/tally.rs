@@ -29,6 +29,7 @@ pub(crate) struct FailureGroup {
     /// Name of the gRPC status code.
     pub(crate) status: &'static str,
     /// Whether the server may have executed them: `yes`, `no`, or `answered`.
+    #[serde(rename = "may_have_executed")]
     pub(crate) executed: &'static str,
     pub(crate) count: u64,
     /// What the first of them said.
