@@ -32,11 +32,13 @@
 //! | --- | --- |
 //! | [`fabric`] | topologies, queues, links, switches, faults, and what befalls hosts |
 //! | [`SimTransport`] | an endpoint's view of it |
+//! | [`control`] | the control plane in virtual time |
+//! | [`check`] | whole worlds from one seed, and what must hold in each |
 //! | [`Simulation`], [`Actor`] | who runs when |
 //! | [`Trace`] | a line for each event |
 //! | [`Rng`], [`Time`] | randomness that never changes; picoseconds |
 //!
-//! What it does not do: threads, the control plane's TCP, processor caches, and anything that
+//! What it does not do: threads, real TCP, shared memory, processor caches, and anything that
 //! depends on the real time of day.
 
 // Tests are named `function__condition`.
