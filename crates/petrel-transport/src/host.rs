@@ -11,7 +11,7 @@
 use std::os::fd::AsFd;
 
 use crate::shm::{Shm, ShmConfig, ShmError, ShmLink};
-use crate::transport::{LinkError, PeerId, TX_BURST_MAX, Transport, TransportStats, TxFrame};
+use crate::transport::{LinkError, PeerId, Transport, TransportStats};
 use crate::udp::{Udp, UdpConfig, UdpError, UdpLink};
 use crate::wake::Waker;
 
@@ -22,9 +22,6 @@ const SHM_BIT: u32 = 1 << 31;
 /// 200 ns, a call that finds frames in a ring as much; so the socket takes an eighth of the time,
 /// and waits for some microseconds, which is less than its datagrams travelled for.
 const UDP_SKIPS_MAX: u32 = 7;
-
-/// Bursts up to this size are translated in a small array on the stack.
-const SMALL_BURST: usize = 8;
 
 /// How a [`Host`] is set up.
 #[derive(Clone, Debug, Default)]
@@ -108,7 +105,8 @@ impl Host {
     /// Sleeps until something comes in on either, or somebody wakes us.
     fn sleep(&mut self, timeout_ns: Option<u64>) {
         // Without UDP peers nobody empties the socket: strangers' datagrams must not wake us.
-        let socket = (self.udp.peer_count() > 0).then(|| self.udp.as_fd());
+        let socket =
+            (self.udp.peer_count() > 0).then(|| (self.udp.as_fd(), self.udp.has_backlog()));
         self.waker.sleep(socket, timeout_ns);
     }
 }
@@ -122,53 +120,6 @@ fn to_shm(peer: PeerId) -> PeerId {
 fn from_shm(peer: PeerId) -> PeerId {
     debug_assert!(peer.0 & SHM_BIT == 0);
     PeerId(peer.0 | SHM_BIT)
-}
-
-/// The frames that go through shared memory.
-#[inline]
-fn shm_frames(frames: &[TxFrame<'_>]) -> u64 {
-    let bits = frames.iter().rev().map(|frame| u64::from(Host::is_shm(frame.peer)));
-    bits.fold(0, |set, bit| set << 1 | bit)
-}
-
-/// Sends the frames of `set` by `transport`, with its own names for the peers: without the bit
-/// that only rings have.
-fn send_set<T: Transport>(transport: &mut T, frames: &[TxFrame<'_>], set: u64) -> u64 {
-    match set.count_ones() as usize {
-        0 => 0,
-        1..=SMALL_BURST => send_by_array::<T, SMALL_BURST>(transport, frames, set),
-        _ => send_by_array::<T, TX_BURST_MAX>(transport, frames, set),
-    }
-}
-
-fn send_by_array<T: Transport, const N: usize>(
-    transport: &mut T,
-    frames: &[TxFrame<'_>],
-    set: u64,
-) -> u64 {
-    let mut chosen = [frames[0]; N];
-    let mut count = 0;
-    let mut left = set;
-    while left != 0 {
-        let frame = frames[left.trailing_zeros() as usize];
-        chosen[count] = TxFrame { peer: to_shm(frame.peer), ..frame };
-        count += 1;
-        left &= left - 1;
-    }
-    spread(transport.tx_burst(&chosen[..count]), set)
-}
-
-/// Moves bit *i* of `packed` to where the *i*-th bit of `set` is.
-fn spread(mut packed: u64, mut set: u64) -> u64 {
-    let mut wide = 0;
-    while packed != 0 {
-        if packed & 1 != 0 {
-            wide |= set & set.wrapping_neg();
-        }
-        packed >>= 1;
-        set &= set.wrapping_sub(1);
-    }
-    wide
 }
 
 impl Transport for Host {
@@ -208,16 +159,23 @@ impl Transport for Host {
         }
     }
 
-    fn tx_burst(&mut self, frames: &[TxFrame<'_>]) -> u64 {
-        assert!(frames.len() <= TX_BURST_MAX, "a burst of {} frames", frames.len());
-        let by_shm = shm_frames(frames);
-        if by_shm == 0 {
-            return self.udp.tx_burst(frames);
+    #[inline]
+    unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        // SAFETY: the contract is the same, and `flush` flushes both.
+        unsafe {
+            if Self::is_shm(peer) {
+                self.shm.push(to_shm(peer), head, body)
+            } else {
+                self.udp.push(peer, head, body)
+            }
         }
-        let all = u64::MAX >> (TX_BURST_MAX - frames.len());
+    }
+
+    #[inline]
+    fn flush(&mut self) {
         // Shared memory first: its peers are microseconds nearer.
-        let blocked = send_set(&mut self.shm, frames, by_shm);
-        blocked | send_set(&mut self.udp, frames, all & !by_shm)
+        self.shm.flush();
+        self.udp.flush();
     }
 
     fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, mut on_frame: F) -> usize {
@@ -266,6 +224,7 @@ fn sum(a: TransportStats, b: TransportStats) -> TransportStats {
         tx_datagrams: a.tx_datagrams + b.tx_datagrams,
         tx_syscalls: a.tx_syscalls + b.tx_syscalls,
         tx_blocked: a.tx_blocked + b.tx_blocked,
+        tx_kept: a.tx_kept + b.tx_kept,
         tx_dropped_error: a.tx_dropped_error + b.tx_dropped_error,
         tx_dropped_oversize: a.tx_dropped_oversize + b.tx_dropped_oversize,
         tx_dropped_no_peer: a.tx_dropped_no_peer + b.tx_dropped_no_peer,
@@ -284,6 +243,7 @@ fn sum(a: TransportStats, b: TransportStats) -> TransportStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TxFrame;
     use crate::conformance::{self, End, Harness, Medium, Star};
     use crate::shm::{Segment, Side};
     use std::net::UdpSocket;
@@ -417,13 +377,5 @@ mod tests {
             assert!(count <= 10, "{count} frames at a budget of 10");
             delivered += count;
         }
-    }
-
-    #[test]
-    fn spread__moves_bits_to_their_places() {
-        assert_eq!(spread(0b101, 0b11010), 0b10010);
-        assert_eq!(spread(0, u64::MAX), 0);
-        assert_eq!(spread(u64::MAX, u64::MAX), u64::MAX);
-        assert_eq!(spread(1, 1 << 63), 1 << 63);
     }
 }

@@ -25,6 +25,7 @@ pub mod buf;
 pub mod bundle;
 pub mod clock;
 pub mod conformance;
+mod copy;
 pub mod host;
 pub mod shm;
 pub mod transport;

@@ -2,7 +2,8 @@
 
 use crate::wake::Waker;
 
-/// Most frames in one call of [`Transport::tx_burst`]: its result is a bit mask in a `u64`.
+/// Most frames in one call of [`Transport::tx_burst`]: its result is a bit mask in a `u64`. Bursts
+/// of [`Transport::push`] have no limit.
 pub const TX_BURST_MAX: usize = 64;
 
 /// Most frames that one call of [`Transport::rx_burst`] should deliver, so that a flood from one
@@ -16,8 +17,8 @@ pub struct PeerId(pub u32);
 
 /// One frame to send: `head` followed by `body`, without a gap on the wire.
 ///
-/// The two borrow from the message buffer that holds them. A transport has taken or copied the
-/// bytes when [`Transport::tx_burst`] returns, so that the buffer's owner may change them then.
+/// The two borrow from the message buffer that holds them, for a whole [`Transport::tx_burst`]: its
+/// owner may change the bytes when that returns.
 #[derive(Clone, Copy, Debug)]
 pub struct TxFrame<'a> {
     /// Where the frame goes.
@@ -101,6 +102,9 @@ transport_stats! {
     /// Frames not taken because the peer's ring or the socket's buffer was full; the endpoint
     /// offers them again.
     tx_blocked,
+    /// Frames taken for which the kernel had no room at once; they count as sent or dropped when
+    /// that happened.
+    tx_kept,
     /// Frames dropped because the medium refused them (an error other than "full").
     tx_dropped_error,
     /// Frames dropped because they exceed the peer's largest frame.
@@ -130,10 +134,12 @@ transport_stats! {
 /// Unreliable datagrams in bursts, with static dispatch.
 ///
 /// An endpoint calls these methods from its own thread only, in a loop: [`rx_burst`], its timers,
-/// [`tx_burst`], and [`wait`] when it has nothing to do. No method but `wait` blocks.
+/// [`push`] for each frame that is due, [`flush`], and [`wait`] when it has nothing to do. No method
+/// but `wait` blocks.
 ///
 /// [`rx_burst`]: Transport::rx_burst
-/// [`tx_burst`]: Transport::tx_burst
+/// [`push`]: Transport::push
+/// [`flush`]: Transport::flush
 /// [`wait`]: Transport::wait
 pub trait Transport {
     /// What the control plane hands over to reach one peer: an address, or opened rings.
@@ -157,14 +163,43 @@ pub trait Transport {
     /// [`MIN_FRAME_BYTES`] for every peer in the table; 0 for a peer that is not.
     fn max_frame_bytes(&self, peer: PeerId) -> usize;
 
-    /// Sends up to [`TX_BURST_MAX`] frames. Bit *i* of the result is set where frame *i* was not
-    /// taken because its peer's ring or the socket was full: offer it again later. All others
-    /// were sent, or dropped and counted in [`TransportStats`]. Once a frame was not taken, later
-    /// frames of the burst to the same peer are not taken either, so that none overtakes it.
+    /// Takes the frame `head` + `body` into the current burst, which [`Transport::flush`] ends.
+    ///
+    /// False: it was refused, and nothing of it taken, because the peer's ring or the socket is
+    /// full; offer it again after a later `flush` or `rx_burst`. Later frames of the burst to the
+    /// same peer are then refused too, so that none overtakes it. Frames to peers that are not in
+    /// the table, or larger than their limit, are dropped, counted in [`TransportStats`], and give
+    /// true. A burst may have any number of frames: a transport that is out of room for what it
+    /// took sends that by itself.
+    ///
+    /// # Safety
+    /// Both slices stay where they are, unchanged, until the next `flush` has returned, even
+    /// though the borrow ends before: a transport may keep their addresses till then.
+    unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool;
+
+    /// Ends the burst: publishes or sends everything that was pushed. Each frame is sent in order,
+    /// or dropped and counted, or where the kernel has no room just now, *kept*: copied to memory
+    /// of the transport, and sent before anything that is pushed later. While there is such a
+    /// backlog, frames that would have to wait behind it are refused; it is tried again once per
+    /// burst and in each `rx_burst`.
+    fn flush(&mut self);
+
+    /// A whole burst of up to [`TX_BURST_MAX`] frames: [`Transport::push`] for each, then
+    /// [`Transport::flush`]. Bit *i* of the result is set where frame *i* was refused.
     ///
     /// # Panics
     /// When `frames` is longer than [`TX_BURST_MAX`].
-    fn tx_burst(&mut self, frames: &[TxFrame<'_>]) -> u64;
+    fn tx_burst(&mut self, frames: &[TxFrame<'_>]) -> u64 {
+        assert!(frames.len() <= TX_BURST_MAX, "a burst of more than TX_BURST_MAX frames");
+        let mut refused = 0;
+        for (index, frame) in frames.iter().enumerate() {
+            // SAFETY: the frames are borrowed until this function returns, and it flushes first.
+            let is_taken = unsafe { self.push(frame.peer, frame.head, frame.body) };
+            refused |= u64::from(!is_taken) << index;
+        }
+        self.flush();
+        refused
+    }
 
     /// Receives frames, calls `on_frame` for each in order of arrival per peer, and returns how
     /// many. Stops at about `budget` frames; it may exceed `budget` by the frames of one datagram
@@ -173,8 +208,8 @@ pub trait Transport {
     /// The slice is the receive buffer itself: it is only valid during the call.
     fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, on_frame: F) -> usize;
 
-    /// Sleeps until a frame may have come in, the [`Waker`] was used, or `timeout_ns` have passed
-    /// (`None`: no limit). May return early for no reason. The next [`Transport::rx_burst`] sees
+    /// Sleeps until a frame may have come in, a kept backlog may go out, the [`Waker`] was used, or
+    /// `timeout_ns` have passed (`None`: no limit). May return early for no reason. The next [`Transport::rx_burst`] sees
     /// whatever arrived; no wake-up is lost between the two.
     fn wait(&mut self, timeout_ns: Option<u64>);
 

@@ -53,15 +53,17 @@ impl Waker {
         }
     }
 
-    /// Sleeps until this waker is used, `other` has something to read, `timeout_ns` have passed
-    /// (`None`: no limit), or a signal came; then takes the wakes back.
-    pub fn sleep(&self, other: Option<BorrowedFd<'_>>, timeout_ns: Option<u64>) {
+    /// Sleeps until this waker is used, `other` has something to read or, where its flag says so,
+    /// room to write, `timeout_ns` have passed (`None`: no limit), or a signal came; then takes the
+    /// wakes back.
+    pub fn sleep(&self, other: Option<(BorrowedFd<'_>, bool)>, timeout_ns: Option<u64>) {
         let timeout = timeout_ns.map(timespec);
         let mine = PollFd::new(self, PollFlags::IN);
         // Errors are signals and shortage of kernel memory: callers look for work and come back.
         let _ = match other {
-            Some(other) => {
-                let other = PollFd::from_borrowed_fd(other, PollFlags::IN);
+            Some((other, for_room)) => {
+                let events = if for_room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+                let other = PollFd::from_borrowed_fd(other, events);
                 poll(&mut [mine, other], timeout.as_ref())
             }
             None => poll(&mut [mine], timeout.as_ref()),
@@ -107,10 +109,11 @@ mod tests {
         waker.wake();
         waker.sleep(None, None);
         waker.sleep(None, Some(0));
-        waker.sleep(Some(other.as_fd()), Some(1_000));
+        waker.sleep(Some((other.as_fd(), false)), Some(1_000));
         other.wake();
-        waker.sleep(Some(other.as_fd()), None);
+        waker.sleep(Some((other.as_fd(), false)), None);
         assert!(other.drain());
+        waker.sleep(Some((other.as_fd(), true)), None);
         assert!(!waker.drain());
     }
 

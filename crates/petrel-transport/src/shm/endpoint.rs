@@ -4,11 +4,11 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::config::ShmConfig;
 use super::link::ShmLink;
-use super::peer::{Peer, Pushed};
+use super::peer::Peer;
 use super::ring::sleep_fence;
 use super::schedule::{COLD_RINGS_PER_BURST, Look, Schedule};
 use crate::clock::now_ns;
-use crate::transport::{LinkError, PeerId, TX_BURST_MAX, Transport, TransportStats, TxFrame};
+use crate::transport::{LinkError, PeerId, TX_BURST_MAX, Transport, TransportStats};
 use crate::wake::Waker;
 
 /// The shared-memory transport of one endpoint. See the [module](super).
@@ -21,7 +21,7 @@ pub struct Shm {
     /// Free indices of `peers`.
     free: Vec<u32>,
     schedule: Schedule,
-    /// Peers with frames in the current burst of sending.
+    /// Peers with frames in the current burst of sending, each once.
     touched: Vec<u32>,
     stats: TransportStats,
 }
@@ -75,23 +75,9 @@ impl Shm {
         });
     }
 
-    #[inline]
-    fn push(&mut self, frame: &TxFrame<'_>) -> Pushed {
-        let Some(peer) = self.peers.get_mut(frame.peer.0 as usize).and_then(Option::as_mut) else {
-            self.stats.tx_dropped_no_peer += 1;
-            return Pushed::Done;
-        };
-        let was_untouched = peer.is_untouched();
-        let pushed = peer.push(frame, &mut self.stats);
-        if was_untouched && !peer.is_untouched() {
-            self.touched.push(frame.peer.0);
-        }
-        pushed
-    }
-
     /// Shows all peers their frames, then wakes those that sleep: one fence serves them all.
     #[inline]
-    fn publish(&mut self) {
+    fn publish_touched(&mut self) {
         let mut may_sleep = false;
         for &index in &self.touched {
             if let Some(peer) = &mut self.peers[index as usize] {
@@ -162,6 +148,8 @@ impl Transport for Shm {
     }
 
     fn remove_peer(&mut self, peer: PeerId) {
+        // What the current burst has for it goes out before its index may be another's.
+        self.flush();
         if self.peers.get_mut(peer.0 as usize).and_then(Option::take).is_some() {
             self.schedule.remove(peer.0);
             self.free.push(peer.0);
@@ -174,16 +162,23 @@ impl Transport for Shm {
         peer.map_or(0, Peer::max_frame_bytes)
     }
 
-    fn tx_burst(&mut self, frames: &[TxFrame<'_>]) -> u64 {
-        assert!(frames.len() <= TX_BURST_MAX);
-        let mut blocked = 0;
-        for (index, frame) in frames.iter().enumerate() {
-            if self.push(frame) == Pushed::Blocked {
-                blocked |= 1 << index;
-            }
+    #[inline]
+    unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        let Some(to) = self.peers.get_mut(peer.0 as usize).and_then(Option::as_mut) else {
+            self.stats.tx_dropped_no_peer += 1;
+            return true;
+        };
+        if to.touch() {
+            self.touched.push(peer.0);
         }
-        self.publish();
-        blocked
+        to.push(head, body, &mut self.stats)
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        if !self.touched.is_empty() {
+            self.publish_touched();
+        }
     }
 
     fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, mut on_frame: F) -> usize {

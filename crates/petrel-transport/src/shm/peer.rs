@@ -3,26 +3,18 @@
 use super::link::{Doorbell, OpenLink};
 use super::mapping::RingMemory;
 use super::ring::{Consumer, Producer, PushError, Received};
-use crate::transport::{TransportStats, TxFrame};
+use crate::transport::TransportStats;
 
 /// The state that a peer is in during one burst of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TxBurst {
     /// No frame of the burst was for it.
     Untouched,
-    /// It got frames that are not published yet.
-    Written,
-    /// Its ring is full; later frames of the burst must not overtake the one refused.
-    Full,
-}
-
-/// What became of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pushed {
-    /// It was written, or dropped and counted.
-    Done,
-    /// The ring is full.
-    Blocked,
+    /// Frames of the burst were for it.
+    Open,
+    /// Its ring is full, and later frames of the burst must not overtake the one refused; or its
+    /// ring is given up.
+    Closed,
 }
 
 /// One peer of the transport.
@@ -51,51 +43,63 @@ impl Peer {
         self.max_frame_bytes
     }
 
-    /// Whether this is the first frame for this peer in the current burst.
+    /// Says that a frame of the current burst is for this peer, and whether it is the first one.
     #[inline]
-    pub(super) fn is_untouched(&self) -> bool {
-        self.tx_burst == TxBurst::Untouched
+    pub(super) fn touch(&mut self) -> bool {
+        let is_first = self.tx_burst == TxBurst::Untouched;
+        if is_first {
+            self.tx_burst = if self.is_broken { TxBurst::Closed } else { TxBurst::Open };
+        }
+        is_first
     }
 
+    /// Writes a frame into the ring. Returns false if the ring is full; a frame that cannot be sent
+    /// at all is dropped and counted.
     #[inline]
-    pub(super) fn push(&mut self, frame: &TxFrame<'_>, stats: &mut TransportStats) -> Pushed {
-        let length = frame.len();
+    pub(super) fn push(&mut self, head: &[u8], body: &[u8], stats: &mut TransportStats) -> bool {
+        if self.tx_burst == TxBurst::Closed {
+            return self.refuse(head.len() + body.len(), stats);
+        }
+        match self.outgoing.push(head, body) {
+            Ok(()) => {
+                stats.tx_frames += 1;
+                stats.tx_bytes += (head.len() + body.len()) as u64;
+                true
+            }
+            Err(error) => self.fail(error, head.len() + body.len(), stats),
+        }
+    }
+
+    /// A frame for a ring that is given up or was full before.
+    #[cold]
+    fn refuse(&mut self, length: usize, stats: &mut TransportStats) -> bool {
         if length > self.max_frame_bytes {
             stats.tx_dropped_oversize += 1;
-            return Pushed::Done;
+            return true;
         }
         if self.is_broken {
             stats.tx_dropped_error += 1;
-            return Pushed::Done;
+            return true;
         }
-        if self.tx_burst == TxBurst::Full {
-            stats.tx_blocked += 1;
-            return Pushed::Blocked;
-        }
-        match self.outgoing.push(frame.head, frame.body) {
-            Ok(()) => {
-                self.tx_burst = TxBurst::Written;
-                stats.tx_frames += 1;
-                stats.tx_bytes += length as u64;
-                Pushed::Done
-            }
-            Err(error) => self.refuse(error, stats),
-        }
+        stats.tx_blocked += 1;
+        false
     }
 
     #[cold]
-    fn refuse(&mut self, error: PushError, stats: &mut TransportStats) -> Pushed {
+    fn fail(&mut self, error: PushError, length: usize, stats: &mut TransportStats) -> bool {
         match error {
-            PushError::Full => {
-                self.tx_burst = TxBurst::Full;
-                stats.tx_blocked += 1;
-                return Pushed::Blocked;
+            PushError::Full => self.tx_burst = TxBurst::Closed,
+            PushError::Broken => {
+                self.tx_burst = TxBurst::Closed;
+                self.give_up(stats);
             }
-            PushError::Broken => self.give_up(stats),
+            PushError::Length if length == 0 => {
+                stats.tx_dropped_error += 1;
+                return true;
+            }
             PushError::Length => {}
         }
-        stats.tx_dropped_error += 1;
-        Pushed::Done
+        self.refuse(length, stats)
     }
 
     /// Shows the peer the frames of the burst. Returns whether it may have to be woken.

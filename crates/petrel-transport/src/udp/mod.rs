@@ -4,7 +4,7 @@
 //! [`bundle`]), which helps on every network. Datagrams of equal size for one peer
 //! share a message by segmentation offload (GSO), and joined ones are received at once (GRO), where
 //! the kernel can: a call then costs about the same for 1 or for 64 of them. All messages of a burst
-//! go in one `sendmmsg`.
+//! go in one `sendmmsg`. A burst for which the kernel has no room stays here as a backlog.
 //!
 //! | module | concern |
 //! | --- | --- |
@@ -14,7 +14,7 @@
 //! | `plan` | frames into datagrams into messages, without a system call |
 //! | `send`, `receive` | the system calls |
 //!
-//! Nothing is allocated after the start but when peers are added.
+//! Nothing is allocated after the start but when peers are added, and for the first backlogs.
 //!
 //! Designs that were left: `io_uring` and zero-copy sends, which cost more than they gain for
 //! datagrams of this size; a connected socket per peer, which would need a poll of each.
@@ -32,9 +32,7 @@ mod tests;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::transport::{
-    LinkError, MIN_FRAME_BYTES, PeerId, TX_BURST_MAX, Transport, TransportStats, TxFrame,
-};
+use crate::transport::{LinkError, MIN_FRAME_BYTES, PeerId, Transport, TransportStats};
 use crate::wake::Waker;
 use crate::{bundle, clock};
 
@@ -44,7 +42,7 @@ pub use config::{
 pub use socket::path_mtu;
 
 use peers::PeerTable;
-use plan::{Plan, indices};
+use plan::{Plan, SMALL_FRAME_BYTES_MAX};
 use receive::{Received, Receiver};
 use send::{Reaction, Sender, reaction};
 
@@ -70,6 +68,10 @@ pub struct Udp {
     plan: Plan,
     sender: Sender,
     receiver: Receiver,
+    /// The plan holds frames for which the kernel had no room.
+    is_backlog: bool,
+    /// The current burst has found that there is no room, and does not ask again.
+    has_asked_for_room: bool,
     stats: TransportStats,
 }
 
@@ -101,8 +103,10 @@ impl Udp {
             capabilities,
             waker,
             peers: PeerTable::new(),
-            plan: Plan::new(),
+            plan: Plan::new()?,
             sender: Sender::new(),
+            is_backlog: false,
+            has_asked_for_room: false,
             stats: TransportStats::default(),
         })
     }
@@ -159,43 +163,38 @@ impl Udp {
         Ok(self.frame_bytes(mtu).min(announced))
     }
 
-    /// Plans all frames that can be sent, and counts the others.
-    fn plan_by_peer(&mut self, frames: &[TxFrame<'_>]) {
-        let message_bytes_max =
-            if self.capabilities.gso { self.frame_bytes(IP_PACKET_BYTES_MAX) } else { 0 };
-        self.plan.clear();
-        let mut left = set_of_first(frames.len());
-        while left != 0 {
-            let peer = frames[left.trailing_zeros() as usize].peer;
-            let set = subset(left, |index| frames[index].peer == peer);
-            left &= !set;
-            let Some(known) = self.peers.get(peer) else {
-                self.stats.tx_dropped_no_peer += u64::from(set.count_ones());
-                continue;
-            };
-            let frame_bytes_max = known.max_frame_bytes;
-            let fits = |index: usize| (1..=frame_bytes_max).contains(&frames[index].len());
-            let fitting = subset(set, fits);
-            self.stats.tx_dropped_oversize += u64::from((set & !fitting).count_ones());
-            self.plan.add(peer, frames, fitting, frame_bytes_max, message_bytes_max);
+    /// Sends what was pushed, or tries a backlog again.
+    #[cold]
+    #[inline(never)]
+    fn send_pushed(&mut self) {
+        if !self.plan.is_sealed() {
+            let by_offload = self.capabilities.gso;
+            self.plan.seal(if by_offload { self.frame_bytes(IP_PACKET_BYTES_MAX) } else { 0 });
+        }
+        match self.send_messages() {
+            None => {
+                self.plan.clear();
+                self.is_backlog = false;
+            }
+            Some(next) => self.keep(next),
         }
     }
 
-    /// Sends what is planned and returns the frames for which there was no room.
-    fn send_plan(&mut self, frames: &[TxFrame<'_>]) -> u64 {
+    /// Sends the messages, up to the one that is returned, for which there was no room.
+    fn send_messages(&mut self) -> Option<usize> {
         let (mut next, mut tries) = (0, 0);
         while next < self.plan.messages().len() {
             self.stats.tx_syscalls += 1;
-            let socket = self.socket.as_fd();
-            match self.sender.send(socket, &self.plan, next, frames, &self.peers) {
+            // SAFETY: the large frames of this burst are there until `flush` returns, which is the
+            // contract of `push`; a backlog's were copied.
+            match unsafe { self.sender.send(self.socket.as_fd(), &self.plan, next) } {
                 Ok(count) => {
-                    self.count_sent(next, count, frames);
+                    self.count_sent(next, count);
                     (next, tries) = (next + count, 0);
-                    continue;
                 }
                 Err(error) => match reaction(error, self.is_grouped(next), tries) {
                     Reaction::Retry => tries += 1,
-                    Reaction::Blocked => return self.block(next),
+                    Reaction::Blocked => return Some(next),
                     Reaction::Ungroup => self.disable_gso(next),
                     Reaction::Drop => {
                         self.drop_message(next);
@@ -204,28 +203,43 @@ impl Udp {
                 },
             }
         }
-        0
+        None
     }
 
     fn is_grouped(&self, message: usize) -> bool {
         self.plan.messages()[message].datagram_count > 1
     }
 
-    fn count_sent(&mut self, first: usize, count: usize, frames: &[TxFrame<'_>]) {
+    fn count_sent(&mut self, first: usize, count: usize) {
         for message in &self.plan.messages()[first..first + count] {
-            let set = self.plan.frames_of(message);
-            self.stats.tx_datagrams += message.datagram_count as u64;
-            self.stats.tx_frames += u64::from(set.count_ones());
-            self.stats.tx_bytes += indices(set).map(|i| frames[i].len() as u64).sum::<u64>();
+            let load = self.plan.load_of(message);
+            self.stats.tx_datagrams += u64::from(message.datagram_count);
+            self.stats.tx_frames += load.frames;
+            self.stats.tx_bytes += load.frame_bytes;
         }
     }
 
-    /// The frames of all messages from `first` on stay with the caller.
-    fn block(&mut self, first: usize) -> u64 {
-        let messages = &self.plan.messages()[first..];
-        let blocked = messages.iter().fold(0, |set, message| set | self.plan.frames_of(message));
-        self.stats.tx_blocked += u64::from(blocked.count_ones());
-        blocked
+    /// The frames of all messages from `first` on wait for room. This burst asks no more.
+    #[cold]
+    fn keep(&mut self, first: usize) {
+        self.plan.keep(first);
+        self.has_asked_for_room = true;
+        if !self.is_backlog {
+            self.is_backlog = true;
+            let messages = self.plan.messages().iter();
+            self.stats.tx_kept += messages.map(|m| self.plan.load_of(m).frames).sum::<u64>();
+        }
+    }
+
+    /// Whether frames are kept for which the kernel had no room, after another try if this burst
+    /// has made none.
+    #[cold]
+    #[inline(never)]
+    fn is_backlog_left(&mut self) -> bool {
+        if !self.has_asked_for_room {
+            self.send_pushed();
+        }
+        self.is_backlog
     }
 
     /// Devices and routes change while a socket is open, so that the kernel may refuse at any time
@@ -238,8 +252,35 @@ impl Udp {
     }
 
     fn drop_message(&mut self, message: usize) {
-        let set = self.plan.frames_of(&self.plan.messages()[message]);
-        self.stats.tx_dropped_error += u64::from(set.count_ones());
+        let load = self.plan.load_of(&self.plan.messages()[message]);
+        self.stats.tx_dropped_error += load.frames;
+    }
+
+    /// Adds a frame to the burst. There is room for it.
+    ///
+    /// # Safety
+    /// That of [`Transport::push`].
+    #[inline]
+    unsafe fn plan_frame(&mut self, peer: PeerId, head: &[u8], body: &[u8]) {
+        let bytes = head.len() + body.len();
+        let Some(target) = self.peers.target(peer) else {
+            self.stats.tx_dropped_no_peer += 1;
+            return;
+        };
+        if !(1..=target.datagram_bytes_max).contains(&bytes) {
+            self.stats.tx_dropped_oversize += 1;
+        } else if bytes <= SMALL_FRAME_BYTES_MAX {
+            self.plan.add_small(target, head, body);
+        } else {
+            // SAFETY: by this function's contract, the frame stays until `flush` has returned,
+            // which clears the plan or keeps a copy.
+            unsafe { self.plan.add_large(target, head, body) };
+        }
+    }
+
+    /// What [`Transport::wait`] has to wait for besides datagrams: room in the kernel.
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.is_backlog
     }
 
     /// Delivers the frames of the next datagram in hand, and returns how many there were.
@@ -278,16 +319,6 @@ impl Udp {
     }
 }
 
-/// The first `count` frames of a burst.
-fn set_of_first(count: usize) -> u64 {
-    if count == 0 { 0 } else { u64::MAX >> (64 - count) }
-}
-
-/// Those of `set` for which `predicate` holds.
-fn subset(set: u64, predicate: impl Fn(usize) -> bool) -> u64 {
-    indices(set).filter(|&index| predicate(index)).fold(0, |found, index| found | 1 << index)
-}
-
 impl Transport for Udp {
     type Link = UdpLink;
 
@@ -303,6 +334,7 @@ impl Transport for Udp {
     }
 
     fn remove_peer(&mut self, peer: PeerId) {
+        self.plan.close_lane(peer);
         self.peers.remove(peer);
     }
 
@@ -311,13 +343,32 @@ impl Transport for Udp {
         self.peers.get(peer).map_or(0, |peer| peer.max_frame_bytes)
     }
 
-    fn tx_burst(&mut self, frames: &[TxFrame<'_>]) -> u64 {
-        assert!(frames.len() <= TX_BURST_MAX, "a burst of {} frames", frames.len());
-        self.plan_by_peer(frames);
-        self.send_plan(frames)
+    #[inline]
+    unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        if !self.plan.has_room() && !self.is_backlog {
+            self.send_pushed();
+        }
+        if self.is_backlog && self.is_backlog_left() {
+            self.stats.tx_blocked += 1;
+            return false;
+        }
+        // SAFETY: by this function's contract.
+        unsafe { self.plan_frame(peer, head, body) };
+        true
+    }
+
+    #[inline]
+    fn flush(&mut self) {
+        if !self.plan.is_empty() && !self.has_asked_for_room {
+            self.send_pushed();
+        }
+        self.has_asked_for_room = false;
     }
 
     fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, mut on_frame: F) -> usize {
+        if self.is_backlog {
+            self.send_pushed();
+        }
         let (mut delivered, mut work, mut may_hold_more) = (0, 0, true);
         // Dropped datagrams count as work too, so that a flood of them cannot hold us here.
         while work < budget {
@@ -339,7 +390,7 @@ impl Transport for Udp {
 
     fn wait(&mut self, timeout_ns: Option<u64>) {
         if !self.has_ready() {
-            self.waker.sleep(Some(self.socket.as_fd()), timeout_ns);
+            self.waker.sleep(Some((self.socket.as_fd(), self.has_backlog())), timeout_ns);
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 
 use super::addr::{AddrHash, AddrKey, RawAddr};
+use super::plan::Target;
 use crate::{LinkError, PeerId};
 
 /// Most peers of one transport. An endpoint with 20,000 sessions is the design's aim; three times
@@ -15,6 +16,8 @@ pub(super) struct Peer {
     pub(super) name: RawAddr,
     pub(super) max_frame_bytes: usize,
     key: AddrKey,
+    /// The lane that its frames have in the current burst, or had in an earlier one.
+    lane: u32,
     /// Links to this address that are not yet removed.
     link_count: u32,
 }
@@ -44,6 +47,14 @@ impl PeerTable {
     #[inline]
     pub(super) fn get(&self, peer: PeerId) -> Option<&Peer> {
         self.slots.get(peer.0 as usize)?.as_ref()
+    }
+
+    /// Where frames to a peer go.
+    #[inline]
+    pub(super) fn target(&mut self, peer: PeerId) -> Option<Target<'_>> {
+        let Peer { name, max_frame_bytes, lane, .. } =
+            self.slots.get_mut(peer.0 as usize)?.as_mut()?;
+        Some(Target { peer, name, datagram_bytes_max: *max_frame_bytes, lane })
     }
 
     /// Whose address `key` is.
@@ -77,7 +88,8 @@ impl PeerTable {
         }
         let peer = self.free_slot()?;
         let name = RawAddr::from(addr);
-        self.slots[peer.0 as usize] = Some(Peer { name, max_frame_bytes, key, link_count: 1 });
+        self.slots[peer.0 as usize] =
+            Some(Peer { name, max_frame_bytes, key, lane: 0, link_count: 1 });
         self.by_key.insert(key, peer);
         Ok(peer)
     }

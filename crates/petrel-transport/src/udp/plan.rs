@@ -1,308 +1,452 @@
 //! What to send, before any system call: frames into datagrams, datagrams into messages.
 //!
-//! 1. The frames of a burst are taken peer by peer, in order. Small ones that follow one another
-//!    are copied into a bundle of up to the peer's largest datagram; a frame that would be alone,
-//!    or a large one, goes bare and is sent from where it lies.
-//! 2. Datagrams of one peer that follow one another and have the same size make one message for
-//!    segmentation offload (its last datagram may be shorter). Without offload each datagram is a
-//!    message.
+//! 1. Frames come one by one. Each peer of the burst has a *lane*. Small frames that follow one
+//!    another in a lane are copied into a bundle of up to the peer's largest datagram; a frame that
+//!    stays alone, or a large one, goes bare, a large one from where it lies.
+//! 2. When the burst ends, the lanes are gone through in order of their first frame. Datagrams that
+//!    follow one another and have the same size make one message for segmentation offload (its last
+//!    datagram may be shorter). Without offload each datagram is a message.
 //!
 //! A message is what one entry of `sendmmsg` carries, and succeeds or fails as a whole.
+//!
+//! A datagram is a list of *pieces*, runs of bytes that the kernel gathers. A bundle whose frames
+//! came without others between is one piece; where frames to several peers come by turns, their
+//! bundles have more, but no byte is copied twice.
+//!
+//! # What is kept
+//!
+//! Where the kernel has no room for a message, the plan itself is the backlog: the large frames
+//! that are not yet sent are copied to memory of the plan, and the pieces point there.
+//!
+//! # Why the unsafe code is sound
+//!
+//! Pieces point to three places. *The staging area*, which belongs to the plan, is only accessed
+//! through its raw pointer, and behind `staged_bytes` only, where no piece points yet. *Large
+//! frames* belong to others: who calls [`Plan::add_large`] promises that they stay until the plan
+//! is sent or [`Plan::keep`] has copied them. *Kept bytes* are only written before pieces point to
+//! them. Pieces are read by the kernel, and by `keep`.
 
-use crate::bundle;
-use crate::transport::{PeerId, TX_BURST_MAX, TxFrame};
+use std::ptr::NonNull;
+
+use super::addr::RawAddr;
+use crate::buf::Region;
+use crate::bundle::{BUNDLE_MARK, LENGTH_BYTES, MARK_BYTES, record_bytes};
+use crate::copy::copy_frame;
+use crate::transport::PeerId;
 
 /// Frames up to this size are worth a copy to share a datagram: it costs some 30 ns in cache, and
 /// a datagram of its own costs a trip through the network stack, or a packet on the wire.
-const SMALL_FRAME_BYTES_MAX: usize = 2048;
+pub(super) const SMALL_FRAME_BYTES_MAX: usize = 2048;
 
-/// Room for the bundles of a burst: each frame with its length, and a mark for each at worst.
-const STAGING_BYTES: usize =
-    TX_BURST_MAX * (bundle::MARK_BYTES + bundle::record_bytes(SMALL_FRAME_BYTES_MAX));
+/// Room for the bundles of a burst. It is sent when this is used up: that is a thousand small
+/// frames, or 64 of the largest small ones.
+const STAGING_BYTES: usize = 128 << 10;
+
+/// Most pieces of a burst, so that one call carries no more than some megabyte at the default MTU,
+/// and that an entry of `sendmmsg` stays below the 1024 pieces that the kernel takes.
+pub(super) const PIECES_MAX: usize = 256;
 
 /// Most datagrams in one message: the kernel's `UDP_MAX_SEGMENTS`, which Linux 6.9 doubled.
-const SEGMENTS_MAX: usize = 64;
+const SEGMENTS_MAX: u32 = 64;
 
-const _: () = assert!(TX_BURST_MAX <= SEGMENTS_MAX);
+/// What a lone frame in the staging area has before it, in case that it is not alone.
+const FRAMING_BYTES: usize = MARK_BYTES + LENGTH_BYTES;
 
-/// Where the bytes of a datagram lie.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    /// A bundle, from this offset of the staging area on.
-    Staged(usize),
-    /// The frame with this index, as its owner laid it out.
-    Frame(usize),
+/// The end of a list.
+const NONE: u32 = u32::MAX;
+
+/// No peer has this number: that of a peer that was removed after its frames came.
+const NOBODY: PeerId = PeerId(u32::MAX);
+
+/// A run of bytes to send.
+#[derive(Clone, Copy, Debug)]
+struct Piece {
+    start: NonNull<u8>,
+    bytes: u32,
+    /// The next piece of the datagram.
+    next: u32,
+    /// Whether it is of a large frame, which lies with its owner.
+    is_foreign: bool,
 }
 
-/// A datagram to send. Frames are sets of indices as in the burst's result.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Datagram {
-    pub(super) source: Source,
-    pub(super) bytes: usize,
-    pub(super) frames: u64,
+/// A datagram to send.
+#[derive(Clone, Copy, Debug)]
+struct Datagram {
+    first_piece: u32,
+    last_piece: u32,
+    bytes: u32,
+    frame_count: u32,
+    /// Bytes of the frames alone.
+    frame_bytes: u32,
+    /// The next datagram of the lane.
+    next: u32,
 }
 
-/// Consecutive datagrams of one peer in one entry of `sendmmsg`.
+/// What is to go to one peer, in order.
+struct Lane {
+    peer: PeerId,
+    name: RawAddr,
+    first: u32,
+    last: u32,
+    /// Whether the last datagram is a bundle that takes more.
+    is_open: bool,
+}
+
+/// Consecutive datagrams of one lane in one entry of `sendmmsg`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Message {
+    lane: u32,
+    first_datagram: u32,
+    pub(super) datagram_count: u32,
+}
+
+/// What a message carries.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Load {
+    pub(super) frames: u64,
+    pub(super) frame_bytes: u64,
+}
+
+/// Where a peer's frames go, as [`Plan::add_small`] and [`Plan::add_large`] need it.
+pub(super) struct Target<'a> {
     pub(super) peer: PeerId,
-    pub(super) first_datagram: usize,
-    pub(super) datagram_count: usize,
+    pub(super) name: &'a RawAddr,
+    /// The largest datagram. No frame is larger.
+    pub(super) datagram_bytes_max: usize,
+    /// The peer's lane in this burst or an earlier one, to be stored for the next frame.
+    pub(super) lane: &'a mut u32,
 }
 
 /// The plan for one burst. Its memory is reused for the next.
 pub(super) struct Plan {
-    staging: Box<[u8]>,
+    staging: Region,
     staged_bytes: usize,
+    pieces: Vec<Piece>,
     datagrams: Vec<Datagram>,
+    lanes: Vec<Lane>,
     messages: Vec<Message>,
+    /// Large frames of a burst for which the kernel had no room.
+    kept: Vec<u8>,
+    is_sealed: bool,
 }
 
-/// The indices in a set, ascending.
-pub(super) fn indices(mut set: u64) -> impl Iterator<Item = usize> {
-    std::iter::from_fn(move || {
-        let index = set.trailing_zeros() as usize;
-        set &= set.wrapping_sub(1);
-        (index < 64).then_some(index)
-    })
-}
+// SAFETY: the pointers are to memory of the plan's, or of large frames, which stay where they are
+// by the contract of `add_large`; neither is bound to a thread.
+unsafe impl Send for Plan {}
 
 impl Plan {
-    pub(super) fn new() -> Self {
-        Self {
-            staging: vec![0; STAGING_BYTES].into(),
+    pub(super) fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            staging: Region::zeroed(STAGING_BYTES, false)?,
             staged_bytes: 0,
-            datagrams: Vec::with_capacity(TX_BURST_MAX),
-            messages: Vec::with_capacity(TX_BURST_MAX),
-        }
+            pieces: Vec::with_capacity(PIECES_MAX),
+            datagrams: Vec::with_capacity(PIECES_MAX),
+            lanes: Vec::with_capacity(PIECES_MAX),
+            messages: Vec::with_capacity(PIECES_MAX),
+            kept: Vec::new(),
+            is_sealed: false,
+        })
     }
 
-    pub(super) fn messages(&self) -> &[Message] {
-        &self.messages
+    /// Whether there is nothing to send.
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.datagrams.is_empty()
     }
 
-    pub(super) fn datagrams_of(&self, message: &Message) -> &[Datagram] {
-        &self.datagrams[message.first_datagram..][..message.datagram_count]
+    /// Whether the messages are made, so that nothing can be added any more.
+    #[inline]
+    pub(super) fn is_sealed(&self) -> bool {
+        self.is_sealed
     }
 
-    /// The bundle that begins at this offset.
-    pub(super) fn staged(&self, start: usize, bytes: usize) -> &[u8] {
-        &self.staging[start..][..bytes]
-    }
-
-    /// The frames that travel in a message.
-    pub(super) fn frames_of(&self, message: &Message) -> u64 {
-        self.datagrams_of(message).iter().fold(0, |set, datagram| set | datagram.frames)
+    /// Whether any frame can be added.
+    #[inline]
+    pub(super) fn has_room(&self) -> bool {
+        // A large frame takes two pieces, and there are no more datagrams or lanes than pieces.
+        self.staged_bytes + FRAMING_BYTES + SMALL_FRAME_BYTES_MAX <= STAGING_BYTES
+            && self.pieces.len() + 2 <= PIECES_MAX
     }
 
     pub(super) fn clear(&mut self) {
         self.staged_bytes = 0;
+        self.pieces.clear();
         self.datagrams.clear();
+        self.lanes.clear();
         self.messages.clear();
+        self.is_sealed = false;
     }
 
-    /// Plans the frames of `set`, all to `peer`, whose datagrams hold up to `datagram_bytes_max`;
-    /// so does each of the frames. A message carries up to `message_bytes_max`, or one datagram.
-    pub(super) fn add(
-        &mut self,
-        peer: PeerId,
-        frames: &[TxFrame<'_>],
-        mut set: u64,
-        datagram_bytes_max: usize,
-        message_bytes_max: usize,
-    ) {
-        let first_datagram = self.datagrams.len();
-        while set != 0 {
-            let run = bundle_run(frames, set, datagram_bytes_max);
-            let datagram =
-                if run.is_power_of_two() { bare(frames, run) } else { self.stage(frames, run) };
-            self.datagrams.push(datagram);
-            set &= !run;
+    /// Copies a frame of at least one and up to [`SMALL_FRAME_BYTES_MAX`] bytes. There must be
+    /// [room](Plan::has_room).
+    #[inline]
+    pub(super) fn add_small(&mut self, target: Target<'_>, head: &[u8], body: &[u8]) {
+        let frame_bytes = head.len() + body.len();
+        let limit = target.datagram_bytes_max;
+        let lane = self.lane_of(target);
+        if self.lanes[lane].is_open {
+            let last = self.lanes[lane].last as usize;
+            if self.datagrams[last].bytes as usize + record_bytes(frame_bytes) <= limit {
+                let record = self.stage(false, head, body);
+                self.extend(last, record);
+                let datagram = &mut self.datagrams[last];
+                datagram.frame_count += 1;
+                datagram.frame_bytes += frame_bytes as u32;
+                return;
+            }
         }
-        self.group(peer, first_datagram, message_bytes_max);
+        let record = self.stage(true, head, body);
+        self.begin_datagram(lane, record, frame_bytes);
+        self.lanes[lane].is_open = true;
     }
 
-    /// Copies the frames of `run` into a bundle.
-    fn stage(&mut self, frames: &[TxFrame<'_>], run: u64) -> Datagram {
-        let start = self.staged_bytes;
-        let buffer = &mut self.staging[start..];
-        let bytes = indices(run).fold(bundle::begin(buffer), |used, index| {
-            bundle::append(buffer, used, frames[index].head, frames[index].body)
-        });
+    /// Notes where a frame of more than [`SMALL_FRAME_BYTES_MAX`] bytes lies. There must be
+    /// [room](Plan::has_room).
+    ///
+    /// # Safety
+    /// Both slices stay unchanged where they are until the plan is cleared, or
+    /// [`Plan::keep`] has returned.
+    pub(super) unsafe fn add_large(&mut self, target: Target<'_>, head: &[u8], body: &[u8]) {
+        let lane = self.lane_of(target);
+        let mut parts = [head, body].into_iter().filter(|part| !part.is_empty()).map(foreign);
+        let Some(first) = parts.next() else { return };
+        let datagram = self.begin_datagram(lane, first, head.len() + body.len());
+        parts.for_each(|piece| self.extend(datagram, piece));
+        self.lanes[lane].is_open = false;
+    }
+
+    /// The lane of a peer, new if it has none in this burst.
+    #[inline]
+    fn lane_of(&mut self, target: Target<'_>) -> usize {
+        let known = *target.lane as usize;
+        if self.lanes.get(known).is_some_and(|lane| lane.peer == target.peer) {
+            return known;
+        }
+        *target.lane = self.lanes.len() as u32;
+        let (peer, name) = (target.peer, *target.name);
+        self.lanes.push(Lane { peer, name, first: NONE, last: NONE, is_open: false });
+        self.lanes.len() - 1
+    }
+
+    /// Copies a record of a bundle to the staging area, with the mark before it if it is the
+    /// first.
+    #[inline]
+    fn stage(&mut self, is_first: bool, head: &[u8], body: &[u8]) -> Piece {
+        let frame_bytes = head.len() + body.len();
+        let mark_bytes = if is_first { MARK_BYTES } else { 0 };
+        let bytes = mark_bytes + record_bytes(frame_bytes);
+        assert!(self.staged_bytes + bytes <= STAGING_BYTES, "frames are added while there is room");
+        // SAFETY: so many bytes are left of the area, and no piece points to them yet.
+        let start = unsafe { self.staging.start().add(self.staged_bytes) };
+        let to = start.as_ptr();
+        // SAFETY: as above; the parts come from others and do not overlap the area. A first record
+        // of a frame begins with a mark, which is written even if it is overwritten.
+        unsafe {
+            to.write(BUNDLE_MARK);
+            let to = to.add(mark_bytes);
+            to.cast::<[u8; LENGTH_BYTES]>().write((frame_bytes as u16).to_le_bytes());
+            copy_frame(head, to.add(LENGTH_BYTES));
+            copy_frame(body, to.add(LENGTH_BYTES + head.len()));
+        }
         self.staged_bytes += bytes;
-        Datagram { source: Source::Staged(start), bytes, frames: run }
+        Piece { start, bytes: bytes as u32, next: NONE, is_foreign: false }
     }
 
-    /// Makes messages of the datagrams from `at` on.
-    fn group(&mut self, peer: PeerId, mut at: usize, message_bytes_max: usize) {
-        while at < self.datagrams.len() {
-            let datagram_count = segment_run(&self.datagrams[at..], message_bytes_max);
-            self.messages.push(Message { peer, first_datagram: at, datagram_count });
-            at += datagram_count;
+    /// Adds a datagram of one piece and one frame to a lane.
+    #[inline]
+    fn begin_datagram(&mut self, lane: usize, piece: Piece, frame_bytes: usize) -> usize {
+        let (index, first_piece) = (self.datagrams.len(), self.pieces.len() as u32);
+        self.datagrams.push(Datagram {
+            first_piece,
+            last_piece: first_piece,
+            bytes: piece.bytes,
+            frame_count: 1,
+            frame_bytes: frame_bytes as u32,
+            next: NONE,
+        });
+        self.pieces.push(piece);
+        let lane = &mut self.lanes[lane];
+        match self.datagrams.get_mut(lane.last as usize) {
+            Some(last) => last.next = index as u32,
+            None => lane.first = index as u32,
         }
+        lane.last = index as u32;
+        index
+    }
+
+    /// Adds bytes to a datagram: to its last piece where they lie behind that.
+    #[inline]
+    fn extend(&mut self, datagram: usize, piece: Piece) {
+        let next_piece = self.pieces.len() as u32;
+        let datagram = &mut self.datagrams[datagram];
+        datagram.bytes += piece.bytes;
+        let last = &mut self.pieces[datagram.last_piece as usize];
+        let last_end = last.start.as_ptr().wrapping_add(last.bytes as usize);
+        if last_end == piece.start.as_ptr() && !last.is_foreign {
+            last.bytes += piece.bytes;
+        } else {
+            last.next = next_piece;
+            datagram.last_piece = next_piece;
+            self.pieces.push(piece);
+        }
+    }
+
+    /// Makes the messages: of up to `message_bytes_max` each, or of one datagram.
+    pub(super) fn seal(&mut self, message_bytes_max: usize) {
+        self.is_sealed = true;
+        self.datagrams.iter_mut().for_each(|datagram| unwrap_lone(datagram, &mut self.pieces));
+        for (lane, first) in self.lanes.iter().map(|lane| lane.first).enumerate() {
+            let mut at = first;
+            while at != NONE {
+                let (datagram_count, next) = segment_run(&self.datagrams, at, message_bytes_max);
+                let lane = lane as u32;
+                self.messages.push(Message { lane, first_datagram: at, datagram_count });
+                at = next;
+            }
+        }
+    }
+
+    /// What [`Plan::seal`] made.
+    #[inline]
+    pub(super) fn messages(&self) -> &[Message] {
+        &self.messages
+    }
+
+    /// Where a message goes.
+    #[inline]
+    pub(super) fn name_of(&self, message: &Message) -> &RawAddr {
+        &self.lanes[message.lane as usize].name
+    }
+
+    /// Size of a message's datagrams, but for a shorter last one.
+    #[inline]
+    pub(super) fn segment_bytes(&self, message: &Message) -> usize {
+        self.datagrams[message.first_datagram as usize].bytes as usize
+    }
+
+    /// The bytes of a message, as the kernel gathers them.
+    #[inline]
+    pub(super) fn pieces_of(&self, message: &Message) -> impl Iterator<Item = libc::iovec> {
+        let pieces = self.datagrams_of(message).flat_map(|datagram| self.list(datagram));
+        pieces.map(|piece| libc::iovec {
+            iov_base: piece.start.as_ptr().cast(),
+            iov_len: piece.bytes as usize,
+        })
+    }
+
+    /// What a message carries.
+    pub(super) fn load_of(&self, message: &Message) -> Load {
+        self.datagrams_of(message).fold(Load::default(), |load, datagram| Load {
+            frames: load.frames + u64::from(datagram.frame_count),
+            frame_bytes: load.frame_bytes + u64::from(datagram.frame_bytes),
+        })
+    }
+
+    fn datagrams_of(&self, message: &Message) -> impl Iterator<Item = &Datagram> {
+        let mut next = message.first_datagram;
+        (0..message.datagram_count).map(move |_| {
+            let datagram = &self.datagrams[next as usize];
+            next = datagram.next;
+            datagram
+        })
+    }
+
+    fn list(&self, datagram: &Datagram) -> impl Iterator<Item = &Piece> {
+        let mut next = datagram.first_piece;
+        std::iter::from_fn(move || {
+            let piece = self.pieces.get(next as usize)?;
+            next = piece.next;
+            Some(piece)
+        })
     }
 
     /// Takes the messages from `first` on apart, for a kernel that does not segment after all.
     pub(super) fn ungroup(&mut self, first: usize) {
-        let grouped: [Option<Message>; TX_BURST_MAX] =
-            std::array::from_fn(|index| self.messages.get(first + index).copied());
-        self.messages.truncate(first);
-        for message in grouped.into_iter().flatten() {
-            for offset in 0..message.datagram_count {
-                let first_datagram = message.first_datagram + offset;
-                self.messages.push(Message { first_datagram, datagram_count: 1, ..message });
+        let grouped = self.messages.len();
+        let singles: u32 = self.messages[first..].iter().map(|m| m.datagram_count).sum();
+        let mut end = first + singles as usize;
+        let Some(&any) = self.messages.last() else { return };
+        self.messages.resize(end, any);
+        // From behind, so that each message is read before its place is needed.
+        for index in (first..grouped).rev() {
+            let message = self.messages[index];
+            end -= message.datagram_count as usize;
+            let mut first_datagram = message.first_datagram;
+            for single in &mut self.messages[end..][..message.datagram_count as usize] {
+                *single = Message { first_datagram, datagram_count: 1, ..message };
+                first_datagram = self.datagrams[first_datagram as usize].next;
             }
         }
     }
+
+    /// Leaves the messages from `first` on for later, and copies what of them others own.
+    pub(super) fn keep(&mut self, first: usize) {
+        self.messages.drain(..first);
+        let owned_by_others = self.pieces.iter().filter(|piece| piece.is_foreign);
+        let bytes: usize = owned_by_others.map(|piece| piece.bytes as usize).sum();
+        if bytes == 0 {
+            return;
+        }
+        self.kept.resize(bytes, 0);
+        let mut to = self.kept.as_mut_ptr();
+        for piece in self.pieces.iter_mut().filter(|piece| piece.is_foreign) {
+            let bytes = piece.bytes as usize;
+            // SAFETY: the piece is as `add_large` got it; the new memory has room for all of them,
+            // so that its pointers are not null either.
+            unsafe {
+                to.copy_from_nonoverlapping(piece.start.as_ptr(), bytes);
+                (piece.start, piece.is_foreign) = (NonNull::new_unchecked(to), false);
+                to = to.add(bytes);
+            }
+        }
+    }
+
+    /// Leaves the frames of a peer that is removed as they are, but takes no more into its lane,
+    /// should its number become another's.
+    pub(super) fn close_lane(&mut self, peer: PeerId) {
+        self.lanes.iter_mut().filter(|lane| lane.peer == peer).for_each(|lane| lane.peer = NOBODY);
+    }
 }
 
-/// The longest run of frames from the first of `set` on that fits into one bundle; at least one.
-fn bundle_run(frames: &[TxFrame<'_>], set: u64, datagram_bytes_max: usize) -> u64 {
-    let mut bytes = bundle::MARK_BYTES;
-    let mut run = set & set.wrapping_neg();
-    for index in indices(set) {
-        let frame_bytes = frames[index].len();
-        bytes += bundle::record_bytes(frame_bytes);
-        if frame_bytes > SMALL_FRAME_BYTES_MAX || bytes > datagram_bytes_max {
+fn foreign(part: &[u8]) -> Piece {
+    Piece {
+        start: NonNull::from(part).cast(),
+        bytes: part.len() as u32,
+        next: NONE,
+        is_foreign: true,
+    }
+}
+
+/// Takes the framing from a bundle in which a frame stayed alone.
+fn unwrap_lone(datagram: &mut Datagram, pieces: &mut [Piece]) {
+    if datagram.frame_count == 1 && datagram.bytes > datagram.frame_bytes {
+        let piece = &mut pieces[datagram.first_piece as usize];
+        // SAFETY: the piece has the framing and a frame, in the staging area.
+        piece.start = unsafe { piece.start.add(FRAMING_BYTES) };
+        piece.bytes -= FRAMING_BYTES as u32;
+        datagram.bytes -= FRAMING_BYTES as u32;
+    }
+}
+
+/// How many datagrams from `first` on go in one message, and the one that follows: all of one
+/// size, but the last may be shorter.
+fn segment_run(datagrams: &[Datagram], first: u32, message_bytes_max: usize) -> (u32, u32) {
+    let segment_bytes = datagrams[first as usize].bytes;
+    let mut total_bytes = segment_bytes as usize;
+    let (mut count, mut next) = (1, datagrams[first as usize].next);
+    while let Some(datagram) = datagrams.get(next as usize) {
+        total_bytes += datagram.bytes as usize;
+        let is_too_much = total_bytes > message_bytes_max || count == SEGMENTS_MAX;
+        if datagram.bytes > segment_bytes || is_too_much {
             break;
         }
-        run |= 1 << index;
-    }
-    run
-}
-
-/// The single frame of `run`, alone in its datagram.
-fn bare(frames: &[TxFrame<'_>], run: u64) -> Datagram {
-    let index = run.trailing_zeros() as usize;
-    let frame = &frames[index];
-    debug_assert_ne!(frame.head[0], bundle::BUNDLE_MARK, "no frame begins like a bundle");
-    Datagram { source: Source::Frame(index), bytes: frame.len(), frames: run }
-}
-
-/// How many of these datagrams go in one message: all of one size, but the last may be shorter.
-fn segment_run(datagrams: &[Datagram], message_bytes_max: usize) -> usize {
-    let segment_bytes = datagrams[0].bytes;
-    let mut total_bytes = segment_bytes;
-    for (count, datagram) in datagrams.iter().enumerate().skip(1) {
-        total_bytes += datagram.bytes;
-        if datagram.bytes > segment_bytes || total_bytes > message_bytes_max {
-            return count;
-        }
+        (count, next) = (count + 1, datagram.next);
         if datagram.bytes < segment_bytes {
-            return count + 1;
+            break;
         }
     }
-    datagrams.len()
+    (count, next)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::collection::vec;
-    use proptest::prelude::*;
-
-    const PEER: PeerId = PeerId(3);
-
-    fn frame(bytes: &[u8]) -> TxFrame<'_> {
-        let (head, body) = bytes.split_at(bytes.len().min(16));
-        TxFrame { peer: PEER, head, body }
-    }
-
-    fn bytes_of(plan: &Plan, frames: &[TxFrame<'_>], datagram: &Datagram) -> Vec<u8> {
-        match datagram.source {
-            Source::Staged(start) => plan.staged(start, datagram.bytes).to_vec(),
-            Source::Frame(index) => [frames[index].head, frames[index].body].concat(),
-        }
-    }
-
-    fn plan(sizes: &[usize], datagram_bytes_max: usize, message_bytes_max: usize) -> Plan {
-        let bytes = vec![0x10; 70_000];
-        let frames: Vec<_> = sizes.iter().map(|&size| frame(&bytes[..size])).collect();
-        let mut plan = Plan::new();
-        plan.add(PEER, &frames, set_of(sizes.len()), datagram_bytes_max, message_bytes_max);
-        plan
-    }
-
-    fn set_of(count: usize) -> u64 {
-        (0..count).fold(0, |set, index| set | 1 << index)
-    }
-
-    fn shape(plan: &Plan) -> Vec<Vec<usize>> {
-        let sizes = |message| plan.datagrams_of(message).iter().map(|d| d.bytes).collect();
-        plan.messages().iter().map(sizes).collect()
-    }
-
-    #[test]
-    fn add__bundles_small_frames_and_leaves_a_single_one_bare() {
-        assert_eq!(shape(&plan(&[40], 1232, 65_507)), [[40]]);
-        assert_eq!(shape(&plan(&[40, 50, 60], 1232, 65_507)), [[1 + 42 + 52 + 62]]);
-        assert_eq!(shape(&plan(&[40, 1232, 60], 1232, 65_507)), [vec![40], vec![1232, 60]]);
-        assert_eq!(shape(&plan(&[600, 627], 1232, 65_507)), [[1232]]);
-        assert_eq!(shape(&plan(&[600, 628], 1232, 0)), [[600], [628]]);
-    }
-
-    #[test]
-    fn add__groups_equal_datagrams_with_a_shorter_last_one() {
-        let grouped = plan(&[3000, 3000, 3000, 2900, 3000], 3000, 65_507);
-        assert_eq!(shape(&grouped), [vec![3000, 3000, 3000, 2900], vec![3000]]);
-        let single = plan(&[3000, 3000, 3000], 3000, 0);
-        assert_eq!(shape(&single), [[3000], [3000], [3000]]);
-        let limited = plan(&[3000; 5], 3000, 6000);
-        assert_eq!(shape(&limited), [vec![3000, 3000], vec![3000, 3000], vec![3000]]);
-        let growing = plan(&[3000, 4000, 5000], 5000, 65_507);
-        assert_eq!(shape(&growing), [[3000], [4000], [5000]]);
-    }
-
-    #[test]
-    fn ungroup__leaves_what_was_sent() {
-        let mut plan = plan(&[3000, 3000, 4000, 4000, 3900], 4000, 65_507);
-        assert_eq!(shape(&plan), [vec![3000, 3000], vec![4000, 4000, 3900]]);
-        plan.ungroup(1);
-        assert_eq!(shape(&plan), [vec![3000, 3000], vec![4000], vec![4000], vec![3900]]);
-        assert_eq!(plan.frames_of(&plan.messages()[3]), 1 << 4);
-    }
-
-    #[test]
-    fn indices__are_those_set() {
-        assert_eq!(indices(0).count(), 0);
-        assert_eq!(indices(1 << 63 | 0b101).collect::<Vec<_>>(), [0, 2, 63]);
-        assert_eq!(indices(u64::MAX).count(), 64);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 8 } else { 256 }))]
-
-        /// The receiver's parser gives back all frames, in order, whatever the plan was.
-        #[test]
-        fn add__loses_nothing_and_keeps_order(
-            sizes in vec(prop_oneof![1..100usize, 1..1233usize, 1..9000usize], 1..=64),
-            limit in 9000..65_508usize,
-            gso: bool,
-        ) {
-            let contents: Vec<Vec<u8>> =
-                sizes.iter().zip(0x10u8..).map(|(&size, fill)| vec![fill; size]).collect();
-            let frames: Vec<_> = contents.iter().map(|bytes| frame(bytes)).collect();
-            let mut plan = Plan::new();
-            for _ in 0..2 {
-                plan.clear();
-                plan.add(PEER, &frames, set_of(frames.len()), limit, if gso { 65_507 } else { 0 });
-            }
-            let mut got = Vec::new();
-            for message in plan.messages() {
-                let datagrams = plan.datagrams_of(message);
-                prop_assert!(gso || datagrams.len() == 1);
-                prop_assert!(datagrams.len() == 1 || datagrams.iter().map(|d| d.bytes).sum::<usize>() <= 65_507);
-                let (last, full) = datagrams.split_last().unwrap();
-                prop_assert!(full.iter().all(|d| d.bytes == datagrams[0].bytes));
-                prop_assert!(last.bytes <= datagrams[0].bytes && datagrams[0].bytes <= limit);
-                for datagram in datagrams {
-                    let bytes = bytes_of(&plan, &frames, datagram);
-                    got.extend(bundle::frames(&bytes).unwrap().map(<[u8]>::to_vec));
-                }
-            }
-            prop_assert_eq!(&got, &contents);
-            let all = plan.messages().iter().fold(0, |set, message| set | plan.frames_of(message));
-            prop_assert_eq!(all, set_of(frames.len()));
-        }
-    }
-}
+mod tests;

@@ -1,23 +1,22 @@
-//! Handing a [`Plan`] to the kernel by `sendmmsg`.
+//! Handing the messages of a [`Plan`] to the kernel by `sendmmsg`.
 //!
 //! # Why the unsafe code is sound
 //!
-//! The headers that the kernel reads are full of pointers: to addresses in the peer table, to frames
-//! of the caller, to the plan's staging area, and to arrays in here. [`Sender::send`] writes all of
-//! them anew from references that it holds for the whole call, and makes the system call before it
-//! returns, so that each points to live memory when the kernel follows it. The kernel only reads
-//! what they point to. Between calls they dangle, and nobody follows them.
+//! The headers that the kernel reads are full of pointers: to addresses and bytes of the plan, to
+//! frames of others, and to arrays in here. [`Sender::send`] writes all of them anew from a plan
+//! that it borrows for the whole call, and makes the system call before it returns, so that each
+//! points to live memory when the kernel follows it; that frames of others are still there, its
+//! caller promises. The kernel only reads what they point to. Between calls they dangle, and nobody
+//! follows them.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-use super::peers::PeerTable;
-use super::plan::{Datagram, Message, Plan, Source};
-use crate::transport::{TX_BURST_MAX, TxFrame};
+use super::plan::{Message, PIECES_MAX, Plan};
 
-/// A frame has two pieces at most, and a bundle has one.
-const IOVECS_MAX: usize = 2 * TX_BURST_MAX;
+/// Most messages of one call; the rest goes in the next one.
+const HEADERS_MAX: usize = 64;
 
 /// Times that a call is repeated after a signal before its frames count as blocked.
 const INTERRUPTS_MAX: u32 = 16;
@@ -56,60 +55,51 @@ impl Sender {
         let header = || unsafe { std::mem::zeroed::<libc::mmsghdr>() };
         let no_bytes = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         Self {
-            headers: (0..TX_BURST_MAX).map(|_| header()).collect(),
-            iovecs: vec![no_bytes; IOVECS_MAX].into(),
-            controls: (0..TX_BURST_MAX).map(|_| SegmentControl::new()).collect(),
+            headers: (0..HEADERS_MAX).map(|_| header()).collect(),
+            iovecs: vec![no_bytes; PIECES_MAX].into(),
+            controls: (0..HEADERS_MAX).map(|_| SegmentControl::new()).collect(),
         }
     }
 
-    /// Sends the messages of `plan` from `first` on and returns how many the kernel took: at
-    /// least one, or the error of the first.
-    pub(super) fn send(
+    /// Sends messages of `plan` from `first` on and returns how many the kernel took: at least one,
+    /// or the error of the first.
+    ///
+    /// # Safety
+    /// The large frames that these messages carry are still where the plan says.
+    pub(super) unsafe fn send(
         &mut self,
         socket: BorrowedFd<'_>,
         plan: &Plan,
         first: usize,
-        frames: &[TxFrame<'_>],
-        peers: &PeerTable,
     ) -> Result<usize, Errno> {
         let messages = &plan.messages()[first..];
+        let messages = &messages[..messages.len().min(HEADERS_MAX)];
         let mut iovec_count = 0;
         for (index, message) in messages.iter().enumerate() {
-            iovec_count += self.fill(index, iovec_count, plan, message, frames, peers);
+            iovec_count += self.fill(index, iovec_count, plan, message);
         }
         self.connect(messages.len());
-        let (headers, count) = (self.headers.as_mut_ptr(), messages.len() as libc::c_uint);
-        // SAFETY: the first `count` headers were just filled from references that are still held;
-        // see the module's documentation.
-        let sent =
-            unsafe { libc::sendmmsg(socket.as_raw_fd(), headers, count, libc::MSG_NOSIGNAL as _) };
+        // SAFETY: so many headers were just filled from a plan that is still borrowed; see the
+        // module's documentation.
+        let sent = unsafe { send_headers(socket, &mut self.headers[..messages.len()]) };
         if sent > 0 { Ok(sent as usize) } else { Err(last_errno()) }
     }
 
     /// Fills header `index` but for its pointers into this struct, and the pieces from
     /// `first_iovec` on; returns the number of pieces.
-    fn fill(
-        &mut self,
-        index: usize,
-        first_iovec: usize,
-        plan: &Plan,
-        message: &Message,
-        frames: &[TxFrame<'_>],
-        peers: &PeerTable,
-    ) -> usize {
-        let datagrams = plan.datagrams_of(message);
-        let iovecs = &mut self.iovecs[first_iovec..];
-        let count = datagrams.iter().fold(0, |used, datagram| {
-            used + fill_pieces(&mut iovecs[used..], plan, datagram, frames)
-        });
-        let peer = peers.get(message.peer).expect("only frames of known peers are planned");
-        let (name, name_len) = peer.name.as_name();
+    fn fill(&mut self, index: usize, first_iovec: usize, plan: &Plan, message: &Message) -> usize {
+        let mut count = 0;
+        for (iovec, piece) in self.iovecs[first_iovec..].iter_mut().zip(plan.pieces_of(message)) {
+            *iovec = piece;
+            count += 1;
+        }
+        let (name, name_len) = plan.name_of(message).as_name();
         let header = &mut self.headers[index].msg_hdr;
         header.msg_name = name.cast_mut();
         header.msg_namelen = name_len;
         header.msg_iovlen = count as _;
-        let is_grouped = datagrams.len() > 1;
-        self.controls[index].segment_bytes = datagrams[0].bytes as u16;
+        let is_grouped = message.datagram_count > 1;
+        self.controls[index].segment_bytes = plan.segment_bytes(message) as u16;
         header.msg_controllen = if is_grouped { size_of::<SegmentControl>() as _ } else { 0 };
         count
     }
@@ -129,29 +119,14 @@ impl Sender {
     }
 }
 
-/// Points `iovecs` at the pieces of a datagram and returns how many there are.
-fn fill_pieces(
-    iovecs: &mut [libc::iovec],
-    plan: &Plan,
-    datagram: &Datagram,
-    frames: &[TxFrame<'_>],
-) -> usize {
-    match datagram.source {
-        Source::Staged(start) => {
-            iovecs[0] = piece(plan.staged(start, datagram.bytes));
-            1
-        }
-        Source::Frame(index) => {
-            let frame = &frames[index];
-            iovecs[0] = piece(frame.head);
-            iovecs[1] = piece(frame.body);
-            if frame.body.is_empty() { 1 } else { 2 }
-        }
-    }
-}
-
-fn piece(bytes: &[u8]) -> libc::iovec {
-    libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() }
+/// Gives how many messages the kernel took, or a negative number.
+///
+/// # Safety
+/// All pointers in the headers are to live memory of the sizes that the headers say.
+unsafe fn send_headers(socket: BorrowedFd<'_>, headers: &mut [libc::mmsghdr]) -> libc::c_int {
+    let (socket, count) = (socket.as_raw_fd(), headers.len() as libc::c_uint);
+    // SAFETY: by this function's contract.
+    unsafe { libc::sendmmsg(socket, headers.as_mut_ptr(), count, libc::MSG_NOSIGNAL as _) }
 }
 
 pub(super) fn last_errno() -> Errno {

@@ -1,6 +1,7 @@
 use std::net::UdpSocket;
 
 use super::*;
+use crate::TxFrame;
 use crate::conformance::{self, End, Harness, Medium, Star};
 
 fn frame(peer: PeerId, bytes: &[u8]) -> TxFrame<'_> {
@@ -270,6 +271,155 @@ fn tx_burst__to_a_closed_port_does_not_harm_others() {
         assert_eq!(ends.udp.rx_burst(64, |_, _| panic!("nobody sent this")), 0);
     }
     assert_eq!(ends.udp.stats().tx_frames, 40);
+}
+
+/// A transport whose socket is full whenever nobody reads from the other end: a pair of local
+/// sockets, which keep the bounds of messages and heed no address. (Over loopback, datagrams do not
+/// stay with their sender.)
+struct WithFullSocket {
+    udp: Udp,
+    peer: PeerId,
+    far: UdpSocket,
+}
+
+impl WithFullSocket {
+    fn new() -> Self {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair, sockopt};
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let (near, far) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        sockopt::set_socket_send_buffer_size(&near, 4096).unwrap();
+        let mut udp = Udp::bind(UdpConfig { gso: false, mtu: Mtu::Fixed(4000), ..v4() }).unwrap();
+        let addr = "127.0.0.1:9".parse().unwrap();
+        let peer = udp.add_peer(UdpLink { addr, max_frame: None }).unwrap();
+        udp.socket = near.into();
+        Self { udp, peer, far: far.into() }
+    }
+
+    /// Pushes and flushes one frame that is gone afterwards.
+    fn send(&mut self, bytes: &[u8]) -> bool {
+        let mut frame = bytes.to_vec();
+        // SAFETY: the frame changes only after the flush.
+        let is_taken = unsafe { self.udp.push(self.peer, &frame[..1], &frame[1..]) };
+        self.udp.flush();
+        frame.fill(0xEE);
+        is_taken
+    }
+
+    fn arrived(&self) -> Vec<Vec<u8>> {
+        let mut buffer = [0; 5000];
+        std::iter::from_fn(|| self.far.recv(&mut buffer).ok().map(|len| buffer[..len].to_vec()))
+            .collect()
+    }
+}
+
+#[test]
+fn flush__keeps_what_the_kernel_has_no_room_for_and_sends_it_first() {
+    let mut ends = WithFullSocket::new();
+    let mut sent = Vec::new();
+    let mut number = 0x10;
+    for round in 0..5 {
+        while ends.udp.stats().tx_kept == round {
+            sent.push(vec![number; 3000]);
+            assert!(ends.send(sent.last().unwrap()), "there is no backlog yet");
+            number = 0x10 + (number + 1) % 0x80;
+        }
+        let kept = ends.udp.stats();
+        assert_eq!((kept.tx_kept, kept.tx_frames), (round + 1, sent.len() as u64 - 1));
+        assert!(!ends.send(&[0x1A; 40]) && !ends.send(&[0x1A; 3000]));
+        let mut arrived = ends.arrived();
+        // By another frame, by the end of an empty burst, or by receiving.
+        match round % 3 {
+            0 => {
+                sent.push(vec![0x1B; 30]);
+                assert!(ends.send(&[0x1B; 30]));
+            }
+            1 => ends.udp.flush(),
+            _ => assert_eq!(ends.udp.rx_burst(0, |_, _| {}), 0),
+        }
+        arrived.extend(ends.arrived());
+        assert_eq!(arrived, sent.split_off(0), "round {round}");
+        let stats = ends.udp.stats();
+        assert_eq!((stats.tx_blocked, stats.tx_dropped_error), (2 * (round + 1), 0));
+        sent.clear();
+        ends.udp.stats.tx_frames = 0;
+    }
+}
+
+#[test]
+fn push__asks_a_full_socket_once_per_burst() {
+    let mut ends = WithFullSocket::new();
+    while ends.udp.stats().tx_kept == 0 {
+        assert!(ends.send(&[0x10; 3000]));
+    }
+    let before = ends.udp.stats().tx_syscalls;
+    assert_eq!(ends.udp.tx_burst(&[frame(ends.peer, &[0x11; 50]); 60]), u64::MAX >> 4);
+    assert_eq!(ends.udp.stats().tx_syscalls, before + 1);
+    assert_eq!(ends.udp.tx_burst(&[]), 0);
+    assert_eq!(ends.udp.stats().tx_syscalls, before + 2);
+}
+
+#[test]
+fn push__beyond_the_room_of_a_burst_keeps_what_was_taken_and_refuses_the_rest() {
+    let mut ends = WithFullSocket::new();
+    let bodies: Vec<Vec<u8>> = (0..1000u32).map(|i| vec![0x10 + (i % 200) as u8; 2500]).collect();
+    let mut taken = 0;
+    for body in &bodies {
+        // SAFETY: the bodies live until the flush.
+        let is_taken = unsafe { ends.udp.push(ends.peer, body, &[]) };
+        assert!(is_taken || taken < 1000, "a frame is taken behind one that was refused");
+        taken += usize::from(is_taken);
+        if !is_taken {
+            break;
+        }
+    }
+    assert!(taken < bodies.len(), "the socket takes everything");
+    ends.udp.flush();
+    let mut arrived = Vec::new();
+    while arrived.len() < taken {
+        ends.udp.flush();
+        arrived.extend(ends.arrived());
+    }
+    assert_eq!(arrived, bodies[..taken]);
+    assert!(!ends.udp.has_backlog());
+}
+
+#[test]
+fn wait__ends_when_a_backlog_may_go_out() {
+    let mut ends = WithFullSocket::new();
+    while ends.udp.stats().tx_kept == 0 {
+        assert!(ends.send(&[0x10; 3000]));
+    }
+    let far = ends.far.try_clone().unwrap();
+    let reader = std::thread::spawn(move || {
+        let mut buffer = [0; 5000];
+        while far.recv(&mut buffer).is_ok() {}
+    });
+    while ends.udp.has_backlog() {
+        ends.udp.wait(None);
+        ends.udp.flush();
+    }
+    reader.join().unwrap();
+    assert_eq!(ends.arrived(), [[0x10; 3000]]);
+}
+
+#[test]
+fn remove_peer__does_not_redirect_frames_on_their_way() {
+    let mut ends = WithSocket::new(v4());
+    let other = WithSocket::new(v4());
+    let addr = other.socket.local_addr().unwrap();
+    let mut frames = [[0x1A; 50], [0x1B; 50]];
+    // SAFETY: the frames change only after the flush.
+    unsafe { assert!(ends.udp.push(ends.peer, &frames[0], &[])) };
+    ends.udp.remove_peer(ends.peer);
+    let reused = ends.udp.add_peer(UdpLink { addr, max_frame: None }).unwrap();
+    assert_eq!(reused, ends.peer);
+    // SAFETY: as above.
+    unsafe { assert!(ends.udp.push(reused, &frames[1], &[])) };
+    ends.udp.flush();
+    frames.iter_mut().for_each(|frame| frame.fill(0xEE));
+    assert_eq!(ends.next_datagram(), [0x1A; 50]);
+    assert_eq!(other.next_datagram(), [0x1B; 50]);
 }
 
 #[test]

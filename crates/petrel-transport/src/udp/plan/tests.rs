@@ -1,0 +1,235 @@
+use std::collections::HashMap;
+use std::net::SocketAddr;
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::bundle;
+
+/// A plan, and what the peer table and the frames' owners have beside it.
+struct World {
+    plan: Plan,
+    lanes: HashMap<u32, u32>,
+    limit: usize,
+}
+
+fn name_of(peer: u32) -> RawAddr {
+    RawAddr::from(SocketAddr::from(([10, 0, 0, 1], peer as u16)))
+}
+
+impl World {
+    fn new(limit: usize) -> Self {
+        Self { plan: Plan::new().unwrap(), lanes: HashMap::new(), limit }
+    }
+
+    /// # Safety
+    /// That of [`Plan::add_large`].
+    unsafe fn add(&mut self, peer: u32, bytes: &[u8]) {
+        let (head, body) = bytes.split_at(bytes.len().min(16));
+        let target = Target {
+            peer: PeerId(peer),
+            name: &name_of(peer),
+            datagram_bytes_max: self.limit,
+            lane: self.lanes.entry(peer).or_default(),
+        };
+        if bytes.len() <= SMALL_FRAME_BYTES_MAX {
+            self.plan.add_small(target, head, body);
+        } else {
+            // SAFETY: by this function's contract.
+            unsafe { self.plan.add_large(target, head, body) };
+        }
+    }
+}
+
+/// Frames to peers, given by number and size, and the plan for them. The bytes of all frames are
+/// in `bytes`.
+fn plan(bytes: &[u8], frames: &[(u32, usize)], limit: usize, message_bytes_max: usize) -> Plan {
+    let mut world = World::new(limit);
+    for &(peer, size) in frames {
+        assert!(world.plan.has_room());
+        // SAFETY: `bytes` are there as long as the plan, in every test.
+        unsafe { world.add(peer, &bytes[..size]) };
+    }
+    world.plan.seal(message_bytes_max);
+    world.plan
+}
+
+fn to_one(sizes: &[usize], limit: usize, message_bytes_max: usize) -> Vec<Vec<usize>> {
+    let bytes = vec![0x10; 70_000];
+    let frames: Vec<_> = sizes.iter().map(|&size| (3, size)).collect();
+    shape(&plan(&bytes, &frames, limit, message_bytes_max))
+}
+
+/// Sizes of the datagrams of each message.
+fn shape(plan: &Plan) -> Vec<Vec<usize>> {
+    let sizes = |message| plan.datagrams_of(message).map(|d| d.bytes as usize).collect();
+    plan.messages().iter().map(sizes).collect()
+}
+
+/// The bytes of a message as the kernel would gather them.
+fn gathered(plan: &Plan, message: &Message) -> Vec<u8> {
+    let pieces = plan.pieces_of(message).map(|piece| {
+        // SAFETY: the tests' frames are still there, as is the plan's own memory.
+        unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) }
+    });
+    pieces.collect::<Vec<_>>().concat()
+}
+
+/// The message as the kernel would cut it.
+fn datagrams(plan: &Plan, message: &Message) -> Vec<Vec<u8>> {
+    let bytes = gathered(plan, message);
+    let cut: Vec<_> = bytes.chunks(plan.segment_bytes(message)).map(<[u8]>::to_vec).collect();
+    assert_eq!(cut.len(), message.datagram_count as usize);
+    cut
+}
+
+fn port_of(plan: &Plan, message: &Message) -> u32 {
+    let RawAddr::V4(v4) = plan.name_of(message) else { panic!("an IPv6 address") };
+    u32::from(u16::from_be(v4.sin_port))
+}
+
+#[test]
+fn seal__leaves_a_single_small_frame_bare_and_bundles_several() {
+    assert_eq!(to_one(&[40], 1232, 65_507), [[40]]);
+    assert_eq!(to_one(&[1232], 1232, 65_507), [[1232]]);
+    assert_eq!(to_one(&[40, 50, 60], 1232, 65_507), [[1 + 42 + 52 + 62]]);
+    assert_eq!(to_one(&[40, 1232, 60], 1232, 65_507), [vec![40], vec![1232, 60]]);
+    assert_eq!(to_one(&[600, 627], 1232, 65_507), [[1232]]);
+    assert_eq!(to_one(&[600, 628], 1232, 0), [[600], [628]]);
+}
+
+#[test]
+fn seal__groups_equal_datagrams_with_a_shorter_last_one() {
+    let grouped = to_one(&[3000, 3000, 3000, 2900, 3000], 3000, 65_507);
+    assert_eq!(grouped, [vec![3000, 3000, 3000, 2900], vec![3000]]);
+    assert_eq!(to_one(&[3000, 3000, 3000], 3000, 0), [[3000], [3000], [3000]]);
+    let limited = to_one(&[3000; 5], 3000, 6000);
+    assert_eq!(limited, [vec![3000, 3000], vec![3000, 3000], vec![3000]]);
+    assert_eq!(to_one(&[3000, 4000, 5000], 5000, 65_507), [[3000], [4000], [5000]]);
+}
+
+#[test]
+fn seal__makes_no_message_of_more_datagrams_than_the_kernel_cuts() {
+    let counts: Vec<_> = to_one(&[700; 100], 1232, 1 << 20).iter().map(Vec::len).collect();
+    assert_eq!(counts, [64, 36]);
+}
+
+#[test]
+fn seal__of_frames_to_two_peers_by_turns_groups_each_peers() {
+    let bytes = vec![0x10; 4000];
+    let turns = [(1, 40), (2, 50), (1, 60), (2, 3000), (1, 70), (2, 3000), (2, 9)];
+    let plan = plan(&bytes, &turns, 3000, 65_507);
+    assert_eq!(shape(&plan), [vec![1 + 42 + 62 + 72], vec![50], vec![3000, 3000, 9]]);
+    let ports: Vec<_> = plan.messages().iter().map(|message| port_of(&plan, message)).collect();
+    assert_eq!(ports, [1, 2, 2]);
+    let expected = [40, 60, 70].map(|size| vec![0x10; size]);
+    let bundle = gathered(&plan, &plan.messages()[0]);
+    assert!(bundle::frames(&bundle).unwrap().eq(expected.iter().map(Vec::as_slice)));
+    let load = plan.load_of(&plan.messages()[0]);
+    assert_eq!(load, Load { frames: 3, frame_bytes: 170 });
+}
+
+#[test]
+fn ungroup__leaves_what_was_sent() {
+    let bytes = vec![0x10; 4000];
+    let frames = [3000, 3000, 4000, 4000, 3900].map(|size| (1, size));
+    let mut plan = plan(&bytes, &frames, 4000, 65_507);
+    assert_eq!(shape(&plan), [vec![3000, 3000], vec![4000, 4000, 3900]]);
+    plan.ungroup(1);
+    assert_eq!(shape(&plan), [vec![3000, 3000], vec![4000], vec![4000], vec![3900]]);
+    plan.ungroup(0);
+    assert_eq!(shape(&plan), [[3000], [3000], [4000], [4000], [3900]]);
+    plan.ungroup(5);
+    assert_eq!(plan.messages().len(), 5);
+}
+
+#[test]
+fn keep__copies_large_frames_and_leaves_what_was_sent() {
+    let mut bytes = vec![0x10; 4000];
+    let frames = [(1, 3000), (2, 40), (2, 50), (1, 4000), (2, 3500)];
+    let mut plan = plan(&bytes, &frames, 4000, 0);
+    let before: Vec<_> = plan.messages().iter().map(|m| gathered(&plan, m)).collect();
+    plan.keep(1);
+    bytes.fill(0xEE);
+    let after: Vec<_> = plan.messages().iter().map(|m| gathered(&plan, m)).collect();
+    assert_eq!(after, before[1..]);
+    plan.keep(2);
+    let after: Vec<_> = plan.messages().iter().map(|m| gathered(&plan, m)).collect();
+    assert_eq!(after, before[3..]);
+}
+
+#[test]
+fn close_lane__gives_a_reused_number_a_lane_of_its_own() {
+    let mut world = World::new(3000);
+    // SAFETY: small frames are copied.
+    unsafe {
+        world.add(1, &[0x10; 20]);
+        world.plan.close_lane(PeerId(1));
+        world.add(1, &[0x11; 20]);
+    }
+    world.plan.seal(0);
+    let sent: Vec<_> = world.plan.messages().iter().map(|m| gathered(&world.plan, m)).collect();
+    assert_eq!(sent, [[0x10; 20], [0x11; 20]]);
+}
+
+/// Whatever a burst is made of, each peer's frames come out as they went in, in order.
+fn check_plan(plan: &Plan, sent: &HashMap<u32, Vec<Vec<u8>>>, limit: usize, gso: bool) {
+    let mut got: HashMap<u32, Vec<Vec<u8>>> = HashMap::new();
+    for message in plan.messages() {
+        let cut = datagrams(plan, message);
+        assert!(gso || cut.len() == 1);
+        assert!(cut.len() == 1 || cut.iter().map(Vec::len).sum::<usize>() <= 65_507);
+        let frames = got.entry(port_of(plan, message)).or_default();
+        for datagram in cut {
+            assert!(datagram.len() <= limit);
+            frames.extend(bundle::frames(&datagram).unwrap().map(<[u8]>::to_vec));
+        }
+    }
+    assert_eq!(&got, sent);
+    let loads = plan.messages().iter().map(|message| plan.load_of(message));
+    let counted = loads.fold((0, 0), |sum, l| (sum.0 + l.frames, sum.1 + l.frame_bytes as usize));
+    let all: Vec<_> = sent.values().flatten().collect();
+    assert_eq!(counted, (all.len() as u64, all.iter().map(|frame| frame.len()).sum()));
+}
+
+fn frame_sizes() -> impl Strategy<Value = usize> {
+    prop_oneof![4 => 1..100usize, 2 => 1..2100usize, 1 => 1..9000usize]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 6 } else { 256 }))]
+
+    #[test]
+    fn seal__loses_nothing_and_keeps_the_order_of_each_peer(
+        frames in vec((1..5u32, frame_sizes()), 1..if cfg!(miri) { 20 } else { 200 }),
+        limit in 9000..65_508usize,
+        gso: bool,
+        keep: bool,
+    ) {
+        let owned: Vec<(u32, Vec<u8>)> = frames
+            .iter()
+            .enumerate()
+            .map(|(index, &(peer, size))| (peer, vec![0x10 + index as u8 % 0xE0; size]))
+            .collect();
+        let mut world = World::new(limit);
+        let mut left = &owned[..];
+        while !left.is_empty() {
+            let mut sent: HashMap<u32, Vec<Vec<u8>>> = HashMap::new();
+            while let Some(((peer, bytes), rest)) = left.split_first() && world.plan.has_room() {
+                // SAFETY: the frames live until the end of the test.
+                unsafe { world.add(*peer, bytes) };
+                sent.entry(*peer).or_default().push(bytes.clone());
+                left = rest;
+            }
+            world.plan.seal(if gso { 65_507 } else { 0 });
+            if keep {
+                world.plan.keep(0);
+            }
+            check_plan(&world.plan, &sent, limit, gso);
+            world.plan.ungroup(0);
+            check_plan(&world.plan, &sent, limit, false);
+            world.plan.clear();
+        }
+    }
+}
