@@ -4,11 +4,14 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use super::class::{Class, LARGEST_BLOCK_BYTES};
-use super::pool::BufPool;
+use super::class::LARGEST_BLOCK_BYTES;
+use super::pool::Shelf;
 
-/// Room before the data for the header of packet 0.
+/// Room before the data: for what the pool knows about the block, and the header of packet 0.
 pub const HEAD_ROOM_BYTES: usize = 64;
+
+/// Room directly before the data for the header of packet 0.
+pub const FIRST_HEADER_BYTES: usize = 24;
 
 /// Room behind the data for the header of each packet after the first.
 pub const TAIL_HEADER_BYTES: usize = 32;
@@ -16,28 +19,51 @@ pub const TAIL_HEADER_BYTES: usize = 32;
 /// Tail headers are aligned to this.
 const TAIL_ALIGN_BYTES: usize = 8;
 
-const _: () = assert!(size_of::<PacketBuf>() <= 32);
-const _: () = assert!(LARGEST_BLOCK_BYTES <= u32::MAX as usize);
+const _: () = {
+    assert!(size_of::<PacketBuf>() == 8 && size_of::<Option<PacketBuf>>() == 8);
+    assert!(size_of::<Meta>() + FIRST_HEADER_BYTES <= HEAD_ROOM_BYTES);
+    assert!(LARGEST_BLOCK_BYTES <= u32::MAX as usize);
+};
 
-/// Memory of one message. Dropping it returns the memory to its pool.
-pub struct PacketBuf {
-    block: NonNull<u8>,
-    pool: BufPool,
+/// What a block begins with. It shares the first cache line with the header of packet 0.
+#[repr(C)]
+pub(super) struct Meta {
+    /// Where the block goes back to. Written once, when the block is made.
+    pub(super) shelf: NonNull<Shelf>,
+    /// The next idle block, while this one is idle.
+    pub(super) next_idle: Option<NonNull<Meta>>,
     len: u32,
     capacity: u32,
     packet_count: u32,
-    class: Class,
+}
+
+impl Meta {
+    /// That of a block which is not lent out yet.
+    pub(super) fn new(shelf: NonNull<Shelf>) -> Self {
+        Self { shelf, next_idle: None, len: 0, capacity: 0, packet_count: 0 }
+    }
+}
+
+/// Memory of one message: a pointer to its block. Dropping it returns the memory to its pool.
+pub struct PacketBuf {
+    block: NonNull<Meta>,
 }
 
 /// Size of a block for these needs, or `None` where no block is large enough.
 #[inline]
 pub(super) fn block_bytes(capacity: usize, packet_count: usize) -> Option<usize> {
+    if packet_count <= 1 && capacity <= LARGEST_BLOCK_BYTES - HEAD_ROOM_BYTES {
+        // No tail, so that no alignment is needed for one either.
+        return Some(HEAD_ROOM_BYTES + capacity);
+    }
+    block_bytes_with_tail(capacity, packet_count)
+}
+
+fn block_bytes_with_tail(capacity: usize, packet_count: usize) -> Option<usize> {
     if capacity > LARGEST_BLOCK_BYTES || packet_count > LARGEST_BLOCK_BYTES / TAIL_HEADER_BYTES {
         return None;
     }
-    // A message of one packet has no tail, so that it needs no alignment for one either.
-    let tail = packet_count.saturating_sub(1) * TAIL_HEADER_BYTES;
-    let end = if tail == 0 { HEAD_ROOM_BYTES + capacity } else { tail_offset(capacity) + tail };
+    let end = tail_offset(capacity) + packet_count.saturating_sub(1) * TAIL_HEADER_BYTES;
     (end <= LARGEST_BLOCK_BYTES).then_some(end)
 }
 
@@ -48,37 +74,43 @@ fn tail_offset(capacity: usize) -> usize {
 
 impl PacketBuf {
     /// # Safety
-    /// `block` is a block of `class` from `pool` that nobody else uses, of at least
-    /// [`block_bytes`] for this capacity and packet count.
+    /// `block` is a block off its free list that nobody else uses, of at least [`block_bytes`] for
+    /// this capacity and packet count, and begins with its [`Meta`].
     #[inline]
-    pub(super) unsafe fn new(
-        block: NonNull<u8>,
-        class: Class,
-        pool: BufPool,
-        capacity: usize,
-        packet_count: usize,
-    ) -> Self {
-        let (capacity, packet_count) = (capacity as u32, packet_count as u32);
-        Self { block, pool, len: capacity, capacity, packet_count, class }
+    pub(super) unsafe fn new(block: NonNull<Meta>, capacity: usize, packet_count: usize) -> Self {
+        // SAFETY: by this function's contract, the block begins with a `Meta` that is ours.
+        unsafe {
+            (*block.as_ptr()).len = capacity as u32;
+            (*block.as_ptr()).capacity = capacity as u32;
+            (*block.as_ptr()).packet_count = packet_count as u32;
+        }
+        Self { block }
+    }
+
+    /// What the block begins with. No slice that is given out reaches there.
+    #[inline]
+    fn meta(&self) -> &Meta {
+        // SAFETY: the block belongs to this value and begins with its `Meta` (`new`).
+        unsafe { self.block.as_ref() }
     }
 
     /// Length of the message in bytes.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "an empty message is nothing special")]
     pub fn len(&self) -> usize {
-        self.len as usize
+        self.meta().len as usize
     }
 
     /// The most bytes that the message may have.
     #[inline]
     pub fn capacity(&self) -> usize {
-        self.capacity as usize
+        self.meta().capacity as usize
     }
 
     /// The most packets that the message may be sent in.
     #[inline]
     pub fn packet_count(&self) -> usize {
-        self.packet_count as usize
+        self.meta().packet_count as usize
     }
 
     /// Changes the length. Bytes that come in are those that were there before: nobody's, or
@@ -88,8 +120,9 @@ impl PacketBuf {
     /// When `len` exceeds the capacity.
     #[inline]
     pub fn set_len(&mut self, len: usize) {
-        assert!(len <= self.capacity(), "length {len} above the capacity {}", self.capacity);
-        self.len = len as u32;
+        assert!(len <= self.capacity(), "length {len} above the capacity {}", self.capacity());
+        // SAFETY: the block is this value's, and begins with its `Meta`.
+        unsafe { (*self.block.as_ptr()).len = len as u32 };
     }
 
     /// The message.
@@ -113,12 +146,27 @@ impl PacketBuf {
     /// Writes the header of packet `index`: for packet 0 so that it ends where the data begins.
     ///
     /// # Panics
-    /// When there is no such packet, or the header exceeds [`HEAD_ROOM_BYTES`] (packet 0) or
+    /// When there is no such packet, or the header exceeds [`FIRST_HEADER_BYTES`] (packet 0) or
     /// [`TAIL_HEADER_BYTES`] (all others).
     #[inline]
     pub fn write_header(&mut self, index: usize, header: &[u8]) {
         let offset = self.header_offset(index, header.len());
         self.bytes_mut(offset, header.len()).copy_from_slice(header);
+    }
+
+    /// Writes a header of 16 bytes for packet 0, given as two little-endian words.
+    #[inline]
+    pub fn write_header_16(&mut self, words: [u64; 2]) {
+        let bytes = self.bytes_mut(HEAD_ROOM_BYTES - 16, 16);
+        bytes[..8].copy_from_slice(&words[0].to_le_bytes());
+        bytes[8..].copy_from_slice(&words[1].to_le_bytes());
+    }
+
+    /// The whole message with its header of 16 bytes before it: what
+    /// [`packet`](PacketBuf::packet) gives for a message of one packet.
+    #[inline]
+    pub fn frame_16(&self) -> &[u8] {
+        self.bytes(HEAD_ROOM_BYTES - 16, 16 + self.len())
     }
 
     /// Packet `index` as a transport sends it: a header of `header_len` bytes and `payload_len`
@@ -136,7 +184,7 @@ impl PacketBuf {
         payload_len: usize,
     ) -> (&[u8], &[u8]) {
         let in_message = offset.checked_add(payload_len).is_some_and(|end| end <= self.len());
-        assert!(in_message, "payload {offset}+{payload_len} beyond the length {}", self.len);
+        assert!(in_message, "payload {offset}+{payload_len} beyond the length {}", self.len());
         let header = self.header_offset(index, header_len);
         if index == 0 {
             assert!(offset == 0, "packet 0 begins at offset {offset}");
@@ -149,47 +197,55 @@ impl PacketBuf {
     #[inline]
     fn header_offset(&self, index: usize, header_len: usize) -> usize {
         if index == 0 {
-            assert!(header_len <= HEAD_ROOM_BYTES, "header of {header_len} bytes");
+            assert!(header_len <= FIRST_HEADER_BYTES, "header of {header_len} bytes");
             return HEAD_ROOM_BYTES - header_len;
         }
-        assert!(index < self.packet_count(), "packet {index} of {}", self.packet_count);
+        assert!(index < self.packet_count(), "packet {index} of {}", self.packet_count());
         assert!(header_len <= TAIL_HEADER_BYTES, "header of {header_len} bytes");
         tail_offset(self.capacity()) + (index - 1) * TAIL_HEADER_BYTES
     }
 
-    /// Callers have checked that the range lies in the block.
+    /// Callers have checked that the range lies in the block, behind its [`Meta`].
     #[inline]
     fn bytes(&self, offset: usize, len: usize) -> &[u8] {
-        debug_assert!(offset + len <= self.class.block_bytes());
-        // SAFETY: every caller's range lies in the head room, in the capacity or in the tail, which
-        // `new`'s contract puts inside the block; the block is initialised and borrowed with `self`.
-        unsafe { std::slice::from_raw_parts(self.block.add(offset).as_ptr(), len) }
+        self.debug_check(offset, len);
+        // SAFETY: every caller's range lies in the room for the first header, in the capacity or in
+        // the tail, which `new`'s contract puts inside the block; the block is initialised and
+        // borrowed with `self`.
+        unsafe { std::slice::from_raw_parts(self.block.cast::<u8>().add(offset).as_ptr(), len) }
     }
 
-    /// Callers have checked that the range lies in the block.
+    /// Callers have checked that the range lies in the block, behind its [`Meta`].
     #[inline]
     fn bytes_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
-        debug_assert!(offset + len <= self.class.block_bytes());
+        self.debug_check(offset, len);
         // SAFETY: as in `bytes`; `self` is borrowed exclusively and owns the block alone.
-        unsafe { std::slice::from_raw_parts_mut(self.block.add(offset).as_ptr(), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.block.cast::<u8>().add(offset).as_ptr(), len) }
+    }
+
+    #[inline]
+    fn debug_check(&self, offset: usize, len: usize) {
+        debug_assert!(offset >= size_of::<Meta>());
+        // SAFETY: shelves live as long as any of their blocks is lent out.
+        debug_assert!(offset + len <= unsafe { self.meta().shelf.as_ref() }.block_bytes());
     }
 }
 
 impl Drop for PacketBuf {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the block came from this pool with this class, and all borrows of it ended
-        // with the borrow of `self`.
-        unsafe { self.pool.put_back(self.block, self.class) }
+        // SAFETY: the block was lent out by its shelf, and all borrows of it ended with the borrow
+        // of `self`.
+        unsafe { Shelf::put_back(self.block) }
     }
 }
 
 impl fmt::Debug for PacketBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PacketBuf")
-            .field("len", &self.len)
-            .field("capacity", &self.capacity)
-            .field("packet_count", &self.packet_count)
+            .field("len", &self.len())
+            .field("capacity", &self.capacity())
+            .field("packet_count", &self.packet_count())
             .finish_non_exhaustive()
     }
 }

@@ -25,6 +25,18 @@ fn alloc__lays_packets_out_as_drawn() {
 }
 
 #[test]
+fn frame_16__is_the_message_behind_its_header() {
+    let pool = pool(MIB);
+    let mut buf = pool.alloc(10, 1).unwrap();
+    buf.data_mut().copy_from_slice(b"0123456789");
+    buf.write_header_16([u64::from_le_bytes(*b"abcdefgh"), u64::from_le_bytes(*b"ijklmnop")]);
+    assert_eq!(buf.frame_16(), b"abcdefghijklmnop0123456789");
+    buf.set_len(3);
+    assert_eq!(buf.frame_16(), b"abcdefghijklmnop012");
+    assert_eq!(buf.packet(0, 16, 0, 3), (buf.frame_16(), &b""[..]));
+}
+
+#[test]
 fn set_len__keeps_bytes_and_shows_storage() {
     let pool = pool(MIB);
     let mut buf = pool.alloc(100, 1).unwrap();
@@ -49,7 +61,8 @@ fn reused_memory__begins_with_no_trace_of_the_free_list() {
     drop([pool.alloc(32, 1).unwrap(), pool.alloc(32, 1).unwrap()]);
     let reused = [pool.alloc(32, 1).unwrap(), pool.alloc(32, 1).unwrap()];
     for buf in &reused {
-        assert_eq!(buf.packet(0, HEAD_ROOM_BYTES, 0, 0).0, [0; HEAD_ROOM_BYTES]);
+        assert_eq!(buf.packet(0, FIRST_HEADER_BYTES, 0, 0).0, [0; FIRST_HEADER_BYTES]);
+        assert_eq!(buf.data(), [0; 32]);
     }
 }
 
@@ -68,7 +81,7 @@ fn misuse__panics() {
     assert!(panics(|| _ = buf.packet(1, 16, usize::MAX, 2)));
     assert!(panics(|| _ = buf.packet(1, TAIL_HEADER_BYTES + 1, 0, 1)));
     assert!(panics(|| _ = buf.packet(2, 16, 0, 1)));
-    assert!(panics(|| buf.write_header(0, &[0; HEAD_ROOM_BYTES + 1])));
+    assert!(panics(|| buf.write_header(0, &[0; FIRST_HEADER_BYTES + 1])));
     assert!(panics(|| buf.write_header(1, &[0; TAIL_HEADER_BYTES + 1])));
     assert!(panics(|| buf.write_header(2, &[0])));
 }
@@ -89,9 +102,13 @@ fn buffers__outlive_their_pool() {
     let pool = pool(8 * MIB);
     let mut small = pool.alloc(32, 1).unwrap();
     let mut large = pool.alloc(MIB, 1000).unwrap();
+    let clone = pool.clone();
     drop(pool);
+    assert_eq!(clone.in_use().count, 2);
+    drop(clone);
     small.data_mut().fill(1);
     large.data_mut().fill(2);
+    assert_eq!((small.len(), large.packet_count()), (32, 1000));
     assert!(small.data().iter().all(|&byte| byte == 1));
     assert!(large.data().iter().all(|&byte| byte == 2));
 }
@@ -165,6 +182,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     vec(step, 1..if cfg!(miri) { 20 } else { 120 })
 }
 
+fn header_bytes(packet: usize) -> usize {
+    if packet == 0 { FIRST_HEADER_BYTES } else { TAIL_HEADER_BYTES }
+}
+
 /// What a buffer should hold: a value per part, since parts are filled as a whole.
 struct Model {
     buf: PacketBuf,
@@ -176,7 +197,9 @@ impl Model {
     fn new(mut buf: PacketBuf) -> Self {
         let headers = vec![0; buf.packet_count()];
         buf.storage_mut().fill(0);
-        (0..headers.len()).for_each(|index| buf.write_header(index, &[0; TAIL_HEADER_BYTES]));
+        (0..headers.len()).for_each(|index| {
+            buf.write_header(index, &[0; TAIL_HEADER_BYTES][..header_bytes(index)])
+        });
         Self { buf, data: 0, headers }
     }
 
@@ -188,16 +211,14 @@ impl Model {
     fn write_header(&mut self, packet: usize, byte: u8) {
         let index = packet % self.headers.len();
         self.headers[index] = byte;
-        self.buf.write_header(index, &[byte; TAIL_HEADER_BYTES]);
+        self.buf.write_header(index, &[byte; TAIL_HEADER_BYTES][..header_bytes(index)]);
     }
 
     fn check(&self) {
         assert!(self.buf.data().iter().all(|&byte| byte == self.data));
         for (index, &byte) in self.headers.iter().enumerate() {
-            assert_eq!(
-                self.buf.packet(index, TAIL_HEADER_BYTES, 0, 0).0,
-                [byte; TAIL_HEADER_BYTES]
-            );
+            let header = self.buf.packet(index, header_bytes(index), 0, 0).0;
+            assert!(header.iter().all(|&found| found == byte));
         }
     }
 }
