@@ -2,14 +2,15 @@
 //!
 //! A frame of a small RPC has some fifty bytes. The C library's `memcpy` takes about as many
 //! instructions to find out what to do with them as the copy itself; this one decides by size with
-//! few branches and moves 32 bytes at a time, the last ones overlapping those before.
+//! few branches, and copies the first and the last bytes, which overlap. It has no loop, since the
+//! compiler makes a call to `memcpy` of any loop that copies.
 
 use std::ptr::{copy_nonoverlapping, read_unaligned, write_unaligned};
 
 /// Above this, `memcpy` is the better one: it has wider registers.
-const INLINE_BYTES_MAX: usize = 256;
+pub(crate) const INLINE_BYTES_MAX: usize = 128;
 
-/// A block that moves in few registers.
+/// What moves in few registers.
 type Block = [u64; 4];
 const BLOCK_BYTES: usize = size_of::<Block>();
 
@@ -20,32 +21,28 @@ const BLOCK_BYTES: usize = size_of::<Block>();
 #[inline]
 pub(crate) unsafe fn copy_frame(from: &[u8], to: *mut u8) {
     let len = from.len();
-    if len > INLINE_BYTES_MAX {
-        // SAFETY: by this function's contract.
-        unsafe { copy_nonoverlapping(from.as_ptr(), to, len) }
-    } else if len >= BLOCK_BYTES {
-        // SAFETY: by this function's contract; there are at least as many bytes as a block.
-        unsafe { copy_blocks(from, to) }
-    } else {
-        // SAFETY: by this function's contract; there are fewer bytes than a block.
-        unsafe { copy_less_than_a_block(from, to) }
+    // SAFETY: by this function's contract; the length is compared first.
+    unsafe {
+        if len < BLOCK_BYTES {
+            copy_less_than_a_block(from, to);
+        } else if len <= 2 * BLOCK_BYTES {
+            copy_ends::<Block>(from, to);
+        } else if len <= INLINE_BYTES_MAX {
+            copy_ends::<[Block; 2]>(from, to);
+        } else {
+            copy_large(from, to);
+        }
     }
 }
 
+/// Out of line, so that who copies small frames only has no call to prepare for.
+///
 /// # Safety
-/// As for [`copy_frame`], with at least a block.
-#[inline]
-unsafe fn copy_blocks(from: &[u8], to: *mut u8) {
-    let last = from.len() - BLOCK_BYTES;
-    let mut at = 0;
-    // SAFETY: `at` stays below `last`, and a block from there ends within both.
-    unsafe {
-        while at < last {
-            copy_one::<Block>(from, to, at);
-            at += BLOCK_BYTES;
-        }
-        copy_one::<Block>(from, to, last);
-    }
+/// As for [`copy_frame`].
+#[inline(never)]
+unsafe fn copy_large(from: &[u8], to: *mut u8) {
+    // SAFETY: by this function's contract.
+    unsafe { copy_nonoverlapping(from.as_ptr(), to, from.len()) }
 }
 
 /// # Safety

@@ -97,9 +97,12 @@ impl Host {
     /// Whether this call looks at the socket.
     #[inline]
     fn take_udp_turn(&mut self) -> bool {
+        if self.udp.peer_count() == 0 {
+            return false;
+        }
         let is_due = !self.shm_is_busy || self.udp_skips >= UDP_SKIPS_MAX;
         self.udp_skips = if is_due { 0 } else { self.udp_skips + 1 };
-        is_due && self.udp.peer_count() > 0
+        is_due
     }
 
     /// Sleeps until something comes in on either, or somebody wakes us.
@@ -178,6 +181,7 @@ impl Transport for Host {
         self.udp.flush();
     }
 
+    #[inline]
     fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, mut on_frame: F) -> usize {
         let shares = self.shm_peer_count > 0;
         let mut received = 0;

@@ -1,7 +1,9 @@
 //! What arrives is what was sent, from whom it was sent.
 
 use super::frames::{check_arrival, frame, mixed};
-use super::{End, Harness, Star, carry, collect, collect_any, drain, send_all};
+use super::{
+    EMPTY_POLLS_UNTIL_LOST, End, Harness, Star, carry, collect, collect_any, drain, send_all,
+};
 use crate::transport::{MIN_FRAME_BYTES, TX_BURST_MAX, Transport, TxFrame};
 
 /// An idle transport delivers nothing, sends nothing and has nothing to count.
@@ -64,6 +66,61 @@ pub fn takes_the_bytes_before_it_returns<H: Harness>(harness: &mut H) {
     buffers.iter_mut().for_each(|buffer| buffer.fill(0xEE));
     let arrived = collect(harness, &mut b, sent.len());
     check_arrival(&sent, &arrived, harness.medium().is_lossless);
+}
+
+/// A burst of [`Transport::push`] may be longer than one of `tx_burst`, its frames are sent in order,
+/// and the caller may change its buffers as soon as `flush` returns.
+pub fn delivers_pushed_bursts_of_any_length<H: Harness>(harness: &mut H) {
+    let medium = harness.medium();
+    let [mut a, mut b] = harness.pair();
+    let largest = a.transport.max_frame_bytes(a.peer);
+    let lens = [9, 48, 100, 2049.min(largest), 17];
+    for (round, count) in (0..).zip([0, 1, 2, 65, 400]) {
+        let bytes_max = medium.capacity_bytes / 2;
+        let mut left = bytes_max;
+        let sent: Vec<_> = (0..count)
+            .map(|index| frame(4, round * 1000 + index, lens[index as usize % lens.len()]))
+            .take_while(|frame| {
+                left = left.saturating_sub(frame.len() + 40);
+                left > 0
+            })
+            .collect();
+        push_all(harness, &mut a, &sent);
+        let arrived = collect(harness, &mut b, sent.len());
+        check_arrival(&sent, &arrived, medium.is_lossless);
+    }
+}
+
+/// Pushes frames in as few bursts as the transport takes them in, and forgets their bytes after each.
+fn push_all<H: Harness>(harness: &mut H, from: &mut End<H::T>, frames: &[Vec<u8>]) {
+    let mut left = frames;
+    let mut refusals_left = EMPTY_POLLS_UNTIL_LOST;
+    loop {
+        let mut buffers = left.to_vec();
+        let taken = push_until_refused(from, &buffers);
+        from.transport.flush();
+        buffers.iter_mut().for_each(|buffer| buffer.fill(0xEE));
+        left = &left[taken..];
+        if left.is_empty() {
+            return;
+        }
+        refusals_left -= 1;
+        assert!(refusals_left > 0, "{} frames stay refused", left.len());
+        harness.advance();
+    }
+}
+
+/// Pushes frames, of which all from the first refused one on must be refused.
+fn push_until_refused<T: Transport>(from: &mut End<T>, frames: &[Vec<u8>]) -> usize {
+    let mut taken = 0;
+    for (index, frame) in frames.iter().enumerate() {
+        let (head, body) = frame.split_at(frame.len().min(16));
+        // SAFETY: the caller flushes before it changes the frames.
+        let is_taken = unsafe { from.transport.push(from.peer, head, body) };
+        assert!(!is_taken || taken == index, "frame {index} overtook frame {taken}");
+        taken += usize::from(is_taken);
+    }
+    taken
 }
 
 /// Frames to two peers, taken by turns in one burst, reach the right one; frames from two peers

@@ -54,9 +54,9 @@ pub use accounting::{
     takes_blocked_frames_later,
 };
 pub use delivery::{
-    delivers_bursts_of_mixed_sizes, delivers_every_size, keeps_peers_apart,
-    receives_nothing_when_nothing_was_sent, respects_the_budget, survives_removal_in_flight,
-    takes_the_bytes_before_it_returns,
+    delivers_bursts_of_mixed_sizes, delivers_every_size, delivers_pushed_bursts_of_any_length,
+    keeps_peers_apart, receives_nothing_when_nothing_was_sent, respects_the_budget,
+    survives_removal_in_flight, takes_the_bytes_before_it_returns,
 };
 pub use waiting::{
     wait_ends_when_a_frame_arrives_meanwhile, wait_ends_when_a_frame_has_arrived,
@@ -167,6 +167,7 @@ pub fn run_all<H: Harness>(harness: &mut H) {
     delivers_every_size(harness);
     delivers_bursts_of_mixed_sizes(harness);
     takes_the_bytes_before_it_returns(harness);
+    delivers_pushed_bursts_of_any_length(harness);
     keeps_peers_apart(harness);
     respects_the_budget(harness);
     survives_removal_in_flight(harness);

@@ -8,8 +8,15 @@ use super::peer::Peer;
 use super::ring::sleep_fence;
 use super::schedule::{COLD_RINGS_PER_BURST, Look, Schedule};
 use crate::clock::now_ns;
+use crate::copy;
 use crate::transport::{LinkError, PeerId, TX_BURST_MAX, Transport, TransportStats};
 use crate::wake::Waker;
+
+/// Frames up to this size are copied without a call.
+const SMALL_FRAME_BYTES_MAX: usize = copy::INLINE_BYTES_MAX;
+
+/// No peer has this index.
+const NOBODY: u32 = u32::MAX;
 
 /// The shared-memory transport of one endpoint. See the [module](super).
 #[derive(Debug)]
@@ -21,7 +28,9 @@ pub struct Shm {
     /// Free indices of `peers`.
     free: Vec<u32>,
     schedule: Schedule,
-    /// Peers with frames in the current burst of sending, each once.
+    /// The first peer with frames in the current burst of sending, or [`NOBODY`].
+    first_touched: u32,
+    /// The others, each once.
     touched: Vec<u32>,
     stats: TransportStats,
 }
@@ -37,6 +46,7 @@ impl Shm {
             peers: Vec::new(),
             free: Vec::new(),
             schedule: Schedule::default(),
+            first_touched: NOBODY,
             touched: Vec::with_capacity(TX_BURST_MAX),
             stats: TransportStats::default(),
         }
@@ -75,24 +85,50 @@ impl Shm {
         });
     }
 
-    /// Shows all peers their frames, then wakes those that sleep: one fence serves them all.
+    /// A large frame, one that does not just fit, or one to another peer than the first.
+    #[inline(never)]
+    fn push_slowly(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        let Some(to) = self.peers.get_mut(peer.0 as usize).and_then(Option::as_mut) else {
+            self.stats.tx_dropped_no_peer += 1;
+            return true;
+        };
+        if to.touch() {
+            match self.first_touched {
+                NOBODY => self.first_touched = peer.0,
+                _ => self.touched.push(peer.0),
+            }
+        }
+        to.push(head, body, &mut self.stats)
+    }
+
+    /// Shows a peer its frames; true if it may sleep.
     #[inline]
-    fn publish_touched(&mut self) {
+    fn publish(&mut self, index: u32) -> bool {
+        match self.peers.get_mut(index as usize) {
+            Some(Some(peer)) => peer.publish(&mut self.stats),
+            _ => false,
+        }
+    }
+
+    #[inline(never)]
+    fn publish_touched(&mut self) -> bool {
         let mut may_sleep = false;
-        for &index in &self.touched {
-            if let Some(peer) = &mut self.peers[index as usize] {
-                may_sleep |= peer.publish(&mut self.stats);
+        for at in 0..self.touched.len() {
+            may_sleep |= self.publish(self.touched[at]);
+        }
+        may_sleep
+    }
+
+    /// Wakes those that sleep of the peers that got frames, of whom `first` is one. One fence
+    /// serves them all.
+    #[inline(never)]
+    fn wake_touched(&mut self, first: u32) {
+        sleep_fence();
+        for index in std::iter::once(first).chain(self.touched.iter().copied()) {
+            if let Some(Some(peer)) = self.peers.get_mut(index as usize) {
+                peer.wake_sleeper(&mut self.stats);
             }
         }
-        if may_sleep {
-            sleep_fence();
-            for &index in &self.touched {
-                if let Some(peer) = &mut self.peers[index as usize] {
-                    peer.wake_sleeper(&mut self.stats);
-                }
-            }
-        }
-        self.touched.clear();
     }
 
     #[inline]
@@ -103,6 +139,9 @@ impl Shm {
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else {
             return (0, Look::Broken);
         };
+        if !peer.has_news() {
+            return (0, Look::Nothing);
+        }
         let received =
             peer.receive(budget, &mut self.stats, |frame| on_frame(PeerId(index), frame));
         let look = match received {
@@ -164,25 +203,48 @@ impl Transport for Shm {
 
     #[inline]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
-        let Some(to) = self.peers.get_mut(peer.0 as usize).and_then(Option::as_mut) else {
-            self.stats.tx_dropped_no_peer += 1;
-            return true;
-        };
-        if to.touch() {
-            self.touched.push(peer.0);
+        // The common case has no call in it: nothing is saved and restored then.
+        if head.len() + body.len() <= SMALL_FRAME_BYTES_MAX
+            && let Some(Some(to)) = self.peers.get_mut(peer.0 as usize)
+        {
+            if self.first_touched == NOBODY {
+                self.first_touched = peer.0;
+                to.touch();
+            }
+            if to.is_open() && to.push_at_once(head, body, &mut self.stats) {
+                return true;
+            }
         }
-        to.push(head, body, &mut self.stats)
+        self.push_slowly(peer, head, body)
     }
 
     #[inline]
     fn flush(&mut self) {
-        if !self.touched.is_empty() {
-            self.publish_touched();
+        let first = std::mem::replace(&mut self.first_touched, NOBODY);
+        if first == NOBODY {
+            return;
         }
+        let mut may_sleep = self.publish(first);
+        if !self.touched.is_empty() {
+            may_sleep |= self.publish_touched();
+        }
+        if may_sleep {
+            self.wake_touched(first);
+        }
+        self.touched.clear();
     }
 
+    #[inline]
     fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, mut on_frame: F) -> usize {
-        self.warm(COLD_RINGS_PER_BURST);
+        if let Some(index) = self.schedule.only_ring()
+            && let Some(Some(peer)) = self.peers.get(index as usize)
+            && !peer.has_news()
+        {
+            return 0;
+        }
+        if self.schedule.has_cold() {
+            self.warm(COLD_RINGS_PER_BURST);
+        }
         let share = self.schedule.share(budget);
         let mut received = 0;
         for _ in 0..self.schedule.hot_count() {

@@ -40,6 +40,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use super::config::Geometry;
 use super::layout::{control_offset, data_offset, segment_bytes};
 use super::ring::{Control, Memory};
+use crate::copy::copy_frame;
 
 /// A range of address space backed by a segment, readable and writable.
 #[derive(Debug)]
@@ -146,9 +147,9 @@ unsafe impl Memory for RingMemory {
         // reference points to. A frame cannot overlap them: `&[u8]`s to ring bytes exist only
         // while a consumer lends them, and those bytes are not free.
         unsafe {
-            let to = self.data.add(offset);
-            to.copy_from_nonoverlapping(NonNull::from(head).cast(), head.len());
-            to.add(head.len()).copy_from_nonoverlapping(NonNull::from(body).cast(), body.len());
+            let to = self.data.as_ptr().add(offset);
+            copy_frame(head, to);
+            copy_frame(body, to.add(head.len()));
         }
     }
 

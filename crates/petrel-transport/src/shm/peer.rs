@@ -53,21 +53,43 @@ impl Peer {
         is_first
     }
 
+    /// Writes a frame into the ring, if that is all there is to do.
+    #[inline]
+    pub(super) fn push_at_once(
+        &mut self,
+        head: &[u8],
+        body: &[u8],
+        stats: &mut TransportStats,
+    ) -> bool {
+        let is_written = self.outgoing.push_at_once(head, body);
+        if is_written {
+            stats.tx_frames += 1;
+            stats.tx_bytes += (head.len() + body.len()) as u64;
+        }
+        is_written
+    }
+
     /// Writes a frame into the ring. Returns false if the ring is full; a frame that cannot be sent
     /// at all is dropped and counted.
-    #[inline]
     pub(super) fn push(&mut self, head: &[u8], body: &[u8], stats: &mut TransportStats) -> bool {
+        let length = head.len() + body.len();
         if self.tx_burst == TxBurst::Closed {
-            return self.refuse(head.len() + body.len(), stats);
+            return self.refuse(length, stats);
         }
         match self.outgoing.push(head, body) {
             Ok(()) => {
                 stats.tx_frames += 1;
-                stats.tx_bytes += (head.len() + body.len()) as u64;
+                stats.tx_bytes += length as u64;
                 true
             }
-            Err(error) => self.fail(error, head.len() + body.len(), stats),
+            Err(error) => self.fail(error, length, stats),
         }
+    }
+
+    /// Whether [`Peer::push`] does nothing but write.
+    #[inline]
+    pub(super) fn is_open(&self) -> bool {
+        self.tx_burst == TxBurst::Open
     }
 
     /// A frame for a ring that is given up or was full before.
@@ -117,6 +139,12 @@ impl Peer {
             stats.tx_syscalls += 1;
             self.doorbell.ring();
         }
+    }
+
+    /// Whether [`Peer::receive`] has something to deliver or to say.
+    #[inline]
+    pub(super) fn has_news(&self) -> bool {
+        self.is_broken || self.incoming.has_data()
     }
 
     #[inline]

@@ -72,7 +72,8 @@ impl Schedule {
     /// Frames that one ring may deliver in a burst of `budget` frames.
     #[inline]
     pub(super) fn share(&self, budget: usize) -> usize {
-        (budget / self.hot.len().max(1)).max(MIN_SHARE_FRAMES)
+        // No division for who has one ring.
+        if self.hot.len() <= 1 { budget } else { (budget / self.hot.len()).max(MIN_SHARE_FRAMES) }
     }
 
     /// The hot ring whose turn it is, if there is any.
@@ -87,11 +88,19 @@ impl Schedule {
     /// Notes what the look at [`Schedule::current`] showed, and goes on to the next.
     #[inline]
     pub(super) fn advance(&mut self, look: Look) {
-        let may_cool = self.hot.len() > COLD_RINGS_PER_BURST;
+        // Few rings stay hot, so that nobody counts how long they are silent.
+        if look == Look::Broken || self.hot.len() > COLD_RINGS_PER_BURST {
+            self.advance_of_many(look);
+        } else {
+            self.next_hot += 1;
+        }
+    }
+
+    fn advance_of_many(&mut self, look: Look) {
         let Some(hot) = self.hot.get_mut(self.next_hot) else { return };
         match look {
             Look::Frames => hot.empty_looks = 0,
-            Look::Nothing if hot.empty_looks >= COOLING_POLLS && may_cool => {
+            Look::Nothing if hot.empty_looks >= COOLING_POLLS => {
                 // The last ring takes the place, and with it the next turn.
                 let cooled = self.hot.swap_remove(self.next_hot);
                 self.cold.push(cooled.ring);
@@ -104,6 +113,21 @@ impl Schedule {
             }
         }
         self.next_hot += 1;
+    }
+
+    /// The ring, if there is just one, and it is hot.
+    #[inline]
+    pub(super) fn only_ring(&self) -> Option<u32> {
+        match self.hot.as_slice() {
+            [only] if self.cold.is_empty() => Some(only.ring),
+            _ => None,
+        }
+    }
+
+    /// Whether there are rings that [`Schedule::warm`] has to look at.
+    #[inline]
+    pub(super) fn has_cold(&self) -> bool {
+        !self.cold.is_empty()
     }
 
     /// Looks at up to `limit` cold rings in turn, and makes those hot for which `has_data` says so.

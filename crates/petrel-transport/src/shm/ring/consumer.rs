@@ -1,6 +1,8 @@
 //! The receiving side of a ring.
 
-use super::record::{Header, RECORD_ALIGN, RECORD_HEADER_BYTES, max_frame_limit, record_bytes};
+use super::record::{
+    Header, RECORD_ALIGN, RECORD_HEADER_BYTES, check, max_frame_limit, record_bytes,
+};
 use super::{Broken, Memory, Ordering, POLLING, is_asleep};
 
 /// What one call of [`Consumer::receive`] brought.
@@ -52,21 +54,32 @@ impl<M: Memory> Consumer<M> {
                 Err(Broken) => received.is_broken = true,
             }
         }
-        while received.frames < budget && self.head != self.tail {
-            match self.next_frame() {
-                Ok(Some(length)) => {
-                    self.deliver(length, &mut on_frame);
-                    received.frames += 1;
-                    received.bytes += length;
-                }
-                Ok(None) => {}
-                Err(Broken) => {
-                    received.is_broken = true;
+        let (mut frames, mut bytes) = (0, 0);
+        while frames < budget && self.head != self.tail {
+            // In registers, as the compiler cannot know what `on_frame` does to `self`.
+            let (mut head, end, pause) = (self.head, self.end_of_run(), self.end_of_release_run());
+            while frames < budget && head != end {
+                let Some(length) = self.frame_at(head, end) else { break };
+                let offset = self.offset(head) + RECORD_HEADER_BYTES;
+                // SAFETY: `frame_at` found the record before the tail and before the end of the
+                // ring, and its bytes are released only after this.
+                unsafe { self.memory.with_frame(offset, length, &mut on_frame) };
+                head = head.wrapping_add(record_bytes(length) as u64);
+                frames += 1;
+                bytes += length;
+                if head.wrapping_sub(pause) as i64 >= 0 {
                     break;
                 }
             }
+            let is_stuck = head == self.head;
+            self.release(head);
+            if is_stuck && self.skip_to_start() == Err(Broken) {
+                received.is_broken = true;
+                break;
+            }
         }
-        self.release();
+        self.release(self.head);
+        (received.frames, received.bytes) = (frames, bytes);
         received
     }
 
@@ -121,70 +134,65 @@ impl<M: Memory> Consumer<M> {
         Ok(is_new)
     }
 
-    /// Length of the frame at the head; `None` if there was only a skip to the start of the ring,
-    /// which was made.
+    /// How far records can be read without going to the start of the ring.
     #[inline]
-    fn next_frame(&mut self) -> Result<Option<usize>, Broken> {
-        // SAFETY: the head is a multiple of 8, and at least 8 bytes from there are published: the
-        // tail is aligned too and differs.
-        let word = unsafe { self.memory.load_word(self.offset()) };
-        match Header::decode(word, self.head)? {
-            Header::Skip => self.skip_to_start().map(|()| None),
-            Header::Frame { length } => self.check_length(length).map(Some),
-        }
+    fn end_of_run(&self) -> u64 {
+        let to_end = (self.memory.capacity() - self.offset(self.head)) as u64;
+        self.head.wrapping_add(to_end.min(self.tail.wrapping_sub(self.head)))
     }
 
-    /// A skip is shorter than a record, and the record that made it necessary follows.
+    /// Where the producer gets its bytes back before the burst ends.
+    #[inline]
+    fn end_of_release_run(&self) -> u64 {
+        self.released.wrapping_add(self.memory.capacity() as u64 / 8)
+    }
+
+    /// Length of the frame whose record is at `head`, if it is a possible one and ends before
+    /// `end`, which differs.
+    #[inline]
+    fn frame_at(&self, head: u64, end: u64) -> Option<usize> {
+        // SAFETY: the head is a multiple of 8, and at least 8 bytes from there are published: the
+        // end is aligned too and differs.
+        let word = unsafe { self.memory.load_word(self.offset(head)) };
+        let length = word as u32 as usize;
+        // A skip is no possible length. No overflow: a length has 32 bits.
+        let is_frame = word >> 32 == check(head)
+            && length.wrapping_sub(1) < self.max_frame_bytes
+            && record_bytes(length) as u64 <= end.wrapping_sub(head);
+        is_frame.then_some(length)
+    }
+
+    /// Goes to the start of the ring, if that is where the record at the head leads. A skip is
+    /// shorter than a record, and the record that made it necessary follows.
+    #[cold]
+    #[inline(never)]
     fn skip_to_start(&mut self) -> Result<(), Broken> {
-        let to_end = (self.memory.capacity() - self.offset()) as u64;
-        if to_end >= self.readable_bytes() || to_end > self.memory.capacity() as u64 / 4 {
+        let (head, offset) = (self.head, self.offset(self.head));
+        // SAFETY: as in `frame_at`.
+        let word = unsafe { self.memory.load_word(offset) };
+        let to_end = (self.memory.capacity() - offset) as u64;
+        let is_short =
+            to_end < self.tail.wrapping_sub(head) && to_end <= self.memory.capacity() as u64 / 4;
+        if word != Header::Skip.encode(head) || !is_short {
             return Err(Broken);
         }
-        self.head = self.head.wrapping_add(to_end);
+        self.head = head.wrapping_add(to_end);
         Ok(())
     }
 
+    /// Gives everything before `head` back to the producer.
     #[inline]
-    fn check_length(&self, length: usize) -> Result<usize, Broken> {
-        let is_agreed = (1..=self.max_frame_bytes).contains(&length);
-        // No overflow: the length was compared with the largest frame first.
-        let fits = || {
-            let record = record_bytes(length);
-            record as u64 <= self.readable_bytes()
-                && record <= self.memory.capacity() - self.offset()
-        };
-        if is_agreed && fits() { Ok(length) } else { Err(Broken) }
-    }
-
-    #[inline]
-    fn deliver(&mut self, length: usize, on_frame: impl FnOnce(&[u8])) {
-        let offset = self.offset() + RECORD_HEADER_BYTES;
-        // SAFETY: `check_length` found the record before the tail and before the end of the ring,
-        // and its bytes are released only after this.
-        unsafe { self.memory.with_frame(offset, length, on_frame) };
-        self.head = self.head.wrapping_add(record_bytes(length) as u64);
-        if self.head.wrapping_sub(self.released) >= self.memory.capacity() as u64 / 8 {
-            self.release();
-        }
-    }
-
-    /// Gives everything before the head back to the producer.
-    #[inline]
-    fn release(&mut self) {
-        if self.head != self.released {
+    fn release(&mut self, head: u64) {
+        self.head = head;
+        if head != self.released {
             // Pairs with the acquire in `Producer::refresh_head`: the reads are done.
-            self.memory.control().head.0.store(self.head, Ordering::Release);
-            self.released = self.head;
+            self.memory.control().head.0.store(head, Ordering::Release);
+            self.released = head;
         }
     }
 
     #[inline]
-    fn readable_bytes(&self) -> u64 {
-        self.tail.wrapping_sub(self.head)
-    }
-
-    #[inline]
-    fn offset(&self) -> usize {
-        self.head as usize & (self.memory.capacity() - 1)
+    fn offset(&self, position: u64) -> usize {
+        position as usize & (self.memory.capacity() - 1)
     }
 }

@@ -1,6 +1,6 @@
 //! The sending side of a ring.
 
-use super::record::{Header, RECORD_ALIGN, max_frame_limit, record_bytes};
+use super::record::{Header, RECORD_ALIGN, RECORD_HEADER_BYTES, max_frame_limit, record_bytes};
 use super::{Broken, Memory, Ordering, POLLING, is_asleep};
 
 /// Why a frame was not written.
@@ -25,6 +25,8 @@ pub struct Producer<M> {
     published: u64,
     /// The consumer's head when it was last read.
     head: u64,
+    /// Bytes from the tail that are known to be free and come before the end of the ring.
+    writable_bytes: usize,
     /// The sleep word that was last seen: the sleep that was ended last, or [`POLLING`].
     sleep_word: u64,
 }
@@ -36,7 +38,15 @@ impl<M: Memory> Producer<M> {
     /// When `max_frame_bytes` is 0 or exceeds [`max_frame_limit`].
     pub fn new(memory: M, max_frame_bytes: usize) -> Self {
         assert!((1..=max_frame_limit(memory.capacity())).contains(&max_frame_bytes));
-        Self { memory, max_frame_bytes, tail: 0, published: 0, head: 0, sleep_word: 0 }
+        Self {
+            memory,
+            max_frame_bytes,
+            tail: 0,
+            published: 0,
+            head: 0,
+            writable_bytes: 0,
+            sleep_word: 0,
+        }
     }
 
     /// Writes a frame of two parts behind the others. It is not seen before [`Producer::publish`].
@@ -45,24 +55,34 @@ impl<M: Memory> Producer<M> {
     /// See [`PushError`]. Nothing is written then.
     #[inline]
     pub fn push(&mut self, head: &[u8], body: &[u8]) -> Result<(), PushError> {
-        let length = head.len().checked_add(body.len()).ok_or(PushError::Length)?;
-        if length == 0 || length > self.max_frame_bytes {
-            return Err(PushError::Length);
+        if !self.push_at_once(head, body) {
+            self.make_room(head.len() + body.len())?;
+            let is_written = self.push_at_once(head, body);
+            debug_assert!(is_written, "there is room");
         }
-        let record = record_bytes(length);
-        let skipped = self.bytes_to_skip(record);
-        self.make_room(skipped + record)?;
-        if skipped > 0 {
-            self.write_header(Header::Skip);
-            self.tail = self.tail.wrapping_add(skipped as u64);
-        }
-        self.write_header(Header::Frame { length });
-        let offset = self.offset() + super::RECORD_HEADER_BYTES;
-        // SAFETY: `record_bytes(length)` bytes from the tail are free (`make_room`) and lie before
-        // the end of the ring (`bytes_to_skip`); the header takes the first 8 of them.
-        unsafe { self.memory.store_frame(offset, head, body) };
-        self.tail = self.tail.wrapping_add(record as u64);
         Ok(())
+    }
+
+    /// [`Producer::push`] of a frame for which nothing has to be looked up; false if that is not
+    /// so.
+    #[inline]
+    pub fn push_at_once(&mut self, head: &[u8], body: &[u8]) -> bool {
+        let length = head.len() + body.len();
+        let record = record_bytes(length);
+        // Both ends of the range of lengths in one comparison.
+        if length.wrapping_sub(1) >= self.max_frame_bytes || record > self.writable_bytes {
+            return false;
+        }
+        let (tail, offset) = (self.tail, self.offset());
+        // SAFETY: the tail is a multiple of 8, and `record` bytes from there are free and lie before
+        // the end of the ring: no more than `writable_bytes`. The header takes the first 8 of them.
+        unsafe {
+            self.memory.store_word(offset, Header::Frame { length }.encode(tail));
+            self.memory.store_frame(offset + RECORD_HEADER_BYTES, head, body);
+        }
+        self.tail = tail.wrapping_add(record as u64);
+        self.writable_bytes -= record;
+        true
     }
 
     /// Shows the consumer everything written so far. Returns whether there was anything new.
@@ -94,20 +114,35 @@ impl<M: Memory> Producer<M> {
         is_new && is_asleep(sleep_word)
     }
 
-    /// Bytes before the end of the ring that a record of `record` bytes cannot use.
-    #[inline]
-    fn bytes_to_skip(&self, record: usize) -> usize {
-        let to_end = self.memory.capacity() - self.offset();
-        if record <= to_end { 0 } else { to_end }
+    /// Makes room for a frame at the tail, by looking how far the consumer is and by going to the
+    /// start of the ring.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self, length: usize) -> Result<(), PushError> {
+        if length == 0 || length > self.max_frame_bytes {
+            return Err(PushError::Length);
+        }
+        let (record, to_end) = (record_bytes(length), self.bytes_to_end());
+        let skipped = if record <= to_end { 0 } else { to_end };
+        if self.free_bytes() < skipped + record {
+            self.refresh_head().map_err(|Broken| PushError::Broken)?;
+        }
+        if self.free_bytes() < skipped + record {
+            return Err(PushError::Full);
+        }
+        if skipped > 0 {
+            // SAFETY: the tail is a multiple of 8 before the end, and `skipped` bytes from there
+            // are free.
+            unsafe { self.memory.store_word(self.offset(), Header::Skip.encode(self.tail)) };
+            self.tail = self.tail.wrapping_add(skipped as u64);
+        }
+        self.writable_bytes = self.free_bytes().min(self.bytes_to_end());
+        Ok(())
     }
 
     #[inline]
-    fn make_room(&mut self, needed: usize) -> Result<(), PushError> {
-        if self.free_bytes() >= needed {
-            return Ok(());
-        }
-        self.refresh_head().map_err(|Broken| PushError::Broken)?;
-        if self.free_bytes() >= needed { Ok(()) } else { Err(PushError::Full) }
+    fn bytes_to_end(&self) -> usize {
+        self.memory.capacity() - self.offset()
     }
 
     #[inline]
@@ -127,13 +162,6 @@ impl<M: Memory> Producer<M> {
         }
         self.head = head;
         Ok(())
-    }
-
-    #[inline]
-    fn write_header(&self, header: Header) {
-        // SAFETY: the tail is a multiple of 8 and at least 8 bytes from there are free: the caller
-        // made room for them.
-        unsafe { self.memory.store_word(self.offset(), header.encode(self.tail)) }
     }
 
     #[inline]

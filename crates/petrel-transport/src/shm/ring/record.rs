@@ -8,8 +8,6 @@
 //! The position serves as a check: a consumer and a producer that disagree about where records
 //! start, or bytes left from the last round, do not pass for a record.
 
-use super::Broken;
-
 /// Bytes of a record's header.
 pub const RECORD_HEADER_BYTES: usize = 8;
 
@@ -32,7 +30,8 @@ pub const fn max_frame_limit(capacity: usize) -> usize {
 /// What a frame of `length` bytes takes in the ring.
 #[inline]
 pub(super) fn record_bytes(length: usize) -> usize {
-    (RECORD_HEADER_BYTES + length).next_multiple_of(RECORD_ALIGN)
+    // A sum and a mask; `next_multiple_of` would compare too.
+    (RECORD_HEADER_BYTES + length + RECORD_ALIGN - 1) & !(RECORD_ALIGN - 1)
 }
 
 /// What a record's header says.
@@ -51,21 +50,10 @@ impl Header {
         };
         u64::from(length) | check(position) << 32
     }
-
-    /// Reads a word that the peer wrote. The length is not yet known to be possible.
-    #[inline]
-    pub(super) fn decode(word: u64, position: u64) -> Result<Self, Broken> {
-        if word >> 32 != check(position) {
-            return Err(Broken);
-        }
-        match word as u32 {
-            SKIP => Ok(Header::Skip),
-            length => Ok(Header::Frame { length: length as usize }),
-        }
-    }
 }
 
+/// What the upper half of a header at this position holds.
 #[inline]
-fn check(position: u64) -> u64 {
+pub(super) fn check(position: u64) -> u64 {
     u64::from((position / 8) as u32)
 }
