@@ -37,9 +37,9 @@ fn encode(frame: &Frame<'_>) -> Vec<u8> {
     let control = |(bytes, len): ([u8; 64], usize)| bytes[..len].to_vec();
     let mut bytes = match frame.fields {
         Fields::None => header.encode().to_vec(),
-        Fields::Part(part) => part.encode(header).to_vec(),
-        Fields::Credit(credit) => control(credit.encode(header)),
-        Fields::Pull(pull) => control(pull.encode(header)),
+        Fields::Part(part) => part.encode(header.words()).to_vec(),
+        Fields::Credit(credit) => control(credit.encode(header.words())),
+        Fields::Pull(pull) => control(pull.encode(header.words())),
     };
     bytes.extend_from_slice(frame.payload);
     bytes

@@ -4,6 +4,8 @@
 //! a reference beyond one method. What eRPC has to show by argument (§4.2.2: no queue refers to a
 //! buffer that the application may touch), the compiler shows here.
 
+use crate::limits::HEADER_BYTES;
+
 /// A message in contiguous memory, with room for packet headers before and after it
 /// (eRPC §4.2.1).
 pub trait Buffer {
@@ -26,6 +28,10 @@ pub trait Buffer {
 
     /// Writes the header of packet `index` to the room kept for it.
     fn write_header(&mut self, index: u32, header: &[u8]);
+
+    /// Writes the 16-byte header of a message that is sent in one packet, two words in little-endian
+    /// order, and gives the whole frame: the header and the message behind it.
+    fn frame(&mut self, header: [u64; 2]) -> &[u8];
 
     /// The bytes of packet `index` in two parts, to be sent one after the other: its header, as
     /// written before, of `header_len` bytes, and the message's bytes from `offset` on. For packet
@@ -101,6 +107,12 @@ impl Buffer for HeapBuffer {
             0 => self.memory[HEAP_HEAD - header.len()..HEAP_HEAD].copy_from_slice(header),
             _ => self.tail[index as usize - 1][..header.len()].copy_from_slice(header),
         }
+    }
+
+    fn frame(&mut self, header: [u64; 2]) -> &[u8] {
+        let header: [u8; HEADER_BYTES] = crate::wire::header_bytes(header);
+        self.write_header(0, &header);
+        &self.memory[HEAP_HEAD - HEADER_BYTES..HEAP_HEAD + self.len]
     }
 
     fn packet(&self, index: u32, header_len: usize, offset: usize, len: usize) -> (&[u8], &[u8]) {

@@ -11,7 +11,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let mut pool = HeapPool { len_max: 1 << 20 };
 //! let mut client = Core::new(0, Config::default());
-//! let mut server = Core::new(0, Config::default());
+//! let mut server: Core<HeapBuffer> = Core::new(0, Config::default());
 //!
 //! // The control plane has carried indices, tokens and limits from one side to the other.
 //! let agreed = |peer_session, peer_token| Agreed {
@@ -29,9 +29,11 @@
 //! client.call(session, 1, request, HeapBuffer::new(64, 1), 42).map_err(|rejected| rejected.error)?;
 //!
 //! // One burst from the client to the server.
-//! let transmit = client.poll_transmit(1_000).expect("the request");
-//! let (head, body) = client.frame(&transmit).expect("just polled");
-//! let frame = [head, body].concat();
+//! let mut frame = Vec::new();
+//! client.transmit(1_000, &mut |_peer, head: &[u8], body: &[u8]| {
+//!     frame = [head, body].concat();
+//!     true
+//! });
 //! match server.handle_frame(2_000, PeerKey(0), &frame, &mut pool) {
 //!     Received::Request { handle, payload: b"ping", .. } => {
 //!         server.respond(handle, Status::Ok, HeapBuffer::from_message(b"pong", 1)).unwrap();
@@ -40,9 +42,10 @@
 //! }
 //!
 //! // And one back.
-//! let transmit = server.poll_transmit(2_000).expect("the response");
-//! let (head, body) = server.frame(&transmit).expect("just polled");
-//! let frame = [head, body].concat();
+//! server.transmit(2_000, &mut |_peer, head: &[u8], body: &[u8]| {
+//!     frame = [head, body].concat();
+//!     true
+//! });
 //! match client.handle_frame(3_000, PeerKey(0), &frame, &mut pool) {
 //!     Received::Completed(end) => assert_eq!((end.tag, end.response.message()), (42, &b"pong"[..])),
 //!     other => panic!("{other:?}"),
@@ -79,7 +82,7 @@ pub mod wire;
 
 pub use rpc::{
     Accepted, CallError, CallFailure, CallRejected, Closed, Completion, Config, Core, Event,
-    Execution, OpenError, Received, RequestHandle, RespondError, RespondRejected, Transmit,
+    Execution, FrameSink, OpenError, Received, RequestHandle, RespondError, RespondRejected,
 };
 pub use session::{Agreed, PeerKey, SessionId};
 pub use status::Status;

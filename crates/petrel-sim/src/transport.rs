@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use petrel_transport::wake::Waker;
 use petrel_transport::{
-    LinkError, MIN_FRAME_BYTES, PeerId, TX_BURST_MAX, Transport, TransportStats, TxFrame,
+    LinkError, MIN_FRAME_BYTES, PeerId, Transport, TransportStats, TxFrame,
 };
 
 use crate::fabric::{BindError, Binding, FabricHandle, Frames, PacketRef, SimAddr};
@@ -50,6 +50,10 @@ pub struct SimTransport {
     stats: TransportStats,
     /// The packet whose frames the endpoint is looking at.
     received: Frames,
+    /// The packet that frames are being put into.
+    open: Option<Open>,
+    /// Whether the NIC has refused a frame of this burst.
+    is_full: bool,
 }
 
 impl SimTransport {
@@ -72,6 +76,8 @@ impl SimTransport {
             peers: Peers::default(),
             stats: TransportStats::default(),
             received: Frames::default(),
+            open: None,
+            is_full: false,
         })
     }
 
@@ -101,13 +107,13 @@ impl SimTransport {
     }
 
     /// Opens a packet for one more frame if the NIC has room; or joins the frame to the open one.
-    fn place(&mut self, open: &mut Option<Open>, to: SimAddr, frame: &TxFrame<'_>) -> bool {
+    fn place(&mut self, to: SimAddr, frame: &TxFrame<'_>) -> bool {
         let mut fabric = self.fabric.borrow_mut();
-        let joined_bytes = open.as_ref().map_or(0, |open| open.bytes) + frame.len();
+        let joined_bytes = self.open.as_ref().map_or(0, |open| open.bytes) + frame.len();
         let joins = self.config.coalesce
-            && open.as_ref().is_some_and(|open| open.to == to)
+            && self.open.as_ref().is_some_and(|open| open.to == to)
             && joined_bytes <= self.config.max_frame_bytes;
-        if !joins && let Some(full) = open.take() {
+        if !joins && let Some(full) = self.open.take() {
             fabric.submit(full.packet);
         }
         let bytes = if joins { joined_bytes } else { frame.len() };
@@ -115,15 +121,12 @@ impl SimTransport {
             fabric.note_tx_blocked(self.binding.at);
             return false;
         }
-        let target = match open {
+        let target = match &mut self.open {
             Some(open) => open,
             None => {
                 self.stats.tx_datagrams += 1;
-                open.insert(Open {
-                    packet: fabric.packets.create(self.binding.at, to),
-                    to,
-                    bytes: 0,
-                })
+                let packet = fabric.packets.create(self.binding.at, to);
+                self.open.insert(Open { packet, to, bytes: 0 })
             }
         };
         target.bytes = bytes;
@@ -150,7 +153,8 @@ impl SimTransport {
     }
 }
 
-/// The packet that frames are being put into.
+/// A packet that is not sent yet, because more frames may join.
+#[derive(Debug)]
 struct Open {
     packet: PacketRef,
     to: SimAddr,
@@ -179,28 +183,30 @@ impl Transport for SimTransport {
         self.peers.addr(peer).map_or(0, |_| self.config.max_frame_bytes)
     }
 
-    fn tx_burst(&mut self, frames: &[TxFrame<'_>]) -> u64 {
-        assert!(frames.len() <= TX_BURST_MAX, "a burst has at most {TX_BURST_MAX} frames");
-        let is_bound = self.fabric.borrow_mut().is_bound(self.binding);
-        let mut open = None;
-        let mut refused = 0u64;
-        for (index, frame) in frames.iter().enumerate() {
-            let Some(to) = self.check(frame) else { continue };
-            if !is_bound {
-                self.stats.tx_dropped_error += 1;
-            } else if refused == 0 && self.place(&mut open, to, frame) {
-                self.stats.tx_frames += 1;
-                self.stats.tx_bytes += frame.len() as u64;
-            } else {
-                // One queue for all peers: what follows a refused frame must not overtake it.
-                self.stats.tx_blocked += 1;
-                refused |= 1 << index;
-            }
+    #[expect(unsafe_code, reason = "the trait's contract; the frame is copied here, so it is not used")]
+    unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        let frame = TxFrame { peer, head, body };
+        let Some(to) = self.check(&frame) else { return true };
+        if !self.fabric.borrow_mut().is_bound(self.binding) {
+            self.stats.tx_dropped_error += 1;
+            return true;
         }
-        if let Some(last) = open {
+        // One queue for all peers: what follows a refused frame must not overtake it.
+        if self.is_full || !self.place(to, &frame) {
+            self.is_full = true;
+            self.stats.tx_blocked += 1;
+            return false;
+        }
+        self.stats.tx_frames += 1;
+        self.stats.tx_bytes += frame.len() as u64;
+        true
+    }
+
+    fn flush(&mut self) {
+        self.is_full = false;
+        if let Some(last) = self.open.take() {
             self.fabric.borrow_mut().submit(last.packet);
         }
-        refused
     }
 
     fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, mut on_frame: F) -> usize {

@@ -53,7 +53,7 @@ mod endpoint;
 mod msgbuf;
 pub mod nexus;
 
-pub use endpoint::{
+pub use endpoint::{Continuation, 
     CallWaitError, ConnectError, Context, Endpoint, EndpointConfig, EndpointError, EndpointStats,
     Handled, IdlePolicy, Reply, Request, Responder, SessionConfig, SessionState, StartError, Stop,
 };

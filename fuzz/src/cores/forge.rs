@@ -92,7 +92,7 @@ fn part(header: &Header, input: &mut Input<'_>) -> Vec<u8> {
     } else {
         payload(input, PACKET_BYTES as usize)
     };
-    [&part.encode(header), &payload[..]].concat()
+    [&part.encode(header.words()), &payload[..]].concat()
 }
 
 fn bitmap(input: &mut Input<'_>) -> [u64; BITMAP_WORDS] {
@@ -108,14 +108,14 @@ fn bitmap(input: &mut Input<'_>) -> [u64; BITMAP_WORDS] {
 
 fn credit(header: &Header, input: &mut Input<'_>) -> Vec<u8> {
     let (cumulative, echo) = (input.number(), input.number());
-    let (bytes, len) = Credit { cumulative, echo, bitmap: bitmap(input) }.encode(header);
+    let (bytes, len) = Credit { cumulative, echo, bitmap: bitmap(input) }.encode(header.words());
     bytes[..len].to_vec()
 }
 
 fn pull(header: &Header, input: &mut Input<'_>) -> Vec<u8> {
     let [cumulative, limit, resend_below] = [0; 3].map(|_| input.number());
     let (bytes, len) =
-        Pull { cumulative, limit, resend_below, bitmap: bitmap(input) }.encode(header);
+        Pull { cumulative, limit, resend_below, bitmap: bitmap(input) }.encode(header.words());
     bytes[..len].to_vec()
 }
 

@@ -4,11 +4,10 @@ use std::collections::{HashMap, HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
 
 use petrel_proto::buffer::{Buffer, HeapBuffer, HeapPool};
-use petrel_proto::limits::{PACKET_BYTES_MIN, WINDOW_PACKETS, packets_of};
+use petrel_proto::limits::{PACKET_BYTES_MIN, TRANSMIT_FRAMES_MAX, WINDOW_PACKETS, packets_of};
 use petrel_proto::wire::{Fields, Frame, Header};
 use petrel_proto::{
     Agreed, Completion, Config, Core, Event, PeerKey, Received, RequestHandle, SessionId, Status,
-    Transmit,
 };
 
 use crate::input::Input;
@@ -22,8 +21,8 @@ pub(super) const RETRIES: u8 = 10;
 /// How each core names the other.
 pub(super) const PEER: PeerKey = PeerKey(7);
 
-/// Frames that may be polled before their bytes are taken.
-pub(super) const BURST: usize = 64;
+/// Frames that are sent at a time.
+pub(super) const BURST: usize = TRANSMIT_FRAMES_MAX;
 
 /// Frames on their way to one end; the medium loses what is more.
 const WIRE_FRAMES_MAX: usize = 4_096;
@@ -152,22 +151,20 @@ impl World {
         self.ends[end].core.establish(ids[end], terms).is_ok()
     }
 
-    /// Sends up to a burst of frames, of which the transport refuses those behind the first
-    /// `taken`. Gives how many there were.
+    /// Sends up to a burst of frames; the medium refuses those behind the first `taken`. Gives how
+    /// many it took.
     pub(super) fn send(&mut self, end: usize, count: usize, taken: usize) -> usize {
-        let core = &mut self.ends[end].core;
-        let now = self.now;
-        let polled: Vec<Transmit> =
-            std::iter::from_fn(|| core.poll_transmit(now)).take(count.min(BURST)).collect();
+        let room = count.min(taken);
         let mut frames = Vec::new();
-        for transmit in polled.iter().take(taken) {
-            assert_eq!(transmit.peer, PEER);
-            let (head, body) = core.frame(transmit).expect("it was polled just now");
-            frames.push([head, body].concat());
-        }
-        polled.iter().skip(taken).rev().for_each(|transmit| core.blocked(*transmit));
+        let sent = self.ends[end].core.transmit(self.now, &mut |peer, head: &[u8], body: &[u8]| {
+            assert_eq!(peer, PEER);
+            let takes = frames.len() < room;
+            takes.then(|| frames.push([head, body].concat()));
+            takes
+        });
+        assert_eq!(sent, frames.len());
         frames.into_iter().for_each(|frame| self.put_on_wire(end, frame));
-        polled.len()
+        sent
     }
 
     fn put_on_wire(&mut self, from: usize, bytes: Vec<u8>) {

@@ -11,11 +11,11 @@ use crate::status::Status;
 
 /// A call that ended, with its two buffers.
 #[derive(Debug)]
-pub struct Completion<B> {
+pub struct Completion<B, T = u64> {
     /// The session on which it was made.
     pub session: SessionId,
-    /// What the application gave to recognise it by.
-    pub tag: u64,
+    /// What the application gave with the call.
+    pub tag: T,
     /// Whether it succeeded.
     pub outcome: Result<(), Box<CallFailure>>,
     /// The request, as it was given.
@@ -60,16 +60,18 @@ impl fmt::Display for CallFailure {
 impl std::error::Error for CallFailure {}
 
 /// A call that was not taken. Nothing was sent, and the buffers come back.
-pub struct CallRejected<B> {
+pub struct CallRejected<B, T = ()> {
     /// Why.
     pub error: CallError,
     /// The request, as it was given.
     pub request: B,
     /// The response's buffer, as it was given.
     pub response: B,
+    /// What was given with the call.
+    pub tag: T,
 }
 
-impl<B> fmt::Debug for CallRejected<B> {
+impl<B, T> fmt::Debug for CallRejected<B, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(f)
     }
@@ -110,7 +112,7 @@ impl CallError {
     }
 }
 
-impl<B: Buffer> Core<B> {
+impl<B: Buffer, T> Core<B, T> {
     /// Calls `method` on a session. The response will be written to `response`, up to its
     /// capacity. Beyond the session's slots, and until the session is open, calls wait in a queue.
     ///
@@ -124,13 +126,13 @@ impl<B: Buffer> Core<B> {
         method: u16,
         request: B,
         response: B,
-        tag: u64,
-    ) -> Result<(), CallRejected<B>> {
+        tag: T,
+    ) -> Result<(), CallRejected<B, T>> {
         let Some(client) = self.sessions.client_mut(session) else {
-            return Err(CallRejected { error: CallError::SessionClosed, request, response });
+            return Err(CallRejected { error: CallError::SessionClosed, request, response, tag });
         };
         if let Err(error) = check(client, request.len(), self.shared.config.backlog_max) {
-            return Err(CallRejected { error, request, response });
+            return Err(CallRejected { error, request, response, tag });
         }
         self.shared.counters.calls_started += 1;
         let call = PendingCall { method, tag, request, response };
@@ -185,7 +187,7 @@ impl<T> RetainOrTake<T> for std::collections::VecDeque<T> {
 }
 
 #[inline]
-fn check<B>(client: &ClientSession<B>, len: usize, backlog_max: usize) -> Result<(), CallError> {
+fn check<B, T>(client: &ClientSession<B, T>, len: usize, backlog_max: usize) -> Result<(), CallError> {
     // Before the server has told its limit, the protocol's holds.
     let max = client.agreed.as_ref().map_or(MESSAGE_BYTES_MAX, |a| a.peer_message_bytes_max);
     if len > max as usize {
@@ -198,39 +200,41 @@ fn check<B>(client: &ClientSession<B>, len: usize, backlog_max: usize) -> Result
 }
 
 /// Puts a call into a free slot. There is one, and the session is open.
-#[inline]
-fn start<B: Buffer>(
-    shared: &mut Shared,
+#[inline(always)]
+fn start<B: Buffer, T>(
+    shared: &mut Shared<B>,
     index: u32,
-    client: &mut ClientSession<B>,
-    call: PendingCall<B>,
+    client: &mut ClientSession<B, T>,
+    call: PendingCall<B, T>,
 ) {
     let slot = client.free_slots.trailing_zeros() as usize;
     client.free_slots &= client.free_slots - 1;
-    let packet_bytes = client.agreed.as_ref().map_or(1, |agreed| agreed.packet_bytes);
-    let packets = packets_of(call.request.len() as u32, packet_bytes);
+    let packets = packets_of(call.request.len() as u32, client.packet_bytes);
     let state = &mut client.slots[slot];
     state.start(call, packets);
     shared.queue_client(index, slot, state);
 }
 
 /// Ends the call in a slot, frees the slot, and starts the next call that waited.
-#[inline]
-pub(super) fn finish<B: Buffer>(
-    shared: &mut Shared,
+#[inline(always)]
+pub(super) fn finish<B: Buffer, T>(
+    shared: &mut Shared<B>,
     id: SessionId,
-    client: &mut ClientSession<B>,
+    client: &mut ClientSession<B, T>,
     slot: usize,
     outcome: Result<(), Box<CallFailure>>,
-) -> Completion<B> {
+) -> Completion<B, T> {
     let rounds = client.slots.len() as u64;
     let state = &mut client.slots[slot];
     state.state = ClientState::Free;
     state.number += rounds;
     client.credits += std::mem::take(&mut state.held);
-    let (Some(request), Some(mut response)) = (state.request.take(), state.response.take()) else {
-        unreachable!("a slot in use holds both buffers of its call");
+    let (Some(request), Some(mut response), Some(tag)) =
+        (state.request.take(), state.response.take(), state.tag.take())
+    else {
+        unreachable!("a slot in use holds both buffers and the tag of its call");
     };
+    shared.client_parts.take_back(&mut state.parts);
     match &outcome {
         Ok(()) => shared.counters.calls_succeeded += 1,
         Err(_) => {
@@ -238,27 +242,37 @@ pub(super) fn finish<B: Buffer>(
             response.set_len(0);
         }
     }
-    let tag = state.tag;
+    let is_used_up = state.number >= REQUEST_NUMBER_END;
     client.stalled_slots &= !(1 << slot);
-    if client.slots[slot].number < REQUEST_NUMBER_END {
-        client.free_slots |= 1 << slot;
-        if let Some(call) = client.backlog.pop_front() {
-            start(shared, id.index, client, call);
-        }
-    }
-    if client.slots[slot].number >= REQUEST_NUMBER_END {
+    if is_used_up {
         shared.exhausted.push(id);
+    } else {
+        client.free_slots |= 1 << slot;
+        if !client.backlog.is_empty() {
+            start_next(shared, id.index, client);
+        }
     }
     shared.wake_stalled(id.index, client);
     Completion { session: id, tag, outcome, request, response }
 }
 
+/// Starts the call that has waited longest for a slot.
+fn start_next<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    index: u32,
+    client: &mut ClientSession<B, T>,
+) {
+    if let Some(call) = client.backlog.pop_front() {
+        start(shared, index, client, call);
+    }
+}
+
 /// The completion of a call that never got a slot.
-pub(super) fn failed<B: Buffer>(
+pub(super) fn failed<B: Buffer, T>(
     session: SessionId,
-    call: PendingCall<B>,
+    call: PendingCall<B, T>,
     failure: CallFailure,
-) -> Completion<B> {
+) -> Completion<B, T> {
     let PendingCall { tag, request, mut response, .. } = call;
     response.set_len(0);
     Completion { session, tag, outcome: Err(Box::new(failure)), request, response }

@@ -1,19 +1,20 @@
 //! The client takes CREDIT frames (`docs/wire-protocol.md` §5.2).
 
 use super::Shared;
-use super::response::note_round_trip;
 use crate::bitmap::words_end;
 use crate::limits::REORDERING_THRESHOLD;
 use crate::session::SessionId;
-use crate::session::client::{ClientSession, ClientSlot, ClientState, NOT_TIMED};
+use crate::session::client::{
+    ClientParts, ClientSession, ClientSlot, ClientState, NOT_TIMED,
+};
 use crate::wire::{Credit, Header};
 
-impl Shared {
-    pub(super) fn on_credit<B>(
+impl<B> Shared<B> {
+    pub(super) fn on_credit<T>(
         &mut self,
         now_ns: u64,
         id: SessionId,
-        client: &mut ClientSession<B>,
+        client: &mut ClientSession<B, T>,
         header: Header,
         rest: &[u8],
     ) {
@@ -35,31 +36,33 @@ impl Shared {
         }
     }
 
-    fn acknowledge<B>(
+    fn acknowledge<T>(
         &mut self,
         now_ns: u64,
         id: SessionId,
-        client: &mut ClientSession<B>,
+        client: &mut ClientSession<B, T>,
         slot: usize,
         credit: &Credit,
         repeats: bool,
     ) {
         let state = &mut client.slots[slot];
-        let before = state.acknowledged;
-        state.acknowledged.merge(credit.cumulative, &credit.bitmap);
-        let mut returned = state.acknowledged.count() - before.count();
+        let parts = state.parts(&mut self.client_parts);
+        let before = parts.acknowledged;
+        parts.acknowledged.merge(credit.cumulative, &credit.bitmap);
+        let after = parts.acknowledged;
+        let mut returned = after.count() - before.count();
         if returned > 0 {
             state.heard();
         }
-        if state.acknowledged.cumulative() == state.request_packets {
+        if after.cumulative() == state.request_packets {
             state.state = ClientState::Waiting;
             // One credit stays until the response begins (§4).
             returned -= 1;
         }
         state.held -= returned;
         client.credits += returned;
-        if state.timed_packet != NOT_TIMED && state.acknowledged.contains(state.timed_packet) {
-            note_round_trip(now_ns, client, slot);
+        if state.timed_packet != NOT_TIMED && after.contains(state.timed_packet) {
+            client.note_round_trip(now_ns, slot, &self.config.rto);
         }
         let state = &mut client.slots[slot];
         if state.state == ClientState::Sending {
@@ -81,21 +84,22 @@ fn is_sound(credit: &Credit, sent: u32) -> bool {
 
 /// Marks the packets that were sent well before the one that came last, and are not there; forgets
 /// the marks of those that are. Gives how many are newly marked.
-fn find_lost<B>(state: &mut ClientSlot<B>, from: u32, echo: u32, repeats: bool) -> u32 {
-    let Some(order) = &state.order else { return 0 };
-    let oldest = state.acknowledged.cumulative();
+fn find_lost<B, T>(state: &mut ClientSlot<B, T>, from: u32, echo: u32, repeats: bool) -> u32 {
+    let (2.., Some(parts)) = (state.request_packets, &mut state.parts) else { return 0 };
+    let ClientParts { acknowledged, lost, order, .. } = &mut **parts;
+    let oldest = acknowledged.cumulative();
     let in_order = order.sent == state.request_sent;
-    if in_order && state.lost.is_empty() && oldest + REORDERING_THRESHOLD > echo {
+    if in_order && lost.is_empty() && oldest + REORDERING_THRESHOLD > echo {
         // Nothing was sent twice, so the oldest packet that is missing was the first sent.
         return 0;
     }
     let echo_order = order.arrived(echo, repeats, state.request_sent).unwrap_or(0);
     let mut found = 0;
     for packet in from..state.request_sent {
-        if state.acknowledged.contains(packet) {
-            state.lost.clear(packet);
+        if acknowledged.contains(packet) {
+            lost.clear(packet);
         } else if order.of(packet) + REORDERING_THRESHOLD <= echo_order {
-            found += u32::from(state.lost.set_new(packet));
+            found += u32::from(lost.set_new(packet));
         }
     }
     found

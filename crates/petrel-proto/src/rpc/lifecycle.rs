@@ -48,13 +48,13 @@ pub struct Closed {
     pub was_client: bool,
 }
 
-impl<B: Buffer> Core<B> {
+impl<B: Buffer, T> Core<B, T> {
     /// Begins to open a session as its client: calls may be made on it at once, and wait.
     ///
     /// # Errors
     /// [`OpenError::TooManySessions`].
     pub fn open(&mut self, token: u32, first_request: u64) -> Result<SessionId, OpenError> {
-        let client = Box::new(ClientSession::opening(first_request));
+        let client = Box::new(ClientSession::opening(first_request, &self.shared.config.rto));
         self.insert(token, None, Role::Client(client))
     }
 
@@ -157,7 +157,7 @@ impl<B: Buffer> Core<B> {
         &mut self,
         token: u32,
         peer: Option<PeerKey>,
-        role: Role<B>,
+        role: Role<B, T>,
     ) -> Result<SessionId, OpenError> {
         let max = self.shared.config.sessions_max;
         let id = self.sessions.insert(token, peer, role);
@@ -165,7 +165,7 @@ impl<B: Buffer> Core<B> {
         id.ok_or(OpenError::TooManySessions { max })
     }
 
-    fn fail_calls(&mut self, id: SessionId, client: ClientSession<B>, status: Status, text: &str) {
+    fn fail_calls(&mut self, id: SessionId, client: ClientSession<B, T>, status: Status, text: &str) {
         let failure = |execution| CallFailure { status, message: text.to_owned(), execution };
         for slot in client.slots {
             if slot.state == ClientState::Free {
@@ -173,12 +173,13 @@ impl<B: Buffer> Core<B> {
             }
             let sent = slot.request_sent > 0;
             let execution = if sent { Execution::MayHaveExecuted } else { Execution::NotSent };
-            let (Some(request), Some(response)) = (slot.request, slot.response) else {
-                unreachable!("a slot in use holds both buffers of its call");
+            let (Some(request), Some(response), Some(tag)) = (slot.request, slot.response, slot.tag)
+            else {
+                unreachable!("a slot in use holds both buffers and the tag of its call");
             };
             let call = crate::session::client::PendingCall {
                 method: slot.method,
-                tag: slot.tag,
+                tag,
                 request,
                 response,
             };
@@ -192,7 +193,7 @@ impl<B: Buffer> Core<B> {
     fn push_failed(
         &mut self,
         id: SessionId,
-        call: crate::session::client::PendingCall<B>,
+        call: crate::session::client::PendingCall<B, T>,
         failure: CallFailure,
     ) {
         self.shared.counters.calls_failed += 1;

@@ -1,6 +1,5 @@
 //! The state machines of calls: bytes and time go in, bytes and events come out.
 
-mod blocked;
 mod call;
 mod credit;
 mod lifecycle;
@@ -21,17 +20,18 @@ pub use call::{CallError, CallFailure, CallRejected, Completion, Execution};
 pub use lifecycle::{Accepted, Closed, OpenError};
 pub use receive::Received;
 pub use respond::{RequestHandle, RespondError, RespondRejected};
-pub use transmit::Transmit;
+pub use transmit::FrameSink;
 
 use crate::buffer::Buffer;
 use crate::counters::Counters;
 use crate::limits;
 use crate::recovery::rtt::RtoBounds;
-use crate::session::client::{ClientSession, ClientSlot};
-use crate::session::server::ServerSlot;
+use crate::session::client::{ClientParts, ClientSession, ClientSlot};
+use crate::session::server::{ServerParts, ServerSlot};
+use crate::session::spare::Spare;
 use crate::session::{SessionId, SessionTable};
 use crate::timer::{TimerKey, TimerWheel};
-use transmit::{ControlFrames, Source};
+use transmit::ControlFrames;
 
 /// What can be set about a core. All sessions of an endpoint share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,14 +61,16 @@ impl Default for Config {
 
 /// Something that happened apart from a received frame.
 #[derive(Debug)]
-pub enum Event<B> {
+pub enum Event<B, T = u64> {
     /// A call ended.
-    Completed(Completion<B>),
+    Completed(Completion<B, T>),
     /// A session has used up its request numbers: close it and open another.
     SessionExhausted(SessionId),
 }
 
-/// The protocol core of one endpoint: its sessions, calls and timers, for buffers of type `B`.
+/// The protocol core of one endpoint: its sessions, calls and timers, for buffers of type `B`. A
+/// call carries a `T`, which comes back when it ends: a number to recognise it by, or what to do
+/// then.
 ///
 /// The owner calls, in a loop and with one reading of the clock for each burst:
 ///
@@ -76,23 +78,21 @@ pub enum Event<B> {
 /// 2. [`Core::handle_timeouts`], once all received frames have been handled: a stall of the
 ///    owner's own thread is then not mistaken for loss;
 /// 3. [`Core::poll_event`] until there is none;
-/// 4. [`Core::poll_transmit`] for up to a burst of frames, then [`Core::frame`] for the bytes of
-///    each, and hands them to the medium before any other method is called.
+/// 4. [`Core::transmit`], until it has nothing more or the medium no room, and has the medium send
+///    what it took before any other method is called.
 ///
 /// The application's verbs come at any time between: [`Core::call`], [`Core::respond`], and those
 /// of sessions. Nothing is allocated once a session is up, but for calls that queue.
-pub struct Core<B> {
-    sessions: SessionTable<B>,
-    shared: Shared,
-    events: VecDeque<Event<B>>,
+pub struct Core<B, T = u64> {
+    sessions: SessionTable<B, T>,
+    shared: Shared<B>,
+    events: VecDeque<Event<B, T>>,
     control: ControlFrames,
-    /// Frames that the slot at the head of the queue has sent in this turn.
-    train: u8,
 }
 
 /// What all sessions share, apart from their table, so that a session and this can be borrowed
 /// at once.
-struct Shared {
+struct Shared<B> {
     config: Config,
     counters: Counters,
     /// Slots that have something to send.
@@ -100,6 +100,8 @@ struct Shared {
     timers: TimerWheel,
     /// Sessions that ran out of request numbers.
     exhausted: Vec<SessionId>,
+    client_parts: Spare<ClientParts>,
+    server_parts: Spare<ServerParts<B>>,
 }
 
 /// A slot that has something to send.
@@ -110,7 +112,7 @@ struct Work {
     of_client: bool,
 }
 
-impl<B: Buffer> Core<B> {
+impl<B: Buffer, T> Core<B, T> {
     /// A core without sessions, whose clock stands at `now_ns`.
     pub fn new(now_ns: u64, config: Config) -> Self {
         let sessions_max = config.sessions_max.min(limits::SESSIONS_MAX);
@@ -122,10 +124,11 @@ impl<B: Buffer> Core<B> {
                 work: VecDeque::with_capacity(256),
                 timers: TimerWheel::new(now_ns),
                 exhausted: Vec::new(),
+                client_parts: Spare::new(),
+                server_parts: Spare::new(),
             },
             events: VecDeque::new(),
             control: ControlFrames::new(),
-            train: 0,
         }
     }
 
@@ -140,12 +143,12 @@ impl<B: Buffer> Core<B> {
     }
 
     /// What happened apart from received frames; call it until it gives `None`.
-    pub fn poll_event(&mut self) -> Option<Event<B>> {
+    pub fn poll_event(&mut self) -> Option<Event<B, T>> {
         let exhausted = || self.shared.exhausted.pop().map(Event::SessionExhausted);
         self.events.pop_front().or_else(exhausted)
     }
 
-    /// Whether [`Core::poll_transmit`] may have something.
+    /// Whether [`Core::transmit`] may have something.
     pub fn has_transmit(&self) -> bool {
         !self.shared.work.is_empty()
     }
@@ -178,10 +181,10 @@ impl<B: Buffer> Core<B> {
     }
 }
 
-impl Shared {
+impl<B> Shared<B> {
     /// Puts a client slot into the transmit queue, unless it is there.
     #[inline]
-    fn queue_client<B>(&mut self, session: u32, slot: usize, state: &mut ClientSlot<B>) {
+    fn queue_client<T>(&mut self, session: u32, slot: usize, state: &mut ClientSlot<B, T>) {
         if !state.queued {
             state.queued = true;
             self.work.push_back(Work { session, slot: slot as u8, of_client: true });
@@ -190,7 +193,7 @@ impl Shared {
 
     /// Puts a server slot into the transmit queue, unless it is there.
     #[inline]
-    fn queue_server<B>(&mut self, session: u32, slot: usize, state: &mut ServerSlot<B>) {
+    fn queue_server(&mut self, session: u32, slot: usize, state: &mut ServerSlot<B>) {
         if !state.queued {
             state.queued = true;
             self.work.push_back(Work { session, slot: slot as u8, of_client: false });
@@ -199,7 +202,7 @@ impl Shared {
 
     /// Puts all slots that waited for a credit into the transmit queue.
     #[inline]
-    fn wake_stalled<B>(&mut self, session: u32, client: &mut ClientSession<B>) {
+    fn wake_stalled<T>(&mut self, session: u32, client: &mut ClientSession<B, T>) {
         while client.stalled_slots != 0 && client.credits > 0 {
             let slot = client.stalled_slots.trailing_zeros() as usize;
             client.stalled_slots &= client.stalled_slots - 1;
@@ -209,10 +212,20 @@ impl Shared {
 
     /// Sets a slot's timer from now on.
     #[inline]
-    fn arm<B>(&mut self, now_ns: u64, id: SessionId, client: &mut ClientSession<B>, slot: usize) {
+    fn arm<T>(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+    ) {
         let state = &mut client.slots[slot];
-        let backoff = u32::from(state.backoff.max(client.backoff));
-        state.deadline_ns = now_ns + client.rtt.rto_ns(&self.config.rto, backoff);
+        let backoff = state.backoff.max(client.backoff);
+        let rto_ns = match backoff {
+            0 => client.rto_ns,
+            _ => client.rtt.rto_ns(&self.config.rto, backoff.into()),
+        };
+        state.deadline_ns = now_ns + rto_ns;
         if !state.in_wheel {
             state.in_wheel = true;
             let key = TimerKey { session: id.index, generation: id.generation, slot: slot as u8 };

@@ -4,11 +4,12 @@ use super::Shared;
 use crate::bitmap::{PacketBits, Words};
 use crate::limits::WINDOW_PACKETS;
 use crate::session::SessionId;
-use crate::session::server::{ServerSession, ServerSlot, ServerState};
+use crate::session::server::{ServerParts, ServerSession, ServerSlot, ServerState};
+use crate::session::spare::Spare;
 use crate::wire::{Header, Pull};
 
-impl Shared {
-    pub(super) fn on_pull<B>(
+impl<B: crate::buffer::Buffer> Shared<B> {
+    pub(super) fn on_pull(
         &mut self,
         id: SessionId,
         server: &mut ServerSession<B>,
@@ -42,14 +43,19 @@ impl Shared {
         self.counters.frames_accepted += 1;
         let limit = pull.limit.min(pull.cumulative.saturating_add(WINDOW_PACKETS));
         state.response_limit = state.response_limit.max(limit);
-        mark_missing(state, &pull);
+        // A response of one packet is complete at the client, or not there at all.
+        if state.response_packets > 1 || pull.resend_below > 0 {
+            mark_missing(state, &pull, &mut self.server_parts);
+        }
         self.queue_server(id.index, slot, state);
     }
 }
 
 /// Works out which packets to send again: those asked for now and those asked for before that
 /// wait to be sent, without those that the client has.
-fn mark_missing<B>(state: &mut ServerSlot<B>, pull: &Pull) {
+fn mark_missing<B>(state: &mut ServerSlot<B>, pull: &Pull, spare: &mut Spare<ServerParts<B>>) {
+    let end = state.response_sent.min(pull.cumulative.saturating_add(WINDOW_PACKETS));
+    let state = state.parts(spare);
     if pull.cumulative < state.resend_from {
         // An old PULL that was overtaken: what it misses may have come since.
         return;
@@ -59,7 +65,6 @@ fn mark_missing<B>(state: &mut ServerSlot<B>, pull: &Pull) {
     if waiting.is_empty() && pull.resend_below <= pull.cumulative {
         return;
     }
-    let end = state.response_sent.min(pull.cumulative.saturating_add(WINDOW_PACKETS));
     for packet in pull.cumulative..end {
         let asked = packet < pull.resend_below || waiting.is_set(packet);
         if asked && !has(&pull.bitmap, packet - pull.cumulative) {

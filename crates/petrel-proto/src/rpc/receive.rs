@@ -8,7 +8,7 @@ use crate::wire::{Header, Kind};
 
 /// What a received frame means for the application.
 #[derive(Debug)]
-pub enum Received<'f, B> {
+pub enum Received<'f, B, T = u64> {
     /// Nothing: the frame was for the core, or was dropped and counted.
     Nothing,
     /// A request of one packet, still in the receive buffer. It must be answered.
@@ -19,6 +19,9 @@ pub enum Received<'f, B> {
         method: u16,
         /// The whole request.
         payload: &'f [u8],
+        /// The buffer of the slot's former answer, which may serve for this one (eRPC §4.3: the
+        /// preallocated response).
+        spare: Option<B>,
     },
     /// A request of several packets, put together. It must be answered.
     Message {
@@ -30,10 +33,10 @@ pub enum Received<'f, B> {
         message: B,
     },
     /// A call ended.
-    Completed(Completion<B>),
+    Completed(Completion<B, T>),
 }
 
-impl<B: Buffer> Core<B> {
+impl<B: Buffer, T> Core<B, T> {
     /// Takes a frame from `peer`. Any bytes in any order are legal input: what is not acceptable
     /// is dropped and counted. Requests of several packets get their buffers from `pool`.
     #[inline]
@@ -43,7 +46,7 @@ impl<B: Buffer> Core<B> {
         peer: PeerKey,
         frame: &'f [u8],
         pool: &mut P,
-    ) -> Received<'f, B> {
+    ) -> Received<'f, B, T> {
         let shared = &mut self.shared;
         let Ok((header, rest)) = Header::parse(frame) else {
             shared.counters.dropped_malformed += 1;

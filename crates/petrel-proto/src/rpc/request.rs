@@ -5,7 +5,7 @@ use crate::bitmap::Insert;
 use crate::buffer::{Buffer, BufferPool};
 use crate::limits::{FUTURE_ROUNDS_MAX, packet_span, packets_of};
 use crate::session::SessionId;
-use crate::session::server::{Answer, ServerSession, ServerSlot, ServerState};
+use crate::session::server::{ServerSession, ServerSlot, ServerState};
 use crate::status::Status;
 use crate::wire::{Flags, Header, Part, skip_extensions};
 
@@ -29,16 +29,16 @@ fn age<B>(server: &ServerSession<B>, slot: usize, request: u64) -> Age {
     }
 }
 
-impl Shared {
+impl<B: Buffer> Shared<B> {
     /// A request of one packet.
-    #[inline]
-    pub(super) fn on_request<'f, B: Buffer>(
+    #[inline(always)]
+    pub(super) fn on_request<'f, T>(
         &mut self,
         id: SessionId,
         server: &mut ServerSession<B>,
         header: Header,
         rest: &'f [u8],
-    ) -> Received<'f, B> {
+    ) -> Received<'f, B, T> {
         let payload = match skip_extensions(header.flags, rest) {
             Ok(payload) if payload.len() <= server.agreed.packet_bytes as usize => payload,
             _ => return self.malformed(),
@@ -54,19 +54,20 @@ impl Shared {
             return self.refuse_too_large(id, server, slot, header, payload.len() as u32);
         }
         let state = &mut server.slots[slot];
-        state.begin(header.request, header.aux, payload.len() as u32, 1);
-        self.run(id, state, payload)
+        let size = payload.len() as u32;
+        state.begin(header.request, header.aux, size, 1, &mut self.server_parts);
+        self.run(id, state, server.agreed.packet_bytes, payload)
     }
 
     /// A packet of a request.
-    pub(super) fn on_request_part<'f, B: Buffer, P: BufferPool<Buffer = B>>(
+    pub(super) fn on_request_part<'f, T, P: BufferPool<Buffer = B>>(
         &mut self,
         id: SessionId,
         server: &mut ServerSession<B>,
         header: Header,
         rest: &'f [u8],
         pool: &mut P,
-    ) -> Received<'f, B> {
+    ) -> Received<'f, B, T> {
         let Ok((part, payload)) = Part::parse(header.flags, rest) else { return self.malformed() };
         let packet_bytes = server.agreed.packet_bytes;
         let packets = packets_of(part.size, packet_bytes);
@@ -81,6 +82,11 @@ impl Shared {
             Age::New => {
                 if let Err(refused) = self.begin_parts(id, server, slot, header, part, pool) {
                     return refused;
+                }
+                if packets == 1 {
+                    // A whole request, in this form for the sake of its grant.
+                    self.counters.frames_accepted += 1;
+                    return self.run(id, &mut server.slots[slot], packet_bytes, payload);
                 }
             }
             Age::Current => {}
@@ -97,7 +103,7 @@ impl Shared {
     }
 
     /// The first packet of a new request has come, whichever it is.
-    fn begin_parts<'f, B: Buffer, P: BufferPool<Buffer = B>>(
+    fn begin_parts<'f, T, P: BufferPool<Buffer = B>>(
         &mut self,
         id: SessionId,
         server: &mut ServerSession<B>,
@@ -105,32 +111,35 @@ impl Shared {
         header: Header,
         part: Part,
         pool: &mut P,
-    ) -> Result<(), Received<'f, B>> {
+    ) -> Result<(), Received<'f, B, T>> {
         if part.size > server.request_bytes_max {
             self.counters.frames_accepted += 1;
             return Err(self.refuse_too_large(id, server, slot, header, part.size));
         }
         let packets = packets_of(part.size, server.agreed.packet_bytes);
         let state = &mut server.slots[slot];
-        // Frees the buffers of the slot's former request before a new one is taken.
-        state.begin(header.request, header.aux, part.size, packets);
-        state.state = ServerState::Arriving;
-        if packets > 1 {
-            state.request = pool.take(part.size as usize, packets);
-            if state.request.is_none() {
-                self.counters.frames_accepted += 1;
-                self.counters.refused_no_memory += 1;
-                let text = "the server has no memory for the request";
-                self.refuse(id, state, slot, Status::ResourceExhausted, text);
-                return Err(Received::Nothing);
-            }
+        state.begin(header.request, header.aux, part.size, packets, &mut self.server_parts);
+        state.response_limit = u32::from(part.grant);
+        if packets == 1 {
+            return Ok(());
         }
+        // Frees the buffer of the slot's former answer before a new one is taken.
+        state.message = None;
+        let Some(request) = pool.take(part.size as usize, packets) else {
+            self.counters.frames_accepted += 1;
+            self.counters.refused_no_memory += 1;
+            let text = "the server has no memory for the request";
+            self.refuse(id, state, slot, Status::ResourceExhausted, text);
+            return Err(Received::Nothing);
+        };
+        state.state = ServerState::Arriving;
+        state.parts(&mut self.server_parts).request = Some(request);
         Ok(())
     }
 
     /// Stores a packet of an arriving request, and runs the request if it is the last.
     #[expect(clippy::too_many_arguments, reason = "the parts of one packet, parsed")]
-    fn store_part<'f, B: Buffer>(
+    fn store_part<'f, T>(
         &mut self,
         id: SessionId,
         state: &mut ServerSlot<B>,
@@ -139,8 +148,9 @@ impl Shared {
         flags: Flags,
         packet_bytes: u32,
         payload: &'f [u8],
-    ) -> Received<'f, B> {
-        match state.arrived.insert(part.packet) {
+    ) -> Received<'f, B, T> {
+        let parts = state.parts(&mut self.server_parts);
+        match parts.arrived.insert(part.packet) {
             Insert::New => {}
             Insert::Duplicate => {
                 self.counters.dropped_duplicate += 1;
@@ -153,37 +163,42 @@ impl Shared {
             }
         }
         self.counters.frames_accepted += 1;
-        state.response_limit = state.response_limit.max(u32::from(part.grant));
-        if state.request_packets == 1 {
-            return self.run(id, state, payload);
-        }
-        self.credit_due(id, slot, state, part.packet, flags.repeats());
-        if let Some(buffer) = &mut state.request {
+        if let Some(buffer) = &mut parts.request {
             let (offset, len) = packet_span(part.packet, part.size, packet_bytes);
             buffer.storage_mut()[offset..offset + len].copy_from_slice(payload);
         }
-        if state.arrived.cumulative() < state.request_packets {
-            return Received::Nothing;
-        }
-        self.run_message(id, state)
+        let is_whole = parts.arrived.cumulative() == state.request_packets;
+        state.response_limit = state.response_limit.max(u32::from(part.grant));
+        self.credit_due(id, slot, state, part.packet, flags.repeats());
+        if is_whole { self.run_message(id, state) } else { Received::Nothing }
     }
 
     /// RUNNING: the only places from which a handler is called, once for each request number.
-    #[inline]
-    fn run<'f, B>(
+    #[inline(always)]
+    fn run<'f, T>(
         &mut self,
         id: SessionId,
         state: &mut ServerSlot<B>,
+        packet_bytes: u32,
         payload: &'f [u8],
-    ) -> Received<'f, B> {
+    ) -> Received<'f, B, T> {
         state.state = ServerState::Running;
         self.counters.requests_received += 1;
         let handle = RequestHandle { session: id, number: state.current };
-        Received::Request { handle, method: state.method, payload }
+        // A larger one is freed at once: its memory is worth more than the time.
+        let fits = |spare: &B| spare.capacity() <= packet_bytes as usize;
+        let spare = state.message.take().filter(fits);
+        Received::Request { handle, method: state.method, payload, spare }
     }
 
-    fn run_message<'f, B>(&mut self, id: SessionId, state: &mut ServerSlot<B>) -> Received<'f, B> {
-        let Some(message) = state.request.take() else {
+    fn run_message<'f, T>(
+        &mut self,
+        id: SessionId,
+        state: &mut ServerSlot<B>,
+    ) -> Received<'f, B, T> {
+        let request = state.parts.as_mut().and_then(|parts| parts.request.take());
+        self.server_parts.take_back(&mut state.parts);
+        let Some(message) = request else {
             unreachable!("a request of several packets arrives in a buffer");
         };
         state.state = ServerState::Running;
@@ -194,22 +209,25 @@ impl Shared {
 
     /// A packet of a request that is complete already: the client has not heard of it.
     #[cold]
-    fn on_repeated_request<'f, B>(
+    fn on_repeated_request<'f, T>(
         &mut self,
         id: SessionId,
         server: &mut ServerSession<B>,
         slot: usize,
         packet: u32,
         flags: Flags,
-    ) -> Received<'f, B> {
+    ) -> Received<'f, B, T> {
         self.counters.dropped_duplicate += 1;
         let state = &mut server.slots[slot];
         match state.state {
             ServerState::Running => self.credit_due(id, slot, state, packet, flags.repeats()),
-            // With a higher base the client has told that it has the first packets.
-            ServerState::Answered if state.resend_from == 0 && state.response_sent > 0 => {
-                state.resend.set(0);
-                self.queue_server(id.index, slot, state);
+            ServerState::Answered if state.response_sent > 0 => {
+                let parts = state.parts(&mut self.server_parts);
+                // With a higher base the client has told that it has the first packets.
+                if parts.resend_from == 0 {
+                    parts.resend.set(0);
+                    self.queue_server(id.index, slot, state);
+                }
             }
             _ => {}
         }
@@ -217,7 +235,7 @@ impl Shared {
     }
 
     /// Has a CREDIT sent after this burst.
-    pub(super) fn credit_due<B>(
+    pub(super) fn credit_due(
         &mut self,
         id: SessionId,
         slot: usize,
@@ -232,25 +250,25 @@ impl Shared {
     }
 
     #[cold]
-    fn refuse_too_large<'f, B: Buffer>(
+    fn refuse_too_large<'f, T>(
         &mut self,
         id: SessionId,
         server: &mut ServerSession<B>,
         slot: usize,
         header: Header,
         size: u32,
-    ) -> Received<'f, B> {
+    ) -> Received<'f, B, T> {
         self.counters.refused_too_large += 1;
         let packets = packets_of(size, server.agreed.packet_bytes);
         let state = &mut server.slots[slot];
-        state.begin(header.request, header.aux, size, packets);
+        state.begin(header.request, header.aux, size, packets, &mut self.server_parts);
         let text = "the request exceeds the agreed size";
         self.refuse(id, state, slot, Status::ResourceExhausted, text);
         Received::Nothing
     }
 
     /// Answers in place of the application.
-    fn refuse<B>(
+    pub(super) fn refuse(
         &mut self,
         id: SessionId,
         state: &mut ServerSlot<B>,
@@ -258,19 +276,20 @@ impl Shared {
         status: Status,
         text: &'static str,
     ) {
-        state.set_answer(Answer::Fixed(status, text), 1);
+        state.set_answer(status, None, 1);
+        state.parts(&mut self.server_parts).refusal = Some(text);
         self.counters.responses_sent += 1;
         self.queue_server(id.index, slot, state);
     }
 
     #[cold]
-    pub(super) fn malformed<'f, B>(&mut self) -> Received<'f, B> {
+    pub(super) fn malformed<'f, T>(&mut self) -> Received<'f, B, T> {
         self.counters.dropped_malformed += 1;
         Received::Nothing
     }
 
     #[cold]
-    fn not_now<'f, B>(&mut self, age: Age) -> Received<'f, B> {
+    fn not_now<'f, T>(&mut self, age: Age) -> Received<'f, B, T> {
         match age {
             Age::Stale => self.counters.dropped_stale += 1,
             _ => self.counters.dropped_future += 1,

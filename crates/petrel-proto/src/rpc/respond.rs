@@ -5,7 +5,7 @@ use core::fmt;
 use super::Core;
 use crate::buffer::Buffer;
 use crate::limits::packets_of;
-use crate::session::server::{Answer, ServerSession, ServerState};
+use crate::session::server::{ServerSession, ServerState};
 use crate::session::{Role, SessionId};
 use crate::status::Status;
 
@@ -50,7 +50,7 @@ pub enum RespondError {
     },
 }
 
-impl<B: Buffer> Core<B> {
+impl<B: Buffer, T> Core<B, T> {
     /// Answers a request: with a message if `status` is OK, else with a text in UTF-8, of which
     /// no more is sent than fits into one packet.
     ///
@@ -76,7 +76,7 @@ impl<B: Buffer> Core<B> {
             return Err(RespondRejected { error: RespondError::TooLarge { len, max }, message });
         }
         let state = &mut server.slots[slot];
-        state.set_answer(Answer::Message(status, message), packets_of(len as u32, packet_bytes));
+        state.set_answer(status, Some(message), packets_of(len as u32, packet_bytes));
         self.shared.counters.responses_sent += 1;
         self.shared.queue_server(handle.session.index, slot, state);
         Ok(())
@@ -89,10 +89,7 @@ impl<B: Buffer> Core<B> {
             self.shared.counters.answers_discarded += 1;
             return;
         };
-        let state = &mut server.slots[slot];
-        state.set_answer(Answer::Fixed(status, text), 1);
-        self.shared.counters.responses_sent += 1;
-        self.shared.queue_server(handle.session.index, slot, state);
+        self.shared.refuse(handle.session, &mut server.slots[slot], slot, status, text);
     }
 
     /// Largest response that the client of a running request accepts, in bytes; `None` when
@@ -104,8 +101,8 @@ impl<B: Buffer> Core<B> {
 
 /// The session and slot of a request, if it still runs.
 #[inline]
-fn running<B>(
-    sessions: &mut crate::session::SessionTable<B>,
+fn running<B, T>(
+    sessions: &mut crate::session::SessionTable<B, T>,
     handle: RequestHandle,
 ) -> Option<(&mut ServerSession<B>, usize)> {
     let Role::Server(server) = &mut sessions.get_mut(handle.session)?.role else { return None };

@@ -6,16 +6,16 @@ use crate::bitmap::Insert;
 use crate::buffer::Buffer;
 use crate::limits::{MESSAGE_BYTES_MAX, REORDERING_THRESHOLD, packet_span, packets_of};
 use crate::session::SessionId;
-use crate::session::client::{ClientSession, ClientSlot, ClientState};
+use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState};
 use crate::status::Status;
 use crate::wire::{Header, Part, skip_extensions};
 
-impl Shared {
+impl<B> Shared<B> {
     /// The slot that a frame from the server is about, if it is about the slot's request.
     #[inline]
-    pub(super) fn slot_of<B>(
+    pub(super) fn slot_of<T>(
         &mut self,
-        client: &ClientSession<B>,
+        client: &ClientSession<B, T>,
         header: &Header,
     ) -> Option<usize> {
         // An entry with a peer has slots: both are set when the session opens.
@@ -31,20 +31,21 @@ impl Shared {
         }
         None
     }
+}
 
+impl<B: Buffer> Shared<B> {
     /// A response of one packet.
-    #[inline]
-    pub(super) fn on_response<'f, B: Buffer>(
+    #[inline(always)]
+    pub(super) fn on_response<'f, T>(
         &mut self,
         now_ns: u64,
         id: SessionId,
-        client: &mut ClientSession<B>,
+        client: &mut ClientSession<B, T>,
         header: Header,
         rest: &'f [u8],
-    ) -> Received<'f, B> {
-        let packet_bytes = client.agreed.as_ref().map_or(0, |agreed| agreed.packet_bytes);
+    ) -> Received<'f, B, T> {
         let payload = match skip_extensions(header.flags, rest) {
-            Ok(payload) if payload.len() <= packet_bytes as usize => payload,
+            Ok(payload) if payload.len() <= client.packet_bytes as usize => payload,
             _ => return self.malformed(),
         };
         let Some(slot) = self.slot_of(client, &header) else { return Received::Nothing };
@@ -54,7 +55,7 @@ impl Shared {
             return self.malformed();
         }
         self.counters.frames_accepted += 1;
-        note_round_trip(now_ns, client, slot);
+        client.note_round_trip(now_ns, slot, &self.config.rto);
         let status = header.aux as u8;
         let outcome = match &mut client.slots[slot].response {
             Some(response) if status == 0 => copy_whole(response, payload),
@@ -64,17 +65,17 @@ impl Shared {
     }
 
     /// A packet of a response.
-    pub(super) fn on_response_part<'f, B: Buffer>(
+    pub(super) fn on_response_part<'f, T>(
         &mut self,
         now_ns: u64,
         id: SessionId,
-        client: &mut ClientSession<B>,
+        client: &mut ClientSession<B, T>,
         header: Header,
         rest: &'f [u8],
-    ) -> Received<'f, B> {
+    ) -> Received<'f, B, T> {
         let Ok((part, payload)) = Part::parse(header.flags, rest) else { return self.malformed() };
         let Some(slot) = self.slot_of(client, &header) else { return Received::Nothing };
-        let packet_bytes = client.agreed.as_ref().map_or(1, |agreed| agreed.packet_bytes);
+        let packet_bytes = client.packet_bytes;
         if !is_sound(&client.slots[slot], part, packet_bytes, payload.len()) {
             return self.malformed();
         }
@@ -83,7 +84,7 @@ impl Shared {
             return Received::Nothing;
         }
         if client.slots[slot].state != ClientState::Receiving {
-            note_round_trip(now_ns, client, slot);
+            client.note_round_trip(now_ns, slot, &self.config.rto);
             if let Err(completion) = self.begin_response(id, client, slot, part, packet_bytes) {
                 return Received::Completed(completion);
             }
@@ -92,14 +93,14 @@ impl Shared {
     }
 
     /// The first packet of a response, whichever it is: the request is acknowledged.
-    fn begin_response<B: Buffer>(
+    fn begin_response<T>(
         &mut self,
         id: SessionId,
-        client: &mut ClientSession<B>,
+        client: &mut ClientSession<B, T>,
         slot: usize,
         part: Part,
         packet_bytes: u32,
-    ) -> Result<(), Completion<B>> {
+    ) -> Result<(), Completion<B, T>> {
         let state = &mut client.slots[slot];
         let capacity = state.response.as_ref().map_or(0, Buffer::capacity);
         if part.size as usize > capacity {
@@ -107,7 +108,10 @@ impl Shared {
             return Err(finish(self, id, client, slot, Err(failure)));
         }
         let packets = packets_of(part.size, packet_bytes);
-        state.begin_receiving(part.size, packets);
+        state.state = ClientState::Receiving;
+        let parts = state.parts(&mut self.client_parts);
+        parts.response_size = part.size;
+        parts.response_packets = packets;
         state.response_limit = state.response_limit.min(packets);
         // The request's credits come back, and those of packets that this response does not have.
         let excess = state.held - state.response_limit;
@@ -117,18 +121,19 @@ impl Shared {
     }
 
     #[expect(clippy::too_many_arguments, reason = "the parts of one packet, parsed")]
-    fn store_response_part<'f, B: Buffer>(
+    fn store_response_part<'f, T>(
         &mut self,
         now_ns: u64,
         id: SessionId,
-        client: &mut ClientSession<B>,
+        client: &mut ClientSession<B, T>,
         slot: usize,
         part: Part,
         packet_bytes: u32,
         payload: &[u8],
-    ) -> Received<'f, B> {
+    ) -> Received<'f, B, T> {
         let state = &mut client.slots[slot];
-        match state.received.insert(part.packet) {
+        let Some(parts) = &mut state.parts else { return Received::Nothing };
+        match parts.received.insert(part.packet) {
             Insert::New => {}
             Insert::Duplicate => {
                 self.counters.dropped_duplicate += 1;
@@ -144,16 +149,18 @@ impl Shared {
         if let Some(response) = &mut state.response {
             response.storage_mut()[offset..offset + len].copy_from_slice(payload);
         }
-        state.heard();
+        state.unanswered = 0;
+        state.backoff = 0;
         state.held -= 1;
         client.credits += 1;
-        if state.received.cumulative() == state.response_packets {
+        if parts.received.cumulative() == parts.response_packets {
             if let Some(response) = &mut state.response {
                 response.set_len(part.size as usize);
             }
             return Received::Completed(finish(self, id, client, slot, Ok(())));
         }
-        if ask_again(state, part.packet) {
+        if ask_again(parts, part.packet) {
+            state.pull_due = true;
             self.counters.losses_detected += 1;
         }
         self.queue_client(id.index, slot, state);
@@ -164,12 +171,12 @@ impl Shared {
 }
 
 /// Whether a packet fits what is known of its response.
-fn is_sound<B>(state: &ClientSlot<B>, part: Part, packet_bytes: u32, len: usize) -> bool {
+fn is_sound<B, T>(state: &ClientSlot<B, T>, part: Part, packet_bytes: u32, len: usize) -> bool {
     part.size <= MESSAGE_BYTES_MAX
         && part.packet < packets_of(part.size, packet_bytes)
         && len == packet_span(part.packet, part.size, packet_bytes).1
-        && match state.state {
-            ClientState::Receiving => part.size == state.response_size,
+        && match (state.state, &state.parts) {
+            (ClientState::Receiving, Some(parts)) => part.size == parts.response_size,
             // Before the whole request was sent there is nothing that a server could answer.
             _ => state.request_sent == state.request_packets,
         }
@@ -177,24 +184,15 @@ fn is_sound<B>(state: &ClientSlot<B>, part: Part, packet_bytes: u32, len: usize)
 
 /// Evidence of loss: a packet that was sent later has come (§5.2). Each packet is asked for once
 /// in this way; after that the timer asks.
-fn ask_again<B>(state: &mut ClientSlot<B>, packet: u32) -> bool {
+fn ask_again(parts: &mut ClientParts, packet: u32) -> bool {
     let below = (packet + 1).saturating_sub(REORDERING_THRESHOLD);
-    let from = state.received.cumulative().max(state.asked_below);
-    if (from..below).all(|earlier| state.received.contains(earlier)) {
+    let from = parts.received.cumulative().max(parts.asked_below);
+    if (from..below).all(|earlier| parts.received.contains(earlier)) {
         return false;
     }
-    state.asked_below = below;
-    state.resend_below = state.resend_below.max(below);
-    state.pull_due = true;
+    parts.asked_below = below;
+    parts.resend_below = parts.resend_below.max(below);
     true
-}
-
-#[inline]
-pub(super) fn note_round_trip<B>(now_ns: u64, client: &mut ClientSession<B>, slot: usize) {
-    if let Some(round_trip) = client.slots[slot].take_round_trip(now_ns) {
-        client.rtt.sample(round_trip);
-        client.backoff = 0;
-    }
 }
 
 #[inline]

@@ -178,10 +178,27 @@ pub(super) fn got(received: Received<'_, HeapBuffer>) -> Got {
 
 pub(super) fn drain(core: &mut Core<HeapBuffer>, now: u64) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
-    while let Some(transmit) = core.poll_transmit(now) {
-        let (head, body) = core.frame(&transmit).expect("the frame was polled just now");
+    let mut sink = |_: PeerKey, head: &[u8], body: &[u8]| {
         frames.push([head, body].concat());
-    }
+        true
+    };
+    while core.transmit(now, &mut sink) > 0 {}
+    frames
+}
+
+/// What a core wants to send when the medium refuses all but the first `taken` frames.
+pub(super) fn refuse_behind(
+    core: &mut Core<HeapBuffer>,
+    now: u64,
+    taken: usize,
+) -> Vec<Vec<u8>> {
+    let mut frames = Vec::new();
+    let sent = core.transmit(now, &mut |_: PeerKey, head: &[u8], body: &[u8]| {
+        let takes = frames.len() < taken;
+        takes.then(|| frames.push([head, body].concat()));
+        takes
+    });
+    assert_eq!(sent, frames.len());
     frames
 }
 

@@ -4,7 +4,9 @@
 use super::call::{CallFailure, Execution, finish};
 use super::{Completion, Core, Event, Shared};
 use crate::buffer::Buffer;
-use crate::session::client::{ClientSession, ClientSlot, ClientState};
+use crate::bitmap::Window;
+use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState};
+use crate::session::spare::Spare;
 use crate::session::{Role, SessionId};
 use crate::status::Status;
 use crate::timer::TimerKey;
@@ -16,7 +18,7 @@ const WAITING_BACKOFF_MAX: u8 = 4;
 /// Doublings that a session passes on to its next requests.
 const SESSION_BACKOFF_MAX: u8 = 6;
 
-impl<B: Buffer> Core<B> {
+impl<B: Buffer, T> Core<B, T> {
     /// Handles the timers that came due. Call it when all frames received so far were handled.
     pub fn handle_timeouts(&mut self, now_ns: u64) {
         self.shared.timers.advance(now_ns);
@@ -50,14 +52,14 @@ impl<B: Buffer> Core<B> {
     }
 }
 
-impl Shared {
-    fn on_timeout<B: Buffer>(
+impl<B: Buffer> Shared<B> {
+    fn on_timeout<T>(
         &mut self,
         now_ns: u64,
         id: SessionId,
-        client: &mut ClientSession<B>,
+        client: &mut ClientSession<B, T>,
         slot: usize,
-    ) -> Option<Completion<B>> {
+    ) -> Option<Completion<B, T>> {
         let state = &mut client.slots[slot];
         if !is_waiting_for_server(state) {
             // It waits for credits that other slots hold; those have timers of their own.
@@ -70,7 +72,7 @@ impl Shared {
             return Some(finish(self, id, client, slot, Err(failure)));
         }
         self.counters.timeouts += 1;
-        repeat(state);
+        repeat(state, &mut self.client_parts);
         let state = &mut client.slots[slot];
         if state.state == ClientState::Sending {
             client.backoff = client.backoff.max(state.backoff.min(SESSION_BACKOFF_MAX));
@@ -82,33 +84,33 @@ impl Shared {
 }
 
 /// Whether the next step is the server's.
-fn is_waiting_for_server<B>(state: &ClientSlot<B>) -> bool {
+fn is_waiting_for_server<B, T>(state: &ClientSlot<B, T>) -> bool {
+    let count = |window: fn(&ClientParts) -> &Window| {
+        state.parts.as_ref().map_or(0, |parts| window(parts).count())
+    };
     match state.state {
         ClientState::Free => false,
-        ClientState::Sending => state.acknowledged.count() < state.request_sent,
+        ClientState::Sending => count(|parts| &parts.acknowledged) < state.request_sent,
         ClientState::Waiting => true,
-        ClientState::Receiving => state.received.count() < state.response_limit,
+        ClientState::Receiving => count(|parts| &parts.received) < state.response_limit,
     }
 }
 
 /// Notes what to send again (§7.2).
-fn repeat<B>(state: &mut ClientSlot<B>) {
+fn repeat<B, T>(state: &mut ClientSlot<B, T>, spare: &mut Spare<ClientParts>) {
     state.unanswered += 1;
     state.repeated = true;
     state.backoff = state.backoff.saturating_add(1);
-    match state.state {
-        ClientState::Free => {}
-        ClientState::Sending => state.lost.set(state.acknowledged.cumulative()),
-        ClientState::Waiting => {
-            state.backoff = state.backoff.min(WAITING_BACKOFF_MAX.max(state.unanswered));
-            state.pull_due = true;
-            state.resend_below = state.response_limit;
-        }
-        ClientState::Receiving => {
-            state.pull_due = true;
-            state.resend_below = state.response_limit;
-        }
+    if state.state == ClientState::Sending {
+        let parts = state.parts(spare);
+        parts.lost.set(parts.acknowledged.cumulative());
+        return;
     }
+    if state.state == ClientState::Waiting {
+        state.backoff = state.backoff.min(WAITING_BACKOFF_MAX.max(state.unanswered));
+    }
+    state.pull_due = true;
+    state.parts(spare).resend_below = state.response_limit;
 }
 
 #[cold]

@@ -1,434 +1,494 @@
 //! The way out: which frames to send next, and their bytes (`docs/wire-protocol.md` §4 to §6).
+//!
+//! The slots with something to send stand in a queue. Each in turn sends a train of frames straight
+//! into the medium; its state changes only when the medium has taken a frame, so that a refused one
+//! is as if it had never been made. Two other ways were tried before. A list of frames to be sent,
+//! made first and handed over as a whole, cost some 500 instructions for a small call in copies of
+//! itself. A queue of refused frames beside the slots was overtaken by new packets, and what came
+//! out of order looked like loss: with a short transmit queue one lost packet led to thousands sent
+//! again.
 
 use super::{Core, Shared, Work};
 use crate::bitmap::Words;
 use crate::buffer::Buffer;
 use crate::limits::{
-    CONTROL_FRAME_BYTES_MAX, HEADER_BYTES, PART_HEADER_BYTES, WINDOW_PACKETS, packet_span,
+    CONTROL_FRAME_BYTES_MAX, HEADER_BYTES, TRANSMIT_FRAMES_MAX, WINDOW_PACKETS, packet_span,
     packets_of,
 };
-use crate::session::client::{ClientSession, ClientSlot, ClientState, NOT_TIMED};
-use crate::session::server::{Answer, ServerSession, ServerSlot, ServerState};
+use crate::session::client::{ClientSession, ClientState, NOT_TIMED};
+use crate::session::server::{ServerSession, ServerSlot, ServerState};
 use crate::session::{Agreed, PeerKey, Role, SessionId};
-use crate::status::Status;
-use crate::wire::{Credit, Flags, Header, Kind, Part, Pull};
+use crate::wire::{Credit, Destination, Flags, Kind, Part, Pull, header_bytes};
 
 /// Packets that one slot may send before another gets its turn: long enough for the transport to
 /// send them as one train, short enough not to hold up a small call.
-const TRAIN_PACKETS: u8 = 16;
+const TRAIN_PACKETS: usize = 16;
 
-/// Control frames that are kept: as many as an owner may poll before it asks for the bytes.
-const CONTROL_FRAMES: usize = 64;
-
-/// A frame to send. [`Core::frame`] gives its bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transmit {
-    /// Where to.
-    pub peer: PeerKey,
-    pub(super) session: SessionId,
-    pub(super) number: u64,
-    pub(super) packet: u32,
-    pub(super) slot: u8,
-    header_len: u8,
-    /// Whether the packet was sent before.
-    pub(super) repeats: bool,
-    pub(super) source: Source,
+/// Where frames go: the medium, or a test.
+pub trait FrameSink {
+    /// Takes a frame, `head` followed by `body`; false if the medium has no room for it now. After
+    /// a refusal, frames to the same peer are refused until the next [`Core::transmit`].
+    ///
+    /// Both slices stay where they are and unchanged until the core's next method is called.
+    fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool;
 }
 
-/// Whose bytes a frame consists of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Source {
-    Request,
-    Response,
-    /// A control frame, in this place of [`ControlFrames`].
-    Control(u8),
-}
-
-/// What a slot has to send.
-enum Step {
-    Nothing,
-    Last(Transmit),
-    More(Transmit),
-}
-
-impl Step {
-    fn of(transmit: Transmit, more: bool) -> Self {
-        if more { Step::More(transmit) } else { Step::Last(transmit) }
+impl<F: FnMut(PeerKey, &[u8], &[u8]) -> bool> FrameSink for F {
+    #[inline(always)]
+    fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
+        self(peer, head, body)
     }
 }
 
-/// The bytes of the latest control frames.
+/// What a slot did with its turn.
+struct Turn {
+    /// Frames that were sent.
+    sent: usize,
+    then: Then,
+}
+
+/// Whether a slot wants another turn.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Done,
+    More,
+    /// The medium refused its frame.
+    Refused,
+}
+
+impl Turn {
+    const NOTHING: Turn = Turn { sent: 0, then: Then::Done };
+
+    /// After one frame: taken or not, and the slot's last or not.
+    fn one(taken: bool, more: bool) -> Self {
+        match (taken, more) {
+            (false, _) => Turn { sent: 0, then: Then::Refused },
+            (true, false) => Turn { sent: 1, then: Then::Done },
+            (true, true) => Turn { sent: 1, then: Then::More },
+        }
+    }
+}
+
+/// The bytes of the latest control frames: as many as are kept until the medium has sent them.
 pub(super) struct ControlFrames {
-    frames: Box<[([u8; CONTROL_FRAME_BYTES_MAX], usize); CONTROL_FRAMES]>,
+    frames: Box<[[u8; CONTROL_FRAME_BYTES_MAX]; TRANSMIT_FRAMES_MAX]>,
     next: usize,
 }
 
 impl ControlFrames {
     pub(super) fn new() -> Self {
-        Self { frames: Box::new([([0; CONTROL_FRAME_BYTES_MAX], 0); CONTROL_FRAMES]), next: 0 }
+        Self { frames: Box::new([[0; CONTROL_FRAME_BYTES_MAX]; TRANSMIT_FRAMES_MAX]), next: 0 }
     }
 
-    fn put(&mut self, frame: ([u8; CONTROL_FRAME_BYTES_MAX], usize)) -> u8 {
-        let place = self.next;
-        self.frames[place] = frame;
-        self.next = (place + 1) % CONTROL_FRAMES;
-        place as u8
-    }
-
-    pub(super) fn bytes(&self, place: u8) -> &[u8] {
-        let (bytes, len) = &self.frames[place as usize];
-        &bytes[..*len]
+    fn put(&mut self, (bytes, len): ([u8; CONTROL_FRAME_BYTES_MAX], usize)) -> &[u8] {
+        let place = self.next % TRANSMIT_FRAMES_MAX;
+        self.next = place + 1;
+        self.frames[place] = bytes;
+        &self.frames[place][..len]
     }
 }
 
-impl<B: Buffer> Core<B> {
-    /// The next frame to send, or `None` when there is nothing to send now.
-    ///
-    /// At most 64 frames may be polled before their bytes are taken by [`Core::frame`], and no
-    /// other method may come in between.
-    pub fn poll_transmit(&mut self, now_ns: u64) -> Option<Transmit> {
-        while let Some(&work) = self.shared.work.front() {
-            match self.step(now_ns, work) {
-                Step::More(transmit) => {
-                    self.train += 1;
-                    if self.train >= TRAIN_PACKETS {
-                        self.train = 0;
-                        self.shared.work.rotate_left(1);
-                    }
-                    return Some(transmit);
-                }
-                Step::Last(transmit) => {
-                    self.pop_work();
-                    return Some(transmit);
-                }
-                Step::Nothing => self.pop_work(),
+impl<B: Buffer, T> Core<B, T> {
+    /// Sends up to [`TRANSMIT_FRAMES_MAX`] frames into `sink`; gives how many it took. When it is
+    /// that many there may be more.
+    pub fn transmit<S: FrameSink>(&mut self, now_ns: u64, sink: &mut S) -> usize {
+        let mut sent = 0;
+        let mut refused = 0;
+        while sent < TRANSMIT_FRAMES_MAX && refused < self.shared.work.len() {
+            let Some(work) = self.shared.work.pop_front() else { break };
+            let budget = TRAIN_PACKETS.min(TRANSMIT_FRAMES_MAX - sent);
+            let turn = self.take_turn(now_ns, work, budget, sink);
+            sent += turn.sent;
+            if turn.then != Then::Done {
+                self.shared.work.push_back(work);
+                refused = if turn.then == Then::Refused { refused + 1 } else { 0 };
             }
         }
-        None
-    }
-
-    /// The bytes of a polled frame, in two parts; `None` if its buffer has gone since, which
-    /// cannot be when the rules of [`Core::poll_transmit`] are kept.
-    #[inline]
-    pub fn frame(&self, transmit: &Transmit) -> Option<(&[u8], &[u8])> {
-        if let Source::Control(place) = transmit.source {
-            return Some((self.control.bytes(place), &[]));
-        }
-        let slot = transmit.slot as usize;
-        let (buffer, packet_bytes) = match &self.sessions.get(transmit.session)?.role {
-            Role::Client(client) => {
-                (client.slots[slot].request.as_ref()?, client.agreed.as_ref()?.packet_bytes)
-            }
-            Role::Server(server) => match &server.slots[slot].answer {
-                Answer::Message(_, message) => (message, server.agreed.packet_bytes),
-                _ => return None,
-            },
-            Role::Free => return None,
-        };
-        let (offset, len) = packet_span(transmit.packet, buffer.len() as u32, packet_bytes);
-        Some(buffer.packet(transmit.packet, transmit.header_len.into(), offset, len))
-    }
-
-    fn pop_work(&mut self) {
-        self.train = 0;
-        self.shared.work.pop_front();
+        sent
     }
 
     #[inline]
-    fn step(&mut self, now_ns: u64, work: Work) -> Step {
+    fn take_turn<S: FrameSink>(
+        &mut self,
+        now_ns: u64,
+        work: Work,
+        budget: usize,
+        sink: &mut S,
+    ) -> Turn {
         let Some(entry) = self.sessions.entries.get_mut(work.session as usize) else {
-            return Step::Nothing;
+            return Turn::NOTHING;
         };
         let id = SessionId { index: work.session, generation: entry.generation };
         let slot = work.slot as usize;
+        let (shared, control) = (&mut self.shared, &mut self.control);
         match &mut entry.role {
             Role::Client(client) if work.of_client && slot < client.slots.len() => {
-                client.slots[slot].queued = false;
-                let step = self.shared.step_client(now_ns, id, client, slot, &mut self.control);
-                client.slots[slot].queued |= matches!(step, Step::More(_));
-                step
+                let mut out = Out { now_ns, budget, control, sink };
+                let turn = shared.turn_of_client(&mut out, id, client, slot);
+                client.slots[slot].queued = turn.then != Then::Done;
+                turn
             }
             Role::Server(server) if !work.of_client && slot < server.slots.len() => {
-                let step = self.shared.step_server(id, server, slot, &mut self.control);
-                server.slots[slot].queued = matches!(step, Step::More(_));
-                step
+                let ServerSession { agreed, to, slots, .. } = &mut **server;
+                let mut out = Out { now_ns, budget, control, sink };
+                let state = &mut slots[slot];
+                let turn = shared.turn_of_server(&mut out, state, agreed, *to);
+                state.queued = turn.then != Then::Done;
+                turn
             }
             // The session ended after the slot was queued.
-            _ => Step::Nothing,
+            _ => Turn::NOTHING,
         }
     }
 }
 
-impl Shared {
+/// Where a slot sends in its turn, and how much.
+struct Out<'a, S> {
+    now_ns: u64,
+    /// Frames that may be sent.
+    budget: usize,
+    control: &'a mut ControlFrames,
+    sink: &'a mut S,
+}
+
+impl<B: Buffer> Shared<B> {
     #[inline]
-    fn step_client<B: Buffer>(
+    fn turn_of_client<T, S: FrameSink>(
         &mut self,
-        now_ns: u64,
+        out: &mut Out<'_, S>,
         id: SessionId,
-        client: &mut ClientSession<B>,
+        client: &mut ClientSession<B, T>,
         slot: usize,
-        control: &mut ControlFrames,
-    ) -> Step {
-        let Some(agreed) = client.agreed else { return Step::Nothing };
+    ) -> Turn {
         match client.slots[slot].state {
-            ClientState::Free => Step::Nothing,
-            ClientState::Sending => self.step_sending(now_ns, id, client, slot, &agreed),
-            ClientState::Waiting | ClientState::Receiving => {
-                self.step_pulling(now_ns, id, client, slot, &agreed, control)
-            }
+            ClientState::Free => Turn::NOTHING,
+            ClientState::Sending => self.send_request(out, id, client, slot),
+            ClientState::Waiting | ClientState::Receiving => self.pull(out, id, client, slot),
         }
     }
 
-    /// A packet of the request: one that was lost, or the next new one if there is a credit.
+    /// Packets of the request: those that were lost, then new ones while there are credits.
     #[inline]
-    fn step_sending<B: Buffer>(
+    fn send_request<T, S: FrameSink>(
+        &mut self,
+        out: &mut Out<'_, S>,
+        id: SessionId,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+    ) -> Turn {
+        let Some(peer) = client.agreed.as_ref().map(|agreed| agreed.peer) else {
+            return Turn::NOTHING;
+        };
+        let mut turn = Turn::NOTHING;
+        while turn.sent < out.budget {
+            turn.then = Then::Done;
+            let Some((packet, repeats)) = next_request_packet(client, slot) else { break };
+            let extra = if repeats { 0 } else { grant_with(client, slot, packet) };
+            if !write_request_packet(client, slot, peer, packet, repeats, extra, out.sink) {
+                turn.then = Then::Refused;
+                break;
+            }
+            turn.sent += 1;
+            self.note_request_packet(out.now_ns, client, slot, packet, repeats, extra);
+            let state = &client.slots[slot];
+            if state.request_packets == 1 {
+                break;
+            }
+            turn.then = Then::More;
+        }
+        if turn.sent > 0 {
+            self.arm(out.now_ns, id, client, slot);
+        }
+        turn
+    }
+
+    /// A packet of the request was taken by the medium.
+    #[inline]
+    fn note_request_packet<T>(
         &mut self,
         now_ns: u64,
-        id: SessionId,
-        client: &mut ClientSession<B>,
+        client: &mut ClientSession<B, T>,
         slot: usize,
-        agreed: &Agreed,
-    ) -> Step {
+        packet: u32,
+        repeats: bool,
+        extra: u32,
+    ) {
         let state = &mut client.slots[slot];
-        let base = state.acknowledged.cumulative();
-        let (packet, flags) = match state.lost.first_from(base) {
-            Some(packet) => {
-                state.lost.clear(packet);
-                state.repeated = true;
-                self.counters.packets_retransmitted += 1;
-                (packet, Flags::REPEATS)
+        if repeats {
+            state.repeated = true;
+            self.counters.packets_retransmitted += 1;
+        } else {
+            self.counters.packets_sent += 1;
+            state.request_sent += 1;
+            state.held += 1 + extra;
+            client.credits -= 1 + extra;
+            if packet + 1 == state.request_packets {
+                state.grant = extra as u8 + 1;
+                state.response_limit = extra + 1;
             }
-            None if state.request_sent == state.request_packets => return Step::Nothing,
-            None if state.request_sent >= base + WINDOW_PACKETS => return Step::Nothing,
-            None if client.credits == 0 => {
-                client.stalled_slots |= 1 << slot;
-                return Step::Nothing;
+            if state.timed_packet == NOT_TIMED {
+                state.timed_packet = packet;
+                state.timed_ns = now_ns;
             }
-            None => {
-                let packet = take_new_packet(now_ns, client, slot, agreed);
-                self.counters.packets_sent += 1;
-                (packet, Flags::NONE)
-            }
-        };
-        let state = &mut client.slots[slot];
-        if let Some(order) = &mut state.order {
-            order.note(packet, flags.repeats());
         }
-        let header_len = write_request_header(state, agreed, packet, flags);
-        let more = state.request_sent < state.request_packets || !state.lost.is_empty();
-        let number = state.number;
-        self.arm(now_ns, id, client, slot);
-        let transmit = Transmit {
-            peer: agreed.peer,
-            session: id,
-            number,
-            packet,
-            slot: slot as u8,
-            header_len,
-            repeats: flags.repeats(),
-            source: Source::Request,
-        };
-        Step::of(transmit, more)
+        if state.request_packets > 1 || repeats {
+            let parts = state.parts(&mut self.client_parts);
+            parts.lost.clear(packet);
+            parts.order.note(packet, repeats);
+        }
     }
 
     /// A PULL, if it allows a further packet or is due for another reason.
-    fn step_pulling<B>(
+    fn pull<T, S: FrameSink>(
         &mut self,
-        now_ns: u64,
+        out: &mut Out<'_, S>,
         id: SessionId,
-        client: &mut ClientSession<B>,
+        client: &mut ClientSession<B, T>,
         slot: usize,
-        agreed: &Agreed,
-        control: &mut ControlFrames,
-    ) -> Step {
+    ) -> Turn {
         let allowed = allow_more(client, slot);
+        let (to, peer) = (client.to, client.agreed.as_ref().map(|agreed| agreed.peer));
         let state = &mut client.slots[slot];
-        if allowed == 0 && !state.pull_due {
-            return Step::Nothing;
-        }
-        let (cumulative, bitmap) = match state.state {
-            ClientState::Receiving => (state.received.cumulative(), *state.received.words()),
+        // What a PULL allowed that is refused now is said by the next.
+        state.pull_due |= allowed > 0;
+        let (true, Some(peer)) = (state.pull_due, peer) else { return Turn::NOTHING };
+        let is_receiving = state.state == ClientState::Receiving;
+        let parts = state.parts.as_deref();
+        let (cumulative, bitmap) = match parts {
+            Some(parts) if is_receiving => (parts.received.cumulative(), *parts.received.words()),
             _ => (0, Words::default()),
         };
-        let pull = Pull {
-            cumulative,
-            limit: state.response_limit,
-            resend_below: std::mem::take(&mut state.resend_below),
-            bitmap,
-        };
-        state.pull_due = false;
+        let resend_below = parts.map_or(0, |parts| parts.resend_below);
+        let pull = Pull { cumulative, limit: state.response_limit, resend_below, bitmap };
         let flags = if allowed == 0 { Flags::REPEATS } else { Flags::NONE };
-        let header = request_header(state.number, agreed, Kind::Pull, flags, 0);
-        let place = control.put(pull.encode(&header));
-        let number = state.number;
+        let header = to.words(Kind::Pull, flags, 0, state.number);
+        if !out.sink.send(peer, out.control.put(pull.encode(header)), &[]) {
+            return Turn::one(false, false);
+        }
+        state.pull_due = false;
+        if let Some(parts) = &mut state.parts {
+            parts.resend_below = 0;
+        }
         self.counters.control_frames_sent += 1;
-        self.arm(now_ns, id, client, slot);
-        Step::Last(Transmit {
-            peer: agreed.peer,
-            session: id,
-            number,
-            packet: 0,
-            slot: slot as u8,
-            header_len: 0,
-            repeats: false,
-            source: Source::Control(place),
-        })
+        self.arm(out.now_ns, id, client, slot);
+        Turn::one(true, false)
     }
 
     #[inline]
-    fn step_server<B: Buffer>(
+    fn turn_of_server<S: FrameSink>(
         &mut self,
-        id: SessionId,
-        server: &mut ServerSession<B>,
-        slot: usize,
-        control: &mut ControlFrames,
-    ) -> Step {
-        let ServerSession { agreed, slots, .. } = server;
-        let state = &mut slots[slot];
+        out: &mut Out<'_, S>,
+        state: &mut ServerSlot<B>,
+        agreed: &Agreed,
+        to: Destination,
+    ) -> Turn {
         match state.state {
-            ServerState::Idle => Step::Nothing,
+            ServerState::Idle => Turn::NOTHING,
             ServerState::Arriving | ServerState::Running => {
-                self.step_credit(id, state, slot, agreed, control)
+                self.send_credit(out, state, agreed, to)
             }
-            ServerState::Answered => self.step_answer(id, state, slot, agreed, control),
+            ServerState::Answered => self.send_answer(out, state, agreed, to),
         }
     }
 
-    fn step_credit<B>(
+    fn send_credit<S: FrameSink>(
         &mut self,
-        id: SessionId,
+        out: &mut Out<'_, S>,
         state: &mut ServerSlot<B>,
-        slot: usize,
         agreed: &Agreed,
-        control: &mut ControlFrames,
-    ) -> Step {
-        if !std::mem::take(&mut state.credit_due) {
-            return Step::Nothing;
+        to: Destination,
+    ) -> Turn {
+        if !state.credit_due {
+            return Turn::NOTHING;
         }
-        let (cumulative, bitmap) = match state.state {
-            ServerState::Running => (state.request_packets, Words::default()),
-            _ => (state.arrived.cumulative(), *state.arrived.words()),
+        let (cumulative, bitmap) = match (state.state, &state.parts) {
+            (ServerState::Arriving, Some(parts)) => {
+                (parts.arrived.cumulative(), *parts.arrived.words())
+            }
+            _ => (state.request_packets, Words::default()),
         };
         let credit = Credit { cumulative, echo: state.echo, bitmap };
         // Tells which copy of the packet has arrived (§5.2).
         let flags = if state.echo_repeats { Flags::REPEATS } else { Flags::NONE };
-        let header = request_header(state.current, agreed, Kind::Credit, flags, 0);
-        let place = control.put(credit.encode(&header));
-        self.counters.control_frames_sent += 1;
-        Step::Last(control_transmit(id, state, slot, agreed, Flags::NONE, place))
+        let header = to.words(Kind::Credit, flags, 0, state.current);
+        let taken = out.sink.send(agreed.peer, out.control.put(credit.encode(header)), &[]);
+        if taken {
+            state.credit_due = false;
+            self.counters.control_frames_sent += 1;
+        }
+        Turn::one(taken, false)
     }
 
-    /// A packet of the answer: one to repeat, or the next one that is allowed.
+    /// Packets of the answer: those to repeat, then the next ones that are allowed.
     #[inline]
-    fn step_answer<B: Buffer>(
+    fn send_answer<S: FrameSink>(
         &mut self,
-        id: SessionId,
+        out: &mut Out<'_, S>,
         state: &mut ServerSlot<B>,
-        slot: usize,
         agreed: &Agreed,
-        control: &mut ControlFrames,
-    ) -> Step {
+        to: Destination,
+    ) -> Turn {
         let end = state.response_limit.min(state.response_packets);
-        let (packet, flags) = match state.resend.first_from(state.resend_from) {
-            Some(packet) => {
-                state.resend.clear(packet);
-                self.counters.packets_retransmitted += 1;
-                (packet, Flags::REPEATS)
+        let mut turn = Turn::NOTHING;
+        while turn.sent < out.budget {
+            turn.then = Then::Done;
+            let repeated = state.first_to_resend();
+            if repeated.is_none() && state.response_sent >= end {
+                break;
             }
-            None if state.response_sent < end => {
+            let packet = repeated.unwrap_or(state.response_sent);
+            let flags = if repeated.is_some() { Flags::REPEATS } else { Flags::NONE };
+            if !write_answer_packet(state, agreed, to, packet, flags, out) {
+                turn.then = Then::Refused;
+                break;
+            }
+            turn.sent += 1;
+            if repeated.is_some() {
+                state.parts(&mut self.server_parts).resend.clear(packet);
+                self.counters.packets_retransmitted += 1;
+            } else {
                 state.response_sent += 1;
                 self.counters.packets_sent += 1;
-                (state.response_sent - 1, Flags::NONE)
             }
-            None => return Step::Nothing,
-        };
-        let more = state.response_sent < end || !state.resend.is_empty();
-        let fixed = match &mut state.answer {
-            Answer::Message(status, message) => {
-                let aux = u16::from(status.code());
-                let single = state.response_packets == 1;
-                let kind = if single { Kind::Response } else { Kind::ResponsePart };
-                let header = request_header(state.current, agreed, kind, flags, aux);
-                let header_len = write_header(message, &header, packet, 0, single);
-                let transmit = Transmit {
-                    peer: agreed.peer,
-                    session: id,
-                    number: state.current,
-                    packet,
-                    slot: slot as u8,
-                    header_len,
-                    repeats: flags.repeats(),
-                    source: Source::Response,
-                };
-                return Step::of(transmit, more);
+            if state.response_packets == 1 {
+                break;
             }
-            Answer::Fixed(status, text) => (*status, *text),
-            Answer::None => return Step::Nothing,
-        };
-        let place = control.put(fixed_response(state.current, agreed, flags, fixed));
-        Step::of(control_transmit(id, state, slot, agreed, flags, place), more)
+            turn.then = Then::More;
+        }
+        turn
     }
 }
 
-fn control_transmit<B>(
-    id: SessionId,
-    state: &ServerSlot<B>,
-    slot: usize,
-    agreed: &Agreed,
-    flags: Flags,
-    place: u8,
-) -> Transmit {
-    Transmit {
-        peer: agreed.peer,
-        session: id,
-        number: state.current,
-        packet: 0,
-        slot: slot as u8,
-        header_len: 0,
-        repeats: flags.repeats(),
-        source: Source::Control(place),
-    }
-}
-
-/// Takes a credit for the next packet of a request, and for the last packet those of its grant.
+/// Which packet of the request goes next, and whether it was sent before: one that was lost, or a
+/// new one if the window and the credits allow.
 #[inline]
-fn take_new_packet<B: Buffer>(
-    now_ns: u64,
-    client: &mut ClientSession<B>,
+fn next_request_packet<B, T>(
+    client: &mut ClientSession<B, T>,
     slot: usize,
-    agreed: &Agreed,
-) -> u32 {
-    let state = &mut client.slots[slot];
+) -> Option<(u32, bool)> {
+    let state = &client.slots[slot];
+    if let Some(packet) = state.first_lost() {
+        return Some((packet, true));
+    }
     let packet = state.request_sent;
-    state.request_sent += 1;
-    state.held += 1;
-    client.credits -= 1;
-    if state.timed_packet == NOT_TIMED {
-        state.timed_packet = packet;
-        state.timed_ns = now_ns;
+    if packet == state.request_packets || packet >= state.acknowledged_below() + WINDOW_PACKETS {
+        return None;
     }
-    if state.request_sent == state.request_packets {
-        let capacity = state.response.as_ref().map_or(0, Buffer::capacity);
-        let wanted = packets_of(capacity.min(u32::MAX as usize) as u32, agreed.packet_bytes) - 1;
-        // Half of what is free: the caller's buffer may be far larger than the response, and other
-        // calls should not have to wait for credits that nobody uses.
-        let extra = wanted.min(client.credits / 2).min(u32::from(u8::MAX) - 1);
-        state.grant = extra as u8 + 1;
-        state.response_limit = extra + 1;
-        state.held += extra;
-        client.credits -= extra;
+    if client.credits == 0 {
+        client.stalled_slots |= 1 << slot;
+        return None;
     }
-    packet
+    Some((packet, false))
+}
+
+/// Response packets beyond the first that the last packet of a request allows.
+#[inline]
+fn grant_with<B: Buffer, T>(client: &ClientSession<B, T>, slot: usize, packet: u32) -> u32 {
+    let state = &client.slots[slot];
+    let capacity = state.response.as_ref().map_or(0, Buffer::capacity);
+    if capacity <= client.packet_bytes as usize || packet + 1 != state.request_packets {
+        return 0;
+    }
+    let wanted = packets_of(capacity.min(u32::MAX as usize) as u32, client.packet_bytes) - 1;
+    // Half of what is free: the caller's buffer may be far larger than the response, and other
+    // calls should not have to wait for credits that nobody uses.
+    wanted.min((client.credits - 1) / 2).min(u32::from(u8::MAX) - 1)
+}
+
+/// Writes a packet's header and sends the packet; false if the medium refused it.
+#[inline]
+fn write_request_packet<B: Buffer, T, S: FrameSink>(
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+    peer: PeerKey,
+    packet: u32,
+    repeats: bool,
+    extra: u32,
+    sink: &mut S,
+) -> bool {
+    let (to, packet_bytes) = (client.to, client.packet_bytes);
+    let state = &mut client.slots[slot];
+    let Some(request) = &mut state.request else {
+        unreachable!("a slot in use holds its request");
+    };
+    let flags = if repeats { Flags::REPEATS } else { Flags::NONE };
+    // The last packet carries the grant.
+    let grant = match packet + 1 == state.request_packets {
+        true if repeats => state.grant,
+        true => extra as u8 + 1,
+        false => 1,
+    };
+    if state.request_packets == 1 && grant == 1 {
+        let header = to.words(Kind::Request, flags, state.method, state.number);
+        return sink.send(peer, request.frame(header), &[]);
+    }
+    let header = to.words(Kind::RequestPart, flags, state.method, state.number);
+    send_part(request, header, packet, grant, packet_bytes, peer, sink)
+}
+
+#[inline]
+fn write_answer_packet<B: Buffer, S: FrameSink>(
+    state: &mut ServerSlot<B>,
+    agreed: &Agreed,
+    to: Destination,
+    packet: u32,
+    flags: Flags,
+    out: &mut Out<'_, S>,
+) -> bool {
+    let aux = u16::from(state.status.code());
+    let Some(message) = &mut state.message else {
+        return send_refusal(state, agreed, to, flags, out);
+    };
+    if state.response_packets == 1 {
+        let header = to.words(Kind::Response, flags, aux, state.current);
+        return out.sink.send(agreed.peer, message.frame(header), &[]);
+    }
+    let header = to.words(Kind::ResponsePart, flags, aux, state.current);
+    send_part(message, header, packet, 0, agreed.packet_bytes, agreed.peer, out.sink)
+}
+
+fn send_part<B: Buffer, S: FrameSink>(
+    message: &mut B,
+    header: [u64; 2],
+    packet: u32,
+    grant: u8,
+    packet_bytes: u32,
+    peer: PeerKey,
+    sink: &mut S,
+) -> bool {
+    let size = message.len() as u32;
+    let header = Part { size, packet, grant }.encode(header);
+    message.write_header(packet, &header);
+    let (offset, len) = packet_span(packet, size, packet_bytes);
+    let (head, body) = message.packet(packet, header.len(), offset, len);
+    sink.send(peer, head, body)
+}
+
+/// A RESPONSE with an error of the core; a text too long for a control frame is cut.
+#[cold]
+fn send_refusal<B, S: FrameSink>(
+    state: &ServerSlot<B>,
+    agreed: &Agreed,
+    to: Destination,
+    flags: Flags,
+    out: &mut Out<'_, S>,
+) -> bool {
+    let text = state.parts.as_ref().and_then(|parts| parts.refusal).unwrap_or_default();
+    let aux = u16::from(state.status.code());
+    let len = text.len().min(CONTROL_FRAME_BYTES_MAX - HEADER_BYTES);
+    let mut bytes = [0; CONTROL_FRAME_BYTES_MAX];
+    let header = to.words(Kind::Response, flags, aux, state.current);
+    bytes[..HEADER_BYTES].copy_from_slice(&header_bytes::<2, HEADER_BYTES>(header));
+    bytes[HEADER_BYTES..HEADER_BYTES + len].copy_from_slice(&text.as_bytes()[..len]);
+    out.sink.send(agreed.peer, out.control.put((bytes, HEADER_BYTES + len)), &[])
 }
 
 /// Allows further packets of a response, as credits and the window permit; gives how many.
-fn allow_more<B>(client: &mut ClientSession<B>, slot: usize) -> u32 {
+fn allow_more<B, T>(client: &mut ClientSession<B, T>, slot: usize) -> u32 {
     let state = &mut client.slots[slot];
-    if state.state != ClientState::Receiving {
-        return 0;
-    }
-    let window_end = state.received.cumulative() + WINDOW_PACKETS;
-    let wanted = state.response_packets.min(window_end) - state.response_limit;
+    let (ClientState::Receiving, Some(parts)) = (state.state, &state.parts) else { return 0 };
+    let window_end = parts.received.cumulative() + WINDOW_PACKETS;
+    let wanted = parts.response_packets.min(window_end).saturating_sub(state.response_limit);
     let allowed = wanted.min(client.credits);
     if allowed < wanted {
         client.stalled_slots |= 1 << slot;
@@ -437,69 +497,4 @@ fn allow_more<B>(client: &mut ClientSession<B>, slot: usize) -> u32 {
     state.held += allowed;
     client.credits -= allowed;
     allowed
-}
-
-/// The header of a frame of this session to its other end.
-#[inline]
-fn request_header(number: u64, agreed: &Agreed, kind: Kind, flags: Flags, aux: u16) -> Header {
-    Header {
-        kind,
-        flags,
-        session: agreed.peer_session,
-        token: agreed.peer_token,
-        aux,
-        request: number,
-    }
-}
-
-#[inline]
-fn write_request_header<B: Buffer>(
-    state: &mut ClientSlot<B>,
-    agreed: &Agreed,
-    packet: u32,
-    flags: Flags,
-) -> u8 {
-    let last = packet + 1 == state.request_packets;
-    let grant = if last { state.grant } else { 1 };
-    let single = state.request_packets == 1 && grant == 1;
-    let kind = if single { Kind::Request } else { Kind::RequestPart };
-    let header = request_header(state.number, agreed, kind, flags, state.method);
-    match &mut state.request {
-        Some(request) => write_header(request, &header, packet, grant, single),
-        None => unreachable!("a slot in use holds its request"),
-    }
-}
-
-/// Writes a packet's header into its buffer and gives its length.
-#[inline]
-fn write_header<B: Buffer>(
-    buffer: &mut B,
-    header: &Header,
-    packet: u32,
-    grant: u8,
-    single: bool,
-) -> u8 {
-    if single {
-        buffer.write_header(packet, &header.encode());
-        return HEADER_BYTES as u8;
-    }
-    let part = Part { size: buffer.len() as u32, packet, grant };
-    buffer.write_header(packet, &part.encode(header));
-    PART_HEADER_BYTES as u8
-}
-
-/// A RESPONSE with an error of the core; a text too long for a control frame is cut.
-fn fixed_response(
-    number: u64,
-    agreed: &Agreed,
-    flags: Flags,
-    (status, text): (Status, &'static str),
-) -> ([u8; CONTROL_FRAME_BYTES_MAX], usize) {
-    let aux = u16::from(status.code());
-    let header = request_header(number, agreed, Kind::Response, flags, aux);
-    let len = text.len().min(CONTROL_FRAME_BYTES_MAX - HEADER_BYTES);
-    let mut bytes = [0; CONTROL_FRAME_BYTES_MAX];
-    bytes[..HEADER_BYTES].copy_from_slice(&header.encode());
-    bytes[HEADER_BYTES..HEADER_BYTES + len].copy_from_slice(&text.as_bytes()[..len]);
-    (bytes, HEADER_BYTES + len)
 }

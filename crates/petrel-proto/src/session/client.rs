@@ -3,15 +3,20 @@
 use std::collections::VecDeque;
 
 use super::Agreed;
+use super::spare::{Reusable, Spare};
 use crate::bitmap::{PacketBits, Window};
 use crate::limits::WINDOW_PACKETS;
-use crate::recovery::rtt::RttEstimator;
+use crate::recovery::rtt::{RtoBounds, RttEstimator};
+use crate::wire::Destination;
 
 /// A session in its client role.
-pub(crate) struct ClientSession<B> {
+pub(crate) struct ClientSession<B, T> {
     /// `None` until the peer accepted: calls wait in the backlog.
     pub(crate) agreed: Option<Agreed>,
-    pub(crate) first_request: u64,
+    /// What the headers of its frames have in common.
+    pub(crate) to: Destination,
+    /// Payload bytes of a full packet, as agreed; 0 until then.
+    pub(crate) packet_bytes: u32,
     /// Credits not held by any slot.
     pub(crate) credits: u32,
     /// Bit per slot: free for a call.
@@ -19,34 +24,45 @@ pub(crate) struct ClientSession<B> {
     /// Bit per slot: has packets to send, but found no credit.
     pub(crate) stalled_slots: u64,
     pub(crate) rtt: RttEstimator,
+    /// When a round trip was last measured: one for each burst is enough, and all that a burst can
+    /// show, for its frames share one reading of the clock.
+    pub(crate) sampled_ns: u64,
+    /// The retransmission timeout without doublings, worked out when a round trip is measured.
+    pub(crate) rto_ns: u64,
     /// Doublings that new requests begin with: kept after a timeout until a round trip is measured
     /// (RFC 6298 §5.7), or a path that became slower would never be measured again.
     pub(crate) backoff: u8,
-    pub(crate) slots: Box<[ClientSlot<B>]>,
+    pub(crate) slots: Box<[ClientSlot<B, T>]>,
     /// Calls that found no free slot.
-    pub(crate) backlog: VecDeque<PendingCall<B>>,
+    pub(crate) backlog: VecDeque<PendingCall<B, T>>,
+    pub(crate) first_request: u64,
 }
 
 /// A call as the application gave it.
-pub(crate) struct PendingCall<B> {
+pub(crate) struct PendingCall<B, T> {
     pub(crate) method: u16,
-    pub(crate) tag: u64,
+    pub(crate) tag: T,
     pub(crate) request: B,
     pub(crate) response: B,
 }
 
-impl<B> ClientSession<B> {
-    pub(crate) fn opening(first_request: u64) -> Self {
+impl<B, T> ClientSession<B, T> {
+    pub(crate) fn opening(first_request: u64, bounds: &RtoBounds) -> Self {
+        let rtt = RttEstimator::new();
         Self {
             agreed: None,
-            first_request,
+            to: Destination::default(),
+            packet_bytes: 0,
             credits: 0,
             free_slots: 0,
             stalled_slots: 0,
-            rtt: RttEstimator::new(),
+            rtt,
+            sampled_ns: u64::MAX,
+            rto_ns: rtt.rto_ns(bounds, 0),
             backoff: 0,
             slots: Box::default(),
             backlog: VecDeque::new(),
+            first_request,
         }
     }
 
@@ -56,12 +72,27 @@ impl<B> ClientSession<B> {
         self.slots = (0..slots).map(|slot| ClientSlot::new(self.first_request + slot)).collect();
         self.free_slots = u64::MAX >> (64 - slots);
         self.credits = u32::from(agreed.credits);
+        self.packet_bytes = agreed.packet_bytes;
+        self.to = Destination::new(agreed.peer_session, agreed.peer_token);
         self.agreed = Some(agreed);
     }
 
     /// Slots in use, and calls in the queue.
     pub(crate) fn pending_calls(&self) -> usize {
         self.slots.len() - self.free_slots.count_ones() as usize + self.backlog.len()
+    }
+
+    /// Ends a slot's measurement; the round trip counts if the packet was sent once only (Karn).
+    #[inline(always)]
+    pub(crate) fn note_round_trip(&mut self, now_ns: u64, slot: usize, bounds: &RtoBounds) {
+        let state = &mut self.slots[slot];
+        let was_timed = core::mem::replace(&mut state.timed_packet, NOT_TIMED) != NOT_TIMED;
+        if was_timed && !state.repeated && self.sampled_ns != now_ns {
+            self.rtt.sample(now_ns.saturating_sub(state.timed_ns));
+            self.sampled_ns = now_ns;
+            self.rto_ns = self.rtt.rto_ns(bounds, 0);
+            self.backoff = 0;
+        }
     }
 }
 
@@ -77,10 +108,30 @@ pub(crate) enum ClientState {
 /// No packet is being measured.
 pub(crate) const NOT_TIMED: u32 = u32::MAX;
 
-/// A place for one outstanding request.
-pub(crate) struct ClientSlot<B> {
+/// A place for one outstanding request: two cache lines. What only messages of several packets and
+/// recovery need is in [`ClientParts`].
+#[repr(align(64))]
+pub(crate) struct ClientSlot<B, T> {
     /// The number of the request in the slot, or of the next one when it is free.
     pub(crate) number: u64,
+    pub(crate) request: Option<B>,
+    pub(crate) response: Option<B>,
+    pub(crate) tag: Option<T>,
+    pub(crate) parts: Option<Box<ClientParts>>,
+    /// When the timer fires, in nanoseconds.
+    pub(crate) deadline_ns: u64,
+    /// When the packet being measured was sent.
+    pub(crate) timed_ns: u64,
+    /// The packet whose round trip is being measured, or [`NOT_TIMED`].
+    pub(crate) timed_packet: u32,
+    /// Credits held.
+    pub(crate) held: u32,
+    /// Packets of the request, and how many were sent at least once.
+    pub(crate) request_packets: u32,
+    pub(crate) request_sent: u32,
+    /// Packets of the response that may be sent.
+    pub(crate) response_limit: u32,
+    pub(crate) method: u16,
     pub(crate) state: ClientState,
     /// Whether the transmit queue has an entry for this slot.
     pub(crate) queued: bool,
@@ -96,45 +147,68 @@ pub(crate) struct ClientSlot<B> {
     pub(crate) unanswered: u8,
     /// Packets of the response that the request allows.
     pub(crate) grant: u8,
-    pub(crate) method: u16,
-    pub(crate) tag: u64,
-    /// When the timer fires, in nanoseconds.
-    pub(crate) deadline_ns: u64,
-    /// When the packet being measured was sent.
-    pub(crate) timed_ns: u64,
-    /// The packet whose round trip is being measured, or [`NOT_TIMED`].
-    pub(crate) timed_packet: u32,
-    /// Credits held.
-    pub(crate) held: u32,
+}
 
-    /// Packets of the request, and how many were sent at least once.
-    pub(crate) request_packets: u32,
-    pub(crate) request_sent: u32,
+/// What a slot needs for messages of several packets, and to repeat what was lost.
+pub(crate) struct ClientParts {
     /// Packets that the server has.
     pub(crate) acknowledged: Window,
     /// Packets to send again.
     pub(crate) lost: PacketBits,
-
-    /// Packets of the response, once known; their bytes; how many are allowed; and which came.
+    /// Packets of the response, once known; their bytes; and which came.
     pub(crate) response_packets: u32,
     pub(crate) response_size: u32,
-    pub(crate) response_limit: u32,
     pub(crate) received: Window,
     /// Packets below this were asked for again already, by evidence.
     pub(crate) asked_below: u32,
     /// What the next PULL asks for again.
     pub(crate) resend_below: u32,
-
-    pub(crate) request: Option<B>,
-    pub(crate) response: Option<B>,
-    /// Order of transmissions, for requests of several packets. Kept for the next one.
-    pub(crate) order: Option<Box<SendOrder>>,
+    /// Order of transmissions, for requests of several packets.
+    pub(crate) order: SendOrder,
 }
 
-impl<B> ClientSlot<B> {
+impl Reusable for ClientParts {
+    fn reset(&mut self) {
+        self.acknowledged = Window::new();
+        self.lost = PacketBits::new();
+        self.response_packets = 0;
+        self.response_size = 0;
+        self.received = Window::new();
+        self.asked_below = 0;
+        self.resend_below = 0;
+        self.order.sent = 0;
+    }
+
+    fn fresh() -> Self {
+        Self {
+            acknowledged: Window::new(),
+            lost: PacketBits::new(),
+            response_packets: 0,
+            response_size: 0,
+            received: Window::new(),
+            asked_below: 0,
+            resend_below: 0,
+            order: SendOrder::default(),
+        }
+    }
+}
+
+impl<B, T> ClientSlot<B, T> {
     fn new(number: u64) -> Self {
         Self {
             number,
+            request: None,
+            response: None,
+            tag: None,
+            parts: None,
+            deadline_ns: 0,
+            timed_ns: 0,
+            timed_packet: NOT_TIMED,
+            held: 0,
+            request_packets: 0,
+            request_sent: 0,
+            response_limit: 0,
+            method: 0,
             state: ClientState::Free,
             queued: false,
             in_wheel: false,
@@ -143,30 +217,12 @@ impl<B> ClientSlot<B> {
             backoff: 0,
             unanswered: 0,
             grant: 1,
-            method: 0,
-            tag: 0,
-            deadline_ns: 0,
-            timed_ns: 0,
-            timed_packet: NOT_TIMED,
-            held: 0,
-            request_packets: 0,
-            request_sent: 0,
-            acknowledged: Window::new(),
-            lost: PacketBits::new(),
-            response_packets: 0,
-            response_size: 0,
-            response_limit: 0,
-            received: Window::new(),
-            asked_below: 0,
-            resend_below: 0,
-            request: None,
-            response: None,
-            order: None,
         }
     }
 
     /// Readies the slot for a call. The response's fields are set when its first packet comes.
-    pub(crate) fn start(&mut self, call: PendingCall<B>, packets: u32) {
+    #[inline]
+    pub(crate) fn start(&mut self, call: PendingCall<B, T>, packets: u32) {
         self.state = ClientState::Sending;
         self.repeated = false;
         self.pull_due = false;
@@ -174,28 +230,32 @@ impl<B> ClientSlot<B> {
         self.unanswered = 0;
         self.grant = 1;
         self.method = call.method;
-        self.tag = call.tag;
+        self.tag = Some(call.tag);
         self.timed_packet = NOT_TIMED;
         self.request_packets = packets;
         self.request_sent = 0;
-        self.acknowledged = Window::new();
-        self.lost = PacketBits::new();
         self.response_limit = 0;
         self.request = Some(call.request);
         self.response = Some(call.response);
-        if packets > 1 {
-            self.order.get_or_insert_default().sent = 0;
-        }
     }
 
-    /// Enters RECEIVING with what the first packet of the response says.
-    pub(crate) fn begin_receiving(&mut self, size: u32, packets: u32) {
-        self.state = ClientState::Receiving;
-        self.response_size = size;
-        self.response_packets = packets;
-        self.received = Window::new();
-        self.asked_below = 0;
-        self.resend_below = 0;
+    /// The state of messages of several packets, which the slot has from now on.
+    #[inline]
+    pub(crate) fn parts(&mut self, spare: &mut Spare<ClientParts>) -> &mut ClientParts {
+        self.parts.get_or_insert_with(|| spare.take())
+    }
+
+    /// All packets of the request below this were acknowledged.
+    #[inline]
+    pub(crate) fn acknowledged_below(&self) -> u32 {
+        self.parts.as_ref().map_or(0, |parts| parts.acknowledged.cumulative())
+    }
+
+    /// The next packet to send again.
+    #[inline]
+    pub(crate) fn first_lost(&self) -> Option<u32> {
+        let parts = self.parts.as_ref()?;
+        parts.lost.first_from(parts.acknowledged.cumulative())
     }
 
     /// Notes that a frame for this slot was taken and brought it forward.
@@ -203,13 +263,6 @@ impl<B> ClientSlot<B> {
     pub(crate) fn heard(&mut self) {
         self.unanswered = 0;
         self.backoff = 0;
-    }
-
-    /// Ends a measurement: the round trip, if the packet was sent once only (Karn).
-    #[inline]
-    pub(crate) fn take_round_trip(&mut self, now_ns: u64) -> Option<u64> {
-        let timed = core::mem::replace(&mut self.timed_packet, NOT_TIMED) != NOT_TIMED;
-        (timed && !self.repeated).then(|| now_ns.saturating_sub(self.timed_ns))
     }
 }
 
@@ -243,11 +296,6 @@ impl SendOrder {
         } else if self.repeated.set_new(packet) {
             self.first_repeat[place] = self.sent;
         }
-    }
-
-    /// Forgets the latest transmission, the first of its packet.
-    pub(crate) fn take_back(&mut self) {
-        self.sent -= 1;
     }
 
     /// The earliest transmission of `packet` that can be the one that has arrived, a repetition or

@@ -3,6 +3,7 @@
 
 pub(crate) mod client;
 pub(crate) mod server;
+pub(crate) mod spare;
 
 use client::ClientSession;
 use server::ServerSession;
@@ -57,23 +58,23 @@ impl Agreed {
 
 /// One entry of the table. What every frame is checked against stands in the entry itself, so
 /// that a forged frame costs one cache line.
-pub(crate) struct Entry<B> {
+pub(crate) struct Entry<B, T> {
     pub(crate) token: u32,
     pub(crate) generation: u32,
     /// `None` while a client session is being opened: no frame is accepted then.
     pub(crate) peer: Option<PeerKey>,
-    pub(crate) role: Role<B>,
+    pub(crate) role: Role<B, T>,
 }
 
-pub(crate) enum Role<B> {
+pub(crate) enum Role<B, T> {
     Free,
-    Client(Box<ClientSession<B>>),
+    Client(Box<ClientSession<B, T>>),
     Server(Box<ServerSession<B>>),
 }
 
 /// The sessions of one endpoint.
-pub(crate) struct SessionTable<B> {
-    pub(crate) entries: Vec<Entry<B>>,
+pub(crate) struct SessionTable<B, T> {
+    pub(crate) entries: Vec<Entry<B, T>>,
     /// Free indices, the one freed longest ago in front: late frames of a former session then
     /// rarely even meet a new one.
     free: std::collections::VecDeque<u32>,
@@ -81,7 +82,7 @@ pub(crate) struct SessionTable<B> {
     open_max: u32,
 }
 
-impl<B> SessionTable<B> {
+impl<B, T> SessionTable<B, T> {
     pub(crate) fn new(open_max: u32) -> Self {
         Self { entries: Vec::new(), free: Default::default(), open: 0, open_max }
     }
@@ -95,7 +96,7 @@ impl<B> SessionTable<B> {
         &mut self,
         token: u32,
         peer: Option<PeerKey>,
-        role: Role<B>,
+        role: Role<B, T>,
     ) -> Option<SessionId> {
         if self.open >= self.open_max {
             return None;
@@ -113,7 +114,7 @@ impl<B> SessionTable<B> {
     }
 
     /// Takes a session out.
-    pub(crate) fn remove(&mut self, id: SessionId) -> Option<Role<B>> {
+    pub(crate) fn remove(&mut self, id: SessionId) -> Option<Role<B, T>> {
         let entry = self.get_mut(id)?;
         let role = core::mem::replace(&mut entry.role, Role::Free);
         entry.peer = None;
@@ -123,17 +124,17 @@ impl<B> SessionTable<B> {
     }
 
     /// The entry of an open session.
-    pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut Entry<B>> {
+    pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut Entry<B, T>> {
         let entry = self.entries.get_mut(id.index as usize)?;
         (entry.generation == id.generation && !matches!(entry.role, Role::Free)).then_some(entry)
     }
 
-    pub(crate) fn get(&self, id: SessionId) -> Option<&Entry<B>> {
+    pub(crate) fn get(&self, id: SessionId) -> Option<&Entry<B, T>> {
         let entry = self.entries.get(id.index as usize)?;
         (entry.generation == id.generation && !matches!(entry.role, Role::Free)).then_some(entry)
     }
 
-    pub(crate) fn client_mut(&mut self, id: SessionId) -> Option<&mut ClientSession<B>> {
+    pub(crate) fn client_mut(&mut self, id: SessionId) -> Option<&mut ClientSession<B, T>> {
         match &mut self.get_mut(id)?.role {
             Role::Client(client) => Some(client),
             _ => None,

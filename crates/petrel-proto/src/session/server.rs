@@ -1,12 +1,16 @@
 //! The server's half of a session (`docs/wire-protocol.md` §6).
 
 use super::Agreed;
+use super::spare::{Reusable, Spare};
 use crate::bitmap::{PacketBits, Window};
 use crate::status::Status;
+use crate::wire::Destination;
 
 /// A session in its server role.
 pub(crate) struct ServerSession<B> {
     pub(crate) agreed: Agreed,
+    /// What the headers of its frames have in common.
+    pub(crate) to: Destination,
     /// Largest request that is taken, in bytes.
     pub(crate) request_bytes_max: u32,
     pub(crate) slots: Box<[ServerSlot<B>]>,
@@ -18,7 +22,8 @@ impl<B> ServerSession<B> {
         // One round before the first: wrapping, and compared so, because the first may be 0.
         let before = first_request.wrapping_sub(slots);
         let slots = (0..slots).map(|slot| ServerSlot::new(before.wrapping_add(slot))).collect();
-        Self { agreed, request_bytes_max, slots }
+        let to = Destination::new(agreed.peer_session, agreed.peer_token);
+        Self { agreed, to, request_bytes_max, slots }
     }
 
     /// The slot of a request number.
@@ -37,93 +42,135 @@ pub(crate) enum ServerState {
     Answered,
 }
 
-/// What a slot answers.
-pub(crate) enum Answer<B> {
-    /// Nothing yet.
-    None,
-    /// A message from the handler, or an error's text.
-    Message(Status, B),
-    /// An error of the core itself, which needs no buffer: there may be none left.
-    Fixed(Status, &'static str),
-}
-
-/// The server's side of one outstanding request.
+/// The server's side of one outstanding request, in one cache line. What only messages of several
+/// packets and recovery need is in [`ServerParts`].
+#[repr(align(64))]
 pub(crate) struct ServerSlot<B> {
     /// Number of the request that the slot holds; never goes back.
     pub(crate) current: u64,
+    /// The answer's message in ANSWERED, unless [`ServerParts::refusal`] is the answer. After that
+    /// a small one stays for the next answer: the preallocated response of eRPC §4.3.
+    pub(crate) message: Option<B>,
+    pub(crate) parts: Option<Box<ServerParts<B>>>,
+    /// Bytes of the request, its packets, and which came last.
+    pub(crate) request_size: u32,
+    pub(crate) request_packets: u32,
+    pub(crate) echo: u32,
+    /// Packets of the response; how many were sent once, how many are allowed.
+    pub(crate) response_packets: u32,
+    pub(crate) response_sent: u32,
+    pub(crate) response_limit: u32,
+    pub(crate) method: u16,
     pub(crate) state: ServerState,
+    /// The answer's status.
+    pub(crate) status: Status,
     /// Whether the transmit queue has an entry for this slot.
     pub(crate) queued: bool,
     /// Whether to send a CREDIT.
     pub(crate) credit_due: bool,
-    pub(crate) method: u16,
-
-    /// Bytes of the request, its packets, which came, and which came last.
-    pub(crate) request_size: u32,
-    pub(crate) request_packets: u32,
-    pub(crate) arrived: Window,
-    pub(crate) echo: u32,
-    /// Whether that was a repetition.
+    /// Whether the packet that came last was a repetition.
     pub(crate) echo_repeats: bool,
+}
+
+/// What a slot needs for messages of several packets, and to repeat what was lost.
+pub(crate) struct ServerParts<B> {
+    /// Packets of the request that came.
+    pub(crate) arrived: Window,
     /// The request while its packets arrive.
     pub(crate) request: Option<B>,
-
-    pub(crate) answer: Answer<B>,
-    /// Packets of the response; how many were sent once, how many are allowed; which to repeat.
-    pub(crate) response_packets: u32,
-    pub(crate) response_sent: u32,
-    pub(crate) response_limit: u32,
+    /// Packets of the response to send again.
     pub(crate) resend: PacketBits,
     /// No packet below this is to be repeated: the client has them.
     pub(crate) resend_from: u32,
+    /// An answer of the core itself, which needs no buffer: there may be none left.
+    pub(crate) refusal: Option<&'static str>,
+}
+
+impl<B> Reusable for ServerParts<B> {
+    fn fresh() -> Self {
+        Self {
+            arrived: Window::new(),
+            request: None,
+            resend: PacketBits::new(),
+            resend_from: 0,
+            refusal: None,
+        }
+    }
+
+    fn reset(&mut self) {
+        *self = Self::fresh();
+    }
 }
 
 impl<B> ServerSlot<B> {
     fn new(current: u64) -> Self {
         Self {
             current,
-            state: ServerState::Idle,
-            queued: false,
-            credit_due: false,
-            method: 0,
+            message: None,
+            parts: None,
             request_size: 0,
             request_packets: 0,
-            arrived: Window::new(),
             echo: 0,
-            echo_repeats: false,
-            request: None,
-            answer: Answer::None,
             response_packets: 0,
             response_sent: 0,
             response_limit: 0,
-            resend: PacketBits::new(),
-            resend_from: 0,
+            method: 0,
+            state: ServerState::Idle,
+            status: Status::Ok,
+            queued: false,
+            credit_due: false,
+            echo_repeats: false,
         }
     }
 
-    /// Steps to a new request and frees what the slot held. The caller sets the state.
-    pub(crate) fn begin(&mut self, number: u64, method: u16, size: u32, packets: u32) {
+    /// Steps to a new request and frees what the slot held, but for a message. The caller sets the
+    /// state.
+    #[inline]
+    pub(crate) fn begin(
+        &mut self,
+        number: u64,
+        method: u16,
+        size: u32,
+        packets: u32,
+        spare: &mut Spare<ServerParts<B>>,
+    ) {
+        if let Some(parts) = &mut self.parts {
+            parts.request = None;
+        }
+        spare.take_back(&mut self.parts);
         self.current = number;
         self.method = method;
         self.credit_due = false;
         self.request_size = size;
         self.request_packets = packets;
-        self.arrived = Window::new();
         self.echo = 0;
         self.echo_repeats = false;
-        self.request = None;
-        self.answer = Answer::None;
         self.response_limit = 1;
     }
 
     /// Keeps an answer, to be sent from its first packet on.
-    pub(crate) fn set_answer(&mut self, answer: Answer<B>, packets: u32) {
+    #[inline]
+    pub(crate) fn set_answer(&mut self, status: Status, message: Option<B>, packets: u32) {
         self.state = ServerState::Answered;
         self.credit_due = false;
-        self.answer = answer;
+        self.status = status;
+        self.message = message;
         self.response_packets = packets;
         self.response_sent = 0;
-        self.resend = PacketBits::new();
-        self.resend_from = 0;
+    }
+
+    /// The state of messages of several packets, which the slot has from now on.
+    #[inline]
+    pub(crate) fn parts(&mut self, spare: &mut Spare<ServerParts<B>>) -> &mut ServerParts<B> {
+        self.parts.get_or_insert_with(|| spare.take())
+    }
+
+    /// The next packet of the answer to send again.
+    #[inline]
+    pub(crate) fn first_to_resend(&self) -> Option<u32> {
+        let parts = self.parts.as_ref()?;
+        parts.resend.first_from(parts.resend_from)
     }
 }
+
+const _: () = assert!(size_of::<ServerSlot<Box<u8>>>() == 64);

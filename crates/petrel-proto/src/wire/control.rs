@@ -1,6 +1,7 @@
 //! CREDIT and PULL frames (`docs/wire-protocol.md` §3.1).
 
-use super::{Flags, Header, Malformed, skip_extensions};
+use super::header::to_bytes;
+use super::{Flags, Malformed, skip_extensions};
 use crate::bitmap::Words;
 use crate::limits::{BITMAP_WORDS, CONTROL_FRAME_BYTES_MAX, HEADER_BYTES};
 
@@ -34,7 +35,7 @@ impl Credit {
     }
 
     /// The whole frame as bytes.
-    pub fn encode(&self, header: &Header) -> ControlBytes {
+    pub fn encode(&self, header: [u64; 2]) -> ControlBytes {
         let word = u64::from(self.cumulative) | u64::from(self.echo) << 32;
         encode(header, [word], &self.bitmap)
     }
@@ -74,7 +75,7 @@ impl Pull {
     }
 
     /// The whole frame as bytes.
-    pub fn encode(&self, header: &Header) -> ControlBytes {
+    pub fn encode(&self, header: [u64; 2]) -> ControlBytes {
         let first = u64::from(self.cumulative) | u64::from(self.limit) << 32;
         encode(header, [first, u64::from(self.resend_below)], &self.bitmap)
     }
@@ -95,9 +96,9 @@ fn parse_bitmap(rest: &[u8]) -> Result<Words, Malformed> {
     Ok(words)
 }
 
-fn encode<const N: usize>(header: &Header, fields: [u64; N], bitmap: &Words) -> ControlBytes {
+fn encode<const N: usize>(header: [u64; 2], fields: [u64; N], bitmap: &Words) -> ControlBytes {
     let mut bytes = [0; CONTROL_FRAME_BYTES_MAX];
-    bytes[..HEADER_BYTES].copy_from_slice(&header.encode());
+    bytes[..HEADER_BYTES].copy_from_slice(&to_bytes::<2, HEADER_BYTES>(header));
     let used = BITMAP_WORDS - bitmap.iter().rev().take_while(|word| **word == 0).count();
     let mut at = HEADER_BYTES;
     for word in fields.iter().chain(&bitmap[..used]) {

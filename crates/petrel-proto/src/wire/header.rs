@@ -124,18 +124,47 @@ impl Header {
     /// The header as bytes.
     #[inline]
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
-        debug_assert!(self.session < 1 << 20 && self.request < 1 << 48);
-        let first = self.kind as u64
-            | u64::from(VERSION) << 4
-            | u64::from(self.flags.0) << 8
-            | u64::from(self.session) << 12
-            | u64::from(self.token) << 32;
-        let second = u64::from(self.aux) | self.request << 16;
-        let mut bytes = [0; HEADER_BYTES];
-        bytes[..8].copy_from_slice(&first.to_le_bytes());
-        bytes[8..].copy_from_slice(&second.to_le_bytes());
-        bytes
+        to_bytes(self.words())
     }
+
+    /// The header as two words, which go out in little-endian order.
+    #[inline]
+    pub fn words(&self) -> [u64; 2] {
+        let to = Destination::new(self.session, self.token);
+        to.words(self.kind, self.flags, self.aux, self.request)
+    }
+}
+
+/// What is the same in the headers of all frames to one end of a session: worked out once, so that
+/// a header costs two words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Destination(u64);
+
+impl Destination {
+    /// The end whose index and token these are.
+    #[inline]
+    pub const fn new(session: u32, token: u32) -> Self {
+        debug_assert!(session < 1 << 20);
+        Self((VERSION as u64) << 4 | (session as u64) << 12 | (token as u64) << 32)
+    }
+
+    /// The header of a frame, as two words that go out in little-endian order.
+    #[inline]
+    pub const fn words(self, kind: Kind, flags: Flags, aux: u16, request: u64) -> [u64; 2] {
+        debug_assert!(request < 1 << 48);
+        [self.0 | kind as u64 | (flags.0 as u64) << 8, aux as u64 | request << 16]
+    }
+}
+
+/// Header words as they stand in a frame.
+#[inline]
+pub(crate) fn to_bytes<const WORDS: usize, const BYTES: usize>(words: [u64; WORDS]) -> [u8; BYTES] {
+    const { assert!(WORDS * 8 == BYTES) };
+    let mut bytes = [0; BYTES];
+    for (place, word) in bytes.chunks_exact_mut(8).zip(words) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
 }
 
 #[inline]

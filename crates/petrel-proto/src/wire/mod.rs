@@ -11,8 +11,10 @@ mod part;
 
 pub use control::{Credit, Pull};
 pub use extension::skip_extensions;
-pub use header::{Flags, Header, Kind, VERSION};
+pub use header::{Destination, Flags, Header, Kind, VERSION};
 pub use part::Part;
+
+pub(crate) use header::to_bytes as header_bytes;
 
 use core::fmt;
 

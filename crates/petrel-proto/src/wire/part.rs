@@ -1,6 +1,7 @@
 //! The fields of REQUEST_PART and RESPONSE_PART (`docs/wire-protocol.md` §3.1).
 
-use super::{Flags, Header, Malformed, skip_extensions};
+use super::header::to_bytes;
+use super::{Flags, Malformed, skip_extensions};
 use crate::limits::{HEADER_BYTES, PART_HEADER_BYTES};
 
 const FIELDS_BYTES: usize = PART_HEADER_BYTES - HEADER_BYTES;
@@ -37,13 +38,10 @@ impl Part {
 
     /// The whole header of a part as bytes.
     #[inline]
-    pub fn encode(&self, header: &Header) -> [u8; PART_HEADER_BYTES] {
+    pub fn encode(&self, [first, second]: [u64; 2]) -> [u8; PART_HEADER_BYTES] {
         debug_assert!(self.packet < 1 << 24);
-        let word =
+        let third =
             u64::from(self.size) | u64::from(self.packet) << 32 | u64::from(self.grant) << 56;
-        let mut bytes = [0; PART_HEADER_BYTES];
-        bytes[..HEADER_BYTES].copy_from_slice(&header.encode());
-        bytes[HEADER_BYTES..].copy_from_slice(&word.to_le_bytes());
-        bytes
+        to_bytes([first, second, third])
     }
 }

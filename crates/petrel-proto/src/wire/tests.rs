@@ -10,9 +10,9 @@ fn encode(frame: &Frame<'_>) -> Vec<u8> {
     let header = &frame.header;
     let mut bytes = match frame.fields {
         Fields::None => header.encode().to_vec(),
-        Fields::Part(part) => part.encode(header).to_vec(),
-        Fields::Credit(credit) => cut(credit.encode(header)),
-        Fields::Pull(pull) => cut(pull.encode(header)),
+        Fields::Part(part) => part.encode(header.words()).to_vec(),
+        Fields::Credit(credit) => cut(credit.encode(header.words())),
+        Fields::Pull(pull) => cut(pull.encode(header.words())),
     };
     bytes.extend_from_slice(frame.payload);
     bytes

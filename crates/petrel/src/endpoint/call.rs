@@ -39,48 +39,36 @@ impl Reply {
     }
 }
 
-type BoxedContinuation = Box<dyn FnOnce(&mut Context<'_>, Reply)>;
+/// What runs when a call ends. It travels with the call, so that it needs no table of its own.
+pub struct Continuation(Kind);
 
-/// What runs when a call ends.
-pub(super) enum Continuation {
-    Boxed(BoxedContinuation),
+enum Kind {
+    Boxed(Box<dyn FnOnce(&mut Context<'_>, Reply)>),
     Function(fn(&mut Context<'_>, Reply, u64), u64),
 }
 
 impl Continuation {
     #[inline]
-    pub(super) fn run(self, cx: &mut Context<'_>, completion: Completion<MsgBuf>) {
-        let Completion { session, outcome, request, response, .. } = completion;
-        let reply = Reply { session, outcome, request, response };
-        match self {
-            Continuation::Boxed(continuation) => continuation(cx, reply),
-            Continuation::Function(function, tag) => function(cx, reply, tag),
-        }
-    }
-}
-
-/// The continuations of all calls on the way, by tag.
-#[derive(Default)]
-pub(super) struct Continuations {
-    places: Vec<Option<Continuation>>,
-    free: Vec<u32>,
-}
-
-impl Continuations {
-    #[inline]
-    pub(super) fn put(&mut self, continuation: Continuation) -> u64 {
-        if let Some(place) = self.free.pop() {
-            self.places[place as usize] = Some(continuation);
-            return u64::from(place);
-        }
-        self.places.push(Some(continuation));
-        self.places.len() as u64 - 1
+    pub(super) fn boxed(continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static) -> Self {
+        Self(Kind::Boxed(Box::new(continuation)))
     }
 
     #[inline]
-    pub(super) fn take(&mut self, tag: u64) -> Option<Continuation> {
-        let continuation = self.places.get_mut(tag as usize)?.take()?;
-        self.free.push(tag as u32);
-        Some(continuation)
+    pub(super) fn function(function: fn(&mut Context<'_>, Reply, u64), tag: u64) -> Self {
+        Self(Kind::Function(function, tag))
+    }
+}
+
+/// Runs the continuation of a call that has ended.
+#[inline]
+pub(super) fn run_continuation(
+    cx: &mut Context<'_>,
+    completion: Completion<MsgBuf, Continuation>,
+) {
+    let Completion { session, tag, outcome, request, response } = completion;
+    let reply = Reply { session, outcome, request, response };
+    match tag.0 {
+        Kind::Boxed(continuation) => continuation(cx, reply),
+        Kind::Function(function, tag) => function(cx, reply, tag),
     }
 }

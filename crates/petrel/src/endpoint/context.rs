@@ -6,15 +6,14 @@ use std::rc::Rc;
 use petrel_proto::{CallError, CallRejected, Core, RequestHandle, RespondError, SessionId, Status};
 use petrel_transport::buf::{BufPool, PoolExhausted};
 
-use super::call::{Continuation, Continuations, Reply};
+use super::call::{Continuation, Reply};
 use crate::msgbuf::MsgBuf;
 
 /// The part of an endpoint that does not depend on its transport: what handlers and continuations
 /// work on while the transport is busy delivering.
 pub(super) struct Local {
-    pub(super) core: Core<MsgBuf>,
+    pub(super) core: Core<MsgBuf, Continuation>,
     pub(super) pool: BufPool,
-    pub(super) continuations: Continuations,
     /// Requests whose [`Responder`](super::Responder) was dropped.
     pub(super) dropped: Rc<RefCell<Vec<RequestHandle>>>,
     /// Time of the current turn of the event loop, in nanoseconds.
@@ -66,8 +65,7 @@ impl Context<'_> {
         response: MsgBuf,
         continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
     ) -> Result<(), CallRejected<MsgBuf>> {
-        let continuation = Continuation::Boxed(Box::new(continuation));
-        self.start(session, method, request, response, continuation)
+        self.start(session, method, request, response, Continuation::boxed(continuation))
     }
 
     /// Like [`Context::call`], with a plain function and a number for it: nothing is allocated.
@@ -84,8 +82,7 @@ impl Context<'_> {
         continuation: fn(&mut Context<'_>, Reply, u64),
         tag: u64,
     ) -> Result<(), CallRejected<MsgBuf>> {
-        let continuation = Continuation::Function(continuation, tag);
-        self.start(session, method, request, response, continuation)
+        self.start(session, method, request, response, Continuation::function(continuation, tag))
     }
 
     /// Time of this turn of the event loop, in nanoseconds of the transport's clock.
@@ -107,12 +104,13 @@ impl Context<'_> {
         response: MsgBuf,
         continuation: Continuation,
     ) -> Result<(), CallRejected<MsgBuf>> {
-        let tag = self.local.continuations.put(continuation);
-        let called = self.local.core.call(session, method, request, response, tag);
-        if called.is_err() {
-            self.local.continuations.take(tag);
-        }
-        called
+        let called = self.local.core.call(session, method, request, response, continuation);
+        called.map_err(|CallRejected { error, request, response, .. }| CallRejected {
+            error,
+            request,
+            response,
+            tag: (),
+        })
     }
 
     #[inline]

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use arrayvec::ArrayVec;
-use petrel_proto::{Event, PeerKey, Received, Status, Transmit};
+use petrel_proto::limits::TRANSMIT_FRAMES_MAX;
+use petrel_proto::{Event, PeerKey, Received, Status};
 use petrel_transport::wake::Waker;
-use petrel_transport::{PeerId, RX_BURST_MAX, TX_BURST_MAX, Transport, TxFrame};
+use petrel_transport::{PeerId, RX_BURST_MAX, Transport};
 
 use super::context::{Context, Local};
 use super::handler::{Handlers, Payload, Request};
@@ -136,7 +136,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         while let Some(event) = self.local.core.poll_event() {
             any = true;
             match event {
-                Event::Completed(completion) => self.run_continuation(completion),
+                Event::Completed(completion) => run_continuation(&mut self.context(), completion),
                 Event::SessionExhausted(id) => {
                     let text = "the session has used up its request numbers; open a new one";
                     self.end_session(id, Status::Unavailable, text);
@@ -160,64 +160,37 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     fn send(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         for _ in 0..TX_BURSTS_PER_TURN {
-            let mut burst = ArrayVec::<Transmit, TX_BURST_MAX>::new();
-            while !burst.is_full() {
-                let Some(transmit) = self.local.core.poll_transmit(now_ns) else { break };
-                burst.push(transmit);
-            }
-            if burst.is_empty() {
-                break;
-            }
-            any = true;
-            let blocked = self.send_burst(&burst);
-            if blocked != 0 {
-                self.put_back(&burst, blocked);
-                break;
-            }
-            if !burst.is_full() {
+            let Self { transport, local, .. } = self;
+            let sent = local.core.transmit(now_ns, &mut |peer: PeerKey, head: &[u8], body: &[u8]| {
+                // SAFETY: by the contract of `FrameSink::send` the bytes stay until the core's next
+                // method is called, and `flush` comes before that.
+                unsafe { transport.push(PeerId(peer.0), head, body) }
+            });
+            transport.flush();
+            any |= sent > 0;
+            if sent < TRANSMIT_FRAMES_MAX {
                 break;
             }
         }
         any
     }
-
-    #[inline]
-    fn send_burst(&mut self, burst: &[Transmit]) -> u64 {
-        let mut frames = ArrayVec::<TxFrame<'_>, TX_BURST_MAX>::new();
-        for transmit in burst {
-            let Some((head, body)) = self.local.core.frame(transmit) else {
-                unreachable!("nothing has come between polling and sending");
-            };
-            frames.push(TxFrame { peer: PeerId(transmit.peer.0), head, body });
-        }
-        self.transport.tx_burst(&frames)
-    }
-
-    #[cold]
-    fn put_back(&mut self, burst: &[Transmit], mut blocked: u64) {
-        // The last one first: each is then the newest of its slot.
-        while blocked != 0 {
-            let last = blocked.ilog2();
-            self.local.core.blocked(burst[last as usize]);
-            blocked ^= 1 << last;
-        }
-    }
 }
 
 /// A received frame, and what it leads to.
-#[inline]
+#[inline(always)]
 fn dispatch(local: &mut Local, handlers: &mut Handlers, now_ns: u64, peer: PeerId, frame: &[u8]) {
     let Local { core, pool, .. } = local;
     match core.handle_frame(now_ns, PeerKey(peer.0), frame, &mut Pool(pool)) {
         Received::Nothing => {}
-        Received::Request { handle, method, payload } => {
-            let request = Request { handle, method, payload: Payload::Borrowed(payload) };
+        Received::Request { handle, method, payload, spare } => {
+            let request = Request { handle, method, payload: Payload::Borrowed(payload), spare };
             handlers.run(&mut Context { local }, request);
         }
         Received::Message { handle, method, message } => {
-            let request = Request { handle, method, payload: Payload::Owned(message) };
+            let payload = Payload::Owned(message);
+            let request = Request { handle, method, payload, spare: None };
             handlers.run(&mut Context { local }, request);
         }
-        Received::Completed(completion) => run_continuation(local, completion),
+        Received::Completed(completion) => run_continuation(&mut Context { local }, completion),
     }
 }

@@ -46,6 +46,8 @@ pub struct Request<'a> {
     pub(super) handle: RequestHandle,
     pub(super) method: u16,
     pub(super) payload: Payload<'a>,
+    /// A buffer for the answer that needs no allocation, if it is large enough.
+    pub(super) spare: Option<MsgBuf>,
 }
 
 #[derive(Debug)]
@@ -92,12 +94,13 @@ impl Request<'_> {
     /// and the memory, and tells how many bytes count.
     #[inline]
     pub fn reply_with(
-        self,
+        mut self,
         cx: &mut Context<'_>,
         capacity: usize,
         fill: impl FnOnce(&[u8], &mut [u8]) -> usize,
     ) -> Handled {
-        let Ok(mut message) = cx.alloc(capacity) else {
+        let spare = self.spare.take().filter(|spare| spare.capacity() >= capacity);
+        let Some(mut message) = spare.or_else(|| cx.alloc(capacity).ok()) else {
             return self.fail(cx, Status::ResourceExhausted, "the server has no memory left");
         };
         let len = fill(self.data(), &mut message.storage_mut()[..capacity]);
@@ -134,12 +137,12 @@ impl Request<'_> {
     /// else as a copy. `None` when there is no memory for the copy; the request was answered with
     /// RESOURCE_EXHAUSTED then.
     pub fn defer_message(self, cx: &mut Context<'_>) -> (Option<(Responder, MsgBuf)>, Handled) {
-        let Request { handle, method, payload } = self;
+        let Request { handle, method, payload, .. } = self;
         let message = match payload {
             Payload::Owned(message) => Ok(message),
             Payload::Borrowed(data) => cx.alloc_message(data),
         };
-        let request = Request { handle, method, payload: Payload::Borrowed(&[]) };
+        let request = Request { handle, method, payload: Payload::Borrowed(&[]), spare: None };
         match message {
             Ok(message) => {
                 let (responder, handled) = request.defer(cx);

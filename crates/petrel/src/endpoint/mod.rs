@@ -18,7 +18,7 @@ use petrel_transport::Transport;
 use petrel_transport::buf::{BufPool, InUse, PoolExhausted};
 use petrel_transport::host::Host;
 
-pub use call::Reply;
+pub use call::{Continuation, Reply};
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::{Context, StartError};
 pub use event_loop::Stop;
@@ -27,7 +27,7 @@ pub use open::EndpointError;
 pub use sessions::{ConnectError, SessionState};
 pub use stats::EndpointStats;
 
-use call::{Continuation, Continuations};
+use call::run_continuation;
 use context::Local;
 use handler::Handlers;
 use sessions::Sessions;
@@ -80,7 +80,6 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             local: Local {
                 core: Core::new(now_ns, config.protocol),
                 pool: BufPool::new(config.memory),
-                continuations: Continuations::default(),
                 dropped: Rc::new(RefCell::new(Vec::new())),
                 now_ns,
             },
@@ -206,21 +205,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     }
 
     /// The protocol core, for tests and checkers: credits, round trips, what was agreed.
-    pub fn core(&self) -> &Core<MsgBuf> {
+    pub fn core(&self) -> &Core<MsgBuf, Continuation> {
         &self.local.core
     }
-
-    fn run_continuation(&mut self, completion: petrel_proto::Completion<MsgBuf>) {
-        run_continuation(&mut self.local, completion);
-    }
-}
-
-#[inline]
-fn run_continuation(local: &mut Local, completion: petrel_proto::Completion<MsgBuf>) {
-    let continuation = local.continuations.take(completion.tag);
-    continuation
-        .unwrap_or(Continuation::Function(|_, _, _| {}, 0))
-        .run(&mut Context { local }, completion);
 }
 
 /// Why [`Endpoint::call_wait`] has no response.

@@ -278,25 +278,13 @@ fn frames_that_fit_no_rule_change_nothing() {
 }
 
 #[test]
-fn a_blocked_frame_is_polled_again() {
+fn a_refused_frame_is_made_again() {
     let mut pair = Pair::new();
     pair.call(b"x", 10, 1);
-    let transmit = pair.client.poll_transmit(pair.now).unwrap();
-    assert_eq!(pair.client.poll_transmit(pair.now), None);
-    pair.client.blocked(transmit);
+    assert_eq!(refuse_behind(&mut pair.client, pair.now, 0).len(), 0);
     assert!(pair.client.has_transmit());
     let frames = pair.client_sends();
     assert_eq!(words(&frames), ["REQUEST s0 r832 m1 1 B"]);
-}
-
-/// Polls everything, and has the transport refuse all but the first `taken` frames.
-fn refuse_behind(core: &mut Core<HeapBuffer>, now: u64, taken: usize) -> Vec<Vec<u8>> {
-    let polled: Vec<Transmit> = std::iter::from_fn(|| core.poll_transmit(now)).collect();
-    let frames = polled.iter().take(taken);
-    let frames = frames.map(|transmit| core.frame(transmit).unwrap()).map(|(a, b)| [a, b].concat());
-    let frames = frames.collect();
-    polled.iter().skip(taken).rev().for_each(|transmit| core.blocked(*transmit));
-    frames
 }
 
 /// Found by the simulator: frames that were refused waited in a queue that new ones overtook, and

@@ -16,7 +16,7 @@ fn pull(cumulative: u32, limit: u32, resend_below: u32) -> Vec<u8> {
         request: FIRST,
     };
     let pull = Pull { cumulative, limit, resend_below, bitmap: Words::default() };
-    let (bytes, len) = pull.encode(&header);
+    let (bytes, len) = pull.encode(header.words());
     bytes[..len].to_vec()
 }
 

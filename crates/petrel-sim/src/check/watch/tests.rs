@@ -46,7 +46,7 @@ fn header(kind: Kind, request: u64) -> Header {
 
 fn part(kind: Kind, packets: u32, packet: u32) -> Vec<u8> {
     let part = Part { size: packets * P, packet, grant: 1 };
-    let mut frame = part.encode(&header(kind, 64)).to_vec();
+    let mut frame = part.encode(header(kind, 64).words()).to_vec();
     frame.resize(frame.len() + P as usize, 0);
     frame
 }
@@ -65,12 +65,12 @@ fn bytes((bytes, len): ([u8; 64], usize)) -> Vec<u8> {
 
 fn credit(cumulative: u32, echo: u32, word: u64) -> Vec<u8> {
     let credit = Credit { cumulative, echo, bitmap: [word, 0, 0, 0] };
-    bytes(credit.encode(&header(Kind::Credit, 64)))
+    bytes(credit.encode(header(Kind::Credit, 64).words()))
 }
 
 fn pull(cumulative: u32, limit: u32, word: u64) -> Vec<u8> {
     let pull = Pull { cumulative, limit, resend_below: 0, bitmap: [word, 0, 0, 0] };
-    bytes(pull.encode(&header(Kind::Pull, 64)))
+    bytes(pull.encode(header(Kind::Pull, 64).words()))
 }
 
 impl Witness {
