@@ -210,8 +210,9 @@ fn start<B: Buffer, T>(
     let slot = client.free_slots.trailing_zeros() as usize;
     client.free_slots &= client.free_slots - 1;
     let packets = packets_of(call.request.len() as u32, client.packet_bytes);
+    let is_plain = packets == 1 && call.response.capacity() <= client.packet_bytes as usize;
     let state = &mut client.slots[slot];
-    state.start(call, packets);
+    state.start(call, packets, is_plain);
     shared.queue_client(index, slot, state);
 }
 

@@ -10,6 +10,7 @@ mod respond;
 mod response;
 mod timeout;
 mod transmit;
+mod work;
 
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,7 @@ use crate::session::spare::Spare;
 use crate::session::{SessionId, SessionTable};
 use crate::timer::{TimerKey, TimerWheel};
 use transmit::ControlFrames;
+use work::{Work, WorkQueue};
 
 /// What can be set about a core. All sessions of an endpoint share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,20 +98,12 @@ struct Shared<B> {
     config: Config,
     counters: Counters,
     /// Slots that have something to send.
-    work: VecDeque<Work>,
+    work: WorkQueue,
     timers: TimerWheel,
     /// Sessions that ran out of request numbers.
     exhausted: Vec<SessionId>,
     client_parts: Spare<ClientParts>,
     server_parts: Spare<ServerParts<B>>,
-}
-
-/// A slot that has something to send.
-#[derive(Clone, Copy)]
-struct Work {
-    session: u32,
-    slot: u8,
-    of_client: bool,
 }
 
 impl<B: Buffer, T> Core<B, T> {
@@ -121,7 +115,7 @@ impl<B: Buffer, T> Core<B, T> {
             shared: Shared {
                 config,
                 counters: Counters::default(),
-                work: VecDeque::with_capacity(256),
+                work: WorkQueue::new(),
                 timers: TimerWheel::new(now_ns),
                 exhausted: Vec::new(),
                 client_parts: Spare::new(),
@@ -187,7 +181,7 @@ impl<B> Shared<B> {
     fn queue_client<T>(&mut self, session: u32, slot: usize, state: &mut ClientSlot<B, T>) {
         if !state.queued {
             state.queued = true;
-            self.work.push_back(Work { session, slot: slot as u8, of_client: true });
+            self.work.push(Work { session, slot: slot as u8, of_client: true });
         }
     }
 
@@ -196,7 +190,7 @@ impl<B> Shared<B> {
     fn queue_server(&mut self, session: u32, slot: usize, state: &mut ServerSlot<B>) {
         if !state.queued {
             state.queued = true;
-            self.work.push_back(Work { session, slot: slot as u8, of_client: false });
+            self.work.push(Work { session, slot: slot as u8, of_client: false });
         }
     }
 

@@ -133,6 +133,9 @@ pub(crate) struct ClientSlot<B, T> {
     pub(crate) response_limit: u32,
     pub(crate) method: u16,
     pub(crate) state: ClientState,
+    /// Whether request and response have one packet each, and nothing was sent yet: the common case
+    /// of the way out.
+    pub(crate) is_plain: bool,
     /// Whether the transmit queue has an entry for this slot.
     pub(crate) queued: bool,
     /// Whether the timer wheel has an entry for this slot.
@@ -210,6 +213,7 @@ impl<B, T> ClientSlot<B, T> {
             response_limit: 0,
             method: 0,
             state: ClientState::Free,
+            is_plain: false,
             queued: false,
             in_wheel: false,
             repeated: false,
@@ -222,8 +226,9 @@ impl<B, T> ClientSlot<B, T> {
 
     /// Readies the slot for a call. The response's fields are set when its first packet comes.
     #[inline]
-    pub(crate) fn start(&mut self, call: PendingCall<B, T>, packets: u32) {
+    pub(crate) fn start(&mut self, call: PendingCall<B, T>, packets: u32, is_plain: bool) {
         self.state = ClientState::Sending;
+        self.is_plain = is_plain;
         self.repeated = false;
         self.pull_due = false;
         self.backoff = 0;
@@ -237,6 +242,19 @@ impl<B, T> ClientSlot<B, T> {
         self.response_limit = 0;
         self.request = Some(call.request);
         self.response = Some(call.response);
+    }
+
+    /// Notes that the only packet of the request was sent, with a grant for the only one of the
+    /// response.
+    #[inline]
+    pub(crate) fn note_only_packet(&mut self, now_ns: u64) {
+        self.is_plain = false;
+        self.queued = false;
+        self.request_sent = 1;
+        self.response_limit = 1;
+        self.held = 1;
+        self.timed_packet = 0;
+        self.timed_ns = now_ns;
     }
 
     /// The state of messages of several packets, which the slot has from now on.

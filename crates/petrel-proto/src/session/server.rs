@@ -64,6 +64,9 @@ pub(crate) struct ServerSlot<B> {
     pub(crate) state: ServerState,
     /// The answer's status.
     pub(crate) status: Status,
+    /// Whether the answer is a message of one packet that was not sent yet: the common case of the
+    /// way out.
+    pub(crate) is_plain: bool,
     /// Whether the transmit queue has an entry for this slot.
     pub(crate) queued: bool,
     /// Whether to send a CREDIT.
@@ -117,6 +120,7 @@ impl<B> ServerSlot<B> {
             method: 0,
             state: ServerState::Idle,
             status: Status::Ok,
+            is_plain: false,
             queued: false,
             credit_due: false,
             echo_repeats: false,
@@ -140,6 +144,7 @@ impl<B> ServerSlot<B> {
         spare.take_back(&mut self.parts);
         self.current = number;
         self.method = method;
+        self.is_plain = false;
         self.credit_due = false;
         self.request_size = size;
         self.request_packets = packets;
@@ -154,6 +159,7 @@ impl<B> ServerSlot<B> {
         self.state = ServerState::Answered;
         self.credit_due = false;
         self.status = status;
+        self.is_plain = packets == 1 && message.is_some();
         self.message = message;
         self.response_packets = packets;
         self.response_sent = 0;
