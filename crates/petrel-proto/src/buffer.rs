@@ -26,6 +26,13 @@ pub trait Buffer {
     /// The memory of the message: all `capacity` bytes.
     fn storage_mut(&mut self) -> &mut [u8];
 
+    /// Makes `message` the message; it is at most as long as the capacity.
+    #[inline]
+    fn set_message(&mut self, message: &[u8]) {
+        self.set_len(message.len());
+        self.storage_mut()[..message.len()].copy_from_slice(message);
+    }
+
     /// Writes the header of packet `index` to the room kept for it.
     fn write_header(&mut self, index: u32, header: &[u8]);
 

@@ -82,7 +82,7 @@ pub mod wire;
 
 pub use rpc::{
     Accepted, CallError, CallFailure, CallRejected, Closed, Completion, Config, Core, Event,
-    Execution, FrameSink, OpenError, Received, RequestHandle, RespondError, RespondRejected,
+    Execution, FrameSink, OpenError, PlainRequest, Received, RequestHandle, RespondError, RespondRejected,
 };
 pub use session::{Agreed, PeerKey, SessionId};
 pub use status::Status;

@@ -134,11 +134,8 @@ impl Buffer for MsgBuf {
 
     #[inline]
     fn frame(&mut self, header: [u64; 2]) -> &[u8] {
-        let mut bytes = [0; 16];
-        bytes[..8].copy_from_slice(&header[0].to_le_bytes());
-        bytes[8..].copy_from_slice(&header[1].to_le_bytes());
-        self.0.write_header(0, &bytes);
-        self.0.packet(0, 16, 0, self.0.len()).0
+        self.0.write_header_16(header);
+        self.0.frame_16()
     }
 
     #[inline]

@@ -217,7 +217,6 @@ fn start<B: Buffer, T>(
 }
 
 /// Ends the call in a slot, frees the slot, and starts the next call that waited.
-#[inline(always)]
 pub(super) fn finish<B: Buffer, T>(
     shared: &mut Shared<B>,
     id: SessionId,
@@ -243,18 +242,28 @@ pub(super) fn finish<B: Buffer, T>(
             response.set_len(0);
         }
     }
-    let is_used_up = state.number >= REQUEST_NUMBER_END;
+    state.is_plain = false;
+    state.awaits_plain = false;
     client.stalled_slots &= !(1 << slot);
-    if is_used_up {
+    client.free_slots |= 1 << slot;
+    after_end(shared, id, client, slot);
+    Completion { session: id, tag, outcome, request, response }
+}
+
+/// What follows when a slot has become free: others get its credits, or its place.
+pub(super) fn after_end<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+) {
+    if client.slots[slot].number >= REQUEST_NUMBER_END {
+        client.free_slots &= !(1 << slot);
         shared.exhausted.push(id);
-    } else {
-        client.free_slots |= 1 << slot;
-        if !client.backlog.is_empty() {
-            start_next(shared, id.index, client);
-        }
+    } else if !client.backlog.is_empty() {
+        start_next(shared, id.index, client);
     }
     shared.wake_stalled(id.index, client);
-    Completion { session: id, tag, outcome, request, response }
 }
 
 /// Starts the call that has waited longest for a slot.

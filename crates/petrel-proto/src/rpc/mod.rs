@@ -3,6 +3,7 @@
 mod call;
 mod credit;
 mod lifecycle;
+mod plain;
 mod pull;
 mod receive;
 mod request;
@@ -19,6 +20,7 @@ use std::collections::VecDeque;
 
 pub use call::{CallError, CallFailure, CallRejected, Completion, Execution};
 pub use lifecycle::{Accepted, Closed, OpenError};
+pub use plain::PlainRequest;
 pub use receive::Received;
 pub use respond::{RequestHandle, RespondError, RespondRejected};
 pub use transmit::FrameSink;

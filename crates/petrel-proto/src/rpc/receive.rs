@@ -39,7 +39,6 @@ pub enum Received<'f, B, T = u64> {
 impl<B: Buffer, T> Core<B, T> {
     /// Takes a frame from `peer`. Any bytes in any order are legal input: what is not acceptable
     /// is dropped and counted. Requests of several packets get their buffers from `pool`.
-    #[inline]
     pub fn handle_frame<'f, P: BufferPool<Buffer = B>>(
         &mut self,
         now_ns: u64,

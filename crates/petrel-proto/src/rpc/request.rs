@@ -31,7 +31,6 @@ fn age<B>(server: &ServerSession<B>, slot: usize, request: u64) -> Age {
 
 impl<B: Buffer> Shared<B> {
     /// A request of one packet.
-    #[inline(always)]
     pub(super) fn on_request<'f, T>(
         &mut self,
         id: SessionId,
@@ -174,7 +173,6 @@ impl<B: Buffer> Shared<B> {
     }
 
     /// RUNNING: the only places from which a handler is called, once for each request number.
-    #[inline(always)]
     fn run<'f, T>(
         &mut self,
         id: SessionId,

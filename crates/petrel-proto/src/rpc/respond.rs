@@ -76,6 +76,7 @@ impl<B: Buffer, T> Core<B, T> {
             return Err(RespondRejected { error: RespondError::TooLarge { len, max }, message });
         }
         let state = &mut server.slots[slot];
+        self.shared.server_parts.take_back(&mut state.parts);
         state.set_answer(status, Some(message), packets_of(len as u32, packet_bytes));
         self.shared.counters.responses_sent += 1;
         self.shared.queue_server(handle.session.index, slot, state);

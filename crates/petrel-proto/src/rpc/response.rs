@@ -35,7 +35,6 @@ impl<B> Shared<B> {
 
 impl<B: Buffer> Shared<B> {
     /// A response of one packet.
-    #[inline(always)]
     pub(super) fn on_response<'f, T>(
         &mut self,
         now_ns: u64,

@@ -96,7 +96,7 @@ impl<B: Buffer, T> Core<B, T> {
         let mut refused = 0;
         while sent < TRANSMIT_FRAMES_MAX && refused < self.shared.work.len() {
             let Some(work) = self.shared.work.pop() else { break };
-            if self.send_only_packet(now_ns, work, sink) {
+            if self.send_plain(now_ns, work, sink) {
                 sent += 1;
                 continue;
             }
@@ -109,57 +109,6 @@ impl<B: Buffer, T> Core<B, T> {
             }
         }
         sent
-    }
-
-    /// The common case: a request or an answer of one packet, sent for the first time. False if it
-    /// is another case or the medium refused the frame; [`Core::take_turn`] looks at it anew then.
-    #[inline(always)]
-    fn send_only_packet<S: FrameSink>(&mut self, now_ns: u64, work: Work, sink: &mut S) -> bool {
-        let Some(entry) = self.sessions.entries.get_mut(work.session as usize) else {
-            return false;
-        };
-        let Some(peer) = entry.peer else { return false };
-        match &mut entry.role {
-            Role::Client(client) if work.of_client => {
-                let ClientSession { to, credits, slots, rto_ns, backoff, .. } = &mut **client;
-                let Some(state) = slots.get_mut(work.slot as usize) else { return false };
-                let (true, Some(request)) = (state.is_plain && *credits > 0, &mut state.request)
-                else {
-                    return false;
-                };
-                let header = to.words(Kind::Request, Flags::NONE, state.method, state.number);
-                if !sink.send(peer, request.frame(header), &[]) {
-                    return false;
-                }
-                *credits -= 1;
-                state.note_only_packet(now_ns);
-                self.shared.counters.packets_sent += 1;
-                if *backoff != 0 || !state.in_wheel {
-                    let id = SessionId { index: work.session, generation: entry.generation };
-                    self.shared.arm(now_ns, id, client, work.slot as usize);
-                } else {
-                    state.deadline_ns = now_ns + *rto_ns;
-                }
-                true
-            }
-            Role::Server(server) if !work.of_client => {
-                let Some(state) = server.slots.get_mut(work.slot as usize) else { return false };
-                let (true, Some(message)) = (state.is_plain, &mut state.message) else {
-                    return false;
-                };
-                let aux = u16::from(state.status.code());
-                let header = server.to.words(Kind::Response, Flags::NONE, aux, state.current);
-                if !sink.send(peer, message.frame(header), &[]) {
-                    return false;
-                }
-                state.is_plain = false;
-                state.queued = false;
-                state.response_sent = 1;
-                self.shared.counters.packets_sent += 1;
-                true
-            }
-            _ => false,
-        }
     }
 
     #[inline(never)]

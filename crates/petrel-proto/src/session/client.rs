@@ -88,11 +88,18 @@ impl<B, T> ClientSession<B, T> {
         let state = &mut self.slots[slot];
         let was_timed = core::mem::replace(&mut state.timed_packet, NOT_TIMED) != NOT_TIMED;
         if was_timed && !state.repeated && self.sampled_ns != now_ns {
-            self.rtt.sample(now_ns.saturating_sub(state.timed_ns));
-            self.sampled_ns = now_ns;
-            self.rto_ns = self.rtt.rto_ns(bounds, 0);
-            self.backoff = 0;
+            let timed_ns = state.timed_ns;
+            self.sample(now_ns, timed_ns, bounds);
         }
+    }
+
+    /// Takes the round trip of a packet in, sent at `sent_ns` and answered now.
+    #[inline]
+    pub(crate) fn sample(&mut self, now_ns: u64, sent_ns: u64, bounds: &RtoBounds) {
+        self.rtt.sample(now_ns.saturating_sub(sent_ns));
+        self.sampled_ns = now_ns;
+        self.rto_ns = self.rtt.rto_ns(bounds, 0);
+        self.backoff = 0;
     }
 }
 
@@ -136,6 +143,8 @@ pub(crate) struct ClientSlot<B, T> {
     /// Whether request and response have one packet each, and nothing was sent yet: the common case
     /// of the way out.
     pub(crate) is_plain: bool,
+    /// Whether such a request was sent once, and nothing has happened since.
+    pub(crate) awaits_plain: bool,
     /// Whether the transmit queue has an entry for this slot.
     pub(crate) queued: bool,
     /// Whether the timer wheel has an entry for this slot.
@@ -214,6 +223,7 @@ impl<B, T> ClientSlot<B, T> {
             method: 0,
             state: ClientState::Free,
             is_plain: false,
+            awaits_plain: false,
             queued: false,
             in_wheel: false,
             repeated: false,
@@ -229,6 +239,7 @@ impl<B, T> ClientSlot<B, T> {
     pub(crate) fn start(&mut self, call: PendingCall<B, T>, packets: u32, is_plain: bool) {
         self.state = ClientState::Sending;
         self.is_plain = is_plain;
+        self.awaits_plain = false;
         self.repeated = false;
         self.pull_due = false;
         self.backoff = 0;
@@ -247,8 +258,9 @@ impl<B, T> ClientSlot<B, T> {
     /// Notes that the only packet of the request was sent, with a grant for the only one of the
     /// response.
     #[inline]
-    pub(crate) fn note_only_packet(&mut self, now_ns: u64) {
+    pub(crate) fn note_plain_sent(&mut self, now_ns: u64) {
         self.is_plain = false;
+        self.awaits_plain = true;
         self.queued = false;
         self.request_sent = 1;
         self.response_limit = 1;
@@ -260,6 +272,7 @@ impl<B, T> ClientSlot<B, T> {
     /// The state of messages of several packets, which the slot has from now on.
     #[inline]
     pub(crate) fn parts(&mut self, spare: &mut Spare<ClientParts>) -> &mut ClientParts {
+        self.awaits_plain = false;
         self.parts.get_or_insert_with(|| spare.take())
     }
 

@@ -3,6 +3,7 @@
 use super::Agreed;
 use super::spare::{Reusable, Spare};
 use crate::bitmap::{PacketBits, Window};
+use crate::limits::HEADER_BYTES;
 use crate::status::Status;
 use crate::wire::Destination;
 
@@ -13,6 +14,8 @@ pub(crate) struct ServerSession<B> {
     pub(crate) to: Destination,
     /// Largest request that is taken, in bytes.
     pub(crate) request_bytes_max: u32,
+    /// Longest frame with a request of one packet, header included.
+    pub(crate) plain_frame_bytes_max: usize,
     pub(crate) slots: Box<[ServerSlot<B>]>,
 }
 
@@ -23,7 +26,9 @@ impl<B> ServerSession<B> {
         let before = first_request.wrapping_sub(slots);
         let slots = (0..slots).map(|slot| ServerSlot::new(before.wrapping_add(slot))).collect();
         let to = Destination::new(agreed.peer_session, agreed.peer_token);
-        Self { agreed, to, request_bytes_max, slots }
+        let plain_frame_bytes_max =
+            HEADER_BYTES + agreed.packet_bytes.min(request_bytes_max) as usize;
+        Self { agreed, to, request_bytes_max, plain_frame_bytes_max, slots }
     }
 
     /// The slot of a request number.

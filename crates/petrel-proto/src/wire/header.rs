@@ -156,6 +156,12 @@ impl Destination {
     }
 }
 
+/// The lowest twelve bits of a frame of this kind without flags.
+#[inline]
+pub(crate) const fn first_bits(kind: Kind) -> u32 {
+    kind as u32 | (VERSION as u32) << 4
+}
+
 /// Header words as they stand in a frame.
 #[inline]
 pub(crate) fn to_bytes<const WORDS: usize, const BYTES: usize>(words: [u64; WORDS]) -> [u8; BYTES] {
@@ -168,7 +174,7 @@ pub(crate) fn to_bytes<const WORDS: usize, const BYTES: usize>(words: [u64; WORD
 }
 
 #[inline]
-fn words(head: &[u8; HEADER_BYTES]) -> (u64, u64) {
+pub(crate) fn words(head: &[u8; HEADER_BYTES]) -> (u64, u64) {
     let (first, second) = head.split_at(8);
     let word = |half: &[u8]| half.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes));
     (word(first), word(second))

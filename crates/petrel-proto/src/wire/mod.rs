@@ -14,7 +14,7 @@ pub use extension::skip_extensions;
 pub use header::{Destination, Flags, Header, Kind, VERSION};
 pub use part::Part;
 
-pub(crate) use header::to_bytes as header_bytes;
+pub(crate) use header::{first_bits, to_bytes as header_bytes, words as header_words};
 
 use core::fmt;
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use petrel_proto::limits::TRANSMIT_FRAMES_MAX;
-use petrel_proto::{Event, PeerKey, Received, Status};
+use petrel_proto::{Event, FrameSink, PeerKey, PlainRequest, Received, Status};
 use petrel_transport::wake::Waker;
 use petrel_transport::{PeerId, RX_BURST_MAX, Transport};
 
@@ -160,13 +160,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     fn send(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         for _ in 0..TX_BURSTS_PER_TURN {
-            let Self { transport, local, .. } = self;
-            let sent = local.core.transmit(now_ns, &mut |peer: PeerKey, head: &[u8], body: &[u8]| {
-                // SAFETY: by the contract of `FrameSink::send` the bytes stay until the core's next
-                // method is called, and `flush` comes before that.
-                unsafe { transport.push(PeerId(peer.0), head, body) }
-            });
-            transport.flush();
+            let sent = self.local.core.transmit(now_ns, &mut Sink(&mut self.transport));
+            self.transport.flush();
             any |= sent > 0;
             if sent < TRANSMIT_FRAMES_MAX {
                 break;
@@ -176,11 +171,44 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     }
 }
 
+/// The transport, as the core sends into it. `flush` must come before the core's next method.
+struct Sink<'a, T>(&'a mut T);
+
+impl<T: Transport> FrameSink for Sink<'_, T> {
+    #[inline(always)]
+    fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
+        // SAFETY: the core leaves the bytes as they are until its next method is called, and `send`
+        // flushes before that.
+        unsafe { self.0.push(PeerId(peer.0), head, body) }
+    }
+}
+
 /// A received frame, and what it leads to.
 #[inline(always)]
 fn dispatch(local: &mut Local, handlers: &mut Handlers, now_ns: u64, peer: PeerId, frame: &[u8]) {
+    let peer = PeerKey(peer.0);
+    if let Some(request) = local.core.handle_plain_request(peer, frame) {
+        let PlainRequest { handle, method, payload, spare } = request;
+        let request = Request { handle, method, payload: Payload::Borrowed(payload), spare };
+        handlers.run(&mut Context { local }, request);
+    } else if let Some(completion) = local.core.handle_plain_response(now_ns, peer, frame) {
+        run_continuation(&mut Context { local }, completion);
+    } else {
+        dispatch_other(local, handlers, now_ns, peer, frame);
+    }
+}
+
+/// All frames but those of small calls without loss.
+#[inline(never)]
+fn dispatch_other(
+    local: &mut Local,
+    handlers: &mut Handlers,
+    now_ns: u64,
+    peer: PeerKey,
+    frame: &[u8],
+) {
     let Local { core, pool, .. } = local;
-    match core.handle_frame(now_ns, PeerKey(peer.0), frame, &mut Pool(pool)) {
+    match core.handle_frame(now_ns, peer, frame, &mut Pool(pool)) {
         Received::Nothing => {}
         Received::Request { handle, method, payload, spare } => {
             let request = Request { handle, method, payload: Payload::Borrowed(payload), spare };
