@@ -1,0 +1,138 @@
+//! Reads callgrind's profile format (valgrind's manual, "Callgrind Format Specification").
+//!
+//! Of its many kinds of lines these matter: `fn=` and `ob=` say in which function and object the
+//! costs that follow arise; a line of numbers is a cost, behind an address and a line number; and
+//! the numbers after a `calls=` are the cost of a callee, which has lines of its own elsewhere.
+
+use std::collections::HashMap;
+
+/// Where instructions were executed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Place {
+    /// An address in this program.
+    Address(u64),
+    /// A function of a library.
+    Function(String),
+}
+
+/// Instructions that were executed.
+#[derive(Debug, Default)]
+pub(crate) struct Costs {
+    pub(crate) total: u64,
+    /// Of these, in the C library's functions that copy memory.
+    pub(crate) copying: u64,
+    pub(crate) places: HashMap<Place, u64>,
+}
+
+/// Reads a profile; addresses are told apart in the object `program`.
+///
+/// # Errors
+/// The line that is not of the format.
+pub(crate) fn parse(text: &str, program: &str) -> Result<Costs, String> {
+    let mut reader = Reader::default();
+    for line in text.lines() {
+        reader
+            .take(line, program)
+            .ok_or_else(|| format!("callgrind's file has a line of no known form: {line}"))?;
+    }
+    Ok(reader.costs)
+}
+
+#[derive(Default)]
+struct Reader {
+    costs: Costs,
+    functions: Names,
+    objects: Names,
+    address: u64,
+    /// The next numbers are those of a callee.
+    is_callee: bool,
+}
+
+impl Reader {
+    fn take(&mut self, line: &str, program: &str) -> Option<()> {
+        if line.starts_with(['+', '-', '*']) || line.starts_with("0x") {
+            return self.take_cost(line, program);
+        }
+        match line.split_once('=') {
+            Some(("fn", name)) => self.functions.enter(name)?,
+            Some(("cfn", name)) => self.functions.mention(name)?,
+            Some(("ob", name)) => self.objects.enter(name)?,
+            Some(("cob", name)) => self.objects.mention(name)?,
+            Some(("calls", _)) => self.is_callee = true,
+            _ => {}
+        }
+        Some(())
+    }
+
+    fn take_cost(&mut self, line: &str, program: &str) -> Option<()> {
+        let mut numbers = line.split_whitespace();
+        self.address = address(numbers.next()?, self.address)?;
+        let cost: u64 = numbers.nth(1)?.parse().ok()?;
+        if !std::mem::take(&mut self.is_callee) {
+            self.add(cost, program);
+        }
+        Some(())
+    }
+
+    fn add(&mut self, cost: u64, program: &str) {
+        let function = self.functions.current();
+        self.costs.total += cost;
+        if is_copy(function) {
+            self.costs.copying += cost;
+        }
+        let place = if self.objects.current() == program {
+            Place::Address(self.address)
+        } else {
+            Place::Function(function.to_owned())
+        };
+        *self.costs.places.entry(place).or_default() += cost;
+    }
+}
+
+/// An address, which may be given by its distance from the last one.
+fn address(text: &str, last: u64) -> Option<u64> {
+    match text.split_at(1) {
+        ("*", "") => Some(last),
+        ("+", more) => Some(last + more.parse::<u64>().ok()?),
+        ("-", less) => last.checked_sub(less.parse().ok()?),
+        _ => u64::from_str_radix(text.strip_prefix("0x")?, 16).ok(),
+    }
+}
+
+/// Functions that copy memory are variants by what the processor offers:
+/// `__memcpy_avx_unaligned_erms`, `__memmove_sse2_unaligned`.
+fn is_copy(function: &str) -> bool {
+    let name = function.trim_start_matches('_');
+    name.starts_with("memcpy") || name.starts_with("memmove")
+}
+
+/// Names stand in full at their first place, `(7) name`, and as `(7)` after it.
+#[derive(Default)]
+struct Names {
+    known: HashMap<String, String>,
+    current: String,
+}
+
+impl Names {
+    fn current(&self) -> &str {
+        &self.current
+    }
+
+    fn enter(&mut self, text: &str) -> Option<()> {
+        let key = self.note(text)?;
+        self.current.clone_from(self.known.get(key)?);
+        Some(())
+    }
+
+    fn mention(&mut self, text: &str) -> Option<()> {
+        self.note(text).map(|_| ())
+    }
+
+    fn note<'a>(&mut self, text: &'a str) -> Option<&'a str> {
+        let (key, name) = text.strip_prefix('(')?.split_once(')')?;
+        if let Some(name) = name.strip_prefix(' ') {
+            self.known.insert(key.to_owned(), name.to_owned());
+        }
+        Some(key)
+    }
+}

@@ -1,0 +1,81 @@
+//! Counts the instructions of the fast path, client and server apart, and checks them against
+//! `budgets.txt`.
+//!
+//! ```text
+//! cargo bench -p petrel-rpc --bench instructions              the table; exit status 1 beyond a budget
+//! cargo bench -p petrel-rpc --bench instructions -- --help    everything else
+//! ```
+//!
+//! The program starts itself under `valgrind --tool=callgrind`, which executes every instruction
+//! in software and counts it. A count does not depend on what else the machine does, so that a
+//! change of one per cent is seen where times differ by ten.
+//!
+//! Each row is run with N and with 3 N calls, and the difference divided by 2 N: what happens once
+//! is not in it. Kernel and waiting are not in it either.
+
+mod budgets;
+mod callgrind;
+mod dump;
+mod options;
+mod profile;
+mod report;
+mod rows;
+mod workload;
+
+use std::process::ExitCode;
+
+use options::{Mode, Options};
+use rows::Row;
+
+fn main() -> ExitCode {
+    match Options::from_args(std::env::args().skip(1)) {
+        Ok(Mode::Help) => {
+            print!("{}", options::HELP);
+            ExitCode::SUCCESS
+        }
+        Ok(Mode::Run { workload, calls }) => workload::run(workload, calls),
+        Ok(Mode::Count(options)) => count(&options),
+        Err(text) => fail(&format!("{text}; --help tells what there is")),
+    }
+}
+
+fn count(options: &Options) -> ExitCode {
+    if let Some(reason) = obstacle() {
+        if options.require {
+            return fail(reason);
+        }
+        println!("skipped: {reason}");
+        return ExitCode::SUCCESS;
+    }
+    match rows::count_all(options) {
+        Ok(rows) => verdict(options, &rows),
+        Err(text) => fail(&text),
+    }
+}
+
+/// Why nothing can be counted here.
+fn obstacle() -> Option<&'static str> {
+    if cfg!(debug_assertions) {
+        Some("this build is not optimised; `cargo bench` makes one that is")
+    } else if !callgrind::is_installed() {
+        Some("valgrind is not installed")
+    } else {
+        None
+    }
+}
+
+fn verdict(options: &Options, rows: &[Row]) -> ExitCode {
+    if let Err(text) = report::print(options, rows) {
+        return fail(&text);
+    }
+    let over: Vec<&str> = rows.iter().filter(|row| row.is_over()).map(|row| row.name).collect();
+    if over.is_empty() {
+        return ExitCode::SUCCESS;
+    }
+    fail(&format!("over the budget of benches/instructions/budgets.txt: {}", over.join(", ")))
+}
+
+fn fail(text: &str) -> ExitCode {
+    eprintln!("error: {text}");
+    ExitCode::FAILURE
+}

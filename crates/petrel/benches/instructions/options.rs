@@ -1,0 +1,79 @@
+//! The command line.
+
+use crate::workload::{WORKLOADS, Workload};
+
+pub(crate) const HELP: &str = "\
+Counts instructions per RPC under callgrind, and checks them against budgets.txt.
+
+cargo bench -p petrel-rpc --bench instructions -- [OPTIONS] [ROW]...
+
+ROW            only these rows (shm-60, shm-8MiB, ...); all of them by default
+--json         one JSON object per row and line
+--profile      also what each row spends its instructions on, function by function
+--functions N  functions that --profile shows for each side (25)
+--require      fail where nothing can be counted, instead of skipping it
+
+Exit status: 0, or 1 when a row exceeds its budget or could not be counted.
+";
+
+/// What the program is to do.
+pub(crate) enum Mode {
+    Help,
+    /// Be the program that is counted.
+    Run {
+        workload: &'static Workload,
+        calls: u64,
+    },
+    Count(Options),
+}
+
+/// How to count, and what to show.
+pub(crate) struct Options {
+    pub(crate) rows: Vec<&'static Workload>,
+    pub(crate) json: bool,
+    pub(crate) profile: bool,
+    pub(crate) functions: usize,
+    pub(crate) require: bool,
+}
+
+impl Options {
+    pub(crate) fn from_args(mut args: impl Iterator<Item = String>) -> Result<Mode, String> {
+        let mut options =
+            Self { rows: Vec::new(), json: false, profile: false, functions: 25, require: false };
+        while let Some(arg) = args.next() {
+            match arg.as_str() {
+                "--help" | "-h" => return Ok(Mode::Help),
+                "--run" => return run(&mut args),
+                "--json" => options.json = true,
+                "--profile" => options.profile = true,
+                "--functions" => options.functions = number(args.next())? as usize,
+                "--require" => options.require = true,
+                // Cargo's own, to tell a benchmark from a test.
+                "--bench" => {}
+                flag if flag.starts_with('-') => return Err(format!("unknown option {flag}")),
+                row => options.rows.push(workload(row)?),
+            }
+        }
+        if options.rows.is_empty() {
+            options.rows.extend(WORKLOADS);
+        }
+        Ok(Mode::Count(options))
+    }
+}
+
+fn run(args: &mut impl Iterator<Item = String>) -> Result<Mode, String> {
+    let workload = workload(&args.next().unwrap_or_default())?;
+    Ok(Mode::Run { workload, calls: number(args.next())? })
+}
+
+fn workload(name: &str) -> Result<&'static Workload, String> {
+    Workload::named(name).ok_or_else(|| {
+        let names: Vec<&str> = WORKLOADS.iter().map(|workload| workload.name).collect();
+        format!("there is no row `{name}`, but {}", names.join(", "))
+    })
+}
+
+fn number(arg: Option<String>) -> Result<u64, String> {
+    let arg = arg.unwrap_or_default();
+    arg.parse().map_err(|_| format!("`{arg}` is not a number"))
+}

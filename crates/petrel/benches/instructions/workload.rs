@@ -1,0 +1,298 @@
+//! The program that is counted: a client and a server endpoint in one thread, taking turns.
+//!
+//! Only what [`client_turn`] and [`server_turn`] do is counted; their names are how callgrind finds
+//! them. The application's part is in it: a continuation that checks the reply and makes the next
+//! calls, and a handler that answers.
+
+use std::cell::RefCell;
+use std::hint::black_box;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use petrel::control::AllowedTransports;
+use petrel::{
+    Context, Endpoint, EndpointConfig, IdlePolicy, MsgBuf, Nexus, Reply, SessionId, SessionState,
+};
+
+const ECHO: u16 = 1;
+const SAMPLE: u16 = 2;
+
+/// Bytes of a small message, and of every reply.
+const SMALL_BYTES: usize = 32;
+const LARGE_BYTES: usize = 8 << 20;
+
+/// Timeouts are far off: the program runs some fifty times slower under valgrind, and a timeout
+/// that fires would change the count. Whatever is lost all the same ends the run.
+const TIMEOUT_NS: u64 = 10_000_000_000;
+
+/// What is counted in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    Rpc,
+    /// A packet of a large request, without the copying of its data.
+    Packet,
+}
+
+impl Unit {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Unit::Rpc => "rpc",
+            Unit::Packet => "packet",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Medium {
+    Shm,
+    Udp,
+}
+
+/// A row of the table.
+#[derive(Debug)]
+pub(crate) struct Workload {
+    pub(crate) name: &'static str,
+    medium: Medium,
+    sessions: usize,
+    in_flight: usize,
+    /// Calls that are started together, when as many have ended.
+    batch: usize,
+    pub(crate) unit: Unit,
+    /// Calls of the short run; the long one makes three times as many.
+    pub(crate) calls: u64,
+}
+
+pub(crate) const WORKLOADS: &[Workload] = &[
+    small("shm-60", Medium::Shm, 60, 3),
+    small("shm-3", Medium::Shm, 3, 3),
+    small("shm-1", Medium::Shm, 1, 1),
+    small("udp-60", Medium::Udp, 60, 3),
+    small("udp-3", Medium::Udp, 3, 3),
+    small("udp-1", Medium::Udp, 1, 1),
+    large("shm-8MiB", Medium::Shm),
+    large("udp-8MiB", Medium::Udp),
+];
+
+const fn small(name: &'static str, medium: Medium, in_flight: usize, batch: usize) -> Workload {
+    Workload { name, medium, sessions: 8, in_flight, batch, unit: Unit::Rpc, calls: 6_000 }
+}
+
+const fn large(name: &'static str, medium: Medium) -> Workload {
+    Workload { name, medium, sessions: 1, in_flight: 1, batch: 1, unit: Unit::Packet, calls: 4 }
+}
+
+impl Workload {
+    pub(crate) fn named(name: &str) -> Option<&'static Self> {
+        WORKLOADS.iter().find(|workload| workload.name == name)
+    }
+
+    fn is_large(&self) -> bool {
+        self.unit == Unit::Packet
+    }
+
+    fn request_bytes(&self) -> usize {
+        if self.is_large() { LARGE_BYTES } else { SMALL_BYTES }
+    }
+
+    fn endpoint_config(&self) -> EndpointConfig {
+        let mut config = EndpointConfig::default();
+        let shm = self.medium == Medium::Shm;
+        config.transports = AllowedTransports { udp: !shm, shm };
+        config.idle = IdlePolicy::Poll;
+        config.protocol.rto.min_ns = TIMEOUT_NS;
+        config.protocol.rto.max_ns = TIMEOUT_NS;
+        config.protocol.rto.initial_ns = TIMEOUT_NS;
+        config.protocol.retries_max = 1;
+        config
+    }
+}
+
+/// One turn of the client's event loop.
+#[inline(never)]
+fn client_turn(client: &mut Endpoint) {
+    // The compiler makes one function of two that do the same; this tells them apart.
+    black_box("client");
+    client.run_once();
+}
+
+/// One turn of the server's event loop.
+#[inline(never)]
+fn server_turn(server: &mut Endpoint) {
+    black_box("server");
+    server.run_once();
+}
+
+/// The caller's side of the application: continuations are plain functions, which find it here.
+struct Caller {
+    sessions: Vec<SessionId>,
+    method: u16,
+    batch: usize,
+    calls: u64,
+    started: u64,
+    ended: u64,
+    /// Request and response buffers of calls that have ended.
+    idle: Vec<(MsgBuf, MsgBuf)>,
+}
+
+thread_local! {
+    static CALLER: RefCell<Option<Caller>> = const { RefCell::new(None) };
+}
+
+fn with_caller<R>(f: impl FnOnce(&mut Caller) -> R) -> R {
+    CALLER.with_borrow_mut(|caller| f(caller.as_mut().expect("set up before the first call")))
+}
+
+impl Caller {
+    /// Starts calls in whole batches, as far as there are buffers.
+    #[inline]
+    fn start_batches(&mut self, cx: &mut Context<'_>) {
+        while self.idle.len() >= self.batch {
+            for _ in 0..self.batch {
+                self.start(cx);
+            }
+        }
+    }
+
+    #[inline]
+    fn start(&mut self, cx: &mut Context<'_>) {
+        let Some((mut request, response)) = self.idle.pop() else { return };
+        if self.started == self.calls {
+            return;
+        }
+        let number = self.started;
+        self.started += 1;
+        stamp(&mut request, number);
+        let session = self.sessions[number as usize % self.sessions.len()];
+        let called = cx.call_fn(session, self.method, request, response, take_reply, number);
+        assert!(called.is_ok(), "call {number} was not taken");
+    }
+}
+
+/// The continuation of every call.
+fn take_reply(cx: &mut Context<'_>, reply: Reply, number: u64) {
+    if let Err(failure) = &reply.outcome {
+        panic!("call {number} failed: {failure:?}");
+    }
+    assert!(
+        reply.response.first_chunk() == Some(&sample(&reply.request)),
+        "the reply to call {number} is wrong"
+    );
+    with_caller(|caller| {
+        caller.ended += 1;
+        caller.idle.push((reply.request, reply.response));
+        caller.start_batches(cx);
+    });
+}
+
+/// The places in a message that the reply must show: four words from start to end.
+#[inline]
+fn places(len: usize) -> [usize; 4] {
+    let stride = (len - 8) / 3;
+    [0, stride, 2 * stride, len - 8]
+}
+
+/// Makes a request differ from all others.
+#[inline]
+fn stamp(request: &mut [u8], number: u64) {
+    for (word, place) in places(request.len()).into_iter().enumerate() {
+        let value = number.wrapping_mul(4) + word as u64;
+        request[place..place + 8].copy_from_slice(&value.to_le_bytes());
+    }
+}
+
+/// What the reply to a request must be. All of it, if it is a small one.
+#[inline]
+fn sample(request: &[u8]) -> [u8; SMALL_BYTES] {
+    if let Ok(whole) = request.try_into() {
+        return whole;
+    }
+    let mut sample = [0; SMALL_BYTES];
+    for (out, place) in sample.chunks_exact_mut(8).zip(places(request.len())) {
+        out.copy_from_slice(&request[place..place + 8]);
+    }
+    sample
+}
+
+fn register(server: &mut Endpoint) {
+    server.register(ECHO, |cx, request| {
+        let len = request.data().len();
+        request.reply_with(cx, len, |data, out| {
+            out.copy_from_slice(data);
+            len
+        })
+    });
+    server.register(SAMPLE, |cx, request| {
+        let sample = sample(request.data());
+        request.reply(cx, &sample)
+    });
+}
+
+/// Runs a workload, and prints how many packets its requests took.
+pub(crate) fn run(workload: &Workload, calls: u64) -> ExitCode {
+    let nexus = Nexus::builder()
+        .listen("127.0.0.1:0".parse().expect("an address"))
+        .start()
+        .expect("a nexus on loopback");
+    let mut server = nexus.endpoint(workload.endpoint_config()).expect("a server endpoint");
+    let mut client = nexus.endpoint(workload.endpoint_config()).expect("a client endpoint");
+    register(&mut server);
+    let address = nexus.local_addr().expect("it listens");
+    let sessions = connect(&mut client, &mut server, address, workload.sessions);
+    prepare_calls(&mut client, workload, sessions, calls);
+    while with_caller(|caller| caller.ended) < calls {
+        client_turn(&mut client);
+        server_turn(&mut server);
+    }
+    let packets = client.stats().protocol.packets_sent;
+    println!("packets {packets}");
+    verdict(&[&client, &server])
+}
+
+fn connect(
+    client: &mut Endpoint,
+    server: &mut Endpoint,
+    address: std::net::SocketAddr,
+    count: usize,
+) -> Vec<SessionId> {
+    let sessions: Vec<_> =
+        (0..count).map(|_| client.connect(address).expect("a session")).collect();
+    while sessions.iter().any(|&id| client.session_state(id) != SessionState::Open) {
+        client.run_once();
+        server.run_once();
+        // Under valgrind one thread runs at a time, and the nexus has to run too.
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    sessions
+}
+
+/// Takes all buffers and starts the first calls; the continuations start the others.
+fn prepare_calls(client: &mut Endpoint, workload: &Workload, sessions: Vec<SessionId>, calls: u64) {
+    let request = vec![0x5A; workload.request_bytes()];
+    let buffers = |_| {
+        let request = client.alloc_message(&request).expect("memory for a request");
+        (request, client.alloc(SMALL_BYTES).expect("memory for a response"))
+    };
+    let mut caller = Caller {
+        sessions,
+        method: if workload.is_large() { SAMPLE } else { ECHO },
+        batch: workload.batch,
+        calls,
+        started: 0,
+        ended: 0,
+        idle: (0..workload.in_flight).map(buffers).collect(),
+    };
+    caller.start_batches(&mut client.context());
+    CALLER.set(Some(caller));
+}
+
+/// A run in which something was lost says nothing about the common case.
+fn verdict(endpoints: &[&Endpoint]) -> ExitCode {
+    for endpoint in endpoints {
+        let counters = endpoint.stats().protocol;
+        if counters.packets_retransmitted != 0 || counters.timeouts != 0 {
+            eprintln!("packets were lost: {}", endpoint.stats().to_json());
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
