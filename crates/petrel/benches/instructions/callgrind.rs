@@ -9,6 +9,11 @@ use crate::workload::Workload;
 /// Runs until nothing was lost: another process may fill a socket's buffer meanwhile.
 const ATTEMPTS: u32 = 3;
 
+/// Has the C library copy by plain loops. It copies large pieces by one repeated instruction, which
+/// valgrind executes byte by byte: slowly, while the timers of the program's real time run on.
+const COPY_BY_LOOPS: &str =
+    "glibc.cpu.x86_rep_movsb_threshold=1073741824:glibc.cpu.x86_non_temporal_threshold=1073741824";
+
 /// Which endpoint is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
@@ -72,6 +77,7 @@ fn run(
         .args(["--quiet", "--fair-sched=try", "--tool=callgrind", "--dump-instr=yes"])
         .arg(format!("--toggle-collect=*{}*", side.function()))
         .arg(format!("--callgrind-out-file={}", file.display()))
+        .env("GLIBC_TUNABLES", COPY_BY_LOOPS)
         .arg(program)
         .args(["--run", workload.name, &calls.to_string()])
         .output()

@@ -14,8 +14,8 @@ use petrel::{
     Context, Endpoint, EndpointConfig, IdlePolicy, MsgBuf, Nexus, Reply, SessionId, SessionState,
 };
 
-const ECHO: u16 = 1;
-const SAMPLE: u16 = 2;
+/// Answers with [`sample`] of the request; an echo, if the request is small.
+const SAMPLE: u16 = 1;
 
 /// Bytes of a small message, and of every reply.
 const SMALL_BYTES: usize = 32;
@@ -55,7 +55,7 @@ pub(crate) struct Workload {
     medium: Medium,
     sessions: usize,
     in_flight: usize,
-    /// Calls that are started together, when as many have ended.
+    /// Calls that are started together, when as many have ended. Divides `in_flight` and `calls`.
     batch: usize,
     pub(crate) unit: Unit,
     /// Calls of the short run; the long one makes three times as many.
@@ -78,7 +78,7 @@ const fn small(name: &'static str, medium: Medium, in_flight: usize, batch: usiz
 }
 
 const fn large(name: &'static str, medium: Medium) -> Workload {
-    Workload { name, medium, sessions: 1, in_flight: 1, batch: 1, unit: Unit::Packet, calls: 4 }
+    Workload { name, medium, sessions: 1, in_flight: 1, batch: 1, unit: Unit::Packet, calls: 8 }
 }
 
 impl Workload {
@@ -125,7 +125,8 @@ fn server_turn(server: &mut Endpoint) {
 /// The caller's side of the application: continuations are plain functions, which find it here.
 struct Caller {
     sessions: Vec<SessionId>,
-    method: u16,
+    next_session: usize,
+    /// Calls that are started together.
     batch: usize,
     calls: u64,
     started: u64,
@@ -135,36 +136,50 @@ struct Caller {
 }
 
 thread_local! {
-    static CALLER: RefCell<Option<Caller>> = const { RefCell::new(None) };
-}
-
-fn with_caller<R>(f: impl FnOnce(&mut Caller) -> R) -> R {
-    CALLER.with_borrow_mut(|caller| f(caller.as_mut().expect("set up before the first call")))
+    static CALLER: RefCell<Caller> = const {
+        RefCell::new(Caller {
+            sessions: Vec::new(),
+            next_session: 0,
+            batch: 0,
+            calls: 0,
+            started: 0,
+            ended: 0,
+            idle: Vec::new(),
+        })
+    };
 }
 
 impl Caller {
-    /// Starts calls in whole batches, as far as there are buffers.
+    /// Starts a batch of calls, if there are buffers for it and it is not the end.
     #[inline]
-    fn start_batches(&mut self, cx: &mut Context<'_>) {
-        while self.idle.len() >= self.batch {
-            for _ in 0..self.batch {
-                self.start(cx);
+    fn start_batch(&mut self, cx: &mut Context<'_>) {
+        if self.idle.len() < self.batch || self.started == self.calls {
+            return;
+        }
+        for _ in 0..self.batch {
+            if let Some((request, response)) = self.idle.pop() {
+                self.start(cx, request, response);
             }
         }
     }
 
     #[inline]
-    fn start(&mut self, cx: &mut Context<'_>) {
-        let Some((mut request, response)) = self.idle.pop() else { return };
-        if self.started == self.calls {
-            return;
-        }
+    fn start(&mut self, cx: &mut Context<'_>, mut request: MsgBuf, response: MsgBuf) {
         let number = self.started;
         self.started += 1;
         stamp(&mut request, number);
-        let session = self.sessions[number as usize % self.sessions.len()];
-        let called = cx.call_fn(session, self.method, request, response, take_reply, number);
+        let called = cx.call_fn(self.take_session(), SAMPLE, request, response, take_reply, number);
         assert!(called.is_ok(), "call {number} was not taken");
+    }
+
+    #[inline]
+    fn take_session(&mut self) -> SessionId {
+        let session = self.sessions[self.next_session];
+        self.next_session += 1;
+        if self.next_session == self.sessions.len() {
+            self.next_session = 0;
+        }
+        session
     }
 }
 
@@ -173,38 +188,32 @@ fn take_reply(cx: &mut Context<'_>, reply: Reply, number: u64) {
     if let Err(failure) = &reply.outcome {
         panic!("call {number} failed: {failure:?}");
     }
-    assert!(
-        reply.response.first_chunk() == Some(&sample(&reply.request)),
-        "the reply to call {number} is wrong"
-    );
-    with_caller(|caller| {
+    assert!(*reply.response == sample(&reply.request), "the reply to call {number} is wrong");
+    CALLER.with_borrow_mut(|caller| {
         caller.ended += 1;
         caller.idle.push((reply.request, reply.response));
-        caller.start_batches(cx);
+        caller.start_batch(cx);
     });
 }
 
-/// The places in a message that the reply must show: four words from start to end.
-#[inline]
-fn places(len: usize) -> [usize; 4] {
-    let stride = (len - 8) / 3;
-    [0, stride, 2 * stride, len - 8]
-}
-
-/// Makes a request differ from all others.
+/// Makes a request differ from all others, at the places that the reply shows.
 #[inline]
 fn stamp(request: &mut [u8], number: u64) {
+    if request.len() == SMALL_BYTES {
+        request[..8].copy_from_slice(&number.to_le_bytes());
+        return;
+    }
     for (word, place) in places(request.len()).into_iter().enumerate() {
-        let value = number.wrapping_mul(4) + word as u64;
+        let value = 4 * number + word as u64;
         request[place..place + 8].copy_from_slice(&value.to_le_bytes());
     }
 }
 
-/// What the reply to a request must be. All of it, if it is a small one.
+/// What the reply to a request must be: all of a small one, four words of a large one.
 #[inline]
 fn sample(request: &[u8]) -> [u8; SMALL_BYTES] {
-    if let Ok(whole) = request.try_into() {
-        return whole;
+    if let Ok(all) = request.try_into() {
+        return all;
     }
     let mut sample = [0; SMALL_BYTES];
     for (out, place) in sample.chunks_exact_mut(8).zip(places(request.len())) {
@@ -213,18 +222,11 @@ fn sample(request: &[u8]) -> [u8; SMALL_BYTES] {
     sample
 }
 
-fn register(server: &mut Endpoint) {
-    server.register(ECHO, |cx, request| {
-        let len = request.data().len();
-        request.reply_with(cx, len, |data, out| {
-            out.copy_from_slice(data);
-            len
-        })
-    });
-    server.register(SAMPLE, |cx, request| {
-        let sample = sample(request.data());
-        request.reply(cx, &sample)
-    });
+/// Where those four words are: from start to end.
+#[inline]
+fn places(len: usize) -> [usize; 4] {
+    let stride = (len - 8) / 3;
+    [0, stride, 2 * stride, len - 8]
 }
 
 /// Runs a workload, and prints how many packets its requests took.
@@ -235,11 +237,14 @@ pub(crate) fn run(workload: &Workload, calls: u64) -> ExitCode {
         .expect("a nexus on loopback");
     let mut server = nexus.endpoint(workload.endpoint_config()).expect("a server endpoint");
     let mut client = nexus.endpoint(workload.endpoint_config()).expect("a client endpoint");
-    register(&mut server);
+    server.register(SAMPLE, |cx, request| {
+        let sample = sample(request.data());
+        request.reply(cx, &sample)
+    });
     let address = nexus.local_addr().expect("it listens");
     let sessions = connect(&mut client, &mut server, address, workload.sessions);
-    prepare_calls(&mut client, workload, sessions, calls);
-    while with_caller(|caller| caller.ended) < calls {
+    start_calls(&mut client, workload, sessions, calls);
+    while CALLER.with_borrow(|caller| caller.ended < calls) {
         client_turn(&mut client);
         server_turn(&mut server);
     }
@@ -266,23 +271,21 @@ fn connect(
 }
 
 /// Takes all buffers and starts the first calls; the continuations start the others.
-fn prepare_calls(client: &mut Endpoint, workload: &Workload, sessions: Vec<SessionId>, calls: u64) {
-    let request = vec![0x5A; workload.request_bytes()];
-    let buffers = |_| {
-        let request = client.alloc_message(&request).expect("memory for a request");
-        (request, client.alloc(SMALL_BYTES).expect("memory for a response"))
-    };
-    let mut caller = Caller {
-        sessions,
-        method: if workload.is_large() { SAMPLE } else { ECHO },
-        batch: workload.batch,
-        calls,
-        started: 0,
-        ended: 0,
-        idle: (0..workload.in_flight).map(buffers).collect(),
-    };
-    caller.start_batches(&mut client.context());
-    CALLER.set(Some(caller));
+fn start_calls(client: &mut Endpoint, workload: &Workload, sessions: Vec<SessionId>, calls: u64) {
+    let message = vec![0x5A; workload.request_bytes()];
+    CALLER.with_borrow_mut(|caller| {
+        caller.sessions = sessions;
+        caller.batch = workload.batch;
+        caller.calls = calls;
+        for _ in 0..workload.in_flight {
+            let request = client.alloc_message(&message).expect("memory for a request");
+            let response = client.alloc(SMALL_BYTES).expect("memory for a response");
+            caller.idle.push((request, response));
+        }
+        for _ in 0..workload.in_flight / workload.batch {
+            caller.start_batch(&mut client.context());
+        }
+    });
 }
 
 /// A run in which something was lost says nothing about the common case.
