@@ -82,7 +82,8 @@ pub mod wire;
 
 pub use rpc::{
     Accepted, CallError, CallFailure, CallRejected, Closed, Completion, Config, Core, Event,
-    Execution, FrameSink, OpenError, PlainRequest, Received, RequestHandle, RespondError, RespondRejected,
+    Execution, FrameSink, OpenError, PlainRequest, Received, RequestHandle, RespondError,
+    RespondRejected,
 };
 pub use session::{Agreed, PeerKey, SessionId};
 pub use status::Status;

@@ -5,7 +5,7 @@ use std::ops::RangeInclusive;
 
 use petrel_transport::wake::Waker;
 use petrel_transport::{
-    LinkError, MIN_FRAME_BYTES, PeerId, Transport, TransportStats, TxFrame,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, Transport, TransportStats, TxFrame,
 };
 
 use crate::fabric::{BindError, Binding, FabricHandle, Frames, PacketRef, SimAddr};
@@ -135,7 +135,7 @@ impl SimTransport {
     }
 
     /// Hands the frames of one received packet to the endpoint.
-    fn deliver<F: FnMut(PeerId, &[u8])>(&mut self, from: SimAddr, on_frame: &mut F) -> usize {
+    fn deliver<H: FrameHandler>(&mut self, from: SimAddr, handler: &mut H) -> usize {
         self.stats.rx_datagrams += 1;
         let Some(peer) = self.peers.find(from) else {
             self.stats.rx_dropped_unknown_peer += 1;
@@ -148,7 +148,7 @@ impl SimTransport {
         }
         self.stats.rx_frames += count as u64;
         self.stats.rx_bytes += self.received.bytes.len() as u64;
-        self.received.iter().for_each(|frame| on_frame(peer, frame));
+        self.received.iter().for_each(|frame| handler.handle(peer, frame));
         count
     }
 }
@@ -183,7 +183,10 @@ impl Transport for SimTransport {
         self.peers.addr(peer).map_or(0, |_| self.config.max_frame_bytes)
     }
 
-    #[expect(unsafe_code, reason = "the trait's contract; the frame is copied here, so it is not used")]
+    #[expect(
+        unsafe_code,
+        reason = "the trait's contract; the frame is copied here, so it is not used"
+    )]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         let frame = TxFrame { peer, head, body };
         let Some(to) = self.check(&frame) else { return true };
@@ -209,7 +212,7 @@ impl Transport for SimTransport {
         }
     }
 
-    fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, mut on_frame: F) -> usize {
+    fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
         let mut count = 0;
         while count < budget {
             // The fabric is not borrowed while the endpoint looks at the frames.
@@ -219,7 +222,7 @@ impl Transport for SimTransport {
             }
             let Some(from) = fabric.take(self.binding.at, &mut self.received) else { break };
             drop(fabric);
-            count += self.deliver(from, &mut on_frame);
+            count += self.deliver(from, &mut handler);
         }
         count
     }

@@ -11,7 +11,7 @@
 use std::os::fd::AsFd;
 
 use crate::shm::{Shm, ShmConfig, ShmError, ShmLink};
-use crate::transport::{LinkError, PeerId, Transport, TransportStats};
+use crate::transport::{FrameHandler, LinkError, PeerId, Transport, TransportStats};
 use crate::udp::{Udp, UdpConfig, UdpError, UdpLink};
 use crate::wake::Waker;
 
@@ -169,7 +169,7 @@ impl Transport for Host {
             if Self::is_shm(peer) {
                 self.shm.push(to_shm(peer), head, body)
             } else {
-                self.udp.push(peer, head, body)
+                push_by_udp(&mut self.udp, peer, head, body)
             }
         }
     }
@@ -182,16 +182,16 @@ impl Transport for Host {
     }
 
     #[inline]
-    fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, mut on_frame: F) -> usize {
+    fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
         let shares = self.shm_peer_count > 0;
         let mut received = 0;
         if self.take_udp_turn() {
             let udp_budget = if shares { budget.div_ceil(2) } else { budget };
-            received += self.udp.rx_burst(udp_budget, &mut on_frame);
+            received += self.udp.rx_burst_to(udp_budget, ByUdp(&mut handler));
         }
         if shares {
             let left = budget.saturating_sub(received);
-            let count = self.shm.rx_burst(left, |peer, frame| on_frame(from_shm(peer), frame));
+            let count = self.shm.rx_burst_to(left, ByShm(&mut handler));
             self.shm_is_busy = count > 0;
             received += count;
         }
@@ -218,6 +218,37 @@ impl Transport for Host {
 
     fn stats(&self) -> TransportStats {
         sum(self.udp.stats(), self.shm.stats())
+    }
+}
+
+/// Out of line, so that the way through shared memory stays short.
+///
+/// # Safety
+/// As for [`Transport::push`].
+#[inline(never)]
+unsafe fn push_by_udp(udp: &mut Udp, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+    // SAFETY: the contract is the same.
+    unsafe { udp.push(peer, head, body) }
+}
+
+/// Hands frames on that came through shared memory.
+struct ByShm<'a, H>(&'a mut H);
+
+impl<H: FrameHandler> FrameHandler for ByShm<'_, H> {
+    #[inline(always)]
+    fn handle(&mut self, peer: PeerId, frame: &[u8]) {
+        self.0.handle(from_shm(peer), frame);
+    }
+}
+
+/// Hands frames on that came over the network.
+struct ByUdp<'a, H>(&'a mut H);
+
+impl<H: FrameHandler> FrameHandler for ByUdp<'_, H> {
+    /// Out of line, so that the handler is inlined once only.
+    #[inline(never)]
+    fn handle(&mut self, peer: PeerId, frame: &[u8]) {
+        self.0.handle(peer, frame);
     }
 }
 

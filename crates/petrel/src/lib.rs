@@ -53,9 +53,10 @@ mod endpoint;
 mod msgbuf;
 pub mod nexus;
 
-pub use endpoint::{Continuation, 
-    CallWaitError, ConnectError, Context, Endpoint, EndpointConfig, EndpointError, EndpointStats,
-    Handled, IdlePolicy, Reply, Request, Responder, SessionConfig, SessionState, StartError, Stop,
+pub use endpoint::{
+    CallWaitError, ConnectError, Context, Continuation, Endpoint, EndpointConfig, EndpointError,
+    EndpointStats, Handled, IdlePolicy, Reply, Request, Responder, SessionConfig, SessionState,
+    StartError, Stop,
 };
 pub use msgbuf::MsgBuf;
 pub use nexus::{Nexus, NexusBuilder, NexusError};

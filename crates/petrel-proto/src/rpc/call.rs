@@ -187,7 +187,11 @@ impl<T> RetainOrTake<T> for std::collections::VecDeque<T> {
 }
 
 #[inline]
-fn check<B, T>(client: &ClientSession<B, T>, len: usize, backlog_max: usize) -> Result<(), CallError> {
+fn check<B, T>(
+    client: &ClientSession<B, T>,
+    len: usize,
+    backlog_max: usize,
+) -> Result<(), CallError> {
     // Before the server has told its limit, the protocol's holds.
     let max = client.agreed.as_ref().map_or(MESSAGE_BYTES_MAX, |a| a.peer_message_bytes_max);
     if len > max as usize {
@@ -267,11 +271,7 @@ pub(super) fn after_end<B: Buffer, T>(
 }
 
 /// Starts the call that has waited longest for a slot.
-fn start_next<B: Buffer, T>(
-    shared: &mut Shared<B>,
-    index: u32,
-    client: &mut ClientSession<B, T>,
-) {
+fn start_next<B: Buffer, T>(shared: &mut Shared<B>, index: u32, client: &mut ClientSession<B, T>) {
     if let Some(call) = client.backlog.pop_front() {
         start(shared, index, client, call);
     }

@@ -4,9 +4,7 @@ use super::Shared;
 use crate::bitmap::words_end;
 use crate::limits::REORDERING_THRESHOLD;
 use crate::session::SessionId;
-use crate::session::client::{
-    ClientParts, ClientSession, ClientSlot, ClientState, NOT_TIMED,
-};
+use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState, NOT_TIMED};
 use crate::wire::{Credit, Header};
 
 impl<B> Shared<B> {

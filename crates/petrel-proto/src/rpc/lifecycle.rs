@@ -165,7 +165,13 @@ impl<B: Buffer, T> Core<B, T> {
         id.ok_or(OpenError::TooManySessions { max })
     }
 
-    fn fail_calls(&mut self, id: SessionId, client: ClientSession<B, T>, status: Status, text: &str) {
+    fn fail_calls(
+        &mut self,
+        id: SessionId,
+        client: ClientSession<B, T>,
+        status: Status,
+        text: &str,
+    ) {
         let failure = |execution| CallFailure { status, message: text.to_owned(), execution };
         for slot in client.slots {
             if slot.state == ClientState::Free {
@@ -173,16 +179,13 @@ impl<B: Buffer, T> Core<B, T> {
             }
             let sent = slot.request_sent > 0;
             let execution = if sent { Execution::MayHaveExecuted } else { Execution::NotSent };
-            let (Some(request), Some(response), Some(tag)) = (slot.request, slot.response, slot.tag)
+            let (Some(request), Some(response), Some(tag)) =
+                (slot.request, slot.response, slot.tag)
             else {
                 unreachable!("a slot in use holds both buffers and the tag of its call");
             };
-            let call = crate::session::client::PendingCall {
-                method: slot.method,
-                tag,
-                request,
-                response,
-            };
+            let call =
+                crate::session::client::PendingCall { method: slot.method, tag, request, response };
             self.push_failed(id, call, failure(execution));
         }
         for call in client.backlog {

@@ -187,11 +187,7 @@ pub(super) fn drain(core: &mut Core<HeapBuffer>, now: u64) -> Vec<Vec<u8>> {
 }
 
 /// What a core wants to send when the medium refuses all but the first `taken` frames.
-pub(super) fn refuse_behind(
-    core: &mut Core<HeapBuffer>,
-    now: u64,
-    taken: usize,
-) -> Vec<Vec<u8>> {
+pub(super) fn refuse_behind(core: &mut Core<HeapBuffer>, now: u64, taken: usize) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let sent = core.transmit(now, &mut |_: PeerKey, head: &[u8], body: &[u8]| {
         let takes = frames.len() < taken;

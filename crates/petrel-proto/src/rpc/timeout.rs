@@ -3,8 +3,8 @@
 
 use super::call::{CallFailure, Execution, finish};
 use super::{Completion, Core, Event, Shared};
-use crate::buffer::Buffer;
 use crate::bitmap::Window;
+use crate::buffer::Buffer;
 use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState};
 use crate::session::spare::Spare;
 use crate::session::{Role, SessionId};

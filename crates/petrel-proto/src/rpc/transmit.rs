@@ -368,10 +368,7 @@ impl<B: Buffer> Shared<B> {
 /// Which packet of the request goes next, and whether it was sent before: one that was lost, or a
 /// new one if the window and the credits allow.
 #[inline]
-fn next_request_packet<B, T>(
-    client: &mut ClientSession<B, T>,
-    slot: usize,
-) -> Option<(u32, bool)> {
+fn next_request_packet<B, T>(client: &mut ClientSession<B, T>, slot: usize) -> Option<(u32, bool)> {
     let state = &client.slots[slot];
     if let Some(packet) = state.first_lost() {
         return Some((packet, true));

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::Agreed;
 use super::spare::{Reusable, Spare};
+use super::{Agreed, fill};
 use crate::bitmap::{PacketBits, Window};
 use crate::limits::WINDOW_PACKETS;
 use crate::recovery::rtt::{RtoBounds, RttEstimator};
@@ -235,7 +235,7 @@ impl<B, T> ClientSlot<B, T> {
     }
 
     /// Readies the slot for a call. The response's fields are set when its first packet comes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn start(&mut self, call: PendingCall<B, T>, packets: u32, is_plain: bool) {
         self.state = ClientState::Sending;
         self.is_plain = is_plain;
@@ -246,13 +246,13 @@ impl<B, T> ClientSlot<B, T> {
         self.unanswered = 0;
         self.grant = 1;
         self.method = call.method;
-        self.tag = Some(call.tag);
+        fill(&mut self.tag, call.tag);
         self.timed_packet = NOT_TIMED;
         self.request_packets = packets;
         self.request_sent = 0;
         self.response_limit = 0;
-        self.request = Some(call.request);
-        self.response = Some(call.response);
+        fill(&mut self.request, call.request);
+        fill(&mut self.response, call.response);
     }
 
     /// Notes that the only packet of the request was sent, with a grant for the only one of the

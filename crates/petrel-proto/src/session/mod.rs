@@ -8,6 +8,22 @@ pub(crate) mod spare;
 use client::ClientSession;
 use server::ServerSession;
 
+/// Puts a value into a place that is empty, as far as anybody knows. Dropping what may be there is
+/// kept out of the way: it is the larger part of an assignment's code.
+#[inline(always)]
+pub(crate) fn fill<X>(place: &mut Option<X>, value: X) {
+    if place.is_some() {
+        empty(place);
+    }
+    std::mem::forget(place.replace(value));
+}
+
+#[cold]
+#[inline(never)]
+fn empty<X>(place: &mut Option<X>) {
+    *place = None;
+}
+
 /// Names a session of one endpoint. Never names another session later: an index is used again,
 /// with another generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

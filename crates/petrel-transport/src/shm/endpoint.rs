@@ -9,7 +9,7 @@ use super::ring::sleep_fence;
 use super::schedule::{COLD_RINGS_PER_BURST, Look, Schedule};
 use crate::clock::now_ns;
 use crate::copy;
-use crate::transport::{LinkError, PeerId, TX_BURST_MAX, Transport, TransportStats};
+use crate::transport::{FrameHandler, LinkError, PeerId, TX_BURST_MAX, Transport, TransportStats};
 use crate::wake::Waker;
 
 /// Frames up to this size are copied without a call.
@@ -132,10 +132,12 @@ impl Shm {
     }
 
     #[inline]
-    fn receive_from<F>(&mut self, index: u32, budget: usize, on_frame: &mut F) -> (usize, Look)
-    where
-        F: FnMut(PeerId, &[u8]),
-    {
+    fn receive_from<H: FrameHandler>(
+        &mut self,
+        index: u32,
+        budget: usize,
+        handler: &mut H,
+    ) -> (usize, Look) {
         let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else {
             return (0, Look::Broken);
         };
@@ -143,7 +145,7 @@ impl Shm {
             return (0, Look::Nothing);
         }
         let received =
-            peer.receive(budget, &mut self.stats, |frame| on_frame(PeerId(index), frame));
+            peer.receive(budget, &mut self.stats, |frame| handler.handle(PeerId(index), frame));
         let look = match received {
             _ if received.is_broken => Look::Broken,
             _ if received.frames > 0 => Look::Frames,
@@ -235,7 +237,7 @@ impl Transport for Shm {
     }
 
     #[inline]
-    fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, mut on_frame: F) -> usize {
+    fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
         if let Some(index) = self.schedule.only_ring()
             && let Some(Some(peer)) = self.peers.get(index as usize)
             && !peer.has_news()
@@ -253,7 +255,7 @@ impl Transport for Shm {
             }
             let Some(index) = self.schedule.current() else { break };
             let limit = share.min(budget - received);
-            let (frames, look) = self.receive_from(index, limit, &mut on_frame);
+            let (frames, look) = self.receive_from(index, limit, &mut handler);
             self.schedule.advance(look);
             received += frames;
         }

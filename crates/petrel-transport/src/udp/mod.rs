@@ -32,7 +32,9 @@ mod tests;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::transport::{LinkError, MIN_FRAME_BYTES, PeerId, Transport, TransportStats};
+use crate::transport::{
+    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, Transport, TransportStats,
+};
 use crate::wake::Waker;
 use crate::{bundle, clock};
 
@@ -285,7 +287,7 @@ impl Udp {
 
     /// Delivers the frames of the next datagram in hand, and returns how many there were.
     #[inline]
-    fn deliver_next<F: FnMut(PeerId, &[u8])>(&mut self, on_frame: &mut F) -> usize {
+    fn deliver_next<H: FrameHandler>(&mut self, handler: &mut H) -> usize {
         let (from, bytes) = match self.receiver.next_datagram() {
             Some(Received::Datagram { from, bytes }) => (from, bytes),
             Some(Received::Truncated) => {
@@ -306,7 +308,7 @@ impl Udp {
         for frame in frames {
             count += 1;
             self.stats.rx_bytes += frame.len() as u64;
-            on_frame(peer, frame);
+            handler.handle(peer, frame);
         }
         self.stats.rx_datagrams += 1;
         self.stats.rx_frames += count as u64;
@@ -365,7 +367,7 @@ impl Transport for Udp {
         self.has_asked_for_room = false;
     }
 
-    fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, mut on_frame: F) -> usize {
+    fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
         if self.is_backlog {
             self.send_pushed();
         }
@@ -381,7 +383,7 @@ impl Transport for Udp {
                 may_hold_more = more;
                 continue;
             }
-            let count = self.deliver_next(&mut on_frame);
+            let count = self.deliver_next(&mut handler);
             delivered += count;
             work += count.max(1);
         }

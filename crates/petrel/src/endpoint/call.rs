@@ -61,10 +61,7 @@ impl Continuation {
 
 /// Runs the continuation of a call that has ended.
 #[inline]
-pub(super) fn run_continuation(
-    cx: &mut Context<'_>,
-    completion: Completion<MsgBuf, Continuation>,
-) {
+pub(super) fn run_continuation(cx: &mut Context<'_>, completion: Completion<MsgBuf, Continuation>) {
     let Completion { session, tag, outcome, request, response } = completion;
     let reply = Reply { session, outcome, request, response };
     match tag.0 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use petrel_proto::limits::TRANSMIT_FRAMES_MAX;
 use petrel_proto::{Event, FrameSink, PeerKey, PlainRequest, Received, Status};
 use petrel_transport::wake::Waker;
-use petrel_transport::{PeerId, RX_BURST_MAX, Transport};
+use petrel_transport::{FrameHandler, PeerId, RX_BURST_MAX, Transport};
 
 use super::context::{Context, Local};
 use super::handler::{Handlers, Payload, Request};
@@ -124,9 +124,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     #[inline]
     fn receive(&mut self, now_ns: u64) -> usize {
         let Self { transport, local, handlers, .. } = self;
-        transport.rx_burst(RX_BURST_MAX, |peer, frame| {
-            dispatch(local, handlers, now_ns, peer, frame);
-        })
+        transport.rx_burst_to(RX_BURST_MAX, Dispatch { local, handlers, now_ns })
     }
 
     /// What happened apart from frames: calls that timed out or whose session ended, sessions
@@ -184,17 +182,26 @@ impl<T: Transport> FrameSink for Sink<'_, T> {
 }
 
 /// A received frame, and what it leads to.
-#[inline(always)]
-fn dispatch(local: &mut Local, handlers: &mut Handlers, now_ns: u64, peer: PeerId, frame: &[u8]) {
-    let peer = PeerKey(peer.0);
-    if let Some(request) = local.core.handle_plain_request(peer, frame) {
-        let PlainRequest { handle, method, payload, spare } = request;
-        let request = Request { handle, method, payload: Payload::Borrowed(payload), spare };
-        handlers.run(&mut Context { local }, request);
-    } else if let Some(completion) = local.core.handle_plain_response(now_ns, peer, frame) {
-        run_continuation(&mut Context { local }, completion);
-    } else {
-        dispatch_other(local, handlers, now_ns, peer, frame);
+struct Dispatch<'a> {
+    local: &'a mut Local,
+    handlers: &'a mut Handlers,
+    now_ns: u64,
+}
+
+impl FrameHandler for Dispatch<'_> {
+    #[inline(always)]
+    fn handle(&mut self, peer: PeerId, frame: &[u8]) {
+        let Self { local, handlers, now_ns } = self;
+        let peer = PeerKey(peer.0);
+        if let Some(request) = local.core.handle_plain_request(peer, frame) {
+            let PlainRequest { handle, method, payload, spare } = request;
+            let request = Request { handle, method, payload: Payload::Borrowed(payload), spare };
+            handlers.run(&mut Context { local }, request);
+        } else if let Some(completion) = local.core.handle_plain_response(*now_ns, peer, frame) {
+            run_continuation(&mut Context { local }, completion);
+        } else {
+            dispatch_other(local, handlers, *now_ns, peer, frame);
+        }
     }
 }
 
