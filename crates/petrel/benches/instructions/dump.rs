@@ -15,6 +15,15 @@ pub(crate) enum Place {
     Function(String),
 }
 
+impl Place {
+    pub(crate) fn address(&self) -> Option<u64> {
+        match self {
+            Place::Address(address) => Some(*address),
+            Place::Function(_) => None,
+        }
+    }
+}
+
 /// Instructions that were executed.
 #[derive(Debug, Default)]
 pub(crate) struct Costs {

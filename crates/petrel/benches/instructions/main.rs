@@ -16,6 +16,7 @@
 mod budgets;
 mod callgrind;
 mod dump;
+mod lines;
 mod options;
 mod profile;
 mod report;
