@@ -4,6 +4,8 @@
 //! instruction counts for the innermost function of Petrel's own that was inlined at its place.
 
 use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io::Write as _;
 
 use crate::dump::Place;
 use crate::lines::{self, Frame};
@@ -23,10 +25,16 @@ const LEAST_SHOWN: f64 = 0.5;
 pub(crate) fn print(row: &Row, functions: usize) -> Result<(), String> {
     for (side, cost) in [("client", &row.client), ("server", &row.server)] {
         let spent = spent(cost)?;
-        println!("\n{} {side}, instructions per {}: by file\n", row.name, row.unit.name());
-        print_files(&spent);
-        println!("\n{} {side}: by function and line\n", row.name);
-        print_functions(&spent, functions);
+        let files = list_files(&spent);
+        let functions = list_functions(&spent, functions);
+        let text = format!(
+            "\n{row} {side}, instructions per {unit}: by file\n\n{files}\n\
+             {row} {side}: by function and line\n\n{functions}",
+            row = row.name,
+            unit = row.unit.name(),
+        );
+        // Whoever has seen enough closes the pipe.
+        let _ = std::io::stdout().write_all(text.as_bytes());
     }
     Ok(())
 }
@@ -43,25 +51,26 @@ fn spent(cost: &Cost) -> Result<Vec<(Frame, f64)>, String> {
     Ok(cost.places.iter().map(|(place, &cost)| (frame(place), cost)).collect())
 }
 
-fn print_files(spent: &[(Frame, f64)]) {
+fn list_files(spent: &[(Frame, f64)]) -> String {
     let files = sums(spent.iter().map(|(frame, cost)| (&frame.file, *cost)));
-    for (file, cost) in files.iter().take(FILES_SHOWN) {
-        println!("{cost:>9.1}  {file}");
-    }
+    files.iter().take(FILES_SHOWN).map(|(file, cost)| format!("{cost:>9.1}  {file}\n")).collect()
 }
 
-fn print_functions(spent: &[(Frame, f64)], functions: usize) {
+fn list_functions(spent: &[(Frame, f64)], functions: usize) -> String {
     let by_function = sums(spent.iter().map(|(frame, cost)| (&frame.function, *cost)));
+    let mut text = String::new();
     for (function, cost) in by_function.iter().take(functions) {
-        println!("{cost:>9.1}  {function}");
+        // Writing to a string cannot fail, here and below.
+        let _ = writeln!(text, "{cost:>9.1}  {function}");
         let within = spent.iter().filter(|(frame, _)| frame.function == **function);
         let lines = sums(within.map(|(frame, cost)| ((&frame.file, &frame.line), *cost)));
         for ((file, line), cost) in lines.iter().take(LINES_SHOWN) {
             if *cost >= LEAST_SHOWN && !line.is_empty() {
-                println!("{:9}  {cost:>9.1}  {file}:{line}", "");
+                let _ = writeln!(text, "{:9}  {cost:>9.1}  {file}:{line}", "");
             }
         }
     }
+    text
 }
 
 /// Sums by key, the largest first.
