@@ -149,7 +149,9 @@ unsafe impl Memory for RingMemory {
         unsafe {
             let to = self.data.as_ptr().add(offset);
             copy_frame(head, to);
-            copy_frame(body, to.add(head.len()));
+            if !body.is_empty() {
+                copy_frame(body, to.add(head.len()));
+            }
         }
     }
 
