@@ -105,6 +105,7 @@ impl TimerWheel {
         self.filled[bucket / 64] >> (bucket % 64) & 1 == 1
     }
 
+    #[inline(never)]
     fn collect_due(&mut self, now: u64) {
         let last = now.min(self.tick + BUCKETS);
         for tick in self.tick + 1..=last {

@@ -67,8 +67,7 @@ impl MsgBuf {
     /// When it is longer than the capacity.
     #[inline]
     pub fn set_message(&mut self, message: &[u8]) {
-        self.0.set_len(message.len());
-        self.0.data_mut().copy_from_slice(message);
+        self.0.set_message(message);
     }
 
     /// All bytes of the buffer, beyond the message too.
@@ -125,6 +124,11 @@ impl Buffer for MsgBuf {
     #[inline]
     fn storage_mut(&mut self) -> &mut [u8] {
         self.0.storage_mut()
+    }
+
+    #[inline]
+    fn set_message(&mut self, message: &[u8]) {
+        self.0.set_message(message);
     }
 
     #[inline]

@@ -120,6 +120,7 @@ impl<B: Buffer, T> Core<B, T> {
     ///
     /// # Errors
     /// [`CallRejected`] gives the buffers back; nothing was sent.
+    #[inline]
     pub fn call(
         &mut self,
         session: SessionId,
@@ -128,6 +129,21 @@ impl<B: Buffer, T> Core<B, T> {
         response: B,
         tag: T,
     ) -> Result<(), CallRejected<B, T>> {
+        let call = PendingCall { method, tag, request, response };
+        match self.call_plain(session, call) {
+            None => Ok(()),
+            Some(call) => self.call_any(session, call),
+        }
+    }
+
+    /// All calls but those of [`Core::call_plain`].
+    #[inline(never)]
+    fn call_any(
+        &mut self,
+        session: SessionId,
+        call: PendingCall<B, T>,
+    ) -> Result<(), CallRejected<B, T>> {
+        let PendingCall { method, tag, request, response } = call;
         let Some(client) = self.sessions.client_mut(session) else {
             return Err(CallRejected { error: CallError::SessionClosed, request, response, tag });
         };

@@ -144,7 +144,14 @@ impl<B: Buffer, T> Core<B, T> {
         self.events.pop_front().or_else(exhausted)
     }
 
+    /// Whether [`Core::poll_event`] has something.
+    #[inline]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty() || !self.shared.exhausted.is_empty()
+    }
+
     /// Whether [`Core::transmit`] may have something.
+    #[inline]
     pub fn has_transmit(&self) -> bool {
         !self.shared.work.is_empty()
     }

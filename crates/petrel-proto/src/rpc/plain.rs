@@ -19,7 +19,7 @@ use super::work::Work;
 use super::{Completion, Core, FrameSink, RequestHandle, call};
 use crate::buffer::Buffer;
 use crate::limits::{FUTURE_ROUNDS_MAX, HEADER_BYTES, REQUEST_NUMBER_END};
-use crate::session::client::{ClientSession, ClientState};
+use crate::session::client::{ClientSession, ClientState, PendingCall};
 use crate::session::server::ServerState;
 use crate::session::{PeerKey, Role, SessionId};
 use crate::wire::{Flags, Kind, first_bits};
@@ -76,6 +76,34 @@ impl Parsed<'_> {
 }
 
 impl<B: Buffer, T> Core<B, T> {
+    /// Makes a call whose request and response have one packet each, if the session has a slot for
+    /// it; else gives the call back.
+    #[inline(always)]
+    pub(super) fn call_plain(
+        &mut self,
+        session: SessionId,
+        call: PendingCall<B, T>,
+    ) -> Option<PendingCall<B, T>> {
+        let Some(entry) = self.sessions.entries.get_mut(session.index as usize) else {
+            return Some(call);
+        };
+        let Role::Client(client) = &mut entry.role else { return Some(call) };
+        let slot = client.free_slots.trailing_zeros() as usize;
+        // Without a free slot, or before the session is open, this is beyond the slots.
+        let Some(state) = client.slots.get_mut(slot) else { return Some(call) };
+        let is_plain = entry.generation == session.generation
+            && call.request.len() <= client.plain_request_bytes_max
+            && call.response.capacity() <= client.packet_bytes as usize;
+        if !is_plain {
+            return Some(call);
+        }
+        client.free_slots &= client.free_slots - 1;
+        state.start(call, 1, true);
+        self.shared.counters.calls_started += 1;
+        self.shared.queue_client(session.index, slot, state);
+        None
+    }
+
     /// Takes a frame if it is a new request of one packet, with nothing unusual about it. `None`
     /// says nothing about the frame: give it to [`Core::handle_plain_response`] or
     /// [`Core::handle_frame`].

@@ -20,6 +20,7 @@ const SESSION_BACKOFF_MAX: u8 = 6;
 
 impl<B: Buffer, T> Core<B, T> {
     /// Handles the timers that came due. Call it when all frames received so far were handled.
+    #[inline]
     pub fn handle_timeouts(&mut self, now_ns: u64) {
         self.shared.timers.advance(now_ns);
         while let Some(key) = self.shared.timers.pop_due() {
@@ -33,6 +34,7 @@ impl<B: Buffer, T> Core<B, T> {
         self.shared.timers.next_due_ns()
     }
 
+    #[inline(never)]
     fn handle_due(&mut self, now_ns: u64, key: TimerKey) {
         let id = SessionId { index: key.session, generation: key.generation };
         let Some(entry) = self.sessions.get_mut(id) else { return };

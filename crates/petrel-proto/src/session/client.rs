@@ -17,6 +17,8 @@ pub(crate) struct ClientSession<B, T> {
     pub(crate) to: Destination,
     /// Payload bytes of a full packet, as agreed; 0 until then.
     pub(crate) packet_bytes: u32,
+    /// Largest request of one packet that the peer takes, in bytes; 0 until then.
+    pub(crate) plain_request_bytes_max: usize,
     /// Credits not held by any slot.
     pub(crate) credits: u32,
     /// Bit per slot: free for a call.
@@ -53,6 +55,7 @@ impl<B, T> ClientSession<B, T> {
             agreed: None,
             to: Destination::default(),
             packet_bytes: 0,
+            plain_request_bytes_max: 0,
             credits: 0,
             free_slots: 0,
             stalled_slots: 0,
@@ -73,6 +76,8 @@ impl<B, T> ClientSession<B, T> {
         self.free_slots = u64::MAX >> (64 - slots);
         self.credits = u32::from(agreed.credits);
         self.packet_bytes = agreed.packet_bytes;
+        self.plain_request_bytes_max =
+            agreed.packet_bytes.min(agreed.peer_message_bytes_max) as usize;
         self.to = Destination::new(agreed.peer_session, agreed.peer_token);
         self.agreed = Some(agreed);
     }

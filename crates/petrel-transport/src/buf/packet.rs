@@ -4,6 +4,8 @@
 use std::fmt;
 use std::ptr::NonNull;
 
+use crate::copy::copy_frame;
+
 use super::class::LARGEST_BLOCK_BYTES;
 use super::pool::Shelf;
 
@@ -135,6 +137,17 @@ impl PacketBuf {
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
         self.bytes_mut(HEAD_ROOM_BYTES, self.len())
+    }
+
+    /// Makes `message` the message: a short one without a call of `memcpy`.
+    ///
+    /// # Panics
+    /// When it is longer than the capacity.
+    #[inline]
+    pub fn set_message(&mut self, message: &[u8]) {
+        self.set_len(message.len());
+        // SAFETY: the data has as many bytes now, and `self` is borrowed exclusively.
+        unsafe { copy_frame(message, self.data_mut().as_mut_ptr()) }
     }
 
     /// The whole capacity, for who assembles a message whose packets come in any order.

@@ -8,12 +8,8 @@ use super::peer::Peer;
 use super::ring::sleep_fence;
 use super::schedule::{COLD_RINGS_PER_BURST, Look, Schedule};
 use crate::clock::now_ns;
-use crate::copy;
 use crate::transport::{FrameHandler, LinkError, PeerId, TX_BURST_MAX, Transport, TransportStats};
 use crate::wake::Waker;
-
-/// Frames up to this size are copied without a call.
-const SMALL_FRAME_BYTES_MAX: usize = copy::INLINE_BYTES_MAX;
 
 /// No peer has this index.
 const NOBODY: u32 = u32::MAX;
@@ -132,6 +128,11 @@ impl Shm {
     }
 
     #[inline]
+    fn has_news(&self, index: u32) -> bool {
+        matches!(self.peers.get(index as usize), Some(Some(peer)) if peer.has_news())
+    }
+
+    #[inline]
     fn receive_from<H: FrameHandler>(
         &mut self,
         index: u32,
@@ -205,15 +206,12 @@ impl Transport for Shm {
 
     #[inline]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
-        // The common case has no call in it: nothing is saved and restored then.
-        if head.len() + body.len() <= SMALL_FRAME_BYTES_MAX
-            && let Some(Some(to)) = self.peers.get_mut(peer.0 as usize)
-        {
+        if let Some(Some(to)) = self.peers.get_mut(peer.0 as usize) {
             if self.first_touched == NOBODY {
                 self.first_touched = peer.0;
                 to.touch();
             }
-            if to.is_open() && to.push_at_once(head, body, &mut self.stats) {
+            if self.first_touched == peer.0 && to.push_at_once(head, body, &mut self.stats) {
                 return true;
             }
         }
@@ -238,26 +236,26 @@ impl Transport for Shm {
 
     #[inline]
     fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
-        if let Some(index) = self.schedule.only_ring()
-            && let Some(Some(peer)) = self.peers.get(index as usize)
-            && !peer.has_news()
-        {
-            return 0;
-        }
-        if self.schedule.has_cold() {
-            self.warm(COLD_RINGS_PER_BURST);
+        // Who has one ring keeps no turns, and an idle one is left at once.
+        let only = self.schedule.only_ring();
+        match only {
+            None => self.warm(COLD_RINGS_PER_BURST),
+            Some(index) if !self.has_news(index) => return 0,
+            Some(_) => {}
         }
         let share = self.schedule.share(budget);
         let mut received = 0;
         for _ in 0..self.schedule.hot_count() {
-            if received >= budget {
+            let limit = share.min(budget - received);
+            let Some(index) = only.or_else(|| self.schedule.current()) else { break };
+            if limit == 0 {
                 break;
             }
-            let Some(index) = self.schedule.current() else { break };
-            let limit = share.min(budget - received);
             let (frames, look) = self.receive_from(index, limit, &mut handler);
-            self.schedule.advance(look);
             received += frames;
+            if only.is_none() || look == Look::Broken {
+                self.schedule.advance(look);
+            }
         }
         received
     }

@@ -48,12 +48,23 @@ impl Peer {
     pub(super) fn touch(&mut self) -> bool {
         let is_first = self.tx_burst == TxBurst::Untouched;
         if is_first {
-            self.tx_burst = if self.is_broken { TxBurst::Closed } else { TxBurst::Open };
+            self.tx_burst = TxBurst::Open;
+            if self.is_broken {
+                self.close();
+            }
         }
         is_first
     }
 
-    /// Writes a frame into the ring, if that is all there is to do.
+    /// Refuses or drops all frames to come in this burst.
+    #[cold]
+    fn close(&mut self) {
+        self.tx_burst = TxBurst::Closed;
+        self.outgoing.forget_room();
+    }
+
+    /// Writes a frame into the ring, if that is all there is to do; never while the ring is closed.
+    /// The peer was touched in this burst.
     #[inline]
     pub(super) fn push_at_once(
         &mut self,
@@ -86,12 +97,6 @@ impl Peer {
         }
     }
 
-    /// Whether [`Peer::push`] does nothing but write.
-    #[inline]
-    pub(super) fn is_open(&self) -> bool {
-        self.tx_burst == TxBurst::Open
-    }
-
     /// A frame for a ring that is given up or was full before.
     #[cold]
     fn refuse(&mut self, length: usize, stats: &mut TransportStats) -> bool {
@@ -110,9 +115,9 @@ impl Peer {
     #[cold]
     fn fail(&mut self, error: PushError, length: usize, stats: &mut TransportStats) -> bool {
         match error {
-            PushError::Full => self.tx_burst = TxBurst::Closed,
+            PushError::Full => self.close(),
             PushError::Broken => {
-                self.tx_burst = TxBurst::Closed;
+                self.close();
                 self.give_up(stats);
             }
             PushError::Length if length == 0 => {

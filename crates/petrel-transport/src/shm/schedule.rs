@@ -115,19 +115,16 @@ impl Schedule {
         self.next_hot += 1;
     }
 
-    /// The ring, if there is just one, and it is hot.
+    /// The ring whose turn it is, if there is just one, and it is hot.
     #[inline]
-    pub(super) fn only_ring(&self) -> Option<u32> {
+    pub(super) fn only_ring(&mut self) -> Option<u32> {
         match self.hot.as_slice() {
-            [only] if self.cold.is_empty() => Some(only.ring),
+            [only] if self.cold.is_empty() => {
+                self.next_hot = 0;
+                Some(only.ring)
+            }
             _ => None,
         }
-    }
-
-    /// Whether there are rings that [`Schedule::warm`] has to look at.
-    #[inline]
-    pub(super) fn has_cold(&self) -> bool {
-        !self.cold.is_empty()
     }
 
     /// Looks at up to `limit` cold rings in turn, and makes those hot for which `has_data` says so.

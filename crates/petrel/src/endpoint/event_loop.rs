@@ -52,8 +52,12 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         if self.full_turns == 0 {
             self.local.core.handle_timeouts(now_ns);
         }
-        let happened = self.handle_events();
-        let sent = self.send(now_ns);
+        let happened = self.has_events() && self.handle_events();
+        let sent = self.local.core.has_transmit() && self.send(now_ns);
+        if !sent {
+            // The transport may have kept what the kernel did not take the last time.
+            self.transport.flush();
+        }
         controlled || received > 0 || happened || sent
     }
 
@@ -121,14 +125,22 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         self.transport.wait(next.map(|at_ns| at_ns.saturating_sub(self.local.now_ns)));
     }
 
-    #[inline]
+    /// On its own, as is `send`: in one function with the rest of a turn, both would keep half of
+    /// what they work with on the stack.
+    #[inline(never)]
     fn receive(&mut self, now_ns: u64) -> usize {
         let Self { transport, local, handlers, .. } = self;
         transport.rx_burst_to(RX_BURST_MAX, Dispatch { local, handlers, now_ns })
     }
 
+    #[inline]
+    fn has_events(&self) -> bool {
+        self.local.core.has_events() || !self.local.dropped.borrow().is_empty()
+    }
+
     /// What happened apart from frames: calls that timed out or whose session ended, sessions
     /// that are used up, responders that were dropped.
+    #[inline(never)]
     fn handle_events(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.local.core.poll_event() {
@@ -154,7 +166,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         any
     }
 
-    #[inline]
+    #[inline(never)]
     fn send(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         for _ in 0..TX_BURSTS_PER_TURN {

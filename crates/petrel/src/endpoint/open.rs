@@ -3,7 +3,7 @@
 use petrel_transport::Transport;
 use petrel_transport::host::{Host, HostError};
 
-use super::{Endpoint, EndpointConfig};
+use super::{Endpoint, EndpointConfig, IdlePolicy};
 use crate::nexus::{Attach, Nexus, NexusError, ShmAttach, UdpAttach};
 
 /// Why an endpoint could not be made.
@@ -34,6 +34,8 @@ impl Nexus {
         }
         let mut host = config.host.clone();
         host.udp.bind.set_ip(config.data_address.unwrap_or_else(|| self.data_address()));
+        // Peers then save the fence with which they look whether they have to wake somebody.
+        host.shm.never_sleeps |= matches!(config.idle, IdlePolicy::Poll);
         let transport = Host::new(host.clone())?;
         let udp = UdpAttach { local: transport.udp().local_addr(), mtu: host.udp.mtu };
         let port = self.attach(Attach {

@@ -260,6 +260,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     }
 
     /// Takes what the control plane has to say.
+    #[inline]
     pub(super) fn handle_control(&mut self) -> bool {
         let mut any = false;
         for _ in 0..CONTROL_PER_TURN {
@@ -270,6 +271,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         any
     }
 
+    #[inline(never)]
     fn handle_control_message(&mut self, message: FromNexus<T::Link>) {
         match message {
             FromNexus::LinkUp { request, link, transport, peer, incarnation } => {

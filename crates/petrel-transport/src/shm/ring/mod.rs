@@ -27,6 +27,16 @@
 //! 4. *Sleep by declaration.* The consumer says in a third word whether it sleeps. The producer
 //!    looks at it after publishing. See below.
 //!
+//! # A design that was left
+//!
+//! A consumer can find frames by looking at the place of the next record instead of the tail: one
+//! line less to move. The producer then writes "nothing" behind the last record, and the header of
+//! the first one last. Between two cores with a round trip of 220 ns for one line this gained nothing
+//! in ping-pong of 48 B (330 ns either way, with records aligned to 8 and to 64 bytes), lost 40 % at
+//! 200 B, and moved the rate of 60 frames in flight by +10 % to -10 % with the alignment: the
+//! consumer looks at the very line that the producer is filling, and takes it away before the header
+//! is in it. A tail of its own lets the record's lines travel in peace.
+//!
 //! # Sleeping without losing a wake-up
 //!
 //! The sleep word counts the consumer's changes of mind: odd while it sleeps, even while it is

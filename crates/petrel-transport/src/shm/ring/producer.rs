@@ -1,6 +1,8 @@
 //! The sending side of a ring.
 
 use super::record::{Header, RECORD_ALIGN, RECORD_HEADER_BYTES, max_frame_limit, record_bytes};
+use crate::copy::INLINE_BYTES_MAX;
+
 use super::{Broken, Memory, Ordering, POLLING, is_asleep};
 
 /// Why a frame was not written.
@@ -19,6 +21,8 @@ pub enum PushError {
 pub struct Producer<M> {
     memory: M,
     max_frame_bytes: usize,
+    /// Largest frame that is copied without a call.
+    small_bytes_max: usize,
     /// Where the next record goes.
     tail: u64,
     /// The tail that the consumer knows.
@@ -41,6 +45,7 @@ impl<M: Memory> Producer<M> {
         Self {
             memory,
             max_frame_bytes,
+            small_bytes_max: max_frame_bytes.min(INLINE_BYTES_MAX),
             tail: 0,
             published: 0,
             head: 0,
@@ -55,24 +60,46 @@ impl<M: Memory> Producer<M> {
     /// See [`PushError`]. Nothing is written then.
     #[inline]
     pub fn push(&mut self, head: &[u8], body: &[u8]) -> Result<(), PushError> {
-        if !self.push_at_once(head, body) {
-            self.make_room(head.len() + body.len())?;
-            let is_written = self.push_at_once(head, body);
-            debug_assert!(is_written, "there is room");
+        let length = head.len() + body.len();
+        // Both ends of the range of lengths in one comparison.
+        if length.wrapping_sub(1) >= self.max_frame_bytes {
+            return Err(PushError::Length);
         }
+        if record_bytes(length) > self.writable_bytes {
+            self.make_room(record_bytes(length))?;
+        }
+        self.write(head, body);
         Ok(())
     }
 
-    /// [`Producer::push`] of a frame for which nothing has to be looked up; false if that is not
-    /// so.
+    /// [`Producer::push`] of a small frame for which nothing has to be looked up; false if it is
+    /// not so. There is no call in it, so that the caller has nothing to save and restore.
     #[inline]
     pub fn push_at_once(&mut self, head: &[u8], body: &[u8]) -> bool {
         let length = head.len() + body.len();
-        let record = record_bytes(length);
-        // Both ends of the range of lengths in one comparison.
-        if length.wrapping_sub(1) >= self.max_frame_bytes || record > self.writable_bytes {
+        if length.wrapping_sub(1) >= self.small_bytes_max
+            || record_bytes(length) > self.writable_bytes
+        {
             return false;
         }
+        // SAFETY: `new` bounds `small_bytes_max` by this, and nobody changes it. The compiler leaves
+        // the copy of large frames out, 14 instructions to prepare for its call included.
+        unsafe { std::hint::assert_unchecked(length <= INLINE_BYTES_MAX) };
+        self.write(head, body);
+        true
+    }
+
+    /// Leads every [`Producer::push`] to look for room first.
+    pub fn forget_room(&mut self) {
+        self.writable_bytes = 0;
+    }
+
+    /// Writes the record of a frame of a possible length, for which there are writable bytes.
+    #[inline]
+    fn write(&mut self, head: &[u8], body: &[u8]) {
+        let length = head.len() + body.len();
+        let record = record_bytes(length);
+        debug_assert!(record <= self.writable_bytes);
         let (tail, offset) = (self.tail, self.offset());
         // SAFETY: the tail is a multiple of 8, and `record` bytes from there are free and lie before
         // the end of the ring: no more than `writable_bytes`. The header takes the first 8 of them.
@@ -82,7 +109,6 @@ impl<M: Memory> Producer<M> {
         }
         self.tail = tail.wrapping_add(record as u64);
         self.writable_bytes -= record;
-        true
     }
 
     /// Shows the consumer everything written so far. Returns whether there was anything new.
@@ -114,15 +140,12 @@ impl<M: Memory> Producer<M> {
         is_new && is_asleep(sleep_word)
     }
 
-    /// Makes room for a frame at the tail, by looking how far the consumer is and by going to the
+    /// Makes room for a record at the tail, by looking how far the consumer is and by going to the
     /// start of the ring.
     #[cold]
     #[inline(never)]
-    fn make_room(&mut self, length: usize) -> Result<(), PushError> {
-        if length == 0 || length > self.max_frame_bytes {
-            return Err(PushError::Length);
-        }
-        let (record, to_end) = (record_bytes(length), self.bytes_to_end());
+    fn make_room(&mut self, record: usize) -> Result<(), PushError> {
+        let to_end = self.bytes_to_end();
         let skipped = if record <= to_end { 0 } else { to_end };
         if self.free_bytes() < skipped + record {
             self.refresh_head().map_err(|Broken| PushError::Broken)?;
