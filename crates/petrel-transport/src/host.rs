@@ -239,6 +239,16 @@ impl<H: FrameHandler> FrameHandler for ByShm<'_, H> {
     fn handle(&mut self, peer: PeerId, frame: &[u8]) {
         self.0.handle(from_shm(peer), frame);
     }
+
+    #[inline(always)]
+    fn looks_ahead(&self) -> bool {
+        self.0.looks_ahead()
+    }
+
+    #[inline(always)]
+    fn prepare(&mut self, frame: &[u8]) {
+        self.0.prepare(frame);
+    }
 }
 
 /// Hands frames on that came over the network.
@@ -249,6 +259,16 @@ impl<H: FrameHandler> FrameHandler for ByUdp<'_, H> {
     #[inline(never)]
     fn handle(&mut self, peer: PeerId, frame: &[u8]) {
         self.0.handle(peer, frame);
+    }
+
+    #[inline(always)]
+    fn looks_ahead(&self) -> bool {
+        self.0.looks_ahead()
+    }
+
+    #[inline(always)]
+    fn prepare(&mut self, frame: &[u8]) {
+        self.0.prepare(frame);
     }
 }
 

@@ -136,6 +136,18 @@ transport_stats! {
 pub trait FrameHandler {
     /// A frame has come in. The slice is the receive buffer itself.
     fn handle(&mut self, peer: PeerId, frame: &[u8]);
+
+    /// Whether the handler gains by [`FrameHandler::prepare`]; asked once a burst.
+    fn looks_ahead(&self) -> bool {
+        false
+    }
+
+    /// A frame that [`FrameHandler::handle`] will most probably get: the transport may show some of
+    /// a burst, in order, before it delivers the first of them, so that the handler can have the
+    /// memory fetched that they are about. Frames that nobody has checked yet, and that may change.
+    fn prepare(&mut self, frame: &[u8]) {
+        let _ = frame;
+    }
 }
 
 /// A closure as a handler.

@@ -96,6 +96,12 @@ impl PacketBuf {
         unsafe { self.block.as_ref() }
     }
 
+    /// Where the block begins, for who wants it in a cache before it is used.
+    #[inline]
+    pub fn address(&self) -> *const u8 {
+        self.block.as_ptr().cast_const().cast()
+    }
+
     /// Length of the message in bytes.
     #[inline]
     #[expect(clippy::len_without_is_empty, reason = "an empty message is nothing special")]

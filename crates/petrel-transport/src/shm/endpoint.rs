@@ -145,6 +145,9 @@ impl Shm {
         if !peer.has_news() {
             return (0, Look::Nothing);
         }
+        if handler.looks_ahead() {
+            peer.look_ahead(budget, &mut self.stats, |frame| handler.prepare(frame));
+        }
         let received =
             peer.receive(budget, &mut self.stats, |frame| handler.handle(PeerId(index), frame));
         let look = match received {

@@ -172,6 +172,19 @@ impl Peer {
         received
     }
 
+    /// Shows the next frames, up to `budget`, and leaves them where they are.
+    #[inline]
+    pub(super) fn look_ahead(
+        &mut self,
+        budget: usize,
+        stats: &mut TransportStats,
+        on_frame: impl FnMut(&[u8]),
+    ) {
+        if !self.is_broken {
+            stats.rx_datagrams += u64::from(self.incoming.look_ahead(budget, on_frame));
+        }
+    }
+
     #[inline]
     pub(super) fn has_data(&self) -> bool {
         !self.is_broken && self.incoming.has_data()

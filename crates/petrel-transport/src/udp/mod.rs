@@ -305,6 +305,9 @@ impl Udp {
             return 0;
         };
         let mut count = 0;
+        if handler.looks_ahead() {
+            frames.clone().for_each(|frame| handler.prepare(frame));
+        }
         for frame in frames {
             count += 1;
             self.stats.rx_bytes += frame.len() as u64;

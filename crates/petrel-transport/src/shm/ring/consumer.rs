@@ -83,6 +83,25 @@ impl<M: Memory> Consumer<M> {
         received
     }
 
+    /// Lends up to `budget` of the frames that [`Consumer::receive`] would, and leaves them in the
+    /// ring: those before the end of its memory, and before any place that is broken. Tells whether
+    /// a publication was seen that was not known before.
+    #[inline]
+    pub fn look_ahead(&mut self, budget: usize, mut on_frame: impl FnMut(&[u8])) -> bool {
+        let is_new = self.head == self.tail && self.refresh_tail() == Ok(true);
+        let (mut head, end) = (self.head, self.end_of_run());
+        for _ in 0..budget {
+            let length = if head == end { None } else { self.frame_at(head, end) };
+            let Some(length) = length else { break };
+            let offset = self.offset(head) + RECORD_HEADER_BYTES;
+            // SAFETY: `frame_at` found the record before the tail and before the end of the ring,
+            // and nothing is released here.
+            unsafe { self.memory.with_frame(offset, length, &mut on_frame) };
+            head = head.wrapping_add(record_bytes(length) as u64);
+        }
+        is_new
+    }
+
     /// Whether [`Consumer::receive`] would find something, be it a broken ring.
     #[inline]
     pub fn has_data(&self) -> bool {
