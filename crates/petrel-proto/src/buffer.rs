@@ -33,6 +33,12 @@ pub trait Buffer {
         self.storage_mut()[..message.len()].copy_from_slice(message);
     }
 
+    /// Where the buffer's memory begins, for who wants it in a cache before it is used; null if that
+    /// has no use. Nothing is read to tell.
+    fn address(&self) -> *const u8 {
+        std::ptr::null()
+    }
+
     /// Writes the header of packet `index` to the room kept for it.
     fn write_header(&mut self, index: u32, header: &[u8]);
 

@@ -83,7 +83,7 @@ pub mod wire;
 pub use rpc::{
     Accepted, CallError, CallFailure, CallRejected, Closed, Completion, Config, Core, Event,
     Execution, FrameSink, OpenError, PlainRequest, Received, RequestHandle, RespondError,
-    RespondRejected,
+    RespondRejected, Upcoming,
 };
 pub use session::{Agreed, PeerKey, SessionId};
 pub use status::Status;

@@ -132,6 +132,11 @@ impl Buffer for MsgBuf {
     }
 
     #[inline]
+    fn address(&self) -> *const u8 {
+        self.0.address()
+    }
+
+    #[inline]
     fn write_header(&mut self, index: u32, header: &[u8]) {
         self.0.write_header(index as usize, header);
     }

@@ -166,38 +166,24 @@ impl<B: Buffer, T> Core<B, T> {
         let Some(entry) = self.sessions.get_mut(id) else { return };
         let Role::Client(client) = &mut entry.role else { return };
         let max = client.agreed.as_ref().map_or(0, |agreed| agreed.peer_message_bytes_max);
-        let mut taken = std::mem::take(&mut client.backlog);
-        taken.retain_mut_or_take(
-            |call| call.request.len() <= max as usize,
-            |call| {
-                let error = CallError::RequestTooLarge { len: call.request.len(), max };
-                let failure = CallFailure {
-                    status: error.status(),
-                    message: error.to_string(),
-                    execution: Execution::NotSent,
-                };
-                self.shared.counters.calls_failed += 1;
-                self.events.push_back(Event::Completed(failed(id, call, failure)));
-            },
-        );
-        client.backlog = taken;
+        for _ in 0..client.backlog.len() {
+            let Some(call) = client.backlog.pop_front() else { break };
+            if call.request.len() <= max as usize {
+                client.backlog.push_back(call);
+                continue;
+            }
+            let error = CallError::RequestTooLarge { len: call.request.len(), max };
+            let failure = CallFailure {
+                status: error.status(),
+                message: error.to_string(),
+                execution: Execution::NotSent,
+            };
+            self.shared.counters.calls_failed += 1;
+            self.events.push_back(Event::Completed(failed(id, call, failure)));
+        }
         while client.free_slots != 0 {
             let Some(call) = client.backlog.pop_front() else { break };
             start(&mut self.shared, id.index, client, call);
-        }
-    }
-}
-
-/// Splits a queue in place: what `keep` refuses goes to `refused`.
-trait RetainOrTake<T> {
-    fn retain_mut_or_take(&mut self, keep: impl Fn(&T) -> bool, refused: impl FnMut(T));
-}
-
-impl<T> RetainOrTake<T> for std::collections::VecDeque<T> {
-    fn retain_mut_or_take(&mut self, keep: impl Fn(&T) -> bool, mut refused: impl FnMut(T)) {
-        for _ in 0..self.len() {
-            let Some(item) = self.pop_front() else { break };
-            if keep(&item) { self.push_back(item) } else { refused(item) }
         }
     }
 }

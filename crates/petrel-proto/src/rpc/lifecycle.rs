@@ -54,7 +54,7 @@ impl<B: Buffer, T> Core<B, T> {
     /// # Errors
     /// [`OpenError::TooManySessions`].
     pub fn open(&mut self, token: u32, first_request: u64) -> Result<SessionId, OpenError> {
-        let client = Box::new(ClientSession::opening(first_request, &self.shared.config.rto));
+        let client = ClientSession::opening(first_request, &self.shared.config.rto);
         self.insert(token, None, Role::Client(client))
     }
 
@@ -87,7 +87,7 @@ impl<B: Buffer, T> Core<B, T> {
         if !agreed.is_sound(first_request) {
             return Err(OpenError::Unsound);
         }
-        let server = Box::new(ServerSession::new(agreed, first_request, request_bytes_max));
+        let server = ServerSession::new(agreed, first_request, request_bytes_max);
         self.insert(token, Some(agreed.peer), Role::Server(server))
     }
 
@@ -101,7 +101,7 @@ impl<B: Buffer, T> Core<B, T> {
             Role::Server(server) => Some(Closed { agreed: Some(server.agreed), was_client: false }),
             Role::Client(client) => {
                 let agreed = client.agreed;
-                self.fail_calls(id, *client, status, message);
+                self.fail_calls(id, client, status, message);
                 Some(Closed { agreed, was_client: true })
             }
         }
@@ -117,7 +117,7 @@ impl<B: Buffer, T> Core<B, T> {
         mut ended: impl FnMut(SessionId, bool),
     ) {
         for index in 0..self.sessions.entries.len() {
-            let entry = &self.sessions.entries[index];
+            let Some(entry) = self.sessions.entries.get(index) else { break };
             if entry.peer == Some(peer) {
                 let id = SessionId { index: index as u32, generation: entry.generation };
                 if let Some(closed) = self.close(id, status, message) {
@@ -168,7 +168,7 @@ impl<B: Buffer, T> Core<B, T> {
     fn fail_calls(
         &mut self,
         id: SessionId,
-        client: ClientSession<B, T>,
+        mut client: ClientSession<B, T>,
         status: Status,
         text: &str,
     ) {
@@ -188,7 +188,7 @@ impl<B: Buffer, T> Core<B, T> {
                 crate::session::client::PendingCall { method: slot.method, tag, request, response };
             self.push_failed(id, call, failure(execution));
         }
-        for call in client.backlog {
+        while let Some(call) = client.backlog.pop_front() {
             self.push_failed(id, call, failure(Execution::NotSent));
         }
     }

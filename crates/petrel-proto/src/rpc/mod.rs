@@ -3,6 +3,7 @@
 mod call;
 mod credit;
 mod lifecycle;
+mod lookahead;
 mod plain;
 mod pull;
 mod receive;
@@ -20,6 +21,7 @@ use std::collections::VecDeque;
 
 pub use call::{CallError, CallFailure, CallRejected, Completion, Execution};
 pub use lifecycle::{Accepted, Closed, OpenError};
+pub use lookahead::Upcoming;
 pub use plain::PlainRequest;
 pub use receive::Received;
 pub use respond::{RequestHandle, RespondError, RespondRejected};
@@ -232,7 +234,7 @@ impl<B> Shared<B> {
         if !state.in_wheel {
             state.in_wheel = true;
             let key = TimerKey { session: id.index, generation: id.generation, slot: slot as u8 };
-            self.timers.insert(key, state.deadline_ns);
+            state.timer = self.timers.insert(key, state.deadline_ns);
         }
     }
 }

@@ -92,7 +92,7 @@ impl<B: Buffer, T> Core<B, T> {
         // Without a free slot, or before the session is open, this is beyond the slots.
         let Some(state) = client.slots.get_mut(slot) else { return Some(call) };
         let is_plain = entry.generation == session.generation
-            && call.request.len() <= client.plain_request_bytes_max
+            && call.request.len() <= client.plain_request_bytes_max as usize
             && call.response.capacity() <= client.packet_bytes as usize;
         if !is_plain {
             return Some(call);
@@ -100,7 +100,10 @@ impl<B: Buffer, T> Core<B, T> {
         client.free_slots &= client.free_slots - 1;
         state.start(call, 1, true);
         self.shared.counters.calls_started += 1;
-        self.shared.queue_client(session.index, slot, state);
+        // Also if the queue has an entry of the slot's former call, which it then serves: to look
+        // would be to wait for the slot's memory.
+        state.queued = true;
+        self.shared.work.push(Work { session: session.index, slot: slot as u8, of_client: true });
         None
     }
 
@@ -120,13 +123,13 @@ impl<B: Buffer, T> Core<B, T> {
         }
         let Role::Server(server) = &mut entry.role else { return None };
         let number = parsed.request();
-        let packet_bytes = server.agreed.packet_bytes as usize;
+        let packet_bytes = server.packet_bytes as usize;
         let rounds = server.slots.len() as u64;
         let state = server.slots.get_mut(number as usize & (rounds as usize).wrapping_sub(1))?;
         // From 0 for the next number on: one that is not newer becomes very large.
         let ahead = number.wrapping_sub(state.current).wrapping_sub(1);
         let is_plain = ahead < FUTURE_ROUNDS_MAX * rounds
-            && frame.len() <= server.plain_frame_bytes_max
+            && frame.len() <= server.plain_frame_bytes_max as usize
             && state.parts.is_none()
             && state.message.as_ref().is_none_or(|spare| spare.capacity() <= packet_bytes);
         if !is_plain {
@@ -169,7 +172,6 @@ impl<B: Buffer, T> Core<B, T> {
             return None;
         }
         let Role::Client(client) = &mut entry.role else { return None };
-        let client = &mut **client;
         let rounds = client.slots.len();
         let slot = parsed.request() as usize & rounds.wrapping_sub(1);
         let state = client.slots.get_mut(slot)?;
@@ -192,6 +194,9 @@ impl<B: Buffer, T> Core<B, T> {
         state.held = 0;
         state.state = ClientState::Free;
         state.number += rounds as u64;
+        if self.shared.timers.is_crowded() {
+            state.leave_wheel(&mut self.shared.timers);
+        }
         client.credits += 1;
         client.free_slots |= 1 << slot;
         let (number, sent_ns) = (state.number, state.timed_ns);
@@ -222,7 +227,7 @@ impl<B: Buffer, T> Core<B, T> {
         let Some(peer) = entry.peer else { return false };
         match &mut entry.role {
             Role::Client(client) if work.of_client => {
-                let ClientSession { to, credits, slots, rto_ns, backoff, .. } = &mut **client;
+                let ClientSession { to, credits, slots, rto_ns, backoff, .. } = client;
                 let Some(state) = slots.get_mut(work.slot as usize) else { return false };
                 let (true, Some(request)) = (state.is_plain && *credits > 0, &mut state.request)
                 else {

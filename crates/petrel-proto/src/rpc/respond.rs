@@ -110,5 +110,5 @@ fn running<B, T>(
     let slot = server.slot_index(handle.number);
     let state = &server.slots[slot];
     let runs = state.current == handle.number && state.state == ServerState::Running;
-    runs.then_some((&mut **server, slot))
+    runs.then_some((server, slot))
 }

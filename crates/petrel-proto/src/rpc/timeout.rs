@@ -44,7 +44,7 @@ impl<B: Buffer, T> Core<B, T> {
         if state.state == ClientState::Free {
             state.in_wheel = false;
         } else if state.deadline_ns > now_ns {
-            self.shared.timers.insert(key, state.deadline_ns);
+            state.timer = self.shared.timers.insert(key, state.deadline_ns);
         } else {
             state.in_wheel = false;
             if let Some(completion) = self.shared.on_timeout(now_ns, id, client, slot) {

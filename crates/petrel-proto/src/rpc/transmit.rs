@@ -133,7 +133,7 @@ impl<B: Buffer, T> Core<B, T> {
                 turn
             }
             Role::Server(server) if !work.of_client && slot < server.slots.len() => {
-                let ServerSession { agreed, to, slots, .. } = &mut **server;
+                let ServerSession { agreed, to, slots, .. } = server;
                 let mut out = Out { now_ns, budget, control, sink };
                 let state = &mut slots[slot];
                 let turn = shared.turn_of_server(&mut out, state, agreed, *to);

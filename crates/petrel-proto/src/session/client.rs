@@ -7,37 +7,40 @@ use super::{Agreed, fill};
 use crate::bitmap::{PacketBits, Window};
 use crate::limits::WINDOW_PACKETS;
 use crate::recovery::rtt::{RtoBounds, RttEstimator};
+use crate::timer::{TimerEntry, TimerWheel};
 use crate::wire::Destination;
 
-/// A session in its client role.
+/// A session in its client role. What a small call needs comes first, in this order; see
+/// [`Entry`](super::Entry).
+#[repr(C)]
 pub(crate) struct ClientSession<B, T> {
-    /// `None` until the peer accepted: calls wait in the backlog.
-    pub(crate) agreed: Option<Agreed>,
+    /// Bit per slot: free for a call.
+    pub(crate) free_slots: u64,
+    pub(crate) slots: Box<[ClientSlot<B, T>]>,
     /// What the headers of its frames have in common.
     pub(crate) to: Destination,
     /// Payload bytes of a full packet, as agreed; 0 until then.
     pub(crate) packet_bytes: u32,
     /// Largest request of one packet that the peer takes, in bytes; 0 until then.
-    pub(crate) plain_request_bytes_max: usize,
+    pub(crate) plain_request_bytes_max: u32,
     /// Credits not held by any slot.
     pub(crate) credits: u32,
-    /// Bit per slot: free for a call.
-    pub(crate) free_slots: u64,
+    /// Doublings that new requests begin with: kept after a timeout until a round trip is measured
+    /// (RFC 6298 §5.7), or a path that became slower would never be measured again.
+    pub(crate) backoff: u8,
     /// Bit per slot: has packets to send, but found no credit.
     pub(crate) stalled_slots: u64,
-    pub(crate) rtt: RttEstimator,
     /// When a round trip was last measured: one for each burst is enough, and all that a burst can
     /// show, for its frames share one reading of the clock.
     pub(crate) sampled_ns: u64,
     /// The retransmission timeout without doublings, worked out when a round trip is measured.
     pub(crate) rto_ns: u64,
-    /// Doublings that new requests begin with: kept after a timeout until a round trip is measured
-    /// (RFC 6298 §5.7), or a path that became slower would never be measured again.
-    pub(crate) backoff: u8,
-    pub(crate) slots: Box<[ClientSlot<B, T>]>,
+    pub(crate) rtt: RttEstimator,
     /// Calls that found no free slot.
-    pub(crate) backlog: VecDeque<PendingCall<B, T>>,
+    pub(crate) backlog: Backlog<B, T>,
     pub(crate) first_request: u64,
+    /// `None` until the peer accepted: calls wait in the backlog.
+    pub(crate) agreed: Option<Agreed>,
 }
 
 /// A call as the application gave it.
@@ -48,24 +51,53 @@ pub(crate) struct PendingCall<B, T> {
     pub(crate) response: B,
 }
 
+/// The calls that wait for a slot: a word for a session where none ever did.
+pub(crate) struct Backlog<B, T>(Option<Box<VecDeque<PendingCall<B, T>>>>);
+
+impl<B, T> Default for Backlog<B, T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<B, T> Backlog<B, T> {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |calls| calls.len())
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    pub(crate) fn push_back(&mut self, call: PendingCall<B, T>) {
+        self.0.get_or_insert_default().push_back(call);
+    }
+
+    pub(crate) fn pop_front(&mut self) -> Option<PendingCall<B, T>> {
+        self.0.as_mut()?.pop_front()
+    }
+}
+
 impl<B, T> ClientSession<B, T> {
     pub(crate) fn opening(first_request: u64, bounds: &RtoBounds) -> Self {
         let rtt = RttEstimator::new();
         Self {
-            agreed: None,
+            free_slots: 0,
+            slots: Box::default(),
             to: Destination::default(),
             packet_bytes: 0,
             plain_request_bytes_max: 0,
             credits: 0,
-            free_slots: 0,
+            backoff: 0,
             stalled_slots: 0,
-            rtt,
             sampled_ns: u64::MAX,
             rto_ns: rtt.rto_ns(bounds, 0),
-            backoff: 0,
-            slots: Box::default(),
-            backlog: VecDeque::new(),
+            rtt,
+            backlog: Backlog::default(),
             first_request,
+            agreed: None,
         }
     }
 
@@ -76,8 +108,7 @@ impl<B, T> ClientSession<B, T> {
         self.free_slots = u64::MAX >> (64 - slots);
         self.credits = u32::from(agreed.credits);
         self.packet_bytes = agreed.packet_bytes;
-        self.plain_request_bytes_max =
-            agreed.packet_bytes.min(agreed.peer_message_bytes_max) as usize;
+        self.plain_request_bytes_max = agreed.packet_bytes.min(agreed.peer_message_bytes_max);
         self.to = Destination::new(agreed.peer_session, agreed.peer_token);
         self.agreed = Some(agreed);
     }
@@ -120,9 +151,9 @@ pub(crate) enum ClientState {
 /// No packet is being measured.
 pub(crate) const NOT_TIMED: u32 = u32::MAX;
 
-/// A place for one outstanding request: two cache lines. What only messages of several packets and
-/// recovery need is in [`ClientParts`].
-#[repr(align(64))]
+/// A place for one outstanding request: two cache lines, which processors fetch as a pair. What only
+/// messages of several packets and recovery need is in [`ClientParts`].
+#[repr(align(128))]
 pub(crate) struct ClientSlot<B, T> {
     /// The number of the request in the slot, or of the next one when it is free.
     pub(crate) number: u64,
@@ -152,6 +183,8 @@ pub(crate) struct ClientSlot<B, T> {
     pub(crate) awaits_plain: bool,
     /// Whether the transmit queue has an entry for this slot.
     pub(crate) queued: bool,
+    /// The slot's entry in the timer wheel, while `in_wheel`.
+    pub(crate) timer: TimerEntry,
     /// Whether the timer wheel has an entry for this slot.
     pub(crate) in_wheel: bool,
     /// Whether something of this request was sent twice: no round trip is measured then (Karn).
@@ -230,6 +263,7 @@ impl<B, T> ClientSlot<B, T> {
             is_plain: false,
             awaits_plain: false,
             queued: false,
+            timer: TimerEntry::NONE,
             in_wheel: false,
             repeated: false,
             pull_due: false,
@@ -272,6 +306,15 @@ impl<B, T> ClientSlot<B, T> {
         self.held = 1;
         self.timed_packet = 0;
         self.timed_ns = now_ns;
+    }
+
+    /// Takes the slot out of the timer wheel, if it is there: its call has ended.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn leave_wheel(&mut self, timers: &mut TimerWheel) {
+        if std::mem::take(&mut self.in_wheel) {
+            timers.remove(self.timer);
+        }
     }
 
     /// The state of messages of several packets, which the slot has from now on.

@@ -7,16 +7,20 @@ use crate::limits::HEADER_BYTES;
 use crate::status::Status;
 use crate::wire::Destination;
 
-/// A session in its server role.
+/// A session in its server role. What a small request needs comes first, in this order, and ends
+/// with the first line of its [`Entry`](super::Entry).
+#[repr(C)]
 pub(crate) struct ServerSession<B> {
-    pub(crate) agreed: Agreed,
+    pub(crate) slots: Box<[ServerSlot<B>]>,
     /// What the headers of its frames have in common.
     pub(crate) to: Destination,
+    /// Payload bytes of a full packet, as agreed.
+    pub(crate) packet_bytes: u32,
+    /// Longest frame with a request of one packet, header included.
+    pub(crate) plain_frame_bytes_max: u32,
     /// Largest request that is taken, in bytes.
     pub(crate) request_bytes_max: u32,
-    /// Longest frame with a request of one packet, header included.
-    pub(crate) plain_frame_bytes_max: usize,
-    pub(crate) slots: Box<[ServerSlot<B>]>,
+    pub(crate) agreed: Agreed,
 }
 
 impl<B> ServerSession<B> {
@@ -24,11 +28,14 @@ impl<B> ServerSession<B> {
         let slots = u64::from(agreed.slots);
         // One round before the first: wrapping, and compared so, because the first may be 0.
         let before = first_request.wrapping_sub(slots);
-        let slots = (0..slots).map(|slot| ServerSlot::new(before.wrapping_add(slot))).collect();
-        let to = Destination::new(agreed.peer_session, agreed.peer_token);
-        let plain_frame_bytes_max =
-            HEADER_BYTES + agreed.packet_bytes.min(request_bytes_max) as usize;
-        Self { agreed, to, request_bytes_max, plain_frame_bytes_max, slots }
+        Self {
+            slots: (0..slots).map(|slot| ServerSlot::new(before.wrapping_add(slot))).collect(),
+            to: Destination::new(agreed.peer_session, agreed.peer_token),
+            packet_bytes: agreed.packet_bytes,
+            plain_frame_bytes_max: HEADER_BYTES as u32 + agreed.packet_bytes.min(request_bytes_max),
+            request_bytes_max,
+            agreed,
+        }
     }
 
     /// The slot of a request number.

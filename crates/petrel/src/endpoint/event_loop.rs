@@ -9,6 +9,7 @@ use petrel_proto::{Event, FrameSink, PeerKey, PlainRequest, Received, Status};
 use petrel_transport::wake::Waker;
 use petrel_transport::{FrameHandler, PeerId, RX_BURST_MAX, Transport};
 
+use super::ahead::Ahead;
 use super::context::{Context, Local};
 use super::handler::{Handlers, Payload, Request};
 use super::{Endpoint, IdlePolicy, run_continuation};
@@ -129,8 +130,14 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     /// what they work with on the stack.
     #[inline(never)]
     fn receive(&mut self, now_ns: u64) -> usize {
-        let Self { transport, local, handlers, .. } = self;
-        transport.rx_burst_to(RX_BURST_MAX, Dispatch { local, handlers, now_ns })
+        let Self { transport, local, handlers, ahead, .. } = self;
+        let looks_ahead = local.core.looks_ahead();
+        let dispatch = Dispatch { local, handlers, now_ns };
+        if looks_ahead {
+            ahead.restart();
+            return transport.rx_burst_to(RX_BURST_MAX, DispatchAhead { dispatch, ahead });
+        }
+        transport.rx_burst_to(RX_BURST_MAX, dispatch)
     }
 
     #[inline]
@@ -214,6 +221,30 @@ impl FrameHandler for Dispatch<'_> {
         } else {
             dispatch_other(local, handlers, *now_ns, peer, frame);
         }
+    }
+}
+
+/// The same with many sessions.
+struct DispatchAhead<'a> {
+    dispatch: Dispatch<'a>,
+    ahead: &'a mut Ahead,
+}
+
+impl FrameHandler for DispatchAhead<'_> {
+    #[inline(always)]
+    fn handle(&mut self, peer: PeerId, frame: &[u8]) {
+        self.ahead.step(&self.dispatch.local.core);
+        self.dispatch.handle(peer, frame);
+    }
+
+    #[inline(always)]
+    fn looks_ahead(&self) -> bool {
+        true
+    }
+
+    #[inline(always)]
+    fn prepare(&mut self, frame: &[u8]) {
+        self.ahead.show(&self.dispatch.local.core, frame);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The endpoint: one thread's event loop, with its handlers, sessions and calls.
 
+mod ahead;
 mod call;
 mod config;
 mod context;
@@ -27,6 +28,7 @@ pub use open::EndpointError;
 pub use sessions::{ConnectError, SessionState};
 pub use stats::EndpointStats;
 
+use ahead::Ahead;
 use call::run_continuation;
 use context::Local;
 use handler::Handlers;
@@ -57,6 +59,7 @@ pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort>
     local: Local,
     handlers: Handlers,
     sessions: Sessions,
+    ahead: Ahead,
     idle: IdlePolicy,
     /// When the endpoint last had something to do, in nanoseconds.
     busy_ns: u64,
@@ -85,6 +88,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             },
             handlers: Handlers::default(),
             sessions: Sessions::new(config.sessions, config.transports),
+            ahead: Ahead::new(),
             idle: config.idle,
             busy_ns: now_ns,
             full_turns: 0,
