@@ -1,0 +1,206 @@
+//! Thousands of sessions between two endpoints, over the real control plane: they open, carry calls
+//! on every slot, and close; and what an idle one costs is at most 4 KiB on either side.
+//!
+//! An allocator stands before the system's that notes with each block for whom it was allocated: for
+//! the client's endpoint, the server's, or, on all other threads, the control plane. Message memory
+//! comes from elsewhere, and the endpoints count it themselves.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicIsize, Ordering};
+
+use petrel::{Endpoint, EndpointConfig, Nexus, SessionId, SessionState};
+
+const SESSIONS: usize = 4_000;
+const ECHO: u16 = 1;
+
+/// What an idle session may cost each side.
+const SESSION_BYTES_MAX: isize = 4 << 10;
+
+/// For whom memory is allocated.
+#[derive(Clone, Copy)]
+enum Owner {
+    Control,
+    Client,
+    Server,
+}
+
+static HELD: [AtomicIsize; 3] = [const { AtomicIsize::new(0) }; 3];
+
+thread_local! {
+    static OWNER: Cell<Owner> = const { Cell::new(Owner::Control) };
+}
+
+fn held(owner: Owner) -> isize {
+    HELD[owner as usize].load(Ordering::Relaxed)
+}
+
+struct NotingAllocator;
+
+#[global_allocator]
+static ALLOCATOR: NotingAllocator = NotingAllocator;
+
+/// The block with room for its owner before it, and where the caller's part begins.
+fn with_owner(layout: Layout) -> (Layout, usize) {
+    let offset = layout.align().max(align_of::<usize>());
+    let size = layout.size() + offset;
+    let whole = Layout::from_size_align(size, offset).expect("as large as a layout can be");
+    (whole, offset)
+}
+
+// SAFETY: each block is the system's, with the owner's number in the word before the caller's part,
+// which keeps the alignment asked for.
+unsafe impl GlobalAlloc for NotingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        let (whole, offset) = with_owner(layout);
+        // SAFETY: the layout has at least the room for the owner.
+        let block = unsafe { System.alloc(whole) };
+        if block.is_null() {
+            return block;
+        }
+        let owner = OWNER.try_with(Cell::get).unwrap_or(Owner::Control) as usize;
+        HELD[owner].fetch_add(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: the block has `offset` bytes and the caller's, and a word fits before those.
+        unsafe {
+            let caller = block.add(offset);
+            caller.cast::<usize>().sub(1).write(owner);
+            caller
+        }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        let (whole, offset) = with_owner(layout);
+        // SAFETY: `alloc` wrote the owner before what it gave, and the block begins `offset` before.
+        unsafe {
+            let owner = memory.cast::<usize>().sub(1).read();
+            HELD[owner].fetch_sub(layout.size() as isize, Ordering::Relaxed);
+            System.dealloc(memory.sub(offset), whole);
+        }
+    }
+}
+
+fn as_owner<R>(owner: Owner, run: impl FnOnce() -> R) -> R {
+    let before = OWNER.replace(owner);
+    let result = run();
+    OWNER.set(before);
+    result
+}
+
+struct Pair {
+    client: Endpoint,
+    server: Endpoint,
+    /// Keeps the server's control plane.
+    _nexus: Nexus,
+    address: SocketAddr,
+}
+
+impl Pair {
+    fn start() -> Self {
+        let nexus = Nexus::builder().listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
+        let address = nexus.local_addr().unwrap();
+        let mut server = nexus.endpoint(EndpointConfig::default()).unwrap();
+        server.register(ECHO, |cx, request| {
+            let len = request.data().len();
+            request.reply_with(cx, len, |data, out| {
+                out.copy_from_slice(data);
+                len
+            })
+        });
+        let client = Nexus::builder().start().unwrap().endpoint(EndpointConfig::default()).unwrap();
+        Self { client, server, _nexus: nexus, address }
+    }
+
+    fn turn(&mut self) {
+        let any = as_owner(Owner::Client, || self.client.run_once())
+            | as_owner(Owner::Server, || self.server.run_once());
+        if !any {
+            // The control planes need the processor.
+            std::thread::yield_now();
+        }
+    }
+
+    fn open(&mut self, count: usize) -> Vec<SessionId> {
+        let sessions: Vec<_> = as_owner(Owner::Client, || {
+            (0..count).map(|_| self.client.connect(self.address).unwrap()).collect()
+        });
+        for &session in &sessions {
+            while self.client.session_state(session) == SessionState::Opening {
+                self.turn();
+            }
+            assert_eq!(self.client.session_state(session), SessionState::Open);
+        }
+        sessions
+    }
+
+    /// A call on every slot of every session, each with a number of its own.
+    fn call_all(&mut self, sessions: &[SessionId]) {
+        let slots = EndpointConfig::default().sessions.slots;
+        let mut number = 0_u64;
+        for &session in sessions {
+            let left = Rc::new(Cell::new(slots));
+            for _ in 0..slots {
+                number += 1;
+                self.call(session, number, Rc::clone(&left));
+            }
+            while left.get() > 0 {
+                self.turn();
+            }
+        }
+    }
+
+    fn call(&mut self, session: SessionId, number: u64, left: Rc<Cell<u8>>) {
+        let mut message = [0; 32];
+        message[..8].copy_from_slice(&number.to_le_bytes());
+        let request = self.client.alloc_message(&message).unwrap();
+        let response = self.client.alloc(message.len()).unwrap();
+        let done = move |_: &mut petrel::Context<'_>, reply: petrel::Reply| {
+            assert_eq!(reply.message().unwrap(), message);
+            left.set(left.get() - 1);
+        };
+        as_owner(Owner::Client, || self.client.call(session, ECHO, request, response, done))
+            .unwrap();
+    }
+
+    /// Bytes that each side holds, with all of both control planes.
+    fn held(&self) -> [isize; 2] {
+        let control = held(Owner::Control);
+        let client = held(Owner::Client) + self.client.buffers_in_use().bytes as isize;
+        let server = held(Owner::Server) + self.server.buffers_in_use().bytes as isize;
+        [client + control, server + control]
+    }
+}
+
+/// One test, because what it measures is the whole process'.
+#[test]
+fn sessions__thousands_open_carry_calls_stay_small_and_close() {
+    let mut pair = Pair::start();
+    let first = pair.open(1);
+    pair.call_all(&first);
+    let before = pair.held();
+
+    let sessions = pair.open(SESSIONS);
+    assert_eq!(pair.client.core().session_count() as usize, SESSIONS + 1);
+    assert_eq!(pair.server.core().session_count() as usize, SESSIONS + 1);
+    pair.call_all(&sessions);
+    let after = pair.held();
+    for (side, (after, before)) in ["client", "server"].iter().zip(after.into_iter().zip(before)) {
+        let bytes = (after - before) / SESSIONS as isize;
+        println!("{side}: {bytes} B for each session");
+        // The slots alone are more, so that less would be a mistake of this test.
+        assert!((512..=SESSION_BYTES_MAX).contains(&bytes), "{side}: {bytes} B for each session");
+    }
+
+    as_owner(Owner::Client, || sessions.iter().for_each(|&session| pair.client.close(session)));
+    while pair.server.core().session_count() > 1 {
+        pair.turn();
+    }
+    assert_eq!(pair.client.core().session_count(), 1);
+    pair.call_all(&first);
+    // All that closed sessions kept for repetitions is back; the one left keeps an answer in each
+    // slot.
+    let kept = usize::from(EndpointConfig::default().sessions.slots);
+    assert_eq!(pair.client.buffers_in_use().count, 0);
+    assert_eq!(pair.server.buffers_in_use().count, kept);
+}
