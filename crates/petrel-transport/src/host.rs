@@ -162,7 +162,7 @@ impl Transport for Host {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         // SAFETY: the contract is the same, and `flush` flushes both.
         unsafe {

@@ -94,8 +94,9 @@ impl<B: Buffer, T> Core<B, T> {
     pub fn transmit<S: FrameSink>(&mut self, now_ns: u64, sink: &mut S) -> usize {
         let mut sent = 0;
         let mut refused = 0;
-        while sent < TRANSMIT_FRAMES_MAX && refused < self.shared.work.len() {
-            let Some(work) = self.shared.work.pop() else { break };
+        while sent < TRANSMIT_FRAMES_MAX
+            && let Some(work) = self.shared.work.pop()
+        {
             if self.send_plain(now_ns, work, sink) {
                 sent += 1;
                 continue;
@@ -103,11 +104,16 @@ impl<B: Buffer, T> Core<B, T> {
             let budget = TRAIN_PACKETS.min(TRANSMIT_FRAMES_MAX - sent);
             let turn = self.take_turn(now_ns, work, budget, sink);
             sent += turn.sent;
-            if turn.then != Then::Done {
-                self.shared.work.push(work);
-                refused = if turn.then == Then::Refused { refused + 1 } else { 0 };
+            if turn.then == Then::Done {
+                continue;
+            }
+            self.shared.work.push(work);
+            refused = if turn.then == Then::Refused { refused + 1 } else { 0 };
+            if refused >= self.shared.work.len() {
+                break;
             }
         }
+        self.shared.work.tidy();
         sent
     }
 

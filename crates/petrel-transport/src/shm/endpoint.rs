@@ -204,7 +204,7 @@ impl Transport for Shm {
         peer.map_or(0, Peer::max_frame_bytes)
     }
 
-    #[inline]
+    #[inline(always)]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         if let Some(Some(to)) = self.peers.get_mut(peer.0 as usize) {
             if self.first_touched == NOBODY {
