@@ -10,6 +10,7 @@ use petrel_transport::wake::Waker;
 use petrel_transport::{FrameHandler, PeerId, RX_BURST_MAX, Transport};
 
 use super::context::{Context, Local};
+use super::factors::{SlowDispatch, SlowSink};
 use super::handler::{Handlers, Payload, Request};
 use super::{Endpoint, IdlePolicy, run_continuation};
 use crate::control::ControlPlane;
@@ -129,7 +130,11 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     /// what they work with on the stack.
     #[inline(never)]
     fn receive(&mut self, now_ns: u64) -> usize {
-        let Self { transport, local, handlers, .. } = self;
+        let Self { transport, local, handlers, factors, .. } = self;
+        if let Some((factors, short_ways)) = *factors {
+            let slowly = SlowDispatch { factors, short_ways, local, handlers, now_ns };
+            return transport.rx_burst_to(RX_BURST_MAX, slowly);
+        }
         transport.rx_burst_to(RX_BURST_MAX, Dispatch { local, handlers, now_ns })
     }
 
@@ -170,7 +175,13 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     fn send(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         for _ in 0..TX_BURSTS_PER_TURN {
-            let sent = self.local.core.transmit(now_ns, &mut Sink(&mut self.transport));
+            let sink = Sink(&mut self.transport);
+            let sent = match self.factors {
+                None => self.local.core.transmit(now_ns, &mut { sink }),
+                Some((factors, _)) => {
+                    self.local.core.transmit(now_ns, &mut SlowSink { factors, to: sink })
+                }
+            };
             self.transport.flush();
             any |= sent > 0;
             if sent < TRANSMIT_FRAMES_MAX {
@@ -182,7 +193,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 }
 
 /// The transport, as the core sends into it. `flush` must come before the core's next method.
-struct Sink<'a, T>(&'a mut T);
+pub(super) struct Sink<'a, T>(pub(super) &'a mut T);
 
 impl<T: Transport> FrameSink for Sink<'_, T> {
     #[inline(always)]
@@ -219,7 +230,7 @@ impl FrameHandler for Dispatch<'_> {
 
 /// All frames but those of small calls without loss.
 #[inline(never)]
-fn dispatch_other(
+pub(super) fn dispatch_other(
     local: &mut Local,
     handlers: &mut Handlers,
     now_ns: u64,

@@ -4,6 +4,7 @@ mod call;
 mod config;
 mod context;
 mod event_loop;
+mod factors;
 mod handler;
 mod open;
 mod sessions;
@@ -22,6 +23,7 @@ pub use call::{Continuation, Reply};
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::{Context, StartError};
 pub use event_loop::Stop;
+pub use factors::Factors;
 pub use handler::{Handled, Request, Responder};
 pub use open::EndpointError;
 pub use sessions::{ConnectError, SessionState};
@@ -58,6 +60,8 @@ pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort>
     handlers: Handlers,
     sessions: Sessions,
     idle: IdlePolicy,
+    /// What is switched off, and whether the core takes its short ways; `None` where all is on.
+    factors: Option<(Factors, bool)>,
     /// When the endpoint last had something to do, in nanoseconds.
     busy_ns: u64,
     /// Turns in a row that received a full burst.
@@ -86,6 +90,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             handlers: Handlers::default(),
             sessions: Sessions::new(config.sessions, config.transports),
             idle: config.idle,
+            factors: (config.factors != Factors::default() || !config.protocol.short_ways)
+                .then_some((config.factors, config.protocol.short_ways)),
             busy_ns: now_ns,
             full_turns: 0,
             not_send: PhantomData,
