@@ -1,16 +1,41 @@
-//! `petrel bench`: latency, rate and bandwidth, one measurement for each transport.
+//! `petrel bench`: the library beside the bare medium, in alternating windows.
+//!
+//! | module | concern |
+//! | --- | --- |
+//! | `measurement` | latency, rate and bandwidth: which ends, which bare medium |
+//! | `stage`, `far` | threads and CPUs, and the ends in their places |
+//! | `ends` | what an end is; a window of calls |
+//! | `library`, `load` | the library's ends; the calls and the check of their replies |
+//! | `bare` | the bare media |
+//! | `pairs`, `probe` | windows in turn; which of them count |
+//! | `window`, `statistics`, `figure` | what was counted, and what follows from it |
+//! | `target` | what a figure must reach |
+//! | `table` | figures for people |
 
-use std::time::Duration;
-
-use comfy_table::{Cell, CellAlignment, Table};
+mod bare;
+mod ends;
+mod far;
+mod figure;
+mod library;
+mod load;
+mod measurement;
+mod pairs;
+mod probe;
+mod stage;
+mod statistics;
+mod table;
+mod target;
+mod window;
 
 use crate::Outcome;
-use crate::cli::{BenchArgs, BenchCommand, BenchCommon};
+use crate::cli::{BenchArgs, BenchCommand, EndsArgs, WindowArgs};
 use crate::failure::Failure;
-use crate::measure::{Figure, Measurement, Quantity};
 use crate::output::Output;
-use crate::output::latency::LatencySummary;
-use crate::units::format_bytes;
+
+pub(crate) use self::figure::{Figure, Quantity};
+pub(crate) use self::measurement::Measurement;
+pub(crate) use self::stage::Cores;
+pub(crate) use self::table::{footer, table};
 
 /// Measures and prints.
 pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
@@ -30,10 +55,10 @@ pub(crate) fn run_all(
 
 fn run_one(measurement: &Measurement, output: Output) -> Result<Figure, Failure> {
     let title = format!("{} over {}", measurement.quantity.name(), measurement.transport.name());
-    let total_ms = measurement.duration.as_millis() as u64;
-    let mut progress = output.progress(total_ms, &format!("{title} (ms)"));
-    let figure = measurement.run(|elapsed: Duration| {
-        progress.set(total_ms.min(elapsed.as_millis() as u64));
+    let mut progress = None;
+    let figure = measurement.run(|done, total| {
+        let bar = || output.progress(total.into(), &format!("{title} (windows)"));
+        progress.get_or_insert_with(bar).set(done.into());
     })?;
     output.record(&figure)?;
     Ok(figure)
@@ -48,83 +73,30 @@ pub(crate) fn outcome(figures: &[Figure]) -> Outcome {
 }
 
 fn measurements(args: &BenchArgs) -> Vec<Measurement> {
-    let (quantity, size, in_flight, common) = match &args.what {
-        BenchCommand::Latency(args) => (Quantity::Latency, args.size, args.in_flight, &args.common),
-        BenchCommand::Rate(args) => (Quantity::Rate, args.size, args.in_flight, &args.common),
+    let (quantity, size, in_flight, batch, ends, windows) = match &args.what {
+        BenchCommand::Latency(args) => {
+            (Quantity::Latency, args.size, args.in_flight, 1, &args.ends, &args.windows)
+        }
+        BenchCommand::Rate(args) => {
+            let batch = args.batch.min(args.in_flight);
+            (Quantity::Rate, args.size, args.in_flight, batch, &args.ends, &args.windows)
+        }
         BenchCommand::Bandwidth(args) => {
-            (Quantity::Bandwidth, args.size, args.in_flight, &args.common)
+            (Quantity::Bandwidth, args.size, args.in_flight, 1, &args.ends, &args.windows)
         }
     };
-    let BenchCommon { transport, duration, connect, endpoint } = common;
+    let EndsArgs { transport, cores, connect, endpoint } = ends;
+    let WindowArgs { duration, window, .. } = windows;
     let measurement = |transport| Measurement {
         quantity,
         transport,
+        cores: Cores::available(if *cores == 1 { Cores::One } else { Cores::Two }),
         size,
         in_flight,
+        batch,
         duration: *duration,
+        window: *window,
         connect: connect.clone().map(|server| (server, *endpoint)),
     };
     transport.iter().map(|transport| measurement(*transport)).collect()
-}
-
-/// A row for each figure.
-pub(crate) fn table(figures: &[Figure], output: Output) -> Table {
-    let head = ["bench", "over", "message", "in flight", "result"];
-    let header: Vec<&str> =
-        head.into_iter().chain(LatencySummary::HEADER).chain(["checked", "resent"]).collect();
-    let mut table = output.table(&header);
-    figures.iter().for_each(|figure| {
-        table.add_row(row(figure));
-    });
-    table
-}
-
-fn row(figure: &Figure) -> Vec<Cell> {
-    let latency = figure.latency.map_or_else(Default::default, |latency| latency.cells());
-    let words = [figure.bench.name().to_owned(), figure.transport.to_owned()];
-    let numbers = [
-        format_bytes(figure.size_bytes as u64),
-        figure.in_flight.to_string(),
-        format!("{} {}", three_digits(figure.value), figure.unit),
-    ];
-    let counts = [figure.checked, figure.retransmissions].map(|count| count.to_string());
-    let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
-    let numbers = numbers.into_iter().chain(latency).chain(counts).map(right);
-    words.into_iter().map(Cell::new).chain(numbers).collect()
-}
-
-fn three_digits(value: f64) -> String {
-    let decimals = match value {
-        v if v < 0.1 => 4,
-        v if v < 1.0 => 3,
-        v if v < 10.0 => 2,
-        v if v < 100.0 => 1,
-        _ => 0,
-    };
-    format!("{value:.decimals$}")
-}
-
-/// What went wrong, if anything; and how to do it again.
-pub(crate) fn footer(figures: &[Figure]) -> String {
-    let mut lines = Vec::new();
-    for figure in figures {
-        let what = format!("{} over {}", figure.bench.name(), figure.transport);
-        if figure.mismatched > 0 {
-            lines.push(format!("{what}: {} REPLIES WERE WRONG", figure.mismatched));
-        }
-        lines.extend(figure.failures.iter().map(|failures| format!("{what}: {failures}")));
-    }
-    lines.push(cpus(figures));
-    lines.push("Again:".to_owned());
-    lines.extend(figures.iter().map(|figure| format!("  {}", figure.command)));
-    lines.join("\n")
-}
-
-fn cpus(figures: &[Figure]) -> String {
-    match figures.first().and_then(|figure| figure.cores) {
-        Some([client, server]) => {
-            format!("Both ends on this host: client on CPU {client}, server on CPU {server}.")
-        }
-        None => "Neither end is bound to a CPU.".to_owned(),
-    }
 }

@@ -14,7 +14,7 @@ mod values;
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use address::ServerAddress;
-pub(crate) use bench::{BenchArgs, BenchCommand, BenchCommon};
+pub(crate) use bench::{BenchArgs, BenchCommand, EndsArgs, WindowArgs};
 pub(crate) use client::{CallArgs, PingArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use server::{DemoArgs, ServeArgs};
@@ -135,7 +135,7 @@ mod tests {
         assert!(!serve.insecure);
         let Command::Bench(bench) = parse("petrel bench bandwidth").unwrap() else { panic!() };
         let bench::BenchCommand::Bandwidth(bandwidth) = bench.what else { panic!() };
-        assert_eq!((bandwidth.size, bandwidth.common.transport.len()), (8 << 20, 2));
+        assert_eq!((bandwidth.size, bandwidth.ends.transport.len()), (8 << 20, 2));
     }
 
     #[test]
