@@ -14,7 +14,9 @@ mod values;
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use address::ServerAddress;
-pub(crate) use bench::{BenchArgs, BenchCommand, EndsArgs, WindowArgs};
+pub(crate) use bench::{
+    BenchArgs, BenchCommand, EndsArgs, FactorsArgs, IdleArgs, RateArgs, SessionsArgs, WindowArgs,
+};
 pub(crate) use client::{CallArgs, PingArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use server::{DemoArgs, ServeArgs};

@@ -42,6 +42,10 @@ pub(super) struct Setting {
     /// The subcommand.
     pub(super) bench: &'static str,
     pub(super) transport: &'static str,
+    /// `veth` where the ends are in two network namespaces; else they are on loopback, or where
+    /// the other end was found.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) network: Option<&'static str>,
     /// 1 or 2; none where the other end is somebody else's.
     pub(super) cores: Option<u8>,
     /// The CPUs that the ends were bound to.
@@ -54,6 +58,9 @@ pub(super) struct Setting {
     /// What was switched off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) factor: Option<&'static str>,
+    /// What was done in its place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) instead: Option<&'static str>,
     /// What `bare` is.
     pub(super) baseline: Option<Baseline>,
     /// Repeats the measurement.
@@ -76,10 +83,19 @@ pub(crate) struct Figure {
     /// Median of the pairs' differences, of latencies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) difference_ns: Option<f64>,
+    /// Whose memory it is: `client` or `server`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) side: Option<&'static str>,
+    /// Memory of a session that was never used, in the figure's unit.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) unused: Option<f64>,
     /// Time of a call with both ends on one core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ns_per_call: Option<f64>,
+    /// How far apart the CPUs were: `near`, `far`, `both`, or `unknown` where it never stood still.
     pub(super) distance: Option<&'static str>,
+    /// Median time of a cache line's round trip between them.
+    pub(super) line_ns: Option<f64>,
     /// Of the pairs with near CPUs alone, where there were both kinds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) near: Option<Part>,
@@ -185,8 +201,11 @@ impl Figure {
             ratio: all.ratio,
             ratio_spread: spread(ratios()),
             difference_ns: median(kept.iter().filter_map(|pair| quantity.difference_ns(pair))),
+            side: None,
+            unused: None,
             ns_per_call: is_call_time.then(|| 1e3 / all.value),
             distance: distance(&pairs.kept),
+            line_ns: median(kept.iter().filter_map(|pair| pair.line_ns).map(|ns| ns as f64)),
             near: at(Distance::Near),
             far: at(Distance::Far),
             windows: pairs.kept.len(),
@@ -215,9 +234,11 @@ impl Figure {
 
     /// In words: `rate over shm`.
     pub(super) fn title(&self) -> String {
-        let Setting { bench, transport, factor, .. } = &self.setting;
+        let Setting { bench, factor, .. } = &self.setting;
+        let transport = self.setting.network.unwrap_or(self.setting.transport);
+        let side = self.side.map_or(String::new(), |side| format!(" of a {side}"));
         let factor = factor.map_or(String::new(), |factor| format!(" without {factor}"));
-        format!("{bench} over {transport}{factor}")
+        format!("{bench}{side} over {transport}{factor}")
     }
 }
 
@@ -301,6 +322,7 @@ pub(super) mod tests {
         Setting {
             bench: "rate",
             transport: "shm",
+            network: None,
             cores: Some(1),
             cpus: None,
             size_bytes: 32,
@@ -308,6 +330,7 @@ pub(super) mod tests {
             batch: 3,
             sessions: 8,
             factor: None,
+            instead: None,
             baseline: Some(Baseline::BareMedium),
             command: "petrel bench rate".to_owned(),
         }
@@ -319,7 +342,7 @@ pub(super) mod tests {
 
     fn pair(library: u64, bare: u64, distance: Distance) -> Pair {
         let distance = Some(distance);
-        Pair { library: window(library), bare: Some(window(bare)), distance }
+        Pair { library: window(library), bare: Some(window(bare)), distance, line_ns: Some(100) }
     }
 
     fn pairs() -> Pairs {
@@ -375,7 +398,8 @@ pub(super) mod tests {
             latencies.record(ns);
             Window { checked: 1, elapsed_ns: 1, ..Window::new(Some(latencies)) }
         };
-        let pair = Pair { library: timed(190), bare: Some(timed(100)), distance: None };
+        let pair =
+            Pair { library: timed(190), bare: Some(timed(100)), distance: None, line_ns: None };
         let pairs = Pairs { kept: vec![pair], dropped: Vec::new() };
         let figure = Figure::new(Quantity::Latency, setting(), pairs);
         assert_eq!((figure.value, figure.difference_ns), (0.19, Some(90.0)));

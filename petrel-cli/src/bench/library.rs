@@ -177,11 +177,6 @@ impl Caller {
     pub(super) fn set_load(&mut self, load: Load) {
         self.load = Some(load);
     }
-
-    /// Changes the load of the windows to come.
-    pub(super) fn change_load(&mut self, change: impl FnOnce(Load, &[SessionId]) -> Load) {
-        self.load = self.load.take().map(|load| change(load, &self.sessions));
-    }
 }
 
 fn silent(server: SocketAddr) -> Failure {

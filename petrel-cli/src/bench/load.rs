@@ -6,7 +6,8 @@
 //! run. Continuations are plain functions that find the load in a thread-local variable: an endpoint
 //! and its continuations never leave their thread.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 use std::time::Duration;
 
 use petrel::transport::clock;
@@ -58,6 +59,10 @@ pub(super) struct Workload {
 pub(super) struct Load {
     workload: Workload,
     sessions: Vec<SessionId>,
+    /// How many of the sessions are used, as of the next window.
+    limit: Rc<Cell<usize>>,
+    /// How many are used in this window.
+    used: usize,
     places: Vec<Place>,
     batches: Vec<Batch>,
     random: u64,
@@ -140,11 +145,13 @@ fn on_reply(cx: &mut Context<'_>, reply: Reply, place: u64) {
 }
 
 impl Load {
-    /// A load on some sessions of an endpoint.
+    /// A load on some sessions of an endpoint: on the first `limit` of them, which may change
+    /// between windows.
     pub(super) fn new(
         endpoint: &Endpoint,
         sessions: Vec<SessionId>,
         workload: Workload,
+        limit: Rc<Cell<usize>>,
     ) -> Result<Self, Failure> {
         let Workload { in_flight, batch, .. } = workload;
         let places = (0..in_flight).zip(sessions.iter().copied().cycle());
@@ -158,6 +165,8 @@ impl Load {
             .collect();
         Ok(Self {
             workload,
+            used: sessions.len(),
+            limit,
             sessions,
             places,
             batches,
@@ -175,17 +184,11 @@ impl Load {
         })
     }
 
-    /// Calls on the first so many sessions only.
-    #[must_use]
-    pub(super) fn limited_to(mut self, all: &[SessionId], count: usize) -> Self {
-        self.sessions = all[..count].to_vec();
-        self
-    }
-
     fn reset(&mut self, end_ns: u64) {
         self.tally = Tally::new();
         (self.answered, self.mismatched, self.started) = (0, 0, 0);
         self.batches.iter_mut().for_each(|batch| batch.left = 0);
+        self.used = self.limit.get().min(self.sessions.len());
         self.end_ns = end_ns;
         self.started_ns = clock::now_ns();
         self.ended_ns = self.started_ns;
@@ -237,8 +240,8 @@ impl Load {
             Choice::InTurn => self.places[place].session,
             Choice::Random => {
                 self.random = next_random(self.random);
-                let count = self.sessions.len() as u64;
-                self.sessions[((self.random >> 32) * count >> 32) as usize]
+                let count = self.used as u64;
+                self.sessions[(((self.random >> 32) * count) >> 32) as usize]
             }
         }
     }
@@ -380,7 +383,7 @@ mod tests {
         let mut seen = vec![false; 1_000];
         for _ in 0..20_000 {
             state = next_random(state);
-            seen[((state >> 32) * 1_000 >> 32) as usize] = true;
+            seen[(((state >> 32) * 1_000) >> 32) as usize] = true;
         }
         assert!(seen.iter().all(|seen| *seen));
     }

@@ -1,6 +1,8 @@
 //! Latency, rate and bandwidth: the library beside the bare medium.
 
+use std::cell::Cell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -27,6 +29,21 @@ const UDP_HEADER_BYTES: usize = 28;
 /// Sessions over which many calls are spread, so that each has its own slot as a rule.
 const SESSIONS_MAX: u16 = 8;
 
+/// How the library's ends are set up.
+#[derive(Clone, Debug)]
+pub(super) struct Shape {
+    pub(super) sessions: usize,
+    /// Calls in flight per session.
+    pub(super) slots: u8,
+    pub(super) choice: Choice,
+    /// How many of the sessions are used; may change between windows.
+    pub(super) limit: Rc<Cell<usize>>,
+    /// What else is set, of either end.
+    pub(super) adjust: Adjust,
+    /// The methods of the server.
+    pub(super) register: fn(&mut Endpoint),
+}
+
 /// A measurement to be made.
 #[derive(Clone, Debug)]
 pub(crate) struct Measurement {
@@ -49,7 +66,9 @@ impl Measurement {
     pub(crate) fn run(&self, watch: impl FnMut(u32, u32)) -> Result<Figure, Failure> {
         match &self.connect {
             Some((server, endpoint)) => self.with_server(server, *endpoint, watch),
-            None => self.on(&Stage::new(self.cores)?, Baseline::BareMedium, watch),
+            None => {
+                self.on(&Stage::new(self.cores)?, Baseline::BareMedium, |setting| setting, watch)
+            }
         }
     }
 
@@ -58,11 +77,13 @@ impl Measurement {
         &self,
         stage: &Stage,
         baseline: Baseline,
+        describe: impl FnOnce(Setting) -> Setting,
         watch: impl FnMut(u32, u32),
     ) -> Result<Figure, Failure> {
-        let mut library = self.library(stage, |_| (), methods::register)?;
+        let mut library = self.library(stage, &self.shape())?;
         let mut bare = self.bare(stage, baseline)?;
-        self.compare(stage, (library.as_mut(), Some((bare.as_mut(), baseline))), None, watch)
+        let beside: &mut dyn Side = bare.as_mut();
+        self.compare(stage, (library.as_mut(), Some((beside, baseline))), describe, watch)
     }
 
     /// Measures the library beside something else that it is given.
@@ -70,7 +91,7 @@ impl Measurement {
         &self,
         stage: &Stage,
         (library, beside): (&mut dyn Side, Option<(&mut dyn Side, Baseline)>),
-        factor: Option<&'static str>,
+        describe: impl FnOnce(Setting) -> Setting,
         mut watch: impl FnMut(u32, u32),
     ) -> Result<Figure, Failure> {
         let (beside, baseline) = beside.unzip();
@@ -82,11 +103,10 @@ impl Measurement {
         let setting = Setting {
             cores: Some(stage.cores().count()),
             cpus: stage.cpus(),
-            factor,
             baseline,
             ..self.setting()
         };
-        Ok(Figure::new(self.quantity, setting, pairs))
+        Ok(Figure::new(self.quantity, describe(setting), pairs))
     }
 
     /// Measures the library alone: what is on the other side is not this process's.
@@ -98,7 +118,7 @@ impl Measurement {
     ) -> Result<Figure, Failure> {
         let mut last = Failure::because(format!("{server} has no address"));
         for address in server.resolve()? {
-            let mut caller = match self.caller((address, endpoint), |_| (), &mut || ()) {
+            let mut caller = match self.caller((address, endpoint), &self.shape(), &mut || ()) {
                 Ok(caller) => Alone(caller),
                 Err(failure) => {
                     last = failure;
@@ -119,13 +139,9 @@ impl Measurement {
     }
 
     /// Both ends of the library.
-    pub(super) fn library(
-        &self,
-        stage: &Stage,
-        adjust: Adjust,
-        register: fn(&mut Endpoint),
-    ) -> Result<Box<dyn Side>, Failure> {
+    pub(super) fn library(&self, stage: &Stage, shape: &Shape) -> Result<Box<dyn Side>, Failure> {
         let [_, far] = stage.addresses;
+        let Shape { adjust, register, .. } = *shape;
         let config = EndConfig { adjust, ..EndConfig::new(self.transport, far) };
         let (sender, receiver) = mpsc::channel();
         let serve = move || {
@@ -136,27 +152,41 @@ impl Measurement {
         };
         stage.set(serve, |meanwhile| {
             let address = receiver.recv().map_err(Failure::because)?;
-            self.caller((address, 0), adjust, meanwhile)
+            self.caller((address, 0), shape, meanwhile)
         })
     }
 
     fn caller(
         &self,
         server: (SocketAddr, u16),
-        adjust: Adjust,
+        shape: &Shape,
         meanwhile: &mut dyn FnMut(),
     ) -> Result<Caller, Failure> {
         let config = EndConfig {
-            slots: self.slots(),
+            slots: shape.slots,
             credits: self.in_flight.clamp(CREDITS_DEFAULT, WINDOW_PACKETS as u16),
-            adjust,
+            adjust: shape.adjust,
             ..EndConfig::towards(self.transport, server.0.ip())
         };
         let mut caller = Caller::start(server.0, &config)?;
-        caller.open(server, usize::from(self.sessions()), meanwhile)?;
-        let load = Load::new(&caller.endpoint, caller.sessions.clone(), self.workload())?;
+        caller.open(server, shape.sessions, meanwhile)?;
+        let workload = Workload { choice: shape.choice, ..self.workload() };
+        let limit = Rc::clone(&shape.limit);
+        let load = Load::new(&caller.endpoint, caller.sessions.clone(), workload, limit)?;
         caller.set_load(load);
         Ok(caller)
+    }
+
+    /// What the library's ends are set up like unless something else is measured.
+    pub(super) fn shape(&self) -> Shape {
+        Shape {
+            sessions: self.sessions().into(),
+            slots: self.slots(self.sessions()),
+            choice: Choice::InTurn,
+            limit: Rc::new(Cell::new(usize::MAX)),
+            adjust: |_| (),
+            register: methods::register,
+        }
     }
 
     fn workload(&self) -> Workload {
@@ -177,9 +207,9 @@ impl Measurement {
         self.in_flight.div_ceil(u16::from(SLOTS_DEFAULT)).clamp(1, SESSIONS_MAX)
     }
 
-    /// So many that no call has to wait for one.
-    fn slots(&self) -> u8 {
-        let wanted = self.in_flight.div_ceil(self.sessions());
+    /// So many that no call has to wait for one, if all calls are on so many sessions.
+    pub(super) fn slots(&self, sessions: u16) -> u8 {
+        let wanted = self.in_flight.div_ceil(sessions);
         let wanted = wanted.clamp(u16::from(SLOTS_DEFAULT), u16::from(SLOTS_MAX));
         wanted.next_power_of_two() as u8
     }
@@ -243,6 +273,7 @@ impl Measurement {
         Setting {
             bench: self.quantity.name(),
             transport: self.transport.name(),
+            network: None,
             cores: None,
             cpus: None,
             size_bytes: self.size,
@@ -250,13 +281,14 @@ impl Measurement {
             batch: self.batch,
             sessions: self.sessions().into(),
             factor: None,
+            instead: None,
             baseline: None,
             command: self.command(),
         }
     }
 
     /// The command that repeats the measurement.
-    fn command(&self) -> String {
+    pub(super) fn command(&self) -> String {
         let cores = match (&self.connect, self.cores) {
             (None, Cores::One) => " --cores 1",
             _ => "",

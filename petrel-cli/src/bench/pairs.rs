@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use super::ends::Side;
-use super::probe::{Distance, Probe};
+use super::probe::{Distance, Look, Probe};
 use super::window::Window;
 use crate::failure::Failure;
 
@@ -46,6 +46,8 @@ pub(super) struct Pair {
     pub(super) bare: Option<Window>,
     /// How far apart the CPUs were; `None` where both ends share one, and where nobody looked.
     pub(super) distance: Option<Distance>,
+    /// Time of a cache line's round trip between them.
+    pub(super) line_ns: Option<u64>,
 }
 
 /// All windows of a measurement.
@@ -71,10 +73,10 @@ pub(super) fn alternate(
     let mut pairs = Pairs::default();
     if !is_flawless(&first) {
         // What is wrong is known already; the rest would take its time to say the same.
-        pairs.kept.push(Pair { library: first, bare: None, distance: None });
+        pairs.kept.push(Pair { library: first, bare: None, distance: None, line_ns: None });
         return Ok(pairs);
     }
-    let look = || probe.map(Probe::distance).transpose();
+    let look = || probe.map(Probe::look).transpose();
     let mut before = look()?;
     for done in 1..=schedule.pairs.saturating_mul(EXTENSION_MAX) {
         let library = library.window(schedule.window)?;
@@ -82,8 +84,9 @@ pub(super) fn alternate(
         let bare = bare.as_mut().map(|bare| bare.window(schedule.window)).transpose()?;
         let after = look()?;
         let is_flawed = !is_flawless(&library);
-        let steady = is_steady([before, between, after]);
-        pairs.add(Pair { library, bare, distance: between }, steady);
+        let looks = [before, between, after].map(|look| look.map(|look| look.distance));
+        let (distance, line_ns) = (looks[1], between.and_then(|look: Look| look.round_trip_ns));
+        pairs.add(Pair { library, bare, distance, line_ns }, is_steady(looks));
         before = after;
         watch(done.min(schedule.pairs));
         if is_flawed || pairs.kept.len() as u32 >= schedule.pairs {
@@ -152,7 +155,8 @@ mod tests {
 
     #[test]
     fn fall_back__keeps_what_there_is_when_nothing_was_steady() {
-        let pair = || Pair { library: Window::new(None), bare: None, distance: NEAR };
+        let pair =
+            || Pair { library: Window::new(None), bare: None, distance: NEAR, line_ns: None };
         let mut pairs = Pairs::default();
         pairs.add(pair(), false);
         pairs.fall_back();

@@ -43,6 +43,14 @@ pub(super) enum Distance {
     Unknown,
 }
 
+/// What one look showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Look {
+    pub(super) distance: Distance,
+    /// Time of the line's round trip; none if nobody answered.
+    pub(super) round_trip_ns: Option<u64>,
+}
+
 /// The line that travels. Alone on two lines, because processors fetch them in pairs.
 #[repr(align(128))]
 struct Line(AtomicU64);
@@ -69,14 +77,14 @@ impl Probe {
     }
 
     /// Looks.
-    pub(super) fn distance(&self) -> Result<Distance, Failure> {
+    pub(super) fn look(&self) -> Result<Look, Failure> {
         let _pinned = self.cpu.map(Pinned::to).transpose()?;
         let run = self.far.run(self.place)?;
         let mut samples = self.samples.borrow_mut();
         samples.clear();
         self.sample(&mut samples);
         run.halt()?;
-        Ok(classify(&mut samples))
+        Ok(Look::of(&mut samples))
     }
 
     fn sample(&self, samples: &mut Vec<u64>) {
@@ -114,13 +122,17 @@ fn answered(line: &AtomicU64, answer: u64, end_ns: u64) -> bool {
     }
 }
 
-/// The median tells: a few round trips are longer whenever something interrupts either thread.
-fn classify(samples: &mut [u64]) -> Distance {
-    samples.sort_unstable();
-    match samples.get(samples.len() / 2) {
-        None => Distance::Unknown,
-        Some(&ns) if ns < NEAR_NS_MAX => Distance::Near,
-        Some(_) => Distance::Far,
+impl Look {
+    /// The median tells: a few round trips are longer whenever something interrupts either thread.
+    fn of(samples: &mut [u64]) -> Self {
+        samples.sort_unstable();
+        let round_trip_ns = samples.get(samples.len() / 2).copied();
+        let distance = match round_trip_ns {
+            None => Distance::Unknown,
+            Some(ns) if ns < NEAR_NS_MAX => Distance::Near,
+            Some(_) => Distance::Far,
+        };
+        Self { distance, round_trip_ns }
     }
 }
 
@@ -139,19 +151,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn classify__goes_by_the_median() {
-        assert_eq!(classify(&mut []), Distance::Unknown);
-        assert_eq!(classify(&mut [105, 100, 9_000]), Distance::Near);
-        assert_eq!(classify(&mut [500, 105, 510]), Distance::Far);
+    fn look__goes_by_the_median() {
+        for (samples, distance, round_trip_ns) in [
+            (&mut [][..], Distance::Unknown, None),
+            (&mut [105, 100, 9_000], Distance::Near, Some(105)),
+            (&mut [500, 105, 510], Distance::Far, Some(500)),
+        ] {
+            assert_eq!(Look::of(samples), Look { distance, round_trip_ns });
+        }
     }
 
     #[test]
-    fn distance__is_found_between_two_threads() {
+    fn look__finds_the_distance_between_two_threads() {
         let far = Rc::new(Far::start(None).unwrap());
         let probe = Probe::new(far, None).unwrap();
         // On a loaded machine nobody may answer in time; then the next look must still work.
         for _ in 0..3 {
-            probe.distance().unwrap();
+            probe.look().unwrap();
             assert!(probe.line.0.load(Ordering::Relaxed) < u64::MAX / 2);
         }
     }

@@ -37,6 +37,11 @@ impl Cores {
         if cores::pair().is_some() { wanted } else { Self::One }
     }
 
+    /// One or two, as the command line says it; two if there are so many.
+    pub(crate) fn wanted(count: u8) -> Self {
+        Self::available(if count == 1 { Self::One } else { Self::Two })
+    }
+
     /// How many.
     pub(crate) fn count(self) -> u8 {
         match self {

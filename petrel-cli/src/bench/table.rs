@@ -41,8 +41,8 @@ pub(crate) fn table(figures: &[Figure], output: Output) -> Table {
 
 fn row(figure: &Figure) -> Vec<Cell> {
     let setting = &figure.setting;
-    let bench = setting.factor.map_or(setting.bench.to_owned(), |factor| format!("- {factor}"));
-    let words = [bench, setting.transport.to_owned()];
+    let bench = bench(figure);
+    let words = [bench, setting.network.unwrap_or(setting.transport).to_owned()];
     let latency = |of: fn(&crate::output::latency::LatencySummary) -> u64| {
         figure.latency.as_ref().map_or(String::new(), |latency| format_ns(of(latency)))
     };
@@ -64,6 +64,17 @@ fn row(figure: &Figure) -> Vec<Cell> {
     ];
     let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
     words.into_iter().map(Cell::new).chain(numbers.into_iter().map(right)).collect()
+}
+
+/// What was measured, in few words.
+fn bench(figure: &Figure) -> String {
+    let setting = &figure.setting;
+    match (setting.bench, setting.factor, figure.side) {
+        (_, Some(factor), _) => format!("no {factor}"),
+        (bench, _, Some(side)) => format!("{bench}, {side}"),
+        ("sessions", ..) => format!("{} sessions", setting.sessions),
+        (bench, ..) => bench.to_owned(),
+    }
 }
 
 /// The ratio; of latencies the difference too, which says more where they are short.

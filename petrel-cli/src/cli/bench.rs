@@ -30,7 +30,11 @@ Examples:
   petrel bench latency
   petrel bench rate --transport shm --cores 1
   petrel bench rate --transport udp --in-flight 60 --duration 3s
+  petrel bench rate --veth
   petrel bench bandwidth --connect 10.0.0.7:31850 --size 8MiB --json
+  petrel bench sessions --sessions 20000 --transport shm
+  petrel bench factors --transport udp
+  petrel bench all --json --plot bench.svg
 
 Each run prints the command that repeats it. `petrel doctor` says what holds this host back.";
 
@@ -43,6 +47,15 @@ pub(crate) enum BenchCommand {
     Rate(RateArgs),
     /// How many bits per second large messages carry
     Bandwidth(BandwidthArgs),
+    /// How much slower calls on many sessions are than on one, and the memory of idle sessions
+    Sessions(SessionsArgs),
+    /// What each optimisation is worth: the library without it, beside the library with all
+    Factors(FactorsArgs),
+    /// Everything that Petrel promises to reach, in ten minutes at most
+    All(AllArgs),
+    /// The client's part of measuring memory; started by `sessions`
+    #[command(hide = true)]
+    IdleSessions(IdleArgs),
 }
 
 /// Flags of every benchmark.
@@ -119,6 +132,11 @@ pub(crate) struct RateArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) batch: u16,
 
+    /// Measure UDP between two network namespaces, where each datagram is a packet of its own,
+    /// beside a datagram per message; needs root and `ip`
+    #[arg(long, conflicts_with_all = ["connect", "cores"])]
+    pub(crate) veth: bool,
+
     #[command(flatten)]
     pub(crate) ends: EndsArgs,
 
@@ -143,4 +161,104 @@ pub(crate) struct BandwidthArgs {
 
     #[command(flatten)]
     pub(crate) windows: WindowArgs,
+}
+
+/// Arguments of `petrel bench sessions`.
+#[derive(Args, Debug)]
+pub(crate) struct SessionsArgs {
+    /// Transports to measure, in turn; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
+    pub(crate) transport: Vec<BenchTransport>,
+
+    /// Most sessions between the two ends; smaller numbers are measured on the way
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    #[arg(value_parser = parse_sessions)]
+    pub(crate) sessions: usize,
+
+    /// Size of request and reply, in bytes or with a unit
+    #[arg(long, value_name = "SIZE", default_value = "32", value_parser = parse_size)]
+    pub(crate) size: usize,
+
+    /// Calls in flight at a time, each on any of the sessions
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) in_flight: u16,
+
+    /// Calls started together, once as many have ended
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) batch: u16,
+
+    /// 2: each end has a thread and a CPU; 1: both share a thread, which repeats better
+    #[arg(long, value_name = "1|2", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) cores: u8,
+
+    #[command(flatten)]
+    pub(crate) windows: WindowArgs,
+}
+
+/// Arguments of `petrel bench factors`.
+#[derive(Args, Debug)]
+pub(crate) struct FactorsArgs {
+    /// Transports to measure, in turn; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["shm"])]
+    pub(crate) transport: Vec<BenchTransport>,
+
+    /// Size of small messages, in bytes or with a unit; large ones are of 8 MiB
+    #[arg(long, value_name = "SIZE", default_value = "32", value_parser = parse_size)]
+    pub(crate) size: usize,
+
+    /// Calls of small messages in flight at a time
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) in_flight: u16,
+
+    /// Calls started together, once as many have ended
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) batch: u16,
+
+    /// 2: each end has a thread and a CPU; 1: both share a thread, which repeats better
+    #[arg(long, value_name = "1|2", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) cores: u8,
+
+    #[command(flatten)]
+    pub(crate) windows: WindowArgs,
+}
+
+/// Arguments of `petrel bench all`.
+#[derive(Args, Debug)]
+pub(crate) struct AllArgs {
+    #[command(flatten)]
+    pub(crate) windows: WindowArgs,
+}
+
+/// Arguments of the client's process that `petrel bench sessions` starts.
+#[derive(Args, Debug)]
+pub(crate) struct IdleArgs {
+    /// The server's control address
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) connect: ServerAddress,
+
+    /// The server's process, on this host
+    #[arg(long, value_name = "PID")]
+    pub(crate) server_pid: u32,
+
+    /// How many sessions to open
+    #[arg(long, value_name = "N", value_parser = parse_sessions)]
+    pub(crate) sessions: usize,
+
+    /// Transport to use
+    #[arg(long, value_enum)]
+    pub(crate) transport: BenchTransport,
+}
+
+/// Parses a number of sessions: as many as one connection may propose at once.
+fn parse_sessions(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=65_000) => Ok(count),
+        _ => Err(format!("'{text}' is not a number of sessions: write one from 1 to 65000")),
+    }
 }

@@ -1,0 +1,165 @@
+//! The ratios as a picture: a bar for each figure, its quartiles, and the bar it must reach.
+
+use std::path::Path;
+
+use plotters::coord::Shift;
+use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
+
+use super::figure::Figure;
+use super::table::three_digits;
+use crate::failure::Failure;
+
+// All in pixels.
+const WIDTH: i32 = 960;
+const ROW_HEIGHT: i32 = 34;
+const TOP: i32 = 50;
+const BOTTOM: i32 = 50;
+/// Where the bars begin, right of their names.
+const LEFT: i32 = 400;
+const RIGHT: i32 = 40;
+
+/// Marks on the axis.
+const TICKS: i32 = 5;
+
+const REACHED: RGBColor = RGBColor(0x2a, 0x7f, 0x62);
+const MISSED: RGBColor = RGBColor(0xc0, 0x4a, 0x35);
+const PLAIN: RGBColor = RGBColor(0x3b, 0x6e, 0xa5);
+const GRID: RGBColor = RGBColor(0xdd, 0xdd, 0xdd);
+
+type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+type Drawn = Result<(), Box<dyn std::error::Error>>;
+
+/// One bar.
+struct Bar {
+    label: String,
+    ratio: f64,
+    quartiles: Option<(f64, f64)>,
+    target: Option<f64>,
+    colour: RGBColor,
+}
+
+/// Draws all figures that have a ratio.
+pub(super) fn draw(path: &Path, title: &str, figures: &[Figure]) -> Result<(), Failure> {
+    let bars: Vec<Bar> = figures.iter().filter_map(Bar::of).collect();
+    let svg = render(title, &bars).map_err(|error| Failure::because(error.to_string()))?;
+    std::fs::write(path, svg).map_err(|error| {
+        Failure::because(format!("cannot write the plot to {}: {error}", path.display()))
+    })
+}
+
+impl Bar {
+    fn of(figure: &Figure) -> Option<Self> {
+        let ratio = figure.ratio?;
+        let colour = match figure.target.as_ref().map(|target| target.reached) {
+            None => PLAIN,
+            Some("yes") => REACHED,
+            Some(_) => MISSED,
+        };
+        Some(Self {
+            label: label(figure),
+            ratio,
+            quartiles: figure.ratio_spread.map(|spread| (spread.q1, spread.q3)),
+            target: figure.target.as_ref().and_then(|target| target.ratio),
+            colour,
+        })
+    }
+}
+
+impl Bar {
+    /// How far to the right it is drawn.
+    fn reach(&self) -> f64 {
+        let q3 = self.quartiles.map_or(self.ratio, |(_, q3)| q3);
+        self.ratio.max(q3).max(self.target.unwrap_or(0.0))
+    }
+}
+
+fn label(figure: &Figure) -> String {
+    let setting = &figure.setting;
+    let cores = match setting.cores {
+        Some(1) => ", one core",
+        _ => "",
+    };
+    let sessions = match setting.bench {
+        "sessions" => format!(", {} sessions", setting.sessions),
+        _ => String::new(),
+    };
+    let value = format!("{} {}", three_digits(figure.value), figure.unit);
+    format!("{}{cores}{sessions}: {value}", figure.title())
+}
+
+fn render(title: &str, bars: &[Bar]) -> Result<String, Box<dyn std::error::Error>> {
+    let height = TOP + ROW_HEIGHT * bars.len() as i32 + BOTTOM;
+    let most = bars.iter().map(Bar::reach).fold(1.0, f64::max) * 1.05;
+    let x = |ratio: f64| LEFT + (ratio / most * f64::from(WIDTH - LEFT - RIGHT)) as i32;
+    let mut svg = String::new();
+    {
+        let area =
+            SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32)).into_drawing_area();
+        area.fill(&WHITE)?;
+        write(&area, title, (WIDTH / 2, TOP / 2), 18, HPos::Center)?;
+        for tick in 0..=TICKS {
+            draw_tick(&area, height, x, most * f64::from(tick) / f64::from(TICKS))?;
+        }
+        let axis =
+            "ratio to what it is compared with; a thick line is a target, a thin one the quartiles";
+        write(&area, axis, (WIDTH / 2, height - 14), 13, HPos::Center)?;
+        for (row, bar) in (0..).zip(bars) {
+            draw_bar(&area, TOP + ROW_HEIGHT * row + ROW_HEIGHT / 2, x, bar)?;
+        }
+        area.present()?;
+    }
+    Ok(svg)
+}
+
+fn draw_tick(area: &Area<'_>, height: i32, x: impl Fn(f64) -> i32, ratio: f64) -> Drawn {
+    let (x, bottom) = (x(ratio), height - BOTTOM);
+    area.draw(&PathElement::new([(x, TOP), (x, bottom)], GRID.stroke_width(1)))?;
+    write(area, &format!("{ratio:.2}"), (x, bottom + 12), 12, HPos::Center)
+}
+
+/// Draws a bar with its middle at `y`.
+fn draw_bar(area: &Area<'_>, y: i32, x: impl Fn(f64) -> i32, bar: &Bar) -> Drawn {
+    let corners = [(x(0.0), y - 9), (x(bar.ratio), y + 9)];
+    area.draw(&Rectangle::new(corners, bar.colour.filled()))?;
+    if let Some((q1, q3)) = bar.quartiles {
+        area.draw(&PathElement::new([(x(q1), y), (x(q3), y)], BLACK.stroke_width(1)))?;
+    }
+    if let Some(target) = bar.target {
+        let line = [(x(target), y - 13), (x(target), y + 13)];
+        area.draw(&PathElement::new(line, BLACK.stroke_width(3)))?;
+    }
+    write(area, &bar.label, (LEFT - 8, y), 13, HPos::Right)
+}
+
+fn write(area: &Area<'_>, text: &str, at: (i32, i32), size: i32, side: HPos) -> Drawn {
+    let style = ("sans-serif", size).into_font().color(&BLACK).pos(Pos::new(side, VPos::Center));
+    Ok(area.draw(&Text::new(text.to_owned(), at, style))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::figure::tests::figure;
+    use super::super::target::Goal;
+    use super::*;
+
+    #[test]
+    fn render__has_a_bar_for_each_figure_with_a_ratio() {
+        let mut judged = figure();
+        judged.target = Some(Goal::RatioAtLeast(0.6).judge(&judged));
+        let mut alone = figure();
+        alone.ratio = None;
+        let bars: Vec<Bar> = [figure(), judged, alone].iter().filter_map(Bar::of).collect();
+        let svg = render("Petrel beside the bare medium", &bars).unwrap();
+        assert_eq!(svg.matches("rate over shm, one core").count(), 2, "{svg}");
+        assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
+        assert!(svg.contains("#C04A35") && svg.contains("#3B6EA5"), "missed and plain: {svg}");
+    }
+
+    #[test]
+    fn draw__says_which_file_cannot_be_written() {
+        let path = Path::new("/no-such-folder/plot.svg");
+        let failure = draw(path, "title", &[figure()]).unwrap_err();
+        assert!(failure.to_string().contains("/no-such-folder/plot.svg"), "{failure}");
+    }
+}
