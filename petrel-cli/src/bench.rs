@@ -54,6 +54,7 @@ use self::sessions::Sessions;
 
 pub(crate) use self::figure::{Figure, Quantity};
 pub(crate) use self::measurement::Measurement;
+pub(crate) use self::pairs::Pace;
 pub(crate) use self::stage::Cores;
 pub(crate) use self::table::{footer, table};
 
@@ -102,8 +103,7 @@ impl Workload {
             size: self.size,
             in_flight: self.in_flight,
             batch: self.batch.min(self.in_flight),
-            duration: windows.duration,
-            window: windows.window,
+            pace: windows.pace(),
             connect: ends.connect.clone().map(|server| (server, ends.endpoint)),
         };
         ends.transport.iter().map(|transport| measurement(*transport)).collect()
@@ -148,8 +148,7 @@ fn run_sessions(args: &SessionsArgs, output: Output) -> Result<Outcome, Failure>
             batch: args.batch.min(args.in_flight),
             count: args.sessions,
             has_steps: true,
-            duration: args.windows.duration,
-            window: args.windows.window,
+            pace: args.windows.pace(),
         };
         report.sessions(&sessions, Ok)?;
         report.memory(*transport, args.sessions, &sessions.command(), Ok)?;
@@ -166,8 +165,7 @@ fn run_factors(args: &FactorsArgs, output: Output) -> Result<Outcome, Failure> {
             size: args.size,
             in_flight: args.in_flight,
             batch: args.batch.min(args.in_flight),
-            duration: args.windows.duration,
-            window: args.windows.window,
+            pace: args.windows.pace(),
         })?;
     }
     report.show("Petrel with one thing switched off", args.windows.plot.as_deref())
@@ -175,7 +173,7 @@ fn run_factors(args: &FactorsArgs, output: Output) -> Result<Outcome, Failure> {
 
 fn run_rows(windows: &WindowArgs, output: Output) -> Result<Outcome, Failure> {
     let mut report = Report::new(output);
-    for row in all::rows(windows) {
+    for row in all::rows(windows.pace()) {
         let judge = |figure| Ok(row.judge(figure));
         match &row.job {
             Job::Pair(measurement) => report.pair(measurement, judge)?,

@@ -9,7 +9,7 @@ use petrel::IdlePolicy;
 use serde::Serialize;
 
 use crate::Outcome;
-use crate::bench::{self, Cores, Measurement, Quantity};
+use crate::bench::{self, Cores, Measurement, Pace, Quantity};
 use crate::cli::{BenchTransport, DemoArgs};
 use crate::client::{Client, ClientConfig};
 use crate::failure::Failure;
@@ -188,8 +188,7 @@ fn measurements() -> Vec<Measurement> {
         size,
         in_flight,
         batch,
-        duration: BENCH_TIME,
-        window: BENCH_TIME,
+        pace: Pace { duration: BENCH_TIME, window: BENCH_TIME, is_realtime: false },
         connect: None,
     };
     kinds.into_iter().flat_map(|kind| BOTH.map(|transport| measurement(kind, transport))).collect()

@@ -7,10 +7,11 @@ use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
 
 use super::figure::{Figure, Quantity};
 use super::measurement::Measurement;
+use super::pairs::Pace;
 use super::sessions::Sessions;
 use super::stage::Cores;
 use super::target::Goal;
-use crate::cli::{BenchTransport, WindowArgs};
+use crate::cli::BenchTransport;
 
 /// The sessions that the bar names.
 pub(super) const SESSIONS: usize = 20_000;
@@ -37,8 +38,9 @@ pub(super) enum Job {
 }
 
 /// All rows.
-pub(super) fn rows(windows: &WindowArgs) -> Vec<Row> {
-    let duration = windows.duration.min(TIME_MAX / (2 * ROWS));
+pub(super) fn rows(pace: Pace) -> Vec<Row> {
+    let duration = pace.duration.min(TIME_MAX / (2 * ROWS));
+    let pace = Pace { duration, ..pace };
     let small = |quantity, transport, cores| Measurement {
         quantity,
         transport,
@@ -46,8 +48,7 @@ pub(super) fn rows(windows: &WindowArgs) -> Vec<Row> {
         size: 32,
         in_flight: if quantity == Quantity::Latency { 1 } else { 60 },
         batch: if quantity == Quantity::Latency { 1 } else { 3 },
-        duration,
-        window: windows.window,
+        pace,
         connect: None,
     };
     let large = |transport| Measurement {
@@ -64,8 +65,7 @@ pub(super) fn rows(windows: &WindowArgs) -> Vec<Row> {
         batch: 3,
         count: SESSIONS,
         has_steps: false,
-        duration,
-        window: windows.window,
+        pace,
     };
     let row = |job, goal| Row { job, goal };
     use BenchTransport::{Shm, Udp};
@@ -100,14 +100,14 @@ mod tests {
 
     #[test]
     fn rows__take_ten_minutes_at_most() {
-        let windows = WindowArgs {
+        let pace = Pace {
             duration: Duration::from_secs(3_600),
             window: Duration::from_millis(300),
-            plot: None,
+            is_realtime: false,
         };
-        let durations = rows(&windows).into_iter().filter_map(|row| match row.job {
-            Job::Pair(measurement) | Job::Veth(measurement) => Some(measurement.duration),
-            Job::Sessions(sessions) => Some(sessions.duration),
+        let durations = rows(pace).into_iter().filter_map(|row| match row.job {
+            Job::Pair(measurement) | Job::Veth(measurement) => Some(measurement.pace.duration),
+            Job::Sessions(sessions) => Some(sessions.pace.duration),
             Job::Memory(_) => None,
         });
         let durations: Vec<Duration> = durations.collect();

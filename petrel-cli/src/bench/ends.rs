@@ -12,7 +12,7 @@ use petrel::transport::clock;
 
 use super::far::{Far, Place};
 use super::window::{Traffic, Window};
-use crate::cores::Pinned;
+use crate::cores::Seat;
 use crate::failure::Failure;
 
 /// Calls in flight that long after a window's end are given up.
@@ -67,8 +67,8 @@ pub(super) struct Apart<D> {
     pub(super) far: Rc<Far>,
     /// Where the answering end is in the other thread.
     pub(super) place: Place,
-    /// The calling thread's CPU, if it has one of its own.
-    pub(super) cpu: Option<usize>,
+    /// The calling thread's and the other one's.
+    pub(super) seats: [Seat; 2],
 }
 
 /// Both ends in one thread.
@@ -77,8 +77,8 @@ pub(super) struct Together<D, S> {
     pub(super) serve: S,
     /// Keeps the other CPU busy; see [`super::far::Companion`].
     pub(super) companion: Option<(Rc<Far>, Place)>,
-    /// The thread's CPU, if it has one of its own.
-    pub(super) cpu: Option<usize>,
+    /// The thread's and the companion's.
+    pub(super) seats: [Seat; 2],
 }
 
 /// The calling end of somebody else's answering one.
@@ -96,9 +96,10 @@ impl<D: Drive> Side for Alone<D> {
 
 impl<D: Drive> Side for Apart<D> {
     fn window(&mut self, length: Duration) -> Result<Window, Failure> {
-        let _pinned = self.cpu.map(Pinned::to).transpose()?;
+        let [near, far] = self.seats;
+        let _seated = near.take()?;
         let before = self.drive.traffic();
-        let run = self.far.run(self.place)?;
+        let run = self.far.run(self.place, far)?;
         drive(&mut self.drive, length, || ());
         let mut window = self.drive.finish();
         window.traffic = self.drive.traffic().since(before) + run.halt()?;
@@ -108,8 +109,10 @@ impl<D: Drive> Side for Apart<D> {
 
 impl<D: Drive, S: Serve> Side for Together<D, S> {
     fn window(&mut self, length: Duration) -> Result<Window, Failure> {
-        let _pinned = self.cpu.map(Pinned::to).transpose()?;
-        let companion = self.companion.as_ref().map(|(far, place)| far.run(*place)).transpose()?;
+        let [near, far] = self.seats;
+        let _seated = near.take()?;
+        let companion = self.companion.as_ref();
+        let companion = companion.map(|(thread, place)| thread.run(*place, far)).transpose()?;
         let before = self.drive.traffic() + self.serve.traffic();
         drive(&mut self.drive, length, || self.serve.turn());
         let mut window = self.drive.finish();

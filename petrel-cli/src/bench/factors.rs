@@ -1,8 +1,6 @@
 //! What each optimisation is worth: the library with one of them switched off, beside the library
 //! with all of them on (eRPC §6.2, table 3).
 
-use std::time::Duration;
-
 use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
 use petrel::transport::udp::{MTU_BYTES_MIN, Mtu};
 
@@ -10,10 +8,10 @@ use super::ends::Side;
 use super::figure::{Baseline, Figure, Quantity, Setting};
 use super::library::Adjust;
 use super::measurement::{Measurement, Shape};
+use super::pairs::Pace;
 use super::stage::{Cores, Stage};
 use crate::cli::BenchTransport;
 use crate::failure::Failure;
-use crate::units::exact_duration;
 
 /// An optimisation that can be switched off.
 #[derive(Clone, Copy, Debug)]
@@ -86,8 +84,7 @@ pub(super) struct Factors {
     pub(super) size: usize,
     pub(super) in_flight: u16,
     pub(super) batch: u16,
-    pub(super) duration: Duration,
-    pub(super) window: Duration,
+    pub(super) pace: Pace,
 }
 
 impl Factors {
@@ -121,7 +118,7 @@ impl Factors {
         factor: &Factor,
         watch: impl FnMut(u32, u32),
     ) -> Result<Figure, Failure> {
-        let stage = Stage::new(self.cores)?;
+        let stage = Stage::new(self.cores, self.pace.is_realtime)?;
         let without = Shape { adjust: factor.switch_off, ..workload.shape() };
         let mut without = workload.library(&stage, &without)?;
         let mut with = workload.library(&stage, &workload.shape())?;
@@ -139,8 +136,7 @@ impl Factors {
             size: self.size,
             in_flight: self.in_flight,
             batch: self.batch,
-            duration: self.duration,
-            window: self.window,
+            pace: self.pace,
             connect: None,
         }
     }
@@ -163,15 +159,13 @@ impl Factors {
 
     fn command(&self) -> String {
         format!(
-            "petrel bench factors --transport {} --size {} --in-flight {} --batch {} --cores {} \
-             --duration {} --window {}",
+            "petrel bench factors --transport {} --size {} --in-flight {} --batch {} --cores {}{}",
             self.transport.name(),
             self.size,
             self.in_flight,
             self.batch,
             self.cores.count(),
-            exact_duration(self.duration),
-            exact_duration(self.window),
+            self.pace.flags(),
         )
     }
 }

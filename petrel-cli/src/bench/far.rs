@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle};
 
 use super::ends::Serve;
 use super::window::Traffic;
-use crate::cores::Pinned;
+use crate::cores::Seat;
 use crate::failure::Failure;
 
 /// The thread.
@@ -37,7 +37,7 @@ type Make = Box<dyn FnOnce() -> Result<Box<dyn Resident>, Failure> + Send>;
 
 enum Command {
     Install(Make),
-    Run(usize),
+    Run(usize, Seat),
 }
 
 enum Event {
@@ -62,15 +62,15 @@ impl<S: Serve> Resident for S {
 }
 
 impl Far {
-    /// Starts the thread. During windows it keeps to a CPU, if one is given.
-    pub(super) fn start(cpu: Option<usize>) -> Result<Self, Failure> {
+    /// Starts the thread.
+    pub(super) fn start() -> Result<Self, Failure> {
         let (commands, orders) = mpsc::channel();
         let (reports, events) = mpsc::channel();
         let is_halted = Arc::new(AtomicBool::new(true));
         let flag = Arc::clone(&is_halted);
         let thread = thread::Builder::new()
             .name("bench-far".to_owned())
-            .spawn(move || live(&orders, &reports, &flag, cpu))?;
+            .spawn(move || live(&orders, &reports, &flag))?;
         Ok(Self { commands: Some(commands), events, is_halted, thread: Some(thread) })
     }
 
@@ -86,11 +86,12 @@ impl Far {
         }
     }
 
-    /// Gives turns to an answering end, from before this returns until the run ends.
-    pub(super) fn run(&self, place: Place) -> Result<Run<'_>, Failure> {
+    /// Gives turns to an answering end, from before this returns until the run ends. The
+    /// thread has that seat meanwhile.
+    pub(super) fn run(&self, place: Place, seat: Seat) -> Result<Run<'_>, Failure> {
         self.is_halted.store(false, Ordering::Relaxed);
         let run = Run { far: self, is_over: false };
-        match self.ask(Command::Run(place.0))? {
+        match self.ask(Command::Run(place.0, seat))? {
             Event::Running => Ok(run),
             Event::Installed(_) | Event::Halted(_) => Err(ended()),
         }
@@ -142,12 +143,7 @@ fn ended() -> Failure {
 
 /// What the thread does from its start to its end. A send fails only when nobody is left to hear
 /// it; the next receive ends the loop then.
-fn live(
-    orders: &Receiver<Command>,
-    reports: &Sender<Event>,
-    is_halted: &AtomicBool,
-    cpu: Option<usize>,
-) {
+fn live(orders: &Receiver<Command>, reports: &Sender<Event>, is_halted: &AtomicBool) {
     let mut residents: Vec<Box<dyn Resident>> = Vec::new();
     while let Ok(order) = orders.recv() {
         let event = match order {
@@ -155,11 +151,11 @@ fn live(
                 residents.push(resident);
                 residents.len() - 1
             })),
-            Command::Run(place) => {
-                let pinned = cpu.map(Pinned::to).transpose();
+            Command::Run(place, seat) => {
+                let seated = seat.take();
                 let _ = reports.send(Event::Running);
                 let traffic = residents[place].run(is_halted);
-                Event::Halted(pinned.map(|_| traffic).map_err(Failure::from))
+                Event::Halted(seated.map(|_| traffic).map_err(Failure::from))
             }
         };
         let _ = reports.send(event);
@@ -194,21 +190,21 @@ mod tests {
 
     #[test]
     fn run__gives_turns_to_one_end_until_it_is_halted() {
-        let far = Far::start(None).unwrap();
+        let far = Far::start().unwrap();
         let first = far.install(|| Ok(Counter(Traffic { retransmissions: 5, drops: 0 }))).unwrap();
         let second = far.install(|| Ok(Companion)).unwrap();
         for place in [first, second] {
-            let run = far.run(place).unwrap();
+            let run = far.run(place, Seat::default()).unwrap();
             let traffic = run.halt().unwrap();
             assert_eq!(traffic.retransmissions, 0, "counted before the window");
         }
-        drop(far.run(first).unwrap());
-        far.run(second).unwrap().halt().unwrap();
+        drop(far.run(first, Seat::default()).unwrap());
+        far.run(second, Seat::default()).unwrap().halt().unwrap();
     }
 
     #[test]
     fn install__says_why_there_is_no_end() {
-        let far = Far::start(None).unwrap();
+        let far = Far::start().unwrap();
         let failure = far.install(|| Err::<Companion, _>(Failure::because("no"))).unwrap_err();
         assert_eq!(failure.to_string(), "no");
     }

@@ -44,7 +44,7 @@ pub(super) struct Caller {
     pub(super) endpoint: Endpoint,
     pub(super) sessions: Vec<SessionId>,
     /// The load, but in a window.
-    load: Option<Load>,
+    load: Option<Box<Load>>,
 }
 
 /// The answering end.
@@ -175,7 +175,7 @@ impl Caller {
 
     /// Sets the load of the windows to come.
     pub(super) fn set_load(&mut self, load: Load) {
-        self.load = Some(load);
+        self.load = Some(Box::new(load));
     }
 }
 

@@ -6,7 +6,7 @@
 //! run. Continuations are plain functions that find the load in a thread-local variable: an endpoint
 //! and its continuations never leave their thread.
 
-use std::cell::{Cell, RefCell};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -68,7 +68,6 @@ pub(super) struct Load {
     random: u64,
     /// Number of the next call.
     next_call: u64,
-    active: usize,
     started_ns: u64,
     /// No more calls are started from then on.
     end_ns: u64,
@@ -101,47 +100,54 @@ struct Batch {
 }
 
 thread_local! {
-    /// The load whose window it is.
-    static LOAD: RefCell<Option<Load>> = const { RefCell::new(None) };
+    /// The load whose window it is. A continuation takes it out and puts it back: a pointer's move,
+    /// where a borrow in a closure had the reply copied twice.
+    static LOAD: Cell<Option<Box<Load>>> = const { Cell::new(None) };
+
+    /// Its calls in flight.
+    static ACTIVE: Cell<usize> = const { Cell::new(0) };
 }
 
 /// Starts calls for a window.
-pub(super) fn begin(mut load: Load, endpoint: &mut Endpoint, end_ns: u64) {
+pub(super) fn begin(mut load: Box<Load>, endpoint: &mut Endpoint, end_ns: u64) {
     load.reset(end_ns);
+    load.start(&mut endpoint.context());
     LOAD.set(Some(load));
-    with_load(|load| load.start(&mut endpoint.context()));
 }
 
 /// Whether the window is over.
 #[inline]
 pub(super) fn is_over() -> bool {
-    LOAD.with_borrow(|load| load.as_ref().is_none_or(|load| load.active == 0))
+    ACTIVE.get() == 0
 }
 
 /// Ends the window.
-pub(super) fn finish() -> (Load, Window) {
-    let mut load = LOAD.take().expect("a window that ends has begun");
+pub(super) fn finish() -> (Box<Load>, Window) {
+    let mut load = take();
     let window = load.window();
     (load, window)
 }
 
 /// Says that calls which end from now on have taken too long; gives their sessions.
 pub(super) fn give_up(patience: Duration) -> Vec<SessionId> {
-    with_load(|load| {
-        load.is_given_up = Some(patience);
-        load.end_ns = 0;
-        load.sessions.clone()
-    })
+    let mut load = take();
+    load.is_given_up = Some(patience);
+    load.end_ns = 0;
+    let sessions = load.sessions.clone();
+    LOAD.set(Some(load));
+    sessions
 }
 
 #[inline]
-fn with_load<R>(f: impl FnOnce(&mut Load) -> R) -> R {
-    LOAD.with_borrow_mut(|load| f(load.as_mut().expect("calls are in flight in a window only")))
+fn take() -> Box<Load> {
+    LOAD.take().expect("calls are in flight in a window only")
 }
 
 /// The continuation of every call.
 fn on_reply(cx: &mut Context<'_>, reply: Reply, place: u64) {
-    with_load(|load| load.on_reply(cx, reply, place as usize));
+    let mut load = take();
+    load.on_reply(cx, reply, place as usize);
+    LOAD.set(Some(load));
 }
 
 impl Load {
@@ -172,7 +178,6 @@ impl Load {
             batches,
             random: SEED,
             next_call: 1,
-            active: 0,
             started_ns: 0,
             end_ns: 0,
             ended_ns: 0,
@@ -223,7 +228,7 @@ impl Load {
         let method = self.workload.exchange.method();
         self.started += 1;
         match cx.call_fn(chosen, method, request, response, on_reply, index as u64) {
-            Ok(()) => self.active += 1,
+            Ok(()) => ACTIVE.set(ACTIVE.get() + 1),
             Err(rejected) => {
                 self.tally.reject(&rejected.error);
                 self.end_ns = 0;
@@ -248,7 +253,7 @@ impl Load {
 
     #[inline]
     fn on_reply(&mut self, cx: &mut Context<'_>, reply: Reply, index: usize) {
-        self.active -= 1;
+        ACTIVE.set(ACTIVE.get() - 1);
         let now_ns = self.now_ns(cx);
         let place = &mut self.places[index];
         if let Err(failure) = &reply.outcome {

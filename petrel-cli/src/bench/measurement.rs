@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::mpsc;
-use std::time::Duration;
 
 use petrel::Endpoint;
 use petrel::proto::limits::{CREDITS_DEFAULT, SLOTS_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
@@ -16,12 +15,11 @@ use super::ends::{Alone, Side};
 use super::figure::{Baseline, Figure, Quantity, Setting};
 use super::library::{Adjust, Answerer, Caller, EndConfig};
 use super::load::{Choice, Exchange, Load, Workload};
-use super::pairs::{Schedule, alternate};
+use super::pairs::{Pace, Schedule, alternate};
 use super::stage::{Cores, Stage};
 use crate::cli::{BenchTransport, ServerAddress};
 use crate::failure::Failure;
 use crate::methods;
-use crate::units::exact_duration;
 
 /// IPv4 and UDP header.
 const UDP_HEADER_BYTES: usize = 28;
@@ -54,9 +52,7 @@ pub(crate) struct Measurement {
     pub(crate) in_flight: u16,
     /// Calls started together.
     pub(crate) batch: u16,
-    pub(crate) duration: Duration,
-    /// Longest window.
-    pub(crate) window: Duration,
+    pub(crate) pace: Pace,
     /// A server that runs already, and the number of its endpoint; else one in this process.
     pub(crate) connect: Option<(ServerAddress, u16)>,
 }
@@ -66,9 +62,12 @@ impl Measurement {
     pub(crate) fn run(&self, watch: impl FnMut(u32, u32)) -> Result<Figure, Failure> {
         match &self.connect {
             Some((server, endpoint)) => self.with_server(server, *endpoint, watch),
-            None => {
-                self.on(&Stage::new(self.cores)?, Baseline::BareMedium, |setting| setting, watch)
-            }
+            None => self.on(
+                &Stage::new(self.cores, self.pace.is_realtime)?,
+                Baseline::BareMedium,
+                |setting| setting,
+                watch,
+            ),
         }
     }
 
@@ -135,7 +134,7 @@ impl Measurement {
     }
 
     fn schedule(&self) -> Schedule {
-        Schedule::new(self.duration, self.window)
+        Schedule::new(self.pace)
     }
 
     /// Both ends of the library.
@@ -303,14 +302,12 @@ impl Measurement {
             None => String::new(),
         };
         format!(
-            "petrel bench {} --transport {} --size {} --in-flight {}{batch}{cores} \
-             --duration {} --window {}{connect}",
+            "petrel bench {} --transport {} --size {} --in-flight {}{batch}{cores}{}{connect}",
             self.quantity.name(),
             self.transport.name(),
             self.size,
             self.in_flight,
-            exact_duration(self.duration),
-            exact_duration(self.window),
+            self.pace.flags(),
         )
     }
 }

@@ -5,12 +5,14 @@
 //! between and after the windows of a pair the CPUs' distance is looked at: a pair during which it
 //! changed is dropped.
 
+use std::thread;
 use std::time::Duration;
 
 use super::ends::Side;
 use super::probe::{Distance, Look, Probe};
 use super::window::Window;
 use crate::failure::Failure;
+use crate::units::exact_duration;
 
 /// Longest warm-up of each side: caches, tables and clocks have settled by then.
 const WARM_UP_MAX: Duration = Duration::from_millis(200);
@@ -28,15 +30,40 @@ pub(super) struct Schedule {
     pub(super) window: Duration,
     /// Pairs of windows that are wanted.
     pub(super) pairs: u32,
+    /// Pause after each pair, for other threads.
+    pub(super) rest: Duration,
+}
+
+/// How long to measure, and how.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pace {
+    /// All windows together.
+    pub(crate) duration: Duration,
+    /// Longest window.
+    pub(crate) window: Duration,
+    /// Whether both threads have real-time priority in windows.
+    pub(crate) is_realtime: bool,
+}
+
+impl Pace {
+    /// The flags that set it.
+    pub(super) fn flags(&self) -> String {
+        let realtime = if self.is_realtime { " --realtime" } else { "" };
+        let [duration, window] = [self.duration, self.window].map(exact_duration);
+        format!(" --duration {duration} --window {window}{realtime}")
+    }
 }
 
 impl Schedule {
     /// Windows of at most that length, and as many pairs as fit into the time, three at least.
-    pub(super) fn new(total: Duration, window: Duration) -> Self {
+    pub(super) fn new(pace: Pace) -> Self {
+        let Pace { duration: total, window, is_realtime } = pace;
         let window = window.min(total / (2 * PAIRS_MIN)).max(Duration::from_millis(1));
         let fitting = total.as_nanos() / (2 * window.as_nanos());
         let pairs = u32::try_from(fitting).unwrap_or(u32::MAX).max(PAIRS_MIN);
-        Self { window, pairs }
+        // A tenth of the time: other threads have been kept waiting.
+        let rest = if is_realtime { window / 5 } else { Duration::ZERO };
+        Self { window, pairs, rest }
     }
 }
 
@@ -89,6 +116,7 @@ pub(super) fn alternate(
         pairs.add(Pair { library, bare, distance, line_ns }, is_steady(looks));
         before = after;
         watch(done.min(schedule.pairs));
+        thread::sleep(schedule.rest);
         if is_flawed || pairs.kept.len() as u32 >= schedule.pairs {
             break;
         }
@@ -131,12 +159,17 @@ mod tests {
     const UNKNOWN: Option<Distance> = Some(Distance::Unknown);
 
     fn schedule(total_ms: u64, window_ms: u64) -> Schedule {
-        Schedule::new(Duration::from_millis(total_ms), Duration::from_millis(window_ms))
+        let [duration, window] = [total_ms, window_ms].map(Duration::from_millis);
+        Schedule::new(Pace { duration, window, is_realtime: false })
     }
 
     #[test]
     fn schedule__fits_the_windows_into_the_time() {
-        let of = |window_ms, pairs| Schedule { window: Duration::from_millis(window_ms), pairs };
+        let of = |window_ms, pairs| Schedule {
+            window: Duration::from_millis(window_ms),
+            pairs,
+            rest: Duration::ZERO,
+        };
         assert_eq!(schedule(6_000, 300), of(300, 10));
         assert_eq!(schedule(600, 300), of(100, 3));
         assert_eq!(schedule(60, 5), of(5, 6));

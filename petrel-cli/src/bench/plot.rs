@@ -1,4 +1,5 @@
-//! The ratios as a picture: a bar for each figure, its quartiles, and the bar it must reach.
+//! Figures as a picture, a bar for each: its ratio and the quartiles; or where there are targets,
+//! how much of the target was reached.
 
 use std::path::Path;
 
@@ -11,12 +12,12 @@ use super::table::three_digits;
 use crate::failure::Failure;
 
 // All in pixels.
-const WIDTH: i32 = 960;
+const WIDTH: i32 = 1040;
 const ROW_HEIGHT: i32 = 34;
 const TOP: i32 = 50;
 const BOTTOM: i32 = 50;
 /// Where the bars begin, right of their names.
-const LEFT: i32 = 400;
+const LEFT: i32 = 470;
 const RIGHT: i32 = 40;
 
 /// Marks on the axis.
@@ -33,44 +34,51 @@ type Drawn = Result<(), Box<dyn std::error::Error>>;
 /// One bar.
 struct Bar {
     label: String,
-    ratio: f64,
+    length: f64,
     quartiles: Option<(f64, f64)>,
-    target: Option<f64>,
     colour: RGBColor,
 }
 
-/// Draws all figures that have a ratio.
+/// Shares of a target beyond this are cut off: they would make all others short.
+const SHARE_MAX: f64 = 2.0;
+
+/// Draws all figures that have a target, or if none has one, all that have a ratio.
 pub(super) fn draw(path: &Path, title: &str, figures: &[Figure]) -> Result<(), Failure> {
-    let bars: Vec<Bar> = figures.iter().filter_map(Bar::of).collect();
-    let svg = render(title, &bars).map_err(|error| Failure::because(error.to_string()))?;
+    let shares: Vec<Bar> = figures.iter().filter_map(Bar::share).collect();
+    let ratios: Vec<Bar> = figures.iter().filter_map(Bar::ratio).collect();
+    let svg = match shares.is_empty() {
+        true => render(title, "ratio to what it is compared with; thin line: quartiles", &ratios),
+        false => render(title, "share of the target: from 1 on it is reached", &shares),
+    };
+    let svg = svg.map_err(|error| Failure::because(error.to_string()))?;
     std::fs::write(path, svg).map_err(|error| {
         Failure::because(format!("cannot write the plot to {}: {error}", path.display()))
     })
 }
 
 impl Bar {
-    fn of(figure: &Figure) -> Option<Self> {
-        let ratio = figure.ratio?;
-        let colour = match figure.target.as_ref().map(|target| target.reached) {
-            None => PLAIN,
-            Some("yes") => REACHED,
-            Some(_) => MISSED,
-        };
+    fn ratio(figure: &Figure) -> Option<Self> {
         Some(Self {
             label: label(figure),
-            ratio,
+            length: figure.ratio?,
             quartiles: figure.ratio_spread.map(|spread| (spread.q1, spread.q3)),
-            target: figure.target.as_ref().and_then(|target| target.ratio),
-            colour,
+            colour: PLAIN,
         })
     }
-}
 
-impl Bar {
+    fn share(figure: &Figure) -> Option<Self> {
+        let target = figure.target.as_ref()?;
+        Some(Self {
+            label: format!("{}; {}", label(figure), target.target),
+            length: target.share.min(SHARE_MAX),
+            quartiles: None,
+            colour: if target.reached == "yes" { REACHED } else { MISSED },
+        })
+    }
+
     /// How far to the right it is drawn.
     fn reach(&self) -> f64 {
-        let q3 = self.quartiles.map_or(self.ratio, |(_, q3)| q3);
-        self.ratio.max(q3).max(self.target.unwrap_or(0.0))
+        self.quartiles.map_or(self.length, |(_, q3)| q3).max(self.length)
     }
 }
 
@@ -84,11 +92,12 @@ fn label(figure: &Figure) -> String {
         "sessions" => format!(", {} sessions", setting.sessions),
         _ => String::new(),
     };
-    let value = format!("{} {}", three_digits(figure.value), figure.unit);
+    let ratio = figure.ratio.map_or(String::new(), |ratio| format!(", {}", three_digits(ratio)));
+    let value = format!("{} {}{ratio}", three_digits(figure.value), figure.unit);
     format!("{}{cores}{sessions}: {value}", figure.title())
 }
 
-fn render(title: &str, bars: &[Bar]) -> Result<String, Box<dyn std::error::Error>> {
+fn render(title: &str, axis: &str, bars: &[Bar]) -> Result<String, Box<dyn std::error::Error>> {
     let height = TOP + ROW_HEIGHT * bars.len() as i32 + BOTTOM;
     let most = bars.iter().map(Bar::reach).fold(1.0, f64::max) * 1.05;
     let x = |ratio: f64| LEFT + (ratio / most * f64::from(WIDTH - LEFT - RIGHT)) as i32;
@@ -101,9 +110,8 @@ fn render(title: &str, bars: &[Bar]) -> Result<String, Box<dyn std::error::Error
         for tick in 0..=TICKS {
             draw_tick(&area, height, x, most * f64::from(tick) / f64::from(TICKS))?;
         }
-        let axis =
-            "ratio to what it is compared with; a thick line is a target, a thin one the quartiles";
         write(&area, axis, (WIDTH / 2, height - 14), 13, HPos::Center)?;
+        area.draw(&PathElement::new([(x(1.0), TOP), (x(1.0), height - BOTTOM)], BLACK))?;
         for (row, bar) in (0..).zip(bars) {
             draw_bar(&area, TOP + ROW_HEIGHT * row + ROW_HEIGHT / 2, x, bar)?;
         }
@@ -120,14 +128,10 @@ fn draw_tick(area: &Area<'_>, height: i32, x: impl Fn(f64) -> i32, ratio: f64) -
 
 /// Draws a bar with its middle at `y`.
 fn draw_bar(area: &Area<'_>, y: i32, x: impl Fn(f64) -> i32, bar: &Bar) -> Drawn {
-    let corners = [(x(0.0), y - 9), (x(bar.ratio), y + 9)];
+    let corners = [(x(0.0), y - 9), (x(bar.length), y + 9)];
     area.draw(&Rectangle::new(corners, bar.colour.filled()))?;
     if let Some((q1, q3)) = bar.quartiles {
         area.draw(&PathElement::new([(x(q1), y), (x(q3), y)], BLACK.stroke_width(1)))?;
-    }
-    if let Some(target) = bar.target {
-        let line = [(x(target), y - 13), (x(target), y + 13)];
-        area.draw(&PathElement::new(line, BLACK.stroke_width(3)))?;
     }
     write(area, &bar.label, (LEFT - 8, y), 13, HPos::Right)
 }
@@ -144,16 +148,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn render__has_a_bar_for_each_figure_with_a_ratio() {
-        let mut judged = figure();
-        judged.target = Some(Goal::RatioAtLeast(0.6).judge(&judged));
-        let mut alone = figure();
-        alone.ratio = None;
-        let bars: Vec<Bar> = [figure(), judged, alone].iter().filter_map(Bar::of).collect();
-        let svg = render("Petrel beside the bare medium", &bars).unwrap();
+    fn render__has_a_bar_for_each_figure() {
+        let (mut missed, mut reached) = (figure(), figure());
+        missed.target = Some(Goal::RatioAtLeast(0.6).judge(&missed));
+        reached.target = Some(Goal::RatioAtLeast(0.1).judge(&reached));
+        let figures = [missed, reached, figure()];
+        let shares: Vec<Bar> = figures.iter().filter_map(Bar::share).collect();
+        assert_eq!(shares.iter().map(|bar| bar.length).collect::<Vec<_>>(), [0.5, SHARE_MAX]);
+        let svg = render("Targets", "share", &shares).unwrap();
         assert_eq!(svg.matches("rate over shm, one core").count(), 2, "{svg}");
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
-        assert!(svg.contains("#C04A35") && svg.contains("#3B6EA5"), "missed and plain: {svg}");
+        assert!(svg.contains("#C04A35") && svg.contains("#2A7F62"), "missed, reached: {svg}");
+    }
+
+    #[test]
+    fn ratio__has_the_quartiles() {
+        let bar = Bar::ratio(&figure()).unwrap();
+        assert_eq!((bar.length, bar.reach()), (0.3, 0.4));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use serde::Serialize;
 
 use super::ends::Serve;
 use super::far::{Far, Place};
-use crate::cores::Pinned;
+use crate::cores::Seat;
 use crate::failure::Failure;
 
 /// How long one look takes.
@@ -60,7 +60,7 @@ pub(super) struct Probe {
     line: Arc<Line>,
     far: Rc<Far>,
     place: Place,
-    cpu: Option<usize>,
+    seats: [Seat; 2],
     samples: RefCell<Vec<u64>>,
 }
 
@@ -68,18 +68,19 @@ pub(super) struct Probe {
 struct Echo(Arc<Line>);
 
 impl Probe {
-    /// A probe between this thread on `cpu` and the other one.
-    pub(super) fn new(far: Rc<Far>, cpu: Option<usize>) -> Result<Self, Failure> {
+    /// A probe between this thread and the other one, on their seats.
+    pub(super) fn new(far: Rc<Far>, seats: [Seat; 2]) -> Result<Self, Failure> {
         let line = Arc::new(Line(AtomicU64::new(0)));
         let echo = Echo(Arc::clone(&line));
         let place = far.install(move || Ok(echo))?;
-        Ok(Self { line, far, place, cpu, samples: RefCell::default() })
+        Ok(Self { line, far, place, seats, samples: RefCell::default() })
     }
 
     /// Looks.
     pub(super) fn look(&self) -> Result<Look, Failure> {
-        let _pinned = self.cpu.map(Pinned::to).transpose()?;
-        let run = self.far.run(self.place)?;
+        let [near, far] = self.seats;
+        let _seated = near.take()?;
+        let run = self.far.run(self.place, far)?;
         let mut samples = self.samples.borrow_mut();
         samples.clear();
         self.sample(&mut samples);
@@ -163,8 +164,8 @@ mod tests {
 
     #[test]
     fn look__finds_the_distance_between_two_threads() {
-        let far = Rc::new(Far::start(None).unwrap());
-        let probe = Probe::new(far, None).unwrap();
+        let far = Rc::new(Far::start().unwrap());
+        let probe = Probe::new(far, [Seat::default(); 2]).unwrap();
         // On a loaded machine nobody may answer in time; then the next look must still work.
         for _ in 0..3 {
             probe.look().unwrap();

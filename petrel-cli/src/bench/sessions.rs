@@ -6,7 +6,6 @@
 
 use std::cell::Cell;
 use std::rc::Rc;
-use std::time::Duration;
 
 use petrel::proto::limits::SLOTS_DEFAULT;
 
@@ -14,10 +13,10 @@ use super::ends::Side;
 use super::figure::{Baseline, Figure, Quantity, Setting};
 use super::load::Choice;
 use super::measurement::{Measurement, Shape};
+use super::pairs::Pace;
 use super::stage::{Cores, Stage};
 use crate::cli::BenchTransport;
 use crate::failure::Failure;
-use crate::units::exact_duration;
 
 /// Numbers of sessions that are measured, as far as there are so many.
 const STEPS: [usize; 5] = [1, 100, 1_000, 10_000, 20_000];
@@ -34,8 +33,7 @@ pub(super) struct Sessions {
     pub(super) count: usize,
     /// Whether the smaller numbers are measured too.
     pub(super) has_steps: bool,
-    pub(super) duration: Duration,
-    pub(super) window: Duration,
+    pub(super) pace: Pace,
 }
 
 impl Sessions {
@@ -46,7 +44,7 @@ impl Sessions {
         mut done: impl FnMut(Figure) -> Result<(), Failure>,
     ) -> Result<(), Failure> {
         let measurement = self.measurement();
-        let stage = Stage::new(self.cores)?;
+        let stage = Stage::new(self.cores, self.pace.is_realtime)?;
         let limit = Rc::new(Cell::new(self.count));
         let many = Shape {
             sessions: self.count,
@@ -90,8 +88,7 @@ impl Sessions {
             size: self.size,
             in_flight: self.in_flight,
             batch: self.batch,
-            duration: self.duration,
-            window: self.window,
+            pace: self.pace,
             connect: None,
         }
     }
@@ -105,20 +102,21 @@ impl Sessions {
         let cores = if self.cores == Cores::One { " --cores 1" } else { "" };
         format!(
             "petrel bench sessions --transport {} --sessions {} --size {} --in-flight {} \
-             --batch {}{cores} --duration {} --window {}",
+             --batch {}{cores}{}",
             self.transport.name(),
             self.count,
             self.size,
             self.in_flight,
             self.batch,
-            exact_duration(self.duration),
-            exact_duration(self.window),
+            self.pace.flags(),
         )
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -131,8 +129,7 @@ mod tests {
             batch: 3,
             count,
             has_steps,
-            duration: Duration::ZERO,
-            window: Duration::ZERO,
+            pace: Pace { duration: Duration::ZERO, window: Duration::ZERO, is_realtime: false },
         };
         assert_eq!(sessions(20_000, true).steps(), STEPS);
         assert_eq!(sessions(500, true).steps(), [1, 100, 500]);

@@ -7,7 +7,7 @@ use std::thread;
 use super::ends::{Apart, Drive, Serve, Side, Together};
 use super::far::{Companion, Far, Place};
 use super::probe::Probe;
-use crate::cores;
+use crate::cores::{self, Seat};
 use crate::failure::Failure;
 
 /// Whether both ends share a thread.
@@ -25,8 +25,8 @@ pub(super) struct Stage {
     /// The other thread: for the answering ends, or to keep the other CPU busy.
     far: Option<Rc<Far>>,
     companion: Option<Place>,
-    /// CPUs of the calling end's thread and of the other one.
-    cpus: Option<[usize; 2]>,
+    /// Seats of the calling end's thread and of the other one.
+    seats: [Seat; 2],
     /// Addresses of the calling and the answering end.
     pub(super) addresses: [IpAddr; 2],
 }
@@ -53,25 +53,26 @@ impl Cores {
 
 impl Stage {
     /// Both ends on loopback.
-    pub(super) fn new(wanted: Cores) -> Result<Self, Failure> {
-        let cpus = cores::pair();
-        let far = cpus.map(|[_, cpu]| Far::start(Some(cpu))).transpose()?;
-        Self::with(wanted, cpus, far, [[127, 0, 0, 1].into(); 2])
+    pub(super) fn new(wanted: Cores, is_realtime: bool) -> Result<Self, Failure> {
+        let far = cores::pair().map(|_| Far::start()).transpose()?;
+        Self::with(wanted, is_realtime, far, [[127, 0, 0, 1].into(); 2])
     }
 
     /// Both ends where the threads are already, with the addresses that they have there.
     pub(super) fn with(
         wanted: Cores,
-        cpus: Option<[usize; 2]>,
+        is_realtime: bool,
         far: Option<Far>,
         addresses: [IpAddr; 2],
     ) -> Result<Self, Failure> {
+        let cpus = cores::pair().map_or([None; 2], |cpus| cpus.map(Some));
+        let seats = cpus.map(|cpu| Seat { cpu, is_realtime });
         let cores = if far.is_some() { wanted } else { Cores::One };
         let companion = match (&far, cores) {
             (Some(far), Cores::One) => Some(far.install(|| Ok(Companion))?),
             _ => None,
         };
-        Ok(Self { cores, far: far.map(Rc::new), companion, cpus, addresses })
+        Ok(Self { cores, far: far.map(Rc::new), companion, seats, addresses })
     }
 
     /// How many CPUs the ends have in the end.
@@ -81,13 +82,14 @@ impl Stage {
 
     /// The CPUs that the ends run on.
     pub(super) fn cpus(&self) -> Option<Vec<usize>> {
-        self.cpus.map(|cpus| cpus[..usize::from(self.cores.count())].to_vec())
+        let seats = &self.seats[..usize::from(self.cores.count())];
+        seats.iter().map(|seat| seat.cpu).collect()
     }
 
     /// What looks at the distance of the two CPUs, where two are used.
     pub(super) fn probe(&self) -> Result<Option<Probe>, Failure> {
         match (&self.far, self.cores) {
-            (Some(far), Cores::Two) => Ok(Some(Probe::new(Rc::clone(far), self.near_cpu())?)),
+            (Some(far), Cores::Two) => Ok(Some(Probe::new(Rc::clone(far), self.seats)?)),
             _ => Ok(None),
         }
     }
@@ -99,25 +101,22 @@ impl Stage {
         serve: impl FnOnce() -> Result<S, Failure> + Send + 'static,
         drive: impl FnOnce(&mut dyn FnMut()) -> Result<D, Failure>,
     ) -> Result<Box<dyn Side>, Failure> {
-        let cpu = self.near_cpu();
+        let seats = self.seats;
         match (&self.far, self.cores) {
             (Some(far), Cores::Two) => {
                 let place = far.install(serve)?;
-                let run = far.run(place)?;
+                // The control plane's threads are at work now; they must not have to wait.
+                let run = far.run(place, Seat { is_realtime: false, ..seats[1] })?;
                 let drive = drive(&mut thread::yield_now)?;
                 run.halt()?;
-                Ok(Box::new(Apart { drive, far: Rc::clone(far), place, cpu }))
+                Ok(Box::new(Apart { drive, far: Rc::clone(far), place, seats }))
             }
             _ => {
                 let mut serve = serve()?;
                 let drive = drive(&mut || serve.turn())?;
                 let companion = self.far.as_ref().map(Rc::clone).zip(self.companion);
-                Ok(Box::new(Together { drive, serve, companion, cpu }))
+                Ok(Box::new(Together { drive, serve, companion, seats }))
             }
         }
-    }
-
-    fn near_cpu(&self) -> Option<usize> {
-        self.cpus.map(|[near, _]| near)
     }
 }

@@ -6,6 +6,9 @@ use serde::Serialize;
 
 use super::figure::Figure;
 
+/// Largest share of a bar that is told apart, for bars that a value must stay below.
+const SHARE_MAX: f64 = 100.0;
+
 /// A bar.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Goal {
@@ -29,40 +32,37 @@ pub(super) struct Target {
     pub(super) target: String,
     /// `yes` or `no`.
     pub(super) reached: &'static str,
-    /// The ratio that just reaches it, where it is one of a ratio: for the plot.
-    #[serde(skip)]
-    pub(super) ratio: Option<f64>,
+    /// How much of it was reached: from 1 on all of it.
+    pub(super) share: f64,
 }
 
 impl Goal {
     /// Judges a figure.
     pub(super) fn judge(self, figure: &Figure) -> Target {
-        let is_reached = figure.is_flawless() && self.is_reached(figure);
+        let share = if figure.is_flawless() { self.share(figure).unwrap_or(0.0) } else { 0.0 };
         let target = self.to_string().replace("UNIT", figure.unit);
-        Target { target, reached: if is_reached { "yes" } else { "no" }, ratio: self.ratio() }
+        Target { target, reached: if share >= 1.0 { "yes" } else { "no" }, share }
     }
 
-    fn is_reached(self, figure: &Figure) -> bool {
-        let has = |value: Option<f64>, holds: &dyn Fn(f64) -> bool| value.is_some_and(holds);
-        match self {
-            Self::RatioAtLeast(bar) => has(figure.ratio, &|ratio| ratio >= bar),
-            Self::RatioAtMost(bar) => has(figure.ratio, &|ratio| ratio <= bar),
-            Self::DifferenceAtMost(bar) => has(figure.difference_ns, &|ns| ns <= bar),
-            Self::NsPerCallAtMost(bar) => has(figure.ns_per_call, &|ns| ns <= bar),
-            Self::ValueAtMost(bar) => figure.value <= bar,
+    /// How much of it a figure reaches; `None` where it has not what is judged.
+    fn share(self, figure: &Figure) -> Option<f64> {
+        Some(match self {
+            Self::RatioAtLeast(bar) => figure.ratio? / bar,
+            Self::RatioAtMost(bar) => at_most(figure.ratio?, bar),
+            Self::DifferenceAtMost(bar) => at_most(figure.difference_ns?, bar),
+            Self::NsPerCallAtMost(bar) => at_most(figure.ns_per_call?, bar),
+            Self::ValueAtMost(bar) => at_most(figure.value, bar),
             Self::ValueOrRatioAtLeast(value, ratio) => {
-                figure.value >= value || has(figure.ratio, &|of| of >= ratio)
+                let by_ratio = figure.ratio.map_or(0.0, |of| of / ratio);
+                (figure.value / value).max(by_ratio)
             }
-        }
+        })
     }
+}
 
-    fn ratio(self) -> Option<f64> {
-        match self {
-            Self::RatioAtLeast(bar) | Self::RatioAtMost(bar) => Some(bar),
-            Self::ValueOrRatioAtLeast(_, bar) => Some(bar),
-            _ => None,
-        }
-    }
+/// The share of a bar that a value must stay below; what is far below is as good as it gets.
+fn at_most(value: f64, bar: f64) -> f64 {
+    bar / value.max(bar / SHARE_MAX)
 }
 
 /// In words; `UNIT` stands for the figure's.
@@ -116,6 +116,17 @@ mod tests {
             assert_eq!(judge(goal, set), reached);
         }
         assert_eq!(goal.judge(&figure()).target, ">= 3 Mcalls/s or ratio >= 10");
+    }
+
+    #[test]
+    fn share__is_one_at_the_bar() {
+        let share = |ns: f64| {
+            let mut figure = figure();
+            figure.difference_ns = Some(ns);
+            Goal::DifferenceAtMost(90.0).judge(&figure).share
+        };
+        assert_eq!([share(180.0), share(90.0), share(45.0)], [0.5, 1.0, 2.0]);
+        assert_eq!([share(0.0), share(-5.0)], [SHARE_MAX; 2], "faster than the bare medium");
     }
 
     #[test]

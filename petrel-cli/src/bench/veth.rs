@@ -21,7 +21,6 @@ use super::far::Far;
 use super::figure::{Baseline, Figure, Setting};
 use super::measurement::Measurement;
 use super::stage::{Cores, Stage};
-use crate::cores;
 use crate::failure::Failure;
 
 const NEAR_DEVICE: &str = "petrel0";
@@ -54,7 +53,7 @@ fn in_own_namespace(
     measurement: &Measurement,
     watch: impl FnMut(u32, u32),
 ) -> Result<Outcome, Failure> {
-    match set_up() {
+    match set_up(measurement.pace.is_realtime) {
         Ok(stage) => {
             let command = command(measurement);
             let describe = |setting| Setting { network: Some("veth"), command, ..setting };
@@ -72,10 +71,9 @@ pub(super) fn command(measurement: &Measurement) -> String {
 
 /// Makes both namespaces and joins them; this thread is in the first one, the stage's other thread
 /// in the second.
-fn set_up() -> Result<Stage, Failure> {
+fn set_up(is_realtime: bool) -> Result<Stage, Failure> {
     leave_namespace()?;
-    let cpus = cores::pair();
-    let far = Far::start(cpus.map(|[_, cpu]| cpu))?;
+    let far = Far::start()?;
     let (sender, receiver) = mpsc::channel();
     far.install(move || {
         leave_namespace()?;
@@ -91,7 +89,7 @@ fn set_up() -> Result<Stage, Failure> {
         bring_up(FAR_DEVICE, ADDRESSES[1])?;
         Ok(Nobody)
     })?;
-    Stage::with(Cores::Two, cpus, Some(far), ADDRESSES.map(Into::into))
+    Stage::with(Cores::Two, is_realtime, Some(far), ADDRESSES.map(Into::into))
 }
 
 /// Something to install where only the installation matters.

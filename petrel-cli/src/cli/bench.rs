@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::address::ServerAddress;
 use super::values::BenchTransport;
+use crate::bench::Pace;
 use crate::units::{parse_duration, parse_size};
 
 /// Measure latency, rate, bandwidth and more beside the bare medium
@@ -69,9 +70,21 @@ pub(crate) struct WindowArgs {
     #[arg(long, value_name = "DURATION", default_value = "300ms", value_parser = parse_duration)]
     pub(crate) window: Duration,
 
-    /// Draw the ratios into an SVG file
+    /// Let nothing interrupt the two threads during windows: other load then disturbs less, and
+    /// waits; needs root
+    #[arg(long)]
+    pub(crate) realtime: bool,
+
+    /// Draw the figures into an SVG file
     #[arg(long, value_name = "FILE.svg")]
     pub(crate) plot: Option<PathBuf>,
+}
+
+impl WindowArgs {
+    /// As the benchmark wants it.
+    pub(crate) fn pace(&self) -> Pace {
+        Pace { duration: self.duration, window: self.window, is_realtime: self.realtime }
+    }
 }
 
 /// Flags of the benchmarks of one workload.
