@@ -42,7 +42,8 @@ use serde::Serialize;
 
 use crate::Outcome;
 use crate::cli::{
-    BenchArgs, BenchCommand, BenchTransport, FactorsArgs, RateArgs, SessionsArgs, WindowArgs,
+    AllArgs, BenchArgs, BenchCommand, BenchTransport, FactorsArgs, RateArgs, SessionsArgs,
+    WindowArgs,
 };
 use crate::failure::Failure;
 use crate::output::Output;
@@ -74,7 +75,7 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> 
         }
         BenchCommand::Sessions(args) => run_sessions(args, output),
         BenchCommand::Factors(args) => run_factors(args, output),
-        BenchCommand::All(args) => run_rows(&args.windows, output),
+        BenchCommand::All(args) => run_rows(args, output),
         BenchCommand::IdleSessions(args) => {
             memory::run_client(args, output)?;
             Ok(Outcome::Success)
@@ -117,6 +118,9 @@ fn run_rate(args: &RateArgs, output: Output) -> Result<Outcome, Failure> {
     if !args.veth {
         return run_and_show(&list, plot, output);
     }
+    if !args.ends.transport.contains(&BenchTransport::Udp) {
+        return Err(Failure::because("--veth measures UDP; name it among --transport"));
+    }
     let udp = list.iter().filter(|measurement| measurement.transport == BenchTransport::Udp);
     let mut report = Report::new(output);
     for measurement in udp {
@@ -151,7 +155,8 @@ fn run_sessions(args: &SessionsArgs, output: Output) -> Result<Outcome, Failure>
             pace: args.windows.pace(),
         };
         report.sessions(&sessions, Ok)?;
-        report.memory(*transport, args.sessions, &sessions.command(), Ok)?;
+        let command = memory::command(*transport, args.sessions);
+        report.memory(*transport, args.sessions, &command, Ok)?;
     }
     report.show("Petrel with many sessions beside one", args.windows.plot.as_deref())
 }
@@ -171,21 +176,21 @@ fn run_factors(args: &FactorsArgs, output: Output) -> Result<Outcome, Failure> {
     report.show("Petrel with one thing switched off", args.windows.plot.as_deref())
 }
 
-fn run_rows(windows: &WindowArgs, output: Output) -> Result<Outcome, Failure> {
+fn run_rows(args: &AllArgs, output: Output) -> Result<Outcome, Failure> {
     let mut report = Report::new(output);
-    for row in all::rows(windows.pace()) {
+    for row in all::rows(args.windows.pace(), args.sessions) {
         let judge = |figure| Ok(row.judge(figure));
         match &row.job {
             Job::Pair(measurement) => report.pair(measurement, judge)?,
             Job::Veth(measurement) => report.veth(measurement, judge)?,
             Job::Sessions(sessions) => report.sessions(sessions, judge)?,
             Job::Memory(transport) => {
-                let command = format!("petrel bench sessions --transport {}", transport.name());
-                report.memory(*transport, all::SESSIONS, &command, judge)?;
+                let command = memory::command(*transport, args.sessions);
+                report.memory(*transport, args.sessions, &command, judge)?;
             }
         }
     }
-    report.show("Petrel and what it must reach", windows.plot.as_deref())
+    report.show("Petrel and what it must reach", args.windows.plot.as_deref())
 }
 
 /// Makes the measurements one after the other, with a progress bar each; prints them as JSON.

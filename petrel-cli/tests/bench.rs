@@ -211,3 +211,91 @@ fn bench__fails_when_calls_fail() {
     assert_eq!(figure["failures"][0]["status"], "ABORTED", "{figure}");
     assert_eq!(figure["failures"][0]["message"], "not today", "{figure}");
 }
+
+#[test]
+fn sessions__in_steps_and_their_memory() {
+    let output = bench(&["sessions", "--sessions", "150", "--cores", "1", "--transport", "shm"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let figures = records(&output);
+    let steps: Vec<_> = figures.iter().map(|figure| figure["sessions"].as_u64()).collect();
+    assert_eq!(steps, [1, 100, 150, 150, 150].map(Some));
+    for figure in &figures[..3] {
+        assert_figure(figure);
+        assert_eq!(
+            (&figure["bench"], &figure["baseline"]),
+            (&"sessions".into(), &"one-session".into())
+        );
+    }
+    for (figure, side) in figures[3..].iter().zip(["client", "server"]) {
+        assert_eq!((&figure["bench"], &figure["side"]), (&"memory".into(), &side.into()));
+        assert_eq!((&figure["unit"], &figure["checked"]), (&"KiB".into(), &150.into()));
+        assert!(figure["unused"].as_f64() <= figure["value"].as_f64(), "{figure}");
+    }
+}
+
+#[test]
+fn factors__each_beside_everything_switched_on() {
+    let output = bench(&["factors", "--transport", "udp,shm"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let figures = records(&output);
+    for figure in &figures {
+        assert_figure(figure);
+        assert_eq!(figure["baseline"], "everything-on");
+        assert!(figure["factor"].is_string() && figure["instead"].is_string(), "{figure}");
+    }
+    for (transport, unit) in
+        [("udp", "Mcalls/s"), ("udp", "Gbit/s"), ("shm", "Mcalls/s"), ("shm", "Gbit/s")]
+    {
+        let is_one = |figure: &&Value| figure["transport"] == transport && figure["unit"] == unit;
+        assert!(figures.iter().filter(is_one).count() >= 3, "{transport}, {unit}");
+    }
+}
+
+/// What cannot be done here is said, and is no failure.
+fn is_skipped(record: &Value) -> bool {
+    let skipped = record["skipped"].as_str();
+    if let Some(reason) = skipped {
+        println!("skipped: {reason}");
+    }
+    skipped.is_some()
+}
+
+#[test]
+fn rate__between_network_namespaces_leaves_nothing_behind() {
+    let output = bench(&["rate", "--veth"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let figure = record(&output);
+    assert_eq!((&figure["transport"], &figure["network"]), (&"udp".into(), &"veth".into()));
+    assert!(figure["command"].as_str().unwrap().ends_with("--veth"), "{figure}");
+    if !is_skipped(&figure) {
+        assert_figure(&figure);
+        assert_eq!(figure["baseline"], "single-datagrams");
+    }
+    assert!(!std::path::Path::new("/sys/class/net/petrel0").exists());
+}
+
+#[test]
+fn all__has_every_row_its_target_and_a_plot() {
+    let plot = std::env::temp_dir().join(format!("petrel-bench-{}.svg", std::process::id()));
+    let output = bench(&["all", "--sessions", "100", "--plot", plot.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let figures = records(&output);
+    assert_eq!(figures.len(), 14);
+    for figure in figures.iter().filter(|figure| !is_skipped(figure)) {
+        assert!(figure["target"].as_str().is_some_and(|target| !target.is_empty()), "{figure}");
+        let share = figure["share"].as_f64().unwrap();
+        assert_eq!(figure["reached"], if share >= 1.0 { "yes" } else { "no" }, "{figure}");
+    }
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    std::fs::remove_file(&plot).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("rate over shm, one core"), "{svg}");
+}
+
+#[test]
+fn plot__that_cannot_be_written_is_a_failure() {
+    let plot = ["--plot", "/no-such-folder/plot.svg", "--transport", "shm", "--cores", "1"];
+    let output = bench(&[&["rate"][..], &plot].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let last = records(&output).pop().unwrap();
+    assert!(last["error"].as_str().unwrap().contains("/no-such-folder/plot.svg"), "{last}");
+}

@@ -13,9 +13,6 @@ use super::stage::Cores;
 use super::target::Goal;
 use crate::cli::BenchTransport;
 
-/// The sessions that the bar names.
-pub(super) const SESSIONS: usize = 20_000;
-
 /// Rows that are measured for `--duration`; each takes up to twice as long where windows are
 /// dropped. The others take some seconds.
 const ROWS: u32 = 10;
@@ -38,7 +35,7 @@ pub(super) enum Job {
 }
 
 /// All rows.
-pub(super) fn rows(pace: Pace) -> Vec<Row> {
+pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
     let duration = pace.duration.min(TIME_MAX / (2 * ROWS));
     let pace = Pace { duration, ..pace };
     let small = |quantity, transport, cores| Measurement {
@@ -63,7 +60,7 @@ pub(super) fn rows(pace: Pace) -> Vec<Row> {
         size: 32,
         in_flight: 60,
         batch: 3,
-        count: SESSIONS,
+        count: session_count,
         has_steps: false,
         pace,
     };
@@ -105,7 +102,7 @@ mod tests {
             window: Duration::from_millis(300),
             is_realtime: false,
         };
-        let durations = rows(pace).into_iter().filter_map(|row| match row.job {
+        let durations = rows(pace, 20_000).into_iter().filter_map(|row| match row.job {
             Job::Pair(measurement) | Job::Veth(measurement) => Some(measurement.pace.duration),
             Job::Sessions(sessions) => Some(sessions.pace.duration),
             Job::Memory(_) => None,

@@ -82,6 +82,11 @@ fn parse_private(status: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
+/// The command that repeats the measurement, among others.
+pub(super) fn command(transport: BenchTransport, sessions: usize) -> String {
+    format!("petrel bench sessions --transport {} --sessions {sessions}", transport.name())
+}
+
 /// Starts both processes; gives a figure for each side.
 pub(super) fn run(
     transport: BenchTransport,

@@ -20,8 +20,9 @@ const BOTTOM: i32 = 50;
 const LEFT: i32 = 470;
 const RIGHT: i32 = 40;
 
-/// Marks on the axis.
-const TICKS: i32 = 5;
+/// Distances of marks on the axis; the first of which there are few enough is taken.
+const STEPS: [f64; 8] = [0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0];
+const TICKS_MAX: f64 = 8.0;
 
 const REACHED: RGBColor = RGBColor(0x2a, 0x7f, 0x62);
 const MISSED: RGBColor = RGBColor(0xc0, 0x4a, 0x35);
@@ -107,8 +108,8 @@ fn render(title: &str, axis: &str, bars: &[Bar]) -> Result<String, Box<dyn std::
             SVGBackend::with_string(&mut svg, (WIDTH as u32, height as u32)).into_drawing_area();
         area.fill(&WHITE)?;
         write(&area, title, (WIDTH / 2, TOP / 2), 18, HPos::Center)?;
-        for tick in 0..=TICKS {
-            draw_tick(&area, height, x, most * f64::from(tick) / f64::from(TICKS))?;
+        for tick in ticks(most) {
+            draw_tick(&area, height, x, tick)?;
         }
         write(&area, axis, (WIDTH / 2, height - 14), 13, HPos::Center)?;
         area.draw(&PathElement::new([(x(1.0), TOP), (x(1.0), height - BOTTOM)], BLACK))?;
@@ -118,6 +119,13 @@ fn render(title: &str, axis: &str, bars: &[Bar]) -> Result<String, Box<dyn std::
         area.present()?;
     }
     Ok(svg)
+}
+
+/// Where the axis up to `most` has its marks.
+fn ticks(most: f64) -> impl Iterator<Item = f64> {
+    let step = STEPS.into_iter().find(|step| most / step <= TICKS_MAX).unwrap_or(most);
+    // A division may come out just below a whole number.
+    (0..=(most / step + 1e-9) as u32).map(move |count| f64::from(count) * step)
 }
 
 fn draw_tick(area: &Area<'_>, height: i32, x: impl Fn(f64) -> i32, ratio: f64) -> Drawn {
@@ -159,6 +167,13 @@ mod tests {
         assert_eq!(svg.matches("rate over shm, one core").count(), 2, "{svg}");
         assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"));
         assert!(svg.contains("#C04A35") && svg.contains("#2A7F62"), "missed, reached: {svg}");
+    }
+
+    #[test]
+    fn ticks__are_round_numbers() {
+        assert_eq!(ticks(2.1).collect::<Vec<_>>(), [0.0, 0.5, 1.0, 1.5, 2.0]);
+        assert_eq!(ticks(0.3).count(), 7);
+        assert_eq!(ticks(1_000.0).collect::<Vec<_>>(), [0.0, 1_000.0]);
     }
 
     #[test]

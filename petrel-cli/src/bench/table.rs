@@ -140,9 +140,12 @@ fn baselines(figures: &[Figure]) -> Vec<String> {
         Baseline::OneSession => "the same with one session",
         Baseline::EverythingOn => "the same with everything switched on",
     };
-    let mut texts: Vec<&str> =
-        figures.iter().filter_map(|figure| figure.setting.baseline).map(text).collect();
-    texts.dedup();
+    let mut texts: Vec<&str> = Vec::new();
+    for text in figures.iter().filter_map(|figure| figure.setting.baseline).map(text) {
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
     if texts.is_empty() {
         return Vec::new();
     }

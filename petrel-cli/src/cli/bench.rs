@@ -244,6 +244,10 @@ pub(crate) struct FactorsArgs {
 /// Arguments of `petrel bench all`.
 #[derive(Args, Debug)]
 pub(crate) struct AllArgs {
+    /// Sessions of the rows about many sessions; the bars are meant for the default
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = parse_sessions)]
+    pub(crate) sessions: usize,
+
     #[command(flatten)]
     pub(crate) windows: WindowArgs,
 }

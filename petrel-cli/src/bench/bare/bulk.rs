@@ -214,7 +214,8 @@ mod tests {
         let (mut producer, mut consumer) = ends(1);
         producer.begin(0);
         producer.turn();
-        consumer.consumed = 0;
+        // A second chunk that nobody has written.
+        producer.produced = 2;
         producer.ring.produced.0.store(2, Ordering::Release);
         consumer.turn();
         consumer.turn();
