@@ -30,7 +30,43 @@ const SHM: &[BenchTransport] = &[BenchTransport::Shm];
 const BOTH: &[BenchTransport] = &[BenchTransport::Udp, BenchTransport::Shm];
 
 /// All of them.
-pub(super) const FACTORS: [Factor; 7] = [
+pub(super) const FACTORS: [Factor; 13] = [
+    Factor {
+        name: "short ways",
+        instead: "the general state machines for every frame",
+        transports: BOTH,
+        switch_off: |config| config.protocol.short_ways = false,
+    },
+    Factor {
+        name: "one timestamp per turn",
+        instead: "a reading of the clock for each frame",
+        transports: BOTH,
+        switch_off: |config| config.factors.clock_once_per_turn = false,
+    },
+    Factor {
+        name: "preallocated responses",
+        instead: "a buffer from the pool for each answer",
+        transports: BOTH,
+        switch_off: |config| config.factors.preallocated_responses = false,
+    },
+    Factor {
+        name: "zero-copy requests",
+        instead: "a copy of each small request before its handler",
+        transports: BOTH,
+        switch_off: |config| config.factors.zero_copy_requests = false,
+    },
+    Factor {
+        name: "bursts",
+        instead: "each frame is handed to the medium on its own",
+        transports: BOTH,
+        switch_off: |config| config.factors.bursts = false,
+    },
+    Factor {
+        name: "response grants",
+        instead: "a large response waits for another round trip",
+        transports: BOTH,
+        switch_off: |config| config.protocol.response_grants = false,
+    },
     Factor {
         name: "segmentation offload",
         instead: "a system call's entry for each datagram",
@@ -53,7 +89,10 @@ pub(super) const FACTORS: [Factor; 7] = [
         name: "fence-free publication",
         instead: "a memory fence for each burst, in case the peer sleeps",
         transports: SHM,
-        switch_off: |config| config.host.shm.never_sleeps = false,
+        switch_off: |config| {
+            config.host.shm.never_sleeps = false;
+            config.factors.fence_free = false;
+        },
     },
     Factor {
         name: "large ring frames",
