@@ -270,6 +270,7 @@ fn sum(a: TransportStats, b: TransportStats) -> TransportStats {
         rx_dropped_unknown_peer: a.rx_dropped_unknown_peer + b.rx_dropped_unknown_peer,
         rx_dropped_malformed: a.rx_dropped_malformed + b.rx_dropped_malformed,
         rx_dropped_truncated: a.rx_dropped_truncated + b.rx_dropped_truncated,
+        rx_dropped_kernel: a.rx_dropped_kernel + b.rx_dropped_kernel,
         rx_broken_rings: a.rx_broken_rings + b.rx_broken_rings,
         gso_disabled: a.gso_disabled + b.gso_disabled,
     }

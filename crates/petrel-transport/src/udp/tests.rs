@@ -182,6 +182,30 @@ fn rx_burst__returns_from_a_flood_of_strangers() {
 }
 
 #[test]
+fn rx_burst__counts_what_the_kernel_dropped() {
+    let mut ends = WithSocket::new(UdpConfig { recv_buffer_bytes: 4096, ..v4() });
+    let sent = 400u64;
+    (0..sent).for_each(|_| ends.send_to_udp(&[0x1A; 1000]));
+    let mut received = 0;
+    while ends.udp.rx_burst(64, |_, _| received += 1) > 0 {}
+    assert!(received < sent, "the buffer holds everything");
+    assert!(ends.frames_until(b"\x1Flast").is_empty());
+    assert_eq!(ends.udp.stats().rx_dropped_kernel, sent - received);
+}
+
+#[test]
+fn rx_burst__delivers_datagrams_that_wait_in_the_socket_in_order() {
+    for gro in [true, false] {
+        let mut ends = WithSocket::new(UdpConfig { gro, ..v4() });
+        let sent: Vec<Vec<u8>> = (0..50u8).map(|byte| vec![0x10 + byte; 100]).collect();
+        sent.iter().for_each(|datagram| ends.send_to_udp(datagram));
+        assert_eq!(ends.frames_until(b"\x1Flast"), sent);
+        let calls = ends.udp.stats().rx_syscalls;
+        assert!(calls < sent.len() as u64, "{calls} calls for 51 datagrams");
+    }
+}
+
+#[test]
 fn tx_burst__sends_single_frames_bare_and_small_ones_in_a_bundle() {
     let mut ends = WithSocket::new(v4());
     assert_eq!(ends.udp.tx_burst(&[frame(ends.peer, b"\x1Aone")]), 0);
