@@ -211,8 +211,8 @@ impl Receiver {
     /// The number in the control message of this kind that came with a buffer, if one did.
     #[inline]
     fn control(&self, index: usize, (level, kind): (libc::c_int, libc::c_int)) -> Option<u32> {
-        let count = self.headers[index].msg_hdr.msg_controllen as usize / size_of::<Control>();
-        let mut controls = self.controls[index].iter().take(count);
+        let bytes: usize = self.headers[index].msg_hdr.msg_controllen as _;
+        let mut controls = self.controls[index].iter().take(bytes / size_of::<Control>());
         let is_it = |c: &&Control| (c.header.cmsg_level, c.header.cmsg_type) == (level, kind);
         controls.find(is_it).map(|control| control.number)
     }

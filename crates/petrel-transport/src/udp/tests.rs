@@ -362,7 +362,7 @@ fn flush__keeps_what_the_kernel_has_no_room_for_and_sends_it_first() {
             _ => assert_eq!(ends.udp.rx_burst(0, |_, _| {}), 0),
         }
         arrived.extend(ends.arrived());
-        assert_eq!(arrived, sent.split_off(0), "round {round}");
+        assert!(arrived == sent, "round {round}");
         let stats = ends.udp.stats();
         assert_eq!((stats.tx_blocked, stats.tx_dropped_error), (2 * (round + 1), 0));
         sent.clear();
@@ -417,14 +417,15 @@ fn wait__ends_when_a_backlog_may_go_out() {
     let far = ends.far.try_clone().unwrap();
     let reader = std::thread::spawn(move || {
         let mut buffer = [0; 5000];
-        while far.recv(&mut buffer).is_ok() {}
+        (0..).take_while(|_| far.recv(&mut buffer).is_ok()).count()
     });
     while ends.udp.has_backlog() {
         ends.udp.wait(None);
         ends.udp.flush();
     }
-    reader.join().unwrap();
-    assert_eq!(ends.arrived(), [[0x10; 3000]]);
+    let read_before = reader.join().unwrap() as u64;
+    let arrived = read_before + ends.arrived().len() as u64;
+    assert_eq!((arrived, ends.udp.stats().tx_kept), (ends.udp.stats().tx_frames, 1));
 }
 
 #[test]
