@@ -162,6 +162,11 @@ impl Transport for Host {
         }
     }
 
+    #[inline]
+    fn may_receive(&self) -> bool {
+        self.udp.peer_count() > 0 || self.shm.may_receive()
+    }
+
     #[inline(always)]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         // SAFETY: the contract is the same, and `flush` flushes both.

@@ -228,6 +228,13 @@ pub trait Transport {
     /// The slice is the receive buffer itself: it is only valid during the call.
     fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, handler: H) -> usize;
 
+    /// Whether a look for frames may find some. False only where that is sure, and costs next to
+    /// nothing to tell: no system call, no clock.
+    #[inline]
+    fn may_receive(&self) -> bool {
+        true
+    }
+
     /// As [`Transport::rx_burst_to`], with a closure.
     fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, on_frame: F) -> usize {
         self.rx_burst_to(budget, Each(on_frame))

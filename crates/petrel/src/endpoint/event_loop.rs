@@ -23,6 +23,10 @@ const TX_BURSTS_PER_TURN: usize = 4;
 /// not keep calls to another from failing.
 const FULL_TURNS_MAX: u8 = 16;
 
+/// Turns in a row that look at nothing but the way in, if there is nothing. With some five
+/// nanoseconds each, timers and the control plane wait for no longer than one frame takes.
+const IDLE_TURNS_MAX: u8 = 16;
+
 /// Ends [`Endpoint::run`] from another thread or a signal's.
 #[derive(Clone, Debug)]
 pub struct Stop {
@@ -39,14 +43,24 @@ impl Stop {
 }
 
 impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
-    /// One turn of the event loop: takes what came in, runs handlers and continuations, handles
-    /// timers, and sends what there is to send. Never blocks. Tells whether there was anything to
-    /// do.
+    /// One turn of the event loop: takes what came in, runs handlers and continuations, sends what
+    /// there is to send, and handles timers and what the control plane has to say. Never blocks.
+    /// Tells whether there was anything to do.
+    ///
+    /// Answers leave before anything else is looked at, and most turns that would find nothing look
+    /// at nothing but the way in: between two messages, what a turn does that is not for them is
+    /// latency.
     pub fn run_once(&mut self) -> bool {
+        if self.idle_turns < IDLE_TURNS_MAX && self.is_idle() {
+            self.idle_turns += 1;
+            return false;
+        }
+        self.idle_turns = 0;
         let now_ns = self.transport.now();
         self.local.now_ns = now_ns;
-        let controlled = self.handle_control();
         let received = self.receive(now_ns);
+        let mut sent = self.local.core.has_transmit() && self.send(now_ns);
+        let controlled = self.handle_control();
         // With a full burst more may be waiting, and what seems lost may be among it.
         self.full_turns =
             if received < RX_BURST_MAX { 0 } else { (self.full_turns + 1) % FULL_TURNS_MAX };
@@ -54,12 +68,17 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             self.local.core.handle_timeouts(now_ns);
         }
         let happened = self.has_events() && self.handle_events();
-        let sent = self.local.core.has_transmit() && self.send(now_ns);
+        sent |= self.local.core.has_transmit() && self.send(now_ns);
         if !sent {
             // The transport may have kept what the kernel did not take the last time.
             self.transport.flush();
         }
         controlled || received > 0 || happened || sent
+    }
+
+    #[inline]
+    fn is_idle(&self) -> bool {
+        !self.transport.may_receive() && !self.local.core.has_transmit() && !self.has_events()
     }
 
     /// Runs the event loop until `stop` is used. Between turns without work the endpoint spins or
@@ -118,7 +137,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 self.local.now_ns - self.busy_ns.min(self.local.now_ns) >= spin.as_nanos() as u64
             }
         };
-        if !sleeps || self.local.core.has_transmit() {
+        // Before a sleep comes a turn that has looked everywhere.
+        if !sleeps || self.idle_turns > 0 || self.local.core.has_transmit() {
             std::hint::spin_loop();
             return;
         }

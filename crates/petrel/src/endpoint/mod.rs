@@ -64,6 +64,8 @@ pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort>
     factors: Option<(Factors, bool)>,
     /// When the endpoint last had something to do, in nanoseconds.
     busy_ns: u64,
+    /// Turns in a row that found nothing on the way in and looked no further.
+    idle_turns: u8,
     /// Turns in a row that received a full burst.
     full_turns: u8,
     not_send: PhantomData<*const ()>,
@@ -93,6 +95,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             factors: (config.factors != Factors::default() || !config.protocol.short_ways)
                 .then_some((config.factors, config.protocol.short_ways)),
             busy_ns: now_ns,
+            idle_turns: 0,
             full_turns: 0,
             not_send: PhantomData,
         })
