@@ -1,0 +1,51 @@
+//! The order of the windows: in each round all peers take turns at each measurement, so that what
+//! changes on the machine meets all of them alike.
+
+use peers_common::Failure;
+
+use crate::building::Entry;
+use crate::catalog::Measurement;
+use crate::cli::{Cli, Cpus};
+use crate::record::{Record, Recorder};
+use crate::window::{self, Window};
+
+/// Runs all windows. One that fails is told and recorded; the others go on.
+pub(crate) fn run(
+    entries: &[Entry],
+    cli: &Cli,
+    cpus: Cpus,
+    recorder: &mut Recorder,
+) -> Result<Vec<Window>, Failure> {
+    let mut windows = Vec::new();
+    for round in 1..=cli.rounds {
+        for &measurement in &cli.measure {
+            eprintln!("round {round} of {}: {measurement:?}", cli.rounds);
+            for entry in entries.iter().filter(|entry| does(entry, measurement)) {
+                match window::run(entry, measurement, round, cli, cpus) {
+                    Ok(window) => {
+                        recorder.put(&Record::Window(&window))?;
+                        windows.push(window);
+                    }
+                    Err(failure) => fail(entry, measurement, &failure, recorder)?,
+                }
+            }
+        }
+    }
+    Ok(windows)
+}
+
+fn does(entry: &Entry, measurement: Measurement) -> bool {
+    entry.variant.measurements.contains(&measurement)
+}
+
+fn fail(
+    entry: &Entry,
+    measurement: Measurement,
+    failure: &Failure,
+    recorder: &mut Recorder,
+) -> Result<(), Failure> {
+    let (peer, variant) = (entry.peer.name, entry.variant.name);
+    println!("{peer}/{variant}: {measurement:?} failed: {failure}");
+    let why = failure.to_string();
+    recorder.put(&Record::Failed { peer, variant, measurement, why: &why })
+}
