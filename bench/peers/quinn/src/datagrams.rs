@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use peers_common::{Failure, Meter, Outcome, Plan, content};
+use peers_common::{Failure, Meter, Outcome, Plan, Workload, content};
 use quinn::Connection;
 use tokio::time::timeout;
 
@@ -21,6 +21,9 @@ pub(crate) async fn serve(connection: Connection) -> Result<(), Failure> {
 }
 
 pub(crate) async fn run(connection: Connection, plan: Plan) -> Result<Outcome, Failure> {
+    if plan.workload == Workload::Bulk {
+        return Err("a datagram holds no bulk request".into());
+    }
     let mut meter = Meter::start(plan);
     let mut calls = HashSet::new();
     for _ in 0..plan.in_flight {

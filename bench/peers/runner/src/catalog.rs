@@ -87,6 +87,8 @@ impl Waits {
 }
 
 const ALL: &[Measurement] = &Measurement::ALL;
+const SMALL: &[Measurement] = &[Measurement::Latency, Measurement::Rate];
+const BULK: &[Measurement] = &[Measurement::Bandwidth1, Measurement::Bandwidth4];
 
 const fn variant(
     name: &'static str,
@@ -111,8 +113,55 @@ pub(crate) static PEERS: &[Peer] = &[
         ],
     },
     Peer {
+        name: "grpc-cpp",
+        source: Source::Make,
+        variants: &[variant("unary", "gRPC C++, unary", Blocking, ALL)],
+    },
+    Peer {
+        name: "tonic",
+        source: Source::Cargo { package: "tonic" },
+        variants: &[
+            variant("unary", "tonic, unary", Blocking, ALL),
+            variant("stream", "tonic, one stream", Blocking, ALL),
+        ],
+    },
+    Peer {
         name: "tarpc",
         source: Source::Cargo { package: "tarpc" },
         variants: &[variant("tcp", "tarpc, TCP", Blocking, ALL)],
+    },
+    Peer {
+        name: "capnp",
+        source: Source::Cargo { package: "capnp-rpc" },
+        variants: &[variant("tcp", "Cap'n Proto, TCP", Blocking, ALL)],
+    },
+    Peer {
+        name: "quinn",
+        source: Source::Cargo { package: "quinn" },
+        variants: &[
+            variant("streams", "quinn, stream per call", Blocking, ALL),
+            variant("datagrams", "quinn, datagrams", Blocking, SMALL),
+        ],
+    },
+    Peer {
+        name: "ucx",
+        source: Source::Make,
+        variants: &[
+            variant("tcp", "UCX, TCP", Polling, ALL),
+            variant("shm", "UCX, shared memory", Polling, ALL),
+        ],
+    },
+    Peer {
+        name: "iceoryx2",
+        source: Source::Cargo { package: "iceoryx2" },
+        variants: &[
+            variant("copied", "iceoryx2, copied", Polling, ALL),
+            variant("lent", "iceoryx2, lent", Polling, BULK),
+        ],
+    },
+    Peer {
+        name: "aeron",
+        source: Source::Cargo { package: "rusteron-media-driver" },
+        variants: &[variant("ipc", "Aeron IPC, two streams", Polling, ALL)],
     },
 ];
