@@ -31,8 +31,7 @@ fn publication(aeron: &Aeron, stream: i32) -> Result<AeronExclusivePublication, 
 }
 
 fn subscription(aeron: &Aeron, stream: i32) -> Result<AeronSubscription, Failure> {
-    let adding =
-        aeron.async_add_subscription(CHANNEL, stream, Handlers::NONE, Handlers::NONE)?;
+    let adding = aeron.async_add_subscription(CHANNEL, stream, Handlers::NONE, Handlers::NONE)?;
     Ok(adding.poll_blocking(PATIENCE)?)
 }
 

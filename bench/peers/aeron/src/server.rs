@@ -31,10 +31,8 @@ pub(crate) fn serve(args: ServerArgs) -> Result<(), Failure> {
     let mut sink = Sink::default();
     let mut failure = None;
     while !driver.is_finished() {
-        let echoed = echoes.poll_fn(
-            |request, _| fail(&mut failure, offer(&replies, request)),
-            FRAGMENTS_MAX,
-        )?;
+        let echoed = echoes
+            .poll_fn(|request, _| fail(&mut failure, offer(&replies, request)), FRAGMENTS_MAX)?;
         let taken = bulks.poll_fn(
             |piece, _| {
                 sink.take(piece);

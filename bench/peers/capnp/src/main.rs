@@ -16,7 +16,7 @@ use tokio_util::compat::{Compat, TokioAsyncReadCompatExt, TokioAsyncWriteCompatE
 use crate::bench_capnp::bench::{self, Client};
 
 /// The generated code.
-#[allow(missing_docs, clippy::all)]
+#[allow(missing_docs, clippy::all, clippy::unimplemented)]
 mod bench_capnp {
     include!(concat!(env!("OUT_DIR"), "/bench_capnp.rs"));
 }

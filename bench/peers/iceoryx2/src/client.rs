@@ -2,8 +2,9 @@
 
 use std::hint;
 
-use iceoryx2::prelude::*;
 use iceoryx2::pending_response::PendingResponse;
+use iceoryx2::port::client::Client;
+use iceoryx2::prelude::*;
 use peers_common::{
     BULK_BYTES, Bulk, ClientArgs, Failure, Meter, Outcome, Plan, Workload, args, content,
 };
@@ -51,6 +52,7 @@ fn echoes(node: &Node<ipc::Service>, plan: Plan) -> Result<Outcome, Failure> {
     Ok(meter.finish()?)
 }
 
+type BulkClient = Client<ipc::Service, [u8], (), Small, ()>;
 type Pending = PendingResponse<ipc::Service, [u8], (), Small, ()>;
 
 /// A bulk call in flight at a time.
@@ -63,43 +65,12 @@ struct Lane {
 }
 
 fn bulks(node: &Node<ipc::Service>, plan: Plan, is_lent: bool) -> Result<Outcome, Failure> {
-    let client = bulk_service(node)?.client_builder().initial_max_slice_len(BULK_BYTES).create()?;
-    let mut lanes = Vec::new();
-    let mut lent = Vec::new();
-    for _ in 0..plan.in_flight {
-        // What is lent comes back later, and holds what was written to it: the fixed part stays.
-        let mut memory = vec![0; BULK_BYTES];
-        let bulk = Bulk::fill(&mut memory);
-        if is_lent {
-            lent.push(client.loan_slice_uninit(BULK_BYTES)?.write_from_slice(&memory));
-        }
-        lanes.push(Lane { bulk, memory: (!is_lent).then_some(memory), call: 0, pending: None });
-    }
-    drop(lent);
+    let service = bulk_service(node)?;
+    let client = service.client_builder().initial_max_slice_len(BULK_BYTES).create()?;
+    let mut lanes = lanes(&client, plan.in_flight, is_lent)?;
     let mut meter = Meter::start(plan);
-    let start = |lane: &mut Lane, meter: &mut Meter| -> Result<(), Failure> {
-        lane.pending = None;
-        let Some(call) = meter.begin() else { return Ok(()) };
-        lane.call = call;
-        let request = client.loan_slice_uninit(BULK_BYTES)?;
-        let request = match &mut lane.memory {
-            Some(memory) => {
-                lane.bulk.stamp(memory, call);
-                request.write_from_slice(memory)
-            }
-            None => {
-                // SAFETY: bytes have no invalid values, and those that the memory was mapped or
-                // last written with are the ones that are wanted.
-                let mut request = unsafe { request.assume_init() };
-                lane.bulk.stamp(request.payload_mut(), call);
-                request
-            }
-        };
-        lane.pending = Some(request.send()?);
-        Ok(())
-    };
     for lane in &mut lanes {
-        start(lane, &mut meter)?;
+        lane.start(&client, &mut meter)?;
     }
     while meter.in_flight() > 0 {
         for lane in &mut lanes {
@@ -107,9 +78,50 @@ fn bulks(node: &Node<ipc::Service>, plan: Plan, is_lent: bool) -> Result<Outcome
             let Some(reply) = pending.receive()? else { continue };
             meter.end(lane.call, lane.bulk.is_reply(reply.payload()))?;
             drop(reply);
-            start(lane, &mut meter)?;
+            lane.start(&client, &mut meter)?;
         }
         hint::spin_loop();
     }
     Ok(meter.finish()?)
+}
+
+/// Places for calls. Memory that is lent is filled now: it comes back later with what was written to
+/// it, so that the part of a request that does not change is there already.
+fn lanes(client: &BulkClient, count: usize, is_lent: bool) -> Result<Vec<Lane>, Failure> {
+    let mut lanes = Vec::new();
+    let mut lent = Vec::new();
+    for _ in 0..count {
+        let mut memory = vec![0; BULK_BYTES];
+        let bulk = Bulk::fill(&mut memory);
+        if is_lent {
+            lent.push(client.loan_slice_uninit(BULK_BYTES)?.write_from_slice(&memory));
+        }
+        lanes.push(Lane { bulk, memory: (!is_lent).then_some(memory), call: 0, pending: None });
+    }
+    Ok(lanes)
+}
+
+impl Lane {
+    fn start(&mut self, client: &BulkClient, meter: &mut Meter) -> Result<(), Failure> {
+        self.pending = None;
+        let Some(call) = meter.begin() else { return Ok(()) };
+        self.call = call;
+        let request = client.loan_slice_uninit(BULK_BYTES)?;
+        let request = match &mut self.memory {
+            Some(memory) => {
+                self.bulk.stamp(memory, call);
+                request.write_from_slice(memory)
+            }
+            None => {
+                // SAFETY: bytes have no invalid values, and the memory was mapped with zeros or
+                // written by a call before. Were they not the bytes that are wanted, the sum in the
+                // reply would tell.
+                let mut request = unsafe { request.assume_init() };
+                self.bulk.stamp(request.payload_mut(), call);
+                request
+            }
+        };
+        self.pending = Some(request.send()?);
+        Ok(())
+    }
 }

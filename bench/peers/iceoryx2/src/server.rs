@@ -14,8 +14,7 @@ pub(crate) fn serve(args: ServerArgs) -> Result<(), Failure> {
     let directory = args.scratch.to_str().ok_or("the directory's name is not UTF-8")?;
     let node = node(directory)?;
     let (echoes, bulks) = (echo_service(&node)?, bulk_service(&node)?);
-    let (echoes, bulks) =
-        (echoes.server_builder().create()?, bulks.server_builder().create()?);
+    let (echoes, bulks) = (echoes.server_builder().create()?, bulks.server_builder().create()?);
     ready(directory);
     // An error is the signal to end.
     while node.wait(Duration::ZERO).is_ok() {

@@ -26,8 +26,7 @@ fn transport() -> Arc<TransportConfig> {
 pub(crate) fn server() -> Result<(Endpoint, CertificateDer<'static>), Failure> {
     let CertifiedKey { cert, signing_key } = generate_simple_self_signed([NAME.to_owned()])?;
     let key = PrivatePkcs8KeyDer::from(signing_key.serialize_der());
-    let mut config =
-        ServerConfig::with_single_cert(vec![cert.der().clone()], key.into())?;
+    let mut config = ServerConfig::with_single_cert(vec![cert.der().clone()], key.into())?;
     config.transport_config(transport());
     Ok((Endpoint::server(config, "127.0.0.1:0".parse()?)?, cert.der().clone()))
 }

@@ -32,6 +32,14 @@ pub(crate) struct Cli {
     #[arg(long, default_value_t = 800, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) window_ms: u64,
 
+    /// How many seconds to wait at most, before each window, for others to leave the CPUs alone.
+    #[arg(long, default_value_t = 5)]
+    patience_s: u64,
+
+    /// How often a window is repeated at most if others used the CPUs during it.
+    #[arg(long, default_value_t = 2)]
+    pub(crate) retries: u32,
+
     /// After so many seconds a server or a client that has not done its work is killed, and the
     /// window has failed.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(1..))]
@@ -39,7 +47,7 @@ pub(crate) struct Cli {
 
     /// The CPUs for the server and for the client, as `0,1`; the first two that may be used if
     /// none are named.
-    #[arg(long, value_delimiter = ',', num_args = 2)]
+    #[arg(long, value_delimiter = ',')]
     cpus: Vec<usize>,
 
     /// File for the results, one JSON object a line.
@@ -63,8 +71,15 @@ impl Cli {
         Duration::from_secs(self.limit_s)
     }
 
+    pub(crate) fn patience(&self) -> Duration {
+        Duration::from_secs(self.patience_s)
+    }
+
     pub(crate) fn cpus(&self) -> Result<Cpus, Failure> {
         let usable = process::usable()?;
+        if !matches!(self.cpus.len(), 0 | 2) {
+            return Err("--cpus takes two CPUs, as 0,1".into());
+        }
         let wanted = if self.cpus.is_empty() { &usable } else { &self.cpus };
         let &[server, client, ..] = wanted.as_slice() else {
             return Err("two CPUs are needed, and this process may use one only".into());
@@ -139,7 +154,8 @@ mod tests {
 
     #[test]
     fn cpus__must_be_two_different_ones() {
-        assert!(cli(&["--cpus", "0,0"]).cpus().is_err());
-        assert!(cli(&["--cpus", "0,100000"]).cpus().is_err());
+        for wrong in ["0,0", "0,100000", "0", "0,1,2"] {
+            assert!(cli(&["--cpus", wrong]).cpus().is_err(), "{wrong}");
+        }
     }
 }

@@ -7,6 +7,7 @@ mod building;
 mod catalog;
 mod cli;
 mod host;
+mod others;
 mod peer_process;
 mod plot;
 mod probe;

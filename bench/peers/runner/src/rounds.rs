@@ -6,6 +6,7 @@ use peers_common::Failure;
 use crate::building::Entry;
 use crate::catalog::Measurement;
 use crate::cli::{Cli, Cpus};
+use crate::others;
 use crate::record::{Record, Recorder};
 use crate::window::{self, Window};
 
@@ -21,7 +22,7 @@ pub(crate) fn run(
         for &measurement in &cli.measure {
             eprintln!("round {round} of {}: {measurement:?}", cli.rounds);
             for entry in entries.iter().filter(|entry| does(entry, measurement)) {
-                match window::run(entry, measurement, round, cli, cpus) {
+                match undisturbed(entry, measurement, round, cli, cpus) {
                     Ok(window) => {
                         recorder.put(&Record::Window(&window))?;
                         windows.push(window);
@@ -32,6 +33,25 @@ pub(crate) fn run(
         }
     }
     Ok(windows)
+}
+
+/// A window, repeated while others use the CPUs; the last one if they go on.
+fn undisturbed(
+    entry: &Entry,
+    measurement: Measurement,
+    round: u32,
+    cli: &Cli,
+    cpus: Cpus,
+) -> Result<Window, Failure> {
+    let mut retries = cli.retries;
+    loop {
+        others::wait_for_quiet(cli.patience());
+        let window = window::run(entry, measurement, round, cli, cpus)?;
+        if !window.is_disturbed() || retries == 0 {
+            return Ok(window);
+        }
+        retries -= 1;
+    }
 }
 
 fn does(entry: &Entry, measurement: Measurement) -> bool {

@@ -23,6 +23,8 @@ pub(crate) struct Row {
     pub(crate) calls_per_second: Option<f64>,
     pub(crate) gbit_per_second_1: Option<f64>,
     pub(crate) gbit_per_second_4: Option<f64>,
+    /// Largest share of all CPUs that others had in one of the windows.
+    pub(crate) others: Option<f64>,
     /// Windows that count.
     pub(crate) windows: usize,
     /// Windows of both distances together during which the distance changed.
@@ -60,6 +62,7 @@ fn row(entry: &Entry, cores: Distance, windows: &[Window]) -> Option<Row> {
         calls_per_second: of(Measurement::Rate, &|window| Some(window.outcome.calls_per_second)),
         gbit_per_second_1: of(Measurement::Bandwidth1, &gbit),
         gbit_per_second_4: of(Measurement::Bandwidth4, &gbit),
+        others: counted.iter().filter_map(|window| window.others).reduce(f64::max),
         windows: counted.len(),
         dropped_windows: own.filter(|window| window.cores.is_none()).count(),
     })

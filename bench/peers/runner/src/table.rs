@@ -4,7 +4,7 @@ use comfy_table::{CellAlignment, Table, presets};
 
 use crate::summary::Row;
 
-const HEADINGS: [&str; 11] = [
+const HEADINGS: [&str; 12] = [
     "peer",
     "version",
     "waits by",
@@ -16,6 +16,7 @@ const HEADINGS: [&str; 11] = [
     "Gbit/s, 1",
     "Gbit/s, 4",
     "windows",
+    "others",
 ];
 
 /// Columns from here on are numbers.
@@ -36,7 +37,7 @@ pub(crate) fn render(rows: &[Row]) -> String {
     table.to_string()
 }
 
-fn cells(row: &Row) -> [String; 11] {
+fn cells(row: &Row) -> [String; 12] {
     let windows = match row.dropped_windows {
         0 => row.windows.to_string(),
         dropped => format!("{} (-{dropped})", row.windows),
@@ -53,6 +54,7 @@ fn cells(row: &Row) -> [String; 11] {
         number(row.gbit_per_second_1),
         number(row.gbit_per_second_4),
         windows,
+        row.others.map_or("-".to_owned(), |share| format!("{:.0} %", share * 100.0)),
     ]
 }
 

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::building::Entry;
 use crate::catalog::Measurement;
 use crate::cli::{Cli, Cpus};
+use crate::others::{DISTURBED, Watch};
 use crate::peer_process::PeerProcess;
 use crate::probe::{self, Distance};
 
@@ -24,8 +25,17 @@ pub(crate) struct Window {
     pub(crate) probes_ns: [f64; 2],
     /// `None`: the CPUs were moved meanwhile, so that the window counts for nothing.
     pub(crate) cores: Option<Distance>,
+    /// Share of all CPUs that others had, 0 to 1; `None` where that is not known.
+    pub(crate) others: Option<f64>,
     #[serde(flatten)]
     pub(crate) outcome: Outcome,
+}
+
+impl Window {
+    /// Whether others used the CPUs so much that the window should be repeated.
+    pub(crate) fn is_disturbed(&self) -> bool {
+        self.others.is_some_and(|share| share > DISTURBED)
+    }
 }
 
 pub(crate) fn run(
@@ -35,6 +45,7 @@ pub(crate) fn run(
     cli: &Cli,
     cpus: Cpus,
 ) -> Result<Window, Failure> {
+    let watch = Watch::start();
     let scratch = Scratch::create()?;
     let mut server = PeerProcess::start(&mut server_command(entry, cpus, &scratch.0))
         .map_err(|failure| format!("server: {failure}"))?;
@@ -45,11 +56,12 @@ pub(crate) fn run(
     let outcome = call(client_command(entry, measurement, cli, cpus, &address), cli)
         .map_err(|failure| format!("client: {failure}"))?;
     drop(server);
+    let others = watch.others();
     let after = probe::round_trip_ns(cpus)?;
     let cores = Some(Distance::of(before)).filter(|distance| *distance == Distance::of(after));
     let (peer, variant) = (entry.peer.name, entry.variant.name);
     let probes_ns = [before, after];
-    Ok(Window { peer, variant, measurement, round, probes_ns, cores, outcome })
+    Ok(Window { peer, variant, measurement, round, probes_ns, cores, others, outcome })
 }
 
 fn call(mut command: Command, cli: &Cli) -> Result<Outcome, Failure> {
