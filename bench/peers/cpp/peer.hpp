@@ -32,7 +32,7 @@ constexpr size_t BULK_BYTES = 8u << 20;
 struct Args {
   bool is_server = false;
   std::string variant, address, scratch;
-  int cpu = 0;
+  int cpu = 0, priority = 0;
   bool is_bulk = false;
   size_t in_flight = 1;
   uint64_t warmup_ms = 200, window_ms = 800;
@@ -54,6 +54,7 @@ inline Args parse(int argc, char** argv) {
   args.address = take("--address", "");
   args.scratch = take("--scratch", "");
   args.cpu = std::stoi(take("--cpu", "0"));
+  args.priority = std::stoi(take("--priority", "0"));
   args.is_bulk = take("--workload", "echo") == "bulk";
   args.in_flight = std::stoul(take("--in-flight", "1"));
   args.warmup_ms = std::stoul(take("--warmup-ms", "200"));
@@ -61,14 +62,19 @@ inline Args parse(int argc, char** argv) {
   return args;
 }
 
-// Stays on a CPU with all threads to come, and ends with the process that started this one.
-inline void settle(int cpu) {
+// Stays on a CPU with all threads to come, with a real-time priority if it is not 0, and ends with the process that started this one.
+inline void settle(int cpu, int priority) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   cpu_set_t set;
   CPU_ZERO(&set);
   CPU_SET(cpu, &set);
   if (sched_setaffinity(0, sizeof set, &set) != 0) {
     throw std::runtime_error("cannot stay on CPU " + std::to_string(cpu));
+  }
+  sched_param param{};
+  param.sched_priority = priority;
+  if (priority > 0 && sched_setscheduler(0, SCHED_RR, &param) != 0) {
+    throw std::runtime_error("a real-time priority is not allowed");
   }
 }
 
@@ -267,7 +273,7 @@ class Meter {
 inline int run(int argc, char** argv, void (*serve)(const Args&), void (*call)(const Args&)) {
   try {
     Args args = parse(argc, argv);
-    settle(args.cpu);
+    settle(args.cpu, args.priority);
     (args.is_server ? serve : call)(args);
     return 0;
   } catch (const std::exception& failure) {

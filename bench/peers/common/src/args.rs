@@ -24,6 +24,9 @@ pub struct ServerArgs {
     /// The CPU for all threads.
     #[arg(long)]
     pub cpu: usize,
+    /// Real-time priority, round robin; none if 0.
+    #[arg(long, default_value_t = 0)]
+    pub priority: u8,
     /// A directory in memory for this server alone, for libraries that keep files; whoever starts
     /// the server removes it.
     #[arg(long)]
@@ -39,6 +42,9 @@ pub struct ClientArgs {
     /// The CPU for all threads.
     #[arg(long)]
     pub cpu: usize,
+    /// Real-time priority, round robin; none if 0.
+    #[arg(long, default_value_t = 0)]
+    pub priority: u8,
     /// What the server printed.
     #[arg(long)]
     pub address: String,
@@ -79,6 +85,14 @@ impl Role {
         match self {
             Self::Server(args) => args.cpu,
             Self::Client(args) => args.cpu,
+        }
+    }
+
+    /// The real-time priority that it shall have.
+    pub fn priority(&self) -> u8 {
+        match self {
+            Self::Server(args) => args.priority,
+            Self::Client(args) => args.priority,
         }
     }
 }

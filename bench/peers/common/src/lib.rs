@@ -40,7 +40,7 @@ pub fn run(
     client: impl FnOnce(ClientArgs) -> Result<Outcome, Failure>,
 ) -> Result<(), Failure> {
     let role = args::parse();
-    process::settle(role.cpu())?;
+    process::settle(role.cpu(), role.priority())?;
     match role {
         Role::Server(args) => server(args),
         Role::Client(args) => {

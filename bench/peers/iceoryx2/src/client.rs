@@ -1,5 +1,6 @@
 //! The client: a place for each call in flight, looked at by turns.
 
+use std::collections::HashSet;
 use std::hint;
 
 use iceoryx2::pending_response::PendingResponse;
@@ -58,19 +59,29 @@ type Pending = PendingResponse<ipc::Service, [u8], (), Small, ()>;
 /// A bulk call in flight at a time.
 struct Lane {
     bulk: Bulk,
-    /// The application's own data, if they are to be copied.
-    memory: Option<Vec<u8>>,
+    /// The application's own data.
+    memory: Vec<u8>,
     call: u64,
     pending: Option<Pending>,
+}
+
+/// Starts calls. Memory that was lent comes back later with what was written to it: what does not
+/// change from call to call is written once to each piece of it.
+struct Starter {
+    client: BulkClient,
+    is_lent: bool,
+    /// Addresses of the pieces that were written.
+    written: HashSet<usize>,
 }
 
 fn bulks(node: &Node<ipc::Service>, plan: Plan, is_lent: bool) -> Result<Outcome, Failure> {
     let service = bulk_service(node)?;
     let client = service.client_builder().initial_max_slice_len(BULK_BYTES).create()?;
-    let mut lanes = lanes(&client, plan.in_flight, is_lent)?;
+    let mut starter = Starter { client, is_lent, written: HashSet::new() };
+    let mut lanes: Vec<_> = (0..plan.in_flight).map(|_| Lane::new()).collect();
     let mut meter = Meter::start(plan);
     for lane in &mut lanes {
-        lane.start(&client, &mut meter)?;
+        starter.start(lane, &mut meter)?;
     }
     while meter.in_flight() > 0 {
         for lane in &mut lanes {
@@ -78,50 +89,41 @@ fn bulks(node: &Node<ipc::Service>, plan: Plan, is_lent: bool) -> Result<Outcome
             let Some(reply) = pending.receive()? else { continue };
             meter.end(lane.call, lane.bulk.is_reply(reply.payload()))?;
             drop(reply);
-            lane.start(&client, &mut meter)?;
+            starter.start(lane, &mut meter)?;
         }
         hint::spin_loop();
     }
     Ok(meter.finish()?)
 }
 
-/// Places for calls. Memory that is lent is filled now: it comes back later with what was written to
-/// it, so that the part of a request that does not change is there already.
-fn lanes(client: &BulkClient, count: usize, is_lent: bool) -> Result<Vec<Lane>, Failure> {
-    let mut lanes = Vec::new();
-    let mut lent = Vec::new();
-    for _ in 0..count {
+impl Lane {
+    fn new() -> Self {
         let mut memory = vec![0; BULK_BYTES];
         let bulk = Bulk::fill(&mut memory);
-        if is_lent {
-            lent.push(client.loan_slice_uninit(BULK_BYTES)?.write_from_slice(&memory));
-        }
-        lanes.push(Lane { bulk, memory: (!is_lent).then_some(memory), call: 0, pending: None });
+        Self { bulk, memory, call: 0, pending: None }
     }
-    Ok(lanes)
 }
 
-impl Lane {
-    fn start(&mut self, client: &BulkClient, meter: &mut Meter) -> Result<(), Failure> {
-        self.pending = None;
+impl Starter {
+    fn start(&mut self, lane: &mut Lane, meter: &mut Meter) -> Result<(), Failure> {
+        lane.pending = None;
         let Some(call) = meter.begin() else { return Ok(()) };
-        self.call = call;
-        let request = client.loan_slice_uninit(BULK_BYTES)?;
-        let request = match &mut self.memory {
-            Some(memory) => {
-                self.bulk.stamp(memory, call);
-                request.write_from_slice(memory)
-            }
-            None => {
-                // SAFETY: bytes have no invalid values, and the memory was mapped with zeros or
-                // written by a call before. Were they not the bytes that are wanted, the sum in the
-                // reply would tell.
-                let mut request = unsafe { request.assume_init() };
-                self.bulk.stamp(request.payload_mut(), call);
-                request
-            }
+        lane.call = call;
+        let request = self.client.loan_slice_uninit(BULK_BYTES)?;
+        let request = if !self.is_lent {
+            lane.bulk.stamp(&mut lane.memory, call);
+            request.write_from_slice(&lane.memory)
+        } else {
+            let mut request = if self.written.insert(request.payload().as_ptr().addr()) {
+                request.write_from_slice(&lane.memory)
+            } else {
+                // SAFETY: all bytes of this piece were written by the branch above before.
+                unsafe { request.assume_init() }
+            };
+            lane.bulk.stamp(request.payload_mut(), call);
+            request
         };
-        self.pending = Some(request.send()?);
+        lane.pending = Some(request.send()?);
         Ok(())
     }
 }

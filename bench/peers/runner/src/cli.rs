@@ -32,6 +32,12 @@ pub(crate) struct Cli {
     #[arg(long, default_value_t = 800, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) window_ms: u64,
 
+    /// Both ends go before all else that runs, with the least real-time priority. Where others use
+    /// the CPUs all the time it is the only way to have them. Keep windows and their warm-up under
+    /// 0.8 s together: the kernel takes the CPU from who had it for 0.95 s of a second.
+    #[arg(long)]
+    pub(crate) realtime: bool,
+
     /// How many seconds to wait at most, before each window, for others to leave the CPUs alone.
     #[arg(long, default_value_t = 5)]
     patience_s: u64,

@@ -45,6 +45,10 @@ fn undisturbed(
 ) -> Result<Window, Failure> {
     let mut retries = cli.retries;
     loop {
+        // In real time others only have what the two ends leave.
+        if cli.realtime {
+            return window::run(entry, measurement, round, cli, cpus);
+        }
         others::wait_for_quiet(cli.patience());
         let window = window::run(entry, measurement, round, cli, cpus)?;
         if !window.is_disturbed() || retries == 0 {

@@ -17,6 +17,8 @@ pub(crate) struct Row {
     pub(crate) version: Option<String>,
     pub(crate) waits: Waits,
     pub(crate) cores: Distance,
+    /// Median of the probes, in nanoseconds.
+    pub(crate) probe_ns: Option<f64>,
     pub(crate) p50_us: Option<f64>,
     pub(crate) p99_us: Option<f64>,
     pub(crate) p999_us: Option<f64>,
@@ -56,6 +58,7 @@ fn row(entry: &Entry, cores: Distance, windows: &[Window]) -> Option<Row> {
         version: told.or_else(|| entry.version.clone()),
         waits: entry.variant.waits,
         cores,
+        probe_ns: median(&mut counted.iter().flat_map(|one| one.probes_ns).collect::<Vec<_>>()),
         p50_us: of(Measurement::Latency, &|window| micros(window.outcome.p50_ns)),
         p99_us: of(Measurement::Latency, &|window| micros(window.outcome.p99_ns)),
         p999_us: of(Measurement::Latency, &|window| micros(window.outcome.p999_ns)),

@@ -46,7 +46,7 @@ fn cells(row: &Row) -> [String; 12] {
         row.title.to_owned(),
         row.version.clone().unwrap_or_default(),
         row.waits.name().to_owned(),
-        row.cores.name().to_owned(),
+        format!("{}, {:.0} ns", row.cores.name(), row.probe_ns.unwrap_or_default()),
         number(row.p50_us),
         number(row.p99_us),
         number(row.p999_us),

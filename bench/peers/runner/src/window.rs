@@ -47,7 +47,7 @@ pub(crate) fn run(
 ) -> Result<Window, Failure> {
     let watch = Watch::start();
     let scratch = Scratch::create()?;
-    let mut server = PeerProcess::start(&mut server_command(entry, cpus, &scratch.0))
+    let mut server = PeerProcess::start(&mut server_command(entry, cli, cpus, &scratch.0))
         .map_err(|failure| format!("server: {failure}"))?;
     let address =
         server.line("ready ", cli.limit()).map_err(|failure| format!("server: {failure}"))?;
@@ -72,10 +72,11 @@ fn call(mut command: Command, cli: &Cli) -> Result<Outcome, Failure> {
     Ok(outcome.map_err(|error| format!("its result cannot be read: {error}"))?)
 }
 
-fn server_command(entry: &Entry, cpus: Cpus, scratch: &Path) -> Command {
+fn server_command(entry: &Entry, cli: &Cli, cpus: Cpus, scratch: &Path) -> Command {
     let mut command = Command::new(&entry.program);
     command.args(["server", "--variant", entry.variant.name]);
     command.args(["--cpu", &cpus.server.to_string()]).arg("--scratch").arg(scratch);
+    command.args(["--priority", priority(cli)]);
     command
 }
 
@@ -92,7 +93,7 @@ fn client_command(
     };
     let mut command = Command::new(&entry.program);
     command.args(["client", "--variant", entry.variant.name, "--address", address]);
-    command.args(["--workload", workload]);
+    command.args(["--workload", workload, "--priority", priority(cli)]);
     for (name, value) in [
         ("--cpu", cpus.client as u64),
         ("--in-flight", measurement.in_flight() as u64),
@@ -102,6 +103,10 @@ fn client_command(
         command.args([name, &value.to_string()]);
     }
     command
+}
+
+fn priority(cli: &Cli) -> &'static str {
+    if cli.realtime { "1" } else { "0" }
 }
 
 /// A directory in memory for the files of a server, removed with all that a killed server leaves.
