@@ -17,11 +17,11 @@ use crate::control::ControlPlane;
 use crate::msgbuf::Pool;
 
 /// Bursts that one turn sends at most, so that the way in gets its turn.
-const TX_BURSTS_PER_TURN: usize = 4;
+const TX_BURSTS_PER_TURN: usize = 8;
 
 /// Turns with a full burst after which timers are handled all the same: a flood from one peer must
 /// not keep calls to another from failing.
-const FULL_TURNS_MAX: u8 = 16;
+const FULL_TURNS_MAX: u8 = 128;
 
 /// Turns in a row that look at nothing but the way in, if there is nothing. With some five
 /// nanoseconds each, timers and the control plane wait for no longer than one frame takes.
