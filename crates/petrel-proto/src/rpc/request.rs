@@ -1,13 +1,13 @@
 //! The server takes requests (`docs/wire-protocol.md` §6.2).
 
-use super::{Received, RequestHandle, Shared};
+use super::{Core, Received, RequestHandle, Shared};
 use crate::bitmap::Insert;
 use crate::buffer::{Buffer, BufferPool};
-use crate::limits::{FUTURE_ROUNDS_MAX, packet_span, packets_of};
-use crate::session::SessionId;
+use crate::limits::{FUTURE_ROUNDS_MAX, PART_HEADER_BYTES, packet_span, packets_of};
 use crate::session::server::{ServerSession, ServerSlot, ServerState};
+use crate::session::{PeerKey, Role, SessionId};
 use crate::status::Status;
-use crate::wire::{Flags, Header, Part, skip_extensions};
+use crate::wire::{Flags, Header, Kind, Part, first_bits, part_words, skip_extensions};
 
 /// How a request number stands to its slot.
 enum Age {
@@ -26,6 +26,62 @@ fn age<B>(server: &ServerSession<B>, slot: usize, request: u64) -> Age {
         0 => Age::Current,
         _ if ahead as u64 <= FUTURE_ROUNDS_MAX * server.slots.len() as u64 => Age::New,
         _ => Age::Future,
+    }
+}
+
+impl<B: Buffer, T> Core<B, T> {
+    /// Takes a frame if it is the next packet of a request that arrives in order, and not its last:
+    /// all but two packets of a large request where nothing is lost. False says nothing about the
+    /// frame: give it to [`Core::handle_frame`].
+    ///
+    /// It does what `handle_frame` does, with fewer questions: what the whole frame must be is
+    /// known, but for its payload, and is compared word by word.
+    #[inline(never)]
+    pub fn handle_next_part(&mut self, peer: PeerKey, frame: &[u8]) -> bool {
+        let Some((head, payload)) = frame.split_first_chunk::<PART_HEADER_BYTES>() else {
+            return false;
+        };
+        let [first, second, third] = part_words(head);
+        if first as u32 & 0xFFF != first_bits(Kind::RequestPart) {
+            return false;
+        }
+        let session = (first >> 12) as u32 & 0xF_FFFF;
+        let Some(entry) = self.sessions.entries.get_mut(session as usize) else { return false };
+        if entry.token != (first >> 32) as u32 || entry.peer != Some(peer) {
+            return false;
+        }
+        let Role::Server(server) = &mut entry.role else { return false };
+        let slot = server.slot_index(second >> 16);
+        let packet_bytes = server.agreed.packet_bytes as usize;
+        let Some(state) = server.slots.get_mut(slot) else { return false };
+        if state.current != second >> 16 || payload.len() != packet_bytes {
+            return false;
+        }
+        let Some(packet) = state.store_next(third, payload) else { return false };
+        self.shared.counters.frames_accepted += 1;
+        self.shared.credit_due(session, slot, state, packet, false);
+        true
+    }
+}
+
+impl<B: Buffer> ServerSlot<B> {
+    /// Stores the packet of the arriving request that is expected next, if these are its fields,
+    /// and it is not the last one.
+    #[inline]
+    fn store_next(&mut self, fields: u64, payload: &[u8]) -> Option<u32> {
+        let (ServerState::Arriving, Some(parts)) = (self.state, &mut self.parts) else {
+            return None;
+        };
+        let packet = parts.arrived.next_in_order()?;
+        let expected = Part { size: self.request_size, packet, grant: 1 };
+        if fields != expected.word() || packet + 1 == self.request_packets {
+            return None;
+        }
+        let offset = packet as usize * payload.len();
+        let storage = parts.request.as_mut()?.storage_mut();
+        storage.get_mut(offset..offset + payload.len())?.copy_from_slice(payload);
+        parts.arrived.insert_next();
+        Some(packet)
     }
 }
 
@@ -153,7 +209,7 @@ impl<B: Buffer> Shared<B> {
             Insert::New => {}
             Insert::Duplicate => {
                 self.counters.dropped_duplicate += 1;
-                self.credit_due(id, slot, state, part.packet, flags.repeats());
+                self.credit_due(id.index, slot, state, part.packet, flags.repeats());
                 return Received::Nothing;
             }
             Insert::Beyond => {
@@ -168,7 +224,7 @@ impl<B: Buffer> Shared<B> {
         }
         let is_whole = parts.arrived.cumulative() == state.request_packets;
         state.response_limit = state.response_limit.max(u32::from(part.grant));
-        self.credit_due(id, slot, state, part.packet, flags.repeats());
+        self.credit_due(id.index, slot, state, part.packet, flags.repeats());
         if is_whole { self.run_message(id, state) } else { Received::Nothing }
     }
 
@@ -218,7 +274,7 @@ impl<B: Buffer> Shared<B> {
         self.counters.dropped_duplicate += 1;
         let state = &mut server.slots[slot];
         match state.state {
-            ServerState::Running => self.credit_due(id, slot, state, packet, flags.repeats()),
+            ServerState::Running => self.credit_due(id.index, slot, state, packet, flags.repeats()),
             ServerState::Answered if state.response_sent > 0 => {
                 let parts = state.parts(&mut self.server_parts);
                 // With a higher base the client has told that it has the first packets.
@@ -233,9 +289,10 @@ impl<B: Buffer> Shared<B> {
     }
 
     /// Has a CREDIT sent after this burst.
+    #[inline]
     pub(super) fn credit_due(
         &mut self,
-        id: SessionId,
+        session: u32,
         slot: usize,
         state: &mut ServerSlot<B>,
         packet: u32,
@@ -244,7 +301,7 @@ impl<B: Buffer> Shared<B> {
         state.credit_due = true;
         state.echo = packet;
         state.echo_repeats = repeats;
-        self.queue_server(id.index, slot, state);
+        self.queue_server(session, slot, state);
     }
 
     #[cold]

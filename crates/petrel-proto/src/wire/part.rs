@@ -6,6 +6,13 @@ use crate::limits::{HEADER_BYTES, PART_HEADER_BYTES};
 
 const FIELDS_BYTES: usize = PART_HEADER_BYTES - HEADER_BYTES;
 
+/// The header of a part as words.
+#[inline]
+pub(crate) fn part_words(head: &[u8; PART_HEADER_BYTES]) -> [u64; 3] {
+    let (words, _) = head.as_chunks::<8>();
+    std::array::from_fn(|index| u64::from_le_bytes(words[index]))
+}
+
 /// Which part of a message a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {

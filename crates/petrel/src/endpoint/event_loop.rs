@@ -21,7 +21,7 @@ const TX_BURSTS_PER_TURN: usize = 4;
 /// Bytes of large messages after which a turn sends: credits go back, and the sender goes on, while
 /// the next packets are copied. A quarter of what the default credits allow over shared memory, half
 /// over UDP; 64 and 256 KiB are as good.
-const RX_BURST_BYTES: usize = 128 << 10;
+const RX_BURST_BYTES: usize = 256 << 10;
 
 /// Turns with a full burst after which timers are handled all the same: a flood from one peer must
 /// not keep calls to another from failing.
@@ -224,6 +224,8 @@ impl FrameHandler for Dispatch<'_> {
             handlers.run(&mut Context { local }, request);
         } else if let Some(completion) = local.core.handle_plain_response(*now_ns, peer, frame) {
             run_continuation(&mut Context { local }, completion);
+        } else if local.core.handle_next_part(peer, frame) {
+            local.part_bytes += frame.len();
         } else {
             dispatch_other(local, handlers, *now_ns, peer, frame);
         }
