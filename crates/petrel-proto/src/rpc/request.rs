@@ -4,7 +4,7 @@ use super::{Core, Received, RequestHandle, Shared};
 use crate::bitmap::Insert;
 use crate::buffer::{Buffer, BufferPool};
 use crate::limits::{FUTURE_ROUNDS_MAX, PART_HEADER_BYTES, packet_span, packets_of};
-use crate::session::server::{ServerSession, ServerSlot, ServerState};
+use crate::session::server::{ServerParts, ServerSession, ServerSlot, ServerState};
 use crate::session::{PeerKey, Role, SessionId};
 use crate::status::Status;
 use crate::wire::{Flags, Header, Kind, Part, first_bits, part_words, skip_extensions};
@@ -30,12 +30,15 @@ fn age<B>(server: &ServerSession<B>, slot: usize, request: u64) -> Age {
 }
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Takes a frame if it is the next packet of a request that arrives in order, and not its last:
-    /// all but two packets of a large request where nothing is lost. False says nothing about the
-    /// frame: give it to [`Core::handle_frame`].
+    /// Takes a frame if it is the next packet of a request that arrives in order, neither its last
+    /// nor the first of a burst: most packets of a large request where nothing is lost. False says
+    /// nothing about the frame: give it to [`Core::handle_frame`].
     ///
-    /// It does what `handle_frame` does, with fewer questions: what the whole frame must be is
-    /// known, but for its payload, and is compared word by word.
+    /// It does what `handle_frame` does, with fewer questions:
+    ///
+    /// 1. What the whole frame must be is known, but for its payload, and is compared word by word.
+    /// 2. A slot in the transmit queue need not be put there to send a CREDIT.
+    /// 3. The copy comes last, when there is nothing left to be kept over it.
     #[inline(never)]
     pub fn handle_next_part(&mut self, peer: PeerKey, frame: &[u8]) -> bool {
         let Some((head, payload)) = frame.split_first_chunk::<PART_HEADER_BYTES>() else {
@@ -45,43 +48,46 @@ impl<B: Buffer, T> Core<B, T> {
         if first as u32 & 0xFFF != first_bits(Kind::RequestPart) {
             return false;
         }
-        let session = (first >> 12) as u32 & 0xF_FFFF;
-        let Some(entry) = self.sessions.entries.get_mut(session as usize) else { return false };
+        let session = (first >> 12) as usize & 0xF_FFFF;
+        let Some(entry) = self.sessions.entries.get_mut(session) else { return false };
         if entry.token != (first >> 32) as u32 || entry.peer != Some(peer) {
             return false;
         }
         let Role::Server(server) = &mut entry.role else { return false };
         let slot = server.slot_index(second >> 16);
-        let packet_bytes = server.agreed.packet_bytes as usize;
-        let Some(state) = server.slots.get_mut(slot) else { return false };
-        if state.current != second >> 16 || payload.len() != packet_bytes {
+        let is_full = payload.len() == server.agreed.packet_bytes as usize;
+        let state = &mut server.slots[slot];
+        if !is_full || state.current != second >> 16 || !state.queued {
             return false;
         }
-        let Some(packet) = state.store_next(third, payload) else { return false };
+        let Some(to) = state.take_next(third, payload.len()) else { return false };
         self.shared.counters.frames_accepted += 1;
-        self.shared.credit_due(session, slot, state, packet, false);
+        to.copy_from_slice(payload);
         true
     }
 }
 
 impl<B: Buffer> ServerSlot<B> {
-    /// Stores the packet of the arriving request that is expected next, if these are its fields,
-    /// and it is not the last one.
-    #[inline]
-    fn store_next(&mut self, fields: u64, payload: &[u8]) -> Option<u32> {
+    /// Takes the packet of the arriving request that is expected next, if these are its fields, and
+    /// it is not the last one. Gives the place for its payload, of `len` bytes as every packet's.
+    #[inline(always)]
+    fn take_next(&mut self, fields: u64, len: usize) -> Option<&mut [u8]> {
         let (ServerState::Arriving, Some(parts)) = (self.state, &mut self.parts) else {
             return None;
         };
-        let packet = parts.arrived.next_in_order()?;
+        let ServerParts { arrived, request: Some(request), .. } = &mut **parts else { return None };
+        let packet = arrived.next_in_order()?;
         let expected = Part { size: self.request_size, packet, grant: 1 };
         if fields != expected.word() || packet + 1 == self.request_packets {
             return None;
         }
-        let offset = packet as usize * payload.len();
-        let storage = parts.request.as_mut()?.storage_mut();
-        storage.get_mut(offset..offset + payload.len())?.copy_from_slice(payload);
-        parts.arrived.insert_next();
-        Some(packet)
+        let offset = packet as usize * len;
+        let place = request.storage_mut().get_mut(offset..offset + len)?;
+        arrived.insert_next();
+        self.credit_due = true;
+        self.echo = packet;
+        self.echo_repeats = false;
+        Some(place)
     }
 }
 
