@@ -126,6 +126,9 @@ transport_stats! {
     rx_dropped_malformed,
     /// Datagrams cut by the kernel because the receive buffer was too short.
     rx_dropped_truncated,
+    /// Datagrams that the kernel dropped because the socket's receive buffer was full. Known when
+    /// the next one arrives.
+    rx_dropped_kernel,
     /// Rings given up because the peer wrote impossible indices.
     rx_broken_rings,
     /// Times that GSO was switched off after the kernel refused it.
@@ -224,6 +227,13 @@ pub trait Transport {
     ///
     /// The slice is the receive buffer itself: it is only valid during the call.
     fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, handler: H) -> usize;
+
+    /// Whether a look for frames may find some. False only where that is sure, and costs next to
+    /// nothing to tell: no system call, no clock.
+    #[inline]
+    fn may_receive(&self) -> bool {
+        true
+    }
 
     /// As [`Transport::rx_burst_to`], with a closure.
     fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, on_frame: F) -> usize {

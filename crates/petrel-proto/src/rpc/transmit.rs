@@ -91,13 +91,26 @@ impl ControlFrames {
 impl<B: Buffer, T> Core<B, T> {
     /// Sends up to [`TRANSMIT_FRAMES_MAX`] frames into `sink`; gives how many it took. When it is
     /// that many there may be more.
+    #[inline]
     pub fn transmit<S: FrameSink>(&mut self, now_ns: u64, sink: &mut S) -> usize {
+        match self.shared.config.short_ways {
+            true => self.transmit_by::<S, true>(now_ns, sink),
+            false => self.transmit_by::<S, false>(now_ns, sink),
+        }
+    }
+
+    #[inline]
+    fn transmit_by<S: FrameSink, const SHORT_WAYS: bool>(
+        &mut self,
+        now_ns: u64,
+        sink: &mut S,
+    ) -> usize {
         let mut sent = 0;
         let mut refused = 0;
         while sent < TRANSMIT_FRAMES_MAX
             && let Some(work) = self.shared.work.pop()
         {
-            if self.send_plain(now_ns, work, sink) {
+            if SHORT_WAYS && self.send_plain(now_ns, work, sink) {
                 sent += 1;
                 continue;
             }
@@ -193,7 +206,10 @@ impl<B: Buffer> Shared<B> {
         while turn.sent < out.budget && turn.then != Then::Refused {
             turn.then = Then::Done;
             let Some((packet, repeats)) = next_request_packet(client, slot) else { break };
-            let extra = if repeats { 0 } else { grant_with(client, slot, packet) };
+            let extra = match self.config.response_grants && !repeats {
+                true => grant_with(client, slot, packet),
+                false => 0,
+            };
             if !write_request_packet(client, slot, peer, packet, repeats, extra, out.sink) {
                 turn.then = Then::Refused;
                 break;
@@ -223,9 +239,8 @@ impl<B: Buffer> Shared<B> {
     ) -> Turn {
         let state = &mut client.slots[slot];
         let first = state.request_sent;
-        let (Some(request), true) = (&mut state.request, first + 1 < state.request_packets) else {
-            return Turn::NOTHING;
-        };
+        let is_short = self.config.short_ways && first + 1 < state.request_packets;
+        let (Some(request), true) = (&mut state.request, is_short) else { return Turn::NOTHING };
         let parts = state.parts.get_or_insert_with(|| self.client_parts.take());
         if !parts.lost.is_empty() {
             return Turn::NOTHING;

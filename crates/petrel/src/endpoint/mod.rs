@@ -4,6 +4,7 @@ mod call;
 mod config;
 mod context;
 mod event_loop;
+mod factors;
 mod handler;
 mod open;
 mod sessions;
@@ -22,6 +23,7 @@ pub use call::{Continuation, Reply};
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::{Context, StartError};
 pub use event_loop::Stop;
+pub use factors::Factors;
 pub use handler::{Handled, Request, Responder};
 pub use open::EndpointError;
 pub use sessions::{ConnectError, SessionState};
@@ -58,10 +60,14 @@ pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort>
     handlers: Handlers,
     sessions: Sessions,
     idle: IdlePolicy,
+    /// What is switched off, and whether the core takes its short ways; `None` where all is on.
+    factors: Option<(Factors, bool)>,
     /// When the endpoint last had something to do, in nanoseconds.
     busy_ns: u64,
     /// Frames that the next turn receives at most.
     rx_budget: usize,
+    /// Turns in a row that found nothing on the way in and looked no further.
+    idle_turns: u8,
     /// Turns in a row that received a full burst.
     full_turns: u8,
     not_send: PhantomData<*const ()>,
@@ -89,8 +95,11 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             handlers: Handlers::default(),
             sessions: Sessions::new(config.sessions, config.transports),
             idle: config.idle,
+            factors: (config.factors != Factors::default() || !config.protocol.short_ways)
+                .then_some((config.factors, config.protocol.short_ways)),
             busy_ns: now_ns,
             rx_budget: RX_BURST_MAX,
+            idle_turns: 0,
             full_turns: 0,
             not_send: PhantomData,
         })
