@@ -76,6 +76,8 @@ impl FrameHandler for SlowDispatch<'_> {
         } else if let Some(completion) = local.core.handle_plain_response(self.now_ns, peer, frame)
         {
             super::run_continuation(&mut Context { local }, completion);
+        } else if local.core.handle_next_part(peer, frame) {
+            local.part_bytes += frame.len();
         } else {
             dispatch_other(local, handlers, self.now_ns, peer, frame);
         }
