@@ -1,23 +1,196 @@
-//! `petrel bench`: latency, rate and bandwidth, one measurement for each transport.
+//! `petrel bench`: the library beside the bare medium, in alternating windows.
+//!
+//! | module | concern |
+//! | --- | --- |
+//! | `measurement` | latency, rate and bandwidth: which ends, which bare medium |
+//! | `sessions`, `memory` | many sessions: their calls, their memory |
+//! | `veth` | two network namespaces in place of loopback |
+//! | `factors` | what each optimisation is worth |
+//! | `all`, `target` | what the figures must reach |
+//! | `stage`, `far` | threads and CPUs, and the ends in their places |
+//! | `ends` | what an end is; a window of calls |
+//! | `library`, `load` | the library's ends; the calls and the check of their replies |
+//! | `bare` | the bare media |
+//! | `pairs`, `probe` | windows in turn; which of them count |
+//! | `window`, `statistics`, `figure` | what was counted, and what follows from it |
+//! | `table`, `plot` | figures for people |
 
-use std::time::Duration;
+mod all;
+mod bare;
+mod ends;
+mod factors;
+mod far;
+mod figure;
+mod library;
+mod load;
+mod measurement;
+mod memory;
+mod pairs;
+mod plot;
+mod probe;
+mod sessions;
+mod stage;
+mod statistics;
+mod table;
+mod target;
+mod veth;
+mod window;
 
-use comfy_table::{Cell, CellAlignment, Table};
+use std::path::Path;
+
+use serde::Serialize;
 
 use crate::Outcome;
-use crate::cli::{BenchArgs, BenchCommand, BenchCommon};
+use crate::cli::{
+    AllArgs, BenchArgs, BenchCommand, BenchTransport, FactorsArgs, RateArgs, SessionsArgs,
+    WindowArgs,
+};
 use crate::failure::Failure;
-use crate::measure::{Figure, Measurement, Quantity};
 use crate::output::Output;
-use crate::output::latency::LatencySummary;
-use crate::units::format_bytes;
+use crate::output::progress::Progress;
+
+use self::all::Job;
+use self::factors::Factors;
+use self::sessions::Sessions;
+
+pub(crate) use self::figure::{Figure, Quantity};
+pub(crate) use self::measurement::Measurement;
+pub(crate) use self::pairs::Pace;
+pub(crate) use self::stage::Cores;
+pub(crate) use self::table::{footer, table};
 
 /// Measures and prints.
 pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> {
-    let figures = run_all(&measurements(args), output)?;
-    output.line(table(&figures, output))?;
-    output.line(footer(&figures))?;
-    Ok(outcome(&figures))
+    match &args.what {
+        BenchCommand::Latency(args) => {
+            let workload = Workload { size: args.size, in_flight: args.in_flight, batch: 1 };
+            let list = workload.measurements(Quantity::Latency, &args.ends, &args.windows);
+            run_and_show(&list, args.windows.plot.as_deref(), output)
+        }
+        BenchCommand::Rate(args) => run_rate(args, output),
+        BenchCommand::Bandwidth(args) => {
+            let workload = Workload { size: args.size, in_flight: args.in_flight, batch: 1 };
+            let list = workload.measurements(Quantity::Bandwidth, &args.ends, &args.windows);
+            run_and_show(&list, args.windows.plot.as_deref(), output)
+        }
+        BenchCommand::Sessions(args) => run_sessions(args, output),
+        BenchCommand::Factors(args) => run_factors(args, output),
+        BenchCommand::All(args) => run_rows(args, output),
+        BenchCommand::IdleSessions(args) => {
+            memory::run_client(args, output)?;
+            Ok(Outcome::Success)
+        }
+    }
+}
+
+/// The messages of a measurement.
+struct Workload {
+    size: usize,
+    in_flight: u16,
+    batch: u16,
+}
+
+impl Workload {
+    fn measurements(
+        &self,
+        quantity: Quantity,
+        ends: &crate::cli::EndsArgs,
+        windows: &WindowArgs,
+    ) -> Vec<Measurement> {
+        let measurement = |transport| Measurement {
+            quantity,
+            transport,
+            cores: Cores::wanted(ends.cores),
+            size: self.size,
+            in_flight: self.in_flight,
+            batch: self.batch.min(self.in_flight),
+            pace: windows.pace(),
+            connect: ends.connect.clone().map(|server| (server, ends.endpoint)),
+        };
+        ends.transport.iter().map(|transport| measurement(*transport)).collect()
+    }
+}
+
+fn run_rate(args: &RateArgs, output: Output) -> Result<Outcome, Failure> {
+    let workload = Workload { size: args.size, in_flight: args.in_flight, batch: args.batch };
+    let list = workload.measurements(Quantity::Rate, &args.ends, &args.windows);
+    let plot = args.windows.plot.as_deref();
+    if !args.veth {
+        return run_and_show(&list, plot, output);
+    }
+    if !args.ends.transport.contains(&BenchTransport::Udp) {
+        return Err(Failure::because("--veth measures UDP; name it among --transport"));
+    }
+    let udp = list.iter().filter(|measurement| measurement.transport == BenchTransport::Udp);
+    let mut report = Report::new(output);
+    for measurement in udp {
+        report.veth(measurement, Ok)?;
+    }
+    report.show("Petrel between two network namespaces", plot)
+}
+
+fn run_and_show(
+    list: &[Measurement],
+    plot: Option<&Path>,
+    output: Output,
+) -> Result<Outcome, Failure> {
+    let mut report = Report::new(output);
+    for measurement in list {
+        report.pair(measurement, Ok)?;
+    }
+    report.show("Petrel beside the bare medium", plot)
+}
+
+fn run_sessions(args: &SessionsArgs, output: Output) -> Result<Outcome, Failure> {
+    let mut report = Report::new(output);
+    for transport in &args.transport {
+        let sessions = Sessions {
+            transport: *transport,
+            cores: Cores::wanted(args.cores),
+            size: args.size,
+            in_flight: args.in_flight,
+            batch: args.batch.min(args.in_flight),
+            count: args.sessions,
+            has_steps: true,
+            pace: args.windows.pace(),
+        };
+        report.sessions(&sessions, Ok)?;
+        let command = memory::command(*transport, args.sessions);
+        report.memory(*transport, args.sessions, &command, Ok)?;
+    }
+    report.show("Petrel with many sessions beside one", args.windows.plot.as_deref())
+}
+
+fn run_factors(args: &FactorsArgs, output: Output) -> Result<Outcome, Failure> {
+    let mut report = Report::new(output);
+    for transport in &args.transport {
+        report.factors(&Factors {
+            transport: *transport,
+            cores: Cores::wanted(args.cores),
+            size: args.size,
+            in_flight: args.in_flight,
+            batch: args.batch.min(args.in_flight),
+            pace: args.windows.pace(),
+        })?;
+    }
+    report.show("Petrel with one thing switched off", args.windows.plot.as_deref())
+}
+
+fn run_rows(args: &AllArgs, output: Output) -> Result<Outcome, Failure> {
+    let mut report = Report::new(output);
+    for row in all::rows(args.windows.pace(), args.sessions) {
+        let judge = |figure| Ok(row.judge(figure));
+        match &row.job {
+            Job::Pair(measurement) => report.pair(measurement, judge)?,
+            Job::Veth(measurement) => report.veth(measurement, judge)?,
+            Job::Sessions(sessions) => report.sessions(sessions, judge)?,
+            Job::Memory(transport) => {
+                let command = memory::command(*transport, args.sessions);
+                report.memory(*transport, args.sessions, &command, judge)?;
+            }
+        }
+    }
+    report.show("Petrel and what it must reach", args.windows.plot.as_deref())
 }
 
 /// Makes the measurements one after the other, with a progress bar each; prints them as JSON.
@@ -25,18 +198,9 @@ pub(crate) fn run_all(
     measurements: &[Measurement],
     output: Output,
 ) -> Result<Vec<Figure>, Failure> {
-    measurements.iter().map(|measurement| run_one(measurement, output)).collect()
-}
-
-fn run_one(measurement: &Measurement, output: Output) -> Result<Figure, Failure> {
-    let title = format!("{} over {}", measurement.quantity.name(), measurement.transport.name());
-    let total_ms = measurement.duration.as_millis() as u64;
-    let mut progress = output.progress(total_ms, &format!("{title} (ms)"));
-    let figure = measurement.run(|elapsed: Duration| {
-        progress.set(total_ms.min(elapsed.as_millis() as u64));
-    })?;
-    output.record(&figure)?;
-    Ok(figure)
+    let mut report = Report::new(output);
+    measurements.iter().try_for_each(|measurement| report.pair(measurement, Ok))?;
+    Ok(report.figures)
 }
 
 /// Failure if a call of any measurement failed or was answered wrongly.
@@ -47,84 +211,110 @@ pub(crate) fn outcome(figures: &[Figure]) -> Outcome {
     }
 }
 
-fn measurements(args: &BenchArgs) -> Vec<Measurement> {
-    let (quantity, size, in_flight, common) = match &args.what {
-        BenchCommand::Latency(args) => (Quantity::Latency, args.size, args.in_flight, &args.common),
-        BenchCommand::Rate(args) => (Quantity::Rate, args.size, args.in_flight, &args.common),
-        BenchCommand::Bandwidth(args) => {
-            (Quantity::Bandwidth, args.size, args.in_flight, &args.common)
-        }
-    };
-    let BenchCommon { transport, duration, connect, endpoint } = common;
-    let measurement = |transport| Measurement {
-        quantity,
-        transport,
-        size,
-        in_flight,
-        duration: *duration,
-        connect: connect.clone().map(|server| (server, *endpoint)),
-    };
-    transport.iter().map(|transport| measurement(*transport)).collect()
+/// Why something was not measured, as `--json` prints it.
+#[derive(Serialize)]
+struct Skipped<'a> {
+    bench: &'a str,
+    transport: &'a str,
+    network: &'a str,
+    skipped: &'a str,
+    command: String,
 }
 
-/// A row for each figure.
-pub(crate) fn table(figures: &[Figure], output: Output) -> Table {
-    let head = ["bench", "over", "message", "in flight", "result"];
-    let header: Vec<&str> =
-        head.into_iter().chain(LatencySummary::HEADER).chain(["checked", "resent"]).collect();
-    let mut table = output.table(&header);
-    figures.iter().for_each(|figure| {
-        table.add_row(row(figure));
-    });
-    table
+/// The figures so far. Each is printed as JSON as soon as it is there.
+struct Report {
+    output: Output,
+    figures: Vec<Figure>,
+    skipped: Vec<String>,
 }
 
-fn row(figure: &Figure) -> Vec<Cell> {
-    let latency = figure.latency.map_or_else(Default::default, |latency| latency.cells());
-    let words = [figure.bench.name().to_owned(), figure.transport.to_owned()];
-    let numbers = [
-        format_bytes(figure.size_bytes as u64),
-        figure.in_flight.to_string(),
-        format!("{} {}", three_digits(figure.value), figure.unit),
-    ];
-    let counts = [figure.checked, figure.retransmissions].map(|count| count.to_string());
-    let right = |text| Cell::new(text).set_alignment(CellAlignment::Right);
-    let numbers = numbers.into_iter().chain(latency).chain(counts).map(right);
-    words.into_iter().map(Cell::new).chain(numbers).collect()
-}
+type Judged = Result<Figure, Failure>;
 
-fn three_digits(value: f64) -> String {
-    let decimals = match value {
-        v if v < 0.1 => 4,
-        v if v < 1.0 => 3,
-        v if v < 10.0 => 2,
-        v if v < 100.0 => 1,
-        _ => 0,
-    };
-    format!("{value:.decimals$}")
-}
-
-/// What went wrong, if anything; and how to do it again.
-pub(crate) fn footer(figures: &[Figure]) -> String {
-    let mut lines = Vec::new();
-    for figure in figures {
-        let what = format!("{} over {}", figure.bench.name(), figure.transport);
-        if figure.mismatched > 0 {
-            lines.push(format!("{what}: {} REPLIES WERE WRONG", figure.mismatched));
-        }
-        lines.extend(figure.failures.iter().map(|failures| format!("{what}: {failures}")));
+impl Report {
+    fn new(output: Output) -> Self {
+        Self { output, figures: Vec::new(), skipped: Vec::new() }
     }
-    lines.push(cpus(figures));
-    lines.push("Again:".to_owned());
-    lines.extend(figures.iter().map(|figure| format!("  {}", figure.command)));
-    lines.join("\n")
+
+    fn add(&mut self, figure: Figure) -> Result<(), Failure> {
+        self.output.record(&figure)?;
+        self.figures.push(figure);
+        Ok(())
+    }
+
+    fn pair(
+        &mut self,
+        measurement: &Measurement,
+        judge: impl Fn(Figure) -> Judged,
+    ) -> Result<(), Failure> {
+        let title =
+            format!("{} over {}", measurement.quantity.name(), measurement.transport.name());
+        let figure = measurement.run(bar(self.output, &title))?;
+        self.add(judge(figure)?)
+    }
+
+    fn veth(
+        &mut self,
+        measurement: &Measurement,
+        judge: impl Fn(Figure) -> Judged,
+    ) -> Result<(), Failure> {
+        let bench = measurement.quantity.name();
+        match veth::run(measurement, bar(self.output, "between network namespaces"))? {
+            veth::Outcome::Measured(figure) => self.add(judge(*figure)?),
+            veth::Outcome::Skipped(reason) => {
+                let command = veth::command(measurement);
+                let (transport, network, skipped) = ("udp", "veth", reason.as_str());
+                self.output.record(&Skipped { bench, transport, network, skipped, command })?;
+                self.skipped.push(format!("skipped: {bench} over veth: {reason}"));
+                Ok(())
+            }
+        }
+    }
+
+    fn sessions(
+        &mut self,
+        sessions: &Sessions,
+        judge: impl Fn(Figure) -> Judged,
+    ) -> Result<(), Failure> {
+        let title = format!("sessions over {}", sessions.transport.name());
+        let watch = bar(self.output, &title);
+        sessions.run(watch, |figure| self.add(judge(figure)?))
+    }
+
+    fn memory(
+        &mut self,
+        transport: BenchTransport,
+        sessions: usize,
+        command: &str,
+        judge: impl Fn(Figure) -> Judged,
+    ) -> Result<(), Failure> {
+        let figures = memory::run(transport, sessions, command)?;
+        figures.into_iter().try_for_each(|figure| self.add(judge(figure)?))
+    }
+
+    fn factors(&mut self, factors: &Factors) -> Result<(), Failure> {
+        let title = format!("factors over {}", factors.transport.name());
+        factors.run(bar(self.output, &title), |figure| self.add(figure))
+    }
+
+    /// Prints the table, what follows it, and the plot.
+    fn show(self, title: &str, plot: Option<&Path>) -> Result<Outcome, Failure> {
+        let Self { output, figures, skipped } = self;
+        output.line(table(&figures, output))?;
+        skipped.iter().try_for_each(|line| output.line(line))?;
+        output.line(footer(&figures))?;
+        if let Some(path) = plot {
+            plot::draw(path, title, &figures)?;
+            output.line(format!("Plot: {}", path.display()))?;
+        }
+        Ok(outcome(&figures))
+    }
 }
 
-fn cpus(figures: &[Figure]) -> String {
-    match figures.first().and_then(|figure| figure.cores) {
-        Some([client, server]) => {
-            format!("Both ends on this host: client on CPU {client}, server on CPU {server}.")
-        }
-        None => "Neither end is bound to a CPU.".to_owned(),
+/// A progress bar over pairs of windows, which is there once the first is done.
+fn bar(output: Output, title: &str) -> impl FnMut(u32, u32) + Send + use<> {
+    let title = format!("{title} (windows)");
+    let mut progress: Option<Progress> = None;
+    move |done, total| {
+        progress.get_or_insert_with(|| output.progress(total.into(), &title)).set(done.into());
     }
 }

@@ -14,7 +14,10 @@ mod values;
 use clap::{Args, Parser, Subcommand};
 
 pub(crate) use address::ServerAddress;
-pub(crate) use bench::{BenchArgs, BenchCommand, BenchCommon};
+pub(crate) use bench::{
+    AllArgs, BenchArgs, BenchCommand, EndsArgs, FactorsArgs, IdleArgs, RateArgs, SessionsArgs,
+    WindowArgs,
+};
 pub(crate) use client::{CallArgs, PingArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use server::{DemoArgs, ServeArgs};
@@ -135,7 +138,10 @@ mod tests {
         assert!(!serve.insecure);
         let Command::Bench(bench) = parse("petrel bench bandwidth").unwrap() else { panic!() };
         let bench::BenchCommand::Bandwidth(bandwidth) = bench.what else { panic!() };
-        assert_eq!((bandwidth.size, bandwidth.common.transport.len()), (8 << 20, 2));
+        assert_eq!((bandwidth.size, bandwidth.ends.transport.len()), (8 << 20, 2));
+        let Command::Bench(bench) = parse("petrel bench rate").unwrap() else { panic!() };
+        let bench::BenchCommand::Rate(rate) = bench.what else { panic!() };
+        assert_eq!((rate.size, rate.in_flight, rate.batch, rate.ends.cores), (32, 60, 3, 2));
     }
 
     #[test]

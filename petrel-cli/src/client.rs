@@ -135,7 +135,7 @@ fn endpoint_config(address: SocketAddr, config: &ClientConfig) -> EndpointConfig
 }
 
 /// The data port must be of the server's family, and on loopback only if the server is.
-fn data_address(server: IpAddr) -> IpAddr {
+pub(crate) fn data_address(server: IpAddr) -> IpAddr {
     match (server.to_canonical(), server.to_canonical().is_loopback()) {
         (IpAddr::V4(_), true) => Ipv4Addr::LOCALHOST.into(),
         (IpAddr::V4(_), false) => Ipv4Addr::UNSPECIFIED.into(),

@@ -64,6 +64,49 @@ impl Drop for Pinned {
     }
 }
 
+/// Where and how a thread runs for a while.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seat {
+    /// The CPU to keep to.
+    pub(crate) cpu: Option<usize>,
+    /// Whether no ordinary thread may interrupt it.
+    pub(crate) is_realtime: bool,
+}
+
+/// A thread on its seat, until this is dropped.
+pub(crate) struct Seated {
+    _pinned: Option<Pinned>,
+    is_realtime: bool,
+}
+
+impl Seat {
+    /// Seats the calling thread.
+    pub(crate) fn take(self) -> io::Result<Seated> {
+        let pinned = self.cpu.map(Pinned::to).transpose()?;
+        if self.is_realtime {
+            schedule(libc::SCHED_FIFO, 1)?;
+        }
+        Ok(Seated { _pinned: pinned, is_realtime: self.is_realtime })
+    }
+}
+
+impl Drop for Seated {
+    fn drop(&mut self) {
+        if self.is_realtime {
+            // Everybody may be an ordinary thread.
+            let _ = schedule(libc::SCHED_OTHER, 0);
+        }
+    }
+}
+
+/// Sets how the calling thread is scheduled.
+fn schedule(policy: libc::c_int, priority: libc::c_int) -> io::Result<()> {
+    let parameter = libc::sched_param { sched_priority: priority };
+    // SAFETY: the parameter is local, and only read.
+    let result = unsafe { libc::sched_setscheduler(0, policy, &raw const parameter) };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,6 +125,22 @@ mod tests {
         let pinned = Pinned::to(before[0]).unwrap();
         assert_eq!(usable(), before[..1]);
         drop(pinned);
+        assert_eq!(usable(), before);
+    }
+
+    #[test]
+    fn seat__is_left_as_it_was_found() {
+        let before = usable();
+        let seat = Seat { cpu: Some(before[0]), is_realtime: false };
+        let seated = seat.take().unwrap();
+        assert_eq!(usable(), before[..1]);
+        drop(seated);
+        assert_eq!(usable(), before);
+        // Without the right to it there is an error, and the thread stays as it was.
+        let result = Seat { cpu: None, is_realtime: true }.take();
+        if let Err(error) = result {
+            assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+        }
         assert_eq!(usable(), before);
     }
 

@@ -9,11 +9,10 @@ use petrel::IdlePolicy;
 use serde::Serialize;
 
 use crate::Outcome;
-use crate::bench;
+use crate::bench::{self, Cores, Measurement, Pace, Quantity};
 use crate::cli::{BenchTransport, DemoArgs};
 use crate::client::{Client, ClientConfig};
 use crate::failure::Failure;
-use crate::measure::{Measurement, Quantity};
 use crate::methods;
 use crate::output::Output;
 use crate::payload::{Pattern, checksum};
@@ -178,16 +177,18 @@ fn show_figures(output: Output) -> Result<Outcome, Failure> {
 
 fn measurements() -> Vec<Measurement> {
     let kinds = [
-        (Quantity::Latency, 32, 1),
-        (Quantity::Rate, 32, 60),
-        (Quantity::Bandwidth, LARGE_BYTES, 2),
+        (Quantity::Latency, 32, 1, 1),
+        (Quantity::Rate, 32, 60, 3),
+        (Quantity::Bandwidth, LARGE_BYTES, 1, 1),
     ];
-    let measurement = |(quantity, size, in_flight), transport| Measurement {
+    let measurement = |(quantity, size, in_flight, batch), transport| Measurement {
         quantity,
         transport,
+        cores: Cores::available(Cores::Two),
         size,
         in_flight,
-        duration: BENCH_TIME,
+        batch,
+        pace: Pace { duration: BENCH_TIME, window: BENCH_TIME, is_realtime: false },
         connect: None,
     };
     kinds.into_iter().flat_map(|kind| BOTH.map(|transport| measurement(kind, transport))).collect()

@@ -1,6 +1,6 @@
-//! A closed loop of calls whose replies are all checked: what `ping`, `bench` and `demo` run.
+//! A closed loop of echo calls whose replies are compared in every byte: what `ping` runs.
 //!
-//! A [`Plan`] says what to call and for how long; [`run`] keeps so many calls in flight and gives
+//! A [`Plan`] says what to call and how often; [`run`] keeps so many calls in flight and gives
 //! a [`Tally`]. Nothing here prints.
 //!
 //! There are as many lanes as calls in flight. Each has its two buffers for the whole run: the
@@ -30,52 +30,17 @@ use crate::methods;
 /// How long the event loop runs before progress and time-outs are looked at.
 const SLICE: Duration = Duration::from_millis(50);
 
-/// What a call does, and how its reply is checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Exchange {
-    /// The request comes back; every byte is compared.
-    Echo,
-    /// The request's length and checksum come back.
-    Sink,
-}
-
-/// When no more calls are started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Limit {
-    /// After so many.
-    Calls(u64),
-    /// After so long.
-    Time(Duration),
-}
-
 /// A closed loop of calls.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    pub(crate) exchange: Exchange,
     /// Size of the requests in bytes.
     pub(crate) size: usize,
     /// Calls in flight at a time.
     pub(crate) in_flight: u16,
-    pub(crate) limit: Limit,
+    /// No more calls are started after so many.
+    pub(crate) calls: u64,
     /// A call that takes longer has failed, and ends the run.
     pub(crate) timeout: Duration,
-}
-
-impl Exchange {
-    fn method(self) -> u16 {
-        match self {
-            Self::Echo => methods::ECHO,
-            Self::Sink => methods::SINK,
-        }
-    }
-
-    /// Bytes of a response to a request of that size.
-    fn response_bytes(self, size: usize) -> usize {
-        match self {
-            Self::Echo => size,
-            Self::Sink => methods::SINK_REPLY_BYTES,
-        }
-    }
 }
 
 thread_local! {
@@ -90,8 +55,6 @@ struct Load {
     /// Lanes that have a call in flight.
     active: usize,
     started_ns: u64,
-    /// No more calls are started from then on.
-    end_ns: u64,
     is_stopping: bool,
     /// Calls that end from now on have failed by taking too long.
     is_too_late: bool,
@@ -143,14 +106,13 @@ impl Load {
         let sessions = client.sessions.iter().copied().cycle();
         let lanes = sessions
             .take(usize::from(plan.in_flight))
-            .map(|session| Lane::new(&client.endpoint, session, plan.exchange, plan.size))
+            .map(|session| Lane::new(&client.endpoint, session, plan.size))
             .collect::<Result<_, _>>()?;
         Ok(Self {
             plan,
             lanes,
             active: 0,
             started_ns: 0,
-            end_ns: u64::MAX,
             is_stopping: false,
             is_too_late: false,
             tally: Tally::new(),
@@ -159,9 +121,6 @@ impl Load {
 
     fn start(&mut self, cx: &mut Context<'_>) {
         self.started_ns = clock::now_ns();
-        if let Limit::Time(time) = self.plan.limit {
-            self.end_ns = self.started_ns.saturating_add(time.as_nanos() as u64);
-        }
         for index in 0..self.lanes.len() {
             let Some((request, response)) = self.lanes[index].take_buffers() else { continue };
             self.next_call(cx, index, request, response);
@@ -176,12 +135,8 @@ impl Load {
     }
 
     #[inline]
-    fn wants_more(&self, cx: &Context<'_>) -> bool {
-        let has_room = match self.plan.limit {
-            Limit::Calls(count) => self.tally.started < count,
-            Limit::Time(_) => self.now_ns(cx) < self.end_ns,
-        };
-        has_room && !self.is_stopping && !self.is_too_late
+    fn wants_more(&self) -> bool {
+        self.tally.started < self.plan.calls && !self.is_stopping && !self.is_too_late
     }
 
     #[inline]
@@ -192,7 +147,7 @@ impl Load {
         mut request: MsgBuf,
         response: MsgBuf,
     ) {
-        if !self.wants_more(cx) {
+        if !self.wants_more() {
             return;
         }
         let call = self.tally.started;
@@ -200,8 +155,8 @@ impl Load {
         self.lanes[index].write(&mut request, call);
         self.lanes[index].started_ns = Some(self.now_ns(cx));
         self.active += 1;
-        let (session, method) = (self.lanes[index].session, self.plan.exchange.method());
-        let called = cx.call_fn(session, method, request, response, on_reply, index as u64);
+        let session = self.lanes[index].session;
+        let called = cx.call_fn(session, methods::ECHO, request, response, on_reply, index as u64);
         if let Err(rejected) = called {
             self.active -= 1;
             self.lanes[index].started_ns = None;

@@ -2,8 +2,8 @@
 //!
 //! One file per subcommand, named after it; [`cli`] says what each accepts, [`output`] how results
 //! are printed, [`units`] how sizes and durations are written. [`server`] and [`client`] are the two
-//! ends that the subcommands set up, [`methods`] what the one answers, [`load`] how the other calls,
-//! and [`measure`] what both together show.
+//! ends that the subcommands set up, [`methods`] what the one answers, [`load`] how the other calls.
+//! [`bench`] has ends of its own, which it gives turns itself.
 //!
 //! Exit codes, the same for every subcommand: 0 it succeeded, 1 it failed, 2 it was called wrongly.
 
@@ -20,7 +20,6 @@ mod doctor;
 mod failure;
 mod interrupt;
 mod load;
-mod measure;
 mod methods;
 mod output;
 mod payload;

@@ -7,26 +7,37 @@
 //! | 3 | source | size `u32`, seed `u64` | so many bytes of the [`Pattern`] of that seed |
 //! | 4 | fail | status `u8`, text | none: the call ends with that status and text |
 //! | 5 | hello | a name | a greeting |
+//! | 6 | sample | anything | length and sum of the [`stamps`], `u64` each |
 //!
 //! Numbers are little-endian.
 
 use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
 use petrel::{Context, Endpoint, Handled, Request, Status};
 
-use crate::payload::{Pattern, checksum};
+use crate::payload::{Pattern, checksum, stamps};
 
 pub(crate) const ECHO: u16 = 1;
 pub(crate) const SINK: u16 = 2;
 pub(crate) const SOURCE: u16 = 3;
 pub(crate) const FAIL: u16 = 4;
 pub(crate) const HELLO: u16 = 5;
+pub(crate) const SAMPLE: u16 = 6;
 
 /// Names of the methods.
-pub(crate) const NAMES: [(&str, u16); 5] =
-    [("echo", ECHO), ("sink", SINK), ("source", SOURCE), ("fail", FAIL), ("hello", HELLO)];
+pub(crate) const NAMES: [(&str, u16); 6] = [
+    ("echo", ECHO),
+    ("sink", SINK),
+    ("source", SOURCE),
+    ("fail", FAIL),
+    ("hello", HELLO),
+    ("sample", SAMPLE),
+];
 
 /// Bytes of a response of [`SINK`].
 pub(crate) const SINK_REPLY_BYTES: usize = 16;
+
+/// Bytes of a response of [`SAMPLE`].
+pub(crate) const SAMPLE_REPLY_BYTES: usize = SINK_REPLY_BYTES;
 
 /// Bytes of a request of [`SOURCE`].
 const SOURCE_REQUEST_BYTES: usize = 12;
@@ -38,6 +49,7 @@ pub(crate) fn register(endpoint: &mut Endpoint) {
     endpoint.register(SOURCE, source);
     endpoint.register(FAIL, fail);
     endpoint.register(HELLO, hello);
+    endpoint.register(SAMPLE, sample);
 }
 
 /// What [`SINK`] answers to a request.
@@ -46,6 +58,12 @@ pub(crate) fn sink_reply(length: usize, checksum: u64) -> [u8; SINK_REPLY_BYTES]
     reply[..8].copy_from_slice(&(length as u64).to_le_bytes());
     reply[8..].copy_from_slice(&checksum.to_le_bytes());
     reply
+}
+
+/// What [`SAMPLE`] answers to a request.
+#[inline]
+pub(crate) fn sample_reply(length: usize, sum: u64) -> [u8; SAMPLE_REPLY_BYTES] {
+    sink_reply(length, sum)
 }
 
 /// The request that makes [`SOURCE`] send `size` bytes.
@@ -72,6 +90,12 @@ fn echo(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
 fn sink(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
     let data = request.data();
     let reply = sink_reply(data.len(), checksum(data));
+    request.reply(cx, &reply)
+}
+
+fn sample(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+    let data = request.data();
+    let reply = sample_reply(data.len(), stamps::sum(data));
     request.reply(cx, &reply)
 }
 

@@ -2,8 +2,7 @@
 
 pub(crate) mod checksum;
 pub(crate) mod pattern;
-pub(crate) mod stamped;
+pub(crate) mod stamps;
 
 pub(crate) use checksum::checksum;
 pub(crate) use pattern::Pattern;
-pub(crate) use stamped::Stamped;

@@ -11,7 +11,7 @@ use crate::cli::PingArgs;
 use crate::client::{Client, ClientConfig};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::load::{self, Exchange, FailureGroup, Limit, Plan, Tally};
+use crate::load::{self, FailureGroup, Plan, Tally};
 use crate::output::Output;
 use crate::output::latency::LatencySummary;
 use crate::units::{format_bytes, format_ns, format_rate};
@@ -80,13 +80,7 @@ fn client_config(args: &PingArgs) -> ClientConfig {
 }
 
 fn plan(args: &PingArgs) -> Plan {
-    Plan {
-        exchange: Exchange::Echo,
-        size: args.size,
-        in_flight: args.in_flight,
-        limit: Limit::Calls(args.count),
-        timeout: args.timeout,
-    }
+    Plan { size: args.size, in_flight: args.in_flight, calls: args.count, timeout: args.timeout }
 }
 
 fn headline(args: &PingArgs, connection: Connection) -> String {

@@ -1,4 +1,4 @@
-//! Client and server as two processes: `serve`, `ping`, `call`, `stats` and `bench`.
+//! Client and server as two processes: `serve`, `ping`, `call` and `stats`.
 
 #![allow(non_snake_case, reason = "tests are named function__condition")]
 
@@ -262,45 +262,6 @@ fn serve__refuses_other_hosts_and_addresses_in_use() {
     let output = petrel(&["serve", "--listen", &server.address, "--json"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(record(&output)["error"].as_str().unwrap().contains(&server.address), "{output:?}");
-}
-
-#[test]
-fn bench__checks_every_reply_and_prints_how_to_repeat_it() {
-    for (what, unit) in [("latency", "us"), ("rate", "Mcalls/s"), ("bandwidth", "Gbit/s")] {
-        let output = petrel(&["bench", what, "--duration", "100ms", "--json"]);
-        assert_eq!(output.status.code(), Some(0), "{output:?}");
-        let figures = records(&output);
-        let transports: Vec<_> =
-            figures.iter().map(|figure| figure["transport"].as_str()).collect();
-        assert_eq!(transports, [Some("udp"), Some("shm")]);
-        for figure in &figures {
-            assert_eq!((&figure["bench"], &figure["unit"]), (&what.into(), &unit.into()));
-            assert!(figure["value"].as_f64().unwrap() > 0.0, "{figure}");
-            assert_eq!((&figure["checked"], &figure["mismatched"]), (&figure["calls"], &0.into()));
-            let again = figure["command"].as_str().unwrap();
-            assert!(again.starts_with(&format!("petrel bench {what} --transport ")), "{again}");
-        }
-    }
-}
-
-#[test]
-fn bench__against_another_process() {
-    let server = Server::on_free_port();
-    let output = petrel(&[
-        "bench",
-        "rate",
-        "--connect",
-        &server.address,
-        "--duration",
-        "100ms",
-        "--transport",
-        "udp",
-        "--json",
-    ]);
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let figure = record(&output);
-    assert!(figure["cores"].is_null());
-    assert!(figure["command"].as_str().unwrap().ends_with(&server.address), "{figure}");
 }
 
 #[test]

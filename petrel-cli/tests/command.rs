@@ -162,6 +162,12 @@ fn usage__errors_exit_with_2_and_print_no_result() {
         &["call", "127.0.0.1", "--method", "no-such-method"],
         &["bench"],
         &["bench", "rate", "--duration", "3"],
+        &["bench", "rate", "--cores", "3"],
+        &["bench", "rate", "--veth", "--cores", "2"],
+        &["bench", "rate", "--veth", "--connect", "127.0.0.1"],
+        &["bench", "rate", "--batch", "0"],
+        &["bench", "sessions", "--sessions", "0"],
+        &["bench", "sessions", "--sessions", "65001"],
     ] {
         let output = petrel(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

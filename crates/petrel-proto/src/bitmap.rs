@@ -51,6 +51,20 @@ impl Window {
         self.cumulative + self.words.iter().map(|word| word.count_ones()).sum::<u32>()
     }
 
+    /// The first packet that is not in the set, if none after it is: what comes next while nothing
+    /// is lost.
+    #[inline]
+    pub fn next_in_order(&self) -> Option<u32> {
+        is_clear(&self.words).then_some(self.cumulative)
+    }
+
+    /// Adds the packet that [`Window::next_in_order`] gave.
+    #[inline]
+    pub fn insert_next(&mut self) {
+        debug_assert!(is_clear(&self.words));
+        self.cumulative += 1;
+    }
+
     /// Whether `packet` is in the set.
     #[inline]
     pub fn contains(&self, packet: u32) -> bool {
@@ -71,6 +85,10 @@ impl Window {
     #[inline]
     pub fn insert(&mut self, packet: u32) -> Insert {
         let Some(ahead) = packet.checked_sub(self.cumulative) else { return Insert::Duplicate };
+        if ahead == 0 && is_clear(&self.words) {
+            self.cumulative += 1;
+            return Insert::New;
+        }
         if ahead >= WINDOW_PACKETS {
             return Insert::Beyond;
         }
@@ -85,8 +103,22 @@ impl Window {
     }
 
     /// Adds all packets of an acknowledgement: those below `cumulative` and those of `words`,
-    /// counted from there. An older acknowledgement than the last adds nothing wrong.
-    pub fn merge(&mut self, cumulative: u32, words: &Words) {
+    /// counted from there. An older acknowledgement than the last adds nothing wrong. Gives how many
+    /// are new.
+    #[inline]
+    pub fn merge(&mut self, cumulative: u32, words: &Words) -> u32 {
+        if is_clear(words) && is_clear(&self.words) {
+            let added = cumulative.saturating_sub(self.cumulative);
+            self.cumulative += added;
+            return added;
+        }
+        let before = self.count();
+        self.merge_bits(cumulative, words);
+        self.count() - before
+    }
+
+    #[cold]
+    fn merge_bits(&mut self, cumulative: u32, words: &Words) {
         if cumulative > self.cumulative {
             shift_down(&mut self.words, cumulative - self.cumulative);
             self.cumulative = cumulative;
@@ -126,7 +158,7 @@ impl PacketBits {
     /// Whether no bit is set.
     #[inline]
     pub fn is_empty(&self) -> bool {
-        self.words == [0; BITMAP_WORDS]
+        is_clear(&self.words)
     }
 
     /// Sets the bit of `packet`.
@@ -158,10 +190,13 @@ impl PacketBits {
     }
 
     /// The first packet at or after `from` whose bit is set.
+    #[inline]
     pub fn first_from(&self, from: u32) -> Option<u32> {
-        if self.is_empty() {
-            return None;
-        }
+        if self.is_empty() { None } else { self.search_from(from) }
+    }
+
+    #[cold]
+    fn search_from(&self, from: u32) -> Option<u32> {
         (from..from + WINDOW_PACKETS).find(|packet| bit(&self.words, packet % WINDOW_PACKETS))
     }
 }
@@ -186,6 +221,11 @@ pub fn words_end(words: &Words) -> u32 {
         }
     }
     0
+}
+
+#[inline]
+fn is_clear(words: &Words) -> bool {
+    words.iter().fold(0, |all, word| all | word) == 0
 }
 
 #[inline]
@@ -279,9 +319,11 @@ mod tests {
             let mut model = Model::default();
             for (cumulative, mut words) in acks {
                 words[0] &= !1;
-                window.merge(cumulative, &words);
+                let before = model.0.len();
+                let added = window.merge(cumulative, &words);
                 model.0.extend(0..cumulative);
                 for_each_bit(&words, |ahead| { model.0.insert(cumulative + ahead); });
+                prop_assert_eq!(added as usize, model.0.len() - before);
             }
             assert_same(&window, &model);
         }

@@ -4,7 +4,7 @@
 //! a reference beyond one method. What eRPC has to show by argument (§4.2.2: no queue refers to a
 //! buffer that the application may touch), the compiler shows here.
 
-use crate::limits::HEADER_BYTES;
+use crate::limits::{HEADER_BYTES, PART_HEADER_BYTES};
 
 /// A message in contiguous memory, with room for packet headers before and after it
 /// (eRPC §4.2.1).
@@ -45,6 +45,15 @@ pub trait Buffer {
     /// Writes the 16-byte header of a message that is sent in one packet, two words in little-endian
     /// order, and gives the whole frame: the header and the message behind it.
     fn frame(&mut self, header: [u64; 2]) -> &[u8];
+
+    /// Writes the header of packet `index`, three words in little-endian order, and gives what
+    /// [`Buffer::packet`] does.
+    #[inline]
+    fn part(&mut self, index: u32, header: [u64; 3], offset: usize, len: usize) -> (&[u8], &[u8]) {
+        let header: [u8; PART_HEADER_BYTES] = crate::wire::header_bytes(header);
+        self.write_header(index, &header);
+        self.packet(index, PART_HEADER_BYTES, offset, len)
+    }
 
     /// The bytes of packet `index` in two parts, to be sent one after the other: its header, as
     /// written before, of `header_len` bytes, and the message's bytes from `offset` on. For packet

@@ -63,9 +63,10 @@ pub const FUTURE_ROUNDS_MAX: u64 = 65_536;
 /// which takes the number from TCP).
 pub const REORDERING_THRESHOLD: u32 = 3;
 
-/// Frames that one call of `Core::transmit` sends at most: what a transport sends as one burst, so
-/// that what comes in is not kept waiting for longer.
-pub const TRANSMIT_FRAMES_MAX: usize = 64;
+/// Frames that one call of `Core::transmit` sends at most: what a transport sends as one burst. The
+/// other end works on one burst while the next is made; with 60 calls in flight over UDP 32 were
+/// better than 64 by a third, and than 16 by half.
+pub const TRANSMIT_FRAMES_MAX: usize = 32;
 
 /// Calls that may wait in a session's queue for a slot. Bounds the buffers a stuck session holds.
 pub const BACKLOG_CALLS_MAX: usize = 65_536;

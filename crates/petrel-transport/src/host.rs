@@ -163,6 +163,11 @@ impl Transport for Host {
     }
 
     #[inline]
+    fn may_receive(&self) -> bool {
+        self.udp.peer_count() > 0 || self.shm.may_receive()
+    }
+
+    #[inline(always)]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         // SAFETY: the contract is the same, and `flush` flushes both.
         unsafe {
@@ -290,6 +295,7 @@ fn sum(a: TransportStats, b: TransportStats) -> TransportStats {
         rx_dropped_unknown_peer: a.rx_dropped_unknown_peer + b.rx_dropped_unknown_peer,
         rx_dropped_malformed: a.rx_dropped_malformed + b.rx_dropped_malformed,
         rx_dropped_truncated: a.rx_dropped_truncated + b.rx_dropped_truncated,
+        rx_dropped_kernel: a.rx_dropped_kernel + b.rx_dropped_kernel,
         rx_broken_rings: a.rx_broken_rings + b.rx_broken_rings,
         gso_disabled: a.gso_disabled + b.gso_disabled,
     }

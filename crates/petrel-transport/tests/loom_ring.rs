@@ -16,12 +16,12 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
 use petrel_transport::shm::ring::{
-    Consumer, Control, Memory, Producer, PushError, max_frame_limit, sleep_fence,
+    Consumer, Control, Memory, Producer, PushError, RECORD_HEADER_BYTES, sleep_fence,
 };
 
 /// Room for four records of the largest size: small, so that few frames fill it.
 const CAPACITY: usize = 128;
-const MAX_FRAME: usize = max_frame_limit(CAPACITY);
+const MAX_FRAME: usize = CAPACITY / 4 - RECORD_HEADER_BYTES;
 
 #[derive(Clone)]
 struct Watched(Arc<Ring>);

@@ -44,8 +44,11 @@ fn exchange(a: &mut Udp, to_b: PeerId, b: &mut Udp, bytes: &[u8]) {
         let frame = TxFrame { peer: to_b, head: &bytes[..16], body: &bytes[16..len] };
         for count in [1, 10] {
             a.tx_burst(&[frame; 10][..count]);
-            b.wait(Some(10_000_000_000));
-            b.rx_burst(64, |_, frame| assert_eq!(frame.len(), len));
+            let mut received = 0;
+            while received < count {
+                b.wait(Some(10_000_000_000));
+                received += b.rx_burst(64, |_, frame| assert_eq!(frame.len(), len));
+            }
         }
     }
 }

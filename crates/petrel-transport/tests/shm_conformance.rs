@@ -65,7 +65,7 @@ fn conformance__with_small_rings() {
 }
 
 #[test]
-fn conformance__with_the_largest_frames_that_a_ring_takes() {
+fn conformance__with_frames_of_a_quarter_of_the_ring() {
     let large = ShmConfig { ring_bytes: 64 << 10, max_frame_bytes: 16376, ..ShmConfig::default() };
     conformance::run_all(&mut Rings(large));
 }

@@ -157,6 +157,47 @@ fn max_frame_bytes__is_the_segments_on_both_sides() {
     assert_eq!(a.max_frame_bytes(to_b), 0);
 }
 
+/// A message in one frame, read where it lies. The ring goes round several times, so that frames
+/// begin at many places and the ends are skipped.
+#[test]
+fn tx_burst__frames_of_megabytes_arrive_whole_in_large_rings() {
+    const MIB: usize = 1 << 20;
+    let config =
+        ShmConfig { ring_bytes: 32 * MIB, max_frame_bytes: 16 * MIB - 8, ..ShmConfig::default() };
+    let Pair { mut a, mut b, to_b, to_a, .. } = pair_with(&config);
+    assert_eq!(a.max_frame_bytes(to_b), 16 * MIB - 8);
+    let message: Vec<u8> =
+        (0..2 * MIB as u64).flat_map(|n| n.wrapping_mul(0x9E37_79B9).to_le_bytes()).collect();
+    for length in [8 * MIB, 16 * MIB - 8, 100, 8 * MIB + 16, 16 * MIB - 8, 16 * MIB - 8, 5 * MIB] {
+        let sent = &message[..length];
+        let (head, body) = sent.split_at(24);
+        assert_eq!(a.tx_burst(&[TxFrame { peer: to_b, head, body }]), 0);
+        let received = b.rx_burst(1, |peer, frame| assert!(peer == to_a && frame == sent));
+        assert_eq!(received, 1);
+    }
+    assert_eq!(send(&mut a, to_b, &vec![1; 16 * MIB - 7]), 0);
+    assert_eq!(a.stats().tx_dropped_oversize, 1);
+    assert_eq!((b.stats().rx_broken_rings, a.stats().tx_blocked), (0, 0));
+}
+
+/// Several large frames are under way at once, and a ring that they fill refuses the next.
+#[test]
+fn tx_burst__large_frames_fill_a_large_ring() {
+    const MIB: usize = 1 << 20;
+    let config =
+        ShmConfig { ring_bytes: 64 * MIB, max_frame_bytes: 8 * MIB + 64, ..ShmConfig::default() };
+    let Pair { mut a, mut b, to_b, .. } = pair_with(&config);
+    let message = vec![0x5A; 8 * MIB + 16];
+    for _ in 0..3 {
+        let mut sent = 0;
+        while send(&mut a, to_b, &message) == 0 {
+            sent += 1;
+        }
+        assert!((6..8).contains(&sent), "{sent} frames of 8 MiB in a ring of 64 MiB");
+        assert_eq!(receive(&mut b).len(), sent);
+    }
+}
+
 #[test]
 fn add_peer__reuses_indices_and_limits_the_table() {
     let config = ShmConfig { max_peers: 2, ..small() };

@@ -201,13 +201,14 @@ fn segments_held() -> (usize, usize) {
     )
 }
 
-/// What has a name and could be left behind: files in shared memory, and the sockets of this name.
+/// What has a name and could be left behind: files in shared memory by the name that segments have,
+/// and the sockets of this name.
 fn names_left(socket: &str) -> Vec<String> {
     let files = std::fs::read_dir("/dev/shm").into_iter().flatten().flatten();
     let files = files.map(|entry| entry.path().display().to_string());
     let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
     let sockets = sockets.lines().filter(|line| line.contains(socket)).map(str::to_owned);
-    files.filter(|name| name.contains("petrel")).chain(sockets).collect()
+    files.filter(|name| name.contains("petrel-shm")).chain(sockets).collect()
 }
 
 /// Tests that count segments run one at a time.

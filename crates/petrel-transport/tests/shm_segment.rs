@@ -26,11 +26,11 @@ fn validate__names_the_setting() {
     for ring_bytes in [0, MIN_RING_BYTES / 2, MIN_RING_BYTES + 1, MAX_RING_BYTES * 2, usize::MAX] {
         assert_eq!(setting_refused(ShmConfig { ring_bytes, ..small() }), "ring_bytes");
     }
-    for max_frame_bytes in [0, MIN_FRAME_BYTES - 1, (64 << 10) / 4 - 7, usize::MAX] {
+    for max_frame_bytes in [0, MIN_FRAME_BYTES - 1, (64 << 10) / 2 - 7, usize::MAX] {
         assert_eq!(setting_refused(ShmConfig { max_frame_bytes, ..small() }), "max_frame_bytes");
     }
     assert_eq!(setting_refused(ShmConfig { max_peers: 0, ..small() }), "max_peers");
-    let largest = ShmConfig { max_frame_bytes: (64 << 10) / 4 - 8, ..small() };
+    let largest = ShmConfig { max_frame_bytes: (64 << 10) / 2 - 8, ..small() };
     assert!(largest.validate().is_ok());
 }
 

@@ -55,8 +55,8 @@ pub mod nexus;
 
 pub use endpoint::{
     CallWaitError, ConnectError, Context, Continuation, Endpoint, EndpointConfig, EndpointError,
-    EndpointStats, Handled, IdlePolicy, Reply, Request, Responder, SessionConfig, SessionState,
-    StartError, Stop,
+    EndpointStats, Factors, Handled, IdlePolicy, Reply, Request, Responder, SessionConfig,
+    SessionState, StartError, Stop,
 };
 pub use msgbuf::MsgBuf;
 pub use nexus::{Nexus, NexusBuilder, NexusError};

@@ -148,6 +148,11 @@ impl Buffer for MsgBuf {
     }
 
     #[inline]
+    fn part(&mut self, index: u32, header: [u64; 3], offset: usize, len: usize) -> (&[u8], &[u8]) {
+        self.0.part_24(index as usize, header, offset, len)
+    }
+
+    #[inline]
     fn packet(&self, index: u32, header_len: usize, offset: usize, len: usize) -> (&[u8], &[u8]) {
         self.0.packet(index as usize, header_len, offset, len)
     }

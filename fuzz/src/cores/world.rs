@@ -39,6 +39,8 @@ pub(super) struct World {
     /// calls need not end by themselves.
     pub(super) is_honest: bool,
     pub(super) retries_max: u8,
+    /// Whether frames are offered to the short ways first.
+    short_ways: bool,
     /// Which of the frames of the last calls are lost, a bit for each.
     pub(super) last_losses: u64,
     /// Bytes of messages that may still be made: bounds the time that an input takes.
@@ -95,6 +97,7 @@ impl World {
             retries_max: [RETRIES, RETRIES, 1, 3][input.below(4)],
             sessions_max: 6,
             backlog_max: [1_000, 3, 0][input.below(3)],
+            short_ways: input.below(4) != 0,
             ..Config::default()
         };
         let pool = HeapPool { len_max: [8 << 20, 20_000][input.below(2)] };
@@ -105,6 +108,7 @@ impl World {
             calls: HashMap::new(),
             next_tag: 0,
             retries_max: config.retries_max,
+            short_ways: config.short_ways,
             is_honest: input.below(2) == 0,
             last_losses: input.word(),
             budget_bytes: 2 << 20,
@@ -213,6 +217,14 @@ impl World {
             Err(error) => self.trace(|| format!("{to} gets {} bytes: {error}", bytes.len())),
         }
         let End { core, pool, .. } = &mut self.ends[to];
+        if self.short_ways {
+            if let Some(request) = core.handle_plain_request(peer, bytes) {
+                return self.on_request(to, request.handle, hash(request.payload));
+            }
+            if let Some(completion) = core.handle_plain_response(self.now, peer, bytes) {
+                return self.on_completion(completion);
+            }
+        }
         match core.handle_frame(self.now, peer, bytes, pool) {
             Received::Nothing => {}
             Received::Request { handle, payload, .. } => self.on_request(to, handle, hash(payload)),

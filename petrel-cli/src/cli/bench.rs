@@ -1,19 +1,24 @@
 //! Arguments of `petrel bench`.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
 
 use super::address::ServerAddress;
 use super::values::BenchTransport;
+use crate::bench::Pace;
 use crate::units::{parse_duration, parse_size};
 
-/// Measure latency, rate or bandwidth
+/// Measure latency, rate, bandwidth and more beside the bare medium
 ///
-/// Without --connect both ends run in this process, a thread each: this measures Petrel and the
-/// host's kernel, not a network. The threads have a CPU each where there are two. With --connect the
-/// other end is a `petrel serve`. Every reply is checked; the exit code is 1 if one was wrong or
-/// missing. Run it more than once: a shared machine's figures vary.
+/// Each measurement runs Petrel and the bare medium in turn, in short windows: the same messages
+/// in the same bursts, by plain sockets or a plain ring, with no protocol at all. The ratio of the
+/// two says what Petrel costs; a machine's noise is in both. Windows during which the distance of
+/// the two CPUs changed, as it does on virtual machines, are dropped.
+///
+/// Without --connect both ends run in this process, each with a thread and a CPU, or both in one
+/// thread with --cores 1. Every reply is checked; the exit code is 1 if one was wrong or missing.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct BenchArgs {
@@ -24,34 +29,78 @@ pub(crate) struct BenchArgs {
 const AFTER_HELP: &str = "\
 Examples:
   petrel bench latency
+  petrel bench rate --transport shm --cores 1
   petrel bench rate --transport udp --in-flight 60 --duration 3s
+  petrel bench rate --veth
   petrel bench bandwidth --connect 10.0.0.7:31850 --size 8MiB --json
+  petrel bench sessions --sessions 20000 --transport shm
+  petrel bench factors --transport udp
+  petrel bench all --json --plot bench.svg
 
 Each run prints the command that repeats it. `petrel doctor` says what holds this host back.";
 
 /// What to measure.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
-    /// How long one call takes when nothing else is in flight: p50, p99, p99.9 and maximum
+    /// How long one call takes when nothing else is in flight: p50, p99 and p99.9
     Latency(LatencyArgs),
     /// How many small calls per second are answered with many in flight
     Rate(RateArgs),
     /// How many bits per second large messages carry
     Bandwidth(BandwidthArgs),
+    /// How much slower calls on many sessions are than on one, and the memory of idle sessions
+    Sessions(SessionsArgs),
+    /// What each optimisation is worth: the library without it, beside the library with all
+    Factors(FactorsArgs),
+    /// Everything that Petrel promises to reach, in ten minutes at most
+    All(AllArgs),
+    /// The client's part of measuring memory; started by `sessions`
+    #[command(hide = true)]
+    IdleSessions(IdleArgs),
 }
 
 /// Flags of every benchmark.
-#[derive(Args, Debug)]
-pub(crate) struct BenchCommon {
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WindowArgs {
+    /// How long to measure, both sides together; a measurement with dropped windows takes longer
+    #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = parse_duration)]
+    pub(crate) duration: Duration,
+
+    /// Longest window; there are three for each side at least
+    #[arg(long, value_name = "DURATION", default_value = "300ms", value_parser = parse_duration)]
+    pub(crate) window: Duration,
+
+    /// Let nothing interrupt the two threads during windows: other load then disturbs less, and
+    /// waits; needs root
+    #[arg(long)]
+    pub(crate) realtime: bool,
+
+    /// Draw the figures into an SVG file
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
+}
+
+impl WindowArgs {
+    /// As the benchmark wants it.
+    pub(crate) fn pace(&self) -> Pace {
+        Pace { duration: self.duration, window: self.window, is_realtime: self.realtime }
+    }
+}
+
+/// Flags of the benchmarks of one workload.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct EndsArgs {
     /// Transports to measure, in turn; separate several by commas
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
     pub(crate) transport: Vec<BenchTransport>,
 
-    /// How long to measure on each transport, after a short warm-up
-    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = parse_duration)]
-    pub(crate) duration: Duration,
+    /// 2: each end has a thread and a CPU; 1: both share a thread, which repeats better
+    #[arg(long, value_name = "1|2", default_value_t = 2, conflicts_with = "connect")]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) cores: u8,
 
-    /// A running `petrel serve` to measure against [default: a server in this process]
+    /// A running `petrel serve` to measure against, without a bare medium beside it [default: a
+    /// server in this process]
     #[arg(long, value_name = "ADDR")]
     pub(crate) connect: Option<ServerAddress>,
 
@@ -73,7 +122,10 @@ pub(crate) struct LatencyArgs {
     pub(crate) in_flight: u16,
 
     #[command(flatten)]
-    pub(crate) common: BenchCommon,
+    pub(crate) ends: EndsArgs,
+
+    #[command(flatten)]
+    pub(crate) windows: WindowArgs,
 }
 
 /// Arguments of `petrel bench rate`.
@@ -88,8 +140,21 @@ pub(crate) struct RateArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) in_flight: u16,
 
+    /// Calls started together, once as many have ended
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) batch: u16,
+
+    /// Measure UDP between two network namespaces, where each datagram is a packet of its own,
+    /// beside a datagram per message; needs root and `ip`
+    #[arg(long, conflicts_with_all = ["connect", "cores"])]
+    pub(crate) veth: bool,
+
     #[command(flatten)]
-    pub(crate) common: BenchCommon,
+    pub(crate) ends: EndsArgs,
+
+    #[command(flatten)]
+    pub(crate) windows: WindowArgs,
 }
 
 /// Arguments of `petrel bench bandwidth`.
@@ -100,10 +165,117 @@ pub(crate) struct BandwidthArgs {
     pub(crate) size: usize,
 
     /// Calls in flight at a time
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) in_flight: u16,
 
     #[command(flatten)]
-    pub(crate) common: BenchCommon,
+    pub(crate) ends: EndsArgs,
+
+    #[command(flatten)]
+    pub(crate) windows: WindowArgs,
+}
+
+/// Arguments of `petrel bench sessions`.
+#[derive(Args, Debug)]
+pub(crate) struct SessionsArgs {
+    /// Transports to measure, in turn; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
+    pub(crate) transport: Vec<BenchTransport>,
+
+    /// Most sessions between the two ends; smaller numbers are measured on the way
+    #[arg(long, value_name = "N", default_value_t = 20_000)]
+    #[arg(value_parser = parse_sessions)]
+    pub(crate) sessions: usize,
+
+    /// Size of request and reply, in bytes or with a unit
+    #[arg(long, value_name = "SIZE", default_value = "32", value_parser = parse_size)]
+    pub(crate) size: usize,
+
+    /// Calls in flight at a time, each on any of the sessions
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) in_flight: u16,
+
+    /// Calls started together, once as many have ended
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) batch: u16,
+
+    /// 2: each end has a thread and a CPU; 1: both share a thread, which repeats better
+    #[arg(long, value_name = "1|2", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) cores: u8,
+
+    #[command(flatten)]
+    pub(crate) windows: WindowArgs,
+}
+
+/// Arguments of `petrel bench factors`.
+#[derive(Args, Debug)]
+pub(crate) struct FactorsArgs {
+    /// Transports to measure, in turn; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["shm"])]
+    pub(crate) transport: Vec<BenchTransport>,
+
+    /// Size of small messages, in bytes or with a unit; large ones are of 8 MiB
+    #[arg(long, value_name = "SIZE", default_value = "32", value_parser = parse_size)]
+    pub(crate) size: usize,
+
+    /// Calls of small messages in flight at a time
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) in_flight: u16,
+
+    /// Calls started together, once as many have ended
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) batch: u16,
+
+    /// 2: each end has a thread and a CPU; 1: both share a thread, which repeats better
+    #[arg(long, value_name = "1|2", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) cores: u8,
+
+    #[command(flatten)]
+    pub(crate) windows: WindowArgs,
+}
+
+/// Arguments of `petrel bench all`.
+#[derive(Args, Debug)]
+pub(crate) struct AllArgs {
+    /// Sessions of the rows about many sessions; the bars are meant for the default
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = parse_sessions)]
+    pub(crate) sessions: usize,
+
+    #[command(flatten)]
+    pub(crate) windows: WindowArgs,
+}
+
+/// Arguments of the client's process that `petrel bench sessions` starts.
+#[derive(Args, Debug)]
+pub(crate) struct IdleArgs {
+    /// The server's control address
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) connect: ServerAddress,
+
+    /// The server's process, on this host
+    #[arg(long, value_name = "PID")]
+    pub(crate) server_pid: u32,
+
+    /// How many sessions to open
+    #[arg(long, value_name = "N", value_parser = parse_sessions)]
+    pub(crate) sessions: usize,
+
+    /// Transport to use
+    #[arg(long, value_enum)]
+    pub(crate) transport: BenchTransport,
+}
+
+/// Parses a number of sessions: as many as one connection may propose at once.
+fn parse_sessions(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=65_000) => Ok(count),
+        _ => Err(format!("'{text}' is not a number of sessions: write one from 1 to 65000")),
+    }
 }

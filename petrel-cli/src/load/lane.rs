@@ -2,9 +2,7 @@
 
 use petrel::{Endpoint, MsgBuf, SessionId, StartError};
 
-use super::Exchange;
-use crate::methods::sink_reply;
-use crate::payload::{Pattern, Stamped};
+use crate::payload::Pattern;
 
 /// Makes the bytes of this process's calls unlike those of others.
 const SEED: u64 = 0x7065_7472_656c;
@@ -16,34 +14,21 @@ pub(super) struct Lane {
     pub(super) started_ns: Option<u64>,
     /// Number of the call in flight.
     call: u64,
-    content: Content,
     /// Both buffers, before the first call.
     buffers: Option<(MsgBuf, MsgBuf)>,
-}
-
-/// How the bytes are made and checked.
-enum Content {
-    Pattern,
-    /// Boxed: lanes are many, and mostly of the other kind.
-    Stamped(Box<Stamped>),
 }
 
 impl Lane {
     pub(super) fn new(
         endpoint: &Endpoint,
         session: SessionId,
-        exchange: Exchange,
         size: usize,
     ) -> Result<Self, StartError> {
         let mut request = endpoint.alloc(size)?;
         request.set_len(size);
-        let content = match exchange {
-            Exchange::Echo => Content::Pattern,
-            Exchange::Sink => Content::Stamped(Box::new(Stamped::fill(&mut request, SEED))),
-        };
-        let response = endpoint.alloc(exchange.response_bytes(size))?;
+        let response = endpoint.alloc(size)?;
         let buffers = Some((request, response));
-        Ok(Self { session, started_ns: None, call: 0, content, buffers })
+        Ok(Self { session, started_ns: None, call: 0, buffers })
     }
 
     pub(super) fn take_buffers(&mut self) -> Option<(MsgBuf, MsgBuf)> {
@@ -54,23 +39,12 @@ impl Lane {
     #[inline]
     pub(super) fn write(&mut self, request: &mut MsgBuf, call: u64) {
         self.call = call;
-        match &self.content {
-            Content::Pattern => Pattern::new(SEED, call).fill(request),
-            Content::Stamped(stamped) => stamped.stamp(request, call),
-        }
+        Pattern::new(SEED, call).fill(request);
     }
 
     /// Whether this is the response to the call in flight, in every byte.
     #[inline]
     pub(super) fn check(&self, response: &MsgBuf, size: usize) -> bool {
-        match &self.content {
-            Content::Pattern => {
-                response.len() == size
-                    && Pattern::new(SEED, self.call).first_difference(response).is_none()
-            }
-            Content::Stamped(stamped) => {
-                response[..] == sink_reply(size, stamped.checksum(self.call))
-            }
-        }
+        response.len() == size && Pattern::new(SEED, self.call).first_difference(response).is_none()
     }
 }

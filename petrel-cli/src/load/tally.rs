@@ -37,7 +37,7 @@ pub(crate) struct FailureGroup {
 }
 
 impl Tally {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             started: 0,
             answered: 0,
@@ -71,15 +71,15 @@ impl Tally {
         self.latencies.record(latency_ns);
     }
 
-    pub(super) fn fail(&mut self, failure: &CallFailure) {
+    pub(crate) fn fail(&mut self, failure: &CallFailure) {
         self.count(failure.status, executed(failure.execution), || failure.message.clone());
     }
 
-    pub(super) fn reject(&mut self, error: &CallError) {
+    pub(crate) fn reject(&mut self, error: &CallError) {
         self.count(error.status(), executed(Execution::NotSent), || error.to_string());
     }
 
-    pub(super) fn give_up(&mut self, execution: Execution, timeout: Duration) {
+    pub(crate) fn give_up(&mut self, execution: Execution, timeout: Duration) {
         let message = || format!("no reply within {timeout:?}");
         self.count(Status::DeadlineExceeded, executed(execution), message);
     }

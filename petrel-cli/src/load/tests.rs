@@ -62,15 +62,7 @@ fn config() -> ClientConfig {
     }
 }
 
-fn plan(exchange: Exchange) -> Plan {
-    Plan {
-        exchange,
-        size: 1_000,
-        in_flight: 4,
-        limit: Limit::Calls(100),
-        timeout: Duration::from_secs(60),
-    }
-}
+const PLAN: Plan = Plan { size: 1_000, in_flight: 4, calls: 100, timeout: Duration::from_secs(60) };
 
 /// Changes one bit of every tenth reply.
 fn nearly_echo(endpoint: &mut Endpoint) {
@@ -85,24 +77,23 @@ fn nearly_echo(endpoint: &mut Endpoint) {
 
 #[test]
 fn run__counts_wrong_replies() {
-    let tally = BadServer::start(nearly_echo).run(plan(Exchange::Echo));
+    let tally = BadServer::start(nearly_echo).run(PLAN);
     assert_eq!((tally.started, tally.answered, tally.mismatched), (100, 100, 10));
     assert!(tally.failures.is_empty() && !tally.is_flawless());
 }
 
 /// Answers every request with the reply to the request before it.
-fn late_sink(endpoint: &mut Endpoint) {
-    let mut last = [0; methods::SINK_REPLY_BYTES];
-    endpoint.register(methods::SINK, move |cx, request| {
-        let data = request.data();
-        let current = methods::sink_reply(data.len(), crate::payload::checksum(data));
+fn late_echo(endpoint: &mut Endpoint) {
+    let mut last = vec![0; 1_000];
+    endpoint.register(methods::ECHO, move |cx, request| {
+        let current = request.data().to_vec();
         request.reply(cx, &std::mem::replace(&mut last, current))
     });
 }
 
 #[test]
 fn run__tells_the_reply_to_another_call() {
-    let tally = BadServer::start(late_sink).run(plan(Exchange::Sink));
+    let tally = BadServer::start(late_echo).run(PLAN);
     assert_eq!((tally.answered, tally.mismatched), (100, 100));
 }
 
@@ -121,7 +112,7 @@ fn moody_echo(endpoint: &mut Endpoint) {
 
 #[test]
 fn run__goes_on_after_errors_that_the_server_answered() {
-    let tally = BadServer::start(moody_echo).run(plan(Exchange::Echo));
+    let tally = BadServer::start(moody_echo).run(PLAN);
     assert_eq!((tally.started, tally.answered, tally.failed()), (100, 75, 25));
     assert_eq!(tally.failures.len(), 1);
     assert_eq!((tally.failures[0].status, tally.failures[0].executed), ("ABORTED", "answered"));
@@ -143,7 +134,7 @@ fn silence(endpoint: &mut Endpoint) {
 #[test]
 fn run__gives_up_calls_that_take_too_long() {
     let timeout = Duration::from_millis(200);
-    let tally = BadServer::start(silence).run(Plan { timeout, ..plan(Exchange::Echo) });
+    let tally = BadServer::start(silence).run(Plan { timeout, ..PLAN });
     assert_eq!((tally.started, tally.answered, tally.failed()), (4, 0, 4));
     assert_eq!(
         (tally.failures[0].status, tally.failures[0].executed),
@@ -154,7 +145,7 @@ fn run__gives_up_calls_that_take_too_long() {
 #[test]
 fn run__stops_when_the_watcher_says_so() {
     let mut server = BadServer::start(methods::register);
-    let plan = Plan { limit: Limit::Time(Duration::from_secs(3_600)), ..plan(Exchange::Echo) };
+    let plan = Plan { calls: u64::MAX, ..PLAN };
     let tally = run(&mut server.client, plan, |_| ControlFlow::Break(())).unwrap();
     assert!(tally.is_flawless());
     assert_eq!(tally.started, tally.answered);

@@ -32,6 +32,11 @@ impl Latencies {
         self.histogram.saturating_record(ns);
     }
 
+    /// Adds all that another histogram has.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.histogram.add(&other.histogram).expect("both have the same bounds");
+    }
+
     /// The percentiles so far, or nothing where nothing was recorded.
     pub(crate) fn summary(&self) -> Option<LatencySummary> {
         let histogram = &self.histogram;

@@ -3,12 +3,10 @@
 //! Eight lanes, one for each 8-byte word of a 64-byte row, hold the sum of their words and the sum
 //! of those sums after every row (Fletcher's idea, with 64-bit words). Only additions, so that the
 //! compiler uses vector instructions. It is not meant to withstand somebody who forges data.
-//!
-//! The sums are linear in the words, which is what [`super::stamped`] makes use of.
 
 const LANES: usize = 8;
 const WORD_BYTES: usize = 8;
-pub(super) const ROW_BYTES: usize = LANES * WORD_BYTES;
+const ROW_BYTES: usize = LANES * WORD_BYTES;
 
 /// The 8-byte checksum of a message: what the method `sink` answers.
 pub(crate) fn checksum(bytes: &[u8]) -> u64 {
@@ -17,15 +15,15 @@ pub(crate) fn checksum(bytes: &[u8]) -> u64 {
 
 /// The sums over whole rows; a last row that is not whole counts as filled up with zeros.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sums {
+struct Sums {
     /// By lane: the sum of its words.
-    pub(super) plain: [u64; LANES],
+    plain: [u64; LANES],
     /// By lane: the sum of `plain` after each row.
-    pub(super) weighted: [u64; LANES],
+    weighted: [u64; LANES],
 }
 
 impl Sums {
-    pub(super) fn of(bytes: &[u8]) -> Self {
+    fn of(bytes: &[u8]) -> Self {
         let mut sums = Self::default();
         let (rows, rest) = bytes.as_chunks();
         rows.iter().for_each(|row| sums.add(row));
@@ -47,7 +45,7 @@ impl Sums {
     }
 
     /// Mixes the sums and the length into one number.
-    pub(super) fn finish(&self, length: usize) -> u64 {
+    fn finish(&self, length: usize) -> u64 {
         let sums = self.plain.iter().chain(&self.weighted);
         sums.fold(length as u64, |hash, sum| {
             let mixed = (hash ^ sum).wrapping_mul(0x9fb2_1c65_1e98_df25);

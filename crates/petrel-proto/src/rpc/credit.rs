@@ -4,7 +4,7 @@ use super::Shared;
 use crate::bitmap::words_end;
 use crate::limits::REORDERING_THRESHOLD;
 use crate::session::SessionId;
-use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState, NOT_TIMED};
+use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState};
 use crate::wire::{Credit, Header};
 
 impl<B> Shared<B> {
@@ -44,27 +44,29 @@ impl<B> Shared<B> {
         repeats: bool,
     ) {
         let state = &mut client.slots[slot];
+        let timed_packet = state.timed_packet;
         let parts = state.parts(&mut self.client_parts);
-        let before = parts.acknowledged;
-        parts.acknowledged.merge(credit.cumulative, &credit.bitmap);
-        let after = parts.acknowledged;
-        let mut returned = after.count() - before.count();
+        let before = parts.acknowledged.cumulative();
+        let mut returned = parts.acknowledged.merge(credit.cumulative, &credit.bitmap);
+        let below = parts.acknowledged.cumulative();
+        // No packet has the number that stands for none.
+        let was_timed = parts.acknowledged.contains(timed_packet);
         if returned > 0 {
             state.heard();
         }
-        if after.cumulative() == state.request_packets {
+        if below == state.request_packets {
             state.state = ClientState::Waiting;
             // One credit stays until the response begins (§4).
             returned -= 1;
         }
         state.held -= returned;
         client.credits += returned;
-        if state.timed_packet != NOT_TIMED && after.contains(state.timed_packet) {
+        if was_timed {
             client.note_round_trip(now_ns, slot, &self.config.rto);
         }
         let state = &mut client.slots[slot];
         if state.state == ClientState::Sending {
-            let lost = find_lost(state, before.cumulative(), credit.echo, repeats);
+            let lost = find_lost(state, before, credit.echo, repeats);
             self.counters.losses_detected += u64::from(lost);
             self.queue_client(id.index, slot, state);
         }
@@ -86,8 +88,7 @@ fn find_lost<B, T>(state: &mut ClientSlot<B, T>, from: u32, echo: u32, repeats: 
     let (2.., Some(parts)) = (state.request_packets, &mut state.parts) else { return 0 };
     let ClientParts { acknowledged, lost, order, .. } = &mut **parts;
     let oldest = acknowledged.cumulative();
-    let in_order = order.sent == state.request_sent;
-    if in_order && lost.is_empty() && oldest + REORDERING_THRESHOLD > echo {
+    if order.has_no_repetition() && lost.is_empty() && oldest + REORDERING_THRESHOLD > echo {
         // Nothing was sent twice, so the oldest packet that is missing was the first sent.
         return 0;
     }

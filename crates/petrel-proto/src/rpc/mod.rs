@@ -52,6 +52,12 @@ pub struct Config {
     pub sessions_max: u32,
     /// Calls that may wait in one session's queue.
     pub backlog_max: usize,
+    /// Whether the common case takes its short ways. Without them everything works, and slower: to
+    /// measure what they are worth.
+    pub short_ways: bool,
+    /// Whether a request allows packets of its response beyond the first, so that a large response
+    /// does not wait for another round trip.
+    pub response_grants: bool,
 }
 
 impl Default for Config {
@@ -61,6 +67,8 @@ impl Default for Config {
             retries_max: 14,
             sessions_max: limits::SESSIONS_MAX,
             backlog_max: limits::BACKLOG_CALLS_MAX,
+            short_ways: true,
+            response_grants: true,
         }
     }
 }

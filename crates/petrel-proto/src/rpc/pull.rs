@@ -33,7 +33,7 @@ impl<B: crate::buffer::Buffer> Shared<B> {
         if state.state != ServerState::Answered {
             self.counters.frames_accepted += 1;
             let (echo, repeats) = (state.echo, state.echo_repeats);
-            self.credit_due(id, slot, state, echo, repeats);
+            self.credit_due(id.index, slot, state, echo, repeats);
             return;
         }
         if pull.cumulative > state.response_sent {

@@ -29,6 +29,8 @@ pub(super) struct Pair {
     pub(super) server: Core<HeapBuffer>,
     pub(super) session: SessionId,
     pub(super) server_session: SessionId,
+    /// Whether frames are offered to the short ways first, as an endpoint does.
+    short_ways: bool,
 }
 
 /// What a pair is made with.
@@ -63,8 +65,14 @@ impl Pair {
     }
 
     pub(super) fn with(shape: Shape) -> Self {
-        let mut client = Core::new(0, Config::default());
-        let mut server = Core::new(0, Config::default());
+        Self::by(shape, true)
+    }
+
+    /// A pair that takes the short ways or does not.
+    pub(super) fn by(shape: Shape, short_ways: bool) -> Self {
+        let config = Config { short_ways, ..Config::default() };
+        let mut client = Core::new(0, config);
+        let mut server = Core::new(0, config);
         let session = client.open(CLIENT_TOKEN, FIRST).unwrap();
         let server_session = server
             .accept(Accepted {
@@ -79,7 +87,7 @@ impl Pair {
             })
             .unwrap();
         client.establish(session, agreed(server_session.index, SERVER_TOKEN, shape)).unwrap();
-        Self { now: 1_000_000, client, server, session, server_session }
+        Self { now: 1_000_000, client, server, session, server_session, short_ways }
     }
 
     pub(super) fn call(&mut self, request: &[u8], room: usize, tag: u64) {
@@ -103,11 +111,11 @@ impl Pair {
     }
 
     pub(super) fn at_server(&mut self, frame: &[u8]) -> Got {
-        got(self.server.handle_frame(self.now, PEER, frame, &mut POOL.clone()))
+        take(&mut self.server, self.now, frame, self.short_ways)
     }
 
     pub(super) fn at_client(&mut self, frame: &[u8]) -> Got {
-        got(self.client.handle_frame(self.now, PEER, frame, &mut POOL.clone()))
+        take(&mut self.client, self.now, frame, self.short_ways)
     }
 
     /// Lets the clock run until the client's timer has fired at least once.
@@ -163,6 +171,19 @@ impl Got {
     pub(super) fn nothing(self) {
         assert!(matches!(self, Got::Nothing), "expected nothing, got {self:?}");
     }
+}
+
+/// Has a core take a frame, by a short way if it fits one.
+fn take(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], short_ways: bool) -> Got {
+    if short_ways {
+        if let Some(request) = core.handle_plain_request(PEER, frame) {
+            return Got::Request(request.handle, request.payload.to_vec());
+        }
+        if let Some(completion) = core.handle_plain_response(now, PEER, frame) {
+            return Got::Completed(completion);
+        }
+    }
+    got(core.handle_frame(now, PEER, frame, &mut POOL.clone()))
 }
 
 pub(super) fn got(received: Received<'_, HeapBuffer>) -> Got {

@@ -91,23 +91,42 @@ impl ControlFrames {
 impl<B: Buffer, T> Core<B, T> {
     /// Sends up to [`TRANSMIT_FRAMES_MAX`] frames into `sink`; gives how many it took. When it is
     /// that many there may be more.
+    #[inline]
     pub fn transmit<S: FrameSink>(&mut self, now_ns: u64, sink: &mut S) -> usize {
+        match self.shared.config.short_ways {
+            true => self.transmit_by::<S, true>(now_ns, sink),
+            false => self.transmit_by::<S, false>(now_ns, sink),
+        }
+    }
+
+    #[inline]
+    fn transmit_by<S: FrameSink, const SHORT_WAYS: bool>(
+        &mut self,
+        now_ns: u64,
+        sink: &mut S,
+    ) -> usize {
         let mut sent = 0;
         let mut refused = 0;
-        while sent < TRANSMIT_FRAMES_MAX && refused < self.shared.work.len() {
-            let Some(work) = self.shared.work.pop() else { break };
-            if self.send_plain(now_ns, work, sink) {
+        while sent < TRANSMIT_FRAMES_MAX
+            && let Some(work) = self.shared.work.pop()
+        {
+            if SHORT_WAYS && self.send_plain(now_ns, work, sink) {
                 sent += 1;
                 continue;
             }
             let budget = TRAIN_PACKETS.min(TRANSMIT_FRAMES_MAX - sent);
             let turn = self.take_turn(now_ns, work, budget, sink);
             sent += turn.sent;
-            if turn.then != Then::Done {
-                self.shared.work.push(work);
-                refused = if turn.then == Then::Refused { refused + 1 } else { 0 };
+            if turn.then == Then::Done {
+                continue;
+            }
+            self.shared.work.push(work);
+            refused = if turn.then == Then::Refused { refused + 1 } else { 0 };
+            if refused >= self.shared.work.len() {
+                break;
             }
         }
+        self.shared.work.tidy();
         sent
     }
 
@@ -183,11 +202,14 @@ impl<B: Buffer> Shared<B> {
         let Some(peer) = client.agreed.as_ref().map(|agreed| agreed.peer) else {
             return Turn::NOTHING;
         };
-        let mut turn = Turn::NOTHING;
-        while turn.sent < out.budget {
+        let mut turn = self.send_run(out, client, slot, peer);
+        while turn.sent < out.budget && turn.then != Then::Refused {
             turn.then = Then::Done;
             let Some((packet, repeats)) = next_request_packet(client, slot) else { break };
-            let extra = if repeats { 0 } else { grant_with(client, slot, packet) };
+            let extra = match self.config.response_grants && !repeats {
+                true => grant_with(client, slot, packet),
+                false => 0,
+            };
             if !write_request_packet(client, slot, peer, packet, repeats, extra, out.sink) {
                 turn.then = Then::Refused;
                 break;
@@ -204,6 +226,52 @@ impl<B: Buffer> Shared<B> {
             self.arm(out.now_ns, id, client, slot);
         }
         turn
+    }
+
+    /// New packets one after the other, up to the last but one, if none is to be sent again: what
+    /// they have in common is worked out once, and they are counted together.
+    fn send_run<T, S: FrameSink>(
+        &mut self,
+        out: &mut Out<'_, S>,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+        peer: PeerKey,
+    ) -> Turn {
+        let state = &mut client.slots[slot];
+        let first = state.request_sent;
+        let is_short = self.config.short_ways && first + 1 < state.request_packets;
+        let (Some(request), true) = (&mut state.request, is_short) else { return Turn::NOTHING };
+        let parts = state.parts.get_or_insert_with(|| self.client_parts.take());
+        if !parts.lost.is_empty() {
+            return Turn::NOTHING;
+        }
+        let allowed = client.credits.min(out.budget as u32);
+        let window_end = parts.acknowledged.cumulative() + WINDOW_PACKETS;
+        let end = (first + allowed).min(window_end).min(state.request_packets - 1);
+        let (size, packet_bytes) = (request.len() as u32, client.packet_bytes as usize);
+        let header = client.to.words(Kind::RequestPart, Flags::NONE, state.method, state.number);
+        let (mut packet, mut offset) = (first, first as usize * packet_bytes);
+        while packet < end {
+            let part = Part { size, packet, grant: 1 };
+            let (head, body) = request.part(packet, part.words(header), offset, packet_bytes);
+            if !out.sink.send(peer, head, body) {
+                break;
+            }
+            packet += 1;
+            offset += packet_bytes;
+        }
+        let sent = packet - first;
+        parts.order.note_new(first..packet);
+        state.request_sent = packet;
+        state.held += sent;
+        client.credits -= sent;
+        if sent > 0 && state.timed_packet == NOT_TIMED {
+            state.timed_packet = first;
+            state.timed_ns = out.now_ns;
+        }
+        self.counters.packets_sent += u64::from(sent);
+        let then = if packet < end { Then::Refused } else { Then::More };
+        Turn { sent: sent as usize, then }
     }
 
     /// A packet of the request was taken by the medium.
@@ -239,7 +307,11 @@ impl<B: Buffer> Shared<B> {
         if state.request_packets > 1 || repeats {
             let parts = state.parts(&mut self.client_parts);
             parts.lost.clear(packet);
-            parts.order.note(packet, repeats);
+            if repeats {
+                parts.order.note_repeat(packet);
+            } else {
+                parts.order.note_new(packet..packet + 1);
+            }
         }
     }
 
@@ -460,10 +532,9 @@ fn send_part<B: Buffer, S: FrameSink>(
     sink: &mut S,
 ) -> bool {
     let size = message.len() as u32;
-    let header = Part { size, packet, grant }.encode(header);
-    message.write_header(packet, &header);
+    let header = Part { size, packet, grant }.words(header);
     let (offset, len) = packet_span(packet, size, packet_bytes);
-    let (head, body) = message.packet(packet, header.len(), offset, len);
+    let (head, body) = message.part(packet, header, offset, len);
     sink.send(peer, head, body)
 }
 

@@ -41,23 +41,22 @@ impl WorkQueue {
 
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Work> {
-        let Some(&work) = self.list.get(self.taken) else {
-            self.list.clear();
-            self.taken = 0;
-            return None;
-        };
+        let work = *self.list.get(self.taken)?;
         self.taken += 1;
-        if self.taken == TAKEN_MAX {
-            self.use_again();
-        }
         Some(work)
     }
 
-    /// Under a load that never lets the queue run empty: moves what waits to the front.
-    #[cold]
-    fn use_again(&mut self) {
-        self.list.drain(..self.taken);
-        self.taken = 0;
+    /// Uses the room of the entries that were taken again. To be called now and then.
+    #[inline]
+    pub(super) fn tidy(&mut self) {
+        if self.is_empty() {
+            self.list.clear();
+            self.taken = 0;
+        } else if self.taken >= TAKEN_MAX {
+            // A load that never lets the queue run empty.
+            self.list.drain(..self.taken);
+            self.taken = 0;
+        }
     }
 }
 
@@ -85,6 +84,7 @@ mod tests {
                 for _ in 0..pops {
                     prop_assert_eq!(queue.pop().map(|work| work.session), model.pop_front());
                 }
+                queue.tidy();
                 prop_assert_eq!((queue.len(), queue.is_empty()), (model.len(), model.is_empty()));
             }
         }

@@ -13,6 +13,7 @@ pub use control::{Credit, Pull};
 pub use extension::skip_extensions;
 pub use header::{Destination, Flags, Header, Kind, VERSION};
 pub use part::Part;
+pub(crate) use part::part_words;
 
 pub(crate) use header::{first_bits, to_bytes as header_bytes, words as header_words};
 

@@ -6,6 +6,13 @@ use crate::limits::{HEADER_BYTES, PART_HEADER_BYTES};
 
 const FIELDS_BYTES: usize = PART_HEADER_BYTES - HEADER_BYTES;
 
+/// The header of a part as words.
+#[inline]
+pub(crate) fn part_words(head: &[u8; PART_HEADER_BYTES]) -> [u64; 3] {
+    let (words, _) = head.as_chunks::<8>();
+    std::array::from_fn(|index| u64::from_le_bytes(words[index]))
+}
+
 /// Which part of a message a packet is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
@@ -36,12 +43,22 @@ impl Part {
         Ok((part, skip_extensions(flags, rest)?))
     }
 
+    /// The fields as one word, which goes out in little-endian order.
+    #[inline]
+    pub fn word(&self) -> u64 {
+        debug_assert!(self.packet < 1 << 24);
+        u64::from(self.size) | u64::from(self.packet) << 32 | u64::from(self.grant) << 56
+    }
+
+    /// The whole header of a part as words: the common header, and the fields.
+    #[inline]
+    pub fn words(&self, [first, second]: [u64; 2]) -> [u64; 3] {
+        [first, second, self.word()]
+    }
+
     /// The whole header of a part as bytes.
     #[inline]
-    pub fn encode(&self, [first, second]: [u64; 2]) -> [u8; PART_HEADER_BYTES] {
-        debug_assert!(self.packet < 1 << 24);
-        let third =
-            u64::from(self.size) | u64::from(self.packet) << 32 | u64::from(self.grant) << 56;
-        to_bytes([first, second, third])
+    pub fn encode(&self, header: [u64; 2]) -> [u8; PART_HEADER_BYTES] {
+        to_bytes(self.words(header))
     }
 }

@@ -212,6 +212,32 @@ impl PacketBuf {
         (self.bytes(header, header_len), self.bytes(HEAD_ROOM_BYTES + offset, payload_len))
     }
 
+    /// Writes a header of 24 bytes for packet `index`, given as three little-endian words, and gives
+    /// what [`packet`](PacketBuf::packet) does.
+    ///
+    /// # Panics
+    /// As [`packet`](PacketBuf::packet).
+    #[inline]
+    pub fn part_24(
+        &mut self,
+        index: usize,
+        words: [u64; 3],
+        offset: usize,
+        payload_len: usize,
+    ) -> (&[u8], &[u8]) {
+        let at = self.header_offset(index, 24);
+        let bytes = self.bytes_mut(at, 24);
+        bytes[..8].copy_from_slice(&words[0].to_le_bytes());
+        bytes[8..16].copy_from_slice(&words[1].to_le_bytes());
+        bytes[16..].copy_from_slice(&words[2].to_le_bytes());
+        if index == 0 {
+            return self.packet(0, 24, offset, payload_len);
+        }
+        let in_message = offset.checked_add(payload_len).is_some_and(|end| end <= self.len());
+        assert!(in_message, "payload {offset}+{payload_len} beyond the length {}", self.len());
+        (self.bytes(at, 24), self.bytes(HEAD_ROOM_BYTES + offset, payload_len))
+    }
+
     /// Where the header of packet `index` begins in the block.
     #[inline]
     fn header_offset(&self, index: usize, header_len: usize) -> usize {

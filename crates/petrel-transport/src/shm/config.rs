@@ -37,8 +37,13 @@ pub struct ShmConfig {
     /// Size of each of a pair's two rings in bytes: a power of two from [`MIN_RING_BYTES`] to
     /// [`MAX_RING_BYTES`]. The creator of a segment decides.
     pub ring_bytes: usize,
-    /// Largest frame in bytes: at least [`MIN_FRAME_BYTES`], and at most a quarter of the ring less
-    /// 8 bytes of record header. The creator of a segment decides.
+    /// Largest frame in bytes: at least [`MIN_FRAME_BYTES`], and at most half of the ring less 8
+    /// bytes of record header; with a quarter or less, the two sides work at the same time. The
+    /// creator of a segment decides.
+    ///
+    /// A message that fits a frame is copied once, by its sender, and read where it lies in the
+    /// ring. That pays where the ring stays in a cache that the two cores share; see the
+    /// [module](super#large-frames).
     pub max_frame_bytes: usize,
     /// Try huge pages for new segments. Where there are none, normal pages serve.
     pub huge_pages: bool,

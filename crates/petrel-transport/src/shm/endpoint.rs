@@ -208,6 +208,11 @@ impl Transport for Shm {
     }
 
     #[inline]
+    fn may_receive(&self) -> bool {
+        self.schedule.only_ring().is_none_or(|index| self.has_news(index))
+    }
+
+    #[inline(always)]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         if let Some(Some(to)) = self.peers.get_mut(peer.0 as usize) {
             if self.first_touched == NOBODY {

@@ -5,6 +5,11 @@ use super::mapping::RingMemory;
 use super::ring::{Consumer, Producer, PushError, Received};
 use crate::transport::TransportStats;
 
+/// Bytes of large frames after which the peer is shown them before the burst ends, so that it copies
+/// the first out while the last are copied in. Between 16 and 64 KiB it makes no difference; with
+/// the whole burst at once, 8 MiB requests had 73 Gbit/s where they have 120.
+const PUBLISH_BYTES: usize = 64 << 10;
+
 /// The state that a peer is in during one burst of sending.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TxBurst {
@@ -91,6 +96,9 @@ impl Peer {
             Ok(()) => {
                 stats.tx_frames += 1;
                 stats.tx_bytes += length as u64;
+                if self.outgoing.unpublished_bytes() >= PUBLISH_BYTES {
+                    stats.tx_datagrams += u64::from(self.outgoing.publish());
+                }
                 true
             }
             Err(error) => self.fail(error, length, stats),

@@ -115,14 +115,11 @@ impl Schedule {
         self.next_hot += 1;
     }
 
-    /// The ring whose turn it is, if there is just one, and it is hot.
+    /// The ring whose turn it always is: there is just one, and it is hot.
     #[inline]
-    pub(super) fn only_ring(&mut self) -> Option<u32> {
+    pub(super) fn only_ring(&self) -> Option<u32> {
         match self.hot.as_slice() {
-            [only] if self.cold.is_empty() => {
-                self.next_hot = 0;
-                Some(only.ring)
-            }
+            [only] if self.cold.is_empty() => Some(only.ring),
             _ => None,
         }
     }

@@ -383,6 +383,7 @@ impl Transport for Udp {
                 }
                 let (syscalls, more) = self.receiver.refill(self.socket.as_fd());
                 self.stats.rx_syscalls += syscalls;
+                self.stats.rx_dropped_kernel += self.receiver.take_dropped();
                 may_hold_more = more;
                 continue;
             }

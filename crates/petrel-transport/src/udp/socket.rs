@@ -25,6 +25,7 @@ pub(super) fn open(config: &UdpConfig) -> Result<(UdpSocket, UdpCapabilities), U
     forbid_fragments(socket.as_fd(), address.is_ipv6())?;
     socket.set_recv_buffer_size(config.recv_buffer_bytes)?;
     socket.set_send_buffer_size(config.send_buffer_bytes)?;
+    count_drops(socket.as_fd());
     socket.bind(&address.into()).map_err(|source| UdpError::Bind { address, source })?;
     let capabilities = UdpCapabilities {
         gso: config.gso && knows_gso(socket.as_fd()),
@@ -46,6 +47,12 @@ fn forbid_fragments(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     Ok(())
 }
 
+/// Has the kernel say with each datagram how many it dropped for lack of room. Without it, nobody
+/// counts them.
+fn count_drops(socket: BorrowedFd<'_>) {
+    let _ = set_int_option(socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
+}
+
 /// Kernels since 4.18 have the option. Whether a device can do it shows when sending.
 fn knows_gso(socket: BorrowedFd<'_>) -> bool {
     int_option(socket, libc::UDP_SEGMENT).is_ok()
@@ -53,7 +60,7 @@ fn knows_gso(socket: BorrowedFd<'_>) -> bool {
 
 /// Kernels since 5.0 have the option.
 fn enable_gro(socket: BorrowedFd<'_>) -> bool {
-    set_int_option(socket, libc::UDP_GRO, 1).is_ok()
+    set_int_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
 }
 
 fn int_option(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<libc::c_int> {
@@ -66,11 +73,16 @@ fn int_option(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<libc::c_i
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
-fn set_int_option(socket: BorrowedFd<'_>, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
+fn set_int_option(
+    socket: BorrowedFd<'_>,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
     let from = std::ptr::from_ref(&value).cast();
     let len = size_of_val(&value) as libc::socklen_t;
     // SAFETY: `from` and `len` describe a live `int`, which the kernel only reads.
-    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), libc::SOL_UDP, name, from, len) };
+    let result = unsafe { libc::setsockopt(socket.as_raw_fd(), level, name, from, len) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 

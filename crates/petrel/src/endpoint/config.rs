@@ -7,6 +7,7 @@ use petrel_proto::{Config, limits};
 use petrel_transport::buf::PoolConfig;
 use petrel_transport::host::HostConfig;
 
+use super::factors::Factors;
 use crate::control::{AllowedTransports, EndpointId};
 
 /// What an endpoint does when it has nothing to do.
@@ -48,6 +49,8 @@ pub struct EndpointConfig {
     pub sessions: SessionConfig,
     /// Memory for messages.
     pub memory: PoolConfig,
+    /// Optimisations that can be switched off, to measure what they are worth.
+    pub factors: Factors,
 }
 
 /// What is proposed and accepted when sessions are opened.
@@ -87,6 +90,7 @@ impl Default for EndpointConfig {
             protocol: Config::default(),
             sessions: SessionConfig::default(),
             memory: PoolConfig::default(),
+            factors: Factors::default(),
         }
     }
 }

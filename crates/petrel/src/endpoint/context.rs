@@ -18,6 +18,8 @@ pub(super) struct Local {
     pub(super) dropped: Rc<RefCell<Vec<RequestHandle>>>,
     /// Time of the current turn of the event loop, in nanoseconds.
     pub(super) now_ns: u64,
+    /// Bytes of the frames of this burst, but for those of small calls.
+    pub(super) part_bytes: usize,
 }
 
 /// An endpoint, as its handlers and continuations see it: they make calls, take buffers, and

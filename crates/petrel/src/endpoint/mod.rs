@@ -5,6 +5,7 @@ mod call;
 mod config;
 mod context;
 mod event_loop;
+mod factors;
 mod handler;
 mod open;
 mod sessions;
@@ -15,14 +16,15 @@ use std::marker::PhantomData;
 use std::rc::Rc;
 
 use petrel_proto::{CallFailure, CallRejected, Core, SessionId};
-use petrel_transport::Transport;
 use petrel_transport::buf::{BufPool, InUse, PoolExhausted};
 use petrel_transport::host::Host;
+use petrel_transport::{RX_BURST_MAX, Transport};
 
 pub use call::{Continuation, Reply};
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::{Context, StartError};
 pub use event_loop::Stop;
+pub use factors::Factors;
 pub use handler::{Handled, Request, Responder};
 pub use open::EndpointError;
 pub use sessions::{ConnectError, SessionState};
@@ -61,8 +63,14 @@ pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort>
     sessions: Sessions,
     ahead: Ahead,
     idle: IdlePolicy,
+    /// What is switched off, and whether the core takes its short ways; `None` where all is on.
+    factors: Option<(Factors, bool)>,
     /// When the endpoint last had something to do, in nanoseconds.
     busy_ns: u64,
+    /// Frames that the next turn receives at most.
+    rx_budget: usize,
+    /// Turns in a row that found nothing on the way in and looked no further.
+    idle_turns: u8,
     /// Turns in a row that received a full burst.
     full_turns: u8,
     not_send: PhantomData<*const ()>,
@@ -85,12 +93,17 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 pool: BufPool::new(config.memory),
                 dropped: Rc::new(RefCell::new(Vec::new())),
                 now_ns,
+                part_bytes: 0,
             },
             handlers: Handlers::default(),
             sessions: Sessions::new(config.sessions, config.transports),
             ahead: Ahead::new(),
             idle: config.idle,
+            factors: (config.factors != Factors::default() || !config.protocol.short_ways)
+                .then_some((config.factors, config.protocol.short_ways)),
             busy_ns: now_ns,
+            rx_budget: RX_BURST_MAX,
+            idle_turns: 0,
             full_turns: 0,
             not_send: PhantomData,
         })

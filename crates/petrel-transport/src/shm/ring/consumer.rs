@@ -191,7 +191,7 @@ impl<M: Memory> Consumer<M> {
         let word = unsafe { self.memory.load_word(offset) };
         let to_end = (self.memory.capacity() - offset) as u64;
         let is_short =
-            to_end < self.tail.wrapping_sub(head) && to_end <= self.memory.capacity() as u64 / 4;
+            to_end < self.tail.wrapping_sub(head) && to_end <= self.memory.capacity() as u64 / 2;
         if word != Header::Skip.encode(head) || !is_short {
             return Err(Broken);
         }

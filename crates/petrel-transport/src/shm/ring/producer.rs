@@ -123,6 +123,12 @@ impl<M: Memory> Producer<M> {
         is_new
     }
 
+    /// Bytes that are written, and that the consumer does not know of.
+    #[inline]
+    pub fn unpublished_bytes(&self) -> usize {
+        self.tail.wrapping_sub(self.published) as usize
+    }
+
     /// Whether a [`sleep_fence`](super::sleep_fence) and [`Producer::take_sleeper`] are due after
     /// publishing: not for a consumer that never sleeps.
     #[inline]

@@ -20,11 +20,10 @@ const SKIP: u32 = u32::MAX;
 
 const _: () = assert!(RECORD_ALIGN.is_power_of_two() && RECORD_ALIGN >= RECORD_HEADER_BYTES);
 
-/// The largest frame for a ring of `capacity` bytes: with a quarter of the ring, an empty ring
-/// takes any record, even where one has to skip to the start first, and several large
-/// frames can be under way.
+/// The largest frame for a ring of `capacity` bytes: with half of the ring, an empty ring takes any
+/// record, even where one has to skip to the start first.
 pub const fn max_frame_limit(capacity: usize) -> usize {
-    capacity / 4 - RECORD_HEADER_BYTES
+    capacity / 2 - RECORD_HEADER_BYTES
 }
 
 /// What a frame of `length` bytes takes in the ring.

@@ -9,7 +9,7 @@ use super::record::{Header, RECORD_ALIGN, record_bytes};
 use super::*;
 
 const CAPACITY: usize = 1024;
-const MAX_FRAME: usize = max_frame_limit(CAPACITY);
+const MAX_FRAME: usize = CAPACITY / 4 - RECORD_HEADER_BYTES;
 
 /// A frame that differs from its neighbours in every byte.
 fn frame(number: u64, length: usize) -> Vec<u8> {
@@ -311,6 +311,21 @@ fn receive__refuses_a_skip_without_a_record_behind_it() {
     unsafe { ring.store_word(position as usize, Header::Skip.encode(position)) };
     ring.control().tail.0.store(CAPACITY as u64, Ordering::Release);
     assert!(consumer.receive(10, |_| {}).is_broken);
+}
+
+#[test]
+fn push__an_empty_ring_takes_the_largest_frame_wherever_it_is() {
+    let largest = max_frame_limit(CAPACITY);
+    for before in (1..CAPACITY - 8).step_by(8).filter(|&before| before <= largest) {
+        let (mut producer, mut consumer) = Heap::new(CAPACITY).ends(largest);
+        for length in [before, largest, largest] {
+            producer.push(&vec![length as u8; length], &[]).unwrap();
+            assert!(producer.publish());
+            let received =
+                consumer.receive(1, |frame| assert_eq!(frame, vec![length as u8; length]));
+            assert_eq!(received.frames, 1);
+        }
+    }
 }
 
 #[test]

@@ -1,0 +1,86 @@
+//! The closed loop of peers whose calls are futures: as many tasks as calls in flight, on the
+//! thread that asks, each with one call after the other.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::rc::Rc;
+
+use bytes::{Bytes, BytesMut};
+use tokio::task::{LocalSet, spawn_local};
+
+use crate::content::{self, BULK_BYTES, Bulk};
+use crate::{Failure, Meter, Outcome, Plan, Workload};
+
+/// Runs one end on this thread, with all its tasks: every end has one CPU.
+///
+/// # Errors
+/// What the future failed with.
+pub fn block_on<T>(future: impl Future<Output = Result<T, Failure>>) -> Result<T, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    LocalSet::new().block_on(&runtime, future)
+}
+
+/// A way to call the server.
+pub trait Caller {
+    /// What a reply is; it is compared as bytes.
+    type Reply: AsRef<[u8]>;
+
+    /// The request comes back.
+    fn echo(&self, request: Bytes) -> impl Future<Output = Result<Self::Reply, Failure>>;
+
+    /// A proof of the request comes back, as [`Sink`](crate::Sink) makes it.
+    fn bulk(&self, request: Bytes) -> impl Future<Output = Result<Self::Reply, Failure>>;
+}
+
+/// Runs a plan, with a clone of the caller for each call in flight. Only within [`block_on`].
+///
+/// # Errors
+/// The first call that failed or had a wrong reply.
+pub async fn run<C: Caller + Clone + 'static>(caller: C, plan: Plan) -> Result<Outcome, Failure> {
+    let meter = Rc::new(RefCell::new(Meter::start(plan)));
+    let lanes: Vec<_> = (0..plan.in_flight)
+        .map(|_| spawn_local(lane(caller.clone(), meter.clone(), plan.workload)))
+        .collect();
+    for lane in lanes {
+        lane.await??;
+    }
+    let meter = Rc::into_inner(meter).ok_or("a lane still holds the meter")?;
+    Ok(meter.into_inner().finish()?)
+}
+
+async fn lane<C: Caller>(
+    caller: C,
+    meter: Rc<RefCell<Meter>>,
+    workload: Workload,
+) -> Result<(), Failure> {
+    match workload {
+        Workload::Echo => echoes(&caller, &meter).await,
+        Workload::Bulk => bulks(&caller, &meter).await,
+    }
+}
+
+async fn echoes<C: Caller>(caller: &C, meter: &RefCell<Meter>) -> Result<(), Failure> {
+    while let Some(call) = begin(meter) {
+        let reply = caller.echo(Bytes::copy_from_slice(&content::small(call))).await?;
+        meter.borrow_mut().end(call, content::is_small(call, reply.as_ref()))?;
+    }
+    Ok(())
+}
+
+async fn bulks<C: Caller>(caller: &C, meter: &RefCell<Meter>) -> Result<(), Failure> {
+    let mut memory = BytesMut::zeroed(BULK_BYTES);
+    let mut bulk = Bulk::fill(&mut memory);
+    while let Some(call) = begin(meter) {
+        bulk.stamp(&mut memory, call);
+        let request = memory.freeze();
+        let reply = caller.bulk(request.clone()).await?;
+        meter.borrow_mut().end(call, bulk.is_reply(reply.as_ref()))?;
+        // Libraries that still hold the memory after the reply make the next call pay for a copy.
+        memory = request.into();
+    }
+    Ok(())
+}
+
+fn begin(meter: &RefCell<Meter>) -> Option<u64> {
+    meter.borrow_mut().begin()
+}

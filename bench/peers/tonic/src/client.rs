@@ -1,0 +1,108 @@
+//! The client, unary and on a stream.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use bytes::Bytes;
+use peers_common::tasks::{self, Caller};
+use peers_common::{ClientArgs, Failure, Outcome, Workload, args};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::spawn_local;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::Streaming;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::bench::Payload;
+use crate::bench::bench_client::BenchClient;
+use crate::{MESSAGE_BYTES_MAX, WINDOW_BYTES};
+
+type Client = BenchClient<Channel>;
+
+pub(crate) async fn call(args: ClientArgs) -> Result<Outcome, Failure> {
+    let channel = Endpoint::try_from(format!("http://{}", args.address))?
+        .tcp_nodelay(true)
+        .initial_stream_window_size(WINDOW_BYTES)
+        .initial_connection_window_size(WINDOW_BYTES)
+        .connect()
+        .await?;
+    let client = BenchClient::new(channel).max_encoding_message_size(MESSAGE_BYTES_MAX);
+    match args.variant.as_str() {
+        "unary" => tasks::run(Unary(client), args.plan).await,
+        "stream" => {
+            let stream = Stream::open(client, args.plan.workload, args.plan.in_flight).await?;
+            tasks::run(stream, args.plan).await
+        }
+        other => Err(args::unknown(other)),
+    }
+}
+
+#[derive(Clone)]
+struct Unary(Client);
+
+impl Caller for Unary {
+    type Reply = Bytes;
+
+    async fn echo(&self, data: Bytes) -> Result<Bytes, Failure> {
+        Ok(self.0.clone().echo(Payload { data }).await?.into_inner().data)
+    }
+
+    async fn bulk(&self, data: Bytes) -> Result<Bytes, Failure> {
+        Ok(self.0.clone().bulk(Payload { data }).await?.into_inner().data)
+    }
+}
+
+/// One stream. Who called first gets the first reply.
+#[derive(Clone)]
+struct Stream {
+    requests: mpsc::Sender<Payload>,
+    callers: Rc<RefCell<VecDeque<oneshot::Sender<Bytes>>>>,
+}
+
+impl Stream {
+    async fn open(mut client: Client, workload: Workload, room: usize) -> Result<Self, Failure> {
+        let (requests, receiver) = mpsc::channel(room);
+        let receiver = ReceiverStream::new(receiver);
+        let replies = match workload {
+            Workload::Echo => client.echo_stream(receiver).await?,
+            Workload::Bulk => client.bulk_stream(receiver).await?,
+        };
+        let stream = Self { requests, callers: Rc::default() };
+        spawn_local(hand_out(replies.into_inner(), stream.callers.clone()));
+        Ok(stream)
+    }
+
+    async fn call(&self, data: Bytes) -> Result<Bytes, Failure> {
+        let (sender, receiver) = oneshot::channel();
+        self.callers.borrow_mut().push_back(sender);
+        // There is room for all calls in flight, so this keeps the order of the callers.
+        self.requests.try_send(Payload { data })?;
+        Ok(receiver.await.map_err(|_| "the stream has ended")?)
+    }
+}
+
+/// Hands replies to their callers. At the end of the stream the callers that are left are dropped,
+/// which they notice.
+async fn hand_out(
+    mut replies: Streaming<Payload>,
+    callers: Rc<RefCell<VecDeque<oneshot::Sender<Bytes>>>>,
+) {
+    while let Ok(Some(reply)) = replies.message().await {
+        let Some(caller) = callers.borrow_mut().pop_front() else { break };
+        // A caller that has failed waits no more.
+        let _ = caller.send(reply.data);
+    }
+    callers.borrow_mut().clear();
+}
+
+impl Caller for Stream {
+    type Reply = Bytes;
+
+    async fn echo(&self, data: Bytes) -> Result<Bytes, Failure> {
+        self.call(data).await
+    }
+
+    async fn bulk(&self, data: Bytes) -> Result<Bytes, Failure> {
+        self.call(data).await
+    }
+}

@@ -1,0 +1,104 @@
+//! The optimisations of the common case, each with a switch, so that what it is worth can be
+//! measured (eRPC §6.2, table 3). `petrel bench factors` does.
+
+use petrel_proto::PeerKey;
+use petrel_transport::clock::now_ns;
+use petrel_transport::{FrameHandler, PeerId, Transport};
+
+use super::context::{Context, Local};
+use super::event_loop::{Sink, dispatch_other};
+use super::handler::{Handlers, Payload, Request};
+
+/// Which optimisations of the common case are on. All are by default, and nothing but a measurement
+/// has a reason to switch one off. `protocol`, `host` and `sessions` of the configuration have
+/// further ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Factors {
+    /// One reading of the clock for each turn of the event loop; else one for each frame, both
+    /// ways (eRPC §5.2.2).
+    pub clock_once_per_turn: bool,
+    /// The buffer of a slot's former answer serves for the next one; else each answer gets one
+    /// from the pool (eRPC §4.3).
+    pub preallocated_responses: bool,
+    /// Handlers read requests of one packet in the receive buffer; else each is copied before
+    /// (eRPC §4.2.3).
+    pub zero_copy_requests: bool,
+    /// Frames are handed to the medium in bursts; else one by one (eRPC §4.2).
+    pub bursts: bool,
+    /// An endpoint that polls tells its peers over shared memory that it never sleeps; else they
+    /// issue a memory fence for each burst, to see whether they have to wake it.
+    pub fence_free: bool,
+}
+
+impl Default for Factors {
+    fn default() -> Self {
+        Self {
+            clock_once_per_turn: true,
+            preallocated_responses: true,
+            zero_copy_requests: true,
+            bursts: true,
+            fence_free: true,
+        }
+    }
+}
+
+/// What to do with a received frame where some optimisation is off: the general way, with detours.
+pub(super) struct SlowDispatch<'a> {
+    pub(super) factors: Factors,
+    pub(super) short_ways: bool,
+    pub(super) local: &'a mut Local,
+    pub(super) handlers: &'a mut Handlers,
+    pub(super) now_ns: u64,
+}
+
+impl FrameHandler for SlowDispatch<'_> {
+    fn handle(&mut self, peer: PeerId, frame: &[u8]) {
+        let Self { factors, short_ways, local, handlers, .. } = self;
+        if !factors.clock_once_per_turn {
+            self.now_ns = now_ns();
+        }
+        let peer = PeerKey(peer.0);
+        if !*short_ways {
+            dispatch_other(local, handlers, self.now_ns, peer, frame);
+        } else if let Some(request) = local.core.handle_plain_request(peer, frame) {
+            let spare = request.spare.filter(|_| factors.preallocated_responses);
+            let payload = match factors.zero_copy_requests {
+                true => Payload::Borrowed(request.payload),
+                // Without memory the handler reads it where it is.
+                false => match (Context { local }).alloc_message(request.payload) {
+                    Ok(copy) => Payload::Owned(copy),
+                    Err(_) => Payload::Borrowed(request.payload),
+                },
+            };
+            let (handle, method) = (request.handle, request.method);
+            handlers.run(&mut Context { local }, Request { handle, method, payload, spare });
+        } else if let Some(completion) = local.core.handle_plain_response(self.now_ns, peer, frame)
+        {
+            super::run_continuation(&mut Context { local }, completion);
+        } else if local.core.handle_next_part(peer, frame) {
+            local.part_bytes += frame.len();
+        } else {
+            dispatch_other(local, handlers, self.now_ns, peer, frame);
+        }
+    }
+}
+
+/// The way out where some optimisation is off.
+pub(super) struct SlowSink<'a, T> {
+    pub(super) factors: Factors,
+    pub(super) to: Sink<'a, T>,
+}
+
+impl<T: Transport> petrel_proto::FrameSink for SlowSink<'_, T> {
+    fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
+        if !self.factors.clock_once_per_turn {
+            std::hint::black_box(now_ns());
+        }
+        let taken = self.to.send(peer, head, body);
+        if !self.factors.bursts {
+            self.to.0.flush();
+        }
+        taken
+    }
+}

@@ -1,0 +1,224 @@
+//! Shared memory, large messages: a ring into which one side copies and out of which the other does.
+//!
+//! A message lies in the calling end's memory and comes to lie in the answering end's, in chunks of
+//! 8 KiB. Both sides go on without a pause between messages.
+//!
+//! # Why the unsafe code is sound
+//!
+//! A chunk belongs to the producer while `consumed + CHUNKS > number >= produced`, and to the
+//! consumer while `consumed <= number < produced`. `produced` is stored (release) after the
+//! producer's last write to a chunk and loaded (acquire) before the consumer's first read of it;
+//! `consumed` likewise in the other direction. There is one producer and one consumer, and neither
+//! is `Clone`: so nobody reads or writes a chunk that the other one has.
+
+use std::cell::UnsafeCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use petrel::transport::clock;
+
+use super::super::ends::{Drive, Serve};
+use super::super::window::Window;
+use super::Unfinished;
+
+/// Bytes copied at once.
+const CHUNK_BYTES: usize = 8 << 10;
+
+/// Chunks in the ring: 256 KiB, so that it stays in the second-level caches.
+const CHUNKS: u64 = 32;
+
+#[repr(align(128))]
+struct Index(AtomicU64);
+
+#[repr(align(4096))]
+struct Chunk(UnsafeCell<[u8; CHUNK_BYTES]>);
+
+struct Ring {
+    produced: Index,
+    consumed: Index,
+    chunks: Box<[Chunk]>,
+    /// Chunks whose mark was not the one of their number.
+    mismatched: AtomicU64,
+}
+
+// SAFETY: see the module's documentation: a chunk is used by one thread at a time.
+unsafe impl Sync for Ring {}
+
+/// The calling end: copies in.
+pub(in super::super) struct Producer {
+    ring: Arc<Ring>,
+    message: Box<[u8]>,
+    produced: u64,
+    /// As last seen.
+    consumed: u64,
+    /// `consumed` when the window began.
+    base: u64,
+    mismatched_before: u64,
+    started_ns: u64,
+    end_ns: u64,
+    is_stopping: bool,
+}
+
+/// The answering end: copies out.
+pub(in super::super) struct Consumer {
+    ring: Arc<Ring>,
+    message: Box<[u8]>,
+    consumed: u64,
+}
+
+/// Both ends, for messages of that size, rounded up to whole chunks.
+pub(in super::super) fn ends(size: usize) -> (Producer, Consumer) {
+    let chunk = || Chunk(UnsafeCell::new([0; CHUNK_BYTES]));
+    let ring = Arc::new(Ring {
+        produced: Index(AtomicU64::new(0)),
+        consumed: Index(AtomicU64::new(0)),
+        chunks: std::iter::repeat_with(chunk).take(CHUNKS as usize).collect(),
+        mismatched: AtomicU64::new(0),
+    });
+    let message = || vec![0x5a; size.max(1).next_multiple_of(CHUNK_BYTES)].into_boxed_slice();
+    let consumer = Consumer { ring: Arc::clone(&ring), message: message(), consumed: 0 };
+    let producer = Producer {
+        ring,
+        message: message(),
+        produced: 0,
+        consumed: 0,
+        base: 0,
+        mismatched_before: 0,
+        started_ns: 0,
+        end_ns: 0,
+        is_stopping: true,
+    };
+    (producer, consumer)
+}
+
+impl Ring {
+    /// The place of a chunk.
+    #[inline]
+    fn chunk(&self, number: u64) -> *mut [u8; CHUNK_BYTES] {
+        self.chunks[(number % CHUNKS) as usize].0.get()
+    }
+}
+
+/// The part of a message that a chunk carries.
+#[inline]
+fn part(message: &mut [u8], number: u64) -> &mut [u8; CHUNK_BYTES] {
+    let (parts, _) = message.as_chunks_mut();
+    let count = parts.len() as u64;
+    &mut parts[(number % count) as usize]
+}
+
+impl Drive for Producer {
+    fn begin(&mut self, end_ns: u64) {
+        (self.end_ns, self.is_stopping) = (end_ns, false);
+        self.base = self.produced;
+        self.mismatched_before = self.ring.mismatched.load(Ordering::Relaxed);
+        self.started_ns = clock::now_ns();
+    }
+
+    #[inline]
+    fn turn(&mut self) {
+        if self.is_stopping || self.produced - self.consumed >= CHUNKS {
+            self.consumed = self.ring.consumed.0.load(Ordering::Acquire);
+            return;
+        }
+        let part = part(&mut self.message, self.produced);
+        part[..8].copy_from_slice(&self.produced.to_le_bytes());
+        // SAFETY: the consumer is done with the chunk's former content, as `consumed` says, and
+        // learns of the new one below.
+        unsafe { *self.ring.chunk(self.produced) = *part };
+        self.produced += 1;
+        self.ring.produced.0.store(self.produced, Ordering::Release);
+        if self.produced.is_multiple_of(CHUNKS) {
+            self.is_stopping = clock::now_ns() >= self.end_ns;
+        }
+    }
+
+    #[inline]
+    fn is_over(&self) -> bool {
+        self.is_stopping && self.consumed == self.produced
+    }
+
+    fn give_up(&mut self, _: Duration) {
+        // The other end copies without waiting for anybody; it can only have ended.
+        (self.is_stopping, self.consumed) = (true, self.produced);
+    }
+
+    fn finish(&mut self) -> Window {
+        let consumed = self.ring.consumed.0.load(Ordering::Acquire);
+        let mismatched = self.ring.mismatched.load(Ordering::Relaxed) - self.mismatched_before;
+        let chunks = consumed - self.base;
+        let window = Unfinished {
+            calls: self.produced - self.base,
+            answered: chunks,
+            mismatched,
+            lost: self.produced - consumed,
+            bytes: chunks * CHUNK_BYTES as u64,
+        };
+        window.finish(self.started_ns, None)
+    }
+}
+
+impl Serve for Consumer {
+    #[inline]
+    fn turn(&mut self) {
+        if self.ring.produced.0.load(Ordering::Acquire) == self.consumed {
+            return;
+        }
+        let part = part(&mut self.message, self.consumed);
+        // SAFETY: `produced` says that the chunk was written, and the producer leaves it alone until
+        // it learns below that it is free.
+        unsafe { *part = *self.ring.chunk(self.consumed) };
+        if part[..8] != self.consumed.to_le_bytes() {
+            self.ring.mismatched.fetch_add(1, Ordering::Relaxed);
+        }
+        self.consumed += 1;
+        self.ring.consumed.0.store(self.consumed, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn ends__move_every_byte_between_two_threads() {
+        let (mut producer, mut consumer) = ends(100_000);
+        assert_eq!(producer.message.len(), 13 * CHUNK_BYTES);
+        producer.message.iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8);
+        producer.begin(clock::now_ns() + 2_000_000);
+        let is_over = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_over.load(Ordering::Relaxed) {
+                    consumer.turn();
+                }
+            });
+            while !producer.is_over() {
+                producer.turn();
+            }
+            is_over.store(true, Ordering::Relaxed);
+        });
+        let window = producer.finish();
+        assert!(window.calls > 0 && window.calls == window.checked, "{}", window.calls);
+        assert_eq!((window.mismatched, window.lost), (0, 0));
+        let differ = |at: &usize| producer.message[*at] != consumer.message[*at];
+        let stamps = |at: &usize| at % CHUNK_BYTES < 8;
+        assert!((0..100_000).filter(|at| !stamps(at)).all(|at| !differ(&at)));
+    }
+
+    #[test]
+    fn turn__notices_a_chunk_of_another_number() {
+        let (mut producer, mut consumer) = ends(1);
+        producer.begin(0);
+        producer.turn();
+        // A second chunk that nobody has written.
+        producer.produced = 2;
+        producer.ring.produced.0.store(2, Ordering::Release);
+        consumer.turn();
+        consumer.turn();
+        assert_eq!(producer.finish().mismatched, 1);
+    }
+}

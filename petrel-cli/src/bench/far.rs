@@ -1,0 +1,211 @@
+//! The other thread: where the answering ends live when each end has a CPU of its own.
+//!
+//! Endpoints stay on their thread, so the thread makes them itself and keeps them. Between windows
+//! it sleeps in a channel; during a window it gives turns to one of its residents, with nothing but
+//! a flag to look at besides. So a library end that polls without pause takes no time from the bare
+//! medium's window, nor the other way round.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::thread::{self, JoinHandle};
+
+use super::ends::Serve;
+use super::window::Traffic;
+use crate::cores::Seat;
+use crate::failure::Failure;
+
+/// The thread.
+pub(super) struct Far {
+    commands: Option<Sender<Command>>,
+    events: Receiver<Event>,
+    is_halted: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// An answering end in the thread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place(usize);
+
+/// A window in which one of the residents runs; it ends with this.
+pub(super) struct Run<'a> {
+    far: &'a Far,
+    is_over: bool,
+}
+
+type Make = Box<dyn FnOnce() -> Result<Box<dyn Resident>, Failure> + Send>;
+
+enum Command {
+    Install(Make),
+    Run(usize, Seat),
+}
+
+enum Event {
+    Installed(Result<usize, Failure>),
+    Running,
+    Halted(Result<Traffic, Failure>),
+}
+
+/// An answering end of any kind; one indirect call per window.
+trait Resident {
+    fn run(&mut self, is_halted: &AtomicBool) -> Traffic;
+}
+
+impl<S: Serve> Resident for S {
+    fn run(&mut self, is_halted: &AtomicBool) -> Traffic {
+        let before = self.traffic();
+        while !is_halted.load(Ordering::Relaxed) {
+            self.turn();
+        }
+        self.traffic().since(before)
+    }
+}
+
+impl Far {
+    /// Starts the thread.
+    pub(super) fn start() -> Result<Self, Failure> {
+        let (commands, orders) = mpsc::channel();
+        let (reports, events) = mpsc::channel();
+        let is_halted = Arc::new(AtomicBool::new(true));
+        let flag = Arc::clone(&is_halted);
+        let thread = thread::Builder::new()
+            .name("bench-far".to_owned())
+            .spawn(move || live(&orders, &reports, &flag))?;
+        Ok(Self { commands: Some(commands), events, is_halted, thread: Some(thread) })
+    }
+
+    /// Makes an answering end in the thread.
+    pub(super) fn install<S: Serve + 'static>(
+        &self,
+        make: impl FnOnce() -> Result<S, Failure> + Send + 'static,
+    ) -> Result<Place, Failure> {
+        let make = move || make().map(|serve| Box::new(serve) as Box<dyn Resident>);
+        match self.ask(Command::Install(Box::new(make)))? {
+            Event::Installed(place) => place.map(Place),
+            Event::Running | Event::Halted(_) => Err(ended()),
+        }
+    }
+
+    /// Gives turns to an answering end, from before this returns until the run ends. The
+    /// thread has that seat meanwhile.
+    pub(super) fn run(&self, place: Place, seat: Seat) -> Result<Run<'_>, Failure> {
+        self.is_halted.store(false, Ordering::Relaxed);
+        let run = Run { far: self, is_over: false };
+        match self.ask(Command::Run(place.0, seat))? {
+            Event::Running => Ok(run),
+            Event::Installed(_) | Event::Halted(_) => Err(ended()),
+        }
+    }
+
+    fn ask(&self, command: Command) -> Result<Event, Failure> {
+        let commands = self.commands.as_ref().ok_or_else(ended)?;
+        commands.send(command).map_err(|_| ended())?;
+        self.events.recv().map_err(|_| ended())
+    }
+}
+
+impl Run<'_> {
+    /// Ends the turns, and gives what the end has counted meanwhile.
+    pub(super) fn halt(mut self) -> Result<Traffic, Failure> {
+        self.is_over = true;
+        self.far.is_halted.store(true, Ordering::Relaxed);
+        match self.far.events.recv() {
+            Ok(Event::Halted(traffic)) => traffic,
+            _ => Err(ended()),
+        }
+    }
+}
+
+impl Drop for Run<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.far.is_halted.store(true, Ordering::Relaxed);
+            // Whether it had begun to run or has ended, nothing more comes of it.
+            let _ = self.far.events.recv();
+        }
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        self.is_halted.store(true, Ordering::Relaxed);
+        self.commands = None;
+        if let Some(thread) = self.thread.take() {
+            // A panic there was already seen as a missing answer.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn ended() -> Failure {
+    Failure::because("the benchmark's second thread has ended by an internal error")
+}
+
+/// What the thread does from its start to its end. A send fails only when nobody is left to hear
+/// it; the next receive ends the loop then.
+fn live(orders: &Receiver<Command>, reports: &Sender<Event>, is_halted: &AtomicBool) {
+    let mut residents: Vec<Box<dyn Resident>> = Vec::new();
+    while let Ok(order) = orders.recv() {
+        let event = match order {
+            Command::Install(make) => Event::Installed(make().map(|resident| {
+                residents.push(resident);
+                residents.len() - 1
+            })),
+            Command::Run(place, seat) => {
+                let seated = seat.take();
+                let _ = reports.send(Event::Running);
+                let traffic = residents[place].run(is_halted);
+                Event::Halted(seated.map(|_| traffic).map_err(Failure::from))
+            }
+        };
+        let _ = reports.send(event);
+    }
+}
+
+/// Does nothing, as fast as it can: keeps the other CPU awake while both ends run on one. A virtual
+/// CPU's speed depends on whether its neighbour sleeps; so it never does.
+pub(super) struct Companion;
+
+impl Serve for Companion {
+    fn turn(&mut self) {
+        std::hint::spin_loop();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Counter(Traffic);
+
+    impl Serve for Counter {
+        fn turn(&mut self) {
+            self.0.drops += 1;
+        }
+
+        fn traffic(&self) -> Traffic {
+            self.0
+        }
+    }
+
+    #[test]
+    fn run__gives_turns_to_one_end_until_it_is_halted() {
+        let far = Far::start().unwrap();
+        let first = far.install(|| Ok(Counter(Traffic { retransmissions: 5, drops: 0 }))).unwrap();
+        let second = far.install(|| Ok(Companion)).unwrap();
+        for place in [first, second] {
+            let run = far.run(place, Seat::default()).unwrap();
+            let traffic = run.halt().unwrap();
+            assert_eq!(traffic.retransmissions, 0, "counted before the window");
+        }
+        drop(far.run(first, Seat::default()).unwrap());
+        far.run(second, Seat::default()).unwrap().halt().unwrap();
+    }
+
+    #[test]
+    fn install__says_why_there_is_no_end() {
+        let far = Far::start().unwrap();
+        let failure = far.install(|| Err::<Companion, _>(Failure::because("no"))).unwrap_err();
+        assert_eq!(failure.to_string(), "no");
+    }
+}

@@ -1,0 +1,226 @@
+//! The library's two ends: an endpoint that calls and one that answers.
+
+use std::net::{IpAddr, SocketAddr};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use petrel::control::EndpointId;
+use petrel::proto::limits::{CREDITS_DEFAULT, SLOTS_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
+use petrel::{
+    Endpoint, EndpointConfig, EndpointStats, IdlePolicy, Nexus, SessionId, SessionState, Status,
+};
+
+use super::ends::{Drive, Serve};
+use super::load::{self, Load};
+use super::window::{Traffic, Window};
+use crate::cli::BenchTransport;
+use crate::client::data_address;
+use crate::failure::Failure;
+
+/// How long to wait for sessions.
+const OPEN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Memory for messages in bytes, mapped as it is needed: 64 requests of 8 MiB in flight, and
+/// their responses, twice.
+const MEMORY_BYTES_MAX: usize = 2 << 30;
+
+/// Changes a configuration; what a factor is.
+pub(super) type Adjust = fn(&mut EndpointConfig);
+
+/// How an end is set up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EndConfig {
+    pub(super) transport: BenchTransport,
+    /// Address of this end's data port.
+    pub(super) data_address: IpAddr,
+    pub(super) slots: u8,
+    pub(super) credits: u16,
+    /// What else is set.
+    pub(super) adjust: Adjust,
+}
+
+/// The calling end.
+pub(super) struct Caller {
+    pub(super) endpoint: Endpoint,
+    pub(super) sessions: Vec<SessionId>,
+    /// The load, but in a window.
+    load: Option<Box<Load>>,
+}
+
+/// The answering end.
+pub(super) struct Answerer {
+    endpoint: Endpoint,
+    address: SocketAddr,
+}
+
+impl EndConfig {
+    /// The defaults of a calling end at an address.
+    pub(super) fn new(transport: BenchTransport, data_address: IpAddr) -> Self {
+        let (slots, credits) = (SLOTS_DEFAULT, CREDITS_DEFAULT);
+        Self { transport, data_address, slots, credits, adjust: |_| () }
+    }
+
+    /// The defaults of a calling end whose server has that address: the data port must be of the
+    /// server's family, and on loopback only if the server is.
+    pub(super) fn towards(transport: BenchTransport, server: IpAddr) -> Self {
+        Self::new(transport, data_address(server))
+    }
+
+    fn endpoint(&self) -> EndpointConfig {
+        let mut config = EndpointConfig::default();
+        config.data_address = Some(self.data_address);
+        config.transports = self.transport.only();
+        // The benchmark itself gives the turns; nobody sleeps, so nobody has to be woken.
+        config.idle = IdlePolicy::Poll;
+        config.host.shm.never_sleeps = true;
+        config.memory.max_bytes = MEMORY_BYTES_MAX;
+        config.sessions.slots = self.slots;
+        config.sessions.credits = self.credits;
+        (self.adjust)(&mut config);
+        config
+    }
+}
+
+impl Answerer {
+    /// An end that answers calls to an address, where port 0 takes any free one.
+    pub(super) fn start(
+        listen: SocketAddr,
+        config: &EndConfig,
+        register: fn(&mut Endpoint),
+    ) -> Result<Self, Failure> {
+        let mut builder = Nexus::builder().listen(listen).transports(config.transport.only());
+        if !listen.ip().is_loopback() {
+            builder = builder.insecure();
+        }
+        let nexus = builder.start()?;
+        let address = nexus.local_addr().unwrap_or(listen);
+        // Clients decide how much of these they take.
+        let config = EndConfig { slots: SLOTS_MAX, credits: WINDOW_PACKETS as u16, ..*config };
+        let mut endpoint = nexus.endpoint(config.endpoint()).map_err(Failure::because)?;
+        register(&mut endpoint);
+        Ok(Self { endpoint, address })
+    }
+
+    /// The control address.
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Serve for Answerer {
+    #[inline]
+    fn turn(&mut self) {
+        self.endpoint.run_once();
+    }
+
+    fn traffic(&self) -> Traffic {
+        traffic(&self.endpoint.stats())
+    }
+}
+
+impl Caller {
+    /// An end that calls from an address.
+    pub(super) fn start(server: SocketAddr, config: &EndConfig) -> Result<Self, Failure> {
+        let mut builder =
+            Nexus::builder().transports(config.transport.only()).connect_timeout(OPEN_TIMEOUT);
+        if !server.ip().to_canonical().is_loopback() {
+            // Who names another host wants to call it; nobody can call this process for it.
+            builder = builder.insecure();
+        }
+        let mut endpoint_config = config.endpoint();
+        endpoint_config.sessions.accept = false;
+        let endpoint = builder.start()?.endpoint(endpoint_config).map_err(Failure::because)?;
+        Ok(Self { endpoint, sessions: Vec::new(), load: None })
+    }
+
+    /// Opens sessions. `meanwhile` is run over and over: it may give the other end turns.
+    pub(super) fn open(
+        &mut self,
+        (server, endpoint): (SocketAddr, u16),
+        count: usize,
+        mut meanwhile: impl FnMut(),
+    ) -> Result<(), Failure> {
+        let end = Instant::now() + OPEN_TIMEOUT;
+        for _ in 0..count {
+            self.sessions.push(self.endpoint.connect_to(server, EndpointId(endpoint))?);
+        }
+        for index in self.sessions.len() - count..self.sessions.len() {
+            while !self.is_open(index, server)? {
+                if !self.endpoint.run_once() {
+                    // The control plane's threads want a CPU too.
+                    thread::yield_now();
+                }
+                meanwhile();
+                if Instant::now() > end {
+                    return Err(silent(server));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn is_open(&self, index: usize, server: SocketAddr) -> Result<bool, Failure> {
+        match self.endpoint.session_state(self.sessions[index]) {
+            SessionState::Open => Ok(true),
+            SessionState::Opening => Ok(false),
+            SessionState::Ended(reason) => {
+                let (status, text) = reason.map_or_else(
+                    || (Status::Unknown, "the session ended".to_owned()),
+                    |reason| (reason.status, reason.message),
+                );
+                Err(Failure::new(status, format!("cannot connect to {server}: {text}")))
+            }
+        }
+    }
+
+    /// Sets the load of the windows to come.
+    pub(super) fn set_load(&mut self, load: Load) {
+        self.load = Some(Box::new(load));
+    }
+}
+
+fn silent(server: SocketAddr) -> Failure {
+    let text = format!("cannot connect to {server}: no answer within {OPEN_TIMEOUT:?}");
+    Failure::new(Status::DeadlineExceeded, text)
+}
+
+impl Drive for Caller {
+    fn begin(&mut self, end_ns: u64) {
+        let load = self.load.take().expect("the load is set, and no window is under way");
+        load::begin(load, &mut self.endpoint, end_ns);
+    }
+
+    #[inline]
+    fn turn(&mut self) {
+        self.endpoint.run_once();
+    }
+
+    #[inline]
+    fn is_over(&self) -> bool {
+        load::is_over()
+    }
+
+    fn give_up(&mut self, patience: Duration) {
+        load::give_up(patience).into_iter().for_each(|session| self.endpoint.close(session));
+    }
+
+    fn finish(&mut self) -> Window {
+        let (load, window) = load::finish();
+        self.load = Some(load);
+        window
+    }
+
+    fn traffic(&self) -> Traffic {
+        traffic(&self.endpoint.stats())
+    }
+}
+
+/// Adds up what the counters call drops.
+fn traffic(stats: &EndpointStats) -> Traffic {
+    let counters = stats.protocol.iter().chain(stats.transport.iter());
+    let drops = counters.filter(|(name, _)| name.contains("dropped_"));
+    Traffic {
+        retransmissions: stats.protocol.packets_retransmitted,
+        drops: drops.map(|(_, count)| count).sum(),
+    }
+}

@@ -1,0 +1,395 @@
+//! The library's load: a closed loop of calls in batches, as lean as a check of every reply allows.
+//!
+//! There is a place for each call in flight, with its two buffers; places make batches, and a
+//! batch's calls are started together once all of its former ones have ended (eRPC §6.2). A request
+//! carries stamps and its reply must carry them too; the other bytes stay the same for the whole
+//! run. Continuations are plain functions that find the load in a thread-local variable: an endpoint
+//! and its continuations never leave their thread.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use petrel::transport::clock;
+use petrel::{Context, Endpoint, MsgBuf, Reply, SessionId};
+
+use super::window::Window;
+use crate::failure::Failure;
+use crate::load::Tally;
+use crate::methods;
+use crate::payload::{Pattern, stamps};
+
+/// Makes the bytes of this process's calls unlike those of others.
+const SEED: u64 = 0x7065_7472_656c;
+
+/// What a call does, and how its reply is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exchange {
+    /// The request comes back; its length and its first and last 8 bytes are compared.
+    Echo,
+    /// The request's length and the sum of its stamps come back.
+    Sample,
+}
+
+/// Which session a call takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Each place has its own for the whole run.
+    InTurn,
+    /// Any, anew for each call.
+    Random,
+}
+
+/// What the load consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Workload {
+    pub(super) exchange: Exchange,
+    /// Size of the requests in bytes.
+    pub(super) size: usize,
+    /// Calls in flight at a time.
+    pub(super) in_flight: u16,
+    /// Calls started together.
+    pub(super) batch: u16,
+    pub(super) choice: Choice,
+    /// Whether each call's time is wanted.
+    pub(super) is_timed: bool,
+}
+
+/// The calls of one endpoint.
+pub(super) struct Load {
+    workload: Workload,
+    sessions: Vec<SessionId>,
+    /// How many of the sessions are used, as of the next window.
+    limit: Rc<Cell<usize>>,
+    /// How many are used in this window.
+    used: usize,
+    places: Vec<Place>,
+    batches: Vec<Batch>,
+    random: u64,
+    /// Number of the next call.
+    next_call: u64,
+    started_ns: u64,
+    /// No more calls are started from then on.
+    end_ns: u64,
+    ended_ns: u64,
+    is_given_up: Option<Duration>,
+    answered: u64,
+    mismatched: u64,
+    started: u64,
+    /// Failures, and the times where they are wanted.
+    tally: Tally,
+}
+
+/// A call in flight at a time.
+struct Place {
+    session: SessionId,
+    batch: u32,
+    /// Stamp of the call in flight.
+    stamp: u64,
+    started_ns: u64,
+    /// Both buffers, while no call has them.
+    buffers: Option<(MsgBuf, MsgBuf)>,
+}
+
+/// Neighbouring places whose calls are started together.
+struct Batch {
+    first: u32,
+    count: u32,
+    /// Calls in flight.
+    left: u32,
+}
+
+thread_local! {
+    /// The load whose window it is. A continuation takes it out and puts it back: a pointer's move,
+    /// where a borrow in a closure had the reply copied twice.
+    static LOAD: Cell<Option<Box<Load>>> = const { Cell::new(None) };
+
+    /// Its calls in flight.
+    static ACTIVE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Starts calls for a window.
+pub(super) fn begin(mut load: Box<Load>, endpoint: &mut Endpoint, end_ns: u64) {
+    load.reset(end_ns);
+    load.start(&mut endpoint.context());
+    LOAD.set(Some(load));
+}
+
+/// Whether the window is over.
+#[inline]
+pub(super) fn is_over() -> bool {
+    ACTIVE.get() == 0
+}
+
+/// Ends the window.
+pub(super) fn finish() -> (Box<Load>, Window) {
+    let mut load = take();
+    let window = load.window();
+    (load, window)
+}
+
+/// Says that calls which end from now on have taken too long; gives their sessions.
+pub(super) fn give_up(patience: Duration) -> Vec<SessionId> {
+    let mut load = take();
+    load.is_given_up = Some(patience);
+    load.end_ns = 0;
+    let sessions = load.sessions.clone();
+    LOAD.set(Some(load));
+    sessions
+}
+
+#[inline]
+fn take() -> Box<Load> {
+    LOAD.take().expect("calls are in flight in a window only")
+}
+
+/// The continuation of every call.
+fn on_reply(cx: &mut Context<'_>, reply: Reply, place: u64) {
+    let mut load = take();
+    load.on_reply(cx, reply, place as usize);
+    LOAD.set(Some(load));
+}
+
+impl Load {
+    /// A load on some sessions of an endpoint: on the first `limit` of them, which may change
+    /// between windows.
+    pub(super) fn new(
+        endpoint: &Endpoint,
+        sessions: Vec<SessionId>,
+        workload: Workload,
+        limit: Rc<Cell<usize>>,
+    ) -> Result<Self, Failure> {
+        let Workload { in_flight, batch, .. } = workload;
+        let places = (0..in_flight).zip(sessions.iter().copied().cycle());
+        let places = places
+            .map(|(index, session)| Place::new(endpoint, session, index / batch, &workload))
+            .collect::<Result<_, _>>()?;
+        let count = |first: u16| u32::from(batch.min(in_flight - first));
+        let batches = (0..in_flight)
+            .step_by(usize::from(batch))
+            .map(|first| Batch { first: first.into(), count: count(first), left: 0 })
+            .collect();
+        Ok(Self {
+            workload,
+            used: sessions.len(),
+            limit,
+            sessions,
+            places,
+            batches,
+            random: SEED,
+            next_call: 1,
+            started_ns: 0,
+            end_ns: 0,
+            ended_ns: 0,
+            is_given_up: None,
+            answered: 0,
+            mismatched: 0,
+            started: 0,
+            tally: Tally::new(),
+        })
+    }
+
+    fn reset(&mut self, end_ns: u64) {
+        self.tally = Tally::new();
+        (self.answered, self.mismatched, self.started) = (0, 0, 0);
+        self.batches.iter_mut().for_each(|batch| batch.left = 0);
+        self.used = self.limit.get().min(self.sessions.len());
+        self.end_ns = end_ns;
+        self.started_ns = clock::now_ns();
+        self.ended_ns = self.started_ns;
+    }
+
+    fn start(&mut self, cx: &mut Context<'_>) {
+        for batch in 0..self.batches.len() {
+            self.start_batch(cx, batch, self.started_ns);
+        }
+    }
+
+    #[inline]
+    fn start_batch(&mut self, cx: &mut Context<'_>, batch: usize, now_ns: u64) {
+        let Batch { first, count, .. } = self.batches[batch];
+        for place in first..first + count {
+            if !self.start_call(cx, place as usize, now_ns) {
+                return;
+            }
+            self.batches[batch].left += 1;
+        }
+    }
+
+    #[inline]
+    fn start_call(&mut self, cx: &mut Context<'_>, index: usize, now_ns: u64) -> bool {
+        let chosen = self.choose(index);
+        let place = &mut self.places[index];
+        let Some((mut request, response)) = place.buffers.take() else { return false };
+        place.stamp = self.next_call;
+        place.started_ns = now_ns;
+        self.next_call += 1;
+        self.workload.exchange.stamp(&mut request, place.stamp);
+        let method = self.workload.exchange.method();
+        self.started += 1;
+        match cx.call_fn(chosen, method, request, response, on_reply, index as u64) {
+            Ok(()) => ACTIVE.set(ACTIVE.get() + 1),
+            Err(rejected) => {
+                self.tally.reject(&rejected.error);
+                self.end_ns = 0;
+                self.places[index].buffers = Some((rejected.request, rejected.response));
+                return false;
+            }
+        }
+        true
+    }
+
+    #[inline]
+    fn choose(&mut self, place: usize) -> SessionId {
+        match self.workload.choice {
+            Choice::InTurn => self.places[place].session,
+            Choice::Random => {
+                self.random = next_random(self.random);
+                let count = self.used as u64;
+                self.sessions[(((self.random >> 32) * count) >> 32) as usize]
+            }
+        }
+    }
+
+    #[inline]
+    fn on_reply(&mut self, cx: &mut Context<'_>, reply: Reply, index: usize) {
+        ACTIVE.set(ACTIVE.get() - 1);
+        let now_ns = self.now_ns(cx);
+        let place = &mut self.places[index];
+        if let Err(failure) = &reply.outcome {
+            match self.is_given_up {
+                Some(patience) => self.tally.give_up(failure.execution, patience),
+                None => self.tally.fail(failure),
+            }
+            // One failure spoils the measurement; what is in flight still ends.
+            self.end_ns = 0;
+        } else {
+            let is_right =
+                self.workload.exchange.is_right(&reply.response, self.workload.size, place.stamp);
+            self.answered += 1;
+            self.mismatched += u64::from(!is_right);
+            if self.workload.is_timed {
+                self.tally.latencies.record(now_ns.saturating_sub(place.started_ns));
+            }
+        }
+        place.buffers = Some((reply.request, reply.response));
+        let batch = place.batch as usize;
+        self.batches[batch].left -= 1;
+        if self.batches[batch].left == 0 && now_ns < self.end_ns {
+            self.start_batch(cx, batch, now_ns);
+        }
+    }
+
+    /// The time. With one timed call in flight it is worth a reading of the clock, one per call:
+    /// the end of a call is the start of the next, as in the bare medium's ping-pong. With many
+    /// the event loop's own reading at the start of its turn is near enough and costs nothing.
+    #[inline]
+    fn now_ns(&self, cx: &Context<'_>) -> u64 {
+        let is_precise = self.workload.is_timed && self.workload.in_flight == 1;
+        if is_precise { clock::now_ns() } else { cx.now_ns() }
+    }
+
+    fn window(&mut self) -> Window {
+        self.ended_ns = clock::now_ns();
+        let Tally { failures, latencies, .. } = std::mem::replace(&mut self.tally, Tally::new());
+        Window {
+            calls: self.started,
+            checked: self.answered,
+            mismatched: self.mismatched,
+            bytes: self.answered * self.workload.size as u64,
+            elapsed_ns: self.ended_ns - self.started_ns,
+            failures,
+            ..Window::new(self.workload.is_timed.then_some(latencies))
+        }
+    }
+}
+
+impl Place {
+    fn new(
+        endpoint: &Endpoint,
+        session: SessionId,
+        batch: u16,
+        workload: &Workload,
+    ) -> Result<Self, Failure> {
+        let mut request = endpoint.alloc(workload.size).map_err(Failure::because)?;
+        request.set_len(workload.size);
+        Pattern::new(SEED, u64::from(batch)).fill(&mut request);
+        let response_bytes = workload.exchange.response_bytes(workload.size);
+        let response = endpoint.alloc(response_bytes).map_err(Failure::because)?;
+        let buffers = Some((request, response));
+        Ok(Self { session, batch: batch.into(), stamp: 0, started_ns: 0, buffers })
+    }
+}
+
+impl Exchange {
+    fn method(self) -> u16 {
+        match self {
+            Self::Echo => methods::ECHO,
+            Self::Sample => methods::SAMPLE,
+        }
+    }
+
+    /// Bytes of a response to a request of that size.
+    fn response_bytes(self, size: usize) -> usize {
+        match self {
+            Self::Echo => size,
+            Self::Sample => methods::SAMPLE_REPLY_BYTES,
+        }
+    }
+
+    #[inline]
+    fn stamp(self, request: &mut [u8], stamp: u64) {
+        match self {
+            Self::Echo => stamps::write_ends(request, stamp),
+            Self::Sample => stamps::write_all(request, stamp),
+        }
+    }
+
+    #[inline]
+    fn is_right(self, response: &[u8], size: usize, stamp: u64) -> bool {
+        match self {
+            Self::Echo => response.len() == size && stamps::are_at_ends(response, stamp),
+            Self::Sample => response == methods::sample_reply(size, stamps::expected(size, stamp)),
+        }
+    }
+}
+
+/// Marsaglia's xorshift with Vigna's multiplier: 2 ns, and random enough to spread calls.
+#[inline]
+fn next_random(mut state: u64) -> u64 {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    state
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_right__only_for_the_reply_to_this_call() {
+        let mut message = vec![7; 32];
+        Exchange::Echo.stamp(&mut message, 9);
+        assert!(Exchange::Echo.is_right(&message, 32, 9));
+        assert!(!Exchange::Echo.is_right(&message, 32, 10));
+        assert!(!Exchange::Echo.is_right(&message[..31], 32, 9));
+        message[31] ^= 1;
+        assert!(!Exchange::Echo.is_right(&message, 32, 9));
+        let reply = methods::sample_reply(32, stamps::expected(32, 9));
+        assert!(Exchange::Sample.is_right(&reply, 32, 9));
+        assert!(!Exchange::Sample.is_right(&reply, 32, 8));
+        assert!(!Exchange::Sample.is_right(&reply, 33, 9));
+    }
+
+    #[test]
+    fn next_random__reaches_all_of_many_sessions() {
+        let mut state = SEED;
+        let mut seen = vec![false; 1_000];
+        for _ in 0..20_000 {
+            state = next_random(state);
+            seen[(((state >> 32) * 1_000) >> 32) as usize] = true;
+        }
+        assert!(seen.iter().all(|seen| *seen));
+    }
+}

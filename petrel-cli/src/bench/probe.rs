@@ -1,0 +1,175 @@
+//! How far apart the two CPUs are: the time that a cache line takes there and back.
+//!
+//! On a virtual machine two CPUs may be neighbours on one core complex at one time and far apart
+//! at another, for seconds or minutes. What goes from one to the other then takes five times as
+//! long, in the library and in the bare medium alike. A window during which that changed compares
+//! nothing.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use petrel::transport::clock;
+use serde::Serialize;
+
+use super::ends::Serve;
+use super::far::{Far, Place};
+use crate::cores::Seat;
+use crate::failure::Failure;
+
+/// How long one look takes.
+const PROBE_NS: u64 = 5_000_000;
+
+/// Round trips between two readings of the clock, so that the readings weigh little.
+const ROUNDS_PER_READING: u64 = 16;
+
+/// Round trips below this are near. Between the 105 ns and the 500 ns that were seen, by the
+/// geometric mean.
+const NEAR_NS_MAX: u64 = 230;
+
+/// Polls of the line between two looks at the clock.
+const POLLS_PER_LOOK: u32 = 1 << 10;
+
+/// How far apart the two CPUs are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Distance {
+    /// A cache line takes some 105 ns there and back.
+    Near,
+    /// It takes some 500 ns.
+    Far,
+    /// The other thread did not answer: something else ran on its CPU.
+    Unknown,
+}
+
+/// What one look showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Look {
+    pub(super) distance: Distance,
+    /// Time of the line's round trip; none if nobody answered.
+    pub(super) round_trip_ns: Option<u64>,
+}
+
+/// The line that travels. Alone on two lines, because processors fetch them in pairs.
+#[repr(align(128))]
+struct Line(AtomicU64);
+
+/// The side that measures.
+pub(super) struct Probe {
+    line: Arc<Line>,
+    far: Rc<Far>,
+    place: Place,
+    seats: [Seat; 2],
+    samples: RefCell<Vec<u64>>,
+}
+
+/// The side that answers: an odd number is a question, the next even one the answer.
+struct Echo(Arc<Line>);
+
+impl Probe {
+    /// A probe between this thread and the other one, on their seats.
+    pub(super) fn new(far: Rc<Far>, seats: [Seat; 2]) -> Result<Self, Failure> {
+        let line = Arc::new(Line(AtomicU64::new(0)));
+        let echo = Echo(Arc::clone(&line));
+        let place = far.install(move || Ok(echo))?;
+        Ok(Self { line, far, place, seats, samples: RefCell::default() })
+    }
+
+    /// Looks.
+    pub(super) fn look(&self) -> Result<Look, Failure> {
+        let [near, far] = self.seats;
+        let _seated = near.take()?;
+        let run = self.far.run(self.place, far)?;
+        let mut samples = self.samples.borrow_mut();
+        samples.clear();
+        self.sample(&mut samples);
+        run.halt()?;
+        Ok(Look::of(&mut samples))
+    }
+
+    fn sample(&self, samples: &mut Vec<u64>) {
+        let line = &self.line.0;
+        let mut next = line.load(Ordering::Relaxed) | 1;
+        let mut before_ns = clock::now_ns();
+        let end_ns = before_ns + PROBE_NS;
+        while before_ns < end_ns {
+            for _ in 0..ROUNDS_PER_READING {
+                line.store(next, Ordering::Release);
+                if !answered(line, next + 1, end_ns) {
+                    return;
+                }
+                next += 2;
+            }
+            let now_ns = clock::now_ns();
+            samples.push((now_ns - before_ns) / ROUNDS_PER_READING);
+            before_ns = now_ns;
+        }
+    }
+}
+
+/// Waits for an answer; gives up when the time is over.
+#[inline]
+fn answered(line: &AtomicU64, answer: u64, end_ns: u64) -> bool {
+    loop {
+        for _ in 0..POLLS_PER_LOOK {
+            if line.load(Ordering::Acquire) == answer {
+                return true;
+            }
+        }
+        if clock::now_ns() >= end_ns {
+            return false;
+        }
+    }
+}
+
+impl Look {
+    /// The median tells: a few round trips are longer whenever something interrupts either thread.
+    fn of(samples: &mut [u64]) -> Self {
+        samples.sort_unstable();
+        let round_trip_ns = samples.get(samples.len() / 2).copied();
+        let distance = match round_trip_ns {
+            None => Distance::Unknown,
+            Some(ns) if ns < NEAR_NS_MAX => Distance::Near,
+            Some(_) => Distance::Far,
+        };
+        Self { distance, round_trip_ns }
+    }
+}
+
+impl Serve for Echo {
+    #[inline]
+    fn turn(&mut self) {
+        let seen = self.0.0.load(Ordering::Acquire);
+        if seen % 2 == 1 {
+            self.0.0.store(seen + 1, Ordering::Release);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn look__goes_by_the_median() {
+        for (samples, distance, round_trip_ns) in [
+            (&mut [][..], Distance::Unknown, None),
+            (&mut [105, 100, 9_000], Distance::Near, Some(105)),
+            (&mut [500, 105, 510], Distance::Far, Some(500)),
+        ] {
+            assert_eq!(Look::of(samples), Look { distance, round_trip_ns });
+        }
+    }
+
+    #[test]
+    fn look__finds_the_distance_between_two_threads() {
+        let far = Rc::new(Far::start().unwrap());
+        let probe = Probe::new(far, [Seat::default(); 2]).unwrap();
+        // On a loaded machine nobody may answer in time; then the next look must still work.
+        for _ in 0..3 {
+            probe.look().unwrap();
+            assert!(probe.line.0.load(Ordering::Relaxed) < u64::MAX / 2);
+        }
+    }
+}

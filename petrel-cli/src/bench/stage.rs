@@ -1,0 +1,122 @@
+//! Where a measurement takes place: threads, CPUs and addresses; and how ends get there.
+
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::thread;
+
+use super::ends::{Apart, Drive, Serve, Side, Together};
+use super::far::{Companion, Far, Place};
+use super::probe::Probe;
+use crate::cores::{self, Seat};
+use crate::failure::Failure;
+
+/// Whether both ends share a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cores {
+    /// Both ends take turns in one thread.
+    One,
+    /// Each end has a thread and a CPU.
+    Two,
+}
+
+/// Threads, CPUs and addresses.
+pub(super) struct Stage {
+    cores: Cores,
+    /// The other thread: for the answering ends, or to keep the other CPU busy.
+    far: Option<Rc<Far>>,
+    companion: Option<Place>,
+    /// Seats of the calling end's thread and of the other one.
+    seats: [Seat; 2],
+    /// Addresses of the calling and the answering end.
+    pub(super) addresses: [IpAddr; 2],
+}
+
+impl Cores {
+    /// As many as asked for, if the process may use so many.
+    pub(crate) fn available(wanted: Self) -> Self {
+        if cores::pair().is_some() { wanted } else { Self::One }
+    }
+
+    /// One or two, as the command line says it; two if there are so many.
+    pub(crate) fn wanted(count: u8) -> Self {
+        Self::available(if count == 1 { Self::One } else { Self::Two })
+    }
+
+    /// How many.
+    pub(crate) fn count(self) -> u8 {
+        match self {
+            Self::One => 1,
+            Self::Two => 2,
+        }
+    }
+}
+
+impl Stage {
+    /// Both ends on loopback.
+    pub(super) fn new(wanted: Cores, is_realtime: bool) -> Result<Self, Failure> {
+        let far = cores::pair().map(|_| Far::start()).transpose()?;
+        Self::with(wanted, is_realtime, far, [[127, 0, 0, 1].into(); 2])
+    }
+
+    /// Both ends where the threads are already, with the addresses that they have there.
+    pub(super) fn with(
+        wanted: Cores,
+        is_realtime: bool,
+        far: Option<Far>,
+        addresses: [IpAddr; 2],
+    ) -> Result<Self, Failure> {
+        let cpus = cores::pair().map_or([None; 2], |cpus| cpus.map(Some));
+        let seats = cpus.map(|cpu| Seat { cpu, is_realtime });
+        let cores = if far.is_some() { wanted } else { Cores::One };
+        let companion = match (&far, cores) {
+            (Some(far), Cores::One) => Some(far.install(|| Ok(Companion))?),
+            _ => None,
+        };
+        Ok(Self { cores, far: far.map(Rc::new), companion, seats, addresses })
+    }
+
+    /// How many CPUs the ends have in the end.
+    pub(super) fn cores(&self) -> Cores {
+        self.cores
+    }
+
+    /// The CPUs that the ends run on.
+    pub(super) fn cpus(&self) -> Option<Vec<usize>> {
+        let seats = &self.seats[..usize::from(self.cores.count())];
+        seats.iter().map(|seat| seat.cpu).collect()
+    }
+
+    /// What looks at the distance of the two CPUs, where two are used.
+    pub(super) fn probe(&self) -> Result<Option<Probe>, Failure> {
+        match (&self.far, self.cores) {
+            (Some(far), Cores::Two) => Ok(Some(Probe::new(Rc::clone(far), self.seats)?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Puts two ends into place: first the answering one, then the calling one, which may run
+    /// what it is given over and over while it waits for the other.
+    pub(super) fn set<D: Drive + 'static, S: Serve + 'static>(
+        &self,
+        serve: impl FnOnce() -> Result<S, Failure> + Send + 'static,
+        drive: impl FnOnce(&mut dyn FnMut()) -> Result<D, Failure>,
+    ) -> Result<Box<dyn Side>, Failure> {
+        let seats = self.seats;
+        match (&self.far, self.cores) {
+            (Some(far), Cores::Two) => {
+                let place = far.install(serve)?;
+                // The control plane's threads are at work now; they must not have to wait.
+                let run = far.run(place, Seat { is_realtime: false, ..seats[1] })?;
+                let drive = drive(&mut thread::yield_now)?;
+                run.halt()?;
+                Ok(Box::new(Apart { drive, far: Rc::clone(far), place, seats }))
+            }
+            _ => {
+                let mut serve = serve()?;
+                let drive = drive(&mut || serve.turn())?;
+                let companion = self.far.as_ref().map(Rc::clone).zip(self.companion);
+                Ok(Box::new(Together { drive, serve, companion, seats }))
+            }
+        }
+    }
+}

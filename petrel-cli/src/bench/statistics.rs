@@ -1,0 +1,60 @@
+//! Medians and quartiles.
+
+use serde::Serialize;
+
+/// How far the ratios of the pairs are spread.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub(super) struct Spread {
+    pub(super) min: f64,
+    /// A quarter of them are at most this.
+    pub(super) q1: f64,
+    /// A quarter of them are at least this.
+    pub(super) q3: f64,
+    pub(super) max: f64,
+}
+
+/// The median; `None` of nothing.
+pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+    let values = sorted(values);
+    (!values.is_empty()).then(|| quantile(&values, 0.5))
+}
+
+/// The spread; `None` of nothing.
+pub(super) fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
+    let values = sorted(values);
+    let (min, max) = (*values.first()?, *values.last()?);
+    Some(Spread { min, q1: quantile(&values, 0.25), q3: quantile(&values, 0.75), max })
+}
+
+fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    values
+}
+
+/// Between two values, in proportion.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let place = share * (sorted.len() - 1) as f64;
+    let (low, high) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
+    low + (high - low) * place.fract()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median__is_the_middle_or_between_the_two_middle_ones() {
+        assert_eq!(median([]), None);
+        assert_eq!(median([3.0]), Some(3.0));
+        assert_eq!(median([9.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median([4.0, 1.0, 2.0, 100.0]), Some(3.0));
+    }
+
+    #[test]
+    fn spread__has_the_quartiles() {
+        let expected = Spread { min: 1.0, q1: 2.0, q3: 4.0, max: 5.0 };
+        assert_eq!(spread([5.0, 1.0, 4.0, 2.0, 3.0]), Some(expected));
+        assert_eq!(spread([]), None);
+    }
+}

@@ -1,0 +1,136 @@
+//! A network of two hosts: two network namespaces joined by a pair of virtual Ethernet devices.
+//!
+//! Loopback hands a run of datagrams over as it is. A network card does not: here the devices'
+//! segmentation and receive offload are switched off, so that each datagram is a packet of its own,
+//! of 1500 bytes at most. What Petrel's bundles gain then shows beside a program that sends a
+//! datagram per message.
+//!
+//! Each thread moves into a namespace of its own; when the threads end, the kernel removes
+//! namespaces and devices, however the process ends. It takes the right to make namespaces, and the
+//! program `ip`.
+
+mod features;
+
+use std::io;
+use std::process::{Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+
+use super::ends::Serve;
+use super::far::Far;
+use super::figure::{Baseline, Figure, Setting};
+use super::measurement::Measurement;
+use super::stage::{Cores, Stage};
+use crate::failure::Failure;
+
+const NEAR_DEVICE: &str = "petrel0";
+const FAR_DEVICE: &str = "petrel1";
+
+/// Addresses of the two ends; nobody else is in these namespaces.
+const ADDRESSES: [[u8; 4]; 2] = [[10, 99, 0, 1], [10, 99, 0, 2]];
+
+/// What came of it.
+pub(super) enum Outcome {
+    /// Boxed: the other one is small.
+    Measured(Box<Figure>),
+    /// It cannot be done here, and why.
+    Skipped(String),
+}
+
+/// Runs a measurement between the two namespaces, beside single datagrams.
+pub(super) fn run(
+    measurement: &Measurement,
+    watch: impl FnMut(u32, u32) + Send,
+) -> Result<Outcome, Failure> {
+    // This thread stays where it is.
+    thread::scope(|scope| {
+        let near = scope.spawn(|| in_own_namespace(measurement, watch));
+        near.join().unwrap_or_else(|_| Err(Failure::because("the benchmark's thread has panicked")))
+    })
+}
+
+fn in_own_namespace(
+    measurement: &Measurement,
+    watch: impl FnMut(u32, u32),
+) -> Result<Outcome, Failure> {
+    match set_up(measurement.pace.is_realtime) {
+        Ok(stage) => {
+            let command = command(measurement);
+            let describe = |setting| Setting { network: Some("veth"), command, ..setting };
+            let figure = measurement.on(&stage, Baseline::SingleDatagrams, describe, watch)?;
+            Ok(Outcome::Measured(Box::new(figure)))
+        }
+        Err(failure) => Ok(Outcome::Skipped(failure.to_string())),
+    }
+}
+
+/// The command that repeats the measurement.
+pub(super) fn command(measurement: &Measurement) -> String {
+    // Each namespace has its thread; no flag says so.
+    let measurement = Measurement { cores: Cores::Two, ..measurement.clone() };
+    format!("{} --veth", measurement.command())
+}
+
+/// Makes both namespaces and joins them; this thread is in the first one, the stage's other thread
+/// in the second.
+fn set_up(is_realtime: bool) -> Result<Stage, Failure> {
+    leave_namespace()?;
+    let far = Far::start()?;
+    let (sender, receiver) = mpsc::channel();
+    far.install(move || {
+        leave_namespace()?;
+        // It is asked for in any case.
+        let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get());
+        Ok(Nobody)
+    })?;
+    let thread = receiver.recv().map_err(Failure::because)?.to_string();
+    let peer = ["peer", "name", FAR_DEVICE, "netns", &thread];
+    ip(&[&["link", "add", NEAR_DEVICE, "type", "veth"], &peer[..]].concat())?;
+    bring_up(NEAR_DEVICE, ADDRESSES[0])?;
+    far.install(|| {
+        bring_up(FAR_DEVICE, ADDRESSES[1])?;
+        Ok(Nobody)
+    })?;
+    Stage::with(Cores::Two, is_realtime, Some(far), ADDRESSES.map(Into::into))
+}
+
+/// Something to install where only the installation matters.
+struct Nobody;
+
+impl Serve for Nobody {
+    fn turn(&mut self) {}
+}
+
+/// Moves this thread into a network namespace of its own.
+fn leave_namespace() -> Result<(), Failure> {
+    // SAFETY: a new network namespace shares no memory and no descriptor table; sockets that
+    // exist already stay in theirs.
+    let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+    if result == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    Err(Failure::because(format!("a network namespace cannot be made (are you root?): {error}")))
+}
+
+fn bring_up(device: &str, address: [u8; 4]) -> Result<(), Failure> {
+    let [a, b, c, d] = address;
+    ip(&["address", "add", &format!("{a}.{b}.{c}.{d}/24"), "dev", device])?;
+    features::switch_off(device)?;
+    ip(&["link", "set", device, "up"])
+}
+
+/// Runs `ip`, in this thread's namespace.
+fn ip(arguments: &[&str]) -> Result<(), Failure> {
+    let command = format!("ip {}", arguments.join(" "));
+    let output = Command::new("ip")
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .map_err(|error| Failure::because(format!("`{command}` cannot be run: {error}")))?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let complaint = String::from_utf8_lossy(&output.stderr);
+    Err(Failure::because(format!("`{command}` failed: {}", complaint.trim())))
+}

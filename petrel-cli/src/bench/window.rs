@@ -1,0 +1,113 @@
+//! What one window of time showed.
+
+use std::ops::Add;
+
+use crate::load::FailureGroup;
+use crate::output::latency::Latencies;
+
+/// Calls that one end made in a window.
+pub(super) struct Window {
+    /// Calls started.
+    pub(super) calls: u64,
+    /// Calls with an answer, right or wrong: each is checked.
+    pub(super) checked: u64,
+    /// Answers that were not what they had to be.
+    pub(super) mismatched: u64,
+    /// Messages that the bare medium lost, and for which nobody waits any longer.
+    pub(super) lost: u64,
+    /// Bytes of answered requests.
+    pub(super) bytes: u64,
+    pub(super) elapsed_ns: u64,
+    /// The time of each call, where that is what is measured.
+    pub(super) latencies: Option<Latencies>,
+    pub(super) failures: Vec<FailureGroup>,
+    /// Both ends' counters over the window.
+    pub(super) traffic: Traffic,
+}
+
+/// Counters of one end, or of both together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Traffic {
+    /// Packets sent again.
+    pub(super) retransmissions: u64,
+    /// Frames and datagrams dropped, for whatever reason.
+    pub(super) drops: u64,
+}
+
+impl Window {
+    /// A window in which nothing happened yet.
+    pub(super) fn new(latencies: Option<Latencies>) -> Self {
+        Self {
+            calls: 0,
+            checked: 0,
+            mismatched: 0,
+            lost: 0,
+            bytes: 0,
+            elapsed_ns: 0,
+            latencies,
+            failures: Vec::new(),
+            traffic: Traffic::default(),
+        }
+    }
+
+    /// Answers per second.
+    pub(super) fn per_second(&self) -> f64 {
+        self.checked as f64 * 1e9 / self.elapsed_ns.max(1) as f64
+    }
+
+    /// Bits of answered requests per second.
+    pub(super) fn bits_per_second(&self) -> f64 {
+        self.bytes as f64 * 8e9 / self.elapsed_ns.max(1) as f64
+    }
+
+    /// Half of the calls took at most so long; 0 if none was timed.
+    pub(super) fn p50_ns(&self) -> u64 {
+        let summary = self.latencies.as_ref().and_then(Latencies::summary);
+        summary.map_or(0, |summary| summary.p50_ns)
+    }
+}
+
+impl Traffic {
+    /// What was counted after an earlier reading.
+    pub(super) fn since(self, before: Self) -> Self {
+        Self {
+            retransmissions: self.retransmissions - before.retransmissions,
+            drops: self.drops - before.drops,
+        }
+    }
+}
+
+impl Add for Traffic {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            retransmissions: self.retransmissions + other.retransmissions,
+            drops: self.drops + other.drops,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn window__rates_are_of_what_was_answered() {
+        let mut window = Window::new(Some(Latencies::new()));
+        (window.calls, window.checked, window.bytes) = (11, 10, 80);
+        window.elapsed_ns = 1_000;
+        assert_eq!((window.per_second(), window.bits_per_second()), (1e7, 6.4e8));
+        assert_eq!(window.p50_ns(), 0);
+        for ns in [7, 8, 9] {
+            window.latencies.as_mut().unwrap().record(ns);
+        }
+        assert_eq!(window.p50_ns(), 8);
+    }
+
+    #[test]
+    fn traffic__is_a_difference_of_sums() {
+        let traffic = |retransmissions, drops| Traffic { retransmissions, drops };
+        assert_eq!((traffic(3, 4) + traffic(5, 6)).since(traffic(1, 2)), traffic(7, 8));
+    }
+}

@@ -1,0 +1,301 @@
+//! `petrel bench`: short runs of each measurement, judged by their fields and never by their figures.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
+
+mod common;
+
+use std::sync::mpsc;
+use std::thread;
+
+use common::{Server, petrel, record, records, stdout};
+use petrel::{Endpoint, EndpointConfig, Nexus, Stop};
+use serde_json::Value;
+
+/// As short as three windows can be.
+const SHORT: [&str; 4] = ["--duration", "30ms", "--window", "5ms"];
+
+fn bench(arguments: &[&str]) -> std::process::Output {
+    petrel(&[&["bench", "--json"], arguments, &SHORT].concat())
+}
+
+/// What holds for every figure that compares two sides.
+fn assert_figure(figure: &Value) {
+    for field in ["value", "bare", "ratio"] {
+        assert!(figure[field].as_f64().is_some_and(|value| value > 0.0), "{field}: {figure}");
+    }
+    for field in ["windows", "checked", "calls", "bare_checked", "batch", "in_flight", "sessions"] {
+        assert!(figure[field].as_u64().is_some_and(|count| count > 0), "{field}: {figure}");
+    }
+    for field in ["dropped_windows", "retransmissions", "drops"] {
+        assert!(figure[field].is_u64(), "{field}: {figure}");
+    }
+    assert_eq!((&figure["mismatched"], &figure["bare_mismatched"]), (&0.into(), &0.into()));
+    assert_eq!(figure["checked"], figure["calls"], "{figure}");
+    let spread = &figure["ratio_spread"];
+    assert!(spread["min"].as_f64() <= spread["max"].as_f64(), "{figure}");
+    assert!(figure["command"].as_str().unwrap().starts_with("petrel bench "), "{figure}");
+}
+
+/// With both ends on one core, so that no other load decides how long it takes.
+fn assert_bench(what: &str, unit: &str) -> Vec<Value> {
+    let output = bench(&[what, "--cores", "1"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let figures = records(&output);
+    let transports: Vec<_> = figures.iter().map(|figure| figure["transport"].as_str()).collect();
+    assert_eq!(transports, [Some("udp"), Some("shm")]);
+    for figure in &figures {
+        assert_figure(figure);
+        assert_eq!((&figure["bench"], &figure["unit"]), (&what.into(), &unit.into()));
+        assert_eq!((&figure["cores"], &figure["distance"]), (&1.into(), &Value::Null));
+        assert_eq!(figure["baseline"], "bare-medium");
+    }
+    figures
+}
+
+#[test]
+fn latency__has_percentiles_of_both_sides() {
+    for figure in assert_bench("latency", "us") {
+        for side in ["latency", "bare_latency"] {
+            let of = |name: &str| figure[side][name].as_u64().unwrap();
+            assert!(of("p50_ns") <= of("p99_ns") && of("p99_ns") <= of("p999_ns"), "{figure}");
+        }
+        assert!(figure["difference_ns"].is_f64(), "{figure}");
+    }
+}
+
+#[test]
+fn rate__on_one_core_says_how_long_a_call_takes() {
+    for figure in assert_bench("rate", "Mcalls/s") {
+        let product = figure["value"].as_f64().unwrap() * figure["ns_per_call"].as_f64().unwrap();
+        assert!((product - 1e3).abs() < 1.0, "{figure}");
+        assert_eq!((&figure["in_flight"], &figure["batch"]), (&60.into(), &3.into()));
+    }
+}
+
+#[test]
+fn bandwidth__counts_bits_of_requests() {
+    for figure in assert_bench("bandwidth", "Gbit/s") {
+        assert_eq!(figure["size_bytes"], 8 << 20);
+    }
+}
+
+#[test]
+fn rate__on_two_cores_looks_at_their_distance() {
+    let figures = records(&bench(&["rate"]));
+    assert_eq!(figures.len(), 2);
+    for figure in figures {
+        assert_figure(&figure);
+        if figure["cores"] == 2 {
+            let distance = figure["distance"].as_str().unwrap();
+            assert!(["near", "far", "both", "unknown"].contains(&distance), "{figure}");
+            assert_eq!(figure["cpus"].as_array().unwrap().len(), 2);
+        }
+    }
+}
+
+#[test]
+fn rate__of_any_shape() {
+    for (in_flight, batch, size) in [("1", "1", "0"), ("7", "3", "5"), ("100", "64", "2KiB")] {
+        let shape = ["rate", "--in-flight", in_flight, "--batch", batch, "--size", size];
+        let output = bench(&[&shape[..], &["--cores", "1"]].concat());
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        records(&output).iter().for_each(assert_figure);
+    }
+}
+
+#[test]
+fn command__repeats_the_measurement() {
+    let first = record(&bench(&["rate", "--transport", "shm", "--cores", "1", "--batch", "4"]));
+    let command = first["command"].as_str().unwrap();
+    let arguments: Vec<&str> = command.split_ascii_whitespace().skip(1).chain(["--json"]).collect();
+    let second = record(&petrel(&arguments));
+    assert_figure(&second);
+    for field in ["bench", "transport", "cores", "size_bytes", "in_flight", "batch", "command"] {
+        assert_eq!(first[field], second[field]);
+    }
+}
+
+#[test]
+fn rate__for_people_is_a_table_and_the_way_to_repeat_it() {
+    let output = petrel(&[&["bench", "rate", "--cores", "1"], &SHORT[..]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = stdout(&output);
+    for part in ["ratio", "beside", "Again:\n  petrel bench rate --transport udp", "Beside it:"] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+}
+
+#[test]
+fn rate__against_another_process_has_nothing_beside_it() {
+    let server = Server::on_free_port();
+    let output = bench(&["rate", "--transport", "udp", "--connect", &server.address]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let figure = record(&output);
+    for field in ["cores", "bare", "ratio", "baseline"] {
+        assert!(figure[field].is_null(), "{figure}");
+    }
+    assert!(figure["command"].as_str().unwrap().ends_with(&server.address), "{figure}");
+    assert!(figure["checked"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn bench__of_nobody_fails() {
+    let output = bench(&["rate", "--transport", "udp", "--connect", &common::free_address()]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert_eq!(record(&output)["status"], "UNAVAILABLE");
+}
+
+/// A server in this process, with methods that the test chooses.
+struct BadServer {
+    address: String,
+    stop: Stop,
+    thread: Option<thread::JoinHandle<()>>,
+}
+
+impl BadServer {
+    fn start(register: fn(&mut Endpoint)) -> Self {
+        let (sender, receiver) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let nexus = Nexus::builder().listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
+            let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
+            register(&mut endpoint);
+            let stop = endpoint.stop_handle();
+            sender.send((nexus.local_addr().unwrap().to_string(), stop.clone())).unwrap();
+            endpoint.run(&stop);
+        });
+        let (address, stop) = receiver.recv().unwrap();
+        Self { address, stop, thread: Some(thread) }
+    }
+}
+
+impl Drop for BadServer {
+    fn drop(&mut self) {
+        self.stop.stop();
+        self.thread.take().unwrap().join().unwrap();
+    }
+}
+
+/// Methods of `petrel serve`, by number, that answer wrongly: echo and sample.
+fn answer_wrongly(endpoint: &mut Endpoint) {
+    endpoint.register(1, |cx, request| {
+        let mut reply = request.data().to_vec();
+        reply[0] ^= 1;
+        request.reply(cx, &reply)
+    });
+    endpoint.register(6, |cx, request| request.reply(cx, &[0; 16]));
+}
+
+fn answer_with_failure(endpoint: &mut Endpoint) {
+    endpoint.register(1, |cx, request| request.fail(cx, petrel::Status::Aborted, "not today"));
+}
+
+#[test]
+fn bench__fails_when_replies_are_wrong() {
+    let server = BadServer::start(answer_wrongly);
+    for what in ["latency", "rate", "bandwidth"] {
+        for transport in ["udp", "shm"] {
+            let output = bench(&[what, "--connect", &server.address, "--transport", transport]);
+            assert_eq!(output.status.code(), Some(1), "{output:?}");
+            let figure = record(&output);
+            assert!(figure["mismatched"].as_u64().unwrap() > 0, "{figure}");
+        }
+    }
+}
+
+#[test]
+fn bench__fails_when_calls_fail() {
+    let server = BadServer::start(answer_with_failure);
+    let output = bench(&["rate", "--connect", &server.address, "--transport", "udp"]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let figure = record(&output);
+    assert_eq!(figure["failures"][0]["status"], "ABORTED", "{figure}");
+    assert_eq!(figure["failures"][0]["message"], "not today", "{figure}");
+}
+
+#[test]
+fn sessions__in_steps_and_their_memory() {
+    let output = bench(&["sessions", "--sessions", "150", "--cores", "1", "--transport", "shm"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let figures = records(&output);
+    let steps: Vec<_> = figures.iter().map(|figure| figure["sessions"].as_u64()).collect();
+    assert_eq!(steps, [1, 100, 150, 150, 150].map(Some));
+    for figure in &figures[..3] {
+        assert_figure(figure);
+        assert_eq!(
+            (&figure["bench"], &figure["baseline"]),
+            (&"sessions".into(), &"one-session".into())
+        );
+    }
+    for (figure, side) in figures[3..].iter().zip(["client", "server"]) {
+        assert_eq!((&figure["bench"], &figure["side"]), (&"memory".into(), &side.into()));
+        assert_eq!((&figure["unit"], &figure["checked"]), (&"KiB".into(), &150.into()));
+        assert!(figure["unused"].as_f64() <= figure["value"].as_f64(), "{figure}");
+    }
+}
+
+#[test]
+fn factors__each_beside_everything_switched_on() {
+    let output = bench(&["factors", "--transport", "udp,shm"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let figures = records(&output);
+    for figure in &figures {
+        assert_figure(figure);
+        assert_eq!(figure["baseline"], "everything-on");
+        assert!(figure["factor"].is_string() && figure["instead"].is_string(), "{figure}");
+    }
+    for (transport, unit) in
+        [("udp", "Mcalls/s"), ("udp", "Gbit/s"), ("shm", "Mcalls/s"), ("shm", "Gbit/s")]
+    {
+        let is_one = |figure: &&Value| figure["transport"] == transport && figure["unit"] == unit;
+        assert!(figures.iter().filter(is_one).count() >= 3, "{transport}, {unit}");
+    }
+}
+
+/// What cannot be done here is said, and is no failure.
+fn is_skipped(record: &Value) -> bool {
+    let skipped = record["skipped"].as_str();
+    if let Some(reason) = skipped {
+        println!("skipped: {reason}");
+    }
+    skipped.is_some()
+}
+
+#[test]
+fn rate__between_network_namespaces_leaves_nothing_behind() {
+    let output = bench(&["rate", "--veth"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let figure = record(&output);
+    assert_eq!((&figure["transport"], &figure["network"]), (&"udp".into(), &"veth".into()));
+    assert!(figure["command"].as_str().unwrap().ends_with("--veth"), "{figure}");
+    if !is_skipped(&figure) {
+        assert_figure(&figure);
+        assert_eq!(figure["baseline"], "single-datagrams");
+    }
+    assert!(!std::path::Path::new("/sys/class/net/petrel0").exists());
+}
+
+#[test]
+fn all__has_every_row_its_target_and_a_plot() {
+    let plot = std::env::temp_dir().join(format!("petrel-bench-{}.svg", std::process::id()));
+    let output = bench(&["all", "--sessions", "100", "--plot", plot.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let figures = records(&output);
+    assert_eq!(figures.len(), 14);
+    for figure in figures.iter().filter(|figure| !is_skipped(figure)) {
+        assert!(figure["target"].as_str().is_some_and(|target| !target.is_empty()), "{figure}");
+        let share = figure["share"].as_f64().unwrap();
+        assert_eq!(figure["reached"], if share >= 1.0 { "yes" } else { "no" }, "{figure}");
+    }
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    std::fs::remove_file(&plot).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("rate over shm, one core"), "{svg}");
+}
+
+#[test]
+fn plot__that_cannot_be_written_is_a_failure() {
+    let plot = ["--plot", "/no-such-folder/plot.svg", "--transport", "shm", "--cores", "1"];
+    let output = bench(&[&["rate"][..], &plot].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let last = records(&output).pop().unwrap();
+    assert!(last["error"].as_str().unwrap().contains("/no-such-folder/plot.svg"), "{last}");
+}
