@@ -224,6 +224,9 @@ impl World {
             if let Some(completion) = core.handle_plain_response(self.now, peer, bytes) {
                 return self.on_completion(completion);
             }
+            if core.handle_next_part(peer, bytes) {
+                return;
+            }
         }
         match core.handle_frame(self.now, peer, bytes, pool) {
             Received::Nothing => {}

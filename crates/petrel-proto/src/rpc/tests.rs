@@ -182,6 +182,9 @@ fn take(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], short_ways: bool) -
         if let Some(completion) = core.handle_plain_response(now, PEER, frame) {
             return Got::Completed(completion);
         }
+        if core.handle_next_part(PEER, frame) {
+            return Got::Nothing;
+        }
     }
     got(core.handle_frame(now, PEER, frame, &mut POOL.clone()))
 }

@@ -202,3 +202,31 @@ fn a_response_over_the_clients_limit_can_still_be_answered_with_an_error() {
     pair.server.respond_error(handle, Status::ResourceExhausted, "too large");
     assert_eq!(pair.server_sends().len(), 1);
 }
+
+#[test]
+fn the_short_way_takes_packets_in_the_middle_of_a_burst_that_come_in_order() {
+    let mut pair = Pair::new();
+    let message: Vec<u8> = (0..8 * P).map(|i| (i / 3) as u8).collect();
+    pair.call(&message, 10, 1);
+    let frames = pair.client_sends();
+    assert_eq!(frames.len(), 8);
+    let takes = |pair: &mut Pair, index: usize| pair.server.handle_next_part(PEER, &frames[index]);
+    assert!(!takes(&mut pair, 0), "the first has to get a buffer");
+    pair.at_server(&frames[0]).nothing();
+    assert!(takes(&mut pair, 1));
+    assert!(!takes(&mut pair, 1), "it came before");
+    assert!(!takes(&mut pair, 3), "it is not the next");
+    pair.at_server(&frames[3]).nothing();
+    assert!(!takes(&mut pair, 2), "another is there behind it");
+    pair.at_server(&frames[2]).nothing();
+    assert_eq!(words(&pair.server_sends()), ["CREDIT s0 r832 up to 4, echo 2"]);
+    assert!(!takes(&mut pair, 4), "the slot has to be queued for its CREDIT");
+    pair.at_server(&frames[4]).nothing();
+    assert!(!pair.server.handle_next_part(PeerKey(8), &frames[5]), "from somebody else");
+    assert!(!pair.server.handle_next_part(PEER, &frames[5][..100]), "cut short");
+    assert!(takes(&mut pair, 5) && takes(&mut pair, 6));
+    assert!(!takes(&mut pair, 7), "the last runs the request");
+    let (_, request) = pair.at_server(&frames[7]).request();
+    assert!(request == message);
+    assert_eq!(pair.server.counters().frames_accepted, 8);
+}
