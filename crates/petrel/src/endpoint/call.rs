@@ -42,8 +42,10 @@ impl Reply {
 /// What runs when a call ends. It travels with the call, so that it needs no table of its own.
 pub struct Continuation(Kind);
 
+type Boxed = Box<dyn FnOnce(&mut Context<'_>, Reply)>;
+
 enum Kind {
-    Boxed(Box<dyn FnOnce(&mut Context<'_>, Reply)>),
+    Boxed(Boxed),
     Function(fn(&mut Context<'_>, Reply, u64), u64),
 }
 
