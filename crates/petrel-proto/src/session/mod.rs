@@ -81,7 +81,7 @@ pub(crate) struct Entry<B, T> {
 
 // The tag comes first; the compiler would keep it in a field of the second line.
 #[repr(u32)]
-#[expect(clippy::large_enum_variant, reason = "in place on purpose, see `Entry`")]
+#[allow(clippy::large_enum_variant, reason = "in place on purpose, see `Entry`")]
 pub(crate) enum Role<B, T> {
     Free,
     Client(ClientSession<B, T>),
