@@ -64,7 +64,7 @@ fn send(shm: &mut Shm, peer: PeerId, bytes: &[u8]) -> u64 {
 
 fn receive(shm: &mut Shm) -> Vec<(PeerId, Vec<u8>)> {
     let mut frames = Vec::new();
-    shm.rx_burst(RX_BURST_MAX, |peer, frame| frames.push((peer, frame.to_vec())));
+    shm.rx_burst(1_024, |peer, frame| frames.push((peer, frame.to_vec())));
     frames
 }
 

@@ -26,7 +26,7 @@ pub(super) const COOLING_POLLS: u32 = 1024;
 
 /// The least share of a burst that a ring gets, in frames, so that the cost of looking at it and
 /// of publishing its head is spread.
-const MIN_SHARE_FRAMES: usize = 16;
+const MIN_SHARE_FRAMES: usize = 8;
 
 /// What a look at a ring showed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
