@@ -10,6 +10,8 @@ mod receive;
 mod request;
 mod respond;
 mod response;
+mod send_answer;
+mod send_request;
 mod timeout;
 mod transmit;
 mod work;

@@ -2,6 +2,7 @@
 //! (`docs/wire-protocol.md` §1, §5, §6).
 
 pub(crate) mod client;
+pub(crate) mod order;
 pub(crate) mod server;
 pub(crate) mod spare;
 pub(crate) mod table;

@@ -1,0 +1,268 @@
+//! The client's way out: packets of requests, and PULLs (`docs/wire-protocol.md` §5).
+
+use super::Shared;
+use super::transmit::{FrameSink, Out, Then, Turn, send_part};
+use crate::bitmap::Words;
+use crate::buffer::Buffer;
+use crate::limits::{WINDOW_PACKETS, packets_of};
+use crate::session::client::{ClientSession, ClientState, NOT_TIMED};
+use crate::session::{PeerKey, SessionId};
+use crate::wire::{Flags, Kind, Part, Pull};
+
+impl<B: Buffer> Shared<B> {
+    #[inline]
+    pub(super) fn turn_of_client<T, S: FrameSink>(
+        &mut self,
+        out: &mut Out<'_, S>,
+        id: SessionId,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+    ) -> Turn {
+        match client.slots[slot].state {
+            ClientState::Free => Turn::NOTHING,
+            ClientState::Sending => self.send_request(out, id, client, slot),
+            ClientState::Waiting | ClientState::Receiving => self.pull(out, id, client, slot),
+        }
+    }
+
+    /// Packets of the request: those that were lost, then new ones while there are credits.
+    #[inline]
+    fn send_request<T, S: FrameSink>(
+        &mut self,
+        out: &mut Out<'_, S>,
+        id: SessionId,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+    ) -> Turn {
+        let Some(peer) = client.agreed.as_ref().map(|agreed| agreed.peer) else {
+            return Turn::NOTHING;
+        };
+        let mut turn = self.send_run(out, client, slot, peer);
+        while turn.sent < out.budget && turn.then != Then::Refused {
+            turn.then = Then::Done;
+            let Some((packet, repeats)) = next_request_packet(client, slot) else { break };
+            let extra = match self.config.response_grants && !repeats {
+                true => grant_with(client, slot, packet),
+                false => 0,
+            };
+            if !write_request_packet(client, slot, peer, packet, repeats, extra, out.sink) {
+                turn.then = Then::Refused;
+                break;
+            }
+            turn.sent += 1;
+            self.note_request_packet(out.now_ns, client, slot, packet, repeats, extra);
+            let state = &client.slots[slot];
+            if state.request_packets == 1 {
+                break;
+            }
+            turn.then = Then::More;
+        }
+        if turn.sent > 0 {
+            self.arm(out.now_ns, id, client, slot);
+        }
+        turn
+    }
+
+    /// New packets one after the other, up to the last but one, if none is to be sent again: what
+    /// they have in common is worked out once, and they are counted together.
+    fn send_run<T, S: FrameSink>(
+        &mut self,
+        out: &mut Out<'_, S>,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+        peer: PeerKey,
+    ) -> Turn {
+        let state = &mut client.slots[slot];
+        let first = state.request_sent;
+        let is_short = self.config.short_ways && first + 1 < state.request_packets;
+        let (Some(request), true) = (&mut state.request, is_short) else { return Turn::NOTHING };
+        let parts = state.parts.get_or_insert_with(|| self.client_parts.take());
+        if !parts.lost.is_empty() {
+            return Turn::NOTHING;
+        }
+        let allowed = client.credits.min(out.budget as u32);
+        let window_end = parts.acknowledged.cumulative() + WINDOW_PACKETS;
+        let end = (first + allowed).min(window_end).min(state.request_packets - 1);
+        let (size, packet_bytes) = (request.len() as u32, client.packet_bytes as usize);
+        let header = client.to.words(Kind::RequestPart, Flags::NONE, state.method, state.number);
+        let (mut packet, mut offset) = (first, first as usize * packet_bytes);
+        while packet < end {
+            let part = Part { size, packet, grant: 1 };
+            let (head, body) = request.part(packet, part.words(header), offset, packet_bytes);
+            if !out.sink.send(peer, head, body) {
+                break;
+            }
+            packet += 1;
+            offset += packet_bytes;
+        }
+        let sent = packet - first;
+        parts.order.note_new(first..packet);
+        state.request_sent = packet;
+        state.held += sent;
+        client.credits -= sent;
+        if sent > 0 && state.timed_packet == NOT_TIMED {
+            state.timed_packet = first;
+            state.timed_ns = out.now_ns;
+        }
+        self.counters.packets_sent += u64::from(sent);
+        let then = if packet < end { Then::Refused } else { Then::More };
+        Turn { sent: sent as usize, then }
+    }
+
+    /// A packet of the request was taken by the medium.
+    #[inline]
+    fn note_request_packet<T>(
+        &mut self,
+        now_ns: u64,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+        packet: u32,
+        repeats: bool,
+        extra: u32,
+    ) {
+        let state = &mut client.slots[slot];
+        if repeats {
+            state.repeated = true;
+            self.counters.packets_retransmitted += 1;
+        } else {
+            self.counters.packets_sent += 1;
+            state.is_plain = false;
+            state.request_sent += 1;
+            state.held += 1 + extra;
+            client.credits -= 1 + extra;
+            if packet + 1 == state.request_packets {
+                state.grant = extra as u8 + 1;
+                state.response_limit = extra + 1;
+            }
+            if state.timed_packet == NOT_TIMED {
+                state.timed_packet = packet;
+                state.timed_ns = now_ns;
+            }
+        }
+        if state.request_packets > 1 || repeats {
+            let parts = state.parts(&mut self.client_parts);
+            parts.lost.clear(packet);
+            if repeats {
+                parts.order.note_repeat(packet);
+            } else {
+                parts.order.note_new(packet..packet + 1);
+            }
+        }
+    }
+
+    /// A PULL, if it allows a further packet or is due for another reason.
+    fn pull<T, S: FrameSink>(
+        &mut self,
+        out: &mut Out<'_, S>,
+        id: SessionId,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+    ) -> Turn {
+        let allowed = allow_more(client, slot);
+        let (to, peer) = (client.to, client.agreed.as_ref().map(|agreed| agreed.peer));
+        let state = &mut client.slots[slot];
+        // What a PULL allowed that is refused now is said by the next.
+        state.pull_due |= allowed > 0;
+        let (true, Some(peer)) = (state.pull_due, peer) else { return Turn::NOTHING };
+        let is_receiving = state.state == ClientState::Receiving;
+        let parts = state.parts.as_deref();
+        let (cumulative, bitmap) = match parts {
+            Some(parts) if is_receiving => (parts.received.cumulative(), *parts.received.words()),
+            _ => (0, Words::default()),
+        };
+        let resend_below = parts.map_or(0, |parts| parts.resend_below);
+        let pull = Pull { cumulative, limit: state.response_limit, resend_below, bitmap };
+        let flags = if allowed == 0 { Flags::REPEATS } else { Flags::NONE };
+        let header = to.words(Kind::Pull, flags, 0, state.number);
+        if !out.sink.send(peer, out.control.put(pull.encode(header)), &[]) {
+            return Turn::one(false, false);
+        }
+        state.pull_due = false;
+        if let Some(parts) = &mut state.parts {
+            parts.resend_below = 0;
+        }
+        self.counters.control_frames_sent += 1;
+        self.arm(out.now_ns, id, client, slot);
+        Turn::one(true, false)
+    }
+}
+
+/// Which packet of the request goes next, and whether it was sent before: one that was lost, or a
+/// new one if the window and the credits allow.
+#[inline]
+fn next_request_packet<B, T>(client: &mut ClientSession<B, T>, slot: usize) -> Option<(u32, bool)> {
+    let state = &client.slots[slot];
+    if let Some(packet) = state.first_lost() {
+        return Some((packet, true));
+    }
+    let packet = state.request_sent;
+    if packet == state.request_packets || packet >= state.acknowledged_below() + WINDOW_PACKETS {
+        return None;
+    }
+    if client.credits == 0 {
+        client.stalled_slots |= 1 << slot;
+        return None;
+    }
+    Some((packet, false))
+}
+
+/// Response packets beyond the first that the last packet of a request allows.
+#[inline]
+fn grant_with<B: Buffer, T>(client: &ClientSession<B, T>, slot: usize, packet: u32) -> u32 {
+    let state = &client.slots[slot];
+    let capacity = state.response.as_ref().map_or(0, Buffer::capacity);
+    if capacity <= client.packet_bytes as usize || packet + 1 != state.request_packets {
+        return 0;
+    }
+    let wanted = packets_of(capacity.min(u32::MAX as usize) as u32, client.packet_bytes) - 1;
+    // Half of what is free: the caller's buffer may be far larger than the response, and other
+    // calls should not have to wait for credits that nobody uses.
+    wanted.min((client.credits - 1) / 2).min(u32::from(u8::MAX) - 1)
+}
+
+/// Writes a packet's header and sends the packet; false if the medium refused it.
+#[inline]
+fn write_request_packet<B: Buffer, T, S: FrameSink>(
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+    peer: PeerKey,
+    packet: u32,
+    repeats: bool,
+    extra: u32,
+    sink: &mut S,
+) -> bool {
+    let (to, packet_bytes) = (client.to, client.packet_bytes);
+    let state = &mut client.slots[slot];
+    let Some(request) = &mut state.request else {
+        unreachable!("a slot in use holds its request");
+    };
+    let flags = if repeats { Flags::REPEATS } else { Flags::NONE };
+    // The last packet carries the grant.
+    let grant = match packet + 1 == state.request_packets {
+        true if repeats => state.grant,
+        true => extra as u8 + 1,
+        false => 1,
+    };
+    if state.request_packets == 1 && grant == 1 {
+        let header = to.words(Kind::Request, flags, state.method, state.number);
+        return sink.send(peer, request.frame(header), &[]);
+    }
+    let header = to.words(Kind::RequestPart, flags, state.method, state.number);
+    send_part(request, header, packet, grant, packet_bytes, peer, sink)
+}
+
+/// Allows further packets of a response, as credits and the window permit; gives how many.
+fn allow_more<B, T>(client: &mut ClientSession<B, T>, slot: usize) -> u32 {
+    let state = &mut client.slots[slot];
+    let (ClientState::Receiving, Some(parts)) = (state.state, &state.parts) else { return 0 };
+    let window_end = parts.received.cumulative() + WINDOW_PACKETS;
+    let wanted = parts.response_packets.min(window_end).saturating_sub(state.response_limit);
+    let allowed = wanted.min(client.credits);
+    if allowed < wanted {
+        client.stalled_slots |= 1 << slot;
+    }
+    state.response_limit += allowed;
+    state.held += allowed;
+    client.credits -= allowed;
+    allowed
+}

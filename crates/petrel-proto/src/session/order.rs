@@ -1,0 +1,168 @@
+//! In which order the packets of a request went out: what tells loss from lateness
+//! (`docs/wire-protocol.md` §5.2).
+
+use std::ops::Range;
+
+use crate::bitmap::PacketBits;
+use crate::limits::WINDOW_PACKETS;
+
+/// In which order the packets of a request were last sent.
+///
+/// Until the first repetition, packet *i* is transmission *i* + 1, and nothing is written down.
+pub(crate) struct SendOrder {
+    /// Transmissions so far.
+    sent: u32,
+    /// Whether there was a repetition, so that what follows is kept.
+    is_kept: bool,
+    /// Number of the last transmission of each packet, by packet modulo the window.
+    last: [u32; WINDOW_PACKETS as usize],
+    /// The same for the first time that it was repeated.
+    first_repeat: [u32; WINDOW_PACKETS as usize],
+    /// Packets sent more than once.
+    repeated: PacketBits,
+}
+
+impl Default for SendOrder {
+    fn default() -> Self {
+        let none = [0; WINDOW_PACKETS as usize];
+        let (last, first_repeat, repeated) = (none, none, PacketBits::new());
+        Self { sent: 0, is_kept: false, last, first_repeat, repeated }
+    }
+}
+
+impl SendOrder {
+    /// Forgets all.
+    pub(crate) fn reset(&mut self) {
+        self.sent = 0;
+        self.is_kept = false;
+    }
+
+    /// Whether every packet was sent once only.
+    #[inline]
+    pub(crate) fn has_no_repetition(&self) -> bool {
+        !self.is_kept
+    }
+
+    /// Notes new packets, sent one after the other.
+    #[inline]
+    pub(crate) fn note_new(&mut self, packets: Range<u32>) {
+        if self.is_kept {
+            packets.for_each(|packet| self.note_kept(packet, false));
+        } else {
+            self.sent += packets.end - packets.start;
+        }
+    }
+
+    /// Notes that a packet was sent again.
+    #[cold]
+    pub(crate) fn note_repeat(&mut self, packet: u32) {
+        if !self.is_kept {
+            self.keep();
+        }
+        self.note_kept(packet, true);
+    }
+
+    /// Writes down the order of the packets sent so far, as far as they matter still.
+    fn keep(&mut self) {
+        self.is_kept = true;
+        self.repeated = PacketBits::new();
+        for packet in self.sent.saturating_sub(WINDOW_PACKETS)..self.sent {
+            self.last[(packet % WINDOW_PACKETS) as usize] = packet + 1;
+        }
+    }
+
+    fn note_kept(&mut self, packet: u32, is_repeat: bool) {
+        let place = (packet % WINDOW_PACKETS) as usize;
+        self.sent += 1;
+        self.last[place] = self.sent;
+        if !is_repeat {
+            self.repeated.clear(packet);
+        } else if self.repeated.set_new(packet) {
+            self.first_repeat[place] = self.sent;
+        }
+    }
+
+    /// The earliest transmission of `packet` that can be the one that has arrived, a repetition or
+    /// not (§5.2). `None` if it was so long ago that another packet has its place here, and for the
+    /// first transmission of a packet that was repeated since.
+    ///
+    /// Were one copy taken for a later one, everything sent between the two would seem lost and be
+    /// sent again; then the first copies of those arrive, and so on to the message's end.
+    pub(crate) fn arrived(&self, packet: u32, is_repeat: bool, first_sent: u32) -> Option<u32> {
+        let place = (packet % WINDOW_PACKETS) as usize;
+        if first_sent > packet + WINDOW_PACKETS {
+            return None;
+        }
+        match (is_repeat, self.is_repeated(packet)) {
+            (false, false) => Some(self.of(packet)),
+            (true, true) => Some(self.first_repeat[place]),
+            _ => None,
+        }
+    }
+
+    fn is_repeated(&self, packet: u32) -> bool {
+        self.is_kept && self.repeated.is_set(packet)
+    }
+
+    /// The last transmission of `packet`.
+    pub(crate) fn of(&self, packet: u32) -> u32 {
+        if self.is_kept { self.last[(packet % WINDOW_PACKETS) as usize] } else { packet + 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// All transmissions of a window's packets, written down.
+    #[derive(Default)]
+    struct Model(Vec<(u32, bool)>);
+
+    impl Model {
+        fn number(&self, found: Option<usize>) -> Option<u32> {
+            found.map(|index| index as u32 + 1)
+        }
+
+        fn of(&self, packet: u32) -> Option<u32> {
+            self.number(self.0.iter().rposition(|sent| sent.0 == packet))
+        }
+
+        fn arrived(&self, packet: u32, is_repeat: bool) -> Option<u32> {
+            let is_repeated = self.0.contains(&(packet, true));
+            let first = self.0.iter().position(|sent| *sent == (packet, is_repeat));
+            if is_repeat == is_repeated { self.number(first) } else { None }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn send_order__matches_model(steps in prop::collection::vec((1u32..20, 0u32..6, 0u32..80), 1..60)) {
+            let mut order = SendOrder { sent: 77, is_kept: true, ..SendOrder::default() };
+            order.reset();
+            let mut model = Model::default();
+            let mut sent = 0;
+            for (count, kind, back) in steps {
+                if kind == 0 && sent > 0 {
+                    let packet = sent - 1 - back.min(sent - 1);
+                    order.note_repeat(packet);
+                    model.0.push((packet, true));
+                } else {
+                    order.note_new(sent..sent + count);
+                    model.0.extend((sent..sent + count).map(|packet| (packet, false)));
+                    sent += count;
+                }
+                for packet in sent.saturating_sub(WINDOW_PACKETS)..sent {
+                    prop_assert_eq!(Some(order.of(packet)), model.of(packet));
+                    for is_repeat in [false, true] {
+                        let arrived = order.arrived(packet, is_repeat, sent);
+                        prop_assert_eq!(arrived, model.arrived(packet, is_repeat));
+                    }
+                }
+                let repeats = model.0.iter().any(|sent| sent.1);
+                prop_assert_eq!(order.has_no_repetition(), !repeats);
+            }
+        }
+    }
+}
