@@ -14,7 +14,7 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use petrel_transport::shm::ring::{
-    Consumer, Control, Memory, Producer, PushError, max_frame_limit, sleep_fence,
+    Consumer, Control, Memory, Producer, PushError, RECORD_ALIGN, max_frame_limit, sleep_fence,
 };
 
 use crate::input::Input;
@@ -24,14 +24,14 @@ const CAPACITY: usize = 1_024;
 
 const FRAME_BYTES_MAX: usize = max_frame_limit(CAPACITY);
 
-/// The least that a record takes.
-const RECORD_BYTES_MIN: usize = 16;
+/// What positions are multiples of.
+const LINE: u64 = RECORD_ALIGN as u64;
 
 /// Distance of the control words. Their fields are private to the ring; a hostile peer finds them
 /// by their place too.
 const LINE_BYTES: usize = 128;
 
-const _: () = assert!(size_of::<Control>() == 3 * LINE_BYTES);
+const _: () = assert!(size_of::<Control>() == 2 * LINE_BYTES);
 
 /// Pushes, publishes and receives in the input's order. An honest input leaves the shared words
 /// alone, and every frame must arrive, in order and unchanged. Another one spoils them: then frames
@@ -110,7 +110,7 @@ impl World {
         let received = self.consumer.receive(budget, |frame| frames.push(frame.to_vec()));
         assert_eq!(received.frames, frames.len());
         assert_eq!(received.bytes, frames.iter().map(Vec::len).sum::<usize>());
-        assert!(frames.len() <= budget.min(CAPACITY / RECORD_BYTES_MIN));
+        assert!(frames.len() <= budget.min(CAPACITY / RECORD_ALIGN));
         assert!(frames.iter().all(|frame| (1..=FRAME_BYTES_MAX).contains(&frame.len())));
         if self.is_honest {
             assert!(!received.is_broken && frames.len() <= self.published);
@@ -129,31 +129,35 @@ impl World {
         }
     }
 
-    /// Writes a control word: 0 the tail, 1 the head, 2 the sleep word.
+    /// Writes a control word: 0 the head, 1 the sleep word.
     fn spoil_control(&mut self, input: &mut Input<'_>) {
-        let word = self.heap.control_word(input.below(3));
+        let word = self.heap.control_word(input.below(2));
         let before = word.load(Ordering::Relaxed);
         let after = match input.below(4) {
-            0 => before.wrapping_add(8 * u64::from(input.byte())),
-            1 => before.wrapping_sub(8 * u64::from(input.byte())),
-            2 => 8 * u64::from(input.number()),
+            0 => before.wrapping_add(LINE * u64::from(input.byte())),
+            1 => before.wrapping_sub(LINE * u64::from(input.byte())),
+            2 => LINE * u64::from(input.number()),
             _ => input.word(),
         };
         word.store(after, Ordering::Release);
     }
 
-    /// Writes a word of the ring: a header that is right for its place but for the length, or
-    /// anything.
+    /// Writes a word of the ring where headers are: one that is right for its place but for the
+    /// length, nothing, or anything.
     fn spoil_word(&mut self, input: &mut Input<'_>) {
-        let offset = 8 * input.below(CAPACITY / 8);
+        let offset = RECORD_ALIGN * input.below(CAPACITY / RECORD_ALIGN);
         let position = (offset + CAPACITY * input.below(4)) as u64;
         let length = match input.below(4) {
-            0 => u32::MAX,
+            0 => u32::MAX >> 1,
             1 => input.number(),
             _ => input.byte().into(),
         };
-        let header = u64::from(length) | (position / 8) << 32;
-        let word = if input.below(8) == 1 { input.word() } else { header };
+        let header = u64::from(length) | (position / LINE) << 32;
+        let word = match input.below(8) {
+            1 => input.word(),
+            2 => 0,
+            _ => header,
+        };
         // SAFETY: the offset is below the capacity, and no frame is lent.
         unsafe { self.heap.store_word(offset, word) };
     }
@@ -189,9 +193,9 @@ impl Heap {
     }
 
     fn control_word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < 3);
+        assert!(index < 2);
         let first: *const AtomicU64 = std::ptr::from_ref(&self.0.control).cast();
-        // SAFETY: `Control` is three lines in C layout (its size was compared), each of which
+        // SAFETY: `Control` is two lines in C layout (its size was compared), each of which
         // begins with an atomic word; it lives as long as `self`.
         unsafe { &*first.byte_add(index * LINE_BYTES) }
     }
@@ -201,6 +205,12 @@ impl Heap {
         assert!(offset.is_multiple_of(8) && offset + length <= CAPACITY, "outside of the ring");
         let words: *const UnsafeCell<u64> = self.0.words.as_ptr();
         words.cast::<u8>().cast_mut().wrapping_add(offset)
+    }
+
+    fn header(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(RECORD_ALIGN));
+        // SAFETY: `at` checked the place, and that it is aligned; one thread has it all.
+        unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 }
 
@@ -215,13 +225,15 @@ unsafe impl Memory for Heap {
     }
 
     unsafe fn store_word(&self, offset: usize, word: u64) {
-        // SAFETY: `at` checked the place, and one thread has it all.
-        unsafe { self.at(offset, 8).cast::<u64>().write(word) }
+        self.header(offset).store(word, Ordering::Relaxed);
+    }
+
+    unsafe fn publish_word(&self, offset: usize, word: u64) {
+        self.header(offset).store(word, Ordering::Release);
     }
 
     unsafe fn load_word(&self, offset: usize) -> u64 {
-        // SAFETY: `at` checked the place, and one thread has it all.
-        unsafe { self.at(offset, 8).cast::<u64>().read() }
+        self.header(offset).load(Ordering::Acquire)
     }
 
     unsafe fn store_frame(&self, offset: usize, head: &[u8], body: &[u8]) {

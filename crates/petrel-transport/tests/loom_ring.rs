@@ -5,36 +5,82 @@
 //! ```
 //!
 //! The ring's bytes are cells that loom watches: a write that is not ordered after the last read
-//! of the same word, or a read not ordered after its write, fails the model. So what is checked is
-//! that records are complete when seen and untouched until released, across the end of the ring and
-//! when it is full, and that no wake-up is lost.
+//! of the same word, or a read not ordered after its write, fails the model. The first word of each
+//! line, where a header may be, is an atomic, of which loom hands out every value that the order
+//! of memory allows, those of earlier laps included. So what is checked is that records are complete
+//! when seen and untouched until released, across the end of the ring and when it is full, that
+//! nothing old is taken for a record, and that no wake-up is lost.
 #![cfg(loom)]
 #![allow(non_snake_case)]
 
 use loom::cell::UnsafeCell;
+use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
 use petrel_transport::shm::ring::{
-    Consumer, Control, Memory, Producer, PushError, RECORD_HEADER_BYTES, sleep_fence,
+    Consumer, Control, Memory, Producer, PushError, RECORD_ALIGN, max_frame_limit, sleep_fence,
 };
 
-/// Room for four records of the largest size: small, so that few frames fill it.
-const CAPACITY: usize = 128;
-const MAX_FRAME: usize = CAPACITY / 4 - RECORD_HEADER_BYTES;
+/// Four lines, of which three can be full: small, so that few frames fill it.
+const CAPACITY: usize = 4 * RECORD_ALIGN;
+/// Of two lines.
+const MAX_FRAME: usize = max_frame_limit(CAPACITY);
+/// The longest in one line.
+const LINE_FRAME: usize = MAX_FRAME - RECORD_ALIGN;
+
+const LINE_WORDS: usize = RECORD_ALIGN / 8;
 
 #[derive(Clone)]
 struct Watched(Arc<Ring>);
 
 struct Ring {
     control: Control,
-    words: Vec<UnsafeCell<u64>>,
+    lines: Vec<Line>,
+}
+
+struct Line {
+    /// A header, or bytes of a frame of several lines.
+    first: AtomicU64,
+    others: Vec<UnsafeCell<u64>>,
+}
+
+impl Line {
+    fn new() -> Self {
+        let others = (1..LINE_WORDS).map(|_| UnsafeCell::new(0)).collect();
+        Line { first: AtomicU64::new(0), others }
+    }
 }
 
 impl Watched {
     fn new() -> Self {
-        let words = (0..CAPACITY / 8).map(|_| UnsafeCell::new(0)).collect();
-        Watched(Arc::new(Ring { control: Control::new(), words }))
+        let lines = (0..CAPACITY / RECORD_ALIGN).map(|_| Line::new()).collect();
+        Watched(Arc::new(Ring { control: Control::new(), lines }))
+    }
+
+    fn header(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(RECORD_ALIGN));
+        &self.0.lines[offset / RECORD_ALIGN].first
+    }
+
+    /// Writes a word of a frame. The first of a line has no order of its own: a reader to whom
+    /// it was not published may see an older one.
+    fn store(&self, index: usize, word: u64) {
+        let line = &self.0.lines[index / LINE_WORDS];
+        match index % LINE_WORDS {
+            0 => line.first.store(word, Ordering::Relaxed),
+            // SAFETY: loom fails the model if anybody else has access.
+            at => line.others[at - 1].with_mut(|cell| unsafe { *cell = word }),
+        }
+    }
+
+    fn load(&self, index: usize) -> u64 {
+        let line = &self.0.lines[index / LINE_WORDS];
+        match index % LINE_WORDS {
+            0 => line.first.load(Ordering::Relaxed),
+            // SAFETY: loom fails the model if anybody else writes.
+            at => line.others[at - 1].with(|cell| unsafe { *cell }),
+        }
     }
 }
 
@@ -49,13 +95,15 @@ unsafe impl Memory for Watched {
     }
 
     unsafe fn store_word(&self, offset: usize, word: u64) {
-        // SAFETY: loom fails the model if anybody else has access.
-        self.0.words[offset / 8].with_mut(|cell| unsafe { *cell = word });
+        self.header(offset).store(word, Ordering::Relaxed);
+    }
+
+    unsafe fn publish_word(&self, offset: usize, word: u64) {
+        self.header(offset).store(word, Ordering::Release);
     }
 
     unsafe fn load_word(&self, offset: usize) -> u64 {
-        // SAFETY: loom fails the model if anybody else writes.
-        self.0.words[offset / 8].with(|cell| unsafe { *cell })
+        self.header(offset).load(Ordering::Acquire)
     }
 
     unsafe fn store_frame(&self, offset: usize, head: &[u8], body: &[u8]) {
@@ -63,15 +111,13 @@ unsafe impl Memory for Watched {
         for (index, chunk) in bytes.chunks(8).enumerate() {
             let mut word = [0; 8];
             word[..chunk.len()].copy_from_slice(chunk);
-            // SAFETY: the caller's conditions hold for each word of the frame.
-            unsafe { self.store_word(offset + 8 * index, u64::from_ne_bytes(word)) };
+            self.store(offset / 8 + index, u64::from_ne_bytes(word));
         }
     }
 
     unsafe fn with_frame<R>(&self, offset: usize, length: usize, f: impl FnOnce(&[u8]) -> R) -> R {
         let words = 0..length.div_ceil(8);
-        // SAFETY: the caller's conditions hold for each word of the frame.
-        let load = |index| unsafe { self.load_word(offset + 8 * index) };
+        let load = |index| self.load(offset / 8 + index);
         let bytes: Vec<u8> = words.flat_map(|index| load(index).to_ne_bytes()).collect();
         f(&bytes[..length])
     }
@@ -95,12 +141,17 @@ fn ends_after(records: usize, length: usize) -> (Producer<Watched>, Consumer<Wat
     (producer, consumer)
 }
 
-fn send(producer: &mut Producer<Watched>, bytes: &[u8]) {
+/// Writes a frame as soon as there is room.
+fn push(producer: &mut Producer<Watched>, bytes: &[u8]) {
     let (head, body) = bytes.split_at(bytes.len() / 2);
     while let Err(error) = producer.push(head, body) {
         assert_eq!(error, PushError::Full);
         thread::yield_now();
     }
+}
+
+fn send(producer: &mut Producer<Watched>, bytes: &[u8]) {
+    push(producer, bytes);
     assert!(producer.publish());
 }
 
@@ -126,10 +177,13 @@ fn receive_all(consumer: &mut Consumer<Watched>, count: u8, length: usize) -> Ve
 #[test]
 fn ring__frames_cross_the_end_whole_and_in_order() {
     loom::model(|| {
-        // 96 bytes in: a record of 24 still fits, the next skips 8 bytes to the start.
-        let (mut producer, mut consumer) = ends_after(4, 16);
-        let sender = thread::spawn(move || (0..3).for_each(|n| send(&mut producer, &frame(n, 13))));
-        receive_all(&mut consumer, 3, 13);
+        // A line in: a record of two still fits, the next skips a line to the start, where it waits
+        // for a release, the third fits again.
+        let (mut producer, mut consumer) = ends_after(1, 8);
+        let length = LINE_FRAME + 1;
+        let sender =
+            thread::spawn(move || (0..3).for_each(|n| send(&mut producer, &frame(n, length))));
+        receive_all(&mut consumer, 3, length);
         sender.join().unwrap();
     });
 }
@@ -138,12 +192,12 @@ fn ring__frames_cross_the_end_whole_and_in_order() {
 fn ring__a_full_ring_waits_for_the_release() {
     loom::model(|| {
         let (mut producer, mut consumer) = ends_after(0, 1);
-        // The ring is full when the threads start: 4 records of 32 bytes.
-        (0..4).for_each(|n| send(&mut producer, &frame(n, MAX_FRAME)));
+        // The ring is full when the threads start: 3 records of a line.
+        (0..3).for_each(|n| send(&mut producer, &frame(n, LINE_FRAME)));
         assert_eq!(producer.push(&[1], &[]), Err(PushError::Full));
         let sender =
-            thread::spawn(move || (4..6).for_each(|n| send(&mut producer, &frame(n, MAX_FRAME))));
-        receive_all(&mut consumer, 6, MAX_FRAME);
+            thread::spawn(move || (3..5).for_each(|n| send(&mut producer, &frame(n, LINE_FRAME))));
+        receive_all(&mut consumer, 5, LINE_FRAME);
         sender.join().unwrap();
     });
 }
@@ -154,12 +208,13 @@ fn ring__a_batch_is_seen_as_a_whole() {
         let (mut producer, mut consumer) = ends_after(5, 8);
         let sender = thread::spawn(move || {
             for batch in 0..2 {
-                producer.push(&frame(2 * batch, 8), &[]).unwrap();
-                producer.push(&[], &frame(2 * batch + 1, 8)).unwrap();
+                push(&mut producer, &frame(2 * batch, 8));
+                push(&mut producer, &frame(2 * batch + 1, 8));
                 assert!(producer.publish() && !producer.publish());
             }
         });
         let batches = receive_all(&mut consumer, 4, 8);
+        // The ring has no room for all four at once, but where the first two were released meanwhile.
         assert!(batches == [2, 2] || batches == [4], "{batches:?}");
         sender.join().unwrap();
     });

@@ -146,7 +146,7 @@ impl Shm {
             return (0, Look::Nothing);
         }
         if handler.looks_ahead() {
-            peer.look_ahead(budget, &mut self.stats, |frame| handler.prepare(frame));
+            peer.look_ahead(budget, |frame| handler.prepare(frame));
         }
         let received =
             peer.receive(budget, &mut self.stats, |frame| handler.handle(PeerId(index), frame));

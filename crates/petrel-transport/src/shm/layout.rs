@@ -9,7 +9,7 @@
 //! | 64 | whether the creator's side is in use, `u32` |
 //! | 68 | whether the opener's side is in use, `u32` |
 //! | 128 | control words of the ring from the creator to the opener |
-//! | 512 | control words of the ring from the opener to the creator |
+//! | 384 | control words of the ring from the opener to the creator |
 //! | 4096 | bytes of the ring from the creator to the opener |
 //! | 4096 + ring | bytes of the ring from the opener to the creator |
 //!
@@ -23,7 +23,7 @@ use super::ring::Control;
 const MAGIC: [u8; 8] = *b"petrelsm";
 
 /// Changes with the layout here and with that of the rings' control words and records.
-const LAYOUT_VERSION: u32 = 1;
+const LAYOUT_VERSION: u32 = 2;
 
 /// Bytes of the header proper.
 pub(super) const HEADER_BYTES: usize = 24;
@@ -35,13 +35,16 @@ const CONTROL_OFFSET: usize = 128;
 const CONTROL_BYTES: usize = size_of::<Control>();
 const DATA_OFFSET: usize = 4096;
 
+// Records begin at cache lines; the second ring, behind a power of two, does too.
+const _: () = assert!(DATA_OFFSET.is_multiple_of(super::ring::RECORD_ALIGN));
+
 /// Huge pages that we ask for, and the most by which a segment is larger than it must be.
 pub(super) const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 // Loom's atomics are larger than the words that they stand for, and never live in a segment.
 #[cfg(not(loom))]
 const _: () = {
-    assert!(CONTROL_BYTES == 384 && align_of::<Control>() == CONTROL_OFFSET);
+    assert!(CONTROL_BYTES == 256 && align_of::<Control>() == CONTROL_OFFSET);
     assert!(CONTROL_OFFSET + 2 * CONTROL_BYTES <= DATA_OFFSET);
 };
 

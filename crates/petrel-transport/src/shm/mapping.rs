@@ -12,8 +12,9 @@
 //! Rust's rules speak of one program. Towards the other process they are upheld like this:
 //!
 //! - Control words are only ever accessed as atomics, for which any value is valid.
-//! - Record headers are accessed by volatile loads and stores of whole words: one load, no second
-//!   look at what may have changed.
+//! - Record headers are atomics too: one load, no second look at what may have changed. Their places
+//!   may hold bytes of a frame in the next round; the hand-overs named below lie between the two
+//!   uses.
 //! - The bytes of frames are written by plain copies and lent as `&[u8]`. Between correct sides no
 //!   access races: a producer writes only to bytes that the consumer has released (or never had),
 //!   a consumer reads only what was published, and both hand-overs are release/acquire pairs. The
@@ -40,6 +41,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use super::config::Geometry;
 use super::layout::{control_offset, data_offset, segment_bytes};
 use super::ring::{Control, Memory};
+use super::sync::{AtomicU64, Ordering};
 use crate::copy::copy_frame;
 
 /// A range of address space backed by a segment, readable and writable.
@@ -112,6 +114,18 @@ impl RingMemory {
             _mapping: Arc::clone(mapping),
         }
     }
+
+    /// The word at `offset`.
+    ///
+    /// # Safety
+    /// `offset` is a multiple of [`RECORD_ALIGN`](super::ring::RECORD_ALIGN) below the capacity, and
+    /// no frame's bytes are written there as long as the reference lives.
+    #[inline]
+    unsafe fn header(&self, offset: usize) -> &AtomicU64 {
+        // SAFETY: by the contract it lies in the ring, whose bytes start at a page, so that it is
+        // aligned; any content is a valid atomic, and the peer's accesses are atomic too.
+        unsafe { self.data.add(offset).cast::<AtomicU64>().as_ref() }
+    }
 }
 
 // SAFETY: the capacity is a ring's size by `Geometry`, thus a power of two; `data` has that many
@@ -131,14 +145,20 @@ unsafe impl Memory for RingMemory {
 
     #[inline]
     unsafe fn store_word(&self, offset: usize, word: u64) {
-        // SAFETY: the caller gives a multiple of 8 below the capacity, in bytes that are its own.
-        unsafe { self.data.add(offset).cast::<u64>().write_volatile(word) }
+        // SAFETY: the caller's conditions are those of `header`.
+        unsafe { self.header(offset) }.store(word, Ordering::Relaxed);
+    }
+
+    #[inline]
+    unsafe fn publish_word(&self, offset: usize, word: u64) {
+        // SAFETY: as above.
+        unsafe { self.header(offset) }.store(word, Ordering::Release);
     }
 
     #[inline]
     unsafe fn load_word(&self, offset: usize) -> u64 {
-        // SAFETY: the caller gives a multiple of 8 below the capacity; any content is valid.
-        unsafe { self.data.add(offset).cast::<u64>().read_volatile() }
+        // SAFETY: as above.
+        unsafe { self.header(offset) }.load(Ordering::Acquire)
     }
 
     #[inline]

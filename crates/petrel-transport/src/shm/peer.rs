@@ -173,7 +173,7 @@ impl Peer {
         let received = self.incoming.receive(budget, on_frame);
         stats.rx_frames += received.frames as u64;
         stats.rx_bytes += received.bytes as u64;
-        stats.rx_datagrams += u64::from(received.is_new);
+        stats.rx_datagrams += received.publications as u64;
         if received.is_broken {
             self.give_up(stats);
         }
@@ -182,14 +182,9 @@ impl Peer {
 
     /// Shows the next frames, up to `budget`, and leaves them where they are.
     #[inline]
-    pub(super) fn look_ahead(
-        &mut self,
-        budget: usize,
-        stats: &mut TransportStats,
-        on_frame: impl FnMut(&[u8]),
-    ) {
+    pub(super) fn look_ahead(&mut self, budget: usize, on_frame: impl FnMut(&[u8])) {
         if !self.is_broken {
-            stats.rx_datagrams += u64::from(self.incoming.look_ahead(budget, on_frame));
+            self.incoming.look_ahead(budget, on_frame);
         }
     }
 

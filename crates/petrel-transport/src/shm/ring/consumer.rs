@@ -1,9 +1,18 @@
 //! The receiving side of a ring.
 
+use std::cell::Cell;
+
 use super::record::{
-    Header, RECORD_ALIGN, RECORD_HEADER_BYTES, check, max_frame_limit, record_bytes,
+    Header, LAST, NOTHING, RECORD_HEADER_BYTES, check, length, max_frame_limit, record_bytes,
 };
 use super::{Broken, Memory, Ordering, POLLING, is_asleep};
+
+/// No position, as it is odd.
+const NOWHERE: u64 = u64::MAX;
+
+/// Frames after which [`Consumer::receive`] looks no further than to the end of a publication: few
+/// enough to stop behind most bursts, and enough to share the costs of a turn.
+const ENOUGH_FRAMES: usize = 4;
 
 /// What one call of [`Consumer::receive`] brought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,8 +21,8 @@ pub struct Received {
     pub frames: usize,
     /// Bytes in them.
     pub bytes: usize,
-    /// Whether a publication was seen that was not known before.
-    pub is_new: bool,
+    /// Publications of which the last frame is among them.
+    pub publications: usize,
     /// The ring is [`Broken`]. Frames before the broken place were delivered.
     pub is_broken: bool,
 }
@@ -27,87 +36,99 @@ pub struct Consumer<M> {
     head: u64,
     /// The head that the producer knows.
     released: u64,
-    /// The producer's tail when it was last read.
-    tail: u64,
+    /// The head at which [`Consumer::has_data`] found nothing last, and no sleep came in between.
+    idle_at: Cell<u64>,
     /// What the sleep word holds.
     sleep_word: u64,
 }
 
 impl<M: Memory> Consumer<M> {
-    /// The only consumer of the fresh ring in `memory`.
+    /// The only consumer of the fresh ring in `memory`, whose bytes were all 0 when the producer began.
     ///
     /// # Panics
     /// When `max_frame_bytes` is 0 or exceeds [`max_frame_limit`].
     pub fn new(memory: M, max_frame_bytes: usize) -> Self {
         assert!((1..=max_frame_limit(memory.capacity())).contains(&max_frame_bytes));
-        Self { memory, max_frame_bytes, head: 0, released: 0, tail: 0, sleep_word: 0 }
+        let idle_at = Cell::new(NOWHERE);
+        Self { memory, max_frame_bytes, head: 0, released: 0, idle_at, sleep_word: 0 }
     }
 
     /// Lends up to `budget` frames to `on_frame`, oldest first, then gives their bytes back to the
     /// producer.
     #[inline]
     pub fn receive(&mut self, budget: usize, mut on_frame: impl FnMut(&[u8])) -> Received {
-        let mut received = Received::default();
-        if self.head == self.tail {
-            match self.refresh_tail() {
-                Ok(is_new) => received.is_new = is_new,
-                Err(Broken) => received.is_broken = true,
-            }
-        }
-        let (mut frames, mut bytes) = (0, 0);
-        while frames < budget && self.head != self.tail {
+        let (mut frames, mut bytes, mut publications, mut is_broken) = (0, 0, 0, false);
+        let enough = self.enough_frames();
+        'burst: while frames < budget {
             // In registers, as the compiler cannot know what `on_frame` does to `self`.
-            let (mut head, end, pause) = (self.head, self.end_of_run(), self.end_of_release_run());
-            while frames < budget && head != end {
-                let Some(length) = self.frame_at(head, end) else { break };
+            let (mut head, lap_end, pause) = (self.head, self.lap_end(), self.pause());
+            loop {
+                // SAFETY: that is where the next record is, or will be.
+                let word = unsafe { self.memory.load_word(self.offset(head)) };
+                let Some(length) = self.frame_length(word, head, lap_end) else {
+                    self.release(head);
+                    match self.pass(word) {
+                        Ok(true) => continue 'burst,
+                        Ok(false) => break 'burst,
+                        Err(Broken) => {
+                            is_broken = true;
+                            break 'burst;
+                        }
+                    }
+                };
                 let offset = self.offset(head) + RECORD_HEADER_BYTES;
-                // SAFETY: `frame_at` found the record before the tail and before the end of the
-                // ring, and its bytes are released only after this.
+                // SAFETY: `frame_length` found the record before the end of the ring, a header is
+                // published with all of its record, and the bytes are released only after this.
                 unsafe { self.memory.with_frame(offset, length, &mut on_frame) };
                 head = head.wrapping_add(record_bytes(length) as u64);
                 frames += 1;
                 bytes += length;
-                if head.wrapping_sub(pause) as i64 >= 0 {
+                if word & LAST != 0 {
+                    publications += 1;
+                    if frames >= enough {
+                        self.release(head);
+                        break 'burst;
+                    }
+                }
+                if frames == budget || head.wrapping_sub(pause) as i64 >= 0 {
                     break;
                 }
             }
-            let is_stuck = head == self.head;
             self.release(head);
-            if is_stuck && self.skip_to_start() == Err(Broken) {
-                received.is_broken = true;
-                break;
-            }
         }
         self.release(self.head);
-        (received.frames, received.bytes) = (frames, bytes);
-        received
+        Received { frames, bytes, publications, is_broken }
     }
 
     /// Lends up to `budget` of the frames that [`Consumer::receive`] would, and leaves them in the
-    /// ring: those before the end of its memory, and before any place that is broken. Tells whether
-    /// a publication was seen that was not known before.
+    /// ring: those of one publication, before the end of the ring's memory, and before any place
+    /// that is broken.
     #[inline]
-    pub fn look_ahead(&mut self, budget: usize, mut on_frame: impl FnMut(&[u8])) -> bool {
-        let is_new = self.head == self.tail && self.refresh_tail() == Ok(true);
-        let (mut head, end) = (self.head, self.end_of_run());
+    pub fn look_ahead(&mut self, budget: usize, mut on_frame: impl FnMut(&[u8])) {
+        let (mut head, lap_end) = (self.head, self.lap_end());
         for _ in 0..budget {
-            let length = if head == end { None } else { self.frame_at(head, end) };
-            let Some(length) = length else { break };
+            // SAFETY: that is where the next record is, or will be.
+            let word = unsafe { self.memory.load_word(self.offset(head)) };
+            let Some(length) = self.frame_length(word, head, lap_end) else { break };
             let offset = self.offset(head) + RECORD_HEADER_BYTES;
-            // SAFETY: `frame_at` found the record before the tail and before the end of the ring,
-            // and nothing is released here.
+            // SAFETY: as in `receive`, and nothing is released here.
             unsafe { self.memory.with_frame(offset, length, &mut on_frame) };
             head = head.wrapping_add(record_bytes(length) as u64);
+            if word & LAST != 0 {
+                break;
+            }
         }
-        is_new
     }
 
     /// Whether [`Consumer::receive`] would find something, be it a broken ring.
     #[inline]
     pub fn has_data(&self) -> bool {
-        self.head != self.tail
-            // Pairs with the release in `Producer::publish`.
-            || self.memory.control().tail.0.load(Ordering::Acquire) != self.tail
+        // SAFETY: that is where the next record is, or will be.
+        let word = unsafe { self.memory.load_word(self.offset(self.head)) };
+        if word == NOTHING {
+            self.idle_at.set(self.head);
+        }
+        word != NOTHING
     }
 
     /// Tells the producer for all time that no wake-up is needed.
@@ -129,6 +150,8 @@ impl<M: Memory> Consumer<M> {
     pub fn declare_awake(&mut self) {
         if is_asleep(self.sleep_word) {
             self.declare(self.sleep_word + 1);
+            // Much may come until a sleeper is awake.
+            self.idle_at.set(NOWHERE);
         }
     }
 
@@ -139,63 +162,59 @@ impl<M: Memory> Consumer<M> {
         self.memory.control().sleep.0.store(sleep_word, Ordering::Relaxed);
     }
 
-    /// Reads how far the producer is: not behind where it was, and at most a ring ahead of us.
+    /// Frames behind which the end of a publication ends a call of [`Consumer::receive`]. What was
+    /// waited for has hardly a successor yet; looking for one would fetch the line that the producer
+    /// is about to fill, and what answers the frames would wait for it. But of small publications
+    /// that lay there already several are taken, or they would stay as small for ever: they are
+    /// answered in bursts as they come.
     #[inline]
-    fn refresh_tail(&mut self) -> Result<bool, Broken> {
-        // Pairs with the release in `Producer::publish`: records before the tail are complete.
-        let tail = self.memory.control().tail.0.load(Ordering::Acquire);
-        let used = tail.wrapping_sub(self.head);
-        if used > self.memory.capacity() as u64 || !tail.is_multiple_of(RECORD_ALIGN as u64) {
-            return Err(Broken);
-        }
-        let is_new = tail != self.tail;
-        self.tail = tail;
-        Ok(is_new)
+    fn enough_frames(&self) -> usize {
+        if self.idle_at.get() == self.head { 1 } else { ENOUGH_FRAMES }
     }
 
     /// How far records can be read without going to the start of the ring.
     #[inline]
-    fn end_of_run(&self) -> u64 {
-        let to_end = (self.memory.capacity() - self.offset(self.head)) as u64;
-        self.head.wrapping_add(to_end.min(self.tail.wrapping_sub(self.head)))
+    fn lap_end(&self) -> u64 {
+        self.head.wrapping_add((self.memory.capacity() - self.offset(self.head)) as u64)
     }
 
-    /// Where the producer gets its bytes back before the burst ends.
+    /// Where the producer gets its bytes back before the burst ends: after an eighth of the ring, or
+    /// at its end.
     #[inline]
-    fn end_of_release_run(&self) -> u64 {
-        self.released.wrapping_add(self.memory.capacity() as u64 / 8)
+    fn pause(&self) -> u64 {
+        let to_lap_end = self.lap_end().wrapping_sub(self.released);
+        self.released.wrapping_add(to_lap_end.min(self.memory.capacity() as u64 / 8))
     }
 
-    /// Length of the frame whose record is at `head`, if it is a possible one and ends before
-    /// `end`, which differs.
+    /// Length of the frame whose record at `head` has this header, if it is a possible one and the
+    /// record ends at or before `lap_end`.
     #[inline]
-    fn frame_at(&self, head: u64, end: u64) -> Option<usize> {
-        // SAFETY: the head is a multiple of 8, and at least 8 bytes from there are published: the
-        // end is aligned too and differs.
-        let word = unsafe { self.memory.load_word(self.offset(head)) };
-        let length = word as u32 as usize;
-        // A skip is no possible length. No overflow: a length has 32 bits.
+    fn frame_length(&self, word: u64, head: u64, lap_end: u64) -> Option<usize> {
+        let length = length(word);
+        // Neither a skip nor nothing is a possible length. No overflow: a length has 31 bits.
         let is_frame = word >> 32 == check(head)
             && length.wrapping_sub(1) < self.max_frame_bytes
-            && record_bytes(length) as u64 <= end.wrapping_sub(head);
+            && record_bytes(length) as u64 <= lap_end.wrapping_sub(head);
         is_frame.then_some(length)
     }
 
-    /// Goes to the start of the ring, if that is where the record at the head leads. A skip is
-    /// shorter than a record, and the record that made it necessary follows.
+    /// What to do at the head, where `word` is no frame's header: go on, as it led to the start of
+    /// the ring, or not, as there is nothing yet.
+    #[inline]
+    fn pass(&mut self, word: u64) -> Result<bool, Broken> {
+        if word == NOTHING { Ok(false) } else { self.skip_to_start(word).map(|()| true) }
+    }
+
+    /// Goes to the start of the ring, if that is where `word` leads. A skip is shorter than any
+    /// record, and there is none at the start.
     #[cold]
     #[inline(never)]
-    fn skip_to_start(&mut self) -> Result<(), Broken> {
-        let (head, offset) = (self.head, self.offset(self.head));
-        // SAFETY: as in `frame_at`.
-        let word = unsafe { self.memory.load_word(offset) };
-        let to_end = (self.memory.capacity() - offset) as u64;
-        let is_short =
-            to_end < self.tail.wrapping_sub(head) && to_end <= self.memory.capacity() as u64 / 2;
-        if word != Header::Skip.encode(head) || !is_short {
+    fn skip_to_start(&mut self, word: u64) -> Result<(), Broken> {
+        let to_end = self.memory.capacity() - self.offset(self.head);
+        if word != Header::Skip.encode(self.head) || to_end > self.memory.capacity() / 2 {
             return Err(Broken);
         }
-        self.head = head.wrapping_add(to_end);
+        self.head = self.head.wrapping_add(to_end as u64);
         Ok(())
     }
 

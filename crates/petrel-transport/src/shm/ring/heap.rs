@@ -35,6 +35,13 @@ impl Heap {
         // An `UnsafeCell<u64>` is a `u64` in memory.
         self.0.words[offset / 8..].as_ptr().cast::<u8>().cast_mut()
     }
+
+    fn header(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset.is_multiple_of(RECORD_ALIGN));
+        // SAFETY: `at` checked the place, and that it is aligned; by the rules of `Memory`, nobody
+        // accesses it in another manner at the same time.
+        unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
+    }
 }
 
 // SAFETY: `at` checks every access; the capacity is that of the slice.
@@ -48,13 +55,15 @@ unsafe impl Memory for Heap {
     }
 
     unsafe fn store_word(&self, offset: usize, word: u64) {
-        // SAFETY: `at` checked it, and the caller owns the bytes.
-        unsafe { self.at(offset, 8).cast::<u64>().write(word) }
+        self.header(offset).store(word, Ordering::Relaxed);
+    }
+
+    unsafe fn publish_word(&self, offset: usize, word: u64) {
+        self.header(offset).store(word, Ordering::Release);
     }
 
     unsafe fn load_word(&self, offset: usize) -> u64 {
-        // SAFETY: `at` checked it, and the caller may read the bytes.
-        unsafe { self.at(offset, 8).cast::<u64>().read() }
+        self.header(offset).load(Ordering::Acquire)
     }
 
     unsafe fn store_frame(&self, offset: usize, head: &[u8], body: &[u8]) {

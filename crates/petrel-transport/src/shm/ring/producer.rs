@@ -1,6 +1,9 @@
 //! The sending side of a ring.
 
-use super::record::{Header, RECORD_ALIGN, RECORD_HEADER_BYTES, max_frame_limit, record_bytes};
+use super::record::{
+    Header, LAST, NOTHING, RECORD_ALIGN, RECORD_HEADER_BYTES, max_frame_limit, position,
+    record_bytes,
+};
 use crate::copy::INLINE_BYTES_MAX;
 
 use super::{Broken, Memory, Ordering, POLLING, is_asleep};
@@ -25,8 +28,12 @@ pub struct Producer<M> {
     small_bytes_max: usize,
     /// Where the next record goes.
     tail: u64,
-    /// The tail that the consumer knows.
+    /// Where the first record goes that the consumer is not to see yet.
     published: u64,
+    /// The header of that record, if there is one.
+    first_header: u64,
+    /// The header of the last record.
+    last_header: u64,
     /// The consumer's head when it was last read.
     head: u64,
     /// Bytes from the tail that are known to be free and come before the end of the ring.
@@ -36,7 +43,7 @@ pub struct Producer<M> {
 }
 
 impl<M: Memory> Producer<M> {
-    /// The only producer of the fresh ring in `memory`.
+    /// The only producer of the fresh ring in `memory`, whose bytes are all 0.
     ///
     /// # Panics
     /// When `max_frame_bytes` is 0 or exceeds [`max_frame_limit`].
@@ -48,6 +55,8 @@ impl<M: Memory> Producer<M> {
             small_bytes_max: max_frame_bytes.min(INLINE_BYTES_MAX),
             tail: 0,
             published: 0,
+            first_header: NOTHING,
+            last_header: NOTHING,
             head: 0,
             writable_bytes: 0,
             sleep_word: 0,
@@ -100,15 +109,33 @@ impl<M: Memory> Producer<M> {
         let length = head.len() + body.len();
         let record = record_bytes(length);
         debug_assert!(record <= self.writable_bytes);
-        let (tail, offset) = (self.tail, self.offset());
-        // SAFETY: the tail is a multiple of 8, and `record` bytes from there are free and lie before
-        // the end of the ring: no more than `writable_bytes`. The header takes the first 8 of them.
+        let tail = self.tail;
+        // SAFETY: `record` bytes from the tail are free and lie before the end of the ring: no more
+        // than `writable_bytes`. The header takes the first of them.
         unsafe {
-            self.memory.store_word(offset, Header::Frame { length }.encode(tail));
-            self.memory.store_frame(offset + RECORD_HEADER_BYTES, head, body);
+            self.write_header(Header::Frame { length });
+            self.memory.store_frame(self.offset(tail) + RECORD_HEADER_BYTES, head, body);
         }
         self.tail = tail.wrapping_add(record as u64);
         self.writable_bytes -= record;
+    }
+
+    /// Writes the header of the record at the tail, or keeps it back if it is the one by which all
+    /// that follow are published.
+    ///
+    /// # Safety
+    /// The line at the tail is free.
+    #[inline]
+    unsafe fn write_header(&mut self, header: Header) {
+        let word = header.encode(self.tail);
+        self.last_header = word;
+        if self.tail == self.published {
+            self.first_header = word;
+        } else {
+            // SAFETY: the tail is a multiple of `RECORD_ALIGN`, and the caller says that the line
+            // is free.
+            unsafe { self.memory.store_word(self.offset(self.tail), word) };
+        }
     }
 
     /// Shows the consumer everything written so far. Returns whether there was anything new.
@@ -116,8 +143,21 @@ impl<M: Memory> Producer<M> {
     pub fn publish(&mut self) -> bool {
         let is_new = self.tail != self.published;
         if is_new {
-            // Pairs with the acquire in `Consumer::refresh_tail`: the records are complete.
-            self.memory.control().tail.0.store(self.tail, Ordering::Release);
+            let (first, last) =
+                (self.offset(self.published), self.offset(position(self.last_header)));
+            let last_header = self.last_header | LAST;
+            // SAFETY: all positions are multiples of `RECORD_ALIGN`. `make_room` leaves the line at
+            // the tail free; those of the records are still ours.
+            unsafe {
+                self.memory.store_word(self.offset(self.tail), NOTHING);
+                // Pairs with the acquire in `Consumer::receive`: what was stored before is seen.
+                if first == last {
+                    self.memory.publish_word(first, last_header);
+                } else {
+                    self.memory.store_word(last, last_header);
+                    self.memory.publish_word(first, self.first_header);
+                }
+            }
             self.published = self.tail;
         }
         is_new
@@ -146,8 +186,8 @@ impl<M: Memory> Producer<M> {
         is_new && is_asleep(sleep_word)
     }
 
-    /// Makes room for a record at the tail, by looking how far the consumer is and by going to the
-    /// start of the ring.
+    /// Makes room for a record at the tail and for [`NOTHING`] behind it, by looking how far the
+    /// consumer is and by going to the start of the ring.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, record: usize) -> Result<(), PushError> {
@@ -160,9 +200,8 @@ impl<M: Memory> Producer<M> {
             return Err(PushError::Full);
         }
         if skipped > 0 {
-            // SAFETY: the tail is a multiple of 8 before the end, and `skipped` bytes from there
-            // are free.
-            unsafe { self.memory.store_word(self.offset(), Header::Skip.encode(self.tail)) };
+            // SAFETY: `skipped` bytes from the tail are free.
+            unsafe { self.write_header(Header::Skip) };
             self.tail = self.tail.wrapping_add(skipped as u64);
         }
         self.writable_bytes = self.free_bytes().min(self.bytes_to_end());
@@ -171,12 +210,13 @@ impl<M: Memory> Producer<M> {
 
     #[inline]
     fn bytes_to_end(&self) -> usize {
-        self.memory.capacity() - self.offset()
+        self.memory.capacity() - self.offset(self.tail)
     }
 
+    /// Bytes for records: all that are not in use, but for one line.
     #[inline]
     fn free_bytes(&self) -> usize {
-        self.memory.capacity() - self.tail.wrapping_sub(self.head) as usize
+        self.memory.capacity() - RECORD_ALIGN - self.tail.wrapping_sub(self.head) as usize
     }
 
     /// Reads how far the consumer is: between where it was and what it can have seen.
@@ -194,7 +234,7 @@ impl<M: Memory> Producer<M> {
     }
 
     #[inline]
-    fn offset(&self) -> usize {
-        self.tail as usize & (self.memory.capacity() - 1)
+    fn offset(&self, position: u64) -> usize {
+        position as usize & (self.memory.capacity() - 1)
     }
 }

@@ -2,26 +2,37 @@
 //!
 //! | bits of the header | meaning |
 //! | --- | --- |
-//! | 0 to 31 | length of the frame in bytes, or [`SKIP`] |
-//! | 32 to 63 | the record's position in units of 8 bytes, truncated |
+//! | 0 to 30 | length of the frame in bytes, or [`SKIP`] |
+//! | 31 | [`LAST`] |
+//! | 32 to 63 | the record's position in units of [`RECORD_ALIGN`], truncated |
 //!
 //! The position serves as a check: a consumer and a producer that disagree about where records
-//! start, or bytes left from the last round, do not pass for a record.
+//! start, or bytes left from the last round, do not pass for a record. No header is
+//! [`NOTHING`], as a length is at least 1.
 
 /// Bytes of a record's header.
 pub const RECORD_HEADER_BYTES: usize = 8;
 
-/// Records start at multiples of this many bytes. With 8, a small frame shares cache lines with its
-/// neighbours, which costs nothing in a batch; 64 would give each record lines of its own.
-pub(super) const RECORD_ALIGN: usize = 8;
+/// Records start at multiples of this many bytes, a cache line: a small frame and its header are
+/// one line, and the consumer looks for the next record in a line that it does not read otherwise.
+pub const RECORD_ALIGN: usize = 64;
+
+/// What stands in place of the header where no record is yet.
+pub(super) const NOTHING: u64 = 0;
+
+/// Marks the last record of those that were published together.
+pub(super) const LAST: u64 = 1 << 31;
+
+const LENGTH_MASK: u32 = LAST as u32 - 1;
 
 /// The length that says: nothing more before the end of the ring.
-const SKIP: u32 = u32::MAX;
+const SKIP: u32 = LENGTH_MASK;
 
 const _: () = assert!(RECORD_ALIGN.is_power_of_two() && RECORD_ALIGN >= RECORD_HEADER_BYTES);
 
 /// The largest frame for a ring of `capacity` bytes: with half of the ring, an empty ring takes any
-/// record, even where one has to skip to the start first.
+/// record, even where one has to skip to the start first. What is skipped is at least a line
+/// shorter than the record, which leaves one for [`NOTHING`] behind it.
 pub const fn max_frame_limit(capacity: usize) -> usize {
     capacity / 2 - RECORD_HEADER_BYTES
 }
@@ -47,14 +58,26 @@ impl Header {
             Header::Frame { length } => length as u32,
             Header::Skip => SKIP,
         };
-        debug_assert!(position.is_multiple_of(8));
-        // The check in the upper half: positions have no lower three bits.
-        u64::from(length) | position << 29
+        debug_assert!(position.is_multiple_of(RECORD_ALIGN as u64) && length <= LENGTH_MASK);
+        // The check in the upper half: positions have no bits below the alignment.
+        u64::from(length) | position << (32 - RECORD_ALIGN.trailing_zeros())
     }
+}
+
+/// The length that a header says; none that a frame can have if it is a skip.
+#[inline]
+pub(super) fn length(word: u64) -> usize {
+    (word as u32 & LENGTH_MASK) as usize
+}
+
+/// The position by a header's check: enough of it to find the record in the ring.
+#[inline]
+pub(super) fn position(word: u64) -> u64 {
+    (word >> 32) * RECORD_ALIGN as u64
 }
 
 /// What the upper half of a header at this position holds.
 #[inline]
 pub(super) fn check(position: u64) -> u64 {
-    u64::from((position / 8) as u32)
+    u64::from((position / RECORD_ALIGN as u64) as u32)
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use proptest::prelude::*;
 
 use super::heap::Heap;
-use super::record::{Header, RECORD_ALIGN, record_bytes};
+use super::record::{Header, LAST, NOTHING, RECORD_ALIGN, record_bytes};
 use super::*;
 
 const CAPACITY: usize = 1024;
@@ -58,7 +58,8 @@ impl Model {
         let record = record_bytes(bytes.len());
         let to_end = CAPACITY - self.tail % CAPACITY;
         let start = if record > to_end { self.tail + to_end } else { self.tail };
-        if start + record - self.head > CAPACITY {
+        // One line stays free, in which it says that nothing follows.
+        if start + record - self.head > CAPACITY - RECORD_ALIGN {
             return Err(PushError::Full);
         }
         self.tail = start + record;
@@ -107,8 +108,8 @@ proptest! {
     }
 }
 
-/// A ring hands out what was known at the call, so that it may stop short of `budget` when more was
-/// published since it last looked; it must then go on at the next call.
+/// A ring may stop short of `budget` at the end of a publication; it must then go on at
+/// the next call.
 fn check_receive(
     consumer: &mut Consumer<Heap>,
     model: &mut Model,
@@ -138,28 +139,30 @@ enum Garbage {
     Push(usize),
     Publish,
     Receive(usize),
-    Tail(u64),
     Head(u64),
     Word(usize, u64),
     Sleep(u64),
 }
 
 fn position() -> impl Strategy<Value = u64> {
-    let near = prop_oneof![0..4 * CAPACITY as u64, (0..256u64).prop_map(|n| n * 8)];
-    prop_oneof![near, any::<u64>(), any::<u64>().prop_map(|n| n & !7)]
+    let line = RECORD_ALIGN as u64;
+    let near = prop_oneof![0..4 * CAPACITY as u64, (0..64u64).prop_map(move |n| n * line)];
+    prop_oneof![near, any::<u64>(), any::<u64>().prop_map(move |n| n / line * line)]
 }
 
 fn garbage_word() -> impl Strategy<Value = Garbage> {
     // Headers that are right but for one thing are the ones that get furthest.
-    let header = (0..400usize, 0..4u64).prop_map(|(length, lap)| {
-        let header = if length == 399 { Header::Skip } else { Header::Frame { length } };
-        (header, lap * CAPACITY as u64)
+    let header = (0..400usize, 0..4u64, any::<bool>()).prop_map(|(length, lap, is_last)| {
+        let header = if length >= 380 { Header::Skip } else { Header::Frame { length } };
+        (header, lap * CAPACITY as u64, if is_last { LAST } else { 0 })
     });
-    let at = 0..CAPACITY / 8;
-    let headers = (at.clone(), header)
-        .prop_map(|(at, (header, lap))| Garbage::Word(at, header.encode(lap + at as u64 * 8)));
-    let words = (at, any::<u64>()).prop_map(|(at, word)| Garbage::Word(at, word));
-    prop_oneof![3 => headers, 1 => words]
+    let at = (0..CAPACITY / RECORD_ALIGN).prop_map(|line| line * RECORD_ALIGN);
+    let headers = (at.clone(), header).prop_map(|(at, (header, lap, last))| {
+        Garbage::Word(at, header.encode(lap + at as u64) ^ last)
+    });
+    let words = (at.clone(), any::<u64>()).prop_map(|(at, word)| Garbage::Word(at, word));
+    let nothing = at.prop_map(|at| Garbage::Word(at, NOTHING));
+    prop_oneof![6 => headers, 2 => words, 1 => nothing]
 }
 
 fn garbage_step() -> impl Strategy<Value = Garbage> {
@@ -167,7 +170,6 @@ fn garbage_step() -> impl Strategy<Value = Garbage> {
         4 => (0..300usize).prop_map(Garbage::Push),
         3 => Just(Garbage::Publish),
         3 => (0..100usize).prop_map(Garbage::Receive),
-        2 => position().prop_map(Garbage::Tail),
         2 => position().prop_map(Garbage::Head),
         4 => garbage_word(),
         1 => any::<u64>().prop_map(Garbage::Sleep),
@@ -196,11 +198,10 @@ fn apply_garbage_step(
             });
             prop_assert!(seen == received.frames && seen <= budget.min(CAPACITY / RECORD_ALIGN));
         }
-        Garbage::Tail(tail) => control.tail.0.store(tail, Ordering::Release),
         Garbage::Head(head) => control.head.0.store(head, Ordering::Release),
         Garbage::Sleep(word) => control.sleep.0.store(word, Ordering::Release),
         // SAFETY: one thread, and no frame is lent.
-        Garbage::Word(at, word) => unsafe { ring.store_word(at * 8, word) },
+        Garbage::Word(at, word) => unsafe { ring.store_word(at, word) },
     }
     Ok(())
 }
@@ -223,7 +224,7 @@ fn spoilt(spoil: impl FnOnce(&Heap)) -> (Vec<usize>, Received) {
     (lengths, received)
 }
 
-const SECOND: usize = RECORD_HEADER_BYTES + 16;
+const SECOND: usize = RECORD_ALIGN;
 
 fn with_header(word: u64) -> impl FnOnce(&Heap) {
     // SAFETY: one thread, and no frame is lent.
@@ -234,20 +235,22 @@ fn with_header(word: u64) -> impl FnOnce(&Heap) {
 fn receive__delivers_what_is_whole() {
     let (lengths, received) = spoilt(|_| {});
     assert_eq!(lengths, [16, 100, 150, 150]);
-    assert_eq!(received, Received { frames: 4, bytes: 416, is_new: true, is_broken: false });
+    assert_eq!(received, Received { frames: 4, bytes: 416, publications: 1, is_broken: false });
 }
 
 #[test]
 fn receive__stops_at_an_impossible_header() {
     let at = SECOND as u64;
     let words = [
-        0,
         u64::MAX,
+        LAST,
         Header::Frame { length: 0 }.encode(at),
         // Published, but longer than agreed.
         Header::Frame { length: 201 }.encode(at),
         // Right but for the position.
-        Header::Frame { length: 100 }.encode(at + 8),
+        Header::Frame { length: 100 }.encode(at + RECORD_ALIGN as u64),
+        // Of the lap before.
+        Header::Frame { length: 100 }.encode(at.wrapping_sub(CAPACITY as u64)),
         Header::Skip.encode(at),
     ];
     for word in words {
@@ -258,65 +261,124 @@ fn receive__stops_at_an_impossible_header() {
 }
 
 #[test]
-fn receive__stops_at_a_record_that_is_not_published_in_whole() {
-    // The tail is behind the header of the second record.
-    let (lengths, received) = spoilt(|ring| {
-        ring.control().tail.0.store(SECOND as u64 + 104, Ordering::Release);
-    });
-    assert!(lengths == [16] && received.is_broken, "{lengths:?}");
+fn receive__stops_where_nothing_is() {
+    let (lengths, received) = spoilt(with_header(NOTHING));
+    assert_eq!(
+        (lengths, received),
+        (vec![16], Received { frames: 1, bytes: 16, publications: 0, is_broken: false })
+    );
+}
+
+/// A ring that is read up to `left` bytes before its end, into which `next` frames were published
+/// then.
+fn near_the_end(left: usize, next: &[usize]) -> (Heap, Consumer<Heap>) {
+    let ring = Heap::new(CAPACITY);
+    let (mut producer, mut consumer) = ring.ends(MAX_FRAME);
+    for _ in 0..(CAPACITY - left) / RECORD_ALIGN {
+        producer.push(&[1; 8], &[]).unwrap();
+        producer.publish();
+        assert_eq!(consumer.receive(10, |_| {}).frames, 1);
+    }
+    for &length in next {
+        producer.push(&vec![2; length], &[]).unwrap();
+    }
+    producer.publish();
+    (ring, consumer)
 }
 
 #[test]
 fn receive__stops_at_a_record_that_crosses_the_end() {
-    let ring = Heap::new(CAPACITY);
-    let (mut producer, mut consumer) = ring.ends(MAX_FRAME);
-    for _ in 0..6 {
-        producer.push(&[1; 152], &[]).unwrap();
-    }
-    producer.publish();
-    assert_eq!(consumer.receive(10, |_| {}).frames, 6);
-    // 64 bytes are left before the end; these two records fill them and go on at the start.
-    producer.push(&[2; 56], &[]).unwrap();
-    producer.push(&[3; 56], &[]).unwrap();
-    producer.publish();
+    let (ring, mut consumer) = near_the_end(64, &[56, 56]);
     let position = CAPACITY as u64 - 64;
-    let header = Header::Frame { length: 64 }.encode(position);
+    let header = Header::Frame { length: 57 }.encode(position);
     // SAFETY: one thread, and no frame is lent.
     unsafe { ring.store_word(position as usize, header) };
     assert!(consumer.receive(10, |_| panic!("a frame beyond the end")).is_broken);
 }
 
 #[test]
-fn receive__refuses_an_impossible_tail() {
-    for tail in [1, 4, CAPACITY as u64 + 8, u64::MAX, u64::MAX - 7, 1 << 63] {
-        let (lengths, received) =
-            spoilt(|ring| ring.control().tail.0.store(tail, Ordering::Release));
-        assert!(lengths.is_empty() && received.is_broken, "{tail}");
+fn receive__finds_nothing_behind_a_skip_without_a_record() {
+    let (ring, mut consumer) = near_the_end(128, &[]);
+    let position = CAPACITY as u64 - 128;
+    // SAFETY: one thread, and no frame is lent.
+    unsafe {
+        ring.store_word(position as usize, Header::Skip.encode(position));
+        ring.store_word(0, NOTHING);
+    }
+    for _ in 0..2 {
+        assert_eq!(consumer.receive(10, |_| panic!("no frame")), Received::default());
+    }
+    // What is there from the first lap is no record of this one.
+    // SAFETY: as above.
+    unsafe { ring.store_word(0, Header::Frame { length: 8 }.encode(0)) };
+    assert!(consumer.receive(10, |_| panic!("an old frame")).is_broken);
+}
+
+#[test]
+fn receive__refuses_a_skip_over_more_than_half_of_the_ring() {
+    for left in [CAPACITY, CAPACITY / 2 + RECORD_ALIGN] {
+        let (ring, mut consumer) = near_the_end(left, &[]);
+        let position = (CAPACITY - left) as u64;
+        // SAFETY: one thread, and no frame is lent.
+        unsafe { ring.store_word(position as usize, Header::Skip.encode(position)) };
+        assert!(consumer.receive(10, |_| panic!("no frame")).is_broken, "{left}");
+    }
+}
+
+/// Does it at the first frame.
+fn once(action: impl FnOnce()) -> impl FnMut(&[u8]) {
+    let mut action = Some(action);
+    move |_| {
+        if let Some(action) = action.take() {
+            action();
+        }
     }
 }
 
 #[test]
-fn receive__refuses_a_skip_without_a_record_behind_it() {
-    let ring = Heap::new(CAPACITY);
-    let (mut producer, mut consumer) = ring.ends(MAX_FRAME);
-    for _ in 0..3 {
-        producer.push(&[0; MAX_FRAME], &[]).unwrap();
+fn receive__looks_no_further_than_a_burst_that_was_waited_for() {
+    let (mut producer, mut consumer) = Heap::new(CAPACITY).ends(MAX_FRAME);
+    let mut send = |frames| {
+        (0..frames).for_each(|_| producer.push(&[1; 8], &[]).unwrap());
+        producer.publish();
+    };
+    for frames in [1, 3] {
+        assert!(!consumer.has_data());
+        // The second burst comes while the first is read.
+        send(frames);
+        assert_eq!(consumer.receive(10, once(|| send(2))).frames, frames);
+        // Nobody waited for that, and so the third is seen.
+        assert_eq!(consumer.receive(10, once(|| send(1))).frames, 3);
     }
-    producer.push(&[0; 120], &[]).unwrap();
+    assert!(!consumer.has_data());
+    send(3);
+    send(1);
+    assert_eq!(consumer.receive(2, |_| {}).frames, 2);
+    assert_eq!(consumer.receive(10, |_| {}).frames, 2);
+}
+
+#[test]
+fn publish__shows_a_burst_by_its_first_record_with_nothing_behind_the_last() {
+    let ring = Heap::new(CAPACITY);
+    let (mut producer, consumer) = ring.ends(MAX_FRAME);
+    // What an earlier lap left.
+    for line in 1..CAPACITY / RECORD_ALIGN {
+        // SAFETY: one thread, and no frame is lent.
+        unsafe { ring.store_word(line * RECORD_ALIGN, u64::MAX) };
+    }
+    producer.push(&[1; 8], &[]).unwrap();
+    producer.push(&[2; 100], &[]).unwrap();
+    assert!(!consumer.has_data());
     producer.publish();
-    assert_eq!(consumer.receive(10, |_| {}).frames, 4);
-    // 128 bytes are left before the end.
-    let position = CAPACITY as u64 - 128;
+    assert!(consumer.has_data());
     // SAFETY: one thread, and no frame is lent.
-    unsafe { ring.store_word(position as usize, Header::Skip.encode(position)) };
-    ring.control().tail.0.store(CAPACITY as u64, Ordering::Release);
-    assert!(consumer.receive(10, |_| {}).is_broken);
+    assert_eq!(unsafe { ring.load_word(record_bytes(8) + record_bytes(100)) }, NOTHING);
 }
 
 #[test]
 fn push__an_empty_ring_takes_the_largest_frame_wherever_it_is() {
     let largest = max_frame_limit(CAPACITY);
-    for before in (1..CAPACITY - 8).step_by(8).filter(|&before| before <= largest) {
+    for before in (1..=largest).step_by(RECORD_ALIGN) {
         let (mut producer, mut consumer) = Heap::new(CAPACITY).ends(largest);
         for length in [before, largest, largest] {
             producer.push(&vec![length as u8; length], &[]).unwrap();
@@ -330,7 +392,7 @@ fn push__an_empty_ring_takes_the_largest_frame_wherever_it_is() {
 
 #[test]
 fn push__refuses_an_impossible_head() {
-    for head in [4, CAPACITY as u64 + 8, u64::MAX - 7, 1 << 63] {
+    for head in [8, CAPACITY as u64 + 64, u64::MAX - 63, 1 << 63] {
         let ring = Heap::new(CAPACITY);
         let (mut producer, _consumer) = ring.ends(MAX_FRAME);
         while producer.push(&[0; 100], &[]) != Err(PushError::Full) {}
