@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `measurement` | latency, rate and bandwidth: which ends, which bare medium |
 //! | `sessions`, `memory` | many sessions: their calls, their memory |
+//! | `instructions` | instructions per RPC, by callgrind |
 //! | `veth` | two network namespaces in place of loopback |
 //! | `factors` | what each optimisation is worth |
 //! | `all`, `target` | what the figures must reach |
@@ -21,6 +22,7 @@ mod ends;
 mod factors;
 mod far;
 mod figure;
+mod instructions;
 mod library;
 mod load;
 mod measurement;
@@ -42,18 +44,20 @@ use serde::Serialize;
 
 use crate::Outcome;
 use crate::cli::{
-    AllArgs, BenchArgs, BenchCommand, BenchTransport, FactorsArgs, RateArgs, SessionsArgs,
-    WindowArgs,
+    AllArgs, BenchArgs, BenchCommand, BenchTransport, FactorsArgs, InstructionsArgs, RateArgs,
+    SessionsArgs, WindowArgs,
 };
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::output::progress::Progress;
+use crate::units::format_bytes;
 
 use self::all::Job;
 use self::factors::Factors;
 use self::sessions::Sessions;
 
 pub(crate) use self::figure::{Figure, Quantity};
+pub(crate) use self::instructions::Workload as CountedWorkload;
 pub(crate) use self::measurement::Measurement;
 pub(crate) use self::pairs::Pace;
 pub(crate) use self::stage::Cores;
@@ -75,9 +79,14 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> 
         }
         BenchCommand::Sessions(args) => run_sessions(args, output),
         BenchCommand::Factors(args) => run_factors(args, output),
+        BenchCommand::Instructions(args) => run_instructions(args, output),
         BenchCommand::All(args) => run_rows(args, output),
         BenchCommand::IdleSessions(args) => {
             memory::run_client(args, output)?;
+            Ok(Outcome::Success)
+        }
+        BenchCommand::CountedWorkload(args) => {
+            instructions::run_counted(args)?;
             Ok(Outcome::Success)
         }
     }
@@ -176,6 +185,14 @@ fn run_factors(args: &FactorsArgs, output: Output) -> Result<Outcome, Failure> {
     report.show("Petrel with one thing switched off", args.windows.plot.as_deref())
 }
 
+fn run_instructions(args: &InstructionsArgs, output: Output) -> Result<Outcome, Failure> {
+    let mut report = Report::new(output);
+    for workload in args.transport.iter().copied().flat_map(instructions::rows) {
+        report.instructions(workload, Ok)?;
+    }
+    report.show("Instructions of Petrel", None)
+}
+
 fn run_rows(args: &AllArgs, output: Output) -> Result<Outcome, Failure> {
     let mut report = Report::new(output);
     for row in all::rows(args.windows.pace(), args.sessions) {
@@ -188,6 +205,7 @@ fn run_rows(args: &AllArgs, output: Output) -> Result<Outcome, Failure> {
                 let command = memory::command(*transport, args.sessions);
                 report.memory(*transport, args.sessions, &command, judge)?;
             }
+            Job::Instructions(workload) => report.instructions(workload, judge)?,
         }
     }
     report.show("Petrel and what it must reach", args.windows.plot.as_deref())
@@ -216,7 +234,9 @@ pub(crate) fn outcome(figures: &[Figure]) -> Outcome {
 struct Skipped<'a> {
     bench: &'a str,
     transport: &'a str,
-    network: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    network: Option<&'a str>,
+    size_bytes: usize,
     skipped: &'a str,
     command: String,
 }
@@ -262,10 +282,14 @@ impl Report {
             veth::Outcome::Measured(figure) => self.add(judge(*figure)?),
             veth::Outcome::Skipped(reason) => {
                 let command = veth::command(measurement);
-                let (transport, network, skipped) = ("udp", "veth", reason.as_str());
-                self.output.record(&Skipped { bench, transport, network, skipped, command })?;
-                self.skipped.push(format!("skipped: {bench} over veth: {reason}"));
-                Ok(())
+                self.skip(&Skipped {
+                    bench,
+                    transport: "udp",
+                    network: Some("veth"),
+                    size_bytes: measurement.size,
+                    skipped: &reason,
+                    command,
+                })
             }
         }
     }
@@ -291,6 +315,33 @@ impl Report {
         figures.into_iter().try_for_each(|figure| self.add(judge(figure)?))
     }
 
+    fn instructions(
+        &mut self,
+        workload: &CountedWorkload,
+        judge: impl Fn(Figure) -> Judged,
+    ) -> Result<(), Failure> {
+        let Some(reason) = instructions::obstacle() else {
+            return self.add(judge(instructions::run(workload)?)?);
+        };
+        let setting = workload.setting();
+        self.skip(&Skipped {
+            bench: setting.bench,
+            transport: setting.transport,
+            network: None,
+            size_bytes: setting.size_bytes,
+            skipped: reason,
+            command: setting.command,
+        })
+    }
+
+    fn skip(&mut self, skipped: &Skipped<'_>) -> Result<(), Failure> {
+        self.output.record(skipped)?;
+        let Skipped { bench, transport, network, size_bytes, skipped: reason, .. } = skipped;
+        let (over, size) = (network.unwrap_or(transport), format_bytes(*size_bytes as u64));
+        self.skipped.push(format!("skipped: {bench} over {over}, {size}: {reason}"));
+        Ok(())
+    }
+
     fn factors(&mut self, factors: &Factors) -> Result<(), Failure> {
         let title = format!("factors over {}", factors.transport.name());
         factors.run(bar(self.output, &title), |figure| self.add(figure))
@@ -299,9 +350,13 @@ impl Report {
     /// Prints the table, what follows it, and the plot.
     fn show(self, title: &str, plot: Option<&Path>) -> Result<Outcome, Failure> {
         let Self { output, figures, skipped } = self;
-        output.line(table(&figures, output))?;
+        if !figures.is_empty() {
+            output.line(table(&figures, output))?;
+        }
         skipped.iter().try_for_each(|line| output.line(line))?;
-        output.line(footer(&figures))?;
+        if !figures.is_empty() {
+            output.line(footer(&figures))?;
+        }
         if let Some(path) = plot {
             plot::draw(path, title, &figures)?;
             output.line(format!("Plot: {}", path.display()))?;

@@ -15,8 +15,8 @@ use clap::{Args, Parser, Subcommand};
 
 pub(crate) use address::ServerAddress;
 pub(crate) use bench::{
-    AllArgs, BenchArgs, BenchCommand, EndsArgs, FactorsArgs, IdleArgs, RateArgs, SessionsArgs,
-    WindowArgs,
+    AllArgs, BenchArgs, BenchCommand, CountedArgs, EndsArgs, FactorsArgs, IdleArgs,
+    InstructionsArgs, RateArgs, SessionsArgs, WindowArgs,
 };
 pub(crate) use client::{CallArgs, PingArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;

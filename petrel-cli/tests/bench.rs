@@ -251,6 +251,68 @@ fn factors__each_beside_everything_switched_on() {
     }
 }
 
+/// The rows of `bench instructions`, which has no windows, for both transports.
+fn instructions(path: Option<&str>) -> Vec<Value> {
+    let mut command = common::command(&["bench", "instructions", "--json"]);
+    if let Some(path) = path {
+        command.env("PATH", path);
+    }
+    let output = common::finish(command.spawn().unwrap());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let rows = records(&output);
+    let shapes = rows.iter().map(|row| (row["transport"].as_str(), row["size_bytes"].as_u64()));
+    let expected = [("udp", 32), ("udp", 8 << 20), ("shm", 32), ("shm", 8 << 20)];
+    assert_eq!(shapes.collect::<Vec<_>>(), expected.map(|(over, size)| (Some(over), Some(size))));
+    for row in &rows {
+        assert_eq!(row["bench"], "instructions");
+        let command = row["command"].as_str().unwrap();
+        assert!(command.starts_with("petrel bench instructions --transport "), "{row}");
+    }
+    rows
+}
+
+#[test]
+fn instructions__of_both_sides_where_they_can_be_counted() {
+    for row in instructions(None).iter().filter(|row| !is_skipped(row)) {
+        let of = |name: &str| row[name].as_f64().unwrap();
+        assert!(of("client") > 0.0 && of("server") > 0.0, "{row}");
+        assert!((of("client") + of("server") - of("value")).abs() < 1e-6, "{row}");
+        assert_eq!((&row["unit"], &row["cores"]), (&"instructions".into(), &1.into()));
+        let (in_flight, batch, per) =
+            if row["size_bytes"] == 32 { (60, 3, "rpc") } else { (1, 1, "packet") };
+        assert_eq!((&row["in_flight"], &row["batch"]), (&in_flight.into(), &batch.into()));
+        assert_eq!(row["per"], per);
+        assert!(row["bare"].is_null() && row["ratio"].is_null(), "{row}");
+    }
+}
+
+#[test]
+fn instructions__without_valgrind_are_skipped() {
+    for row in instructions(Some("/no-such-folder")) {
+        assert_eq!(row["skipped"], "valgrind is not installed", "{row}");
+    }
+}
+
+#[test]
+fn counted_workload__says_how_many_packets_its_requests_took() {
+    // 8 MiB are many packets on either transport.
+    for (workload, calls, packets_min) in
+        [("shm-60", "600", 1), ("udp-60", "600", 1), ("shm-8MiB", "2", 256), ("udp-8MiB", "2", 256)]
+    {
+        let output = petrel(&["bench", "counted-workload", workload, calls]);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let packets = stdout(&output).trim().strip_prefix("packets ").unwrap().parse::<u64>();
+        assert!(packets.unwrap() >= packets_min, "{output:?}");
+    }
+}
+
+#[test]
+fn counted_workload__of_no_row_is_a_usage_error() {
+    let output = petrel(&["bench", "counted-workload", "tcp-60", "600"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(common::stderr(&output).contains("shm-8MiB"), "{output:?}");
+}
+
 /// What cannot be done here is said, and is no failure.
 fn is_skipped(record: &Value) -> bool {
     let skipped = record["skipped"].as_str();
@@ -280,8 +342,14 @@ fn all__has_every_row_its_target_and_a_plot() {
     let output = bench(&["all", "--sessions", "100", "--plot", plot.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let figures = records(&output);
-    assert_eq!(figures.len(), 14);
-    for figure in figures.iter().filter(|figure| !is_skipped(figure)) {
+    assert_eq!(figures.len(), 18);
+    let is_counted = |figure: &&Value| figure["bench"] == "instructions";
+    assert_eq!(figures.iter().filter(is_counted).count(), 4);
+    // Instructions of small calls over UDP are there for comparison.
+    let is_judged = |figure: &&Value| {
+        !(is_counted(figure) && figure["transport"] == "udp" && figure["size_bytes"] == 32)
+    };
+    for figure in figures.iter().filter(|figure| !is_skipped(figure)).filter(is_judged) {
         assert!(figure["target"].as_str().is_some_and(|target| !target.is_empty()), "{figure}");
         let share = figure["share"].as_f64().unwrap();
         assert_eq!(figure["reached"], if share >= 1.0 { "yes" } else { "no" }, "{figure}");

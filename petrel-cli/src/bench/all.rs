@@ -6,6 +6,7 @@ use std::time::Duration;
 use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
 
 use super::figure::{Figure, Quantity};
+use super::instructions::{self, Workload};
 use super::measurement::Measurement;
 use super::pairs::Pace;
 use super::sessions::Sessions;
@@ -14,7 +15,7 @@ use super::target::Goal;
 use crate::cli::BenchTransport;
 
 /// Rows that are measured for `--duration`; each takes up to twice as long where windows are
-/// dropped. The others take some seconds.
+/// dropped. The others take some seconds, and all instructions together half a minute.
 const ROWS: u32 = 10;
 
 /// All rows together.
@@ -23,7 +24,8 @@ const TIME_MAX: Duration = Duration::from_secs(500);
 /// A row of the table.
 pub(super) struct Row {
     pub(super) job: Job,
-    pub(super) goal: Goal,
+    /// None where the row is there for comparison.
+    pub(super) goal: Option<Goal>,
 }
 
 /// How a row is measured.
@@ -32,6 +34,7 @@ pub(super) enum Job {
     Veth(Measurement),
     Sessions(Sessions),
     Memory(BenchTransport),
+    Instructions(&'static Workload),
 }
 
 /// All rows.
@@ -64,10 +67,12 @@ pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
         has_steps: false,
         pace,
     };
-    let row = |job, goal| Row { job, goal };
+    let row = |job, goal| Row { job, goal: Some(goal) };
     use BenchTransport::{Shm, Udp};
     use Quantity::{Latency, Rate};
-    vec![
+    let counted = [Shm, Udp].into_iter().flat_map(instructions::rows);
+    let counted = counted.map(|row| Row { job: Job::Instructions(row), goal: row.goal() });
+    let measured = [
         row(Job::Pair(small(Rate, Shm, Cores::One)), Goal::NsPerCallAtMost(45.0)),
         row(Job::Pair(small(Rate, Shm, Cores::Two)), Goal::RatioAtLeast(0.16)),
         row(Job::Pair(small(Latency, Shm, Cores::Two)), Goal::DifferenceAtMost(90.0)),
@@ -80,13 +85,14 @@ pub(super) fn rows(pace: Pace, session_count: usize) -> Vec<Row> {
         row(Job::Sessions(sessions(Shm)), Goal::RatioAtLeast(0.8)),
         row(Job::Memory(Udp), Goal::ValueAtMost(4.0)),
         row(Job::Memory(Shm), Goal::ValueAtMost(4.0)),
-    ]
+    ];
+    counted.chain(measured).collect()
 }
 
 impl Row {
-    /// Puts the bar beside a figure of this row.
+    /// Puts the bar, if there is one, beside a figure of this row.
     pub(super) fn judge(&self, mut figure: Figure) -> Figure {
-        figure.target = Some(self.goal.judge(&figure));
+        figure.target = self.goal.map(|goal| goal.judge(&figure));
         figure
     }
 }
@@ -105,7 +111,7 @@ mod tests {
         let durations = rows(pace, 20_000).into_iter().filter_map(|row| match row.job {
             Job::Pair(measurement) | Job::Veth(measurement) => Some(measurement.pace.duration),
             Job::Sessions(sessions) => Some(sessions.pace.duration),
-            Job::Memory(_) => None,
+            Job::Memory(_) | Job::Instructions(_) => None,
         });
         let durations: Vec<Duration> = durations.collect();
         assert_eq!(durations.len(), ROWS as usize);

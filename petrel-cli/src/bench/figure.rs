@@ -7,6 +7,7 @@ pub(super) mod tests;
 use serde::Serialize;
 
 use self::sum::Sum;
+use super::instructions::Parts;
 use super::pairs::{Pair, Pairs};
 use super::probe::Distance;
 use super::statistics::{Spread, median, spread};
@@ -97,6 +98,9 @@ pub(crate) struct Figure {
     /// Time of a call with both ends on one core.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) ns_per_call: Option<f64>,
+    /// What counted instructions are per, and those of each side.
+    #[serde(flatten)]
+    pub(super) parts: Option<Parts>,
     /// How far apart the CPUs were: `near`, `far`, `both`, or `unknown` where it never stood still.
     pub(super) distance: Option<&'static str>,
     /// Median time of a cache line's round trip between them.
@@ -209,6 +213,7 @@ impl Figure {
             side: None,
             unused: None,
             ns_per_call: is_call_time.then(|| 1e3 / all.value),
+            parts: None,
             distance: distance(&pairs.kept),
             line_ns: median(kept.iter().filter_map(|pair| pair.line_ns).map(|ns| ns as f64)),
             near: at(Distance::Near),
@@ -243,7 +248,8 @@ impl Figure {
         let transport = self.setting.network.unwrap_or(self.setting.transport);
         let side = self.side.map_or(String::new(), |side| format!(" of a {side}"));
         let factor = factor.map_or(String::new(), |factor| format!(" without {factor}"));
-        format!("{bench}{side} over {transport}{factor}")
+        let per = self.parts.map_or(String::new(), |parts| format!(" per {}", parts.per));
+        format!("{bench}{per}{side} over {transport}{factor}")
     }
 }
 

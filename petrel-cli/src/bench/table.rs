@@ -3,6 +3,7 @@
 use comfy_table::{Cell, CellAlignment, Color, Table};
 
 use super::figure::{Baseline, Figure};
+use super::instructions::Parts;
 use crate::output::Output;
 use crate::units::{format_bytes, format_ns};
 
@@ -69,6 +70,9 @@ fn row(figure: &Figure) -> Vec<Cell> {
 /// What was measured, in few words.
 fn bench(figure: &Figure) -> String {
     let setting = &figure.setting;
+    if let Some(parts) = figure.parts {
+        return format!("{} per {}", setting.bench, parts.per);
+    }
     match (setting.bench, setting.factor, figure.side) {
         (_, Some(factor), _) => format!("no {factor}"),
         (bench, _, Some(side)) => format!("{bench}, {side}"),
@@ -112,6 +116,7 @@ pub(super) fn three_digits(value: f64) -> String {
 pub(crate) fn footer(figures: &[Figure]) -> String {
     let mut lines: Vec<String> = figures.iter().flat_map(flaws).collect();
     lines.extend(baselines(figures));
+    lines.extend(figures.iter().filter_map(parts));
     lines.extend(dropped(figures));
     lines.extend(cpus(figures));
     lines.push("Again:".to_owned());
@@ -150,6 +155,13 @@ fn baselines(figures: &[Figure]) -> Vec<String> {
         return Vec::new();
     }
     vec![format!("Beside it: {}.", texts.join("; "))]
+}
+
+/// What either side takes of the instructions.
+fn parts(figure: &Figure) -> Option<String> {
+    let Parts { per, client, server } = figure.parts?;
+    let copying = if per == "packet" { "; copying of data is left out" } else { "" };
+    Some(format!("{}: client {client:.0}, server {server:.0}{copying}.", figure.title()))
 }
 
 fn dropped(figures: &[Figure]) -> Option<String> {

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::address::ServerAddress;
 use super::values::BenchTransport;
-use crate::bench::Pace;
+use crate::bench::{CountedWorkload, Pace};
 use crate::units::{parse_duration, parse_size};
 
 /// Measure latency, rate, bandwidth and more beside the bare medium
@@ -35,6 +35,7 @@ Examples:
   petrel bench bandwidth --connect 10.0.0.7:31850 --size 8MiB --json
   petrel bench sessions --sessions 20000 --transport shm
   petrel bench factors --transport udp
+  petrel bench instructions --transport shm
   petrel bench all --json --plot bench.svg
 
 Each run prints the command that repeats it. `petrel doctor` says what holds this host back.";
@@ -52,11 +53,16 @@ pub(crate) enum BenchCommand {
     Sessions(SessionsArgs),
     /// What each optimisation is worth: the library without it, beside the library with all
     Factors(FactorsArgs),
+    /// How many instructions a small call and a packet of a large one take, by valgrind
+    Instructions(InstructionsArgs),
     /// Everything that Petrel promises to reach, in ten minutes at most
     All(AllArgs),
     /// The client's part of measuring memory; started by `sessions`
     #[command(hide = true)]
     IdleSessions(IdleArgs),
+    /// The program that `instructions` counts, under valgrind
+    #[command(hide = true)]
+    CountedWorkload(CountedArgs),
 }
 
 /// Flags of every benchmark.
@@ -241,6 +247,14 @@ pub(crate) struct FactorsArgs {
     pub(crate) windows: WindowArgs,
 }
 
+/// Arguments of `petrel bench instructions`.
+#[derive(Args, Debug)]
+pub(crate) struct InstructionsArgs {
+    /// Transports to count on, in turn; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
+    pub(crate) transport: Vec<BenchTransport>,
+}
+
 /// Arguments of `petrel bench all`.
 #[derive(Args, Debug)]
 pub(crate) struct AllArgs {
@@ -270,6 +284,17 @@ pub(crate) struct IdleArgs {
     /// Transport to use
     #[arg(long, value_enum)]
     pub(crate) transport: BenchTransport,
+}
+
+/// Arguments of the process that `petrel bench instructions` starts under valgrind.
+#[derive(Args, Debug)]
+pub(crate) struct CountedArgs {
+    /// What to run
+    #[arg(value_parser = CountedWorkload::named)]
+    pub(crate) workload: &'static CountedWorkload,
+
+    /// Calls to make
+    pub(crate) calls: u64,
 }
 
 /// Parses a number of sessions: as many as one connection may propose at once.

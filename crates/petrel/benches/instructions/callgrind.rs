@@ -1,10 +1,12 @@
 //! Runs this program again under callgrind.
+//!
+//! Which program that is does not matter here: how it is told to run a workload is a parameter.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use crate::dump::{self, Costs};
-use crate::workload::Workload;
+use super::dump::{self, Costs};
+use super::workload::Workload;
 
 /// Runs until nothing was lost: another process may fill a socket's buffer meanwhile.
 const ATTEMPTS: u32 = 3;
@@ -39,7 +41,18 @@ pub(crate) struct Count {
     pub(crate) costs: Costs,
 }
 
-pub(crate) fn is_installed() -> bool {
+/// Why nothing can be counted here.
+pub(crate) fn obstacle() -> Option<&'static str> {
+    if !is_installed() {
+        Some("valgrind is not installed")
+    } else if cfg!(debug_assertions) {
+        Some("this build is not optimised; a release build is")
+    } else {
+        None
+    }
+}
+
+fn is_installed() -> bool {
     Command::new("valgrind")
         .arg("--version")
         .stdout(Stdio::null())
@@ -48,16 +61,24 @@ pub(crate) fn is_installed() -> bool {
         .is_ok_and(|status| status.success())
 }
 
-/// Counts the instructions of one side for so many calls.
+/// Counts the instructions of one side for so many calls. `again` are the arguments by which this
+/// program runs a workload; its name and the calls follow them.
 ///
 /// # Errors
 /// What valgrind or the counted program said.
-pub(crate) fn count(workload: &Workload, calls: u64, side: Side) -> Result<Count, String> {
+pub(crate) fn count(
+    workload: &Workload,
+    calls: u64,
+    side: Side,
+    again: &[&str],
+) -> Result<Count, String> {
     let program = std::env::current_exe().map_err(|error| format!("no own path: {error}"))?;
     let file = OutFile::new();
     let mut said = String::new();
     for _ in 0..ATTEMPTS {
-        let output = run(&program, workload, calls, side, &file.0)?;
+        let mut command = command(&program, side, &file.0);
+        command.args(again).args([workload.name, &calls.to_string()]);
+        let output = command.output().map_err(|error| format!("cannot start valgrind: {error}"))?;
         if output.status.success() {
             return read(&program, &file.0, &output);
         }
@@ -66,22 +87,16 @@ pub(crate) fn count(workload: &Workload, calls: u64, side: Side) -> Result<Count
     Err(format!("{} with {calls} calls failed under valgrind:\n{said}", workload.name))
 }
 
-fn run(
-    program: &Path,
-    workload: &Workload,
-    calls: u64,
-    side: Side,
-    file: &Path,
-) -> Result<Output, String> {
-    Command::new("valgrind")
+/// The program under callgrind, still without arguments of its own.
+fn command(program: &Path, side: Side, file: &Path) -> Command {
+    let mut command = Command::new("valgrind");
+    command
         .args(["--quiet", "--fair-sched=try", "--tool=callgrind", "--dump-instr=yes"])
         .arg(format!("--toggle-collect=*{}*", side.function()))
         .arg(format!("--callgrind-out-file={}", file.display()))
         .env("GLIBC_TUNABLES", COPY_BY_LOOPS)
-        .arg(program)
-        .args(["--run", workload.name, &calls.to_string()])
-        .output()
-        .map_err(|error| format!("cannot start valgrind: {error}"))
+        .arg(program);
+    command
 }
 
 fn read(program: &Path, file: &Path, output: &Output) -> Result<Count, String> {
@@ -89,7 +104,8 @@ fn read(program: &Path, file: &Path, output: &Output) -> Result<Count, String> {
         .map_err(|error| format!("callgrind left no {}: {error}", file.display()))?;
     let costs = dump::parse(&text, &program.to_string_lossy())?;
     if costs.total == 0 {
-        return Err("nothing was counted: callgrind did not find the functions".into());
+        let text = "callgrind did not find the functions; is the program stripped of its symbols?";
+        return Err(format!("nothing was counted: {text}"));
     }
     let said = String::from_utf8_lossy(&output.stdout);
     let packets = said.lines().find_map(|line| line.strip_prefix("packets ")?.parse().ok());

@@ -12,9 +12,13 @@
 //!
 //! Each row is run with N and with 3 N calls, and the difference divided by 2 N: what happens once
 //! is not in it. Kernel and waiting are not in it either.
+//!
+//! `petrel bench instructions` includes `callgrind`, `cost`, `dump` and `workload` as they are here;
+//! therefore they find each other by `super`.
 
 mod budgets;
 mod callgrind;
+mod cost;
 mod dump;
 mod lines;
 mod options;
@@ -34,14 +38,17 @@ fn main() -> ExitCode {
             print!("{}", options::HELP);
             ExitCode::SUCCESS
         }
-        Ok(Mode::Run { workload, calls }) => workload::run(workload, calls),
+        Ok(Mode::Run { workload, calls }) => match workload::run(workload, calls) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(text) => fail(&text),
+        },
         Ok(Mode::Count(options)) => count(&options),
         Err(text) => fail(&format!("{text}; --help tells what there is")),
     }
 }
 
 fn count(options: &Options) -> ExitCode {
-    if let Some(reason) = obstacle() {
+    if let Some(reason) = callgrind::obstacle() {
         if options.require {
             return fail(reason);
         }
@@ -51,17 +58,6 @@ fn count(options: &Options) -> ExitCode {
     match rows::count_all(options) {
         Ok(rows) => verdict(options, &rows),
         Err(text) => fail(&text),
-    }
-}
-
-/// Why nothing can be counted here.
-fn obstacle() -> Option<&'static str> {
-    if cfg!(debug_assertions) {
-        Some("this build is not optimised; `cargo bench` makes one that is")
-    } else if !callgrind::is_installed() {
-        Some("valgrind is not installed")
-    } else {
-        None
     }
 }
 

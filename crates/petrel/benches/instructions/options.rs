@@ -16,6 +16,9 @@ ROW            only these rows (shm-60, shm-8MiB, ...); all of them by default
 Exit status: 0, or 1 when a row exceeds its budget or could not be counted.
 ";
 
+/// The arguments by which this program runs a workload, before its name and the calls.
+pub(crate) const RUN_AGAIN: &[&str] = &["--run"];
+
 /// What the program is to do.
 pub(crate) enum Mode {
     Help,
@@ -51,7 +54,7 @@ impl Options {
                 // Cargo's own, to tell a benchmark from a test.
                 "--bench" => {}
                 flag if flag.starts_with('-') => return Err(format!("unknown option {flag}")),
-                row => options.rows.push(workload(row)?),
+                row => options.rows.push(Workload::named(row)?),
             }
         }
         if options.rows.is_empty() {
@@ -62,15 +65,8 @@ impl Options {
 }
 
 fn run(args: &mut impl Iterator<Item = String>) -> Result<Mode, String> {
-    let workload = workload(&args.next().unwrap_or_default())?;
+    let workload = Workload::named(&args.next().unwrap_or_default())?;
     Ok(Mode::Run { workload, calls: number(args.next())? })
-}
-
-fn workload(name: &str) -> Result<&'static Workload, String> {
-    Workload::named(name).ok_or_else(|| {
-        let names: Vec<&str> = WORKLOADS.iter().map(|workload| workload.name).collect();
-        format!("there is no row `{name}`, but {}", names.join(", "))
-    })
 }
 
 fn number(arg: Option<String>) -> Result<u64, String> {

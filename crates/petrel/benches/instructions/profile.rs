@@ -7,9 +7,10 @@ use std::collections::HashMap;
 use std::fmt::Write as _;
 use std::io::Write as _;
 
+use crate::cost::Cost;
 use crate::dump::Place;
 use crate::lines::{self, Frame};
-use crate::rows::{Cost, Row};
+use crate::rows::Row;
 
 /// Files that are shown.
 const FILES_SHOWN: usize = 12;

@@ -6,7 +6,6 @@
 
 use std::cell::RefCell;
 use std::hint::black_box;
-use std::process::ExitCode;
 use std::time::Duration;
 
 use petrel::control::AllowedTransports;
@@ -52,11 +51,11 @@ pub(crate) enum Medium {
 #[derive(Debug)]
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
-    medium: Medium,
-    sessions: usize,
-    in_flight: usize,
+    pub(crate) medium: Medium,
+    pub(crate) sessions: usize,
+    pub(crate) in_flight: usize,
     /// Calls that are started together, when as many have ended. Divides `in_flight` and `calls`.
-    batch: usize,
+    pub(crate) batch: usize,
     pub(crate) unit: Unit,
     /// Calls of the short run; the long one makes three times as many.
     pub(crate) calls: u64,
@@ -82,15 +81,22 @@ const fn large(name: &'static str, medium: Medium) -> Workload {
 }
 
 impl Workload {
-    pub(crate) fn named(name: &str) -> Option<&'static Self> {
-        WORKLOADS.iter().find(|workload| workload.name == name)
+    /// The workload of a row.
+    ///
+    /// # Errors
+    /// There is none of that name, and which there are.
+    pub(crate) fn named(name: &str) -> Result<&'static Self, String> {
+        WORKLOADS.iter().find(|workload| workload.name == name).ok_or_else(|| {
+            let names: Vec<&str> = WORKLOADS.iter().map(|workload| workload.name).collect();
+            format!("there is no row `{name}`, but {}", names.join(", "))
+        })
     }
 
     fn is_large(&self) -> bool {
         self.unit == Unit::Packet
     }
 
-    fn request_bytes(&self) -> usize {
+    pub(crate) fn request_bytes(&self) -> usize {
         if self.is_large() { LARGE_BYTES } else { SMALL_BYTES }
     }
 
@@ -230,7 +236,10 @@ fn places(len: usize) -> [usize; 4] {
 }
 
 /// Runs a workload, and prints how many packets its requests took.
-pub(crate) fn run(workload: &Workload, calls: u64) -> ExitCode {
+///
+/// # Errors
+/// Something was lost.
+pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
     let nexus = Nexus::builder()
         .listen("127.0.0.1:0".parse().expect("an address"))
         .start()
@@ -289,13 +298,12 @@ fn start_calls(client: &mut Endpoint, workload: &Workload, sessions: Vec<Session
 }
 
 /// A run in which something was lost says nothing about the common case.
-fn verdict(endpoints: &[&Endpoint]) -> ExitCode {
+fn verdict(endpoints: &[&Endpoint]) -> Result<(), String> {
     for endpoint in endpoints {
         let counters = endpoint.stats().protocol;
         if counters.packets_retransmitted != 0 || counters.timeouts != 0 {
-            eprintln!("packets were lost: {}", endpoint.stats().to_json());
-            return ExitCode::FAILURE;
+            return Err(format!("packets were lost: {}", endpoint.stats().to_json()));
         }
     }
-    ExitCode::SUCCESS
+    Ok(())
 }
