@@ -86,7 +86,7 @@ impl<M: Memory> Consumer<M> {
                 if word & LAST != 0 {
                     publications += 1;
                     if frames >= enough {
-                        self.release(head);
+                        self.head = head;
                         break 'burst;
                     }
                 }
