@@ -141,11 +141,22 @@ impl<M: Memory> Producer<M> {
     /// Shows the consumer everything written so far. Returns whether there was anything new.
     #[inline]
     pub fn publish(&mut self) -> bool {
+        self.publish_with(LAST)
+    }
+
+    /// As [`Producer::publish`], in the middle of a burst: more follows at once, so that the consumer
+    /// had better look behind what it sees.
+    pub fn publish_part(&mut self) -> bool {
+        self.publish_with(0)
+    }
+
+    #[inline(always)]
+    fn publish_with(&mut self, mark: u64) -> bool {
         let is_new = self.tail != self.published;
         if is_new {
             let (first, last) =
                 (self.offset(self.published), self.offset(position(self.last_header)));
-            let last_header = self.last_header | LAST;
+            let last_header = self.last_header | mark;
             // SAFETY: all positions are multiples of `RECORD_ALIGN`. `make_room` leaves the line at
             // the tail free; those of the records are still ours.
             unsafe {
