@@ -56,7 +56,7 @@ impl<B: Buffer, T> Core<B, T> {
     ///
     /// # Errors
     /// [`RespondRejected`] gives the buffer back.
-    #[inline]
+    #[inline(always)]
     pub fn respond(
         &mut self,
         handle: RequestHandle,

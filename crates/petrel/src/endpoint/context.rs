@@ -97,7 +97,7 @@ impl Context<'_> {
         self.local.core.pending_calls(session)
     }
 
-    #[inline]
+    #[inline(always)]
     fn start(
         &mut self,
         session: SessionId,
@@ -115,7 +115,7 @@ impl Context<'_> {
         })
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn respond(&mut self, handle: RequestHandle, status: Status, message: MsgBuf) {
         let Err(rejected) = self.local.core.respond(handle, status, message) else { return };
         if let RespondError::TooLarge { .. } = rejected.error {

@@ -92,7 +92,7 @@ impl Request<'_> {
 
     /// Answers with a message of up to `capacity` bytes that `fill` writes: it gets the request
     /// and the memory, and tells how many bytes count.
-    #[inline]
+    #[inline(always)]
     pub fn reply_with(
         mut self,
         cx: &mut Context<'_>,

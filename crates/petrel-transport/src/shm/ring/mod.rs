@@ -46,7 +46,7 @@
 //! Measured between two cores, bare ping-pong of 48 B, best of seven: tail and records aligned to
 //! 8 bytes 525 ns, to 64 bytes 430; header instead of tail, 64 bytes 300; the same with a look behind
 //! the record before it is answered 370. Calls of 32 B went from 0.65 to 0.45 µs, of which the bare
-//! medium takes 0.32; 60 of them in flight lost 2 to 6 % of their rate, and 12 % when the consumer
+//! medium takes 0.32; 60 of them in flight lost 6 to 9 % of their rate, and 12 % when the consumer
 //! always looked for more behind a burst for which it had not waited. Bulk stayed as it was.
 //!
 //! (An earlier attempt found no gain. It looked behind each burst.)
