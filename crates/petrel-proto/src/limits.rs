@@ -42,9 +42,9 @@ pub const MESSAGE_PACKETS_MAX: u32 = 1 << 24;
 /// header, less [`PART_HEADER_BYTES`].
 pub const PACKET_BYTES_MIN: u32 = 1208;
 
-/// Largest payload of a full packet: the largest UDP datagram over IPv4, less
-/// [`PART_HEADER_BYTES`].
-pub const PACKET_BYTES_MAX: u32 = 65_507 - PART_HEADER_BYTES as u32;
+/// Largest payload of a full packet: 16 MiB, so that over shared memory a large message can be one
+/// packet, which its handler reads where it lies. Over UDP a datagram's 65 507 bytes are the limit.
+pub const PACKET_BYTES_MAX: u32 = 16 << 20;
 
 /// Sessions of an endpoint: the session field has 20 bits.
 pub const SESSIONS_MAX: u32 = 1 << 20;

@@ -75,7 +75,7 @@ pub const HEARTBEAT_MS_MAX: u32 = 60_000;
 /// Smallest `max_frame` of an offer.
 pub const MAX_FRAME_BYTES_MIN: u32 = PACKET_BYTES_MIN + PACKET_OVERHEAD_BYTES;
 
-/// Largest `max_frame` of an offer: the largest UDP datagram over IPv4.
+/// Largest `max_frame` of an offer: of shared memory; no datagram is that long.
 pub const MAX_FRAME_BYTES_MAX: u32 = PACKET_BYTES_MAX + PACKET_OVERHEAD_BYTES;
 
 /// What `packet_bytes` leaves of `max_frame` to the headers of a packet of many.
@@ -85,6 +85,6 @@ const _: () = {
     assert!(HEARTBEAT_MS_MAX >= 1_000);
     assert!(STATS_PART_BYTES_MAX + 64 <= BODY_BYTES_MAX);
     assert!(STATS_PART_BYTES_MAX <= u16::MAX as usize);
-    assert!(MAX_FRAME_BYTES_MIN == 1_232 && MAX_FRAME_BYTES_MAX == 65_507);
+    assert!(MAX_FRAME_BYTES_MIN == 1_232 && MAX_FRAME_BYTES_MAX == 16_777_240);
     assert!(FIRST_REQUEST_END.is_multiple_of(SLOTS_MAX as u64));
 };

@@ -162,7 +162,10 @@ mod tests {
         let long = SessionOpen { max_message: (1 << 30) + 1, ..open() };
         assert_eq!(wrong_field(long), "max_message");
         assert_eq!(wrong_field(SessionOpen { packet_bytes: 1_207, ..open() }), "packet_bytes");
-        assert_eq!(wrong_field(SessionOpen { packet_bytes: 65_484, ..open() }), "packet_bytes");
+        assert_eq!(
+            wrong_field(SessionOpen { packet_bytes: (16 << 20) + 1, ..open() }),
+            "packet_bytes"
+        );
         assert_eq!(wrong_field(SessionOpen { first_request: 60, ..open() }), "first_request");
         assert_eq!(wrong_field(SessionOpen { first_request: 1 << 47, ..open() }), "first_request");
     }

@@ -476,7 +476,7 @@ impl Sessions {
 
 /// Payload bytes of a full packet to a peer.
 fn packet_bytes<T: Transport>(transport: &T, peer: PeerId) -> u32 {
-    let max = transport.max_frame_bytes(peer).min(u16::MAX as usize);
+    let max = transport.max_frame_bytes(peer).min(u32::MAX as usize);
     let bytes = max.saturating_sub(PART_HEADER_BYTES) as u32;
     bytes.min(petrel_proto::limits::PACKET_BYTES_MAX)
 }

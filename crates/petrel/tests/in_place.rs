@@ -1,0 +1,71 @@
+//! With large frames over shared memory a large message is one packet: copied once, by its sender, and
+//! read by the handler in the ring.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use petrel::control::AllowedTransports;
+use petrel::{Endpoint, EndpointConfig, IdlePolicy, Nexus, SessionId, SessionState};
+
+const LARGE: usize = 8 << 20;
+const CALLS: usize = 6;
+
+fn message(round: usize) -> Vec<u8> {
+    (0..LARGE).map(|at| (at / 4_096 * 31 + at + round) as u8).collect()
+}
+
+fn config() -> EndpointConfig {
+    let mut config = EndpointConfig::default();
+    config.transports = AllowedTransports { udp: false, shm: true };
+    config.idle = IdlePolicy::Poll;
+    config.host.shm.ring_bytes = 32 << 20;
+    config.host.shm.max_frame_bytes = LARGE + 64;
+    config
+}
+
+/// Calls with a large request, and gets it back; `turn` runs the other end.
+fn call(client: &mut Endpoint, session: SessionId, round: usize, mut turn: impl FnMut()) {
+    let sent = message(round);
+    let request = client.alloc_message(&sent).unwrap();
+    let response = client.alloc(LARGE).unwrap();
+    let ended = Rc::new(RefCell::new(false));
+    let end = Rc::clone(&ended);
+    client
+        .call(session, 1, request, response, move |_, reply| {
+            assert!(reply.message().expect("the call succeeds") == sent, "the answer differs");
+            *end.borrow_mut() = true;
+        })
+        .unwrap();
+    while !*ended.borrow() {
+        client.run_once();
+        turn();
+    }
+}
+
+#[test]
+fn a_large_message_is_one_packet_each_way() {
+    let nexus = Nexus::builder().listen(([127, 0, 0, 1], 0).into()).start().unwrap();
+    let mut server = nexus.endpoint(config()).unwrap();
+    server.register(1, |cx, request| {
+        assert_eq!(request.data().len(), LARGE);
+        request.reply_with(cx, LARGE, |data, out| {
+            out.copy_from_slice(data);
+            LARGE
+        })
+    });
+    let mut client = nexus.endpoint(config()).unwrap();
+    let session = client.connect(nexus.local_addr().expect("it listens")).unwrap();
+    while client.session_state(session) != SessionState::Open {
+        client.run_once();
+        server.run_once();
+        std::thread::yield_now();
+    }
+    for round in 0..CALLS {
+        call(&mut client, session, round, || {
+            server.run_once();
+        });
+    }
+    let (client, server) = (client.stats(), server.stats());
+    assert_eq!((client.protocol.packets_sent, server.protocol.packets_sent), (6, 6));
+    assert_eq!((client.transport.rx_frames, server.transport.rx_frames), (6, 6));
+}
