@@ -32,7 +32,7 @@ const _: () = assert!(RECORD_ALIGN.is_power_of_two() && RECORD_ALIGN >= RECORD_H
 
 /// The largest frame for a ring of `capacity` bytes: with half of the ring, an empty ring takes any
 /// record, even where one has to skip to the start first. What is skipped is at least a line
-/// shorter than the record, which leaves one for [`NOTHING`] behind it.
+/// shorter than the record, which leaves one for the mark of an end behind it.
 pub const fn max_frame_limit(capacity: usize) -> usize {
     capacity / 2 - RECORD_HEADER_BYTES
 }
