@@ -47,7 +47,7 @@ impl<B: Buffer> Shared<B> {
         // Tells which copy of the packet has arrived (§5.2).
         let flags = if state.echo_repeats { Flags::REPEATS } else { Flags::NONE };
         let header = to.words(Kind::Credit, flags, 0, state.current);
-        let taken = out.sink.send(agreed.peer, out.control.put(credit.encode(header)), &[]);
+        let taken = out.control.send(out.sink, agreed.peer, credit.encode(header));
         if taken {
             state.credit_due = false;
             self.counters.control_frames_sent += 1;
@@ -133,5 +133,5 @@ fn send_refusal<B, S: FrameSink>(
     let header = to.words(Kind::Response, flags, aux, state.current);
     bytes[..HEADER_BYTES].copy_from_slice(&header_bytes::<2, HEADER_BYTES>(header));
     bytes[HEADER_BYTES..HEADER_BYTES + len].copy_from_slice(&text.as_bytes()[..len]);
-    out.sink.send(agreed.peer, out.control.put((bytes, HEADER_BYTES + len)), &[])
+    out.control.send(out.sink, agreed.peer, (bytes, HEADER_BYTES + len))
 }

@@ -174,7 +174,7 @@ impl<B: Buffer> Shared<B> {
         let pull = Pull { cumulative, limit: state.response_limit, resend_below, bitmap };
         let flags = if allowed == 0 { Flags::REPEATS } else { Flags::NONE };
         let header = to.words(Kind::Pull, flags, 0, state.number);
-        if !out.sink.send(peer, out.control.put(pull.encode(header)), &[]) {
+        if !out.control.send(out.sink, peer, pull.encode(header)) {
             return Turn::one(false, false);
         }
         state.pull_due = false;

@@ -75,11 +75,19 @@ impl ControlFrames {
         Self { frames: Box::new([[0; CONTROL_FRAME_BYTES_MAX]; TRANSMIT_FRAMES_MAX]), next: 0 }
     }
 
-    pub(super) fn put(&mut self, (bytes, len): ([u8; CONTROL_FRAME_BYTES_MAX], usize)) -> &[u8] {
+    /// Sends a control frame; false if the medium refused it. One that was taken keeps its place for
+    /// the rest of the burst; a refused one does not, or many of them would come round to it.
+    pub(super) fn send<S: FrameSink>(
+        &mut self,
+        sink: &mut S,
+        peer: PeerKey,
+        (bytes, len): ([u8; CONTROL_FRAME_BYTES_MAX], usize),
+    ) -> bool {
         let place = self.next % TRANSMIT_FRAMES_MAX;
-        self.next = place + 1;
         self.frames[place] = bytes;
-        &self.frames[place][..len]
+        let taken = sink.send(peer, &self.frames[place][..len], &[]);
+        self.next = place + usize::from(taken);
+        taken
     }
 }
 

@@ -230,3 +230,31 @@ fn the_short_way_takes_packets_in_the_middle_of_a_burst_that_come_in_order() {
     assert!(request == message);
     assert_eq!(pair.server.counters().frames_accepted, 8);
 }
+
+/// Control frames that the medium has taken stay as they are to the end of the burst, however many
+/// are refused behind them.
+#[test]
+fn refused_control_frames_do_not_come_round_to_those_that_were_taken() {
+    let mut pair = Pair::with(Shape { slots: 64, credits: 1_000, ..Shape::default() });
+    for tag in 0..64 {
+        pair.call(&pattern(3 * P as usize, tag), 10, tag);
+    }
+    for frame in pair.client_sends() {
+        if words(std::slice::from_ref(&frame))[0].contains(" p0 of") {
+            pair.at_server(&frame).nothing();
+        }
+    }
+    let mut kept: Vec<(*const u8, Vec<u8>)> = Vec::new();
+    let mut offered = 0;
+    let sent = pair.server.transmit(pair.now, &mut |_: PeerKey, head: &[u8], _: &[u8]| {
+        for (place, bytes) in &kept {
+            assert!(*place != head.as_ptr(), "{bytes:?} would be written over");
+        }
+        offered += 1;
+        let takes = offered <= 2;
+        takes.then(|| kept.push((head.as_ptr(), head.to_vec())));
+        takes
+    });
+    assert_eq!((sent, kept.len()), (2, 2));
+    assert!(offered > crate::limits::TRANSMIT_FRAMES_MAX, "all of the others were refused");
+}
