@@ -9,7 +9,7 @@ pub const TX_BURST_MAX: usize = 64;
 /// Frames that one call of [`Transport::rx_burst`] should deliver at most. Few enough that their
 /// answers leave while more is coming in: with 60 calls in flight between two cores, turns that
 /// took all 60 at once had the two ends work in turns, and a turn of 24 took shared memory from
-/// 10 to 17 and UDP from 5.9 to 7.9 million calls a second (16 and 32 do within 3 % of that).
+/// 10 to 17 and UDP from 5.9 to 7.9 million calls a second (16 and 32 do within 5 % of that).
 pub const RX_BURST_MAX: usize = 24;
 
 /// A peer in a transport's table: an index, valid from [`Transport::add_peer`] until
@@ -138,7 +138,7 @@ transport_stats! {
 }
 
 /// Gets the frames that a transport receives. Its method can be inlined into the transport's loop,
-/// which a closure that is called in two places is not: some 40 instructions for each frame.
+/// which a closure that is called in two places is not.
 pub trait FrameHandler {
     /// A frame has come in. The slice is the receive buffer itself.
     fn handle(&mut self, peer: PeerId, frame: &[u8]);

@@ -12,8 +12,8 @@
 //! 3. The results are those of one kind of frame, so that nobody has to tell them apart again.
 //!
 //! Whatever does not fit gives `None` or false, with nothing changed, and is looked at anew by the
-//! general code. Together these took the way of a small call from 700 instructions to 300, both ends
-//! of both ways.
+//! general code. `petrel bench factors` tells what they are worth: without them small calls over shared
+//! memory reach 0.6 of their rate.
 
 use super::work::Work;
 use super::{Completion, Core, FrameSink, RequestHandle, call};

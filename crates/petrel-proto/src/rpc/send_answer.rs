@@ -52,7 +52,7 @@ impl<B: Buffer> Shared<B> {
             state.credit_due = false;
             self.counters.control_frames_sent += 1;
         }
-        Turn::one(taken, false)
+        Turn::one(taken)
     }
 
     /// Packets of the answer: those to repeat, then the next ones that are allowed.

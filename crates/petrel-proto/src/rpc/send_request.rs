@@ -175,7 +175,7 @@ impl<B: Buffer> Shared<B> {
         let flags = if allowed == 0 { Flags::REPEATS } else { Flags::NONE };
         let header = to.words(Kind::Pull, flags, 0, state.number);
         if !out.control.send(out.sink, peer, pull.encode(header)) {
-            return Turn::one(false, false);
+            return Turn::one(false);
         }
         state.pull_due = false;
         if let Some(parts) = &mut state.parts {
@@ -183,7 +183,7 @@ impl<B: Buffer> Shared<B> {
         }
         self.counters.control_frames_sent += 1;
         self.arm(out.now_ns, id, client, slot);
-        Turn::one(true, false)
+        Turn::one(true)
     }
 }
 

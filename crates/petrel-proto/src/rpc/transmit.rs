@@ -3,8 +3,8 @@
 //! The slots with something to send stand in a queue. Each in turn sends a train of frames straight
 //! into the medium; its state changes only when the medium has taken a frame, so that a refused one
 //! is as if it had never been made. Two other ways were tried before. A list of frames to be sent,
-//! made first and handed over as a whole, cost some 500 instructions for a small call in copies of
-//! itself. A queue of refused frames beside the slots was overtaken by new packets, and what came
+//! made first and handed over as a whole, was copied and copied: with smaller slots, leaving it out
+//! took a small call from 2 600 instructions to 1 690. A queue of refused frames beside the slots was overtaken by new packets, and what came
 //! out of order looked like loss: with a short transmit queue one lost packet led to thousands sent
 //! again.
 
@@ -54,12 +54,11 @@ pub(super) enum Then {
 impl Turn {
     pub(super) const NOTHING: Turn = Turn { sent: 0, then: Then::Done };
 
-    /// After one frame: taken or not, and the slot's last or not.
-    pub(super) fn one(taken: bool, more: bool) -> Self {
-        match (taken, more) {
-            (false, _) => Turn { sent: 0, then: Then::Refused },
-            (true, false) => Turn { sent: 1, then: Then::Done },
-            (true, true) => Turn { sent: 1, then: Then::More },
+    /// After the slot's only frame: taken or not.
+    pub(super) fn one(taken: bool) -> Self {
+        match taken {
+            false => Turn { sent: 0, then: Then::Refused },
+            true => Turn { sent: 1, then: Then::Done },
         }
     }
 }

@@ -21,16 +21,15 @@ use crate::msgbuf::Pool;
 const TX_BURSTS_PER_TURN: usize = 8;
 
 /// Bytes of large messages after which a turn sends: credits go back, and the sender goes on, while
-/// the next packets are copied. A quarter of what the default credits allow over shared memory, half
-/// over UDP; 64 and 256 KiB are as good.
+/// the next packets are copied. Half of what the default credits allow over shared memory; 64 and 128 KiB
+/// were as good.
 const RX_BURST_BYTES: usize = 256 << 10;
 
-/// Turns with a full burst after which timers are handled all the same: a flood from one peer must
+/// Turns in a row with frames after which timers are handled all the same: a flood from one peer must
 /// not keep calls to another from failing.
 const FULL_TURNS_MAX: u8 = 128;
 
-/// Turns in a row that look at nothing but the way in, if there is nothing. With some five
-/// nanoseconds each, timers and the control plane wait for no longer than one frame takes.
+/// Turns in a row that look at nothing but the clock and the way in, if there is nothing. Timers and the control plane wait for no longer than one frame takes.
 const IDLE_TURNS_MAX: u8 = 16;
 
 /// Ends [`Endpoint::run`] from another thread or a signal's.
@@ -66,13 +65,12 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             return false;
         }
         self.idle_turns = 0;
-        let budget = self.rx_budget;
         let received = self.receive(now_ns);
         let mut sent = self.local.core.has_transmit() && self.send(now_ns);
         let controlled = self.handle_control();
-        // With a full burst more may be waiting, and what seems lost may be among it.
-        self.full_turns =
-            if received < budget { 0 } else { (self.full_turns + 1) % FULL_TURNS_MAX };
+        // While frames come in more may be waiting, and what seems lost may be among it: a transport
+        // may stop before its budget, at the end of a publication or of a datagram.
+        self.full_turns = if received == 0 { 0 } else { (self.full_turns + 1) % FULL_TURNS_MAX };
         if self.full_turns == 0 {
             self.local.core.handle_timeouts(now_ns);
         }
@@ -252,10 +250,10 @@ impl<T: Transport> FrameSink for Sink<'_, T> {
 }
 
 /// A received frame, and what it leads to.
-struct Dispatch<'a> {
-    local: &'a mut Local,
-    handlers: &'a mut Handlers,
-    now_ns: u64,
+pub(super) struct Dispatch<'a> {
+    pub(super) local: &'a mut Local,
+    pub(super) handlers: &'a mut Handlers,
+    pub(super) now_ns: u64,
 }
 
 impl FrameHandler for Dispatch<'_> {

@@ -6,7 +6,7 @@ use petrel_transport::clock::now_ns;
 use petrel_transport::{FrameHandler, PeerId, Transport};
 
 use super::context::{Context, Local};
-use super::event_loop::{Sink, dispatch_other};
+use super::event_loop::{Dispatch, Sink, dispatch_other};
 use super::handler::{Handlers, Payload, Request};
 
 /// Which optimisations of the common case are on. All are by default, and nothing but a measurement
@@ -58,10 +58,10 @@ impl FrameHandler for SlowDispatch<'_> {
         if !factors.clock_once_per_turn {
             self.now_ns = now_ns();
         }
-        let peer = PeerKey(peer.0);
+        let (key, now_ns) = (PeerKey(peer.0), self.now_ns);
         if !*short_ways {
-            dispatch_other(local, handlers, self.now_ns, peer, frame);
-        } else if let Some(request) = local.core.handle_plain_request(peer, frame) {
+            dispatch_other(local, handlers, now_ns, key, frame);
+        } else if let Some(request) = local.core.handle_plain_request(key, frame) {
             let spare = request.spare.filter(|_| factors.preallocated_responses);
             let payload = match factors.zero_copy_requests {
                 true => Payload::Borrowed(request.payload),
@@ -73,13 +73,8 @@ impl FrameHandler for SlowDispatch<'_> {
             };
             let (handle, method) = (request.handle, request.method);
             handlers.run(&mut Context { local }, Request { handle, method, payload, spare });
-        } else if let Some(completion) = local.core.handle_plain_response(self.now_ns, peer, frame)
-        {
-            super::run_continuation(&mut Context { local }, completion);
-        } else if local.core.handle_next_part(peer, frame) {
-            local.part_bytes += frame.len();
         } else {
-            dispatch_other(local, handlers, self.now_ns, peer, frame);
+            Dispatch { local, handlers, now_ns }.handle(peer, frame);
         }
     }
 }

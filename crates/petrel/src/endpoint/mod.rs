@@ -71,7 +71,7 @@ pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort>
     rx_budget: usize,
     /// Turns in a row that found nothing on the way in and looked no further.
     idle_turns: u8,
-    /// Turns in a row that received a full burst.
+    /// Turns in a row that received frames.
     full_turns: u8,
     not_send: PhantomData<*const ()>,
 }
