@@ -216,6 +216,12 @@ impl Heap {
 
 // SAFETY: the capacity is a constant power of two, and `at` checks every access.
 unsafe impl Memory for Heap {
+    type View<'a> = Heap;
+
+    fn view(&self) -> Heap {
+        self.clone()
+    }
+
     fn control(&self) -> &Control {
         &self.0.control
     }

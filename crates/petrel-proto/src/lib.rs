@@ -82,8 +82,8 @@ pub mod wire;
 
 pub use rpc::{
     Accepted, CallError, CallFailure, CallRejected, Closed, Completion, Config, Core, Event,
-    Execution, FrameSink, OpenError, PlainRequest, Received, RequestHandle, RespondError,
-    RespondRejected, Upcoming,
+    Execution, FrameSink, OpenError, PendingCall, PlainRequest, Received, RequestHandle,
+    RespondError, RespondRejected, Upcoming,
 };
 pub use session::{Agreed, PeerKey, SessionId};
 pub use status::Status;

@@ -5,7 +5,8 @@ use std::ops::RangeInclusive;
 
 use petrel_transport::wake::Waker;
 use petrel_transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, Transport, TransportStats, TxFrame,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, ReturnPath, Transport, TransportStats,
+    TxFrame,
 };
 
 use crate::fabric::{BindError, Binding, FabricHandle, Frames, PacketRef, SimAddr};
@@ -148,7 +149,7 @@ impl SimTransport {
         }
         self.stats.rx_frames += count as u64;
         self.stats.rx_bytes += self.received.bytes.len() as u64;
-        self.received.iter().for_each(|frame| handler.handle(peer, frame));
+        self.received.iter().for_each(|frame| handler.handle(peer, frame, ReturnPath::NONE));
         count
     }
 }

@@ -35,6 +35,33 @@ pub(crate) unsafe fn copy_frame(from: &[u8], to: *mut u8) {
     }
 }
 
+/// [`copy_frame`] of 16 to 64 bytes: most small messages, and little enough to be inlined anywhere.
+///
+/// # Safety
+/// `to` is valid for writes of that many bytes, which do not overlap `from`, and the length is in
+/// that range.
+#[inline(always)]
+pub(crate) unsafe fn copy_one_line(from: &[u8], to: *mut u8) {
+    // SAFETY: by this function's contract.
+    unsafe {
+        if from.len() < BLOCK_BYTES {
+            copy_ends::<[u64; 2]>(from, to);
+        } else {
+            copy_ends::<Block>(from, to);
+        }
+    }
+}
+
+/// [`copy_frame`] as a call, for who has a shorter way for the usual lengths.
+///
+/// # Safety
+/// As for [`copy_frame`].
+#[inline(never)]
+pub(crate) unsafe fn copy_out_of_line(from: &[u8], to: *mut u8) {
+    // SAFETY: by this function's contract.
+    unsafe { copy_frame(from, to) }
+}
+
 /// Out of line, so that who copies small frames only has no call to prepare for.
 ///
 /// # Safety
@@ -90,6 +117,18 @@ unsafe fn copy_one<T: Copy>(from: &[u8], to: *mut u8, at: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn copy_one_line__copies_every_length_and_nothing_else() {
+        let source: Vec<u8> = (0..64u8).map(|i| i.wrapping_mul(7).wrapping_add(1)).collect();
+        for len in 16..=64 {
+            let mut target = vec![0xEE; 80];
+            // SAFETY: the target has room for `len` bytes from 9 on.
+            unsafe { copy_one_line(&source[..len], target.as_mut_ptr().add(9)) };
+            assert_eq!(target[9..9 + len], source[..len], "{len} bytes");
+            assert!(target[..9].iter().chain(&target[9 + len..]).all(|&byte| byte == 0xEE));
+        }
+    }
 
     #[test]
     fn copy_frame__copies_every_length_and_nothing_else() {

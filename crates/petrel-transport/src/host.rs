@@ -11,7 +11,7 @@
 use std::os::fd::AsFd;
 
 use crate::shm::{Shm, ShmConfig, ShmError, ShmLink};
-use crate::transport::{FrameHandler, LinkError, PeerId, Transport, TransportStats};
+use crate::transport::{FrameHandler, LinkError, PeerId, ReturnPath, Transport, TransportStats};
 use crate::udp::{Udp, UdpConfig, UdpError, UdpLink};
 use crate::wake::Waker;
 
@@ -241,8 +241,8 @@ struct ByShm<'a, H>(&'a mut H);
 
 impl<H: FrameHandler> FrameHandler for ByShm<'_, H> {
     #[inline(always)]
-    fn handle(&mut self, peer: PeerId, frame: &[u8]) {
-        self.0.handle(from_shm(peer), frame);
+    fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
+        self.0.handle(from_shm(peer), frame, back);
     }
 
     #[inline(always)]
@@ -262,8 +262,8 @@ struct ByUdp<'a, H>(&'a mut H);
 impl<H: FrameHandler> FrameHandler for ByUdp<'_, H> {
     /// Out of line, so that the handler is inlined once only.
     #[inline(never)]
-    fn handle(&mut self, peer: PeerId, frame: &[u8]) {
-        self.0.handle(peer, frame);
+    fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
+        self.0.handle(peer, frame, back);
     }
 
     #[inline(always)]

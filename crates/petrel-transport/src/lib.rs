@@ -33,6 +33,6 @@ pub mod udp;
 pub mod wake;
 
 pub use transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, RX_BURST_MAX, TX_BURST_MAX, Transport,
-    TransportStats, TxFrame,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, RX_BURST_MAX, ReturnPath, TX_BURST_MAX,
+    Transport, TransportStats, TxFrame,
 };

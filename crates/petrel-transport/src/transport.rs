@@ -1,5 +1,6 @@
 //! The [`Transport`] trait: what a back-end offers to an endpoint.
 
+use crate::shm::Outgoing;
 use crate::wake::Waker;
 
 /// Most frames in one call of [`Transport::tx_burst`]: its result is a bit mask in a `u64`. Bursts
@@ -140,8 +141,9 @@ transport_stats! {
 /// Gets the frames that a transport receives. Its method can be inlined into the transport's loop,
 /// which a closure that is called in two places is not.
 pub trait FrameHandler {
-    /// A frame has come in. The slice is the receive buffer itself.
-    fn handle(&mut self, peer: PeerId, frame: &[u8]);
+    /// A frame has come in. The slice is the receive buffer itself; `back` may take an answer at
+    /// once.
+    fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>);
 
     /// Whether the handler gains by [`FrameHandler::prepare`]; asked once a burst.
     fn looks_ahead(&self) -> bool {
@@ -160,9 +162,52 @@ pub trait FrameHandler {
 struct Each<F>(F);
 
 impl<F: FnMut(PeerId, &[u8])> FrameHandler for Each<F> {
-    fn handle(&mut self, peer: PeerId, frame: &[u8]) {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], _back: ReturnPath<'_>) {
         self.0(peer, frame);
     }
+}
+
+/// The way back to the peer whose frame is in hand, where the transport has one that can be used
+/// while it delivers: the ring beside the one that the frame came from.
+#[derive(Debug)]
+pub struct ReturnPath<'a>(Option<&'a mut Outgoing>);
+
+impl<'a> ReturnPath<'a> {
+    /// No way back: what answers the frame goes by [`Transport::push`].
+    pub const NONE: ReturnPath<'static> = ReturnPath(None);
+
+    #[inline(always)]
+    pub(crate) fn by_ring(outgoing: &'a mut Outgoing) -> Self {
+        Self(Some(outgoing))
+    }
+
+    /// The same for a shorter time.
+    #[inline(always)]
+    pub fn reborrow(&mut self) -> ReturnPath<'_> {
+        ReturnPath(self.0.as_deref_mut())
+    }
+
+    /// Whether there is one.
+    #[inline(always)]
+    pub fn is_there(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Copies a frame into the burst that the next [`Transport::flush`] ends. False: nothing was
+    /// taken, and [`Transport::push`] is to be used.
+    #[inline(always)]
+    pub fn push(&mut self, frame: &[u8]) -> bool {
+        match &mut self.0 {
+            Some(outgoing) => outgoing.push_line(frame) || push_small(outgoing, frame),
+            None => false,
+        }
+    }
+}
+
+/// Out of line, so that [`ReturnPath::push`] can be inlined wherever it is used.
+#[inline(never)]
+fn push_small(to: &mut Outgoing, frame: &[u8]) -> bool {
+    to.push_at_once(frame, &[])
 }
 
 /// Unreliable datagrams in bursts, with static dispatch.

@@ -86,6 +86,12 @@ impl Watched {
 
 // SAFETY: the capacity is constant, and cells check bounds and races themselves.
 unsafe impl Memory for Watched {
+    type View<'a> = Watched;
+
+    fn view(&self) -> Watched {
+        self.clone()
+    }
+
     fn control(&self) -> &Control {
         &self.0.control
     }

@@ -56,7 +56,7 @@ impl MsgBuf {
     ///
     /// # Panics
     /// When `len` exceeds the capacity.
-    #[inline]
+    #[inline(always)]
     pub fn set_len(&mut self, len: usize) {
         self.0.set_len(len);
     }
@@ -65,7 +65,7 @@ impl MsgBuf {
     ///
     /// # Panics
     /// When it is longer than the capacity.
-    #[inline]
+    #[inline(always)]
     pub fn set_message(&mut self, message: &[u8]) {
         self.0.set_message(message);
     }
@@ -116,7 +116,7 @@ impl Buffer for MsgBuf {
         self.0.capacity()
     }
 
-    #[inline]
+    #[inline(always)]
     fn set_len(&mut self, len: usize) {
         self.0.set_len(len);
     }
@@ -126,7 +126,7 @@ impl Buffer for MsgBuf {
         self.0.storage_mut()
     }
 
-    #[inline]
+    #[inline(always)]
     fn set_message(&mut self, message: &[u8]) {
         self.0.set_message(message);
     }

@@ -2,11 +2,11 @@
 
 use core::fmt;
 
-use super::{Core, Event, Shared};
+use super::{Core, Event, FrameSink, Shared};
 use crate::buffer::Buffer;
 use crate::limits::{MESSAGE_BYTES_MAX, REQUEST_NUMBER_END, packets_of};
-use crate::session::client::{ClientSession, ClientState, PendingCall};
-use crate::session::{Role, SessionId};
+use crate::session::client::{ClientSession, ClientState, PendingCall, SlotCall};
+use crate::session::{PeerKey, Role, SessionId};
 use crate::status::Status;
 
 /// A call that ended, with its two buffers.
@@ -129,8 +129,26 @@ impl<B: Buffer, T> Core<B, T> {
         response: B,
         tag: T,
     ) -> Result<(), CallRejected<B, T>> {
+        // Whoever has a way out calls `call_at_once`.
+        let mut nowhere = |_: PeerKey, _: &[u8], _: &[u8]| false;
         let call = PendingCall { method, tag, request, response };
-        match self.call_plain(session, call) {
+        self.call_at_once(0, session, call, &mut nowhere)
+    }
+
+    /// [`Core::call`], where a small request goes into `sink` at once if `sink` takes it. Like what
+    /// [`Core::transmit`] sends, its bytes stay as they are until the core's next method is called.
+    ///
+    /// # Errors
+    /// As [`Core::call`].
+    #[inline(always)]
+    pub fn call_at_once<S: FrameSink>(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        call: PendingCall<B, T>,
+        sink: &mut S,
+    ) -> Result<(), CallRejected<B, T>> {
+        match self.call_plain(now_ns, session, call, sink) {
             None => Ok(()),
             Some(call) => self.call_any(session, call),
         }
@@ -235,10 +253,8 @@ pub(super) fn finish<B: Buffer, T>(
     state.state = ClientState::Free;
     state.number += rounds;
     client.credits += std::mem::take(&mut state.held);
-    let (Some(request), Some(mut response), Some(tag)) =
-        (state.request.take(), state.response.take(), state.tag.take())
-    else {
-        unreachable!("a slot in use holds both buffers and the tag of its call");
+    let Some(SlotCall { tag, request, mut response }) = state.call.take() else {
+        unreachable!("a slot in use holds its call");
     };
     shared.client_parts.take_back(&mut state.parts);
     match &outcome {
@@ -254,6 +270,23 @@ pub(super) fn finish<B: Buffer, T>(
     client.free_slots |= 1 << slot;
     after_end(shared, id, client, slot);
     Completion { session: id, tag, outcome, request, response }
+}
+
+/// The completion of a call that was answered, in a slot that is free again but for the call, where
+/// others wait for the slot or its credits.
+#[cold]
+#[inline(never)]
+pub(super) fn ended_before_others<B: Buffer, T>(
+    shared: &mut Shared<B>,
+    id: SessionId,
+    client: &mut ClientSession<B, T>,
+    slot: usize,
+) -> Completion<B, T> {
+    let Some(SlotCall { tag, request, response }) = client.slots[slot].call.take() else {
+        unreachable!("a slot in use holds its call");
+    };
+    after_end(shared, id, client, slot);
+    Completion { session: id, tag, outcome: Ok(()), request, response }
 }
 
 /// What follows when a slot has become free: others get its credits, or its place.

@@ -3,9 +3,9 @@
 use super::call::{self, CallFailure, Execution};
 use super::{Core, Event};
 use crate::buffer::Buffer;
-use crate::session::client::{ClientSession, ClientState};
+use crate::session::client::{ClientSession, ClientState, PendingCall, SlotCall};
 use crate::session::server::ServerSession;
-use crate::session::{Agreed, PeerKey, Role, SessionId};
+use crate::session::{Agreed, Origin, PeerKey, Role, SessionId};
 use crate::status::Status;
 
 /// What a server needs to take a session.
@@ -69,7 +69,7 @@ impl<B: Buffer, T> Core<B, T> {
                 if !agreed.is_sound(client.first_request) {
                     return Err(OpenError::Unsound);
                 }
-                entry.peer = Some(agreed.peer);
+                entry.origin = Origin::new(entry.origin.token(), Some(agreed.peer));
                 client.establish(agreed);
             }
             _ => return Err(OpenError::NotOpening),
@@ -118,7 +118,7 @@ impl<B: Buffer, T> Core<B, T> {
     ) {
         for index in 0..self.sessions.entries.len() {
             let Some(entry) = self.sessions.entries.get(index) else { break };
-            if entry.peer == Some(peer) {
+            if entry.origin.peer() == Some(peer) {
                 let id = SessionId { index: index as u32, generation: entry.generation };
                 if let Some(closed) = self.close(id, status, message) {
                     ended(id, closed.was_client);
@@ -143,14 +143,14 @@ impl<B: Buffer, T> Core<B, T> {
 
     /// The token that this endpoint wants to see on a session.
     pub fn token(&self, id: SessionId) -> Option<u32> {
-        self.sessions.get(id).map(|entry| entry.token)
+        self.sessions.get(id).map(|entry| entry.origin.token())
     }
 
     /// The session at an index, if its token is this: how the control plane's messages name it.
     pub fn find(&self, index: u32, token: u32) -> Option<SessionId> {
         let entry = self.sessions.entries.get(index as usize)?;
         let id = SessionId { index, generation: entry.generation };
-        (entry.token == token && self.sessions.get(id).is_some()).then_some(id)
+        (entry.origin.token() == token && self.sessions.get(id).is_some()).then_some(id)
     }
 
     fn insert(
@@ -179,13 +179,10 @@ impl<B: Buffer, T> Core<B, T> {
             }
             let sent = slot.request_sent > 0;
             let execution = if sent { Execution::MayHaveExecuted } else { Execution::NotSent };
-            let (Some(request), Some(response), Some(tag)) =
-                (slot.request, slot.response, slot.tag)
-            else {
-                unreachable!("a slot in use holds both buffers and the tag of its call");
+            let Some(SlotCall { tag, request, response }) = slot.call else {
+                unreachable!("a slot in use holds its call");
             };
-            let call =
-                crate::session::client::PendingCall { method: slot.method, tag, request, response };
+            let call = PendingCall { method: slot.method, tag, request, response };
             self.push_failed(id, call, failure(execution));
         }
         while let Some(call) = client.backlog.pop_front() {
@@ -193,12 +190,7 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    fn push_failed(
-        &mut self,
-        id: SessionId,
-        call: crate::session::client::PendingCall<B, T>,
-        failure: CallFailure,
-    ) {
+    fn push_failed(&mut self, id: SessionId, call: PendingCall<B, T>, failure: CallFailure) {
         self.shared.counters.calls_failed += 1;
         self.events.push_back(Event::Completed(call::failed(id, call, failure)));
     }

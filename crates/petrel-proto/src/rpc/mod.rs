@@ -29,6 +29,8 @@ pub use receive::Received;
 pub use respond::{RequestHandle, RespondError, RespondRejected};
 pub use transmit::FrameSink;
 
+pub use crate::session::client::PendingCall;
+
 use crate::buffer::Buffer;
 use crate::counters::Counters;
 use crate::limits;
@@ -190,7 +192,7 @@ impl<B: Buffer, T> Core<B, T> {
     /// The smoothed round-trip time of a client session in nanoseconds, once measured.
     pub fn srtt_ns(&self, id: SessionId) -> Option<u64> {
         match &self.sessions.get(id)?.role {
-            crate::session::Role::Client(client) => client.rtt.srtt_ns(),
+            crate::session::Role::Client(client) => client.trips.rtt.srtt_ns(),
             _ => None,
         }
     }
@@ -235,10 +237,10 @@ impl<B> Shared<B> {
         slot: usize,
     ) {
         let state = &mut client.slots[slot];
-        let backoff = state.backoff.max(client.backoff);
+        let backoff = state.backoff.max(client.trips.backoff);
         let rto_ns = match backoff {
-            0 => client.rto_ns,
-            _ => client.rtt.rto_ns(&self.config.rto, backoff.into()),
+            0 => client.trips.rto_ns,
+            _ => client.trips.rtt.rto_ns(&self.config.rto, backoff.into()),
         };
         state.deadline_ns = now_ns + rto_ns;
         if !state.in_wheel {

@@ -19,10 +19,12 @@ use super::work::Work;
 use super::{Completion, Core, FrameSink, RequestHandle, call};
 use crate::buffer::Buffer;
 use crate::limits::{FUTURE_ROUNDS_MAX, HEADER_BYTES, REQUEST_NUMBER_END};
-use crate::session::client::{ClientSession, ClientState, PendingCall};
+use crate::session::client::{
+    ClientSession, ClientSlot, ClientState, PendingCall, RoundTrips, SlotCall,
+};
 use crate::session::server::ServerState;
-use crate::session::{PeerKey, Role, SessionId};
-use crate::wire::{Flags, Kind, first_bits};
+use crate::session::{Origin, PeerKey, Role, SessionId, SessionTable};
+use crate::wire::{Destination, Flags, Kind, first_bits};
 
 /// A request of one packet, still in the receive buffer. It must be answered.
 #[derive(Debug)]
@@ -75,36 +77,95 @@ impl Parsed<'_> {
     }
 }
 
+/// What a plain call works on, each part found once. Nothing that is done to it can panic while
+/// somebody holds the call: the compiler would keep the call in memory, to be dropped from there.
+struct PlainPlace<'a, B, T> {
+    peer: PeerKey,
+    to: Destination,
+    credits: &'a mut u32,
+    trips: &'a RoundTrips,
+    slot: usize,
+    state: &'a mut ClientSlot<B, T>,
+}
+
+impl<'a, B, T> PlainPlace<'a, B, T> {
+    /// Takes a free slot, if the session has one and `sizes`, of the request and of the response's
+    /// buffer, are those of one packet each.
+    #[inline(always)]
+    fn find(
+        sessions: &'a mut SessionTable<B, T>,
+        session: SessionId,
+        sizes: (usize, usize),
+    ) -> Option<Self> {
+        let entry = sessions.entries.get_mut(session.index as usize)?;
+        let Role::Client(client) = &mut entry.role else { return None };
+        let is_plain = entry.generation == session.generation
+            && sizes.0 <= client.plain_request_bytes_max as usize
+            && sizes.1 <= client.packet_bytes as usize;
+        if !is_plain {
+            return None;
+        }
+        let ClientSession { free_slots, slots, to, credits, trips, .. } = client;
+        let slot = free_slots.trailing_zeros() as usize;
+        // Without a free slot, or before the session is open, this is beyond the slots.
+        let state = slots.get_mut(slot)?;
+        *free_slots &= *free_slots - 1;
+        let peer = entry.origin.any_peer();
+        Some(Self { peer, to: *to, credits, trips, slot, state })
+    }
+}
+
 impl<B: Buffer, T> Core<B, T> {
     /// Makes a call whose request and response have one packet each, if the session has a slot for
-    /// it; else gives the call back.
+    /// it; else gives the call back. The request is sent at once if `sink` takes it.
     #[inline(always)]
-    pub(super) fn call_plain(
+    pub(super) fn call_plain<S: FrameSink>(
         &mut self,
+        now_ns: u64,
         session: SessionId,
         call: PendingCall<B, T>,
+        sink: &mut S,
     ) -> Option<PendingCall<B, T>> {
-        let Some(entry) = self.sessions.entries.get_mut(session.index as usize) else {
-            return Some(call);
+        // Taken apart and put together anew where it is handed on as a whole: else the compiler keeps
+        // it in memory all the way.
+        let PendingCall { method, tag, request, response } = call;
+        let sizes = (request.len(), response.capacity());
+        let Some(place) = PlainPlace::find(&mut self.sessions, session, sizes) else {
+            return Some(PendingCall { method, tag, request, response });
         };
-        let Role::Client(client) = &mut entry.role else { return Some(call) };
-        let slot = client.free_slots.trailing_zeros() as usize;
-        // Without a free slot, or before the session is open, this is beyond the slots.
-        let Some(state) = client.slots.get_mut(slot) else { return Some(call) };
-        let is_plain = entry.generation == session.generation
-            && call.request.len() <= client.plain_request_bytes_max as usize
-            && call.response.capacity() <= client.packet_bytes as usize;
-        if !is_plain {
-            return Some(call);
-        }
-        client.free_slots &= client.free_slots - 1;
-        state.start(call, 1, true);
+        let PlainPlace { peer, to, credits, trips, slot, state } = place;
+        state.begin(PendingCall { method, tag, request, response }, 1);
         self.shared.counters.calls_started += 1;
+        if sink.reaches(peer)
+            && *credits > 0
+            && let Some(SlotCall { request, .. }) = &mut state.call
+        {
+            let header = to.words(Kind::Request, Flags::NONE, state.method, state.number);
+            if sink.send(peer, request.frame(header), &[]) {
+                *credits -= 1;
+                state.note_plain_sent(now_ns);
+                self.shared.counters.packets_sent += 1;
+                if trips.backoff == 0 && state.in_wheel {
+                    state.deadline_ns = now_ns + trips.rto_ns;
+                } else {
+                    self.arm_slot(now_ns, session, slot);
+                }
+                return None;
+            }
+        }
+        state.note_unsent(true);
         // Also if the queue has an entry of the slot's former call, which it then serves: to look
         // would be to wait for the slot's memory.
         state.queued = true;
         self.shared.work.push(Work { session: session.index, slot: slot as u8, of_client: true });
         None
+    }
+
+    #[cold]
+    fn arm_slot(&mut self, now_ns: u64, session: SessionId, slot: usize) {
+        if let Some(client) = self.sessions.client_mut(session) {
+            self.shared.arm(now_ns, session, client, slot);
+        }
     }
 
     /// Takes a frame if it is a new request of one packet, with nothing unusual about it. `None`
@@ -118,33 +179,31 @@ impl<B: Buffer, T> Core<B, T> {
     ) -> Option<PlainRequest<'f, B>> {
         let parsed = Parsed::of_kind(Kind::Request, frame)?;
         let entry = self.sessions.entries.get_mut(parsed.session() as usize)?;
-        if entry.token != parsed.token() || entry.peer != Some(peer) {
+        if entry.origin != Origin::new(parsed.token(), Some(peer)) {
             return None;
         }
         let Role::Server(server) = &mut entry.role else { return None };
         let number = parsed.request();
-        let packet_bytes = server.packet_bytes as usize;
         let rounds = server.slots.len() as u64;
         let state = server.slots.get_mut(number as usize & (rounds as usize).wrapping_sub(1))?;
         // From 0 for the next number on: one that is not newer becomes very large.
         let ahead = number.wrapping_sub(state.current).wrapping_sub(1);
         let is_plain = ahead < FUTURE_ROUNDS_MAX * rounds
             && frame.len() <= server.plain_frame_bytes_max as usize
-            && state.parts.is_none()
-            && state.message.as_ref().is_none_or(|spare| spare.capacity() <= packet_bytes);
+            && state.takes_plain;
         if !is_plain {
             return None;
         }
         state.current = number;
-        state.method = parsed.aux();
-        state.credit_due = false;
-        state.is_plain = false;
-        state.request_size = parsed.payload.len() as u32;
         state.request_packets = 1;
         state.echo = 0;
-        state.echo_repeats = false;
+        state.request_size = parsed.payload.len() as u32;
         state.response_limit = 1;
         state.state = ServerState::Running;
+        state.is_plain = false;
+        state.credit_due = false;
+        state.echo_repeats = false;
+        state.method = parsed.aux();
         let counters = &mut self.shared.counters;
         counters.frames_accepted += 1;
         counters.requests_received += 1;
@@ -168,7 +227,7 @@ impl<B: Buffer, T> Core<B, T> {
     ) -> Option<Completion<B, T>> {
         let parsed = Parsed::of_kind(Kind::Response, frame)?;
         let entry = self.sessions.entries.get_mut(parsed.session() as usize)?;
-        if entry.token != parsed.token() || entry.peer != Some(peer) {
+        if entry.origin != Origin::new(parsed.token(), Some(peer)) {
             return None;
         }
         let Role::Client(client) = &mut entry.role else { return None };
@@ -180,37 +239,74 @@ impl<B: Buffer, T> Core<B, T> {
             && state.number == parsed.request()
             && parsed.aux() as u8 == 0
             && payload.len() <= client.packet_bytes as usize
-            && state.response.as_ref().is_some_and(|buffer| payload.len() <= buffer.capacity());
+            && state.call.as_ref().is_some_and(|call| payload.len() <= call.response.capacity());
         if !is_plain {
             return None;
         }
-        let (Some(request), Some(mut response), Some(tag)) =
-            (state.request.take(), state.response.take(), state.tag.take())
-        else {
-            unreachable!("a slot in use holds both buffers and the tag of its call");
-        };
-        response.set_message(payload);
-        state.awaits_plain = false;
-        state.held = 0;
-        state.state = ClientState::Free;
-        state.number += rounds as u64;
-        if self.shared.timers.is_crowded() {
-            state.leave_wheel(&mut self.shared.timers);
+        if let Some(call) = &mut state.call {
+            call.response.set_message(payload);
         }
         client.credits += 1;
         client.free_slots |= 1 << slot;
-        let (number, sent_ns) = (state.number, state.timed_ns);
-        if client.sampled_ns != now_ns {
-            client.sample(now_ns, sent_ns, &self.shared.config.rto);
+        if client.trips.sampled_ns != now_ns {
+            client.trips.sample(now_ns, state.timed_ns, &self.shared.config.rto);
+        }
+        if self.shared.timers.is_crowded() {
+            state.leave_wheel(&mut self.shared.timers);
         }
         let counters = &mut self.shared.counters;
         counters.frames_accepted += 1;
         counters.calls_succeeded += 1;
         let session = SessionId { index: parsed.session(), generation: entry.generation };
-        if client.stalled_slots != 0 || !client.backlog.is_empty() || number >= REQUEST_NUMBER_END {
-            call::after_end(&mut self.shared, session, client, slot);
+        state.awaits_plain = false;
+        state.held = 0;
+        state.state = ClientState::Free;
+        state.number += rounds as u64;
+        let others_wait = client.stalled_slots != 0 || client.backlog.was_used();
+        if state.number >= REQUEST_NUMBER_END || others_wait {
+            return Some(call::ended_before_others(&mut self.shared, session, client, slot));
         }
+        let Some(SlotCall { tag, request, response }) = state.call.take() else {
+            unreachable!("a slot in use holds its call");
+        };
         Some(Completion { session, tag, outcome: Ok(()), request, response })
+    }
+
+    /// Answers a running request with a message of one packet, if `sink` takes it; else gives the
+    /// message back.
+    #[inline(always)]
+    pub(super) fn respond_plain<S: FrameSink>(
+        &mut self,
+        handle: RequestHandle,
+        mut message: B,
+        sink: &mut S,
+    ) -> Option<B> {
+        let RequestHandle { session, number } = handle;
+        let Some(entry) = self.sessions.entries.get_mut(session.index as usize) else {
+            return Some(message);
+        };
+        let Role::Server(server) = &mut entry.role else { return Some(message) };
+        let peer = entry.origin.any_peer();
+        let place = number as usize & server.slots.len().wrapping_sub(1);
+        let Some(state) = server.slots.get_mut(place) else { return Some(message) };
+        let is_plain = sink.reaches(peer)
+            && entry.generation == session.generation
+            && state.current == number
+            && state.state == ServerState::Running
+            && state.takes_plain
+            && message.capacity() <= server.plain_response_bytes_max as usize;
+        if !is_plain {
+            return Some(message);
+        }
+        let header = server.to.words(Kind::Response, Flags::NONE, 0, number);
+        if !sink.send(peer, message.frame(header), &[]) {
+            return Some(message);
+        }
+        state.set_sent_answer(message);
+        let counters = &mut self.shared.counters;
+        counters.responses_sent += 1;
+        counters.packets_sent += 1;
+        None
     }
 
     /// Sends a plain request or answer; false if it is not plain, or the medium refused it.
@@ -224,12 +320,13 @@ impl<B: Buffer, T> Core<B, T> {
         let Some(entry) = self.sessions.entries.get_mut(work.session as usize) else {
             return false;
         };
-        let Some(peer) = entry.peer else { return false };
+        let Some(peer) = entry.origin.peer() else { return false };
         match &mut entry.role {
             Role::Client(client) if work.of_client => {
-                let ClientSession { to, credits, slots, rto_ns, backoff, .. } = client;
+                let ClientSession { to, credits, slots, trips, .. } = client;
                 let Some(state) = slots.get_mut(work.slot as usize) else { return false };
-                let (true, Some(request)) = (state.is_plain && *credits > 0, &mut state.request)
+                let (true, Some(SlotCall { request, .. })) =
+                    (state.is_plain && *credits > 0, &mut state.call)
                 else {
                     return false;
                 };
@@ -240,8 +337,8 @@ impl<B: Buffer, T> Core<B, T> {
                 *credits -= 1;
                 state.note_plain_sent(now_ns);
                 self.shared.counters.packets_sent += 1;
-                if *backoff == 0 && state.in_wheel {
-                    state.deadline_ns = now_ns + *rto_ns;
+                if trips.backoff == 0 && state.in_wheel {
+                    state.deadline_ns = now_ns + trips.rto_ns;
                 } else {
                     let id = SessionId { index: work.session, generation: entry.generation };
                     self.shared.arm(now_ns, id, client, work.slot as usize);

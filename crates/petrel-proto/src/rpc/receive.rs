@@ -52,7 +52,9 @@ impl<B: Buffer, T> Core<B, T> {
             return Received::Nothing;
         };
         let entry = match self.sessions.entries.get_mut(header.session as usize) {
-            Some(entry) if entry.token == header.token && !matches!(entry.role, Role::Free) => {
+            Some(entry)
+                if entry.origin.token() == header.token && !matches!(entry.role, Role::Free) =>
+            {
                 entry
             }
             _ => {
@@ -60,7 +62,7 @@ impl<B: Buffer, T> Core<B, T> {
                 return Received::Nothing;
             }
         };
-        if entry.peer != Some(peer) {
+        if entry.origin.peer() != Some(peer) {
             shared.counters.dropped_wrong_peer += 1;
             return Received::Nothing;
         }

@@ -5,7 +5,7 @@ use crate::bitmap::Insert;
 use crate::buffer::{Buffer, BufferPool};
 use crate::limits::{FUTURE_ROUNDS_MAX, PART_HEADER_BYTES, packet_span, packets_of};
 use crate::session::server::{ServerParts, ServerSession, ServerSlot, ServerState};
-use crate::session::{PeerKey, Role, SessionId};
+use crate::session::{Origin, PeerKey, Role, SessionId};
 use crate::status::Status;
 use crate::wire::{Flags, Header, Kind, Part, first_bits, part_words, skip_extensions};
 
@@ -50,7 +50,7 @@ impl<B: Buffer, T> Core<B, T> {
         }
         let session = (first >> 12) as usize & 0xF_FFFF;
         let Some(entry) = self.sessions.entries.get_mut(session) else { return false };
-        if entry.token != (first >> 32) as u32 || entry.peer != Some(peer) {
+        if entry.origin != Origin::new((first >> 32) as u32, Some(peer)) {
             return false;
         }
         let Role::Server(server) = &mut entry.role else { return false };

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::Core;
+use super::{Core, FrameSink};
 use crate::buffer::Buffer;
 use crate::limits::packets_of;
 use crate::session::server::{ServerSession, ServerState};
@@ -56,7 +56,7 @@ impl<B: Buffer, T> Core<B, T> {
     ///
     /// # Errors
     /// [`RespondRejected`] gives the buffer back.
-    #[inline(always)]
+    #[inline(never)]
     pub fn respond(
         &mut self,
         handle: RequestHandle,
@@ -77,10 +77,30 @@ impl<B: Buffer, T> Core<B, T> {
         }
         let state = &mut server.slots[slot];
         self.shared.server_parts.take_back(&mut state.parts);
+        state.takes_plain = message.capacity() <= packet_bytes as usize;
         state.set_answer(status, Some(message), packets_of(len as u32, packet_bytes));
         self.shared.counters.responses_sent += 1;
         self.shared.queue_server(handle.session.index, slot, state);
         Ok(())
+    }
+
+    /// [`Core::respond`] with status OK, where a small answer goes into `sink` at once if `sink`
+    /// takes it. Like what [`Core::transmit`] sends, its bytes stay as they are until the core's next
+    /// method is called.
+    ///
+    /// # Errors
+    /// As [`Core::respond`].
+    #[inline(always)]
+    pub fn respond_at_once<S: FrameSink>(
+        &mut self,
+        handle: RequestHandle,
+        message: B,
+        sink: &mut S,
+    ) -> Result<(), RespondRejected<B>> {
+        match self.respond_plain(handle, message, sink) {
+            None => Ok(()),
+            Some(message) => self.respond(handle, Status::Ok, message),
+        }
     }
 
     /// Answers a request with an error that needs no buffer. Does nothing when nobody waits.

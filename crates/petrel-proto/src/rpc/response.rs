@@ -6,7 +6,7 @@ use crate::bitmap::Insert;
 use crate::buffer::Buffer;
 use crate::limits::{MESSAGE_BYTES_MAX, REORDERING_THRESHOLD, packet_span, packets_of};
 use crate::session::SessionId;
-use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState};
+use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState, SlotCall};
 use crate::status::Status;
 use crate::wire::{Header, Part, skip_extensions};
 
@@ -56,7 +56,7 @@ impl<B: Buffer> Shared<B> {
         self.counters.frames_accepted += 1;
         client.note_round_trip(now_ns, slot, &self.config.rto);
         let status = header.aux as u8;
-        let outcome = match &mut client.slots[slot].response {
+        let outcome = match client.slots[slot].response() {
             Some(response) if status == 0 => copy_whole(response, payload),
             _ => Err(server_failure(status, payload)),
         };
@@ -101,7 +101,7 @@ impl<B: Buffer> Shared<B> {
         packet_bytes: u32,
     ) -> Result<(), Completion<B, T>> {
         let state = &mut client.slots[slot];
-        let capacity = state.response.as_ref().map_or(0, Buffer::capacity);
+        let capacity = state.response().map_or(0, |buffer| buffer.capacity());
         if part.size as usize > capacity {
             let failure = too_large(part.size as usize, capacity);
             return Err(finish(self, id, client, slot, Err(failure)));
@@ -145,7 +145,7 @@ impl<B: Buffer> Shared<B> {
         }
         self.counters.frames_accepted += 1;
         let (offset, len) = packet_span(part.packet, part.size, packet_bytes);
-        if let Some(response) = &mut state.response {
+        if let Some(SlotCall { response, .. }) = &mut state.call {
             response.storage_mut()[offset..offset + len].copy_from_slice(payload);
         }
         state.unanswered = 0;
@@ -153,7 +153,7 @@ impl<B: Buffer> Shared<B> {
         state.held -= 1;
         client.credits += 1;
         if parts.received.cumulative() == parts.response_packets {
-            if let Some(response) = &mut state.response {
+            if let Some(SlotCall { response, .. }) = &mut state.call {
                 response.set_len(part.size as usize);
             }
             return Received::Completed(finish(self, id, client, slot, Ok(())));

@@ -5,7 +5,7 @@ use super::transmit::{FrameSink, Out, Then, Turn, send_part};
 use crate::bitmap::Words;
 use crate::buffer::Buffer;
 use crate::limits::{WINDOW_PACKETS, packets_of};
-use crate::session::client::{ClientSession, ClientState, NOT_TIMED};
+use crate::session::client::{ClientSession, ClientState, NOT_TIMED, SlotCall};
 use crate::session::{PeerKey, SessionId};
 use crate::wire::{Flags, Kind, Part, Pull};
 
@@ -75,7 +75,9 @@ impl<B: Buffer> Shared<B> {
         let state = &mut client.slots[slot];
         let first = state.request_sent;
         let is_short = self.config.short_ways && first + 1 < state.request_packets;
-        let (Some(request), true) = (&mut state.request, is_short) else { return Turn::NOTHING };
+        let (Some(SlotCall { request, .. }), true) = (&mut state.call, is_short) else {
+            return Turn::NOTHING;
+        };
         let parts = state.parts.get_or_insert_with(|| self.client_parts.take());
         if !parts.lost.is_empty() {
             return Turn::NOTHING;
@@ -210,7 +212,7 @@ fn next_request_packet<B, T>(client: &mut ClientSession<B, T>, slot: usize) -> O
 #[inline]
 fn grant_with<B: Buffer, T>(client: &ClientSession<B, T>, slot: usize, packet: u32) -> u32 {
     let state = &client.slots[slot];
-    let capacity = state.response.as_ref().map_or(0, Buffer::capacity);
+    let capacity = state.call.as_ref().map_or(0, |call| call.response.capacity());
     if capacity <= client.packet_bytes as usize || packet + 1 != state.request_packets {
         return 0;
     }
@@ -233,7 +235,7 @@ fn write_request_packet<B: Buffer, T, S: FrameSink>(
 ) -> bool {
     let (to, packet_bytes) = (client.to, client.packet_bytes);
     let state = &mut client.slots[slot];
-    let Some(request) = &mut state.request else {
+    let Some(SlotCall { request, .. }) = &mut state.call else {
         unreachable!("a slot in use holds its request");
     };
     let flags = if repeats { Flags::REPEATS } else { Flags::NONE };

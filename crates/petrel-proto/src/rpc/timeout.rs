@@ -77,7 +77,7 @@ impl<B: Buffer> Shared<B> {
         repeat(state, &mut self.client_parts);
         let state = &mut client.slots[slot];
         if state.state == ClientState::Sending {
-            client.backoff = client.backoff.max(state.backoff.min(SESSION_BACKOFF_MAX));
+            client.trips.backoff = client.trips.backoff.max(state.backoff.min(SESSION_BACKOFF_MAX));
         }
         self.queue_client(id.index, slot, state);
         self.arm(now_ns, id, client, slot);

@@ -25,17 +25,9 @@ pub(crate) struct ClientSession<B, T> {
     pub(crate) plain_request_bytes_max: u32,
     /// Credits not held by any slot.
     pub(crate) credits: u32,
-    /// Doublings that new requests begin with: kept after a timeout until a round trip is measured
-    /// (RFC 6298 §5.7), or a path that became slower would never be measured again.
-    pub(crate) backoff: u8,
     /// Bit per slot: has packets to send, but found no credit.
     pub(crate) stalled_slots: u64,
-    /// When a round trip was last measured: one for each burst is enough, and all that a burst can
-    /// show, for its frames share one reading of the clock.
-    pub(crate) sampled_ns: u64,
-    /// The retransmission timeout without doublings, worked out when a round trip is measured.
-    pub(crate) rto_ns: u64,
-    pub(crate) rtt: RttEstimator,
+    pub(crate) trips: RoundTrips,
     /// Calls that found no free slot.
     pub(crate) backlog: Backlog<B, T>,
     pub(crate) first_request: u64,
@@ -43,9 +35,51 @@ pub(crate) struct ClientSession<B, T> {
     pub(crate) agreed: Option<Agreed>,
 }
 
+/// What the round trips of a session tell.
+#[repr(C)]
+pub(crate) struct RoundTrips {
+    /// When one was last measured: one for each burst is enough, and all that a burst can show, for
+    /// its frames share one reading of the clock.
+    pub(crate) sampled_ns: u64,
+    /// The retransmission timeout without doublings, worked out when a round trip is measured.
+    pub(crate) rto_ns: u64,
+    /// Doublings that new requests begin with: kept after a timeout until a round trip is measured
+    /// (RFC 6298 §5.7), or a path that became slower would never be measured again.
+    pub(crate) backoff: u8,
+    pub(crate) rtt: RttEstimator,
+}
+
+impl RoundTrips {
+    fn new(bounds: &RtoBounds) -> Self {
+        let rtt = RttEstimator::new();
+        Self { sampled_ns: u64::MAX, rto_ns: rtt.rto_ns(bounds, 0), backoff: 0, rtt }
+    }
+
+    /// Takes the round trip of a packet in, sent at `sent_ns` and answered now.
+    #[inline(never)]
+    pub(crate) fn sample(&mut self, now_ns: u64, sent_ns: u64, bounds: &RtoBounds) {
+        self.rtt.sample(now_ns.saturating_sub(sent_ns));
+        self.sampled_ns = now_ns;
+        self.rto_ns = self.rtt.rto_ns(bounds, 0);
+        self.backoff = 0;
+    }
+}
+
 /// A call as the application gave it.
-pub(crate) struct PendingCall<B, T> {
-    pub(crate) method: u16,
+#[derive(Debug)]
+pub struct PendingCall<B, T = u64> {
+    /// The method to call.
+    pub method: u16,
+    /// What comes back with the call's end.
+    pub tag: T,
+    /// The request.
+    pub request: B,
+    /// Where the response goes, up to its capacity.
+    pub response: B,
+}
+
+/// What a slot keeps of a call.
+pub(crate) struct SlotCall<B, T> {
     pub(crate) tag: T,
     pub(crate) request: B,
     pub(crate) response: B,
@@ -72,6 +106,12 @@ impl<B, T> Backlog<B, T> {
         self.len() == 0
     }
 
+    /// Whether a call has ever waited here: that costs less to tell than whether one does now.
+    #[inline(always)]
+    pub(crate) fn was_used(&self) -> bool {
+        self.0.is_some()
+    }
+
     pub(crate) fn push_back(&mut self, call: PendingCall<B, T>) {
         self.0.get_or_insert_default().push_back(call);
     }
@@ -83,7 +123,6 @@ impl<B, T> Backlog<B, T> {
 
 impl<B, T> ClientSession<B, T> {
     pub(crate) fn opening(first_request: u64, bounds: &RtoBounds) -> Self {
-        let rtt = RttEstimator::new();
         Self {
             free_slots: 0,
             slots: Box::default(),
@@ -91,11 +130,8 @@ impl<B, T> ClientSession<B, T> {
             packet_bytes: 0,
             plain_request_bytes_max: 0,
             credits: 0,
-            backoff: 0,
             stalled_slots: 0,
-            sampled_ns: u64::MAX,
-            rto_ns: rtt.rto_ns(bounds, 0),
-            rtt,
+            trips: RoundTrips::new(bounds),
             backlog: Backlog::default(),
             first_request,
             agreed: None,
@@ -124,19 +160,9 @@ impl<B, T> ClientSession<B, T> {
     pub(crate) fn note_round_trip(&mut self, now_ns: u64, slot: usize, bounds: &RtoBounds) {
         let state = &mut self.slots[slot];
         let was_timed = core::mem::replace(&mut state.timed_packet, NOT_TIMED) != NOT_TIMED;
-        if was_timed && !state.repeated && self.sampled_ns != now_ns {
-            let timed_ns = state.timed_ns;
-            self.sample(now_ns, timed_ns, bounds);
+        if was_timed && !state.repeated && self.trips.sampled_ns != now_ns {
+            self.trips.sample(now_ns, state.timed_ns, bounds);
         }
-    }
-
-    /// Takes the round trip of a packet in, sent at `sent_ns` and answered now.
-    #[inline]
-    pub(crate) fn sample(&mut self, now_ns: u64, sent_ns: u64, bounds: &RtoBounds) {
-        self.rtt.sample(now_ns.saturating_sub(sent_ns));
-        self.sampled_ns = now_ns;
-        self.rto_ns = self.rtt.rto_ns(bounds, 0);
-        self.backoff = 0;
     }
 }
 
@@ -154,20 +180,19 @@ pub(crate) const NOT_TIMED: u32 = u32::MAX;
 
 /// A place for one outstanding request: two cache lines, which processors fetch as a pair. What only
 /// messages of several packets and recovery need is in [`ClientParts`].
-#[repr(align(128))]
+///
+/// In this order, fields that are set together are side by side, and the compiler sets them at once.
+#[repr(C, align(128))]
 pub(crate) struct ClientSlot<B, T> {
     /// The number of the request in the slot, or of the next one when it is free.
     pub(crate) number: u64,
-    pub(crate) request: Option<B>,
-    pub(crate) response: Option<B>,
-    pub(crate) tag: Option<T>,
+    /// The call, while the slot is in use.
+    pub(crate) call: Option<SlotCall<B, T>>,
     pub(crate) parts: Option<Box<ClientParts>>,
     /// When the timer fires, in nanoseconds.
     pub(crate) deadline_ns: u64,
     /// When the packet being measured was sent.
     pub(crate) timed_ns: u64,
-    /// The packet whose round trip is being measured, or [`NOT_TIMED`].
-    pub(crate) timed_packet: u32,
     /// Credits held.
     pub(crate) held: u32,
     /// Packets of the request, and how many were sent at least once.
@@ -175,19 +200,16 @@ pub(crate) struct ClientSlot<B, T> {
     pub(crate) request_sent: u32,
     /// Packets of the response that may be sent.
     pub(crate) response_limit: u32,
-    pub(crate) method: u16,
+    /// The packet whose round trip is being measured, or [`NOT_TIMED`].
+    pub(crate) timed_packet: u32,
     pub(crate) state: ClientState,
+    /// Whether such a request as `is_plain` says was sent once, and nothing has happened since.
+    pub(crate) awaits_plain: bool,
     /// Whether request and response have one packet each, and nothing was sent yet: the common case
     /// of the way out.
     pub(crate) is_plain: bool,
-    /// Whether such a request was sent once, and nothing has happened since.
-    pub(crate) awaits_plain: bool,
     /// Whether the transmit queue has an entry for this slot.
     pub(crate) queued: bool,
-    /// The slot's entry in the timer wheel, while `in_wheel`.
-    pub(crate) timer: TimerEntry,
-    /// Whether the timer wheel has an entry for this slot.
-    pub(crate) in_wheel: bool,
     /// Whether something of this request was sent twice: no round trip is measured then (Karn).
     pub(crate) repeated: bool,
     /// Whether to send a PULL at the next opportunity, whatever it allows.
@@ -196,8 +218,13 @@ pub(crate) struct ClientSlot<B, T> {
     pub(crate) backoff: u8,
     /// Timeouts since the last frame taken.
     pub(crate) unanswered: u8,
+    pub(crate) method: u16,
     /// Packets of the response that the request allows.
     pub(crate) grant: u8,
+    /// Whether the timer wheel has an entry for this slot.
+    pub(crate) in_wheel: bool,
+    /// The slot's entry in the timer wheel, while `in_wheel`.
+    pub(crate) timer: TimerEntry,
 }
 
 /// What a slot needs for messages of several packets, and to repeat what was lost.
@@ -248,9 +275,7 @@ impl<B, T> ClientSlot<B, T> {
     fn new(number: u64) -> Self {
         Self {
             number,
-            request: None,
-            response: None,
-            tag: None,
+            call: None,
             parts: None,
             deadline_ns: 0,
             timed_ns: 0,
@@ -277,30 +302,48 @@ impl<B, T> ClientSlot<B, T> {
     /// Readies the slot for a call. The response's fields are set when its first packet comes.
     #[inline(always)]
     pub(crate) fn start(&mut self, call: PendingCall<B, T>, packets: u32, is_plain: bool) {
+        self.begin(call, packets);
+        self.note_unsent(is_plain);
+    }
+
+    /// [`ClientSlot::start`], but for what changes when the request is sent: that is up to
+    /// [`ClientSlot::note_plain_sent`] or [`ClientSlot::note_unsent`], at once.
+    #[inline(always)]
+    pub(crate) fn begin(&mut self, call: PendingCall<B, T>, packets: u32) {
         self.state = ClientState::Sending;
-        self.is_plain = is_plain;
-        self.awaits_plain = false;
         self.repeated = false;
         self.pull_due = false;
         self.backoff = 0;
         self.unanswered = 0;
         self.grant = 1;
         self.method = call.method;
-        fill(&mut self.tag, call.tag);
-        self.timed_packet = NOT_TIMED;
         self.request_packets = packets;
+        let PendingCall { tag, request, response, .. } = call;
+        fill(&mut self.call, SlotCall { tag, request, response });
+    }
+
+    /// The buffer of the response, while the slot is in use.
+    #[inline]
+    pub(crate) fn response(&mut self) -> Option<&mut B> {
+        self.call.as_mut().map(|call| &mut call.response)
+    }
+
+    /// Notes that nothing of the request was sent.
+    #[inline(always)]
+    pub(crate) fn note_unsent(&mut self, is_plain: bool) {
+        self.is_plain = is_plain;
+        self.awaits_plain = false;
+        self.timed_packet = NOT_TIMED;
         self.request_sent = 0;
         self.response_limit = 0;
-        fill(&mut self.request, call.request);
-        fill(&mut self.response, call.response);
     }
 
     /// Notes that the only packet of the request was sent, with a grant for the only one of the
     /// response.
     #[inline]
     pub(crate) fn note_plain_sent(&mut self, now_ns: u64) {
-        self.is_plain = false;
         self.awaits_plain = true;
+        self.is_plain = false;
         self.queued = false;
         self.request_sent = 1;
         self.response_limit = 1;

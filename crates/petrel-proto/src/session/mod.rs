@@ -29,7 +29,7 @@ pub struct SessionId {
     pub generation: u32,
 }
 
-/// How the owner of the core names a peer: the core only compares.
+/// How the owner of the core names a peer: the core only compares. `u32::MAX` is not a peer's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerKey(pub u32);
 
@@ -73,11 +73,43 @@ impl Agreed {
 /// of it ends with the second line at most, and only the slots are elsewhere.
 #[repr(C, align(128))]
 pub(crate) struct Entry<B, T> {
-    pub(crate) token: u32,
+    pub(crate) origin: Origin,
     pub(crate) generation: u32,
-    /// `None` while a client session is being opened: no frame is accepted then.
-    pub(crate) peer: Option<PeerKey>,
     pub(crate) role: Role<B, T>,
+}
+
+/// What a frame must show to be a session's: its token in the lower half, and in the upper half the
+/// peer that it came from. One number, so that it is one comparison.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Origin(u64);
+
+/// No peer has this key.
+const NOBODY: u32 = u32::MAX;
+
+impl Origin {
+    /// Without a peer, while a client session is being opened, it is the origin of no frame.
+    #[inline(always)]
+    pub(crate) fn new(token: u32, peer: Option<PeerKey>) -> Self {
+        let peer = peer.map_or(NOBODY, |peer| peer.0);
+        Self(u64::from(token) | u64::from(peer) << 32)
+    }
+
+    #[inline(always)]
+    pub(crate) fn token(self) -> u32 {
+        self.0 as u32
+    }
+
+    #[inline(always)]
+    pub(crate) fn peer(self) -> Option<PeerKey> {
+        let peer = self.any_peer();
+        (peer.0 != NOBODY).then_some(peer)
+    }
+
+    /// The peer, or a key that is nobody's, for who compares it.
+    #[inline(always)]
+    pub(crate) fn any_peer(self) -> PeerKey {
+        PeerKey((self.0 >> 32) as u32)
+    }
 }
 
 // The tag comes first; the compiler would keep it in a field of the second line.

@@ -1,7 +1,7 @@
 //! The server's half of a session (`docs/wire-protocol.md` §6).
 
-use super::Agreed;
 use super::spare::{Reusable, Spare};
+use super::{Agreed, fill};
 use crate::bitmap::{PacketBits, Window};
 use crate::limits::HEADER_BYTES;
 use crate::status::Status;
@@ -18,6 +18,8 @@ pub(crate) struct ServerSession<B> {
     pub(crate) packet_bytes: u32,
     /// Longest frame with a request of one packet, header included.
     pub(crate) plain_frame_bytes_max: u32,
+    /// Largest response of one packet that the peer takes, in bytes.
+    pub(crate) plain_response_bytes_max: u32,
     /// Largest request that is taken, in bytes.
     pub(crate) request_bytes_max: u32,
     pub(crate) agreed: Agreed,
@@ -33,6 +35,7 @@ impl<B> ServerSession<B> {
             to: Destination::new(agreed.peer_session, agreed.peer_token),
             packet_bytes: agreed.packet_bytes,
             plain_frame_bytes_max: HEADER_BYTES as u32 + agreed.packet_bytes.min(request_bytes_max),
+            plain_response_bytes_max: agreed.packet_bytes.min(agreed.peer_message_bytes_max),
             request_bytes_max,
             agreed,
         }
@@ -56,7 +59,9 @@ pub(crate) enum ServerState {
 
 /// The server's side of one outstanding request, in one cache line. What only messages of several
 /// packets and recovery need is in [`ServerParts`].
-#[repr(align(64))]
+///
+/// In this order, fields that are set together are side by side, and the compiler sets them at once.
+#[repr(C, align(64))]
 pub(crate) struct ServerSlot<B> {
     /// Number of the request that the slot holds; never goes back.
     pub(crate) current: u64,
@@ -65,26 +70,29 @@ pub(crate) struct ServerSlot<B> {
     pub(crate) message: Option<B>,
     pub(crate) parts: Option<Box<ServerParts<B>>>,
     /// Bytes of the request, its packets, and which came last.
-    pub(crate) request_size: u32,
     pub(crate) request_packets: u32,
     pub(crate) echo: u32,
-    /// Packets of the response; how many were sent once, how many are allowed.
+    pub(crate) request_size: u32,
+    /// Packets of the response that are allowed; how many there are, how many were sent once.
+    pub(crate) response_limit: u32,
     pub(crate) response_packets: u32,
     pub(crate) response_sent: u32,
-    pub(crate) response_limit: u32,
-    pub(crate) method: u16,
     pub(crate) state: ServerState,
-    /// The answer's status.
-    pub(crate) status: Status,
     /// Whether the answer is a message of one packet that was not sent yet: the common case of the
     /// way out.
     pub(crate) is_plain: bool,
-    /// Whether the transmit queue has an entry for this slot.
-    pub(crate) queued: bool,
     /// Whether to send a CREDIT.
     pub(crate) credit_due: bool,
     /// Whether the packet that came last was a repetition.
     pub(crate) echo_repeats: bool,
+    pub(crate) method: u16,
+    /// The answer's status.
+    pub(crate) status: Status,
+    /// Whether a new request of one packet finds the slot as the common case wants it: without
+    /// [`ServerParts`], and `message` none or small. False where nobody has looked.
+    pub(crate) takes_plain: bool,
+    /// Whether the transmit queue has an entry for this slot.
+    pub(crate) queued: bool,
 }
 
 /// What a slot needs for messages of several packets, and to repeat what was lost.
@@ -132,6 +140,7 @@ impl<B> ServerSlot<B> {
             method: 0,
             state: ServerState::Idle,
             status: Status::Ok,
+            takes_plain: true,
             is_plain: false,
             queued: false,
             credit_due: false,
@@ -156,6 +165,7 @@ impl<B> ServerSlot<B> {
         spare.take_back(&mut self.parts);
         self.current = number;
         self.method = method;
+        self.takes_plain = false;
         self.is_plain = false;
         self.credit_due = false;
         self.request_size = size;
@@ -177,9 +187,23 @@ impl<B> ServerSlot<B> {
         self.response_sent = 0;
     }
 
+    /// Notes that the answer was sent whole at once. It stays, for who asks again.
+    #[inline(always)]
+    pub(crate) fn set_sent_answer(&mut self, message: B) {
+        self.state = ServerState::Answered;
+        self.is_plain = false;
+        self.credit_due = false;
+        self.echo_repeats = false;
+        self.status = Status::Ok;
+        self.response_packets = 1;
+        self.response_sent = 1;
+        fill(&mut self.message, message);
+    }
+
     /// The state of messages of several packets, which the slot has from now on.
     #[inline]
     pub(crate) fn parts(&mut self, spare: &mut Spare<ServerParts<B>>) -> &mut ServerParts<B> {
+        self.takes_plain = false;
         self.parts.get_or_insert_with(|| spare.take())
     }
 

@@ -1,7 +1,7 @@
 //! The table by which frames find their sessions.
 
 use super::client::ClientSession;
-use super::{Entry, PeerKey, Role, SessionId};
+use super::{Entry, Origin, PeerKey, Role, SessionId};
 
 /// The sessions of one endpoint.
 pub(crate) struct SessionTable<B, T> {
@@ -44,11 +44,11 @@ impl<B, T> SessionTable<B, T> {
         if let Some(index) = self.free.pop_front() {
             let entry = &mut self.entries[index as usize];
             let generation = entry.generation.wrapping_add(1);
-            *entry = Entry { token, generation, peer, role };
+            *entry = Entry { origin: Origin::new(token, peer), generation, role };
             return Some(SessionId { index, generation });
         }
         let index = self.entries.len() as u32;
-        self.entries.push(Entry { token, generation: 0, peer, role });
+        self.entries.push(Entry { origin: Origin::new(token, peer), generation: 0, role });
         Some(SessionId { index, generation: 0 })
     }
 
@@ -56,7 +56,7 @@ impl<B, T> SessionTable<B, T> {
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<Role<B, T>> {
         let entry = self.get_mut(id)?;
         let role = core::mem::replace(&mut entry.role, Role::Free);
-        entry.peer = None;
+        entry.origin = Origin::new(entry.origin.token(), None);
         self.free.push_back(id.index);
         self.open -= 1;
         self.servers -= u32::from(matches!(role, Role::Server(_)));

@@ -4,7 +4,7 @@
 use std::fmt;
 use std::ptr::NonNull;
 
-use crate::copy::copy_frame;
+use crate::copy::{copy_one_line, copy_out_of_line};
 
 use super::class::LARGEST_BLOCK_BYTES;
 use super::pool::Shelf;
@@ -126,9 +126,11 @@ impl PacketBuf {
     ///
     /// # Panics
     /// When `len` exceeds the capacity.
-    #[inline]
+    #[inline(always)]
     pub fn set_len(&mut self, len: usize) {
-        assert!(len <= self.capacity(), "length {len} above the capacity {}", self.capacity());
+        if len > self.capacity() {
+            exceeds(len, self.capacity());
+        }
         // SAFETY: the block is this value's, and begins with its `Meta`.
         unsafe { (*self.block.as_ptr()).len = len as u32 };
     }
@@ -149,11 +151,17 @@ impl PacketBuf {
     ///
     /// # Panics
     /// When it is longer than the capacity.
-    #[inline]
+    #[inline(always)]
     pub fn set_message(&mut self, message: &[u8]) {
         self.set_len(message.len());
+        let to = self.data_mut().as_mut_ptr();
         // SAFETY: the data has as many bytes now, and `self` is borrowed exclusively.
-        unsafe { copy_frame(message, self.data_mut().as_mut_ptr()) }
+        unsafe {
+            match message.len() {
+                16..=64 => copy_one_line(message, to),
+                _ => copy_out_of_line(message, to),
+            }
+        }
     }
 
     /// The whole capacity, for who assembles a message whose packets come in any order.
@@ -274,6 +282,13 @@ impl PacketBuf {
         // SAFETY: shelves live as long as any of their blocks is lent out.
         debug_assert!(offset + len <= unsafe { self.meta().shelf.as_ref() }.block_bytes());
     }
+}
+
+/// On its own, so that the check is short wherever it is inlined.
+#[cold]
+#[inline(never)]
+fn exceeds(len: usize, capacity: usize) -> ! {
+    panic!("length {len} above the capacity {capacity}")
 }
 
 impl Drop for PacketBuf {

@@ -8,7 +8,9 @@ use super::peer::Peer;
 use super::ring::sleep_fence;
 use super::schedule::{COLD_RINGS_PER_BURST, Look, Schedule};
 use crate::clock::now_ns;
-use crate::transport::{FrameHandler, LinkError, PeerId, TX_BURST_MAX, Transport, TransportStats};
+use crate::transport::{
+    FrameHandler, LinkError, PeerId, ReturnPath, TX_BURST_MAX, Transport, TransportStats,
+};
 use crate::wake::Waker;
 
 /// No peer has this index.
@@ -81,7 +83,7 @@ impl Shm {
         });
     }
 
-    /// A large frame, one that does not just fit, or one to another peer than the first.
+    /// A frame to another peer than the first of the burst, or to none.
     #[inline(never)]
     fn push_slowly(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         let Some(to) = self.peers.get_mut(peer.0 as usize).and_then(Option::as_mut) else {
@@ -89,10 +91,7 @@ impl Shm {
             return true;
         };
         if to.touch() {
-            match self.first_touched {
-                NOBODY => self.first_touched = peer.0,
-                _ => self.touched.push(peer.0),
-            }
+            note_touched(&mut self.first_touched, &mut self.touched, peer.0);
         }
         to.push(head, body, &mut self.stats)
     }
@@ -148,8 +147,12 @@ impl Shm {
         if handler.looks_ahead() {
             peer.look_ahead(budget, |frame| handler.prepare(frame));
         }
-        let received =
-            peer.receive(budget, &mut self.stats, |frame| handler.handle(PeerId(index), frame));
+        let received = peer.receive(budget, &mut self.stats, |frame, outgoing| {
+            handler.handle(PeerId(index), frame, ReturnPath::by_ring(outgoing));
+        });
+        if peer.has_unpublished() && peer.touch() {
+            note_touched(&mut self.first_touched, &mut self.touched, index);
+        }
         let look = match received {
             _ if received.is_broken => Look::Broken,
             _ if received.frames > 0 => Look::Frames,
@@ -219,8 +222,9 @@ impl Transport for Shm {
                 self.first_touched = peer.0;
                 to.touch();
             }
-            if self.first_touched == peer.0 && to.push_at_once(head, body, &mut self.stats) {
-                return true;
+            if self.first_touched == peer.0 {
+                return (body.is_empty() && to.push_line(head))
+                    || to.push(head, body, &mut self.stats);
             }
         }
         self.push_slowly(peer, head, body)
@@ -284,6 +288,15 @@ impl Transport for Shm {
 
     fn stats(&self) -> TransportStats {
         self.stats
+    }
+}
+
+/// Notes that the current burst of sending has frames for a peer, for the first time.
+#[inline]
+fn note_touched(first: &mut u32, others: &mut Vec<u32>, index: u32) {
+    match *first {
+        NOBODY => *first = index,
+        _ => others.push(index),
     }
 }
 

@@ -30,9 +30,10 @@
 //! The two sides of one segment may also live in one process; then all of the above is within the
 //! language's own rules.
 
+use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
-use std::ptr::NonNull;
+use std::ptr::{NonNull, copy_nonoverlapping};
 use std::sync::Arc;
 
 use rustix::io;
@@ -42,7 +43,7 @@ use super::config::Geometry;
 use super::layout::{control_offset, data_offset, segment_bytes};
 use super::ring::{Control, Memory};
 use super::sync::{AtomicU64, Ordering};
-use crate::copy::copy_frame;
+use crate::copy::{INLINE_BYTES_MAX, copy_frame, copy_one_line};
 
 /// A range of address space backed by a segment, readable and writable.
 #[derive(Debug)]
@@ -92,11 +93,19 @@ impl Drop for Mapping {
 /// One ring of a mapped segment.
 #[derive(Debug)]
 pub(super) struct RingMemory {
+    view: RingView<'static>,
+    /// Keeps the pointers of the view valid.
+    _mapping: Arc<Mapping>,
+}
+
+/// Where a ring is: what accesses need, in one value that stays in registers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RingView<'a> {
     control: NonNull<Control>,
     data: NonNull<u8>,
     capacity: usize,
-    /// Keeps the two pointers valid.
-    _mapping: Arc<Mapping>,
+    /// Whoever has the view borrows the memory.
+    memory: PhantomData<&'a RingMemory>,
 }
 
 // SAFETY: the pointers are valid in every thread, and what they point to is accessed by the rules
@@ -107,14 +116,17 @@ impl RingMemory {
     /// Ring 0 or 1 of a segment.
     pub(super) fn new(mapping: &Arc<Mapping>, geometry: Geometry, ring: usize) -> Self {
         assert!(ring < 2 && segment_bytes(geometry) <= mapping.bytes.get());
-        Self {
+        let view = RingView {
             control: mapping.at(control_offset(ring), size_of::<Control>()).cast(),
             data: mapping.at(data_offset(ring, geometry), geometry.ring_bytes()),
             capacity: geometry.ring_bytes(),
-            _mapping: Arc::clone(mapping),
-        }
+            memory: PhantomData,
+        };
+        Self { view, _mapping: Arc::clone(mapping) }
     }
+}
 
+impl RingView<'_> {
     /// The word at `offset`.
     ///
     /// # Safety
@@ -129,8 +141,18 @@ impl RingMemory {
 }
 
 // SAFETY: the capacity is a ring's size by `Geometry`, thus a power of two; `data` has that many
-// bytes, which stay mapped as long as `_mapping` lives.
-unsafe impl Memory for RingMemory {
+// bytes, which stay mapped as long as the memory lives that the view borrows.
+unsafe impl Memory for RingView<'_> {
+    type View<'a>
+        = RingView<'a>
+    where
+        Self: 'a;
+
+    #[inline]
+    fn view(&self) -> RingView<'_> {
+        *self
+    }
+
     #[inline]
     fn control(&self) -> &Control {
         // SAFETY: the words are mapped and aligned (the layout's assertions, and mappings start at
@@ -169,10 +191,21 @@ unsafe impl Memory for RingMemory {
         unsafe {
             let to = self.data.as_ptr().add(offset);
             copy_frame(head, to);
-            if !body.is_empty() {
-                copy_frame(body, to.add(head.len()));
+            match body.len() {
+                0 => {}
+                // A packet of a large message: no need to look at it from below.
+                len if len > INLINE_BYTES_MAX => {
+                    copy_nonoverlapping(body.as_ptr(), to.add(head.len()), len);
+                }
+                _ => copy_frame(body, to.add(head.len())),
             }
         }
+    }
+
+    #[inline(always)]
+    unsafe fn store_line(&self, offset: usize, frame: &[u8]) {
+        // SAFETY: as for `store_frame`; a line has 64 bytes, and the frame less.
+        unsafe { copy_one_line(frame, self.data.as_ptr().add(offset)) }
     }
 
     #[inline]
@@ -180,5 +213,61 @@ unsafe impl Memory for RingMemory {
         // SAFETY: the caller gives bytes within the capacity that are published and not released,
         // so that no correct producer writes to them during `f`.
         f(unsafe { NonNull::slice_from_raw_parts(self.data.add(offset), length).as_ref() })
+    }
+}
+
+// SAFETY: all is the view's, whose memory `_mapping` keeps.
+unsafe impl Memory for RingMemory {
+    type View<'a> = RingView<'a>;
+
+    #[inline]
+    fn view(&self) -> RingView<'_> {
+        self.view
+    }
+
+    #[inline]
+    fn control(&self) -> &Control {
+        self.view.control()
+    }
+
+    #[inline]
+    fn capacity(&self) -> usize {
+        self.view.capacity()
+    }
+
+    #[inline]
+    unsafe fn store_word(&self, offset: usize, word: u64) {
+        // SAFETY: the contract is the same.
+        unsafe { self.view.store_word(offset, word) }
+    }
+
+    #[inline]
+    unsafe fn publish_word(&self, offset: usize, word: u64) {
+        // SAFETY: the contract is the same.
+        unsafe { self.view.publish_word(offset, word) }
+    }
+
+    #[inline]
+    unsafe fn load_word(&self, offset: usize) -> u64 {
+        // SAFETY: the contract is the same.
+        unsafe { self.view.load_word(offset) }
+    }
+
+    #[inline]
+    unsafe fn store_frame(&self, offset: usize, head: &[u8], body: &[u8]) {
+        // SAFETY: the contract is the same.
+        unsafe { self.view.store_frame(offset, head, body) }
+    }
+
+    #[inline(always)]
+    unsafe fn store_line(&self, offset: usize, frame: &[u8]) {
+        // SAFETY: the contract is the same.
+        unsafe { self.view.store_line(offset, frame) }
+    }
+
+    #[inline]
+    unsafe fn with_frame<R>(&self, offset: usize, length: usize, f: impl FnOnce(&[u8]) -> R) -> R {
+        // SAFETY: the contract is the same.
+        unsafe { self.view.with_frame(offset, length, f) }
     }
 }

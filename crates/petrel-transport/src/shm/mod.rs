@@ -125,3 +125,5 @@ pub use host::{HOST_IDENTITY_BYTES, host_identity};
 pub use link::ShmLink;
 pub use rendezvous::{NAME_BYTES, Rendezvous, connect};
 pub use segment::{Segment, Side};
+
+pub(crate) use peer::Outgoing;

@@ -22,10 +22,44 @@ enum TxBurst {
     Closed,
 }
 
+/// The ring to a peer, and what was sent on it since its frames were last counted.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Outgoing {
+    frames: u64,
+    ring: Producer<RingMemory>,
+    // Not beside their number: the compiler would add to both at once, in more instructions.
+    bytes: u64,
+}
+
+impl Outgoing {
+    /// Writes a frame that takes a line into the ring, if that is all there is to do.
+    #[inline(always)]
+    pub(crate) fn push_line(&mut self, frame: &[u8]) -> bool {
+        let is_written = self.ring.push_line(frame);
+        if is_written {
+            self.frames += 1;
+            self.bytes += frame.len() as u64;
+        }
+        is_written
+    }
+
+    /// Writes a frame into the ring, if that is all there is to do.
+    #[inline]
+    pub(crate) fn push_at_once(&mut self, head: &[u8], body: &[u8]) -> bool {
+        let is_written = self.ring.push_at_once(head, body);
+        if is_written {
+            self.frames += 1;
+            self.bytes += (head.len() + body.len()) as u64;
+        }
+        is_written
+    }
+}
+
 /// One peer of the transport.
 #[derive(Debug)]
 pub(super) struct Peer {
-    outgoing: Producer<RingMemory>,
+    outgoing: Outgoing,
     incoming: Consumer<RingMemory>,
     doorbell: Doorbell,
     max_frame_bytes: usize,
@@ -39,6 +73,7 @@ impl Peer {
         if never_sleeps {
             incoming.declare_polling();
         }
+        let outgoing = Outgoing { ring: outgoing, frames: 0, bytes: 0 };
         let tx_burst = TxBurst::Untouched;
         Self { outgoing, incoming, doorbell, max_frame_bytes, tx_burst, is_broken: false }
     }
@@ -65,39 +100,30 @@ impl Peer {
     #[cold]
     fn close(&mut self) {
         self.tx_burst = TxBurst::Closed;
-        self.outgoing.forget_room();
+        self.outgoing.ring.forget_room();
     }
 
-    /// Writes a frame into the ring, if that is all there is to do; never while the ring is closed.
-    /// The peer was touched in this burst.
-    #[inline]
-    pub(super) fn push_at_once(
-        &mut self,
-        head: &[u8],
-        body: &[u8],
-        stats: &mut TransportStats,
-    ) -> bool {
-        let is_written = self.outgoing.push_at_once(head, body);
-        if is_written {
-            stats.tx_frames += 1;
-            stats.tx_bytes += (head.len() + body.len()) as u64;
-        }
-        is_written
+    /// [`Outgoing::push_line`]: never while the ring is closed. The peer was touched in this burst.
+    #[inline(always)]
+    pub(super) fn push_line(&mut self, frame: &[u8]) -> bool {
+        self.outgoing.push_line(frame)
     }
 
     /// Writes a frame into the ring. Returns false if the ring is full; a frame that cannot be sent
     /// at all is dropped and counted.
+    #[inline(never)]
     pub(super) fn push(&mut self, head: &[u8], body: &[u8], stats: &mut TransportStats) -> bool {
         let length = head.len() + body.len();
         if self.tx_burst == TxBurst::Closed {
             return self.refuse(length, stats);
         }
-        match self.outgoing.push(head, body) {
+        let Outgoing { ring, frames, bytes } = &mut self.outgoing;
+        match ring.push(head, body) {
             Ok(()) => {
-                stats.tx_frames += 1;
-                stats.tx_bytes += length as u64;
-                if self.outgoing.unpublished_bytes() >= PUBLISH_BYTES {
-                    self.outgoing.publish_part();
+                *frames += 1;
+                *bytes += length as u64;
+                if ring.unpublished_bytes() >= PUBLISH_BYTES {
+                    ring.publish_part();
                 }
                 true
             }
@@ -141,14 +167,17 @@ impl Peer {
     #[inline]
     pub(super) fn publish(&mut self, stats: &mut TransportStats) -> bool {
         self.tx_burst = TxBurst::Untouched;
-        stats.tx_datagrams += u64::from(self.outgoing.publish());
-        self.outgoing.consumer_may_sleep()
+        let Outgoing { ring, frames, bytes } = &mut self.outgoing;
+        stats.tx_datagrams += u64::from(ring.publish());
+        stats.tx_frames += std::mem::take(frames);
+        stats.tx_bytes += std::mem::take(bytes);
+        ring.consumer_may_sleep()
     }
 
     /// Wakes the peer if it sleeps; after a [`sleep_fence`](super::ring::sleep_fence).
     #[inline]
     pub(super) fn wake_sleeper(&mut self, stats: &mut TransportStats) {
-        if self.outgoing.take_sleeper() {
+        if self.outgoing.ring.take_sleeper() {
             stats.tx_syscalls += 1;
             self.doorbell.ring();
         }
@@ -160,17 +189,19 @@ impl Peer {
         self.is_broken || self.incoming.has_data()
     }
 
+    /// Delivers up to `budget` frames, each with the way back to the peer.
     #[inline]
     pub(super) fn receive(
         &mut self,
         budget: usize,
         stats: &mut TransportStats,
-        on_frame: impl FnMut(&[u8]),
+        mut on_frame: impl FnMut(&[u8], &mut Outgoing),
     ) -> Received {
         if self.is_broken {
             return Received { is_broken: true, ..Received::default() };
         }
-        let received = self.incoming.receive(budget, on_frame);
+        let Self { incoming, outgoing, .. } = self;
+        let received = incoming.receive(budget, |frame| on_frame(frame, outgoing));
         stats.rx_frames += received.frames as u64;
         stats.rx_bytes += received.bytes as u64;
         stats.rx_datagrams += received.publications as u64;
@@ -178,6 +209,12 @@ impl Peer {
             self.give_up(stats);
         }
         received
+    }
+
+    /// Whether there are frames that the peer was not shown yet.
+    #[inline]
+    pub(super) fn has_unpublished(&self) -> bool {
+        self.outgoing.ring.unpublished_bytes() > 0
     }
 
     /// Shows the next frames, up to `budget`, and leaves them where they are.

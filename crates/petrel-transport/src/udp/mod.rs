@@ -33,7 +33,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use crate::transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, Transport, TransportStats,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, ReturnPath, Transport, TransportStats,
 };
 use crate::wake::Waker;
 use crate::{bundle, clock};
@@ -311,7 +311,7 @@ impl Udp {
         for frame in frames {
             count += 1;
             self.stats.rx_bytes += frame.len() as u64;
-            handler.handle(peer, frame);
+            handler.handle(peer, frame, ReturnPath::NONE);
         }
         self.stats.rx_datagrams += 1;
         self.stats.rx_frames += count as u64;

@@ -3,7 +3,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use petrel_proto::{CallError, CallRejected, Core, RequestHandle, RespondError, SessionId, Status};
+use petrel_proto::{
+    CallError, CallRejected, Core, FrameSink, PeerKey, PendingCall, RequestHandle, RespondError,
+    RespondRejected, SessionId, Status,
+};
+use petrel_transport::ReturnPath;
 use petrel_transport::buf::{BufPool, PoolExhausted};
 
 use super::call::{Continuation, Reply};
@@ -26,6 +30,45 @@ pub(super) struct Local {
 /// answer requests with it.
 pub struct Context<'a> {
     pub(super) local: &'a mut Local,
+    pub(super) back: Back<'a>,
+}
+
+/// Where a frame came from, and the way back while it is in hand: what goes to that peer need not
+/// wait in a queue.
+pub(super) struct Back<'a> {
+    peer: PeerKey,
+    path: ReturnPath<'a>,
+}
+
+impl<'a> Back<'a> {
+    /// No frame is in hand.
+    pub(super) const NONE: Back<'static> = Back { peer: PeerKey(0), path: ReturnPath::NONE };
+
+    #[inline(always)]
+    pub(super) fn new(peer: PeerKey, path: ReturnPath<'a>) -> Self {
+        Self { peer, path }
+    }
+}
+
+impl FrameSink for Back<'_> {
+    #[inline(always)]
+    fn send(&mut self, _peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
+        // Only messages of one packet go this way, and those are in one piece.
+        body.is_empty() && self.path.push(head)
+    }
+
+    #[inline(always)]
+    fn reaches(&self, peer: PeerKey) -> bool {
+        self.path.is_there() && self.peer == peer
+    }
+}
+
+impl<'a> Context<'a> {
+    /// Outside of handlers and continuations of received frames.
+    #[inline(always)]
+    pub(super) fn new(local: &'a mut Local) -> Self {
+        Self { local, back: Back::NONE }
+    }
 }
 
 impl Context<'_> {
@@ -106,7 +149,9 @@ impl Context<'_> {
         response: MsgBuf,
         continuation: Continuation,
     ) -> Result<(), CallRejected<MsgBuf>> {
-        let called = self.local.core.call(session, method, request, response, continuation);
+        let call = PendingCall { method, tag: continuation, request, response };
+        let Local { core, now_ns, .. } = &mut *self.local;
+        let called = core.call_at_once(*now_ns, session, call, &mut self.back);
         called.map_err(|CallRejected { error, request, response, .. }| CallRejected {
             error,
             request,
@@ -115,9 +160,23 @@ impl Context<'_> {
         })
     }
 
+    /// Answers a request with OK, at once if there is a way back.
     #[inline(always)]
+    pub(super) fn respond_at_once(&mut self, handle: RequestHandle, message: MsgBuf) {
+        let responded = self.local.core.respond_at_once(handle, message, &mut self.back);
+        if let Err(rejected) = responded {
+            self.refuse_answer(handle, rejected);
+        }
+    }
+
     pub(super) fn respond(&mut self, handle: RequestHandle, status: Status, message: MsgBuf) {
-        let Err(rejected) = self.local.core.respond(handle, status, message) else { return };
+        if let Err(rejected) = self.local.core.respond(handle, status, message) {
+            self.refuse_answer(handle, rejected);
+        }
+    }
+
+    #[cold]
+    fn refuse_answer(&mut self, handle: RequestHandle, rejected: RespondRejected<MsgBuf>) {
         if let RespondError::TooLarge { .. } = rejected.error {
             let text = "the response exceeds what the caller accepts";
             self.local.core.respond_error(handle, Status::ResourceExhausted, text);

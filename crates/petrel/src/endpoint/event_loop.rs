@@ -7,12 +7,12 @@ use std::time::Duration;
 use petrel_proto::limits::TRANSMIT_FRAMES_MAX;
 use petrel_proto::{Event, FrameSink, PeerKey, PlainRequest, Received, Status};
 use petrel_transport::wake::Waker;
-use petrel_transport::{FrameHandler, PeerId, RX_BURST_MAX, Transport};
+use petrel_transport::{FrameHandler, PeerId, RX_BURST_MAX, ReturnPath, Transport};
 
 use super::ahead::Ahead;
-use super::context::{Context, Local};
+use super::context::{Back, Context, Local};
 use super::factors::{SlowDispatch, SlowSink};
-use super::handler::{Handlers, Payload, Request};
+use super::handler::{Handlers, Payload};
 use super::{Endpoint, IdlePolicy, run_continuation};
 use crate::control::ControlPlane;
 use crate::msgbuf::Pool;
@@ -67,6 +67,11 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         self.idle_turns = 0;
         let received = self.receive(now_ns);
         let mut sent = self.local.core.has_transmit() && self.send(now_ns);
+        if received > 0 && !sent {
+            // What the handlers sent at once.
+            self.transport.flush();
+            sent = true;
+        }
         let controlled = self.handle_control();
         // While frames come in more may be waiting, and what seems lost may be among it: a transport
         // may stop before its budget, at the end of a publication or of a datagram.
@@ -258,15 +263,16 @@ pub(super) struct Dispatch<'a> {
 
 impl FrameHandler for Dispatch<'_> {
     #[inline(always)]
-    fn handle(&mut self, peer: PeerId, frame: &[u8]) {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], path: ReturnPath<'_>) {
         let Self { local, handlers, now_ns } = self;
         let peer = PeerKey(peer.0);
+        let back = Back::new(peer, path);
         if let Some(request) = local.core.handle_plain_request(peer, frame) {
             let PlainRequest { handle, method, payload, spare } = request;
-            let request = Request { handle, method, payload: Payload::Borrowed(payload), spare };
-            handlers.run(&mut Context { local }, request);
+            let cx = &mut Context { local, back };
+            handlers.run(cx, handle, method, Payload::Borrowed(payload), spare);
         } else if let Some(completion) = local.core.handle_plain_response(*now_ns, peer, frame) {
-            run_continuation(&mut Context { local }, completion);
+            run_continuation(&mut Context { local, back }, completion);
         } else if local.core.handle_next_part(peer, frame) {
             local.part_bytes += frame.len();
         } else {
@@ -283,9 +289,9 @@ struct DispatchAhead<'a> {
 
 impl FrameHandler for DispatchAhead<'_> {
     #[inline(always)]
-    fn handle(&mut self, peer: PeerId, frame: &[u8]) {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], path: ReturnPath<'_>) {
         self.ahead.step(&self.dispatch.local.core);
-        self.dispatch.handle(peer, frame);
+        self.dispatch.handle(peer, frame, path);
     }
 
     #[inline(always)]
@@ -313,14 +319,13 @@ pub(super) fn dispatch_other(
     match core.handle_frame(now_ns, peer, frame, &mut Pool(pool)) {
         Received::Nothing => {}
         Received::Request { handle, method, payload, spare } => {
-            let request = Request { handle, method, payload: Payload::Borrowed(payload), spare };
-            handlers.run(&mut Context { local }, request);
+            let payload = Payload::Borrowed(payload);
+            handlers.run(&mut Context::new(local), handle, method, payload, spare);
         }
         Received::Message { handle, method, message } => {
             let payload = Payload::Owned(message);
-            let request = Request { handle, method, payload, spare: None };
-            handlers.run(&mut Context { local }, request);
+            handlers.run(&mut Context::new(local), handle, method, payload, None);
         }
-        Received::Completed(completion) => run_continuation(&mut Context { local }, completion),
+        Received::Completed(completion) => run_continuation(&mut Context::new(local), completion),
     }
 }

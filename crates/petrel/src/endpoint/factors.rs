@@ -3,11 +3,11 @@
 
 use petrel_proto::PeerKey;
 use petrel_transport::clock::now_ns;
-use petrel_transport::{FrameHandler, PeerId, Transport};
+use petrel_transport::{FrameHandler, PeerId, ReturnPath, Transport};
 
-use super::context::{Context, Local};
+use super::context::{Back, Context, Local};
 use super::event_loop::{Dispatch, Sink, dispatch_other};
-use super::handler::{Handlers, Payload, Request};
+use super::handler::{Handlers, Payload};
 
 /// Which optimisations of the common case are on. All are by default, and nothing but a measurement
 /// has a reason to switch one off. `protocol`, `host` and `sessions` of the configuration have
@@ -24,6 +24,9 @@ pub struct Factors {
     /// Handlers read requests of one packet in the receive buffer; else each is copied before
     /// (eRPC §4.2.3).
     pub zero_copy_requests: bool,
+    /// Answers and calls to the peer whose frame is in hand go into its ring while its session is at
+    /// hand; else they wait in a queue for the end of the burst. Over UDP they always do.
+    pub immediate_sends: bool,
     /// Frames are handed to the medium in bursts; else one by one (eRPC §4.2).
     pub bursts: bool,
     /// An endpoint that polls tells its peers over shared memory that it never sleeps; else they
@@ -37,6 +40,7 @@ impl Default for Factors {
             clock_once_per_turn: true,
             preallocated_responses: true,
             zero_copy_requests: true,
+            immediate_sends: true,
             bursts: true,
             fence_free: true,
         }
@@ -53,8 +57,9 @@ pub(super) struct SlowDispatch<'a> {
 }
 
 impl FrameHandler for SlowDispatch<'_> {
-    fn handle(&mut self, peer: PeerId, frame: &[u8]) {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], path: ReturnPath<'_>) {
         let Self { factors, short_ways, local, handlers, .. } = self;
+        let path = if factors.immediate_sends && factors.bursts { path } else { ReturnPath::NONE };
         if !factors.clock_once_per_turn {
             self.now_ns = now_ns();
         }
@@ -66,15 +71,15 @@ impl FrameHandler for SlowDispatch<'_> {
             let payload = match factors.zero_copy_requests {
                 true => Payload::Borrowed(request.payload),
                 // Without memory the handler reads it where it is.
-                false => match (Context { local }).alloc_message(request.payload) {
+                false => match Context::new(local).alloc_message(request.payload) {
                     Ok(copy) => Payload::Owned(copy),
                     Err(_) => Payload::Borrowed(request.payload),
                 },
             };
-            let (handle, method) = (request.handle, request.method);
-            handlers.run(&mut Context { local }, Request { handle, method, payload, spare });
+            let cx = &mut Context { local, back: Back::new(key, path) };
+            handlers.run(cx, request.handle, request.method, payload, spare);
         } else {
-            Dispatch { local, handlers, now_ns }.handle(peer, frame);
+            Dispatch { local, handlers, now_ns }.handle(peer, frame, path);
         }
     }
 }

@@ -56,19 +56,27 @@ pub(super) enum Payload<'a> {
     Owned(MsgBuf),
 }
 
-/// Proof that a request was answered, or that somebody holds its [`Responder`].
+impl Payload<'_> {
+    #[inline]
+    fn data(&self) -> &[u8] {
+        match self {
+            Payload::Borrowed(data) => data,
+            Payload::Owned(message) => message,
+        }
+    }
+}
+
+/// Proof that a request was answered, or that somebody holds its [`Responder`]: its message goes out
+/// when the handler returns it.
 #[derive(Debug)]
 #[must_use = "a handler returns it"]
-pub struct Handled(());
+pub struct Handled(pub(super) Option<MsgBuf>);
 
 impl Request<'_> {
     /// The message.
     #[inline]
     pub fn data(&self) -> &[u8] {
-        match &self.payload {
-            Payload::Borrowed(data) => data,
-            Payload::Owned(message) => message,
-        }
+        self.payload.data()
     }
 
     /// The method that was called.
@@ -94,26 +102,26 @@ impl Request<'_> {
     /// and the memory, and tells how many bytes count.
     #[inline(always)]
     pub fn reply_with(
-        mut self,
+        self,
         cx: &mut Context<'_>,
         capacity: usize,
         fill: impl FnOnce(&[u8], &mut [u8]) -> usize,
     ) -> Handled {
-        let spare = self.spare.take().filter(|spare| spare.capacity() >= capacity);
-        let Some(mut message) = spare.or_else(|| cx.alloc(capacity).ok()) else {
-            return self.fail(cx, Status::ResourceExhausted, "the server has no memory left");
-        };
-        let len = fill(self.data(), &mut message.storage_mut()[..capacity]);
-        message.set_len(len);
-        cx.respond(self.handle, Status::Ok, message);
-        Handled(())
+        let Request { handle, payload, spare, .. } = self;
+        if let Some(mut message) = spare
+            && message.capacity() >= capacity
+        {
+            let len = fill(payload.data(), &mut message.storage_mut()[..capacity]);
+            message.set_len(len);
+            return Handled(Some(message));
+        }
+        reply_allocated(cx, handle, &payload, capacity, fill)
     }
 
     /// Answers with a buffer that the handler has filled.
     #[inline]
-    pub fn reply_buffer(self, cx: &mut Context<'_>, message: MsgBuf) -> Handled {
-        cx.respond(self.handle, Status::Ok, message);
-        Handled(())
+    pub fn reply_buffer(self, _cx: &mut Context<'_>, message: MsgBuf) -> Handled {
+        Handled(Some(message))
     }
 
     /// Answers with an error and a message for people.
@@ -123,14 +131,14 @@ impl Request<'_> {
     pub fn fail(self, cx: &mut Context<'_>, status: Status, message: &str) -> Handled {
         assert!(status != Status::Ok, "a failure has a status other than OK");
         cx.respond_error(self.handle, status, message);
-        Handled(())
+        Handled(None)
     }
 
     /// Leaves the answer for later, also beyond the handler: for a handler that first makes calls
     /// of its own. Read [`Request::data`] before, or take the message by [`Request::defer_message`].
     pub fn defer(self, cx: &mut Context<'_>) -> (Responder, Handled) {
         let dropped = Rc::clone(&cx.local.dropped);
-        (Responder { handle: Some(self.handle), dropped }, Handled(()))
+        (Responder { handle: Some(self.handle), dropped }, Handled(None))
     }
 
     /// Leaves the answer for later and keeps the message: as it is if it came in several packets,
@@ -154,6 +162,25 @@ impl Request<'_> {
             }
         }
     }
+}
+
+/// [`Request::reply_with`] where the slot has no buffer for it.
+#[cold]
+#[inline(never)]
+fn reply_allocated(
+    cx: &mut Context<'_>,
+    handle: RequestHandle,
+    payload: &Payload<'_>,
+    capacity: usize,
+    fill: impl FnOnce(&[u8], &mut [u8]) -> usize,
+) -> Handled {
+    let Ok(mut message) = cx.alloc(capacity) else {
+        cx.respond_error(handle, Status::ResourceExhausted, "the server has no memory left");
+        return Handled(None);
+    };
+    let len = fill(payload.data(), &mut message.storage_mut()[..capacity]);
+    message.set_len(len);
+    Handled(Some(message))
 }
 
 /// The right and duty to answer a request later. Dropping it without an answer answers the
@@ -218,16 +245,27 @@ impl Handlers {
         self.by_method[place] = Some(handler);
     }
 
-    #[inline]
-    pub(super) fn run(&mut self, cx: &mut Context<'_>, request: Request<'_>) {
-        match self.by_method.get_mut(usize::from(request.method)) {
-            Some(Some(handler)) => {
-                let Handled(()) = handler(cx, request);
-            }
-            _ => {
-                let text = "the server has no such method";
-                cx.local.core.respond_error(request.handle, Status::Unimplemented, text);
-            }
+    /// Runs the handler of a request, and sends its answer if it has one.
+    #[inline(always)]
+    pub(super) fn run(
+        &mut self,
+        cx: &mut Context<'_>,
+        handle: RequestHandle,
+        method: u16,
+        payload: Payload<'_>,
+        spare: Option<MsgBuf>,
+    ) {
+        let Some(Some(handler)) = self.by_method.get_mut(usize::from(method)) else {
+            let text = "the server has no such method";
+            cx.local.core.respond_error(handle, Status::Unimplemented, text);
+            return;
+        };
+        // Each part on its own: the compiler would copy the whole by way of memory.
+        let RequestHandle { session: SessionId { index, generation }, number } = handle;
+        let handle = RequestHandle { session: SessionId { index, generation }, number };
+        if let Handled(Some(message)) = handler(cx, Request { handle, method, payload, spare }) {
+            let handle = RequestHandle { session: SessionId { index, generation }, number };
+            cx.respond_at_once(handle, message);
         }
     }
 }

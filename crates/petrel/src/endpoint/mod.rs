@@ -122,7 +122,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 
     /// The endpoint as handlers see it.
     pub fn context(&mut self) -> Context<'_> {
-        Context { local: &mut self.local }
+        Context::new(&mut self.local)
     }
 
     /// An empty buffer for up to `capacity` bytes.

@@ -2,9 +2,7 @@
 
 use std::cell::Cell;
 
-use super::record::{
-    Header, LAST, NOTHING, RECORD_HEADER_BYTES, check, length, max_frame_limit, record_bytes,
-};
+use super::record::{Header, LAST, NOTHING, RECORD_HEADER_BYTES, max_frame_limit, record_bytes};
 use super::{Broken, Memory, Ordering, POLLING, is_asleep};
 
 /// No position, as it is odd.
@@ -57,47 +55,48 @@ impl<M: Memory> Consumer<M> {
     /// producer.
     #[inline]
     pub fn receive(&mut self, budget: usize, mut on_frame: impl FnMut(&[u8])) -> Received {
-        let (mut frames, mut bytes, mut publications, mut is_broken) = (0, 0, 0, false);
+        let mut received = Received::default();
         let enough = self.enough_frames();
-        'burst: while frames < budget {
-            // In registers, as the compiler cannot know what `on_frame` does to `self`.
-            let (mut head, lap_end, pause) = (self.head, self.lap_end(), self.pause());
+        'burst: while received.frames < budget {
+            let (mut head, pause) = (self.head, self.pause());
             loop {
+                let memory = self.memory.view();
                 // SAFETY: that is where the next record is, or will be.
-                let word = unsafe { self.memory.load_word(self.offset(head)) };
-                let Some(length) = self.frame_length(word, head, lap_end) else {
+                let word = unsafe { memory.load_word(offset(&memory, head)) };
+                let Some(length) = frame_length(&memory, word, head, self.max_frame_bytes) else {
+                    drop(memory);
                     self.release(head);
                     match self.pass(word) {
                         Ok(true) => continue 'burst,
                         Ok(false) => break 'burst,
                         Err(Broken) => {
-                            is_broken = true;
+                            received.is_broken = true;
                             break 'burst;
                         }
                     }
                 };
-                let offset = self.offset(head) + RECORD_HEADER_BYTES;
+                let at = offset(&memory, head) + RECORD_HEADER_BYTES;
                 // SAFETY: `frame_length` found the record before the end of the ring, a header is
                 // published with all of its record, and the bytes are released only after this.
-                unsafe { self.memory.with_frame(offset, length, &mut on_frame) };
+                unsafe { memory.with_frame(at, length, &mut on_frame) };
                 head = head.wrapping_add(record_bytes(length) as u64);
-                frames += 1;
-                bytes += length;
+                received.frames += 1;
+                received.bytes += length;
                 if word & LAST != 0 {
-                    publications += 1;
-                    if frames >= enough {
+                    received.publications += 1;
+                    if received.frames >= enough {
                         self.head = head;
                         break 'burst;
                     }
                 }
-                if frames == budget || head.wrapping_sub(pause) as i64 >= 0 {
+                if received.frames == budget || head.wrapping_sub(pause) as i64 >= 0 {
                     break;
                 }
             }
             self.release(head);
         }
         self.release(self.head);
-        Received { frames, bytes, publications, is_broken }
+        received
     }
 
     /// Lends up to `budget` of the frames that [`Consumer::receive`] would, and leaves them in the
@@ -105,14 +104,17 @@ impl<M: Memory> Consumer<M> {
     /// that is broken.
     #[inline]
     pub fn look_ahead(&mut self, budget: usize, mut on_frame: impl FnMut(&[u8])) {
-        let (mut head, lap_end) = (self.head, self.lap_end());
+        let mut head = self.head;
         for _ in 0..budget {
+            let memory = self.memory.view();
             // SAFETY: that is where the next record is, or will be.
-            let word = unsafe { self.memory.load_word(self.offset(head)) };
-            let Some(length) = self.frame_length(word, head, lap_end) else { break };
-            let offset = self.offset(head) + RECORD_HEADER_BYTES;
+            let word = unsafe { memory.load_word(offset(&memory, head)) };
+            let Some(length) = frame_length(&memory, word, head, self.max_frame_bytes) else {
+                break;
+            };
+            let at = offset(&memory, head) + RECORD_HEADER_BYTES;
             // SAFETY: as in `receive`, and nothing is released here.
-            unsafe { self.memory.with_frame(offset, length, &mut on_frame) };
+            unsafe { memory.with_frame(at, length, &mut on_frame) };
             head = head.wrapping_add(record_bytes(length) as u64);
             if word & LAST != 0 {
                 break;
@@ -186,18 +188,6 @@ impl<M: Memory> Consumer<M> {
         self.released.wrapping_add(to_lap_end.min(self.memory.capacity() as u64 / 8))
     }
 
-    /// Length of the frame whose record at `head` has this header, if it is a possible one and the
-    /// record ends at or before `lap_end`.
-    #[inline]
-    fn frame_length(&self, word: u64, head: u64, lap_end: u64) -> Option<usize> {
-        let length = length(word);
-        // Neither a skip nor nothing is a possible length. No overflow: a length has 31 bits.
-        let is_frame = word >> 32 == check(head)
-            && length.wrapping_sub(1) < self.max_frame_bytes
-            && record_bytes(length) as u64 <= lap_end.wrapping_sub(head);
-        is_frame.then_some(length)
-    }
-
     /// What to do at the head, where `word` is no frame's header: go on, as it led to the start of
     /// the ring, or not, as there is nothing yet.
     #[inline]
@@ -231,6 +221,24 @@ impl<M: Memory> Consumer<M> {
 
     #[inline]
     fn offset(&self, position: u64) -> usize {
-        position as usize & (self.memory.capacity() - 1)
+        offset(&self.memory, position)
     }
+}
+
+#[inline(always)]
+fn offset(memory: &impl Memory, position: u64) -> usize {
+    position as usize & (memory.capacity() - 1)
+}
+
+/// Length of the frame whose record at `head` has this header, if it is a possible one and the
+/// record ends at or before the end of the ring.
+#[inline(always)]
+fn frame_length(memory: &impl Memory, word: u64, head: u64, max_bytes: usize) -> Option<usize> {
+    // One comparison for three conditions: with another check than the position's, a skip, or
+    // nothing, this is no possible length.
+    let length = ((word ^ Header::check_bits(head)) & !LAST) as usize;
+    // No overflow: a possible length has 31 bits.
+    let is_frame = length.wrapping_sub(1) < max_bytes
+        && offset(memory, head) + record_bytes(length) <= memory.capacity();
+    is_frame.then_some(length)
 }

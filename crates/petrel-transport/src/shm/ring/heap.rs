@@ -46,6 +46,12 @@ impl Heap {
 
 // SAFETY: `at` checks every access; the capacity is that of the slice.
 unsafe impl Memory for Heap {
+    type View<'a> = Heap;
+
+    fn view(&self) -> Heap {
+        self.clone()
+    }
+
     fn control(&self) -> &Control {
         &self.0.control
     }

@@ -151,6 +151,15 @@ impl Control {
 /// offsets below it that meet the methods' conditions are valid for the life of the value. All
 /// bytes of a fresh ring are 0.
 pub unsafe trait Memory {
+    /// The same memory, borrowed: where accesses in a loop find what they need in registers, though
+    /// the compiler cannot know what is written in between.
+    type View<'a>: Memory
+    where
+        Self: 'a;
+
+    /// See [`Memory::View`].
+    fn view(&self) -> Self::View<'_>;
+
     /// The shared words.
     fn control(&self) -> &Control;
 
@@ -184,6 +193,16 @@ pub unsafe trait Memory {
     /// `offset` is a multiple of 8, and `offset` plus both lengths are at most the capacity. Only
     /// the producer calls this, for free bytes.
     unsafe fn store_frame(&self, offset: usize, head: &[u8], body: &[u8]);
+
+    /// [`Memory::store_frame`] of one part of 16 to [`RECORD_ALIGN`] − [`RECORD_HEADER_BYTES`] bytes.
+    ///
+    /// # Safety
+    /// As for [`Memory::store_frame`], and of such a length.
+    #[inline(always)]
+    unsafe fn store_line(&self, offset: usize, frame: &[u8]) {
+        // SAFETY: the caller's conditions are those of `store_frame`.
+        unsafe { self.store_frame(offset, frame, &[]) }
+    }
 
     /// Lends a frame to `f`.
     ///

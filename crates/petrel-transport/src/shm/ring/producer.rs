@@ -8,6 +8,10 @@ use crate::copy::INLINE_BYTES_MAX;
 
 use super::{Broken, Memory, Ordering, POLLING, is_asleep};
 
+/// Lengths of frames that [`Producer::push_line`] takes: from a header alone to what fills a line.
+const LINE_FRAME_BYTES_MIN: usize = 16;
+const LINE_FRAME_BYTES_MAX: usize = RECORD_ALIGN - RECORD_HEADER_BYTES;
+
 /// Why a frame was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushError {
@@ -26,6 +30,8 @@ pub struct Producer<M> {
     max_frame_bytes: usize,
     /// Largest frame that is copied without a call.
     small_bytes_max: usize,
+    /// How many lengths [`Producer::push_line`] takes.
+    line_frame_lengths: usize,
     /// Where the next record goes.
     tail: u64,
     /// Where the first record goes that the consumer is not to see yet.
@@ -53,6 +59,8 @@ impl<M: Memory> Producer<M> {
             memory,
             max_frame_bytes,
             small_bytes_max: max_frame_bytes.min(INLINE_BYTES_MAX),
+            line_frame_lengths: (max_frame_bytes.min(LINE_FRAME_BYTES_MAX) + 1)
+                .saturating_sub(LINE_FRAME_BYTES_MIN),
             tail: 0,
             published: 0,
             first_header: NOTHING,
@@ -98,13 +106,46 @@ impl<M: Memory> Producer<M> {
         true
     }
 
+    /// [`Producer::push`] of a frame whose record has one line, as most small calls have, if nothing
+    /// has to be looked up; false if it is not so. So short that it is inlined wherever it is used.
+    #[inline(always)]
+    pub fn push_line(&mut self, frame: &[u8]) -> bool {
+        let length = frame.len();
+        let Some(left) = self.writable_bytes.checked_sub(RECORD_ALIGN) else { return false };
+        // Both ends of the range of lengths in one comparison.
+        if length.wrapping_sub(LINE_FRAME_BYTES_MIN) >= self.line_frame_lengths {
+            return false;
+        }
+        self.writable_bytes = left;
+        let tail = self.tail;
+        self.tail = tail.wrapping_add(RECORD_ALIGN as u64);
+        let word = Header::Frame { length }.encode(tail);
+        self.last_header = word;
+        let at = self.offset(tail);
+        let memory = self.memory.view();
+        // SAFETY: a line from the tail on is free and lies before the end of the ring, and the record
+        // has no more: `new` bounds the lengths so.
+        unsafe {
+            std::hint::assert_unchecked(length <= LINE_FRAME_BYTES_MAX);
+            memory.store_line(at + RECORD_HEADER_BYTES, frame);
+            // As in `write_header`.
+            if tail != self.published {
+                memory.store_word(at, word);
+                return true;
+            }
+        }
+        drop(memory);
+        self.first_header = word;
+        true
+    }
+
     /// Leads every [`Producer::push`] to look for room first.
     pub fn forget_room(&mut self) {
         self.writable_bytes = 0;
     }
 
     /// Writes the record of a frame of a possible length, for which there are writable bytes.
-    #[inline]
+    #[inline(always)]
     fn write(&mut self, head: &[u8], body: &[u8]) {
         let length = head.len() + body.len();
         let record = record_bytes(length);
@@ -125,7 +166,7 @@ impl<M: Memory> Producer<M> {
     ///
     /// # Safety
     /// The line at the tail is free.
-    #[inline]
+    #[inline(always)]
     unsafe fn write_header(&mut self, header: Header) {
         let word = header.encode(self.tail);
         self.last_header = word;

@@ -59,25 +59,18 @@ impl Header {
             Header::Skip => SKIP,
         };
         debug_assert!(position.is_multiple_of(RECORD_ALIGN as u64) && length <= LENGTH_MASK);
-        // The check in the upper half: positions have no bits below the alignment.
-        u64::from(length) | position << (32 - RECORD_ALIGN.trailing_zeros())
+        u64::from(length) | Self::check_bits(position)
     }
-}
 
-/// The length that a header says; none that a frame can have if it is a skip.
-#[inline]
-pub(super) fn length(word: u64) -> usize {
-    (word as u32 & LENGTH_MASK) as usize
+    /// The upper half of a header at this position: positions have no bits below the alignment.
+    #[inline]
+    pub(super) fn check_bits(position: u64) -> u64 {
+        position << (32 - RECORD_ALIGN.trailing_zeros())
+    }
 }
 
 /// The position by a header's check: enough of it to find the record in the ring.
 #[inline]
 pub(super) fn position(word: u64) -> u64 {
     (word >> 32) * RECORD_ALIGN as u64
-}
-
-/// What the upper half of a header at this position holds.
-#[inline]
-pub(super) fn check(position: u64) -> u64 {
-    u64::from((position / RECORD_ALIGN as u64) as u32)
 }
