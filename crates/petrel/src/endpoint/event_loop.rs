@@ -32,6 +32,10 @@ const FULL_TURNS_MAX: u8 = 128;
 /// Turns in a row that look at nothing but the clock and the way in, if there is nothing. Timers and the control plane wait for no longer than one frame takes.
 const IDLE_TURNS_MAX: u8 = 16;
 
+/// Looks for frames that one reading of the clock is for: a reading takes ten times as long as a look at
+/// a ring, and what comes in meanwhile waits for its end. The time is that much older when they come.
+const IDLE_LOOKS: u8 = 8;
+
 /// Ends [`Endpoint::run`] from another thread or a signal's.
 #[derive(Clone, Debug)]
 pub struct Stop {
@@ -60,7 +64,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         // there is nothing to do yet.
         let now_ns = self.transport.now();
         self.local.now_ns = now_ns;
-        if self.idle_turns < IDLE_TURNS_MAX && self.is_idle() {
+        if self.idle_turns < IDLE_TURNS_MAX && (0..IDLE_LOOKS).all(|_| self.is_idle()) {
             self.idle_turns += 1;
             return false;
         }

@@ -12,6 +12,9 @@ use super::{Broken, Memory, Ordering, POLLING, is_asleep};
 const LINE_FRAME_BYTES_MIN: usize = 16;
 const LINE_FRAME_BYTES_MAX: usize = RECORD_ALIGN - RECORD_HEADER_BYTES;
 
+/// No position, as it is odd.
+const NOWHERE: u64 = u64::MAX;
+
 /// Why a frame was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushError {
@@ -36,6 +39,8 @@ pub struct Producer<M> {
     tail: u64,
     /// Where the first record goes that the consumer is not to see yet.
     published: u64,
+    /// A position at which [`NOTHING`] stands, if there is no record yet; or [`NOWHERE`].
+    cleared: u64,
     /// The header of that record, if there is one.
     first_header: u64,
     /// The header of the last record.
@@ -63,6 +68,7 @@ impl<M: Memory> Producer<M> {
                 .saturating_sub(LINE_FRAME_BYTES_MIN),
             tail: 0,
             published: 0,
+            cleared: NOWHERE,
             first_header: NOTHING,
             last_header: NOTHING,
             head: 0,
@@ -201,7 +207,9 @@ impl<M: Memory> Producer<M> {
             // SAFETY: all positions are multiples of `RECORD_ALIGN`. `make_room` leaves the line at
             // the tail free; those of the records are still ours.
             unsafe {
-                self.memory.store_word(self.offset(self.tail), NOTHING);
+                if self.tail != self.cleared {
+                    self.memory.store_word(self.offset(self.tail), NOTHING);
+                }
                 // Pairs with the acquire in `Consumer::receive`: what was stored before is seen.
                 if first == last {
                     self.memory.publish_word(first, last_header);
@@ -211,8 +219,22 @@ impl<M: Memory> Producer<M> {
                 }
             }
             self.published = self.tail;
+            self.clear_ahead();
         }
         is_new
+    }
+
+    /// Writes [`NOTHING`] where the end will be after one more record of a line, now that nobody
+    /// waits: before a publication the consumer, which polls the line of the record, would take that
+    /// line back while the store waits for the other one.
+    #[inline]
+    fn clear_ahead(&mut self) {
+        let ahead = self.tail.wrapping_add(RECORD_ALIGN as u64);
+        if self.writable_bytes > RECORD_ALIGN {
+            // SAFETY: more than the line at the tail is writable: the next one too is free.
+            unsafe { self.memory.store_word(self.offset(ahead), NOTHING) };
+            self.cleared = ahead;
+        }
     }
 
     /// Bytes that are written, and that the consumer does not know of.
