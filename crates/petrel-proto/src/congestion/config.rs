@@ -132,6 +132,7 @@ impl DcqcnConfig {
         time("notify_ns", self.notify_ns, 1)?;
         time("alpha_ns", self.alpha_ns, 1)?;
         time("increase_ns", self.increase_ns, 1)?;
+        time("window_ns", self.window_ns, 1)?;
         not_zero("increase_bytes", self.increase_bytes)
     }
 }
@@ -199,7 +200,7 @@ impl CongestionControl {
         let control = match &self.0 {
             Shared::None => Control::None,
             Shared::Timely(config) => Control::Timely(Timely::new(Arc::clone(config), flow)),
-            Shared::Dcqcn(config) => Control::Dcqcn(Dcqcn::new(Arc::clone(config))),
+            Shared::Dcqcn(config) => Control::Dcqcn(Dcqcn::new(Arc::clone(config), flow)),
             Shared::Swift(config) => Control::Swift(Swift::new(Arc::clone(config), flow)),
         };
         Congestion::new(control, flow)

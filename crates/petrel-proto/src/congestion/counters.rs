@@ -17,3 +17,16 @@ pub struct CongestionCounters {
     /// Times that a congested session became uncongested.
     pub sessions_released: u64,
 }
+
+/// Adds up the counters of several endpoints.
+impl core::ops::AddAssign for CongestionCounters {
+    fn add_assign(&mut self, other: Self) {
+        self.acks_bypassed += other.acks_bypassed;
+        self.updates += other.updates;
+        self.marks += other.marks;
+        self.losses += other.losses;
+        self.timeouts += other.timeouts;
+        self.sessions_limited += other.sessions_limited;
+        self.sessions_released += other.sessions_released;
+    }
+}

@@ -23,8 +23,8 @@
 
 use std::sync::Arc;
 
-use super::evidence::Losses;
-use super::{Ack, Controller, Rate};
+use super::evidence::{Losses, narrow_ns};
+use super::{Ack, Controller, Flow, Rate};
 
 /// Parameters of DCQCN.
 #[derive(Clone, Debug, PartialEq)]
@@ -43,6 +43,9 @@ pub struct DcqcnConfig {
     pub increase_ns: u32,
     /// Bytes of an increase.
     pub increase_bytes: u32,
+    /// The round trip that the packets in flight are bounded for, in nanoseconds: no more of them
+    /// than the rate sends in this time.
+    pub window_ns: u32,
     /// Increases that only recover what a reduction took.
     pub recovery_stages: u8,
     /// What an additive increase adds to the target.
@@ -61,7 +64,8 @@ impl DcqcnConfig {
             notify_ns: 50_000,
             alpha_ns: 55_000,
             increase_ns: 55_000,
-            increase_bytes: 10 << 20,
+            increase_bytes: 64 << 10,
+            window_ns: 40_000,
             recovery_stages: 5,
             step: Rate::bytes_per_second(line_rate.get() / 1000),
             hyper_step: Rate::bytes_per_second(line_rate.get() / 100),
@@ -80,6 +84,7 @@ const CATCH_UP_MAX: u64 = 64;
 #[derive(Clone, Debug)]
 pub struct Dcqcn {
     config: Arc<DcqcnConfig>,
+    flow: Flow,
     /// Bytes per second, both.
     rate: f64,
     target: f64,
@@ -99,10 +104,11 @@ pub struct Dcqcn {
 
 impl Dcqcn {
     /// An uncongested session. The configuration has been validated.
-    pub(super) fn new(config: Arc<DcqcnConfig>) -> Self {
+    pub(super) fn new(config: Arc<DcqcnConfig>, flow: Flow) -> Self {
         let line = config.line_rate.as_f64();
         Self {
             config,
+            flow,
             rate: line,
             target: line,
             alpha: 1.0,
@@ -118,26 +124,33 @@ impl Dcqcn {
     }
 
     fn on_mark(&mut self, now_ns: u64, rtt_ns: Option<u64>) {
-        let sent_ns = now_ns.saturating_sub(rtt_ns.unwrap_or(0));
-        let is_news = sent_ns >= self.reduced_ns
+        let rtt_ns = rtt_ns.unwrap_or(0);
+        let is_news = now_ns.saturating_sub(rtt_ns) >= self.reduced_ns
             && now_ns.saturating_sub(self.reduced_ns) >= u64::from(self.config.notify_ns);
         if !self.is_limited || is_news {
-            self.reduce(now_ns);
+            self.reduce(now_ns, rtt_ns);
+        } else {
+            self.restart_increases(now_ns);
         }
     }
 
     /// What the paper does with a notification.
-    fn reduce(&mut self, now_ns: u64) {
+    fn reduce(&mut self, now_ns: u64, rtt_ns: u64) {
         if !self.is_limited {
             self.is_limited = true;
             self.alpha = 1.0;
         }
         let least = self.config.min_rate.as_f64();
-        self.target = self.rate;
-        self.rate = (self.rate * (1.0 - self.alpha / 2.0)).max(least);
+        self.target = self.rate.min(self.flow.rate_most(narrow_ns(rtt_ns))).max(least);
+        self.rate = (self.target * (1.0 - self.alpha / 2.0)).max(least);
         self.alpha = (1.0 - self.config.gain) * self.alpha + self.config.gain;
+        (self.reduced_ns, self.decayed_ns) = (now_ns, now_ns);
+        self.restart_increases(now_ns);
+    }
+
+    fn restart_increases(&mut self, now_ns: u64) {
         (self.time_stage, self.byte_stage, self.bytes) = (0, 0, 0);
-        (self.reduced_ns, self.decayed_ns, self.increased_ns) = (now_ns, now_ns, now_ns);
+        self.increased_ns = now_ns;
     }
 
     /// Makes up for the timers and the byte counter.
@@ -198,13 +211,13 @@ impl Controller for Dcqcn {
 
     fn on_loss(&mut self, now_ns: u64, packets: u32) {
         if self.losses.on_loss(packets) {
-            self.reduce(now_ns);
+            self.reduce(now_ns, 0);
         }
     }
 
     fn on_timeout(&mut self, now_ns: u64) {
         if self.losses.on_timeout() {
-            self.reduce(now_ns);
+            self.reduce(now_ns, 0);
         }
     }
 
@@ -213,7 +226,8 @@ impl Controller for Dcqcn {
     }
 
     fn window(&self) -> Option<u32> {
-        None
+        let of_rate = || self.flow.packets_in(self.rate, self.config.window_ns);
+        self.is_limited.then(of_rate)
     }
 
     fn bypass_rtt_ns(&self) -> Option<u32> {

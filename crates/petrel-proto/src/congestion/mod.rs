@@ -90,8 +90,17 @@ pub struct Flow {
 }
 
 impl Flow {
-    fn window_bytes(self) -> u32 {
-        self.credits.saturating_mul(self.packet_bytes)
+    /// The rate that the credits allow at a round trip, in bytes per second: a higher one is
+    /// meaningless.
+    fn rate_most(self, rtt_ns: u32) -> f64 {
+        let window_bytes = f64::from(self.credits) * f64::from(self.packet_bytes);
+        window_bytes * 1e9 / f64::from(rtt_ns.max(1))
+    }
+
+    /// Packets that a rate sends in a round trip, the one begun included.
+    fn packets_in(self, rate: f64, rtt_ns: u32) -> u32 {
+        let bytes = rate * f64::from(rtt_ns) / 1e9;
+        1 + (bytes / f64::from(self.packet_bytes)) as u32
     }
 }
 

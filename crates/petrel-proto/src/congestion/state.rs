@@ -16,7 +16,7 @@ pub struct Congestion {
     control: Control,
 }
 
-const _: () = assert!(size_of::<Congestion>() <= 104);
+const _: () = assert!(size_of::<Congestion>() <= 112);
 
 /// The members of the family. No table of functions: the match is inlined into the slow path.
 #[derive(Clone, Debug)]

@@ -107,8 +107,7 @@ pub struct Timely {
     change_ns: f64,
     round: Round,
     rtt_before_ns: u32,
-    /// Most bytes in flight.
-    window_bytes: u32,
+    flow: Flow,
     losses: Losses,
     /// Rounds of increase in a row.
     increases: u8,
@@ -124,7 +123,7 @@ impl Timely {
             change_ns: 0.0,
             round: Round::CLOSED,
             rtt_before_ns: 0,
-            window_bytes: flow.window_bytes(),
+            flow,
             losses: Losses::default(),
             increases: 0,
             is_limited: false,
@@ -179,17 +178,23 @@ impl Timely {
         self.change_ns / f64::from(self.config.min_rtt_ns)
     }
 
+    /// Hyperactive increases lessen as the round trip nears `low_ns`, or many sessions together
+    /// would run far over it before any of them sees so.
     fn increase_when_low(&mut self) {
+        let mut steps = 1.0;
         if self.count_increase() {
-            self.rate *= 1.0 + self.config.recovery;
+            let room = 1.0 - f64::from(self.rtt_before_ns) / f64::from(self.config.low_ns);
+            self.rate *= 1.0 + self.config.recovery * room;
+            steps += (HAI_STEPS - 1.0) * room;
         }
-        self.add_step();
+        self.add_steps(steps);
+        self.release_at_line();
     }
 
     fn by_sign(&mut self, rtt_ns: u32, gradient: f64) {
         if gradient <= 0.0 {
-            self.count_increase();
-            self.add_step();
+            let steps = if self.count_increase() { HAI_STEPS } else { 1.0 };
+            self.add_steps(steps);
         } else {
             self.reduce(rtt_ns, 1.0 - self.config.beta * gradient);
         }
@@ -201,7 +206,7 @@ impl Timely {
         let weight = (2.0 * gradient + 0.5).clamp(0.0, 1.0);
         let error = (f64::from(rtt_ns) - low) / low;
         self.reduce(rtt_ns, 1.0 - self.config.beta * weight * error);
-        self.set_rate(self.rate + self.config.step.as_f64() * (1.0 - weight));
+        self.add_steps(1.0 - weight);
     }
 
     /// Whether increases are hyperactive by now.
@@ -210,19 +215,21 @@ impl Timely {
         self.increases >= self.config.hai_rounds
     }
 
-    fn add_step(&mut self) {
-        let is_hyperactive = self.increases >= self.config.hai_rounds;
-        let steps = if is_hyperactive { HAI_STEPS } else { 1.0 };
+    fn add_steps(&mut self, steps: f64) {
         self.set_rate(self.rate + steps * self.config.step.as_f64());
-        if self.rate >= UNCONGESTED_SHARE * self.config.line_rate.as_f64() {
-            self.rate = self.config.line_rate.as_f64();
+    }
+
+    fn release_at_line(&mut self) {
+        let line = self.config.line_rate.as_f64();
+        if self.rate >= UNCONGESTED_SHARE * line {
+            self.rate = line;
             self.round = Round::CLOSED;
             self.is_limited = false;
         }
     }
 
     fn reduce(&mut self, rtt_ns: u32, factor: f64) {
-        let useful = f64::from(self.window_bytes) * 1e9 / f64::from(rtt_ns.max(1));
+        let useful = self.flow.rate_most(rtt_ns);
         self.increases = 0;
         self.set_rate(self.rate.min(useful) * factor.max(REDUCTION_MIN));
     }
@@ -267,7 +274,7 @@ impl Controller for Timely {
     }
 
     fn window(&self) -> Option<u32> {
-        None
+        self.is_limited.then(|| self.flow.packets_in(self.rate, self.config.low_ns))
     }
 
     fn bypass_rtt_ns(&self) -> Option<u32> {
