@@ -182,7 +182,8 @@ impl Bottleneck {
             if !sender.is_active || sender.waits || sender.in_flight >= window {
                 return;
             }
-            let paced_ns = if sender.congestion.is_paced() { sender.congestion.next_send_ns() } else { 0 };
+            let paced_ns =
+                if sender.congestion.is_paced() { sender.congestion.next_send_ns() } else { 0 };
             let next_ns = paced_ns.max(sender.nic_free_ns);
             if next_ns > now_ns {
                 sender.waits = true;
