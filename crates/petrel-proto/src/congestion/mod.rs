@@ -125,3 +125,6 @@ pub trait Controller {
     /// `None`: every acknowledgement has to be heard.
     fn bypass_rtt_ns(&self) -> Option<u32>;
 }
+
+#[cfg(test)]
+mod tests;

@@ -17,7 +17,12 @@
 //!   RPCs: the rate falls at once, and climbs back by 5 MB/s at a time. Here a long round trip only
 //!   opens a round; the session leaves the bypass when that round was long as a whole.
 //! * **It climbs back faster.** After `hai_rounds` rounds below `low_ns` the rate also grows by a
-//!   factor each round: nothing is queueing, so the others have left.
+//!   share of itself each round, the larger the shorter the round trip: nothing is queueing, so the
+//!   others have left.
+//! * **A window follows the rate**: no more in flight than the rate sends in `low_ns`. With a pace
+//!   alone the queue is the integral of what all send too much, the controllers see it a round trip
+//!   late, and it swings: with 20 senders at 25 Gbit/s between 20 and 300 µs. With the window
+//!   the round trip is in proportion to the sum of the rates, and settles.
 //! * **Gradients are weighted** (Zhu et al., CoNEXT'16, "patched Timely") unless told otherwise.
 //!   The published rule stands still at any division of the link and any length of the queue;
 //!   theirs has one fixed point, equal rates and a round trip of
@@ -158,15 +163,11 @@ impl Timely {
     fn end_round(&mut self, rtt_ns: u32) {
         let gradient = self.note_gradient(rtt_ns);
         if rtt_ns <= self.config.low_ns {
-            self.increase_when_low();
-        } else if rtt_ns > self.config.high_ns {
-            let excess = 1.0 - f64::from(self.config.high_ns) / f64::from(rtt_ns);
-            self.reduce(rtt_ns, 1.0 - self.config.beta * excess);
-        } else {
-            match self.config.gradient {
-                Gradient::Signed => self.by_sign(rtt_ns, gradient),
-                Gradient::Weighted => self.by_weight(rtt_ns, gradient),
-            }
+            return self.increase_when_low();
+        }
+        match self.config.gradient {
+            Gradient::Signed => self.by_sign(rtt_ns, gradient),
+            Gradient::Weighted => self.by_weight(rtt_ns, gradient),
         }
     }
 
@@ -192,18 +193,24 @@ impl Timely {
     }
 
     fn by_sign(&mut self, rtt_ns: u32, gradient: f64) {
-        if gradient <= 0.0 {
+        if rtt_ns > self.config.high_ns {
+            let excess = 1.0 - f64::from(self.config.high_ns) / f64::from(rtt_ns);
+            self.reduce(rtt_ns, 1.0 - self.config.beta * excess);
+        } else if gradient > 0.0 {
+            self.reduce(rtt_ns, 1.0 - self.config.beta * gradient);
+        } else {
             let steps = if self.count_increase() { HAI_STEPS } else { 1.0 };
             self.add_steps(steps);
-        } else {
-            self.reduce(rtt_ns, 1.0 - self.config.beta * gradient);
         }
     }
 
-    /// Zhu et al., CoNEXT'16, algorithm 2.
+    /// Zhu et al., CoNEXT'16, algorithm 2; but above `high_ns` all of the weight is on the round
+    /// trip. There the published reduction is the weaker one: 1.5 ms would take 9 % of the rate,
+    /// 0.9 ms half of it.
     fn by_weight(&mut self, rtt_ns: u32, gradient: f64) {
         let low = f64::from(self.config.low_ns);
-        let weight = (2.0 * gradient + 0.5).clamp(0.0, 1.0);
+        let is_high = rtt_ns > self.config.high_ns;
+        let weight = if is_high { 1.0 } else { (2.0 * gradient + 0.5).clamp(0.0, 1.0) };
         let error = (f64::from(rtt_ns) - low) / low;
         self.reduce(rtt_ns, 1.0 - self.config.beta * weight * error);
         self.add_steps(1.0 - weight);
