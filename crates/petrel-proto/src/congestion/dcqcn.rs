@@ -24,7 +24,7 @@
 use std::sync::Arc;
 
 use super::evidence::{Losses, narrow_ns};
-use super::{Ack, Controller, Flow, Rate};
+use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
 
 /// Parameters of DCQCN.
 #[derive(Clone, Debug, PartialEq)]
@@ -55,8 +55,14 @@ pub struct DcqcnConfig {
 }
 
 impl DcqcnConfig {
-    /// The defaults for a link; `docs/congestion.md` says where each comes from.
+    /// The defaults for a link, on a network of one switch or two: [`BARE_RTT_NS`].
     pub fn for_line(line_rate: Rate) -> Self {
+        Self::for_path(line_rate, BARE_RTT_NS)
+    }
+
+    /// The defaults for a link and paths with this round trip when nothing is queued;
+    /// `docs/congestion.md` says where each comes from.
+    pub fn for_path(line_rate: Rate, bare_rtt_ns: u32) -> Self {
         Self {
             line_rate,
             min_rate: Rate::mbit(10),
@@ -65,7 +71,7 @@ impl DcqcnConfig {
             alpha_ns: 55_000,
             increase_ns: 55_000,
             increase_bytes: 64 << 10,
-            window_ns: 40_000,
+            window_ns: bare_rtt_ns.saturating_add(30_000),
             recovery_stages: 5,
             step: Rate::bytes_per_second(line_rate.get() / 1000),
             hyper_step: Rate::bytes_per_second(line_rate.get() / 100),

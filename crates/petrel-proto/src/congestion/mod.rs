@@ -64,6 +64,11 @@ pub use state::Congestion;
 pub use swift::{Swift, SwiftConfig};
 pub use timely::{Gradient, Timely, TimelyConfig};
 
+/// The round trip of an RPC in a network without queues that the defaults assume, in nanoseconds: one
+/// switch or two, and hosts that poll. On longer paths, as between most virtual machines, a
+/// controller of round trips has to be told (`for_path`), or it takes the distance for a queue.
+pub const BARE_RTT_NS: u32 = 10_000;
+
 /// What a client hears when packets of its session are acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub struct Ack {

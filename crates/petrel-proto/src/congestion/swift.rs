@@ -22,7 +22,7 @@
 use std::sync::Arc;
 
 use super::evidence::{Losses, Round, narrow_ns};
-use super::{Ack, Controller, Flow, Rate};
+use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
 
 /// Parameters of Swift.
 #[derive(Clone, Debug, PartialEq)]
@@ -47,10 +47,16 @@ pub struct SwiftConfig {
 }
 
 impl SwiftConfig {
-    /// The defaults, of any link; `docs/congestion.md` says where each comes from.
+    /// The defaults for any link, on a network of one switch or two: [`BARE_RTT_NS`].
     pub fn new() -> Self {
+        Self::for_path(BARE_RTT_NS)
+    }
+
+    /// The defaults for paths with this round trip when nothing is queued, of an RPC from host to
+    /// host; `docs/congestion.md` says where each comes from.
+    pub fn for_path(bare_rtt_ns: u32) -> Self {
         Self {
-            target_ns: 30_000,
+            target_ns: bare_rtt_ns.saturating_add(20_000),
             scaling_ns: 50_000,
             scaling_window_min: 0.1,
             scaling_window_max: 100.0,

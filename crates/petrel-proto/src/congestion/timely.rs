@@ -34,7 +34,7 @@
 use std::sync::Arc;
 
 use super::evidence::{Losses, Round, narrow_ns};
-use super::{Ack, Controller, Flow, Rate};
+use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
 
 /// How the round trip's gradient becomes a rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,14 +74,21 @@ pub struct TimelyConfig {
 }
 
 impl TimelyConfig {
-    /// The defaults for a link; `docs/congestion.md` says where each comes from.
+    /// The defaults for a link, on a network of one switch or two: [`BARE_RTT_NS`].
     pub fn for_line(line_rate: Rate) -> Self {
+        Self::for_path(line_rate, BARE_RTT_NS)
+    }
+
+    /// The defaults for a link and paths with this round trip when nothing is queued, of an RPC
+    /// from host to host; `docs/congestion.md` says where each comes from.
+    pub fn for_path(line_rate: Rate, bare_rtt_ns: u32) -> Self {
+        let low_ns = bare_rtt_ns.saturating_add(40_000);
         Self {
             line_rate,
             min_rate: Rate::mbit(10),
-            low_ns: 50_000,
-            high_ns: 1_000_000,
-            min_rtt_ns: 10_000,
+            low_ns,
+            high_ns: low_ns.saturating_mul(20),
+            min_rtt_ns: bare_rtt_ns.max(1_000),
             alpha: 0.46,
             beta: 0.26,
             step: Rate::bytes_per_second(line_rate.get() / 625),

@@ -13,29 +13,29 @@ use petrel_proto::congestion::{
 };
 
 /// Payload of a packet, and its bytes on the wire: headers, and Ethernet's 38.
-pub const PACKET_BYTES: u32 = 1408;
-pub const WIRE_BYTES: u64 = 1408 + 24 + 28 + 38;
+pub(crate) const PACKET_BYTES: u32 = 1408;
+pub(crate) const WIRE_BYTES: u64 = 1408 + 24 + 28 + 38;
 
 /// Where a switch begins to mark and where it marks all, in bytes of queue, and how likely a mark is
 /// just below that (RED).
 #[derive(Clone, Copy)]
-pub struct Marking {
-    pub from_bytes: u64,
-    pub all_bytes: u64,
-    pub most: f64,
+pub(crate) struct Marking {
+    pub(crate) from_bytes: u64,
+    pub(crate) all_bytes: u64,
+    pub(crate) most: f64,
 }
 
 #[derive(Clone)]
-pub struct Setup {
-    pub link: Rate,
+pub(crate) struct Setup {
+    pub(crate) link: Rate,
     /// Round trip of an empty network, without the packet's own time on the link.
-    pub bare_rtt_ns: u64,
+    pub(crate) bare_rtt_ns: u64,
     /// Every round trip takes up to this longer, by chance: hosts are noisy.
-    pub noise_ns: u64,
-    pub credits: u32,
-    pub flows: usize,
-    pub marking: Option<Marking>,
-    pub control: CongestionConfig,
+    pub(crate) noise_ns: u64,
+    pub(crate) credits: u32,
+    pub(crate) flows: usize,
+    pub(crate) marking: Option<Marking>,
+    pub(crate) control: CongestionConfig,
 }
 
 enum Event {
@@ -55,24 +55,24 @@ struct Sender {
 
 /// What was seen from one moment to another.
 #[derive(Debug, Clone)]
-pub struct Seen {
+pub(crate) struct Seen {
     /// Share of the link that was used.
-    pub utilisation: f64,
+    pub(crate) utilisation: f64,
     /// Jain's index of the packets that each active flow delivered.
-    pub jain: f64,
-    pub rtt_p50_ns: u64,
-    pub rtt_p99_ns: u64,
-    pub rtt_max_ns: u64,
+    pub(crate) jain: f64,
+    pub(crate) rtt_p50_ns: u64,
+    pub(crate) rtt_p99_ns: u64,
+    pub(crate) rtt_max_ns: u64,
 }
 
-pub struct Bottleneck {
+pub(crate) struct Bottleneck {
     setup: Setup,
     senders: Vec<Sender>,
     events: BinaryHeap<Reverse<(u64, u64, usize)>>,
     kinds: Vec<Option<Event>>,
     free: Vec<usize>,
     order: u64,
-    pub now_ns: u64,
+    now_ns: u64,
     /// When the last packet in the queue will have left it.
     queue_empty_ns: u64,
     rtts: Vec<u64>,
@@ -80,7 +80,7 @@ pub struct Bottleneck {
 }
 
 impl Bottleneck {
-    pub fn new(setup: Setup) -> Self {
+    pub(crate) fn new(setup: Setup) -> Self {
         let control = CongestionControl::new(setup.control.clone()).unwrap();
         let flow = Flow { credits: setup.credits, packet_bytes: PACKET_BYTES };
         let sender = || Sender {
@@ -115,19 +115,28 @@ impl Bottleneck {
     }
 
     /// The flows from `first` on have nothing more to send.
-    pub fn stop_from(&mut self, first: usize) {
+    pub(crate) fn stop_from(&mut self, first: usize) {
         self.senders[first..].iter_mut().for_each(|sender| sender.is_active = false);
     }
 
+    /// All flows have something to send.
+    pub(crate) fn resume_all(&mut self) {
+        let stopped = (0..self.senders.len()).filter(|flow| !self.senders[*flow].is_active);
+        for flow in stopped.collect::<Vec<_>>() {
+            self.senders[flow].is_active = true;
+            self.push(self.now_ns, Event::MaySend { flow });
+        }
+    }
+
     /// The hosts halt: what is on the way is noticed only after `pause_ns`.
-    pub fn halt_hosts(&mut self, pause_ns: u64) {
+    pub(crate) fn halt_hosts(&mut self, pause_ns: u64) {
         let until_ns = self.now_ns + pause_ns;
         let events = std::mem::take(&mut self.events);
         let late = |Reverse((at, order, kind))| Reverse((u64::max(at, until_ns), order, kind));
         self.events = events.into_iter().map(late).collect();
     }
 
-    pub fn counters(&self) -> CongestionCounters {
+    pub(crate) fn counters(&self) -> CongestionCounters {
         let mut sum = CongestionCounters::default();
         for Sender { counters, .. } in &self.senders {
             sum += *counters;
@@ -135,12 +144,12 @@ impl Bottleneck {
         sum
     }
 
-    pub fn limited_flows(&self) -> usize {
+    pub(crate) fn limited_flows(&self) -> usize {
         self.senders.iter().filter(|s| s.is_active && s.congestion.is_limited()).count()
     }
 
     /// Lets `duration_ns` pass.
-    pub fn run(&mut self, duration_ns: u64) -> Seen {
+    pub(crate) fn run(&mut self, duration_ns: u64) -> Seen {
         let end_ns = self.now_ns + duration_ns;
         self.rtts.clear();
         self.senders.iter_mut().for_each(|sender| sender.delivered = 0);
