@@ -185,10 +185,13 @@ impl TimerWheel {
 
     #[inline(never)]
     fn collect_due(&mut self, now_ns: u64) {
-        self.collect_timeouts(now_ns >> TICK_SHIFT);
-        self.releases.collect_due(now_ns);
+        let now = now_ns >> TICK_SHIFT;
+        if now > self.tick {
+            self.collect_timeouts(now);
+        }
         let tick_ns = (self.tick + 1) << TICK_SHIFT;
-        self.wake_ns = self.releases.next_due_ns().map_or(tick_ns, |due_ns| due_ns.min(tick_ns));
+        let release_ns = self.releases.collect_due(now_ns);
+        self.wake_ns = release_ns.map_or(tick_ns, |release_ns| release_ns.min(tick_ns));
     }
 
     fn collect_timeouts(&mut self, now: u64) {

@@ -39,10 +39,10 @@
 //!
 //! # Where the state is
 //!
-//! All of it is in the session, at most 96 bytes, of which the common case reads the first 12. It
+//! All of it is in the session, 112 bytes, of which the common case reads the first 12. It
 //! could be boxed, made when a session leaves the bypass for the first time; but that is an
 //! allocation, or a pool with its own limit, at the moment when the network is in trouble, to save
-//! some 70 bytes of a session that has a kilobyte for its slots. The parameters are not in it: the
+//! some 80 bytes of a session that has a kilobyte for its slots. The parameters are not in it: the
 //! sessions of an endpoint share them.
 
 mod config;

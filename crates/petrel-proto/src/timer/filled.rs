@@ -26,25 +26,24 @@ impl Filled {
     }
 
     /// The first tick after `tick`, at most a turn of the wheel later, whose bucket has entries.
+    #[inline]
     pub(super) fn next_after(&self, tick: u64) -> Option<u64> {
         let first = tick + 1;
         let start = (first % BUCKETS) as usize;
-        // The word that the search starts in comes again last, for the bits before the start.
-        let words = (0..=WORDS).map(|step| (step, (start / 64 + step) % WORDS));
-        let bucket = words.map(|(step, word)| (word, self.0[word] & mask(step, start % 64)));
-        let (word, bits) = { bucket }.find(|(_, bits)| *bits != 0)?;
-        let bucket = word as u64 * 64 + u64::from(bits.trailing_zeros());
-        Some(first + (bucket + BUCKETS - start as u64) % BUCKETS)
+        let bits = self.0[start / 64] >> (start % 64);
+        if bits != 0 {
+            return Some(first + u64::from(bits.trailing_zeros()));
+        }
+        self.next_in_other_words(first)
     }
-}
 
-/// The bits to look at in the word that comes `step` words after the first.
-fn mask(step: usize, start_bit: usize) -> u64 {
-    let from_start = u64::MAX << start_bit;
-    match step {
-        0 => from_start,
-        WORDS => !from_start,
-        _ => u64::MAX,
+    /// The word of `first` comes again last, for its bits before `first`.
+    fn next_in_other_words(&self, first: u64) -> Option<u64> {
+        let start = (first % BUCKETS) as usize;
+        let later = (1..=WORDS).find(|step| self.0[(start / 64 + step) % WORDS] != 0)?;
+        let bits = self.0[(start / 64 + later) % WORDS];
+        let word = first - (start % 64) as u64 + 64 * later as u64;
+        Some(word + u64::from(bits.trailing_zeros()))
     }
 }
 

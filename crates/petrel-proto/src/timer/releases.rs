@@ -78,17 +78,22 @@ impl Releases {
         tick << TICK_SHIFT
     }
 
-    /// Moves the entries of all ticks up to now to those that are due.
-    pub(super) fn collect_due(&mut self, now_ns: u64) {
+    /// Moves the entries of all ticks up to now to those that are due; gives the time of the next.
+    pub(super) fn collect_due(&mut self, now_ns: u64) -> Option<u64> {
         let now = now_ns >> TICK_SHIFT;
-        while let Some(tick) = self.next_tick().filter(|tick| *tick <= now) {
+        let mut next = self.next_tick();
+        while let Some(tick) = next
+            && tick <= now
+        {
             let bucket = (tick % BUCKETS) as usize;
             let list = core::mem::replace(&mut self.lists[bucket], List::EMPTY);
             self.filled.clear(bucket);
             self.tick = tick;
             append(&mut self.nodes, &mut self.due, list);
+            next = self.next_tick();
         }
         self.tick = self.tick.max(now);
+        Some(next? << TICK_SHIFT)
     }
 
     #[inline]
