@@ -25,6 +25,7 @@ fn setup(gbit: u64, flows: usize, control: CongestionConfig) -> Setup {
         credits: 32,
         flows,
         marking: Some(marking),
+        buffer_bytes: u64::MAX,
         control,
     }
 }
@@ -173,6 +174,29 @@ fn many_credits__are_controlled_too() {
             assert!(seen.utilisation >= 0.9, "{name} {flows} {seen:?}");
             assert!(seen.jain >= 0.9, "{name} {flows} {seen:?}");
             assert!(seen.rtt_max_ns <= 150_000, "{name} {flows} {seen:?}");
+        }
+    }
+}
+
+/// A switch whose buffer holds 40 packets, fewer than there are senders: no round trip is ever long,
+/// only losses tell. Without control nine packets in ten are lost, and a few senders have the link.
+#[test]
+fn shallow_buffers__lose_less_and_share() {
+    let shallow = |name: &str, flows, config| {
+        let base = setup(25, flows, config);
+        let mut net = Bottleneck::new(Setup { buffer_bytes: 60_000, marking: None, ..base });
+        net.run(20 * MS);
+        let seen = net.run(40 * MS);
+        show(&format!("{name}, 40 packets, {:.3} lost", seen.loss), 25, flows, &seen);
+        seen
+    };
+    for flows in [20, 50, 100] {
+        let bare = shallow("none", flows, none(25));
+        for (name, config) in [("Timely", timely(25)), ("DCQCN", dcqcn(25)), ("Swift", swift(25))] {
+            let seen = shallow(name, flows, config);
+            assert!(seen.utilisation >= 0.9, "{name} {flows} {seen:?}");
+            assert!(seen.jain >= 0.9, "{name} {flows} {seen:?}");
+            assert!(seen.loss <= 0.65 * bare.loss, "{name} {flows} {seen:?}");
         }
     }
 }

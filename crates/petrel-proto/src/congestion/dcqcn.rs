@@ -218,6 +218,8 @@ impl Controller for Dcqcn {
     fn on_loss(&mut self, now_ns: u64, packets: u32) {
         if self.losses.on_loss(packets) {
             self.reduce(now_ns, 0);
+        } else if self.losses.forbid_growth() {
+            self.restart_increases(now_ns);
         }
     }
 

@@ -51,6 +51,10 @@ const WINDOW_PACKETS: u32 = 64;
 /// each sender that does not slow down.
 const LOST_PACKETS: u32 = 8;
 
+/// Losses among them from which on nothing grows: one in 21. At a random loss of 10⁻² so many come
+/// together in one window of forty.
+const SUSPECT_PACKETS: u8 = 3;
+
 /// Losses that a timeout counts as: one alone is the lost last packet of a message, two with hardly
 /// an acknowledgement between them are a path that carries nothing.
 const TIMEOUT_PACKETS: u32 = 4;
@@ -68,6 +72,11 @@ impl Losses {
         self.lost > 0
     }
 
+    /// Whether they are so many that a session should not send faster now.
+    pub(super) fn forbid_growth(&self) -> bool {
+        self.lost >= SUSPECT_PACKETS
+    }
+
     pub(super) fn on_ack(&mut self, packets: u32) {
         if self.is_counting() {
             self.advance(packets);
@@ -79,6 +88,9 @@ impl Losses {
         let lost = u32::from(self.lost).saturating_add(packets).min(LOST_PACKETS);
         self.lost = lost as u8;
         if lost == LOST_PACKETS {
+            // Growth is allowed again at once. To forbid it until a window had come through brought
+            // the loss at a switch of 40 packets from 36 to 7 %, but gave all of the link to a few
+            // of the senders: for the slow ones a window of packets is a long time.
             *self = Self::default();
             return true;
         }
@@ -148,13 +160,23 @@ mod tests {
     }
 
     #[test]
+    fn losses__three_of_a_window_forbid_growth() {
+        let mut losses = Losses::default();
+        losses.on_loss(2);
+        assert!(!losses.forbid_growth());
+        losses.on_loss(1);
+        assert!(losses.forbid_growth());
+        losses.on_ack(61);
+        assert!(!losses.forbid_growth(), "the window is over");
+    }
+
+    #[test]
     fn losses__two_timeouts_are_too_many() {
         let mut losses = Losses::default();
         assert!(!losses.on_timeout());
         losses.on_ack(10);
         assert!(losses.on_timeout());
-        assert!(!losses.on_timeout());
-        losses.on_ack(60);
+        losses.on_ack(64);
         assert!(!losses.on_timeout(), "a window of packets has come through since");
     }
 }

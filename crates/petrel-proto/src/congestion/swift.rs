@@ -137,7 +137,9 @@ impl Swift {
         let delay = f64::from(rtt_ns);
         let target = self.config.target_ns(self.window);
         if delay <= target {
-            self.grow(ack.packets);
+            if !self.losses.forbid_growth() {
+                self.grow(ack.packets);
+            }
         } else if self.can_reduce(ack.now_ns, rtt_ns) {
             let factor = 1.0 - self.config.beta * (delay - target) / delay;
             self.reduce(ack.now_ns, factor);

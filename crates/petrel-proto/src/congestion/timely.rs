@@ -192,8 +192,8 @@ impl Timely {
         let mut steps = 1.0;
         if self.count_increase() {
             let room = 1.0 - f64::from(self.rtt_before_ns) / f64::from(self.config.low_ns);
-            self.rate *= 1.0 + self.config.recovery * room;
-            steps += (HAI_STEPS - 1.0) * room;
+            let share = self.config.recovery * room * self.rate;
+            steps += (HAI_STEPS - 1.0) * room + share / self.config.step.as_f64();
         }
         self.add_steps(steps);
         self.release_at_line();
@@ -230,6 +230,9 @@ impl Timely {
     }
 
     fn add_steps(&mut self, steps: f64) {
+        if self.losses.forbid_growth() {
+            return;
+        }
         self.set_rate(self.rate + steps * self.config.step.as_f64());
     }
 

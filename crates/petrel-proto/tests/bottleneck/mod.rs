@@ -35,12 +35,24 @@ pub(crate) struct Setup {
     pub(crate) credits: u32,
     pub(crate) flows: usize,
     pub(crate) marking: Option<Marking>,
+    /// Bytes that the queue holds; what comes when it is full is lost.
+    pub(crate) buffer_bytes: u64,
     pub(crate) control: CongestionConfig,
 }
 
 enum Event {
-    Acknowledged { flow: usize, sent_ns: u64, ce: bool },
-    MaySend { flow: usize },
+    Acknowledged {
+        flow: usize,
+        sent_ns: u64,
+        ce: bool,
+    },
+    /// A packet is found lost, by those that were sent after it.
+    Lost {
+        flow: usize,
+    },
+    MaySend {
+        flow: usize,
+    },
 }
 
 struct Sender {
@@ -60,6 +72,8 @@ pub(crate) struct Seen {
     pub(crate) utilisation: f64,
     /// Jain's index of the packets that each active flow delivered.
     pub(crate) jain: f64,
+    /// Lost packets over all.
+    pub(crate) loss: f64,
     pub(crate) rtt_p50_ns: u64,
     pub(crate) rtt_p99_ns: u64,
     pub(crate) rtt_max_ns: u64,
@@ -76,6 +90,7 @@ pub(crate) struct Bottleneck {
     /// When the last packet in the queue will have left it.
     queue_empty_ns: u64,
     rtts: Vec<u64>,
+    lost: u64,
     random: u64,
 }
 
@@ -103,6 +118,7 @@ impl Bottleneck {
             now_ns: 1_000_000,
             queue_empty_ns: 0,
             rtts: Vec::new(),
+            lost: 0,
             random: 0x9E37_79B9_7F4A_7C15,
         };
         (0..new.senders.len()).for_each(|flow| new.push(new.now_ns, Event::MaySend { flow }));
@@ -152,6 +168,7 @@ impl Bottleneck {
     pub(crate) fn run(&mut self, duration_ns: u64) -> Seen {
         let end_ns = self.now_ns + duration_ns;
         self.rtts.clear();
+        self.lost = 0;
         self.senders.iter_mut().for_each(|sender| sender.delivered = 0);
         while let Some(&Reverse((at, _, kind))) = self.events.peek()
             && at <= end_ns
@@ -161,6 +178,7 @@ impl Bottleneck {
             self.free.push(kind);
             match self.kinds[kind].take().unwrap() {
                 Event::Acknowledged { flow, sent_ns, ce } => self.acknowledge(flow, sent_ns, ce),
+                Event::Lost { flow } => self.lose(flow),
                 Event::MaySend { flow } => {
                     self.senders[flow].waits = false;
                     self.send(flow);
@@ -179,6 +197,14 @@ impl Bottleneck {
         *delivered += 1;
         let rtt_ns = Some(now_ns - sent_ns);
         congestion.on_ack(&Ack { now_ns, rtt_ns, packets: 1, bytes: PACKET_BYTES, ce }, counters);
+        self.send(flow);
+    }
+
+    fn lose(&mut self, flow: usize) {
+        self.lost += 1;
+        let Sender { congestion, counters, in_flight, .. } = &mut self.senders[flow];
+        *in_flight -= 1;
+        congestion.on_loss(self.now_ns, 1, counters);
         self.send(flow);
     }
 
@@ -211,15 +237,19 @@ impl Bottleneck {
         let arrival_ns = self.now_ns + self.setup.bare_rtt_ns / 2;
         let start_ns = self.queue_empty_ns.max(arrival_ns);
         let queued_bytes = (start_ns - arrival_ns) * self.setup.link.get() / 1_000_000_000;
+        let sender = &mut self.senders[flow];
+        sender.in_flight += 1;
+        sender.nic_free_ns = self.now_ns + packet_ns as u64;
+        if queued_bytes + WIRE_BYTES > self.setup.buffer_bytes {
+            self.push(start_ns + self.setup.bare_rtt_ns / 2, Event::Lost { flow });
+            return;
+        }
         // The fraction of a nanosecond is drawn, so that the link's rate is exact on average.
         let left_ns = start_ns + (packet_ns + self.draw()) as u64;
         self.queue_empty_ns = left_ns;
         let noise_ns = (self.draw() * self.setup.noise_ns as f64) as u64;
         let back_ns = left_ns + self.setup.bare_rtt_ns / 2 + noise_ns;
         let ce = self.is_marked(queued_bytes);
-        let sender = &mut self.senders[flow];
-        sender.in_flight += 1;
-        sender.nic_free_ns = self.now_ns + packet_ns as u64;
         let sent_ns = self.now_ns;
         self.push(back_ns, Event::Acknowledged { flow, sent_ns, ce });
     }
@@ -264,6 +294,7 @@ impl Bottleneck {
         Seen {
             utilisation: self.rtts.len() as f64 * self.packet_ns() / duration_ns as f64,
             jain: sum * sum / (shares.len() as f64 * squares),
+            loss: self.lost as f64 / (self.lost + self.rtts.len() as u64) as f64,
             rtt_p50_ns: part(50),
             rtt_p99_ns: part(99),
             rtt_max_ns: self.rtts.last().copied().unwrap_or(0),
