@@ -22,6 +22,7 @@ fn setup(gbit: u64, flows: usize, control: CongestionConfig) -> Setup {
         link: Rate::gbit(gbit),
         bare_rtt_ns: if gbit > 25 { 5_000 } else { 10_000 },
         noise_ns: 2_000,
+        told_ns: 0,
         credits: 32,
         flows,
         marking: Some(marking),
@@ -150,7 +151,7 @@ fn flows__leave_and_return() {
                 let alone = net.run(10 * MS);
                 assert!(alone.utilisation >= 0.9, "{name} {gbit} {flows} {alone:?}");
                 assert!(alone.jain >= 0.9, "{name} {gbit} {flows} {alone:?}");
-                net.resume_all();
+                net.resume_below(flows);
                 net.run(20 * MS);
                 let together = net.run(20 * MS);
                 assert!(together.utilisation >= 0.9, "{name} {gbit} {flows} {together:?}");
@@ -201,27 +202,53 @@ fn shallow_buffers__lose_less_and_share() {
     }
 }
 
-/// A bare round trip of 80 µs, as between virtual machines, is no congestion when it is told.
+/// A bare round trip longer than the defaults assume is no congestion, where it is told: to the
+/// endpoint or to the session.
 #[test]
 fn long_paths__are_filled() {
     let line = Rate::gbit(25);
-    let bare_rtt_ns = 80_000;
-    for (name, control) in [
-        ("Timely", CongestionConfig::Timely(TimelyConfig::for_path(line, bare_rtt_ns))),
-        ("DCQCN", CongestionConfig::Dcqcn(DcqcnConfig::for_path(line, bare_rtt_ns))),
-        ("Swift", CongestionConfig::Swift(SwiftConfig::for_path(bare_rtt_ns))),
-    ] {
-        for flows in [1, 2, 20, 100] {
-            let base = setup(25, flows, control.clone());
-            let long = Setup { bare_rtt_ns: bare_rtt_ns.into(), credits: 256, ..base };
-            let mut net = Bottleneck::new(long);
-            net.run(60 * MS);
-            let seen = net.run(40 * MS);
-            show(&format!("{name}, 80 µs"), 25, flows, &seen);
-            assert!(seen.utilisation >= 0.9, "{name} {flows} {seen:?}");
-            assert!(seen.jain >= 0.9, "{name} {flows} {seen:?}");
-            assert!(seen.rtt_max_ns <= 300_000, "{name} {flows} {seen:?}");
+    for bare_rtt_ns in [40_000, 80_000, 300_000] {
+        for (name, control, told_ns) in [
+            ("Timely", CongestionConfig::Timely(TimelyConfig::for_path(line, bare_rtt_ns)), 0),
+            ("DCQCN", CongestionConfig::Dcqcn(DcqcnConfig::for_path(line, bare_rtt_ns)), 0),
+            ("Swift", CongestionConfig::Swift(SwiftConfig::for_path(bare_rtt_ns)), 0),
+            ("Timely, session", timely(25), bare_rtt_ns),
+            ("DCQCN, session", dcqcn(25), bare_rtt_ns),
+            ("Swift, session", swift(25), bare_rtt_ns),
+        ] {
+            for flows in [1, 20, 100] {
+                // Twice what one flow needs, or all of the first round trip would be a queue.
+                let credits = bare_rtt_ns / 150 / u32::try_from(flows.min(5)).unwrap();
+                let base = setup(25, flows, control.clone());
+                let bare_rtt_ns = u64::from(bare_rtt_ns);
+                let mut net = Bottleneck::new(Setup { bare_rtt_ns, told_ns, credits, ..base });
+                net.run(100 * MS);
+                let seen = net.run(40 * MS);
+                show(&format!("{name}, {} µs", bare_rtt_ns / 1000), 25, flows, &seen);
+                assert!(seen.utilisation >= 0.9, "{name} {bare_rtt_ns} {flows} {seen:?}");
+                assert!(seen.jain >= 0.9, "{name} {bare_rtt_ns} {flows} {seen:?}");
+                let most_ns = 2 * bare_rtt_ns + 100_000;
+                assert!(seen.rtt_max_ns <= most_ns, "{name} {bare_rtt_ns} {flows} {seen:?}");
+            }
         }
+    }
+}
+
+/// Ten flows, and each 5 ms ten more, which meet a queue from their first packet on.
+#[test]
+fn latecomers__do_not_raise_the_queue() {
+    for (name, config) in [("Timely", timely(25)), ("DCQCN", dcqcn(25)), ("Swift", swift(25))] {
+        let mut net = Bottleneck::new(setup(25, 100, config));
+        net.stop_from(10);
+        for flows in (20..=100).step_by(10) {
+            net.run(5 * MS);
+            net.resume_below(flows);
+        }
+        net.run(20 * MS);
+        let seen = net.run(40 * MS);
+        show(&format!("{name}, latecomers"), 25, 100, &seen);
+        assert!(seen.utilisation >= 0.95 && seen.jain >= 0.95, "{name} {seen:?}");
+        assert!(seen.rtt_max_ns <= 120_000, "{name} {seen:?}");
     }
 }
 

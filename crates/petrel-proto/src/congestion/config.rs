@@ -113,7 +113,7 @@ fn rates(line: Rate, min: Rate, steps: [(&'static str, Rate); 2]) -> Result<(), 
 impl TimelyConfig {
     fn validate(&self) -> Result<(), Error> {
         rates(self.line_rate, self.min_rate, [("step", self.step), ("step", self.step)])?;
-        time("low_ns", self.low_ns, 1)?;
+        time("low_ns", self.low_ns, self.bare_rtt_ns.max(1))?;
         time("high_ns", self.high_ns, self.low_ns)?;
         time("min_rtt_ns", self.min_rtt_ns, 1)?;
         share("alpha", self.alpha)?;
@@ -132,14 +132,14 @@ impl DcqcnConfig {
         time("notify_ns", self.notify_ns, 1)?;
         time("alpha_ns", self.alpha_ns, 1)?;
         time("increase_ns", self.increase_ns, 1)?;
-        time("window_ns", self.window_ns, 1)?;
+        time("window_ns", self.window_ns, self.bare_rtt_ns.max(1))?;
         not_zero("increase_bytes", self.increase_bytes)
     }
 }
 
 impl SwiftConfig {
     fn validate(&self) -> Result<(), Error> {
-        time("target_ns", self.target_ns, 1)?;
+        time("target_ns", self.target_ns, self.bare_rtt_ns.max(1))?;
         number("scaling_window_max", self.scaling_window_max, 0.0, 65_536.0)?;
         let most = self.scaling_window_max / 2.0;
         number("scaling_window_min", self.scaling_window_min, 0.0, most)?;

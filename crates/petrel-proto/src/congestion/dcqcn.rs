@@ -43,6 +43,9 @@ pub struct DcqcnConfig {
     pub increase_ns: u32,
     /// Bytes of an increase.
     pub increase_bytes: u32,
+    /// The round trip of an RPC when nothing is queued, in nanoseconds, where a session is not told of
+    /// its own ([`Flow::bare_rtt_ns`]).
+    pub bare_rtt_ns: u32,
     /// The round trip that the packets in flight are bounded for, in nanoseconds: no more of them
     /// than the rate sends in this time.
     pub window_ns: u32,
@@ -71,6 +74,7 @@ impl DcqcnConfig {
             alpha_ns: 55_000,
             increase_ns: 55_000,
             increase_bytes: 64 << 10,
+            bare_rtt_ns,
             window_ns: bare_rtt_ns.saturating_add(30_000),
             recovery_stages: 5,
             step: Rate::bytes_per_second(line_rate.get() / 1000),
@@ -127,6 +131,11 @@ impl Dcqcn {
             losses: Losses::default(),
             is_limited: false,
         }
+    }
+
+    /// By how much this path is longer than the configuration says, in nanoseconds.
+    fn excess_ns(&self) -> u32 {
+        self.flow.bare_rtt_ns.saturating_sub(self.config.bare_rtt_ns)
     }
 
     fn on_mark(&mut self, now_ns: u64, rtt_ns: Option<u64>) {
@@ -234,8 +243,8 @@ impl Controller for Dcqcn {
     }
 
     fn window(&self) -> Option<u32> {
-        let of_rate = || self.flow.packets_in(self.rate, self.config.window_ns);
-        self.is_limited.then(of_rate)
+        let window_ns = self.config.window_ns.saturating_add(self.excess_ns());
+        self.is_limited.then(|| self.flow.packets_in(self.rate, window_ns))
     }
 
     fn bypass_rtt_ns(&self) -> Option<u32> {

@@ -172,7 +172,7 @@ mod tests {
     };
     use super::*;
 
-    const FLOW: Flow = Flow { credits: 32, packet_bytes: 1408 };
+    const FLOW: Flow = Flow { credits: 32, packet_bytes: 1408, bare_rtt_ns: 0 };
 
     fn start(config: CongestionConfig) -> (Congestion, CongestionCounters) {
         (CongestionControl::new(config).unwrap().start(FLOW), CongestionCounters::default())

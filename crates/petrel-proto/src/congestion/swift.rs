@@ -27,6 +27,9 @@ use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
 /// Parameters of Swift.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwiftConfig {
+    /// The round trip of an RPC when nothing is queued, in nanoseconds, where a session is not told of
+    /// its own ([`Flow::bare_rtt_ns`]).
+    pub bare_rtt_ns: u32,
     /// Target of the round trip with a large window, in nanoseconds: the bare path, the hosts, and
     /// some queueing.
     pub target_ns: u32,
@@ -56,6 +59,7 @@ impl SwiftConfig {
     /// host; `docs/congestion.md` says where each comes from.
     pub fn for_path(bare_rtt_ns: u32) -> Self {
         Self {
+            bare_rtt_ns,
             target_ns: bare_rtt_ns.saturating_add(20_000),
             scaling_ns: 50_000,
             scaling_window_min: 0.1,
@@ -122,7 +126,7 @@ impl Swift {
         self.rtt_ns = rtt_ns;
         if self.is_limited {
             self.adjust(ack, rtt_ns);
-        } else if f64::from(rtt_ns) <= f64::from(self.config.target_ns) {
+        } else if rtt_ns <= self.target_ns_least() {
             self.round = Round::CLOSED;
         } else if !self.round.is_open() {
             self.round = Round::open(ack.now_ns);
@@ -133,9 +137,19 @@ impl Swift {
         }
     }
 
+    /// By how much this path is longer than the configuration says, in nanoseconds.
+    fn excess_ns(&self) -> u32 {
+        self.flow.bare_rtt_ns.saturating_sub(self.config.bare_rtt_ns)
+    }
+
+    /// The target of the largest windows.
+    fn target_ns_least(&self) -> u32 {
+        self.config.target_ns.saturating_add(self.excess_ns())
+    }
+
     fn adjust(&mut self, ack: &Ack, rtt_ns: u32) {
         let delay = f64::from(rtt_ns);
-        let target = self.config.target_ns(self.window);
+        let target = self.config.target_ns(self.window) + f64::from(self.excess_ns());
         if delay <= target {
             if !self.losses.forbid_growth() {
                 self.grow(ack.packets);
@@ -209,7 +223,7 @@ impl Controller for Swift {
 
     fn bypass_rtt_ns(&self) -> Option<u32> {
         let is_calm = !self.is_limited && !self.round.is_open() && !self.losses.is_counting();
-        is_calm.then_some(self.config.target_ns)
+        is_calm.then(|| self.target_ns_least())
     }
 }
 

@@ -52,6 +52,9 @@ pub struct TimelyConfig {
     pub line_rate: Rate,
     /// The rate below which no session is pushed.
     pub min_rate: Rate,
+    /// The round trip of an RPC when nothing is queued, in nanoseconds, where a session is not told of
+    /// its own ([`Flow::bare_rtt_ns`]).
+    pub bare_rtt_ns: u32,
     /// Round trips up to this are uncongested, in nanoseconds.
     pub low_ns: u32,
     /// Above this the rate shrinks whatever the gradient is, in nanoseconds.
@@ -86,6 +89,7 @@ impl TimelyConfig {
         Self {
             line_rate,
             min_rate: Rate::mbit(10),
+            bare_rtt_ns,
             low_ns,
             high_ns: low_ns.saturating_mul(20),
             min_rtt_ns: bare_rtt_ns.max(1_000),
@@ -142,8 +146,21 @@ impl Timely {
         }
     }
 
+    /// By how much this path is longer than the configuration says, in nanoseconds.
+    fn excess_ns(&self) -> u32 {
+        self.flow.bare_rtt_ns.saturating_sub(self.config.bare_rtt_ns)
+    }
+
+    fn low_ns(&self) -> u32 {
+        self.config.low_ns.saturating_add(self.excess_ns())
+    }
+
+    fn high_ns(&self) -> u32 {
+        self.config.high_ns.saturating_add(self.excess_ns())
+    }
+
     fn on_round_trip(&mut self, now_ns: u64, rtt_ns: u32) {
-        if !self.is_limited && rtt_ns <= self.config.low_ns {
+        if !self.is_limited && rtt_ns <= self.low_ns() {
             self.round = Round::CLOSED;
             return;
         }
@@ -169,7 +186,7 @@ impl Timely {
 
     fn end_round(&mut self, rtt_ns: u32) {
         let gradient = self.note_gradient(rtt_ns);
-        if rtt_ns <= self.config.low_ns {
+        if rtt_ns <= self.low_ns() {
             return self.increase_when_low();
         }
         match self.config.gradient {
@@ -191,7 +208,7 @@ impl Timely {
     fn increase_when_low(&mut self) {
         let mut steps = 1.0;
         if self.count_increase() {
-            let room = 1.0 - f64::from(self.rtt_before_ns) / f64::from(self.config.low_ns);
+            let room = 1.0 - f64::from(self.rtt_before_ns) / f64::from(self.low_ns());
             let share = self.config.recovery * room * self.rate;
             steps += (HAI_STEPS - 1.0) * room + share / self.config.step.as_f64();
         }
@@ -200,8 +217,8 @@ impl Timely {
     }
 
     fn by_sign(&mut self, rtt_ns: u32, gradient: f64) {
-        if rtt_ns > self.config.high_ns {
-            let excess = 1.0 - f64::from(self.config.high_ns) / f64::from(rtt_ns);
+        if rtt_ns > self.high_ns() {
+            let excess = 1.0 - f64::from(self.high_ns()) / f64::from(rtt_ns);
             self.reduce(rtt_ns, 1.0 - self.config.beta * excess);
         } else if gradient > 0.0 {
             self.reduce(rtt_ns, 1.0 - self.config.beta * gradient);
@@ -215,8 +232,8 @@ impl Timely {
     /// trip. There the published reduction is the weaker one: 1.5 ms would take 9 % of the rate,
     /// 0.9 ms half of it.
     fn by_weight(&mut self, rtt_ns: u32, gradient: f64) {
-        let low = f64::from(self.config.low_ns);
-        let is_high = rtt_ns > self.config.high_ns;
+        let low = f64::from(self.low_ns());
+        let is_high = rtt_ns > self.high_ns();
         let weight = if is_high { 1.0 } else { (2.0 * gradient + 0.5).clamp(0.0, 1.0) };
         let error = (f64::from(rtt_ns) - low) / low;
         self.reduce(rtt_ns, 1.0 - self.config.beta * weight * error);
@@ -291,12 +308,12 @@ impl Controller for Timely {
     }
 
     fn window(&self) -> Option<u32> {
-        self.is_limited.then(|| self.flow.packets_in(self.rate, self.config.low_ns))
+        self.is_limited.then(|| self.flow.packets_in(self.rate, self.low_ns()))
     }
 
     fn bypass_rtt_ns(&self) -> Option<u32> {
         let is_calm = !self.is_limited && !self.round.is_open() && !self.losses.is_counting();
-        is_calm.then_some(self.config.low_ns)
+        is_calm.then_some(self.low_ns())
     }
 }
 

@@ -30,6 +30,8 @@ pub(crate) struct Setup {
     pub(crate) link: Rate,
     /// Round trip of an empty network, without the packet's own time on the link.
     pub(crate) bare_rtt_ns: u64,
+    /// What the sessions are told of it.
+    pub(crate) told_ns: u32,
     /// Every round trip takes up to this longer, by chance: hosts are noisy.
     pub(crate) noise_ns: u64,
     pub(crate) credits: u32,
@@ -97,7 +99,8 @@ pub(crate) struct Bottleneck {
 impl Bottleneck {
     pub(crate) fn new(setup: Setup) -> Self {
         let control = CongestionControl::new(setup.control.clone()).unwrap();
-        let flow = Flow { credits: setup.credits, packet_bytes: PACKET_BYTES };
+        let flow =
+            Flow { credits: setup.credits, packet_bytes: PACKET_BYTES, bare_rtt_ns: setup.told_ns };
         let sender = || Sender {
             congestion: control.start(flow),
             counters: CongestionCounters::default(),
@@ -135,9 +138,9 @@ impl Bottleneck {
         self.senders[first..].iter_mut().for_each(|sender| sender.is_active = false);
     }
 
-    /// All flows have something to send.
-    pub(crate) fn resume_all(&mut self) {
-        let stopped = (0..self.senders.len()).filter(|flow| !self.senders[*flow].is_active);
+    /// The flows below `end` have something to send.
+    pub(crate) fn resume_below(&mut self, end: usize) {
+        let stopped = (0..end).filter(|flow| !self.senders[*flow].is_active);
         for flow in stopped.collect::<Vec<_>>() {
             self.senders[flow].is_active = true;
             self.push(self.now_ns, Event::MaySend { flow });
