@@ -13,7 +13,11 @@
 //!   per `notify_ns`, which in the paper the receiver does. One more condition: the marked packet
 //!   was sent after the last reduction. The paper can leave that out where round trips are shorter
 //!   than `notify_ns`; where a queue of 32 packets each of a hundred senders makes them 1.5 ms,
-//!   every packet of it would reduce again.
+//!   every packet of it would reduce again. Until then marks still hold increases back.
+//! * **A window follows the rate**: no more in flight than it sends in `window_ns`. With a pace
+//!   alone, a hundred senders at 25 Gbit/s swung between an empty queue and 1.5 ms.
+//! * **No rate exceeds what the credits allow** at the round trip seen, as for
+//!   [Timely](super::timely).
 //! * **There are no timers.** Acknowledgements bring the time along, and what would have expired
 //!   since the last is done then, [`CATCH_UP_MAX`] times at most.
 //! * **The bypass**: at the line rate nothing is counted and nothing paced; a mark ends that, and

@@ -98,8 +98,8 @@ pub struct Flow {
     /// the configuration's, is the configuration's.
     ///
     /// A session cannot find it out alone. One that begins in the middle of an incast would take the
-    /// queue for its path, and did, when it was tried: after ninety latecomers the queue was three
-    /// to five times as long, and Jain's index at 0.2 to 0.4.
+    /// queue for its path, and did, when it was tried: after ninety latecomers the queue was more
+    /// than four times as long, and Jain's index at 0.2 to 0.4.
     pub bare_rtt_ns: u32,
 }
 
