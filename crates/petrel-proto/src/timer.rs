@@ -1,6 +1,6 @@
 //! The timers of the client slots, and the sessions that pacing holds back: one wheel per endpoint.
 //!
-//! It has two halves, a coarse one for timeouts and a [fine one](releases) for pacing: a millisecond
+//! It has two halves, a coarse one for timeouts and a fine one for pacing: a millisecond
 //! and more ahead against some microseconds. Both in one wheel of 1 µs ticks would need a hundred
 //! thousand buckets, or hierarchies to move entries through. One comparison with the time at which
 //! either has something to do serves both, so an endpoint that paces nothing pays nothing for it.

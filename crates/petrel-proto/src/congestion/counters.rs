@@ -1,3 +1,5 @@
+//! What congestion control counts.
+
 /// What the congestion control of an endpoint's sessions has done. Plain numbers of one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

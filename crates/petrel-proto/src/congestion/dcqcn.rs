@@ -19,7 +19,7 @@
 //! * **No rate exceeds what the credits allow** at the round trip seen, as for
 //!   [Timely](super::timely).
 //! * **There are no timers.** Acknowledgements bring the time along, and what would have expired
-//!   since the last is done then, [`CATCH_UP_MAX`] times at most.
+//!   since the last is done then, 64 times at most.
 //! * **The bypass**: at the line rate nothing is counted and nothing paced; a mark ends that, and
 //!   begins with `alpha = 1` and the line rate as the target, as a fresh rate limiter does in the
 //!   paper. One stray mark thus costs four expiries of the timer.

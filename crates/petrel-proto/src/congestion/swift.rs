@@ -16,7 +16,7 @@
 //! * **The bypass**, as for [Timely](super::timely): with the window at the credits, round trips up
 //!   to `target_ns` change nothing, and a longer one only opens a round. Swift's window would be
 //!   back after one hiccup in some 16 round trips; without the round it would leave at each.
-//! * **A loss counts** where it is not alone, see [`Losses`]: at a random loss of 10⁻² the
+//! * **A loss counts** where it is not alone, see `evidence.rs`: at a random loss of 10⁻² the
 //!   published rule would hold the window at a dozen packets on an empty path.
 
 use std::sync::Arc;

@@ -10,7 +10,7 @@
 //!
 //! Departures from it, each with its reason:
 //!
-//! * **Once a round** ([`Round`]), with the round's shortest round trip. eRPC updates with every
+//! * **Once a round** (`evidence.rs`), with the round's shortest round trip. eRPC updates with every
 //!   packet and weighs by the time since the last; then the first packet of a burst decides.
 //! * **The bypass has a memory.** In eRPC a session is uncongested as long as its rate is *equal*
 //!   to the line's, so one round trip of 50 µs in a host that was interrupted costs thousands of
