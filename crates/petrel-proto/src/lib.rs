@@ -70,6 +70,7 @@
 
 pub mod bitmap;
 pub mod buffer;
+pub mod congestion;
 pub mod control;
 pub mod counters;
 pub mod limits;

@@ -1,5 +1,11 @@
-//! The timers of the client slots: one wheel per endpoint, lazily re-armed.
+//! The timers of the client slots, and the sessions that pacing holds back: one wheel per endpoint.
 //!
+//! It has two halves, a coarse one for timeouts and a fine one for pacing: a millisecond
+//! and more ahead against some microseconds. Both in one wheel of 1 µs ticks would need a hundred
+//! thousand buckets, or hierarchies to move entries through. One comparison with the time at which
+//! either has something to do serves both, so an endpoint that paces nothing pays nothing for it.
+//!
+//! Timeouts are lazily re-armed.
 //! A timer that is set anew with every packet would cost more than the packet's protocol. So a
 //! slot that is in the wheel stays there: setting its deadline only writes a field of the slot.
 //! When the wheel's entry comes due, the owner compares: a slot that is idle leaves the wheel, one
@@ -10,12 +16,15 @@
 //! comes due, and a visit to its slot finds nothing of it in the caches; the visits were a sixth of
 //! the time of a small call. So where the wheel is crowded, a call that ends takes its entry out.
 
-/// Nanoseconds of a tick, as a power of two: 262 µs. Timeouts are at least a millisecond.
-const TICK_SHIFT: u32 = 18;
+mod filled;
+mod releases;
 
-/// Buckets of the wheel: 134 ms ahead. Later deadlines wait in the last bucket and are put in
-/// again from there.
-const BUCKETS: u64 = 512;
+use self::filled::{BUCKETS, Filled};
+use self::releases::Releases;
+
+/// Nanoseconds of a tick, as a power of two: 262 µs. Timeouts are at least a millisecond. The
+/// wheel reaches 134 ms ahead; later deadlines wait in the last bucket and are put in again from there.
+const TICK_SHIFT: u32 = 18;
 
 const NIL: u32 = u32::MAX;
 
@@ -59,8 +68,7 @@ impl TimerEntry {
 #[derive(Debug)]
 pub struct TimerWheel {
     heads: Box<[u32]>,
-    /// Bit per bucket: whether its list has an entry.
-    filled: [u64; (BUCKETS / 64) as usize],
+    filled: Filled,
     nodes: Vec<Node>,
     free: u32,
     /// Entries in the buckets.
@@ -69,6 +77,9 @@ pub struct TimerWheel {
     tick: u64,
     /// Entries that are due and not yet taken by `pop_due`.
     due: u32,
+    /// When time has to be moved forward: the next tick, or the next release.
+    wake_ns: u64,
+    releases: Releases,
 }
 
 impl TimerWheel {
@@ -76,12 +87,14 @@ impl TimerWheel {
     pub fn new(now_ns: u64) -> Self {
         Self {
             heads: vec![NIL; BUCKETS as usize].into_boxed_slice(),
-            filled: [0; (BUCKETS / 64) as usize],
+            filled: Filled::default(),
             nodes: Vec::new(),
             free: NIL,
             count: 0,
             tick: now_ns >> TICK_SHIFT,
             due: NIL,
+            wake_ns: ((now_ns >> TICK_SHIFT) + 1) << TICK_SHIFT,
+            releases: Releases::new(now_ns),
         }
     }
 
@@ -95,7 +108,7 @@ impl TimerWheel {
             self.nodes[next as usize].before = node;
         }
         self.heads[bucket] = node;
-        self.filled[bucket / 64] |= 1 << (bucket % 64);
+        self.filled.set(bucket);
         self.count += 1;
         TimerEntry(node)
     }
@@ -119,19 +132,26 @@ impl TimerWheel {
         } else {
             self.heads[bucket] = next;
             if next == NIL {
-                self.filled[bucket / 64] &= !(1 << (bucket % 64));
+                self.filled.clear(bucket);
             }
         }
         self.count -= 1;
         self.release(entry.0);
     }
 
-    /// Moves time forward; [`TimerWheel::pop_due`] then gives what came due.
+    /// Puts a session in that may send again at `release_ns`; it comes due then or up to 1 µs later,
+    /// or earlier if that is more than 0.25 ms ahead. Its owner looks whether its time has come.
+    pub fn insert_release(&mut self, now_ns: u64, key: TimerKey, release_ns: u64) {
+        let due_ns = self.releases.insert(now_ns, key, release_ns);
+        self.wake_ns = self.wake_ns.min(due_ns);
+    }
+
+    /// Moves time forward; [`TimerWheel::pop_due`] and [`TimerWheel::pop_release`] then give what came
+    /// due.
     #[inline]
     pub fn advance(&mut self, now_ns: u64) {
-        let now = now_ns >> TICK_SHIFT;
-        if now > self.tick {
-            self.collect_due(now);
+        if now_ns >= self.wake_ns {
+            self.collect_due(now_ns);
         }
     }
 
@@ -148,27 +168,38 @@ impl TimerWheel {
         Some(key)
     }
 
-    /// The time at which the next entry comes due, in nanoseconds.
-    pub fn next_due_ns(&self) -> Option<u64> {
-        if self.due != NIL {
-            return Some(self.tick << TICK_SHIFT);
-        }
-        (self.tick + 1..self.tick + BUCKETS)
-            .find(|tick| self.is_filled((tick % BUCKETS) as usize))
-            .map(|tick| tick << TICK_SHIFT)
+    /// Takes a session whose release came due, in their order.
+    #[inline]
+    pub fn pop_release(&mut self) -> Option<TimerKey> {
+        self.releases.pop_due()
     }
 
-    fn is_filled(&self, bucket: usize) -> bool {
-        self.filled[bucket / 64] >> (bucket % 64) & 1 == 1
+    /// The time at which the next entry comes due, in nanoseconds.
+    pub fn next_due_ns(&self) -> Option<u64> {
+        if self.due != NIL || self.releases.has_due() {
+            return Some(self.tick << TICK_SHIFT);
+        }
+        let timeout_ns = self.filled.next_after(self.tick).map(|tick| tick << TICK_SHIFT);
+        [timeout_ns, self.releases.next_due_ns()].into_iter().flatten().min()
     }
 
     #[inline(never)]
-    fn collect_due(&mut self, now: u64) {
+    fn collect_due(&mut self, now_ns: u64) {
+        let now = now_ns >> TICK_SHIFT;
+        if now > self.tick {
+            self.collect_timeouts(now);
+        }
+        let tick_ns = (self.tick + 1) << TICK_SHIFT;
+        let release_ns = self.releases.collect_due(now_ns);
+        self.wake_ns = release_ns.map_or(tick_ns, |release_ns| release_ns.min(tick_ns));
+    }
+
+    fn collect_timeouts(&mut self, now: u64) {
         let last = now.min(self.tick + BUCKETS);
         for tick in self.tick + 1..=last {
             let bucket = (tick % BUCKETS) as usize;
-            if self.is_filled(bucket) {
-                self.filled[bucket / 64] &= !(1 << (bucket % 64));
+            if self.filled.contains(bucket) {
+                self.filled.clear(bucket);
                 let list = core::mem::replace(&mut self.heads[bucket], NIL);
                 self.append_due(list);
             }

@@ -1,0 +1,271 @@
+//! Which controller an endpoint's sessions have, and whether its parameters can be.
+
+use std::sync::Arc;
+
+use super::state::Control;
+use super::{Congestion, Dcqcn, DcqcnConfig, Flow, Rate, Swift, SwiftConfig};
+use super::{Timely, TimelyConfig};
+
+/// The congestion control of an endpoint's sessions in their client role.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub enum CongestionConfig {
+    /// None: the credits alone bound what is on the way.
+    #[default]
+    None,
+    /// Rates from round trips.
+    Timely(TimelyConfig),
+    /// Rates from ECN marks; for networks whose switches mark.
+    Dcqcn(DcqcnConfig),
+    /// Windows from round trips.
+    Swift(SwiftConfig),
+}
+
+/// A parameter that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CongestionConfigError {
+    /// A rate that cannot be paced, or a least rate above the line's.
+    #[error("{name} is {} bytes/s; it must be between {} and {}", .rate.get(), .least.get(), .most.get())]
+    Rate {
+        /// The parameter.
+        name: &'static str,
+        /// What it is.
+        rate: Rate,
+        /// What it may be at least.
+        least: Rate,
+        /// What it may be at most.
+        most: Rate,
+    },
+    /// A time of zero, or two in the wrong order.
+    #[error("{name} is {ns} ns; it must be at least {least}")]
+    Time {
+        /// The parameter.
+        name: &'static str,
+        /// What it is.
+        ns: u32,
+        /// What it may be at least.
+        least: u32,
+    },
+    /// A number out of its range, or none at all.
+    #[error("{name} is {value}; it must be {} {least} and at most {most}", if *.or_equal { "at least" } else { "above" })]
+    Number {
+        /// The parameter.
+        name: &'static str,
+        /// What it is.
+        value: f64,
+        /// What it must be above.
+        least: f64,
+        /// Whether it may be that itself.
+        or_equal: bool,
+        /// What it may be at most.
+        most: f64,
+    },
+    /// A count of zero where something has to be counted.
+    #[error("{name} must not be zero")]
+    Zero {
+        /// The parameter.
+        name: &'static str,
+    },
+}
+
+use CongestionConfigError as Error;
+
+fn rate(name: &'static str, rate: Rate, least: Rate, most: Rate) -> Result<(), Error> {
+    match rate >= least && rate <= most {
+        true => Ok(()),
+        false => Err(Error::Rate { name, rate, least, most }),
+    }
+}
+
+fn time(name: &'static str, ns: u32, least: u32) -> Result<(), Error> {
+    if ns >= least { Ok(()) } else { Err(Error::Time { name, ns, least }) }
+}
+
+/// Above `least`, for what would do nothing at all there. NaN is in no range.
+fn number(name: &'static str, value: f64, least: f64, most: f64) -> Result<(), Error> {
+    let is_in_range = value > least && value <= most;
+    let error = Error::Number { name, value, least, or_equal: false, most };
+    if is_in_range { Ok(()) } else { Err(error) }
+}
+
+/// As [`number`], and zero too: it turns something off.
+fn number_or_zero(name: &'static str, value: f64, most: f64) -> Result<(), Error> {
+    let is_in_range = (0.0..=most).contains(&value);
+    let error = Error::Number { name, value, least: 0.0, or_equal: true, most };
+    if is_in_range { Ok(()) } else { Err(error) }
+}
+
+fn share(name: &'static str, value: f64) -> Result<(), Error> {
+    number(name, value, 0.0, 1.0)
+}
+
+fn not_zero(name: &'static str, value: u32) -> Result<(), Error> {
+    if value > 0 { Ok(()) } else { Err(Error::Zero { name }) }
+}
+
+fn rates(line: Rate, min: Rate, steps: [(&'static str, Rate); 2]) -> Result<(), Error> {
+    rate("line_rate", line, Rate::MIN, Rate::MAX)?;
+    rate("min_rate", min, Rate::MIN, line)?;
+    steps.into_iter().try_for_each(|(name, step)| rate(name, step, Rate::bytes_per_second(1), line))
+}
+
+impl TimelyConfig {
+    fn validate(&self) -> Result<(), Error> {
+        rates(self.line_rate, self.min_rate, [("step", self.step), ("step", self.step)])?;
+        time("low_ns", self.low_ns, self.bare_rtt_ns.max(1))?;
+        time("high_ns", self.high_ns, self.low_ns)?;
+        time("min_rtt_ns", self.min_rtt_ns, 1)?;
+        share("alpha", self.alpha)?;
+        share("beta", self.beta)?;
+        not_zero("hai_rounds", self.hai_rounds.into())?;
+        // None is the published algorithm, one doubles the rate as TCP's slow start does.
+        number_or_zero("recovery", self.recovery, 1.0)
+    }
+}
+
+impl DcqcnConfig {
+    fn validate(&self) -> Result<(), Error> {
+        let steps = [("step", self.step), ("hyper_step", self.hyper_step)];
+        rates(self.line_rate, self.min_rate, steps)?;
+        share("gain", self.gain)?;
+        time("notify_ns", self.notify_ns, 1)?;
+        time("alpha_ns", self.alpha_ns, 1)?;
+        time("increase_ns", self.increase_ns, 1)?;
+        time("window_ns", self.window_ns, self.bare_rtt_ns.max(1))?;
+        not_zero("increase_bytes", self.increase_bytes)
+    }
+}
+
+impl SwiftConfig {
+    fn validate(&self) -> Result<(), Error> {
+        time("target_ns", self.target_ns, self.bare_rtt_ns.max(1))?;
+        number("scaling_window_max", self.scaling_window_max, 0.0, 65_536.0)?;
+        let most = self.scaling_window_max / 2.0;
+        number("scaling_window_min", self.scaling_window_min, 0.0, most)?;
+        number("increase", self.increase, 0.0, 64.0)?;
+        share("beta", self.beta)?;
+        // All of the window in one reduction would leave nothing to grow from.
+        number("reduction_max", self.reduction_max, 0.0, 0.9)?;
+        number("window_min", self.window_min, 0.0, 1.0)
+    }
+}
+
+impl CongestionConfig {
+    /// Looks at every parameter.
+    ///
+    /// # Errors
+    /// The first one that cannot be.
+    pub fn validate(&self) -> Result<(), CongestionConfigError> {
+        match self {
+            Self::None => Ok(()),
+            Self::Timely(timely) => timely.validate(),
+            Self::Dcqcn(dcqcn) => dcqcn.validate(),
+            Self::Swift(swift) => swift.validate(),
+        }
+    }
+}
+
+/// A configuration that was looked at: made once for an endpoint, it makes its sessions'
+/// controllers, which share it.
+#[derive(Clone, Debug, Default)]
+pub struct CongestionControl(Shared);
+
+#[derive(Clone, Debug, Default)]
+enum Shared {
+    #[default]
+    None,
+    Timely(Arc<TimelyConfig>),
+    Dcqcn(Arc<DcqcnConfig>),
+    Swift(Arc<SwiftConfig>),
+}
+
+impl CongestionControl {
+    /// Takes a configuration.
+    ///
+    /// # Errors
+    /// The first parameter that cannot be.
+    pub fn new(config: CongestionConfig) -> Result<Self, CongestionConfigError> {
+        config.validate()?;
+        Ok(Self(match config {
+            CongestionConfig::None => Shared::None,
+            CongestionConfig::Timely(config) => Shared::Timely(Arc::new(config)),
+            CongestionConfig::Dcqcn(config) => Shared::Dcqcn(Arc::new(config)),
+            CongestionConfig::Swift(config) => Shared::Swift(Arc::new(config)),
+        }))
+    }
+
+    /// The state of a new session, which is uncongested.
+    pub fn start(&self, flow: Flow) -> Congestion {
+        let control = match &self.0 {
+            Shared::None => Control::None,
+            Shared::Timely(config) => Control::Timely(Timely::new(Arc::clone(config), flow)),
+            Shared::Dcqcn(config) => Control::Dcqcn(Dcqcn::new(Arc::clone(config), flow)),
+            Shared::Swift(config) => Control::Swift(Swift::new(Arc::clone(config), flow)),
+        };
+        Congestion::new(control, flow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error_of(config: CongestionConfig) -> String {
+        CongestionControl::new(config).unwrap_err().to_string()
+    }
+
+    fn timely(change: impl FnOnce(&mut TimelyConfig)) -> CongestionConfig {
+        let mut config = TimelyConfig::for_line(Rate::gbit(25));
+        change(&mut config);
+        CongestionConfig::Timely(config)
+    }
+
+    fn swift(change: impl FnOnce(&mut SwiftConfig)) -> CongestionConfig {
+        let mut config = SwiftConfig::new();
+        change(&mut config);
+        CongestionConfig::Swift(config)
+    }
+
+    #[test]
+    fn defaults__are_valid_for_all_links() {
+        for gbit in [1, 10, 25, 100, 400, 1000] {
+            let line = Rate::gbit(gbit);
+            for config in [
+                CongestionConfig::None,
+                CongestionConfig::Timely(TimelyConfig::for_line(line)),
+                CongestionConfig::Dcqcn(DcqcnConfig::for_line(line)),
+                CongestionConfig::Swift(SwiftConfig::new()),
+            ] {
+                assert_eq!(config.validate(), Ok(()), "{gbit} Gbit/s");
+            }
+        }
+    }
+
+    #[test]
+    fn impossible_values__say_which() {
+        let fast = timely(|c| c.line_rate = Rate::gbit(1001));
+        assert_eq!(
+            error_of(fast),
+            "line_rate is 125125000000 bytes/s; it must be between 125000 and 125000000000"
+        );
+        assert!(error_of(timely(|c| c.min_rate = Rate::gbit(26))).starts_with("min_rate is "));
+        assert!(error_of(timely(|c| c.step = Rate::bytes_per_second(0))).starts_with("step is 0 "));
+        assert_eq!(
+            error_of(timely(|c| c.high_ns = 49_999)),
+            "high_ns is 49999 ns; it must be at least 50000"
+        );
+        assert_eq!(
+            error_of(timely(|c| c.alpha = f64::NAN)),
+            "alpha is NaN; it must be above 0 and at most 1"
+        );
+        assert_eq!(error_of(timely(|c| c.hai_rounds = 0)), "hai_rounds must not be zero");
+        assert!(error_of(timely(|c| c.recovery = 1.5)).starts_with("recovery is 1.5;"));
+        assert!(error_of(swift(|c| c.reduction_max = 1.0)).starts_with("reduction_max is 1;"));
+        assert!(error_of(swift(|c| c.scaling_window_min = 51.0)).contains("at most 50"));
+        assert!(error_of(swift(|c| c.window_min = 0.0)).starts_with("window_min is 0;"));
+        let mut dcqcn = DcqcnConfig::for_line(Rate::gbit(25));
+        dcqcn.increase_bytes = 0;
+        assert_eq!(error_of(CongestionConfig::Dcqcn(dcqcn)), "increase_bytes must not be zero");
+    }
+}

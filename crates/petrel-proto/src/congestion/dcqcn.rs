@@ -1,0 +1,261 @@
+//! DCQCN's reaction point (Zhu et al., SIGCOMM'15): a rate from ECN marks.
+//!
+//! The published algorithm: a notification of a mark sets the target to the current rate, takes
+//! `alpha / 2` off the current one, and raises `alpha`, the estimate of how many packets are
+//! marked. Without notifications `alpha` decays with a timer; and with each expiry of another timer,
+//! and with each so many bytes, the current rate moves half the way to the target, which from the
+//! fifth time on grows by itself (additive), and when both have expired that often, grows faster
+//! and faster (hyper).
+//!
+//! Departures from it, each with its reason:
+//!
+//! * **Marks come with acknowledgements**, so it is this end that makes of them one notification
+//!   per `notify_ns`, which in the paper the receiver does. One more condition: the marked packet
+//!   was sent after the last reduction. The paper can leave that out where round trips are shorter
+//!   than `notify_ns`; where a queue of 32 packets each of a hundred senders makes them 1.5 ms,
+//!   every packet of it would reduce again. Until then marks still hold increases back.
+//! * **A window follows the rate**: no more in flight than it sends in `window_ns`. With a pace
+//!   alone, a hundred senders at 25 Gbit/s swung between an empty queue and 1.5 ms.
+//! * **No rate exceeds what the credits allow** at the round trip seen, as for
+//!   [Timely](super::timely).
+//! * **There are no timers.** Acknowledgements bring the time along, and what would have expired
+//!   since the last is done then, 64 times at most.
+//! * **The bypass**: at the line rate nothing is counted and nothing paced; a mark ends that, and
+//!   begins with `alpha = 1` and the line rate as the target, as a fresh rate limiter does in the
+//!   paper. One stray mark thus costs four expiries of the timer.
+//! * **Losses count as marks** where they are too many for chance: the paper has a lossless fabric.
+
+use std::sync::Arc;
+
+use super::evidence::{Losses, narrow_ns};
+use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
+
+/// Parameters of DCQCN.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DcqcnConfig {
+    /// The rate of the host's own link: what an uncongested session may send.
+    pub line_rate: Rate,
+    /// The rate below which no session is pushed.
+    pub min_rate: Rate,
+    /// Gain of the estimate of marks, 0 to 1.
+    pub gain: f64,
+    /// Least time between reductions, in nanoseconds.
+    pub notify_ns: u32,
+    /// Time after which the estimate of marks decays, in nanoseconds.
+    pub alpha_ns: u32,
+    /// Time of an increase, in nanoseconds.
+    pub increase_ns: u32,
+    /// Bytes of an increase.
+    pub increase_bytes: u32,
+    /// The round trip of an RPC when nothing is queued, in nanoseconds, where a session is not told of
+    /// its own ([`Flow::bare_rtt_ns`]).
+    pub bare_rtt_ns: u32,
+    /// The round trip that the packets in flight are bounded for, in nanoseconds: no more of them
+    /// than the rate sends in this time.
+    pub window_ns: u32,
+    /// Increases that only recover what a reduction took.
+    pub recovery_stages: u8,
+    /// What an additive increase adds to the target.
+    pub step: Rate,
+    /// What a hyper increase adds, once more with each.
+    pub hyper_step: Rate,
+}
+
+impl DcqcnConfig {
+    /// The defaults for a link, on a network of one switch or two: [`BARE_RTT_NS`].
+    pub fn for_line(line_rate: Rate) -> Self {
+        Self::for_path(line_rate, BARE_RTT_NS)
+    }
+
+    /// The defaults for a link and paths with this round trip when nothing is queued;
+    /// `docs/congestion.md` says where each comes from.
+    pub fn for_path(line_rate: Rate, bare_rtt_ns: u32) -> Self {
+        Self {
+            line_rate,
+            min_rate: Rate::mbit(10),
+            gain: 1.0 / 256.0,
+            notify_ns: 50_000,
+            alpha_ns: 55_000,
+            increase_ns: 55_000,
+            increase_bytes: 64 << 10,
+            bare_rtt_ns,
+            window_ns: bare_rtt_ns.saturating_add(30_000),
+            recovery_stages: 5,
+            step: Rate::bytes_per_second(line_rate.get() / 1000),
+            hyper_step: Rate::bytes_per_second(line_rate.get() / 100),
+        }
+    }
+}
+
+/// A session that reaches this share of the line is uncongested again.
+const UNCONGESTED_SHARE: f64 = 0.95;
+
+/// Expiries made up for at one acknowledgement: all within 3.5 ms of silence. A session that was
+/// silent for longer has not learned that the path is free.
+const CATCH_UP_MAX: u64 = 64;
+
+/// A session under DCQCN.
+#[derive(Clone, Debug)]
+pub struct Dcqcn {
+    config: Arc<DcqcnConfig>,
+    flow: Flow,
+    /// Bytes per second, both.
+    rate: f64,
+    target: f64,
+    /// The estimate of the share of packets that are marked.
+    alpha: f64,
+    /// When the rate was reduced last.
+    reduced_ns: u64,
+    /// When the timers expired last.
+    decayed_ns: u64,
+    increased_ns: u64,
+    bytes: u32,
+    time_stage: u8,
+    byte_stage: u8,
+    losses: Losses,
+    is_limited: bool,
+}
+
+impl Dcqcn {
+    /// An uncongested session. The configuration has been validated.
+    pub(super) fn new(config: Arc<DcqcnConfig>, flow: Flow) -> Self {
+        let line = config.line_rate.as_f64();
+        Self {
+            config,
+            flow,
+            rate: line,
+            target: line,
+            alpha: 1.0,
+            reduced_ns: 0,
+            decayed_ns: 0,
+            increased_ns: 0,
+            bytes: 0,
+            time_stage: 0,
+            byte_stage: 0,
+            losses: Losses::default(),
+            is_limited: false,
+        }
+    }
+
+    /// By how much this path is longer than the configuration says, in nanoseconds.
+    fn excess_ns(&self) -> u32 {
+        self.flow.bare_rtt_ns.saturating_sub(self.config.bare_rtt_ns)
+    }
+
+    fn on_mark(&mut self, now_ns: u64, rtt_ns: Option<u64>) {
+        let rtt_ns = rtt_ns.unwrap_or(0);
+        let is_news = now_ns.saturating_sub(rtt_ns) >= self.reduced_ns
+            && now_ns.saturating_sub(self.reduced_ns) >= u64::from(self.config.notify_ns);
+        if !self.is_limited || is_news {
+            self.reduce(now_ns, rtt_ns);
+        } else {
+            self.restart_increases(now_ns);
+        }
+    }
+
+    /// What the paper does with a notification.
+    fn reduce(&mut self, now_ns: u64, rtt_ns: u64) {
+        if !self.is_limited {
+            self.is_limited = true;
+            self.alpha = 1.0;
+        }
+        let least = self.config.min_rate.as_f64();
+        self.target = self.rate.min(self.flow.rate_most(narrow_ns(rtt_ns))).max(least);
+        self.rate = (self.target * (1.0 - self.alpha / 2.0)).max(least);
+        self.alpha = (1.0 - self.config.gain) * self.alpha + self.config.gain;
+        (self.reduced_ns, self.decayed_ns) = (now_ns, now_ns);
+        self.restart_increases(now_ns);
+    }
+
+    fn restart_increases(&mut self, now_ns: u64) {
+        (self.time_stage, self.byte_stage, self.bytes) = (0, 0, 0);
+        self.increased_ns = now_ns;
+    }
+
+    /// Makes up for the timers and the byte counter.
+    fn catch_up(&mut self, now_ns: u64, bytes: u32) {
+        for _ in 0..expiries(&mut self.decayed_ns, now_ns, self.config.alpha_ns) {
+            self.alpha *= 1.0 - self.config.gain;
+        }
+        for _ in 0..expiries(&mut self.increased_ns, now_ns, self.config.increase_ns) {
+            self.time_stage = self.time_stage.saturating_add(1);
+            self.increase();
+        }
+        self.bytes = self.bytes.saturating_add(bytes);
+        if self.bytes >= self.config.increase_bytes {
+            self.bytes %= self.config.increase_bytes;
+            self.byte_stage = self.byte_stage.saturating_add(1);
+            self.increase();
+        }
+        if self.rate >= UNCONGESTED_SHARE * self.config.line_rate.as_f64() {
+            self.rate = self.config.line_rate.as_f64();
+            self.is_limited = false;
+        }
+    }
+
+    fn increase(&mut self) {
+        let recovery = self.config.recovery_stages;
+        let (less, more) = match self.time_stage < self.byte_stage {
+            true => (self.time_stage, self.byte_stage),
+            false => (self.byte_stage, self.time_stage),
+        };
+        if less > recovery {
+            self.target += f64::from(less - recovery) * self.config.hyper_step.as_f64();
+        } else if more > recovery {
+            self.target += self.config.step.as_f64();
+        }
+        self.target = self.target.min(self.config.line_rate.as_f64());
+        self.rate = (self.target + self.rate) / 2.0;
+    }
+}
+
+/// How often a timer of `interval_ns` expired since `last_ns`, which moves along.
+fn expiries(last_ns: &mut u64, now_ns: u64, interval_ns: u32) -> u64 {
+    let passed_ns = now_ns.saturating_sub(*last_ns);
+    let count = passed_ns / u64::from(interval_ns);
+    *last_ns += count * u64::from(interval_ns);
+    count.min(CATCH_UP_MAX)
+}
+
+impl Controller for Dcqcn {
+    fn on_ack(&mut self, ack: &Ack) {
+        self.losses.on_ack(ack.packets);
+        if self.is_limited {
+            self.catch_up(ack.now_ns, ack.bytes);
+        }
+        if ack.ce {
+            self.on_mark(ack.now_ns, ack.rtt_ns);
+        }
+    }
+
+    fn on_loss(&mut self, now_ns: u64, packets: u32) {
+        if self.losses.on_loss(packets) {
+            self.reduce(now_ns, 0);
+        } else if self.losses.forbid_growth() {
+            self.restart_increases(now_ns);
+        }
+    }
+
+    fn on_timeout(&mut self, now_ns: u64) {
+        if self.losses.on_timeout() {
+            self.reduce(now_ns, 0);
+        }
+    }
+
+    fn pacing(&self) -> Option<Rate> {
+        self.is_limited.then(|| Rate::from_f64(self.rate))
+    }
+
+    fn window(&self) -> Option<u32> {
+        let window_ns = self.config.window_ns.saturating_add(self.excess_ns());
+        self.is_limited.then(|| self.flow.packets_in(self.rate, window_ns))
+    }
+
+    fn bypass_rtt_ns(&self) -> Option<u32> {
+        let is_calm = !self.is_limited && !self.losses.is_counting();
+        is_calm.then_some(u32::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,265 @@
+//! The congestion control of one session: what the common case reads, then the controller.
+
+use super::{Ack, CongestionCounters, Controller, Dcqcn, Flow, Pace, Pacer, Rate, Swift, Timely};
+
+/// The congestion control of one session.
+#[derive(Clone, Debug)]
+#[repr(C)]
+pub struct Congestion {
+    /// Round trips of this and longer are heard; 0 where all are. So one comparison asks both
+    /// whether the session is uncongested and whether it stays so.
+    bypass_below_ns: u32,
+    pace: Pace,
+    window_packets: u32,
+    packet_bytes: u32,
+    pacer: Pacer,
+    control: Control,
+}
+
+const _: () = assert!(size_of::<Congestion>() <= 112);
+
+/// The members of the family. No table of functions: the match is inlined into the slow path.
+#[derive(Clone, Debug)]
+pub(super) enum Control {
+    None,
+    Timely(Timely),
+    Dcqcn(Dcqcn),
+    Swift(Swift),
+}
+
+impl Congestion {
+    pub(super) fn new(control: Control, flow: Flow) -> Self {
+        let mut new = Self {
+            bypass_below_ns: 0,
+            pace: Pace::UNLIMITED,
+            window_packets: u32::MAX,
+            packet_bytes: flow.packet_bytes,
+            pacer: Pacer::default(),
+            control,
+        };
+        new.refresh(0);
+        new
+    }
+
+    /// Whether an acknowledgement changes nothing. A round trip that was not measured is 0.
+    #[inline(always)]
+    pub fn is_bypassed(&self, rtt_ns: u64, ce: bool) -> bool {
+        rtt_ns < u64::from(self.bypass_below_ns) && !ce
+    }
+
+    /// Packets were acknowledged.
+    #[inline(always)]
+    pub fn on_ack(&mut self, ack: &Ack, counters: &mut CongestionCounters) {
+        if self.is_bypassed(ack.rtt_ns.unwrap_or(0), ack.ce) {
+            counters.acks_bypassed += 1;
+        } else {
+            self.update(ack, counters);
+        }
+    }
+
+    /// Packets were acknowledged, and it may change something.
+    #[inline(never)]
+    pub fn update(&mut self, ack: &Ack, counters: &mut CongestionCounters) {
+        counters.updates += 1;
+        counters.marks += u64::from(ack.ce);
+        match &mut self.control {
+            Control::None => {}
+            Control::Timely(timely) => timely.on_ack(ack),
+            Control::Dcqcn(dcqcn) => dcqcn.on_ack(ack),
+            Control::Swift(swift) => swift.on_ack(ack),
+        }
+        self.note_change(ack.now_ns, counters);
+    }
+
+    /// Packets were found lost.
+    #[cold]
+    pub fn on_loss(&mut self, now_ns: u64, packets: u32, counters: &mut CongestionCounters) {
+        counters.losses += u64::from(packets);
+        match &mut self.control {
+            Control::None => {}
+            Control::Timely(timely) => timely.on_loss(now_ns, packets),
+            Control::Dcqcn(dcqcn) => dcqcn.on_loss(now_ns, packets),
+            Control::Swift(swift) => swift.on_loss(now_ns, packets),
+        }
+        self.note_change(now_ns, counters);
+    }
+
+    /// A retransmission timeout passed.
+    #[cold]
+    pub fn on_timeout(&mut self, now_ns: u64, counters: &mut CongestionCounters) {
+        counters.timeouts += 1;
+        match &mut self.control {
+            Control::None => {}
+            Control::Timely(timely) => timely.on_timeout(now_ns),
+            Control::Dcqcn(dcqcn) => dcqcn.on_timeout(now_ns),
+            Control::Swift(swift) => swift.on_timeout(now_ns),
+        }
+        self.note_change(now_ns, counters);
+    }
+
+    /// Whether packets have to wait for [`Congestion::next_send_ns`] and be charged.
+    #[inline(always)]
+    pub fn is_paced(&self) -> bool {
+        !self.pace.is_unlimited()
+    }
+
+    /// Most packets in flight: `u32::MAX` where the credits alone bound them.
+    #[inline(always)]
+    pub fn window_packets(&self) -> u32 {
+        self.window_packets
+    }
+
+    /// When the next packet of a paced session may leave, in nanoseconds.
+    #[inline]
+    pub fn next_send_ns(&self) -> u64 {
+        self.pacer.next_ns()
+    }
+
+    /// Notes that a packet of `bytes` has left. Only paced sessions need it.
+    #[inline]
+    pub fn charge(&mut self, now_ns: u64, bytes: u32) {
+        self.pacer.charge(now_ns, bytes, self.pace);
+    }
+
+    /// The rate of a paced session.
+    pub fn rate(&self) -> Option<Rate> {
+        match &self.control {
+            Control::None => None,
+            Control::Timely(timely) => timely.pacing(),
+            Control::Dcqcn(dcqcn) => dcqcn.pacing(),
+            Control::Swift(swift) => swift.pacing(),
+        }
+    }
+
+    /// Whether the session is held back: paced, or with a window below its credits.
+    #[inline]
+    pub fn is_limited(&self) -> bool {
+        self.is_paced() || self.window_packets != u32::MAX
+    }
+
+    fn note_change(&mut self, now_ns: u64, counters: &mut CongestionCounters) {
+        let was_limited = self.is_limited();
+        self.refresh(now_ns);
+        match (was_limited, self.is_limited()) {
+            (false, true) => counters.sessions_limited += 1,
+            (true, false) => counters.sessions_released += 1,
+            _ => {}
+        }
+    }
+
+    /// Works out what the common case reads.
+    fn refresh(&mut self, now_ns: u64) {
+        let (bypass_rtt_ns, window) = match &self.control {
+            Control::None => (Some(u32::MAX), None),
+            Control::Timely(timely) => (timely.bypass_rtt_ns(), timely.window()),
+            Control::Dcqcn(dcqcn) => (dcqcn.bypass_rtt_ns(), dcqcn.window()),
+            Control::Swift(swift) => (swift.bypass_rtt_ns(), swift.window()),
+        };
+        self.bypass_below_ns = bypass_rtt_ns.map_or(0, |limit_ns| limit_ns.saturating_add(1));
+        self.window_packets = window.unwrap_or(u32::MAX);
+        let pace = self.rate().map_or(Pace::UNLIMITED, Pace::of);
+        if self.pace != pace {
+            self.pace = pace;
+            self.pacer.change(now_ns, self.packet_bytes, pace);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{
+        CongestionConfig, CongestionControl, DcqcnConfig, SwiftConfig, TimelyConfig,
+    };
+    use super::*;
+
+    const FLOW: Flow = Flow { credits: 32, packet_bytes: 1408, bare_rtt_ns: 0 };
+
+    fn start(config: CongestionConfig) -> (Congestion, CongestionCounters) {
+        (CongestionControl::new(config).unwrap().start(FLOW), CongestionCounters::default())
+    }
+
+    fn all() -> [(Congestion, CongestionCounters); 3] {
+        let line = Rate::gbit(25);
+        [
+            start(CongestionConfig::Timely(TimelyConfig::for_line(line))),
+            start(CongestionConfig::Dcqcn(DcqcnConfig::for_line(line))),
+            start(CongestionConfig::Swift(SwiftConfig::new())),
+        ]
+    }
+
+    fn ack(now_ns: u64, rtt_ns: u64) -> Ack {
+        Ack { now_ns, rtt_ns: Some(rtt_ns), packets: 1, bytes: 1408, ce: false }
+    }
+
+    #[test]
+    fn start__is_uncongested() {
+        for (session, _) in all().into_iter().chain([start(CongestionConfig::None)]) {
+            assert!(session.is_bypassed(30_000, false));
+            assert!(!session.is_paced() && !session.is_limited());
+            assert_eq!((session.window_packets(), session.rate()), (u32::MAX, None));
+        }
+    }
+
+    #[test]
+    fn none__hears_nothing() {
+        let (mut session, mut counters) = start(CongestionConfig::None);
+        for at in 1..100 {
+            session
+                .on_ack(&Ack { ce: at % 2 == 0, ..ack(at * 10_000_000, 9_000_000) }, &mut counters);
+            session.on_loss(at * 10_000_000, 1, &mut counters);
+            session.on_timeout(at * 10_000_000, &mut counters);
+        }
+        assert!(!session.is_limited() && session.is_bypassed(9_000_000, false));
+        assert_eq!((counters.acks_bypassed, counters.marks), (50, 49));
+        assert_eq!(counters.sessions_limited, 0);
+    }
+
+    #[test]
+    fn bypass__is_inclusive_of_the_low_threshold() {
+        let [(mut timely, mut counters), ..] = all();
+        timely.on_ack(&ack(1_000_000, 50_000), &mut counters);
+        assert_eq!((counters.acks_bypassed, counters.updates), (1, 0));
+        timely.on_ack(&ack(1_100_000, 50_001), &mut counters);
+        assert_eq!((counters.acks_bypassed, counters.updates), (1, 1));
+        assert!(!timely.is_bypassed(0, false), "a round is open, and all are heard");
+        timely.on_ack(&ack(1_200_000, 10_000), &mut counters);
+        assert!(timely.is_bypassed(50_000, false), "a short one has closed it");
+    }
+
+    #[test]
+    fn chance_losses__slow_nobody() {
+        for (mut session, mut counters) in all() {
+            for packet in 0..100_000 {
+                let now_ns = packet * 10_000;
+                match packet % 50 {
+                    49 => session.on_loss(now_ns, 1, &mut counters),
+                    _ => session.on_ack(&ack(now_ns, 9_000), &mut counters),
+                }
+            }
+            assert_eq!((counters.losses, counters.sessions_limited), (2_000, 0));
+            assert!(!session.is_limited());
+        }
+    }
+
+    #[test]
+    fn many_losses__slow_everybody() {
+        for (mut session, mut counters) in all() {
+            session.on_loss(1_000_000, 5, &mut counters);
+            assert!(!session.is_limited());
+            session.on_loss(1_001_000, 5, &mut counters);
+            assert!(session.is_limited());
+            assert_eq!((counters.losses, counters.sessions_limited), (10, 1));
+        }
+    }
+
+    #[test]
+    fn two_timeouts__slow_everybody() {
+        for (mut session, mut counters) in all() {
+            session.on_timeout(1_000_000, &mut counters);
+            assert!(!session.is_limited());
+            session.on_timeout(3_000_000, &mut counters);
+            assert!(session.is_limited());
+            assert_eq!((counters.timeouts, counters.sessions_limited), (2, 1));
+        }
+    }
+}

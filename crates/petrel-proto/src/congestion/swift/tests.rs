@@ -1,0 +1,127 @@
+use super::*;
+
+const FLOW: Flow = Flow { credits: 32, packet_bytes: 1408, bare_rtt_ns: 0 };
+
+fn swift() -> Swift {
+    Swift::new(Arc::new(SwiftConfig::new()), FLOW)
+}
+
+/// A session that is congested with this window.
+fn limited(window: f64) -> Swift {
+    Swift { window, is_limited: true, ..swift() }
+}
+
+fn ack(now_ns: u64, rtt_ns: u64) -> Ack {
+    Ack { now_ns, rtt_ns: Some(rtt_ns), packets: 1, bytes: 1408, ce: false }
+}
+
+fn assert_near(value: f64, expected: f64) {
+    assert!((value / expected - 1.0).abs() < 1e-6, "{value}, not {expected}");
+}
+
+#[test]
+fn target__scales_with_the_window() {
+    let config = SwiftConfig::new();
+    assert_near(config.target_ns(100.0), 30_000.0);
+    assert_near(config.target_ns(1000.0), 30_000.0);
+    assert_near(config.target_ns(0.1), 80_000.0);
+    assert_near(config.target_ns(0.01), 80_000.0);
+    // (1 - 1/10) / (√10 - 1/10) of 50 µs.
+    assert_near(config.target_ns(1.0), 44_694.939);
+}
+
+#[test]
+fn below_the_target__grows_by_one_in_a_round_trip() {
+    let mut swift = limited(10.0);
+    swift.on_ack(&ack(1_000_000, 20_000));
+    assert_near(swift.window, 10.1);
+    swift.on_ack(&Ack { packets: 4, ..ack(1_001_000, 20_000) });
+    assert_near(swift.window, 10.1 + 4.0 / 10.1);
+}
+
+#[test]
+fn below_one__grows_by_one_for_each() {
+    let mut swift = limited(0.25);
+    swift.on_ack(&ack(1_000_000, 20_000));
+    assert_near(swift.window, 1.25);
+}
+
+#[test]
+fn above_the_target__shrinks_in_proportion_once_a_round_trip() {
+    let mut swift = limited(32.0);
+    swift.on_ack(&ack(1_000_000, 40_000));
+    // The target is 31 253.6 ns: 1 - 0.8 · 8 746.4 / 40 000.
+    assert_near(swift.window, 32.0 * 0.825_072);
+    let reduced = swift.window;
+    swift.on_ack(&ack(1_039_999, 40_000));
+    assert_near(swift.window, reduced);
+    swift.on_ack(&ack(1_040_000, 40_000));
+    assert!(swift.window < reduced);
+}
+
+#[test]
+fn far_above_the_target__halves() {
+    let mut swift = limited(32.0);
+    swift.on_ack(&ack(10_000_000, 1_000_000));
+    assert_near(swift.window, 16.0);
+}
+
+#[test]
+fn window__below_one_becomes_a_pace() {
+    let mut swift = limited(2.9);
+    assert_eq!((swift.window(), swift.pacing()), (Some(2), None));
+    swift = Swift { rtt_ns: 100_000, ..limited(0.5) };
+    // Half a packet in 100 µs.
+    assert_eq!(swift.window(), Some(1));
+    assert_eq!(swift.pacing(), Some(Rate::bytes_per_second(7_040_000)));
+}
+
+#[test]
+fn window__has_a_least() {
+    let mut swift = limited(0.015);
+    swift.on_ack(&ack(10_000_000, 1_000_000));
+    assert_near(swift.window, 0.01);
+    assert!(swift.pacing().is_some());
+}
+
+#[test]
+fn hiccup__of_the_host_costs_nothing() {
+    let mut swift = swift();
+    for at in [0, 700] {
+        for packet in 0..32 {
+            swift.on_ack(&ack(9_000_000 + at, 5_000_000 + at + packet));
+        }
+    }
+    assert_eq!(swift.window(), None);
+    swift.on_ack(&ack(9_010_000, 9_300));
+    assert_eq!((swift.window(), swift.bypass_rtt_ns()), (None, Some(30_000)));
+}
+
+#[test]
+fn congestion__needs_a_whole_round_and_ends_at_the_credits() {
+    let mut swift = swift();
+    swift.on_ack(&ack(1_000_000, 60_000));
+    swift.on_ack(&ack(1_059_999, 60_000));
+    assert_eq!(swift.window(), None);
+    swift.on_ack(&ack(1_060_000, 60_000));
+    // The target is 31 253.6 ns: 1 - 0.8 · 28 746.4 / 60 000.
+    assert_eq!(swift.window(), Some(19));
+    let mut round_trips = 0;
+    while swift.window().is_some() {
+        let window = swift.window as u32;
+        swift.on_ack(&Ack { packets: window, ..ack(2_000_000 + round_trips * 10_000, 10_000) });
+        round_trips += 1;
+    }
+    assert_eq!((round_trips, swift.bypass_rtt_ns()), (13, Some(30_000)));
+}
+
+#[test]
+fn long_path__moves_the_target() {
+    let far = Flow { bare_rtt_ns: 80_000, ..FLOW };
+    let mut swift = Swift { flow: far, ..limited(32.0) };
+    swift.on_ack(&ack(1_000_000, 101_000));
+    assert!(swift.window > 32.0 - 1e-9, "the target is 101 253.6 ns");
+    let mut swift = Swift { flow: far, ..limited(32.0) };
+    swift.on_ack(&ack(1_000_000, 110_000));
+    assert_near(swift.window, 32.0 * (1.0 - 0.8 * 8_746.4 / 110_000.0));
+}

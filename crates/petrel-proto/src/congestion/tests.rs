@@ -1,0 +1,158 @@
+//! Properties that all controllers have.
+
+use proptest::prelude::*;
+
+use super::*;
+
+const MIN: Rate = Rate::mbit(10);
+
+fn configs(line: Rate) -> [CongestionConfig; 4] {
+    let signed = TimelyConfig { gradient: Gradient::Signed, ..TimelyConfig::for_line(line) };
+    [
+        CongestionConfig::Timely(TimelyConfig::for_line(line)),
+        CongestionConfig::Timely(signed),
+        CongestionConfig::Dcqcn(DcqcnConfig::for_line(line)),
+        CongestionConfig::Swift(SwiftConfig::new()),
+    ]
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Ack { rtt_ns: Option<u64>, packets: u32, bytes: u32, ce: bool },
+    Loss(u32),
+    Timeout,
+}
+
+fn step() -> impl Strategy<Value = (u64, Step)> {
+    let rtt = prop_oneof![0u64..100_000, 0u64..3_000_000, any::<u64>()];
+    let ack = (prop::option::of(rtt), any::<u8>(), any::<u32>(), any::<bool>());
+    let ack = ack.prop_map(|(rtt_ns, packets, bytes, ce)| {
+        let packets = u32::from(packets);
+        Step::Ack { rtt_ns, packets, bytes, ce }
+    });
+    let kind = prop_oneof![
+        20 => ack,
+        1 => any::<u32>().prop_map(Step::Loss),
+        1 => Just(Step::Timeout),
+    ];
+    (prop_oneof![0u64..200_000, 0u64..1 << 40], kind)
+}
+
+fn take(session: &mut Congestion, now_ns: u64, step: &Step, counters: &mut CongestionCounters) {
+    match *step {
+        Step::Ack { rtt_ns, packets, bytes, ce } => {
+            session.on_ack(&Ack { now_ns, rtt_ns, packets, bytes, ce }, counters);
+        }
+        Step::Loss(packets) => session.on_loss(now_ns, packets, counters),
+        Step::Timeout => session.on_timeout(now_ns, counters),
+    }
+}
+
+/// A session whose every round trip was `rtt_ns` for two rounds, with marks or without.
+fn after(config: &CongestionConfig, rtt_ns: u64, ce: bool) -> Congestion {
+    let control = CongestionControl::new(config.clone()).unwrap();
+    let mut session = control.start(Flow { credits: 32, packet_bytes: 1408, bare_rtt_ns: 0 });
+    let mut counters = CongestionCounters::default();
+    for now_ns in [1_000_000_000, 2_000_000_000] {
+        let ack = Ack { now_ns, rtt_ns: Some(rtt_ns), packets: 1, bytes: 1408, ce };
+        session.on_ack(&ack, &mut counters);
+    }
+    session
+}
+
+/// The rate that a session may send at, in bytes per second, by its pace or its window.
+fn allowance(session: &Congestion, rtt_ns: u64) -> f64 {
+    let by_pace = session.rate().map_or(f64::INFINITY, Rate::as_f64);
+    let packets = session.window_packets().min(32);
+    by_pace.min(f64::from(packets) * 1408.0 * 1e9 / rtt_ns as f64)
+}
+
+proptest! {
+    #[test]
+    fn rates_and_windows__stay_within_bounds(
+        gbit in 1u64..400,
+        credits in 1u32..4096,
+        packet_bytes in 1208u32..(16 << 20),
+        bare_rtt_ns in prop_oneof![0u32..1_000_000, any::<u32>()],
+        steps in prop::collection::vec(step(), 1..200),
+    ) {
+        let line = Rate::gbit(gbit);
+        for config in configs(line) {
+            let least = if matches!(config, CongestionConfig::Swift(_)) { Rate::MIN } else { MIN };
+            let mut session =
+                CongestionControl::new(config).unwrap().start(Flow { credits, packet_bytes, bare_rtt_ns });
+            let mut counters = CongestionCounters::default();
+            let mut now_ns = 1 << 40;
+            let mut acks = 0;
+            for (pass_ns, step) in &steps {
+                now_ns += pass_ns;
+                acks += u64::from(matches!(step, Step::Ack { .. }));
+                take(&mut session, now_ns, step, &mut counters);
+                prop_assert!(session.window_packets() >= 1);
+                let is_swift = least == Rate::MIN;
+                let most = if is_swift { Rate::MAX } else { line };
+                prop_assert!(session.rate().is_none_or(|rate| rate >= least && rate <= most));
+                prop_assert_eq!(session.is_paced(), session.rate().is_some());
+                session.charge(now_ns, packet_bytes);
+                let wait_ns = session.next_send_ns().saturating_sub(now_ns);
+                let charged = steps.len() as u64 * u64::from(packet_bytes);
+                prop_assert!(wait_ns <= charged * 8_001);
+            }
+            prop_assert_eq!(counters.acks_bypassed + counters.updates, acks);
+            let since = counters.sessions_limited - counters.sessions_released;
+            prop_assert_eq!(since, u64::from(session.is_limited()));
+        }
+    }
+
+    #[test]
+    fn longer_round_trips__never_allow_more(one in 1u64..4_000_000, more in 0u64..4_000_000) {
+        let line = Rate::gbit(25);
+        for config in [&configs(line)[0], &configs(line)[3]] {
+            let (shorter, longer) = (after(config, one, false), after(config, one + more, false));
+            prop_assert!(
+                allowance(&longer, one + more) <= allowance(&shorter, one) * 1.000_001,
+                "{:?}", config
+            );
+        }
+    }
+
+    #[test]
+    fn marks__never_allow_more(steps in prop::collection::vec(step(), 0..50)) {
+        let config = &configs(Rate::gbit(25))[2];
+        let mut unmarked = CongestionControl::new(config.clone())
+            .unwrap()
+            .start(Flow { credits: 32, packet_bytes: 1408, bare_rtt_ns: 0 });
+        let mut counters = CongestionCounters::default();
+        let mut now_ns = 1 << 40;
+        for (pass_ns, step) in &steps {
+            now_ns += pass_ns;
+            take(&mut unmarked, now_ns, step, &mut counters);
+        }
+        let mut marked = unmarked.clone();
+        let last = |ce| Ack { now_ns, rtt_ns: Some(10_000), packets: 1, bytes: 1408, ce };
+        marked.on_ack(&last(true), &mut counters);
+        unmarked.on_ack(&last(false), &mut counters);
+        let rate = |session: &Congestion| session.rate().unwrap_or(Rate::gbit(25));
+        prop_assert!(rate(&marked) <= rate(&unmarked));
+    }
+
+    #[test]
+    fn same_history__same_state(steps in prop::collection::vec(step(), 1..100)) {
+        for config in configs(Rate::gbit(100)) {
+            let end = || {
+                let control = CongestionControl::new(config.clone()).unwrap();
+                let mut session = control.start(Flow { credits: 32, packet_bytes: 1408, bare_rtt_ns: 0 });
+                let mut counters = CongestionCounters::default();
+                let mut now_ns = 0;
+                for (pass_ns, step) in &steps {
+                    now_ns += pass_ns;
+                    take(&mut session, now_ns, step, &mut counters);
+                }
+                format!("{session:?} {counters:?}")
+            };
+            let one = end();
+            prop_assert!(!one.contains("NaN") && !one.contains("inf"));
+            prop_assert_eq!(one, end());
+        }
+    }
+}

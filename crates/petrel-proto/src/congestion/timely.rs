@@ -1,0 +1,321 @@
+//! Timely (Mittal et al., SIGCOMM'15), with eRPC's bypass (§5.2.2): a rate from round trips.
+//!
+//! The published algorithm, for each completion with its round trip:
+//!
+//! 1. below `low_ns` the rate grows by `step`;
+//! 2. above `high_ns` it shrinks to `1 - beta (1 - high / rtt)` of itself;
+//! 3. between them the gradient decides, the smoothed change of the round trip over `min_rtt_ns`:
+//!    not positive, the rate grows by `step`, five times as fast from the fifth time on (HAI);
+//!    positive, it shrinks to `1 - beta gradient`.
+//!
+//! Departures from it, each with its reason:
+//!
+//! * **Once a round** (`evidence.rs`), with the round's shortest round trip. eRPC updates with every
+//!   packet and weighs by the time since the last; then the first packet of a burst decides.
+//! * **The bypass has a memory.** In eRPC a session is uncongested as long as its rate is *equal*
+//!   to the line's, so one round trip of 50 µs in a host that was interrupted costs thousands of
+//!   RPCs: the rate falls at once, and climbs back by 5 MB/s at a time. Here a long round trip only
+//!   opens a round; the session leaves the bypass when that round was long as a whole.
+//! * **It climbs back faster.** After `hai_rounds` rounds below `low_ns` the rate also grows by a
+//!   share of itself each round, the larger the shorter the round trip: nothing is queueing, so the
+//!   others have left.
+//! * **A window follows the rate**: no more in flight than the rate sends in `low_ns`. With a pace
+//!   alone the queue is the integral of what all send too much, the controllers see it a round trip
+//!   late, and it swings: with 20 senders at 25 Gbit/s between 20 and 300 µs. With the window
+//!   the round trip is in proportion to the sum of the rates, and settles.
+//! * **Gradients are weighted** (Zhu et al., CoNEXT'16, "patched Timely") unless told otherwise.
+//!   The published rule stands still at any division of the link and any length of the queue;
+//!   theirs has one fixed point, equal rates and a round trip of
+//!   `low (1 + flows · step / (beta · line))`.
+//! * **No rate exceeds what the credits allow** at the round trip seen: `window / rtt`. A hundred
+//!   sessions that start at line rate are near their fair shares after the first reduction.
+//! * **A reduction at most halves** the rate, as in eRPC's code and Zhu's.
+
+use std::sync::Arc;
+
+use super::evidence::{Losses, Round, narrow_ns};
+use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
+
+/// How the round trip's gradient becomes a rate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gradient {
+    /// By its sign, as published in 2015.
+    Signed,
+    /// By Zhu's weight, which also looks at how far the round trip is above `low_ns`.
+    Weighted,
+}
+
+/// Parameters of Timely.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TimelyConfig {
+    /// The rate of the host's own link: what an uncongested session may send.
+    pub line_rate: Rate,
+    /// The rate below which no session is pushed.
+    pub min_rate: Rate,
+    /// The round trip of an RPC when nothing is queued, in nanoseconds, where a session is not told of
+    /// its own ([`Flow::bare_rtt_ns`]).
+    pub bare_rtt_ns: u32,
+    /// Round trips up to this are uncongested, in nanoseconds.
+    pub low_ns: u32,
+    /// Above this the rate shrinks whatever the gradient is, in nanoseconds.
+    pub high_ns: u32,
+    /// What gradients are normalised by, and the shortest round, in nanoseconds.
+    pub min_rtt_ns: u32,
+    /// Weight of the newest round in the smoothed change of the round trip, 0 to 1.
+    pub alpha: f64,
+    /// Strength of reductions, 0 to 1.
+    pub beta: f64,
+    /// Additive increase of a round.
+    pub step: Rate,
+    /// Rounds of increase after which increases are hyperactive.
+    pub hai_rounds: u8,
+    /// The share by which the rate grows in each hyperactive round below `low_ns`, 0 to 1; 0 is as
+    /// published.
+    pub recovery: f64,
+    /// How gradients count.
+    pub gradient: Gradient,
+}
+
+impl TimelyConfig {
+    /// The defaults for a link, on a network of one switch or two: [`BARE_RTT_NS`].
+    pub fn for_line(line_rate: Rate) -> Self {
+        Self::for_path(line_rate, BARE_RTT_NS)
+    }
+
+    /// The defaults for a link and paths with this round trip when nothing is queued, of an RPC
+    /// from host to host; `docs/congestion.md` says where each comes from.
+    pub fn for_path(line_rate: Rate, bare_rtt_ns: u32) -> Self {
+        let low_ns = bare_rtt_ns.saturating_add(40_000);
+        Self {
+            line_rate,
+            min_rate: Rate::mbit(10),
+            bare_rtt_ns,
+            low_ns,
+            high_ns: low_ns.saturating_mul(20),
+            min_rtt_ns: bare_rtt_ns.max(1_000),
+            alpha: 0.46,
+            beta: 0.26,
+            step: Rate::bytes_per_second(line_rate.get() / 625),
+            hai_rounds: 5,
+            recovery: 0.25,
+            gradient: Gradient::Weighted,
+        }
+    }
+}
+
+/// A session that reaches this share of the line is uncongested again. The last steps to the line
+/// itself would be paced at no use.
+const UNCONGESTED_SHARE: f64 = 0.95;
+
+/// How many steps a hyperactive increase is (SIGCOMM'15, §4.3).
+const HAI_STEPS: f64 = 5.0;
+
+/// The least that a reduction leaves.
+const REDUCTION_MIN: f64 = 0.5;
+
+/// A session under Timely.
+#[derive(Clone, Debug)]
+pub struct Timely {
+    config: Arc<TimelyConfig>,
+    /// Bytes per second.
+    rate: f64,
+    /// Smoothed change of the round trip per round, in nanoseconds.
+    change_ns: f64,
+    round: Round,
+    rtt_before_ns: u32,
+    flow: Flow,
+    losses: Losses,
+    /// Rounds of increase in a row.
+    increases: u8,
+    is_limited: bool,
+}
+
+impl Timely {
+    /// An uncongested session. The configuration has been validated.
+    pub(super) fn new(config: Arc<TimelyConfig>, flow: Flow) -> Self {
+        Self {
+            rate: config.line_rate.as_f64(),
+            config,
+            change_ns: 0.0,
+            round: Round::CLOSED,
+            rtt_before_ns: 0,
+            flow,
+            losses: Losses::default(),
+            increases: 0,
+            is_limited: false,
+        }
+    }
+
+    /// By how much this path is longer than the configuration says, in nanoseconds.
+    fn excess_ns(&self) -> u32 {
+        self.flow.bare_rtt_ns.saturating_sub(self.config.bare_rtt_ns)
+    }
+
+    fn low_ns(&self) -> u32 {
+        self.config.low_ns.saturating_add(self.excess_ns())
+    }
+
+    fn high_ns(&self) -> u32 {
+        self.config.high_ns.saturating_add(self.excess_ns())
+    }
+
+    fn on_round_trip(&mut self, now_ns: u64, rtt_ns: u32) {
+        if !self.is_limited && rtt_ns <= self.low_ns() {
+            self.round = Round::CLOSED;
+            return;
+        }
+        if !self.round.is_open() {
+            self.round = Round::open(now_ns);
+            return;
+        }
+        if let Some(shortest) = self.round.note(now_ns, rtt_ns, self.config.min_rtt_ns) {
+            if !self.is_limited {
+                self.limit(shortest);
+            }
+            self.end_round(shortest);
+        }
+    }
+
+    /// Leaves the bypass, with nothing known about gradients.
+    fn limit(&mut self, rtt_ns: u32) {
+        self.is_limited = true;
+        self.rtt_before_ns = rtt_ns;
+        self.change_ns = 0.0;
+        self.increases = 0;
+    }
+
+    fn end_round(&mut self, rtt_ns: u32) {
+        let gradient = self.note_gradient(rtt_ns);
+        if rtt_ns <= self.low_ns() {
+            return self.increase_when_low();
+        }
+        match self.config.gradient {
+            Gradient::Signed => self.by_sign(rtt_ns, gradient),
+            Gradient::Weighted => self.by_weight(rtt_ns, gradient),
+        }
+    }
+
+    fn note_gradient(&mut self, rtt_ns: u32) -> f64 {
+        let change_ns = f64::from(rtt_ns) - f64::from(self.rtt_before_ns);
+        let alpha = self.config.alpha;
+        self.rtt_before_ns = rtt_ns;
+        self.change_ns = (1.0 - alpha) * self.change_ns + alpha * change_ns;
+        self.change_ns / f64::from(self.config.min_rtt_ns)
+    }
+
+    /// Hyperactive increases lessen as the round trip nears `low_ns`, or many sessions together
+    /// would run far over it before any of them sees so.
+    fn increase_when_low(&mut self) {
+        let mut steps = 1.0;
+        if self.count_increase() {
+            let room = 1.0 - f64::from(self.rtt_before_ns) / f64::from(self.low_ns());
+            let share = self.config.recovery * room * self.rate;
+            steps += (HAI_STEPS - 1.0) * room + share / self.config.step.as_f64();
+        }
+        self.add_steps(steps);
+        self.release_at_line();
+    }
+
+    fn by_sign(&mut self, rtt_ns: u32, gradient: f64) {
+        if rtt_ns > self.high_ns() {
+            let excess = 1.0 - f64::from(self.high_ns()) / f64::from(rtt_ns);
+            self.reduce(rtt_ns, 1.0 - self.config.beta * excess);
+        } else if gradient > 0.0 {
+            self.reduce(rtt_ns, 1.0 - self.config.beta * gradient);
+        } else {
+            let steps = if self.count_increase() { HAI_STEPS } else { 1.0 };
+            self.add_steps(steps);
+        }
+    }
+
+    /// Zhu et al., CoNEXT'16, algorithm 2; but above `high_ns` all of the weight is on the round
+    /// trip. There the published reduction is the weaker one: 1.5 ms would take 9 % of the rate,
+    /// 0.9 ms half of it.
+    fn by_weight(&mut self, rtt_ns: u32, gradient: f64) {
+        let low = f64::from(self.low_ns());
+        let is_high = rtt_ns > self.high_ns();
+        let weight = if is_high { 1.0 } else { (2.0 * gradient + 0.5).clamp(0.0, 1.0) };
+        let error = (f64::from(rtt_ns) - low) / low;
+        self.reduce(rtt_ns, 1.0 - self.config.beta * weight * error);
+        self.add_steps(1.0 - weight);
+    }
+
+    /// Whether increases are hyperactive by now.
+    fn count_increase(&mut self) -> bool {
+        self.increases = self.increases.saturating_add(1);
+        self.increases >= self.config.hai_rounds
+    }
+
+    fn add_steps(&mut self, steps: f64) {
+        if self.losses.forbid_growth() {
+            return;
+        }
+        self.set_rate(self.rate + steps * self.config.step.as_f64());
+    }
+
+    fn release_at_line(&mut self) {
+        let line = self.config.line_rate.as_f64();
+        if self.rate >= UNCONGESTED_SHARE * line {
+            self.rate = line;
+            self.round = Round::CLOSED;
+            self.is_limited = false;
+        }
+    }
+
+    fn reduce(&mut self, rtt_ns: u32, factor: f64) {
+        let useful = self.flow.rate_most(rtt_ns);
+        self.increases = 0;
+        self.set_rate(self.rate.min(useful) * factor.max(REDUCTION_MIN));
+    }
+
+    fn set_rate(&mut self, rate: f64) {
+        self.rate = rate.clamp(self.config.min_rate.as_f64(), self.config.line_rate.as_f64());
+    }
+
+    /// Reacts to losses that are too many for chance: half the rate, and a new round.
+    fn on_losses(&mut self, now_ns: u64) {
+        let rtt_ns = self.rtt_before_ns.max(self.config.min_rtt_ns);
+        if !self.is_limited {
+            self.limit(rtt_ns);
+        }
+        self.reduce(rtt_ns, REDUCTION_MIN);
+        self.round = Round::open(now_ns);
+    }
+}
+
+impl Controller for Timely {
+    fn on_ack(&mut self, ack: &Ack) {
+        self.losses.on_ack(ack.packets);
+        if let Some(rtt_ns) = ack.rtt_ns {
+            self.on_round_trip(ack.now_ns, narrow_ns(rtt_ns));
+        }
+    }
+
+    fn on_loss(&mut self, now_ns: u64, packets: u32) {
+        if self.losses.on_loss(packets) {
+            self.on_losses(now_ns);
+        }
+    }
+
+    fn on_timeout(&mut self, now_ns: u64) {
+        if self.losses.on_timeout() {
+            self.on_losses(now_ns);
+        }
+    }
+
+    fn pacing(&self) -> Option<Rate> {
+        self.is_limited.then(|| Rate::from_f64(self.rate))
+    }
+
+    fn window(&self) -> Option<u32> {
+        self.is_limited.then(|| self.flow.packets_in(self.rate, self.low_ns()))
+    }
+
+    fn bypass_rtt_ns(&self) -> Option<u32> {
+        let is_calm = !self.is_limited && !self.round.is_open() && !self.losses.is_counting();
+        is_calm.then_some(self.low_ns())
+    }
+}
+
+#[cfg(test)]
+mod tests;

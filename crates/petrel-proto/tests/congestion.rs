@@ -1,0 +1,281 @@
+//! The controllers in a closed loop with one bottleneck, against what they have to reach: the table of
+//! `docs/congestion.md` is printed by
+//! `cargo test -p petrel-proto --test congestion -- --nocapture --test-threads 1`.
+
+mod bottleneck;
+
+use bottleneck::{Bottleneck, Marking, Seen, Setup};
+use petrel_proto::congestion::{
+    CongestionConfig, DcqcnConfig, Gradient, Rate, SwiftConfig, TimelyConfig,
+};
+
+const MS: u64 = 1_000_000;
+const FLOWS: [usize; 4] = [2, 20, 50, 100];
+
+/// 32 credits on a network of one switch: 10 µs bare at 25 Gbit/s, 5 µs at 100, so that the credits of
+/// two flows fill the link.
+fn setup(gbit: u64, flows: usize, control: CongestionConfig) -> Setup {
+    // RED between 1.25 and 6.25 bare round trips of 25 Gbit/s, in proportion for others.
+    let marking =
+        Marking { from_bytes: 40_000 * gbit / 25, all_bytes: 200_000 * gbit / 25, most: 0.2 };
+    Setup {
+        link: Rate::gbit(gbit),
+        bare_rtt_ns: if gbit > 25 { 5_000 } else { 10_000 },
+        noise_ns: 2_000,
+        told_ns: 0,
+        credits: 32,
+        flows,
+        marking: Some(marking),
+        buffer_bytes: u64::MAX,
+        control,
+    }
+}
+
+fn timely(gbit: u64) -> CongestionConfig {
+    CongestionConfig::Timely(TimelyConfig::for_line(Rate::gbit(gbit)))
+}
+
+fn dcqcn(gbit: u64) -> CongestionConfig {
+    CongestionConfig::Dcqcn(DcqcnConfig::for_line(Rate::gbit(gbit)))
+}
+
+fn swift(_gbit: u64) -> CongestionConfig {
+    CongestionConfig::Swift(SwiftConfig::new())
+}
+
+fn none(_gbit: u64) -> CongestionConfig {
+    CongestionConfig::None
+}
+
+fn as_published(gbit: u64) -> CongestionConfig {
+    let config = TimelyConfig::for_line(Rate::gbit(gbit));
+    CongestionConfig::Timely(TimelyConfig { gradient: Gradient::Signed, ..config })
+}
+
+fn show(name: &str, gbit: u64, flows: usize, seen: &Seen) {
+    let [p50, p99, max] =
+        [seen.rtt_p50_ns, seen.rtt_p99_ns, seen.rtt_max_ns].map(|ns| ns as f64 / 1e3);
+    println!(
+        "| {name} | {gbit} | {flows} | {:.3} | {:.3} | {p50:.0} | {p99:.0} | {max:.0} |",
+        seen.utilisation, seen.jain
+    );
+}
+
+/// Flows that began together 20 ms ago, over 40 ms.
+fn steady(name: &str, gbit: u64, flows: usize, config: CongestionConfig) -> Seen {
+    let mut net = Bottleneck::new(setup(gbit, flows, config));
+    net.run(20 * MS);
+    let seen = net.run(40 * MS);
+    show(name, gbit, flows, &seen);
+    seen
+}
+
+fn assert_steady(name: &str, config: fn(u64) -> CongestionConfig) {
+    for gbit in [25, 100] {
+        for flows in FLOWS {
+            let seen = steady(name, gbit, flows, config(gbit));
+            assert!(seen.utilisation >= 0.95, "{name} {gbit} {flows} {seen:?}");
+            assert!(seen.jain >= 0.95, "{name} {gbit} {flows} {seen:?}");
+            assert!(seen.rtt_max_ns <= 120_000, "{name} {gbit} {flows} {seen:?}");
+        }
+    }
+}
+
+#[test]
+fn steady__timely() {
+    assert_steady("Timely", timely);
+}
+
+#[test]
+fn steady__dcqcn() {
+    assert_steady("DCQCN", dcqcn);
+}
+
+#[test]
+fn steady__swift() {
+    assert_steady("Swift", swift);
+}
+
+/// The queue without control is what the credits of all flows fill, less the bare round trip's part.
+#[test]
+fn steady__none_is_bounded_by_the_credits_alone() {
+    for gbit in [25, 100] {
+        for flows in FLOWS {
+            let seen = steady("none", gbit, flows, none(gbit));
+            let bytes = flows as u64 * 32 * bottleneck::WIRE_BYTES;
+            let expected_ns = bytes * 1_000_000_000 / Rate::gbit(gbit).get();
+            assert!(seen.rtt_p50_ns.abs_diff(expected_ns) < 3_000, "{gbit} {flows} {seen:?}");
+        }
+    }
+}
+
+/// The published rule keeps the link busy, and the window that Petrel adds bounds its queue by four
+/// times `low_ns`; fair it need not be.
+#[test]
+fn steady__timely_as_published() {
+    for gbit in [25, 100] {
+        for flows in FLOWS {
+            let seen = steady("Timely, signed", gbit, flows, as_published(gbit));
+            assert!(seen.utilisation >= 0.9, "{gbit} {flows} {seen:?}");
+            assert!(seen.rtt_max_ns <= 200_000, "{gbit} {flows} {seen:?}");
+        }
+    }
+}
+
+/// Against no control, at 25 Gbit/s: a fifth of the median round trip with 20 and 50 senders, a third
+/// of the 99th percentile with 100.
+#[test]
+fn incast__queues_are_a_fraction_of_those_without_control() {
+    for (name, config) in [("Timely", timely(25)), ("DCQCN", dcqcn(25)), ("Swift", swift(25))] {
+        for flows in [20, 50] {
+            let bare = steady("none", 25, flows, none(25));
+            let seen = steady(name, 25, flows, config.clone());
+            assert!(5 * seen.rtt_p50_ns <= bare.rtt_p50_ns, "{name} {flows} {seen:?}");
+        }
+        let bare = steady("none", 25, 100, none(25));
+        let seen = steady(name, 25, 100, config.clone());
+        assert!(3 * seen.rtt_p99_ns <= bare.rtt_p99_ns, "{name} {seen:?}");
+    }
+}
+
+/// All but two leave; those two have the link within 5 ms. Then all come back.
+#[test]
+fn flows__leave_and_return() {
+    for (name, config) in [("Timely", timely as fn(u64) -> _), ("DCQCN", dcqcn), ("Swift", swift)] {
+        for gbit in [25, 100] {
+            for flows in [20, 50, 100] {
+                let mut net = Bottleneck::new(setup(gbit, flows, config(gbit)));
+                net.run(20 * MS);
+                net.stop_from(2);
+                net.run(5 * MS);
+                let alone = net.run(10 * MS);
+                assert!(alone.utilisation >= 0.9, "{name} {gbit} {flows} {alone:?}");
+                assert!(alone.jain >= 0.9, "{name} {gbit} {flows} {alone:?}");
+                net.resume_below(flows);
+                net.run(20 * MS);
+                let together = net.run(20 * MS);
+                assert!(together.utilisation >= 0.9, "{name} {gbit} {flows} {together:?}");
+                assert!(together.jain >= 0.9, "{name} {gbit} {flows} {together:?}");
+                assert!(together.rtt_max_ns <= 150_000, "{name} {gbit} {flows} {together:?}");
+            }
+        }
+    }
+}
+
+/// With 256 credits the credits bound nothing.
+#[test]
+fn many_credits__are_controlled_too() {
+    for (name, config) in [("Timely", timely(25)), ("DCQCN", dcqcn(25)), ("Swift", swift(25))] {
+        for flows in FLOWS {
+            let many = Setup { credits: 256, ..setup(25, flows, config.clone()) };
+            let mut net = Bottleneck::new(many);
+            net.run(60 * MS);
+            let seen = net.run(40 * MS);
+            show(&format!("{name}, 256 credits"), 25, flows, &seen);
+            assert!(seen.utilisation >= 0.9, "{name} {flows} {seen:?}");
+            assert!(seen.jain >= 0.9, "{name} {flows} {seen:?}");
+            assert!(seen.rtt_max_ns <= 150_000, "{name} {flows} {seen:?}");
+        }
+    }
+}
+
+/// A switch whose buffer holds 40 packets, fewer than there are senders: no round trip is ever long,
+/// only losses tell. Without control nine packets in ten are lost, and a few senders have the link.
+#[test]
+fn shallow_buffers__lose_less_and_share() {
+    let shallow = |name: &str, flows, config| {
+        let base = setup(25, flows, config);
+        let mut net = Bottleneck::new(Setup { buffer_bytes: 60_000, marking: None, ..base });
+        net.run(20 * MS);
+        let seen = net.run(40 * MS);
+        show(&format!("{name}, 40 packets, {:.3} lost", seen.loss), 25, flows, &seen);
+        seen
+    };
+    for flows in [20, 50, 100] {
+        let bare = shallow("none", flows, none(25));
+        for (name, config) in [("Timely", timely(25)), ("DCQCN", dcqcn(25)), ("Swift", swift(25))] {
+            let seen = shallow(name, flows, config);
+            assert!(seen.utilisation >= 0.9, "{name} {flows} {seen:?}");
+            assert!(seen.jain >= 0.9, "{name} {flows} {seen:?}");
+            assert!(seen.loss <= 0.65 * bare.loss, "{name} {flows} {seen:?}");
+        }
+    }
+}
+
+/// A bare round trip longer than the defaults assume is no congestion, where it is told: to the
+/// endpoint or to the session.
+#[test]
+fn long_paths__are_filled() {
+    let line = Rate::gbit(25);
+    for bare_rtt_ns in [40_000, 80_000, 300_000] {
+        for (name, control, told_ns) in [
+            ("Timely", CongestionConfig::Timely(TimelyConfig::for_path(line, bare_rtt_ns)), 0),
+            ("DCQCN", CongestionConfig::Dcqcn(DcqcnConfig::for_path(line, bare_rtt_ns)), 0),
+            ("Swift", CongestionConfig::Swift(SwiftConfig::for_path(bare_rtt_ns)), 0),
+            ("Timely, session", timely(25), bare_rtt_ns),
+            ("DCQCN, session", dcqcn(25), bare_rtt_ns),
+            ("Swift, session", swift(25), bare_rtt_ns),
+        ] {
+            for flows in [1, 20, 100] {
+                // Twice what one flow needs, or all of the first round trip would be a queue.
+                let credits = bare_rtt_ns / 150 / u32::try_from(flows.min(5)).unwrap();
+                let base = setup(25, flows, control.clone());
+                let bare_rtt_ns = u64::from(bare_rtt_ns);
+                let mut net = Bottleneck::new(Setup { bare_rtt_ns, told_ns, credits, ..base });
+                net.run(100 * MS);
+                let seen = net.run(40 * MS);
+                show(&format!("{name}, {} µs", bare_rtt_ns / 1000), 25, flows, &seen);
+                assert!(seen.utilisation >= 0.9, "{name} {bare_rtt_ns} {flows} {seen:?}");
+                assert!(seen.jain >= 0.9, "{name} {bare_rtt_ns} {flows} {seen:?}");
+                let most_ns = 2 * bare_rtt_ns + 100_000;
+                assert!(seen.rtt_max_ns <= most_ns, "{name} {bare_rtt_ns} {flows} {seen:?}");
+            }
+        }
+    }
+}
+
+/// Ten flows, and each 5 ms ten more, which meet a queue from their first packet on.
+#[test]
+fn latecomers__do_not_raise_the_queue() {
+    for (name, config) in [("Timely", timely(25)), ("DCQCN", dcqcn(25)), ("Swift", swift(25))] {
+        let mut net = Bottleneck::new(setup(25, 100, config));
+        net.stop_from(10);
+        for flows in (20..=100).step_by(10) {
+            net.run(5 * MS);
+            net.resume_below(flows);
+        }
+        net.run(20 * MS);
+        let seen = net.run(40 * MS);
+        show(&format!("{name}, latecomers"), 25, 100, &seen);
+        assert!(seen.utilisation >= 0.95 && seen.jain >= 0.95, "{name} {seen:?}");
+        assert!(seen.rtt_max_ns <= 120_000, "{name} {seen:?}");
+    }
+}
+
+/// A flow that has the link for itself, and a host that halts for a millisecond now and then.
+#[test]
+fn hiccups__limit_nobody() {
+    for (name, config) in [("Timely", timely(25)), ("DCQCN", dcqcn(25)), ("Swift", swift(25))] {
+        // Its own credits queue 6 µs and are not marked.
+        let mut net = Bottleneck::new(setup(25, 1, config));
+        for _ in 0..20 {
+            net.run(5 * MS);
+            net.halt_hosts(MS);
+        }
+        net.run(5 * MS);
+        let counters = net.counters();
+        assert_eq!((counters.sessions_limited, net.limited_flows()), (0, 0), "{name}");
+        assert!(counters.updates < 100 * 20, "{name}: {counters:?}");
+        assert!(counters.acks_bypassed > 100_000, "{name}: {counters:?}");
+    }
+}
+
+#[test]
+fn same_setup__same_result() {
+    let run = || {
+        let mut net = Bottleneck::new(setup(25, 50, timely(25)));
+        let seen = net.run(20 * MS);
+        format!("{seen:?} {:?}", net.counters())
+    };
+    assert_eq!(run(), run());
+}
