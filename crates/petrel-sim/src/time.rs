@@ -100,6 +100,11 @@ impl<E> EventQueue<E> {
     pub(crate) fn len(&self) -> usize {
         self.heap.len()
     }
+
+    /// Events that have been taken.
+    pub(crate) fn popped_count(&self) -> u64 {
+        self.scheduled_count - self.heap.len() as u64
+    }
 }
 
 impl<E> PartialEq for Entry<E> {

@@ -89,7 +89,12 @@ fn topology(rng: &mut Rng) -> Topology {
         return Topology::pair(nic, link);
     }
     let buffer = BufferPolicy::PerPort { bytes: rng.between(1_600, 100_000) };
-    Topology::star(rng.between(2, 6) as usize, nic, SwitchConfig { buffer }, link)
+    Topology::star(
+        rng.between(2, 6) as usize,
+        nic,
+        SwitchConfig { buffer, ..SwitchConfig::default() },
+        link,
+    )
 }
 
 fn plan(rng: &mut Rng) -> FaultPlan {
