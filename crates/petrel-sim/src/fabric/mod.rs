@@ -72,8 +72,9 @@ use switch::Switch;
 use trace_line::Place;
 use wiretap::{Watcher, Wiretap};
 
+use crate::queue::EventQueue;
 use crate::rng::Rng;
-use crate::time::{EventQueue, Time};
+use crate::time::Time;
 use crate::trace::Trace;
 
 /// Domains of random streams; see [`Rng::stream`].
