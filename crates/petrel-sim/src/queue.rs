@@ -169,7 +169,7 @@ impl<E> EventQueue<E> {
         if used.capacity() > 0 {
             self.spare.push(used);
         }
-        self.run.sort_unstable_by(|a, b| b.cmp(a));
+        self.run.sort_unstable_by_key(|entry| Reverse(entry.key()));
     }
 
     /// Moves what the wheel now reaches out of the far heap.
@@ -236,6 +236,13 @@ impl Bitmap {
     }
 }
 
+impl<E> Entry<E> {
+    /// The order as one number: time above, the order of scheduling below.
+    fn key(&self) -> u128 {
+        u128::from(self.at.ps()) << 64 | u128::from(self.sequence)
+    }
+}
+
 impl<E> PartialEq for Entry<E> {
     fn eq(&self, other: &Self) -> bool {
         self.sequence == other.sequence
@@ -252,7 +259,7 @@ impl<E> PartialOrd for Entry<E> {
 
 impl<E> Ord for Entry<E> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.sequence).cmp(&(other.at, other.sequence))
+        self.key().cmp(&other.key())
     }
 }
 

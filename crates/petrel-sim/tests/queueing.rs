@@ -300,6 +300,29 @@ fn cut_through__a_crash_leaves_what_is_under_way() {
 }
 
 #[test]
+fn cut_through__a_spike_keeps_the_order() {
+    use petrel_sim::Probability;
+    use petrel_sim::fabric::{Action, FaultPlan, LinkSet};
+    // A small packet behind a large one needs less of a lead before it goes on.
+    let cut = SwitchConfig { forwarding: Forwarding::CutThrough, ..Default::default() };
+    let fabric = switched(LinkConfig::gbit(1, 0), LinkConfig::gbit(100, 0), cut);
+    let plan = FaultPlan {
+        spike: Probability::percent(30),
+        spike_within_ns: 100_000,
+        ..FaultPlan::default()
+    };
+    fabric.apply(Action::Faults { links: LinkSet::All, plan });
+    fabric.advance(1);
+    let (mut a, mut b) = (bind(&fabric, H0), bind(&fabric, H1));
+    for number in 0..200 {
+        assert_eq!(send(&mut a, H1, number, 1, if number % 2 == 0 { 1_400 } else { 60 }), 1);
+    }
+    fabric.advance(100 * MS);
+    assert_eq!(receive_numbers(&mut b), (0..200).collect::<Vec<_>>());
+    assert!(fabric.stats().spikes > 20);
+}
+
+#[test]
 fn sources__refuse_what_cannot_be() {
     use petrel_sim::fabric::SourceError;
     let fabric = pair_with(NicConfig::default(), LinkConfig::default(), 1);

@@ -163,7 +163,7 @@ impl Fabric {
         let link = &mut self.links[id.0 as usize];
         let fate = link.faults.decide(self.now);
         let way_ns = link.config.delay_ns.saturating_add(link.node_latency_ns);
-        let on_time = self.now.max(fate.held_until).plus_ps(lead_ps).plus_ns(way_ns);
+        let on_time = self.now.plus_ps(lead_ps).max(fate.held_until).plus_ns(way_ns);
         if fate.spike {
             self.stats.spikes += 1;
             self.record(&packet, Mark::Spike(fate.held_until), Place::Link(id));

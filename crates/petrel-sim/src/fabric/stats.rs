@@ -72,7 +72,7 @@ pub struct FabricStats {
     pub duplicated: u64,
     /// Brought in from outside; see [`FabricHandle::inject`](super::FabricHandle::inject).
     pub injected: u64,
-    /// Taken out of a receive queue by an endpoint.
+    /// Taken out of a receive queue by an endpoint, or arrived from a source.
     pub delivered: u64,
     /// In queues and on links at this moment.
     pub in_flight: u64,
