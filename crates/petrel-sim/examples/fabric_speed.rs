@@ -42,7 +42,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     );
     println!("digest {:016x}", fabric.digest());
     println!(
-        "{seconds:.2} s: {:.2} M events/s ({:.1} ns each), {:.2} M packets/s",
+        "{} events in {seconds:.2} s: {:.2} M events/s ({:.1} ns each), {:.2} M packets/s",
+        fabric.events(),
         fabric.events() as f64 / seconds / 1e6,
         seconds * 1e9 / fabric.events() as f64,
         stats.sent as f64 / seconds / 1e6,

@@ -235,3 +235,8 @@ fn links_of(topology: &Topology, seed: u64) -> Vec<Link> {
     };
     numbered.map(link).collect()
 }
+
+/// The programs in `docs/simulator.md` compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/simulator.md")]
+struct SimulatorDocument;
