@@ -107,7 +107,7 @@ impl LeafSpine {
 
     /// A host, by its leaf and its place there.
     pub fn host(&self, leaf: u16, place: u16) -> HostId {
-        HostId(leaf * self.hosts_per_leaf + place)
+        HostId(leaf.saturating_mul(self.hosts_per_leaf).saturating_add(place))
     }
 
     /// The leaf of a host.
@@ -122,7 +122,7 @@ impl LeafSpine {
 
     /// A spine.
     pub fn spine_switch(&self, spine: u16) -> SwitchId {
-        SwitchId(self.leaves + spine)
+        SwitchId(self.leaves.saturating_add(spine))
     }
 
     /// Uplinks of one leaf.
