@@ -1,7 +1,8 @@
 //! Synthetic sources: packets without endpoints, to load a network or to measure it.
 //!
 //! A packet of a source has a length but no bytes, and the host that it reaches takes it at once:
-//! no port, no receive queue, no processor. All else befalls it like any other packet.
+//! no port, no receive queue, no processor. All else befalls it like any other packet, but watchers
+//! and wiretaps do not see it: they are about frames.
 
 use crate::rng::Rng;
 use crate::time::Time;
