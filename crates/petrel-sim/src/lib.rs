@@ -47,6 +47,7 @@
 pub mod check;
 pub mod control;
 pub mod fabric;
+mod queue;
 mod rng;
 mod simulation;
 mod time;

@@ -9,7 +9,7 @@ use petrel_transport::{
     TxFrame,
 };
 
-use crate::fabric::{BindError, Binding, FabricHandle, Frames, PacketRef, SimAddr};
+use crate::fabric::{BindError, Binding, Ecn, FabricHandle, Frames, PacketRef, SimAddr};
 
 /// What the largest frame may be: from what every transport must carry to the largest UDP payload
 /// over IPv4.
@@ -26,12 +26,15 @@ pub struct SimTransportConfig {
     /// Whether neighbouring frames of one burst to one peer share a packet, up to
     /// `max_frame_bytes` together. They are then lost, delayed and duplicated together.
     pub coalesce: bool,
+    /// Whether the packets say that their sender heeds marks of congestion: ECT(0) instead of
+    /// Not-ECT. Only then do switches mark them.
+    pub ecn_capable: bool,
 }
 
 impl Default for SimTransportConfig {
     fn default() -> Self {
         // An Ethernet frame of 1500 bytes less IPv4 and UDP header.
-        Self { max_frame_bytes: 1472, coalesce: false }
+        Self { max_frame_bytes: 1472, coalesce: false, ecn_capable: false }
     }
 }
 
@@ -51,6 +54,8 @@ pub struct SimTransport {
     stats: TransportStats,
     /// The packet whose frames the endpoint is looking at.
     received: Frames,
+    received_ecn: Ecn,
+    rx_marked: u64,
     /// The packet that frames are being put into.
     open: Option<Open>,
     /// Whether the NIC has refused a frame of this burst.
@@ -77,6 +82,8 @@ impl SimTransport {
             peers: Peers::default(),
             stats: TransportStats::default(),
             received: Frames::default(),
+            received_ecn: Ecn::NotEct,
+            rx_marked: 0,
             open: None,
             is_full: false,
         })
@@ -90,6 +97,19 @@ impl SimTransport {
     /// The fabric it is on.
     pub fn fabric(&self) -> &FabricHandle {
         &self.fabric
+    }
+
+    /// The codepoint with which the packet arrived whose frames were handed out last. All frames of
+    /// a packet share it, so that a burst with a budget of one frame learns it for each packet.
+    ///
+    /// [`Transport`] has no way for it yet; this is where the fabric's end of one lies.
+    pub fn received_ecn(&self) -> Ecn {
+        self.received_ecn
+    }
+
+    /// Packets that came with "congestion experienced".
+    pub fn rx_marked(&self) -> u64 {
+        self.rx_marked
     }
 
     /// Where a frame goes, or `None` if it has to be dropped, which is counted.
@@ -127,11 +147,14 @@ impl SimTransport {
             None => {
                 self.stats.tx_datagrams += 1;
                 let packet = fabric.packets.create(self.binding.at, to);
+                if self.config.ecn_capable {
+                    fabric.packets.head_mut(&packet).ecn = Ecn::Ect0;
+                }
                 self.open.insert(Open { packet, to, bytes: 0 })
             }
         };
         target.bytes = bytes;
-        fabric.packets.get_mut(&target.packet).frames.push(frame.head, frame.body);
+        fabric.packets.frames_mut(&target.packet).push(frame.head, frame.body);
         true
     }
 
@@ -221,9 +244,11 @@ impl Transport for SimTransport {
             if !fabric.is_bound(self.binding) {
                 break;
             }
-            let Some(from) = fabric.take(self.binding.at, &mut self.received) else { break };
+            let Some(head) = fabric.take(self.binding.at, &mut self.received) else { break };
             drop(fabric);
-            count += self.deliver(from, &mut handler);
+            self.received_ecn = head.ecn;
+            self.rx_marked += u64::from(head.ecn == Ecn::Ce);
+            count += self.deliver(head.from, &mut handler);
         }
         count
     }

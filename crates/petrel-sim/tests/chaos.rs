@@ -9,13 +9,14 @@ use std::collections::BTreeMap;
 
 use common::*;
 use petrel_sim::fabric::{
-    Action, BufferPolicy, CpuConfig, FabricConfig, FabricHandle, FaultPlan, HostId, LinkConfig,
-    LinkSet, NicConfig, SwitchConfig, Topology,
+    Action, Arrivals, BufferPolicy, CpuConfig, EcnConfig, FabricConfig, FabricHandle, FaultPlan,
+    Forwarding, HostId, LeafSpine, LinkConfig, LinkSet, NicConfig, SimAddr, SourceConfig,
+    SwitchConfig, Topology,
 };
 use petrel_sim::{Actor, Probability, Rng, SimTransport, SimTransportConfig, Simulation, Stop};
 use petrel_transport::{PeerId, TX_BURST_MAX, Transport, TxFrame};
 
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 100;
 const END_NS: u64 = 3_000_000;
 
 /// Sends numbered frames to everybody at random, and checks what comes.
@@ -88,8 +89,64 @@ fn topology(rng: &mut Rng) -> Topology {
     if rng.chance(Probability::percent(20)) {
         return Topology::pair(nic, link);
     }
-    let buffer = BufferPolicy::PerPort { bytes: rng.between(1_600, 100_000) };
-    Topology::star(rng.between(2, 6) as usize, nic, SwitchConfig { buffer }, link)
+    if rng.chance(Probability::percent(50)) {
+        return Topology::star(rng.between(2, 6) as usize, nic, switch(rng), link);
+    }
+    let mut few = || rng.between(1, 3) as u16;
+    let (leaves, hosts_per_leaf, spines, links_per_spine) = (few(), few() + 1, few(), few());
+    let spine_link = LinkConfig::gbit(rng.between(1, 100), rng.between(0, 5_000));
+    LeafSpine {
+        leaves,
+        hosts_per_leaf,
+        spines,
+        links_per_spine,
+        nic,
+        host_link: link,
+        spine_link,
+        leaf: switch(rng),
+        spine: switch(rng),
+    }
+    .topology()
+}
+
+fn switch(rng: &mut Rng) -> SwitchConfig {
+    let bytes = rng.between(1_600, 100_000);
+    let (alpha_num, alpha_den) = (rng.between(1, 8) as u32, rng.between(1, 4) as u32);
+    let k_min_bytes = rng.below(30_000);
+    let ecn = EcnConfig {
+        k_min_bytes,
+        k_max_bytes: k_min_bytes + rng.below(30_000),
+        p_max: Probability::percent(rng.below(101) as u32),
+    };
+    let mut half = || rng.chance(Probability::percent(50));
+    SwitchConfig {
+        buffer: if half() {
+            BufferPolicy::PerPort { bytes }
+        } else {
+            BufferPolicy::Shared { bytes: 4 * bytes, alpha_num, alpha_den }
+        },
+        forwarding: if half() { Forwarding::CutThrough } else { Forwarding::StoreAndForward },
+        ecn: half().then_some(ecn),
+        latency_ns: rng.below(1_000),
+    }
+}
+
+/// Bare packets beside those of the endpoints.
+fn add_background(fabric: &FabricHandle, rng: &mut Rng, hosts: u16) {
+    for _ in 0..rng.below(4) {
+        let from = SimAddr::new(HostId(rng.below(u64::from(hosts)) as u16), 99);
+        let to = (0..hosts).map(|host| SimAddr::new(HostId(host), 98)).collect();
+        let arrivals = match rng.below(4) {
+            0 => Arrivals::Periodic { every_ps: rng.between(100_000, 10_000_000) },
+            1 => Arrivals::Poisson { mean_ps: rng.between(100_000, 10_000_000) },
+            2 => Arrivals::OnOff { every_ps: 100_000, on_mean_ps: 5_000_000, off_mean_ps: 1 << 26 },
+            _ => Arrivals::Window { packets: rng.between(1, 50) as u32, reply_bytes: 0 },
+        };
+        let config = SourceConfig::new(from, from, rng.between(0, 1_472) as u32, arrivals);
+        let ecn_capable = rng.chance(Probability::percent(50));
+        let source = SourceConfig { to, ecn_capable, stop_ns: END_NS, ..config };
+        fabric.add_source(source).unwrap();
+    }
 }
 
 fn plan(rng: &mut Rng) -> FaultPlan {
@@ -150,7 +207,8 @@ fn spawn(
 ) {
     let fabric = simulation.fabric().clone();
     let coalesce = rng.chance(Probability::percent(50));
-    let config = SimTransportConfig { coalesce, ..SimTransportConfig::default() };
+    let ecn_capable = rng.chance(Probability::percent(50));
+    let config = SimTransportConfig { coalesce, ecn_capable, ..SimTransportConfig::default() };
     let transport = bind_with(&fabric, host, config);
     let rng = Rng::new(rng.next_u64());
     let (hosts, last) = (fabric.host_count() as u16, BTreeMap::new());
@@ -170,6 +228,7 @@ fn scenario(seed: u64) -> u64 {
     let config = FabricConfig { cpu, ..FabricConfig::default() };
     let fabric = FabricHandle::new(&topology, config, seed).unwrap();
     fabric.apply(Action::Faults { links: LinkSet::All, plan: allowed(plan(&mut rng), rules) });
+    add_background(&fabric, &mut rng, hosts);
     schedule_trouble(&fabric, &mut rng, hosts, rules);
     let mut simulation = Simulation::new(fabric.clone());
     (0..hosts).for_each(|host| spawn(&mut simulation, &mut rng, HostId(host), 0, rules));

@@ -85,7 +85,12 @@ fn switch__drops_what_its_buffer_cannot_hold() {
     // Two hosts send to one at full rate: half of it has to go somewhere.
     const COUNT: u32 = 400;
     let buffer = BufferPolicy::PerPort { bytes: 20 * WIRE_BYTES };
-    let fabric = star_with(3, SwitchConfig { buffer }, LinkConfig::gbit(25, 500), 1);
+    let fabric = star_with(
+        3,
+        SwitchConfig { buffer, ..SwitchConfig::default() },
+        LinkConfig::gbit(25, 500),
+        1,
+    );
     let (mut a, mut b, mut c) = (bind(&fabric, H0), bind(&fabric, H1), bind(&fabric, H2));
     assert_eq!(send(&mut a, H2, 0, COUNT, LENGTH), COUNT);
     assert_eq!(send(&mut b, H2, 0, COUNT, LENGTH), COUNT);
@@ -156,7 +161,7 @@ fn loopback__stays_on_its_host() {
 
 #[test]
 fn coalesce__puts_neighbouring_frames_into_one_packet() {
-    let config = SimTransportConfig { max_frame_bytes: 1472, coalesce: true };
+    let config = SimTransportConfig { coalesce: true, ..SimTransportConfig::default() };
     let fabric = star_with(3, SwitchConfig::default(), LinkConfig::default(), 1);
     let mut a = bind_with(&fabric, H0, config);
     let (mut b, mut c) = (bind(&fabric, H1), bind(&fabric, H2));
@@ -176,7 +181,7 @@ fn coalesce__puts_neighbouring_frames_into_one_packet() {
 
 #[test]
 fn coalesce__respects_the_queue() {
-    let config = SimTransportConfig { max_frame_bytes: 1472, coalesce: true };
+    let config = SimTransportConfig { coalesce: true, ..SimTransportConfig::default() };
     let nic = NicConfig { tx_bytes: 3 * 400 + 2 * 42, ..NicConfig::default() };
     let fabric = pair_with(nic, LinkConfig::default(), 1);
     let mut a = bind_with(&fabric, H0, config);

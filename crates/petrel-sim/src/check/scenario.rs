@@ -144,7 +144,8 @@ impl Scenario {
             3 => rng.between(9_000, 65_507),
             _ => 1_472,
         } as usize;
-        SimTransportConfig { max_frame_bytes, coalesce: rng.below(2) == 0 }
+        let coalesce = rng.below(2) == 0;
+        SimTransportConfig { max_frame_bytes, coalesce, ..SimTransportConfig::default() }
     }
 
     /// The longest that a packet may have to go round, queues aside.
@@ -183,7 +184,8 @@ fn draw_topology(rng: &mut Rng, hosts: u16, weather: Weather) -> Topology {
     if hosts == 2 && rng.below(2) == 0 {
         return Topology::pair(nic, link);
     }
-    let switch = SwitchConfig { buffer: BufferPolicy::PerPort { bytes } };
+    let buffer = BufferPolicy::PerPort { bytes };
+    let switch = SwitchConfig { buffer, ..SwitchConfig::default() };
     Topology::star(usize::from(hosts), nic, switch, link)
 }
 

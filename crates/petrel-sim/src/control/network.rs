@@ -10,8 +10,9 @@ use super::connection::{Connection, ConnectionId};
 use super::links::Link;
 use super::{ControlConfig, Death, Inbox};
 use crate::fabric::{FabricHandle, HostId, SimAddr};
+use crate::queue::EventQueue;
 use crate::rng::Rng;
-use crate::time::{EventQueue, Time};
+use crate::time::Time;
 
 /// An endpoint in one incarnation of its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -168,7 +168,7 @@ impl Fabric {
             lost.extend(std::iter::from_fn(|| port.pop()));
         }
         let uplink = &mut self.links[self.routes.uplink(host).0 as usize];
-        lost.extend(std::iter::from_fn(|| uplink.pop_waiting()));
+        lost.extend(std::iter::from_fn(|| uplink.pop_waiting(self.now)));
         self.stats.crashes += 1;
         self.note(format_args!("CRASH {host} for {down_ns} ns"));
         for packet in lost {

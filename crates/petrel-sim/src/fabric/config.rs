@@ -1,5 +1,7 @@
 //! What a fabric is made of, in numbers, with defaults that resemble one rack of 25 Gbit/s hosts.
 
+use crate::rng::Probability;
+
 /// Settings of the whole fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FabricConfig {
@@ -12,6 +14,12 @@ pub struct FabricConfig {
     pub verify_checksums: bool,
     /// What computing costs.
     pub cpu: CpuConfig,
+}
+
+impl FabricConfig {
+    /// What a UDP packet over IPv4 occupies on a real Ethernet beyond its payload: the default's
+    /// headers (42), checksum (4), preamble (8) and the gap between frames (12).
+    pub const ETHERNET_OVERHEAD_BYTES: u32 = 66;
 }
 
 impl Default for FabricConfig {
@@ -88,11 +96,17 @@ impl Default for NicConfig {
     }
 }
 
-/// A switch.
+/// A switch. The default stores and forwards at once, and marks nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SwitchConfig {
     /// How its packet memory is divided among its output ports.
     pub buffer: BufferPolicy,
+    /// When its output ports mark packets; `None` for never.
+    pub ecn: Option<EcnConfig>,
+    /// How much of a packet must be there before the switch sends it on.
+    pub forwarding: Forwarding,
+    /// From that moment until the packet is in the queue of its output port, in nanoseconds.
+    pub latency_ns: u64,
 }
 
 /// How the packet memory of a switch is divided.
@@ -104,6 +118,18 @@ pub enum BufferPolicy {
         /// Bytes, overhead included.
         bytes: u64,
     },
+    /// All ports share one memory by a dynamic threshold (Choudhury and Hahne, 1998): a port may
+    /// hold at most `alpha_num / alpha_den` times the bytes that are free. So `n` ports that all
+    /// want more get alpha / (1 + n alpha) of the memory each, and the rest stays free for a port
+    /// that becomes busy.
+    Shared {
+        /// Bytes of the memory, overhead of the packets included.
+        bytes: u64,
+        /// The upper part of alpha.
+        alpha_num: u32,
+        /// The lower part, not zero.
+        alpha_den: u32,
+    },
 }
 
 impl Default for BufferPolicy {
@@ -111,4 +137,37 @@ impl Default for BufferPolicy {
         // A 12 MB shared buffer divided by 32 ports.
         Self::PerPort { bytes: 384 << 10 }
     }
+}
+
+/// When a switch sends on what it receives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Forwarding {
+    /// The whole packet must be there.
+    #[default]
+    StoreAndForward,
+    /// The header is enough ([`CUT_THROUGH_BYTES`]), if the output is not faster than the input:
+    /// it would run out of bits otherwise, and waits for the whole packet as real switches do.
+    CutThrough,
+}
+
+/// What a cut-through switch reads before it decides: the headers, in the smallest Ethernet frame.
+pub const CUT_THROUGH_BYTES: u64 = 64;
+
+/// When an output port marks packets that allow it: by RED on the instantaneous queue (Zhu et al.,
+/// DCQCN, SIGCOMM 2015, §3.1). The queue is what lies in the port when a packet comes, the packet
+/// being sent included and the one that comes excluded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EcnConfig {
+    /// Up to so many bytes, no packet is marked.
+    pub k_min_bytes: u64,
+    /// From so many bytes on, each packet is marked.
+    pub k_max_bytes: u64,
+    /// The probability just below `k_max_bytes`; it grows linearly from zero at `k_min_bytes`.
+    pub p_max: Probability,
+}
+
+impl EcnConfig {
+    /// What the DCQCN paper deploys at 40 Gbit/s: 5 KB, 200 KB, 1 %.
+    pub const DCQCN: Self =
+        Self { k_min_bytes: 5_000, k_max_bytes: 200_000, p_max: Probability::percent(1) };
 }

@@ -67,6 +67,8 @@ pub(super) struct Fate {
 #[derive(Debug)]
 pub(super) struct FaultState {
     plan: FaultPlan,
+    /// Whether the plan has no fault at all, as most links have none: asked for every packet.
+    is_calm: bool,
     rng: Rng,
     last_was_lost: bool,
     held_until: Time,
@@ -75,17 +77,18 @@ pub(super) struct FaultState {
 impl FaultState {
     pub(super) fn new(rng: Rng) -> Self {
         let plan = FaultPlan::NONE;
-        Self { plan, rng, last_was_lost: false, held_until: Time::ZERO }
+        Self { plan, is_calm: true, rng, last_was_lost: false, held_until: Time::ZERO }
     }
 
     pub(super) fn set_plan(&mut self, plan: FaultPlan) {
         self.plan = plan;
+        self.is_calm = plan == FaultPlan::NONE;
         self.last_was_lost = false;
     }
 
     /// Decides on a packet that has left the sender at `now`.
     pub(super) fn decide(&mut self, now: Time) -> Fate {
-        if self.plan == FaultPlan::NONE {
+        if self.is_calm {
             return Fate { held_until: self.held_until, ..Fate::default() };
         }
         // Six draws for every packet, whatever the plan: two plans that differ in one class meet

@@ -13,8 +13,9 @@ use super::act::Action;
 use super::config::FabricConfig;
 use super::packet::SimAddr;
 use super::ports::{BindError, Binding};
-use super::stats::{FabricStats, LinkStats};
-use super::topology::{HostId, LinkId, Topology, TopologyError};
+use super::source::{SourceConfig, SourceError, SourceId, SourceStats};
+use super::stats::{FabricStats, LinkStats, SwitchStats};
+use super::topology::{HostId, LinkId, NodeId, SwitchId, Topology, TopologyError};
 use super::wakers::Wakers;
 use super::wiretap::{Recorded, Sight};
 use super::{Fabric, STREAM_USER, Step};
@@ -137,7 +138,48 @@ impl FabricHandle {
     /// Counters of one direction of a link; zeros for an unknown one.
     pub fn link_stats(&self, link: LinkId) -> LinkStats {
         let fabric = self.fabric.borrow();
-        fabric.links.get(link.0 as usize).map_or_else(LinkStats::default, |link| link.stats)
+        let link = fabric.links.get(link.0 as usize);
+        link.map_or_else(LinkStats::default, |link| link.stats_at(fabric.now))
+    }
+
+    /// The links that lead from one node directly to another, in the order of their making.
+    pub fn links_between(&self, from: impl Into<NodeId>, to: impl Into<NodeId>) -> Vec<LinkId> {
+        let (from, to, fabric) = (from.into(), to.into(), self.fabric.borrow());
+        let numbered = fabric.links.iter().zip((0u32..).map(LinkId));
+        numbered.filter(|(link, _)| (link.from, link.to) == (from, to)).map(|(_, id)| id).collect()
+    }
+
+    /// Counters of a switch; zeros for an unknown one.
+    pub fn switch_stats(&self, switch: SwitchId) -> SwitchStats {
+        let fabric = self.fabric.borrow();
+        let switch = fabric.switches.get(usize::from(switch.0));
+        switch.map_or_else(SwitchStats::default, |switch| switch.stats)
+    }
+
+    /// Adds a source of packets that needs no endpoint.
+    ///
+    /// # Errors
+    /// See [`SourceError`].
+    pub fn add_source(&self, config: SourceConfig) -> Result<SourceId, SourceError> {
+        self.borrow_mut().add_source(config)
+    }
+
+    /// What a source has measured; nothing for an unknown one.
+    pub fn source_stats(&self, source: SourceId) -> SourceStats {
+        let fabric = self.fabric.borrow();
+        let source = fabric.sources.get(source.0 as usize);
+        source.map_or_else(SourceStats::default, |source| source.stats.clone())
+    }
+
+    /// Lets links, switches and sources count from zero: at the end of a warm-up. Delays then count
+    /// for packets that are sent from now on. [`FabricHandle::stats`] goes on.
+    pub fn begin_measuring(&self) {
+        self.borrow_mut().begin_measuring();
+    }
+
+    /// How many events there were so far: a measure of the work of a simulation.
+    pub fn events(&self) -> u64 {
+        self.fabric.borrow().queue.popped_count()
     }
 
     /// Bytes in the packet memory of all switches at this moment.

@@ -1,7 +1,10 @@
 //! The way of a packet: transmit queue, link, switch, link, receive queue.
 
+use super::config::CUT_THROUGH_BYTES;
+use super::ecn::Ecn;
 use super::fault::{Fate, corrupt};
-use super::packet::{Frames, PacketRef, SimAddr};
+use super::packet::{Frames, Head, PacketRef, SimAddr};
+use super::routes::ecmp_hash;
 use super::stats::DropReason;
 use super::topology::{HostId, LinkId, NodeId, SwitchId};
 use super::trace_line::Mark;
@@ -18,36 +21,43 @@ impl Fabric {
 
     /// Sends a packet that was made by `self.packets`. The caller has asked for room.
     pub(crate) fn submit(&mut self, packet: PacketRef) {
-        let (from, to, frames) = {
-            let packet = self.packets.get(&packet);
-            (packet.from, packet.to, packet.frames.count())
-        };
-        self.stats.sent += 1;
-        self.frames_in_pass += frames as u64;
-        self.record(&packet, Mark::Send, Place::Host(from.host));
+        let frames = self.packets.frames(&packet);
+        let (count, bytes) = (frames.count(), frames.bytes.len());
+        self.packets.head_mut(&packet).payload_bytes = bytes as u32;
+        self.frames_in_pass += count as u64;
         self.overhear(&packet);
         self.show_sent(&packet);
-        if from.host == to.host {
+        self.dispatch(packet);
+    }
+
+    /// Puts a packet into the transmit queue of its NIC.
+    pub(super) fn dispatch(&mut self, packet: PacketRef) {
+        let head = self.packets.head_mut(&packet);
+        head.sent_at = self.now;
+        let (from, to) = (head.from.host, head.to.host);
+        self.stats.sent += 1;
+        self.record(&packet, Mark::Send, Place::Host(from));
+        if from == to {
             let at = self.now.plus_ns(self.config.loopback_ns);
             self.queue.push(at, Event::Direct(packet));
         } else {
-            self.enqueue(self.routes.uplink(from.host), packet);
+            self.enqueue(self.routes.uplink(from), packet);
         }
     }
 
     /// A transmitter has sent the last bit of its first packet.
     pub(super) fn handle_sent(&mut self, id: LinkId) {
         let link = &mut self.links[id.0 as usize];
-        let Some((packet, bytes)) = link.pop_sent() else { return };
+        let Some((packet, bytes)) = link.pop_sent(self.now) else { return };
         let sender = link.from;
-        if let Some(next_ps) = link.next_serialization_ps() {
-            self.queue.push(self.now.plus_ps(next_ps), Event::Sent(id));
-        }
+        self.begin_sending(id);
         match sender {
             NodeId::Switch(switch) => self.switches[usize::from(switch.0)].release(bytes),
             NodeId::Host(host) => self.wake_tx_waiters(host, id),
         }
-        self.launch(id, packet);
+        if let Some(packet) = packet {
+            self.launch(id, packet, 0);
+        }
     }
 
     /// A packet has come to the end of a link.
@@ -60,42 +70,77 @@ impl Fabric {
 
     /// A packet that takes no link has come.
     pub(super) fn handle_direct(&mut self, packet: PacketRef) {
-        let host = self.packets.get(&packet).to.host;
+        let host = self.packets.head(&packet).to.host;
         self.deliver(host, packet);
     }
 
     /// Takes the oldest packet out of a receive queue, and its frames for `frames`.
-    pub(crate) fn take(&mut self, at: SimAddr, frames: &mut Frames) -> Option<SimAddr> {
+    pub(crate) fn take(&mut self, at: SimAddr, frames: &mut Frames) -> Option<Head> {
         let host = self.hosts.get_mut(usize::from(at.host.0))?;
         let packet = host.ports.get_mut(&at.port)?.pop()?;
         self.record(&packet, Mark::Take, Place::Host(at.host));
         self.show_taken(&packet);
         self.stats.delivered += 1;
-        let from = self.packets.take(packet, frames);
+        let head = self.packets.take(packet, frames);
         self.frames_in_pass += frames.count() as u64;
-        Some(from)
+        Some(head)
     }
 
     /// Ends the way of a packet, and counts why.
     pub(super) fn drop_packet(&mut self, packet: PacketRef, reason: DropReason, place: Place) {
         self.record(&packet, Mark::Drop(reason), place);
         self.stats.count_drop(reason);
+        if let Some(source) = self.packets.head(&packet).source {
+            self.sources[source.0 as usize].stats.lost += 1;
+        }
         self.packets.free(packet);
     }
 
-    fn wire_bytes(&self, payload_bytes: usize) -> u64 {
+    pub(super) fn wire_bytes(&self, payload_bytes: usize) -> u64 {
         payload_bytes as u64 + u64::from(self.config.overhead_bytes)
     }
 
     fn packet_bytes(&self, packet: &PacketRef) -> u64 {
-        self.wire_bytes(self.packets.get(packet).frames.bytes.len())
+        self.wire_bytes(self.packets.head(packet).payload_bytes as usize)
     }
 
     fn enqueue(&mut self, id: LinkId, packet: PacketRef) {
         let bytes = self.packet_bytes(&packet);
-        if let Some(sending_ps) = self.links[id.0 as usize].push(packet, bytes) {
-            self.queue.push(self.now.plus_ps(sending_ps), Event::Sent(id));
+        if self.links[id.0 as usize].push(self.now, packet, bytes) {
+            self.begin_sending(id);
         }
+    }
+
+    /// Begins with the first packet of a queue, if there is one.
+    fn begin_sending(&mut self, id: LinkId) {
+        let link = &mut self.links[id.0 as usize];
+        let Some(bytes) = link.first_bytes() else { return };
+        let whole_ps = link.serialization_ps(bytes);
+        self.queue.push(self.now.plus_ps(whole_ps), Event::Sent(id));
+        if link.cuts_through
+            && let Some(packet) = link.take_first()
+        {
+            let lead_ps = self.lead_ps(id, &packet, bytes, whole_ps);
+            self.launch(id, packet, lead_ps);
+        }
+    }
+
+    /// How much of a packet a cut-through switch waits for, as time on the link that leads to it:
+    /// the header, or everything where the next link is faster.
+    fn lead_ps(&self, id: LinkId, packet: &PacketRef, bytes: u64, whole_ps: u64) -> u64 {
+        let link = &self.links[id.0 as usize];
+        let NodeId::Switch(switch) = link.to else { return whole_ps };
+        let Some(next) = self.next_hop(switch, packet) else { return whole_ps };
+        if self.links[next.0 as usize].config.rate_bps > link.config.rate_bps {
+            return whole_ps;
+        }
+        link.serialization_ps(bytes.min(CUT_THROUGH_BYTES))
+    }
+
+    fn next_hop(&self, switch: SwitchId, packet: &PacketRef) -> Option<LinkId> {
+        let &Head { from, to, .. } = self.packets.head(packet);
+        let salt = self.switches[usize::from(switch.0)].salt;
+        self.routes.next_hop(switch, to.host, || ecmp_hash(from, to, salt))
     }
 
     /// Wakes those whose transmissions were refused, once the queue is half empty: each of them
@@ -112,11 +157,13 @@ impl Fabric {
         waiters.into_iter().for_each(|actor| self.wake(actor));
     }
 
-    /// Puts a packet on the wire, where the faults of the link befall it.
-    fn launch(&mut self, id: LinkId, packet: PacketRef) {
+    /// Puts a packet on the wire, where the faults of the link befall it. After `lead_ps`, as much
+    /// of it has been sent as the other end waits for.
+    fn launch(&mut self, id: LinkId, packet: PacketRef, lead_ps: u64) {
         let link = &mut self.links[id.0 as usize];
         let fate = link.faults.decide(self.now);
-        let on_time = self.now.max(fate.held_until).plus_ns(link.config.delay_ns);
+        let way_ns = link.config.delay_ns.saturating_add(link.node_latency_ns);
+        let on_time = self.now.plus_ps(lead_ps).max(fate.held_until).plus_ns(way_ns);
         if fate.spike {
             self.stats.spikes += 1;
             self.record(&packet, Mark::Spike(fate.held_until), Place::Link(id));
@@ -128,6 +175,7 @@ impl Fabric {
             self.queue.push(on_time.plus_ns(later_ns), Event::Arrive(id, copy));
         }
         if fate.lost {
+            self.links[id.0 as usize].stats.lost += 1;
             self.drop_packet(packet, DropReason::Loss, Place::Link(id));
             return;
         }
@@ -143,31 +191,61 @@ impl Fabric {
         }
         if let Some(seed) = fate.corrupt_seed {
             self.stats.corrupted += 1;
-            let victim = self.packets.get_mut(packet);
-            victim.corrupted = true;
-            corrupt(&mut victim.frames, seed);
+            self.corrupt(packet, seed);
             self.record(packet, Mark::Corrupt, Place::Link(id));
         }
     }
 
-    fn forward(&mut self, switch: SwitchId, packet: PacketRef) {
-        let place = Place::Switch(switch);
-        let destination = self.packets.get(&packet).to.host;
-        let Some(id) = self.routes.next_hop(switch, destination) else {
-            return self.drop_packet(packet, DropReason::NoRoute, place);
+    fn corrupt(&mut self, packet: &PacketRef, seed: u64) {
+        self.packets.head_mut(packet).corrupted = true;
+        // A source's packet has no bytes that could change.
+        if self.packets.head(packet).source.is_none() {
+            let frames = self.packets.frames_mut(packet);
+            corrupt(frames, seed);
+            let left_bytes = frames.bytes.len() as u32;
+            self.packets.head_mut(packet).payload_bytes = left_bytes;
+        }
+    }
+
+    fn forward(&mut self, id: SwitchId, packet: PacketRef) {
+        let Some(port) = self.next_hop(id, &packet) else {
+            return self.drop_packet(packet, DropReason::NoRoute, Place::Switch(id));
         };
         let bytes = self.packet_bytes(&packet);
-        let queued_bytes = self.links[id.0 as usize].queued_bytes();
-        if self.switches[usize::from(switch.0)].admit(bytes, queued_bytes) {
-            self.enqueue(id, packet);
-        } else {
-            self.drop_packet(packet, DropReason::SwitchBuffer, place);
+        let queued_bytes = self.links[port.0 as usize].queued_bytes();
+        match self.switches[usize::from(id.0)].admit(bytes, queued_bytes) {
+            Ok(()) => {
+                self.mark(id, port, &packet, queued_bytes);
+                self.enqueue(port, packet);
+            }
+            Err(reason) => {
+                self.links[port.0 as usize].count_refused(reason);
+                self.drop_packet(packet, reason, Place::Switch(id));
+            }
+        }
+    }
+
+    /// Marks a packet on its way into an output port, if the port is congested.
+    fn mark(&mut self, id: SwitchId, port: LinkId, packet: &PacketRef, queued_bytes: u64) {
+        let switch = &mut self.switches[usize::from(id.0)];
+        let Some(ecn) = switch.config.ecn else { return };
+        let link = &mut self.links[port.0 as usize];
+        let head = self.packets.head_mut(packet);
+        if head.ecn != Ecn::NotEct && ecn.marks(queued_bytes, &mut link.red) {
+            head.ecn = Ecn::Ce;
+            switch.stats.marked += 1;
+            link.stats.marked += 1;
+            self.stats.marked += 1;
+            self.record(packet, Mark::Congested, Place::Switch(id));
         }
     }
 
     fn deliver(&mut self, host: HostId, packet: PacketRef) {
-        match self.refusal(host, &packet) {
-            Some(reason) => self.drop_packet(packet, reason, Place::Host(host)),
+        if let Some(reason) = self.refusal(host, &packet) {
+            return self.drop_packet(packet, reason, Place::Host(host));
+        }
+        match self.packets.head(&packet).source {
+            Some(source) => self.absorb(source, packet),
             None => self.receive(host, packet),
         }
     }
@@ -175,29 +253,34 @@ impl Fabric {
     /// Why the host cannot receive this packet.
     fn refusal(&self, host_id: HostId, packet: &PacketRef) -> Option<DropReason> {
         let host = &self.hosts[usize::from(host_id.0)];
-        let (contents, bytes) = (self.packets.get(packet), self.packet_bytes(packet));
-        if contents.to.host != host_id {
+        let head = self.packets.head(packet);
+        if head.to.host != host_id {
             return Some(DropReason::NoRoute);
         }
-        if self.is_cut(contents.from.host, host_id) {
+        if self.is_cut(head.from.host, host_id) {
             return Some(DropReason::Partition);
         }
         if !host.is_up {
             return Some(DropReason::HostDown);
         }
-        if contents.corrupted && self.config.verify_checksums {
+        if head.corrupted && self.config.verify_checksums {
             return Some(DropReason::Checksum);
         }
-        match host.ports.get(&contents.to.port) {
+        if head.source.is_some() {
+            return None;
+        }
+        match host.ports.get(&head.to.port) {
             None => Some(DropReason::NoPort),
-            Some(port) if !port.has_room(&host.nic, bytes) => Some(DropReason::RxQueue),
+            Some(port) if !port.has_room(&host.nic, self.packet_bytes(packet)) => {
+                Some(DropReason::RxQueue)
+            }
             Some(_) => None,
         }
     }
 
     fn receive(&mut self, host: HostId, packet: PacketRef) {
         self.record(&packet, Mark::Arrive, Place::Host(host));
-        let (to, bytes) = (self.packets.get(&packet).to, self.packet_bytes(&packet));
+        let (to, bytes) = (self.packets.head(&packet).to, self.packet_bytes(&packet));
         let ports = &mut self.hosts[usize::from(host.0)].ports;
         let Some(port) = ports.get_mut(&to.port) else { return self.packets.free(packet) };
         port.push(packet, bytes);

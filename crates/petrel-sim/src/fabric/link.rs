@@ -3,11 +3,12 @@
 use std::collections::VecDeque;
 
 use crate::rng::Rng;
+use crate::time::Time;
 
 use super::config::LinkConfig;
 use super::fault::FaultState;
 use super::packet::PacketRef;
-use super::stats::LinkStats;
+use super::stats::{DropReason, LinkStats};
 use super::topology::{Direction, NodeId};
 
 /// The queue in front of a link belongs to the node that sends: it is the transmit queue of a NIC
@@ -17,37 +18,67 @@ pub(super) struct Link {
     pub(super) from: NodeId,
     pub(super) to: NodeId,
     pub(super) config: LinkConfig,
+    /// Whether it leads to a switch that sends on what it has not received in full.
+    pub(super) cuts_through: bool,
+    /// Behind the delay of the link, what the node at its end needs to forward, in nanoseconds.
+    pub(super) node_latency_ns: u64,
     pub(super) faults: FaultState,
     pub(super) stats: LinkStats,
-    /// The packet being sent is the first; it leaves the queue with its last bit.
+    /// Decides which packets are marked.
+    pub(super) red: Rng,
+    /// The packet being sent is the first; its bytes leave the queue with its last bit.
     queue: VecDeque<Queued>,
     queued_bytes: u64,
+    /// Until when `stats.queued_byte_ps` is summed.
+    summed_until: Time,
+    measured_since: Time,
+    /// Picoseconds for each byte, where they are a whole number, as at all usual rates.
+    ps_per_byte: Option<u64>,
 }
 
 #[derive(Debug)]
 struct Queued {
-    packet: PacketRef,
+    /// `None` once it is under way; see [`Link::take_first`].
+    packet: Option<PacketRef>,
     bytes: u64,
 }
 
+const PS_PER_BYTE_AT_1_BPS: u64 = 8_000_000_000_000;
+
 impl Link {
-    pub(super) fn new(direction: Direction, rng: Rng) -> Self {
+    pub(super) fn new(direction: Direction, faults: Rng, red: Rng) -> Self {
         let Direction { from, to, config } = direction;
-        let (queue, stats, faults) = (VecDeque::new(), LinkStats::default(), FaultState::new(rng));
-        Self { from, to, config, faults, stats, queue, queued_bytes: 0 }
+        let is_whole = PS_PER_BYTE_AT_1_BPS.is_multiple_of(config.rate_bps);
+        Self {
+            from,
+            to,
+            config,
+            cuts_through: false,
+            node_latency_ns: 0,
+            faults: FaultState::new(faults),
+            stats: LinkStats::default(),
+            red,
+            queue: VecDeque::new(),
+            queued_bytes: 0,
+            summed_until: Time::ZERO,
+            measured_since: Time::ZERO,
+            ps_per_byte: is_whole.then(|| PS_PER_BYTE_AT_1_BPS / config.rate_bps),
+        }
     }
 
-    /// Puts a packet at the end. Returns how long it takes to send if the transmitter was idle,
-    /// and now begins.
-    pub(super) fn push(&mut self, packet: PacketRef, bytes: u64) -> Option<u64> {
-        self.queue.push_back(Queued { packet, bytes });
+    /// Puts a packet at the end. Returns whether the transmitter was idle, and has to begin.
+    pub(super) fn push(&mut self, now: Time, packet: PacketRef, bytes: u64) -> bool {
+        self.sum_up(now);
+        self.queue.push_back(Queued { packet: Some(packet), bytes });
         self.queued_bytes += bytes;
         self.stats.queued_bytes_max = self.stats.queued_bytes_max.max(self.queued_bytes);
-        (self.queue.len() == 1).then(|| self.serialization_ps(bytes))
+        self.queue.len() == 1
     }
 
-    /// Takes out the packet whose last bit has been sent, with its size.
-    pub(super) fn pop_sent(&mut self) -> Option<(PacketRef, u64)> {
+    /// Takes out the first entry, whose last bit has been sent: its size, and the packet unless it
+    /// was taken before.
+    pub(super) fn pop_sent(&mut self, now: Time) -> Option<(Option<PacketRef>, u64)> {
+        self.sum_up(now);
         let Queued { packet, bytes } = self.queue.pop_front()?;
         self.queued_bytes -= bytes;
         self.stats.packets += 1;
@@ -55,19 +86,26 @@ impl Link {
         Some((packet, bytes))
     }
 
-    /// How long the first packet takes to send; `None` when there is none.
-    pub(super) fn next_serialization_ps(&self) -> Option<u64> {
-        self.queue.front().map(|first| self.serialization_ps(first.bytes))
+    /// The size of the first packet; `None` when there is none.
+    pub(super) fn first_bytes(&self) -> Option<u64> {
+        self.queue.front().map(|first| first.bytes)
+    }
+
+    /// The first packet, which may have to be under way before its last bit. Its bytes stay in the
+    /// queue until that is sent.
+    pub(super) fn take_first(&mut self) -> Option<PacketRef> {
+        self.queue.front_mut()?.packet.take()
     }
 
     /// Takes out the last packet that is not being sent.
-    pub(super) fn pop_waiting(&mut self) -> Option<PacketRef> {
+    pub(super) fn pop_waiting(&mut self, now: Time) -> Option<PacketRef> {
         if self.queue.len() <= 1 {
             return None;
         }
+        self.sum_up(now);
         let Queued { packet, bytes } = self.queue.pop_back()?;
         self.queued_bytes -= bytes;
-        Some(packet)
+        packet
     }
 
     pub(super) fn queued_packets(&self) -> usize {
@@ -78,12 +116,48 @@ impl Link {
         self.queued_bytes
     }
 
-    /// Rounded up to a picosecond: a link is never faster than its rate.
-    fn serialization_ps(&self, bytes: u64) -> u64 {
-        const PS_PER_BYTE_AT_1_BPS: u128 = 8_000_000_000_000;
-        let ps =
-            (u128::from(bytes) * PS_PER_BYTE_AT_1_BPS).div_ceil(u128::from(self.config.rate_bps));
+    /// Counts a packet that the switch did not let in.
+    pub(super) fn count_refused(&mut self, reason: DropReason) {
+        match reason {
+            DropReason::SwitchThreshold => self.stats.dropped_threshold += 1,
+            _ => self.stats.dropped_full += 1,
+        }
+    }
+
+    /// The counters, complete until `now`.
+    pub(super) fn stats_at(&self, now: Time) -> LinkStats {
+        LinkStats {
+            queued_byte_ps: self.stats.queued_byte_ps + self.not_summed(now),
+            measured_ps: now.ps() - self.measured_since.ps(),
+            ..self.stats
+        }
+    }
+
+    /// Counts from zero again.
+    pub(super) fn begin_measuring(&mut self, now: Time) {
+        (self.measured_since, self.summed_until) = (now, now);
+        self.stats = LinkStats { queued_bytes_max: self.queued_bytes, ..LinkStats::default() };
+    }
+
+    /// How long so many bytes take to send, in picoseconds. Rounded up: a link is never faster
+    /// than its rate.
+    #[inline]
+    pub(super) fn serialization_ps(&self, bytes: u64) -> u64 {
+        if let Some(ps) = self.ps_per_byte {
+            return bytes.saturating_mul(ps);
+        }
+        let ps = (u128::from(bytes) * u128::from(PS_PER_BYTE_AT_1_BPS))
+            .div_ceil(u128::from(self.config.rate_bps));
         u64::try_from(ps).unwrap_or(u64::MAX)
+    }
+
+    fn sum_up(&mut self, now: Time) {
+        self.stats.queued_byte_ps += self.not_summed(now);
+        self.summed_until = now;
+    }
+
+    fn not_summed(&self, now: Time) -> u128 {
+        u128::from(self.queued_bytes) * u128::from(now.ps() - self.summed_until.ps())
     }
 }
 
@@ -98,7 +172,7 @@ mod tests {
 
     fn link(config: LinkConfig) -> Link {
         let direction = Direction { from: A.host.into(), to: B.host.into(), config };
-        Link::new(direction, Rng::new(0))
+        Link::new(direction, Rng::new(0), Rng::new(0))
     }
 
     #[test]
@@ -107,23 +181,38 @@ mod tests {
         assert_eq!(link(LinkConfig::gbit(25, 0)).serialization_ps(1_500), 480_000);
         let slow = LinkConfig { rate_bps: 3, delay_ns: 0 };
         assert_eq!(link(slow).serialization_ps(1), 2_666_666_666_667);
+        let faster_than_a_byte_per_ps = LinkConfig { rate_bps: 16_000_000_000_000, delay_ns: 0 };
+        assert_eq!(link(faster_than_a_byte_per_ps).serialization_ps(3), 2);
     }
 
     #[test]
     fn push__only_the_first_begins() {
         let mut packets = Packets::default();
         let mut link = link(LinkConfig::gbit(8, 0));
-        assert_eq!(link.push(packets.create(A, B), 100), Some(100_000));
-        assert_eq!(link.push(packets.create(A, B), 50), None);
-        assert_eq!(link.push(packets.create(A, B), 25), None);
+        let at = Time::from_ns;
+        assert!(link.push(at(0), packets.create(A, B), 100));
+        assert!(!link.push(at(1), packets.create(A, B), 50));
+        assert!(!link.push(at(1), packets.create(A, B), 25));
         assert_eq!((link.queued_packets(), link.queued_bytes()), (3, 175));
-        assert!(link.pop_waiting().is_some());
-        assert_eq!(link.pop_sent().unwrap().1, 100);
-        assert_eq!(link.next_serialization_ps(), Some(50_000));
-        assert!(link.pop_waiting().is_none());
-        assert_eq!(link.pop_sent().unwrap().1, 50);
-        assert!(link.pop_sent().is_none());
-        let expected = LinkStats { packets: 2, bytes: 150, queued_bytes_max: 175 };
-        assert_eq!(link.stats, expected);
+        assert!(link.pop_waiting(at(11)).is_some());
+        assert!(link.take_first().is_some() && link.take_first().is_none());
+        assert_eq!(link.pop_sent(at(100)), Some((None, 100)));
+        assert_eq!(link.first_bytes(), Some(50));
+        assert!(link.pop_waiting(at(100)).is_none());
+        assert!(matches!(link.pop_sent(at(150)), Some((Some(_), 50))));
+        assert!(link.pop_sent(at(150)).is_none());
+        // 100 for 1 ns, 175 for 10, 150 for 89, 50 for 50.
+        let queued_byte_ps = 1_000 * (100 + 1_750 + 13_350 + 2_500);
+        let expected = LinkStats {
+            packets: 2,
+            bytes: 150,
+            queued_bytes_max: 175,
+            queued_byte_ps,
+            measured_ps: 200_000,
+            ..LinkStats::default()
+        };
+        assert_eq!(link.stats_at(at(200)), expected);
+        link.begin_measuring(at(200));
+        assert_eq!(link.stats_at(at(200)), LinkStats::default());
     }
 }

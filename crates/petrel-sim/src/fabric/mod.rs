@@ -2,23 +2,34 @@
 //!
 //! A packet goes from the transmit queue of a NIC over links and through switches to the receive
 //! queue of a port. Each link direction sends one packet after the other at its rate, then its
-//! faults befall the packet, then the packet travels for the link's delay. A switch receives a
-//! whole packet before it sends the first bit (store and forward), and drops what finds no buffer.
+//! faults befall the packet, then the packet travels for the link's delay. A switch stores and
+//! forwards, or cuts through; it chooses among equal paths by a hash of the addresses and ports, may
+//! mark packets when its queue is long, and drops what finds no buffer.
+//!
+//! Packets come from endpoints, or from synthetic [sources](SourceConfig), which cost no endpoint.
+//! `docs/simulator.md` says what the model leaves out, and how it compares with closed forms and
+//! with another simulator.
 //!
 //! Everything happens in one queue of events with a total order, and every random decision comes
 //! from a stream that follows from the seed. So a seed gives one run, whatever else the process
 //! does. No container with a random order is ever walked.
 
 mod act;
+mod arrivals;
 mod config;
 mod cpu;
+mod ecn;
 mod fault;
 mod handle;
+mod histogram;
 mod journey;
+mod leaf_spine;
 mod link;
 mod nic;
 mod packet;
 mod ports;
+mod routes;
+mod source;
 mod stats;
 mod switch;
 mod topology;
@@ -27,13 +38,21 @@ mod wakers;
 mod wiretap;
 
 pub use act::{Action, LinkSet};
-pub use config::{BufferPolicy, CpuConfig, FabricConfig, LinkConfig, NicConfig, SwitchConfig};
+pub use arrivals::Arrivals;
+pub use config::{
+    BufferPolicy, CUT_THROUGH_BYTES, CpuConfig, EcnConfig, FabricConfig, Forwarding, LinkConfig,
+    NicConfig, SwitchConfig,
+};
 pub use cpu::ActorId;
+pub use ecn::Ecn;
 pub use fault::FaultPlan;
 pub use handle::{FabricError, FabricHandle};
+pub use histogram::Histogram;
+pub use leaf_spine::LeafSpine;
 pub use packet::SimAddr;
 pub use ports::BindError;
-pub use stats::{DropReason, FabricStats, LinkStats};
+pub use source::{SOURCES_MAX, SourceConfig, SourceError, SourceId, SourceStats};
+pub use stats::{DropReason, FabricStats, LinkStats, SwitchStats};
 pub use topology::{
     HOSTS_MAX, HostId, LinkId, NodeId, SWITCHES_MAX, SwitchId, Topology, TopologyError,
 };
@@ -47,13 +66,15 @@ use cpu::Core;
 use link::Link;
 use nic::Host;
 use packet::Packets;
+use routes::Routes;
+use source::Source;
 use switch::Switch;
-use topology::Routes;
 use trace_line::Place;
 use wiretap::{Watcher, Wiretap};
 
+use crate::queue::EventQueue;
 use crate::rng::Rng;
-use crate::time::{EventQueue, Time};
+use crate::time::Time;
 use crate::trace::Trace;
 
 /// Domains of random streams; see [`Rng::stream`].
@@ -61,6 +82,9 @@ const STREAM_LINK: u32 = 1;
 const STREAM_CORE: u32 = 2;
 const STREAM_USER: u32 = 3;
 const STREAM_WIRETAP: u32 = 4;
+const STREAM_RED: u32 = 5;
+const STREAM_ECMP: u32 = 6;
+const STREAM_SOURCE: u32 = 7;
 
 /// The state of the whole network.
 #[derive(Debug)]
@@ -75,6 +99,9 @@ pub(crate) struct Fabric {
     links: Vec<Link>,
     routes: Routes,
     cores: Vec<Core>,
+    sources: Vec<Source>,
+    /// Only what was sent since counts in the delays of sources.
+    measured_since: Time,
     partitions: Vec<Partition>,
     stats: FabricStats,
     digest: u64,
@@ -98,6 +125,8 @@ enum Event {
     Poll { actor: ActorId, token: u32 },
     /// An actor's deadline may have come.
     Timer { actor: ActorId, token: u32 },
+    /// A source sends.
+    Emit(SourceId),
     /// A scheduled action.
     Act(Box<Action>),
     /// A partition ends.
@@ -124,7 +153,6 @@ pub(crate) enum Step {
 impl Fabric {
     fn new(topology: &Topology, config: FabricConfig, seed: u64) -> Result<Self, TopologyError> {
         let routes = topology.routes()?;
-        let links = topology.links.iter().zip(0u32..);
         Ok(Self {
             now: Time::ZERO,
             packets: Packets::default(),
@@ -132,12 +160,12 @@ impl Fabric {
             seed,
             queue: EventQueue::new(),
             hosts: topology.hosts.iter().map(|&nic| Host::new(nic)).collect(),
-            switches: topology.switches.iter().map(|&switch| Switch::new(switch)).collect(),
-            links: links
-                .map(|(&link, index)| Link::new(link, Rng::stream(seed, STREAM_LINK, index)))
-                .collect(),
+            switches: switches_of(topology, seed),
+            links: links_of(topology, seed),
             routes,
             cores: Vec::new(),
+            sources: Vec::new(),
+            measured_since: Time::ZERO,
             partitions: Vec::new(),
             stats: FabricStats::default(),
             digest: seed,
@@ -177,6 +205,7 @@ impl Fabric {
             Event::Direct(packet) => self.handle_direct(packet),
             Event::Poll { actor, token } => return self.handle_poll(actor, token),
             Event::Timer { actor, token } => self.handle_timer(actor, token),
+            Event::Emit(source) => self.handle_emit(source),
             Event::Act(action) => return self.act(*action),
             Event::Heal(partition) => self.heal(partition),
             Event::Restart(host) => return self.restart(host),
@@ -184,3 +213,30 @@ impl Fabric {
         None
     }
 }
+
+fn switches_of(topology: &Topology, seed: u64) -> Vec<Switch> {
+    let numbered = topology.switches.iter().zip(0u32..);
+    let switch =
+        |(&config, index)| Switch::new(config, Rng::stream(seed, STREAM_ECMP, index).next_u64());
+    numbered.map(switch).collect()
+}
+
+fn links_of(topology: &Topology, seed: u64) -> Vec<Link> {
+    let numbered = topology.links.iter().zip(0u32..);
+    let link = |(&direction, index): (&topology::Direction, u32)| {
+        let stream = |domain| Rng::stream(seed, domain, index);
+        let mut link = Link::new(direction, stream(STREAM_LINK), stream(STREAM_RED));
+        if let NodeId::Switch(switch) = direction.to {
+            let switch = topology.switches[usize::from(switch.0)];
+            link.cuts_through = switch.forwarding == Forwarding::CutThrough;
+            link.node_latency_ns = switch.latency_ns;
+        }
+        link
+    };
+    numbered.map(link).collect()
+}
+
+/// The programs in `docs/simulator.md` compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/simulator.md")]
+struct SimulatorDocument;

@@ -1,6 +1,9 @@
 //! Packets in flight, and the memory they use again and again.
 
+use super::ecn::Ecn;
+use super::source::SourceId;
 use super::topology::HostId;
+use crate::time::Time;
 
 /// Where an endpoint is reached: a host, and one of its ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,16 +27,29 @@ impl std::fmt::Display for SimAddr {
     }
 }
 
-/// A packet: one or more frames on their way.
-#[derive(Debug)]
-pub(crate) struct Packet {
+/// What is known of a packet besides its bytes. Small, because each hop reads it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
     /// Counts packets over the whole run; for traces.
     pub(crate) number: u64,
+    /// When it entered the transmit queue.
+    pub(crate) sent_at: Time,
     pub(crate) from: SimAddr,
     pub(crate) to: SimAddr,
-    pub(crate) frames: Frames,
+    /// The length of its frames. A packet of a source has a length, but no frames.
+    pub(crate) payload_bytes: u32,
+    /// The source that made it, if no endpoint did.
+    pub(crate) source: Option<SourceId>,
+    pub(crate) ecn: Ecn,
     /// Whether the fabric has changed its bytes.
     pub(crate) corrupted: bool,
+}
+
+impl Head {
+    fn new(number: u64, from: SimAddr, to: SimAddr) -> Self {
+        let (payload_bytes, source, ecn, corrupted) = (0, None, Ecn::NotEct, false);
+        Self { number, sent_at: Time::ZERO, from, to, payload_bytes, source, ecn, corrupted }
+    }
 }
 
 /// The bytes of some frames, one behind the other.
@@ -93,63 +109,75 @@ pub(crate) struct PacketRef(u32);
 /// [`Packets::live`] counts those that are still held.
 #[derive(Debug, Default)]
 pub(crate) struct Packets {
-    places: Vec<Packet>,
+    heads: Vec<Head>,
+    /// Apart from the heads: they are as many, but only the ends of a packet's way touch them.
+    frames: Vec<Frames>,
     free: Vec<u32>,
     created: u64,
 }
 
 impl Packets {
     pub(crate) fn create(&mut self, from: SimAddr, to: SimAddr) -> PacketRef {
-        let number = self.created;
+        let head = Head::new(self.created, from, to);
         self.created += 1;
-        let Some(index) = self.free.pop() else {
-            let frames = Frames::default();
-            self.places.push(Packet { number, from, to, frames, corrupted: false });
-            return PacketRef((self.places.len() - 1) as u32);
-        };
-        let place = &mut self.places[index as usize];
-        (place.number, place.from, place.to, place.corrupted) = (number, from, to, false);
-        PacketRef(index)
+        if let Some(index) = self.free.pop() {
+            self.heads[index as usize] = head;
+            return PacketRef(index);
+        }
+        self.heads.push(head);
+        self.frames.push(Frames::default());
+        PacketRef((self.heads.len() - 1) as u32)
     }
 
     /// A second packet with the same contents.
     pub(crate) fn duplicate(&mut self, packet: &PacketRef) -> PacketRef {
-        let (from, to) = (self.get(packet).from, self.get(packet).to);
-        let copy = self.create(from, to);
-        let corrupted = self.get(packet).corrupted;
-        let mut frames = std::mem::take(&mut self.get_mut(&copy).frames);
-        frames.copy_from(&self.get(packet).frames);
-        let place = self.get_mut(&copy);
-        (place.frames, place.corrupted) = (frames, corrupted);
+        let original = *self.head(packet);
+        let copy = self.create(original.from, original.to);
+        let number = self.head(&copy).number;
+        *self.head_mut(&copy) = Head { number, ..original };
+        let mut frames = std::mem::take(self.frames_mut(&copy));
+        frames.copy_from(self.frames(packet));
+        *self.frames_mut(&copy) = frames;
         copy
     }
 
-    pub(crate) fn get(&self, packet: &PacketRef) -> &Packet {
-        &self.places[packet.0 as usize]
+    #[inline]
+    pub(crate) fn head(&self, packet: &PacketRef) -> &Head {
+        &self.heads[packet.0 as usize]
     }
 
-    pub(crate) fn get_mut(&mut self, packet: &PacketRef) -> &mut Packet {
-        &mut self.places[packet.0 as usize]
+    #[inline]
+    pub(crate) fn head_mut(&mut self, packet: &PacketRef) -> &mut Head {
+        &mut self.heads[packet.0 as usize]
+    }
+
+    pub(crate) fn frames(&self, packet: &PacketRef) -> &Frames {
+        &self.frames[packet.0 as usize]
+    }
+
+    pub(crate) fn frames_mut(&mut self, packet: &PacketRef) -> &mut Frames {
+        &mut self.frames[packet.0 as usize]
     }
 
     /// Frees the place. Its memory stays for the next packet.
     pub(crate) fn free(&mut self, packet: PacketRef) {
-        self.get_mut(&packet).frames.clear();
+        if self.head(&packet).source.is_none() {
+            self.frames_mut(&packet).clear();
+        }
         self.free.push(packet.0);
     }
 
     /// Frees the place, and gives its frames for `frames`, whose memory it keeps instead.
-    pub(crate) fn take(&mut self, packet: PacketRef, frames: &mut Frames) -> SimAddr {
-        let place = self.get_mut(&packet);
-        std::mem::swap(&mut place.frames, frames);
-        let from = place.from;
+    pub(crate) fn take(&mut self, packet: PacketRef, frames: &mut Frames) -> Head {
+        let head = *self.head(&packet);
+        std::mem::swap(self.frames_mut(&packet), frames);
         self.free(packet);
-        from
+        head
     }
 
     /// Packets that somebody holds.
     pub(crate) fn live(&self) -> u64 {
-        (self.places.len() - self.free.len()) as u64
+        (self.heads.len() - self.free.len()) as u64
     }
 }
 
@@ -165,19 +193,19 @@ mod tests {
     fn packets__places_are_used_again() {
         let mut packets = Packets::default();
         let first = packets.create(A, B);
-        packets.get_mut(&first).frames.push(b"ab", b"c");
+        packets.frames_mut(&first).push(b"ab", b"c");
         let copy = packets.duplicate(&first);
-        assert_eq!(packets.get(&copy).frames.bytes, b"abc");
+        assert_eq!(packets.frames(&copy).bytes, b"abc");
         assert_eq!(packets.live(), 2);
         packets.free(first);
         let again = packets.create(B, A);
-        assert_eq!(packets.get(&again).frames, Frames::default());
-        assert_eq!(packets.get(&again).number, 2);
+        assert_eq!(*packets.frames(&again), Frames::default());
+        assert_eq!(packets.head(&again).number, 2);
         let mut frames = Frames::default();
-        assert_eq!(packets.take(copy, &mut frames), A);
+        assert_eq!(packets.take(copy, &mut frames).from, A);
         assert_eq!(frames.iter().collect::<Vec<_>>(), [b"abc"]);
         packets.free(again);
-        assert_eq!((packets.live(), packets.places.len()), (0, 2));
+        assert_eq!((packets.live(), packets.heads.len()), (0, 2));
     }
 
     proptest! {

@@ -8,7 +8,7 @@ pub enum DropReason {
     Loss,
     /// It would have crossed a partition.
     Partition,
-    /// The output port of a switch had no buffer left.
+    /// A switch had no memory left, or none of the port's own.
     SwitchBuffer,
     /// The receive queue of the NIC was full.
     RxQueue,
@@ -24,11 +24,13 @@ pub enum DropReason {
     Closed,
     /// It was corrupted, and the NIC verifies checksums.
     Checksum,
+    /// The output port of a switch held its share of the memory, of which more was free.
+    SwitchThreshold,
 }
 
 impl DropReason {
     /// Every reason.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::Loss,
         Self::Partition,
         Self::SwitchBuffer,
@@ -39,6 +41,7 @@ impl DropReason {
         Self::Crash,
         Self::Closed,
         Self::Checksum,
+        Self::SwitchThreshold,
     ];
 
     /// A short name, for traces and tables.
@@ -54,6 +57,7 @@ impl DropReason {
             Self::Crash => "crash",
             Self::Closed => "closed",
             Self::Checksum => "checksum",
+            Self::SwitchThreshold => "switch-threshold",
         }
     }
 }
@@ -68,7 +72,7 @@ pub struct FabricStats {
     pub duplicated: u64,
     /// Brought in from outside; see [`FabricHandle::inject`](super::FabricHandle::inject).
     pub injected: u64,
-    /// Taken out of a receive queue by an endpoint.
+    /// Taken out of a receive queue by an endpoint, or arrived from a source.
     pub delivered: u64,
     /// In queues and on links at this moment.
     pub in_flight: u64,
@@ -76,6 +80,8 @@ pub struct FabricStats {
     pub corrupted: u64,
     /// Delayed so that later ones may overtake.
     pub reordered: u64,
+    /// Marked by a switch with "congestion experienced".
+    pub marked: u64,
     /// Delay spikes, each of which holds up all packets of a link.
     pub spikes: u64,
     /// Times that an endpoint found its transmit queue full.
@@ -112,7 +118,8 @@ impl FabricStats {
     }
 }
 
-/// Counters of one direction of a link.
+/// Counters of one direction of a link, and of the queue in front of it, since the start or since
+/// [`FabricHandle::begin_measuring`](super::FabricHandle::begin_measuring).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LinkStats {
@@ -122,6 +129,52 @@ pub struct LinkStats {
     pub bytes: u64,
     /// The most bytes that ever waited for the link, the packet being sent included.
     pub queued_bytes_max: u64,
+    /// Bytes that waited, summed over time: bytes times picoseconds.
+    pub queued_byte_ps: u128,
+    /// The time over which they were summed, in picoseconds.
+    pub measured_ps: u64,
+    /// Packets marked as they entered the queue.
+    pub marked: u64,
+    /// Packets that the port's switch refused because its memory was full.
+    pub dropped_full: u64,
+    /// Packets that the port's switch refused because the port held its share.
+    pub dropped_threshold: u64,
+    /// Packets that the link lost.
+    pub lost: u64,
+}
+
+impl LinkStats {
+    /// The average over time of the bytes that waited.
+    pub fn queued_bytes_mean(&self) -> f64 {
+        self.queued_byte_ps as f64 / (self.measured_ps as f64).max(1.0)
+    }
+
+    /// Bits sent per second.
+    pub fn rate_bps(&self) -> f64 {
+        self.bytes as f64 * 8e12 / (self.measured_ps as f64).max(1.0)
+    }
+
+    /// Packets that did not enter the queue.
+    pub fn refused(&self) -> u64 {
+        self.dropped_full + self.dropped_threshold
+    }
+}
+
+/// The packet memory of a switch, since the start or since
+/// [`FabricHandle::begin_measuring`](super::FabricHandle::begin_measuring).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SwitchStats {
+    /// Bytes in use at this moment.
+    pub used_bytes: u64,
+    /// The most bytes ever in use.
+    pub used_bytes_max: u64,
+    /// Packets marked.
+    pub marked: u64,
+    /// Packets refused because the memory was full, the port's own or all of it.
+    pub dropped_full: u64,
+    /// Packets refused because their port held its share.
+    pub dropped_threshold: u64,
 }
 
 #[cfg(test)]

@@ -1,41 +1,76 @@
 //! Switches: packet memory divided among output ports.
 
 use super::config::{BufferPolicy, SwitchConfig};
+use super::stats::{DropReason, SwitchStats};
 
-/// The packet memory of a switch.
-///
-/// Ports are the links that lead out of it; `queued_bytes` of a port is kept by its link. A policy
-/// sees both that and the total, so that it may divide the memory statically or by demand.
+/// A switch. Its ports are the links that lead out of it; what waits in a port is kept by its
+/// link. A policy sees both that and the total, so that it may divide the memory by demand.
 #[derive(Debug)]
 pub(super) struct Switch {
-    policy: BufferPolicy,
-    used_bytes: u64,
+    pub(super) config: SwitchConfig,
+    /// What makes its choice among equal paths its own.
+    pub(super) salt: u64,
+    pub(super) stats: SwitchStats,
 }
 
 impl Switch {
-    pub(super) fn new(config: SwitchConfig) -> Self {
-        Self { policy: config.buffer, used_bytes: 0 }
+    pub(super) fn new(config: SwitchConfig, salt: u64) -> Self {
+        Self { config, salt, stats: SwitchStats::default() }
     }
 
-    /// Takes memory for a packet, or says that there is none for its port.
-    pub(super) fn admit(&mut self, packet_bytes: u64, port_queued_bytes: u64) -> bool {
-        let BufferPolicy::PerPort { bytes } = self.policy;
-        let fits = port_queued_bytes + packet_bytes <= bytes;
-        if fits {
-            self.used_bytes += packet_bytes;
+    /// Takes memory for a packet, or says why there is none for its port.
+    #[inline]
+    pub(super) fn admit(
+        &mut self,
+        packet_bytes: u64,
+        port_queued_bytes: u64,
+    ) -> Result<(), DropReason> {
+        let refusal = self.refusal(packet_bytes, port_queued_bytes);
+        match refusal {
+            None => {
+                self.stats.used_bytes += packet_bytes;
+                self.stats.used_bytes_max = self.stats.used_bytes_max.max(self.stats.used_bytes);
+                return Ok(());
+            }
+            Some(DropReason::SwitchThreshold) => self.stats.dropped_threshold += 1,
+            Some(_) => self.stats.dropped_full += 1,
         }
-        fits
+        refusal.map_or(Ok(()), Err)
     }
 
     /// Gives the memory of a packet back.
+    #[inline]
     pub(super) fn release(&mut self, packet_bytes: u64) {
-        debug_assert!(self.used_bytes >= packet_bytes);
-        self.used_bytes -= packet_bytes;
+        debug_assert!(self.stats.used_bytes >= packet_bytes);
+        self.stats.used_bytes -= packet_bytes;
     }
 
     /// Bytes in use for all ports.
     pub(super) fn used_bytes(&self) -> u64 {
-        self.used_bytes
+        self.stats.used_bytes
+    }
+
+    /// Forgets all but what is in use.
+    pub(super) fn begin_measuring(&mut self) {
+        let used_bytes = self.used_bytes();
+        self.stats =
+            SwitchStats { used_bytes, used_bytes_max: used_bytes, ..SwitchStats::default() };
+    }
+
+    fn refusal(&self, packet_bytes: u64, port_queued_bytes: u64) -> Option<DropReason> {
+        let wanted = port_queued_bytes + packet_bytes;
+        match self.config.buffer {
+            BufferPolicy::PerPort { bytes } => (wanted > bytes).then_some(DropReason::SwitchBuffer),
+            BufferPolicy::Shared { bytes, alpha_num, alpha_den } => {
+                let free = bytes.saturating_sub(self.used_bytes());
+                if packet_bytes > free {
+                    return Some(DropReason::SwitchBuffer);
+                }
+                let is_over = u128::from(wanted) * u128::from(alpha_den)
+                    > u128::from(free) * u128::from(alpha_num);
+                is_over.then_some(DropReason::SwitchThreshold)
+            }
+        }
     }
 }
 
@@ -43,16 +78,45 @@ impl Switch {
 mod tests {
     use super::*;
 
+    fn switch(buffer: BufferPolicy) -> Switch {
+        Switch::new(SwitchConfig { buffer, ..SwitchConfig::default() }, 0)
+    }
+
     #[test]
     fn admit__each_port_has_its_own_memory() {
-        let buffer = BufferPolicy::PerPort { bytes: 100 };
-        let mut switch = Switch::new(SwitchConfig { buffer });
-        assert!(switch.admit(60, 0));
-        assert!(!switch.admit(60, 60));
-        assert!(switch.admit(40, 60));
-        assert!(switch.admit(100, 0), "another port");
+        let mut switch = switch(BufferPolicy::PerPort { bytes: 100 });
+        assert_eq!(switch.admit(60, 0), Ok(()));
+        assert_eq!(switch.admit(60, 60), Err(DropReason::SwitchBuffer));
+        assert_eq!(switch.admit(40, 60), Ok(()));
+        assert_eq!(switch.admit(100, 0), Ok(()), "another port");
         assert_eq!(switch.used_bytes(), 200);
         switch.release(60);
-        assert_eq!(switch.used_bytes(), 140);
+        let stats = switch.stats;
+        assert_eq!((stats.used_bytes, stats.used_bytes_max, stats.dropped_full), (140, 200, 1));
+    }
+
+    #[test]
+    fn admit__a_share_of_what_is_free() {
+        // Half of what is free.
+        let mut switch = switch(BufferPolicy::Shared { bytes: 100, alpha_num: 1, alpha_den: 2 });
+        assert_eq!(switch.admit(51, 0), Err(DropReason::SwitchThreshold));
+        assert_eq!(switch.admit(30, 0), Ok(()));
+        // 70 are free: the port with 30 may hold 35.
+        assert_eq!(switch.admit(6, 30), Err(DropReason::SwitchThreshold));
+        assert_eq!(switch.admit(5, 30), Ok(()));
+        assert_eq!(switch.admit(32, 0), Ok(()), "another port");
+        assert_eq!(switch.admit(34, 0), Err(DropReason::SwitchBuffer), "33 are free");
+        switch.begin_measuring();
+        assert_eq!(switch.stats.dropped_threshold, 0);
+        assert_eq!((switch.stats.used_bytes, switch.stats.used_bytes_max), (67, 67));
+    }
+
+    #[test]
+    fn admit__a_large_alpha_lets_one_port_take_almost_all() {
+        let mut switch = switch(BufferPolicy::Shared { bytes: 900, alpha_num: 8, alpha_den: 1 });
+        let taken = (0..).take_while(|&queued| switch.admit(1, queued).is_ok()).count();
+        // The packet that comes is not counted as used: 8 * (900 - 800) = 800.
+        assert_eq!((taken, switch.used_bytes()), (800, 800));
+        assert_eq!(switch.stats.dropped_threshold, 1);
     }
 }

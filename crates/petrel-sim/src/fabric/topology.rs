@@ -1,8 +1,7 @@
-//! Which hosts and switches there are, how they are joined, and the routes between them.
+//! Which hosts and switches there are, and how they are joined.
 
-use std::collections::VecDeque;
-
-use super::config::{LinkConfig, NicConfig, SwitchConfig};
+use super::config::{BufferPolicy, LinkConfig, NicConfig, SwitchConfig};
+use super::routes::Routes;
 
 /// Most hosts in one fabric: the routing tables of all switches then stay within a few megabytes.
 pub const HOSTS_MAX: usize = 4_096;
@@ -93,6 +92,14 @@ pub enum TopologyError {
         /// Switches asked for.
         switches: usize,
     },
+    /// A switch has settings that contradict themselves.
+    #[error("s{} cannot be: {problem}", switch.0)]
+    BadSwitch {
+        /// The switch.
+        switch: SwitchId,
+        /// What is wrong, and what would be right.
+        problem: &'static str,
+    },
 }
 
 /// Hosts, switches and links, from which a fabric is made.
@@ -171,13 +178,17 @@ impl Topology {
     pub(super) fn routes(&self) -> Result<Routes, TopologyError> {
         self.check_size()?;
         self.check_links()?;
-        let mut routes = Routes::new(self, self.uplinks()?);
-        let incoming = self.incoming();
-        for host in 0..self.hosts.len() {
-            routes.add_destination(self, &incoming, HostId(host as u16));
+        self.check_switches()?;
+        Routes::find(self, self.uplinks()?)
+    }
+
+    fn check_switches(&self) -> Result<(), TopologyError> {
+        for (index, switch) in self.switches.iter().enumerate() {
+            if let Some(problem) = problem_of(switch) {
+                return Err(TopologyError::BadSwitch { switch: SwitchId(index as u16), problem });
+            }
         }
-        routes.check_complete(self)?;
-        Ok(routes)
+        Ok(())
     }
 
     fn check_size(&self) -> Result<(), TopologyError> {
@@ -220,21 +231,27 @@ impl Topology {
         }
     }
 
-    /// The links that lead into each node.
-    fn incoming(&self) -> Vec<Vec<LinkId>> {
-        let mut incoming = vec![Vec::new(); self.hosts.len() + self.switches.len()];
-        for (index, link) in self.links.iter().enumerate() {
-            incoming[self.node_index(link.to)].push(LinkId(index as u32));
-        }
-        incoming
-    }
-
     /// Hosts first, then switches.
-    fn node_index(&self, node: NodeId) -> usize {
+    pub(super) fn node_index(&self, node: NodeId) -> usize {
         match node {
             NodeId::Host(HostId(index)) => usize::from(index),
             NodeId::Switch(SwitchId(index)) => self.hosts.len() + usize::from(index),
         }
+    }
+}
+
+/// What is wrong with the settings of a switch.
+fn problem_of(switch: &SwitchConfig) -> Option<&'static str> {
+    if let BufferPolicy::Shared { alpha_num, alpha_den, .. } = switch.buffer
+        && (alpha_num == 0 || alpha_den == 0)
+    {
+        return Some("alpha must be above zero, and finite");
+    }
+    match switch.ecn {
+        Some(ecn) if ecn.k_min_bytes > ecn.k_max_bytes => {
+            Some("k_min_bytes must not be above k_max_bytes")
+        }
+        _ => None,
     }
 }
 
@@ -243,109 +260,13 @@ fn saturating_index(count: usize) -> u16 {
     u16::try_from(count - 1).unwrap_or(u16::MAX)
 }
 
-/// The link out of each host and, for every switch, the link by which a packet gets nearer to each
-/// host.
-///
-/// Paths have the fewest hops. Among equals the link that was added first is taken.
-#[derive(Debug)]
-pub(super) struct Routes {
-    uplinks: Vec<LinkId>,
-    /// One row for each switch, one column for each host.
-    next: Vec<Option<LinkId>>,
-}
-
-impl Routes {
-    fn new(topology: &Topology, uplinks: Vec<LinkId>) -> Self {
-        let next = vec![None; topology.switches.len() * uplinks.len()];
-        Self { uplinks, next }
-    }
-
-    /// The link out of a host.
-    pub(super) fn uplink(&self, host: HostId) -> LinkId {
-        self.uplinks[usize::from(host.0)]
-    }
-
-    /// The link by which `switch` sends to `destination`; `None` for an unknown host.
-    pub(super) fn next_hop(&self, switch: SwitchId, destination: HostId) -> Option<LinkId> {
-        if usize::from(destination.0) >= self.uplinks.len() {
-            return None;
-        }
-        self.next[self.slot(switch, destination)]
-    }
-
-    fn slot(&self, switch: SwitchId, destination: HostId) -> usize {
-        usize::from(switch.0) * self.uplinks.len() + usize::from(destination.0)
-    }
-
-    /// A breadth-first search from the destination outwards. Hosts end paths, they never forward.
-    fn add_destination(
-        &mut self,
-        topology: &Topology,
-        incoming: &[Vec<LinkId>],
-        destination: HostId,
-    ) {
-        let mut frontier = VecDeque::from([NodeId::Host(destination)]);
-        while let Some(node) = frontier.pop_front() {
-            for &link in &incoming[topology.node_index(node)] {
-                let NodeId::Switch(switch) = topology.links[link.0 as usize].from else { continue };
-                let slot = self.slot(switch, destination);
-                if self.next[slot].is_none() {
-                    self.next[slot] = Some(link);
-                    frontier.push_back(switch.into());
-                }
-            }
-        }
-    }
-
-    fn check_complete(&self, topology: &Topology) -> Result<(), TopologyError> {
-        let ids = || (0..self.uplinks.len()).map(|index| HostId(index as u16));
-        for (from, to) in ids().flat_map(|from| ids().map(move |to| (from, to))) {
-            let reached = match topology.links[self.uplink(from).0 as usize].to {
-                NodeId::Host(host) => host == to,
-                NodeId::Switch(switch) => self.next_hop(switch, to).is_some(),
-            };
-            if from != to && !reached {
-                return Err(TopologyError::Disconnected { from, to });
-            }
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fabric::config::EcnConfig;
 
     fn nic() -> NicConfig {
         NicConfig::default()
-    }
-
-    #[test]
-    fn routes__star_goes_through_the_switch() {
-        let topology = Topology::star(3, nic(), SwitchConfig::default(), LinkConfig::default());
-        let routes = topology.routes().unwrap();
-        for host in 0..3 {
-            let link = routes.next_hop(SwitchId(0), HostId(host)).unwrap();
-            assert_eq!(topology.links[link.0 as usize].to, NodeId::Host(HostId(host)));
-        }
-        assert_eq!(routes.next_hop(SwitchId(0), HostId(3)), None);
-    }
-
-    #[test]
-    fn routes__take_the_fewest_hops() {
-        // h0 - s0 - s1 - s2 - h1, and a direct link s0 - s2.
-        let mut topology = Topology::new();
-        let hosts = [topology.add_host(nic()), topology.add_host(nic())];
-        let switches: [SwitchId; 3] =
-            std::array::from_fn(|_| topology.add_switch(SwitchConfig::default()));
-        let link = LinkConfig::default();
-        topology.connect(hosts[0], switches[0], link);
-        topology.connect(switches[0], switches[1], link);
-        topology.connect(switches[1], switches[2], link);
-        let (direct, _) = topology.connect(switches[0], switches[2], link);
-        topology.connect(switches[2], hosts[1], link);
-        let routes = topology.routes().unwrap();
-        assert_eq!(routes.next_hop(switches[0], hosts[1]), Some(direct));
     }
 
     #[test]
@@ -389,5 +310,20 @@ mod tests {
         topology.connect(hosts[1], switches[1], link);
         topology.connect(hosts[2], switches[1], link);
         assert!(matches!(topology.routes(), Err(TopologyError::NotOneLink { links: 2, .. })));
+    }
+
+    #[test]
+    fn routes__refuse_impossible_switches() {
+        let refused = |switch| {
+            let topology = Topology::star(2, nic(), switch, LinkConfig::default());
+            matches!(topology.routes(), Err(TopologyError::BadSwitch { .. }))
+        };
+        let shared = |alpha_num, alpha_den| SwitchConfig {
+            buffer: BufferPolicy::Shared { bytes: 1 << 20, alpha_num, alpha_den },
+            ..SwitchConfig::default()
+        };
+        assert!(refused(shared(1, 0)) && refused(shared(0, 1)) && !refused(shared(1, 2)));
+        let ecn = EcnConfig { k_min_bytes: 2, k_max_bytes: 1, ..EcnConfig::DCQCN };
+        assert!(refused(SwitchConfig { ecn: Some(ecn), ..SwitchConfig::default() }));
     }
 }

@@ -26,6 +26,8 @@ pub(super) enum Mark {
     Reorder(u64),
     /// Was changed.
     Corrupt,
+    /// Was marked with "congestion experienced".
+    Congested,
     /// Began a spike that lasts until then.
     Spike(Time),
     /// Was brought in from outside.
@@ -45,6 +47,7 @@ impl Mark {
             Self::Corrupt => (7, 0),
             Self::Spike(until) => (8, until.ps()),
             Self::Inject => (9, 0),
+            Self::Congested => (10, 0),
         }
     }
 }
@@ -61,6 +64,7 @@ impl std::fmt::Display for Mark {
             Self::Corrupt => f.write_str("CORRUPT"),
             Self::Spike(until) => write!(f, "SPIKE(until {until})"),
             Self::Inject => f.write_str("INJECT"),
+            Self::Congested => f.write_str("CE"),
         }
     }
 }
@@ -86,28 +90,32 @@ impl Place {
 impl Fabric {
     /// Enters something about a packet into the digest and, if it is on, into the trace.
     pub(super) fn record(&mut self, packet: &PacketRef, mark: Mark, place: Place) {
-        let contents = self.packets.get(packet);
+        let head = self.packets.head(packet);
         let (kind, detail) = mark.code();
-        let length = contents.frames.bytes.len() as u64;
-        for word in [self.now.ps(), kind, detail, place.code(), contents.number, length] {
+        let length = u64::from(head.payload_bytes);
+        for word in [self.now.ps(), kind, detail, place.code(), head.number, length] {
             self.digest = mix(self.digest, word);
         }
-        if !self.trace.is_on() {
-            return;
+        if self.trace.is_on() {
+            self.write_line(packet, mark, place);
         }
+    }
+
+    #[cold]
+    fn write_line(&mut self, packet: &PacketRef, mark: Mark, place: Place) {
+        let (head, frames) = (self.packets.head(packet), self.packets.frames(packet));
         let (now, links) = (self.now, &self.links);
         self.trace.write(|line, decoder| {
-            let packet = contents;
-            let _ = write!(line, "{now} {}->{} #{}", packet.from, packet.to, packet.number);
-            for frame in packet.frames.iter() {
+            let _ = write!(line, "{now} {}->{} #{}", head.from, head.to, head.number);
+            for frame in frames.iter() {
                 if let Some(decode) = decoder {
                     line.push_str(" [");
                     decode(frame, line);
                     line.push(']');
                 }
             }
-            let _ = write!(line, " len={length}");
-            let broken = if packet.corrupted { " (corrupted)" } else { "" };
+            let _ = write!(line, " len={}", head.payload_bytes);
+            let broken = if head.corrupted { " (corrupted)" } else { "" };
             let _ = match place {
                 Place::Host(host) => write!(line, "{broken} at {host} {mark}"),
                 Place::Switch(switch) => {

@@ -94,18 +94,18 @@ impl Fabric {
     /// Shows the watcher, if there is one, the frames of a packet.
     pub(super) fn show_sent(&mut self, packet: &PacketRef) {
         let Some(Watcher(watcher)) = &mut self.watcher else { return };
-        let packet = self.packets.get(packet);
-        for frame in packet.frames.iter() {
-            watcher(Sight::Sent { from: packet.from, to: packet.to, frame });
+        let head = self.packets.head(packet);
+        for frame in self.packets.frames(packet).iter() {
+            watcher(Sight::Sent { from: head.from, to: head.to, frame });
         }
     }
 
     /// The same for a packet that is being received.
     pub(super) fn show_taken(&mut self, packet: &PacketRef) {
         let Some(Watcher(watcher)) = &mut self.watcher else { return };
-        let packet = self.packets.get(packet);
-        for frame in packet.frames.iter() {
-            watcher(Sight::Taken { from: packet.from, to: packet.to, frame });
+        let head = self.packets.head(packet);
+        for frame in self.packets.frames(packet).iter() {
+            watcher(Sight::Taken { from: head.from, to: head.to, frame });
         }
     }
 
@@ -118,9 +118,9 @@ impl Fabric {
     pub(super) fn overhear(&mut self, packet: &PacketRef) {
         let Some(wiretap) = &mut self.wiretap else { return };
         let Some(place) = wiretap.place() else { return };
-        let packet = self.packets.get(packet);
-        let frames = packet.frames.iter().map(<[u8]>::to_vec).collect();
-        let recorded = Recorded { from: packet.from, to: packet.to, frames };
+        let head = self.packets.head(packet);
+        let frames = self.packets.frames(packet).iter().map(<[u8]>::to_vec).collect();
+        let recorded = Recorded { from: head.from, to: head.to, frames };
         if place < wiretap.recorded.len() {
             wiretap.recorded[place] = recorded;
         } else {
@@ -135,7 +135,8 @@ impl Fabric {
             return;
         }
         let packet = self.packets.create(from, to);
-        self.packets.get_mut(&packet).frames.push(frame, &[]);
+        self.packets.frames_mut(&packet).push(frame, &[]);
+        self.packets.head_mut(&packet).payload_bytes = frame.len() as u32;
         self.stats.injected += 1;
         self.record(&packet, Mark::Inject, Place::Host(to.host));
         let at: Time = self.now.plus_ns(delay_ns);

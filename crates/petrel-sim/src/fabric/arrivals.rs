@@ -1,0 +1,178 @@
+//! When a source sends.
+
+use crate::rng::Rng;
+use crate::time::Time;
+
+/// The pattern in which a source sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Arrivals {
+    /// A packet every so many picoseconds.
+    Periodic {
+        /// From one packet to the next.
+        every_ps: u64,
+    },
+    /// A Poisson process: the gaps are exponentially distributed.
+    Poisson {
+        /// The average gap, in picoseconds.
+        mean_ps: u64,
+    },
+    /// Bursts with silence between them, both exponentially distributed.
+    OnOff {
+        /// From one packet of a burst to the next, in picoseconds.
+        every_ps: u64,
+        /// How long a burst lasts on average, in picoseconds.
+        on_mean_ps: u64,
+        /// How long the silence lasts on average, in picoseconds.
+        off_mean_ps: u64,
+    },
+    /// So many packets are under way at any time: each that arrives is answered by a small one,
+    /// and that lets the next one go. Nothing is sent again, so that losses make the window
+    /// smaller, and copies make it larger.
+    Window {
+        /// Packets in the window.
+        packets: u32,
+        /// The payload of an answer, in bytes.
+        reply_bytes: u32,
+    },
+}
+
+impl Arrivals {
+    /// What is impossible in it.
+    pub(super) fn problem(&self) -> Option<&'static str> {
+        match *self {
+            Self::Periodic { every_ps: 0 } | Self::OnOff { every_ps: 0, .. } => {
+                Some("every_ps must not be zero")
+            }
+            Self::Poisson { mean_ps: 0 } => Some("mean_ps must not be zero"),
+            Self::Window { packets: 0, .. } => Some("a window has at least one packet"),
+            _ => None,
+        }
+    }
+}
+
+/// The pattern with what it remembers.
+#[derive(Debug)]
+pub(super) struct Clockwork {
+    arrivals: Arrivals,
+    rng: Rng,
+    burst_until: Time,
+}
+
+impl Clockwork {
+    pub(super) fn new(arrivals: Arrivals, rng: Rng) -> Self {
+        Self { arrivals, rng, burst_until: Time::ZERO }
+    }
+
+    /// When the first packet goes, of a source that starts at `start`.
+    pub(super) fn first(&mut self, start: Time) -> Time {
+        match self.arrivals {
+            Arrivals::Periodic { .. } | Arrivals::Window { .. } => start,
+            Arrivals::Poisson { .. } => self.next(start),
+            Arrivals::OnOff { .. } => self.next_burst(start),
+        }
+    }
+
+    /// When the next packet goes, after one at `last`. A window says it by itself: never.
+    pub(super) fn next(&mut self, last: Time) -> Time {
+        match self.arrivals {
+            Arrivals::Periodic { every_ps } => last.plus_ps(every_ps),
+            Arrivals::Poisson { mean_ps } => last.plus_ps(exponential(mean_ps, &mut self.rng)),
+            Arrivals::OnOff { every_ps, .. } => {
+                let next = last.plus_ps(every_ps);
+                if next < self.burst_until { next } else { self.next_burst(self.burst_until) }
+            }
+            Arrivals::Window { .. } => Time::NEVER,
+        }
+    }
+
+    /// One of `count` targets, each equally likely.
+    pub(super) fn pick(&mut self, count: usize) -> usize {
+        if count == 1 { 0 } else { self.rng.below(count as u64) as usize }
+    }
+
+    /// The start of the burst after the silence that begins at `silent_from`.
+    fn next_burst(&mut self, silent_from: Time) -> Time {
+        let Arrivals::OnOff { on_mean_ps, off_mean_ps, .. } = self.arrivals else {
+            return Time::NEVER;
+        };
+        let start = silent_from.plus_ps(exponential(off_mean_ps, &mut self.rng));
+        self.burst_until = start.plus_ps(exponential(on_mean_ps, &mut self.rng));
+        start
+    }
+}
+
+/// An exponentially distributed number.
+fn exponential(mean: u64, rng: &mut Rng) -> u64 {
+    const STEPS: f64 = (1u64 << 53) as f64;
+    // Above zero and at most one.
+    let uniform = ((rng.next_u64() >> 11) + 1) as f64 / STEPS;
+    (mean as f64 * -logarithm(uniform)).round() as u64
+}
+
+/// The natural logarithm of a positive, normal number.
+///
+/// Written out, because that of the system's mathematical library may differ in the last bit from
+/// one platform to the next, and with it what a seed means. Sums, products and quotients do not.
+fn logarithm(x: f64) -> f64 {
+    const FRACTION_BITS: u32 = 52;
+    let bits = x.to_bits();
+    let mut exponent = f64::from((bits >> FRACTION_BITS) as i32 - 1023);
+    let mut mantissa = f64::from_bits(bits & ((1 << FRACTION_BITS) - 1) | 1023 << FRACTION_BITS);
+    if mantissa > std::f64::consts::SQRT_2 {
+        mantissa /= 2.0;
+        exponent += 1.0;
+    }
+    // ln m = 2 artanh((m - 1) / (m + 1)); the argument is below 0.172, so that each term of the
+    // series is a 33rd of the one before.
+    let s = (mantissa - 1.0) / (mantissa + 1.0);
+    let square = s * s;
+    let series = (0..11).rev().fold(0.0, |sum, k| sum * square + 1.0 / f64::from(2 * k + 1));
+    2.0 * s * series + exponent * std::f64::consts::LN_2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn logarithm__agrees_with_the_library() {
+        let mut rng = Rng::new(1);
+        for _ in 0..10_000 {
+            let x = (rng.next_u64() >> 11) as f64 / 1e10 + 1e-17;
+            assert!((logarithm(x) - x.ln()).abs() <= 4e-16 * x.ln().abs().max(1.0), "{x}");
+        }
+        assert_eq!(logarithm(1.0), 0.0);
+    }
+
+    #[test]
+    fn exponential__has_its_mean_and_its_spread() {
+        const DRAWS: u32 = 100_000;
+        let mut rng = Rng::new(2);
+        let draws: Vec<f64> = (0..DRAWS).map(|_| exponential(1_000_000, &mut rng) as f64).collect();
+        let mean = draws.iter().sum::<f64>() / f64::from(DRAWS);
+        // The deviation of an exponential is its mean, so that of the average is mean / sqrt n.
+        assert!((mean / 1e6 - 1.0).abs() < 4.0 / f64::from(DRAWS).sqrt(), "{mean}");
+        let beyond = draws.iter().filter(|&&draw| draw > 2e6).count() as f64 / f64::from(DRAWS);
+        assert!((beyond - (-2f64).exp()).abs() < 0.005, "{beyond}");
+    }
+
+    #[test]
+    fn on_off__sends_its_share() {
+        let arrivals =
+            Arrivals::OnOff { every_ps: 1_000, on_mean_ps: 300_000, off_mean_ps: 700_000 };
+        let mut clockwork = Clockwork::new(arrivals, Rng::new(3));
+        let end = Time::from_ns(2_000_000);
+        let mut at = clockwork.first(Time::ZERO);
+        let mut count = 0;
+        while at < end {
+            count += 1;
+            let next = clockwork.next(at);
+            assert!(next > at);
+            at = next;
+        }
+        // 30 % of the time; a burst of length T has T / 1000 packets and a part of one.
+        let share = f64::from(count) * 1_000.0 / end.ps() as f64;
+        assert!((0.27..0.33).contains(&share), "{share}");
+    }
+}

@@ -1,0 +1,152 @@
+//! How long things took.
+
+/// Powers of two are divided into so many equal parts.
+const PARTS_LOG2: u32 = 6;
+const PARTS: u64 = 1 << PARTS_LOG2;
+
+/// Times in picoseconds, in buckets of which each is at most a 64th of its value wide: a percentile
+/// is off by less than 0.8 %. Count, mean, least and most are exact.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Histogram {
+    buckets: Vec<u64>,
+    count: u64,
+    sum_ps: u128,
+    min_ps: u64,
+    max_ps: u64,
+}
+
+impl Histogram {
+    /// Nothing yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Enters a time.
+    #[inline]
+    pub fn record(&mut self, ps: u64) {
+        let bucket = bucket_of(ps);
+        if bucket >= self.buckets.len() {
+            self.buckets.resize(bucket + 1, 0);
+        }
+        self.buckets[bucket] += 1;
+        self.min_ps = if self.count == 0 { ps } else { self.min_ps.min(ps) };
+        self.max_ps = self.max_ps.max(ps);
+        self.count += 1;
+        self.sum_ps += u128::from(ps);
+    }
+
+    /// Enters everything that another one has.
+    pub fn add(&mut self, other: &Self) {
+        if other.count == 0 {
+            return;
+        }
+        self.buckets.resize(self.buckets.len().max(other.buckets.len()), 0);
+        for (own, others) in self.buckets.iter_mut().zip(&other.buckets) {
+            *own += others;
+        }
+        self.min_ps = if self.count == 0 { other.min_ps } else { self.min_ps.min(other.min_ps) };
+        self.max_ps = self.max_ps.max(other.max_ps);
+        self.count += other.count;
+        self.sum_ps += other.sum_ps;
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The average; zero of none.
+    pub fn mean_ps(&self) -> f64 {
+        self.sum_ps as f64 / (self.count as f64).max(1.0)
+    }
+
+    /// The shortest; zero of none.
+    pub fn min_ps(&self) -> u64 {
+        self.min_ps
+    }
+
+    /// The longest; zero of none.
+    pub fn max_ps(&self) -> u64 {
+        self.max_ps
+    }
+
+    /// The time that the given part of all (0 to 1) does not exceed; zero of none.
+    pub fn quantile_ps(&self, part: f64) -> u64 {
+        let rank = ((part * self.count as f64).ceil() as u64).clamp(1, self.count.max(1));
+        let mut seen = 0;
+        for (bucket, &count) in self.buckets.iter().enumerate() {
+            seen += count;
+            if seen >= rank {
+                return middle_of(bucket).clamp(self.min_ps, self.max_ps);
+            }
+        }
+        0
+    }
+}
+
+/// Small numbers have a bucket each; from there on, the bits behind the first one choose.
+fn bucket_of(ps: u64) -> usize {
+    let Some(shift) = (ps | 1).ilog2().checked_sub(PARTS_LOG2) else { return ps as usize };
+    (u64::from(shift) * PARTS + (ps >> shift)) as usize
+}
+
+/// A number in the middle of a bucket.
+fn middle_of(bucket: usize) -> u64 {
+    let bucket = bucket as u64;
+    let Some(shift) = (bucket / PARTS).checked_sub(1) else { return bucket };
+    let first = (bucket - shift * PARTS) << shift;
+    first + ((1u64 << shift) - 1) / 2
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn empty__is_zero() {
+        let empty = Histogram::new();
+        assert_eq!((empty.count(), empty.quantile_ps(0.5), empty.max_ps()), (0, 0, 0));
+        assert_eq!(empty.mean_ps(), 0.0);
+    }
+
+    #[test]
+    fn bucket_of__covers_everything_in_order() {
+        let mut last = 0;
+        for exponent in 0..64 {
+            for ps in [1u64 << exponent, (1 << exponent) + (1 << exponent) / 3] {
+                let bucket = bucket_of(ps);
+                assert!(bucket >= last && bucket < 64 * 64);
+                let error = middle_of(bucket).abs_diff(ps) as f64;
+                assert!(error <= ps as f64 / 128.0, "{ps}");
+                last = bucket;
+            }
+        }
+        bucket_of(u64::MAX);
+    }
+
+    proptest! {
+        /// The naive model: a sorted list.
+        #[test]
+        fn quantile_ps__is_near_the_sorted_one(
+            mut times in prop::collection::vec(0u64..1 << 40, 1..300),
+            part in 0.0f64..=1.0,
+            split in 0usize..300,
+        ) {
+            let (mut histogram, mut other) = (Histogram::new(), Histogram::new());
+            for (index, &ps) in times.iter().enumerate() {
+                if index < split { histogram.record(ps) } else { other.record(ps) }
+            }
+            histogram.add(&other);
+            times.sort_unstable();
+            let rank = ((part * times.len() as f64).ceil() as usize).clamp(1, times.len());
+            let exact = times[rank - 1];
+            let found = histogram.quantile_ps(part);
+            prop_assert!(found.abs_diff(exact) as f64 <= exact as f64 / 128.0 + 1.0);
+            prop_assert_eq!(histogram.count(), times.len() as u64);
+            prop_assert_eq!((histogram.min_ps(), histogram.max_ps()), (times[0], times[times.len() - 1]));
+            let mean = times.iter().map(|&ps| ps as f64).sum::<f64>() / times.len() as f64;
+            prop_assert!((histogram.mean_ps() - mean).abs() <= mean * 1e-9);
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! The queue of what happens when.
+//!
+//! The plain algorithm is a binary heap, ordered by time and then by the order of scheduling. Its
+//! cost is a walk through memory for each event, deeper the more of them wait. Departures:
+//!
+//! 1. A wheel of slots, each a list of the events of a few nanoseconds, unsorted. When the hand
+//!    reaches a slot, its list is sorted and becomes the run, from which events are taken: a few, in
+//!    a few cache lines. Which slots hold something is in a bitmap, so that a quiet time costs
+//!    nothing.
+//! 2. What is scheduled for the slot under the hand, or before it, comes too late for the run. It
+//!    goes to a heap beside it, which is nearly always empty; the earlier of the two is taken.
+//! 3. What lies beyond the wheel waits in a third place, a heap too, and enters the wheel when it
+//!    has turned so far. These are deadlines, most of them milliseconds away.
+//!
+//! The order is that of one heap: run and late heap are before the wheel, and the wheel is before
+//! what lies beyond it. `docs/simulator.md` has the gains, by `examples/fabric_speed.rs`.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::time::Time;
+
+/// One slot is 4.1 ns wide: with 100 hosts that send small packets at 25 Gbit/s, some 50 events.
+const SLOT_PS_LOG2: u32 = 12;
+/// The wheel spans 16.8 µs: longer than a packet takes for a link, and than most polls take.
+const SLOTS: usize = 4_096;
+const _: () = assert!(SLOTS == 64 * 64, "the bitmap has two levels of 64 bits");
+
+/// Events in order of time; those of one time in the order in which they were scheduled. This
+/// total order is what makes a run repeatable.
+#[derive(Debug)]
+pub(crate) struct EventQueue<E> {
+    /// The events that were in the slot when the hand came to it, the last one first.
+    run: Vec<Entry<E>>,
+    /// Events of that slot or before it that were scheduled since.
+    late: Heap<E>,
+    /// By slot number modulo [`SLOTS`]: the events of the slots behind the hand.
+    slots: Box<[Vec<Entry<E>>]>,
+    occupied: Bitmap,
+    /// Events beyond the wheel.
+    far: Heap<E>,
+    /// The number of a slot: time divided by the width.
+    hand: u64,
+    /// Empty lists with memory, for slots.
+    spare: Vec<Vec<Entry<E>>>,
+    scheduled_count: u64,
+    popped_count: u64,
+}
+
+type Heap<E> = BinaryHeap<Reverse<Entry<E>>>;
+
+#[derive(Debug)]
+struct Entry<E> {
+    at: Time,
+    sequence: u64,
+    event: E,
+}
+
+impl<E> EventQueue<E> {
+    pub(crate) fn new() -> Self {
+        Self {
+            run: Vec::new(),
+            late: BinaryHeap::new(),
+            slots: (0..SLOTS).map(|_| Vec::new()).collect(),
+            occupied: Bitmap::default(),
+            far: BinaryHeap::new(),
+            hand: 0,
+            spare: Vec::new(),
+            scheduled_count: 0,
+            popped_count: 0,
+        }
+    }
+
+    /// Schedules an event. One for [`Time::NEVER`] is forgotten.
+    #[inline]
+    pub(crate) fn push(&mut self, at: Time, event: E) {
+        if at == Time::NEVER {
+            return;
+        }
+        let sequence = self.scheduled_count;
+        self.scheduled_count += 1;
+        self.place(Entry { at, sequence, event });
+    }
+
+    /// Takes the first event if it happens at `limit` or before.
+    #[inline]
+    pub(crate) fn pop_until(&mut self, limit: Time) -> Option<(Time, E)> {
+        if self.run.is_empty() && self.late.is_empty() {
+            self.turn()?;
+        }
+        let is_late = self.is_late_first();
+        let first = if is_late { &self.late.peek()?.0 } else { self.run.last()? };
+        if first.at > limit {
+            return None;
+        }
+        let first = if is_late { self.late.pop()?.0 } else { self.run.pop()? };
+        self.popped_count += 1;
+        Some((first.at, first.event))
+    }
+
+    /// When the first event happens; [`Time::NEVER`] without one.
+    pub(crate) fn next_at(&self) -> Time {
+        let near = if self.is_late_first() {
+            self.late.peek().map(|late| &late.0)
+        } else {
+            self.run.last()
+        };
+        let first = near.or_else(|| {
+            let slot = self.occupied.next_from(slot_index(self.hand + 1));
+            slot.and_then(|slot| self.slots[slot].iter().min())
+        });
+        first.or_else(|| self.far.peek().map(|far| &far.0)).map_or(Time::NEVER, |first| first.at)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        (self.scheduled_count - self.popped_count) as usize
+    }
+
+    /// Events that have been taken.
+    pub(crate) fn popped_count(&self) -> u64 {
+        self.popped_count
+    }
+
+    /// Whether the first event is in `late`, and not in `run`.
+    #[inline]
+    fn is_late_first(&self) -> bool {
+        let Some(Reverse(late)) = self.late.peek() else { return false };
+        self.run.last().is_none_or(|first| late < first)
+    }
+
+    #[inline]
+    fn place(&mut self, entry: Entry<E>) {
+        let slot = slot_number(entry.at);
+        if slot <= self.hand {
+            self.late.push(Reverse(entry));
+        } else if slot - self.hand < SLOTS as u64 {
+            let list = &mut self.slots[slot_index(slot)];
+            if list.is_empty() {
+                self.occupied.set(slot_index(slot));
+                if list.capacity() == 0 {
+                    *list = self.spare.pop().unwrap_or_default();
+                }
+            }
+            list.push(entry);
+        } else {
+            self.far.push(Reverse(entry));
+        }
+    }
+
+    /// Moves the hand to the next slot that holds something, and sorts what it holds. Nothing is
+    /// left before. `None` if there is no event at all.
+    fn turn(&mut self) -> Option<()> {
+        debug_assert!(self.run.is_empty() && self.late.is_empty());
+        match self.occupied.next_from(slot_index(self.hand + 1)) {
+            Some(index) => {
+                let ahead = index.wrapping_sub(slot_index(self.hand)) % SLOTS;
+                self.hand += ahead as u64;
+                self.open(index);
+            }
+            None => self.hand = slot_number(self.far.peek()?.0.at),
+        }
+        self.draw_near();
+        Some(())
+    }
+
+    fn open(&mut self, index: usize) {
+        self.occupied.clear(index);
+        let used = std::mem::replace(&mut self.run, std::mem::take(&mut self.slots[index]));
+        if used.capacity() > 0 {
+            self.spare.push(used);
+        }
+        self.run.sort_unstable_by_key(|entry| Reverse(entry.key()));
+    }
+
+    /// Moves what the wheel now reaches out of the far heap.
+    fn draw_near(&mut self) {
+        while let Some(Reverse(first)) = self.far.peek()
+            && slot_number(first.at) < self.hand + SLOTS as u64
+            && let Some(Reverse(entry)) = self.far.pop()
+        {
+            self.place(entry);
+        }
+    }
+}
+
+fn slot_number(at: Time) -> u64 {
+    at.ps() >> SLOT_PS_LOG2
+}
+
+fn slot_index(slot: u64) -> usize {
+    slot as usize % SLOTS
+}
+
+/// Which slots hold something.
+#[derive(Debug)]
+struct Bitmap {
+    /// A bit for each slot.
+    words: [u64; 64],
+    /// A bit for each word that is not zero.
+    summary: u64,
+}
+
+impl Default for Bitmap {
+    fn default() -> Self {
+        Self { words: [0; 64], summary: 0 }
+    }
+}
+
+impl Bitmap {
+    fn set(&mut self, index: usize) {
+        self.words[index / 64] |= 1 << (index % 64);
+        self.summary |= 1 << (index / 64);
+    }
+
+    fn clear(&mut self, index: usize) {
+        self.words[index / 64] &= !(1 << (index % 64));
+        if self.words[index / 64] == 0 {
+            self.summary &= !(1 << (index / 64));
+        }
+    }
+
+    /// The first set bit at `index` or behind it, and behind the last one from the start again.
+    fn next_from(&self, index: usize) -> Option<usize> {
+        let word = index / 64;
+        let rest = self.words[word] & (u64::MAX << (index % 64));
+        if rest != 0 {
+            return Some(word * 64 + rest.trailing_zeros() as usize);
+        }
+        if self.summary == 0 {
+            return None;
+        }
+        // Words in the order of their distance, this one (its lower bits) last.
+        let distance = self.summary.rotate_right((word as u32 + 1) % 64).trailing_zeros() as usize;
+        let word = (word + 1 + distance) % 64;
+        Some(word * 64 + self.words[word].trailing_zeros() as usize)
+    }
+}
+
+impl<E> Entry<E> {
+    /// The order as one number: time above, the order of scheduling below.
+    fn key(&self) -> u128 {
+        u128::from(self.at.ps()) << 64 | u128::from(self.sequence)
+    }
+}
+
+impl<E> PartialEq for Entry<E> {
+    fn eq(&self, other: &Self) -> bool {
+        self.sequence == other.sequence
+    }
+}
+
+impl<E> Eq for Entry<E> {}
+
+impl<E> PartialOrd for Entry<E> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> Ord for Entry<E> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn push__forgets_what_never_happens() {
+        let mut queue = EventQueue::new();
+        queue.push(Time::NEVER, ());
+        assert!(queue.len() == 0);
+        assert_eq!(queue.next_at(), Time::NEVER);
+        assert_eq!(queue.pop_until(Time::NEVER), None);
+    }
+
+    #[test]
+    fn push__before_an_event_that_was_looked_at() {
+        let mut queue = EventQueue::new();
+        queue.push(Time::from_ns(1_000_000), 2);
+        assert_eq!(queue.pop_until(Time::from_ns(10)), None);
+        queue.push(Time::from_ns(11), 1);
+        assert_eq!(queue.pop_until(Time::NEVER), Some((Time::from_ns(11), 1)));
+        assert_eq!(queue.pop_until(Time::NEVER), Some((Time::from_ns(1_000_000), 2)));
+        assert_eq!((queue.len(), queue.popped_count()), (0, 2));
+    }
+
+    /// What a test does with the queue: push so far behind the last event, or take all until then.
+    #[derive(Clone, Debug)]
+    enum Deed {
+        Push(u64),
+        PopUntil(u64),
+    }
+
+    fn deeds() -> impl Strategy<Value = Vec<Deed>> {
+        // Within a slot, within the wheel, at its end, and far beyond it.
+        let span_ps = (SLOTS as u64) << SLOT_PS_LOG2;
+        let distance = prop_oneof![
+            0u64..10,
+            0u64..20_000,
+            0..span_ps,
+            span_ps - 9_000..span_ps + 9_000,
+            0..20 * span_ps,
+        ];
+        let deed = prop_oneof![
+            3 => distance.clone().prop_map(Deed::Push),
+            1 => distance.prop_map(Deed::PopUntil),
+        ];
+        prop::collection::vec(deed, 0..300)
+    }
+
+    proptest! {
+        /// The naive model: a list, of which the first in the order of time and number is taken.
+        #[test]
+        fn pop_until__follows_the_naive_queue(deeds in deeds()) {
+            let mut queue = EventQueue::new();
+            let mut naive: Vec<(Time, usize)> = Vec::new();
+            let mut now = Time::ZERO;
+            for (number, deed) in deeds.into_iter().enumerate() {
+                match deed {
+                    Deed::Push(ps) => {
+                        queue.push(now.plus_ps(ps), number);
+                        naive.push((now.plus_ps(ps), number));
+                    }
+                    Deed::PopUntil(ps) => {
+                        now = now.plus_ps(ps);
+                        while let Some(first) = queue.pop_until(now) {
+                            prop_assert_eq!(Some(first), take_first(&mut naive));
+                        }
+                        prop_assert!(naive.iter().all(|&(at, _)| at > now));
+                    }
+                }
+                let next_at = naive.iter().map(|&(at, _)| at).min().unwrap_or(Time::NEVER);
+                prop_assert_eq!((queue.len(), queue.next_at()), (naive.len(), next_at));
+            }
+        }
+    }
+
+    fn take_first(naive: &mut Vec<(Time, usize)>) -> Option<(Time, usize)> {
+        let index = naive.iter().enumerate().min_by_key(|(_, entry)| **entry)?.0;
+        Some(naive.remove(index))
+    }
+}
