@@ -83,7 +83,7 @@ pub mod wire;
 
 pub use rpc::{
     Accepted, CallError, CallFailure, CallRejected, Closed, Completion, Config, Core, Event,
-    Execution, FrameSink, OpenError, PendingCall, PlainRequest, Received, RequestHandle,
+    Execution, FrameSink, OpenError, PendingCall, PlainRequest, Received, Recovery, RequestHandle,
     RespondError, RespondRejected, Upcoming,
 };
 pub use session::{Agreed, PeerKey, SessionId};

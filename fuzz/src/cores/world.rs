@@ -103,7 +103,7 @@ impl World {
         let pool = HeapPool { len_max: [8 << 20, 20_000][input.below(2)] };
         Self {
             now: 1_000_000,
-            ends: [End::new(config, pool), End::new(config, pool)],
+            ends: [End::new(config.clone(), pool), End::new(config.clone(), pool)],
             sessions: Vec::new(),
             calls: HashMap::new(),
             next_tag: 0,

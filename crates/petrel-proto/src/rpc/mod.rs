@@ -32,6 +32,7 @@ pub use transmit::FrameSink;
 pub use crate::session::client::PendingCall;
 
 use crate::buffer::Buffer;
+use crate::congestion::CongestionControl;
 use crate::counters::Counters;
 use crate::limits;
 use crate::recovery::rtt::RtoBounds;
@@ -43,11 +44,28 @@ use crate::timer::{TimerKey, TimerWheel};
 use transmit::ControlFrames;
 use work::{Work, WorkQueue};
 
+/// How what was lost is sent again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Recovery {
+    /// Packets that come in any order are kept, and those that are missing are sent again, at the
+    /// first evidence.
+    #[default]
+    Selective,
+    /// Packets out of order are dropped, and a timeout sends all again from the first that is
+    /// missing on, as in eRPC (§5.3): to compare with. Both ends of a session should have the same.
+    GoBackN,
+}
+
 /// What can be set about a core. All sessions of an endpoint share it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Config {
     /// Bounds of the retransmission timeout.
     pub rto: RtoBounds,
+    /// How what was lost is sent again.
+    pub recovery: Recovery,
+    /// The congestion control of the sessions in their client role.
+    pub congestion: CongestionControl,
     /// Timeouts without any answer after which a call fails. With the default bounds, 14 of them
     /// are about 3.5 s after the first measurement: more than three heartbeats, so that the control
     /// plane finds a dead peer first.
@@ -68,6 +86,8 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             rto: RtoBounds::default(),
+            recovery: Recovery::default(),
+            congestion: CongestionControl::default(),
             retries_max: 14,
             sessions_max: limits::SESSIONS_MAX,
             backlog_max: limits::BACKLOG_CALLS_MAX,

@@ -71,7 +71,7 @@ impl Pair {
     /// A pair that takes the short ways or does not.
     pub(super) fn by(shape: Shape, short_ways: bool) -> Self {
         let config = Config { short_ways, ..Config::default() };
-        let mut client = Core::new(0, config);
+        let mut client = Core::new(0, config.clone());
         let mut server = Core::new(0, config);
         let session = client.open(CLIENT_TOKEN, FIRST).unwrap();
         let server_session = server

@@ -89,7 +89,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             transport,
             control,
             local: Local {
-                core: Core::new(now_ns, config.protocol),
+                core: Core::new(now_ns, config.protocol.clone()),
                 pool: BufPool::new(config.memory),
                 dropped: Rc::new(RefCell::new(Vec::new())),
                 now_ns,
