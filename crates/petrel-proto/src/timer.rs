@@ -147,6 +147,12 @@ impl TimerWheel {
         self.wake_ns = self.wake_ns.min(due_ns);
     }
 
+    /// Whether [`TimerWheel::advance`] has something to do.
+    #[inline(always)]
+    pub fn has_come_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.wake_ns
+    }
+
     /// Moves time forward; [`TimerWheel::pop_due`] and [`TimerWheel::pop_release`] then give what came
     /// due.
     #[inline]
