@@ -10,6 +10,7 @@
 //! | --- | --- |
 //! | `config` | configuration, capabilities, errors |
 //! | `socket` | opening the socket; the MTU of a path |
+//! | `association` | connecting the socket to an only peer |
 //! | `addr`, `peers` | addresses as the kernel sees them; the peer table |
 //! | `plan` | frames into datagrams into messages, without a system call |
 //! | `send`, `receive` | the system calls |
@@ -17,9 +18,11 @@
 //! Nothing is allocated after the start but when peers are added, and for the first backlogs.
 //!
 //! Designs that were left: `io_uring` and zero-copy sends, which cost more than they gain for
-//! datagrams of this size; a connected socket per peer, which would need a poll of each.
+//! datagrams of this size; a connected socket per peer, which would need a poll of each. While there is
+//! only one peer, the one socket is connected to it.
 
 mod addr;
+mod association;
 mod config;
 mod peers;
 mod plan;
@@ -32,6 +35,8 @@ mod tests;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use rustix::io::Errno;
+
 use crate::transport::{
     FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, ReturnPath, Transport, TransportStats,
 };
@@ -43,6 +48,7 @@ pub use config::{
 };
 pub use socket::path_mtu;
 
+use association::Association;
 use peers::PeerTable;
 use plan::{Plan, SMALL_FRAME_BYTES_MAX};
 use receive::{Received, Receiver};
@@ -67,6 +73,9 @@ pub struct Udp {
     capabilities: UdpCapabilities,
     waker: Waker,
     peers: PeerTable,
+    /// Made while there is one peer, and before it only when the plan is empty: what is planned for
+    /// others must go to them.
+    association: Association,
     plan: Plan,
     sender: Sender,
     receiver: Receiver,
@@ -97,8 +106,10 @@ impl Udp {
         let (socket, capabilities) = socket::open(&config)?;
         // Calibrates the clock here rather than in the first burst.
         clock::now_ns();
+        let local = socket.local_addr()?;
         Ok(Self {
-            local: socket.local_addr()?,
+            local,
+            association: Association::new(local),
             receiver: Receiver::new(capabilities.gro)?,
             socket,
             config,
@@ -165,6 +176,16 @@ impl Udp {
         Ok(self.frame_bytes(mtu).min(announced))
     }
 
+    /// Connects the socket to the only peer, if there is one. Nothing may be planned for others.
+    fn associate(&mut self) {
+        if let Some(peer) = self.peers.only()
+            && self.plan.is_empty()
+            && !self.association.is_made()
+        {
+            self.association.make(self.socket.as_fd(), peer);
+        }
+    }
+
     /// Sends what was pushed, or tries a backlog again.
     #[cold]
     #[inline(never)]
@@ -189,7 +210,7 @@ impl Udp {
             self.stats.tx_syscalls += 1;
             // SAFETY: the large frames of this burst are there until `flush` returns, which is the
             // contract of `push`; a backlog's were copied.
-            match unsafe { self.sender.send(self.socket.as_fd(), &self.plan, next) } {
+            match unsafe { self.send_from(next) } {
                 Ok(count) => {
                     self.count_sent(next, count);
                     (next, tries) = (next + count, 0);
@@ -206,6 +227,14 @@ impl Udp {
             }
         }
         None
+    }
+
+    /// # Safety
+    /// That of [`Sender::send`].
+    unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno> {
+        let Self { socket, plan, association, sender, .. } = self;
+        // SAFETY: by this function's contract.
+        unsafe { sender.send(socket.as_fd(), plan, first, association.is_made()) }
     }
 
     fn is_grouped(&self, message: usize) -> bool {
@@ -335,12 +364,18 @@ impl Transport for Udp {
     fn add_peer(&mut self, link: UdpLink) -> Result<PeerId, LinkError> {
         let addr = addr::usable(link.addr, self.local.is_ipv6()).map_err(LinkError::Unsupported)?;
         let frame_bytes_max = self.agree_on_frame_bytes(&UdpLink { addr, ..link })?;
-        self.peers.add(addr, frame_bytes_max)
+        if !self.association.is_with(addr) {
+            self.association.dissolve(self.socket.as_fd())?;
+        }
+        let peer = self.peers.add(addr, frame_bytes_max)?;
+        self.associate();
+        Ok(peer)
     }
 
     fn remove_peer(&mut self, peer: PeerId) {
         self.plan.close_lane(peer);
         self.peers.remove(peer);
+        self.associate();
     }
 
     #[inline]

@@ -21,6 +21,9 @@ const HEADERS_MAX: usize = 64;
 /// Times that a call is repeated after a signal before its frames count as blocked.
 const INTERRUPTS_MAX: u32 = 16;
 
+/// Times that a message is tried again because the peer's host says that its port is closed.
+const NEWS_MAX: u32 = 8;
+
 /// The control message with the size at which the kernel cuts, laid out as `cmsg(3)` says.
 #[repr(C, align(8))]
 struct SegmentControl {
@@ -71,12 +74,16 @@ impl Sender {
         socket: BorrowedFd<'_>,
         plan: &Plan,
         first: usize,
+        is_connected: bool,
     ) -> Result<usize, Errno> {
         let messages = &plan.messages()[first..];
         let messages = &messages[..messages.len().min(HEADERS_MAX)];
         let mut iovec_count = 0;
         for (index, message) in messages.iter().enumerate() {
             iovec_count += self.fill(index, iovec_count, plan, message);
+        }
+        if is_connected {
+            self.headers[..messages.len()].iter_mut().for_each(leave_out_name);
         }
         self.connect(messages.len());
         // SAFETY: so many headers were just filled from a plan that is still borrowed; see the
@@ -117,6 +124,11 @@ impl Sender {
             control = control.wrapping_add(1);
         }
     }
+}
+
+fn leave_out_name(header: &mut libc::mmsghdr) {
+    header.msg_hdr.msg_name = std::ptr::null_mut();
+    header.msg_hdr.msg_namelen = 0;
 }
 
 /// Gives how many messages the kernel took, at least one, or `None`, the reason being in `errno`.
@@ -168,13 +180,15 @@ pub(super) enum Reaction {
 /// The reaction to `error` for a message of one or (`grouped`) more datagrams that was tried
 /// `tries` times before.
 ///
-/// An ICMP error of an earlier datagram is reported by the next call, whatever its peer; so every
-/// error that does not explain itself is given a second chance.
+/// An ICMP error of an earlier datagram is reported by the next call, which does nothing else; so
+/// every error that may be such news is given another chance. A closed port is never anything else.
 pub(super) fn reaction(error: Errno, grouped: bool, tries: u32) -> Reaction {
     match error {
         Errno::AGAIN | Errno::NOBUFS | Errno::NOMEM => Reaction::Blocked,
         Errno::INTR if tries < INTERRUPTS_MAX => Reaction::Retry,
         Errno::INTR => Reaction::Blocked,
+        Errno::CONNREFUSED if tries < NEWS_MAX => Reaction::Retry,
+        Errno::MSGSIZE if tries == 0 => Reaction::Retry,
         Errno::IO | Errno::INVAL | Errno::MSGSIZE if grouped => Reaction::Ungroup,
         _ if tries == 0 => Reaction::Retry,
         _ => Reaction::Drop,
@@ -191,12 +205,16 @@ mod tests {
             assert_eq!(reaction(full, true, 0), Reaction::Blocked);
         }
         for refused in [Errno::IO, Errno::INVAL, Errno::MSGSIZE] {
-            assert_eq!(reaction(refused, true, 0), Reaction::Ungroup);
+            let is_never_news = refused != Errno::MSGSIZE;
+            assert_eq!(reaction(refused, true, 0) == Reaction::Ungroup, is_never_news);
+            assert_eq!(reaction(refused, true, 1), Reaction::Ungroup);
             assert_eq!(reaction(refused, false, 0), Reaction::Retry);
             assert_eq!(reaction(refused, false, 1), Reaction::Drop);
         }
         assert_eq!(reaction(Errno::CONNREFUSED, true, 0), Reaction::Retry);
-        assert_eq!(reaction(Errno::CONNREFUSED, true, 1), Reaction::Drop);
+        assert_eq!(reaction(Errno::CONNREFUSED, true, NEWS_MAX), Reaction::Drop);
+        assert_eq!(reaction(Errno::HOSTUNREACH, false, 0), Reaction::Retry);
+        assert_eq!(reaction(Errno::HOSTUNREACH, false, 1), Reaction::Drop);
         assert_eq!(reaction(Errno::INTR, false, 1), Reaction::Retry);
         assert_eq!(reaction(Errno::INTR, false, INTERRUPTS_MAX), Reaction::Blocked);
     }

@@ -11,9 +11,48 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::config::{UdpCapabilities, UdpConfig, UdpError};
 
+/// Times that a free port is looked for, because somebody took the one before.
+const PORT_TRIES: u32 = 16;
+
 /// A bound, non-blocking socket whose packets are never fragmented, and what it can do.
 pub(super) fn open(config: &UdpConfig) -> Result<(UdpSocket, UdpCapabilities), UdpError> {
-    let address = config.bind;
+    let socket = bind_by_number(config)?;
+    let capabilities = UdpCapabilities {
+        gso: config.gso && knows_gso(socket.as_fd()),
+        gro: config.gro && enable_gro(socket.as_fd()),
+        recv_buffer_bytes: socket.recv_buffer_size()?,
+        send_buffer_bytes: socket.send_buffer_size()?,
+    };
+    Ok((socket.into(), capabilities))
+}
+
+/// A socket whose port was asked for by its number. One that the system chose would be lost when
+/// the socket's association with a peer is dissolved; so a socket that the system has given a port
+/// is closed, and the next one asks for that. Somebody else may have it by then.
+fn bind_by_number(config: &UdpConfig) -> Result<Socket, UdpError> {
+    if config.bind.port() != 0 {
+        return bind(config, config.bind);
+    }
+    let mut tries = 1;
+    loop {
+        match bind(config, free_port(config)?) {
+            Err(UdpError::Bind { source, .. })
+                if source.kind() == io::ErrorKind::AddrInUse && tries < PORT_TRIES =>
+            {
+                tries += 1;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// The address to bind to, with a port that nobody has just now.
+fn free_port(config: &UdpConfig) -> Result<SocketAddr, UdpError> {
+    let local = bind(config, config.bind)?.local_addr()?;
+    Ok(local.as_socket().unwrap_or(config.bind))
+}
+
+fn bind(config: &UdpConfig, address: SocketAddr) -> Result<Socket, UdpError> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::DGRAM.nonblocking().cloexec(),
@@ -27,13 +66,7 @@ pub(super) fn open(config: &UdpConfig) -> Result<(UdpSocket, UdpCapabilities), U
     socket.set_send_buffer_size(config.send_buffer_bytes)?;
     count_drops(socket.as_fd());
     socket.bind(&address.into()).map_err(|source| UdpError::Bind { address, source })?;
-    let capabilities = UdpCapabilities {
-        gso: config.gso && knows_gso(socket.as_fd()),
-        gro: config.gro && enable_gro(socket.as_fd()),
-        recv_buffer_bytes: socket.recv_buffer_size()?,
-        send_buffer_bytes: socket.send_buffer_size()?,
-    };
-    Ok((socket.into(), capabilities))
+    Ok(socket)
 }
 
 /// Packets above the path MTU fail with `EMSGSIZE` then, instead of going out in pieces of which
