@@ -107,6 +107,7 @@ impl Udp {
         // Calibrates the clock here rather than in the first burst.
         clock::now_ns();
         let local = socket.local_addr()?;
+        let message_bytes_max = IP_PACKET_BYTES_MAX - header_bytes(local);
         Ok(Self {
             local,
             association: Association::new(local),
@@ -116,7 +117,7 @@ impl Udp {
             capabilities,
             waker,
             peers: PeerTable::new(),
-            plan: Plan::new()?,
+            plan: Plan::new(if capabilities.gso { message_bytes_max } else { 0 })?,
             sender: Sender::new(),
             is_backlog: false,
             has_asked_for_room: false,
@@ -141,11 +142,7 @@ impl Udp {
 
     /// The largest frame over a path of this MTU.
     fn frame_bytes(&self, mtu_bytes: usize) -> usize {
-        mtu_bytes.min(IP_PACKET_BYTES_MAX) - self.header_bytes()
-    }
-
-    fn header_bytes(&self) -> usize {
-        if self.local.is_ipv6() { HEADER_BYTES_V6 } else { HEADER_BYTES_V4 }
+        mtu_bytes.min(IP_PACKET_BYTES_MAX) - header_bytes(self.local)
     }
 
     /// The largest frame that goes to a peer, and that it may send.
@@ -191,8 +188,7 @@ impl Udp {
     #[inline(never)]
     fn send_pushed(&mut self) {
         if !self.plan.is_sealed() {
-            let by_offload = self.capabilities.gso;
-            self.plan.seal(if by_offload { self.frame_bytes(IP_PACKET_BYTES_MAX) } else { 0 });
+            self.plan.seal();
         }
         match self.send_messages() {
             None => {
@@ -244,7 +240,7 @@ impl Udp {
     fn count_sent(&mut self, first: usize, count: usize) {
         for message in &self.plan.messages()[first..first + count] {
             let load = self.plan.load_of(message);
-            self.stats.tx_datagrams += u64::from(message.datagram_count);
+            self.stats.tx_datagrams += message.datagram_count as u64;
             self.stats.tx_frames += load.frames;
             self.stats.tx_bytes += load.frame_bytes;
         }
@@ -285,6 +281,24 @@ impl Udp {
     fn drop_message(&mut self, message: usize) {
         let load = self.plan.load_of(&self.plan.messages()[message]);
         self.stats.tx_dropped_error += load.frames;
+    }
+
+    /// Adds a frame to the burst that the short way did not take.
+    ///
+    /// # Safety
+    /// That of [`Transport::push`].
+    #[inline(never)]
+    unsafe fn push_slowly(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        if !self.plan.has_room() && !self.is_backlog {
+            self.send_pushed();
+        }
+        if self.is_backlog && self.is_backlog_left() {
+            self.stats.tx_blocked += 1;
+            return false;
+        }
+        // SAFETY: by this function's contract.
+        unsafe { self.plan_frame(peer, head, body) };
+        true
     }
 
     /// Adds a frame to the burst. There is room for it.
@@ -353,6 +367,10 @@ impl Udp {
     }
 }
 
+fn header_bytes(local: SocketAddr) -> usize {
+    if local.is_ipv6() { HEADER_BYTES_V6 } else { HEADER_BYTES_V4 }
+}
+
 impl Transport for Udp {
     type Link = UdpLink;
 
@@ -367,6 +385,8 @@ impl Transport for Udp {
         if !self.association.is_with(addr) {
             self.association.dissolve(self.socket.as_fd())?;
         }
+        // The peer may be one that has frames in the plan, and another limit from now on.
+        self.plan.settle();
         let peer = self.peers.add(addr, frame_bytes_max)?;
         self.associate();
         Ok(peer)
@@ -385,16 +405,8 @@ impl Transport for Udp {
 
     #[inline]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
-        if !self.plan.has_room() && !self.is_backlog {
-            self.send_pushed();
-        }
-        if self.is_backlog && self.is_backlog_left() {
-            self.stats.tx_blocked += 1;
-            return false;
-        }
-        // SAFETY: by this function's contract.
-        unsafe { self.plan_frame(peer, head, body) };
-        true
+        // SAFETY: by this function's contract. The short way is closed while there is a backlog.
+        unsafe { self.plan.try_extend(peer, head, body) || self.push_slowly(peer, head, body) }
     }
 
     #[inline]
