@@ -60,6 +60,14 @@ pub struct Frames<'a> {
     is_bundle: bool,
 }
 
+impl Frames<'_> {
+    /// Whether the datagram is a bundle.
+    #[inline]
+    pub(crate) fn is_bundle(&self) -> bool {
+        self.is_bundle
+    }
+}
+
 impl<'a> Iterator for Frames<'a> {
     type Item = &'a [u8];
 
@@ -79,6 +87,12 @@ impl<'a> Iterator for Frames<'a> {
 #[inline]
 pub const fn record_bytes(frame_bytes: usize) -> usize {
     LENGTH_BYTES + frame_bytes
+}
+
+/// What a datagram has beside its frames, of which there are `frame_count`.
+#[inline]
+pub(crate) const fn framing_bytes(is_bundle: bool, frame_count: usize) -> usize {
+    if is_bundle { MARK_BYTES + frame_count * LENGTH_BYTES } else { 0 }
 }
 
 /// Begins a bundle at the start of `buffer` and returns its length so far.

@@ -51,7 +51,7 @@ pub use socket::path_mtu;
 use association::Association;
 use peers::PeerTable;
 use plan::{Plan, SMALL_FRAME_BYTES_MAX};
-use receive::{Received, Receiver};
+use receive::Receiver;
 use send::{Reaction, Sender, reaction};
 
 /// IP and UDP header of a datagram, without options.
@@ -328,43 +328,76 @@ impl Udp {
         self.is_backlog
     }
 
-    /// Delivers the frames of the next datagram in hand, and returns how many there were.
+    /// Asks the socket for datagrams, and returns whether it is known to hold more.
     #[inline]
-    fn deliver_next<H: FrameHandler>(&mut self, handler: &mut H) -> usize {
-        let (from, bytes) = match self.receiver.next_datagram() {
-            Some(Received::Datagram { from, bytes }) => (from, bytes),
-            Some(Received::Truncated) => {
-                self.stats.rx_dropped_truncated += 1;
-                return 0;
+    fn refill(&mut self) -> bool {
+        let (syscalls, more) = self.receiver.refill(self.socket.as_fd());
+        self.stats.rx_syscalls += syscalls;
+        self.stats.rx_dropped_kernel += self.receiver.take_dropped();
+        more
+    }
+
+    /// Delivers the frames of the datagrams in hand, up to about `budget`. Returns how many there
+    /// were, and how much work it was: dropped datagrams count too, so that a flood of them cannot
+    /// hold us.
+    #[inline]
+    fn deliver<H: FrameHandler>(&mut self, budget: usize, handler: &mut H) -> (usize, usize) {
+        let Some(train) = self.receiver.train() else {
+            self.stats.rx_dropped_truncated += 1;
+            self.receiver.skip();
+            return (0, 1);
+        };
+        let Some(peer) = self.peers.find(train.from) else {
+            let count = train.datagram_count();
+            self.stats.rx_dropped_unknown_peer += count as u64;
+            self.receiver.skip();
+            return (0, count);
+        };
+        let (mut delivered, mut work, mut rest) = (0, 0, train.bytes);
+        loop {
+            let (datagram, behind) = rest.split_at(train.segment_bytes.min(rest.len()));
+            let count = deliver_datagram(&mut self.stats, peer, datagram, handler);
+            (delivered, work, rest) = (delivered + count, work + count.max(1), behind);
+            if rest.is_empty() || work >= budget {
+                break;
             }
-            None => return 0,
-        };
-        let Some(peer) = self.peers.find(from) else {
-            self.stats.rx_dropped_unknown_peer += 1;
-            return 0;
-        };
-        let Some(frames) = bundle::frames(bytes) else {
-            self.stats.rx_dropped_malformed += 1;
-            return 0;
-        };
-        let mut count = 0;
-        if handler.looks_ahead() {
-            frames.clone().for_each(|frame| handler.prepare(frame));
         }
-        for frame in frames {
-            count += 1;
-            self.stats.rx_bytes += frame.len() as u64;
-            handler.handle(peer, frame, ReturnPath::NONE);
-        }
-        self.stats.rx_datagrams += 1;
-        self.stats.rx_frames += count as u64;
-        count
+        let handed_out = train.bytes.len() - rest.len();
+        self.receiver.advance(handed_out);
+        (delivered, work)
     }
 
     /// Whether frames may be in hand that [`Transport::rx_burst`] did not deliver yet.
     pub(crate) fn has_ready(&self) -> bool {
         self.receiver.has_ready()
     }
+}
+
+/// Delivers the frames of a datagram, and returns how many there were.
+#[inline]
+fn deliver_datagram<H: FrameHandler>(
+    stats: &mut TransportStats,
+    peer: PeerId,
+    datagram: &[u8],
+    handler: &mut H,
+) -> usize {
+    let Some(frames) = bundle::frames(datagram) else {
+        stats.rx_dropped_malformed += 1;
+        return 0;
+    };
+    if handler.looks_ahead() {
+        frames.clone().for_each(|frame| handler.prepare(frame));
+    }
+    let is_bundle = frames.is_bundle();
+    let mut count = 0;
+    for frame in frames {
+        count += 1;
+        handler.handle(peer, frame, ReturnPath::NONE);
+    }
+    stats.rx_datagrams += 1;
+    stats.rx_frames += count as u64;
+    stats.rx_bytes += (datagram.len() - bundle::framing_bytes(is_bundle, count)) as u64;
+    count
 }
 
 fn header_bytes(local: SocketAddr) -> usize {
@@ -422,21 +455,16 @@ impl Transport for Udp {
             self.send_pushed();
         }
         let (mut delivered, mut work, mut may_hold_more) = (0, 0, true);
-        // Dropped datagrams count as work too, so that a flood of them cannot hold us here.
         while work < budget {
             if !self.receiver.has_ready() {
                 if !may_hold_more {
                     break;
                 }
-                let (syscalls, more) = self.receiver.refill(self.socket.as_fd());
-                self.stats.rx_syscalls += syscalls;
-                self.stats.rx_dropped_kernel += self.receiver.take_dropped();
-                may_hold_more = more;
+                may_hold_more = self.refill();
                 continue;
             }
-            let count = self.deliver_next(&mut handler);
-            delivered += count;
-            work += count.max(1);
+            let (frames, effort) = self.deliver(budget - work, &mut handler);
+            (delivered, work) = (delivered + frames, work + effort);
         }
         delivered
     }

@@ -39,7 +39,7 @@ mod tests;
 
 use super::addr::RawAddr;
 use crate::buf::Region;
-use crate::bundle::{BUNDLE_MARK, LENGTH_BYTES, MARK_BYTES, record_bytes};
+use crate::bundle::{BUNDLE_MARK, LENGTH_BYTES, MARK_BYTES, framing_bytes, record_bytes};
 use crate::copy::copy_frame;
 use crate::transport::PeerId;
 
@@ -522,8 +522,8 @@ impl Plan {
 
     fn cut_datagram(&self, message: &mut Message) -> Message {
         let (run, bytes, frames) = self.pieces.cut(&mut message.run, message.segment_bytes);
-        let framing = if frames > 1 { MARK_BYTES + frames as usize * LENGTH_BYTES } else { 0 };
-        let load = Load::of(frames as usize, bytes - framing);
+        let frames = frames as usize;
+        let load = Load::of(frames, bytes - framing_bytes(frames > 1, frames));
         Message { run, load, segment_bytes: bytes, bytes, datagram_count: 1, ..*message }
     }
 
