@@ -60,14 +60,6 @@ pub struct Frames<'a> {
     is_bundle: bool,
 }
 
-impl Frames<'_> {
-    /// Whether the datagram is a bundle.
-    #[inline]
-    pub(crate) fn is_bundle(&self) -> bool {
-        self.is_bundle
-    }
-}
-
 impl<'a> Iterator for Frames<'a> {
     type Item = &'a [u8];
 
@@ -89,10 +81,10 @@ pub const fn record_bytes(frame_bytes: usize) -> usize {
     LENGTH_BYTES + frame_bytes
 }
 
-/// What a datagram has beside its frames, of which there are `frame_count`.
+/// What a bundle of `frame_count` frames has beside them.
 #[inline]
-pub(crate) const fn framing_bytes(is_bundle: bool, frame_count: usize) -> usize {
-    if is_bundle { MARK_BYTES + frame_count * LENGTH_BYTES } else { 0 }
+pub(crate) const fn framing_bytes(frame_count: usize) -> usize {
+    MARK_BYTES + frame_count * LENGTH_BYTES
 }
 
 /// Begins a bundle at the start of `buffer` and returns its length so far.

@@ -37,11 +37,12 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
 
+use crate::bundle::{self, BUNDLE_MARK};
+use crate::clock;
 use crate::transport::{
     FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, ReturnPath, Transport, TransportStats,
 };
 use crate::wake::Waker;
-use crate::{bundle, clock};
 
 pub use config::{
     MTU_BYTES_MIN, MTU_CAP_BYTES, Mtu, UdpCapabilities, UdpConfig, UdpError, UdpLink,
@@ -50,7 +51,7 @@ pub use socket::path_mtu;
 
 use association::Association;
 use peers::PeerTable;
-use plan::{Plan, SMALL_FRAME_BYTES_MAX};
+use plan::{Loose, Plan, SMALL_FRAME_BYTES_MAX};
 use receive::Receiver;
 use send::{Reaction, Sender, reaction};
 
@@ -187,6 +188,31 @@ impl Udp {
     #[cold]
     #[inline(never)]
     fn send_pushed(&mut self) {
+        if !self.send_loose() {
+            self.send_planned();
+        }
+    }
+
+    /// Sends the plan, if that is one datagram of small frames. False: it is more, or the kernel
+    /// refused it, for which there is the general way.
+    #[inline]
+    fn send_loose(&mut self) -> bool {
+        let Self { socket, plan, association, stats, .. } = self;
+        let Some(Loose { name, piece, load }) = plan.loose() else { return false };
+        stats.tx_syscalls += 1;
+        // SAFETY: the piece lies in the plan, which is borrowed.
+        if !unsafe { send::send_datagram(socket.as_fd(), name, association.is_made(), &piece) } {
+            return false;
+        }
+        stats.tx_datagrams += 1;
+        stats.tx_frames += load.frames;
+        stats.tx_bytes += load.frame_bytes;
+        plan.clear_loose();
+        true
+    }
+
+    /// Sends messages.
+    fn send_planned(&mut self) {
         if !self.plan.is_sealed() {
             self.plan.seal();
         }
@@ -356,7 +382,12 @@ impl Udp {
         let (mut delivered, mut work, mut rest) = (0, 0, train.bytes);
         loop {
             let (datagram, behind) = rest.split_at(train.segment_bytes.min(rest.len()));
-            let count = deliver_datagram(&mut self.stats, peer, datagram, handler);
+            let count = if datagram.first().is_some_and(|&first| first != BUNDLE_MARK) {
+                deliver_lone(&mut self.stats, peer, datagram, handler);
+                1
+            } else {
+                deliver_bundle(&mut self.stats, peer, datagram, handler)
+            };
             (delivered, work, rest) = (delivered + count, work + count.max(1), behind);
             if rest.is_empty() || work >= budget {
                 break;
@@ -373,9 +404,26 @@ impl Udp {
     }
 }
 
-/// Delivers the frames of a datagram, and returns how many there were.
+/// Delivers a datagram that is one frame.
+#[inline(always)]
+fn deliver_lone<H: FrameHandler>(
+    stats: &mut TransportStats,
+    peer: PeerId,
+    frame: &[u8],
+    handler: &mut H,
+) {
+    if handler.looks_ahead() {
+        handler.prepare(frame);
+    }
+    stats.rx_datagrams += 1;
+    stats.rx_frames += 1;
+    stats.rx_bytes += frame.len() as u64;
+    handler.handle(peer, frame, ReturnPath::NONE);
+}
+
+/// Delivers the frames of a bundle, and returns how many there were.
 #[inline]
-fn deliver_datagram<H: FrameHandler>(
+fn deliver_bundle<H: FrameHandler>(
     stats: &mut TransportStats,
     peer: PeerId,
     datagram: &[u8],
@@ -388,7 +436,6 @@ fn deliver_datagram<H: FrameHandler>(
     if handler.looks_ahead() {
         frames.clone().for_each(|frame| handler.prepare(frame));
     }
-    let is_bundle = frames.is_bundle();
     let mut count = 0;
     for frame in frames {
         count += 1;
@@ -396,7 +443,7 @@ fn deliver_datagram<H: FrameHandler>(
     }
     stats.rx_datagrams += 1;
     stats.rx_frames += count as u64;
-    stats.rx_bytes += (datagram.len() - bundle::framing_bytes(is_bundle, count)) as u64;
+    stats.rx_bytes += (datagram.len() - bundle::framing_bytes(count)) as u64;
     count
 }
 

@@ -73,12 +73,18 @@ impl Pieces {
     /// Adds the parts of a frame that have bytes. There must be room for two pieces.
     #[inline]
     pub(super) fn push_parts(&mut self, head: &[u8], body: &[u8]) {
-        let is_headless = head.is_empty();
-        // What is written for an empty part is overwritten by the next piece.
-        self.push(head.as_ptr(), head.len(), 1);
-        self.count -= usize::from(is_headless);
-        self.push(body.as_ptr(), body.len(), u32::from(is_headless));
-        self.count -= usize::from(body.is_empty());
+        if head.is_empty() || body.is_empty() {
+            let only = if body.is_empty() { head } else { body };
+            self.push(only.as_ptr(), only.len(), 1);
+            return;
+        }
+        let index = self.count;
+        self.iovecs[index..][..2].copy_from_slice(&[iovec(head), iovec(body)]);
+        let next = index as u32 + 1;
+        let notes =
+            [(next, 1), (next + 1, 0)].map(|(next, frame_count)| Note { next, frame_count });
+        self.notes[index..][..2].copy_from_slice(&notes);
+        self.count = index + 2;
     }
 
     /// Adds bytes to the end of a piece, and frames.
@@ -143,4 +149,9 @@ impl Pieces {
         let all = self.iovecs[..self.count].iter_mut();
         all.filter(move |iovec| !own.contains(&iovec.iov_base.cast()))
     }
+}
+
+#[inline]
+fn iovec(part: &[u8]) -> libc::iovec {
+    libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() }
 }

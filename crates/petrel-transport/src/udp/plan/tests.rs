@@ -250,6 +250,37 @@ proptest! {
     }
 
     #[test]
+    fn loose__is_what_the_general_way_makes_of_the_same_frames(
+        sizes in vec(1..300usize, 1..30),
+        limit in 1232..9000usize,
+        other_at in 0..40usize,
+    ) {
+        let mut world = World::new(limit, 65_507);
+        for (index, &size) in sizes.iter().enumerate() {
+            let bytes = vec![0x10 + index as u8; size];
+            let peer = if index == other_at { 2 } else { 1 };
+            // SAFETY: small frames are copied.
+            unsafe { world.add(peer, &bytes) };
+        }
+        let plan = &mut world.plan;
+        let loose = plan.loose().map(|Loose { name, piece, load }| {
+            let port = if other_at == 0 { 2u16 } else { 1 };
+            assert!(matches!(name, RawAddr::V4(v4) if v4.sin_port == port.to_be()));
+            // SAFETY: the piece lies in the plan.
+            let bytes = unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
+            (bytes.to_vec(), load)
+        });
+        plan.seal();
+        prop_assert!(plan.loose().is_none());
+        let sealed: Vec<_> = plan.messages().iter().map(|m| (gathered(plan, m), m.load)).collect();
+        let is_one = sealed.len() == 1 && sealed[0].0.len() <= limit;
+        prop_assert_eq!(loose.is_some(), is_one);
+        prop_assert!(loose.is_none_or(|loose| loose == sealed[0]));
+        plan.clear();
+        prop_assert!(plan.is_empty() && plan.loose().is_none());
+    }
+
+    #[test]
     fn try_extend__makes_the_same_messages_as_the_general_way(
         owned in bursts(),
         limit in 9000..65_508usize,
