@@ -45,7 +45,7 @@ use std::net::SocketAddr;
 use super::addr::RawAddr;
 use crate::buf::Region;
 use crate::bundle::{BUNDLE_MARK, LENGTH_BYTES, MARK_BYTES, framing_bytes, record_bytes};
-use crate::copy::copy_frame;
+use crate::copy::{ONE_LINE_BYTES, copy_frame, copy_one_line};
 use crate::transport::PeerId;
 
 pub(super) use pieces::PIECES_MAX;
@@ -271,7 +271,13 @@ impl Plan {
             tip.bundle_room_bytes -= record;
             tip.frame_count += 1;
             // SAFETY: the area has room for what the bundle has room for.
-            unsafe { self.stage(head, body) };
+            unsafe {
+                if body.is_empty() && ONE_LINE_BYTES.contains(&frame_bytes) {
+                    self.stage_line(head);
+                } else {
+                    self.stage(head, body);
+                }
+            }
             return true;
         }
         if frame_bytes == tip.train_bytes && tip.train_count < tip.train_room {
@@ -402,27 +408,47 @@ impl Plan {
         self.lanes.len() - 1
     }
 
-    /// Copies a record of a bundle to the end of the staging area, and says where it begins.
+    /// Copies a record of a bundle to the end of the staging area.
     ///
     /// # Safety
     /// So many bytes are left of the area.
-    #[inline]
-    unsafe fn stage(&mut self, head: &[u8], body: &[u8]) -> *const u8 {
-        let frame_bytes = head.len() + body.len();
-        // SAFETY: by this function's contract; no piece points behind the end yet, and the parts
-        // come from others and do not overlap the area.
-        let start = unsafe {
-            let start = self.staging.start().add(self.staged_bytes).as_ptr();
-            start.cast::<[u8; LENGTH_BYTES]>().write((frame_bytes as u16).to_le_bytes());
-            let to = start.add(LENGTH_BYTES);
+    #[inline(never)]
+    unsafe fn stage(&mut self, head: &[u8], body: &[u8]) {
+        // SAFETY: by this function's contract.
+        unsafe {
+            let to = self.stage_length(head.len() + body.len());
             copy_frame(head, to);
             if !body.is_empty() {
                 copy_frame(body, to.add(head.len()));
             }
-            start
-        };
-        self.staged_bytes += record_bytes(frame_bytes);
-        start
+        }
+    }
+
+    /// [`Plan::stage`] of a frame in one part, of a length that [`copy_one_line`] takes, and without
+    /// a call, which saves 20 instructions.
+    ///
+    /// # Safety
+    /// As for [`Plan::stage`].
+    #[inline(always)]
+    unsafe fn stage_line(&mut self, frame: &[u8]) {
+        // SAFETY: by this function's contract.
+        unsafe { copy_one_line(frame, self.stage_length(frame.len())) }
+    }
+
+    /// Adds a record to the staging area, and says where its frame is to be written.
+    ///
+    /// # Safety
+    /// As for [`Plan::stage`].
+    #[inline(always)]
+    unsafe fn stage_length(&mut self, frame_bytes: usize) -> *mut u8 {
+        // SAFETY: by this function's contract; no piece points behind the end yet. Frames come from
+        // others and do not overlap the area.
+        unsafe {
+            let record = self.staging.start().add(self.staged_bytes).as_ptr();
+            record.cast::<[u8; LENGTH_BYTES]>().write((frame_bytes as u16).to_le_bytes());
+            self.staged_bytes += record_bytes(frame_bytes);
+            record.add(LENGTH_BYTES)
+        }
     }
 
     #[inline]
@@ -448,8 +474,9 @@ impl Plan {
         let frame_bytes = head.len() + body.len();
         let bytes = record_bytes(frame_bytes);
         assert!(self.staged_bytes + bytes <= STAGING_BYTES, "frames are added while there is room");
+        let start = self.staging.start().as_ptr().wrapping_add(self.staged_bytes);
         // SAFETY: as was just checked.
-        let start = unsafe { self.stage(head, body) };
+        unsafe { self.stage(head, body) };
         let piece = self.pieces.push(start, bytes, 1);
         let Some(bundle) = &mut self.lanes[lane].bundle else { return };
         self.pieces.join(&mut bundle.run, Run { first: piece, last: piece, count: 1 });

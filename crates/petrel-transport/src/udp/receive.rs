@@ -192,11 +192,12 @@ impl Receiver {
         Ok(self.filled)
     }
 
-    /// Datagrams that the kernel dropped for lack of room since the last call, as it said with
-    /// those that were handed out.
+    /// Datagrams that the kernel dropped for lack of room since the last call. Once it has dropped
+    /// one, it says the sum with each that it delivers.
+    #[inline]
     pub(super) fn take_dropped(&mut self) -> u64 {
-        let last = (0..self.filled).rev().find_map(|index| self.control(index, DROPPED));
-        let dropped = last.unwrap_or(self.dropped);
+        let last = self.filled.checked_sub(1).and_then(|index| self.control(index, DROPPED));
+        let Some(dropped) = last else { return 0 };
         u64::from(dropped.wrapping_sub(std::mem::replace(&mut self.dropped, dropped)))
     }
 
@@ -253,6 +254,9 @@ impl Receiver {
     #[inline]
     fn control(&self, index: usize, (level, kind): (libc::c_int, libc::c_int)) -> Option<u32> {
         let bytes: usize = self.header(index).msg_hdr.msg_controllen as _;
+        if bytes == 0 {
+            return None;
+        }
         // SAFETY: as in `header`.
         let controls = unsafe { &(*self.slots()).controls[index] };
         let mut controls = controls.iter().take(bytes / size_of::<Control>());
