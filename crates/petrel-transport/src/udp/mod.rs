@@ -1,7 +1,7 @@
 //! Kernel UDP: one socket per endpoint, IPv4 or IPv6, without privileges.
 //!
 //! What a system call costs is spread in two ways. Small frames for one peer share a datagram (see
-//! [`bundle`]), which helps on every network. Datagrams of equal size for one peer
+//! [`bundle`](crate::bundle)), which helps on every network. Datagrams of equal size for one peer
 //! share a message by segmentation offload (GSO), and joined ones are received at once (GRO), where
 //! the kernel can: a call then costs about the same for 1 or for 64 of them. All messages of a burst
 //! go in one `sendmmsg`. A burst for which the kernel has no room stays here as a backlog.
@@ -14,6 +14,7 @@
 //! | `addr`, `peers` | addresses as the kernel sees them; the peer table |
 //! | `plan` | frames into datagrams into messages, without a system call |
 //! | `send`, `receive` | the system calls |
+//! | `burst`, `deliver` | from frames to the former, and from the latter to frames |
 //!
 //! Nothing is allocated after the start but when peers are added, and for the first backlogs.
 //!
@@ -23,7 +24,9 @@
 
 mod addr;
 mod association;
+mod burst;
 mod config;
+mod deliver;
 mod peers;
 mod plan;
 mod receive;
@@ -35,12 +38,9 @@ mod tests;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::io::Errno;
-
-use crate::bundle::{self, BUNDLE_MARK};
 use crate::clock;
 use crate::transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, ReturnPath, Transport, TransportStats,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, Transport, TransportStats,
 };
 use crate::wake::Waker;
 
@@ -51,9 +51,9 @@ pub use socket::path_mtu;
 
 use association::Association;
 use peers::PeerTable;
-use plan::{Loose, Plan, SMALL_FRAME_BYTES_MAX};
+use plan::Plan;
 use receive::Receiver;
-use send::{Reaction, Sender, reaction};
+use send::Sender;
 
 /// IP and UDP header of a datagram, without options.
 const HEADER_BYTES_V4: usize = 20 + 8;
@@ -65,7 +65,7 @@ const IP_PACKET_BYTES_MAX: usize = 65_535;
 
 /// The UDP transport of one endpoint.
 ///
-/// Frames must not begin with [`bundle::BUNDLE_MARK`]. Several links to one address share a
+/// Frames must not begin with [`BUNDLE_MARK`](crate::bundle::BUNDLE_MARK). Several links to one address share a
 /// [`PeerId`], which stays until each of them is removed.
 pub struct Udp {
     socket: UdpSocket,
@@ -184,267 +184,15 @@ impl Udp {
         }
     }
 
-    /// Sends what was pushed, or tries a backlog again.
-    #[cold]
-    #[inline(never)]
-    fn send_pushed(&mut self) {
-        if !self.send_loose() {
-            self.send_planned();
-        }
-    }
-
-    /// Sends the plan, if that is one datagram of small frames. False: it is more, or the kernel
-    /// refused it, for which there is the general way.
-    #[inline]
-    fn send_loose(&mut self) -> bool {
-        let Self { socket, plan, association, stats, .. } = self;
-        let Some(Loose { name, piece, load }) = plan.loose() else { return false };
-        stats.tx_syscalls += 1;
-        // SAFETY: the piece lies in the plan, which is borrowed.
-        if !unsafe { send::send_datagram(socket.as_fd(), name, association.is_made(), &piece) } {
-            return false;
-        }
-        stats.tx_datagrams += 1;
-        stats.tx_frames += load.frames;
-        stats.tx_bytes += load.frame_bytes;
-        plan.clear_loose();
-        true
-    }
-
-    /// Sends messages.
-    fn send_planned(&mut self) {
-        if !self.plan.is_sealed() {
-            self.plan.seal();
-        }
-        match self.send_messages() {
-            None => {
-                self.plan.clear();
-                self.is_backlog = false;
-            }
-            Some(next) => self.keep(next),
-        }
-    }
-
-    /// Sends the messages, up to the one that is returned, for which there was no room.
-    fn send_messages(&mut self) -> Option<usize> {
-        let (mut next, mut tries) = (0, 0);
-        while next < self.plan.messages().len() {
-            self.stats.tx_syscalls += 1;
-            // SAFETY: the large frames of this burst are there until `flush` returns, which is the
-            // contract of `push`; a backlog's were copied.
-            match unsafe { self.send_from(next) } {
-                Ok(count) => {
-                    self.count_sent(next, count);
-                    (next, tries) = (next + count, 0);
-                }
-                Err(error) => match reaction(error, self.is_grouped(next), tries) {
-                    Reaction::Retry => tries += 1,
-                    Reaction::Blocked => return Some(next),
-                    Reaction::Ungroup => self.disable_gso(next),
-                    Reaction::Drop => {
-                        self.drop_message(next);
-                        (next, tries) = (next + 1, 0);
-                    }
-                },
-            }
-        }
-        None
-    }
-
-    /// # Safety
-    /// That of [`Sender::send`].
-    unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno> {
-        let Self { socket, plan, association, sender, .. } = self;
-        // SAFETY: by this function's contract.
-        unsafe { sender.send(socket.as_fd(), plan, first, association.is_made()) }
-    }
-
-    fn is_grouped(&self, message: usize) -> bool {
-        self.plan.messages()[message].datagram_count > 1
-    }
-
-    fn count_sent(&mut self, first: usize, count: usize) {
-        for message in &self.plan.messages()[first..first + count] {
-            let load = self.plan.load_of(message);
-            self.stats.tx_datagrams += message.datagram_count as u64;
-            self.stats.tx_frames += load.frames;
-            self.stats.tx_bytes += load.frame_bytes;
-        }
-    }
-
-    /// The frames of all messages from `first` on wait for room. This burst asks no more.
-    #[cold]
-    fn keep(&mut self, first: usize) {
-        self.plan.keep(first);
-        self.has_asked_for_room = true;
-        if !self.is_backlog {
-            self.is_backlog = true;
-            let messages = self.plan.messages().iter();
-            self.stats.tx_kept += messages.map(|m| self.plan.load_of(m).frames).sum::<u64>();
-        }
-    }
-
-    /// Whether frames are kept for which the kernel had no room, after another try if this burst
-    /// has made none.
-    #[cold]
-    #[inline(never)]
-    fn is_backlog_left(&mut self) -> bool {
-        if !self.has_asked_for_room {
-            self.send_pushed();
-        }
-        self.is_backlog
-    }
-
-    /// Devices and routes change while a socket is open, so that the kernel may refuse at any time
-    /// what it took before. There is no way back: it would cost an error each time to ask again.
-    #[cold]
-    fn disable_gso(&mut self, first: usize) {
-        self.capabilities.gso = false;
-        self.stats.gso_disabled += 1;
-        self.plan.ungroup(first);
-    }
-
-    fn drop_message(&mut self, message: usize) {
-        let load = self.plan.load_of(&self.plan.messages()[message]);
-        self.stats.tx_dropped_error += load.frames;
-    }
-
-    /// Adds a frame to the burst that the short way did not take.
-    ///
-    /// # Safety
-    /// That of [`Transport::push`].
-    #[inline(never)]
-    unsafe fn push_slowly(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
-        if !self.plan.has_room() && !self.is_backlog {
-            self.send_pushed();
-        }
-        if self.is_backlog && self.is_backlog_left() {
-            self.stats.tx_blocked += 1;
-            return false;
-        }
-        // SAFETY: by this function's contract.
-        unsafe { self.plan_frame(peer, head, body) };
-        true
-    }
-
-    /// Adds a frame to the burst. There is room for it.
-    ///
-    /// # Safety
-    /// That of [`Transport::push`].
-    #[inline]
-    unsafe fn plan_frame(&mut self, peer: PeerId, head: &[u8], body: &[u8]) {
-        let bytes = head.len() + body.len();
-        let Some(target) = self.peers.target(peer) else {
-            self.stats.tx_dropped_no_peer += 1;
-            return;
-        };
-        if !(1..=target.datagram_bytes_max).contains(&bytes) {
-            self.stats.tx_dropped_oversize += 1;
-        } else if bytes <= SMALL_FRAME_BYTES_MAX {
-            self.plan.add_small(target, head, body);
-        } else {
-            // SAFETY: by this function's contract, the frame stays until `flush` has returned,
-            // which clears the plan or keeps a copy.
-            unsafe { self.plan.add_large(target, head, body) };
-        }
-    }
-
     /// What [`Transport::wait`] has to wait for besides datagrams: room in the kernel.
     pub(crate) fn has_backlog(&self) -> bool {
         self.is_backlog
-    }
-
-    /// Asks the socket for datagrams, and returns whether it is known to hold more.
-    #[inline]
-    fn refill(&mut self) -> bool {
-        let (syscalls, more) = self.receiver.refill(self.socket.as_fd());
-        self.stats.rx_syscalls += syscalls;
-        self.stats.rx_dropped_kernel += self.receiver.take_dropped();
-        more
-    }
-
-    /// Delivers the frames of the datagrams in hand, up to about `budget`. Returns how many there
-    /// were, and how much work it was: dropped datagrams count too, so that a flood of them cannot
-    /// hold us.
-    #[inline]
-    fn deliver<H: FrameHandler>(&mut self, budget: usize, handler: &mut H) -> (usize, usize) {
-        let Some(train) = self.receiver.train() else {
-            self.stats.rx_dropped_truncated += 1;
-            self.receiver.skip();
-            return (0, 1);
-        };
-        let Some(peer) = self.peers.find(train.from) else {
-            let count = train.datagram_count();
-            self.stats.rx_dropped_unknown_peer += count as u64;
-            self.receiver.skip();
-            return (0, count);
-        };
-        let (mut delivered, mut work, mut rest) = (0, 0, train.bytes);
-        loop {
-            let (datagram, behind) = rest.split_at(train.segment_bytes.min(rest.len()));
-            let count = if datagram.first().is_some_and(|&first| first != BUNDLE_MARK) {
-                deliver_lone(&mut self.stats, peer, datagram, handler);
-                1
-            } else {
-                deliver_bundle(&mut self.stats, peer, datagram, handler)
-            };
-            (delivered, work, rest) = (delivered + count, work + count.max(1), behind);
-            if rest.is_empty() || work >= budget {
-                break;
-            }
-        }
-        let handed_out = train.bytes.len() - rest.len();
-        self.receiver.advance(handed_out);
-        (delivered, work)
     }
 
     /// Whether frames may be in hand that [`Transport::rx_burst`] did not deliver yet.
     pub(crate) fn has_ready(&self) -> bool {
         self.receiver.has_ready()
     }
-}
-
-/// Delivers a datagram that is one frame.
-#[inline(always)]
-fn deliver_lone<H: FrameHandler>(
-    stats: &mut TransportStats,
-    peer: PeerId,
-    frame: &[u8],
-    handler: &mut H,
-) {
-    if handler.looks_ahead() {
-        handler.prepare(frame);
-    }
-    stats.rx_datagrams += 1;
-    stats.rx_frames += 1;
-    stats.rx_bytes += frame.len() as u64;
-    handler.handle(peer, frame, ReturnPath::NONE);
-}
-
-/// Delivers the frames of a bundle, and returns how many there were.
-#[inline]
-fn deliver_bundle<H: FrameHandler>(
-    stats: &mut TransportStats,
-    peer: PeerId,
-    datagram: &[u8],
-    handler: &mut H,
-) -> usize {
-    let Some(frames) = bundle::frames(datagram) else {
-        stats.rx_dropped_malformed += 1;
-        return 0;
-    };
-    if handler.looks_ahead() {
-        frames.clone().for_each(|frame| handler.prepare(frame));
-    }
-    let mut count = 0;
-    for frame in frames {
-        count += 1;
-        handler.handle(peer, frame, ReturnPath::NONE);
-    }
-    stats.rx_datagrams += 1;
-    stats.rx_frames += count as u64;
-    stats.rx_bytes += (datagram.len() - bundle::framing_bytes(count)) as u64;
-    count
 }
 
 fn header_bytes(local: SocketAddr) -> usize {
