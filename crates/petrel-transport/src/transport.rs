@@ -130,8 +130,7 @@ transport_stats! {
     rx_dropped_malformed,
     /// Datagrams cut by the kernel because the receive buffer was too short.
     rx_dropped_truncated,
-    /// Datagrams that the kernel dropped because the socket's receive buffer was full. Known when
-    /// the next one arrives.
+    /// Datagrams that the kernel dropped because the socket's receive buffer was full.
     rx_dropped_kernel,
     /// Rings given up because the peer wrote impossible indices.
     rx_broken_rings,

@@ -12,7 +12,6 @@ impl Udp {
     pub(super) fn refill(&mut self) -> bool {
         let (syscalls, more) = self.receiver.refill(self.socket.as_fd());
         self.stats.rx_syscalls += syscalls;
-        self.stats.rx_dropped_kernel += self.receiver.take_dropped();
         more
     }
 

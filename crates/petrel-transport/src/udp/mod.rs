@@ -275,7 +275,8 @@ impl Transport for Udp {
     }
 
     fn stats(&self) -> TransportStats {
-        self.stats
+        let rx_dropped_kernel = socket::dropped(self.socket.as_fd()).into();
+        TransportStats { rx_dropped_kernel, ..self.stats }
     }
 }
 

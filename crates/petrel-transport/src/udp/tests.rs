@@ -215,6 +215,39 @@ fn rx_burst__delivers_datagrams_that_wait_in_the_socket_in_order() {
 }
 
 #[test]
+fn rx_burst__has_datagrams_joined_from_when_they_come_in_numbers() {
+    let mut ends = WithSocket::new(v4());
+    let is_on = |udp: &Udp| socket::int_option(udp.socket.as_fd(), libc::UDP_GRO).unwrap() == 1;
+    assert!(ends.udp.capabilities().gro);
+    for _ in 0..20 {
+        assert!(ends.frames_until(b"\x1Falone").is_empty());
+        assert!(!is_on(&ends.udp));
+    }
+    let mut near = Udp::bind(UdpConfig { mtu: Mtu::Fixed(4000), ..v4() }).unwrap();
+    let (from, to) = (ends.udp.add_peer(link(&near)).unwrap(), near.add_peer(link(&ends.udp)));
+    let (to, large) = (to.unwrap(), (0x10..0x20u8).map(|byte| vec![byte; 3900]));
+    let large: Vec<_> = large.collect();
+    let burst: Vec<_> = large.iter().map(|bytes| frame(to, bytes)).collect();
+    // How many are in the socket at a time depends on who runs when: soon several are.
+    let (mut rounds, mut rounds_joined) = (0, 0);
+    while rounds < 10_000 && rounds_joined < 3 {
+        assert_eq!(near.tx_burst(&burst), 0);
+        let mut received = Vec::new();
+        while received.len() < large.len() {
+            ends.udp.wait(Some(30_000_000_000));
+            ends.udp.rx_burst(64, |peer, bytes| {
+                assert_eq!(peer, from);
+                received.push(bytes.to_vec());
+            });
+        }
+        assert_eq!(received, large);
+        rounds += 1;
+        rounds_joined += u32::from(is_on(&ends.udp));
+    }
+    assert_eq!(rounds_joined, 3);
+}
+
+#[test]
 fn tx_burst__sends_single_frames_bare_and_small_ones_in_a_bundle() {
     let mut ends = WithSocket::new(v4());
     assert_eq!(ends.udp.tx_burst(&[frame(ends.peer, b"\x1Aone")]), 0);
