@@ -74,11 +74,13 @@ pub struct TimerWheel {
     free: u32,
     /// Entries in the buckets.
     count: u32,
-    /// All ticks up to this one have been handled.
+    /// All ticks up to this one have been handled. It stands still while nothing comes due; then the
+    /// wheel reaches less far ahead, and an entry beyond comes due early.
     tick: u64,
     /// Entries that are due and not yet taken by `pop_due`.
     due: u32,
-    /// When time has to be moved forward: the next tick, or the next release.
+    /// When time has to be moved forward: the first tick with an entry, or the next release. An entry
+    /// that was taken out may leave it too early.
     wake_ns: u64,
     releases: Releases,
 }
@@ -94,7 +96,7 @@ impl TimerWheel {
             count: 0,
             tick: now_ns >> TICK_SHIFT,
             due: NIL,
-            wake_ns: ((now_ns >> TICK_SHIFT) + 1) << TICK_SHIFT,
+            wake_ns: u64::MAX,
             releases: Releases::new(now_ns),
         }
     }
@@ -111,6 +113,7 @@ impl TimerWheel {
         self.heads[bucket] = node;
         self.filled.set(bucket);
         self.count += 1;
+        self.wake_ns = self.wake_ns.min(tick << TICK_SHIFT);
         TimerEntry(node)
     }
 
@@ -144,7 +147,7 @@ impl TimerWheel {
     /// or earlier if that is more than 0.45 ms ahead. Its owner looks whether its time has come.
     pub fn insert_release(&mut self, now_ns: u64, key: TimerKey, release_ns: u64) {
         let due_ns = self.releases.insert(now_ns, key, release_ns);
-        self.wake_ns = self.wake_ns.min(due_ns);
+        self.wake_ns = self.wake_ns.min(due_ns).min((self.tick + 1) << TICK_SHIFT);
     }
 
     /// Whether [`TimerWheel::advance`] has something to do.
@@ -196,9 +199,12 @@ impl TimerWheel {
         if now > self.tick {
             self.collect_timeouts(now);
         }
-        let tick_ns = (self.tick + 1) << TICK_SHIFT;
+        let timeout_ns = self.filled.next_after(self.tick).map(|tick| tick << TICK_SHIFT);
         let release_ns = self.releases.collect_due(now_ns);
-        self.wake_ns = release_ns.map_or(tick_ns, |release_ns| release_ns.min(tick_ns));
+        // Releases keep to the pace of ticks, or their horizon would come nearer.
+        let tick_ns = release_ns.map(|_| (self.tick + 1) << TICK_SHIFT);
+        let all = [timeout_ns, release_ns, tick_ns];
+        self.wake_ns = all.into_iter().flatten().min().unwrap_or(u64::MAX);
     }
 
     fn collect_timeouts(&mut self, now: u64) {

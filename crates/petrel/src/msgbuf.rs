@@ -147,7 +147,7 @@ impl Buffer for MsgBuf {
         self.0.frame_16()
     }
 
-    #[inline]
+    #[inline(always)]
     fn part(&mut self, index: u32, header: [u64; 3], offset: usize, len: usize) -> (&[u8], &[u8]) {
         self.0.part_24(index as usize, header, offset, len)
     }

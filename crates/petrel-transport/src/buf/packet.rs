@@ -225,7 +225,7 @@ impl PacketBuf {
     ///
     /// # Panics
     /// As [`packet`](PacketBuf::packet).
-    #[inline]
+    #[inline(always)]
     pub fn part_24(
         &mut self,
         index: usize,
