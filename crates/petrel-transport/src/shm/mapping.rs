@@ -190,14 +190,18 @@ unsafe impl Memory for RingView<'_> {
         // while a consumer lends them, and those bytes are not free.
         unsafe {
             let to = self.data.as_ptr().add(offset);
-            copy_frame(head, to);
             match body.len() {
-                0 => {}
-                // A packet of a large message: no need to look at it from below.
-                len if len > INLINE_BYTES_MAX => {
+                0 => copy_frame(head, to),
+                // A packet of a large message, behind its header: no need to look at either from
+                // below.
+                len if len > INLINE_BYTES_MAX && (16..=64).contains(&head.len()) => {
+                    copy_one_line(head, to);
                     copy_nonoverlapping(body.as_ptr(), to.add(head.len()), len);
                 }
-                _ => copy_frame(body, to.add(head.len())),
+                _ => {
+                    copy_frame(head, to);
+                    copy_frame(body, to.add(head.len()));
+                }
             }
         }
     }
