@@ -112,6 +112,12 @@ impl SimTransport {
         self.rx_marked
     }
 
+    /// Whether frames wait that the endpoint has not taken.
+    pub fn has_received(&self) -> bool {
+        let fabric = self.fabric.borrow_mut();
+        fabric.is_bound(self.binding) && fabric.has_waiting(self.binding.at)
+    }
+
     /// Where a frame goes, or `None` if it has to be dropped, which is counted.
     fn check(&mut self, frame: &TxFrame<'_>) -> Option<SimAddr> {
         let peer = self.peers.addr(frame.peer);
