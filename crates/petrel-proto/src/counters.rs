@@ -58,6 +58,8 @@ counters! {
     dropped_wrong_peer,
     /// Frames dropped: a client's kind sent to a client, or a server's to a server.
     dropped_wrong_direction,
+    /// Packets dropped: not the next one, and recovery is go-back-N.
+    dropped_out_of_order,
     /// Frames dropped: about a request that is over.
     dropped_stale,
     /// Frames dropped: about a request that cannot have been made yet.

@@ -178,7 +178,11 @@ impl SimTransport {
         }
         self.stats.rx_frames += count as u64;
         self.stats.rx_bytes += self.received.bytes.len() as u64;
-        self.received.iter().for_each(|frame| handler.handle(peer, frame, ReturnPath::NONE));
+        let is_marked = self.received_ecn == Ecn::Ce;
+        self.received.iter().for_each(|frame| match is_marked {
+            true => handler.handle_marked(peer, frame),
+            false => handler.handle(peer, frame, ReturnPath::NONE),
+        });
         count
     }
 }

@@ -162,6 +162,10 @@ impl Transport for Host {
         }
     }
 
+    fn is_networked(&self, peer: PeerId) -> bool {
+        !Self::is_shm(peer)
+    }
+
     #[inline]
     fn may_receive(&self) -> bool {
         self.udp.peer_count() > 0 || self.shm.may_receive()
@@ -260,6 +264,10 @@ impl<H: FrameHandler> FrameHandler for ByShm<'_, H> {
 struct ByUdp<'a, H>(&'a mut H);
 
 impl<H: FrameHandler> FrameHandler for ByUdp<'_, H> {
+    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
+        self.0.handle_marked(peer, frame);
+    }
+
     /// Out of line, so that the handler is inlined once only.
     #[inline(never)]
     fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {

@@ -145,6 +145,11 @@ pub trait FrameHandler {
     /// once.
     fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>);
 
+    /// A frame has come in with the mark *Congestion Experienced* (RFC 3168).
+    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
+        self.handle(peer, frame, ReturnPath::NONE);
+    }
+
     /// Whether the handler gains by [`FrameHandler::prepare`]; asked once a burst.
     fn looks_ahead(&self) -> bool {
         false
@@ -241,6 +246,12 @@ pub trait Transport {
     /// The largest frame, in bytes, that can be sent to and received from `peer`. At least
     /// [`MIN_FRAME_BYTES`] for every peer in the table; 0 for a peer that is not.
     fn max_frame_bytes(&self, peer: PeerId) -> usize;
+
+    /// Whether frames to this peer go through a network, where they can meet congestion.
+    fn is_networked(&self, peer: PeerId) -> bool {
+        let _ = peer;
+        true
+    }
 
     /// Takes the frame `head` + `body` into the current burst, which [`Transport::flush`] ends.
     ///

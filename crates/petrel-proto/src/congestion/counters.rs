@@ -4,7 +4,8 @@
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CongestionCounters {
-    /// Acknowledgements that changed nothing in an uncongested session.
+    /// Acknowledgements that changed nothing in an uncongested session; those of small calls, which
+    /// are to cost nothing, are not counted.
     pub acks_bypassed: u64,
     /// Acknowledgements that a controller heard.
     pub updates: u64,
@@ -18,6 +19,21 @@ pub struct CongestionCounters {
     pub sessions_limited: u64,
     /// Times that a congested session became uncongested.
     pub sessions_released: u64,
+}
+
+impl CongestionCounters {
+    /// Names and values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("congestion_updates", self.updates),
+            ("congestion_marks", self.marks),
+            ("congestion_losses", self.losses),
+            ("congestion_timeouts", self.timeouts),
+            ("congestion_sessions_limited", self.sessions_limited),
+            ("congestion_sessions_released", self.sessions_released),
+        ]
+        .into_iter()
+    }
 }
 
 /// Adds up the counters of several endpoints.

@@ -9,6 +9,8 @@ pub struct Congestion {
     /// Round trips of this and longer are heard; 0 where all are. So one comparison asks both
     /// whether the session is uncongested and whether it stays so.
     bypass_below_ns: u32,
+    /// Whether the session is paced, or has a window below its credits.
+    is_limited: bool,
     pace: Pace,
     window_packets: u32,
     packet_bytes: u32,
@@ -16,7 +18,7 @@ pub struct Congestion {
     control: Control,
 }
 
-const _: () = assert!(size_of::<Congestion>() <= 112);
+const _: () = assert!(size_of::<Congestion>() <= 120);
 
 /// The members of the family. No table of functions: the match is inlined into the slow path.
 #[derive(Clone, Debug)]
@@ -31,6 +33,7 @@ impl Congestion {
     pub(super) fn new(control: Control, flow: Flow) -> Self {
         let mut new = Self {
             bypass_below_ns: 0,
+            is_limited: false,
             pace: Pace::UNLIMITED,
             window_packets: u32::MAX,
             packet_bytes: flow.packet_bytes,
@@ -39,6 +42,11 @@ impl Congestion {
         };
         new.refresh(0);
         new
+    }
+
+    /// That of a session which is not open yet.
+    pub(crate) fn unlimited() -> Self {
+        Self::new(Control::None, Flow { credits: 0, packet_bytes: 0, bare_rtt_ns: 0 })
     }
 
     /// Whether an acknowledgement changes nothing. A round trip that was not measured is 0.
@@ -132,9 +140,9 @@ impl Congestion {
     }
 
     /// Whether the session is held back: paced, or with a window below its credits.
-    #[inline]
+    #[inline(always)]
     pub fn is_limited(&self) -> bool {
-        self.is_paced() || self.window_packets != u32::MAX
+        self.is_limited
     }
 
     fn note_change(&mut self, now_ns: u64, counters: &mut CongestionCounters) {
@@ -162,6 +170,7 @@ impl Congestion {
             self.pace = pace;
             self.pacer.change(now_ns, self.packet_bytes, pace);
         }
+        self.is_limited = self.is_paced() || self.window_packets != u32::MAX;
     }
 }
 

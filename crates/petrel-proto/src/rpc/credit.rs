@@ -1,11 +1,11 @@
 //! The client takes CREDIT frames (`docs/wire-protocol.md` §5.2).
 
-use super::Shared;
+use super::{Recovery, Shared};
 use crate::bitmap::words_end;
 use crate::limits::REORDERING_THRESHOLD;
 use crate::session::SessionId;
 use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState};
-use crate::wire::{Credit, Header};
+use crate::wire::{Credit, Flags, Header};
 
 impl<B> Shared<B> {
     pub(super) fn on_credit<T>(
@@ -29,8 +29,7 @@ impl<B> Shared<B> {
         self.counters.frames_accepted += 1;
         state.unanswered = 0;
         if state.state == ClientState::Sending {
-            let repeats = header.flags.repeats();
-            self.acknowledge(now_ns, id, client, slot, &credit, repeats);
+            self.acknowledge(now_ns, id, client, slot, &credit, header.flags);
         }
     }
 
@@ -41,7 +40,7 @@ impl<B> Shared<B> {
         client: &mut ClientSession<B, T>,
         slot: usize,
         credit: &Credit,
-        repeats: bool,
+        flags: Flags,
     ) {
         let state = &mut client.slots[slot];
         let timed_packet = state.timed_packet;
@@ -61,13 +60,21 @@ impl<B> Shared<B> {
         }
         state.held -= returned;
         client.credits += returned;
-        if was_timed {
-            client.note_round_trip(now_ns, slot, &self.config.rto);
-        }
+        let rtt_ns = match was_timed {
+            true => client.note_round_trip(now_ns, slot, &self.config.rto),
+            false => None,
+        };
+        self.heard(now_ns, client, rtt_ns, returned, flags);
         let state = &mut client.slots[slot];
         if state.state == ClientState::Sending {
-            let lost = find_lost(state, before, credit.echo, repeats);
-            self.counters.losses_detected += u64::from(lost);
+            let lost = match self.config.recovery {
+                Recovery::Selective => find_lost(state, before, credit.echo, flags.repeats()),
+                Recovery::GoBackN => 0,
+            };
+            if lost > 0 {
+                self.counters.losses_detected += u64::from(lost);
+                client.congestion.on_loss(now_ns, lost, &mut self.congestion);
+            }
             self.queue_client(id.index, slot, state);
         }
         self.wake_stalled(id.index, client);

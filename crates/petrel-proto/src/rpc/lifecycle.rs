@@ -70,7 +70,7 @@ impl<B: Buffer, T> Core<B, T> {
                     return Err(OpenError::Unsound);
                 }
                 entry.origin = Origin::new(entry.origin.token(), Some(agreed.peer));
-                client.establish(agreed);
+                client.establish(agreed, &self.shared.config.congestion);
             }
             _ => return Err(OpenError::NotOpening),
         }

@@ -4,6 +4,7 @@ mod call;
 mod credit;
 mod lifecycle;
 mod lookahead;
+mod pace;
 mod plain;
 mod pull;
 mod receive;
@@ -32,7 +33,7 @@ pub use transmit::FrameSink;
 pub use crate::session::client::PendingCall;
 
 use crate::buffer::Buffer;
-use crate::congestion::CongestionControl;
+use crate::congestion::{CongestionControl, CongestionCounters};
 use crate::counters::Counters;
 use crate::limits;
 use crate::recovery::rtt::RtoBounds;
@@ -133,6 +134,7 @@ pub struct Core<B, T = u64> {
 struct Shared<B> {
     config: Config,
     counters: Counters,
+    congestion: CongestionCounters,
     /// Slots that have something to send.
     work: WorkQueue,
     timers: TimerWheel,
@@ -151,6 +153,7 @@ impl<B: Buffer, T> Core<B, T> {
             shared: Shared {
                 config,
                 counters: Counters::default(),
+                congestion: CongestionCounters::default(),
                 work: WorkQueue::new(),
                 timers: TimerWheel::new(now_ns),
                 exhausted: Vec::new(),
@@ -165,6 +168,11 @@ impl<B: Buffer, T> Core<B, T> {
     /// The counters.
     pub fn counters(&self) -> &Counters {
         &self.shared.counters
+    }
+
+    /// What congestion control has heard and done.
+    pub fn congestion_counters(&self) -> &CongestionCounters {
+        &self.shared.congestion
     }
 
     /// Sessions in the table, in both roles.
@@ -237,10 +245,16 @@ impl<B> Shared<B> {
         }
     }
 
-    /// Puts all slots that waited for a credit into the transmit queue.
+    /// Puts slots that waited for a credit, or for the window, into the transmit queue: as many as can
+    /// have one each.
     #[inline]
     fn wake_stalled<T>(&mut self, session: u32, client: &mut ClientSession<B, T>) {
-        while client.stalled_slots != 0 && client.credits > 0 {
+        if client.awaits_release {
+            return;
+        }
+        let mut free = client.sendable_packets();
+        while client.stalled_slots != 0 && free > 0 {
+            free -= 1;
             let slot = client.stalled_slots.trailing_zeros() as usize;
             client.stalled_slots &= client.stalled_slots - 1;
             self.queue_client(session, slot, &mut client.slots[slot]);

@@ -18,6 +18,7 @@
 use super::work::Work;
 use super::{Completion, Core, FrameSink, RequestHandle, call};
 use crate::buffer::Buffer;
+use crate::congestion::Ack;
 use crate::limits::{FUTURE_ROUNDS_MAX, HEADER_BYTES, REQUEST_NUMBER_END};
 use crate::session::client::{
     ClientSession, ClientSlot, ClientState, PendingCall, RoundTrips, SlotCall,
@@ -84,6 +85,7 @@ struct PlainPlace<'a, B, T> {
     to: Destination,
     credits: &'a mut u32,
     trips: &'a RoundTrips,
+    is_limited: bool,
     slot: usize,
     state: &'a mut ClientSlot<B, T>,
 }
@@ -105,13 +107,14 @@ impl<'a, B, T> PlainPlace<'a, B, T> {
         if !is_plain {
             return None;
         }
-        let ClientSession { free_slots, slots, to, credits, trips, .. } = client;
+        let ClientSession { free_slots, slots, to, credits, trips, congestion, .. } = client;
         let slot = free_slots.trailing_zeros() as usize;
         // Without a free slot, or before the session is open, this is beyond the slots.
         let state = slots.get_mut(slot)?;
         *free_slots &= *free_slots - 1;
         let peer = entry.origin.any_peer();
-        Some(Self { peer, to: *to, credits, trips, slot, state })
+        let is_limited = congestion.is_limited();
+        Some(Self { peer, to: *to, credits, trips, is_limited, slot, state })
     }
 }
 
@@ -133,11 +136,12 @@ impl<B: Buffer, T> Core<B, T> {
         let Some(place) = PlainPlace::find(&mut self.sessions, session, sizes) else {
             return Some(PendingCall { method, tag, request, response });
         };
-        let PlainPlace { peer, to, credits, trips, slot, state } = place;
+        let PlainPlace { peer, to, credits, trips, is_limited, slot, state } = place;
         state.begin(PendingCall { method, tag, request, response }, 1);
         self.shared.counters.calls_started += 1;
         if sink.reaches(peer)
             && *credits > 0
+            && !is_limited
             && let Some(SlotCall { request, .. }) = &mut state.call
         {
             let header = to.words(Kind::Request, Flags::NONE, state.method, state.number);
@@ -237,7 +241,8 @@ impl<B: Buffer, T> Core<B, T> {
         let payload = parsed.payload;
         let is_plain = state.awaits_plain
             && state.number == parsed.request()
-            && parsed.aux() as u8 == 0
+            && parsed.aux() == 0
+            && !client.congestion.is_limited()
             && payload.len() <= client.packet_bytes as usize
             && state.call.as_ref().is_some_and(|call| payload.len() <= call.response.capacity());
         if !is_plain {
@@ -250,6 +255,12 @@ impl<B: Buffer, T> Core<B, T> {
         client.free_slots |= 1 << slot;
         if client.trips.sampled_ns != now_ns {
             client.trips.sample(now_ns, state.timed_ns, &self.shared.config.rto);
+            let rtt_ns = now_ns.saturating_sub(state.timed_ns);
+            if !client.congestion.is_bypassed(rtt_ns, false) {
+                let (rtt_ns, bytes) = (Some(rtt_ns), client.packet_bytes);
+                let ack = Ack { now_ns, rtt_ns, packets: 1, bytes, ce: false };
+                client.congestion.update(&ack, &mut self.shared.congestion);
+            }
         }
         if self.shared.timers.is_crowded() {
             state.leave_wheel(&mut self.shared.timers);
@@ -323,11 +334,10 @@ impl<B: Buffer, T> Core<B, T> {
         let Some(peer) = entry.origin.peer() else { return false };
         match &mut entry.role {
             Role::Client(client) if work.of_client => {
-                let ClientSession { to, credits, slots, trips, .. } = client;
+                let ClientSession { to, credits, slots, trips, congestion, .. } = client;
                 let Some(state) = slots.get_mut(work.slot as usize) else { return false };
-                let (true, Some(SlotCall { request, .. })) =
-                    (state.is_plain && *credits > 0, &mut state.call)
-                else {
+                let may_send = state.is_plain && *credits > 0 && !congestion.is_limited();
+                let (true, Some(SlotCall { request, .. })) = (may_send, &mut state.call) else {
                     return false;
                 };
                 let header = to.words(Kind::Request, Flags::NONE, state.method, state.number);
@@ -347,10 +357,10 @@ impl<B: Buffer, T> Core<B, T> {
             }
             Role::Server(server) if !work.of_client => {
                 let Some(state) = server.slots.get_mut(work.slot as usize) else { return false };
+                let aux = state.answer_aux();
                 let (true, Some(message)) = (state.is_plain, &mut state.message) else {
                     return false;
                 };
-                let aux = u16::from(state.status.code());
                 let header = server.to.words(Kind::Response, Flags::NONE, aux, state.current);
                 if !sink.send(peer, message.frame(header), &[]) {
                     return false;

@@ -4,7 +4,7 @@
 use super::{Completion, Core, RequestHandle};
 use crate::buffer::{Buffer, BufferPool};
 use crate::session::{PeerKey, Role, SessionId};
-use crate::wire::{Header, Kind};
+use crate::wire::{Flags, Header, Kind};
 
 /// What a received frame means for the application.
 #[derive(Debug)]
@@ -46,8 +46,32 @@ impl<B: Buffer, T> Core<B, T> {
         frame: &'f [u8],
         pool: &mut P,
     ) -> Received<'f, B, T> {
+        self.handle_any(now_ns, peer, frame, Flags::NONE, pool)
+    }
+
+    /// [`Core::handle_frame`] of a frame that came with the mark *Congestion Experienced* (RFC 3168).
+    #[cold]
+    pub fn handle_marked_frame<'f, P: BufferPool<Buffer = B>>(
+        &mut self,
+        now_ns: u64,
+        peer: PeerKey,
+        frame: &'f [u8],
+        pool: &mut P,
+    ) -> Received<'f, B, T> {
+        self.handle_any(now_ns, peer, frame, Flags::CONGESTION, pool)
+    }
+
+    #[inline]
+    fn handle_any<'f, P: BufferPool<Buffer = B>>(
+        &mut self,
+        now_ns: u64,
+        peer: PeerKey,
+        frame: &'f [u8],
+        mark: Flags,
+        pool: &mut P,
+    ) -> Received<'f, B, T> {
         let shared = &mut self.shared;
-        let Ok((header, rest)) = Header::parse(frame) else {
+        let Ok((mut header, rest)) = Header::parse(frame) else {
             shared.counters.dropped_malformed += 1;
             return Received::Nothing;
         };
@@ -66,6 +90,7 @@ impl<B: Buffer, T> Core<B, T> {
             shared.counters.dropped_wrong_peer += 1;
             return Received::Nothing;
         }
+        header.flags = header.flags.with(mark);
         let id = SessionId { index: header.session, generation: entry.generation };
         match (header.kind, &mut entry.role) {
             (Kind::Request, Role::Server(server)) => shared.on_request(id, server, header, rest),

@@ -1,6 +1,6 @@
 //! The server takes requests (`docs/wire-protocol.md` §6.2).
 
-use super::{Core, Received, RequestHandle, Shared};
+use super::{Core, Received, Recovery, RequestHandle, Shared};
 use crate::bitmap::Insert;
 use crate::buffer::{Buffer, BufferPool};
 use crate::limits::{FUTURE_ROUNDS_MAX, PART_HEADER_BYTES, packet_span, packets_of};
@@ -117,6 +117,7 @@ impl<B: Buffer> Shared<B> {
         let state = &mut server.slots[slot];
         let size = payload.len() as u32;
         state.begin(header.request, header.aux, size, 1, &mut self.server_parts);
+        state.note_mark(header.flags);
         self.run(id, state, server.agreed.packet_bytes, payload)
     }
 
@@ -157,6 +158,7 @@ impl<B: Buffer> Shared<B> {
         if part.size != state.request_size {
             return self.malformed();
         }
+        state.note_mark(header.flags);
         if state.state != ServerState::Arriving {
             return self.on_repeated_request(id, server, slot, part.packet, header.flags);
         }
@@ -180,6 +182,7 @@ impl<B: Buffer> Shared<B> {
         let packets = packets_of(part.size, server.agreed.packet_bytes);
         let state = &mut server.slots[slot];
         state.begin(header.request, header.aux, part.size, packets, &mut self.server_parts);
+        state.note_mark(header.flags);
         state.response_limit = u32::from(part.grant);
         if packets == 1 {
             return Ok(());
@@ -210,7 +213,12 @@ impl<B: Buffer> Shared<B> {
         packet_bytes: u32,
         payload: &'f [u8],
     ) -> Received<'f, B, T> {
+        let go_back_n = self.config.recovery == Recovery::GoBackN;
         let parts = state.parts(&mut self.server_parts);
+        if go_back_n && part.packet > parts.arrived.cumulative() {
+            self.counters.dropped_out_of_order += 1;
+            return Received::Nothing;
+        }
         match parts.arrived.insert(part.packet) {
             Insert::New => {}
             Insert::Duplicate => {
@@ -279,6 +287,7 @@ impl<B: Buffer> Shared<B> {
     ) -> Received<'f, B, T> {
         self.counters.dropped_duplicate += 1;
         let state = &mut server.slots[slot];
+        state.note_mark(flags);
         match state.state {
             ServerState::Running => self.credit_due(id.index, slot, state, packet, flags.repeats()),
             ServerState::Answered if state.response_sent > 0 => {

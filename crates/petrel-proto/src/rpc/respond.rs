@@ -56,12 +56,22 @@ impl<B: Buffer, T> Core<B, T> {
     ///
     /// # Errors
     /// [`RespondRejected`] gives the buffer back.
-    #[inline(never)]
     pub fn respond(
         &mut self,
         handle: RequestHandle,
         status: Status,
+        message: B,
+    ) -> Result<(), RespondRejected<B>> {
+        self.respond_by_queue(handle, status, message, true)
+    }
+
+    #[inline(never)]
+    fn respond_by_queue(
+        &mut self,
+        handle: RequestHandle,
+        status: Status,
         mut message: B,
+        is_late: bool,
     ) -> Result<(), RespondRejected<B>> {
         let Some((server, slot)) = running(&mut self.sessions, handle) else {
             self.shared.counters.answers_discarded += 1;
@@ -78,6 +88,7 @@ impl<B: Buffer, T> Core<B, T> {
         let state = &mut server.slots[slot];
         self.shared.server_parts.take_back(&mut state.parts);
         state.takes_plain = message.capacity() <= packet_bytes as usize;
+        state.answered_later = is_late;
         state.set_answer(status, Some(message), packets_of(len as u32, packet_bytes));
         self.shared.counters.responses_sent += 1;
         self.shared.queue_server(handle.session.index, slot, state);
@@ -99,7 +110,7 @@ impl<B: Buffer, T> Core<B, T> {
     ) -> Result<(), RespondRejected<B>> {
         match self.respond_plain(handle, message, sink) {
             None => Ok(()),
-            Some(message) => self.respond(handle, Status::Ok, message),
+            Some(message) => self.respond_by_queue(handle, Status::Ok, message, false),
         }
     }
 

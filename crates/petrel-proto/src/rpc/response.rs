@@ -1,14 +1,14 @@
 //! The client takes responses (`docs/wire-protocol.md` §5.2).
 
 use super::call::{CallFailure, Execution, finish};
-use super::{Completion, Received, Shared};
+use super::{Completion, Received, Recovery, Shared};
 use crate::bitmap::Insert;
 use crate::buffer::Buffer;
 use crate::limits::{MESSAGE_BYTES_MAX, REORDERING_THRESHOLD, packet_span, packets_of};
 use crate::session::SessionId;
 use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState, SlotCall};
 use crate::status::Status;
-use crate::wire::{Header, Part, skip_extensions};
+use crate::wire::{ANSWERED_LATER, Flags, Header, Part, skip_extensions};
 
 impl<B> Shared<B> {
     /// The slot that a frame from the server is about, if it is about the slot's request.
@@ -54,7 +54,11 @@ impl<B: Buffer> Shared<B> {
             return self.malformed();
         }
         self.counters.frames_accepted += 1;
-        client.note_round_trip(now_ns, slot, &self.config.rto);
+        let rtt_ns = client.note_round_trip(now_ns, slot, &self.config.rto);
+        // An answer that was not given at once says nothing of the network.
+        let rtt_ns = rtt_ns.filter(|_| header.aux & ANSWERED_LATER == 0);
+        let packets = client.slots[slot].held;
+        self.heard(now_ns, client, rtt_ns, packets, header.flags);
         let status = header.aux as u8;
         let outcome = match client.slots[slot].response() {
             Some(response) if status == 0 => copy_whole(response, payload),
@@ -83,12 +87,23 @@ impl<B: Buffer> Shared<B> {
             return Received::Nothing;
         }
         if client.slots[slot].state != ClientState::Receiving {
-            client.note_round_trip(now_ns, slot, &self.config.rto);
+            let rtt_ns = client.note_round_trip(now_ns, slot, &self.config.rto);
+            let rtt_ns = rtt_ns.filter(|_| header.aux & ANSWERED_LATER == 0);
+            self.heard(now_ns, client, rtt_ns, 0, header.flags);
             if let Err(completion) = self.begin_response(id, client, slot, part, packet_bytes) {
                 return Received::Completed(completion);
             }
         }
-        self.store_response_part(now_ns, id, client, slot, part, packet_bytes, payload)
+        self.store_response_part(
+            now_ns,
+            id,
+            client,
+            slot,
+            part,
+            packet_bytes,
+            header.flags,
+            payload,
+        )
     }
 
     /// The first packet of a response, whichever it is: the request is acknowledged.
@@ -128,10 +143,16 @@ impl<B: Buffer> Shared<B> {
         slot: usize,
         part: Part,
         packet_bytes: u32,
+        flags: Flags,
         payload: &[u8],
     ) -> Received<'f, B, T> {
         let state = &mut client.slots[slot];
         let Some(parts) = &mut state.parts else { return Received::Nothing };
+        let go_back_n = self.config.recovery == Recovery::GoBackN;
+        if go_back_n && part.packet > parts.received.cumulative() {
+            self.counters.dropped_out_of_order += 1;
+            return Received::Nothing;
+        }
         match parts.received.insert(part.packet) {
             Insert::New => {}
             Insert::Duplicate => {
@@ -152,6 +173,11 @@ impl<B: Buffer> Shared<B> {
         state.backoff = 0;
         state.held -= 1;
         client.credits += 1;
+        if client.congestion.is_limited() || flags.congestion() {
+            self.heard(now_ns, client, None, 1, flags);
+        }
+        let state = &mut client.slots[slot];
+        let Some(parts) = &mut state.parts else { return Received::Nothing };
         if parts.received.cumulative() == parts.response_packets {
             if let Some(SlotCall { response, .. }) = &mut state.call {
                 response.set_len(part.size as usize);
@@ -161,7 +187,9 @@ impl<B: Buffer> Shared<B> {
         if ask_again(parts, part.packet) {
             state.pull_due = true;
             self.counters.losses_detected += 1;
+            client.congestion.on_loss(now_ns, 1, &mut self.congestion);
         }
+        let state = &mut client.slots[slot];
         self.queue_client(id.index, slot, state);
         self.wake_stalled(id.index, client);
         self.arm(now_ns, id, client, slot);

@@ -46,10 +46,12 @@ impl<B: Buffer> Shared<B> {
         let credit = Credit { cumulative, echo: state.echo, bitmap };
         // Tells which copy of the packet has arrived (§5.2).
         let flags = if state.echo_repeats { Flags::REPEATS } else { Flags::NONE };
+        let flags = state.echo_flags(flags);
         let header = to.words(Kind::Credit, flags, 0, state.current);
         let taken = out.control.send(out.sink, agreed.peer, credit.encode(header));
         if taken {
             state.credit_due = false;
+            state.marked = false;
             self.counters.control_frames_sent += 1;
         }
         Turn::one(taken)
@@ -74,11 +76,13 @@ impl<B: Buffer> Shared<B> {
             }
             let packet = repeated.unwrap_or(state.response_sent);
             let flags = if repeated.is_some() { Flags::REPEATS } else { Flags::NONE };
+            let flags = state.echo_flags(flags);
             if !write_answer_packet(state, agreed, to, packet, flags, out) {
                 turn.then = Then::Refused;
                 break;
             }
             turn.sent += 1;
+            state.marked = false;
             if repeated.is_some() {
                 state.parts(&mut self.server_parts).resend.clear(packet);
                 self.counters.packets_retransmitted += 1;
@@ -105,7 +109,7 @@ fn write_answer_packet<B: Buffer, S: FrameSink>(
     flags: Flags,
     out: &mut Out<'_, S>,
 ) -> bool {
-    let aux = u16::from(state.status.code());
+    let aux = state.answer_aux();
     let Some(message) = &mut state.message else {
         return send_refusal(state, agreed, to, flags, out);
     };
@@ -127,7 +131,7 @@ fn send_refusal<B, S: FrameSink>(
     out: &mut Out<'_, S>,
 ) -> bool {
     let text = state.parts.as_ref().and_then(|parts| parts.refusal).unwrap_or_default();
-    let aux = u16::from(state.status.code());
+    let aux = state.answer_aux();
     let len = text.len().min(CONTROL_FRAME_BYTES_MAX - HEADER_BYTES);
     let mut bytes = [0; CONTROL_FRAME_BYTES_MAX];
     let header = to.words(Kind::Response, flags, aux, state.current);

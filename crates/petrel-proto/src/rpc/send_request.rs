@@ -1,6 +1,7 @@
 //! The client's way out: packets of requests, and PULLs (`docs/wire-protocol.md` §5).
 
 use super::Shared;
+use super::pace::PACED_PULL_PACKETS;
 use super::transmit::{FrameSink, Out, Then, Turn, send_part};
 use crate::bitmap::Words;
 use crate::buffer::Buffer;
@@ -40,6 +41,9 @@ impl<B: Buffer> Shared<B> {
         let mut turn = self.send_run(out, client, slot, peer);
         while turn.sent < out.budget && turn.then != Then::Refused {
             turn.then = Then::Done;
+            if self.must_wait(out.now_ns, id, client, slot) {
+                break;
+            }
             let Some((packet, repeats)) = next_request_packet(client, slot) else { break };
             let extra = match self.config.response_grants && !repeats {
                 true => grant_with(client, slot, packet),
@@ -50,6 +54,7 @@ impl<B: Buffer> Shared<B> {
                 break;
             }
             turn.sent += 1;
+            client.charge(out.now_ns, 1);
             self.note_request_packet(out.now_ns, client, slot, packet, repeats, extra);
             let state = &client.slots[slot];
             if state.request_packets == 1 {
@@ -74,7 +79,9 @@ impl<B: Buffer> Shared<B> {
     ) -> Turn {
         let state = &mut client.slots[slot];
         let first = state.request_sent;
-        let is_short = self.config.short_ways && first + 1 < state.request_packets;
+        let is_short = self.config.short_ways
+            && first + 1 < state.request_packets
+            && !client.congestion.is_limited();
         let (Some(SlotCall { request, .. }), true) = (&mut state.call, is_short) else {
             return Turn::NOTHING;
         };
@@ -124,7 +131,9 @@ impl<B: Buffer> Shared<B> {
     ) {
         let state = &mut client.slots[slot];
         if repeats {
-            state.repeated = true;
+            if state.timed_packet == packet {
+                state.timed_packet = NOT_TIMED;
+            }
             self.counters.packets_retransmitted += 1;
         } else {
             self.counters.packets_sent += 1;
@@ -160,7 +169,11 @@ impl<B: Buffer> Shared<B> {
         client: &mut ClientSession<B, T>,
         slot: usize,
     ) -> Turn {
-        let allowed = allow_more(client, slot);
+        let allowed = match self.must_wait(out.now_ns, id, client, slot) {
+            true => 0,
+            false => allow_more(client, slot),
+        };
+        client.charge(out.now_ns, allowed);
         let (to, peer) = (client.to, client.agreed.as_ref().map(|agreed| agreed.peer));
         let state = &mut client.slots[slot];
         // What a PULL allowed that is refused now is said by the next.
@@ -201,7 +214,7 @@ fn next_request_packet<B, T>(client: &mut ClientSession<B, T>, slot: usize) -> O
     if packet == state.request_packets || packet >= state.acknowledged_below() + WINDOW_PACKETS {
         return None;
     }
-    if client.credits == 0 {
+    if client.sendable_packets() == 0 {
         client.stalled_slots |= 1 << slot;
         return None;
     }
@@ -213,7 +226,11 @@ fn next_request_packet<B, T>(client: &mut ClientSession<B, T>, slot: usize) -> O
 fn grant_with<B: Buffer, T>(client: &ClientSession<B, T>, slot: usize, packet: u32) -> u32 {
     let state = &client.slots[slot];
     let capacity = state.call.as_ref().map_or(0, |call| call.response.capacity());
-    if capacity <= client.packet_bytes as usize || packet + 1 != state.request_packets {
+    if capacity <= client.packet_bytes as usize
+        || packet + 1 != state.request_packets
+        // The server would send them as fast as its link is.
+        || client.congestion.is_limited()
+    {
         return 0;
     }
     let wanted = packets_of(capacity.min(u32::MAX as usize) as u32, client.packet_bytes) - 1;
@@ -255,11 +272,15 @@ fn write_request_packet<B: Buffer, T, S: FrameSink>(
 
 /// Allows further packets of a response, as credits and the window permit; gives how many.
 fn allow_more<B, T>(client: &mut ClientSession<B, T>, slot: usize) -> u32 {
+    let sendable = client.sendable_packets();
     let state = &mut client.slots[slot];
     let (ClientState::Receiving, Some(parts)) = (state.state, &state.parts) else { return 0 };
     let window_end = parts.received.cumulative() + WINDOW_PACKETS;
     let wanted = parts.response_packets.min(window_end).saturating_sub(state.response_limit);
-    let allowed = wanted.min(client.credits);
+    let mut allowed = wanted.min(sendable);
+    if client.congestion.is_paced() {
+        allowed = allowed.min(PACED_PULL_PACKETS);
+    }
     if allowed < wanted {
         client.stalled_slots |= 1 << slot;
     }

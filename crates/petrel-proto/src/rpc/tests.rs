@@ -3,6 +3,7 @@
 
 mod chaos;
 mod client;
+mod congestion;
 mod hostile;
 mod lifecycle;
 mod server;
@@ -70,7 +71,11 @@ impl Pair {
 
     /// A pair that takes the short ways or does not.
     pub(super) fn by(shape: Shape, short_ways: bool) -> Self {
-        let config = Config { short_ways, ..Config::default() };
+        Self::with_config(shape, Config { short_ways, ..Config::default() })
+    }
+
+    pub(super) fn with_config(shape: Shape, config: Config) -> Self {
+        let short_ways = config.short_ways;
         let mut client = Core::new(0, config.clone());
         let mut server = Core::new(0, config);
         let session = client.open(CLIENT_TOKEN, FIRST).unwrap();
@@ -97,7 +102,7 @@ impl Pair {
     }
 
     pub(super) fn respond(&mut self, handle: RequestHandle, message: &[u8]) {
-        self.server.respond(handle, Status::Ok, buffer(message)).unwrap();
+        self.server.respond_at_once(handle, buffer(message), &mut nowhere()).unwrap();
     }
 
     /// All frames that the client wants to send now.
@@ -116,6 +121,15 @@ impl Pair {
 
     pub(super) fn at_client(&mut self, frame: &[u8]) -> Got {
         take(&mut self.client, self.now, frame, self.short_ways)
+    }
+
+    /// The same of frames that met congestion.
+    pub(super) fn marked_at_server(&mut self, frame: &[u8]) -> Got {
+        got(self.server.handle_marked_frame(self.now, PEER, frame, &mut POOL.clone()))
+    }
+
+    pub(super) fn marked_at_client(&mut self, frame: &[u8]) -> Got {
+        got(self.client.handle_marked_frame(self.now, PEER, frame, &mut POOL.clone()))
     }
 
     /// Lets the clock run until the client's timer has fired at least once.
@@ -220,6 +234,11 @@ pub(super) fn refuse_behind(core: &mut Core<HeapBuffer>, now: u64, taken: usize)
     });
     assert_eq!(sent, frames.len());
     frames
+}
+
+/// A way out that takes nothing.
+pub(super) fn nowhere() -> impl FrameSink {
+    |_: PeerKey, _: &[u8], _: &[u8]| false
 }
 
 pub(super) fn buffer(message: &[u8]) -> HeapBuffer {

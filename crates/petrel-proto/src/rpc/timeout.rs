@@ -2,10 +2,10 @@
 //! (`docs/wire-protocol.md` §7).
 
 use super::call::{CallFailure, Execution, finish};
-use super::{Completion, Core, Event, Shared};
+use super::{Completion, Core, Event, Recovery, Shared};
 use crate::bitmap::Window;
 use crate::buffer::Buffer;
-use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState};
+use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState, NOT_TIMED};
 use crate::session::spare::Spare;
 use crate::session::{Role, SessionId};
 use crate::status::Status;
@@ -74,7 +74,10 @@ impl<B: Buffer> Shared<B> {
             return Some(finish(self, id, client, slot, Err(failure)));
         }
         self.counters.timeouts += 1;
-        repeat(state, &mut self.client_parts);
+        if is_silence(state) {
+            client.congestion.on_timeout(now_ns, &mut self.congestion);
+        }
+        repeat(state, self.config.recovery, &mut self.client_parts);
         let state = &mut client.slots[slot];
         if state.state == ClientState::Sending {
             client.trips.backoff = client.trips.backoff.max(state.backoff.min(SESSION_BACKOFF_MAX));
@@ -98,19 +101,30 @@ fn is_waiting_for_server<B, T>(state: &ClientSlot<B, T>) -> bool {
     }
 }
 
+/// Whether a timeout is a sign of congestion: not where a handler may just take its time, and no
+/// more has come due than the first look after it.
+fn is_silence<B, T>(state: &ClientSlot<B, T>) -> bool {
+    let has_unacknowledged = state.request_packets > 1 && state.state == ClientState::Sending;
+    has_unacknowledged || state.state == ClientState::Receiving || state.unanswered > 0
+}
+
 /// Notes what to send again (§7.2).
-fn repeat<B, T>(state: &mut ClientSlot<B, T>, spare: &mut Spare<ClientParts>) {
+fn repeat<B, T>(state: &mut ClientSlot<B, T>, recovery: Recovery, spare: &mut Spare<ClientParts>) {
     state.unanswered += 1;
-    state.repeated = true;
     state.backoff = state.backoff.saturating_add(1);
     if state.state == ClientState::Sending {
+        let sent = state.request_sent;
         let parts = state.parts(spare);
-        parts.lost.set(parts.acknowledged.cumulative());
+        let first = parts.acknowledged.cumulative();
+        let end = if recovery == Recovery::GoBackN { sent } else { first + 1 };
+        (first..end).for_each(|packet| parts.lost.set(packet));
         return;
     }
     if state.state == ClientState::Waiting {
         state.backoff = state.backoff.min(WAITING_BACKOFF_MAX.max(state.unanswered));
     }
+    // What comes now may answer the repetition.
+    state.timed_packet = NOT_TIMED;
     state.pull_due = true;
     state.parts(spare).resend_below = state.response_limit;
 }

@@ -6,6 +6,7 @@ use super::order::SendOrder;
 use super::spare::{Reusable, Spare};
 use super::{Agreed, fill};
 use crate::bitmap::{PacketBits, Window};
+use crate::congestion::{Congestion, CongestionControl, Flow};
 use crate::recovery::rtt::{RtoBounds, RttEstimator};
 use crate::timer::{TimerEntry, TimerWheel};
 use crate::wire::Destination;
@@ -28,6 +29,9 @@ pub(crate) struct ClientSession<B, T> {
     /// Bit per slot: has packets to send, but found no credit.
     pub(crate) stalled_slots: u64,
     pub(crate) trips: RoundTrips,
+    pub(crate) congestion: Congestion,
+    /// Whether the timer wheel has an entry for the time when its pace allows a packet.
+    pub(crate) awaits_release: bool,
     /// Calls that found no free slot.
     pub(crate) backlog: Backlog<B, T>,
     pub(crate) first_request: u64,
@@ -132,6 +136,8 @@ impl<B, T> ClientSession<B, T> {
             credits: 0,
             stalled_slots: 0,
             trips: RoundTrips::new(bounds),
+            congestion: Congestion::unlimited(),
+            awaits_release: false,
             backlog: Backlog::default(),
             first_request,
             agreed: None,
@@ -139,7 +145,9 @@ impl<B, T> ClientSession<B, T> {
     }
 
     /// Takes what the peer agreed to; from now on calls go out.
-    pub(crate) fn establish(&mut self, agreed: Agreed) {
+    pub(crate) fn establish(&mut self, agreed: Agreed, control: &CongestionControl) {
+        let (credits, packet_bytes) = (u32::from(agreed.credits), agreed.packet_bytes);
+        self.congestion = control.start(Flow { credits, packet_bytes, bare_rtt_ns: 0 });
         let slots = u64::from(agreed.slots);
         self.slots = (0..slots).map(|slot| ClientSlot::new(self.first_request + slot)).collect();
         self.free_slots = u64::MAX >> (64 - slots);
@@ -150,19 +158,42 @@ impl<B, T> ClientSession<B, T> {
         self.agreed = Some(agreed);
     }
 
+    /// New packets that credits and congestion window allow.
+    #[inline]
+    pub(crate) fn sendable_packets(&self) -> u32 {
+        match self.congestion.window_packets() {
+            u32::MAX => self.credits,
+            window => {
+                let all = self.agreed.as_ref().map_or(0, |agreed| u32::from(agreed.credits));
+                self.credits.min(window.saturating_sub(all - self.credits))
+            }
+        }
+    }
+
     /// Slots in use, and calls in the queue.
     pub(crate) fn pending_calls(&self) -> usize {
         self.slots.len() - self.free_slots.count_ones() as usize + self.backlog.len()
     }
 
-    /// Ends a slot's measurement; the round trip counts if the packet was sent once only (Karn).
+    /// Ends a slot's measurement, and gives the round trip if there is one: of a packet that was sent
+    /// once only (Karn).
     #[inline(always)]
-    pub(crate) fn note_round_trip(&mut self, now_ns: u64, slot: usize, bounds: &RtoBounds) {
+    pub(crate) fn note_round_trip(
+        &mut self,
+        now_ns: u64,
+        slot: usize,
+        bounds: &RtoBounds,
+    ) -> Option<u64> {
         let state = &mut self.slots[slot];
         let was_timed = core::mem::replace(&mut state.timed_packet, NOT_TIMED) != NOT_TIMED;
-        if was_timed && !state.repeated && self.trips.sampled_ns != now_ns {
-            self.trips.sample(now_ns, state.timed_ns, bounds);
+        if !was_timed {
+            return None;
         }
+        let timed_ns = state.timed_ns;
+        if self.trips.sampled_ns != now_ns {
+            self.trips.sample(now_ns, timed_ns, bounds);
+        }
+        Some(now_ns.saturating_sub(timed_ns))
     }
 }
 
@@ -200,7 +231,7 @@ pub(crate) struct ClientSlot<B, T> {
     pub(crate) request_sent: u32,
     /// Packets of the response that may be sent.
     pub(crate) response_limit: u32,
-    /// The packet whose round trip is being measured, or [`NOT_TIMED`].
+    /// The packet whose round trip is being measured, sent once until now; or [`NOT_TIMED`].
     pub(crate) timed_packet: u32,
     pub(crate) state: ClientState,
     /// Whether such a request as `is_plain` says was sent once, and nothing has happened since.
@@ -210,8 +241,6 @@ pub(crate) struct ClientSlot<B, T> {
     pub(crate) is_plain: bool,
     /// Whether the transmit queue has an entry for this slot.
     pub(crate) queued: bool,
-    /// Whether something of this request was sent twice: no round trip is measured then (Karn).
-    pub(crate) repeated: bool,
     /// Whether to send a PULL at the next opportunity, whatever it allows.
     pub(crate) pull_due: bool,
     /// Doublings of the timeout since the last frame taken.
@@ -291,7 +320,6 @@ impl<B, T> ClientSlot<B, T> {
             queued: false,
             timer: TimerEntry::NONE,
             in_wheel: false,
-            repeated: false,
             pull_due: false,
             backoff: 0,
             unanswered: 0,
@@ -311,7 +339,6 @@ impl<B, T> ClientSlot<B, T> {
     #[inline(always)]
     pub(crate) fn begin(&mut self, call: PendingCall<B, T>, packets: u32) {
         self.state = ClientState::Sending;
-        self.repeated = false;
         self.pull_due = false;
         self.backoff = 0;
         self.unanswered = 0;

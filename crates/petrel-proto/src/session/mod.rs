@@ -121,4 +121,4 @@ pub(crate) enum Role<B, T> {
     Server(ServerSession<B>),
 }
 
-const _: () = assert!(size_of::<Entry<Box<u8>, [u64; 3]>>() == 256);
+const _: () = assert!(size_of::<Entry<Box<u8>, [u64; 3]>>() == 384);

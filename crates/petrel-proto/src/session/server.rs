@@ -5,7 +5,7 @@ use super::{Agreed, fill};
 use crate::bitmap::{PacketBits, Window};
 use crate::limits::HEADER_BYTES;
 use crate::status::Status;
-use crate::wire::Destination;
+use crate::wire::{ANSWERED_LATER, Destination, Flags};
 
 /// A session in its server role. What a small request needs comes first, in this order, and ends
 /// with the first line of its [`Entry`](super::Entry).
@@ -93,6 +93,10 @@ pub(crate) struct ServerSlot<B> {
     pub(crate) takes_plain: bool,
     /// Whether the transmit queue has an entry for this slot.
     pub(crate) queued: bool,
+    /// Whether a frame of the request met congestion, and the client was not told yet.
+    pub(crate) marked: bool,
+    /// Whether the answer came later than at once.
+    pub(crate) answered_later: bool,
 }
 
 /// What a slot needs for messages of several packets, and to repeat what was lost.
@@ -141,6 +145,8 @@ impl<B> ServerSlot<B> {
             state: ServerState::Idle,
             status: Status::Ok,
             takes_plain: true,
+            marked: false,
+            answered_later: false,
             is_plain: false,
             queued: false,
             credit_due: false,
@@ -166,6 +172,7 @@ impl<B> ServerSlot<B> {
         self.current = number;
         self.method = method;
         self.takes_plain = false;
+        self.marked = false;
         self.is_plain = false;
         self.credit_due = false;
         self.request_size = size;
@@ -181,7 +188,7 @@ impl<B> ServerSlot<B> {
         self.state = ServerState::Answered;
         self.credit_due = false;
         self.status = status;
-        self.is_plain = packets == 1 && message.is_some();
+        self.is_plain = packets == 1 && message.is_some() && !self.marked;
         self.message = message;
         self.response_packets = packets;
         self.response_sent = 0;
@@ -190,6 +197,7 @@ impl<B> ServerSlot<B> {
     /// Notes that the answer was sent whole at once. It stays, for who asks again.
     #[inline(always)]
     pub(crate) fn set_sent_answer(&mut self, message: B) {
+        self.answered_later = false;
         self.state = ServerState::Answered;
         self.is_plain = false;
         self.credit_due = false;
@@ -205,6 +213,24 @@ impl<B> ServerSlot<B> {
     pub(crate) fn parts(&mut self, spare: &mut Spare<ServerParts<B>>) -> &mut ServerParts<B> {
         self.takes_plain = false;
         self.parts.get_or_insert_with(|| spare.take())
+    }
+
+    /// The aux field of the answer.
+    #[inline(always)]
+    pub(crate) fn answer_aux(&self) -> u16 {
+        u16::from(self.status.code()) | if self.answered_later { ANSWERED_LATER } else { 0 }
+    }
+
+    /// Notes that a frame of the request came with these flags.
+    #[inline]
+    pub(crate) fn note_mark(&mut self, flags: Flags) {
+        self.marked |= flags.congestion();
+    }
+
+    /// The flags of the next frame to the client, with what it has to be told.
+    #[inline]
+    pub(crate) fn echo_flags(&self, flags: Flags) -> Flags {
+        if self.marked { flags.with(Flags::CONGESTION) } else { flags }
     }
 
     /// The next packet of the answer to send again.

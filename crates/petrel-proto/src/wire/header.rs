@@ -55,13 +55,31 @@ impl Kind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags(pub u8);
 
+/// In the aux field of a response: it was not given at once when the request came, and its round trip
+/// says nothing of the network.
+pub const ANSWERED_LATER: u16 = 1 << 8;
+
 impl Flags {
     /// No flag.
     pub const NONE: Flags = Flags(0);
+    /// E: a frame of this request or response came with the mark *Congestion Experienced*.
+    pub const CONGESTION: Flags = Flags(1 << 0);
     /// X: an extension block is present.
     pub const EXTENDED: Flags = Flags(1 << 1);
     /// R: the frame repeats one sent before.
     pub const REPEATS: Flags = Flags(1 << 2);
+
+    /// These and those.
+    #[inline]
+    pub const fn with(self, others: Flags) -> Flags {
+        Flags(self.0 | others.0)
+    }
+
+    /// Whether a frame came with the mark *Congestion Experienced*.
+    #[inline]
+    pub const fn congestion(self) -> bool {
+        self.0 & Self::CONGESTION.0 != 0
+    }
 
     /// Whether an extension block is present.
     #[inline]

@@ -11,7 +11,7 @@ mod part;
 
 pub use control::{Credit, Pull};
 pub use extension::skip_extensions;
-pub use header::{Destination, Flags, Header, Kind, VERSION};
+pub use header::{ANSWERED_LATER, Destination, Flags, Header, Kind, VERSION};
 pub use part::Part;
 pub(crate) use part::part_words;
 
@@ -75,7 +75,7 @@ impl fmt::Display for Frame<'_> {
         write!(f, "{} s{} r{}", header.kind.name(), header.session, header.request)?;
         match header.kind {
             Kind::Request | Kind::RequestPart => write!(f, " m{}", header.aux)?,
-            Kind::Response if header.aux != 0 => write!(f, " status {}", header.aux)?,
+            Kind::Response if header.aux as u8 != 0 => write!(f, " status {}", header.aux as u8)?,
             _ => {}
         }
         match self.fields {
@@ -96,6 +96,9 @@ impl fmt::Display for Frame<'_> {
                 " up to {}, limit {}, again below {}",
                 pull.cumulative, pull.limit, pull.resend_below
             )?,
+        }
+        if header.flags.congestion() {
+            f.write_str(" congestion")?;
         }
         if header.flags.repeats() { f.write_str(" again") } else { Ok(()) }
     }

@@ -210,6 +210,10 @@ impl Transport for Shm {
         peer.map_or(0, Peer::max_frame_bytes)
     }
 
+    fn is_networked(&self, _peer: PeerId) -> bool {
+        false
+    }
+
     #[inline]
     fn may_receive(&self) -> bool {
         self.schedule.only_ring().is_none_or(|index| self.has_news(index))

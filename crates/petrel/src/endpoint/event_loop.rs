@@ -70,6 +70,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         }
         self.idle_turns = 0;
         let received = self.receive(now_ns);
+        self.local.core.release_paced(now_ns);
         let mut sent = self.local.core.has_transmit() && self.send(now_ns);
         if received > 0 && !sent {
             // What the handlers sent at once.
@@ -280,8 +281,13 @@ impl FrameHandler for Dispatch<'_> {
         } else if local.core.handle_next_part(peer, frame) {
             local.part_bytes += frame.len();
         } else {
-            dispatch_other(local, handlers, *now_ns, peer, frame);
+            dispatch_other(local, handlers, *now_ns, peer, frame, false);
         }
+    }
+
+    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
+        let Self { local, handlers, now_ns } = self;
+        dispatch_other(local, handlers, *now_ns, PeerKey(peer.0), frame, true);
     }
 }
 
@@ -298,6 +304,11 @@ impl FrameHandler for DispatchAhead<'_> {
         self.dispatch.handle(peer, frame, path);
     }
 
+    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
+        self.ahead.step(&self.dispatch.local.core);
+        self.dispatch.handle_marked(peer, frame);
+    }
+
     #[inline(always)]
     fn looks_ahead(&self) -> bool {
         true
@@ -309,7 +320,7 @@ impl FrameHandler for DispatchAhead<'_> {
     }
 }
 
-/// All frames but those of small calls without loss.
+/// All frames but those of small calls without loss; `is_marked` if the frame met congestion.
 #[inline(never)]
 pub(super) fn dispatch_other(
     local: &mut Local,
@@ -317,10 +328,16 @@ pub(super) fn dispatch_other(
     now_ns: u64,
     peer: PeerKey,
     frame: &[u8],
+    is_marked: bool,
 ) {
     let Local { core, pool, part_bytes, .. } = local;
     *part_bytes += frame.len();
-    match core.handle_frame(now_ns, peer, frame, &mut Pool(pool)) {
+    let pool = &mut Pool(pool);
+    let received = match is_marked {
+        true => core.handle_marked_frame(now_ns, peer, frame, pool),
+        false => core.handle_frame(now_ns, peer, frame, pool),
+    };
+    match received {
         Received::Nothing => {}
         Received::Request { handle, method, payload, spare } => {
             let payload = Payload::Borrowed(payload);

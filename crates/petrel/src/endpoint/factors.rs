@@ -65,7 +65,7 @@ impl FrameHandler for SlowDispatch<'_> {
         }
         let (key, now_ns) = (PeerKey(peer.0), self.now_ns);
         if !*short_ways {
-            dispatch_other(local, handlers, now_ns, key, frame);
+            dispatch_other(local, handlers, now_ns, key, frame, false);
         } else if let Some(request) = local.core.handle_plain_request(key, frame) {
             let spare = request.spare.filter(|_| factors.preallocated_responses);
             let payload = match factors.zero_copy_requests {

@@ -393,7 +393,12 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             peer_message_bytes_max: accept.max_message,
         };
         let error = match self.local.core.establish(id, agreed) {
-            Ok(()) => return,
+            Ok(()) => {
+                if !self.transport.is_networked(PeerId(agreed.peer.0)) {
+                    self.local.core.exempt_from_congestion_control(id);
+                }
+                return;
+            }
             Err(error) => error,
         };
         // Closed here meanwhile, or impossible values: the peer has a session that nobody uses.

@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use petrel_proto::congestion::CongestionCounters;
 use petrel_proto::counters::Counters;
 use petrel_transport::buf::InUse;
 use petrel_transport::{Transport, TransportStats};
@@ -23,6 +24,8 @@ pub struct EndpointStats {
     pub buffers: InUse,
     /// Counters of the protocol.
     pub protocol: Counters,
+    /// What congestion control has heard and done.
+    pub congestion: CongestionCounters,
     /// Counters of the transport.
     pub transport: TransportStats,
 }
@@ -36,6 +39,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             links: self.sessions.link_count(),
             buffers: self.local.pool.in_use(),
             protocol: *self.local.core.counters(),
+            congestion: *self.local.core.congestion_counters(),
             transport: self.transport.stats(),
         }
     }
@@ -53,8 +57,11 @@ impl EndpointStats {
             ("buffer_bytes_in_use", self.buffers.bytes as u64),
         ];
         json.push('{');
-        for (name, value) in
-            head.into_iter().chain(self.protocol.iter()).chain(self.transport.iter())
+        for (name, value) in head
+            .into_iter()
+            .chain(self.protocol.iter())
+            .chain(self.congestion.iter())
+            .chain(self.transport.iter())
         {
             if json.len() > 1 {
                 json.push(',');

@@ -114,7 +114,12 @@ impl Chaos {
         let due: Vec<(u64, RequestHandle, Vec<u8>)> = due;
         for (_, handle, response) in due {
             // Refused when the client gave up meanwhile: legal.
-            let _ = self.pair.server.respond(handle, Status::Ok, buffer(&response));
+            let (server, response) = (&mut self.pair.server, buffer(&response));
+            // At once or later: what the client does with the two is not the same.
+            let _ = match handle.number % 3 {
+                0 => server.respond(handle, Status::Ok, response),
+                _ => server.respond_at_once(handle, response, &mut nowhere()),
+            };
         }
     }
 

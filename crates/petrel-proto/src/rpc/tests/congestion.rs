@@ -1,0 +1,151 @@
+//! Congestion control in the course of calls.
+
+use super::*;
+use crate::congestion::{CongestionConfig, CongestionControl, DcqcnConfig, Rate, TimelyConfig};
+
+const GBIT: u64 = 25;
+
+fn pair_with(congestion: CongestionConfig) -> Pair {
+    let congestion = CongestionControl::new(congestion).unwrap();
+    Pair::with_config(Shape::default(), Config { congestion, ..Config::default() })
+}
+
+fn timely() -> Pair {
+    pair_with(CongestionConfig::Timely(TimelyConfig::for_line(Rate::gbit(GBIT))))
+}
+
+/// Calls until the session is limited, each answered after `rtt_ns`.
+fn congest(pair: &mut Pair, rtt_ns: u64) {
+    for round in 0..20 {
+        call_and_answer(pair, rtt_ns, round);
+        if pair.client.congestion_counters().sessions_limited > 0 {
+            return;
+        }
+    }
+    panic!("long round trips limit nobody");
+}
+
+fn call_and_answer(pair: &mut Pair, rtt_ns: u64, tag: u64) {
+    pair.call(b"x", 100, tag);
+    let frames = sends_in_time(pair);
+    pair.now += rtt_ns;
+    let (handle, _) = pair.at_server(&frames[0]).request();
+    pair.respond(handle, b"y");
+    let frames = pair.server_sends();
+    assert_eq!(pair.at_client(&frames[0]).completed().tag, tag);
+}
+
+/// What the client sends, as soon as its pace allows it.
+fn sends_in_time(pair: &mut Pair) -> Vec<Vec<u8>> {
+    for _ in 0..100_000 {
+        let frames = pair.client_sends();
+        if !frames.is_empty() {
+            return frames;
+        }
+        pair.now += 1_000;
+        pair.client.release_paced(pair.now);
+    }
+    panic!("it is never its time");
+}
+
+#[test]
+fn short_round_trips_are_not_even_heard() {
+    let mut pair = timely();
+    for tag in 0..100 {
+        call_and_answer(&mut pair, 10_000, tag);
+    }
+    assert_eq!(pair.client.congestion_counters().updates, 0);
+}
+
+#[test]
+fn long_round_trips_pace_a_session_and_short_ones_release_it() {
+    let mut pair = timely();
+    congest(&mut pair, 2_000_000);
+    for tag in 100..10_000 {
+        call_and_answer(&mut pair, 5_000, tag);
+        if pair.client.congestion_counters().sessions_released > 0 {
+            return;
+        }
+    }
+    panic!("short round trips release nobody");
+}
+
+#[test]
+fn what_has_to_wait_for_its_pace_is_sent_then_and_credits_come_back() {
+    let mut pair = timely();
+    congest(&mut pair, 2_000_000);
+    // Far more than a pace of some packets per round trip lets through at once.
+    let request = pattern(60 * P as usize, 7);
+    pair.call(&request, 100, 1_000);
+    let mut frames = pair.client_sends();
+    assert!(frames.len() < 32, "{} packets at once", frames.len());
+    let mut taken = None;
+    for _ in 0..100_000 {
+        frames.extend(pair.client_sends());
+        for frame in std::mem::take(&mut frames) {
+            if let Got::Request(handle, message) = pair.at_server(&frame) {
+                taken = Some((handle, message));
+            }
+        }
+        for frame in pair.server_sends() {
+            pair.at_client(&frame);
+        }
+        pair.now += 1_000;
+        pair.client.release_paced(pair.now);
+        if taken.is_some() {
+            break;
+        }
+    }
+    let (handle, message) = taken.expect("the request arrives");
+    assert_eq!(message, request);
+    pair.respond(handle, b"ok");
+    let frames = pair.server_sends();
+    assert_eq!(pair.at_client(&frames[0]).completed().tag, 1_000);
+    pair.assert_credits_back();
+}
+
+#[test]
+fn a_mark_on_a_request_comes_back_with_the_answer() {
+    let mut pair = pair_with(CongestionConfig::Dcqcn(DcqcnConfig::for_line(Rate::gbit(GBIT))));
+    pair.call(b"x", 100, 1);
+    let frames = pair.client_sends();
+    let (handle, _) = pair.marked_at_server(&frames[0]).request();
+    pair.respond(handle, b"y");
+    let frames = pair.server_sends();
+    assert_eq!(words(&frames), ["RESPONSE s0 r832 1 B congestion"]);
+    pair.at_client(&frames[0]).completed();
+    assert_eq!(pair.client.congestion_counters().marks, 1);
+    // Told once.
+    pair.call(b"x", 100, 2);
+    let frames = pair.client_sends();
+    let (handle, _) = pair.at_server(&frames[0]).request();
+    pair.respond(handle, b"y");
+    assert_eq!(words(&pair.server_sends()), ["RESPONSE s0 r840 1 B"]);
+}
+
+#[test]
+fn a_mark_on_an_answer_counts_too() {
+    let mut pair = pair_with(CongestionConfig::Dcqcn(DcqcnConfig::for_line(Rate::gbit(GBIT))));
+    pair.call(b"x", 100, 1);
+    let frames = pair.client_sends();
+    let (handle, _) = pair.at_server(&frames[0]).request();
+    pair.respond(handle, b"y");
+    let frames = pair.server_sends();
+    pair.marked_at_client(&frames[0]).completed();
+    assert_eq!(pair.client.congestion_counters().marks, 1);
+}
+
+#[test]
+fn an_answer_that_took_its_time_says_nothing_of_the_network() {
+    let mut pair = timely();
+    for tag in 0..50 {
+        pair.call(b"x", 100, tag);
+        let frames = pair.client_sends();
+        let (handle, _) = pair.at_server(&frames[0]).request();
+        pair.now += 900_000;
+        pair.server.respond(handle, Status::Ok, buffer(b"y")).unwrap();
+        let frames = pair.server_sends();
+        pair.at_client(&frames[0]).completed();
+    }
+    assert_eq!(pair.client.congestion_counters().updates, 0);
+}
