@@ -5,6 +5,7 @@ use std::rc::Rc;
 use petrel::control::EndpointId;
 use petrel::{Endpoint, EndpointConfig};
 use petrel_proto::Recovery;
+use petrel_proto::congestion::CongestionCounters;
 use petrel_proto::counters::Counters;
 
 use super::caller::{Caller, Load, Phase, Tally};
@@ -20,6 +21,9 @@ const PATIENCE_NS: u64 = 60_000_000_000;
 
 /// How often it is looked whether they have.
 const LOOK_NS: u64 = 200_000;
+
+/// Most memory for messages of one endpoint.
+const MEMORY_BYTES_MAX: usize = 4 << 30;
 
 /// What the endpoints of a cluster have in common.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +113,8 @@ impl Cluster {
 
     fn endpoint_config(&self) -> Result<EndpointConfig, ExperimentError> {
         let mut config = EndpointConfig::default();
+        // A receiver of large requests from a hundred senders holds them all.
+        config.memory.max_bytes = MEMORY_BYTES_MAX;
         config.protocol.recovery = self.settings.recovery;
         config.protocol.congestion = self.settings.controller.control(self.settings.line_gbit)?;
         Ok(config)
@@ -259,6 +265,15 @@ impl Cluster {
     pub(super) fn all_counters(&self) -> Counters {
         let mut sum = Counters::default();
         self.simulation.actors().for_each(|(_, node)| sum += *node.endpoint.core().counters());
+        sum
+    }
+
+    /// What congestion control has done at all endpoints.
+    pub(super) fn all_congestion_counters(&self) -> CongestionCounters {
+        let mut sum = CongestionCounters::default();
+        for (_, node) in self.simulation.actors() {
+            sum += *node.endpoint.core().congestion_counters();
+        }
         sum
     }
 

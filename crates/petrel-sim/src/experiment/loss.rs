@@ -42,7 +42,7 @@ impl LossConfig {
             loss_ppb: vec![0, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000],
             controller: Controller::None,
             losses_wanted: 1_000,
-            requests_max: 300,
+            requests_max: 2_000,
         }
     }
 
