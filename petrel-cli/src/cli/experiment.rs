@@ -129,6 +129,10 @@ pub(crate) struct ScaleArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=16))]
     pub(crate) threads: Vec<u16>,
 
+    /// What the hosts of a leaf can offer, in multiples of what its uplinks carry [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(crate) oversubscription: Option<u64>,
+
     /// The endpoints' congestion control: none, timely, dcqcn or swift [default: timely]
     #[arg(long, value_name = "NAME")]
     pub(crate) congestion: Option<Controller>,

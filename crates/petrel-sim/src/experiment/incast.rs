@@ -179,7 +179,7 @@ impl Incast {
             let what = format!("{senders} senders: the network has hosts for {SENDERS_MAX}");
             return Err(ExperimentError::Parameters(what));
         }
-        let mut network = LeafSpine::cx4(HOSTS_PER_LEAF).oversubscribed(2, 1);
+        let mut network = LeafSpine::cx4(HOSTS_PER_LEAF);
         network.leaf.ecn = controller.marks(LINE_GBIT);
         network.spine.ecn = controller.marks(network.spine_link.rate_bps / 1_000_000_000);
         let settings = Settings {
@@ -297,7 +297,7 @@ impl Incast {
     ) -> IncastRow {
         let sent = after.packets.iter().zip(&before.packets);
         let shares: Vec<f64> = sent.map(|(after, before)| (after - before) as f64).collect();
-        let bits = shares.iter().sum::<f64>() * (PACKET_BYTES * 8) as f64;
+        let bits = shares.iter().sum::<f64>() * packet_bytes_mean(config.request_bytes) * 8.0;
         let goodput_gbit = bits / config.measured_ns as f64;
         let probes = tally_of(self.senders.iter().map(|sender| &sender.probe));
         let requests = tally_of(self.senders.iter().map(|sender| &sender.requests));
@@ -323,6 +323,11 @@ impl Incast {
             measured_ns: config.measured_ns,
         }
     }
+}
+
+/// Bytes of a request that its packets carry on average: the last one is shorter.
+fn packet_bytes_mean(request_bytes: usize) -> f64 {
+    request_bytes as f64 / (request_bytes as u64).div_ceil(PACKET_BYTES) as f64
 }
 
 /// What the receiver's port can carry of requests, in Gbit/s.

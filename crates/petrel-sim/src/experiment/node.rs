@@ -65,12 +65,13 @@ impl Node {
 impl Actor for Node {
     fn poll(&mut self, now_ns: u64) -> Option<u64> {
         let blocked_before = self.endpoint.transport().stats().tx_blocked;
-        for caller in &self.callers {
-            if caller.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
-                caller.call_due(&mut self.endpoint.context());
-            }
+        let mut is_busy = self.endpoint.run_once();
+        let is_due = |caller: &Rc<Caller>| caller.next_ns().is_some_and(|at_ns| at_ns <= now_ns);
+        if self.callers.iter().any(is_due) {
+            // Between two turns, so that they are made at the time of this one, and leave in it.
+            self.callers.iter().for_each(|caller| caller.call_due(&mut self.endpoint.context()));
+            is_busy |= self.endpoint.run_once();
         }
-        let is_busy = self.endpoint.run_once();
         // Somebody whose queue is full is woken when there is room.
         let is_blocked = self.endpoint.transport().stats().tx_blocked > blocked_before;
         if self.goes_on(is_busy, is_blocked) {

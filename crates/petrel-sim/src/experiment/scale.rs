@@ -29,6 +29,8 @@ pub struct ScaleConfig {
     pub threads: Vec<u16>,
     /// Hosts under each of the five leaves.
     pub hosts_per_leaf: u16,
+    /// What the hosts of a leaf can offer, in multiples of what its uplinks carry.
+    pub oversubscription: u64,
     /// The endpoints' congestion control.
     pub controller: Controller,
     /// Time from the first call until it is measured.
@@ -44,6 +46,9 @@ impl ScaleConfig {
             seed,
             threads: vec![1, 2, 4, 6, 8, 10],
             hosts_per_leaf: 20,
+            // 20 hosts of 25 Gbit/s and five uplinks of 100: of the 40 places under each leaf of the
+            // paper's cluster, half were used.
+            oversubscription: 1,
             controller: Controller::Timely,
             warm_up_ns: 500_000,
             measured_ns: 2_000_000,
@@ -69,7 +74,9 @@ pub struct ScaleRow {
     pub hosts: u16,
     /// Endpoints on each.
     pub threads: u16,
-    /// Their congestion control.
+    /// What the hosts of a leaf can offer, in multiples of what its uplinks carry.
+    pub oversubscription: u64,
+    /// The endpoints' congestion control.
     pub controller: Controller,
     /// Sessions of each host in its client role; it has as many in the other.
     pub sessions_per_host: u64,
@@ -117,7 +124,11 @@ pub fn run(
 }
 
 fn run_one(config: &ScaleConfig, threads: u16) -> Result<ScaleRow, ExperimentError> {
-    let network = LeafSpine::cx4(config.hosts_per_leaf).oversubscribed(2, 1);
+    if config.oversubscription == 0 {
+        let what = "an oversubscription of 0 needs links without end".to_owned();
+        return Err(ExperimentError::Parameters(what));
+    }
+    let network = LeafSpine::cx4(config.hosts_per_leaf).oversubscribed(config.oversubscription, 1);
     let hosts = network.host_count() as u16;
     let mut cluster = make_cluster(config, network)?;
     let callers = add_endpoints(&mut cluster, hosts, threads)?;
@@ -136,6 +147,7 @@ fn run_one(config: &ScaleConfig, threads: u16) -> Result<ScaleRow, ExperimentErr
     Ok(ScaleRow {
         hosts,
         threads,
+        oversubscription: config.oversubscription,
         controller: config.controller,
         sessions_per_host: u64::from(threads) * u64::from(hosts - 1) * u64::from(threads),
         calls: latency.count(),

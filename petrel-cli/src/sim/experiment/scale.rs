@@ -14,6 +14,7 @@ pub(super) fn config(args: &ScaleArgs) -> ScaleConfig {
     if !args.threads.is_empty() {
         config.threads.clone_from(&args.threads);
     }
+    config.oversubscription = args.oversubscription.unwrap_or(config.oversubscription);
     config.controller = args.congestion.unwrap_or(config.controller);
     config
 }
@@ -22,6 +23,7 @@ pub(super) fn repeat(args: &ScaleArgs) -> String {
     [
         command("scale", &args.common),
         list_flag("threads", &args.threads),
+        flag("oversubscription", args.oversubscription),
         flag("congestion", args.congestion),
     ]
     .concat()
