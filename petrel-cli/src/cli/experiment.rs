@@ -42,7 +42,7 @@ pub(crate) enum ExperimentCommand {
     Incast(IncastArgs),
     /// A hundred hosts on which every endpoint calls every other
     Scale(ScaleArgs),
-    /// What congestion control costs when nothing is congested
+    /// What congestion control costs when nothing is congested, and by valgrind in instructions
     CcCost(CcCostArgs),
 }
 

@@ -6,7 +6,8 @@ use super::chart::{Axis, Chart};
 use super::shown::{Row, digits, us_of};
 use super::{OnRow, command, show};
 use crate::Outcome;
-use crate::cli::CcCostArgs;
+use crate::bench::run_instructions;
+use crate::cli::{BenchTransport, CcCostArgs, InstructionsArgs};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::units::format_bytes;
@@ -16,7 +17,13 @@ pub(super) fn run(args: &CcCostArgs, output: Output) -> Result<Outcome, Failure>
     let seed = args.common.seed;
     let config = if args.common.quick { CostConfig::quick(seed) } else { CostConfig::full(seed) };
     let run = |on_row: OnRow<'_, _>| run_cost(&config, on_row);
-    show(&args.common, output, run, &command("cc-cost", &args.common))
+    let outcome = show(&args.common, output, run, &command("cc-cost", &args.common))?;
+    // Counting takes a minute.
+    if args.common.quick {
+        return Ok(outcome);
+    }
+    let transport = vec![BenchTransport::Udp];
+    run_instructions(&InstructionsArgs { transport }, output)
 }
 
 impl Row for CostRow {
@@ -52,8 +59,8 @@ impl Row for CostRow {
 
     fn remarks(_rows: &[Self]) -> Vec<String> {
         let text = "Virtual time charges nothing for congestion control: what is shown is whether it \
-                    holds anything back. What it takes of a real core is counted by `petrel bench \
-                    instructions`.";
+                    holds anything back. What it takes of a real core are instructions, which \
+                    follow unless --quick is given.";
         vec![text.to_owned()]
     }
 
