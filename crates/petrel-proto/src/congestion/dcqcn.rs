@@ -137,6 +137,10 @@ impl Dcqcn {
         }
     }
 
+    pub(super) fn flow_mut(&mut self) -> &mut Flow {
+        &mut self.flow
+    }
+
     /// By how much this path is longer than the configuration says, in nanoseconds.
     fn excess_ns(&self) -> u32 {
         self.flow.bare_rtt_ns.saturating_sub(self.config.bare_rtt_ns)

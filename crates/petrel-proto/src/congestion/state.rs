@@ -105,6 +105,21 @@ impl Congestion {
         self.note_change(now_ns, counters);
     }
 
+    /// Says what the round trip of the path is when nothing is queued, as is known now; `u32::MAX`: it
+    /// is not. See [`Flow::bare_rtt_ns`].
+    pub fn set_bare_rtt(&mut self, now_ns: u64, bare_rtt_ns: u32) {
+        let flow = match &mut self.control {
+            Control::None => return,
+            Control::Timely(timely) => timely.flow_mut(),
+            Control::Dcqcn(dcqcn) => dcqcn.flow_mut(),
+            Control::Swift(swift) => swift.flow_mut(),
+        };
+        if bare_rtt_ns != u32::MAX && flow.bare_rtt_ns != bare_rtt_ns {
+            flow.bare_rtt_ns = bare_rtt_ns;
+            self.refresh(now_ns);
+        }
+    }
+
     /// Whether packets have to wait for [`Congestion::next_send_ns`] and be charged.
     #[inline(always)]
     pub fn is_paced(&self) -> bool {

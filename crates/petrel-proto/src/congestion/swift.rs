@@ -24,6 +24,10 @@ use std::sync::Arc;
 use super::evidence::{Losses, Round, narrow_ns};
 use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
 
+/// The longest between two packets of a paced session. The published window goes down to a
+/// thousandth; after a storm of losses a session then has nothing to learn from for seconds.
+const GAP_NS_MAX: f64 = 1e6;
+
 /// Parameters of Swift.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwiftConfig {
@@ -137,6 +141,10 @@ impl Swift {
         }
     }
 
+    pub(super) fn flow_mut(&mut self) -> &mut Flow {
+        &mut self.flow
+    }
+
     /// By how much this path is longer than the configuration says, in nanoseconds.
     fn excess_ns(&self) -> u32 {
         self.flow.bare_rtt_ns.saturating_sub(self.config.bare_rtt_ns)
@@ -157,6 +165,15 @@ impl Swift {
         } else if self.can_reduce(ack.now_ns, rtt_ns) {
             let factor = 1.0 - self.config.beta * (delay - target) / delay;
             self.reduce(ack.now_ns, factor);
+        }
+    }
+
+    /// Packets that were repeated have come through. That tells no round trip; but a session that has
+    /// nothing but repetitions to send would stay at its least window for as long as they last.
+    fn on_untimed(&mut self, packets: u32) {
+        if self.is_limited && self.window < 1.0 && !self.losses.forbid_growth() {
+            self.grow(packets);
+            self.window = self.window.min(1.0);
         }
     }
 
@@ -191,8 +208,9 @@ impl Swift {
 impl Controller for Swift {
     fn on_ack(&mut self, ack: &Ack) {
         self.losses.on_ack(ack.packets);
-        if let Some(rtt_ns) = ack.rtt_ns {
-            self.on_round_trip(ack, narrow_ns(rtt_ns));
+        match ack.rtt_ns {
+            Some(rtt_ns) => self.on_round_trip(ack, narrow_ns(rtt_ns)),
+            None => self.on_untimed(ack.packets),
         }
     }
 
@@ -213,7 +231,8 @@ impl Controller for Swift {
             return None;
         }
         let packet_bytes = f64::from(self.flow.packet_bytes);
-        Some(Rate::from_f64(self.window * packet_bytes * 1e9 / f64::from(self.rtt_ns.max(1))))
+        let per_packet_ns = (f64::from(self.rtt_ns.max(1)) / self.window).min(GAP_NS_MAX);
+        Some(Rate::from_f64(packet_bytes * 1e9 / per_packet_ns))
     }
 
     fn window(&self) -> Option<u32> {

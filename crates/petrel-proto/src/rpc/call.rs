@@ -267,6 +267,7 @@ pub(super) fn finish<B: Buffer, T>(
     state.is_plain = false;
     state.awaits_plain = false;
     client.stalled_slots &= !(1 << slot);
+    client.held_slots &= !(1 << slot);
     client.free_slots |= 1 << slot;
     after_end(shared, id, client, slot);
     Completion { session: id, tag, outcome, request, response }

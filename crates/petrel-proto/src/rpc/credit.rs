@@ -69,7 +69,10 @@ impl<B> Shared<B> {
         if state.state == ClientState::Sending {
             let lost = match self.config.recovery {
                 Recovery::Selective => find_lost(state, before, credit.echo, flags.repeats()),
-                Recovery::GoBackN => 0,
+                Recovery::GoBackN => {
+                    forget_acknowledged(state, before);
+                    0
+                }
             };
             if lost > 0 {
                 self.counters.losses_detected += u64::from(lost);
@@ -87,6 +90,15 @@ fn is_sound(credit: &Credit, sent: u32) -> bool {
     credit.echo < sent
         && credit.cumulative <= sent
         && words_end(&credit.bitmap) <= sent - credit.cumulative
+}
+
+/// Forgets the marks of packets that are there.
+fn forget_acknowledged<B, T>(state: &mut ClientSlot<B, T>, from: u32) {
+    let (sent, Some(parts)) = (state.request_sent, &mut state.parts) else { return };
+    let ClientParts { acknowledged, lost, .. } = &mut **parts;
+    (from..sent)
+        .filter(|&packet| acknowledged.contains(packet))
+        .for_each(|packet| lost.clear(packet));
 }
 
 /// Marks the packets that were sent well before the one that came last, and are not there; forgets

@@ -249,9 +249,6 @@ impl<B> Shared<B> {
     /// have one each.
     #[inline]
     fn wake_stalled<T>(&mut self, session: u32, client: &mut ClientSession<B, T>) {
-        if client.awaits_release {
-            return;
-        }
         let mut free = client.sendable_packets();
         while client.stalled_slots != 0 && free > 0 {
             free -= 1;

@@ -6,8 +6,8 @@
 
 use super::{Core, Shared};
 use crate::buffer::Buffer;
-use crate::congestion::{Ack, Congestion};
-use crate::session::client::ClientSession;
+use crate::congestion::{Ack, Congestion, CongestionCounters};
+use crate::session::client::{ClientSession, RoundTrips};
 use crate::session::{Role, SessionId};
 use crate::timer::TimerKey;
 use crate::wire::Flags;
@@ -47,8 +47,18 @@ impl<B: Buffer, T> Core<B, T> {
         if client.congestion.is_paced() && at_ns > now_ns {
             // An entry far ahead comes due early.
             self.shared.await_release(now_ns, id, client, at_ns);
-        } else {
-            self.shared.wake_stalled(id.index, client);
+            return;
+        }
+        while let Some(slot) = client.take_held_slot() {
+            self.shared.queue_client(id.index, slot, &mut client.slots[slot]);
+            if client.congestion.is_paced() {
+                // One packet, and then the next slot.
+                break;
+            }
+        }
+        if client.held_slots != 0 {
+            // By then the packet has left, and it is known when the next one may.
+            self.shared.await_release(now_ns, id, client, now_ns + 1);
         }
     }
 }
@@ -70,7 +80,7 @@ impl<B> Shared<B> {
         }
         let bytes = packets * client.packet_bytes;
         let ack = Ack { now_ns, rtt_ns, packets, bytes, ce };
-        client.congestion.update(&ack, &mut self.congestion);
+        hear(&mut client.congestion, &client.trips, &ack, &mut self.congestion);
     }
 
     /// Whether a slot with something to send has to wait for the session's pace. It is woken then.
@@ -89,7 +99,7 @@ impl<B> Shared<B> {
         if at_ns <= now_ns {
             return false;
         }
-        client.stalled_slots |= 1 << slot;
+        client.held_slots |= 1 << slot;
         if !client.awaits_release {
             self.await_release(now_ns, id, client, at_ns);
         }
@@ -110,7 +120,33 @@ impl<B> Shared<B> {
     }
 }
 
+/// Tells a congestion control of an acknowledgement that it did not bypass. It may do so when it knows
+/// how long the path is.
+#[cold]
+#[inline(never)]
+pub(super) fn hear(
+    congestion: &mut Congestion,
+    trips: &RoundTrips,
+    ack: &Ack,
+    counters: &mut CongestionCounters,
+) {
+    congestion.set_bare_rtt(ack.now_ns, trips.shortest_ns);
+    congestion.on_ack(ack, counters);
+}
+
 impl<B, T> ClientSession<B, T> {
+    /// Takes the next slot that the session's pace holds back.
+    fn take_held_slot(&mut self) -> Option<usize> {
+        if self.held_slots == 0 {
+            return None;
+        }
+        let turned = self.held_slots.rotate_right(self.next_held.into());
+        let slot = (turned.trailing_zeros() + u32::from(self.next_held)) % u64::BITS;
+        self.held_slots &= !(1 << slot);
+        self.next_held = ((slot + 1) % u64::BITS) as u8;
+        Some(slot as usize)
+    }
+
     /// Notes packets that are on their way, of full size or nearly: what a few bytes more or less cost
     /// a pace is not worth working out.
     #[inline]

@@ -15,6 +15,7 @@
 //! general code. `petrel bench factors` tells what they are worth: without them small calls over shared
 //! memory reach 0.6 of their rate.
 
+use super::pace::hear;
 use super::work::Work;
 use super::{Completion, Core, FrameSink, RequestHandle, call};
 use crate::buffer::Buffer;
@@ -257,9 +258,15 @@ impl<B: Buffer, T> Core<B, T> {
             client.trips.sample(now_ns, state.timed_ns, &self.shared.config.rto);
             let rtt_ns = now_ns.saturating_sub(state.timed_ns);
             if !client.congestion.is_bypassed(rtt_ns, false) {
-                let (rtt_ns, bytes) = (Some(rtt_ns), client.packet_bytes);
-                let ack = Ack { now_ns, rtt_ns, packets: 1, bytes, ce: false };
-                client.congestion.update(&ack, &mut self.shared.congestion);
+                let ClientSession { congestion, trips, packet_bytes, .. } = client;
+                let ack = Ack {
+                    now_ns,
+                    rtt_ns: Some(rtt_ns),
+                    packets: 1,
+                    bytes: *packet_bytes,
+                    ce: false,
+                };
+                hear(congestion, trips, &ack, &mut self.shared.congestion);
             }
         }
         if self.shared.timers.is_crowded() {

@@ -63,8 +63,10 @@ impl<B: Buffer> Shared<B> {
         slot: usize,
     ) -> Option<Completion<B, T>> {
         let state = &mut client.slots[slot];
-        if !is_waiting_for_server(state) {
-            // It waits for credits that other slots hold; those have timers of their own.
+        let is_held_back = client.held_slots >> slot & 1 == 1;
+        if is_held_back || !is_waiting_for_server(state) {
+            // It waits for the session's pace, or for credits that other slots hold; those have timers
+            // of their own.
             self.arm(now_ns, id, client, slot);
             return None;
         }
@@ -117,7 +119,10 @@ fn repeat<B, T>(state: &mut ClientSlot<B, T>, recovery: Recovery, spare: &mut Sp
         let parts = state.parts(spare);
         let first = parts.acknowledged.cumulative();
         let end = if recovery == Recovery::GoBackN { sent } else { first + 1 };
-        (first..end).for_each(|packet| parts.lost.set(packet));
+        let ClientParts { acknowledged, lost, .. } = parts;
+        (first..end)
+            .filter(|&packet| !acknowledged.contains(packet))
+            .for_each(|packet| lost.set(packet));
         return;
     }
     if state.state == ClientState::Waiting {

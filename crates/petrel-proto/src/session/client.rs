@@ -30,7 +30,11 @@ pub(crate) struct ClientSession<B, T> {
     pub(crate) stalled_slots: u64,
     pub(crate) trips: RoundTrips,
     pub(crate) congestion: Congestion,
-    /// Whether the timer wheel has an entry for the time when its pace allows a packet.
+    /// Bit per slot: has packets to send, but the session's pace does not allow one yet.
+    pub(crate) held_slots: u64,
+    /// The slot that sends first when it does: each in turn.
+    pub(crate) next_held: u8,
+    /// Whether the timer wheel has an entry for that time.
     pub(crate) awaits_release: bool,
     /// Calls that found no free slot.
     pub(crate) backlog: Backlog<B, T>,
@@ -50,19 +54,25 @@ pub(crate) struct RoundTrips {
     /// Doublings that new requests begin with: kept after a timeout until a round trip is measured
     /// (RFC 6298 §5.7), or a path that became slower would never be measured again.
     pub(crate) backoff: u8,
+    /// The shortest that was measured, in nanoseconds: what the path takes when nothing is queued, as
+    /// far as is known.
+    pub(crate) shortest_ns: u32,
     pub(crate) rtt: RttEstimator,
 }
 
 impl RoundTrips {
     fn new(bounds: &RtoBounds) -> Self {
         let rtt = RttEstimator::new();
-        Self { sampled_ns: u64::MAX, rto_ns: rtt.rto_ns(bounds, 0), backoff: 0, rtt }
+        let (rto_ns, shortest_ns) = (rtt.rto_ns(bounds, 0), u32::MAX);
+        Self { sampled_ns: u64::MAX, rto_ns, backoff: 0, shortest_ns, rtt }
     }
 
     /// Takes the round trip of a packet in, sent at `sent_ns` and answered now.
     #[inline(never)]
     pub(crate) fn sample(&mut self, now_ns: u64, sent_ns: u64, bounds: &RtoBounds) {
-        self.rtt.sample(now_ns.saturating_sub(sent_ns));
+        let rtt_ns = now_ns.saturating_sub(sent_ns);
+        self.rtt.sample(rtt_ns);
+        self.shortest_ns = self.shortest_ns.min(rtt_ns.min(u64::from(u32::MAX)) as u32);
         self.sampled_ns = now_ns;
         self.rto_ns = self.rtt.rto_ns(bounds, 0);
         self.backoff = 0;
@@ -137,6 +147,8 @@ impl<B, T> ClientSession<B, T> {
             stalled_slots: 0,
             trips: RoundTrips::new(bounds),
             congestion: Congestion::unlimited(),
+            held_slots: 0,
+            next_held: 0,
             awaits_release: false,
             backlog: Backlog::default(),
             first_request,

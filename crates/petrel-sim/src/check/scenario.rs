@@ -1,12 +1,17 @@
 //! What a seed's world is like: everything that is drawn before it begins.
 
+use petrel::proto::Recovery;
+use petrel::proto::congestion::{
+    CongestionConfig, CongestionControl, DcqcnConfig, Rate, SwiftConfig, TimelyConfig,
+};
 use petrel::proto::recovery::rtt::RtoBounds;
 use petrel::{EndpointConfig, SessionConfig};
 use petrel_transport::buf::PoolConfig;
 
 use crate::control::ControlConfig;
 use crate::fabric::{
-    BufferPolicy, CpuConfig, FabricConfig, FaultPlan, LinkConfig, NicConfig, SwitchConfig, Topology,
+    BufferPolicy, CpuConfig, EcnConfig, FabricConfig, FaultPlan, LinkConfig, NicConfig,
+    SwitchConfig, Topology,
 };
 use crate::rng::{Probability, Rng};
 use crate::transport::SimTransportConfig;
@@ -123,7 +128,13 @@ impl Scenario {
         config.protocol.retries_max = retries as u8;
         // A quarter takes the general way for all frames: both ways are to keep the rules. Not drawn
         // anew, so that the seeds on the regression list stay what they were.
-        config.protocol.short_ways = config.sessions.credits % 4 != 3;
+        let credits = config.sessions.credits;
+        config.protocol.short_ways = credits % 4 != 3;
+        config.protocol.congestion = congestion(credits / 4 % 4);
+        // The same for all endpoints: one that drops what is out of order needs a peer that repeats it.
+        if self.goes_back_n() {
+            config.protocol.recovery = Recovery::GoBackN;
+        }
         if self.is_crowded {
             config.protocol.sessions_max = rng.between(4, 30) as u32;
             config.protocol.backlog_max = rng.between(1, 20) as usize;
@@ -133,6 +144,11 @@ impl Scenario {
             config.memory = PoolConfig { max_bytes, huge_pages: false };
         }
         config
+    }
+
+    /// Whether all endpoints go back N, as a quarter of the worlds do. Not drawn anew either.
+    pub(super) fn goes_back_n(&self) -> bool {
+        self.active_ns % 4 == 3
     }
 
     /// The transport of one endpoint.
@@ -145,13 +161,28 @@ impl Scenario {
             _ => 1_472,
         } as usize;
         let coalesce = rng.below(2) == 0;
-        SimTransportConfig { max_frame_bytes, coalesce, ..SimTransportConfig::default() }
+        // Two thirds of the sizes; again not drawn anew.
+        let ecn_capable = max_frame_bytes % 3 != 0;
+        SimTransportConfig { max_frame_bytes, coalesce, ecn_capable }
     }
 
     /// The longest that a packet may have to go round, queues aside.
     pub(super) fn aftermath_ns(&self) -> u64 {
         4 * self.control.heartbeat_ns + 4 * self.control.step_timeout_ns + 2 * RTO_NS_MAX
     }
+}
+
+/// One of the controllers, or none. Where it is wrong about the links, it holds back too much or too
+/// little; the rules hold all the same.
+fn congestion(which: u16) -> CongestionControl {
+    let line = Rate::gbit(25);
+    let config = match which {
+        0 => CongestionConfig::None,
+        1 => CongestionConfig::Timely(TimelyConfig::for_line(line)),
+        2 => CongestionConfig::Dcqcn(DcqcnConfig::for_line(line)),
+        _ => CongestionConfig::Swift(SwiftConfig::new()),
+    };
+    CongestionControl::new(config).expect("the defaults are sound")
 }
 
 /// Largest timeout of any endpoint.
@@ -185,7 +216,9 @@ fn draw_topology(rng: &mut Rng, hosts: u16, weather: Weather) -> Topology {
         return Topology::pair(nic, link);
     }
     let buffer = BufferPolicy::PerPort { bytes };
-    let switch = SwitchConfig { buffer, ..SwitchConfig::default() };
+    // Half of the rates; again not drawn anew.
+    let ecn = (link.rate_bps / 1_000_000_000 % 2 == 0).then_some(EcnConfig::DCQCN);
+    let switch = SwitchConfig { buffer, ecn, ..SwitchConfig::default() };
     Topology::star(usize::from(hosts), nic, switch, link)
 }
 

@@ -6,6 +6,7 @@ use std::rc::Rc;
 
 use petrel::Endpoint;
 use petrel::control::EndpointId;
+use petrel::proto::Recovery;
 use petrel_proto::counters::Counters;
 
 use super::ledger::Ledger;
@@ -273,6 +274,8 @@ impl World {
         let targets = self.draw_targets(at.host, &mut rng);
         let settings = common.scenario.draw_transport(&mut rng);
         let config = common.scenario.draw_endpoint(&mut rng);
+        let goes_back_n = config.protocol.recovery == Recovery::GoBackN;
+        common.witness.borrow_mut().add_endpoint(at, goes_back_n);
         let transport =
             SimTransport::bind(&common.fabric, at, settings).map_err(|error| error.to_string())?;
         let tokens = Rng::new(rng.next_u64());

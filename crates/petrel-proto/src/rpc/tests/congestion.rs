@@ -16,6 +16,8 @@ fn timely() -> Pair {
 
 /// Calls until the session is limited, each answered after `rtt_ns`.
 fn congest(pair: &mut Pair, rtt_ns: u64) {
+    // So that it is known how long the path is.
+    call_and_answer(pair, 10_000, 0);
     for round in 0..20 {
         call_and_answer(pair, rtt_ns, round);
         if pair.client.congestion_counters().sessions_limited > 0 {

@@ -19,14 +19,14 @@
 mod packets;
 mod request;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use petrel_proto::limits::packets_of;
 use petrel_proto::wire::{Fields, Frame, Header, Kind, Part};
 
 use crate::control::Agreement;
 use crate::fabric::{Sight, SimAddr};
-use request::Request;
+use request::{InOrder, Request};
 
 /// The witness.
 #[derive(Debug, Default)]
@@ -34,6 +34,8 @@ pub(super) struct Witness {
     sessions: Vec<Session>,
     /// By receiver, session index and token: which session, and whether the receiver is its server.
     by_name: BTreeMap<(SimAddr, u32, u32), (usize, bool)>,
+    /// Endpoints that drop packets out of order.
+    in_order: BTreeSet<SimAddr>,
     pub(super) violation: Option<String>,
     /// Frames held against the rules.
     pub(super) frames: u64,
@@ -43,6 +45,7 @@ pub(super) struct Witness {
 #[derive(Debug)]
 struct Session {
     agreement: Agreement,
+    in_order: InOrder,
     packet_bytes: u32,
     /// The latest request of each slot.
     slots: BTreeMap<u64, Request>,
@@ -56,14 +59,27 @@ struct Session {
 pub(super) type Broken = &'static str;
 
 impl Witness {
+    /// An endpoint is made; whether it goes back N.
+    pub(super) fn add_endpoint(&mut self, at: SimAddr, goes_back_n: bool) {
+        // Another may have been there before.
+        if goes_back_n {
+            self.in_order.insert(at)
+        } else {
+            self.in_order.remove(&at)
+        };
+    }
+
     /// A session is open.
     pub(super) fn add(&mut self, agreement: Agreement) {
         let Agreement { client, server, open, accept } = agreement;
         let index = self.sessions.len();
         self.by_name.insert((client, open.session, open.token), (index, false));
         self.by_name.insert((server, accept.session, accept.token), (index, true));
+        let goes_back_n = |at| self.in_order.contains(at);
+        let in_order = InOrder { client: goes_back_n(&client), server: goes_back_n(&server) };
         self.sessions.push(Session {
             agreement,
+            in_order,
             packet_bytes: accept.packet_bytes,
             slots: BTreeMap::new(),
             held: 0,
@@ -152,7 +168,7 @@ impl Session {
         if number < self.agreement.open.first_request {
             return Err("a request number is below the first (§5)");
         }
-        let request = Request::new(number, packets_of(part.size, self.packet_bytes));
+        let request = Request::new(number, packets_of(part.size, self.packet_bytes), self.in_order);
         if let Some(former) = self.slots.insert(slot, request) {
             self.held -= former.held();
         }

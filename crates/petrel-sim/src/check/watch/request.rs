@@ -12,8 +12,17 @@ pub(super) struct Request {
     pub(super) number: u64,
     /// Of the request.
     packets: u32,
+    /// Which sides drop what is out of order.
+    in_order: InOrder,
     client: Client,
     server: Server,
+}
+
+/// Which sides of a session go back N.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct InOrder {
+    pub(super) client: bool,
+    pub(super) server: bool,
 }
 
 #[derive(Debug, Default)]
@@ -44,8 +53,9 @@ struct Server {
 }
 
 impl Request {
-    pub(super) fn new(number: u64, packets: u32) -> Self {
-        Self { number, packets, client: Client::default(), server: Server::default() }
+    pub(super) fn new(number: u64, packets: u32, in_order: InOrder) -> Self {
+        let (client, server) = (Client::default(), Server::default());
+        Self { number, packets, in_order, client, server }
     }
 
     /// Credits that the client holds for it (§4).
@@ -120,6 +130,9 @@ impl Request {
         let server = &mut self.server;
         let Fields::Pull(pull) = frame.fields else {
             let part = part_of(frame);
+            if self.in_order.server && part.packet > server.arrived.cumulative() {
+                return;
+            }
             server.limit = server.limit.max(part.grant.into());
             server.last = (part.packet, frame.header.flags.repeats());
             return server.arrived.insert(part.packet);
@@ -140,7 +153,7 @@ impl Request {
                 self.server_acknowledges(&credit, frame.header.flags.repeats())
             }
             // A request that is refused need not be there whole.
-            (Kind::Response, _) if has_all || frame.header.aux != 0 => Ok(()),
+            (Kind::Response, _) if has_all || frame.header.aux as u8 != 0 => Ok(()),
             (Kind::ResponsePart, Fields::Part(part)) if has_all => self.server_sends_part(part),
             (Kind::Response | Kind::ResponsePart, _) => {
                 Err("an answer before the whole request has come (§6.1)")
@@ -186,6 +199,9 @@ impl Request {
                 client.response.get_or_insert(packets);
                 // A grant may be for more than the response turns out to have.
                 client.limit = client.limit.min(packets);
+                if self.in_order.client && part.packet > client.received.cumulative() {
+                    return;
+                }
                 client.received.insert(part.packet);
                 client.is_over = client.response == Some(client.received.count());
             }
