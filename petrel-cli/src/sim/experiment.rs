@@ -40,6 +40,7 @@ pub(crate) fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Fail
         }
         ExperimentCommand::Scale(args) => {
             let config = scale::config(args);
+            scale::raise_open_files();
             let run = |on_row: OnRow<'_, _>| petrel_sim::experiment::scale::run(&config, on_row);
             show(&args.common, output, run, &scale::repeat(args))
         }

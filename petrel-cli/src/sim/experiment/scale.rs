@@ -1,6 +1,7 @@
 //! `scale`: a hundred hosts, all to all.
 
 use petrel_sim::experiment::scale::{ScaleConfig, ScaleRow};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use super::chart::{Axis, Chart};
 use super::shown::{Row, digits, us_of};
@@ -17,6 +18,15 @@ pub(super) fn config(args: &ScaleArgs) -> ScaleConfig {
     config.oversubscription = args.oversubscription.unwrap_or(config.oversubscription);
     config.controller = args.congestion.unwrap_or(config.controller);
     config
+}
+
+/// Raises the limit of open files as far as this process may: each endpoint has a waker, which is a
+/// descriptor, and a thousand of them are more than most shells allow. Where that is not enough, the
+/// experiment says so.
+pub(super) fn raise_open_files() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit { current: limit.maximum, ..limit };
+    let _ = setrlimit(Resource::Nofile, raised);
 }
 
 pub(super) fn repeat(args: &ScaleArgs) -> String {
