@@ -44,6 +44,8 @@ counters! {
     control_frames_sent,
     /// Frames received and taken.
     frames_accepted,
+    /// Times that a slot looked for what was lost before its timeout.
+    probes,
     /// Times that a slot's retransmission timer fired.
     timeouts,
     /// Calls given up because nothing was heard.

@@ -22,9 +22,10 @@ mod releases;
 use self::filled::{BUCKETS, Filled};
 use self::releases::Releases;
 
-/// Nanoseconds of a tick, as a power of two: 262 µs. Timeouts are at least a millisecond. The
-/// wheel reaches 134 ms ahead; later deadlines wait in the last bucket and are put in again from there.
-const TICK_SHIFT: u32 = 18;
+/// Nanoseconds of a tick, as a power of two: 66 µs. Probes come after a tenth of a millisecond, timeouts
+/// after a millisecond at least. The wheel reaches 33 ms ahead; later deadlines wait in the last bucket
+/// and are put in again from there.
+const TICK_SHIFT: u32 = 16;
 
 const NIL: u32 = u32::MAX;
 
@@ -140,10 +141,16 @@ impl TimerWheel {
     }
 
     /// Puts a session in that may send again at `release_ns`; it comes due then or up to 1 µs later,
-    /// or earlier if that is more than 0.25 ms ahead. Its owner looks whether its time has come.
+    /// or earlier if that is more than 0.45 ms ahead. Its owner looks whether its time has come.
     pub fn insert_release(&mut self, now_ns: u64, key: TimerKey, release_ns: u64) {
         let due_ns = self.releases.insert(now_ns, key, release_ns);
         self.wake_ns = self.wake_ns.min(due_ns);
+    }
+
+    /// Whether [`TimerWheel::advance`] has something to do.
+    #[inline(always)]
+    pub fn has_come_due(&self, now_ns: u64) -> bool {
+        now_ns >= self.wake_ns
     }
 
     /// Moves time forward; [`TimerWheel::pop_due`] and [`TimerWheel::pop_release`] then give what came

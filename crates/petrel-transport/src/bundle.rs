@@ -81,6 +81,12 @@ pub const fn record_bytes(frame_bytes: usize) -> usize {
     LENGTH_BYTES + frame_bytes
 }
 
+/// What a bundle of `frame_count` frames has beside them.
+#[inline]
+pub(crate) const fn framing_bytes(frame_count: usize) -> usize {
+    MARK_BYTES + frame_count * LENGTH_BYTES
+}
+
 /// Begins a bundle at the start of `buffer` and returns its length so far.
 ///
 /// # Panics

@@ -35,6 +35,9 @@ pub(crate) unsafe fn copy_frame(from: &[u8], to: *mut u8) {
     }
 }
 
+/// What [`copy_one_line`] takes.
+pub(crate) const ONE_LINE_BYTES: std::ops::RangeInclusive<usize> = 16..=64;
+
 /// [`copy_frame`] of 16 to 64 bytes: most small messages, and little enough to be inlined anywhere.
 ///
 /// # Safety

@@ -123,14 +123,14 @@ transport_stats! {
     rx_datagrams,
     /// System calls made to receive.
     rx_syscalls,
-    /// Datagrams from an address that is no peer.
+    /// Datagrams from an address that is no peer. While UDP has one peer only, the kernel refuses
+    /// the others' itself, and counts them as `NoPorts`.
     rx_dropped_unknown_peer,
     /// Datagrams (or ring records) whose framing is broken: truncated bundle, zero length.
     rx_dropped_malformed,
     /// Datagrams cut by the kernel because the receive buffer was too short.
     rx_dropped_truncated,
-    /// Datagrams that the kernel dropped because the socket's receive buffer was full. Known when
-    /// the next one arrives.
+    /// Datagrams that the kernel dropped because the socket's receive buffer was full.
     rx_dropped_kernel,
     /// Rings given up because the peer wrote impossible indices.
     rx_broken_rings,

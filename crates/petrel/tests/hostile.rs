@@ -49,7 +49,11 @@ fn strangers_at_the_data_port_are_dropped_and_counted_while_calls_go_on() {
     let server = Server::start(over(true, false), "127.0.0.1:0", move |endpoint| {
         tell.send(endpoint.transport().udp().local_addr()).unwrap();
     });
+    // A second peer, so that the client's socket hears strangers at all: with one only, it is
+    // connected, and they get no further than the kernel, as at this client's servers.
+    let another = Server::start(over(true, false), "127.0.0.1:0", |_| ());
     let mut client = client(over(true, false));
+    client.connect_wait(another.address).unwrap();
     let session = client.connect_wait(server.address).unwrap();
     let targets = [told.recv().unwrap(), client.transport().udp().local_addr()];
     let stop = Arc::new(AtomicBool::new(false));

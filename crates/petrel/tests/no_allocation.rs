@@ -109,6 +109,7 @@ impl Pair {
         config.protocol.rto.min_ns = 10_000_000_000;
         config.protocol.rto.max_ns = 10_000_000_000;
         config.protocol.rto.initial_ns = 10_000_000_000;
+        config.protocol.rto.probe_min_ns = 10_000_000_000;
         let nexus = Nexus::builder().listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
         let server = echo_server(nexus.endpoint(config.clone()).unwrap());
         let mut pair = Self { client: nexus.endpoint(config).unwrap(), server };

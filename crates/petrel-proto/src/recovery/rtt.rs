@@ -10,11 +10,29 @@ pub struct RtoBounds {
     pub max_ns: u64,
     /// Timeout before the first measurement.
     pub initial_ns: u64,
+    /// Least time until a *probe*: what was lost at the end of what was sent is looked for once before
+    /// the timeout (RFC 9002 §6.2, RFC 8985 §7). A probe that was not needed costs two small frames, and
+    /// says nothing of congestion, so that it need not wait for as long. From `min_ns` on there are
+    /// none.
+    pub probe_min_ns: u64,
+}
+
+impl RtoBounds {
+    /// Whether there are probes.
+    #[inline]
+    pub fn has_probes(&self) -> bool {
+        self.probe_min_ns < self.min_ns
+    }
 }
 
 impl Default for RtoBounds {
     fn default() -> Self {
-        Self { min_ns: 1_000_000, max_ns: 500_000_000, initial_ns: 10_000_000 }
+        Self {
+            min_ns: 1_000_000,
+            max_ns: 500_000_000,
+            initial_ns: 10_000_000,
+            probe_min_ns: 100_000,
+        }
     }
 }
 
@@ -50,6 +68,19 @@ impl RttEstimator {
         (self.srtt_ns_times_8 != 0).then_some(self.srtt_ns_times_8 / 8)
     }
 
+    /// The time in nanoseconds until a probe: never later than the timeout.
+    #[inline]
+    pub fn probe_ns(&self, bounds: &RtoBounds) -> u64 {
+        let rto_ns = self.rto_ns(bounds, 0);
+        match self.srtt_ns() {
+            Some(srtt) if bounds.has_probes() => {
+                let probe_ns = srtt + self.rttvar_ns_times_4.max(1_000);
+                probe_ns.max(bounds.probe_min_ns).min(rto_ns)
+            }
+            _ => rto_ns,
+        }
+    }
+
     /// The timeout in nanoseconds after `backoff` doublings.
     #[inline]
     pub fn rto_ns(&self, bounds: &RtoBounds, backoff: u32) -> u64 {
@@ -66,7 +97,8 @@ impl RttEstimator {
 mod tests {
     use super::*;
 
-    const WIDE: RtoBounds = RtoBounds { min_ns: 1, max_ns: u64::MAX >> 24, initial_ns: 7 };
+    const WIDE: RtoBounds =
+        RtoBounds { min_ns: 1, max_ns: u64::MAX >> 24, initial_ns: 7, probe_min_ns: 1 };
 
     #[test]
     fn first_sample_sets_srtt_and_half_of_it_as_variation() {
@@ -91,7 +123,8 @@ mod tests {
 
     #[test]
     fn rto_doubles_within_bounds() {
-        let bounds = RtoBounds { min_ns: 1_000, max_ns: 9_000, initial_ns: 2_000 };
+        let bounds =
+            RtoBounds { min_ns: 1_000, max_ns: 9_000, initial_ns: 2_000, probe_min_ns: 100 };
         let mut rtt = RttEstimator::new();
         assert_eq!(
             [0, 1, 2, 3, 63].map(|b| rtt.rto_ns(&bounds, b)),
@@ -99,6 +132,22 @@ mod tests {
         );
         rtt.sample(1);
         assert_eq!(rtt.rto_ns(&bounds, 0), 1_001);
+    }
+
+    #[test]
+    fn probe__comes_before_the_timeout_once_a_round_trip_is_known() {
+        let bounds = RtoBounds::default();
+        let mut rtt = RttEstimator::new();
+        assert_eq!(rtt.probe_ns(&bounds), bounds.initial_ns);
+        rtt.sample(10_000);
+        assert_eq!(rtt.probe_ns(&bounds), 100_000);
+        let mut far = RttEstimator::new();
+        far.sample(200_000);
+        assert_eq!(far.probe_ns(&bounds), 200_000 + 4 * 100_000);
+        far.sample(2_000_000);
+        assert_eq!(far.probe_ns(&bounds), far.rto_ns(&bounds, 0));
+        let without = RtoBounds { probe_min_ns: bounds.min_ns, ..bounds };
+        assert_eq!(rtt.probe_ns(&without), without.min_ns);
     }
 
     #[test]

@@ -146,7 +146,11 @@ struct Shared<B> {
 
 impl<B: Buffer, T> Core<B, T> {
     /// A core without sessions, whose clock stands at `now_ns`.
-    pub fn new(now_ns: u64, config: Config) -> Self {
+    pub fn new(now_ns: u64, mut config: Config) -> Self {
+        if config.recovery == Recovery::GoBackN {
+            // A timeout is all that it knows.
+            config.rto.probe_min_ns = config.rto.min_ns;
+        }
         let sessions_max = config.sessions_max.min(limits::SESSIONS_MAX);
         Self {
             sessions: SessionTable::new(sessions_max),
@@ -270,7 +274,7 @@ impl<B> Shared<B> {
         let state = &mut client.slots[slot];
         let backoff = state.backoff.max(client.trips.backoff);
         let rto_ns = match backoff {
-            0 => client.trips.rto_ns,
+            0 if !state.probed => client.trips.probe_ns,
             _ => client.trips.rtt.rto_ns(&self.config.rto, backoff.into()),
         };
         state.deadline_ns = now_ns + rto_ns;

@@ -22,8 +22,16 @@ const WHOLE_SESSION: u8 = 0;
 impl<B: Buffer, T> Core<B, T> {
     /// Lets sessions send again whose pace allows it now. To be called before [`Core::transmit`], also
     /// while frames come in.
-    #[inline]
+    #[inline(always)]
     pub fn release_paced(&mut self, now_ns: u64) {
+        if self.shared.timers.has_come_due(now_ns) {
+            self.release_due(now_ns);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn release_due(&mut self, now_ns: u64) {
         self.shared.timers.advance(now_ns);
         while let Some(key) = self.shared.timers.pop_release() {
             self.release_session(now_ns, key);

@@ -151,7 +151,7 @@ impl<B: Buffer, T> Core<B, T> {
                 state.note_plain_sent(now_ns);
                 self.shared.counters.packets_sent += 1;
                 if trips.backoff == 0 && state.in_wheel {
-                    state.deadline_ns = now_ns + trips.rto_ns;
+                    state.deadline_ns = now_ns + trips.probe_ns;
                 } else {
                     self.arm_slot(now_ns, session, slot);
                 }
@@ -355,7 +355,7 @@ impl<B: Buffer, T> Core<B, T> {
                 state.note_plain_sent(now_ns);
                 self.shared.counters.packets_sent += 1;
                 if trips.backoff == 0 && state.in_wheel {
-                    state.deadline_ns = now_ns + trips.rto_ns;
+                    state.deadline_ns = now_ns + trips.probe_ns;
                 } else {
                     let id = SessionId { index: work.session, generation: entry.generation };
                     self.shared.arm(now_ns, id, client, work.slot as usize);

@@ -169,8 +169,7 @@ impl<B: Buffer> Shared<B> {
         if let Some(SlotCall { response, .. }) = &mut state.call {
             response.storage_mut()[offset..offset + len].copy_from_slice(payload);
         }
-        state.unanswered = 0;
-        state.backoff = 0;
+        state.heard();
         state.held -= 1;
         client.credits += 1;
         if client.congestion.is_limited() || flags.congestion() {

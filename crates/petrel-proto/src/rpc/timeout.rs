@@ -70,6 +70,14 @@ impl<B: Buffer> Shared<B> {
             self.arm(now_ns, id, client, slot);
             return None;
         }
+        if self.config.rto.has_probes() && is_first_look(state, client.trips.backoff) {
+            self.counters.probes += 1;
+            state.probed = true;
+            repeat(state, self.config.recovery, &mut self.client_parts);
+            self.queue_client(id.index, slot, state);
+            self.arm(now_ns, id, client, slot);
+            return None;
+        }
         if state.unanswered >= self.config.retries_max {
             self.counters.calls_timed_out += 1;
             let failure = gave_up(state.unanswered);
@@ -79,8 +87,12 @@ impl<B: Buffer> Shared<B> {
         if is_silence(state) {
             client.congestion.on_timeout(now_ns, &mut self.congestion);
         }
+        state.unanswered += 1;
+        state.backoff = state.backoff.saturating_add(1);
+        if state.state == ClientState::Waiting {
+            state.backoff = state.backoff.min(WAITING_BACKOFF_MAX.max(state.unanswered));
+        }
         repeat(state, self.config.recovery, &mut self.client_parts);
-        let state = &mut client.slots[slot];
         if state.state == ClientState::Sending {
             client.trips.backoff = client.trips.backoff.max(state.backoff.min(SESSION_BACKOFF_MAX));
         }
@@ -88,6 +100,11 @@ impl<B: Buffer> Shared<B> {
         self.arm(now_ns, id, client, slot);
         None
     }
+}
+
+/// Whether nothing was sent again since the last frame taken, and the path is not slower than is known.
+fn is_first_look<B, T>(state: &ClientSlot<B, T>, session_backoff: u8) -> bool {
+    !state.probed && state.unanswered == 0 && state.backoff.max(session_backoff) == 0
 }
 
 /// Whether the next step is the server's.
@@ -112,8 +129,6 @@ fn is_silence<B, T>(state: &ClientSlot<B, T>) -> bool {
 
 /// Notes what to send again (§7.2).
 fn repeat<B, T>(state: &mut ClientSlot<B, T>, recovery: Recovery, spare: &mut Spare<ClientParts>) {
-    state.unanswered += 1;
-    state.backoff = state.backoff.saturating_add(1);
     if state.state == ClientState::Sending {
         let sent = state.request_sent;
         let parts = state.parts(spare);
@@ -124,9 +139,6 @@ fn repeat<B, T>(state: &mut ClientSlot<B, T>, recovery: Recovery, spare: &mut Sp
             .filter(|&packet| !acknowledged.contains(packet))
             .for_each(|packet| lost.set(packet));
         return;
-    }
-    if state.state == ClientState::Waiting {
-        state.backoff = state.backoff.min(WAITING_BACKOFF_MAX.max(state.unanswered));
     }
     // What comes now may answer the repetition.
     state.timed_packet = NOT_TIMED;

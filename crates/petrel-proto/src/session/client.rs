@@ -49,8 +49,9 @@ pub(crate) struct RoundTrips {
     /// When one was last measured: one for each burst is enough, and all that a burst can show, for
     /// its frames share one reading of the clock.
     pub(crate) sampled_ns: u64,
-    /// The retransmission timeout without doublings, worked out when a round trip is measured.
-    pub(crate) rto_ns: u64,
+    /// The time until the first look for what was lost, a probe or the timeout, worked out when a
+    /// round trip is measured.
+    pub(crate) probe_ns: u64,
     /// Doublings that new requests begin with: kept after a timeout until a round trip is measured
     /// (RFC 6298 §5.7), or a path that became slower would never be measured again.
     pub(crate) backoff: u8,
@@ -63,8 +64,8 @@ pub(crate) struct RoundTrips {
 impl RoundTrips {
     fn new(bounds: &RtoBounds) -> Self {
         let rtt = RttEstimator::new();
-        let (rto_ns, shortest_ns) = (rtt.rto_ns(bounds, 0), u32::MAX);
-        Self { sampled_ns: u64::MAX, rto_ns, backoff: 0, shortest_ns, rtt }
+        let (probe_ns, shortest_ns) = (rtt.probe_ns(bounds), u32::MAX);
+        Self { sampled_ns: u64::MAX, probe_ns, backoff: 0, shortest_ns, rtt }
     }
 
     /// Takes the round trip of a packet in, sent at `sent_ns` and answered now.
@@ -74,7 +75,7 @@ impl RoundTrips {
         self.rtt.sample(rtt_ns);
         self.shortest_ns = self.shortest_ns.min(rtt_ns.min(u64::from(u32::MAX)) as u32);
         self.sampled_ns = now_ns;
-        self.rto_ns = self.rtt.rto_ns(bounds, 0);
+        self.probe_ns = self.rtt.probe_ns(bounds);
         self.backoff = 0;
     }
 }
@@ -259,6 +260,8 @@ pub(crate) struct ClientSlot<B, T> {
     pub(crate) backoff: u8,
     /// Timeouts since the last frame taken.
     pub(crate) unanswered: u8,
+    /// Whether there was a probe since then.
+    pub(crate) probed: bool,
     pub(crate) method: u16,
     /// Packets of the response that the request allows.
     pub(crate) grant: u8,
@@ -335,6 +338,7 @@ impl<B, T> ClientSlot<B, T> {
             pull_due: false,
             backoff: 0,
             unanswered: 0,
+            probed: false,
             grant: 1,
         }
     }
@@ -354,6 +358,7 @@ impl<B, T> ClientSlot<B, T> {
         self.pull_due = false;
         self.backoff = 0;
         self.unanswered = 0;
+        self.probed = false;
         self.grant = 1;
         self.method = call.method;
         self.request_packets = packets;
@@ -425,5 +430,6 @@ impl<B, T> ClientSlot<B, T> {
     pub(crate) fn heard(&mut self) {
         self.unanswered = 0;
         self.backoff = 0;
+        self.probed = false;
     }
 }

@@ -10,7 +10,7 @@ use super::TimerKey;
 use super::filled::{BUCKETS, Filled};
 
 /// Nanoseconds of a tick, as a power of two: 1.024 µs, for a horizon of 524 µs, less the up
-/// to 262 µs since time was last moved forward. Later times come due at the horizon and are put in
+/// to 66 µs since time was last moved forward. Later times come due at the horizon and are put in
 /// again: at 1 Mbit/s, the lowest rate, some 30 times for a full packet.
 const TICK_SHIFT: u32 = 10;
 

@@ -66,6 +66,7 @@ impl Report {
             ("delay_spikes", fabric.spikes),
             ("transmit_queue_full", fabric.tx_blocked),
             ("packets_retransmitted", protocol.packets_retransmitted),
+            ("probes", protocol.probes),
             ("timeouts", protocol.timeouts),
             ("calls_timed_out", protocol.calls_timed_out),
             ("losses_detected", protocol.losses_detected),

@@ -189,10 +189,13 @@ fn congestion(which: u16) -> CongestionControl {
 const RTO_NS_MAX: u64 = 100_000_000;
 
 fn draw_rto(rng: &mut Rng) -> RtoBounds {
+    let min_ns = 20_000 << rng.below(7);
     RtoBounds {
-        min_ns: 20_000 << rng.below(7),
+        min_ns,
         max_ns: rng.between(20_000_000, RTO_NS_MAX),
         initial_ns: rng.between(100_000, 10_000_000),
+        // Without probes where the least timeout is the least.
+        probe_min_ns: min_ns.max(40_000) / 2,
     }
 }
 

@@ -88,7 +88,8 @@ impl World {
         }
         let (fabric, counters) = (self.common.fabric.stats(), &self.counters);
         let harm = fabric.dropped_total() + fabric.duplicated + fabric.reordered + fabric.injected;
-        let bound = 4 * harm + 16 * counters.timeouts + 500 * fabric.spikes + 1_000;
+        let looks = counters.timeouts + counters.probes;
+        let bound = 4 * harm + 16 * looks + 500 * fabric.spikes + 1_000;
         let is_calm = self.common.ledger.borrow().troubles.count() == 0;
         if is_calm && counters.packets_retransmitted > bound {
             let sent = counters.packets_retransmitted;
@@ -99,8 +100,10 @@ impl World {
 
     /// Where nothing is lost and nothing is late, nothing is found lost or sent again.
     fn check_stillness(&self) -> Result<(), String> {
-        let Counters { timeouts, losses_detected, packets_retransmitted, .. } = self.counters;
-        let is_quiet = timeouts == 0 && self.common.fabric.stats().dropped_total() == 0;
+        let Counters { timeouts, probes, losses_detected, packets_retransmitted, .. } =
+            self.counters;
+        // A handler that takes its time is asked.
+        let is_quiet = timeouts + probes == 0 && self.common.fabric.stats().dropped_total() == 0;
         // A request without memory is refused once for each of its packets.
         let is_quiet = is_quiet && self.counters.refused_no_memory == 0;
         if is_quiet && losses_detected + packets_retransmitted > 0 {

@@ -77,7 +77,7 @@ impl Default for UdpConfig {
 pub struct UdpCapabilities {
     /// Datagrams are sent by generic segmentation offload. May turn false while running.
     pub gso: bool,
-    /// Datagrams are received by generic receive offload.
+    /// Datagrams are received by generic receive offload when they come in numbers.
     pub gro: bool,
     /// The receive buffer in the kernel's accounting, which is twice the data that it holds.
     pub recv_buffer_bytes: usize,

@@ -1,7 +1,7 @@
 //! Kernel UDP: one socket per endpoint, IPv4 or IPv6, without privileges.
 //!
 //! What a system call costs is spread in two ways. Small frames for one peer share a datagram (see
-//! [`bundle`]), which helps on every network. Datagrams of equal size for one peer
+//! [`bundle`](crate::bundle)), which helps on every network. Datagrams of equal size for one peer
 //! share a message by segmentation offload (GSO), and joined ones are received at once (GRO), where
 //! the kernel can: a call then costs about the same for 1 or for 64 of them. All messages of a burst
 //! go in one `sendmmsg`. A burst for which the kernel has no room stays here as a backlog.
@@ -10,17 +10,23 @@
 //! | --- | --- |
 //! | `config` | configuration, capabilities, errors |
 //! | `socket` | opening the socket; the MTU of a path |
+//! | `association` | connecting the socket to an only peer |
 //! | `addr`, `peers` | addresses as the kernel sees them; the peer table |
 //! | `plan` | frames into datagrams into messages, without a system call |
 //! | `send`, `receive` | the system calls |
+//! | `burst`, `deliver` | from frames to the former, and from the latter to frames |
 //!
 //! Nothing is allocated after the start but when peers are added, and for the first backlogs.
 //!
 //! Designs that were left: `io_uring` and zero-copy sends, which cost more than they gain for
-//! datagrams of this size; a connected socket per peer, which would need a poll of each.
+//! datagrams of this size; a connected socket per peer, which would need a poll of each. While there is
+//! only one peer, the one socket is connected to it.
 
 mod addr;
+mod association;
+mod burst;
 mod config;
+mod deliver;
 mod peers;
 mod plan;
 mod receive;
@@ -32,21 +38,22 @@ mod tests;
 use std::net::{SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use crate::clock;
 use crate::transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, ReturnPath, Transport, TransportStats,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, Transport, TransportStats,
 };
 use crate::wake::Waker;
-use crate::{bundle, clock};
 
 pub use config::{
     MTU_BYTES_MIN, MTU_CAP_BYTES, Mtu, UdpCapabilities, UdpConfig, UdpError, UdpLink,
 };
 pub use socket::path_mtu;
 
+use association::Association;
 use peers::PeerTable;
-use plan::{Plan, SMALL_FRAME_BYTES_MAX};
-use receive::{Received, Receiver};
-use send::{Reaction, Sender, reaction};
+use plan::Plan;
+use receive::Receiver;
+use send::Sender;
 
 /// IP and UDP header of a datagram, without options.
 const HEADER_BYTES_V4: usize = 20 + 8;
@@ -58,7 +65,7 @@ const IP_PACKET_BYTES_MAX: usize = 65_535;
 
 /// The UDP transport of one endpoint.
 ///
-/// Frames must not begin with [`bundle::BUNDLE_MARK`]. Several links to one address share a
+/// Frames must not begin with [`BUNDLE_MARK`](crate::bundle::BUNDLE_MARK). Several links to one address share a
 /// [`PeerId`], which stays until each of them is removed.
 pub struct Udp {
     socket: UdpSocket,
@@ -67,6 +74,9 @@ pub struct Udp {
     capabilities: UdpCapabilities,
     waker: Waker,
     peers: PeerTable,
+    /// Made while there is one peer, and before it only when the plan is empty: what is planned for
+    /// others must go to them.
+    association: Association,
     plan: Plan,
     sender: Sender,
     receiver: Receiver,
@@ -97,15 +107,18 @@ impl Udp {
         let (socket, capabilities) = socket::open(&config)?;
         // Calibrates the clock here rather than in the first burst.
         clock::now_ns();
+        let local = socket.local_addr()?;
+        let message_bytes_max = IP_PACKET_BYTES_MAX - header_bytes(local);
         Ok(Self {
-            local: socket.local_addr()?,
+            local,
+            association: Association::new(local),
             receiver: Receiver::new(capabilities.gro)?,
             socket,
             config,
             capabilities,
             waker,
             peers: PeerTable::new(),
-            plan: Plan::new()?,
+            plan: Plan::new(if capabilities.gso { message_bytes_max } else { 0 })?,
             sender: Sender::new(),
             is_backlog: false,
             has_asked_for_room: false,
@@ -130,11 +143,7 @@ impl Udp {
 
     /// The largest frame over a path of this MTU.
     fn frame_bytes(&self, mtu_bytes: usize) -> usize {
-        mtu_bytes.min(IP_PACKET_BYTES_MAX) - self.header_bytes()
-    }
-
-    fn header_bytes(&self) -> usize {
-        if self.local.is_ipv6() { HEADER_BYTES_V6 } else { HEADER_BYTES_V4 }
+        mtu_bytes.min(IP_PACKET_BYTES_MAX) - header_bytes(self.local)
     }
 
     /// The largest frame that goes to a peer, and that it may send.
@@ -165,118 +174,13 @@ impl Udp {
         Ok(self.frame_bytes(mtu).min(announced))
     }
 
-    /// Sends what was pushed, or tries a backlog again.
-    #[cold]
-    #[inline(never)]
-    fn send_pushed(&mut self) {
-        if !self.plan.is_sealed() {
-            let by_offload = self.capabilities.gso;
-            self.plan.seal(if by_offload { self.frame_bytes(IP_PACKET_BYTES_MAX) } else { 0 });
-        }
-        match self.send_messages() {
-            None => {
-                self.plan.clear();
-                self.is_backlog = false;
-            }
-            Some(next) => self.keep(next),
-        }
-    }
-
-    /// Sends the messages, up to the one that is returned, for which there was no room.
-    fn send_messages(&mut self) -> Option<usize> {
-        let (mut next, mut tries) = (0, 0);
-        while next < self.plan.messages().len() {
-            self.stats.tx_syscalls += 1;
-            // SAFETY: the large frames of this burst are there until `flush` returns, which is the
-            // contract of `push`; a backlog's were copied.
-            match unsafe { self.sender.send(self.socket.as_fd(), &self.plan, next) } {
-                Ok(count) => {
-                    self.count_sent(next, count);
-                    (next, tries) = (next + count, 0);
-                }
-                Err(error) => match reaction(error, self.is_grouped(next), tries) {
-                    Reaction::Retry => tries += 1,
-                    Reaction::Blocked => return Some(next),
-                    Reaction::Ungroup => self.disable_gso(next),
-                    Reaction::Drop => {
-                        self.drop_message(next);
-                        (next, tries) = (next + 1, 0);
-                    }
-                },
-            }
-        }
-        None
-    }
-
-    fn is_grouped(&self, message: usize) -> bool {
-        self.plan.messages()[message].datagram_count > 1
-    }
-
-    fn count_sent(&mut self, first: usize, count: usize) {
-        for message in &self.plan.messages()[first..first + count] {
-            let load = self.plan.load_of(message);
-            self.stats.tx_datagrams += u64::from(message.datagram_count);
-            self.stats.tx_frames += load.frames;
-            self.stats.tx_bytes += load.frame_bytes;
-        }
-    }
-
-    /// The frames of all messages from `first` on wait for room. This burst asks no more.
-    #[cold]
-    fn keep(&mut self, first: usize) {
-        self.plan.keep(first);
-        self.has_asked_for_room = true;
-        if !self.is_backlog {
-            self.is_backlog = true;
-            let messages = self.plan.messages().iter();
-            self.stats.tx_kept += messages.map(|m| self.plan.load_of(m).frames).sum::<u64>();
-        }
-    }
-
-    /// Whether frames are kept for which the kernel had no room, after another try if this burst
-    /// has made none.
-    #[cold]
-    #[inline(never)]
-    fn is_backlog_left(&mut self) -> bool {
-        if !self.has_asked_for_room {
-            self.send_pushed();
-        }
-        self.is_backlog
-    }
-
-    /// Devices and routes change while a socket is open, so that the kernel may refuse at any time
-    /// what it took before. There is no way back: it would cost an error each time to ask again.
-    #[cold]
-    fn disable_gso(&mut self, first: usize) {
-        self.capabilities.gso = false;
-        self.stats.gso_disabled += 1;
-        self.plan.ungroup(first);
-    }
-
-    fn drop_message(&mut self, message: usize) {
-        let load = self.plan.load_of(&self.plan.messages()[message]);
-        self.stats.tx_dropped_error += load.frames;
-    }
-
-    /// Adds a frame to the burst. There is room for it.
-    ///
-    /// # Safety
-    /// That of [`Transport::push`].
-    #[inline]
-    unsafe fn plan_frame(&mut self, peer: PeerId, head: &[u8], body: &[u8]) {
-        let bytes = head.len() + body.len();
-        let Some(target) = self.peers.target(peer) else {
-            self.stats.tx_dropped_no_peer += 1;
-            return;
-        };
-        if !(1..=target.datagram_bytes_max).contains(&bytes) {
-            self.stats.tx_dropped_oversize += 1;
-        } else if bytes <= SMALL_FRAME_BYTES_MAX {
-            self.plan.add_small(target, head, body);
-        } else {
-            // SAFETY: by this function's contract, the frame stays until `flush` has returned,
-            // which clears the plan or keeps a copy.
-            unsafe { self.plan.add_large(target, head, body) };
+    /// Connects the socket to the only peer, if there is one. Nothing may be planned for others.
+    fn associate(&mut self) {
+        if let Some(peer) = self.peers.only()
+            && self.plan.is_empty()
+            && !self.association.is_made()
+        {
+            self.association.make(self.socket.as_fd(), peer);
         }
     }
 
@@ -285,43 +189,14 @@ impl Udp {
         self.is_backlog
     }
 
-    /// Delivers the frames of the next datagram in hand, and returns how many there were.
-    #[inline]
-    fn deliver_next<H: FrameHandler>(&mut self, handler: &mut H) -> usize {
-        let (from, bytes) = match self.receiver.next_datagram() {
-            Some(Received::Datagram { from, bytes }) => (from, bytes),
-            Some(Received::Truncated) => {
-                self.stats.rx_dropped_truncated += 1;
-                return 0;
-            }
-            None => return 0,
-        };
-        let Some(peer) = self.peers.find(from) else {
-            self.stats.rx_dropped_unknown_peer += 1;
-            return 0;
-        };
-        let Some(frames) = bundle::frames(bytes) else {
-            self.stats.rx_dropped_malformed += 1;
-            return 0;
-        };
-        let mut count = 0;
-        if handler.looks_ahead() {
-            frames.clone().for_each(|frame| handler.prepare(frame));
-        }
-        for frame in frames {
-            count += 1;
-            self.stats.rx_bytes += frame.len() as u64;
-            handler.handle(peer, frame, ReturnPath::NONE);
-        }
-        self.stats.rx_datagrams += 1;
-        self.stats.rx_frames += count as u64;
-        count
-    }
-
     /// Whether frames may be in hand that [`Transport::rx_burst`] did not deliver yet.
     pub(crate) fn has_ready(&self) -> bool {
         self.receiver.has_ready()
     }
+}
+
+fn header_bytes(local: SocketAddr) -> usize {
+    if local.is_ipv6() { HEADER_BYTES_V6 } else { HEADER_BYTES_V4 }
 }
 
 impl Transport for Udp {
@@ -335,12 +210,20 @@ impl Transport for Udp {
     fn add_peer(&mut self, link: UdpLink) -> Result<PeerId, LinkError> {
         let addr = addr::usable(link.addr, self.local.is_ipv6()).map_err(LinkError::Unsupported)?;
         let frame_bytes_max = self.agree_on_frame_bytes(&UdpLink { addr, ..link })?;
-        self.peers.add(addr, frame_bytes_max)
+        if !self.association.is_with(addr) {
+            self.association.dissolve(self.socket.as_fd())?;
+        }
+        // The peer may be one that has frames in the plan, and another limit from now on.
+        self.plan.settle();
+        let peer = self.peers.add(addr, frame_bytes_max)?;
+        self.associate();
+        Ok(peer)
     }
 
     fn remove_peer(&mut self, peer: PeerId) {
         self.plan.close_lane(peer);
         self.peers.remove(peer);
+        self.associate();
     }
 
     #[inline]
@@ -350,16 +233,8 @@ impl Transport for Udp {
 
     #[inline]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
-        if !self.plan.has_room() && !self.is_backlog {
-            self.send_pushed();
-        }
-        if self.is_backlog && self.is_backlog_left() {
-            self.stats.tx_blocked += 1;
-            return false;
-        }
-        // SAFETY: by this function's contract.
-        unsafe { self.plan_frame(peer, head, body) };
-        true
+        // SAFETY: by this function's contract. The short way is closed while there is a backlog.
+        unsafe { self.plan.try_extend(peer, head, body) || self.push_slowly(peer, head, body) }
     }
 
     #[inline]
@@ -375,21 +250,16 @@ impl Transport for Udp {
             self.send_pushed();
         }
         let (mut delivered, mut work, mut may_hold_more) = (0, 0, true);
-        // Dropped datagrams count as work too, so that a flood of them cannot hold us here.
         while work < budget {
             if !self.receiver.has_ready() {
                 if !may_hold_more {
                     break;
                 }
-                let (syscalls, more) = self.receiver.refill(self.socket.as_fd());
-                self.stats.rx_syscalls += syscalls;
-                self.stats.rx_dropped_kernel += self.receiver.take_dropped();
-                may_hold_more = more;
+                may_hold_more = self.refill();
                 continue;
             }
-            let count = self.deliver_next(&mut handler);
-            delivered += count;
-            work += count.max(1);
+            let (frames, effort) = self.deliver(budget - work, &mut handler);
+            (delivered, work) = (delivered + frames, work + effort);
         }
         delivered
     }
@@ -405,7 +275,8 @@ impl Transport for Udp {
     }
 
     fn stats(&self) -> TransportStats {
-        self.stats
+        let rx_dropped_kernel = socket::dropped(self.socket.as_fd()).into();
+        TransportStats { rx_dropped_kernel, ..self.stats }
     }
 }
 

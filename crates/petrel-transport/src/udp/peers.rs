@@ -15,6 +15,7 @@ const PEERS_MAX: usize = 65_536;
 pub(super) struct Peer {
     pub(super) name: RawAddr,
     pub(super) max_frame_bytes: usize,
+    addr: SocketAddr,
     key: AddrKey,
     /// The lane that its frames have in the current burst, or had in an earlier one.
     lane: u32,
@@ -42,6 +43,13 @@ impl PeerTable {
 
     pub(super) fn len(&self) -> usize {
         self.by_key.len()
+    }
+
+    /// The address of the only peer.
+    pub(super) fn only(&self) -> Option<SocketAddr> {
+        let mut peers = self.by_key.values();
+        let (Some(&peer), None) = (peers.next(), peers.next()) else { return None };
+        self.get(peer).map(|peer| peer.addr)
     }
 
     #[inline]
@@ -89,7 +97,7 @@ impl PeerTable {
         let peer = self.free_slot()?;
         let name = RawAddr::from(addr);
         self.slots[peer.0 as usize] =
-            Some(Peer { name, max_frame_bytes, key, lane: 0, link_count: 1 });
+            Some(Peer { name, max_frame_bytes, addr, key, lane: 0, link_count: 1 });
         self.by_key.insert(key, peer);
         Ok(peer)
     }

@@ -11,9 +11,52 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::config::{UdpCapabilities, UdpConfig, UdpError};
 
+/// Where the kernel's `SO_MEMINFO` has the dropped datagrams.
+const SK_MEMINFO_DROPS: usize = 8;
+
+/// Times that a free port is looked for, because somebody took the one before.
+const PORT_TRIES: u32 = 16;
+
 /// A bound, non-blocking socket whose packets are never fragmented, and what it can do.
 pub(super) fn open(config: &UdpConfig) -> Result<(UdpSocket, UdpCapabilities), UdpError> {
-    let address = config.bind;
+    let (socket, gro) = bind_by_number(config)?;
+    let capabilities = UdpCapabilities {
+        gso: config.gso && knows_gso(socket.as_fd()),
+        gro,
+        recv_buffer_bytes: socket.recv_buffer_size()?,
+        send_buffer_bytes: socket.send_buffer_size()?,
+    };
+    Ok((socket.into(), capabilities))
+}
+
+/// A socket whose port was asked for by its number. One that the system chose would be lost when
+/// the socket's association with a peer is dissolved; so a socket that the system has given a port
+/// is closed, and the next one asks for that. Somebody else may have it by then.
+fn bind_by_number(config: &UdpConfig) -> Result<(Socket, bool), UdpError> {
+    if config.bind.port() != 0 {
+        return bind(config, config.bind);
+    }
+    let mut tries = 1;
+    loop {
+        match bind(config, free_port(config)?) {
+            Err(UdpError::Bind { source, .. })
+                if source.kind() == io::ErrorKind::AddrInUse && tries < PORT_TRIES =>
+            {
+                tries += 1;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// The address to bind to, with a port that nobody has just now.
+fn free_port(config: &UdpConfig) -> Result<SocketAddr, UdpError> {
+    let local = bind(config, config.bind)?.0.local_addr()?;
+    Ok(local.as_socket().unwrap_or(config.bind))
+}
+
+/// A socket, and whether it may receive by offload.
+fn bind(config: &UdpConfig, address: SocketAddr) -> Result<(Socket, bool), UdpError> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::DGRAM.nonblocking().cloexec(),
@@ -25,15 +68,9 @@ pub(super) fn open(config: &UdpConfig) -> Result<(UdpSocket, UdpCapabilities), U
     forbid_fragments(socket.as_fd(), address.is_ipv6())?;
     socket.set_recv_buffer_size(config.recv_buffer_bytes)?;
     socket.set_send_buffer_size(config.send_buffer_bytes)?;
-    count_drops(socket.as_fd());
+    let gro = config.gro && knows_gro(socket.as_fd());
     socket.bind(&address.into()).map_err(|source| UdpError::Bind { address, source })?;
-    let capabilities = UdpCapabilities {
-        gso: config.gso && knows_gso(socket.as_fd()),
-        gro: config.gro && enable_gro(socket.as_fd()),
-        recv_buffer_bytes: socket.recv_buffer_size()?,
-        send_buffer_bytes: socket.send_buffer_size()?,
-    };
-    Ok((socket.into(), capabilities))
+    Ok((socket, gro))
 }
 
 /// Packets above the path MTU fail with `EMSGSIZE` then, instead of going out in pieces of which
@@ -47,23 +84,39 @@ fn forbid_fragments(socket: BorrowedFd<'_>, v6: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Has the kernel say with each datagram how many it dropped for lack of room. Without it, nobody
-/// counts them.
-fn count_drops(socket: BorrowedFd<'_>) {
-    let _ = set_int_option(socket, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
-}
-
 /// Kernels since 4.18 have the option. Whether a device can do it shows when sending.
 fn knows_gso(socket: BorrowedFd<'_>) -> bool {
     int_option(socket, libc::UDP_SEGMENT).is_ok()
 }
 
-/// Kernels since 5.0 have the option.
-fn enable_gro(socket: BorrowedFd<'_>) -> bool {
-    set_int_option(socket, libc::SOL_UDP, libc::UDP_GRO, 1).is_ok()
+/// Kernels since 5.0 have the option. It is off afterwards; asked before the socket is bound, so
+/// that nothing can have come in.
+fn knows_gro(socket: BorrowedFd<'_>) -> bool {
+    set_gro(socket, true).is_ok() && set_gro(socket, false).is_ok()
 }
 
-fn int_option(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<libc::c_int> {
+fn set_gro(socket: BorrowedFd<'_>, on: bool) -> io::Result<()> {
+    set_int_option(socket, libc::SOL_UDP, libc::UDP_GRO, on.into())
+}
+
+/// Has the kernel deliver datagrams of one size and peer in one buffer, and say with it that it
+/// does. Gives whether it will.
+pub(super) fn enable_gro(socket: BorrowedFd<'_>) -> bool {
+    set_gro(socket, true).is_ok()
+}
+
+/// Datagrams that the kernel has dropped so far, mostly for lack of room. It counts with 32 bits.
+pub(super) fn dropped(socket: BorrowedFd<'_>) -> u32 {
+    let mut memory = [0u32; SK_MEMINFO_DROPS + 1];
+    let mut len = size_of_val(&memory) as libc::socklen_t;
+    let (to, level) = (memory.as_mut_ptr().cast(), libc::SOL_SOCKET);
+    // SAFETY: `to` and `len` describe a live array; the kernel writes at most that much.
+    unsafe { libc::getsockopt(socket.as_raw_fd(), level, libc::SO_MEMINFO, to, &raw mut len) };
+    // Zero, if the kernel does not know the option.
+    memory[SK_MEMINFO_DROPS]
+}
+
+pub(super) fn int_option(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Result<libc::c_int> {
     let mut value: libc::c_int = 0;
     let mut len = size_of_val(&value) as libc::socklen_t;
     let to = std::ptr::from_mut(&mut value).cast();

@@ -110,6 +110,15 @@ impl WithSocket {
         Self { udp, peer, socket }
     }
 
+    /// The same with a second peer, which says nothing, so that the socket is not connected.
+    fn with_another(config: UdpConfig) -> Self {
+        let mut ends = Self::new(config);
+        let addr = SocketAddr::new(ends.udp.local_addr().ip(), 9);
+        ends.udp.add_peer(UdpLink { addr, max_frame: None }).unwrap();
+        assert!(!ends.udp.association.is_made());
+        ends
+    }
+
     fn send_to_udp(&self, datagram: &[u8]) {
         self.socket.send_to(datagram, self.udp.local_addr()).unwrap();
     }
@@ -154,7 +163,7 @@ fn rx_burst__drops_malformed_bundles_whole_and_counts_them() {
 
 #[test]
 fn rx_burst__drops_strangers_and_counts_them() {
-    let mut ends = WithSocket::new(v4());
+    let mut ends = WithSocket::with_another(v4());
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     for _ in 0..300 {
         stranger.send_to(b"\x1Ahello", ends.udp.local_addr()).unwrap();
@@ -167,7 +176,7 @@ fn rx_burst__drops_strangers_and_counts_them() {
 
 #[test]
 fn rx_burst__returns_from_a_flood_of_strangers() {
-    let mut ends = WithSocket::new(UdpConfig { gro: false, ..v4() });
+    let mut ends = WithSocket::with_another(UdpConfig { gro: false, ..v4() });
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     for _ in 0..100 {
         stranger.send_to(b"\x1Ahello", ends.udp.local_addr()).unwrap();
@@ -203,6 +212,39 @@ fn rx_burst__delivers_datagrams_that_wait_in_the_socket_in_order() {
         let calls = ends.udp.stats().rx_syscalls;
         assert!(calls < sent.len() as u64, "{calls} calls for 51 datagrams");
     }
+}
+
+#[test]
+fn rx_burst__has_datagrams_joined_from_when_they_come_in_numbers() {
+    let mut ends = WithSocket::new(v4());
+    let is_on = |udp: &Udp| socket::int_option(udp.socket.as_fd(), libc::UDP_GRO).unwrap() == 1;
+    assert!(ends.udp.capabilities().gro);
+    for _ in 0..20 {
+        assert!(ends.frames_until(b"\x1Falone").is_empty());
+        assert!(!is_on(&ends.udp));
+    }
+    let mut near = Udp::bind(UdpConfig { mtu: Mtu::Fixed(4000), ..v4() }).unwrap();
+    let (from, to) = (ends.udp.add_peer(link(&near)).unwrap(), near.add_peer(link(&ends.udp)));
+    let (to, large) = (to.unwrap(), (0x10..0x20u8).map(|byte| vec![byte; 3900]));
+    let large: Vec<_> = large.collect();
+    let burst: Vec<_> = large.iter().map(|bytes| frame(to, bytes)).collect();
+    // How many are in the socket at a time depends on who runs when: soon several are.
+    let (mut rounds, mut rounds_joined) = (0, 0);
+    while rounds < 10_000 && rounds_joined < 3 {
+        assert_eq!(near.tx_burst(&burst), 0);
+        let mut received = Vec::new();
+        while received.len() < large.len() {
+            ends.udp.wait(Some(30_000_000_000));
+            ends.udp.rx_burst(64, |peer, bytes| {
+                assert_eq!(peer, from);
+                received.push(bytes.to_vec());
+            });
+        }
+        assert_eq!(received, large);
+        rounds += 1;
+        rounds_joined += u32::from(is_on(&ends.udp));
+    }
+    assert_eq!(rounds_joined, 3);
 }
 
 #[test]
@@ -295,6 +337,130 @@ fn tx_burst__to_a_closed_port_does_not_harm_others() {
         assert_eq!(ends.udp.rx_burst(64, |_, _| panic!("nobody sent this")), 0);
     }
     assert_eq!(ends.udp.stats().tx_frames, 40);
+}
+
+#[test]
+fn add_peer__of_a_second_one_opens_the_socket_for_both() {
+    for config in [v4(), bind_to("::1"), UdpConfig { gso: false, gro: false, ..v4() }] {
+        let mut ends = WithSocket::new(config.clone());
+        let local = ends.udp.local_addr();
+        for _ in 0..3 {
+            assert!(ends.udp.association.is_made());
+            let other = UdpSocket::bind((config.bind.ip(), 0)).unwrap();
+            other.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+            let addr = other.local_addr().unwrap();
+            let other_peer = ends.udp.add_peer(UdpLink { addr, max_frame: None }).unwrap();
+            assert!(!ends.udp.association.is_made());
+            assert_eq!(ends.udp.socket.local_addr().unwrap(), local);
+            other.send_to(b"\x1Aother", local).unwrap();
+            assert_eq!(ends.frames_until(b"\x1Flast"), [b"\x1Aother"]);
+            let burst = [frame(ends.peer, b"\x1Ato one"), frame(other_peer, b"\x1Ato other")];
+            assert_eq!(ends.udp.tx_burst(&burst), 0);
+            assert_eq!(ends.next_datagram(), b"\x1Ato one");
+            let (mut buffer, expected) = ([0; 99], b"\x1Ato other");
+            assert_eq!(other.recv_from(&mut buffer).unwrap(), (expected.len(), local));
+            assert_eq!(&buffer[..expected.len()], expected);
+            ends.udp.remove_peer(other_peer);
+        }
+        let large: Vec<_> = (0x10..0x18u8).map(|byte| vec![byte; 3900]).collect();
+        let burst: Vec<_> = large.iter().map(|bytes| frame(ends.peer, bytes)).collect();
+        assert_eq!(ends.udp.tx_burst(&burst), 0);
+        large.iter().for_each(|bytes| assert_eq!(ends.next_datagram(), *bytes));
+    }
+}
+
+#[test]
+fn add_peer__of_the_only_one_again_leaves_the_socket_connected() {
+    let mut ends = WithSocket::new(v4());
+    let addr = ends.socket.local_addr().unwrap();
+    let again = ends.udp.add_peer(UdpLink { addr, max_frame: None }).unwrap();
+    assert_eq!(again, ends.peer);
+    for _ in 0..2 {
+        assert!(ends.udp.association.is_with(addr));
+        ends.udp.remove_peer(again);
+    }
+    assert_eq!(ends.udp.peer_count(), 0);
+    // Now to somebody else: no word of it reaches the former peer.
+    let other = WithSocket::new(v4());
+    let link = UdpLink { addr: other.socket.local_addr().unwrap(), max_frame: None };
+    let peer = ends.udp.add_peer(link).unwrap();
+    assert!(ends.udp.association.is_with(link.addr));
+    assert_eq!(ends.udp.tx_burst(&[frame(peer, b"\x1Ato other")]), 0);
+    assert_eq!(other.next_datagram(), b"\x1Ato other");
+    ends.socket.set_nonblocking(true).unwrap();
+    assert!(ends.socket.recv(&mut [0; 99]).is_err());
+}
+
+#[test]
+fn add_peer__looks_at_the_senders_of_what_came_before() {
+    let mut udp = Udp::bind(v4()).unwrap();
+    let [stranger, friend] = [0, 1].map(|_| UdpSocket::bind("127.0.0.1:0").unwrap());
+    stranger.send_to(b"\x1Astrange", udp.local_addr()).unwrap();
+    friend.send_to(b"\x1Aearly", udp.local_addr()).unwrap();
+    let addr = friend.local_addr().unwrap();
+    let peer = udp.add_peer(UdpLink { addr, max_frame: None }).unwrap();
+    assert!(udp.association.is_with(addr));
+    let mut ends = WithSocket { udp, peer, socket: friend };
+    assert_eq!(ends.frames_until(b"\x1Flast"), [b"\x1Aearly"]);
+    assert_eq!(ends.udp.stats().rx_dropped_unknown_peer, 1);
+    // From now on, the kernel turns strangers away.
+    stranger.send_to(b"\x1Astrange", ends.udp.local_addr()).unwrap();
+    assert!(ends.frames_until(b"\x1Flast").is_empty());
+    assert_eq!(ends.udp.stats().rx_dropped_unknown_peer, 1);
+}
+
+#[test]
+fn add_peer__of_a_transport_without_an_address_of_its_own_connects_nothing() {
+    for (any, own) in [("0.0.0.0", "127.0.0.1"), ("::", "::1")] {
+        let mut udp = Udp::bind(bind_to(any)).unwrap();
+        let peer = UdpSocket::bind((own, 0)).unwrap();
+        udp.add_peer(UdpLink { addr: peer.local_addr().unwrap(), max_frame: None }).unwrap();
+        assert!(!udp.association.is_made());
+    }
+}
+
+/// The kernel tells a connected socket that its peer's port is closed, in the next call.
+#[test]
+fn tx_burst__to_an_only_peer_that_is_away_goes_on_until_it_is_back() {
+    for gso in [true, false] {
+        let mut ends = WithSocket::new(UdpConfig { gso, mtu: Mtu::Fixed(4000), ..v4() });
+        let addr = ends.socket.local_addr().unwrap();
+        let large = [vec![0x1A; 3900], vec![0x1B; 3900]];
+        ends.send_to_udp(b"\x1Abefore");
+        // Closes the former socket.
+        ends.socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for round in 1..=20 {
+            let burst = [frame(ends.peer, &large[0]), frame(ends.peer, &large[1])];
+            assert_eq!(ends.udp.tx_burst(&burst), 0);
+            assert_eq!(ends.udp.tx_burst(&[frame(ends.peer, b"\x1Asmall")]), 0);
+            let expected = usize::from(round == 1);
+            let mut received = 0;
+            ends.udp.rx_burst(64, |_, bytes| {
+                assert_eq!(bytes, b"\x1Abefore");
+                received += 1;
+            });
+            assert_eq!(received, expected, "an error hides what came before");
+        }
+        let stats = ends.udp.stats();
+        assert_eq!((stats.tx_frames, stats.tx_dropped_error, stats.gso_disabled), (60, 0, 0));
+        ends.socket = UdpSocket::bind(addr).unwrap();
+        ends.socket.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
+        assert_eq!(ends.udp.tx_burst(&[frame(ends.peer, b"\x1Awelcome")]), 0);
+        assert_eq!(ends.next_datagram(), b"\x1Awelcome");
+        assert_eq!(ends.frames_until(b"\x1Flast"), Vec::<Vec<u8>>::new());
+    }
+}
+
+#[test]
+fn wait__sleeps_on_after_the_news_that_a_peer_is_away() {
+    let mut ends = WithSocket::new(v4());
+    ends.socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    assert_eq!(ends.udp.tx_burst(&[frame(ends.peer, b"\x1Alost")]), 0);
+    assert_eq!(ends.udp.rx_burst(64, |_, _| panic!("nobody sent this")), 0);
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let mut socket = [PollFd::new(&ends.udp.socket, PollFlags::IN)];
+    assert_eq!(poll(&mut socket, Some(&at_once)), Ok(0), "the error is still there");
 }
 
 /// A transport whose socket is full whenever nobody reads from the other end: a pair of local

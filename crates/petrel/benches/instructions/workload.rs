@@ -108,6 +108,7 @@ impl Workload {
         config.protocol.rto.min_ns = TIMEOUT_NS;
         config.protocol.rto.max_ns = TIMEOUT_NS;
         config.protocol.rto.initial_ns = TIMEOUT_NS;
+        config.protocol.rto.probe_min_ns = TIMEOUT_NS;
         config.protocol.retries_max = 1;
         config
     }

@@ -12,6 +12,8 @@ struct World {
     plan: Plan,
     lanes: HashMap<u32, u32>,
     limit: usize,
+    /// Whether frames may go by [`Plan::try_extend`].
+    has_short_way: bool,
 }
 
 fn name_of(peer: u32) -> RawAddr {
@@ -19,14 +21,19 @@ fn name_of(peer: u32) -> RawAddr {
 }
 
 impl World {
-    fn new(limit: usize) -> Self {
-        Self { plan: Plan::new().unwrap(), lanes: HashMap::new(), limit }
+    fn new(limit: usize, message_bytes_max: usize) -> Self {
+        let plan = Plan::new(message_bytes_max).unwrap();
+        Self { plan, lanes: HashMap::new(), limit, has_short_way: true }
     }
 
     /// # Safety
     /// That of [`Plan::add_large`].
     unsafe fn add(&mut self, peer: u32, bytes: &[u8]) {
         let (head, body) = bytes.split_at(bytes.len().min(16));
+        // SAFETY: by this function's contract.
+        if self.has_short_way && unsafe { self.plan.try_extend(PeerId(peer), head, body) } {
+            return;
+        }
         let target = Target {
             peer: PeerId(peer),
             name: &name_of(peer),
@@ -45,13 +52,13 @@ impl World {
 /// Frames to peers, given by number and size, and the plan for them. The bytes of all frames are
 /// in `bytes`.
 fn plan(bytes: &[u8], frames: &[(u32, usize)], limit: usize, message_bytes_max: usize) -> Plan {
-    let mut world = World::new(limit);
+    let mut world = World::new(limit, message_bytes_max);
     for &(peer, size) in frames {
         assert!(world.plan.has_room());
         // SAFETY: `bytes` are there as long as the plan, in every test.
         unsafe { world.add(peer, &bytes[..size]) };
     }
-    world.plan.seal(message_bytes_max);
+    world.plan.seal();
     world.plan
 }
 
@@ -63,7 +70,7 @@ fn to_one(sizes: &[usize], limit: usize, message_bytes_max: usize) -> Vec<Vec<us
 
 /// Sizes of the datagrams of each message.
 fn shape(plan: &Plan) -> Vec<Vec<usize>> {
-    let sizes = |message| plan.datagrams_of(message).map(|d| d.bytes as usize).collect();
+    let sizes = |message| datagrams(plan, message).iter().map(Vec::len).collect();
     plan.messages().iter().map(sizes).collect()
 }
 
@@ -80,7 +87,7 @@ fn gathered(plan: &Plan, message: &Message) -> Vec<u8> {
 fn datagrams(plan: &Plan, message: &Message) -> Vec<Vec<u8>> {
     let bytes = gathered(plan, message);
     let cut: Vec<_> = bytes.chunks(plan.segment_bytes(message)).map(<[u8]>::to_vec).collect();
-    assert_eq!(cut.len(), message.datagram_count as usize);
+    assert_eq!(cut.len(), message.datagram_count);
     cut
 }
 
@@ -120,13 +127,14 @@ fn seal__of_frames_to_two_peers_by_turns_groups_each_peers() {
     let bytes = vec![0x10; 4000];
     let turns = [(1, 40), (2, 50), (1, 60), (2, 3000), (1, 70), (2, 3000), (2, 9)];
     let plan = plan(&bytes, &turns, 3000, 65_507);
-    assert_eq!(shape(&plan), [vec![1 + 42 + 62 + 72], vec![50], vec![3000, 3000, 9]]);
+    // In the order in which they were complete.
+    assert_eq!(shape(&plan), [vec![50], vec![3000, 3000, 9], vec![1 + 42 + 62 + 72]]);
     let ports: Vec<_> = plan.messages().iter().map(|message| port_of(&plan, message)).collect();
-    assert_eq!(ports, [1, 2, 2]);
+    assert_eq!(ports, [2, 2, 1]);
     let expected = [40, 60, 70].map(|size| vec![0x10; size]);
-    let bundle = gathered(&plan, &plan.messages()[0]);
+    let bundle = gathered(&plan, &plan.messages()[2]);
     assert!(bundle::frames(&bundle).unwrap().eq(expected.iter().map(Vec::as_slice)));
-    let load = plan.load_of(&plan.messages()[0]);
+    let load = plan.load_of(&plan.messages()[2]);
     assert_eq!(load, Load { frames: 3, frame_bytes: 170 });
 }
 
@@ -161,14 +169,14 @@ fn keep__copies_large_frames_and_leaves_what_was_sent() {
 
 #[test]
 fn close_lane__gives_a_reused_number_a_lane_of_its_own() {
-    let mut world = World::new(3000);
+    let mut world = World::new(3000, 0);
     // SAFETY: small frames are copied.
     unsafe {
         world.add(1, &[0x10; 20]);
         world.plan.close_lane(PeerId(1));
         world.add(1, &[0x11; 20]);
     }
-    world.plan.seal(0);
+    world.plan.seal();
     let sent: Vec<_> = world.plan.messages().iter().map(|m| gathered(&world.plan, m)).collect();
     assert_eq!(sent, [[0x10; 20], [0x11; 20]]);
 }
@@ -194,7 +202,17 @@ fn check_plan(plan: &Plan, sent: &HashMap<u32, Vec<Vec<u8>>>, limit: usize, gso:
 }
 
 fn frame_sizes() -> impl Strategy<Value = usize> {
-    prop_oneof![4 => 1..100usize, 2 => 1..2100usize, 1 => 1..9000usize]
+    prop_oneof![4 => 1..100usize, 2 => 1..2100usize, 1 => 1..9000usize, 2 => Just(3000)]
+}
+
+/// Frames to four peers, often several of one size to one peer.
+fn bursts() -> impl Strategy<Value = Vec<(u32, Vec<u8>)>> {
+    let several = (1..5u32, frame_sizes(), prop_oneof![1..3usize, 1..20usize]);
+    vec(several, 1..if cfg!(miri) { 10 } else { 60 }).prop_map(|list| {
+        let sizes = list.into_iter().flat_map(|(peer, size, count)| vec![(peer, size); count]);
+        let frame = |(index, (peer, size))| (peer, vec![0x10 + (index % 0xE0) as u8; size]);
+        sizes.enumerate().map(frame).collect()
+    })
 }
 
 proptest! {
@@ -202,19 +220,17 @@ proptest! {
 
     #[test]
     fn seal__loses_nothing_and_keeps_the_order_of_each_peer(
-        frames in vec((1..5u32, frame_sizes()), 1..if cfg!(miri) { 20 } else { 200 }),
+        owned in bursts(),
         limit in 9000..65_508usize,
         gso: bool,
         keep: bool,
+        has_short_way: bool,
     ) {
-        let owned: Vec<(u32, Vec<u8>)> = frames
-            .iter()
-            .enumerate()
-            .map(|(index, &(peer, size))| (peer, vec![0x10 + index as u8 % 0xE0; size]))
-            .collect();
-        let mut world = World::new(limit);
+        let message_bytes_max = if gso { 65_507 } else { 0 };
+        let mut world = World { has_short_way, ..World::new(limit, 0) };
         let mut left = &owned[..];
         while !left.is_empty() {
+            world.plan.message_bytes_max = message_bytes_max;
             let mut sent: HashMap<u32, Vec<Vec<u8>>> = HashMap::new();
             while let Some(((peer, bytes), rest)) = left.split_first() && world.plan.has_room() {
                 // SAFETY: the frames live until the end of the test.
@@ -222,7 +238,7 @@ proptest! {
                 sent.entry(*peer).or_default().push(bytes.clone());
                 left = rest;
             }
-            world.plan.seal(if gso { 65_507 } else { 0 });
+            world.plan.seal();
             if keep {
                 world.plan.keep(0);
             }
@@ -231,5 +247,62 @@ proptest! {
             check_plan(&world.plan, &sent, limit, false);
             world.plan.clear();
         }
+    }
+
+    #[test]
+    fn loose__is_what_the_general_way_makes_of_the_same_frames(
+        sizes in vec(1..300usize, 1..30),
+        limit in 1232..9000usize,
+        other_at in 0..40usize,
+    ) {
+        let mut world = World::new(limit, 65_507);
+        for (index, &size) in sizes.iter().enumerate() {
+            let bytes = vec![0x10 + index as u8; size];
+            let peer = if index == other_at { 2 } else { 1 };
+            // SAFETY: small frames are copied.
+            unsafe { world.add(peer, &bytes) };
+        }
+        let plan = &mut world.plan;
+        let loose = plan.loose().map(|Loose { name, piece, load }| {
+            let port = if other_at == 0 { 2u16 } else { 1 };
+            assert!(matches!(name, RawAddr::V4(v4) if v4.sin_port == port.to_be()));
+            // SAFETY: the piece lies in the plan.
+            let bytes = unsafe { std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len) };
+            (bytes.to_vec(), load)
+        });
+        plan.seal();
+        prop_assert!(plan.loose().is_none());
+        let sealed: Vec<_> = plan.messages().iter().map(|m| (gathered(plan, m), m.load)).collect();
+        let is_one = sealed.len() == 1 && sealed[0].0.len() <= limit;
+        prop_assert_eq!(loose.is_some(), is_one);
+        prop_assert!(loose.is_none_or(|loose| loose == sealed[0]));
+        plan.clear();
+        prop_assert!(plan.is_empty() && plan.loose().is_none());
+    }
+
+    #[test]
+    fn try_extend__makes_the_same_messages_as_the_general_way(
+        owned in bursts(),
+        limit in 9000..65_508usize,
+    ) {
+        let mut worlds = [true, false].map(|has_short_way| {
+            World { has_short_way, ..World::new(limit, 65_507) }
+        });
+        for (peer, bytes) in &owned {
+            if worlds.iter().all(|world| world.plan.has_room()) {
+                // SAFETY: the frames live until the end of the test.
+                worlds.iter_mut().for_each(|world| unsafe { world.add(*peer, bytes) });
+            }
+        }
+        let [short, general] = worlds.map(|mut world| {
+            world.plan.seal();
+            let messages = world.plan.messages().iter();
+            let seen = |message: &Message| {
+                let plan = &world.plan;
+                (port_of(plan, message), datagrams(plan, message), plan.load_of(message))
+            };
+            messages.map(seen).collect::<Vec<_>>()
+        });
+        prop_assert_eq!(short, general);
     }
 }

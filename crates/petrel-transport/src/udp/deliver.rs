@@ -1,0 +1,99 @@
+//! From the datagrams in hand to the handler of their frames.
+
+use std::os::fd::AsFd;
+
+use super::Udp;
+use crate::bundle::{self, BUNDLE_MARK};
+use crate::transport::{FrameHandler, PeerId, ReturnPath, TransportStats};
+
+impl Udp {
+    /// Asks the socket for datagrams, and returns whether it is known to hold more.
+    #[inline]
+    pub(super) fn refill(&mut self) -> bool {
+        let (syscalls, more) = self.receiver.refill(self.socket.as_fd());
+        self.stats.rx_syscalls += syscalls;
+        more
+    }
+
+    /// Delivers the frames of the datagrams in hand, up to about `budget`. Returns how many there
+    /// were, and how much work it was: dropped datagrams count too, so that a flood of them cannot
+    /// hold us.
+    #[inline]
+    pub(super) fn deliver<H: FrameHandler>(
+        &mut self,
+        budget: usize,
+        handler: &mut H,
+    ) -> (usize, usize) {
+        let Some(train) = self.receiver.train() else {
+            self.stats.rx_dropped_truncated += 1;
+            self.receiver.skip();
+            return (0, 1);
+        };
+        let Some(peer) = self.peers.find(train.from) else {
+            let count = train.datagram_count();
+            self.stats.rx_dropped_unknown_peer += count as u64;
+            self.receiver.skip();
+            return (0, count);
+        };
+        let (mut delivered, mut work, mut rest) = (0, 0, train.bytes);
+        loop {
+            let (datagram, behind) = rest.split_at(train.segment_bytes.min(rest.len()));
+            let count = if datagram.first().is_some_and(|&first| first != BUNDLE_MARK) {
+                deliver_lone(&mut self.stats, peer, datagram, handler);
+                1
+            } else {
+                deliver_bundle(&mut self.stats, peer, datagram, handler)
+            };
+            (delivered, work, rest) = (delivered + count, work + count.max(1), behind);
+            if rest.is_empty() || work >= budget {
+                break;
+            }
+        }
+        let handed_out = train.bytes.len() - rest.len();
+        self.receiver.advance(handed_out);
+        (delivered, work)
+    }
+}
+
+/// Delivers a datagram that is one frame.
+#[inline(always)]
+fn deliver_lone<H: FrameHandler>(
+    stats: &mut TransportStats,
+    peer: PeerId,
+    frame: &[u8],
+    handler: &mut H,
+) {
+    if handler.looks_ahead() {
+        handler.prepare(frame);
+    }
+    stats.rx_datagrams += 1;
+    stats.rx_frames += 1;
+    stats.rx_bytes += frame.len() as u64;
+    handler.handle(peer, frame, ReturnPath::NONE);
+}
+
+/// Delivers the frames of a bundle, and returns how many there were.
+#[inline]
+fn deliver_bundle<H: FrameHandler>(
+    stats: &mut TransportStats,
+    peer: PeerId,
+    datagram: &[u8],
+    handler: &mut H,
+) -> usize {
+    let Some(frames) = bundle::frames(datagram) else {
+        stats.rx_dropped_malformed += 1;
+        return 0;
+    };
+    if handler.looks_ahead() {
+        frames.clone().for_each(|frame| handler.prepare(frame));
+    }
+    let mut count = 0;
+    for frame in frames {
+        count += 1;
+        handler.handle(peer, frame, ReturnPath::NONE);
+    }
+    stats.rx_datagrams += 1;
+    stats.rx_frames += count as u64;
+    stats.rx_bytes += (datagram.len() - bundle::framing_bytes(count)) as u64;
+    count
+}

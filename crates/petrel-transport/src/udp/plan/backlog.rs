@@ -1,0 +1,56 @@
+//! What becomes of a plan that cannot be sent as it is: messages that the kernel does not segment are
+//! taken apart, and those for which it has no room are kept.
+
+use super::{Load, Message, NOBODY, Plan, STAGING_BYTES};
+use crate::bundle::framing_bytes;
+use crate::transport::PeerId;
+
+impl Plan {
+    /// Takes the messages from `first` on apart, for a kernel that does not segment after all, and
+    /// makes no more of several datagrams.
+    pub(in crate::udp) fn ungroup(&mut self, first: usize) {
+        self.message_bytes_max = 0;
+        for mut message in self.messages.split_off(first) {
+            while message.run.count > 0 {
+                let single = self.cut_datagram(&mut message);
+                self.messages.push(single);
+            }
+        }
+    }
+
+    pub(super) fn cut_datagram(&self, message: &mut Message) -> Message {
+        let (run, bytes, frames) = self.pieces.cut(&mut message.run, message.segment_bytes);
+        let frames = frames as usize;
+        let framing = if frames > 1 { framing_bytes(frames) } else { 0 };
+        let load = Load::of(frames, bytes - framing);
+        Message { run, load, segment_bytes: bytes, bytes, datagram_count: 1, ..*message }
+    }
+
+    /// Leaves the messages from `first` on for later, and copies what of them others own.
+    pub(in crate::udp) fn keep(&mut self, first: usize) {
+        self.messages.drain(..first);
+        if std::mem::replace(&mut self.is_kept, true) {
+            return;
+        }
+        let start = self.staging.start().as_ptr();
+        let own = start..start.wrapping_add(STAGING_BYTES);
+        let bytes = self.pieces.foreign(own.clone()).map(|piece| piece.iov_len).sum();
+        self.kept.resize(bytes, 0);
+        let mut to = self.kept.as_mut_ptr();
+        for piece in self.pieces.foreign(own) {
+            // SAFETY: the piece is as `add_large` got it; the new memory has room for all of them.
+            unsafe {
+                to.copy_from_nonoverlapping(piece.iov_base.cast(), piece.iov_len);
+                piece.iov_base = to.cast();
+                to = to.add(piece.iov_len);
+            }
+        }
+    }
+
+    /// Leaves the frames of a peer that is removed as they are, but takes no more into its lane,
+    /// should its number become another's.
+    pub(in crate::udp) fn close_lane(&mut self, peer: PeerId) {
+        self.settle();
+        self.lanes.iter_mut().filter(|lane| lane.peer == peer).for_each(|lane| lane.peer = NOBODY);
+    }
+}
