@@ -298,7 +298,8 @@ impl Incast {
     ) -> IncastRow {
         let sent = after.packets.iter().zip(&before.packets);
         let shares: Vec<f64> = sent.map(|(after, before)| (after - before) as f64).collect();
-        let bits = shares.iter().sum::<f64>() * packet_bytes_mean(config.request_bytes) * 8.0;
+        let packets = shares.iter().fold(0.0, |sum, share| sum + share);
+        let bits = packets * packet_bytes_mean(config.request_bytes) * 8.0;
         let goodput_gbit = bits / config.measured_ns as f64;
         let probes = tally_of(self.senders.iter().map(|sender| &sender.probe));
         let requests = tally_of(self.senders.iter().map(|sender| &sender.requests));
