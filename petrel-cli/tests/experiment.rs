@@ -74,7 +74,7 @@ fn experiment__wrong_parameters_are_usage_errors() {
         (&["scale", "--threads", "0"], "1..=16"),
         (&["loss", "--gbit", "0"], "1..=400"),
         (&["loss", "--seed", "x"], "seed"),
-        (&["nothing"], "small-loss"),
+        (&["nothing"], "nothing"),
     ] {
         let output = petrel(&[&["sim", "experiment"], arguments].concat());
         assert_eq!(output.status.code(), Some(2), "{output:?}");
