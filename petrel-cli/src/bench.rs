@@ -185,7 +185,11 @@ fn run_factors(args: &FactorsArgs, output: Output) -> Result<Outcome, Failure> {
     report.show("Petrel with one thing switched off", args.windows.plot.as_deref())
 }
 
-fn run_instructions(args: &InstructionsArgs, output: Output) -> Result<Outcome, Failure> {
+/// Counts instructions, and prints.
+pub(crate) fn run_instructions(
+    args: &InstructionsArgs,
+    output: Output,
+) -> Result<Outcome, Failure> {
     let mut report = Report::new(output);
     for workload in args.transport.iter().copied().flat_map(instructions::rows) {
         report.instructions(workload, Ok)?;

@@ -7,6 +7,7 @@ mod address;
 mod bench;
 mod client;
 mod doctor;
+mod experiment;
 mod server;
 mod sim;
 mod values;
@@ -20,8 +21,12 @@ pub(crate) use bench::{
 };
 pub(crate) use client::{CallArgs, PingArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;
+pub(crate) use experiment::{
+    CcCostArgs, CommonArgs, ExperimentArgs, ExperimentCommand, IncastArgs, LossArgs, ScaleArgs,
+    SmallLossArgs,
+};
 pub(crate) use server::{DemoArgs, ServeArgs};
-pub(crate) use sim::SimArgs;
+pub(crate) use sim::{SimArgs, SimCommand};
 pub(crate) use values::{BenchTransport, Payload};
 
 /// Microsecond RPCs over plain networks: try them, measure them, find out what is wrong.

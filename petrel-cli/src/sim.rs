@@ -1,4 +1,6 @@
-//! `petrel sim`: seeds of the simulator, many at once or one with a trace.
+//! `petrel sim`: seeds of the simulator, many at once or one with a trace; and experiments.
+
+mod experiment;
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufWriter, Write};
@@ -10,7 +12,7 @@ use petrel_sim::check::{self, Options, Summary, run_seed_traced, run_seeds};
 use serde::Serialize;
 
 use crate::Outcome;
-use crate::cli::SimArgs;
+use crate::cli::{SimArgs, SimCommand};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -33,6 +35,9 @@ struct Broken {
 
 /// Runs the seeds and prints what they found.
 pub(crate) fn run(args: &SimArgs, output: Output) -> Result<Outcome, Failure> {
+    if let Some(SimCommand::Experiment(args)) = &args.what {
+        return experiment::run(args, output);
+    }
     match args.seed {
         Some(seed) if args.trace => trace(seed, output),
         seed => run_many(args, seed, output),

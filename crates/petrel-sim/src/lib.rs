@@ -34,6 +34,7 @@
 //! | [`SimTransport`] | an endpoint's view of it |
 //! | [`control`] | the control plane in virtual time |
 //! | [`check`] | whole worlds from one seed, and what must hold in each |
+//! | [`experiment`] | loss, incast and scale, measured in virtual time |
 //! | [`Simulation`], [`Actor`] | who runs when |
 //! | [`Trace`] | a line for each event |
 //! | [`Rng`], [`Time`] | randomness that never changes; picoseconds |
@@ -46,6 +47,7 @@
 
 pub mod check;
 pub mod control;
+pub mod experiment;
 pub mod fabric;
 mod queue;
 mod rng;

@@ -94,15 +94,16 @@ fn split_mix(state: &mut u64) -> u64 {
     word ^ word >> 31
 }
 
-/// How likely something is, in parts per million.
+/// How likely something is, in parts per billion: links lose one packet of ten million.
 ///
 /// An integer, because it cannot be negative, above one or not a number, and because it compares
-/// the same everywhere.
+/// the same everywhere. A draw has 32 bits, so that one part is 4 or 5 of its values; what is a whole
+/// number of millionths happens at the very draws at which it did when those were the unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Probability(u32);
 
 impl Probability {
-    const SCALE: u32 = 1_000_000;
+    const SCALE: u32 = 1_000_000_000;
 
     /// It does not happen.
     pub const NEVER: Self = Self(0);
@@ -111,6 +112,11 @@ impl Probability {
 
     /// Parts per million; more than a million count as always.
     pub const fn per_million(parts: u32) -> Self {
+        Self::per_billion(parts.saturating_mul(1_000))
+    }
+
+    /// Parts per billion; more than a billion count as always.
+    pub const fn per_billion(parts: u32) -> Self {
         Self(if parts > Self::SCALE { Self::SCALE } else { parts })
     }
 
@@ -119,9 +125,14 @@ impl Probability {
         Self::per_million(percent.saturating_mul(10_000))
     }
 
-    /// In parts per million.
+    /// In parts per million, rounded down.
     pub const fn parts_per_million(self) -> u32 {
-        self.0
+        self.0 / 1_000
+    }
+
+    /// As a number from 0 to 1.
+    pub fn as_f64(self) -> f64 {
+        f64::from(self.0) / f64::from(Self::SCALE)
     }
 }
 
@@ -182,6 +193,19 @@ mod tests {
         assert!((2_700..3_300).contains(&hits), "{hits}");
         assert!((0..1_000).all(|_| rng.chance(Probability::ALWAYS)));
         assert!(!(0..1_000).any(|_| rng.chance(Probability::NEVER)));
+    }
+
+    #[test]
+    fn chance__of_millionths_is_as_it_always_was() {
+        let mut rng = Rng::new(6);
+        for parts in [1, 7, 20_000, 333_333, 999_999] {
+            let probability = Probability::per_million(parts);
+            for _ in 0..10_000 {
+                let before = ((rng.clone().next_u64() >> 32) * 1_000_000) >> 32;
+                assert_eq!(rng.chance(probability), before < u64::from(parts));
+            }
+        }
+        assert_eq!(Probability::per_billion(100).as_f64(), 1e-7);
     }
 
     #[test]

@@ -112,6 +112,12 @@ impl SimTransport {
         self.rx_marked
     }
 
+    /// Whether frames wait that the endpoint has not taken.
+    pub fn has_received(&self) -> bool {
+        let fabric = self.fabric.borrow_mut();
+        fabric.is_bound(self.binding) && fabric.has_waiting(self.binding.at)
+    }
+
     /// Where a frame goes, or `None` if it has to be dropped, which is counted.
     fn check(&mut self, frame: &TxFrame<'_>) -> Option<SimAddr> {
         let peer = self.peers.addr(frame.peer);
@@ -283,9 +289,9 @@ impl Drop for SimTransport {
 /// peer, which stays until it was removed as often.
 #[derive(Debug, Default)]
 struct Peers {
-    by_addr: BTreeMap<SimAddr, PeerId>,
     slots: Vec<Option<Peer>>,
     free: Vec<PeerId>,
+    numbers: Numbers,
 }
 
 #[derive(Debug)]
@@ -302,7 +308,7 @@ impl Peers {
             }
             return Ok(id);
         }
-        if self.by_addr.len() >= PEERS_MAX {
+        if self.slots.len() - self.free.len() >= PEERS_MAX {
             return Err(LinkError::TooManyPeers { limit: PEERS_MAX });
         }
         let id = self.free.pop().unwrap_or_else(|| {
@@ -310,7 +316,7 @@ impl Peers {
             PeerId((self.slots.len() - 1) as u32)
         });
         self.slots[id.0 as usize] = Some(Peer { addr, added_count: 1 });
-        self.by_addr.insert(addr, id);
+        self.numbers.set(addr, Some(id));
         Ok(id)
     }
 
@@ -319,7 +325,7 @@ impl Peers {
         let Some(peer) = slot else { return };
         peer.added_count -= 1;
         if peer.added_count == 0 {
-            self.by_addr.remove(&peer.addr);
+            self.numbers.set(peer.addr, None);
             *slot = None;
             self.free.push(id);
         }
@@ -330,6 +336,76 @@ impl Peers {
     }
 
     fn find(&self, addr: SimAddr) -> Option<PeerId> {
-        self.by_addr.get(&addr).copied()
+        self.numbers.get(addr)
+    }
+}
+
+/// Ports from this one on are looked up in a tree: a table for each host would have them all.
+const TABLE_PORTS: u16 = 64;
+
+/// The peer of each address. Looked up for every packet received, so that the addresses that clusters
+/// have, hosts and ports counted from zero, are in tables.
+#[derive(Debug, Default)]
+struct Numbers {
+    /// By host, then by port: one more than the peer's number, or 0 for none.
+    tables: Vec<Vec<u32>>,
+    others: BTreeMap<SimAddr, PeerId>,
+}
+
+impl Numbers {
+    #[inline]
+    fn get(&self, addr: SimAddr) -> Option<PeerId> {
+        if addr.port >= TABLE_PORTS {
+            return self.others.get(&addr).copied();
+        }
+        let number = *self.tables.get(usize::from(addr.host.0))?.get(usize::from(addr.port))?;
+        number.checked_sub(1).map(PeerId)
+    }
+
+    fn set(&mut self, addr: SimAddr, id: Option<PeerId>) {
+        let (host, port) = (usize::from(addr.host.0), usize::from(addr.port));
+        if addr.port >= TABLE_PORTS {
+            match id {
+                Some(id) => self.others.insert(addr, id),
+                None => self.others.remove(&addr),
+            };
+            return;
+        }
+        if self.tables.len() <= host {
+            self.tables.resize(host + 1, Vec::new());
+        }
+        let table = &mut self.tables[host];
+        if table.len() <= port {
+            table.resize(port + 1, 0);
+        }
+        table[port] = id.map_or(0, |id| id.0 + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fabric::HostId;
+
+    #[test]
+    fn peers__are_found_by_address_as_long_as_somebody_has_added_them() {
+        let mut peers = Peers::default();
+        let addresses: Vec<SimAddr> = [0, 1, 63, 64, 65_535]
+            .into_iter()
+            .flat_map(|port| [0, 3, 4_095].map(|host| SimAddr::new(HostId(host), port)))
+            .collect();
+        let ids: Vec<PeerId> = addresses.iter().map(|&addr| peers.add(addr).unwrap()).collect();
+        for (&addr, &id) in addresses.iter().zip(&ids) {
+            assert_eq!((peers.find(addr), peers.addr(id)), (Some(id), Some(addr)));
+            assert_eq!(peers.add(addr).unwrap(), id, "the same peer");
+        }
+        assert_eq!(peers.find(SimAddr::new(HostId(1), 1)), None);
+        for &id in &ids {
+            peers.remove(id);
+            assert!(peers.addr(id).is_some(), "it was added twice");
+            peers.remove(id);
+        }
+        assert!(addresses.iter().all(|&addr| peers.find(addr).is_none()));
+        assert!(ids.contains(&peers.add(addresses[4]).unwrap()), "a number that is free again");
     }
 }

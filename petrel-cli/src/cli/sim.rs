@@ -1,7 +1,8 @@
 //! Arguments of `petrel sim`.
 
-use clap::Args;
+use clap::{Args, Subcommand};
 
+use super::experiment::ExperimentArgs;
 use super::values::parse_seed;
 
 /// Run real endpoints over a simulated network that fails in every way it can
@@ -15,8 +16,11 @@ use super::values::parse_seed;
 /// A seed that fails is printed with the command that replays it. The exit code is then 1. At the
 /// end comes what happened in all worlds together, so that it can be seen that much went wrong.
 #[derive(Args, Debug)]
-#[command(after_long_help = AFTER_HELP)]
+#[command(after_long_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
 pub(crate) struct SimArgs {
+    #[command(subcommand)]
+    pub(crate) what: Option<SimCommand>,
+
     /// How many seeds to run [default: 100 fresh ones, or the one that --seed names]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seeds: Option<u64>,
@@ -38,9 +42,16 @@ pub(crate) struct SimArgs {
     pub(crate) jobs: Option<u16>,
 }
 
+/// What to do with the simulator instead of running seeds.
+#[derive(Debug, Subcommand)]
+pub(crate) enum SimCommand {
+    Experiment(ExperimentArgs),
+}
+
 const AFTER_HELP: &str = "\
 Examples:
   petrel sim
   petrel sim --seeds 10000
   petrel sim --seed 1234
-  petrel sim --seed 1234 --trace | less";
+  petrel sim --seed 1234 --trace | less
+  petrel sim experiment incast";

@@ -258,15 +258,14 @@ impl Network {
         if process.dialled.get(&there) == Some(&id) {
             process.dialled.remove(&there);
         }
-        let on_it = process.links.iter().filter(|(_, link)| link.connection == id);
-        let lost: Vec<LinkId> = on_it.map(|(&link, _)| link).collect();
+        let lost = process.links.select(|link| link.connection == id);
         for link in lost {
             self.lose_link(here, link, why);
         }
     }
 
     fn lose_link(&mut self, host: HostId, id: LinkId, why: &str) {
-        let Some(link) = self.process(host).links.remove(&id) else { return };
+        let Some(link) = self.process(host).links.remove(id) else { return };
         let reason = unavailable(why);
         let message = match link.stage {
             Stage::Up => FromNexus::LinkDown { link: id, reason },

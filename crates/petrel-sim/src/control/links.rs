@@ -25,6 +25,53 @@ pub(super) struct Link {
     pub(super) peer: Option<SimAddr>,
 }
 
+/// The links of a process, by its own name for them and by what both ends call them.
+#[derive(Debug, Default)]
+pub(super) struct Links {
+    by_id: BTreeMap<LinkId, Link>,
+    by_number: BTreeMap<(ConnectionId, u32), LinkId>,
+}
+
+impl Links {
+    fn insert(&mut self, id: LinkId, link: Link) {
+        self.by_number.insert((link.connection, link.number), id);
+        self.by_id.insert(id, link);
+    }
+
+    pub(super) fn remove(&mut self, id: LinkId) -> Option<Link> {
+        let link = self.by_id.remove(&id)?;
+        let name = (link.connection, link.number);
+        // A peer that gives a number twice has its last one there.
+        if self.by_number.get(&name) == Some(&id) {
+            self.by_number.remove(&name);
+        }
+        Some(link)
+    }
+
+    pub(super) fn get(&self, id: LinkId) -> Option<&Link> {
+        self.by_id.get(&id)
+    }
+
+    pub(super) fn get_mut(&mut self, id: LinkId) -> Option<&mut Link> {
+        self.by_id.get_mut(&id)
+    }
+
+    fn named(&self, connection: ConnectionId, number: u32) -> Option<LinkId> {
+        self.by_number.get(&(connection, number)).copied()
+    }
+
+    /// The links of which something holds, in the order of their making.
+    pub(super) fn select(&self, holds: impl Fn(&Link) -> bool) -> Vec<LinkId> {
+        self.by_id.iter().filter(|(_, link)| holds(link)).map(|(&id, _)| id).collect()
+    }
+
+    /// The links of a connection, in the order of their numbers.
+    fn on(&self, connection: ConnectionId) -> Vec<LinkId> {
+        let all = (connection, 0)..=(connection, u32::MAX);
+        self.by_number.range(all).map(|(_, &id)| id).collect()
+    }
+}
+
 #[derive(Debug)]
 pub(super) enum Stage {
     /// Asked for by this end.
@@ -85,16 +132,14 @@ impl Network {
     /// The peer is there: asks it for the links that wait.
     pub(super) fn send_link_opens(&mut self, id: ConnectionId) {
         let host = self.host_at(id, 0);
-        let mut opens = Vec::new();
-        for link in self.process(host).links.values_mut().filter(|link| link.connection == id) {
+        for link in self.process(host).links.on(id) {
+            let Some(link) = self.process(host).links.get_mut(link) else { continue };
             if let Stage::Opening { open, is_sent, .. } = &mut link.stage
                 && !std::mem::replace(is_sent, true)
             {
-                opens.push(open.clone());
+                let open = open.clone();
+                self.send(id, 0, open);
             }
-        }
-        for open in opens {
-            self.send(id, 0, open);
         }
     }
 
@@ -134,7 +179,7 @@ impl Network {
             return self.send(id, 0, LinkClose { link: accept.link, status, text });
         };
         let Offer::Udp { port, .. } = accept.offer else { return };
-        let Some(link) = self.process(host).links.get_mut(&link_id) else { return };
+        let Some(link) = self.process(host).links.get_mut(link_id) else { return };
         let Stage::Opening { request, .. } = link.stage else {
             return self.report(format!("a link was accepted twice: {accept:?}"));
         };
@@ -171,7 +216,7 @@ impl Network {
     fn end_link(&mut self, id: ConnectionId, side: Side, number: u32, reason: Reason) {
         let host = self.host_at(id, side);
         let Some(link_id) = self.find_link(id, side, number) else { return };
-        let Some(link) = self.process(host).links.remove(&link_id) else { return };
+        let Some(link) = self.process(host).links.remove(link_id) else { return };
         let message = match link.stage {
             Stage::Opening { request, .. } => FromNexus::LinkFailed { request, reason },
             Stage::Up => FromNexus::LinkDown { link: link_id, reason },
@@ -181,7 +226,7 @@ impl Network {
 
     /// An endpoint of this process ends a link.
     pub(super) fn close_link(&mut self, host: HostId, id: LinkId, reason: Reason) {
-        let Some(link) = self.process(host).links.remove(&id) else { return };
+        let Some(link) = self.process(host).links.remove(id) else { return };
         let Some(side) = self.side_of(host, link.connection) else { return };
         let close = LinkClose { link: link.number, status: reason.status, text: reason.message };
         self.send(link.connection, side, close);
@@ -189,12 +234,12 @@ impl Network {
 
     pub(super) fn on_link_due(&mut self, host: HostId, id: LinkId) {
         let links = &mut self.process(host).links;
-        let Some(Link { stage: Stage::Opening { request, .. }, endpoint, .. }) = links.get(&id)
+        let Some(Link { stage: Stage::Opening { request, .. }, endpoint, .. }) = links.get(id)
         else {
             return;
         };
         let (request, endpoint) = (*request, *endpoint);
-        links.remove(&id);
+        links.remove(id);
         self.stats.links_failed += 1;
         let reason = unavailable("the peer did not answer in time");
         self.tell(host, endpoint, FromNexus::LinkFailed { request, reason });
@@ -203,8 +248,7 @@ impl Network {
     /// This side's name of the link with a number on a connection.
     pub(super) fn find_link(&self, id: ConnectionId, side: Side, number: u32) -> Option<LinkId> {
         let process = &self.processes[usize::from(self.host_at(id, side).0)];
-        let is_it = |link: &Link| link.connection == id && link.number == number;
-        process.links.iter().find(|(_, link)| is_it(link)).map(|(&id, _)| id)
+        process.links.named(id, number)
     }
 
     /// Which side of a connection a host is. Both ends are never one host's.

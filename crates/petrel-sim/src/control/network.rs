@@ -7,7 +7,7 @@ use petrel_proto::Status;
 use petrel_proto::control::{SessionAccept, SessionOpen};
 
 use super::connection::{Connection, ConnectionId};
-use super::links::Link;
+use super::links::Links;
 use super::{ControlConfig, Death, Inbox};
 use crate::fabric::{FabricHandle, HostId, SimAddr};
 use crate::queue::EventQueue;
@@ -87,7 +87,7 @@ pub(super) struct Process {
     pub(super) endpoints: BTreeMap<EndpointId, Local>,
     /// Connections that this process opened.
     pub(super) dialled: BTreeMap<HostId, ConnectionId>,
-    pub(super) links: BTreeMap<LinkId, Link>,
+    pub(super) links: Links,
 }
 
 /// An endpoint of a process.
@@ -270,9 +270,7 @@ impl Network {
     }
 
     fn on_gone(&mut self, host: HostId, endpoint: EndpointId) {
-        let links = &self.process(host).links;
-        let own: Vec<LinkId> =
-            links.iter().filter(|(_, link)| link.endpoint == endpoint).map(|(&id, _)| id).collect();
+        let own = self.process(host).links.select(|link| link.endpoint == endpoint);
         for link in own {
             self.close_link(host, link, unavailable("the endpoint is gone"));
         }

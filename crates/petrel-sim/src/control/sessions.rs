@@ -12,7 +12,7 @@ impl Network {
     /// An endpoint wants to be a session's client.
     pub(super) fn propose_session(&mut self, host: HostId, id: LinkId, mut open: SessionOpen) {
         // Without a link the endpoint was told, or is being told, that it ended.
-        let Some(link) = self.process(host).links.get_mut(&id) else { return };
+        let Some(link) = self.process(host).links.get_mut(id) else { return };
         open.link = link.number;
         let (connection, endpoint) = (link.connection, link.endpoint);
         if let Err(error) = open.check() {
@@ -29,7 +29,7 @@ impl Network {
     pub(super) fn on_session_open(&mut self, id: ConnectionId, side: Side, open: SessionOpen) {
         let host = self.host_at(id, side);
         let Some((link_id, endpoint)) = self.link_and_endpoint(id, side, open.link) else { return };
-        if let Some(link) = self.process(host).links.get_mut(&link_id) {
+        if let Some(link) = self.process(host).links.get_mut(link_id) {
             link.proposals.insert(open.request, open);
         }
         let due = Event::ProposalDue(host, link_id, open.request);
@@ -45,7 +45,7 @@ impl Network {
         request: u32,
         answer: Result<SessionAccept, Reason>,
     ) {
-        let Some(link) = self.process(host).links.get_mut(&id) else { return };
+        let Some(link) = self.process(host).links.get_mut(id) else { return };
         let (connection, number, endpoint) = (link.connection, link.number, link.endpoint);
         let is_awaited = link.proposals.remove(&request).is_some();
         match answer {
@@ -117,7 +117,7 @@ impl Network {
             return;
         }
         self.stats.sessions_unanswered += 1;
-        let Some(link) = self.process(host).links.get(&id) else { return };
+        let Some(link) = self.process(host).links.get(id) else { return };
         let (connection, number, endpoint) = (link.connection, link.number, link.endpoint);
         let reason = unavailable("the server did not answer in time");
         if self.side_of(host, connection) == Some(0) {
@@ -136,7 +136,7 @@ impl Network {
         from_client: bool,
         reason: Reason,
     ) {
-        let Some(link) = self.process(host).links.get(&id) else { return };
+        let Some(link) = self.process(host).links.get(id) else { return };
         let (connection, number) = (link.connection, link.number);
         let Some(side) = self.side_of(host, connection) else { return };
         self.stats.sessions_closed += 1;
@@ -156,7 +156,7 @@ impl Network {
     }
 
     fn take_proposal(&mut self, host: HostId, link: LinkId, request: u32) -> Option<SessionOpen> {
-        self.process(host).links.get_mut(&link)?.proposals.remove(&request)
+        self.process(host).links.get_mut(link)?.proposals.remove(&request)
     }
 
     fn note_agreement(
@@ -167,7 +167,7 @@ impl Network {
         accept: SessionAccept,
     ) {
         let process = self.process(host);
-        let Some(link) = process.links.get(&id) else { return };
+        let Some(link) = process.links.get(id) else { return };
         let client = process.endpoints.get(&link.endpoint).map(|local| local.data);
         if let (Some(client), Some(server)) = (client, link.peer) {
             self.agreements.push(Agreement { client, server, open, accept });
@@ -182,6 +182,6 @@ impl Network {
     ) -> Option<(LinkId, EndpointId)> {
         let link = self.find_link(id, side, number)?;
         let process = &self.processes[usize::from(self.host_at(id, side).0)];
-        Some((link, process.links.get(&link)?.endpoint))
+        Some((link, process.links.get(link)?.endpoint))
     }
 }

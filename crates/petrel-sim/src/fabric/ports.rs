@@ -74,6 +74,12 @@ impl Fabric {
         self.hosts[usize::from(binding.at.host.0)].is_current(binding.incarnation)
     }
 
+    /// Whether packets wait in the receive queue of a port.
+    pub(crate) fn has_waiting(&self, at: SimAddr) -> bool {
+        let ports = &self.hosts[usize::from(at.host.0)].ports;
+        ports.get(&at.port).is_some_and(|port| !port.is_empty())
+    }
+
     /// Lets the owner of a port run soon.
     pub(crate) fn wake_owner(&mut self, at: SimAddr) {
         if let Some(owner) = self.port_mut(at).and_then(|port| port.owner) {

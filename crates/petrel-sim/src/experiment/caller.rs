@@ -1,0 +1,248 @@
+//! A caller: so many calls at once over some sessions, each answer checked.
+
+use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::rc::Rc;
+
+use petrel::{Context, Handled, MsgBuf, Reply, Request, SessionId, Status};
+
+use super::message::{self, Body};
+use crate::fabric::Histogram;
+use crate::rng::Rng;
+
+/// The method that all endpoints of an experiment serve.
+pub(super) const METHOD: u16 = 1;
+
+/// What all callers of a cluster are doing.
+#[derive(Debug, Default)]
+pub(super) struct Phase {
+    /// Whether they make calls.
+    pub(super) is_calling: Cell<bool>,
+    /// Whether calls that end now count.
+    pub(super) is_measuring: Cell<bool>,
+}
+
+/// What a caller asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    /// Bytes of a request, at least [`message::REQUEST_BYTES_MIN`].
+    pub(super) request_bytes: usize,
+    pub(super) response_bytes: u32,
+    /// Groups of calls under way.
+    pub(super) groups: usize,
+    /// Calls that are made together. The next group follows when all of them have ended.
+    pub(super) batch: usize,
+    /// Least and largest pause between groups.
+    pub(super) pause_ns: (u64, u64),
+    /// Calls after which it ends.
+    pub(super) calls_max: u64,
+}
+
+impl Load {
+    /// One call after the other, without end.
+    pub(super) const fn one_by_one(request_bytes: usize, response_bytes: u32) -> Self {
+        let (groups, batch, pause_ns, calls_max) = (1, 1, (0, 0), u64::MAX);
+        Self { request_bytes, response_bytes, groups, batch, pause_ns, calls_max }
+    }
+
+    /// So many calls at once, each followed by the next.
+    pub(super) const fn in_flight(self, calls: usize) -> Self {
+        Self { groups: calls, ..self }
+    }
+}
+
+/// What came of a caller's calls.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Tally {
+    pub(super) started: u64,
+    pub(super) succeeded: u64,
+    /// Calls that failed, and answers with a wrong byte: the first is described.
+    pub(super) wrong: Option<String>,
+    /// Of those that ended while it was measured.
+    pub(super) latency: Histogram,
+    /// When the first call began and the last one ended, in nanoseconds.
+    pub(super) first_ns: Option<u64>,
+    pub(super) last_ns: u64,
+}
+
+impl Tally {
+    /// Adds what another caller has.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.started += other.started;
+        self.succeeded += other.succeeded;
+        self.latency.add(&other.latency);
+        self.last_ns = self.last_ns.max(other.last_ns);
+        self.first_ns = match (self.first_ns, other.first_ns) {
+            (Some(own), Some(others)) => Some(own.min(others)),
+            (own, others) => own.or(others),
+        };
+        if self.wrong.is_none() {
+            self.wrong.clone_from(&other.wrong);
+        }
+    }
+}
+
+/// Makes calls of one kind, from one endpoint.
+pub(super) struct Caller {
+    load: Load,
+    phase: Rc<Phase>,
+    /// Each call takes a random one.
+    sessions: Vec<SessionId>,
+    state: RefCell<State>,
+}
+
+struct State {
+    rng: Rng,
+    tally: Tally,
+    /// Groups that are to be made, by the time from which on.
+    due: BinaryHeap<Reverse<(u64, usize)>>,
+    /// Calls of each group that have not ended.
+    pending: Vec<usize>,
+    spare: Vec<Buffers>,
+}
+
+/// The memory of a call, kept for the next.
+struct Buffers {
+    request: MsgBuf,
+    response: MsgBuf,
+    body: Body,
+}
+
+/// A call under way.
+struct Call {
+    group: usize,
+    began_ns: u64,
+    /// Of the answer.
+    seed: u64,
+    body: Body,
+}
+
+impl Caller {
+    pub(super) fn new(load: Load, sessions: Vec<SessionId>, phase: Rc<Phase>, rng: Rng) -> Self {
+        let due = (0..load.groups).map(|group| Reverse((0, group))).collect();
+        let (pending, spare) = (vec![0; load.groups], Vec::new());
+        let state = RefCell::new(State { rng, tally: Tally::default(), due, pending, spare });
+        Self { load, phase, sessions, state }
+    }
+
+    pub(super) fn sessions(&self) -> &[SessionId] {
+        &self.sessions
+    }
+
+    pub(super) fn tally(&self) -> std::cell::Ref<'_, Tally> {
+        std::cell::Ref::map(self.state.borrow(), |state| &state.tally)
+    }
+
+    /// Calls that have not ended.
+    pub(super) fn pending(&self) -> usize {
+        self.state.borrow().pending.iter().sum()
+    }
+
+    /// Whether it has made all its calls, and they have ended.
+    pub(super) fn is_done(&self) -> bool {
+        self.tally().started >= self.load.calls_max && self.pending() == 0
+    }
+
+    /// When the next group is due, if it is to be made at all.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        let state = self.state.borrow();
+        let goes_on = self.phase.is_calling.get() && state.tally.started < self.load.calls_max;
+        goes_on.then(|| state.due.peek().map(|Reverse((at_ns, _))| *at_ns)).flatten()
+    }
+
+    /// Makes the calls that are due.
+    pub(super) fn call_due(self: &Rc<Self>, cx: &mut Context<'_>) {
+        let now_ns = cx.now_ns();
+        while self.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
+            let Some(Reverse((_, group))) = self.state.borrow_mut().due.pop() else { return };
+            for _ in 0..self.load.batch {
+                self.call(cx, group);
+            }
+        }
+    }
+
+    fn call(self: &Rc<Self>, cx: &mut Context<'_>, group: usize) {
+        let Some(Buffers { mut request, response, body }) = self.take_buffers(cx) else {
+            return self.note_wrong(|| "an endpoint has no memory for a call".to_owned());
+        };
+        let (session, call) = {
+            let mut state = self.state.borrow_mut();
+            let number = state.tally.started;
+            let seed = body.number(&mut request, number, self.load.response_bytes);
+            state.tally.started += 1;
+            state.tally.first_ns.get_or_insert(cx.now_ns());
+            state.pending[group] += 1;
+            let place = state.rng.below(self.sessions.len() as u64) as usize;
+            (self.sessions[place], Call { group, began_ns: cx.now_ns(), seed, body })
+        };
+        let caller = Rc::clone(self);
+        let continuation = move |cx: &mut Context<'_>, reply| caller.end(cx, reply, &call);
+        if let Err(rejected) = cx.call(session, METHOD, request, response, continuation) {
+            self.note_wrong(|| format!("a call was not taken: {}", rejected.error));
+        }
+    }
+
+    fn take_buffers(&self, cx: &Context<'_>) -> Option<Buffers> {
+        if let Some(spare) = self.state.borrow_mut().spare.pop() {
+            return Some(spare);
+        }
+        let mut request = cx.alloc(self.load.request_bytes).ok()?;
+        request.set_len(self.load.request_bytes);
+        let body = Body::write(&mut request);
+        Some(Buffers { request, response: cx.alloc(self.load.response_bytes as usize).ok()?, body })
+    }
+
+    fn end(self: &Rc<Self>, cx: &mut Context<'_>, reply: Reply, call: &Call) {
+        self.check(&reply, call);
+        let now_ns = cx.now_ns();
+        let mut state = self.state.borrow_mut();
+        state.tally.last_ns = now_ns;
+        if self.phase.is_measuring.get() {
+            state.tally.latency.record((now_ns - call.began_ns) * PS_PER_NS);
+        }
+        let Reply { request, response, .. } = reply;
+        state.spare.push(Buffers { request, response, body: call.body });
+        state.pending[call.group] -= 1;
+        if state.pending[call.group] == 0 {
+            let (least_ns, most_ns) = self.load.pause_ns;
+            let at_ns = now_ns + state.rng.between(least_ns, most_ns);
+            state.due.push(Reverse((at_ns, call.group)));
+        }
+        drop(state);
+        self.call_due(cx);
+    }
+
+    fn check(&self, reply: &Reply, call: &Call) {
+        match reply.message() {
+            Err(failure) => self.note_wrong(|| format!("a call failed: {failure}")),
+            Ok(answer)
+                if answer.len() == self.load.response_bytes as usize
+                    && message::is_filled(call.seed, answer) =>
+            {
+                self.state.borrow_mut().tally.succeeded += 1;
+            }
+            Ok(answer) => {
+                self.note_wrong(|| format!("an answer of {} bytes is wrong", answer.len()));
+            }
+        }
+    }
+
+    #[cold]
+    fn note_wrong(&self, what: impl FnOnce() -> String) {
+        self.state.borrow_mut().tally.wrong.get_or_insert_with(what);
+    }
+}
+
+const PS_PER_NS: u64 = 1_000;
+
+/// The handler of [`METHOD`].
+pub(super) fn answer(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+    let Some((len, seed)) = message::read(request.data()) else {
+        return request.fail(cx, Status::InvalidArgument, "no request of an experiment");
+    };
+    request.reply_with(cx, len, |_, out| {
+        message::fill(seed, out);
+        len
+    })
+}

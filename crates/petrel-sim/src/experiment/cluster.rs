@@ -1,0 +1,294 @@
+//! Endpoints on a fabric, with sessions between them: from the first connection to the last answer.
+
+use std::rc::Rc;
+
+use petrel::control::EndpointId;
+use petrel::{Endpoint, EndpointConfig};
+use petrel_proto::Recovery;
+use petrel_proto::congestion::CongestionCounters;
+use petrel_proto::counters::Counters;
+
+use super::caller::{Caller, Load, Phase, Tally};
+use super::node::Node;
+use super::{Controller, ExperimentError};
+use crate::control::{ControlConfig, ControlNetwork};
+use crate::fabric::{ActorId, CpuConfig, FabricConfig, FabricHandle, HostId, SimAddr, Topology};
+use crate::simulation::{Simulation, Stop};
+use crate::transport::{SimTransport, SimTransportConfig};
+
+/// Virtual time within which sessions open and calls end.
+const PATIENCE_NS: u64 = 60_000_000_000;
+
+/// How often it is looked whether they have.
+const LOOK_NS: u64 = 200_000;
+
+/// Most memory for messages of one endpoint.
+const MEMORY_BYTES_MAX: usize = 4 << 30;
+
+/// What the endpoints of a cluster have in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) seed: u64,
+    pub(super) controller: Controller,
+    pub(super) recovery: Recovery,
+    /// The rate of the hosts' links.
+    pub(super) line_gbit: u64,
+    /// Payload of the largest UDP datagram.
+    pub(super) frame_bytes: usize,
+    pub(super) cpu: CpuConfig,
+}
+
+/// An endpoint, by its host and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) host: HostId,
+    pub(super) endpoint: u16,
+}
+
+impl Place {
+    pub(super) const fn new(host: HostId, endpoint: u16) -> Self {
+        Self { host, endpoint }
+    }
+
+    fn data(self) -> SimAddr {
+        SimAddr::new(self.host, self.endpoint + 1)
+    }
+}
+
+pub(super) struct Cluster {
+    pub(super) fabric: FabricHandle,
+    settings: Settings,
+    control: ControlNetwork,
+    simulation: Simulation<Node>,
+    phase: Rc<Phase>,
+    started_hosts: Vec<bool>,
+    /// Random streams that were given out.
+    streams: u32,
+}
+
+impl Cluster {
+    pub(super) fn new(topology: &Topology, settings: Settings) -> Result<Self, ExperimentError> {
+        let config = FabricConfig {
+            overhead_bytes: FabricConfig::ETHERNET_OVERHEAD_BYTES,
+            verify_checksums: true,
+            cpu: settings.cpu,
+            ..FabricConfig::default()
+        };
+        let fabric = FabricHandle::new(topology, config, settings.seed)?;
+        // Nobody dies here: heartbeats would only take time.
+        let quiet = ControlConfig {
+            heartbeat_ns: 1_000_000_000,
+            step_timeout_ns: 1_000_000_000,
+            ..ControlConfig::default()
+        };
+        Ok(Self {
+            control: ControlNetwork::new(&fabric, quiet, fabric.rng(0)),
+            simulation: Simulation::new(fabric.clone()),
+            started_hosts: vec![false; fabric.host_count()],
+            phase: Rc::default(),
+            streams: 1,
+            settings,
+            fabric,
+        })
+    }
+
+    /// Starts an endpoint.
+    pub(super) fn add(&mut self, at: Place) -> Result<ActorId, ExperimentError> {
+        if !std::mem::replace(&mut self.started_hosts[usize::from(at.host.0)], true) {
+            self.control.start_process(at.host);
+        }
+        let settings = SimTransportConfig {
+            max_frame_bytes: self.settings.frame_bytes,
+            ecn_capable: self.settings.controller.heeds_marks(),
+            ..SimTransportConfig::default()
+        };
+        let transport = SimTransport::bind(&self.fabric, at.data(), settings)?;
+        let (id, frame) = (EndpointId(at.endpoint), self.settings.frame_bytes as u32);
+        let tokens = self.next_rng();
+        let control = self.control.attach(at.data(), id, frame, tokens);
+        let endpoint = Endpoint::new(transport, control, &self.endpoint_config()?)
+            .map_err(ExperimentError::Settings)?;
+        Ok(self.simulation.spawn(at.data(), Node::new(endpoint, Rc::clone(&self.phase))))
+    }
+
+    fn endpoint_config(&self) -> Result<EndpointConfig, ExperimentError> {
+        let mut config = EndpointConfig::default();
+        // A receiver of large requests from a hundred senders holds them all.
+        config.memory.max_bytes = MEMORY_BYTES_MAX;
+        config.protocol.recovery = self.settings.recovery;
+        config.protocol.congestion = self.settings.controller.control(self.settings.line_gbit)?;
+        Ok(config)
+    }
+
+    fn next_rng(&mut self) -> crate::rng::Rng {
+        self.streams += 1;
+        self.fabric.rng(self.streams)
+    }
+
+    /// Gives an endpoint a caller with a session to each target.
+    pub(super) fn add_caller(
+        &mut self,
+        actor: ActorId,
+        targets: &[Place],
+        load: Load,
+    ) -> Result<Rc<Caller>, ExperimentError> {
+        let rng = self.next_rng();
+        let node = self.simulation.actor_mut(actor).expect("nobody crashes in an experiment");
+        let sessions = targets.iter().map(|target| {
+            let remote = ControlNetwork::address_of(target.host);
+            node.endpoint.connect_to(remote, EndpointId(target.endpoint))
+        });
+        let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
+        let caller = Rc::new(Caller::new(load, sessions, Rc::clone(&self.phase), rng));
+        node.add_caller(Rc::clone(&caller));
+        self.simulation.wake(actor);
+        Ok(caller)
+    }
+
+    /// Runs until all sessions are open, and lets the callers begin.
+    pub(super) fn begin(&mut self) -> Result<(), ExperimentError> {
+        self.run_until("opening sessions", Self::is_connected)?;
+        self.phase.is_calling.set(true);
+        self.wake_all();
+        Ok(())
+    }
+
+    fn is_connected(&mut self) -> Result<bool, ExperimentError> {
+        for id in self.actors() {
+            let node = self.simulation.actor_mut(id).expect("nobody crashes in an experiment");
+            match node.is_connected() {
+                Ok(true) => {}
+                Ok(false) => return Ok(false),
+                Err(what) => return Err(self.broken(what)),
+            }
+        }
+        Ok(true)
+    }
+
+    /// From now on calls that end count, and links count from zero.
+    pub(super) fn begin_measuring(&mut self) {
+        self.phase.is_measuring.set(true);
+        self.fabric.begin_measuring();
+    }
+
+    pub(super) fn end_measuring(&mut self) {
+        self.phase.is_measuring.set(false);
+    }
+
+    /// Runs until the calls of all callers have ended; none is made any more, and each must have been
+    /// answered rightly.
+    pub(super) fn drain(&mut self) -> Result<(), ExperimentError> {
+        self.phase.is_calling.set(false);
+        self.wake_all();
+        self.run_until("the last calls", |cluster| {
+            Ok(cluster.simulation.actors().all(|(_, node)| node.pending() == 0))
+        })?;
+        let callers = self.simulation.actors().flat_map(|(_, node)| &node.callers);
+        let total = tally_of(callers);
+        self.check(&total)
+    }
+
+    fn check(&self, total: &Tally) -> Result<(), ExperimentError> {
+        match &total.wrong {
+            Some(what) => Err(self.broken(what.clone())),
+            None if total.started != total.succeeded => {
+                let Tally { started, succeeded, .. } = total;
+                Err(self.broken(format!("{started} calls began, {succeeded} were answered")))
+            }
+            None if !self.fabric.stats().is_balanced() => {
+                Err(self.broken("the fabric has lost count of packets".to_owned()))
+            }
+            None => self.control.fault().map_or(Ok(()), |what| Err(self.broken(what))),
+        }
+    }
+
+    fn broken(&self, what: String) -> ExperimentError {
+        ExperimentError::Broken { what, seed: self.settings.seed }
+    }
+
+    /// Runs until the condition holds, looking now and then.
+    pub(super) fn run_until(
+        &mut self,
+        what: &str,
+        mut is_over: impl FnMut(&mut Self) -> Result<bool, ExperimentError>,
+    ) -> Result<(), ExperimentError> {
+        let patience_ns = self.fabric.now_ns() + PATIENCE_NS;
+        while !is_over(self)? {
+            if self.fabric.now_ns() > patience_ns {
+                return Err(ExperimentError::Stuck {
+                    what: what.to_owned(),
+                    virtual_ms: PATIENCE_NS / 1_000_000,
+                    seed: self.settings.seed,
+                });
+            }
+            self.run_for(LOOK_NS);
+        }
+        Ok(())
+    }
+
+    /// Lets actors and control planes run for a time.
+    pub(super) fn run_for(&mut self, duration_ns: u64) {
+        let limit_ns = self.fabric.now_ns() + duration_ns;
+        let control = self.control.clone();
+        loop {
+            let next_ns = control.next_ns().min(limit_ns);
+            match self.simulation.run_while(next_ns, |_| control.next_ns() >= next_ns) {
+                Stop::Satisfied => {}
+                Stop::Limit if next_ns == limit_ns => return,
+                Stop::Limit => {}
+                // The control plane may still have something for somebody.
+                Stop::Idle | Stop::Deadlock { .. } => {
+                    self.fabric.advance(next_ns.saturating_sub(self.fabric.now_ns()));
+                    if next_ns == limit_ns {
+                        return;
+                    }
+                }
+                Stop::Crashed { .. } | Stop::Restarted { .. } => {
+                    unreachable!("nobody crashes in an experiment")
+                }
+            }
+            control.run();
+        }
+    }
+
+    /// An endpoint.
+    pub(super) fn endpoint(&self, actor: ActorId) -> &super::node::SimEndpoint {
+        &self.simulation.actor(actor).expect("nobody crashes in an experiment").endpoint
+    }
+
+    /// Counters of one endpoint's protocol.
+    pub(super) fn counters(&self, actor: ActorId) -> Counters {
+        *self.endpoint(actor).core().counters()
+    }
+
+    /// Counters of all endpoints' protocols, added up.
+    pub(super) fn all_counters(&self) -> Counters {
+        let mut sum = Counters::default();
+        self.simulation.actors().for_each(|(_, node)| sum += *node.endpoint.core().counters());
+        sum
+    }
+
+    /// What congestion control has done at all endpoints.
+    pub(super) fn all_congestion_counters(&self) -> CongestionCounters {
+        let mut sum = CongestionCounters::default();
+        for (_, node) in self.simulation.actors() {
+            sum += *node.endpoint.core().congestion_counters();
+        }
+        sum
+    }
+
+    fn wake_all(&mut self) {
+        self.actors().into_iter().for_each(|id| self.simulation.wake(id));
+    }
+
+    fn actors(&self) -> Vec<ActorId> {
+        self.simulation.actors().map(|(id, _)| id).collect()
+    }
+}
+
+/// What some callers have, together.
+pub(super) fn tally_of<'a>(callers: impl IntoIterator<Item = &'a Rc<Caller>>) -> Tally {
+    let mut total = Tally::default();
+    callers.into_iter().for_each(|caller| total.add(&caller.tally()));
+    total
+}

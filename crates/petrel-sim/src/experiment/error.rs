@@ -1,0 +1,49 @@
+//! Why an experiment has no result.
+
+use petrel::ConnectError;
+use petrel_proto::congestion::CongestionConfigError;
+
+use crate::fabric::{BindError, FabricError};
+
+/// Why an experiment has no result. A wrong answer is one: a figure of a system that answers wrongly
+/// says nothing.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExperimentError {
+    /// The network cannot be made.
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    /// A port cannot be bound.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// An endpoint refuses its settings.
+    #[error("an endpoint refuses its settings: {0}")]
+    Settings(&'static str),
+    /// A congestion control refuses its settings.
+    #[error(transparent)]
+    Congestion(#[from] CongestionConfigError),
+    /// A session could not be opened.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The parameters contradict each other.
+    #[error("{0}")]
+    Parameters(String),
+    /// Something that must end did not.
+    #[error("{what} is not over after {virtual_ms} ms of virtual time; seed {seed}")]
+    Stuck {
+        /// What.
+        what: String,
+        /// How long was waited.
+        virtual_ms: u64,
+        /// The seed, to see it again.
+        seed: u64,
+    },
+    /// A rule was broken: a wrong answer, a failed call, or a fault of the control plane.
+    #[error("{what}; seed {seed}")]
+    Broken {
+        /// What was seen.
+        what: String,
+        /// The seed, to see it again.
+        seed: u64,
+    },
+}

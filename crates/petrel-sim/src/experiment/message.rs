@@ -1,0 +1,137 @@
+//! Requests and answers whose every byte is checked.
+//!
+//! A request ends with the length of the answer that it asks for and with its number; what is before
+//! these stays the same from call to call, so that a client need not write eight megabytes for each.
+//! The answer follows from a hash of the whole request: a server that got one wrong byte answers
+//! wrongly.
+
+/// Bytes of the shortest request.
+pub(super) const REQUEST_BYTES_MIN: usize = 16;
+
+/// The body of a request: everything before its last 16 bytes, and the hash of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Body {
+    len: usize,
+    hash: u64,
+}
+
+impl Body {
+    /// Writes the part of a request that stays.
+    pub(super) fn write(request: &mut [u8]) -> Self {
+        let (body, _) = split(request.len());
+        fill(request.len() as u64, &mut request[..body]);
+        Self { len: request.len(), hash: hash(&request[..body]) }
+    }
+
+    /// Writes the part that differs; gives the seed of the answer.
+    pub(super) fn number(self, request: &mut [u8], number: u64, answer_bytes: u32) -> u64 {
+        assert_eq!(request.len(), self.len, "the buffer is the one that the body was written to");
+        let (body, answer_place) = split(self.len);
+        request[body..answer_place].copy_from_slice(&u64::from(answer_bytes).to_le_bytes());
+        request[answer_place..].copy_from_slice(&number.to_le_bytes());
+        seed(self.hash, u64::from(answer_bytes), number)
+    }
+}
+
+/// What a request asks for: the length of its answer and the seed of its bytes. `None` if it is no
+/// request.
+pub(super) fn read(request: &[u8]) -> Option<(usize, u64)> {
+    let (rest, number) = request.split_last_chunk::<8>()?;
+    let (body, answer_bytes) = rest.split_last_chunk::<8>()?;
+    let answer_bytes = u64::from_le_bytes(*answer_bytes);
+    let seed = seed(hash(body), answer_bytes, u64::from_le_bytes(*number));
+    Some((usize::try_from(answer_bytes).ok()?, seed))
+}
+
+fn split(len: usize) -> (usize, usize) {
+    (len - REQUEST_BYTES_MIN, len - REQUEST_BYTES_MIN / 2)
+}
+
+fn seed(hash: u64, answer_bytes: u64, number: u64) -> u64 {
+    mix(mix(hash, answer_bytes), number)
+}
+
+/// A number that depends on every byte and its place. Four states take turns, because each mixing has
+/// to wait for the one before.
+fn hash(bytes: &[u8]) -> u64 {
+    let mut states = [1, 2, 3, bytes.len() as u64];
+    let (blocks, rest) = bytes.as_chunks::<32>();
+    for block in blocks {
+        let (words, _) = block.as_chunks::<8>();
+        for (state, word) in states.iter_mut().zip(words) {
+            *state = mix(*state, u64::from_le_bytes(*word));
+        }
+    }
+    let rest = rest.iter().fold(0, |state, &byte| mix(state, u64::from(byte)));
+    states.into_iter().fold(rest, mix)
+}
+
+/// Fills a slice with bytes that follow from `seed`.
+pub(super) fn fill(seed: u64, bytes: &mut [u8]) {
+    let (words, rest) = bytes.as_chunks_mut::<8>();
+    let count = words.len();
+    for (index, place) in words.iter_mut().enumerate() {
+        *place = word(seed, index).to_le_bytes();
+    }
+    rest.copy_from_slice(&word(seed, count).to_le_bytes()[..rest.len()]);
+}
+
+/// Whether [`fill`] wrote these bytes.
+pub(super) fn is_filled(seed: u64, bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let count = words.len();
+    words.iter().enumerate().all(|(index, bytes)| *bytes == word(seed, index).to_le_bytes())
+        && rest == &word(seed, count).to_le_bytes()[..rest.len()]
+}
+
+fn word(seed: u64, index: usize) -> u64 {
+    mix(seed, index as u64)
+}
+
+/// Folds a word into a state; any change of either changes the result.
+fn mix(state: u64, word: u64) -> u64 {
+    let product = (state ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    product ^ product >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn request__is_read_as_it_was_written() {
+        for len in [16, 17, 32, 47, 48, 80, 1_000] {
+            let mut request = vec![0; len];
+            let body = Body::write(&mut request);
+            let seed = body.number(&mut request, 7, 100);
+            assert_eq!(read(&request), Some((100, seed)));
+            assert_ne!(body.number(&mut request, 8, 100), seed, "another number");
+        }
+        assert_eq!(read(&[0; 15]), None);
+    }
+
+    #[test]
+    fn request__every_changed_byte_changes_the_answer() {
+        let mut request = vec![0; 111];
+        let seed = Body::write(&mut request).number(&mut request, 7, 100);
+        for place in 0..request.len() {
+            request[place] ^= 0x10;
+            assert_ne!(read(&request), Some((100, seed)), "byte {place}");
+            request[place] ^= 0x10;
+        }
+    }
+
+    #[test]
+    fn answer__every_changed_byte_is_noticed() {
+        for len in [0, 1, 7, 8, 32, 45] {
+            let mut answer = vec![0; len];
+            fill(9, &mut answer);
+            assert!(is_filled(9, &answer) && (len == 0 || !is_filled(10, &answer)));
+            for place in 0..len {
+                answer[place] ^= 1;
+                assert!(!is_filled(9, &answer), "byte {place} of {len}");
+                answer[place] ^= 1;
+            }
+        }
+    }
+}

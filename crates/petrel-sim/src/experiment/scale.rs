@@ -1,0 +1,203 @@
+//! A hundred hosts on which every endpoint calls every other (eRPC's Figure 5).
+
+use petrel_proto::Recovery;
+use serde::Serialize;
+
+use super::caller::{Load, Tally};
+use super::cluster::{Cluster, Place, Settings, tally_of};
+use super::{Controller, ExperimentError, Latency, cpu};
+use crate::fabric::{HostId, LeafSpine};
+
+/// Bytes of a request and of its answer.
+const MESSAGE_BYTES: usize = 32;
+
+/// Payload of the largest datagram.
+const FRAME_BYTES: usize = 1_472;
+
+/// Calls that are made together, each to a random endpoint.
+const BATCH: usize = 3;
+
+/// Groups of them under way: 60 calls.
+const GROUPS: usize = 20;
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct ScaleConfig {
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// Endpoints on each host.
+    pub threads: Vec<u16>,
+    /// Hosts under each of the five leaves.
+    pub hosts_per_leaf: u16,
+    /// What the hosts of a leaf can offer, in multiples of what its uplinks carry.
+    pub oversubscription: u64,
+    /// The endpoints' congestion control.
+    pub controller: Controller,
+    /// Time from the first call until it is measured.
+    pub warm_up_ns: u64,
+    /// Time over which it is measured.
+    pub measured_ns: u64,
+}
+
+impl ScaleConfig {
+    /// The table of the documentation.
+    pub fn full(seed: u64) -> Self {
+        Self {
+            seed,
+            threads: vec![1, 2, 4, 6, 8, 10],
+            hosts_per_leaf: 20,
+            // 20 hosts of 25 Gbit/s and five uplinks of 100: of the 40 places under each leaf of the
+            // paper's cluster, half were used.
+            oversubscription: 1,
+            controller: Controller::Timely,
+            warm_up_ns: 500_000,
+            measured_ns: 2_000_000,
+        }
+    }
+
+    /// A short variant: ten hosts, seconds.
+    pub fn quick(seed: u64) -> Self {
+        Self {
+            threads: vec![1, 3],
+            hosts_per_leaf: 2,
+            warm_up_ns: 200_000,
+            measured_ns: 300_000,
+            ..Self::full(seed)
+        }
+    }
+}
+
+/// A figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ScaleRow {
+    /// Hosts.
+    pub hosts: u16,
+    /// Endpoints on each.
+    pub threads: u16,
+    /// What the hosts of a leaf can offer, in multiples of what its uplinks carry.
+    pub oversubscription: u64,
+    /// The endpoints' congestion control.
+    pub controller: Controller,
+    /// Sessions of each host in its client role; it has as many in the other.
+    pub sessions_per_host: u64,
+    /// Calls that ended while it was measured.
+    pub calls: u64,
+    /// Calls from the first to the last, all answered rightly.
+    pub calls_checked: u64,
+    /// Millions of calls per second that a host makes; it answers as many.
+    pub rate_per_host_mrps: f64,
+    /// Their latencies.
+    pub latency: Latency,
+    /// Packets that each host sends again per second.
+    pub retransmissions_per_host_s: f64,
+    /// Timeouts of requests.
+    pub timeouts: u64,
+    /// Packets dropped.
+    pub drops: u64,
+    /// Times that congestion control limited a session.
+    pub sessions_limited: u64,
+    /// Time from the first call until it was measured.
+    pub warm_up_ns: u64,
+    /// Time over which it was measured.
+    pub measured_ns: u64,
+    /// Packets that travelled in all, from the first session to the last answer.
+    pub packets: u64,
+    /// A number that tells two runs apart unless all their packets did the same.
+    pub digest: String,
+}
+
+/// Runs it; `on_row` gets each figure as soon as it is there.
+///
+/// # Errors
+/// See [`ExperimentError`].
+pub fn run(
+    config: &ScaleConfig,
+    mut on_row: impl FnMut(&ScaleRow),
+) -> Result<Vec<ScaleRow>, ExperimentError> {
+    let mut rows = Vec::new();
+    for &threads in &config.threads {
+        let row = run_one(config, threads)?;
+        on_row(&row);
+        rows.push(row);
+    }
+    Ok(rows)
+}
+
+fn run_one(config: &ScaleConfig, threads: u16) -> Result<ScaleRow, ExperimentError> {
+    if config.oversubscription == 0 {
+        let what = "an oversubscription of 0 needs links without end".to_owned();
+        return Err(ExperimentError::Parameters(what));
+    }
+    let network = LeafSpine::cx4(config.hosts_per_leaf).oversubscribed(config.oversubscription, 1);
+    let hosts = network.host_count() as u16;
+    let mut cluster = make_cluster(config, network)?;
+    let callers = add_endpoints(&mut cluster, hosts, threads)?;
+    cluster.begin()?;
+    cluster.run_for(config.warm_up_ns);
+    cluster.begin_measuring();
+    let before = (cluster.all_counters(), cluster.fabric.stats());
+    cluster.run_for(config.measured_ns);
+    let after = (cluster.all_counters(), cluster.fabric.stats());
+    cluster.end_measuring();
+    let Tally { latency, .. } = tally_of(&callers);
+    cluster.drain()?;
+
+    let host_seconds = f64::from(hosts) * config.measured_ns as f64 / 1e9;
+    let retransmitted = after.0.packets_retransmitted - before.0.packets_retransmitted;
+    Ok(ScaleRow {
+        hosts,
+        threads,
+        oversubscription: config.oversubscription,
+        controller: config.controller,
+        sessions_per_host: u64::from(threads) * u64::from(hosts - 1) * u64::from(threads),
+        calls: latency.count(),
+        calls_checked: tally_of(&callers).succeeded,
+        rate_per_host_mrps: latency.count() as f64 / host_seconds / 1e6,
+        latency: Latency::from(&latency),
+        retransmissions_per_host_s: retransmitted as f64 / host_seconds,
+        timeouts: after.0.timeouts - before.0.timeouts,
+        drops: after.1.dropped_total() - before.1.dropped_total(),
+        sessions_limited: cluster.all_congestion_counters().sessions_limited,
+        warm_up_ns: config.warm_up_ns,
+        measured_ns: config.measured_ns,
+        packets: cluster.fabric.stats().sent,
+        digest: format!("{:016x}", cluster.fabric.digest()),
+    })
+}
+
+fn make_cluster(config: &ScaleConfig, mut network: LeafSpine) -> Result<Cluster, ExperimentError> {
+    let line_gbit = network.host_link.rate_bps / 1_000_000_000;
+    network.leaf.ecn = config.controller.marks(line_gbit);
+    network.spine.ecn = config.controller.marks(network.spine_link.rate_bps / 1_000_000_000);
+    let settings = Settings {
+        seed: config.seed,
+        controller: config.controller,
+        recovery: Recovery::Selective,
+        line_gbit,
+        frame_bytes: FRAME_BYTES,
+        cpu: cpu::of_frames(MESSAGE_BYTES),
+    };
+    Cluster::new(&network.topology(), settings)
+}
+
+/// Endpoints with a session to each endpoint of each other host.
+fn add_endpoints(
+    cluster: &mut Cluster,
+    hosts: u16,
+    threads: u16,
+) -> Result<Vec<std::rc::Rc<super::caller::Caller>>, ExperimentError> {
+    let on_host = |host| (0..threads).map(move |endpoint| Place::new(HostId(host), endpoint));
+    let places: Vec<Place> = (0..hosts).flat_map(on_host).collect();
+    let actors = places.iter().map(|&place| cluster.add(place)).collect::<Result<Vec<_>, _>>()?;
+    let load = Load {
+        groups: GROUPS,
+        batch: BATCH,
+        ..Load::one_by_one(MESSAGE_BYTES, MESSAGE_BYTES as u32)
+    };
+    let callers = actors.into_iter().zip(&places).map(|(actor, own)| {
+        let others: Vec<Place> =
+            places.iter().copied().filter(|place| place.host != own.host).collect();
+        cluster.add_caller(actor, &others, load)
+    });
+    callers.collect()
+}

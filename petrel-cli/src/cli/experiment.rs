@@ -1,0 +1,146 @@
+//! Arguments of `petrel sim experiment`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use petrel_sim::experiment::Controller;
+
+use super::values::parse_seed;
+
+/// Measure real endpoints over a simulated network: loss, incast, a hundred hosts
+///
+/// Endpoints run as they would on hosts, over links and switches in virtual time: the figures are
+/// those of the protocol on that network, whatever this machine is and does. The same seed gives
+/// the same figures everywhere. Every answer is checked; a wrong or missing one is a failure.
+#[derive(Args, Debug)]
+#[command(after_long_help = AFTER_HELP)]
+pub(crate) struct ExperimentArgs {
+    #[command(subcommand)]
+    pub(crate) what: ExperimentCommand,
+}
+
+const AFTER_HELP: &str = "\
+Examples:
+  petrel sim experiment loss
+  petrel sim experiment loss --gbit 100 --congestion timely
+  petrel sim experiment small-loss --json
+  petrel sim experiment incast --senders 20,50,100 --plot incast.svg
+  petrel sim experiment incast --background
+  petrel sim experiment scale --threads 1,10
+  petrel sim experiment cc-cost --quick
+
+docs/experiments.md says what each does and what came of it.";
+
+/// What to measure.
+#[derive(Debug, Subcommand)]
+pub(crate) enum ExperimentCommand {
+    /// Goodput of 8 MiB requests under random loss, by go-back-N and selective recovery
+    Loss(LossArgs),
+    /// Latency of small RPCs under random loss
+    SmallLoss(SmallLossArgs),
+    /// Many senders, one receiver: goodput, queue, fairness, by each congestion control
+    Incast(IncastArgs),
+    /// A hundred hosts on which every endpoint calls every other
+    Scale(ScaleArgs),
+    /// What congestion control costs when nothing is congested, and by valgrind in instructions
+    CcCost(CcCostArgs),
+}
+
+/// Flags of every experiment.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct CommonArgs {
+    /// Everything random follows from it
+    #[arg(long, value_name = "SEED", default_value = "1", value_parser = parse_seed)]
+    pub(crate) seed: u64,
+
+    /// A short variant, of seconds: to see that it works, not to believe its figures
+    #[arg(long)]
+    pub(crate) quick: bool,
+
+    /// Draw the figures into an SVG file
+    #[arg(long, value_name = "FILE.svg")]
+    pub(crate) plot: Option<PathBuf>,
+}
+
+/// Arguments of `petrel sim experiment loss`.
+#[derive(Args, Debug)]
+pub(crate) struct LossArgs {
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+
+    /// Rates of the links in Gbit/s, separated by commas [default: 25,100]
+    #[arg(long, value_name = "GBIT", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=400))]
+    pub(crate) gbit: Vec<u64>,
+
+    /// The client's congestion control: none, timely, dcqcn or swift [default: none]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) congestion: Option<Controller>,
+
+    /// Most requests for a figure; where losses are many, fewer are enough [default: 2000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) requests: Option<u64>,
+}
+
+/// Arguments of `petrel sim experiment small-loss`.
+#[derive(Args, Debug)]
+pub(crate) struct SmallLossArgs {
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+
+    /// The client's congestion control: none, timely, dcqcn or swift [default: none]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) congestion: Option<Controller>,
+
+    /// Calls for each figure [default: 3000000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) calls: Option<u64>,
+}
+
+/// Arguments of `petrel sim experiment incast`.
+#[derive(Args, Debug)]
+pub(crate) struct IncastArgs {
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+
+    /// Numbers of senders, separated by commas [default: 20,50,100]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=104))]
+    pub(crate) senders: Vec<u16>,
+
+    /// The congestion controls to compare, separated by commas [default: all four]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) congestion: Vec<Controller>,
+
+    /// Let the other hosts call each other with 64 kB meanwhile, and show their latency, also
+    /// without senders
+    #[arg(long)]
+    pub(crate) background: bool,
+}
+
+/// Arguments of `petrel sim experiment scale`.
+#[derive(Args, Debug)]
+pub(crate) struct ScaleArgs {
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+
+    /// Endpoints on each host, separated by commas [default: 1,2,4,6,8,10]
+    #[arg(long, value_name = "N", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub(crate) threads: Vec<u16>,
+
+    /// What the hosts of a leaf can offer, in multiples of what its uplinks carry [default: 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
+    pub(crate) oversubscription: Option<u64>,
+
+    /// The endpoints' congestion control: none, timely, dcqcn or swift [default: timely]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) congestion: Option<Controller>,
+}
+
+/// Arguments of `petrel sim experiment cc-cost`.
+#[derive(Args, Debug)]
+pub(crate) struct CcCostArgs {
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+}

@@ -1,0 +1,102 @@
+//! `petrel sim experiment`: figures of endpoints over a simulated network, in virtual time.
+//!
+//! The library runs the experiments and gives rows; here they become tables, JSON and plots. Nothing
+//! that depends on this machine is printed, so that two runs of one seed can be compared byte by byte.
+
+mod cc_cost;
+mod chart;
+mod incast;
+mod loss;
+mod scale;
+mod shown;
+mod small_loss;
+
+use petrel_sim::experiment::ExperimentError;
+
+use self::shown::{Row, Shown};
+use crate::Outcome;
+use crate::cli::{CommonArgs, ExperimentArgs, ExperimentCommand};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Runs the experiment and prints its figures.
+pub(crate) fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Failure> {
+    match &args.what {
+        ExperimentCommand::Loss(args) => {
+            let config = loss::config(args);
+            let run = |on_row: OnRow<'_, _>| petrel_sim::experiment::loss::run(&config, on_row);
+            show(&args.common, output, run, &loss::repeat(args))
+        }
+        ExperimentCommand::SmallLoss(args) => {
+            let config = small_loss::config(args);
+            let run =
+                |on_row: OnRow<'_, _>| petrel_sim::experiment::small_loss::run(&config, on_row);
+            show(&args.common, output, run, &small_loss::repeat(args))
+        }
+        ExperimentCommand::Incast(args) => {
+            let config = incast::config(args);
+            let run = |on_row: OnRow<'_, _>| petrel_sim::experiment::incast::run(&config, on_row);
+            show(&args.common, output, run, &incast::repeat(args))
+        }
+        ExperimentCommand::Scale(args) => {
+            let config = scale::config(args);
+            scale::raise_open_files();
+            let run = |on_row: OnRow<'_, _>| petrel_sim::experiment::scale::run(&config, on_row);
+            show(&args.common, output, run, &scale::repeat(args))
+        }
+        ExperimentCommand::CcCost(args) => cc_cost::run(args, output),
+    }
+}
+
+/// Who gets each row as soon as it is there.
+type OnRow<'a, R> = &'a mut dyn FnMut(&R);
+
+/// Runs an experiment; prints each row as JSON at once, and the table, the plot and the command that
+/// repeats it at the end.
+fn show<R: Row>(
+    common: &CommonArgs,
+    output: Output,
+    run: impl FnOnce(OnRow<'_, R>) -> Result<Vec<R>, ExperimentError>,
+    command: &str,
+) -> Result<Outcome, Failure> {
+    let mut printed = Ok(());
+    let rows = run(&mut |row| {
+        if printed.is_ok() {
+            printed = output.record(row);
+        }
+    })?;
+    printed?;
+    let shown = Shown { rows: &rows, command };
+    shown.print(output)?;
+    if let Some(path) = &common.plot {
+        chart::draw(path, &R::chart(&rows))?;
+        output.line(format!("Plot: {}", path.display()))?;
+    }
+    Ok(Outcome::Success)
+}
+
+impl From<ExperimentError> for Failure {
+    fn from(error: ExperimentError) -> Self {
+        Self::because(error)
+    }
+}
+
+/// The command of an experiment with its common flags.
+fn command(name: &str, common: &CommonArgs) -> String {
+    let quick = if common.quick { " --quick" } else { "" };
+    format!("petrel sim experiment {name} --seed {}{quick}", common.seed)
+}
+
+/// A flag with a list, or nothing.
+fn list_flag(flag: &str, values: &[impl ToString]) -> String {
+    if values.is_empty() {
+        return String::new();
+    }
+    let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+    format!(" --{flag} {}", values.join(","))
+}
+
+/// A flag with a value, or nothing.
+fn flag(flag: &str, value: Option<impl ToString>) -> String {
+    value.map_or(String::new(), |value| format!(" --{flag} {}", value.to_string()))
+}

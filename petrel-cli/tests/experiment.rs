@@ -1,0 +1,92 @@
+//! `petrel sim experiment`, as a process.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
+
+mod common;
+
+use common::{petrel, records, stdout};
+use serde_json::Value;
+
+fn experiment(arguments: &[&str]) -> std::process::Output {
+    let output = petrel(&[&["sim", "experiment"], arguments].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    output
+}
+
+#[test]
+fn experiment__twice_gives_the_same_bytes() {
+    for what in ["scale", "small-loss", "cc-cost"] {
+        let runs: Vec<_> = (0..2)
+            .map(|_| experiment(&[what, "--quick", "--seed", "3", "--json"]).stdout)
+            .collect();
+        assert_eq!(runs[0], runs[1], "{what}");
+        assert!(!runs[0].is_empty());
+    }
+}
+
+#[test]
+fn experiment__each_has_a_row_for_each_figure_in_json() {
+    for (what, rows, field) in [
+        ("loss", 6, "goodput_gbit"),
+        ("small-loss", 4, "rate_mrps"),
+        ("incast", 4, "jain"),
+        ("scale", 2, "rate_per_host_mrps"),
+        ("cc-cost", 8, "relative"),
+    ] {
+        let rows_found: Vec<Value> = records(&experiment(&[what, "--quick", "--json"]));
+        assert_eq!(rows_found.len(), rows, "{what}");
+        for row in rows_found {
+            assert!(row[field].as_f64().is_some_and(|value| value > 0.0), "{what}: {row}");
+            assert!(row["controller"].is_string(), "{what}: {row}");
+        }
+    }
+}
+
+#[test]
+fn experiment__for_people_is_a_table_a_plot_and_the_way_to_repeat_it() {
+    let plot = std::env::temp_dir().join(format!("petrel-experiment-{}.svg", std::process::id()));
+    let output = experiment(&[
+        "incast",
+        "--quick",
+        "--senders",
+        "4,8",
+        "--congestion",
+        "none,swift",
+        "--plot",
+        plot.to_str().unwrap(),
+    ]);
+    let text = stdout(&output);
+    let again =
+        "  petrel sim experiment incast --seed 1 --quick --senders 4,8 --congestion none,swift";
+    for part in ["senders", "Jain", again, "Plot: "] {
+        assert!(text.contains(part), "{part} is not in: {text}");
+    }
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    std::fs::remove_file(&plot).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("swift, p99"), "{svg}");
+}
+
+#[test]
+fn experiment__wrong_parameters_are_usage_errors() {
+    for (arguments, word) in [
+        (&["incast", "--congestion", "reno"][..], "timely"),
+        (&["incast", "--senders", "105"], "104"),
+        (&["scale", "--threads", "0"], "1..=16"),
+        (&["loss", "--gbit", "0"], "1..=400"),
+        (&["loss", "--seed", "x"], "seed"),
+        (&["nothing"], "nothing"),
+    ] {
+        let output = petrel(&[&["sim", "experiment"], arguments].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(common::stderr(&output).contains(word), "{output:?}");
+    }
+}
+
+#[test]
+fn experiment__plot_that_cannot_be_written_is_a_failure() {
+    let plot = ["small-loss", "--quick", "--json", "--plot", "/no-such-folder/plot.svg"];
+    let output = petrel(&[&["sim", "experiment"][..], &plot].concat());
+    assert_eq!(output.status.code(), Some(1));
+    let last = records(&output).pop().unwrap();
+    assert!(last["error"].as_str().unwrap().contains("/no-such-folder/plot.svg"), "{last}");
+}
