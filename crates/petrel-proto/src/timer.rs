@@ -165,6 +165,15 @@ impl TimerWheel {
         }
     }
 
+    /// [`TimerWheel::advance`] for releases only. Timeouts are left where they are: while frames are
+    /// being handled, slots take theirs out.
+    pub fn advance_releases(&mut self, now_ns: u64) {
+        let release_ns = self.releases.collect_due(now_ns);
+        if let Some(release_ns) = release_ns {
+            self.wake_ns = self.wake_ns.min(release_ns);
+        }
+    }
+
     /// Takes an entry that came due. The caller puts it in again if it is not done.
     #[inline]
     pub fn pop_due(&mut self) -> Option<TimerKey> {

@@ -1,5 +1,6 @@
 //! The congestion control of one session: what the common case reads, then the controller.
 
+use super::evidence::narrow_ns;
 use super::{Ack, CongestionCounters, Controller, Dcqcn, Flow, Pace, Pacer, Rate, Swift, Timely};
 
 /// The congestion control of one session.
@@ -15,10 +16,26 @@ pub struct Congestion {
     window_packets: u32,
     packet_bytes: u32,
     pacer: Pacer,
+    floor: Floor,
     control: Control,
 }
 
-const _: () = assert!(size_of::<Congestion>() <= 120);
+/// Round trips measured while the session sent as little as it ever does.
+#[derive(Clone, Copy, Debug)]
+struct Floor {
+    round_trips: u8,
+    shortest_ns: u32,
+}
+
+impl Floor {
+    const NOT_THERE: Self = Self { round_trips: 0, shortest_ns: u32::MAX };
+}
+
+/// So many of them show that the path is long. In an incast the queue is gone by then: all senders
+/// are at their least.
+const FLOOR_ROUND_TRIPS: u8 = 8;
+
+const _: () = assert!(size_of::<Congestion>() <= 128);
 
 /// The members of the family. No table of functions: the match is inlined into the slow path.
 #[derive(Clone, Debug)]
@@ -38,6 +55,7 @@ impl Congestion {
             window_packets: u32::MAX,
             packet_bytes: flow.packet_bytes,
             pacer: Pacer::default(),
+            floor: Floor::NOT_THERE,
             control,
         };
         new.refresh(0);
@@ -76,6 +94,7 @@ impl Congestion {
             Control::Dcqcn(dcqcn) => dcqcn.on_ack(ack),
             Control::Swift(swift) => swift.on_ack(ack),
         }
+        self.note_floor(ack);
         self.note_change(ack.now_ns, counters);
     }
 
@@ -105,18 +124,47 @@ impl Congestion {
         self.note_change(now_ns, counters);
     }
 
-    /// Says what the round trip of the path is when nothing is queued, as is known now; `u32::MAX`: it
-    /// is not. See [`Flow::bare_rtt_ns`].
-    pub fn set_bare_rtt(&mut self, now_ns: u64, bare_rtt_ns: u32) {
-        let flow = match &mut self.control {
-            Control::None => return,
-            Control::Timely(timely) => timely.flow_mut(),
-            Control::Dcqcn(dcqcn) => dcqcn.flow_mut(),
-            Control::Swift(swift) => swift.flow_mut(),
-        };
-        if bare_rtt_ns != u32::MAX && flow.bare_rtt_ns != bare_rtt_ns {
-            flow.bare_rtt_ns = bare_rtt_ns;
+    /// Says what the shortest round trip of the session was until now: what was taken for the path
+    /// alone can be no longer.
+    pub fn lower_bare_rtt(&mut self, now_ns: u64, shortest_ns: u32) {
+        let Some(flow) = self.flow_mut() else { return };
+        if flow.bare_rtt_ns > shortest_ns {
+            flow.bare_rtt_ns = shortest_ns;
             self.refresh(now_ns);
+        }
+    }
+
+    fn flow_mut(&mut self) -> Option<&mut Flow> {
+        match &mut self.control {
+            Control::None => None,
+            Control::Timely(timely) => Some(timely.flow_mut()),
+            Control::Dcqcn(dcqcn) => Some(dcqcn.flow_mut()),
+            Control::Swift(swift) => Some(swift.flow_mut()),
+        }
+    }
+
+    /// Learns that a path is longer than was known: where a session sends as little as it ever does,
+    /// and its round trips stay long all the same, it is not its packets that they wait for.
+    fn note_floor(&mut self, ack: &Ack) {
+        let is_at_floor = match &self.control {
+            Control::Swift(swift) => swift.is_at_floor(),
+            // Timely's rate comes to rest at about a packet per round trip, as it does in an incast, and
+            // DCQCN does not heed round trips.
+            Control::Timely(_) | Control::Dcqcn(_) | Control::None => false,
+        };
+        let Some(rtt_ns) = ack.rtt_ns.filter(|_| is_at_floor) else {
+            if !is_at_floor {
+                self.floor = Floor::NOT_THERE;
+            }
+            return;
+        };
+        self.floor.round_trips += 1;
+        self.floor.shortest_ns = self.floor.shortest_ns.min(narrow_ns(rtt_ns));
+        if self.floor.round_trips == FLOOR_ROUND_TRIPS {
+            let shortest_ns = std::mem::replace(&mut self.floor, Floor::NOT_THERE).shortest_ns;
+            if let Some(flow) = self.flow_mut() {
+                flow.bare_rtt_ns = flow.bare_rtt_ns.max(shortest_ns);
+            }
         }
     }
 
@@ -248,6 +296,22 @@ mod tests {
         assert!(!timely.is_bypassed(0, false), "a round is open, and all are heard");
         timely.on_ack(&ack(1_200_000, 10_000), &mut counters);
         assert!(timely.is_bypassed(50_000, false), "a short one has closed it");
+    }
+
+    /// A path of 200 µs, of which nobody was told: after the descent to the least it is known.
+    #[test]
+    fn long_path__is_learned_at_the_floor() {
+        let [.., (mut swift, mut counters)] = all();
+        let mut now_ns = 1_000_000;
+        for _ in 0..2_000 {
+            now_ns += 200_000;
+            swift.on_ack(&ack(now_ns, 200_000), &mut counters);
+        }
+        assert!(!swift.is_limited(), "{:?}", swift.rate());
+        assert!(swift.is_bypassed(215_000, false));
+        // Shorter after all.
+        swift.lower_bare_rtt(now_ns, 12_000);
+        assert!(!swift.is_bypassed(215_000, false));
     }
 
     #[test]

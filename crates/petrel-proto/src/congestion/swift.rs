@@ -141,6 +141,11 @@ impl Swift {
         }
     }
 
+    /// Whether the session sends about as little as it ever does.
+    pub(super) fn is_at_floor(&self) -> bool {
+        self.is_limited && self.window <= 2.0 * self.config.window_min
+    }
+
     pub(super) fn flow_mut(&mut self) -> &mut Flow {
         &mut self.flow
     }

@@ -32,7 +32,7 @@ impl<B: Buffer, T> Core<B, T> {
     #[cold]
     #[inline(never)]
     fn release_due(&mut self, now_ns: u64) {
-        self.shared.timers.advance(now_ns);
+        self.shared.timers.advance_releases(now_ns);
         while let Some(key) = self.shared.timers.pop_release() {
             self.release_session(now_ns, key);
         }
@@ -128,8 +128,7 @@ impl<B> Shared<B> {
     }
 }
 
-/// Tells a congestion control of an acknowledgement that it did not bypass. It may do so when it knows
-/// how long the path is.
+/// Tells a congestion control of an acknowledgement that it did not bypass.
 #[cold]
 #[inline(never)]
 pub(super) fn hear(
@@ -138,7 +137,7 @@ pub(super) fn hear(
     ack: &Ack,
     counters: &mut CongestionCounters,
 ) {
-    congestion.set_bare_rtt(ack.now_ns, trips.shortest_ns);
+    congestion.lower_bare_rtt(ack.now_ns, trips.shortest_ns);
     congestion.on_ack(ack, counters);
 }
 

@@ -162,7 +162,7 @@ impl Scenario {
         } as usize;
         let coalesce = rng.below(2) == 0;
         // Two thirds of the sizes; again not drawn anew.
-        let ecn_capable = max_frame_bytes % 3 != 0;
+        let ecn_capable = !max_frame_bytes.is_multiple_of(3);
         SimTransportConfig { max_frame_bytes, coalesce, ecn_capable }
     }
 
@@ -220,7 +220,7 @@ fn draw_topology(rng: &mut Rng, hosts: u16, weather: Weather) -> Topology {
     }
     let buffer = BufferPolicy::PerPort { bytes };
     // Half of the rates; again not drawn anew.
-    let ecn = (link.rate_bps / 1_000_000_000 % 2 == 0).then_some(EcnConfig::DCQCN);
+    let ecn = (link.rate_bps / 1_000_000_000).is_multiple_of(2).then_some(EcnConfig::DCQCN);
     let switch = SwitchConfig { buffer, ecn, ..SwitchConfig::default() };
     Topology::star(usize::from(hosts), nic, switch, link)
 }
