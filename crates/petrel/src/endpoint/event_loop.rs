@@ -25,6 +25,9 @@ const TX_BURSTS_PER_TURN: usize = 8;
 /// were as good.
 const RX_BURST_BYTES: usize = 256 << 10;
 
+/// A longer frame is probably a packet of a large message: the smallest ones of those are.
+const SMALL_FRAME_BYTES: usize = 1024;
+
 /// Turns in a row with frames after which timers are handled all the same: a flood from one peer must
 /// not keep calls to another from failing.
 const FULL_TURNS_MAX: u8 = 128;
@@ -271,6 +274,10 @@ impl FrameHandler for Dispatch<'_> {
     fn handle(&mut self, peer: PeerId, frame: &[u8], path: ReturnPath<'_>) {
         let Self { local, handlers, now_ns } = self;
         let peer = PeerKey(peer.0);
+        if frame.len() > SMALL_FRAME_BYTES && local.core.handle_next_part(peer, frame) {
+            local.part_bytes += frame.len();
+            return;
+        }
         let back = Back::new(peer, path);
         if let Some(request) = local.core.handle_plain_request(peer, frame) {
             let PlainRequest { handle, method, payload, spare } = request;
@@ -278,8 +285,6 @@ impl FrameHandler for Dispatch<'_> {
             handlers.run(cx, handle, method, Payload::Borrowed(payload), spare);
         } else if let Some(completion) = local.core.handle_plain_response(*now_ns, peer, frame) {
             run_continuation(&mut Context { local, back }, completion);
-        } else if local.core.handle_next_part(peer, frame) {
-            local.part_bytes += frame.len();
         } else {
             dispatch_other(local, handlers, *now_ns, peer, frame, false);
         }
