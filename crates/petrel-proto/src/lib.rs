@@ -61,11 +61,12 @@
 //! | [`wire`] | frames, to the bit |
 //! | [`control`] | messages of the control plane |
 //! | [`bitmap`] | which packets of a message are there |
+//! | [`congestion`] | how fast a session may send, and how much may be on the way |
 //! | [`recovery`], [`timer`] | round trips, timeouts, and the wheel that keeps them |
 //! | [`buffer`] | what the core asks of message buffers |
 //! | [`limits`], [`counters`], [`status`] | every limit, every counter, every status code |
 //!
-//! What it does not do: congestion control, encryption, deadlines and cancellation by the peer,
+//! What it does not do: encryption, deadlines and cancellation by the peer,
 //! several paths. The wire format has room for them.
 
 pub mod bitmap;

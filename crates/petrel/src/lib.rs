@@ -45,7 +45,7 @@
 //! outcome is unknown.
 //!
 //! **What it does not do yet.** No encryption: without [`NexusBuilder::insecure`] a nexus listens on
-//! and connects to loopback only. No congestion control. No futures, deadlines, cancellation or
+//! and connects to loopback only. No congestion control unless one is set. No futures, deadlines, cancellation or
 //! streaming. Endpoints stay on their thread, and handlers run in its event loop.
 
 pub mod control;
