@@ -196,7 +196,10 @@ fn ring__frames_cross_the_end_whole_and_in_order() {
 
 #[test]
 fn ring__a_full_ring_waits_for_the_release() {
-    loom::model(|| {
+    let mut model = loom::model::Builder::new();
+    // All interleavings take minutes: the producer goes round while it waits.
+    model.preemption_bound = Some(3);
+    model.check(|| {
         let (mut producer, mut consumer) = ends_after(0, 1);
         // The ring is full when the threads start: 3 records of a line.
         (0..3).for_each(|n| send(&mut producer, &frame(n, LINE_FRAME)));
