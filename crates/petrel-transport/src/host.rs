@@ -244,6 +244,10 @@ unsafe fn push_by_udp(udp: &mut Udp, peer: PeerId, head: &[u8], body: &[u8]) -> 
 struct ByShm<'a, H>(&'a mut H);
 
 impl<H: FrameHandler> FrameHandler for ByShm<'_, H> {
+    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
+        self.0.handle_marked(from_shm(peer), frame);
+    }
+
     #[inline(always)]
     fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
         self.0.handle(from_shm(peer), frame, back);

@@ -146,9 +146,7 @@ pub trait FrameHandler {
     fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>);
 
     /// A frame has come in with the mark *Congestion Experienced* (RFC 3168).
-    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
-        self.handle(peer, frame, ReturnPath::NONE);
-    }
+    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]);
 
     /// Whether the handler gains by [`FrameHandler::prepare`]; asked once a burst.
     fn looks_ahead(&self) -> bool {
@@ -168,6 +166,10 @@ struct Each<F>(F);
 
 impl<F: FnMut(PeerId, &[u8])> FrameHandler for Each<F> {
     fn handle(&mut self, peer: PeerId, frame: &[u8], _back: ReturnPath<'_>) {
+        self.0(peer, frame);
+    }
+
+    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
         self.0(peer, frame);
     }
 }

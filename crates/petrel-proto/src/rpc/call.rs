@@ -237,7 +237,12 @@ fn start<B: Buffer, T>(
     let is_plain = packets == 1 && call.response.capacity() <= client.packet_bytes as usize;
     let state = &mut client.slots[slot];
     state.start(call, packets, is_plain);
-    shared.queue_client(index, slot, state);
+    if client.stalled_slots != 0 {
+        // Others who wait for a credit come first.
+        client.stalled_slots |= 1 << slot;
+    } else {
+        shared.queue_client(index, slot, state);
+    }
 }
 
 /// Ends the call in a slot, frees the slot, and starts the next call that waited.
@@ -250,6 +255,7 @@ pub(super) fn finish<B: Buffer, T>(
 ) -> Completion<B, T> {
     let rounds = client.slots.len() as u64;
     let state = &mut client.slots[slot];
+    client.waiting_slots -= u32::from(state.state == ClientState::Waiting);
     state.state = ClientState::Free;
     state.number += rounds;
     client.credits += std::mem::take(&mut state.held);

@@ -55,6 +55,7 @@ impl<B> Shared<B> {
         }
         if below == state.request_packets {
             state.state = ClientState::Waiting;
+            client.waiting_slots += 1;
             // One credit stays until the response begins (§4).
             returned -= 1;
         }

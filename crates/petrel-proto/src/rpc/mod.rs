@@ -249,15 +249,14 @@ impl<B> Shared<B> {
         }
     }
 
-    /// Puts slots that waited for a credit, or for the window, into the transmit queue: as many as can
-    /// have one each.
+    /// Puts a slot that waited for a credit, or for the window, into the transmit queue, if there is one
+    /// for it: each in its turn, and one at a time. When that one has had its turn, it is asked again
+    /// (`Core::transmit`); were several put there for the same credits, those that find none would have
+    /// lost their turn.
     #[inline]
     fn wake_stalled<T>(&mut self, session: u32, client: &mut ClientSession<B, T>) {
-        let mut free = client.sendable_packets();
-        while client.stalled_slots != 0 && free > 0 {
-            free -= 1;
-            let slot = client.stalled_slots.trailing_zeros() as usize;
-            client.stalled_slots &= client.stalled_slots - 1;
+        if client.stalled_slots != 0 && client.sendable_packets() > 0 {
+            let slot = client.take_stalled_slot();
             self.queue_client(session, slot, &mut client.slots[slot]);
         }
     }

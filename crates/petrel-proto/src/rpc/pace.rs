@@ -142,18 +142,6 @@ pub(super) fn hear(
 }
 
 impl<B, T> ClientSession<B, T> {
-    /// Takes the next slot that the session's pace holds back.
-    fn take_held_slot(&mut self) -> Option<usize> {
-        if self.held_slots == 0 {
-            return None;
-        }
-        let turned = self.held_slots.rotate_right(self.next_held.into());
-        let slot = (turned.trailing_zeros() + u32::from(self.next_held)) % u64::BITS;
-        self.held_slots &= !(1 << slot);
-        self.next_held = ((slot + 1) % u64::BITS) as u8;
-        Some(slot as usize)
-    }
-
     /// Notes packets that are on their way, of full size or nearly: what a few bytes more or less cost
     /// a pace is not worth working out.
     #[inline]

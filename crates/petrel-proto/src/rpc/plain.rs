@@ -85,6 +85,7 @@ struct PlainPlace<'a, B, T> {
     peer: PeerKey,
     to: Destination,
     credits: &'a mut u32,
+    stalled_slots: &'a mut u64,
     trips: &'a RoundTrips,
     is_limited: bool,
     slot: usize,
@@ -108,14 +109,16 @@ impl<'a, B, T> PlainPlace<'a, B, T> {
         if !is_plain {
             return None;
         }
-        let ClientSession { free_slots, slots, to, credits, trips, congestion, .. } = client;
+        let ClientSession {
+            free_slots, slots, to, credits, stalled_slots, trips, congestion, ..
+        } = client;
+        let is_limited = congestion.is_limited();
         let slot = free_slots.trailing_zeros() as usize;
         // Without a free slot, or before the session is open, this is beyond the slots.
         let state = slots.get_mut(slot)?;
         *free_slots &= *free_slots - 1;
         let peer = entry.origin.any_peer();
-        let is_limited = congestion.is_limited();
-        Some(Self { peer, to: *to, credits, trips, is_limited, slot, state })
+        Some(Self { peer, to: *to, credits, stalled_slots, trips, is_limited, slot, state })
     }
 }
 
@@ -137,12 +140,13 @@ impl<B: Buffer, T> Core<B, T> {
         let Some(place) = PlainPlace::find(&mut self.sessions, session, sizes) else {
             return Some(PendingCall { method, tag, request, response });
         };
-        let PlainPlace { peer, to, credits, trips, is_limited, slot, state } = place;
+        let PlainPlace { peer, to, credits, stalled_slots, trips, is_limited, slot, state } = place;
         state.begin(PendingCall { method, tag, request, response }, 1);
         self.shared.counters.calls_started += 1;
         if sink.reaches(peer)
             && *credits > 0
             && !is_limited
+            && *stalled_slots == 0
             && let Some(SlotCall { request, .. }) = &mut state.call
         {
             let header = to.words(Kind::Request, Flags::NONE, state.method, state.number);
@@ -159,6 +163,11 @@ impl<B: Buffer, T> Core<B, T> {
             }
         }
         state.note_unsent(true);
+        if *stalled_slots != 0 {
+            // Others who wait for a credit come first.
+            *stalled_slots |= 1 << slot;
+            return None;
+        }
         // Also if the queue has an entry of the slot's former call, which it then serves: to look
         // would be to wait for the slot's memory.
         state.queued = true;
@@ -341,9 +350,11 @@ impl<B: Buffer, T> Core<B, T> {
         let Some(peer) = entry.origin.peer() else { return false };
         match &mut entry.role {
             Role::Client(client) if work.of_client => {
-                let ClientSession { to, credits, slots, trips, congestion, .. } = client;
+                let ClientSession { to, credits, stalled_slots, slots, trips, congestion, .. } =
+                    client;
                 let Some(state) = slots.get_mut(work.slot as usize) else { return false };
-                let may_send = state.is_plain && *credits > 0 && !congestion.is_limited();
+                let is_first = *credits > 0 && *stalled_slots == 0;
+                let may_send = state.is_plain && is_first && !congestion.is_limited();
                 let (true, Some(SlotCall { request, .. })) = (may_send, &mut state.call) else {
                     return false;
                 };

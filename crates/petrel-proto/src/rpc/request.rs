@@ -287,9 +287,11 @@ impl<B: Buffer> Shared<B> {
     ) -> Received<'f, B, T> {
         self.counters.dropped_duplicate += 1;
         let state = &mut server.slots[slot];
-        state.note_mark(flags);
         match state.state {
-            ServerState::Running => self.credit_due(id.index, slot, state, packet, flags.repeats()),
+            ServerState::Running => {
+                state.note_mark(flags);
+                self.credit_due(id.index, slot, state, packet, flags.repeats());
+            }
             ServerState::Answered if state.response_sent > 0 => {
                 let parts = state.parts(&mut self.server_parts);
                 // With a higher base the client has told that it has the first packets.
@@ -347,6 +349,8 @@ impl<B: Buffer> Shared<B> {
         text: &'static str,
     ) {
         state.set_answer(status, None, 1);
+        // Also where it is not: nobody needs the round trip of an error.
+        state.answered_later = true;
         state.parts(&mut self.server_parts).refusal = Some(text);
         self.counters.responses_sent += 1;
         self.queue_server(id.index, slot, state);

@@ -86,6 +86,12 @@ impl<B: Buffer> Shared<B> {
             self.counters.dropped_beyond_window += 1;
             return Received::Nothing;
         }
+        if self.config.recovery == Recovery::GoBackN
+            && part.packet > client.slots[slot].received_below()
+        {
+            self.counters.dropped_out_of_order += 1;
+            return Received::Nothing;
+        }
         if client.slots[slot].state != ClientState::Receiving {
             let rtt_ns = client.note_round_trip(now_ns, slot, &self.config.rto);
             let rtt_ns = rtt_ns.filter(|_| header.aux & ANSWERED_LATER == 0);
@@ -122,6 +128,7 @@ impl<B: Buffer> Shared<B> {
             return Err(finish(self, id, client, slot, Err(failure)));
         }
         let packets = packets_of(part.size, packet_bytes);
+        client.waiting_slots -= u32::from(state.state == ClientState::Waiting);
         state.state = ClientState::Receiving;
         let parts = state.parts(&mut self.client_parts);
         parts.response_size = part.size;
@@ -148,11 +155,6 @@ impl<B: Buffer> Shared<B> {
     ) -> Received<'f, B, T> {
         let state = &mut client.slots[slot];
         let Some(parts) = &mut state.parts else { return Received::Nothing };
-        let go_back_n = self.config.recovery == Recovery::GoBackN;
-        if go_back_n && part.packet > parts.received.cumulative() {
-            self.counters.dropped_out_of_order += 1;
-            return Received::Nothing;
-        }
         match parts.received.insert(part.packet) {
             Insert::New => {}
             Insert::Duplicate => {

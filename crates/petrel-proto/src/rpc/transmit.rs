@@ -156,8 +156,14 @@ impl<B: Buffer, T> Core<B, T> {
         match &mut entry.role {
             Role::Client(client) if work.of_client && slot < client.slots.len() => {
                 let mut out = Out { now_ns, budget, control, sink };
+                // Set again if it has to wait again: a mark of before would take the wake-up of another.
+                client.stalled_slots &= !(1 << slot);
                 let turn = shared.turn_of_client(&mut out, id, client, slot);
                 client.slots[slot].queued = turn.then != Then::Done;
+                if client.stalled_slots != 0 {
+                    // It was woken for a credit, and may not have needed it.
+                    shared.wake_stalled(id.index, client);
+                }
                 turn
             }
             Role::Server(server) if !work.of_client && slot < server.slots.len() => {

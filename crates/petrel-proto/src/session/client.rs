@@ -26,14 +26,17 @@ pub(crate) struct ClientSession<B, T> {
     pub(crate) plain_request_bytes_max: u32,
     /// Credits not held by any slot.
     pub(crate) credits: u32,
-    /// Bit per slot: has packets to send, but found no credit.
+    /// Bit per slot: has packets to send, but found no credit, or no room in the congestion window.
     pub(crate) stalled_slots: u64,
     pub(crate) trips: RoundTrips,
     pub(crate) congestion: Congestion,
     /// Bit per slot: has packets to send, but the session's pace does not allow one yet.
     pub(crate) held_slots: u64,
-    /// The slot that sends first when it does: each in turn.
+    /// The slots that come first when they do, or when there is a credit: each in its turn.
     pub(crate) next_held: u8,
+    pub(crate) next_stalled: u8,
+    /// Slots in WAITING. Each has a credit, and nothing of it is on the way.
+    pub(crate) waiting_slots: u32,
     /// Whether the timer wheel has an entry for that time.
     pub(crate) awaits_release: bool,
     /// Calls that found no free slot.
@@ -150,6 +153,8 @@ impl<B, T> ClientSession<B, T> {
             congestion: Congestion::unlimited(),
             held_slots: 0,
             next_held: 0,
+            next_stalled: 0,
+            waiting_slots: 0,
             awaits_release: false,
             backlog: Backlog::default(),
             first_request,
@@ -178,9 +183,20 @@ impl<B, T> ClientSession<B, T> {
             u32::MAX => self.credits,
             window => {
                 let all = self.agreed.as_ref().map_or(0, |agreed| u32::from(agreed.credits));
-                self.credits.min(window.saturating_sub(all - self.credits))
+                let on_the_way = all - self.credits - self.waiting_slots;
+                self.credits.min(window.saturating_sub(on_the_way))
             }
         }
+    }
+
+    /// Takes the next slot that waits for a credit; there is one.
+    pub(crate) fn take_stalled_slot(&mut self) -> usize {
+        take_next(&mut self.stalled_slots, &mut self.next_stalled)
+    }
+
+    /// Takes the next slot that the session's pace holds back.
+    pub(crate) fn take_held_slot(&mut self) -> Option<usize> {
+        (self.held_slots != 0).then(|| take_next(&mut self.held_slots, &mut self.next_held))
     }
 
     /// Slots in use, and calls in the queue.
@@ -208,6 +224,15 @@ impl<B, T> ClientSession<B, T> {
         }
         Some(now_ns.saturating_sub(timed_ns))
     }
+}
+
+/// Takes the first bit from `next` on, going round. There is one.
+fn take_next(bits: &mut u64, next: &mut u8) -> usize {
+    let turned = bits.rotate_right((*next).into());
+    let bit = (turned.trailing_zeros() + u32::from(*next)) % u64::BITS;
+    *bits &= !(1 << bit);
+    *next = ((bit + 1) % u64::BITS) as u8;
+    bit as usize
 }
 
 /// State of a client slot (§5.1). RECEIVING begins with the first RESPONSE_PART.
@@ -416,6 +441,12 @@ impl<B, T> ClientSlot<B, T> {
     #[inline]
     pub(crate) fn acknowledged_below(&self) -> u32 {
         self.parts.as_ref().map_or(0, |parts| parts.acknowledged.cumulative())
+    }
+
+    /// All packets of the response below this were received.
+    #[inline]
+    pub(crate) fn received_below(&self) -> u32 {
+        self.parts.as_ref().map_or(0, |parts| parts.received.cumulative())
     }
 
     /// The next packet to send again.

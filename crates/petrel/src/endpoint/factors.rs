@@ -57,6 +57,11 @@ pub(super) struct SlowDispatch<'a> {
 }
 
 impl FrameHandler for SlowDispatch<'_> {
+    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
+        let Self { local, handlers, now_ns, .. } = self;
+        dispatch_other(local, handlers, *now_ns, PeerKey(peer.0), frame, true);
+    }
+
     fn handle(&mut self, peer: PeerId, frame: &[u8], path: ReturnPath<'_>) {
         let Self { factors, short_ways, local, handlers, .. } = self;
         let path = if factors.immediate_sends && factors.bursts { path } else { ReturnPath::NONE };

@@ -411,3 +411,69 @@ fn a_credit_about_a_packet_long_ago_shows_none_lost() {
     assert_eq!(words(&pair.client_sends()), Vec::<String>::new());
     assert_eq!(pair.client.counters().losses_detected, 0);
 }
+
+/// A slot that did not need the credit for which it had waited must not take the wake-up of another.
+#[test]
+fn a_wake_up_is_not_lost_to_a_slot_that_does_not_need_it() {
+    let mut pair = Pair::with(Shape { credits: 2, ..Shape::default() });
+    pair.call(b"z", 100, 0);
+    pair.call(&pattern(3 * P as usize, 1), 100, 1);
+    let frames = pair.client_sends();
+    let (z, _) = pair.at_server(&frames[0]).request();
+    pair.at_server(&frames[1]).nothing();
+    pair.respond(z, b"y");
+    let (credits, answers): (Vec<_>, Vec<_>) =
+        pair.server_sends().into_iter().partition(|frame| frame.len() == 24);
+    pair.at_client(&answers[0]).completed();
+    pair.call(b"b", 100, 2);
+    let frames = pair.client_sends();
+    pair.at_server(&frames[0]).nothing();
+    let more_credits = pair.server_sends();
+    pair.at_client(&credits[0]).nothing();
+    let frames = pair.client_sends();
+    pair.at_server(&frames[0]).request();
+    more_credits.iter().for_each(|frame| pair.at_client(frame).nothing());
+    let frames = pair.client_sends();
+    let (b, _) = pair.at_server(&frames[0]).request();
+    pair.call(b"c", 100, 3);
+    pair.call(b"d", 100, 4);
+    pair.client_sends();
+    pair.respond(b, b"y");
+    // The large request's handler still runs, and has one credit.
+    let mut arrived = 0;
+    for _ in 0..10 {
+        for frame in pair.server_sends() {
+            pair.at_client(&frame);
+        }
+        for frame in pair.client_sends() {
+            if let Got::Request(handle, _) = pair.at_server(&frame) {
+                pair.respond(handle, b"y");
+                arrived += 1;
+            }
+        }
+    }
+    assert_eq!(arrived, 2, "c and d");
+}
+
+/// With fewer credits than calls in a loop, all calls have their turn.
+#[test]
+fn credits_go_round() {
+    for (credits, calls) in [(1, 6), (2, 8), (3, 8)] {
+        let mut pair = Pair::with(Shape { credits, ..Shape::default() });
+        let mut ended = vec![0; calls];
+        (0..calls).for_each(|tag| pair.call(b"x", 100, tag as u64));
+        for _ in 0..1_000 {
+            for frame in pair.client_sends() {
+                let (handle, _) = pair.at_server(&frame).request();
+                pair.respond(handle, b"y");
+            }
+            for frame in pair.server_sends() {
+                let tag = pair.at_client(&frame).completed().tag;
+                ended[tag as usize] += 1;
+                pair.call(b"x", 100, tag);
+            }
+        }
+        let fair = 1_000 * usize::from(credits) / calls;
+        assert!(ended.iter().all(|&count| count > fair / 2), "{credits} credits: {ended:?}");
+    }
+}

@@ -1,7 +1,10 @@
 //! Congestion control in the course of calls.
 
 use super::*;
-use crate::congestion::{CongestionConfig, CongestionControl, DcqcnConfig, Rate, TimelyConfig};
+use crate::congestion::{
+    CongestionConfig, CongestionControl, CongestionCounters, DcqcnConfig, Rate, SwiftConfig,
+    TimelyConfig,
+};
 
 const GBIT: u64 = 25;
 
@@ -150,4 +153,41 @@ fn an_answer_that_took_its_time_says_nothing_of_the_network() {
         pair.at_client(&frames[0]).completed();
     }
     assert_eq!(pair.client.congestion_counters().updates, 0);
+}
+
+/// A session whose window is one packet, and that is paced or nearly.
+fn with_a_window_of_one() -> Pair {
+    let mut pair = pair_with(CongestionConfig::Swift(SwiftConfig::new()));
+    let mut counters = CongestionCounters::default();
+    let client = pair.client.sessions.client_mut(pair.session).unwrap();
+    for at in 0..100 {
+        client.congestion.on_loss(pair.now + at, 5, &mut counters);
+        if client.congestion.window_packets() == 1 {
+            return pair;
+        }
+    }
+    panic!("losses do not close the window");
+}
+
+/// A handler that waits for another call on the same session must not keep it from being sent.
+#[test]
+fn a_call_whose_handler_runs_is_not_on_the_way() {
+    let mut pair = with_a_window_of_one();
+    pair.call(b"poll", 100, 1);
+    pair.call(b"post", 100, 2);
+    let mut arrived = Vec::new();
+    for _ in 0..10_000 {
+        pair.now += 100_000;
+        pair.client.release_paced(pair.now);
+        pair.client.handle_timeouts(pair.now);
+        for frame in pair.client_sends() {
+            if let Got::Request(_, message) = pair.at_server(&frame) {
+                arrived.push(message);
+            }
+        }
+        for frame in pair.server_sends() {
+            pair.at_client(&frame);
+        }
+    }
+    assert_eq!(arrived, [b"poll", b"post"]);
 }

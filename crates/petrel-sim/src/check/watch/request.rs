@@ -195,13 +195,13 @@ impl Request {
                 client.acknowledged.add(credit.cumulative, &credit.bitmap);
             }
             Fields::Part(part) => {
+                if self.in_order.client && part.packet > client.received.cumulative() {
+                    return;
+                }
                 let packets = packets_of(part.size, packet_bytes);
                 client.response.get_or_insert(packets);
                 // A grant may be for more than the response turns out to have.
                 client.limit = client.limit.min(packets);
-                if self.in_order.client && part.packet > client.received.cumulative() {
-                    return;
-                }
                 client.received.insert(part.packet);
                 client.is_over = client.response == Some(client.received.count());
             }
