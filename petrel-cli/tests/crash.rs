@@ -12,6 +12,7 @@ use serde_json::Value;
 
 /// Large calls without end, from before the server's death.
 fn kill_during_large_calls(transport: &str) {
+    let before = named_memory();
     let address = free_address();
     let server = Server::start(&["--listen", &address]);
     let client = command(&[
@@ -39,7 +40,7 @@ fn kill_during_large_calls(transport: &str) {
     let output = finish(client);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_all_unavailable(&record(&output));
-    assert_nothing_left(pid);
+    assert_nothing_left(pid, &before);
     assert_serves_again(&address, transport);
 }
 
@@ -55,14 +56,18 @@ fn assert_all_unavailable(ping: &Value) {
 }
 
 /// Shared memory without a name and sockets without a file go with the process; what has a name
-/// must not carry ours.
-fn assert_nothing_left(pid: u32) {
+/// must not carry ours. Names from `before` the test belong to others.
+fn assert_nothing_left(pid: u32, before: &[String]) {
     assert!(fs::metadata(format!("/proc/{pid}")).is_err(), "the server is still there");
-    let Ok(names) = fs::read_dir("/dev/shm") else { return };
-    let ours = |name: &String| name.contains("petrel");
-    let left: Vec<_> =
-        names.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).filter(ours).collect();
+    let mut left = named_memory();
+    left.retain(|name| name.contains("petrel") && !before.contains(name));
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// The names of all named shared memory of this machine; none where there is no such place.
+fn named_memory() -> Vec<String> {
+    let Ok(names) = fs::read_dir("/dev/shm") else { return Vec::new() };
+    names.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
 }
 
 /// The same address works again at once, for new sessions.

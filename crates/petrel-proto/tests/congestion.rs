@@ -279,3 +279,22 @@ fn same_setup__same_result() {
     };
     assert_eq!(run(), run());
 }
+
+/// Swift finds a path out at its floor; the time that it takes is in `docs/congestion.md`.
+#[test]
+fn long_paths__of_which_nobody_was_told_are_found_by_swift() {
+    for bare_rtt_ns in [100_000, 200_000, 300_000] {
+        let credits = bare_rtt_ns as u32 / 150;
+        let mut net = Bottleneck::new(Setup { bare_rtt_ns, credits, ..setup(25, 1, swift(25)) });
+        let mut found_ms = 0;
+        while net.run(MS).utilisation < 0.9 {
+            found_ms += 1;
+            assert!(found_ms < 200, "{bare_rtt_ns}");
+        }
+        println!("Swift on {} µs: 0.9 of the link after {found_ms} ms", bare_rtt_ns / 1000);
+        net.run(10 * MS);
+        let seen = net.run(40 * MS);
+        show(&format!("Swift, untold {} µs", bare_rtt_ns / 1000), 25, 1, &seen);
+        assert!(seen.utilisation >= 0.9, "{bare_rtt_ns} {seen:?}");
+    }
+}

@@ -30,7 +30,7 @@ const SHM: &[BenchTransport] = &[BenchTransport::Shm];
 const BOTH: &[BenchTransport] = &[BenchTransport::Udp, BenchTransport::Shm];
 
 /// All of them.
-pub(super) const FACTORS: [Factor; 13] = [
+pub(super) const FACTORS: [Factor; 14] = [
     Factor {
         name: "short ways",
         instead: "the general state machines for every frame",
@@ -54,6 +54,12 @@ pub(super) const FACTORS: [Factor; 13] = [
         instead: "a copy of each small request before its handler",
         transports: BOTH,
         switch_off: |config| config.factors.zero_copy_requests = false,
+    },
+    Factor {
+        name: "immediate sends",
+        instead: "answers and calls wait in a queue for the end of the burst",
+        transports: SHM,
+        switch_off: |config| config.factors.immediate_sends = false,
     },
     Factor {
         name: "bursts",

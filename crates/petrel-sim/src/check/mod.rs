@@ -34,7 +34,7 @@ mod call;
 mod ledger;
 mod nemesis;
 mod node;
-mod pattern;
+pub(crate) mod pattern;
 mod report;
 mod runner;
 mod scenario;

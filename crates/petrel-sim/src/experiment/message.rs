@@ -5,6 +5,8 @@
 //! The answer follows from a hash of the whole request: a server that got one wrong byte answers
 //! wrongly.
 
+pub(super) use crate::check::pattern::{fill, is_filled};
+
 /// Bytes of the shortest request.
 pub(super) const REQUEST_BYTES_MIN: usize = 16;
 
@@ -64,28 +66,6 @@ fn hash(bytes: &[u8]) -> u64 {
     }
     let rest = rest.iter().fold(0, |state, &byte| mix(state, u64::from(byte)));
     states.into_iter().fold(rest, mix)
-}
-
-/// Fills a slice with bytes that follow from `seed`.
-pub(super) fn fill(seed: u64, bytes: &mut [u8]) {
-    let (words, rest) = bytes.as_chunks_mut::<8>();
-    let count = words.len();
-    for (index, place) in words.iter_mut().enumerate() {
-        *place = word(seed, index).to_le_bytes();
-    }
-    rest.copy_from_slice(&word(seed, count).to_le_bytes()[..rest.len()]);
-}
-
-/// Whether [`fill`] wrote these bytes.
-pub(super) fn is_filled(seed: u64, bytes: &[u8]) -> bool {
-    let (words, rest) = bytes.as_chunks::<8>();
-    let count = words.len();
-    words.iter().enumerate().all(|(index, bytes)| *bytes == word(seed, index).to_le_bytes())
-        && rest == &word(seed, count).to_le_bytes()[..rest.len()]
-}
-
-fn word(seed: u64, index: usize) -> u64 {
-    mix(seed, index as u64)
 }
 
 /// Folds a word into a state; any change of either changes the result.
