@@ -252,6 +252,58 @@ fn latecomers__do_not_raise_the_queue() {
     }
 }
 
+/// The same, and each hears of its path from a control connection that was made when it came: in the
+/// queue of those before. Controls that go by round trips keep such a queue, and divide the link badly,
+/// until a heartbeat meets a shorter one; DCQCN does not mind.
+#[test]
+fn latecomers__that_take_the_queue_for_their_path() {
+    for (name, config) in [("Timely", timely(25)), ("DCQCN", dcqcn(25)), ("Swift", swift(25))] {
+        let mut net = Bottleneck::new(setup(25, 100, config));
+        net.stop_from(10);
+        for flows in (20..=100).step_by(10) {
+            net.run(5 * MS);
+            net.tell_path(flows - 10..flows);
+            net.resume_below(flows);
+        }
+        net.run(20 * MS);
+        let wrongly = net.run(40 * MS);
+        show(&format!("{name}, latecomers, told wrongly"), 25, 100, &wrongly);
+        assert!(wrongly.utilisation >= 0.95, "{name} {wrongly:?}");
+        if name == "DCQCN" {
+            assert!(wrongly.jain >= 0.95 && wrongly.rtt_max_ns <= 150_000, "{wrongly:?}");
+        }
+        net.stop_from(10);
+        net.run(5 * MS);
+        net.tell_path(0..100);
+        net.resume_below(100);
+        net.run(20 * MS);
+        let seen = net.run(40 * MS);
+        show(&format!("{name}, latecomers, told again"), 25, 100, &seen);
+        assert!(seen.utilisation >= 0.95 && seen.jain >= 0.95, "{name} {seen:?}");
+        assert!(seen.rtt_max_ns <= 250_000, "{name} {seen:?}");
+    }
+}
+
+/// DCQCN need not know the line rate: a quarter of it does, or four times as much.
+#[test]
+fn wrong_line_rates__do_not_matter_to_dcqcn() {
+    for gbit in [6, 100] {
+        for (name, control) in [("Timely", timely(gbit)), ("DCQCN", dcqcn(gbit))] {
+            for flows in [1, 20, 100] {
+                let base = setup(25, flows, none(25));
+                let mut net = Bottleneck::new(Setup { control: control.clone(), ..base });
+                net.run(20 * MS);
+                let seen = net.run(40 * MS);
+                show(&format!("{name} for {gbit} Gbit/s"), 25, flows, &seen);
+                assert!(seen.utilisation >= 0.95, "{name} {gbit} {flows} {seen:?}");
+                if name == "DCQCN" {
+                    assert!(seen.jain >= 0.95 && seen.rtt_max_ns <= 120_000, "{gbit} {seen:?}");
+                }
+            }
+        }
+    }
+}
+
 /// A flow that has the link for itself, and a host that halts for a millisecond now and then.
 #[test]
 fn hiccups__limit_nobody() {

@@ -72,7 +72,10 @@ impl Pair {
     }
 
     fn next(&mut self, side: usize) -> Option<FromNexus<SimAddr>> {
-        self.ends[side].poll()
+        match self.ends[side].poll() {
+            Some(FromNexus::PathMeasured { .. }) => self.next(side),
+            message => message,
+        }
     }
 
     #[track_caller]

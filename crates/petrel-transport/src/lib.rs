@@ -12,6 +12,7 @@
 //! | [`wake`] | waking an endpoint that blocks |
 //! | [`udp`] | kernel UDP, with GSO and GRO where the kernel has them |
 //! | [`shm`] | rings in shared memory, between processes of one host |
+//! | [`path`] | what the kernel knows of the path to a peer |
 //! | [`host`] | both at once: what an endpoint uses by default |
 //! | [`conformance`] | the suite that every transport passes |
 //!
@@ -27,6 +28,7 @@ pub mod clock;
 pub mod conformance;
 mod copy;
 pub mod host;
+pub mod path;
 pub mod shm;
 pub mod transport;
 pub mod udp;

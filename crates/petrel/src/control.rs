@@ -128,6 +128,15 @@ pub enum FromNexus<L> {
         /// The other process's incarnation.
         incarnation: u64,
     },
+    /// The shortest round trip to the other process that the control connection has seen: for a link
+    /// that is up, was asked for by this endpoint, and goes through a network. Said again when there
+    /// was a shorter one.
+    PathMeasured {
+        /// The link.
+        link: LinkId,
+        /// The round trip in nanoseconds.
+        rtt_ns: u32,
+    },
     /// The link that was asked for cannot be had.
     LinkFailed {
         /// The endpoint's request.

@@ -124,6 +124,16 @@ impl Congestion {
         self.note_change(now_ns, counters);
     }
 
+    /// Says how long the path is, measured in another way than by the session's packets. Only the
+    /// first time can that be longer than what is known.
+    pub fn note_path(&mut self, now_ns: u64, rtt_ns: u32) {
+        let Some(flow) = self.flow_mut() else { return };
+        if flow.bare_rtt_ns == 0 || flow.bare_rtt_ns > rtt_ns {
+            flow.bare_rtt_ns = rtt_ns;
+            self.refresh(now_ns);
+        }
+    }
+
     /// Says what the shortest round trip of the session was until now: what was taken for the path
     /// alone can be no longer.
     pub fn lower_bare_rtt(&mut self, now_ns: u64, shortest_ns: u32) {
@@ -312,6 +322,25 @@ mod tests {
         // Shorter after all.
         swift.lower_bare_rtt(now_ns, 12_000);
         assert!(!swift.is_bypassed(215_000, false));
+    }
+
+    #[test]
+    fn path__is_told_once_and_shortened() {
+        let [(mut timely, _), _, (mut swift, _)] = all();
+        for (session, margin_ns) in [(&mut timely, 40_000), (&mut swift, 20_000)] {
+            let is_bypassed = |session: &Congestion, path_ns: u64| {
+                let [short, long] = [path_ns + margin_ns, path_ns + margin_ns + 1];
+                session.is_bypassed(short, false) && !session.is_bypassed(long, false)
+            };
+            session.note_path(0, 100_000);
+            assert!(is_bypassed(session, 100_000));
+            session.note_path(0, 120_000);
+            assert!(is_bypassed(session, 100_000), "a queue, then");
+            session.note_path(0, 70_000);
+            assert!(is_bypassed(session, 70_000));
+            session.note_path(0, 1_000);
+            assert!(is_bypassed(session, 10_000), "no shorter than the configuration says");
+        }
     }
 
     #[test]

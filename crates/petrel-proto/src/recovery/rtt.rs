@@ -8,7 +8,7 @@ pub struct RtoBounds {
     pub min_ns: u64,
     /// Largest timeout, doublings included.
     pub max_ns: u64,
-    /// Timeout before the first measurement.
+    /// Timeout before the first measurement, where nothing is known of the path either.
     pub initial_ns: u64,
     /// Least time until a *probe*: what was lost at the end of what was sent is looked for once before
     /// the timeout (RFC 9002 §6.2, RFC 8985 §7). A probe that was not needed costs two small frames, and
@@ -37,7 +37,8 @@ impl Default for RtoBounds {
 }
 
 /// Smoothed round-trip time and its variation. Kept scaled by 8 and by 4, so that the gains of
-/// RFC 6298 §2 (1/8 and 1/4) are shifts.
+/// RFC 6298 §2 (1/8 and 1/4) are shifts. Before the first measurement the second may hold the timeout
+/// that is [expected](RttEstimator::expect).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RttEstimator {
     srtt_ns_times_8: u64,
@@ -48,6 +49,14 @@ impl RttEstimator {
     /// No measurement yet.
     pub const fn new() -> Self {
         Self { srtt_ns_times_8: 0, rttvar_ns_times_4: 0 }
+    }
+
+    /// Until there is a measurement, takes the timeout from the round trip of the path as somebody
+    /// else has measured it, as if it were the first one (RFC 6298 §2.2).
+    pub fn expect(&mut self, path_ns: u64) {
+        if self.srtt_ns_times_8 == 0 {
+            self.rttvar_ns_times_4 = path_ns.saturating_mul(3);
+        }
     }
 
     /// Takes a measurement in.
@@ -85,6 +94,7 @@ impl RttEstimator {
     #[inline]
     pub fn rto_ns(&self, bounds: &RtoBounds, backoff: u32) -> u64 {
         let base = match self.srtt_ns() {
+            None if self.rttvar_ns_times_4 != 0 => self.rttvar_ns_times_4,
             None => bounds.initial_ns,
             Some(srtt) => srtt + self.rttvar_ns_times_4.max(1_000),
         };
@@ -106,6 +116,19 @@ mod tests {
         assert_eq!(rtt.rto_ns(&WIDE, 0), 7);
         rtt.sample(10_000);
         assert_eq!(rtt.srtt_ns(), Some(10_000));
+        assert_eq!(rtt.rto_ns(&WIDE, 0), 10_000 + 4 * 5_000);
+    }
+
+    #[test]
+    fn expected_path__counts_until_the_first_sample() {
+        let mut rtt = RttEstimator::new();
+        rtt.expect(5_000);
+        assert_eq!((rtt.rto_ns(&WIDE, 0), rtt.rto_ns(&WIDE, 1)), (15_000, 30_000));
+        assert_eq!((rtt.srtt_ns(), rtt.probe_ns(&WIDE)), (None, 15_000));
+        assert_eq!(rtt.rto_ns(&RtoBounds::default(), 0), RtoBounds::default().min_ns);
+        rtt.sample(10_000);
+        assert_eq!(rtt.rto_ns(&WIDE, 0), 10_000 + 4 * 5_000, "as without");
+        rtt.expect(1);
         assert_eq!(rtt.rto_ns(&WIDE, 0), 10_000 + 4 * 5_000);
     }
 

@@ -45,6 +45,17 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
+    /// Tells a session how long the path to its peer is: the shortest round trip that the control
+    /// connection has seen. A later one counts if it is shorter. Congestion control needs it to tell a
+    /// long path from a queue, and the timeout of the first packets depends on it.
+    pub fn note_path(&mut self, now_ns: u64, id: SessionId, rtt_ns: u32) {
+        let bounds = &self.shared.config.rto;
+        if let Some(client) = self.sessions.client_mut(id) {
+            client.congestion.note_path(now_ns, rtt_ns);
+            client.trips.expect(rtt_ns, bounds);
+        }
+    }
+
     #[inline(never)]
     fn release_session(&mut self, now_ns: u64, key: TimerKey) {
         let id = SessionId { index: key.session, generation: key.generation };

@@ -71,6 +71,12 @@ impl RoundTrips {
         Self { sampled_ns: u64::MAX, probe_ns, backoff: 0, shortest_ns, rtt }
     }
 
+    /// Takes in how long the path is, measured in another way.
+    pub(crate) fn expect(&mut self, path_ns: u32, bounds: &RtoBounds) {
+        self.rtt.expect(path_ns.into());
+        self.probe_ns = self.rtt.probe_ns(bounds);
+    }
+
     /// Takes the round trip of a packet in, sent at `sent_ns` and answered now.
     #[inline(never)]
     pub(crate) fn sample(&mut self, now_ns: u64, sent_ns: u64, bounds: &RtoBounds) {

@@ -138,6 +138,15 @@ impl Bottleneck {
         self.senders[first..].iter_mut().for_each(|sender| sender.is_active = false);
     }
 
+    /// Tells some of the flows how long a control connection of theirs finds the path now.
+    pub(crate) fn tell_path(&mut self, flows: std::ops::Range<usize>) {
+        let queue_ns = self.queue_empty_ns.saturating_sub(self.now_ns);
+        let rtt_ns = (self.setup.bare_rtt_ns + queue_ns) as u32;
+        for sender in &mut self.senders[flows] {
+            sender.congestion.note_path(self.now_ns, rtt_ns);
+        }
+    }
+
     /// The flows below `end` have something to send.
     pub(crate) fn resume_below(&mut self, end: usize) {
         let stopped = (0..end).filter(|flow| !self.senders[*flow].is_active);

@@ -23,6 +23,8 @@ pub(super) struct Connection {
     /// Whether the acceptor's kernel has it.
     is_established: bool,
     dialled_ns: u64,
+    /// The shortest round trip that the dialling kernel has seen.
+    pub(super) path_rtt_ns: u32,
 }
 
 /// One side of a connection.
@@ -61,7 +63,10 @@ impl Network {
         let (id, now_ns) = (ConnectionId(self.connection_count), self.now_ns());
         self.connection_count += 1;
         let ends = [End::new(host, true, now_ns), End::new(remote, false, now_ns)];
-        self.connections.insert(id, Connection { ends, is_established: false, dialled_ns: now_ns });
+        let path_rtt_ns = self.draw_round_trip_ns();
+        let connection =
+            Connection { ends, is_established: false, dialled_ns: now_ns, path_rtt_ns };
+        self.connections.insert(id, connection);
         self.process(host).dialled.insert(remote, id);
         let arrives_ns = now_ns + self.draw_delay_ns();
         self.schedule(arrives_ns, Event::Dial(id));
@@ -135,6 +140,20 @@ impl Network {
     fn draw_delay_ns(&mut self) -> u64 {
         let (low_ns, high_ns) = self.config.delay_ns;
         self.rng.between(low_ns, high_ns)
+    }
+
+    fn draw_round_trip_ns(&mut self) -> u32 {
+        (self.draw_delay_ns() + self.draw_delay_ns()) as u32
+    }
+
+    /// The kernel has measured another round trip: the endpoints hear of a shorter one.
+    fn measure_path(&mut self, id: ConnectionId) {
+        let rtt_ns = self.draw_round_trip_ns();
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if rtt_ns < connection.path_rtt_ns {
+            connection.path_rtt_ns = rtt_ns;
+            self.tell_path(id);
+        }
     }
 
     /// Delivers what `side` has sent and what has arrived, unless the network is cut.
@@ -240,6 +259,9 @@ impl Network {
             self.stats.silences += 1;
             return self.close(id, side, "nothing was heard for three heartbeats");
         } else {
+            if side == 0 {
+                self.measure_path(id);
+            }
             self.send(id, side, Ping { nonce: now_ns });
         }
         self.schedule(now_ns + self.config.heartbeat_ns, Event::Tick(id, side));

@@ -202,6 +202,22 @@ impl Network {
         let peer = transport.to_string();
         let up = FromNexus::LinkUp { request, link, transport, peer, incarnation };
         self.tell(host, endpoint, up);
+        if request.is_some() {
+            let rtt_ns = self.connections[&connection].path_rtt_ns;
+            self.tell(host, endpoint, FromNexus::PathMeasured { link, rtt_ns });
+        }
+    }
+
+    /// Tells the endpoints that asked for a connection's links how long the path is.
+    pub(super) fn tell_path(&mut self, id: ConnectionId) {
+        let (host, rtt_ns) = (self.host_at(id, 0), self.connections[&id].path_rtt_ns);
+        for link in self.process(host).links.on(id) {
+            let Some(entry) = self.process(host).links.get(link) else { continue };
+            if matches!(entry.stage, Stage::Up) {
+                let endpoint = entry.endpoint;
+                self.tell(host, endpoint, FromNexus::PathMeasured { link, rtt_ns });
+            }
+        }
     }
 
     pub(super) fn on_link_refuse(&mut self, id: ConnectionId, refuse: LinkRefuse) {

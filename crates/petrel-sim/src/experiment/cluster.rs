@@ -79,6 +79,8 @@ impl Cluster {
         let quiet = ControlConfig {
             heartbeat_ns: 1_000_000_000,
             step_timeout_ns: 1_000_000_000,
+            // The kernels see round trips of 10 µs.
+            delay_ns: (5_000, 5_000),
             ..ControlConfig::default()
         };
         Ok(Self {

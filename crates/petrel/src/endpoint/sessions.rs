@@ -53,6 +53,8 @@ struct Link {
     peer: PeerId,
     peer_name: String,
     incarnation: u64,
+    /// The shortest round trip of the control connection, in nanoseconds.
+    path_rtt_ns: Option<u32>,
     /// In order: when the link ends, its sessions do so in an order that a simulation can repeat.
     sessions: BTreeSet<SessionId>,
 }
@@ -277,6 +279,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             FromNexus::LinkUp { request, link, transport, peer, incarnation } => {
                 self.on_link_up(request, link, transport, peer, incarnation);
             }
+            FromNexus::PathMeasured { link, rtt_ns } => self.on_path_measured(link, rtt_ns),
             FromNexus::LinkFailed { request, reason } => self.on_link_failed(request, &reason),
             FromNexus::LinkDown { link, reason } => self.on_link_down(link, &reason),
             FromNexus::SessionProposed { link, open } => {
@@ -321,14 +324,24 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 return;
             }
         };
-        let sessions = BTreeSet::new();
-        self.sessions.links.insert(link, Link { peer, peer_name, incarnation, sessions });
+        let (path_rtt_ns, sessions) = (None, BTreeSet::new());
+        let entry = Link { peer, peer_name, incarnation, path_rtt_ns, sessions };
+        self.sessions.links.insert(link, entry);
         let opening = request.and_then(|request| self.sessions.take_opening(request));
         if let Some((remote, waiting)) = opening {
             self.sessions.outgoing.insert(remote, Outgoing::Up(link));
             for id in waiting {
                 self.propose(link, id);
             }
+        }
+    }
+
+    /// Sessions that are not established yet hear of it then.
+    fn on_path_measured(&mut self, link: LinkId, rtt_ns: u32) {
+        let Some(entry) = self.sessions.links.get_mut(&link) else { return };
+        entry.path_rtt_ns = Some(rtt_ns);
+        for &id in &entry.sessions {
+            self.local.core.note_path(self.local.now_ns, id, rtt_ns);
         }
     }
 
@@ -382,7 +395,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 
     fn on_opened(&mut self, link: LinkId, accept: SessionAccept) {
         let Some((id, _)) = self.sessions.proposed.remove(&accept.request) else { return };
-        let Some(peer) = self.sessions.links.get(&link).map(|entry| entry.peer) else { return };
+        let Some(&Link { peer, path_rtt_ns, .. }) = self.sessions.links.get(&link) else { return };
         let agreed = Agreed {
             peer: PeerKey(peer.0),
             peer_session: accept.session,
@@ -396,6 +409,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             Ok(()) => {
                 if !self.transport.is_networked(PeerId(agreed.peer.0)) {
                     self.local.core.exempt_from_congestion_control(id);
+                }
+                if let Some(rtt_ns) = path_rtt_ns {
+                    self.local.core.note_path(self.local.now_ns, id, rtt_ns);
                 }
                 return;
             }

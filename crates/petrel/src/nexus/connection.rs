@@ -3,10 +3,12 @@
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use mio::net::TcpStream;
 use petrel_proto::control::{Decoder, Message, OutOfRange};
+use petrel_transport::path::tcp_min_rtt_ns;
 
 use super::dial::OpenRequest;
 use super::limits::{OUT_HARD_BYTES, OUT_SOFT_BYTES};
@@ -49,6 +51,8 @@ pub(super) struct Connection {
     pub(super) attempt: u32,
     /// Proposals under way on this connection's links.
     pub(super) proposals: usize,
+    /// The shortest round trip that the endpoints were told of, in nanoseconds.
+    pub(super) path_rtt_ns: Option<u32>,
 }
 
 /// How far a connection is.
@@ -112,6 +116,7 @@ impl Connection {
             waiting: Vec::new(),
             attempt: 0,
             proposals: 0,
+            path_rtt_ns: None,
         }
     }
 
@@ -145,6 +150,16 @@ impl Connection {
         let number = self.next_link;
         self.next_link = number.wrapping_add(1);
         number
+    }
+
+    /// The shortest round trip that the kernel has seen, if it is shorter than all before.
+    pub(super) fn measure_path(&mut self) -> Option<u32> {
+        let shortest_ns = tcp_min_rtt_ns(self.stream.as_fd())?;
+        if self.path_rtt_ns.is_some_and(|known_ns| known_ns <= shortest_ns) {
+            return None;
+        }
+        self.path_rtt_ns = Some(shortest_ns);
+        self.path_rtt_ns
     }
 
     /// Reads once.

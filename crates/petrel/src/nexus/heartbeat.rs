@@ -89,6 +89,7 @@ impl Reactor {
     }
 
     fn ping(&mut self, id: ConnectionId) {
+        self.measure_path(id);
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.ping_at = self.now + self.settings.heartbeat;
             self.send(id, Ping { nonce: id.0 as u64 });

@@ -256,6 +256,7 @@ impl Reactor {
         let is_shm = matches!(transport, HostLink::Shm(_));
         self.counters.links_opened_shm.add(u64::from(is_shm));
         self.tell(endpoint, FromNexus::LinkUp { request, link: id, transport, peer, incarnation });
+        self.tell_path(id);
     }
 
     pub(super) fn on_link_refuse(

@@ -55,6 +55,7 @@ mod links;
 mod listener;
 mod mailbox;
 mod offers;
+mod path;
 mod port;
 mod reactor;
 mod rendezvous;

@@ -44,7 +44,7 @@ pub(crate) fn shm_config() -> ShmConfig {
 
 pub(crate) fn attach_with(nexus: &Nexus, attach: Attach) -> Endpoint {
     let waker = attach.waker.clone();
-    Endpoint { port: nexus.attach(attach).unwrap(), waker, next_request: 100 }
+    Endpoint { port: nexus.attach(attach).unwrap(), waker, next_request: 100, paths: Vec::new() }
 }
 
 /// An endpoint with both transports. Its UDP port is only a number here.
@@ -68,6 +68,8 @@ pub(crate) struct Endpoint {
     pub(crate) port: ControlPort,
     pub(crate) waker: Waker,
     next_request: u64,
+    /// What it was told of the lengths of paths.
+    pub(crate) paths: Vec<(LinkId, u32)>,
 }
 
 /// A link that came up.
@@ -85,13 +87,25 @@ impl Endpoint {
     pub(crate) fn next(&mut self) -> FromNexus<HostLink> {
         let deadline = Instant::now() + HANG;
         loop {
-            if let Some(message) = self.port.poll() {
-                return message;
+            match self.port.poll() {
+                Some(FromNexus::PathMeasured { link, rtt_ns }) => self.paths.push((link, rtt_ns)),
+                Some(message) => return message,
+                None => {}
             }
             assert!(Instant::now() < deadline, "no message");
             let second = Timespec { tv_sec: 1, tv_nsec: 0 };
             poll(&mut [PollFd::new(&self.waker, PollFlags::IN)], Some(&second)).unwrap();
             self.waker.drain();
+        }
+    }
+
+    /// Whether there is nothing but measurements of paths.
+    pub(crate) fn is_quiet(&mut self) -> bool {
+        loop {
+            match self.port.poll() {
+                Some(FromNexus::PathMeasured { link, rtt_ns }) => self.paths.push((link, rtt_ns)),
+                other => return other.is_none(),
+            }
         }
     }
 

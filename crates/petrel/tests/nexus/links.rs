@@ -2,10 +2,12 @@
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use petrel::Status;
 use petrel::control::{LinkId, Reason, ToNexus};
 use petrel::nexus::{Attach, UdpAttach};
+use petrel_proto::control::SessionOpen;
 use petrel_transport::host::HostLink;
 use petrel_transport::shm::{Shm, ShmLink};
 use petrel_transport::udp::Mtu;
@@ -33,6 +35,30 @@ fn link__over_udp_in_both_families() {
             assert_eq!((link.addr, link.max_frame), (at, Some(9_000 - header)));
         }
     }
+}
+
+/// The side that asked hears how long the path is before anything else of the link, for a second link
+/// over the connection too, and later only of shorter ones.
+#[test]
+fn link__its_opener_is_told_the_path() {
+    let (server_nexus, address) = server(V4);
+    let client_nexus = client();
+    let (mut server, mut client) = (attach(&server_nexus, V4), attach(&client_nexus, V4));
+    let began = Instant::now();
+    for _ in 0..2 {
+        let link = client.link(address, 0, UDP).link;
+        server.up();
+        // What comes first is kept in `paths`.
+        let open = SessionOpen { slots: 3, ..proposal(4) };
+        client.port.post(ToNexus::OpenSession { link, open });
+        assert_eq!(client.refused().1.status, Status::InvalidArgument);
+        let told: Vec<u32> =
+            client.paths.iter().filter(|(of, _)| *of == link).map(|(_, rtt_ns)| *rtt_ns).collect();
+        let longest_ns = began.elapsed().as_nanos() as u64;
+        assert!(!told.is_empty() && told.is_sorted_by(|a, b| a > b), "{told:?}");
+        assert!((1..=longest_ns).contains(&u64::from(told[0])), "{told:?} of {longest_ns}");
+    }
+    assert!(server.paths.is_empty(), "a server has no use for it");
 }
 
 #[test]

@@ -1,0 +1,65 @@
+//! What the kernel knows of the path to a peer.
+//!
+//! The unsafe code here has the kernel fill a buffer of plain bytes.
+
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// Where `struct tcp_info` has `tcpi_min_rtt`: behind 8 bytes, 24 words, 4 double words and 3 words
+/// (`linux/tcp.h`; there since Linux 4.6, and what was added later stands behind it).
+const MIN_RTT_OFFSET: usize = 8 + 24 * 4 + 4 * 8 + 3 * 4;
+
+/// What the kernel says while it has measured nothing, and of sockets that never will.
+const NOT_MEASURED: [u32; 2] = [u32::MAX, 0];
+
+/// The shortest round trip that the kernel has seen on a TCP connection, in the last five minutes
+/// unless it was set up otherwise (`net.ipv4.tcp_min_rtt_wlen`), in nanoseconds. It contains no time
+/// of the peer's process. `None`: nothing was measured yet, the kernel does not tell, or the socket
+/// is none of TCP.
+pub fn tcp_min_rtt_ns(socket: BorrowedFd<'_>) -> Option<u32> {
+    let mut info = [0u8; MIN_RTT_OFFSET + size_of::<u32>()];
+    let mut len = info.len() as libc::socklen_t;
+    let (fd, to) = (socket.as_raw_fd(), info.as_mut_ptr().cast());
+    // SAFETY: `to` and `len` describe a live array; the kernel writes at most that much.
+    let result =
+        unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut len) };
+    let is_told = result == 0 && len as usize == info.len();
+    let min_rtt_us = u32::from_ne_bytes(*info.last_chunk()?);
+    let is_measured = is_told && !NOT_MEASURED.contains(&min_rtt_us);
+    is_measured.then(|| min_rtt_us.saturating_mul(1_000))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream, UdpSocket};
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn tcp_min_rtt__is_within_a_round_trip_that_was_seen() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let started = Instant::now();
+        let mut client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(b"?").unwrap();
+        server.read_exact(&mut [0]).unwrap();
+        server.write_all(b"!").unwrap();
+        client.read_exact(&mut [0]).unwrap();
+        let longest_ns = started.elapsed().as_nanos() as u64;
+        let measured_ns = tcp_min_rtt_ns(client.as_fd()).unwrap();
+        assert!((1_000..=longest_ns.max(1_000)).contains(&u64::from(measured_ns)), "{measured_ns}");
+    }
+
+    #[test]
+    fn tcp_min_rtt__of_others_is_not_known() {
+        let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
+        assert_eq!(tcp_min_rtt_ns(udp.as_fd()), None);
+        let (near, _far) = UnixStream::pair().unwrap();
+        assert_eq!(tcp_min_rtt_ns(near.as_fd()), None);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        assert_eq!(tcp_min_rtt_ns(listener.as_fd()), None, "it has no peer");
+    }
+}

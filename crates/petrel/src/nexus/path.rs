@@ -1,0 +1,42 @@
+//! How long the paths to peers are: the kernel measures the control connections' round trips, and
+//! congestion control needs them (`docs/congestion.md`).
+//!
+//! By the time a link is up at least two messages have gone each way, and TCP's handshake before them.
+//! The kernel's shortest round trip has no time of the peer's process in it, nor of a sleeping thread.
+
+use super::connection::ConnectionId;
+use super::links::Stage;
+use super::reactor::Reactor;
+use crate::control::{FromNexus, LinkId};
+
+impl Reactor {
+    /// A link has come up: its endpoint, and those of the connection's other links, hear how long the
+    /// path is.
+    pub(super) fn tell_path(&mut self, link: LinkId) {
+        let Some(id) = self.links.get(&link).map(|link| link.connection) else { return };
+        if self.measure_path(id) {
+            return;
+        }
+        let measured = self.connections.get(&id).and_then(|connection| connection.path_rtt_ns);
+        if let Some(rtt_ns) = measured {
+            self.tell_path_of(link, rtt_ns);
+        }
+    }
+
+    /// Tells the endpoints of a connection's links if the path has turned out to be shorter than was
+    /// known.
+    pub(super) fn measure_path(&mut self, id: ConnectionId) -> bool {
+        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        let Some(rtt_ns) = connection.measure_path() else { return false };
+        let links: Vec<LinkId> = connection.links.values().copied().collect();
+        links.into_iter().for_each(|link| self.tell_path_of(link, rtt_ns));
+        true
+    }
+
+    fn tell_path_of(&self, id: LinkId, rtt_ns: u32) {
+        let Some(link) = self.links.get(&id) else { return };
+        if matches!(link.stage, Stage::Up { is_opener: true, .. }) {
+            self.tell(link.endpoint, FromNexus::PathMeasured { link: id, rtt_ns });
+        }
+    }
+}
