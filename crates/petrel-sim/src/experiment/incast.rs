@@ -113,6 +113,9 @@ pub struct IncastRow {
     pub timeouts: u64,
     /// Jain's index of the senders' shares; 1 is fair.
     pub jain: f64,
+    /// What a sender under the receiver's leaf sends on average, over what one under another leaf
+    /// does, whose path is two switches longer. `None` where there are not both.
+    pub near_over_far: Option<f64>,
     /// Calls, probes and background included, from the first to the last: all answered rightly.
     pub calls: u64,
     /// Latencies of the background's calls.
@@ -153,6 +156,7 @@ struct Incast {
 
 /// A host that sends.
 struct Sender {
+    host: HostId,
     actor: ActorId,
     requests: Rc<Caller>,
     probe: Rc<Caller>,
@@ -212,7 +216,7 @@ impl Incast {
             let load = Load::one_by_one(config.request_bytes, PROBE_BYTES as u32);
             let requests = self.cluster.add_caller(actor, &[victim], load)?;
             let probe = self.cluster.add_caller(actor, &[victim], PROBE)?;
-            self.senders.push(Sender { actor, requests, probe });
+            self.senders.push(Sender { host, actor, requests, probe });
         }
         Ok(())
     }
@@ -288,6 +292,18 @@ impl Incast {
         self.cluster.fabric.link_stats(links[0])
     }
 
+    fn near_over_far(&self, shares: &[f64]) -> Option<f64> {
+        let leaf = self.network.leaf_of(self.victim);
+        let senders = self.senders.iter().zip(shares);
+        let (near, far): (Vec<_>, Vec<_>) =
+            senders.partition(|(sender, _)| self.network.leaf_of(sender.host) == leaf);
+        let mean = |of: &[(&Sender, &f64)]| {
+            let sum = of.iter().fold(0.0, |sum, (_, share)| sum + *share);
+            (sum > 0.0).then(|| sum / of.len() as f64)
+        };
+        Some(mean(&near)? / mean(&far)?)
+    }
+
     fn row(
         &self,
         config: &IncastConfig,
@@ -319,6 +335,7 @@ impl Incast {
             retransmissions: after.retransmissions - before.retransmissions,
             timeouts: after.timeouts - before.timeouts,
             jain: jain(&shares),
+            near_over_far: self.near_over_far(&shares),
             calls: probes.succeeded + requests.succeeded + background.succeeded,
             background: config.background.then(|| Latency::from(&background.latency)),
             warm_up_ns: config.warm_up_ns,

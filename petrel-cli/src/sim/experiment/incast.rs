@@ -48,6 +48,7 @@ impl Row for IncastRow {
         "sent again",
         "timeouts",
         "Jain",
+        "near/far",
         "others p50",
         "others p99",
     ];
@@ -71,6 +72,7 @@ impl Row for IncastRow {
             self.retransmissions.to_string(),
             self.timeouts.to_string(),
             format!("{:.3}", self.jain),
+            self.near_over_far.map_or(String::new(), |ratio| format!("{ratio:.2}")),
             others(|latency| latency.p50_ns),
             others(|latency| latency.p99_ns),
         ]
@@ -80,7 +82,8 @@ impl Row for IncastRow {
         let Some(row) = rows.first() else { return Vec::new() };
         let text = "p50, p99: calls of 32 B from each sender to the receiver, in a session of their \
                     own. Session: the smoothed round trips of the sessions with the requests. Queue: \
-                    what waits before the receiver's port, on average and at most.";
+                    what waits before the receiver's port, on average and at most. Near/far: what a \
+                    sender under the receiver's leaf sends, over one under another.";
         let mut remarks = vec![
             format!(
                 "Large requests back to back from each sender into one port of 25 Gbit/s, measured \
