@@ -7,6 +7,7 @@
 //! | `instructions` | instructions per RPC, by callgrind |
 //! | `veth` | two network namespaces in place of loopback |
 //! | `factors` | what each optimisation is worth |
+//! | `congestion` | what each congestion control costs where nothing is congested |
 //! | `all`, `target` | what the figures must reach |
 //! | `stage`, `far` | threads and CPUs, and the ends in their places |
 //! | `ends` | what an end is; a window of calls |
@@ -18,6 +19,7 @@
 
 mod all;
 mod bare;
+mod congestion;
 mod ends;
 mod factors;
 mod far;
@@ -44,8 +46,8 @@ use serde::Serialize;
 
 use crate::Outcome;
 use crate::cli::{
-    AllArgs, BenchArgs, BenchCommand, BenchTransport, FactorsArgs, InstructionsArgs, RateArgs,
-    SessionsArgs, WindowArgs,
+    AllArgs, BenchArgs, BenchCommand, BenchTransport, CongestionArgs, FactorsArgs,
+    InstructionsArgs, RateArgs, SessionsArgs, WindowArgs,
 };
 use crate::failure::Failure;
 use crate::output::Output;
@@ -53,6 +55,7 @@ use crate::output::progress::Progress;
 use crate::units::format_bytes;
 
 use self::all::Job;
+use self::congestion::Congestion;
 use self::factors::Factors;
 use self::sessions::Sessions;
 
@@ -79,6 +82,7 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> 
         }
         BenchCommand::Sessions(args) => run_sessions(args, output),
         BenchCommand::Factors(args) => run_factors(args, output),
+        BenchCommand::Congestion(args) => run_congestion(args, output),
         BenchCommand::Instructions(args) => run_instructions(args, output),
         BenchCommand::All(args) => run_rows(args, output),
         BenchCommand::IdleSessions(args) => {
@@ -183,6 +187,16 @@ fn run_factors(args: &FactorsArgs, output: Output) -> Result<Outcome, Failure> {
         })?;
     }
     report.show("Petrel with one thing switched off", args.windows.plot.as_deref())
+}
+
+fn run_congestion(args: &CongestionArgs, output: Output) -> Result<Outcome, Failure> {
+    let mut report = Report::new(output);
+    report.congestion(&Congestion {
+        cores: Cores::wanted(args.cores),
+        busy: args.busy,
+        pace: args.windows.pace(),
+    })?;
+    report.show("Petrel with congestion control beside without", args.windows.plot.as_deref())
 }
 
 /// Counts instructions, and prints.
@@ -349,6 +363,10 @@ impl Report {
     fn factors(&mut self, factors: &Factors) -> Result<(), Failure> {
         let title = format!("factors over {}", factors.transport.name());
         factors.run(bar(self.output, &title), |figure| self.add(figure))
+    }
+
+    fn congestion(&mut self, congestion: &Congestion) -> Result<(), Failure> {
+        congestion.run(bar(self.output, "congestion controls"), |figure| self.add(figure))
     }
 
     /// Prints the table, what follows it, and the plot.

@@ -16,7 +16,7 @@ use clap::{Args, Parser, Subcommand};
 
 pub(crate) use address::ServerAddress;
 pub(crate) use bench::{
-    AllArgs, BenchArgs, BenchCommand, CountedArgs, EndsArgs, FactorsArgs, IdleArgs,
+    AllArgs, BenchArgs, BenchCommand, CongestionArgs, CountedArgs, EndsArgs, FactorsArgs, IdleArgs,
     InstructionsArgs, RateArgs, SessionsArgs, WindowArgs,
 };
 pub(crate) use client::{CallArgs, PingArgs, StatsArgs};

@@ -251,6 +251,20 @@ fn factors__each_beside_everything_switched_on() {
     }
 }
 
+#[test]
+fn congestion__each_control_beside_none() {
+    let output = bench(&["congestion", "--busy", "1"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let figures = records(&output);
+    assert_eq!(figures.len(), 9);
+    for (index, figure) in figures.iter().enumerate() {
+        assert_figure(figure);
+        assert_eq!(figure["baseline"], "no-control");
+        assert_eq!(figure["congestion"], ["dcqcn", "timely", "swift"][index % 3]);
+        assert_eq!(figure["busy"], 1);
+    }
+}
+
 /// The rows of `bench instructions`, which has no windows, for both transports.
 fn instructions(path: Option<&str>) -> Vec<Value> {
     let mut command = common::command(&["bench", "instructions", "--json"]);

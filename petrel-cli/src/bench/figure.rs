@@ -40,6 +40,8 @@ pub(super) enum Baseline {
     OneSession,
     /// The library with everything switched on.
     EverythingOn,
+    /// The library without congestion control.
+    NoControl,
 }
 
 /// What was set; the part of a figure that is known beforehand.
@@ -67,6 +69,12 @@ pub(super) struct Setting {
     /// What was done in its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) instead: Option<&'static str>,
+    /// The congestion control, where it is what is measured.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) congestion: Option<&'static str>,
+    /// Threads that computed meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) busy: Option<u16>,
     /// What `bare` is.
     pub(super) baseline: Option<Baseline>,
     /// Repeats the measurement.
@@ -244,12 +252,13 @@ impl Figure {
 
     /// In words: `rate over shm`.
     pub(super) fn title(&self) -> String {
-        let Setting { bench, factor, .. } = &self.setting;
+        let Setting { bench, factor, congestion, .. } = &self.setting;
         let transport = self.setting.network.unwrap_or(self.setting.transport);
         let side = self.side.map_or(String::new(), |side| format!(" of a {side}"));
         let factor = factor.map_or(String::new(), |factor| format!(" without {factor}"));
         let per = self.parts.map_or(String::new(), |parts| format!(" per {}", parts.per));
-        format!("{bench}{per}{side} over {transport}{factor}")
+        let control = congestion.map_or(String::new(), |control| format!(" with {control}"));
+        format!("{bench}{per}{side} over {transport}{factor}{control}")
     }
 }
 

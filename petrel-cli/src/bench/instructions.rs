@@ -108,6 +108,8 @@ impl Workload {
             batch: self.batch as u16,
             sessions: self.sessions,
             factor: None,
+            congestion: None,
+            busy: None,
             instead: None,
             baseline: None,
             command: format!("petrel bench {NAME} --transport {transport}"),

@@ -280,6 +280,8 @@ impl Measurement {
             batch: self.batch,
             sessions: self.sessions().into(),
             factor: None,
+            congestion: None,
+            busy: None,
             instead: None,
             baseline: None,
             command: self.command(),

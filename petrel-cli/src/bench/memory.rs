@@ -141,6 +141,8 @@ fn figure(
         batch: 1,
         sessions,
         factor: None,
+        congestion: None,
+        busy: None,
         instead: None,
         baseline: None,
         command: command.to_owned(),

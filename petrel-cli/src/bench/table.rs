@@ -73,6 +73,9 @@ fn bench(figure: &Figure) -> String {
     if let Some(parts) = figure.parts {
         return format!("{} per {}", setting.bench, parts.per);
     }
+    if let Some(control) = setting.congestion {
+        return format!("with {control}");
+    }
     match (setting.bench, setting.factor, figure.side) {
         (_, Some(factor), _) => format!("no {factor}"),
         (bench, _, Some(side)) => format!("{bench}, {side}"),
@@ -144,6 +147,7 @@ fn baselines(figures: &[Figure]) -> Vec<String> {
         Baseline::SingleDatagrams => "a datagram per message on plain sockets",
         Baseline::OneSession => "the same with one session",
         Baseline::EverythingOn => "the same with everything switched on",
+        Baseline::NoControl => "the same without congestion control",
     };
     let mut texts: Vec<&str> = Vec::new();
     for text in figures.iter().filter_map(|figure| figure.setting.baseline).map(text) {

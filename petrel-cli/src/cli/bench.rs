@@ -35,6 +35,7 @@ Examples:
   petrel bench bandwidth --connect 10.0.0.7:31850 --size 8MiB --json
   petrel bench sessions --sessions 20000 --transport shm
   petrel bench factors --transport udp
+  petrel bench congestion --busy 4
   petrel bench instructions --transport shm
   petrel bench all --json --plot bench.svg
 
@@ -53,6 +54,8 @@ pub(crate) enum BenchCommand {
     Sessions(SessionsArgs),
     /// What each optimisation is worth: the library without it, beside the library with all
     Factors(FactorsArgs),
+    /// What each congestion control costs where nothing is congested, beside none
+    Congestion(CongestionArgs),
     /// How many instructions a small call and a packet of a large one take, by valgrind
     Instructions(InstructionsArgs),
     /// Everything that Petrel promises to reach, in ten minutes at most
@@ -242,6 +245,23 @@ pub(crate) struct FactorsArgs {
     #[arg(long, value_name = "1|2", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) cores: u8,
+
+    #[command(flatten)]
+    pub(crate) windows: WindowArgs,
+}
+
+/// Arguments of `petrel bench congestion`.
+#[derive(Args, Debug)]
+pub(crate) struct CongestionArgs {
+    /// 2: each end has a thread and a CPU; 1: both share a thread, which repeats better
+    #[arg(long, value_name = "1|2", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub(crate) cores: u8,
+
+    /// Threads that compute meanwhile, as other programs of a busy host do
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(value_parser = clap::value_parser!(u16).range(..=256))]
+    pub(crate) busy: u16,
 
     #[command(flatten)]
     pub(crate) windows: WindowArgs,

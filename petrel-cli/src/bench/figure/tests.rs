@@ -15,6 +15,8 @@ fn setting() -> Setting {
         batch: 3,
         sessions: 8,
         factor: None,
+        congestion: None,
+        busy: None,
         instead: None,
         baseline: Some(Baseline::BareMedium),
         command: "petrel bench rate".to_owned(),
