@@ -87,6 +87,7 @@ impl Reactor {
             from_endpoint: request.endpoint.0,
             to_endpoint: request.remote_endpoint.0,
             offers: offers.clone(),
+            ecn: false,
         };
         let (endpoint, peer_endpoint) = (request.endpoint, request.remote_endpoint.0);
         self.add_link((id, number), endpoint, peer_endpoint, Stage::Asked { request, offers });
@@ -197,7 +198,7 @@ impl Reactor {
         let stage = Stage::Promised { ticket: ticket.unwrap_or_default(), max_frame };
         let endpoint = EndpointId(open.to_endpoint);
         let link = self.add_link((id, open.link), endpoint, open.from_endpoint, stage);
-        self.send(id, LinkAccept { link: open.link, offer: chosen, ticket });
+        self.send(id, LinkAccept { link: open.link, offer: chosen, ticket, ecn: false });
         match (offered, ticket) {
             (Offer::Udp { port, .. }, _) => self.bring_up_udp(link, port, max_frame),
             (Offer::Shm { .. }, Some(ticket)) => drop(self.tickets.insert(ticket, link)),
