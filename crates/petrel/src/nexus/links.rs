@@ -235,7 +235,7 @@ impl Reactor {
         if let Some(mut addr) = remote {
             addr.set_port(port);
             let max_frame_bytes = Some(max_frame as usize);
-            let transport = HostLink::Udp(UdpLink { addr, max_frame: max_frame_bytes });
+            let transport = HostLink::Udp(UdpLink { addr, max_frame: max_frame_bytes, ecn: false });
             self.bring_up(link, transport, max_frame);
         }
     }
