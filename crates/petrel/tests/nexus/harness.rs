@@ -57,10 +57,15 @@ pub(crate) fn attach(nexus: &Nexus, local: &str) -> Endpoint {
 pub(crate) fn attachment(udp: Option<SocketAddr>, shm: bool) -> Attach {
     Attach {
         id: None,
-        udp: udp.map(|local| UdpAttach { local, mtu: Mtu::default() }),
+        udp: udp.map(udp_attachment),
         shm: shm.then(|| ShmAttach { config: shm_config() }),
         waker: Waker::new().unwrap(),
     }
+}
+
+/// A data port with the defaults.
+pub(crate) fn udp_attachment(local: SocketAddr) -> UdpAttach {
+    UdpAttach { local, mtu: Mtu::default(), reads_marks: true, heeds_marks: false }
 }
 
 /// An endpoint whose event loop is the test.
