@@ -10,6 +10,7 @@
 //! | [`check`] | the result of one check |
 //! | [`system`] | kernel, container, virtual machine |
 //! | [`udp`] | datagrams over loopback, GSO, GRO, MTU |
+//! | [`ecn`] | marks of congestion |
 //! | [`buffers`] | limits of socket buffers |
 //! | [`control`] | the control plane's TCP ports |
 //! | [`shared`] | what the shared-memory transport needs |
@@ -27,6 +28,7 @@ mod check;
 mod clock;
 mod control;
 mod cpu;
+mod ecn;
 mod host;
 mod limits;
 mod memory;

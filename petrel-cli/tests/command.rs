@@ -27,11 +27,12 @@ fn doctor__json_lines_are_checks_with_their_fields() {
     }
 }
 
-const EXPECTED_CHECKS: [&str; 22] = [
+const EXPECTED_CHECKS: [&str; 23] = [
     "kernel",
     "udp-loopback",
     "udp-gso",
     "udp-gro",
+    "udp-ecn",
     "ipv6-loopback",
     "loopback-mtu",
     "udp-receive-buffer",

@@ -310,6 +310,7 @@ fn sum(a: TransportStats, b: TransportStats) -> TransportStats {
         rx_dropped_kernel: a.rx_dropped_kernel + b.rx_dropped_kernel,
         rx_broken_rings: a.rx_broken_rings + b.rx_broken_rings,
         gso_disabled: a.gso_disabled + b.gso_disabled,
+        rx_marked: a.rx_marked + b.rx_marked,
     }
 }
 
@@ -326,8 +327,9 @@ mod tests {
     }
 
     fn link_by_udp(a: &mut Host, b: &mut Host) -> (PeerId, PeerId) {
-        let to =
-            |host: &Host| HostLink::Udp(UdpLink { addr: host.udp().local_addr(), max_frame: None });
+        let to = |host: &Host| {
+            HostLink::Udp(UdpLink { addr: host.udp().local_addr(), max_frame: None, ecn: false })
+        };
         (a.add_peer(to(b)).unwrap(), b.add_peer(to(a)).unwrap())
     }
 

@@ -136,6 +136,8 @@ transport_stats! {
     rx_broken_rings,
     /// Times that GSO was switched off after the kernel refused it.
     gso_disabled,
+    /// Frames delivered that came with a mark of congestion.
+    rx_marked,
 }
 
 /// Gets the frames that a transport receives. Its method can be inlined into the transport's loop,

@@ -8,6 +8,7 @@ use std::net::UdpSocket;
 use std::time::Duration;
 
 use super::check::{Check, Status};
+use super::ecn;
 use super::host::read_number;
 use super::sys::set_int_option;
 
@@ -41,7 +42,8 @@ pub(super) fn checks() -> Vec<Check> {
             .map(|name| Check::info(AREA, name, "not tried: see udp-loopback")),
     };
     let [segmentation, coalescing] = offloads;
-    vec![loopback, segmentation, coalescing, ipv6(), loopback_mtu()]
+    let marks = ecn::check(loopback.status);
+    vec![loopback, segmentation, coalescing, marks, ipv6(), loopback_mtu()]
 }
 
 fn loopback() -> Check {

@@ -195,6 +195,12 @@ impl CongestionControl {
         }))
     }
 
+    /// Whether sessions react to marks of congestion (ECN): only then may their packets say that they
+    /// can be marked.
+    pub fn heeds_marks(&self) -> bool {
+        matches!(self.0, Shared::Dcqcn(_))
+    }
+
     /// The state of a new session, which is uncongested.
     pub fn start(&self, flow: Flow) -> Congestion {
         let control = match &self.0 {

@@ -38,8 +38,8 @@ const fn tags(kind: Kind) -> &'static Tags {
     }
     match kind {
         Kind::Hello => const { &single(&[1, 2, 3, 4, 5, 6, 7]) },
-        Kind::LinkOpen => const { &Tags { single: &[1, 2, 3], repeated: Some(4) } },
-        Kind::LinkAccept => const { &single(&[1, 4, 5]) },
+        Kind::LinkOpen => const { &Tags { single: &[1, 2, 3, 8], repeated: Some(4) } },
+        Kind::LinkAccept => const { &single(&[1, 4, 5, 8]) },
         Kind::LinkRefuse | Kind::LinkClose => const { &single(&[1, 6, 7]) },
         Kind::SessionOpen => const { &single(&[1, 2, 3, 4, 5, 6, 7, 8, 9]) },
         Kind::SessionAccept => const { &single(&[1, 2, 3, 4, 6, 7, 8, 9]) },
@@ -74,6 +74,7 @@ fn read_link_open(records: &Records<'_>) -> Result<LinkOpen, DecodeError> {
         offers: offers
             .filter_map(|value| read_offer(Kind::LinkOpen, value).transpose())
             .collect::<Result<_, _>>()?,
+        ecn: records.flag(8)?,
     })
 }
 
@@ -84,6 +85,7 @@ fn read_link_accept(records: &Records<'_>) -> Result<LinkAccept, DecodeError> {
         link: records.u32(1)?,
         offer: offer.ok_or(OutOfRange { kind, field: "offer" })?,
         ticket: records.optional_array(5)?,
+        ecn: records.flag(8)?,
     })
 }
 

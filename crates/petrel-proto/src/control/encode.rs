@@ -72,6 +72,7 @@ fn write_link_open(out: &mut Vec<u8>, open: &LinkOpen) {
     write_u16(out, 2, open.from_endpoint);
     write_u16(out, 3, open.to_endpoint);
     open.offers.iter().for_each(|offer| write_offer(out, *offer));
+    write_ecn(out, open.ecn);
 }
 
 fn write_link_accept(out: &mut Vec<u8>, accept: &LinkAccept) {
@@ -79,6 +80,14 @@ fn write_link_accept(out: &mut Vec<u8>, accept: &LinkAccept) {
     write_offer(out, accept.offer);
     if let Some(ticket) = &accept.ticket {
         write(out, 5, ticket);
+    }
+    write_ecn(out, accept.ecn);
+}
+
+/// A record that says something by being there.
+fn write_ecn(out: &mut Vec<u8>, is_there: bool) {
+    if is_there {
+        write(out, 8, &[]);
     }
 }
 
@@ -155,7 +164,13 @@ mod tests {
     #[test]
     fn encode__out_of_range_leaves_the_buffer_alone() {
         let mut out = b"before".to_vec();
-        let open = LinkOpen { link: 1, from_endpoint: 0, to_endpoint: u16::MAX, offers: vec![] };
+        let open = LinkOpen {
+            link: 1,
+            from_endpoint: 0,
+            to_endpoint: u16::MAX,
+            offers: vec![],
+            ecn: false,
+        };
         assert_eq!(Message::from(open).encode(&mut out).unwrap_err().field, "to_endpoint");
         assert_eq!(out, b"before");
     }

@@ -154,6 +154,8 @@ pub struct LinkOpen {
     /// Transports, the preferred one first. A decoder leaves out offers of transports that it
     /// does not know, so that this may be empty.
     pub offers: Vec<Offer>,
+    /// Over UDP, this side's sessions heed marks of congestion, and would send ECN-capable packets.
+    pub ecn: bool,
 }
 
 /// Grants a link.
@@ -165,6 +167,8 @@ pub struct LinkAccept {
     pub offer: Offer,
     /// What to show at the rendezvous; with shared memory only.
     pub ticket: Option<[u8; 16]>,
+    /// This side reads and echoes marks of congestion, as the opener asked.
+    pub ecn: bool,
 }
 
 /// Denies a link.

@@ -41,21 +41,23 @@ fn hello() -> impl Strategy<Value = Hello> {
 
 fn link_open() -> impl Strategy<Value = LinkOpen> {
     let endpoint = 0..u16::MAX;
-    (any::<u32>(), endpoint.clone(), endpoint, vec(offer(), 1..=OFFERS_MAX)).prop_map(
-        |(link, from_endpoint, to_endpoint, offers)| LinkOpen {
+    let offers = vec(offer(), 1..=OFFERS_MAX);
+    (any::<u32>(), endpoint.clone(), endpoint, offers, any::<bool>()).prop_map(
+        |(link, from_endpoint, to_endpoint, offers, ecn)| LinkOpen {
             link,
             from_endpoint,
             to_endpoint,
             offers,
+            ecn,
         },
     )
 }
 
 fn link_accept() -> impl Strategy<Value = LinkAccept> {
-    (any::<u32>(), offer(), any::<[u8; 16]>()).prop_map(|(link, offer, ticket)| LinkAccept {
-        link,
-        offer,
-        ticket: matches!(offer, Offer::Shm { .. }).then_some(ticket),
+    let ticket = any::<[u8; 16]>();
+    (any::<u32>(), offer(), ticket, any::<bool>()).prop_map(|(link, offer, ticket, ecn)| {
+        let ticket = matches!(offer, Offer::Shm { .. }).then_some(ticket);
+        LinkAccept { link, offer, ticket, ecn }
     })
 }
 
@@ -321,7 +323,7 @@ fn decode__offers_of_unknown_transports_are_left_out() {
     let unknown = [4, 0, 3, 0, 9, 1, 2];
     let body = [&link[..], &unknown].concat();
     let messages = feed_all([&raw(true, body.len() as u32, 2, &body)[..]]).0;
-    let open = LinkOpen { link: 7, from_endpoint: 0, to_endpoint: 1, offers: vec![] };
+    let open = LinkOpen { link: 7, from_endpoint: 0, to_endpoint: 1, offers: vec![], ecn: false };
     assert_eq!(messages.last(), Some(&open.into()));
     let missing = error_of(&raw(true, link.len() as u32, 2, &link));
     assert_eq!(missing, DecodeError::RecordMissing { kind: Kind::LinkOpen, tag: 4 });

@@ -78,6 +78,11 @@ impl<'a> Records<'a> {
         self.optional(tag).map(|value| self.to_array(tag, value)).transpose()
     }
 
+    /// Whether a record of no bytes is there.
+    pub(super) fn flag(&self, tag: u16) -> Result<bool, DecodeError> {
+        self.optional_array::<0>(tag).map(|value| value.is_some())
+    }
+
     fn to_array<const N: usize>(&self, tag: u16, value: &[u8]) -> Result<[u8; N], DecodeError> {
         value.try_into().map_err(|_| DecodeError::RecordLength { kind: self.kind, tag })
     }

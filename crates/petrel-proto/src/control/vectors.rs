@@ -43,6 +43,10 @@ fn offer_words(offer: &Offer) -> String {
     }
 }
 
+fn ecn_word(ecn: bool) -> &'static str {
+    if ecn { " ecn" } else { "" }
+}
+
 /// A message as the page writes it.
 fn words(message: &Message) -> String {
     let name = message.kind().name();
@@ -59,10 +63,13 @@ fn words(message: &Message) -> String {
             words.extend(rendezvous.map(|hex| format!(" rendezvous={hex}")));
             words
         }
-        Message::LinkOpen(LinkOpen { link, from_endpoint, to_endpoint, offers }) => {
+        Message::LinkOpen(LinkOpen { link, from_endpoint, to_endpoint, offers, ecn }) => {
             let offers: Vec<String> = offers.iter().map(offer_words).collect();
             let ends = format!("from_endpoint={from_endpoint} to_endpoint={to_endpoint}");
-            format!("{name} link={link} {ends} {}", offers.join(" "))
+            format!("{name} link={link} {ends} {}{}", offers.join(" "), ecn_word(*ecn))
+        }
+        Message::LinkAccept(LinkAccept { link, offer, ticket: None, ecn }) => {
+            format!("{name} link={link} {}{}", offer_words(offer), ecn_word(*ecn))
         }
         Message::SessionOpen(open) => format!(
             "{name} link={} request={} session={} token={:#x} first_request={} slots={} \

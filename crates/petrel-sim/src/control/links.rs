@@ -105,6 +105,8 @@ impl Network {
             from_endpoint: endpoint.0,
             to_endpoint: to.0,
             offers: vec![Offer::Udp { port: local.data.port, max_frame: local.max_frame }],
+            // Simulated transports are told what to do about marks when they are made.
+            ecn: false,
         };
         let stage = Stage::Opening { request, open, is_sent: false };
         let proposals = BTreeMap::new();
@@ -167,7 +169,7 @@ impl Network {
         let (stage, peer) = (Stage::Up, Some(SimAddr::new(opener, port)));
         let entry = Link { connection: id, number, endpoint, stage, proposals, peer };
         self.process(host).links.insert(link, entry);
-        self.send(id, 1, LinkAccept { link: number, offer, ticket: None });
+        self.send(id, 1, LinkAccept { link: number, offer, ticket: None, ecn: false });
         self.tell_up((id, 1), (host, endpoint), None, link, SimAddr::new(opener, port));
     }
 

@@ -16,7 +16,7 @@
 //! }
 //!
 //! fn link_to(peer: &Udp) -> UdpLink {
-//!     UdpLink { addr: peer.local_addr(), max_frame: None }
+//!     UdpLink { addr: peer.local_addr(), max_frame: None, ecn: false }
 //! }
 //!
 //! impl Harness for Loopback {

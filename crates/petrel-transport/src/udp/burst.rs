@@ -18,10 +18,13 @@ impl Udp {
         }
     }
 
-    /// Sends the plan, if that is one datagram of small frames. False: it is more, or the kernel
-    /// refused it, for which there is the general way.
+    /// Sends the plan, if that is one datagram of small frames. False: it is more, may need a control
+    /// message, or the kernel refused it, for which there is the general way.
     #[inline]
     pub(super) fn send_loose(&mut self) -> bool {
+        if self.ecn.is_by_message() {
+            return false;
+        }
         let Self { socket, plan, association, stats, .. } = self;
         let Some(Loose { name, piece, load }) = plan.loose() else { return false };
         stats.tx_syscalls += 1;
@@ -79,9 +82,10 @@ impl Udp {
     /// # Safety
     /// That of [`Sender::send`].
     pub(super) unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno> {
-        let Self { socket, plan, association, sender, .. } = self;
+        let Self { socket, plan, association, sender, peers, ecn, .. } = self;
+        let ecn = ecn.is_by_message().then_some(&*peers);
         // SAFETY: by this function's contract.
-        unsafe { sender.send(socket.as_fd(), plan, first, association.is_made()) }
+        unsafe { sender.send(socket.as_fd(), plan, first, association.is_made(), ecn) }
     }
 
     pub(super) fn is_grouped(&self, message: usize) -> bool {

@@ -50,6 +50,9 @@ pub struct UdpConfig {
     pub gso: bool,
     /// Whether to let the kernel deliver equal-sized datagrams in one buffer, where it can.
     pub gro: bool,
+    /// Whether to tell switches that they may mark packets, and to read their marks, with peers that
+    /// agree to it ([`UdpLink::ecn`]).
+    pub ecn: bool,
     /// Socket buffer to ask for. The kernel grants at most `net.core.rmem_max`.
     pub recv_buffer_bytes: usize,
     /// Socket buffer to ask for. The kernel grants at most `net.core.wmem_max`.
@@ -65,6 +68,7 @@ impl Default for UdpConfig {
             mtu: Mtu::default(),
             gso: true,
             gro: true,
+            ecn: true,
             recv_buffer_bytes: 4 << 20,
             send_buffer_bytes: 4 << 20,
         }
@@ -79,6 +83,8 @@ pub struct UdpCapabilities {
     pub gso: bool,
     /// Datagrams are received by generic receive offload when they come in numbers.
     pub gro: bool,
+    /// Packets can be sent as ECN-capable, and marks be read.
+    pub ecn: bool,
     /// The receive buffer in the kernel's accounting, which is twice the data that it holds.
     pub recv_buffer_bytes: usize,
     /// The send buffer in the kernel's accounting.
@@ -115,4 +121,7 @@ pub struct UdpLink {
     pub addr: SocketAddr,
     /// The largest frame that the peer announced, or `None` where the path alone decides.
     pub max_frame: Option<usize>,
+    /// Both sides have agreed that frames between them are ECN-capable (RFC 3168): the client heeds
+    /// marks, the server echoes them. Of several links to one address, all must say so.
+    pub ecn: bool,
 }

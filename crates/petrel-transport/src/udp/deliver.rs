@@ -24,6 +24,29 @@ impl Udp {
         budget: usize,
         handler: &mut H,
     ) -> (usize, usize) {
+        if self.receiver.is_marked() {
+            return self.deliver_marked(budget, handler);
+        }
+        self.deliver_train(budget, handler)
+    }
+
+    /// [`Udp::deliver`] of datagrams that met congestion: each of their frames did
+    /// (`docs/wire-protocol.md` §8.4).
+    #[cold]
+    #[inline(never)]
+    fn deliver_marked<H: FrameHandler>(
+        &mut self,
+        budget: usize,
+        handler: &mut H,
+    ) -> (usize, usize) {
+        let (delivered, work) = self.deliver_train(budget, &mut AsMarked(handler));
+        self.stats.rx_marked += delivered as u64;
+        (delivered, work)
+    }
+
+    /// Delivers what one buffer holds.
+    #[inline]
+    fn deliver_train<H: FrameHandler>(&mut self, budget: usize, handler: &mut H) -> (usize, usize) {
         let Some(train) = self.receiver.train() else {
             self.stats.rx_dropped_truncated += 1;
             self.receiver.skip();
@@ -55,6 +78,27 @@ impl Udp {
     }
 }
 
+/// Tells a handler that its frames are marked.
+struct AsMarked<'a, H>(&'a mut H);
+
+impl<H: FrameHandler> FrameHandler for AsMarked<'_, H> {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], _back: ReturnPath<'_>) {
+        self.0.handle_marked(peer, frame);
+    }
+
+    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
+        self.0.handle_marked(peer, frame);
+    }
+
+    fn looks_ahead(&self) -> bool {
+        self.0.looks_ahead()
+    }
+
+    fn prepare(&mut self, frame: &[u8]) {
+        self.0.prepare(frame);
+    }
+}
+
 /// Delivers a datagram that is one frame.
 #[inline(always)]
 fn deliver_lone<H: FrameHandler>(
@@ -72,8 +116,9 @@ fn deliver_lone<H: FrameHandler>(
     handler.handle(peer, frame, ReturnPath::NONE);
 }
 
-/// Delivers the frames of a bundle, and returns how many there were.
-#[inline]
+/// Delivers the frames of a bundle, and returns how many there were. Out of line, so that its loop has
+/// the registers for itself: five instructions less for each frame.
+#[inline(never)]
 fn deliver_bundle<H: FrameHandler>(
     stats: &mut TransportStats,
     peer: PeerId,

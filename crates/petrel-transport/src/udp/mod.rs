@@ -11,6 +11,7 @@
 //! | `config` | configuration, capabilities, errors |
 //! | `socket` | opening the socket; the MTU of a path |
 //! | `association` | connecting the socket to an only peer |
+//! | `ecn` | marks of congestion |
 //! | `addr`, `peers` | addresses as the kernel sees them; the peer table |
 //! | `plan` | frames into datagrams into messages, without a system call |
 //! | `send`, `receive` | the system calls |
@@ -27,6 +28,7 @@ mod association;
 mod burst;
 mod config;
 mod deliver;
+mod ecn;
 mod peers;
 mod plan;
 mod receive;
@@ -50,6 +52,7 @@ pub use config::{
 pub use socket::path_mtu;
 
 use association::Association;
+use ecn::Ecn;
 use peers::PeerTable;
 use plan::Plan;
 use receive::Receiver;
@@ -77,6 +80,7 @@ pub struct Udp {
     /// Made while there is one peer, and before it only when the plan is empty: what is planned for
     /// others must go to them.
     association: Association,
+    ecn: Ecn,
     plan: Plan,
     sender: Sender,
     receiver: Receiver,
@@ -112,6 +116,7 @@ impl Udp {
         Ok(Self {
             local,
             association: Association::new(local),
+            ecn: Ecn::new(local),
             receiver: Receiver::new(capabilities.gro)?,
             socket,
             config,
@@ -184,6 +189,13 @@ impl Udp {
         }
     }
 
+    /// Sends to, and reads of, the peers that there are now what they agreed to.
+    fn adapt_to_ecn(&mut self) -> std::io::Result<()> {
+        let socket = self.socket.as_fd();
+        self.ecn.adapt(socket, &self.peers, self.plan.is_empty())?;
+        self.receiver.read_marks(socket, self.ecn.v6(), self.peers.ecn_count() > 0)
+    }
+
     /// What [`Transport::wait`] has to wait for besides datagrams: room in the kernel.
     pub(crate) fn has_backlog(&self) -> bool {
         self.is_backlog
@@ -209,13 +221,21 @@ impl Transport for Udp {
 
     fn add_peer(&mut self, link: UdpLink) -> Result<PeerId, LinkError> {
         let addr = addr::usable(link.addr, self.local.is_ipv6()).map_err(LinkError::Unsupported)?;
+        if link.ecn && !self.capabilities.ecn {
+            let why = "marks of congestion (ECN) are switched off here, or the kernel refused them";
+            return Err(LinkError::Unsupported(why.to_owned()));
+        }
         let frame_bytes_max = self.agree_on_frame_bytes(&UdpLink { addr, ..link })?;
         if !self.association.is_with(addr) {
             self.association.dissolve(self.socket.as_fd())?;
         }
         // The peer may be one that has frames in the plan, and another limit from now on.
         self.plan.settle();
-        let peer = self.peers.add(addr, frame_bytes_max)?;
+        let peer = self.peers.add(addr, frame_bytes_max, link.ecn)?;
+        if let Err(error) = self.adapt_to_ecn() {
+            self.remove_peer(peer);
+            return Err(error.into());
+        }
         self.associate();
         Ok(peer)
     }
@@ -223,6 +243,8 @@ impl Transport for Udp {
     fn remove_peer(&mut self, peer: PeerId) {
         self.plan.close_lane(peer);
         self.peers.remove(peer);
+        // If it fails, packets say less than they might, and marks are read that nobody sends.
+        let _ = self.adapt_to_ecn();
         self.associate();
     }
 

@@ -21,6 +21,8 @@ pub(super) struct Peer {
     lane: u32,
     /// Links to this address that are not yet removed.
     link_count: u32,
+    /// Whether all links since the first one agreed to ECN.
+    is_ecn: bool,
 }
 
 pub(super) struct PeerTable {
@@ -29,6 +31,8 @@ pub(super) struct PeerTable {
     by_key: HashMap<AddrKey, PeerId, AddrHash>,
     /// Who sent the previous datagram: most often who sends the next one.
     last_found: Option<(AddrKey, PeerId)>,
+    /// Peers that agreed to ECN.
+    ecn_count: usize,
 }
 
 impl PeerTable {
@@ -38,11 +42,23 @@ impl PeerTable {
             free: Vec::new(),
             by_key: HashMap::with_hasher(AddrHash::new()),
             last_found: None,
+            ecn_count: 0,
         }
     }
 
     pub(super) fn len(&self) -> usize {
         self.by_key.len()
+    }
+
+    /// How many peers agreed to ECN.
+    pub(super) fn ecn_count(&self) -> usize {
+        self.ecn_count
+    }
+
+    /// Whether a peer is there and agreed to ECN.
+    #[inline]
+    pub(super) fn is_ecn(&self, peer: PeerId) -> bool {
+        self.get(peer).is_some_and(|peer| peer.is_ecn)
     }
 
     /// The address of the only peer.
@@ -86,19 +102,26 @@ impl PeerTable {
         &mut self,
         addr: SocketAddr,
         max_frame_bytes: usize,
+        is_ecn: bool,
     ) -> Result<PeerId, LinkError> {
         let key = AddrKey::from(addr);
         if let Some(&peer) = self.by_key.get(&key) {
             let known = self.slots[peer.0 as usize].as_mut().expect("keys point to peers");
             known.link_count += 1;
             known.max_frame_bytes = max_frame_bytes;
+            // One that agreed shares the socket's address with one that did not.
+            if known.is_ecn && !is_ecn {
+                known.is_ecn = false;
+                self.ecn_count -= 1;
+            }
             return Ok(peer);
         }
         let peer = self.free_slot()?;
         let name = RawAddr::from(addr);
         self.slots[peer.0 as usize] =
-            Some(Peer { name, max_frame_bytes, addr, key, lane: 0, link_count: 1 });
+            Some(Peer { name, max_frame_bytes, addr, key, lane: 0, link_count: 1, is_ecn });
         self.by_key.insert(key, peer);
+        self.ecn_count += usize::from(is_ecn);
         Ok(peer)
     }
 
@@ -120,6 +143,7 @@ impl PeerTable {
         known.link_count -= 1;
         if known.link_count == 0 {
             self.by_key.remove(&known.key);
+            self.ecn_count -= usize::from(known.is_ecn);
             self.last_found = None;
             self.free.push(peer.0);
             *slot = None;
@@ -138,8 +162,8 @@ mod tests {
     #[test]
     fn find__knows_peers_by_address_until_removed() {
         let mut table = PeerTable::new();
-        let first = table.add(addr(1, 5), 2000).unwrap();
-        let second = table.add(addr(1, 6), 3000).unwrap();
+        let first = table.add(addr(1, 5), 2000, false).unwrap();
+        let second = table.add(addr(1, 6), 3000, false).unwrap();
         assert_ne!(first, second);
         for _ in 0..2 {
             assert_eq!(table.find(addr(1, 5).into()), Some(first));
@@ -158,8 +182,8 @@ mod tests {
     #[test]
     fn add__again_shares_the_peer_and_updates_its_limit() {
         let mut table = PeerTable::new();
-        let peer = table.add(addr(1, 5), 2000).unwrap();
-        assert_eq!(table.add(addr(1, 5), 3000).unwrap(), peer);
+        let peer = table.add(addr(1, 5), 2000, false).unwrap();
+        assert_eq!(table.add(addr(1, 5), 3000, false).unwrap(), peer);
         assert_eq!(table.get(peer).unwrap().max_frame_bytes, 3000);
         table.remove(peer);
         assert_eq!(table.find(addr(1, 5).into()), Some(peer));
@@ -171,11 +195,11 @@ mod tests {
     fn add__stops_at_the_limit_and_reuses_slots() {
         let mut table = PeerTable::new();
         let nth = |n: usize| addr((n / 1000) as u16, (n % 1000) as u16 + 1);
-        let first = table.add(nth(0), 2000).unwrap();
-        (1..PEERS_MAX).for_each(|n| _ = table.add(nth(n), 2000).unwrap());
-        let full = table.add(nth(PEERS_MAX), 2000);
+        let first = table.add(nth(0), 2000, false).unwrap();
+        (1..PEERS_MAX).for_each(|n| _ = table.add(nth(n), 2000, false).unwrap());
+        let full = table.add(nth(PEERS_MAX), 2000, false);
         assert!(matches!(full, Err(LinkError::TooManyPeers { limit: PEERS_MAX })));
         table.remove(first);
-        assert_eq!(table.add(nth(PEERS_MAX), 2000).unwrap(), first);
+        assert_eq!(table.add(nth(PEERS_MAX), 2000, false).unwrap(), first);
     }
 }

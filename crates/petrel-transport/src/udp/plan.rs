@@ -391,6 +391,12 @@ impl Plan {
         &self.lanes[message.lane as usize].name
     }
 
+    /// Whom a message is for; nobody, if the peer was removed meanwhile.
+    #[inline]
+    pub(super) fn peer_of(&self, message: &Message) -> PeerId {
+        self.lanes[message.lane as usize].peer
+    }
+
     /// Size of a message's datagrams, but for a shorter last one.
     #[inline]
     pub(super) fn segment_bytes(&self, message: &Message) -> usize {

@@ -13,6 +13,8 @@
 //! came at once, and then stays on: it could not be told when the last joined ones are out of the
 //! socket. A round trip over loopback is 3 % shorter as long as it is off.
 //!
+//! So do marks of congestion (see `ecn`), which are read while a peer has agreed to them.
+//!
 //! # Why the unsafe code is sound
 //!
 //! The kernel follows pointers from [`Slots`] to itself and to the buffers. Both are mappings that
@@ -21,11 +23,13 @@
 //! during the call alone, which holds `&mut self`; datagrams are lent out of `&self` afterwards. All
 //! memory is initialised from the start.
 
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
 use super::addr::AddrKey;
+use super::ecn;
 use super::send::last_errno;
 use super::socket::enable_gro;
 use crate::buf::Region;
@@ -47,15 +51,23 @@ const OFFLOAD_FROM: usize = 4;
 /// caused and that this call reports.
 const TRIES_MAX: u32 = 8;
 
-/// A control message with one 32-bit number, laid out as `cmsg(3)` says.
+/// A control message with one value of up to 32 bits, laid out as `cmsg(3)` says. What the kernel writes
+/// may be shorter, but takes as much room.
 #[repr(C, align(8))]
 struct Control {
     header: libc::cmsghdr,
-    number: u32,
+    value: [u8; 4],
 }
 
-/// Room for the control message that this socket asks for.
-type Controls = [Control; 1];
+impl Control {
+    #[inline]
+    fn kind(&self) -> (libc::c_int, libc::c_int) {
+        (self.header.cmsg_level, self.header.cmsg_type)
+    }
+}
+
+/// Room for the control messages that this socket may ask for: size and mark.
+type Controls = [Control; 2];
 
 /// The control message with the size of joined datagrams.
 const SEGMENT_BYTES: (libc::c_int, libc::c_int) = (libc::SOL_UDP, libc::UDP_GRO);
@@ -104,6 +116,8 @@ pub(super) struct Receiver {
     /// Whether the next call asks for several datagrams.
     wants_several: bool,
     offload: Offload,
+    /// Whether marks of congestion come with the datagrams.
+    reads_marks: bool,
 }
 
 /// Whether the kernel joins datagrams.
@@ -116,7 +130,7 @@ enum Offload {
 }
 
 impl Receiver {
-    pub(super) fn new(gro: bool) -> std::io::Result<Self> {
+    pub(super) fn new(gro: bool) -> io::Result<Self> {
         let count = if gro { BUFFERS_WITH_GRO } else { BUFFERS_WITHOUT_GRO };
         let mut receiver = Self {
             buffers: Region::zeroed(count * BUFFER_BYTES, false)?,
@@ -127,6 +141,7 @@ impl Receiver {
             offset: 0,
             wants_several: false,
             offload: if gro { Offload::Possible } else { Offload::Impossible },
+            reads_marks: false,
         };
         (0..count).for_each(|index| receiver.connect(index));
         (0..count).for_each(|index| receiver.reset(index));
@@ -201,13 +216,30 @@ impl Receiver {
         self.offload = if is_on { Offload::On } else { Offload::Impossible };
     }
 
+    /// Reads the marks of what comes out of the socket from now on, or does not.
+    ///
+    /// # Errors
+    /// What the system said; nothing has changed then.
+    pub(super) fn read_marks(
+        &mut self,
+        socket: BorrowedFd<'_>,
+        v6: bool,
+        on: bool,
+    ) -> io::Result<()> {
+        if on != self.reads_marks {
+            ecn::read_marks(socket, v6, on)?;
+            self.reads_marks = on;
+        }
+        Ok(())
+    }
+
     /// Asks for up to `count` datagrams.
     #[inline]
     fn receive(&mut self, socket: BorrowedFd<'_>, count: usize) -> Result<usize, Errno> {
         (0..self.filled).for_each(|index| self.reset(index));
         (self.filled, self.buffer, self.offset) = (0, 0, 0);
         assert!(count <= self.count);
-        let is_plain = count == 1 && self.offload != Offload::On;
+        let is_plain = count == 1 && self.offload != Offload::On && !self.reads_marks;
         // SAFETY: so many headers point to live memory of the sizes that they say; see the module's
         // documentation.
         let filled = unsafe {
@@ -239,6 +271,12 @@ impl Receiver {
         Some(Train { from, bytes, segment_bytes: self.segment_bytes(self.buffer) })
     }
 
+    /// Whether all datagrams of the train met congestion. The kernel joins no others to those that did.
+    #[inline]
+    pub(super) fn is_marked(&self) -> bool {
+        self.reads_marks && self.has_mark(self.buffer)
+    }
+
     /// The first `bytes` of the train are handed out.
     #[inline]
     pub(super) fn advance(&mut self, bytes: usize) {
@@ -265,24 +303,29 @@ impl Receiver {
     /// says, or where there is none, all.
     #[inline]
     fn segment_bytes(&self, index: usize) -> usize {
-        match self.control(index, SEGMENT_BYTES) {
+        if self.header(index).msg_hdr.msg_controllen == 0 {
+            return BUFFER_BYTES;
+        }
+        let size = self.controls(index).iter().find(|control| control.kind() == SEGMENT_BYTES);
+        match size.map(|control| u32::from_ne_bytes(control.value)) {
             Some(bytes) if bytes > 0 => bytes as usize,
             _ => BUFFER_BYTES,
         }
     }
 
-    /// The number in the control message of this kind that came with a buffer, if one did.
+    /// Whether a buffer came with the mark of congestion.
+    #[inline(never)]
+    fn has_mark(&self, index: usize) -> bool {
+        self.controls(index).iter().any(|control| ecn::is_mark(control.kind(), control.value))
+    }
+
+    /// The control messages that came with a buffer.
     #[inline]
-    fn control(&self, index: usize, (level, kind): (libc::c_int, libc::c_int)) -> Option<u32> {
+    fn controls(&self, index: usize) -> &[Control] {
         let bytes: usize = self.header(index).msg_hdr.msg_controllen as _;
-        if bytes == 0 {
-            return None;
-        }
         // SAFETY: as in `header`.
         let controls = unsafe { &(*self.slots()).controls[index] };
-        let mut controls = controls.iter().take(bytes / size_of::<Control>());
-        let is_it = |c: &&Control| (c.header.cmsg_level, c.header.cmsg_type) == (level, kind);
-        controls.find(is_it).map(|control| control.number)
+        &controls[..(bytes / size_of::<Control>()).min(controls.len())]
     }
 
     #[inline]
@@ -355,6 +398,8 @@ mod tests {
         // SAFETY: these compute sizes and access no memory.
         let (len, space) = unsafe { (libc::CMSG_LEN(4), libc::CMSG_SPACE(4)) };
         assert_eq!(size_of::<Control>(), space as usize);
-        assert_eq!(std::mem::offset_of!(Control, number) as u32, len - 4);
+        assert_eq!(std::mem::offset_of!(Control, value) as u32, len - 4);
+        // SAFETY: as above.
+        assert_eq!(unsafe { libc::CMSG_SPACE(1) }, space);
     }
 }

@@ -17,6 +17,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 
 use super::addr::RawAddr;
+use super::ecn;
+use super::peers::PeerTable;
 use super::plan::{Message, PIECES_MAX, Plan};
 
 /// Most messages of one call; the rest goes in the next one.
@@ -28,21 +30,56 @@ const INTERRUPTS_MAX: u32 = 16;
 /// Times that a message is tried again because the peer's host says that its port is closed.
 const NEWS_MAX: u32 = 8;
 
-/// The control message with the size at which the kernel cuts, laid out as `cmsg(3)` says.
+/// A control message with one value, laid out as `cmsg(3)` says.
 #[repr(C, align(8))]
-struct SegmentControl {
+struct Control<T> {
     header: libc::cmsghdr,
-    segment_bytes: u16,
+    value: T,
 }
 
-impl SegmentControl {
-    fn new() -> Self {
+impl<T: Default> Default for Control<T> {
+    /// Of no kind, which the kernel must not see.
+    #[inline]
+    fn default() -> Self {
         // SAFETY: all-zero is a valid `cmsghdr`, which has only integers.
-        let mut header: libc::cmsghdr = unsafe { std::mem::zeroed() };
-        header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<u16>()) as _;
-        header.cmsg_level = libc::SOL_UDP;
-        header.cmsg_type = libc::UDP_SEGMENT;
-        Self { header, segment_bytes: 0 }
+        Self { header: unsafe { std::mem::zeroed() }, value: T::default() }
+    }
+}
+
+impl<T> Control<T> {
+    fn set_kind(&mut self, (level, kind): (libc::c_int, libc::c_int)) {
+        self.header.cmsg_len = (size_of::<libc::cmsghdr>() + size_of::<T>()) as _;
+        (self.header.cmsg_level, self.header.cmsg_type) = (level, kind);
+    }
+}
+
+/// What a message may have beside its pieces: none, both, or one of the two.
+#[repr(C)]
+struct Controls {
+    /// The size at which the kernel cuts.
+    segment_bytes: Control<u16>,
+    /// The traffic class, which says that the packets are ECN-capable.
+    traffic_class: Control<libc::c_int>,
+}
+
+impl Controls {
+    #[inline]
+    fn new() -> Self {
+        let mut segment_bytes = Control::default();
+        segment_bytes.set_kind((libc::SOL_UDP, libc::UDP_SEGMENT));
+        Self { segment_bytes, traffic_class: Control::default() }
+    }
+
+    /// Makes the packets of a message to this address ECN-capable, whose header may have the other
+    /// control message.
+    #[cold]
+    fn add_ecn(&mut self, header: &mut libc::msghdr, to: &RawAddr) {
+        self.traffic_class.set_kind(ecn::control_kind(to));
+        self.traffic_class.value = ecn::ECT_0;
+        let used: usize = header.msg_controllen as _;
+        let skipped = size_of::<Control<u16>>() - used;
+        header.msg_control = std::ptr::from_mut(self).wrapping_byte_add(skipped).cast();
+        header.msg_controllen = (size_of::<Self>() - skipped) as _;
     }
 }
 
@@ -50,7 +87,7 @@ impl SegmentControl {
 pub(super) struct Sender {
     headers: Box<[libc::mmsghdr]>,
     iovecs: Box<[libc::iovec]>,
-    controls: Box<[SegmentControl]>,
+    controls: Box<[Controls]>,
 }
 
 // SAFETY: the pointers inside are written and followed within one call of `send`.
@@ -62,12 +99,13 @@ impl Sender {
         Self {
             headers: (0..HEADERS_MAX).map(|_| no_header()).collect(),
             iovecs: vec![no_bytes; PIECES_MAX].into(),
-            controls: (0..HEADERS_MAX).map(|_| SegmentControl::new()).collect(),
+            controls: (0..HEADERS_MAX).map(|_| Controls::new()).collect(),
         }
     }
 
     /// Sends messages of `plan` from `first` on and returns how many the kernel took: at least one,
-    /// or the error of the first. A connected socket knows where they go.
+    /// or the error of the first. A connected socket knows where they go. `ecn`: where to look up
+    /// whose packets are to be ECN-capable, if the socket's are not.
     ///
     /// # Safety
     /// The large frames that these messages carry are still where the plan says.
@@ -78,13 +116,16 @@ impl Sender {
         plan: &Plan,
         first: usize,
         is_connected: bool,
+        ecn: Option<&PeerTable>,
     ) -> Result<usize, Errno> {
-        let socket = Socket { number: socket.as_raw_fd(), is_connected };
+        let socket = Socket { number: socket.as_raw_fd(), is_connected, ecn };
         // SAFETY: by this function's contract; a message has one piece at least.
         let sent = unsafe {
             match &plan.messages()[first..] {
                 [only] => match plan.slice_of(only) {
-                    Some([piece]) => send_bare(socket.number, socket.name(plan, only), piece),
+                    Some([piece]) if ecn.is_none() => {
+                        send_bare(socket.number, socket.name(plan, only), piece)
+                    }
                     Some(pieces) => send_one(socket, plan, only, pieces),
                     None => self.send_several(socket, plan, std::slice::from_ref(only)),
                 },
@@ -98,7 +139,7 @@ impl Sender {
     /// That of [`Sender::send`].
     unsafe fn send_several(
         &mut self,
-        socket: Socket,
+        socket: Socket<'_>,
         plan: &Plan,
         messages: &[Message],
     ) -> libc::c_long {
@@ -131,7 +172,7 @@ impl Sender {
 
     /// Fills headers when all arrays are written, so that no later borrow of them ends the pointers'
     /// validity.
-    fn fill(&mut self, socket: Socket, plan: &Plan, messages: &[Message]) {
+    fn fill(&mut self, socket: Socket<'_>, plan: &Plan, messages: &[Message]) {
         let mut gathered = self.iovecs.as_ptr();
         let places = self.headers.iter_mut().zip(&mut self.controls);
         for (message, (header, control)) in messages.iter().zip(places) {
@@ -148,17 +189,25 @@ impl Sender {
     }
 }
 
-/// The socket's number, and whether addresses are left out.
+/// The socket's number, whether addresses are left out, and where it stands whose packets are to be
+/// ECN-capable.
 #[derive(Clone, Copy)]
-struct Socket {
+struct Socket<'a> {
     number: RawFd,
     is_connected: bool,
+    ecn: Option<&'a PeerTable>,
 }
 
-impl Socket {
+impl Socket<'_> {
     #[inline]
     fn name(self, plan: &Plan, message: &Message) -> (*const libc::c_void, libc::socklen_t) {
         if self.is_connected { (std::ptr::null(), 0) } else { plan.name_of(message).as_name() }
+    }
+
+    /// Whether a message has to say that it is ECN-capable.
+    #[inline]
+    fn says_ecn(self, plan: &Plan, message: &Message) -> bool {
+        self.ecn.is_some_and(|peers| peers.is_ecn(plan.peer_of(message)))
     }
 }
 
@@ -201,14 +250,14 @@ unsafe fn send_bare(
 /// # Safety
 /// The pieces are live memory.
 unsafe fn send_one(
-    socket: Socket,
+    socket: Socket<'_>,
     plan: &Plan,
     message: &Message,
     pieces: &[libc::iovec],
 ) -> libc::c_long {
-    let mut control = SegmentControl::new();
+    let mut controls = Controls::new();
     let pieces = (pieces.as_ptr(), pieces.len());
-    let header = header_of(socket, plan, message, pieces, &mut control);
+    let header = header_of(socket, plan, message, pieces, &mut controls);
     // SAFETY: by this function's contract; the rest is on the stack, or part of the plan.
     let sent = unsafe {
         libc::syscall(libc::SYS_sendmsg, socket.number, &raw const header, libc::MSG_NOSIGNAL)
@@ -216,23 +265,26 @@ unsafe fn send_one(
     if sent < 0 { sent } else { 1 }
 }
 
-/// A header around pieces, with a control message if they are several datagrams.
+/// A header around pieces, with control messages if they are several datagrams or ECN-capable.
 #[inline]
 fn header_of(
-    socket: Socket,
+    socket: Socket<'_>,
     plan: &Plan,
     message: &Message,
     pieces: (*const libc::iovec, usize),
-    control: &mut SegmentControl,
+    controls: &mut Controls,
 ) -> libc::msghdr {
     let mut header = no_header().msg_hdr;
     let (name, name_len) = socket.name(plan, message);
     (header.msg_name, header.msg_namelen) = (name.cast_mut(), name_len);
     (header.msg_iov, header.msg_iovlen) = (pieces.0.cast_mut(), pieces.1 as _);
     if message.datagram_count > 1 {
-        control.segment_bytes = plan.segment_bytes(message) as u16;
-        header.msg_control = std::ptr::from_mut(control).cast();
-        header.msg_controllen = size_of::<SegmentControl>() as _;
+        controls.segment_bytes.value = plan.segment_bytes(message) as u16;
+        header.msg_control = std::ptr::from_mut(controls).cast();
+        header.msg_controllen = size_of::<Control<u16>>() as _;
+    }
+    if socket.says_ecn(plan, message) {
+        controls.add_ecn(&mut header, plan.name_of(message));
     }
     header
 }
@@ -302,12 +354,20 @@ mod tests {
     }
 
     #[test]
-    fn segment_control__is_laid_out_as_the_kernel_reads_it() {
-        // SAFETY: these compute sizes and access no memory.
-        let (len, space) = unsafe { (libc::CMSG_LEN(2), libc::CMSG_SPACE(2)) };
-        let control = SegmentControl::new();
-        assert_eq!(control.header.cmsg_len as u64, u64::from(len));
-        assert_eq!(size_of::<SegmentControl>(), space as usize);
-        assert_eq!(std::mem::offset_of!(SegmentControl, segment_bytes) as u32, len - 2);
+    fn controls__are_laid_out_as_the_kernel_reads_them() {
+        fn check<T: Default>(mut control: Control<T>) {
+            control.set_kind((1, 2));
+            let bytes = size_of::<T>() as libc::c_uint;
+            // SAFETY: these compute sizes and access no memory.
+            let (len, space) = unsafe { (libc::CMSG_LEN(bytes), libc::CMSG_SPACE(bytes)) };
+            assert_eq!(control.header.cmsg_len as u64, u64::from(len));
+            assert_eq!(size_of::<Control<T>>(), space as usize);
+            assert_eq!(std::mem::offset_of!(Control<T>, value) as u32, len - bytes);
+        }
+        check(Control::<u16>::default());
+        check(Control::<libc::c_int>::default());
+        let behind = size_of::<Control<u16>>();
+        assert_eq!(std::mem::offset_of!(Controls, traffic_class), behind);
+        assert_eq!(size_of::<Controls>(), 2 * behind);
     }
 }

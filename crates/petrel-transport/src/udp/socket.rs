@@ -10,6 +10,7 @@ use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::config::{UdpCapabilities, UdpConfig, UdpError};
+use super::ecn;
 
 /// Where the kernel's `SO_MEMINFO` has the dropped datagrams.
 const SK_MEMINFO_DROPS: usize = 8;
@@ -23,6 +24,7 @@ pub(super) fn open(config: &UdpConfig) -> Result<(UdpSocket, UdpCapabilities), U
     let capabilities = UdpCapabilities {
         gso: config.gso && knows_gso(socket.as_fd()),
         gro,
+        ecn: config.ecn && ecn::is_possible(socket.as_fd(), config.bind.is_ipv6()),
         recv_buffer_bytes: socket.recv_buffer_size()?,
         send_buffer_bytes: socket.send_buffer_size()?,
     };
@@ -126,7 +128,7 @@ pub(super) fn int_option(socket: BorrowedFd<'_>, name: libc::c_int) -> io::Resul
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
-fn set_int_option(
+pub(super) fn set_int_option(
     socket: BorrowedFd<'_>,
     level: libc::c_int,
     name: libc::c_int,

@@ -1,3 +1,6 @@
+mod ecn;
+mod offload;
+
 use std::net::UdpSocket;
 
 use super::*;
@@ -17,16 +20,20 @@ fn v4() -> UdpConfig {
 }
 
 /// Transports of one configuration, over the loopback device.
-struct Loopback(UdpConfig);
+struct Loopback {
+    config: UdpConfig,
+    /// Whether the links of each leaf are ECN-capable.
+    ecn: [bool; 2],
+}
 
 impl Loopback {
     fn end(&self) -> Udp {
-        Udp::bind(self.0.clone()).unwrap()
+        Udp::bind(self.config.clone()).unwrap()
     }
 }
 
 fn link(to: &Udp) -> UdpLink {
-    UdpLink { addr: to.local_addr(), max_frame: None }
+    UdpLink { addr: to.local_addr(), max_frame: None, ecn: false }
 }
 
 impl Harness for Loopback {
@@ -40,18 +47,23 @@ impl Harness for Loopback {
 
     fn star(&mut self) -> Star<Udp> {
         let mut hub = self.end();
-        let leaves = [self.end(), self.end()].map(|mut leaf| {
-            let peer = leaf.add_peer(link(&hub)).unwrap();
-            End { transport: leaf, peer }
-        });
-        let peers =
-            [&leaves[0], &leaves[1]].map(|leaf| hub.add_peer(link(&leaf.transport)).unwrap());
-        Star { hub, peers, leaves }
+        let mut join = |ecn| {
+            let mut leaf = self.end();
+            let to_leaf = hub.add_peer(UdpLink { ecn, ..link(&leaf) }).unwrap();
+            let peer = leaf.add_peer(UdpLink { ecn, ..link(&hub) }).unwrap();
+            (to_leaf, End { transport: leaf, peer })
+        };
+        let [(to_first, first), (to_second, second)] = self.ecn.map(&mut join);
+        Star { hub, peers: [to_first, to_second], leaves: [first, second] }
     }
 }
 
 fn conforms(config: UdpConfig) {
-    let mut harness = Loopback(config);
+    conforms_with_ecn(config, [false; 2]);
+}
+
+fn conforms_with_ecn(config: UdpConfig, ecn: [bool; 2]) {
+    let mut harness = Loopback { config, ecn };
     conformance::run_all(&mut harness);
     conformance::run_threaded(&mut harness);
 }
@@ -64,6 +76,19 @@ fn conformance__v4() {
 #[test]
 fn conformance__v6() {
     conforms(bind_to("::1"));
+}
+
+#[test]
+fn conformance__with_ecn() {
+    conforms_with_ecn(v4(), [true; 2]);
+    conforms_with_ecn(bind_to("::1"), [true; 2]);
+}
+
+#[test]
+fn conformance__with_ecn_to_one_of_two() {
+    conforms_with_ecn(v4(), [true, false]);
+    conforms_with_ecn(bind_to("::1"), [false, true]);
+    conforms_with_ecn(UdpConfig { gso: false, gro: false, ..v4() }, [true, false]);
 }
 
 #[test]
@@ -106,7 +131,7 @@ impl WithSocket {
         socket.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
         let mut udp = Udp::bind(config).unwrap();
         let addr = socket.local_addr().unwrap();
-        let peer = udp.add_peer(UdpLink { addr, max_frame: None }).unwrap();
+        let peer = udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
         Self { udp, peer, socket }
     }
 
@@ -114,7 +139,7 @@ impl WithSocket {
     fn with_another(config: UdpConfig) -> Self {
         let mut ends = Self::new(config);
         let addr = SocketAddr::new(ends.udp.local_addr().ip(), 9);
-        ends.udp.add_peer(UdpLink { addr, max_frame: None }).unwrap();
+        ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
         assert!(!ends.udp.association.is_made());
         ends
     }
@@ -306,9 +331,9 @@ fn tx_burst__drops_what_is_refused_and_sends_the_rest() {
     let mut ends = WithSocket::new(v4());
     let other = WithSocket::new(v4());
     let broadcast = "127.255.255.255:9".parse().unwrap();
-    let refused = ends.udp.peers.add(broadcast, 2000).unwrap();
+    let refused = ends.udp.peers.add(broadcast, 2000, false).unwrap();
     let addr = other.socket.local_addr().unwrap();
-    let other_peer = ends.udp.add_peer(UdpLink { addr, max_frame: None }).unwrap();
+    let other_peer = ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
     let burst = [
         frame(ends.peer, b"\x1Afirst"),
         frame(refused, b"\x1Arefused"),
@@ -329,7 +354,7 @@ fn tx_burst__drops_what_is_refused_and_sends_the_rest() {
 fn tx_burst__to_a_closed_port_does_not_harm_others() {
     let mut ends = WithSocket::new(v4());
     let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-    let nobody = ends.udp.add_peer(UdpLink { addr: closed, max_frame: None }).unwrap();
+    let nobody = ends.udp.add_peer(UdpLink { addr: closed, max_frame: None, ecn: false }).unwrap();
     for _ in 0..20 {
         let burst = [frame(nobody, b"\x1Alost"), frame(ends.peer, b"\x1Akept")];
         assert_eq!(ends.udp.tx_burst(&burst), 0);
@@ -349,7 +374,8 @@ fn add_peer__of_a_second_one_opens_the_socket_for_both() {
             let other = UdpSocket::bind((config.bind.ip(), 0)).unwrap();
             other.set_read_timeout(Some(std::time::Duration::from_secs(30))).unwrap();
             let addr = other.local_addr().unwrap();
-            let other_peer = ends.udp.add_peer(UdpLink { addr, max_frame: None }).unwrap();
+            let other_peer =
+                ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
             assert!(!ends.udp.association.is_made());
             assert_eq!(ends.udp.socket.local_addr().unwrap(), local);
             other.send_to(b"\x1Aother", local).unwrap();
@@ -373,7 +399,7 @@ fn add_peer__of_a_second_one_opens_the_socket_for_both() {
 fn add_peer__of_the_only_one_again_leaves_the_socket_connected() {
     let mut ends = WithSocket::new(v4());
     let addr = ends.socket.local_addr().unwrap();
-    let again = ends.udp.add_peer(UdpLink { addr, max_frame: None }).unwrap();
+    let again = ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
     assert_eq!(again, ends.peer);
     for _ in 0..2 {
         assert!(ends.udp.association.is_with(addr));
@@ -382,7 +408,7 @@ fn add_peer__of_the_only_one_again_leaves_the_socket_connected() {
     assert_eq!(ends.udp.peer_count(), 0);
     // Now to somebody else: no word of it reaches the former peer.
     let other = WithSocket::new(v4());
-    let link = UdpLink { addr: other.socket.local_addr().unwrap(), max_frame: None };
+    let link = UdpLink { addr: other.socket.local_addr().unwrap(), max_frame: None, ecn: false };
     let peer = ends.udp.add_peer(link).unwrap();
     assert!(ends.udp.association.is_with(link.addr));
     assert_eq!(ends.udp.tx_burst(&[frame(peer, b"\x1Ato other")]), 0);
@@ -398,7 +424,7 @@ fn add_peer__looks_at_the_senders_of_what_came_before() {
     stranger.send_to(b"\x1Astrange", udp.local_addr()).unwrap();
     friend.send_to(b"\x1Aearly", udp.local_addr()).unwrap();
     let addr = friend.local_addr().unwrap();
-    let peer = udp.add_peer(UdpLink { addr, max_frame: None }).unwrap();
+    let peer = udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
     assert!(udp.association.is_with(addr));
     let mut ends = WithSocket { udp, peer, socket: friend };
     assert_eq!(ends.frames_until(b"\x1Flast"), [b"\x1Aearly"]);
@@ -414,7 +440,8 @@ fn add_peer__of_a_transport_without_an_address_of_its_own_connects_nothing() {
     for (any, own) in [("0.0.0.0", "127.0.0.1"), ("::", "::1")] {
         let mut udp = Udp::bind(bind_to(any)).unwrap();
         let peer = UdpSocket::bind((own, 0)).unwrap();
-        udp.add_peer(UdpLink { addr: peer.local_addr().unwrap(), max_frame: None }).unwrap();
+        udp.add_peer(UdpLink { addr: peer.local_addr().unwrap(), max_frame: None, ecn: false })
+            .unwrap();
         assert!(!udp.association.is_made());
     }
 }
@@ -481,7 +508,7 @@ impl WithFullSocket {
         sockopt::set_socket_send_buffer_size(&near, 4096).unwrap();
         let mut udp = Udp::bind(UdpConfig { gso: false, mtu: Mtu::Fixed(4000), ..v4() }).unwrap();
         let addr = "127.0.0.1:9".parse().unwrap();
-        let peer = udp.add_peer(UdpLink { addr, max_frame: None }).unwrap();
+        let peer = udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
         udp.socket = near.into();
         Self { udp, peer, far: far.into() }
     }
@@ -603,7 +630,7 @@ fn remove_peer__does_not_redirect_frames_on_their_way() {
     // SAFETY: the frames change only after the flush.
     unsafe { assert!(ends.udp.push(ends.peer, &frames[0], &[])) };
     ends.udp.remove_peer(ends.peer);
-    let reused = ends.udp.add_peer(UdpLink { addr, max_frame: None }).unwrap();
+    let reused = ends.udp.add_peer(UdpLink { addr, max_frame: None, ecn: false }).unwrap();
     assert_eq!(reused, ends.peer);
     // SAFETY: as above.
     unsafe { assert!(ends.udp.push(reused, &frames[1], &[])) };
@@ -616,7 +643,7 @@ fn remove_peer__does_not_redirect_frames_on_their_way() {
 #[test]
 fn add_peer__checks_the_link() {
     let mut udp = Udp::bind(v4()).unwrap();
-    let to = |addr: &str, max_frame| UdpLink { addr: addr.parse().unwrap(), max_frame };
+    let to = |addr: &str, max_frame| UdpLink { addr: addr.parse().unwrap(), max_frame, ecn: false };
     for addr in ["[::1]:5", "0.0.0.0:5", "127.0.0.1:0", "224.0.0.1:5"] {
         assert!(matches!(udp.add_peer(to(addr, None)), Err(LinkError::Unsupported(_))), "{addr}");
     }
@@ -633,7 +660,8 @@ fn add_peer__checks_the_link() {
 fn add_peer__checks_the_mtu_against_the_path() {
     let path = path_mtu("127.0.0.1".parse().unwrap(), "127.0.0.1:5".parse().unwrap()).unwrap();
     let mut udp = Udp::bind(UdpConfig { mtu: Mtu::Fixed(path + 1), ..v4() }).unwrap();
-    let refused = udp.add_peer(UdpLink { addr: "127.0.0.1:5".parse().unwrap(), max_frame: None });
+    let refused =
+        udp.add_peer(UdpLink { addr: "127.0.0.1:5".parse().unwrap(), max_frame: None, ecn: false });
     let Err(LinkError::MtuExceedsPath { configured, path: found, .. }) = refused else {
         panic!("{refused:?}");
     };

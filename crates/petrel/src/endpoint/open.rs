@@ -38,7 +38,12 @@ impl Nexus {
         host.shm.never_sleeps |=
             matches!(config.idle, IdlePolicy::Poll) && config.factors.fence_free;
         let transport = Host::new(host.clone())?;
-        let udp = UdpAttach { local: transport.udp().local_addr(), mtu: host.udp.mtu };
+        let udp = UdpAttach {
+            local: transport.udp().local_addr(),
+            mtu: host.udp.mtu,
+            reads_marks: transport.udp().capabilities().ecn,
+            heeds_marks: config.protocol.congestion.heeds_marks(),
+        };
         let port = self.attach(Attach {
             id: config.id,
             udp: config.transports.udp.then_some(udp),

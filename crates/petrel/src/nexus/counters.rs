@@ -82,6 +82,8 @@ counters! {
     links_opened,
     /// Links over shared memory among them.
     links_opened_shm,
+    /// Links over UDP whose packets switches may mark.
+    links_opened_ecn,
     /// Links that this process asked for and did not get.
     links_failed,
     /// Links that peers asked for before their endpoint was there.

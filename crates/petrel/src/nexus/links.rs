@@ -40,7 +40,7 @@ pub(super) struct Link {
 #[derive(Debug)]
 pub(super) enum Stage {
     /// Opener: LINK_OPEN is sent.
-    Asked { request: OpenRequest, offers: Vec<Offer> },
+    Asked { request: OpenRequest, offers: Vec<Offer>, ecn: bool },
     /// Opener: the ticket was shown, the peer's descriptor is to come.
     Meeting { request: OpenRequest, exchange: Option<ExchangeId> },
     /// Acceptor: the peer is to show the ticket.
@@ -59,12 +59,17 @@ impl Reactor {
     /// Sends LINK_OPEN over a connection whose peer said HELLO.
     pub(super) fn ask_for_link(&mut self, id: ConnectionId, request: OpenRequest) {
         match self.prepare_link(id, &request) {
-            Ok(offers) => self.send_link_open(id, request, offers),
+            Ok((offers, ecn)) => self.send_link_open(id, request, offers, ecn),
             Err(reason) => self.fail_request(&request, reason),
         }
     }
 
-    fn prepare_link(&self, id: ConnectionId, request: &OpenRequest) -> Result<Vec<Offer>, Reason> {
+    /// What to offer, and whether to ask for marks of congestion.
+    fn prepare_link(
+        &self,
+        id: ConnectionId,
+        request: &OpenRequest,
+    ) -> Result<(Vec<Offer>, bool), Reason> {
         let broken = || Reason::new(Status::Unavailable, "the control connection has just ended");
         let connection = self.connections.get(&id).filter(|c| c.is_open()).ok_or_else(broken)?;
         // An endpoint that has gone hears nothing of the failure either.
@@ -73,13 +78,23 @@ impl Reactor {
             let why = "this process has too many links; close some first";
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
-        self.offers(connection, &endpoint.attach, request.transports).map_err(|obstacles| {
+        let offers = self.offers(connection, &endpoint.attach, request.transports);
+        let offers = offers.map_err(|obstacles| {
             let why = format!("no transport to {}: {obstacles}", connection.remote);
             Reason::new(Status::FailedPrecondition, why)
-        })
+        })?;
+        let has_udp = offers.iter().any(|offer| matches!(offer, Offer::Udp { .. }));
+        let ecn = has_udp && endpoint.attach.udp.is_some_and(|udp| udp.wants_ecn());
+        Ok((offers, ecn))
     }
 
-    fn send_link_open(&mut self, id: ConnectionId, request: OpenRequest, offers: Vec<Offer>) {
+    fn send_link_open(
+        &mut self,
+        id: ConnectionId,
+        request: OpenRequest,
+        offers: Vec<Offer>,
+        ecn: bool,
+    ) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let number = connection.new_link_number();
         let message = LinkOpen {
@@ -87,9 +102,10 @@ impl Reactor {
             from_endpoint: request.endpoint.0,
             to_endpoint: request.remote_endpoint.0,
             offers: offers.clone(),
+            ecn,
         };
         let (endpoint, peer_endpoint) = (request.endpoint, request.remote_endpoint.0);
-        self.add_link((id, number), endpoint, peer_endpoint, Stage::Asked { request, offers });
+        self.add_link((id, number), endpoint, peer_endpoint, Stage::Asked { request, offers, ecn });
         self.send(id, message);
     }
 
@@ -197,12 +213,18 @@ impl Reactor {
         let stage = Stage::Promised { ticket: ticket.unwrap_or_default(), max_frame };
         let endpoint = EndpointId(open.to_endpoint);
         let link = self.add_link((id, open.link), endpoint, open.from_endpoint, stage);
-        self.send(id, LinkAccept { link: open.link, offer: chosen, ticket });
+        let ecn = matches!(chosen, Offer::Udp { .. }) && open.ecn && self.reads_marks(endpoint);
+        self.send(id, LinkAccept { link: open.link, offer: chosen, ticket, ecn });
         match (offered, ticket) {
-            (Offer::Udp { port, .. }, _) => self.bring_up_udp(link, port, max_frame),
+            (Offer::Udp { port, .. }, _) => self.bring_up_udp(link, port, max_frame, ecn),
             (Offer::Shm { .. }, Some(ticket)) => drop(self.tickets.insert(ticket, link)),
             (Offer::Shm { .. }, None) => {}
         }
+    }
+
+    fn reads_marks(&self, endpoint: EndpointId) -> bool {
+        let endpoint = self.endpoints.get(&endpoint);
+        endpoint.and_then(|endpoint| endpoint.attach.udp).is_some_and(|udp| udp.reads_marks)
     }
 
     pub(super) fn on_link_accept(
@@ -211,15 +233,16 @@ impl Reactor {
         accept: &LinkAccept,
     ) -> Result<(), Violation> {
         let Some(link) = self.link_at(id, accept.link) else { return Ok(()) };
-        let Some(Stage::Asked { offers, .. }) = self.links.get(&link).map(|link| &link.stage)
+        let Some(Stage::Asked { offers, ecn, .. }) = self.links.get(&link).map(|link| &link.stage)
         else {
             return Err(Violation("LINK_ACCEPT of a link that was not asked for"));
         };
         let own = offers.iter().find(|own| own.is_same_transport(accept.offer));
         let own = *own.ok_or(Violation("LINK_ACCEPT with a transport that was not offered"))?;
         let max_frame = own.max_frame().min(accept.offer.max_frame());
+        let ecn = *ecn && accept.ecn;
         match (accept.offer, accept.ticket) {
-            (Offer::Udp { port, .. }, _) => self.bring_up_udp(link, port, max_frame),
+            (Offer::Udp { port, .. }, _) => self.bring_up_udp(link, port, max_frame, ecn),
             (Offer::Shm { .. }, Some(ticket)) => self.show_ticket(link, ticket, max_frame),
             // The decoder lets no such message through.
             (Offer::Shm { .. }, None) => return Err(Violation("LINK_ACCEPT without a ticket")),
@@ -227,14 +250,16 @@ impl Reactor {
         Ok(())
     }
 
-    /// The peer's UDP address is that of its end of the connection, with the offered port.
-    fn bring_up_udp(&mut self, link: LinkId, port: u16, max_frame: u32) {
+    /// The peer's UDP address is that of its end of the connection, with the offered port. `ecn`: both
+    /// sides want marks of congestion.
+    fn bring_up_udp(&mut self, link: LinkId, port: u16, max_frame: u32, ecn: bool) {
         let connection = self.links.get(&link).map(|link| link.connection);
         let remote = connection.and_then(|id| self.connections.get(&id)).map(|c| c.remote);
         if let Some(mut addr) = remote {
             addr.set_port(port);
-            let max_frame_bytes = Some(max_frame as usize);
-            let transport = HostLink::Udp(UdpLink { addr, max_frame: max_frame_bytes });
+            let udp = UdpLink { addr, max_frame: Some(max_frame as usize), ecn };
+            let transport = HostLink::Udp(udp);
+            self.counters.links_opened_ecn.add(u64::from(ecn));
             self.bring_up(link, transport, max_frame);
         }
     }

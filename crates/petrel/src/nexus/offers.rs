@@ -6,7 +6,7 @@ use petrel_proto::control::{MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, Offer};
 use petrel_transport::udp::{Mtu, path_mtu};
 
 use super::connection::Connection;
-use super::port::{Attach, UdpAttach};
+use super::port::Attach;
 use super::reactor::Reactor;
 use crate::control::AllowedTransports;
 
@@ -93,7 +93,7 @@ impl Reactor {
         let path = path_mtu(connection.local.ip(), connection.remote);
         let path =
             path.map_err(|error| format!("no UDP path to {}: {error}", connection.remote))?;
-        let max_frame = max_frame(&udp, path, connection.remote)?;
+        let max_frame = max_frame(udp.mtu, path, connection.remote)?;
         Ok(Offer::Udp { port: udp.local.port(), max_frame })
     }
 }
@@ -114,8 +114,8 @@ fn check_address(endpoint: SocketAddr, connection: SocketAddr) -> Result<(), Str
 }
 
 /// The largest frame for a path, as the UDP transport will reckon it.
-fn max_frame(udp: &UdpAttach, path: usize, peer: SocketAddr) -> Result<u32, String> {
-    let mtu = match udp.mtu {
+fn max_frame(mtu: Mtu, path: usize, peer: SocketAddr) -> Result<u32, String> {
+    let mtu = match mtu {
         Mtu::Auto { cap_bytes } => cap_bytes.min(path),
         Mtu::Fixed(configured) if configured > path => {
             return Err(format!(
@@ -143,7 +143,7 @@ mod tests {
     }
 
     fn frame(mtu: Mtu, path: usize, peer: &str) -> Result<u32, String> {
-        max_frame(&UdpAttach { local: address("0.0.0.0:0"), mtu }, path, address(peer))
+        max_frame(mtu, path, address(peer))
     }
 
     #[test]

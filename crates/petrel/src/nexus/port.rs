@@ -33,6 +33,17 @@ pub struct UdpAttach {
     pub local: SocketAddr,
     /// The endpoint's setting.
     pub mtu: Mtu,
+    /// Whether it can make packets ECN-capable and reads marks, for peers that heed them.
+    pub reads_marks: bool,
+    /// Whether its own sessions heed marks.
+    pub heeds_marks: bool,
+}
+
+impl UdpAttach {
+    /// Whether the endpoint asks its servers for marks.
+    pub(super) fn wants_ecn(&self) -> bool {
+        self.reads_marks && self.heeds_marks
+    }
 }
 
 /// An endpoint's shared-memory side.

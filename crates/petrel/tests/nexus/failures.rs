@@ -119,7 +119,8 @@ fn link__not_answered_by_the_peer() {
     assert_eq!(reason.status, Status::Unavailable);
     // The answer is too late, and harms nobody.
     let offer = open.offers[0];
-    let accept = petrel_proto::control::LinkAccept { link: open.link, offer, ticket: None };
+    let accept =
+        petrel_proto::control::LinkAccept { link: open.link, offer, ticket: None, ecn: false };
     peer.send(accept);
     wait_until(&nexus, |stats| stats.late_messages > 0);
     assert_eq!(nexus.stats().connections_open, 1);

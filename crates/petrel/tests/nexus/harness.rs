@@ -57,10 +57,15 @@ pub(crate) fn attach(nexus: &Nexus, local: &str) -> Endpoint {
 pub(crate) fn attachment(udp: Option<SocketAddr>, shm: bool) -> Attach {
     Attach {
         id: None,
-        udp: udp.map(|local| UdpAttach { local, mtu: Mtu::default() }),
+        udp: udp.map(udp_attachment),
         shm: shm.then(|| ShmAttach { config: shm_config() }),
         waker: Waker::new().unwrap(),
     }
+}
+
+/// A data port with the defaults.
+pub(crate) fn udp_attachment(local: SocketAddr) -> UdpAttach {
+    UdpAttach { local, mtu: Mtu::default(), reads_marks: true, heeds_marks: false }
 }
 
 /// An endpoint whose event loop is the test.
@@ -323,14 +328,14 @@ impl RawPeer {
     pub(crate) fn grant_udp(&mut self) -> LinkOpen {
         let open = self.link_open();
         let offer = Offer::Udp { port: 9, max_frame: 1_472 };
-        self.send(LinkAccept { link: open.link, offer, ticket: None });
+        self.send(LinkAccept { link: open.link, offer, ticket: None, ecn: false });
         open
     }
 
     /// Asks for a link to endpoint 0 over UDP.
     pub(crate) fn open_udp(&mut self, link: u32) -> LinkAccept {
         let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
-        self.send(LinkOpen { link, from_endpoint: 5, to_endpoint: 0, offers });
+        self.send(LinkOpen { link, from_endpoint: 5, to_endpoint: 0, offers, ecn: false });
         match self.receive() {
             Some(Message::LinkAccept(accept)) => accept,
             other => panic!("not LINK_ACCEPT: {other:?}"),

@@ -64,7 +64,8 @@ fn link__its_opener_is_told_the_path() {
 #[test]
 fn link__with_the_smaller_of_both_frames() {
     let (server_nexus, address) = server(V4);
-    let small = UdpAttach { local: "127.0.0.1:7".parse().unwrap(), mtu: Mtu::Fixed(1_500) };
+    let local = "127.0.0.1:7".parse().unwrap();
+    let small = UdpAttach { mtu: Mtu::Fixed(1_500), ..udp_attachment(local) };
     let mut server =
         attach_with(&server_nexus, Attach { udp: Some(small), ..attachment(None, false) });
     let mut client = attach(&client(), V4);

@@ -5,6 +5,7 @@
 #![allow(non_snake_case)]
 
 mod builder;
+mod ecn;
 mod failures;
 mod harness;
 mod hostile;

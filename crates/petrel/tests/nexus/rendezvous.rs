@@ -47,7 +47,7 @@ fn falls_back(name: &[u8; NAME_BYTES], meet: impl FnOnce() -> Option<UnixStream>
     let open = peer.link_open();
     assert!(matches!(open.offers[..], [Offer::Shm { .. }, Offer::Udp { .. }]), "{open:?}");
     let offer = Offer::Shm { max_frame: FRAME };
-    peer.send(LinkAccept { link: open.link, offer, ticket: Some(TICKET) });
+    peer.send(LinkAccept { link: open.link, offer, ticket: Some(TICKET), ecn: false });
     let _met = meet();
     let Some(Message::LinkClose(close)) = peer.receive() else { panic!("not LINK_CLOSE") };
     assert_eq!((close.link, close.status), (open.link, Status::Aborted));
@@ -101,7 +101,7 @@ fn opener__fails_where_only_shared_memory_will_do() {
     peer.greet(local_hello(&Rendezvous::bind().unwrap().name()));
     let open = peer.link_open();
     let offer = Offer::Shm { max_frame: FRAME };
-    peer.send(LinkAccept { link: open.link, offer, ticket: Some(TICKET) });
+    peer.send(LinkAccept { link: open.link, offer, ticket: Some(TICKET), ecn: false });
     let reason = client.failure();
     assert_eq!(reason.status, Status::FailedPrecondition);
     assert!(reason.message.contains("shared memory could not be set up"), "{reason:?}");
@@ -122,7 +122,7 @@ fn invited(nexus: &Nexus) -> (RawPeer, Vec<u8>, [u8; 16]) {
     let mut peer = RawPeer::connect(nexus.local_addr().unwrap());
     let hello = peer.greet(local_hello(&TICKET));
     let offers = vec![Offer::Shm { max_frame: FRAME }];
-    peer.send(LinkOpen { link: 4, from_endpoint: 0, to_endpoint: 0, offers });
+    peer.send(LinkOpen { link: 4, from_endpoint: 0, to_endpoint: 0, offers, ecn: false });
     match peer.receive() {
         Some(Message::LinkAccept(LinkAccept { ticket: Some(ticket), .. })) => {
             (peer, hello.rendezvous.unwrap(), ticket)
