@@ -1,0 +1,1 @@
+//! Two endpoints over shared memory.
