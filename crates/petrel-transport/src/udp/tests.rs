@@ -1,3 +1,5 @@
+mod kept;
+
 use std::net::UdpSocket;
 
 use super::*;

@@ -87,15 +87,6 @@ fn echo(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
     })
 }
 
-/// Lets the ends take turns until `done`.
-fn run_until(mut turn: impl FnMut(), done: impl Fn() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        turn();
-        assert!(start.elapsed() < HANG, "it hangs");
-    }
-}
-
 /// Gives the buffers back that the application keeps, and looks whether all are there.
 fn give_back<T: Transport, C: ControlPlane<T::Link>>(app: &Shared, endpoint: &Endpoint<T, C>) {
     app.borrow_mut().spare.clear();
