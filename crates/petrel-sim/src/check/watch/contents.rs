@@ -5,6 +5,15 @@
 //! pools poison what comes back to them. Every payload that leaves is therefore looked at here, those
 //! included that nobody will take: packets sent again, and answers to calls that are over. A request
 //! must be that of a call which has not ended, and each byte the one that its message has there.
+//!
+//! Endpoints that were broken on purpose, with the witness's other rules switched off, which mostly
+//! notice first, and the first seed from 0 on that this rule finds:
+//!
+//! | what was broken | seed | what it says |
+//! | --- | --- | --- |
+//! | packets sent again wait for a turn in a list of addresses | 0 | "memory that the application had got back" |
+//! | answers sent again do | 0 | "other bytes": those of the slot's next answer |
+//! | the burst is flushed after the next receive instead of at once | 2 | "changed or freed" |
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
