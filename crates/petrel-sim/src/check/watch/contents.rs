@@ -191,3 +191,6 @@ fn wrong(what: &str, payload: &[u8]) -> String {
     };
     format!("{what} shows {other}")
 }
+
+#[cfg(test)]
+mod tests;
