@@ -52,6 +52,13 @@ counters! {
     calls_timed_out,
     /// Packets found lost by later ones, without a timeout.
     losses_detected,
+    /// Packets of requests sent again by a session that paces what it sends.
+    repeats_paced,
+    /// Calls that ended while packets of their request stood in the queue to be sent again: the loss
+    /// was a false alarm, or the peer is gone. Nothing of them is sent any more.
+    ended_before_repeat,
+    /// Calls that failed while the session's pace held them back. Nothing of them is sent any more.
+    failed_while_paced,
     /// Frames dropped: too short, of an unknown version or kind, or against the rules.
     dropped_malformed,
     /// Frames dropped: no open session has this index and token.

@@ -49,6 +49,7 @@ pub mod check;
 pub mod control;
 pub mod experiment;
 pub mod fabric;
+mod lent;
 mod queue;
 mod rng;
 mod simulation;

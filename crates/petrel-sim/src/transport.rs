@@ -10,6 +10,7 @@ use petrel_transport::{
 };
 
 use crate::fabric::{BindError, Binding, Ecn, FabricHandle, Frames, PacketRef, SimAddr};
+use crate::lent::Lent;
 
 /// What the largest frame may be: from what every transport must carry to the largest UDP payload
 /// over IPv4.
@@ -43,6 +44,10 @@ impl Default for SimTransportConfig {
 /// It belongs to the incarnation of its host in which it was bound. After a crash it sends and
 /// receives nothing; the harness makes a new one. Dropping it closes its port.
 ///
+/// A frame leaves as it is when it is pushed, and has to be the same still when the burst is flushed:
+/// a transport that reads it only then would send it otherwise. If it is not, [`Transport::flush`]
+/// panics and names it.
+///
 /// [`Transport::wait`] does not sleep, because time stands still while an actor runs: it notes
 /// when the actor wants to run again, and returns.
 #[derive(Debug)]
@@ -58,6 +63,8 @@ pub struct SimTransport {
     rx_marked: u64,
     /// The packet that frames are being put into.
     open: Option<Open>,
+    /// The frames of this burst.
+    lent: Lent,
     /// Whether the NIC has refused a frame of this burst.
     is_full: bool,
 }
@@ -85,6 +92,7 @@ impl SimTransport {
             received_ecn: Ecn::NotEct,
             rx_marked: 0,
             open: None,
+            lent: Lent::default(),
             is_full: false,
         })
     }
@@ -217,10 +225,7 @@ impl Transport for SimTransport {
         self.peers.addr(peer).map_or(0, |_| self.config.max_frame_bytes)
     }
 
-    #[expect(
-        unsafe_code,
-        reason = "the trait's contract; the frame is copied here, so it is not used"
-    )]
+    #[expect(unsafe_code, reason = "the trait's contract, which `flush` relies on")]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         let frame = TxFrame { peer, head, body };
         let Some(to) = self.check(&frame) else { return true };
@@ -236,11 +241,15 @@ impl Transport for SimTransport {
         }
         self.stats.tx_frames += 1;
         self.stats.tx_bytes += frame.len() as u64;
+        self.lent.note(head, body);
         true
     }
 
+    #[expect(unsafe_code, reason = "frames are looked at where their owner has them")]
     fn flush(&mut self) {
         self.is_full = false;
+        // SAFETY: by the contract of `push`, the frames stay where they are until this returns.
+        unsafe { self.lent.check(self.binding.at) };
         if let Some(last) = self.open.take() {
             self.fabric.borrow_mut().submit(last.packet);
         }

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
+use petrel_transport::buf::{BufPool, PoolConfig};
 use petrel_transport::shm::{Segment, Shm, ShmConfig, ShmLink, Side};
 use petrel_transport::wake::Waker;
 use petrel_transport::{
@@ -319,6 +320,35 @@ fn rx_burst__a_flood_does_not_starve_other_peers() {
         }
         assert!(found, "round {round}");
     }
+}
+
+/// The frames that a transport lends to its reader lie in the ring, which the sender goes on filling
+/// from buffers that it overwrites at once.
+#[test]
+fn rx_burst__frames_stay_while_their_reader_looks_and_their_sender_goes_on() {
+    let Pair { mut a, mut b, to_b, to_a, .. } = pair();
+    let pool = BufPool::new(PoolConfig { poison: true, ..PoolConfig::default() });
+    let message = |number: usize| vec![number as u8; 1 + number * 379 % 2000];
+    let mut sent = 0;
+    let mut send_next = |a: &mut Shm| {
+        let bytes = message(sent);
+        let mut buffer = pool.alloc(bytes.len(), 1).unwrap();
+        buffer.set_message(&bytes);
+        // Dropped, and so poisoned, when this returns.
+        let is_taken = send(a, to_b, buffer.data()) == 0;
+        sent += usize::from(is_taken);
+        is_taken
+    };
+    let mut seen = 0;
+    while send_next(&mut a) {}
+    while seen < 1_000 {
+        b.rx_burst(7, |peer, frame| {
+            while send_next(&mut a) {}
+            assert_eq!((peer, frame), (to_a, &message(seen)[..]));
+            seen += 1;
+        });
+    }
+    assert!(a.stats().tx_blocked > 100, "the ring was full all the time");
 }
 
 #[test]

@@ -6,6 +6,7 @@
 #![allow(non_snake_case)]
 
 use std::io::Read;
+use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -18,6 +19,7 @@ use petrel_transport::shm::{
 };
 use petrel_transport::wake::Waker;
 use petrel_transport::{PeerId, RX_BURST_MAX, Transport, TxFrame};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// Names the rendezvous to a child process.
 const MEET_AT: &str = "PETREL_TEST_MEET_AT";
@@ -136,6 +138,12 @@ impl Peer {
         let (id, name) = link(shm, &stream, side, b"");
         assert_eq!(name.len(), NAME_BYTES);
         Self { process, stream, id, name }
+    }
+
+    /// Stops the process where it is, as a debugger or a hypervisor does, or lets it go on.
+    fn signal(&self, signal: Signal) {
+        let process = Pid::from_raw(self.process.id() as i32).unwrap();
+        kill_process(process, signal).unwrap();
     }
 
     fn kill(&mut self) {
@@ -300,4 +308,49 @@ fn kill__of_the_side_that_sleeps_and_of_the_side_that_wakes() {
     // Nobody is there to wake us: the wait ends by its timeout.
     shm.wait(Some(1_000_000));
     assert_eq!(shm.rx_burst(RX_BURST_MAX, |_, _| {}), 0);
+}
+
+#[test]
+fn stop__a_full_ring_holds_what_was_sent_while_its_sender_uses_the_memory_again() {
+    if was_child() {
+        return;
+    }
+    let _alone = alone();
+    let mut shm = Shm::new(&config(), Waker::new().unwrap());
+    let test = "stop__a_full_ring_holds_what_was_sent_while_its_sender_uses_the_memory_again";
+    let peer = Peer::start(&mut shm, test, Side::Creator);
+    exchange(&mut shm, peer.id, 100);
+    // Each round leaves the ring with frames of which the one buffer tells nothing any more.
+    let (mut sent, mut buffer) = (0, Vec::new());
+    for _ in 0..20 {
+        peer.signal(Signal::STOP);
+        let first = sent;
+        loop {
+            buffer.clone_from(&frame(sent));
+            let is_taken = try_send(&mut shm, peer.id, &buffer);
+            buffer.fill(0xDB);
+            if !is_taken {
+                break;
+            }
+            sent += 1;
+        }
+        assert!(sent - first > 5, "a ring that holds {} frames", sent - first);
+        peer.signal(Signal::CONT);
+        receive_echoes(&mut shm, peer.id, first..sent);
+    }
+}
+
+/// Waits for these echoes, in order and unchanged.
+fn receive_echoes(shm: &mut Shm, peer: PeerId, mut numbers: Range<u64>) {
+    let start = Instant::now();
+    while !numbers.is_empty() {
+        let received = shm.rx_burst(RX_BURST_MAX, |from, bytes| {
+            let number = numbers.next().expect("an echo of something that was sent");
+            assert!((from, bytes) == (peer, &frame(number)[..]), "frame {number} differs");
+        });
+        if received == 0 {
+            shm.wait(Some(Duration::from_millis(100).as_nanos() as u64));
+            assert!(start.elapsed() < HANG, "echo {} did not come", numbers.start);
+        }
+    }
 }

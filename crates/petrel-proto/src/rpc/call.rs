@@ -254,6 +254,7 @@ pub(super) fn finish<B: Buffer, T>(
     outcome: Result<(), Box<CallFailure>>,
 ) -> Completion<B, T> {
     let rounds = client.slots.len() as u64;
+    shared.note_queued_end(client, slot, outcome.is_err());
     let state = &mut client.slots[slot];
     client.waiting_slots -= u32::from(state.state == ClientState::Waiting);
     state.state = ClientState::Free;
@@ -277,6 +278,31 @@ pub(super) fn finish<B: Buffer, T>(
     client.free_slots |= 1 << slot;
     after_end(shared, id, client, slot);
     Completion { session: id, tag, outcome, request, response }
+}
+
+impl<B> Shared<B> {
+    /// Counts a call that is about to end while something of it waits to be sent: where queues hold
+    /// frames and not slots, as in eRPC (appendix C), they now hold memory of the application's.
+    #[inline]
+    pub(super) fn note_queued_end<T>(
+        &mut self,
+        client: &ClientSession<B, T>,
+        slot: usize,
+        fails: bool,
+    ) {
+        if client.slots[slot].queued || client.held_slots >> slot & 1 == 1 {
+            self.count_queued_end(client, slot, fails);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn count_queued_end<T>(&mut self, client: &ClientSession<B, T>, slot: usize, fails: bool) {
+        let state = &client.slots[slot];
+        let repeats = state.state == ClientState::Sending && state.first_lost().is_some();
+        self.counters.ended_before_repeat += u64::from(repeats);
+        self.counters.failed_while_paced += client.held_slots >> slot & u64::from(fails);
+    }
 }
 
 /// The completion of a call that was answered, in a slot that is free again but for the call, where

@@ -173,6 +173,7 @@ impl<B: Buffer, T> Core<B, T> {
         text: &str,
     ) {
         let failure = |execution| CallFailure { status, message: text.to_owned(), execution };
+        (0..client.slots.len()).for_each(|slot| self.shared.note_queued_end(&client, slot, true));
         for slot in client.slots {
             if slot.state == ClientState::Free {
                 continue;

@@ -135,6 +135,7 @@ impl<B: Buffer> Shared<B> {
                 state.timed_packet = NOT_TIMED;
             }
             self.counters.packets_retransmitted += 1;
+            self.counters.repeats_paced += u64::from(client.congestion.is_paced());
         } else {
             self.counters.packets_sent += 1;
             state.is_plain = false;

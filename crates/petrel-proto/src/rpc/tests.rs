@@ -4,6 +4,7 @@
 mod chaos;
 mod client;
 mod congestion;
+mod given_back;
 mod hostile;
 mod lifecycle;
 mod server;

@@ -52,6 +52,20 @@ impl Method {
         matches!(self, Method::TinyEcho | Method::TinyGrow)
     }
 
+    /// The method of this number, if it is one for requests without room for a number.
+    pub(super) fn tiny(number: u16) -> Option<Self> {
+        [Method::TinyEcho, Method::TinyGrow].into_iter().find(|method| method.number() == number)
+    }
+
+    /// What the server answers to such a request.
+    pub(super) fn content_of_tiny(self, byte: Option<u8>) -> Content {
+        match self {
+            Method::TinyEcho => Content::Tiny(byte),
+            Method::TinyGrow => Content::Filled(answer_seed(byte.as_slice())),
+            _ => Content::None,
+        }
+    }
+
     /// Whether a handler runs for it.
     pub(super) fn is_served(self) -> bool {
         self != Method::Unknown
@@ -90,6 +104,8 @@ pub(super) struct Call {
     pub(super) issued_ns: u64,
     /// How often a handler ran for it.
     pub(super) executions: u32,
+    /// What the answer follows from, once the server has worked it out.
+    pub(super) seed: Option<u64>,
     pub(super) end: End,
 }
 
@@ -116,7 +132,28 @@ pub(super) enum Expected {
     Error(Status, Option<Vec<u8>>),
 }
 
+/// What a server's message consists of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Content {
+    /// The request of this call.
+    Request(u32),
+    /// A request without room for a number.
+    Tiny(Option<u8>),
+    /// What follows from a seed.
+    Filled(u64),
+    /// No message: an error, or nothing yet.
+    None,
+}
+
 impl Call {
+    /// What the server's message consists of, if it has answered with one.
+    pub(super) fn content(&self, id: u32) -> Content {
+        match self.spec.method {
+            Method::Echo => Content::Request(id),
+            _ => self.seed.map_or(Content::None, Content::Filled),
+        }
+    }
+
     /// What must come when the server answers, whatever the faults.
     pub(super) fn expected(&self, id: u32) -> Expected {
         let Spec { method, response_len, .. } = self.spec;

@@ -17,6 +17,10 @@
 //! - **economy**: nothing is sent again that the other side is known to have, no client exceeds its
 //!   credits, and every CREDIT and PULL tells exactly what was received: a witness follows each
 //!   session from its frames alone; and repetitions are in proportion to losses;
+//! - **buffers**: no frame shows a buffer that was given back. Applications overwrite theirs when
+//!   they have them back, and use them for other calls; pools poison what comes back to them; no frame
+//!   may change between push and flush; and each payload that leaves, sent again or for nobody, is
+//!   held against what its call's message has there;
 //! - **progress**: everything ends; after the storm a new session to every process that runs works.
 //!
 //! Corrupted packets are dropped by their checksum, as UDP's does: frames have none of their own.
@@ -39,6 +43,7 @@ mod report;
 mod runner;
 mod scenario;
 mod service;
+mod spare;
 mod trouble;
 mod verdict;
 mod watch;

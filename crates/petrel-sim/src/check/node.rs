@@ -10,9 +10,11 @@ use petrel::{Context, Endpoint, MsgBuf, Responder, SessionId, SessionState};
 
 use super::call::{Call, End, Spec};
 use super::ledger::Ledger;
+use super::pattern::{self, SCRIBBLE_BYTE};
 use super::scenario::Scenario;
+use super::service;
+use super::spare::Spare;
 use super::watch::Witness;
-use super::{pattern, service};
 use crate::control::{ControlNetwork, Scripted, SimControl};
 use crate::fabric::{FabricHandle, HostId, SimAddr};
 use crate::rng::Rng;
@@ -27,7 +29,7 @@ pub(super) struct Common {
     pub(super) scenario: Scenario,
     pub(super) fabric: FabricHandle,
     pub(super) control: ControlNetwork,
-    pub(super) ledger: RefCell<Ledger>,
+    pub(super) ledger: Rc<RefCell<Ledger>>,
     pub(super) witness: Rc<RefCell<Witness>>,
     pub(super) phase: Cell<Phase>,
 }
@@ -59,6 +61,8 @@ pub(super) struct Shared {
     pub(super) served: RefCell<BTreeSet<SessionId>>,
     /// Calls that have not ended.
     pub(super) pending: Cell<usize>,
+    /// Request buffers that came back, for the next calls.
+    pub(super) spare: RefCell<Spare>,
 }
 
 /// A session for nested calls.
@@ -141,8 +145,13 @@ impl Shared {
         on_end: impl FnOnce(&mut Context<'_>, Option<MsgBuf>) + 'static,
     ) {
         let room = (i64::from(spec.response_len) + spec.slack).max(0) as usize;
-        let buffers = (cx.alloc(spec.request_len as usize), cx.alloc(room));
-        let (Ok(mut request), Ok(response)) = buffers else { return on_end(cx, None) };
+        let spare = self.spare.borrow_mut().take(spec.request_len as usize);
+        let request = spare.map_or_else(|| cx.alloc(spec.request_len as usize), Ok);
+        let (Ok(mut request), Ok(response)) = (request, cx.alloc(room)) else {
+            // What lies about may be what is missing.
+            self.spare.borrow_mut().clear();
+            return on_end(cx, None);
+        };
         // Taken by the continuation, or by the rejection.
         let on_end = Rc::new(Cell::new(Some(on_end)));
         let on_rejection = Rc::clone(&on_end);
@@ -156,6 +165,7 @@ impl Shared {
             parent,
             issued_ns: self.common.fabric.now_ns(),
             executions: 0,
+            seed: None,
             end: End::Pending,
         };
         let id = self.ledger().issue(call);
@@ -170,6 +180,7 @@ impl Shared {
                 let witness = &mut shared.common.witness.borrow_mut();
                 witness.lose_count(shared.at, reply.session.index);
             }
+            shared.get_back(reply.request);
             if let Some(on_end) = on_end.take() {
                 on_end(cx, succeeded.then_some(reply.response));
             }
@@ -177,9 +188,21 @@ impl Shared {
         if let Err(rejected) = cx.call(session, spec.method.number(), request, response, on_reply) {
             self.pending.set(self.pending.get() - 1);
             self.ledger().reject(id, rejected.error);
+            self.get_back(rejected.request);
             if let Some(on_end) = on_rejection.take() {
                 on_end(cx, None);
             }
+        }
+    }
+}
+
+impl Shared {
+    /// Does with a request's buffer what an application may do once it has it back: overwrites it
+    /// at once, and uses it for another call.
+    fn get_back(&self, mut request: MsgBuf) {
+        request.storage_mut().fill(SCRIBBLE_BYTE);
+        if self.common.phase.get() == Phase::Active {
+            self.spare.borrow_mut().put(request);
         }
     }
 }

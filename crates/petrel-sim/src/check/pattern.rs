@@ -3,6 +3,9 @@
 /// Bytes of a request that name its call.
 pub(super) const ID_BYTES: usize = 4;
 
+/// What applications overwrite a buffer with that they have back. No byte of a text in ASCII.
+pub(super) const SCRIBBLE_BYTE: u8 = 0xC7;
+
 /// Writes the request of call `id`. One that is too short for the number is filled with its low
 /// byte.
 pub(super) fn fill_request(id: u32, request: &mut [u8]) {
@@ -21,6 +24,15 @@ pub(super) fn is_request(id: u32, request: &[u8]) -> bool {
     }
     let (head, rest) = request.split_at(ID_BYTES);
     head == id.to_le_bytes() && is_filled(u64::from(id), rest)
+}
+
+/// Whether these are the bytes from `offset` on of the request of call `id`, which has its number.
+pub(super) fn is_part_of_request(id: u32, offset: usize, part: &[u8]) -> bool {
+    let in_head = ID_BYTES.saturating_sub(offset).min(part.len());
+    let (head, rest) = part.split_at(in_head);
+    let place = offset.min(ID_BYTES);
+    head == &id.to_le_bytes()[place..place + in_head]
+        && is_part_of_filled(u64::from(id), offset.saturating_sub(ID_BYTES), rest)
 }
 
 /// The number of the call in a request that is long enough to have one.
@@ -56,6 +68,19 @@ pub(crate) fn is_filled(seed: u64, bytes: &[u8]) -> bool {
         && rest == &word(seed, count).to_le_bytes()[..rest.len()]
 }
 
+/// Whether [`fill`] writes these bytes from `offset` on.
+pub(super) fn is_part_of_filled(seed: u64, offset: usize, part: &[u8]) -> bool {
+    // Up to the next whole word, and those behind it.
+    let before = offset.next_multiple_of(8) - offset;
+    let (head, rest) = part.split_at(before.min(part.len()));
+    let at = offset % 8;
+    let (words, tail) = rest.as_chunks::<8>();
+    let first = offset.div_ceil(8);
+    head == &word(seed, offset / 8).to_le_bytes()[at..at + head.len()]
+        && words.iter().zip(first..).all(|(bytes, at)| *bytes == word(seed, at).to_le_bytes())
+        && tail == &word(seed, first + words.len()).to_le_bytes()[..tail.len()]
+}
+
 fn word(seed: u64, index: usize) -> u64 {
     let product = (seed ^ (index as u64) << 32 ^ 0x9e37_79b9).wrapping_mul(0xd134_2543_de82_ef95);
     product ^ product >> 29
@@ -84,6 +109,25 @@ mod tests {
                 assert!(!is_request(0x0102_0304, &request), "byte {place} of {len}");
                 assert_ne!(hash(&request), before);
                 request[place] ^= 0x10;
+            }
+        }
+    }
+
+    #[test]
+    fn parts__are_recognised_wherever_they_begin() {
+        let (mut request, mut filled) = ([0; 60], [0; 60]);
+        fill_request(0x0102_0304, &mut request);
+        fill(9, &mut filled);
+        for (from, to) in (0..60).flat_map(|from| (from..=60).map(move |to| (from, to))) {
+            assert!(is_part_of_request(0x0102_0304, from, &request[from..to]), "{from}..{to}");
+            assert!(is_part_of_filled(9, from, &filled[from..to]), "{from}..{to}");
+            for place in from..to {
+                let mut wrong = filled;
+                wrong[place] ^= 1;
+                assert!(!is_part_of_filled(9, from, &wrong[from..to]), "{place} in {from}..{to}");
+                let mut wrong = request;
+                wrong[place] ^= 1;
+                assert!(!is_part_of_request(0x0102_0304, from, &wrong[from..to]));
             }
         }
     }

@@ -5,6 +5,7 @@ use std::fmt;
 use petrel_proto::counters::Counters;
 
 use super::ledger::Counts;
+use super::watch::ContentCounts;
 use crate::control::ControlStats;
 use crate::fabric::{DropReason, FabricStats};
 
@@ -31,6 +32,8 @@ pub struct Report {
     /// Frames that were held against the specification.
     pub frames_witnessed: u64,
     pub(super) counts: Counts,
+    pub(super) contents: ContentCounts,
+    pub(super) buffers_reused: u64,
 }
 
 impl Report {
@@ -55,6 +58,10 @@ impl Report {
             ("pauses", fabric.pauses),
             ("packets", fabric.sent),
             ("frames_witnessed", self.frames_witnessed),
+            ("payloads_checked", self.contents.all),
+            ("payloads_checked_of_repetitions", self.contents.repeated),
+            ("payloads_checked_of_ended_calls", self.contents.stale),
+            ("buffers_reused", self.buffers_reused),
             ("packets_lost", fabric.dropped(DropReason::Loss)),
             ("packets_partitioned", fabric.dropped(DropReason::Partition)),
             ("packets_dropped_by_switches", fabric.dropped(DropReason::SwitchBuffer)),
@@ -70,6 +77,9 @@ impl Report {
             ("timeouts", protocol.timeouts),
             ("calls_timed_out", protocol.calls_timed_out),
             ("losses_detected", protocol.losses_detected),
+            ("packets_repeated_while_paced", protocol.repeats_paced),
+            ("calls_ended_before_a_repetition", protocol.ended_before_repeat),
+            ("calls_failed_while_paced", protocol.failed_while_paced),
             ("dropped_malformed", protocol.dropped_malformed),
             ("dropped_unknown_session", protocol.dropped_unknown_session),
             ("dropped_wrong_peer", protocol.dropped_wrong_peer),

@@ -6,7 +6,6 @@ use petrel::proto::congestion::{
 };
 use petrel::proto::recovery::rtt::RtoBounds;
 use petrel::{EndpointConfig, SessionConfig};
-use petrel_transport::buf::PoolConfig;
 
 use crate::control::ControlConfig;
 use crate::fabric::{
@@ -141,8 +140,9 @@ impl Scenario {
         }
         if self.memory_is_tight {
             let max_bytes = rng.between(512 << 10, 3 << 20) as usize;
-            config.memory = PoolConfig { max_bytes, huge_pages: false };
+            config.memory.max_bytes = max_bytes;
         }
+        config.memory.poison = true;
         config
     }
 

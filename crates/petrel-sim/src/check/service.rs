@@ -31,11 +31,16 @@ fn handle(
         (call.spec, (method == Method::Fail).then(|| call.fail_text(id)))
     };
     let len = spec.response_len as usize;
+    let seed = match method {
+        Method::Echo | Method::Fail | Method::Drop => 0,
+        _ => answer_seed(request.data()),
+    };
+    shared.ledger().note_seed(id, seed);
     match method {
         Method::Echo => echo(cx, request, id),
-        Method::Transform | Method::Huge => transform(cx, request, len, id),
-        Method::Deferred => defer(shared, cx, request, spec, id),
-        Method::Nested => nest(shared, cx, request, spec, id),
+        Method::Transform | Method::Huge => transform(cx, request, seed, len, id),
+        Method::Deferred => defer(shared, cx, request, spec, seed, id),
+        Method::Nested => nest(shared, cx, request, spec, seed, id),
         Method::Drop => forget(shared, cx, request, spec, id),
         Method::Fail => {
             let text = String::from_utf8(fail_text.unwrap_or_default()).unwrap_or_default();
@@ -50,7 +55,10 @@ fn handle(
 fn handle_tiny(cx: &mut Context<'_>, request: Request<'_>, method: Method) -> Handled {
     match method {
         Method::TinyEcho => echo(cx, request, 0),
-        Method::TinyGrow => transform(cx, request, GROWN_BYTES as usize, 0),
+        Method::TinyGrow => {
+            let seed = answer_seed(request.data());
+            transform(cx, request, seed, GROWN_BYTES as usize, 0)
+        }
         _ => request.fail(cx, Status::Internal, "no such call"),
     }
 }
@@ -67,8 +75,13 @@ fn echo(cx: &mut Context<'_>, request: Request<'_>, id: u32) -> Handled {
     })
 }
 
-fn transform(cx: &mut Context<'_>, request: Request<'_>, len: usize, id: u32) -> Handled {
-    let seed = answer_seed(request.data());
+fn transform(
+    cx: &mut Context<'_>,
+    request: Request<'_>,
+    seed: u64,
+    len: usize,
+    id: u32,
+) -> Handled {
     if id.is_multiple_of(2) {
         return request.reply_with(cx, len, |_, out| {
             pattern::fill(seed, out);
@@ -93,10 +106,10 @@ fn defer(
     cx: &mut Context<'_>,
     request: Request<'_>,
     spec: Spec,
+    seed: u64,
     id: u32,
 ) -> Handled {
     let due_ns = cx.now_ns() + spec.delay_ns;
-    let seed = answer_seed(request.data());
     let answer = Answer::Made { seed, len: spec.response_len as usize };
     if id.is_multiple_of(2) {
         let (responder, handled) = request.defer(cx);
@@ -135,9 +148,9 @@ fn nest(
     cx: &mut Context<'_>,
     request: Request<'_>,
     spec: Spec,
+    seed: u64,
     id: u32,
 ) -> Handled {
-    let seed = answer_seed(request.data());
     let len = spec.response_len as usize;
     let (responder, handled) = request.defer(cx);
     let leaf = {

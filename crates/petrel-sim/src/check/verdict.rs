@@ -37,6 +37,7 @@ impl World {
                 return Err(format!("{} has frames for nobody", node.shared.at));
             }
             self.counters += *node.endpoint.core().counters();
+            self.buffers_reused += node.shared.spare.borrow().reused;
         }
         let stats = self.common.fabric.stats();
         if !stats.is_balanced() {
@@ -54,6 +55,8 @@ impl World {
             troubles: ledger.troubles.count() as u64,
             protocol: self.counters,
             frames_witnessed: self.common.witness.borrow().frames,
+            contents: self.common.witness.borrow().content_counts(),
+            buffers_reused: self.buffers_reused,
             fabric: stats,
             control: self.common.control.stats(),
         })

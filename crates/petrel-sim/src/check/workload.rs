@@ -41,7 +41,8 @@ impl Node {
 
     fn begin(&mut self, phase: Phase) {
         match phase {
-            Phase::Active | Phase::Draining => {}
+            Phase::Active => {}
+            Phase::Draining => self.shared.spare.borrow_mut().clear(),
             Phase::Probing => self.probe(),
             Phase::Closing => self.close_all(),
         }

@@ -43,6 +43,8 @@ pub(super) struct World {
     parties: u32,
     /// Of all endpoints that are dead, and in the end of all.
     pub(super) counters: Counters,
+    /// Buffers that their applications used again; of the dead, and in the end of all.
+    pub(super) buffers_reused: u64,
 }
 
 impl World {
@@ -58,12 +60,13 @@ impl World {
         ledger.is_impatient = scenario.is_impatient;
         ledger.is_crowded = scenario.is_crowded;
         ledger.message_bytes_max = scenario.message_bytes_max;
-        let witness = Rc::new(RefCell::new(Witness::default()));
+        let ledger = Rc::new(RefCell::new(ledger));
+        let witness = Rc::new(RefCell::new(Witness::of_calls(Rc::clone(&ledger))));
         let common = Rc::new(Common {
             scenario,
             fabric: fabric.clone(),
             control,
-            ledger: RefCell::new(ledger),
+            ledger,
             witness: Rc::clone(&witness),
             phase: Cell::new(Phase::Active),
         });
@@ -72,7 +75,8 @@ impl World {
         let simulation = Simulation::new(fabric);
         let counters = Counters::default();
         let deaths = BTreeMap::new();
-        let mut world = Self { common, simulation, rng, deaths, parties: 0, counters };
+        let mut world =
+            Self { common, simulation, rng, deaths, parties: 0, counters, buffers_reused: 0 };
         (0..world.common.scenario.hosts).try_for_each(|host| world.start_host(HostId(host)))?;
         Ok(world)
     }
@@ -153,6 +157,7 @@ impl World {
     fn lay_to_rest(&mut self, node: &Node) {
         self.common.ledger.borrow_mut().bury(node.shared.party);
         self.counters += *node.endpoint.core().counters();
+        self.buffers_reused += node.shared.spare.borrow().reused;
     }
 
     fn set_faults(&self, plan: FaultPlan) {
@@ -291,6 +296,7 @@ impl World {
             leaves: RefCell::default(),
             served: RefCell::default(),
             pending: Cell::new(0),
+            spare: RefCell::default(),
         });
         service::serve(&shared, &mut endpoint);
         Ok(Node {

@@ -34,7 +34,9 @@
 //! that a `PacketBuf` gives out reaches there.
 //!
 //! A reused block still holds the bytes of its last user, from the same pool. A `PacketBuf` shows
-//! them only to who raises its length without writing.
+//! them only to who raises its length without writing. A pool that *poisons*
+//! ([`PoolConfig::poison`]) overwrites them when the block comes back, so that a frame sent from
+//! memory that was given back shows; the simulator's pools do.
 //!
 //! [`Rc`]: std::rc::Rc
 
@@ -46,6 +48,6 @@ mod region;
 mod tests;
 
 pub use class::LARGEST_BLOCK_BYTES;
-pub use packet::{FIRST_HEADER_BYTES, HEAD_ROOM_BYTES, PacketBuf, TAIL_HEADER_BYTES};
+pub use packet::{FIRST_HEADER_BYTES, HEAD_ROOM_BYTES, POISON_BYTE, PacketBuf, TAIL_HEADER_BYTES};
 pub use pool::{BufPool, InUse, PoolConfig, PoolExhausted};
 pub use region::Region;

@@ -18,6 +18,10 @@ pub const FIRST_HEADER_BYTES: usize = 24;
 /// Room behind the data for the header of each packet after the first.
 pub const TAIL_HEADER_BYTES: usize = 32;
 
+/// What the memory of a buffer is overwritten with when it comes back to a pool that poisons. No byte
+/// of a text in ASCII.
+pub const POISON_BYTE: u8 = 0xDB;
+
 /// Tail headers are aligned to this.
 const TAIL_ALIGN_BYTES: usize = 8;
 
@@ -72,6 +76,22 @@ fn block_bytes_with_tail(capacity: usize, packet_count: usize) -> Option<usize> 
 #[inline]
 fn tail_offset(capacity: usize) -> usize {
     (HEAD_ROOM_BYTES + capacity).next_multiple_of(TAIL_ALIGN_BYTES)
+}
+
+/// Overwrites all that the last user of a block could write to.
+///
+/// # Safety
+/// The block is on its free list, was lent out before, and nobody else uses it.
+pub(super) unsafe fn poison(block: NonNull<Meta>) {
+    // SAFETY: the block begins with its `Meta`.
+    let Meta { capacity, packet_count, .. } = unsafe { block.as_ref() };
+    let Some(end) = block_bytes(*capacity as usize, *packet_count as usize) else {
+        unreachable!("a block was made for them");
+    };
+    let start = size_of::<Meta>();
+    // SAFETY: the block has so many bytes, since `PacketBuf::new` got it for these needs, and the
+    // caller says that nobody reads or writes them.
+    unsafe { block.cast::<u8>().add(start).write_bytes(POISON_BYTE, end - start) };
 }
 
 impl PacketBuf {

@@ -38,12 +38,17 @@ pub struct PoolConfig {
     /// Whether to ask for transparent huge pages in regions of 2 MiB and more. They save TLB
     /// misses on large messages and cost memory where only part of a region is used.
     pub huge_pages: bool,
+    /// Whether a buffer that comes back is overwritten with [`POISON_BYTE`] at once, so that whoever
+    /// still reads it shows: for checks. It costs a write of the whole buffer.
+    ///
+    /// [`POISON_BYTE`]: super::POISON_BYTE
+    pub poison: bool,
 }
 
 impl Default for PoolConfig {
-    /// 1 GiB, in ordinary pages. Only what is used is mapped.
+    /// 1 GiB, in ordinary pages, without poison. Only what is used is mapped.
     fn default() -> Self {
-        Self { max_bytes: 1 << 30, huge_pages: false }
+        Self { max_bytes: 1 << 30, huge_pages: false, poison: false }
     }
 }
 
@@ -104,6 +109,9 @@ pub struct BufPool {
 struct Inner {
     shelves: [Shelf; CLASS_COUNT],
     growth: RefCell<Growth>,
+    poisons: bool,
+    /// Whether the last handle is gone.
+    is_orphan: Cell<bool>,
 }
 
 /// The blocks of one class. It does not move as long as the pool lives, so that blocks can point
@@ -113,14 +121,15 @@ pub(super) struct Shelf {
     first_idle: Cell<Option<NonNull<Meta>>>,
     lent_count: Cell<usize>,
     class: Class,
-    /// The pool, once it belongs to its buffers alone.
-    orphan: Cell<Option<NonNull<Inner>>>,
+    /// The pool, if more is to be done when a block comes back: because it poisons them, or belongs
+    /// to its buffers alone. One look for both, so that poison costs nothing where there is none.
+    on_return: Cell<Option<NonNull<Inner>>>,
 }
 
 impl Shelf {
     fn new(class: Class) -> Self {
-        let (first_idle, orphan) = (Cell::new(None), Cell::new(None));
-        Self { first_idle, lent_count: Cell::new(0), class, orphan }
+        let (first_idle, on_return) = (Cell::new(None), Cell::new(None));
+        Self { first_idle, lent_count: Cell::new(0), class, on_return }
     }
 
     #[inline]
@@ -149,9 +158,9 @@ impl Shelf {
         unsafe { (*block.as_ptr()).next_idle = shelf.first_idle.get() };
         shelf.first_idle.set(Some(block));
         shelf.lent_count.set(shelf.lent_count.get() - 1);
-        if let Some(pool) = shelf.orphan.get() {
-            // SAFETY: the last handle left the pool to its buffers, of which this was one.
-            unsafe { Inner::free_orphan(pool) };
+        if let Some(pool) = shelf.on_return.get() {
+            // SAFETY: the pool is alive, and the block, which is one of its own, on the list.
+            unsafe { Inner::after_return(pool, block) };
         }
     }
 }
@@ -160,7 +169,13 @@ impl BufPool {
     /// An empty pool: memory is mapped when it is first needed.
     pub fn new(config: PoolConfig) -> Self {
         let shelves = std::array::from_fn(|index| Shelf::new(Class(index as u8)));
-        Self { inner: Rc::new(Inner { shelves, growth: RefCell::new(Growth::new(config)) }) }
+        let growth = RefCell::new(Growth::new(config));
+        let (poisons, is_orphan) = (config.poison, Cell::new(false));
+        let inner = Rc::new(Inner { shelves, growth, poisons, is_orphan });
+        if poisons {
+            inner.call_on_return(NonNull::new(Rc::as_ptr(&inner).cast_mut()));
+        }
+        Self { inner }
     }
 
     /// A buffer for a message of up to `capacity` bytes, sent in up to `packet_count` packets (0
@@ -216,8 +231,9 @@ impl Drop for BufPool {
     /// The last handle leaves the pool to the buffers that are lent out, if there are any.
     fn drop(&mut self) {
         if Rc::strong_count(&self.inner) == 1 && self.inner.in_use().count > 0 {
+            self.inner.is_orphan.set(true);
             let pool = NonNull::new(Rc::into_raw(Rc::clone(&self.inner)).cast_mut());
-            self.inner.shelves.iter().for_each(|shelf| shelf.orphan.set(pool));
+            self.inner.call_on_return(pool);
         }
     }
 }
@@ -255,15 +271,26 @@ impl Inner {
 }
 
 impl Inner {
-    /// Frees a pool that belongs to its buffers, when the last of them is back.
+    fn call_on_return(&self, pool: Option<NonNull<Self>>) {
+        self.shelves.iter().for_each(|shelf| shelf.on_return.set(pool));
+    }
+
+    /// Poisons a block that came back, and frees a pool that belongs to its buffers when the last of
+    /// them is back.
     ///
     /// # Safety
-    /// `pool` is what the last handle left behind.
+    /// `pool` is alive, and what its last handle left behind if that is gone; the block is one of
+    /// its idle ones.
     #[cold]
     #[inline(never)]
-    unsafe fn free_orphan(pool: NonNull<Self>) {
+    unsafe fn after_return(pool: NonNull<Self>, block: NonNull<Meta>) {
         // SAFETY: it is alive until this function frees it.
-        if unsafe { pool.as_ref() }.in_use().count == 0 {
+        let inner = unsafe { pool.as_ref() };
+        if inner.poisons {
+            // SAFETY: an idle block belongs to the pool alone.
+            unsafe { packet::poison(block) };
+        }
+        if inner.is_orphan.get() && inner.in_use().count == 0 {
             // SAFETY: the pointer is that of an `Rc` that was given up for this; nobody else has
             // one, and no buffer is left.
             drop(unsafe { Rc::from_raw(pool.as_ptr().cast_const()) });

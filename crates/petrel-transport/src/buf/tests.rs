@@ -5,7 +5,11 @@ use proptest::prelude::*;
 const MIB: usize = 1 << 20;
 
 fn pool(max_bytes: usize) -> BufPool {
-    BufPool::new(PoolConfig { max_bytes, huge_pages: false })
+    BufPool::new(PoolConfig { max_bytes, ..PoolConfig::default() })
+}
+
+fn poisoning_pool(max_bytes: usize) -> BufPool {
+    BufPool::new(PoolConfig { max_bytes, poison: true, ..PoolConfig::default() })
 }
 
 #[test]
@@ -111,6 +115,36 @@ fn buffers__outlive_their_pool() {
     assert_eq!((small.len(), large.packet_count()), (32, 1000));
     assert!(small.data().iter().all(|&byte| byte == 1));
     assert!(large.data().iter().all(|&byte| byte == 2));
+}
+
+#[test]
+fn poison__is_all_that_is_left_of_a_buffer_that_came_back() {
+    let pool = poisoning_pool(8 * MIB);
+    for (capacity, packets) in [(0, 1), (32, 1), (1000, 4), (MIB, 1000)] {
+        let mut buf = pool.alloc(capacity, packets).unwrap();
+        buf.storage_mut().fill(1);
+        (0..packets).for_each(|packet| buf.write_header(packet, &[2; FIRST_HEADER_BYTES]));
+        let address = buf.address();
+        drop(buf);
+        let again = pool.alloc(capacity, packets).unwrap();
+        assert_eq!(again.address(), address, "the same block");
+        assert!(again.data().iter().all(|&byte| byte == POISON_BYTE));
+        for packet in 0..packets {
+            let (header, _) = again.packet(packet, FIRST_HEADER_BYTES, 0, 0);
+            assert_eq!(header, [POISON_BYTE; FIRST_HEADER_BYTES], "header {packet}");
+        }
+    }
+}
+
+#[test]
+fn poison__of_buffers_that_outlive_their_pool() {
+    let pool = poisoning_pool(MIB);
+    let mut held = [pool.alloc(32, 1).unwrap(), pool.alloc(2000, 3).unwrap()];
+    drop(pool);
+    held.iter_mut().for_each(|buf| buf.data_mut().fill(1));
+    let [one, other] = held;
+    drop(one);
+    assert!(other.data().iter().all(|&byte| byte == 1));
 }
 
 #[test]
@@ -233,8 +267,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(if cfg!(miri) { 4 } else { 64 }))]
 
     #[test]
-    fn random_use__never_mixes_buffers(steps in steps(), max_mib in 1..16usize) {
-        let pool = pool(max_mib * MIB);
+    fn random_use__never_mixes_buffers(
+        steps in steps(),
+        max_mib in 1..16usize,
+        poisons in any::<bool>(),
+    ) {
+        let max_bytes = max_mib * MIB;
+        let pool = if poisons { poisoning_pool(max_bytes) } else { pool(max_bytes) };
         let mut held: Vec<Model> = Vec::new();
         for step in steps {
             let count = held.len().max(1);

@@ -1,4 +1,5 @@
 mod ecn;
+mod kept;
 mod offload;
 
 use std::net::UdpSocket;

@@ -13,12 +13,12 @@ fn pair_with(congestion: CongestionConfig) -> Pair {
     Pair::with_config(Shape::default(), Config { congestion, ..Config::default() })
 }
 
-fn timely() -> Pair {
+pub(super) fn timely() -> Pair {
     pair_with(CongestionConfig::Timely(TimelyConfig::for_line(Rate::gbit(GBIT))))
 }
 
 /// Calls until the session is limited, each answered after `rtt_ns`.
-fn congest(pair: &mut Pair, rtt_ns: u64) {
+pub(super) fn congest(pair: &mut Pair, rtt_ns: u64) {
     // So that it is known how long the path is.
     call_and_answer(pair, 10_000, 0);
     for round in 0..20 {

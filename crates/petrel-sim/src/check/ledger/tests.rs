@@ -39,6 +39,7 @@ impl Desk {
             parent: None,
             issued_ns: 400,
             executions: 0,
+            seed: None,
             end: End::Pending,
         };
         assert_eq!(ledger.issue(call), 0);

@@ -15,17 +15,25 @@
 //! | CREDIT and PULL tell exactly what was received | §3.1 |
 //! | a limit never goes back | §3.1 |
 //! | a server sends only what was allowed, and only when it has the whole request | §6 |
+//!
+//! What the frames carry is held against the calls' messages: see `contents`.
 
+mod contents;
 mod packets;
 mod request;
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
 
 use petrel_proto::limits::packets_of;
 use petrel_proto::wire::{Fields, Frame, Header, Kind, Part};
 
+use super::ledger::Ledger;
 use crate::control::Agreement;
 use crate::fabric::{Sight, SimAddr};
+pub(super) use contents::ContentCounts;
+use contents::{Contents, Way};
 use request::{InOrder, Request};
 
 /// The witness.
@@ -36,6 +44,8 @@ pub(super) struct Witness {
     by_name: BTreeMap<(SimAddr, u32, u32), (usize, bool)>,
     /// Endpoints that drop packets out of order.
     in_order: BTreeSet<SimAddr>,
+    /// What frames carry, where it is known what they should.
+    contents: Option<Contents>,
     pub(super) violation: Option<String>,
     /// Frames held against the rules.
     pub(super) frames: u64,
@@ -59,6 +69,16 @@ struct Session {
 pub(super) type Broken = &'static str;
 
 impl Witness {
+    /// A witness who knows the calls, and looks at what frames carry too.
+    pub(super) fn of_calls(ledger: Rc<RefCell<Ledger>>) -> Self {
+        Self { contents: Some(Contents::new(ledger)), ..Self::default() }
+    }
+
+    /// What was held against the calls' messages.
+    pub(super) fn content_counts(&self) -> ContentCounts {
+        self.contents.as_ref().map(Contents::counts).unwrap_or_default()
+    }
+
     /// An endpoint is made; whether it goes back N.
     pub(super) fn add_endpoint(&mut self, at: SimAddr, goes_back_n: bool) {
         // Another may have been there before.
@@ -122,6 +142,13 @@ impl Witness {
             let who = if is_sent { from } else { to };
             let text = format!("{who} {what} {frame}: {rule}; {session:?}");
             self.violation.get_or_insert(text);
+        }
+        let way = Way { session: index, from, to, packet_bytes: session.packet_bytes };
+        if is_sent
+            && let Some(contents) = &mut self.contents
+            && let Err(wrong) = contents.look(way, &frame)
+        {
+            self.violation.get_or_insert_with(|| format!("{from} sends {frame}: {wrong}"));
         }
     }
 }

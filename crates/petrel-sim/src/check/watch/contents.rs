@@ -1,0 +1,196 @@
+//! What frames carry, held against the messages of the calls: the rule that no frame shows a buffer
+//! that was given back (eRPC §4.2.2, appendices B and C).
+//!
+//! An application overwrites a buffer as soon as it has it back, or uses it for another call, and
+//! pools poison what comes back to them. Every payload that leaves is therefore looked at here, those
+//! included that nobody will take: packets sent again, and answers to calls that are over. A request
+//! must be that of a call which has not ended, and each byte the one that its message has there.
+//!
+//! Endpoints that were broken on purpose, with the witness's other rules switched off, which mostly
+//! notice first, and the first seed from 0 on that this rule finds:
+//!
+//! | what was broken | seed | what it says |
+//! | --- | --- | --- |
+//! | packets sent again wait for a turn in a list of addresses | 0 | "memory that the application had got back" |
+//! | answers sent again do | 0 | "other bytes": those of the slot's next answer |
+//! | the burst is flushed after the next receive instead of at once | 2 | "changed or freed" |
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use petrel_proto::wire::{Frame, Kind};
+use petrel_transport::buf::POISON_BYTE;
+
+use super::part_of;
+use crate::check::call::{Content, End, Method};
+use crate::check::ledger::Ledger;
+use crate::check::pattern::{self, SCRIBBLE_BYTE};
+use crate::fabric::SimAddr;
+
+/// So many times the same byte are no accident.
+const RUN_BYTES: usize = 4;
+
+/// The rule, with what it knows.
+#[derive(Debug)]
+pub(super) struct Contents {
+    ledger: Rc<RefCell<Ledger>>,
+    /// By session and request number.
+    requests: BTreeMap<(usize, u64), Message>,
+    counts: ContentCounts,
+}
+
+/// How many payloads were held against their messages.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::check) struct ContentCounts {
+    pub(in crate::check) all: u64,
+    /// Of packets sent again.
+    pub(in crate::check) repeated: u64,
+    /// Of answers to calls that had ended: nobody takes them.
+    pub(in crate::check) stale: u64,
+}
+
+/// The request that a number stands for.
+#[derive(Clone, Copy, Debug)]
+enum Message {
+    /// That of a call.
+    Call(u32),
+    /// Too short to name its call.
+    Tiny { method: Method, byte: Option<u8> },
+}
+
+/// The way of a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    /// The session's number among all.
+    pub(super) session: usize,
+    pub(super) from: SimAddr,
+    pub(super) to: SimAddr,
+    /// Bytes of each packet but the last.
+    pub(super) packet_bytes: u32,
+}
+
+impl Contents {
+    pub(super) fn new(ledger: Rc<RefCell<Ledger>>) -> Self {
+        Self { ledger, requests: BTreeMap::new(), counts: ContentCounts::default() }
+    }
+
+    pub(super) fn counts(&self) -> ContentCounts {
+        self.counts
+    }
+
+    /// A frame leaves.
+    pub(super) fn look(&mut self, way: Way, frame: &Frame<'_>) -> Result<(), String> {
+        let name = (way.session, frame.header.request);
+        let offset = part_of(frame).packet as usize * way.packet_bytes as usize;
+        let known = self.requests.get(&name).copied();
+        let is_stale = match frame.header.kind {
+            Kind::Request | Kind::RequestPart => {
+                let message = match known {
+                    Some(message) => message,
+                    None => {
+                        let message = self.first_seen(way, frame)?;
+                        *self.requests.entry(name).or_insert(message)
+                    }
+                };
+                self.look_at_request(message, offset, frame)?;
+                false
+            }
+            Kind::Response | Kind::ResponsePart => {
+                // Forged frames may be answered too.
+                let Some(message) = known else { return Ok(()) };
+                self.look_at_answer(message, offset, frame)?;
+                self.is_over(message)
+            }
+            _ => return Ok(()),
+        };
+        self.counts.all += 1;
+        self.counts.repeated += u64::from(frame.header.flags.repeats());
+        self.counts.stale += u64::from(is_stale);
+        Ok(())
+    }
+
+    /// The request to which a new number is given, as its first packet tells.
+    fn first_seen(&self, way: Way, frame: &Frame<'_>) -> Result<Message, String> {
+        let ledger = self.ledger.borrow();
+        let (payload, method) = (frame.payload, frame.header.aux);
+        if let Some(method) = Method::tiny(method) {
+            let byte = payload.first().copied();
+            let message = Message::Tiny { method, byte };
+            let is_made = payload.len() <= 1 && ledger.has_tiny(way.to, method, byte);
+            return is_made.then_some(message).ok_or_else(|| wrong("a tiny request", payload));
+        }
+        let id = pattern::id_of(payload).filter(|&id| (id as usize) < ledger.call_count());
+        let Some(id) = id else { return Err(wrong("the first packet of a request", payload)) };
+        let call = ledger.call(id);
+        let is_meant = (call.client_at, call.server) == (way.from, way.to)
+            && (call.spec.method.number(), call.spec.request_len) == (method, part_of(frame).size);
+        is_meant.then_some(Message::Call(id)).ok_or_else(|| wrong("a request", payload))
+    }
+
+    fn look_at_request(
+        &self,
+        message: Message,
+        offset: usize,
+        frame: &Frame<'_>,
+    ) -> Result<(), String> {
+        let payload = frame.payload;
+        let Message::Call(id) = message else { return self.look_at_tiny(message, payload) };
+        if !pattern::is_part_of_request(id, offset, payload) {
+            return Err(wrong(&format!("the request of call {id}"), payload));
+        }
+        let end = self.ledger.borrow().call(id).end;
+        if end != End::Pending {
+            return Err(format!("the request of call {id} leaves, which has ended: {end:?}"));
+        }
+        Ok(())
+    }
+
+    fn look_at_tiny(&self, message: Message, payload: &[u8]) -> Result<(), String> {
+        let Message::Tiny { byte, .. } = message else { return Ok(()) };
+        let is_right = payload == byte.as_slice();
+        is_right.then_some(()).ok_or_else(|| wrong("a tiny request", payload))
+    }
+
+    fn look_at_answer(
+        &self,
+        message: Message,
+        offset: usize,
+        frame: &Frame<'_>,
+    ) -> Result<(), String> {
+        let payload = frame.payload;
+        if frame.header.aux as u8 != 0 {
+            // The texts of errors, whoever gave them, are in ASCII.
+            return payload.is_ascii().then_some(()).ok_or_else(|| wrong("an error", payload));
+        }
+        let content = match message {
+            Message::Call(id) => self.ledger.borrow().call(id).content(id),
+            Message::Tiny { method, byte } => method.content_of_tiny(byte),
+        };
+        let is_right = match content {
+            Content::Request(id) => pattern::is_part_of_request(id, offset, payload),
+            Content::Tiny(byte) => payload == byte.as_slice(),
+            Content::Filled(seed) => pattern::is_part_of_filled(seed, offset, payload),
+            Content::None => false,
+        };
+        is_right.then_some(()).ok_or_else(|| wrong(&format!("the answer to {message:?}"), payload))
+    }
+
+    fn is_over(&self, message: Message) -> bool {
+        let Message::Call(id) = message else { return false };
+        self.ledger.borrow().call(id).end != End::Pending
+    }
+}
+
+fn wrong(what: &str, payload: &[u8]) -> String {
+    let shows = |byte| payload.windows(RUN_BYTES).any(|run| run == [byte; RUN_BYTES]);
+    let other = match (shows(POISON_BYTE), shows(SCRIBBLE_BYTE)) {
+        (true, _) => "memory that its pool had got back",
+        (false, true) => "memory that the application had got back",
+        (false, false) => "other bytes than its own",
+    };
+    format!("{what} shows {other}")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! The frames of a burst, where their owner has them: what [`Transport::push`] is promised, checked.
+//!
+//! A transport may keep the addresses of what is pushed until the next `flush` has returned, and
+//! read the bytes only then, as UDP does with large frames. So it is looked there whether they are
+//! still what they were: a core that changes, frees or hands back a buffer in between sends
+//! something else over a real transport, and is stopped here at the first frame.
+//!
+//! [`Transport::push`]: petrel_transport::Transport::push
+
+use petrel_proto::wire::Frame;
+
+use crate::fabric::SimAddr;
+
+/// Frames that were pushed and not flushed yet.
+#[derive(Debug, Default)]
+pub(crate) struct Lent {
+    frames: Vec<LentFrame>,
+    /// What they were when they were pushed, one behind the other.
+    copies: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct LentFrame {
+    head: *const [u8],
+    body: *const [u8],
+}
+
+impl Lent {
+    /// Notes where a frame lies, and what it is.
+    #[inline]
+    pub(crate) fn note(&mut self, head: &[u8], body: &[u8]) {
+        self.frames.push(LentFrame { head, body });
+        self.copies.extend_from_slice(head);
+        self.copies.extend_from_slice(body);
+    }
+
+    /// Ends the burst of `sender`.
+    ///
+    /// # Safety
+    /// The frames noted since the last time are where they were.
+    ///
+    /// # Panics
+    /// When one has changed.
+    #[expect(unsafe_code, reason = "the addresses are what is to be checked")]
+    pub(crate) unsafe fn check(&mut self, sender: SimAddr) {
+        let mut copies = &self.copies[..];
+        for frame in self.frames.drain(..) {
+            // SAFETY: by this function's contract.
+            let (head, body) = unsafe { (&*frame.head, &*frame.body) };
+            let (copy, rest) = copies.split_at(head.len() + body.len());
+            copies = rest;
+            if (head, body) != copy.split_at(head.len()) {
+                changed(sender, copy);
+            }
+        }
+        self.copies.clear();
+    }
+}
+
+#[cold]
+fn changed(sender: SimAddr, pushed: &[u8]) -> ! {
+    let name = match Frame::parse(pushed) {
+        Ok(frame) => frame.to_string(),
+        Err(_) => format!("a frame of {} bytes", pushed.len()),
+    };
+    panic!("{sender} changed or freed {name} between its push and the flush");
+}
+
+#[cfg(test)]
+#[allow(unsafe_code, reason = "the contract of `check` is kept, or broken without harm")]
+mod tests {
+    use super::*;
+    use crate::fabric::HostId;
+
+    const SENDER: SimAddr = SimAddr::new(HostId(0), 1);
+
+    fn check(lent: &mut Lent) -> bool {
+        // SAFETY: both tests keep what they note until they have checked it.
+        let check = || unsafe { lent.check(SENDER) };
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(check)).is_ok()
+    }
+
+    #[test]
+    fn check__of_frames_that_stay() {
+        let mut lent = Lent::default();
+        let (head, body) = (vec![1; 24], vec![2; 100]);
+        lent.note(&head, &body);
+        lent.note(&body, &[]);
+        assert!(check(&mut lent));
+        // The burst is over: what becomes of them is nobody's business.
+        drop((head, body));
+        assert!(check(&mut lent));
+    }
+
+    #[test]
+    fn check__of_a_frame_that_changes() {
+        for (in_body, place) in [(false, 0), (false, 23), (true, 0), (true, 99)] {
+            let mut lent = Lent::default();
+            let (mut head, mut body) = (vec![1; 24], vec![2; 100]);
+            lent.note(&[7; 16], &[]);
+            lent.note(&head, &body);
+            let changed = if in_body { &mut body } else { &mut head };
+            changed[place] ^= 1;
+            assert!(!check(&mut lent), "byte {place}");
+        }
+    }
+}
