@@ -7,6 +7,7 @@ mod congestion;
 mod hostile;
 mod lifecycle;
 mod server;
+mod timers;
 
 use crate::buffer::{Buffer, HeapBuffer, HeapPool};
 use crate::rpc::*;
