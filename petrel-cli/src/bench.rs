@@ -6,6 +6,7 @@
 //! | `sessions`, `memory` | many sessions: their calls, their memory |
 //! | `instructions` | instructions per RPC, by callgrind |
 //! | `veth` | two network namespaces in place of loopback |
+//! | `lossy` | the same where packets get lost |
 //! | `factors` | what each optimisation is worth |
 //! | `congestion` | what each congestion control costs where nothing is congested |
 //! | `all`, `target` | what the figures must reach |
@@ -27,6 +28,7 @@ mod figure;
 mod instructions;
 mod library;
 mod load;
+mod lossy;
 mod measurement;
 mod memory;
 mod pairs;
@@ -61,6 +63,7 @@ use self::sessions::Sessions;
 
 pub(crate) use self::figure::{Figure, Quantity};
 pub(crate) use self::instructions::Workload as CountedWorkload;
+pub(crate) use self::lossy::{LossFigure, LossPlan, LossyCalls, run_lossy};
 pub(crate) use self::measurement::Measurement;
 pub(crate) use self::pairs::Pace;
 pub(crate) use self::stage::Cores;

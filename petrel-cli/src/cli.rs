@@ -23,7 +23,7 @@ pub(crate) use client::{CallArgs, PingArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use experiment::{
     CcCostArgs, CommonArgs, ExperimentArgs, ExperimentCommand, IncastArgs, LossArgs, ScaleArgs,
-    SmallLossArgs,
+    SmallLossArgs, VethArgs,
 };
 pub(crate) use server::{DemoArgs, ServeArgs};
 pub(crate) use sim::{SimArgs, SimCommand};

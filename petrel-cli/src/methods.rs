@@ -7,7 +7,8 @@
 //! | 3 | source | size `u32`, seed `u64` | so many bytes of the [`Pattern`] of that seed |
 //! | 4 | fail | status `u8`, text | none: the call ends with that status and text |
 //! | 5 | hello | a name | a greeting |
-//! | 6 | sample | anything | length and sum of the [`stamps`], `u64` each |
+//! | 6 | sample | anything | length and sum of the [`stamps`] in every 8 KiB, `u64` each |
+//! | 7 | samples | anything | the same of those in every KiB |
 //!
 //! Numbers are little-endian.
 
@@ -22,21 +23,23 @@ pub(crate) const SOURCE: u16 = 3;
 pub(crate) const FAIL: u16 = 4;
 pub(crate) const HELLO: u16 = 5;
 pub(crate) const SAMPLE: u16 = 6;
+pub(crate) const SAMPLES: u16 = 7;
 
 /// Names of the methods.
-pub(crate) const NAMES: [(&str, u16); 6] = [
+pub(crate) const NAMES: [(&str, u16); 7] = [
     ("echo", ECHO),
     ("sink", SINK),
     ("source", SOURCE),
     ("fail", FAIL),
     ("hello", HELLO),
     ("sample", SAMPLE),
+    ("samples", SAMPLES),
 ];
 
 /// Bytes of a response of [`SINK`].
 pub(crate) const SINK_REPLY_BYTES: usize = 16;
 
-/// Bytes of a response of [`SAMPLE`].
+/// Bytes of a response of [`SAMPLE`] and [`SAMPLES`].
 pub(crate) const SAMPLE_REPLY_BYTES: usize = SINK_REPLY_BYTES;
 
 /// Bytes of a request of [`SOURCE`].
@@ -50,6 +53,7 @@ pub(crate) fn register(endpoint: &mut Endpoint) {
     endpoint.register(FAIL, fail);
     endpoint.register(HELLO, hello);
     endpoint.register(SAMPLE, sample);
+    endpoint.register(SAMPLES, samples);
 }
 
 /// What [`SINK`] answers to a request.
@@ -60,7 +64,7 @@ pub(crate) fn sink_reply(length: usize, checksum: u64) -> [u8; SINK_REPLY_BYTES]
     reply
 }
 
-/// What [`SAMPLE`] answers to a request.
+/// What [`SAMPLE`] and [`SAMPLES`] answer to a request.
 #[inline]
 pub(crate) fn sample_reply(length: usize, sum: u64) -> [u8; SAMPLE_REPLY_BYTES] {
     sink_reply(length, sum)
@@ -94,8 +98,16 @@ fn sink(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
 }
 
 fn sample(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+    sampled(cx, request, stamps::SPARSE)
+}
+
+fn samples(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+    sampled(cx, request, stamps::DENSE)
+}
+
+fn sampled(cx: &mut Context<'_>, request: Request<'_>, every: usize) -> Handled {
     let data = request.data();
-    let reply = sample_reply(data.len(), stamps::sum(data));
+    let reply = sample_reply(data.len(), stamps::sum(data, every));
     request.reply(cx, &reply)
 }
 

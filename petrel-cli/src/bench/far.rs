@@ -34,14 +34,17 @@ pub(super) struct Run<'a> {
 }
 
 type Make = Box<dyn FnOnce() -> Result<Box<dyn Resident>, Failure> + Send>;
+type Work = Box<dyn FnOnce() -> Result<(), Failure> + Send>;
 
 enum Command {
     Install(Make),
+    Execute(Work),
     Run(usize, Seat),
 }
 
 enum Event {
     Installed(Result<usize, Failure>),
+    Executed(Result<(), Failure>),
     Running,
     Halted(Result<Traffic, Failure>),
 }
@@ -82,8 +85,26 @@ impl Far {
         let make = move || make().map(|serve| Box::new(serve) as Box<dyn Resident>);
         match self.ask(Command::Install(Box::new(make)))? {
             Event::Installed(place) => place.map(Place),
-            Event::Running | Event::Halted(_) => Err(ended()),
+            _ => Err(ended()),
         }
+    }
+
+    /// Does something in the thread, and waits for what comes of it.
+    pub(super) fn execute<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Failure> {
+        let (sender, receiver) = mpsc::channel();
+        let work = move || {
+            // It is asked for below.
+            let _ = sender.send(work()?);
+            Ok(())
+        };
+        match self.ask(Command::Execute(Box::new(work)))? {
+            Event::Executed(result) => result?,
+            _ => return Err(ended()),
+        }
+        receiver.recv().map_err(|_| ended())
     }
 
     /// Gives turns to an answering end, from before this returns until the run ends. The
@@ -93,7 +114,7 @@ impl Far {
         let run = Run { far: self, is_over: false };
         match self.ask(Command::Run(place.0, seat))? {
             Event::Running => Ok(run),
-            Event::Installed(_) | Event::Halted(_) => Err(ended()),
+            _ => Err(ended()),
         }
     }
 
@@ -151,6 +172,7 @@ fn live(orders: &Receiver<Command>, reports: &Sender<Event>, is_halted: &AtomicB
                 residents.push(resident);
                 residents.len() - 1
             })),
+            Command::Execute(work) => Event::Executed(work()),
             Command::Run(place, seat) => {
                 let seated = seat.take();
                 let _ = reports.send(Event::Running);
@@ -191,7 +213,9 @@ mod tests {
     #[test]
     fn run__gives_turns_to_one_end_until_it_is_halted() {
         let far = Far::start().unwrap();
-        let first = far.install(|| Ok(Counter(Traffic { retransmissions: 5, drops: 0 }))).unwrap();
+        let first = far
+            .install(|| Ok(Counter(Traffic { retransmissions: 5, ..Traffic::default() })))
+            .unwrap();
         let second = far.install(|| Ok(Companion)).unwrap();
         for place in [first, second] {
             let run = far.run(place, Seat::default()).unwrap();
@@ -200,6 +224,15 @@ mod tests {
         }
         drop(far.run(first, Seat::default()).unwrap());
         far.run(second, Seat::default()).unwrap().halt().unwrap();
+    }
+
+    #[test]
+    fn execute__happens_in_the_thread_and_gives_what_comes_of_it() {
+        let far = Far::start().unwrap();
+        let here = thread::current().id();
+        assert_ne!(far.execute(|| Ok(thread::current().id())).unwrap(), here);
+        let failure = far.execute(|| Err::<(), _>(Failure::because("no"))).unwrap_err();
+        assert_eq!(failure.to_string(), "no");
     }
 
     #[test]

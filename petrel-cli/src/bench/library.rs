@@ -222,5 +222,11 @@ fn traffic(stats: &EndpointStats) -> Traffic {
     Traffic {
         retransmissions: stats.protocol.packets_retransmitted,
         drops: drops.map(|(_, count)| count).sum(),
+        dropped_by_kernel: stats.transport.rx_dropped_kernel,
+        duplicates: stats.protocol.dropped_duplicate,
+        datagrams: stats.transport.tx_datagrams,
+        timeouts: stats.protocol.timeouts,
+        probes: stats.protocol.probes,
+        found_early: stats.protocol.losses_detected,
     }
 }

@@ -27,8 +27,10 @@ const SEED: u64 = 0x7065_7472_656c;
 pub(super) enum Exchange {
     /// The request comes back; its length and its first and last 8 bytes are compared.
     Echo,
-    /// The request's length and the sum of its stamps come back.
+    /// The request's length and the sum of its stamps come back; every 8 KiB has one.
     Sample,
+    /// The same with a stamp in every KiB, and so in every packet.
+    Samples,
 }
 
 /// Which session a call takes.
@@ -326,6 +328,7 @@ impl Exchange {
         match self {
             Self::Echo => methods::ECHO,
             Self::Sample => methods::SAMPLE,
+            Self::Samples => methods::SAMPLES,
         }
     }
 
@@ -333,7 +336,7 @@ impl Exchange {
     fn response_bytes(self, size: usize) -> usize {
         match self {
             Self::Echo => size,
-            Self::Sample => methods::SAMPLE_REPLY_BYTES,
+            Self::Sample | Self::Samples => methods::SAMPLE_REPLY_BYTES,
         }
     }
 
@@ -341,7 +344,8 @@ impl Exchange {
     fn stamp(self, request: &mut [u8], stamp: u64) {
         match self {
             Self::Echo => stamps::write_ends(request, stamp),
-            Self::Sample => stamps::write_all(request, stamp),
+            Self::Sample => stamps::write_all(request, stamp, stamps::SPARSE),
+            Self::Samples => stamps::write_all(request, stamp, stamps::DENSE),
         }
     }
 
@@ -349,9 +353,14 @@ impl Exchange {
     fn is_right(self, response: &[u8], size: usize, stamp: u64) -> bool {
         match self {
             Self::Echo => response.len() == size && stamps::are_at_ends(response, stamp),
-            Self::Sample => response == methods::sample_reply(size, stamps::expected(size, stamp)),
+            Self::Sample => is_sum(response, size, stamp, stamps::SPARSE),
+            Self::Samples => is_sum(response, size, stamp, stamps::DENSE),
         }
     }
+}
+
+fn is_sum(response: &[u8], size: usize, stamp: u64, every: usize) -> bool {
+    response == methods::sample_reply(size, stamps::expected(size, stamp, every))
 }
 
 /// Marsaglia's xorshift with Vigna's multiplier: 2 ns, and random enough to spread calls.
@@ -376,7 +385,7 @@ mod tests {
         assert!(!Exchange::Echo.is_right(&message[..31], 32, 9));
         message[31] ^= 1;
         assert!(!Exchange::Echo.is_right(&message, 32, 9));
-        let reply = methods::sample_reply(32, stamps::expected(32, 9));
+        let reply = methods::sample_reply(32, stamps::expected(32, 9, stamps::SPARSE));
         assert!(Exchange::Sample.is_right(&reply, 32, 9));
         assert!(!Exchange::Sample.is_right(&reply, 32, 8));
         assert!(!Exchange::Sample.is_right(&reply, 33, 9));

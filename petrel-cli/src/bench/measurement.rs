@@ -30,6 +30,7 @@ const SESSIONS_MAX: u16 = 8;
 /// How the library's ends are set up.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
+    pub(super) exchange: Exchange,
     pub(super) sessions: usize,
     /// Calls in flight per session.
     pub(super) slots: u8,
@@ -169,7 +170,7 @@ impl Measurement {
         };
         let mut caller = Caller::start(server.0, &config)?;
         caller.open(server, shape.sessions, meanwhile)?;
-        let workload = Workload { choice: shape.choice, ..self.workload() };
+        let workload = self.workload(shape);
         let limit = Rc::clone(&shape.limit);
         let load = Load::new(&caller.endpoint, caller.sessions.clone(), workload, limit)?;
         caller.set_load(load);
@@ -179,6 +180,10 @@ impl Measurement {
     /// What the library's ends are set up like unless something else is measured.
     pub(super) fn shape(&self) -> Shape {
         Shape {
+            exchange: match self.quantity {
+                Quantity::Latency | Quantity::Rate => Exchange::Echo,
+                Quantity::Bandwidth => Exchange::Sample,
+            },
             sessions: self.sessions().into(),
             slots: self.slots(self.sessions()),
             choice: Choice::InTurn,
@@ -188,16 +193,13 @@ impl Measurement {
         }
     }
 
-    fn workload(&self) -> Workload {
+    fn workload(&self, shape: &Shape) -> Workload {
         Workload {
-            exchange: match self.quantity {
-                Quantity::Latency | Quantity::Rate => Exchange::Echo,
-                Quantity::Bandwidth => Exchange::Sample,
-            },
+            exchange: shape.exchange,
             size: self.size,
             in_flight: self.in_flight,
             batch: self.batch,
-            choice: Choice::InTurn,
+            choice: shape.choice,
             is_timed: self.quantity == Quantity::Latency,
         }
     }

@@ -94,6 +94,16 @@ impl Stage {
         }
     }
 
+    /// Does something in this thread, and in the other one if there is one.
+    pub(super) fn in_each_thread<T: Send + 'static>(
+        &self,
+        work: impl Fn() -> Result<T, Failure> + Clone + Send + 'static,
+    ) -> Result<Vec<T>, Failure> {
+        let near = work()?;
+        let far = self.far.as_ref().map(|far| far.execute(work)).transpose()?;
+        Ok([Some(near), far].into_iter().flatten().collect())
+    }
+
     /// Puts two ends into place: first the answering one, then the calling one, which may run
     /// what it is given over and over while it waits for the other.
     pub(super) fn set<D: Drive + 'static, S: Serve + 'static>(

@@ -4,13 +4,13 @@ use serde::Serialize;
 
 /// How far the ratios of the pairs are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(super) struct Spread {
-    pub(super) min: f64,
+pub(crate) struct Spread {
+    pub(crate) min: f64,
     /// A quarter of them are at most this.
-    pub(super) q1: f64,
+    pub(crate) q1: f64,
     /// A quarter of them are at least this.
-    pub(super) q3: f64,
-    pub(super) max: f64,
+    pub(crate) q3: f64,
+    pub(crate) max: f64,
 }
 
 /// The median; `None` of nothing.

@@ -13,10 +13,8 @@ mod features;
 
 use std::io;
 use std::process::{Command, Stdio};
-use std::sync::mpsc;
 use std::thread;
 
-use super::ends::Serve;
 use super::far::Far;
 use super::figure::{Baseline, Figure, Setting};
 use super::measurement::Measurement;
@@ -42,18 +40,7 @@ pub(super) fn run(
     measurement: &Measurement,
     watch: impl FnMut(u32, u32) + Send,
 ) -> Result<Outcome, Failure> {
-    // This thread stays where it is.
-    thread::scope(|scope| {
-        let near = scope.spawn(|| in_own_namespace(measurement, watch));
-        near.join().unwrap_or_else(|_| Err(Failure::because("the benchmark's thread has panicked")))
-    })
-}
-
-fn in_own_namespace(
-    measurement: &Measurement,
-    watch: impl FnMut(u32, u32),
-) -> Result<Outcome, Failure> {
-    match set_up(measurement.pace.is_realtime) {
+    between(measurement.pace.is_realtime, |stage| match stage {
         Ok(stage) => {
             let command = command(measurement);
             let describe = |setting| Setting { network: Some("veth"), command, ..setting };
@@ -61,7 +48,19 @@ fn in_own_namespace(
             Ok(Outcome::Measured(Box::new(figure)))
         }
         Err(failure) => Ok(Outcome::Skipped(failure.to_string())),
-    }
+    })
+}
+
+/// Does something between the two hosts, or learns why they cannot be made.
+pub(super) fn between<T: Send>(
+    is_realtime: bool,
+    work: impl FnOnce(Result<Stage, Failure>) -> Result<T, Failure> + Send,
+) -> Result<T, Failure> {
+    // This thread stays where it is.
+    thread::scope(|scope| {
+        let near = scope.spawn(|| work(set_up(is_realtime)));
+        near.join().unwrap_or_else(|_| Err(Failure::because("the benchmark's thread has panicked")))
+    })
 }
 
 /// The command that repeats the measurement.
@@ -76,29 +75,15 @@ pub(super) fn command(measurement: &Measurement) -> String {
 fn set_up(is_realtime: bool) -> Result<Stage, Failure> {
     leave_namespace()?;
     let far = Far::start()?;
-    let (sender, receiver) = mpsc::channel();
-    far.install(move || {
+    let thread = far.execute(|| {
         leave_namespace()?;
-        // It is asked for in any case.
-        let _ = sender.send(rustix::thread::gettid().as_raw_nonzero().get());
-        Ok(Nobody)
+        Ok(rustix::thread::gettid().as_raw_nonzero().to_string())
     })?;
-    let thread = receiver.recv().map_err(Failure::because)?.to_string();
     let peer = ["peer", "name", FAR_DEVICE, "netns", &thread];
     ip(&[&["link", "add", NEAR_DEVICE, "type", "veth"], &peer[..]].concat())?;
     bring_up(NEAR_DEVICE, ADDRESSES[0])?;
-    far.install(|| {
-        bring_up(FAR_DEVICE, ADDRESSES[1])?;
-        Ok(Nobody)
-    })?;
+    far.execute(|| bring_up(FAR_DEVICE, ADDRESSES[1]))?;
     Stage::with(Cores::Two, is_realtime, Some(far), ADDRESSES.map(Into::into))
-}
-
-/// Something to install where only the installation matters.
-struct Nobody;
-
-impl Serve for Nobody {
-    fn turn(&mut self) {}
 }
 
 /// Moves this thread into a network namespace of its own.
@@ -122,14 +107,19 @@ fn bring_up(device: &str, address: [u8; 4]) -> Result<(), Failure> {
 
 /// Runs `ip`, in this thread's namespace.
 fn ip(arguments: &[&str]) -> Result<(), Failure> {
-    let command = format!("ip {}", arguments.join(" "));
-    let output = Command::new("ip")
+    tool("ip", arguments).map(|_| ())
+}
+
+/// Runs a program in this thread's namespace; gives what it prints.
+pub(super) fn tool(name: &str, arguments: &[&str]) -> Result<String, Failure> {
+    let command = format!("{name} {}", arguments.join(" "));
+    let output = Command::new(name)
         .args(arguments)
         .stdin(Stdio::null())
         .output()
         .map_err(|error| Failure::because(format!("`{command}` cannot be run: {error}")))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
     let complaint = String::from_utf8_lossy(&output.stderr);
     Err(Failure::because(format!("`{command}` failed: {}", complaint.trim())))

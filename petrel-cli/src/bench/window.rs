@@ -23,6 +23,18 @@ pub(super) struct Window {
     pub(super) failures: Vec<FailureGroup>,
     /// Both ends' counters over the window.
     pub(super) traffic: Traffic,
+    /// Packets between the ends, where they are counted.
+    pub(super) packets: Packets,
+}
+
+/// Packets that arrived in either of two namespaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Packets {
+    pub(super) arrived: u64,
+    /// Of those, the ones that were thrown away.
+    pub(super) dropped: u64,
+    /// Of those, the ones towards the answering end.
+    pub(super) dropped_requests: u64,
 }
 
 /// Counters of one end, or of both together.
@@ -32,6 +44,18 @@ pub(super) struct Traffic {
     pub(super) retransmissions: u64,
     /// Frames and datagrams dropped, for whatever reason.
     pub(super) drops: u64,
+    /// Of those, the ones for which a socket's receive buffer had no room.
+    pub(super) dropped_by_kernel: u64,
+    /// Of those, packets that had come before.
+    pub(super) duplicates: u64,
+    /// Datagrams, or publications of a ring, handed to the medium.
+    pub(super) datagrams: u64,
+    /// Times that a request's timeout passed.
+    pub(super) timeouts: u64,
+    /// Times that a request was looked for before its timeout.
+    pub(super) probes: u64,
+    /// Packets found lost by later ones.
+    pub(super) found_early: u64,
 }
 
 impl Window {
@@ -47,6 +71,7 @@ impl Window {
             latencies,
             failures: Vec::new(),
             traffic: Traffic::default(),
+            packets: Packets::default(),
         }
     }
 
@@ -70,9 +95,20 @@ impl Window {
 impl Traffic {
     /// What was counted after an earlier reading.
     pub(super) fn since(self, before: Self) -> Self {
+        self.with(before, |now, before| now - before)
+    }
+
+    fn with(self, other: Self, combine: impl Fn(u64, u64) -> u64) -> Self {
+        let of = |counter: fn(&Self) -> u64| combine(counter(&self), counter(&other));
         Self {
-            retransmissions: self.retransmissions - before.retransmissions,
-            drops: self.drops - before.drops,
+            retransmissions: of(|traffic| traffic.retransmissions),
+            drops: of(|traffic| traffic.drops),
+            dropped_by_kernel: of(|traffic| traffic.dropped_by_kernel),
+            duplicates: of(|traffic| traffic.duplicates),
+            datagrams: of(|traffic| traffic.datagrams),
+            timeouts: of(|traffic| traffic.timeouts),
+            probes: of(|traffic| traffic.probes),
+            found_early: of(|traffic| traffic.found_early),
         }
     }
 }
@@ -81,10 +117,7 @@ impl Add for Traffic {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
-        Self {
-            retransmissions: self.retransmissions + other.retransmissions,
-            drops: self.drops + other.drops,
-        }
+        self.with(other, |one, other| one + other)
     }
 }
 
@@ -107,7 +140,8 @@ mod tests {
 
     #[test]
     fn traffic__is_a_difference_of_sums() {
-        let traffic = |retransmissions, drops| Traffic { retransmissions, drops };
+        let traffic =
+            |retransmissions, probes| Traffic { retransmissions, probes, ..Traffic::default() };
         assert_eq!((traffic(3, 4) + traffic(5, 6)).since(traffic(1, 2)), traffic(7, 8));
     }
 }

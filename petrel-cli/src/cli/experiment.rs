@@ -1,17 +1,22 @@
 //! Arguments of `petrel sim experiment`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use petrel_sim::experiment::Controller;
 
-use super::values::parse_seed;
+use super::values::{Share, parse_seed};
+use crate::units::parse_duration;
 
 /// Measure real endpoints over a simulated network: loss, incast, a hundred hosts
 ///
 /// Endpoints run as they would on hosts, over links and switches in virtual time: the figures are
 /// those of the protocol on that network, whatever this machine is and does. The same seed gives
 /// the same figures everywhere. Every answer is checked; a wrong or missing one is a failure.
+///
+/// With --veth, loss and small-loss are measured on this machine instead: UDP packets of its kernel
+/// between two network namespaces, of which nftables throws some away.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct ExperimentArgs {
@@ -23,6 +28,7 @@ const AFTER_HELP: &str = "\
 Examples:
   petrel sim experiment loss
   petrel sim experiment loss --gbit 100 --congestion timely
+  petrel sim experiment loss --veth --loss 0,1e-3 --duration 10s
   petrel sim experiment small-loss --json
   petrel sim experiment incast --senders 20,50,100 --plot incast.svg
   petrel sim experiment incast --background
@@ -62,23 +68,49 @@ pub(crate) struct CommonArgs {
     pub(crate) plot: Option<PathBuf>,
 }
 
+/// Flags of the experiments that this machine's kernel can do as well.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct VethArgs {
+    /// Measure UDP between two network namespaces of this machine, beside the same without loss;
+    /// needs root and nftables, and is no simulation
+    #[arg(long, conflicts_with = "seed")]
+    pub(crate) veth: bool,
+
+    /// How likely a packet is lost, several separated by commas [default: 0 and 1e-7 to 1e-1]
+    #[arg(long, value_name = "SHARE", value_delimiter = ',', requires = "veth")]
+    pub(crate) loss: Vec<Share>,
+
+    /// How long to measure each figure, windows with and without loss together [default: 6s]
+    #[arg(long, value_name = "DURATION", requires = "veth", value_parser = parse_duration)]
+    pub(crate) duration: Option<Duration>,
+
+    /// Let nothing interrupt the two ends' threads in windows: other load then disturbs less, and
+    /// waits
+    #[arg(long, requires = "veth")]
+    pub(crate) realtime: bool,
+}
+
 /// Arguments of `petrel sim experiment loss`.
 #[derive(Args, Debug)]
 pub(crate) struct LossArgs {
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 
+    #[command(flatten)]
+    pub(crate) veth: VethArgs,
+
     /// Rates of the links in Gbit/s, separated by commas [default: 25,100]
-    #[arg(long, value_name = "GBIT", value_delimiter = ',')]
+    #[arg(long, value_name = "GBIT", value_delimiter = ',', conflicts_with = "veth")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=400))]
     pub(crate) gbit: Vec<u64>,
 
     /// The client's congestion control: none, timely, dcqcn or swift [default: none]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "veth")]
     pub(crate) congestion: Option<Controller>,
 
     /// Most requests for a figure; where losses are many, fewer are enough [default: 2000]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", conflicts_with = "veth")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: Option<u64>,
 }
 
@@ -88,12 +120,16 @@ pub(crate) struct SmallLossArgs {
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 
+    #[command(flatten)]
+    pub(crate) veth: VethArgs,
+
     /// The client's congestion control: none, timely, dcqcn or swift [default: none]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", conflicts_with = "veth")]
     pub(crate) congestion: Option<Controller>,
 
     /// Calls for each figure [default: 3000000]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", conflicts_with = "veth")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) calls: Option<u64>,
 }
 

@@ -58,6 +58,7 @@ Methods, by number and name; numbers in messages are little-endian:
   4 fail    request: a gRPC status (1 byte), a text; the call ends with them
   5 hello   request: a name; answers a greeting
   6 sample  answers the request's length and a sum of 8 bytes in every 8 KiB
+  7 samples the same with 8 bytes in every KiB
 
 With --json: one object when it is ready, {event, address, pid, endpoints, transports}, and one at
 the end with the counters of each endpoint.

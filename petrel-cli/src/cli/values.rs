@@ -1,5 +1,6 @@
 //! Values that several subcommands take.
 
+use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -119,6 +120,40 @@ impl FromStr for Payload {
     }
 }
 
+/// A share of packets, in parts per billion; up to a half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Share(u32);
+
+impl Share {
+    const WHOLE: f64 = 1e9;
+
+    /// As the rule that throws packets away wants it.
+    pub(crate) fn per_billion(self) -> u32 {
+        self.0
+    }
+}
+
+impl FromStr for Share {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let share: f64 = text.parse().unwrap_or(f64::NAN);
+        let parts = (share * Self::WHOLE).round();
+        let is_known = (0.0..=0.5).contains(&share) && (share == 0.0 || parts >= 1.0);
+        is_known.then_some(Self(parts as u32)).ok_or_else(|| {
+            format!(
+                "'{text}' is not a share of packets: write 0, or 1e-9 to 0.5, as in 1e-3 or 0.001"
+            )
+        })
+    }
+}
+
+impl fmt::Display for Share {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", f64::from(self.0) / Self::WHOLE)
+    }
+}
+
 /// Parses a seed in decimal, or in hexadecimal behind `0x`, as failing runs print it.
 pub(crate) fn parse_seed(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x") {
@@ -150,6 +185,18 @@ mod tests {
         assert_eq!("@a/b".parse(), Ok(Payload::File("a/b".into())));
         assert_eq!("-".parse(), Ok(Payload::Stdin));
         assert!("@".parse::<Payload>().is_err());
+    }
+
+    #[test]
+    fn share__is_none_or_a_billionth_to_a_half() {
+        for (text, parts) in [("0", 0), ("1e-9", 1), ("1e-7", 100), ("0.01", 10_000_000)] {
+            let share: Share = text.parse().unwrap();
+            assert_eq!(share.per_billion(), parts);
+            assert_eq!(share.to_string().parse(), Ok(share));
+        }
+        for wrong in ["", "x", "-0.1", "1e-10", "0.6", "1", "nan", "inf"] {
+            assert!(wrong.parse::<Share>().unwrap_err().contains("1e-3"), "{wrong}");
+        }
     }
 
     #[test]

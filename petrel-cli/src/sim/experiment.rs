@@ -1,7 +1,8 @@
 //! `petrel sim experiment`: figures of endpoints over a simulated network, in virtual time.
 //!
 //! The library runs the experiments and gives rows; here they become tables, JSON and plots. Nothing
-//! that depends on this machine is printed, so that two runs of one seed can be compared byte by byte.
+//! that depends on this machine is printed, so that two runs of one seed can be compared byte by byte:
+//! but for `veth`, which measures this machine.
 
 mod cc_cost;
 mod chart;
@@ -10,6 +11,7 @@ mod loss;
 mod scale;
 mod shown;
 mod small_loss;
+mod veth;
 
 use petrel_sim::experiment::ExperimentError;
 
@@ -22,6 +24,8 @@ use crate::output::Output;
 /// Runs the experiment and prints its figures.
 pub(crate) fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Failure> {
     match &args.what {
+        ExperimentCommand::Loss(args) if args.veth.veth => veth::run_large(args, output),
+        ExperimentCommand::SmallLoss(args) if args.veth.veth => veth::run_small(args, output),
         ExperimentCommand::Loss(args) => {
             let config = loss::config(args);
             let run = |on_row: OnRow<'_, _>| petrel_sim::experiment::loss::run(&config, on_row);
@@ -49,14 +53,14 @@ pub(crate) fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Fail
 }
 
 /// Who gets each row as soon as it is there.
-type OnRow<'a, R> = &'a mut dyn FnMut(&R);
+type OnRow<'a, R> = &'a mut (dyn FnMut(&R) + Send);
 
 /// Runs an experiment; prints each row as JSON at once, and the table, the plot and the command that
 /// repeats it at the end.
-fn show<R: Row>(
+fn show<R: Row, E: Into<Failure>>(
     common: &CommonArgs,
     output: Output,
-    run: impl FnOnce(OnRow<'_, R>) -> Result<Vec<R>, ExperimentError>,
+    run: impl FnOnce(OnRow<'_, R>) -> Result<Vec<R>, E>,
     command: &str,
 ) -> Result<Outcome, Failure> {
     let mut printed = Ok(());
@@ -64,7 +68,8 @@ fn show<R: Row>(
         if printed.is_ok() {
             printed = output.record(row);
         }
-    })?;
+    });
+    let rows = rows.map_err(Into::into)?;
     printed?;
     let shown = Shown { rows: &rows, command };
     shown.print(output)?;

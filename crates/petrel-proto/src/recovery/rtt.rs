@@ -23,6 +23,12 @@ impl RtoBounds {
     pub fn has_probes(&self) -> bool {
         self.probe_min_ns < self.min_ns
     }
+
+    /// A timer set for this long at most is about as near as any is.
+    #[inline]
+    pub fn soon_ns(&self) -> u64 {
+        2 * self.probe_min_ns.min(self.min_ns)
+    }
 }
 
 impl Default for RtoBounds {

@@ -277,10 +277,15 @@ impl<B> Shared<B> {
             _ => client.trips.rtt.rto_ns(&self.config.rto, backoff.into()),
         };
         state.deadline_ns = now_ns + rto_ns;
+        if state.wakes_soon {
+            return;
+        }
+        if state.in_wheel && self.timers.comes_after(state.timer, state.deadline_ns) {
+            state.leave_wheel(&mut self.timers);
+        }
         if !state.in_wheel {
-            state.in_wheel = true;
             let key = TimerKey { session: id.index, generation: id.generation, slot: slot as u8 };
-            state.timer = self.timers.insert(key, state.deadline_ns);
+            state.enter_wheel(now_ns, key, &self.config.rto, &mut self.timers);
         }
     }
 }

@@ -154,7 +154,7 @@ impl<B: Buffer, T> Core<B, T> {
                 *credits -= 1;
                 state.note_plain_sent(now_ns);
                 self.shared.counters.packets_sent += 1;
-                if trips.backoff == 0 && state.in_wheel {
+                if trips.backoff == 0 && state.wakes_soon {
                     state.deadline_ns = now_ns + trips.probe_ns;
                 } else {
                     self.arm_slot(now_ns, session, slot);
@@ -365,7 +365,7 @@ impl<B: Buffer, T> Core<B, T> {
                 *credits -= 1;
                 state.note_plain_sent(now_ns);
                 self.shared.counters.packets_sent += 1;
-                if trips.backoff == 0 && state.in_wheel {
+                if trips.backoff == 0 && state.wakes_soon {
                     state.deadline_ns = now_ns + trips.probe_ns;
                 } else {
                     let id = SessionId { index: work.session, generation: entry.generation };

@@ -8,6 +8,7 @@ mod given_back;
 mod hostile;
 mod lifecycle;
 mod server;
+mod timers;
 
 use crate::buffer::{Buffer, HeapBuffer, HeapPool};
 use crate::rpc::*;

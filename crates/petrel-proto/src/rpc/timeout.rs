@@ -41,15 +41,15 @@ impl<B: Buffer, T> Core<B, T> {
         let Role::Client(client) = &mut entry.role else { return };
         let slot = key.slot as usize;
         let state = &mut client.slots[slot];
+        state.note_due();
         if state.state == ClientState::Free {
-            state.in_wheel = false;
-        } else if state.deadline_ns > now_ns {
-            state.timer = self.shared.timers.insert(key, state.deadline_ns);
-        } else {
-            state.in_wheel = false;
-            if let Some(completion) = self.shared.on_timeout(now_ns, id, client, slot) {
-                self.events.push_back(Event::Completed(completion));
-            }
+            return;
+        }
+        if state.deadline_ns > now_ns {
+            let Shared { config, timers, .. } = &mut self.shared;
+            state.enter_wheel(now_ns, key, &config.rto, timers);
+        } else if let Some(completion) = self.shared.on_timeout(now_ns, id, client, slot) {
+            self.events.push_back(Event::Completed(completion));
         }
     }
 }

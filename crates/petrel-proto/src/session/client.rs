@@ -8,7 +8,7 @@ use super::{Agreed, fill};
 use crate::bitmap::{PacketBits, Window};
 use crate::congestion::{Congestion, CongestionControl, Flow};
 use crate::recovery::rtt::{RtoBounds, RttEstimator};
-use crate::timer::{TimerEntry, TimerWheel};
+use crate::timer::{TimerEntry, TimerKey, TimerWheel};
 use crate::wire::Destination;
 
 /// A session in its client role. What a small call needs comes first, in this order; see
@@ -298,6 +298,9 @@ pub(crate) struct ClientSlot<B, T> {
     pub(crate) grant: u8,
     /// Whether the timer wheel has an entry for this slot.
     pub(crate) in_wheel: bool,
+    /// Whether that comes due so soon that it serves any deadline: the common case. What was set for a
+    /// timeout, or for a slower path, would come too late for the next call's probe.
+    pub(crate) wakes_soon: bool,
     /// The slot's entry in the timer wheel, while `in_wheel`.
     pub(crate) timer: TimerEntry,
 }
@@ -366,6 +369,7 @@ impl<B, T> ClientSlot<B, T> {
             queued: false,
             timer: TimerEntry::NONE,
             in_wheel: false,
+            wakes_soon: false,
             pull_due: false,
             backoff: 0,
             unanswered: 0,
@@ -427,12 +431,34 @@ impl<B, T> ClientSlot<B, T> {
         self.timed_ns = now_ns;
     }
 
-    /// Takes the slot out of the timer wheel, if it is there: its call has ended.
+    /// Puts the slot into the timer wheel.
+    pub(crate) fn enter_wheel(
+        &mut self,
+        now_ns: u64,
+        key: TimerKey,
+        bounds: &RtoBounds,
+        timers: &mut TimerWheel,
+    ) {
+        self.timer = timers.insert(key, self.deadline_ns);
+        self.in_wheel = true;
+        self.wakes_soon = self.deadline_ns <= now_ns + bounds.soon_ns();
+    }
+
+    /// The slot's entry in the timer wheel has come due.
+    #[inline]
+    pub(crate) fn note_due(&mut self) {
+        self.in_wheel = false;
+        self.wakes_soon = false;
+    }
+
+    /// Takes the slot out of the timer wheel, if it is there: its call has ended, or needs its timer
+    /// earlier.
     #[cold]
     #[inline(never)]
     pub(crate) fn leave_wheel(&mut self, timers: &mut TimerWheel) {
-        if std::mem::take(&mut self.in_wheel) {
+        if self.in_wheel {
             timers.remove(self.timer);
+            self.note_due();
         }
     }
 

@@ -1,0 +1,126 @@
+//! A slot's timer comes when the present call needs it, whatever the slot waited for before.
+
+use super::*;
+use crate::recovery::rtt::RtoBounds;
+
+/// Round trip of the calls that are answered, in nanoseconds.
+const TRIP_NS: u64 = 10_000;
+
+/// When a probe is due that is set now, with what the wheel's ticks add to it.
+fn probe_ns_max() -> u64 {
+    RtoBounds::default().probe_min_ns + (2 << 16)
+}
+
+/// Sends a request of one packet, and has it answered.
+fn exchange(pair: &mut Pair) {
+    pair.call(b"x", 10, 1);
+    let frames = pair.client_sends();
+    answer(pair, &frames[0]);
+}
+
+/// Has a request of one packet answered.
+fn answer(pair: &mut Pair, frame: &[u8]) {
+    pair.now += TRIP_NS;
+    let (handle, _) = pair.at_server(frame).request();
+    pair.respond(handle, b"y");
+    let answers = pair.server_sends();
+    pair.at_client(&answers[0]).completed().outcome.unwrap();
+}
+
+/// Lets time pass until the client sends something; gives it, and how long it took.
+fn wait_until_sent(pair: &mut Pair) -> (Vec<Vec<u8>>, u64) {
+    let began = pair.now;
+    for _ in 0..10_000 {
+        pair.now = pair.client.next_timeout_ns().expect("a timer is set");
+        pair.client.handle_timeouts(pair.now);
+        let frames = pair.client_sends();
+        if !frames.is_empty() {
+            return (frames, pair.now - began);
+        }
+    }
+    panic!("nothing is sent");
+}
+
+/// Loses a request of one packet, and says how long it took until it was sent again.
+fn lose(pair: &mut Pair) -> (Vec<u8>, u64) {
+    pair.call(b"x", 10, 1);
+    let _lost = pair.client_sends();
+    let (mut frames, after_ns) = wait_until_sent(pair);
+    (frames.remove(0), after_ns)
+}
+
+fn pairs() -> [Pair; 2] {
+    [true, false].map(|short_ways| Pair::by(Shape { slots: 1, ..Shape::default() }, short_ways))
+}
+
+#[test]
+fn a_probe_does_not_wait_for_the_timeout_of_before_the_first_round_trip() {
+    for mut pair in pairs() {
+        exchange(&mut pair);
+        let (_, after_ns) = lose(&mut pair);
+        assert!(after_ns <= probe_ns_max(), "{after_ns}");
+        assert_eq!(pair.client.counters().probes, 1);
+    }
+}
+
+#[test]
+fn a_probe_does_not_wait_for_the_timeout_of_a_former_call() {
+    for mut pair in pairs() {
+        // The session knows its path, and what was set before has come due.
+        exchange(&mut pair);
+        pair.now += 20_000_000;
+        pair.client.handle_timeouts(pair.now);
+        for _ in 0..5 {
+            // After the probe the slot waits for a timeout, which the answer makes needless.
+            let (again, after_ns) = lose(&mut pair);
+            assert!(after_ns <= probe_ns_max(), "{after_ns}");
+            answer(&mut pair, &again);
+        }
+        let counters = pair.client.counters();
+        assert_eq!((counters.probes, counters.timeouts), (5, 0));
+    }
+}
+
+#[test]
+fn a_probe_does_not_wait_for_the_timeout_of_a_slower_path() {
+    for mut pair in pairs() {
+        exchange(&mut pair);
+        pair.call(b"x", 10, 1);
+        let frames = pair.client_sends();
+        // The server stands still for a while, and the next timer is set for that.
+        pair.now += 8_000_000;
+        answer(&mut pair, &frames[0]);
+        pair.now += 20_000_000;
+        pair.client.handle_timeouts(pair.now);
+        for _ in 0..100 {
+            exchange(&mut pair);
+        }
+        let (_, after_ns) = lose(&mut pair);
+        assert!(after_ns <= probe_ns_max(), "{after_ns}");
+    }
+}
+
+#[test]
+fn a_request_of_many_packets_is_probed_again_after_a_probe() {
+    for mut pair in pairs() {
+        exchange(&mut pair);
+        pair.call(&pattern(40 * P as usize, 1), 10, 2);
+        let _lost = pair.client_sends();
+        let mut silences = 0;
+        loop {
+            let (frames, after_ns) = wait_until_sent(&mut pair);
+            assert!(after_ns <= probe_ns_max(), "{after_ns}");
+            silences += 1;
+            pair.now += TRIP_NS;
+            frames.iter().for_each(|frame| pair.at_server(frame).nothing());
+            let credits = pair.server_sends();
+            pair.at_client(&credits[0]).nothing();
+            // What this evidence has sent is lost again.
+            let _lost = pair.client_sends();
+            if silences == 3 {
+                break;
+            }
+        }
+        assert_eq!(pair.client.counters().timeouts, 0);
+    }
+}

@@ -1,0 +1,210 @@
+//! `petrel sim experiment loss --veth`: packets of the kernel that get lost.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Output;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use common::{comes_true, command, finish, petrel, records, stderr};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const LARGE: [&str; 4] = ["sim", "experiment", "loss", "--veth"];
+const SMALL: [&str; 4] = ["sim", "experiment", "small-loss", "--veth"];
+
+/// What the command says where it cannot do this.
+const OBSTACLES: [&str; 3] =
+    ["a network namespace cannot be made", "`ip link add", "packets cannot be thrown away"];
+
+/// Both ends of a run keep a CPU each, and two runs would keep the same ones: one after the other.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Whether this host has what it takes; says so if not.
+fn is_skipped(output: &Output) -> bool {
+    let reason = stderr(output).trim();
+    let is_skipped =
+        !output.status.success() && OBSTACLES.iter().any(|obstacle| reason.contains(obstacle));
+    if is_skipped {
+        println!("skipped: {reason}");
+    }
+    is_skipped
+}
+
+fn count(row: &Value, side: &str, name: &str) -> u64 {
+    row[side][name].as_u64().unwrap_or_else(|| panic!("{side}.{name} of {row}"))
+}
+
+/// What holds of each row, whatever was lost.
+fn assert_row(row: &Value) {
+    for side in ["with", "without"] {
+        assert!(count(row, side, "answered") > 0, "{row}");
+        assert!(count(row, side, "arrived") > 0, "{row}");
+    }
+    assert_eq!(count(row, "without", "dropped"), 0, "{row}");
+    let dropped = count(row, "with", "dropped");
+    if row["loss"] == 0.0 {
+        assert_eq!(dropped, 0, "{row}");
+        return;
+    }
+    assert!(dropped > 0, "{row}");
+    // What was thrown away on its way to the server was a packet of a request, which came there all
+    // the same, or what asks for an answer, which no client sends before it has waited too long.
+    let repeats = ["retransmissions", "timeouts", "probes"];
+    let repeats: u64 = repeats.iter().map(|name| count(row, "with", name)).sum();
+    assert!(repeats >= count(row, "with", "dropped_requests"), "{row}");
+}
+
+#[test]
+fn loss__of_packets_is_mended_by_both_kinds_of_recovery() {
+    let _turn = turn();
+    let flags = ["--json", "--loss", "0,1e-2", "--duration", "60ms"];
+    let output = petrel(&[&LARGE[..], &flags].concat());
+    if is_skipped(&output) {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let rows = records(&output);
+    let kinds: Vec<_> =
+        rows.iter().map(|row| (row["recovery"].as_str().unwrap(), &row["loss"])).collect();
+    let [none, some] = [0.0, 0.01].map(Value::from);
+    let expected =
+        [("selective", &none), ("selective", &some), ("go-back-n", &none), ("go-back-n", &some)];
+    assert_eq!(kinds, expected);
+    rows.iter().for_each(assert_row);
+    assert!(!Path::new("/sys/class/net/petrel0").exists());
+}
+
+#[test]
+fn small_loss__has_latencies_with_and_without() {
+    let _turn = turn();
+    let output =
+        petrel(&[&SMALL[..], &["--json", "--loss", "0.05", "--duration", "60ms"]].concat());
+    if is_skipped(&output) {
+        return;
+    }
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let row = common::record(&output);
+    assert_row(&row);
+    for side in ["with", "without"] {
+        assert_eq!(row[side]["latency"]["count"], row[side]["answered"], "{row}");
+    }
+}
+
+#[test]
+fn loss__for_people_is_a_table_a_plot_and_the_way_to_repeat_it() {
+    let _turn = turn();
+    let plot = std::env::temp_dir().join(format!("petrel-lossy-{}.svg", std::process::id()));
+    let flags =
+        ["--quick", "--loss", "0.002", "--duration", "30ms", "--plot", plot.to_str().unwrap()];
+    let output = petrel(&[&LARGE[..], &flags].concat());
+    if is_skipped(&output) {
+        return;
+    }
+    let text = common::stdout(&output);
+    let again = "  petrel sim experiment loss --veth --quick --loss 0.002 --duration 30ms";
+    for part in ["us per lost", "go-back-n", again, "Plot: "] {
+        assert!(text.contains(part), "{part} is not in: {output:?}");
+    }
+    let svg = fs::read_to_string(&plot).unwrap();
+    fs::remove_file(&plot).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("selective"), "{svg}");
+}
+
+/// The network namespaces of a process's threads.
+fn namespaces(process: &Path) -> BTreeSet<String> {
+    let tasks = fs::read_dir(process.join("task")).into_iter().flatten().flatten();
+    let links = tasks.filter_map(|task| fs::read_link(task.path().join("ns/net")).ok());
+    links.map(|link| link.to_string_lossy().into_owned()).collect()
+}
+
+fn processes() -> impl Iterator<Item = std::path::PathBuf> {
+    let entries = fs::read_dir("/proc").unwrap().flatten().map(|entry| entry.path());
+    entries.filter(|path| path.join("task").exists())
+}
+
+#[test]
+fn loss__interrupted_leaves_no_namespace_behind() {
+    let _turn = turn();
+    let mut child =
+        command(&[&LARGE[..], &["--json", "--duration", "10min"]].concat()).spawn().unwrap();
+    let process = Path::new("/proc").join(child.id().to_string());
+    let own = namespaces(Path::new("/proc/self"));
+    let mut made = BTreeSet::new();
+    // Two of its own, once it is at work.
+    let is_at_work = comes_true(|| {
+        made = namespaces(&process).difference(&own).cloned().collect();
+        made.len() == 2 || child.try_wait().unwrap().is_some()
+    });
+    if child.try_wait().unwrap().is_none() {
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    }
+    let output = finish(child);
+    if is_skipped(&output) {
+        return;
+    }
+    assert!(is_at_work && made.len() == 2, "{made:?} {output:?}");
+    assert!(!output.status.success(), "{output:?}");
+    // A program that it had started may be a little later.
+    let nobody_is_there = || processes().all(|process| namespaces(&process).is_disjoint(&made));
+    assert!(comes_true(nobody_is_there), "{made:?}");
+}
+
+/// Somebody with no rights.
+const NOBODY: u32 = 65_534;
+
+#[test]
+fn loss__without_the_right_to_it_says_so() {
+    let mut command = command(&[&LARGE[..], &["--quick", "--json"]].concat());
+    if rustix::process::geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let child = match command.spawn() {
+        Ok(child) => child,
+        Err(error) => return println!("skipped: the command cannot be run by others: {error}"),
+    };
+    let output = finish(child);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("are you root?"), "{output:?}");
+    assert!(common::record(&output)["error"].as_str().unwrap().contains("are you root?"));
+}
+
+#[test]
+fn loss__without_nftables_names_what_is_missing() {
+    let folder = std::env::temp_dir().join(format!("petrel-lossy-path-{}", std::process::id()));
+    fs::create_dir(&folder).unwrap();
+    let paths = std::env::var("PATH").unwrap_or_default();
+    let ip = std::env::split_paths(&paths).map(|path| path.join("ip")).find(|ip| ip.exists());
+    if let Some(ip) = ip {
+        std::os::unix::fs::symlink(ip, folder.join("ip")).unwrap();
+    }
+    let output = finish(command(&LARGE).env("PATH", &folder).spawn().unwrap());
+    fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    if !is_skipped(&output) || stderr(&output).contains("thrown away") {
+        assert!(stderr(&output).contains("is nftables installed?"), "{output:?}");
+    }
+}
+
+#[test]
+fn loss__wrong_flags_are_usage_errors() {
+    for (flags, word) in [
+        (&["--loss", "0.1"][..], "--veth"),
+        (&["--veth", "--loss", "0.6"], "0.5"),
+        (&["--veth", "--gbit", "25"], "--gbit"),
+        (&["--veth", "--seed", "3"], "--seed"),
+        (&["--veth", "--duration", "3"], "needs a unit"),
+    ] {
+        let output = petrel(&[&["sim", "experiment", "loss"], flags].concat());
+        assert_eq!(output.status.code(), Some(2), "{output:?}");
+        assert!(stderr(&output).contains(word), "{output:?}");
+    }
+}
