@@ -6,12 +6,13 @@ use super::state::Control;
 use super::{Congestion, Dcqcn, DcqcnConfig, Flow, Rate, Swift, SwiftConfig};
 use super::{Timely, TimelyConfig};
 
-/// The congestion control of an endpoint's sessions in their client role.
-#[derive(Clone, Debug, Default, PartialEq)]
+/// The congestion control of an endpoint's sessions in their client role. The default is
+/// [`DcqcnConfig::default`]: it is the one that takes nothing but a network for a network
+/// (`docs/congestion.md` has the measurements).
+#[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum CongestionConfig {
     /// None: the credits alone bound what is on the way.
-    #[default]
     None,
     /// Rates from round trips.
     Timely(TimelyConfig),
@@ -19,6 +20,12 @@ pub enum CongestionConfig {
     Dcqcn(DcqcnConfig),
     /// Windows from round trips.
     Swift(SwiftConfig),
+}
+
+impl Default for CongestionConfig {
+    fn default() -> Self {
+        Self::Dcqcn(DcqcnConfig::default())
+    }
 }
 
 /// A parameter that cannot be.
@@ -168,16 +175,21 @@ impl CongestionConfig {
 
 /// A configuration that was looked at: made once for an endpoint, it makes its sessions'
 /// controllers, which share it.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct CongestionControl(Shared);
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 enum Shared {
-    #[default]
     None,
     Timely(Arc<TimelyConfig>),
     Dcqcn(Arc<DcqcnConfig>),
     Swift(Arc<SwiftConfig>),
+}
+
+impl Default for CongestionControl {
+    fn default() -> Self {
+        Self::new(CongestionConfig::default()).expect("the defaults are valid")
+    }
 }
 
 impl CongestionControl {
@@ -231,6 +243,12 @@ mod tests {
         let mut config = SwiftConfig::new();
         change(&mut config);
         CongestionConfig::Swift(config)
+    }
+
+    #[test]
+    fn default__is_dcqcn() {
+        assert!(CongestionControl::default().heeds_marks());
+        assert_eq!(CongestionConfig::default().validate(), Ok(()));
     }
 
     #[test]

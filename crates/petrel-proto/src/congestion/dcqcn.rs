@@ -87,6 +87,14 @@ impl DcqcnConfig {
     }
 }
 
+impl Default for DcqcnConfig {
+    /// For a line of 100 Gbit/s. On slower ones it serves as well, see `docs/congestion.md`: all that
+    /// depends on the line is where a rate begins to fall, and the steps in which it grows.
+    fn default() -> Self {
+        Self::for_line(Rate::gbit(100))
+    }
+}
+
 /// A session that reaches this share of the line is uncongested again.
 const UNCONGESTED_SHARE: f64 = 0.95;
 
