@@ -256,7 +256,7 @@ fn congestion__each_control_beside_none() {
     let output = bench(&["congestion", "--busy", "1"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let figures = records(&output);
-    assert_eq!(figures.len(), 9);
+    assert_eq!(figures.len(), 12);
     for (index, figure) in figures.iter().enumerate() {
         assert_figure(figure);
         assert_eq!(figure["baseline"], "no-control");

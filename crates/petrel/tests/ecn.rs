@@ -228,7 +228,9 @@ fn ect_count() -> u64 {
 fn server__of_both_kinds_says_ect_to_those_only_who_heed_marks() {
     in_own_network("server__of_both_kinds_says_ect_to_those_only_who_heed_marks", || {
         let mut heeding = Ends::new("127.0.0.1:0", heeding());
-        let mut other = client(over(true, false));
+        let mut deaf = over(true, false);
+        deaf.protocol.congestion = CongestionControl::new(CongestionConfig::None).unwrap();
+        let mut other = client(deaf);
         let session = other.connect_wait(heeding.server.address).unwrap();
         let port = other.transport().udp().local_addr().port();
         let count = |port| {

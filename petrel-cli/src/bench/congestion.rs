@@ -108,8 +108,8 @@ impl Congestion {
         workload.compare(&stage, (with.as_mut(), beside), describe, watch)
     }
 
-    /// Small calls, some packets at a time, and large messages.
-    fn workloads(&self) -> [Measurement; 3] {
+    /// One small call at a time, many, some packets at a time, and large messages.
+    fn workloads(&self) -> [Measurement; 4] {
         let small = Measurement {
             quantity: Quantity::Rate,
             transport: BenchTransport::Udp,
@@ -125,7 +125,9 @@ impl Congestion {
             Measurement { quantity, size: MIDDLE_BYTES, in_flight: 8, batch: 1, ..small.clone() };
         let large =
             Measurement { size: MESSAGE_BYTES_DEFAULT as usize, in_flight: 3, ..middle.clone() };
-        [small, middle, large]
+        let quantity = Quantity::Latency;
+        let alone = Measurement { quantity, in_flight: 1, batch: 1, ..small.clone() };
+        [alone, small, middle, large]
     }
 
     fn describe(&self, setting: Setting, control: &Control) -> Setting {

@@ -1,7 +1,6 @@
 //! What each optimisation is worth: the library with one of them switched off, beside the library
 //! with all of them on (eRPC §6.2, table 3).
 
-use petrel::proto::congestion::{CongestionConfig, CongestionControl, DcqcnConfig, Rate};
 use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
 use petrel::transport::udp::{MTU_BYTES_MIN, Mtu};
 
@@ -26,15 +25,12 @@ pub(super) struct Factor {
     switch_off: Adjust,
 }
 
-/// A line that is faster than loopback carries UDP.
-const LINE: Rate = Rate::gbit(100);
-
 const UDP: &[BenchTransport] = &[BenchTransport::Udp];
 const SHM: &[BenchTransport] = &[BenchTransport::Shm];
 const BOTH: &[BenchTransport] = &[BenchTransport::Udp, BenchTransport::Shm];
 
 /// All of them.
-pub(super) const FACTORS: [Factor; 15] = [
+pub(super) const FACTORS: [Factor; 14] = [
     Factor {
         name: "short ways",
         instead: "the general state machines for every frame",
@@ -94,16 +90,6 @@ pub(super) const FACTORS: [Factor; 15] = [
         instead: "packets of the smallest MTU",
         transports: UDP,
         switch_off: |config| config.host.udp.mtu = Mtu::Fixed(MTU_BYTES_MIN),
-    },
-    Factor {
-        name: "no congestion control",
-        instead: "DCQCN, for which marks are read, on a path that marks nothing",
-        transports: UDP,
-        switch_off: |config| {
-            let dcqcn = CongestionConfig::Dcqcn(DcqcnConfig::for_line(LINE));
-            let control = CongestionControl::new(dcqcn);
-            config.protocol.congestion = control.expect("the defaults are in their ranges");
-        },
     },
     Factor {
         name: "fence-free publication",
