@@ -12,7 +12,7 @@
 //! | what was broken | seed | what it says |
 //! | --- | --- | --- |
 //! | packets sent again wait for a turn in a list of addresses | 0 | "memory that the application had got back" |
-//! | answers sent again do | 0 | "other bytes": those of the slot's next answer |
+//! | answers wait in such a list | 0 | "other bytes": those of the slot's next answer |
 //! | the burst is flushed after the next receive instead of at once | 2 | "changed or freed" |
 
 use std::cell::RefCell;
