@@ -73,6 +73,10 @@ impl<B: Buffer> Shared<B> {
         if self.config.rto.has_probes() && is_first_look(state, client.trips.backoff) {
             self.counters.probes += 1;
             state.probed = true;
+            if state.timed_packet != NOT_TIMED {
+                let waited_ns = now_ns.saturating_sub(state.timed_ns);
+                client.trips.note_probe(waited_ns, &self.config.rto);
+            }
             repeat(state, self.config.recovery, &mut self.client_parts);
             self.queue_client(id.index, slot, state);
             self.arm(now_ns, id, client, slot);

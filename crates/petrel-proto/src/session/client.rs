@@ -87,6 +87,15 @@ impl RoundTrips {
         self.probe_ns = self.rtt.probe_ns(bounds);
         self.backoff = 0;
     }
+
+    /// A packet was looked for that long after it was sent, so its round trip will not be known. Perhaps
+    /// it was just slower: until a round trip is, the next ones are given twice the time. Without that, a
+    /// path that became slower between two calls would never be measured again.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn note_probe(&mut self, waited_ns: u64, bounds: &RtoBounds) {
+        self.probe_ns = self.probe_ns.max(2 * waited_ns).min(bounds.max_ns);
+    }
 }
 
 /// A call as the application gave it.

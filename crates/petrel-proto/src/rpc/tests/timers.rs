@@ -75,6 +75,8 @@ fn a_probe_does_not_wait_for_the_timeout_of_a_former_call() {
             let (again, after_ns) = lose(&mut pair);
             assert!(after_ns <= probe_ns_max(), "{after_ns}");
             answer(&mut pair, &again);
+            // What was looked for is not measured, and the next is given more time until one is.
+            exchange(&mut pair);
         }
         let counters = pair.client.counters();
         assert_eq!((counters.probes, counters.timeouts), (5, 0));
@@ -109,7 +111,7 @@ fn a_request_of_many_packets_is_probed_again_after_a_probe() {
         let mut silences = 0;
         loop {
             let (frames, after_ns) = wait_until_sent(&mut pair);
-            assert!(after_ns <= probe_ns_max(), "{after_ns}");
+            assert!(after_ns < RtoBounds::default().min_ns, "{after_ns}");
             silences += 1;
             pair.now += TRIP_NS;
             frames.iter().for_each(|frame| pair.at_server(frame).nothing());
@@ -122,5 +124,32 @@ fn a_request_of_many_packets_is_probed_again_after_a_probe() {
             }
         }
         assert_eq!(pair.client.counters().timeouts, 0);
+    }
+}
+
+#[test]
+fn a_slower_path_is_measured_although_each_call_is_looked_for() {
+    // Below the timeout and beyond it.
+    for trip_ns in [700_000, 1_900_000] {
+        for mut pair in pairs() {
+            exchange(&mut pair);
+            for _ in 0..20 {
+                pair.call(b"x", 10, 1);
+                let sent = pair.client_sends();
+                let arrival_ns = pair.now + trip_ns;
+                while let Some(due_ns) = pair.client.next_timeout_ns()
+                    && due_ns < arrival_ns
+                {
+                    pair.now = due_ns;
+                    pair.client.handle_timeouts(due_ns);
+                    let _late = pair.client_sends();
+                }
+                pair.now = arrival_ns - TRIP_NS;
+                answer(&mut pair, &sent[0]);
+            }
+            let probes = pair.client.counters().probes;
+            assert!(probes <= 6, "{probes} of calls that take {trip_ns} ns");
+            assert!(pair.client.srtt_ns(pair.session).unwrap() > trip_ns / 2);
+        }
     }
 }
