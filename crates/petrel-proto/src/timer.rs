@@ -230,7 +230,9 @@ impl TimerWheel {
         let release_ns = self.releases.collect_due(now_ns);
         // Releases keep to the pace of ticks, or their horizon would come nearer.
         let tick_ns = release_ns.map(|_| (self.tick + 1) << TICK_SHIFT);
-        let all = [timeout_ns, release_ns, tick_ns];
+        // Those that are due wait for `advance_releases`.
+        let due_ns = self.releases.has_due().then_some(now_ns);
+        let all = [timeout_ns, release_ns, tick_ns, due_ns];
         self.wake_ns = all.into_iter().flatten().min().unwrap_or(u64::MAX);
     }
 
@@ -300,6 +302,20 @@ mod tests {
             std::iter::from_fn(|| wheel.pop_due()).map(|k| k.session).collect();
         keys.sort_unstable();
         keys
+    }
+
+    /// Whoever handles timeouts first has collected the releases with them.
+    #[test]
+    fn releases_that_come_due_with_timeouts_are_not_forgotten() {
+        let mut wheel = TimerWheel::new(0);
+        wheel.insert(key(1), TICK);
+        wheel.insert_release(0, key(2), 3_000);
+        let now_ns = 2 * TICK;
+        assert_eq!(due(&mut wheel, now_ns), [1]);
+        assert!(wheel.has_come_due(now_ns));
+        wheel.advance_releases(now_ns);
+        assert_eq!(wheel.pop_release(), Some(key(2)));
+        assert_eq!((wheel.pop_release(), wheel.next_due_ns()), (None, None));
     }
 
     #[test]

@@ -109,6 +109,7 @@ impl Pair {
 
     /// All frames that the client wants to send now.
     pub(super) fn client_sends(&mut self) -> Vec<Vec<u8>> {
+        self.client.release_paced(self.now);
         drain(&mut self.client, self.now)
     }
 
