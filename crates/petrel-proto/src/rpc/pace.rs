@@ -20,8 +20,8 @@ pub(super) const PACED_PULL_PACKETS: u32 = 2;
 const WHOLE_SESSION: u8 = 0;
 
 impl<B: Buffer, T> Core<B, T> {
-    /// Lets sessions send again whose pace allows it now. To be called before [`Core::transmit`], also
-    /// while frames come in.
+    /// Lets sessions send again whose pace allows it now. [`Core::handle_timeouts`] does so too; where
+    /// that has to wait because frames come in, this is to be called before [`Core::transmit`].
     #[inline(always)]
     pub fn release_paced(&mut self, now_ns: u64) {
         if self.shared.timers.has_come_due(now_ns) {

@@ -26,6 +26,7 @@ impl<B: Buffer, T> Core<B, T> {
         while let Some(key) = self.shared.timers.pop_due() {
             self.handle_due(now_ns, key);
         }
+        self.release_paced(now_ns);
     }
 
     /// When to call [`Core::handle_timeouts`] next, in nanoseconds of the same clock. It may have
