@@ -231,7 +231,7 @@ fn expiries(last_ns: &mut u64, now_ns: u64, interval_ns: u32) -> u64 {
 
 impl Controller for Dcqcn {
     fn on_ack(&mut self, ack: &Ack) {
-        self.losses.on_ack(ack.packets);
+        self.losses.on_ack(ack.now_ns, ack.packets);
         if self.is_limited {
             self.catch_up(ack.now_ns, ack.bytes);
         }
@@ -249,7 +249,7 @@ impl Controller for Dcqcn {
     }
 
     fn on_timeout(&mut self, now_ns: u64) {
-        if self.losses.on_timeout() {
+        if self.losses.on_timeout(now_ns) {
             self.reduce(now_ns, 0);
         }
     }

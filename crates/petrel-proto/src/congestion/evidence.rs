@@ -55,15 +55,28 @@ const LOST_PACKETS: u32 = 8;
 /// together in one window of forty.
 const SUSPECT_PACKETS: u8 = 3;
 
-/// Losses that a timeout counts as: one alone is the lost last packet of a message, two with hardly
-/// an acknowledgement between them are a path that carries nothing.
-const TIMEOUT_PACKETS: u32 = 4;
+/// Losses that a silence counts as, of one timeout or several: one alone is the lost last packet of a
+/// message, two with hardly an acknowledgement between them are a path that carries next to nothing.
+const TIMEOUT_PACKETS: u8 = 4;
+
+/// What was sent again after a timeout is acknowledged within this time, in nanoseconds, if it was
+/// lost. Whatever comes later was only late: the peer's thread had lost its CPU, so the silence
+/// says nothing of the network (Eifel, RFC 3522, tells the same by time stamps).
+const ANSWER_NS_MAX: u64 = 250_000;
+
+/// Nanoseconds in a unit of the time of the last timeout, as a power of two: 16 bits of it wrap round
+/// after 2.1 s, by when a call over a silent path is nearly given up.
+const TIME_SHIFT: u32 = 15;
 
 /// Tells the losses of a full buffer from those of a bad cable.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Losses {
     packets: u8,
     lost: u8,
+    /// Whether nothing has come since a timeout.
+    is_silent: bool,
+    /// When the last timeout passed, in units of `TIME_SHIFT`, cut to 16 bits.
+    timeout_at: u16,
 }
 
 impl Losses {
@@ -77,7 +90,10 @@ impl Losses {
         self.lost >= SUSPECT_PACKETS
     }
 
-    pub(super) fn on_ack(&mut self, packets: u32) {
+    pub(super) fn on_ack(&mut self, now_ns: u64, packets: u32) {
+        if std::mem::take(&mut self.is_silent) && self.since_timeout_ns(now_ns) > ANSWER_NS_MAX {
+            self.lost = self.lost.saturating_sub(TIMEOUT_PACKETS);
+        }
         if self.is_counting() {
             self.advance(packets);
         }
@@ -91,23 +107,35 @@ impl Losses {
             // Growth is allowed again at once. To forbid it until a window had come through brought
             // the loss at a switch of 40 packets from 36 to 7 %, but gave all of the link to a few
             // of the senders: for the slow ones a window of packets is a long time.
-            *self = Self::default();
+            self.restart();
             return true;
         }
         self.advance(packets);
         false
     }
 
-    pub(super) fn on_timeout(&mut self) -> bool {
-        self.on_loss(TIMEOUT_PACKETS)
+    /// Whether a timeout makes them too many. One in a silence counts, however many slots wait and
+    /// however often: that the peer is not there, doubled timeouts heed.
+    pub(super) fn on_timeout(&mut self, now_ns: u64) -> bool {
+        self.timeout_at = (now_ns >> TIME_SHIFT) as u16;
+        !std::mem::replace(&mut self.is_silent, true) && self.on_loss(TIMEOUT_PACKETS.into())
     }
 
     fn advance(&mut self, packets: u32) {
         let packets = u32::from(self.packets).saturating_add(packets);
         match packets < WINDOW_PACKETS {
             true => self.packets = packets as u8,
-            false => *self = Self::default(),
+            false => self.restart(),
         }
+    }
+
+    fn since_timeout_ns(&self, now_ns: u64) -> u64 {
+        let passed = ((now_ns >> TIME_SHIFT) as u16).wrapping_sub(self.timeout_at);
+        u64::from(passed) << TIME_SHIFT
+    }
+
+    fn restart(&mut self) {
+        (self.packets, self.lost) = (0, 0);
     }
 }
 
@@ -144,7 +172,7 @@ mod tests {
         let mut losses = Losses::default();
         for _ in 0..7 {
             assert!(!losses.on_loss(1));
-            losses.on_ack(7);
+            losses.on_ack(0, 7);
         }
         assert!(losses.on_loss(1), "the eighth, of 57 packets");
         assert!(!losses.is_counting(), "the count begins again");
@@ -155,7 +183,7 @@ mod tests {
         let mut losses = Losses::default();
         for _ in 0..10_000 {
             assert!(!losses.on_loss(1));
-            losses.on_ack(9);
+            losses.on_ack(0, 9);
         }
     }
 
@@ -166,17 +194,40 @@ mod tests {
         assert!(!losses.forbid_growth());
         losses.on_loss(1);
         assert!(losses.forbid_growth());
-        losses.on_ack(61);
+        losses.on_ack(0, 61);
         assert!(!losses.forbid_growth(), "the window is over");
     }
 
+    /// 20 µs after a timeout what was sent again has come through.
     #[test]
     fn losses__two_timeouts_are_too_many() {
         let mut losses = Losses::default();
-        assert!(!losses.on_timeout());
-        losses.on_ack(10);
-        assert!(losses.on_timeout());
-        losses.on_ack(64);
-        assert!(!losses.on_timeout(), "a window of packets has come through since");
+        assert!(!losses.on_timeout(1_000_000));
+        losses.on_ack(1_020_000, 10);
+        assert!(losses.on_timeout(3_000_000));
+        losses.on_ack(3_020_000, 64);
+        assert!(!losses.on_timeout(9_000_000), "a window of packets has come through since");
+    }
+
+    #[test]
+    fn losses__a_silence_counts_once() {
+        let mut losses = Losses::default();
+        for at_ns in [1_000_000, 1_000_000, 3_000_000, 7_000_000] {
+            assert!(!losses.on_timeout(at_ns));
+        }
+        losses.on_ack(7_020_000, 1);
+        assert!(losses.on_timeout(8_000_000), "and the next silence, too");
+    }
+
+    #[test]
+    fn losses__a_peer_that_stood_still_does_not_count() {
+        let mut losses = Losses::default();
+        for round in 0..1_000 {
+            let began_ns = round * 20_000_000;
+            assert!(!losses.on_timeout(began_ns + 1_000_000));
+            assert!(!losses.on_timeout(began_ns + 3_000_000));
+            losses.on_ack(began_ns + 4_000_000, 1);
+            assert!(!losses.is_counting());
+        }
     }
 }

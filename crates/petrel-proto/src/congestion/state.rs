@@ -35,7 +35,7 @@ impl Floor {
 /// are at their least.
 const FLOOR_ROUND_TRIPS: u8 = 8;
 
-const _: () = assert!(size_of::<Congestion>() <= 128);
+const _: () = assert!(size_of::<Congestion>() <= 136);
 
 /// The members of the family. No table of functions: the match is inlined into the slow path.
 #[derive(Clone, Debug)]
@@ -374,6 +374,7 @@ mod tests {
         for (mut session, mut counters) in all() {
             session.on_timeout(1_000_000, &mut counters);
             assert!(!session.is_limited());
+            session.on_ack(&ack(1_020_000, 20_000), &mut counters);
             session.on_timeout(3_000_000, &mut counters);
             assert!(session.is_limited());
             assert_eq!((counters.timeouts, counters.sessions_limited), (2, 1));

@@ -212,7 +212,7 @@ impl Swift {
 
 impl Controller for Swift {
     fn on_ack(&mut self, ack: &Ack) {
-        self.losses.on_ack(ack.packets);
+        self.losses.on_ack(ack.now_ns, ack.packets);
         match ack.rtt_ns {
             Some(rtt_ns) => self.on_round_trip(ack, narrow_ns(rtt_ns)),
             None => self.on_untimed(ack.packets),
@@ -226,7 +226,7 @@ impl Controller for Swift {
     }
 
     fn on_timeout(&mut self, now_ns: u64) {
-        if self.losses.on_timeout() {
+        if self.losses.on_timeout(now_ns) {
             self.on_losses(now_ns);
         }
     }

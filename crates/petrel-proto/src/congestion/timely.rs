@@ -289,7 +289,7 @@ impl Timely {
 
 impl Controller for Timely {
     fn on_ack(&mut self, ack: &Ack) {
-        self.losses.on_ack(ack.packets);
+        self.losses.on_ack(ack.now_ns, ack.packets);
         if let Some(rtt_ns) = ack.rtt_ns {
             self.on_round_trip(ack.now_ns, narrow_ns(rtt_ns));
         }
@@ -302,7 +302,7 @@ impl Controller for Timely {
     }
 
     fn on_timeout(&mut self, now_ns: u64) {
-        if self.losses.on_timeout() {
+        if self.losses.on_timeout(now_ns) {
             self.on_losses(now_ns);
         }
     }
