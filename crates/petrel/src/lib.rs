@@ -45,8 +45,8 @@
 //! outcome is unknown.
 //!
 //! **What it does not do yet.** No encryption: without [`NexusBuilder::insecure`] a nexus listens on
-//! and connects to loopback only. No congestion control unless one is set. No futures, deadlines, cancellation or
-//! streaming. Endpoints stay on their thread, and handlers run in its event loop.
+//! and connects to loopback only. Congestion is noticed by marks of switches and by heavy loss, unless a
+//! control that goes by round trips is set. No futures, deadlines, cancellation or streaming. Endpoints stay on their thread, and handlers run in its event loop.
 
 pub mod control;
 mod endpoint;
