@@ -240,7 +240,7 @@ fn places(len: usize) -> [usize; 4] {
 /// Runs a workload, and prints how many packets its requests took.
 ///
 /// # Errors
-/// Something was lost.
+/// Something was lost, or a session could not be opened in time.
 pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
     let nexus = Nexus::builder()
         .listen("127.0.0.1:0".parse().expect("an address"))
@@ -255,7 +255,7 @@ pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
         })
     });
     let address = nexus.local_addr().expect("it listens");
-    let sessions = connect(&mut client, &mut server, address, workload.sessions);
+    let sessions = connect(&mut client, &mut server, address, workload.sessions)?;
     start_calls(&mut client, workload, sessions, calls);
     while CALLER.with_borrow(|caller| !caller.is_done(workload.in_flight)) {
         client_turn(&mut client);
@@ -271,16 +271,22 @@ fn connect(
     server: &mut Endpoint,
     address: std::net::SocketAddr,
     count: usize,
-) -> Vec<SessionId> {
+) -> Result<Vec<SessionId>, String> {
     let sessions: Vec<_> =
         (0..count).map(|_| client.connect(address).expect("a session")).collect();
     while sessions.iter().any(|&id| client.session_state(id) != SessionState::Open) {
         client.run_once();
         server.run_once();
+        // On a busy machine valgrind may be too slow for the control plane's time limits.
+        for &id in &sessions {
+            if let SessionState::Ended(reason) = client.session_state(id) {
+                return Err(format!("a session ended while it was opened: {reason:?}"));
+            }
+        }
         // Under valgrind one thread runs at a time, and the nexus has to run too.
         std::thread::sleep(Duration::from_millis(1));
     }
-    sessions
+    Ok(sessions)
 }
 
 /// Takes all buffers and starts the first calls; the continuations start the others.
