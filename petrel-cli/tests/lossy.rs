@@ -163,6 +163,7 @@ const NOBODY: u32 = 65_534;
 
 #[test]
 fn loss__without_the_right_to_it_says_so() {
+    let _turn = turn();
     let mut command = command(&[&LARGE[..], &["--quick", "--json"]].concat());
     if rustix::process::geteuid().is_root() {
         command.uid(NOBODY).gid(NOBODY);
@@ -172,6 +173,9 @@ fn loss__without_the_right_to_it_says_so() {
         Err(error) => return println!("skipped: the command cannot be run by others: {error}"),
     };
     let output = finish(child);
+    if !rustix::process::geteuid().is_root() && output.status.success() {
+        return println!("skipped: this user may make networks");
+    }
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(stderr(&output).contains("are you root?"), "{output:?}");
     assert!(common::record(&output)["error"].as_str().unwrap().contains("are you root?"));
@@ -179,6 +183,7 @@ fn loss__without_the_right_to_it_says_so() {
 
 #[test]
 fn loss__without_nftables_names_what_is_missing() {
+    let _turn = turn();
     let folder = std::env::temp_dir().join(format!("petrel-lossy-path-{}", std::process::id()));
     fs::create_dir(&folder).unwrap();
     let paths = std::env::var("PATH").unwrap_or_default();

@@ -129,8 +129,7 @@ pub enum FromNexus<L> {
         incarnation: u64,
     },
     /// The shortest round trip to the other process that the control connection has seen: for a link
-    /// that is up, was asked for by this endpoint, and goes through a network. Said again when there
-    /// was a shorter one.
+    /// that is up and was asked for by this endpoint. Said again when there was a shorter one.
     PathMeasured {
         /// The link.
         link: LinkId,

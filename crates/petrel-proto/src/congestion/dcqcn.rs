@@ -27,7 +27,7 @@
 
 use std::sync::Arc;
 
-use super::evidence::{Losses, narrow_ns};
+use super::evidence::{Losses, answer_ns_max, narrow_ns};
 use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
 
 /// Parameters of DCQCN.
@@ -231,7 +231,8 @@ fn expiries(last_ns: &mut u64, now_ns: u64, interval_ns: u32) -> u64 {
 
 impl Controller for Dcqcn {
     fn on_ack(&mut self, ack: &Ack) {
-        self.losses.on_ack(ack.now_ns, ack.packets);
+        let answer_ns_max = answer_ns_max(self.is_limited, self.flow.bare_rtt_ns);
+        self.losses.on_ack(ack.now_ns, ack.packets, answer_ns_max);
         if self.is_limited {
             self.catch_up(ack.now_ns, ack.bytes);
         }

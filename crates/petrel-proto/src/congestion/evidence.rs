@@ -59,10 +59,17 @@ const SUSPECT_PACKETS: u8 = 3;
 /// message, two with hardly an acknowledgement between them are a path that carries next to nothing.
 const TIMEOUT_PACKETS: u8 = 4;
 
-/// What was sent again after a timeout is acknowledged within this time, in nanoseconds, if it was
-/// lost. Whatever comes later was only late: the peer's thread had lost its CPU, so the silence
-/// says nothing of the network (Eifel, RFC 3522, tells the same by time stamps).
+/// What was sent again after a timeout is acknowledged within this time, in nanoseconds, and two round
+/// trips, if it was lost. Whatever comes later was only late: the peer's thread had lost its CPU, so the
+/// silence says nothing of the network (Eifel, RFC 3522, tells the same by time stamps).
 const ANSWER_NS_MAX: u64 = 250_000;
+
+/// How late an answer to what was sent again after a timeout may be to say that something had been
+/// lost, in nanoseconds. A session that is held back may have sent it much later than that, so that any
+/// answer does.
+pub(super) fn answer_ns_max(is_limited: bool, bare_rtt_ns: u32) -> u64 {
+    if is_limited { u64::MAX } else { ANSWER_NS_MAX + 2 * u64::from(bare_rtt_ns) }
+}
 
 /// Nanoseconds in a unit of the time of the last timeout, as a power of two: 16 bits of it wrap round
 /// after 2.1 s, by when a call over a silent path is nearly given up.
@@ -82,7 +89,7 @@ pub(super) struct Losses {
 impl Losses {
     /// Whether losses are being counted: acknowledgements have to be counted too.
     pub(super) fn is_counting(&self) -> bool {
-        self.lost > 0
+        self.lost > 0 || self.is_silent
     }
 
     /// Whether they are so many that a session should not send faster now.
@@ -90,8 +97,9 @@ impl Losses {
         self.lost >= SUSPECT_PACKETS
     }
 
-    pub(super) fn on_ack(&mut self, now_ns: u64, packets: u32) {
-        if std::mem::take(&mut self.is_silent) && self.since_timeout_ns(now_ns) > ANSWER_NS_MAX {
+    /// Packets were acknowledged; see [`answer_ns_max`].
+    pub(super) fn on_ack(&mut self, now_ns: u64, packets: u32, answer_ns_max: u64) {
+        if std::mem::take(&mut self.is_silent) && self.since_timeout_ns(now_ns) > answer_ns_max {
             self.lost = self.lost.saturating_sub(TIMEOUT_PACKETS);
         }
         if self.is_counting() {
@@ -172,7 +180,7 @@ mod tests {
         let mut losses = Losses::default();
         for _ in 0..7 {
             assert!(!losses.on_loss(1));
-            losses.on_ack(0, 7);
+            losses.on_ack(0, 7, ANSWER_NS_MAX);
         }
         assert!(losses.on_loss(1), "the eighth, of 57 packets");
         assert!(!losses.is_counting(), "the count begins again");
@@ -183,7 +191,7 @@ mod tests {
         let mut losses = Losses::default();
         for _ in 0..10_000 {
             assert!(!losses.on_loss(1));
-            losses.on_ack(0, 9);
+            losses.on_ack(0, 9, ANSWER_NS_MAX);
         }
     }
 
@@ -194,7 +202,7 @@ mod tests {
         assert!(!losses.forbid_growth());
         losses.on_loss(1);
         assert!(losses.forbid_growth());
-        losses.on_ack(0, 61);
+        losses.on_ack(0, 61, ANSWER_NS_MAX);
         assert!(!losses.forbid_growth(), "the window is over");
     }
 
@@ -203,9 +211,9 @@ mod tests {
     fn losses__two_timeouts_are_too_many() {
         let mut losses = Losses::default();
         assert!(!losses.on_timeout(1_000_000));
-        losses.on_ack(1_020_000, 10);
+        losses.on_ack(1_020_000, 10, ANSWER_NS_MAX);
         assert!(losses.on_timeout(3_000_000));
-        losses.on_ack(3_020_000, 64);
+        losses.on_ack(3_020_000, 64, ANSWER_NS_MAX);
         assert!(!losses.on_timeout(9_000_000), "a window of packets has come through since");
     }
 
@@ -215,7 +223,7 @@ mod tests {
         for at_ns in [1_000_000, 1_000_000, 3_000_000, 7_000_000] {
             assert!(!losses.on_timeout(at_ns));
         }
-        losses.on_ack(7_020_000, 1);
+        losses.on_ack(7_020_000, 1, ANSWER_NS_MAX);
         assert!(losses.on_timeout(8_000_000), "and the next silence, too");
     }
 
@@ -226,8 +234,38 @@ mod tests {
             let began_ns = round * 20_000_000;
             assert!(!losses.on_timeout(began_ns + 1_000_000));
             assert!(!losses.on_timeout(began_ns + 3_000_000));
-            losses.on_ack(began_ns + 4_000_000, 1);
+            losses.on_ack(began_ns + 4_000_000, 1, ANSWER_NS_MAX);
             assert!(!losses.is_counting());
+        }
+    }
+
+    /// The count begins again with the timeout's own packets: the next acknowledgement is to be heard
+    /// all the same, or the silence would never end.
+    #[test]
+    fn losses__a_silence_ends_where_nothing_else_counts() {
+        let mut losses = Losses::default();
+        losses.on_loss(1);
+        losses.on_ack(0, 61, ANSWER_NS_MAX);
+        assert!(!losses.on_timeout(1_000_000));
+        assert!(losses.is_counting());
+        losses.on_ack(1_020_000, 1, ANSWER_NS_MAX);
+        assert!(!losses.is_counting());
+        assert!(!losses.on_timeout(2_000_000), "another silence");
+        losses.on_ack(2_020_000, 1, ANSWER_NS_MAX);
+        assert!(losses.on_timeout(3_000_000));
+    }
+
+    #[test]
+    fn losses__what_is_held_back_or_far_away_may_be_answered_late() {
+        for (answer_ns_max, counts) in [
+            (answer_ns_max(false, 10_000), false),
+            (answer_ns_max(false, 400_000), true),
+            (answer_ns_max(true, 10_000), true),
+        ] {
+            let mut losses = Losses::default();
+            assert!(!losses.on_timeout(1_000_000));
+            losses.on_ack(1_600_000, 1, answer_ns_max);
+            assert_eq!(losses.on_timeout(3_000_000), counts);
         }
     }
 }

@@ -21,7 +21,7 @@
 
 use std::sync::Arc;
 
-use super::evidence::{Losses, Round, narrow_ns};
+use super::evidence::{Losses, Round, answer_ns_max, narrow_ns};
 use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
 
 /// The longest between two packets of a paced session. The published window goes down to a
@@ -212,7 +212,8 @@ impl Swift {
 
 impl Controller for Swift {
     fn on_ack(&mut self, ack: &Ack) {
-        self.losses.on_ack(ack.now_ns, ack.packets);
+        let answer_ns_max = answer_ns_max(self.is_limited, self.flow.bare_rtt_ns);
+        self.losses.on_ack(ack.now_ns, ack.packets, answer_ns_max);
         match ack.rtt_ns {
             Some(rtt_ns) => self.on_round_trip(ack, narrow_ns(rtt_ns)),
             None => self.on_untimed(ack.packets),

@@ -33,7 +33,7 @@
 
 use std::sync::Arc;
 
-use super::evidence::{Losses, Round, narrow_ns};
+use super::evidence::{Losses, Round, answer_ns_max, narrow_ns};
 use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
 
 /// How the round trip's gradient becomes a rate.
@@ -289,7 +289,8 @@ impl Timely {
 
 impl Controller for Timely {
     fn on_ack(&mut self, ack: &Ack) {
-        self.losses.on_ack(ack.now_ns, ack.packets);
+        let answer_ns_max = answer_ns_max(self.is_limited, self.flow.bare_rtt_ns);
+        self.losses.on_ack(ack.now_ns, ack.packets, answer_ns_max);
         if let Some(rtt_ns) = ack.rtt_ns {
             self.on_round_trip(ack.now_ns, narrow_ns(rtt_ns));
         }

@@ -71,10 +71,13 @@ impl RoundTrips {
         Self { sampled_ns: u64::MAX, probe_ns, backoff: 0, shortest_ns, rtt }
     }
 
-    /// Takes in how long the path is, measured in another way.
+    /// Takes in how long the path is, measured in another way. What the session measures itself says
+    /// more.
     pub(crate) fn expect(&mut self, path_ns: u32, bounds: &RtoBounds) {
-        self.rtt.expect(path_ns.into());
-        self.probe_ns = self.rtt.probe_ns(bounds);
+        if self.rtt.srtt_ns().is_none() {
+            self.rtt.expect(path_ns.into());
+            self.probe_ns = self.rtt.probe_ns(bounds);
+        }
     }
 
     /// Takes the round trip of a packet in, sent at `sent_ns` and answered now.
@@ -89,14 +92,19 @@ impl RoundTrips {
     }
 
     /// A packet was looked for that long after it was sent, so its round trip will not be known. Perhaps
-    /// it was just slower: until a round trip is, the next ones are given twice the time. Without that, a
+    /// it was just slower: until a round trip is, the next ones are given twice the time, up to some timeouts. Without that, a
     /// path that became slower between two calls would never be measured again.
     #[cold]
     #[inline(never)]
     pub(crate) fn note_probe(&mut self, waited_ns: u64, bounds: &RtoBounds) {
-        self.probe_ns = self.probe_ns.max(2 * waited_ns).min(bounds.max_ns);
+        let most_ns = self.rtt.rto_ns(bounds, PROBE_BACKOFF_MAX);
+        self.probe_ns = self.probe_ns.max((2 * waited_ns).min(most_ns));
     }
 }
+
+/// Doublings of the timeout up to which looks are put off. Slow handlers put them off too, and must not
+/// have a later call that loses a packet wait for long; beyond this, doubled timeouts measure a path.
+const PROBE_BACKOFF_MAX: u32 = 2;
 
 /// A call as the application gave it.
 #[derive(Debug)]

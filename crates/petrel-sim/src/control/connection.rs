@@ -143,7 +143,7 @@ impl Network {
     }
 
     fn draw_round_trip_ns(&mut self) -> u32 {
-        (self.draw_delay_ns() + self.draw_delay_ns()) as u32
+        u32::try_from(self.draw_delay_ns() + self.draw_delay_ns()).unwrap_or(u32::MAX)
     }
 
     /// The kernel has measured another round trip: the endpoints hear of a shorter one.

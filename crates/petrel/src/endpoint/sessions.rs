@@ -339,6 +339,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     /// Sessions that are not established yet hear of it then.
     fn on_path_measured(&mut self, link: LinkId, rtt_ns: u32) {
         let Some(entry) = self.sessions.links.get_mut(&link) else { return };
+        if !self.transport.is_networked(entry.peer) {
+            return;
+        }
         entry.path_rtt_ns = Some(rtt_ns);
         for &id in &entry.sessions {
             self.local.core.note_path(self.local.now_ns, id, rtt_ns);

@@ -154,8 +154,9 @@ impl Side {
     /// An error if packets were not what Petrel sends: then a loss would not be that of a packet.
     fn check(&self) -> Result<(), Failure> {
         let Self { sent, arrived, .. } = self;
-        // Some may be on their way as the counters are read.
-        if arrived.abs_diff(*sent) <= sent / 100 + 100 {
+        // Some may be on their way as the counters are read, and a host that is busy drops some before the
+        // rules see them. Runs of datagrams would be fewer by a factor.
+        if (sent / 2..=sent + sent / 100 + 100).contains(arrived) || *sent < 100 {
             return Ok(());
         }
         let text = format!(
