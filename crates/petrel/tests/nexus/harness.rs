@@ -93,7 +93,10 @@ impl Endpoint {
         let deadline = Instant::now() + HANG;
         loop {
             match self.port.poll() {
-                Some(FromNexus::PathMeasured { link, rtt_ns }) => self.paths.push((link, rtt_ns)),
+                Some(FromNexus::PathMeasured { link, rtt_ns }) => {
+                    self.paths.push((link, rtt_ns));
+                    continue;
+                }
                 Some(message) => return message,
                 None => {}
             }
