@@ -20,7 +20,7 @@ use super::stage::{Cores, Stage};
 use crate::cli::BenchTransport;
 use crate::failure::Failure;
 
-/// The rate that a line is said to have; loopback has none.
+/// The rate that a line is said to have, as by default; loopback has none.
 const LINE_GBIT: u64 = 100;
 
 /// Messages of middle size: some packets each.
@@ -36,9 +36,7 @@ const CONTROLS: [Control; 3] = [
     Control {
         name: "dcqcn",
         set: |config| {
-            let line = Rate::gbit(LINE_GBIT);
-            config.protocol.congestion =
-                control(CongestionConfig::Dcqcn(DcqcnConfig::for_line(line)));
+            config.protocol.congestion = control(CongestionConfig::Dcqcn(DcqcnConfig::default()));
         },
     },
     Control {

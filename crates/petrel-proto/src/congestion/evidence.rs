@@ -72,7 +72,7 @@ pub(super) fn answer_ns_max(is_limited: bool, bare_rtt_ns: u32) -> u64 {
 }
 
 /// Nanoseconds in a unit of the time of the last timeout, as a power of two: 16 bits of it wrap round
-/// after 2.1 s, by when a call over a silent path is nearly given up.
+/// after 2.1 s, and in a silence timeouts are half a second apart at most (`RtoBounds`).
 const TIME_SHIFT: u32 = 15;
 
 /// Tells the losses of a full buffer from those of a bad cable.

@@ -15,8 +15,7 @@
 //!
 //! So do marks of congestion (see `ecn`), which are read while a peer has agreed to them: of all that
 //! comes in several at once, and of one in [`LONE_PER_LOOK`] of those that come alone, until one is
-//! marked. Congestion marks many packets, and a control acts on them each 50 µs at most; a round trip
-//! with nothing else on the way is shorter by 40 to 70 ns for each end that need not look.
+//! marked. Congestion marks many packets, and a control acts on them each 50 µs at most.
 //!
 //! # Why the unsafe code is sound
 //!
