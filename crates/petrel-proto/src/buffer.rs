@@ -20,6 +20,12 @@ pub trait Buffer {
     /// Most bytes that the buffer can hold.
     fn capacity(&self) -> usize;
 
+    /// The most bytes that a larger buffer in this one's place may have, when a response turns out to
+    /// be longer than the capacity; 0 if the caller wants none.
+    fn growth(&self) -> usize {
+        0
+    }
+
     /// Sets the message's length, at most the capacity.
     fn set_len(&mut self, len: usize);
 

@@ -50,14 +50,16 @@
 
 pub mod control;
 mod endpoint;
+mod local;
 mod msgbuf;
 pub mod nexus;
 
 pub use endpoint::{
-    CallWaitError, ConnectError, Context, Continuation, Endpoint, EndpointConfig, EndpointError,
-    EndpointStats, Factors, Handled, IdlePolicy, Reply, Request, Responder, SessionConfig,
-    SessionState, StartError, Stop,
+    CallOptions, CallWaitError, ConnectError, Context, Continuation, Endpoint, EndpointConfig,
+    EndpointError, EndpointStats, Factors, Handled, IdlePolicy, Reply, Request, Responder,
+    SessionConfig, SessionState, StartError, Stop,
 };
+pub use local::{Call, Elapsed, Handle, Parallel, Session, Sleep, Task, Timeout};
 pub use msgbuf::MsgBuf;
 pub use nexus::{Nexus, NexusBuilder, NexusError};
 pub use petrel_proto as proto;

@@ -70,6 +70,13 @@ impl MsgBuf {
         self.0.set_message(message);
     }
 
+    /// Lets a response that is longer than the capacity have a larger buffer in this one's place, of
+    /// up to `bytes_max`; 0 takes it back. What a caller does who does not know how long it will be.
+    #[inline]
+    pub fn set_growth(&mut self, bytes_max: usize) {
+        self.0.set_growth(bytes_max);
+    }
+
     /// All bytes of the buffer, beyond the message too.
     #[inline]
     pub fn storage_mut(&mut self) -> &mut [u8] {
@@ -114,6 +121,10 @@ impl Buffer for MsgBuf {
     #[inline]
     fn capacity(&self) -> usize {
         self.0.capacity()
+    }
+
+    fn growth(&self) -> usize {
+        self.0.growth()
     }
 
     #[inline(always)]

@@ -95,13 +95,13 @@ impl<B: Buffer, T> Core<B, T> {
         match (header.kind, &mut entry.role) {
             (Kind::Request, Role::Server(server)) => shared.on_request(id, server, header, rest),
             (Kind::Response, Role::Client(client)) => {
-                shared.on_response(now_ns, id, client, header, rest)
+                shared.on_response(now_ns, id, client, header, rest, pool)
             }
             (Kind::RequestPart, Role::Server(server)) => {
                 shared.on_request_part(id, server, header, rest, pool)
             }
             (Kind::ResponsePart, Role::Client(client)) => {
-                shared.on_response_part(now_ns, id, client, header, rest)
+                shared.on_response_part(now_ns, id, client, header, rest, pool)
             }
             (Kind::Credit, Role::Client(client)) => {
                 shared.on_credit(now_ns, id, client, header, rest);

@@ -41,12 +41,14 @@ pub(super) struct Meta {
     len: u32,
     capacity: u32,
     packet_count: u32,
+    /// What [`PacketBuf::growth`] gives.
+    growth: u32,
 }
 
 impl Meta {
     /// That of a block which is not lent out yet.
     pub(super) fn new(shelf: NonNull<Shelf>) -> Self {
-        Self { shelf, next_idle: None, len: 0, capacity: 0, packet_count: 0 }
+        Self { shelf, next_idle: None, len: 0, capacity: 0, packet_count: 0, growth: 0 }
     }
 }
 
@@ -105,6 +107,7 @@ impl PacketBuf {
             (*block.as_ptr()).len = capacity as u32;
             (*block.as_ptr()).capacity = capacity as u32;
             (*block.as_ptr()).packet_count = packet_count as u32;
+            (*block.as_ptr()).growth = 0;
         }
         Self { block }
     }
@@ -139,6 +142,21 @@ impl PacketBuf {
     #[inline]
     pub fn packet_count(&self) -> usize {
         self.meta().packet_count as usize
+    }
+
+    /// The most bytes that a larger buffer in this one's place may have: a note of its user's, 0 at
+    /// first.
+    #[inline]
+    pub fn growth(&self) -> usize {
+        self.meta().growth as usize
+    }
+
+    /// Notes what [`growth`](PacketBuf::growth) gives.
+    #[inline]
+    pub fn set_growth(&mut self, bytes_max: usize) {
+        let growth = u32::try_from(bytes_max).unwrap_or(u32::MAX);
+        // SAFETY: the block is this value's, and begins with its `Meta`.
+        unsafe { (*self.block.as_ptr()).growth = growth };
     }
 
     /// Changes the length. Bytes that come in are those that were there before: nobody's, or

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use petrel_proto::{
     CallError, CallRejected, Core, FrameSink, PeerKey, PendingCall, RequestHandle, RespondError,
@@ -11,6 +12,7 @@ use petrel_transport::ReturnPath;
 use petrel_transport::buf::{BufPool, PoolExhausted};
 
 use super::call::{Continuation, Reply};
+use crate::local::{Hub, Ready};
 use crate::msgbuf::MsgBuf;
 
 /// The part of an endpoint that does not depend on its transport: what handlers and continuations
@@ -18,12 +20,22 @@ use crate::msgbuf::MsgBuf;
 pub(super) struct Local {
     pub(super) core: Core<MsgBuf, Continuation>,
     pub(super) pool: BufPool,
+    /// What the futures of this thread share with the event loop.
+    pub(super) hub: Rc<Hub>,
+    /// Its part that every turn looks at.
+    pub(super) ready: Arc<Ready>,
     /// Requests whose [`Responder`](super::Responder) was dropped.
     pub(super) dropped: Rc<RefCell<Vec<RequestHandle>>>,
     /// Time of the current turn of the event loop, in nanoseconds.
     pub(super) now_ns: u64,
     /// Bytes of the frames of this burst, but for those of small calls.
     pub(super) part_bytes: usize,
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.hub.close();
+    }
 }
 
 /// An endpoint, as its handlers and continuations see it: they make calls, take buffers, and

@@ -7,7 +7,9 @@ mod context;
 mod event_loop;
 mod factors;
 mod handler;
+mod local_turn;
 mod open;
+mod options;
 mod sessions;
 mod stats;
 
@@ -27,6 +29,7 @@ pub use event_loop::Stop;
 pub use factors::Factors;
 pub use handler::{Handled, Request, Responder};
 pub use open::EndpointError;
+pub use options::CallOptions;
 pub use sessions::{ConnectError, SessionState};
 pub use stats::EndpointStats;
 
@@ -37,6 +40,7 @@ use handler::Handlers;
 use sessions::Sessions;
 
 use crate::control::ControlPlane;
+use crate::local::Hub;
 use crate::msgbuf::MsgBuf;
 use crate::nexus::ControlPort;
 
@@ -85,12 +89,17 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     pub fn new(transport: T, control: C, config: &EndpointConfig) -> Result<Self, &'static str> {
         config.sessions.check()?;
         let now_ns = transport.now();
+        let pool = BufPool::new(config.memory);
+        let message_bytes_max = config.sessions.message_bytes_max;
+        let hub = Hub::new(pool.clone(), message_bytes_max, now_ns, transport.waker());
         Ok(Self {
             transport,
             control,
             local: Local {
                 core: Core::new(now_ns, config.protocol.clone()),
-                pool: BufPool::new(config.memory),
+                pool,
+                ready: hub.ready(),
+                hub,
                 dropped: Rc::new(RefCell::new(Vec::new())),
                 now_ns,
                 part_bytes: 0,

@@ -238,6 +238,11 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 reason: Reason::new(Status::Unavailable, "the peer closed the session"),
             });
         }
+        self.note_end(id, reason);
+    }
+
+    fn note_end(&mut self, id: SessionId, reason: Reason) {
+        self.local.hub.note_session(id, &SessionState::Ended(Some(reason.clone())));
         self.sessions.remember_end(id, reason);
     }
 
@@ -245,7 +250,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     fn drop_session(&mut self, id: SessionId, reason: Reason) {
         if self.local.core.close(id, reason.status, &reason.message).is_some() {
             self.sessions.forget(id);
-            self.sessions.remember_end(id, reason);
+            self.note_end(id, reason);
         }
     }
 
@@ -416,6 +421,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 if let Some(rtt_ns) = path_rtt_ns {
                     self.local.core.note_path(self.local.now_ns, id, rtt_ns);
                 }
+                self.local.hub.note_session(id, &SessionState::Open);
                 return;
             }
             Err(error) => error,
