@@ -55,11 +55,11 @@ mod msgbuf;
 pub mod nexus;
 
 pub use endpoint::{
-    CallOptions, CallWaitError, ConnectError, Context, Continuation, Endpoint, EndpointConfig,
-    EndpointError, EndpointStats, Factors, Handled, IdlePolicy, Reply, Request, Responder,
-    SessionConfig, SessionState, StartError, Stop,
+    CallOptions, CallWaitError, ConnectError, Context, Continuation, DrainTimeout, Endpoint,
+    EndpointConfig, EndpointError, EndpointStats, Factors, HEALTH_METHOD, Handled, Health,
+    IdlePolicy, Reply, Request, Responder, SessionConfig, SessionState, StartError, Stop,
 };
-pub use local::{Call, Elapsed, Handle, Parallel, Session, Sleep, Task, Timeout};
+pub use local::{Call, Elapsed, Handle, OwnRequest, Parallel, Session, Sleep, Task, Timeout};
 pub use msgbuf::MsgBuf;
 pub use nexus::{Nexus, NexusBuilder, NexusError};
 pub use petrel_proto as proto;

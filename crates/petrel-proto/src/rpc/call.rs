@@ -84,6 +84,9 @@ pub enum CallError {
     /// The session has ended, or is not one of this endpoint's client sessions.
     #[error("the session has ended; open a new one")]
     SessionClosed,
+    /// The server is about to end, and has asked for no further calls on this session.
+    #[error("the server is draining; open a new session, to another server or a little later")]
+    Draining,
     /// The request is longer than the server accepts.
     #[error("the request has {len} bytes, and the server accepts {max}")]
     RequestTooLarge {
@@ -104,7 +107,7 @@ impl CallError {
     /// The gRPC status code that fits.
     pub fn status(&self) -> Status {
         match self {
-            CallError::SessionClosed => Status::Unavailable,
+            CallError::SessionClosed | CallError::Draining => Status::Unavailable,
             CallError::RequestTooLarge { .. } | CallError::QueueFull { .. } => {
                 Status::ResourceExhausted
             }
@@ -212,6 +215,9 @@ fn check<B, T>(
     len: usize,
     backlog_max: usize,
 ) -> Result<(), CallError> {
+    if client.is_draining {
+        return Err(CallError::Draining);
+    }
     // Before the server has told its limit, the protocol's holds.
     let max = client.agreed.as_ref().map_or(MESSAGE_BYTES_MAX, |a| a.peer_message_bytes_max);
     if len > max as usize {

@@ -64,6 +64,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             }
         }
         hub.end();
+        self.close_drained(now_ns);
     }
 
     fn do_as_asked(&mut self) -> bool {
@@ -72,6 +73,10 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         while let Some(start) = hub.next_start() {
             any = true;
             self.make_call(start);
+        }
+        while let Some(answer) = hub.next_answer() {
+            any = true;
+            answer.give(&mut self.context());
         }
         while let Some((session, key)) = hub.next_cancel() {
             any = true;

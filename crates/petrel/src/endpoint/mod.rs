@@ -4,9 +4,11 @@ mod ahead;
 mod call;
 mod config;
 mod context;
+mod drain;
 mod event_loop;
 mod factors;
 mod handler;
+mod health;
 mod local_turn;
 mod open;
 mod options;
@@ -25,9 +27,11 @@ use petrel_transport::{RX_BURST_MAX, Transport};
 pub use call::{Continuation, Reply};
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::{Context, StartError};
+pub use drain::DrainTimeout;
 pub use event_loop::Stop;
 pub use factors::Factors;
 pub use handler::{Handled, Request, Responder};
+pub use health::{HEALTH_METHOD, Health};
 pub use open::EndpointError;
 pub use options::CallOptions;
 pub use sessions::{ConnectError, SessionState};
@@ -36,6 +40,7 @@ pub use stats::EndpointStats;
 use ahead::Ahead;
 use call::run_continuation;
 use context::Local;
+use drain::Drain;
 use handler::Handlers;
 use sessions::Sessions;
 
@@ -65,6 +70,7 @@ pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort>
     local: Local,
     handlers: Handlers,
     sessions: Sessions,
+    drain: Drain,
     ahead: Ahead,
     idle: IdlePolicy,
     /// What is switched off, and whether the core takes its short ways; `None` where all is on.
@@ -106,6 +112,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             },
             handlers: Handlers::default(),
             sessions: Sessions::new(config.sessions, config.transports),
+            drain: Drain::default(),
             ahead: Ahead::new(),
             idle: config.idle,
             factors: (config.factors != Factors::default() || !config.protocol.short_ways)
@@ -121,11 +128,15 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     /// Sets the handler of a method, in place of a former one. It runs in the event loop, so it
     /// should take microseconds at most; one that needs longer, or the answers of other calls,
     /// takes a [`Responder`] and answers later.
+    ///
+    /// # Panics
+    /// When the method is [`HEALTH_METHOD`], which the endpoint answers itself.
     pub fn register(
         &mut self,
         method: u16,
         handler: impl FnMut(&mut Context<'_>, Request<'_>) -> Handled + 'static,
     ) {
+        assert_ne!(method, HEALTH_METHOD, "the endpoint answers requests for its health itself");
         self.handlers.set(method, Box::new(handler));
     }
 

@@ -28,6 +28,10 @@ impl Handle {
         Self { hub }
     }
 
+    pub(super) fn hub(&self) -> &Rc<Hub> {
+        &self.hub
+    }
+
     /// Opens a session to endpoint 0 of the process whose control address is `remote`, and waits
     /// until it is open.
     ///
@@ -68,12 +72,9 @@ impl Handle {
         self.hub.spawn(future)
     }
 
-    /// A future that is ready after this time. Inside of tasks and of
-    /// [`Endpoint::block_on`](crate::Endpoint::block_on) it begins now; elsewhere when the event loop
-    /// was last run.
+    /// A future that is ready this time after it was first polled.
     pub fn sleep(&self, duration: Duration) -> Sleep {
-        let at_ns = self.now_ns().saturating_add(as_ns(duration));
-        Sleep::new(Rc::clone(&self.hub), at_ns)
+        Sleep::new(Rc::clone(&self.hub), as_ns(duration))
     }
 
     /// A future with a limit of time. For calls a deadline is better: it goes to the server too.
@@ -81,7 +82,8 @@ impl Handle {
         Timeout::new(future, self.sleep(duration))
     }
 
-    /// Time of this turn of the event loop, in nanoseconds of the transport's clock.
+    /// Time of the turn of the event loop in which tasks were last polled, in nanoseconds of the
+    /// transport's clock.
     pub fn now_ns(&self) -> u64 {
         self.hub.now_ns()
     }

@@ -16,10 +16,11 @@ use super::calls::{Call, Calls, Interest, Outcome, Pending, Start, not_sent};
 use super::executor::Tasks;
 use super::parallel::Gathering;
 use super::ready::Ready;
+use super::serve::Answer;
 use super::session::Watched;
 use super::slab::Key;
 use super::timers::{TimerId, Timers};
-use crate::control::EndpointId;
+use crate::control::{EndpointId, Reason};
 use crate::endpoint::{CallOptions, ConnectError, SessionState};
 use crate::msgbuf::MsgBuf;
 
@@ -54,6 +55,7 @@ pub(crate) struct Hub {
     /// Calls that were dropped after they were made.
     cancels: RefCell<Vec<(SessionId, u64)>>,
     commands: RefCell<VecDeque<Command>>,
+    answers: RefCell<VecDeque<Answer>>,
     timers: RefCell<Timers>,
     pub(super) tasks: RefCell<Tasks>,
     /// Sessions that somebody has a handle of.
@@ -78,6 +80,7 @@ impl Hub {
             starts: RefCell::default(),
             cancels: RefCell::default(),
             commands: RefCell::default(),
+            answers: RefCell::default(),
             timers: RefCell::default(),
             tasks: RefCell::default(),
             watched: RefCell::default(),
@@ -100,8 +103,14 @@ impl Hub {
     pub(crate) fn end(&self) {
         let is_idle = self.starts.borrow().is_empty()
             && self.cancels.borrow().is_empty()
-            && self.commands.borrow().is_empty();
+            && self.commands.borrow().is_empty()
+            && self.answers.borrow().is_empty();
         self.ready.set_due(if is_idle { self.timers.borrow_mut().next_ns() } else { 0 });
+    }
+
+    /// Has the event loop look at that time, if not before.
+    pub(crate) fn look_at(&self, at_ns: u64) {
+        self.ready.make_due(at_ns);
     }
 
     pub(crate) fn next_start(&self) -> Option<Start> {
@@ -114,6 +123,10 @@ impl Hub {
 
     pub(crate) fn next_command(&self) -> Option<Command> {
         self.commands.borrow_mut().pop_front()
+    }
+
+    pub(crate) fn next_answer(&self) -> Option<Answer> {
+        self.answers.borrow_mut().pop_front()
     }
 
     /// A call has ended.
@@ -153,13 +166,14 @@ impl Hub {
         let tasks = self.tasks.borrow_mut().take_all();
         drop(tasks);
         self.starts.borrow_mut().clear();
+        self.answers.borrow_mut().clear();
         let calls = self.calls.borrow().keys();
         for key in calls {
             self.finish(key.to_bits(), Err(endpoint_gone()));
         }
         while let Some(command) = self.next_command() {
             if let Command::Connect(remote, _, answer) = command {
-                let reason = crate::control::Reason::new(Status::Unavailable, ENDPOINT_GONE);
+                let reason = Reason::new(Status::Unavailable, ENDPOINT_GONE);
                 answer.put(Err(ConnectError::Refused { remote, reason }));
             }
         }
@@ -196,6 +210,20 @@ impl Hub {
     pub(super) fn command(&self, command: Command) {
         self.commands.borrow_mut().push_back(command);
         self.attract();
+    }
+
+    pub(super) fn answer(&self, answer: Answer) {
+        self.answers.borrow_mut().push_back(answer);
+        self.attract();
+    }
+
+    /// A buffer that holds a message, for an answer.
+    pub(super) fn message(&self, message: &[u8]) -> Result<MsgBuf, Reason> {
+        let mut buffer = self
+            .alloc_plain(message.len())
+            .map_err(|error| Reason::new(Status::ResourceExhausted, error.to_string()))?;
+        buffer.set_message(message);
+        Ok(buffer)
     }
 
     /// Starts a call with a copy of a message.

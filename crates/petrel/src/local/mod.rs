@@ -16,6 +16,7 @@ mod handle;
 mod hub;
 mod parallel;
 mod ready;
+mod serve;
 mod session;
 mod slab;
 mod sleep;
@@ -25,6 +26,7 @@ pub use calls::Call;
 pub use executor::Task;
 pub use handle::Handle;
 pub use parallel::Parallel;
+pub use serve::OwnRequest;
 pub use session::Session;
 pub use sleep::{Elapsed, Sleep, Timeout};
 

@@ -5,12 +5,12 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use petrel_proto::SessionId;
+use petrel_proto::{CallFailure, Execution, SessionId, Status};
 
 use super::calls::Call;
 use super::hub::{Command, Hub};
 use crate::control::Reason;
-use crate::endpoint::{CallOptions, SessionState};
+use crate::endpoint::{CallOptions, HEALTH_METHOD, Health, SessionState};
 use crate::msgbuf::MsgBuf;
 
 /// What has become of a session, for all who have a handle of it.
@@ -88,6 +88,24 @@ impl Session {
         self.hub.start(self.id(), method, Ok(request), options)
     }
 
+    /// Asks whether the server can serve: as a whole, or one of its methods.
+    ///
+    /// # Errors
+    /// That of the call; INTERNAL if the answer is none.
+    pub async fn health(&self, method: Option<u16>) -> Result<Health, Box<CallFailure>> {
+        let request = method.map(u16::to_le_bytes);
+        let request = request.as_ref().map_or(&[][..], |bytes| bytes);
+        let reply = self.start(HEALTH_METHOD, request).await?;
+        let code = <[u8; 1]>::try_from(&reply[..]).ok();
+        code.and_then(|[code]| Health::from_code(code)).ok_or_else(|| {
+            Box::new(CallFailure {
+                status: Status::Internal,
+                message: "the server's answer is no health".to_owned(),
+                execution: Execution::Answered,
+            })
+        })
+    }
+
     /// How the session is doing.
     pub fn state(&self) -> SessionState {
         self.watched.state.borrow().clone()
@@ -103,6 +121,13 @@ impl Session {
             SessionState::Ended(reason) => Err(reason.unwrap_or_else(unknown_reason)),
             _ => Ok(()),
         }
+    }
+
+    /// Waits until no further calls are taken: until the server drains, or the session has ended.
+    pub async fn left(&self) {
+        let is_over =
+            |state: &SessionState| !matches!(state, SessionState::Opening | SessionState::Open);
+        self.wait_for(is_over).await;
     }
 
     /// Waits until the session has ended, and gives the reason.
@@ -134,5 +159,5 @@ impl Session {
 }
 
 fn unknown_reason() -> Reason {
-    Reason::new(petrel_proto::Status::Unknown, "the session ended some time ago")
+    Reason::new(Status::Unknown, "the session ended some time ago")
 }

@@ -8,17 +8,19 @@ use std::task::{Context as TaskContext, Poll};
 use super::hub::Hub;
 use super::timers::TimerId;
 
-/// A future that is ready at a time.
+/// A future that is ready some time after it was first polled: before that the event loop may not have
+/// run for long, and what it takes for now may be over.
 #[derive(Debug)]
 pub struct Sleep {
     hub: Rc<Hub>,
-    at_ns: u64,
-    timer: Option<TimerId>,
+    duration_ns: u64,
+    /// When it ends, and by which timer, once it has begun.
+    until: Option<(u64, TimerId)>,
 }
 
 impl Sleep {
-    pub(super) fn new(hub: Rc<Hub>, at_ns: u64) -> Self {
-        Self { hub, at_ns, timer: None }
+    pub(super) fn new(hub: Rc<Hub>, duration_ns: u64) -> Self {
+        Self { hub, duration_ns, until: None }
     }
 }
 
@@ -26,12 +28,15 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
-        if self.hub.now_ns() >= self.at_ns {
-            return Poll::Ready(());
-        }
-        match self.timer {
-            Some(timer) => self.hub.reset_timer(timer, cx.waker()),
-            None => self.timer = Some(self.hub.set_timer(self.at_ns, cx.waker().clone())),
+        let now_ns = self.hub.now_ns();
+        match self.until {
+            _ if self.duration_ns == 0 => return Poll::Ready(()),
+            Some((at_ns, _)) if now_ns >= at_ns => return Poll::Ready(()),
+            Some((_, timer)) => self.hub.reset_timer(timer, cx.waker()),
+            None => {
+                let at_ns = now_ns.saturating_add(self.duration_ns);
+                self.until = Some((at_ns, self.hub.set_timer(at_ns, cx.waker().clone())));
+            }
         }
         Poll::Pending
     }
@@ -39,7 +44,7 @@ impl Future for Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Some(timer) = self.timer {
+        if let Some((_, timer)) = self.until {
             self.hub.remove_timer(timer);
         }
     }
