@@ -36,7 +36,7 @@ impl Node {
     pub(super) fn is_connected(&mut self) -> Result<bool, String> {
         while let Some(&session) = self.opening.last() {
             match self.endpoint.session_state(session) {
-                SessionState::Open => self.opening.pop(),
+                SessionState::Open | SessionState::Draining => self.opening.pop(),
                 SessionState::Opening => return Ok(false),
                 SessionState::Ended(reason) => {
                     return Err(format!("a session was not opened: {reason:?}"));
