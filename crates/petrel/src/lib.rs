@@ -52,6 +52,7 @@ pub mod control;
 mod endpoint;
 mod msgbuf;
 pub mod nexus;
+pub mod overload;
 
 pub use endpoint::{
     CallWaitError, ConnectError, Context, Continuation, Endpoint, EndpointConfig, EndpointError,
