@@ -5,6 +5,7 @@
 //!
 //! | type | whose | what it decides |
 //! | --- | --- | --- |
+//! | [`Admission`] | a server's, for one queue | whether a request is taken in, and whether it is still run |
 //! | [`ConcurrencyLimit`] | a client's, for one server | whether another call may be sent now |
 //! | [`RetryBudget`] | a client's | whether a failed call may be made again |
 //! | [`Backoff`] | a client's | how long to wait before that, or before connecting anew |
@@ -13,10 +14,15 @@
 //! soon as it knows that a call would wait too long, and clients send fewer calls to a server that
 //! refuses. `docs/overload.md` has the measurements.
 
+mod admission;
 mod backoff;
+mod codel;
 mod concurrency;
+mod controlled;
+mod expected;
 mod retry;
 
+pub use admission::{Admission, AdmissionConfig, Shed, Shedding, Waiting};
 pub use backoff::{Backoff, BackoffConfig};
 pub use concurrency::{ConcurrencyLimit, ConcurrencyLimitConfig, Permit};
 pub use retry::{RetryBudget, RetryBudgetConfig};
