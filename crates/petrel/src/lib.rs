@@ -53,6 +53,7 @@ mod endpoint;
 mod local;
 mod msgbuf;
 pub mod nexus;
+pub mod overload;
 
 pub use endpoint::{
     CallOptions, CallWaitError, ConnectError, Context, Continuation, DrainTimeout, Endpoint,
