@@ -35,6 +35,7 @@
 //! | [`Endpoint`] | one per thread: event loop, handlers, sessions, calls. [`EndpointConfig`] sets it up |
 //! | [`SessionId`] | a session, on which a client calls one server endpoint |
 //! | [`MsgBuf`] | message memory: given to a call by value, given back by its [`Reply`] |
+//! | [`SharedMsg`] | a message that is sent to many without a copy for each |
 //! | [`Request`], [`Responder`] | what a handler gets, and how it answers at once or later |
 //! | [`Context`] | an endpoint as handlers and continuations see it: for nested calls |
 //! | [`CallFailure`], [`Status`], [`Execution`] | how a call failed, and whether it may have been executed |
@@ -56,7 +57,7 @@ pub mod nexus;
 pub use endpoint::{
     CallWaitError, ConnectError, Context, Continuation, Endpoint, EndpointConfig, EndpointError,
     EndpointStats, Factors, Handled, IdlePolicy, Reply, Request, Responder, SessionConfig,
-    SessionState, StartError, Stop,
+    SessionState, SharedMsg, SharedRejected, StartError, Stop,
 };
 pub use msgbuf::MsgBuf;
 pub use nexus::{Nexus, NexusBuilder, NexusError};

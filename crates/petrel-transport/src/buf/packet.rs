@@ -40,19 +40,22 @@ pub(super) struct Meta {
     pub(super) next_idle: Option<NonNull<Meta>>,
     len: u32,
     capacity: u32,
-    packet_count: u32,
+    pub(super) packet_count: u32,
+    /// Length of the message that the block refers to; 0 if it holds its own. Only blocks of the
+    /// shelves for references ever have another value.
+    pub(super) referred_len: u32,
 }
 
 impl Meta {
     /// That of a block which is not lent out yet.
     pub(super) fn new(shelf: NonNull<Shelf>) -> Self {
-        Self { shelf, next_idle: None, len: 0, capacity: 0, packet_count: 0 }
+        Self { shelf, next_idle: None, len: 0, capacity: 0, packet_count: 0, referred_len: 0 }
     }
 }
 
 /// Memory of one message: a pointer to its block. Dropping it returns the memory to its pool.
 pub struct PacketBuf {
-    block: NonNull<Meta>,
+    pub(super) block: NonNull<Meta>,
 }
 
 /// Size of a block for these needs, or `None` where no block is large enough.
@@ -111,7 +114,7 @@ impl PacketBuf {
 
     /// What the block begins with. No slice that is given out reaches there.
     #[inline]
-    fn meta(&self) -> &Meta {
+    pub(super) fn meta(&self) -> &Meta {
         // SAFETY: the block belongs to this value and begins with its `Meta` (`new`).
         unsafe { self.block.as_ref() }
     }
@@ -127,6 +130,14 @@ impl PacketBuf {
     #[expect(clippy::len_without_is_empty, reason = "an empty message is nothing special")]
     pub fn len(&self) -> usize {
         self.meta().len as usize
+    }
+
+    /// Length in bytes of the message that is sent: this one, or the one that it
+    /// [refers to](super::BufPool::reference).
+    #[inline]
+    pub fn wire_len(&self) -> usize {
+        // One of the two is 0.
+        self.meta().len.max(self.meta().referred_len) as usize
     }
 
     /// The most bytes that the message may have.
@@ -231,7 +242,9 @@ impl PacketBuf {
         payload_len: usize,
     ) -> (&[u8], &[u8]) {
         let in_message = offset.checked_add(payload_len).is_some_and(|end| end <= self.len());
-        assert!(in_message, "payload {offset}+{payload_len} beyond the length {}", self.len());
+        if !in_message {
+            return self.packet_referred_to(index, header_len, offset, payload_len);
+        }
         let header = self.header_offset(index, header_len);
         if index == 0 {
             assert!(offset == 0, "packet 0 begins at offset {offset}");
@@ -262,8 +275,30 @@ impl PacketBuf {
             return self.packet(0, 24, offset, payload_len);
         }
         let in_message = offset.checked_add(payload_len).is_some_and(|end| end <= self.len());
-        assert!(in_message, "payload {offset}+{payload_len} beyond the length {}", self.len());
+        if !in_message {
+            return self.packet_referred_to(index, 24, offset, payload_len);
+        }
         (self.bytes(at, 24), self.bytes(HEAD_ROOM_BYTES + offset, payload_len))
+    }
+
+    /// What [`packet`](PacketBuf::packet) gives where the payload is not in this block: in the
+    /// message that it refers to, or nowhere. Ordinary buffers come here only to panic, so that
+    /// references cost them nothing.
+    #[cold]
+    #[inline(never)]
+    fn packet_referred_to(
+        &self,
+        index: usize,
+        header_len: usize,
+        offset: usize,
+        payload_len: usize,
+    ) -> (&[u8], &[u8]) {
+        let end = offset.saturating_add(payload_len);
+        let body = self.referred_to().and_then(|message| message.data().get(offset..end));
+        let Some(body) = body else {
+            panic!("payload {offset}+{payload_len} beyond the length {}", self.wire_len());
+        };
+        (self.bytes(self.header_offset(index, header_len), header_len), body)
     }
 
     /// Where the header of packet `index` begins in the block.

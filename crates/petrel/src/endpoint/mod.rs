@@ -9,6 +9,7 @@ mod factors;
 mod handler;
 mod open;
 mod sessions;
+mod shared;
 mod stats;
 
 use std::cell::RefCell;
@@ -28,6 +29,7 @@ pub use factors::Factors;
 pub use handler::{Handled, Request, Responder};
 pub use open::EndpointError;
 pub use sessions::{ConnectError, SessionState};
+pub use shared::{SharedMsg, SharedRejected};
 pub use stats::EndpointStats;
 
 use ahead::Ahead;
