@@ -36,6 +36,7 @@
 //! | [`SessionId`] | a session, on which a client calls one server endpoint |
 //! | [`MsgBuf`] | message memory: given to a call by value, given back by its [`Reply`] |
 //! | [`SharedMsg`] | a message that is sent to many without a copy for each |
+//! | [`group::Group`] | sessions that are called together: all, a quorum, or any |
 //! | [`Request`], [`Responder`] | what a handler gets, and how it answers at once or later |
 //! | [`Context`] | an endpoint as handlers and continuations see it: for nested calls |
 //! | [`CallFailure`], [`Status`], [`Execution`] | how a call failed, and whether it may have been executed |
@@ -51,6 +52,7 @@
 
 pub mod control;
 mod endpoint;
+pub mod group;
 mod msgbuf;
 pub mod nexus;
 
