@@ -35,6 +35,8 @@
 //! | [`Endpoint`] | one per thread: event loop, handlers, sessions, calls. [`EndpointConfig`] sets it up |
 //! | [`SessionId`] | a session, on which a client calls one server endpoint |
 //! | [`MsgBuf`] | message memory: given to a call by value, given back by its [`Reply`] |
+//! | [`SharedMsg`] | a message that is sent to many without a copy for each |
+//! | [`group::Group`] | sessions that are called together: all, a quorum, or any |
 //! | [`Request`], [`Responder`] | what a handler gets, and how it answers at once or later |
 //! | [`Context`] | an endpoint as handlers and continuations see it: for nested calls |
 //! | [`CallFailure`], [`Status`], [`Execution`] | how a call failed, and whether it may have been executed |
@@ -50,6 +52,7 @@
 
 pub mod control;
 mod endpoint;
+pub mod group;
 mod local;
 mod msgbuf;
 pub mod nexus;
@@ -58,7 +61,8 @@ pub mod overload;
 pub use endpoint::{
     CallOptions, CallWaitError, ConnectError, Context, Continuation, DrainTimeout, Endpoint,
     EndpointConfig, EndpointError, EndpointStats, Factors, HEALTH_METHOD, Handled, Health,
-    IdlePolicy, Reply, Request, Responder, SessionConfig, SessionState, StartError, Stop,
+    IdlePolicy, Reply, Request, Responder, SessionConfig, SessionState, SharedMsg, SharedRejected,
+    StartError, Stop,
 };
 pub use local::{Call, Elapsed, Handle, OwnRequest, Parallel, Session, Sleep, Task, Timeout};
 pub use msgbuf::MsgBuf;

@@ -138,6 +138,20 @@ impl<B: Buffer, T> Core<B, T> {
         self.call_at_once(0, session, call, &mut nowhere)
     }
 
+    /// [`Core::call`] without its short way: for a request that lies elsewhere
+    /// ([`Buffer::wire_len`]).
+    ///
+    /// # Errors
+    /// As [`Core::call`].
+    #[inline]
+    pub fn call_general(
+        &mut self,
+        session: SessionId,
+        call: PendingCall<B, T>,
+    ) -> Result<(), CallRejected<B, T>> {
+        self.call_any(session, call)
+    }
+
     /// [`Core::call`], where a small request goes into `sink` at once if `sink` takes it. Like what
     /// [`Core::transmit`] sends, its bytes stay as they are until the core's next method is called.
     ///
@@ -168,7 +182,7 @@ impl<B: Buffer, T> Core<B, T> {
         let Some(client) = self.sessions.client_mut(session) else {
             return Err(CallRejected { error: CallError::SessionClosed, request, response, tag });
         };
-        if let Err(error) = check(client, request.len(), self.shared.config.backlog_max) {
+        if let Err(error) = check(client, request.wire_len(), self.shared.config.backlog_max) {
             return Err(CallRejected { error, request, response, tag });
         }
         self.shared.counters.calls_started += 1;
@@ -189,11 +203,12 @@ impl<B: Buffer, T> Core<B, T> {
         let max = client.agreed.as_ref().map_or(0, |agreed| agreed.peer_message_bytes_max);
         for _ in 0..client.backlog.len() {
             let Some(call) = client.backlog.pop_front() else { break };
-            if call.request.len() <= max as usize {
+            let len = call.request.wire_len();
+            if len <= max as usize {
                 client.backlog.push_back(call);
                 continue;
             }
-            let error = CallError::RequestTooLarge { len: call.request.len(), max };
+            let error = CallError::RequestTooLarge { len, max };
             let failure = CallFailure {
                 status: error.status(),
                 message: error.to_string(),
@@ -239,8 +254,12 @@ fn start<B: Buffer, T>(
 ) {
     let slot = client.free_slots.trailing_zeros() as usize;
     client.free_slots &= client.free_slots - 1;
-    let packets = packets_of(call.request.len() as u32, client.packet_bytes);
-    let is_plain = packets == 1 && call.response.capacity() <= client.packet_bytes as usize;
+    let size = call.request.wire_len();
+    let packets = packets_of(size as u32, client.packet_bytes);
+    // A message that lies elsewhere is not plain.
+    let is_own = call.request.len() == size;
+    let is_plain =
+        packets == 1 && is_own && call.response.capacity() <= client.packet_bytes as usize;
     let state = &mut client.slots[slot];
     state.start(call, packets, is_plain);
     if client.stalled_slots != 0 {

@@ -13,6 +13,7 @@ mod local_turn;
 mod open;
 mod options;
 mod sessions;
+mod shared;
 mod stats;
 
 use std::cell::RefCell;
@@ -35,6 +36,7 @@ pub use health::{HEALTH_METHOD, Health};
 pub use open::EndpointError;
 pub use options::CallOptions;
 pub use sessions::{ConnectError, SessionState};
+pub use shared::{SharedMsg, SharedRejected};
 pub use stats::EndpointStats;
 
 use ahead::Ahead;
