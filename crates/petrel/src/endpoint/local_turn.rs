@@ -9,7 +9,7 @@ use std::task::{Context as TaskContext, Poll};
 use petrel_proto::{CallRejected, SessionId};
 use petrel_transport::Transport;
 
-use super::call::{Continuation, Reply};
+use super::call::Reply;
 use super::context::Context;
 use super::{ConnectError, Endpoint};
 use crate::control::{ControlPlane, EndpointId};
@@ -96,15 +96,17 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 
     fn make_call(&mut self, start: Start) {
         let Start { key, session, method, request, response, options } = start;
-        let tag = Continuation::function(complete, key);
-        let _ = options;
-        let called = self.local.core.call(session, method, request, response, tag);
+        let called =
+            self.context().call_fn_with(session, method, request, response, options, complete, key);
         if let Err(CallRejected { error, .. }) = called {
             self.local.hub.finish(key, Err(not_sent(error.status(), error.to_string())));
         }
     }
 
-    fn cancel_call(&mut self, _session: SessionId, _key: u64) {}
+    /// What it ends with interests nobody any more.
+    fn cancel_call(&mut self, session: SessionId, key: u64) {
+        let _ended = self.local.cancel_fn(session, complete, key);
+    }
 
     fn connect_for(
         &mut self,

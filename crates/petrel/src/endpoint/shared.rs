@@ -10,6 +10,7 @@ use petrel_transport::buf::{PoolExhausted, SharedBuf};
 use super::Endpoint;
 use super::call::{Continuation, Reply};
 use super::context::{Context, StartError};
+use super::options::CallOptions;
 use crate::control::ControlPlane;
 use crate::msgbuf::MsgBuf;
 
@@ -101,30 +102,18 @@ impl Context<'_> {
             reply.request.release();
             continuation(cx, reply);
         });
-        self.start_general(session, PendingCall { method, tag: continuation, request, response })
-            .map_err(|CallRejected { error, response, .. }| SharedRejected {
-                error: error.into(),
-                response,
-            })
+        let call = PendingCall { method, tag: continuation, request, response };
+        self.start_with(session, call, CallOptions::new()).map_err(
+            |CallRejected { error, response, .. }| SharedRejected { error: error.into(), response },
+        )
     }
 
     /// What one call sends a shared message from. It must not get to the application before
     /// [`MsgBuf::release`]: its bytes are not where it looks for them.
-    fn to_send(&self, message: &SharedMsg) -> Result<MsgBuf, PoolExhausted> {
+    pub(super) fn to_send(&self, message: &SharedMsg) -> Result<MsgBuf, PoolExhausted> {
         match message.len() {
             0..=COPIED_BYTES_MAX => self.alloc_message(message),
             _ => MsgBuf::reference(&self.local.pool, &message.0),
-        }
-    }
-
-    fn start_general(
-        &mut self,
-        session: SessionId,
-        call: PendingCall<MsgBuf, Continuation>,
-    ) -> Result<(), CallRejected<MsgBuf, Continuation>> {
-        match call.request.len() {
-            0 => self.local.core.call_general(session, call),
-            _ => self.local.core.call_at_once(self.local.now_ns, session, call, &mut self.back),
         }
     }
 }
