@@ -51,6 +51,7 @@
 //! and connects to loopback only. Congestion is noticed by marks of switches and by heavy loss, unless a
 //! control that goes by round trips is set. No futures or streaming. Endpoints stay on their thread, and handlers run in its event loop.
 
+pub mod channel;
 pub mod control;
 mod endpoint;
 pub mod group;
@@ -59,6 +60,7 @@ mod msgbuf;
 pub mod nexus;
 pub mod overload;
 
+pub use channel::{Channel, ChannelConfig, ChannelStats, Target};
 pub use endpoint::{
     CallKey, CallOptions, CallWaitError, ConnectError, Context, Continuation, DrainTimeout,
     Endpoint, EndpointConfig, EndpointError, EndpointStats, Factors, HEALTH_METHOD, Handled,

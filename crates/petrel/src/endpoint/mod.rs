@@ -96,12 +96,17 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     ///
     /// # Errors
     /// The rule that the configuration breaks.
-    pub fn new(transport: T, control: C, config: &EndpointConfig) -> Result<Self, &'static str> {
+    pub fn new(
+        transport: T,
+        mut control: C,
+        config: &EndpointConfig,
+    ) -> Result<Self, &'static str> {
         config.sessions.check()?;
         let now_ns = transport.now();
         let pool = BufPool::new(config.memory);
         let message_bytes_max = config.sessions.message_bytes_max;
-        let hub = Hub::new(pool.clone(), message_bytes_max, now_ns, transport.waker());
+        let seed = control.random();
+        let hub = Hub::new(pool.clone(), message_bytes_max, now_ns, seed, transport.waker());
         Ok(Self {
             transport,
             control,

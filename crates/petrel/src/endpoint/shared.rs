@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use petrel_proto::{CallRejected, PendingCall, SessionId};
 use petrel_transport::Transport;
-use petrel_transport::buf::{PoolExhausted, SharedBuf};
+use petrel_transport::buf::{BufPool, PoolExhausted, SharedBuf};
 
 use super::Endpoint;
 use super::call::{Continuation, Reply};
@@ -37,6 +37,17 @@ impl SharedMsg {
     /// The message.
     pub fn try_unwrap(self) -> Result<MsgBuf, SharedMsg> {
         self.0.try_unwrap().map(MsgBuf::from_packet_buf).map_err(SharedMsg)
+    }
+
+    /// What one call sends the message from. It must not get to the application before
+    /// [`MsgBuf::release`]: its bytes are not where it looks for them.
+    pub(crate) fn to_send(&self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
+        if self.len() > COPIED_BYTES_MAX {
+            return MsgBuf::reference(pool, &self.0);
+        }
+        let mut copy = MsgBuf::from_pool(pool, self.len())?;
+        copy.set_message(self);
+        Ok(copy)
     }
 }
 
@@ -94,7 +105,7 @@ impl Context<'_> {
         response: MsgBuf,
         continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
     ) -> Result<(), SharedRejected> {
-        let request = match self.to_send(request) {
+        let request = match request.to_send(&self.local.pool) {
             Ok(request) => request,
             Err(error) => return Err(SharedRejected { error: error.into(), response }),
         };
@@ -106,15 +117,6 @@ impl Context<'_> {
         self.start_with(session, call, CallOptions::new()).map_err(
             |CallRejected { error, response, .. }| SharedRejected { error: error.into(), response },
         )
-    }
-
-    /// What one call sends a shared message from. It must not get to the application before
-    /// [`MsgBuf::release`]: its bytes are not where it looks for them.
-    pub(super) fn to_send(&self, message: &SharedMsg) -> Result<MsgBuf, PoolExhausted> {
-        match message.len() {
-            0..=COPIED_BYTES_MAX => self.alloc_message(message),
-            _ => MsgBuf::reference(&self.local.pool, &message.0),
-        }
     }
 }
 

@@ -12,14 +12,17 @@
 //! | --- | --- |
 //! | `collect` | when the outcome is certain: [`Collect`], a state machine of its own |
 //! | `call` | a call to each member, and where they end |
+//! | `future` | the same as a future |
 
 mod call;
 mod collect;
+mod future;
 
 pub use call::{GroupCall, GroupRejected, GroupReply};
 pub use collect::{
     Collect, GroupError, GroupFailure, MEMBERS_MAX, Member, MemberOutcome, Need, Verdict,
 };
+pub use future::{GroupCallError, Rest};
 
 use std::rc::Rc;
 

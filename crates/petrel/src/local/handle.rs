@@ -6,14 +6,16 @@ use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
 
+use petrel_proto::SessionId;
 use petrel_transport::buf::PoolExhausted;
 
+use super::calls::Call;
 use super::executor::Task;
 use super::hub::{Command, ConnectAnswer, Hub};
 use super::session::Session;
 use super::sleep::{Sleep, Timeout};
 use crate::control::EndpointId;
-use crate::endpoint::ConnectError;
+use crate::endpoint::{CallOptions, ConnectError, SharedMsg};
 use crate::msgbuf::MsgBuf;
 
 /// What futures can do with their endpoint: connect, spawn, wait for a time. Clones are the same; it
@@ -67,6 +69,17 @@ impl Handle {
         }
     }
 
+    /// Starts a call with a message that goes to others too, on a session that is known by its name.
+    pub(crate) fn start_shared(
+        &self,
+        session: SessionId,
+        method: u16,
+        request: &SharedMsg,
+        options: CallOptions,
+    ) -> Call {
+        self.hub.start(session, method, self.hub.reference(request), options)
+    }
+
     /// Has the event loop poll a future until it is ready, beside everything else it does.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
         self.hub.spawn(future)
@@ -75,6 +88,11 @@ impl Handle {
     /// A future that is ready this time after it was first polled.
     pub fn sleep(&self, duration: Duration) -> Sleep {
         Sleep::new(Rc::clone(&self.hub), as_ns(duration))
+    }
+
+    /// Random bits, for jitter.
+    pub(crate) fn random(&self) -> u64 {
+        self.hub.random()
     }
 
     /// A future with a limit of time. For calls a deadline is better: it goes to the server too.
@@ -86,6 +104,16 @@ impl Handle {
     /// transport's clock.
     pub fn now_ns(&self) -> u64 {
         self.hub.now_ns()
+    }
+
+    /// A message that goes to many, built once.
+    ///
+    /// # Errors
+    /// [`PoolExhausted`] when the endpoint's memory limit is reached.
+    pub fn share(&self, message: &[u8]) -> Result<SharedMsg, PoolExhausted> {
+        let mut buffer = self.alloc(message.len())?;
+        buffer.set_message(message);
+        Ok(SharedMsg::from(buffer))
     }
 
     /// An empty buffer for up to `capacity` bytes.

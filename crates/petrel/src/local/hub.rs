@@ -21,7 +21,7 @@ use super::session::Watched;
 use super::slab::Key;
 use super::timers::{TimerId, Timers};
 use crate::control::{EndpointId, Reason};
-use crate::endpoint::{CallOptions, ConnectError, SessionState};
+use crate::endpoint::{CallOptions, ConnectError, SessionState, SharedMsg};
 use crate::msgbuf::MsgBuf;
 
 /// Room for a response where the caller does not say how much. A longer one gets a larger buffer
@@ -60,6 +60,7 @@ pub(crate) struct Hub {
     pub(super) tasks: RefCell<Tasks>,
     /// Sessions that somebody has a handle of.
     watched: RefCell<HashMap<SessionId, Weak<Watched>>>,
+    random: Cell<u64>,
     /// Whether the endpoint is gone: what is asked for from then on fails.
     is_closed: Cell<bool>,
 }
@@ -69,6 +70,7 @@ impl Hub {
         pool: BufPool,
         message_bytes_max: u32,
         now_ns: u64,
+        seed: u64,
         waker: EndpointWaker,
     ) -> Rc<Self> {
         Rc::new(Self {
@@ -84,6 +86,7 @@ impl Hub {
             timers: RefCell::default(),
             tasks: RefCell::default(),
             watched: RefCell::default(),
+            random: Cell::new(seed),
             is_closed: Cell::new(false),
         })
     }
@@ -189,6 +192,15 @@ impl Hub {
         self.now_ns.get()
     }
 
+    /// The next of a sequence of random numbers, for jitter (splitmix64).
+    pub(super) fn random(&self) -> u64 {
+        let state = self.random.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
+        self.random.set(state);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed.get()
     }
@@ -200,6 +212,13 @@ impl Hub {
 
     pub(super) fn alloc_plain(&self, capacity: usize) -> Result<MsgBuf, PoolExhausted> {
         MsgBuf::from_pool(&self.pool, capacity)
+    }
+
+    /// What one call sends a shared message from.
+    pub(super) fn reference(&self, message: &SharedMsg) -> Result<MsgBuf, Box<CallFailure>> {
+        message
+            .to_send(&self.pool)
+            .map_err(|error| not_sent(Status::ResourceExhausted, error.to_string()))
     }
 
     /// Has the event loop look in its next turn.

@@ -31,5 +31,6 @@ pub use session::Session;
 pub use sleep::{Elapsed, Sleep, Timeout};
 
 pub(crate) use calls::{Start, not_sent};
+pub(crate) use handle::as_ns;
 pub(crate) use hub::{Command, ConnectAnswer, Hub};
 pub(crate) use ready::{MainWaker, Ready};

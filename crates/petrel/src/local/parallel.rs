@@ -103,6 +103,11 @@ impl Parallel {
         self.gathering.ended.borrow_mut().pop_front()
     }
 
+    /// Lets the calls that are on the way go on; nobody hears of their ends.
+    pub fn detach(self) {
+        self.gathering.keys.borrow_mut().clear();
+    }
+
     /// Calls that have not ended.
     pub fn on_the_way(&self) -> usize {
         self.gathering.keys.borrow().len()

@@ -10,7 +10,7 @@ use petrel_proto::{CallFailure, Execution, SessionId, Status};
 use super::calls::Call;
 use super::hub::{Command, Hub};
 use crate::control::Reason;
-use crate::endpoint::{CallOptions, HEALTH_METHOD, Health, SessionState};
+use crate::endpoint::{CallOptions, HEALTH_METHOD, Health, SessionState, SharedMsg};
 use crate::msgbuf::MsgBuf;
 
 /// What has become of a session, for all who have a handle of it.
@@ -86,6 +86,11 @@ impl Session {
     /// [`Session::start_with`], with a message that is in a buffer already.
     pub fn start_buffer(&self, method: u16, request: MsgBuf, options: CallOptions) -> Call {
         self.hub.start(self.id(), method, Ok(request), options)
+    }
+
+    /// [`Session::start_with`], with a message that goes to others too.
+    pub fn start_shared(&self, method: u16, request: &SharedMsg, options: CallOptions) -> Call {
+        self.hub.start(self.id(), method, self.hub.reference(request), options)
     }
 
     /// Asks whether the server can serve: as a whole, or one of its methods.
