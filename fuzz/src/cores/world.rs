@@ -222,7 +222,7 @@ impl World {
                 return self.on_request(to, request.handle, hash(request.payload));
             }
             if let Some(completion) = core.handle_plain_response(self.now, peer, bytes) {
-                return self.on_completion(completion);
+                return self.on_completion(completion.into());
             }
             if core.handle_next_part(peer, bytes) {
                 return;
