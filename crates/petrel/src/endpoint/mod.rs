@@ -41,9 +41,9 @@ pub use shared::{SharedMsg, SharedRejected};
 pub use stats::EndpointStats;
 
 use ahead::Ahead;
-use call::{run_continuation, run_under_deadline};
+use call::{Keyed, run_continuation, run_under_deadline};
 use cancel::Watchers;
-use context::{Local, NO_DEADLINE};
+use context::Local;
 use drain::Drain;
 use handler::Handlers;
 use sessions::Sessions;
@@ -118,9 +118,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 dropped: Rc::new(RefCell::new(Vec::new())),
                 now_ns,
                 part_bytes: 0,
-                inherited_ns: NO_DEADLINE,
                 watchers: Watchers::default(),
-                next_key: 0,
+                keyed: Keyed::default(),
             },
             handlers: Handlers::default(),
             sessions: Sessions::new(config.sessions, config.transports),
