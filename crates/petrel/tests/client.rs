@@ -13,8 +13,8 @@ use std::time::Duration;
 use common::remote::Caller;
 use common::{ECHO, Server, over, pattern};
 use petrel::{
-    Client, EndpointConfig, Execution, IdlePolicy, NotStartedReason, Permit, RemoteCall, Status,
-    WorkerRequest,
+    CallOptions, Client, EndpointConfig, Execution, IdlePolicy, NotStartedReason, Permit,
+    RemoteCall, Status, WorkerRequest,
 };
 
 const HOLD: u16 = 10;
@@ -141,6 +141,27 @@ fn places__of_calls_that_are_given_up_are_free_again() {
     }
     drop(caller.client.start(HOLD, b"never waited for", 10));
     assert_eq!(caller.client.call_wait(ECHO, b"fine", 10).unwrap(), b"fine");
+}
+
+#[test]
+fn calls__that_are_dropped_or_late_are_told_to_the_server() {
+    let (server, kept) = server();
+    let caller = Caller::start(over(true, true), server.address);
+    let dropped = caller.client.start(HOLD, b"dropped", 10).unwrap();
+    let request = kept.recv().unwrap();
+    assert!(!request.is_cancelled() && request.deadline_ns().is_none());
+    drop(dropped);
+    while !request.is_cancelled() {
+        thread::yield_now();
+    }
+    let soon = CallOptions::new().timeout(Duration::from_millis(300));
+    let end = caller.client.call_wait_with(HOLD, b"late", 10, soon).unwrap_err();
+    assert_eq!(end.status, Status::DeadlineExceeded, "{end}");
+    let request = kept.recv().unwrap();
+    while !request.is_cancelled() {
+        thread::yield_now();
+    }
+    assert_eq!(request.time_left(), Some(Duration::ZERO));
 }
 
 #[test]

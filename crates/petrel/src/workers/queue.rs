@@ -128,8 +128,8 @@ impl Queue {
         Ok(())
     }
 
-    /// The next request for a worker, which waits for one; `None` when the pool stops. `was_busy` if
-    /// the worker comes from a request, and whether that one panicked.
+    /// The next request for a worker, which waits for one; `None` when the pool stops. `done` is what has
+    /// become of its former one.
     pub(super) fn next(&self, done: Option<Done>) -> Option<Job> {
         let mut state = lock(&self.state);
         if let Some(done) = done {
@@ -199,7 +199,7 @@ impl Queue {
         self.signs.fetch_sub(failed.len(), Ordering::Relaxed);
         drop(state);
         for job in failed {
-            job.request.fail(Refusal::Stopped.status(), Refusal::Stopped.text());
+            job.request.refuse(Refusal::Stopped.status(), Refusal::Stopped.text());
         }
     }
 
@@ -220,6 +220,10 @@ impl Queue {
 pub(super) enum Done {
     Executed,
     Panicked,
+    /// Not run: nobody waited any more.
+    Cancelled,
+    /// Not run: it was too late.
+    Expired,
 }
 
 impl State {

@@ -14,6 +14,10 @@ pub struct WorkersStats {
     pub executed: u64,
     /// Requests whose handler panicked.
     pub panicked: u64,
+    /// Requests that were cancelled while they waited, and not run.
+    pub cancelled: u64,
+    /// Requests whose deadline was over before a worker was free, and that were not run.
+    pub expired: u64,
     /// Requests that waited when the pool was dropped, and were answered with UNAVAILABLE.
     pub failed: u64,
     /// Time that requests waited for a worker, all together, in nanoseconds.
@@ -42,6 +46,8 @@ impl WorkersStats {
         match done {
             Done::Executed => self.executed += 1,
             Done::Panicked => self.panicked += 1,
+            Done::Cancelled => self.cancelled += 1,
+            Done::Expired => self.expired += 1,
         }
     }
 }
