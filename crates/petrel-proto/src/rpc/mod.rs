@@ -28,7 +28,7 @@ use std::collections::VecDeque;
 pub use call::{CallError, CallFailure, CallLimits, CallRejected, Completion, Execution};
 pub use lifecycle::{Accepted, Closed, OpenError};
 pub use lookahead::Upcoming;
-pub use plain::PlainRequest;
+pub use plain::{PlainCompletion, PlainRequest};
 pub use receive::Received;
 pub use respond::{RequestHandle, RespondError, RespondRejected};
 pub use transmit::FrameSink;
@@ -40,6 +40,7 @@ use crate::congestion::{CongestionControl, CongestionCounters};
 use crate::counters::Counters;
 use crate::limits;
 use crate::recovery::rtt::RtoBounds;
+use crate::session::backlog::NEVER;
 use crate::session::client::{ClientParts, ClientSession, ClientSlot};
 use crate::session::server::{ServerParts, ServerSlot};
 use crate::session::spare::Spare;
@@ -158,6 +159,9 @@ struct Shared<B> {
     work: WorkQueue,
     timers: TimerWheel,
     notices: VecDeque<Notice>,
+    /// The deadline that calls made now inherit, and whether they inherit one.
+    inherited_ns: u64,
+    inherits: bool,
     cancels: Cancels,
     client_parts: Spare<ClientParts>,
     server_parts: Spare<ServerParts<B>>,
@@ -180,6 +184,8 @@ impl<B: Buffer, T> Core<B, T> {
                 work: WorkQueue::new(),
                 timers: TimerWheel::new(now_ns),
                 notices: VecDeque::new(),
+                inherited_ns: NEVER,
+                inherits: false,
                 cancels: Cancels::default(),
                 client_parts: Spare::new(),
                 server_parts: Spare::new(),

@@ -233,11 +233,12 @@ impl Client {
 /// When a call is over that is started now, on this thread.
 fn limits(options: CallOptions) -> CallLimits {
     let inherited_ns = inherited_deadline_ns();
-    match options == CallOptions::new() {
+    let own_ns = match options == CallOptions::new() {
         // Most calls: they need no clock.
-        true => CallLimits { deadline_ns: None, inherited_ns },
-        false => options.limits(now_ns(), inherited_ns),
-    }
+        true => None,
+        false => options.limits(now_ns()).deadline_ns,
+    };
+    CallLimits { deadline_ns: [own_ns, inherited_ns].into_iter().flatten().min() }
 }
 
 impl fmt::Debug for Client {

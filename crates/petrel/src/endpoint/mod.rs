@@ -36,9 +36,9 @@ pub use sessions::{ConnectError, SessionState};
 pub use stats::EndpointStats;
 
 use ahead::Ahead;
-use call::{run_continuation, run_under_deadline};
+use call::{Keyed, run_continuation, run_under_deadline};
 use cancel::Watchers;
-use context::{Local, NO_DEADLINE};
+use context::Local;
 use handler::{Dropped, Handlers};
 use remote::Remote;
 use sessions::Sessions;
@@ -107,9 +107,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 remote: Box::new(Remote::new(attention.clone(), config.client_calls_max)),
                 now_ns,
                 part_bytes: 0,
-                inherited_ns: NO_DEADLINE,
                 watchers: Watchers::default(),
-                next_key: 0,
+                keyed: Keyed::default(),
             },
             handlers: Handlers::default(),
             sessions: Sessions::new(config.sessions, config.transports),
