@@ -52,15 +52,21 @@
 //! control that goes by round trips is set. No futures or streaming. Endpoints stay on their thread, and handlers run in its event loop.
 
 pub mod channel;
+mod client;
 pub mod control;
 mod endpoint;
 pub mod group;
+mod inbox;
 mod local;
 mod msgbuf;
 pub mod nexus;
 pub mod overload;
+mod post;
+mod sync;
+mod workers;
 
 pub use channel::{Channel, ChannelConfig, ChannelStats, Target};
+pub use client::{Client, NotStarted, NotStartedReason, ParallelClient, Permit, RemoteCall};
 pub use endpoint::{
     CallKey, CallOptions, CallWaitError, ConnectError, Context, Continuation, DrainTimeout,
     Endpoint, EndpointConfig, EndpointError, EndpointStats, Factors, HEALTH_METHOD, Handled,
@@ -73,3 +79,4 @@ pub use nexus::{Nexus, NexusBuilder, NexusError};
 pub use petrel_proto as proto;
 pub use petrel_proto::{CallError, CallFailure, CallRejected, Execution, SessionId, Status};
 pub use petrel_transport as transport;
+pub use workers::{WorkerRequest, Workers, WorkersBuilder, WorkersStats};

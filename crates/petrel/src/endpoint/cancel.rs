@@ -65,6 +65,7 @@ impl Context<'_> {
 
     /// Nobody waits any more for the answer to a request that was watched.
     pub(super) fn run_watcher(&mut self, handle: RequestHandle) {
+        self.local.remote.cancel(handle);
         if let Some(watcher) = self.local.watchers.0.remove(&handle) {
             watcher(self);
         }

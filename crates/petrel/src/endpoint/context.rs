@@ -1,8 +1,6 @@
 //! What handlers, continuations and the application can do with an endpoint.
 
-use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 
 use petrel_proto::buffer::Buffer;
 use petrel_proto::{
@@ -14,8 +12,10 @@ use petrel_transport::buf::{BufPool, PoolExhausted};
 
 use super::call::{CallKey, Continuation, Keyed, Reply, run_keyed};
 use super::cancel::Watchers;
+use super::handler::Dropped;
 use super::options::CallOptions;
-use crate::local::{Hub, Ready};
+use super::remote::Remote;
+use crate::local::Hub;
 use crate::msgbuf::MsgBuf;
 
 /// The part of an endpoint that does not depend on its transport: what handlers and continuations
@@ -25,10 +25,10 @@ pub(super) struct Local {
     pub(super) pool: BufPool,
     /// What the futures of this thread share with the event loop.
     pub(super) hub: Rc<Hub>,
-    /// Its part that every turn looks at.
-    pub(super) ready: Arc<Ready>,
     /// Requests whose [`Responder`](super::Responder) was dropped.
-    pub(super) dropped: Rc<RefCell<Vec<RequestHandle>>>,
+    pub(super) dropped: Rc<Dropped>,
+    /// What there is for other threads.
+    pub(super) remote: Box<Remote>,
     /// Time of the current turn of the event loop, in nanoseconds.
     pub(super) now_ns: u64,
     /// Bytes of the frames of this burst, but for those of small calls.

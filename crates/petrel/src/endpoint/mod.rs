@@ -13,8 +13,10 @@ mod health;
 mod local_turn;
 mod open;
 mod options;
+mod remote;
 mod sessions;
 mod shared;
+mod spare;
 mod stats;
 
 use std::cell::RefCell;
@@ -45,10 +47,12 @@ use call::{Keyed, run_continuation, run_under_deadline};
 use cancel::Watchers;
 use context::Local;
 use drain::Drain;
-use handler::Handlers;
+use handler::{Dropped, Handlers};
+use remote::Remote;
 use sessions::Sessions;
 
 use crate::control::ControlPlane;
+use crate::inbox::Attention;
 use crate::local::Hub;
 use crate::msgbuf::MsgBuf;
 use crate::nexus::ControlPort;
@@ -87,6 +91,9 @@ pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort>
     idle_turns: u8,
     /// Turns in a row that received frames.
     full_turns: u8,
+    /// Raised for what [`Endpoint::run_once`] is to look at: dropped responders, and what other
+    /// threads have posted.
+    attention: Attention,
     not_send: PhantomData<*const ()>,
 }
 
@@ -106,16 +113,19 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         let pool = BufPool::new(config.memory);
         let message_bytes_max = config.sessions.message_bytes_max;
         let seed = control.random();
-        let hub = Hub::new(pool.clone(), message_bytes_max, now_ns, seed, transport.waker());
+        let attention = Attention::new();
+        let waker = transport.waker();
+        let hub = Hub::new(pool.clone(), message_bytes_max, now_ns, seed, attention.clone(), waker);
+
         Ok(Self {
             transport,
             control,
             local: Local {
                 core: Core::new(now_ns, config.protocol.clone()),
                 pool,
-                ready: hub.ready(),
                 hub,
-                dropped: Rc::new(RefCell::new(Vec::new())),
+                dropped: Dropped::new(attention.clone()),
+                remote: Box::new(Remote::new(attention.clone(), config.client_calls_max)),
                 now_ns,
                 part_bytes: 0,
                 watchers: Watchers::default(),
@@ -125,6 +135,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             sessions: Sessions::new(config.sessions, config.transports),
             drain: Drain::default(),
             ahead: Ahead::new(),
+            attention,
             idle: config.idle,
             factors: (config.factors != Factors::default() || !config.protocol.short_ways)
                 .then_some((config.factors, config.protocol.short_ways)),
