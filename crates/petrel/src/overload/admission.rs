@@ -56,8 +56,8 @@ pub enum Shedding {
         target: Duration,
     },
     /// Refuses at arrival what would wait longer than `target` or `services` mean times of service, whichever
-    /// is longer: by the requests that wait, the workers, and what requests took before; and where
-    /// that is too hopeful, by the oldest one's wait as above.
+    /// is longer; or would end after its deadline, taking long itself. By the requests that wait, the workers, and
+    /// what requests took before; and where that is too hopeful, by the oldest one's wait as above.
     ExpectedWait {
         /// The longest wait, however short the requests are.
         target: Duration,
@@ -85,9 +85,9 @@ pub enum Shed {
     Requests,
     /// With this one, more bytes would wait than may.
     Bytes,
-    /// It would wait too long, or did.
+    /// It would wait too long, or did; or could not be answered by its deadline.
     Delay,
-    /// Its deadline has passed, or will have before a worker is free.
+    /// Its deadline has passed.
     Late,
 }
 
@@ -113,7 +113,7 @@ impl Shed {
             Shed::Requests => "the server's queue is full",
             Shed::Bytes => "the server's queue has no room for a request of this size",
             Shed::Delay => "the server is overloaded: requests wait too long",
-            Shed::Late => "the server cannot begin before the deadline",
+            Shed::Late => "the deadline passed before the server began",
         }
     }
 }
@@ -130,12 +130,12 @@ impl Shed {
 ///
 /// let mut admission = Admission::new(AdmissionConfig::default(), 2);
 /// admission.done(1_000_000);
-/// // Two workers, a millisecond each: the 41st request would wait for 20 ms, or 20 times of service.
+/// // Two workers, a millisecond each: the 41st request would wait for 20 ms, which is 20 times of service.
 /// let waiting = |requests| Waiting { requests, bytes: 0, oldest_ns: None };
 /// assert_eq!(admission.admit(0, 100, None, waiting(10)), Ok(()));
 /// assert_eq!(admission.admit(0, 100, None, waiting(40)), Err(Shed::Delay));
 /// // Who has three milliseconds left need not wait for five.
-/// assert_eq!(admission.admit(0, 100, Some(3_000_000), waiting(10)), Err(Shed::Late));
+/// assert_eq!(admission.admit(0, 100, Some(3_000_000), waiting(10)), Err(Shed::Delay));
 /// ```
 #[derive(Clone, Debug)]
 pub struct Admission {
@@ -183,14 +183,10 @@ impl Admission {
         if waiting.bytes.saturating_add(bytes) > self.bytes_max {
             return Err(Shed::Bytes);
         }
-        let wait_ns = match self.policy {
-            Policy::ExpectedWait { .. } => self.wait_ns(now_ns, waiting),
-            _ => 0,
-        };
-        if deadline_ns.is_some_and(|deadline_ns| now_ns.saturating_add(wait_ns) >= deadline_ns) {
+        if deadline_ns.is_some_and(|deadline_ns| now_ns >= deadline_ns) {
             return Err(Shed::Late);
         }
-        if self.is_too_long(now_ns, wait_ns, waiting) { Err(Shed::Delay) } else { Ok(()) }
+        if self.is_too_long(now_ns, deadline_ns, waiting) { Err(Shed::Delay) } else { Ok(()) }
     }
 
     /// A worker is free for a request that has waited since `queued_ns`, and so many others wait: whether it is
@@ -222,12 +218,19 @@ impl Admission {
         self.expected.record(service_ns);
     }
 
-    fn is_too_long(&self, now_ns: u64, wait_ns: u64, waiting: Waiting) -> bool {
+    /// Never if nothing waits: else what once took too long to begin anything would keep its place in the
+    /// means for ever, since nothing would be run that could change them.
+    fn is_too_long(&self, now_ns: u64, deadline_ns: Option<u64>, waiting: Waiting) -> bool {
+        if waiting.requests == 0 {
+            return false;
+        }
         match self.policy {
             Policy::LimitOnly | Policy::Codel(_) | Policy::ControlledDelay(_) => false,
             Policy::OldestWait { target_ns } => waiting.age_ns(now_ns) > target_ns,
             Policy::ExpectedWait { target_ns, services } => {
+                let wait_ns = self.wait_ns(now_ns, waiting);
                 wait_ns >= target_ns.max(services.saturating_mul(self.expected.service_ns()))
+                    || deadline_ns.is_some_and(|at_ns| self.ends_ns(now_ns, wait_ns) > at_ns)
             }
         }
     }
@@ -235,6 +238,11 @@ impl Admission {
     /// How long a request that comes now will wait, as far as one can know.
     fn wait_ns(&self, now_ns: u64, waiting: Waiting) -> u64 {
         self.expected.wait_ns(waiting.requests).max(waiting.age_ns(now_ns))
+    }
+
+    /// When a request will have been run that takes long and waits before that.
+    fn ends_ns(&self, now_ns: u64, wait_ns: u64) -> u64 {
+        now_ns.saturating_add(wait_ns).saturating_add(self.expected.long_service_ns())
     }
 }
 
@@ -341,11 +349,22 @@ mod tests {
     }
 
     #[test]
-    fn admit__refuses_what_will_be_late() {
+    fn admit__refuses_what_is_late_and_what_will_be() {
         let mut admission = expected(0);
-        assert_eq!(admission.admit(100, 0, Some(20_101), waiting(4)), Ok(()));
-        assert_eq!(admission.admit(100, 0, Some(20_100), waiting(4)), Err(Shed::Late));
+        (0..1_000).for_each(|_| admission.done(SERVICE_NS));
         assert_eq!(admission.admit(100, 0, Some(100), waiting(0)), Err(Shed::Late));
+        assert_eq!(admission.admit(100, 0, Some(101), waiting(1)), Err(Shed::Delay));
+        assert_eq!(
+            admission.admit(100, 0, Some(101), waiting(0)),
+            Ok(()),
+            "a means to learn better"
+        );
+        // Four before it and itself: 20 µs and 10, and what times deviate.
+        assert_eq!(admission.admit(100, 0, Some(30_000), waiting(4)), Err(Shed::Delay));
+        assert_eq!(admission.admit(100, 0, Some(30_200), waiting(4)), Ok(()));
+        let mut admission = self::admission(Shedding::LimitOnly);
+        assert_eq!(admission.admit(100, 0, Some(101), waiting(4)), Ok(()), "who knows");
+        assert_eq!(admission.admit(100, 0, Some(100), waiting(4)), Err(Shed::Late));
     }
 
     #[test]
@@ -395,6 +414,18 @@ mod tests {
     }
 
     proptest! {
+        /// Whatever requests took: an empty queue takes everything in that is not late.
+        #[test]
+        fn admit__never_locks_everybody_out(
+            shedding in any_shedding(), took in prop::collection::vec(any::<u64>(), 0..99),
+            now_ns in 0..u64::MAX, left_ns in prop::option::of(1..u64::MAX),
+        ) {
+            let mut admission = admission(shedding);
+            took.into_iter().for_each(|service_ns| admission.done(service_ns));
+            let deadline_ns = left_ns.map(|left_ns| now_ns.saturating_add(left_ns));
+            prop_assert_eq!(admission.admit(now_ns, 9, deadline_ns, waiting(0)), Ok(()));
+        }
+
         /// Whatever is asked in whatever order, even with a clock that goes back.
         #[test]
         fn admission__keeps_its_limits_and_runs_nothing_late(
