@@ -13,7 +13,7 @@ use super::expected::ExpectedWait;
 pub struct AdmissionConfig {
     /// Most requests that wait.
     pub requests_max: usize,
-    /// Most bytes of requests that wait.
+    /// Most bytes of requests that wait. One that is larger may wait alone.
     pub bytes_max: usize,
     /// What is done about requests that wait too long.
     pub shedding: Shedding,
@@ -180,7 +180,8 @@ impl Admission {
         if waiting.requests >= self.requests_max {
             return Err(Shed::Requests);
         }
-        if waiting.bytes.saturating_add(bytes) > self.bytes_max {
+        // What is larger than all that may wait gets in where it is alone.
+        if waiting.requests > 0 && waiting.bytes.saturating_add(bytes) > self.bytes_max {
             return Err(Shed::Bytes);
         }
         if deadline_ns.is_some_and(|deadline_ns| now_ns >= deadline_ns) {
@@ -230,7 +231,7 @@ impl Admission {
             Policy::ExpectedWait { target_ns, services } => {
                 let wait_ns = self.wait_ns(now_ns, waiting);
                 wait_ns >= target_ns.max(services.saturating_mul(self.expected.service_ns()))
-                    || deadline_ns.is_some_and(|at_ns| self.ends_ns(now_ns, wait_ns) > at_ns)
+                    || deadline_ns.is_some_and(|at_ns| self.is_too_late(wait_ns, at_ns - now_ns))
             }
         }
     }
@@ -240,11 +241,17 @@ impl Admission {
         self.expected.wait_ns(waiting.requests).max(waiting.age_ns(now_ns))
     }
 
-    /// When a request will have been run that takes long and waits before that.
-    fn ends_ns(&self, now_ns: u64, wait_ns: u64) -> u64 {
-        now_ns.saturating_add(wait_ns).saturating_add(self.expected.long_service_ns())
+    /// Whether a request that waits, and takes long then, ends too late to be answered within the time that it
+    /// has left.
+    fn is_too_late(&self, wait_ns: u64, left_ns: u64) -> bool {
+        let ends_ns = wait_ns.saturating_add(self.expected.long_service_ns());
+        ends_ns > left_ns - left_ns / WAY_BACK
     }
 }
+
+/// The part of the time left that is for the answer's way to the client, and for what nobody expects. Without
+/// it a server whose requests all take the same answers at the very deadline, and the client is gone.
+const WAY_BACK: u64 = 8;
 
 impl Waiting {
     fn age_ns(&self, now_ns: u64) -> u64 {
@@ -304,7 +311,8 @@ mod tests {
         let mut admission = admission(Shedding::LimitOnly);
         assert_eq!(admission.admit(0, 1_000, None, waiting(99)), Ok(()));
         assert_eq!(admission.admit(0, 0, None, waiting(100)), Err(Shed::Requests));
-        assert_eq!(admission.admit(0, 1_001, None, waiting(0)), Err(Shed::Bytes));
+        assert_eq!(admission.admit(0, 1_001, None, waiting(1)), Err(Shed::Bytes));
+        assert_eq!(admission.admit(0, 1_001, None, waiting(0)), Ok(()), "alone");
         let bytes = Waiting { requests: 1, bytes: 400, oldest_ns: Some(0) };
         assert_eq!(admission.admit(u64::MAX, 600, None, bytes), Ok(()), "however long it takes");
         assert_eq!(admission.admit(0, usize::MAX, None, bytes), Err(Shed::Bytes));
@@ -359,9 +367,9 @@ mod tests {
             Ok(()),
             "a means to learn better"
         );
-        // Four before it and itself: 20 µs and 10, and what times deviate.
-        assert_eq!(admission.admit(100, 0, Some(30_000), waiting(4)), Err(Shed::Delay));
-        assert_eq!(admission.admit(100, 0, Some(30_200), waiting(4)), Ok(()));
+        // Four before it and itself: 20 µs and 10, an eighth for the way back, and what times deviate.
+        assert_eq!(admission.admit(100, 0, Some(34_300), waiting(4)), Err(Shed::Delay));
+        assert_eq!(admission.admit(100, 0, Some(34_500), waiting(4)), Ok(()));
         let mut admission = self::admission(Shedding::LimitOnly);
         assert_eq!(admission.admit(100, 0, Some(101), waiting(4)), Ok(()), "who knows");
         assert_eq!(admission.admit(100, 0, Some(100), waiting(4)), Err(Shed::Late));
@@ -440,7 +448,8 @@ mod tests {
                 let waiting = Waiting { requests, bytes: bytes / 2, oldest_ns: Some(then_ns) };
                 let is_late = deadline_ns.is_some_and(|at_ns| at_ns <= now_ns);
                 if admission.admit(now_ns, bytes, deadline_ns, waiting).is_ok() {
-                    prop_assert!(requests < 100 && bytes + bytes / 2 <= 1_000 && !is_late);
+                    let fits = bytes + bytes / 2 <= 1_000 || requests == 0;
+                    prop_assert!(requests < 100 && fits && !is_late);
                 }
                 if admission.begin(now_ns, then_ns, deadline_ns, requests).is_ok() {
                     prop_assert!(!is_late);

@@ -35,6 +35,9 @@ const MESSAGE_BYTES: usize = 32;
 
 const LINE_GBIT: u64 = 25;
 
+/// Beyond, calls would not end within the patience of an experiment.
+const LONGEST_NS: u64 = 10_000_000_000;
+
 /// What is run.
 #[derive(Clone, Debug)]
 pub struct OverloadConfig {
@@ -93,6 +96,18 @@ impl OverloadConfig {
             measured_ns: 30_000_000,
             ..Self::full(seed)
         }
+    }
+
+    /// What is impossible in it.
+    fn check(&self) -> Result<(), ExperimentError> {
+        let problem = match self {
+            Self { clients: 0, .. } | Self { workers: 0, .. } => "there is a client and a worker",
+            Self { service_ns: 0 | LONGEST_NS.., .. } => "the mean is above zero and below 10 s",
+            Self { slo_ns: LONGEST_NS.., .. } => "the slo is below 10 s",
+            Self { loads_percent, .. } if loads_percent.contains(&0) => "no load is nothing",
+            _ => return Ok(()),
+        };
+        Err(ExperimentError::Parameters(problem.to_owned()))
     }
 
     /// Requests per second that the workers can do.
@@ -162,6 +177,7 @@ pub fn run(
     config: &OverloadConfig,
     mut on_row: impl FnMut(&OverloadRow),
 ) -> Result<Vec<OverloadRow>, ExperimentError> {
+    config.check()?;
     let mut rows = Vec::new();
     for series in all_series(config) {
         let figures = run_series(config, series)?;

@@ -52,7 +52,7 @@ impl Policy {
     /// The server's settings, with this as the target for waits.
     pub(super) fn admission(self, target: Duration) -> AdmissionConfig {
         // CoDel's own proportion: the target is 5 % of the interval (RFC 8289 §4.4).
-        let interval = target * 20;
+        let interval = target.saturating_mul(20);
         let shedding = match self {
             Policy::None => return UNLIMITED,
             Policy::Deadlines => Shedding::LimitOnly,
