@@ -7,7 +7,7 @@
 //! block             +64            +64+capacity   rounded up to 8
 //! | head room       | data         | pad          | tail                                  |
 //! | meta | header 0 | 0 1 2 ...    |              | header 1 | header 2 | ... 32 B each   |
-//! | 40 B | 24 B     |
+//! | 32 B | 32 B     |
 //! ```
 //!
 //! The header of packet 0 stands directly before the data, so that a single-packet message is
