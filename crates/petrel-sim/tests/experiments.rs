@@ -184,14 +184,15 @@ fn overload__at_twice_the_load_goodput_stays_and_waits_are_bounded() {
 }
 
 #[test]
-fn overload__without_a_policy_nothing_is_answered_in_time() {
+fn overload__without_a_policy_work_is_for_nothing() {
     let config = OverloadConfig { measured_ns: 20_000_000, ..OverloadConfig::full(SEED) };
     for policy in [Policy::None, Policy::Deadlines] {
         let rows = overload_of(policy, config.clone());
         for row in at_twice(&rows) {
-            assert!(row.of_best < 0.6, "{row:?}");
+            let of_best_max = if row.back_pressure { 0.8 } else { 0.1 };
+            assert!(row.of_best < of_best_max, "{row:?}");
             assert!(row.latency.p99_ns > accepted_p99_bound_ns(EXPONENTIAL_P99_NS), "{row:?}");
-            assert!(row.wasted * 3 > row.executed, "{row:?}");
+            assert!(row.wasted * 4 > row.executed, "{row:?}");
         }
         let below = rows.iter().find(|row| row.load == 0.8).unwrap();
         assert!(below.late == 0 && below.of_capacity > 0.75, "nothing is wrong with it: {below:?}");
@@ -237,7 +238,7 @@ fn overload__short_objectives_lock_nobody_out() {
         let config =
             OverloadConfig { slo_ns, measured_ns: 20_000_000, ..OverloadConfig::full(SEED) };
         for row in at_twice(&overload_of(Policy::Default, config)) {
-            assert!(row.of_best >= 0.9 && row.of_capacity > 0.6, "{row:?}");
+            assert!(row.of_best >= 0.9 && row.of_capacity > 0.5, "{row:?}");
         }
     }
 }

@@ -137,7 +137,7 @@ pub struct OverloadRow {
     pub of_best: f64,
     /// From when a call was asked for to its answer, of all that were answered.
     pub latency: Latency,
-    /// The same of those that were refused.
+    /// The same of those that the server refused.
     pub refusal: Latency,
     /// Calls that were asked for while it was measured; the sum of all below up to `unsent`.
     pub offered: u64,
@@ -147,7 +147,7 @@ pub struct OverloadRow {
     pub late: u64,
     /// Refused because the server has too much to do.
     pub refused: u64,
-    /// Not run because it was too late.
+    /// Given up when it was too late, by the client or by the server.
     pub expired: u64,
     /// Not sent because of the client's limit.
     pub held_back: u64,
@@ -262,12 +262,7 @@ fn add_server(
     let actor = cluster.add(place)?;
     let workers = usize::from(config.workers);
     let target = Duration::from_nanos(config.target_ns);
-    let plan = Plan {
-        service: series.service,
-        service_ns: config.service_ns,
-        workers,
-        heeds_deadlines: series.policy.heeds_deadlines(),
-    };
+    let plan = Plan { service: series.service, service_ns: config.service_ns, workers };
     let admission = Admission::new(series.policy.admission(target), workers);
     let (phase, rng) = (Rc::clone(&cluster.phase), cluster.next_rng());
     let server = Server::new(plan, admission, phase, rng);
@@ -289,7 +284,11 @@ fn add_clients(
     server: Place,
 ) -> Result<Vec<Rc<Client>>, ExperimentError> {
     let per_s = config.capacity_per_s() * load / f64::from(config.clients);
-    let demand = Demand { gap_mean_ps: (1e12 / per_s) as u64, slo_ns: config.slo_ns };
+    let demand = Demand {
+        gap_mean_ps: (1e12 / per_s) as u64,
+        slo_ns: config.slo_ns,
+        has_deadlines: series.policy.has_deadlines(),
+    };
     let places = (1..=config.clients).map(|host| Place::new(HostId(host), 0));
     let clients = places.map(|place| {
         let actor = cluster.add(place)?;

@@ -8,9 +8,9 @@ use petrel::overload::{AdmissionConfig, Shedding};
 /// What the server does about too many requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Takes everything in, in the order in which it comes.
+    /// Takes everything in and runs it, in the order in which it comes; calls have no deadlines.
     None,
-    /// Runs nothing whose deadline has passed.
+    /// Calls have deadlines, and nothing is run whose deadline has passed.
     Deadlines,
     /// That, and [`Shedding::Codel`].
     Codel,
@@ -65,8 +65,8 @@ impl Policy {
         AdmissionConfig { shedding, ..AdmissionConfig::default() }
     }
 
-    /// Whether the server knows by when an answer is needed.
-    pub(super) fn heeds_deadlines(self) -> bool {
+    /// Whether calls say by when an answer is needed.
+    pub(super) fn has_deadlines(self) -> bool {
         self != Policy::None
     }
 }
