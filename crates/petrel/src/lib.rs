@@ -49,12 +49,18 @@
 //! and connects to loopback only. Congestion is noticed by marks of switches and by heavy loss, unless a
 //! control that goes by round trips is set. No futures or streaming. Endpoints stay on their thread, and handlers run in its event loop.
 
+mod client;
 pub mod control;
 mod endpoint;
+mod inbox;
 mod msgbuf;
 pub mod nexus;
 pub mod overload;
+mod post;
+mod sync;
+mod workers;
 
+pub use client::{Client, NotStarted, NotStartedReason, Parallel, Permit, RemoteCall};
 pub use endpoint::{
     CallKey, CallOptions, CallWaitError, ConnectError, Context, Continuation, Endpoint,
     EndpointConfig, EndpointError, EndpointStats, Factors, Handled, IdlePolicy, Reply, Request,
@@ -65,3 +71,4 @@ pub use nexus::{Nexus, NexusBuilder, NexusError};
 pub use petrel_proto as proto;
 pub use petrel_proto::{CallError, CallFailure, CallRejected, Execution, SessionId, Status};
 pub use petrel_transport as transport;
+pub use workers::{WorkerRequest, Workers, WorkersBuilder, WorkersStats};

@@ -10,6 +10,10 @@ use petrel_transport::host::HostConfig;
 use super::factors::Factors;
 use crate::control::{AllowedTransports, EndpointId};
 
+/// Calls of client handles on their way, unless set: far below what one session's queue holds, so that
+/// the limit is met where the request can be given back.
+const CLIENT_CALLS_MAX: usize = 4096;
+
 /// What an endpoint does when it has nothing to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IdlePolicy {
@@ -49,6 +53,9 @@ pub struct EndpointConfig {
     pub sessions: SessionConfig,
     /// Memory for messages.
     pub memory: PoolConfig,
+    /// Calls that handles for other threads ([`Client`](crate::Client)) may have on their way, all of
+    /// the endpoint's together.
+    pub client_calls_max: usize,
     /// Optimisations that can be switched off, to measure what they are worth.
     pub factors: Factors,
 }
@@ -90,6 +97,7 @@ impl Default for EndpointConfig {
             protocol: Config::default(),
             sessions: SessionConfig::default(),
             memory: PoolConfig::default(),
+            client_calls_max: CLIENT_CALLS_MAX,
             factors: Factors::default(),
         }
     }

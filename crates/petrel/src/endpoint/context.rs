@@ -1,6 +1,5 @@
 //! What handlers, continuations and the application can do with an endpoint.
 
-use std::cell::RefCell;
 use std::rc::Rc;
 
 use petrel_proto::{
@@ -12,7 +11,9 @@ use petrel_transport::buf::{BufPool, PoolExhausted};
 
 use super::call::{CallKey, Continuation, Reply};
 use super::cancel::Watchers;
+use super::handler::Dropped;
 use super::options::CallOptions;
+use super::remote::Remote;
 use crate::msgbuf::MsgBuf;
 
 /// The part of an endpoint that does not depend on its transport: what handlers and continuations
@@ -21,7 +22,9 @@ pub(super) struct Local {
     pub(super) core: Core<MsgBuf, Continuation>,
     pub(super) pool: BufPool,
     /// Requests whose [`Responder`](super::Responder) was dropped.
-    pub(super) dropped: Rc<RefCell<Vec<RequestHandle>>>,
+    pub(super) dropped: Rc<Dropped>,
+    /// What there is for other threads.
+    pub(super) remote: Box<Remote>,
     /// Time of the current turn of the event loop, in nanoseconds.
     pub(super) now_ns: u64,
     /// Bytes of the frames of this burst, but for those of small calls.

@@ -160,12 +160,14 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             }
         };
         // Before a sleep comes a turn that has looked everywhere.
-        if !sleeps || self.idle_turns > 0 || self.local.core.has_transmit() {
+        let stays = !sleeps || self.idle_turns > 0 || self.local.core.has_transmit();
+        if stays || !self.local.remote.may_sleep() {
             std::hint::spin_loop();
             return;
         }
         let next = [self.local.core.next_timeout_ns(), end_ns].into_iter().flatten().min();
         self.transport.wait(next.map(|at_ns| at_ns.saturating_sub(self.local.now_ns)));
+        self.local.remote.is_awake();
     }
 
     /// On its own, as is `send`: in one function with the rest of a turn, both would keep half of
@@ -200,7 +202,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 
     #[inline]
     fn has_events(&self) -> bool {
-        self.local.core.has_events() || !self.local.dropped.borrow().is_empty()
+        self.local.core.has_events() || self.attention.is_asked()
     }
 
     /// What happened apart from frames: calls that timed out or whose session ended, sessions
@@ -219,12 +221,15 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 }
             }
         }
-        any | self.answer_dropped()
+        if self.attention.is_asked() {
+            any |= self.handle_posts() | self.answer_dropped();
+        }
+        any
     }
 
     fn answer_dropped(&mut self) -> bool {
         let mut any = false;
-        while let Some(handle) = self.local.dropped.borrow_mut().pop() {
+        while let Some(handle) = self.local.dropped.pop() {
             let text = "the handler dropped the request";
             self.local.watchers.forget(handle);
             self.local.core.respond_error(handle, Status::Internal, text);

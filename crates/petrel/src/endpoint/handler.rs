@@ -1,12 +1,14 @@
 //! Handlers: what runs when a request comes in.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
 use petrel_proto::{RequestHandle, SessionId, Status};
 
 use super::context::Context;
+use crate::inbox::Attention;
 use crate::msgbuf::MsgBuf;
 
 /// A request that waits for its answer.
@@ -208,7 +210,7 @@ fn reply_allocated(
 #[derive(Debug)]
 pub struct Responder {
     handle: Option<RequestHandle>,
-    dropped: Rc<RefCell<Vec<RequestHandle>>>,
+    dropped: Rc<Dropped>,
 }
 
 impl Responder {
@@ -255,8 +257,35 @@ impl Responder {
 impl Drop for Responder {
     fn drop(&mut self) {
         if let Some(handle) = self.handle.take() {
-            self.dropped.borrow_mut().push(handle);
+            self.dropped.push(handle);
         }
+    }
+}
+
+/// Requests whose responder was dropped.
+pub(super) struct Dropped {
+    handles: RefCell<Vec<RequestHandle>>,
+    attention: Attention,
+}
+
+impl Dropped {
+    pub(super) fn new(attention: Attention) -> Rc<Self> {
+        Rc::new(Self { handles: RefCell::default(), attention })
+    }
+
+    fn push(&self, handle: RequestHandle) {
+        self.handles.borrow_mut().push(handle);
+        self.attention.ask();
+    }
+
+    pub(super) fn pop(&self) -> Option<RequestHandle> {
+        self.handles.borrow_mut().pop()
+    }
+}
+
+impl fmt::Debug for Dropped {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Dropped({})", self.handles.borrow().len())
     }
 }
 

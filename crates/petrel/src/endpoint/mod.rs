@@ -10,7 +10,9 @@ mod factors;
 mod handler;
 mod open;
 mod options;
+mod remote;
 mod sessions;
+mod spare;
 mod stats;
 
 use std::cell::RefCell;
@@ -37,10 +39,12 @@ use ahead::Ahead;
 use call::{run_continuation, run_under_deadline};
 use cancel::Watchers;
 use context::{Local, NO_DEADLINE};
-use handler::Handlers;
+use handler::{Dropped, Handlers};
+use remote::Remote;
 use sessions::Sessions;
 
 use crate::control::ControlPlane;
+use crate::inbox::Attention;
 use crate::msgbuf::MsgBuf;
 use crate::nexus::ControlPort;
 
@@ -77,6 +81,9 @@ pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort>
     idle_turns: u8,
     /// Turns in a row that received frames.
     full_turns: u8,
+    /// Raised for what [`Endpoint::run_once`] is to look at: dropped responders, and what other
+    /// threads have posted.
+    attention: Attention,
     not_send: PhantomData<*const ()>,
 }
 
@@ -89,13 +96,15 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     pub fn new(transport: T, control: C, config: &EndpointConfig) -> Result<Self, &'static str> {
         config.sessions.check()?;
         let now_ns = transport.now();
+        let attention = Attention::new();
         Ok(Self {
             transport,
             control,
             local: Local {
                 core: Core::new(now_ns, config.protocol.clone()),
                 pool: BufPool::new(config.memory),
-                dropped: Rc::new(RefCell::new(Vec::new())),
+                dropped: Dropped::new(attention.clone()),
+                remote: Box::new(Remote::new(attention.clone(), config.client_calls_max)),
                 now_ns,
                 part_bytes: 0,
                 inherited_ns: NO_DEADLINE,
@@ -105,6 +114,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             handlers: Handlers::default(),
             sessions: Sessions::new(config.sessions, config.transports),
             ahead: Ahead::new(),
+            attention,
             idle: config.idle,
             factors: (config.factors != Factors::default() || !config.protocol.short_ways)
                 .then_some((config.factors, config.protocol.short_ways)),

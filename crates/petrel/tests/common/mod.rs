@@ -1,5 +1,9 @@
 //! A server process in miniature: a nexus and an endpoint on a thread of its own.
 
+// Not every test has a client handle.
+#[allow(dead_code)]
+pub(crate) mod remote;
+
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread::JoinHandle;

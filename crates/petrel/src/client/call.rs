@@ -1,0 +1,105 @@
+//! A call that was started by a [`Client`](super::Client), as the thread that waits for it has it.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
+
+use petrel_proto::CallFailure;
+
+use super::park;
+use super::state::CallState;
+use crate::sync::Arc;
+
+/// A call on its way: a future of its response, for any executor or none.
+///
+/// ```no_run
+/// # async fn example(client: petrel::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// let call = client.start(1, b"petrel", 100)?;
+/// let response: Vec<u8> = call.await?;          // in any executor,
+/// let response = client.start(1, b"petrel", 100)?.wait()?; // or on a thread of its own
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "a call that is dropped is given up"]
+pub struct RemoteCall {
+    state: Arc<CallState>,
+    /// The thread that runs the endpoint.
+    endpoint_thread: ThreadId,
+    has_ended: bool,
+}
+
+impl RemoteCall {
+    pub(super) fn new(state: Arc<CallState>, endpoint_thread: ThreadId) -> Self {
+        Self { state, endpoint_thread, has_ended: false }
+    }
+
+    /// Waits for the response, with the thread parked.
+    ///
+    /// # Errors
+    /// Why the call failed, and whether it may have been executed.
+    ///
+    /// # Panics
+    /// On the thread that runs the endpoint, which would wait for itself.
+    pub fn wait(self) -> Result<Vec<u8>, Box<CallFailure>> {
+        self.check_thread();
+        park::wait(self)
+    }
+
+    /// Waits for the response, but for no longer than this: `None` then, and the call goes on.
+    ///
+    /// # Panics
+    /// As [`RemoteCall::wait`], and when it has given the outcome already.
+    pub fn wait_for(&mut self, limit: Duration) -> Option<Result<Vec<u8>, Box<CallFailure>>> {
+        self.check_thread();
+        park::wait_for(self, limit)
+    }
+
+    /// The outcome if it is there, without waiting.
+    ///
+    /// # Panics
+    /// When it has given the outcome already.
+    pub fn try_take(&mut self) -> Option<Result<Vec<u8>, Box<CallFailure>>> {
+        match self.poll_outcome(Waker::noop()) {
+            Poll::Ready(outcome) => Some(outcome),
+            Poll::Pending => None,
+        }
+    }
+
+    /// Whether the outcome is there.
+    pub fn has_ended(&self) -> bool {
+        self.state.has_ended()
+    }
+
+    fn check_thread(&self) {
+        assert!(
+            thread::current().id() != self.endpoint_thread,
+            "the thread that runs the endpoint cannot wait for a call of its client handle: nobody \
+             would run the endpoint; use the endpoint's own calls there"
+        );
+    }
+
+    fn poll_outcome(&mut self, waker: &Waker) -> Poll<Result<Vec<u8>, Box<CallFailure>>> {
+        let outcome = self.state.poll(waker);
+        self.has_ended |= outcome.is_ready();
+        outcome
+    }
+}
+
+impl Future for RemoteCall {
+    type Output = Result<Vec<u8>, Box<CallFailure>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.poll_outcome(cx.waker())
+    }
+}
+
+impl Drop for RemoteCall {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.state.abandon();
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Waiting for a future without an executor: the thread is parked until it is woken.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// Wakes a parked thread.
+struct Parker {
+    thread: Thread,
+    is_woken: AtomicBool,
+}
+
+impl Wake for Parker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.is_woken.store(true, Ordering::Release);
+        self.thread.unpark();
+    }
+}
+
+thread_local! {
+    /// One for each thread that waits: a wait allocates nothing. One that comes from a former wait of
+    /// the thread ends a later one early, which then looks and waits again.
+    static PARKER: (Arc<Parker>, Waker) = {
+        let parker = Parker { thread: thread::current(), is_woken: AtomicBool::new(false) };
+        let parker = Arc::new(parker);
+        let waker = Waker::from(Arc::clone(&parker));
+        (parker, waker)
+    };
+}
+
+/// Waits for a future on this thread.
+pub(crate) fn wait<F: Future>(future: F) -> F::Output {
+    wait_until(future, None).expect("a wait without an end has an output")
+}
+
+/// Waits for a future, for this long at most.
+pub(crate) fn wait_for<F: Future>(future: F, limit: Duration) -> Option<F::Output> {
+    // A time beyond what the clock can say is none.
+    wait_until(future, Instant::now().checked_add(limit))
+}
+
+fn wait_until<F: Future>(future: F, end: Option<Instant>) -> Option<F::Output> {
+    let mut future = pin!(future);
+    PARKER.with(|(parker, waker)| {
+        let mut cx = Context::from_waker(waker);
+        loop {
+            if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
+                return Some(output);
+            }
+            if !park(parker, end) {
+                return None;
+            }
+        }
+    })
+}
+
+/// Parks until the waker was used; false when the time is up.
+fn park(parker: &Parker, end: Option<Instant>) -> bool {
+    while !parker.is_woken.swap(false, Ordering::Acquire) {
+        match end.map(|end| end.saturating_duration_since(Instant::now())) {
+            None => thread::park(),
+            Some(Duration::ZERO) => return false,
+            Some(left) => thread::park_timeout(left),
+        }
+    }
+    true
+}

@@ -1,0 +1,166 @@
+//! Places for calls in the air: who finds none is refused, or waits for one.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
+
+/// A number of places. A free one is taken and given back by one atomic operation; those who wait
+/// stand in a queue, and one that comes free is handed to the first of them.
+pub(crate) struct Places {
+    free: AtomicUsize,
+    /// Those in the queue: what gives a place back looks here only.
+    waiting: AtomicUsize,
+    queue: Mutex<VecDeque<Arc<Waiter>>>,
+    is_closed: AtomicBool,
+}
+
+/// A place that is taken, until it is dropped.
+pub(crate) struct Place(Arc<Places>);
+
+/// The places are gone with the endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gone;
+
+struct Waiter {
+    /// Whether a place was handed over.
+    has_place: AtomicBool,
+    waker: Mutex<Waker>,
+}
+
+impl Places {
+    pub(crate) fn new(count: usize) -> Arc<Self> {
+        Arc::new(Self {
+            free: AtomicUsize::new(count),
+            waiting: AtomicUsize::new(0),
+            queue: Mutex::new(VecDeque::new()),
+            is_closed: AtomicBool::new(false),
+        })
+    }
+
+    /// A place, if one is free.
+    pub(crate) fn try_take(self: &Arc<Self>) -> Option<Place> {
+        self.take_one().then(|| Place(Arc::clone(self)))
+    }
+
+    /// A place, when one is free.
+    pub(crate) fn take(self: &Arc<Self>) -> TakePlace {
+        TakePlace { places: Arc::clone(self), waiter: None }
+    }
+
+    /// Nobody gets a place any more; those who wait are told.
+    pub(crate) fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        let waiting = std::mem::take(&mut *lock(&self.queue));
+        self.waiting.fetch_sub(waiting.len(), Ordering::SeqCst);
+        waiting.iter().for_each(|waiter| waiter.wake());
+    }
+
+    fn take_one(&self) -> bool {
+        let one_less = |free: usize| free.checked_sub(1);
+        self.free.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less).is_ok()
+    }
+
+    /// A place is free again. Who waits enters the queue before it looks for a free place, and this
+    /// frees the place before it looks into the queue: one of the two sees the other.
+    fn give_back(&self) {
+        self.free.fetch_add(1, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.hand_on();
+        }
+    }
+
+    fn hand_on(&self) {
+        let mut woken = Vec::new();
+        let mut queue = lock(&self.queue);
+        while !queue.is_empty() && self.take_one() {
+            woken.extend(queue.pop_front());
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+        // Under the lock: one that leaves sees whether it has a place.
+        woken.iter().for_each(|waiter| waiter.has_place.store(true, Ordering::SeqCst));
+        drop(queue);
+        woken.iter().for_each(|waiter| waiter.wake());
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.give_back();
+    }
+}
+
+impl Waiter {
+    fn wake(&self) {
+        lock(&self.waker).wake_by_ref();
+    }
+}
+
+/// A wait for a place. Dropped before its end, it leaves the queue, and passes on a place that it
+/// was just handed.
+pub(crate) struct TakePlace {
+    places: Arc<Places>,
+    waiter: Option<Arc<Waiter>>,
+}
+
+impl Future for TakePlace {
+    type Output = Result<Place, Gone>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if let Some(waiter) = &self.waiter {
+            lock(&waiter.waker).clone_from(cx.waker());
+            if waiter.has_place.load(Ordering::SeqCst) {
+                self.waiter = None;
+                return Poll::Ready(Ok(Place(Arc::clone(&self.places))));
+            }
+        }
+        if self.places.is_closed.load(Ordering::SeqCst) {
+            return Poll::Ready(Err(Gone));
+        }
+        if self.waiter.is_none() {
+            if let Some(place) = self.places.try_take() {
+                return Poll::Ready(Ok(place));
+            }
+            self.enter(cx.waker());
+        }
+        Poll::Pending
+    }
+}
+
+impl TakePlace {
+    fn enter(&mut self, waker: &Waker) {
+        let waiter = Waiter { has_place: AtomicBool::new(false), waker: Mutex::new(waker.clone()) };
+        let waiter = Arc::new(waiter);
+        let mut queue = lock(&self.places.queue);
+        queue.push_back(Arc::clone(&waiter));
+        self.places.waiting.fetch_add(1, Ordering::SeqCst);
+        drop(queue);
+        self.waiter = Some(waiter);
+        // One that came free before this stood in the queue went to nobody.
+        if self.places.free.load(Ordering::SeqCst) > 0 {
+            self.places.hand_on();
+        }
+        // And so did the end.
+        if self.places.is_closed.load(Ordering::SeqCst) {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+impl Drop for TakePlace {
+    fn drop(&mut self) {
+        let Some(waiter) = self.waiter.take() else { return };
+        let mut queue = lock(&self.places.queue);
+        let at = queue.iter().position(|other| Arc::ptr_eq(other, &waiter));
+        if let Some(at) = at {
+            queue.remove(at);
+            self.places.waiting.fetch_sub(1, Ordering::SeqCst);
+        }
+        drop(queue);
+        if waiter.has_place.load(Ordering::SeqCst) {
+            drop(Place(Arc::clone(&self.places)));
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The endpoint's side of what other threads do with it: it makes their calls and sends their
+//! answers.
+
+use std::thread;
+
+use petrel_proto::{SessionId, Status};
+use petrel_transport::Transport;
+use petrel_transport::wake::Waker;
+
+use super::call::Reply;
+use super::context::{Context, Local};
+use super::handler::{Handled, Payload, Request};
+use super::{Endpoint, spare::SpareBytes};
+use crate::client::places::Places;
+use crate::client::state::Pending;
+use crate::client::{Client, ClientShared};
+use crate::control::ControlPlane;
+use crate::inbox::{Attention, Inbox, Poster};
+use crate::post::{Answer, Post, StartCall};
+use crate::sync::Arc;
+use crate::workers::{WorkerRequest, Workers};
+
+/// What an endpoint has for other threads. Little, until one is concerned.
+pub(super) struct Remote {
+    attention: Attention,
+    client_calls_max: usize,
+    hub: Option<Hub>,
+    calls: Calls,
+    /// Memory of requests and answers, which goes around.
+    spare: SpareBytes,
+}
+
+/// Made when the first other thread is concerned.
+struct Hub {
+    inbox: Inbox<Post>,
+    clients: Arc<ClientShared>,
+}
+
+impl Remote {
+    pub(super) fn new(attention: Attention, client_calls_max: usize) -> Self {
+        let (calls, spare) = (Calls::default(), SpareBytes::default());
+        Self { attention, client_calls_max, hub: None, calls, spare }
+    }
+
+    fn hub(&mut self, waker: impl FnOnce() -> Waker) -> &mut Hub {
+        self.hub.get_or_insert_with(|| {
+            let waker = waker();
+            let inbox = Inbox::new(self.attention.clone(), move || waker.wake());
+            let clients = ClientShared {
+                poster: inbox.poster(),
+                places: Places::new(self.client_calls_max),
+                places_max: self.client_calls_max,
+                endpoint_thread: thread::current().id(),
+            };
+            Hub { inbox, clients: Arc::new(clients) }
+        })
+    }
+
+    /// Says that the endpoint is about to sleep; false if it must not.
+    pub(super) fn may_sleep(&self) -> bool {
+        self.hub.as_ref().is_none_or(|hub| hub.inbox.may_sleep())
+    }
+
+    /// Says that the endpoint is awake.
+    pub(super) fn is_awake(&self) {
+        if let Some(hub) = &self.hub {
+            hub.inbox.is_awake();
+        }
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        // Those who wait for a place are told. The inbox and the calls end what they hold.
+        self.clients.places.close();
+    }
+}
+
+impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+    /// A handle on a session for calls from any thread; see [`Client`].
+    pub fn client(&mut self, session: SessionId) -> Client {
+        Client::new(session, Arc::clone(&self.hub().clients))
+    }
+
+    /// Sets the handler of a method, in place of a former one, as one that threads of a pool run:
+    /// for what takes longer than some microseconds, or waits.
+    ///
+    /// When the pool's queue is full the request is answered with RESOURCE_EXHAUSTED at once.
+    pub fn register_worker(
+        &mut self,
+        method: u16,
+        workers: &Workers,
+        handler: impl Fn(WorkerRequest) + Send + Sync + 'static,
+    ) {
+        let (poster, handler) = (self.poster(), std::sync::Arc::new(handler));
+        let queue = workers.queue();
+        self.register(method, move |cx, request| {
+            let request = detach(request, cx.local, &poster);
+            if let Err(refused) = queue.push(cx.now_ns(), handler.clone(), request) {
+                let (handle, reason) = refused.into_parts();
+                cx.local.core.respond_error(handle, reason.status(), reason.text());
+            }
+            Handled(None)
+        });
+    }
+
+    /// Sets the handler of a method, in place of a former one, as one that only passes the request on,
+    /// to whatever thread or task will answer it. The handler itself runs in the event loop.
+    ///
+    /// Nothing limits the requests that are on their way to an answer but the sessions' slots: a
+    /// bounded channel, or a semaphore, is for the handler to use.
+    pub fn register_remote(
+        &mut self,
+        method: u16,
+        mut handler: impl FnMut(WorkerRequest) + 'static,
+    ) {
+        let poster = self.poster();
+        self.register(method, move |cx, request| {
+            handler(detach(request, cx.local, &poster));
+            Handled(None)
+        });
+    }
+
+    fn hub(&mut self) -> &mut Hub {
+        let transport = &self.transport;
+        self.local.remote.hub(|| transport.waker())
+    }
+
+    fn poster(&mut self) -> Poster<Post> {
+        self.hub().inbox.poster()
+    }
+
+    /// What other threads have posted; tells whether there was something.
+    pub(super) fn handle_posts(&mut self) -> bool {
+        self.attention.clear();
+        let Some(hub) = &mut self.local.remote.hub else { return false };
+        let mut posts = hub.inbox.take();
+        let any = !posts.is_empty();
+        let cx = &mut Context::new(&mut self.local);
+        for post in posts.drain(..) {
+            match post {
+                Post::Answer(answer) => give_answer(cx, answer),
+                Post::Start(start) => start_call(cx, start),
+            }
+        }
+        if let Some(hub) = &mut self.local.remote.hub {
+            hub.inbox.put_back(posts);
+        }
+        any
+    }
+}
+
+/// A request with bytes of its own, that another thread can have.
+fn detach(request: Request<'_>, local: &mut Local, poster: &Poster<Post>) -> WorkerRequest {
+    let Request { handle, method, payload, .. } = request;
+    let message = match &payload {
+        Payload::Borrowed(data) => data,
+        Payload::Owned(message) => &message[..],
+    };
+    let mut data = local.remote.spare.take();
+    data.extend_from_slice(message);
+    WorkerRequest::new(handle, method, data, poster.clone())
+}
+
+fn give_answer(cx: &mut Context<'_>, answer: Answer) {
+    let Answer { handle, status, message } = answer;
+    match cx.alloc_message(&message) {
+        Ok(buffer) => cx.respond(handle, status, buffer),
+        Err(_) => {
+            let text = "the server has no memory left";
+            cx.local.core.respond_error(handle, Status::ResourceExhausted, text);
+        }
+    }
+    cx.local.remote.spare.put_back(message);
+}
+
+fn start_call(cx: &mut Context<'_>, start: StartCall) {
+    let StartCall { mut pending, session, method, request: bytes, response_max } = start;
+    if !pending.is_wanted() {
+        return;
+    }
+    let buffers =
+        cx.alloc_message(&bytes).and_then(|message| Ok((message, cx.alloc(response_max)?)));
+    let (request, response) = match buffers {
+        Ok(buffers) => buffers,
+        Err(error) => return pending.end_unsent(Status::ResourceExhausted, error.to_string()),
+    };
+    pending.was_made = true;
+    let key = cx.local.remote.calls.insert(pending, bytes);
+    if let Err(rejected) = cx.call_fn(session, method, request, response, end_call, key as u64)
+        && let Some((pending, _)) = cx.local.remote.calls.remove(key)
+    {
+        pending.end_unsent(rejected.error.status(), rejected.error.to_string());
+    }
+}
+
+/// The continuation of all calls that other threads have started.
+fn end_call(cx: &mut Context<'_>, reply: Reply, key: u64) {
+    let Some((pending, mut bytes)) = cx.local.remote.calls.remove(key as usize) else { return };
+    pending.end(reply.outcome.map(|()| {
+        bytes.clear();
+        bytes.extend_from_slice(&reply.response);
+        bytes
+    }));
+}
+
+/// Calls that other threads wait for, with the request's memory, which takes the response.
+#[derive(Default)]
+struct Calls {
+    entries: Vec<Option<(Pending, Vec<u8>)>>,
+    free: Vec<usize>,
+}
+
+impl Calls {
+    fn insert(&mut self, mut pending: Pending, bytes: Vec<u8>) -> usize {
+        let key = self.free.pop().unwrap_or_else(|| {
+            self.entries.push(None);
+            self.entries.len() - 1
+        });
+        pending.set_key(key);
+        self.entries[key] = Some((pending, bytes));
+        key
+    }
+
+    fn remove(&mut self, key: usize) -> Option<(Pending, Vec<u8>)> {
+        let entry = self.entries[key].take();
+        if entry.is_some() {
+            self.free.push(key);
+        }
+        entry
+    }
+}

@@ -1,0 +1,89 @@
+//! What can be set about a pool of workers.
+
+use std::io;
+use std::thread;
+use std::time::Duration;
+
+use super::queue::{Limits, Queue};
+use super::{Workers, work};
+use crate::IdlePolicy;
+use crate::sync::{Arc, Mutex};
+
+/// Requests that wait at most, unless set: at 10 µs each, 10 ms of one worker's time.
+const QUEUE_REQUESTS: usize = 1024;
+
+/// Bytes of requests that wait at most, unless set.
+const QUEUE_BYTES: usize = 64 << 20;
+
+/// What can be set about a pool of workers.
+#[derive(Clone, Debug)]
+pub struct WorkersBuilder {
+    threads: usize,
+    limits: Limits,
+    idle: IdlePolicy,
+    name: String,
+}
+
+impl WorkersBuilder {
+    pub(super) fn new() -> Self {
+        Self {
+            threads: thread::available_parallelism().map_or(1, |cores| cores.get()),
+            limits: Limits { requests: QUEUE_REQUESTS, bytes: QUEUE_BYTES },
+            idle: IdlePolicy::SpinThenBlock(Duration::from_micros(20)),
+            name: "petrel-worker".to_owned(),
+        }
+    }
+
+    /// How many threads; by default one for each core.
+    pub fn threads(mut self, count: usize) -> Self {
+        self.threads = count;
+        self
+    }
+
+    /// Requests that may wait for a worker; by default 1 024. More are refused.
+    pub fn queue_requests(mut self, count: usize) -> Self {
+        self.limits.requests = count;
+        self
+    }
+
+    /// Bytes of requests that may wait for a worker; by default 64 MiB. A request that is larger is
+    /// taken when it is alone.
+    pub fn queue_bytes(mut self, bytes: usize) -> Self {
+        self.limits.bytes = bytes;
+        self
+    }
+
+    /// What a worker without work does; by default it looks again for 20 µs and then sleeps.
+    pub fn idle(mut self, idle: IdlePolicy) -> Self {
+        self.idle = idle;
+        self
+    }
+
+    /// Name of the threads, for debuggers and `top`; a number is added.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// `InvalidInput` when there would be no thread, or no request could ever wait; else what the
+    /// operating system says against another thread.
+    pub fn start(self) -> io::Result<Workers> {
+        if self.threads == 0 || self.limits.requests == 0 {
+            let text = "a pool needs at least one thread, and room for one request";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+        }
+        let queue = Arc::new(Queue::new(self.limits, self.idle));
+        // Dropped if a thread cannot be started, which ends those that were.
+        let workers = Workers { queue: Arc::clone(&queue), threads: Mutex::default() };
+        for number in 0..self.threads {
+            let queue = Arc::clone(&queue);
+            let thread = thread::Builder::new().name(format!("{}-{number}", self.name));
+            let thread = thread.spawn(move || work(&queue))?;
+            crate::sync::lock(&workers.threads).push(thread);
+        }
+        Ok(workers)
+    }
+}

@@ -1,0 +1,129 @@
+//! Worker threads: they run handlers that take too long for an event loop (eRPC §3.2).
+
+mod builder;
+mod queue;
+mod request;
+mod stats;
+
+use std::fmt;
+use std::panic::{self, AssertUnwindSafe};
+use std::thread::{self, JoinHandle};
+
+pub use builder::WorkersBuilder;
+pub use request::WorkerRequest;
+pub use stats::WorkersStats;
+
+use crate::sync::{Arc, Mutex, lock};
+use queue::{Done, Job, Queue};
+
+/// A pool of threads that run handlers; endpoints may share it.
+///
+/// Endpoints register with [`Endpoint::register_worker`](crate::Endpoint::register_worker) what it is
+/// to run. Requests reach it through one queue, bounded in requests and in bytes, and answers go back
+/// through the endpoint's inbox: a worker never touches an endpoint. A handler may wait, for calls by a
+/// [`Client`](crate::Client) for example, also one of the endpoint that the request came from.
+///
+/// A panic in a handler answers its request with INTERNAL, and the thread goes on.
+///
+/// When the pool is dropped, what waits is answered with UNAVAILABLE, and what runs is waited for.
+/// A handler that waits for a call ends only if that call's endpoint is still run, or is gone:
+/// where the endpoint's own thread ends the pool, [`Workers::stop`] comes first, and the event loop
+/// runs until [`Workers::is_idle`].
+///
+/// ```
+/// use petrel::{EndpointConfig, Nexus, Workers};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+/// let address = nexus.local_addr().expect("it listens");
+/// let workers = Workers::builder().threads(2).start()?;
+/// # std::thread::spawn(move || {
+/// let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
+/// endpoint.register_worker(1, &workers, |request| {
+///     let sum: u64 = request.data().iter().map(|byte| u64::from(*byte)).sum();
+///     request.reply(&sum.to_le_bytes());
+/// });
+/// endpoint.run_until(|_| false);
+/// # });
+/// # let mut client = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
+/// # let session = client.connect_wait(address)?;
+/// # assert_eq!(client.call_wait(session, 1, &[1, 2, 3], 8)?[..], 6u64.to_le_bytes());
+/// # Ok(())
+/// # }
+/// ```
+pub struct Workers {
+    queue: Arc<Queue>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+}
+
+impl Workers {
+    /// What can be set about a pool.
+    pub fn builder() -> WorkersBuilder {
+        WorkersBuilder::new()
+    }
+
+    /// Takes no more requests: later ones are answered with UNAVAILABLE. Those that wait are still
+    /// executed.
+    pub fn stop(&self) {
+        self.queue.stop();
+    }
+
+    /// Whether no request waits or runs. Answers may still be on their way to the endpoint.
+    pub fn is_idle(&self) -> bool {
+        self.queue.is_idle()
+    }
+
+    /// Takes no more requests, waits until those that it has are executed, and ends the threads.
+    pub fn shutdown(self) {
+        self.stop();
+        self.join();
+    }
+
+    /// The counters now.
+    pub fn stats(&self) -> WorkersStats {
+        self.queue.stats()
+    }
+
+    pub(crate) fn queue(&self) -> Arc<Queue> {
+        Arc::clone(&self.queue)
+    }
+
+    fn join(&self) {
+        for thread in lock(&self.threads).drain(..) {
+            // A handler may own the pool that runs it, and drop it: a thread cannot wait for itself.
+            if thread.thread().id() != thread::current().id() {
+                thread.join().expect("panics of handlers are caught");
+            }
+        }
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.queue.stop_and_fail();
+        self.join();
+    }
+}
+
+impl fmt::Debug for Workers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Workers").field("stats", &self.stats()).finish()
+    }
+}
+
+/// What a worker does.
+fn work(queue: &Queue) {
+    let mut done = None;
+    while let Some(job) = queue.next(done) {
+        done = Some(execute(job));
+    }
+}
+
+fn execute(job: Job) -> Done {
+    let Job { handler, request, .. } = job;
+    // What the handler leaves half done is its own; the request it held answers when it is dropped.
+    match panic::catch_unwind(AssertUnwindSafe(|| handler(request))) {
+        Ok(()) => Done::Executed,
+        Err(_) => Done::Panicked,
+    }
+}

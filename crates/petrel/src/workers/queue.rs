@@ -1,0 +1,243 @@
+//! The queue between endpoints and workers: bounded in requests and in bytes.
+
+use std::collections::VecDeque;
+use std::hint;
+use std::time::{Duration, Instant};
+
+use petrel_proto::{RequestHandle, Status};
+use petrel_transport::clock::now_ns;
+
+use super::WorkerRequest;
+use super::stats::WorkersStats;
+use crate::IdlePolicy;
+use crate::sync::{Arc, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, PoisonError, lock};
+
+pub(super) type Handler = dyn Fn(WorkerRequest) + Send + Sync;
+
+/// A request that waits for a worker.
+pub(super) struct Job {
+    pub(super) handler: Arc<Handler>,
+    pub(super) request: WorkerRequest,
+    enqueued_ns: u64,
+}
+
+/// What may wait.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) requests: usize,
+    pub(super) bytes: usize,
+}
+
+/// A request that the queue did not take.
+pub(crate) struct Refused {
+    request: WorkerRequest,
+    reason: Refusal,
+}
+
+/// Why a queue takes no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// As many wait as may.
+    Full,
+    /// The pool is being shut down.
+    Stopped,
+}
+
+/// Where a pool is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Running,
+    /// Takes no more; workers end when nothing waits.
+    Stopping,
+}
+
+/// The queue, with the counters that the same lock guards.
+pub(crate) struct Queue {
+    state: Mutex<State>,
+    more: Condvar,
+    /// Requests that wait, and 1 when the pool stops: for a worker that looks without the lock.
+    signs: AtomicUsize,
+    limits: Limits,
+    idle: IdlePolicy,
+}
+
+struct State {
+    jobs: VecDeque<Job>,
+    bytes: usize,
+    sleeping: usize,
+    stage: Stage,
+    stats: WorkersStats,
+}
+
+impl Refusal {
+    pub(crate) fn status(self) -> Status {
+        match self {
+            Refusal::Full => Status::ResourceExhausted,
+            Refusal::Stopped => Status::Unavailable,
+        }
+    }
+
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Refusal::Full => "the server's workers have no room for another request",
+            Refusal::Stopped => "the server's workers are being shut down",
+        }
+    }
+}
+
+impl Refused {
+    pub(crate) fn into_parts(self) -> (RequestHandle, Refusal) {
+        (self.request.into_handle(), self.reason)
+    }
+}
+
+impl Queue {
+    pub(super) fn new(limits: Limits, idle: IdlePolicy) -> Self {
+        let state = State {
+            jobs: VecDeque::new(),
+            bytes: 0,
+            sleeping: 0,
+            stage: Stage::Running,
+            stats: WorkersStats::default(),
+        };
+        let (more, signs) = (Condvar::new(), AtomicUsize::new(0));
+        Self { state: Mutex::new(state), more, signs, limits, idle }
+    }
+
+    /// Puts a request into the queue.
+    pub(crate) fn push(
+        &self,
+        now_ns: u64,
+        handler: Arc<Handler>,
+        request: WorkerRequest,
+    ) -> Result<(), Box<Refused>> {
+        let mut state = lock(&self.state);
+        if let Err(reason) = state.admit(self.limits, request.data().len()) {
+            state.stats.refused += 1;
+            return Err(Box::new(Refused { request, reason }));
+        }
+        state.stats.queued += 1;
+        state.bytes += request.data().len();
+        state.jobs.push_back(Job { handler, request, enqueued_ns: now_ns });
+        self.signs.fetch_add(1, Ordering::Release);
+        let somebody_sleeps = state.sleeping > 0;
+        drop(state);
+        if somebody_sleeps {
+            self.more.notify_one();
+        }
+        Ok(())
+    }
+
+    /// The next request for a worker, which waits for one; `None` when the pool stops. `was_busy` if
+    /// the worker comes from a request, and whether that one panicked.
+    pub(super) fn next(&self, done: Option<Done>) -> Option<Job> {
+        let mut state = lock(&self.state);
+        if let Some(done) = done {
+            state.stats.finish(done);
+        }
+        loop {
+            if let Some(job) = state.jobs.pop_front() {
+                self.signs.fetch_sub(1, Ordering::Relaxed);
+                state.take_out(&job);
+                return Some(job);
+            }
+            if state.stage == Stage::Stopping {
+                return None;
+            }
+            state = self.wait(state);
+        }
+    }
+
+    /// Waits until there may be something.
+    fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        let spin = match self.idle {
+            IdlePolicy::Poll => None,
+            IdlePolicy::SpinThenBlock(spin) => Some(spin),
+            IdlePolicy::Block => Some(Duration::ZERO),
+        };
+        drop(state);
+        let saw_something = self.spin(spin);
+        let mut state = lock(&self.state);
+        if !saw_something && state.jobs.is_empty() && state.stage == Stage::Running {
+            state.sleeping += 1;
+            state = self.more.wait(state).unwrap_or_else(PoisonError::into_inner);
+            state.sleeping -= 1;
+        }
+        state
+    }
+
+    /// Looks without the lock, for this long, or for ever; tells whether there is something.
+    fn spin(&self, limit: Option<Duration>) -> bool {
+        let begin = Instant::now();
+        while self.signs.load(Ordering::Acquire) == 0 {
+            if limit.is_some_and(|limit| begin.elapsed() >= limit) {
+                return false;
+            }
+            hint::spin_loop();
+        }
+        true
+    }
+
+    /// Takes no more requests; what waits is still executed.
+    pub(super) fn stop(&self) {
+        let mut state = lock(&self.state);
+        if state.stage == Stage::Running {
+            state.stage = Stage::Stopping;
+            self.signs.fetch_add(1, Ordering::Release);
+        }
+        drop(state);
+        self.more.notify_all();
+    }
+
+    /// Takes no more requests, and fails those that wait.
+    pub(super) fn stop_and_fail(&self) {
+        self.stop();
+        let mut state = lock(&self.state);
+        let failed = std::mem::take(&mut state.jobs);
+        state.bytes = 0;
+        state.stats.failed += failed.len() as u64;
+        self.signs.fetch_sub(failed.len(), Ordering::Relaxed);
+        drop(state);
+        for job in failed {
+            job.request.fail(Refusal::Stopped.status(), Refusal::Stopped.text());
+        }
+    }
+
+    /// Whether nothing waits and nobody works.
+    pub(super) fn is_idle(&self) -> bool {
+        let state = lock(&self.state);
+        state.jobs.is_empty() && state.stats.busy == 0
+    }
+
+    pub(super) fn stats(&self) -> WorkersStats {
+        let state = lock(&self.state);
+        WorkersStats { waiting: state.jobs.len(), waiting_bytes: state.bytes, ..state.stats }
+    }
+}
+
+/// How a worker is done with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Done {
+    Executed,
+    Panicked,
+}
+
+impl State {
+    /// Whether another request may enter: the one place that decides it.
+    fn admit(&self, limits: Limits, bytes: usize) -> Result<(), Refusal> {
+        if self.stage != Stage::Running {
+            return Err(Refusal::Stopped);
+        }
+        // A request larger than all that may wait gets in when it would be alone.
+        let fits = self.bytes + bytes <= limits.bytes || self.jobs.is_empty();
+        match self.jobs.len() < limits.requests && fits {
+            true => Ok(()),
+            false => Err(Refusal::Full),
+        }
+    }
+
+    fn take_out(&mut self, job: &Job) {
+        self.bytes -= job.request.data().len();
+        self.stats.start(now_ns().saturating_sub(job.enqueued_ns));
+    }
+}

@@ -1,0 +1,52 @@
+//! An endpoint on a thread of its own, of which the test has a client handle.
+
+use std::net::SocketAddr;
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+
+use petrel::{Client, Endpoint, EndpointConfig, Stop};
+
+pub(crate) struct Caller {
+    pub(crate) client: Client,
+    stop: Stop,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Caller {
+    /// Connects to a server, and runs the endpoint until [`Caller::end`].
+    pub(crate) fn start(config: EndpointConfig, server: SocketAddr) -> Self {
+        Self::start_with(config, server, |_| {})
+    }
+
+    pub(crate) fn start_with(
+        config: EndpointConfig,
+        server: SocketAddr,
+        set_up: impl FnOnce(&mut Endpoint) + Send + 'static,
+    ) -> Self {
+        let (ready, started) = mpsc::channel();
+        let thread = std::thread::spawn(move || {
+            let mut endpoint = super::client(config);
+            let session = endpoint.connect_wait(server).unwrap();
+            set_up(&mut endpoint);
+            let stop = endpoint.stop_handle();
+            ready.send((endpoint.client(session), stop.clone())).unwrap();
+            endpoint.run(&stop);
+        });
+        let (client, stop) = started.recv().unwrap();
+        Self { client, stop, thread: Some(thread) }
+    }
+
+    /// Ends the endpoint: it is gone when this returns.
+    pub(crate) fn end(&mut self) {
+        self.stop.stop();
+        if let Some(thread) = self.thread.take() {
+            thread.join().unwrap();
+        }
+    }
+}
+
+impl Drop for Caller {
+    fn drop(&mut self) {
+        self.end();
+    }
+}

@@ -1,0 +1,146 @@
+//! The inbox of an endpoint under every interleaving of its owner and those who post.
+//!
+//! It is the file of the library, with loom's mutex and atomics in place of those of the standard
+//! library. The owner runs as the event loop does: it looks at the flag, and sleeps when it finds
+//! nothing. A wake-up that is lost is a deadlock, which loom reports, and a post that is lost is
+//! missed at the end.
+//!
+//! Loom's types do without `--cfg loom`, and so this is an ordinary test.
+
+// Not all of it is used here.
+#![allow(dead_code)]
+
+#[path = "../src/inbox.rs"]
+mod inbox;
+
+mod client {
+    pub(crate) mod places {
+        /// Named by the inbox's documentation.
+        pub(crate) struct Places;
+    }
+}
+
+mod sync {
+    pub(crate) use loom::sync::atomic::{AtomicBool, Ordering};
+    pub(crate) use loom::sync::{Arc, Mutex, MutexGuard};
+    pub(crate) use std::sync::TryLockError;
+
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap()
+    }
+}
+
+use inbox::{Attention, Inbox, Poster};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+/// Remembers a wake until somebody has slept, as the waker of a transport does.
+#[derive(Clone)]
+struct Bell(Arc<(Mutex<bool>, Condvar)>);
+
+impl Bell {
+    fn new() -> Self {
+        Self(Arc::new((Mutex::new(false), Condvar::new())))
+    }
+
+    fn ring(&self) {
+        *self.0.0.lock().unwrap() = true;
+        self.0.1.notify_one();
+    }
+
+    fn sleep(&self) {
+        let mut rang = self.0.0.lock().unwrap();
+        while !*rang {
+            rang = self.0.1.wait(rang).unwrap();
+        }
+        *rang = false;
+    }
+}
+
+struct Owner {
+    attention: Attention,
+    bell: Bell,
+    inbox: Inbox<u32>,
+}
+
+impl Owner {
+    fn new() -> Self {
+        let (attention, bell) = (Attention::new(), Bell::new());
+        let ring = bell.clone();
+        let inbox = Inbox::new(attention.clone(), move || ring.ring());
+        Self { attention, bell, inbox }
+    }
+
+    /// Turns of the event loop until `count` posts have come.
+    fn collect(&mut self, count: usize) -> Vec<u32> {
+        let mut all = Vec::new();
+        while all.len() < count {
+            if self.attention.is_asked() {
+                self.attention.clear();
+                let mut posts = self.inbox.take();
+                if posts.is_empty() {
+                    // A poster holds the lock: its turn.
+                    thread::yield_now();
+                }
+                all.append(&mut posts);
+                self.inbox.put_back(posts);
+            } else if self.inbox.may_sleep() {
+                self.bell.sleep();
+                self.inbox.is_awake();
+            } else {
+                thread::yield_now();
+            }
+        }
+        all
+    }
+}
+
+fn post_from_a_thread(poster: Poster<u32>, posts: &'static [u32]) -> thread::JoinHandle<()> {
+    thread::spawn(move || posts.iter().for_each(|post| poster.post(*post).unwrap()))
+}
+
+/// Every interleaving with up to two preemptions: with two posters all of them take minutes.
+fn model(check: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(check);
+}
+
+#[test]
+fn every_post_wakes_the_owner_and_comes_once() {
+    model(|| {
+        let mut owner = Owner::new();
+        let one = post_from_a_thread(owner.inbox.poster(), &[1]);
+        let two = post_from_a_thread(owner.inbox.poster(), &[2]);
+        let mut all = owner.collect(2);
+        all.sort_unstable();
+        assert_eq!(all, [1, 2]);
+        one.join().unwrap();
+        two.join().unwrap();
+    });
+}
+
+#[test]
+fn posts_of_one_thread_come_in_order_over_several_sleeps() {
+    loom::model(|| {
+        let mut owner = Owner::new();
+        let poster = post_from_a_thread(owner.inbox.poster(), &[1, 2, 3]);
+        assert_eq!(owner.collect(3), [1, 2, 3]);
+        poster.join().unwrap();
+    });
+}
+
+#[test]
+fn a_post_to_an_owner_that_goes_comes_back_or_is_dropped_there() {
+    loom::model(|| {
+        let attention = Attention::new();
+        let inbox = Inbox::new(attention, || {});
+        let poster = inbox.poster();
+        let dropped = Arc::new(());
+        let post = Arc::clone(&dropped);
+        let thread = thread::spawn(move || drop(poster.post(post)));
+        drop(inbox);
+        thread.join().unwrap();
+        assert_eq!(Arc::strong_count(&dropped), 1, "somebody still holds it");
+    });
+}
