@@ -92,9 +92,11 @@ pub enum Shed {
 }
 
 impl Default for Shedding {
-    /// Twenty times of service, or 100 µs: chosen by measurement.
+    /// A hundred times of service, and at least a millisecond: nobody who has set no deadline is refused for
+    /// less, so that a client may have some dozen calls outstanding to a single worker; and those who have one are
+    /// served by it.
     fn default() -> Self {
-        Shedding::ExpectedWait { target: Duration::from_micros(100), services: 10 }
+        Shedding::ExpectedWait { target: Duration::from_millis(1), services: 100 }
     }
 }
 
@@ -130,10 +132,10 @@ impl Shed {
 ///
 /// let mut admission = Admission::new(AdmissionConfig::default(), 2);
 /// admission.done(1_000_000);
-/// // Two workers, a millisecond each: the 41st request would wait for 20 ms, which is 20 times of service.
+/// // Two workers, a millisecond each: with 200 before it a request would wait for a hundred times of service.
 /// let waiting = |requests| Waiting { requests, bytes: 0, oldest_ns: None };
 /// assert_eq!(admission.admit(0, 100, None, waiting(10)), Ok(()));
-/// assert_eq!(admission.admit(0, 100, None, waiting(40)), Err(Shed::Delay));
+/// assert_eq!(admission.admit(0, 100, None, waiting(200)), Err(Shed::Delay));
 /// // Who has three milliseconds left need not wait for five.
 /// assert_eq!(admission.admit(0, 100, Some(3_000_000), waiting(10)), Err(Shed::Delay));
 /// ```
@@ -220,9 +222,10 @@ impl Admission {
     }
 
     /// Never if nothing waits: else what once took too long to begin anything would keep its place in the
-    /// means for ever, since nothing would be run that could change them.
+    /// means for ever, since nothing would be run that could change them. And never before it is known what
+    /// requests take: a millisecond is long for some and short for others.
     fn is_too_long(&self, now_ns: u64, deadline_ns: Option<u64>, waiting: Waiting) -> bool {
-        if waiting.requests == 0 {
+        if waiting.requests == 0 || !self.expected.is_known() {
             return false;
         }
         match self.policy {
@@ -331,6 +334,17 @@ mod tests {
             "seven times of service are longer"
         );
         assert_eq!(admission.admit(0, 0, None, waiting(14)), Err(Shed::Delay));
+    }
+
+    #[test]
+    fn admit__with_expected_wait_knows_nothing_before_the_first_has_ended() {
+        let shedding = Shedding::ExpectedWait { target: Duration::ZERO, services: 0 };
+        let config = AdmissionConfig { shedding, ..AdmissionConfig::default() };
+        let mut admission = Admission::new(config, 1);
+        let old = Waiting { requests: 9, bytes: 0, oldest_ns: Some(0) };
+        assert_eq!(admission.admit(1 << 40, 0, None, old), Ok(()));
+        admission.done(1);
+        assert_eq!(admission.admit(1 << 40, 0, None, old), Err(Shed::Delay));
     }
 
     #[test]

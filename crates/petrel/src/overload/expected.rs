@@ -40,6 +40,11 @@ impl ExpectedWait {
         self.service.record(service_ns);
     }
 
+    /// Whether there was a first one.
+    pub(super) fn is_known(&self) -> bool {
+        self.service.count > 0
+    }
+
     /// The mean; zero before the first.
     pub(super) fn service_ns(&self) -> u64 {
         self.service.parts / PARTS_PER_NS

@@ -50,7 +50,7 @@ impl Policy {
     }
 
     /// The server's settings, with this as the target for waits.
-    pub(super) fn admission(self, target: Duration) -> AdmissionConfig {
+    pub fn admission(self, target: Duration) -> AdmissionConfig {
         // CoDel's own proportion: the target is 5 % of the interval (RFC 8289 §4.4).
         let interval = target.saturating_mul(20);
         let shedding = match self {
@@ -66,7 +66,7 @@ impl Policy {
     }
 
     /// Whether calls say by when an answer is needed.
-    pub(super) fn has_deadlines(self) -> bool {
+    pub fn has_deadlines(self) -> bool {
         self != Policy::None
     }
 }
