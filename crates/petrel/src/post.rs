@@ -8,6 +8,8 @@ use crate::client::state::Pending;
 pub(crate) enum Post {
     /// Answer a request.
     Answer(Answer),
+    /// Answer one that it was not executed.
+    Refuse { handle: RequestHandle, status: Status, message: &'static str },
     /// Make a call.
     Start(StartCall),
 }

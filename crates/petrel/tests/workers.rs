@@ -177,7 +177,7 @@ impl Loaded {
 
     fn is_refused(&self) {
         let end = self.caller.client.call_wait(WORK, b"late", 10).unwrap_err();
-        assert_eq!((end.status, end.execution), (Status::Unavailable, Execution::Answered));
+        assert_eq!((end.status, end.execution), (Status::Unavailable, Execution::Refused));
     }
 }
 

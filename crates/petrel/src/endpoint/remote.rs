@@ -96,9 +96,10 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         let queue = workers.queue();
         self.register(method, move |cx, request| {
             let request = detach(request, cx.local, &poster);
-            if let Err(refused) = queue.push(cx.now_ns(), handler.clone(), request) {
+            let (now_ns, deadline_ns) = (cx.now_ns(), cx.deadline_ns());
+            if let Err(refused) = queue.push(now_ns, deadline_ns, handler.clone(), request) {
                 let (handle, reason) = refused.into_parts();
-                cx.local.core.respond_error(handle, reason.status(), reason.text());
+                cx.refuse(handle, reason.status(), reason.text());
             }
             Handled(None)
         });
@@ -140,6 +141,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         for post in posts.drain(..) {
             match post {
                 Post::Answer(answer) => give_answer(cx, answer),
+                Post::Refuse { handle, status, message } => cx.refuse(handle, status, message),
                 Post::Start(start) => start_call(cx, start),
             }
         }

@@ -22,7 +22,7 @@ pub struct AdmissionConfig {
 impl Default for AdmissionConfig {
     /// The limits bound memory, not delay: delay is what [`Shedding`] is for.
     fn default() -> Self {
-        Self { requests_max: 4096, bytes_max: 64 << 20, shedding: Shedding::default() }
+        Self { requests_max: 1_024, bytes_max: 64 << 20, shedding: Shedding::default() }
     }
 }
 

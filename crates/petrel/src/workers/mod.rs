@@ -14,7 +14,8 @@ pub use request::WorkerRequest;
 pub use stats::WorkersStats;
 
 use crate::sync::{Arc, Mutex, lock};
-use queue::{Done, Job, Queue};
+use petrel_transport::clock::now_ns;
+use queue::{Done, How, Job, Queue};
 
 /// A pool of threads that run handlers; endpoints may share it.
 ///
@@ -115,15 +116,17 @@ impl fmt::Debug for Workers {
 fn work(queue: &Queue) {
     let mut done = None;
     while let Some(job) = queue.next(done) {
-        done = Some(execute(job));
+        let began_ns = now_ns();
+        let how = execute(job);
+        done = Some(Done { how, service_ns: now_ns().saturating_sub(began_ns) });
     }
 }
 
-fn execute(job: Job) -> Done {
+fn execute(job: Job) -> How {
     let Job { handler, request, .. } = job;
     // What the handler leaves half done is its own; the request it held answers when it is dropped.
     match panic::catch_unwind(AssertUnwindSafe(|| handler(request))) {
-        Ok(()) => Done::Executed,
-        Err(_) => Done::Panicked,
+        Ok(()) => How::Executed,
+        Err(_) => How::Panicked,
     }
 }

@@ -77,6 +77,13 @@ impl WorkerRequest {
         self.answer(status, message.into());
     }
 
+    /// Answers that the request was not executed and will not be, and why: the client may make the call
+    /// again, whatever it does ([`Execution::Refused`](crate::Execution::Refused)).
+    pub fn refuse(mut self, status: Status, message: &'static str) {
+        self.is_answered = true;
+        let _ = self.poster.post(Post::Refuse { handle: self.handle, status, message });
+    }
+
     /// Gives the duty to answer back to the endpoint, on its own thread.
     pub(crate) fn into_handle(mut self) -> RequestHandle {
         self.is_answered = true;
