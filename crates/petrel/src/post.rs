@@ -1,17 +1,20 @@
 //! What other threads post to an endpoint.
 
-use petrel_proto::{RequestHandle, SessionId, Status};
+use petrel_proto::{CallLimits, RequestHandle, SessionId, Status};
 
-use crate::client::state::Pending;
+use crate::client::state::{CallState, Pending};
+use crate::sync::{Arc, AtomicBool};
 
 /// Something that an endpoint is to do for another thread.
 pub(crate) enum Post {
     /// Answer a request.
     Answer(Answer),
-    /// Answer one that it was not executed.
-    Refuse { handle: RequestHandle, status: Status, message: &'static str },
+    /// Answer a request whose handler was not run and will not be.
+    Refuse(Refuse),
     /// Make a call.
     Start(StartCall),
+    /// Cancel a call: nobody wants its outcome.
+    Cancel(Arc<CallState>),
 }
 
 /// The answer to a request: the message, or a text for people if `status` is not OK.
@@ -19,6 +22,15 @@ pub(crate) struct Answer {
     pub(crate) handle: RequestHandle,
     pub(crate) status: Status,
     pub(crate) message: Vec<u8>,
+    /// The request's flag, to be used again.
+    pub(crate) cancelled: Arc<AtomicBool>,
+}
+
+/// The refusal of a request, with a text for people.
+pub(crate) struct Refuse {
+    pub(crate) handle: RequestHandle,
+    pub(crate) status: Status,
+    pub(crate) text: &'static str,
 }
 
 /// A call to make.
@@ -28,4 +40,5 @@ pub(crate) struct StartCall {
     pub(crate) method: u16,
     pub(crate) request: Vec<u8>,
     pub(crate) response_max: usize,
+    pub(crate) limits: CallLimits,
 }

@@ -5,12 +5,13 @@ mod common;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
+use std::time::Duration;
 
 use common::remote::Caller;
 use common::{ECHO, Server, client, over, pattern};
 use petrel::{
-    CallFailure, CallWaitError, EndpointConfig, Execution, IdlePolicy, RemoteCall, Status,
-    WorkerRequest, Workers,
+    CallFailure, CallOptions, CallWaitError, Endpoint, EndpointConfig, Execution, IdlePolicy,
+    RemoteCall, Status, WorkerRequest, Workers,
 };
 
 const WORK: u16 = 10;
@@ -36,8 +37,18 @@ fn server(
     workers: Workers,
     handler: impl Fn(WorkerRequest) + Send + Sync + 'static,
 ) -> (Server, Workers) {
+    server_with(config, workers, |_| handler)
+}
+
+/// The same with a handler that needs the endpoint to be made.
+fn server_with<H: Fn(WorkerRequest) + Send + Sync + 'static>(
+    config: EndpointConfig,
+    workers: Workers,
+    handler: impl FnOnce(&mut Endpoint) -> H + Send + 'static,
+) -> (Server, Workers) {
     let (give, take) = mpsc::channel();
     let server = Server::start(config, "127.0.0.1:0", move |endpoint| {
+        let handler = handler(endpoint);
         endpoint.register_worker(WORK, &workers, handler);
         give.send(workers).unwrap();
     });
@@ -125,7 +136,8 @@ fn queue__that_is_full_refuses_at_once_and_the_endpoint_goes_on() {
     gate.begun.recv().unwrap();
     let wait = ["one", "two"].map(|text| caller.client.start(WORK, text, 10).unwrap());
     let refused = caller.client.call_wait(WORK, b"too much", 10).unwrap_err();
-    assert_eq!(refused.status, Status::ResourceExhausted, "{refused}");
+    let refusal = (refused.status, refused.execution);
+    assert_eq!(refusal, (Status::ResourceExhausted, Execution::Refused), "{refused}");
     assert_eq!(caller.client.call_wait(ECHO, b"dispatch", 10).unwrap(), b"dispatch");
     assert_eq!((workers.stats().waiting, workers.stats().waiting_bytes), (2, 6));
     assert_eq!((workers.stats().busy, workers.stats().refused), (1, 1));
@@ -221,17 +233,13 @@ fn nested__calls_of_all_workers_wait_and_the_endpoint_goes_on() {
         endpoint.register_remote(WORK, move |request| release.send(request).unwrap());
     });
     let (address, workers) = (back.address, Workers::builder().threads(2).start().unwrap());
-    let front = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
+    let (front, _workers) = server_with(over(true, true), workers, move |endpoint| {
         let session = endpoint.connect_wait(address).unwrap();
         let behind = endpoint.client(session);
-        endpoint.register_worker(WORK, &workers, move |mut request| {
-            match behind.call_wait(WORK, request.take_data(), 100) {
-                Ok(response) => request.reply_vec(response),
-                Err(failure) => request.fail(failure.status, &failure.message),
-            }
-        });
-        // The endpoint's thread keeps the pool for as long as it lives.
-        Box::leak(Box::new(workers));
+        move |mut request: WorkerRequest| match behind.call_wait(WORK, request.take_data(), 100) {
+            Ok(response) => request.reply_vec(response),
+            Err(failure) => request.fail(failure.status, &failure.message),
+        }
     });
     let caller = Caller::start(over(true, true), front.address);
     let calls = [b"1", b"2", b"3"].map(|text| caller.client.start(WORK, text, 100).unwrap());
@@ -240,6 +248,82 @@ fn nested__calls_of_all_workers_wait_and_the_endpoint_goes_on() {
     both.into_iter().for_each(echo);
     echo(kept.recv().unwrap());
     assert_eq!(calls.map(|call| call.wait().unwrap()), [b"1", b"2", b"3"]);
+}
+
+#[test]
+fn late__work_is_refused_without_running_and_what_runs_hears_of_it() {
+    let (gate, handler) = gate();
+    let workers = Workers::builder().threads(1).start().unwrap();
+    let (server, workers) = server(over(true, true), workers, handler);
+    let caller = Caller::start(over(true, true), server.address);
+    let runs = caller.client.start(WORK, b"runs", 10).unwrap();
+    gate.begun.recv().unwrap();
+    let given_up = caller.client.start(WORK, b"given up", 10).unwrap();
+    let last = caller.client.start(WORK, b"last", 10).unwrap();
+    while workers.stats().waiting < 2 {
+        thread::yield_now();
+    }
+    let soon = CallOptions::new().timeout(Duration::from_millis(100));
+    let late = caller.client.start_with(WORK, b"late", 10, soon).unwrap();
+    drop(given_up);
+    assert_eq!(late.wait().unwrap_err().status, Status::DeadlineExceeded);
+    // What is called behind the cancellation is answered behind it.
+    caller.client.call_wait(ECHO, b"", 0).unwrap();
+    (0..2).for_each(|_| gate.go_on.send(()).unwrap());
+    assert_eq!([runs, last].map(|call| call.wait().unwrap()), [&b"runs"[..], b"last"]);
+    assert_eq!(gate.begun.try_iter().count(), 1, "the last one, and neither of those given up");
+    workers.stop();
+    while !workers.is_idle() {
+        thread::yield_now();
+    }
+    let stats = workers.stats();
+    // On a busy machine the late one may not even have reached the queue.
+    assert_eq!(stats.executed, 2, "{stats:?}");
+    assert_eq!(stats.expired + stats.cancelled, stats.queued - 2, "{stats:?}");
+    assert!(stats.cancelled >= 1, "{stats:?}");
+}
+
+#[test]
+fn cancellation__reaches_a_handler_and_deadlines_its_calls() {
+    let (keep, kept) = mpsc::channel::<WorkerRequest>();
+    let back = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
+        endpoint.register_remote(WORK, move |request| keep.send(request).unwrap());
+    });
+    let (address, (tell, told)) = (back.address, mpsc::channel());
+    let workers = Workers::builder().threads(1).start().unwrap();
+    let (front, _workers) = server_with(over(true, true), workers, move |endpoint| {
+        let session = endpoint.connect_wait(address).unwrap();
+        let behind = endpoint.client(session);
+        move |request: WorkerRequest| {
+            let inherits = behind.start(WORK, b"inherits", 10).unwrap();
+            let options = CallOptions::new().within(&request);
+            let client = behind.clone();
+            let explicit = thread::spawn(move || client.start_with(WORK, b"told", 10, options));
+            let explicit = explicit.join().unwrap().unwrap();
+            while !request.is_cancelled() {
+                thread::yield_now();
+            }
+            let left = (request.time_left(), request.deadline_ns());
+            tell.send((left, [inherits, explicit].map(RemoteCall::wait))).unwrap();
+        }
+    });
+    let caller = Caller::start(over(true, true), front.address);
+    let options = CallOptions::new().timeout(Duration::from_secs(1));
+    let call = caller.client.start_with(WORK, b"", 10, options).unwrap();
+    let nested = [kept.recv().unwrap(), kept.recv().unwrap()];
+    assert_eq!(call.wait().unwrap_err().status, Status::DeadlineExceeded);
+    let ((left, deadline_ns), ends) = told.recv().unwrap();
+    for end in ends {
+        assert_eq!(end.unwrap_err().status, Status::DeadlineExceeded);
+    }
+    assert_eq!(left, Some(Duration::ZERO));
+    for request in nested {
+        // All in one process, and so by one clock: a deadline only comes earlier on its way.
+        assert!(request.deadline_ns().unwrap() <= deadline_ns.unwrap() + 1_000_000);
+        while !request.is_cancelled() {
+            thread::yield_now();
+        }
+    }
 }
 
 #[test]

@@ -1,18 +1,21 @@
 //! A call that was started by a [`Client`](super::Client), as the thread that waits for it has it.
 
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::thread::{self, ThreadId};
+use std::thread;
 use std::time::Duration;
 
 use petrel_proto::CallFailure;
 
-use super::park;
 use super::state::CallState;
+use super::{ClientShared, park};
+use crate::post::Post;
 use crate::sync::Arc;
 
-/// A call on its way: a future of its response, for any executor or none.
+/// A call on its way: a future of its response, for any executor or none. Dropping it cancels the
+/// call: the server is told.
 ///
 /// ```no_run
 /// # async fn example(client: petrel::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -22,18 +25,16 @@ use crate::sync::Arc;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 #[must_use = "a call that is dropped is given up"]
 pub struct RemoteCall {
     state: Arc<CallState>,
-    /// The thread that runs the endpoint.
-    endpoint_thread: ThreadId,
+    client: Arc<ClientShared>,
     has_ended: bool,
 }
 
 impl RemoteCall {
-    pub(super) fn new(state: Arc<CallState>, endpoint_thread: ThreadId) -> Self {
-        Self { state, endpoint_thread, has_ended: false }
+    pub(super) fn new(state: Arc<CallState>, client: Arc<ClientShared>) -> Self {
+        Self { state, client, has_ended: false }
     }
 
     /// Waits for the response, with the thread parked.
@@ -75,7 +76,7 @@ impl RemoteCall {
 
     fn check_thread(&self) {
         assert!(
-            thread::current().id() != self.endpoint_thread,
+            thread::current().id() != self.client.endpoint_thread,
             "the thread that runs the endpoint cannot wait for a call of its client handle: nobody \
              would run the endpoint; use the endpoint's own calls there"
         );
@@ -98,8 +99,15 @@ impl Future for RemoteCall {
 
 impl Drop for RemoteCall {
     fn drop(&mut self) {
-        if !self.has_ended {
-            self.state.abandon();
+        if !self.has_ended && self.state.abandon() {
+            // Without the endpoint there is nothing to cancel.
+            let _ = self.client.poster.post(Post::Cancel(Arc::clone(&self.state)));
         }
+    }
+}
+
+impl fmt::Debug for RemoteCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RemoteCall({:?})", self.state)
     }
 }

@@ -10,15 +10,18 @@ pub(crate) mod state;
 use std::fmt;
 use std::thread::ThreadId;
 
-use petrel_proto::{CallFailure, SessionId};
+use petrel_proto::{CallFailure, CallLimits, SessionId};
+use petrel_transport::clock::now_ns;
 
 pub use call::RemoteCall;
 pub use error::{NotStarted, NotStartedReason};
 pub use parallel::{Parallel, Permit};
 
+use crate::CallOptions;
 use crate::inbox::Poster;
 use crate::post::{Post, StartCall};
 use crate::sync::Arc;
+use crate::workers::inherited_deadline_ns;
 use places::{Place, Places};
 use state::CallState;
 
@@ -88,6 +91,23 @@ impl Client {
         request: impl Into<Vec<u8>>,
         response_max: usize,
     ) -> Result<RemoteCall, NotStarted> {
+        self.start_with(method, request, response_max, CallOptions::new())
+    }
+
+    /// [`Client::start`] with [`CallOptions`]. Times count from now.
+    ///
+    /// In a handler that a worker runs, the call inherits the deadline of the request, with options or
+    /// without; elsewhere [`CallOptions::within`] passes a request's deadline on.
+    ///
+    /// # Errors
+    /// As [`Client::start`].
+    pub fn start_with(
+        &self,
+        method: u16,
+        request: impl Into<Vec<u8>>,
+        response_max: usize,
+        options: CallOptions,
+    ) -> Result<RemoteCall, NotStarted> {
         let Some(place) = self.shared.places.try_take() else {
             let reason = match self.shared.poster.is_open() {
                 true => NotStartedReason::Full { max: self.shared.places_max },
@@ -95,7 +115,7 @@ impl Client {
             };
             return Err(NotStarted { reason, request: request.into() });
         };
-        self.post([Some(place), None], method, request.into(), response_max)
+        self.post([Some(place), None], method, request.into(), response_max, options)
     }
 
     /// Calls, and waits for room if there is none.
@@ -108,7 +128,21 @@ impl Client {
         request: impl Into<Vec<u8>>,
         response_max: usize,
     ) -> Result<Vec<u8>, Box<CallFailure>> {
-        self.reserve().await?.start(method, request, response_max)?.await
+        self.call_with(method, request, response_max, CallOptions::new()).await
+    }
+
+    /// [`Client::call`] with [`CallOptions`]. Times count from when there is room.
+    ///
+    /// # Errors
+    /// As [`Client::call`].
+    pub async fn call_with(
+        &self,
+        method: u16,
+        request: impl Into<Vec<u8>>,
+        response_max: usize,
+        options: CallOptions,
+    ) -> Result<Vec<u8>, Box<CallFailure>> {
+        self.reserve().await?.start_with(method, request, response_max, options)?.await
     }
 
     /// Calls and waits for the response, with the thread parked.
@@ -124,7 +158,24 @@ impl Client {
         request: impl Into<Vec<u8>>,
         response_max: usize,
     ) -> Result<Vec<u8>, Box<CallFailure>> {
-        self.reserve_wait()?.start(method, request, response_max)?.wait()
+        self.call_wait_with(method, request, response_max, CallOptions::new())
+    }
+
+    /// [`Client::call_wait`] with [`CallOptions`]. Times count from when there is room.
+    ///
+    /// # Errors
+    /// As [`Client::call_wait`].
+    ///
+    /// # Panics
+    /// As [`Client::call_wait`].
+    pub fn call_wait_with(
+        &self,
+        method: u16,
+        request: impl Into<Vec<u8>>,
+        response_max: usize,
+        options: CallOptions,
+    ) -> Result<Vec<u8>, Box<CallFailure>> {
+        self.reserve_wait()?.start_with(method, request, response_max, options)?.wait()
     }
 
     /// A place for one call, when there is one.
@@ -164,16 +215,28 @@ impl Client {
         method: u16,
         request: Vec<u8>,
         response_max: usize,
+        options: CallOptions,
     ) -> Result<RemoteCall, NotStarted> {
         let (state, pending) = CallState::new(places);
-        let start = StartCall { pending, session: self.session, method, request, response_max };
+        let (session, limits) = (self.session, limits(options));
+        let start = StartCall { pending, session, method, request, response_max, limits };
         match self.shared.poster.post(Post::Start(start)) {
-            Ok(()) => Ok(RemoteCall::new(state, self.shared.endpoint_thread)),
+            Ok(()) => Ok(RemoteCall::new(state, Arc::clone(&self.shared))),
             Err(Post::Start(StartCall { request, .. })) => {
                 Err(NotStarted { reason: NotStartedReason::EndpointGone, request })
             }
             Err(_) => unreachable!("what comes back is what was posted"),
         }
+    }
+}
+
+/// When a call is over that is started now, on this thread.
+fn limits(options: CallOptions) -> CallLimits {
+    let inherited_ns = inherited_deadline_ns();
+    match options == CallOptions::new() {
+        // Most calls: they need no clock.
+        true => CallLimits { deadline_ns: None, inherited_ns },
+        false => options.limits(now_ns(), inherited_ns),
     }
 }
 

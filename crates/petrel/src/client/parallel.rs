@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::places::{Place, Places};
 use super::{Client, NotStarted, NotStartedReason, RemoteCall, park};
+use crate::CallOptions;
 use crate::sync::Arc;
 
 /// Makes any number of calls, of which no more than a limit are on their way at once: who starts
@@ -99,8 +100,23 @@ impl Permit {
         request: impl Into<Vec<u8>>,
         response_max: usize,
     ) -> Result<RemoteCall, NotStarted> {
+        self.start_with(method, request, response_max, CallOptions::new())
+    }
+
+    /// Starts a call with [`CallOptions`]; see [`Client::start_with`].
+    ///
+    /// # Errors
+    /// As [`Permit::start`].
+    pub fn start_with(
+        self,
+        method: u16,
+        request: impl Into<Vec<u8>>,
+        response_max: usize,
+        options: CallOptions,
+    ) -> Result<RemoteCall, NotStarted> {
         let Self { client, place, of_parallel } = self;
-        client.post([Some(place), of_parallel], method, request.into(), response_max)
+        let places = [Some(place), of_parallel];
+        client.post(places, method, request.into(), response_max, options)
     }
 }
 

@@ -23,8 +23,9 @@ pub(crate) struct CallState {
 }
 
 enum Phase {
-    /// The call is on its way; it holds places, and somebody may wait for it.
-    Going { places: [Option<Place>; 2], waker: Option<Waker> },
+    /// The call is on its way, and holds its places also when nobody wants it any more, until the
+    /// endpoint has heard of that: else who drops calls could post without limit.
+    Going { places: [Option<Place>; 2], waker: Option<Waker>, is_wanted: bool },
     /// It has ended, and nobody has fetched the outcome.
     Ended(Outcome),
     /// The outcome was fetched, or nobody wants it.
@@ -42,7 +43,7 @@ pub(crate) struct Pending {
 impl CallState {
     /// Both sides of a call that holds `places` until it has ended.
     pub(crate) fn new(places: [Option<Place>; 2]) -> (Arc<Self>, Pending) {
-        let phase = Mutex::new(Phase::Going { places, waker: None });
+        let phase = Mutex::new(Phase::Going { places, waker: None, is_wanted: true });
         let state = Arc::new(Self { phase, key: AtomicUsize::new(NO_KEY) });
         let pending = Pending { state: Some(Arc::clone(&state)), was_made: false };
         (state, pending)
@@ -74,20 +75,28 @@ impl CallState {
 
     /// Nobody wants the outcome any more; tells whether the call was still on its way.
     pub(crate) fn abandon(&self) -> bool {
-        let former = mem::replace(&mut *lock(&self.phase), Phase::Done);
-        let was_going = matches!(former, Phase::Going { .. });
-        former.leave();
-        was_going
+        match &mut *lock(&self.phase) {
+            Phase::Going { waker, is_wanted, .. } => {
+                *is_wanted = false;
+                *waker = None;
+                true
+            }
+            ended => {
+                *ended = Phase::Done;
+                false
+            }
+        }
     }
 
     fn is_wanted(&self) -> bool {
-        matches!(*lock(&self.phase), Phase::Going { .. })
+        matches!(*lock(&self.phase), Phase::Going { is_wanted: true, .. })
     }
 
     fn end(&self, outcome: Outcome) {
         let mut phase = lock(&self.phase);
-        if let Phase::Going { .. } = *phase {
-            let former = mem::replace(&mut *phase, Phase::Ended(outcome));
+        if let Phase::Going { is_wanted, .. } = *phase {
+            let next = if is_wanted { Phase::Ended(outcome) } else { Phase::Done };
+            let former = mem::replace(&mut *phase, next);
             drop(phase);
             former.leave();
         }
@@ -102,7 +111,7 @@ impl CallState {
 impl Phase {
     /// What follows the end of a phase, without the lock: others may wait for the places.
     fn leave(self) {
-        if let Phase::Going { places, waker } = self {
+        if let Phase::Going { places, waker, .. } = self {
             drop(places);
             waker.into_iter().for_each(Waker::wake);
         }

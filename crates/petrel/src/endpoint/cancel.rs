@@ -65,6 +65,7 @@ impl Context<'_> {
 
     /// Nobody waits any more for the answer to a request that was watched.
     pub(super) fn run_watcher(&mut self, handle: RequestHandle) {
+        self.local.remote.cancel(handle);
         if let Some(watcher) = self.local.watchers.0.remove(&handle) {
             watcher(self);
         }
@@ -74,7 +75,6 @@ impl Context<'_> {
 impl Local {
     /// Cancels the call with this function and number for a continuation, and gives its end in place of
     /// running that. `None` if it has ended.
-    #[expect(dead_code, reason = "for futures, which cancel a call when they are dropped")]
     pub(crate) fn cancel_fn(
         &mut self,
         session: SessionId,

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use petrel_proto::CallLimits;
 
+use crate::WorkerRequest;
+
 /// What can be said about a single call. The default says nothing: then
 /// [`petrel_proto::Config::call_timeout_ns`] ends a call that nothing else has ended, after 60 s.
 ///
@@ -40,6 +42,16 @@ impl CallOptions {
     pub const fn deadline_ns(mut self, at_ns: u64) -> Self {
         self.deadline_ns = Some(at_ns);
         self
+    }
+
+    /// The call ends with the deadline of a request, if that has one: for calls that are made for it
+    /// elsewhere than in its handler.
+    #[must_use]
+    pub fn within(self, request: &WorkerRequest) -> Self {
+        match request.deadline_ns() {
+            Some(at_ns) => self.deadline_ns(self.deadline_ns.map_or(at_ns, |own| own.min(at_ns))),
+            None => self,
+        }
     }
 
     /// When a call that is made now is over, if any of this says so.

@@ -3,21 +3,23 @@
 
 use std::thread;
 
-use petrel_proto::{SessionId, Status};
+use std::collections::HashMap;
+
+use petrel_proto::{PendingCall, RequestHandle, SessionId, Status};
 use petrel_transport::Transport;
 use petrel_transport::wake::Waker;
 
-use super::call::Reply;
+use super::call::{Continuation, Reply};
 use super::context::{Context, Local};
 use super::handler::{Handled, Payload, Request};
 use super::{Endpoint, spare::SpareBytes};
 use crate::client::places::Places;
-use crate::client::state::Pending;
+use crate::client::state::{CallState, Pending};
 use crate::client::{Client, ClientShared};
 use crate::control::ControlPlane;
 use crate::inbox::{Attention, Inbox, Poster};
-use crate::post::{Answer, Post, StartCall};
-use crate::sync::Arc;
+use crate::post::{Answer, Post, Refuse, StartCall};
+use crate::sync::{Arc, AtomicBool, Ordering};
 use crate::workers::{WorkerRequest, Workers};
 
 /// What an endpoint has for other threads. Little, until one is concerned.
@@ -26,6 +28,7 @@ pub(super) struct Remote {
     client_calls_max: usize,
     hub: Option<Hub>,
     calls: Calls,
+    running: Running,
     /// Memory of requests and answers, which goes around.
     spare: SpareBytes,
 }
@@ -38,8 +41,14 @@ struct Hub {
 
 impl Remote {
     pub(super) fn new(attention: Attention, client_calls_max: usize) -> Self {
-        let (calls, spare) = (Calls::default(), SpareBytes::default());
-        Self { attention, client_calls_max, hub: None, calls, spare }
+        Self {
+            attention,
+            client_calls_max,
+            hub: None,
+            calls: Calls::default(),
+            running: Running::default(),
+            spare: SpareBytes::default(),
+        }
     }
 
     fn hub(&mut self, waker: impl FnOnce() -> Waker) -> &mut Hub {
@@ -59,6 +68,13 @@ impl Remote {
     /// Says that the endpoint is about to sleep; false if it must not.
     pub(super) fn may_sleep(&self) -> bool {
         self.hub.as_ref().is_none_or(|hub| hub.inbox.may_sleep())
+    }
+
+    /// Nobody waits any more for the answer to a request: whoever has it may know.
+    pub(super) fn cancel(&mut self, handle: RequestHandle) {
+        if let Some(cancelled) = self.running.flags.remove(&handle) {
+            cancelled.store(true, Ordering::Relaxed);
+        }
     }
 
     /// Says that the endpoint is awake.
@@ -95,11 +111,10 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         let (poster, handler) = (self.poster(), std::sync::Arc::new(handler));
         let queue = workers.queue();
         self.register(method, move |cx, request| {
-            let request = detach(request, cx.local, &poster);
-            let (now_ns, deadline_ns) = (cx.now_ns(), cx.deadline_ns());
-            if let Err(refused) = queue.push(now_ns, deadline_ns, handler.clone(), request) {
+            let request = detach(cx, request, &poster);
+            if let Err(refused) = queue.push(cx.now_ns(), handler.clone(), request) {
                 let (handle, reason) = refused.into_parts();
-                cx.refuse(handle, reason.status(), reason.text());
+                refuse(cx.local, handle, reason.status(), reason.text());
             }
             Handled(None)
         });
@@ -117,7 +132,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     ) {
         let poster = self.poster();
         self.register(method, move |cx, request| {
-            handler(detach(request, cx.local, &poster));
+            handler(detach(cx, request, &poster));
             Handled(None)
         });
     }
@@ -141,8 +156,11 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         for post in posts.drain(..) {
             match post {
                 Post::Answer(answer) => give_answer(cx, answer),
-                Post::Refuse { handle, status, message } => cx.refuse(handle, status, message),
+                Post::Refuse(Refuse { handle, status, text }) => {
+                    refuse(cx.local, handle, status, text);
+                }
                 Post::Start(start) => start_call(cx, start),
+                Post::Cancel(state) => cancel_call(cx.local, &state),
             }
         }
         if let Some(hub) = &mut self.local.remote.hub {
@@ -153,19 +171,24 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 }
 
 /// A request with bytes of its own, that another thread can have.
-fn detach(request: Request<'_>, local: &mut Local, poster: &Poster<Post>) -> WorkerRequest {
+fn detach(cx: &mut Context<'_>, request: Request<'_>, poster: &Poster<Post>) -> WorkerRequest {
     let Request { handle, method, payload, .. } = request;
     let message = match &payload {
         Payload::Borrowed(data) => data,
         Payload::Owned(message) => &message[..],
     };
-    let mut data = local.remote.spare.take();
+    let deadline_ns = cx.deadline_ns();
+    let Local { core, remote, .. } = &mut *cx.local;
+    let mut data = remote.spare.take();
     data.extend_from_slice(message);
-    WorkerRequest::new(handle, method, data, poster.clone())
+    core.watch(handle);
+    let cancelled = remote.running.add(handle);
+    WorkerRequest::new(handle, method, deadline_ns, data, cancelled, poster.clone())
 }
 
 fn give_answer(cx: &mut Context<'_>, answer: Answer) {
-    let Answer { handle, status, message } = answer;
+    let Answer { handle, status, message, cancelled } = answer;
+    cx.local.remote.running.remove(handle, cancelled);
     match cx.alloc_message(&message) {
         Ok(buffer) => cx.respond(handle, status, buffer),
         Err(_) => {
@@ -176,8 +199,13 @@ fn give_answer(cx: &mut Context<'_>, answer: Answer) {
     cx.local.remote.spare.put_back(message);
 }
 
+fn refuse(local: &mut Local, handle: RequestHandle, status: Status, text: &'static str) {
+    local.remote.running.flags.remove(&handle);
+    local.core.refuse(handle, status, text);
+}
+
 fn start_call(cx: &mut Context<'_>, start: StartCall) {
-    let StartCall { mut pending, session, method, request: bytes, response_max } = start;
+    let StartCall { mut pending, session, method, request: bytes, response_max, limits } = start;
     if !pending.is_wanted() {
         return;
     }
@@ -188,13 +216,30 @@ fn start_call(cx: &mut Context<'_>, start: StartCall) {
         Err(error) => return pending.end_unsent(Status::ResourceExhausted, error.to_string()),
     };
     pending.was_made = true;
-    let key = cx.local.remote.calls.insert(pending, bytes);
-    if let Err(rejected) = cx.call_fn(session, method, request, response, end_call, key as u64)
-        && let Some((pending, _)) = cx.local.remote.calls.remove(key)
+    let key = cx.local.remote.calls.insert(session, pending, bytes);
+    let Local { core, remote, now_ns, .. } = &mut *cx.local;
+    let tag = Continuation::function(END_CALL, key as u64);
+    let call = PendingCall { method, tag, request, response };
+    if let Err(rejected) = core.call_with(*now_ns, session, call, limits)
+        && let Some((pending, _)) = remote.calls.remove(key)
     {
         pending.end_unsent(rejected.error.status(), rejected.error.to_string());
     }
 }
+
+/// Nobody wants the outcome of a call: it ends now, and the server is told.
+fn cancel_call(local: &mut Local, state: &CallState) {
+    let Some(key) = state.key() else { return };
+    let Some(session) = local.remote.calls.session(key) else { return };
+    if local.cancel_fn(session, END_CALL, key as u64).is_some()
+        && let Some((pending, _)) = local.remote.calls.remove(key)
+    {
+        pending.end_unsent(Status::Cancelled, "the call was given up");
+    }
+}
+
+/// One address for all of them: a call is found by it when it is cancelled.
+const END_CALL: fn(&mut Context<'_>, Reply, u64) = end_call;
 
 /// The continuation of all calls that other threads have started.
 fn end_call(cx: &mut Context<'_>, reply: Reply, key: u64) {
@@ -209,26 +254,61 @@ fn end_call(cx: &mut Context<'_>, reply: Reply, key: u64) {
 /// Calls that other threads wait for, with the request's memory, which takes the response.
 #[derive(Default)]
 struct Calls {
-    entries: Vec<Option<(Pending, Vec<u8>)>>,
+    entries: Vec<Option<(SessionId, Pending, Vec<u8>)>>,
     free: Vec<usize>,
 }
 
 impl Calls {
-    fn insert(&mut self, mut pending: Pending, bytes: Vec<u8>) -> usize {
+    fn insert(&mut self, session: SessionId, mut pending: Pending, bytes: Vec<u8>) -> usize {
         let key = self.free.pop().unwrap_or_else(|| {
             self.entries.push(None);
             self.entries.len() - 1
         });
         pending.set_key(key);
-        self.entries[key] = Some((pending, bytes));
+        self.entries[key] = Some((session, pending, bytes));
         key
     }
 
     fn remove(&mut self, key: usize) -> Option<(Pending, Vec<u8>)> {
-        let entry = self.entries[key].take();
-        if entry.is_some() {
-            self.free.push(key);
+        let (_, pending, bytes) = self.entries[key].take()?;
+        self.free.push(key);
+        Some((pending, bytes))
+    }
+
+    fn session(&self, key: usize) -> Option<SessionId> {
+        self.entries[key].as_ref().map(|(session, ..)| *session)
+    }
+}
+
+/// Requests that other threads have, with the flags that tell them if nobody waits any more.
+#[derive(Default)]
+struct Running {
+    flags: HashMap<RequestHandle, Arc<AtomicBool>>,
+    spare: Vec<Arc<AtomicBool>>,
+}
+
+/// Flags that are kept to be used again.
+const SPARE_FLAGS_MAX: usize = 256;
+
+impl Running {
+    fn add(&mut self, handle: RequestHandle) -> Arc<AtomicBool> {
+        let flag = self.spare.pop().unwrap_or_default();
+        self.flags.insert(handle, Arc::clone(&flag));
+        flag
+    }
+
+    /// The request is answered; `flag` comes back with the answer.
+    fn remove(&mut self, handle: RequestHandle, flag: Arc<AtomicBool>) {
+        // One that was cancelled is not here any more, and its flag is used up.
+        if self.flags.remove(&handle).is_some() && self.spare.len() < SPARE_FLAGS_MAX {
+            self.spare.push(flag);
         }
-        entry
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // With the endpoint nobody waits any more.
+        self.flags.values().for_each(|flag| flag.store(true, Ordering::Relaxed));
     }
 }

@@ -5,9 +5,12 @@ mod queue;
 mod request;
 mod stats;
 
+use std::cell::Cell;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::thread::{self, JoinHandle};
+
+use petrel_proto::Status;
 
 pub use builder::WorkersBuilder;
 pub use request::WorkerRequest;
@@ -23,6 +26,9 @@ use queue::{Done, How, Job, Queue};
 /// to run. Requests reach it through one queue, bounded in requests and in bytes, and answers go back
 /// through the endpoint's inbox: a worker never touches an endpoint. A handler may wait, for calls by a
 /// [`Client`](crate::Client) for example, also one of the endpoint that the request came from.
+///
+/// A request that has been cancelled when its turn comes, or whose deadline is over, is refused: its handler does
+/// not run. Calls that a handler starts on its thread inherit its request's deadline.
 ///
 /// A panic in a handler answers its request with INTERNAL, and the thread goes on.
 ///
@@ -124,9 +130,26 @@ fn work(queue: &Queue) {
 
 fn execute(job: Job) -> How {
     let Job { handler, request, .. } = job;
+    if request.is_cancelled() {
+        request.refuse(Status::Cancelled, "the call was given up while its request waited");
+        return How::Cancelled;
+    }
+    INHERITED_NS.set(request.deadline_ns());
     // What the handler leaves half done is its own; the request it held answers when it is dropped.
-    match panic::catch_unwind(AssertUnwindSafe(|| handler(request))) {
+    let ran = panic::catch_unwind(AssertUnwindSafe(|| handler(request)));
+    INHERITED_NS.set(None);
+    match ran {
         Ok(()) => How::Executed,
         Err(_) => How::Panicked,
     }
+}
+
+thread_local! {
+    /// The deadline of the request whose handler runs on this thread.
+    static INHERITED_NS: Cell<Option<u64>> = const { Cell::new(None) };
+}
+
+/// The deadline that calls inherit which are started on this thread.
+pub(crate) fn inherited_deadline_ns() -> Option<u64> {
+    INHERITED_NS.get()
 }

@@ -19,7 +19,6 @@ pub(super) type Handler = dyn Fn(WorkerRequest) + Send + Sync;
 pub(super) struct Job {
     pub(super) handler: Arc<Handler>,
     pub(super) request: WorkerRequest,
-    deadline_ns: Option<u64>,
     enqueued_ns: u64,
 }
 
@@ -104,18 +103,17 @@ impl Queue {
     pub(crate) fn push(
         &self,
         now_ns: u64,
-        deadline_ns: Option<u64>,
         handler: Arc<Handler>,
         request: WorkerRequest,
     ) -> Result<(), Box<Refused>> {
         let mut state = lock(&self.state);
-        if let Err(reason) = state.admit(now_ns, deadline_ns, request.data().len()) {
+        if let Err(reason) = state.admit(now_ns, &request) {
             state.stats.refused += 1;
             return Err(Box::new(Refused { request, reason }));
         }
         state.stats.queued += 1;
         state.bytes += request.data().len();
-        state.jobs.push_back(Job { handler, request, deadline_ns, enqueued_ns: now_ns });
+        state.jobs.push_back(Job { handler, request, enqueued_ns: now_ns });
         self.signs.fetch_add(1, Ordering::Release);
         let somebody_sleeps = state.sleeping > 0;
         drop(state);
@@ -125,13 +123,15 @@ impl Queue {
         Ok(())
     }
 
-    /// The next request for a worker, which waits for one; `None` when the pool stops. `was_busy` if
-    /// the worker comes from a request, and whether that one panicked.
+    /// The next request for a worker, which waits for one; `None` when the pool stops. `done` is what has
+    /// become of its former one.
     pub(super) fn next(&self, done: Option<Done>) -> Option<Job> {
         let mut state = lock(&self.state);
         if let Some(done) = done {
             state.stats.finish(done.how);
-            state.admission.done(done.service_ns);
+            if done.how != How::Cancelled {
+                state.admission.done(done.service_ns);
+            }
         }
         loop {
             if let Some(job) = state.jobs.pop_front() {
@@ -232,16 +232,13 @@ pub(super) struct Done {
 pub(super) enum How {
     Executed,
     Panicked,
+    /// It was not run, for nobody wants it.
+    Cancelled,
 }
 
 impl State {
     /// Whether another request may enter: the one place that decides it.
-    fn admit(
-        &mut self,
-        now_ns: u64,
-        deadline_ns: Option<u64>,
-        bytes: usize,
-    ) -> Result<(), Refusal> {
+    fn admit(&mut self, now_ns: u64, request: &WorkerRequest) -> Result<(), Refusal> {
         if self.stage != Stage::Running {
             return Err(Refusal::Stopped);
         }
@@ -250,6 +247,7 @@ impl State {
             bytes: self.bytes,
             oldest_ns: self.jobs.front().map(|job| job.enqueued_ns),
         };
+        let (bytes, deadline_ns) = (request.data().len(), request.deadline_ns());
         self.admission.admit(now_ns, bytes, deadline_ns, waiting).map_err(Refusal::Shed)
     }
 
@@ -257,9 +255,11 @@ impl State {
     fn take_out(&mut self, job: &Job) -> Result<(), Shed> {
         self.bytes -= job.request.data().len();
         let (now_ns, waiting) = (now_ns(), self.jobs.len());
-        let begun = self.admission.begin(now_ns, job.enqueued_ns, job.deadline_ns, waiting);
+        let deadline_ns = job.request.deadline_ns();
+        let begun = self.admission.begin(now_ns, job.enqueued_ns, deadline_ns, waiting);
         match begun {
             Ok(()) => self.stats.start(now_ns.saturating_sub(job.enqueued_ns)),
+            Err(Shed::Late) => self.stats.expired += 1,
             Err(_) => self.stats.shed += 1,
         }
         begun

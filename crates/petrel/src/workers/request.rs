@@ -3,11 +3,14 @@
 use std::fmt;
 use std::mem;
 use std::thread;
+use std::time::Duration;
 
 use petrel_proto::{RequestHandle, SessionId, Status};
+use petrel_transport::clock::now_ns;
 
 use crate::inbox::Poster;
-use crate::post::{Answer, Post};
+use crate::post::{Answer, Post, Refuse};
+use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// A request that any thread can have and answer: with its bytes, and the right and duty to answer.
 ///
@@ -19,8 +22,10 @@ use crate::post::{Answer, Post};
 pub struct WorkerRequest {
     handle: RequestHandle,
     method: u16,
-    is_answered: bool,
+    deadline_ns: Option<u64>,
     data: Vec<u8>,
+    /// Set by the endpoint. `None` once the request is answered.
+    cancelled: Option<Arc<AtomicBool>>,
     poster: Poster<Post>,
 }
 
@@ -28,10 +33,12 @@ impl WorkerRequest {
     pub(crate) fn new(
         handle: RequestHandle,
         method: u16,
+        deadline_ns: Option<u64>,
         data: Vec<u8>,
+        cancelled: Arc<AtomicBool>,
         poster: Poster<Post>,
     ) -> Self {
-        Self { handle, method, is_answered: false, data, poster }
+        Self { handle, method, deadline_ns, data, cancelled: Some(cancelled), poster }
     }
 
     /// The message.
@@ -53,6 +60,23 @@ impl WorkerRequest {
     /// The session on which the request came.
     pub fn session(&self) -> SessionId {
         self.handle.session
+    }
+
+    /// When the request's deadline is over, if it has one, in nanoseconds of the endpoint's clock.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.deadline_ns
+    }
+
+    /// What is left until the request's deadline, if it has one.
+    pub fn time_left(&self) -> Option<Duration> {
+        self.deadline_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(now_ns())))
+    }
+
+    /// Whether nobody waits for the answer any more: the caller has cancelled the call, or it expired,
+    /// or the session or the endpoint is gone. A handler that takes long looks now and then, and drops the
+    /// request when it is so.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.as_ref().is_none_or(|cancelled| cancelled.load(Ordering::Relaxed))
     }
 
     /// Answers with a message, which is copied into the memory of the request's.
@@ -77,29 +101,29 @@ impl WorkerRequest {
         self.answer(status, message.into());
     }
 
-    /// Answers that the request was not executed and will not be, and why: the client may make the call
-    /// again, whatever it does ([`Execution::Refused`](crate::Execution::Refused)).
-    pub fn refuse(mut self, status: Status, message: &'static str) {
-        self.is_answered = true;
-        let _ = self.poster.post(Post::Refuse { handle: self.handle, status, message });
+    /// Answers that the handler was not run, and will not be.
+    pub(crate) fn refuse(mut self, status: Status, text: &'static str) {
+        self.cancelled = None;
+        let _ = self.poster.post(Post::Refuse(Refuse { handle: self.handle, status, text }));
     }
 
     /// Gives the duty to answer back to the endpoint, on its own thread.
     pub(crate) fn into_handle(mut self) -> RequestHandle {
-        self.is_answered = true;
+        self.cancelled = None;
         self.handle
     }
 
     fn answer(&mut self, status: Status, message: Vec<u8>) {
-        self.is_answered = true;
+        let Some(cancelled) = self.cancelled.take() else { return };
+        let answer = Answer { handle: self.handle, status, message, cancelled };
         // Without the endpoint nobody waits for the answer.
-        let _ = self.poster.post(Post::Answer(Answer { handle: self.handle, status, message }));
+        let _ = self.poster.post(Post::Answer(answer));
     }
 }
 
 impl Drop for WorkerRequest {
     fn drop(&mut self) {
-        if !self.is_answered {
+        if self.cancelled.is_some() {
             let text = match thread::panicking() {
                 true => "the handler panicked",
                 false => "the handler dropped the request",

@@ -10,12 +10,16 @@ pub struct WorkersStats {
     pub queued: u64,
     /// Requests that were refused when they came: too many waited or for too long, or the pool stopped.
     pub refused: u64,
-    /// Requests that were refused when a worker came to them: too late, or they had waited too long.
+    /// Requests that were refused when a worker came to them, because they had waited too long.
     pub shed: u64,
     /// Requests whose handler ran to its end.
     pub executed: u64,
     /// Requests whose handler panicked.
     pub panicked: u64,
+    /// Requests that were cancelled while they waited, and not run.
+    pub cancelled: u64,
+    /// Requests whose deadline was over before a worker was free, and that were not run.
+    pub expired: u64,
     /// Requests that waited when the pool was dropped, and were answered with UNAVAILABLE.
     pub failed: u64,
     /// Time that requests waited for a worker, all together, in nanoseconds.
@@ -44,6 +48,7 @@ impl WorkersStats {
         match how {
             How::Executed => self.executed += 1,
             How::Panicked => self.panicked += 1,
+            How::Cancelled => self.cancelled += 1,
         }
     }
 }
