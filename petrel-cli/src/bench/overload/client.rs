@@ -105,6 +105,8 @@ pub(super) fn run(
         load.is_over(cx.now_ns())
     };
     loop {
+        // However short the nap is.
+        endpoint.run_once();
         let nap = load.nap(endpoint.context().now_ns());
         if endpoint.run_for(nap, turn) {
             break;
@@ -166,11 +168,14 @@ impl Load {
 
     /// How long the endpoint may sleep: until the next call, if nothing comes in before.
     fn nap(&self, now_ns: u64) -> Duration {
-        let next_ns = match self.demand.arrivals {
-            Arrivals::Poisson { .. } => self.state.borrow().next_ns as u64,
-            Arrivals::Closed { .. } => u64::MAX,
-        };
-        NAP.min(Duration::from_nanos(next_ns.saturating_sub(now_ns)))
+        let state = self.state.borrow();
+        let next_ns = state.next_ns as u64;
+        match self.demand.arrivals {
+            Arrivals::Poisson { .. } if next_ns < self.end_ns(&state) => {
+                NAP.min(Duration::from_nanos(next_ns.saturating_sub(now_ns)))
+            }
+            _ => NAP,
+        }
     }
 
     fn end_ns(&self, state: &State) -> u64 {
