@@ -267,6 +267,11 @@ impl Context<'_> {
         }
     }
 
+    pub(super) fn refuse(&mut self, handle: RequestHandle, status: Status, text: &'static str) {
+        self.local.watchers.forget(handle);
+        self.local.core.refuse(handle, status, text);
+    }
+
     #[cold]
     fn refuse_answer(&mut self, handle: RequestHandle, rejected: RespondRejected<MsgBuf>) {
         if let RespondError::TooLarge { .. } = rejected.error {
