@@ -298,6 +298,12 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                     self.drop_session(id, reason);
                 }
             }
+            FromNexus::GroupOffered { link, join } => {
+                let why = Reason::new(Status::Unimplemented, "this endpoint takes no multicast");
+                let (request, answer) = (join.request, Err(why));
+                self.control.post(ToNexus::AnswerGroup { link, request, answer });
+            }
+            FromNexus::GroupAnswered { .. } | FromNexus::GroupLeft { .. } => {}
             FromNexus::StatsRequested { request } => {
                 let json = self.stats().to_json();
                 self.control.post(ToNexus::Stats { request, json });

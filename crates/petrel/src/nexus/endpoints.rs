@@ -77,6 +77,11 @@ impl Reactor {
                 let session = (peer_session, peer_token);
                 self.close_session(from, link, session, from_client, reason);
             }
+            ToNexus::JoinGroup { link, join } => self.offer_group(from, link, join),
+            ToNexus::AnswerGroup { link, request, answer } => {
+                self.answer_group(from, link, request, answer);
+            }
+            ToNexus::LeaveGroup { link, group } => self.leave_group(from, link, group),
             ToNexus::CloseLink { link, reason } if self.owns(from, link) => {
                 self.close_link(link, &reason);
             }
