@@ -182,7 +182,7 @@ impl Load {
             Err(failure) => {
                 self.tally.fail(failure);
                 // Where the server answered, it can answer the next call too.
-                failure.execution == Execution::Answered
+                matches!(failure.execution, Execution::Answered | Execution::Refused)
             }
         };
         if goes_on {

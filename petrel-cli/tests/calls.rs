@@ -69,7 +69,7 @@ fn ping__of_all_sizes_over_ipv6() {
 fn ping__with_the_smallest_mtu() {
     let server = Server::start(&["--listen", "127.0.0.1:0", "--mtu", "1280"]);
     // Less the headers of IPv4, UDP and a packet.
-    assert_eq!(assert_pings(&server, "udp"), 1280 - 20 - 8 - 24);
+    assert_eq!(assert_pings(&server, "udp"), 1280 - 20 - 8 - 32);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //! a reference beyond one method. What eRPC has to show by argument (§4.2.2: no queue refers to a
 //! buffer that the application may touch), the compiler shows here.
 
-use crate::limits::{HEADER_BYTES, PART_HEADER_BYTES};
+use crate::limits::{HEADER_BYTES, PACKET_OVERHEAD_BYTES, PART_HEADER_BYTES};
 
 /// A message in contiguous memory, with room for packet headers before and after it
 /// (eRPC §4.2.1).
@@ -88,13 +88,13 @@ pub trait BufferPool {
 /// A plain buffer on the heap: for tests, fuzzing, and to see what [`Buffer`] asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeapBuffer {
-    /// 24 bytes for the first header, then the message.
+    /// Room for the first header, then the message.
     memory: Vec<u8>,
     len: usize,
     tail: Vec<[u8; 24]>,
 }
 
-const HEAP_HEAD: usize = 24;
+const HEAP_HEAD: usize = PACKET_OVERHEAD_BYTES;
 
 impl HeapBuffer {
     /// A buffer of `capacity` bytes for a message of up to `packets` packets, empty.

@@ -40,7 +40,7 @@ counters! {
     /// Data packets sent for the first time. Not beside `responses_sent`: the compiler would add to
     /// both at once, in more instructions.
     packets_sent,
-    /// CREDIT and PULL frames sent.
+    /// CREDIT, PULL and CANCEL frames sent.
     control_frames_sent,
     /// Frames received and taken.
     frames_accepted,
@@ -50,6 +50,18 @@ counters! {
     timeouts,
     /// Calls given up because nothing was heard.
     calls_timed_out,
+    /// Calls that ended because their deadline, or the default timeout, was over.
+    calls_deadline_exceeded,
+    /// Calls that the application cancelled.
+    calls_cancelled,
+    /// CANCEL frames sent: calls that were given up after something of them was sent.
+    cancels_sent,
+    /// CANCEL frames taken of requests that were arriving, running, or not there yet.
+    cancels_received,
+    /// CANCEL frames taken of requests that were answered already.
+    cancels_too_late,
+    /// Requests refused because their deadline was over when they had arrived.
+    requests_expired,
     /// Packets found lost by later ones, without a timeout.
     losses_detected,
     /// Packets of requests sent again by a session that paces what it sends.

@@ -26,7 +26,7 @@
 //! client.establish(session, agreed(accepted.index, 0xF00D))?;
 //!
 //! let request = HeapBuffer::from_message(b"ping", 1);
-//! client.call(session, 1, request, HeapBuffer::new(64, 1), 42).map_err(|rejected| rejected.error)?;
+//! client.call(0, session, 1, request, HeapBuffer::new(64, 1), 42).map_err(|rejected| rejected.error)?;
 //!
 //! // One burst from the client to the server.
 //! let mut frame = Vec::new();
@@ -66,8 +66,7 @@
 //! | [`buffer`] | what the core asks of message buffers |
 //! | [`limits`], [`counters`], [`status`] | every limit, every counter, every status code |
 //!
-//! What it does not do: encryption, deadlines and cancellation by the peer,
-//! several paths. The wire format has room for them.
+//! What it does not do: encryption, several paths. The wire format has room for them.
 
 pub mod bitmap;
 pub mod buffer;
@@ -83,9 +82,9 @@ pub mod timer;
 pub mod wire;
 
 pub use rpc::{
-    Accepted, CallError, CallFailure, CallRejected, Closed, Completion, Config, Core, Event,
-    Execution, FrameSink, OpenError, PendingCall, PlainRequest, Received, Recovery, RequestHandle,
-    RespondError, RespondRejected, Upcoming,
+    Accepted, CallError, CallFailure, CallLimits, CallRejected, Closed, Completion, Config, Core,
+    Event, Execution, FrameSink, OpenError, PendingCall, PlainRequest, Received, Recovery,
+    RequestHandle, RespondError, RespondRejected, Upcoming,
 };
 pub use session::{Agreed, PeerKey, SessionId};
 pub use status::Status;

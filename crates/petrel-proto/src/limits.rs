@@ -7,6 +7,13 @@ pub const HEADER_BYTES: usize = 16;
 /// and grant.
 pub const PART_HEADER_BYTES: usize = 24;
 
+/// Bytes of the extension block that carries a deadline, and nothing else.
+pub const DEADLINE_BLOCK_BYTES: usize = 8;
+
+/// Bytes of the longest header of a packet: that of packet 0 of a request with a deadline. A full
+/// packet leaves room for it in a frame, whether it has one or not.
+pub const PACKET_OVERHEAD_BYTES: usize = PART_HEADER_BYTES + DEADLINE_BLOCK_BYTES;
+
 /// Longest frame without payload: a PULL with a whole bitmap.
 pub const CONTROL_FRAME_BYTES_MAX: usize = HEADER_BYTES + 16 + 8 * BITMAP_WORDS;
 
@@ -39,8 +46,8 @@ pub const MESSAGE_BYTES_DEFAULT: u32 = 8 << 20;
 pub const MESSAGE_PACKETS_MAX: u32 = 1 << 24;
 
 /// Least payload of a full packet: the IPv6 minimum MTU of 1 280, less 48 bytes of IPv6 and UDP
-/// header, less [`PART_HEADER_BYTES`].
-pub const PACKET_BYTES_MIN: u32 = 1208;
+/// header, less [`PACKET_OVERHEAD_BYTES`].
+pub const PACKET_BYTES_MIN: u32 = 1200;
 
 /// Largest payload of a full packet: 16 MiB, so that over shared memory a large message can be one
 /// packet, which its handler reads where it lies. Over UDP a datagram's 65 507 bytes are the limit.
@@ -68,6 +75,10 @@ pub const REORDERING_THRESHOLD: u32 = 3;
 /// better than 64 by a third, and than 16 by half.
 pub const TRANSMIT_FRAMES_MAX: usize = 32;
 
+/// CANCEL frames that may wait to be sent. When that many do, the medium takes nothing anyway, and those
+/// that are left out are made up for (§5.4).
+pub const CANCELS_QUEUED_MAX: usize = 4096;
+
 /// Calls that may wait in a session's queue for a slot. Bounds the buffers a stuck session holds.
 pub const BACKLOG_CALLS_MAX: usize = 65_536;
 
@@ -79,6 +90,7 @@ const _: () = {
     assert!(MESSAGE_BYTES_MAX.div_ceil(PACKET_BYTES_MIN) <= MESSAGE_PACKETS_MAX);
     assert!(CONTROL_FRAME_BYTES_MAX <= 64);
     assert!(FIRST_REQUEST_END < REQUEST_NUMBER_END);
+    assert!(PACKET_BYTES_MIN as usize + PACKET_OVERHEAD_BYTES == 1280 - 48);
 };
 
 /// Packets of a message of `size_bytes`, at `packet_bytes` each: at least one.
@@ -102,16 +114,16 @@ mod tests {
 
     #[test]
     fn packets_cover_the_message_exactly() {
-        for size in [0, 1, 1208, 1209, 2416, 2417, 8 << 20, MESSAGE_BYTES_MAX] {
-            let count = packets_of(size, 1208);
+        for size in [0, 1, 1200, 1201, 2400, 2401, 8 << 20, MESSAGE_BYTES_MAX] {
+            let count = packets_of(size, 1200);
             let mut covered = 0;
             for packet in [0, count / 2, count - 1] {
-                let (offset, length) = packet_span(packet, size, 1208);
-                assert_eq!(offset, packet as usize * 1208);
+                let (offset, length) = packet_span(packet, size, 1200);
+                assert_eq!(offset, packet as usize * 1200);
                 covered = offset + length;
             }
             assert_eq!(covered, size as usize, "the last packet ends the message");
         }
-        assert_eq!(packets_of(0, 1208), 1);
+        assert_eq!(packets_of(0, 1200), 1);
     }
 }

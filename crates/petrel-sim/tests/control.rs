@@ -123,7 +123,7 @@ fn open(request: u32) -> SessionOpen {
         slots: 8,
         credits: 32,
         max_message: 1 << 20,
-        packet_bytes: 1_448,
+        packet_bytes: 1_440,
     }
 }
 

@@ -38,6 +38,7 @@
 //! | [`SharedMsg`] | a message that is sent to many without a copy for each |
 //! | [`group::Group`] | sessions that are called together: all, a quorum, or any |
 //! | [`Request`], [`Responder`] | what a handler gets, and how it answers at once or later |
+//! | [`CallOptions`] | a call's deadline |
 //! | [`Context`] | an endpoint as handlers and continuations see it: for nested calls |
 //! | [`CallFailure`], [`Status`], [`Execution`] | how a call failed, and whether it may have been executed |
 //!
@@ -48,7 +49,7 @@
 //!
 //! **What it does not do yet.** No encryption: without [`NexusBuilder::insecure`] a nexus listens on
 //! and connects to loopback only. Congestion is noticed by marks of switches and by heavy loss, unless a
-//! control that goes by round trips is set. No futures, deadlines, cancellation or streaming. Endpoints stay on their thread, and handlers run in its event loop.
+//! control that goes by round trips is set. No futures or streaming. Endpoints stay on their thread, and handlers run in its event loop.
 
 pub mod control;
 mod endpoint;
@@ -57,9 +58,9 @@ mod msgbuf;
 pub mod nexus;
 
 pub use endpoint::{
-    CallWaitError, ConnectError, Context, Continuation, Endpoint, EndpointConfig, EndpointError,
-    EndpointStats, Factors, Handled, IdlePolicy, Reply, Request, Responder, SessionConfig,
-    SessionState, SharedMsg, SharedRejected, StartError, Stop,
+    CallKey, CallOptions, CallWaitError, ConnectError, Context, Continuation, Endpoint,
+    EndpointConfig, EndpointError, EndpointStats, Factors, Handled, IdlePolicy, Reply, Request,
+    Responder, SessionConfig, SessionState, SharedMsg, SharedRejected, StartError, Stop,
 };
 pub use msgbuf::MsgBuf;
 pub use nexus::{Nexus, NexusBuilder, NexusError};

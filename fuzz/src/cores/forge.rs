@@ -8,13 +8,14 @@ use super::steps::session;
 use super::world::{PACKET_BYTES, PEER, World};
 use crate::input::Input;
 
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 7] = [
     Kind::Request,
     Kind::Response,
     Kind::RequestPart,
     Kind::ResponsePart,
     Kind::Credit,
     Kind::Pull,
+    Kind::Cancel,
 ];
 
 /// A frame with the right session and token, and what the input wants in the rest.
@@ -27,6 +28,7 @@ pub(super) fn frame(world: &mut World, input: &mut Input<'_>) {
         Kind::RequestPart | Kind::ResponsePart => part(&header, input),
         Kind::Credit => credit(&header, input),
         Kind::Pull => pull(&header, input),
+        Kind::Cancel => header.encode().to_vec(),
     };
     if header.flags.extended() {
         insert_extensions(&mut bytes, header.kind, input);
@@ -38,7 +40,7 @@ pub(super) fn frame(world: &mut World, input: &mut Input<'_>) {
 fn header(world: &World, input: &mut Input<'_>) -> (usize, Header) {
     let session = &world.sessions[session(world, input)];
     let kind = KINDS[input.below(KINDS.len())];
-    let to_server = matches!(kind, Kind::Request | Kind::RequestPart | Kind::Pull);
+    let to_server = matches!(kind, Kind::Request | Kind::RequestPart | Kind::Pull | Kind::Cancel);
     let right_way = if to_server { 1 - session.client } else { session.client };
     let to = if input.below(32) == 1 { 1 - right_way } else { right_way };
     let flags = [Flags::NONE, Flags::REPEATS, Flags(0xD), Flags::EXTENDED][input.below(4)];
@@ -122,7 +124,7 @@ fn pull(header: &Header, input: &mut Input<'_>) -> Vec<u8> {
 /// Puts a block of extension records behind the fixed fields, sound or nearly so.
 fn insert_extensions(bytes: &mut Vec<u8>, kind: Kind, input: &mut Input<'_>) {
     let at = match kind {
-        Kind::Request | Kind::Response => 16,
+        Kind::Request | Kind::Response | Kind::Cancel => 16,
         Kind::RequestPart | Kind::ResponsePart | Kind::Credit => 24,
         Kind::Pull => 32,
     };

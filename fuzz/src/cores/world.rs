@@ -136,8 +136,8 @@ impl World {
         let response = HeapBuffer::new(room, 1);
         let Session { client: end, ids, .. } = self.sessions[index];
         let id = ids[end];
-        let core = &mut self.ends[end].core;
-        match core.call(id, method, request.clone(), response, tag) {
+        let (now, core) = (self.now, &mut self.ends[end].core);
+        match core.call(now, id, method, request.clone(), response, tag) {
             Ok(()) => {
                 self.calls.insert(tag, Call { end, session: id, request });
             }
@@ -245,7 +245,7 @@ impl World {
     }
 
     pub(super) fn on_completion(&mut self, completion: Completion<HeapBuffer>) {
-        let Completion { session, tag, outcome, request, response } = completion;
+        let Completion { session, tag, outcome, request, response, .. } = completion;
         self.trace(|| format!("call {tag} ended: {outcome:?}, {} B", response.len()));
         let call = self.calls.remove(&tag).expect("a call ends once");
         assert_eq!(call.session, session);
@@ -283,6 +283,7 @@ impl World {
             assert!(events < 100_000, "events without end");
             match event {
                 Event::Completed(completion) => self.on_completion(completion),
+                Event::Cancelled(_) => {}
                 Event::SessionExhausted(id) => self.close(end, id),
             }
         }

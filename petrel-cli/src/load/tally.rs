@@ -100,7 +100,7 @@ impl Tally {
 /// Whether the server may have executed the request, in one word.
 pub(crate) fn executed(execution: Execution) -> &'static str {
     match execution {
-        Execution::NotSent => "no",
+        Execution::NotSent | Execution::Refused => "no",
         Execution::MayHaveExecuted => "yes",
         Execution::Answered => "answered",
     }

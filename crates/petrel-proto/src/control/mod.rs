@@ -36,9 +36,7 @@ pub use message::{
 };
 pub use negotiate::{VersionMismatch, VersionRange, choose_version};
 
-use crate::limits::{
-    FIRST_REQUEST_END, PACKET_BYTES_MAX, PACKET_BYTES_MIN, PART_HEADER_BYTES, SLOTS_MAX,
-};
+use crate::limits::{FIRST_REQUEST_END, PACKET_BYTES_MAX, PACKET_BYTES_MIN, SLOTS_MAX};
 
 /// What each side sends before anything else.
 pub const PREFACE: [u8; 8] = *b"PETREL\r\n";
@@ -80,12 +78,12 @@ pub const MAX_FRAME_BYTES_MIN: u32 = PACKET_BYTES_MIN + PACKET_OVERHEAD_BYTES;
 pub const MAX_FRAME_BYTES_MAX: u32 = PACKET_BYTES_MAX + PACKET_OVERHEAD_BYTES;
 
 /// What `packet_bytes` leaves of `max_frame` to the headers of a packet of many.
-pub const PACKET_OVERHEAD_BYTES: u32 = PART_HEADER_BYTES as u32;
+pub const PACKET_OVERHEAD_BYTES: u32 = crate::limits::PACKET_OVERHEAD_BYTES as u32;
 
 const _: () = {
     assert!(HEARTBEAT_MS_MAX >= 1_000);
     assert!(STATS_PART_BYTES_MAX + 64 <= BODY_BYTES_MAX);
     assert!(STATS_PART_BYTES_MAX <= u16::MAX as usize);
-    assert!(MAX_FRAME_BYTES_MIN == 1_232 && MAX_FRAME_BYTES_MAX == 16_777_240);
+    assert!(MAX_FRAME_BYTES_MIN == 1_232 && MAX_FRAME_BYTES_MAX == 16_777_248);
     assert!(FIRST_REQUEST_END.is_multiple_of(SLOTS_MAX as u64));
 };

@@ -185,7 +185,7 @@ mod tests {
         assert_eq!(wrong_field(SessionOpen { credits: 4_097, ..open() }), "credits");
         let long = SessionOpen { max_message: (1 << 30) + 1, ..open() };
         assert_eq!(wrong_field(long), "max_message");
-        assert_eq!(wrong_field(SessionOpen { packet_bytes: 1_207, ..open() }), "packet_bytes");
+        assert_eq!(wrong_field(SessionOpen { packet_bytes: 1_199, ..open() }), "packet_bytes");
         assert_eq!(
             wrong_field(SessionOpen { packet_bytes: (16 << 20) + 1, ..open() }),
             "packet_bytes"

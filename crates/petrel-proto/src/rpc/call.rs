@@ -2,9 +2,10 @@
 
 use core::fmt;
 
-use super::{Core, Event, FrameSink, Shared};
+use super::{Core, Event, FrameSink, Notice, Shared};
 use crate::buffer::Buffer;
-use crate::limits::{MESSAGE_BYTES_MAX, REQUEST_NUMBER_END, packets_of};
+use crate::limits::{FUTURE_ROUNDS_MAX, MESSAGE_BYTES_MAX, REQUEST_NUMBER_END, packets_of};
+use crate::session::backlog::{Expiry, NEVER, Queued};
 use crate::session::client::{ClientSession, ClientState, PendingCall, SlotCall};
 use crate::session::{PeerKey, Role, SessionId};
 use crate::status::Status;
@@ -22,6 +23,27 @@ pub struct Completion<B, T = u64> {
     pub request: B,
     /// The response's buffer: it holds the response if the call succeeded, and is empty if not.
     pub response: B,
+    /// [`CallLimits::inherited_ns`], as it was given.
+    pub inherited_ns: Option<u64>,
+}
+
+/// Until when a call may take, in nanoseconds of the core's clock. The earlier one of the two holds, and
+/// the server is told of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CallLimits {
+    /// The caller's deadline. Without any, [`Config::call_timeout_ns`](super::Config) ends the call.
+    pub deadline_ns: Option<u64>,
+    /// The deadline of the request that the call is made for. It comes back with the call's end, for the calls
+    /// that follow it.
+    pub inherited_ns: Option<u64>,
+}
+
+impl CallLimits {
+    fn expiry(self) -> Expiry {
+        let inherited_ns = self.inherited_ns.unwrap_or(NEVER);
+        let at_ns = self.deadline_ns.unwrap_or(NEVER).min(inherited_ns);
+        Expiry { at_ns, is_told: at_ns != NEVER, inherited_ns }
+    }
 }
 
 /// Why a call failed.
@@ -42,6 +64,8 @@ pub enum Execution {
     NotSent,
     /// It was sent, and the outcome is unknown.
     MayHaveExecuted,
+    /// The server says that it has not executed it, and will not.
+    Refused,
     /// The server answered it: with the failure, or with a response that could not be taken.
     Answered,
 }
@@ -51,6 +75,7 @@ impl fmt::Display for CallFailure {
         let execution = match self.execution {
             Execution::NotSent => "the request was not sent",
             Execution::MayHaveExecuted => "the request may have been executed",
+            Execution::Refused => "the server did not execute the request",
             Execution::Answered => "the server answered",
         };
         write!(f, "{}: {} ({execution})", self.status, self.message)
@@ -123,6 +148,7 @@ impl<B: Buffer, T> Core<B, T> {
     #[inline]
     pub fn call(
         &mut self,
+        now_ns: u64,
         session: SessionId,
         method: u16,
         request: B,
@@ -132,21 +158,7 @@ impl<B: Buffer, T> Core<B, T> {
         // Whoever has a way out calls `call_at_once`.
         let mut nowhere = |_: PeerKey, _: &[u8], _: &[u8]| false;
         let call = PendingCall { method, tag, request, response };
-        self.call_at_once(0, session, call, &mut nowhere)
-    }
-
-    /// [`Core::call`] without its short way: for a request that lies elsewhere
-    /// ([`Buffer::wire_len`]).
-    ///
-    /// # Errors
-    /// As [`Core::call`].
-    #[inline]
-    pub fn call_general(
-        &mut self,
-        session: SessionId,
-        call: PendingCall<B, T>,
-    ) -> Result<(), CallRejected<B, T>> {
-        self.call_any(session, call)
+        self.call_at_once(now_ns, session, call, &mut nowhere)
     }
 
     /// [`Core::call`], where a small request goes into `sink` at once if `sink` takes it. Like what
@@ -164,16 +176,34 @@ impl<B: Buffer, T> Core<B, T> {
     ) -> Result<(), CallRejected<B, T>> {
         match self.call_plain(now_ns, session, call, sink) {
             None => Ok(()),
-            Some(call) => self.call_any(session, call),
+            Some(call) => self.call_any(now_ns, session, call, Expiry::NONE),
         }
+    }
+
+    /// [`Core::call`] with a deadline: in whatever state the call is then, it ends with
+    /// DEADLINE_EXCEEDED, at most a tick of the timer wheel later (66 µs). One that is over already ends the
+    /// call as well, by an event.
+    ///
+    /// # Errors
+    /// As [`Core::call`].
+    pub fn call_with(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        call: PendingCall<B, T>,
+        limits: CallLimits,
+    ) -> Result<(), CallRejected<B, T>> {
+        self.call_any(now_ns, session, call, limits.expiry())
     }
 
     /// All calls but those of [`Core::call_plain`].
     #[inline(never)]
     fn call_any(
         &mut self,
+        now_ns: u64,
         session: SessionId,
         call: PendingCall<B, T>,
+        mut expiry: Expiry,
     ) -> Result<(), CallRejected<B, T>> {
         let PendingCall { method, tag, request, response } = call;
         let Some(client) = self.sessions.client_mut(session) else {
@@ -184,11 +214,20 @@ impl<B: Buffer, T> Core<B, T> {
         }
         self.shared.counters.calls_started += 1;
         let call = PendingCall { method, tag, request, response };
-        if client.free_slots == 0 {
-            client.backlog.push_back(call);
-        } else {
-            start(&mut self.shared, session.index, client, call);
+        if expiry.at_ns <= now_ns {
+            let ended = self.shared.expired_unsent(session, Queued { call, expiry });
+            self.events.push_back(Event::Completed(ended));
+            return Ok(());
         }
+        if client.free_slots == 0 {
+            if !expiry.is_told {
+                expiry.at_ns = now_ns.saturating_add(self.shared.config.call_timeout_ns);
+            }
+            client.backlog.push_back(Queued { call, expiry });
+        } else {
+            start(&mut self.shared, session.index, client, Queued { call, expiry });
+        }
+        self.shared.note_expiry(session, client, expiry.at_ns);
         Ok(())
     }
 
@@ -198,25 +237,20 @@ impl<B: Buffer, T> Core<B, T> {
         let Some(entry) = self.sessions.get_mut(id) else { return };
         let Role::Client(client) = &mut entry.role else { return };
         let max = client.agreed.as_ref().map_or(0, |agreed| agreed.peer_message_bytes_max);
-        for _ in 0..client.backlog.len() {
-            let Some(call) = client.backlog.pop_front() else { break };
-            let len = call.request.wire_len();
-            if len <= max as usize {
-                client.backlog.push_back(call);
-                continue;
-            }
-            let error = CallError::RequestTooLarge { len, max };
+        let is_too_large = |queued: &Queued<B, T>| queued.call.request.wire_len() > max as usize;
+        client.backlog.sift(is_too_large, |queued| {
+            let error = CallError::RequestTooLarge { len: queued.call.request.wire_len(), max };
             let failure = CallFailure {
                 status: error.status(),
                 message: error.to_string(),
                 execution: Execution::NotSent,
             };
             self.shared.counters.calls_failed += 1;
-            self.events.push_back(Event::Completed(failed(id, call, failure)));
-        }
+            self.events.push_back(Event::Completed(failed(id, queued, failure)));
+        });
         while client.free_slots != 0 {
-            let Some(call) = client.backlog.pop_front() else { break };
-            start(&mut self.shared, id.index, client, call);
+            let Some(queued) = client.backlog.pop_front() else { break };
+            start(&mut self.shared, id.index, client, queued);
         }
     }
 }
@@ -244,7 +278,7 @@ fn start<B: Buffer, T>(
     shared: &mut Shared<B>,
     index: u32,
     client: &mut ClientSession<B, T>,
-    call: PendingCall<B, T>,
+    Queued { call, expiry }: Queued<B, T>,
 ) {
     let slot = client.free_slots.trailing_zeros() as usize;
     client.free_slots &= client.free_slots - 1;
@@ -252,10 +286,15 @@ fn start<B: Buffer, T>(
     let packets = packets_of(size as u32, client.packet_bytes);
     // A message that lies elsewhere is not plain.
     let is_own = call.request.len() == size;
-    let is_plain =
-        packets == 1 && is_own && call.response.capacity() <= client.packet_bytes as usize;
+    let is_plain = packets == 1
+        && is_own
+        && call.response.capacity() <= client.packet_bytes as usize
+        && !expiry.is_told;
     let state = &mut client.slots[slot];
     state.start(call, packets, is_plain);
+    if expiry.is_told {
+        state.parts(&mut shared.client_parts).expiry = expiry;
+    }
     if client.stalled_slots != 0 {
         // Others who wait for a credit come first.
         client.stalled_slots |= 1 << slot;
@@ -277,11 +316,14 @@ pub(super) fn finish<B: Buffer, T>(
     let state = &mut client.slots[slot];
     client.waiting_slots -= u32::from(state.state == ClientState::Waiting);
     state.state = ClientState::Free;
-    state.number += rounds;
+    if state.request_sent > 0 {
+        state.number += rounds;
+    }
     client.credits += std::mem::take(&mut state.held);
     let Some(SlotCall { tag, request, mut response }) = state.call.take() else {
         unreachable!("a slot in use holds its call");
     };
+    let inherited_ns = state.expiry().inherited();
     shared.client_parts.take_back(&mut state.parts);
     match &outcome {
         Ok(()) => shared.counters.calls_succeeded += 1,
@@ -296,7 +338,7 @@ pub(super) fn finish<B: Buffer, T>(
     client.held_slots &= !(1 << slot);
     client.free_slots |= 1 << slot;
     after_end(shared, id, client, slot);
-    Completion { session: id, tag, outcome, request, response }
+    Completion { session: id, tag, outcome, request, response, inherited_ns }
 }
 
 impl<B> Shared<B> {
@@ -338,7 +380,7 @@ pub(super) fn ended_before_others<B: Buffer, T>(
         unreachable!("a slot in use holds its call");
     };
     after_end(shared, id, client, slot);
-    Completion { session: id, tag, outcome: Ok(()), request, response }
+    Completion { session: id, tag, outcome: Ok(()), request, response, inherited_ns: None }
 }
 
 /// What follows when a slot has become free: others get its credits, or its place.
@@ -348,9 +390,10 @@ pub(super) fn after_end<B: Buffer, T>(
     client: &mut ClientSession<B, T>,
     slot: usize,
 ) {
-    if client.slots[slot].number >= REQUEST_NUMBER_END {
+    let state = &client.slots[slot];
+    if state.number >= REQUEST_NUMBER_END || u64::from(state.unheard) >= FUTURE_ROUNDS_MAX {
         client.free_slots &= !(1 << slot);
-        shared.exhausted.push(id);
+        shared.notices.push_back(Notice::Exhausted(id));
     } else if !client.backlog.is_empty() {
         start_next(shared, id.index, client);
     }
@@ -359,18 +402,19 @@ pub(super) fn after_end<B: Buffer, T>(
 
 /// Starts the call that has waited longest for a slot.
 fn start_next<B: Buffer, T>(shared: &mut Shared<B>, index: u32, client: &mut ClientSession<B, T>) {
-    if let Some(call) = client.backlog.pop_front() {
-        start(shared, index, client, call);
+    if let Some(queued) = client.backlog.pop_front() {
+        start(shared, index, client, queued);
     }
 }
 
 /// The completion of a call that never got a slot.
 pub(super) fn failed<B: Buffer, T>(
     session: SessionId,
-    call: PendingCall<B, T>,
+    queued: Queued<B, T>,
     failure: CallFailure,
 ) -> Completion<B, T> {
-    let PendingCall { tag, request, mut response, .. } = call;
+    let PendingCall { tag, request, mut response, .. } = queued.call;
     response.set_len(0);
-    Completion { session, tag, outcome: Err(Box::new(failure)), request, response }
+    let inherited_ns = queued.expiry.inherited();
+    Completion { session, tag, outcome: Err(Box::new(failure)), request, response, inherited_ns }
 }

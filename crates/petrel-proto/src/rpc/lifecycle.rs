@@ -3,6 +3,7 @@
 use super::call::{self, CallFailure, Execution};
 use super::{Core, Event};
 use crate::buffer::Buffer;
+use crate::session::backlog::{Expiry, Queued};
 use crate::session::client::{ClientSession, ClientState, PendingCall, SlotCall};
 use crate::session::server::ServerSession;
 use crate::session::{Agreed, Origin, PeerKey, Role, SessionId};
@@ -98,7 +99,10 @@ impl<B: Buffer, T> Core<B, T> {
         self.shared.counters.sessions_closed += 1;
         match role {
             Role::Free => None,
-            Role::Server(server) => Some(Closed { agreed: Some(server.agreed), was_client: false }),
+            Role::Server(server) => {
+                self.shared.note_abandoned(id, &server);
+                Some(Closed { agreed: Some(server.agreed), was_client: false })
+            }
             Role::Client(client) => {
                 let agreed = client.agreed;
                 self.fail_calls(id, client, status, message);
@@ -184,15 +188,16 @@ impl<B: Buffer, T> Core<B, T> {
                 unreachable!("a slot in use holds its call");
             };
             let call = PendingCall { method: slot.method, tag, request, response };
-            self.push_failed(id, call, failure(execution));
+            let expiry = slot.parts.map_or(Expiry::NONE, |parts| parts.expiry);
+            self.push_failed(id, Queued { call, expiry }, failure(execution));
         }
-        while let Some(call) = client.backlog.pop_front() {
-            self.push_failed(id, call, failure(Execution::NotSent));
+        while let Some(queued) = client.backlog.pop_front() {
+            self.push_failed(id, queued, failure(Execution::NotSent));
         }
     }
 
-    fn push_failed(&mut self, id: SessionId, call: PendingCall<B, T>, failure: CallFailure) {
+    fn push_failed(&mut self, id: SessionId, queued: Queued<B, T>, failure: CallFailure) {
         self.shared.counters.calls_failed += 1;
-        self.events.push_back(Event::Completed(call::failed(id, call, failure)));
+        self.events.push_back(Event::Completed(call::failed(id, queued, failure)));
     }
 }

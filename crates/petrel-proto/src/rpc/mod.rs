@@ -1,7 +1,10 @@
 //! The state machines of calls: bytes and time go in, bytes and events come out.
 
+mod abandoned;
 mod call;
 mod credit;
+mod expiry;
+mod give_up;
 mod lifecycle;
 mod lookahead;
 mod pace;
@@ -22,7 +25,7 @@ mod tests;
 
 use std::collections::VecDeque;
 
-pub use call::{CallError, CallFailure, CallRejected, Completion, Execution};
+pub use call::{CallError, CallFailure, CallLimits, CallRejected, Completion, Execution};
 pub use lifecycle::{Accepted, Closed, OpenError};
 pub use lookahead::Upcoming;
 pub use plain::PlainRequest;
@@ -42,6 +45,7 @@ use crate::session::server::{ServerParts, ServerSlot};
 use crate::session::spare::Spare;
 use crate::session::{SessionId, SessionTable};
 use crate::timer::{TimerKey, TimerWheel};
+use give_up::Cancels;
 use transmit::ControlFrames;
 use work::{Work, WorkQueue};
 
@@ -71,6 +75,10 @@ pub struct Config {
     /// are about 3.5 s after the first measurement: more than three heartbeats, so that the control
     /// plane finds a dead peer first.
     pub retries_max: u8,
+    /// How long a call without a deadline may take: 60 s, so that no call waits for ever, and a
+    /// handler may take longer than any network. It counts from the call, while it waits for a slot,
+    /// and from its first sending after that. The server is not told. `u64::MAX` is no limit.
+    pub call_timeout_ns: u64,
     /// Sessions in both roles together, up to [`limits::SESSIONS_MAX`].
     pub sessions_max: u32,
     /// Calls that may wait in one session's queue.
@@ -90,6 +98,7 @@ impl Default for Config {
             recovery: Recovery::default(),
             congestion: CongestionControl::default(),
             retries_max: 14,
+            call_timeout_ns: 60_000_000_000,
             sessions_max: limits::SESSIONS_MAX,
             backlog_max: limits::BACKLOG_CALLS_MAX,
             short_ways: true,
@@ -103,8 +112,18 @@ impl Default for Config {
 pub enum Event<B, T = u64> {
     /// A call ended.
     Completed(Completion<B, T>),
-    /// A session has used up its request numbers: close it and open another.
+    /// Nobody waits any more for the answer to a request that was watched ([`Core::watch`]). It comes
+    /// once, and only before the answer is given.
+    Cancelled(RequestHandle),
+    /// A session has used up its request numbers, or those that its server would follow: close it
+    /// and open another.
     SessionExhausted(SessionId),
+}
+
+/// An [`Event`] that needs none of the core's types.
+enum Notice {
+    Exhausted(SessionId),
+    Cancelled(RequestHandle),
 }
 
 /// The protocol core of one endpoint: its sessions, calls and timers, for buffers of type `B`. A
@@ -120,8 +139,8 @@ pub enum Event<B, T = u64> {
 /// 4. [`Core::transmit`], until it has nothing more or the medium no room, and has the medium send
 ///    what it took before any other method is called.
 ///
-/// The application's verbs come at any time between: [`Core::call`], [`Core::respond`], and those
-/// of sessions. Nothing is allocated once a session is up, but for calls that queue.
+/// The application's verbs come at any time between: [`Core::call`], [`Core::cancel`],
+/// [`Core::respond`], and those of sessions. Nothing is allocated once a session is up, but for calls that queue.
 pub struct Core<B, T = u64> {
     sessions: SessionTable<B, T>,
     shared: Shared<B>,
@@ -138,8 +157,8 @@ struct Shared<B> {
     /// Slots that have something to send.
     work: WorkQueue,
     timers: TimerWheel,
-    /// Sessions that ran out of request numbers.
-    exhausted: Vec<SessionId>,
+    notices: VecDeque<Notice>,
+    cancels: Cancels,
     client_parts: Spare<ClientParts>,
     server_parts: Spare<ServerParts<B>>,
 }
@@ -160,7 +179,8 @@ impl<B: Buffer, T> Core<B, T> {
                 congestion: CongestionCounters::default(),
                 work: WorkQueue::new(),
                 timers: TimerWheel::new(now_ns),
-                exhausted: Vec::new(),
+                notices: VecDeque::new(),
+                cancels: Cancels::default(),
                 client_parts: Spare::new(),
                 server_parts: Spare::new(),
             },
@@ -186,14 +206,19 @@ impl<B: Buffer, T> Core<B, T> {
 
     /// What happened apart from received frames; call it until it gives `None`.
     pub fn poll_event(&mut self) -> Option<Event<B, T>> {
-        let exhausted = || self.shared.exhausted.pop().map(Event::SessionExhausted);
-        self.events.pop_front().or_else(exhausted)
+        let notice = || {
+            Some(match self.shared.notices.pop_front()? {
+                Notice::Exhausted(session) => Event::SessionExhausted(session),
+                Notice::Cancelled(request) => Event::Cancelled(request),
+            })
+        };
+        self.events.pop_front().or_else(notice)
     }
 
     /// Whether [`Core::poll_event`] has something.
     #[inline]
     pub fn has_events(&self) -> bool {
-        !self.events.is_empty() || !self.shared.exhausted.is_empty()
+        !self.events.is_empty() || !self.shared.notices.is_empty()
     }
 
     /// Whether [`Core::transmit`] may have something.

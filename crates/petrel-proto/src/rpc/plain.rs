@@ -296,7 +296,7 @@ impl<B: Buffer, T> Core<B, T> {
         let Some(SlotCall { tag, request, response }) = state.call.take() else {
             unreachable!("a slot in use holds its call");
         };
-        Some(Completion { session, tag, outcome: Ok(()), request, response })
+        Some(Completion { session, tag, outcome: Ok(()), request, response, inherited_ns: None })
     }
 
     /// Answers a running request with a message of one packet, if `sink` takes it; else gives the

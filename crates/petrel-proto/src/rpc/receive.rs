@@ -22,6 +22,8 @@ pub enum Received<'f, B, T = u64> {
         /// The buffer of the slot's former answer, which may serve for this one (eRPC §4.3: the
         /// preallocated response).
         spare: Option<B>,
+        /// When its deadline is over, if it has one: later than now, on this core's clock.
+        deadline_ns: Option<u64>,
     },
     /// A request of several packets, put together. It must be answered.
     Message {
@@ -31,6 +33,8 @@ pub enum Received<'f, B, T = u64> {
         method: u16,
         /// The whole request.
         message: B,
+        /// When its deadline is over, if it has one: later than now, on this core's clock.
+        deadline_ns: Option<u64>,
     },
     /// A call ended.
     Completed(Completion<B, T>),
@@ -93,12 +97,14 @@ impl<B: Buffer, T> Core<B, T> {
         header.flags = header.flags.with(mark);
         let id = SessionId { index: header.session, generation: entry.generation };
         match (header.kind, &mut entry.role) {
-            (Kind::Request, Role::Server(server)) => shared.on_request(id, server, header, rest),
+            (Kind::Request, Role::Server(server)) => {
+                shared.on_request(now_ns, id, server, header, rest)
+            }
             (Kind::Response, Role::Client(client)) => {
                 shared.on_response(now_ns, id, client, header, rest)
             }
             (Kind::RequestPart, Role::Server(server)) => {
-                shared.on_request_part(id, server, header, rest, pool)
+                shared.on_request_part(now_ns, id, server, header, rest, pool)
             }
             (Kind::ResponsePart, Role::Client(client)) => {
                 shared.on_response_part(now_ns, id, client, header, rest)
@@ -109,6 +115,10 @@ impl<B: Buffer, T> Core<B, T> {
             }
             (Kind::Pull, Role::Server(server)) => {
                 shared.on_pull(id, server, header, rest);
+                Received::Nothing
+            }
+            (Kind::Cancel, Role::Server(server)) => {
+                shared.on_cancel(id, server, header, rest);
                 Received::Nothing
             }
             _ => {

@@ -4,13 +4,14 @@ use super::{Core, Received, Recovery, RequestHandle, Shared};
 use crate::bitmap::Insert;
 use crate::buffer::{Buffer, BufferPool};
 use crate::limits::{FUTURE_ROUNDS_MAX, PART_HEADER_BYTES, packet_span, packets_of};
+use crate::session::backlog::NEVER;
 use crate::session::server::{ServerParts, ServerSession, ServerSlot, ServerState};
 use crate::session::{Origin, PeerKey, Role, SessionId};
 use crate::status::Status;
-use crate::wire::{Flags, Header, Kind, Part, first_bits, part_words, skip_extensions};
+use crate::wire::{Extensions, Flags, Header, Kind, Part, first_bits, part_words, read_extensions};
 
 /// How a request number stands to its slot.
-enum Age {
+pub(super) enum Age {
     Stale,
     Current,
     New,
@@ -18,7 +19,7 @@ enum Age {
 }
 
 #[inline]
-fn age<B>(server: &ServerSession<B>, slot: usize, request: u64) -> Age {
+pub(super) fn age<B>(server: &ServerSession<B>, slot: usize, request: u64) -> Age {
     // Both are below 2^48 (or one round below 0), so the wrapped difference has the right sign.
     let ahead = request.wrapping_sub(server.slots[slot].current) as i64;
     match ahead {
@@ -91,17 +92,40 @@ impl<B: Buffer> ServerSlot<B> {
     }
 }
 
+/// A packet of a request, parsed.
+struct Packet<'f> {
+    now_ns: u64,
+    part: Part,
+    flags: Flags,
+    /// When the deadline that it brings is over, or [`NEVER`].
+    deadline_ns: u64,
+    payload: &'f [u8],
+}
+
+/// When a deadline is over of which a frame says that so much was left.
+#[inline]
+fn deadline_ns(now_ns: u64, extensions: Extensions) -> u64 {
+    match extensions.deadline_us {
+        None => NEVER,
+        Some(left_us) => now_ns + u64::from(left_us) * 1_000,
+    }
+}
+
 impl<B: Buffer> Shared<B> {
     /// A request of one packet.
     pub(super) fn on_request<'f, T>(
         &mut self,
+        now_ns: u64,
         id: SessionId,
         server: &mut ServerSession<B>,
         header: Header,
         rest: &'f [u8],
     ) -> Received<'f, B, T> {
-        let payload = match skip_extensions(header.flags, rest) {
-            Ok(payload) if payload.len() <= server.agreed.packet_bytes as usize => payload,
+        let packet_bytes = server.agreed.packet_bytes;
+        let (extensions, payload) = match read_extensions(header.flags, rest) {
+            Ok((extensions, payload)) if payload.len() <= packet_bytes as usize => {
+                (extensions, payload)
+            }
             _ => return self.malformed(),
         };
         let slot = server.slot_index(header.request);
@@ -115,22 +139,41 @@ impl<B: Buffer> Shared<B> {
             return self.refuse_too_large(id, server, slot, header, payload.len() as u32);
         }
         let state = &mut server.slots[slot];
-        let size = payload.len() as u32;
-        state.begin(header.request, header.aux, size, 1, &mut self.server_parts);
+        self.begin(id, state, header, payload.len() as u32, 1);
+        let part = Part { size: payload.len() as u32, packet: 0, grant: 1 };
+        let deadline_ns = deadline_ns(now_ns, extensions);
+        let packet = Packet { now_ns, part, flags: header.flags, deadline_ns, payload };
+        self.run(id, state, slot, packet_bytes, &packet)
+    }
+
+    /// Steps to a new request, whatever the slot held before.
+    #[inline]
+    fn begin(
+        &mut self,
+        id: SessionId,
+        state: &mut ServerSlot<B>,
+        header: Header,
+        size: u32,
+        packets: u32,
+    ) {
+        self.note_superseded(id, state);
+        state.begin(header.request, header.aux, size, packets, &mut self.server_parts);
         state.note_mark(header.flags);
-        self.run(id, state, server.agreed.packet_bytes, payload)
     }
 
     /// A packet of a request.
     pub(super) fn on_request_part<'f, T, P: BufferPool<Buffer = B>>(
         &mut self,
+        now_ns: u64,
         id: SessionId,
         server: &mut ServerSession<B>,
         header: Header,
         rest: &'f [u8],
         pool: &mut P,
     ) -> Received<'f, B, T> {
-        let Ok((part, payload)) = Part::parse(header.flags, rest) else { return self.malformed() };
+        let Ok((part, extensions, payload)) = Part::parse(header.flags, rest) else {
+            return self.malformed();
+        };
         let packet_bytes = server.agreed.packet_bytes;
         let packets = packets_of(part.size, packet_bytes);
         if part.grant == 0
@@ -139,6 +182,8 @@ impl<B: Buffer> Shared<B> {
         {
             return self.malformed();
         }
+        let deadline_ns = if part.packet == 0 { deadline_ns(now_ns, extensions) } else { NEVER };
+        let packet = Packet { now_ns, part, flags: header.flags, deadline_ns, payload };
         let slot = server.slot_index(header.request);
         match age(server, slot, header.request) {
             Age::New => {
@@ -148,7 +193,7 @@ impl<B: Buffer> Shared<B> {
                 if packets == 1 {
                     // A whole request, in this form for the sake of its grant.
                     self.counters.frames_accepted += 1;
-                    return self.run(id, &mut server.slots[slot], packet_bytes, payload);
+                    return self.run(id, &mut server.slots[slot], slot, packet_bytes, &packet);
                 }
             }
             Age::Current => {}
@@ -162,7 +207,7 @@ impl<B: Buffer> Shared<B> {
         if state.state != ServerState::Arriving {
             return self.on_repeated_request(id, server, slot, part.packet, header.flags);
         }
-        self.store_part(id, state, slot, part, header.flags, packet_bytes, payload)
+        self.store_part(id, state, slot, packet_bytes, &packet)
     }
 
     /// The first packet of a new request has come, whichever it is.
@@ -181,8 +226,7 @@ impl<B: Buffer> Shared<B> {
         }
         let packets = packets_of(part.size, server.agreed.packet_bytes);
         let state = &mut server.slots[slot];
-        state.begin(header.request, header.aux, part.size, packets, &mut self.server_parts);
-        state.note_mark(header.flags);
+        self.begin(id, state, header, part.size, packets);
         state.response_limit = u32::from(part.grant);
         if packets == 1 {
             return Ok(());
@@ -202,23 +246,22 @@ impl<B: Buffer> Shared<B> {
     }
 
     /// Stores a packet of an arriving request, and runs the request if it is the last.
-    #[expect(clippy::too_many_arguments, reason = "the parts of one packet, parsed")]
     fn store_part<'f, T>(
         &mut self,
         id: SessionId,
         state: &mut ServerSlot<B>,
         slot: usize,
-        part: Part,
-        flags: Flags,
         packet_bytes: u32,
-        payload: &'f [u8],
+        packet: &Packet<'f>,
     ) -> Received<'f, B, T> {
         let go_back_n = self.config.recovery == Recovery::GoBackN;
+        let Packet { now_ns, part, flags, deadline_ns, payload } = *packet;
         let parts = state.parts(&mut self.server_parts);
         if go_back_n && part.packet > parts.arrived.cumulative() {
             self.counters.dropped_out_of_order += 1;
             return Received::Nothing;
         }
+        parts.deadline_ns = parts.deadline_ns.min(deadline_ns);
         match parts.arrived.insert(part.packet) {
             Insert::New => {}
             Insert::Duplicate => {
@@ -232,6 +275,9 @@ impl<B: Buffer> Shared<B> {
             }
         }
         self.counters.frames_accepted += 1;
+        if parts.deadline_ns <= now_ns {
+            return self.refuse_expired(id, state, slot);
+        }
         if let Some(buffer) = &mut parts.request {
             let (offset, len) = packet_span(part.packet, part.size, packet_bytes);
             buffer.storage_mut()[offset..offset + len].copy_from_slice(payload);
@@ -242,21 +288,28 @@ impl<B: Buffer> Shared<B> {
         if is_whole { self.run_message(id, state) } else { Received::Nothing }
     }
 
-    /// RUNNING: the only places from which a handler is called, once for each request number.
+    /// RUNNING: this and `run_message` are the only places from which a handler is called, once for each
+    /// request number.
     fn run<'f, T>(
         &mut self,
         id: SessionId,
         state: &mut ServerSlot<B>,
+        slot: usize,
         packet_bytes: u32,
-        payload: &'f [u8],
+        packet: &Packet<'f>,
     ) -> Received<'f, B, T> {
+        let Packet { now_ns, deadline_ns, payload, .. } = *packet;
+        if deadline_ns <= now_ns {
+            return self.refuse_expired(id, state, slot);
+        }
         state.state = ServerState::Running;
         self.counters.requests_received += 1;
         let handle = RequestHandle { session: id, number: state.current };
         // A larger one is freed at once: its memory is worth more than the time.
         let fits = |spare: &B| spare.capacity() <= packet_bytes as usize;
         let spare = state.message.take().filter(fits);
-        Received::Request { handle, method: state.method, payload, spare }
+        let deadline_ns = (deadline_ns != NEVER).then_some(deadline_ns);
+        Received::Request { handle, method: state.method, payload, spare, deadline_ns }
     }
 
     fn run_message<'f, T>(
@@ -264,6 +317,7 @@ impl<B: Buffer> Shared<B> {
         id: SessionId,
         state: &mut ServerSlot<B>,
     ) -> Received<'f, B, T> {
+        let deadline_ns = state.parts.as_ref().map_or(NEVER, |parts| parts.deadline_ns);
         let request = state.parts.as_mut().and_then(|parts| parts.request.take());
         self.server_parts.take_back(&mut state.parts);
         let Some(message) = request else {
@@ -272,7 +326,8 @@ impl<B: Buffer> Shared<B> {
         state.state = ServerState::Running;
         self.counters.requests_received += 1;
         let handle = RequestHandle { session: id, number: state.current };
-        Received::Message { handle, method: state.method, message }
+        let deadline_ns = (deadline_ns != NEVER).then_some(deadline_ns);
+        Received::Message { handle, method: state.method, message, deadline_ns }
     }
 
     /// A packet of a request that is complete already: the client has not heard of it.
@@ -333,14 +388,44 @@ impl<B: Buffer> Shared<B> {
         self.counters.refused_too_large += 1;
         let packets = packets_of(size, server.agreed.packet_bytes);
         let state = &mut server.slots[slot];
-        state.begin(header.request, header.aux, size, packets, &mut self.server_parts);
+        self.begin(id, state, header, size, packets);
         let text = "the request exceeds the agreed size";
         self.refuse(id, state, slot, Status::ResourceExhausted, text);
         Received::Nothing
     }
 
-    /// Answers in place of the application.
+    /// The deadline was over before the handler could be called.
+    #[cold]
+    fn refuse_expired<'f, T>(
+        &mut self,
+        id: SessionId,
+        state: &mut ServerSlot<B>,
+        slot: usize,
+    ) -> Received<'f, B, T> {
+        self.counters.requests_expired += 1;
+        let text = "too late: the deadline was over on arrival";
+        if let Some(parts) = &mut state.parts {
+            parts.request = None;
+        }
+        self.refuse(id, state, slot, Status::DeadlineExceeded, text);
+        Received::Nothing
+    }
+
+    /// Answers in place of a handler, which was not called.
     pub(super) fn refuse(
+        &mut self,
+        id: SessionId,
+        state: &mut ServerSlot<B>,
+        slot: usize,
+        status: Status,
+        text: &'static str,
+    ) {
+        self.answer_by_text(id, state, slot, status, text);
+        state.is_refused = true;
+    }
+
+    /// Answers with an error that needs no buffer.
+    pub(super) fn answer_by_text(
         &mut self,
         id: SessionId,
         state: &mut ServerSlot<B>,

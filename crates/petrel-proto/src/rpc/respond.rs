@@ -5,7 +5,7 @@ use core::fmt;
 use super::{Core, FrameSink};
 use crate::buffer::Buffer;
 use crate::limits::packets_of;
-use crate::session::server::{ServerSession, ServerState};
+use crate::session::server::ServerSession;
 use crate::session::{Role, SessionId};
 use crate::status::Status;
 
@@ -121,6 +121,17 @@ impl<B: Buffer, T> Core<B, T> {
             self.shared.counters.answers_discarded += 1;
             return;
         };
+        self.shared.answer_by_text(handle.session, &mut server.slots[slot], slot, status, text);
+    }
+
+    /// Answers a request with an error, and says that its handler was not called and will not be: the
+    /// client may make the call again, whatever it does. Does nothing when nobody waits.
+    pub fn refuse(&mut self, handle: RequestHandle, status: Status, text: &'static str) {
+        debug_assert!(status != Status::Ok);
+        let Some((server, slot)) = running(&mut self.sessions, handle) else {
+            self.shared.counters.answers_discarded += 1;
+            return;
+        };
         self.shared.refuse(handle.session, &mut server.slots[slot], slot, status, text);
     }
 
@@ -133,13 +144,11 @@ impl<B: Buffer, T> Core<B, T> {
 
 /// The session and slot of a request, if it still runs.
 #[inline]
-fn running<B, T>(
+pub(super) fn running<B, T>(
     sessions: &mut crate::session::SessionTable<B, T>,
     handle: RequestHandle,
 ) -> Option<(&mut ServerSession<B>, usize)> {
     let Role::Server(server) = &mut sessions.get_mut(handle.session)?.role else { return None };
-    let slot = server.slot_index(handle.number);
-    let state = &server.slots[slot];
-    let runs = state.current == handle.number && state.state == ServerState::Running;
-    runs.then_some((server, slot))
+    let slot = server.runs(handle.number)?;
+    Some((server, slot))
 }

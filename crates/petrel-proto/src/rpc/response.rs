@@ -8,19 +8,20 @@ use crate::limits::{MESSAGE_BYTES_MAX, REORDERING_THRESHOLD, packet_span, packet
 use crate::session::SessionId;
 use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState, SlotCall};
 use crate::status::Status;
-use crate::wire::{ANSWERED_LATER, Flags, Header, Part, skip_extensions};
+use crate::wire::{ANSWERED_LATER, Flags, Header, Part, REFUSED, skip_extensions};
 
 impl<B> Shared<B> {
     /// The slot that a frame from the server is about, if it is about the slot's request.
     #[inline]
     pub(super) fn slot_of<T>(
         &mut self,
-        client: &ClientSession<B, T>,
+        client: &mut ClientSession<B, T>,
         header: &Header,
     ) -> Option<usize> {
         // An entry with a peer has slots: both are set when the session opens.
-        let slot = header.request as usize & (client.slots.len() - 1);
-        let state = &client.slots[slot];
+        let rounds = client.slots.len();
+        let slot = header.request as usize & (rounds - 1);
+        let state = &mut client.slots[slot];
         if header.request == state.number && state.state != ClientState::Free {
             return Some(slot);
         }
@@ -28,6 +29,7 @@ impl<B> Shared<B> {
             self.counters.dropped_future += 1;
         } else {
             self.counters.dropped_stale += 1;
+            state.note_heard_of(header.request, rounds as u64);
         }
         None
     }
@@ -59,10 +61,10 @@ impl<B: Buffer> Shared<B> {
         let rtt_ns = rtt_ns.filter(|_| header.aux & ANSWERED_LATER == 0);
         let packets = client.slots[slot].held;
         self.heard(now_ns, client, rtt_ns, packets, header.flags);
-        let status = header.aux as u8;
+        let is_ok = header.aux as u8 == 0;
         let outcome = match client.slots[slot].response() {
-            Some(response) if status == 0 => copy_whole(response, payload),
-            _ => Err(server_failure(status, payload)),
+            Some(response) if is_ok => copy_whole(response, payload),
+            _ => Err(server_failure(header.aux, payload)),
         };
         Received::Completed(finish(self, id, client, slot, outcome))
     }
@@ -76,7 +78,9 @@ impl<B: Buffer> Shared<B> {
         header: Header,
         rest: &'f [u8],
     ) -> Received<'f, B, T> {
-        let Ok((part, payload)) = Part::parse(header.flags, rest) else { return self.malformed() };
+        let Ok((part, _, payload)) = Part::parse(header.flags, rest) else {
+            return self.malformed();
+        };
         let Some(slot) = self.slot_of(client, &header) else { return Received::Nothing };
         let packet_bytes = client.packet_bytes;
         if !is_sound(&client.slots[slot], part, packet_bytes, payload.len()) {
@@ -243,10 +247,10 @@ fn too_large(len: usize, capacity: usize) -> Box<CallFailure> {
 }
 
 #[cold]
-fn server_failure(code: u8, payload: &[u8]) -> Box<CallFailure> {
+fn server_failure(aux: u16, payload: &[u8]) -> Box<CallFailure> {
     Box::new(CallFailure {
-        status: Status::from_code(code),
+        status: Status::from_code(aux as u8),
         message: String::from_utf8_lossy(payload).into_owned(),
-        execution: Execution::Answered,
+        execution: if aux & REFUSED == 0 { Execution::Answered } else { Execution::Refused },
     })
 }

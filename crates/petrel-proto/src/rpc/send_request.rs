@@ -5,10 +5,11 @@ use super::pace::PACED_PULL_PACKETS;
 use super::transmit::{FrameSink, Out, Then, Turn, send_part};
 use crate::bitmap::Words;
 use crate::buffer::Buffer;
-use crate::limits::{WINDOW_PACKETS, packets_of};
+use crate::limits::{PACKET_OVERHEAD_BYTES, WINDOW_PACKETS, packet_span, packets_of};
+use crate::session::backlog::Expiry;
 use crate::session::client::{ClientSession, ClientState, NOT_TIMED, SlotCall};
 use crate::session::{PeerKey, SessionId};
-use crate::wire::{Flags, Kind, Part, Pull};
+use crate::wire::{Flags, Kind, Part, Pull, deadline_word, header_bytes};
 
 impl<B: Buffer> Shared<B> {
     #[inline]
@@ -49,7 +50,8 @@ impl<B: Buffer> Shared<B> {
                 true => grant_with(client, slot, packet),
                 false => 0,
             };
-            if !write_request_packet(client, slot, peer, packet, repeats, extra, out.sink) {
+            let next = Next { packet, repeats, extra };
+            if !write_request_packet(client, slot, peer, next, out.now_ns, out.sink) {
                 turn.then = Then::Refused;
                 break;
             }
@@ -81,7 +83,9 @@ impl<B: Buffer> Shared<B> {
         let first = state.request_sent;
         let is_short = self.config.short_ways
             && first + 1 < state.request_packets
-            && !client.congestion.is_limited();
+            && !client.congestion.is_limited()
+            // Packet 0 says what is left.
+            && !(first == 0 && state.expiry().is_told);
         let (Some(SlotCall { request, .. }), true) = (&mut state.call, is_short) else {
             return Turn::NOTHING;
         };
@@ -240,15 +244,23 @@ fn grant_with<B: Buffer, T>(client: &ClientSession<B, T>, slot: usize, packet: u
     wanted.min((client.credits - 1) / 2).min(u32::from(u8::MAX) - 1)
 }
 
+/// The next packet of a request.
+struct Next {
+    packet: u32,
+    /// Whether it was sent before.
+    repeats: bool,
+    /// Packets of the response that it allows beyond the first.
+    extra: u32,
+}
+
 /// Writes a packet's header and sends the packet; false if the medium refused it.
 #[inline]
 fn write_request_packet<B: Buffer, T, S: FrameSink>(
     client: &mut ClientSession<B, T>,
     slot: usize,
     peer: PeerKey,
-    packet: u32,
-    repeats: bool,
-    extra: u32,
+    Next { packet, repeats, extra }: Next,
+    now_ns: u64,
     sink: &mut S,
 ) -> bool {
     let (to, packet_bytes) = (client.to, client.packet_bytes);
@@ -263,6 +275,16 @@ fn write_request_packet<B: Buffer, T, S: FrameSink>(
         true => extra as u8 + 1,
         false => 1,
     };
+    let expiry = state.parts.as_ref().map_or(Expiry::NONE, |parts| parts.expiry);
+    if packet == 0 && expiry.is_told {
+        let flags = flags.with(Flags::EXTENDED);
+        let is_whole = state.request_packets == 1 && grant == 1;
+        let kind = if is_whole { Kind::Request } else { Kind::RequestPart };
+        let header = to.words(kind, flags, state.method, state.number);
+        let left = deadline_word(left_us(now_ns, expiry.at_ns));
+        let part = (!is_whole).then_some(grant);
+        return send_first(request, header, part, left, packet_bytes, peer, sink);
+    }
     if state.request_packets == 1 && grant == 1 {
         let header = to.words(Kind::Request, flags, state.method, state.number);
         let (head, body) = request.pieces(header);
@@ -270,6 +292,36 @@ fn write_request_packet<B: Buffer, T, S: FrameSink>(
     }
     let header = to.words(Kind::RequestPart, flags, state.method, state.number);
     send_part(request, header, packet, grant, packet_bytes, peer, sink)
+}
+
+/// Packet 0 of a request, with its deadline behind the header; with a grant as a part.
+#[cold]
+fn send_first<B: Buffer, S: FrameSink>(
+    request: &mut B,
+    [first, second]: [u64; 2],
+    grant: Option<u8>,
+    left: u64,
+    packet_bytes: u32,
+    peer: PeerKey,
+    sink: &mut S,
+) -> bool {
+    let size = request.len() as u32;
+    let (offset, len) = packet_span(0, size, packet_bytes);
+    let (head, body) = match grant {
+        None => request.part(0, [first, second, left], offset, len),
+        Some(grant) => {
+            let fields = Part { size, packet: 0, grant }.word();
+            let header: [u8; PACKET_OVERHEAD_BYTES] = header_bytes([first, second, fields, left]);
+            request.write_header(0, &header);
+            request.packet(0, PACKET_OVERHEAD_BYTES, offset, len)
+        }
+    };
+    sink.send(peer, head, body)
+}
+
+/// The microseconds that are left, as a frame says it.
+fn left_us(now_ns: u64, at_ns: u64) -> u32 {
+    u32::try_from(at_ns.saturating_sub(now_ns) / 1_000).unwrap_or(u32::MAX)
 }
 
 /// Allows further packets of a response, as credits and the window permit; gives how many.

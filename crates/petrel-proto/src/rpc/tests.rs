@@ -1,9 +1,11 @@
 //! Scripts: receive this, expect that. The simulator tests the same core under every fault; here
 //! stands each rule of the specification for itself.
 
+mod cancel;
 mod chaos;
 mod client;
 mod congestion;
+mod deadlines;
 mod given_back;
 mod hostile;
 mod lifecycle;
@@ -17,7 +19,7 @@ use crate::status::Status;
 use crate::wire::Frame;
 
 pub(super) const PEER: PeerKey = PeerKey(7);
-pub(super) const P: u32 = 1208;
+pub(super) const P: u32 = 1200;
 const CLIENT_TOKEN: u32 = 0xC11E_0001;
 const SERVER_TOKEN: u32 = 0x5E44_0002;
 pub(super) const FIRST: u64 = 832;
@@ -100,7 +102,7 @@ impl Pair {
     pub(super) fn call(&mut self, request: &[u8], room: usize, tag: u64) {
         let request = buffer(request);
         let response = HeapBuffer::new(room, 1);
-        self.client.call(self.session, 1, request, response, tag).unwrap();
+        self.client.call(self.now, self.session, 1, request, response, tag).unwrap();
     }
 
     pub(super) fn respond(&mut self, handle: RequestHandle, message: &[u8]) {
@@ -292,7 +294,7 @@ fn a_small_call_takes_two_frames_of_sixteen_bytes_and_the_data() {
 #[test]
 fn sizes_around_packets_and_up_to_the_limit_arrive_unchanged() {
     let mut pair = Pair::new();
-    for len in [0, 1, 1207, 1208, 1209, 2416, 2417, 100_000, 8 << 20] {
+    for len in [0, 1, 1199, 1200, 1201, 2400, 2401, 100_000, 8 << 20] {
         let message = pattern(len, 5);
         pair.call(&message, len, 1);
         let completion = run(&mut pair, |request| request.to_vec());

@@ -2,6 +2,7 @@
 //! (`docs/wire-protocol.md` §7).
 
 use super::call::{CallFailure, Execution, finish};
+use super::expiry::EXPIRY;
 use super::{Completion, Core, Event, Recovery, Shared};
 use crate::bitmap::Window;
 use crate::buffer::Buffer;
@@ -40,6 +41,9 @@ impl<B: Buffer, T> Core<B, T> {
         let id = SessionId { index: key.session, generation: key.generation };
         let Some(entry) = self.sessions.get_mut(id) else { return };
         let Role::Client(client) = &mut entry.role else { return };
+        if key.slot == EXPIRY {
+            return self.handle_expiries(now_ns, id);
+        }
         let slot = key.slot as usize;
         let state = &mut client.slots[slot];
         state.note_due();
@@ -71,6 +75,8 @@ impl<B: Buffer> Shared<B> {
             self.arm(now_ns, id, client, slot);
             return None;
         }
+        self.note_default_expiry(now_ns, id, client, slot);
+        let state = &mut client.slots[slot];
         if self.config.rto.has_probes() && is_first_look(state, client.trips.backoff) {
             self.counters.probes += 1;
             state.probed = true;
@@ -86,6 +92,7 @@ impl<B: Buffer> Shared<B> {
         if state.unanswered >= self.config.retries_max {
             self.counters.calls_timed_out += 1;
             let failure = gave_up(state.unanswered);
+            client.note_given_up(slot);
             return Some(finish(self, id, client, slot, Err(failure)));
         }
         self.counters.timeouts += 1;

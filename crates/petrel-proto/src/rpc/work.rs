@@ -3,6 +3,9 @@
 /// Entries taken before the room in front of the others is used again.
 const TAKEN_MAX: usize = 1024;
 
+/// In place of a slot: a CANCEL, of whichever session comes first.
+pub(super) const CANCEL: u8 = u8::MAX;
+
 /// A slot that has something to send.
 #[derive(Clone, Copy)]
 pub(super) struct Work {

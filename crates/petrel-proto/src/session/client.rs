@@ -1,7 +1,6 @@
 //! The client's half of a session (`docs/wire-protocol.md` §5).
 
-use std::collections::VecDeque;
-
+use super::backlog::{Backlog, Expiry, NEVER};
 use super::order::SendOrder;
 use super::spare::{Reusable, Spare};
 use super::{Agreed, fill};
@@ -44,6 +43,11 @@ pub(crate) struct ClientSession<B, T> {
     pub(crate) first_request: u64,
     /// `None` until the peer accepted: calls wait in the backlog.
     pub(crate) agreed: Option<Agreed>,
+    /// When the first call expires, as far as anybody has looked: it may have ended since, but none
+    /// expires before. [`NEVER`] if none does.
+    pub(crate) next_expiry_ns: u64,
+    /// The entry of the timer wheel for that time, or an earlier one.
+    pub(crate) expiry_timer: Option<TimerEntry>,
 }
 
 /// What the round trips of a session tell.
@@ -126,42 +130,6 @@ pub(crate) struct SlotCall<B, T> {
     pub(crate) response: B,
 }
 
-/// The calls that wait for a slot: a word for a session where none ever did.
-#[expect(clippy::box_collection, reason = "a queue takes 32 bytes of each session, a box 8")]
-pub(crate) struct Backlog<B, T>(Option<Box<VecDeque<PendingCall<B, T>>>>);
-
-impl<B, T> Default for Backlog<B, T> {
-    fn default() -> Self {
-        Self(None)
-    }
-}
-
-impl<B, T> Backlog<B, T> {
-    #[inline]
-    pub(crate) fn len(&self) -> usize {
-        self.0.as_ref().map_or(0, |calls| calls.len())
-    }
-
-    #[inline]
-    pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Whether a call has ever waited here: that costs less to tell than whether one does now.
-    #[inline(always)]
-    pub(crate) fn was_used(&self) -> bool {
-        self.0.is_some()
-    }
-
-    pub(crate) fn push_back(&mut self, call: PendingCall<B, T>) {
-        self.0.get_or_insert_default().push_back(call);
-    }
-
-    pub(crate) fn pop_front(&mut self) -> Option<PendingCall<B, T>> {
-        self.0.as_mut()?.pop_front()
-    }
-}
-
 impl<B, T> ClientSession<B, T> {
     pub(crate) fn opening(first_request: u64, bounds: &RtoBounds) -> Self {
         Self {
@@ -182,6 +150,8 @@ impl<B, T> ClientSession<B, T> {
             backlog: Backlog::default(),
             first_request,
             agreed: None,
+            next_expiry_ns: NEVER,
+            expiry_timer: None,
         }
     }
 
@@ -225,6 +195,12 @@ impl<B, T> ClientSession<B, T> {
     /// Slots in use, and calls in the queue.
     pub(crate) fn pending_calls(&self) -> usize {
         self.slots.len() - self.free_slots.count_ones() as usize + self.backlog.len()
+    }
+
+    /// Notes that a slot's request is given up.
+    pub(crate) fn note_given_up(&mut self, slot: usize) {
+        let rounds = self.slots.len() as u64;
+        self.slots[slot].note_given_up(rounds);
     }
 
     /// Ends a slot's measurement, and gives the round trip if there is one: of a packet that was sent
@@ -320,6 +296,10 @@ pub(crate) struct ClientSlot<B, T> {
     pub(crate) wakes_soon: bool,
     /// The slot's entry in the timer wheel, while `in_wheel`.
     pub(crate) timer: TimerEntry,
+    /// Requests in a row that were given up with nothing heard of them, and the low half of the last
+    /// one's number: a server follows only so far (§5.4).
+    pub(crate) unheard: u32,
+    pub(crate) given_up: u32,
 }
 
 /// What a slot needs for messages of several packets, and to repeat what was lost.
@@ -338,6 +318,8 @@ pub(crate) struct ClientParts {
     pub(crate) resend_below: u32,
     /// Order of transmissions, for requests of several packets.
     pub(crate) order: SendOrder,
+    /// Until when the call may take, as far as it was said or noted.
+    pub(crate) expiry: Expiry,
 }
 
 impl Reusable for ClientParts {
@@ -350,6 +332,7 @@ impl Reusable for ClientParts {
         self.asked_below = 0;
         self.resend_below = 0;
         self.order.reset();
+        self.expiry = Expiry::NONE;
     }
 
     fn fresh() -> Self {
@@ -362,6 +345,7 @@ impl Reusable for ClientParts {
             asked_below: 0,
             resend_below: 0,
             order: SendOrder::default(),
+            expiry: Expiry::NONE,
         }
     }
 }
@@ -392,6 +376,8 @@ impl<B, T> ClientSlot<B, T> {
             unanswered: 0,
             probed: false,
             grant: 1,
+            unheard: 0,
+            given_up: 0,
         }
     }
 
@@ -496,6 +482,33 @@ impl<B, T> ClientSlot<B, T> {
     #[inline]
     pub(crate) fn received_below(&self) -> u32 {
         self.parts.as_ref().map_or(0, |parts| parts.received.cumulative())
+    }
+
+    /// Until when the call may take, as far as it was said or noted.
+    #[inline]
+    pub(crate) fn expiry(&self) -> Expiry {
+        self.parts.as_ref().map_or(Expiry::NONE, |parts| parts.expiry)
+    }
+
+    /// Notes that the request is given up, with what was heard of it: `rounds` is what its number is ahead of
+    /// the slot's former one.
+    pub(crate) fn note_given_up(&mut self, rounds: u64) {
+        let is_heard = self.state != ClientState::Sending
+            || self.parts.as_ref().is_some_and(|parts| parts.acknowledged.count() > 0);
+        let follows = self.given_up == self.number.wrapping_sub(rounds) as u32;
+        self.unheard = match (is_heard, follows) {
+            (true, _) => 0,
+            (false, true) => self.unheard + 1,
+            (false, false) => 1,
+        };
+        self.given_up = self.number as u32;
+    }
+
+    /// Notes that the server has seen a request that is over.
+    #[cold]
+    pub(crate) fn note_heard_of(&mut self, request: u64, rounds: u64) {
+        let later = (self.number - request) / rounds - 1;
+        self.unheard = self.unheard.min(u32::try_from(later).unwrap_or(u32::MAX));
     }
 
     /// The next packet to send again.

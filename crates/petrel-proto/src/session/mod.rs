@@ -1,6 +1,7 @@
 //! Sessions: the table by which frames find them, and the state of both roles
 //! (`docs/wire-protocol.md` §1, §5, §6).
 
+pub(crate) mod backlog;
 pub(crate) mod client;
 pub(crate) mod order;
 pub(crate) mod server;

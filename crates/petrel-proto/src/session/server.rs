@@ -1,11 +1,12 @@
 //! The server's half of a session (`docs/wire-protocol.md` §6).
 
+use super::backlog::NEVER;
 use super::spare::{Reusable, Spare};
 use super::{Agreed, fill};
 use crate::bitmap::{PacketBits, Window};
 use crate::limits::HEADER_BYTES;
 use crate::status::Status;
-use crate::wire::{ANSWERED_LATER, Destination, Flags};
+use crate::wire::{ANSWERED_LATER, Destination, Flags, REFUSED};
 
 /// A session in its server role. What a small request needs comes first, in this order, and ends
 /// with the first line of its [`Entry`](super::Entry).
@@ -45,6 +46,14 @@ impl<B> ServerSession<B> {
     #[inline]
     pub(crate) fn slot_index(&self, request: u64) -> usize {
         request as usize & (self.slots.len() - 1)
+    }
+
+    /// The slot of a request, if it runs.
+    #[inline]
+    pub(crate) fn runs(&self, request: u64) -> Option<usize> {
+        let slot = self.slot_index(request);
+        let state = &self.slots[slot];
+        (state.current == request && state.state == ServerState::Running).then_some(slot)
     }
 }
 
@@ -97,6 +106,10 @@ pub(crate) struct ServerSlot<B> {
     pub(crate) marked: bool,
     /// Whether the answer came later than at once.
     pub(crate) answered_later: bool,
+    /// Whether the answer stands for a handler that was not called.
+    pub(crate) is_refused: bool,
+    /// Whether somebody is to be told if nobody waits for the answer any more.
+    pub(crate) is_watched: bool,
 }
 
 /// What a slot needs for messages of several packets, and to repeat what was lost.
@@ -105,6 +118,8 @@ pub(crate) struct ServerParts<B> {
     pub(crate) arrived: Window,
     /// The request while its packets arrive.
     pub(crate) request: Option<B>,
+    /// When its deadline is over, as far as is known; or [`NEVER`].
+    pub(crate) deadline_ns: u64,
     /// Packets of the response to send again.
     pub(crate) resend: PacketBits,
     /// No packet below this is to be repeated: the client has them.
@@ -118,6 +133,7 @@ impl<B> Reusable for ServerParts<B> {
         Self {
             arrived: Window::new(),
             request: None,
+            deadline_ns: NEVER,
             resend: PacketBits::new(),
             resend_from: 0,
             refusal: None,
@@ -147,6 +163,8 @@ impl<B> ServerSlot<B> {
             takes_plain: true,
             marked: false,
             answered_later: false,
+            is_refused: false,
+            is_watched: false,
             is_plain: false,
             queued: false,
             credit_due: false,
@@ -188,10 +206,26 @@ impl<B> ServerSlot<B> {
         self.state = ServerState::Answered;
         self.credit_due = false;
         self.status = status;
+        self.is_refused = false;
+        self.is_watched = false;
         self.is_plain = packets == 1 && message.is_some() && !self.marked;
         self.message = message;
         self.response_packets = packets;
         self.response_sent = 0;
+    }
+
+    /// Steps to a request that its client has given up, or ends it, and frees what the slot held. Nothing
+    /// is sent for it.
+    pub(crate) fn give_up(&mut self, number: u64, spare: &mut Spare<ServerParts<B>>) {
+        if let Some(parts) = &mut self.parts {
+            parts.request = None;
+        }
+        spare.take_back(&mut self.parts);
+        self.current = number;
+        self.set_answer(Status::Cancelled, None, 0);
+        self.response_limit = 0;
+        self.marked = false;
+        self.takes_plain = true;
     }
 
     /// Notes that the answer was sent whole at once. It stays, for who asks again.
@@ -218,7 +252,9 @@ impl<B> ServerSlot<B> {
     /// The aux field of the answer.
     #[inline(always)]
     pub(crate) fn answer_aux(&self) -> u16 {
-        u16::from(self.status.code()) | if self.answered_later { ANSWERED_LATER } else { 0 }
+        let later = if self.answered_later { ANSWERED_LATER } else { 0 };
+        let refused = if self.is_refused { REFUSED } else { 0 };
+        u16::from(self.status.code()) | later | refused
     }
 
     /// Notes that a frame of the request came with these flags.

@@ -1,4 +1,4 @@
-//! CREDIT and PULL frames (`docs/wire-protocol.md` §3.1).
+//! CREDIT, PULL and CANCEL frames (`docs/wire-protocol.md` §3.1).
 
 use super::header::to_bytes;
 use super::{Flags, Malformed, skip_extensions};
@@ -78,6 +78,17 @@ impl Pull {
     pub fn encode(&self, header: [u64; 2]) -> ControlBytes {
         let first = u64::from(self.cumulative) | u64::from(self.limit) << 32;
         encode(header, [first, u64::from(self.resend_below)], &self.bitmap)
+    }
+}
+
+/// Checks what follows the common header of a CANCEL: nothing does.
+///
+/// # Errors
+/// [`Malformed`] when something does.
+pub fn check_cancel(flags: Flags, rest: &[u8]) -> Result<(), Malformed> {
+    match skip_extensions(flags, rest)? {
+        [] => Ok(()),
+        _ => Err(Malformed("CANCEL with a payload")),
     }
 }
 

@@ -22,6 +22,8 @@ pub enum Kind {
     Credit = 4,
     /// Response packets received and allowed.
     Pull = 5,
+    /// The client has given a request up.
+    Cancel = 7,
 }
 
 impl Kind {
@@ -34,6 +36,7 @@ impl Kind {
             3 => Kind::ResponsePart,
             4 => Kind::Credit,
             5 => Kind::Pull,
+            7 => Kind::Cancel,
             _ => return None,
         })
     }
@@ -47,6 +50,7 @@ impl Kind {
             Kind::ResponsePart => "RESPONSE_PART",
             Kind::Credit => "CREDIT",
             Kind::Pull => "PULL",
+            Kind::Cancel => "CANCEL",
         }
     }
 }
@@ -58,6 +62,10 @@ pub struct Flags(pub u8);
 /// In the aux field of a response: it was not given at once when the request came, and its round trip
 /// says nothing of the network.
 pub const ANSWERED_LATER: u16 = 1 << 8;
+
+/// In the aux field of a response that is an error: the request's handler was not called, and will not
+/// be.
+pub const REFUSED: u16 = 1 << 9;
 
 impl Flags {
     /// No flag.

@@ -9,9 +9,9 @@ mod extension;
 mod header;
 mod part;
 
-pub use control::{Credit, Pull};
-pub use extension::skip_extensions;
-pub use header::{ANSWERED_LATER, Destination, Flags, Header, Kind, VERSION};
+pub use control::{Credit, Pull, check_cancel};
+pub use extension::{Extensions, deadline_word, read_extensions, skip_extensions};
+pub use header::{ANSWERED_LATER, Destination, Flags, Header, Kind, REFUSED, VERSION};
 pub use part::Part;
 pub(crate) use part::part_words;
 
@@ -31,14 +31,16 @@ pub struct Frame<'a> {
     pub header: Header,
     /// The fields of the kind.
     pub fields: Fields,
-    /// The payload; empty for CREDIT and PULL.
+    /// What its extension block says.
+    pub extensions: Extensions,
+    /// The payload; empty for CREDIT, PULL and CANCEL.
     pub payload: &'a [u8],
 }
 
 /// The fixed fields of a kind, and its bitmap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fields {
-    /// REQUEST and RESPONSE have none.
+    /// REQUEST, RESPONSE and CANCEL have none.
     None,
     /// REQUEST_PART and RESPONSE_PART.
     Part(Part),
@@ -55,16 +57,24 @@ impl<'a> Frame<'a> {
     /// [`Malformed`], with the rule that is broken.
     pub fn parse(bytes: &'a [u8]) -> Result<Self, Malformed> {
         let (header, rest) = Header::parse(bytes)?;
-        let (fields, payload) = match header.kind {
-            Kind::Request | Kind::Response => (Fields::None, skip_extensions(header.flags, rest)?),
-            Kind::RequestPart | Kind::ResponsePart => {
-                let (part, payload) = Part::parse(header.flags, rest)?;
-                (Fields::Part(part), payload)
+        let none = Extensions::default();
+        let (fields, extensions, payload) = match header.kind {
+            Kind::Request | Kind::Response => {
+                let (extensions, payload) = read_extensions(header.flags, rest)?;
+                (Fields::None, extensions, payload)
             }
-            Kind::Credit => (Fields::Credit(Credit::parse(header.flags, rest)?), &[][..]),
-            Kind::Pull => (Fields::Pull(Pull::parse(header.flags, rest)?), &[][..]),
+            Kind::RequestPart | Kind::ResponsePart => {
+                let (part, extensions, payload) = Part::parse(header.flags, rest)?;
+                (Fields::Part(part), extensions, payload)
+            }
+            Kind::Credit => (Fields::Credit(Credit::parse(header.flags, rest)?), none, &[][..]),
+            Kind::Pull => (Fields::Pull(Pull::parse(header.flags, rest)?), none, &[][..]),
+            Kind::Cancel => {
+                check_cancel(header.flags, rest)?;
+                (Fields::None, none, &[][..])
+            }
         };
-        Ok(Self { header, fields, payload })
+        Ok(Self { header, fields, extensions, payload })
     }
 }
 
@@ -75,10 +85,14 @@ impl fmt::Display for Frame<'_> {
         write!(f, "{} s{} r{}", header.kind.name(), header.session, header.request)?;
         match header.kind {
             Kind::Request | Kind::RequestPart => write!(f, " m{}", header.aux)?,
-            Kind::Response if header.aux as u8 != 0 => write!(f, " status {}", header.aux as u8)?,
+            Kind::Response if header.aux as u8 != 0 => {
+                write!(f, " status {}", header.aux as u8)?;
+                f.write_str(if header.aux & REFUSED != 0 { " refused" } else { "" })?;
+            }
             _ => {}
         }
         match self.fields {
+            Fields::None if header.kind == Kind::Cancel => {}
             Fields::None => write!(f, " {} B", self.payload.len())?,
             Fields::Part(part) => write!(
                 f,
@@ -96,6 +110,9 @@ impl fmt::Display for Frame<'_> {
                 " up to {}, limit {}, again below {}",
                 pull.cumulative, pull.limit, pull.resend_below
             )?,
+        }
+        if let Some(left_us) = self.extensions.deadline_us {
+            write!(f, " deadline {left_us} us")?;
         }
         if header.flags.congestion() {
             f.write_str(" congestion")?;

@@ -1,7 +1,7 @@
 //! The fields of REQUEST_PART and RESPONSE_PART (`docs/wire-protocol.md` §3.1).
 
 use super::header::to_bytes;
-use super::{Flags, Malformed, skip_extensions};
+use super::{Extensions, Flags, Malformed, read_extensions};
 use crate::limits::{HEADER_BYTES, PART_HEADER_BYTES};
 
 const FIELDS_BYTES: usize = PART_HEADER_BYTES - HEADER_BYTES;
@@ -25,12 +25,13 @@ pub struct Part {
 }
 
 impl Part {
-    /// Parses the fields behind the common header and gives the payload behind them.
+    /// Parses the fields behind the common header and gives what the extension block says and the
+    /// payload.
     ///
     /// # Errors
     /// [`Malformed`] when the frame is too short or its extension block is.
     #[inline]
-    pub fn parse(flags: Flags, rest: &[u8]) -> Result<(Self, &[u8]), Malformed> {
+    pub fn parse(flags: Flags, rest: &[u8]) -> Result<(Self, Extensions, &[u8]), Malformed> {
         let Some((fields, rest)) = rest.split_first_chunk::<FIELDS_BYTES>() else {
             return Err(Malformed("shorter than a part header"));
         };
@@ -40,7 +41,8 @@ impl Part {
             packet: (word >> 32) as u32 & 0xFF_FFFF,
             grant: (word >> 56) as u8,
         };
-        Ok((part, skip_extensions(flags, rest)?))
+        let (extensions, payload) = read_extensions(flags, rest)?;
+        Ok((part, extensions, payload))
     }
 
     /// The fields as one word, which goes out in little-endian order.

@@ -14,6 +14,9 @@ fn encode(frame: &Frame<'_>) -> Vec<u8> {
         Fields::Credit(credit) => cut(credit.encode(header.words())),
         Fields::Pull(pull) => cut(pull.encode(header.words())),
     };
+    if let Some(left_us) = frame.extensions.deadline_us {
+        bytes.extend_from_slice(&deadline_word(left_us).to_le_bytes());
+    }
     bytes.extend_from_slice(frame.payload);
     bytes
 }

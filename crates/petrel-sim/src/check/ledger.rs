@@ -55,6 +55,8 @@ pub(super) struct Counts {
     pub(super) succeeded: u64,
     /// Failed, because the server said so.
     pub(super) answered: u64,
+    /// Failed, because the server did not want to execute it.
+    pub(super) refused: u64,
     /// Failed, and may have been executed.
     pub(super) unknown: u64,
     /// Failed, and nothing was sent.
@@ -140,8 +142,10 @@ impl Ledger {
         if !is_whole || !pattern::is_request(id, request) {
             self.break_rule(id, "was executed with other bytes than were sent", &request.len());
         }
-        if matches!(end, End::Rejected | End::Failed(_, Execution::NotSent)) {
-            self.break_rule(id, "was executed although it was said not to be sent", &end);
+        let is_over =
+            matches!(end, End::Rejected | End::Failed(_, Execution::NotSent | Execution::Refused));
+        if is_over {
+            self.break_rule(id, "was executed although it was said that it would not be", &end);
         }
         Some(id)
     }
@@ -217,6 +221,14 @@ impl Ledger {
                 self.counts.answered += 1;
                 self.check_answer(id, &call, failure);
             }
+            Execution::Refused => {
+                self.counts.refused += 1;
+                self.unmake(id);
+                if call.executions > 0 {
+                    self.break_rule(id, "was executed, and said to be refused", failure);
+                }
+                self.check_answer(id, &call, failure);
+            }
             Execution::MayHaveExecuted => {
                 self.counts.unknown += 1;
                 self.check_failure(id, &call, failure);
@@ -250,7 +262,9 @@ impl Ledger {
         if !is_right {
             self.break_rule(id, "got a wrong error", failure);
         }
-        let is_executed = call.spec.method.is_served() && !call.spec.method.is_tiny();
+        let is_executed = call.spec.method.is_served()
+            && !call.spec.method.is_tiny()
+            && failure.execution == Execution::Answered;
         if is_executed && call.executions != 1 {
             self.break_rule(id, "was answered, with this many executions", &call.executions);
         }

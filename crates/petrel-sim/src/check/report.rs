@@ -47,6 +47,7 @@ impl Report {
             ("calls_succeeded", self.counts.succeeded),
             ("calls_of_largest_size", self.counts.largest),
             ("calls_failed_by_server", self.counts.answered),
+            ("calls_refused_by_server", self.counts.refused),
             ("calls_failed_unknown", self.counts.unknown),
             ("calls_failed_not_sent", self.counts.not_sent),
             ("calls_rejected", self.counts.rejected),

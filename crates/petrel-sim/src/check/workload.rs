@@ -187,7 +187,7 @@ impl Node {
     }
 
     fn packet_bytes(&self, open: Open) -> u32 {
-        self.endpoint.core().agreed(open.session).map_or(1_448, |agreed| agreed.packet_bytes)
+        self.endpoint.core().agreed(open.session).map_or(1_440, |agreed| agreed.packet_bytes)
     }
 
     /// A length near the places where something changes, within what may still be moved.

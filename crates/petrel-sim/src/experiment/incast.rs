@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use petrel_proto::limits::PART_HEADER_BYTES;
+use petrel_proto::limits::PACKET_OVERHEAD_BYTES;
 use petrel_proto::{Recovery, SessionId};
 use serde::Serialize;
 
@@ -18,7 +18,7 @@ const LINE_GBIT: u64 = 25;
 const FRAME_BYTES: usize = 1_472;
 
 /// Bytes of a request that a full packet carries.
-const PACKET_BYTES: u64 = (FRAME_BYTES - PART_HEADER_BYTES) as u64;
+const PACKET_BYTES: u64 = (FRAME_BYTES - PACKET_OVERHEAD_BYTES) as u64;
 
 /// Small calls from each sender to the receiver, which see what a packet of the sender sees. At twice
 /// a millisecond they take less than a hundredth of the port.

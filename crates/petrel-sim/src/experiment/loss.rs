@@ -1,7 +1,7 @@
 //! Large requests over a link that loses packets at random (eRPC's Table 4).
 
 use petrel_proto::Recovery;
-use petrel_proto::limits::{PART_HEADER_BYTES, packets_of};
+use petrel_proto::limits::{PACKET_OVERHEAD_BYTES, packets_of};
 use serde::Serialize;
 
 use super::caller::Load;
@@ -158,7 +158,7 @@ fn run_one(
     loss: Probability,
 ) -> Result<LossRow, ExperimentError> {
     let frame_bytes = frame_bytes(gbit);
-    let packets = packets_of(REQUEST_BYTES, (frame_bytes - PART_HEADER_BYTES) as u32);
+    let packets = packets_of(REQUEST_BYTES, (frame_bytes - PACKET_OVERHEAD_BYTES) as u32);
     let requests = config.requests(loss, packets.into());
     let settings = Settings {
         seed: config.seed,

@@ -7,7 +7,7 @@
 //! block             +64            +64+capacity   rounded up to 8
 //! | head room       | data         | pad          | tail                                  |
 //! | meta | header 0 | 0 1 2 ...    |              | header 1 | header 2 | ... 32 B each   |
-//! | 40 B | 24 B     |
+//! | 32 B | 32 B     |
 //! ```
 //!
 //! A message that is sent to many is *shared* ([`SharedBuf`]): its memory is not written any more, and

@@ -13,7 +13,7 @@ use super::pool::Shelf;
 pub const HEAD_ROOM_BYTES: usize = 64;
 
 /// Room directly before the data for the header of packet 0.
-pub const FIRST_HEADER_BYTES: usize = 24;
+pub const FIRST_HEADER_BYTES: usize = 32;
 
 /// Room behind the data for the header of each packet after the first.
 pub const TAIL_HEADER_BYTES: usize = 32;

@@ -4,13 +4,15 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use petrel_proto::{
-    CallError, CallRejected, Core, FrameSink, PeerKey, PendingCall, RequestHandle, RespondError,
-    RespondRejected, SessionId, Status,
+    CallError, CallLimits, CallRejected, Core, FrameSink, PeerKey, PendingCall, RequestHandle,
+    RespondError, RespondRejected, SessionId, Status,
 };
 use petrel_transport::ReturnPath;
 use petrel_transport::buf::{BufPool, PoolExhausted};
 
-use super::call::{Continuation, Reply};
+use super::call::{CallKey, Continuation, Reply};
+use super::cancel::Watchers;
+use super::options::CallOptions;
 use crate::msgbuf::MsgBuf;
 
 /// The part of an endpoint that does not depend on its transport: what handlers and continuations
@@ -24,7 +26,16 @@ pub(super) struct Local {
     pub(super) now_ns: u64,
     /// Bytes of the frames of this burst, but for those of small calls.
     pub(super) part_bytes: usize,
+    /// The deadline of the request that is being handled, or for which was called what now has ended:
+    /// calls inherit it. [`NO_DEADLINE`] otherwise.
+    pub(super) inherited_ns: u64,
+    pub(super) watchers: Watchers,
+    /// Number of the next call that can be cancelled by it.
+    pub(super) next_key: u64,
 }
+
+/// Nothing is inherited.
+pub(super) const NO_DEADLINE: u64 = u64::MAX;
 
 /// An endpoint, as its handlers and continuations see it: they make calls, take buffers, and
 /// answer requests with it.
@@ -130,6 +141,57 @@ impl Context<'_> {
         self.start(session, method, request, response, Continuation::function(continuation, tag))
     }
 
+    /// [`Context::call`] with [`CallOptions`]. The key is for [`Context::cancel`].
+    ///
+    /// Calls that a handler makes inherit the deadline of its request, with options or without: they
+    /// end when it is over, if not before. So do calls that are made when these end.
+    ///
+    /// # Errors
+    /// As [`Context::call`].
+    pub fn call_with(
+        &mut self,
+        session: SessionId,
+        method: u16,
+        request: MsgBuf,
+        response: MsgBuf,
+        options: CallOptions,
+        continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
+    ) -> Result<CallKey, CallRejected<MsgBuf>> {
+        let number = self.local.next_key;
+        self.local.next_key += 1;
+        let tag = Continuation::keyed(number, continuation);
+        self.start_with(session, PendingCall { method, tag, request, response }, options)?;
+        Ok(CallKey::of_number(session, number))
+    }
+
+    /// [`Context::call_fn`] with [`CallOptions`]. The key is for [`Context::cancel`]; it names the call by its
+    /// session, function and number, so who wants to cancel gives each call a number of its own.
+    ///
+    /// # Errors
+    /// As [`Context::call`].
+    #[expect(clippy::too_many_arguments, reason = "those of `call_fn`, and the options")]
+    pub fn call_fn_with(
+        &mut self,
+        session: SessionId,
+        method: u16,
+        request: MsgBuf,
+        response: MsgBuf,
+        options: CallOptions,
+        continuation: fn(&mut Context<'_>, Reply, u64),
+        tag: u64,
+    ) -> Result<CallKey, CallRejected<MsgBuf>> {
+        let key = CallKey::of_function(session, continuation, tag);
+        let tag = Continuation::function(continuation, tag);
+        self.start_with(session, PendingCall { method, tag, request, response }, options)?;
+        Ok(key)
+    }
+
+    /// The deadline that calls made here inherit: that of the request that is being handled, or for which
+    /// was called what has ended now.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        (self.local.inherited_ns != NO_DEADLINE).then_some(self.local.inherited_ns)
+    }
+
     /// Time of this turn of the event loop, in nanoseconds of the transport's clock.
     pub fn now_ns(&self) -> u64 {
         self.local.now_ns
@@ -150,14 +212,40 @@ impl Context<'_> {
         continuation: Continuation,
     ) -> Result<(), CallRejected<MsgBuf>> {
         let call = PendingCall { method, tag: continuation, request, response };
+        let Local { core, now_ns, inherited_ns, .. } = &mut *self.local;
+        if *inherited_ns != NO_DEADLINE {
+            return self.start_with(session, call, CallOptions::new());
+        }
+        core.call_at_once(*now_ns, session, call, &mut self.back).map_err(without_tag)
+    }
+
+    #[inline(never)]
+    fn start_with(
+        &mut self,
+        session: SessionId,
+        call: PendingCall<MsgBuf, Continuation>,
+        options: CallOptions,
+    ) -> Result<(), CallRejected<MsgBuf>> {
+        let inherited_ns = self.deadline_ns();
         let Local { core, now_ns, .. } = &mut *self.local;
-        let called = core.call_at_once(*now_ns, session, call, &mut self.back);
-        called.map_err(|CallRejected { error, request, response, .. }| CallRejected {
-            error,
-            request,
-            response,
-            tag: (),
-        })
+        let limits = options.limits(*now_ns, inherited_ns);
+        if limits == CallLimits::default() && !call.request.is_reference() {
+            return core.call_at_once(*now_ns, session, call, &mut self.back).map_err(without_tag);
+        }
+        core.call_with(*now_ns, session, call, limits).map_err(without_tag)
+    }
+
+    /// Runs something whose calls inherit this deadline.
+    pub(super) fn under_deadline<R>(
+        &mut self,
+        deadline_ns: Option<u64>,
+        run: impl FnOnce(&mut Context<'_>) -> R,
+    ) -> R {
+        let deadline_ns = deadline_ns.unwrap_or(NO_DEADLINE);
+        let before = std::mem::replace(&mut self.local.inherited_ns, deadline_ns);
+        let result = run(self);
+        self.local.inherited_ns = before;
+        result
     }
 
     /// Answers a request with OK, at once if there is a way back.
@@ -170,6 +258,7 @@ impl Context<'_> {
     }
 
     pub(super) fn respond(&mut self, handle: RequestHandle, status: Status, message: MsgBuf) {
+        self.local.watchers.forget(handle);
         if let Err(rejected) = self.local.core.respond(handle, status, message) {
             self.refuse_answer(handle, rejected);
         }
@@ -186,9 +275,18 @@ impl Context<'_> {
     pub(super) fn respond_error(&mut self, handle: RequestHandle, status: Status, text: &str) {
         match self.alloc_message(text.as_bytes()) {
             Ok(message) => self.respond(handle, status, message),
-            Err(_) => self.local.core.respond_error(handle, status, "no memory for the message"),
+            Err(_) => {
+                self.local.watchers.forget(handle);
+                self.local.core.respond_error(handle, status, "no memory for the message");
+            }
         }
     }
+}
+
+/// A call that was not taken, as the application gets it back.
+fn without_tag(rejected: CallRejected<MsgBuf, Continuation>) -> CallRejected<MsgBuf> {
+    let CallRejected { error, request, response, .. } = rejected;
+    CallRejected { error, request, response, tag: () }
 }
 
 /// A failure to make a call at all, for the convenience methods that copy their messages.

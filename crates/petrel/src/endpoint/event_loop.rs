@@ -13,7 +13,7 @@ use super::ahead::Ahead;
 use super::context::{Back, Context, Local};
 use super::factors::{SlowDispatch, SlowSink};
 use super::handler::{Handlers, Payload};
-use super::{Endpoint, IdlePolicy, run_continuation};
+use super::{Endpoint, IdlePolicy, run_continuation, run_under_deadline};
 use crate::control::ControlPlane;
 use crate::msgbuf::Pool;
 
@@ -111,7 +111,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 
     /// Runs the event loop until `done` says so; it is asked after every turn.
     pub fn run_until(&mut self, mut done: impl FnMut(&mut Context<'_>) -> bool) {
-        while !done(&mut self.context()) {
+        self.refresh_clock();
+        while !done(&mut self.local_context()) {
             self.turn();
         }
     }
@@ -124,8 +125,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         mut done: impl FnMut(&mut Context<'_>) -> bool,
     ) -> bool {
         let end_ns = self.transport.now() + limit.as_nanos() as u64;
+        self.refresh_clock();
         loop {
-            if done(&mut self.context()) {
+            if done(&mut self.local_context()) {
                 return true;
             }
             if self.transport.now() >= end_ns {
@@ -209,9 +211,10 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         while let Some(event) = self.local.core.poll_event() {
             any = true;
             match event {
-                Event::Completed(completion) => run_continuation(&mut self.context(), completion),
+                Event::Completed(ended) => run_under_deadline(&mut self.local_context(), ended),
+                Event::Cancelled(handle) => self.local_context().run_watcher(handle),
                 Event::SessionExhausted(id) => {
-                    let text = "the session has used up its request numbers; open a new one";
+                    let text = "the session's request numbers are used up, or the server is silent";
                     self.end_session(id, Status::Unavailable, text);
                 }
             }
@@ -223,6 +226,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         let mut any = false;
         while let Some(handle) = self.local.dropped.borrow_mut().pop() {
             let text = "the handler dropped the request";
+            self.local.watchers.forget(handle);
             self.local.core.respond_error(handle, Status::Internal, text);
             any = true;
         }
@@ -344,14 +348,18 @@ pub(super) fn dispatch_other(
     };
     match received {
         Received::Nothing => {}
-        Received::Request { handle, method, payload, spare } => {
+        Received::Request { handle, method, payload, spare, deadline_ns } => {
             let payload = Payload::Borrowed(payload);
-            handlers.run(&mut Context::new(local), handle, method, payload, spare);
+            Context::new(local).under_deadline(deadline_ns, |cx| {
+                handlers.run(cx, handle, method, payload, spare);
+            });
         }
-        Received::Message { handle, method, message } => {
+        Received::Message { handle, method, message, deadline_ns } => {
             let payload = Payload::Owned(message);
-            handlers.run(&mut Context::new(local), handle, method, payload, None);
+            Context::new(local).under_deadline(deadline_ns, |cx| {
+                handlers.run(cx, handle, method, payload, None);
+            });
         }
-        Received::Completed(completion) => run_continuation(&mut Context::new(local), completion),
+        Received::Completed(ended) => run_under_deadline(&mut Context::new(local), ended),
     }
 }

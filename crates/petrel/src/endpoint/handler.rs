@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 use petrel_proto::{RequestHandle, SessionId, Status};
 
@@ -87,6 +88,18 @@ impl Request<'_> {
     /// The session on which the request came.
     pub fn session(&self) -> SessionId {
         self.handle.session
+    }
+
+    /// When the request's deadline is over, if it has one, in nanoseconds of the endpoint's clock: that of
+    /// [`Context::now_ns`]. Calls that the handler makes end then, if not before.
+    pub fn deadline_ns(&self, cx: &Context<'_>) -> Option<u64> {
+        cx.deadline_ns()
+    }
+
+    /// What is left until the request's deadline, if it has one.
+    pub fn time_left(&self, cx: &Context<'_>) -> Option<Duration> {
+        let left_ns = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(cx.now_ns()));
+        self.deadline_ns(cx).map(left_ns)
     }
 
     /// Answers with a message.
@@ -192,6 +205,11 @@ pub struct Responder {
 }
 
 impl Responder {
+    /// The request's name, until it is answered.
+    pub(super) fn handle(&self) -> Option<RequestHandle> {
+        self.handle
+    }
+
     /// Answers with a message. If the client has given up meanwhile, the answer is discarded and
     /// counted.
     pub fn reply(self, cx: &mut Context<'_>, message: &[u8]) {
@@ -257,7 +275,7 @@ impl Handlers {
     ) {
         let Some(Some(handler)) = self.by_method.get_mut(usize::from(method)) else {
             let text = "the server has no such method";
-            cx.local.core.respond_error(handle, Status::Unimplemented, text);
+            cx.local.core.refuse(handle, Status::Unimplemented, text);
             return;
         };
         // Each part on its own: the compiler would copy the whole by way of memory.

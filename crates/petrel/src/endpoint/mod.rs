@@ -2,12 +2,14 @@
 
 mod ahead;
 mod call;
+mod cancel;
 mod config;
 mod context;
 mod event_loop;
 mod factors;
 mod handler;
 mod open;
+mod options;
 mod sessions;
 mod shared;
 mod stats;
@@ -21,20 +23,22 @@ use petrel_transport::buf::{BufPool, InUse, PoolExhausted};
 use petrel_transport::host::Host;
 use petrel_transport::{RX_BURST_MAX, Transport};
 
-pub use call::{Continuation, Reply};
+pub use call::{CallKey, Continuation, Reply};
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::{Context, StartError};
 pub use event_loop::Stop;
 pub use factors::Factors;
 pub use handler::{Handled, Request, Responder};
 pub use open::EndpointError;
+pub use options::CallOptions;
 pub use sessions::{ConnectError, SessionState};
 pub use shared::{SharedMsg, SharedRejected};
 pub use stats::EndpointStats;
 
 use ahead::Ahead;
-use call::run_continuation;
-use context::Local;
+use call::{run_continuation, run_under_deadline};
+use cancel::Watchers;
+use context::{Local, NO_DEADLINE};
 use handler::Handlers;
 use sessions::Sessions;
 
@@ -96,6 +100,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 dropped: Rc::new(RefCell::new(Vec::new())),
                 now_ns,
                 part_bytes: 0,
+                inherited_ns: NO_DEADLINE,
+                watchers: Watchers::default(),
+                next_key: 0,
             },
             handlers: Handlers::default(),
             sessions: Sessions::new(config.sessions, config.transports),
@@ -124,7 +131,18 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 
     /// The endpoint as handlers see it.
     pub fn context(&mut self) -> Context<'_> {
+        self.refresh_clock();
+        self.local_context()
+    }
+
+    /// The same within a turn, or directly after one.
+    fn local_context(&mut self) -> Context<'_> {
         Context::new(&mut self.local)
+    }
+
+    /// Since the last turn any time may have passed, and deadlines count from now.
+    fn refresh_clock(&mut self) {
+        self.local.now_ns = self.transport.now();
     }
 
     /// An empty buffer for up to `capacity` bytes.
@@ -179,6 +197,22 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         self.context().call_fn(session, method, request, response, continuation, tag)
     }
 
+    /// Makes a call with [`CallOptions`]; see [`Context::call_with`].
+    ///
+    /// # Errors
+    /// As [`Context::call`].
+    pub fn call_with(
+        &mut self,
+        session: SessionId,
+        method: u16,
+        request: MsgBuf,
+        response: MsgBuf,
+        options: CallOptions,
+        continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
+    ) -> Result<CallKey, CallRejected<MsgBuf>> {
+        self.context().call_with(session, method, request, response, options, continuation)
+    }
+
     /// Makes a call and runs the event loop until it has ended: for tools and tests, where one
     /// call at a time is enough. The response may have up to `response_max` bytes.
     ///
@@ -191,11 +225,26 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         request: &[u8],
         response_max: usize,
     ) -> Result<MsgBuf, CallWaitError> {
+        self.call_wait_with(session, method, request, response_max, CallOptions::new())
+    }
+
+    /// [`Endpoint::call_wait`] with [`CallOptions`].
+    ///
+    /// # Errors
+    /// [`CallWaitError`].
+    pub fn call_wait_with(
+        &mut self,
+        session: SessionId,
+        method: u16,
+        request: &[u8],
+        response_max: usize,
+        options: CallOptions,
+    ) -> Result<MsgBuf, CallWaitError> {
         let request = self.alloc_message(request).map_err(StartError::from)?;
         let response = self.alloc(response_max).map_err(StartError::from)?;
         let ended = Rc::new(RefCell::new(None));
         let end = Rc::clone(&ended);
-        self.call(session, method, request, response, move |_, reply| {
+        self.call_with(session, method, request, response, options, move |_, reply| {
             *end.borrow_mut() = Some(reply.into_response());
         })
         .map_err(|rejected| StartError::from(rejected.error))?;

@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
 
 use petrel_proto::control::{SessionAccept, SessionOpen};
-use petrel_proto::limits::{FIRST_REQUEST_END, PACKET_BYTES_MIN, PART_HEADER_BYTES, SLOTS_MAX};
+use petrel_proto::limits::{FIRST_REQUEST_END, PACKET_BYTES_MIN, PACKET_OVERHEAD_BYTES, SLOTS_MAX};
 use petrel_proto::{Accepted, Agreed, OpenError, PeerKey, SessionId, Status};
 use petrel_transport::{PeerId, Transport};
 
@@ -507,6 +507,6 @@ impl Sessions {
 /// Payload bytes of a full packet to a peer.
 fn packet_bytes<T: Transport>(transport: &T, peer: PeerId) -> u32 {
     let max = transport.max_frame_bytes(peer).min(u32::MAX as usize);
-    let bytes = max.saturating_sub(PART_HEADER_BYTES) as u32;
+    let bytes = max.saturating_sub(PACKET_OVERHEAD_BYTES) as u32;
     bytes.min(petrel_proto::limits::PACKET_BYTES_MAX)
 }

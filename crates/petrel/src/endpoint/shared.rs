@@ -3,13 +3,14 @@
 use std::fmt;
 use std::ops::Deref;
 
-use petrel_proto::{CallRejected, PendingCall, SessionId};
+use petrel_proto::{CallRejected, SessionId};
 use petrel_transport::Transport;
 use petrel_transport::buf::{PoolExhausted, SharedBuf};
 
 use super::Endpoint;
-use super::call::{Continuation, Reply};
+use super::call::{CallKey, Reply};
 use super::context::{Context, StartError};
+use super::options::CallOptions;
 use crate::control::ControlPlane;
 use crate::msgbuf::MsgBuf;
 
@@ -79,7 +80,7 @@ pub struct SharedRejected {
 
 impl Context<'_> {
     /// Calls `method` with a message that other calls may send too, at the same time. Everything else
-    /// is as with [`Context::call`], but that the [`Reply`] has an empty request: the caller has the
+    /// is as with [`Context::call_with`], but that the [`Reply`] has an empty request: the caller has the
     /// message, and can have its buffer again by [`SharedMsg::try_unwrap`] when all calls have ended.
     ///
     /// # Errors
@@ -91,21 +92,21 @@ impl Context<'_> {
         method: u16,
         request: &SharedMsg,
         response: MsgBuf,
+        options: CallOptions,
         continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
-    ) -> Result<(), SharedRejected> {
+    ) -> Result<CallKey, SharedRejected> {
         let request = match self.to_send(request) {
             Ok(request) => request,
             Err(error) => return Err(SharedRejected { error: error.into(), response }),
         };
-        let continuation = Continuation::boxed(move |cx: &mut Context<'_>, mut reply: Reply| {
+        self.call_with(session, method, request, response, options, move |cx, mut reply| {
             reply.request.release();
             continuation(cx, reply);
-        });
-        self.start_general(session, PendingCall { method, tag: continuation, request, response })
-            .map_err(|CallRejected { error, response, .. }| SharedRejected {
-                error: error.into(),
-                response,
-            })
+        })
+        .map_err(|CallRejected { error, response, .. }| SharedRejected {
+            error: error.into(),
+            response,
+        })
     }
 
     /// What one call sends a shared message from. It must not get to the application before
@@ -114,17 +115,6 @@ impl Context<'_> {
         match message.len() {
             0..=COPIED_BYTES_MAX => self.alloc_message(message),
             _ => MsgBuf::reference(&self.local.pool, &message.0),
-        }
-    }
-
-    fn start_general(
-        &mut self,
-        session: SessionId,
-        call: PendingCall<MsgBuf, Continuation>,
-    ) -> Result<(), CallRejected<MsgBuf, Continuation>> {
-        match call.request.len() {
-            0 => self.local.core.call_general(session, call),
-            _ => self.local.core.call_at_once(self.local.now_ns, session, call, &mut self.back),
         }
     }
 }
@@ -140,8 +130,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         method: u16,
         request: &SharedMsg,
         response: MsgBuf,
+        options: CallOptions,
         continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
-    ) -> Result<(), SharedRejected> {
-        self.context().call_shared(session, method, request, response, continuation)
+    ) -> Result<CallKey, SharedRejected> {
+        self.context().call_shared(session, method, request, response, options, continuation)
     }
 }

@@ -6,7 +6,8 @@
 //! member, with its status and whether it may have executed the call.
 //!
 //! A group call that failed may have been executed by some members, and so may one of which a quorum has
-//! answered: nothing is taken back. What a member answers after the decision is dropped.
+//! answered: nothing is taken back. What a member answers after the decision is dropped; whether it is still
+//! asked to do it, says [`Late`].
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -16,7 +17,7 @@
 mod call;
 mod collect;
 
-pub use call::{GroupCall, GroupRejected, GroupReply};
+pub use call::{GroupCall, GroupRejected, GroupReply, Late};
 pub use collect::{
     Collect, GroupError, GroupFailure, MEMBERS_MAX, Member, MemberOutcome, Need, Verdict,
 };

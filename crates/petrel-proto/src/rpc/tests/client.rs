@@ -120,7 +120,7 @@ fn one_lost_packet_of_many_is_sent_again_alone_and_at_once() {
     assert_eq!(words(&credit), ["CREDIT s0 r832 up to 3, echo 9"]);
     pair.at_client(&credit[0]).nothing();
     let again = pair.client_sends();
-    assert_eq!(words(&again), ["REQUEST_PART s0 r832 m1 p3 of 12080 B, 1208 B, grant 1 again"]);
+    assert_eq!(words(&again), ["REQUEST_PART s0 r832 m1 p3 of 12000 B, 1200 B, grant 1 again"]);
     let (_, request) = pair.at_server(&again[0]).request();
     assert_eq!(request, message);
     assert_eq!(pair.client.counters().timeouts, 0);
@@ -173,7 +173,7 @@ fn a_lost_packet_of_a_response_is_asked_for_at_once() {
     assert_eq!(words(&pull), ["PULL s0 r832 up to 2, limit 8, again below 3 again"]);
     pair.at_server(&pull[0]).nothing();
     let again = pair.server_sends();
-    assert_eq!(words(&again), ["RESPONSE_PART s0 r832 p2 of 9664 B, 1208 B, grant 0 again"]);
+    assert_eq!(words(&again), ["RESPONSE_PART s0 r832 p2 of 9600 B, 1200 B, grant 0 again"]);
     let completion = pair.at_client(&again[0]).completed();
     assert!(completion.response.message() == response);
     pair.assert_credits_back();
@@ -200,7 +200,7 @@ fn a_request_over_the_limit_is_refused_before_anything_is_sent() {
     let mut pair = Pair::with(Shape { request_bytes_max: 5000, ..Shape::default() });
     let request = buffer(&pattern(5001, 0));
     let rejected =
-        pair.client.call(pair.session, 1, request, HeapBuffer::new(1, 1), 0).unwrap_err();
+        pair.client.call(pair.now, pair.session, 1, request, HeapBuffer::new(1, 1), 0).unwrap_err();
     assert_eq!(rejected.error, CallError::RequestTooLarge { len: 5001, max: 5000 });
     assert_eq!(rejected.request.len(), 5001, "the buffer comes back");
     assert!(pair.client_sends().is_empty());
@@ -311,7 +311,7 @@ fn a_refused_repetition_stays_one() {
     assert_eq!(refuse_behind(&mut pair.client, pair.now, 0).len(), 0);
     assert_eq!(pair.client.counters().packets_retransmitted, 0);
     let frames = pair.client_sends();
-    assert_eq!(words(&frames), ["REQUEST_PART s0 r832 m1 p0 of 3624 B, 1208 B, grant 1 again"]);
+    assert_eq!(words(&frames), ["REQUEST_PART s0 r832 m1 p0 of 3600 B, 1200 B, grant 1 again"]);
 }
 
 #[test]
@@ -349,7 +349,7 @@ fn a_session_out_of_request_numbers_says_so() {
     let mut client: Core<HeapBuffer> = Core::new(0, Config::default());
     let session = client.open(1, (1 << 48) - 8).unwrap();
     client.establish(session, agreed(0, 2, Shape::default())).unwrap();
-    client.call(session, 1, buffer(b"x"), HeapBuffer::new(4, 1), 0).unwrap();
+    client.call(0, session, 1, buffer(b"x"), HeapBuffer::new(4, 1), 0).unwrap();
     let request = drain(&mut client, 0).remove(0);
     let (header, _) = crate::wire::Header::parse(&request).unwrap();
     let answer = crate::wire::Header {

@@ -11,7 +11,7 @@ fn calls_made_while_the_session_opens_go_out_when_it_is_open() {
     let session = client.open(5, FIRST).unwrap();
     for tag in 0..3 {
         let len = if tag == 1 { 6000 } else { 4 };
-        client.call(session, 1, buffer(&pattern(len, tag)), HeapBuffer::new(8, 1), tag).unwrap();
+        client.call(0, session, 1, buffer(&pattern(len, tag)), HeapBuffer::new(8, 1), tag).unwrap();
     }
     assert!(drain(&mut client, 0).is_empty());
     let shape = Shape { request_bytes_max: 5000, ..Shape::default() };
@@ -41,8 +41,10 @@ fn closing_ends_every_call_and_says_what_may_have_run() {
     );
     assert!(pair.client.poll_event().is_none());
     assert!(pair.client_sends().is_empty(), "nothing is sent for a session that ended");
-    let rejected =
-        pair.client.call(pair.session, 1, buffer(b""), HeapBuffer::new(0, 1), 4).unwrap_err();
+    let rejected = pair
+        .client
+        .call(pair.now, pair.session, 1, buffer(b""), HeapBuffer::new(0, 1), 4)
+        .unwrap_err();
     assert_eq!(rejected.error, CallError::SessionClosed);
     assert!(pair.client.close(pair.session, Status::Ok, "").is_none());
 }
@@ -101,8 +103,8 @@ fn a_queue_has_a_limit_and_gives_the_buffers_back() {
     let config = Config { backlog_max: 1, ..Config::default() };
     let mut core: Core<HeapBuffer> = Core::new(0, config);
     let session = core.open(1, 0).unwrap();
-    core.call(session, 1, buffer(b"a"), HeapBuffer::new(0, 1), 0).unwrap();
-    let rejected = core.call(session, 1, buffer(b"b"), HeapBuffer::new(0, 1), 0).unwrap_err();
+    core.call(0, session, 1, buffer(b"a"), HeapBuffer::new(0, 1), 0).unwrap();
+    let rejected = core.call(0, session, 1, buffer(b"b"), HeapBuffer::new(0, 1), 0).unwrap_err();
     assert_eq!(rejected.error, CallError::QueueFull { max: 1 });
     assert_eq!(rejected.request.message(), b"b");
 }

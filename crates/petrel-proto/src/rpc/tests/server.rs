@@ -156,7 +156,7 @@ fn a_client_that_breaks_the_size_limit_gets_an_error() {
     request.resize(24 + P as usize, 7);
     pair.at_server(&request).nothing();
     assert_eq!(pair.server.counters().refused_too_large, 1);
-    assert_eq!(words(&pair.server_sends()), ["RESPONSE s0 r832 status 8 35 B"]);
+    assert_eq!(words(&pair.server_sends()), ["RESPONSE s0 r832 status 8 refused 35 B"]);
 }
 
 #[test]

@@ -5,16 +5,17 @@ use proptest::prelude::*;
 
 use super::*;
 
-const KINDS: [Kind; 6] = [
+const KINDS: [Kind; 7] = [
     Kind::Request,
     Kind::Response,
     Kind::RequestPart,
     Kind::ResponsePart,
     Kind::Credit,
     Kind::Pull,
+    Kind::Cancel,
 ];
 
-/// Every header but those with an extension block, which version 1 does not write.
+/// Every header but those with an extension block: tests give it one that fits its flag.
 fn header() -> impl Strategy<Value = Header> {
     let flags = (0u8..16).prop_map(|bits| Flags(bits & !Flags::EXTENDED.0));
     let numbers = (0u32..1 << 20, any::<u32>(), any::<u16>(), 0u64..1 << 48);
@@ -42,7 +43,7 @@ fn bitmap() -> impl Strategy<Value = [u64; 4]> {
 fn fields(kind: Kind, numbers: [u32; 3], grant: u8, bitmap: [u64; 4]) -> Fields {
     let [first, second, third] = numbers;
     match kind {
-        Kind::Request | Kind::Response => Fields::None,
+        Kind::Request | Kind::Response | Kind::Cancel => Fields::None,
         Kind::RequestPart | Kind::ResponsePart => {
             Fields::Part(Part { size: first, packet: second & 0xFF_FFFF, grant })
         }
@@ -58,7 +59,7 @@ fn fields(kind: Kind, numbers: [u32; 3], grant: u8, bitmap: [u64; 4]) -> Fields 
 fn frame() -> impl Strategy<Value = (Header, Fields, Vec<u8>)> {
     (header(), any::<[u32; 3]>(), any::<u8>(), bitmap(), vec(any::<u8>(), 0..40)).prop_map(
         |(header, numbers, grant, bitmap, mut payload)| {
-            if matches!(header.kind, Kind::Credit | Kind::Pull) {
+            if matches!(header.kind, Kind::Credit | Kind::Pull | Kind::Cancel) {
                 payload.clear();
             }
             (header, fields(header.kind, numbers, grant, bitmap), payload)
@@ -68,34 +69,46 @@ fn frame() -> impl Strategy<Value = (Header, Fields, Vec<u8>)> {
 
 /// Bytes whose first one says version 1 and a known kind, most of the time.
 fn frame_like() -> impl Strategy<Value = Vec<u8>> {
-    let first = prop_oneof![6 => 0x10u8..0x16, 1 => any::<u8>()];
+    let first = prop_oneof![6 => 0x10u8..0x18, 1 => any::<u8>()];
     let small = prop_oneof![3 => 0u8..6, 1 => any::<u8>()];
     (first, vec(any::<u8>(), 0..18), vec(small, 0..60))
         .prop_map(|(first, head, rest)| [&[first], &head[..], &rest].concat())
 }
 
 /// The extension block read as the page says it (§3.4), with indices: the length of the block, its
-/// own length field included, or `None` when it is not sound.
-fn naive_block(bytes: &[u8]) -> Option<usize> {
+/// own length field included, and the deadline in it; or `None` when it is not sound.
+fn naive_block(bytes: &[u8]) -> Option<(usize, Option<u32>)> {
     let length = *bytes.first()? as usize + 256 * *bytes.get(1)? as usize;
     let end = 2 + length;
-    let mut at = 2;
+    let (mut at, mut deadline) = (2, None);
     while at < end {
         let (kind, length) = (*bytes.get(at)?, *bytes.get(at + 1)? as usize);
         if kind >= 128 || at + 2 + length > end {
             return None;
         }
+        if kind == 2 {
+            let value = bytes.get(at + 2..at + 2 + length)?;
+            deadline = Some(u32::from_le_bytes(value.try_into().ok()?));
+        }
         at += 2 + length;
     }
-    (end <= bytes.len()).then_some(end)
+    (end <= bytes.len()).then_some((end, deadline))
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_024))]
 
     #[test]
-    fn parse__gives_back_what_was_encoded((header, fields, payload) in frame()) {
-        let frame = Frame { header, fields, payload: &payload };
+    fn parse__gives_back_what_was_encoded(
+        (mut header, fields, payload) in frame(),
+        deadline_us in prop::option::of(any::<u32>()),
+    ) {
+        let mut extensions = Extensions::default();
+        if matches!(header.kind, Kind::Request | Kind::RequestPart) {
+            extensions.deadline_us = deadline_us;
+            header.flags.0 |= if deadline_us.is_some() { Flags::EXTENDED.0 } else { 0 };
+        }
+        let frame = Frame { header, fields, extensions, payload: &payload };
         let bytes = encode(&frame);
         prop_assert_eq!(Frame::parse(&bytes), Ok(frame));
         prop_assert_eq!(Header::parse(&bytes).map(|(header, _)| header), Ok(header));
@@ -114,7 +127,8 @@ proptest! {
             prop_assert!(bytes.ends_with(frame.payload));
             prop_assert!(frame.to_string().starts_with(frame.header.kind.name()));
             let without_block = Flags(frame.header.flags.0 & !Flags::EXTENDED.0);
-            let plain = Frame { header: Header { flags: without_block, ..frame.header }, ..frame };
+            let header = Header { flags: without_block, ..frame.header };
+            let plain = Frame { header, extensions: Extensions::default(), ..frame };
             let again = encode(&plain);
             // Shorter where something was left out: extensions, zero words of a bitmap.
             prop_assert!(again.len() <= bytes.len());
@@ -125,15 +139,19 @@ proptest! {
     #[test]
     fn parse__skips_sound_blocks_alone(
         (header, fields, payload) in frame(),
-        block in vec(prop_oneof![4 => 0u8..5, 1 => any::<u8>()], 0..20),
+        block in prop_oneof![
+            vec(prop_oneof![4 => 0u8..5, 1 => any::<u8>()], 0..20),
+            vec(Just([2, 4, 7, 0, 9, 0]), 1..3).prop_map(|records| records.concat()),
+        ],
         is_whole in any::<bool>(),
     ) {
         let flags = Flags(header.flags.0 | Flags::EXTENDED.0);
         let header = Header { flags, ..header };
-        let frame = Frame { header, fields, payload: &payload };
+        let extensions = Extensions::default();
+        let mut frame = Frame { header, fields, extensions, payload: &payload };
         let mut bytes = encode(&frame);
         let fixed = match header.kind {
-            Kind::Request | Kind::Response => 16,
+            Kind::Request | Kind::Response | Kind::Cancel => 16,
             Kind::RequestPart | Kind::ResponsePart | Kind::Credit => 24,
             Kind::Pull => 32,
         };
@@ -142,11 +160,14 @@ proptest! {
         bytes.splice(fixed..fixed, inserted.iter().copied());
         match naive_block(&bytes[fixed..]) {
             None => prop_assert!(Frame::parse(&bytes).is_err()),
-            Some(end) if end == inserted.len() => {
+            Some((end, deadline_us)) if end == inserted.len() => {
+                if !matches!(header.kind, Kind::Credit | Kind::Pull | Kind::Cancel) {
+                    frame.extensions = Extensions { deadline_us };
+                }
                 prop_assert_eq!(Frame::parse(&bytes), Ok(frame));
             }
             // The block's length was made of other bytes; payloads are free, bitmaps are not.
-            Some(end) => if let Ok(parsed) = Frame::parse(&bytes) {
+            Some((end, _)) => if let Ok(parsed) = Frame::parse(&bytes) {
                 prop_assert!(fixed + end + parsed.payload.len() <= bytes.len());
             },
         }

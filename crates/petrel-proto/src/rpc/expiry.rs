@@ -1,0 +1,141 @@
+//! Deadlines of calls, at the client (`docs/wire-protocol.md` §7.3).
+//!
+//! A call's deadline stands in its slot, or beside it in the queue. A session that has one waiting has one
+//! entry in the timer wheel, for the first that can be over; whoever starts a call whose deadline is
+//! not earlier compares two numbers. When the entry comes due, the session's slots and queue are looked
+//! through, what is over ends, and the entry is set for the next.
+//!
+//! Calls without a deadline are to cost nothing: those in a slot get the default timeout when the slot's timer
+//! fires for the first time, those in the queue when they enter it.
+
+use super::call::{CallFailure, Execution, failed};
+use super::{Completion, Core, Event, Shared};
+use crate::buffer::Buffer;
+use crate::session::backlog::{Expiry, NEVER, Queued};
+use crate::session::client::{ClientSession, ClientState, NOT_TIMED};
+use crate::session::{Role, SessionId};
+use crate::status::Status;
+use crate::timer::TimerKey;
+
+/// The slot field of an entry in the timer wheel that is for a session's deadlines.
+pub(super) const EXPIRY: u8 = u8::MAX;
+
+impl<B: Buffer, T> Core<B, T> {
+    /// The session's entry has come due: ends the calls whose deadline is over.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn handle_expiries(&mut self, now_ns: u64, id: SessionId) {
+        let Some(entry) = self.sessions.get_mut(id) else { return };
+        let Role::Client(client) = &mut entry.role else { return };
+        client.expiry_timer = None;
+        if client.next_expiry_ns <= now_ns {
+            let Self { shared, events, .. } = self;
+            // First the queue: what ends in a slot makes room for the next of it.
+            let mut ended = Vec::new();
+            client.backlog.take_expired(now_ns, |queued| ended.push(queued));
+            let ended = ended.into_iter().map(|queued| shared.expired_unsent(id, queued));
+            events.extend(ended.map(Event::Completed));
+            for slot in 0..client.slots.len() {
+                let expiry = client.slots[slot].expiry();
+                if expiry.at_ns <= now_ns {
+                    let ended = shared.expire(id, client, slot, expiry);
+                    events.push_back(Event::Completed(ended));
+                }
+            }
+        }
+        client.next_expiry_ns = NEVER;
+        let next_ns = client.first_expiry_ns();
+        self.shared.note_expiry(id, client, next_ns);
+    }
+}
+
+impl<B: Buffer> Shared<B> {
+    /// Notes that a call of the session ends at that time, if not before.
+    #[inline]
+    pub(super) fn note_expiry<T>(
+        &mut self,
+        id: SessionId,
+        client: &mut ClientSession<B, T>,
+        at_ns: u64,
+    ) {
+        if at_ns < client.next_expiry_ns {
+            self.wake_at(id, client, at_ns);
+        }
+    }
+
+    #[inline(never)]
+    fn wake_at<T>(&mut self, id: SessionId, client: &mut ClientSession<B, T>, at_ns: u64) {
+        client.next_expiry_ns = at_ns;
+        if let Some(timer) = client.expiry_timer {
+            if !self.timers.comes_after(timer, at_ns) {
+                return;
+            }
+            self.timers.remove(timer);
+        }
+        let SessionId { index: session, generation } = id;
+        let key = TimerKey { session, generation, slot: EXPIRY };
+        client.expiry_timer = Some(self.timers.insert(key, at_ns));
+    }
+
+    /// A slot's timer has fired: notes until when its call may take, if nobody has said.
+    pub(super) fn note_default_expiry<T>(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+    ) {
+        let state = &mut client.slots[slot];
+        let at_ns = state.expiry().at_ns;
+        if at_ns != NEVER || self.config.call_timeout_ns == NEVER {
+            return;
+        }
+        let is_timed = state.timed_packet != NOT_TIMED;
+        let since_ns = if is_timed { state.timed_ns } else { now_ns };
+        let at_ns = since_ns.saturating_add(self.config.call_timeout_ns);
+        state.parts(&mut self.client_parts).expiry.at_ns = at_ns;
+        self.note_expiry(id, client, at_ns);
+    }
+
+    /// The end of a call whose time was over before it got a slot.
+    pub(super) fn expired_unsent<T>(
+        &mut self,
+        id: SessionId,
+        queued: Queued<B, T>,
+    ) -> Completion<B, T> {
+        self.counters.calls_failed += 1;
+        self.counters.calls_deadline_exceeded += 1;
+        let failure = exceeded(queued.expiry, Execution::NotSent);
+        failed(id, queued, failure)
+    }
+
+    fn expire<T>(
+        &mut self,
+        id: SessionId,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+        expiry: Expiry,
+    ) -> Completion<B, T> {
+        self.counters.calls_deadline_exceeded += 1;
+        let execution = client.slots[slot].execution();
+        self.give_up(id, client, slot, exceeded(expiry, execution))
+    }
+}
+
+impl<B, T> ClientSession<B, T> {
+    /// When the first call expires, or [`NEVER`].
+    fn first_expiry_ns(&self) -> u64 {
+        let busy = self.slots.iter().filter(|state| state.state != ClientState::Free);
+        let in_slots = busy.map(|state| state.expiry().at_ns).min();
+        in_slots.unwrap_or(NEVER).min(self.backlog.next_expiry_ns())
+    }
+}
+
+#[cold]
+fn exceeded(expiry: Expiry, execution: Execution) -> CallFailure {
+    let message = match expiry.is_told {
+        true => "the deadline was over before the response came",
+        false => "no response within the default timeout",
+    };
+    CallFailure { status: Status::DeadlineExceeded, message: message.to_owned(), execution }
+}

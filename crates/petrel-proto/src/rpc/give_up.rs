@@ -1,0 +1,117 @@
+//! The client gives requests up, and tells the server once (`docs/wire-protocol.md` §5.4).
+
+use std::collections::VecDeque;
+
+use super::call::{CallFailure, Execution, failed, finish};
+use super::transmit::{FrameSink, Turn};
+use super::work::{CANCEL, Work};
+use super::{Completion, Core, Event, Shared};
+use crate::buffer::Buffer;
+use crate::limits::{CANCELS_QUEUED_MAX, CONTROL_FRAME_BYTES_MAX, HEADER_BYTES};
+use crate::session::SessionId;
+use crate::session::client::{ClientSession, ClientSlot, ClientState};
+use crate::status::Status;
+use crate::wire::{Flags, Kind, header_bytes};
+
+/// Requests that were given up and whose server is to be told. For each the transmit queue has an entry.
+#[derive(Default)]
+pub(super) struct Cancels(VecDeque<(SessionId, u64)>);
+
+impl<B: Buffer, T> Core<B, T> {
+    /// Cancels the first call of a session whose tag is the one: it ends with CANCELLED, now. The server is told if
+    /// something of it was sent. `None` if there is no such call (any more).
+    pub fn cancel(
+        &mut self,
+        session: SessionId,
+        mut is_it: impl FnMut(&T) -> bool,
+    ) -> Option<Completion<B, T>> {
+        let client = self.sessions.client_mut(session)?;
+        if let Some(slot) = client.slots.iter().position(|state| state.holds(&mut is_it)) {
+            self.shared.counters.calls_cancelled += 1;
+            let failure = cancelled(client.slots[slot].execution());
+            return Some(self.shared.give_up(session, client, slot, failure));
+        }
+        let queued = client.backlog.take(is_it)?;
+        self.shared.counters.calls_cancelled += 1;
+        self.shared.counters.calls_failed += 1;
+        Some(failed(session, queued, cancelled(Execution::NotSent)))
+    }
+
+    /// [`Core::cancel`], where the call's end comes by [`Core::poll_event`]. False if there is no such
+    /// call.
+    pub fn cancel_by_event(&mut self, session: SessionId, is_it: impl FnMut(&T) -> bool) -> bool {
+        let Some(ended) = self.cancel(session, is_it) else { return false };
+        self.events.push_back(Event::Completed(ended));
+        true
+    }
+
+    /// The turn of a CANCEL.
+    #[cold]
+    pub(super) fn send_cancel<S: FrameSink>(&mut self, sink: &mut S) -> Turn {
+        let Some(&(id, number)) = self.shared.cancels.0.front() else { return Turn::NOTHING };
+        let agreed = match self.sessions.client_mut(id) {
+            Some(ClientSession { to, agreed: Some(agreed), .. }) => Some((*to, agreed.peer)),
+            _ => None,
+        };
+        let mut taken = false;
+        if let Some((to, peer)) = agreed {
+            let mut bytes = [0; CONTROL_FRAME_BYTES_MAX];
+            let header = to.words(Kind::Cancel, Flags::NONE, 0, number);
+            bytes[..HEADER_BYTES].copy_from_slice(&header_bytes::<2, HEADER_BYTES>(header));
+            taken = self.control.send(sink, peer, (bytes, HEADER_BYTES));
+            if !taken {
+                return Turn::one(false);
+            }
+        }
+        self.shared.cancels.0.pop_front();
+        self.shared.counters.control_frames_sent += u64::from(taken);
+        self.shared.counters.cancels_sent += u64::from(taken);
+        // Of a session that has ended there is nothing to tell.
+        if taken { Turn::one(true) } else { Turn::NOTHING }
+    }
+}
+
+impl<B: Buffer> Shared<B> {
+    /// Ends the call in a slot, and tells the server if it may know of it.
+    #[cold]
+    pub(super) fn give_up<T>(
+        &mut self,
+        id: SessionId,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+        failure: CallFailure,
+    ) -> Completion<B, T> {
+        let state = &client.slots[slot];
+        if state.request_sent > 0 {
+            let number = state.number;
+            client.note_given_up(slot);
+            self.queue_cancel(id, number);
+        }
+        finish(self, id, client, slot, Err(Box::new(failure)))
+    }
+
+    /// With too many, it is left to what makes up for lost ones.
+    fn queue_cancel(&mut self, id: SessionId, number: u64) {
+        if self.cancels.0.len() < CANCELS_QUEUED_MAX {
+            self.cancels.0.push_back((id, number));
+            self.work.push(Work { session: id.index, slot: CANCEL, of_client: true });
+        }
+    }
+}
+
+impl<B, T> ClientSlot<B, T> {
+    /// Whether the slot's call is the one.
+    fn holds(&self, is_it: &mut impl FnMut(&T) -> bool) -> bool {
+        self.state != ClientState::Free && self.call.as_ref().is_some_and(|call| is_it(&call.tag))
+    }
+
+    /// What is known of the execution of a call that ends without an answer.
+    pub(super) fn execution(&self) -> Execution {
+        if self.request_sent > 0 { Execution::MayHaveExecuted } else { Execution::NotSent }
+    }
+}
+
+fn cancelled(execution: Execution) -> CallFailure {
+    let message = "the caller cancelled the call".to_owned();
+    CallFailure { status: Status::Cancelled, message, execution }
+}

@@ -1,0 +1,347 @@
+//! Deadlines: at the client in every state, on the wire, and at the server
+//! (`docs/wire-protocol.md` §3.4, §6.2, §7.3).
+
+use super::*;
+
+/// A tick of the timer wheel.
+const TICK_NS: u64 = 1 << 16;
+
+const MS: u64 = 1_000_000;
+
+impl Pair {
+    pub(super) fn call_until(&mut self, request: &[u8], room: usize, tag: u64, deadline_ns: u64) {
+        let limits = CallLimits { deadline_ns: Some(deadline_ns), ..CallLimits::default() };
+        self.call_within(request, room, tag, limits);
+    }
+
+    pub(super) fn call_within(&mut self, request: &[u8], room: usize, tag: u64, by: CallLimits) {
+        let (request, response) = (buffer(request), HeapBuffer::new(room, 1));
+        let call = PendingCall { method: 1, tag, request, response };
+        self.client.call_with(self.now, self.session, call, by).unwrap();
+    }
+
+    /// Lets the client's clock run until something has ended, or it is `end_ns`; what it sends is lost.
+    fn run_until(&mut self, end_ns: u64) {
+        while !self.client.has_events()
+            && let Some(next_ns) = self.client.next_timeout_ns()
+            && next_ns < end_ns
+        {
+            self.now = next_ns.max(self.now);
+            self.client.handle_timeouts(self.now);
+            if !self.client.has_events() {
+                let _lost = self.client_sends();
+            }
+        }
+        if !self.client.has_events() {
+            self.now = end_ns;
+            self.client.handle_timeouts(end_ns);
+        }
+    }
+
+    /// Expects that the next thing to happen to the client is that a call's deadline is over, on time.
+    fn expires_at(&mut self, deadline_ns: u64) -> Completion<HeapBuffer> {
+        self.run_until(deadline_ns + TICK_NS);
+        let ended = self.event();
+        assert_eq!(ended.outcome.as_ref().unwrap_err().status, Status::DeadlineExceeded);
+        assert!((deadline_ns..=deadline_ns + TICK_NS).contains(&self.now), "{}", self.now);
+        ended
+    }
+}
+
+fn execution(ended: &Completion<HeapBuffer>) -> Execution {
+    ended.outcome.as_ref().unwrap_err().execution
+}
+
+#[test]
+fn a_request_says_what_is_left_and_its_handler_knows_until_when() {
+    let mut pair = Pair::new();
+    pair.call_until(b"ping!", 100, 1, pair.now + 1_500_999);
+    let frames = pair.client_sends();
+    assert_eq!(words(&frames), ["REQUEST s0 r832 m1 5 B deadline 1500 us"]);
+    assert_eq!(frames[0].len(), 16 + 8 + 5);
+    let received = pair.server.handle_frame(7 * MS, PEER, &frames[0], &mut POOL.clone());
+    let Received::Request { handle, deadline_ns, payload, .. } = received else { panic!() };
+    assert_eq!((deadline_ns, payload), (Some(7 * MS + 1_500_000), &b"ping!"[..]));
+    pair.respond(handle, b"pong");
+    let answers = pair.server_sends();
+    pair.at_client(&answers[0]).completed().outcome.unwrap();
+    pair.assert_credits_back();
+    // A call without a deadline goes its plain way on the same slot.
+    pair.call(b"x", 100, 2);
+    assert_eq!(pair.client_sends()[0].len(), 16 + 1);
+}
+
+#[test]
+fn packet_0_of_a_large_request_says_it_alone_and_says_it_again() {
+    let mut pair = Pair::new();
+    let deadline_ns = pair.now + 90 * MS;
+    pair.call_until(&pattern(3 * P as usize, 1), 10, 1, deadline_ns);
+    let frames = pair.client_sends();
+    assert_eq!(
+        words(&frames),
+        [
+            "REQUEST_PART s0 r832 m1 p0 of 3600 B, 1200 B, grant 1 deadline 90000 us",
+            "REQUEST_PART s0 r832 m1 p1 of 3600 B, 1200 B, grant 1",
+            "REQUEST_PART s0 r832 m1 p2 of 3600 B, 1200 B, grant 1",
+        ]
+    );
+    assert_eq!(frames[0].len(), 32 + P as usize, "a full frame");
+    // Packet 0 is lost; the others come, and later it again.
+    pair.now += 1_000;
+    pair.at_server(&frames[1]).nothing();
+    pair.at_server(&frames[2]).nothing();
+    pair.wait_for_timeout();
+    let again = pair.client_sends();
+    let left_us = (deadline_ns - pair.now) / 1_000;
+    let expected = format!(
+        "REQUEST_PART s0 r832 m1 p0 of 3600 B, 1200 B, grant 1 deadline {left_us} us again"
+    );
+    assert_eq!(words(&again), [expected]);
+    let received = pair.server.handle_frame(pair.now, PEER, &again[0], &mut POOL.clone());
+    let Received::Message { deadline_ns, message, .. } = received else { panic!() };
+    assert_eq!(deadline_ns, Some(pair.now + left_us * 1_000));
+    assert_eq!(message.message(), pattern(3 * P as usize, 1));
+}
+
+#[test]
+fn of_several_copies_the_earliest_deadline_counts() {
+    let mut pair = Pair::new();
+    pair.call_until(&pattern(3 * P as usize, 1), 10, 1, pair.now + 90 * MS);
+    let frames = pair.client_sends();
+    let sent_ns = pair.now;
+    pair.now += 4 * MS;
+    // Long on its way, and the repetition was faster.
+    pair.at_server(&frames[0]).nothing();
+    pair.wait_for_timeout();
+    let again = pair.client_sends();
+    pair.at_server(&again[0]).nothing();
+    pair.at_server(&frames[0]).nothing();
+    pair.at_server(&frames[1]).nothing();
+    let received = pair.server.handle_frame(pair.now, PEER, &frames[2], &mut POOL.clone());
+    let Received::Message { deadline_ns: Some(deadline_ns), .. } = received else { panic!() };
+    assert!(deadline_ns <= sent_ns + 90 * MS, "{deadline_ns}");
+}
+
+#[test]
+fn a_request_whose_deadline_is_over_is_refused_and_not_run() {
+    let mut pair = Pair::new();
+    pair.call_until(b"x", 10, 1, pair.now + 900);
+    let frames = pair.client_sends();
+    assert_eq!(words(&frames), ["REQUEST s0 r832 m1 1 B deadline 0 us"]);
+    pair.at_server(&frames[0]).nothing();
+    let answers = pair.server_sends();
+    assert_eq!(words(&answers), ["RESPONSE s0 r832 status 4 refused 42 B"]);
+    let ended = pair.at_client(&answers[0]).completed();
+    assert_eq!(execution(&ended), Execution::Refused);
+    assert_eq!(pair.server.counters().requests_expired, 1);
+    assert_eq!(pair.server.counters().requests_received, 0);
+    pair.assert_credits_back();
+}
+
+#[test]
+fn a_large_request_whose_deadline_passes_while_it_arrives_is_refused() {
+    let mut pair = Pair::new();
+    pair.call_until(&pattern(3 * P as usize, 1), 10, 1, pair.now + 2 * MS);
+    let frames = pair.client_sends();
+    pair.at_server(&frames[0]).nothing();
+    pair.at_server(&frames[1]).nothing();
+    pair.now += 3 * MS;
+    pair.at_server(&frames[2]).nothing();
+    assert_eq!(words(&pair.server_sends()), ["RESPONSE s0 r832 status 4 refused 42 B"]);
+    // And whatever comes again gets this answer.
+    pair.at_server(&frames[0]).nothing();
+    assert_eq!(words(&pair.server_sends()), ["RESPONSE s0 r832 status 4 refused 42 B again"]);
+    assert_eq!(pair.server.counters().requests_received, 0);
+}
+
+#[test]
+fn a_deadline_that_is_over_ends_the_call_by_an_event() {
+    let mut pair = Pair::new();
+    pair.call_until(b"x", 10, 1, pair.now);
+    assert!(pair.client_sends().is_empty());
+    let ended = pair.event();
+    assert_eq!((ended.tag, execution(&ended)), (1, Execution::NotSent));
+    assert_eq!(pair.client.counters().calls_deadline_exceeded, 1);
+}
+
+#[test]
+fn a_silent_peer_costs_a_call_no_more_than_its_deadline() {
+    let mut pair = Pair::new();
+    let deadline_ns = pair.now + 100 * MS;
+    pair.call_until(b"x", 10, 1, deadline_ns);
+    let _lost = pair.client_sends();
+    let ended = pair.expires_at(deadline_ns);
+    assert_eq!(execution(&ended), Execution::MayHaveExecuted);
+    assert_eq!(words(&pair.client_sends()), ["CANCEL s0 r832"]);
+    pair.assert_credits_back();
+}
+
+#[test]
+fn what_is_taken_to_be_running_expires_too() {
+    let mut pair = Pair::new();
+    let deadline_ns = pair.now + 5 * MS;
+    pair.call_until(&pattern(2 * P as usize, 1), 10, 1, deadline_ns);
+    for frame in pair.client_sends() {
+        drop(pair.at_server(&frame));
+    }
+    for credit in pair.server_sends() {
+        pair.at_client(&credit).nothing();
+    }
+    let ended = pair.expires_at(deadline_ns);
+    assert_eq!(execution(&ended), Execution::MayHaveExecuted);
+    pair.assert_credits_back();
+}
+
+#[test]
+fn a_response_that_stops_half_way_expires_too() {
+    let mut pair = Pair::new();
+    let deadline_ns = pair.now + 5 * MS;
+    pair.call_until(b"x", 8 * P as usize, 1, deadline_ns);
+    let request = pair.client_sends().remove(0);
+    let (handle, _) = pair.at_server(&request).request();
+    pair.respond(handle, &pattern(8 * P as usize, 3));
+    let packets = pair.server_sends();
+    pair.at_client(&packets[0]).nothing();
+    let ended = pair.expires_at(deadline_ns);
+    assert!(ended.response.is_empty());
+    pair.assert_credits_back();
+}
+
+#[test]
+fn calls_expire_in_the_queue_while_others_before_them_wait() {
+    let mut pair = Pair::with(Shape { slots: 1, ..Shape::default() });
+    pair.call(b"runs", 10, 0);
+    let now = pair.now;
+    for (tag, ahead_ms) in [(1, 30), (2, 10), (3, 20)] {
+        pair.call_until(b"waits", 10, tag, now + ahead_ms * MS);
+    }
+    for (tag, ahead_ms) in [(2, 10), (3, 20), (1, 30)] {
+        let ended = pair.expires_at(now + ahead_ms * MS);
+        assert_eq!((ended.tag, execution(&ended)), (tag, Execution::NotSent));
+    }
+    assert_eq!(pair.client.pending_calls(pair.session), 1);
+}
+
+#[test]
+fn a_call_that_waits_for_credits_expires() {
+    let mut pair = Pair::with(Shape { credits: 1, ..Shape::default() });
+    pair.call(b"takes the credit", 10, 0);
+    let deadline_ns = pair.now + MS;
+    pair.call_until(b"finds none", 10, 1, deadline_ns);
+    let _lost = pair.client_sends();
+    let ended = pair.expires_at(deadline_ns);
+    assert_eq!((ended.tag, execution(&ended)), (1, Execution::NotSent));
+    // Nothing is told of what was never sent.
+    assert!(pair.client_sends().is_empty());
+}
+
+#[test]
+fn a_call_expires_while_its_session_opens() {
+    let mut client: Core<HeapBuffer> = Core::new(0, Config::default());
+    let session = client.open(1, FIRST).unwrap();
+    let call = |tag| {
+        let (request, response) = (buffer(b"x"), HeapBuffer::new(1, 1));
+        PendingCall { method: 1, tag, request, response }
+    };
+    let limits = CallLimits { deadline_ns: Some(3 * MS), ..CallLimits::default() };
+    client.call_with(0, session, call(1), limits).unwrap();
+    client.call_with(0, session, call(2), CallLimits::default()).unwrap();
+    client.handle_timeouts(3 * MS - 1);
+    assert!(!client.has_events());
+    client.handle_timeouts(3 * MS + TICK_NS);
+    let Some(Event::Completed(ended)) = client.poll_event() else { panic!("it waits") };
+    assert_eq!((ended.tag, execution(&ended)), (1, Execution::NotSent));
+    // And the other one after the default timeout.
+    let default_ns = Config::default().call_timeout_ns;
+    while let Some(next_ns) = client.next_timeout_ns()
+        && next_ns < default_ns
+    {
+        client.handle_timeouts(next_ns);
+        assert!(!client.has_events(), "at {next_ns}");
+    }
+    client.handle_timeouts(default_ns + TICK_NS);
+    let Some(Event::Completed(ended)) = client.poll_event() else { panic!("it waits") };
+    assert_eq!((ended.tag, execution(&ended)), (2, Execution::NotSent));
+    assert_eq!(client.next_timeout_ns(), None);
+}
+
+#[test]
+fn no_call_waits_for_ever_for_a_handler() {
+    for short_ways in [true, false] {
+        let config = Config { call_timeout_ns: 50 * MS, short_ways, ..Config::default() };
+        let mut pair = Pair::with_config(Shape::default(), config);
+        pair.call(b"takes for ever", 10, 1);
+        let began_ns = pair.now;
+        let frame = pair.client_sends().remove(0);
+        let (handle, _) = pair.at_server(&frame).request();
+        while !pair.client.has_events() {
+            pair.now = pair.client.next_timeout_ns().unwrap().max(pair.now);
+            pair.client.handle_timeouts(pair.now);
+            if pair.client.has_events() {
+                break;
+            }
+            for frame in pair.client_sends() {
+                pair.at_server(&frame).nothing();
+            }
+            for frame in pair.server_sends() {
+                pair.at_client(&frame).nothing();
+            }
+        }
+        assert!((began_ns + 50 * MS..=began_ns + 50 * MS + TICK_NS).contains(&pair.now));
+        let ended = pair.event();
+        assert_eq!(ended.outcome.as_ref().unwrap_err().status, Status::DeadlineExceeded);
+        assert_eq!(execution(&ended), Execution::MayHaveExecuted);
+        let cancel = pair.client_sends().remove(0);
+        pair.at_server(&cancel).nothing();
+        assert!(!pair.server.is_waited_for(handle));
+    }
+}
+
+#[test]
+fn an_answer_in_time_ends_the_call_and_the_deadline_is_forgotten() {
+    let mut pair = Pair::new();
+    for tag in 0..100 {
+        pair.call_until(b"x", 10, tag, pair.now + 10 * MS);
+        run(&mut pair, |request| request.to_vec()).outcome.unwrap();
+    }
+    pair.now += 20 * MS;
+    pair.client.handle_timeouts(pair.now);
+    pair.now += 20 * MS;
+    pair.client.handle_timeouts(pair.now);
+    assert!(!pair.client.has_events());
+    assert_eq!(pair.client.next_timeout_ns(), None, "nothing is waited for");
+}
+
+#[test]
+fn an_earlier_deadline_than_those_before_comes_first() {
+    let mut pair = Pair::new();
+    let now = pair.now;
+    pair.call_until(b"x", 10, 1, now + 500 * MS);
+    pair.call_until(b"x", 10, 2, now + 30 * MS);
+    pair.call_until(b"x", 10, 3, now + 3 * MS);
+    let _lost = pair.client_sends();
+    for (tag, ahead_ms) in [(3, 3), (2, 30), (1, 500)] {
+        assert_eq!(pair.expires_at(now + ahead_ms * MS).tag, tag);
+    }
+    let _lost = pair.client_sends();
+    assert_eq!(pair.client.counters().cancels_sent, 3);
+}
+
+#[test]
+fn what_a_call_inherits_is_its_deadline_too_and_comes_back() {
+    let mut pair = Pair::new();
+    let inherited_ns = Some(pair.now + 2 * MS);
+    let limits = CallLimits { deadline_ns: Some(pair.now + 5 * MS), inherited_ns };
+    pair.call_within(b"x", 10, 1, limits);
+    let _lost = pair.client_sends();
+    let ended = pair.expires_at(pair.now + 2 * MS);
+    assert_eq!(ended.inherited_ns, inherited_ns);
+    let limits = CallLimits { deadline_ns: None, inherited_ns: Some(pair.now + 2 * MS) };
+    pair.call_within(b"x", 10, 2, limits);
+    let ended = run(&mut pair, |request| request.to_vec());
+    ended.outcome.unwrap();
+    assert_eq!(ended.inherited_ns, limits.inherited_ns);
+    // The caller's own deadline is not passed on.
+    pair.call_until(b"x", 10, 3, pair.now + MS);
+    assert_eq!(run(&mut pair, |request| request.to_vec()).inherited_ns, None);
+}

@@ -1,0 +1,176 @@
+//! Calls that wait for a slot, and until when (`docs/wire-protocol.md` §5, §7.3).
+
+use std::collections::VecDeque;
+
+use super::client::PendingCall;
+
+/// The time of what does not end by itself.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+/// Until when a call may take, in nanoseconds of its core's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Expiry {
+    /// When the call ends if nothing has ended it before, or [`NEVER`].
+    pub(crate) at_ns: u64,
+    /// Whether that is the caller's deadline, of which the server is told; not the default timeout.
+    pub(crate) is_told: bool,
+    /// The deadline of the request that the call is made for, or [`NEVER`].
+    pub(crate) inherited_ns: u64,
+}
+
+impl Expiry {
+    pub(crate) const NONE: Self = Self { at_ns: NEVER, is_told: false, inherited_ns: NEVER };
+
+    /// What comes back with the call's end.
+    pub(crate) fn inherited(&self) -> Option<u64> {
+        (self.inherited_ns != NEVER).then_some(self.inherited_ns)
+    }
+}
+
+/// A call that waits, and until when.
+pub(crate) struct Queued<B, T> {
+    pub(crate) call: PendingCall<B, T>,
+    pub(crate) expiry: Expiry,
+}
+
+/// The calls that wait for a slot: a word for a session where none ever did.
+pub(crate) struct Backlog<B, T>(Option<Box<Waiting<B, T>>>);
+
+struct Waiting<B, T> {
+    calls: VecDeque<Queued<B, T>>,
+    /// Whether nobody expires before those who came earlier: then only the first need be looked at.
+    is_ordered: bool,
+}
+
+impl<B, T> Default for Backlog<B, T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<B, T> Backlog<B, T> {
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.0.as_ref().map_or(0, |waiting| waiting.calls.len())
+    }
+
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether a call has ever waited here: that costs less to tell than whether one does now.
+    #[inline(always)]
+    pub(crate) fn was_used(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(crate) fn push_back(&mut self, queued: Queued<B, T>) {
+        let empty = || Box::new(Waiting { calls: VecDeque::new(), is_ordered: true });
+        let Waiting { calls, is_ordered } = &mut **self.0.get_or_insert_with(empty);
+        *is_ordered = match calls.back() {
+            None => true,
+            Some(last) => *is_ordered && last.expiry.at_ns <= queued.expiry.at_ns,
+        };
+        calls.push_back(queued);
+    }
+
+    pub(crate) fn pop_front(&mut self) -> Option<Queued<B, T>> {
+        self.0.as_mut()?.calls.pop_front()
+    }
+
+    /// Takes the first call out that is the one.
+    pub(crate) fn take(&mut self, mut is_it: impl FnMut(&T) -> bool) -> Option<Queued<B, T>> {
+        let Waiting { calls, .. } = &mut **self.0.as_mut()?;
+        let place = calls.iter().position(|queued| is_it(&queued.call.tag))?;
+        calls.remove(place)
+    }
+
+    /// Takes those out for which `goes` says so, in their order. The others keep theirs.
+    pub(crate) fn sift(
+        &mut self,
+        mut goes: impl FnMut(&Queued<B, T>) -> bool,
+        mut out: impl FnMut(Queued<B, T>),
+    ) {
+        let Some(waiting) = &mut self.0 else { return };
+        for _ in 0..waiting.calls.len() {
+            let Some(queued) = waiting.calls.pop_front() else { break };
+            if goes(&queued) { out(queued) } else { waiting.calls.push_back(queued) }
+        }
+    }
+
+    /// Takes those out whose time is over.
+    pub(crate) fn take_expired(&mut self, now_ns: u64, mut out: impl FnMut(Queued<B, T>)) {
+        let Some(waiting) = &mut self.0 else { return };
+        if !waiting.is_ordered {
+            return self.sift(|queued| queued.expiry.at_ns <= now_ns, out);
+        }
+        while let Some(first) = waiting.calls.front()
+            && first.expiry.at_ns <= now_ns
+            && let Some(first) = waiting.calls.pop_front()
+        {
+            out(first);
+        }
+    }
+
+    /// When the next one's time is over, or [`NEVER`].
+    pub(crate) fn next_expiry_ns(&self) -> u64 {
+        let Some(waiting) = &self.0 else { return NEVER };
+        let all = waiting.calls.iter().map(|queued| queued.expiry.at_ns);
+        let next_ns = if waiting.is_ordered { all.take(1).min() } else { all.min() };
+        next_ns.unwrap_or(NEVER)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn queued(at_ns: u64, tag: u64) -> Queued<(), u64> {
+        let call = PendingCall { method: 0, tag, request: (), response: () };
+        Queued { call, expiry: Expiry { at_ns, ..Expiry::NONE } }
+    }
+
+    proptest! {
+        /// Against a plain list that is looked through as a whole.
+        #[test]
+        fn backlog__expires_as_a_plain_list(
+            steps in prop::collection::vec((0u64..4, 0u64..50, 0u64..20), 0..60),
+        ) {
+            let mut backlog = Backlog::default();
+            let mut model: Vec<(u64, u64)> = Vec::new();
+            let mut now_ns = 0;
+            for (tag, (kind, ahead, pass)) in steps.into_iter().enumerate() {
+                match kind {
+                    0 => {
+                        let first = (!model.is_empty()).then(|| model.remove(0).1);
+                        prop_assert_eq!(backlog.pop_front().map(|queued| queued.call.tag), first);
+                    }
+                    1 => {
+                        now_ns += pass;
+                        let mut expired = Vec::new();
+                        backlog.take_expired(now_ns, |queued| expired.push(queued.call.tag));
+                        let (over, rest): (Vec<_>, Vec<_>) =
+                            model.into_iter().partition(|(at_ns, _)| *at_ns <= now_ns);
+                        model = rest;
+                        prop_assert_eq!(expired, over.into_iter().map(|(_, tag)| tag).collect::<Vec<_>>());
+                    }
+                    2 if !model.is_empty() => {
+                        let (_, tag) = model.remove(ahead as usize % model.len());
+                        let taken = backlog.take(|other| *other == tag);
+                        prop_assert_eq!(taken.map(|queued| queued.call.tag), Some(tag));
+                    }
+                    _ => {
+                        model.push((now_ns + ahead, tag as u64));
+                        backlog.push_back(queued(now_ns + ahead, tag as u64));
+                    }
+                }
+                prop_assert_eq!(backlog.len(), model.len());
+                let next_ns = model.iter().map(|(at_ns, _)| *at_ns).min();
+                prop_assert_eq!(backlog.next_expiry_ns(), next_ns.unwrap_or(NEVER));
+            }
+        }
+    }
+}

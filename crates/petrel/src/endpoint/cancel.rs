@@ -1,0 +1,96 @@
+//! Cancellation, at both ends: calls that their caller gives up, and requests for whose answer nobody
+//! waits any more.
+
+use std::collections::HashMap;
+
+use petrel_proto::{RequestHandle, SessionId};
+
+use super::call::{CallKey, Continuation, Reply};
+use super::context::{Context, Local};
+use super::handler::Responder;
+
+type Watcher = Box<dyn FnOnce(&mut Context<'_>)>;
+
+/// What is to run when nobody waits any more for the answer to a request.
+#[derive(Default)]
+pub(super) struct Watchers(HashMap<RequestHandle, Watcher>);
+
+impl Watchers {
+    /// The request was answered, or is about to be.
+    #[inline]
+    pub(super) fn forget(&mut self, handle: RequestHandle) {
+        if !self.0.is_empty() {
+            self.0.remove(&handle);
+        }
+    }
+
+    /// Those of one request run in the order in which they came.
+    fn add(&mut self, handle: RequestHandle, watcher: Watcher) {
+        let watcher = match self.0.remove(&handle) {
+            None => watcher,
+            Some(first) => Box::new(|cx: &mut Context<'_>| {
+                first(cx);
+                watcher(cx);
+            }),
+        };
+        self.0.insert(handle, watcher);
+    }
+}
+
+impl Context<'_> {
+    /// Cancels a call: it ends with CANCELLED, its continuation runs in this or the next turn of the
+    /// event loop, and the server is told if it may know of it. False if the call has ended.
+    pub fn cancel(&mut self, key: CallKey) -> bool {
+        self.local.core.cancel_by_event(key.session, |continuation| continuation.is(&key))
+    }
+
+    /// Has `then` run once if nobody waits any more for the answer to a request before it is given: the caller
+    /// cancelled the call, or it expired, or the session has ended. If that is so already, it runs
+    /// now.
+    ///
+    /// It is for handlers with something to stop. The [`Responder`] still is to be used, or dropped; what it
+    /// answers then is discarded.
+    pub fn on_cancel(
+        &mut self,
+        responder: &Responder,
+        then: impl FnOnce(&mut Context<'_>) + 'static,
+    ) {
+        match responder.handle() {
+            Some(handle) if self.local.core.watch(handle) => {
+                self.local.watchers.add(handle, Box::new(then));
+            }
+            _ => then(self),
+        }
+    }
+
+    /// Nobody waits any more for the answer to a request that was watched.
+    pub(super) fn run_watcher(&mut self, handle: RequestHandle) {
+        if let Some(watcher) = self.local.watchers.0.remove(&handle) {
+            watcher(self);
+        }
+    }
+}
+
+impl Local {
+    /// Cancels the call with this function and number for a continuation, and gives its end in place of
+    /// running that. `None` if it has ended.
+    #[expect(dead_code, reason = "for futures, which cancel a call when they are dropped")]
+    pub(crate) fn cancel_fn(
+        &mut self,
+        session: SessionId,
+        function: fn(&mut Context<'_>, Reply, u64),
+        tag: u64,
+    ) -> Option<Reply> {
+        let key = CallKey::of_function(session, function, tag);
+        let ended = self.core.cancel(session, |continuation: &Continuation| continuation.is(&key));
+        ended.map(|ended| Reply::of(ended).1)
+    }
+}
+
+impl Responder {
+    /// Whether nobody waits for the answer any more: the caller cancelled the call, or it expired, or the
+    /// session has ended. The next turn of the event loop may find out more.
+    pub fn is_cancelled(&self, cx: &Context<'_>) -> bool {
+        self.handle().is_none_or(|handle| !cx.local.core.is_waited_for(handle))
+    }
+}
