@@ -59,8 +59,9 @@ pub mod nexus;
 
 pub use endpoint::{
     CallKey, CallOptions, CallWaitError, ConnectError, Context, Continuation, Endpoint,
-    EndpointConfig, EndpointError, EndpointStats, Factors, Handled, IdlePolicy, Reply, Request,
-    Responder, SessionConfig, SessionState, SharedMsg, SharedRejected, StartError, Stop,
+    EndpointConfig, EndpointError, EndpointStats, Factors, Handled, Hearing, IdlePolicy,
+    MulticastConfig, MulticastError, Reply, Request, Responder, SessionConfig, SessionState,
+    SharedMsg, SharedRejected, StartError, Stop,
 };
 pub use msgbuf::MsgBuf;
 pub use nexus::{Nexus, NexusBuilder, NexusError};

@@ -44,7 +44,15 @@ pub(super) fn frame(world: &mut World, input: &mut Input<'_>) {
 fn header(world: &World, input: &mut Input<'_>) -> (usize, Header) {
     let session = &world.sessions[session(world, input)];
     let kind = KINDS[input.below(KINDS.len())];
-    let to_server = matches!(kind, Kind::Request | Kind::RequestPart | Kind::Pull | Kind::Cancel | Kind::Multicast | Kind::Announce);
+    let to_server = matches!(
+        kind,
+        Kind::Request
+            | Kind::RequestPart
+            | Kind::Pull
+            | Kind::Cancel
+            | Kind::Multicast
+            | Kind::Announce
+    );
     let right_way = if to_server { 1 - session.client } else { session.client };
     let to = if input.below(32) == 1 { 1 - right_way } else { right_way };
     let flags = [Flags::NONE, Flags::REPEATS, Flags(0xD), Flags::EXTENDED][input.below(4)];

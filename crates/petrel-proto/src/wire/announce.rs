@@ -8,8 +8,7 @@ use super::control::ControlBytes;
 const ANNOUNCEMENT_BYTES: usize = 12;
 
 const _: () = assert!(
-    PART_HEADER_BYTES + DEADLINE_BLOCK_BYTES as usize + ANNOUNCEMENT_BYTES
-        <= CONTROL_FRAME_BYTES_MAX
+    PART_HEADER_BYTES + DEADLINE_BLOCK_BYTES + ANNOUNCEMENT_BYTES <= CONTROL_FRAME_BYTES_MAX
 );
 
 /// Which message of which group a request is.

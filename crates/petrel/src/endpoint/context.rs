@@ -12,6 +12,7 @@ use petrel_transport::buf::{BufPool, PoolExhausted};
 
 use super::call::{CallKey, Continuation, Reply};
 use super::cancel::Watchers;
+use super::multicast::Groups;
 use super::options::CallOptions;
 use crate::msgbuf::MsgBuf;
 
@@ -20,6 +21,8 @@ use crate::msgbuf::MsgBuf;
 pub(super) struct Local {
     pub(super) core: Core<MsgBuf, Continuation>,
     pub(super) pool: BufPool,
+    /// Groups that are sent to by multicast.
+    pub(super) groups: Groups,
     /// Requests whose [`Responder`](super::Responder) was dropped.
     pub(super) dropped: Rc<RefCell<Vec<RequestHandle>>>,
     /// Time of the current turn of the event loop, in nanoseconds.

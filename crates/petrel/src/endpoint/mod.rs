@@ -8,6 +8,7 @@ mod context;
 mod event_loop;
 mod factors;
 mod handler;
+mod multicast;
 mod open;
 mod options;
 mod sessions;
@@ -29,6 +30,8 @@ pub use context::{Context, StartError};
 pub use event_loop::Stop;
 pub use factors::Factors;
 pub use handler::{Handled, Request, Responder};
+pub(crate) use multicast::Broadcast;
+pub use multicast::{Hearing, MulticastConfig, MulticastError};
 pub use open::EndpointError;
 pub use options::CallOptions;
 pub use sessions::{ConnectError, SessionState};
@@ -40,6 +43,7 @@ use call::{run_continuation, run_under_deadline};
 use cancel::Watchers;
 use context::{Local, NO_DEADLINE};
 use handler::Handlers;
+use multicast::{Groups, Joined};
 use sessions::Sessions;
 
 use crate::control::ControlPlane;
@@ -67,6 +71,8 @@ pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort>
     local: Local,
     handlers: Handlers,
     sessions: Sessions,
+    /// Groups that this endpoint is a member of.
+    joined: Vec<Joined>,
     ahead: Ahead,
     idle: IdlePolicy,
     /// What is switched off, and whether the core takes its short ways; `None` where all is on.
@@ -97,6 +103,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             local: Local {
                 core: Core::new(now_ns, config.protocol.clone()),
                 pool: BufPool::new(config.memory),
+                groups: Groups::default(),
                 dropped: Rc::new(RefCell::new(Vec::new())),
                 now_ns,
                 part_bytes: 0,
@@ -105,6 +112,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 next_key: 0,
             },
             handlers: Handlers::default(),
+            joined: Vec::new(),
             sessions: Sessions::new(config.sessions, config.transports),
             ahead: Ahead::new(),
             idle: config.idle,

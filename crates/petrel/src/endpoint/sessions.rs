@@ -104,6 +104,15 @@ impl Sessions {
         }
     }
 
+    /// The link of a session that was proposed or is open.
+    pub(super) fn link_of(&self, id: SessionId) -> Option<LinkId> {
+        self.link_of.get(&id).copied()
+    }
+
+    pub(super) fn accepts_multicast(&self) -> bool {
+        self.config.accept_multicast
+    }
+
     fn next_request(&mut self) -> u64 {
         self.next_request += 1;
         self.next_request - 1
@@ -228,6 +237,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     pub(super) fn end_session(&mut self, id: SessionId, status: Status, message: &str) {
         let Some(closed) = self.local.core.close(id, status, message) else { return };
         let reason = Reason::new(status, message);
+        self.leave_groups_of(id);
         let link = self.sessions.forget(id);
         if let (Some(link), Some(agreed)) = (link, closed.agreed) {
             self.control.post(ToNexus::CloseSession {
@@ -244,6 +254,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     /// Ends a session that the peer does not know, or knows to have ended.
     fn drop_session(&mut self, id: SessionId, reason: Reason) {
         if self.local.core.close(id, reason.status, &reason.message).is_some() {
+            self.leave_groups_of(id);
             self.sessions.forget(id);
             self.sessions.remember_end(id, reason);
         }
@@ -298,12 +309,11 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                     self.drop_session(id, reason);
                 }
             }
-            FromNexus::GroupOffered { link, join } => {
-                let why = Reason::new(Status::Unimplemented, "this endpoint takes no multicast");
-                let (request, answer) = (join.request, Err(why));
-                self.control.post(ToNexus::AnswerGroup { link, request, answer });
+            FromNexus::GroupOffered { link, join } => self.on_group_offered(link, &join),
+            FromNexus::GroupAnswered { link, request, answer } => {
+                self.on_group_answered(link, request, answer);
             }
-            FromNexus::GroupAnswered { .. } | FromNexus::GroupLeft { .. } => {}
+            FromNexus::GroupLeft { link, group } => self.leave_group(link, group),
             FromNexus::StatsRequested { request } => {
                 let json = self.stats().to_json();
                 self.control.post(ToNexus::Stats { request, json });

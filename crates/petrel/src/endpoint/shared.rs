@@ -5,7 +5,7 @@ use std::ops::Deref;
 
 use petrel_proto::{CallRejected, SessionId};
 use petrel_transport::Transport;
-use petrel_transport::buf::{PoolExhausted, SharedBuf};
+use petrel_transport::buf::{BufPool, PoolExhausted, SharedBuf};
 
 use super::Endpoint;
 use super::call::{CallKey, Reply};
@@ -37,6 +37,13 @@ impl SharedMsg {
     /// The message.
     pub fn try_unwrap(self) -> Result<MsgBuf, SharedMsg> {
         self.0.try_unwrap().map(MsgBuf::from_packet_buf).map_err(SharedMsg)
+    }
+}
+
+impl SharedMsg {
+    /// What is sent from where the message is.
+    pub(super) fn to_reference(&self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
+        MsgBuf::reference(pool, &self.0)
     }
 }
 
@@ -114,7 +121,7 @@ impl Context<'_> {
     fn to_send(&self, message: &SharedMsg) -> Result<MsgBuf, PoolExhausted> {
         match message.len() {
             0..=COPIED_BYTES_MAX => self.alloc_message(message),
-            _ => MsgBuf::reference(&self.local.pool, &message.0),
+            _ => message.to_reference(&self.local.pool),
         }
     }
 }

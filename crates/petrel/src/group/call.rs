@@ -6,7 +6,7 @@ use std::rc::Rc;
 use petrel_proto::{CallFailure, Execution, SessionId};
 
 use super::{Collect, Group, GroupError, GroupFailure, Member, MemberOutcome, Need, Verdict};
-use crate::endpoint::{CallKey, CallOptions, Context, Reply, SharedMsg, StartError};
+use crate::endpoint::{Broadcast, CallKey, CallOptions, Context, Reply, SharedMsg, StartError};
 use crate::msgbuf::MsgBuf;
 
 /// What a call to a group asks for.
@@ -92,8 +92,12 @@ impl Group {
         let collect = Collect::new(self.members().iter().copied(), call.need)?;
         let undecided = Undecided { collect, then: Box::new(then), late: Vec::new() };
         let running = Rc::new(RefCell::new(Running { undecided: Some(undecided) }));
+        let broadcast = self
+            .multicast()
+            .and_then(|number| cx.prepare_broadcast(number, self.members(), message));
         for (member, &session) in self.members().iter().enumerate() {
-            match call_member(cx, session, member, message, call, &running) {
+            let to = ToCall { session, member, broadcast: broadcast.as_ref() };
+            match to.call(cx, message, call, &running) {
                 Ok(key) => running.borrow_mut().note_made(call.late, member, key),
                 Err(error) => {
                     let ended = running.borrow_mut().end(member, Err(not_made(&error)));
@@ -103,6 +107,9 @@ impl Group {
                     }
                 }
             }
+        }
+        if let Some(broadcast) = broadcast {
+            cx.send_broadcast(broadcast);
         }
         Ok(())
     }
@@ -114,25 +121,40 @@ fn cancel_all(cx: &mut Context<'_>, calls: Vec<CallKey>) {
     }
 }
 
-fn call_member(
-    cx: &mut Context<'_>,
+/// A member to be called.
+struct ToCall<'a> {
     session: SessionId,
+    /// Its place in the group.
     member: usize,
-    message: &SharedMsg,
-    call: GroupCall,
-    running: &Rc<RefCell<Running>>,
-) -> Result<CallKey, StartError> {
-    let response = cx.alloc(call.response_bytes_max)?;
-    let running = Rc::clone(running);
-    let on_reply = move |cx: &mut Context<'_>, reply: Reply| {
-        let ended = running.borrow_mut().end(member, reply.into_response());
-        if let Some(Ended { then, reply, late }) = ended {
-            cancel_all(cx, late);
-            then(cx, reply);
+    broadcast: Option<&'a Broadcast>,
+}
+
+impl ToCall<'_> {
+    fn call(
+        &self,
+        cx: &mut Context<'_>,
+        message: &SharedMsg,
+        call: GroupCall,
+        running: &Rc<RefCell<Running>>,
+    ) -> Result<CallKey, StartError> {
+        let &Self { session, member, broadcast } = self;
+        let GroupCall { method, options, .. } = call;
+        let response = cx.alloc(call.response_bytes_max)?;
+        let running = Rc::clone(running);
+        let on_reply = move |cx: &mut Context<'_>, reply: Reply| {
+            let ended = running.borrow_mut().end(member, reply.into_response());
+            if let Some(Ended { then, reply, late }) = ended {
+                cancel_all(cx, late);
+                then(cx, reply);
+            }
+        };
+        match broadcast.filter(|broadcast| broadcast.reaches(session)) {
+            Some(broadcast) => broadcast.call(cx, session, message, response, call, on_reply),
+            None => cx
+                .call_shared(session, method, message, response, options, on_reply)
+                .map_err(|rejected| rejected.error),
         }
-    };
-    cx.call_shared(session, call.method, message, response, call.options, on_reply)
-        .map_err(|rejected| rejected.error)
+    }
 }
 
 fn not_made(error: &StartError) -> Box<CallFailure> {

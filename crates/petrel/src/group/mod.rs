@@ -22,6 +22,7 @@ pub use collect::{
     Collect, GroupError, GroupFailure, MEMBERS_MAX, Member, MemberOutcome, Need, Verdict,
 };
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use petrel_proto::SessionId;
@@ -32,6 +33,8 @@ use petrel_proto::SessionId;
 #[derive(Clone, Debug)]
 pub struct Group {
     members: Rc<[SessionId]>,
+    /// Its number as one that is sent to by multicast.
+    multicast: Rc<Cell<Option<u32>>>,
 }
 
 impl Group {
@@ -42,11 +45,19 @@ impl Group {
     pub fn new(members: impl IntoIterator<Item = SessionId>) -> Result<Self, GroupError> {
         let members: Rc<[SessionId]> = members.into_iter().collect();
         collect::check_members(&members)?;
-        Ok(Self { members })
+        Ok(Self { members, multicast: Rc::default() })
     }
 
     /// The members, in their order.
     pub fn members(&self) -> &[SessionId] {
         &self.members
+    }
+
+    pub(crate) fn multicast(&self) -> Option<u32> {
+        self.multicast.get()
+    }
+
+    pub(crate) fn set_multicast(&self, number: Option<u32>) {
+        self.multicast.set(number);
     }
 }

@@ -113,6 +113,7 @@ impl<B: Buffer> Shared<B> {
         slot: usize,
         announcement: Announcement,
     ) {
+        self.counters.multicast_announced += 1;
         let packets = client.slots[slot].request_packets;
         client.credits -= packets - 1;
         let extra = match self.config.response_grants {
@@ -179,7 +180,6 @@ impl<B: Buffer> Shared<B> {
             announced.is_due = false;
         }
         self.counters.control_frames_sent += 1;
-        self.counters.multicast_announced += 1;
         self.arm(out.now_ns, id, client, slot);
         Turn { sent: 1, then: Then::More }
     }
