@@ -1,6 +1,6 @@
 //! The parsers of frames.
 
-use petrel_proto::wire::{Fields, Frame, Header, Malformed};
+use petrel_proto::wire::{Fields, Frame, Header, Kind, Malformed, deadline_word};
 
 /// Parses any bytes as a frame; a frame that is written as version 1 writes it must come out of
 /// the encoders again, byte for byte.
@@ -18,11 +18,11 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// Whether a version 1 sender would write the frame in these bytes: without extensions, reserved
-/// fields zero, no word of the bitmap without need.
+/// Whether a version 1 sender would write the frame in these bytes: with a deadline or without
+/// extensions, reserved fields zero, no word of the bitmap without need.
 fn is_canonical(bytes: &[u8], frame: &Frame<'_>) -> bool {
     if frame.header.flags.extended() {
-        return false;
+        return is_deadline_alone(bytes, frame);
     }
     let (is_reserved_zero, bitmap) = match frame.fields {
         Fields::None | Fields::Part(_) => return true,
@@ -30,6 +30,17 @@ fn is_canonical(bytes: &[u8], frame: &Frame<'_>) -> bool {
         Fields::Pull(_) => (bytes[28..32] == [0; 4], &bytes[32..]),
     };
     is_reserved_zero && !bitmap.ends_with(&[0; 8])
+}
+
+/// Whether the frame is a packet of a request, and its extension block says a deadline and nothing else.
+fn is_deadline_alone(bytes: &[u8], frame: &Frame<'_>) -> bool {
+    let at = match frame.header.kind {
+        Kind::Request => 16,
+        Kind::RequestPart => 24,
+        _ => return false,
+    };
+    let word = frame.extensions.deadline_us.map(|left_us| deadline_word(left_us).to_le_bytes());
+    word.is_some_and(|word| bytes[at..].starts_with(&word))
 }
 
 fn encode(frame: &Frame<'_>) -> Vec<u8> {
@@ -41,6 +52,9 @@ fn encode(frame: &Frame<'_>) -> Vec<u8> {
         Fields::Credit(credit) => control(credit.encode(header.words())),
         Fields::Pull(pull) => control(pull.encode(header.words())),
     };
+    if let Some(left_us) = frame.extensions.deadline_us {
+        bytes.extend_from_slice(&deadline_word(left_us).to_le_bytes());
+    }
     bytes.extend_from_slice(frame.payload);
     bytes
 }

@@ -55,6 +55,7 @@ pub(super) fn at_the_end(mut world: World) {
     after_step(&mut world);
     assert!(world.calls.is_empty(), "a call ends with its session");
     for end in &world.ends {
+        assert!(end.watched.is_empty(), "{:?} were not told of", end.watched);
         let counters = end.core.counters();
         assert_eq!(counters.calls_started, counters.calls_succeeded + counters.calls_failed);
         assert_eq!(counters.sessions_opened, counters.sessions_closed);

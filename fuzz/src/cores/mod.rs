@@ -10,6 +10,9 @@
 //! hostile peer's business then; but neither core may panic, send an unsound frame, lose count of
 //! its credits, end a call twice, or run a request number twice.
 //!
+//! Some calls have deadlines and some are cancelled; some requests are watched, and each of those
+//! must be answered or told of.
+//!
 //! With `PETREL_FUZZ_TRACE` set, each step and each frame is printed.
 
 mod check;

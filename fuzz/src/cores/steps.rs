@@ -190,7 +190,14 @@ fn answer(world: &mut World, input: &mut Input<'_>) {
     let request = world.ends[end].requests.swap_remove(index);
     let len = size(world, input);
     match input.below(8) {
-        0 => world.ends[end].core.respond_error(request.handle, Status::NotFound, "not here"),
+        0 => {
+            world.forget_watch(end, request);
+            world.ends[end].core.respond_error(request.handle, Status::NotFound, "not here");
+        }
+        3 => {
+            world.forget_watch(end, request);
+            world.ends[end].core.refuse(request.handle, Status::Unavailable, "not now");
+        }
         1 => world.respond(end, request, Status::Aborted, len),
         2 => {
             answer_another(world, end, request, input.below(48));
@@ -226,13 +233,14 @@ pub(super) fn handle_timeouts(world: &mut World) {
     world.ends.iter_mut().for_each(|end| end.core.handle_timeouts(now));
 }
 
-/// A session is established late, or ends: at one end, at both, by its name or by its peer.
+/// A session is established late, or a call of it is cancelled, or it ends: at one end, at both, by its name or by its peer.
 fn change_session(world: &mut World, input: &mut Input<'_>) {
     let index = session(world, input);
     let (end, choice) = (input.below(2), input.below(8));
     let ids = world.sessions[index].ids;
     match choice {
-        0..=2 => drop(world.establish(index)),
+        0 => drop(world.establish(index)),
+        1 | 2 => world.cancel(index),
         3 => establish_unsound(world, index),
         4 => close_peer(world, end),
         5 => world.close(end, SessionId { generation: ids[end].generation + 1, ..ids[end] }),

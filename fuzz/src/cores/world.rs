@@ -7,7 +7,8 @@ use petrel_proto::buffer::{Buffer, HeapBuffer, HeapPool};
 use petrel_proto::limits::{PACKET_BYTES_MIN, TRANSMIT_FRAMES_MAX, WINDOW_PACKETS, packets_of};
 use petrel_proto::wire::{Fields, Frame, Header};
 use petrel_proto::{
-    Agreed, Completion, Config, Core, Event, PeerKey, Received, RequestHandle, SessionId, Status,
+    Agreed, CallLimits, Completion, Config, Core, Event, Execution, PeerKey, PendingCall, Received,
+    RequestHandle, SessionId, Status,
 };
 
 use crate::input::Input;
@@ -56,6 +57,8 @@ pub(super) struct End {
     pub(super) wire: VecDeque<Vec<u8>>,
     /// Requests that it was given and has not answered.
     pub(super) requests: Vec<Request>,
+    /// Those of them that are watched and of which nothing was heard yet.
+    pub(super) watched: HashSet<RequestHandle>,
     /// Requests that it was ever given.
     given: HashSet<(SessionId, u64)>,
 }
@@ -81,6 +84,7 @@ pub(super) struct Call {
     pub(super) end: usize,
     pub(super) session: SessionId,
     request: HeapBuffer,
+    deadline_ns: u64,
 }
 
 /// A request that waits for its answer.
@@ -129,7 +133,26 @@ impl World {
         buffer(&pattern(len, seed))
     }
 
+    /// Makes a call, with a deadline if the method's number says so.
     pub(super) fn call(&mut self, index: usize, method: u16, len: usize, room: usize) {
+        let ahead_ns = match method & 0xE0 {
+            0x20 => Some(0),
+            0x40 => Some(150_000),
+            0x60 => Some(3_000_000),
+            0x80 => Some(200_000_000),
+            _ => None,
+        };
+        self.call_within(index, method, len, room, ahead_ns);
+    }
+
+    fn call_within(
+        &mut self,
+        index: usize,
+        method: u16,
+        len: usize,
+        room: usize,
+        ahead_ns: Option<u64>,
+    ) {
         let tag = self.next_tag;
         self.next_tag += 1;
         let request = self.message(len, tag);
@@ -137,15 +160,38 @@ impl World {
         let Session { client: end, ids, .. } = self.sessions[index];
         let id = ids[end];
         let (now, core) = (self.now, &mut self.ends[end].core);
-        match core.call(now, id, method, request.clone(), response, tag) {
+        let deadline_ns = ahead_ns.map(|ahead_ns| now + ahead_ns);
+        let called = match deadline_ns {
+            None => core.call(now, id, method, request.clone(), response, tag),
+            Some(_) => {
+                let call = PendingCall { method, tag, request: request.clone(), response };
+                core.call_with(now, id, call, CallLimits { deadline_ns })
+            }
+        };
+        match called {
             Ok(()) => {
-                self.calls.insert(tag, Call { end, session: id, request });
+                let deadline_ns = deadline_ns.unwrap_or(now + core_timeout_ns());
+                self.calls.insert(tag, Call { end, session: id, request, deadline_ns });
             }
             Err(rejected) => {
                 assert_eq!((rejected.request.len(), rejected.response.len()), (request.len(), 0));
                 assert_ne!(rejected.error.status(), Status::Ok);
             }
         }
+    }
+
+    /// A client gives the oldest call of a session up.
+    pub(super) fn cancel(&mut self, index: usize) {
+        let Session { client: end, ids, .. } = self.sessions[index];
+        let id = ids[end];
+        let of_this =
+            |(tag, call): (&u64, &Call)| (call.end == end && call.session == id).then_some(*tag);
+        let Some(oldest) = self.calls.iter().filter_map(of_this).min() else { return };
+        self.trace(|| format!("{end} cancels call {oldest}"));
+        let ended = self.ends[end].core.cancel(id, |tag| *tag == oldest);
+        let ended = ended.expect("a call that has not ended can be cancelled");
+        assert_eq!(ended.outcome.as_ref().expect_err("cancelled").status, Status::Cancelled);
+        self.on_completion(ended);
     }
 
     /// The client hears that the server agreed. Gives whether that was news.
@@ -222,7 +268,7 @@ impl World {
                 return self.on_request(to, request.handle, hash(request.payload));
             }
             if let Some(completion) = core.handle_plain_response(self.now, peer, bytes) {
-                return self.on_completion(completion);
+                return self.on_completion(completion.into());
             }
             if core.handle_next_part(peer, bytes) {
                 return;
@@ -242,6 +288,11 @@ impl World {
         let End { given, requests, .. } = &mut self.ends[end];
         assert!(given.insert((handle.session, handle.number)), "{handle:?} is given twice");
         requests.push(Request { handle, hash });
+        if hash & 1 == 1 {
+            let End { core, watched, .. } = &mut self.ends[end];
+            assert!(core.is_waited_for(handle) && core.watch(handle));
+            watched.insert(handle);
+        }
     }
 
     pub(super) fn on_completion(&mut self, completion: Completion<HeapBuffer>) {
@@ -252,6 +303,10 @@ impl World {
         assert!(call.request.message() == request.message(), "nobody changes a request");
         match outcome {
             Err(failure) => {
+                let is_ended_here =
+                    matches!(failure.execution, Execution::NotSent | Execution::MayHaveExecuted);
+                let is_expired = failure.status == Status::DeadlineExceeded && is_ended_here;
+                assert!(!is_expired || call.deadline_ns <= self.now, "call {tag} ended too early");
                 assert!(response.is_empty() && failure.status != Status::Ok);
                 assert!(!failure.to_string().is_empty());
             }
@@ -267,11 +322,20 @@ impl World {
     pub(super) fn respond(&mut self, end: usize, request: Request, status: Status, len: usize) {
         let message = self.message(len, request.hash);
         self.trace(|| format!("{end} answers {:?} {status} {len} B", request.handle));
+        self.forget_watch(end, request);
         let core = &mut self.ends[end].core;
         if let Err(rejected) = core.respond(request.handle, status, message) {
             // Too large, or given up meanwhile; in both cases it does not hurt to try again.
             core.respond_error(request.handle, Status::Internal, "too large");
             assert!(!rejected.error.to_string().is_empty());
+        }
+    }
+
+    /// A request is about to be answered. If nobody waits for that any more, it was told or is going to be.
+    pub(super) fn forget_watch(&mut self, end: usize, request: Request) {
+        let End { core, watched, .. } = &mut self.ends[end];
+        if core.is_waited_for(request.handle) {
+            watched.remove(&request.handle);
         }
     }
 
@@ -283,7 +347,11 @@ impl World {
             assert!(events < 100_000, "events without end");
             match event {
                 Event::Completed(completion) => self.on_completion(completion),
-                Event::Cancelled(_) => {}
+                Event::Cancelled(handle) => {
+                    let End { core, watched, .. } = &mut self.ends[end];
+                    assert!(!core.is_waited_for(handle), "{handle:?} is waited for");
+                    assert!(watched.remove(&handle), "{handle:?} is told of without need");
+                }
                 Event::SessionExhausted(id) => self.close(end, id),
             }
         }
@@ -303,9 +371,15 @@ impl End {
             pool,
             wire: VecDeque::new(),
             requests: Vec::new(),
+            watched: HashSet::new(),
             given: HashSet::new(),
         }
     }
+}
+
+/// The default timeout.
+fn core_timeout_ns() -> u64 {
+    Config::default().call_timeout_ns
 }
 
 fn buffer(message: &[u8]) -> HeapBuffer {

@@ -22,10 +22,7 @@ impl<B: Buffer, T> Core<B, T> {
     /// before it is given. False if that is so already: then it does not come.
     pub fn watch(&mut self, handle: RequestHandle) -> bool {
         let Some((server, slot)) = running(&mut self.sessions, handle) else { return false };
-        let state = &mut server.slots[slot];
-        state.is_watched = true;
-        // The slot's next request is to be noticed.
-        state.takes_plain = false;
+        server.slots[slot].watch();
         true
     }
 }
@@ -68,8 +65,7 @@ impl<B: Buffer> Shared<B> {
     /// The request that a slot holds is over. Tells its handler, if it wanted to know.
     #[inline]
     pub(super) fn note_superseded(&mut self, session: SessionId, state: &mut ServerSlot<B>) {
-        if state.is_watched {
-            state.is_watched = false;
+        if state.is_watched() {
             let handle = RequestHandle { session, number: state.current };
             self.notices.push_back(Notice::Cancelled(handle));
         }
@@ -77,7 +73,7 @@ impl<B: Buffer> Shared<B> {
 
     /// A session has ended, and all its requests with it.
     pub(super) fn note_abandoned(&mut self, session: SessionId, server: &ServerSession<B>) {
-        let watched = server.slots.iter().filter(|state| state.is_watched);
+        let watched = server.slots.iter().filter(|state| state.is_watched());
         let handles = watched.map(|state| RequestHandle { session, number: state.current });
         self.notices.extend(handles.map(Notice::Cancelled));
     }

@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use super::{Core, Event, FrameSink, Notice, Shared};
+use super::{Core, Event, FrameSink, Notice, PlainCompletion, Shared};
 use crate::buffer::Buffer;
 use crate::limits::{FUTURE_ROUNDS_MAX, MESSAGE_BYTES_MAX, REQUEST_NUMBER_END, packets_of};
 use crate::session::backlog::{Expiry, NEVER, Queued};
@@ -23,24 +23,20 @@ pub struct Completion<B, T = u64> {
     pub request: B,
     /// The response's buffer: it holds the response if the call succeeded, and is empty if not.
     pub response: B,
-    /// [`CallLimits::inherited_ns`], as it was given.
+    /// The deadline that it inherited ([`Core::inherit`]), for the calls that follow it.
     pub inherited_ns: Option<u64>,
 }
 
-/// Until when a call may take, in nanoseconds of the core's clock. The earlier one of the two holds, and
-/// the server is told of it.
+/// Until when a call may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallLimits {
-    /// The caller's deadline. Without any, [`Config::call_timeout_ns`](super::Config) ends the call.
+    /// The caller's deadline, in nanoseconds of the core's clock. The server is told of it.
+    /// Without one, [`Config::call_timeout_ns`](super::Config) ends the call.
     pub deadline_ns: Option<u64>,
-    /// The deadline of the request that the call is made for. It comes back with the call's end, for the calls
-    /// that follow it.
-    pub inherited_ns: Option<u64>,
 }
 
 impl CallLimits {
-    pub(super) fn expiry(self) -> Expiry {
-        let inherited_ns = self.inherited_ns.unwrap_or(NEVER);
+    pub(super) fn expiry(self, inherited_ns: u64) -> Expiry {
         let at_ns = self.deadline_ns.unwrap_or(NEVER).min(inherited_ns);
         Expiry { at_ns, is_told: at_ns != NEVER, inherited_ns }
     }
@@ -176,7 +172,7 @@ impl<B: Buffer, T> Core<B, T> {
     ) -> Result<(), CallRejected<B, T>> {
         match self.call_plain(now_ns, session, call, sink) {
             None => Ok(()),
-            Some(call) => self.call_any(now_ns, session, call, Expiry::NONE),
+            Some(call) => self.call_with(now_ns, session, call, CallLimits::default()),
         }
     }
 
@@ -186,6 +182,8 @@ impl<B: Buffer, T> Core<B, T> {
     ///
     /// # Errors
     /// As [`Core::call`].
+    // And all calls but those of `call_plain`.
+    #[inline(never)]
     pub fn call_with(
         &mut self,
         now_ns: u64,
@@ -193,18 +191,7 @@ impl<B: Buffer, T> Core<B, T> {
         call: PendingCall<B, T>,
         limits: CallLimits,
     ) -> Result<(), CallRejected<B, T>> {
-        self.call_any(now_ns, session, call, limits.expiry())
-    }
-
-    /// All calls but those of [`Core::call_plain`].
-    #[inline(never)]
-    fn call_any(
-        &mut self,
-        now_ns: u64,
-        session: SessionId,
-        call: PendingCall<B, T>,
-        mut expiry: Expiry,
-    ) -> Result<(), CallRejected<B, T>> {
+        let mut expiry = limits.expiry(self.shared.inherited_ns);
         let PendingCall { method, tag, request, response } = call;
         let Some(client) = self.sessions.client_mut(session) else {
             return Err(CallRejected { error: CallError::SessionClosed, request, response, tag });
@@ -380,12 +367,12 @@ pub(super) fn ended_before_others<B: Buffer, T>(
     id: SessionId,
     client: &mut ClientSession<B, T>,
     slot: usize,
-) -> Completion<B, T> {
+) -> PlainCompletion<B, T> {
     let Some(SlotCall { tag, request, response }) = client.slots[slot].call.take() else {
         unreachable!("a slot in use holds its call");
     };
     after_end(shared, id, client, slot);
-    Completion { session: id, tag, outcome: Ok(()), request, response, inherited_ns: None }
+    PlainCompletion { session: id, tag, request, response }
 }
 
 /// What follows when a slot has become free: others get its credits, or its place.

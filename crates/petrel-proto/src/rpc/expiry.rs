@@ -21,6 +21,21 @@ use crate::timer::TimerKey;
 pub(super) const EXPIRY: u8 = u8::MAX;
 
 impl<B: Buffer, T> Core<B, T> {
+    /// From now on calls inherit this deadline: that of the request that they are made for, or of the ended call's
+    /// request that they follow. They end when it is over, if not before. Gives what they have inherited until
+    /// now.
+    pub fn inherit(&mut self, deadline_ns: Option<u64>) -> Option<u64> {
+        let before = self.inherited_ns();
+        self.shared.inherited_ns = deadline_ns.unwrap_or(NEVER);
+        self.shared.inherits = deadline_ns.is_some();
+        before
+    }
+
+    /// The deadline that calls inherit.
+    pub fn inherited_ns(&self) -> Option<u64> {
+        (self.shared.inherited_ns != NEVER).then_some(self.shared.inherited_ns)
+    }
+
     /// The session's entry has come due: ends the calls whose deadline is over.
     #[cold]
     #[inline(never)]

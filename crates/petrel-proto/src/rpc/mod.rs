@@ -30,7 +30,7 @@ pub use call::{CallError, CallFailure, CallLimits, CallRejected, Completion, Exe
 pub use lifecycle::{Accepted, Closed, OpenError};
 pub use lookahead::Upcoming;
 pub use multicast::{GroupFrames, Membership};
-pub use plain::PlainRequest;
+pub use plain::{PlainCompletion, PlainRequest};
 pub use receive::Received;
 pub use respond::{RequestHandle, RespondError, RespondRejected};
 pub use transmit::FrameSink;
@@ -42,6 +42,7 @@ use crate::congestion::{CongestionControl, CongestionCounters};
 use crate::counters::Counters;
 use crate::limits;
 use crate::recovery::rtt::RtoBounds;
+use crate::session::backlog::NEVER;
 use crate::session::client::{ClientParts, ClientSession, ClientSlot};
 use crate::session::server::{ServerParts, ServerSlot};
 use crate::session::spare::Spare;
@@ -161,6 +162,9 @@ struct Shared<B> {
     work: WorkQueue,
     timers: TimerWheel,
     notices: VecDeque<Notice>,
+    /// The deadline that calls made now inherit, and whether they inherit one.
+    inherited_ns: u64,
+    inherits: bool,
     cancels: Cancels,
     multicast: Multicast<B>,
     client_parts: Spare<ClientParts>,
@@ -184,6 +188,8 @@ impl<B: Buffer, T> Core<B, T> {
                 work: WorkQueue::new(),
                 timers: TimerWheel::new(now_ns),
                 notices: VecDeque::new(),
+                inherited_ns: NEVER,
+                inherits: false,
                 cancels: Cancels::default(),
                 multicast: Multicast::default(),
                 client_parts: Spare::new(),

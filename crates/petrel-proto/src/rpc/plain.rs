@@ -41,6 +41,26 @@ pub struct PlainRequest<'f, B> {
     pub spare: Option<B>,
 }
 
+/// The end of a call that was answered in one packet, with status OK.
+#[derive(Debug)]
+pub struct PlainCompletion<B, T> {
+    /// The session on which the call was made.
+    pub session: SessionId,
+    /// What the application gave with the call.
+    pub tag: T,
+    /// The request, as it was given.
+    pub request: B,
+    /// The response.
+    pub response: B,
+}
+
+impl<B, T> From<PlainCompletion<B, T>> for Completion<B, T> {
+    fn from(ended: PlainCompletion<B, T>) -> Self {
+        let PlainCompletion { session, tag, request, response } = ended;
+        Self { session, tag, outcome: Ok(()), request, response, inherited_ns: None }
+    }
+}
+
 /// The three parts of a frame that are needed here.
 struct Parsed<'f> {
     first: u64,
@@ -136,6 +156,9 @@ impl<B: Buffer, T> Core<B, T> {
         // Taken apart and put together anew where it is handed on as a whole: else the compiler keeps
         // it in memory all the way.
         let PendingCall { method, tag, request, response } = call;
+        if self.shared.inherits {
+            return Some(PendingCall { method, tag, request, response });
+        }
         let sizes = (request.len(), response.capacity());
         let Some(place) = PlainPlace::find(&mut self.sessions, session, sizes) else {
             return Some(PendingCall { method, tag, request, response });
@@ -238,7 +261,7 @@ impl<B: Buffer, T> Core<B, T> {
         now_ns: u64,
         peer: PeerKey,
         frame: &[u8],
-    ) -> Option<Completion<B, T>> {
+    ) -> Option<PlainCompletion<B, T>> {
         let parsed = Parsed::of_kind(Kind::Response, frame)?;
         let entry = self.sessions.entries.get_mut(parsed.session() as usize)?;
         if entry.origin != Origin::new(parsed.token(), Some(peer)) {
@@ -296,7 +319,7 @@ impl<B: Buffer, T> Core<B, T> {
         let Some(SlotCall { tag, request, response }) = state.call.take() else {
             unreachable!("a slot in use holds its call");
         };
-        Some(Completion { session, tag, outcome: Ok(()), request, response, inherited_ns: None })
+        Some(PlainCompletion { session, tag, request, response })
     }
 
     /// Answers a running request with a message of one packet, if `sink` takes it; else gives the

@@ -8,7 +8,10 @@ use crate::session::backlog::NEVER;
 use crate::session::server::{ServerParts, ServerSession, ServerSlot, ServerState};
 use crate::session::{Origin, PeerKey, Role, SessionId};
 use crate::status::Status;
-use crate::wire::{Extensions, Flags, Header, Kind, Part, first_bits, part_words, read_extensions};
+use crate::wire::{
+    ANSWERED_LATER, Extensions, Flags, Header, Kind, Part, REFUSED, first_bits, part_words,
+    read_extensions,
+};
 
 /// How a request number stands to its slot.
 pub(super) enum Age {
@@ -420,22 +423,21 @@ impl<B: Buffer> Shared<B> {
         status: Status,
         text: &'static str,
     ) {
-        self.answer_by_text(id, state, slot, status, text);
-        state.is_refused = true;
+        self.answer_by_text(id, state, slot, status, REFUSED, text);
     }
 
-    /// Answers with an error that needs no buffer.
+    /// Answers with an error that needs no buffer, and with these bits beside its status.
     pub(super) fn answer_by_text(
         &mut self,
         id: SessionId,
         state: &mut ServerSlot<B>,
         slot: usize,
         status: Status,
+        bits: u16,
         text: &'static str,
     ) {
-        state.set_answer(status, None, 1);
-        // Also where it is not: nobody needs the round trip of an error.
-        state.answered_later = true;
+        // Later than at once, also where it is not: nobody needs the round trip of an error.
+        state.set_bare_answer(status, bits | ANSWERED_LATER, 1);
         state.parts(&mut self.server_parts).refusal = Some(text);
         self.counters.responses_sent += 1;
         self.queue_server(id.index, slot, state);

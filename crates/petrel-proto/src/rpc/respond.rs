@@ -8,6 +8,7 @@ use crate::limits::packets_of;
 use crate::session::server::ServerSession;
 use crate::session::{Role, SessionId};
 use crate::status::Status;
+use crate::wire::ANSWERED_LATER;
 
 /// Names a request that runs, to answer it by. It stays valid until it is answered, the client
 /// gives the request up, or the session ends; afterwards it names nothing.
@@ -62,7 +63,7 @@ impl<B: Buffer, T> Core<B, T> {
         status: Status,
         message: B,
     ) -> Result<(), RespondRejected<B>> {
-        self.respond_by_queue(handle, status, message, true)
+        self.respond_by_queue(handle, status, message, ANSWERED_LATER)
     }
 
     #[inline(never)]
@@ -71,7 +72,7 @@ impl<B: Buffer, T> Core<B, T> {
         handle: RequestHandle,
         status: Status,
         mut message: B,
-        is_late: bool,
+        bits: u16,
     ) -> Result<(), RespondRejected<B>> {
         let Some((server, slot)) = running(&mut self.sessions, handle) else {
             self.shared.counters.answers_discarded += 1;
@@ -88,8 +89,7 @@ impl<B: Buffer, T> Core<B, T> {
         let state = &mut server.slots[slot];
         self.shared.server_parts.take_back(&mut state.parts);
         state.takes_plain = message.capacity() <= packet_bytes as usize;
-        state.answered_later = is_late;
-        state.set_answer(status, Some(message), packets_of(len as u32, packet_bytes));
+        state.set_answer(status, bits, message, packets_of(len as u32, packet_bytes));
         self.shared.counters.responses_sent += 1;
         self.shared.queue_server(handle.session.index, slot, state);
         Ok(())
@@ -110,7 +110,7 @@ impl<B: Buffer, T> Core<B, T> {
     ) -> Result<(), RespondRejected<B>> {
         match self.respond_plain(handle, message, sink) {
             None => Ok(()),
-            Some(message) => self.respond_by_queue(handle, Status::Ok, message, false),
+            Some(message) => self.respond_by_queue(handle, Status::Ok, message, 0),
         }
     }
 
@@ -121,7 +121,8 @@ impl<B: Buffer, T> Core<B, T> {
             self.shared.counters.answers_discarded += 1;
             return;
         };
-        self.shared.answer_by_text(handle.session, &mut server.slots[slot], slot, status, text);
+        let state = &mut server.slots[slot];
+        self.shared.answer_by_text(handle.session, state, slot, status, 0, text);
     }
 
     /// Answers a request with an error, and says that its handler was not called and will not be: the

@@ -200,7 +200,7 @@ fn take(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], short_ways: bool) -
             return Got::Request(request.handle, request.payload.to_vec());
         }
         if let Some(completion) = core.handle_plain_response(now, PEER, frame) {
-            return Got::Completed(completion);
+            return Got::Completed(completion.into());
         }
         if core.handle_next_part(PEER, frame) {
             return Got::Nothing;

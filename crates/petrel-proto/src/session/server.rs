@@ -104,13 +104,15 @@ pub(crate) struct ServerSlot<B> {
     pub(crate) queued: bool,
     /// Whether a frame of the request met congestion, and the client was not told yet.
     pub(crate) marked: bool,
-    /// Whether the answer came later than at once.
-    pub(crate) answered_later: bool,
-    /// Whether the answer stands for a handler that was not called.
-    pub(crate) is_refused: bool,
-    /// Whether somebody is to be told if nobody waits for the answer any more.
-    pub(crate) is_watched: bool,
+    /// What the aux field of the answer says beside its status. In RUNNING: 0 or [`WATCHED`].
+    pub(crate) answer_bits: u16,
 }
+
+/// In [`ServerSlot::answer_bits`] of a request that runs: somebody is to be told if nobody waits for its answer
+/// any more. The answer's bits take the place of this one.
+const WATCHED: u16 = 1 << 15;
+
+const _: () = assert!(WATCHED & (ANSWERED_LATER | REFUSED) == 0);
 
 /// What a slot needs for messages of several packets, and to repeat what was lost.
 pub(crate) struct ServerParts<B> {
@@ -162,9 +164,7 @@ impl<B> ServerSlot<B> {
             status: Status::Ok,
             takes_plain: true,
             marked: false,
-            answered_later: false,
-            is_refused: false,
-            is_watched: false,
+            answer_bits: 0,
             is_plain: false,
             queued: false,
             credit_due: false,
@@ -192,6 +192,7 @@ impl<B> ServerSlot<B> {
         self.takes_plain = false;
         self.marked = false;
         self.is_plain = false;
+        self.answer_bits = 0;
         self.credit_due = false;
         self.request_size = size;
         self.request_packets = packets;
@@ -200,16 +201,29 @@ impl<B> ServerSlot<B> {
         self.response_limit = 1;
     }
 
-    /// Keeps an answer, to be sent from its first packet on.
+    /// Keeps the answer of a request that runs, to be sent from its first packet on. There is none: the
+    /// handler was given what was there.
     #[inline]
-    pub(crate) fn set_answer(&mut self, status: Status, message: Option<B>, packets: u32) {
+    pub(crate) fn set_answer(&mut self, status: Status, bits: u16, message: B, packets: u32) {
+        debug_assert!(self.message.is_none());
+        self.begin_answer(status, bits, packets);
+        self.is_plain = packets == 1 && !self.marked;
+        fill(&mut self.message, message);
+    }
+
+    /// Keeps an answer without a message, of so many packets.
+    pub(crate) fn set_bare_answer(&mut self, status: Status, bits: u16, packets: u32) {
+        self.begin_answer(status, bits, packets);
+        self.is_plain = false;
+        self.message = None;
+    }
+
+    #[inline(always)]
+    fn begin_answer(&mut self, status: Status, bits: u16, packets: u32) {
         self.state = ServerState::Answered;
         self.credit_due = false;
         self.status = status;
-        self.is_refused = false;
-        self.is_watched = false;
-        self.is_plain = packets == 1 && message.is_some() && !self.marked;
-        self.message = message;
+        self.answer_bits = bits;
         self.response_packets = packets;
         self.response_sent = 0;
     }
@@ -222,7 +236,7 @@ impl<B> ServerSlot<B> {
         }
         spare.take_back(&mut self.parts);
         self.current = number;
-        self.set_answer(Status::Cancelled, None, 0);
+        self.set_bare_answer(Status::Cancelled, 0, 0);
         self.response_limit = 0;
         self.marked = false;
         self.takes_plain = true;
@@ -231,7 +245,7 @@ impl<B> ServerSlot<B> {
     /// Notes that the answer was sent whole at once. It stays, for who asks again.
     #[inline(always)]
     pub(crate) fn set_sent_answer(&mut self, message: B) {
-        self.answered_later = false;
+        self.answer_bits = 0;
         self.state = ServerState::Answered;
         self.is_plain = false;
         self.credit_due = false;
@@ -252,9 +266,20 @@ impl<B> ServerSlot<B> {
     /// The aux field of the answer.
     #[inline(always)]
     pub(crate) fn answer_aux(&self) -> u16 {
-        let later = if self.answered_later { ANSWERED_LATER } else { 0 };
-        let refused = if self.is_refused { REFUSED } else { 0 };
-        u16::from(self.status.code()) | later | refused
+        u16::from(self.status.code()) | self.answer_bits
+    }
+
+    /// Has somebody be told if nobody waits for the answer any more before it is given.
+    pub(crate) fn watch(&mut self) {
+        self.answer_bits = WATCHED;
+        // The slot's next request is to be noticed.
+        self.takes_plain = false;
+    }
+
+    /// Whether the request runs and somebody watches it.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.state == ServerState::Running && self.answer_bits & WATCHED != 0
     }
 
     /// Notes that a frame of the request came with these flags.

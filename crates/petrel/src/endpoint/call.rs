@@ -1,6 +1,8 @@
 //! Continuations: what runs when a call ends.
 
-use petrel_proto::{CallFailure, Completion, SessionId};
+use std::collections::HashMap;
+
+use petrel_proto::{CallFailure, Completion, PlainCompletion, SessionId};
 
 use super::context::Context;
 use crate::msgbuf::MsgBuf;
@@ -39,12 +41,10 @@ impl Reply {
     }
 }
 
-impl Reply {
-    /// The parts of a call's end: what is to run, and with what.
-    #[inline]
-    pub(super) fn of(ended: Completion<MsgBuf, Continuation>) -> (Continuation, Self) {
-        let Completion { session, tag, outcome, request, response, .. } = ended;
-        (tag, Self { session, outcome, request, response })
+impl From<Completion<MsgBuf, Continuation>> for Reply {
+    fn from(ended: Completion<MsgBuf, Continuation>) -> Self {
+        let Completion { session, outcome, request, response, .. } = ended;
+        Self { session, outcome, request, response }
     }
 }
 
@@ -58,30 +58,19 @@ type Function = fn(&mut Context<'_>, Reply, u64);
 enum Kind {
     Boxed(Boxed),
     Function(Function, u64),
-    /// With a number by which the call can be cancelled.
-    Keyed(Box<(u64, Boxed)>),
 }
 
 /// Names a call that was made with options, to cancel it by.
 #[derive(Clone, Copy, Debug)]
 pub struct CallKey {
     pub(super) session: SessionId,
-    which: Which,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Which {
-    Number(u64),
-    Function(Function, u64),
+    function: Function,
+    tag: u64,
 }
 
 impl CallKey {
-    pub(super) fn of_number(session: SessionId, number: u64) -> Self {
-        Self { session, which: Which::Number(number) }
-    }
-
-    pub(super) fn of_function(session: SessionId, function: Function, tag: u64) -> Self {
-        Self { session, which: Which::Function(function, tag) }
+    pub(super) fn new(session: SessionId, function: Function, tag: u64) -> Self {
+        Self { session, function, tag }
     }
 }
 
@@ -96,44 +85,68 @@ impl Continuation {
         Self(Kind::Function(function, tag))
     }
 
-    pub(super) fn keyed(
-        number: u64,
-        continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
-    ) -> Self {
-        Self(Kind::Keyed(Box::new((number, Box::new(continuation)))))
-    }
-
     /// Whether it is that of the call which the key names. A function is compared by the address that was
     /// given with the call.
     pub(super) fn is(&self, key: &CallKey) -> bool {
-        match (&self.0, key.which) {
-            (Kind::Keyed(keyed), Which::Number(number)) => keyed.0 == number,
-            (Kind::Function(function, tag), Which::Function(wanted, wanted_tag)) => {
-                std::ptr::fn_addr_eq(*function, wanted) && *tag == wanted_tag
-            }
-            _ => false,
-        }
-    }
-
-    #[inline]
-    fn run(self, cx: &mut Context<'_>, reply: Reply) {
         match self.0 {
-            Kind::Boxed(continuation) => continuation(cx, reply),
-            Kind::Function(function, tag) => function(cx, reply, tag),
-            Kind::Keyed(keyed) => keyed.1(cx, reply),
+            Kind::Boxed(_) => false,
+            Kind::Function(function, tag) => {
+                std::ptr::fn_addr_eq(function, key.function) && tag == key.tag
+            }
         }
     }
 }
 
-/// Runs the continuation of a call that has ended, one that inherited nothing.
+/// Runs the continuation of a call that has ended as most do. It inherited nothing.
 #[inline]
-pub(super) fn run_continuation(cx: &mut Context<'_>, ended: Completion<MsgBuf, Continuation>) {
-    let (continuation, reply) = Reply::of(ended);
-    continuation.run(cx, reply);
+pub(super) fn run_continuation(cx: &mut Context<'_>, ended: PlainCompletion<MsgBuf, Continuation>) {
+    let PlainCompletion { session, tag, request, response } = ended;
+    let reply = Reply { session, outcome: Ok(()), request, response };
+    match tag.0 {
+        Kind::Boxed(continuation) => continuation(cx, reply),
+        Kind::Function(function, tag) => function(cx, reply, tag),
+    }
 }
 
 /// Runs the continuation of a call that has ended, under the deadline that the call inherited.
+#[inline(never)]
 pub(super) fn run_under_deadline(cx: &mut Context<'_>, ended: Completion<MsgBuf, Continuation>) {
-    let deadline_ns = ended.inherited_ns;
-    cx.under_deadline(deadline_ns, |cx| run_continuation(cx, ended));
+    let Completion { session, tag, outcome, request, response, inherited_ns } = ended;
+    let reply = Reply { session, outcome, request, response };
+    cx.under_deadline(inherited_ns, |cx| match tag.0 {
+        Kind::Boxed(continuation) => continuation(cx, reply),
+        Kind::Function(function, tag) => function(cx, reply, tag),
+    });
+}
+
+/// Continuations of calls that can be cancelled, by the number that their calls carry: one that is asked
+/// after a call has ended must not find another.
+#[derive(Default)]
+pub(super) struct Keyed {
+    waiting: HashMap<u64, Boxed>,
+    next: u64,
+}
+
+impl Keyed {
+    pub(super) fn add(
+        &mut self,
+        continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
+    ) -> u64 {
+        let number = self.next;
+        self.next += 1;
+        self.waiting.insert(number, Box::new(continuation));
+        number
+    }
+
+    /// The call was not taken.
+    pub(super) fn forget(&mut self, number: u64) {
+        self.waiting.remove(&number);
+    }
+}
+
+/// The function of calls whose continuation is in [`Keyed`].
+pub(super) fn run_keyed(cx: &mut Context<'_>, reply: Reply, number: u64) {
+    if let Some(continuation) = cx.local.keyed.waiting.remove(&number) {
+        continuation(cx, reply);
+    }
 }

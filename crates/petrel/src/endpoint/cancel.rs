@@ -81,9 +81,9 @@ impl Local {
         function: fn(&mut Context<'_>, Reply, u64),
         tag: u64,
     ) -> Option<Reply> {
-        let key = CallKey::of_function(session, function, tag);
+        let key = CallKey::new(session, function, tag);
         let ended = self.core.cancel(session, |continuation: &Continuation| continuation.is(&key));
-        ended.map(|ended| Reply::of(ended).1)
+        ended.map(Reply::from)
     }
 }
 

@@ -10,7 +10,7 @@ use petrel_proto::{
 use petrel_transport::ReturnPath;
 use petrel_transport::buf::{BufPool, PoolExhausted};
 
-use super::call::{CallKey, Continuation, Reply};
+use super::call::{CallKey, Continuation, Keyed, Reply, run_keyed};
 use super::cancel::Watchers;
 use super::multicast::Groups;
 use super::options::CallOptions;
@@ -29,16 +29,9 @@ pub(super) struct Local {
     pub(super) now_ns: u64,
     /// Bytes of the frames of this burst, but for those of small calls.
     pub(super) part_bytes: usize,
-    /// The deadline of the request that is being handled, or for which was called what now has ended:
-    /// calls inherit it. [`NO_DEADLINE`] otherwise.
-    pub(super) inherited_ns: u64,
     pub(super) watchers: Watchers,
-    /// Number of the next call that can be cancelled by it.
-    pub(super) next_key: u64,
+    pub(super) keyed: Keyed,
 }
-
-/// Nothing is inherited.
-pub(super) const NO_DEADLINE: u64 = u64::MAX;
 
 /// An endpoint, as its handlers and continuations see it: they make calls, take buffers, and
 /// answer requests with it.
@@ -160,11 +153,11 @@ impl Context<'_> {
         options: CallOptions,
         continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
     ) -> Result<CallKey, CallRejected<MsgBuf>> {
-        let number = self.local.next_key;
-        self.local.next_key += 1;
-        let tag = Continuation::keyed(number, continuation);
-        self.start_with(session, PendingCall { method, tag, request, response }, options)?;
-        Ok(CallKey::of_number(session, number))
+        let number = self.local.keyed.add(continuation);
+        let key = self
+            .call_fn_with(session, method, request, response, options, run_keyed, number)
+            .inspect_err(|_| self.local.keyed.forget(number))?;
+        Ok(key)
     }
 
     /// [`Context::call_fn`] with [`CallOptions`]. The key is for [`Context::cancel`]; it names the call by its
@@ -183,7 +176,7 @@ impl Context<'_> {
         continuation: fn(&mut Context<'_>, Reply, u64),
         tag: u64,
     ) -> Result<CallKey, CallRejected<MsgBuf>> {
-        let key = CallKey::of_function(session, continuation, tag);
+        let key = CallKey::new(session, continuation, tag);
         let tag = Continuation::function(continuation, tag);
         self.start_with(session, PendingCall { method, tag, request, response }, options)?;
         Ok(key)
@@ -192,7 +185,7 @@ impl Context<'_> {
     /// The deadline that calls made here inherit: that of the request that is being handled, or for which
     /// was called what has ended now.
     pub fn deadline_ns(&self) -> Option<u64> {
-        (self.local.inherited_ns != NO_DEADLINE).then_some(self.local.inherited_ns)
+        self.local.core.inherited_ns()
     }
 
     /// Time of this turn of the event loop, in nanoseconds of the transport's clock.
@@ -215,10 +208,7 @@ impl Context<'_> {
         continuation: Continuation,
     ) -> Result<(), CallRejected<MsgBuf>> {
         let call = PendingCall { method, tag: continuation, request, response };
-        let Local { core, now_ns, inherited_ns, .. } = &mut *self.local;
-        if *inherited_ns != NO_DEADLINE {
-            return self.start_with(session, call, CallOptions::new());
-        }
+        let Local { core, now_ns, .. } = &mut *self.local;
         core.call_at_once(*now_ns, session, call, &mut self.back).map_err(without_tag)
     }
 
@@ -229,9 +219,8 @@ impl Context<'_> {
         call: PendingCall<MsgBuf, Continuation>,
         options: CallOptions,
     ) -> Result<(), CallRejected<MsgBuf>> {
-        let inherited_ns = self.deadline_ns();
         let Local { core, now_ns, .. } = &mut *self.local;
-        let limits = options.limits(*now_ns, inherited_ns);
+        let limits = options.limits(*now_ns);
         if limits == CallLimits::default() && !call.request.is_reference() {
             return core.call_at_once(*now_ns, session, call, &mut self.back).map_err(without_tag);
         }
@@ -244,10 +233,9 @@ impl Context<'_> {
         deadline_ns: Option<u64>,
         run: impl FnOnce(&mut Context<'_>) -> R,
     ) -> R {
-        let deadline_ns = deadline_ns.unwrap_or(NO_DEADLINE);
-        let before = std::mem::replace(&mut self.local.inherited_ns, deadline_ns);
+        let before = self.local.core.inherit(deadline_ns);
         let result = run(self);
-        self.local.inherited_ns = before;
+        self.local.core.inherit(before);
         result
     }
 

@@ -39,9 +39,9 @@ pub use shared::{SharedMsg, SharedRejected};
 pub use stats::EndpointStats;
 
 use ahead::Ahead;
-use call::{run_continuation, run_under_deadline};
+use call::{Keyed, run_continuation, run_under_deadline};
 use cancel::Watchers;
-use context::{Local, NO_DEADLINE};
+use context::Local;
 use handler::Handlers;
 use multicast::{Groups, Joined};
 use sessions::Sessions;
@@ -107,9 +107,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 dropped: Rc::new(RefCell::new(Vec::new())),
                 now_ns,
                 part_bytes: 0,
-                inherited_ns: NO_DEADLINE,
                 watchers: Watchers::default(),
-                next_key: 0,
+                keyed: Keyed::default(),
             },
             handlers: Handlers::default(),
             joined: Vec::new(),

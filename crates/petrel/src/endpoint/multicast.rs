@@ -11,8 +11,8 @@ use petrel_proto::{GroupFrames, Membership, PeerKey, PendingCall, SessionId, Sta
 use petrel_transport::{LinkError, PeerId, Transport};
 
 use super::Endpoint;
-use super::call::{CallKey, Continuation, Reply};
-use super::context::{Context, StartError};
+use super::call::{CallKey, Continuation, Reply, run_keyed};
+use super::context::{Context, Local, StartError};
 use super::shared::SharedMsg;
 use crate::control::{ControlPlane, LinkId, Reason, ToNexus};
 use crate::group::{Group, GroupCall};
@@ -120,21 +120,20 @@ impl Broadcast {
         continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
     ) -> Result<CallKey, StartError> {
         let request = message.to_reference(&cx.local.pool)?;
-        let number = cx.local.next_key;
-        cx.local.next_key += 1;
-        let tag = Continuation::keyed(number, move |cx: &mut Context<'_>, mut reply: Reply| {
+        let Local { core, now_ns, keyed, .. } = &mut *cx.local;
+        let number = keyed.add(move |cx: &mut Context<'_>, mut reply: Reply| {
             reply.request.release();
             // Nothing waits for a flush when a call ends.
             cx.local.core.release_sent();
             continuation(cx, reply);
         });
+        let tag = Continuation::function(run_keyed, number);
         let call = PendingCall { method, tag, request, response };
-        let now_ns = cx.local.now_ns;
-        let limits = options.limits(now_ns, cx.deadline_ns());
+        let limits = options.limits(*now_ns);
         let announcement = self.frames.announcement;
-        let called = cx.local.core.call_announced(now_ns, session, call, limits, announcement);
-        called.map_err(|rejected| rejected.error)?;
-        Ok(CallKey::of_number(session, number))
+        let called = core.call_announced(*now_ns, session, call, limits, announcement);
+        called.inspect_err(|_| keyed.forget(number)).map_err(|rejected| rejected.error)?;
+        Ok(CallKey::of_function(session, run_keyed, number))
     }
 }
 

@@ -43,11 +43,11 @@ impl CallOptions {
     }
 
     /// When a call that is made now is over, if any of this says so.
-    pub(crate) fn limits(self, now_ns: u64, inherited_ns: Option<u64>) -> CallLimits {
+    pub(crate) fn limits(self, now_ns: u64) -> CallLimits {
         let nanoseconds = |timeout: Duration| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
         let end_ns = self.timeout.map(|timeout| now_ns.saturating_add(nanoseconds(timeout)));
         let deadline_ns = [end_ns, self.deadline_ns].into_iter().flatten().min();
-        CallLimits { deadline_ns, inherited_ns }
+        CallLimits { deadline_ns }
     }
 }
 
@@ -57,7 +57,7 @@ mod tests {
 
     #[test]
     fn the_earlier_one_holds() {
-        let deadline_ns = |options: CallOptions| options.limits(1_000, None).deadline_ns;
+        let deadline_ns = |options: CallOptions| options.limits(1_000).deadline_ns;
         let micro = Duration::from_micros(1);
         assert_eq!(deadline_ns(CallOptions::new()), None);
         assert_eq!(deadline_ns(CallOptions::new().timeout(micro)), Some(2_000));

@@ -68,7 +68,7 @@ impl<B: Buffer, T> Core<B, T> {
         limits: CallLimits,
         announcement: Announcement,
     ) -> Result<(), CallRejected<B, T>> {
-        let expiry = limits.expiry();
+        let expiry = limits.expiry(self.shared.inherited_ns);
         if expiry.at_ns <= now_ns {
             return self.call_with(now_ns, session, call, limits);
         }

@@ -10,14 +10,10 @@ const MS: u64 = 1_000_000;
 
 impl Pair {
     pub(super) fn call_until(&mut self, request: &[u8], room: usize, tag: u64, deadline_ns: u64) {
-        let limits = CallLimits { deadline_ns: Some(deadline_ns), ..CallLimits::default() };
-        self.call_within(request, room, tag, limits);
-    }
-
-    pub(super) fn call_within(&mut self, request: &[u8], room: usize, tag: u64, by: CallLimits) {
+        let limits = CallLimits { deadline_ns: Some(deadline_ns) };
         let (request, response) = (buffer(request), HeapBuffer::new(room, 1));
         let call = PendingCall { method: 1, tag, request, response };
-        self.client.call_with(self.now, self.session, call, by).unwrap();
+        self.client.call_with(self.now, self.session, call, limits).unwrap();
     }
 
     /// Lets the client's clock run until something has ended, or it is `end_ns`; what it sends is lost.
@@ -243,7 +239,7 @@ fn a_call_expires_while_its_session_opens() {
         let (request, response) = (buffer(b"x"), HeapBuffer::new(1, 1));
         PendingCall { method: 1, tag, request, response }
     };
-    let limits = CallLimits { deadline_ns: Some(3 * MS), ..CallLimits::default() };
+    let limits = CallLimits { deadline_ns: Some(3 * MS) };
     client.call_with(0, session, call(1), limits).unwrap();
     client.call_with(0, session, call(2), CallLimits::default()).unwrap();
     client.handle_timeouts(3 * MS - 1);
@@ -329,19 +325,46 @@ fn an_earlier_deadline_than_those_before_comes_first() {
 
 #[test]
 fn what_a_call_inherits_is_its_deadline_too_and_comes_back() {
+    for mut pair in [true, false].map(|short_ways| Pair::by(Shape::default(), short_ways)) {
+        let inherited_ns = Some(pair.now + 2 * MS);
+        assert_eq!(pair.client.inherit(inherited_ns), None);
+        pair.call(b"x", 10, 1);
+        pair.call_until(b"x", 10, 2, pair.now + 5 * MS);
+        pair.call_until(b"x", 10, 3, pair.now + MS);
+        assert_eq!(pair.client.inherit(None), inherited_ns);
+        // The caller's own deadline is not passed on.
+        pair.call_until(b"x", 10, 4, pair.now + 4 * MS);
+        pair.call(b"x", 10, 5);
+        let left: Vec<_> = pair.client_sends().iter().map(|frame| left_us(frame)).collect();
+        assert_eq!(left, [Some(2_000), Some(2_000), Some(1_000), Some(4_000), None]);
+        let first_ns = pair.now;
+        for (tags, ahead_ms, inherited_ns) in
+            [(3..=3, 1, inherited_ns), (1..=2, 2, inherited_ns), (4..=4, 4, None)]
+        {
+            for _ in tags.clone() {
+                let ended = pair.expires_at(first_ns + ahead_ms * MS);
+                assert!(tags.contains(&ended.tag));
+                assert_eq!(ended.inherited_ns, inherited_ns);
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_inherited_comes_back_with_an_answer() {
     let mut pair = Pair::new();
     let inherited_ns = Some(pair.now + 2 * MS);
-    let limits = CallLimits { deadline_ns: Some(pair.now + 5 * MS), inherited_ns };
-    pair.call_within(b"x", 10, 1, limits);
-    let _lost = pair.client_sends();
-    let ended = pair.expires_at(pair.now + 2 * MS);
-    assert_eq!(ended.inherited_ns, inherited_ns);
-    let limits = CallLimits { deadline_ns: None, inherited_ns: Some(pair.now + 2 * MS) };
-    pair.call_within(b"x", 10, 2, limits);
+    pair.client.inherit(inherited_ns);
+    pair.call(b"x", 10, 2);
+    pair.client.inherit(None);
     let ended = run(&mut pair, |request| request.to_vec());
     ended.outcome.unwrap();
-    assert_eq!(ended.inherited_ns, limits.inherited_ns);
-    // The caller's own deadline is not passed on.
-    pair.call_until(b"x", 10, 3, pair.now + MS);
+    assert_eq!(ended.inherited_ns, inherited_ns);
+    // Nothing of it stays with the slot.
+    pair.call(b"x", 10, 3);
     assert_eq!(run(&mut pair, |request| request.to_vec()).inherited_ns, None);
+}
+
+fn left_us(frame: &[u8]) -> Option<u32> {
+    Frame::parse(frame).unwrap().extensions.deadline_us
 }
