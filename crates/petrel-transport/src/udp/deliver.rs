@@ -74,8 +74,9 @@ impl Udp {
     }
 }
 
-/// Delivers what one buffer holds.
-#[inline]
+/// Delivers what one buffer holds. Inlined in either place: one call more takes 25
+/// instructions at each end of an RPC alone.
+#[inline(always)]
 fn deliver_train<H: FrameHandler>(
     receiver: &mut Receiver,
     peers: &mut PeerTable,

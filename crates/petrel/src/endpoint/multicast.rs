@@ -133,7 +133,7 @@ impl Broadcast {
         let announcement = self.frames.announcement;
         let called = core.call_announced(*now_ns, session, call, limits, announcement);
         called.inspect_err(|_| keyed.forget(number)).map_err(|rejected| rejected.error)?;
-        Ok(CallKey::of_function(session, run_keyed, number))
+        Ok(CallKey::new(session, run_keyed, number))
     }
 }
 
