@@ -62,6 +62,19 @@ counters! {
     cancels_too_late,
     /// Requests refused because their deadline was over when they had arrived.
     requests_expired,
+    /// Packets sent by multicast, each to all members of a group.
+    multicast_sent,
+    /// Requests announced to a member whose packets go by multicast.
+    multicast_announced,
+    /// Requests announced of which no packet had come to the member by multicast when they were sent again.
+    multicast_missed,
+    /// Packets that came by multicast and were taken into a request.
+    multicast_adopted,
+    /// Packets that came by multicast before their request was announced, and were kept for a while.
+    multicast_held,
+    /// Packets that came by multicast and were dropped: for a group that this is no member of, too old, or
+    /// because too many were kept.
+    multicast_dropped,
     /// Packets found lost by later ones, without a timeout.
     losses_detected,
     /// Packets of requests sent again by a session that paces what it sends.

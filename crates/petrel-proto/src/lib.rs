@@ -83,8 +83,8 @@ pub mod wire;
 
 pub use rpc::{
     Accepted, CallError, CallFailure, CallLimits, CallRejected, Closed, Completion, Config, Core,
-    Event, Execution, FrameSink, OpenError, PendingCall, PlainCompletion, PlainRequest, Received,
-    Recovery, RequestHandle, RespondError, RespondRejected, Upcoming,
+    Event, Execution, FrameSink, GroupFrames, Membership, OpenError, PendingCall, PlainCompletion,
+    PlainRequest, Received, Recovery, RequestHandle, RespondError, RespondRejected, Upcoming,
 };
 pub use session::{Agreed, PeerKey, SessionId};
 pub use status::Status;

@@ -8,6 +8,7 @@
 //! while the rings have frames. Where both have peers, each gets half of the budget at least when
 //! it is looked at, so that a flood on one does not silence the other.
 
+use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
 use crate::shm::{Shm, ShmConfig, ShmError, ShmLink};
@@ -110,8 +111,16 @@ impl Host {
         // Without UDP peers nobody empties the socket: strangers' datagrams must not wake us.
         let socket =
             (self.udp.peer_count() > 0).then(|| (self.udp.as_fd(), self.udp.has_backlog()));
-        self.waker.sleep(socket, timeout_ns);
+        self.waker.sleep_with(socket, self.udp.listeners(), timeout_ns);
     }
+}
+
+fn by_network(peer: PeerId) -> Result<(), LinkError> {
+    if Host::is_shm(peer) {
+        let why = "multicast is for peers over the network, and this one shares memory";
+        return Err(LinkError::Unsupported(why.to_owned()));
+    }
+    Ok(())
 }
 
 #[inline]
@@ -150,6 +159,27 @@ impl Transport for Host {
         } else if self.max_frame_bytes(peer) > 0 {
             self.shm_peer_count -= 1;
             self.shm.remove_peer(to_shm(peer));
+        }
+    }
+
+    fn open_group(
+        &mut self,
+        address: SocketAddr,
+        towards: PeerId,
+        hops: u32,
+    ) -> Result<PeerId, LinkError> {
+        by_network(towards)?;
+        self.udp.open_group(address, towards, hops)
+    }
+
+    fn join_group(&mut self, address: SocketAddr, from: PeerId) -> Result<(), LinkError> {
+        by_network(from)?;
+        self.udp.join_group(address, from)
+    }
+
+    fn leave_group(&mut self, address: SocketAddr, from: PeerId) {
+        if !Self::is_shm(from) {
+            self.udp.leave_group(address, from);
         }
     }
 

@@ -1,5 +1,7 @@
 //! The [`Transport`] trait: what a back-end offers to an endpoint.
 
+use std::net::SocketAddr;
+
 use crate::shm::Outgoing;
 use crate::wake::Waker;
 
@@ -246,6 +248,37 @@ pub trait Transport {
 
     /// Forgets a peer and frees what its link held. Unknown peers are ignored.
     fn remove_peer(&mut self, peer: PeerId);
+
+    /// Makes a multicast group reachable: frames pushed to the peer that this gives go to all who have
+    /// [joined](Transport::join_group) it, over at most `hops` networks, by the interface by which `towards`
+    /// is reached. Its largest frame is that of `towards`. [`Transport::remove_peer`] forgets it.
+    ///
+    /// # Errors
+    /// See [`LinkError`]; a transport without multicast supports none.
+    fn open_group(
+        &mut self,
+        address: SocketAddr,
+        towards: PeerId,
+        hops: u32,
+    ) -> Result<PeerId, LinkError> {
+        let _ = (towards, hops);
+        Err(LinkError::Unsupported(format!("{address}: it has no multicast")))
+    }
+
+    /// Delivers what `from` sends to a multicast group, too, as frames of `from`, until
+    /// [`Transport::leave_group`].
+    ///
+    /// # Errors
+    /// See [`LinkError`]; a transport without multicast supports none.
+    fn join_group(&mut self, address: SocketAddr, from: PeerId) -> Result<(), LinkError> {
+        let _ = from;
+        Err(LinkError::Unsupported(format!("{address}: it has no multicast")))
+    }
+
+    /// Ends [`Transport::join_group`]. To be called while `from` is still there.
+    fn leave_group(&mut self, address: SocketAddr, from: PeerId) {
+        let _ = (address, from);
+    }
 
     /// The largest frame, in bytes, that can be sent to and received from `peer`. At least
     /// [`MIN_FRAME_BYTES`] for every peer in the table; 0 for a peer that is not.

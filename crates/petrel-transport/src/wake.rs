@@ -57,17 +57,30 @@ impl Waker {
     /// room to write, `timeout_ns` have passed (`None`: no limit), or a signal came; then takes the
     /// wakes back.
     pub fn sleep(&self, other: Option<(BorrowedFd<'_>, bool)>, timeout_ns: Option<u64>) {
+        self.sleep_with(other, None, timeout_ns);
+    }
+
+    /// [`Waker::sleep`] that ends when `third` has something to read, too.
+    pub fn sleep_with(
+        &self,
+        other: Option<(BorrowedFd<'_>, bool)>,
+        third: Option<BorrowedFd<'_>>,
+        timeout_ns: Option<u64>,
+    ) {
         let timeout = timeout_ns.map(timespec);
-        let mine = PollFd::new(self, PollFlags::IN);
+        let mut all = [(); 3].map(|()| PollFd::new(self, PollFlags::IN));
+        let mut count = 1;
+        if let Some((other, for_room)) = other {
+            let events = if for_room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            all[count] = PollFd::from_borrowed_fd(other, events);
+            count += 1;
+        }
+        if let Some(third) = third {
+            all[count] = PollFd::from_borrowed_fd(third, PollFlags::IN);
+            count += 1;
+        }
         // Errors are signals and shortage of kernel memory: callers look for work and come back.
-        let _ = match other {
-            Some((other, for_room)) => {
-                let events = if for_room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-                let other = PollFd::from_borrowed_fd(other, events);
-                poll(&mut [mine, other], timeout.as_ref())
-            }
-            None => poll(&mut [mine], timeout.as_ref()),
-        };
+        let _ = poll(&mut all[..count], timeout.as_ref());
         self.drain();
     }
 }

@@ -12,7 +12,7 @@
 use std::net::SocketAddr;
 
 use petrel_proto::Status;
-use petrel_proto::control::{SessionAccept, SessionOpen};
+use petrel_proto::control::{GroupJoin, SessionAccept, SessionOpen};
 
 /// Number of an endpoint within its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -104,6 +104,30 @@ pub enum ToNexus {
         peer_token: u32,
         /// Why, for people.
         message: String,
+    },
+    /// Ask the server of a session to receive a group's multicast. Answered by
+    /// [`FromNexus::GroupAnswered`], if the peer knows of groups.
+    JoinGroup {
+        /// The session's link.
+        link: LinkId,
+        /// The group; its `link` field is filled in by the control plane.
+        join: GroupJoin,
+    },
+    /// Answers [`FromNexus::GroupOffered`].
+    AnswerGroup {
+        /// The link on which it was offered.
+        link: LinkId,
+        /// The offer's request number.
+        request: u32,
+        /// Whether this endpoint receives the group's multicast, or why not.
+        answer: Result<(), Reason>,
+    },
+    /// Tell the peer that it need not receive a group's multicast any more.
+    LeaveGroup {
+        /// The link.
+        link: LinkId,
+        /// The group's number.
+        group: u32,
     },
     /// The endpoint could not use the link (its transport refused it): close it.
     CloseLink {
@@ -207,6 +231,29 @@ pub enum FromNexus<L> {
         token: u32,
         /// Why, for people.
         message: String,
+    },
+    /// A peer would send requests to this endpoint by multicast.
+    GroupOffered {
+        /// The link.
+        link: LinkId,
+        /// The group; answer with its `request`.
+        join: GroupJoin,
+    },
+    /// Whether a peer receives a group's multicast.
+    GroupAnswered {
+        /// The link.
+        link: LinkId,
+        /// The endpoint's request.
+        request: u32,
+        /// It does, or why not.
+        answer: Result<(), Reason>,
+    },
+    /// A group's client does not send to it any more.
+    GroupLeft {
+        /// The link.
+        link: LinkId,
+        /// The group's number.
+        group: u32,
     },
     /// Somebody outside the process wants this endpoint's counters.
     StatsRequested {

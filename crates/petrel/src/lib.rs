@@ -70,8 +70,8 @@ pub use client::{Client, NotStarted, NotStartedReason, ParallelClient, Permit, R
 pub use endpoint::{
     CallKey, CallOptions, CallWaitError, ConnectError, Context, Continuation, DrainTimeout,
     Endpoint, EndpointConfig, EndpointError, EndpointStats, Factors, HEALTH_METHOD, Handled,
-    Health, IdlePolicy, Reply, Request, Responder, SessionConfig, SessionState, SharedMsg,
-    SharedRejected, StartError, Stop,
+    Health, Hearing, IdlePolicy, MulticastConfig, MulticastError, Reply, Request, Responder,
+    SessionConfig, SessionState, SharedMsg, SharedRejected, StartError, Stop,
 };
 pub use local::{Call, Elapsed, Handle, OwnRequest, Parallel, Session, Sleep, Task, Timeout};
 pub use msgbuf::MsgBuf;

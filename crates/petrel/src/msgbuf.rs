@@ -37,6 +37,11 @@ impl MsgBuf {
         pool.reference(message, packets_max(message.len())).map(Self)
     }
 
+    /// Whether a shared message is sent from this buffer.
+    pub(crate) fn is_reference(&self) -> bool {
+        self.0.wire_len() != self.0.len()
+    }
+
     /// Empties a buffer that a shared message was sent from.
     pub(crate) fn release(&mut self) {
         self.0.release();

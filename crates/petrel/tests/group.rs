@@ -7,7 +7,8 @@ use std::rc::Rc;
 
 use common::{ECHO, Server, client, over, pattern};
 use petrel::group::{
-    Group, GroupCall, GroupError, GroupFailure, GroupRejected, GroupReply, MemberOutcome, Need,
+    Group, GroupCall, GroupError, GroupFailure, GroupRejected, GroupReply, Late, MemberOutcome,
+    Need,
 };
 use petrel::{Endpoint, Execution, SessionId, SharedMsg, Status};
 
@@ -28,7 +29,7 @@ fn connect(client: &mut Endpoint, servers: &[Server]) -> Vec<SessionId> {
 }
 
 fn to(method: u16, need: Need) -> GroupCall {
-    GroupCall { method, need, response_bytes_max: 1 << 20 }
+    GroupCall { response_bytes_max: 1 << 20, ..GroupCall::new(method, need) }
 }
 
 /// Makes a call to the group and runs the loop until it has ended.
@@ -127,6 +128,35 @@ fn late_answers__are_dropped() {
     let group = Group::new(sessions.clone()).unwrap();
     call(&mut client, &group, &pattern(9_000, 1), to(ECHO, Need::Any)).unwrap();
     client.run_until(|cx| sessions.iter().all(|&session| cx.pending_calls(session) == 0));
+    assert_eq!(client.buffers_in_use().count, 0);
+}
+
+#[test]
+fn late_calls__are_cancelled_where_that_is_asked_for() {
+    let servers = servers(1);
+    let (told, was_told) = std::sync::mpsc::channel();
+    let slow = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
+        let kept = RefCell::new(Vec::new());
+        endpoint.register(ECHO, move |cx, request| {
+            let (responder, handled) = request.defer(cx);
+            let told = told.clone();
+            cx.on_cancel(&responder, move |_| told.send(()).unwrap());
+            kept.borrow_mut().push(responder);
+            handled
+        });
+    });
+    let mut client = client(over(true, true));
+    let mut sessions = connect(&mut client, &servers);
+    sessions.insert(0, client.connect_wait(slow.address).unwrap());
+    let group = Group::new(sessions.clone()).unwrap();
+    let cancel = GroupCall { late: Late::Cancel, ..to(ECHO, Need::Any) };
+    let members = call(&mut client, &group, &pattern(5_000, 1), cancel).unwrap();
+    assert!(matches!(members[0].outcome, MemberOutcome::Pending));
+    client.run_until(|cx| cx.pending_calls(sessions[0]) == 0);
+    while was_told.try_recv().is_err() {
+        client.run_for(std::time::Duration::from_millis(1), |_| false);
+    }
+    drop(members);
     assert_eq!(client.buffers_in_use().count, 0);
 }
 

@@ -6,7 +6,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use common::{ECHO, Server, client, over, pattern};
-use petrel::{Endpoint, Reply, SessionId, SharedMsg, StartError, Status};
+use petrel::{CallOptions, Endpoint, Reply, SessionId, SharedMsg, StartError, Status};
 
 /// Makes a call with the same message on each session, and runs the loop until all have ended.
 fn call_all(client: &mut Endpoint, sessions: &[SessionId], message: &SharedMsg) -> Vec<Reply> {
@@ -15,7 +15,7 @@ fn call_all(client: &mut Endpoint, sessions: &[SessionId], message: &SharedMsg) 
         let response = client.alloc(message.len()).unwrap();
         let end = Rc::clone(&ended);
         client
-            .call_shared(session, ECHO, message, response, move |_, reply| {
+            .call_shared(session, ECHO, message, response, CallOptions::new(), move |_, reply| {
                 end.borrow_mut().push(reply);
             })
             .unwrap();
@@ -64,7 +64,9 @@ fn call_shared__lies_in_memory_once() {
     let before = client.buffers_in_use().bytes;
     for _ in 0..20 {
         let response = client.alloc(0).unwrap();
-        client.call_shared(session, ECHO, &message, response, |_, _| {}).unwrap();
+        client
+            .call_shared(session, ECHO, &message, response, CallOptions::new(), |_, _| {})
+            .unwrap();
     }
     // Headers for 20 calls, not 80 MiB.
     assert!(client.buffers_in_use().bytes - before < 4 << 20);
@@ -82,7 +84,9 @@ fn call_shared__that_is_not_made_gives_the_response_back() {
     let message = SharedMsg::from(client.alloc_message(&pattern(5000, 2)).unwrap());
     let response = client.alloc(77).unwrap();
     let rejected = client
-        .call_shared(session, ECHO, &message, response, |_, _| panic!("it was not made"))
+        .call_shared(session, ECHO, &message, response, CallOptions::new(), |_, _| {
+            panic!("it was not made")
+        })
         .unwrap_err();
     assert!(matches!(rejected.error, StartError::Rejected(_)));
     assert_eq!((rejected.error.status(), rejected.response.capacity()), (Status::Unavailable, 77));
@@ -105,7 +109,7 @@ fn call_shared__that_fails_lets_go_of_the_message() {
     let end = Rc::clone(&ended);
     let response = client.alloc(10).unwrap();
     client
-        .call_shared(session, 7, &message, response, move |_, reply| {
+        .call_shared(session, 7, &message, response, CallOptions::new(), move |_, reply| {
             *end.borrow_mut() = Some(reply);
         })
         .unwrap();

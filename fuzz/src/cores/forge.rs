@@ -8,7 +8,7 @@ use super::steps::session;
 use super::world::{PACKET_BYTES, PEER, World};
 use crate::input::Input;
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 9] = [
     Kind::Request,
     Kind::Response,
     Kind::RequestPart,
@@ -16,6 +16,8 @@ const KINDS: [Kind; 7] = [
     Kind::Credit,
     Kind::Pull,
     Kind::Cancel,
+    Kind::Multicast,
+    Kind::Announce,
 ];
 
 /// A frame with the right session and token, and what the input wants in the rest.
@@ -25,7 +27,9 @@ pub(super) fn frame(world: &mut World, input: &mut Input<'_>) {
         Kind::Request | Kind::Response => {
             [&header.encode(), &payload(input, PACKET_BYTES as usize)[..]].concat()
         }
-        Kind::RequestPart | Kind::ResponsePart => part(&header, input),
+        Kind::RequestPart | Kind::ResponsePart | Kind::Multicast | Kind::Announce => {
+            part(&header, input)
+        }
         Kind::Credit => credit(&header, input),
         Kind::Pull => pull(&header, input),
         Kind::Cancel => header.encode().to_vec(),
@@ -40,7 +44,15 @@ pub(super) fn frame(world: &mut World, input: &mut Input<'_>) {
 fn header(world: &World, input: &mut Input<'_>) -> (usize, Header) {
     let session = &world.sessions[session(world, input)];
     let kind = KINDS[input.below(KINDS.len())];
-    let to_server = matches!(kind, Kind::Request | Kind::RequestPart | Kind::Pull | Kind::Cancel);
+    let to_server = matches!(
+        kind,
+        Kind::Request
+            | Kind::RequestPart
+            | Kind::Pull
+            | Kind::Cancel
+            | Kind::Multicast
+            | Kind::Announce
+    );
     let right_way = if to_server { 1 - session.client } else { session.client };
     let to = if input.below(32) == 1 { 1 - right_way } else { right_way };
     let flags = [Flags::NONE, Flags::REPEATS, Flags(0xD), Flags::EXTENDED][input.below(4)];
@@ -125,7 +137,11 @@ fn pull(header: &Header, input: &mut Input<'_>) -> Vec<u8> {
 fn insert_extensions(bytes: &mut Vec<u8>, kind: Kind, input: &mut Input<'_>) {
     let at = match kind {
         Kind::Request | Kind::Response | Kind::Cancel => 16,
-        Kind::RequestPart | Kind::ResponsePart | Kind::Credit => 24,
+        Kind::RequestPart
+        | Kind::ResponsePart
+        | Kind::Credit
+        | Kind::Multicast
+        | Kind::Announce => 24,
         Kind::Pull => 32,
     };
     let record_type = if input.below(8) == 1 { input.byte() } else { input.below(6) as u8 };

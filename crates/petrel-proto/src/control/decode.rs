@@ -1,11 +1,13 @@
 //! Bodies to messages.
 
+use std::net::{IpAddr, SocketAddr};
+
 use super::records::{Records, Tags};
 use super::{
-    AGENT_BYTES_MAX, DecodeError, Goodbye, Hello, Kind, LinkAccept, LinkClose, LinkOpen,
-    LinkRefuse, Message, Offer, OutOfRange, Ping, Pong, STATS_PART_BYTES_MAX, SessionAccept,
-    SessionClose, SessionDrain, SessionOpen, SessionRefuse, StatsReply, StatsRequest,
-    TEXT_BYTES_MAX, VersionRange,
+    AGENT_BYTES_MAX, DecodeError, Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, Hello,
+    Kind, LinkAccept, LinkClose, LinkOpen, LinkRefuse, Message, Offer, OutOfRange, Ping, Pong,
+    STATS_PART_BYTES_MAX, SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse,
+    StatsReply, StatsRequest, TEXT_BYTES_MAX, VersionRange,
 };
 
 /// Reads one body. Every value of the result is in its range.
@@ -27,6 +29,10 @@ pub(super) fn decode_body(kind: Kind, body: &[u8]) -> Result<Message, DecodeErro
         Kind::StatsReply => read_stats_reply(&records)?.into(),
         Kind::Goodbye => read_goodbye(&records)?.into(),
         Kind::SessionDrain => read_session_drain(&records)?.into(),
+        Kind::GroupJoin => read_group_join(&records)?.into(),
+        Kind::GroupAccept => GroupAccept { link: records.u32(1)?, request: records.u32(2)? }.into(),
+        Kind::GroupRefuse => read_group_refuse(&records)?.into(),
+        Kind::GroupLeave => GroupLeave { link: records.u32(1)?, group: records.u32(5)? }.into(),
     };
     message.check()?;
     Ok(message)
@@ -48,8 +54,11 @@ const fn tags(kind: Kind) -> &'static Tags {
         Kind::SessionClose => const { &single(&[1, 3, 4, 10, 11, 12]) },
         Kind::Ping | Kind::Pong | Kind::StatsRequest => const { &single(&[1]) },
         Kind::StatsReply => const { &single(&[1, 2, 3, 4]) },
-        Kind::Goodbye => const { &single(&[1, 2]) },
+        Kind::Goodbye | Kind::GroupAccept => const { &single(&[1, 2]) },
         Kind::SessionDrain => const { &single(&[1, 3, 4, 11]) },
+        Kind::GroupJoin => const { &single(&[1, 2, 3, 4, 5, 6, 7, 9]) },
+        Kind::GroupRefuse => const { &single(&[1, 2, 10, 11]) },
+        Kind::GroupLeave => const { &single(&[1, 5]) },
     }
 }
 
@@ -189,6 +198,38 @@ fn read_stats_reply(records: &Records<'_>) -> Result<StatsReply, DecodeError> {
         part: records.u16(2)?,
         parts: records.u16(3)?,
         json: records.text(4, STATS_PART_BYTES_MAX)?,
+    })
+}
+
+fn read_group_join(records: &Records<'_>) -> Result<GroupJoin, DecodeError> {
+    Ok(GroupJoin {
+        link: records.u32(1)?,
+        request: records.u32(2)?,
+        session: records.u32(3)?,
+        token: records.u32(4)?,
+        group: records.u32(5)?,
+        key: records.u32(6)?,
+        address: read_address(records.bytes(7)?)
+            .ok_or(DecodeError::RecordLength { kind: Kind::GroupJoin, tag: 7 })?,
+        packet_bytes: records.u32(9)?,
+    })
+}
+
+fn read_address(value: &[u8]) -> Option<SocketAddr> {
+    let (port, ip) = value.split_first_chunk::<2>()?;
+    let ip = match *ip {
+        [a, b, c, d] => IpAddr::from([a, b, c, d]),
+        _ => IpAddr::from(<[u8; 16]>::try_from(ip).ok()?),
+    };
+    Some(SocketAddr::new(ip, u16::from_le_bytes(*port)))
+}
+
+fn read_group_refuse(records: &Records<'_>) -> Result<GroupRefuse, DecodeError> {
+    Ok(GroupRefuse {
+        link: records.u32(1)?,
+        request: records.u32(2)?,
+        status: records.status(10)?,
+        text: records.text(11, TEXT_BYTES_MAX)?,
     })
 }
 

@@ -1,8 +1,10 @@
 //! Messages to bytes.
 
+use std::net::{IpAddr, SocketAddr};
+
 use super::records::{cut, write};
 use super::{
-    AGENT_BYTES_MAX, Goodbye, HEADER_BYTES, Hello, LinkAccept, LinkOpen, Message, Offer,
+    AGENT_BYTES_MAX, Goodbye, GroupJoin, HEADER_BYTES, Hello, LinkAccept, LinkOpen, Message, Offer,
     OutOfRange, SessionAccept, SessionClose, SessionOpen, StatsReply, TEXT_BYTES_MAX,
 };
 use crate::Status;
@@ -55,6 +57,20 @@ impl Message {
                 write(out, 11, cut(&drain.text, TEXT_BYTES_MAX).as_bytes());
             }
             Message::Goodbye(Goodbye { status, text }) => write_reason(out, 1, *status, text),
+            Message::GroupJoin(join) => write_group_join(out, join),
+            Message::GroupAccept(accept) => {
+                write_u32(out, 1, accept.link);
+                write_u32(out, 2, accept.request);
+            }
+            Message::GroupRefuse(refuse) => {
+                write_u32(out, 1, refuse.link);
+                write_u32(out, 2, refuse.request);
+                write_reason(out, 10, refuse.status, &refuse.text);
+            }
+            Message::GroupLeave(leave) => {
+                write_u32(out, 1, leave.link);
+                write_u32(out, 5, leave.group);
+            }
         }
     }
 }
@@ -140,6 +156,26 @@ fn write_session_close(out: &mut Vec<u8>, close: &SessionClose) {
     write_u32(out, 4, close.token);
     write(out, 12, &[u8::from(close.from_client)]);
     write_reason(out, 10, close.status, &close.text);
+}
+
+fn write_group_join(out: &mut Vec<u8>, join: &GroupJoin) {
+    write_u32(out, 1, join.link);
+    write_u32(out, 2, join.request);
+    write_u32(out, 3, join.session);
+    write_u32(out, 4, join.token);
+    write_u32(out, 5, join.group);
+    write_u32(out, 6, join.key);
+    write_address(out, join.address);
+    write_u32(out, 9, join.packet_bytes);
+}
+
+/// The port, then the 4 or 16 bytes of the IP address, which say the family by their number.
+fn write_address(out: &mut Vec<u8>, address: SocketAddr) {
+    let port = address.port().to_le_bytes();
+    match address.ip() {
+        IpAddr::V4(ip) => write(out, 7, &[&port[..], &ip.octets()].concat()),
+        IpAddr::V6(ip) => write(out, 7, &[&port[..], &ip.octets()].concat()),
+    }
 }
 
 fn write_stats_reply(out: &mut Vec<u8>, reply: &StatsReply) {

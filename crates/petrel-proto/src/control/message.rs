@@ -1,5 +1,7 @@
 //! The messages as values.
 
+use std::net::SocketAddr;
+
 use super::{OutOfRange, VersionRange};
 use crate::Status;
 
@@ -12,7 +14,7 @@ macro_rules! messages {
 
         impl Kind {
             /// All kinds, in order of their codes.
-            pub const ALL: [Kind; 15] = [$(Kind::$name,)*];
+            pub const ALL: [Kind; 19] = [$(Kind::$name,)*];
 
             /// The name that the specification uses.
             pub const fn name(self) -> &'static str {
@@ -77,8 +79,16 @@ messages! {
     StatsReply = 13, "STATS_REPLY";
     /// The last message: why the connection ends.
     Goodbye = 14, "GOODBYE";
+    /// Asks the server of a session to receive a group's multicast.
+    GroupJoin = 15, "GROUP_JOIN";
+    /// It does.
+    GroupAccept = 16, "GROUP_ACCEPT";
+    /// It does not.
+    GroupRefuse = 17, "GROUP_REFUSE";
+    /// It need not any more.
+    GroupLeave = 18, "GROUP_LEAVE";
     /// Asks a session's client to use another from now on.
-    SessionDrain = 15, "SESSION_DRAIN";
+    SessionDrain = 19, "SESSION_DRAIN";
 }
 
 impl Kind {
@@ -335,6 +345,58 @@ pub struct Goodbye {
     pub text: String,
 }
 
+/// Asks the server of a session to receive a group's multicast (§12.2). The sender is the session's client.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupJoin {
+    /// The link.
+    pub link: u32,
+    /// Comes back in the answer.
+    pub request: u32,
+    /// The session's index at the receiver.
+    pub session: u32,
+    /// The receiver's token of the session.
+    pub token: u32,
+    /// The group's number, in the session field of its frames.
+    pub group: u32,
+    /// What the group's frames carry as their token.
+    pub key: u32,
+    /// Where the group's datagrams go: a multicast address.
+    pub address: SocketAddr,
+    /// Payload bytes of a full packet: those of the session.
+    pub packet_bytes: u32,
+}
+
+/// The member receives the group's multicast.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupAccept {
+    /// The link.
+    pub link: u32,
+    /// The request.
+    pub request: u32,
+}
+
+/// The member does not receive the group's multicast.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRefuse {
+    /// The link.
+    pub link: u32,
+    /// The request.
+    pub request: u32,
+    /// Why, for programs.
+    pub status: Status,
+    /// Why, for people.
+    pub text: String,
+}
+
+/// The member need not receive the group's multicast any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupLeave {
+    /// The link.
+    pub link: u32,
+    /// The group's number.
+    pub group: u32,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -346,7 +408,7 @@ mod tests {
             assert_eq!(Kind::from_code(kind.code()), Some(*kind));
         }
         assert_eq!(Kind::from_code(0), None);
-        assert_eq!(Kind::from_code(16), None);
+        assert_eq!(Kind::from_code(20), None);
         assert_eq!(Kind::from_code(u16::MAX), None);
     }
 }

@@ -30,9 +30,9 @@ mod vectors;
 pub use decoder::Decoder;
 pub use error::{DecodeError, Fault, OutOfRange};
 pub use message::{
-    Goodbye, Hello, Kind, LinkAccept, LinkClose, LinkOpen, LinkRefuse, Message, Offer, Ping, Pong,
-    SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse, StatsReply,
-    StatsRequest,
+    Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, Hello, Kind, LinkAccept, LinkClose,
+    LinkOpen, LinkRefuse, Message, Offer, Ping, Pong, SessionAccept, SessionClose, SessionDrain,
+    SessionOpen, SessionRefuse, StatsReply, StatsRequest,
 };
 pub use negotiate::{VersionMismatch, VersionRange, choose_version};
 

@@ -1,5 +1,7 @@
 //! The codec against arbitrary messages, arbitrary bytes and arbitrary pieces.
 
+use std::net::{IpAddr, SocketAddr};
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -117,6 +119,30 @@ fn stats_reply() -> impl Strategy<Value = StatsReply> {
     })
 }
 
+fn group_join() -> impl Strategy<Value = GroupJoin> {
+    let v4 = (224u8..240, any::<[u8; 3]>()).prop_map(|(a, [b, c, d])| IpAddr::from([a, b, c, d]));
+    let v6 = any::<[u8; 15]>().prop_map(|rest| {
+        let mut bytes = [0xFF; 16];
+        bytes[1..].copy_from_slice(&rest);
+        IpAddr::from(bytes)
+    });
+    let address = (prop_oneof![v4, v6], 1u16..).prop_map(SocketAddr::from);
+    let ids = (any::<u32>(), any::<u32>(), 0..1u32 << 20, any::<u32>());
+    let group = (0..1u32 << 20, any::<u32>(), address, 1_208..=16_777_216u32);
+    (ids, group).prop_map(
+        |((link, request, session, token), (group, key, address, packet_bytes))| GroupJoin {
+            link,
+            request,
+            session,
+            token,
+            group,
+            key,
+            address,
+            packet_bytes,
+        },
+    )
+}
+
 /// Messages that may come at any time after the HELLO.
 fn message() -> impl Strategy<Value = Message> {
     let reason = || (any::<u32>(), any::<u32>(), status(), text(TEXT_BYTES_MAX));
@@ -137,6 +163,12 @@ fn message() -> impl Strategy<Value = Message> {
         any::<u32>().prop_map(|request| StatsRequest { request }.into()),
         stats_reply().prop_map_into(),
         reason().prop_map(|(_, _, status, text)| Goodbye { status, text }.into()),
+        group_join().prop_map_into(),
+        reason().prop_map(|(link, request, ..)| GroupAccept { link, request }.into()),
+        reason().prop_map(|(link, request, status, text)| {
+            GroupRefuse { link, request, status, text }.into()
+        }),
+        (any::<u32>(), 0..1u32 << 20).prop_map(|(link, group)| GroupLeave { link, group }.into()),
     ]
 }
 

@@ -1,10 +1,11 @@
 //! The ranges of the messages' fields. The decoder and the encoder both keep to them.
 
 use super::{
-    Goodbye, HEARTBEAT_MS_MAX, Hello, Kind, LinkAccept, LinkClose, LinkOpen, LinkRefuse,
-    MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, OFFERS_MAX, Offer, OutOfRange, Ping, Pong,
-    RENDEZVOUS_BYTES_MAX, STATS_PART_BYTES_MAX, SessionAccept, SessionClose, SessionDrain,
-    SessionOpen, SessionRefuse, StatsReply, StatsRequest,
+    Goodbye, GroupAccept, GroupJoin, GroupLeave, GroupRefuse, HEARTBEAT_MS_MAX, Hello, Kind,
+    LinkAccept, LinkClose, LinkOpen, LinkRefuse, MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN,
+    OFFERS_MAX, Offer, OutOfRange, Ping, Pong, RENDEZVOUS_BYTES_MAX, STATS_PART_BYTES_MAX,
+    SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse, StatsReply,
+    StatsRequest,
 };
 use crate::limits::{
     CREDITS_MAX, FIRST_REQUEST_END, MESSAGE_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN,
@@ -115,6 +116,28 @@ impl SessionDrain {
     }
 }
 
+impl GroupJoin {
+    /// Whether every field is in its range.
+    ///
+    /// # Errors
+    /// The first field that is not.
+    pub fn check(&self) -> Result<(), OutOfRange> {
+        let kind = Kind::GroupJoin;
+        let packets = PACKET_BYTES_MIN..=PACKET_BYTES_MAX;
+        let address_ok = self.address.ip().is_multicast() && self.address.port() != 0;
+        in_range(self.session < SESSIONS_MAX, kind, "session")?;
+        in_range(self.group < SESSIONS_MAX, kind, "group")?;
+        in_range(address_ok, kind, "address")?;
+        in_range(packets.contains(&self.packet_bytes), kind, "packet_bytes")
+    }
+}
+
+impl GroupLeave {
+    pub(super) fn check(&self) -> Result<(), OutOfRange> {
+        in_range(self.group < SESSIONS_MAX, Kind::GroupLeave, "group")
+    }
+}
+
 impl StatsReply {
     pub(super) fn check(&self) -> Result<(), OutOfRange> {
         in_range(self.part < self.parts, Kind::StatsReply, "part")?;
@@ -132,7 +155,9 @@ macro_rules! always_in_range {
     };
 }
 
-always_in_range! { LinkRefuse LinkClose SessionRefuse Ping Pong StatsRequest Goodbye }
+always_in_range! {
+    LinkRefuse LinkClose SessionRefuse Ping Pong StatsRequest Goodbye GroupAccept GroupRefuse
+}
 
 #[cfg(test)]
 mod tests {

@@ -104,6 +104,24 @@ fn words(message: &Message) -> String {
         Message::Goodbye(Goodbye { status, text }) => {
             format!("{name} status={status} text={text:?}")
         }
+        Message::GroupJoin(join) => format!(
+            "{name} link={} request={} session={} token={:#x} group={} key={:#x} address={} \
+             packet_bytes={}",
+            join.link,
+            join.request,
+            join.session,
+            join.token,
+            join.group,
+            join.key,
+            join.address,
+            join.packet_bytes
+        ),
+        Message::GroupAccept(GroupAccept { link, request }) => {
+            format!("{name} link={link} request={request}")
+        }
+        Message::GroupLeave(GroupLeave { link, group }) => {
+            format!("{name} link={link} group={group}")
+        }
         other => panic!("the page has no words for {other:?}"),
     }
 }
@@ -112,6 +130,9 @@ fn error_words(error: DecodeError) -> String {
     match error {
         DecodeError::RecordLength { kind, tag } => {
             format!("error: {} record {tag} of the wrong length", kind.name())
+        }
+        DecodeError::OutOfRange(OutOfRange { kind, field }) => {
+            format!("error: {} {field} out of range", kind.name())
         }
         DecodeError::RecordUnknown { kind, tag } => {
             format!("error: {} unknown record {tag:#x} that must be known", kind.name())

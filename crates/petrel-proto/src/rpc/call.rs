@@ -36,7 +36,7 @@ pub struct CallLimits {
 }
 
 impl CallLimits {
-    fn expiry(self, inherited_ns: u64) -> Expiry {
+    pub(super) fn expiry(self, inherited_ns: u64) -> Expiry {
         let at_ns = self.deadline_ns.unwrap_or(NEVER).min(inherited_ns);
         Expiry { at_ns, is_told: at_ns != NEVER, inherited_ns }
     }
@@ -247,7 +247,7 @@ impl<B: Buffer, T> Core<B, T> {
 }
 
 #[inline]
-fn check<B, T>(
+pub(super) fn check<B, T>(
     client: &ClientSession<B, T>,
     len: usize,
     backlog_max: usize,
@@ -268,7 +268,7 @@ fn check<B, T>(
 
 /// Puts a call into a free slot. There is one, and the session is open.
 #[inline(always)]
-fn start<B: Buffer, T>(
+pub(super) fn start<B: Buffer, T>(
     shared: &mut Shared<B>,
     index: u32,
     client: &mut ClientSession<B, T>,
@@ -316,6 +316,11 @@ pub(super) fn finish<B: Buffer, T>(
         unreachable!("a slot in use holds its call");
     };
     let inherited_ns = state.expiry().inherited();
+    if let Some(missed) = state.missed_multicast() {
+        client.multicast.note(missed);
+        shared.counters.multicast_missed += u64::from(missed);
+    }
+    let state = &mut client.slots[slot];
     shared.client_parts.take_back(&mut state.parts);
     match &outcome {
         Ok(()) => shared.counters.calls_succeeded += 1,

@@ -77,7 +77,9 @@ impl<B> Shared<B> {
             };
             if lost > 0 {
                 self.counters.losses_detected += u64::from(lost);
-                client.congestion.on_loss(now_ns, lost, &mut self.congestion);
+                if state.is_lost_on_the_way() {
+                    client.congestion.on_loss(now_ns, lost, &mut self.congestion);
+                }
             }
             self.queue_client(id.index, slot, state);
         }

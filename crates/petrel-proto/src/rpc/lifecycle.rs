@@ -101,6 +101,7 @@ impl<B: Buffer, T> Core<B, T> {
             Role::Free => None,
             Role::Server(server) => {
                 self.shared.note_abandoned(id, &server);
+                self.shared.multicast.forget(id);
                 Some(Closed { agreed: Some(server.agreed), was_client: false })
             }
             Role::Client(client) => {

@@ -7,6 +7,7 @@ mod expiry;
 mod give_up;
 mod lifecycle;
 mod lookahead;
+mod multicast;
 mod pace;
 mod plain;
 mod pull;
@@ -28,6 +29,7 @@ use std::collections::VecDeque;
 pub use call::{CallError, CallFailure, CallLimits, CallRejected, Completion, Execution};
 pub use lifecycle::{Accepted, Closed, OpenError};
 pub use lookahead::Upcoming;
+pub use multicast::{GroupFrames, Membership};
 pub use plain::{PlainCompletion, PlainRequest};
 pub use receive::Received;
 pub use respond::{RequestHandle, RespondError, RespondRejected};
@@ -47,6 +49,7 @@ use crate::session::spare::Spare;
 use crate::session::{SessionId, SessionTable};
 use crate::timer::{TimerKey, TimerWheel};
 use give_up::Cancels;
+use multicast::Multicast;
 use transmit::ControlFrames;
 use work::{Work, WorkQueue};
 
@@ -163,6 +166,7 @@ struct Shared<B> {
     inherited_ns: u64,
     inherits: bool,
     cancels: Cancels,
+    multicast: Multicast<B>,
     client_parts: Spare<ClientParts>,
     server_parts: Spare<ServerParts<B>>,
 }
@@ -187,6 +191,7 @@ impl<B: Buffer, T> Core<B, T> {
                 inherited_ns: NEVER,
                 inherits: false,
                 cancels: Cancels::default(),
+                multicast: Multicast::default(),
                 client_parts: Spare::new(),
                 server_parts: Spare::new(),
             },

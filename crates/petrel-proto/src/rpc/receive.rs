@@ -74,11 +74,15 @@ impl<B: Buffer, T> Core<B, T> {
         mark: Flags,
         pool: &mut P,
     ) -> Received<'f, B, T> {
-        let shared = &mut self.shared;
         let Ok((mut header, rest)) = Header::parse(frame) else {
-            shared.counters.dropped_malformed += 1;
+            self.shared.counters.dropped_malformed += 1;
             return Received::Nothing;
         };
+        if header.kind == Kind::Multicast {
+            header.flags = header.flags.with(mark);
+            return self.on_multicast(now_ns, peer, header, rest, pool);
+        }
+        let shared = &mut self.shared;
         let entry = match self.sessions.entries.get_mut(header.session as usize) {
             Some(entry)
                 if entry.origin.token() == header.token && !matches!(entry.role, Role::Free) =>
@@ -105,6 +109,9 @@ impl<B: Buffer, T> Core<B, T> {
             }
             (Kind::RequestPart, Role::Server(server)) => {
                 shared.on_request_part(now_ns, id, server, header, rest, pool)
+            }
+            (Kind::Announce, Role::Server(server)) => {
+                shared.on_announce(now_ns, id, server, header, rest, pool)
             }
             (Kind::ResponsePart, Role::Client(client)) => {
                 shared.on_response_part(now_ns, id, client, header, rest, pool)

@@ -107,7 +107,7 @@ struct Packet<'f> {
 
 /// When a deadline is over of which a frame says that so much was left.
 #[inline]
-fn deadline_ns(now_ns: u64, extensions: Extensions) -> u64 {
+pub(super) fn deadline_ns(now_ns: u64, extensions: Extensions) -> u64 {
     match extensions.deadline_us {
         None => NEVER,
         Some(left_us) => now_ns + u64::from(left_us) * 1_000,
@@ -214,7 +214,7 @@ impl<B: Buffer> Shared<B> {
     }
 
     /// The first packet of a new request has come, whichever it is.
-    fn begin_parts<'f, T, P: BufferPool<Buffer = B>>(
+    pub(super) fn begin_parts<'f, T, P: BufferPool<Buffer = B>>(
         &mut self,
         id: SessionId,
         server: &mut ServerSession<B>,
@@ -335,7 +335,7 @@ impl<B: Buffer> Shared<B> {
 
     /// A packet of a request that is complete already: the client has not heard of it.
     #[cold]
-    fn on_repeated_request<'f, T>(
+    pub(super) fn on_repeated_request<'f, T>(
         &mut self,
         id: SessionId,
         server: &mut ServerSession<B>,
@@ -399,7 +399,7 @@ impl<B: Buffer> Shared<B> {
 
     /// The deadline was over before the handler could be called.
     #[cold]
-    fn refuse_expired<'f, T>(
+    pub(super) fn refuse_expired<'f, T>(
         &mut self,
         id: SessionId,
         state: &mut ServerSlot<B>,
@@ -450,7 +450,7 @@ impl<B: Buffer> Shared<B> {
     }
 
     #[cold]
-    fn not_now<'f, T>(&mut self, age: Age) -> Received<'f, B, T> {
+    pub(super) fn not_now<'f, T>(&mut self, age: Age) -> Received<'f, B, T> {
         match age {
             Age::Stale => self.counters.dropped_stale += 1,
             _ => self.counters.dropped_future += 1,

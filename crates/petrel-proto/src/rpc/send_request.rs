@@ -39,6 +39,9 @@ impl<B: Buffer> Shared<B> {
         let Some(peer) = client.agreed.as_ref().map(|agreed| agreed.peer) else {
             return Turn::NOTHING;
         };
+        if let Some(turn) = self.announce(out, id, client, slot, peer) {
+            return turn;
+        }
         let mut turn = self.send_run(out, client, slot, peer);
         while turn.sent < out.budget && turn.then != Then::Refused {
             turn.then = Then::Done;
@@ -140,6 +143,7 @@ impl<B: Buffer> Shared<B> {
             }
             self.counters.packets_retransmitted += 1;
             self.counters.repeats_paced += u64::from(client.congestion.is_paced());
+            state.parts(&mut self.client_parts).repeated += 1;
         } else {
             self.counters.packets_sent += 1;
             state.is_plain = false;
@@ -228,7 +232,11 @@ fn next_request_packet<B, T>(client: &mut ClientSession<B, T>, slot: usize) -> O
 
 /// Response packets beyond the first that the last packet of a request allows.
 #[inline]
-fn grant_with<B: Buffer, T>(client: &ClientSession<B, T>, slot: usize, packet: u32) -> u32 {
+pub(super) fn grant_with<B: Buffer, T>(
+    client: &ClientSession<B, T>,
+    slot: usize,
+    packet: u32,
+) -> u32 {
     let state = &client.slots[slot];
     let capacity = state.call.as_ref().map_or(0, |call| call.response.capacity());
     if capacity <= client.packet_bytes as usize
@@ -305,7 +313,7 @@ fn send_first<B: Buffer, S: FrameSink>(
     peer: PeerKey,
     sink: &mut S,
 ) -> bool {
-    let size = request.len() as u32;
+    let size = request.wire_len() as u32;
     let (offset, len) = packet_span(0, size, packet_bytes);
     let (head, body) = match grant {
         None => request.part(0, [first, second, left], offset, len),
@@ -320,7 +328,7 @@ fn send_first<B: Buffer, S: FrameSink>(
 }
 
 /// The microseconds that are left, as a frame says it.
-fn left_us(now_ns: u64, at_ns: u64) -> u32 {
+pub(super) fn left_us(now_ns: u64, at_ns: u64) -> u32 {
     u32::try_from(at_ns.saturating_sub(now_ns) / 1_000).unwrap_or(u32::MAX)
 }
 

@@ -146,6 +146,12 @@ fn repeat<B, T>(state: &mut ClientSlot<B, T>, recovery: Recovery, spare: &mut Sp
         let parts = state.parts(spare);
         let first = parts.acknowledged.cumulative();
         let end = if recovery == Recovery::GoBackN { sent } else { first + 1 };
+        if let Some(announced) = &mut parts.announced
+            && parts.acknowledged.count() == 0
+        {
+            // It may be what was lost: with it, all that came counts.
+            announced.is_due = true;
+        }
         let ClientParts { acknowledged, lost, .. } = parts;
         (first..end)
             .filter(|&packet| !acknowledged.contains(packet))

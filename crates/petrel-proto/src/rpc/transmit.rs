@@ -8,7 +8,7 @@
 //! out of order looked like loss: with a short transmit queue one lost packet led to thousands sent
 //! again.
 
-use super::work::CANCEL;
+use super::work::{CANCEL, MULTICAST};
 use super::{Core, Work};
 use crate::buffer::Buffer;
 use crate::limits::{CONTROL_FRAME_BYTES_MAX, TRANSMIT_FRAMES_MAX, packet_span};
@@ -150,6 +150,9 @@ impl<B: Buffer, T> Core<B, T> {
     ) -> Turn {
         if work.slot == CANCEL {
             return self.send_cancel(sink);
+        }
+        if work.slot == MULTICAST {
+            return self.shared.send_multicast(budget, sink);
         }
         let Some(entry) = self.sessions.entries.get_mut(work.session as usize) else {
             return Turn::NOTHING;

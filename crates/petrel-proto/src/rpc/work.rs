@@ -6,6 +6,9 @@ const TAKEN_MAX: usize = 1024;
 /// In place of a slot: a CANCEL, of whichever session comes first.
 pub(super) const CANCEL: u8 = u8::MAX;
 
+/// In place of a slot: packets of a message to a group, whichever comes first.
+pub(super) const MULTICAST: u8 = u8::MAX - 1;
+
 /// A slot that has something to send.
 #[derive(Clone, Copy)]
 pub(super) struct Work {

@@ -8,7 +8,7 @@ use crate::bitmap::{PacketBits, Window};
 use crate::congestion::{Congestion, CongestionControl, Flow};
 use crate::recovery::rtt::{RtoBounds, RttEstimator};
 use crate::timer::{TimerEntry, TimerKey, TimerWheel};
-use crate::wire::Destination;
+use crate::wire::{Announcement, Destination};
 
 /// A session in its client role. What a small call needs comes first, in this order; see
 /// [`Entry`](super::Entry).
@@ -50,6 +50,39 @@ pub(crate) struct ClientSession<B, T> {
     pub(crate) next_expiry_ns: u64,
     /// The entry of the timer wheel for that time, or an earlier one.
     pub(crate) expiry_timer: Option<TimerEntry>,
+    /// Whether multicast reaches the server.
+    pub(crate) multicast: Reception,
+}
+
+/// Whether multicast reaches a server, by what became of the last requests that went so.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Reception {
+    /// Requests in a row of which nothing came.
+    misses: u8,
+    /// Requests since then that went alone.
+    skipped: u8,
+}
+
+/// Requests in a row that multicast did not bring at all, after which it is not used any more.
+const MISSES_MAX: u8 = 3;
+
+/// Requests after which it is tried again: what was the matter may be over.
+const SKIPPED_MAX: u8 = 64;
+
+impl Reception {
+    /// Whether to send the next request so.
+    pub(crate) fn is_likely(&mut self) -> bool {
+        if self.misses < MISSES_MAX {
+            return true;
+        }
+        self.skipped = (self.skipped + 1) % SKIPPED_MAX;
+        self.skipped == 0
+    }
+
+    /// What became of one that went so.
+    pub(crate) fn note(&mut self, missed: bool) {
+        self.misses = if missed { (self.misses + 1).min(MISSES_MAX) } else { 0 };
+    }
 }
 
 /// What the round trips of a session tell.
@@ -154,6 +187,7 @@ impl<B, T> ClientSession<B, T> {
             is_draining: false,
             agreed: None,
             next_expiry_ns: NEVER,
+            multicast: Reception::default(),
             expiry_timer: None,
         }
     }
@@ -323,6 +357,18 @@ pub(crate) struct ClientParts {
     pub(crate) order: SendOrder,
     /// Until when the call may take, as far as it was said or noted.
     pub(crate) expiry: Expiry,
+    /// Where the request's packets go by multicast, if they do.
+    pub(crate) announced: Option<Announced>,
+    /// Packets of the request that were sent again, each time counted.
+    pub(crate) repeated: u32,
+}
+
+/// A request whose packets go by multicast.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Announced {
+    pub(crate) announcement: Announcement,
+    /// Whether to tell the server so.
+    pub(crate) is_due: bool,
 }
 
 impl Reusable for ClientParts {
@@ -336,6 +382,8 @@ impl Reusable for ClientParts {
         self.resend_below = 0;
         self.order.reset();
         self.expiry = Expiry::NONE;
+        self.announced = None;
+        self.repeated = 0;
     }
 
     fn fresh() -> Self {
@@ -349,6 +397,8 @@ impl Reusable for ClientParts {
             resend_below: 0,
             order: SendOrder::default(),
             expiry: Expiry::NONE,
+            announced: None,
+            repeated: 0,
         }
     }
 }
@@ -512,6 +562,20 @@ impl<B, T> ClientSlot<B, T> {
     pub(crate) fn note_heard_of(&mut self, request: u64, rounds: u64) {
         let later = (self.number - request) / rounds - 1;
         self.unheard = self.unheard.min(u32::try_from(later).unwrap_or(u32::MAX));
+    }
+
+    /// Whether multicast was of no use to a request that went so: all of it was sent again.
+    #[inline]
+    pub(crate) fn missed_multicast(&self) -> Option<bool> {
+        let parts = self.parts.as_ref()?;
+        parts.announced.map(|_| parts.repeated >= self.request_packets)
+    }
+
+    /// Whether a loss may be a sign of congestion: not where multicast brings nothing at all, which then does
+    /// not reach the server.
+    pub(crate) fn is_lost_on_the_way(&self) -> bool {
+        let Some(parts) = &self.parts else { return true };
+        parts.announced.is_none() || parts.acknowledged.count() > parts.repeated
     }
 
     /// The next packet to send again.

@@ -6,7 +6,7 @@ use crate::bitmap::Words;
 use crate::limits::{BITMAP_WORDS, CONTROL_FRAME_BYTES_MAX, HEADER_BYTES};
 
 /// A control frame as bytes, with the length that counts.
-pub(super) type ControlBytes = ([u8; CONTROL_FRAME_BYTES_MAX], usize);
+pub(crate) type ControlBytes = ([u8; CONTROL_FRAME_BYTES_MAX], usize);
 
 /// Which packets of a request the server has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -24,6 +24,10 @@ pub enum Kind {
     Pull = 5,
     /// The client has given a request up.
     Cancel = 7,
+    /// A packet of a request to a group; session and token are the group's.
+    Multicast = 12,
+    /// A request whose packets come by multicast.
+    Announce = 13,
 }
 
 impl Kind {
@@ -37,6 +41,8 @@ impl Kind {
             4 => Kind::Credit,
             5 => Kind::Pull,
             7 => Kind::Cancel,
+            12 => Kind::Multicast,
+            13 => Kind::Announce,
             _ => return None,
         })
     }
@@ -51,6 +57,8 @@ impl Kind {
             Kind::Credit => "CREDIT",
             Kind::Pull => "PULL",
             Kind::Cancel => "CANCEL",
+            Kind::Multicast => "MULTICAST",
+            Kind::Announce => "ANNOUNCE",
         }
     }
 }

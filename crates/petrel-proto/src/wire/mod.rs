@@ -4,11 +4,13 @@
 //! core parses in two steps, the common [`Header`] first and the fields of the kind where they are
 //! used; [`Frame`] does both at once, for traces, tests and tools.
 
+mod announce;
 mod control;
 mod extension;
 mod header;
 mod part;
 
+pub use announce::Announcement;
 pub use control::{Credit, Pull, check_cancel};
 pub use extension::{Extensions, deadline_word, read_extensions, skip_extensions};
 pub use header::{ANSWERED_LATER, Destination, Flags, Header, Kind, REFUSED, VERSION};
@@ -63,7 +65,7 @@ impl<'a> Frame<'a> {
                 let (extensions, payload) = read_extensions(header.flags, rest)?;
                 (Fields::None, extensions, payload)
             }
-            Kind::RequestPart | Kind::ResponsePart => {
+            Kind::RequestPart | Kind::ResponsePart | Kind::Multicast | Kind::Announce => {
                 let (part, extensions, payload) = Part::parse(header.flags, rest)?;
                 (Fields::Part(part), extensions, payload)
             }
@@ -84,7 +86,7 @@ impl fmt::Display for Frame<'_> {
         let header = &self.header;
         write!(f, "{} s{} r{}", header.kind.name(), header.session, header.request)?;
         match header.kind {
-            Kind::Request | Kind::RequestPart => write!(f, " m{}", header.aux)?,
+            Kind::Request | Kind::RequestPart | Kind::Announce => write!(f, " m{}", header.aux)?,
             Kind::Response if header.aux as u8 != 0 => {
                 write!(f, " status {}", header.aux as u8)?;
                 f.write_str(if header.aux & REFUSED != 0 { " refused" } else { "" })?;

@@ -7,7 +7,8 @@ use std::rc::Rc;
 
 use petrel::control::EndpointId;
 use petrel::{
-    Context, Endpoint, MsgBuf, Reply, Responder, SessionId, SessionState, SharedMsg, StartError,
+    CallOptions, Context, Endpoint, MsgBuf, Reply, Responder, SessionId, SessionState, SharedMsg,
+    StartError,
 };
 
 use super::call::{Call, End, Spec};
@@ -244,8 +245,9 @@ impl ToMake {
             reply.request = unshared(kept);
             on_reply(cx, reply);
         };
-        let called = cx.call_shared(session, method, &message, response, on_reply);
-        called.map_err(|rejected| (rejected.error, unshared(message)))
+        let options = CallOptions::new();
+        let called = cx.call_shared(session, method, &message, response, options, on_reply);
+        called.map(drop).map_err(|rejected| (rejected.error, unshared(message)))
     }
 }
 

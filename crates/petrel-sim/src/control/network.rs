@@ -267,6 +267,10 @@ impl Network {
                 self.drain_session(host, link, (peer_session, peer_token), message);
             }
             ToNexus::CloseLink { link, reason } => self.close_link(host, link, reason),
+            // A process that knows nothing of groups: its peers are called one by one.
+            ToNexus::JoinGroup { .. }
+            | ToNexus::AnswerGroup { .. }
+            | ToNexus::LeaveGroup { .. } => {}
             // Nobody asks for counters here.
             ToNexus::Stats { .. } | ToNexus::Gone => {}
         }

@@ -12,6 +12,7 @@
 //! | `socket` | opening the socket; the MTU of a path |
 //! | `association` | connecting the socket to an only peer |
 //! | `ecn` | marks of congestion |
+//! | `multicast` | groups to send to, and to receive from |
 //! | `addr`, `peers` | addresses as the kernel sees them; the peer table |
 //! | `plan` | frames into datagrams into messages, without a system call |
 //! | `send`, `receive` | the system calls |
@@ -29,6 +30,7 @@ mod burst;
 mod config;
 mod deliver;
 mod ecn;
+mod multicast;
 mod peers;
 mod plan;
 mod receive;
@@ -53,6 +55,7 @@ pub use socket::path_mtu;
 
 use association::Association;
 use ecn::Ecn;
+use multicast::Listeners;
 use peers::PeerTable;
 use plan::Plan;
 use receive::Receiver;
@@ -84,6 +87,7 @@ pub struct Udp {
     plan: Plan,
     sender: Sender,
     receiver: Receiver,
+    listeners: Listeners,
     /// The plan holds frames for which the kernel had no room.
     is_backlog: bool,
     /// The current burst has found that there is no room, and does not ask again.
@@ -118,6 +122,7 @@ impl Udp {
             association: Association::new(local),
             ecn: Ecn::new(local),
             receiver: Receiver::new(capabilities.gro)?,
+            listeners: Listeners::default(),
             socket,
             config,
             capabilities,
@@ -203,7 +208,17 @@ impl Udp {
 
     /// Whether frames may be in hand that [`Transport::rx_burst`] did not deliver yet.
     pub(crate) fn has_ready(&self) -> bool {
-        self.receiver.has_ready()
+        self.receiver.has_ready() || self.listeners.has_ready()
+    }
+
+    /// A descriptor that is readable when multicast has come in.
+    pub(crate) fn listeners(&self) -> Option<BorrowedFd<'_>> {
+        self.listeners.waits()
+    }
+
+    fn addr_of(&self, peer: PeerId) -> Result<SocketAddr, LinkError> {
+        let gone = || LinkError::Unsupported("the peer is gone".to_owned());
+        self.peers.get(peer).map(|peer| peer.addr()).ok_or_else(gone)
     }
 }
 
@@ -248,6 +263,38 @@ impl Transport for Udp {
         self.associate();
     }
 
+    fn open_group(
+        &mut self,
+        address: SocketAddr,
+        towards: PeerId,
+        hops: u32,
+    ) -> Result<PeerId, LinkError> {
+        multicast::usable(address, self.local.is_ipv6()).map_err(LinkError::Unsupported)?;
+        let interface = multicast::interface_to(self.local.ip(), self.addr_of(towards)?)?;
+        multicast::send_by(&self.socket, interface, hops)?;
+        self.association.dissolve(self.socket.as_fd())?;
+        self.plan.settle();
+        let peer = self.peers.add(address, self.max_frame_bytes(towards), false)?;
+        self.adapt_to_ecn()?;
+        Ok(peer)
+    }
+
+    fn join_group(&mut self, address: SocketAddr, from: PeerId) -> Result<(), LinkError> {
+        multicast::usable(address, self.local.is_ipv6()).map_err(LinkError::Unsupported)?;
+        let source = self.addr_of(from)?;
+        let interface = multicast::interface_to(self.local.ip(), source)?;
+        let gro = self.capabilities.gro;
+        self.listeners.join(address, source.ip(), interface, &self.config, gro)?;
+        Ok(())
+    }
+
+    fn leave_group(&mut self, address: SocketAddr, from: PeerId) {
+        let Ok(source) = self.addr_of(from) else { return };
+        if let Ok(interface) = multicast::interface_to(self.local.ip(), source) {
+            self.listeners.leave(address, source.ip(), interface);
+        }
+    }
+
     #[inline]
     fn max_frame_bytes(&self, peer: PeerId) -> usize {
         self.peers.get(peer).map_or(0, |peer| peer.max_frame_bytes)
@@ -283,12 +330,16 @@ impl Transport for Udp {
             let (frames, effort) = self.deliver(budget - work, &mut handler);
             (delivered, work) = (delivered + frames, work + effort);
         }
+        if !self.listeners.is_empty() {
+            delivered += self.deliver_multicast(budget, &mut handler);
+        }
         delivered
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) {
         if !self.has_ready() {
-            self.waker.sleep(Some((self.socket.as_fd(), self.has_backlog())), timeout_ns);
+            let socket = Some((self.socket.as_fd(), self.has_backlog()));
+            self.waker.sleep_with(socket, self.listeners(), timeout_ns);
         }
     }
 

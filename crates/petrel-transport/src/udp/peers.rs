@@ -35,6 +35,12 @@ pub(super) struct PeerTable {
     ecn_count: usize,
 }
 
+impl Peer {
+    pub(super) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+}
+
 impl PeerTable {
     pub(super) fn new() -> Self {
         Self {

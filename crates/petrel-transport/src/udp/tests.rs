@@ -1,5 +1,6 @@
 mod ecn;
 mod kept;
+mod multicast;
 mod offload;
 
 use std::net::UdpSocket;

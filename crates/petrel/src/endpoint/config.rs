@@ -73,6 +73,9 @@ pub struct SessionConfig {
     pub message_bytes_max: u32,
     /// Whether others may open sessions to this endpoint.
     pub accept: bool,
+    /// Whether the clients of those may send requests by multicast, too: this endpoint listens at the
+    /// addresses that they name then.
+    pub accept_multicast: bool,
 }
 
 impl Default for SessionConfig {
@@ -82,6 +85,7 @@ impl Default for SessionConfig {
             credits: limits::CREDITS_DEFAULT,
             message_bytes_max: limits::MESSAGE_BYTES_DEFAULT,
             accept: true,
+            accept_multicast: true,
         }
     }
 }

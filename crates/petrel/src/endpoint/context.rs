@@ -2,7 +2,6 @@
 
 use std::rc::Rc;
 
-use petrel_proto::buffer::Buffer;
 use petrel_proto::{
     CallError, CallLimits, CallRejected, Core, FrameSink, PeerKey, PendingCall, RequestHandle,
     RespondError, RespondRejected, SessionId, Status,
@@ -13,6 +12,7 @@ use petrel_transport::buf::{BufPool, PoolExhausted};
 use super::call::{CallKey, Continuation, Keyed, Reply, run_keyed};
 use super::cancel::Watchers;
 use super::handler::Dropped;
+use super::multicast::Groups;
 use super::options::CallOptions;
 use super::remote::Remote;
 use crate::local::Hub;
@@ -25,6 +25,8 @@ pub(super) struct Local {
     pub(super) pool: BufPool,
     /// What the futures of this thread share with the event loop.
     pub(super) hub: Rc<Hub>,
+    /// Groups that are sent to by multicast.
+    pub(super) groups: Groups,
     /// Requests whose [`Responder`](super::Responder) was dropped.
     pub(super) dropped: Rc<Dropped>,
     /// What there is for other threads.
@@ -232,8 +234,7 @@ impl Context<'_> {
         let Local { core, now_ns, .. } = &mut *self.local;
         let limits = options.limits(*now_ns);
         // What lies elsewhere cannot go the short way.
-        let is_own = call.request.wire_len() == call.request.len();
-        if limits == CallLimits::default() && is_own {
+        if limits == CallLimits::default() && !call.request.is_reference() {
             return core.call_at_once(*now_ns, session, call, &mut self.back).map_err(without_tag);
         }
         core.call_with(*now_ns, session, call, limits).map_err(without_tag)

@@ -11,6 +11,7 @@ mod factors;
 mod handler;
 mod health;
 mod local_turn;
+mod multicast;
 mod open;
 mod options;
 mod remote;
@@ -36,6 +37,8 @@ pub use event_loop::Stop;
 pub use factors::Factors;
 pub use handler::{Handled, Request, Responder};
 pub use health::{HEALTH_METHOD, Health};
+pub(crate) use multicast::Broadcast;
+pub use multicast::{Hearing, MulticastConfig, MulticastError};
 pub use open::EndpointError;
 pub use options::CallOptions;
 pub use sessions::{ConnectError, SessionState};
@@ -48,6 +51,7 @@ use cancel::Watchers;
 use context::Local;
 use drain::Drain;
 use handler::{Dropped, Handlers};
+use multicast::{Groups, Joined};
 use remote::Remote;
 use sessions::Sessions;
 
@@ -79,6 +83,8 @@ pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort>
     handlers: Handlers,
     sessions: Sessions,
     drain: Drain,
+    /// Groups that this endpoint is a member of.
+    joined: Vec<Joined>,
     ahead: Ahead,
     idle: IdlePolicy,
     /// What is switched off, and whether the core takes its short ways; `None` where all is on.
@@ -124,6 +130,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 core: Core::new(now_ns, config.protocol.clone()),
                 pool,
                 hub,
+                groups: Groups::default(),
                 dropped: Dropped::new(attention.clone()),
                 remote: Box::new(Remote::new(attention.clone(), config.client_calls_max)),
                 now_ns,
@@ -132,6 +139,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 keyed: Keyed::default(),
             },
             handlers: Handlers::default(),
+            joined: Vec::new(),
             sessions: Sessions::new(config.sessions, config.transports),
             drain: Drain::default(),
             ahead: Ahead::new(),

@@ -108,6 +108,15 @@ impl Sessions {
         }
     }
 
+    /// The link of a session that was proposed or is open.
+    pub(super) fn link_of(&self, id: SessionId) -> Option<LinkId> {
+        self.link_of.get(&id).copied()
+    }
+
+    pub(super) fn accepts_multicast(&self) -> bool {
+        self.config.accept_multicast
+    }
+
     fn next_request(&mut self) -> u64 {
         self.next_request += 1;
         self.next_request - 1
@@ -235,6 +244,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     pub(super) fn end_session(&mut self, id: SessionId, status: Status, message: &str) {
         let Some(closed) = self.local.core.close(id, status, message) else { return };
         let reason = Reason::new(status, message);
+        self.leave_groups_of(id);
         let link = self.sessions.forget(id);
         if let (Some(link), Some(agreed)) = (link, closed.agreed) {
             self.control.post(ToNexus::CloseSession {
@@ -256,6 +266,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     /// Ends a session that the peer does not know, or knows to have ended.
     fn drop_session(&mut self, id: SessionId, reason: Reason) {
         if self.local.core.close(id, reason.status, &reason.message).is_some() {
+            self.leave_groups_of(id);
             self.sessions.forget(id);
             self.note_end(id, reason);
         }
@@ -311,6 +322,11 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 }
             }
             FromNexus::SessionDraining { session, token, .. } => self.on_draining(session, token),
+            FromNexus::GroupOffered { link, join } => self.on_group_offered(link, &join),
+            FromNexus::GroupAnswered { link, request, answer } => {
+                self.on_group_answered(link, request, answer);
+            }
+            FromNexus::GroupLeft { link, group } => self.leave_group(link, group),
             FromNexus::StatsRequested { request } => {
                 let json = self.stats().to_json();
                 self.control.post(ToNexus::Stats { request, json });

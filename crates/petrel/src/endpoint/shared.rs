@@ -3,12 +3,12 @@
 use std::fmt;
 use std::ops::Deref;
 
-use petrel_proto::{CallRejected, PendingCall, SessionId};
+use petrel_proto::{CallRejected, SessionId};
 use petrel_transport::Transport;
 use petrel_transport::buf::{BufPool, PoolExhausted, SharedBuf};
 
 use super::Endpoint;
-use super::call::{Continuation, Reply};
+use super::call::{CallKey, Reply};
 use super::context::{Context, StartError};
 use super::options::CallOptions;
 use crate::control::ControlPlane;
@@ -43,11 +43,16 @@ impl SharedMsg {
     /// [`MsgBuf::release`]: its bytes are not where it looks for them.
     pub(crate) fn to_send(&self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
         if self.len() > COPIED_BYTES_MAX {
-            return MsgBuf::reference(pool, &self.0);
+            return self.to_reference(pool);
         }
         let mut copy = MsgBuf::from_pool(pool, self.len())?;
         copy.set_message(self);
         Ok(copy)
+    }
+
+    /// What is sent from where the message is.
+    pub(super) fn to_reference(&self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
+        MsgBuf::reference(pool, &self.0)
     }
 }
 
@@ -91,7 +96,7 @@ pub struct SharedRejected {
 
 impl Context<'_> {
     /// Calls `method` with a message that other calls may send too, at the same time. Everything else
-    /// is as with [`Context::call`], but that the [`Reply`] has an empty request: the caller has the
+    /// is as with [`Context::call_with`], but that the [`Reply`] has an empty request: the caller has the
     /// message, and can have its buffer again by [`SharedMsg::try_unwrap`] when all calls have ended.
     ///
     /// # Errors
@@ -103,20 +108,21 @@ impl Context<'_> {
         method: u16,
         request: &SharedMsg,
         response: MsgBuf,
+        options: CallOptions,
         continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
-    ) -> Result<(), SharedRejected> {
+    ) -> Result<CallKey, SharedRejected> {
         let request = match request.to_send(&self.local.pool) {
             Ok(request) => request,
             Err(error) => return Err(SharedRejected { error: error.into(), response }),
         };
-        let continuation = Continuation::boxed(move |cx: &mut Context<'_>, mut reply: Reply| {
+        self.call_with(session, method, request, response, options, move |cx, mut reply| {
             reply.request.release();
             continuation(cx, reply);
-        });
-        let call = PendingCall { method, tag: continuation, request, response };
-        self.start_with(session, call, CallOptions::new()).map_err(
-            |CallRejected { error, response, .. }| SharedRejected { error: error.into(), response },
-        )
+        })
+        .map_err(|CallRejected { error, response, .. }| SharedRejected {
+            error: error.into(),
+            response,
+        })
     }
 }
 
@@ -131,8 +137,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         method: u16,
         request: &SharedMsg,
         response: MsgBuf,
+        options: CallOptions,
         continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
-    ) -> Result<(), SharedRejected> {
-        self.context().call_shared(session, method, request, response, continuation)
+    ) -> Result<CallKey, SharedRejected> {
+        self.context().call_shared(session, method, request, response, options, continuation)
     }
 }

@@ -6,7 +6,8 @@
 //! member, with its status and whether it may have executed the call.
 //!
 //! A group call that failed may have been executed by some members, and so may one of which a quorum has
-//! answered: nothing is taken back. What a member answers after the decision is dropped.
+//! answered: nothing is taken back. What a member answers after the decision is dropped; whether it is still
+//! asked to do it, says [`Late`].
 //!
 //! | module | what it holds |
 //! | --- | --- |
@@ -18,12 +19,13 @@ mod call;
 mod collect;
 mod future;
 
-pub use call::{GroupCall, GroupRejected, GroupReply};
+pub use call::{GroupCall, GroupRejected, GroupReply, Late};
 pub use collect::{
     Collect, GroupError, GroupFailure, MEMBERS_MAX, Member, MemberOutcome, Need, Verdict,
 };
 pub use future::{GroupCallError, Rest};
 
+use std::cell::Cell;
 use std::rc::Rc;
 
 use petrel_proto::SessionId;
@@ -34,6 +36,8 @@ use petrel_proto::SessionId;
 #[derive(Clone, Debug)]
 pub struct Group {
     members: Rc<[SessionId]>,
+    /// Its number as one that is sent to by multicast.
+    multicast: Rc<Cell<Option<u32>>>,
 }
 
 impl Group {
@@ -44,11 +48,19 @@ impl Group {
     pub fn new(members: impl IntoIterator<Item = SessionId>) -> Result<Self, GroupError> {
         let members: Rc<[SessionId]> = members.into_iter().collect();
         collect::check_members(&members)?;
-        Ok(Self { members })
+        Ok(Self { members, multicast: Rc::default() })
     }
 
     /// The members, in their order.
     pub fn members(&self) -> &[SessionId] {
         &self.members
+    }
+
+    pub(crate) fn multicast(&self) -> Option<u32> {
+        self.multicast.get()
+    }
+
+    pub(crate) fn set_multicast(&self, number: Option<u32>) {
+        self.multicast.set(number);
     }
 }

@@ -80,6 +80,11 @@ impl Reactor {
             ToNexus::DrainSession { link, peer_session, peer_token, message } => {
                 self.drain_session(from, link, (peer_session, peer_token), message);
             }
+            ToNexus::JoinGroup { link, join } => self.offer_group(from, link, join),
+            ToNexus::AnswerGroup { link, request, answer } => {
+                self.answer_group(from, link, request, answer);
+            }
+            ToNexus::LeaveGroup { link, group } => self.leave_group(from, link, group),
             ToNexus::CloseLink { link, reason } if self.owns(from, link) => {
                 self.close_link(link, &reason);
             }

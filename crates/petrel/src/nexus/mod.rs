@@ -48,6 +48,7 @@ mod early;
 mod endpoints;
 mod error;
 mod fetch;
+mod groups;
 mod handshake;
 mod heartbeat;
 mod limits;

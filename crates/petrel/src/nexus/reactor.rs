@@ -13,6 +13,7 @@
 //! | `offers`, `links` | agreeing on transports |
 //! | `rendezvous` | handing over shared memory |
 //! | `sessions` | proposals and answers |
+//! | `groups` | who receives whose multicast |
 //! | `stats` | counters for those who ask from outside |
 
 use std::collections::{BTreeSet, HashMap, VecDeque};

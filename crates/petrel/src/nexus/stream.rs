@@ -2,9 +2,9 @@
 
 use mio::event::Event;
 use petrel_proto::Status;
-use petrel_proto::control::{DecodeError, Fault, Message, Pong};
+use petrel_proto::control::{DecodeError, Fault, GroupRefuse, Message, Pong};
 
-use super::closing::Farewell;
+use super::closing::{Farewell, not_ok};
 use super::connection::{ConnectionId, Phase, Received};
 use super::limits::{OUT_SOFT_BYTES, READS_PER_TURN};
 use super::reactor::Reactor;
@@ -106,6 +106,15 @@ impl Reactor {
             Message::SessionRefuse(refuse) => return self.on_session_refuse(id, refuse),
             Message::SessionClose(close) => self.on_session_close(id, close),
             Message::SessionDrain(drain) => return self.on_session_drain(id, drain),
+            Message::GroupJoin(join) => return self.on_group_join(id, join),
+            Message::GroupAccept(accept) => {
+                return self.on_group_answer(id, accept.link, accept.request, Ok(()));
+            }
+            Message::GroupRefuse(GroupRefuse { link, request, status, text }) => {
+                let reason = Reason::new(not_ok(status), text);
+                return self.on_group_answer(id, link, request, Err(reason));
+            }
+            Message::GroupLeave(leave) => return self.on_group_leave(id, leave),
             Message::StatsRequest(request) => self.on_stats_request(id, request.request),
             Message::StatsReply(_) => return Err(Violation("STATS_REPLY that nobody asked for")),
         }

@@ -5,7 +5,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 9] = [
     Kind::Request,
     Kind::Response,
     Kind::RequestPart,
@@ -13,6 +13,8 @@ const KINDS: [Kind; 7] = [
     Kind::Credit,
     Kind::Pull,
     Kind::Cancel,
+    Kind::Multicast,
+    Kind::Announce,
 ];
 
 /// Every header but those with an extension block: tests give it one that fits its flag.
@@ -44,7 +46,7 @@ fn fields(kind: Kind, numbers: [u32; 3], grant: u8, bitmap: [u64; 4]) -> Fields 
     let [first, second, third] = numbers;
     match kind {
         Kind::Request | Kind::Response | Kind::Cancel => Fields::None,
-        Kind::RequestPart | Kind::ResponsePart => {
+        Kind::RequestPart | Kind::ResponsePart | Kind::Multicast | Kind::Announce => {
             Fields::Part(Part { size: first, packet: second & 0xFF_FFFF, grant })
         }
         Kind::Credit => Fields::Credit(Credit { cumulative: first, echo: second, bitmap }),
@@ -152,7 +154,11 @@ proptest! {
         let mut bytes = encode(&frame);
         let fixed = match header.kind {
             Kind::Request | Kind::Response | Kind::Cancel => 16,
-            Kind::RequestPart | Kind::ResponsePart | Kind::Credit => 24,
+            Kind::RequestPart
+            | Kind::ResponsePart
+            | Kind::Credit
+            | Kind::Multicast
+            | Kind::Announce => 24,
             Kind::Pull => 32,
         };
         let length = (block.len() as u16).to_le_bytes();

@@ -1,0 +1,320 @@
+//! The packets that come by multicast, and the requests that they belong to
+//! (`docs/wire-protocol.md` §12.4).
+
+use std::collections::VecDeque;
+
+use super::super::receive::Received;
+use super::super::request::{Age, age, deadline_ns};
+use super::super::{Core, Shared};
+use crate::buffer::{Buffer, BufferPool};
+use crate::limits::{SLOTS_MAX, packets_of};
+use crate::session::backlog::NEVER;
+use crate::session::server::{ServerSession, ServerState};
+use crate::session::{PeerKey, Role, SessionId};
+use crate::wire::{Announcement, Flags, Header, Kind, Part};
+
+/// Groups that one endpoint is a member of.
+const MEMBERSHIPS_MAX: usize = 16;
+
+/// Packets that wait for their announcement in one group, and their bytes: two windows of the smallest packets,
+/// or those of one message where they are large. What comes beyond is sent again, to this member alone.
+const HELD_PACKETS_MAX: usize = 512;
+const HELD_BYTES_MAX: usize = 1 << 20;
+
+/// Messages behind the last one that was announced whose packets may still come: as many calls as can be under
+/// way. What is older will not be announced any more.
+const SEQUENCES_BEHIND_MAX: u64 = SLOTS_MAX as u64;
+
+/// A group that an endpoint is a member of, for one of its sessions as a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Membership {
+    /// The client, which sends to the group.
+    pub peer: PeerKey,
+    /// The group's number, chosen by the client.
+    pub group: u32,
+    /// What its packets have to carry.
+    pub key: u32,
+    /// The session whose requests may come by it.
+    pub session: SessionId,
+}
+
+/// The groups that an endpoint is a member of.
+pub(super) struct Members<B>(Vec<Member<B>>);
+
+impl<B> Default for Members<B> {
+    fn default() -> Self {
+        Self(Vec::new())
+    }
+}
+
+struct Member<B> {
+    of: Membership,
+    /// What was announced last, at most one for each slot.
+    announced: VecDeque<Request>,
+    held: VecDeque<Held<B>>,
+    held_bytes: usize,
+    newest_sequence: u64,
+}
+
+/// The request that a message of the group is here.
+#[derive(Clone, Copy)]
+struct Request {
+    sequence: u64,
+    number: u64,
+    method: u16,
+}
+
+/// A packet that came before its announcement: what follows its common header.
+struct Held<B> {
+    sequence: u64,
+    flags: Flags,
+    rest: B,
+}
+
+impl<B> Member<B> {
+    fn new(of: Membership) -> Self {
+        let (announced, held) = (VecDeque::new(), VecDeque::new());
+        Self { of, announced, held, held_bytes: 0, newest_sequence: 0 }
+    }
+
+    fn note(&mut self, request: Request) {
+        self.newest_sequence = self.newest_sequence.max(request.sequence);
+        if self.announced.iter().any(|known| known.sequence == request.sequence) {
+            return;
+        }
+        if self.announced.len() == usize::from(SLOTS_MAX) {
+            self.announced.pop_front();
+        }
+        self.announced.push_back(request);
+    }
+
+    fn request(&self, sequence: u64) -> Option<Request> {
+        self.announced.iter().rev().find(|request| request.sequence == sequence).copied()
+    }
+}
+
+impl<B: Buffer> Member<B> {
+    /// Keeps a packet; gives how many were dropped for it, or were it.
+    fn hold<P: BufferPool<Buffer = B>>(
+        &mut self,
+        sequence: u64,
+        flags: Flags,
+        rest: &[u8],
+        pool: &mut P,
+    ) -> u64 {
+        if sequence + SEQUENCES_BEHIND_MAX < self.newest_sequence {
+            return 1;
+        }
+        let mut dropped = 0;
+        while self.held.len() >= HELD_PACKETS_MAX || self.held_bytes + rest.len() > HELD_BYTES_MAX {
+            let Some(oldest) = self.held.pop_front() else { return dropped + 1 };
+            self.held_bytes -= oldest.rest.len();
+            dropped += 1;
+        }
+        let Some(mut buffer) = pool.take(rest.len(), 1) else { return dropped + 1 };
+        buffer.set_message(rest);
+        self.held_bytes += rest.len();
+        self.held.push_back(Held { sequence, flags, rest: buffer });
+        dropped
+    }
+
+    /// Takes the packets of a message that are kept, and drops those that are too old.
+    fn take_held(&mut self, sequence: u64) -> Vec<Held<B>> {
+        let oldest = self.newest_sequence.saturating_sub(SEQUENCES_BEHIND_MAX);
+        let (held, all) = (std::mem::take(&mut self.held), &mut self.held);
+        let mut taken = Vec::new();
+        for packet in held {
+            match packet.sequence {
+                at if at == sequence => taken.push(packet),
+                at if at >= oldest => all.push_back(packet),
+                _ => {}
+            }
+        }
+        self.held_bytes = all.iter().map(|packet| packet.rest.len()).sum();
+        taken
+    }
+}
+
+impl<B> Members<B> {
+    fn find(&mut self, peer: PeerKey, group: u32) -> Option<&mut Member<B>> {
+        self.0.iter_mut().find(|member| member.of.peer == peer && member.of.group == group)
+    }
+
+    fn leave(&mut self, peer: PeerKey, group: u32) -> Option<Membership> {
+        let is_it = |member: &Member<B>| member.of.peer == peer && member.of.group == group;
+        let place = self.0.iter().position(is_it)?;
+        Some(self.0.swap_remove(place).of)
+    }
+
+    pub(super) fn leave_all(&mut self, session: SessionId) {
+        self.0.retain(|member| member.of.session != session);
+    }
+}
+
+impl<B: Buffer, T> Core<B, T> {
+    /// Takes requests on a session whose packets come by a group's multicast. False, if there are too many
+    /// groups, or the session is none that this peer makes calls on.
+    pub fn join_group(&mut self, membership: Membership) -> bool {
+        let Membership { peer, group, session, .. } = membership;
+        let is_served = self.sessions.get(session).is_some_and(|entry| {
+            matches!(entry.role, Role::Server(_)) && entry.origin.peer() == Some(peer)
+        });
+        let members = &mut self.shared.multicast.members;
+        members.leave(peer, group);
+        if !is_served || members.0.len() == MEMBERSHIPS_MAX {
+            return false;
+        }
+        members.0.push(Member::new(membership));
+        true
+    }
+
+    /// Forgets a group. What is missing of its requests is sent alone.
+    pub fn leave_group(&mut self, peer: PeerKey, group: u32) -> Option<Membership> {
+        self.shared.multicast.members.leave(peer, group)
+    }
+
+    /// Groups that this endpoint is a member of.
+    pub fn memberships(&self) -> impl Iterator<Item = &Membership> {
+        self.shared.multicast.members.0.iter().map(|member| &member.of)
+    }
+
+    /// A packet came by multicast.
+    #[cold]
+    pub(in super::super) fn on_multicast<'f, P: BufferPool<Buffer = B>>(
+        &mut self,
+        now_ns: u64,
+        peer: PeerKey,
+        header: Header,
+        rest: &'f [u8],
+        pool: &mut P,
+    ) -> Received<'f, B, T> {
+        let shared = &mut self.shared;
+        let member = shared.multicast.members.find(peer, header.session);
+        let Some(member) = member.filter(|member| member.of.key == header.token) else {
+            shared.counters.multicast_dropped += 1;
+            return Received::Nothing;
+        };
+        let Some(request) = member.request(header.request) else {
+            shared.counters.multicast_held += 1;
+            let dropped = member.hold(header.request, header.flags, rest, pool);
+            shared.counters.multicast_dropped += dropped;
+            return Received::Nothing;
+        };
+        let id = member.of.session;
+        let Some(entry) = self.sessions.get_mut(id) else { return Received::Nothing };
+        let Role::Server(server) = &mut entry.role else { return Received::Nothing };
+        let header = as_part(header.flags, request);
+        shared.adopt(now_ns, id, server, header, rest, pool)
+    }
+}
+
+/// The header of a packet as if it had come on the session.
+fn as_part(flags: Flags, request: Request) -> Header {
+    let Request { number: request, method: aux, .. } = request;
+    // Session and token have been looked at.
+    Header { kind: Kind::RequestPart, flags, session: 0, token: 0, aux, request }
+}
+
+impl<B: Buffer> Shared<B> {
+    /// A packet of a request that was announced.
+    fn adopt<'f, T, P: BufferPool<Buffer = B>>(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        server: &mut ServerSession<B>,
+        header: Header,
+        rest: &'f [u8],
+        pool: &mut P,
+    ) -> Received<'f, B, T> {
+        let slot = server.slot_index(header.request);
+        let state = &server.slots[slot];
+        // It is over, or complete: whatever is repeated comes by the session itself.
+        if state.current != header.request || state.state != ServerState::Arriving {
+            self.counters.dropped_duplicate += 1;
+            return Received::Nothing;
+        }
+        self.counters.multicast_adopted += 1;
+        self.on_request_part(now_ns, id, server, header, rest, pool)
+    }
+
+    /// A request is announced whose packets come by multicast.
+    #[cold]
+    pub(in super::super) fn on_announce<'f, T, P: BufferPool<Buffer = B>>(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        server: &mut ServerSession<B>,
+        header: Header,
+        rest: &[u8],
+        pool: &mut P,
+    ) -> Received<'f, B, T> {
+        let parsed =
+            Part::parse(header.flags, rest).ok().and_then(|(part, extensions, payload)| {
+                Some((part, extensions, Announcement::parse(payload).ok()?))
+            });
+        let Some((part, extensions, announcement)) = parsed else { return self.malformed() };
+        let packets = packets_of(part.size, server.agreed.packet_bytes);
+        if part.packet != 0 || part.grant == 0 || packets < 2 {
+            return self.malformed();
+        }
+        let slot = server.slot_index(header.request);
+        match age(server, slot, header.request) {
+            Age::New => {
+                if let Err(refused) = self.begin_parts(id, server, slot, header, part, pool) {
+                    return refused;
+                }
+            }
+            Age::Current => {}
+            not_now => return self.not_now(not_now),
+        }
+        let state = &mut server.slots[slot];
+        if part.size != state.request_size {
+            return self.malformed();
+        }
+        if state.state != ServerState::Arriving {
+            let echo = state.echo;
+            return self.on_repeated_request(id, server, slot, echo, header.flags);
+        }
+        self.counters.frames_accepted += 1;
+        let ends_ns = deadline_ns(now_ns, extensions);
+        state.response_limit = state.response_limit.max(u32::from(part.grant));
+        let parts = state.parts(&mut self.server_parts);
+        parts.deadline_ns = parts.deadline_ns.min(ends_ns);
+        if ends_ns != NEVER && ends_ns <= now_ns {
+            return self.refuse_expired(id, state, slot);
+        }
+        self.adopt_held(now_ns, id, server, header, announcement, pool)
+    }
+
+    /// Takes the packets of an announced request that came before.
+    fn adopt_held<'f, T, P: BufferPool<Buffer = B>>(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        server: &mut ServerSession<B>,
+        header: Header,
+        announcement: Announcement,
+        pool: &mut P,
+    ) -> Received<'f, B, T> {
+        let Announcement { group, sequence } = announcement;
+        let peer = server.agreed.peer;
+        let member = self.multicast.members.find(peer, group);
+        let Some(member) = member.filter(|member| member.of.session == id) else {
+            // What this member does not hear is sent to it alone.
+            return Received::Nothing;
+        };
+        let request = Request { sequence, number: header.request, method: header.aux };
+        member.note(request);
+        let mut whole = Received::Nothing;
+        for mut held in member.take_held(sequence) {
+            let header = as_part(held.flags, request);
+            let len = held.rest.len();
+            let rest = &held.rest.storage_mut()[..len];
+            let received = self.adopt::<T, P>(now_ns, id, server, header, rest, pool);
+            if let Received::Message { handle, method, message, deadline_ns } = received {
+                whole = Received::Message { handle, method, message, deadline_ns };
+            }
+        }
+        whole
+    }
+}

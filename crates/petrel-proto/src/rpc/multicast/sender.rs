@@ -1,0 +1,216 @@
+//! The packets that go to all, and the calls whose packets they are (`docs/wire-protocol.md` §12.3).
+
+use super::super::call::{CallLimits, CallRejected, check, start};
+use super::super::send_request::{grant_with, left_us};
+use super::super::transmit::{FrameSink, Out, Then, Turn, send_part};
+use super::super::work::{MULTICAST, Work};
+use super::super::{Core, Shared};
+use crate::buffer::Buffer;
+use crate::limits::{WINDOW_PACKETS, packets_of};
+use crate::session::backlog::Queued;
+use crate::session::client::{Announced, ClientSession, PendingCall};
+use crate::session::{PeerKey, SessionId};
+use crate::wire::{Announcement, Destination, Flags, Kind, deadline_word};
+
+/// Where the packets of one message to a group go, and what they carry.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupFrames {
+    /// The group, as the medium knows it.
+    pub peer: PeerKey,
+    /// The group's key.
+    pub key: u32,
+    /// Which message of which group it is.
+    pub announcement: Announcement,
+    /// Payload bytes of a full packet.
+    pub packet_bytes: u32,
+}
+
+/// A message that is being sent to a group.
+pub(super) struct Transmission<B> {
+    to: GroupFrames,
+    message: B,
+    packets: u32,
+    next: u32,
+}
+
+impl<B: Buffer, T> Core<B, T> {
+    /// Whether the packets of a request of this length may go to this session's server by multicast just now:
+    /// if it has a slot, and room for all of them at once, as if they were sent here. So neither credits nor
+    /// window nor pace are ever exceeded. A session that multicast does not reach says no, mostly.
+    pub fn may_announce(&mut self, session: SessionId, len: usize, packet_bytes: u32) -> bool {
+        let Some(client) = self.sessions.client_mut(session) else { return false };
+        let max = client.agreed.as_ref().map_or(0, |agreed| agreed.peer_message_bytes_max);
+        if len > max as usize || client.packet_bytes != packet_bytes {
+            return false;
+        }
+        let packets = packets_of(len as u32, packet_bytes);
+        (2..=WINDOW_PACKETS).contains(&packets)
+            && client.free_slots != 0
+            && client.stalled_slots == 0
+            && client.credits >= packets
+            && !client.congestion.is_limited()
+            && client.multicast.is_likely()
+    }
+
+    /// Calls with a request whose packets go by multicast: the server is told which they are, and what it does
+    /// not get is sent to it alone. They are sent by [`Core::send_to_group`], once for all members.
+    ///
+    /// # Errors
+    /// As [`Core::call_with`].
+    ///
+    /// # Panics
+    /// When [`Core::may_announce`] did not say just now that this session may.
+    pub fn call_announced(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        call: PendingCall<B, T>,
+        limits: CallLimits,
+        announcement: Announcement,
+    ) -> Result<(), CallRejected<B, T>> {
+        let expiry = limits.expiry(self.shared.inherited_ns);
+        if expiry.at_ns <= now_ns {
+            return self.call_with(now_ns, session, call, limits);
+        }
+        let Some(client) = self.sessions.client_mut(session) else {
+            panic!("an announcement to a session that has ended");
+        };
+        let checked = check(client, call.request.wire_len(), self.shared.config.backlog_max);
+        assert!(checked.is_ok() && client.free_slots != 0, "an announcement without a slot");
+        self.shared.counters.calls_started += 1;
+        let slot = client.free_slots.trailing_zeros() as usize;
+        start(&mut self.shared, session.index, client, Queued { call, expiry });
+        self.shared.count_as_sent(now_ns, client, slot, announcement);
+        self.shared.note_expiry(session, client, expiry.at_ns);
+        Ok(())
+    }
+
+    /// Sends a message to all members of a group: at the next [`Core::transmit`], behind what is in
+    /// the queue already, as the announcements are.
+    pub fn send_to_group(&mut self, to: GroupFrames, message: B) {
+        self.release_sent();
+        let packets = packets_of(message.wire_len() as u32, to.packet_bytes);
+        let multicast = &mut self.shared.multicast;
+        multicast.outgoing.push_back(Transmission { to, message, packets, next: 0 });
+        if multicast.outgoing.len() == 1 {
+            self.shared.work.push(Work { session: 0, slot: MULTICAST, of_client: true });
+        }
+    }
+
+    /// Lets go of messages whose packets have all been sent to a group. To be called when the medium has sent
+    /// what it took, as every method but [`Core::transmit`] is.
+    pub fn release_sent(&mut self) {
+        self.shared.multicast.sent.clear();
+    }
+}
+
+impl<B: Buffer> Shared<B> {
+    /// Counts all packets of a request as sent, by its session.
+    fn count_as_sent<T>(
+        &mut self,
+        now_ns: u64,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+        announcement: Announcement,
+    ) {
+        self.counters.multicast_announced += 1;
+        let packets = client.slots[slot].request_packets;
+        client.credits -= packets - 1;
+        let extra = match self.config.response_grants {
+            true => grant_with(client, slot, packets - 1),
+            false => 0,
+        };
+        client.credits -= 1 + extra;
+        client.charge(now_ns, packets);
+        let state = &mut client.slots[slot];
+        state.is_plain = false;
+        state.request_sent = packets;
+        state.held += packets + extra;
+        state.grant = extra as u8 + 1;
+        state.response_limit = extra + 1;
+        state.timed_packet = packets - 1;
+        state.timed_ns = now_ns;
+        let parts = state.parts(&mut self.client_parts);
+        parts.order.note_new(0..packets);
+        parts.announced = Some(Announced { announcement, is_due: true });
+    }
+
+    /// Tells the server which packets are its request, if that is due, in a turn of its own.
+    #[inline]
+    pub(in super::super) fn announce<T, S: FrameSink>(
+        &mut self,
+        out: &mut Out<'_, S>,
+        id: SessionId,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+        peer: PeerKey,
+    ) -> Option<Turn> {
+        match client.slots[slot].parts.as_ref().and_then(|parts| parts.announced) {
+            Some(announced) if announced.is_due => {
+                Some(self.send_announce(out, id, client, slot, peer, announced.announcement))
+            }
+            _ => None,
+        }
+    }
+
+    #[cold]
+    fn send_announce<T, S: FrameSink>(
+        &mut self,
+        out: &mut Out<'_, S>,
+        id: SessionId,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+        peer: PeerKey,
+        announcement: Announcement,
+    ) -> Turn {
+        let (to, state) = (client.to, &mut client.slots[slot]);
+        let (Some(call), Some(parts)) = (&state.call, &mut state.parts) else {
+            return Turn::NOTHING;
+        };
+        let left = parts.expiry.is_told;
+        let left = left.then(|| deadline_word(left_us(out.now_ns, parts.expiry.at_ns)));
+        let flags = if left.is_some() { Flags::EXTENDED } else { Flags::NONE };
+        let size = call.request.wire_len() as u32;
+        let part = crate::wire::Part { size, packet: 0, grant: state.grant };
+        let header = to.words(Kind::Announce, flags, state.method, state.number);
+        if !out.control.send(out.sink, peer, announcement.encode(header, part, left)) {
+            return Turn::one(false);
+        }
+        if let Some(announced) = &mut parts.announced {
+            announced.is_due = false;
+        }
+        self.counters.control_frames_sent += 1;
+        self.arm(out.now_ns, id, client, slot);
+        Turn { sent: 1, then: Then::More }
+    }
+
+    /// Packets of the oldest message to a group.
+    #[cold]
+    pub(in super::super) fn send_multicast<S: FrameSink>(
+        &mut self,
+        budget: usize,
+        sink: &mut S,
+    ) -> Turn {
+        let multicast = &mut self.multicast;
+        let Some(transmission) = multicast.outgoing.front_mut() else { return Turn::NOTHING };
+        let Transmission { to, message, packets, next } = transmission;
+        let destination = Destination::new(to.announcement.group, to.key);
+        let header = destination.words(Kind::Multicast, Flags::NONE, 0, to.announcement.sequence);
+        let mut turn = Turn { sent: 0, then: Then::More };
+        while turn.sent < budget && *next < *packets {
+            if !send_part(message, header, *next, 1, to.packet_bytes, to.peer, sink) {
+                turn.then = Then::Refused;
+                break;
+            }
+            *next += 1;
+            turn.sent += 1;
+        }
+        self.counters.multicast_sent += turn.sent as u64;
+        if *next == *packets {
+            // Its frames lie in it until they are flushed.
+            multicast.sent.extend(multicast.outgoing.pop_front().map(|sent| sent.message));
+            turn.then = if multicast.outgoing.is_empty() { Then::Done } else { Then::More };
+        }
+        turn
+    }
+}

@@ -1,0 +1,369 @@
+//! Requests to groups (`docs/wire-protocol.md` §12). A pair is a group of one member: for the client the
+//! others are sessions like this one, and the medium makes the copies.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::wire::{Announcement, Kind};
+
+const GROUP: PeerKey = PeerKey(9);
+const NUMBER: u32 = 5;
+const KEY: u32 = 0x6E0F_0003;
+const LEN: usize = 5 * P as usize + 100;
+const PACKETS: u64 = 6;
+
+fn membership(pair: &Pair) -> Membership {
+    Membership { peer: PEER, group: NUMBER, key: KEY, session: pair.server_session }
+}
+
+/// A pair whose server is a member.
+fn joined() -> Pair {
+    let config = Config { retries_max: 100, ..Config::default() };
+    let mut pair = Pair::with_config(Shape::default(), config);
+    assert!(pair.server.join_group(membership(&pair)));
+    pair
+}
+
+/// Calls by multicast with [`LEN`] bytes.
+fn call(pair: &mut Pair, sequence: u64, limits: CallLimits) -> Vec<u8> {
+    assert!(pair.client.may_announce(pair.session, LEN, P));
+    send(pair, sequence, limits)
+}
+
+fn send(pair: &mut Pair, sequence: u64, limits: CallLimits) -> Vec<u8> {
+    let message = pattern(LEN, sequence);
+    let announcement = Announcement { group: NUMBER, sequence };
+    let (request, response) = (buffer(&message), HeapBuffer::new(100, 1));
+    let call = PendingCall { method: 3, tag: sequence, request, response };
+    pair.client.call_announced(pair.now, pair.session, call, limits, announcement).unwrap();
+    let to = GroupFrames { peer: GROUP, key: KEY, announcement, packet_bytes: P };
+    pair.client.send_to_group(to, buffer(&message));
+    message
+}
+
+fn kind(frame: &[u8]) -> Kind {
+    Frame::parse(frame).unwrap().header.kind
+}
+
+/// Carries frames both ways but for those that `loses` names, answers requests with their first four
+/// bytes, and lets the clock run to the next timer where nothing moves, until the call has ended.
+/// Gives the requests that ran.
+fn run_lossy(pair: &mut Pair, mut loses: impl FnMut(&[u8]) -> bool) -> Vec<Vec<u8>> {
+    let mut ran = Vec::new();
+    for _ in 0..10_000 {
+        let frames = pair.client_sends();
+        let is_idle = frames.is_empty();
+        for frame in frames {
+            if loses(&frame) {
+                continue;
+            }
+            if let Got::Request(handle, request) = pair.at_server(&frame) {
+                pair.respond(handle, &request[..4]);
+                ran.push(request);
+            }
+        }
+        for frame in pair.server_sends() {
+            if !loses(&frame)
+                && let Got::Completed(completion) = pair.at_client(&frame)
+            {
+                completion.outcome.unwrap();
+                assert_eq!(completion.response.message(), &ran[0][..4]);
+                return ran;
+            }
+        }
+        match is_idle {
+            true => {
+                pair.now = pair.now.max(pair.client.next_timeout_ns().expect("a timer"));
+                pair.client.handle_timeouts(pair.now);
+            }
+            false => pair.now += 5_000,
+        }
+    }
+    panic!("the call does not end");
+}
+
+fn assert_ran_once(pair: &Pair, ran: &[Vec<u8>], message: &[u8]) {
+    assert_eq!(ran.len(), 1, "at most once, and once");
+    assert!(ran[0] == message, "the bytes differ");
+    pair.assert_credits_back();
+}
+
+#[test]
+fn a_call__is_an_announcement_and_the_packets_for_all() {
+    let mut pair = joined();
+    let message = call(&mut pair, 70, CallLimits::default());
+    let frames = pair.client_sends();
+    let lines = words(&frames);
+    assert_eq!(lines[0], "ANNOUNCE s0 r832 m3 p0 of 6100 B, 12 B, grant 1");
+    assert_eq!(lines[1], "MULTICAST s5 r70 p0 of 6100 B, 1200 B, grant 1");
+    assert_eq!(lines[6], "MULTICAST s5 r70 p5 of 6100 B, 100 B, grant 1");
+    assert_eq!(lines.len(), 7);
+    let (credits, all) = pair.client.credits(pair.session).unwrap();
+    assert_eq!(all - credits, 6, "they count as sent on the session");
+    let (last, first) = frames.split_last().unwrap();
+    first.iter().for_each(|frame| pair.at_server(frame).nothing());
+    let (handle, request) = pair.at_server(last).request();
+    assert_eq!(request, message);
+    pair.respond(handle, b"done");
+    let answers = pair.server_sends();
+    let completion = pair.at_client(answers.last().unwrap()).completed();
+    assert_eq!((completion.tag, completion.response.message()), (70, &b"done"[..]));
+    pair.assert_credits_back();
+    let (client, server) = (pair.client.counters(), pair.server.counters());
+    assert_eq!((client.multicast_sent, client.multicast_announced), (6, 1));
+    assert_eq!((server.multicast_adopted, server.multicast_held), (6, 0));
+    assert_eq!((client.packets_sent, client.packets_retransmitted), (0, 0));
+}
+
+#[test]
+fn packets__before_their_announcement_wait_for_it() {
+    let mut pair = joined();
+    let message = call(&mut pair, 70, CallLimits::default());
+    let frames = pair.client_sends();
+    frames[1..].iter().for_each(|frame| pair.at_server(frame).nothing());
+    assert_eq!(pair.server.counters().multicast_held, 6);
+    let (_, request) = pair.at_server(&frames[0]).request();
+    assert_eq!(request, message);
+    // What is repeated runs nothing again.
+    frames.iter().for_each(|frame| pair.at_server(frame).nothing());
+    assert_eq!(pair.server.counters().requests_received, 1);
+}
+
+#[test]
+fn a_lost_packet__is_repaired_alone() {
+    for lost in 0..PACKETS as u32 {
+        let mut pair = joined();
+        let message = call(&mut pair, 70, CallLimits::default());
+        let ran = run_lossy(&mut pair, |frame| {
+            let is_it = Frame::parse(frame).is_ok_and(|frame| match frame.fields {
+                crate::wire::Fields::Part(part) => part.packet == lost,
+                _ => false,
+            });
+            is_it && kind(frame) == Kind::Multicast
+        });
+        assert_ran_once(&pair, &ran, &message);
+        let repeated = pair.client.counters().packets_retransmitted;
+        // A probe looks for the first of what is missing; that is all of it.
+        assert_eq!(repeated, 1, "packet {lost}");
+        assert_eq!(pair.server.counters().multicast_adopted, PACKETS - 1);
+        assert_eq!(pair.client.counters().multicast_missed, 0);
+    }
+}
+
+#[test]
+fn a_lost_announcement__is_said_again_and_what_came_counts() {
+    let mut pair = joined();
+    let message = call(&mut pair, 70, CallLimits::default());
+    let mut announcements = 0;
+    let ran = run_lossy(&mut pair, |frame| {
+        announcements += u32::from(kind(frame) == Kind::Announce);
+        kind(frame) == Kind::Announce && announcements == 1
+    });
+    assert_ran_once(&pair, &ran, &message);
+    assert_eq!(announcements, 2);
+    assert_eq!(pair.server.counters().multicast_adopted, PACKETS);
+    assert!(pair.client.counters().packets_retransmitted <= 1, "the packet that asked");
+}
+
+#[test]
+fn no_multicast__means_all_of_it_alone_and_soon_no_attempt() {
+    let mut pair = Pair::new();
+    for sequence in 0..3 {
+        let message = call(&mut pair, sequence, CallLimits::default());
+        let ran = run_lossy(&mut pair, |frame| kind(frame) == Kind::Multicast);
+        assert_ran_once(&pair, &ran, &message);
+        assert_eq!(pair.client.counters().multicast_missed, sequence + 1);
+    }
+    let may = |pair: &mut Pair| pair.client.may_announce(pair.session, LEN, P);
+    assert_eq!((0..63).filter(|_| may(&mut pair)).count(), 0);
+    assert!(may(&mut pair), "it is tried again some time");
+    assert_eq!((0..63).filter(|_| may(&mut pair)).count(), 0);
+    assert!(may(&mut pair));
+}
+
+#[test]
+fn multicast_that_comes_back__is_used_again() {
+    let mut pair = joined();
+    for sequence in 0..3 {
+        call(&mut pair, sequence, CallLimits::default());
+        run_lossy(&mut pair, |frame| kind(frame) == Kind::Multicast);
+    }
+    while !pair.client.may_announce(pair.session, LEN, P) {}
+    let message = send(&mut pair, 9, CallLimits::default());
+    let ran = run_lossy(&mut pair, |_| false);
+    assert_ran_once(&pair, &ran, &message);
+    assert!(pair.client.may_announce(pair.session, LEN, P));
+}
+
+#[test]
+fn may_announce__only_what_fits_at_once() {
+    let mut pair = joined();
+    let session = pair.session;
+    let mut may = |len: usize| pair.client.may_announce(session, len, P);
+    assert!(!may(0) && !may(P as usize), "a single packet gains nothing");
+    assert!(may(P as usize + 1) && may(32 * P as usize));
+    assert!(!may(32 * P as usize + 1), "more than there are credits");
+    assert!(!pair.client.may_announce(session, LEN, P + 8), "packets of another size");
+    call(&mut pair, 1, CallLimits::default());
+    assert!(pair.client.may_announce(session, 26 * P as usize, P));
+    assert!(!pair.client.may_announce(session, 27 * P as usize, P), "six credits are in use");
+    let wide = Shape { credits: 1000, ..Shape::default() };
+    let mut pair = Pair::with(wide);
+    assert!(pair.client.may_announce(pair.session, 256 * P as usize, P));
+    assert!(!pair.client.may_announce(pair.session, 257 * P as usize, P), "the window");
+    for tag in 0..8 {
+        pair.call(&[1], 10, tag);
+    }
+    assert!(!pair.client.may_announce(pair.session, LEN, P), "no slot");
+}
+
+#[test]
+fn foreign_packets__are_dropped_and_counted() {
+    let mut pair = joined();
+    call(&mut pair, 70, CallLimits::default());
+    let frames = pair.client_sends();
+    pair.at_server(&frames[0]).nothing();
+    let mut forged = frames[1].clone();
+    forged[4] ^= 1;
+    pair.at_server(&forged).nothing();
+    let mut other_group = frames[1].clone();
+    other_group[2] ^= 1;
+    pair.at_server(&other_group).nothing();
+    let stranger = PeerKey(8);
+    got(pair.server.handle_frame(pair.now, stranger, &frames[1], &mut POOL.clone())).nothing();
+    assert_eq!(pair.server.counters().multicast_dropped, 3);
+    pair.server.leave_group(PEER, NUMBER).expect("it was a member");
+    pair.at_server(&frames[1]).nothing();
+    assert_eq!(pair.server.counters().multicast_dropped, 4);
+    assert_eq!(pair.server.counters().multicast_adopted, 0);
+    // Nor does a client take any.
+    pair.at_client(&frames[1]).nothing();
+    assert_eq!(pair.client.counters().multicast_dropped, 1);
+}
+
+#[test]
+fn join_group__of_sessions_that_are_not_the_peers() {
+    let mut pair = Pair::new();
+    let of = membership(&pair);
+    assert!(!pair.server.join_group(Membership { peer: PeerKey(8), ..of }));
+    let unknown = SessionId { index: 77, generation: 0 };
+    assert!(!pair.server.join_group(Membership { session: unknown, ..of }));
+    let client_session = pair.session;
+    assert!(!pair.client.join_group(Membership { session: client_session, ..of }));
+    for group in 0..16 {
+        assert!(pair.server.join_group(Membership { group, ..of }));
+    }
+    assert!(!pair.server.join_group(Membership { group: 16, ..of }), "too many");
+    assert!(pair.server.join_group(Membership { key: 1, group: 3, ..of }), "in place of one");
+    assert_eq!(pair.server.memberships().count(), 16);
+    pair.server.close(pair.server_session, Status::Unavailable, "").unwrap();
+    assert_eq!(pair.server.memberships().count(), 0);
+}
+
+#[test]
+fn packets_that_nobody_announces__are_limited() {
+    let mut pair = joined();
+    for sequence in 0..200 {
+        let message = pattern(LEN, sequence);
+        let announcement = Announcement { group: NUMBER, sequence };
+        let to = GroupFrames { peer: GROUP, key: KEY, announcement, packet_bytes: P };
+        pair.client.send_to_group(to, buffer(&message));
+        for frame in pair.client_sends() {
+            pair.at_server(&frame).nothing();
+        }
+    }
+    let counters = *pair.server.counters();
+    assert_eq!(counters.multicast_held, 200 * PACKETS);
+    assert_eq!(counters.multicast_dropped, 200 * PACKETS - 512);
+}
+
+#[test]
+fn a_deadline__comes_with_the_announcement() {
+    let mut pair = joined();
+    let deadline_ns = Some(pair.now + 3_000_000);
+    call(&mut pair, 70, CallLimits { deadline_ns, ..CallLimits::default() });
+    let frames = pair.client_sends();
+    assert!(words(&frames)[0].starts_with("ANNOUNCE"), "{:?}", words(&frames)[0]);
+    frames[..6].iter().for_each(|frame| pair.at_server(frame).nothing());
+    let received = pair.server.handle_frame(pair.now, PEER, &frames[6], &mut POOL.clone());
+    let Received::Message { deadline_ns: told, .. } = received else { panic!("{received:?}") };
+    assert_eq!(told, deadline_ns);
+
+    let mut late = joined();
+    let deadline_ns = Some(late.now + 3_000_000);
+    call(&mut late, 70, CallLimits { deadline_ns, ..CallLimits::default() });
+    let frames = late.client_sends();
+    frames[1..].iter().for_each(|frame| late.at_server(frame).nothing());
+    late.at_server(&frames[0]).request();
+    let mut expired = frames[0].clone();
+    // A new request, of which nothing is left: the word behind the fields of the request.
+    expired[28..32].fill(0);
+    expired[10] += 8;
+    late.at_server(&expired).nothing();
+    assert_eq!(late.server.counters().requests_expired, 1);
+}
+
+#[test]
+fn announcements__that_make_no_sense() {
+    let mut pair = joined();
+    call(&mut pair, 70, CallLimits::default());
+    let announce = pair.client_sends().swap_remove(0);
+    let with = |at: usize, byte: u8| {
+        let mut frame = announce.clone();
+        frame[at] = byte;
+        frame
+    };
+    // Packet 1; no grant; a single packet; a group number of 21 bits; a sequence of 49; cut short.
+    let mut single = announce.clone();
+    single[16..20].copy_from_slice(&P.to_le_bytes());
+    let cut = announce[..announce.len() - 1].to_vec();
+    for frame in [with(20, 1), with(23, 0), single, with(26, 0x10), with(34, 1), cut] {
+        pair.at_server(&frame).nothing();
+    }
+    assert_eq!(pair.server.counters().dropped_malformed, 6);
+    assert!(pair.server_sends().is_empty());
+    // To a client.
+    pair.at_client(&announce).nothing();
+}
+
+#[test]
+fn send_to_group__goes_on_where_the_medium_had_no_room() {
+    let mut pair = joined();
+    let message = call(&mut pair, 70, CallLimits::default());
+    let mut frames = refuse_behind(&mut pair.client, pair.now, 3);
+    frames.extend(pair.client_sends());
+    assert_eq!(frames.len(), 7);
+    let requests: Vec<_> = frames
+        .iter()
+        .filter_map(|frame| match pair.at_server(frame) {
+            Got::Request(_, request) => Some(request),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(requests, [message]);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// Whatever is lost of announcements, multicast, repairs and answers: each request runs once, with its
+    /// bytes, and the credits come back.
+    #[test]
+    fn losses__of_anything(seed in any::<u64>(), per_mille in 0u64..400, calls in 1u64..6) {
+        let mut pair = joined();
+        let mut state = seed | 1;
+        for sequence in 0..calls {
+            if !pair.client.may_announce(pair.session, LEN, P) {
+                break;
+            }
+            let message = call(&mut pair, sequence, CallLimits::default());
+            let ran = run_lossy(&mut pair, |_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state % 1000 < per_mille
+            });
+            assert_ran_once(&pair, &ran, &message);
+        }
+    }
+}

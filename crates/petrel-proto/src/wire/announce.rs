@@ -1,0 +1,57 @@
+//! What an ANNOUNCE says of the packets that come by multicast (`docs/wire-protocol.md` §12.3).
+
+use super::{Malformed, Part};
+use crate::limits::{CONTROL_FRAME_BYTES_MAX, DEADLINE_BLOCK_BYTES, PART_HEADER_BYTES};
+
+use super::control::ControlBytes;
+
+const ANNOUNCEMENT_BYTES: usize = 12;
+
+const _: () = assert!(
+    PART_HEADER_BYTES + DEADLINE_BLOCK_BYTES + ANNOUNCEMENT_BYTES <= CONTROL_FRAME_BYTES_MAX
+);
+
+/// Which message of which group a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Announcement {
+    /// The group's number: the session field of its frames.
+    pub group: u32,
+    /// The message's number in the group: the request field of its packets, 48 bits.
+    pub sequence: u64,
+}
+
+impl Announcement {
+    /// Reads the payload of an ANNOUNCE.
+    ///
+    /// # Errors
+    /// [`Malformed`] when it has another length, or numbers that no frame can have.
+    pub fn parse(payload: &[u8]) -> Result<Self, Malformed> {
+        let Ok(bytes) = <[u8; ANNOUNCEMENT_BYTES]>::try_from(payload) else {
+            return Err(Malformed("ANNOUNCE of a wrong length"));
+        };
+        let word = u128::from_le_bytes(std::array::from_fn(|at| *bytes.get(at).unwrap_or(&0)));
+        let (group, sequence) = (word as u32, (word >> 32) as u64);
+        if group >= 1 << 20 || sequence >= 1 << 48 {
+            return Err(Malformed("ANNOUNCE of a number out of range"));
+        }
+        Ok(Self { group, sequence })
+    }
+
+    /// The whole frame: the common header, the request's fields, its deadline if the header's flags say that
+    /// there is one, and this.
+    pub fn encode(&self, header: [u64; 2], part: Part, deadline: Option<u64>) -> ControlBytes {
+        let mut bytes = [0; CONTROL_FRAME_BYTES_MAX];
+        let mut len = 0;
+        let mut put = |part: &[u8]| {
+            bytes[len..len + part.len()].copy_from_slice(part);
+            len += part.len();
+        };
+        put(&part.encode(header));
+        if let Some(word) = deadline {
+            put(&word.to_le_bytes());
+        }
+        put(&self.group.to_le_bytes());
+        put(&self.sequence.to_le_bytes());
+        (bytes, len)
+    }
+}

@@ -1,0 +1,204 @@
+//! Multicast: groups that this socket sends to, and addresses that the transport listens at besides its own.
+//!
+//! A group that is sent to is a peer like any other, at a multicast address; the socket only has to know by
+//! which interface. What groups receive comes in by sockets of their own, one for each address: the data
+//! port's is bound to an address of the host. Each is bound to the group's address, so that nothing else
+//! arrives, and over IPv4 is a member for the group's sender only (source-specific, RFC 4607), so that the
+//! kernel and the switches leave the others out. Frames count as those of the peer whose address they come
+//! from; strangers' datagrams are dropped as at the data port.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::epoll;
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
+
+use super::config::UdpConfig;
+use super::receive::Receiver;
+use super::socket::set_int_option;
+
+/// Most addresses that a transport listens at: each is a system call in every burst.
+const LISTENERS_MAX: usize = 16;
+
+/// An address that is listened at.
+pub(super) struct Listener {
+    address: SocketAddr,
+    socket: UdpSocket,
+    pub(super) receiver: Receiver,
+    /// Whose datagrams are wanted; one that several groups have is there as often.
+    sources: Vec<IpAddr>,
+}
+
+impl Listener {
+    fn open(address: SocketAddr, config: &UdpConfig, gro: bool) -> io::Result<Self> {
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::DGRAM.nonblocking().cloexec(),
+            Some(Protocol::UDP),
+        )?;
+        // Other endpoints of this host may be members too.
+        socket.set_reuse_address(true)?;
+        socket.set_recv_buffer_size(config.recv_buffer_bytes)?;
+        // Only what this socket has joined, whatever the host's others have.
+        let (level, name) = match address {
+            SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_MULTICAST_ALL),
+            SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_MULTICAST_ALL),
+        };
+        set_int_option(socket.as_fd(), level, name, 0)?;
+        socket.bind(&address.into())?;
+        let receiver = Receiver::new(gro)?;
+        Ok(Self { address, socket: socket.into(), receiver, sources: Vec::new() })
+    }
+
+    fn join(&mut self, source: IpAddr, interface: IpAddr) -> io::Result<()> {
+        if !self.sources.contains(&source) {
+            let socket = SockRef::from(&self.socket);
+            match (source, self.address.ip(), interface) {
+                (IpAddr::V4(source), IpAddr::V4(group), IpAddr::V4(interface)) => {
+                    socket.join_ssm_v4(&source, &group, &interface)?;
+                }
+                // The second source shares the first one's membership.
+                (IpAddr::V6(_), IpAddr::V6(group), IpAddr::V6(_)) if self.sources.is_empty() => {
+                    socket.join_multicast_v6(&group, 0)?;
+                }
+                (IpAddr::V6(_), IpAddr::V6(_), IpAddr::V6(_)) => {}
+                _ => return Err(io::ErrorKind::InvalidInput.into()),
+            }
+        }
+        self.sources.push(source);
+        Ok(())
+    }
+
+    fn leave(&mut self, source: IpAddr, interface: IpAddr) {
+        let Some(place) = self.sources.iter().position(|&joined| joined == source) else { return };
+        self.sources.swap_remove(place);
+        if let (IpAddr::V4(source), IpAddr::V4(group), IpAddr::V4(interface)) =
+            (source, self.address.ip(), interface)
+            && !self.sources.contains(&source.into())
+        {
+            // Without it the kernel delivers what is dropped here.
+            let _ = SockRef::from(&self.socket).leave_ssm_v4(&source, &group, &interface);
+        }
+    }
+}
+
+/// The addresses that are listened at.
+#[derive(Default)]
+pub(super) struct Listeners {
+    all: Vec<Listener>,
+    /// All sockets as one, to wait for.
+    waits: Option<OwnedFd>,
+}
+
+impl Listeners {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Listens at `address` to `source`, which is reached from `interface`.
+    pub(super) fn join(
+        &mut self,
+        address: SocketAddr,
+        source: IpAddr,
+        interface: IpAddr,
+        config: &UdpConfig,
+        gro: bool,
+    ) -> io::Result<()> {
+        let place = match self.all.iter().position(|listener| listener.address == address) {
+            Some(place) => place,
+            None if self.all.len() == LISTENERS_MAX => {
+                let why = format!("it listens at {LISTENERS_MAX} multicast addresses already");
+                return Err(io::Error::other(why));
+            }
+            None => self.add(Listener::open(address, config, gro)?)?,
+        };
+        let joined = self.all[place].join(source, interface);
+        self.tidy();
+        joined
+    }
+
+    fn add(&mut self, listener: Listener) -> io::Result<usize> {
+        let waits = match &self.waits {
+            Some(waits) => waits,
+            None => self.waits.insert(epoll::create(epoll::CreateFlags::CLOEXEC)?),
+        };
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(waits, &listener.socket, data, epoll::EventFlags::IN)?;
+        self.all.push(listener);
+        Ok(self.all.len() - 1)
+    }
+
+    /// Listens to `source` no more, as often as it was joined for.
+    pub(super) fn leave(&mut self, address: SocketAddr, source: IpAddr, interface: IpAddr) {
+        let mut here = self.all.iter_mut().filter(|listener| listener.address == address);
+        here.by_ref().for_each(|listener| listener.leave(source, interface));
+        self.tidy();
+    }
+
+    /// Closes the sockets that nobody needs; they leave what is waited for by that.
+    fn tidy(&mut self) {
+        self.all.retain(|listener| !listener.sources.is_empty());
+    }
+
+    /// A descriptor that is readable when one of them has something.
+    pub(super) fn waits(&self) -> Option<BorrowedFd<'_>> {
+        self.waits.as_ref().filter(|_| !self.is_empty()).map(|waits| waits.as_fd())
+    }
+
+    /// Whether datagrams are in hand.
+    pub(super) fn has_ready(&self) -> bool {
+        self.all.iter().any(|listener| listener.receiver.has_ready())
+    }
+
+    /// Looks at each socket that has nothing in hand; gives the system calls that took.
+    pub(super) fn refill(&mut self) -> u64 {
+        let idle = self.all.iter_mut().filter(|listener| !listener.receiver.has_ready());
+        idle.map(|listener| listener.receiver.refill(listener.socket.as_fd()).0).sum()
+    }
+
+    /// One that has datagrams in hand.
+    pub(super) fn next_ready(&mut self) -> Option<&mut Receiver> {
+        let ready = |listener: &&mut Listener| listener.receiver.has_ready();
+        self.all.iter_mut().find(ready).map(|listener| &mut listener.receiver)
+    }
+}
+
+/// Whether datagrams may be sent to this group from a socket of this family: single-link protocols of the
+/// network's own (RFC 5771 §4, RFC 4291 §2.7.1) are left alone.
+pub(super) fn usable(address: SocketAddr, v6: bool) -> Result<(), String> {
+    let is_reserved = match address.ip() {
+        IpAddr::V4(ip) => ip.octets()[..3] == [224, 0, 0],
+        IpAddr::V6(ip) => ip.segments()[0] & 0xF <= 1 || ip.segments()[1..7] == [0; 6],
+    };
+    if address.is_ipv6() != v6 {
+        return Err(format!("{address} is of another address family than the data port"));
+    }
+    if !address.ip().is_multicast() || address.port() == 0 || is_reserved {
+        return Err(format!("{address} is no multicast address with a port for applications"));
+    }
+    Ok(())
+}
+
+/// Has the socket send multicast by the interface with this address, over so many routers.
+pub(super) fn send_by(socket: &UdpSocket, interface: IpAddr, hops: u32) -> io::Result<()> {
+    let socket = SockRef::from(socket);
+    match interface {
+        IpAddr::V4(interface) => {
+            socket.set_multicast_if_v4(&interface)?;
+            socket.set_multicast_ttl_v4(hops)
+        }
+        IpAddr::V6(_) => socket.set_multicast_hops_v6(hops),
+    }
+}
+
+/// The address from which this host reaches `peer`, if it sends from `local`.
+pub(super) fn interface_to(local: IpAddr, peer: SocketAddr) -> io::Result<IpAddr> {
+    if !local.is_unspecified() {
+        return Ok(local);
+    }
+    let socket = UdpSocket::bind(SocketAddr::new(local, 0))?;
+    socket.connect(peer)?;
+    Ok(socket.local_addr()?.ip())
+}

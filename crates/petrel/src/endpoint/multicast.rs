@@ -1,0 +1,359 @@
+//! Multicast: groups that this endpoint sends to, and groups that it is a member of
+//! (`docs/wire-protocol.md` §12.2).
+
+use std::collections::{BTreeSet, HashMap};
+use std::net::SocketAddr;
+
+use petrel_proto::control::GroupJoin;
+use petrel_proto::limits::{FIRST_REQUEST_END, SESSIONS_MAX};
+use petrel_proto::wire::Announcement;
+use petrel_proto::{GroupFrames, Membership, PeerKey, PendingCall, SessionId, Status};
+use petrel_transport::{LinkError, PeerId, Transport};
+
+use super::Endpoint;
+use super::call::{CallKey, Continuation, Reply, run_keyed};
+use super::context::{Context, Local, StartError};
+use super::shared::SharedMsg;
+use crate::control::{ControlPlane, LinkId, Reason, ToNexus};
+use crate::group::{Group, GroupCall};
+use crate::msgbuf::MsgBuf;
+
+/// Groups that one endpoint sends to by multicast: each is an address that its network has to carry.
+const GROUPS_MAX: usize = 64;
+
+/// Members who have to hear it for multicast to be used: for one, it is the same packets and an announcement.
+const HEARERS_MIN: usize = 2;
+
+/// Where a group's multicast goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MulticastConfig {
+    /// A multicast address, best of the source-specific range 232.0.0.0/8 or of the administratively scoped
+    /// 239.0.0.0/8, with a port. Groups may share one; members get the datagrams of all of them then.
+    pub address: SocketAddr,
+    /// Networks that the datagrams may go through: 1 stays on the own one.
+    pub hops: u32,
+}
+
+impl MulticastConfig {
+    /// To this address, on the own network.
+    pub const fn new(address: SocketAddr) -> Self {
+        Self { address, hops: 1 }
+    }
+}
+
+/// Why a group cannot be sent to by multicast. It is called member by member as before.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MulticastError {
+    /// No member is reached over a network, by an open session.
+    #[error("no member of the group has an open session over UDP")]
+    NoMember,
+    /// The endpoint sends to too many groups.
+    #[error("the endpoint sends to {GROUPS_MAX} groups by multicast already; stop some first")]
+    TooMany,
+    /// The transport cannot send to the address.
+    #[error(transparent)]
+    Transport(#[from] LinkError),
+}
+
+/// Whether a member of a group hears its multicast.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Hearing {
+    /// It does, as far as it says.
+    Joined,
+    /// It was asked, and has not answered: its process may not know of groups.
+    Asked,
+    /// It does not.
+    Refused(Reason),
+    /// It was not asked: it is not reached over UDP, with packets as large as the others'.
+    Apart,
+}
+
+/// The groups that an endpoint sends to, by their numbers.
+#[derive(Default)]
+pub(super) struct Groups {
+    by_number: HashMap<u32, Sender>,
+    next_number: u32,
+    next_request: u32,
+}
+
+struct Sender {
+    peer: PeerId,
+    key: u32,
+    packet_bytes: u32,
+    next_sequence: u64,
+    /// Members that were asked, with their links.
+    asked: HashMap<u32, (SessionId, LinkId)>,
+    answers: HashMap<SessionId, Result<(), Reason>>,
+}
+
+/// A group that this endpoint is a member of.
+pub(super) struct Joined {
+    link: LinkId,
+    group: u32,
+    session: SessionId,
+    peer: PeerId,
+    address: SocketAddr,
+}
+
+/// A message of which a part of the members hears the packets.
+pub(crate) struct Broadcast {
+    frames: GroupFrames,
+    message: MsgBuf,
+    hearers: BTreeSet<SessionId>,
+}
+
+impl Broadcast {
+    /// Whether this member hears it.
+    pub(crate) fn reaches(&self, session: SessionId) -> bool {
+        self.hearers.contains(&session)
+    }
+
+    /// Calls a member that it reaches.
+    pub(crate) fn call(
+        &self,
+        cx: &mut Context<'_>,
+        session: SessionId,
+        message: &SharedMsg,
+        response: MsgBuf,
+        GroupCall { method, options, .. }: GroupCall,
+        continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
+    ) -> Result<CallKey, StartError> {
+        let request = message.to_reference(&cx.local.pool)?;
+        let Local { core, now_ns, keyed, .. } = &mut *cx.local;
+        let number = keyed.add(move |cx: &mut Context<'_>, mut reply: Reply| {
+            reply.request.release();
+            // Nothing waits for a flush when a call ends.
+            cx.local.core.release_sent();
+            continuation(cx, reply);
+        });
+        let tag = Continuation::function(run_keyed, number);
+        let call = PendingCall { method, tag, request, response };
+        let limits = options.limits(*now_ns);
+        let announcement = self.frames.announcement;
+        let called = core.call_announced(*now_ns, session, call, limits, announcement);
+        called.inspect_err(|_| keyed.forget(number)).map_err(|rejected| rejected.error)?;
+        Ok(CallKey::new(session, run_keyed, number))
+    }
+}
+
+impl Context<'_> {
+    /// How a message to a group goes by multicast, if enough members can hear it now.
+    pub(crate) fn prepare_broadcast(
+        &mut self,
+        number: u32,
+        members: &[SessionId],
+        message: &SharedMsg,
+    ) -> Option<Broadcast> {
+        let sender = self.local.groups.by_number.get_mut(&number)?;
+        let core = &mut self.local.core;
+        let hears = |id: &SessionId| {
+            sender.answers.get(id) == Some(&Ok(()))
+                && core.may_announce(*id, message.len(), sender.packet_bytes)
+        };
+        let hearers: BTreeSet<SessionId> = members.iter().copied().filter(hears).collect();
+        if hearers.len() < HEARERS_MIN {
+            return None;
+        }
+        // Without memory it goes without multicast.
+        let message = message.to_reference(&self.local.pool).ok()?;
+        let announcement = Announcement { group: number, sequence: sender.next_sequence };
+        sender.next_sequence += 1;
+        let (peer, key) = (PeerKey(sender.peer.0), sender.key);
+        let frames = GroupFrames { peer, key, announcement, packet_bytes: sender.packet_bytes };
+        Some(Broadcast { frames, message, hearers })
+    }
+
+    /// Sends the packets, behind the announcements.
+    pub(crate) fn send_broadcast(&mut self, broadcast: Broadcast) {
+        self.local.core.send_to_group(broadcast.frames, broadcast.message);
+    }
+}
+
+impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+    /// Has messages to a group go by multicast where that is of use: longer ones than one packet, to members
+    /// that hear them. The members are asked now; who does not answer, or refuses, or turns out not to be
+    /// reached, is sent to alone, as everybody is without this.
+    ///
+    /// # Errors
+    /// [`MulticastError`]; the group is as it was.
+    pub fn start_multicast(
+        &mut self,
+        group: &Group,
+        config: MulticastConfig,
+    ) -> Result<(), MulticastError> {
+        self.stop_multicast(group);
+        if self.local.groups.by_number.len() == GROUPS_MAX {
+            return Err(MulticastError::TooMany);
+        }
+        let members: Vec<_> = group.members().iter().filter_map(|&id| self.networked(id)).collect();
+        let &(_, _, towards, packet_bytes) = members.first().ok_or(MulticastError::NoMember)?;
+        let peer = self.transport.open_group(config.address, towards, config.hops)?;
+        let random = self.control.random();
+        let number = self.local.groups.free_number();
+        let sender = Sender {
+            peer,
+            key: random as u32,
+            packet_bytes,
+            next_sequence: self.control.random() % FIRST_REQUEST_END,
+            asked: HashMap::new(),
+            answers: HashMap::new(),
+        };
+        let key = sender.key;
+        self.local.groups.by_number.insert(number, sender);
+        group.set_multicast(Some(number));
+        for (id, link, _, bytes) in members {
+            if bytes == packet_bytes {
+                self.ask_member(number, key, config.address, (id, link));
+            }
+        }
+        Ok(())
+    }
+
+    /// The link of an open session over a network, its peer and the session's packets.
+    fn networked(&self, id: SessionId) -> Option<(SessionId, LinkId, PeerId, u32)> {
+        let agreed = self.local.core.agreed(id)?;
+        let peer = PeerId(agreed.peer.0);
+        let link = self.sessions.link_of(id)?;
+        self.transport.is_networked(peer).then_some((id, link, peer, agreed.packet_bytes))
+    }
+
+    fn ask_member(
+        &mut self,
+        number: u32,
+        key: u32,
+        address: SocketAddr,
+        (id, link): (SessionId, LinkId),
+    ) {
+        let Some(agreed) = self.local.core.agreed(id) else { return };
+        let request = self.local.groups.next_request;
+        let join = GroupJoin {
+            link: 0,
+            request,
+            session: agreed.peer_session,
+            token: agreed.peer_token,
+            group: number,
+            key,
+            address,
+            packet_bytes: agreed.packet_bytes,
+        };
+        self.local.groups.next_request = request.wrapping_add(1);
+        if let Some(sender) = self.local.groups.by_number.get_mut(&number) {
+            sender.asked.insert(request, (id, link));
+            self.control.post(ToNexus::JoinGroup { link, join });
+        }
+    }
+
+    /// Ends what [`Endpoint::start_multicast`] began: the group is called member by member.
+    pub fn stop_multicast(&mut self, group: &Group) {
+        let Some(number) = group.multicast() else { return };
+        group.set_multicast(None);
+        let Some(sender) = self.local.groups.by_number.remove(&number) else { return };
+        for (_, link) in sender.asked.into_values() {
+            self.control.post(ToNexus::LeaveGroup { link, group: number });
+        }
+        self.transport.remove_peer(sender.peer);
+    }
+
+    /// Who of a group hears its multicast; empty if it has none.
+    pub fn multicast_members(&self, group: &Group) -> Vec<(SessionId, Hearing)> {
+        let number = group.multicast();
+        let sender = number.and_then(|number| self.local.groups.by_number.get(&number));
+        let Some(sender) = sender else { return Vec::new() };
+        group.members().iter().map(|&id| (id, sender.hearing(id))).collect()
+    }
+
+    /// A member's answer.
+    pub(super) fn on_group_answered(
+        &mut self,
+        link: LinkId,
+        request: u32,
+        answer: Result<(), Reason>,
+    ) {
+        for sender in self.local.groups.by_number.values_mut() {
+            if let Some(&(id, on)) = sender.asked.get(&request)
+                && on == link
+            {
+                sender.answers.insert(id, answer);
+                return;
+            }
+        }
+    }
+
+    /// A client would send requests by multicast.
+    pub(super) fn on_group_offered(&mut self, link: LinkId, join: &GroupJoin) {
+        let answer = self.join_group(link, join);
+        self.control.post(ToNexus::AnswerGroup { link, request: join.request, answer });
+    }
+
+    fn join_group(&mut self, link: LinkId, join: &GroupJoin) -> Result<(), Reason> {
+        let precondition = |why: &str| Reason::new(Status::FailedPrecondition, why);
+        if !self.sessions.accepts_multicast() {
+            return Err(precondition("this endpoint takes no multicast"));
+        }
+        let session = self.local.core.find(join.session, join.token);
+        let session = session.filter(|&id| self.sessions.link_of(id) == Some(link));
+        let agreed = session.and_then(|id| Some((id, *self.local.core.agreed(id)?)));
+        let Some((session, agreed)) = agreed else {
+            return Err(precondition("there is no such session on the link"));
+        };
+        if agreed.packet_bytes != join.packet_bytes {
+            return Err(precondition("the group's packets have another size than the session's"));
+        }
+        self.leave_group(link, join.group);
+        let peer = PeerId(agreed.peer.0);
+        self.transport
+            .join_group(join.address, peer)
+            .map_err(|error| precondition(&error.to_string()))?;
+        let &GroupJoin { group, key, address, .. } = join;
+        if !self.local.core.join_group(Membership { peer: agreed.peer, group, key, session }) {
+            self.transport.leave_group(address, peer);
+            let why = "this endpoint is a member of too many groups";
+            return Err(Reason::new(Status::ResourceExhausted, why));
+        }
+        self.joined.push(Joined { link, group, session, peer, address });
+        Ok(())
+    }
+
+    /// A client does not send to a group any more.
+    pub(super) fn leave_group(&mut self, link: LinkId, group: u32) {
+        self.leave(|joined| joined.link == link && joined.group == group);
+    }
+
+    /// A session has ended, and what it heard with it.
+    pub(super) fn leave_groups_of(&mut self, session: SessionId) {
+        if !self.joined.is_empty() {
+            self.leave(|joined| joined.session == session);
+        }
+    }
+
+    fn leave(&mut self, mut is_it: impl FnMut(&Joined) -> bool) {
+        for Joined { group, peer, address, .. } in self.joined.extract_if(.., |it| is_it(it)) {
+            self.local.core.leave_group(PeerKey(peer.0), group);
+            self.transport.leave_group(address, peer);
+        }
+    }
+}
+
+impl Groups {
+    fn free_number(&mut self) -> u32 {
+        // There are far fewer groups than numbers.
+        while self.by_number.contains_key(&self.next_number) {
+            self.next_number = (self.next_number + 1) % SESSIONS_MAX;
+        }
+        let number = self.next_number;
+        self.next_number = (number + 1) % SESSIONS_MAX;
+        number
+    }
+}
+
+impl Sender {
+    fn hearing(&self, id: SessionId) -> Hearing {
+        match self.answers.get(&id) {
+            Some(Ok(())) => Hearing::Joined,
+            Some(Err(reason)) => Hearing::Refused(reason.clone()),
+            None if self.asked.values().any(|&(asked, _)| asked == id) => Hearing::Asked,
+            None => Hearing::Apart,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Groups: who receives whose multicast passes between the wire and the endpoints
+//! (`docs/wire-protocol.md` §12.2).
+//!
+//! The nexus remembers nothing of it: an endpoint knows what it has asked for, and without an answer the
+//! member is sent to alone.
+
+use petrel_proto::control::{GroupAccept, GroupJoin, GroupLeave, GroupRefuse};
+
+use super::closing::Farewell;
+use super::connection::ConnectionId;
+use super::links::Stage;
+use super::reactor::Reactor;
+use super::stream::Violation;
+use crate::control::{EndpointId, FromNexus, LinkId, Reason};
+use petrel_proto::Status;
+
+impl Reactor {
+    /// An endpoint would send to its peer by multicast, too.
+    pub(super) fn offer_group(&mut self, from: EndpointId, id: LinkId, mut join: GroupJoin) {
+        let Some((connection, link)) = self.place_of(from, id) else { return };
+        join.link = link;
+        self.send(connection, join);
+    }
+
+    /// An endpoint receives a group's multicast, or does not.
+    pub(super) fn answer_group(
+        &mut self,
+        from: EndpointId,
+        id: LinkId,
+        request: u32,
+        answer: Result<(), Reason>,
+    ) {
+        let Some((connection, link)) = self.place_of(from, id) else { return };
+        match answer {
+            Ok(()) => self.send(connection, GroupAccept { link, request }),
+            Err(Reason { status, message: text }) => {
+                self.send(connection, GroupRefuse { link, request, status, text });
+            }
+        }
+    }
+
+    /// An endpoint does not send to a group any more.
+    pub(super) fn leave_group(&mut self, from: EndpointId, id: LinkId, group: u32) {
+        let Some((connection, link)) = self.place_of(from, id) else { return };
+        self.send(connection, GroupLeave { link, group });
+    }
+
+    /// The connection of an endpoint's link, and the link's number there.
+    fn place_of(&self, from: EndpointId, id: LinkId) -> Option<(ConnectionId, u32)> {
+        if !self.owns(from, id) {
+            self.counters.late_messages.increment();
+            return None;
+        }
+        let link = &self.links[&id];
+        Some((link.connection, link.number))
+    }
+
+    pub(super) fn on_group_join(
+        &mut self,
+        connection: ConnectionId,
+        join: GroupJoin,
+    ) -> Result<(), Violation> {
+        let tell = |link| FromNexus::GroupOffered { link, join };
+        self.pass_on(connection, join.link, false, "GROUP_JOIN by a server", tell)
+    }
+
+    pub(super) fn on_group_answer(
+        &mut self,
+        connection: ConnectionId,
+        link: u32,
+        request: u32,
+        answer: Result<(), Reason>,
+    ) -> Result<(), Violation> {
+        let tell = |link| FromNexus::GroupAnswered { link, request, answer };
+        self.pass_on(connection, link, true, "an answer to a GROUP_JOIN by a client", tell)
+    }
+
+    pub(super) fn on_group_leave(
+        &mut self,
+        connection: ConnectionId,
+        leave: GroupLeave,
+    ) -> Result<(), Violation> {
+        let tell = |link| FromNexus::GroupLeft { link, group: leave.group };
+        self.pass_on(connection, leave.link, false, "GROUP_LEAVE by a server", tell)
+    }
+
+    /// Tells the link's endpoint, which must be in that role, and able to keep up.
+    fn pass_on(
+        &mut self,
+        connection: ConnectionId,
+        number: u32,
+        to_client: bool,
+        violation: &'static str,
+        message: impl FnOnce(LinkId) -> FromNexus<petrel_transport::host::HostLink>,
+    ) -> Result<(), Violation> {
+        let Some(id) = self.link_at(connection, number) else { return Ok(()) };
+        let link = &self.links[&id];
+        match link.stage {
+            Stage::Up { is_opener, .. } if is_opener == to_client => {}
+            _ => return Err(Violation(violation)),
+        }
+        let endpoint = link.endpoint;
+        if self.endpoints.get(&endpoint).is_some_and(|endpoint| endpoint.is_overloaded()) {
+            let why = "an endpoint's event loop does not keep up with what the peer says";
+            let reason = Reason::new(Status::ResourceExhausted, why);
+            self.close(connection, &reason, Farewell::Say(reason.clone()));
+            return Ok(());
+        }
+        self.tell(endpoint, message(id));
+        Ok(())
+    }
+}
