@@ -38,6 +38,7 @@ mod call;
 mod ledger;
 mod nemesis;
 mod node;
+mod patience;
 pub(crate) mod pattern;
 mod report;
 mod runner;

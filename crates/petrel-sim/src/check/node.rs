@@ -8,8 +8,9 @@ use std::rc::Rc;
 use petrel::control::EndpointId;
 use petrel::{Context, Endpoint, MsgBuf, Responder, SessionId, SessionState};
 
-use super::call::{Call, End, Spec};
+use super::call::{Call, End, Spec, Watch};
 use super::ledger::Ledger;
+use super::patience::ToCancel;
 use super::pattern::{self, SCRIBBLE_BYTE};
 use super::scenario::Scenario;
 use super::service;
@@ -61,6 +62,8 @@ pub(super) struct Shared {
     pub(super) served: RefCell<BTreeSet<SessionId>>,
     /// Calls that have not ended.
     pub(super) pending: Cell<usize>,
+    /// Calls that are going to be cancelled.
+    pub(super) to_cancel: RefCell<Vec<ToCancel>>,
     /// Request buffers that came back, for the next calls.
     pub(super) spare: RefCell<Spare>,
 }
@@ -155,6 +158,10 @@ impl Shared {
         // Taken by the continuation, or by the rejection.
         let on_end = Rc::new(Cell::new(Some(on_end)));
         let on_rejection = Rc::clone(&on_end);
+        let now_ns = self.common.fabric.now_ns();
+        let patience = self.patience(self.ledger().call_count() as u32);
+        let inherited_ns = cx.deadline_ns();
+        self.ledger().check_inherited(parent, inherited_ns);
         let call = Call {
             spec,
             client: self.party,
@@ -163,7 +170,11 @@ impl Shared {
             session,
             room: response.capacity() as u32,
             parent,
-            issued_ns: self.common.fabric.now_ns(),
+            issued_ns: now_ns,
+            deadline_ns: [patience.deadline_ns(now_ns), inherited_ns].into_iter().flatten().min(),
+            is_cancelled: false,
+            seen_ns: None,
+            watch: Watch::No,
             executions: 0,
             seed: None,
             end: End::Pending,
@@ -175,6 +186,7 @@ impl Shared {
         self.pending.set(self.pending.get() + 1);
         let on_reply = move |cx: &mut Context<'_>, reply: petrel::Reply| {
             shared.pending.set(shared.pending.get() - 1);
+            shared.ledger().check_inherited(parent, cx.deadline_ns());
             let succeeded = shared.ledger().end(id, &reply);
             if !succeeded {
                 let witness = &mut shared.common.witness.borrow_mut();
@@ -185,7 +197,18 @@ impl Shared {
                 on_end(cx, succeeded.then_some(reply.response));
             }
         };
-        if let Err(rejected) = cx.call(session, spec.method.number(), request, response, on_reply) {
+        let method = spec.method.number();
+        let called = match patience.options(now_ns) {
+            None => cx.call(session, method, request, response, on_reply).map(|()| None),
+            Some(options) => {
+                cx.call_with(session, method, request, response, options, on_reply).map(Some)
+            }
+        };
+        if let (Ok(Some(key)), Some(after_ns)) = (&called, patience.cancel_after_ns) {
+            let to_cancel = ToCancel { at_ns: now_ns + after_ns, key: *key, id };
+            self.to_cancel.borrow_mut().push(to_cancel);
+        }
+        if let Err(rejected) = called {
             self.pending.set(self.pending.get() - 1);
             self.ledger().reject(id, rejected.error);
             self.get_back(rejected.request);
@@ -210,6 +233,7 @@ impl Shared {
 impl Actor for Node {
     fn poll(&mut self, now_ns: u64) -> Option<u64> {
         service::answer_due(&self.shared, &mut self.endpoint, now_ns);
+        self.cancel_due(now_ns);
         self.work(now_ns);
         let blocked_before = self.endpoint.transport_blocked();
         let is_busy = self.endpoint.run_once();
@@ -242,7 +266,7 @@ impl Node {
         let answer = self.shared.deferred.borrow().iter().map(|deferred| deferred.due_ns).min();
         let work = (self.next_work_ns < u64::MAX).then_some(self.next_work_ns);
         let timer = self.endpoint.core().next_timeout_ns();
-        [answer, work, timer].into_iter().flatten().min()
+        [answer, work, timer, self.next_cancel_ns()].into_iter().flatten().min()
     }
 
     /// Whether this node has nothing left to do in its phase.
