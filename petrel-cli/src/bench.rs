@@ -9,6 +9,7 @@
 //! | `lossy` | the same where packets get lost |
 //! | `factors` | what each optimisation is worth |
 //! | `congestion` | what each congestion control costs where nothing is congested |
+//! | `threads` | who runs handlers and who calls, and what it costs to cross a thread |
 //! | `all`, `target` | what the figures must reach |
 //! | `stage`, `far` | threads and CPUs, and the ends in their places |
 //! | `ends` | what an end is; a window of calls |
@@ -39,6 +40,7 @@ mod stage;
 mod statistics;
 mod table;
 mod target;
+mod threads;
 mod veth;
 mod window;
 
@@ -86,6 +88,7 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> 
         BenchCommand::Sessions(args) => run_sessions(args, output),
         BenchCommand::Factors(args) => run_factors(args, output),
         BenchCommand::Congestion(args) => run_congestion(args, output),
+        BenchCommand::Threads(args) => threads::run(args, output),
         BenchCommand::Instructions(args) => run_instructions(args, output),
         BenchCommand::All(args) => run_rows(args, output),
         BenchCommand::IdleSessions(args) => {

@@ -17,7 +17,7 @@ use clap::{Args, Parser, Subcommand};
 pub(crate) use address::ServerAddress;
 pub(crate) use bench::{
     AllArgs, BenchArgs, BenchCommand, CongestionArgs, CountedArgs, EndsArgs, FactorsArgs, IdleArgs,
-    InstructionsArgs, RateArgs, SessionsArgs, WindowArgs,
+    InstructionsArgs, RateArgs, SessionsArgs, ThreadsArgs, WindowArgs,
 };
 pub(crate) use client::{CallArgs, PingArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;
