@@ -22,8 +22,8 @@ pub(crate) use bench::{
 pub(crate) use client::{CallArgs, PingArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use experiment::{
-    CcCostArgs, CommonArgs, ExperimentArgs, ExperimentCommand, IncastArgs, LossArgs, ScaleArgs,
-    SmallLossArgs, VethArgs,
+    CcCostArgs, CommonArgs, ExperimentArgs, ExperimentCommand, IncastArgs, LossArgs, OverloadArgs,
+    ScaleArgs, SmallLossArgs, VethArgs,
 };
 pub(crate) use server::{DemoArgs, ServeArgs};
 pub(crate) use sim::{SimArgs, SimCommand};

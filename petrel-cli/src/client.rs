@@ -77,7 +77,7 @@ impl Client {
         for index in 0..self.sessions.len() {
             loop {
                 match self.endpoint.session_state(self.sessions[index]) {
-                    SessionState::Open => break,
+                    SessionState::Open | SessionState::Draining => break,
                     SessionState::Ended(reason) => return Err(self.refused(reason)),
                     SessionState::Opening if Instant::now() >= end => {
                         return Err(self.silent(timeout));

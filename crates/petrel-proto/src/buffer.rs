@@ -17,8 +17,22 @@ pub trait Buffer {
         self.len() == 0
     }
 
+    /// Length of the message that is sent from here. It is another than [`Buffer::len`] only where
+    /// that is 0 and the message lies elsewhere, shared with others who send it too: then the buffer
+    /// gives its packets by [`Buffer::pieces`] and [`Buffer::part`], and not by [`Buffer::frame`].
+    #[inline]
+    fn wire_len(&self) -> usize {
+        self.len()
+    }
+
     /// Most bytes that the buffer can hold.
     fn capacity(&self) -> usize;
+
+    /// The most bytes that a larger buffer in this one's place may have, when a response turns out to
+    /// be longer than the capacity; 0 if the caller wants none.
+    fn growth(&self) -> usize {
+        0
+    }
 
     /// Sets the message's length, at most the capacity.
     fn set_len(&mut self, len: usize);
@@ -45,6 +59,12 @@ pub trait Buffer {
     /// Writes the 16-byte header of a message that is sent in one packet, two words in little-endian
     /// order, and gives the whole frame: the header and the message behind it.
     fn frame(&mut self, header: [u64; 2]) -> &[u8];
+
+    /// What [`Buffer::frame`] gives, in two parts where the message lies elsewhere.
+    #[inline]
+    fn pieces(&mut self, header: [u64; 2]) -> (&[u8], &[u8]) {
+        (self.frame(header), &[])
+    }
 
     /// Writes the header of packet `index`, three words in little-endian order, and gives what
     /// [`Buffer::packet`] does.

@@ -94,6 +94,17 @@ pub enum ToNexus {
         /// Why.
         reason: Reason,
     },
+    /// Ask the client of a session to make no further calls on it.
+    DrainSession {
+        /// The session's link.
+        link: LinkId,
+        /// The session's index at the client.
+        peer_session: u32,
+        /// The client's token of the session.
+        peer_token: u32,
+        /// Why, for people.
+        message: String,
+    },
     /// The endpoint could not use the link (its transport refused it): close it.
     CloseLink {
         /// The link.
@@ -185,6 +196,17 @@ pub enum FromNexus<L> {
         from_client: bool,
         /// Why.
         reason: Reason,
+    },
+    /// The server of a session is about to end: no further calls, please.
+    SessionDraining {
+        /// The link.
+        link: LinkId,
+        /// The session's index here.
+        session: u32,
+        /// The token of the session here.
+        token: u32,
+        /// Why, for people.
+        message: String,
     },
     /// Somebody outside the process wants this endpoint's counters.
     StatsRequested {

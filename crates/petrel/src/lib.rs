@@ -35,6 +35,8 @@
 //! | [`Endpoint`] | one per thread: event loop, handlers, sessions, calls. [`EndpointConfig`] sets it up |
 //! | [`SessionId`] | a session, on which a client calls one server endpoint |
 //! | [`MsgBuf`] | message memory: given to a call by value, given back by its [`Reply`] |
+//! | [`SharedMsg`] | a message that is sent to many without a copy for each |
+//! | [`group::Group`] | sessions that are called together: all, a quorum, or any |
 //! | [`Request`], [`Responder`] | what a handler gets, and how it answers at once or later |
 //! | [`CallOptions`] | a call's deadline |
 //! | [`Context`] | an endpoint as handlers and continuations see it: for nested calls |
@@ -49,22 +51,29 @@
 //! and connects to loopback only. Congestion is noticed by marks of switches and by heavy loss, unless a
 //! control that goes by round trips is set. No futures or streaming. Endpoints stay on their thread, and handlers run in its event loop.
 
+pub mod channel;
 mod client;
 pub mod control;
 mod endpoint;
+pub mod group;
 mod inbox;
+mod local;
 mod msgbuf;
 pub mod nexus;
+pub mod overload;
 mod post;
 mod sync;
 mod workers;
 
-pub use client::{Client, NotStarted, NotStartedReason, Parallel, Permit, RemoteCall};
+pub use channel::{Channel, ChannelConfig, ChannelStats, Target};
+pub use client::{Client, ClientParallel, NotStarted, NotStartedReason, Permit, RemoteCall};
 pub use endpoint::{
-    CallKey, CallOptions, CallWaitError, ConnectError, Context, Continuation, Endpoint,
-    EndpointConfig, EndpointError, EndpointStats, Factors, Handled, IdlePolicy, Reply, Request,
-    Responder, SessionConfig, SessionState, StartError, Stop,
+    CallKey, CallOptions, CallWaitError, ConnectError, Context, Continuation, DrainTimeout,
+    Endpoint, EndpointConfig, EndpointError, EndpointStats, Factors, HEALTH_METHOD, Handled,
+    Health, IdlePolicy, Reply, Request, Responder, SessionConfig, SessionState, SharedMsg,
+    SharedRejected, StartError, Stop,
 };
+pub use local::{Call, Elapsed, Handle, OwnRequest, Parallel, Session, Sleep, Task, Timeout};
 pub use msgbuf::MsgBuf;
 pub use nexus::{Nexus, NexusBuilder, NexusError};
 pub use petrel_proto as proto;

@@ -5,7 +5,7 @@ use std::ops::{Deref, DerefMut};
 
 use petrel_proto::buffer::{Buffer, BufferPool};
 use petrel_proto::limits::{PACKET_BYTES_MIN, packets_of};
-use petrel_transport::buf::{BufPool, PacketBuf, PoolExhausted};
+use petrel_transport::buf::{BufPool, PacketBuf, PoolExhausted, SharedBuf};
 
 /// A message in memory that transports can send from, with room for packet headers before and
 /// after it (eRPC §4.2.1).
@@ -29,9 +29,26 @@ impl MsgBuf {
     #[inline]
     pub(crate) fn from_pool(pool: &BufPool, capacity: usize) -> Result<Self, PoolExhausted> {
         // Room for the headers of the smallest packets: the session is not known yet.
-        let bytes = u32::try_from(capacity).unwrap_or(u32::MAX);
-        let packets = packets_of(bytes, PACKET_BYTES_MIN) as usize;
-        pool.alloc(capacity, packets).map(Self)
+        pool.alloc(capacity, packets_max(capacity)).map(Self)
+    }
+
+    /// An empty buffer to send a shared message from: see [`BufPool::reference`].
+    pub(crate) fn reference(pool: &BufPool, message: &SharedBuf) -> Result<Self, PoolExhausted> {
+        pool.reference(message, packets_max(message.len())).map(Self)
+    }
+
+    /// Empties a buffer that a shared message was sent from.
+    pub(crate) fn release(&mut self) {
+        self.0.release();
+        self.0.set_len(0);
+    }
+
+    pub(crate) fn into_packet_buf(self) -> PacketBuf {
+        self.0
+    }
+
+    pub(crate) fn from_packet_buf(buf: PacketBuf) -> Self {
+        Self(buf)
     }
 
     /// Length of the message in bytes.
@@ -68,6 +85,13 @@ impl MsgBuf {
     #[inline(always)]
     pub fn set_message(&mut self, message: &[u8]) {
         self.0.set_message(message);
+    }
+
+    /// Lets a response that is longer than the capacity have a larger buffer in this one's place, of
+    /// up to `bytes_max`; 0 takes it back. What a caller does who does not know how long it will be.
+    #[inline]
+    pub fn set_growth(&mut self, bytes_max: usize) {
+        self.0.set_growth(bytes_max);
     }
 
     /// All bytes of the buffer, beyond the message too.
@@ -112,8 +136,17 @@ impl Buffer for MsgBuf {
     }
 
     #[inline]
+    fn wire_len(&self) -> usize {
+        self.0.wire_len()
+    }
+
+    #[inline]
     fn capacity(&self) -> usize {
         self.0.capacity()
+    }
+
+    fn growth(&self) -> usize {
+        self.0.growth()
     }
 
     #[inline(always)]
@@ -147,6 +180,12 @@ impl Buffer for MsgBuf {
         self.0.frame_16()
     }
 
+    #[inline]
+    fn pieces(&mut self, header: [u64; 2]) -> (&[u8], &[u8]) {
+        self.0.write_header_16(header);
+        self.0.packet(0, 16, 0, self.0.wire_len())
+    }
+
     #[inline(always)]
     fn part(&mut self, index: u32, header: [u64; 3], offset: usize, len: usize) -> (&[u8], &[u8]) {
         self.0.part_24(index as usize, header, offset, len)
@@ -156,6 +195,13 @@ impl Buffer for MsgBuf {
     fn packet(&self, index: u32, header_len: usize, offset: usize, len: usize) -> (&[u8], &[u8]) {
         self.0.packet(index as usize, header_len, offset, len)
     }
+}
+
+/// Packets of a message if they are the smallest that a session may have.
+#[inline]
+fn packets_max(message_bytes: usize) -> usize {
+    let bytes = u32::try_from(message_bytes).unwrap_or(u32::MAX);
+    packets_of(bytes, PACKET_BYTES_MIN) as usize
 }
 
 /// The endpoint's pool, as the protocol core asks for buffers.

@@ -161,7 +161,7 @@ impl Caller {
 
     fn is_open(&self, index: usize, server: SocketAddr) -> Result<bool, Failure> {
         match self.endpoint.session_state(self.sessions[index]) {
-            SessionState::Open => Ok(true),
+            SessionState::Open | SessionState::Draining => Ok(true),
             SessionState::Opening => Ok(false),
             SessionState::Ended(reason) => {
                 let (status, text) = reason.map_or_else(

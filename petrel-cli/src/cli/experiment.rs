@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use petrel_sim::experiment::Controller;
+use petrel_sim::experiment::overload::{Policy, Service};
 
 use super::values::{Share, parse_seed};
 use crate::units::parse_duration;
@@ -33,6 +34,7 @@ Examples:
   petrel sim experiment incast --senders 20,50,100 --plot incast.svg
   petrel sim experiment incast --background
   petrel sim experiment scale --threads 1,10
+  petrel sim experiment overload --load 100,200 --policy none,default
   petrel sim experiment cc-cost --quick
 
 docs/experiments.md says what each does and what came of it.";
@@ -48,6 +50,8 @@ pub(crate) enum ExperimentCommand {
     Incast(IncastArgs),
     /// A hundred hosts on which every endpoint calls every other
     Scale(ScaleArgs),
+    /// A server that is asked for more than it can do: goodput by each way to refuse
+    Overload(OverloadArgs),
     /// What congestion control costs when nothing is congested, and by valgrind in instructions
     CcCost(CcCostArgs),
 }
@@ -172,6 +176,49 @@ pub(crate) struct ScaleArgs {
     /// The endpoints' congestion control: none, timely, dcqcn or swift [default: timely]
     #[arg(long, value_name = "NAME")]
     pub(crate) congestion: Option<Controller>,
+}
+
+/// Arguments of `petrel sim experiment overload`.
+#[derive(Args, Debug)]
+pub(crate) struct OverloadArgs {
+    #[command(flatten)]
+    pub(crate) common: CommonArgs,
+
+    /// What is asked for, in percent of what the workers can do, separated by commas
+    /// [default: 20 to 300]
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',')]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) load: Vec<u16>,
+
+    /// What the server does, separated by commas: none, deadlines, codel, controlled, oldest,
+    /// expected, default [default: all]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) policy: Vec<Policy>,
+
+    /// The longest wait that those policies aim at that have a target [default: 50us]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) target: Option<Duration>,
+
+    /// How the times that requests take are spread, separated by commas: fixed, exponential,
+    /// bimodal [default: exponential]
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    pub(crate) service: Vec<Service>,
+
+    /// How long a request takes on average [default: 10us]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) mean: Option<Duration>,
+
+    /// How long an answer is worth something [default: 200us]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) slo: Option<Duration>,
+
+    /// Hosts with a client each [default: 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) clients: Option<u16>,
+
+    /// Requests that the server works on at once [default: 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) workers: Option<u16>,
 }
 
 /// Arguments of `petrel sim experiment cc-cost`.

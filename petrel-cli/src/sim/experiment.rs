@@ -8,6 +8,7 @@ mod cc_cost;
 mod chart;
 mod incast;
 mod loss;
+mod overload;
 mod scale;
 mod shown;
 mod small_loss;
@@ -47,6 +48,11 @@ pub(crate) fn run(args: &ExperimentArgs, output: Output) -> Result<Outcome, Fail
             scale::raise_open_files();
             let run = |on_row: OnRow<'_, _>| petrel_sim::experiment::scale::run(&config, on_row);
             show(&args.common, output, run, &scale::repeat(args))
+        }
+        ExperimentCommand::Overload(args) => {
+            let config = overload::config(args);
+            let run = |on_row: OnRow<'_, _>| petrel_sim::experiment::overload::run(&config, on_row);
+            show(&args.common, output, run, &overload::repeat(args))
         }
         ExperimentCommand::CcCost(args) => cc_cost::run(args, output),
     }

@@ -4,8 +4,8 @@ use super::records::{Records, Tags};
 use super::{
     AGENT_BYTES_MAX, DecodeError, Goodbye, Hello, Kind, LinkAccept, LinkClose, LinkOpen,
     LinkRefuse, Message, Offer, OutOfRange, Ping, Pong, STATS_PART_BYTES_MAX, SessionAccept,
-    SessionClose, SessionOpen, SessionRefuse, StatsReply, StatsRequest, TEXT_BYTES_MAX,
-    VersionRange,
+    SessionClose, SessionDrain, SessionOpen, SessionRefuse, StatsReply, StatsRequest,
+    TEXT_BYTES_MAX, VersionRange,
 };
 
 /// Reads one body. Every value of the result is in its range.
@@ -26,6 +26,7 @@ pub(super) fn decode_body(kind: Kind, body: &[u8]) -> Result<Message, DecodeErro
         Kind::StatsRequest => StatsRequest { request: records.u32(1)? }.into(),
         Kind::StatsReply => read_stats_reply(&records)?.into(),
         Kind::Goodbye => read_goodbye(&records)?.into(),
+        Kind::SessionDrain => read_session_drain(&records)?.into(),
     };
     message.check()?;
     Ok(message)
@@ -48,6 +49,7 @@ const fn tags(kind: Kind) -> &'static Tags {
         Kind::Ping | Kind::Pong | Kind::StatsRequest => const { &single(&[1]) },
         Kind::StatsReply => const { &single(&[1, 2, 3, 4]) },
         Kind::Goodbye => const { &single(&[1, 2]) },
+        Kind::SessionDrain => const { &single(&[1, 3, 4, 11]) },
     }
 }
 
@@ -168,6 +170,15 @@ fn read_session_close(records: &Records<'_>) -> Result<SessionClose, DecodeError
         token: records.u32(4)?,
         from_client,
         status: records.status(10)?,
+        text: records.text(11, TEXT_BYTES_MAX)?,
+    })
+}
+
+fn read_session_drain(records: &Records<'_>) -> Result<SessionDrain, DecodeError> {
+    Ok(SessionDrain {
+        link: records.u32(1)?,
+        session: records.u32(3)?,
+        token: records.u32(4)?,
         text: records.text(11, TEXT_BYTES_MAX)?,
     })
 }

@@ -48,6 +48,12 @@ impl Message {
             Message::Pong(pong) => write(out, 1, &pong.nonce.to_le_bytes()),
             Message::StatsRequest(stats) => write_u32(out, 1, stats.request),
             Message::StatsReply(reply) => write_stats_reply(out, reply),
+            Message::SessionDrain(drain) => {
+                write_u32(out, 1, drain.link);
+                write_u32(out, 3, drain.session);
+                write_u32(out, 4, drain.token);
+                write(out, 11, cut(&drain.text, TEXT_BYTES_MAX).as_bytes());
+            }
             Message::Goodbye(Goodbye { status, text }) => write_reason(out, 1, *status, text),
         }
     }

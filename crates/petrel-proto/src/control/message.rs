@@ -12,7 +12,7 @@ macro_rules! messages {
 
         impl Kind {
             /// All kinds, in order of their codes.
-            pub const ALL: [Kind; 14] = [$(Kind::$name,)*];
+            pub const ALL: [Kind; 15] = [$(Kind::$name,)*];
 
             /// The name that the specification uses.
             pub const fn name(self) -> &'static str {
@@ -77,6 +77,8 @@ messages! {
     StatsReply = 13, "STATS_REPLY";
     /// The last message: why the connection ends.
     Goodbye = 14, "GOODBYE";
+    /// Asks a session's client to use another from now on.
+    SessionDrain = 15, "SESSION_DRAIN";
 }
 
 impl Kind {
@@ -276,6 +278,20 @@ pub struct SessionClose {
     pub text: String,
 }
 
+/// A server that is about to end asks the client of a session to make no further calls on it, and to
+/// close it when those that it has made have ended; not answered (§8.5).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionDrain {
+    /// The link.
+    pub link: u32,
+    /// The session's index at the receiver.
+    pub session: u32,
+    /// The receiver's token of the session.
+    pub token: u32,
+    /// Why, for people.
+    pub text: String,
+}
+
 /// Asks for a PONG with the same nonce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ping {
@@ -330,7 +346,7 @@ mod tests {
             assert_eq!(Kind::from_code(kind.code()), Some(*kind));
         }
         assert_eq!(Kind::from_code(0), None);
-        assert_eq!(Kind::from_code(15), None);
+        assert_eq!(Kind::from_code(16), None);
         assert_eq!(Kind::from_code(u16::MAX), None);
     }
 }

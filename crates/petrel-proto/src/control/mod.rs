@@ -31,7 +31,8 @@ pub use decoder::Decoder;
 pub use error::{DecodeError, Fault, OutOfRange};
 pub use message::{
     Goodbye, Hello, Kind, LinkAccept, LinkClose, LinkOpen, LinkRefuse, Message, Offer, Ping, Pong,
-    SessionAccept, SessionClose, SessionOpen, SessionRefuse, StatsReply, StatsRequest,
+    SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse, StatsReply,
+    StatsRequest,
 };
 pub use negotiate::{VersionMismatch, VersionRange, choose_version};
 

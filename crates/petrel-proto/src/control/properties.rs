@@ -101,6 +101,11 @@ fn session_close() -> impl Strategy<Value = SessionClose> {
     })
 }
 
+fn session_drain() -> impl Strategy<Value = SessionDrain> {
+    (any::<u32>(), 0..1u32 << 20, any::<u32>(), text(256))
+        .prop_map(|(link, session, token, text)| SessionDrain { link, session, token, text })
+}
+
 fn stats_reply() -> impl Strategy<Value = StatsReply> {
     let place = (0..u16::MAX, any::<u16>());
     let json = (text(256), 1..200usize).prop_map(|(text, times)| text.repeat(times));
@@ -126,6 +131,7 @@ fn message() -> impl Strategy<Value = Message> {
             SessionRefuse { link, request, status, text }.into()
         }),
         session_close().prop_map_into(),
+        session_drain().prop_map_into(),
         any::<u64>().prop_map(|nonce| Ping { nonce }.into()),
         any::<u64>().prop_map(|nonce| Pong { nonce }.into()),
         any::<u32>().prop_map(|request| StatsRequest { request }.into()),

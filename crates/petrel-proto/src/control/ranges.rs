@@ -3,8 +3,8 @@
 use super::{
     Goodbye, HEARTBEAT_MS_MAX, Hello, Kind, LinkAccept, LinkClose, LinkOpen, LinkRefuse,
     MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, OFFERS_MAX, Offer, OutOfRange, Ping, Pong,
-    RENDEZVOUS_BYTES_MAX, STATS_PART_BYTES_MAX, SessionAccept, SessionClose, SessionOpen,
-    SessionRefuse, StatsReply, StatsRequest,
+    RENDEZVOUS_BYTES_MAX, STATS_PART_BYTES_MAX, SessionAccept, SessionClose, SessionDrain,
+    SessionOpen, SessionRefuse, StatsReply, StatsRequest,
 };
 use crate::limits::{
     CREDITS_MAX, FIRST_REQUEST_END, MESSAGE_BYTES_MAX, PACKET_BYTES_MAX, PACKET_BYTES_MIN,
@@ -106,6 +106,12 @@ impl SessionAccept {
 impl SessionClose {
     pub(super) fn check(&self) -> Result<(), OutOfRange> {
         in_range(self.session < SESSIONS_MAX, Kind::SessionClose, "session")
+    }
+}
+
+impl SessionDrain {
+    pub(super) fn check(&self) -> Result<(), OutOfRange> {
+        in_range(self.session < SESSIONS_MAX, Kind::SessionDrain, "session")
     }
 }
 

@@ -96,6 +96,10 @@ fn words(message: &Message) -> String {
             accept.max_message,
             accept.packet_bytes
         ),
+        Message::SessionDrain(drain) => format!(
+            "{name} link={} session={} token={:#x} text={:?}",
+            drain.link, drain.session, drain.token, drain.text
+        ),
         Message::Ping(Ping { nonce }) => format!("{name} nonce={nonce:#x}"),
         Message::Goodbye(Goodbye { status, text }) => {
             format!("{name} status={status} text={text:?}")

@@ -105,6 +105,9 @@ pub enum CallError {
     /// The session has ended, or is not one of this endpoint's client sessions.
     #[error("the session has ended; open a new one")]
     SessionClosed,
+    /// The server is about to end, and has asked for no further calls on this session.
+    #[error("the server is draining; open a new session, to another server or a little later")]
+    Draining,
     /// The request is longer than the server accepts.
     #[error("the request has {len} bytes, and the server accepts {max}")]
     RequestTooLarge {
@@ -125,7 +128,7 @@ impl CallError {
     /// The gRPC status code that fits.
     pub fn status(&self) -> Status {
         match self {
-            CallError::SessionClosed => Status::Unavailable,
+            CallError::SessionClosed | CallError::Draining => Status::Unavailable,
             CallError::RequestTooLarge { .. } | CallError::QueueFull { .. } => {
                 Status::ResourceExhausted
             }
@@ -176,7 +179,8 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
-    /// [`Core::call`] with a deadline: in whatever state the call is then, it ends with
+    /// [`Core::call`] without its short way: for a request that lies elsewhere
+    /// ([`Buffer::wire_len`]), and with a deadline: in whatever state the call is then, it ends with
     /// DEADLINE_EXCEEDED, at most a tick of the timer wheel later (66 µs). One that is over already ends the
     /// call as well, by an event.
     ///
@@ -196,7 +200,7 @@ impl<B: Buffer, T> Core<B, T> {
         let Some(client) = self.sessions.client_mut(session) else {
             return Err(CallRejected { error: CallError::SessionClosed, request, response, tag });
         };
-        if let Err(error) = check(client, request.len(), self.shared.config.backlog_max) {
+        if let Err(error) = check(client, request.wire_len(), self.shared.config.backlog_max) {
             return Err(CallRejected { error, request, response, tag });
         }
         self.shared.counters.calls_started += 1;
@@ -224,9 +228,9 @@ impl<B: Buffer, T> Core<B, T> {
         let Some(entry) = self.sessions.get_mut(id) else { return };
         let Role::Client(client) = &mut entry.role else { return };
         let max = client.agreed.as_ref().map_or(0, |agreed| agreed.peer_message_bytes_max);
-        let is_too_large = |queued: &Queued<B, T>| queued.call.request.len() > max as usize;
+        let is_too_large = |queued: &Queued<B, T>| queued.call.request.wire_len() > max as usize;
         client.backlog.sift(is_too_large, |queued| {
-            let error = CallError::RequestTooLarge { len: queued.call.request.len(), max };
+            let error = CallError::RequestTooLarge { len: queued.call.request.wire_len(), max };
             let failure = CallFailure {
                 status: error.status(),
                 message: error.to_string(),
@@ -248,6 +252,9 @@ fn check<B, T>(
     len: usize,
     backlog_max: usize,
 ) -> Result<(), CallError> {
+    if client.is_draining {
+        return Err(CallError::Draining);
+    }
     // Before the server has told its limit, the protocol's holds.
     let max = client.agreed.as_ref().map_or(MESSAGE_BYTES_MAX, |a| a.peer_message_bytes_max);
     if len > max as usize {
@@ -269,9 +276,12 @@ fn start<B: Buffer, T>(
 ) {
     let slot = client.free_slots.trailing_zeros() as usize;
     client.free_slots &= client.free_slots - 1;
-    let packets = packets_of(call.request.len() as u32, client.packet_bytes);
-    let is_plain =
-        packets == 1 && call.response.capacity() <= client.packet_bytes as usize && !expiry.is_told;
+    let size = call.request.wire_len();
+    let packets = packets_of(size as u32, client.packet_bytes);
+    // A message that lies elsewhere is not plain.
+    let is_own = call.request.len() == size;
+    let is_small = packets == 1 && call.response.capacity() <= client.packet_bytes as usize;
+    let is_plain = is_small && is_own && !expiry.is_told;
     let state = &mut client.slots[slot];
     state.start(call, packets, is_plain);
     if expiry.is_told {

@@ -136,6 +136,28 @@ impl<B: Buffer, T> Core<B, T> {
         self.sessions.get(id).is_some()
     }
 
+    /// The server of a session is about to end: no further calls are taken, and those that wait go on.
+    /// (One of an empty message may still be taken; the server answers it like the others.)
+    pub fn begin_drain(&mut self, id: SessionId) {
+        if let Some(client) = self.sessions.client_mut(id) {
+            client.is_draining = true;
+            // The short way takes no request then, but for empty ones: a condition of its own would
+            // cost each call.
+            client.plain_request_bytes_max = 0;
+        }
+    }
+
+    /// Whether the server of a session has asked for no further calls.
+    pub fn is_draining(&self, id: SessionId) -> bool {
+        let entry = self.sessions.get(id);
+        entry.is_some_and(|entry| matches!(&entry.role, Role::Client(client) if client.is_draining))
+    }
+
+    /// Whether this endpoint is a session's server.
+    pub fn is_server(&self, id: SessionId) -> bool {
+        self.sessions.get(id).is_some_and(|entry| matches!(entry.role, Role::Server(_)))
+    }
+
     /// What was agreed for a session that is open, in either role.
     pub fn agreed(&self, id: SessionId) -> Option<&Agreed> {
         match &self.sessions.get(id)?.role {

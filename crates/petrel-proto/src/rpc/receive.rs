@@ -101,13 +101,13 @@ impl<B: Buffer, T> Core<B, T> {
                 shared.on_request(now_ns, id, server, header, rest)
             }
             (Kind::Response, Role::Client(client)) => {
-                shared.on_response(now_ns, id, client, header, rest)
+                shared.on_response(now_ns, id, client, header, rest, pool)
             }
             (Kind::RequestPart, Role::Server(server)) => {
                 shared.on_request_part(now_ns, id, server, header, rest, pool)
             }
             (Kind::ResponsePart, Role::Client(client)) => {
-                shared.on_response_part(now_ns, id, client, header, rest)
+                shared.on_response_part(now_ns, id, client, header, rest, pool)
             }
             (Kind::Credit, Role::Client(client)) => {
                 shared.on_credit(now_ns, id, client, header, rest);

@@ -3,8 +3,10 @@
 use super::call::{CallFailure, Execution, finish};
 use super::{Completion, Received, Recovery, Shared};
 use crate::bitmap::Insert;
-use crate::buffer::Buffer;
-use crate::limits::{MESSAGE_BYTES_MAX, REORDERING_THRESHOLD, packet_span, packets_of};
+use crate::buffer::{Buffer, BufferPool};
+use crate::limits::{
+    MESSAGE_BYTES_MAX, PACKET_BYTES_MIN, REORDERING_THRESHOLD, packet_span, packets_of,
+};
 use crate::session::SessionId;
 use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState, SlotCall};
 use crate::status::Status;
@@ -37,13 +39,14 @@ impl<B> Shared<B> {
 
 impl<B: Buffer> Shared<B> {
     /// A response of one packet.
-    pub(super) fn on_response<'f, T>(
+    pub(super) fn on_response<'f, T, P: BufferPool<Buffer = B>>(
         &mut self,
         now_ns: u64,
         id: SessionId,
         client: &mut ClientSession<B, T>,
         header: Header,
         rest: &'f [u8],
+        pool: &mut P,
     ) -> Received<'f, B, T> {
         let payload = match skip_extensions(header.flags, rest) {
             Ok(payload) if payload.len() <= client.packet_bytes as usize => payload,
@@ -63,20 +66,21 @@ impl<B: Buffer> Shared<B> {
         self.heard(now_ns, client, rtt_ns, packets, header.flags);
         let is_ok = header.aux as u8 == 0;
         let outcome = match client.slots[slot].response() {
-            Some(response) if is_ok => copy_whole(response, payload),
+            Some(response) if is_ok => copy_whole(response, payload, pool),
             _ => Err(server_failure(header.aux, payload)),
         };
         Received::Completed(finish(self, id, client, slot, outcome))
     }
 
     /// A packet of a response.
-    pub(super) fn on_response_part<'f, T>(
+    pub(super) fn on_response_part<'f, T, P: BufferPool<Buffer = B>>(
         &mut self,
         now_ns: u64,
         id: SessionId,
         client: &mut ClientSession<B, T>,
         header: Header,
         rest: &'f [u8],
+        pool: &mut P,
     ) -> Received<'f, B, T> {
         let Ok((part, _, payload)) = Part::parse(header.flags, rest) else {
             return self.malformed();
@@ -100,7 +104,7 @@ impl<B: Buffer> Shared<B> {
             let rtt_ns = client.note_round_trip(now_ns, slot, &self.config.rto);
             let rtt_ns = rtt_ns.filter(|_| header.aux & ANSWERED_LATER == 0);
             self.heard(now_ns, client, rtt_ns, 0, header.flags);
-            if let Err(completion) = self.begin_response(id, client, slot, part, packet_bytes) {
+            if let Err(completion) = self.begin_response(id, client, slot, part, pool) {
                 return Received::Completed(completion);
             }
         }
@@ -117,21 +121,20 @@ impl<B: Buffer> Shared<B> {
     }
 
     /// The first packet of a response, whichever it is: the request is acknowledged.
-    fn begin_response<T>(
+    fn begin_response<T, P: BufferPool<Buffer = B>>(
         &mut self,
         id: SessionId,
         client: &mut ClientSession<B, T>,
         slot: usize,
         part: Part,
-        packet_bytes: u32,
+        pool: &mut P,
     ) -> Result<(), Completion<B, T>> {
+        let packets = packets_of(part.size, client.packet_bytes);
         let state = &mut client.slots[slot];
-        let capacity = state.response().map_or(0, |buffer| buffer.capacity());
-        if part.size as usize > capacity {
-            let failure = too_large(part.size as usize, capacity);
+        let room = state.response().map_or(Ok(()), |to| make_room(to, part.size as usize, pool));
+        if let Err(failure) = room {
             return Err(finish(self, id, client, slot, Err(failure)));
         }
-        let packets = packets_of(part.size, packet_bytes);
         client.waiting_slots -= u32::from(state.state == ClientState::Waiting);
         state.state = ClientState::Receiving;
         let parts = state.parts(&mut self.client_parts);
@@ -227,11 +230,41 @@ fn ask_again(parts: &mut ClientParts, packet: u32) -> bool {
     true
 }
 
+/// Sees to it that a response has room for `len` bytes: by a larger buffer, if the caller allows one.
 #[inline]
-fn copy_whole<B: Buffer>(response: &mut B, payload: &[u8]) -> Result<(), Box<CallFailure>> {
-    if payload.len() > response.capacity() {
-        return Err(too_large(payload.len(), response.capacity()));
+fn make_room<B: Buffer, P: BufferPool<Buffer = B>>(
+    response: &mut B,
+    len: usize,
+    pool: &mut P,
+) -> Result<(), Box<CallFailure>> {
+    if len > response.capacity() { grow(response, len, pool) } else { Ok(()) }
+}
+
+#[cold]
+fn grow<B: Buffer, P: BufferPool<Buffer = B>>(
+    response: &mut B,
+    len: usize,
+    pool: &mut P,
+) -> Result<(), Box<CallFailure>> {
+    let (capacity, growth) = (response.capacity(), response.growth());
+    if len > growth {
+        return Err(too_large(len, capacity.max(growth)));
     }
+    // Room for the headers of the smallest packets: the caller may send it on.
+    match pool.take(len, packets_of(len as u32, PACKET_BYTES_MIN)) {
+        Some(larger) => *response = larger,
+        None => return Err(no_memory(len)),
+    }
+    Ok(())
+}
+
+#[inline]
+fn copy_whole<B: Buffer, P: BufferPool<Buffer = B>>(
+    response: &mut B,
+    payload: &[u8],
+    pool: &mut P,
+) -> Result<(), Box<CallFailure>> {
+    make_room(response, payload.len(), pool)?;
     response.set_len(payload.len());
     response.storage_mut()[..payload.len()].copy_from_slice(payload);
     Ok(())
@@ -242,6 +275,15 @@ fn too_large(len: usize, capacity: usize) -> Box<CallFailure> {
     Box::new(CallFailure {
         status: Status::ResourceExhausted,
         message: format!("the response has {len} bytes, and the caller's buffer holds {capacity}"),
+        execution: Execution::Answered,
+    })
+}
+
+#[cold]
+fn no_memory(len: usize) -> Box<CallFailure> {
+    Box::new(CallFailure {
+        status: Status::ResourceExhausted,
+        message: format!("no memory here for the response of {len} bytes"),
         execution: Execution::Answered,
     })
 }

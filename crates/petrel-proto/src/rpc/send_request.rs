@@ -96,7 +96,7 @@ impl<B: Buffer> Shared<B> {
         let allowed = client.credits.min(out.budget as u32);
         let window_end = parts.acknowledged.cumulative() + WINDOW_PACKETS;
         let end = (first + allowed).min(window_end).min(state.request_packets - 1);
-        let (size, packet_bytes) = (request.len() as u32, client.packet_bytes as usize);
+        let (size, packet_bytes) = (request.wire_len() as u32, client.packet_bytes as usize);
         let header = client.to.words(Kind::RequestPart, Flags::NONE, state.method, state.number);
         let (mut packet, mut offset) = (first, first as usize * packet_bytes);
         while packet < end {
@@ -287,7 +287,8 @@ fn write_request_packet<B: Buffer, T, S: FrameSink>(
     }
     if state.request_packets == 1 && grant == 1 {
         let header = to.words(Kind::Request, flags, state.method, state.number);
-        return sink.send(peer, request.frame(header), &[]);
+        let (head, body) = request.pieces(header);
+        return sink.send(peer, head, body);
     }
     let header = to.words(Kind::RequestPart, flags, state.method, state.number);
     send_part(request, header, packet, grant, packet_bytes, peer, sink)

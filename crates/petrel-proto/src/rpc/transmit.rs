@@ -203,7 +203,7 @@ pub(super) fn send_part<B: Buffer, S: FrameSink>(
     peer: PeerKey,
     sink: &mut S,
 ) -> bool {
-    let size = message.len() as u32;
+    let size = message.wire_len() as u32;
     let header = Part { size, packet, grant }.words(header);
     let (offset, len) = packet_span(packet, size, packet_bytes);
     let (head, body) = message.part(packet, header, offset, len);

@@ -41,6 +41,8 @@ pub(crate) struct ClientSession<B, T> {
     /// Calls that found no free slot.
     pub(crate) backlog: Backlog<B, T>,
     pub(crate) first_request: u64,
+    /// Whether the server wants no further calls.
+    pub(crate) is_draining: bool,
     /// `None` until the peer accepted: calls wait in the backlog.
     pub(crate) agreed: Option<Agreed>,
     /// When the first call expires, as far as anybody has looked: it may have ended since, but none
@@ -149,6 +151,7 @@ impl<B, T> ClientSession<B, T> {
             awaits_release: false,
             backlog: Backlog::default(),
             first_request,
+            is_draining: false,
             agreed: None,
             next_expiry_ns: NEVER,
             expiry_timer: None,

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
-use petrel::{CallError, CallFailure, Execution, Reply, Status};
+use petrel::{CallError, CallFailure, Execution, Reply, StartError, Status};
 use petrel_proto::SessionId;
 
 use super::call::{Call, End, Expected, Method, answer_seed};
@@ -81,22 +81,23 @@ impl Ledger {
     }
 
     /// The call was not taken.
-    pub(super) fn reject(&mut self, id: u32, error: CallError) {
+    pub(super) fn reject(&mut self, id: u32, error: &StartError) {
         self.counts.rejected += 1;
         let call = &mut self.calls[id as usize];
         call.end = End::Rejected;
         let call = call.clone();
         self.note(id, 1);
         let is_right = match error {
-            CallError::SessionClosed => {
+            StartError::Rejected(CallError::SessionClosed) => {
                 self.is_crowded || self.is_closed_here(&call) || self.is_justified(&call)
             }
-            CallError::RequestTooLarge { .. } => self.is_too_large(&call),
-            CallError::QueueFull { .. } => self.is_crowded,
+            StartError::Rejected(CallError::RequestTooLarge { .. }) => self.is_too_large(&call),
+            StartError::Rejected(CallError::QueueFull { .. }) => self.is_crowded,
+            StartError::Memory(_) => self.memory_is_tight,
             _ => false,
         };
         if !is_right || call.executions > 0 {
-            self.break_rule(id, "was rejected without a reason", &error);
+            self.break_rule(id, "was rejected without a reason", error);
         }
         self.unmake(id);
     }

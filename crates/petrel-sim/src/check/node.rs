@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use petrel::control::EndpointId;
-use petrel::{Context, Endpoint, MsgBuf, Responder, SessionId, SessionState};
+use petrel::{
+    Context, Endpoint, MsgBuf, Reply, Responder, SessionId, SessionState, SharedMsg, StartError,
+};
 
 use super::call::{Call, End, Spec};
 use super::ledger::Ledger;
@@ -173,7 +175,7 @@ impl Shared {
         pattern::fill_request(id, &mut request);
         let shared = Rc::clone(self);
         self.pending.set(self.pending.get() + 1);
-        let on_reply = move |cx: &mut Context<'_>, reply: petrel::Reply| {
+        let on_reply = move |cx: &mut Context<'_>, reply: Reply| {
             shared.pending.set(shared.pending.get() - 1);
             let succeeded = shared.ledger().end(id, &reply);
             if !succeeded {
@@ -185,15 +187,70 @@ impl Shared {
                 on_end(cx, succeeded.then_some(reply.response));
             }
         };
-        if let Err(rejected) = cx.call(session, spec.method.number(), request, response, on_reply) {
+        let call = ToMake { session, method: spec.method.number(), request, response };
+        let made = match is_shared(id) {
+            false => call.make(cx, on_reply),
+            true => call.make_shared(cx, on_reply),
+        };
+        if let Err((error, request)) = made {
             self.pending.set(self.pending.get() - 1);
-            self.ledger().reject(id, rejected.error);
-            self.get_back(rejected.request);
+            self.ledger().reject(id, &error);
+            self.get_back(request);
             if let Some(on_end) = on_rejection.take() {
                 on_end(cx, None);
             }
         }
     }
+}
+
+/// Whether a call sends a message that others might send too.
+fn is_shared(id: u32) -> bool {
+    id % 4 == 1
+}
+
+/// The parts of a call.
+struct ToMake {
+    session: SessionId,
+    method: u16,
+    request: MsgBuf,
+    response: MsgBuf,
+}
+
+/// A call that was not made, and its request.
+type NotMade = (StartError, MsgBuf);
+
+impl ToMake {
+    fn make(
+        self,
+        cx: &mut Context<'_>,
+        on_reply: impl FnOnce(&mut Context<'_>, Reply) + 'static,
+    ) -> Result<(), NotMade> {
+        let Self { session, method, request, response } = self;
+        let called = cx.call(session, method, request, response, on_reply);
+        called.map_err(|rejected| (rejected.error.into(), rejected.request))
+    }
+
+    /// Sends the request from where it is, and takes it back when the call has ended: then nobody else
+    /// may have it.
+    fn make_shared(
+        self,
+        cx: &mut Context<'_>,
+        on_reply: impl FnOnce(&mut Context<'_>, Reply) + 'static,
+    ) -> Result<(), NotMade> {
+        let Self { session, method, request, response } = self;
+        let message = SharedMsg::from(request);
+        let kept = message.clone();
+        let on_reply = move |cx: &mut Context<'_>, mut reply: Reply| {
+            reply.request = unshared(kept);
+            on_reply(cx, reply);
+        };
+        let called = cx.call_shared(session, method, &message, response, on_reply);
+        called.map_err(|rejected| (rejected.error, unshared(message)))
+    }
+}
+
+fn unshared(message: SharedMsg) -> MsgBuf {
+    message.try_unwrap().expect("a call that is over has no share in its message")
 }
 
 impl Shared {

@@ -229,6 +229,7 @@ impl Network {
             Message::SessionAccept(accept) => self.on_session_accept(id, side, accept),
             Message::SessionRefuse(refuse) => self.on_session_refuse(id, side, refuse),
             Message::SessionClose(close) => self.on_session_close(id, side, close),
+            Message::SessionDrain(drain) => self.on_session_drain(id, side, drain),
             Message::Ping(Ping { nonce }) => self.send(id, side, Pong { nonce }),
             Message::Pong(_) => {}
             other => self.report(format!("unexpected {other:?}")),

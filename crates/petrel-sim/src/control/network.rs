@@ -263,6 +263,9 @@ impl Network {
             ToNexus::CloseSession { link, peer_session, peer_token, from_client, reason } => {
                 self.close_session(host, link, (peer_session, peer_token), from_client, reason);
             }
+            ToNexus::DrainSession { link, peer_session, peer_token, message } => {
+                self.drain_session(host, link, (peer_session, peer_token), message);
+            }
             ToNexus::CloseLink { link, reason } => self.close_link(host, link, reason),
             // Nobody asks for counters here.
             ToNexus::Stats { .. } | ToNexus::Gone => {}

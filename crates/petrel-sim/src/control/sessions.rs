@@ -2,7 +2,9 @@
 //! (`docs/wire-protocol.md` §8.5).
 
 use petrel::control::{EndpointId, FromNexus, LinkId, Reason};
-use petrel_proto::control::{SessionAccept, SessionClose, SessionOpen, SessionRefuse};
+use petrel_proto::control::{
+    SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse,
+};
 
 use super::connection::ConnectionId;
 use super::network::{Agreement, Event, Network, Side, unavailable};
@@ -153,6 +155,28 @@ impl Network {
         let reason = Reason::new(status, text);
         let closed = FromNexus::SessionClosed { link, session, token, from_client, reason };
         self.tell(host, endpoint, closed);
+    }
+
+    /// An endpoint of this process asks the client of a session to leave it.
+    pub(super) fn drain_session(
+        &mut self,
+        host: HostId,
+        id: LinkId,
+        (session, token): (u32, u32),
+        text: String,
+    ) {
+        let Some(link) = self.process(host).links.get(id) else { return };
+        let (connection, link) = (link.connection, link.number);
+        let Some(side) = self.side_of(host, connection) else { return };
+        self.send(connection, side, SessionDrain { link, session, token, text });
+    }
+
+    /// The server of a session asks its client to leave.
+    pub(super) fn on_session_drain(&mut self, id: ConnectionId, side: Side, drain: SessionDrain) {
+        let host = self.host_at(id, side);
+        let Some((link, endpoint)) = self.link_and_endpoint(id, side, drain.link) else { return };
+        let SessionDrain { session, token, text: message, .. } = drain;
+        self.tell(host, endpoint, FromNexus::SessionDraining { link, session, token, message });
     }
 
     fn take_proposal(&mut self, host: HostId, link: LinkId, request: u32) -> Option<SessionOpen> {

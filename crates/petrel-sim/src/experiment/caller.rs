@@ -8,6 +8,7 @@ use std::rc::Rc;
 use petrel::{Context, Handled, MsgBuf, Reply, Request, SessionId, Status};
 
 use super::message::{self, Body};
+use super::node::Driver;
 use crate::fabric::Histogram;
 use crate::rng::Rng;
 
@@ -134,25 +135,13 @@ impl Caller {
         std::cell::Ref::map(self.state.borrow(), |state| &state.tally)
     }
 
-    /// Calls that have not ended.
-    pub(super) fn pending(&self) -> usize {
-        self.state.borrow().pending.iter().sum()
-    }
-
     /// Whether it has made all its calls, and they have ended.
     pub(super) fn is_done(&self) -> bool {
         self.tally().started >= self.load.calls_max && self.pending() == 0
     }
 
-    /// When the next group is due, if it is to be made at all.
-    pub(super) fn next_ns(&self) -> Option<u64> {
-        let state = self.state.borrow();
-        let goes_on = self.phase.is_calling.get() && state.tally.started < self.load.calls_max;
-        goes_on.then(|| state.due.peek().map(|Reverse((at_ns, _))| *at_ns)).flatten()
-    }
-
     /// Makes the calls that are due.
-    pub(super) fn call_due(self: &Rc<Self>, cx: &mut Context<'_>) {
+    fn call_due(self: &Rc<Self>, cx: &mut Context<'_>) {
         let now_ns = cx.now_ns();
         while self.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             let Some(Reverse((_, group))) = self.state.borrow_mut().due.pop() else { return };
@@ -231,6 +220,23 @@ impl Caller {
     #[cold]
     fn note_wrong(&self, what: impl FnOnce() -> String) {
         self.state.borrow_mut().tally.wrong.get_or_insert_with(what);
+    }
+}
+
+impl Driver for Caller {
+    /// When the next group is due, if it is to be made at all.
+    fn next_ns(&self) -> Option<u64> {
+        let state = self.state.borrow();
+        let goes_on = self.phase.is_calling.get() && state.tally.started < self.load.calls_max;
+        goes_on.then(|| state.due.peek().map(|Reverse((at_ns, _))| *at_ns)).flatten()
+    }
+
+    fn act(self: Rc<Self>, cx: &mut Context<'_>) {
+        self.call_due(cx);
+    }
+
+    fn pending(&self) -> usize {
+        self.state.borrow().pending.iter().sum()
     }
 }
 

@@ -3,13 +3,13 @@
 use std::rc::Rc;
 
 use petrel::control::EndpointId;
-use petrel::{Endpoint, EndpointConfig};
+use petrel::{Endpoint, EndpointConfig, SessionId};
 use petrel_proto::Recovery;
 use petrel_proto::congestion::CongestionCounters;
 use petrel_proto::counters::Counters;
 
 use super::caller::{Caller, Load, Phase, Tally};
-use super::node::Node;
+use super::node::{Driver, Node, SimEndpoint};
 use super::{Controller, ExperimentError};
 use crate::control::{ControlConfig, ControlNetwork};
 use crate::fabric::{ActorId, CpuConfig, FabricConfig, FabricHandle, HostId, SimAddr, Topology};
@@ -60,7 +60,8 @@ pub(super) struct Cluster {
     settings: Settings,
     control: ControlNetwork,
     simulation: Simulation<Node>,
-    phase: Rc<Phase>,
+    pub(super) phase: Rc<Phase>,
+    callers: Vec<Rc<Caller>>,
     started_hosts: Vec<bool>,
     /// Random streams that were given out.
     streams: u32,
@@ -88,6 +89,7 @@ impl Cluster {
             simulation: Simulation::new(fabric.clone()),
             started_hosts: vec![false; fabric.host_count()],
             phase: Rc::default(),
+            callers: Vec::new(),
             streams: 1,
             settings,
             fabric,
@@ -122,7 +124,8 @@ impl Cluster {
         Ok(config)
     }
 
-    fn next_rng(&mut self) -> crate::rng::Rng {
+    /// A stream of its own.
+    pub(super) fn next_rng(&mut self) -> crate::rng::Rng {
         self.streams += 1;
         self.fabric.rng(self.streams)
     }
@@ -135,16 +138,34 @@ impl Cluster {
         load: Load,
     ) -> Result<Rc<Caller>, ExperimentError> {
         let rng = self.next_rng();
-        let node = self.simulation.actor_mut(actor).expect("nobody crashes in an experiment");
-        let sessions = targets.iter().map(|target| {
-            let remote = ControlNetwork::address_of(target.host);
-            node.endpoint.connect_to(remote, EndpointId(target.endpoint))
-        });
+        let sessions = targets.iter().map(|&target| self.connect(actor, target));
         let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
-        let caller = Rc::new(Caller::new(load, sessions, Rc::clone(&self.phase), rng));
-        node.add_caller(Rc::clone(&caller));
-        self.simulation.wake(actor);
+        let caller = Rc::new(Caller::new(load, sessions.clone(), Rc::clone(&self.phase), rng));
+        self.add_driver(actor, Rc::clone(&caller), &sessions);
+        self.callers.push(Rc::clone(&caller));
         Ok(caller)
+    }
+
+    /// A session that is being opened.
+    pub(super) fn connect(
+        &mut self,
+        actor: ActorId,
+        target: Place,
+    ) -> Result<SessionId, ExperimentError> {
+        let remote = ControlNetwork::address_of(target.host);
+        Ok(self.endpoint_mut(actor).connect_to(remote, EndpointId(target.endpoint))?)
+    }
+
+    /// Lets somebody act on an endpoint, by these sessions.
+    pub(super) fn add_driver(
+        &mut self,
+        actor: ActorId,
+        driver: Rc<impl Driver + 'static>,
+        sessions: &[SessionId],
+    ) {
+        let node = self.simulation.actor_mut(actor).expect("nobody crashes in an experiment");
+        node.add_driver(driver, sessions);
+        self.simulation.wake(actor);
     }
 
     /// Runs until all sessions are open, and lets the callers begin.
@@ -185,8 +206,7 @@ impl Cluster {
         self.run_until("the last calls", |cluster| {
             Ok(cluster.simulation.actors().all(|(_, node)| node.pending() == 0))
         })?;
-        let callers = self.simulation.actors().flat_map(|(_, node)| &node.callers);
-        let total = tally_of(callers);
+        let total = tally_of(&self.callers);
         self.check(&total)
     }
 
@@ -204,7 +224,8 @@ impl Cluster {
         }
     }
 
-    fn broken(&self, what: String) -> ExperimentError {
+    /// A rule was broken.
+    pub(super) fn broken(&self, what: String) -> ExperimentError {
         ExperimentError::Broken { what, seed: self.settings.seed }
     }
 
@@ -254,8 +275,12 @@ impl Cluster {
     }
 
     /// An endpoint.
-    pub(super) fn endpoint(&self, actor: ActorId) -> &super::node::SimEndpoint {
+    pub(super) fn endpoint(&self, actor: ActorId) -> &SimEndpoint {
         &self.simulation.actor(actor).expect("nobody crashes in an experiment").endpoint
+    }
+
+    pub(super) fn endpoint_mut(&mut self, actor: ActorId) -> &mut SimEndpoint {
+        &mut self.simulation.actor_mut(actor).expect("nobody crashes in an experiment").endpoint
     }
 
     /// Counters of one endpoint's protocol.

@@ -16,6 +16,7 @@
 //! | [`loss`], [`small_loss`] | large and small calls over a link that loses packets |
 //! | [`incast`] | many senders, one receiver |
 //! | [`scale`] | a hundred hosts, all to all |
+//! | [`overload`] | a server that is asked for more than it can do |
 //! | [`cc_cost`] | congestion control where nothing is congested |
 //! | `cluster`, `node` | endpoints on a fabric, from the first session to the last answer |
 //! | `caller`, `message` | who calls, and how every byte of the answers is checked |
@@ -32,6 +33,7 @@ mod latency;
 pub mod loss;
 mod message;
 mod node;
+pub mod overload;
 pub mod scale;
 pub mod small_loss;
 

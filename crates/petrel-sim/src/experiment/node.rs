@@ -1,20 +1,30 @@
-//! A node: an endpoint with its callers, an actor of the simulation.
+//! A node: an endpoint with what drives it, an actor of the simulation.
 
 use std::rc::Rc;
 
-use petrel::{Endpoint, SessionId, SessionState};
+use petrel::{Context, Endpoint, SessionId, SessionState};
 use petrel_transport::Transport as _;
 
-use super::caller::{self, Caller, Phase};
+use super::caller::{self, Phase};
 use crate::control::SimControl;
 use crate::simulation::Actor;
 use crate::transport::SimTransport;
 
 pub(super) type SimEndpoint = Endpoint<SimTransport, SimControl>;
 
+/// What acts on an endpoint between turns: who makes calls, or works on requests.
+pub(super) trait Driver {
+    /// When it acts next.
+    fn next_ns(&self) -> Option<u64>;
+    /// Does what is due.
+    fn act(self: Rc<Self>, cx: &mut Context<'_>);
+    /// Calls or requests that have not ended.
+    fn pending(&self) -> usize;
+}
+
 pub(super) struct Node {
     pub(super) endpoint: SimEndpoint,
-    pub(super) callers: Vec<Rc<Caller>>,
+    drivers: Vec<Rc<dyn Driver>>,
     phase: Rc<Phase>,
     /// Sessions that were not open when last looked at.
     opening: Vec<SessionId>,
@@ -23,20 +33,20 @@ pub(super) struct Node {
 impl Node {
     pub(super) fn new(mut endpoint: SimEndpoint, phase: Rc<Phase>) -> Self {
         endpoint.register(caller::METHOD, caller::answer);
-        Self { endpoint, callers: Vec::new(), phase, opening: Vec::new() }
+        Self { endpoint, drivers: Vec::new(), phase, opening: Vec::new() }
     }
 
-    /// A caller over sessions of this node's endpoint.
-    pub(super) fn add_caller(&mut self, caller: Rc<Caller>) {
-        self.opening.extend_from_slice(caller.sessions());
-        self.callers.push(caller);
+    /// Somebody who uses these sessions of this node's endpoint.
+    pub(super) fn add_driver(&mut self, driver: Rc<dyn Driver>, sessions: &[SessionId]) {
+        self.opening.extend_from_slice(sessions);
+        self.drivers.push(driver);
     }
 
-    /// Whether all sessions of its callers are open; or that one was refused.
+    /// Whether all sessions of its drivers are open; or that one was refused.
     pub(super) fn is_connected(&mut self) -> Result<bool, String> {
         while let Some(&session) = self.opening.last() {
             match self.endpoint.session_state(session) {
-                SessionState::Open => self.opening.pop(),
+                SessionState::Open | SessionState::Draining => self.opening.pop(),
                 SessionState::Opening => return Ok(false),
                 SessionState::Ended(reason) => {
                     return Err(format!("a session was not opened: {reason:?}"));
@@ -48,7 +58,7 @@ impl Node {
 
     /// Calls that have not ended.
     pub(super) fn pending(&self) -> usize {
-        self.callers.iter().map(|caller| caller.pending()).sum()
+        self.drivers.iter().map(|driver| driver.pending()).sum()
     }
 
     /// Whether there is more to do now than to wait.
@@ -66,10 +76,12 @@ impl Actor for Node {
     fn poll(&mut self, now_ns: u64) -> Option<u64> {
         let blocked_before = self.endpoint.transport().stats().tx_blocked;
         let mut is_busy = self.endpoint.run_once();
-        let is_due = |caller: &Rc<Caller>| caller.next_ns().is_some_and(|at_ns| at_ns <= now_ns);
-        if self.callers.iter().any(is_due) {
-            // Between two turns, so that they are made at the time of this one, and leave in it.
-            self.callers.iter().for_each(|caller| caller.call_due(&mut self.endpoint.context()));
+        let is_due = |driver: &Rc<dyn Driver>| driver.next_ns().is_some_and(|at| at <= now_ns);
+        if self.drivers.iter().any(is_due) {
+            // Between two turns, so that it is done at the time of this one, and leaves in it.
+            for driver in &self.drivers {
+                Rc::clone(driver).act(&mut self.endpoint.context());
+            }
             is_busy |= self.endpoint.run_once();
         }
         // Somebody whose queue is full is woken when there is room.
@@ -77,8 +89,8 @@ impl Actor for Node {
         if self.goes_on(is_busy, is_blocked) {
             return Some(now_ns);
         }
-        let calls = self.callers.iter().filter_map(|caller| caller.next_ns()).min();
-        [calls, self.endpoint.core().next_timeout_ns()].into_iter().flatten().min()
+        let drivers = self.drivers.iter().filter_map(|driver| driver.next_ns()).min();
+        [drivers, self.endpoint.core().next_timeout_ns()].into_iter().flatten().min()
     }
 
     fn outstanding(&self) -> usize {

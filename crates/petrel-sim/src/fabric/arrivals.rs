@@ -103,7 +103,7 @@ impl Clockwork {
 }
 
 /// An exponentially distributed number.
-fn exponential(mean: u64, rng: &mut Rng) -> u64 {
+pub(crate) fn exponential(mean: u64, rng: &mut Rng) -> u64 {
     const STEPS: f64 = (1u64 << 53) as f64;
     // Above zero and at most one.
     let uniform = ((rng.next_u64() >> 11) + 1) as f64 / STEPS;

@@ -39,6 +39,7 @@ mod wiretap;
 
 pub use act::{Action, LinkSet};
 pub use arrivals::Arrivals;
+pub(crate) use arrivals::exponential;
 pub use config::{
     BufferPolicy, CUT_THROUGH_BYTES, CpuConfig, EcnConfig, FabricConfig, Forwarding, LinkConfig,
     NicConfig, SwitchConfig,

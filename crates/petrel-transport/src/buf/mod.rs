@@ -10,6 +10,10 @@
 //! | 32 B | 32 B     |
 //! ```
 //!
+//! A message that is sent to many is *shared* ([`SharedBuf`]): its memory is not written any more, and
+//! each of those who send it has a block for its headers, with a reference to the message behind them
+//! ([`BufPool::reference`]).
+//!
 //! The header of packet 0 stands directly before the data, so that a single-packet message is
 //! one contiguous piece. Packets after the first are sent as two pieces. Before that header lies
 //! what the pool has to know about the block: where it goes back to, its length, its limits, and
@@ -21,6 +25,8 @@
 //! - A [`Region`] owns one mapping and unmaps it when dropped.
 //! - A [`BufPool`] owns all regions and cuts them into blocks, each of one size class and aligned
 //!   to 64 bytes. A block is either on its class's free list or in exactly one [`PacketBuf`].
+//! - A [`SharedBuf`] owns a [`PacketBuf`] together with its clones and references; nobody writes to it.
+//!   A reference is a [`PacketBuf`] whose block holds one count of it, until it comes back.
 //! - A [`PacketBuf`] owns its block like a `Box`. Dropping it puts the block back on the list. The
 //!   block knows its list. The pool's memory outlives its last handle by as long as a block is lent
 //!   out: that handle leaves the pool to its buffers, and the last of them frees it.
@@ -44,6 +50,7 @@ mod class;
 mod packet;
 mod pool;
 mod region;
+mod shared;
 #[cfg(test)]
 mod tests;
 
@@ -51,3 +58,4 @@ pub use class::LARGEST_BLOCK_BYTES;
 pub use packet::{FIRST_HEADER_BYTES, HEAD_ROOM_BYTES, POISON_BYTE, PacketBuf, TAIL_HEADER_BYTES};
 pub use pool::{BufPool, InUse, PoolConfig, PoolExhausted};
 pub use region::Region;
+pub use shared::SharedBuf;

@@ -22,6 +22,10 @@ pub const TAIL_HEADER_BYTES: usize = 32;
 /// of a text in ASCII.
 pub const POISON_BYTE: u8 = 0xDB;
 
+/// Bits of [`Meta::noted_packet_count`] that count packets.
+const PACKET_COUNT_BITS: u32 = 26;
+const PACKET_COUNT_MASK: u32 = (1 << PACKET_COUNT_BITS) - 1;
+
 /// Tail headers are aligned to this.
 const TAIL_ALIGN_BYTES: usize = 8;
 
@@ -29,6 +33,7 @@ const _: () = {
     assert!(size_of::<PacketBuf>() == 8 && size_of::<Option<PacketBuf>>() == 8);
     assert!(size_of::<Meta>() + FIRST_HEADER_BYTES <= HEAD_ROOM_BYTES);
     assert!(LARGEST_BLOCK_BYTES <= u32::MAX as usize);
+    assert!(LARGEST_BLOCK_BYTES / TAIL_HEADER_BYTES <= PACKET_COUNT_MASK as usize);
 };
 
 /// What a block begins with. It shares the first cache line with the header of packet 0.
@@ -40,19 +45,30 @@ pub(super) struct Meta {
     pub(super) next_idle: Option<NonNull<Meta>>,
     len: u32,
     capacity: u32,
-    packet_count: u32,
+    /// The packets that there is room for, and above [`PACKET_COUNT_BITS`] what
+    /// [`PacketBuf::growth`] gives, as a power of two.
+    noted_packet_count: u32,
+    /// Length of the message that the block refers to; 0 if it holds its own. Only blocks of the
+    /// shelves for references ever have another value.
+    pub(super) referred_len: u32,
 }
 
 impl Meta {
     /// That of a block which is not lent out yet.
     pub(super) fn new(shelf: NonNull<Shelf>) -> Self {
-        Self { shelf, next_idle: None, len: 0, capacity: 0, packet_count: 0 }
+        Self { shelf, next_idle: None, len: 0, capacity: 0, noted_packet_count: 0, referred_len: 0 }
+    }
+
+    /// The most packets that the message may be sent in.
+    #[inline]
+    pub(super) fn packet_count(&self) -> usize {
+        (self.noted_packet_count & PACKET_COUNT_MASK) as usize
     }
 }
 
 /// Memory of one message: a pointer to its block. Dropping it returns the memory to its pool.
 pub struct PacketBuf {
-    block: NonNull<Meta>,
+    pub(super) block: NonNull<Meta>,
 }
 
 /// Size of a block for these needs, or `None` where no block is large enough.
@@ -84,8 +100,8 @@ fn tail_offset(capacity: usize) -> usize {
 /// The block is on its free list, was lent out before, and nobody else uses it.
 pub(super) unsafe fn poison(block: NonNull<Meta>) {
     // SAFETY: the block begins with its `Meta`.
-    let Meta { capacity, packet_count, .. } = unsafe { block.as_ref() };
-    let Some(end) = block_bytes(*capacity as usize, *packet_count as usize) else {
+    let meta = unsafe { block.as_ref() };
+    let Some(end) = block_bytes(meta.capacity as usize, meta.packet_count()) else {
         unreachable!("a block was made for them");
     };
     let start = size_of::<Meta>();
@@ -104,14 +120,14 @@ impl PacketBuf {
         unsafe {
             (*block.as_ptr()).len = capacity as u32;
             (*block.as_ptr()).capacity = capacity as u32;
-            (*block.as_ptr()).packet_count = packet_count as u32;
+            (*block.as_ptr()).noted_packet_count = packet_count as u32;
         }
         Self { block }
     }
 
     /// What the block begins with. No slice that is given out reaches there.
     #[inline]
-    fn meta(&self) -> &Meta {
+    pub(super) fn meta(&self) -> &Meta {
         // SAFETY: the block belongs to this value and begins with its `Meta` (`new`).
         unsafe { self.block.as_ref() }
     }
@@ -129,6 +145,14 @@ impl PacketBuf {
         self.meta().len as usize
     }
 
+    /// Length in bytes of the message that is sent: this one, or the one that it
+    /// [refers to](super::BufPool::reference).
+    #[inline]
+    pub fn wire_len(&self) -> usize {
+        // One of the two is 0.
+        self.meta().len.max(self.meta().referred_len) as usize
+    }
+
     /// The most bytes that the message may have.
     #[inline]
     pub fn capacity(&self) -> usize {
@@ -138,7 +162,29 @@ impl PacketBuf {
     /// The most packets that the message may be sent in.
     #[inline]
     pub fn packet_count(&self) -> usize {
-        self.meta().packet_count as usize
+        self.meta().packet_count()
+    }
+
+    /// The most bytes that a larger buffer in this one's place may have: a note of its user's, 0 at
+    /// first.
+    #[inline]
+    pub fn growth(&self) -> usize {
+        match self.meta().noted_packet_count >> PACKET_COUNT_BITS {
+            0 => 0,
+            log2 => 1 << log2,
+        }
+    }
+
+    /// Notes what [`growth`](PacketBuf::growth) gives: `bytes_max`, or the next power of two above.
+    #[inline]
+    pub fn set_growth(&mut self, bytes_max: usize) {
+        let log2 = match bytes_max {
+            0 => 0,
+            _ => bytes_max.min(1 << 31).next_power_of_two().trailing_zeros().max(1),
+        };
+        let noted = self.packet_count() as u32 | log2 << PACKET_COUNT_BITS;
+        // SAFETY: the block is this value's, and begins with its `Meta`.
+        unsafe { (*self.block.as_ptr()).noted_packet_count = noted };
     }
 
     /// Changes the length. Bytes that come in are those that were there before: nobody's, or
@@ -231,7 +277,9 @@ impl PacketBuf {
         payload_len: usize,
     ) -> (&[u8], &[u8]) {
         let in_message = offset.checked_add(payload_len).is_some_and(|end| end <= self.len());
-        assert!(in_message, "payload {offset}+{payload_len} beyond the length {}", self.len());
+        if !in_message {
+            return self.packet_referred_to(index, header_len, offset, payload_len);
+        }
         let header = self.header_offset(index, header_len);
         if index == 0 {
             assert!(offset == 0, "packet 0 begins at offset {offset}");
@@ -262,8 +310,30 @@ impl PacketBuf {
             return self.packet(0, 24, offset, payload_len);
         }
         let in_message = offset.checked_add(payload_len).is_some_and(|end| end <= self.len());
-        assert!(in_message, "payload {offset}+{payload_len} beyond the length {}", self.len());
+        if !in_message {
+            return self.packet_referred_to(index, 24, offset, payload_len);
+        }
         (self.bytes(at, 24), self.bytes(HEAD_ROOM_BYTES + offset, payload_len))
+    }
+
+    /// What [`packet`](PacketBuf::packet) gives where the payload is not in this block: in the
+    /// message that it refers to, or nowhere. Ordinary buffers come here only to panic, so that
+    /// references cost them nothing.
+    #[cold]
+    #[inline(never)]
+    fn packet_referred_to(
+        &self,
+        index: usize,
+        header_len: usize,
+        offset: usize,
+        payload_len: usize,
+    ) -> (&[u8], &[u8]) {
+        let end = offset.saturating_add(payload_len);
+        let body = self.referred_to().and_then(|message| message.data().get(offset..end));
+        let Some(body) = body else {
+            panic!("payload {offset}+{payload_len} beyond the length {}", self.wire_len());
+        };
+        (self.bytes(self.header_offset(index, header_len), header_len), body)
     }
 
     /// Where the header of packet `index` begins in the block.

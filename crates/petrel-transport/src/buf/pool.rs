@@ -16,6 +16,7 @@ use std::rc::Rc;
 use super::class::{CLASS_COUNT, Class, LARGEST_BLOCK_BYTES, class_of};
 use super::packet::{self, Meta, PacketBuf};
 use super::region::Region;
+use super::shared::{self, SharedBuf};
 
 /// Blocks above this size get a region of their own.
 const LARGEST_CARVED_BLOCK_BYTES: usize = 256 << 10;
@@ -24,6 +25,10 @@ const LARGEST_CARVED_BLOCK_BYTES: usize = 256 << 10;
 /// process with a few buffers stays small, one with many makes few system calls.
 const CHUNK_BYTES_MIN: usize = 64 << 10;
 const CHUNK_BYTES_MAX: usize = 2 << 20;
+
+/// Shelves of a pool: references have their own, so that what is to be done when one comes back
+/// costs the others nothing.
+const SHELF_COUNT: usize = 2 * CLASS_COUNT;
 
 /// Regions are made of pages, so a limit that leaves less than one leaves nothing.
 const PAGE_BYTES: usize = 4096;
@@ -107,7 +112,8 @@ pub struct BufPool {
 
 #[derive(Debug)]
 struct Inner {
-    shelves: [Shelf; CLASS_COUNT],
+    /// One for each class, then one for each class of references.
+    shelves: [Shelf; SHELF_COUNT],
     growth: RefCell<Growth>,
     poisons: bool,
     /// Whether the last handle is gone.
@@ -121,8 +127,9 @@ pub(super) struct Shelf {
     first_idle: Cell<Option<NonNull<Meta>>>,
     lent_count: Cell<usize>,
     class: Class,
-    /// The pool, if more is to be done when a block comes back: because it poisons them, or belongs
-    /// to its buffers alone. One look for both, so that poison costs nothing where there is none.
+    /// The pool, if more is to be done when a block comes back: because it is a reference, the pool
+    /// poisons, or belongs to its buffers alone. One look for all, so that they cost nothing where
+    /// there are none.
     on_return: Cell<Option<NonNull<Inner>>>,
 }
 
@@ -168,13 +175,12 @@ impl Shelf {
 impl BufPool {
     /// An empty pool: memory is mapped when it is first needed.
     pub fn new(config: PoolConfig) -> Self {
-        let shelves = std::array::from_fn(|index| Shelf::new(Class(index as u8)));
+        let shelves = std::array::from_fn(|index| Shelf::new(Class((index % CLASS_COUNT) as u8)));
         let growth = RefCell::new(Growth::new(config));
         let (poisons, is_orphan) = (config.poison, Cell::new(false));
         let inner = Rc::new(Inner { shelves, growth, poisons, is_orphan });
-        if poisons {
-            inner.call_on_return(NonNull::new(Rc::as_ptr(&inner).cast_mut()));
-        }
+        let first = if poisons { 0 } else { CLASS_COUNT };
+        inner.call_on_return(first, NonNull::new(Rc::as_ptr(&inner).cast_mut()));
         Self { inner }
     }
 
@@ -189,15 +195,52 @@ impl BufPool {
         let Some(bytes) = packet::block_bytes(capacity, packet_count) else {
             return Err(too_large(capacity, packet_count));
         };
-        let class = class_of(bytes);
-        let shelf = &self.inner.shelves[class.index()];
-        let block = match shelf.pop() {
-            Some(block) => block,
-            None => self.grow(class)?,
-        };
-        shelf.lent_count.set(shelf.lent_count.get() + 1);
+        let block = self.lend(class_of(bytes).index())?;
         // SAFETY: the block is off its free list and at least as large as `block_bytes` says.
         Ok(unsafe { PacketBuf::new(block, capacity, packet_count) })
+    }
+
+    /// An empty buffer without memory of its own for a message, from which `message` is sent, in up
+    /// to `packet_count` packets: it has room for their headers, so that each of those who send a
+    /// shared message can write its own. The message stays as it is while one of these is left.
+    ///
+    /// To who looks at it, it is empty, and has a capacity of 0. Only [`PacketBuf::wire_len`],
+    /// [`PacketBuf::packet`] and [`PacketBuf::part_24`] see the message.
+    ///
+    /// # Errors
+    /// See [`PoolExhausted`]. The pool is unchanged then.
+    ///
+    /// # Panics
+    /// When the message is empty: there is nothing to refer to.
+    pub fn reference(
+        &self,
+        message: &SharedBuf,
+        packet_count: usize,
+    ) -> Result<PacketBuf, PoolExhausted> {
+        let packet_count = packet_count.max(1);
+        let Some(bytes) = shared::reference_bytes(packet_count) else {
+            return Err(too_large(0, packet_count));
+        };
+        let block = self.lend(CLASS_COUNT + class_of(bytes).index())?;
+        // SAFETY: the block is off its free list and large enough for a buffer of these needs, with
+        // what `refer_to` puts behind it.
+        unsafe {
+            let mut buf = PacketBuf::new(block, 0, packet_count);
+            buf.refer_to(message);
+            Ok(buf)
+        }
+    }
+
+    /// A block off its free list, or a new one.
+    #[inline(always)]
+    fn lend(&self, shelf_index: usize) -> Result<NonNull<Meta>, PoolExhausted> {
+        let shelf = &self.inner.shelves[shelf_index];
+        let block = match shelf.pop() {
+            Some(block) => block,
+            None => self.grow(shelf_index)?,
+        };
+        shelf.lent_count.set(shelf.lent_count.get() + 1);
+        Ok(block)
     }
 
     /// The buffers that are lent out.
@@ -210,16 +253,17 @@ impl BufPool {
         self.inner.growth.borrow().reserved_bytes
     }
 
-    /// A block that was never lent out, when all others of its class are.
+    /// A block that was never lent out, when all others of its shelf are.
     #[cold]
     #[inline(never)]
-    fn grow(&self, class: Class) -> Result<NonNull<Meta>, PoolExhausted> {
+    fn grow(&self, shelf_index: usize) -> Result<NonNull<Meta>, PoolExhausted> {
+        let class = self.inner.shelves[shelf_index].class;
         let block = self.inner.grow(class)?.cast::<Meta>();
         // Derived from the whole pool, not from a reference to the shelf, so that it stays valid
         // whatever happens to that reference.
         let pool = Rc::as_ptr(&self.inner);
-        // SAFETY: the pool is alive, and has a shelf for each class.
-        let shelf = unsafe { (&raw const (*pool).shelves).cast::<Shelf>().add(class.index()) };
+        // SAFETY: the pool is alive, and has a shelf of this index.
+        let shelf = unsafe { (&raw const (*pool).shelves).cast::<Shelf>().add(shelf_index) };
         let shelf = NonNull::new(shelf.cast_mut()).expect("a place in the pool");
         // SAFETY: the block is fresh, larger than its meta data, and aligned to 64 bytes.
         unsafe { block.write(Meta::new(shelf)) };
@@ -233,7 +277,7 @@ impl Drop for BufPool {
         if Rc::strong_count(&self.inner) == 1 && self.inner.in_use().count > 0 {
             self.inner.is_orphan.set(true);
             let pool = NonNull::new(Rc::into_raw(Rc::clone(&self.inner)).cast_mut());
-            self.inner.call_on_return(pool);
+            self.inner.call_on_return(0, pool);
         }
     }
 }
@@ -246,10 +290,9 @@ fn too_large(capacity_bytes: usize, packet_count: usize) -> PoolExhausted {
 
 impl Inner {
     fn in_use(&self) -> InUse {
-        let by_class = self.shelves.iter().enumerate();
-        by_class.fold(InUse::default(), |sum, (index, shelf)| {
+        self.shelves.iter().fold(InUse::default(), |sum, shelf| {
             let count = shelf.lent_count.get();
-            let bytes = count * Class(index as u8).block_bytes();
+            let bytes = count * shelf.block_bytes();
             InUse { count: sum.count + count, bytes: sum.bytes + bytes }
         })
     }
@@ -271,12 +314,13 @@ impl Inner {
 }
 
 impl Inner {
-    fn call_on_return(&self, pool: Option<NonNull<Self>>) {
-        self.shelves.iter().for_each(|shelf| shelf.on_return.set(pool));
+    /// Has the pool told of blocks that come back to the shelves from `first` on.
+    fn call_on_return(&self, first: usize, pool: Option<NonNull<Self>>) {
+        self.shelves[first..].iter().for_each(|shelf| shelf.on_return.set(pool));
     }
 
-    /// Poisons a block that came back, and frees a pool that belongs to its buffers when the last of
-    /// them is back.
+    /// Poisons a block that came back, lets go of the message that it refers to, and frees a pool
+    /// that belongs to its buffers when the last of them is back.
     ///
     /// # Safety
     /// `pool` is alive, and what its last handle left behind if that is gone; the block is one of
@@ -290,11 +334,16 @@ impl Inner {
             // SAFETY: an idle block belongs to the pool alone.
             unsafe { packet::poison(block) };
         }
+        // SAFETY: the block is idle, and was not lent out again since it came back.
+        let message = unsafe { shared::take_message(block) };
         if inner.is_orphan.get() && inner.in_use().count == 0 {
             // SAFETY: the pointer is that of an `Rc` that was given up for this; nobody else has
             // one, and no buffer is left.
             drop(unsafe { Rc::from_raw(pool.as_ptr().cast_const()) });
         }
+        // Last: the message may be the last buffer of this pool, and takes it along then. It was lent
+        // out until now, so that what came before has not done so.
+        drop(message);
     }
 }
 
@@ -391,9 +440,10 @@ impl Growth {
     /// Unmaps one of the largest idle blocks that have a region of their own, if there is one.
     fn unmap_idle_block(&mut self, shelves: &[Shelf]) -> bool {
         let first_mapped = class_of(LARGEST_CARVED_BLOCK_BYTES).index() + 1;
-        for (index, shelf) in shelves.iter().enumerate().skip(first_mapped).rev() {
+        let mapped = |shelf: &&Shelf| shelf.class.index() >= first_mapped;
+        for shelf in shelves.iter().filter(mapped).rev() {
             if let Some(block) = shelf.pop() {
-                let bytes = Class(index as u8).block_bytes();
+                let bytes = shelf.block_bytes();
                 self.reserved_bytes -= bytes;
                 // SAFETY: blocks of these classes come from `into_raw` in `grow`, and this one was
                 // idle and is on no list any more.

@@ -54,6 +54,21 @@ fn set_len__keeps_bytes_and_shows_storage() {
 }
 
 #[test]
+fn growth__is_a_note_that_ends_with_the_buffer() {
+    let pool = poisoning_pool(MIB);
+    let mut buffer = pool.alloc(5_000, 5).unwrap();
+    assert_eq!(buffer.growth(), 0);
+    for (noted, growth) in [(1, 2), (5_000, 8_192), (8 << 20, 8 << 20), (usize::MAX, 1 << 31)] {
+        buffer.set_growth(noted);
+        assert_eq!((buffer.growth(), buffer.packet_count()), (growth, 5));
+    }
+    buffer.write_header(4, &[1; 24]);
+    assert!(panics(|| pool.alloc(5_000, 5).unwrap().write_header(5, &[1; 24])));
+    drop(buffer);
+    assert_eq!(pool.alloc(5_000, 5).unwrap().growth(), 0);
+}
+
+#[test]
 fn fresh_memory__is_zero() {
     let pool = pool(8 * MIB);
     assert!(pool.alloc(100_000, 10).unwrap().storage_mut().iter().all(|&byte| byte == 0));
@@ -297,4 +312,104 @@ proptest! {
         drop(held);
         prop_assert_eq!(pool.in_use(), InUse::default());
     }
+}
+
+fn shared(pool: &BufPool, message: &[u8]) -> SharedBuf {
+    let mut buf = pool.alloc(message.len() + 3, 1).unwrap();
+    buf.set_message(message);
+    SharedBuf::new(buf)
+}
+
+#[test]
+fn reference__sends_the_message_with_headers_of_its_own() {
+    let pool = poisoning_pool(MIB);
+    let message = shared(&pool, b"0123456789");
+    let mut one = pool.reference(&message, 3).unwrap();
+    let mut other = pool.reference(&message, 3).unwrap();
+    assert_eq!((one.wire_len(), one.len(), one.capacity(), one.data()), (10, 0, 0, &[][..]));
+    for (buf, header) in [(&mut one, b'a'), (&mut other, b'b')] {
+        (0..3).for_each(|packet| buf.write_header(packet, &[header; 24]));
+    }
+    for (buf, header) in [(&one, b'a'), (&other, b'b')] {
+        for (packet, span) in [(0, 0..4), (1, 4..8), (2, 8..10)] {
+            let (head, body) = buf.packet(packet, 24, span.start, span.len());
+            assert_eq!((head, body), (&[header; 24][..], &message[span]), "packet {packet}");
+            assert!(message.as_ptr_range().contains(&body.as_ptr()), "nothing is copied");
+        }
+    }
+    let words = [1, 2, 3].map(|word: u64| u64::from_le_bytes([word as u8; 8]));
+    assert_eq!(one.part_24(1, words, 4, 4).1, b"4567");
+    assert_eq!(one.part_24(0, words, 0, 4).1, b"0123");
+    assert_eq!(one.packet(1, 24, 4, 4).0[..8], [1; 8]);
+}
+
+#[test]
+fn reference__looks_empty_to_all_others() {
+    let pool = pool(MIB);
+    let message = shared(&pool, b"0123456789");
+    let mut buf = pool.reference(&message, 2).unwrap();
+    assert!(buf.data_mut().is_empty() && buf.storage_mut().is_empty());
+    assert_eq!(buf.frame_16().len(), 16);
+    assert!(panics(|| buf.set_len(1)));
+    assert!(panics(|| buf.set_message(b"x")));
+    assert!(panics(|| _ = buf.packet(0, 24, 0, 11)));
+    assert!(panics(|| _ = buf.packet(1, 24, 4, usize::MAX)));
+    assert!(panics(|| _ = buf.packet(2, 24, 4, 1)), "no room for this header");
+    assert!(panics(|| _ = pool.reference(&shared(&pool, b""), 1)));
+}
+
+#[test]
+fn shared__memory_comes_back_with_the_last_who_has_it() {
+    let pool = poisoning_pool(MIB);
+    let message = shared(&pool, &[7; 100]);
+    let before = pool.in_use();
+    let mut one = pool.reference(&message, 1).unwrap();
+    let other = pool.reference(&message, 40).unwrap();
+    assert_eq!(pool.in_use().count, before.count + 2);
+    let message = message.try_unwrap().expect_err("it is referred to");
+    drop(other);
+    let clone = message.clone();
+    drop(message);
+    let message = clone.try_unwrap().expect_err("it is referred to");
+    drop(message);
+    assert_eq!(one.packet(0, 16, 0, 100).1, [7; 100]);
+    one.release();
+    assert_eq!((pool.in_use().count, one.wire_len()), (1, 0));
+    assert!(panics(|| _ = one.packet(0, 16, 0, 1)));
+    one.release();
+    drop(one);
+    assert_eq!(pool.in_use(), InUse::default());
+
+    let message = shared(&pool, b"mine");
+    drop(pool.reference(&message, 1).unwrap());
+    assert_eq!(message.try_unwrap().expect("nobody else has it").data(), b"mine");
+}
+
+#[test]
+fn references__outlive_their_pool_and_that_of_the_message() {
+    for poisons in [false, true] {
+        let config = PoolConfig { poison: poisons, ..PoolConfig::default() };
+        let (home, away) = (BufPool::new(config), BufPool::new(config));
+        let message = shared(&home, &[1; 2000]);
+        let here = home.reference(&message, 2).unwrap();
+        let there = away.reference(&message, 2).unwrap();
+        drop((home, away, message));
+        assert_eq!(there.packet(1, 24, 1000, 1000).1, [1; 1000]);
+        drop(there);
+        assert_eq!(here.packet(1, 24, 1000, 1000).1, [1; 1000]);
+        drop(here);
+    }
+}
+
+#[test]
+fn references__are_lent_again_and_counted_apart() {
+    let pool = pool(MIB);
+    let (first, second) = (shared(&pool, b"first"), shared(&pool, b"second"));
+    drop(pool.reference(&first, 1).unwrap());
+    let again = pool.reference(&second, 1).unwrap();
+    assert_eq!(again.packet(0, 16, 0, 6).1, b"second");
+    // Its size class, of buffers with data.
+    let plain = pool.alloc(8, 1).unwrap();
+    assert_eq!((plain.wire_len(), plain.packet(0, 16, 0, 8).1), (8, &[][..]));
+    assert_eq!(first.try_unwrap().expect("the reference is gone").data(), b"first");
 }

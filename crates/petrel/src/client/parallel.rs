@@ -24,7 +24,7 @@ use crate::sync::Arc;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct Parallel {
+pub struct ClientParallel {
     client: Client,
     places: Arc<Places>,
 }
@@ -37,7 +37,7 @@ pub struct Permit {
     of_parallel: Option<Place>,
 }
 
-impl Parallel {
+impl ClientParallel {
     pub(super) fn new(client: Client, max_outstanding: usize) -> Self {
         assert!(max_outstanding > 0, "without a place no call could ever start");
         Self { client, places: Places::new(max_outstanding) }
@@ -59,10 +59,10 @@ impl Parallel {
         }
     }
 
-    /// [`Parallel::start`] with the thread parked while it waits.
+    /// [`ClientParallel::start`] with the thread parked while it waits.
     ///
     /// # Errors
-    /// As [`Parallel::start`].
+    /// As [`ClientParallel::start`].
     pub fn start_wait(
         &self,
         method: u16,
@@ -126,8 +126,8 @@ impl fmt::Debug for Permit {
     }
 }
 
-impl fmt::Debug for Parallel {
+impl fmt::Debug for ClientParallel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Parallel({:?})", self.client)
+        write!(f, "ClientParallel({:?})", self.client)
     }
 }

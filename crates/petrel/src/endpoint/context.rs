@@ -1,7 +1,9 @@
 //! What handlers, continuations and the application can do with an endpoint.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
+use petrel_proto::buffer::Buffer;
 use petrel_proto::{
     CallError, CallLimits, CallRejected, Core, FrameSink, PeerKey, PendingCall, RequestHandle,
     RespondError, RespondRejected, SessionId, Status,
@@ -14,6 +16,7 @@ use super::cancel::Watchers;
 use super::handler::Dropped;
 use super::options::CallOptions;
 use super::remote::Remote;
+use crate::local::{Hub, Ready};
 use crate::msgbuf::MsgBuf;
 
 /// The part of an endpoint that does not depend on its transport: what handlers and continuations
@@ -21,6 +24,10 @@ use crate::msgbuf::MsgBuf;
 pub(super) struct Local {
     pub(super) core: Core<MsgBuf, Continuation>,
     pub(super) pool: BufPool,
+    /// What the futures of this thread share with the event loop.
+    pub(super) hub: Rc<Hub>,
+    /// Its part that every turn looks at.
+    pub(super) ready: Arc<Ready>,
     /// Requests whose [`Responder`](super::Responder) was dropped.
     pub(super) dropped: Rc<Dropped>,
     /// What there is for other threads.
@@ -31,6 +38,12 @@ pub(super) struct Local {
     pub(super) part_bytes: usize,
     pub(super) watchers: Watchers,
     pub(super) keyed: Keyed,
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.hub.close();
+    }
 }
 
 /// An endpoint, as its handlers and continuations see it: they make calls, take buffers, and
@@ -213,7 +226,7 @@ impl Context<'_> {
     }
 
     #[inline(never)]
-    fn start_with(
+    pub(super) fn start_with(
         &mut self,
         session: SessionId,
         call: PendingCall<MsgBuf, Continuation>,
@@ -221,7 +234,9 @@ impl Context<'_> {
     ) -> Result<(), CallRejected<MsgBuf>> {
         let Local { core, now_ns, .. } = &mut *self.local;
         let limits = options.limits(*now_ns);
-        if limits == CallLimits::default() {
+        // What lies elsewhere cannot go the short way.
+        let is_own = call.request.wire_len() == call.request.len();
+        if limits == CallLimits::default() && is_own {
             return core.call_at_once(*now_ns, session, call, &mut self.back).map_err(without_tag);
         }
         core.call_with(*now_ns, session, call, limits).map_err(without_tag)

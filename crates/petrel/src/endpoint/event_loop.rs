@@ -73,6 +73,11 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         }
         self.idle_turns = 0;
         let received = self.receive(now_ns);
+        // After the frames, which end calls, and before what tasks do then is sent.
+        let is_due = now_ns >= self.local.ready.due_ns();
+        if is_due {
+            self.run_local(now_ns);
+        }
         self.local.core.release_paced(now_ns);
         let mut sent = self.local.core.has_transmit() && self.send(now_ns);
         if received > 0 && !sent {
@@ -93,12 +98,15 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             // The transport may have kept what the kernel did not take the last time.
             self.transport.flush();
         }
-        controlled || received > 0 || happened || sent
+        controlled || received > 0 || happened || sent || is_due
     }
 
     #[inline]
     fn is_idle(&self) -> bool {
-        !self.transport.may_receive() && !self.local.core.has_transmit() && !self.has_events()
+        !self.transport.may_receive()
+            && !self.local.core.has_transmit()
+            && !self.has_events()
+            && self.local.now_ns < self.local.ready.due_ns()
     }
 
     /// Runs the event loop until `stop` is used. Between turns without work the endpoint spins or
@@ -165,7 +173,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             std::hint::spin_loop();
             return;
         }
-        let next = [self.local.core.next_timeout_ns(), end_ns].into_iter().flatten().min();
+        let futures = Some(self.local.ready.due_ns()).filter(|due_ns| *due_ns != u64::MAX);
+        let timers = [self.local.core.next_timeout_ns(), futures, end_ns];
+        let next = timers.into_iter().flatten().min();
         self.transport.wait(next.map(|at_ns| at_ns.saturating_sub(self.local.now_ns)));
         self.local.remote.is_awake();
     }

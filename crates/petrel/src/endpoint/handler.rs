@@ -8,6 +8,7 @@ use std::time::Duration;
 use petrel_proto::{RequestHandle, SessionId, Status};
 
 use super::context::Context;
+use super::health::{self, HEALTH_METHOD, Healths};
 use crate::inbox::Attention;
 use crate::msgbuf::MsgBuf;
 
@@ -61,7 +62,7 @@ pub(super) enum Payload<'a> {
 
 impl Payload<'_> {
     #[inline]
-    fn data(&self) -> &[u8] {
+    pub(super) fn data(&self) -> &[u8] {
         match self {
             Payload::Borrowed(data) => data,
             Payload::Owned(message) => message,
@@ -282,6 +283,7 @@ type BoxedHandler = Box<dyn FnMut(&mut Context<'_>, Request<'_>) -> Handled>;
 #[derive(Default)]
 pub(super) struct Handlers {
     by_method: Vec<Option<BoxedHandler>>,
+    pub(super) healths: Healths,
 }
 
 impl Handlers {
@@ -291,6 +293,25 @@ impl Handlers {
             self.by_method.resize_with(place + 1, || None);
         }
         self.by_method[place] = Some(handler);
+    }
+
+    /// Answers a request of a method without a handler.
+    #[cold]
+    #[inline(never)]
+    fn answer_other(
+        &self,
+        cx: &mut Context<'_>,
+        handle: RequestHandle,
+        method: u16,
+        payload: &Payload<'_>,
+    ) {
+        if method == HEALTH_METHOD {
+            let has_handler =
+                |method| matches!(self.by_method.get(usize::from(method)), Some(Some(_)));
+            return health::answer(cx, handle, payload, &self.healths, has_handler);
+        }
+        let text = "the server has no such method";
+        cx.local.core.refuse(handle, Status::Unimplemented, text);
     }
 
     /// Runs the handler of a request, and sends its answer if it has one.
@@ -304,8 +325,7 @@ impl Handlers {
         spare: Option<MsgBuf>,
     ) {
         let Some(Some(handler)) = self.by_method.get_mut(usize::from(method)) else {
-            let text = "the server has no such method";
-            cx.local.core.refuse(handle, Status::Unimplemented, text);
+            self.answer_other(cx, handle, method, &payload);
             return;
         };
         // Each part on its own: the compiler would copy the whole by way of memory.

@@ -5,13 +5,17 @@ mod call;
 mod cancel;
 mod config;
 mod context;
+mod drain;
 mod event_loop;
 mod factors;
 mod handler;
+mod health;
+mod local_turn;
 mod open;
 mod options;
 mod remote;
 mod sessions;
+mod shared;
 mod spare;
 mod stats;
 
@@ -27,24 +31,29 @@ use petrel_transport::{RX_BURST_MAX, Transport};
 pub use call::{CallKey, Continuation, Reply};
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::{Context, StartError};
+pub use drain::DrainTimeout;
 pub use event_loop::Stop;
 pub use factors::Factors;
 pub use handler::{Handled, Request, Responder};
+pub use health::{HEALTH_METHOD, Health};
 pub use open::EndpointError;
 pub use options::CallOptions;
 pub use sessions::{ConnectError, SessionState};
+pub use shared::{SharedMsg, SharedRejected};
 pub use stats::EndpointStats;
 
 use ahead::Ahead;
 use call::{Keyed, run_continuation, run_under_deadline};
 use cancel::Watchers;
 use context::Local;
+use drain::Drain;
 use handler::{Dropped, Handlers};
 use remote::Remote;
 use sessions::Sessions;
 
 use crate::control::ControlPlane;
 use crate::inbox::Attention;
+use crate::local::Hub;
 use crate::msgbuf::MsgBuf;
 use crate::nexus::ControlPort;
 
@@ -69,6 +78,7 @@ pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort>
     local: Local,
     handlers: Handlers,
     sessions: Sessions,
+    drain: Drain,
     ahead: Ahead,
     idle: IdlePolicy,
     /// What is switched off, and whether the core takes its short ways; `None` where all is on.
@@ -93,16 +103,26 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     ///
     /// # Errors
     /// The rule that the configuration breaks.
-    pub fn new(transport: T, control: C, config: &EndpointConfig) -> Result<Self, &'static str> {
+    pub fn new(
+        transport: T,
+        mut control: C,
+        config: &EndpointConfig,
+    ) -> Result<Self, &'static str> {
         config.sessions.check()?;
         let now_ns = transport.now();
         let attention = Attention::new();
+        let pool = BufPool::new(config.memory);
+        let message_bytes_max = config.sessions.message_bytes_max;
+        let seed = control.random();
+        let hub = Hub::new(pool.clone(), message_bytes_max, now_ns, seed, transport.waker());
         Ok(Self {
             transport,
             control,
             local: Local {
                 core: Core::new(now_ns, config.protocol.clone()),
-                pool: BufPool::new(config.memory),
+                pool,
+                ready: hub.ready(),
+                hub,
                 dropped: Dropped::new(attention.clone()),
                 remote: Box::new(Remote::new(attention.clone(), config.client_calls_max)),
                 now_ns,
@@ -112,6 +132,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             },
             handlers: Handlers::default(),
             sessions: Sessions::new(config.sessions, config.transports),
+            drain: Drain::default(),
             ahead: Ahead::new(),
             attention,
             idle: config.idle,
@@ -128,11 +149,15 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     /// Sets the handler of a method, in place of a former one. It runs in the event loop, so it
     /// should take microseconds at most; one that needs longer, or the answers of other calls,
     /// takes a [`Responder`] and answers later.
+    ///
+    /// # Panics
+    /// When the method is [`HEALTH_METHOD`], which the endpoint answers itself.
     pub fn register(
         &mut self,
         method: u16,
         handler: impl FnMut(&mut Context<'_>, Request<'_>) -> Handled + 'static,
     ) {
+        assert_ne!(method, HEALTH_METHOD, "the endpoint answers requests for its health itself");
         self.handlers.set(method, Box::new(handler));
     }
 

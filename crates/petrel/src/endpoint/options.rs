@@ -19,14 +19,25 @@ use crate::WorkerRequest;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CallOptions {
-    timeout: Option<Duration>,
-    deadline_ns: Option<u64>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) deadline_ns: Option<u64>,
+    pub(crate) response_bytes: Option<usize>,
+    pub(crate) idempotent: bool,
+    pub(crate) hedge_after: Option<Duration>,
+    pub(crate) wait_for_ready: bool,
 }
 
 impl CallOptions {
     /// Nothing is said.
     pub const fn new() -> Self {
-        Self { timeout: None, deadline_ns: None }
+        Self {
+            timeout: None,
+            deadline_ns: None,
+            response_bytes: None,
+            idempotent: false,
+            hedge_after: None,
+            wait_for_ready: false,
+        }
     }
 
     /// The call ends with DEADLINE_EXCEEDED when it has taken this long, and its server knows.
@@ -52,6 +63,39 @@ impl CallOptions {
             Some(at_ns) => self.deadline_ns(self.deadline_ns.map_or(at_ns, |own| own.min(at_ns))),
             None => self,
         }
+    }
+
+    /// Bytes of the buffer for the response, for calls that are futures. A longer response gets a
+    /// larger buffer when it comes; to know before costs less.
+    #[must_use]
+    pub const fn response_bytes(mut self, bytes: usize) -> Self {
+        self.response_bytes = Some(bytes);
+        self
+    }
+
+    /// To execute the call twice does no harm: a [`Channel`](crate::Channel) may try it again where it
+    /// is not known whether it was executed.
+    #[must_use]
+    pub const fn idempotent(mut self) -> Self {
+        self.idempotent = true;
+        self
+    }
+
+    /// A [`Channel`](crate::Channel) makes a second attempt, at another server if there is one, when
+    /// the first has not answered after this time; the first answer counts. About the time in which 95
+    /// of 100 calls are answered is a good choice. The call has to be [`idempotent`](Self::idempotent).
+    #[must_use]
+    pub const fn hedge_after(mut self, time: Duration) -> Self {
+        self.hedge_after = Some(time);
+        self
+    }
+
+    /// A [`Channel`](crate::Channel) none of whose servers can be reached does not fail the call, but
+    /// waits for one until the call's time is over.
+    #[must_use]
+    pub const fn wait_for_ready(mut self) -> Self {
+        self.wait_for_ready = true;
+        self
     }
 
     /// When a call that is made now is over, if any of this says so.

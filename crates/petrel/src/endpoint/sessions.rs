@@ -9,6 +9,7 @@ use petrel_proto::limits::{FIRST_REQUEST_END, PACKET_BYTES_MIN, PACKET_OVERHEAD_
 use petrel_proto::{Accepted, Agreed, OpenError, PeerKey, SessionId, Status};
 use petrel_transport::{PeerId, Transport};
 
+use super::drain::DRAINING;
 use super::{Endpoint, SessionConfig};
 use crate::control::{
     AllowedTransports, ControlPlane, EndpointId, FromNexus, LinkId, Reason, ToNexus,
@@ -27,6 +28,9 @@ pub enum SessionState {
     Opening,
     /// Calls go out.
     Open,
+    /// The server is about to end: calls that were made go on, further ones are not taken, and the
+    /// session closes itself after the last.
+    Draining,
     /// It is over; the reason, if it was not too long ago.
     Ended(Option<Reason>),
 }
@@ -187,7 +191,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         loop {
             match self.session_state(id) {
                 SessionState::Opening => self.turn(),
-                SessionState::Open => return Ok(id),
+                SessionState::Open | SessionState::Draining => return Ok(id),
                 SessionState::Ended(reason) => {
                     let reason = reason.unwrap_or_else(|| Reason::new(Status::Unknown, "closed"));
                     return Err(ConnectError::Refused { remote, reason });
@@ -198,6 +202,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 
     /// How a session is doing.
     pub fn session_state(&self, id: SessionId) -> SessionState {
+        if self.local.core.is_draining(id) {
+            return SessionState::Draining;
+        }
         if self.local.core.agreed(id).is_some() {
             return SessionState::Open;
         }
@@ -238,6 +245,11 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 reason: Reason::new(Status::Unavailable, "the peer closed the session"),
             });
         }
+        self.note_end(id, reason);
+    }
+
+    fn note_end(&mut self, id: SessionId, reason: Reason) {
+        self.local.hub.note_session(id, &SessionState::Ended(Some(reason.clone())));
         self.sessions.remember_end(id, reason);
     }
 
@@ -245,7 +257,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     fn drop_session(&mut self, id: SessionId, reason: Reason) {
         if self.local.core.close(id, reason.status, &reason.message).is_some() {
             self.sessions.forget(id);
-            self.sessions.remember_end(id, reason);
+            self.note_end(id, reason);
         }
     }
 
@@ -298,6 +310,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                     self.drop_session(id, reason);
                 }
             }
+            FromNexus::SessionDraining { session, token, .. } => self.on_draining(session, token),
             FromNexus::StatsRequested { request } => {
                 let json = self.stats().to_json();
                 self.control.post(ToNexus::Stats { request, json });
@@ -416,6 +429,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 if let Some(rtt_ns) = path_rtt_ns {
                     self.local.core.note_path(self.local.now_ns, id, rtt_ns);
                 }
+                self.local.hub.note_session(id, &SessionState::Open);
                 return;
             }
             Err(error) => error,
@@ -434,6 +448,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     /// Takes a session as its server, or says why not.
     fn accept(&mut self, link: LinkId, open: &SessionOpen) -> Result<SessionAccept, Reason> {
         let config = self.sessions.config;
+        if self.drain.is_draining() {
+            return Err(Reason::new(Status::Unavailable, DRAINING));
+        }
         if !config.accept {
             let text = "this endpoint takes no sessions";
             return Err(Reason::new(Status::FailedPrecondition, text));
@@ -490,6 +507,11 @@ impl Sessions {
             Outgoing::Opening { waiting, .. } => Some((remote, waiting)),
             Outgoing::Up(_) => None,
         }
+    }
+
+    /// The sessions that were proposed or are open, of both roles, with their links.
+    pub(super) fn with_links(&self) -> impl Iterator<Item = (SessionId, LinkId)> {
+        self.link_of.iter().map(|(id, link)| (*id, *link))
     }
 
     /// Links that are up.

@@ -77,6 +77,9 @@ impl Reactor {
                 let session = (peer_session, peer_token);
                 self.close_session(from, link, session, from_client, reason);
             }
+            ToNexus::DrainSession { link, peer_session, peer_token, message } => {
+                self.drain_session(from, link, (peer_session, peer_token), message);
+            }
             ToNexus::CloseLink { link, reason } if self.owns(from, link) => {
                 self.close_link(link, &reason);
             }

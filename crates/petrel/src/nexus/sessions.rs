@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use petrel_proto::Status;
 use petrel_proto::control::{
-    PACKET_OVERHEAD_BYTES, SessionAccept, SessionClose, SessionOpen, SessionRefuse,
+    PACKET_OVERHEAD_BYTES, SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse,
 };
 
 use super::closing::{Farewell, not_ok};
@@ -290,11 +290,9 @@ impl Reactor {
     pub(super) fn on_session_close(&mut self, connection: ConnectionId, close: SessionClose) {
         let Some(id) = self.link_at(connection, close.link) else { return };
         let Some(link) = self.links.get(&id).filter(|link| link.is_up()) else { return };
-        let is_overloaded = self.endpoints.get(&link.endpoint).is_some_and(|e| e.is_overloaded());
-        if is_overloaded {
-            let why = "an endpoint's event loop does not keep up with what the peer says";
-            let reason = Reason::new(Status::ResourceExhausted, why);
-            return self.close(connection, &reason, Farewell::Say(reason.clone()));
+        let endpoint = link.endpoint;
+        if self.close_if_overloaded(connection, endpoint) {
+            return;
         }
         let message = FromNexus::SessionClosed {
             link: id,
@@ -303,7 +301,56 @@ impl Reactor {
             from_client: close.from_client,
             reason: Reason::new(close.status, close.text),
         };
-        self.tell(link.endpoint, message);
+        self.tell(endpoint, message);
+    }
+
+    /// A peer can say as much as it likes: closes its connection if an endpoint has too much of it to
+    /// look at.
+    fn close_if_overloaded(&mut self, connection: ConnectionId, endpoint: EndpointId) -> bool {
+        let is_overloaded = self.endpoints.get(&endpoint).is_some_and(|e| e.is_overloaded());
+        if is_overloaded {
+            let why = "an endpoint's event loop does not keep up with what the peer says";
+            let reason = Reason::new(Status::ResourceExhausted, why);
+            self.close(connection, &reason, Farewell::Say(reason.clone()));
+        }
+        is_overloaded
+    }
+
+    /// An endpoint asks the client of a session to leave it: `session` is the client's index and token.
+    pub(super) fn drain_session(
+        &mut self,
+        from: EndpointId,
+        id: LinkId,
+        (session, token): (u32, u32),
+        text: String,
+    ) {
+        if !self.owns(from, id) {
+            return self.counters.late_messages.increment();
+        }
+        let link = &self.links[&id];
+        let (connection, link) = (link.connection, link.number);
+        self.send(connection, SessionDrain { link, session, token, text });
+    }
+
+    pub(super) fn on_session_drain(
+        &mut self,
+        connection: ConnectionId,
+        drain: SessionDrain,
+    ) -> Result<(), Violation> {
+        let Some(id) = self.link_at(connection, drain.link) else { return Ok(()) };
+        self.must_be_opener(id, "SESSION_DRAIN from a session's client")?;
+        let endpoint = self.links[&id].endpoint;
+        if self.close_if_overloaded(connection, endpoint) {
+            return Ok(());
+        }
+        let message = FromNexus::SessionDraining {
+            link: id,
+            session: drain.session,
+            token: drain.token,
+            message: drain.text,
+        };
+        self.tell(endpoint, message);
+        Ok(())
     }
 
     /// A proposal that was not answered in time.

@@ -105,6 +105,7 @@ impl Reactor {
             Message::SessionAccept(accept) => return self.on_session_accept(id, accept),
             Message::SessionRefuse(refuse) => return self.on_session_refuse(id, refuse),
             Message::SessionClose(close) => self.on_session_close(id, close),
+            Message::SessionDrain(drain) => return self.on_session_drain(id, drain),
             Message::StatsRequest(request) => self.on_stats_request(id, request.request),
             Message::StatsReply(_) => return Err(Violation("STATS_REPLY that nobody asked for")),
         }

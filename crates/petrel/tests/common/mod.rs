@@ -84,6 +84,7 @@ pub(crate) fn over(udp: bool, shm: bool) -> EndpointConfig {
 }
 
 /// Bytes that differ from call to call and place to place.
+#[allow(dead_code, reason = "not every test that includes this module uses it")]
 pub(crate) fn pattern(len: usize, seed: u64) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
     (0..len)

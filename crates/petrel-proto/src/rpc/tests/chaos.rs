@@ -1,7 +1,7 @@
 //! Two cores over a medium that loses, repeats, delays and damages frames, from proptest's seeds.
 //! A small sibling of the simulator, for the core alone.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
 
@@ -33,6 +33,14 @@ struct Chaos {
     runs: HashMap<u64, u32>,
     deferred: Vec<(u64, RequestHandle, Vec<u8>)>,
     done: HashMap<u64, bool>,
+    /// Calls with a deadline, and when it is over.
+    deadlines: HashMap<u64, u64>,
+    /// When a call is to be cancelled.
+    cancels: Vec<(u64, u64)>,
+    /// Calls that were said not to be executed.
+    spared: HashSet<u64>,
+    /// Requests that are watched and of which nothing was heard yet.
+    watched: HashSet<RequestHandle>,
 }
 
 impl Chaos {
@@ -77,6 +85,9 @@ impl Chaos {
     fn on_request(&mut self, handle: RequestHandle, request: Vec<u8>) {
         let tag = u64::from_le_bytes(*request.first_chunk().expect("requests have a tag"));
         *self.runs.entry(tag).or_default() += 1;
+        if tag % 2 == 1 && self.pair.server.watch(handle) {
+            self.watched.insert(handle);
+        }
         let response: Vec<u8> = request.iter().rev().copied().collect();
         let delay = if self.happens(200) { self.next() % 30_000_000 } else { 0 };
         self.deferred.push((self.pair.now + delay, handle, response));
@@ -85,12 +96,63 @@ impl Chaos {
     fn on_completion(&mut self, completion: Completion<HeapBuffer>) {
         let request = completion.request.message();
         assert_eq!(u64::from_le_bytes(*request.first_chunk().unwrap()), completion.tag);
-        if completion.outcome.is_ok() {
+        if let Err(failure) = &completion.outcome {
+            self.on_failure(completion.tag, failure);
+        } else {
             let expected: Vec<u8> = request.iter().rev().copied().collect();
             assert!(completion.response.message() == expected, "the response differs");
         }
         let former = self.done.insert(completion.tag, completion.outcome.is_ok());
         assert_eq!(former, None, "a call completes once");
+    }
+
+    fn on_failure(&mut self, tag: u64, failure: &CallFailure) {
+        if matches!(failure.execution, Execution::NotSent | Execution::Refused) {
+            self.spared.insert(tag);
+        }
+        if failure.status == Status::DeadlineExceeded {
+            // A server may be a little early: what is left is rounded down.
+            let slack_ns = u64::from(failure.execution == Execution::Refused) * 1_000;
+            assert!(self.deadlines[&tag] <= self.pair.now + slack_ns, "call {tag} ended too early");
+        }
+    }
+
+    /// Makes a call, some of them with a deadline, and some to be cancelled.
+    fn call(&mut self, tag: u64, request: &[u8], gives_up: bool) {
+        if !gives_up {
+            return self.pair.call(request, request.len(), tag);
+        }
+        if self.happens(200) {
+            let at = self.pair.now + self.next() % 10_000_000;
+            self.cancels.push((at, tag));
+        }
+        if self.happens(500) {
+            return self.pair.call(request, request.len(), tag);
+        }
+        let ahead_ns = self.next() % [1_000, 100_000, 3_000_000, 100_000_000][tag as usize % 4];
+        let deadline_ns = self.pair.now + ahead_ns;
+        self.deadlines.insert(tag, deadline_ns);
+        self.pair.call_until(request, request.len(), tag, deadline_ns);
+    }
+
+    fn cancel_due(&mut self) {
+        let now = self.pair.now;
+        for (_, tag) in self.cancels.extract_if(.., |(at, _)| *at <= now).collect::<Vec<_>>() {
+            let ended = self.pair.client.cancel(self.pair.session, |other| *other == tag);
+            assert_eq!(ended.is_none(), self.done.contains_key(&tag));
+            if let Some(completion) = ended {
+                assert_eq!(completion.outcome.as_ref().unwrap_err().status, Status::Cancelled);
+                self.on_completion(completion);
+            }
+        }
+    }
+
+    fn take_server_events(&mut self) {
+        while let Some(event) = self.pair.server.poll_event() {
+            let Event::Cancelled(handle) = event else { panic!("{event:?}") };
+            assert!(self.watched.remove(&handle), "{handle:?} is told of without need");
+            assert!(!self.pair.server.is_waited_for(handle));
+        }
     }
 
     fn deliver_due(&mut self) {
@@ -114,6 +176,9 @@ impl Chaos {
         let due: Vec<(u64, RequestHandle, Vec<u8>)> = due;
         for (_, handle, response) in due {
             // Refused when the client gave up meanwhile: legal.
+            if self.pair.server.is_waited_for(handle) {
+                self.watched.remove(&handle);
+            }
             let (server, response) = (&mut self.pair.server, buffer(&response));
             // At once or later: what the client does with the two is not the same.
             let _ = match handle.number % 3 {
@@ -123,14 +188,31 @@ impl Chaos {
         }
     }
 
+    fn counters(&self) -> [Counters; 2] {
+        [*self.pair.client.counters(), *self.pair.server.counters()]
+    }
+
+    /// What is late comes when all calls have ended.
+    fn let_all_arrive(&mut self) {
+        while !self.flights.is_empty() {
+            let next = self.flights.iter().map(|flight| flight.at).min();
+            self.pair.now = next.unwrap_or(0).max(self.pair.now);
+            self.deliver_due();
+            self.take_server_events();
+        }
+    }
+
     fn step(&mut self) {
         self.send_all();
         let timer = self.pair.client.next_timeout_ns();
         let flight = self.flights.iter().map(|flight| flight.at).min();
         let answer = self.deferred.iter().map(|(at, ..)| *at).min();
-        let next = [timer, flight, answer].into_iter().flatten().min().unwrap_or(0);
+        let cancel = self.cancels.iter().map(|(at, _)| *at).min();
+        let next = [timer, flight, answer, cancel].into_iter().flatten().min().unwrap_or(0);
         self.pair.now = next.max(self.pair.now + 1);
         self.deliver_due();
+        self.take_server_events();
+        self.cancel_due();
         self.pair.client.handle_timeouts(self.pair.now);
         while let Some(Event::Completed(completion)) = self.pair.client.poll_event() {
             self.on_completion(completion);
@@ -141,7 +223,13 @@ impl Chaos {
 /// What a run came to: when it ended, both cores' counters, and which calls succeeded.
 type Outcome = (u64, [Counters; 2], HashMap<u64, bool>);
 
-fn chaos(seed: u64, sizes: &[usize], faults: Faults, shape: Shape, short_ways: bool) -> Outcome {
+fn chaos(
+    seed: u64,
+    sizes: &[usize],
+    faults: Faults,
+    shape: Shape,
+    [short_ways, gives_up]: [bool; 2],
+) -> Outcome {
     let mut chaos = Chaos {
         pair: Pair::by(shape, short_ways),
         random: seed | 1,
@@ -151,11 +239,15 @@ fn chaos(seed: u64, sizes: &[usize], faults: Faults, shape: Shape, short_ways: b
         runs: HashMap::new(),
         deferred: Vec::new(),
         done: HashMap::new(),
+        deadlines: HashMap::new(),
+        cancels: Vec::new(),
+        spared: HashSet::new(),
+        watched: HashSet::new(),
     };
     for (tag, &size) in sizes.iter().enumerate() {
         let mut request = (tag as u64).to_le_bytes().to_vec();
         request.extend(pattern(size, seed));
-        chaos.pair.call(&request, request.len(), tag as u64);
+        chaos.call(tag as u64, &request, gives_up);
     }
     for _ in 0..200_000 {
         if chaos.done.len() == sizes.len() {
@@ -164,19 +256,24 @@ fn chaos(seed: u64, sizes: &[usize], faults: Faults, shape: Shape, short_ways: b
         chaos.step();
     }
     assert_eq!(chaos.done.len(), sizes.len(), "every call ends");
+    let (end_ns, counters) = (chaos.pair.now, chaos.counters());
+    chaos.let_all_arrive();
     assert!(chaos.runs.values().all(|runs| *runs == 1), "at most once: {:?}", chaos.runs);
+    assert!(chaos.spared.iter().all(|tag| !chaos.runs.contains_key(tag)), "{:?}", chaos.spared);
     for (tag, succeeded) in &chaos.done {
         assert!(!succeeded || chaos.runs.contains_key(tag), "a success was executed");
         // Eleven losses in a row do not happen at low rates of loss.
-        assert!(*succeeded || faults.loss > 50, "call {tag} failed");
+        assert!(*succeeded || faults.loss > 50 || gives_up, "call {tag} failed");
     }
     chaos.pair.assert_credits_back();
-    let Chaos { pair, done, .. } = chaos;
-    (pair.now, [*pair.client.counters(), *pair.server.counters()], done)
+    chaos.pair.server.close(chaos.pair.server_session, Status::Unavailable, "over");
+    chaos.take_server_events();
+    assert!(chaos.watched.is_empty(), "nobody told of {:?}", chaos.watched);
+    (end_ns, counters, chaos.done)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(64))]
+    #![proptest_config(ProptestConfig::with_cases(128))]
 
     /// And the short ways of the common case differ from the general one in nothing but length.
     #[test]
@@ -190,11 +287,12 @@ proptest! {
         jitter_ns in prop_oneof![Just(1u64), 1u64..40_000, 1u64..4_000_000],
         slots in prop_oneof![Just(1u8), Just(2), Just(8), Just(64)],
         credits in prop_oneof![Just(1u16), Just(2), 3u16..64, Just(1000)],
+        gives_up in any::<bool>(),
     ) {
         let shape = Shape { slots, credits, ..Shape::default() };
         let faults = Faults { loss, duplication, damage, jitter_ns };
-        let short = chaos(seed, &sizes, faults, shape, true);
-        let general = chaos(seed, &sizes, faults, shape, false);
+        let short = chaos(seed, &sizes, faults, shape, [true, gives_up]);
+        let general = chaos(seed, &sizes, faults, shape, [false, gives_up]);
         prop_assert_eq!(short, general);
     }
 }

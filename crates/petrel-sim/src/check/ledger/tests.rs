@@ -179,7 +179,7 @@ fn end__badly_needs_a_reason() {
 #[test]
 fn reject__needs_a_reason() {
     let mut desk = Desk::new(Method::Echo);
-    desk.ledger.reject(0, CallError::SessionClosed);
+    desk.ledger.reject(0, &CallError::SessionClosed.into());
     desk.assert_broken("rejected without a reason");
 }
 

@@ -1,0 +1,260 @@
+//! A client that calls when its users want something, whether earlier calls have ended or not.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use petrel::overload::{ConcurrencyLimit, Permit};
+use petrel::{CallError, CallFailure, Context, MsgBuf, Reply, SessionId, Status};
+
+use super::super::caller::Phase;
+use super::super::message::{self, Body};
+use super::super::node::Driver;
+use super::server::METHOD;
+use crate::fabric::{Histogram, exponential};
+use crate::rng::Rng;
+
+/// Bytes of a request and of its answer.
+const MESSAGE_BYTES: usize = 32;
+
+const PS_PER_NS: u64 = 1_000;
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Demand {
+    /// Mean time from one call to the next.
+    pub(super) gap_mean_ps: u64,
+    /// How long an answer is worth something.
+    pub(super) slo_ns: u64,
+}
+
+/// What came of the calls that were asked for while it was measured.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Outcomes {
+    pub(super) offered: u64,
+    /// Answered in time.
+    pub(super) good: u64,
+    /// Answered too late.
+    pub(super) late: u64,
+    /// Refused by the server, which has too much to do.
+    pub(super) refused: u64,
+    /// Not run by the server, because it was too late.
+    pub(super) expired: u64,
+    /// Not sent, because the client's limit was reached.
+    pub(super) held_back: u64,
+    /// Not sent, because the session's queue was full.
+    pub(super) unsent: u64,
+    /// Of the calls that were answered, in time or not, from when they were asked for.
+    pub(super) latency: Histogram,
+    /// Of the refusals.
+    pub(super) refusal: Histogram,
+}
+
+impl Outcomes {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.offered += other.offered;
+        self.good += other.good;
+        self.late += other.late;
+        self.refused += other.refused;
+        self.expired += other.expired;
+        self.held_back += other.held_back;
+        self.unsent += other.unsent;
+        self.latency.add(&other.latency);
+        self.refusal.add(&other.refusal);
+    }
+
+    /// Whether every call has ended in one way.
+    pub(super) fn is_balanced(&self) -> bool {
+        let Self { offered, good, late, refused, expired, held_back, unsent, .. } = *self;
+        offered == good + late + refused + expired + held_back + unsent
+    }
+}
+
+pub(super) struct Client {
+    demand: Demand,
+    session: SessionId,
+    phase: Rc<Phase>,
+    pending: Cell<usize>,
+    state: RefCell<State>,
+}
+
+struct State {
+    rng: Rng,
+    /// When the next call is asked for, once it has begun.
+    next_ps: Option<u64>,
+    limit: Option<ConcurrencyLimit>,
+    outcomes: Outcomes,
+    /// A wrong answer or a failure that nothing explains: the first is described.
+    wrong: Option<String>,
+    spare: Vec<(MsgBuf, MsgBuf, Body)>,
+}
+
+/// A call under way.
+struct Call {
+    asked_ns: u64,
+    /// Of the answer.
+    seed: u64,
+    body: Body,
+    counts: bool,
+    permit: Option<Permit>,
+}
+
+impl Client {
+    pub(super) fn new(
+        demand: Demand,
+        session: SessionId,
+        limit: Option<ConcurrencyLimit>,
+        phase: Rc<Phase>,
+        rng: Rng,
+    ) -> Self {
+        let state = State {
+            rng,
+            next_ps: None,
+            limit,
+            outcomes: Outcomes::default(),
+            wrong: None,
+            spare: Vec::new(),
+        };
+        Self { demand, session, phase, pending: Cell::new(0), state: RefCell::new(state) }
+    }
+
+    /// What came of its calls; or what should not have.
+    pub(super) fn outcomes(&self) -> Result<Outcomes, String> {
+        let state = self.state.borrow();
+        state.wrong.clone().map_or_else(|| Ok(state.outcomes.clone()), Err)
+    }
+
+    fn call(self: &Rc<Self>, cx: &mut Context<'_>, asked_ns: u64) {
+        let counts = self.phase.is_measuring.get();
+        self.state.borrow_mut().outcomes.offered += u64::from(counts);
+        let Ok(permit) = self.state.borrow_mut().permit(cx.now_ns()) else {
+            self.count(counts, |outcomes| outcomes.held_back += 1);
+            return;
+        };
+        let Some((mut request, response, body)) = self.take_buffers(cx) else {
+            return self.note_wrong(|| "an endpoint has no memory for a call".to_owned());
+        };
+        // The number of the request is its deadline.
+        let deadline_ns = asked_ns + self.demand.slo_ns;
+        let seed = body.number(&mut request, deadline_ns, MESSAGE_BYTES as u32);
+        let call = Call { asked_ns, seed, body, counts, permit };
+        self.pending.set(self.pending.get() + 1);
+        let client = Rc::clone(self);
+        let continuation = move |cx: &mut Context<'_>, reply| client.end(cx, reply, call);
+        match cx.call(self.session, METHOD, request, response, continuation) {
+            Ok(()) => {}
+            Err(rejected) => self.note_unsent(counts, &rejected.error),
+        }
+    }
+
+    fn note_unsent(&self, counts: bool, error: &CallError) {
+        self.pending.set(self.pending.get() - 1);
+        match error {
+            CallError::QueueFull { .. } => self.count(counts, |outcomes| outcomes.unsent += 1),
+            error => self.note_wrong(|| format!("a call was not taken: {error}")),
+        }
+    }
+
+    fn take_buffers(&self, cx: &Context<'_>) -> Option<(MsgBuf, MsgBuf, Body)> {
+        if let Some(spare) = self.state.borrow_mut().spare.pop() {
+            return Some(spare);
+        }
+        let mut request = cx.alloc(MESSAGE_BYTES).ok()?;
+        request.set_len(MESSAGE_BYTES);
+        let body = Body::write(&mut request);
+        Some((request, cx.alloc(MESSAGE_BYTES).ok()?, body))
+    }
+
+    fn end(&self, cx: &mut Context<'_>, reply: Reply, call: Call) {
+        self.pending.set(self.pending.get() - 1);
+        let now_ns = cx.now_ns();
+        let taken_ns = now_ns - call.asked_ns;
+        let is_answered = match reply.message() {
+            Ok(answer) => self.answered(answer, &call, taken_ns),
+            Err(failure) => self.failed(failure, &call, taken_ns),
+        };
+        let mut state = self.state.borrow_mut();
+        state.spare.push((reply.request, reply.response, call.body));
+        if let (Some(limit), Some(permit)) = (&mut state.limit, call.permit) {
+            match is_answered {
+                true => limit.succeeded(permit, now_ns),
+                false => limit.refused(permit, now_ns),
+            }
+        }
+    }
+
+    fn answered(&self, answer: &[u8], call: &Call, taken_ns: u64) -> bool {
+        if answer.len() != MESSAGE_BYTES || !message::is_filled(call.seed, answer) {
+            self.note_wrong(|| format!("an answer of {} bytes is wrong", answer.len()));
+        }
+        let is_good = taken_ns <= self.demand.slo_ns;
+        self.count(call.counts, |outcomes| {
+            *if is_good { &mut outcomes.good } else { &mut outcomes.late } += 1;
+            outcomes.latency.record(taken_ns * PS_PER_NS);
+        });
+        true
+    }
+
+    fn failed(&self, failure: &CallFailure, call: &Call, taken_ns: u64) -> bool {
+        self.count(call.counts, |outcomes| outcomes.refusal.record(taken_ns * PS_PER_NS));
+        match failure.status {
+            Status::ResourceExhausted => self.count(call.counts, |outcomes| outcomes.refused += 1),
+            Status::DeadlineExceeded => self.count(call.counts, |outcomes| outcomes.expired += 1),
+            _ => self.note_wrong(|| format!("a call failed: {failure}")),
+        }
+        false
+    }
+
+    fn count(&self, counts: bool, add: impl FnOnce(&mut Outcomes)) {
+        if counts {
+            add(&mut self.state.borrow_mut().outcomes);
+        }
+    }
+
+    #[cold]
+    fn note_wrong(&self, what: impl FnOnce() -> String) {
+        self.state.borrow_mut().wrong.get_or_insert_with(what);
+    }
+}
+
+impl Driver for Client {
+    fn next_ns(&self) -> Option<u64> {
+        let next_ps = self.state.borrow().next_ps.unwrap_or(0);
+        self.phase.is_calling.get().then_some(next_ps.div_ceil(PS_PER_NS))
+    }
+
+    fn act(self: Rc<Self>, cx: &mut Context<'_>) {
+        let now_ns = cx.now_ns();
+        self.state.borrow_mut().begin(now_ns, self.demand);
+        while let Some(asked_ns) = self.next_ns().filter(|&at_ns| at_ns <= now_ns) {
+            self.state.borrow_mut().schedule_next(self.demand);
+            self.call(cx, asked_ns);
+        }
+    }
+
+    fn pending(&self) -> usize {
+        self.pending.get()
+    }
+}
+
+impl State {
+    /// The first call comes as long after the beginning as others after the one before.
+    fn begin(&mut self, now_ns: u64, demand: Demand) {
+        if self.next_ps.is_none() {
+            self.next_ps = Some(now_ns * PS_PER_NS);
+            self.schedule_next(demand);
+        }
+    }
+
+    fn schedule_next(&mut self, demand: Demand) {
+        let gap_ps = exponential(demand.gap_mean_ps, &mut self.rng);
+        self.next_ps = self.next_ps.map(|next_ps| next_ps + gap_ps);
+    }
+
+    /// Leave to call, if there has to be any; nothing if there is none.
+    fn permit(&mut self, now_ns: u64) -> Result<Option<Permit>, ()> {
+        match &mut self.limit {
+            None => Ok(None),
+            Some(limit) => limit.try_start(now_ns).map(Some).ok_or(()),
+        }
+    }
+}

@@ -1,0 +1,342 @@
+//! A server that is asked for more than it can do, and what its clients still get.
+//!
+//! Clients whose users come when they want (Poisson), with an objective for each answer; a server with
+//! workers that take virtual time; and between them ways to refuse: at the server's queue
+//! ([`Admission`]) and in the client ([`ConcurrencyLimit`]).
+//!
+//! [`Admission`]: petrel::overload::Admission
+//! [`ConcurrencyLimit`]: petrel::overload::ConcurrencyLimit
+
+mod client;
+mod policy;
+mod server;
+mod service;
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use petrel::overload::{Admission, ConcurrencyLimit};
+use petrel_proto::Recovery;
+use serde::Serialize;
+
+use self::client::{Client, Demand, Outcomes};
+pub use self::policy::Policy;
+use self::server::{Plan, Server};
+pub use self::service::Service;
+use super::cluster::{Cluster, Place, Settings};
+use super::{Controller, ExperimentError, Latency, cpu};
+use crate::fabric::{ActorId, Forwarding, HostId, LinkConfig, SwitchConfig, Topology};
+
+/// Payload of the largest datagram.
+const FRAME_BYTES: usize = 1_472;
+
+/// Bytes of a small message with its header, for the price of a frame.
+const MESSAGE_BYTES: usize = 32;
+
+const LINE_GBIT: u64 = 25;
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub struct OverloadConfig {
+    /// Everything random follows from it.
+    pub seed: u64,
+    /// Hosts with a client each.
+    pub clients: u16,
+    /// Requests that the server works on at once.
+    pub workers: u16,
+    /// How long a request takes on average.
+    pub service_ns: u64,
+    /// How that is spread.
+    pub services: Vec<Service>,
+    /// How long an answer is worth something.
+    pub slo_ns: u64,
+    /// What is asked for, in hundredths of what the workers can do.
+    pub loads_percent: Vec<u32>,
+    /// What the server does.
+    pub policies: Vec<Policy>,
+    /// The target for waits of those policies that have one.
+    pub target_ns: u64,
+    /// Whether clients send fewer calls to a server that refuses.
+    pub back_pressure: Vec<bool>,
+    /// Time before it is measured.
+    pub warm_up_ns: u64,
+    /// For how long.
+    pub measured_ns: u64,
+}
+
+impl OverloadConfig {
+    /// The table of the documentation.
+    pub fn full(seed: u64) -> Self {
+        Self {
+            seed,
+            clients: 100,
+            workers: 8,
+            service_ns: 10_000,
+            services: vec![Service::Exponential],
+            slo_ns: 200_000,
+            loads_percent: vec![20, 50, 80, 90, 100, 120, 150, 200, 300],
+            policies: Policy::ALL.to_vec(),
+            target_ns: 50_000,
+            back_pressure: vec![false, true],
+            warm_up_ns: 20_000_000,
+            measured_ns: 100_000_000,
+        }
+    }
+
+    /// A short variant: seconds.
+    pub fn quick(seed: u64) -> Self {
+        Self {
+            clients: 20,
+            workers: 2,
+            loads_percent: vec![50, 100, 200],
+            warm_up_ns: 10_000_000,
+            measured_ns: 30_000_000,
+            ..Self::full(seed)
+        }
+    }
+
+    /// Requests per second that the workers can do.
+    pub fn capacity_per_s(&self) -> f64 {
+        f64::from(self.workers) * 1e9 / self.service_ns as f64
+    }
+}
+
+/// A figure.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OverloadRow {
+    /// How long requests take.
+    pub service: &'static str,
+    /// What the server does.
+    pub policy: &'static str,
+    /// Whether clients send fewer calls to a server that refuses.
+    pub back_pressure: bool,
+    /// What is asked for, over what the workers can do.
+    pub load: f64,
+    /// Calls that were asked for, per second.
+    pub offered_per_s: f64,
+    /// Answers in time, per second.
+    pub goodput_per_s: f64,
+    /// That, over what the workers can do.
+    pub of_capacity: f64,
+    /// That, over the best of this policy at any load.
+    pub of_best: f64,
+    /// From when a call was asked for to its answer, of all that were answered.
+    pub latency: Latency,
+    /// The same of those that were refused.
+    pub refusal: Latency,
+    /// Calls that were asked for while it was measured; the sum of all below up to `unsent`.
+    pub offered: u64,
+    /// Answered in time.
+    pub good: u64,
+    /// Answered too late.
+    pub late: u64,
+    /// Refused because the server has too much to do.
+    pub refused: u64,
+    /// Not run because it was too late.
+    pub expired: u64,
+    /// Not sent because of the client's limit.
+    pub held_back: u64,
+    /// Not sent because the session's queue was full.
+    pub unsent: u64,
+    /// Requests that were run while it was measured.
+    pub executed: u64,
+    /// Those of them that ended after their deadline: work for nothing.
+    pub wasted: u64,
+    /// Share of the time that the workers were busy.
+    pub busy: f64,
+}
+
+/// What has to be named to name a figure.
+#[derive(Clone, Copy)]
+struct Series {
+    service: Service,
+    policy: Policy,
+    back_pressure: bool,
+}
+
+/// Runs it; `on_row` gets each figure as soon as all of its policy are there.
+///
+/// # Errors
+/// See [`ExperimentError`].
+pub fn run(
+    config: &OverloadConfig,
+    mut on_row: impl FnMut(&OverloadRow),
+) -> Result<Vec<OverloadRow>, ExperimentError> {
+    let mut rows = Vec::new();
+    for series in all_series(config) {
+        let figures = run_series(config, series)?;
+        figures.iter().for_each(&mut on_row);
+        rows.extend(figures);
+    }
+    Ok(rows)
+}
+
+fn all_series(config: &OverloadConfig) -> impl Iterator<Item = Series> + '_ {
+    config.services.iter().flat_map(move |&service| {
+        config.policies.iter().flat_map(move |&policy| {
+            config.back_pressure.iter().map(move |&back_pressure| Series {
+                service,
+                policy,
+                back_pressure,
+            })
+        })
+    })
+}
+
+fn run_series(
+    config: &OverloadConfig,
+    series: Series,
+) -> Result<Vec<OverloadRow>, ExperimentError> {
+    let loads = config.loads_percent.iter().map(|&percent| f64::from(percent) / 100.0);
+    let rows = loads.map(|load| run_one(config, series, load));
+    let mut rows = rows.collect::<Result<Vec<_>, _>>()?;
+    let best = rows.iter().map(|row| row.goodput_per_s).fold(f64::MIN_POSITIVE, f64::max);
+    rows.iter_mut().for_each(|row| row.of_best = row.goodput_per_s / best);
+    Ok(rows)
+}
+
+fn run_one(
+    config: &OverloadConfig,
+    series: Series,
+    load: f64,
+) -> Result<OverloadRow, ExperimentError> {
+    let mut cluster = Cluster::new(&one_switch(config.clients), settings(config.seed))?;
+    let (place, server) = add_server(&mut cluster, config, series)?;
+    let clients = add_clients(&mut cluster, config, series, load, place)?;
+    cluster.begin()?;
+    cluster.run_for(config.warm_up_ns);
+    cluster.begin_measuring();
+    cluster.run_for(config.measured_ns);
+    cluster.end_measuring();
+    cluster.drain()?;
+
+    let outcomes = outcomes_of(&cluster, &clients)?;
+    Ok(row(config, series, load, &outcomes, server.work()))
+}
+
+fn settings(seed: u64) -> Settings {
+    Settings {
+        seed,
+        controller: Controller::Dcqcn,
+        recovery: Recovery::Selective,
+        line_gbit: LINE_GBIT,
+        frame_bytes: FRAME_BYTES,
+        cpu: cpu::of_frames(MESSAGE_BYTES),
+    }
+}
+
+/// The server and all clients under one switch, as in the other experiments.
+fn one_switch(clients: u16) -> Topology {
+    let switch = SwitchConfig {
+        ecn: Controller::Dcqcn.marks(LINE_GBIT),
+        forwarding: Forwarding::CutThrough,
+        latency_ns: 400,
+        ..SwitchConfig::default()
+    };
+    let link = LinkConfig::gbit(LINE_GBIT, 450);
+    Topology::star(usize::from(clients) + 1, Default::default(), switch, link)
+}
+
+fn add_server(
+    cluster: &mut Cluster,
+    config: &OverloadConfig,
+    series: Series,
+) -> Result<(Place, Rc<Server>), ExperimentError> {
+    let place = Place::new(HostId(0), 0);
+    let actor = cluster.add(place)?;
+    let workers = usize::from(config.workers);
+    let target = Duration::from_nanos(config.target_ns);
+    let plan = Plan {
+        service: series.service,
+        service_ns: config.service_ns,
+        workers,
+        heeds_deadlines: series.policy.heeds_deadlines(),
+    };
+    let admission = Admission::new(series.policy.admission(target), workers);
+    let (phase, rng) = (Rc::clone(&cluster.phase), cluster.next_rng());
+    let server = Server::new(plan, admission, phase, rng);
+    let server = Rc::new(server);
+    cluster.add_driver(actor, Rc::clone(&server), &[]);
+    let handler = Rc::clone(&server);
+    let handle = move |cx: &mut petrel::Context<'_>, request: petrel::Request<'_>| {
+        handler.handle(cx, request)
+    };
+    cluster.endpoint_mut(actor).register(server::METHOD, handle);
+    Ok((place, server))
+}
+
+fn add_clients(
+    cluster: &mut Cluster,
+    config: &OverloadConfig,
+    series: Series,
+    load: f64,
+    server: Place,
+) -> Result<Vec<Rc<Client>>, ExperimentError> {
+    let per_s = config.capacity_per_s() * load / f64::from(config.clients);
+    let demand = Demand { gap_mean_ps: (1e12 / per_s) as u64, slo_ns: config.slo_ns };
+    let places = (1..=config.clients).map(|host| Place::new(HostId(host), 0));
+    let clients = places.map(|place| {
+        let actor = cluster.add(place)?;
+        add_client(cluster, actor, demand, series.back_pressure, server)
+    });
+    clients.collect()
+}
+
+fn add_client(
+    cluster: &mut Cluster,
+    actor: ActorId,
+    demand: Demand,
+    back_pressure: bool,
+    server: Place,
+) -> Result<Rc<Client>, ExperimentError> {
+    let session = cluster.connect(actor, server)?;
+    let limit = back_pressure.then(|| ConcurrencyLimit::new(Default::default()));
+    let (phase, rng) = (Rc::clone(&cluster.phase), cluster.next_rng());
+    let client = Rc::new(Client::new(demand, session, limit, phase, rng));
+    cluster.add_driver(actor, Rc::clone(&client), &[session]);
+    Ok(client)
+}
+
+fn outcomes_of(cluster: &Cluster, clients: &[Rc<Client>]) -> Result<Outcomes, ExperimentError> {
+    let mut all = Outcomes::default();
+    for client in clients {
+        all.add(&client.outcomes().map_err(|what| cluster.broken(what))?);
+    }
+    match all.is_balanced() {
+        true => Ok(all),
+        false => Err(cluster.broken(format!("calls were lost count of: {all:?}"))),
+    }
+}
+
+fn row(
+    config: &OverloadConfig,
+    series: Series,
+    load: f64,
+    outcomes: &Outcomes,
+    work: server::Work,
+) -> OverloadRow {
+    let per_s = |count: u64| count as f64 * 1e9 / config.measured_ns as f64;
+    let goodput_per_s = per_s(outcomes.good);
+    OverloadRow {
+        service: series.service.name(),
+        policy: series.policy.name(),
+        back_pressure: series.back_pressure,
+        load,
+        offered_per_s: per_s(outcomes.offered),
+        goodput_per_s,
+        of_capacity: goodput_per_s / config.capacity_per_s(),
+        of_best: 1.0,
+        latency: Latency::from(&outcomes.latency),
+        refusal: Latency::from(&outcomes.refusal),
+        offered: outcomes.offered,
+        good: outcomes.good,
+        late: outcomes.late,
+        refused: outcomes.refused,
+        expired: outcomes.expired,
+        held_back: outcomes.held_back,
+        unsent: outcomes.unsent,
+        executed: work.executed,
+        wasted: work.wasted,
+        busy: work.busy_ns as f64 / (config.measured_ns * u64::from(config.workers)) as f64,
+    }
+}

@@ -1,0 +1,101 @@
+//! What the server does about too many requests.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use petrel::overload::{AdmissionConfig, Shedding};
+
+/// What the server does about too many requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Policy {
+    /// Takes everything in, in the order in which it comes.
+    None,
+    /// Runs nothing whose deadline has passed.
+    Deadlines,
+    /// That, and [`Shedding::Codel`].
+    Codel,
+    /// That, and [`Shedding::ControlledDelay`].
+    Controlled,
+    /// That, and [`Shedding::OldestWait`].
+    Oldest,
+    /// That, and [`Shedding::ExpectedWait`].
+    Expected,
+    /// Deadlines, and what is done if nothing else is said.
+    Default,
+}
+
+impl Policy {
+    /// Every one.
+    pub const ALL: [Self; 7] = [
+        Self::None,
+        Self::Deadlines,
+        Self::Codel,
+        Self::Controlled,
+        Self::Oldest,
+        Self::Expected,
+        Self::Default,
+    ];
+
+    /// What it is called.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Policy::None => "none",
+            Policy::Deadlines => "deadlines",
+            Policy::Codel => "codel",
+            Policy::Controlled => "controlled",
+            Policy::Oldest => "oldest",
+            Policy::Expected => "expected",
+            Policy::Default => "default",
+        }
+    }
+
+    /// The server's settings, with this as the target for waits.
+    pub(super) fn admission(self, target: Duration) -> AdmissionConfig {
+        // CoDel's own proportion: the target is 5 % of the interval (RFC 8289 §4.4).
+        let interval = target * 20;
+        let shedding = match self {
+            Policy::None => return UNLIMITED,
+            Policy::Deadlines => Shedding::LimitOnly,
+            Policy::Codel => Shedding::Codel { target, interval },
+            Policy::Controlled => Shedding::ControlledDelay { target, interval },
+            Policy::Oldest => Shedding::OldestWait { target },
+            Policy::Expected => Shedding::ExpectedWait { target, services: 0 },
+            Policy::Default => return AdmissionConfig::default(),
+        };
+        AdmissionConfig { shedding, ..AdmissionConfig::default() }
+    }
+
+    /// Whether the server knows by when an answer is needed.
+    pub(super) fn heeds_deadlines(self) -> bool {
+        self != Policy::None
+    }
+}
+
+const UNLIMITED: AdmissionConfig = AdmissionConfig {
+    requests_max: usize::MAX,
+    bytes_max: usize::MAX,
+    shedding: Shedding::LimitOnly,
+};
+
+impl FromStr for Policy {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let known = Self::ALL.into_iter().find(|policy| policy.name() == text);
+        known.ok_or_else(|| {
+            let names = Self::ALL.map(Self::name).join(", ");
+            format!("'{text}' is no policy; these are: {names}")
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn from_str__takes_every_name_and_lists_them() {
+        assert!(Policy::ALL.iter().all(|policy| policy.name().parse() == Ok(*policy)));
+        assert!("nothing".parse::<Policy>().unwrap_err().contains("controlled"));
+    }
+}

@@ -1,0 +1,151 @@
+//! A call of a channel: its attempts, one after the other.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use petrel_proto::{CallFailure, Execution, Status};
+
+use super::Channel;
+use super::attempt::{Attempted, Wanted, may_retry};
+use crate::endpoint::CallOptions;
+use crate::local::as_ns;
+use crate::msgbuf::MsgBuf;
+use crate::overload::Backoff;
+
+impl Channel {
+    /// Calls a method of the service, with as many attempts as the options and the channel's
+    /// configuration allow. Dropping the future cancels the call.
+    ///
+    /// # Errors
+    /// That of the last attempt. Whether the call may have been executed counts all of them.
+    pub async fn call(
+        &self,
+        method: u16,
+        request: &[u8],
+        options: CallOptions,
+    ) -> Result<MsgBuf, Box<CallFailure>> {
+        self.inner.counters.count(|stats| stats.calls += 1);
+        if options.hedge_after.is_some() && !options.idempotent {
+            return Err(not_idempotent());
+        }
+        let timeout = options.timeout.unwrap_or(self.inner.config.timeout);
+        let end_ns = self.inner.handle.now_ns().saturating_add(as_ns(timeout));
+        let mut progress = Progress::default();
+        let under_way = Cell::new(0);
+        let wanted = Wanted { method, request, options: &options, end_ns, under_way };
+        let attempts = self.attempt_all(&wanted, &mut progress);
+        let ended = self.inner.handle.timeout(timeout, attempts).await;
+        ended.unwrap_or_else(|_| {
+            let may_have_executed = progress.may_have_executed || wanted.under_way.get() > 0;
+            Err(too_late(timeout, progress.attempts, may_have_executed))
+        })
+    }
+
+    async fn attempt_all(
+        &self,
+        wanted: &Wanted<'_>,
+        progress: &mut Progress,
+    ) -> Result<MsgBuf, Box<CallFailure>> {
+        let inner = &self.inner;
+        let mut backoff = Backoff::new(inner.config.retry_backoff);
+        loop {
+            let Attempted { outcome, target } = match wanted.options.hedge_after {
+                Some(after) => self.attempt_hedged(wanted, after, progress).await,
+                None => {
+                    progress.begin();
+                    self.attempt(wanted, progress.tried.clone()).await
+                }
+            };
+            let failure = match outcome {
+                Ok(reply) => {
+                    inner.budget.borrow_mut().on_success();
+                    return Ok(reply);
+                }
+                Err(failure) => progress.note(failure),
+            };
+            progress.tried.extend(target);
+            let may_go_on = progress.attempts < inner.config.attempts_max
+                && may_retry(&failure, wanted.options.idempotent);
+            if !may_go_on || !self.may_try_again() {
+                return Err(progress.explain(failure));
+            }
+            inner.counters.count(|stats| stats.retries += 1);
+            let pause_ns = backoff.next_ns(inner.handle.random());
+            inner.handle.sleep(Duration::from_nanos(pause_ns)).await;
+        }
+    }
+
+    /// Takes a retry or a hedge out of the budget.
+    pub(super) fn may_try_again(&self) -> bool {
+        let may = self.inner.budget.borrow_mut().try_retry(self.inner.handle.now_ns());
+        if !may {
+            self.inner.counters.count(|stats| stats.budget_exhausted += 1);
+        }
+        may
+    }
+}
+
+/// What is known of a call while it is tried.
+#[derive(Default)]
+pub(super) struct Progress {
+    /// Attempts that were begun.
+    pub(super) attempts: u32,
+    /// Where.
+    pub(super) tried: Vec<super::Target>,
+    /// Whether one that has ended may have been executed.
+    may_have_executed: bool,
+}
+
+impl Progress {
+    pub(super) fn begin(&mut self) {
+        self.attempts += 1;
+    }
+
+    /// Takes in how an attempt failed. What an earlier one may have done stays so.
+    pub(super) fn note(&mut self, mut failure: Box<CallFailure>) -> Box<CallFailure> {
+        let is_open = failure.execution == Execution::MayHaveExecuted;
+        let did_not = matches!(failure.execution, Execution::NotSent | Execution::Refused);
+        if did_not && self.may_have_executed {
+            failure.execution = Execution::MayHaveExecuted;
+        }
+        self.may_have_executed |= is_open;
+        failure
+    }
+
+    /// Takes in how an attempt failed while another goes on.
+    pub(super) fn take_beside(&mut self, attempted: Attempted) {
+        self.tried.extend(attempted.target);
+        if let Err(failure) = attempted.outcome {
+            let _noted = self.note(failure);
+        }
+    }
+
+    fn explain(&self, mut failure: Box<CallFailure>) -> Box<CallFailure> {
+        if self.attempts > 1 {
+            failure.message = format!("{} (after {} attempts)", failure.message, self.attempts);
+        }
+        failure
+    }
+}
+
+#[cold]
+fn too_late(timeout: Duration, attempts: u32, may_have_executed: bool) -> Box<CallFailure> {
+    let execution = match may_have_executed {
+        true => Execution::MayHaveExecuted,
+        false => Execution::NotSent,
+    };
+    Box::new(CallFailure {
+        status: Status::DeadlineExceeded,
+        message: format!("no answer within {timeout:?}, in {attempts} attempts"),
+        execution,
+    })
+}
+
+#[cold]
+fn not_idempotent() -> Box<CallFailure> {
+    Box::new(CallFailure {
+        status: Status::InvalidArgument,
+        message: "a hedged call may be executed twice: it has to be marked idempotent".to_owned(),
+        execution: Execution::NotSent,
+    })
+}

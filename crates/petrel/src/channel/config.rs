@@ -1,0 +1,67 @@
+//! What can be set about a channel.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::control::EndpointId;
+use crate::overload::{BackoffConfig, ConcurrencyLimitConfig, RetryBudgetConfig};
+
+/// A server that a channel may call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// Control address of its process.
+    pub address: SocketAddr,
+    /// The endpoint there.
+    pub endpoint: EndpointId,
+}
+
+impl From<SocketAddr> for Target {
+    /// The process's endpoint 0.
+    fn from(address: SocketAddr) -> Self {
+        Self { address, endpoint: EndpointId(0) }
+    }
+}
+
+impl From<(SocketAddr, EndpointId)> for Target {
+    fn from((address, endpoint): (SocketAddr, EndpointId)) -> Self {
+        Self { address, endpoint }
+    }
+}
+
+/// What can be set about a channel.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct ChannelConfig {
+    /// How long a call may take, with all its attempts, if its options do not say.
+    pub timeout: Duration,
+    /// Attempts of one call, the first and hedges included; at least 1.
+    pub attempts_max: u32,
+    /// Pauses before a call is tried again.
+    pub retry_backoff: BackoffConfig,
+    /// How many retries and hedges there may be for the calls that succeed.
+    pub retry_budget: RetryBudgetConfig,
+    /// Pauses before a session is opened again.
+    pub connect_backoff: BackoffConfig,
+    /// How many calls may be outstanding to each server, by what it refuses; `None` for no limit of
+    /// this kind: the session's slots bound what the server sees, and further calls wait.
+    pub concurrency: Option<ConcurrencyLimitConfig>,
+}
+
+impl Default for ChannelConfig {
+    /// Ten seconds and four attempts, retries after a millisecond at first, connects after ten, at
+    /// most two seconds apart.
+    fn default() -> Self {
+        let pauses = |first_ms, max_ms| BackoffConfig {
+            first: Duration::from_millis(first_ms),
+            max: Duration::from_millis(max_ms),
+        };
+        Self {
+            timeout: Duration::from_secs(10),
+            attempts_max: 4,
+            retry_backoff: pauses(1, 200),
+            retry_budget: RetryBudgetConfig::default(),
+            connect_backoff: pauses(10, 2_000),
+            concurrency: Some(ConcurrencyLimitConfig::default()),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! One server of a channel: the session to it, kept open.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::poll_fn;
+use std::rc::{Rc, Weak};
+use std::task::{Context as TaskContext, Poll, Waker};
+use std::time::Duration;
+
+use super::config::{ChannelConfig, Target};
+use super::{Channel, Inner};
+use crate::endpoint::SessionState;
+use crate::local::Session;
+use crate::overload::{Backoff, ConcurrencyLimit};
+
+/// A session that stayed open for so long was worth opening: the next pause is a first one. One that
+/// ends at once, again and again, is not.
+const SETTLED_NS: u64 = 1_000_000_000;
+
+pub(super) struct Connection {
+    pub(super) target: Target,
+    session: RefCell<Option<Session>>,
+    /// Why there is no session, once opening one has failed.
+    failure: RefCell<Option<String>>,
+    /// Attempts on the way.
+    pub(super) busy: Cell<u32>,
+    pub(super) limit: Option<RefCell<ConcurrencyLimit>>,
+    wakers: RefCell<Vec<Waker>>,
+}
+
+impl Connection {
+    pub(super) fn new(target: Target, config: &ChannelConfig) -> Self {
+        let limit = config.concurrency.map(|limit| RefCell::new(ConcurrencyLimit::new(limit)));
+        Self {
+            target,
+            session: RefCell::default(),
+            failure: RefCell::default(),
+            busy: Cell::new(0),
+            limit,
+            wakers: RefCell::default(),
+        }
+    }
+
+    /// The session, if calls may be made on it.
+    pub(super) fn session(&self) -> Option<Session> {
+        let session = self.session.borrow();
+        session.as_ref().filter(|session| session.state() == SessionState::Open).cloned()
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        self.session().is_some()
+    }
+
+    /// Why there is no session, if the last attempt to open one has failed.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.failure.borrow().clone()
+    }
+
+    pub(super) fn close(&self) {
+        if let Some(session) = self.session.borrow_mut().take() {
+            session.close();
+        }
+    }
+
+    /// Something has changed that somebody may wait for.
+    pub(super) fn changed(&self) {
+        let wakers = std::mem::take(&mut *self.wakers.borrow_mut());
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Wakes the task at the next change.
+    pub(super) fn await_change(&self, cx: &mut TaskContext<'_>) {
+        let mut wakers = self.wakers.borrow_mut();
+        if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+            wakers.push(cx.waker().clone());
+        }
+    }
+
+    fn set(&self, session: Result<Session, String>) {
+        match session {
+            Ok(session) => {
+                *self.session.borrow_mut() = Some(session);
+                *self.failure.borrow_mut() = None;
+            }
+            Err(failure) => {
+                *self.session.borrow_mut() = None;
+                *self.failure.borrow_mut() = Some(failure);
+            }
+        }
+        self.changed();
+    }
+}
+
+/// Keeps a session to a server open as long as there is the channel.
+pub(super) async fn keep(channel: Weak<Inner>, connection: Rc<Connection>) {
+    let Some((handle, config)) =
+        channel.upgrade().map(|inner| (inner.handle.clone(), inner.config.connect_backoff))
+    else {
+        return;
+    };
+    let mut backoff = Backoff::new(config);
+    loop {
+        let Target { address, endpoint } = connection.target;
+        let opened = handle.connect_to(address, endpoint).await;
+        let Some(inner) = channel.upgrade() else { return };
+        match opened {
+            Ok(session) => {
+                inner.counters.count(|stats| stats.sessions_opened += 1);
+                connection.set(Ok(session.clone()));
+                drop(inner);
+                let opened_ns = handle.now_ns();
+                session.left().await;
+                connection.set(Err(why_left(&session)));
+                if handle.now_ns() - opened_ns >= SETTLED_NS {
+                    backoff.reset();
+                }
+            }
+            Err(error) => {
+                inner.counters.count(|stats| stats.connects_failed += 1);
+                connection.set(Err(error.to_string()));
+            }
+        }
+        let pause_ns = backoff.next_ns(handle.random());
+        handle.sleep(Duration::from_nanos(pause_ns)).await;
+    }
+}
+
+fn why_left(session: &Session) -> String {
+    match session.state() {
+        SessionState::Ended(Some(reason)) => reason.message,
+        SessionState::Draining => "the server is draining".to_owned(),
+        _ => "the session has ended".to_owned(),
+    }
+}
+
+impl Inner {
+    /// Waits until a connection is as wanted.
+    pub(super) async fn wait_for_any(&self, is_wanted: impl Fn(&Connection) -> bool) {
+        poll_fn(|cx| {
+            if self.connections.iter().any(|connection| is_wanted(connection)) {
+                return Poll::Ready(());
+            }
+            self.connections.iter().for_each(|connection| connection.await_change(cx));
+            Poll::Pending
+        })
+        .await;
+    }
+
+    /// The ready connection with the fewest attempts on the way, and not `besides` if there is another.
+    pub(super) fn choose(&self, besides: &[Target]) -> Option<(Rc<Connection>, Session)> {
+        let count = self.connections.len();
+        let first = self.turn.get();
+        self.turn.set((first + 1) % count);
+        let in_turn = (0..count).map(|place| &self.connections[(first + place) % count]);
+        in_turn
+            .filter_map(|connection| Some((connection, connection.session()?)))
+            .min_by_key(|(connection, _)| {
+                (besides.contains(&connection.target), connection.busy.get())
+            })
+            .map(|(connection, session)| (Rc::clone(connection), session))
+    }
+}
+
+impl Channel {
+    /// Why no server can be called, if all have failed.
+    pub(super) fn failures(&self) -> Option<String> {
+        let connections = &self.inner.connections;
+        let each = connections.iter().map(|connection| {
+            let failure = connection.failure().filter(|_| !connection.is_ready())?;
+            Some(format!("{}: {failure}", connection.target.address))
+        });
+        each.collect::<Option<Vec<_>>>().map(|failures| failures.join("; "))
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let session = self.session.borrow();
+        let state = session.as_ref().map_or(SessionState::Opening, Session::state);
+        write!(f, "{}: {state:?}, {} calls", self.target.address, self.busy.get())
+    }
+}

@@ -1,0 +1,81 @@
+//! Hedged attempts: a second one while the first has not ended, and whoever answers first wins
+//! (Dean and Barroso, "The Tail at Scale", 2013).
+
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use super::Channel;
+use super::attempt::{Attempted, Wanted, may_retry};
+use super::call::Progress;
+
+/// Attempts that are on the way, each with its number.
+type Attempts<'a> = Vec<(u32, Pin<Box<dyn Future<Output = Attempted> + 'a>>)>;
+
+impl Channel {
+    /// Begins an attempt, and another one each time that none has ended for `after`, as long as
+    /// attempts and budget allow. Gives the first success, or the first failure that ends the call; the
+    /// rest is cancelled.
+    pub(super) async fn attempt_hedged(
+        &self,
+        wanted: &Wanted<'_>,
+        after: Duration,
+        progress: &mut Progress,
+    ) -> Attempted {
+        let first = progress.attempts + 1;
+        let mut attempts = Attempts::new();
+        loop {
+            progress.begin();
+            let attempt = self.attempt(wanted, progress.tried.clone());
+            attempts.push((progress.attempts, Box::pin(attempt)));
+            loop {
+                let may_hedge = progress.attempts < self.inner.config.attempts_max;
+                let pause = may_hedge.then_some(after);
+                let Some((number, attempted)) = self.first_of(&mut attempts, pause).await else {
+                    // None has ended in time. Without leave to make another, those go on.
+                    if self.may_try_again() {
+                        break;
+                    }
+                    continue;
+                };
+                if attempts.is_empty() || is_decisive(&attempted) {
+                    let won = number > first && attempted.outcome.is_ok();
+                    self.inner.counters.count(|stats| stats.hedges_won += u64::from(won));
+                    return attempted;
+                }
+                // Another is on the way: its end counts.
+                progress.take_beside(attempted);
+            }
+            self.inner.counters.count(|stats| stats.hedges += 1);
+        }
+    }
+
+    /// Takes out the first attempt that ends; `None` if none does before the pause is over.
+    async fn first_of(
+        &self,
+        attempts: &mut Attempts<'_>,
+        pause: Option<Duration>,
+    ) -> Option<(u32, Attempted)> {
+        let mut sleep = pause.map(|pause| self.inner.handle.sleep(pause));
+        poll_fn(|cx| {
+            for place in 0..attempts.len() {
+                let (number, attempt) = &mut attempts[place];
+                if let Poll::Ready(attempted) = attempt.as_mut().poll(cx) {
+                    let number = *number;
+                    drop(attempts.swap_remove(place));
+                    return Poll::Ready(Some((number, attempted)));
+                }
+            }
+            let sleep = sleep.as_mut().map(Pin::new);
+            let is_over = sleep.is_some_and(|sleep| sleep.poll(cx).is_ready());
+            if is_over { Poll::Ready(None) } else { Poll::Pending }
+        })
+        .await
+    }
+}
+
+/// Whether an attempt's end is the call's. Hedged calls are idempotent.
+fn is_decisive(attempted: &Attempted) -> bool {
+    attempted.outcome.as_ref().err().is_none_or(|failure| !may_retry(failure, true))
+}

@@ -1,0 +1,83 @@
+//! The right to have an attempt outstanding to a server, which always goes back.
+
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use petrel_proto::{CallFailure, Execution, Status};
+
+use super::connection::Connection;
+use crate::local::Handle;
+use crate::overload::Permit;
+
+/// An attempt, as its connection counts it.
+pub(super) struct Outstanding {
+    handle: Handle,
+    connection: Rc<Connection>,
+    permit: Option<Permit>,
+}
+
+impl Outstanding {
+    /// Waits until the server may be asked for more.
+    pub(super) async fn begin(handle: &Handle, connection: &Rc<Connection>) -> Self {
+        let permit = match &connection.limit {
+            None => None,
+            Some(limit) => loop {
+                if let Some(permit) = limit.borrow_mut().try_start(handle.now_ns()) {
+                    break Some(permit);
+                }
+                let resumes_ns = limit.borrow().resumes_ns();
+                wait(handle, connection, resumes_ns).await;
+            },
+        };
+        connection.busy.set(connection.busy.get() + 1);
+        Self { handle: handle.clone(), connection: Rc::clone(connection), permit }
+    }
+
+    /// Says how the attempt ended.
+    pub(super) fn end<A>(mut self, outcome: &Result<A, Box<CallFailure>>) {
+        let (Some(permit), Some(limit)) = (self.permit.take(), &self.connection.limit) else {
+            return;
+        };
+        let (mut limit, now_ns) = (limit.borrow_mut(), self.handle.now_ns());
+        match outcome {
+            Ok(_) => limit.succeeded(permit, now_ns),
+            Err(failure) if is_too_much(failure) => limit.refused(permit, now_ns),
+            Err(_) => limit.ended(permit, now_ns),
+        }
+    }
+}
+
+impl Drop for Outstanding {
+    fn drop(&mut self) {
+        self.connection.busy.set(self.connection.busy.get() - 1);
+        if let (Some(permit), Some(limit)) = (self.permit.take(), &self.connection.limit) {
+            limit.borrow_mut().ended(permit, self.handle.now_ns());
+        }
+        self.connection.changed();
+    }
+}
+
+/// Waits until another attempt has ended, or the time at which the limit allows one.
+async fn wait(handle: &Handle, connection: &Rc<Connection>, resumes_ns: Option<u64>) {
+    let pause_ns = resumes_ns.map(|at_ns| at_ns.saturating_sub(handle.now_ns()).max(1));
+    let mut sleep = pause_ns.map(|ns| Box::pin(handle.sleep(Duration::from_nanos(ns))));
+    let mut is_first = true;
+    poll_fn(|cx| {
+        let is_over = sleep.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready());
+        if is_over || !is_first {
+            return Poll::Ready(());
+        }
+        is_first = false;
+        connection.await_change(cx);
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Whether the server refused because it has too much to do.
+fn is_too_much(failure: &CallFailure) -> bool {
+    failure.execution == Execution::Refused
+        && matches!(failure.status, Status::ResourceExhausted | Status::DeadlineExceeded)
+}

@@ -1,0 +1,133 @@
+//! Ending without losing a call (`docs/wire-protocol.md` §8.5).
+//!
+//! A server that drains asks its clients to leave, and goes on serving them until they have. Who
+//! counts what is under way is the client: it knows of requests that are still in a queue or on the
+//! network, of which a server has not heard. So a session is over when its client closes it, and no
+//! call is lost between the two.
+
+use std::time::Duration;
+
+use petrel_proto::{SessionId, Status};
+use petrel_transport::Transport;
+
+use super::{Endpoint, Health, SessionState};
+use crate::control::{ControlPlane, ToNexus};
+
+pub(super) const DRAINING: &str = "the server is draining";
+
+/// Nanoseconds between looks whether a session's last call has ended: few enough to be no matter to
+/// somebody who waits for a process to end.
+const LOOK_NS: u64 = 200_000;
+
+/// What an endpoint knows of draining, as server and as client.
+#[derive(Debug, Default)]
+pub(super) struct Drain {
+    /// Whether this endpoint takes no sessions any more.
+    is_draining: bool,
+    /// Client sessions whose servers have asked for no further calls.
+    leaving: Vec<SessionId>,
+}
+
+impl Drain {
+    pub(super) fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+}
+
+/// Clients did not leave in time, and were sent away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{sessions} sessions were still there at the end of the time given; calls on them failed")]
+pub struct DrainTimeout {
+    /// Sessions that were closed with calls perhaps under way.
+    pub sessions: usize,
+}
+
+impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+    /// Begins to drain: asks all clients to make no further calls here, and takes no sessions any
+    /// more. What they have under way is served, while the event loop runs.
+    pub fn begin_drain(&mut self) {
+        self.drain.is_draining = true;
+        self.set_health(Health::NotServing);
+        for (id, link) in self.served() {
+            let Some(agreed) = self.local.core.agreed(id) else { continue };
+            self.control.post(ToNexus::DrainSession {
+                link,
+                peer_session: agreed.peer_session,
+                peer_token: agreed.peer_token,
+                message: DRAINING.to_owned(),
+            });
+        }
+    }
+
+    /// Drains: runs the event loop until all clients have left. After `limit` those that have not are
+    /// sent away. Sessions in which this endpoint is the client stay.
+    ///
+    /// ```no_run
+    /// # fn serve(mut endpoint: petrel::Endpoint, stop: petrel::Stop) {
+    /// endpoint.run(&stop); // until a signal handler uses the `Stop`
+    /// if let Err(timeout) = endpoint.drain(std::time::Duration::from_secs(30)) {
+    ///     eprintln!("{timeout}");
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`DrainTimeout`] if there were such.
+    pub fn drain(&mut self, limit: Duration) -> Result<(), DrainTimeout> {
+        self.begin_drain();
+        let end_ns = self.transport.now().saturating_add(limit.as_nanos() as u64);
+        while self.sessions_served() > 0 && self.transport.now() < end_ns {
+            self.run_for(Duration::from_nanos(LOOK_NS), |_| false);
+        }
+        let left = self.served();
+        for (id, _) in &left {
+            self.end_session(*id, Status::Unavailable, DRAINING);
+        }
+        match left.len() {
+            0 => Ok(()),
+            sessions => Err(DrainTimeout { sessions }),
+        }
+    }
+
+    /// Sessions that others have to this endpoint.
+    pub fn sessions_served(&self) -> usize {
+        let links = self.sessions.with_links();
+        links.filter(|(id, _)| self.local.core.is_server(*id)).count()
+    }
+
+    fn served(&self) -> Vec<(SessionId, crate::control::LinkId)> {
+        let links = self.sessions.with_links();
+        let mut served: Vec<_> = links.filter(|(id, _)| self.local.core.is_server(*id)).collect();
+        // In an order that a simulation can repeat.
+        served.sort_unstable();
+        served
+    }
+
+    /// The server of a session asks this client to leave.
+    pub(super) fn on_draining(&mut self, index: u32, token: u32) {
+        let Some(id) = self.local.core.find(index, token) else { return };
+        self.local.core.begin_drain(id);
+        self.local.hub.note_session(id, &SessionState::Draining);
+        self.drain.leaving.push(id);
+        self.local.hub.look_at(self.local.now_ns);
+    }
+
+    /// Closes the sessions that are to be left and whose last call has ended.
+    pub(super) fn close_drained(&mut self, now_ns: u64) {
+        if self.drain.leaving.is_empty() {
+            return;
+        }
+        let mut leaving = std::mem::take(&mut self.drain.leaving);
+        leaving.retain(|&id| {
+            let is_busy = self.local.core.pending_calls(id) > 0;
+            if !is_busy {
+                self.end_session(id, Status::Unavailable, DRAINING);
+            }
+            is_busy
+        });
+        self.drain.leaving = leaving;
+        if !self.drain.leaving.is_empty() {
+            self.local.hub.look_at(now_ns + LOOK_NS);
+        }
+    }
+}

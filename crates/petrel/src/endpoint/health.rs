@@ -1,0 +1,130 @@
+//! Whether an endpoint, or one of its methods, can serve: what load balancers and operators ask.
+//!
+//! The endpoint answers itself, from its event loop: so an answer says more than a connection that
+//! stands, or a process that runs. Codes are those of `grpc.health.v1`.
+
+use std::collections::HashMap;
+
+use petrel_proto::RequestHandle;
+use petrel_transport::Transport;
+
+use super::Endpoint;
+use super::context::Context;
+use super::handler::Payload;
+use crate::control::ControlPlane;
+
+/// The method by which an endpoint's health is asked for; no handler can have it.
+///
+/// The request is empty, for the endpoint as a whole, or a method's number as a little-endian `u16`.
+/// The response is one byte, a [`Health`].
+pub const HEALTH_METHOD: u16 = u16::MAX;
+
+/// Whether something can serve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Health {
+    /// It can.
+    Serving = 1,
+    /// It is there, and does not want requests: it starts up, drains, or misses something.
+    NotServing = 2,
+    /// There is no such method.
+    Unknown = 3,
+}
+
+impl Health {
+    /// The health of a code on the wire.
+    pub fn from_code(code: u8) -> Option<Self> {
+        match code {
+            1 => Some(Health::Serving),
+            2 => Some(Health::NotServing),
+            3 => Some(Health::Unknown),
+            _ => None,
+        }
+    }
+}
+
+/// What was said about the endpoint's health.
+#[derive(Debug, Default)]
+pub(super) struct Healths {
+    endpoint: Option<Health>,
+    methods: HashMap<u16, Health>,
+}
+
+impl Healths {
+    fn answer(&self, request: &[u8], has_handler: impl Fn(u16) -> bool) -> Option<Health> {
+        let whole = self.endpoint.unwrap_or(Health::Serving);
+        match *request {
+            [] => Some(whole),
+            [low, high] => {
+                let method = u16::from_le_bytes([low, high]);
+                let of_method = match self.methods.get(&method) {
+                    Some(health) => *health,
+                    None if has_handler(method) => Health::Serving,
+                    None => Health::Unknown,
+                };
+                let counts = of_method == Health::Serving;
+                Some(if counts { whole } else { of_method })
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Answers a request of [`HEALTH_METHOD`].
+pub(super) fn answer(
+    cx: &mut Context<'_>,
+    handle: RequestHandle,
+    payload: &Payload<'_>,
+    healths: &Healths,
+    has_handler: impl Fn(u16) -> bool,
+) {
+    match healths.answer(payload.data(), has_handler) {
+        Some(health) => match cx.alloc_message(&[health as u8]) {
+            Ok(message) => cx.respond(handle, petrel_proto::Status::Ok, message),
+            Err(_) => {
+                cx.respond_error(handle, petrel_proto::Status::ResourceExhausted, "no memory")
+            }
+        },
+        None => {
+            let text = "a request for health is empty, or the two bytes of a method";
+            cx.respond_error(handle, petrel_proto::Status::InvalidArgument, text);
+        }
+    }
+}
+
+impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+    /// Says whether the endpoint can serve. Without a word it can; while it drains it cannot.
+    pub fn set_health(&mut self, health: Health) {
+        self.handlers.healths.endpoint = Some(health);
+    }
+
+    /// Says whether a method can be served. Without a word it can if it has a handler.
+    pub fn set_method_health(&mut self, method: u16, health: Health) {
+        self.handlers.healths.methods.insert(method, health);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_method_is_no_better_than_the_endpoint() {
+        let mut healths = Healths::default();
+        let has_handler = |method| method == 7;
+        let ask = |healths: &Healths, request: &[u8]| healths.answer(request, has_handler);
+        assert_eq!(ask(&healths, &[]), Some(Health::Serving));
+        assert_eq!(ask(&healths, &[7, 0]), Some(Health::Serving));
+        assert_eq!(ask(&healths, &[8, 0]), Some(Health::Unknown));
+        assert_eq!(ask(&healths, &[7]), None);
+        healths.methods.insert(8, Health::NotServing);
+        assert_eq!(ask(&healths, &[8, 0]), Some(Health::NotServing));
+        healths.endpoint = Some(Health::NotServing);
+        assert_eq!(ask(&healths, &[7, 0]), Some(Health::NotServing));
+        assert_eq!(ask(&healths, &[]), Some(Health::NotServing));
+        for health in [Health::Serving, Health::NotServing, Health::Unknown] {
+            assert_eq!(Health::from_code(health as u8), Some(health));
+        }
+        assert_eq!(Health::from_code(0), None);
+    }
+}

@@ -1,0 +1,125 @@
+//! What one turn of the event loop does for the futures of its thread.
+
+use std::future::Future;
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context as TaskContext, Poll};
+
+use petrel_proto::{CallRejected, SessionId};
+use petrel_transport::Transport;
+
+use super::call::Reply;
+use super::context::Context;
+use super::{ConnectError, Endpoint};
+use crate::control::{ControlPlane, EndpointId};
+use crate::local::{Command, ConnectAnswer, Handle, MainWaker, Session, Start, not_sent};
+
+/// Times that tasks are polled in one turn, so that those which wake each other leave time for
+/// frames.
+const ROUNDS_MAX: u32 = 8;
+
+impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+    /// The endpoint as futures have it: to connect, spawn and sleep. It may be used at any time on
+    /// this thread, and what it is asked for is done while the event loop runs.
+    pub fn handle(&self) -> Handle {
+        Handle::new(Rc::clone(&self.local.hub))
+    }
+
+    /// A session as futures have it.
+    pub fn session(&self, id: SessionId) -> Session {
+        let watched = self.local.hub.watch(id, || self.session_state(id));
+        Session::new(Rc::clone(&self.local.hub), watched)
+    }
+
+    /// Runs the event loop, with all that it does, until a future is ready. No other executor is
+    /// needed.
+    pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
+        let mut future = pin!(future);
+        let main = Arc::new(MainWaker::new(self.local.hub.ready()));
+        let waker = Arc::clone(&main).into();
+        self.local.now_ns = self.transport.now();
+        self.local.hub.begin(self.local.now_ns);
+        loop {
+            if main.take()
+                && let Poll::Ready(output) =
+                    future.as_mut().poll(&mut TaskContext::from_waker(&waker))
+            {
+                return output;
+            }
+            self.turn();
+        }
+    }
+
+    /// Polls tasks, and does what they and others asked for.
+    #[inline(never)]
+    pub(super) fn run_local(&mut self, now_ns: u64) {
+        let hub = Rc::clone(&self.local.hub);
+        hub.begin(now_ns);
+        for _ in 0..ROUNDS_MAX {
+            let polled = hub.poll_tasks();
+            let asked = self.do_as_asked();
+            if !polled && !asked {
+                break;
+            }
+        }
+        hub.end();
+        self.close_drained(now_ns);
+    }
+
+    fn do_as_asked(&mut self) -> bool {
+        let hub = Rc::clone(&self.local.hub);
+        let mut any = false;
+        while let Some(start) = hub.next_start() {
+            any = true;
+            self.make_call(start);
+        }
+        while let Some(answer) = hub.next_answer() {
+            any = true;
+            answer.give(&mut self.context());
+        }
+        while let Some((session, key)) = hub.next_cancel() {
+            any = true;
+            self.cancel_call(session, key);
+        }
+        while let Some(command) = hub.next_command() {
+            any = true;
+            match command {
+                Command::Connect(remote, endpoint, answer) => {
+                    self.connect_for(remote, endpoint, &answer);
+                }
+                Command::Close(id) => self.close(id),
+            }
+        }
+        any
+    }
+
+    fn make_call(&mut self, start: Start) {
+        let Start { key, session, method, request, response, options } = start;
+        let called =
+            self.context().call_fn_with(session, method, request, response, options, complete, key);
+        if let Err(CallRejected { error, .. }) = called {
+            self.local.hub.finish(key, Err(not_sent(error.status(), error.to_string())));
+        }
+    }
+
+    /// What it ends with interests nobody any more.
+    fn cancel_call(&mut self, session: SessionId, key: u64) {
+        let _ended = self.local.cancel_fn(session, complete, key);
+    }
+
+    fn connect_for(
+        &mut self,
+        remote: std::net::SocketAddr,
+        endpoint: EndpointId,
+        answer: &ConnectAnswer,
+    ) {
+        let opened: Result<SessionId, ConnectError> = self.connect_to(remote, endpoint);
+        answer.put(opened.map(|id| self.local.hub.watch(id, || self.session_state(id))));
+    }
+}
+
+/// The continuation of all calls that are futures.
+fn complete(cx: &mut Context<'_>, reply: Reply, key: u64) {
+    cx.local.hub.finish(key, reply.into_response());
+}

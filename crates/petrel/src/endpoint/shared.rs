@@ -1,0 +1,138 @@
+//! Messages that go to many: built once, sent from one place.
+
+use std::fmt;
+use std::ops::Deref;
+
+use petrel_proto::{CallRejected, PendingCall, SessionId};
+use petrel_transport::Transport;
+use petrel_transport::buf::{BufPool, PoolExhausted, SharedBuf};
+
+use super::Endpoint;
+use super::call::{Continuation, Reply};
+use super::context::{Context, StartError};
+use super::options::CallOptions;
+use crate::control::ControlPlane;
+use crate::msgbuf::MsgBuf;
+
+/// Messages up to this length are copied for each call, into a small buffer that takes the fast
+/// path; longer ones are sent from where they are.
+///
+/// With eight calls in flight over shared memory, in one thread, a call of 64 B takes 82 ns with a copy and
+/// 116 ns with a reference (its count, the general way out, a frame in two pieces); 1 000 B take 109 and
+/// 129 ns, 2 000 B 140 and 147 ns, 4 000 B 240 and 185 ns. Over UDP the copy is the faster one up to 1 000 B.
+const COPIED_BYTES_MAX: usize = 1024;
+
+/// A message that nobody changes any more, to be sent to many: a request for every member of a group
+/// lies in memory once. Clones are the same message.
+///
+/// It stays on the thread of the endpoint whose memory it is in. Longer messages than a kilobyte are sent
+/// from where they are, with headers for each call; shorter ones are copied, which is cheaper.
+#[derive(Clone)]
+pub struct SharedMsg(SharedBuf);
+
+impl SharedMsg {
+    /// The buffer again, if nobody else has the message and no call sends it any more.
+    ///
+    /// # Errors
+    /// The message.
+    pub fn try_unwrap(self) -> Result<MsgBuf, SharedMsg> {
+        self.0.try_unwrap().map(MsgBuf::from_packet_buf).map_err(SharedMsg)
+    }
+
+    /// What one call sends the message from. It must not get to the application before
+    /// [`MsgBuf::release`]: its bytes are not where it looks for them.
+    pub(crate) fn to_send(&self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
+        if self.len() > COPIED_BYTES_MAX {
+            return MsgBuf::reference(pool, &self.0);
+        }
+        let mut copy = MsgBuf::from_pool(pool, self.len())?;
+        copy.set_message(self);
+        Ok(copy)
+    }
+}
+
+impl From<MsgBuf> for SharedMsg {
+    /// Shares a message as it is. Nothing is copied.
+    fn from(message: MsgBuf) -> Self {
+        Self(SharedBuf::new(message.into_packet_buf()))
+    }
+}
+
+impl Deref for SharedMsg {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsRef<[u8]> for SharedMsg {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for SharedMsg {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SharedMsg({} B)", self.len())
+    }
+}
+
+/// A call with a shared message that was not made. Nothing was sent, and the response's buffer comes
+/// back.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct SharedRejected {
+    /// Why.
+    pub error: StartError,
+    /// The response's buffer, as it was given.
+    pub response: MsgBuf,
+}
+
+impl Context<'_> {
+    /// Calls `method` with a message that other calls may send too, at the same time. Everything else
+    /// is as with [`Context::call`], but that the [`Reply`] has an empty request: the caller has the
+    /// message, and can have its buffer again by [`SharedMsg::try_unwrap`] when all calls have ended.
+    ///
+    /// # Errors
+    /// [`SharedRejected`], with the response's buffer, when nothing was sent and `continuation` will
+    /// not run.
+    pub fn call_shared(
+        &mut self,
+        session: SessionId,
+        method: u16,
+        request: &SharedMsg,
+        response: MsgBuf,
+        continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
+    ) -> Result<(), SharedRejected> {
+        let request = match request.to_send(&self.local.pool) {
+            Ok(request) => request,
+            Err(error) => return Err(SharedRejected { error: error.into(), response }),
+        };
+        let continuation = Continuation::boxed(move |cx: &mut Context<'_>, mut reply: Reply| {
+            reply.request.release();
+            continuation(cx, reply);
+        });
+        let call = PendingCall { method, tag: continuation, request, response };
+        self.start_with(session, call, CallOptions::new()).map_err(
+            |CallRejected { error, response, .. }| SharedRejected { error: error.into(), response },
+        )
+    }
+}
+
+impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+    /// Makes a call with a shared message; see [`Context::call_shared`].
+    ///
+    /// # Errors
+    /// As [`Context::call_shared`].
+    pub fn call_shared(
+        &mut self,
+        session: SessionId,
+        method: u16,
+        request: &SharedMsg,
+        response: MsgBuf,
+        continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
+    ) -> Result<(), SharedRejected> {
+        self.context().call_shared(session, method, request, response, continuation)
+    }
+}

@@ -1,0 +1,371 @@
+//! When the outcome of a call to many is certain: no clock, no calls, no buffers of its own.
+
+use std::fmt;
+
+use petrel_proto::{CallFailure, SessionId, Status};
+
+/// Most members of a group: what one call sends at once, and remembers.
+pub const MEMBERS_MAX: usize = 1024;
+
+/// How many members have to answer well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Every member. One failure decides.
+    All,
+    /// So many, at least one.
+    Quorum(usize),
+    /// One.
+    Any,
+}
+
+impl Need {
+    /// How many that are, of so many members.
+    ///
+    /// # Errors
+    /// [`GroupError::Unreachable`] where no outcome could satisfy it.
+    pub fn of(self, members: usize) -> Result<usize, GroupError> {
+        match self {
+            Need::All => Ok(members),
+            Need::Any => Ok(1),
+            Need::Quorum(needed) if (1..=members).contains(&needed) => Ok(needed),
+            Need::Quorum(needed) => Err(GroupError::Unreachable { needed, members }),
+        }
+    }
+}
+
+/// Why there is no such group, or no such call to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum GroupError {
+    /// Nobody could answer.
+    #[error("a group needs at least one member")]
+    Empty,
+    /// The member would get each call twice, and count twice.
+    #[error("members {first} and {second} of the group are the same session")]
+    Duplicate {
+        /// Its first place, from 0.
+        first: usize,
+        /// Its second place.
+        second: usize,
+    },
+    /// More than [`MEMBERS_MAX`].
+    #[error("a group has at most {MEMBERS_MAX} members, not {members}")]
+    TooMany {
+        /// How many were given.
+        members: usize,
+    },
+    /// A quorum of none, or of more than there are.
+    #[error("a quorum of {needed} among {members} members; it has to be 1 to {members}")]
+    Unreachable {
+        /// The quorum.
+        needed: usize,
+        /// The group's members.
+        members: usize,
+    },
+}
+
+/// How the call to one member stands.
+#[derive(Debug)]
+pub enum MemberOutcome<A> {
+    /// It had not ended when the group's outcome was certain: it may be executed.
+    Pending,
+    /// It answered.
+    Answered(A),
+    /// It failed.
+    Failed(Box<CallFailure>),
+}
+
+impl<A> MemberOutcome<A> {
+    /// The answer, if it came.
+    pub fn answer(&self) -> Option<&A> {
+        match self {
+            MemberOutcome::Answered(answer) => Some(answer),
+            _ => None,
+        }
+    }
+
+    /// Why there is none, if the call failed.
+    pub fn failure(&self) -> Option<&CallFailure> {
+        match self {
+            MemberOutcome::Failed(failure) => Some(failure),
+            _ => None,
+        }
+    }
+}
+
+/// A member with its outcome.
+#[derive(Debug)]
+pub struct Member<A, M = SessionId> {
+    /// Who it is: the session to it.
+    pub id: M,
+    /// How the call to it stands.
+    pub outcome: MemberOutcome<A>,
+}
+
+/// What the end of one member's call means for the group's.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Both outcomes are possible.
+    Undecided,
+    /// It is certain now, by this: `true` if enough have answered well. It is said once.
+    Decided(bool),
+    /// It was certain before.
+    Late,
+}
+
+/// Collects the outcomes of one call to many, and says as soon as the group's outcome is certain: when so
+/// many answers are there as are needed, or so many failures that they cannot come any more.
+///
+/// 1. [`Collect::take`], once for each member, in any order;
+/// 2. at [`Verdict::Decided`], [`Collect::finish`].
+#[derive(Debug)]
+pub struct Collect<A, M = SessionId> {
+    members: Vec<Member<A, M>>,
+    needed: usize,
+    answered: usize,
+    failed: usize,
+}
+
+impl<A, M> Collect<A, M> {
+    /// Nothing has ended yet.
+    ///
+    /// # Errors
+    /// [`GroupError`]: the members are none or too many, or can never satisfy the need.
+    pub fn new(ids: impl IntoIterator<Item = M>, need: Need) -> Result<Self, GroupError> {
+        let pending = |id| Member { id, outcome: MemberOutcome::Pending };
+        let members: Vec<_> = ids.into_iter().map(pending).collect();
+        check_count(members.len())?;
+        let needed = need.of(members.len())?;
+        Ok(Self { members, needed, answered: 0, failed: 0 })
+    }
+
+    /// The call to a member has ended.
+    ///
+    /// # Panics
+    /// When there is no such member, or its call has ended before.
+    pub fn take(&mut self, member: usize, outcome: Result<A, Box<CallFailure>>) -> Verdict {
+        let was_decided = self.decided().is_some();
+        let place = &mut self.members[member].outcome;
+        assert!(matches!(place, MemberOutcome::Pending), "member {member} ended twice");
+        match outcome {
+            Ok(answer) => {
+                self.answered += 1;
+                *place = MemberOutcome::Answered(answer);
+            }
+            Err(failure) => {
+                self.failed += 1;
+                *place = MemberOutcome::Failed(failure);
+            }
+        }
+        match self.decided() {
+            _ if was_decided => Verdict::Late,
+            Some(succeeded) => Verdict::Decided(succeeded),
+            None => Verdict::Undecided,
+        }
+    }
+
+    fn decided(&self) -> Option<bool> {
+        if self.answered >= self.needed {
+            return Some(true);
+        }
+        (self.members.len() - self.failed < self.needed).then_some(false)
+    }
+
+    /// What is known of every member.
+    pub fn members(&self) -> &[Member<A, M>] {
+        &self.members
+    }
+
+    /// The group's outcome, with what is known of every member: enough answers, or why not.
+    ///
+    /// # Errors
+    /// [`GroupFailure`], also before it is certain.
+    pub fn finish(self) -> Result<Vec<Member<A, M>>, GroupFailure<A, M>> {
+        let Self { members, needed, .. } = self;
+        match self.answered >= needed {
+            true => Ok(members),
+            false => Err(GroupFailure { needed, members }),
+        }
+    }
+}
+
+fn check_count(members: usize) -> Result<(), GroupError> {
+    match members {
+        0 => Err(GroupError::Empty),
+        1..=MEMBERS_MAX => Ok(()),
+        _ => Err(GroupError::TooMany { members }),
+    }
+}
+
+/// Whether these can be a group.
+pub(super) fn check_members(sessions: &[SessionId]) -> Result<(), GroupError> {
+    check_count(sessions.len())?;
+    let mut places: Vec<_> = sessions.iter().enumerate().map(|(at, &id)| (id, at)).collect();
+    places.sort_unstable();
+    let twice = places.windows(2).find(|pair| pair[0].0 == pair[1].0);
+    match twice {
+        Some(pair) => Err(GroupError::Duplicate { first: pair[0].1, second: pair[1].1 }),
+        None => Ok(()),
+    }
+}
+
+/// Too few members have answered well.
+#[derive(Debug)]
+pub struct GroupFailure<A, M = SessionId> {
+    /// How many answers were needed.
+    pub needed: usize,
+    /// What is known of every member, in the group's order.
+    pub members: Vec<Member<A, M>>,
+}
+
+impl<A, M> GroupFailure<A, M> {
+    /// The status of most failures; of those that occur equally often, the one that came first in the
+    /// group's order.
+    pub fn status(&self) -> Status {
+        let all: Vec<Status> = self.failures().map(|(_, failure)| failure.status).collect();
+        let count = |status: &Status| all.iter().filter(|&other| other == status).count();
+        let most = all.iter().map(count).max();
+        let first = all.iter().find(|&status| Some(count(status)) == most);
+        first.copied().unwrap_or(Status::Unknown)
+    }
+
+    /// Members that failed, by their place in the group.
+    pub fn failures(&self) -> impl Iterator<Item = (usize, &CallFailure)> {
+        let members = self.members.iter().enumerate();
+        members.filter_map(|(place, member)| Some((place, member.outcome.failure()?)))
+    }
+
+    fn count(&self, is: impl Fn(&MemberOutcome<A>) -> bool) -> usize {
+        self.members.iter().filter(|member| is(&member.outcome)).count()
+    }
+}
+
+impl<A, M> fmt::Display for GroupFailure<A, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (needed, all) = (self.needed, self.members.len());
+        let answered = self.count(|outcome| outcome.answer().is_some());
+        let pending = self.count(|outcome| matches!(outcome, MemberOutcome::Pending));
+        write!(f, "{answered} of {all} members answered, and {needed} had to")?;
+        for (place, failure) in self.failures() {
+            write!(f, "; member {place}: {failure}")?;
+        }
+        match pending {
+            0 => Ok(()),
+            _ => write!(f, "; {pending} had not ended"),
+        }
+    }
+}
+
+impl<A: fmt::Debug, M: fmt::Debug> std::error::Error for GroupFailure<A, M> {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use petrel_proto::Execution;
+
+    fn sessions(count: u32) -> Vec<SessionId> {
+        (0..count).map(|index| SessionId { index, generation: 1 }).collect()
+    }
+
+    fn failure(status: Status) -> Box<CallFailure> {
+        let execution = Execution::MayHaveExecuted;
+        Box::new(CallFailure { status, message: "gone".to_owned(), execution })
+    }
+
+    fn outcome(answers: bool) -> Result<u8, Box<CallFailure>> {
+        if answers { Ok(7) } else { Err(failure(Status::Unavailable)) }
+    }
+
+    /// What is certain after these have ended, of so many: by trying how the rest might end.
+    fn naive(ended: &[bool], all: usize, needed: usize) -> Option<bool> {
+        let answered = ended.iter().filter(|&&answers| answers).count();
+        let rest = all - ended.len();
+        let ends: Vec<bool> = (0..=rest).map(|more| answered + more >= needed).collect();
+        ends.iter().all(|&end| end == ends[0]).then_some(ends[0])
+    }
+
+    #[test]
+    fn take__decides_exactly_when_nothing_else_can_happen() {
+        for all in 1..=6u32 {
+            for (needed, pattern) in
+                (1..=all as usize).flat_map(|k| (0..1u32 << all).map(move |p| (k, p)))
+            {
+                let mut collect = Collect::new(sessions(all), Need::Quorum(needed)).unwrap();
+                let ends: Vec<bool> = (0..all).map(|member| pattern >> member & 1 == 1).collect();
+                for member in 0..all as usize {
+                    let verdict = collect.take(member, outcome(ends[member]));
+                    let before = naive(&ends[..member], all as usize, needed);
+                    let expected = match naive(&ends[..=member], all as usize, needed) {
+                        _ if before.is_some() => Verdict::Late,
+                        Some(end) => Verdict::Decided(end),
+                        None => Verdict::Undecided,
+                    };
+                    assert_eq!(verdict, expected, "{needed} of {all}, {ends:?}, member {member}");
+                }
+                assert_eq!(collect.finish().is_ok(), naive(&ends, all as usize, needed).unwrap());
+            }
+        }
+    }
+
+    #[test]
+    fn need__all_any_and_quorums_that_cannot_be() {
+        assert_eq!(
+            (Need::All.of(5), Need::Any.of(5), Need::Quorum(5).of(5)),
+            (Ok(5), Ok(1), Ok(5))
+        );
+        for needed in [0, 6] {
+            let refused = Err(GroupError::Unreachable { needed, members: 5 });
+            assert_eq!(Need::Quorum(needed).of(5), refused);
+        }
+    }
+
+    #[test]
+    fn new__refuses_what_is_no_group() {
+        let error = |members: usize| Collect::<u8, _>::new(0..members, Need::Any).unwrap_err();
+        assert_eq!(error(0), GroupError::Empty);
+        let members = MEMBERS_MAX + 1;
+        assert_eq!(error(members), GroupError::TooMany { members });
+        assert!(Collect::<u8, _>::new(0..MEMBERS_MAX, Need::All).is_ok());
+    }
+
+    #[test]
+    fn check_members__finds_who_is_there_twice() {
+        let mut twice = sessions(4);
+        twice.push(twice[1]);
+        assert_eq!(check_members(&twice), Err(GroupError::Duplicate { first: 1, second: 4 }));
+        assert_eq!(check_members(&[]), Err(GroupError::Empty));
+        // Another session in the same place is another member.
+        let later = SessionId { index: 0, generation: 2 };
+        assert_eq!(check_members(&[later, sessions(1)[0]]), Ok(()));
+    }
+
+    #[test]
+    fn finish__tells_of_every_member() {
+        let mut collect = Collect::new(sessions(4), Need::Quorum(3)).unwrap();
+        assert_eq!(collect.take(2, Ok(9)), Verdict::Undecided);
+        assert_eq!(collect.take(0, Err(failure(Status::Internal))), Verdict::Undecided);
+        assert_eq!(collect.take(3, Err(failure(Status::Unavailable))), Verdict::Decided(false));
+        let failed = collect.finish().unwrap_err();
+        assert_eq!(failed.status(), Status::Internal, "the first of equally many");
+        assert_eq!(failed.members[2].outcome.answer(), Some(&9));
+        assert!(matches!(failed.members[1].outcome, MemberOutcome::Pending));
+        let text = failed.to_string();
+        for part in [
+            "1 of 4 members answered, and 3 had to",
+            "member 0: INTERNAL",
+            "member 3: UNAVAILABLE",
+            "may have been executed",
+            "1 had not ended",
+        ] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "ended twice")]
+    fn take__of_a_member_that_has_ended() {
+        let mut collect = Collect::new(sessions(2), Need::All).unwrap();
+        collect.take(0, outcome(true));
+        collect.take(0, outcome(true));
+    }
+}

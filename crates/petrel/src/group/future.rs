@@ -1,0 +1,95 @@
+//! A call to a group as a future.
+
+use super::{Collect, Group, GroupError, Member, Need, Verdict};
+use crate::endpoint::{CallOptions, SharedMsg};
+use crate::local::{Handle, Parallel};
+use crate::msgbuf::MsgBuf;
+
+/// Why a call to a group has no good outcome.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GroupCallError {
+    /// No outcome could satisfy it. Nothing was sent.
+    #[error(transparent)]
+    Group(#[from] GroupError),
+    /// Too few members have answered well.
+    #[error("{0}")]
+    Failed(super::GroupFailure<MsgBuf>),
+}
+
+/// What becomes of the calls to members that have not ended when the outcome is certain.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Rest {
+    /// They go on, and nobody hears of their ends: a replica that is late shall still get the write.
+    #[default]
+    GoesOn,
+    /// They are cancelled: one answer was enough.
+    IsCancelled,
+}
+
+impl Group {
+    /// Sends a message to all members, and waits until the outcome is certain: as many answers as are
+    /// needed, or too many failures. It tells what is known of every member.
+    ///
+    /// ```
+    /// # use petrel::{CallOptions, EndpointConfig, Nexus};
+    /// # use petrel::group::{Group, Need, Rest};
+    /// # use std::net::SocketAddr;
+    /// # fn server() -> SocketAddr {
+    /// #     let server = Nexus::builder().listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
+    /// #     let address = server.local_addr().unwrap();
+    /// #     std::thread::spawn(move || {
+    /// #         let mut endpoint = server.endpoint(EndpointConfig::default()).unwrap();
+    /// #         endpoint.register(1, |cx, request| request.reply(cx, b"written"));
+    /// #         endpoint.run_until(|_| false);
+    /// #     });
+    /// #     address
+    /// # }
+    /// # let replicas = [server(), server(), server()];
+    /// # let mut endpoint = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
+    /// # let handle = endpoint.handle();
+    /// # endpoint.block_on(async move {
+    /// let mut sessions = Vec::new();
+    /// for replica in replicas {
+    ///     sessions.push(handle.connect(replica).await?);
+    /// }
+    /// let group = Group::new(sessions.iter().map(|session| session.id()))?;
+    /// let record = handle.share(b"one record")?;
+    /// let options = CallOptions::new().timeout(std::time::Duration::from_secs(1));
+    /// let members = group
+    ///     .call_async(&handle, 1, &record, Need::Quorum(2), options, Rest::GoesOn)
+    ///     .await?;
+    /// assert!(members.iter().filter(|member| member.outcome.answer().is_some()).count() >= 2);
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// # })?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// [`GroupCallError`].
+    pub async fn call_async(
+        &self,
+        handle: &Handle,
+        method: u16,
+        message: &SharedMsg,
+        need: Need,
+        options: CallOptions,
+        rest: Rest,
+    ) -> Result<Vec<Member<MsgBuf>>, GroupCallError> {
+        let mut collect = Collect::new(self.members().iter().copied(), need)?;
+        let mut calls = Parallel::new(self.members().len());
+        for (place, session) in self.members().iter().enumerate() {
+            calls.push(place as u64, handle.start_shared(*session, method, message, options));
+        }
+        while let Some((place, outcome)) = calls.next().await {
+            if let Verdict::Decided(_) = collect.take(place as usize, outcome) {
+                break;
+            }
+        }
+        match rest {
+            Rest::GoesOn => calls.detach(),
+            Rest::IsCancelled => drop(calls),
+        }
+        collect.finish().map_err(GroupCallError::Failed)
+    }
+}

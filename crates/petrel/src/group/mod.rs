@@ -1,0 +1,54 @@
+//! One call to many peers.
+//!
+//! A [`Group`] is a list of sessions. [`Group::call`] sends one message to all of them, built once
+//! ([`SharedMsg`](crate::SharedMsg)), and ends as soon as its outcome is certain: when as many members have answered as are
+//! [needed](Need), or so many have failed that they cannot any more. The outcome tells what is known of each
+//! member, with its status and whether it may have executed the call.
+//!
+//! A group call that failed may have been executed by some members, and so may one of which a quorum has
+//! answered: nothing is taken back. What a member answers after the decision is dropped.
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `collect` | when the outcome is certain: [`Collect`], a state machine of its own |
+//! | `call` | a call to each member, and where they end |
+//! | `future` | the same as a future |
+
+mod call;
+mod collect;
+mod future;
+
+pub use call::{GroupCall, GroupRejected, GroupReply};
+pub use collect::{
+    Collect, GroupError, GroupFailure, MEMBERS_MAX, Member, MemberOutcome, Need, Verdict,
+};
+pub use future::{GroupCallError, Rest};
+
+use std::rc::Rc;
+
+use petrel_proto::SessionId;
+
+/// Sessions that are called together. Clones are the same group.
+///
+/// A session that ends stays a member, whose calls fail; who replaces it makes another group.
+#[derive(Clone, Debug)]
+pub struct Group {
+    members: Rc<[SessionId]>,
+}
+
+impl Group {
+    /// A group of these sessions, all of one endpoint.
+    ///
+    /// # Errors
+    /// [`GroupError`]: none, too many, or one twice.
+    pub fn new(members: impl IntoIterator<Item = SessionId>) -> Result<Self, GroupError> {
+        let members: Rc<[SessionId]> = members.into_iter().collect();
+        collect::check_members(&members)?;
+        Ok(Self { members })
+    }
+
+    /// The members, in their order.
+    pub fn members(&self) -> &[SessionId] {
+        &self.members
+    }
+}

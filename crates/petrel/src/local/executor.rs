@@ -1,0 +1,177 @@
+//! Tasks: futures that the event loop polls when they were woken.
+
+use std::cell::{Cell, RefCell};
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context as TaskContext, Poll, Waker};
+
+use super::hub::Hub;
+use super::ready::TaskWaker;
+use super::slab::{Key, Slab};
+
+type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
+
+struct Entry {
+    /// Out while it is polled.
+    future: Option<BoxedFuture>,
+    waker: Arc<TaskWaker>,
+}
+
+/// The tasks of an endpoint.
+#[derive(Default)]
+pub(super) struct Tasks {
+    entries: Slab<Entry>,
+    /// For the tasks of one round, to be used again.
+    round: Vec<Key>,
+}
+
+impl Tasks {
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// Takes all futures out, to be dropped when nothing is borrowed.
+    pub(super) fn take_all(&mut self) -> Vec<BoxedFuture> {
+        self.entries.drain().into_iter().filter_map(|entry| entry.future).collect()
+    }
+}
+
+impl Hub {
+    /// Has the event loop poll a future.
+    pub(super) fn spawn<T: 'static>(
+        self: &Rc<Self>,
+        future: impl Future<Output = T> + 'static,
+    ) -> Task<T> {
+        let result = Rc::new(TaskResult::default());
+        let task = Task { hub: Rc::clone(self), key: Cell::new(None), result: Rc::clone(&result) };
+        if self.is_closed() {
+            return task;
+        }
+        let future = Box::pin(async move { result.put(future.await) });
+        let key = self.insert(future);
+        task.key.set(Some(key));
+        task
+    }
+
+    fn insert(&self, future: BoxedFuture) -> Key {
+        let ready = Arc::clone(&self.ready);
+        let key = self.tasks.borrow_mut().entries.insert_with(|task| Entry {
+            future: Some(future),
+            waker: Arc::new(TaskWaker { task, queued: AtomicBool::new(true), ready }),
+        });
+        self.ready.push(key);
+        key
+    }
+
+    /// Polls the tasks that are ready; those that are woken meanwhile have their turn the next time.
+    pub(crate) fn poll_tasks(&self) -> bool {
+        let mut round = std::mem::take(&mut self.tasks.borrow_mut().round);
+        self.ready.take(&mut round);
+        let any = !round.is_empty();
+        for key in round.drain(..) {
+            self.poll_task(key);
+        }
+        self.tasks.borrow_mut().round = round;
+        any
+    }
+
+    fn poll_task(&self, key: Key) {
+        let mut tasks = self.tasks.borrow_mut();
+        let Some(entry) = tasks.entries.get_mut(key) else { return };
+        let Some(mut future) = entry.future.take() else { return };
+        let waker = Arc::clone(&entry.waker);
+        drop(tasks);
+        // Before the poll: who wakes it from now on wants another.
+        waker.queued.store(false, Ordering::Release);
+        let waker = Waker::from(waker);
+        let polled = future.as_mut().poll(&mut TaskContext::from_waker(&waker));
+        let mut tasks = self.tasks.borrow_mut();
+        if polled.is_ready() {
+            tasks.entries.remove(key);
+        } else if let Some(entry) = tasks.entries.get_mut(key) {
+            entry.future = Some(future);
+            return;
+        }
+        // It may have ended, or aborted itself; what it owned may use the hub when it is dropped.
+        drop(tasks);
+        drop(future);
+    }
+
+    fn abort(&self, key: Key) {
+        let entry = self.tasks.borrow_mut().entries.remove(key);
+        drop(entry);
+    }
+}
+
+/// Where a task's result waits for who asks.
+struct TaskResult<T> {
+    value: RefCell<Option<T>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl<T> Default for TaskResult<T> {
+    fn default() -> Self {
+        Self { value: RefCell::default(), waker: RefCell::default() }
+    }
+}
+
+impl<T> TaskResult<T> {
+    fn put(&self, value: T) {
+        *self.value.borrow_mut() = Some(value);
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+/// A task that was spawned: a future of what it gives. Dropping it leaves the task running.
+///
+/// A task that was aborted, or whose endpoint is gone, never gives anything.
+pub struct Task<T> {
+    hub: Rc<Hub>,
+    key: Cell<Option<Key>>,
+    result: Rc<TaskResult<T>>,
+}
+
+impl<T> Task<T> {
+    /// Drops the task's future where it stands; the calls that it waits for are cancelled.
+    pub fn abort(&self) {
+        if let Some(key) = self.key.take() {
+            self.hub.abort(key);
+        }
+    }
+
+    /// What the task gave, if it has ended and nobody took it before.
+    pub fn try_take(&self) -> Option<T> {
+        self.result.value.borrow_mut().take()
+    }
+}
+
+impl<T> Future for Task<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<T> {
+        if let Some(value) = self.try_take() {
+            return Poll::Ready(value);
+        }
+        *self.result.waker.borrow_mut() = Some(cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl<T> fmt::Debug for Task<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let has_ended = self.result.value.borrow().is_some();
+        f.debug_struct("Task").field("has_ended", &has_ended).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Tasks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tasks({})", self.len())
+    }
+}

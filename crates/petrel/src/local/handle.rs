@@ -1,0 +1,130 @@
+//! The endpoint as its futures have it.
+
+use std::future::{Future, poll_fn};
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::Poll;
+use std::time::Duration;
+
+use petrel_proto::SessionId;
+use petrel_transport::buf::PoolExhausted;
+
+use super::calls::Call;
+use super::executor::Task;
+use super::hub::{Command, ConnectAnswer, Hub};
+use super::session::Session;
+use super::sleep::{Sleep, Timeout};
+use crate::control::EndpointId;
+use crate::endpoint::{CallOptions, ConnectError, SharedMsg};
+use crate::msgbuf::MsgBuf;
+
+/// What futures can do with their endpoint: connect, spawn, wait for a time. Clones are the same; it
+/// stays on the endpoint's thread.
+#[derive(Clone, Debug)]
+pub struct Handle {
+    hub: Rc<Hub>,
+}
+
+impl Handle {
+    pub(crate) fn new(hub: Rc<Hub>) -> Self {
+        Self { hub }
+    }
+
+    pub(super) fn hub(&self) -> &Rc<Hub> {
+        &self.hub
+    }
+
+    /// Opens a session to endpoint 0 of the process whose control address is `remote`, and waits
+    /// until it is open.
+    ///
+    /// # Errors
+    /// [`ConnectError`], in bounded time.
+    pub async fn connect(&self, remote: SocketAddr) -> Result<Session, ConnectError> {
+        self.connect_to(remote, EndpointId(0)).await
+    }
+
+    /// Opens a session to an endpoint, and waits until it is open.
+    ///
+    /// # Errors
+    /// As [`Handle::connect`].
+    pub async fn connect_to(
+        &self,
+        remote: SocketAddr,
+        endpoint: EndpointId,
+    ) -> Result<Session, ConnectError> {
+        let answer = Rc::new(ConnectAnswer::default());
+        self.hub.command(Command::Connect(remote, endpoint, Rc::clone(&answer)));
+        let session = poll_fn(|cx| match answer.session.borrow_mut().take() {
+            Some(session) => Poll::Ready(session),
+            None => {
+                *answer.waker.borrow_mut() = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        })
+        .await?;
+        let session = Session::new(Rc::clone(&self.hub), session);
+        match session.opened().await {
+            Ok(()) => Ok(session),
+            Err(reason) => Err(ConnectError::Refused { remote, reason }),
+        }
+    }
+
+    /// Starts a call with a message that goes to others too, on a session that is known by its name.
+    pub(crate) fn start_shared(
+        &self,
+        session: SessionId,
+        method: u16,
+        request: &SharedMsg,
+        options: CallOptions,
+    ) -> Call {
+        self.hub.start(session, method, self.hub.reference(request), options)
+    }
+
+    /// Has the event loop poll a future until it is ready, beside everything else it does.
+    pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
+        self.hub.spawn(future)
+    }
+
+    /// A future that is ready this time after it was first polled.
+    pub fn sleep(&self, duration: Duration) -> Sleep {
+        Sleep::new(Rc::clone(&self.hub), as_ns(duration))
+    }
+
+    /// Random bits, for jitter.
+    pub(crate) fn random(&self) -> u64 {
+        self.hub.random()
+    }
+
+    /// A future with a limit of time. For calls a deadline is better: it goes to the server too.
+    pub fn timeout<F: Future>(&self, duration: Duration, future: F) -> Timeout<F> {
+        Timeout::new(future, self.sleep(duration))
+    }
+
+    /// Time of the turn of the event loop in which tasks were last polled, in nanoseconds of the
+    /// transport's clock.
+    pub fn now_ns(&self) -> u64 {
+        self.hub.now_ns()
+    }
+
+    /// A message that goes to many, built once.
+    ///
+    /// # Errors
+    /// [`PoolExhausted`] when the endpoint's memory limit is reached.
+    pub fn share(&self, message: &[u8]) -> Result<SharedMsg, PoolExhausted> {
+        let mut buffer = self.alloc(message.len())?;
+        buffer.set_message(message);
+        Ok(SharedMsg::from(buffer))
+    }
+
+    /// An empty buffer for up to `capacity` bytes.
+    ///
+    /// # Errors
+    /// [`PoolExhausted`] when the endpoint's memory limit is reached.
+    pub fn alloc(&self, capacity: usize) -> Result<MsgBuf, PoolExhausted> {
+        self.hub.alloc_plain(capacity)
+    }
+}
+
+pub(crate) fn as_ns(duration: Duration) -> u64 {
+    duration.as_nanos().try_into().unwrap_or(u64::MAX)
+}

@@ -1,0 +1,382 @@
+//! What futures and the event loop share.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::net::SocketAddr;
+use std::rc::{Rc, Weak};
+use std::sync::Arc;
+use std::task::Waker;
+
+use petrel_proto::{CallFailure, SessionId, Status};
+use petrel_transport::buf::{BufPool, PoolExhausted};
+use petrel_transport::wake::Waker as EndpointWaker;
+
+use super::calls::{Call, Calls, Interest, Outcome, Pending, Start, not_sent};
+use super::executor::Tasks;
+use super::parallel::Gathering;
+use super::ready::Ready;
+use super::serve::Answer;
+use super::session::Watched;
+use super::slab::Key;
+use super::timers::{TimerId, Timers};
+use crate::control::{EndpointId, Reason};
+use crate::endpoint::{CallOptions, ConnectError, SessionState, SharedMsg};
+use crate::msgbuf::MsgBuf;
+
+/// Room for a response where the caller does not say how much. A longer one gets a larger buffer
+/// when it comes. Every medium carries as much in one packet.
+pub(super) const RESPONSE_BYTES: usize = petrel_proto::limits::PACKET_BYTES_MIN as usize;
+
+/// What the event loop is to do for a future, apart from calls.
+#[derive(Debug)]
+pub(crate) enum Command {
+    Connect(SocketAddr, EndpointId, Rc<ConnectAnswer>),
+    Close(SessionId),
+}
+
+/// Where the event loop puts the session that a future asked for.
+#[derive(Debug, Default)]
+pub(crate) struct ConnectAnswer {
+    pub(super) session: RefCell<Option<Result<Rc<Watched>, ConnectError>>>,
+    pub(super) waker: RefCell<Option<Waker>>,
+}
+
+/// One per endpoint.
+pub(crate) struct Hub {
+    pool: BufPool,
+    /// Largest response that a buffer may grow to.
+    message_bytes_max: u32,
+    /// Time of the last turn that looked here.
+    now_ns: Cell<u64>,
+    pub(super) ready: Arc<Ready>,
+    calls: RefCell<Calls>,
+    starts: RefCell<VecDeque<Start>>,
+    /// Calls that were dropped after they were made.
+    cancels: RefCell<Vec<(SessionId, u64)>>,
+    commands: RefCell<VecDeque<Command>>,
+    answers: RefCell<VecDeque<Answer>>,
+    timers: RefCell<Timers>,
+    pub(super) tasks: RefCell<Tasks>,
+    /// Sessions that somebody has a handle of.
+    watched: RefCell<HashMap<SessionId, Weak<Watched>>>,
+    random: Cell<u64>,
+    /// Whether the endpoint is gone: what is asked for from then on fails.
+    is_closed: Cell<bool>,
+}
+
+impl Hub {
+    pub(crate) fn new(
+        pool: BufPool,
+        message_bytes_max: u32,
+        now_ns: u64,
+        seed: u64,
+        waker: EndpointWaker,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            pool,
+            message_bytes_max,
+            now_ns: Cell::new(now_ns),
+            ready: Arc::new(Ready::new(waker)),
+            calls: RefCell::default(),
+            starts: RefCell::default(),
+            cancels: RefCell::default(),
+            commands: RefCell::default(),
+            answers: RefCell::default(),
+            timers: RefCell::default(),
+            tasks: RefCell::default(),
+            watched: RefCell::default(),
+            random: Cell::new(seed),
+            is_closed: Cell::new(false),
+        })
+    }
+
+    // What the event loop asks and does.
+
+    /// Begins a look at the hub: wakes the tasks whose time has come.
+    pub(crate) fn begin(&self, now_ns: u64) {
+        self.now_ns.set(now_ns);
+        loop {
+            let Some(waker) = self.timers.borrow_mut().pop_due(now_ns) else { break };
+            waker.wake();
+        }
+    }
+
+    /// Ends it: notes when to look next.
+    pub(crate) fn end(&self) {
+        let is_idle = self.starts.borrow().is_empty()
+            && self.cancels.borrow().is_empty()
+            && self.commands.borrow().is_empty()
+            && self.answers.borrow().is_empty();
+        self.ready.set_due(if is_idle { self.timers.borrow_mut().next_ns() } else { 0 });
+    }
+
+    /// Has the event loop look at that time, if not before.
+    pub(crate) fn look_at(&self, at_ns: u64) {
+        self.ready.make_due(at_ns);
+    }
+
+    pub(crate) fn next_start(&self) -> Option<Start> {
+        self.starts.borrow_mut().pop_front()
+    }
+
+    pub(crate) fn next_cancel(&self) -> Option<(SessionId, u64)> {
+        self.cancels.borrow_mut().pop()
+    }
+
+    pub(crate) fn next_command(&self) -> Option<Command> {
+        self.commands.borrow_mut().pop_front()
+    }
+
+    pub(crate) fn next_answer(&self) -> Option<Answer> {
+        self.answers.borrow_mut().pop_front()
+    }
+
+    /// A call has ended.
+    pub(crate) fn finish(&self, key: u64, outcome: Result<MsgBuf, Box<CallFailure>>) {
+        let key = Key::from_bits(key);
+        let mut calls = self.calls.borrow_mut();
+        let Some(pending) = calls.get_mut(key) else { return };
+        match std::mem::replace(&mut pending.interest, Interest::None) {
+            Interest::None => pending.outcome = Some(outcome),
+            Interest::Task(waker) => {
+                pending.outcome = Some(outcome);
+                drop(calls);
+                waker.wake();
+            }
+            Interest::Gathering(gathering, label) => {
+                calls.remove(key);
+                drop(calls);
+                gathering.put(key, label, outcome);
+            }
+        }
+    }
+
+    /// Tells whoever has a handle of a session what has become of it.
+    pub(crate) fn note_session(&self, id: SessionId, state: &SessionState) {
+        let watched = self.watched.borrow().get(&id).and_then(Weak::upgrade);
+        if let Some(watched) = watched {
+            watched.set(state.clone());
+        }
+        if matches!(state, SessionState::Ended(_)) {
+            self.watched.borrow_mut().remove(&id);
+        }
+    }
+
+    /// The endpoint is gone: tasks are dropped, and what is still asked for fails.
+    pub(crate) fn close(&self) {
+        self.is_closed.set(true);
+        let tasks = self.tasks.borrow_mut().take_all();
+        drop(tasks);
+        self.starts.borrow_mut().clear();
+        self.answers.borrow_mut().clear();
+        let calls = self.calls.borrow().keys();
+        for key in calls {
+            self.finish(key.to_bits(), Err(endpoint_gone()));
+        }
+        while let Some(command) = self.next_command() {
+            if let Command::Connect(remote, _, answer) = command {
+                let reason = Reason::new(Status::Unavailable, ENDPOINT_GONE);
+                answer.put(Err(ConnectError::Refused { remote, reason }));
+            }
+        }
+    }
+
+    pub(crate) fn ready(&self) -> Arc<Ready> {
+        Arc::clone(&self.ready)
+    }
+
+    // What futures ask for.
+
+    pub(super) fn now_ns(&self) -> u64 {
+        self.now_ns.get()
+    }
+
+    /// The next of a sequence of random numbers, for jitter (splitmix64).
+    pub(super) fn random(&self) -> u64 {
+        let state = self.random.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
+        self.random.set(state);
+        let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+
+    pub(super) fn is_closed(&self) -> bool {
+        self.is_closed.get()
+    }
+
+    pub(super) fn alloc(&self, capacity: usize) -> Result<MsgBuf, Box<CallFailure>> {
+        self.alloc_plain(capacity)
+            .map_err(|error| not_sent(Status::ResourceExhausted, error.to_string()))
+    }
+
+    pub(super) fn alloc_plain(&self, capacity: usize) -> Result<MsgBuf, PoolExhausted> {
+        MsgBuf::from_pool(&self.pool, capacity)
+    }
+
+    /// What one call sends a shared message from.
+    pub(super) fn reference(&self, message: &SharedMsg) -> Result<MsgBuf, Box<CallFailure>> {
+        message
+            .to_send(&self.pool)
+            .map_err(|error| not_sent(Status::ResourceExhausted, error.to_string()))
+    }
+
+    /// Has the event loop look in its next turn.
+    fn attract(&self) {
+        self.ready.make_due(0);
+    }
+
+    pub(super) fn command(&self, command: Command) {
+        self.commands.borrow_mut().push_back(command);
+        self.attract();
+    }
+
+    pub(super) fn answer(&self, answer: Answer) {
+        self.answers.borrow_mut().push_back(answer);
+        self.attract();
+    }
+
+    /// A buffer that holds a message, for an answer.
+    pub(super) fn message(&self, message: &[u8]) -> Result<MsgBuf, Reason> {
+        let mut buffer = self
+            .alloc_plain(message.len())
+            .map_err(|error| Reason::new(Status::ResourceExhausted, error.to_string()))?;
+        buffer.set_message(message);
+        Ok(buffer)
+    }
+
+    /// Starts a call with a copy of a message.
+    pub(super) fn start_copied(
+        self: &Rc<Self>,
+        session: SessionId,
+        method: u16,
+        message: &[u8],
+        options: CallOptions,
+    ) -> Call {
+        let request = self.alloc(message.len()).map(|mut request| {
+            request.set_message(message);
+            request
+        });
+        self.start(session, method, request, options)
+    }
+
+    /// Starts a call. One that cannot be made has ended already.
+    pub(super) fn start(
+        self: &Rc<Self>,
+        session: SessionId,
+        method: u16,
+        request: Result<MsgBuf, Box<CallFailure>>,
+        options: CallOptions,
+    ) -> Call {
+        let key = self.calls.borrow_mut().insert(Pending::new(session));
+        let response = self.alloc(options.response_bytes.unwrap_or(RESPONSE_BYTES));
+        let made = match (request, response) {
+            _ if self.is_closed.get() => Err(endpoint_gone()),
+            (Err(failure), _) | (_, Err(failure)) => Err(failure),
+            (Ok(request), Ok(response)) => Ok((request, response)),
+        };
+        match made {
+            Err(failure) => self.finish(key.to_bits(), Err(failure)),
+            Ok((request, mut response)) => {
+                response.set_growth(self.message_bytes_max as usize);
+                let key = key.to_bits();
+                let start = Start { key, session, method, request, response, options };
+                self.starts.borrow_mut().push_back(start);
+                self.attract();
+            }
+        }
+        Call::new(Rc::clone(self), key)
+    }
+
+    pub(super) fn take_outcome(&self, key: Key) -> Option<Outcome> {
+        let mut calls = self.calls.borrow_mut();
+        let outcome = calls.get_mut(key)?.outcome.take()?;
+        calls.remove(key);
+        Some(outcome)
+    }
+
+    pub(super) fn await_call(&self, key: Key, waker: &Waker) {
+        let mut calls = self.calls.borrow_mut();
+        let Some(pending) = calls.get_mut(key) else { return };
+        match &mut pending.interest {
+            Interest::Task(before) => before.clone_from(waker),
+            interest => *interest = Interest::Task(waker.clone()),
+        }
+    }
+
+    pub(super) fn redirect(&self, key: Key, to: &Rc<Gathering>, label: u64) {
+        if let Some(outcome) = self.take_outcome(key) {
+            to.put(key, label, outcome);
+        } else if let Some(pending) = self.calls.borrow_mut().get_mut(key) {
+            pending.interest = Interest::Gathering(Rc::clone(to), label);
+            to.expect(key);
+        }
+    }
+
+    /// Nobody wants the outcome any more: cancels the call if it has not ended.
+    pub(super) fn abandon(&self, key: Key) {
+        let Some(pending) = self.calls.borrow_mut().remove(key) else { return };
+        if pending.outcome.is_some() {
+            return;
+        }
+        let key = key.to_bits();
+        let mut starts = self.starts.borrow_mut();
+        // The latest is the most likely.
+        if let Some(place) = starts.iter().rposition(|start| start.key == key) {
+            starts.remove(place);
+            return;
+        }
+        drop(starts);
+        if !self.is_closed.get() {
+            self.cancels.borrow_mut().push((pending.session, key));
+            self.attract();
+        }
+    }
+
+    pub(super) fn set_timer(&self, at_ns: u64, waker: Waker) -> TimerId {
+        self.ready.make_due(at_ns);
+        self.timers.borrow_mut().insert(at_ns, waker)
+    }
+
+    pub(super) fn reset_timer(&self, id: TimerId, waker: &Waker) {
+        self.timers.borrow_mut().set_waker(id, waker);
+    }
+
+    pub(super) fn remove_timer(&self, id: TimerId) {
+        self.timers.borrow_mut().remove(id);
+    }
+
+    /// The handle's half of a session, made if nobody has one.
+    pub(crate) fn watch(&self, id: SessionId, state: impl FnOnce() -> SessionState) -> Rc<Watched> {
+        let mut all = self.watched.borrow_mut();
+        if let Some(watched) = all.get(&id).and_then(Weak::upgrade) {
+            return watched;
+        }
+        let watched = Rc::new(Watched::new(id, state()));
+        all.insert(id, Rc::downgrade(&watched));
+        watched
+    }
+}
+
+impl ConnectAnswer {
+    pub(crate) fn put(&self, session: Result<Rc<Watched>, ConnectError>) {
+        *self.session.borrow_mut() = Some(session);
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+const ENDPOINT_GONE: &str = "the endpoint is gone";
+
+#[cold]
+fn endpoint_gone() -> Box<CallFailure> {
+    not_sent(Status::Unavailable, ENDPOINT_GONE.to_owned())
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tasks = self.tasks.borrow().len();
+        write!(f, "Hub({} calls, {tasks} tasks)", self.calls.borrow().len())
+    }
+}

@@ -1,0 +1,36 @@
+//! Futures on an endpoint's own thread: calls that are started now and waited for later
+//! (RAMCloud's `start` and `wait`), and tasks that await them.
+//!
+//! There is no runtime to set up: the endpoint's event loop polls the tasks. In each turn it takes
+//! frames in, which completes calls, polls the tasks that wait for those, starts the calls that they
+//! made, and sends. What futures and loop share is the [`Hub`]: futures put what they want into its
+//! queues, and the loop does it, because only the loop has the endpoint. So a future needs no borrow
+//! of the endpoint, can be kept anywhere on the thread, and is `'static`.
+//!
+//! Calls have their places in a slab, and the continuation of a call is a plain function with the
+//! place's key: starting a call allocates nothing once the slab has grown.
+
+mod calls;
+mod executor;
+mod handle;
+mod hub;
+mod parallel;
+mod ready;
+mod serve;
+mod session;
+mod slab;
+mod sleep;
+mod timers;
+
+pub use calls::Call;
+pub use executor::Task;
+pub use handle::Handle;
+pub use parallel::Parallel;
+pub use serve::OwnRequest;
+pub use session::Session;
+pub use sleep::{Elapsed, Sleep, Timeout};
+
+pub(crate) use calls::{Start, not_sent};
+pub(crate) use handle::as_ns;
+pub(crate) use hub::{Command, ConnectAnswer, Hub};
+pub(crate) use ready::{MainWaker, Ready};

@@ -1,0 +1,126 @@
+//! Handlers that are futures.
+
+use std::fmt;
+use std::future::Future;
+
+use petrel_proto::{SessionId, Status};
+use petrel_transport::Transport;
+
+use super::handle::Handle;
+use crate::control::{ControlPlane, Reason};
+use crate::endpoint::{Context, Endpoint, Handled, Request, Responder};
+use crate::msgbuf::MsgBuf;
+
+/// A request that an async handler has for itself.
+#[derive(Debug)]
+pub struct OwnRequest {
+    message: MsgBuf,
+    method: u16,
+    session: SessionId,
+}
+
+impl OwnRequest {
+    /// The message.
+    pub fn data(&self) -> &[u8] {
+        &self.message
+    }
+
+    /// The message's buffer, to send it on without a copy.
+    pub fn into_message(self) -> MsgBuf {
+        self.message
+    }
+
+    /// The method that was called.
+    pub fn method(&self) -> u16 {
+        self.method
+    }
+
+    /// The session on which the request came.
+    pub fn session(&self) -> SessionId {
+        self.session
+    }
+}
+
+/// An answer that a task has given, and that the event loop has not sent yet.
+pub(crate) struct Answer {
+    responder: Responder,
+    outcome: Result<MsgBuf, Reason>,
+}
+
+impl Answer {
+    pub(crate) fn give(self, cx: &mut Context<'_>) {
+        match self.outcome {
+            Ok(message) => self.responder.reply_buffer(cx, message),
+            Err(reason) => self.responder.fail(cx, not_ok(reason.status), &reason.message),
+        }
+    }
+}
+
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Answer({:?})", self.responder)
+    }
+}
+
+/// A handler that fails with OK has failed in two ways.
+fn not_ok(status: Status) -> Status {
+    if status == Status::Ok { Status::Unknown } else { status }
+}
+
+impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+    /// Sets the handler of a method to a future: it may make calls of its own, wait for them and for
+    /// time, while the event loop goes on with everything else. It runs on this thread, as a task for
+    /// each request, which costs an allocation or two.
+    ///
+    /// ```
+    /// # use petrel::{EndpointConfig, Nexus};
+    /// # let mut endpoint = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
+    /// let handle = endpoint.handle();
+    /// endpoint.register_async(7, move |request| {
+    ///     let handle = handle.clone();
+    ///     async move {
+    ///         handle.sleep(std::time::Duration::from_millis(1)).await;
+    ///         Ok(request.data().to_ascii_uppercase())
+    ///     }
+    /// });
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Panics
+    /// As [`Endpoint::register`].
+    pub fn register_async<F, A>(
+        &mut self,
+        method: u16,
+        mut handler: impl FnMut(OwnRequest) -> F + 'static,
+    ) where
+        F: Future<Output = Result<A, Reason>> + 'static,
+        A: AsRef<[u8]>,
+    {
+        let handle = self.handle();
+        self.register(method, move |cx, request| serve(&handle, cx, request, &mut handler));
+    }
+}
+
+fn serve<F, A>(
+    handle: &Handle,
+    cx: &mut Context<'_>,
+    request: Request<'_>,
+    handler: &mut impl FnMut(OwnRequest) -> F,
+) -> Handled
+where
+    F: Future<Output = Result<A, Reason>> + 'static,
+    A: AsRef<[u8]>,
+{
+    let (method, session) = (request.method(), request.session());
+    let (kept, handled) = request.defer_message(cx);
+    let Some((responder, message)) = kept else { return handled };
+    let future = handler(OwnRequest { message, method, session });
+    let hub = handle.hub().clone();
+    // Dropped with the responder inside, it answers with INTERNAL.
+    let _task = handle.spawn(async move {
+        let outcome = future.await;
+        let outcome = outcome.and_then(|answer| hub.message(answer.as_ref()));
+        hub.answer(Answer { responder, outcome });
+    });
+    handled
+}

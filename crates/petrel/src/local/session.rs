@@ -1,0 +1,168 @@
+//! A session as futures have it.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+use petrel_proto::{CallFailure, Execution, SessionId, Status};
+
+use super::calls::Call;
+use super::hub::{Command, Hub};
+use crate::control::Reason;
+use crate::endpoint::{CallOptions, HEALTH_METHOD, Health, SessionState, SharedMsg};
+use crate::msgbuf::MsgBuf;
+
+/// What has become of a session, for all who have a handle of it.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    id: SessionId,
+    state: RefCell<SessionState>,
+    wakers: RefCell<Vec<Waker>>,
+}
+
+impl Watched {
+    pub(super) fn new(id: SessionId, state: SessionState) -> Self {
+        Self { id, state: RefCell::new(state), wakers: RefCell::default() }
+    }
+
+    pub(super) fn set(&self, state: SessionState) {
+        *self.state.borrow_mut() = state;
+        let wakers = std::mem::take(&mut *self.wakers.borrow_mut());
+        wakers.into_iter().for_each(Waker::wake);
+    }
+}
+
+/// A session, to make calls on as futures. Clones are the same session; it stays on its thread, and
+/// dropping it does not close it.
+///
+/// ```
+/// # use petrel::{EndpointConfig, Nexus};
+/// # let server = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+/// # let address = server.local_addr().expect("it listens");
+/// # std::thread::spawn(move || {
+/// #     let mut endpoint = server.endpoint(EndpointConfig::default()).expect("an endpoint");
+/// #     endpoint.register(1, |cx, request| { let data = request.data().to_vec(); request.reply(cx, &data) });
+/// #     endpoint.run_until(|_| false);
+/// # });
+/// let mut endpoint = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
+/// let handle = endpoint.handle();
+/// let answers = endpoint.block_on(async move {
+///     let session = handle.connect(address).await?;
+///     // Both are on their way before either is waited for.
+///     let (first, second) = (session.start(1, b"one"), session.start(1, b"two"));
+///     Ok::<_, Box<dyn std::error::Error>>((first.await?, second.await?))
+/// })?;
+/// assert_eq!((&answers.0[..], &answers.1[..]), (&b"one"[..], &b"two"[..]));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Session {
+    hub: Rc<Hub>,
+    watched: Rc<Watched>,
+}
+
+impl Session {
+    pub(crate) fn new(hub: Rc<Hub>, watched: Rc<Watched>) -> Self {
+        Self { hub, watched }
+    }
+
+    /// The session's name, for the endpoint's own methods.
+    pub fn id(&self) -> SessionId {
+        self.watched.id
+    }
+
+    /// Starts a call: the request leaves in the event loop's next turn. One that cannot be made ends
+    /// with the reason, like any other call.
+    pub fn start(&self, method: u16, request: &[u8]) -> Call {
+        self.start_with(method, request, CallOptions::default())
+    }
+
+    /// [`Session::start`] with a deadline and other wishes.
+    pub fn start_with(&self, method: u16, request: &[u8], options: CallOptions) -> Call {
+        self.hub.start_copied(self.id(), method, request, options)
+    }
+
+    /// [`Session::start_with`], with a message that is in a buffer already.
+    pub fn start_buffer(&self, method: u16, request: MsgBuf, options: CallOptions) -> Call {
+        self.hub.start(self.id(), method, Ok(request), options)
+    }
+
+    /// [`Session::start_with`], with a message that goes to others too.
+    pub fn start_shared(&self, method: u16, request: &SharedMsg, options: CallOptions) -> Call {
+        self.hub.start(self.id(), method, self.hub.reference(request), options)
+    }
+
+    /// Asks whether the server can serve: as a whole, or one of its methods.
+    ///
+    /// # Errors
+    /// That of the call; INTERNAL if the answer is none.
+    pub async fn health(&self, method: Option<u16>) -> Result<Health, Box<CallFailure>> {
+        let request = method.map(u16::to_le_bytes);
+        let request = request.as_ref().map_or(&[][..], |bytes| bytes);
+        let reply = self.start(HEALTH_METHOD, request).await?;
+        let code = <[u8; 1]>::try_from(&reply[..]).ok();
+        code.and_then(|[code]| Health::from_code(code)).ok_or_else(|| {
+            Box::new(CallFailure {
+                status: Status::Internal,
+                message: "the server's answer is no health".to_owned(),
+                execution: Execution::Answered,
+            })
+        })
+    }
+
+    /// How the session is doing.
+    pub fn state(&self) -> SessionState {
+        self.watched.state.borrow().clone()
+    }
+
+    /// Waits until the session is open.
+    ///
+    /// # Errors
+    /// Why it ended, if it did.
+    pub async fn opened(&self) -> Result<(), Reason> {
+        let state = self.wait_for(|state| !matches!(state, SessionState::Opening)).await;
+        match state {
+            SessionState::Ended(reason) => Err(reason.unwrap_or_else(unknown_reason)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits until no further calls are taken: until the server drains, or the session has ended.
+    pub async fn left(&self) {
+        let is_over =
+            |state: &SessionState| !matches!(state, SessionState::Opening | SessionState::Open);
+        self.wait_for(is_over).await;
+    }
+
+    /// Waits until the session has ended, and gives the reason.
+    pub async fn ended(&self) -> Reason {
+        let state = self.wait_for(|state| matches!(state, SessionState::Ended(_))).await;
+        match state {
+            SessionState::Ended(Some(reason)) => reason,
+            _ => unknown_reason(),
+        }
+    }
+
+    /// Closes the session. Calls that are pending on it end with CANCELLED.
+    pub fn close(&self) {
+        self.hub.command(Command::Close(self.id()));
+    }
+
+    /// Waits until the session's state is one that `is_wanted`.
+    pub(crate) async fn wait_for(&self, is_wanted: impl Fn(&SessionState) -> bool) -> SessionState {
+        poll_fn(|cx| {
+            let state = self.watched.state.borrow();
+            if is_wanted(&state) {
+                return Poll::Ready(state.clone());
+            }
+            self.watched.wakers.borrow_mut().push(cx.waker().clone());
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+fn unknown_reason() -> Reason {
+    Reason::new(Status::Unknown, "the session ended some time ago")
+}

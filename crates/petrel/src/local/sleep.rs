@@ -1,0 +1,81 @@
+//! Futures of time.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context as TaskContext, Poll};
+
+use super::hub::Hub;
+use super::timers::TimerId;
+
+/// A future that is ready some time after it was first polled: before that the event loop may not have
+/// run for long, and what it takes for now may be over.
+#[derive(Debug)]
+pub struct Sleep {
+    hub: Rc<Hub>,
+    duration_ns: u64,
+    /// When it ends, and by which timer, once it has begun.
+    until: Option<(u64, TimerId)>,
+}
+
+impl Sleep {
+    pub(super) fn new(hub: Rc<Hub>, duration_ns: u64) -> Self {
+        Self { hub, duration_ns, until: None }
+    }
+}
+
+impl Future for Sleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<()> {
+        let now_ns = self.hub.now_ns();
+        match self.until {
+            _ if self.duration_ns == 0 => return Poll::Ready(()),
+            Some((at_ns, _)) if now_ns >= at_ns => return Poll::Ready(()),
+            Some((_, timer)) => self.hub.reset_timer(timer, cx.waker()),
+            None => {
+                let at_ns = now_ns.saturating_add(self.duration_ns);
+                self.until = Some((at_ns, self.hub.set_timer(at_ns, cx.waker().clone())));
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some((_, timer)) = self.until {
+            self.hub.remove_timer(timer);
+        }
+    }
+}
+
+/// The time that was given to a future is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the time is over")]
+pub struct Elapsed;
+
+/// A future with a limit of time; what it does not reach until then is dropped.
+#[derive(Debug)]
+pub struct Timeout<F> {
+    /// On the heap, so that it stays where it is however this is moved.
+    future: Pin<Box<F>>,
+    sleep: Sleep,
+}
+
+impl<F> Timeout<F> {
+    pub(super) fn new(future: F, sleep: Sleep) -> Self {
+        Self { future: Box::pin(future), sleep }
+    }
+}
+
+impl<F: Future> Future for Timeout<F> {
+    type Output = Result<F::Output, Elapsed>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
+        if let Poll::Ready(output) = self.future.as_mut().poll(cx) {
+            return Poll::Ready(Ok(output));
+        }
+        Pin::new(&mut self.sleep).poll(cx).map(|()| Err(Elapsed))
+    }
+}

@@ -1,0 +1,137 @@
+//! Timers of futures: what waits for a time.
+//!
+//! Apart from the core's wheel, which has ticks of 66 µs and knows slots only. A timer that is dropped
+//! before its time leaves its entry behind, which is passed over; when most entries are such, all are
+//! sorted out. So a guard around each of a million calls a second costs a push, and no memory that
+//! grows.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::task::Waker;
+
+/// Entries below which nobody sorts out those left behind.
+const TIDY_COUNT: usize = 64;
+
+/// Names a timer; in the order in which they were set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct TimerId(u64);
+
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    by_time: BinaryHeap<Reverse<(u64, TimerId)>>,
+    waiting: HashMap<TimerId, Waker>,
+    next_id: u64,
+}
+
+impl Timers {
+    /// Wakes `waker` at `at_ns`, or as soon after as somebody looks.
+    pub(super) fn insert(&mut self, at_ns: u64, waker: Waker) -> TimerId {
+        self.tidy();
+        let id = TimerId(self.next_id);
+        self.next_id += 1;
+        self.by_time.push(Reverse((at_ns, id)));
+        self.waiting.insert(id, waker);
+        id
+    }
+
+    /// Wakes somebody else instead.
+    pub(super) fn set_waker(&mut self, id: TimerId, waker: &Waker) {
+        if let Some(before) = self.waiting.get_mut(&id) {
+            before.clone_from(waker);
+        }
+    }
+
+    pub(super) fn remove(&mut self, id: TimerId) {
+        self.waiting.remove(&id);
+    }
+
+    /// When the next timer is due; [`u64::MAX`] without one.
+    pub(super) fn next_ns(&mut self) -> u64 {
+        while let Some(Reverse((at_ns, id))) = self.by_time.peek() {
+            if self.waiting.contains_key(id) {
+                return *at_ns;
+            }
+            self.by_time.pop();
+        }
+        u64::MAX
+    }
+
+    /// Takes whom to wake by now, in the order of their times.
+    pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<Waker> {
+        if self.next_ns() > now_ns {
+            return None;
+        }
+        let Reverse((_, id)) = self.by_time.pop()?;
+        self.waiting.remove(&id)
+    }
+
+    fn tidy(&mut self) {
+        if self.by_time.len() > TIDY_COUNT + 2 * self.waiting.len() {
+            let waiting = &self.waiting;
+            self.by_time.retain(|Reverse((_, id))| waiting.contains_key(id));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::Wake;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Count(AtomicU32);
+
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn timers_that_are_dropped_early_do_not_pile_up() {
+        let mut timers = Timers::default();
+        for at_ns in 0..100_000 {
+            let id = timers.insert(1_000_000 + at_ns, Waker::noop().clone());
+            timers.remove(id);
+        }
+        assert!(timers.by_time.len() <= TIDY_COUNT + 1, "{}", timers.by_time.len());
+        assert_eq!(timers.next_ns(), u64::MAX);
+    }
+
+    proptest! {
+        /// Against the naive model: a list of times.
+        #[test]
+        fn each_comes_due_once_and_in_order(
+            steps in prop::collection::vec((0u64..100, prop::option::of(any::<prop::sample::Index>()), 0u64..40), 1..200),
+        ) {
+            let mut timers = Timers::default();
+            let mut model: Vec<(u64, TimerId, Arc<Count>)> = Vec::new();
+            let mut now_ns = 0;
+            for (ahead, removed, passes) in steps {
+                let count = Arc::new(Count::default());
+                let id = timers.insert(now_ns + ahead, Arc::clone(&count).into());
+                model.push((now_ns + ahead, id, count));
+                if let Some(index) = removed {
+                    let (_, id, count) = model.swap_remove(index.index(model.len()));
+                    timers.remove(id);
+                    prop_assert_eq!(count.0.load(Ordering::Relaxed), 0);
+                }
+                now_ns += passes;
+                while let Some(waker) = timers.pop_due(now_ns) {
+                    waker.wake();
+                }
+                for (at_ns, _, count) in &model {
+                    prop_assert_eq!(count.0.load(Ordering::Relaxed), u32::from(*at_ns <= now_ns));
+                }
+                model.retain(|(at_ns, ..)| *at_ns > now_ns);
+                let next_ns = model.iter().map(|(at_ns, ..)| *at_ns).min();
+                prop_assert_eq!(timers.next_ns(), next_ns.unwrap_or(u64::MAX));
+            }
+        }
+    }
+}

@@ -1,0 +1,421 @@
+//! Which requests a server takes in, and which of those it still runs when their turn comes.
+
+use std::time::Duration;
+
+use petrel_proto::Status;
+
+use super::codel::Codel;
+use super::controlled::ControlledDelay;
+use super::expected::ExpectedWait;
+
+/// What an [`Admission`] goes by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdmissionConfig {
+    /// Most requests that wait.
+    pub requests_max: usize,
+    /// Most bytes of requests that wait.
+    pub bytes_max: usize,
+    /// What is done about requests that wait too long.
+    pub shedding: Shedding,
+}
+
+impl Default for AdmissionConfig {
+    /// The limits bound memory, not delay: delay is what [`Shedding`] is for.
+    fn default() -> Self {
+        Self { requests_max: 4096, bytes_max: 64 << 20, shedding: Shedding::default() }
+    }
+}
+
+/// How a server notices that requests wait too long, and which it refuses then. `docs/overload.md` compares
+/// them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Shedding {
+    /// Not at all: only the limits, and deadlines that have passed.
+    LimitOnly,
+    /// CoDel (RFC 8289): when a request has waited longer than `target` and so have all of the last
+    /// `interval`, drops one, and then others, ever more often. Drops where requests leave the queue.
+    Codel {
+        /// A wait that is fine for ever.
+        target: Duration,
+        /// How long a longer one is.
+        interval: Duration,
+    },
+    /// When the queue was not empty for an `interval`, nothing that waited longer than `target` is run; else
+    /// nothing that waited longer than `interval` (Maurer, "Fail at Scale", 2015). Drops where requests leave the queue.
+    ControlledDelay {
+        /// The longest wait in a queue that stands.
+        target: Duration,
+        /// The longest wait in a queue that does not.
+        interval: Duration,
+    },
+    /// Refuses at arrival while the oldest request has waited for longer than `target`, as Breakwater's servers
+    /// drop (Cho et al., OSDI 2020 §3.3).
+    OldestWait {
+        /// The longest wait of the oldest.
+        target: Duration,
+    },
+    /// Refuses at arrival what would wait longer than `target` or `services` mean times of service, whichever
+    /// is longer: by the requests that wait, the workers, and what requests took before; and where
+    /// that is too hopeful, by the oldest one's wait as above.
+    ExpectedWait {
+        /// The longest wait, however short the requests are.
+        target: Duration,
+        /// The longest wait in mean times of service.
+        services: u32,
+    },
+}
+
+/// Requests that wait for a worker.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waiting {
+    /// How many.
+    pub requests: usize,
+    /// Their bytes.
+    pub bytes: usize,
+    /// Since when the oldest waits, in nanoseconds.
+    pub oldest_ns: Option<u64>,
+}
+
+/// Why a request is not run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Shed {
+    /// As many requests wait as may.
+    Requests,
+    /// With this one, more bytes would wait than may.
+    Bytes,
+    /// It would wait too long, or did.
+    Delay,
+    /// Its deadline has passed, or will have before a worker is free.
+    Late,
+}
+
+impl Default for Shedding {
+    /// Twenty times of service, or 100 µs: chosen by measurement.
+    fn default() -> Self {
+        Shedding::ExpectedWait { target: Duration::from_micros(100), services: 10 }
+    }
+}
+
+impl Shed {
+    /// The status that says so to the client. The request was not executed.
+    pub fn status(self) -> Status {
+        match self {
+            Shed::Requests | Shed::Bytes | Shed::Delay => Status::ResourceExhausted,
+            Shed::Late => Status::DeadlineExceeded,
+        }
+    }
+
+    /// The message for people.
+    pub fn text(self) -> &'static str {
+        match self {
+            Shed::Requests => "the server's queue is full",
+            Shed::Bytes => "the server's queue has no room for a request of this size",
+            Shed::Delay => "the server is overloaded: requests wait too long",
+            Shed::Late => "the server cannot begin before the deadline",
+        }
+    }
+}
+
+/// Decides, for one queue of requests and the workers that serve it, what is refused: a request that waits
+/// longer than its caller does is work for nothing, and delays all that come after it.
+///
+/// The owner of the queue asks [`admit`](Self::admit) before a request is queued and [`begin`](Self::begin) when a
+/// worker could run it, and tells how long each one took ([`done`](Self::done)). A refused request is answered with
+/// [`Shed::status`], at once.
+///
+/// ```
+/// use petrel::overload::{Admission, AdmissionConfig, Shed, Waiting};
+///
+/// let mut admission = Admission::new(AdmissionConfig::default(), 2);
+/// admission.done(1_000_000);
+/// // Two workers, a millisecond each: the 41st request would wait for 20 ms, or 20 times of service.
+/// let waiting = |requests| Waiting { requests, bytes: 0, oldest_ns: None };
+/// assert_eq!(admission.admit(0, 100, None, waiting(10)), Ok(()));
+/// assert_eq!(admission.admit(0, 100, None, waiting(40)), Err(Shed::Delay));
+/// // Who has three milliseconds left need not wait for five.
+/// assert_eq!(admission.admit(0, 100, Some(3_000_000), waiting(10)), Err(Shed::Late));
+/// ```
+#[derive(Clone, Debug)]
+pub struct Admission {
+    requests_max: usize,
+    bytes_max: usize,
+    expected: ExpectedWait,
+    policy: Policy,
+}
+
+#[derive(Clone, Debug)]
+enum Policy {
+    LimitOnly,
+    Codel(Codel),
+    ControlledDelay(ControlledDelay),
+    OldestWait { target_ns: u64 },
+    ExpectedWait { target_ns: u64, services: u64 },
+}
+
+impl Admission {
+    /// For a queue that so many workers serve; nothing waits yet.
+    pub fn new(config: AdmissionConfig, workers: usize) -> Self {
+        Self {
+            requests_max: config.requests_max,
+            bytes_max: config.bytes_max,
+            expected: ExpectedWait::new(workers),
+            policy: Policy::new(config.shedding),
+        }
+    }
+
+    /// A request of so many bytes has come, and others wait: whether it may be queued. If not, it is
+    /// answered at once.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn admit(
+        &mut self,
+        now_ns: u64,
+        bytes: usize,
+        deadline_ns: Option<u64>,
+        waiting: Waiting,
+    ) -> Result<(), Shed> {
+        if waiting.requests >= self.requests_max {
+            return Err(Shed::Requests);
+        }
+        if waiting.bytes.saturating_add(bytes) > self.bytes_max {
+            return Err(Shed::Bytes);
+        }
+        let wait_ns = match self.policy {
+            Policy::ExpectedWait { .. } => self.wait_ns(now_ns, waiting),
+            _ => 0,
+        };
+        if deadline_ns.is_some_and(|deadline_ns| now_ns.saturating_add(wait_ns) >= deadline_ns) {
+            return Err(Shed::Late);
+        }
+        if self.is_too_long(now_ns, wait_ns, waiting) { Err(Shed::Delay) } else { Ok(()) }
+    }
+
+    /// A worker is free for a request that has waited since `queued_ns`, and so many others wait: whether it is
+    /// still worth its while. If not, it is answered at once, and the worker takes the next.
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn begin(
+        &mut self,
+        now_ns: u64,
+        queued_ns: u64,
+        deadline_ns: Option<u64>,
+        waiting: usize,
+    ) -> Result<(), Shed> {
+        if deadline_ns.is_some_and(|deadline_ns| now_ns >= deadline_ns) {
+            return Err(Shed::Late);
+        }
+        let waited_ns = now_ns.saturating_sub(queued_ns);
+        let is_shed = match &mut self.policy {
+            Policy::Codel(codel) => codel.sheds(now_ns, waited_ns, waiting),
+            Policy::ControlledDelay(delay) => delay.sheds(now_ns, waited_ns, waiting),
+            Policy::LimitOnly | Policy::OldestWait { .. } | Policy::ExpectedWait { .. } => false,
+        };
+        if is_shed { Err(Shed::Delay) } else { Ok(()) }
+    }
+
+    /// A worker was busy with a request for so long.
+    pub fn done(&mut self, service_ns: u64) {
+        self.expected.record(service_ns);
+    }
+
+    fn is_too_long(&self, now_ns: u64, wait_ns: u64, waiting: Waiting) -> bool {
+        match self.policy {
+            Policy::LimitOnly | Policy::Codel(_) | Policy::ControlledDelay(_) => false,
+            Policy::OldestWait { target_ns } => waiting.age_ns(now_ns) > target_ns,
+            Policy::ExpectedWait { target_ns, services } => {
+                wait_ns >= target_ns.max(services.saturating_mul(self.expected.service_ns()))
+            }
+        }
+    }
+
+    /// How long a request that comes now will wait, as far as one can know.
+    fn wait_ns(&self, now_ns: u64, waiting: Waiting) -> u64 {
+        self.expected.wait_ns(waiting.requests).max(waiting.age_ns(now_ns))
+    }
+}
+
+impl Waiting {
+    fn age_ns(&self, now_ns: u64) -> u64 {
+        self.oldest_ns.map_or(0, |oldest_ns| now_ns.saturating_sub(oldest_ns))
+    }
+}
+
+impl Policy {
+    fn new(shedding: Shedding) -> Self {
+        match shedding {
+            Shedding::LimitOnly => Policy::LimitOnly,
+            Shedding::Codel { target, interval } => {
+                Policy::Codel(Codel::new(ns(target), ns(interval)))
+            }
+            Shedding::ControlledDelay { target, interval } => {
+                Policy::ControlledDelay(ControlledDelay::new(ns(target), ns(interval)))
+            }
+            Shedding::OldestWait { target } => Policy::OldestWait { target_ns: ns(target) },
+            Shedding::ExpectedWait { target, services } => {
+                Policy::ExpectedWait { target_ns: ns(target), services: services.into() }
+            }
+        }
+    }
+}
+
+fn ns(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const TARGET_NS: u64 = 50_000;
+    const SERVICE_NS: u64 = 10_000;
+
+    fn admission(shedding: Shedding) -> Admission {
+        let config = AdmissionConfig { requests_max: 100, bytes_max: 1_000, shedding };
+        let mut admission = Admission::new(config, 2);
+        admission.done(SERVICE_NS);
+        admission
+    }
+
+    fn expected(services: u32) -> Admission {
+        let target = Duration::from_nanos(TARGET_NS);
+        admission(Shedding::ExpectedWait { target, services })
+    }
+
+    fn waiting(requests: usize) -> Waiting {
+        Waiting { requests, ..Waiting::default() }
+    }
+
+    #[test]
+    fn admit__refuses_beyond_the_limits() {
+        let mut admission = admission(Shedding::LimitOnly);
+        assert_eq!(admission.admit(0, 1_000, None, waiting(99)), Ok(()));
+        assert_eq!(admission.admit(0, 0, None, waiting(100)), Err(Shed::Requests));
+        assert_eq!(admission.admit(0, 1_001, None, waiting(0)), Err(Shed::Bytes));
+        let bytes = Waiting { requests: 1, bytes: 400, oldest_ns: Some(0) };
+        assert_eq!(admission.admit(u64::MAX, 600, None, bytes), Ok(()), "however long it takes");
+        assert_eq!(admission.admit(0, usize::MAX, None, bytes), Err(Shed::Bytes));
+    }
+
+    #[test]
+    fn admit__with_expected_wait_refuses_what_would_wait_too_long() {
+        // Two workers: a request for each 5 µs.
+        let mut admission = expected(0);
+        assert_eq!(admission.admit(0, 0, None, waiting(9)), Ok(()));
+        assert_eq!(admission.admit(0, 0, None, waiting(10)), Err(Shed::Delay));
+        let mut admission = expected(7);
+        assert_eq!(
+            admission.admit(0, 0, None, waiting(13)),
+            Ok(()),
+            "seven times of service are longer"
+        );
+        assert_eq!(admission.admit(0, 0, None, waiting(14)), Err(Shed::Delay));
+    }
+
+    #[test]
+    fn admit__with_expected_wait_does_not_hope_while_workers_hang() {
+        let mut admission = expected(0);
+        let waiting = Waiting { oldest_ns: Some(1_000), ..waiting(1) };
+        assert_eq!(admission.admit(1_000 + TARGET_NS - 1, 0, None, waiting), Ok(()));
+        assert_eq!(admission.admit(1_000 + TARGET_NS, 0, None, waiting), Err(Shed::Delay));
+    }
+
+    #[test]
+    fn admit__with_oldest_wait_goes_by_the_oldest_alone() {
+        let target = Duration::from_nanos(TARGET_NS);
+        let mut admission = admission(Shedding::OldestWait { target });
+        let old = Waiting { oldest_ns: Some(1_000), ..waiting(1) };
+        assert_eq!(admission.admit(0, 0, None, waiting(99)), Ok(()));
+        assert_eq!(admission.admit(1_000 + TARGET_NS, 0, None, old), Ok(()));
+        assert_eq!(admission.admit(1_001 + TARGET_NS, 0, None, old), Err(Shed::Delay));
+        assert_eq!(
+            admission.admit(500, 0, None, old),
+            Ok(()),
+            "a clock of another thread may be behind"
+        );
+    }
+
+    #[test]
+    fn admit__refuses_what_will_be_late() {
+        let mut admission = expected(0);
+        assert_eq!(admission.admit(100, 0, Some(20_101), waiting(4)), Ok(()));
+        assert_eq!(admission.admit(100, 0, Some(20_100), waiting(4)), Err(Shed::Late));
+        assert_eq!(admission.admit(100, 0, Some(100), waiting(0)), Err(Shed::Late));
+    }
+
+    #[test]
+    fn begin__runs_nothing_that_is_late() {
+        let mut admission = admission(Shedding::LimitOnly);
+        assert_eq!(admission.begin(99, 0, Some(100), 5), Ok(()));
+        assert_eq!(admission.begin(100, 0, Some(100), 5), Err(Shed::Late));
+        assert_eq!(admission.begin(u64::MAX, 0, None, 5), Ok(()), "nothing else matters");
+    }
+
+    #[test]
+    fn begin__drops_by_the_policy() {
+        let (target, interval) = (Duration::from_nanos(TARGET_NS), Duration::from_micros(100));
+        for shedding in
+            [Shedding::Codel { target, interval }, Shedding::ControlledDelay { target, interval }]
+        {
+            let mut admission = admission(shedding);
+            assert_eq!(admission.begin(60_000, 0, None, 5), Ok(()), "for an interval");
+            assert_eq!(
+                admission.begin(200_000, 140_000, None, 5),
+                Err(Shed::Delay),
+                "{shedding:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn shed__is_told_as_what_it_is() {
+        for shed in [Shed::Requests, Shed::Bytes, Shed::Delay, Shed::Late] {
+            let is_late = shed.status() == Status::DeadlineExceeded;
+            assert_eq!(is_late, shed == Shed::Late, "{}", shed.text());
+            assert!(is_late || shed.status() == Status::ResourceExhausted);
+        }
+    }
+
+    fn any_shedding() -> impl Strategy<Value = Shedding> {
+        let time = || any::<u64>().prop_map(Duration::from_nanos);
+        prop_oneof![
+            Just(Shedding::LimitOnly),
+            (time(), time()).prop_map(|(target, interval)| Shedding::Codel { target, interval }),
+            (time(), time())
+                .prop_map(|(target, interval)| Shedding::ControlledDelay { target, interval }),
+            time().prop_map(|target| Shedding::OldestWait { target }),
+            (time(), any::<u32>())
+                .prop_map(|(target, services)| Shedding::ExpectedWait { target, services }),
+        ]
+    }
+
+    proptest! {
+        /// Whatever is asked in whatever order, even with a clock that goes back.
+        #[test]
+        fn admission__keeps_its_limits_and_runs_nothing_late(
+            shedding in any_shedding(), workers in 0..4usize,
+            asked in prop::collection::vec(
+                (any::<u64>(), any::<u64>(), any::<Option<u64>>(), 0..200usize, 0..2_000usize), 1..100,
+            ),
+        ) {
+            let config = AdmissionConfig { requests_max: 100, bytes_max: 1_000, shedding };
+            let mut admission = Admission::new(config, workers);
+            for (now_ns, then_ns, deadline_ns, requests, bytes) in asked {
+                let waiting = Waiting { requests, bytes: bytes / 2, oldest_ns: Some(then_ns) };
+                let is_late = deadline_ns.is_some_and(|at_ns| at_ns <= now_ns);
+                if admission.admit(now_ns, bytes, deadline_ns, waiting).is_ok() {
+                    prop_assert!(requests < 100 && bytes + bytes / 2 <= 1_000 && !is_late);
+                }
+                if admission.begin(now_ns, then_ns, deadline_ns, requests).is_ok() {
+                    prop_assert!(!is_late);
+                }
+                admission.done(then_ns);
+            }
+        }
+    }
+}

@@ -1,0 +1,135 @@
+//! How long to wait before another attempt.
+
+use std::time::Duration;
+
+/// Bounds of a [`Backoff`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BackoffConfig {
+    /// Longest pause before the second attempt; each further one may be twice as long.
+    pub first: Duration,
+    /// No pause is longer.
+    pub max: Duration,
+}
+
+impl Default for BackoffConfig {
+    /// 1 ms, about the least that a lost packet takes to be noticed, to 1 s: a server that is back is
+    /// found within half a second on average.
+    fn default() -> Self {
+        Self { first: Duration::from_millis(1), max: Duration::from_secs(1) }
+    }
+}
+
+/// Pauses between attempts: exponential, with full jitter.
+///
+/// The n-th pause is drawn evenly from nothing to `first` × 2ⁿ, at most `max`: clients that failed
+/// together come back apart ("Exponential Backoff And Jitter", AWS Architecture Blog, 2015; of the forms
+/// compared there, the full one makes the fewest calls).
+///
+/// ```
+/// use petrel::overload::{Backoff, BackoffConfig};
+///
+/// let mut backoff = Backoff::new(BackoffConfig::default());
+/// // u64::MAX is the largest random number: these are the longest pauses.
+/// assert_eq!(backoff.next_ns(u64::MAX), 1_000_000);
+/// assert_eq!(backoff.next_ns(u64::MAX), 2_000_000);
+/// backoff.reset();
+/// assert_eq!(backoff.next_ns(u64::MAX / 2), 500_000);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Backoff {
+    first_ns: u64,
+    max_ns: u64,
+    pauses: u32,
+}
+
+impl Backoff {
+    /// Nothing has failed yet.
+    pub fn new(config: BackoffConfig) -> Self {
+        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        Self { first_ns: ns(config.first), max_ns: ns(config.max), pauses: 0 }
+    }
+
+    /// How long to wait now, in nanoseconds, from evenly distributed random bits.
+    pub fn next_ns(&mut self, random: u64) -> u64 {
+        let bound_ns = self.bound_ns();
+        self.pauses = self.pauses.saturating_add(1);
+        // The high half of a product: evenly from 0 to the bound, both included.
+        ((u128::from(random) * (u128::from(bound_ns) + 1)) >> 64) as u64
+    }
+
+    /// An attempt succeeded: the next pause is a first one.
+    pub fn reset(&mut self) {
+        self.pauses = 0;
+    }
+
+    /// Pauses since the last success.
+    pub fn pauses(&self) -> u32 {
+        self.pauses
+    }
+
+    /// The longest that the next pause can be.
+    fn bound_ns(&self) -> u64 {
+        let doubled = 1u64.checked_shl(self.pauses).unwrap_or(u64::MAX);
+        self.first_ns.saturating_mul(doubled).min(self.max_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn backoff(first_ns: u64, max_ns: u64) -> Backoff {
+        let (first, max) = (Duration::from_nanos(first_ns), Duration::from_nanos(max_ns));
+        Backoff::new(BackoffConfig { first, max })
+    }
+
+    #[test]
+    fn next_ns__doubles_up_to_the_most_and_begins_anew() {
+        let mut backoff = backoff(100, 500);
+        let longest: Vec<_> = (0..5).map(|_| backoff.next_ns(u64::MAX)).collect();
+        assert_eq!(longest, [100, 200, 400, 500, 500]);
+        assert_eq!(backoff.pauses(), 5);
+        backoff.reset();
+        assert_eq!((backoff.pauses(), backoff.next_ns(u64::MAX)), (0, 100));
+    }
+
+    #[test]
+    fn next_ns__after_a_thousand_failures_is_still_at_most_the_most() {
+        let mut backoff = backoff(u64::MAX / 2, u64::MAX);
+        assert!((0..1_000).all(|_| backoff.next_ns(0) == 0));
+        assert_eq!(backoff.next_ns(u64::MAX), u64::MAX);
+    }
+
+    #[test]
+    fn next_ns__of_nothing_is_nothing() {
+        assert_eq!(backoff(0, 500).next_ns(u64::MAX), 0);
+        assert_eq!(backoff(100, 0).next_ns(u64::MAX), 0);
+    }
+
+    #[test]
+    fn next_ns__is_spread_evenly() {
+        // Evenly spaced random numbers, so that a tenth of the pauses is in each tenth of the range.
+        let mut tenths = [0; 10];
+        for step in 0..1_000u64 {
+            let pause = backoff(999, 999).next_ns(step * (u64::MAX / 1_000));
+            tenths[pause as usize / 100] += 1;
+        }
+        assert!(tenths.iter().all(|&count| (99..=101).contains(&count)), "{tenths:?}");
+    }
+
+    proptest! {
+        #[test]
+        fn next_ns__is_never_beyond_its_bound(
+            first in 0..u64::MAX, max in 0..u64::MAX,
+            random in prop::collection::vec(any::<u64>(), 1..100),
+        ) {
+            let mut backoff = backoff(first, max);
+            for (pauses, random) in random.into_iter().enumerate() {
+                let bound = u128::from(first) << pauses.min(63);
+                prop_assert!(u128::from(backoff.next_ns(random)) <= bound.min(max.into()));
+            }
+        }
+    }
+}

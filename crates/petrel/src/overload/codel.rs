@@ -1,0 +1,137 @@
+//! CoDel (RFC 8289), for requests.
+//!
+//! As §5 has it, but for what differs between packets and requests: the last one that waits is never shed, as there
+//! the last packet's worth of bytes is not; and the loop that drops is the worker's that asks again.
+
+/// CoDel's state (§5.3).
+#[derive(Clone, Debug)]
+pub(super) struct Codel {
+    target_ns: u64,
+    interval_ns: u64,
+    /// When the wait will have been above the target for an interval, if it stays there.
+    first_above_ns: Option<u64>,
+    /// While it drops: when the next one goes.
+    drop_next_ns: Option<u64>,
+    /// Drops since it began to.
+    count: u64,
+    /// What `count` was when it began to drop the last time.
+    last_count: u64,
+    /// When it last dropped or meant to.
+    last_next_ns: u64,
+}
+
+/// Beginning to drop again so many intervals after the last time goes on where that stopped (§5.4).
+const RECENT_INTERVALS: u64 = 16;
+
+impl Codel {
+    pub(super) fn new(target_ns: u64, interval_ns: u64) -> Self {
+        Self {
+            target_ns,
+            interval_ns,
+            first_above_ns: None,
+            drop_next_ns: None,
+            count: 0,
+            last_count: 0,
+            last_next_ns: 0,
+        }
+    }
+
+    /// Whether a request that has waited for so long is to be dropped; `waiting` others remain.
+    pub(super) fn sheds(&mut self, now_ns: u64, waited_ns: u64, waiting: usize) -> bool {
+        let is_standing = self.is_standing(now_ns, waited_ns, waiting);
+        match self.drop_next_ns {
+            Some(_) if !is_standing => {
+                self.drop_next_ns = None;
+                false
+            }
+            Some(next_ns) if now_ns >= next_ns => {
+                self.count += 1;
+                self.drop_after(next_ns);
+                true
+            }
+            Some(_) => false,
+            None if is_standing => {
+                self.begin_dropping(now_ns);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Whether waits have been above the target for an interval (§5.6, `dodequeue`).
+    fn is_standing(&mut self, now_ns: u64, waited_ns: u64, waiting: usize) -> bool {
+        if waited_ns < self.target_ns || waiting == 0 {
+            self.first_above_ns = None;
+            return false;
+        }
+        let first_above_ns =
+            self.first_above_ns.get_or_insert(now_ns.saturating_add(self.interval_ns));
+        now_ns >= *first_above_ns
+    }
+
+    /// §5.5, `dequeue`: how often it drops at first depends on how often it did.
+    fn begin_dropping(&mut self, now_ns: u64) {
+        let delta = self.count - self.last_count;
+        let since_ns = now_ns.saturating_sub(self.last_next_ns);
+        let is_recent = since_ns < self.interval_ns.saturating_mul(RECENT_INTERVALS);
+        self.count = if delta > 1 && is_recent { delta } else { 1 };
+        self.last_count = self.count;
+        self.drop_after(now_ns);
+    }
+
+    /// §5.5, `control_law`.
+    fn drop_after(&mut self, from_ns: u64) {
+        let square = u128::from(self.interval_ns).pow(2) / u128::from(self.count);
+        let next_ns = from_ns.saturating_add(square.isqrt() as u64);
+        self.last_next_ns = next_ns;
+        self.drop_next_ns = Some(next_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TARGET_NS: u64 = 50;
+    const INTERVAL_NS: u64 = 1_000;
+
+    /// When it drops of a request every 10 ns, all of which have waited so long.
+    fn drops(codel: &mut Codel, from_ns: u64, until_ns: u64, waited_ns: u64) -> Vec<u64> {
+        let times = (from_ns..until_ns).step_by(10);
+        times.filter(|&now_ns| codel.sheds(now_ns, waited_ns, 5)).collect()
+    }
+
+    #[test]
+    fn sheds__nothing_within_the_target_and_nothing_for_an_interval() {
+        let mut codel = Codel::new(TARGET_NS, INTERVAL_NS);
+        assert_eq!(drops(&mut codel, 0, 5_000, TARGET_NS - 1), []);
+        assert_eq!(drops(&mut codel, 5_000, 6_000, TARGET_NS), []);
+        assert!(codel.sheds(6_000, TARGET_NS, 5), "after an interval");
+    }
+
+    #[test]
+    fn sheds__ever_more_often_while_the_queue_stands() {
+        let mut codel = Codel::new(TARGET_NS, INTERVAL_NS);
+        // The interval divided by the roots of 1, 2, 3: 1000, 707, 577 after one another.
+        assert_eq!(drops(&mut codel, 0, 3_500, 100), [1_000, 2_000, 2_710, 3_290]);
+    }
+
+    #[test]
+    fn sheds__stops_with_the_queue_and_goes_on_where_it_was_if_that_is_recent() {
+        let mut codel = Codel::new(TARGET_NS, INTERVAL_NS);
+        assert_eq!(drops(&mut codel, 0, 10_000, 100).len(), 27);
+        assert!(!codel.sheds(10_000, 0, 5));
+        let again = drops(&mut codel, 10_010, 12_000, 100);
+        assert_eq!(again[0], 11_010, "after an interval");
+        assert!(again.len() > 3, "as often as before: {again:?}");
+        assert!(!codel.sheds(12_000, 0, 5));
+        let later = drops(&mut codel, 40_000, 42_010, 100);
+        assert_eq!(later, [41_000, 42_000], "slowly again");
+    }
+
+    #[test]
+    fn sheds__never_the_last_one() {
+        let mut codel = Codel::new(TARGET_NS, INTERVAL_NS);
+        assert!((0..10_000).step_by(10).all(|now_ns| !codel.sheds(now_ns, 5_000, 0)));
+    }
+}

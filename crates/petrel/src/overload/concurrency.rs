@@ -1,0 +1,373 @@
+//! How many calls a client has outstanding to one server.
+
+use std::time::Duration;
+
+/// Bounds of a [`ConcurrencyLimit`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConcurrencyLimitConfig {
+    /// Calls outstanding at first.
+    pub initial: u32,
+    /// Most calls outstanding.
+    pub max: u32,
+    /// The longest pause between two calls, when even one outstanding is too much.
+    pub pause_max: Duration,
+}
+
+impl Default for ConcurrencyLimitConfig {
+    /// Begins with the slots of a session, and goes up to those of four large ones. A pause of 100 ms is no
+    /// longer than people take to notice.
+    fn default() -> Self {
+        Self { initial: 8, max: 256, pause_max: Duration::from_millis(100) }
+    }
+}
+
+/// How many calls a client may have outstanding to one server, by what the server refuses: additive
+/// increase, multiplicative decrease, as TCP's window (Chiu and Jain 1989).
+///
+/// - A call that succeeded adds to the limit, if the limit was reached when the call began: one more for each
+///   round trip in which all succeed. A client that does not need its limit does not raise it.
+/// - A refused call takes three tenths off, but only if it began after the last time that this happened:
+///   calls of the same round trip say the same thing.
+/// - The limit goes below one: at a quarter there is one call in four round trips. Else so many clients as the
+///   server has places would keep it refusing, each as fast as refusals come back. Below one it
+///   grows by an eighth for each success: about as many successes undo a decrease there as round trips do
+///   just above one, and a call that is refused every few round trips costs the server next to nothing.
+///
+/// Every [`Permit`] goes back, to exactly one of [`succeeded`](Self::succeeded), [`refused`](Self::refused) and
+/// [`ended`](Self::ended).
+///
+/// ```
+/// use petrel::overload::{ConcurrencyLimit, ConcurrencyLimitConfig};
+///
+/// let config = ConcurrencyLimitConfig { initial: 2, ..Default::default() };
+/// let mut limit = ConcurrencyLimit::new(config);
+/// let first = limit.try_start(0).expect("the first of two");
+/// let second = limit.try_start(0).expect("the second");
+/// assert!(limit.try_start(0).is_none());
+/// limit.succeeded(first, 5_000);
+/// limit.refused(second, 5_000);
+/// assert_eq!(limit.limit(), 1);
+/// ```
+#[derive(Clone, Debug)]
+pub struct ConcurrencyLimit {
+    /// In parts of [`ONE`].
+    limit: u64,
+    limit_max: u64,
+    pause_max_ns: u64,
+    outstanding: u32,
+    /// Counts decreases: a call of an earlier epoch began before the last one.
+    epoch: u32,
+    /// Before this time nothing starts, if the limit is below one.
+    resumes_ns: u64,
+}
+
+/// A call, so that parts of one can be counted.
+const ONE: u64 = 1 << 16;
+
+/// What a decrease leaves. With a half, as TCP has it, a server of which many clients take their share
+/// is idle more often; `docs/overload.md` has both.
+const LEFT_TENTHS: u64 = 7;
+
+/// The part of a limit below one that a success adds.
+const GROWTH_BELOW_ONE: u64 = 8;
+
+/// One call in 64 round trips: a server stands 64 times as many clients as it has places for calls.
+const LIMIT_MIN: u64 = ONE / 64;
+
+/// The right to have one call outstanding.
+#[derive(Debug)]
+#[must_use = "a call that nobody ends counts as outstanding for ever"]
+pub struct Permit {
+    began_ns: u64,
+    epoch: u32,
+    /// Whether no other call could have begun after this one.
+    was_full: bool,
+}
+
+impl ConcurrencyLimit {
+    /// No call is outstanding.
+    pub fn new(config: ConcurrencyLimitConfig) -> Self {
+        let limit_max = u64::from(config.max.max(1)) * ONE;
+        let limit = (u64::from(config.initial) * ONE).clamp(ONE, limit_max);
+        let pause_max_ns = u64::try_from(config.pause_max.as_nanos()).unwrap_or(u64::MAX);
+        Self { limit, limit_max, pause_max_ns, outstanding: 0, epoch: 0, resumes_ns: 0 }
+    }
+
+    /// Leave to make a call, if there is any now. If not: once one of those outstanding has ended, and
+    /// not before [`resumes_ns`](Self::resumes_ns).
+    pub fn try_start(&mut self, now_ns: u64) -> Option<Permit> {
+        if self.outstanding >= self.limit() || self.resumes_ns().is_some_and(|at| now_ns < at) {
+            return None;
+        }
+        self.outstanding += 1;
+        let was_full = self.outstanding >= self.limit();
+        Some(Permit { began_ns: now_ns, epoch: self.epoch, was_full })
+    }
+
+    /// The server answered.
+    pub fn succeeded(&mut self, permit: Permit, now_ns: u64) {
+        // A success says nothing about a limit that was lowered after the call had begun.
+        if permit.was_full && permit.epoch == self.epoch {
+            let more = match self.limit {
+                below_one @ ..ONE => below_one / GROWTH_BELOW_ONE,
+                limit => (ONE * ONE / limit).max(1),
+            };
+            self.limit = (self.limit + more).min(self.limit_max);
+        }
+        self.end(&permit, now_ns);
+    }
+
+    /// The server refused to execute the call because it has too much to do: RESOURCE_EXHAUSTED, not
+    /// executed; or a deadline that was over before the handler ran.
+    pub fn refused(&mut self, permit: Permit, now_ns: u64) {
+        if permit.epoch == self.epoch {
+            self.epoch = self.epoch.wrapping_add(1);
+            self.limit = (self.limit * LEFT_TENTHS / 10).max(LIMIT_MIN);
+        }
+        self.end(&permit, now_ns);
+    }
+
+    /// The call ended in a way that says nothing about the server's load.
+    pub fn ended(&mut self, permit: Permit, now_ns: u64) {
+        self.end(&permit, now_ns);
+    }
+
+    /// Calls that may be outstanding, at least one.
+    pub fn limit(&self) -> u32 {
+        // At most `limit_max`, which came from a u32.
+        (self.limit / ONE).max(1) as u32
+    }
+
+    /// Calls that are outstanding.
+    pub fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// When the next call may begin at the earliest, if there has to be a pause at all.
+    pub fn resumes_ns(&self) -> Option<u64> {
+        (self.limit < ONE).then_some(self.resumes_ns)
+    }
+
+    fn end(&mut self, permit: &Permit, now_ns: u64) {
+        assert!(self.outstanding > 0, "each permit goes back once");
+        self.outstanding -= 1;
+        // One call in 1 / limit round trips, counted from the beginning of the last: this one took one.
+        let round_trip_ns = now_ns.saturating_sub(permit.began_ns);
+        let round_trips_ns = u128::from(round_trip_ns) * u128::from(ONE) / u128::from(self.limit);
+        let pause_ns = round_trips_ns.saturating_sub(u128::from(round_trip_ns));
+        let pause_ns = u64::try_from(pause_ns).unwrap_or(u64::MAX).min(self.pause_max_ns);
+        self.resumes_ns = now_ns.saturating_add(pause_ns);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const RTT_NS: u64 = 10_000;
+
+    fn limit_of(initial: u32) -> ConcurrencyLimit {
+        ConcurrencyLimit::new(ConcurrencyLimitConfig { initial, ..Default::default() })
+    }
+
+    /// As many calls as there may be, all at once.
+    fn start_all(limit: &mut ConcurrencyLimit, now_ns: u64) -> Vec<Permit> {
+        std::iter::from_fn(|| limit.try_start(now_ns)).collect()
+    }
+
+    /// A round trip for each entry, in which all calls end that way.
+    fn round_trips(limit: &mut ConcurrencyLimit, now_ns: &mut u64, succeed: &[bool]) {
+        for &succeeds in succeed {
+            *now_ns = (*now_ns).max(limit.resumes_ns().unwrap_or(0));
+            let permits = start_all(limit, *now_ns);
+            *now_ns += RTT_NS;
+            let end =
+                if succeeds { ConcurrencyLimit::succeeded } else { ConcurrencyLimit::refused };
+            permits.into_iter().for_each(|permit| end(limit, permit, *now_ns));
+        }
+    }
+
+    #[test]
+    fn try_start__up_to_the_limit() {
+        let mut limit = limit_of(3);
+        let permits = start_all(&mut limit, 0);
+        assert_eq!((permits.len(), limit.outstanding(), limit.limit()), (3, 3, 3));
+        for permit in permits {
+            limit.ended(permit, 1);
+        }
+        assert_eq!((limit.outstanding(), limit.limit()), (0, 3), "nothing was learned");
+    }
+
+    #[test]
+    fn succeeded__raises_a_full_limit_only() {
+        let mut limit = limit_of(4);
+        for _ in 0..1_000 {
+            let permit = limit.try_start(0).unwrap();
+            limit.succeeded(permit, RTT_NS);
+        }
+        assert_eq!(limit.limit(), 4, "one at a time");
+        let mut now_ns = 0;
+        // The last of each round trip's calls finds it full.
+        round_trips(&mut limit, &mut now_ns, &[true; 4]);
+        assert_eq!(limit.limit(), 4);
+        round_trips(&mut limit, &mut now_ns, &[true; 1]);
+        assert_eq!(limit.limit(), 5);
+    }
+
+    #[test]
+    fn refused__all_calls_of_a_round_trip_count_once() {
+        let mut limit = limit_of(100);
+        let permits = start_all(&mut limit, 0);
+        for permit in permits {
+            limit.refused(permit, RTT_NS);
+        }
+        assert_eq!(limit.limit(), 70);
+        round_trips(&mut limit, &mut RTT_NS.clone(), &[false]);
+        assert_eq!(limit.limit(), 49);
+    }
+
+    #[test]
+    fn succeeded__of_a_call_from_before_a_decrease_raises_nothing() {
+        let mut limit = limit_of(2);
+        let (first, second) = (limit.try_start(0).unwrap(), limit.try_start(0).unwrap());
+        limit.refused(first, RTT_NS);
+        let lowered = limit.limit;
+        limit.succeeded(second, RTT_NS);
+        assert_eq!(limit.limit, lowered);
+    }
+
+    #[test]
+    fn refused__below_one_is_a_pause_in_round_trips() {
+        let mut limit = limit_of(1);
+        let permit = limit.try_start(0).unwrap();
+        limit.refused(permit, RTT_NS);
+        // 0.7 of a call in a round trip: one in 1/0.7, of which one has passed.
+        let resumes_ns = limit.resumes_ns().unwrap();
+        assert!((RTT_NS * 10 / 7).abs_diff(resumes_ns) <= 1, "{resumes_ns}");
+        assert!(limit.try_start(resumes_ns - 1).is_none());
+        let permit = limit.try_start(resumes_ns).unwrap();
+        assert!(limit.try_start(u64::MAX).is_none(), "one outstanding");
+        limit.succeeded(permit, resumes_ns + RTT_NS);
+        assert!(limit.limit > ONE * 7 / 10 && limit.limit < ONE);
+    }
+
+    #[test]
+    fn refused__for_ever_pauses_for_no_longer_than_the_most() {
+        let mut limit = limit_of(100);
+        let mut now_ns = 0;
+        round_trips(&mut limit, &mut now_ns, &[false; 100]);
+        assert_eq!(limit.limit(), 1);
+        assert_eq!(
+            limit.resumes_ns(),
+            Some(now_ns + 63 * RTT_NS),
+            "64 round trips, one of them past"
+        );
+        round_trips(&mut limit, &mut now_ns, &[true; 40]);
+        assert_eq!(limit.resumes_ns(), None, "back above one after 36 successes");
+    }
+
+    #[test]
+    fn ended__after_a_minute_pauses_for_no_minute() {
+        let mut limit = limit_of(1);
+        round_trips(&mut limit, &mut 0, &[false]);
+        let permit = limit.try_start(RTT_NS * 2).unwrap();
+        limit.ended(permit, 60_000_000_000);
+        let first_ns = 60_100_000_000;
+        assert!(limit.try_start(first_ns - 1).is_none() && limit.try_start(first_ns).is_some());
+    }
+
+    #[test]
+    fn new__takes_any_bounds() {
+        let none = ConcurrencyLimitConfig { initial: 0, max: 0, pause_max: Duration::ZERO };
+        let mut limit = ConcurrencyLimit::new(none);
+        let mut now_ns = 0;
+        assert_eq!(limit.limit(), 1);
+        round_trips(&mut limit, &mut now_ns, &[true, false, false]);
+        assert_eq!((limit.limit(), limit.resumes_ns()), (1, Some(now_ns)), "a pause of no length");
+        let (initial, max) = (u32::MAX, u32::MAX);
+        let most = ConcurrencyLimitConfig { initial, max, pause_max: Duration::MAX };
+        let mut limit = ConcurrencyLimit::new(most);
+        let permit = limit.try_start(0).unwrap();
+        limit.succeeded(permit, u64::MAX);
+        assert_eq!(limit.limit(), u32::MAX);
+    }
+
+    /// A server that can hold so many calls and refuses all others at once: round by round.
+    #[test]
+    fn limits_of_many_clients__share_what_the_server_holds() {
+        let (clients, places, rounds) = (10, 100, 4_000);
+        let mut limits = vec![limit_of(256); clients];
+        let mut held = vec![0usize; clients];
+        for round in 0..rounds {
+            let now_ns = round * RTT_NS;
+            let mut calls: VecDeque<_> = limits.iter_mut().map(|l| start_all(l, now_ns)).collect();
+            let mut free = places;
+            // In turns, so that nobody is always the first to find it full.
+            while calls.iter().any(|calls| !calls.is_empty()) {
+                for (client, calls) in calls.iter_mut().enumerate() {
+                    let Some(permit) = calls.pop() else { continue };
+                    if free > 0 {
+                        (free, held[client]) = (free - 1, held[client] + 1);
+                        limits[client].succeeded(permit, now_ns + RTT_NS);
+                    } else {
+                        limits[client].refused(permit, now_ns + RTT_NS);
+                    }
+                }
+            }
+        }
+        let total: usize = held.iter().sum();
+        assert!(total * 10 > places * rounds as usize * 8, "{total}: the server is kept busy");
+        let (least, most) = (held.iter().min().unwrap(), held.iter().max().unwrap());
+        assert!(most * 10 < least * 15, "{held:?}: fairly");
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Start,
+        End { which: usize, how: u8 },
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
+        let end = (any::<usize>(), 0..3u8).prop_map(|(which, how)| Step::End { which, how });
+        let step = prop_oneof![2 => Just(Step::Start), 1 => end];
+        prop::collection::vec((0..50_000u64, step), 1..400)
+    }
+
+    proptest! {
+        #[test]
+        fn limit__stays_within_its_bounds_and_counts_what_is_outstanding(
+            steps in steps(), initial in 0..20u32, max in 0..20u32, pause_ns in 0..100_000u64,
+        ) {
+            let pause_max = Duration::from_nanos(pause_ns);
+            let config = ConcurrencyLimitConfig { initial, max, pause_max };
+            let mut limit = ConcurrencyLimit::new(config);
+            let (mut now_ns, mut permits) = (0, Vec::new());
+            for (elapsed_ns, step) in steps {
+                now_ns += elapsed_ns;
+                match step {
+                    Step::Start => permits.extend(limit.try_start(now_ns)),
+                    Step::End { which, how } if !permits.is_empty() => {
+                        let permit = permits.swap_remove(which % permits.len());
+                        match how {
+                            0 => limit.succeeded(permit, now_ns),
+                            1 => limit.refused(permit, now_ns),
+                            _ => limit.ended(permit, now_ns),
+                        }
+                    }
+                    Step::End { .. } => {}
+                }
+                prop_assert_eq!(limit.outstanding() as usize, permits.len());
+                prop_assert!((1..=max.max(1)).contains(&limit.limit()));
+                prop_assert!(limit.resumes_ns().is_none_or(|at_ns| at_ns <= now_ns + pause_ns));
+            }
+            // Whatever happened, with all calls ended and pauses over it goes on.
+            permits.into_iter().for_each(|permit| limit.ended(permit, now_ns));
+            let resumes_ns = limit.resumes_ns().unwrap_or(now_ns);
+            prop_assert!(limit.try_start(resumes_ns.max(now_ns)).is_some());
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Waits bounded by whether the queue stands (Maurer, "Fail at Scale", ACM Queue 2015).
+//!
+//! There it comes with taking the newest request first while the queue stands. Here requests run in the order
+//! in which they came: where waits are short by other means there is nothing to gain, and a ring has one end to
+//! take from.
+
+/// The longest wait, by when the queue was last empty.
+#[derive(Clone, Debug)]
+pub(super) struct ControlledDelay {
+    target_ns: u64,
+    interval_ns: u64,
+    /// When nothing waited the last time.
+    empty_ns: u64,
+}
+
+impl ControlledDelay {
+    pub(super) fn new(target_ns: u64, interval_ns: u64) -> Self {
+        Self { target_ns, interval_ns, empty_ns: 0 }
+    }
+
+    /// Whether a request that has waited for so long is to be dropped; `waiting` others remain.
+    pub(super) fn sheds(&mut self, now_ns: u64, waited_ns: u64, waiting: usize) -> bool {
+        let stands = now_ns.saturating_sub(self.empty_ns) > self.interval_ns;
+        if waiting == 0 {
+            self.empty_ns = now_ns;
+        }
+        waited_ns > if stands { self.target_ns } else { self.interval_ns }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sheds__beyond_the_target_only_when_the_queue_stands() {
+        let mut delay = ControlledDelay::new(50, 1_000);
+        assert!(!delay.sheds(900, 900, 3), "empty less than an interval ago");
+        assert!(delay.sheds(1_001, 51, 3));
+        assert!(!delay.sheds(1_001, 50, 3));
+        assert!(delay.sheds(1_002, 51, 0), "it stood until now");
+        assert!(!delay.sheds(2_002, 1_000, 3), "now it was empty");
+        assert!(delay.sheds(2_002, 1_001, 3), "that long nothing waits");
+    }
+}
