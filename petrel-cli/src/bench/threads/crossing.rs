@@ -69,8 +69,8 @@ impl Ends {
         loop {
             match ends.client.session_state(session) {
                 SessionState::Open => return Ok(ends),
-                SessionState::Opening => ends.turn(),
                 SessionState::Ended(_) => return Err(Failure::because("the session ended")),
+                _ => ends.turn(),
             }
         }
     }
