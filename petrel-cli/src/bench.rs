@@ -10,7 +10,9 @@
 //! | `factors` | what each optimisation is worth |
 //! | `congestion` | what each congestion control costs where nothing is congested |
 //! | `threads` | who runs handlers and who calls, and what it costs to cross a thread |
+//! | `overload` | a server that is asked for more than it can do |
 //! | `all`, `target` | what the figures must reach |
+//! | `process` | this command as another process |
 //! | `stage`, `far` | threads and CPUs, and the ends in their places |
 //! | `ends` | what an end is; a window of calls |
 //! | `library`, `load` | the library's ends; the calls and the check of their replies |
@@ -32,9 +34,11 @@ mod load;
 mod lossy;
 mod measurement;
 mod memory;
+mod overload;
 mod pairs;
 mod plot;
 mod probe;
+mod process;
 mod sessions;
 mod stage;
 mod statistics;
@@ -89,6 +93,11 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> 
         BenchCommand::Factors(args) => run_factors(args, output),
         BenchCommand::Congestion(args) => run_congestion(args, output),
         BenchCommand::Threads(args) => threads::run(args, output),
+        BenchCommand::Overload(args) => overload::run(args, output),
+        BenchCommand::OverloadServer(args) => {
+            overload::run_server(args, output)?;
+            Ok(Outcome::Success)
+        }
         BenchCommand::Instructions(args) => run_instructions(args, output),
         BenchCommand::All(args) => run_rows(args, output),
         BenchCommand::IdleSessions(args) => {

@@ -16,8 +16,9 @@ use clap::{Args, Parser, Subcommand};
 
 pub(crate) use address::ServerAddress;
 pub(crate) use bench::{
-    AllArgs, BenchArgs, BenchCommand, CongestionArgs, CountedArgs, EndsArgs, FactorsArgs, IdleArgs,
-    InstructionsArgs, RateArgs, SessionsArgs, ThreadsArgs, WindowArgs,
+    AllArgs, BenchArgs, BenchCommand, BenchOverloadArgs, CongestionArgs, CountedArgs, EndsArgs,
+    FactorsArgs, IdleArgs, InstructionsArgs, OverloadServerArgs, RateArgs, SessionsArgs,
+    ThreadsArgs, WindowArgs, WorkArgs,
 };
 pub(crate) use client::{CallArgs, PingArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;

@@ -15,7 +15,7 @@ fn experiment(arguments: &[&str]) -> std::process::Output {
 
 #[test]
 fn experiment__twice_gives_the_same_bytes() {
-    for what in ["scale", "small-loss", "cc-cost"] {
+    for what in ["scale", "small-loss", "cc-cost", "overload"] {
         let runs: Vec<_> = (0..2)
             .map(|_| experiment(&[what, "--quick", "--seed", "3", "--json"]).stdout)
             .collect();
@@ -39,6 +39,20 @@ fn experiment__each_has_a_row_for_each_figure_in_json() {
             assert!(row[field].as_f64().is_some_and(|value| value > 0.0), "{what}: {row}");
             assert!(row["controller"].is_string(), "{what}: {row}");
         }
+    }
+}
+
+#[test]
+fn experiment__overload_is_as_large_as_asked_for() {
+    let arguments = "overload --quick --json --load 50,200 --policy none,default --target 20us \
+                     --service fixed,bimodal --mean 5us --slo 90us --clients 4 --workers 1";
+    let rows: Vec<Value> = records(&experiment(&arguments.split(' ').collect::<Vec<_>>()));
+    assert_eq!(rows.len(), 2 * 2 * 2 * 2, "services, policies, back-pressure, loads");
+    for row in rows {
+        let per_s = row["offered_per_s"].as_f64().unwrap();
+        let expected = row["load"].as_f64().unwrap() * 200_000.0;
+        assert!((per_s / expected - 1.0).abs() < 0.1, "one worker, 5 us each: {row}");
+        assert!(row["policy"].is_string() && row["latency"]["p99_ns"].is_u64(), "{row}");
     }
 }
 
@@ -74,11 +88,25 @@ fn experiment__wrong_parameters_are_usage_errors() {
         (&["scale", "--threads", "0"], "1..=16"),
         (&["loss", "--gbit", "0"], "1..=400"),
         (&["loss", "--seed", "x"], "seed"),
+        (&["overload", "--policy", "hope"], "controlled"),
+        (&["overload", "--service", "uniform"], "bimodal"),
+        (&["overload", "--load", "0"], "1..=1000"),
         (&["nothing"], "nothing"),
     ] {
         let output = petrel(&[&["sim", "experiment"], arguments].concat());
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         assert!(common::stderr(&output).contains(word), "{output:?}");
+    }
+}
+
+#[test]
+fn experiment__overload_of_nothing_is_a_failure() {
+    for arguments in [["--mean", "0us"], ["--mean", "1000s"], ["--slo", "10000s"]] {
+        let output =
+            petrel(&[&["sim", "experiment", "overload", "--json"], &arguments[..]].concat());
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let error = records(&output).pop().unwrap()["error"].to_string();
+        assert!(error.contains(&arguments[0][2..]), "{error}");
     }
 }
 

@@ -5,6 +5,7 @@
 use petrel_sim::experiment::cc_cost::{self, CostConfig};
 use petrel_sim::experiment::incast::{self, IncastConfig, IncastRow};
 use petrel_sim::experiment::loss::{self, LossConfig, LossRow};
+use petrel_sim::experiment::overload::{self, OverloadConfig, OverloadRow, Policy, Service};
 use petrel_sim::experiment::scale::{self, ScaleConfig};
 use petrel_sim::experiment::small_loss::{self, SmallLossConfig};
 use petrel_sim::experiment::{Controller, ExperimentError};
@@ -139,5 +140,105 @@ fn cc_cost__nobody_is_limited_where_nothing_is_congested() {
     for row in &rows {
         assert_eq!(row.sessions_limited, 0, "{row:?}");
         assert!((row.relative - 1.0).abs() < 0.01, "{row:?}");
+    }
+}
+
+/// Eight workers, each request 10 µs on average; up to twice what they can do.
+fn overload_of(policy: Policy, config: OverloadConfig) -> Vec<OverloadRow> {
+    let config =
+        OverloadConfig { loads_percent: vec![80, 100, 200], policies: vec![policy], ..config };
+    overload::run(&config, |_| {}).unwrap()
+}
+
+fn at_twice(rows: &[OverloadRow]) -> impl Iterator<Item = &OverloadRow> {
+    rows.iter().filter(|row| row.load == 2.0)
+}
+
+/// A round trip between hosts under one switch, with both ends' cores: 3 µs unloaded.
+const RTT_NS: u64 = 6_000;
+
+/// The longest wait by default: 100 µs or ten times of service, which is the same here, and a quarter more because
+/// it is expected from means; then the longest service of a hundred; then the network.
+fn accepted_p99_bound_ns(service_p99_ns: u64) -> u64 {
+    100_000 + 25_000 + service_p99_ns + RTT_NS
+}
+
+/// -ln(0.01) means.
+const EXPONENTIAL_P99_NS: u64 = 46_052;
+
+#[test]
+fn overload__at_twice_the_load_goodput_stays_and_waits_are_bounded() {
+    let config = OverloadConfig { measured_ns: 50_000_000, ..OverloadConfig::full(SEED) };
+    let rows = overload_of(Policy::Default, config);
+    assert_eq!(at_twice(&rows).count(), 2, "with and without back-pressure");
+    for row in at_twice(&rows) {
+        assert!(row.of_best >= 0.9 && row.of_capacity >= 0.9, "{row:?}");
+        assert!(row.latency.p99_ns <= accepted_p99_bound_ns(EXPONENTIAL_P99_NS), "{row:?}");
+        assert!(row.wasted * 100 <= row.executed, "{row:?}");
+        assert!(row.refusal.p99_ns < 10_000, "who is refused knows at once: {row:?}");
+        // Refusals are answers too: back-pressure keeps calls from being made at all.
+        assert_eq!(row.held_back > 0, row.back_pressure);
+    }
+    let refused: Vec<_> = at_twice(&rows).map(|row| row.refused).collect();
+    assert!(refused[1] * 4 < refused[0], "{refused:?}");
+}
+
+#[test]
+fn overload__without_a_policy_work_is_for_nothing() {
+    let config = OverloadConfig { measured_ns: 20_000_000, ..OverloadConfig::full(SEED) };
+    for policy in [Policy::None, Policy::Deadlines] {
+        let rows = overload_of(policy, config.clone());
+        for row in at_twice(&rows) {
+            let of_best_max = if row.back_pressure { 0.8 } else { 0.1 };
+            assert!(row.of_best < of_best_max, "{row:?}");
+            assert!(row.latency.p99_ns > accepted_p99_bound_ns(EXPONENTIAL_P99_NS), "{row:?}");
+            assert!(row.wasted * 4 > row.executed, "{row:?}");
+        }
+        let below = rows.iter().find(|row| row.load == 0.8).unwrap();
+        assert!(below.late == 0 && below.of_capacity > 0.75, "nothing is wrong with it: {below:?}");
+    }
+}
+
+#[test]
+fn overload__every_call_is_counted_and_the_same_seed_gives_the_same() {
+    let config = OverloadConfig { services: Service::ALL.to_vec(), ..OverloadConfig::quick(SEED) };
+    let rows = same_twice(|on_row| overload::run(&config, on_row));
+    assert_eq!(rows.len(), 3 * 3 * 2 * Policy::ALL.len());
+    for row in &rows {
+        let ended = row.good + row.late + row.refused + row.expired + row.held_back + row.unsent;
+        assert_eq!(ended, row.offered, "{row:?}");
+        assert_eq!(row.latency.count, row.good + row.late, "{row:?}");
+        assert!(row.busy <= 1.01 && row.of_best <= 1.0, "{row:?}");
+        // Arrivals are Poisson: five standard deviations.
+        let expected = row.load * config.capacity_per_s() * config.measured_ns as f64 / 1e9;
+        assert!((row.offered as f64 - expected).abs() < 5.0 * expected.sqrt(), "{row:?}");
+    }
+}
+
+#[test]
+fn overload__a_session_full_of_old_calls_is_emptied_by_their_deadlines() {
+    // Few clients: their sessions' slots keep the server's queue short, and calls wait before them.
+    let config = OverloadConfig {
+        clients: 5,
+        measured_ns: 50_000_000,
+        back_pressure: vec![false],
+        ..OverloadConfig::full(SEED)
+    };
+    for row in at_twice(&overload_of(Policy::Default, config.clone())) {
+        assert!(row.of_best >= 0.9 && row.of_capacity >= 0.9, "{row:?}");
+    }
+    for row in at_twice(&overload_of(Policy::Oldest, config)) {
+        assert!(row.of_best < 0.7, "its queue is short, and everything too late: {row:?}");
+    }
+}
+
+#[test]
+fn overload__short_objectives_lock_nobody_out() {
+    for slo_ns in [20_000, 50_000] {
+        let config =
+            OverloadConfig { slo_ns, measured_ns: 20_000_000, ..OverloadConfig::full(SEED) };
+        for row in at_twice(&overload_of(Policy::Default, config)) {
+            assert!(row.of_best >= 0.9 && row.of_capacity > 0.5, "{row:?}");
+        }
     }
 }

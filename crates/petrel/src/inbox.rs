@@ -23,28 +23,45 @@
 
 use std::mem;
 
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering, TryLockError, lock};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, TryLockError, lock};
 
-/// Says to an endpoint that there is something to look at that did not come as a frame.
-#[derive(Clone)]
-pub(crate) struct Attention(Arc<AtomicBool>);
+/// Says to an endpoint that there is something to look at that did not come as a frame, or when there
+/// will be. It is all that the event loop looks at in every turn.
+#[derive(Clone, Debug)]
+pub(crate) struct Attention(Arc<AtomicU64>);
+
+/// When there is nothing to look at.
+pub(crate) const NEVER_NS: u64 = u64::MAX;
 
 impl Attention {
     pub(crate) fn new() -> Self {
-        Self(Arc::new(AtomicBool::new(false)))
+        Self(Arc::new(AtomicU64::new(NEVER_NS)))
     }
 
+    /// When to look, in nanoseconds of the endpoint's clock; 0 for now.
     #[inline]
-    pub(crate) fn is_asked(&self) -> bool {
+    pub(crate) fn due_ns(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn ask(&self) {
-        self.0.store(true, Ordering::Relaxed);
+    /// Whether to look now.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.due_ns() == 0
     }
 
+    /// Asks for a look now.
+    pub(crate) fn ask(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Asks for a look at that time, if not before.
+    pub(crate) fn ask_at(&self, at_ns: u64) {
+        self.0.fetch_min(at_ns, Ordering::Relaxed);
+    }
+
+    /// Before a look: who asks from now on wants another.
     pub(crate) fn clear(&self) {
-        self.0.store(false, Ordering::Relaxed);
+        self.0.swap(NEVER_NS, Ordering::Relaxed);
     }
 }
 

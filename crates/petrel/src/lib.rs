@@ -66,7 +66,7 @@ mod sync;
 mod workers;
 
 pub use channel::{Channel, ChannelConfig, ChannelStats, Target};
-pub use client::{Client, ClientParallel, NotStarted, NotStartedReason, Permit, RemoteCall};
+pub use client::{Client, NotStarted, NotStartedReason, ParallelClient, Permit, RemoteCall};
 pub use endpoint::{
     CallKey, CallOptions, CallWaitError, ConnectError, Context, Continuation, DrainTimeout,
     Endpoint, EndpointConfig, EndpointError, EndpointStats, Factors, HEALTH_METHOD, Handled,

@@ -1,7 +1,7 @@
 //! What threads share, from one place, so that the tests of what is built on it can put loom's in
 //! its stead (`tests/loom_inbox.rs`).
 
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// Locks, also after a panic of another thread: what is locked here is whole between statements.

@@ -21,7 +21,7 @@ mod client {
 }
 
 mod sync {
-    pub(crate) use loom::sync::atomic::{AtomicBool, Ordering};
+    pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
     pub(crate) use loom::sync::{Arc, Mutex, MutexGuard};
     pub(crate) use std::sync::TryLockError;
 

@@ -5,17 +5,13 @@
 //! and once more after each has made a call. What the control plane has needed meanwhile counts too,
 //! as far as it was not given back.
 
-use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
-
 use petrel::EndpointConfig;
 use serde::{Deserialize, Serialize};
 
 use super::figure::{Figure, Quantity, Setting};
 use super::library::{Caller, EndConfig};
 use super::pairs::Pairs;
+use super::process::{Process, parse};
 use crate::cli::{BenchTransport, IdleArgs};
 use crate::failure::Failure;
 use crate::methods;
@@ -23,9 +19,6 @@ use crate::output::Output;
 
 /// Bytes of each call.
 const CALL_BYTES: usize = 32;
-
-/// How long a process may take to do what it was started for.
-const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Memory of both processes at three times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -159,53 +152,6 @@ fn figure(
 struct Ready {
     address: String,
     pid: u32,
-}
-
-fn parse<T: for<'a> Deserialize<'a>>(line: &str) -> Result<T, Failure> {
-    serde_json::from_str(line).map_err(|_| Failure::because(format!("a process printed: {line}")))
-}
-
-/// This command as another process; killed at the end.
-struct Process(Child);
-
-impl Process {
-    fn start(arguments: &[&str]) -> Result<Self, Failure> {
-        let child = Command::new(std::env::current_exe()?)
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::inherit())
-            .spawn()?;
-        Ok(Self(child))
-    }
-
-    /// Its first line.
-    fn line(&mut self) -> Result<String, Failure> {
-        let Some(stdout) = self.0.stdout.take() else {
-            return Err(Failure::because("a process has no output left to read"));
-        };
-        let reader = thread::spawn(move || {
-            let mut line = String::new();
-            BufReader::new(stdout).read_line(&mut line).map(|_| line)
-        });
-        let end = Instant::now() + TIMEOUT;
-        while !reader.is_finished() {
-            if Instant::now() > end {
-                let _ = self.0.kill();
-                return Err(Failure::because(format!("a process took longer than {TIMEOUT:?}")));
-            }
-            thread::sleep(Duration::from_millis(5));
-        }
-        reader.join().map_err(|_| Failure::because("a thread has panicked"))?.map_err(Failure::from)
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        // It may have ended by itself.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
 }
 
 #[cfg(test)]

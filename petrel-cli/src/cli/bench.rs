@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use petrel_sim::experiment::overload::Policy;
 
 use super::address::ServerAddress;
 use super::values::BenchTransport;
@@ -37,6 +38,7 @@ Examples:
   petrel bench factors --transport udp
   petrel bench congestion --busy 4
   petrel bench threads --transport shm --handler 0s,10us
+  petrel bench overload --policy none,default --load 50,100,200
   petrel bench instructions --transport shm
   petrel bench all --json --plot bench.svg
 
@@ -60,10 +62,15 @@ pub(crate) enum BenchCommand {
     /// What threading models reach: handlers in the event loop, on workers, in several event loops;
     /// and what it costs to cross a thread
     Threads(ThreadsArgs),
+    /// What a server that is asked for more than it can do still answers in time
+    Overload(BenchOverloadArgs),
     /// How many instructions a small call and a packet of a large one take, by valgrind
     Instructions(InstructionsArgs),
     /// Everything that Petrel promises to reach, in ten minutes at most
     All(AllArgs),
+    /// The server's process of `overload`
+    #[command(hide = true)]
+    OverloadServer(OverloadServerArgs),
     /// The client's part of measuring memory; started by `sessions`
     #[command(hide = true)]
     IdleSessions(IdleArgs),
@@ -305,6 +312,74 @@ pub(crate) struct ThreadsArgs {
     /// Length of a window
     #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = parse_duration)]
     pub(crate) window: Duration,
+}
+
+/// Arguments of `petrel bench overload`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct BenchOverloadArgs {
+    /// Transport between the two processes
+    #[arg(long, value_enum, default_value = "udp")]
+    pub(crate) transport: BenchTransport,
+
+    /// What is asked for, in percent of what the server was seen to do, separated by commas
+    #[arg(long, value_name = "PERCENT", value_delimiter = ',')]
+    #[arg(default_values_t = [50, 80, 100, 150, 200, 300])]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) load: Vec<u16>,
+
+    /// What the server does, separated by commas: none, deadlines, codel, controlled, oldest,
+    /// expected, default
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    #[arg(default_values = ["none", "deadlines", "default"])]
+    pub(crate) policy: Vec<Policy>,
+
+    /// How long an answer is worth something
+    #[arg(long, value_name = "DURATION", default_value = "8ms", value_parser = parse_duration)]
+    pub(crate) slo: Duration,
+
+    /// Sessions, each with a limit of its own if there is back-pressure
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) sessions: u16,
+
+    /// How long to measure each figure
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = parse_duration)]
+    pub(crate) duration: Duration,
+
+    #[command(flatten)]
+    pub(crate) work: WorkArgs,
+}
+
+/// What the server of `petrel bench overload` does for a request.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct WorkArgs {
+    /// Requests that the server works on at once
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) workers: u16,
+
+    /// How long it sleeps over each
+    #[arg(long, value_name = "DURATION", default_value = "400us", value_parser = parse_duration)]
+    pub(crate) service: Duration,
+
+    /// The longest wait that those policies aim at that have a target
+    #[arg(long, value_name = "DURATION", default_value = "2ms", value_parser = parse_duration)]
+    pub(crate) target: Duration,
+}
+
+/// Arguments of the server's process that `petrel bench overload` starts.
+#[derive(Args, Debug)]
+pub(crate) struct OverloadServerArgs {
+    /// Transport to offer
+    #[arg(long, value_enum)]
+    pub(crate) transport: BenchTransport,
+
+    /// What to do about too many requests
+    #[arg(long, value_name = "NAME")]
+    pub(crate) policy: Policy,
+
+    #[command(flatten)]
+    pub(crate) work: WorkArgs,
 }
 
 /// Arguments of `petrel bench instructions`.

@@ -15,7 +15,7 @@ use petrel_transport::clock::now_ns;
 
 pub use call::RemoteCall;
 pub use error::{NotStarted, NotStartedReason};
-pub use parallel::{ClientParallel, Permit};
+pub use parallel::{ParallelClient, Permit};
 
 use crate::CallOptions;
 use crate::inbox::Poster;
@@ -200,8 +200,8 @@ impl Client {
     ///
     /// # Panics
     /// When `max_outstanding` is 0.
-    pub fn parallel(&self, max_outstanding: usize) -> ClientParallel {
-        ClientParallel::new(self.clone(), max_outstanding)
+    pub fn parallel(&self, max_outstanding: usize) -> ParallelClient {
+        ParallelClient::new(self.clone(), max_outstanding)
     }
 
     /// The session that it calls on.

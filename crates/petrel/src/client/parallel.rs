@@ -24,7 +24,7 @@ use crate::sync::Arc;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct ClientParallel {
+pub struct ParallelClient {
     client: Client,
     places: Arc<Places>,
 }
@@ -37,7 +37,7 @@ pub struct Permit {
     of_parallel: Option<Place>,
 }
 
-impl ClientParallel {
+impl ParallelClient {
     pub(super) fn new(client: Client, max_outstanding: usize) -> Self {
         assert!(max_outstanding > 0, "without a place no call could ever start");
         Self { client, places: Places::new(max_outstanding) }
@@ -59,10 +59,10 @@ impl ClientParallel {
         }
     }
 
-    /// [`ClientParallel::start`] with the thread parked while it waits.
+    /// [`ParallelClient::start`] with the thread parked while it waits.
     ///
     /// # Errors
-    /// As [`ClientParallel::start`].
+    /// As [`ParallelClient::start`].
     pub fn start_wait(
         &self,
         method: u16,
@@ -126,8 +126,8 @@ impl fmt::Debug for Permit {
     }
 }
 
-impl fmt::Debug for ClientParallel {
+impl fmt::Debug for ParallelClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "ClientParallel({:?})", self.client)
+        write!(f, "ParallelClient({:?})", self.client)
     }
 }

@@ -1,7 +1,6 @@
 //! What handlers, continuations and the application can do with an endpoint.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use petrel_proto::buffer::Buffer;
 use petrel_proto::{
@@ -16,7 +15,7 @@ use super::cancel::Watchers;
 use super::handler::Dropped;
 use super::options::CallOptions;
 use super::remote::Remote;
-use crate::local::{Hub, Ready};
+use crate::local::Hub;
 use crate::msgbuf::MsgBuf;
 
 /// The part of an endpoint that does not depend on its transport: what handlers and continuations
@@ -26,8 +25,6 @@ pub(super) struct Local {
     pub(super) pool: BufPool,
     /// What the futures of this thread share with the event loop.
     pub(super) hub: Rc<Hub>,
-    /// Its part that every turn looks at.
-    pub(super) ready: Arc<Ready>,
     /// Requests whose [`Responder`](super::Responder) was dropped.
     pub(super) dropped: Rc<Dropped>,
     /// What there is for other threads.
@@ -268,6 +265,11 @@ impl Context<'_> {
         if let Err(rejected) = self.local.core.respond(handle, status, message) {
             self.refuse_answer(handle, rejected);
         }
+    }
+
+    pub(super) fn refuse(&mut self, handle: RequestHandle, status: Status, text: &'static str) {
+        self.local.watchers.forget(handle);
+        self.local.core.refuse(handle, status, text);
     }
 
     #[cold]

@@ -109,7 +109,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         self.local.core.begin_drain(id);
         self.local.hub.note_session(id, &SessionState::Draining);
         self.drain.leaving.push(id);
-        self.local.hub.look_at(self.local.now_ns);
+        self.attention.ask();
     }
 
     /// Closes the sessions that are to be left and whose last call has ended.
@@ -127,7 +127,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         });
         self.drain.leaving = leaving;
         if !self.drain.leaving.is_empty() {
-            self.local.hub.look_at(now_ns + LOOK_NS);
+            self.attention.ask_at(now_ns + LOOK_NS);
         }
     }
 }

@@ -15,6 +15,7 @@ use super::factors::{SlowDispatch, SlowSink};
 use super::handler::{Handlers, Payload};
 use super::{Endpoint, IdlePolicy, run_continuation, run_under_deadline};
 use crate::control::ControlPlane;
+use crate::inbox::NEVER_NS;
 use crate::msgbuf::Pool;
 
 /// Bursts that one turn sends at most, so that the way in gets its turn.
@@ -74,7 +75,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         self.idle_turns = 0;
         let received = self.receive(now_ns);
         // After the frames, which end calls, and before what tasks do then is sent.
-        let is_due = now_ns >= self.local.ready.due_ns();
+        let is_due = now_ns >= self.attention.due_ns();
         if is_due {
             self.run_local(now_ns);
         }
@@ -92,7 +93,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         if self.full_turns == 0 {
             self.local.core.handle_timeouts(now_ns);
         }
-        let happened = self.has_events() && self.handle_events();
+        let happened = self.local.core.has_events() && self.handle_events();
         sent |= self.local.core.has_transmit() && self.send(now_ns);
         if !sent {
             // The transport may have kept what the kernel did not take the last time.
@@ -105,8 +106,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     fn is_idle(&self) -> bool {
         !self.transport.may_receive()
             && !self.local.core.has_transmit()
-            && !self.has_events()
-            && self.local.now_ns < self.local.ready.due_ns()
+            && !self.local.core.has_events()
+            && self.local.now_ns < self.attention.due_ns()
     }
 
     /// Runs the event loop until `stop` is used. Between turns without work the endpoint spins or
@@ -173,7 +174,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             std::hint::spin_loop();
             return;
         }
-        let futures = Some(self.local.ready.due_ns()).filter(|due_ns| *due_ns != u64::MAX);
+        let futures = Some(self.attention.due_ns()).filter(|due_ns| *due_ns != NEVER_NS);
         let timers = [self.local.core.next_timeout_ns(), futures, end_ns];
         let next = timers.into_iter().flatten().min();
         self.transport.wait(next.map(|at_ns| at_ns.saturating_sub(self.local.now_ns)));
@@ -210,13 +211,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         transport.rx_burst_to(budget, dispatch)
     }
 
-    #[inline]
-    fn has_events(&self) -> bool {
-        self.local.core.has_events() || self.attention.is_asked()
-    }
-
     /// What happened apart from frames: calls that timed out or whose session ended, sessions
-    /// that are used up, responders that were dropped.
+    /// that are used up.
     #[inline(never)]
     fn handle_events(&mut self) -> bool {
         let mut any = false;
@@ -231,21 +227,15 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 }
             }
         }
-        if self.attention.is_asked() {
-            any |= self.handle_posts() | self.answer_dropped();
-        }
         any
     }
 
-    fn answer_dropped(&mut self) -> bool {
-        let mut any = false;
+    pub(super) fn answer_dropped(&mut self) {
         while let Some(handle) = self.local.dropped.pop() {
             let text = "the handler dropped the request";
             self.local.watchers.forget(handle);
             self.local.core.respond_error(handle, Status::Internal, text);
-            any = true;
         }
-        any
     }
 
     #[inline(never)]

@@ -150,6 +150,13 @@ impl Request<'_> {
         Handled(None)
     }
 
+    /// Answers that the request was not executed and will not be, and why: the client may make the call
+    /// again, whatever it does ([`Execution::Refused`](crate::Execution::Refused)).
+    pub fn refuse(self, cx: &mut Context<'_>, status: Status, message: &'static str) -> Handled {
+        cx.refuse(self.handle, status, message);
+        Handled(None)
+    }
+
     /// Leaves the answer for later, also beyond the handler: for a handler that first makes calls
     /// of its own. Read [`Request::data`] before, or take the message by [`Request::defer_message`].
     pub fn defer(self, cx: &mut Context<'_>) -> (Responder, Handled) {
@@ -238,6 +245,13 @@ impl Responder {
         assert!(status != Status::Ok, "a failure has a status other than OK");
         if let Some(handle) = self.handle.take() {
             cx.respond_error(handle, status, message);
+        }
+    }
+
+    /// Answers that the request was not executed and will not be, as [`Request::refuse`] does.
+    pub fn refuse(mut self, cx: &mut Context<'_>, status: Status, message: &'static str) {
+        if let Some(handle) = self.handle.take() {
+            cx.refuse(handle, status, message);
         }
     }
 }

@@ -51,15 +51,18 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         }
     }
 
-    /// Polls tasks, and does what they and others asked for.
+    /// Polls tasks, and does what they, other threads and handlers have asked for.
     #[inline(never)]
     pub(super) fn run_local(&mut self, now_ns: u64) {
         let hub = Rc::clone(&self.local.hub);
         hub.begin(now_ns);
         for _ in 0..ROUNDS_MAX {
-            let polled = hub.poll_tasks();
-            let asked = self.do_as_asked();
-            if !polled && !asked {
+            self.attention.clear();
+            self.handle_posts();
+            self.answer_dropped();
+            hub.poll_tasks();
+            self.do_as_asked();
+            if !self.attention.is_asked() {
                 break;
             }
         }
@@ -67,23 +70,18 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         self.close_drained(now_ns);
     }
 
-    fn do_as_asked(&mut self) -> bool {
+    fn do_as_asked(&mut self) {
         let hub = Rc::clone(&self.local.hub);
-        let mut any = false;
         while let Some(start) = hub.next_start() {
-            any = true;
             self.make_call(start);
         }
         while let Some(answer) = hub.next_answer() {
-            any = true;
             answer.give(&mut self.context());
         }
         while let Some((session, key)) = hub.next_cancel() {
-            any = true;
             self.cancel_call(session, key);
         }
         while let Some(command) = hub.next_command() {
-            any = true;
             match command {
                 Command::Connect(remote, endpoint, answer) => {
                     self.connect_for(remote, endpoint, &answer);
@@ -91,7 +89,6 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 Command::Close(id) => self.close(id),
             }
         }
-        any
     }
 
     fn make_call(&mut self, start: Start) {

@@ -110,18 +110,19 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     ) -> Result<Self, &'static str> {
         config.sessions.check()?;
         let now_ns = transport.now();
-        let attention = Attention::new();
         let pool = BufPool::new(config.memory);
         let message_bytes_max = config.sessions.message_bytes_max;
         let seed = control.random();
-        let hub = Hub::new(pool.clone(), message_bytes_max, now_ns, seed, transport.waker());
+        let attention = Attention::new();
+        let waker = transport.waker();
+        let hub = Hub::new(pool.clone(), message_bytes_max, now_ns, seed, attention.clone(), waker);
+
         Ok(Self {
             transport,
             control,
             local: Local {
                 core: Core::new(now_ns, config.protocol.clone()),
                 pool,
-                ready: hub.ready(),
                 hub,
                 dropped: Dropped::new(attention.clone()),
                 remote: Box::new(Remote::new(attention.clone(), config.client_calls_max)),

@@ -147,11 +147,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     }
 
     /// What other threads have posted; tells whether there was something.
-    pub(super) fn handle_posts(&mut self) -> bool {
-        self.attention.clear();
-        let Some(hub) = &mut self.local.remote.hub else { return false };
+    pub(super) fn handle_posts(&mut self) {
+        let Some(hub) = &mut self.local.remote.hub else { return };
         let mut posts = hub.inbox.take();
-        let any = !posts.is_empty();
         let cx = &mut Context::new(&mut self.local);
         for post in posts.drain(..) {
             match post {
@@ -166,7 +164,6 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         if let Some(hub) = &mut self.local.remote.hub {
             hub.inbox.put_back(posts);
         }
-        any
     }
 }
 

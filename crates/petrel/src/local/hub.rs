@@ -22,6 +22,7 @@ use super::slab::Key;
 use super::timers::{TimerId, Timers};
 use crate::control::{EndpointId, Reason};
 use crate::endpoint::{CallOptions, ConnectError, SessionState, SharedMsg};
+use crate::inbox::Attention;
 use crate::msgbuf::MsgBuf;
 
 /// Room for a response where the caller does not say how much. A longer one gets a larger buffer
@@ -50,6 +51,7 @@ pub(crate) struct Hub {
     /// Time of the last turn that looked here.
     now_ns: Cell<u64>,
     pub(super) ready: Arc<Ready>,
+    attention: Attention,
     calls: RefCell<Calls>,
     starts: RefCell<VecDeque<Start>>,
     /// Calls that were dropped after they were made.
@@ -71,13 +73,15 @@ impl Hub {
         message_bytes_max: u32,
         now_ns: u64,
         seed: u64,
+        attention: Attention,
         waker: EndpointWaker,
     ) -> Rc<Self> {
         Rc::new(Self {
             pool,
             message_bytes_max,
             now_ns: Cell::new(now_ns),
-            ready: Arc::new(Ready::new(waker)),
+            ready: Arc::new(Ready::new(attention.clone(), waker)),
+            attention,
             calls: RefCell::default(),
             starts: RefCell::default(),
             cancels: RefCell::default(),
@@ -102,18 +106,9 @@ impl Hub {
         }
     }
 
-    /// Ends it: notes when to look next.
+    /// Ends it: asks for the next one.
     pub(crate) fn end(&self) {
-        let is_idle = self.starts.borrow().is_empty()
-            && self.cancels.borrow().is_empty()
-            && self.commands.borrow().is_empty()
-            && self.answers.borrow().is_empty();
-        self.ready.set_due(if is_idle { self.timers.borrow_mut().next_ns() } else { 0 });
-    }
-
-    /// Has the event loop look at that time, if not before.
-    pub(crate) fn look_at(&self, at_ns: u64) {
-        self.ready.make_due(at_ns);
+        self.attention.ask_at(self.timers.borrow_mut().next_ns());
     }
 
     pub(crate) fn next_start(&self) -> Option<Start> {
@@ -223,7 +218,7 @@ impl Hub {
 
     /// Has the event loop look in its next turn.
     fn attract(&self) {
-        self.ready.make_due(0);
+        self.attention.ask();
     }
 
     pub(super) fn command(&self, command: Command) {
@@ -334,7 +329,7 @@ impl Hub {
     }
 
     pub(super) fn set_timer(&self, at_ns: u64, waker: Waker) -> TimerId {
-        self.ready.make_due(at_ns);
+        self.attention.ask_at(at_ns);
         self.timers.borrow_mut().insert(at_ns, waker)
     }
 

@@ -33,4 +33,4 @@ pub use sleep::{Elapsed, Sleep, Timeout};
 pub(crate) use calls::{Start, not_sent};
 pub(crate) use handle::as_ns;
 pub(crate) use hub::{Command, ConnectAnswer, Hub};
-pub(crate) use ready::{MainWaker, Ready};
+pub(crate) use ready::MainWaker;

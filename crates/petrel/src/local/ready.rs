@@ -1,7 +1,7 @@
 //! Which tasks are to be polled: the one thing of a [`Hub`](super::Hub) that other threads reach, for
 //! a waker may be used from any of them.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
 use std::thread::ThreadId;
@@ -9,43 +9,22 @@ use std::thread::ThreadId;
 use petrel_transport::wake::Waker as EndpointWaker;
 
 use super::slab::Key;
+use crate::inbox::Attention;
 
-/// When there is something to do for futures, and the tasks that were woken, in that order.
+/// The tasks that were woken, in that order.
 #[derive(Debug)]
 pub(crate) struct Ready {
-    /// When the event loop is to look, in nanoseconds: what it compares with its time in every turn. 0
-    /// while there may be tasks. Set before the endpoint is woken, and read by it after its sleep.
-    due_ns: AtomicU64,
     tasks: Mutex<Vec<Key>>,
+    /// Asked for after a task was put in, and before the endpoint is woken.
+    attention: Attention,
     owner: ThreadId,
     endpoint: EndpointWaker,
 }
 
 impl Ready {
-    pub(super) fn new(endpoint: EndpointWaker) -> Self {
-        Self {
-            due_ns: AtomicU64::new(u64::MAX),
-            tasks: Mutex::default(),
-            owner: std::thread::current().id(),
-            endpoint,
-        }
-    }
-
-    #[inline]
-    pub(crate) fn due_ns(&self) -> u64 {
-        self.due_ns.load(Ordering::Acquire)
-    }
-
-    /// Has the event loop look at that time, unless it does before.
-    pub(super) fn make_due(&self, at_ns: u64) {
-        self.due_ns.fetch_min(at_ns, Ordering::Release);
-    }
-
-    /// Has the event loop look at that time and not before, unless tasks were woken.
-    pub(super) fn set_due(&self, at_ns: u64) {
-        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        // Under the lock, under which they are woken.
-        self.due_ns.store(if tasks.is_empty() { at_ns } else { 0 }, Ordering::Release);
+    pub(super) fn new(attention: Attention, endpoint: EndpointWaker) -> Self {
+        let owner = std::thread::current().id();
+        Self { tasks: Mutex::default(), attention, owner, endpoint }
     }
 
     /// Moves the tasks that are ready to `into`.
@@ -57,7 +36,8 @@ impl Ready {
     pub(super) fn push(&self, task: Key) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         tasks.push(task);
-        self.due_ns.store(0, Ordering::Release);
+        // Under the lock: who clears it after this finds the task.
+        self.attention.ask();
         drop(tasks);
         self.wake_endpoint();
     }

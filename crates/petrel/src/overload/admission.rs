@@ -13,7 +13,7 @@ use super::expected::ExpectedWait;
 pub struct AdmissionConfig {
     /// Most requests that wait.
     pub requests_max: usize,
-    /// Most bytes of requests that wait.
+    /// Most bytes of requests that wait. One that is larger may wait alone.
     pub bytes_max: usize,
     /// What is done about requests that wait too long.
     pub shedding: Shedding,
@@ -22,7 +22,7 @@ pub struct AdmissionConfig {
 impl Default for AdmissionConfig {
     /// The limits bound memory, not delay: delay is what [`Shedding`] is for.
     fn default() -> Self {
-        Self { requests_max: 4096, bytes_max: 64 << 20, shedding: Shedding::default() }
+        Self { requests_max: 1_024, bytes_max: 64 << 20, shedding: Shedding::default() }
     }
 }
 
@@ -56,8 +56,8 @@ pub enum Shedding {
         target: Duration,
     },
     /// Refuses at arrival what would wait longer than `target` or `services` mean times of service, whichever
-    /// is longer: by the requests that wait, the workers, and what requests took before; and where
-    /// that is too hopeful, by the oldest one's wait as above.
+    /// is longer; or would end after its deadline, taking long itself. By the requests that wait, the workers, and
+    /// what requests took before; and where that is too hopeful, by the oldest one's wait as above.
     ExpectedWait {
         /// The longest wait, however short the requests are.
         target: Duration,
@@ -85,16 +85,18 @@ pub enum Shed {
     Requests,
     /// With this one, more bytes would wait than may.
     Bytes,
-    /// It would wait too long, or did.
+    /// It would wait too long, or did; or could not be answered by its deadline.
     Delay,
-    /// Its deadline has passed, or will have before a worker is free.
+    /// Its deadline has passed.
     Late,
 }
 
 impl Default for Shedding {
-    /// Twenty times of service, or 100 µs: chosen by measurement.
+    /// A hundred times of service, and at least a millisecond: nobody who has set no deadline is refused for
+    /// less, so that a client may have some dozen calls outstanding to a single worker; and those who have one are
+    /// served by it.
     fn default() -> Self {
-        Shedding::ExpectedWait { target: Duration::from_micros(100), services: 10 }
+        Shedding::ExpectedWait { target: Duration::from_millis(1), services: 100 }
     }
 }
 
@@ -113,7 +115,7 @@ impl Shed {
             Shed::Requests => "the server's queue is full",
             Shed::Bytes => "the server's queue has no room for a request of this size",
             Shed::Delay => "the server is overloaded: requests wait too long",
-            Shed::Late => "the server cannot begin before the deadline",
+            Shed::Late => "the deadline passed before the server began",
         }
     }
 }
@@ -130,12 +132,12 @@ impl Shed {
 ///
 /// let mut admission = Admission::new(AdmissionConfig::default(), 2);
 /// admission.done(1_000_000);
-/// // Two workers, a millisecond each: the 41st request would wait for 20 ms, or 20 times of service.
+/// // Two workers, a millisecond each: with 200 before it a request would wait for a hundred times of service.
 /// let waiting = |requests| Waiting { requests, bytes: 0, oldest_ns: None };
 /// assert_eq!(admission.admit(0, 100, None, waiting(10)), Ok(()));
-/// assert_eq!(admission.admit(0, 100, None, waiting(40)), Err(Shed::Delay));
+/// assert_eq!(admission.admit(0, 100, None, waiting(200)), Err(Shed::Delay));
 /// // Who has three milliseconds left need not wait for five.
-/// assert_eq!(admission.admit(0, 100, Some(3_000_000), waiting(10)), Err(Shed::Late));
+/// assert_eq!(admission.admit(0, 100, Some(3_000_000), waiting(10)), Err(Shed::Delay));
 /// ```
 #[derive(Clone, Debug)]
 pub struct Admission {
@@ -180,17 +182,14 @@ impl Admission {
         if waiting.requests >= self.requests_max {
             return Err(Shed::Requests);
         }
-        if waiting.bytes.saturating_add(bytes) > self.bytes_max {
+        // What is larger than all that may wait gets in where it is alone.
+        if waiting.requests > 0 && waiting.bytes.saturating_add(bytes) > self.bytes_max {
             return Err(Shed::Bytes);
         }
-        let wait_ns = match self.policy {
-            Policy::ExpectedWait { .. } => self.wait_ns(now_ns, waiting),
-            _ => 0,
-        };
-        if deadline_ns.is_some_and(|deadline_ns| now_ns.saturating_add(wait_ns) >= deadline_ns) {
+        if deadline_ns.is_some_and(|deadline_ns| now_ns >= deadline_ns) {
             return Err(Shed::Late);
         }
-        if self.is_too_long(now_ns, wait_ns, waiting) { Err(Shed::Delay) } else { Ok(()) }
+        if self.is_too_long(now_ns, deadline_ns, waiting) { Err(Shed::Delay) } else { Ok(()) }
     }
 
     /// A worker is free for a request that has waited since `queued_ns`, and so many others wait: whether it is
@@ -222,12 +221,20 @@ impl Admission {
         self.expected.record(service_ns);
     }
 
-    fn is_too_long(&self, now_ns: u64, wait_ns: u64, waiting: Waiting) -> bool {
+    /// Never if nothing waits: else what once took too long to begin anything would keep its place in the
+    /// means for ever, since nothing would be run that could change them. And never before it is known what
+    /// requests take: a millisecond is long for some and short for others.
+    fn is_too_long(&self, now_ns: u64, deadline_ns: Option<u64>, waiting: Waiting) -> bool {
+        if waiting.requests == 0 || !self.expected.is_known() {
+            return false;
+        }
         match self.policy {
             Policy::LimitOnly | Policy::Codel(_) | Policy::ControlledDelay(_) => false,
             Policy::OldestWait { target_ns } => waiting.age_ns(now_ns) > target_ns,
             Policy::ExpectedWait { target_ns, services } => {
+                let wait_ns = self.wait_ns(now_ns, waiting);
                 wait_ns >= target_ns.max(services.saturating_mul(self.expected.service_ns()))
+                    || deadline_ns.is_some_and(|at_ns| self.is_too_late(wait_ns, at_ns - now_ns))
             }
         }
     }
@@ -236,7 +243,18 @@ impl Admission {
     fn wait_ns(&self, now_ns: u64, waiting: Waiting) -> u64 {
         self.expected.wait_ns(waiting.requests).max(waiting.age_ns(now_ns))
     }
+
+    /// Whether a request that waits, and takes long then, ends too late to be answered within the time that it
+    /// has left.
+    fn is_too_late(&self, wait_ns: u64, left_ns: u64) -> bool {
+        let ends_ns = wait_ns.saturating_add(self.expected.long_service_ns());
+        ends_ns > left_ns - left_ns / WAY_BACK
+    }
 }
+
+/// The part of the time left that is for the answer's way to the client, and for what nobody expects. Without
+/// it a server whose requests all take the same answers at the very deadline, and the client is gone.
+const WAY_BACK: u64 = 8;
 
 impl Waiting {
     fn age_ns(&self, now_ns: u64) -> u64 {
@@ -296,7 +314,8 @@ mod tests {
         let mut admission = admission(Shedding::LimitOnly);
         assert_eq!(admission.admit(0, 1_000, None, waiting(99)), Ok(()));
         assert_eq!(admission.admit(0, 0, None, waiting(100)), Err(Shed::Requests));
-        assert_eq!(admission.admit(0, 1_001, None, waiting(0)), Err(Shed::Bytes));
+        assert_eq!(admission.admit(0, 1_001, None, waiting(1)), Err(Shed::Bytes));
+        assert_eq!(admission.admit(0, 1_001, None, waiting(0)), Ok(()), "alone");
         let bytes = Waiting { requests: 1, bytes: 400, oldest_ns: Some(0) };
         assert_eq!(admission.admit(u64::MAX, 600, None, bytes), Ok(()), "however long it takes");
         assert_eq!(admission.admit(0, usize::MAX, None, bytes), Err(Shed::Bytes));
@@ -315,6 +334,17 @@ mod tests {
             "seven times of service are longer"
         );
         assert_eq!(admission.admit(0, 0, None, waiting(14)), Err(Shed::Delay));
+    }
+
+    #[test]
+    fn admit__with_expected_wait_knows_nothing_before_the_first_has_ended() {
+        let shedding = Shedding::ExpectedWait { target: Duration::ZERO, services: 0 };
+        let config = AdmissionConfig { shedding, ..AdmissionConfig::default() };
+        let mut admission = Admission::new(config, 1);
+        let old = Waiting { requests: 9, bytes: 0, oldest_ns: Some(0) };
+        assert_eq!(admission.admit(1 << 40, 0, None, old), Ok(()));
+        admission.done(1);
+        assert_eq!(admission.admit(1 << 40, 0, None, old), Err(Shed::Delay));
     }
 
     #[test]
@@ -341,11 +371,22 @@ mod tests {
     }
 
     #[test]
-    fn admit__refuses_what_will_be_late() {
+    fn admit__refuses_what_is_late_and_what_will_be() {
         let mut admission = expected(0);
-        assert_eq!(admission.admit(100, 0, Some(20_101), waiting(4)), Ok(()));
-        assert_eq!(admission.admit(100, 0, Some(20_100), waiting(4)), Err(Shed::Late));
+        (0..1_000).for_each(|_| admission.done(SERVICE_NS));
         assert_eq!(admission.admit(100, 0, Some(100), waiting(0)), Err(Shed::Late));
+        assert_eq!(admission.admit(100, 0, Some(101), waiting(1)), Err(Shed::Delay));
+        assert_eq!(
+            admission.admit(100, 0, Some(101), waiting(0)),
+            Ok(()),
+            "a means to learn better"
+        );
+        // Four before it and itself: 20 µs and 10, an eighth for the way back, and what times deviate.
+        assert_eq!(admission.admit(100, 0, Some(34_300), waiting(4)), Err(Shed::Delay));
+        assert_eq!(admission.admit(100, 0, Some(34_500), waiting(4)), Ok(()));
+        let mut admission = self::admission(Shedding::LimitOnly);
+        assert_eq!(admission.admit(100, 0, Some(101), waiting(4)), Ok(()), "who knows");
+        assert_eq!(admission.admit(100, 0, Some(100), waiting(4)), Err(Shed::Late));
     }
 
     #[test]
@@ -395,6 +436,18 @@ mod tests {
     }
 
     proptest! {
+        /// Whatever requests took: an empty queue takes everything in that is not late.
+        #[test]
+        fn admit__never_locks_everybody_out(
+            shedding in any_shedding(), took in prop::collection::vec(any::<u64>(), 0..99),
+            now_ns in 0..u64::MAX, left_ns in prop::option::of(1..u64::MAX),
+        ) {
+            let mut admission = admission(shedding);
+            took.into_iter().for_each(|service_ns| admission.done(service_ns));
+            let deadline_ns = left_ns.map(|left_ns| now_ns.saturating_add(left_ns));
+            prop_assert_eq!(admission.admit(now_ns, 9, deadline_ns, waiting(0)), Ok(()));
+        }
+
         /// Whatever is asked in whatever order, even with a clock that goes back.
         #[test]
         fn admission__keeps_its_limits_and_runs_nothing_late(
@@ -409,7 +462,8 @@ mod tests {
                 let waiting = Waiting { requests, bytes: bytes / 2, oldest_ns: Some(then_ns) };
                 let is_late = deadline_ns.is_some_and(|at_ns| at_ns <= now_ns);
                 if admission.admit(now_ns, bytes, deadline_ns, waiting).is_ok() {
-                    prop_assert!(requests < 100 && bytes + bytes / 2 <= 1_000 && !is_late);
+                    let fits = bytes + bytes / 2 <= 1_000 || requests == 0;
+                    prop_assert!(requests < 100 && fits && !is_late);
                 }
                 if admission.begin(now_ns, then_ns, deadline_ns, requests).is_ok() {
                     prop_assert!(!is_late);

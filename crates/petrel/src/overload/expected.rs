@@ -1,46 +1,77 @@
-//! How long a request will wait, by how many wait before it.
+//! How long a request will wait, by how many wait before it, and how long it will take then.
 
-/// Requests that the mean remembers: after a change of what they take, it is within a seventh of the new
-/// value after twice as many. Of exponential times it is within 9 % of the true mean two times in three.
+/// Requests that the means remember: after a change of what they take, they are within a seventh of the new
+/// value after twice as many. Of exponential times the mean is within 9 % of the true one two times in three.
 const REMEMBERED: u64 = 64;
 
 /// Below a nanosecond, so that the mean of short times does not stop short of them.
 const PARTS_PER_NS: u64 = 256;
+
+/// Mean deviations above the mean that a request may well take: as many as TCP waits for an
+/// acknowledgement (RFC 6298 §2). Of exponential times 98 % are shorter.
+const DEVIATIONS: u64 = 4;
 
 /// The mean time of service, and what it means for those that wait: with all workers busy one of them is free
 /// every `service / workers`, so that the n-th in the queue waits n times as long.
 #[derive(Clone, Debug)]
 pub(super) struct ExpectedWait {
     workers: u64,
+    service: Mean,
+    deviation: Mean,
+}
+
+/// The mean of the first times, and then of the last.
+#[derive(Clone, Debug, Default)]
+struct Mean {
     /// In [`PARTS_PER_NS`].
-    service: u64,
-    /// Times that the mean is of, up to [`REMEMBERED`].
+    parts: u64,
+    /// Times that it is of, up to [`REMEMBERED`].
     count: u64,
 }
 
 impl ExpectedWait {
     pub(super) fn new(workers: usize) -> Self {
-        Self { workers: workers.max(1) as u64, service: 0, count: 0 }
+        let (service, deviation) = Default::default();
+        Self { workers: workers.max(1) as u64, service, deviation }
     }
 
     pub(super) fn record(&mut self, service_ns: u64) {
-        let service = service_ns.saturating_mul(PARTS_PER_NS);
-        self.count = (self.count + 1).min(REMEMBERED);
-        match service >= self.service {
-            true => self.service += (service - self.service) / self.count,
-            false => self.service -= (self.service - service) / self.count,
-        }
+        self.deviation.record(service_ns.abs_diff(self.service_ns()));
+        self.service.record(service_ns);
+    }
+
+    /// Whether there was a first one.
+    pub(super) fn is_known(&self) -> bool {
+        self.service.count > 0
     }
 
     /// The mean; zero before the first.
     pub(super) fn service_ns(&self) -> u64 {
-        self.service / PARTS_PER_NS
+        self.service.parts / PARTS_PER_NS
+    }
+
+    /// What a request takes that takes long.
+    pub(super) fn long_service_ns(&self) -> u64 {
+        let deviations = self.deviation.parts.saturating_mul(DEVIATIONS);
+        self.service.parts.saturating_add(deviations) / PARTS_PER_NS
     }
 
     /// What a request waits behind so many others.
     pub(super) fn wait_ns(&self, waiting: usize) -> u64 {
-        let all = u128::from(self.service) * waiting as u128;
-        u64::try_from(all / u128::from(self.workers * PARTS_PER_NS)).unwrap_or(u64::MAX)
+        let all = u128::from(self.service.parts) * waiting as u128;
+        let parts = u128::from(self.workers) * u128::from(PARTS_PER_NS);
+        u64::try_from(all / parts).unwrap_or(u64::MAX)
+    }
+}
+
+impl Mean {
+    fn record(&mut self, ns: u64) {
+        let parts = ns.saturating_mul(PARTS_PER_NS);
+        self.count = (self.count + 1).min(REMEMBERED);
+        match parts >= self.parts {
+            true => self.parts += (parts - self.parts) / self.count,
+            false => self.parts -= (self.parts - parts) / self.count,
+        }
     }
 }
 
@@ -72,6 +103,17 @@ mod tests {
         assert_eq!(expected.service_ns(), 3, "rounding leaves nothing over");
     }
 
+    #[test]
+    fn long_service_ns__is_the_mean_where_all_take_the_same() {
+        let mut expected = ExpectedWait::new(1);
+        (0..20 * REMEMBERED).for_each(|_| expected.record(10_000));
+        // The first was a surprise.
+        assert!((10_000..10_010).contains(&expected.long_service_ns()));
+        (0..20 * REMEMBERED).for_each(|number| expected.record(5_000 + number % 2 * 10_000));
+        let long_ns = expected.long_service_ns();
+        assert!(long_ns.abs_diff(10_000 + 4 * 5_000) < 500, "{long_ns}");
+    }
+
     proptest! {
         #[test]
         fn service_ns__is_between_the_least_and_the_most(
@@ -82,6 +124,7 @@ mod tests {
             let bounded = times.iter().map(|&time| time.min(u64::MAX / PARTS_PER_NS));
             let (least, most) = (bounded.clone().min().unwrap(), bounded.max().unwrap());
             prop_assert!((least..=most).contains(&expected.service_ns()));
+            prop_assert!(expected.long_service_ns() >= expected.service_ns());
             expected.wait_ns(waiting);
         }
     }

@@ -4,22 +4,17 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
-use super::queue::{Limits, Queue};
+use super::queue::Queue;
 use super::{Workers, work};
 use crate::IdlePolicy;
+use crate::overload::{Admission, AdmissionConfig, Shedding};
 use crate::sync::{Arc, Mutex};
-
-/// Requests that wait at most, unless set: at 10 µs each, 10 ms of one worker's time.
-const QUEUE_REQUESTS: usize = 1024;
-
-/// Bytes of requests that wait at most, unless set.
-const QUEUE_BYTES: usize = 64 << 20;
 
 /// What can be set about a pool of workers.
 #[derive(Clone, Debug)]
 pub struct WorkersBuilder {
     threads: usize,
-    limits: Limits,
+    admission: AdmissionConfig,
     idle: Option<IdlePolicy>,
     name: String,
 }
@@ -28,7 +23,7 @@ impl WorkersBuilder {
     pub(super) fn new() -> Self {
         Self {
             threads: cpus(),
-            limits: Limits { requests: QUEUE_REQUESTS, bytes: QUEUE_BYTES },
+            admission: AdmissionConfig::default(),
             idle: None,
             name: "petrel-worker".to_owned(),
         }
@@ -42,14 +37,21 @@ impl WorkersBuilder {
 
     /// Requests that may wait for a worker; by default 1 024. More are refused.
     pub fn queue_requests(mut self, count: usize) -> Self {
-        self.limits.requests = count;
+        self.admission.requests_max = count;
         self
     }
 
     /// Bytes of requests that may wait for a worker; by default 64 MiB. A request that is larger is
     /// taken when it is alone.
     pub fn queue_bytes(mut self, bytes: usize) -> Self {
-        self.limits.bytes = bytes;
+        self.admission.bytes_max = bytes;
+        self
+    }
+
+    /// What is done about requests that wait too long; by default what would wait for a hundred times of
+    /// service, or could not be answered by its deadline, is refused at once.
+    pub fn shedding(mut self, shedding: Shedding) -> Self {
+        self.admission.shedding = shedding;
         self
     }
 
@@ -82,11 +84,12 @@ impl WorkersBuilder {
     /// `InvalidInput` when there would be no thread, or no request could ever wait; else what the
     /// operating system says against another thread.
     pub fn start(self) -> io::Result<Workers> {
-        if self.threads == 0 || self.limits.requests == 0 {
+        if self.threads == 0 || self.admission.requests_max == 0 {
             let text = "a pool needs at least one thread, and room for one request";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
         }
-        let queue = Arc::new(Queue::new(self.limits, self.idle_policy()));
+        let admission = Admission::new(self.admission, self.threads);
+        let queue = Arc::new(Queue::new(admission, self.idle_policy()));
         // Dropped if a thread cannot be started, which ends those that were.
         let workers = Workers { queue: Arc::clone(&queue), threads: Mutex::default() };
         for number in 0..self.threads {

@@ -9,7 +9,6 @@ use std::cell::Cell;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
 use petrel_proto::Status;
 
@@ -18,7 +17,8 @@ pub use request::WorkerRequest;
 pub use stats::WorkersStats;
 
 use crate::sync::{Arc, Mutex, lock};
-use queue::{Done, Job, Queue};
+use petrel_transport::clock::now_ns;
+use queue::{Done, How, Job, Queue};
 
 /// A pool of threads that run handlers; endpoints may share it.
 ///
@@ -122,27 +122,25 @@ impl fmt::Debug for Workers {
 fn work(queue: &Queue) {
     let mut done = None;
     while let Some(job) = queue.next(done) {
-        done = Some(execute(job));
+        let began_ns = now_ns();
+        let how = execute(job);
+        done = Some(Done { how, service_ns: now_ns().saturating_sub(began_ns) });
     }
 }
 
-fn execute(job: Job) -> Done {
+fn execute(job: Job) -> How {
     let Job { handler, request, .. } = job;
     if request.is_cancelled() {
         request.refuse(Status::Cancelled, "the call was given up while its request waited");
-        return Done::Cancelled;
-    }
-    if request.time_left() == Some(Duration::ZERO) {
-        request.refuse(Status::DeadlineExceeded, "the deadline was over before a worker was free");
-        return Done::Expired;
+        return How::Cancelled;
     }
     INHERITED_NS.set(request.deadline_ns());
     // What the handler leaves half done is its own; the request it held answers when it is dropped.
     let ran = panic::catch_unwind(AssertUnwindSafe(|| handler(request)));
     INHERITED_NS.set(None);
     match ran {
-        Ok(()) => Done::Executed,
-        Err(_) => Done::Panicked,
+        Ok(()) => How::Executed,
+        Err(_) => How::Panicked,
     }
 }
 

@@ -10,6 +10,7 @@ use petrel_transport::clock::now_ns;
 use super::WorkerRequest;
 use super::stats::WorkersStats;
 use crate::IdlePolicy;
+use crate::overload::{Admission, Shed, Waiting};
 use crate::sync::{Arc, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, PoisonError, lock};
 
 pub(super) type Handler = dyn Fn(WorkerRequest) + Send + Sync;
@@ -21,13 +22,6 @@ pub(super) struct Job {
     enqueued_ns: u64,
 }
 
-/// What may wait.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub(super) requests: usize,
-    pub(super) bytes: usize,
-}
-
 /// A request that the queue did not take.
 pub(crate) struct Refused {
     request: WorkerRequest,
@@ -37,8 +31,8 @@ pub(crate) struct Refused {
 /// Why a queue takes no request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// As many wait as may.
-    Full,
+    /// Too many wait, or for too long.
+    Shed(Shed),
     /// The pool is being shut down.
     Stopped,
 }
@@ -57,12 +51,12 @@ pub(crate) struct Queue {
     more: Condvar,
     /// Requests that wait, and 1 when the pool stops: for a worker that looks without the lock.
     signs: AtomicUsize,
-    limits: Limits,
     idle: IdlePolicy,
 }
 
 struct State {
     jobs: VecDeque<Job>,
+    admission: Admission,
     bytes: usize,
     sleeping: usize,
     stage: Stage,
@@ -72,14 +66,14 @@ struct State {
 impl Refusal {
     pub(crate) fn status(self) -> Status {
         match self {
-            Refusal::Full => Status::ResourceExhausted,
+            Refusal::Shed(shed) => shed.status(),
             Refusal::Stopped => Status::Unavailable,
         }
     }
 
     pub(crate) fn text(self) -> &'static str {
         match self {
-            Refusal::Full => "the server's workers have no room for another request",
+            Refusal::Shed(shed) => shed.text(),
             Refusal::Stopped => "the server's workers are being shut down",
         }
     }
@@ -92,16 +86,17 @@ impl Refused {
 }
 
 impl Queue {
-    pub(super) fn new(limits: Limits, idle: IdlePolicy) -> Self {
+    pub(super) fn new(admission: Admission, idle: IdlePolicy) -> Self {
         let state = State {
             jobs: VecDeque::new(),
+            admission,
             bytes: 0,
             sleeping: 0,
             stage: Stage::Running,
             stats: WorkersStats::default(),
         };
         let (more, signs) = (Condvar::new(), AtomicUsize::new(0));
-        Self { state: Mutex::new(state), more, signs, limits, idle }
+        Self { state: Mutex::new(state), more, signs, idle }
     }
 
     /// Puts a request into the queue.
@@ -112,7 +107,7 @@ impl Queue {
         request: WorkerRequest,
     ) -> Result<(), Box<Refused>> {
         let mut state = lock(&self.state);
-        if let Err(reason) = state.admit(self.limits, request.data().len()) {
+        if let Err(reason) = state.admit(now_ns, &request) {
             state.stats.refused += 1;
             return Err(Box::new(Refused { request, reason }));
         }
@@ -133,13 +128,23 @@ impl Queue {
     pub(super) fn next(&self, done: Option<Done>) -> Option<Job> {
         let mut state = lock(&self.state);
         if let Some(done) = done {
-            state.stats.finish(done);
+            state.stats.finish(done.how);
+            if done.how != How::Cancelled {
+                state.admission.done(done.service_ns);
+            }
         }
         loop {
             if let Some(job) = state.jobs.pop_front() {
                 self.signs.fetch_sub(1, Ordering::Relaxed);
-                state.take_out(&job);
-                return Some(job);
+                match state.take_out(&job) {
+                    Ok(()) => return Some(job),
+                    Err(shed) => {
+                        drop(state);
+                        job.request.refuse(shed.status(), shed.text());
+                        state = lock(&self.state);
+                        continue;
+                    }
+                }
             }
             if state.stage == Stage::Stopping {
                 return None;
@@ -215,33 +220,48 @@ impl Queue {
     }
 }
 
-/// How a worker is done with a request.
+/// A worker is done with a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Done {
+    pub(super) how: How,
+    pub(super) service_ns: u64,
+}
+
+/// How it is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Done {
+pub(super) enum How {
     Executed,
     Panicked,
-    /// Not run: nobody waited any more.
+    /// It was not run, for nobody wants it.
     Cancelled,
-    /// Not run: it was too late.
-    Expired,
 }
 
 impl State {
     /// Whether another request may enter: the one place that decides it.
-    fn admit(&self, limits: Limits, bytes: usize) -> Result<(), Refusal> {
+    fn admit(&mut self, now_ns: u64, request: &WorkerRequest) -> Result<(), Refusal> {
         if self.stage != Stage::Running {
             return Err(Refusal::Stopped);
         }
-        // A request larger than all that may wait gets in when it would be alone.
-        let fits = self.bytes + bytes <= limits.bytes || self.jobs.is_empty();
-        match self.jobs.len() < limits.requests && fits {
-            true => Ok(()),
-            false => Err(Refusal::Full),
-        }
+        let waiting = Waiting {
+            requests: self.jobs.len(),
+            bytes: self.bytes,
+            oldest_ns: self.jobs.front().map(|job| job.enqueued_ns),
+        };
+        let (bytes, deadline_ns) = (request.data().len(), request.deadline_ns());
+        self.admission.admit(now_ns, bytes, deadline_ns, waiting).map_err(Refusal::Shed)
     }
 
-    fn take_out(&mut self, job: &Job) {
+    /// Takes the bytes of a request out of the count; whether it is still worth a worker's while.
+    fn take_out(&mut self, job: &Job) -> Result<(), Shed> {
         self.bytes -= job.request.data().len();
-        self.stats.start(now_ns().saturating_sub(job.enqueued_ns));
+        let (now_ns, waiting) = (now_ns(), self.jobs.len());
+        let deadline_ns = job.request.deadline_ns();
+        let begun = self.admission.begin(now_ns, job.enqueued_ns, deadline_ns, waiting);
+        match begun {
+            Ok(()) => self.stats.start(now_ns.saturating_sub(job.enqueued_ns)),
+            Err(Shed::Late) => self.stats.expired += 1,
+            Err(_) => self.stats.shed += 1,
+        }
+        begun
     }
 }

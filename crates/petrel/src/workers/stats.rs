@@ -1,6 +1,6 @@
 //! The counters of a pool.
 
-use super::queue::Done;
+use super::queue::How;
 
 /// A reading of a pool's counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -8,8 +8,10 @@ use super::queue::Done;
 pub struct WorkersStats {
     /// Requests that entered the queue.
     pub queued: u64,
-    /// Requests that were refused: the queue was full, or the pool stopped.
+    /// Requests that were refused when they came: too many waited or for too long, or the pool stopped.
     pub refused: u64,
+    /// Requests that were refused when a worker came to them, because they had waited too long.
+    pub shed: u64,
     /// Requests whose handler ran to its end.
     pub executed: u64,
     /// Requests whose handler panicked.
@@ -41,13 +43,12 @@ impl WorkersStats {
     }
 
     /// A worker is done with a request.
-    pub(super) fn finish(&mut self, done: Done) {
+    pub(super) fn finish(&mut self, how: How) {
         self.busy -= 1;
-        match done {
-            Done::Executed => self.executed += 1,
-            Done::Panicked => self.panicked += 1,
-            Done::Cancelled => self.cancelled += 1,
-            Done::Expired => self.expired += 1,
+        match how {
+            How::Executed => self.executed += 1,
+            How::Panicked => self.panicked += 1,
+            How::Cancelled => self.cancelled += 1,
         }
     }
 }

@@ -108,7 +108,9 @@ impl Row for OverloadRow {
         let x = Axis::linear("load, over capacity");
         let mut chart =
             Chart::new("Goodput under overload", x, Axis::linear("goodput, over capacity"));
-        for row in rows {
+        // With all of the others there were more lines than colours.
+        let is_shown = |row: &&Self| !row.back_pressure || row.policy == "default";
+        for row in rows.iter().filter(is_shown) {
             let back_pressure = if row.back_pressure { ", back-pressure" } else { "" };
             let name = format!("{}, {}{back_pressure}", row.service, row.policy);
             chart.add(&name, (row.load, row.of_capacity));

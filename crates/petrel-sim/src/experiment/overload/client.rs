@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use petrel::overload::{ConcurrencyLimit, Permit};
-use petrel::{CallError, CallFailure, Context, MsgBuf, Reply, SessionId, Status};
+use petrel::{
+    CallError, CallFailure, CallOptions, Context, Execution, MsgBuf, Reply, SessionId, Status,
+};
 
 use super::super::caller::Phase;
 use super::super::message::{self, Body};
@@ -25,6 +27,8 @@ pub(super) struct Demand {
     pub(super) gap_mean_ps: u64,
     /// How long an answer is worth something.
     pub(super) slo_ns: u64,
+    /// Whether calls say so.
+    pub(super) has_deadlines: bool,
 }
 
 /// What came of the calls that were asked for while it was measured.
@@ -37,7 +41,7 @@ pub(super) struct Outcomes {
     pub(super) late: u64,
     /// Refused by the server, which has too much to do.
     pub(super) refused: u64,
-    /// Not run by the server, because it was too late.
+    /// Given up when it was too late, by the client or by the server.
     pub(super) expired: u64,
     /// Not sent, because the client's limit was reached.
     pub(super) held_back: u64,
@@ -88,6 +92,9 @@ struct State {
     spare: Vec<(MsgBuf, MsgBuf, Body)>,
 }
 
+/// What the end of a call says to the limit.
+type Says = fn(&mut ConcurrencyLimit, Permit, u64);
+
 /// A call under way.
 struct Call {
     asked_ns: u64,
@@ -133,15 +140,19 @@ impl Client {
         let Some((mut request, response, body)) = self.take_buffers(cx) else {
             return self.note_wrong(|| "an endpoint has no memory for a call".to_owned());
         };
-        // The number of the request is its deadline.
-        let deadline_ns = asked_ns + self.demand.slo_ns;
-        let seed = body.number(&mut request, deadline_ns, MESSAGE_BYTES as u32);
+        // The number of the request says when its answer is worth nothing.
+        let worthless_ns = asked_ns + self.demand.slo_ns;
+        let seed = body.number(&mut request, worthless_ns, MESSAGE_BYTES as u32);
         let call = Call { asked_ns, seed, body, counts, permit };
         self.pending.set(self.pending.get() + 1);
         let client = Rc::clone(self);
         let continuation = move |cx: &mut Context<'_>, reply| client.end(cx, reply, call);
-        match cx.call(self.session, METHOD, request, response, continuation) {
-            Ok(()) => {}
+        let options = match self.demand.has_deadlines {
+            true => CallOptions::new().deadline_ns(worthless_ns),
+            false => CallOptions::new(),
+        };
+        match cx.call_with(self.session, METHOD, request, response, options, continuation) {
+            Ok(_) => {}
             Err(rejected) => self.note_unsent(counts, &rejected.error),
         }
     }
@@ -168,21 +179,18 @@ impl Client {
         self.pending.set(self.pending.get() - 1);
         let now_ns = cx.now_ns();
         let taken_ns = now_ns - call.asked_ns;
-        let is_answered = match reply.message() {
+        let says = match reply.message() {
             Ok(answer) => self.answered(answer, &call, taken_ns),
             Err(failure) => self.failed(failure, &call, taken_ns),
         };
         let mut state = self.state.borrow_mut();
         state.spare.push((reply.request, reply.response, call.body));
         if let (Some(limit), Some(permit)) = (&mut state.limit, call.permit) {
-            match is_answered {
-                true => limit.succeeded(permit, now_ns),
-                false => limit.refused(permit, now_ns),
-            }
+            says(limit, permit, now_ns);
         }
     }
 
-    fn answered(&self, answer: &[u8], call: &Call, taken_ns: u64) -> bool {
+    fn answered(&self, answer: &[u8], call: &Call, taken_ns: u64) -> Says {
         if answer.len() != MESSAGE_BYTES || !message::is_filled(call.seed, answer) {
             self.note_wrong(|| format!("an answer of {} bytes is wrong", answer.len()));
         }
@@ -191,17 +199,23 @@ impl Client {
             *if is_good { &mut outcomes.good } else { &mut outcomes.late } += 1;
             outcomes.latency.record(taken_ns * PS_PER_NS);
         });
-        true
+        ConcurrencyLimit::succeeded
     }
 
-    fn failed(&self, failure: &CallFailure, call: &Call, taken_ns: u64) -> bool {
-        self.count(call.counts, |outcomes| outcomes.refusal.record(taken_ns * PS_PER_NS));
+    fn failed(&self, failure: &CallFailure, call: &Call, taken_ns: u64) -> Says {
+        if failure.execution == Execution::Refused {
+            self.count(call.counts, |outcomes| outcomes.refusal.record(taken_ns * PS_PER_NS));
+        }
         match failure.status {
             Status::ResourceExhausted => self.count(call.counts, |outcomes| outcomes.refused += 1),
             Status::DeadlineExceeded => self.count(call.counts, |outcomes| outcomes.expired += 1),
             _ => self.note_wrong(|| format!("a call failed: {failure}")),
         }
-        false
+        match failure.execution {
+            // What was too late before it was sent says nothing about the server.
+            Execution::NotSent => ConcurrencyLimit::ended,
+            _ => ConcurrencyLimit::refused,
+        }
     }
 
     fn count(&self, counts: bool, add: impl FnOnce(&mut Outcomes)) {

@@ -35,6 +35,9 @@ const MESSAGE_BYTES: usize = 32;
 
 const LINE_GBIT: u64 = 25;
 
+/// Beyond, calls would not end within the patience of an experiment.
+const LONGEST_NS: u64 = 10_000_000_000;
+
 /// What is run.
 #[derive(Clone, Debug)]
 pub struct OverloadConfig {
@@ -95,6 +98,18 @@ impl OverloadConfig {
         }
     }
 
+    /// What is impossible in it.
+    fn check(&self) -> Result<(), ExperimentError> {
+        let problem = match self {
+            Self { clients: 0, .. } | Self { workers: 0, .. } => "there is a client and a worker",
+            Self { service_ns: 0 | LONGEST_NS.., .. } => "the mean is above zero and below 10 s",
+            Self { slo_ns: LONGEST_NS.., .. } => "the slo is below 10 s",
+            Self { loads_percent, .. } if loads_percent.contains(&0) => "no load is nothing",
+            _ => return Ok(()),
+        };
+        Err(ExperimentError::Parameters(problem.to_owned()))
+    }
+
     /// Requests per second that the workers can do.
     pub fn capacity_per_s(&self) -> f64 {
         f64::from(self.workers) * 1e9 / self.service_ns as f64
@@ -122,7 +137,7 @@ pub struct OverloadRow {
     pub of_best: f64,
     /// From when a call was asked for to its answer, of all that were answered.
     pub latency: Latency,
-    /// The same of those that were refused.
+    /// The same of those that the server refused.
     pub refusal: Latency,
     /// Calls that were asked for while it was measured; the sum of all below up to `unsent`.
     pub offered: u64,
@@ -132,7 +147,7 @@ pub struct OverloadRow {
     pub late: u64,
     /// Refused because the server has too much to do.
     pub refused: u64,
-    /// Not run because it was too late.
+    /// Given up when it was too late, by the client or by the server.
     pub expired: u64,
     /// Not sent because of the client's limit.
     pub held_back: u64,
@@ -162,6 +177,7 @@ pub fn run(
     config: &OverloadConfig,
     mut on_row: impl FnMut(&OverloadRow),
 ) -> Result<Vec<OverloadRow>, ExperimentError> {
+    config.check()?;
     let mut rows = Vec::new();
     for series in all_series(config) {
         let figures = run_series(config, series)?;
@@ -246,12 +262,7 @@ fn add_server(
     let actor = cluster.add(place)?;
     let workers = usize::from(config.workers);
     let target = Duration::from_nanos(config.target_ns);
-    let plan = Plan {
-        service: series.service,
-        service_ns: config.service_ns,
-        workers,
-        heeds_deadlines: series.policy.heeds_deadlines(),
-    };
+    let plan = Plan { service: series.service, service_ns: config.service_ns, workers };
     let admission = Admission::new(series.policy.admission(target), workers);
     let (phase, rng) = (Rc::clone(&cluster.phase), cluster.next_rng());
     let server = Server::new(plan, admission, phase, rng);
@@ -273,7 +284,11 @@ fn add_clients(
     server: Place,
 ) -> Result<Vec<Rc<Client>>, ExperimentError> {
     let per_s = config.capacity_per_s() * load / f64::from(config.clients);
-    let demand = Demand { gap_mean_ps: (1e12 / per_s) as u64, slo_ns: config.slo_ns };
+    let demand = Demand {
+        gap_mean_ps: (1e12 / per_s) as u64,
+        slo_ns: config.slo_ns,
+        has_deadlines: series.policy.has_deadlines(),
+    };
     let places = (1..=config.clients).map(|host| Place::new(HostId(host), 0));
     let clients = places.map(|place| {
         let actor = cluster.add(place)?;

@@ -8,9 +8,9 @@ use petrel::overload::{AdmissionConfig, Shedding};
 /// What the server does about too many requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Takes everything in, in the order in which it comes.
+    /// Takes everything in and runs it, in the order in which it comes; calls have no deadlines.
     None,
-    /// Runs nothing whose deadline has passed.
+    /// Calls have deadlines, and nothing is run whose deadline has passed.
     Deadlines,
     /// That, and [`Shedding::Codel`].
     Codel,
@@ -50,9 +50,9 @@ impl Policy {
     }
 
     /// The server's settings, with this as the target for waits.
-    pub(super) fn admission(self, target: Duration) -> AdmissionConfig {
+    pub fn admission(self, target: Duration) -> AdmissionConfig {
         // CoDel's own proportion: the target is 5 % of the interval (RFC 8289 §4.4).
-        let interval = target * 20;
+        let interval = target.saturating_mul(20);
         let shedding = match self {
             Policy::None => return UNLIMITED,
             Policy::Deadlines => Shedding::LimitOnly,
@@ -65,8 +65,8 @@ impl Policy {
         AdmissionConfig { shedding, ..AdmissionConfig::default() }
     }
 
-    /// Whether the server knows by when an answer is needed.
-    pub(super) fn heeds_deadlines(self) -> bool {
+    /// Whether calls say by when an answer is needed.
+    pub fn has_deadlines(self) -> bool {
         self != Policy::None
     }
 }

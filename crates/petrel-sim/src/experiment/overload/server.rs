@@ -37,8 +37,6 @@ pub(super) struct Plan {
     /// How long a request takes on average.
     pub(super) service_ns: u64,
     pub(super) workers: usize,
-    /// Whether admission knows of deadlines.
-    pub(super) heeds_deadlines: bool,
 }
 
 pub(super) struct Server {
@@ -62,6 +60,8 @@ struct State {
 struct Queued {
     responder: Responder,
     asked: Asked,
+    /// What the call says about it.
+    deadline_ns: Option<u64>,
     bytes: usize,
     queued_ns: u64,
 }
@@ -72,8 +72,8 @@ struct Asked {
     len: usize,
     /// Of the answer.
     seed: u64,
-    /// When the answer is worth nothing any more.
-    deadline_ns: u64,
+    /// When the answer is worth nothing any more, whether the call says so or not.
+    worthless_ns: u64,
 }
 
 struct Running {
@@ -109,13 +109,13 @@ impl Server {
         let Some(asked) = Asked::read(request.data()) else {
             return request.fail(cx, Status::InvalidArgument, "no request of this experiment");
         };
-        let bytes = request.data().len();
-        let admitted = self.state.borrow_mut().admit(cx.now_ns(), bytes, self.deadline_ns(asked));
+        let (bytes, deadline_ns) = (request.data().len(), request.deadline_ns(cx));
+        let admitted = self.state.borrow_mut().admit(cx.now_ns(), bytes, deadline_ns);
         if let Err(shed) = admitted {
-            return request.fail(cx, shed.status(), shed.text());
+            return request.refuse(cx, shed.status(), shed.text());
         }
         let (responder, handled) = request.defer(cx);
-        let queued = Queued { responder, asked, bytes, queued_ns: cx.now_ns() };
+        let queued = Queued { responder, asked, deadline_ns, bytes, queued_ns: cx.now_ns() };
         self.state.borrow_mut().push(queued);
         self.start_idle(cx);
         handled
@@ -126,7 +126,7 @@ impl Server {
         let now_ns = cx.now_ns();
         while let Some(queued) = self.next_for_idle() {
             if let Err(shed) = self.start(now_ns, &queued) {
-                queued.responder.fail(cx, shed.status(), shed.text());
+                queued.responder.refuse(cx, shed.status(), shed.text());
                 continue;
             }
             self.state.borrow_mut().run(now_ns, queued, self.plan);
@@ -139,16 +139,10 @@ impl Server {
 
     fn start(&self, now_ns: u64, queued: &Queued) -> Result<(), Shed> {
         let state = &mut *self.state.borrow_mut();
-        let deadline_ns = self.deadline_ns(queued.asked);
-        let waiting = state.queue.len();
-        let begun = state.admission.begin(now_ns, queued.queued_ns, deadline_ns, waiting);
+        let Queued { queued_ns, deadline_ns, .. } = *queued;
+        let begun = state.admission.begin(now_ns, queued_ns, deadline_ns, state.queue.len());
         state.work.dropped += u64::from(begun.is_err() && self.phase.is_measuring.get());
         begun
-    }
-
-    /// What admission knows of a deadline.
-    fn deadline_ns(&self, asked: Asked) -> Option<u64> {
-        self.plan.heeds_deadlines.then_some(asked.deadline_ns)
     }
 
     fn end_due(&self, cx: &mut Context<'_>) {
@@ -168,7 +162,7 @@ impl Server {
         state.admission.done(service_ns);
         if self.phase.is_measuring.get() {
             state.work.executed += 1;
-            state.work.wasted += u64::from(ends_ns > asked.deadline_ns);
+            state.work.wasted += u64::from(ends_ns > asked.worthless_ns);
             state.work.busy_ns += service_ns;
         }
         drop(state);
@@ -240,11 +234,11 @@ impl State {
 }
 
 impl Asked {
-    /// A request of [`message`] whose number is its deadline.
+    /// A request of [`message`] whose number says when its answer is worth nothing.
     fn read(request: &[u8]) -> Option<Self> {
         let (len, seed) = message::read(request)?;
-        let deadline_ns = u64::from_le_bytes(*request.last_chunk()?);
-        Some(Self { len, seed, deadline_ns })
+        let worthless_ns = u64::from_le_bytes(*request.last_chunk()?);
+        Some(Self { len, seed, worthless_ns })
     }
 }
 

@@ -1,0 +1,337 @@
+//! The client's side: calls that come when they come, or so many at once; and what came of each.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use petrel::overload::{ConcurrencyLimit, Permit};
+use petrel::{
+    CallError, CallFailure, CallOptions, Context, Endpoint, Execution, MsgBuf, Reply, SessionId,
+    Status,
+};
+use petrel_sim::Rng;
+
+use super::wire;
+use crate::failure::Failure;
+use crate::output::latency::Latencies;
+
+/// How long calls may go on after the last one was asked for.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The longest sleep of the endpoint: then it is looked whether all is over.
+const NAP: Duration = Duration::from_millis(1);
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Demand {
+    pub(super) arrivals: Arrivals,
+    pub(super) warm_up_ns: u64,
+    pub(super) measured_ns: u64,
+    /// How long an answer is worth something.
+    pub(super) slo_ns: u64,
+    /// Whether calls say so.
+    pub(super) has_deadlines: bool,
+    pub(super) has_back_pressure: bool,
+}
+
+/// When calls are asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Arrivals {
+    /// As by many users who know nothing of each other, so far apart on average.
+    Poisson { gap_mean_ns: f64 },
+    /// So many are under way at any time.
+    Closed { calls: u16 },
+}
+
+/// What came of the calls that were asked for while it was measured.
+pub(super) struct Outcomes {
+    pub(super) offered: u64,
+    pub(super) good: u64,
+    pub(super) late: u64,
+    pub(super) refused: u64,
+    pub(super) expired: u64,
+    pub(super) held_back: u64,
+    pub(super) unsent: u64,
+    /// Answers that are wrong, and failures that nothing explains.
+    pub(super) wrong: u64,
+    /// Of calls that were answered, from when they were asked for.
+    pub(super) latency: Latencies,
+    /// Of calls that the server refused.
+    pub(super) refusal: Latencies,
+}
+
+/// The calls of one figure.
+pub(super) struct Load {
+    demand: Demand,
+    sessions: Vec<SessionId>,
+    state: RefCell<State>,
+}
+
+struct State {
+    rng: Rng,
+    begin_ns: u64,
+    /// When the next call is asked for.
+    next_ns: f64,
+    number: u64,
+    pending: usize,
+    /// By session.
+    limits: Vec<ConcurrencyLimit>,
+    outcomes: Outcomes,
+    spare: Vec<(MsgBuf, MsgBuf)>,
+}
+
+struct Call {
+    asked_ns: u64,
+    counts: bool,
+    expected: [u8; wire::REPLY_BYTES],
+    permit: Option<(usize, Permit)>,
+}
+
+/// What the end of a call says to the limit.
+type Says = fn(&mut ConcurrencyLimit, Permit, u64);
+
+/// Makes the calls of a figure, and waits until all have ended.
+pub(super) fn run(
+    endpoint: &mut Endpoint,
+    sessions: &[SessionId],
+    demand: Demand,
+    seed: u64,
+) -> Result<Outcomes, Failure> {
+    let load = Rc::new(Load::new(demand, sessions.to_vec(), seed, endpoint.context().now_ns()));
+    load.begin(&mut endpoint.context());
+    let end = Instant::now() + load.whole() + PATIENCE;
+    let turn = |cx: &mut Context<'_>| {
+        load.act(cx);
+        load.is_over(cx.now_ns())
+    };
+    loop {
+        // However short the nap is.
+        endpoint.run_once();
+        let nap = load.nap(endpoint.context().now_ns());
+        if endpoint.run_for(nap, turn) {
+            break;
+        }
+        if Instant::now() > end {
+            let text = format!("{} calls have not ended within {PATIENCE:?}", load.pending());
+            return Err(Failure::because(text));
+        }
+    }
+    Rc::into_inner(load)
+        .map(|load| load.state.into_inner().outcomes)
+        .ok_or_else(|| Failure::because("a call that has ended is still there"))
+}
+
+impl Load {
+    fn new(demand: Demand, sessions: Vec<SessionId>, seed: u64, now_ns: u64) -> Self {
+        let limits = sessions.iter().map(|_| ConcurrencyLimit::new(Default::default())).collect();
+        let state = State {
+            rng: Rng::new(seed),
+            begin_ns: now_ns,
+            next_ns: now_ns as f64,
+            number: 0,
+            pending: 0,
+            limits,
+            outcomes: Outcomes::new(),
+            spare: Vec::new(),
+        };
+        Self { demand, sessions, state: RefCell::new(state) }
+    }
+
+    fn begin(self: &Rc<Self>, cx: &mut Context<'_>) {
+        match self.demand.arrivals {
+            Arrivals::Poisson { gap_mean_ns } => self.state.borrow_mut().schedule_next(gap_mean_ns),
+            Arrivals::Closed { calls } => (0..calls).for_each(|_| self.call(cx, cx.now_ns())),
+        }
+    }
+
+    /// Makes the calls that are due.
+    fn act(self: &Rc<Self>, cx: &mut Context<'_>) {
+        let Arrivals::Poisson { gap_mean_ns } = self.demand.arrivals else { return };
+        while let Some(asked_ns) = self.next_due(cx.now_ns(), gap_mean_ns) {
+            self.call(cx, asked_ns);
+        }
+    }
+
+    fn next_due(&self, now_ns: u64, gap_mean_ns: f64) -> Option<u64> {
+        let mut state = self.state.borrow_mut();
+        let asked_ns = state.next_ns as u64;
+        if asked_ns > now_ns || asked_ns >= self.end_ns(&state) {
+            return None;
+        }
+        state.schedule_next(gap_mean_ns);
+        Some(asked_ns)
+    }
+
+    fn whole(&self) -> Duration {
+        Duration::from_nanos(self.demand.warm_up_ns + self.demand.measured_ns)
+    }
+
+    /// How long the endpoint may sleep: until the next call, if nothing comes in before.
+    fn nap(&self, now_ns: u64) -> Duration {
+        let state = self.state.borrow();
+        let next_ns = state.next_ns as u64;
+        match self.demand.arrivals {
+            Arrivals::Poisson { .. } if next_ns < self.end_ns(&state) => {
+                NAP.min(Duration::from_nanos(next_ns.saturating_sub(now_ns)))
+            }
+            _ => NAP,
+        }
+    }
+
+    fn end_ns(&self, state: &State) -> u64 {
+        state.begin_ns + self.demand.warm_up_ns + self.demand.measured_ns
+    }
+
+    fn is_over(&self, now_ns: u64) -> bool {
+        let state = self.state.borrow();
+        now_ns >= self.end_ns(&state) && state.pending == 0
+    }
+
+    fn pending(&self) -> usize {
+        self.state.borrow().pending
+    }
+
+    fn call(self: &Rc<Self>, cx: &mut Context<'_>, asked_ns: u64) {
+        let counts = asked_ns >= self.state.borrow().begin_ns + self.demand.warm_up_ns;
+        self.count(counts, |outcomes| outcomes.offered += 1);
+        let place = self.state.borrow_mut().rng.below(self.sessions.len() as u64) as usize;
+        let Ok(permit) = self.permit(place, cx.now_ns()) else {
+            return self.count(counts, |outcomes| outcomes.held_back += 1);
+        };
+        let Some((mut request, response)) = self.take_buffers(cx) else {
+            return self.count(counts, |outcomes| outcomes.unsent += 1);
+        };
+        let expected = self.write(&mut request, asked_ns, cx.now_ns());
+        let call = Call { asked_ns, counts, expected, permit };
+        self.state.borrow_mut().pending += 1;
+        let load = Rc::clone(self);
+        let end = move |cx: &mut Context<'_>, reply| load.end(cx, reply, call);
+        let (session, options) = (self.sessions[place], self.options(asked_ns));
+        if let Err(rejected) = cx.call_with(session, wire::WORK, request, response, options, end) {
+            self.unsent(counts, &rejected.error);
+        }
+    }
+
+    fn options(&self, asked_ns: u64) -> CallOptions {
+        match self.demand.has_deadlines {
+            true => CallOptions::new().deadline_ns(asked_ns + self.demand.slo_ns),
+            false => CallOptions::new(),
+        }
+    }
+
+    /// Leave to call, if there has to be any; nothing if there is none.
+    fn permit(&self, place: usize, now_ns: u64) -> Result<Option<(usize, Permit)>, ()> {
+        if !self.demand.has_back_pressure {
+            return Ok(None);
+        }
+        let permit = self.state.borrow_mut().limits[place].try_start(now_ns);
+        permit.map(|permit| Some((place, permit))).ok_or(())
+    }
+
+    fn take_buffers(&self, cx: &Context<'_>) -> Option<(MsgBuf, MsgBuf)> {
+        if let Some(spare) = self.state.borrow_mut().spare.pop() {
+            return Some(spare);
+        }
+        let mut request = cx.alloc(wire::REQUEST_BYTES).ok()?;
+        request.set_len(wire::REQUEST_BYTES);
+        Some((request, cx.alloc(wire::REPLY_BYTES).ok()?))
+    }
+
+    fn write(&self, request: &mut [u8], asked_ns: u64, now_ns: u64) -> [u8; wire::REPLY_BYTES] {
+        let mut state = self.state.borrow_mut();
+        state.number += 1;
+        // On the clock that both processes have.
+        let worthless_ns = wire::now_ns() + self.demand.slo_ns - now_ns.saturating_sub(asked_ns);
+        wire::write_request(request, worthless_ns, state.number);
+        wire::reply_to(request)
+    }
+
+    fn unsent(&self, counts: bool, error: &CallError) {
+        self.state.borrow_mut().pending -= 1;
+        self.count(counts, |outcomes| match error {
+            CallError::QueueFull { .. } => outcomes.unsent += 1,
+            _ => outcomes.wrong += 1,
+        });
+    }
+
+    fn end(self: &Rc<Self>, cx: &mut Context<'_>, reply: Reply, call: Call) {
+        let now_ns = cx.now_ns();
+        let taken_ns = now_ns.saturating_sub(call.asked_ns);
+        let says = match reply.message() {
+            Ok(answer) => self.answered(answer, &call, taken_ns),
+            Err(failure) => self.failed(failure, &call, taken_ns),
+        };
+        let mut state = self.state.borrow_mut();
+        state.pending -= 1;
+        state.spare.push((reply.request, reply.response));
+        if let Some((place, permit)) = call.permit {
+            says(&mut state.limits[place], permit, now_ns);
+        }
+        let goes_on = now_ns < self.end_ns(&state);
+        drop(state);
+        if goes_on && matches!(self.demand.arrivals, Arrivals::Closed { .. }) {
+            self.call(cx, now_ns);
+        }
+    }
+
+    fn answered(&self, answer: &[u8], call: &Call, taken_ns: u64) -> Says {
+        self.count(call.counts, |outcomes| {
+            if answer != call.expected {
+                outcomes.wrong += 1;
+                return;
+            }
+            let is_good = taken_ns <= self.demand.slo_ns;
+            *if is_good { &mut outcomes.good } else { &mut outcomes.late } += 1;
+            outcomes.latency.record(taken_ns);
+        });
+        ConcurrencyLimit::succeeded
+    }
+
+    fn failed(&self, failure: &CallFailure, call: &Call, taken_ns: u64) -> Says {
+        self.count(call.counts, |outcomes| {
+            if failure.execution == Execution::Refused {
+                outcomes.refusal.record(taken_ns);
+            }
+            match failure.status {
+                Status::ResourceExhausted => outcomes.refused += 1,
+                Status::DeadlineExceeded => outcomes.expired += 1,
+                _ => outcomes.wrong += 1,
+            }
+        });
+        match failure.execution {
+            // What was too late before it was sent says nothing about the server.
+            Execution::NotSent => ConcurrencyLimit::ended,
+            _ => ConcurrencyLimit::refused,
+        }
+    }
+
+    fn count(&self, counts: bool, add: impl FnOnce(&mut Outcomes)) {
+        if counts {
+            add(&mut self.state.borrow_mut().outcomes);
+        }
+    }
+}
+
+impl State {
+    fn schedule_next(&mut self, gap_mean_ns: f64) {
+        const STEPS: f64 = (1u64 << 53) as f64;
+        // Above zero and at most one.
+        let uniform = ((self.rng.next_u64() >> 11) + 1) as f64 / STEPS;
+        self.next_ns -= gap_mean_ns * uniform.ln();
+    }
+}
+
+impl Outcomes {
+    fn new() -> Self {
+        let (latency, refusal) = (Latencies::new(), Latencies::new());
+        let (offered, good, late, refused, expired) = Default::default();
+        let (held_back, unsent, wrong) = Default::default();
+        Self { offered, good, late, refused, expired, held_back, unsent, wrong, latency, refusal }
+    }
+
+    /// Whether every call has ended in one way.
+    pub(super) fn is_balanced(&self) -> bool {
+        let ends = [self.good, self.late, self.refused, self.expired, self.held_back];
+        self.offered == ends.iter().sum::<u64>() + self.unsent + self.wrong
+    }
+}
