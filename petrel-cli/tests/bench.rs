@@ -252,6 +252,26 @@ fn factors__each_beside_everything_switched_on() {
 }
 
 #[test]
+fn threads__every_model_answers_rightly() {
+    let shape = ["--handler", "0s,1us", "--rounds", "1", "--window", "5ms", "--in-flight", "4"];
+    let output = petrel(&[&["bench", "--json", "threads"][..], &shape].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let rows = records(&output);
+    let of = |bench: &str| rows.iter().filter(|row| row["bench"] == bench).collect::<Vec<_>>();
+    let (crossings, models) = (of("crossing"), of("threads"));
+    assert_eq!((crossings.len(), models.len()), (2 * 4, 2 * 2 * 4));
+    for row in &rows {
+        assert!(row["checked"].as_u64().is_some_and(|count| count > 0), "{row}");
+        assert_eq!((&row["mismatched"], &row["failed"]), (&0.into(), &0.into()));
+        assert!(row["latency"]["p50_ns"].is_u64() && row["command"].is_string(), "{row}");
+    }
+    for (index, row) in models.iter().enumerate() {
+        assert_eq!(row["model"], ["single", "workers", "endpoints", "client"][index % 4]);
+        assert!(row["calls_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
+    }
+}
+
+#[test]
 fn congestion__each_control_beside_none() {
     let output = bench(&["congestion", "--busy", "1"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
