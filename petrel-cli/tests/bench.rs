@@ -401,3 +401,33 @@ fn plot__that_cannot_be_written_is_a_failure() {
     let last = records(&output).pop().unwrap();
     assert!(last["error"].as_str().unwrap().contains("/no-such-folder/plot.svg"), "{last}");
 }
+
+#[test]
+fn overload__counts_every_call_between_two_processes() {
+    let arguments = "bench overload --json --policy none,default --load 50,300 --duration 100ms \
+                     --workers 2 --service 500us --sessions 4 --slo 20ms --transport";
+    for transport in ["udp", "shm"] {
+        let arguments: Vec<_> = arguments.split(' ').chain([transport]).collect();
+        let output = petrel(&arguments);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let figures: Vec<Value> = records(&output);
+        assert_eq!(figures.len(), 2 * 2 * 2, "policies, back-pressure, loads");
+        for figure in &figures {
+            let of = |name: &str| figure[name].as_u64().unwrap();
+            let ends = ["good", "late", "refused", "expired", "held_back", "unsent", "wrong"];
+            assert_eq!(of("offered"), ends.iter().map(|name| of(name)).sum::<u64>(), "{figure}");
+            assert!(of("wrong") == 0 && of("wasted") <= of("executed"), "{figure}");
+            assert!(of("service_ns") >= 500_000, "workers sleep: {figure}");
+            let answered = of("good") + of("late");
+            assert_eq!(figure["latency"]["count"].as_u64().unwrap_or(0), answered, "{figure}");
+        }
+    }
+}
+
+#[test]
+fn overload__of_nothing_is_a_failure() {
+    for wrong in [["--service", "0us"], ["--duration", "0s"], ["--slo", "100us"]] {
+        let output = petrel(&[&["bench", "overload", "--json"], &wrong[..]].concat());
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+    }
+}
