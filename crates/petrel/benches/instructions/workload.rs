@@ -6,7 +6,7 @@
 
 use std::cell::RefCell;
 use std::hint::black_box;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use petrel::control::AllowedTransports;
 use petrel::{
@@ -355,12 +355,15 @@ pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
         }
         _ => start_calls(&mut client, workload, sessions, calls),
     }
+    let begun = Instant::now();
     while CALLER.with_borrow(|caller| !caller.is_done(workload.in_flight)) {
         client_turn(&mut client);
         server_turn(&mut server);
     }
+    let elapsed = begun.elapsed();
     let packets = client.stats().protocol.packets_sent;
     println!("packets {packets}");
+    println!("elapsed_ns {}", elapsed.as_nanos());
     verdict(&[&client, &server])
 }
 
