@@ -9,6 +9,7 @@
 //! | `lossy` | the same where packets get lost |
 //! | `factors` | what each optimisation is worth |
 //! | `congestion` | what each congestion control costs where nothing is congested |
+//! | `threads` | who runs handlers and who calls, and what it costs to cross a thread |
 //! | `overload` | a server that is asked for more than it can do |
 //! | `all`, `target` | what the figures must reach |
 //! | `process` | this command as another process |
@@ -43,6 +44,7 @@ mod stage;
 mod statistics;
 mod table;
 mod target;
+mod threads;
 mod veth;
 mod window;
 
@@ -90,6 +92,7 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> 
         BenchCommand::Sessions(args) => run_sessions(args, output),
         BenchCommand::Factors(args) => run_factors(args, output),
         BenchCommand::Congestion(args) => run_congestion(args, output),
+        BenchCommand::Threads(args) => threads::run(args, output),
         BenchCommand::Overload(args) => overload::run(args, output),
         BenchCommand::OverloadServer(args) => {
             overload::run_server(args, output)?;

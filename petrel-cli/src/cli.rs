@@ -18,7 +18,7 @@ pub(crate) use address::ServerAddress;
 pub(crate) use bench::{
     AllArgs, BenchArgs, BenchCommand, BenchOverloadArgs, CongestionArgs, CountedArgs, EndsArgs,
     FactorsArgs, IdleArgs, InstructionsArgs, OverloadServerArgs, RateArgs, SessionsArgs,
-    WindowArgs, WorkArgs,
+    ThreadsArgs, WindowArgs, WorkArgs,
 };
 pub(crate) use client::{CallArgs, PingArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;

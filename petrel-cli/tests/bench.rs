@@ -252,6 +252,26 @@ fn factors__each_beside_everything_switched_on() {
 }
 
 #[test]
+fn threads__every_model_answers_rightly() {
+    let shape = ["--handler", "0s,1us", "--rounds", "1", "--window", "5ms", "--in-flight", "4"];
+    let output = petrel(&[&["bench", "--json", "threads"][..], &shape].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let rows = records(&output);
+    let of = |bench: &str| rows.iter().filter(|row| row["bench"] == bench).collect::<Vec<_>>();
+    let (crossings, models) = (of("crossing"), of("threads"));
+    assert_eq!((crossings.len(), models.len()), (2 * 4, 2 * 2 * 4));
+    for row in &rows {
+        assert!(row["checked"].as_u64().is_some_and(|count| count > 0), "{row}");
+        assert_eq!((&row["mismatched"], &row["failed"]), (&0.into(), &0.into()));
+        assert!(row["latency"]["p50_ns"].is_u64() && row["command"].is_string(), "{row}");
+    }
+    for (index, row) in models.iter().enumerate() {
+        assert_eq!(row["model"], ["single", "workers", "endpoints", "client"][index % 4]);
+        assert!(row["calls_per_second"].as_f64().is_some_and(|rate| rate > 0.0), "{row}");
+    }
+}
+
+#[test]
 fn congestion__each_control_beside_none() {
     let output = bench(&["congestion", "--busy", "1"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -380,4 +400,34 @@ fn plot__that_cannot_be_written_is_a_failure() {
     assert_eq!(output.status.code(), Some(1));
     let last = records(&output).pop().unwrap();
     assert!(last["error"].as_str().unwrap().contains("/no-such-folder/plot.svg"), "{last}");
+}
+
+#[test]
+fn overload__counts_every_call_between_two_processes() {
+    let arguments = "bench overload --json --policy none,default --load 50,300 --duration 100ms \
+                     --workers 2 --service 500us --sessions 4 --slo 20ms --transport";
+    for transport in ["udp", "shm"] {
+        let arguments: Vec<_> = arguments.split(' ').chain([transport]).collect();
+        let output = petrel(&arguments);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let figures: Vec<Value> = records(&output);
+        assert_eq!(figures.len(), 2 * 2 * 2, "policies, back-pressure, loads");
+        for figure in &figures {
+            let of = |name: &str| figure[name].as_u64().unwrap();
+            let ends = ["good", "late", "refused", "expired", "held_back", "unsent", "wrong"];
+            assert_eq!(of("offered"), ends.iter().map(|name| of(name)).sum::<u64>(), "{figure}");
+            assert!(of("wrong") == 0 && of("wasted") <= of("executed"), "{figure}");
+            assert!(of("service_ns") >= 500_000, "workers sleep: {figure}");
+            let answered = of("good") + of("late");
+            assert_eq!(figure["latency"]["count"].as_u64().unwrap_or(0), answered, "{figure}");
+        }
+    }
+}
+
+#[test]
+fn overload__of_nothing_is_a_failure() {
+    for wrong in [["--service", "0us"], ["--duration", "0s"], ["--slo", "100us"]] {
+        let output = petrel(&[&["bench", "overload", "--json"], &wrong[..]].concat());
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+    }
 }

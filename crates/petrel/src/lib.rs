@@ -39,6 +39,8 @@
 //! | [`group::Group`] | sessions that are called together: all, a quorum, or any |
 //! | [`Request`], [`Responder`] | what a handler gets, and how it answers at once or later |
 //! | [`CallOptions`] | a call's deadline |
+//! | [`Workers`], [`WorkerRequest`] | threads that run handlers which take long; a request that any thread can have |
+//! | [`Client`], [`RemoteCall`] | a session to call on from any thread; a call as a future, for any executor or none |
 //! | [`Context`] | an endpoint as handlers and continuations see it: for nested calls |
 //! | [`CallFailure`], [`Status`], [`Execution`] | how a call failed, and whether it may have been executed |
 //!
@@ -49,7 +51,8 @@
 //!
 //! **What it does not do yet.** No encryption: without [`NexusBuilder::insecure`] a nexus listens on
 //! and connects to loopback only. Congestion is noticed by marks of switches and by heavy loss, unless a
-//! control that goes by round trips is set. No futures or streaming. Endpoints stay on their thread, and handlers run in its event loop.
+//! control that goes by round trips is set. No futures or streaming.
+//! Endpoints stay on their thread; what crosses to others is copied.
 
 pub mod channel;
 mod client;

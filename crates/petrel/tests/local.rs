@@ -274,3 +274,71 @@ fn what_an_endpoint_leaves_behind_has_ended() {
     let mut after = session.start(ECHO, b"");
     assert_eq!(after.try_take().unwrap().unwrap_err().execution, Execution::NotSent);
 }
+
+/// Front, middle and back in three processes' worth of endpoints: who gives up in front is heard of
+/// at the back.
+#[test]
+fn deadlines_and_cancellation_go_through_async_handlers() {
+    const ASK_BACK: u16 = 9;
+    let heard = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let left_ns = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let (told, left) = (Arc::clone(&heard), Arc::clone(&left_ns));
+    let back = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
+        let kept = RefCell::new(Vec::new());
+        endpoint.register(WAIT, move |cx, request| {
+            let time_left = request.time_left(cx).map_or(0, |left| left.as_nanos() as u64);
+            left.store(time_left, std::sync::atomic::Ordering::SeqCst);
+            let (responder, handled) = request.defer(cx);
+            let told = Arc::clone(&told);
+            cx.on_cancel(&responder, move |_| {
+                told.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            });
+            kept.borrow_mut().push(responder);
+            handled
+        });
+    });
+    let behind = back.address;
+    let middle = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
+        let handle = endpoint.handle();
+        let channel = handle.channel([behind], petrel::ChannelConfig::default());
+        endpoint.register_async(ASK_BACK, move |request| {
+            let channel = channel.clone();
+            async move {
+                let options = request.options().wait_for_ready();
+                let answer = channel.call(WAIT, request.data(), options).await;
+                answer.map_err(|failure| {
+                    petrel::control::Reason::new(failure.status, failure.message)
+                })
+            }
+        });
+    });
+    let mut client = client(EndpointConfig::default());
+    let handle = client.handle();
+    client.block_on(async {
+        let session = handle.connect(middle.address).await.unwrap();
+        // Given up by the caller: a call without a deadline.
+        let gives_up = session.start(ASK_BACK, b"");
+        handle.sleep(Duration::from_millis(50)).await;
+        drop(gives_up);
+        let hears = |count| {
+            let heard = Arc::clone(&heard);
+            async move {
+                while heard.load(std::sync::atomic::Ordering::SeqCst) < count {
+                    handle.sleep(Duration::from_millis(1)).await;
+                }
+                handle
+            }
+        };
+        let handle = hears(1).await;
+        // Given up by time.
+        let limit = Duration::from_millis(200);
+        let options = CallOptions::new().timeout(limit);
+        let failure = session.start_with(ASK_BACK, b"", options).await.unwrap_err();
+        assert_eq!(failure.status, Status::DeadlineExceeded);
+        let left = left_ns.load(std::sync::atomic::Ordering::SeqCst);
+        assert!(left > 0 && left <= limit.as_nanos() as u64, "{left} ns were left at the back");
+        while heard.load(std::sync::atomic::Ordering::SeqCst) < 2 {
+            handle.sleep(Duration::from_millis(1)).await;
+        }
+    });
+}

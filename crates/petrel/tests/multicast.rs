@@ -42,7 +42,10 @@ fn connect(client: &mut Endpoint, servers: &[Server]) -> Vec<SessionId> {
 /// Starts multicast and runs the loop until all members have answered; false, with a word, where this host has
 /// none.
 fn start(client: &mut Endpoint, group: &Group) -> bool {
-    match client.start_multicast(group, MulticastConfig::new(address())) {
+    match client.start_multicast(
+        group,
+        MulticastConfig { packets_min: 2, ..MulticastConfig::new(address()) },
+    ) {
         Ok(()) => {}
         Err(MulticastError::Transport(error)) => {
             println!("skipped: no multicast on loopback: {error}");

@@ -9,13 +9,18 @@ use common::{ECHO, Server, client, over, pattern};
 use petrel::{CallOptions, Endpoint, Reply, SessionId, SharedMsg, StartError, Status};
 
 /// Makes a call with the same message on each session, and runs the loop until all have ended.
-fn call_all(client: &mut Endpoint, sessions: &[SessionId], message: &SharedMsg) -> Vec<Reply> {
+fn call_all(
+    client: &mut Endpoint,
+    sessions: &[SessionId],
+    message: &SharedMsg,
+    options: CallOptions,
+) -> Vec<Reply> {
     let ended = Rc::new(RefCell::new(Vec::new()));
     for &session in sessions {
         let response = client.alloc(message.len()).unwrap();
         let end = Rc::clone(&ended);
         client
-            .call_shared(session, ECHO, message, response, CallOptions::new(), move |_, reply| {
+            .call_shared(session, ECHO, message, response, options, move |_, reply| {
                 end.borrow_mut().push(reply);
             })
             .unwrap();
@@ -36,7 +41,11 @@ fn echo_to_all(udp: bool, shm: bool) {
         let bytes = pattern(len, len as u64);
         let message = SharedMsg::from(client.alloc_message(&bytes).unwrap());
         let before = client.buffers_in_use().bytes;
-        let replies = call_all(&mut client, &sessions, &message);
+        let replies = call_all(&mut client, &sessions, &message, CallOptions::new());
+        // With a deadline the first packet has another header.
+        let until = CallOptions::new().timeout(std::time::Duration::from_secs(600));
+        let replies: Vec<_> =
+            replies.into_iter().chain(call_all(&mut client, &sessions, &message, until)).collect();
         for reply in &replies {
             assert!(reply.request.is_empty(), "the caller has the message");
             assert!(reply.message().unwrap() == &bytes[..], "{len} bytes differ");

@@ -37,6 +37,7 @@ Examples:
   petrel bench sessions --sessions 20000 --transport shm
   petrel bench factors --transport udp
   petrel bench congestion --busy 4
+  petrel bench threads --transport shm --handler 0s,10us
   petrel bench overload --policy none,default --load 50,100,200
   petrel bench instructions --transport shm
   petrel bench all --json --plot bench.svg
@@ -58,6 +59,9 @@ pub(crate) enum BenchCommand {
     Factors(FactorsArgs),
     /// What each congestion control costs where nothing is congested, beside none
     Congestion(CongestionArgs),
+    /// What threading models reach: handlers in the event loop, on workers, in several event loops;
+    /// and what it costs to cross a thread
+    Threads(ThreadsArgs),
     /// What a server that is asked for more than it can do still answers in time
     Overload(BenchOverloadArgs),
     /// How many instructions a small call and a packet of a large one take, by valgrind
@@ -272,6 +276,42 @@ pub(crate) struct CongestionArgs {
 
     #[command(flatten)]
     pub(crate) windows: WindowArgs,
+}
+
+/// Arguments of `petrel bench threads`.
+#[derive(Args, Debug)]
+pub(crate) struct ThreadsArgs {
+    /// Transports to measure, in turn; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
+    pub(crate) transport: Vec<BenchTransport>,
+
+    /// How long handlers compute, in turn; separate several by commas
+    #[arg(long, value_name = "DURATION", value_delimiter = ',', value_parser = parse_duration)]
+    #[arg(default_values = ["0s", "2us", "20us"])]
+    pub(crate) handler: Vec<Duration>,
+
+    /// Workers, and endpoints of the server that has several
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) threads: u8,
+
+    /// Calls in flight for the rate; latencies are also measured with one
+    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) in_flight: u16,
+
+    /// How long every thread looks for work before it sleeps
+    #[arg(long, value_name = "DURATION", default_value = "20us", value_parser = parse_duration)]
+    pub(crate) spin: Duration,
+
+    /// Windows of each kind, in turn
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) rounds: u32,
+
+    /// Length of a window
+    #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = parse_duration)]
+    pub(crate) window: Duration,
 }
 
 /// Arguments of `petrel bench overload`.

@@ -203,7 +203,8 @@ impl<B: Buffer> Shared<B> {
             not_now => return self.not_now(not_now),
         }
         let state = &mut server.slots[slot];
-        if part.size != state.request_size {
+        // Of one that was given up before anything of it came nothing is known.
+        if part.size != state.request_size && !state.is_given_up() {
             return self.malformed();
         }
         state.note_mark(header.flags);

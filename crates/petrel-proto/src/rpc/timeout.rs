@@ -71,8 +71,11 @@ impl<B: Buffer> Shared<B> {
         let is_held_back = client.held_slots >> slot & 1 == 1;
         if is_held_back || !is_waiting_for_server(state) {
             // It waits for the session's pace, or for credits that other slots hold; those have timers
-            // of their own.
-            self.arm(now_ns, id, client, slot);
+            // of their own, and its own is set when it sends. Until then there is no hurry.
+            let key = TimerKey { session: id.index, generation: id.generation, slot: slot as u8 };
+            let Shared { config, timers, .. } = self;
+            state.deadline_ns = now_ns + config.rto.max_ns;
+            state.enter_wheel(now_ns, key, &config.rto, timers);
             return None;
         }
         self.note_default_expiry(now_ns, id, client, slot);

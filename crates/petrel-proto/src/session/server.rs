@@ -242,6 +242,11 @@ impl<B> ServerSlot<B> {
         self.takes_plain = true;
     }
 
+    /// Whether the request was given up by its client before it was answered.
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.state == ServerState::Answered && self.response_packets == 0
+    }
+
     /// Notes that the answer was sent whole at once. It stays, for who asks again.
     #[inline(always)]
     pub(crate) fn set_sent_answer(&mut self, message: B) {

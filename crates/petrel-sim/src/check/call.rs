@@ -102,11 +102,28 @@ pub(super) struct Call {
     /// The call whose handler makes this one.
     pub(super) parent: Option<u32>,
     pub(super) issued_ns: u64,
+    /// When it has to end: the caller's deadline, or an earlier one that it inherits.
+    pub(super) deadline_ns: Option<u64>,
+    /// Whether its caller has cancelled it.
+    pub(super) is_cancelled: bool,
+    /// Until when its handler thought that it has time.
+    pub(super) seen_ns: Option<u64>,
+    pub(super) watch: Watch,
     /// How often a handler ran for it.
     pub(super) executions: u32,
     /// What the answer follows from, once the server has worked it out.
     pub(super) seed: Option<u64>,
     pub(super) end: End,
+}
+
+/// Whether a request's handler wants to know when nobody waits for its answer any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Watch {
+    No,
+    /// It does, at this endpoint.
+    Waits(u32),
+    Told,
+    Answered,
 }
 
 /// How a call stands.

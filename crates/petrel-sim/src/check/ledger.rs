@@ -10,7 +10,7 @@ use std::fmt::Debug;
 use petrel::{CallError, CallFailure, Execution, Reply, StartError, Status};
 use petrel_proto::SessionId;
 
-use super::call::{Call, End, Expected, Method, answer_seed};
+use super::call::{Call, End, Expected, Method, Watch, answer_seed};
 use super::pattern;
 use super::trouble::Troubles;
 use crate::fabric::SimAddr;
@@ -30,6 +30,8 @@ pub(super) struct Ledger {
     pub(super) is_impatient: bool,
     /// Whether servers may refuse sessions.
     pub(super) is_crowded: bool,
+    /// How long after its deadline a call may end where nothing holds its endpoint up.
+    pub(super) late_ns_max: u64,
     /// The largest message that endpoints take.
     pub(super) message_bytes_max: u32,
     pub(super) now_ns: u64,
@@ -37,6 +39,9 @@ pub(super) struct Ledger {
     pub(super) digest: u64,
     pub(super) counts: Counts,
 }
+
+/// What a deadline on its way may lose: it is told in microseconds.
+const ROUNDED_NS: u64 = 1_000;
 
 type TinyKey = (SimAddr, u16, Option<u8>);
 
@@ -64,6 +69,10 @@ pub(super) struct Counts {
     pub(super) rejected: u64,
     pub(super) lost: u64,
     pub(super) nested: u64,
+    /// Cancelled by their callers.
+    pub(super) cancelled: u64,
+    /// Requests whose handlers were told that nobody waits any more.
+    pub(super) told: u64,
     /// Succeeded, with a message of the largest size.
     pub(super) largest: u64,
 }
@@ -116,6 +125,7 @@ impl Ledger {
         server: SimAddr,
         method: Method,
         request: &[u8],
+        deadline_ns: Option<u64>,
     ) -> Option<u32> {
         self.counts.executed += 1;
         if method.is_tiny() {
@@ -127,7 +137,9 @@ impl Ledger {
             self.violate(format!("{server} executed {} bytes that nobody sent", request.len()));
             return None;
         };
+        self.check_seen(id, deadline_ns);
         let call = &mut self.calls[id as usize];
+        call.seen_ns = deadline_ns;
         call.executions += 1;
         let (executions, end) = (call.executions, call.end);
         let is_meant = (call.server, call.spec.method) == (server, method);
@@ -150,6 +162,62 @@ impl Ledger {
         Some(id)
     }
 
+    /// What a handler is told of the deadline: not less than is left, but for what is rounded off.
+    fn check_seen(&mut self, id: u32, seen_ns: Option<u64>) {
+        let is_right = match (self.calls[id as usize].deadline_ns, seen_ns) {
+            (None, None) => true,
+            (Some(deadline_ns), Some(seen_ns)) => {
+                seen_ns + ROUNDED_NS >= deadline_ns && seen_ns > self.now_ns
+            }
+            _ => false,
+        };
+        if !is_right {
+            self.break_rule(id, "was executed with another deadline", &seen_ns);
+        }
+    }
+
+    /// A handler makes a call, or one that it made has ended: what calls inherit there.
+    pub(super) fn check_inherited(&mut self, parent: Option<u32>, inherited_ns: Option<u64>) {
+        let expected_ns = parent.and_then(|parent| self.calls[parent as usize].seen_ns);
+        if inherited_ns != expected_ns {
+            let what = format!("{inherited_ns:?} is inherited, and not {expected_ns:?}");
+            self.violate(format!("{what}; parent {parent:?}"));
+        }
+    }
+
+    /// A call is cancelled; whether there was such a call.
+    pub(super) fn cancel(&mut self, id: u32, was_there: bool) {
+        let call = &mut self.calls[id as usize];
+        let is_pending = call.end == End::Pending && !call.is_cancelled;
+        call.is_cancelled |= was_there;
+        self.counts.cancelled += u64::from(was_there);
+        if was_there != is_pending {
+            self.break_rule(id, "was cancelled, and was there:", &was_there);
+        }
+    }
+
+    /// A handler wants to know if nobody waits for its answer any more.
+    pub(super) fn watch(&mut self, id: u32, party: u32) {
+        self.calls[id as usize].watch = Watch::Waits(party);
+    }
+
+    /// It is told so.
+    pub(super) fn tell(&mut self, id: u32) {
+        let before = std::mem::replace(&mut self.calls[id as usize].watch, Watch::Told);
+        self.counts.told += 1;
+        if !matches!(before, Watch::Waits(_)) {
+            self.break_rule(id, "was told of without need", &before);
+        }
+    }
+
+    /// A handler answers, whether anybody waits for it or not.
+    pub(super) fn answer(&mut self, id: u32) {
+        let call = &mut self.calls[id as usize];
+        if let Watch::Waits(_) = call.watch {
+            call.watch = Watch::Answered;
+        }
+    }
+
     fn execute_tiny(&mut self, server: SimAddr, method: Method, request: &[u8]) {
         let key = (server, method.number(), request.first().copied());
         let tiny = self.tiny.entry(key).or_default();
@@ -169,6 +237,11 @@ impl Ledger {
         if call.end != End::Pending {
             let before = call.end;
             self.break_rule(id, "ended twice", &before);
+        }
+        let is_cancelled = self.calls[id as usize].is_cancelled;
+        let status = reply.outcome.as_ref().map_or_else(|failure| failure.status, |()| Status::Ok);
+        if is_cancelled && status != Status::Cancelled {
+            self.break_rule(id, "was cancelled and ended otherwise", &status);
         }
         if reply.request.len() != self.calls[id as usize].spec.request_len as usize
             || !pattern::is_request(id, &reply.request)
@@ -249,6 +322,10 @@ impl Ledger {
         if self.memory_is_tight && failure.status == Status::ResourceExhausted {
             return;
         }
+        let is_refused = failure.execution == Execution::Refused;
+        if is_refused && failure.status == Status::DeadlineExceeded {
+            return self.check_deadline(id, call, failure);
+        }
         if call.spec.method == Method::Nested && failure.status == Status::Aborted {
             return self.check_nested_failure(id, failure);
         }
@@ -287,7 +364,8 @@ impl Ledger {
     fn check_failure(&mut self, id: u32, call: &Call, failure: &CallFailure) {
         let is_right = match failure.status {
             Status::Unavailable => self.is_impatient || self.is_justified(call),
-            Status::Cancelled => self.is_closed_here(call),
+            Status::Cancelled => call.is_cancelled || self.is_closed_here(call),
+            Status::DeadlineExceeded => return self.check_deadline(id, call, failure),
             Status::ResourceExhausted => {
                 let is_refused = self.is_crowded || self.is_too_large(call);
                 failure.execution == Execution::NotSent && is_refused
@@ -296,6 +374,22 @@ impl Ledger {
         };
         if !is_right {
             self.break_rule(id, "failed without a reason", failure);
+        }
+    }
+
+    /// A call ends with its deadline: not before, and not long after it.
+    fn check_deadline(&mut self, id: u32, call: &Call, failure: &CallFailure) {
+        let Some(deadline_ns) = call.deadline_ns else {
+            return self.break_rule(id, "has no deadline", failure);
+        };
+        let is_refused = failure.execution == Execution::Refused;
+        let slack_ns = if is_refused { ROUNDED_NS } else { 0 };
+        if self.now_ns + slack_ns < deadline_ns {
+            self.break_rule(id, "ended before its deadline", failure);
+        }
+        let is_late = self.now_ns > deadline_ns.max(call.issued_ns) + self.late_ns_max;
+        if !is_refused && is_late && !self.is_justified(call) {
+            self.break_rule(id, "ended long after its deadline", failure);
         }
     }
 
@@ -316,6 +410,9 @@ impl Ledger {
                 call.end = End::Lost;
                 self.counts.lost += 1;
             }
+            if call.watch == Watch::Waits(client) {
+                call.watch = Watch::No;
+            }
         }
     }
 
@@ -324,6 +421,9 @@ impl Ledger {
         for id in 0..self.calls.len() as u32 {
             if self.calls[id as usize].end == End::Pending {
                 self.break_rule(id, "never ended", &"");
+            }
+            if let Watch::Waits(_) = self.calls[id as usize].watch {
+                self.break_rule(id, "was neither answered nor told of", &"");
             }
         }
         for (key, tiny) in std::mem::take(&mut self.tiny) {

@@ -9,7 +9,12 @@
 //!   that has a reason: what the call asked for, or a crash, partition, pause, closed session or
 //!   heavy loss that touched one of its hosts while it was on its way;
 //! - **handlers**: each runs at most once for a call, across crashes and sessions; exactly once if
-//!   the call succeeded; never if the client was told that nothing was sent;
+//!   the call succeeded; never if the client was told that nothing was sent, or that the server refused;
+//! - **deadlines**: a call ends with DEADLINE_EXCEEDED not before its time, and no more than a tick and a few
+//!   turns after it; its handler sees what is left, and nested calls and those that follow them inherit
+//!   just that. A call that its caller cancels ends so, once, wherever it is;
+//! - **watched requests**: a handler that asked for it is told, once, if nobody waits any more, or it
+//!   answers;
 //! - **resources**: credits are back where they began, no buffer is lent out and no session is open
 //!   when all is over;
 //! - **frames**: where nobody forges any, none is malformed, from the wrong peer, in the wrong
@@ -38,12 +43,14 @@ mod call;
 mod ledger;
 mod nemesis;
 mod node;
+mod patience;
 pub(crate) mod pattern;
 mod report;
 mod runner;
 mod scenario;
 mod service;
 mod spare;
+mod to_make;
 mod trouble;
 mod verdict;
 mod watch;

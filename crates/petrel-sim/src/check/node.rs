@@ -6,17 +6,16 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use petrel::control::EndpointId;
-use petrel::{
-    CallOptions, Context, Endpoint, MsgBuf, Reply, Responder, SessionId, SessionState, SharedMsg,
-    StartError,
-};
+use petrel::{Context, Endpoint, MsgBuf, Reply, Responder, SessionId, SessionState};
 
-use super::call::{Call, End, Spec};
+use super::call::{Call, End, Spec, Watch};
 use super::ledger::Ledger;
+use super::patience::ToCancel;
 use super::pattern::{self, SCRIBBLE_BYTE};
 use super::scenario::Scenario;
 use super::service;
 use super::spare::Spare;
+use super::to_make::ToMake;
 use super::watch::Witness;
 use crate::control::{ControlNetwork, Scripted, SimControl};
 use crate::fabric::{FabricHandle, HostId, SimAddr};
@@ -64,6 +63,8 @@ pub(super) struct Shared {
     pub(super) served: RefCell<BTreeSet<SessionId>>,
     /// Calls that have not ended.
     pub(super) pending: Cell<usize>,
+    /// Calls that are going to be cancelled.
+    pub(super) to_cancel: RefCell<Vec<ToCancel>>,
     /// Request buffers that came back, for the next calls.
     pub(super) spare: RefCell<Spare>,
 }
@@ -158,6 +159,10 @@ impl Shared {
         // Taken by the continuation, or by the rejection.
         let on_end = Rc::new(Cell::new(Some(on_end)));
         let on_rejection = Rc::clone(&on_end);
+        let now_ns = self.common.fabric.now_ns();
+        let patience = self.patience(self.ledger().call_count() as u32);
+        let inherited_ns = cx.deadline_ns();
+        self.ledger().check_inherited(parent, inherited_ns);
         let call = Call {
             spec,
             client: self.party,
@@ -166,7 +171,11 @@ impl Shared {
             session,
             room: response.capacity() as u32,
             parent,
-            issued_ns: self.common.fabric.now_ns(),
+            issued_ns: now_ns,
+            deadline_ns: [patience.deadline_ns(now_ns), inherited_ns].into_iter().flatten().min(),
+            is_cancelled: false,
+            seen_ns: None,
+            watch: Watch::No,
             executions: 0,
             seed: None,
             end: End::Pending,
@@ -178,6 +187,7 @@ impl Shared {
         self.pending.set(self.pending.get() + 1);
         let on_reply = move |cx: &mut Context<'_>, reply: Reply| {
             shared.pending.set(shared.pending.get() - 1);
+            shared.ledger().check_inherited(parent, cx.deadline_ns());
             let succeeded = shared.ledger().end(id, &reply);
             if !succeeded {
                 let witness = &mut shared.common.witness.borrow_mut();
@@ -188,11 +198,12 @@ impl Shared {
                 on_end(cx, succeeded.then_some(reply.response));
             }
         };
-        let call = ToMake { session, method: spec.method.number(), request, response };
-        let made = match is_shared(id) {
-            false => call.make(cx, on_reply),
-            true => call.make_shared(cx, on_reply),
-        };
+        let (method, options) = (spec.method.number(), patience.options(now_ns));
+        let made = ToMake { session, method, request, response, options }.make(cx, id, on_reply);
+        if let (Ok(Some(key)), Some(after_ns)) = (&made, patience.cancel_after_ns) {
+            let to_cancel = ToCancel { at_ns: now_ns + after_ns, key: *key, id };
+            self.to_cancel.borrow_mut().push(to_cancel);
+        }
         if let Err((error, request)) = made {
             self.pending.set(self.pending.get() - 1);
             self.ledger().reject(id, &error);
@@ -202,57 +213,6 @@ impl Shared {
             }
         }
     }
-}
-
-/// Whether a call sends a message that others might send too.
-fn is_shared(id: u32) -> bool {
-    id % 4 == 1
-}
-
-/// The parts of a call.
-struct ToMake {
-    session: SessionId,
-    method: u16,
-    request: MsgBuf,
-    response: MsgBuf,
-}
-
-/// A call that was not made, and its request.
-type NotMade = (StartError, MsgBuf);
-
-impl ToMake {
-    fn make(
-        self,
-        cx: &mut Context<'_>,
-        on_reply: impl FnOnce(&mut Context<'_>, Reply) + 'static,
-    ) -> Result<(), NotMade> {
-        let Self { session, method, request, response } = self;
-        let called = cx.call(session, method, request, response, on_reply);
-        called.map_err(|rejected| (rejected.error.into(), rejected.request))
-    }
-
-    /// Sends the request from where it is, and takes it back when the call has ended: then nobody else
-    /// may have it.
-    fn make_shared(
-        self,
-        cx: &mut Context<'_>,
-        on_reply: impl FnOnce(&mut Context<'_>, Reply) + 'static,
-    ) -> Result<(), NotMade> {
-        let Self { session, method, request, response } = self;
-        let message = SharedMsg::from(request);
-        let kept = message.clone();
-        let on_reply = move |cx: &mut Context<'_>, mut reply: Reply| {
-            reply.request = unshared(kept);
-            on_reply(cx, reply);
-        };
-        let options = CallOptions::new();
-        let called = cx.call_shared(session, method, &message, response, options, on_reply);
-        called.map(drop).map_err(|rejected| (rejected.error, unshared(message)))
-    }
-}
-
-fn unshared(message: SharedMsg) -> MsgBuf {
-    message.try_unwrap().expect("a call that is over has no share in its message")
 }
 
 impl Shared {
@@ -269,6 +229,7 @@ impl Shared {
 impl Actor for Node {
     fn poll(&mut self, now_ns: u64) -> Option<u64> {
         service::answer_due(&self.shared, &mut self.endpoint, now_ns);
+        self.cancel_due(now_ns);
         self.work(now_ns);
         let blocked_before = self.endpoint.transport_blocked();
         let is_busy = self.endpoint.run_once();
@@ -301,7 +262,7 @@ impl Node {
         let answer = self.shared.deferred.borrow().iter().map(|deferred| deferred.due_ns).min();
         let work = (self.next_work_ns < u64::MAX).then_some(self.next_work_ns);
         let timer = self.endpoint.core().next_timeout_ns();
-        [answer, work, timer].into_iter().flatten().min()
+        [answer, work, timer, self.next_cancel_ns()].into_iter().flatten().min()
     }
 
     /// Whether this node has nothing left to do in its phase.

@@ -151,6 +151,22 @@ impl Scenario {
         self.active_ns % 4 == 3
     }
 
+    /// Whether callers give calls up, by deadlines and cancels, as in two thirds of the worlds. Not drawn
+    /// anew either.
+    pub(super) fn gives_up(&self) -> bool {
+        !self.active_ns.is_multiple_of(3)
+    }
+
+    /// How long after its deadline a call may end: a tick of the timer wheel, and the turns in a row for
+    /// which an endpoint that frames come to leaves timers alone.
+    pub(super) fn late_ns_max(&self) -> u64 {
+        const TICK_NS: u64 = 1 << 16;
+        const TURNS_MAX: u64 = 130;
+        const FRAMES_MAX: u64 = 24 + 8 * 32;
+        let CpuConfig { poll_ns, poll_jitter_ns, frame_ns } = self.fabric.cpu;
+        TICK_NS + TURNS_MAX * (poll_ns + poll_jitter_ns + FRAMES_MAX * frame_ns)
+    }
+
     /// The transport of one endpoint.
     pub(super) fn draw_transport(&self, rng: &mut Rng) -> SimTransportConfig {
         let max_frame_bytes = match rng.below(6) {

@@ -23,7 +23,8 @@ fn handle(
     method: Method,
 ) -> Handled {
     shared.served.borrow_mut().insert(request.session());
-    let id = shared.ledger().execute(shared.at, method, request.data());
+    let deadline_ns = request.deadline_ns(cx);
+    let id = shared.ledger().execute(shared.at, method, request.data(), deadline_ns);
     let Some(id) = id else { return handle_tiny(cx, request, method) };
     let (spec, fail_text) = {
         let ledger = shared.ledger();
@@ -101,8 +102,17 @@ fn answer(cx: &Context<'_>, seed: u64, len: usize) -> Result<MsgBuf, &'static st
     Ok(message)
 }
 
+/// Half of the handlers that answer later want to know if nobody waits for that any more.
+fn watch(shared: &Rc<Shared>, cx: &mut Context<'_>, responder: &Responder, id: u32) {
+    if id % 4 < 2 {
+        shared.ledger().watch(id, shared.party);
+        let told = Rc::clone(shared);
+        cx.on_cancel(responder, move |_| told.ledger().tell(id));
+    }
+}
+
 fn defer(
-    shared: &Shared,
+    shared: &Rc<Shared>,
     cx: &mut Context<'_>,
     request: Request<'_>,
     spec: Spec,
@@ -113,12 +123,14 @@ fn defer(
     let answer = Answer::Made { seed, len: spec.response_len as usize };
     if id.is_multiple_of(2) {
         let (responder, handled) = request.defer(cx);
+        watch(shared, cx, &responder, id);
         let deferred = Deferred { due_ns, id, responder, message: None, answer };
         shared.deferred.borrow_mut().push(deferred);
         return handled;
     }
     let (kept, handled) = request.defer_message(cx);
     if let Some((responder, message)) = kept {
+        watch(shared, cx, &responder, id);
         let deferred = Deferred { due_ns, id, responder, message: Some(message), answer };
         shared.deferred.borrow_mut().push(deferred);
     }
@@ -169,9 +181,14 @@ fn nest(
         slack: 0,
         delay_ns: 0,
     };
-    let on_end = move |cx: &mut Context<'_>, response: Option<MsgBuf>| match response {
-        Some(response) => answer_nested(cx, responder, response, seed, len),
-        None => responder.fail(cx, Status::Aborted, "the nested call failed"),
+    watch(shared, cx, &responder, id);
+    let at_end = Rc::clone(shared);
+    let on_end = move |cx: &mut Context<'_>, response: Option<MsgBuf>| {
+        at_end.ledger().answer(id);
+        match response {
+            Some(response) => answer_nested(cx, responder, response, seed, len),
+            None => responder.fail(cx, Status::Aborted, "the nested call failed"),
+        }
     };
     shared.call(cx, (leaf.session, leaf.server), inner, Some(id), on_end);
     handled
@@ -216,6 +233,7 @@ fn answer_deferred(shared: &Shared, cx: &mut Context<'_>, due: Deferred) {
         shared.ledger().violate(format!("the kept request of call {id} has changed"));
     }
     let Answer::Made { seed, len } = what else { return };
+    shared.ledger().answer(id);
     match answer(cx, seed, len) {
         Ok(message) if id.is_multiple_of(3) => responder.reply(cx, &message),
         Ok(message) => responder.reply_buffer(cx, message),

@@ -107,8 +107,9 @@ impl World {
             self.counters;
         // A handler that takes its time is asked.
         let is_quiet = timeouts + probes == 0 && self.common.fabric.stats().dropped_total() == 0;
-        // A request without memory is refused once for each of its packets.
-        let is_quiet = is_quiet && self.counters.refused_no_memory == 0;
+        // A request without memory, or time, is refused once for each of its packets.
+        let refused = self.counters.refused_no_memory + self.counters.requests_expired;
+        let is_quiet = is_quiet && refused == 0;
         if is_quiet && losses_detected + packets_retransmitted > 0 {
             let sent = packets_retransmitted;
             return Err(format!("{losses_detected} packets seemed lost, {sent} were sent again"));

@@ -58,6 +58,7 @@ impl World {
         ledger.troubles.aftermath_ns = scenario.aftermath_ns();
         ledger.memory_is_tight = scenario.memory_is_tight;
         ledger.is_impatient = scenario.is_impatient;
+        ledger.late_ns_max = scenario.late_ns_max();
         ledger.is_crowded = scenario.is_crowded;
         ledger.message_bytes_max = scenario.message_bytes_max;
         let ledger = Rc::new(RefCell::new(ledger));
@@ -296,6 +297,7 @@ impl World {
             leaves: RefCell::default(),
             served: RefCell::default(),
             pending: Cell::new(0),
+            to_cancel: RefCell::default(),
             spare: RefCell::default(),
         });
         service::serve(&shared, &mut endpoint);

@@ -164,3 +164,58 @@ impl Drop for TakePlace {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+
+    use super::*;
+
+    fn poll(take: Pin<&mut TakePlace>) -> Poll<Result<Place, Gone>> {
+        take.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn take__hands_a_place_to_the_first_who_waits() {
+        let places = Places::new(1);
+        let place = places.try_take().unwrap();
+        assert!(places.try_take().is_none());
+        let (mut first, mut second) = (pin!(places.take()), pin!(places.take()));
+        assert!(poll(first.as_mut()).is_pending() && poll(second.as_mut()).is_pending());
+        drop(place);
+        assert!(places.try_take().is_none(), "it went to one who waits");
+        assert!(poll(second.as_mut()).is_pending());
+        let Poll::Ready(Ok(place)) = poll(first.as_mut()) else { panic!("nothing was handed on") };
+        drop(place);
+        assert!(matches!(poll(second.as_mut()), Poll::Ready(Ok(_))));
+        assert!(places.try_take().is_some());
+    }
+
+    #[test]
+    fn take__that_is_dropped_leaves_the_queue_and_passes_on_what_it_was_handed() {
+        let places = Places::new(1);
+        let place = places.try_take().unwrap();
+        let mut gone = Box::pin(places.take());
+        let mut handed = Box::pin(places.take());
+        let mut last = pin!(places.take());
+        assert!(poll(gone.as_mut()).is_pending() && poll(handed.as_mut()).is_pending());
+        assert!(poll(last.as_mut()).is_pending());
+        drop(gone);
+        drop(place);
+        drop(handed);
+        assert!(matches!(poll(last.as_mut()), Poll::Ready(Ok(_))));
+        assert_eq!(places.waiting.load(Ordering::SeqCst), 0);
+        assert!(places.try_take().is_some());
+    }
+
+    #[test]
+    fn close__tells_those_who_wait() {
+        let places = Places::new(1);
+        let _place = places.try_take().unwrap();
+        let mut waits = pin!(places.take());
+        assert!(poll(waits.as_mut()).is_pending());
+        places.close();
+        assert!(matches!(poll(waits.as_mut()), Poll::Ready(Err(Gone))));
+        assert!(matches!(poll(pin!(places.take())), Poll::Ready(Err(Gone))));
+    }
+}

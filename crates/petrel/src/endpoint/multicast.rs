@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::net::SocketAddr;
 
 use petrel_proto::control::GroupJoin;
-use petrel_proto::limits::{FIRST_REQUEST_END, SESSIONS_MAX};
+use petrel_proto::limits::{FIRST_REQUEST_END, SESSIONS_MAX, packets_of};
 use petrel_proto::wire::Announcement;
 use petrel_proto::{GroupFrames, Membership, PeerKey, PendingCall, SessionId, Status};
 use petrel_transport::{LinkError, PeerId, Transport};
@@ -32,12 +32,20 @@ pub struct MulticastConfig {
     pub address: SocketAddr,
     /// Networks that the datagrams may go through: 1 stays on the own one.
     pub hops: u32,
+    /// Shorter messages than these many packets are sent to each member alone; at least 2.
+    ///
+    /// For the processors of client and three members together both ways cost the same at 16 packets (18 us), and
+    /// multicast 183 us in place of 231 us at 128; with ten members 726 in place of 1 121 us (`group_cost` in the
+    /// examples, on a machine with other work). Short messages lose: an announcement for each member costs more
+    /// than sending the packets again, of which the kernel takes many in one call. But a link gains from two packets on:
+    /// at 10 Gbit/s, eight packets for three members in one take 19 us less of its time. By default 8.
+    pub packets_min: u32,
 }
 
 impl MulticastConfig {
     /// To this address, on the own network.
     pub const fn new(address: SocketAddr) -> Self {
-        Self { address, hops: 1 }
+        Self { address, hops: 1, packets_min: 8 }
     }
 }
 
@@ -81,6 +89,7 @@ struct Sender {
     peer: PeerId,
     key: u32,
     packet_bytes: u32,
+    packets_min: u32,
     next_sequence: u64,
     /// Members that were asked, with their links.
     asked: HashMap<u32, (SessionId, LinkId)>,
@@ -146,6 +155,9 @@ impl Context<'_> {
         message: &SharedMsg,
     ) -> Option<Broadcast> {
         let sender = self.local.groups.by_number.get_mut(&number)?;
+        if packets_of(message.len() as u32, sender.packet_bytes) < sender.packets_min {
+            return None;
+        }
         let core = &mut self.local.core;
         let hears = |id: &SessionId| {
             sender.answers.get(id) == Some(&Ok(()))
@@ -195,6 +207,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             peer,
             key: random as u32,
             packet_bytes,
+            packets_min: config.packets_min,
             next_sequence: self.control.random() % FIRST_REQUEST_END,
             asked: HashMap::new(),
             answers: HashMap::new(),

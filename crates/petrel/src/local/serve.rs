@@ -1,14 +1,17 @@
 //! Handlers that are futures.
 
+use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
+use std::rc::Rc;
 
 use petrel_proto::{SessionId, Status};
 use petrel_transport::Transport;
 
+use super::executor::Task;
 use super::handle::Handle;
 use crate::control::{ControlPlane, Reason};
-use crate::endpoint::{Context, Endpoint, Handled, Request, Responder};
+use crate::endpoint::{CallOptions, Context, Endpoint, Handled, Request, Responder};
 use crate::msgbuf::MsgBuf;
 
 /// A request that an async handler has for itself.
@@ -17,6 +20,7 @@ pub struct OwnRequest {
     message: MsgBuf,
     method: u16,
     session: SessionId,
+    deadline_ns: Option<u64>,
 }
 
 impl OwnRequest {
@@ -38,6 +42,16 @@ impl OwnRequest {
     /// The session on which the request came.
     pub fn session(&self) -> SessionId {
         self.session
+    }
+
+    /// When the caller stops waiting, in nanoseconds of the endpoint's clock ([`Handle::now_ns`]).
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.deadline_ns
+    }
+
+    /// Options for the calls that are made for this request: they inherit its deadline.
+    pub fn options(&self) -> CallOptions {
+        self.deadline_ns.map_or(CallOptions::new(), |at_ns| CallOptions::new().deadline_ns(at_ns))
     }
 }
 
@@ -70,7 +84,11 @@ fn not_ok(status: Status) -> Status {
 impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     /// Sets the handler of a method to a future: it may make calls of its own, wait for them and for
     /// time, while the event loop goes on with everything else. It runs on this thread, as a task for
-    /// each request, which costs an allocation or two.
+    /// each request, which costs some allocations.
+    ///
+    /// When the caller gives up, or its time is over, the future is dropped where it stands, and the calls
+    /// that it waits for are cancelled with it. They inherit the request's deadline if they are made with
+    /// [`OwnRequest::options`].
     ///
     /// ```
     /// # use petrel::{EndpointConfig, Nexus};
@@ -112,15 +130,23 @@ where
     A: AsRef<[u8]>,
 {
     let (method, session) = (request.method(), request.session());
+    let deadline_ns = request.deadline_ns(cx);
     let (kept, handled) = request.defer_message(cx);
     let Some((responder, message)) = kept else { return handled };
-    let future = handler(OwnRequest { message, method, session });
+    let running = Rc::new(Cell::new(None::<Task<()>>));
+    let abort = Rc::clone(&running);
+    cx.on_cancel(&responder, move |_| {
+        if let Some(task) = abort.take() {
+            task.abort();
+        }
+    });
+    let future = handler(OwnRequest { message, method, session, deadline_ns });
     let hub = handle.hub().clone();
-    // Dropped with the responder inside, it answers with INTERNAL.
-    let _task = handle.spawn(async move {
+    // Dropped with the responder inside, it answers with INTERNAL, which nobody waits for then.
+    running.set(Some(handle.spawn(async move {
         let outcome = future.await;
         let outcome = outcome.and_then(|answer| hub.message(answer.as_ref()));
         hub.answer(Answer { responder, outcome });
-    });
+    })));
     handled
 }

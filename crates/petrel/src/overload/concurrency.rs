@@ -35,8 +35,8 @@ impl Default for ConcurrencyLimitConfig {
 ///   grows by a quarter for each success: with an eighth, clients of a server
 ///   that had been held up for some 30 ms were seen to stay away for seconds; twice as much made more refusals.
 ///
-/// Every [`Permit`] goes back, to exactly one of [`succeeded`](Self::succeeded), [`refused`](Self::refused) and
-/// [`ended`](Self::ended).
+/// Every [`Permit`] goes back, to exactly one of [`succeeded`](Self::succeeded), [`refused`](Self::refused),
+/// [`timed_out`](Self::timed_out) and [`ended`](Self::ended).
 ///
 /// ```
 /// use petrel::overload::{ConcurrencyLimit, ConcurrencyLimitConfig};
@@ -115,13 +115,18 @@ impl ConcurrencyLimit {
         self.end(&permit, now_ns);
     }
 
-    /// The server refused to execute the call because it has too much to do: RESOURCE_EXHAUSTED, not
-    /// executed; or a deadline that was over before the handler ran.
+    /// The server says that it did not execute the call because it has too much to do: RESOURCE_EXHAUSTED, or
+    /// DEADLINE_EXCEEDED where that was over before the handler ran.
     pub fn refused(&mut self, permit: Permit, now_ns: u64) {
-        if permit.epoch == self.epoch {
-            self.epoch = self.epoch.wrapping_add(1);
-            self.limit = (self.limit / 2).max(LIMIT_MIN);
-        }
+        self.decrease(&permit, LIMIT_MIN);
+        self.end(&permit, now_ns);
+    }
+
+    /// Nothing came back in time. That is a sign of overload too, but no reason to pause: the call has kept
+    /// its place until its deadline, which is pause enough, and a server that was held up once is not to find its
+    /// clients away.
+    pub fn timed_out(&mut self, permit: Permit, now_ns: u64) {
+        self.decrease(&permit, ONE.min(self.limit));
         self.end(&permit, now_ns);
     }
 
@@ -144,6 +149,14 @@ impl ConcurrencyLimit {
     /// When the next call may begin at the earliest, if there has to be a pause at all.
     pub fn resumes_ns(&self) -> Option<u64> {
         (self.limit < ONE).then_some(self.resumes_ns)
+    }
+
+    /// Halves the limit, once for all calls that began since the last time.
+    fn decrease(&mut self, permit: &Permit, least: u64) {
+        if permit.epoch == self.epoch {
+            self.epoch = self.epoch.wrapping_add(1);
+            self.limit = (self.limit / 2).max(least);
+        }
     }
 
     fn end(&mut self, permit: &Permit, now_ns: u64) {
@@ -269,6 +282,21 @@ mod tests {
     }
 
     #[test]
+    fn timed_out__goes_down_to_one_and_no_further() {
+        let mut limit = limit_of(4);
+        for expected in [2, 1, 1, 1] {
+            let permit = limit.try_start(0).unwrap();
+            limit.timed_out(permit, RTT_NS);
+            assert_eq!((limit.limit(), limit.resumes_ns()), (expected, None));
+        }
+        let permit = limit.try_start(0).unwrap();
+        limit.refused(permit, RTT_NS);
+        let permit = limit.try_start(2 * RTT_NS).unwrap();
+        limit.timed_out(permit, 3 * RTT_NS);
+        assert_eq!(limit.limit, ONE / 2, "nor up again");
+    }
+
+    #[test]
     fn ended__after_a_minute_pauses_for_no_minute() {
         let mut limit = limit_of(1);
         round_trips(&mut limit, &mut 0, &[false]);
@@ -330,7 +358,7 @@ mod tests {
     }
 
     fn steps() -> impl Strategy<Value = Vec<(u64, Step)>> {
-        let end = (any::<usize>(), 0..3u8).prop_map(|(which, how)| Step::End { which, how });
+        let end = (any::<usize>(), 0..4u8).prop_map(|(which, how)| Step::End { which, how });
         let step = prop_oneof![2 => Just(Step::Start), 1 => end];
         prop::collection::vec((0..50_000u64, step), 1..400)
     }
@@ -353,6 +381,7 @@ mod tests {
                         match how {
                             0 => limit.succeeded(permit, now_ns),
                             1 => limit.refused(permit, now_ns),
+                            2 => limit.timed_out(permit, now_ns),
                             _ => limit.ended(permit, now_ns),
                         }
                     }

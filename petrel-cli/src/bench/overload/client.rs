@@ -301,6 +301,7 @@ impl Load {
         match failure.execution {
             // What was too late before it was sent says nothing about the server.
             Execution::NotSent => ConcurrencyLimit::ended,
+            Execution::MayHaveExecuted => ConcurrencyLimit::timed_out,
             _ => ConcurrencyLimit::refused,
         }
     }

@@ -98,6 +98,20 @@ fn a_request_that_was_cancelled_before_it_came_never_runs() {
 }
 
 #[test]
+fn packets_of_a_request_that_was_cancelled_before_they_came_are_duplicates() {
+    let mut pair = Pair::new();
+    pair.call(&pattern(3 * P as usize, 1), 10, 1);
+    let frames = pair.client_sends();
+    pair.cancel(1);
+    let cancel = pair.client_sends().remove(0);
+    pair.at_server(&cancel).nothing();
+    frames.iter().for_each(|frame| pair.at_server(frame).nothing());
+    let counters = pair.server.counters();
+    assert_eq!((counters.dropped_duplicate, counters.dropped_malformed), (3, 0));
+    assert!(pair.server_sends().is_empty());
+}
+
+#[test]
 fn a_cancel_behind_the_next_request_is_stale() {
     for mut pair in pairs() {
         pair.call(b"first", 10, 1);

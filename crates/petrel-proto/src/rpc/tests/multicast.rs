@@ -126,7 +126,8 @@ fn packets__before_their_announcement_wait_for_it() {
     assert_eq!(request, message);
     // What is repeated runs nothing again.
     frames.iter().for_each(|frame| pair.at_server(frame).nothing());
-    assert_eq!(pair.server.counters().requests_received, 1);
+    let counters = pair.server.counters();
+    assert_eq!((counters.requests_received, counters.multicast_adopted), (1, PACKETS));
 }
 
 #[test]

@@ -38,12 +38,24 @@ impl Desk {
             room: 100,
             parent: None,
             issued_ns: 400,
+            deadline_ns: None,
+            is_cancelled: false,
+            seen_ns: None,
+            watch: Watch::No,
             executions: 0,
             seed: None,
             end: End::Pending,
         };
         assert_eq!(ledger.issue(call), 0);
         Self { ledger, endpoint }
+    }
+
+    /// With a call that has a deadline.
+    fn until(deadline_ns: u64) -> Self {
+        let mut desk = Self::new(Method::Echo);
+        desk.ledger.calls[0].deadline_ns = Some(deadline_ns);
+        desk.ledger.late_ns_max = 100;
+        desk
     }
 
     fn request(&self) -> MsgBuf {
@@ -55,7 +67,7 @@ impl Desk {
 
     fn execute(&mut self) -> Option<u32> {
         let request = self.request();
-        self.ledger.execute(SERVER, Method::Echo, &request)
+        self.ledger.execute(SERVER, Method::Echo, &request, None)
     }
 
     fn end(&mut self, outcome: Result<(), CallFailure>, response: &[u8]) {
@@ -107,17 +119,17 @@ fn execute__other_bytes_server_or_method() {
     let mut desk = Desk::new(Method::Echo);
     let mut request = desk.request();
     request[50] ^= 1;
-    desk.ledger.execute(SERVER, Method::Echo, &request);
+    desk.ledger.execute(SERVER, Method::Echo, &request, None);
     desk.assert_broken("other bytes");
     let mut desk = Desk::new(Method::Echo);
     let request = desk.request();
-    desk.ledger.execute(CLIENT, Method::Echo, &request);
+    desk.ledger.execute(CLIENT, Method::Echo, &request, None);
     desk.assert_broken("wrong server");
     let mut desk = Desk::new(Method::Transform);
     desk.execute();
     desk.assert_broken("wrong server or method");
     let mut desk = Desk::new(Method::Echo);
-    desk.ledger.execute(SERVER, Method::Echo, &[9; 100]);
+    desk.ledger.execute(SERVER, Method::Echo, &[9; 100], None);
     desk.assert_broken("nobody sent");
 }
 
@@ -128,7 +140,13 @@ fn execute__after_not_sent() {
     desk.fail(Status::Unavailable, Execution::NotSent);
     assert_eq!(desk.ledger.violation, None);
     desk.execute();
-    desk.assert_broken("said not to be sent");
+    desk.assert_broken("said that it would not be");
+    let mut desk = Desk::new(Method::Echo);
+    desk.ledger.memory_is_tight = true;
+    desk.fail(Status::ResourceExhausted, Execution::Refused);
+    assert_eq!(desk.ledger.violation, None);
+    desk.execute();
+    desk.assert_broken("said that it would not be");
 }
 
 #[test]
@@ -177,6 +195,90 @@ fn end__badly_needs_a_reason() {
 }
 
 #[test]
+fn deadline__is_kept_and_told() {
+    let fails_at = |now_ns, execution| {
+        let mut desk = Desk::until(2_000);
+        desk.ledger.now_ns = now_ns;
+        desk.fail(Status::DeadlineExceeded, execution);
+        desk
+    };
+    for (now_ns, execution) in [
+        (2_000, Execution::NotSent),
+        (2_100, Execution::MayHaveExecuted),
+        (1_000, Execution::Refused),
+    ] {
+        assert_eq!(fails_at(now_ns, execution).ledger.violation, None);
+    }
+    fails_at(1_999, Execution::MayHaveExecuted).assert_broken("before its deadline");
+    fails_at(999, Execution::Refused).assert_broken("before its deadline");
+    fails_at(2_101, Execution::NotSent).assert_broken("long after its deadline");
+    let mut desk = Desk::new(Method::Echo);
+    desk.fail(Status::DeadlineExceeded, Execution::MayHaveExecuted);
+    desk.assert_broken("has no deadline");
+    for (seen_ns, is_right) in [(None, false), (Some(999), false), (Some(1_000), true)] {
+        let mut desk = Desk::until(2_000);
+        let request = desk.request();
+        desk.ledger.execute(SERVER, Method::Echo, &request, seen_ns);
+        assert_eq!(desk.ledger.violation.is_none(), is_right, "{seen_ns:?}");
+    }
+}
+
+#[test]
+fn inherit__what_the_handler_saw() {
+    for (inherited_ns, is_right) in [(Some(3_000), true), (Some(3_001), false), (None, false)] {
+        let mut desk = Desk::until(2_000);
+        let request = desk.request();
+        desk.ledger.execute(SERVER, Method::Echo, &request, Some(3_000));
+        desk.ledger.check_inherited(Some(0), inherited_ns);
+        assert_eq!(desk.ledger.violation.is_none(), is_right, "{inherited_ns:?}");
+    }
+    let mut desk = Desk::new(Method::Echo);
+    desk.ledger.check_inherited(None, Some(3_000));
+    desk.assert_broken("is inherited");
+}
+
+#[test]
+fn cancel__ends_a_call_that_is_there() {
+    let mut desk = Desk::new(Method::Echo);
+    desk.ledger.cancel(0, true);
+    desk.fail(Status::Cancelled, Execution::MayHaveExecuted);
+    desk.ledger.cancel(0, false);
+    assert_eq!(desk.ledger.violation, None);
+    let mut desk = Desk::new(Method::Echo);
+    desk.ledger.cancel(0, true);
+    desk.execute();
+    desk.succeed();
+    desk.assert_broken("ended otherwise");
+    let mut desk = Desk::new(Method::Echo);
+    desk.ledger.cancel(0, false);
+    desk.assert_broken("was cancelled, and was there");
+}
+
+#[test]
+fn watch__is_answered_or_told_of_once() {
+    let watched = || {
+        let mut desk = Desk::new(Method::Echo);
+        desk.execute();
+        desk.ledger.watch(0, 9);
+        desk.succeed();
+        desk
+    };
+    let mut desk = watched();
+    desk.ledger.close();
+    desk.assert_broken("neither answered nor told");
+    let settled: [fn(&mut Ledger); 3] =
+        [|ledger| ledger.tell(0), |ledger| ledger.answer(0), |ledger| ledger.bury(9)];
+    for settle in settled {
+        let mut desk = watched();
+        settle(&mut desk.ledger);
+        desk.ledger.close();
+        assert_eq!(desk.ledger.violation, None);
+        desk.ledger.tell(0);
+        desk.assert_broken("without need");
+    }
+}
+
+#[test]
 fn reject__needs_a_reason() {
     let mut desk = Desk::new(Method::Echo);
     desk.ledger.reject(0, &CallError::SessionClosed.into());
@@ -186,6 +288,6 @@ fn reject__needs_a_reason() {
 #[test]
 fn tiny__is_executed_no_more_often_than_called() {
     let mut ledger = Ledger::default();
-    ledger.execute(SERVER, Method::TinyEcho, b"");
+    ledger.execute(SERVER, Method::TinyEcho, b"", None);
     assert!(ledger.violation.is_some());
 }

@@ -15,6 +15,7 @@
 //! | CREDIT and PULL tell exactly what was received | §3.1 |
 //! | a limit never goes back | §3.1 |
 //! | a server sends only what was allowed, and only when it has the whole request | §6 |
+//! | a CANCEL is for a request that was sent, comes once, and ends what is sent for it | §5.4, §6.2 |
 //!
 //! What the frames carry is held against the calls' messages: see `contents`.
 
@@ -160,6 +161,11 @@ impl Session {
             self.begin_if_new(slot, frame)?;
         }
         let packet_bytes = self.packet_bytes;
+        let is_cancel = is_sent && to_server && frame.header.kind == Kind::Cancel;
+        let latest = self.slots.get(&slot).map(|request| request.number);
+        if is_cancel && latest.is_none_or(|latest| latest < frame.header.request) {
+            return Err("a CANCEL for a request that was never sent (§5.4)");
+        }
         let Some(request) = self.slots.get_mut(&slot) else { return Ok(()) };
         if request.number != frame.header.request {
             // About a request that the client is through with.

@@ -36,8 +36,10 @@ struct Client {
     /// Packets of the response, once known.
     response: Option<u32>,
     received: Packets,
-    /// The answer is there.
+    /// The answer is there, or the request was given up.
     is_over: bool,
+    /// The server was told that it was given up.
+    is_cancelled: bool,
 }
 
 #[derive(Debug, Default)]
@@ -50,6 +52,8 @@ struct Server {
     sent: u32,
     /// What the client has, as its latest PULL tells.
     told: Packets,
+    /// A CANCEL has come.
+    is_cancelled: bool,
 }
 
 impl Request {
@@ -77,8 +81,17 @@ impl Request {
         match frame.fields {
             Fields::Pull(pull) => self.client_pulls(&pull),
             Fields::Credit(_) => Err("a client sends no CREDIT (§3.1)"),
+            Fields::None if frame.header.kind == Kind::Cancel => self.client_cancels(),
             _ => self.client_sends_part(part_of(frame)),
         }
+    }
+
+    fn client_cancels(&mut self) -> Result<(), Broken> {
+        if std::mem::replace(&mut self.client.is_cancelled, true) {
+            return Err("a CANCEL is sent again (§5.4)");
+        }
+        self.client.is_over = true;
+        Ok(())
     }
 
     fn client_sends_part(&mut self, part: Part) -> Result<(), Broken> {
@@ -128,6 +141,10 @@ impl Request {
 
     pub(super) fn server_takes(&mut self, frame: &Frame<'_>) {
         let server = &mut self.server;
+        if frame.header.kind == Kind::Cancel {
+            server.is_cancelled = true;
+            return;
+        }
         let Fields::Pull(pull) = frame.fields else {
             let part = part_of(frame);
             if self.in_order.server && part.packet > server.arrived.cumulative() {
@@ -149,6 +166,9 @@ impl Request {
     pub(super) fn server_sends(&mut self, frame: &Frame<'_>) -> Result<(), Broken> {
         let has_all = self.server.arrived.count() == self.packets;
         match (frame.header.kind, frame.fields) {
+            (Kind::Credit, _) if self.server.is_cancelled => {
+                Err("a CREDIT for a request that was given up (§6.2)")
+            }
             (Kind::Credit, Fields::Credit(credit)) => {
                 self.server_acknowledges(&credit, frame.header.flags.repeats())
             }

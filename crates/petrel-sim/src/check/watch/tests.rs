@@ -39,7 +39,7 @@ fn witness() -> Witness {
 }
 
 fn header(kind: Kind, request: u64) -> Header {
-    let to_server = matches!(kind, Kind::Request | Kind::RequestPart | Kind::Pull);
+    let to_server = matches!(kind, Kind::Request | Kind::RequestPart | Kind::Pull | Kind::Cancel);
     let (session, token) = if to_server { (4, 44) } else { (3, 33) };
     Header { kind, flags: Flags::NONE, session, token, aux: 0, request }
 }
@@ -73,6 +73,10 @@ fn pull(cumulative: u32, limit: u32, word: u64) -> Vec<u8> {
     bytes(pull.encode(header(Kind::Pull, 64).words()))
 }
 
+fn cancel(number: u64) -> Vec<u8> {
+    header(Kind::Cancel, number).encode().to_vec()
+}
+
 impl Witness {
     fn sent(&mut self, frame: &[u8]) {
         let to_server = frame[0] & 0xF != 1 && frame[0] & 0xF != 3 && frame[0] & 0xF != 4;
@@ -104,6 +108,32 @@ impl Witness {
         assert_eq!(witness.violation, None);
         witness
     }
+}
+
+#[test]
+fn cancel__once_and_nothing_behind_it() {
+    let mut witness = witness();
+    witness.carried(&request(0));
+    witness.carried(&cancel(64));
+    assert_eq!(witness.violation, None);
+    witness.sent(&cancel(64));
+    witness.assert_broken("sent again");
+    for late in [request(1), pull(0, 1, 0)] {
+        let mut witness = self::witness();
+        witness.carried(&request(0));
+        witness.sent(&cancel(64));
+        witness.sent(&late);
+        assert!(witness.violation.is_some(), "{late:?}");
+    }
+    let mut witness = self::witness();
+    witness.carried(&request(0));
+    witness.carried(&cancel(64));
+    witness.sent(&credit(1, 0, 0));
+    witness.assert_broken("given up");
+    let mut witness = self::witness();
+    witness.carried(&request(0));
+    witness.sent(&cancel(66));
+    witness.assert_broken("never sent");
 }
 
 #[test]

@@ -214,6 +214,7 @@ impl Client {
         match failure.execution {
             // What was too late before it was sent says nothing about the server.
             Execution::NotSent => ConcurrencyLimit::ended,
+            Execution::MayHaveExecuted => ConcurrencyLimit::timed_out,
             _ => ConcurrencyLimit::refused,
         }
     }

@@ -4,7 +4,7 @@ use petrel_proto::SessionId;
 use petrel_proto::wire::{Flags, Header, Part};
 
 use super::*;
-use crate::check::call::{Call, Spec, answer_seed};
+use crate::check::call::{Call, Spec, Watch, answer_seed};
 use crate::fabric::HostId;
 
 const CLIENT: SimAddr = SimAddr::new(HostId(0), 1);
@@ -25,6 +25,10 @@ fn call_of(method: Method, request_len: u32) -> Call {
         room: LEN,
         parent: None,
         issued_ns: 0,
+        deadline_ns: None,
+        is_cancelled: false,
+        seen_ns: None,
+        watch: Watch::No,
         executions: 0,
         seed: None,
         end: End::Pending,

@@ -1,0 +1,90 @@
+//! How long callers wait: which calls have a deadline, and which are cancelled. It follows from a call's
+//! number and the world, and is not drawn: the seeds on the regression list stay what they were.
+
+use petrel::{CallKey, CallOptions};
+use std::time::Duration;
+
+use super::node::{Node, Phase, Shared};
+use super::pattern;
+
+/// What the caller of a call does if it takes too long.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Patience {
+    /// How far ahead its deadline is.
+    deadline_after_ns: Option<u64>,
+    /// After how long it cancels the call.
+    pub(super) cancel_after_ns: Option<u64>,
+    /// Whether it says until when, and not how long.
+    is_absolute: bool,
+}
+
+impl Patience {
+    /// Without limits.
+    const ENDLESS: Self =
+        Self { deadline_after_ns: None, cancel_after_ns: None, is_absolute: false };
+
+    fn of(id: u32, salt: u64) -> Self {
+        let word = pattern::mix(pattern::mix(salt, u64::from(id)), 0x6b79);
+        let [kind, cancel, scale, other] = [0, 16, 32, 48].map(|at| word >> at & 0xffff);
+        let deadline_after_ns = match kind % 16 {
+            0 => Some(0),
+            1..=3 => Some(1_000 + scale * 30),
+            4 | 5 => Some(scale * 400),
+            6 => Some(scale * 20_000),
+            _ => None,
+        };
+        let cancel_after_ns =
+            (cancel % 8 == 0).then_some(other * [10, 300][cancel as usize / 8 % 2]);
+        Self { deadline_after_ns, cancel_after_ns, is_absolute: other % 2 == 0 }
+    }
+
+    /// When the call is over.
+    pub(super) fn deadline_ns(&self, now_ns: u64) -> Option<u64> {
+        self.deadline_after_ns.map(|after_ns| now_ns + after_ns)
+    }
+
+    /// The options to say so by, if any are needed.
+    pub(super) fn options(&self, now_ns: u64) -> Option<CallOptions> {
+        let options = CallOptions::new();
+        match self.deadline_after_ns {
+            None => self.cancel_after_ns.map(|_| options),
+            Some(after_ns) if self.is_absolute => Some(options.deadline_ns(now_ns + after_ns)),
+            Some(after_ns) => Some(options.timeout(Duration::from_nanos(after_ns))),
+        }
+    }
+}
+
+/// A call that is to be cancelled.
+pub(super) struct ToCancel {
+    pub(super) at_ns: u64,
+    pub(super) key: CallKey,
+    pub(super) id: u32,
+}
+
+impl Shared {
+    /// How long the caller of a call waits.
+    pub(super) fn patience(&self, id: u32) -> Patience {
+        let scenario = &self.common.scenario;
+        if !scenario.gives_up() || self.common.phase.get() != Phase::Active {
+            return Patience::ENDLESS;
+        }
+        Patience::of(id, scenario.active_ns)
+    }
+}
+
+impl Node {
+    /// Cancels the calls whose time has come.
+    pub(super) fn cancel_due(&mut self, now_ns: u64) {
+        let is_due = |to_cancel: &mut ToCancel| to_cancel.at_ns <= now_ns;
+        let due: Vec<_> = self.shared.to_cancel.borrow_mut().extract_if(.., is_due).collect();
+        for ToCancel { key, id, .. } in due {
+            let was_there = self.endpoint.context().cancel(key);
+            self.shared.ledger().cancel(id, was_there);
+        }
+    }
+
+    /// When the next call is to be cancelled.
+    pub(super) fn next_cancel_ns(&self) -> Option<u64> {
+        self.shared.to_cancel.borrow().iter().map(|to_cancel| to_cancel.at_ns).min()
+    }
+}

@@ -1,0 +1,62 @@
+//! The ways in which nodes make calls: with or without options, with messages of their own or shared ones.
+
+use petrel::{
+    CallKey, CallOptions, Context, MsgBuf, Reply, SessionId, SharedMsg, SharedRejected, StartError,
+};
+
+/// The parts of a call.
+pub(super) struct ToMake {
+    pub(super) session: SessionId,
+    pub(super) method: u16,
+    pub(super) request: MsgBuf,
+    pub(super) response: MsgBuf,
+    pub(super) options: Option<CallOptions>,
+}
+
+/// A call that was not made, and its request.
+type NotMade = (StartError, MsgBuf);
+
+impl ToMake {
+    /// Makes the call; every fourth one sends its message as if others might send it too.
+    pub(super) fn make(
+        self,
+        cx: &mut Context<'_>,
+        id: u32,
+        on_reply: impl FnOnce(&mut Context<'_>, Reply) + 'static,
+    ) -> Result<Option<CallKey>, NotMade> {
+        if id % 4 == 1 {
+            return self.make_shared(cx, on_reply).map(Some);
+        }
+        let Self { session, method, request, response, options } = self;
+        let called = match options {
+            None => cx.call(session, method, request, response, on_reply).map(|()| None),
+            Some(options) => {
+                cx.call_with(session, method, request, response, options, on_reply).map(Some)
+            }
+        };
+        called.map_err(|rejected| (rejected.error.into(), rejected.request))
+    }
+
+    /// Sends the request from where it is, and takes it back when the call has ended: then nobody else
+    /// may have it.
+    fn make_shared(
+        self,
+        cx: &mut Context<'_>,
+        on_reply: impl FnOnce(&mut Context<'_>, Reply) + 'static,
+    ) -> Result<CallKey, NotMade> {
+        let Self { session, method, request, response, options } = self;
+        let message = SharedMsg::from(request);
+        let kept = message.clone();
+        let on_reply = move |cx: &mut Context<'_>, mut reply: Reply| {
+            reply.request = unshared(kept);
+            on_reply(cx, reply);
+        };
+        let options = options.unwrap_or_default();
+        let called = cx.call_shared(session, method, &message, response, options, on_reply);
+        called.map_err(|SharedRejected { error, .. }| (error, unshared(message)))
+    }
+}
+
+fn unshared(message: SharedMsg) -> MsgBuf {
+    message.try_unwrap().expect("a call that is over has no share in its message")
+}

@@ -1,0 +1,101 @@
+//! Calls of an endpoint's own thread.
+
+use std::cell::{Cell, RefCell};
+use std::mem;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use petrel::control::EndpointId;
+use petrel::transport::clock::now_ns;
+use petrel::{Context, Endpoint, EndpointConfig, MsgBuf, Nexus, Reply, SessionId};
+
+use super::{Calls, Tally, WORK};
+use crate::failure::Failure;
+
+/// A thread with an endpoint, and sessions to all of the server's.
+pub(super) struct Caller {
+    endpoint: Endpoint,
+    sessions: Vec<SessionId>,
+    next: u64,
+    ended: Rc<Ended>,
+}
+
+/// Calls that have ended since somebody looked.
+#[derive(Default)]
+struct Ended {
+    list: RefCell<Vec<(u64, u64, Reply)>>,
+    count: Cell<usize>,
+}
+
+impl Caller {
+    pub(super) fn start(
+        config: &EndpointConfig,
+        server: SocketAddr,
+        endpoints: usize,
+    ) -> Result<Self, Failure> {
+        let endpoint = Nexus::builder().start()?.endpoint(config.clone());
+        let mut endpoint = endpoint.map_err(Failure::because)?;
+        let connect = |number| endpoint.connect_wait_to(server, EndpointId(number as u16));
+        let sessions = (0..endpoints).map(connect).collect::<Result<_, _>>()?;
+        Ok(Self { endpoint, sessions, next: 0, ended: Rc::default() })
+    }
+
+    fn call(&mut self, mut request: MsgBuf, response: MsgBuf) -> Result<(), Failure> {
+        let number = self.next;
+        self.next += 1;
+        request.set_message(&number.to_le_bytes());
+        let session = self.sessions[number as usize % self.sessions.len()];
+        let (ended, started_ns) = (Rc::clone(&self.ended), now_ns());
+        let end = move |_: &mut Context<'_>, reply| {
+            ended.list.borrow_mut().push((number, now_ns() - started_ns, reply));
+            ended.count.set(ended.count.get() + 1);
+        };
+        let called = self.endpoint.call(session, WORK, request, response, end);
+        called.map_err(|rejected| Failure::because(rejected.error))
+    }
+
+    fn alloc(&self) -> Result<MsgBuf, Failure> {
+        self.endpoint.alloc(8).map_err(Failure::because)
+    }
+
+    /// Runs the event loop until calls have ended, counts them, and gives their buffers.
+    fn wait(&mut self, tally: &mut Tally) -> Vec<(MsgBuf, MsgBuf)> {
+        let ended = Rc::clone(&self.ended);
+        self.endpoint.run_until(|_| ended.count.get() > 0);
+        ended.count.set(0);
+        let mut buffers = Vec::new();
+        for (number, latency_ns, reply) in mem::take(&mut *ended.list.borrow_mut()) {
+            tally.count(number, latency_ns, reply.message().ok());
+            buffers.push((reply.request, reply.response));
+        }
+        buffers
+    }
+}
+
+impl Calls for Caller {
+    fn window(
+        &mut self,
+        in_flight: usize,
+        length: Duration,
+        tally: &mut Tally,
+    ) -> Result<(), Failure> {
+        for _ in 0..in_flight {
+            let (request, response) = (self.alloc()?, self.alloc()?);
+            self.call(request, response)?;
+        }
+        let (begin, mut done, mut flying) = (Instant::now(), 0, in_flight);
+        while flying > 0 {
+            let is_over = begin.elapsed() >= length;
+            for (request, response) in self.wait(tally) {
+                done += 1;
+                match is_over {
+                    true => flying -= 1,
+                    false => self.call(request, response)?,
+                }
+            }
+        }
+        tally.rates.push(f64::from(done) / begin.elapsed().as_secs_f64());
+        Ok(())
+    }
+}

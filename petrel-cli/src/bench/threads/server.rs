@@ -1,0 +1,90 @@
+//! Servers of the threading models.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+
+use petrel::control::EndpointId;
+use petrel::{Endpoint, EndpointConfig, Nexus, Stop, Workers};
+
+use super::WORK;
+use super::work::Job;
+use crate::failure::Failure;
+
+/// A server with an endpoint in each of its threads, and perhaps workers, until it is dropped.
+pub(super) struct Server {
+    pub(super) address: SocketAddr,
+    threads: Vec<(Stop, JoinHandle<()>)>,
+    /// Behind the threads: what workers answer last goes nowhere.
+    _workers: Option<Arc<Workers>>,
+}
+
+impl Server {
+    pub(super) fn start(
+        config: &EndpointConfig,
+        endpoints: usize,
+        workers: usize,
+        job: Job,
+    ) -> Result<Self, Failure> {
+        let nexus = Nexus::builder().listen(([127, 0, 0, 1], 0).into()).start()?;
+        let address = nexus.local_addr().ok_or_else(|| Failure::because("nobody listens"))?;
+        let pool = (workers > 0).then(|| start_workers(config, workers)).transpose()?;
+        let mut threads = Vec::new();
+        for number in 0..endpoints {
+            let mut config = config.clone();
+            config.id = Some(EndpointId(number as u16));
+            threads.push(serve(nexus.clone(), config, pool.clone(), job)?);
+        }
+        Ok(Self { address, threads, _workers: pool })
+    }
+}
+
+fn start_workers(config: &EndpointConfig, count: usize) -> Result<Arc<Workers>, Failure> {
+    let workers = Workers::builder().threads(count).idle(config.idle).start();
+    Ok(Arc::new(workers.map_err(Failure::because)?))
+}
+
+fn serve(
+    nexus: Nexus,
+    config: EndpointConfig,
+    pool: Option<Arc<Workers>>,
+    job: Job,
+) -> Result<(Stop, JoinHandle<()>), Failure> {
+    let (ready, started) = mpsc::channel();
+    let thread = thread::spawn(move || match nexus.endpoint(config) {
+        Ok(mut endpoint) => {
+            register(&mut endpoint, pool.as_deref(), job);
+            let stop = endpoint.stop_handle();
+            // If nobody waits the measurement is over.
+            let _ = ready.send(Ok(stop.clone()));
+            endpoint.run(&stop);
+        }
+        Err(error) => drop(ready.send(Err(error.to_string()))),
+    });
+    let stop = started.recv().map_err(Failure::because)?.map_err(Failure::because)?;
+    Ok((stop, thread))
+}
+
+fn register(endpoint: &mut Endpoint, pool: Option<&Workers>, job: Job) {
+    match pool {
+        None => endpoint.register(WORK, move |cx, request| {
+            let answer = job.execute(request.data());
+            request.reply(cx, &answer)
+        }),
+        Some(workers) => endpoint.register_worker(WORK, workers, move |request| {
+            let answer = job.execute(request.data());
+            request.reply(&answer);
+        }),
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.threads.iter().for_each(|(stop, _)| stop.stop());
+        for (_, thread) in self.threads.drain(..) {
+            // A thread that panicked has said why.
+            let _ = thread.join();
+        }
+    }
+}
