@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use petrel::{
     CallFailure, CallKey, CallOptions, CallWaitError, Endpoint, EndpointConfig, MsgBuf, Nexus,
-    SessionId,
+    Reply, SessionId,
 };
 
 use crate::common::over;
@@ -74,7 +74,7 @@ impl Pair {
             response,
             options,
             move |_, reply| {
-                let twice = ended.borrow_mut().replace(reply.into_response());
+                let twice = ended.borrow_mut().replace(reply);
                 assert!(twice.is_none(), "a call ends once");
             },
         );
@@ -84,7 +84,7 @@ impl Pair {
     /// Waits until a call has failed.
     pub(crate) fn failure_of(&mut self, begun: &Begun) -> CallFailure {
         self.client.run_until(|_| begun.end.borrow().is_some());
-        *begun.end.take().unwrap().expect_err("the call fails")
+        *begun.end.take().unwrap().outcome.expect_err("the call fails")
     }
 
     /// Waits until the server has seen what it is to see.
@@ -110,7 +110,7 @@ impl Pair {
 /// A call on its way.
 pub(crate) struct Begun {
     pub(crate) key: CallKey,
-    end: Rc<RefCell<Option<Result<MsgBuf, Box<CallFailure>>>>>,
+    end: Rc<RefCell<Option<Reply>>>,
 }
 
 impl Begun {
