@@ -30,9 +30,9 @@ impl Ends {
     fn turn_until(&mut self, mut done: impl FnMut(&Endpoint) -> bool) {
         while !done(&self.client) {
             self.client.run_once();
-            self.servers.iter_mut().for_each(|server| {
+            for server in &mut self.servers {
                 server.run_once();
-            });
+            }
         }
     }
 

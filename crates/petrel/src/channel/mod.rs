@@ -8,11 +8,11 @@
 //! | how the attempt failed | tried again |
 //! | --- | --- |
 //! | not sent, or refused by the server unexecuted | always |
-//! | UNAVAILABLE, and it may have been executed | only a call that is [`idempotent`](crate::CallOptions::idempotent) |
+//! | UNAVAILABLE, and it may have been executed | only a call that is [idempotent](crate::CallOptions::idempotent) |
 //! | any other status | never: the server has answered, or the time is over |
 //!
 //! and always within the call's deadline, the attempts of [`ChannelConfig::attempts_max`], and the
-//! [`RetryBudget`](crate::overload::RetryBudget): where most calls fail, retries stop, or they would be
+//! [`RetryBudget`]: where most calls fail, retries stop, or they would be
 //! the larger part of the load. A server that refuses because it has too much to do is asked for less
 //! ([`ConcurrencyLimit`](crate::overload::ConcurrencyLimit)).
 //!

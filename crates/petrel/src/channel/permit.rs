@@ -44,6 +44,7 @@ impl Outstanding {
         match outcome {
             Ok(_) => limit.succeeded(permit, now_ns),
             Err(failure) if is_too_much(failure) => limit.refused(permit, now_ns),
+            Err(failure) if is_timeout(failure) => limit.timed_out(permit, now_ns),
             Err(_) => limit.ended(permit, now_ns),
         }
     }
@@ -74,6 +75,11 @@ async fn wait(handle: &Handle, connection: &Rc<Connection>, resumes_ns: Option<u
         Poll::Pending
     })
     .await;
+}
+
+/// Whether the server did not answer in time what it may have begun.
+fn is_timeout(failure: &CallFailure) -> bool {
+    failure.status == Status::DeadlineExceeded && failure.execution == Execution::MayHaveExecuted
 }
 
 /// Whether the server refused because it has too much to do.

@@ -317,12 +317,12 @@ impl Handlers {
         cx: &mut Context<'_>,
         handle: RequestHandle,
         method: u16,
-        payload: &Payload<'_>,
+        payload: Payload<'_>,
     ) {
         if method == HEALTH_METHOD {
             let has_handler =
                 |method| matches!(self.by_method.get(usize::from(method)), Some(Some(_)));
-            return health::answer(cx, handle, payload, &self.healths, has_handler);
+            return health::answer(cx, handle, &payload, &self.healths, has_handler);
         }
         let text = "the server has no such method";
         cx.local.core.refuse(handle, Status::Unimplemented, text);
@@ -339,8 +339,7 @@ impl Handlers {
         spare: Option<MsgBuf>,
     ) {
         let Some(Some(handler)) = self.by_method.get_mut(usize::from(method)) else {
-            self.answer_other(cx, handle, method, &payload);
-            return;
+            return self.answer_other(cx, handle, method, payload);
         };
         // Each part on its own: the compiler would copy the whole by way of memory.
         let RequestHandle { session: SessionId { index, generation }, number } = handle;

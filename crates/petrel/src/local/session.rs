@@ -116,6 +116,11 @@ impl Session {
         self.watched.state.borrow().clone()
     }
 
+    /// Whether calls go out.
+    pub fn is_open(&self) -> bool {
+        *self.watched.state.borrow() == SessionState::Open
+    }
+
     /// Waits until the session is open.
     ///
     /// # Errors

@@ -282,7 +282,7 @@ fn packets_that_nobody_announces__are_limited() {
 fn a_deadline__comes_with_the_announcement() {
     let mut pair = joined();
     let deadline_ns = Some(pair.now + 3_000_000);
-    call(&mut pair, 70, CallLimits { deadline_ns, ..CallLimits::default() });
+    call(&mut pair, 70, CallLimits { deadline_ns });
     let frames = pair.client_sends();
     assert!(words(&frames)[0].starts_with("ANNOUNCE"), "{:?}", words(&frames)[0]);
     frames[..6].iter().for_each(|frame| pair.at_server(frame).nothing());
@@ -292,7 +292,7 @@ fn a_deadline__comes_with_the_announcement() {
 
     let mut late = joined();
     let deadline_ns = Some(late.now + 3_000_000);
-    call(&mut late, 70, CallLimits { deadline_ns, ..CallLimits::default() });
+    call(&mut late, 70, CallLimits { deadline_ns });
     let frames = late.client_sends();
     frames[1..].iter().for_each(|frame| late.at_server(frame).nothing());
     late.at_server(&frames[0]).request();
