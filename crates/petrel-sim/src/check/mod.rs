@@ -40,6 +40,8 @@
 //! ```
 
 mod call;
+mod crew;
+mod errand;
 mod ledger;
 mod nemesis;
 mod node;

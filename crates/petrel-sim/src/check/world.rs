@@ -9,6 +9,8 @@ use petrel::control::EndpointId;
 use petrel::proto::Recovery;
 use petrel_proto::counters::Counters;
 
+use super::crew::Crew;
+use super::errand::Patron;
 use super::ledger::Ledger;
 use super::nemesis::{self, Deed};
 use super::node::{Common, Node, Phase, Shared, Target, data_port};
@@ -17,7 +19,7 @@ use super::scenario::Scenario;
 use super::service;
 use super::watch::Witness;
 use crate::control::{ControlNetwork, Death};
-use crate::fabric::{Action, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr};
+use crate::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr};
 use crate::rng::Rng;
 use crate::simulation::{Simulation, Stop};
 use crate::trace::Trace;
@@ -32,7 +34,9 @@ const LOOK_NS: u64 = 500_000;
 /// Random streams of a world; see [`FabricHandle::rng`].
 const STREAM_CONTROL: u32 = 0;
 const STREAM_NEMESIS: u32 = 1;
+const STREAM_DRAINS: u32 = 2;
 const STREAM_PARTY: u32 = 0x1_0000;
+const STREAM_PATRON: u32 = 0x2_0000;
 
 pub(super) struct World {
     pub(super) common: Rc<Common>,
@@ -60,6 +64,7 @@ impl World {
         ledger.is_impatient = scenario.is_impatient;
         ledger.late_ns_max = scenario.late_ns_max();
         ledger.is_crowded = scenario.is_crowded;
+        ledger.has_crews = scenario.has_errands();
         ledger.message_bytes_max = scenario.message_bytes_max;
         let ledger = Rc::new(RefCell::new(ledger));
         let witness = Rc::new(RefCell::new(Witness::of_calls(Rc::clone(&ledger))));
@@ -106,7 +111,11 @@ impl World {
         if scenario.is_attacked {
             common.fabric.tap(nemesis::RECORDED);
         }
-        for (at_ns, deed) in nemesis::plan(scenario, &mut self.rng) {
+        let mut deeds = nemesis::plan(scenario, &mut self.rng);
+        if scenario.has_errands() {
+            nemesis::add_drains(scenario, &mut common.fabric.rng(STREAM_DRAINS), &mut deeds);
+        }
+        for (at_ns, deed) in deeds {
             self.run_to(at_ns)?;
             self.perform(deed)?;
         }
@@ -128,7 +137,12 @@ impl World {
                     common.fabric.apply(Action::Crash { host, down_ns });
                 }
             }
-            Deed::Replace { at } => return self.replace(at),
+            Deed::Replace { at } => {
+                common.ledger.borrow_mut().troubles.add([at.host], now_ns, 0);
+                return self.replace(at);
+            }
+            Deed::Drain { at, for_ns } => self.begin_drain(at, for_ns),
+            Deed::EndDrain { at } => return self.end_drain(at),
             Deed::Restore => self.set_faults(common.scenario.faults),
             Deed::Forge { count } => {
                 (0..count).for_each(|_| nemesis::forge(&common, &mut self.rng));
@@ -139,23 +153,52 @@ impl World {
 
     /// Ends an endpoint in a process that goes on, and puts another in its place.
     fn replace(&mut self, at: SimAddr) -> Result<(), String> {
-        let is_it = |node: &Node| node.shared.at == at;
-        let Some(id) = self.simulation.actors().find(|(_, node)| is_it(node)).map(|(id, _)| id)
-        else {
-            return Ok(());
-        };
-        let now_ns = self.common.fabric.now_ns();
-        self.common.ledger.borrow_mut().troubles.add([at.host], now_ns, 0);
+        let Some(id) = self.actor_at(at) else { return Ok(()) };
         self.common.fabric.note(format_args!("REPLACE {at}"));
         if let Some(node) = self.simulation.remove(id) {
-            self.lay_to_rest(&node);
+            self.lay_to_rest(node);
         }
         let node = self.make_node(at, EndpointId(at.port - 1))?;
         self.simulation.spawn(at, node);
         Ok(())
     }
 
-    fn lay_to_rest(&mut self, node: &Node) {
+    fn actor_at(&self, at: SimAddr) -> Option<ActorId> {
+        self.simulation.actors().find(|(_, node)| node.shared.at == at).map(|(id, _)| id)
+    }
+
+    /// An endpoint asks its clients to leave.
+    fn begin_drain(&mut self, at: SimAddr, for_ns: u64) {
+        let Some(id) = self.actor_at(at) else { return };
+        let now_ns = self.common.fabric.now_ns();
+        self.common.fabric.note(format_args!("DRAIN {at}"));
+        let mut ledger = self.common.ledger.borrow_mut();
+        ledger.errand_counts.drains += 1;
+        ledger.troubles.add_drain(at.host, now_ns, for_ns);
+        drop(ledger);
+        if let Some(node) = self.simulation.actor_mut(id) {
+            node.is_draining = true;
+            node.endpoint.begin_drain();
+        }
+        self.simulation.wake(id);
+    }
+
+    /// It ends, and another takes its place. Calls may be lost only if some clients have not left.
+    fn end_drain(&mut self, at: SimAddr) -> Result<(), String> {
+        let node = self.actor_at(at).and_then(|id| self.simulation.actor(id));
+        let Some(node) = node.filter(|node| node.is_draining) else { return Ok(()) };
+        let (left, now_ns) = (node.endpoint.sessions_served(), self.common.fabric.now_ns());
+        let mut ledger = self.common.ledger.borrow_mut();
+        match left {
+            0 => ledger.errand_counts.drains_completed += 1,
+            _ => ledger.troubles.add([at.host], now_ns, 0),
+        }
+        drop(ledger);
+        self.replace(at)
+    }
+
+    fn lay_to_rest(&mut self, mut node: Node) {
+        node.retire_channels();
         self.common.ledger.borrow_mut().bury(node.shared.party);
         self.counters += *node.endpoint.core().counters();
         self.buffers_reused += node.shared.spare.borrow().reused;
@@ -204,7 +247,9 @@ impl World {
             .filter(|(_, node)| !node.is_done())
             .map(|(_, node)| {
                 let stats = node.endpoint.stats();
-                format!("{} has {} sessions", node.shared.at, stats.sessions)
+                let channels = node.patron.as_ref().map(Patron::describe).unwrap_or_default();
+                let (sessions, tasks) = (stats.sessions, stats.tasks);
+                format!("{} has {sessions} sessions, {tasks} tasks {channels}", node.shared.at)
             })
             .collect();
         format!("{phase:?} never ended: {}; pending: {pending}", nodes.join(", "))
@@ -258,7 +303,7 @@ impl World {
         let death = self.deaths.remove(&host).unwrap_or(Death::Killed);
         self.common.fabric.note(format_args!("DEATH of {host}: {}", death.name()));
         self.common.control.stop_process(host, death);
-        dead.iter().for_each(|node| self.lay_to_rest(node));
+        dead.into_iter().for_each(|node| self.lay_to_rest(node));
     }
 
     /// Starts a process with its endpoints on a host.
@@ -299,8 +344,14 @@ impl World {
             pending: Cell::new(0),
             to_cancel: RefCell::default(),
             spare: RefCell::default(),
+            crew: RefCell::new(Crew::new(party)),
         });
         service::serve(&shared, &mut endpoint);
+        let errands = common.scenario.calls / 3 + 4;
+        let patron = common
+            .scenario
+            .has_errands()
+            .then(|| Patron::new(common.fabric.rng(STREAM_PATRON + party), errands));
         Ok(Node {
             endpoint,
             shared,
@@ -313,6 +364,8 @@ impl World {
             scripted,
             begun: Phase::Active,
             probed: false,
+            patron,
+            is_draining: false,
         })
     }
 

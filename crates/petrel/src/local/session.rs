@@ -26,6 +26,10 @@ impl Watched {
         Self { id, state: RefCell::new(state), wakers: RefCell::default() }
     }
 
+    pub(super) fn id(&self) -> SessionId {
+        self.id
+    }
+
     pub(super) fn set(&self, state: SessionState) {
         *self.state.borrow_mut() = state;
         let wakers = std::mem::take(&mut *self.wakers.borrow_mut());
