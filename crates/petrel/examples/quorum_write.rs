@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use petrel::group::{Group, GroupCallError, Member, Need, Rest};
+use petrel::group::{Group, GroupCallError, Late, Member, Need};
 use petrel::{CallOptions, EndpointConfig, Handle, MsgBuf, Nexus, Status};
 
 type Failure = Box<dyn Error>;
@@ -70,7 +70,7 @@ async fn append(
     let record = handle.share(record.as_bytes()).expect("memory for a record");
     let options = CallOptions::new().timeout(Duration::from_secs(60));
     // Who is slower than the quorum gets the record all the same.
-    group.call_async(handle, APPEND, &record, Need::Quorum(2), options, Rest::GoesOn).await
+    group.call_async(handle, APPEND, &record, Need::Quorum(2), options, Late::Finish).await
 }
 
 /// What is known of each member when the outcome is certain.

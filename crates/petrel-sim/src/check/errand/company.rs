@@ -3,9 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use petrel::group::{
-    Group, GroupCall, GroupCallError, GroupRejected, GroupReply, Late, Need, Rest,
-};
+use petrel::group::{Group, GroupCall, GroupCallError, GroupRejected, GroupReply, Late, Need};
 use petrel::{CallOptions, SharedMsg};
 
 use super::{Errand, Patron, Spread};
@@ -52,12 +50,8 @@ impl Node {
         self.endpoint.handle().spawn(async move {
             let Company { id, group, message, call, timeout_ns } = company;
             shared.ledger().begin_errand(id, handle.now_ns(), timeout_ns);
-            let rest = match call.late {
-                Late::Finish => Rest::GoesOn,
-                Late::Cancel => Rest::IsCancelled,
-            };
-            let options = call.options;
-            let called = group.call_async(&handle, call.method, &message, call.need, options, rest);
+            let GroupCall { method, need, options, late, .. } = call;
+            let called = group.call_async(&handle, method, &message, need, options, late);
             match called.await {
                 Ok(members) => shared.company_ends(id, handle.now_ns(), Ok(members)),
                 Err(GroupCallError::Failed(failure)) => {
