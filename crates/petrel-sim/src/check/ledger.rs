@@ -182,8 +182,8 @@ impl Ledger {
 
     /// What a handler is told of the deadline: not less than is left, but for what is rounded off.
     fn check_seen(&mut self, id: u32, seen_ns: Option<u64>) {
-        let deadline_ns = self.calls[id as usize].deadline_ns;
-        if !errand::is_seen_rightly(deadline_ns, seen_ns, self.now_ns) {
+        let Call { issued_ns, deadline_ns, .. } = self.calls[id as usize];
+        if !errand::is_seen_rightly(issued_ns, deadline_ns, seen_ns, self.now_ns) {
             self.break_rule(id, "was executed with another deadline", &seen_ns);
         }
     }

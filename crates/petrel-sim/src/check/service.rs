@@ -28,6 +28,10 @@ fn run(shared: &Rc<Shared>, cx: &mut Context<'_>, request: Request<'_>, work: Wo
     if work == Work::Crew {
         return crew::enlist(shared, cx, request, Task::Errand(work));
     }
+    let id = pattern::id_of(request.data()).unwrap_or_default();
+    if work.is_refused(id, shared.at) {
+        return request.refuse(cx, Status::FailedPrecondition, "not here");
+    }
     let deadline_ns = request.deadline_ns(cx);
     let order = shared.ledger().execute_errand(shared.at, work, request.data(), deadline_ns);
     let Some(Order { id, seed, len, delay_ns }) = order else {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use petrel::Endpoint;
+use petrel::SessionId;
 use petrel::control::EndpointId;
 use petrel::proto::Recovery;
 use petrel_proto::counters::Counters;
@@ -30,6 +31,9 @@ const PATIENCE_NS: u64 = 60_000_000_000;
 
 /// How often it is looked whether all are done.
 const LOOK_NS: u64 = 500_000;
+
+/// How often a client looks whether its last call to a server that drains has ended, and as much again.
+const LEAVE_NS: u64 = 400_000;
 
 /// Random streams of a world; see [`FabricHandle::rng`].
 const STREAM_CONTROL: u32 = 0;
@@ -185,6 +189,7 @@ impl World {
 
     /// It ends, and another takes its place. Calls may be lost only if some clients have not left.
     fn end_drain(&mut self, at: SimAddr) -> Result<(), String> {
+        self.check_leaving()?;
         let node = self.actor_at(at).and_then(|id| self.simulation.actor(id));
         let Some(node) = node.filter(|node| node.is_draining) else { return Ok(()) };
         let (left, now_ns) = (node.endpoint.sessions_served(), self.common.fabric.now_ns());
@@ -195,6 +200,37 @@ impl World {
         }
         drop(ledger);
         self.replace(at)
+    }
+
+    /// Clients leave who drains as soon as their last call has ended.
+    fn check_leaving(&mut self) -> Result<(), String> {
+        let now_ns = self.common.fabric.now_ns();
+        let staying = self.sessions_to_leave();
+        self.run_for(LEAVE_NS + self.common.scenario.late_ns_max())?;
+        let until_ns = self.common.fabric.now_ns();
+        let still = self.sessions_to_leave();
+        let is_held_up = |at: SimAddr| {
+            self.common.ledger.borrow().troubles.justify([at.host; 2], now_ns, until_ns)
+        };
+        let found = still.iter().find(|one| staying.contains(one) && !is_held_up(one.1));
+        match found {
+            Some((_, at, session)) => Err(format!("{at} stays on {session:?}, which drains")),
+            None => Ok(()),
+        }
+    }
+
+    /// Sessions without calls whose servers drain, and their clients.
+    fn sessions_to_leave(&self) -> Vec<(ActorId, SimAddr, SessionId)> {
+        let is_to_leave = |node: &Node, session: SessionId| {
+            let core = node.endpoint.core();
+            core.is_draining(session) && core.pending_calls(session) == 0
+        };
+        let nodes = self.simulation.actors();
+        let sessions = nodes.flat_map(|(id, node)| {
+            let to_leave = node.open.iter().filter(move |open| is_to_leave(node, open.session));
+            to_leave.map(move |open| (id, node.shared.at, open.session))
+        });
+        sessions.collect()
     }
 
     fn lay_to_rest(&mut self, mut node: Node) {

@@ -30,10 +30,17 @@ pub(super) enum Work {
     Later,
     /// By a worker.
     Crew,
+    /// After a while, by some servers; the others refuse it for good.
+    Picky,
 }
 
 impl Work {
-    pub(super) const ALL: [Work; 3] = [Work::AtOnce, Work::Later, Work::Crew];
+    pub(super) const ALL: [Work; 4] = [Work::AtOnce, Work::Later, Work::Crew, Work::Picky];
+
+    /// Whether a server refuses such an errand.
+    pub(super) fn is_refused(self, id: u32, server: SimAddr) -> bool {
+        self == Work::Picky && (id ^ u32::from(server.host.0)) % 2 == 1
+    }
 
     /// The method that asks for it.
     pub(super) fn number(self) -> u16 {

@@ -172,7 +172,7 @@ impl Node {
     ) -> Errand {
         let delay_ns = rng.between(0, self.shared.common.scenario.deferred_ns_max);
         Errand {
-            work: Work::ALL[rng.below(3) as usize],
+            work: Work::ALL[rng.below(4) as usize],
             spread,
             client: self.shared.party,
             client_at: self.shared.at,

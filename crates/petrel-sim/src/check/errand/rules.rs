@@ -123,7 +123,7 @@ impl Ledger {
                 &server,
             );
         }
-        if !is_seen_rightly(errand.deadline_ns, seen_ns, now_ns) {
+        if !is_seen_rightly(errand.issued_ns, errand.deadline_ns, seen_ns, now_ns) {
             self.break_errand(id, "was executed with another deadline", &seen_ns);
         }
         let Errand { seed, response_len, delay_ns, .. } = errand;
@@ -168,7 +168,8 @@ impl Ledger {
         let is_gone = |server: &SimAddr| {
             self.troubles.justify([client, server.host], errand.issued_ns, self.now_ns)
         };
-        if !self.is_crowded && !self.memory_is_tight && !errand.servers.iter().all(is_gone) {
+        let is_hard = self.is_crowded || self.memory_is_tight || self.is_impatient;
+        if !is_hard && !errand.servers.iter().all(is_gone) {
             self.break_errand(id, "failed after the storm", failure);
         }
     }
@@ -305,6 +306,10 @@ impl Ledger {
                 errand.work == Work::Crew || self.memory_is_tight || self.is_crowded
             }
             Status::ResourceExhausted => self.memory_is_tight,
+            Status::FailedPrecondition => {
+                let refuses = |&server: &SimAddr| errand.work.is_refused(id, server);
+                failure.execution != Execution::Answered && servers.iter().any(refuses)
+            }
             _ => false,
         };
         if !is_right {
@@ -356,8 +361,10 @@ impl Errand {
     }
 }
 
-/// Whether a handler was told the right deadline: not less than is left, but for what is rounded off.
+/// Whether a handler was told the right deadline: not less than is left, but for what is rounded off, and more
+/// only by the time that the request was on its way.
 pub(in crate::check) fn is_seen_rightly(
+    issued_ns: u64,
     deadline_ns: Option<u64>,
     seen_ns: Option<u64>,
     now_ns: u64,
@@ -365,7 +372,9 @@ pub(in crate::check) fn is_seen_rightly(
     match (deadline_ns, seen_ns) {
         (None, None) => true,
         (Some(deadline_ns), Some(seen_ns)) => {
-            seen_ns + ROUNDED_NS >= deadline_ns && seen_ns > now_ns
+            let latest_ns = deadline_ns + ROUNDED_NS + now_ns.saturating_sub(issued_ns);
+            (deadline_ns.saturating_sub(ROUNDED_NS)..=latest_ns).contains(&seen_ns)
+                && seen_ns > now_ns
         }
         _ => false,
     }
