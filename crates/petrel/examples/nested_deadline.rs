@@ -99,8 +99,8 @@ fn back() -> Result<(), Failure> {
 }
 
 /// What is left for a request, in microseconds.
-fn left(request: &WorkerRequest) -> u128 {
-    request.time_left().map_or(u128::MAX, |left| left.as_micros())
+fn left(request: &WorkerRequest) -> u64 {
+    request.time_left().map_or(u64::MAX, |left| left.as_micros() as u64)
 }
 
 /// Serves [`WORK`] by a worker until the standard input ends; says where, first of all.

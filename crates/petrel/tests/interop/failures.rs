@@ -12,7 +12,7 @@ use petrel::{
 use rustix::process::Signal;
 
 use crate::common::{Server, over};
-use crate::pair::{Begun, Pair, both, client, server};
+use crate::pair::{Begun, Pair, both, client, server, until};
 use crate::process::Process;
 use crate::service::{ECHO, KEEP, RUNS, WHO};
 
@@ -67,9 +67,10 @@ fn killed__client_is_noticed_by_the_handler_of_its_call() {
         });
         let mut other = Process::client(server.address);
         let wait_for = |place: usize| {
-            while counts[place].load(SeqCst) == 0 {
+            until(|| {
                 std::thread::sleep(Duration::from_millis(1));
-            }
+                (counts[place].load(SeqCst) > 0).then_some(())
+            });
         };
         wait_for(0);
         assert_eq!(counts[1].load(SeqCst), 0);

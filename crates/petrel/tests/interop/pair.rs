@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use petrel::{
     CallFailure, CallKey, CallOptions, CallWaitError, Endpoint, EndpointConfig, MsgBuf, Nexus,
@@ -11,6 +12,21 @@ use petrel::{
 use crate::common::over;
 use crate::process::Process;
 use crate::service::{RELEASE, SEEN, Seen};
+
+/// Longer than anything here takes on a machine with ten times the load that it can carry. It catches what
+/// hangs, and judges no speed.
+const HANG: Duration = Duration::from_secs(240);
+
+/// Asks until there is something.
+pub(crate) fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + HANG;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < end, "what is waited for never comes");
+    }
+}
 
 pub(crate) struct Pair {
     pub(crate) server: Process,
@@ -88,13 +104,8 @@ impl Pair {
     }
 
     /// Waits until the server has seen what it is to see.
-    pub(crate) fn wait_until(&mut self, is_so: impl Fn(Seen) -> bool) -> Seen {
-        loop {
-            let seen = self.seen();
-            if is_so(seen) {
-                return seen;
-            }
-        }
+    pub(crate) fn wait_until(&mut self, is_so: impl Fn(Seen) -> bool) {
+        until(|| is_so(self.seen()).then_some(()));
     }
 
     pub(crate) fn seen(&mut self) -> Seen {

@@ -10,13 +10,13 @@ use petrel::{
 };
 
 use crate::common::over;
-use crate::pair::{client, server};
+use crate::pair::{client, server, until};
 use crate::process::Process;
 use crate::service::{KEEP, RELEASE, RUNS, SEEN, Seen, WHO};
 
 /// No call here takes as long.
 fn patient() -> CallOptions {
-    CallOptions::new().timeout(Duration::from_secs(500)).wait_for_ready()
+    CallOptions::new().timeout(Duration::from_secs(240)).wait_for_ready()
 }
 
 /// An address on loopback where nobody listens. Its port is below those that the system gives out, so
@@ -41,12 +41,10 @@ fn begin(
 /// A session of its own. The client may not have heard yet that the process before is gone: an attempt to
 /// connect is then the way in which it does.
 fn connect(client: &mut Endpoint, server: &Process) -> SessionId {
-    loop {
-        match client.connect_wait(server.address()) {
-            Ok(session) => return session,
-            Err(error) => assert_eq!(error.status(), Status::Unavailable, "{error}"),
-        }
-    }
+    until(|| {
+        let session = client.connect_wait(server.address());
+        session.inspect_err(|error| assert_eq!(error.status(), Status::Unavailable, "{error}")).ok()
+    })
 }
 
 /// What a server has seen, and how often the call ran there.
@@ -59,7 +57,7 @@ fn seen(client: &mut Endpoint, server: &Process) -> (Seen, u64) {
 }
 
 fn wait_until_kept(client: &mut Endpoint, server: &Process) {
-    while seen(client, server).0.kept == 0 {}
+    until(|| (seen(client, server).0.kept > 0).then_some(()));
 }
 
 fn who(client: &mut Endpoint, channel: &Channel) -> u32 {
@@ -115,12 +113,8 @@ fn killed__server_of_two_is_replaced_by_the_other_for_a_call_that_does_no_harm()
         let addresses = servers.each_ref().map(Process::address);
         let channel = client.handle().channel(addresses, ChannelConfig::default());
         let call = begin(&client, &channel, patient().idempotent());
-        let has_it = loop {
-            let kept = servers.each_ref().map(|server| seen(&mut client, server).0.kept);
-            if let Some(place) = kept.iter().position(|kept| *kept == 1) {
-                break place;
-            }
-        };
+        let has_it =
+            until(|| servers.iter().position(|server| seen(&mut client, server).0.kept == 1));
         servers[has_it].kill();
         let other = &servers[1 - has_it];
         wait_until_kept(&mut client, other);
