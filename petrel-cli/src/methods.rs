@@ -9,11 +9,12 @@
 //! | 5 | hello | a name | a greeting |
 //! | 6 | sample | anything | length and sum of the [`stamps`] in every 8 KiB, `u64` each |
 //! | 7 | samples | anything | the same of those in every KiB |
+//! | 65535 | health | nothing, or a method `u16` | one byte: 1 serving, 2 not serving, 3 unknown (every endpoint answers it itself) |
 //!
 //! Numbers are little-endian.
 
 use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
-use petrel::{Context, Endpoint, Handled, Request, Status};
+use petrel::{Context, Endpoint, HEALTH_METHOD, Handled, Request, Status};
 
 use crate::payload::{Pattern, checksum, stamps};
 
@@ -26,7 +27,7 @@ pub(crate) const SAMPLE: u16 = 6;
 pub(crate) const SAMPLES: u16 = 7;
 
 /// Names of the methods.
-pub(crate) const NAMES: [(&str, u16); 7] = [
+pub(crate) const NAMES: [(&str, u16); 8] = [
     ("echo", ECHO),
     ("sink", SINK),
     ("source", SOURCE),
@@ -34,6 +35,7 @@ pub(crate) const NAMES: [(&str, u16); 7] = [
     ("hello", HELLO),
     ("sample", SAMPLE),
     ("samples", SAMPLES),
+    ("health", HEALTH_METHOD),
 ];
 
 /// Bytes of a response of [`SINK`].
