@@ -13,8 +13,8 @@ use std::thread;
 use std::time::Duration;
 
 use petrel::{
-    CallOptions, CallWaitError, Endpoint, EndpointConfig, Execution, Nexus, Status, Stop,
-    WorkerRequest, Workers,
+    CallOptions, CallWaitError, Endpoint, EndpointConfig, Nexus, Status, Stop, WorkerRequest,
+    Workers,
 };
 
 type Failure = Box<dyn Error>;
@@ -48,8 +48,8 @@ fn front() -> Result<(), Failure> {
         return Err(format!("the call did not end as it should: {end:?}").into());
     };
     println!("front:  gave 1000 ms; {failure}");
-    let end = (failure.status, failure.execution);
-    ensure(end == (Status::DeadlineExceeded, Execution::MayHaveExecuted), "the front's call")?;
+    // By its own clock; the middle, whose clock stands no later, may just have had the time to say so.
+    ensure(failure.status == Status::DeadlineExceeded, "the front's call")?;
 
     let middle = middle.finish("middle")?;
     let back = back.finish("back")?;
