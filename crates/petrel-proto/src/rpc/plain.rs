@@ -62,10 +62,10 @@ impl<B, T> From<PlainCompletion<B, T>> for Completion<B, T> {
 }
 
 /// The three parts of a frame that are needed here.
-struct Parsed<'f> {
-    first: u64,
-    second: u64,
-    payload: &'f [u8],
+pub(super) struct Parsed<'f> {
+    pub(super) first: u64,
+    pub(super) second: u64,
+    pub(super) payload: &'f [u8],
 }
 
 impl Parsed<'_> {
@@ -215,6 +215,17 @@ impl<B: Buffer, T> Core<B, T> {
         frame: &'f [u8],
     ) -> Option<PlainRequest<'f, B>> {
         let parsed = Parsed::of_kind(Kind::Request, frame)?;
+        self.take_plain(peer, parsed, frame.len())
+    }
+
+    /// Takes such a request, whose frame would have this length without an extension block.
+    #[inline(always)]
+    pub(super) fn take_plain<'f>(
+        &mut self,
+        peer: PeerKey,
+        parsed: Parsed<'f>,
+        frame_bytes: usize,
+    ) -> Option<PlainRequest<'f, B>> {
         let entry = self.sessions.entries.get_mut(parsed.session() as usize)?;
         if entry.origin != Origin::new(parsed.token(), Some(peer)) {
             return None;
@@ -226,7 +237,7 @@ impl<B: Buffer, T> Core<B, T> {
         // From 0 for the next number on: one that is not newer becomes very large.
         let ahead = number.wrapping_sub(state.current).wrapping_sub(1);
         let is_plain = ahead < FUTURE_ROUNDS_MAX * rounds
-            && frame.len() <= server.plain_frame_bytes_max as usize
+            && frame_bytes <= server.plain_frame_bytes_max as usize
             && state.takes_plain;
         if !is_plain {
             return None;

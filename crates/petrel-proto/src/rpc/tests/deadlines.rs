@@ -68,6 +68,39 @@ fn a_request_says_what_is_left_and_its_handler_knows_until_when() {
 }
 
 #[test]
+fn a_small_request_with_a_deadline_takes_a_short_way_and_nothing_else_does() {
+    let mut pair = Pair::new();
+    pair.call_until(b"ping!", 100, 1, pair.now + 1_500_999);
+    let frame = pair.client_sends().remove(0);
+    let changed = |place: usize, byte: u8| {
+        let mut frame = frame.clone();
+        frame[place] = byte;
+        frame
+    };
+    let mut over = frame.clone();
+    over[20..24].fill(0);
+    let unusual = [
+        over,
+        frame[..23].to_vec(),
+        // Not extended, repeated, marked; another length of the block, type, length of the record.
+        changed(1, frame[1] & !2),
+        changed(1, frame[1] | 4),
+        changed(1, frame[1] | 1),
+        changed(16, 7),
+        changed(18, 3),
+        changed(19, 5),
+    ];
+    for frame in unusual {
+        assert!(pair.server.handle_timed_request(7 * MS, PEER, &frame).is_none(), "{frame:?}");
+    }
+    let taken = pair.server.handle_timed_request(7 * MS, PEER, &frame);
+    let (request, deadline_ns) = taken.expect("it is new");
+    assert_eq!((request.method, request.payload), (1, &b"ping!"[..]));
+    assert_eq!(deadline_ns, 7 * MS + 1_500_000);
+    assert!(pair.server.handle_timed_request(7 * MS, PEER, &frame).is_none(), "a repetition");
+}
+
+#[test]
 fn packet_0_of_a_large_request_says_it_alone_and_says_it_again() {
     let mut pair = Pair::new();
     let deadline_ns = pair.now + 90 * MS;
