@@ -81,6 +81,22 @@ fn seeds__fixed_ones_keep_all_rules_and_meet_every_fault() {
         "connections_reset",
         "sessions_unanswered",
         "frames_witnessed",
+        "channel_calls_succeeded",
+        "channel_retries",
+        "channel_hedges_won",
+        "channel_sessions_opened",
+        "channel_connects_failed",
+        "errands_dropped_by_caller",
+        "errands_executed_again",
+        "errands_failed_not_executed",
+        "errands_failed_unknown",
+        "errands_lost_with_client",
+        "group_calls_succeeded",
+        "group_calls_failed",
+        "worker_requests_run",
+        "worker_requests_refused",
+        "worker_requests_skipped",
+        "drains_completed",
     ];
     for name in happened {
         assert!(summary.totals[name] > 0, "{name} never happened");

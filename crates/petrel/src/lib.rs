@@ -29,6 +29,9 @@
 //! # }
 //! ```
 //!
+//! [The guide](https://github.com/petrel-rpc/petrel/blob/main/docs/guide.md) goes from here to a service
+//! between two hosts, and tells what happens in each failure.
+//!
 //! | type | what it is |
 //! | --- | --- |
 //! | [`Nexus`] | one per process: the control plane, in a thread of its own |
@@ -38,7 +41,9 @@
 //! | [`SharedMsg`] | a message that is sent to many without a copy for each |
 //! | [`group::Group`] | sessions that are called together: all, a quorum, or any |
 //! | [`Request`], [`Responder`] | what a handler gets, and how it answers at once or later |
-//! | [`CallOptions`] | a call's deadline |
+//! | [`Session`], [`Call`], [`Handle`] | the same as futures, on the endpoint's own thread |
+//! | [`Channel`] | calls to a service, at whichever of its servers: reconnects, retries, hedges |
+//! | [`CallOptions`] | a call's deadline, and whether it may be executed twice |
 //! | [`Workers`], [`WorkerRequest`] | threads that run handlers which take long; a request that any thread can have |
 //! | [`Client`], [`RemoteCall`] | a session to call on from any thread; a call as a future, for any executor or none |
 //! | [`Context`] | an endpoint as handlers and continuations see it: for nested calls |
@@ -51,7 +56,7 @@
 //!
 //! **What it does not do yet.** No encryption: without [`NexusBuilder::insecure`] a nexus listens on
 //! and connects to loopback only. Congestion is noticed by marks of switches and by heavy loss, unless a
-//! control that goes by round trips is set. No futures or streaming.
+//! control that goes by round trips is set. No streaming.
 //! Endpoints stay on their thread; what crosses to others is copied.
 
 pub mod channel;
@@ -83,3 +88,8 @@ pub use petrel_proto as proto;
 pub use petrel_proto::{CallError, CallFailure, CallRejected, Execution, SessionId, Status};
 pub use petrel_transport as transport;
 pub use workers::{WorkerRequest, Workers, WorkersBuilder, WorkersStats};
+
+/// Its programs are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/guide.md")]
+struct Guide;

@@ -324,3 +324,54 @@ fn a_dropped_channel_closes_its_sessions_and_ends_its_tasks() {
     client.run_for(Duration::from_millis(1), |_| false);
     assert_eq!(client.core().session_count(), 0);
 }
+
+/// Found by the simulator: the session that a channel was opening when it was dropped stayed open.
+#[test]
+fn a_channel_dropped_while_it_connects_leaves_no_session_behind() {
+    let (server, _) = server("only");
+    let mut client = client(EndpointConfig::default());
+    let open =
+        |client: &Endpoint| client.handle().channel([server.address], ChannelConfig::default());
+    // With a link, a session is open after few turns.
+    let other = open(&client);
+    client.block_on(other.ready());
+    let tasks = client.stats().tasks;
+    for turns in 0..8 {
+        let channel = open(&client);
+        (0..turns).for_each(|_| drop(client.run_once()));
+        drop(channel);
+        client.run_for(Duration::from_millis(1), |_| false);
+        assert_eq!(client.core().session_count(), 1, "after {turns} turns");
+        assert_eq!(client.stats().tasks, tasks, "after {turns} turns");
+    }
+}
+
+/// Found by the simulator: the answer of the hedge was taken for what is known of the call.
+#[test]
+fn a_hedge_that_is_refused_says_nothing_of_the_attempt_beside_it() {
+    const CALLS: u32 = 8;
+    let (hangs, counts) = server("hangs");
+    let refuses = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
+        endpoint.register(NEVER, |cx, request| {
+            request.refuse(cx, Status::FailedPrecondition, "not here")
+        });
+    });
+    let mut client = client(EndpointConfig::default());
+    let channel =
+        client.handle().channel([hangs.address, refuses.address], ChannelConfig::default());
+    let hedged = seconds(60).idempotent().hedge_after(Duration::from_millis(5));
+    let (mut unknown, handle) = (0, client.handle());
+    client.block_on(async {
+        while channel.ready_count() < 2 {
+            handle.sleep(Duration::from_millis(1)).await;
+        }
+        for _ in 0..CALLS {
+            let failure = channel.call(NEVER, b"", hedged).await.unwrap_err();
+            assert_eq!(failure.status, Status::FailedPrecondition);
+            unknown += u32::from(failure.execution == Execution::MayHaveExecuted);
+        }
+    });
+    // The servers take turns: some calls go to the other one first.
+    assert!(unknown > 0 && unknown < CALLS, "{unknown}");
+    client.run_until(|_| counts.came.load(Ordering::SeqCst) == unknown);
+}

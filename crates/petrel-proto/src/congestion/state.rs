@@ -12,6 +12,8 @@ pub struct Congestion {
     bypass_below_ns: u32,
     /// Whether the session is paced, or has a window below its credits.
     is_limited: bool,
+    /// Whether every acknowledgement is heard, for the share of those that are lost or marked counts.
+    hears_all: bool,
     pace: Pace,
     window_packets: u32,
     packet_bytes: u32,
@@ -51,6 +53,7 @@ impl Congestion {
         let mut new = Self {
             bypass_below_ns: 0,
             is_limited: false,
+            hears_all: false,
             pace: Pace::UNLIMITED,
             window_packets: u32::MAX,
             packet_bytes: flow.packet_bytes,
@@ -218,6 +221,13 @@ impl Congestion {
         self.is_limited
     }
 
+    /// Whether every acknowledgement is to be told of, however many come at the same time: the session
+    /// is limited, or signs of congestion are being counted.
+    #[inline(always)]
+    pub fn hears_all(&self) -> bool {
+        self.hears_all
+    }
+
     fn note_change(&mut self, now_ns: u64, counters: &mut CongestionCounters) {
         let was_limited = self.is_limited();
         self.refresh(now_ns);
@@ -244,6 +254,7 @@ impl Congestion {
             self.pacer.change(now_ns, self.packet_bytes, pace);
         }
         self.is_limited = self.is_paced() || self.window_packets != u32::MAX;
+        self.hears_all = self.is_limited || self.bypass_below_ns == 0;
     }
 }
 

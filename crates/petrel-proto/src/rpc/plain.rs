@@ -311,7 +311,7 @@ impl<B: Buffer, T> Core<B, T> {
         let is_plain = state.awaits_plain
             && state.number == parsed.request()
             && parsed.aux() == 0
-            && !client.congestion.is_limited()
+            && !client.congestion.hears_all()
             && payload.len() <= client.packet_bytes as usize
             && state.call.as_ref().is_some_and(|call| payload.len() <= call.response.capacity());
         if !is_plain {

@@ -80,7 +80,7 @@ impl<B: Buffer, T> Core<B, T> {
         };
         let packet_bytes = server.agreed.packet_bytes;
         if status != Status::Ok {
-            message.set_len(message.len().min(packet_bytes as usize));
+            cut_text(&mut message, packet_bytes as usize);
         }
         let (len, max) = (message.len(), server.agreed.peer_message_bytes_max);
         if len > max as usize && status == Status::Ok {
@@ -152,4 +152,16 @@ pub(super) fn running<B, T>(
     let Role::Server(server) = &mut sessions.get_mut(handle.session)?.role else { return None };
     let slot = server.runs(handle.number)?;
     Some((server, slot))
+}
+
+/// Cuts a text that is longer than one packet (§3.3), between characters.
+fn cut_text<B: Buffer>(message: &mut B, max: usize) {
+    if message.len() <= max {
+        return;
+    }
+    let text = message.storage_mut();
+    // Of a character, at most three bytes follow the first.
+    let is_within = |at: &usize| text[*at] & 0b1100_0000 == 0b1000_0000;
+    let end = (max.saturating_sub(3)..=max).rev().find(|at| !is_within(at));
+    message.set_len(end.unwrap_or(max));
 }

@@ -8,7 +8,9 @@ use crate::limits::{
     MESSAGE_BYTES_MAX, PACKET_BYTES_MIN, REORDERING_THRESHOLD, packet_span, packets_of,
 };
 use crate::session::SessionId;
-use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState, SlotCall};
+use crate::session::client::{
+    ClientParts, ClientSession, ClientSlot, ClientState, LookedFor, SlotCall,
+};
 use crate::status::Status;
 use crate::wire::{ANSWERED_LATER, Flags, Header, Part, REFUSED, skip_extensions};
 
@@ -192,7 +194,7 @@ impl<B: Buffer> Shared<B> {
             }
             return Received::Completed(finish(self, id, client, slot, Ok(())));
         }
-        if ask_again(parts, part.packet) {
+        if ask_again(parts, part.packet, flags.repeats()) {
             state.pull_due = true;
             self.counters.losses_detected += 1;
             client.congestion.on_loss(now_ns, 1, &mut self.congestion);
@@ -218,14 +220,22 @@ fn is_sound<B, T>(state: &ClientSlot<B, T>, part: Part, packet_bytes: u32, len: 
 }
 
 /// Evidence of loss: a packet that was sent later has come (§5.2). Each packet is asked for once
-/// in this way; after that the timer asks.
-fn ask_again(parts: &mut ClientParts, packet: u32) -> bool {
-    let below = (packet + 1).saturating_sub(REORDERING_THRESHOLD);
-    let from = parts.received.cumulative().max(parts.asked_below);
+/// in this way; after that the timer asks, for the first: when that comes, all else that was allowed
+/// then is late too, and was sent before it.
+fn ask_again(parts: &mut ClientParts, packet: u32, repeats: bool) -> bool {
+    let looked_for = parts.looked_for.filter(|looked_for| repeats && looked_for.packet == packet);
+    let (from, below) = match looked_for {
+        Some(LookedFor { limit, .. }) => (0, limit.min(parts.response_packets)),
+        None => (parts.asked_below, (packet + 1).saturating_sub(REORDERING_THRESHOLD)),
+    };
+    let from = from.max(parts.received.cumulative());
+    if looked_for.is_some() {
+        parts.looked_for = None;
+    }
     if (from..below).all(|earlier| parts.received.contains(earlier)) {
         return false;
     }
-    parts.asked_below = below;
+    parts.asked_below = parts.asked_below.max(below);
     parts.resend_below = parts.resend_below.max(below);
     true
 }

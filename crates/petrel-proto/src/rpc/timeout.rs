@@ -6,7 +6,9 @@ use super::expiry::EXPIRY;
 use super::{Completion, Core, Event, Recovery, Shared};
 use crate::bitmap::Window;
 use crate::buffer::Buffer;
-use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState, NOT_TIMED};
+use crate::session::client::{
+    ClientParts, ClientSession, ClientSlot, ClientState, LookedFor, NOT_TIMED,
+};
 use crate::session::spare::Spare;
 use crate::session::{Role, SessionId};
 use crate::status::Status;
@@ -164,7 +166,12 @@ fn repeat<B, T>(state: &mut ClientSlot<B, T>, recovery: Recovery, spare: &mut Sp
     // What comes now may answer the repetition.
     state.timed_packet = NOT_TIMED;
     state.pull_due = true;
-    state.parts(spare).resend_below = state.response_limit;
+    let limit = state.response_limit;
+    let parts = state.parts(spare);
+    let first = parts.received.cumulative();
+    let end = if recovery == Recovery::GoBackN { limit } else { first + 1 };
+    parts.resend_below = parts.resend_below.max(end);
+    parts.looked_for = Some(LookedFor { packet: first, limit });
 }
 
 #[cold]

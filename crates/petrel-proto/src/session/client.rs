@@ -381,6 +381,8 @@ pub(crate) struct ClientParts {
     pub(crate) asked_below: u32,
     /// What the next PULL asks for again.
     pub(crate) resend_below: u32,
+    /// What a probe or a timeout has asked for since the last evidence.
+    pub(crate) looked_for: Option<LookedFor>,
     /// Order of transmissions, for requests of several packets.
     pub(crate) order: SendOrder,
     /// The deadline that the call inherits, where its own is earlier; or [`NEVER`].
@@ -389,6 +391,14 @@ pub(crate) struct ClientParts {
     pub(crate) announced: Option<Announced>,
     /// Packets of the request that were sent again, each time counted.
     pub(crate) repeated: u32,
+}
+
+/// The one packet of a response that is asked for again when nothing more comes, and how many were
+/// allowed then.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LookedFor {
+    pub(crate) packet: u32,
+    pub(crate) limit: u32,
 }
 
 /// A request whose packets go by multicast.
@@ -408,6 +418,7 @@ impl Reusable for ClientParts {
         self.received = Window::new();
         self.asked_below = 0;
         self.resend_below = 0;
+        self.looked_for = None;
         self.order.reset();
         self.inherited_ns = NEVER;
         self.announced = None;
@@ -423,6 +434,7 @@ impl Reusable for ClientParts {
             received: Window::new(),
             asked_below: 0,
             resend_below: 0,
+            looked_for: None,
             order: SendOrder::default(),
             inherited_ns: NEVER,
             announced: None,

@@ -11,6 +11,7 @@ use petrel::{CallError, CallFailure, Execution, Reply, StartError, Status};
 use petrel_proto::SessionId;
 
 use super::call::{Call, End, Expected, Method, Watch, answer_seed};
+use super::errand::{self, Errand};
 use super::pattern;
 use super::trouble::Troubles;
 use crate::fabric::SimAddr;
@@ -19,6 +20,7 @@ use crate::fabric::SimAddr;
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     calls: Vec<Call>,
+    pub(super) errands: Vec<Errand>,
     /// Requests too short for a number, by server, method and the byte that they have.
     tiny: BTreeMap<TinyKey, Tiny>,
     /// Sessions that their own client closed.
@@ -28,6 +30,8 @@ pub(super) struct Ledger {
     pub(super) memory_is_tight: bool,
     /// Whether clients give up so soon that loss alone is a reason.
     pub(super) is_impatient: bool,
+    /// Whether deferred answers are given by workers, who may have too much to do.
+    pub(super) has_crews: bool,
     /// Whether servers may refuse sessions.
     pub(super) is_crowded: bool,
     /// How long after its deadline a call may end where nothing holds its endpoint up.
@@ -38,10 +42,11 @@ pub(super) struct Ledger {
     pub(super) violation: Option<String>,
     pub(super) digest: u64,
     pub(super) counts: Counts,
+    pub(super) errand_counts: errand::Counts,
 }
 
 /// What a deadline on its way may lose: it is told in microseconds.
-const ROUNDED_NS: u64 = 1_000;
+pub(super) const ROUNDED_NS: u64 = 1_000;
 
 type TinyKey = (SimAddr, u16, Option<u8>);
 
@@ -98,8 +103,12 @@ impl Ledger {
         self.note(id, 1);
         let is_right = match error {
             StartError::Rejected(CallError::SessionClosed) => {
-                self.is_crowded || self.is_closed_here(&call) || self.is_justified(&call)
+                self.is_crowded
+                    || self.is_closed_here(&call)
+                    || self.is_justified(&call)
+                    || self.drains(&call)
             }
+            StartError::Rejected(CallError::Draining) => self.drains(&call),
             StartError::Rejected(CallError::RequestTooLarge { .. }) => self.is_too_large(&call),
             StartError::Rejected(CallError::QueueFull { .. }) => self.is_crowded,
             StartError::Memory(_) => self.memory_is_tight,
@@ -112,7 +121,16 @@ impl Ledger {
     }
 
     fn is_closed_here(&self, call: &Call) -> bool {
-        self.closed_here.contains(&(call.client, call.session))
+        self.is_closed_by(call.client, call.session)
+    }
+
+    pub(super) fn is_closed_by(&self, client: u32, session: SessionId) -> bool {
+        self.closed_here.contains(&(client, session))
+    }
+
+    /// Whether its server asked for no further calls.
+    fn drains(&self, call: &Call) -> bool {
+        self.troubles.drains(call.server.host, call.issued_ns, self.now_ns)
     }
 
     fn is_too_large(&self, call: &Call) -> bool {
@@ -164,14 +182,8 @@ impl Ledger {
 
     /// What a handler is told of the deadline: not less than is left, but for what is rounded off.
     fn check_seen(&mut self, id: u32, seen_ns: Option<u64>) {
-        let is_right = match (self.calls[id as usize].deadline_ns, seen_ns) {
-            (None, None) => true,
-            (Some(deadline_ns), Some(seen_ns)) => {
-                seen_ns + ROUNDED_NS >= deadline_ns && seen_ns > self.now_ns
-            }
-            _ => false,
-        };
-        if !is_right {
+        let Call { issued_ns, deadline_ns, .. } = self.calls[id as usize];
+        if !errand::is_seen_rightly(issued_ns, deadline_ns, seen_ns, self.now_ns) {
             self.break_rule(id, "was executed with another deadline", &seen_ns);
         }
     }
@@ -212,7 +224,7 @@ impl Ledger {
 
     /// A handler answers, whether anybody waits for it or not.
     pub(super) fn answer(&mut self, id: u32) {
-        let call = &mut self.calls[id as usize];
+        let Some(call) = self.calls.get_mut(id as usize) else { return };
         if let Watch::Waits(_) = call.watch {
             call.watch = Watch::Answered;
         }
@@ -326,6 +338,9 @@ impl Ledger {
         if is_refused && failure.status == Status::DeadlineExceeded {
             return self.check_deadline(id, call, failure);
         }
+        if is_refused && self.may_refuse(call, failure.status) {
+            return;
+        }
         if call.spec.method == Method::Nested && failure.status == Status::Aborted {
             return self.check_nested_failure(id, failure);
         }
@@ -347,6 +362,15 @@ impl Ledger {
         }
     }
 
+    /// Whether a server may refuse a call so: its workers have too much to do, or it drains.
+    fn may_refuse(&self, call: &Call, status: Status) -> bool {
+        match status {
+            Status::ResourceExhausted => self.has_crews && call.spec.method == Method::Deferred,
+            Status::Unavailable => self.drains(call),
+            _ => false,
+        }
+    }
+
     /// A nested call's failure is passed on only if it failed.
     fn check_nested_failure(&mut self, id: u32, failure: &CallFailure) {
         let has_failed = |call: &Call| {
@@ -363,7 +387,10 @@ impl Ledger {
     /// A failure that did not come from the server needs a reason.
     fn check_failure(&mut self, id: u32, call: &Call, failure: &CallFailure) {
         let is_right = match failure.status {
-            Status::Unavailable => self.is_impatient || self.is_justified(call),
+            Status::Unavailable => {
+                let is_left = failure.execution == Execution::NotSent && self.drains(call);
+                self.is_impatient || self.is_justified(call) || is_left
+            }
             Status::Cancelled => call.is_cancelled || self.is_closed_here(call),
             Status::DeadlineExceeded => return self.check_deadline(id, call, failure),
             Status::ResourceExhausted => {
@@ -405,6 +432,7 @@ impl Ledger {
 
     /// A client died with its calls.
     pub(super) fn bury(&mut self, client: u32) {
+        self.bury_errands(client);
         for call in &mut self.calls {
             if call.client == client && call.end == End::Pending {
                 call.end = End::Lost;
@@ -418,6 +446,7 @@ impl Ledger {
 
     /// What must hold of every call when all is over.
     pub(super) fn close(&mut self) {
+        self.close_errands();
         for id in 0..self.calls.len() as u32 {
             if self.calls[id as usize].end == End::Pending {
                 self.break_rule(id, "never ended", &"");

@@ -13,6 +13,12 @@
 //! - **deadlines**: a call ends with DEADLINE_EXCEEDED not before its time, and no more than a tick and a few
 //!   turns after it; its handler sees what is left, and nested calls and those that follow them inherit
 //!   just that. A call that its caller cancels ends so, once, wherever it is;
+//! - **channels and groups**: a call of a channel ends once and in time, whatever becomes of its sessions; it
+//!   is attempted no more often than it may be, and executed at most once unless its caller allows more; a
+//!   group's outcome is that of its members. See `errand`;
+//! - **workers**: what admission control refuses, or its caller has given up, is not run;
+//! - **drains**: an endpoint that drains loses no call that it has been sent, and takes its leave when the
+//!   last client has left;
 //! - **watched requests**: a handler that asked for it is told, once, if nobody waits any more, or it
 //!   answers;
 //! - **resources**: credits are back where they began, no buffer is lent out and no session is open
@@ -26,7 +32,8 @@
 //!   they have them back, and use them for other calls; pools poison what comes back to them; no frame
 //!   may change between push and flush; and each payload that leaves, sent again or for nobody, is
 //!   held against what its call's message has there;
-//! - **progress**: everything ends; after the storm a new session to every process that runs works.
+//! - **progress**: everything ends; after the storm a new session to every process that runs works, and so
+//!   does every channel. Tasks end with the channels that they serve.
 //!
 //! Corrupted packets are dropped by their checksum, as UDP's does: frames have none of their own.
 //!
@@ -40,6 +47,8 @@
 //! ```
 
 mod call;
+mod crew;
+mod errand;
 mod ledger;
 mod nemesis;
 mod node;

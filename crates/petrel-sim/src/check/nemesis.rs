@@ -15,6 +15,10 @@ pub(super) enum Deed {
     Crash { host: HostId, death: Death, down_ns: u64 },
     /// An endpoint ends in a process that goes on, and another takes its place.
     Replace { at: SimAddr },
+    /// An endpoint drains, for so long.
+    Drain { at: SimAddr, for_ns: u64 },
+    /// It ends, and another takes its place.
+    EndDrain { at: SimAddr },
     /// The usual faults come back.
     Restore,
     /// Somebody injects frames.
@@ -41,6 +45,21 @@ pub(super) fn plan(scenario: &Scenario, rng: &mut Rng) -> Vec<(u64, Deed)> {
     }
     deeds.sort_by_key(|&(at_ns, _)| at_ns);
     deeds
+}
+
+/// Endpoints that drain and are replaced then: what an operator does, also in good weather.
+pub(super) fn add_drains(scenario: &Scenario, rng: &mut Rng, deeds: &mut Vec<(u64, Deed)>) {
+    if scenario.weather == Weather::Still {
+        return;
+    }
+    for _ in 0..rng.below(3) {
+        let host = HostId(rng.below(u64::from(scenario.hosts)) as u16);
+        let at = data_port(host, rng.below(u64::from(scenario.endpoints_per_host)) as u16);
+        let (from_ns, for_ns) = (rng.between(0, scenario.active_ns), 1 << rng.between(16, 28));
+        deeds.push((from_ns, Deed::Drain { at, for_ns }));
+        deeds.push((from_ns + for_ns, Deed::EndDrain { at }));
+    }
+    deeds.sort_by_key(|&(at_ns, _)| at_ns);
 }
 
 fn add_trouble(scenario: &Scenario, rng: &mut Rng, at_ns: u64, deeds: &mut Vec<(u64, Deed)>) {

@@ -9,6 +9,8 @@ use petrel::control::EndpointId;
 use petrel::{Context, Endpoint, MsgBuf, Reply, Responder, SessionId, SessionState};
 
 use super::call::{Call, End, Spec, Watch};
+use super::crew::{self, Crew};
+use super::errand::Patron;
 use super::ledger::Ledger;
 use super::patience::ToCancel;
 use super::pattern::{self, SCRIBBLE_BYTE};
@@ -67,6 +69,8 @@ pub(super) struct Shared {
     pub(super) to_cancel: RefCell<Vec<ToCancel>>,
     /// Request buffers that came back, for the next calls.
     pub(super) spare: RefCell<Spare>,
+    /// Its workers.
+    pub(super) crew: RefCell<Crew>,
 }
 
 /// A session for nested calls.
@@ -130,6 +134,9 @@ pub(super) struct Node {
     /// Up to which phase this node has begun.
     pub(super) begun: Phase,
     pub(super) probed: bool,
+    /// Who calls through channels, and to groups.
+    pub(super) patron: Option<Patron>,
+    pub(super) is_draining: bool,
 }
 
 impl Shared {
@@ -229,6 +236,7 @@ impl Shared {
 impl Actor for Node {
     fn poll(&mut self, now_ns: u64) -> Option<u64> {
         service::answer_due(&self.shared, &mut self.endpoint, now_ns);
+        crew::run(&self.shared, &mut self.endpoint);
         self.cancel_due(now_ns);
         self.work(now_ns);
         let blocked_before = self.endpoint.transport_blocked();
@@ -261,8 +269,8 @@ impl Node {
     fn deadline(&self) -> Option<u64> {
         let answer = self.shared.deferred.borrow().iter().map(|deferred| deferred.due_ns).min();
         let work = (self.next_work_ns < u64::MAX).then_some(self.next_work_ns);
-        let timer = self.endpoint.core().next_timeout_ns();
-        [answer, work, timer, self.next_cancel_ns()].into_iter().flatten().min()
+        let (own, crew) = (self.endpoint.next_due_ns(), self.shared.crew.borrow().next_ns());
+        [answer, work, own, crew, self.next_cancel_ns()].into_iter().flatten().min()
     }
 
     /// Whether this node has nothing left to do in its phase.
@@ -272,11 +280,15 @@ impl Node {
             return false;
         }
         match phase {
-            Phase::Active => self.calls_left == 0,
+            Phase::Active => self.calls_left == 0 && !self.has_errands_left(),
             Phase::Draining => self.shared.pending.get() == 0,
             Phase::Probing => self.probed && self.shared.pending.get() == 0,
             Phase::Closing => {
-                self.endpoint.stats().sessions == 0 && self.shared.deferred.borrow().is_empty()
+                let stats = self.endpoint.stats();
+                stats.sessions == 0
+                    && stats.tasks == 0
+                    && self.shared.deferred.borrow().is_empty()
+                    && self.shared.crew.borrow().is_idle()
             }
         }
     }

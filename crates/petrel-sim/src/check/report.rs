@@ -4,6 +4,7 @@ use std::fmt;
 
 use petrel_proto::counters::Counters;
 
+use super::errand;
 use super::ledger::Counts;
 use super::watch::ContentCounts;
 use crate::control::ControlStats;
@@ -32,6 +33,7 @@ pub struct Report {
     /// Frames that were held against the specification.
     pub frames_witnessed: u64,
     pub(super) counts: Counts,
+    pub(super) errands: errand::Counts,
     pub(super) contents: ContentCounts,
     pub(super) buffers_reused: u64,
 }
@@ -41,6 +43,7 @@ impl Report {
     /// what became of calls.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let (protocol, fabric, control) = (&self.protocol, &self.fabric, &self.control);
+        let errands = &self.errands;
         [
             ("calls", self.calls),
             ("calls_nested", self.counts.nested),
@@ -108,6 +111,7 @@ impl Report {
             ("virtual_ms", self.virtual_ns / 1_000_000),
         ]
         .into_iter()
+        .chain(errands.iter())
     }
 }
 

@@ -157,6 +157,12 @@ impl Scenario {
         !self.active_ns.is_multiple_of(3)
     }
 
+    /// Whether nodes call through channels and to groups too, and workers answer; see `errand`. Not drawn
+    /// anew either.
+    pub(super) fn has_errands(&self) -> bool {
+        self.active_ns / 12 % 3 != 0
+    }
+
     /// How long after its deadline a call may end: a tick of the timer wheel, and the turns in a row for
     /// which an endpoint that frames come to leaves timers alone.
     pub(super) fn late_ns_max(&self) -> u64 {

@@ -5,6 +5,8 @@ use std::rc::Rc;
 use petrel::{Context, Handled, MsgBuf, Request, Responder, Status};
 
 use super::call::{GROWN_BYTES, Method, Spec, answer_seed, fail_status};
+use super::crew::{self, Task};
+use super::errand::{Order, Work};
 use super::node::{Answer, Deferred, Shared, SimEndpoint};
 use super::pattern;
 
@@ -14,6 +16,35 @@ pub(super) fn serve(shared: &Rc<Shared>, endpoint: &mut SimEndpoint) {
         let shared = Rc::clone(shared);
         endpoint.register(method.number(), move |cx, request| handle(&shared, cx, request, method));
     }
+    for work in Work::ALL {
+        let shared = Rc::clone(shared);
+        endpoint.register(work.number(), move |cx, request| run(&shared, cx, request, work));
+    }
+}
+
+/// Does what an errand asks for.
+fn run(shared: &Rc<Shared>, cx: &mut Context<'_>, request: Request<'_>, work: Work) -> Handled {
+    shared.served.borrow_mut().insert(request.session());
+    if work == Work::Crew {
+        return crew::enlist(shared, cx, request, Task::Errand(work));
+    }
+    let id = pattern::id_of(request.data()).unwrap_or_default();
+    if work.is_refused(id, shared.at) {
+        return request.refuse(cx, Status::FailedPrecondition, "not here");
+    }
+    let deadline_ns = request.deadline_ns(cx);
+    let order = shared.ledger().execute_errand(shared.at, work, request.data(), deadline_ns);
+    let Some(Order { id, seed, len, delay_ns }) = order else {
+        return request.fail(cx, Status::Internal, "no such errand");
+    };
+    if work == Work::AtOnce {
+        return transform(cx, request, seed, len, id);
+    }
+    let due_ns = cx.now_ns() + delay_ns;
+    let (responder, handled) = request.defer(cx);
+    let answer = Answer::Made { seed, len };
+    shared.deferred.borrow_mut().push(Deferred { due_ns, id, responder, message: None, answer });
+    handled
 }
 
 fn handle(
@@ -23,6 +54,9 @@ fn handle(
     method: Method,
 ) -> Handled {
     shared.served.borrow_mut().insert(request.session());
+    if method == Method::Deferred && shared.common.scenario.has_errands() {
+        return crew::enlist(shared, cx, request, Task::Call(method));
+    }
     let deadline_ns = request.deadline_ns(cx);
     let id = shared.ledger().execute(shared.at, method, request.data(), deadline_ns);
     let Some(id) = id else { return handle_tiny(cx, request, method) };
@@ -100,6 +134,14 @@ fn answer(cx: &Context<'_>, seed: u64, len: usize) -> Result<MsgBuf, &'static st
     message.set_len(len);
     pattern::fill(seed, &mut message);
     Ok(message)
+}
+
+/// Answers a request that waited.
+pub(super) fn answer_by(responder: Responder, cx: &mut Context<'_>, seed: u64, len: usize) {
+    match answer(cx, seed, len) {
+        Ok(message) => responder.reply_buffer(cx, message),
+        Err(text) => responder.fail(cx, Status::ResourceExhausted, text),
+    }
 }
 
 /// Half of the handlers that answer later want to know if nobody waits for that any more.
@@ -208,10 +250,7 @@ fn answer_nested(
         return responder.reply_buffer(cx, response);
     }
     drop(response);
-    match answer(cx, seed, len) {
-        Ok(message) => responder.reply_buffer(cx, message),
-        Err(text) => responder.fail(cx, Status::ResourceExhausted, text),
-    }
+    answer_by(responder, cx, seed, len);
 }
 
 /// Answers the deferred requests whose time has come.

@@ -33,6 +33,10 @@ impl World {
             if in_use.count != 0 {
                 return Err(format!("{} has leaked buffers: {in_use:?}", node.shared.at));
             }
+            let tasks = node.endpoint.stats().tasks;
+            if tasks != 0 {
+                return Err(format!("{} has {tasks} tasks left", node.shared.at));
+            }
             if node.endpoint.core().has_transmit() {
                 return Err(format!("{} has frames for nobody", node.shared.at));
             }
@@ -52,6 +56,7 @@ impl World {
             virtual_ns: self.common.fabric.now_ns(),
             calls: ledger.call_count() as u64,
             counts: ledger.counts,
+            errands: ledger.errand_counts,
             troubles: ledger.troubles.count() as u64,
             protocol: self.counters,
             frames_witnessed: self.common.witness.borrow().frames,

@@ -29,6 +29,7 @@ impl Node {
             self.sweep();
             self.open_some();
             self.issue_some();
+            self.run_errands();
             self.disturb();
             self.next_work_ns = self.draw_next_work_ns(now_ns);
         } else if phase == Phase::Draining {
@@ -219,6 +220,7 @@ impl Node {
     /// Makes one call to every target over a new session.
     fn probe(&mut self) {
         self.probed = true;
+        self.probe_channels();
         self.sweep();
         for target in self.targets.clone() {
             if self.connect(target, false).is_some() {
@@ -236,6 +238,7 @@ impl Node {
     }
 
     fn close_all(&mut self) {
+        self.retire_channels();
         for open in std::mem::take(&mut self.open) {
             self.close(open.session);
         }

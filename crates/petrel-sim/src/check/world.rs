@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use petrel::Endpoint;
+use petrel::SessionId;
 use petrel::control::EndpointId;
 use petrel::proto::Recovery;
 use petrel_proto::counters::Counters;
 
+use super::crew::Crew;
+use super::errand::Patron;
 use super::ledger::Ledger;
 use super::nemesis::{self, Deed};
 use super::node::{Common, Node, Phase, Shared, Target, data_port};
@@ -17,7 +20,7 @@ use super::scenario::Scenario;
 use super::service;
 use super::watch::Witness;
 use crate::control::{ControlNetwork, Death};
-use crate::fabric::{Action, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr};
+use crate::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr};
 use crate::rng::Rng;
 use crate::simulation::{Simulation, Stop};
 use crate::trace::Trace;
@@ -29,10 +32,15 @@ const PATIENCE_NS: u64 = 60_000_000_000;
 /// How often it is looked whether all are done.
 const LOOK_NS: u64 = 500_000;
 
+/// How often a client looks whether its last call to a server that drains has ended, and as much again.
+const LEAVE_NS: u64 = 400_000;
+
 /// Random streams of a world; see [`FabricHandle::rng`].
 const STREAM_CONTROL: u32 = 0;
 const STREAM_NEMESIS: u32 = 1;
+const STREAM_DRAINS: u32 = 2;
 const STREAM_PARTY: u32 = 0x1_0000;
+const STREAM_PATRON: u32 = 0x2_0000;
 
 pub(super) struct World {
     pub(super) common: Rc<Common>,
@@ -60,6 +68,7 @@ impl World {
         ledger.is_impatient = scenario.is_impatient;
         ledger.late_ns_max = scenario.late_ns_max();
         ledger.is_crowded = scenario.is_crowded;
+        ledger.has_crews = scenario.has_errands();
         ledger.message_bytes_max = scenario.message_bytes_max;
         let ledger = Rc::new(RefCell::new(ledger));
         let witness = Rc::new(RefCell::new(Witness::of_calls(Rc::clone(&ledger))));
@@ -106,7 +115,11 @@ impl World {
         if scenario.is_attacked {
             common.fabric.tap(nemesis::RECORDED);
         }
-        for (at_ns, deed) in nemesis::plan(scenario, &mut self.rng) {
+        let mut deeds = nemesis::plan(scenario, &mut self.rng);
+        if scenario.has_errands() {
+            nemesis::add_drains(scenario, &mut common.fabric.rng(STREAM_DRAINS), &mut deeds);
+        }
+        for (at_ns, deed) in deeds {
             self.run_to(at_ns)?;
             self.perform(deed)?;
         }
@@ -128,7 +141,12 @@ impl World {
                     common.fabric.apply(Action::Crash { host, down_ns });
                 }
             }
-            Deed::Replace { at } => return self.replace(at),
+            Deed::Replace { at } => {
+                common.ledger.borrow_mut().troubles.add([at.host], now_ns, 0);
+                return self.replace(at);
+            }
+            Deed::Drain { at, for_ns } => self.begin_drain(at, for_ns),
+            Deed::EndDrain { at } => return self.end_drain(at),
             Deed::Restore => self.set_faults(common.scenario.faults),
             Deed::Forge { count } => {
                 (0..count).for_each(|_| nemesis::forge(&common, &mut self.rng));
@@ -139,23 +157,84 @@ impl World {
 
     /// Ends an endpoint in a process that goes on, and puts another in its place.
     fn replace(&mut self, at: SimAddr) -> Result<(), String> {
-        let is_it = |node: &Node| node.shared.at == at;
-        let Some(id) = self.simulation.actors().find(|(_, node)| is_it(node)).map(|(id, _)| id)
-        else {
-            return Ok(());
-        };
-        let now_ns = self.common.fabric.now_ns();
-        self.common.ledger.borrow_mut().troubles.add([at.host], now_ns, 0);
+        let Some(id) = self.actor_at(at) else { return Ok(()) };
         self.common.fabric.note(format_args!("REPLACE {at}"));
         if let Some(node) = self.simulation.remove(id) {
-            self.lay_to_rest(&node);
+            self.lay_to_rest(node);
         }
         let node = self.make_node(at, EndpointId(at.port - 1))?;
         self.simulation.spawn(at, node);
         Ok(())
     }
 
-    fn lay_to_rest(&mut self, node: &Node) {
+    fn actor_at(&self, at: SimAddr) -> Option<ActorId> {
+        self.simulation.actors().find(|(_, node)| node.shared.at == at).map(|(id, _)| id)
+    }
+
+    /// An endpoint asks its clients to leave.
+    fn begin_drain(&mut self, at: SimAddr, for_ns: u64) {
+        let Some(id) = self.actor_at(at) else { return };
+        let now_ns = self.common.fabric.now_ns();
+        self.common.fabric.note(format_args!("DRAIN {at}"));
+        let mut ledger = self.common.ledger.borrow_mut();
+        ledger.errand_counts.drains += 1;
+        ledger.troubles.add_drain(at.host, now_ns, for_ns);
+        drop(ledger);
+        if let Some(node) = self.simulation.actor_mut(id) {
+            node.is_draining = true;
+            node.endpoint.begin_drain();
+        }
+        self.simulation.wake(id);
+    }
+
+    /// It ends, and another takes its place. Calls may be lost only if some clients have not left.
+    fn end_drain(&mut self, at: SimAddr) -> Result<(), String> {
+        self.check_leaving()?;
+        let node = self.actor_at(at).and_then(|id| self.simulation.actor(id));
+        let Some(node) = node.filter(|node| node.is_draining) else { return Ok(()) };
+        let (left, now_ns) = (node.endpoint.sessions_served(), self.common.fabric.now_ns());
+        let mut ledger = self.common.ledger.borrow_mut();
+        match left {
+            0 => ledger.errand_counts.drains_completed += 1,
+            _ => ledger.troubles.add([at.host], now_ns, 0),
+        }
+        drop(ledger);
+        self.replace(at)
+    }
+
+    /// Clients leave who drains as soon as their last call has ended.
+    fn check_leaving(&mut self) -> Result<(), String> {
+        let now_ns = self.common.fabric.now_ns();
+        let staying = self.sessions_to_leave();
+        self.run_for(LEAVE_NS + self.common.scenario.late_ns_max())?;
+        let until_ns = self.common.fabric.now_ns();
+        let still = self.sessions_to_leave();
+        let is_held_up = |at: SimAddr| {
+            self.common.ledger.borrow().troubles.justify([at.host; 2], now_ns, until_ns)
+        };
+        let found = still.iter().find(|one| staying.contains(one) && !is_held_up(one.1));
+        match found {
+            Some((_, at, session)) => Err(format!("{at} stays on {session:?}, which drains")),
+            None => Ok(()),
+        }
+    }
+
+    /// Sessions without calls whose servers drain, and their clients.
+    fn sessions_to_leave(&self) -> Vec<(ActorId, SimAddr, SessionId)> {
+        let is_to_leave = |node: &Node, session: SessionId| {
+            let core = node.endpoint.core();
+            core.is_draining(session) && core.pending_calls(session) == 0
+        };
+        let nodes = self.simulation.actors();
+        let sessions = nodes.flat_map(|(id, node)| {
+            let to_leave = node.open.iter().filter(move |open| is_to_leave(node, open.session));
+            to_leave.map(move |open| (id, node.shared.at, open.session))
+        });
+        sessions.collect()
+    }
+
+    fn lay_to_rest(&mut self, mut node: Node) {
+        node.retire_channels();
         self.common.ledger.borrow_mut().bury(node.shared.party);
         self.counters += *node.endpoint.core().counters();
         self.buffers_reused += node.shared.spare.borrow().reused;
@@ -204,7 +283,9 @@ impl World {
             .filter(|(_, node)| !node.is_done())
             .map(|(_, node)| {
                 let stats = node.endpoint.stats();
-                format!("{} has {} sessions", node.shared.at, stats.sessions)
+                let channels = node.patron.as_ref().map(Patron::describe).unwrap_or_default();
+                let (sessions, tasks) = (stats.sessions, stats.tasks);
+                format!("{} has {sessions} sessions, {tasks} tasks {channels}", node.shared.at)
             })
             .collect();
         format!("{phase:?} never ended: {}; pending: {pending}", nodes.join(", "))
@@ -258,7 +339,7 @@ impl World {
         let death = self.deaths.remove(&host).unwrap_or(Death::Killed);
         self.common.fabric.note(format_args!("DEATH of {host}: {}", death.name()));
         self.common.control.stop_process(host, death);
-        dead.iter().for_each(|node| self.lay_to_rest(node));
+        dead.into_iter().for_each(|node| self.lay_to_rest(node));
     }
 
     /// Starts a process with its endpoints on a host.
@@ -299,8 +380,14 @@ impl World {
             pending: Cell::new(0),
             to_cancel: RefCell::default(),
             spare: RefCell::default(),
+            crew: RefCell::new(Crew::new(party)),
         });
         service::serve(&shared, &mut endpoint);
+        let errands = common.scenario.calls / 3 + 4;
+        let patron = common
+            .scenario
+            .has_errands()
+            .then(|| Patron::new(common.fabric.rng(STREAM_PATRON + party), errands));
         Ok(Node {
             endpoint,
             shared,
@@ -313,6 +400,8 @@ impl World {
             scripted,
             begun: Phase::Active,
             probed: false,
+            patron,
+            is_draining: false,
         })
     }
 

@@ -3,6 +3,7 @@
 //!
 //! ```text
 //! cargo bench -p petrel-rpc --bench instructions              the table; exit status 1 beyond a budget
+//! cargo bench -p petrel-rpc --bench instructions -- --times   nanoseconds, of what has been counted
 //! cargo bench -p petrel-rpc --bench instructions -- --help    everything else
 //! ```
 //!
@@ -25,6 +26,7 @@ mod options;
 mod profile;
 mod report;
 mod rows;
+mod times;
 mod workload;
 
 use std::process::ExitCode;
@@ -39,6 +41,10 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Ok(Mode::Run { workload, calls }) => match workload::run(workload, calls) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(text) => fail(&text),
+        },
+        Ok(Mode::Count(options)) if options.times => match times::print(&options) {
             Ok(()) => ExitCode::SUCCESS,
             Err(text) => fail(&text),
         },

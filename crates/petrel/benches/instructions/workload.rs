@@ -6,11 +6,12 @@
 
 use std::cell::RefCell;
 use std::hint::black_box;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use petrel::control::AllowedTransports;
 use petrel::{
-    Context, Endpoint, EndpointConfig, IdlePolicy, MsgBuf, Nexus, Reply, SessionId, SessionState,
+    CallOptions, Channel, ChannelConfig, Context, Endpoint, EndpointConfig, IdlePolicy, MsgBuf,
+    Nexus, Reply, Session, SessionId, SessionState,
 };
 
 /// Answers with [`sample`] of the request; an echo, if the request is small.
@@ -47,11 +48,37 @@ pub(crate) enum Medium {
     Udp,
 }
 
+/// Which of the library's conveniences calls and answers are made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// A continuation that is a function, and a handler that answers at once: none.
+    Function,
+    /// A continuation that captures something.
+    Boxed,
+    /// The same as a function, with a deadline.
+    Deadline,
+    /// A future, awaited in a task.
+    Future,
+    /// A future with a deadline.
+    FutureDeadline,
+    /// A call of a channel, awaited in a task.
+    Channel,
+    /// A handler that is a future.
+    AsyncHandler,
+}
+
+/// Those of [`Way`] that calls by continuations are made in, told apart when the program is compiled, so
+/// that the others cost `shm-60` nothing.
+const FUNCTION: u8 = 0;
+const BOXED: u8 = 1;
+const DEADLINE: u8 = 2;
+
 /// A row of the table.
 #[derive(Debug)]
 pub(crate) struct Workload {
     pub(crate) name: &'static str,
     pub(crate) medium: Medium,
+    pub(crate) way: Way,
     pub(crate) sessions: usize,
     pub(crate) in_flight: usize,
     /// Calls that are started together, when as many have ended. Divides `in_flight` and `calls`.
@@ -70,14 +97,27 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     small("udp-1", Medium::Udp, 1, 1),
     large("shm-8MiB", Medium::Shm),
     large("udp-8MiB", Medium::Udp),
+    with("boxed", Way::Boxed),
+    with("deadline", Way::Deadline),
+    with("future", Way::Future),
+    with("future+dl", Way::FutureDeadline),
+    with("channel", Way::Channel),
+    with("async-fn", Way::AsyncHandler),
 ];
 
 const fn small(name: &'static str, medium: Medium, in_flight: usize, batch: usize) -> Workload {
-    Workload { name, medium, sessions: 8, in_flight, batch, unit: Unit::Rpc, calls: 6_000 }
+    let (way, unit, calls) = (Way::Function, Unit::Rpc, 6_000);
+    Workload { name, medium, way, sessions: 8, in_flight, batch, unit, calls }
+}
+
+/// What a convenience costs, compared with `shm-60`.
+const fn with(name: &'static str, way: Way) -> Workload {
+    Workload { name, way, ..small(name, Medium::Shm, 60, 3) }
 }
 
 const fn large(name: &'static str, medium: Medium) -> Workload {
-    Workload { name, medium, sessions: 1, in_flight: 1, batch: 1, unit: Unit::Packet, calls: 8 }
+    let (way, unit, calls) = (Way::Function, Unit::Packet, 8);
+    Workload { name, medium, way, sessions: 1, in_flight: 1, batch: 1, unit, calls }
 }
 
 impl Workload {
@@ -137,6 +177,8 @@ struct Caller {
     batch: usize,
     calls: u64,
     started: u64,
+    /// Tasks that have made their last call.
+    tasks_ended: usize,
     /// Request and response buffers of calls that have ended.
     idle: Vec<(MsgBuf, MsgBuf)>,
 }
@@ -148,6 +190,7 @@ thread_local! {
             batch: 0,
             calls: 0,
             started: 0,
+            tasks_ended: 0,
             idle: Vec::new(),
         })
     };
@@ -156,43 +199,96 @@ thread_local! {
 impl Caller {
     /// Starts a batch of calls, if there are buffers for it and it is not the end.
     #[inline(always)]
-    fn start_batch(&mut self, cx: &mut Context<'_>) {
+    fn start_batch<const WAY: u8>(&mut self, cx: &mut Context<'_>) {
         if self.idle.len() < self.batch || self.started == self.calls {
             return;
         }
         for _ in 0..self.batch {
             if let Some((request, response)) = self.idle.pop() {
-                self.start(cx, request, response);
+                self.start::<WAY>(cx, request, response);
             }
         }
     }
 
     #[inline(always)]
-    fn start(&mut self, cx: &mut Context<'_>, mut request: MsgBuf, response: MsgBuf) {
+    fn start<const WAY: u8>(
+        &mut self,
+        cx: &mut Context<'_>,
+        mut request: MsgBuf,
+        response: MsgBuf,
+    ) {
         let number = self.started;
         self.started += 1;
         stamp(&mut request, number);
         let session = self.sessions[number as usize & (self.sessions.len() - 1)];
-        let called = cx.call_fn(session, SAMPLE, request, response, take_reply, number);
-        assert!(called.is_ok(), "call {number} was not taken");
+        let is_taken = match WAY {
+            BOXED => {
+                let take =
+                    move |cx: &mut Context<'_>, reply: Reply| take_reply::<WAY>(cx, reply, number);
+                cx.call(session, SAMPLE, request, response, take).is_ok()
+            }
+            DEADLINE => {
+                let take = take_reply::<WAY>;
+                cx.call_fn_with(session, SAMPLE, request, response, in_time(), take, number).is_ok()
+            }
+            _ => cx.call_fn(session, SAMPLE, request, response, take_reply::<WAY>, number).is_ok(),
+        };
+        assert!(is_taken, "call {number} was not taken");
     }
 
     /// Whether all calls were made and have ended.
     fn is_done(&self, in_flight: usize) -> bool {
-        self.started == self.calls && self.idle.len() == in_flight
+        self.started == self.calls && self.idle.len() + self.tasks_ended == in_flight
+    }
+
+    /// The next call that a task makes.
+    fn next_number(&mut self) -> Option<u64> {
+        let number = self.started;
+        self.started += u64::from(number < self.calls);
+        (number < self.calls).then_some(number)
     }
 }
 
 /// The continuation of every call.
-fn take_reply(cx: &mut Context<'_>, reply: Reply, number: u64) {
+fn take_reply<const WAY: u8>(cx: &mut Context<'_>, reply: Reply, number: u64) {
     if let Err(failure) = &reply.outcome {
         panic!("call {number} failed: {failure:?}");
     }
     assert!(is_answer(&reply.request, &reply.response), "the reply to call {number} is wrong");
     CALLER.with_borrow_mut(|caller| {
         caller.idle.push((reply.request, reply.response));
-        caller.start_batch(cx);
+        caller.start_batch::<WAY>(cx);
     });
+}
+
+/// A deadline that no call meets.
+fn in_time() -> CallOptions {
+    CallOptions::new().timeout(Duration::from_secs(100))
+}
+
+/// One of as many tasks as calls are in flight: each makes one after the other.
+async fn call_by_futures(caller: ByFutures) {
+    let mut request = [0x5A; SMALL_BYTES];
+    while let Some(number) = CALLER.with_borrow_mut(Caller::next_number) {
+        stamp(&mut request, number);
+        let session = &caller.sessions[number as usize % caller.sessions.len()];
+        let reply = match (&caller.channel, caller.way) {
+            (Some(channel), _) => channel.call(SAMPLE, &request, in_time()).await,
+            (None, Way::FutureDeadline) => session.start_with(SAMPLE, &request, in_time()).await,
+            (None, _) => session.start(SAMPLE, &request).await,
+        };
+        let reply = reply.unwrap_or_else(|failure| panic!("call {number} failed: {failure}"));
+        assert!(is_answer(&request, &reply), "the reply to call {number} is wrong");
+    }
+    CALLER.with_borrow_mut(|caller| caller.tasks_ended += 1);
+}
+
+/// What such a task works with.
+#[derive(Clone)]
+struct ByFutures {
+    sessions: Vec<Session>,
+    channel: Option<Channel>,
+    way: Way,
 }
 
 /// Makes a request differ from all others, at the places that the reply shows.
@@ -248,22 +344,69 @@ pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
         .expect("a nexus on loopback");
     let mut server = nexus.endpoint(workload.endpoint_config()).expect("a server endpoint");
     let mut client = nexus.endpoint(workload.endpoint_config()).expect("a client endpoint");
+    serve(&mut server, workload.way);
+    let address = nexus.local_addr().expect("it listens");
+    let sessions = connect(&mut client, &mut server, address, workload.sessions)?;
+    match workload.way {
+        Way::Future | Way::FutureDeadline | Way::Channel => {
+            let channel =
+                (workload.way == Way::Channel).then(|| reach(&mut client, &mut server, address));
+            start_tasks(&mut client, workload, &sessions, channel, calls);
+        }
+        _ => start_calls(&mut client, workload, sessions, calls),
+    }
+    let begun = Instant::now();
+    while CALLER.with_borrow(|caller| !caller.is_done(workload.in_flight)) {
+        client_turn(&mut client);
+        server_turn(&mut server);
+    }
+    let elapsed = begun.elapsed();
+    let packets = client.stats().protocol.packets_sent;
+    println!("packets {packets}");
+    println!("elapsed_ns {}", elapsed.as_nanos());
+    verdict(&[&client, &server])
+}
+
+fn serve(server: &mut Endpoint, way: Way) {
+    if way == Way::AsyncHandler {
+        return server.register_async(SAMPLE, |request| async move { Ok(sample(request.data())) });
+    }
     server.register(SAMPLE, |cx, request| {
         request.reply_with(cx, SMALL_BYTES, |request, response| {
             response.copy_from_slice(&sample(request));
             SMALL_BYTES
         })
     });
-    let address = nexus.local_addr().expect("it listens");
-    let sessions = connect(&mut client, &mut server, address, workload.sessions)?;
-    start_calls(&mut client, workload, sessions, calls);
-    while CALLER.with_borrow(|caller| !caller.is_done(workload.in_flight)) {
-        client_turn(&mut client);
-        server_turn(&mut server);
+}
+
+/// A channel without a limit of its own, as sessions have none: 60 calls are to be in flight.
+fn reach(client: &mut Endpoint, server: &mut Endpoint, address: std::net::SocketAddr) -> Channel {
+    let mut config = ChannelConfig::default();
+    config.concurrency = None;
+    // As many sessions as the other rows have.
+    let channel = client.handle().channel([address; 8], config);
+    while channel.ready_count() < 8 {
+        client.run_once();
+        server.run_once();
+        std::thread::sleep(Duration::from_millis(1));
     }
-    let packets = client.stats().protocol.packets_sent;
-    println!("packets {packets}");
-    verdict(&[&client, &server])
+    channel
+}
+
+fn start_tasks(
+    client: &mut Endpoint,
+    workload: &Workload,
+    sessions: &[SessionId],
+    channel: Option<Channel>,
+    calls: u64,
+) {
+    CALLER.with_borrow_mut(|caller| caller.calls = calls);
+    let sessions = sessions.iter().map(|&id| client.session(id)).collect();
+    let caller = ByFutures { sessions, channel, way: workload.way };
+    let handle = client.handle();
+    for _ in 0..workload.in_flight {
+        let _task = handle.spawn(call_by_futures(caller.clone()));
+    }
 }
 
 fn connect(
@@ -302,7 +445,12 @@ fn start_calls(client: &mut Endpoint, workload: &Workload, sessions: Vec<Session
             caller.idle.push((request, response));
         }
         for _ in 0..workload.in_flight / workload.batch {
-            caller.start_batch(&mut client.context());
+            let cx = &mut client.context();
+            match workload.way {
+                Way::Boxed => caller.start_batch::<BOXED>(cx),
+                Way::Deadline => caller.start_batch::<DEADLINE>(cx),
+                _ => caller.start_batch::<FUNCTION>(cx),
+            }
         }
     });
 }

@@ -17,7 +17,7 @@ pub(super) struct Wanted<'a> {
     pub(super) request: &'a [u8],
     pub(super) options: &'a CallOptions,
     pub(super) end_ns: u64,
-    /// Attempts that were handed to a session and have not ended.
+    /// Attempts that were handed to a session and have not ended, or were dropped before.
     pub(super) under_way: Cell<u32>,
 }
 

@@ -61,7 +61,11 @@ impl Channel {
                     inner.budget.borrow_mut().on_success();
                     return Ok(reply);
                 }
-                Err(failure) => progress.note(failure),
+                Err(failure) => {
+                    // A hedged call may end while attempts go on that are dropped then.
+                    progress.may_have_executed |= wanted.under_way.get() > 0;
+                    progress.note(failure)
+                }
             };
             progress.tried.extend(target);
             let may_go_on = progress.attempts < inner.config.attempts_max

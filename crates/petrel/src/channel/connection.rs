@@ -44,11 +44,11 @@ impl Connection {
     /// The session, if calls may be made on it.
     pub(super) fn session(&self) -> Option<Session> {
         let session = self.session.borrow();
-        session.as_ref().filter(|session| session.state() == SessionState::Open).cloned()
+        session.as_ref().filter(|session| session.is_open()).cloned()
     }
 
     pub(super) fn is_ready(&self) -> bool {
-        self.session().is_some()
+        self.session.borrow().as_ref().is_some_and(Session::is_open)
     }
 
     /// Why there is no session, if the last attempt to open one has failed.
@@ -152,12 +152,11 @@ impl Inner {
         let first = self.turn.get();
         self.turn.set((first + 1) % count);
         let in_turn = (0..count).map(|place| &self.connections[(first + place) % count]);
-        in_turn
-            .filter_map(|connection| Some((connection, connection.session()?)))
-            .min_by_key(|(connection, _)| {
-                (besides.contains(&connection.target), connection.busy.get())
-            })
-            .map(|(connection, session)| (Rc::clone(connection), session))
+        let ready = in_turn.filter(|connection| connection.is_ready());
+        let chosen = ready.min_by_key(|connection| {
+            (besides.contains(&connection.target), connection.busy.get())
+        })?;
+        Some((Rc::clone(chosen), chosen.session()?))
     }
 }
 

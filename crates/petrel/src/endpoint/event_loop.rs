@@ -174,11 +174,16 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             std::hint::spin_loop();
             return;
         }
-        let futures = Some(self.attention.due_ns()).filter(|due_ns| *due_ns != NEVER_NS);
-        let timers = [self.local.core.next_timeout_ns(), futures, end_ns];
-        let next = timers.into_iter().flatten().min();
+        let next = [self.next_due_ns(), end_ns].into_iter().flatten().min();
         self.transport.wait(next.map(|at_ns| at_ns.saturating_sub(self.local.now_ns)));
         self.local.remote.is_awake();
+    }
+
+    /// When the event loop has to run next if nothing comes in: for who runs [`Endpoint::run_once`] and waits
+    /// in a way of their own. A time that has passed means at once; `None` that there is nothing to wait for.
+    pub fn next_due_ns(&self) -> Option<u64> {
+        let futures = Some(self.attention.due_ns()).filter(|due_ns| *due_ns != NEVER_NS);
+        [self.local.core.next_timeout_ns(), futures].into_iter().flatten().min()
     }
 
     /// On its own, as is `send`: in one function with the rest of a turn, both would keep half of

@@ -83,6 +83,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         }
         while let Some(command) = hub.next_command() {
             match command {
+                Command::Connect(_, _, answer) if answer.is_given_up() => {}
                 Command::Connect(remote, endpoint, answer) => {
                     self.connect_for(remote, endpoint, &answer);
                 }

@@ -52,6 +52,18 @@ pub enum ConnectError {
     },
 }
 
+impl ConnectError {
+    /// The gRPC status code that fits.
+    pub fn status(&self) -> Status {
+        match self {
+            ConnectError::Open(OpenError::TooManySessions { .. }) => Status::ResourceExhausted,
+            ConnectError::Open(OpenError::NotOpening) => Status::Unavailable,
+            ConnectError::Open(_) => Status::Internal,
+            ConnectError::Refused { reason, .. } => reason.status,
+        }
+    }
+}
+
 /// A link that is up.
 struct Link {
     peer: PeerId,

@@ -20,6 +20,8 @@ pub struct EndpointStats {
     pub sessions: u32,
     /// Links that are up.
     pub links: usize,
+    /// Tasks that were spawned and have not ended.
+    pub tasks: usize,
     /// Buffers lent out.
     pub buffers: InUse,
     /// Counters of the protocol.
@@ -37,6 +39,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             endpoint: self.control.endpoint_id(),
             sessions: self.local.core.session_count(),
             links: self.sessions.link_count(),
+            tasks: self.local.hub.task_count(),
             buffers: self.local.pool.in_use(),
             protocol: *self.local.core.counters(),
             congestion: *self.local.core.congestion_counters(),
@@ -53,6 +56,7 @@ impl EndpointStats {
             ("endpoint", u64::from(self.endpoint.0)),
             ("sessions", u64::from(self.sessions)),
             ("links", self.links as u64),
+            ("tasks", self.tasks as u64),
             ("buffers_in_use", self.buffers.count as u64),
             ("buffer_bytes_in_use", self.buffers.bytes as u64),
         ];

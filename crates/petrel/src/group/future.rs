@@ -1,6 +1,6 @@
 //! A call to a group as a future.
 
-use super::{Collect, Group, GroupError, Member, Need, Verdict};
+use super::{Collect, Group, GroupError, Late, Member, Need, Verdict};
 use crate::endpoint::{CallOptions, SharedMsg};
 use crate::local::{Handle, Parallel};
 use crate::msgbuf::MsgBuf;
@@ -17,23 +17,13 @@ pub enum GroupCallError {
     Failed(super::GroupFailure<MsgBuf>),
 }
 
-/// What becomes of the calls to members that have not ended when the outcome is certain.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Rest {
-    /// They go on, and nobody hears of their ends: a replica that is late shall still get the write.
-    #[default]
-    GoesOn,
-    /// They are cancelled: one answer was enough.
-    IsCancelled,
-}
-
 impl Group {
     /// Sends a message to all members, and waits until the outcome is certain: as many answers as are
     /// needed, or too many failures. It tells what is known of every member.
     ///
     /// ```
     /// # use petrel::{CallOptions, EndpointConfig, Nexus};
-    /// # use petrel::group::{Group, Need, Rest};
+    /// # use petrel::group::{Group, Late, Need};
     /// # use std::net::SocketAddr;
     /// # fn server() -> SocketAddr {
     /// #     let server = Nexus::builder().listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
@@ -57,7 +47,7 @@ impl Group {
     /// let record = handle.share(b"one record")?;
     /// let options = CallOptions::new().timeout(std::time::Duration::from_secs(1));
     /// let members = group
-    ///     .call_async(&handle, 1, &record, Need::Quorum(2), options, Rest::GoesOn)
+    ///     .call_async(&handle, 1, &record, Need::Quorum(2), options, Late::Finish)
     ///     .await?;
     /// assert!(members.iter().filter(|member| member.outcome.answer().is_some()).count() >= 2);
     /// # Ok::<_, Box<dyn std::error::Error>>(())
@@ -74,7 +64,7 @@ impl Group {
         message: &SharedMsg,
         need: Need,
         options: CallOptions,
-        rest: Rest,
+        late: Late,
     ) -> Result<Vec<Member<MsgBuf>>, GroupCallError> {
         let mut collect = Collect::new(self.members().iter().copied(), need)?;
         let mut calls = Parallel::new(self.members().len());
@@ -86,9 +76,9 @@ impl Group {
                 break;
             }
         }
-        match rest {
-            Rest::GoesOn => calls.detach(),
-            Rest::IsCancelled => drop(calls),
+        match late {
+            Late::Finish => calls.detach(),
+            Late::Cancel => drop(calls),
         }
         collect.finish().map_err(GroupCallError::Failed)
     }

@@ -23,7 +23,7 @@ pub use call::{GroupCall, GroupRejected, GroupReply, Late};
 pub use collect::{
     Collect, GroupError, GroupFailure, MEMBERS_MAX, Member, MemberOutcome, Need, Verdict,
 };
-pub use future::{GroupCallError, Rest};
+pub use future::GroupCallError;
 
 use std::cell::Cell;
 use std::rc::Rc;

@@ -1,17 +1,17 @@
 //! The endpoint as its futures have it.
 
-use std::future::{Future, poll_fn};
+use std::future::Future;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 use petrel_proto::SessionId;
 use petrel_transport::buf::PoolExhausted;
 
 use super::calls::Call;
+use super::connect::{ConnectAnswer, Connecting};
 use super::executor::Task;
-use super::hub::{Command, ConnectAnswer, Hub};
+use super::hub::{Command, Hub};
 use super::session::Session;
 use super::sleep::{Sleep, Timeout};
 use crate::control::EndpointId;
@@ -43,7 +43,8 @@ impl Handle {
         self.connect_to(remote, EndpointId(0)).await
     }
 
-    /// Opens a session to an endpoint, and waits until it is open.
+    /// Opens a session to an endpoint, and waits until it is open. When the future is dropped before, so is
+    /// the session.
     ///
     /// # Errors
     /// As [`Handle::connect`].
@@ -54,16 +55,11 @@ impl Handle {
     ) -> Result<Session, ConnectError> {
         let answer = Rc::new(ConnectAnswer::default());
         self.hub.command(Command::Connect(remote, endpoint, Rc::clone(&answer)));
-        let session = poll_fn(|cx| match answer.session.borrow_mut().take() {
-            Some(session) => Poll::Ready(session),
-            None => {
-                *answer.waker.borrow_mut() = Some(cx.waker().clone());
-                Poll::Pending
-            }
-        })
-        .await?;
-        let session = Session::new(Rc::clone(&self.hub), session);
-        match session.opened().await {
+        let mut connecting = Connecting::new(&self.hub, &answer);
+        let session = connecting.begun().await?;
+        let opened = session.opened().await;
+        connecting.finish();
+        match opened {
             Ok(()) => Ok(session),
             Err(reason) => Err(ConnectError::Refused { remote, reason }),
         }

@@ -13,6 +13,7 @@ use petrel_transport::buf::{BufPool, PoolExhausted};
 use petrel_transport::wake::Waker as EndpointWaker;
 
 use super::calls::{Call, Calls, Interest, Outcome, Pending, Start, not_sent};
+use super::connect::ConnectAnswer;
 use super::executor::Tasks;
 use super::parallel::Gathering;
 use super::ready::Ready;
@@ -34,13 +35,6 @@ pub(super) const RESPONSE_BYTES: usize = petrel_proto::limits::PACKET_BYTES_MIN 
 pub(crate) enum Command {
     Connect(SocketAddr, EndpointId, Rc<ConnectAnswer>),
     Close(SessionId),
-}
-
-/// Where the event loop puts the session that a future asked for.
-#[derive(Debug, Default)]
-pub(crate) struct ConnectAnswer {
-    pub(super) session: RefCell<Option<Result<Rc<Watched>, ConnectError>>>,
-    pub(super) waker: RefCell<Option<Waker>>,
 }
 
 /// One per endpoint.
@@ -175,6 +169,10 @@ impl Hub {
                 answer.put(Err(ConnectError::Refused { remote, reason }));
             }
         }
+    }
+
+    pub(crate) fn task_count(&self) -> usize {
+        self.tasks.borrow().len()
     }
 
     pub(crate) fn ready(&self) -> Arc<Ready> {
@@ -350,15 +348,6 @@ impl Hub {
         let watched = Rc::new(Watched::new(id, state()));
         all.insert(id, Rc::downgrade(&watched));
         watched
-    }
-}
-
-impl ConnectAnswer {
-    pub(crate) fn put(&self, session: Result<Rc<Watched>, ConnectError>) {
-        *self.session.borrow_mut() = Some(session);
-        if let Some(waker) = self.waker.borrow_mut().take() {
-            waker.wake();
-        }
     }
 }
 

@@ -11,6 +11,7 @@
 //! place's key: starting a call allocates nothing once the slab has grown.
 
 mod calls;
+mod connect;
 mod executor;
 mod handle;
 mod hub;
@@ -31,6 +32,7 @@ pub use session::Session;
 pub use sleep::{Elapsed, Sleep, Timeout};
 
 pub(crate) use calls::{Start, not_sent};
+pub(crate) use connect::ConnectAnswer;
 pub(crate) use handle::as_ns;
-pub(crate) use hub::{Command, ConnectAnswer, Hub};
+pub(crate) use hub::{Command, Hub};
 pub(crate) use ready::MainWaker;

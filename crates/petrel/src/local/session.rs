@@ -26,6 +26,10 @@ impl Watched {
         Self { id, state: RefCell::new(state), wakers: RefCell::default() }
     }
 
+    pub(super) fn id(&self) -> SessionId {
+        self.id
+    }
+
     pub(super) fn set(&self, state: SessionState) {
         *self.state.borrow_mut() = state;
         let wakers = std::mem::take(&mut *self.wakers.borrow_mut());
@@ -114,6 +118,11 @@ impl Session {
     /// How the session is doing.
     pub fn state(&self) -> SessionState {
         self.watched.state.borrow().clone()
+    }
+
+    /// Whether calls go out.
+    pub fn is_open(&self) -> bool {
+        *self.watched.state.borrow() == SessionState::Open
     }
 
     /// Waits until the session is open.

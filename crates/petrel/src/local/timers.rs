@@ -6,49 +6,51 @@
 //! grows.
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::BinaryHeap;
 use std::task::Waker;
+
+use super::slab::{Key, Slab};
 
 /// Entries below which nobody sorts out those left behind.
 const TIDY_COUNT: usize = 64;
 
-/// Names a timer; in the order in which they were set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct TimerId(u64);
+/// Names a timer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TimerId(Key);
 
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    by_time: BinaryHeap<Reverse<(u64, TimerId)>>,
-    waiting: HashMap<TimerId, Waker>,
-    next_id: u64,
+    /// With a number that keeps those of one time in the order in which they were set.
+    by_time: BinaryHeap<Reverse<(u64, u64, Key)>>,
+    waiting: Slab<Waker>,
+    next_number: u64,
 }
 
 impl Timers {
     /// Wakes `waker` at `at_ns`, or as soon after as somebody looks.
     pub(super) fn insert(&mut self, at_ns: u64, waker: Waker) -> TimerId {
         self.tidy();
-        let id = TimerId(self.next_id);
-        self.next_id += 1;
-        self.by_time.push(Reverse((at_ns, id)));
-        self.waiting.insert(id, waker);
-        id
+        let key = self.waiting.insert(waker);
+        self.by_time.push(Reverse((at_ns, self.next_number, key)));
+        self.next_number += 1;
+        TimerId(key)
     }
 
     /// Wakes somebody else instead.
     pub(super) fn set_waker(&mut self, id: TimerId, waker: &Waker) {
-        if let Some(before) = self.waiting.get_mut(&id) {
+        if let Some(before) = self.waiting.get_mut(id.0) {
             before.clone_from(waker);
         }
     }
 
     pub(super) fn remove(&mut self, id: TimerId) {
-        self.waiting.remove(&id);
+        self.waiting.remove(id.0);
     }
 
     /// When the next timer is due; [`u64::MAX`] without one.
     pub(super) fn next_ns(&mut self) -> u64 {
-        while let Some(Reverse((at_ns, id))) = self.by_time.peek() {
-            if self.waiting.contains_key(id) {
+        while let Some(Reverse((at_ns, _, key))) = self.by_time.peek() {
+            if self.waiting.get_mut(*key).is_some() {
                 return *at_ns;
             }
             self.by_time.pop();
@@ -61,14 +63,14 @@ impl Timers {
         if self.next_ns() > now_ns {
             return None;
         }
-        let Reverse((_, id)) = self.by_time.pop()?;
-        self.waiting.remove(&id)
+        let Reverse((.., key)) = self.by_time.pop()?;
+        self.waiting.remove(key)
     }
 
     fn tidy(&mut self) {
         if self.by_time.len() > TIDY_COUNT + 2 * self.waiting.len() {
-            let waiting = &self.waiting;
-            self.by_time.retain(|Reverse((_, id))| waiting.contains_key(id));
+            let waiting = &mut self.waiting;
+            self.by_time.retain(|Reverse((.., key))| waiting.get_mut(*key).is_some());
         }
     }
 }

@@ -191,3 +191,31 @@ fn a_call_whose_handler_runs_is_not_on_the_way() {
     }
     assert_eq!(arrived, [b"poll", b"post"]);
 }
+
+/// Losses are weighed against acknowledgements: were the short ways to tell of one in each burst only, a
+/// few losses among many small calls would look like many among few.
+#[test]
+fn while_losses_are_counted_every_answer_of_a_burst_is_heard() {
+    for short_ways in [true, false] {
+        let mut pair = Pair::by(Shape::default(), short_ways);
+        pair.call(&pattern(5 * P as usize, 1), 10, 0);
+        (1..8).for_each(|tag| pair.call(b"x", 10, tag));
+        let sent = pair.client_sends();
+        pair.now += 10_000;
+        for frame in &sent[1..] {
+            if let Got::Request(handle, request) = pair.at_server(frame) {
+                pair.respond(handle, &request);
+            }
+        }
+        let answers = pair.server_sends();
+        assert_eq!(words(&answers[..1]), ["CREDIT s0 r832 up to 0, echo 4"]);
+        pair.at_client(&answers[0]).nothing();
+        assert_eq!(pair.client.congestion_counters().losses, 1);
+        let before = pair.client.congestion_counters().updates;
+        for (tag, answer) in (1..).zip(&answers[1..]) {
+            assert_eq!(pair.at_client(answer).completed().tag, tag);
+        }
+        let heard = pair.client.congestion_counters().updates - before;
+        assert_eq!((answers.len(), heard), (8, 7), "short ways: {short_ways}");
+    }
+}

@@ -24,6 +24,7 @@ use petrel_transport::buf::POISON_BYTE;
 
 use super::part_of;
 use crate::check::call::{Content, End, Method};
+use crate::check::errand::{Fate, Work};
 use crate::check::ledger::Ledger;
 use crate::check::pattern::{self, SCRIBBLE_BYTE};
 use crate::fabric::SimAddr;
@@ -55,6 +56,8 @@ pub(in crate::check) struct ContentCounts {
 enum Message {
     /// That of a call.
     Call(u32),
+    /// That of an errand.
+    Errand(u32),
     /// Too short to name its call.
     Tiny { method: Method, byte: Option<u8> },
 }
@@ -120,12 +123,25 @@ impl Contents {
             let is_made = payload.len() <= 1 && ledger.has_tiny(way.to, method, byte);
             return is_made.then_some(message).ok_or_else(|| wrong("a tiny request", payload));
         }
+        if Work::of(method).is_some() {
+            drop(ledger);
+            return self.attempt_seen(way, frame);
+        }
         let id = pattern::id_of(payload).filter(|&id| (id as usize) < ledger.call_count());
         let Some(id) = id else { return Err(wrong("the first packet of a request", payload)) };
         let call = ledger.call(id);
         let is_meant = (call.client_at, call.server) == (way.from, way.to)
             && (call.spec.method.number(), call.spec.request_len) == (method, part_of(frame).size);
         is_meant.then_some(Message::Call(id)).ok_or_else(|| wrong("a request", payload))
+    }
+
+    /// An attempt of an errand begins.
+    fn attempt_seen(&self, way: Way, frame: &Frame<'_>) -> Result<Message, String> {
+        let id = pattern::id_of(frame.payload).unwrap_or_default();
+        let asked = (frame.header.aux, part_of(frame).size);
+        let ends = (way.from, way.to);
+        self.ledger.borrow_mut().attempt(id, way.session, ends, asked)?;
+        Ok(Message::Errand(id))
     }
 
     fn look_at_request(
@@ -135,6 +151,11 @@ impl Contents {
         frame: &Frame<'_>,
     ) -> Result<(), String> {
         let payload = frame.payload;
+        if let Message::Errand(id) = message {
+            self.ledger.borrow().check_leaving(id)?;
+            let is_right = pattern::is_part_of_request(id, offset, payload);
+            return is_right.then_some(()).ok_or_else(|| wrong("an errand's request", payload));
+        }
         let Message::Call(id) = message else { return self.look_at_tiny(message, payload) };
         if !pattern::is_part_of_request(id, offset, payload) {
             return Err(wrong(&format!("the request of call {id}"), payload));
@@ -165,6 +186,10 @@ impl Contents {
         }
         let content = match message {
             Message::Call(id) => self.ledger.borrow().call(id).content(id),
+            Message::Errand(id) => {
+                let ledger = self.ledger.borrow();
+                ledger.errand(id).map_or(Content::None, |errand| Content::Filled(errand.seed))
+            }
             Message::Tiny { method, byte } => method.content_of_tiny(byte),
         };
         let is_right = match content {
@@ -177,8 +202,12 @@ impl Contents {
     }
 
     fn is_over(&self, message: Message) -> bool {
-        let Message::Call(id) = message else { return false };
-        self.ledger.borrow().call(id).end != End::Pending
+        let ledger = self.ledger.borrow();
+        match message {
+            Message::Call(id) => ledger.call(id).end != End::Pending,
+            Message::Errand(id) => ledger.errand(id).is_some_and(|at| at.fate != Fate::Pending),
+            Message::Tiny { .. } => false,
+        }
     }
 }
 

@@ -30,6 +30,7 @@ use std::rc::Rc;
 use petrel_proto::limits::packets_of;
 use petrel_proto::wire::{Fields, Frame, Header, Kind, Part};
 
+use super::errand::Work;
 use super::ledger::Ledger;
 use crate::control::Agreement;
 use crate::fabric::{Sight, SimAddr};
@@ -138,6 +139,9 @@ impl Witness {
             return;
         }
         self.frames += 1;
+        // Its attempts may end without a frame that says so, and nobody tells on which session.
+        let is_errand = is_data(&frame.header) && Work::of(frame.header.aux).is_some();
+        session.is_exact &= !is_errand;
         if let Err(rule) = session.follow(is_sent, to_server, &frame) {
             let what = if is_sent { "sends" } else { "takes" };
             let who = if is_sent { from } else { to };

@@ -1,0 +1,176 @@
+//! Workers, as virtual threads: a queue with the library's admission control, and some workers that take
+//! requests from it, are busy for a while, and answer. What is refused, too late or cancelled is not run,
+//! and the ledger holds its callers' answers against that.
+
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use petrel::overload::{Admission, AdmissionConfig, Shed, Shedding, Waiting};
+use petrel::{Context, Handled, MsgBuf, Request, Responder, Status};
+
+use super::call::{Method, answer_seed};
+use super::errand::{Order, Work};
+use super::node::{Shared, SimEndpoint};
+use super::service;
+
+/// The workers of an endpoint, and what waits for them.
+pub(super) struct Crew {
+    size: usize,
+    admission: Admission,
+    waiting: VecDeque<Job>,
+    bytes: usize,
+    busy: Vec<Busy>,
+}
+
+/// What is to be run.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Task {
+    Call(Method),
+    Errand(Work),
+}
+
+struct Job {
+    queued_ns: u64,
+    deadline_ns: Option<u64>,
+    responder: Responder,
+    message: MsgBuf,
+    task: Task,
+}
+
+/// A worker at work.
+struct Busy {
+    began_ns: u64,
+    until_ns: u64,
+    responder: Responder,
+    order: Order,
+}
+
+impl Crew {
+    /// Few workers and short queues, so that they are full at times. Each kind of shedding has its turn.
+    pub(super) fn new(party: u32) -> Self {
+        let (target, interval) = (Duration::from_millis(2), Duration::from_millis(10));
+        let shedding = match party % 5 {
+            0 => Shedding::LimitOnly,
+            1 => Shedding::Codel { target, interval },
+            2 => Shedding::ControlledDelay { target, interval },
+            3 => Shedding::OldestWait { target },
+            _ => Shedding::default(),
+        };
+        let size = 1 + party as usize % 3;
+        let config = AdmissionConfig {
+            requests_max: 2 + party as usize * 7 % 30,
+            bytes_max: 100_000,
+            shedding,
+        };
+        let admission = Admission::new(config, size);
+        Self { size, admission, waiting: VecDeque::new(), bytes: 0, busy: Vec::new() }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.busy.is_empty()
+    }
+
+    /// When a worker is done; at once if one is free for what waits.
+    pub(super) fn next_ns(&self) -> Option<u64> {
+        if self.busy.len() < self.size && !self.waiting.is_empty() {
+            return Some(0);
+        }
+        self.busy.iter().map(|busy| busy.until_ns).min()
+    }
+
+    fn admit(&mut self, now_ns: u64, bytes: usize, deadline_ns: Option<u64>) -> Result<(), Shed> {
+        let waiting = Waiting {
+            requests: self.waiting.len(),
+            bytes: self.bytes,
+            oldest_ns: self.waiting.front().map(|job| job.queued_ns),
+        };
+        self.admission.admit(now_ns, bytes, deadline_ns, waiting)
+    }
+
+    fn take(&mut self) -> Option<Job> {
+        if self.busy.len() == self.size {
+            return None;
+        }
+        let job = self.waiting.pop_front()?;
+        self.bytes -= job.message.len();
+        Some(job)
+    }
+
+    fn take_done(&mut self, now_ns: u64) -> Option<Busy> {
+        let place = self.busy.iter().position(|busy| busy.until_ns <= now_ns)?;
+        let done = self.busy.swap_remove(place);
+        self.admission.done(now_ns - done.began_ns);
+        Some(done)
+    }
+}
+
+/// Puts a request into the queue, or refuses it.
+pub(super) fn enlist(
+    shared: &Rc<Shared>,
+    cx: &mut Context<'_>,
+    request: Request<'_>,
+    task: Task,
+) -> Handled {
+    let (now_ns, deadline_ns) = (cx.now_ns(), request.deadline_ns(cx));
+    let admitted = shared.crew.borrow_mut().admit(now_ns, request.data().len(), deadline_ns);
+    if let Err(shed) = admitted {
+        shared.ledger().errand_counts.crew_refused += 1;
+        return request.refuse(cx, shed.status(), shed.text());
+    }
+    let (kept, handled) = request.defer_message(cx);
+    if let Some((responder, message)) = kept {
+        let crew = &mut shared.crew.borrow_mut();
+        crew.bytes += message.len();
+        crew.waiting.push_back(Job { queued_ns: now_ns, deadline_ns, responder, message, task });
+    }
+    handled
+}
+
+/// Lets the workers go on: answers what they have done, and gives them what waits.
+pub(super) fn run(shared: &Shared, endpoint: &mut SimEndpoint) {
+    let now_ns = shared.common.fabric.now_ns();
+    loop {
+        let Some(done) = shared.crew.borrow_mut().take_done(now_ns) else { break };
+        let Busy { responder, order: Order { id, seed, len, .. }, .. } = done;
+        shared.ledger().answer(id);
+        service::answer_by(responder, &mut endpoint.context(), seed, len);
+    }
+    loop {
+        let Some(job) = shared.crew.borrow_mut().take() else { break };
+        begin(shared, &mut endpoint.context(), job, now_ns);
+    }
+}
+
+fn begin(shared: &Shared, cx: &mut Context<'_>, job: Job, now_ns: u64) {
+    let Job { queued_ns, deadline_ns, responder, message, task } = job;
+    if responder.is_cancelled(cx) {
+        shared.ledger().errand_counts.crew_skipped += 1;
+        return responder.refuse(cx, Status::Cancelled, "the call was given up");
+    }
+    let begun = {
+        let crew = &mut shared.crew.borrow_mut();
+        let waiting = crew.waiting.len();
+        crew.admission.begin(now_ns, queued_ns, deadline_ns, waiting)
+    };
+    if let Err(shed) = begun {
+        shared.ledger().errand_counts.crew_refused += 1;
+        return responder.refuse(cx, shed.status(), shed.text());
+    }
+    let Some(order) = execute(shared, task, &message, deadline_ns) else { return };
+    shared.ledger().errand_counts.crew_executed += 1;
+    let until_ns = now_ns + order.delay_ns;
+    shared.crew.borrow_mut().busy.push(Busy { began_ns: now_ns, until_ns, responder, order });
+}
+
+fn execute(shared: &Shared, task: Task, message: &[u8], deadline_ns: Option<u64>) -> Option<Order> {
+    let mut ledger = shared.ledger();
+    let method = match task {
+        Task::Errand(work) => return ledger.execute_errand(shared.at, work, message, deadline_ns),
+        Task::Call(method) => method,
+    };
+    let id = ledger.execute(shared.at, method, message, deadline_ns)?;
+    let (spec, seed) = (ledger.call(id).spec, answer_seed(message));
+    ledger.note_seed(id, seed);
+    Some(Order { id, seed, len: spec.response_len as usize, delay_ns: spec.delay_ns })
+}

@@ -1,0 +1,381 @@
+//! What must hold of errands.
+//!
+//! | rule | when it is looked at |
+//! | --- | --- |
+//! | no more attempts than allowed; of a group one for each session | when a request leaves |
+//! | none leaves once the errand has ended, or its caller has dropped it | when a packet leaves |
+//! | an errand that is not idempotent is not attempted again where an attempt was executed | when a request leaves |
+//! | and only its latest attempt is executed, once | when a handler runs |
+//! | a server executes no more than it was sent; nothing that it is said not to have executed | when a handler runs |
+//! | success means executed, and the right bytes; a failure has a reason | at the end |
+//! | a group succeeds with just as many answers as are needed, and fails with just so many failures that those cannot come | at the end |
+//! | each ends once, by its deadline | at the end, and when all is over |
+
+use std::fmt::Debug;
+
+use petrel::group::{Member, MemberOutcome};
+use petrel::{CallFailure, Execution, MsgBuf, SessionId, Status};
+
+use super::{Errand, Fate, Order, Spread, Work, id_at, place_of};
+use crate::check::call::answer_seed;
+use crate::check::ledger::{Ledger, ROUNDED_NS};
+use crate::check::pattern;
+use crate::fabric::SimAddr;
+
+impl Ledger {
+    /// Enters an errand that is about to be run; gives its number and its request.
+    pub(in crate::check) fn send_out(&mut self, errand: Errand) -> (u32, Vec<u8>) {
+        let id = id_at(self.errands.len());
+        let mut request = vec![0; errand.request_len as usize];
+        pattern::fill_request(id, &mut request);
+        match errand.spread {
+            Spread::Channel { .. } => self.errand_counts.by_channel += 1,
+            Spread::Group { .. } => self.errand_counts.by_group += 1,
+        }
+        self.errands.push(Errand { seed: answer_seed(&request), ..errand });
+        (id, request)
+    }
+
+    /// Its caller begins to wait.
+    pub(in crate::check) fn begin_errand(&mut self, id: u32, now_ns: u64, timeout_ns: Option<u64>) {
+        let Some(errand) = self.errand_mut(id) else { return };
+        errand.issued_ns = now_ns;
+        errand.deadline_ns = timeout_ns.map(|timeout_ns| now_ns + timeout_ns);
+    }
+
+    pub(in crate::check) fn errand(&self, id: u32) -> Option<&Errand> {
+        self.errands.get(place_of(id)?)
+    }
+
+    fn errand_mut(&mut self, id: u32) -> Option<&mut Errand> {
+        self.errands.get_mut(place_of(id)?)
+    }
+
+    /// The first packet of a request leaves.
+    pub(in crate::check) fn attempt(
+        &mut self,
+        id: u32,
+        session: usize,
+        (from, to): (SimAddr, SimAddr),
+        (method, len): (u16, u32),
+    ) -> Result<(), String> {
+        self.errand_counts.attempts += 1;
+        let Some(errand) = self.errand_mut(id) else { return Err("nobody's errand".to_owned()) };
+        let is_meant = errand.client_at == from
+            && errand.servers.contains(&to)
+            && (errand.work.number(), errand.request_len) == (method, len);
+        let is_new = errand.sessions.insert(session);
+        *errand.attempts.entry(to).or_default() += 1;
+        errand.latest = Some(to);
+        let is_allowed = match errand.spread {
+            Spread::Group { .. } => is_new,
+            Spread::Channel { attempts_max, is_idempotent } => {
+                errand.attempted() <= attempts_max && (is_idempotent || errand.executed() == 0)
+            }
+        };
+        match is_meant && is_allowed {
+            true => Ok(()),
+            false => Err(format!("an attempt that must not be made; {errand:?}")),
+        }
+    }
+
+    /// A packet of its request leaves.
+    pub(in crate::check) fn check_leaving(&self, id: u32) -> Result<(), String> {
+        match self.errand(id) {
+            Some(errand) if errand.fate == Fate::Pending || errand.goes_on() => Ok(()),
+            errand => Err(format!("the request of an errand that has ended leaves: {errand:?}")),
+        }
+    }
+
+    /// A handler runs.
+    pub(in crate::check) fn execute_errand(
+        &mut self,
+        server: SimAddr,
+        work: Work,
+        request: &[u8],
+        seen_ns: Option<u64>,
+    ) -> Option<Order> {
+        let id = pattern::id_of(request).unwrap_or_default();
+        let now_ns = self.now_ns;
+        let Some(errand) = self.errand_mut(id) else {
+            self.violate(format!("{server} executed {} bytes that nobody sent", request.len()));
+            return None;
+        };
+        *errand.executions.entry(server).or_default() += 1;
+        let errand = errand.clone();
+        self.errand_counts.executed_again +=
+            u64::from(errand.executed() == 2 && !errand.is_group());
+        self.note_errand(id, 2);
+        if errand.work != work || !pattern::is_request(id, request) {
+            self.break_errand(id, "was executed with other bytes than were sent", &request.len());
+        }
+        if errand.executions.get(&server) > errand.attempts.get(&server) {
+            self.break_errand(id, "was executed more often than it was sent to", &server);
+        }
+        let is_single = matches!(errand.spread, Spread::Channel { is_idempotent: false, .. });
+        if is_single && (errand.executed() > 1 || errand.latest != Some(server)) {
+            self.break_errand(id, "was tried again, and then executed at", &server);
+        }
+        if errand.barred.contains(&server) {
+            self.break_errand(
+                id,
+                "was executed although it was said that it would not be",
+                &server,
+            );
+        }
+        if !is_seen_rightly(errand.issued_ns, errand.deadline_ns, seen_ns, now_ns) {
+            self.break_errand(id, "was executed with another deadline", &seen_ns);
+        }
+        let Errand { seed, response_len, delay_ns, .. } = errand;
+        Some(Order { id, seed, len: response_len as usize, delay_ns })
+    }
+
+    /// A channel's call has ended, at this time of its endpoint.
+    pub(in crate::check) fn end_errand(
+        &mut self,
+        id: u32,
+        now_ns: u64,
+        outcome: &Result<MsgBuf, Box<CallFailure>>,
+    ) {
+        let Some(errand) = self.errand(id).cloned() else { return };
+        let fate = match outcome {
+            Ok(_) => Fate::Succeeded,
+            Err(failure) => Fate::Failed(failure.status, failure.execution),
+        };
+        self.conclude(id, fate, now_ns);
+        match outcome {
+            Ok(answer) => {
+                self.errand_counts.succeeded += 1;
+                if errand.executed() == 0 {
+                    self.break_errand(id, "succeeded, and was executed by nobody", &"");
+                }
+                self.check_errand_answer(id, &errand, answer);
+            }
+            Err(failure) => {
+                let barred = errand.servers.clone();
+                self.check_not_executed(id, failure, barred);
+                self.check_errand_failure(id, failure, &errand.servers, None, now_ns);
+                if errand.must_succeed {
+                    self.check_need_to_fail(id, &errand, failure);
+                }
+            }
+        }
+    }
+
+    /// After the storm an errand fails only if all its servers are gone for good.
+    fn check_need_to_fail(&mut self, id: u32, errand: &Errand, failure: &CallFailure) {
+        let client = errand.client_at.host;
+        let is_gone = |server: &SimAddr| {
+            self.troubles.justify([client, server.host], errand.issued_ns, self.now_ns)
+        };
+        let is_hard = self.is_crowded || self.memory_is_tight || self.is_impatient;
+        if !is_hard && !errand.servers.iter().all(is_gone) {
+            self.break_errand(id, "failed after the storm", failure);
+        }
+    }
+
+    /// A group's outcome is certain.
+    pub(in crate::check) fn end_group(
+        &mut self,
+        id: u32,
+        now_ns: u64,
+        succeeded: bool,
+        members: &[Member<MsgBuf>],
+    ) {
+        let Some(errand) = self.errand(id).cloned() else { return };
+        let Spread::Group { needed, .. } = errand.spread else { return };
+        self.conclude(id, if succeeded { Fate::Succeeded } else { Fate::FewAnswered }, now_ns);
+        let answered = members.iter().filter(|member| member.outcome.answer().is_some()).count();
+        let failed = members.iter().filter(|member| member.outcome.failure().is_some()).count();
+        let is_right = match succeeded {
+            true => answered == needed && failed + needed <= members.len(),
+            false => answered < needed && failed + needed == members.len() + 1,
+        };
+        if !is_right || members.len() != errand.servers.len() {
+            self.break_errand(id, "has another outcome than its members", &(succeeded, members));
+        }
+        match succeeded {
+            true => self.errand_counts.groups_succeeded += 1,
+            false => self.errand_counts.groups_failed += 1,
+        }
+        for (member, &server) in members.iter().zip(&errand.servers) {
+            self.check_member(id, &errand, member, server, now_ns);
+        }
+    }
+
+    fn check_member(
+        &mut self,
+        id: u32,
+        errand: &Errand,
+        member: &Member<MsgBuf>,
+        server: SimAddr,
+        now_ns: u64,
+    ) {
+        match &member.outcome {
+            MemberOutcome::Pending => {}
+            MemberOutcome::Answered(answer) => {
+                if !errand.executions.contains_key(&server) {
+                    self.break_errand(id, "was answered, and not executed by", &server);
+                }
+                self.check_errand_answer(id, errand, answer);
+            }
+            MemberOutcome::Failed(failure) => {
+                // Another session may go to the same server.
+                let same = errand.servers.iter().filter(|&&other| other == server).count();
+                let barred = if same == 1 { vec![server] } else { Vec::new() };
+                self.check_not_executed(id, failure, barred);
+                self.check_errand_failure(id, failure, &[server], Some(member.id), now_ns);
+            }
+        }
+    }
+
+    /// The errand has ended, and must not have before.
+    fn conclude(&mut self, id: u32, fate: Fate, now_ns: u64) {
+        self.note_errand(id, 3);
+        let Some(errand) = self.errand_mut(id) else { return };
+        let before = std::mem::replace(&mut errand.fate, fate);
+        let errand = errand.clone();
+        if before != Fate::Pending {
+            self.break_errand(id, "has ended before", &before);
+        }
+        let late_ns = errand.deadline_ns.map(|at_ns| now_ns.saturating_sub(at_ns));
+        let host = errand.client_at.host;
+        let is_held_up = self.troubles.justify([host, host], errand.issued_ns, now_ns);
+        if late_ns > Some(self.late_ns_max) && !is_held_up {
+            self.break_errand(id, "ended long after its deadline, in ns", &late_ns);
+        }
+    }
+
+    /// Who was said not to have executed it has not, and will not.
+    fn check_not_executed(&mut self, id: u32, failure: &CallFailure, servers: Vec<SimAddr>) {
+        if !matches!(failure.execution, Execution::NotSent | Execution::Refused) {
+            self.errand_counts.failed_unknown += 1;
+            return;
+        }
+        self.errand_counts.failed_not_executed += 1;
+        let Some(errand) = self.errand_mut(id) else { return };
+        let has_executed = servers.iter().any(|server| errand.executions.contains_key(server));
+        errand.barred.extend(servers);
+        if has_executed {
+            self.break_errand(id, "was executed, and said not to be", failure);
+        }
+    }
+
+    fn check_errand_answer(&mut self, id: u32, errand: &Errand, answer: &MsgBuf) {
+        if answer.len() != errand.response_len as usize || !pattern::is_filled(errand.seed, answer)
+        {
+            self.break_errand(id, "got a wrong answer", &answer.len());
+        }
+    }
+
+    /// A failure needs a reason, at one of these servers.
+    fn check_errand_failure(
+        &mut self,
+        id: u32,
+        failure: &CallFailure,
+        servers: &[SimAddr],
+        session: Option<SessionId>,
+        now_ns: u64,
+    ) {
+        let Some(errand) = self.errand(id).cloned() else { return };
+        let did_not = matches!(failure.execution, Execution::NotSent | Execution::Refused);
+        // A channel may still pause after a connect that failed.
+        let from_ns = errand.issued_ns.saturating_sub(self.troubles.aftermath_ns);
+        let hosts = |server: &SimAddr| [errand.client_at.host, server.host];
+        let is_justified =
+            servers.iter().any(|server| self.troubles.justify(hosts(server), from_ns, now_ns));
+        let drains =
+            servers.iter().any(|server| self.troubles.drains(server.host, from_ns, now_ns));
+        let is_closed_here =
+            session.is_some_and(|session| self.is_closed_by(errand.client, session));
+        let is_right = match failure.status {
+            Status::Unavailable => {
+                self.is_impatient
+                    || self.is_crowded
+                    || is_justified
+                    || is_closed_here
+                    || drains && did_not
+            }
+            Status::Cancelled => is_closed_here,
+            Status::DeadlineExceeded => {
+                let slack_ns = if failure.execution == Execution::Refused { ROUNDED_NS } else { 0 };
+                errand.deadline_ns.is_some_and(|deadline_ns| now_ns + slack_ns >= deadline_ns)
+            }
+            // Whatever earlier attempts may have done, the last was refused or not sent.
+            Status::ResourceExhausted if failure.execution != Execution::Answered => {
+                errand.work == Work::Crew || self.memory_is_tight || self.is_crowded
+            }
+            Status::ResourceExhausted => self.memory_is_tight,
+            Status::FailedPrecondition => {
+                let refuses = |&server: &SimAddr| errand.work.is_refused(id, server);
+                failure.execution != Execution::Answered && servers.iter().any(refuses)
+            }
+            _ => false,
+        };
+        if !is_right {
+            self.break_errand(id, "failed without a reason", failure);
+        }
+    }
+
+    /// The caller drops it.
+    pub(in crate::check) fn drop_errand(&mut self, id: u32) {
+        self.errand_counts.dropped += 1;
+        if let Some(errand) = self.errand_mut(id) {
+            errand.fate = Fate::Dropped;
+        }
+    }
+
+    /// A client died with its errands.
+    pub(in crate::check) fn bury_errands(&mut self, client: u32) {
+        for errand in &mut self.errands {
+            if errand.client == client && errand.fate == Fate::Pending {
+                errand.fate = Fate::Lost;
+                self.errand_counts.lost += 1;
+            }
+        }
+    }
+
+    /// What must hold when all is over.
+    pub(in crate::check) fn close_errands(&mut self) {
+        let pending = |errand: &Errand| errand.fate == Fate::Pending;
+        if let Some(place) = self.errands.iter().position(pending) {
+            self.break_errand(id_at(place), "never ended", &"");
+        }
+    }
+
+    fn note_errand(&mut self, id: u32, what: u64) {
+        let executed = self.errand(id).map_or(0, Errand::executed);
+        let word = u64::from(id) << 8 | what << 4 | u64::from(executed);
+        self.digest = pattern::mix(self.digest, word ^ self.now_ns << 20);
+    }
+
+    fn break_errand(&mut self, id: u32, what: &str, with: &dyn Debug) {
+        let errand = self.errand(id).cloned();
+        self.violate(format!("errand {} {what}: {with:?}; {errand:?}", id & !super::MARK));
+    }
+}
+
+impl Errand {
+    fn is_group(&self) -> bool {
+        matches!(self.spread, Spread::Group { .. })
+    }
+}
+
+/// Whether a handler was told the right deadline: not less than is left, but for what is rounded off, and more
+/// only by the time that the request was on its way.
+pub(in crate::check) fn is_seen_rightly(
+    issued_ns: u64,
+    deadline_ns: Option<u64>,
+    seen_ns: Option<u64>,
+    now_ns: u64,
+) -> bool {
+    match (deadline_ns, seen_ns) {
+        (None, None) => true,
+        (Some(deadline_ns), Some(seen_ns)) => {
+            let latest_ns = deadline_ns + ROUNDED_NS + now_ns.saturating_sub(issued_ns);
+            (deadline_ns.saturating_sub(ROUNDED_NS)..=latest_ns).contains(&seen_ns)
+                && seen_ns > now_ns
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,131 @@
+//! A client in this process, with a server in the other one.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use petrel::{
+    CallFailure, CallKey, CallOptions, CallWaitError, Endpoint, EndpointConfig, MsgBuf, Nexus,
+    Reply, SessionId,
+};
+
+use crate::common::over;
+use crate::process::Process;
+use crate::service::{RELEASE, SEEN, Seen};
+
+/// Longer than anything here takes on a machine with ten times the load that it can carry. It catches what
+/// hangs, and judges no speed.
+const HANG: Duration = Duration::from_secs(240);
+
+/// Asks until there is something.
+pub(crate) fn until<T>(mut ask: impl FnMut() -> Option<T>) -> T {
+    let end = Instant::now() + HANG;
+    loop {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        assert!(Instant::now() < end, "what is waited for never comes");
+    }
+}
+
+pub(crate) struct Pair {
+    pub(crate) server: Process,
+    pub(crate) client: Endpoint,
+    pub(crate) session: SessionId,
+    /// Asks the server what it has seen, whatever becomes of the other session.
+    observer: SessionId,
+}
+
+/// Over UDP, and over shared memory.
+pub(crate) fn both() -> [Pair; 2] {
+    both_with(|_| {})
+}
+
+/// The same with settings of the client's endpoint.
+pub(crate) fn both_with(set: impl Fn(&mut EndpointConfig)) -> [Pair; 2] {
+    [over(true, false), over(false, true)].map(|mut config| {
+        set(&mut config);
+        Pair::new(config)
+    })
+}
+
+pub(crate) fn server() -> Process {
+    Process::server("127.0.0.1:0".parse().unwrap())
+}
+
+pub(crate) fn client(config: EndpointConfig) -> Endpoint {
+    Nexus::builder().start().unwrap().endpoint(config).unwrap()
+}
+
+impl Pair {
+    fn new(config: EndpointConfig) -> Self {
+        let (server, mut client) = (server(), client(config));
+        let [session, observer] = [(); 2].map(|()| client.connect_wait(server.address()).unwrap());
+        Self { server, client, session, observer }
+    }
+
+    /// Makes a call and waits for its response.
+    pub(crate) fn call(&mut self, method: u16, request: &[u8], response_max: usize) -> MsgBuf {
+        self.client.call_wait(self.session, method, request, response_max).unwrap()
+    }
+
+    /// Makes a call that fails.
+    pub(crate) fn fails(&mut self, method: u16, message: &[u8], how: CallOptions) -> CallFailure {
+        match self.client.call_wait_with(self.session, method, message, 100, how) {
+            Err(CallWaitError::Failed(failure)) => *failure,
+            other => panic!("expected a failed call, got {other:?}"),
+        }
+    }
+
+    /// Makes a call and does not wait.
+    pub(crate) fn begin(&mut self, method: u16, message: &[u8]) -> Begun {
+        let (end, options) = (Rc::new(RefCell::new(None)), CallOptions::new());
+        let (request, response) =
+            (self.client.alloc_message(message).unwrap(), self.client.alloc(100).unwrap());
+        let ended = Rc::clone(&end);
+        let called = self.client.call_with(
+            self.session,
+            method,
+            request,
+            response,
+            options,
+            move |_, reply| {
+                let twice = ended.borrow_mut().replace(reply);
+                assert!(twice.is_none(), "a call ends once");
+            },
+        );
+        Begun { key: called.unwrap(), end }
+    }
+
+    /// Waits until a call has failed.
+    pub(crate) fn failure_of(&mut self, begun: &Begun) -> CallFailure {
+        self.client.run_until(|_| begun.end.borrow().is_some());
+        *begun.end.take().unwrap().outcome.expect_err("the call fails")
+    }
+
+    /// Waits until the server has seen what it is to see.
+    pub(crate) fn wait_until(&mut self, is_so: impl Fn(Seen) -> bool) {
+        until(|| is_so(self.seen()).then_some(()));
+    }
+
+    pub(crate) fn seen(&mut self) -> Seen {
+        Seen::from_bytes(&self.client.call_wait(self.observer, SEEN, b"", 32).unwrap())
+    }
+
+    /// Has the server answer what it keeps.
+    pub(crate) fn release(&mut self) {
+        self.client.call_wait(self.observer, RELEASE, b"", 0).unwrap();
+    }
+}
+
+/// A call on its way.
+pub(crate) struct Begun {
+    pub(crate) key: CallKey,
+    end: Rc<RefCell<Option<Reply>>>,
+}
+
+impl Begun {
+    pub(crate) fn has_ended(&self) -> bool {
+        self.end.borrow().is_some()
+    }
+}

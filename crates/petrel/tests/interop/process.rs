@@ -1,0 +1,109 @@
+//! The second process: this test program, started again to run nothing but [`runs_its_part`].
+//!
+//! It lasts as long as its standard input is open, and no longer than the thread that started it: so
+//! nothing is left behind, also if the test is killed, and also if the process is stopped just then.
+
+use std::env;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::thread;
+
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+
+use crate::service;
+
+/// Says to the second process what it is to do.
+const PART: &str = "PETREL_TEST_SECOND_PROCESS";
+
+/// Before the second process's word that it is ready, in its output.
+const READY: &str = "ready: ";
+
+/// A process that is killed at the end, if it is still there.
+pub(crate) struct Process {
+    child: Child,
+    /// It ends when this is closed.
+    _stdin: Option<ChildStdin>,
+    /// What it says when it is ready.
+    word: String,
+}
+
+impl Process {
+    /// A server, ready.
+    pub(crate) fn server(listen: SocketAddr) -> Self {
+        Self::start(&format!("serve {listen}"))
+    }
+
+    /// A client that has made a call of `KEEP` to a server, which came back from `ECHO` before.
+    pub(crate) fn client(server: SocketAddr) -> Self {
+        Self::start(&format!("call {server}"))
+    }
+
+    fn start(part: &str) -> Self {
+        let mut child = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "process::runs_its_part", "--nocapture"])
+            .env(PART, part)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
+        let mut process = Self { child, _stdin: stdin, word: String::new() };
+        process.word = word_of(stdout.expect("it is piped"));
+        process
+    }
+
+    /// Where it listens, if it is a server.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.word.parse().unwrap()
+    }
+
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Ends it as an accident would, and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// What the process says, past the words of the test harness.
+fn word_of(stdout: ChildStdout) -> String {
+    let mut lines = BufReader::new(stdout).lines().map(Result::unwrap);
+    let word = lines.find_map(|line| Some(line.split_once(READY)?.1.to_owned()));
+    word.expect("the second process ended before it was ready")
+}
+
+/// The second process's way in; it does nothing where it is run as a test.
+#[test]
+fn runs_its_part() {
+    let Ok(part) = env::var(PART) else { return };
+    set_parent_process_death_signal(Some(Signal::KILL)).unwrap();
+    thread::spawn(end_with_input);
+    let say = |word: &str| println!("{READY}{word}");
+    match part.split_once(' ') {
+        Some(("serve", listen)) => service::serve(listen.parse().unwrap(), say),
+        Some(("call", server)) => service::call(server.parse().unwrap(), say),
+        _ => panic!("no such part: {part}"),
+    }
+}
+
+fn end_with_input() {
+    // An error is an end, too.
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+    std::process::exit(0);
+}

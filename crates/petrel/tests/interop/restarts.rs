@@ -1,0 +1,127 @@
+//! Servers that are started again, and channels that go on with another one.
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::time::Duration;
+
+use petrel::{
+    CallFailure, CallOptions, Channel, ChannelConfig, Endpoint, EndpointConfig, Execution, MsgBuf,
+    SessionId, Status, Task,
+};
+
+use crate::common::over;
+use crate::pair::{client, server, until};
+use crate::process::Process;
+use crate::service::{KEEP, RELEASE, RUNS, SEEN, Seen, WHO};
+
+/// No call here takes as long.
+fn patient() -> CallOptions {
+    CallOptions::new().timeout(Duration::from_secs(240)).wait_for_ready()
+}
+
+/// An address on loopback where nobody listens. Its port is below those that the system gives out, so
+/// that it stays free while no server is there.
+fn free_address() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let first = 10_000 + (std::process::id() % 10_000) as u16;
+    let ports = (0..1_000).map(|_| first + NEXT.fetch_add(1, Ordering::Relaxed));
+    let mut addresses = ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
+    addresses.find(|address| TcpListener::bind(address).is_ok()).unwrap()
+}
+
+fn begin(
+    client: &Endpoint,
+    channel: &Channel,
+    options: CallOptions,
+) -> Task<Result<MsgBuf, Box<CallFailure>>> {
+    let channel = channel.clone();
+    client.handle().spawn(async move { channel.call(KEEP, b"once", options).await })
+}
+
+/// A session of its own. The client may not have heard yet that the process before is gone: an attempt to
+/// connect is then the way in which it does.
+fn connect(client: &mut Endpoint, server: &Process) -> SessionId {
+    until(|| {
+        let session = client.connect_wait(server.address());
+        session.inspect_err(|error| assert_eq!(error.status(), Status::Unavailable, "{error}")).ok()
+    })
+}
+
+/// What a server has seen, and how often the call ran there.
+fn seen(client: &mut Endpoint, server: &Process) -> (Seen, u64) {
+    let session = connect(client, server);
+    let seen = Seen::from_bytes(&client.call_wait(session, SEEN, b"", 32).unwrap());
+    let runs = client.call_wait(session, RUNS, b"once", 8).unwrap();
+    client.close(session);
+    (seen, u64::from_le_bytes(runs[..].try_into().unwrap()))
+}
+
+fn wait_until_kept(client: &mut Endpoint, server: &Process) {
+    until(|| (seen(client, server).0.kept > 0).then_some(()));
+}
+
+fn who(client: &mut Endpoint, channel: &Channel) -> u32 {
+    let reply = client.block_on(channel.call(WHO, b"", patient().idempotent())).unwrap();
+    u32::from_le_bytes(reply[..].try_into().unwrap())
+}
+
+#[test]
+fn restarted__server_is_found_again_and_no_call_runs_there_twice() {
+    for config in [over(true, false), over(false, true)] {
+        let address = free_address();
+        let mut first = Process::server(address);
+        let mut client = client(config);
+        let channel = client.handle().channel([address], ChannelConfig::default());
+        assert_eq!(who(&mut client, &channel), first.id());
+        let call = begin(&client, &channel, patient());
+        wait_until_kept(&mut client, &first);
+        first.kill();
+        let second = Process::server(address);
+        let failure = client.block_on(call).unwrap_err();
+        let why = (failure.status, failure.execution);
+        assert_eq!(why, (Status::Unavailable, Execution::MayHaveExecuted), "{failure}");
+        assert_eq!(who(&mut client, &channel), second.id());
+        let (seen, runs) = seen(&mut client, &second);
+        assert_eq!((seen.kept, runs), (0, 0), "the old call has run in the new process");
+        assert_eq!((channel.stats().sessions_opened, channel.stats().retries), (2, 0));
+    }
+}
+
+#[test]
+fn restarted__server_gets_again_what_does_no_harm() {
+    let address = free_address();
+    let mut first = Process::server(address);
+    let mut client = client(EndpointConfig::default());
+    let channel = client.handle().channel([address], ChannelConfig::default());
+    let call = begin(&client, &channel, patient().idempotent());
+    wait_until_kept(&mut client, &first);
+    first.kill();
+    let second = Process::server(address);
+    wait_until_kept(&mut client, &second);
+    let session = connect(&mut client, &second);
+    client.call_wait(session, RELEASE, b"", 0).unwrap();
+    let answer = client.block_on(call).unwrap();
+    assert_eq!(answer[..], second.id().to_le_bytes());
+    assert_eq!(seen(&mut client, &second).1, 1);
+}
+
+#[test]
+fn killed__server_of_two_is_replaced_by_the_other_for_a_call_that_does_no_harm() {
+    for config in [over(true, false), over(false, true)] {
+        let mut servers = [server(), server()];
+        let mut client = client(config);
+        let addresses = servers.each_ref().map(Process::address);
+        let channel = client.handle().channel(addresses, ChannelConfig::default());
+        let call = begin(&client, &channel, patient().idempotent());
+        let has_it =
+            until(|| servers.iter().position(|server| seen(&mut client, server).0.kept == 1));
+        servers[has_it].kill();
+        let other = &servers[1 - has_it];
+        wait_until_kept(&mut client, other);
+        let session = connect(&mut client, other);
+        client.call_wait(session, RELEASE, b"", 0).unwrap();
+        let answer = client.block_on(call).unwrap();
+        assert_eq!(answer[..], other.id().to_le_bytes());
+        assert_eq!(channel.stats().retries, 1);
+    }
+}

@@ -1,0 +1,179 @@
+//! What the second process does.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::thread;
+use std::time::Duration;
+
+use petrel::{
+    Context, Endpoint, EndpointConfig, Handled, Nexus, Request, Responder, Status, WorkerRequest,
+    Workers,
+};
+
+pub(crate) use crate::common::ECHO;
+
+/// Fails with the status whose code is the first byte, and the rest of the request as the message.
+pub(crate) const FAIL: u16 = 2;
+/// Answers with as many bytes as the request says, a little-endian `u32`.
+pub(crate) const GIVE: u16 = 3;
+/// Keeps the request, and answers only when [`RELEASE`] comes: with the process's id.
+pub(crate) const KEEP: u16 = 4;
+/// Answers all that are kept.
+pub(crate) const RELEASE: u16 = 5;
+/// Works, by a worker, until the request is cancelled.
+pub(crate) const WORK: u16 = 6;
+/// [`Seen`].
+pub(crate) const SEEN: u16 = 7;
+/// How often [`KEEP`] has run with these bytes: a little-endian `u64`.
+pub(crate) const RUNS: u16 = 8;
+/// The process's id.
+pub(crate) const WHO: u16 = 9;
+/// Nobody serves it.
+pub(crate) const NOBODY: u16 = 999;
+
+/// What the server's handlers have seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// Requests of [`KEEP`] that came.
+    pub(crate) kept: u64,
+    /// Those of them of which it was told that nobody waits for the answer.
+    pub(crate) gone: u64,
+    /// Requests of [`WORK`] that a worker began.
+    pub(crate) begun: u64,
+    /// Those of them that ended because they were cancelled.
+    pub(crate) cancelled: u64,
+}
+
+impl Seen {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Self {
+        let (words, _) = bytes.as_chunks();
+        let [kept, gone, begun, cancelled] = words else { panic!("{} words", words.len()) };
+        let [kept, gone, begun, cancelled] =
+            [kept, gone, begun, cancelled].map(|word| u64::from_le_bytes(*word));
+        Self { kept, gone, begun, cancelled }
+    }
+}
+
+#[derive(Default)]
+struct Counters {
+    kept: AtomicU64,
+    gone: AtomicU64,
+    begun: AtomicU64,
+    cancelled: AtomicU64,
+}
+
+impl Counters {
+    fn to_bytes(&self) -> Vec<u8> {
+        let all = [&self.kept, &self.gone, &self.begun, &self.cancelled];
+        all.map(|counter| counter.load(SeqCst).to_le_bytes()).concat()
+    }
+}
+
+/// Serves until the process ends.
+pub(crate) fn serve(listen: SocketAddr, ready: impl FnOnce(&str)) {
+    let nexus = Nexus::builder().listen(listen).start().unwrap();
+    let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
+    let counters = Arc::new(Counters::default());
+    serve_messages(&mut endpoint);
+    serve_kept(&mut endpoint, &counters);
+    let workers = Workers::builder().threads(2).start().unwrap();
+    let work = Arc::clone(&counters);
+    endpoint.register_worker(WORK, &workers, move |request| work_until_cancelled(&work, request));
+    endpoint.register(SEEN, move |cx, request| request.reply(cx, &counters.to_bytes()));
+    ready(&nexus.local_addr().unwrap().to_string());
+    endpoint.run_until(|_| false);
+}
+
+fn serve_messages(endpoint: &mut Endpoint) {
+    endpoint.register(ECHO, |cx, request| {
+        let len = request.data().len();
+        request.reply_with(cx, len, |data, out| {
+            out.copy_from_slice(data);
+            len
+        })
+    });
+    endpoint.register(FAIL, |cx, request| {
+        let (code, text) = request.data().split_first().unwrap();
+        let text = str::from_utf8(text).unwrap().to_owned();
+        let status = Status::from_code(*code);
+        request.fail(cx, status, &text)
+    });
+    endpoint.register(GIVE, |cx, request| {
+        let len = u32::from_le_bytes(request.data().try_into().unwrap()) as usize;
+        request.reply_with(cx, len, |_, out| {
+            out.fill(7);
+            len
+        })
+    });
+    endpoint.register(WHO, |cx, request| request.reply(cx, &who()));
+}
+
+fn who() -> [u8; 4] {
+    std::process::id().to_le_bytes()
+}
+
+/// Requests that wait for [`RELEASE`].
+#[derive(Default)]
+struct Kept {
+    responders: Vec<Responder>,
+    runs: HashMap<Vec<u8>, u64>,
+}
+
+impl Kept {
+    fn keep(
+        &mut self,
+        counters: &Arc<Counters>,
+        cx: &mut Context<'_>,
+        request: Request<'_>,
+    ) -> Handled {
+        counters.kept.fetch_add(1, SeqCst);
+        *self.runs.entry(request.data().to_vec()).or_default() += 1;
+        let (responder, handled) = request.defer(cx);
+        let counters = Arc::clone(counters);
+        cx.on_cancel(&responder, move |_| {
+            counters.gone.fetch_add(1, SeqCst);
+        });
+        self.responders.push(responder);
+        handled
+    }
+}
+
+fn serve_kept(endpoint: &mut Endpoint, counters: &Arc<Counters>) {
+    let kept = Rc::new(RefCell::new(Kept::default()));
+    let [keep, release, runs] = [(); 3].map(|()| Rc::clone(&kept));
+    let counters = Arc::clone(counters);
+    endpoint.register(KEEP, move |cx, request| keep.borrow_mut().keep(&counters, cx, request));
+    endpoint.register(RELEASE, move |cx, request| {
+        let responders = std::mem::take(&mut release.borrow_mut().responders);
+        responders.into_iter().for_each(|responder| responder.reply(cx, &who()));
+        request.reply(cx, b"")
+    });
+    endpoint.register(RUNS, move |cx, request| {
+        let count = runs.borrow().runs.get(request.data()).copied().unwrap_or_default();
+        request.reply(cx, &count.to_le_bytes())
+    });
+}
+
+/// A handler that looks now and then whether somebody still waits for it, as one that takes long does.
+fn work_until_cancelled(counters: &Counters, request: WorkerRequest) {
+    counters.begun.fetch_add(1, SeqCst);
+    while !request.is_cancelled() {
+        thread::sleep(Duration::from_millis(1));
+    }
+    counters.cancelled.fetch_add(1, SeqCst);
+}
+
+/// Makes a call that is not answered, and waits for its end until the process ends.
+pub(crate) fn call(server: SocketAddr, ready: impl FnOnce(&str)) {
+    let mut endpoint =
+        Nexus::builder().start().unwrap().endpoint(EndpointConfig::default()).unwrap();
+    let session = endpoint.connect_wait(server).unwrap();
+    endpoint.call_wait(session, ECHO, b"", 0).unwrap();
+    ready("calls");
+    let end = endpoint.call_wait(session, KEEP, b"", 0);
+    panic!("ended: {end:?}");
+}
