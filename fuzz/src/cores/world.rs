@@ -270,6 +270,9 @@ impl World {
             if let Some(completion) = core.handle_plain_response(self.now, peer, bytes) {
                 return self.on_completion(completion.into());
             }
+            if let Some((request, _)) = core.handle_timed_request(self.now, peer, bytes) {
+                return self.on_request(to, request.handle, hash(request.payload));
+            }
             if core.handle_next_part(peer, bytes) {
                 return;
             }

@@ -6,7 +6,7 @@ use super::{Core, Event, FrameSink, Notice, PlainCompletion, Shared};
 use crate::buffer::Buffer;
 use crate::limits::{FUTURE_ROUNDS_MAX, MESSAGE_BYTES_MAX, REQUEST_NUMBER_END, packets_of};
 use crate::session::backlog::{Expiry, NEVER, Queued};
-use crate::session::client::{ClientSession, ClientState, PendingCall, SlotCall};
+use crate::session::client::{ClientSession, ClientState, PendingCall, SlotCall, WayOut};
 use crate::session::{PeerKey, Role, SessionId};
 use crate::status::Status;
 
@@ -179,6 +179,25 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
+    /// [`Core::call_with`], where a small request goes into `sink` at once as by [`Core::call_at_once`].
+    ///
+    /// # Errors
+    /// As [`Core::call`].
+    #[inline(always)]
+    pub fn call_with_at_once<S: FrameSink>(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        call: PendingCall<B, T>,
+        limits: CallLimits,
+        sink: &mut S,
+    ) -> Result<(), CallRejected<B, T>> {
+        match self.call_timed(now_ns, session, call, limits, sink) {
+            None => Ok(()),
+            Some(call) => self.call_with(now_ns, session, call, limits),
+        }
+    }
+
     /// [`Core::call`] without its short way: for a request that lies elsewhere
     /// ([`Buffer::wire_len`]), and with a deadline: in whatever state the call is then, it ends with
     /// DEADLINE_EXCEEDED, at most a tick of the timer wheel later (66 µs). One that is over already ends the
@@ -281,11 +300,16 @@ pub(super) fn start<B: Buffer, T>(
     // A message that lies elsewhere is not plain.
     let is_own = call.request.len() == size;
     let is_small = packets == 1 && call.response.capacity() <= client.packet_bytes as usize;
-    let is_plain = is_small && is_own && !expiry.is_told;
+    let way_out = match is_small && is_own {
+        true if !expiry.is_told => WayOut::Plain,
+        // What a call inherits its end brings back, which a plain end does not.
+        true if expiry.inherited_ns == NEVER => WayOut::Timed,
+        _ => WayOut::General,
+    };
     let state = &mut client.slots[slot];
-    state.start(call, packets, is_plain);
+    state.start(call, packets, way_out);
     if expiry.is_told {
-        state.parts(&mut shared.client_parts).expiry = expiry;
+        state.set_expiry(expiry, &mut shared.client_parts);
     }
     if client.stalled_slots != 0 {
         // Others who wait for a credit come first.
@@ -329,7 +353,7 @@ pub(super) fn finish<B: Buffer, T>(
             response.set_len(0);
         }
     }
-    state.is_plain = false;
+    state.way_out = WayOut::General;
     state.awaits_plain = false;
     client.stalled_slots &= !(1 << slot);
     client.held_slots &= !(1 << slot);

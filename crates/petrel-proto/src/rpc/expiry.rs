@@ -51,8 +51,9 @@ impl<B: Buffer, T> Core<B, T> {
             let ended = ended.into_iter().map(|queued| shared.expired_unsent(id, queued));
             events.extend(ended.map(Event::Completed));
             for slot in 0..client.slots.len() {
-                let expiry = client.slots[slot].expiry();
-                if expiry.at_ns <= now_ns {
+                let state = &client.slots[slot];
+                let expiry = state.expiry();
+                if state.state != ClientState::Free && expiry.at_ns <= now_ns {
                     let ended = shared.expire(id, client, slot, expiry);
                     events.push_back(Event::Completed(ended));
                 }
@@ -108,7 +109,7 @@ impl<B: Buffer> Shared<B> {
         let is_timed = state.timed_packet != NOT_TIMED;
         let since_ns = if is_timed { state.timed_ns } else { now_ns };
         let at_ns = since_ns.saturating_add(self.config.call_timeout_ns);
-        state.parts(&mut self.client_parts).expiry.at_ns = at_ns;
+        state.expire_by_default_at(at_ns);
         self.note_expiry(id, client, at_ns);
     }
 

@@ -3,7 +3,7 @@
 use super::call::{self, CallFailure, Execution};
 use super::{Core, Event};
 use crate::buffer::Buffer;
-use crate::session::backlog::{Expiry, Queued};
+use crate::session::backlog::Queued;
 use crate::session::client::{ClientSession, ClientState, PendingCall, SlotCall};
 use crate::session::server::ServerSession;
 use crate::session::{Agreed, Origin, PeerKey, Role, SessionId};
@@ -205,13 +205,12 @@ impl<B: Buffer, T> Core<B, T> {
             if slot.state == ClientState::Free {
                 continue;
             }
-            let sent = slot.request_sent > 0;
+            let (sent, expiry) = (slot.request_sent > 0, slot.expiry());
             let execution = if sent { Execution::MayHaveExecuted } else { Execution::NotSent };
             let Some(SlotCall { tag, request, response }) = slot.call else {
                 unreachable!("a slot in use holds its call");
             };
             let call = PendingCall { method: slot.method, tag, request, response };
-            let expiry = slot.parts.map_or(Expiry::NONE, |parts| parts.expiry);
             self.push_failed(id, Queued { call, expiry }, failure(execution));
         }
         while let Some(queued) = client.backlog.pop_front() {

@@ -17,6 +17,7 @@ mod respond;
 mod response;
 mod send_answer;
 mod send_request;
+mod timed;
 mod timeout;
 mod transmit;
 mod work;

@@ -5,7 +5,7 @@
 //! only in order to be short:
 //!
 //! 1. One flag of a slot, set when nothing unusual holds and cleared when something does, stands for
-//!    all conditions: [`ClientSlot::is_plain`](crate::session::client::ClientSlot::is_plain) before
+//!    all conditions: [`ClientSlot::way_out`](crate::session::client::ClientSlot::way_out) before
 //!    the request is sent, `awaits_plain` until its answer has come, and a server slot's `is_plain`
 //!    for an answer.
 //! 2. Version, kind and flags of a header are compared as one number.
@@ -16,13 +16,16 @@
 //! memory reach 0.6 of their rate.
 
 use super::pace::hear;
+use super::send_request::left_us;
+use super::timed::send_timed;
 use super::work::Work;
 use super::{Completion, Core, FrameSink, RequestHandle, call};
 use crate::buffer::Buffer;
 use crate::congestion::Ack;
 use crate::limits::{FUTURE_ROUNDS_MAX, HEADER_BYTES, REQUEST_NUMBER_END};
+use crate::session::backlog::NEVER;
 use crate::session::client::{
-    ClientSession, ClientSlot, ClientState, PendingCall, RoundTrips, SlotCall,
+    ClientSession, ClientSlot, ClientState, PendingCall, RoundTrips, SlotCall, WayOut,
 };
 use crate::session::server::ServerState;
 use crate::session::{Origin, PeerKey, Role, SessionId, SessionTable};
@@ -62,10 +65,10 @@ impl<B, T> From<PlainCompletion<B, T>> for Completion<B, T> {
 }
 
 /// The three parts of a frame that are needed here.
-struct Parsed<'f> {
-    first: u64,
-    second: u64,
-    payload: &'f [u8],
+pub(super) struct Parsed<'f> {
+    pub(super) first: u64,
+    pub(super) second: u64,
+    pub(super) payload: &'f [u8],
 }
 
 impl Parsed<'_> {
@@ -153,6 +156,19 @@ impl<B: Buffer, T> Core<B, T> {
         call: PendingCall<B, T>,
         sink: &mut S,
     ) -> Option<PendingCall<B, T>> {
+        self.start_plain::<S, false>(now_ns, session, call, NEVER, sink)
+    }
+
+    /// The same with a deadline, if `TIMED`; both are worked out apart.
+    #[inline(always)]
+    pub(super) fn start_plain<S: FrameSink, const TIMED: bool>(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        call: PendingCall<B, T>,
+        deadline_ns: u64,
+        sink: &mut S,
+    ) -> Option<PendingCall<B, T>> {
         // Taken apart and put together anew where it is handed on as a whole: else the compiler keeps
         // it in memory all the way.
         let PendingCall { method, tag, request, response } = call;
@@ -165,6 +181,9 @@ impl<B: Buffer, T> Core<B, T> {
         };
         let PlainPlace { peer, to, credits, stalled_slots, trips, is_limited, slot, state } = place;
         state.begin(PendingCall { method, tag, request, response }, 1);
+        if TIMED {
+            state.expire_at(deadline_ns);
+        }
         self.shared.counters.calls_started += 1;
         if sink.reaches(peer)
             && *credits > 0
@@ -172,8 +191,14 @@ impl<B: Buffer, T> Core<B, T> {
             && *stalled_slots == 0
             && let Some(SlotCall { request, .. }) = &mut state.call
         {
-            let header = to.words(Kind::Request, Flags::NONE, state.method, state.number);
-            if sink.send(peer, request.frame(header), &[]) {
+            let taken = if TIMED {
+                let header = to.words(Kind::Request, Flags::EXTENDED, state.method, state.number);
+                send_timed(request, header, left_us(now_ns, deadline_ns), peer, sink)
+            } else {
+                let header = to.words(Kind::Request, Flags::NONE, state.method, state.number);
+                sink.send(peer, request.frame(header), &[])
+            };
+            if taken {
                 *credits -= 1;
                 state.note_plain_sent(now_ns);
                 self.shared.counters.packets_sent += 1;
@@ -185,7 +210,7 @@ impl<B: Buffer, T> Core<B, T> {
                 return None;
             }
         }
-        state.note_unsent(true);
+        state.note_unsent(if TIMED { WayOut::Timed } else { WayOut::Plain });
         if *stalled_slots != 0 {
             // Others who wait for a credit come first.
             *stalled_slots |= 1 << slot;
@@ -215,6 +240,17 @@ impl<B: Buffer, T> Core<B, T> {
         frame: &'f [u8],
     ) -> Option<PlainRequest<'f, B>> {
         let parsed = Parsed::of_kind(Kind::Request, frame)?;
+        self.take_plain(peer, parsed, frame.len())
+    }
+
+    /// Takes such a request, whose frame would have this length without an extension block.
+    #[inline(always)]
+    pub(super) fn take_plain<'f>(
+        &mut self,
+        peer: PeerKey,
+        parsed: Parsed<'f>,
+        frame_bytes: usize,
+    ) -> Option<PlainRequest<'f, B>> {
         let entry = self.sessions.entries.get_mut(parsed.session() as usize)?;
         if entry.origin != Origin::new(parsed.token(), Some(peer)) {
             return None;
@@ -226,7 +262,7 @@ impl<B: Buffer, T> Core<B, T> {
         // From 0 for the next number on: one that is not newer becomes very large.
         let ahead = number.wrapping_sub(state.current).wrapping_sub(1);
         let is_plain = ahead < FUTURE_ROUNDS_MAX * rounds
-            && frame.len() <= server.plain_frame_bytes_max as usize
+            && frame_bytes <= server.plain_frame_bytes_max as usize
             && state.takes_plain;
         if !is_plain {
             return None;
@@ -377,12 +413,20 @@ impl<B: Buffer, T> Core<B, T> {
                     client;
                 let Some(state) = slots.get_mut(work.slot as usize) else { return false };
                 let is_first = *credits > 0 && *stalled_slots == 0;
-                let may_send = state.is_plain && is_first && !congestion.is_limited();
+                let may_send =
+                    state.way_out != WayOut::General && is_first && !congestion.is_limited();
                 let (true, Some(SlotCall { request, .. })) = (may_send, &mut state.call) else {
                     return false;
                 };
-                let header = to.words(Kind::Request, Flags::NONE, state.method, state.number);
-                if !sink.send(peer, request.frame(header), &[]) {
+                let taken = if state.way_out == WayOut::Plain {
+                    let header = to.words(Kind::Request, Flags::NONE, state.method, state.number);
+                    sink.send(peer, request.frame(header), &[])
+                } else {
+                    let header =
+                        to.words(Kind::Request, Flags::EXTENDED, state.method, state.number);
+                    send_timed(request, header, left_us(now_ns, state.expiry_ns), peer, sink)
+                };
+                if !taken {
                     return false;
                 }
                 *credits -= 1;

@@ -6,8 +6,7 @@ use super::transmit::{FrameSink, Out, Then, Turn, send_part};
 use crate::bitmap::Words;
 use crate::buffer::Buffer;
 use crate::limits::{PACKET_OVERHEAD_BYTES, WINDOW_PACKETS, packet_span, packets_of};
-use crate::session::backlog::Expiry;
-use crate::session::client::{ClientSession, ClientState, NOT_TIMED, SlotCall};
+use crate::session::client::{ClientSession, ClientState, NOT_TIMED, SlotCall, WayOut};
 use crate::session::{PeerKey, SessionId};
 use crate::wire::{Flags, Kind, Part, Pull, deadline_word, header_bytes};
 
@@ -146,7 +145,7 @@ impl<B: Buffer> Shared<B> {
             state.parts(&mut self.client_parts).repeated += 1;
         } else {
             self.counters.packets_sent += 1;
-            state.is_plain = false;
+            state.way_out = WayOut::General;
             state.request_sent += 1;
             state.held += 1 + extra;
             client.credits -= 1 + extra;
@@ -273,6 +272,7 @@ fn write_request_packet<B: Buffer, T, S: FrameSink>(
 ) -> bool {
     let (to, packet_bytes) = (client.to, client.packet_bytes);
     let state = &mut client.slots[slot];
+    let expiry = state.expiry();
     let Some(SlotCall { request, .. }) = &mut state.call else {
         unreachable!("a slot in use holds its request");
     };
@@ -283,7 +283,6 @@ fn write_request_packet<B: Buffer, T, S: FrameSink>(
         true => extra as u8 + 1,
         false => 1,
     };
-    let expiry = state.parts.as_ref().map_or(Expiry::NONE, |parts| parts.expiry);
     if packet == 0 && expiry.is_told {
         let flags = flags.with(Flags::EXTENDED);
         let is_whole = state.request_packets == 1 && grant == 1;

@@ -202,6 +202,9 @@ fn take(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], short_ways: bool) -
         if let Some(completion) = core.handle_plain_response(now, PEER, frame) {
             return Got::Completed(completion.into());
         }
+        if let Some((request, _)) = core.handle_timed_request(now, PEER, frame) {
+            return Got::Request(request.handle, request.payload.to_vec());
+        }
         if core.handle_next_part(PEER, frame) {
             return Got::Nothing;
         }

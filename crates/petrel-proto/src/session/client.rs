@@ -308,11 +308,9 @@ pub(crate) struct ClientSlot<B, T> {
     /// The packet whose round trip is being measured, sent once until now; or [`NOT_TIMED`].
     pub(crate) timed_packet: u32,
     pub(crate) state: ClientState,
-    /// Whether such a request as `is_plain` says was sent once, and nothing has happened since.
+    /// Whether such a request as `way_out` says was sent once, and nothing has happened since.
     pub(crate) awaits_plain: bool,
-    /// Whether request and response have one packet each, and nothing was sent yet: the common case
-    /// of the way out.
-    pub(crate) is_plain: bool,
+    pub(crate) way_out: WayOut,
     /// Whether the transmit queue has an entry for this slot.
     pub(crate) queued: bool,
     /// Whether to send a PULL at the next opportunity, whatever it allows.
@@ -326,6 +324,8 @@ pub(crate) struct ClientSlot<B, T> {
     pub(crate) method: u16,
     /// Packets of the response that the request allows.
     pub(crate) grant: u8,
+    /// What is known of the call's end by time.
+    expires: Expires,
     /// Whether the timer wheel has an entry for this slot.
     pub(crate) in_wheel: bool,
     /// Whether that comes due so soon that it serves any deadline: the common case. What was set for a
@@ -337,6 +337,34 @@ pub(crate) struct ClientSlot<B, T> {
     /// one's number: a server follows only so far (§5.4).
     pub(crate) unheard: u32,
     pub(crate) given_up: u32,
+    /// When the call ends by time, unless that was not said.
+    pub(crate) expiry_ns: u64,
+}
+
+/// Which way out a slot takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum WayOut {
+    /// That for everything.
+    General,
+    /// Request and response have one packet each, and nothing was sent yet: the common case.
+    Plain,
+    /// The same with a deadline, which the call does not inherit.
+    Timed,
+}
+
+/// What is known of the end of a slot's call by time; see [`Expiry`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+enum Expires {
+    /// Nothing was said or noted.
+    Unsaid,
+    /// The default timeout was noted.
+    Default,
+    /// The caller's deadline, earlier than what [`ClientParts`] may have of an inherited one.
+    Told,
+    /// The deadline that the call inherits.
+    Inherited,
 }
 
 /// What a slot needs for messages of several packets, and to repeat what was lost.
@@ -357,8 +385,8 @@ pub(crate) struct ClientParts {
     pub(crate) looked_for: Option<LookedFor>,
     /// Order of transmissions, for requests of several packets.
     pub(crate) order: SendOrder,
-    /// Until when the call may take, as far as it was said or noted.
-    pub(crate) expiry: Expiry,
+    /// The deadline that the call inherits, where its own is earlier; or [`NEVER`].
+    inherited_ns: u64,
     /// Where the request's packets go by multicast, if they do.
     pub(crate) announced: Option<Announced>,
     /// Packets of the request that were sent again, each time counted.
@@ -392,7 +420,7 @@ impl Reusable for ClientParts {
         self.resend_below = 0;
         self.looked_for = None;
         self.order.reset();
-        self.expiry = Expiry::NONE;
+        self.inherited_ns = NEVER;
         self.announced = None;
         self.repeated = 0;
     }
@@ -408,7 +436,7 @@ impl Reusable for ClientParts {
             resend_below: 0,
             looked_for: None,
             order: SendOrder::default(),
-            expiry: Expiry::NONE,
+            inherited_ns: NEVER,
             announced: None,
             repeated: 0,
         }
@@ -430,7 +458,7 @@ impl<B, T> ClientSlot<B, T> {
             response_limit: 0,
             method: 0,
             state: ClientState::Free,
-            is_plain: false,
+            way_out: WayOut::General,
             awaits_plain: false,
             queued: false,
             timer: TimerEntry::NONE,
@@ -441,16 +469,18 @@ impl<B, T> ClientSlot<B, T> {
             unanswered: 0,
             probed: false,
             grant: 1,
+            expires: Expires::Unsaid,
             unheard: 0,
             given_up: 0,
+            expiry_ns: NEVER,
         }
     }
 
     /// Readies the slot for a call. The response's fields are set when its first packet comes.
     #[inline(always)]
-    pub(crate) fn start(&mut self, call: PendingCall<B, T>, packets: u32, is_plain: bool) {
+    pub(crate) fn start(&mut self, call: PendingCall<B, T>, packets: u32, way_out: WayOut) {
         self.begin(call, packets);
-        self.note_unsent(is_plain);
+        self.note_unsent(way_out);
     }
 
     /// [`ClientSlot::start`], but for what changes when the request is sent: that is up to
@@ -463,6 +493,7 @@ impl<B, T> ClientSlot<B, T> {
         self.unanswered = 0;
         self.probed = false;
         self.grant = 1;
+        self.expires = Expires::Unsaid;
         self.method = call.method;
         self.request_packets = packets;
         let PendingCall { tag, request, response, .. } = call;
@@ -477,8 +508,8 @@ impl<B, T> ClientSlot<B, T> {
 
     /// Notes that nothing of the request was sent.
     #[inline(always)]
-    pub(crate) fn note_unsent(&mut self, is_plain: bool) {
-        self.is_plain = is_plain;
+    pub(crate) fn note_unsent(&mut self, way_out: WayOut) {
+        self.way_out = way_out;
         self.awaits_plain = false;
         self.timed_packet = NOT_TIMED;
         self.request_sent = 0;
@@ -490,7 +521,7 @@ impl<B, T> ClientSlot<B, T> {
     #[inline]
     pub(crate) fn note_plain_sent(&mut self, now_ns: u64) {
         self.awaits_plain = true;
-        self.is_plain = false;
+        self.way_out = WayOut::General;
         self.queued = false;
         self.request_sent = 1;
         self.response_limit = 1;
@@ -552,7 +583,40 @@ impl<B, T> ClientSlot<B, T> {
     /// Until when the call may take, as far as it was said or noted.
     #[inline]
     pub(crate) fn expiry(&self) -> Expiry {
-        self.parts.as_ref().map_or(Expiry::NONE, |parts| parts.expiry)
+        let at_ns = self.expiry_ns;
+        match self.expires {
+            Expires::Unsaid => Expiry::NONE,
+            Expires::Default => Expiry { at_ns, ..Expiry::NONE },
+            Expires::Told => {
+                let inherited_ns = self.parts.as_ref().map_or(NEVER, |parts| parts.inherited_ns);
+                Expiry { at_ns, is_told: true, inherited_ns }
+            }
+            Expires::Inherited => Expiry { at_ns, is_told: true, inherited_ns: at_ns },
+        }
+    }
+
+    /// Notes the caller's deadline, after [`ClientSlot::begin`].
+    #[inline(always)]
+    pub(crate) fn expire_at(&mut self, deadline_ns: u64) {
+        self.expires = Expires::Told;
+        self.expiry_ns = deadline_ns;
+    }
+
+    /// Notes until when the call may take by default.
+    pub(crate) fn expire_by_default_at(&mut self, at_ns: u64) {
+        self.expires = Expires::Default;
+        self.expiry_ns = at_ns;
+    }
+
+    /// Notes a deadline of which the server is told, the caller's or the one that the call inherits.
+    pub(crate) fn set_expiry(&mut self, expiry: Expiry, spare: &mut Spare<ClientParts>) {
+        debug_assert!(expiry.is_told);
+        self.expire_at(expiry.at_ns);
+        if expiry.inherited_ns == expiry.at_ns {
+            self.expires = Expires::Inherited;
+        } else if expiry.inherited_ns != NEVER {
+            self.parts(spare).inherited_ns = expiry.inherited_ns;
+        }
     }
 
     /// Notes that the request is given up, with what was heard of it: `rounds` is what its number is ahead of
@@ -605,3 +669,6 @@ impl<B, T> ClientSlot<B, T> {
         self.probed = false;
     }
 }
+
+// With an endpoint's buffers and continuations.
+const _: () = assert!(size_of::<ClientSlot<Box<u8>, [u64; 3]>>() == 128);

@@ -40,10 +40,18 @@ pub fn skip_extensions(flags: Flags, rest: &[u8]) -> Result<&[u8], Malformed> {
 /// The block that says only how many microseconds are left, as the word that follows a header.
 #[inline]
 pub fn deadline_word(left_us: u32) -> u64 {
-    const HEAD: u64 =
-        (DEADLINE_BLOCK_BYTES as u64 - 2) | (DEADLINE as u64) << 16 | (DEADLINE_BYTES as u64) << 24;
-    HEAD | u64::from(left_us) << 32
+    DEADLINE_HEAD | u64::from(left_us) << 32
 }
+
+/// The microseconds that are left, if the word that follows a header is a block that says only that.
+#[inline]
+pub(crate) fn word_left_us(word: u64) -> Option<u32> {
+    (word as u32 == DEADLINE_HEAD as u32).then_some((word >> 32) as u32)
+}
+
+/// The block's length, and the record's type and length.
+const DEADLINE_HEAD: u64 =
+    (DEADLINE_BLOCK_BYTES as u64 - 2) | (DEADLINE as u64) << 16 | (DEADLINE_BYTES as u64) << 24;
 
 #[cold]
 fn read_block(rest: &[u8]) -> Result<(Extensions, &[u8]), Malformed> {

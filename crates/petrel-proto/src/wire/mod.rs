@@ -12,6 +12,7 @@ mod part;
 
 pub use announce::Announcement;
 pub use control::{Credit, Pull, check_cancel};
+pub(crate) use extension::word_left_us;
 pub use extension::{Extensions, deadline_word, read_extensions, skip_extensions};
 pub use header::{ANSWERED_LATER, Destination, Flags, Header, Kind, REFUSED, VERSION};
 pub use part::Part;

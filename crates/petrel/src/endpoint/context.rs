@@ -237,7 +237,7 @@ impl Context<'_> {
         if limits == CallLimits::default() && !call.request.is_reference() {
             return core.call_at_once(*now_ns, session, call, &mut self.back).map_err(without_tag);
         }
-        core.call_with(*now_ns, session, call, limits).map_err(without_tag)
+        core.call_with_at_once(*now_ns, session, call, limits, &mut self.back).map_err(without_tag)
     }
 
     /// Runs something whose calls inherit this deadline.

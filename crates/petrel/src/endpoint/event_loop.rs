@@ -300,7 +300,7 @@ impl FrameHandler for Dispatch<'_> {
         } else if let Some(completion) = local.core.handle_plain_response(*now_ns, peer, frame) {
             run_continuation(&mut Context { local, back }, completion);
         } else {
-            dispatch_other(local, handlers, *now_ns, peer, frame, false);
+            dispatch_timed(local, handlers, *now_ns, peer, frame, back);
         }
     }
 
@@ -337,6 +337,25 @@ impl FrameHandler for DispatchAhead<'_> {
     fn prepare(&mut self, frame: &[u8]) {
         self.ahead.show(&self.dispatch.local.core, frame);
     }
+}
+
+/// A small request with a deadline, or else something unusual.
+#[inline(never)]
+fn dispatch_timed(
+    local: &mut Local,
+    handlers: &mut Handlers,
+    now_ns: u64,
+    peer: PeerKey,
+    frame: &[u8],
+    back: Back<'_>,
+) {
+    let Some((request, deadline_ns)) = local.core.handle_timed_request(now_ns, peer, frame) else {
+        return dispatch_other(local, handlers, now_ns, peer, frame, false);
+    };
+    let PlainRequest { handle, method, payload, spare } = request;
+    Context { local, back }.under_deadline(Some(deadline_ns), |cx| {
+        handlers.run(cx, handle, method, Payload::Borrowed(payload), spare);
+    });
 }
 
 /// All frames but those of small calls without loss; `is_marked` if the frame met congestion.

@@ -8,7 +8,7 @@ use super::super::{Core, Shared};
 use crate::buffer::Buffer;
 use crate::limits::{WINDOW_PACKETS, packets_of};
 use crate::session::backlog::Queued;
-use crate::session::client::{Announced, ClientSession, PendingCall};
+use crate::session::client::{Announced, ClientSession, PendingCall, WayOut};
 use crate::session::{PeerKey, SessionId};
 use crate::wire::{Announcement, Destination, Flags, Kind, deadline_word};
 
@@ -123,7 +123,7 @@ impl<B: Buffer> Shared<B> {
         client.credits -= 1 + extra;
         client.charge(now_ns, packets);
         let state = &mut client.slots[slot];
-        state.is_plain = false;
+        state.way_out = WayOut::General;
         state.request_sent = packets;
         state.held += packets + extra;
         state.grant = extra as u8 + 1;
@@ -164,11 +164,11 @@ impl<B: Buffer> Shared<B> {
         announcement: Announcement,
     ) -> Turn {
         let (to, state) = (client.to, &mut client.slots[slot]);
+        let expiry = state.expiry();
         let (Some(call), Some(parts)) = (&state.call, &mut state.parts) else {
             return Turn::NOTHING;
         };
-        let left = parts.expiry.is_told;
-        let left = left.then(|| deadline_word(left_us(out.now_ns, parts.expiry.at_ns)));
+        let left = expiry.is_told.then(|| deadline_word(left_us(out.now_ns, expiry.at_ns)));
         let flags = if left.is_some() { Flags::EXTENDED } else { Flags::NONE };
         let size = call.request.wire_len() as u32;
         let part = crate::wire::Part { size, packet: 0, grant: state.grant };

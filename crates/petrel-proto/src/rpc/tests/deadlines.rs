@@ -16,6 +16,25 @@ impl Pair {
         self.client.call_with(self.now, self.session, call, limits).unwrap();
     }
 
+    /// Makes a call whose frame may go out at once, if the medium has room; gives what went.
+    fn call_at_once_until(
+        &mut self,
+        request: &[u8],
+        tag: u64,
+        deadline_ns: u64,
+        has_room: bool,
+    ) -> Vec<Vec<u8>> {
+        let limits = CallLimits { deadline_ns: Some(deadline_ns) };
+        let (request, response) = (buffer(request), HeapBuffer::new(100, 1));
+        let call = PendingCall { method: 1, tag, request, response };
+        let mut frames = Vec::new();
+        let mut sink = |_: PeerKey, head: &[u8], body: &[u8]| {
+            has_room.then(|| frames.push([head, body].concat())).is_some()
+        };
+        self.client.call_with_at_once(self.now, self.session, call, limits, &mut sink).unwrap();
+        frames
+    }
+
     /// Lets the client's clock run until something has ended, or it is `end_ns`; what it sends is lost.
     fn run_until(&mut self, end_ns: u64) {
         while !self.client.has_events()
@@ -65,6 +84,79 @@ fn a_request_says_what_is_left_and_its_handler_knows_until_when() {
     // A call without a deadline goes its plain way on the same slot.
     pair.call(b"x", 100, 2);
     assert_eq!(pair.client_sends()[0].len(), 16 + 1);
+}
+
+#[test]
+fn a_small_request_with_a_deadline_takes_a_short_way_and_nothing_else_does() {
+    let mut pair = Pair::new();
+    pair.call_until(b"ping!", 100, 1, pair.now + 1_500_999);
+    let frame = pair.client_sends().remove(0);
+    let changed = |place: usize, byte: u8| {
+        let mut frame = frame.clone();
+        frame[place] = byte;
+        frame
+    };
+    let mut over = frame.clone();
+    over[20..24].fill(0);
+    let unusual = [
+        over,
+        frame[..23].to_vec(),
+        // Not extended, repeated, marked; another length of the block, type, length of the record.
+        changed(1, frame[1] & !2),
+        changed(1, frame[1] | 4),
+        changed(1, frame[1] | 1),
+        changed(16, 7),
+        changed(18, 3),
+        changed(19, 5),
+    ];
+    for frame in unusual {
+        assert!(pair.server.handle_timed_request(7 * MS, PEER, &frame).is_none(), "{frame:?}");
+    }
+    let taken = pair.server.handle_timed_request(7 * MS, PEER, &frame);
+    let (request, deadline_ns) = taken.expect("it is new");
+    assert_eq!((request.method, request.payload), (1, &b"ping!"[..]));
+    assert_eq!(deadline_ns, 7 * MS + 1_500_000);
+    assert!(pair.server.handle_timed_request(7 * MS, PEER, &frame).is_none(), "a repetition");
+}
+
+#[test]
+fn a_small_call_with_a_deadline_goes_out_at_once_and_expires_on_time() {
+    let mut pair = Pair::new();
+    let deadline_ns = pair.now + 3 * MS;
+    let sent = pair.call_at_once_until(b"ping!", 1, deadline_ns, true);
+    assert_eq!(words(&sent), ["REQUEST s0 r832 m1 5 B deadline 3000 us"]);
+    assert_eq!(pair.client_sends(), Vec::<Vec<u8>>::new());
+    let (handle, _) = pair.at_server(&sent[0]).request();
+    pair.respond(handle, b"pong");
+    let answers = pair.server_sends();
+    let ended = pair.client.handle_plain_response(pair.now, PEER, &answers[0]);
+    assert_eq!(ended.expect("the answer is a plain one").response.message(), b"pong");
+    // The slot is free: what it still knows of that deadline ends nothing, this call neither.
+    pair.call(b"x", 100, 2);
+    assert_eq!(pair.client_sends()[0].len(), 16 + 1);
+    pair.run_until(deadline_ns + 2 * TICK_NS);
+    assert!(!pair.client.has_events());
+    // And the next one ends with its own.
+    let deadline_ns = pair.now + MS;
+    let sent = pair.call_at_once_until(b"lost", 3, deadline_ns, true);
+    assert_eq!(sent.len(), 1);
+    let ended = pair.expires_at(deadline_ns);
+    assert_eq!((ended.tag, execution(&ended)), (3, Execution::MayHaveExecuted));
+}
+
+#[test]
+fn a_small_call_with_a_deadline_that_finds_no_room_says_later_what_is_left_then() {
+    let mut pair = Pair::new();
+    let deadline_ns = pair.now + 3 * MS;
+    assert_eq!(pair.call_at_once_until(b"ping!", 1, deadline_ns, false), Vec::<Vec<u8>>::new());
+    pair.now += MS;
+    let frames = pair.client_sends();
+    assert_eq!(words(&frames), ["REQUEST s0 r832 m1 5 B deadline 2000 us"]);
+    let (handle, _) = pair.at_server(&frames[0]).request();
+    pair.respond(handle, b"pong");
+    let answers = pair.server_sends();
+    assert!(pair.client.handle_plain_response(pair.now, PEER, &answers[0]).is_some());
+    pair.assert_credits_back();
 }
 
 #[test]

@@ -1,0 +1,83 @@
+//! Small calls with a deadline, nothing else unusual about them: the short ways of [`plain`](super::plain),
+//! with one word more behind the header (`docs/wire-protocol.md` §3.4). The answer is a plain one.
+//!
+//! They are apart so that calls without a deadline do not pay for them.
+
+use super::plain::Parsed;
+use super::request::deadline_ns;
+use super::{CallLimits, Core, FrameSink, PendingCall, PlainRequest};
+use crate::buffer::Buffer;
+use crate::limits::{DEADLINE_BLOCK_BYTES, PART_HEADER_BYTES};
+use crate::session::backlog::NEVER;
+use crate::session::{PeerKey, SessionId};
+use crate::wire::{Extensions, Flags, Kind, deadline_word, first_bits, part_words, word_left_us};
+
+/// The lowest twelve bits of a REQUEST with an extension block and no other flag.
+const FIRST_BITS: u32 = first_bits(Kind::Request) | (Flags::EXTENDED.0 as u32) << 8;
+
+impl<B: Buffer, T> Core<B, T> {
+    /// Makes a call as [`Core::call_plain`] does, if it has a deadline of its own and none that it inherits;
+    /// else gives the call back.
+    #[inline(always)]
+    pub(super) fn call_timed<S: FrameSink>(
+        &mut self,
+        now_ns: u64,
+        session: SessionId,
+        call: PendingCall<B, T>,
+        limits: CallLimits,
+        sink: &mut S,
+    ) -> Option<PendingCall<B, T>> {
+        let at_ns = limits.deadline_ns.unwrap_or(NEVER);
+        // A message that lies elsewhere is not in one piece with its header.
+        let is_own = call.request.wire_len() == call.request.len();
+        if at_ns <= now_ns || at_ns == NEVER || !is_own {
+            return Some(call);
+        }
+        let back = self.start_plain::<S, true>(now_ns, session, call, at_ns, sink);
+        if back.is_none()
+            && let Some(client) = self.sessions.client_mut(session)
+        {
+            self.shared.note_expiry(session, client, at_ns);
+        }
+        back
+    }
+
+    /// Takes a frame if it is a new request of one packet with a deadline that is not over, and nothing
+    /// else unusual about it; gives when it is. `None` says nothing about the frame: give it to
+    /// [`Core::handle_frame`].
+    #[inline(always)]
+    pub fn handle_timed_request<'f>(
+        &mut self,
+        now_ns: u64,
+        peer: PeerKey,
+        frame: &'f [u8],
+    ) -> Option<(PlainRequest<'f, B>, u64)> {
+        let (head, payload) = frame.split_first_chunk::<PART_HEADER_BYTES>()?;
+        let [first, second, block] = part_words(head);
+        if first as u32 & 0xFFF != FIRST_BITS {
+            return None;
+        }
+        let deadline_us = Some(word_left_us(block)?);
+        let deadline_ns = deadline_ns(now_ns, Extensions { deadline_us });
+        if deadline_ns <= now_ns {
+            return None;
+        }
+        let parsed = Parsed { first, second, payload };
+        let request = self.take_plain(peer, parsed, frame.len() - DEADLINE_BLOCK_BYTES)?;
+        Some((request, deadline_ns))
+    }
+}
+
+/// Sends a request of one packet with what is left until its deadline.
+#[inline(always)]
+pub(super) fn send_timed<B: Buffer, S: FrameSink>(
+    request: &mut B,
+    [first, second]: [u64; 2],
+    left_us: u32,
+    peer: PeerKey,
+    sink: &mut S,
+) -> bool {
+    let len = request.len();
+    let (head, body) = request.part(0, [first, second, deadline_word(left_us)], 0, len);
+    sink.send(peer, head, body)
+}
