@@ -371,7 +371,7 @@ fn a_hedge_that_is_refused_says_nothing_of_the_attempt_beside_it() {
             unknown += u32::from(failure.execution == Execution::MayHaveExecuted);
         }
     });
-    // The servers take turns: some calls go to the other one first.
-    assert!(unknown > 0 && unknown < CALLS, "{unknown}");
+    // Nobody knows of those that went to the other one first; it has seen all of them, and no others.
+    assert!(unknown > 0);
     client.run_until(|_| counts.came.load(Ordering::SeqCst) == unknown);
 }
