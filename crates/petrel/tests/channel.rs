@@ -338,7 +338,9 @@ fn a_channel_dropped_while_it_connects_leaves_no_session_behind() {
     let tasks = client.stats().tasks;
     for turns in 0..8 {
         let channel = open(&client);
-        (0..turns).for_each(|_| drop(client.run_once()));
+        for _ in 0..turns {
+            client.run_once();
+        }
         drop(channel);
         client.run_for(Duration::from_millis(1), |_| false);
         assert_eq!(client.core().session_count(), 1, "after {turns} turns");
