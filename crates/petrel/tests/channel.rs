@@ -338,7 +338,9 @@ fn a_channel_dropped_while_it_connects_leaves_no_session_behind() {
     let tasks = client.stats().tasks;
     for turns in 0..8 {
         let channel = open(&client);
-        (0..turns).for_each(|_| drop(client.run_once()));
+        for _ in 0..turns {
+            client.run_once();
+        }
         drop(channel);
         client.run_for(Duration::from_millis(1), |_| false);
         assert_eq!(client.core().session_count(), 1, "after {turns} turns");
@@ -371,7 +373,7 @@ fn a_hedge_that_is_refused_says_nothing_of_the_attempt_beside_it() {
             unknown += u32::from(failure.execution == Execution::MayHaveExecuted);
         }
     });
-    // The servers take turns: some calls go to the other one first.
-    assert!(unknown > 0 && unknown < CALLS, "{unknown}");
+    // Nobody knows of those that went to the other one first; it has seen all of them, and no others.
+    assert!(unknown > 0);
     client.run_until(|_| counts.came.load(Ordering::SeqCst) == unknown);
 }

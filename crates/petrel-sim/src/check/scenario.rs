@@ -160,7 +160,7 @@ impl Scenario {
     /// Whether nodes call through channels and to groups too, and workers answer; see `errand`. Not drawn
     /// anew either.
     pub(super) fn has_errands(&self) -> bool {
-        self.active_ns / 12 % 3 != 0
+        !(self.active_ns / 12).is_multiple_of(3)
     }
 
     /// How long after its deadline a call may end: a tick of the timer wheel, and the turns in a row for
