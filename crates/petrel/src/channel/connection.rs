@@ -102,12 +102,12 @@ pub(super) async fn keep(channel: Weak<Inner>, connection: Rc<Connection>) {
     loop {
         let Target { address, endpoint } = connection.target;
         let opened = handle.connect_to(address, endpoint).await;
-        let Some(inner) = channel.upgrade() else { return };
+        if !note_connect(&channel, opened.is_ok()) {
+            return;
+        }
         match opened {
             Ok(session) => {
-                inner.counters.count(|stats| stats.sessions_opened += 1);
                 connection.set(Ok(session.clone()));
-                drop(inner);
                 let opened_ns = handle.now_ns();
                 session.left().await;
                 connection.set(Err(why_left(&session)));
@@ -115,14 +115,22 @@ pub(super) async fn keep(channel: Weak<Inner>, connection: Rc<Connection>) {
                     backoff.reset();
                 }
             }
-            Err(error) => {
-                inner.counters.count(|stats| stats.connects_failed += 1);
-                connection.set(Err(error.to_string()));
-            }
+            Err(error) => connection.set(Err(error.to_string())),
         }
         let pause_ns = backoff.next_ns(handle.random());
         handle.sleep(Duration::from_nanos(pause_ns)).await;
     }
+}
+
+/// Counts an attempt to connect; false if there is no channel any more. Nothing of the channel is held while
+/// its keeper waits: two keepers whose waits overlap would keep it, and each other, for ever.
+fn note_connect(channel: &Weak<Inner>, has_succeeded: bool) -> bool {
+    let Some(inner) = channel.upgrade() else { return false };
+    inner.counters.count(|stats| match has_succeeded {
+        true => stats.sessions_opened += 1,
+        false => stats.connects_failed += 1,
+    });
+    true
 }
 
 fn why_left(session: &Session) -> String {
