@@ -395,9 +395,10 @@ impl<B: Buffer, T> Core<B, T> {
         None
     }
 
-    /// Sends a plain request or answer; false if it is not plain, or the medium refused it.
+    /// Sends a plain request or answer; false if it is not plain, or the medium refused it. If `TIMED`, it
+    /// sends such a request with a deadline, and nothing else.
     #[inline(always)]
-    pub(super) fn send_plain<S: FrameSink>(
+    pub(super) fn send_plain<S: FrameSink, const TIMED: bool>(
         &mut self,
         now_ns: u64,
         work: Work,
@@ -413,18 +414,18 @@ impl<B: Buffer, T> Core<B, T> {
                     client;
                 let Some(state) = slots.get_mut(work.slot as usize) else { return false };
                 let is_first = *credits > 0 && *stalled_slots == 0;
-                let may_send =
-                    state.way_out != WayOut::General && is_first && !congestion.is_limited();
+                let way_out = if TIMED { WayOut::Timed } else { WayOut::Plain };
+                let may_send = state.way_out == way_out && is_first && !congestion.is_limited();
                 let (true, Some(SlotCall { request, .. })) = (may_send, &mut state.call) else {
                     return false;
                 };
-                let taken = if state.way_out == WayOut::Plain {
-                    let header = to.words(Kind::Request, Flags::NONE, state.method, state.number);
-                    sink.send(peer, request.frame(header), &[])
-                } else {
+                let taken = if TIMED {
                     let header =
                         to.words(Kind::Request, Flags::EXTENDED, state.method, state.number);
                     send_timed(request, header, left_us(now_ns, state.expiry_ns), peer, sink)
+                } else {
+                    let header = to.words(Kind::Request, Flags::NONE, state.method, state.number);
+                    sink.send(peer, request.frame(header), &[])
                 };
                 if !taken {
                     return false;
@@ -440,7 +441,7 @@ impl<B: Buffer, T> Core<B, T> {
                 }
                 true
             }
-            Role::Server(server) if !work.of_client => {
+            Role::Server(server) if !work.of_client && !TIMED => {
                 let Some(state) = server.slots.get_mut(work.slot as usize) else { return false };
                 let aux = state.answer_aux();
                 let (true, Some(message)) = (state.is_plain, &mut state.message) else {

@@ -5,11 +5,13 @@
 
 use super::plain::Parsed;
 use super::request::deadline_ns;
+use super::work::Work;
 use super::{CallLimits, Core, FrameSink, PendingCall, PlainRequest};
 use crate::buffer::Buffer;
 use crate::limits::{DEADLINE_BLOCK_BYTES, PART_HEADER_BYTES};
 use crate::session::backlog::NEVER;
-use crate::session::{PeerKey, SessionId};
+use crate::session::client::WayOut;
+use crate::session::{PeerKey, Role, SessionId};
 use crate::wire::{Extensions, Flags, Kind, deadline_word, first_bits, part_words, word_left_us};
 
 /// The lowest twelve bits of a REQUEST with an extension block and no other flag.
@@ -40,6 +42,26 @@ impl<B: Buffer, T> Core<B, T> {
             self.shared.note_expiry(session, client, at_ns);
         }
         back
+    }
+
+    /// Whether a slot has such a request to send.
+    #[inline(always)]
+    pub(super) fn is_timed(&self, work: Work) -> bool {
+        let role = self.sessions.entries.get(work.session as usize).map(|entry| &entry.role);
+        let (Some(Role::Client(client)), true) = (role, work.of_client) else { return false };
+        let slot = client.slots.get(work.slot as usize);
+        slot.is_some_and(|state| state.way_out == WayOut::Timed)
+    }
+
+    /// [`Core::send_plain`] of a request with a deadline.
+    #[inline(never)]
+    pub(super) fn send_queued_timed<S: FrameSink>(
+        &mut self,
+        now_ns: u64,
+        work: Work,
+        sink: &mut S,
+    ) -> bool {
+        self.send_plain::<S, true>(now_ns, work, sink)
     }
 
     /// Takes a frame if it is a new request of one packet with a deadline that is not over, and nothing

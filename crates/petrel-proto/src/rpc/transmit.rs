@@ -120,7 +120,10 @@ impl<B: Buffer, T> Core<B, T> {
         while sent < TRANSMIT_FRAMES_MAX
             && let Some(work) = self.shared.work.pop()
         {
-            if SHORT_WAYS && self.send_plain(now_ns, work, sink) {
+            if SHORT_WAYS
+                && (self.send_plain::<S, false>(now_ns, work, sink)
+                    || self.is_timed(work) && self.send_queued_timed(now_ns, work, sink))
+            {
                 sent += 1;
                 continue;
             }
