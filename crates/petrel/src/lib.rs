@@ -57,7 +57,8 @@
 //! **What it does not do yet.** No encryption: without [`NexusBuilder::insecure`] a nexus listens on
 //! and connects to loopback only. Congestion is noticed by marks of switches and by heavy loss, unless a
 //! control that goes by round trips is set. No streaming.
-//! Endpoints stay on their thread; what crosses to others is copied.
+//! Endpoints stay on their thread; what crosses to others is copied. Retries and hedging are a
+//! [`Channel`]'s, which stays there too: a [`Client`] has one session, and its calls fail when that has ended.
 
 pub mod channel;
 mod client;
