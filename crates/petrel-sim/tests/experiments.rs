@@ -23,8 +23,8 @@ fn same_twice<R: Clone + PartialEq + std::fmt::Debug>(
     rows
 }
 
-/// What 25 Gbit/s carry of requests in packets of 1 440 of 1 538 bytes.
-const LINE_GBIT: f64 = 25.0 * 1_440.0 / 1_538.0;
+/// What 25 Gbit/s carry of requests in packets of 1 440 of 1 530 bytes.
+const LINE_GBIT: f64 = 25.0 * 1_440.0 / 1_530.0;
 
 fn find<'a>(rows: &'a [LossRow], recovery: &str, loss: f64) -> &'a LossRow {
     let is_it = |row: &&LossRow| row.recovery == recovery && row.loss == loss;
