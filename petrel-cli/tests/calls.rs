@@ -206,10 +206,7 @@ fn call__that_fails_says_how() {
         let output = call(method, data);
         assert_eq!(output.status.code(), Some(1));
         let end = record(&output);
-        assert_eq!(
-            (&end["status"], &end["may_have_executed"]),
-            (&status.into(), &executed.into())
-        );
+        assert_eq!((&end["status"], &end["may_have_executed"]), (&status.into(), &executed.into()));
         assert!(end["message"].as_str().unwrap().contains(words), "{end}");
         assert!(stderr(&output).contains(status) && stderr(&output).contains(words));
     }
