@@ -29,6 +29,7 @@ mod factors;
 mod far;
 mod figure;
 mod instructions;
+mod kv;
 mod library;
 mod load;
 mod lossy;
@@ -36,12 +37,12 @@ mod measurement;
 mod memory;
 mod overload;
 mod pairs;
-mod plot;
+pub(crate) mod plot;
 mod probe;
-mod process;
+pub(crate) mod process;
 mod sessions;
 mod stage;
-mod statistics;
+pub(crate) mod statistics;
 mod table;
 mod target;
 mod threads;
@@ -94,6 +95,11 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> 
         BenchCommand::Congestion(args) => run_congestion(args, output),
         BenchCommand::Threads(args) => threads::run(args, output),
         BenchCommand::Overload(args) => overload::run(args, output),
+        BenchCommand::Kv(args) => kv::run(args, output),
+        BenchCommand::KvReplica(args) => {
+            kv::run_replica(args)?;
+            Ok(Outcome::Success)
+        }
         BenchCommand::OverloadServer(args) => {
             overload::run_server(args, output)?;
             Ok(Outcome::Success)

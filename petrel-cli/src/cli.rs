@@ -8,6 +8,10 @@ mod bench;
 mod client;
 mod doctor;
 mod experiment;
+mod index;
+mod kv;
+mod kv_chaos;
+mod kv_sim;
 mod server;
 mod sim;
 mod values;
@@ -17,8 +21,8 @@ use clap::{Args, Parser, Subcommand};
 pub(crate) use address::ServerAddress;
 pub(crate) use bench::{
     AllArgs, BenchArgs, BenchCommand, BenchOverloadArgs, CongestionArgs, CountedArgs, EndsArgs,
-    FactorsArgs, IdleArgs, InstructionsArgs, OverloadServerArgs, RateArgs, SessionsArgs,
-    ThreadsArgs, WindowArgs, WorkArgs,
+    FactorsArgs, IdleArgs, InstructionsArgs, KvBenchArgs, KvReplicaArgs, OverloadServerArgs,
+    RateArgs, SessionsArgs, ThreadsArgs, WindowArgs, WorkArgs,
 };
 pub(crate) use client::{CallArgs, PingArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;
@@ -26,6 +30,17 @@ pub(crate) use experiment::{
     CcCostArgs, CommonArgs, ExperimentArgs, ExperimentCommand, IncastArgs, LossArgs, OverloadArgs,
     ScaleArgs, SmallLossArgs, VethArgs,
 };
+pub(crate) use index::{
+    IndexArgs, IndexBenchArgs, IndexCommand, IndexDeleteArgs, IndexGetArgs, IndexPutArgs,
+    IndexScanArgs, IndexServeArgs, IndexServerArgs, IndexStatusArgs,
+};
+pub(crate) use kv::{
+    ClusterArgs, ExpectedArgs, FormatArgs, KvArgs, KvCasArgs, KvCommand, KvDeleteArgs, KvGetArgs,
+    KvMemberArgs, KvMemberCommand, KvPutArgs, KvScanArgs, KvServeArgs, KvStatusArgs,
+    KvTransferArgs, LogLevel, ReadsChoice,
+};
+pub(crate) use kv_chaos::{KvChaosArgs, KvChaosReplicaArgs};
+pub(crate) use kv_sim::KvSimArgs;
 pub(crate) use server::{DemoArgs, ServeArgs};
 pub(crate) use sim::{SimArgs, SimCommand};
 pub(crate) use values::{BenchTransport, Payload};
@@ -82,7 +97,9 @@ pub(crate) enum Command {
     Ping(PingArgs),
     Call(CallArgs),
     Stats(StatsArgs),
+    Kv(KvArgs),
     Bench(BenchArgs),
+    Index(IndexArgs),
     Sim(SimArgs),
     Doctor(DoctorArgs),
 }
@@ -112,7 +129,9 @@ mod tests {
     /// Every line of the help texts that shows a call of the command, up to a pipe.
     fn examples() -> Vec<String> {
         let everything = Cli::command();
-        let helps = everything.get_subcommands().map(|subcommand| {
+        let nested = everything.find_subcommand("kv").unwrap().get_subcommands();
+        let shown = everything.get_subcommands().chain(nested).filter(|it| !it.is_hide_set());
+        let helps = shown.map(|subcommand| {
             let help = subcommand.get_after_long_help().map(ToString::to_string);
             help.unwrap_or_else(|| panic!("{} has no examples", subcommand.get_name()))
         });
@@ -179,6 +198,13 @@ mod tests {
             "petrel sim --trace",
             "petrel sim --seed 1 --seeds 2 --trace",
             "petrel sim --seed x",
+            "petrel kv serve --id 0 --peers 1=127.0.0.1:1",
+            "petrel kv serve --id 1 --peers 127.0.0.1:1",
+            "petrel kv serve --id 1",
+            "petrel kv cas key value --servers host",
+            "petrel kv cas key value --absent --revision 1 --servers host",
+            "petrel kv scan a b --prefix --servers host",
+            "petrel kv member add 4 somewhere --servers host",
         ] {
             let error = parse(line).expect_err(line);
             assert_eq!(error.exit_code(), 2, "{line}: {error}");

@@ -8,7 +8,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// Two CPUs that this process may use, of different cores if there are such; `None` if it has only
 /// one.
 pub(crate) fn pair() -> Option<[usize; 2]> {
-    let usable = usable();
+    let usable = all();
     let (&first, rest) = usable.split_first()?;
     let siblings = siblings(first);
     let apart = rest.iter().find(|cpu| !siblings.contains(cpu));
@@ -16,7 +16,8 @@ pub(crate) fn pair() -> Option<[usize; 2]> {
     Some([first, second])
 }
 
-fn usable() -> Vec<usize> {
+/// The CPUs that this thread may use.
+pub(crate) fn all() -> Vec<usize> {
     let set = sched_getaffinity(None).unwrap_or_default();
     (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect()
 }
@@ -121,32 +122,32 @@ mod tests {
 
     #[test]
     fn pinned__keeps_the_thread_on_its_cpu_and_lets_it_go() {
-        let before = usable();
+        let before = all();
         let pinned = Pinned::to(before[0]).unwrap();
-        assert_eq!(usable(), before[..1]);
+        assert_eq!(all(), before[..1]);
         drop(pinned);
-        assert_eq!(usable(), before);
+        assert_eq!(all(), before);
     }
 
     #[test]
     fn seat__is_left_as_it_was_found() {
-        let before = usable();
+        let before = all();
         let seat = Seat { cpu: Some(before[0]), is_realtime: false };
         let seated = seat.take().unwrap();
-        assert_eq!(usable(), before[..1]);
+        assert_eq!(all(), before[..1]);
         drop(seated);
-        assert_eq!(usable(), before);
+        assert_eq!(all(), before);
         // Without the right to it there is an error, and the thread stays as it was.
         let result = Seat { cpu: None, is_realtime: true }.take();
         if let Err(error) = result {
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         }
-        assert_eq!(usable(), before);
+        assert_eq!(all(), before);
     }
 
     #[test]
     fn pair__are_two_usable_cpus() {
-        let Some([first, second]) = pair() else { return assert_eq!(usable().len(), 1) };
-        assert!(first != second && usable().contains(&first) && usable().contains(&second));
+        let Some([first, second]) = pair() else { return assert_eq!(all().len(), 1) };
+        assert!(first != second && all().contains(&first) && all().contains(&second));
     }
 }

@@ -18,7 +18,9 @@ mod cores;
 mod demo;
 mod doctor;
 mod failure;
+mod index;
 mod interrupt;
+mod kv;
 mod load;
 mod methods;
 mod output;
@@ -64,7 +66,9 @@ fn run(command: &Command, output: Output) -> Result<Outcome, Failure> {
         Command::Ping(args) => ping::run(args, output),
         Command::Call(args) => call::run(args, output),
         Command::Stats(args) => stats::run(args, output),
+        Command::Kv(args) => kv::run(args, output),
         Command::Bench(args) => bench::run(args, output),
+        Command::Index(args) => index::run(args, output),
         Command::Sim(args) => sim::run(args, output),
         Command::Doctor(args) => Ok(doctor::run(args, output)?),
     }

@@ -4,7 +4,6 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use comfy_table::Cell;
-use petrel::EndpointStats;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
@@ -13,8 +12,8 @@ use crate::cli::ServeArgs;
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
-use crate::server::{Server, ServerConfig};
-use crate::units::format_bytes;
+use crate::server::{Ended, Server, ServerConfig};
+use crate::units::{exact_duration, format_bytes};
 
 /// How often the server looks whether its threads still run.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -33,10 +32,12 @@ struct Ready {
 #[derive(Serialize)]
 struct Stopped {
     event: &'static str,
+    /// Sessions that clients had not left in time.
+    sessions_cut: usize,
     endpoints: Vec<Box<RawValue>>,
 }
 
-/// Serves until it is interrupted.
+/// Serves until it is interrupted, and then as long as clients have calls on their way, within limits.
 pub(crate) fn run(args: &ServeArgs, output: Output) -> Result<Outcome, Failure> {
     // Before any thread starts: the threads then leave the signals to this one.
     let interrupt = Interrupt::catch()?;
@@ -46,7 +47,9 @@ pub(crate) fn run(args: &ServeArgs, output: Output) -> Result<Outcome, Failure> 
     while !interrupt.came_within(LOOK_EVERY) && server.is_healthy() {}
     // A second signal need not wait for anything.
     drop(interrupt);
-    print_totals(&server.stop()?, output)?;
+    let ended = server.drain(args.drain)?;
+    report_cut(&ended, args.drain, output)?;
+    print_totals(&ended, output)?;
     Ok(Outcome::Success)
 }
 
@@ -78,11 +81,28 @@ fn announce(config: &ServerConfig, address: SocketAddr, output: Output) -> Resul
     Ok(output.record(&Ready { event, address, pid, endpoints: count, transports })?)
 }
 
-fn print_totals(stats: &[EndpointStats], output: Output) -> Result<(), Failure> {
-    let endpoints = stats.iter().filter_map(|stats| RawValue::from_string(stats.to_json()).ok());
-    output.record(&Stopped { event: "stopped", endpoints: endpoints.collect() })?;
+fn sessions_cut(ended: &[Ended]) -> usize {
+    ended.iter().map(|ended| ended.sessions_cut).sum()
+}
+
+fn report_cut(ended: &[Ended], limit: Duration, output: Output) -> Result<(), Failure> {
+    let sessions = match sessions_cut(ended) {
+        0 => return Ok(()),
+        1 => "1 session was".to_owned(),
+        count => format!("{count} sessions were"),
+    };
+    let limit = exact_duration(limit);
+    Ok(output
+        .line(format!("\n{sessions} still there after {limit}; calls on their way failed."))?)
+}
+
+fn print_totals(ended: &[Ended], output: Output) -> Result<(), Failure> {
+    let stats = ended.iter().map(|ended| RawValue::from_string(ended.stats.to_json()));
+    let endpoints = stats.filter_map(Result::ok).collect();
+    let sessions_cut = sessions_cut(ended);
+    output.record(&Stopped { event: "stopped", sessions_cut, endpoints })?;
     let mut table = output.table(&["endpoint", "requests", "received", "sent", "sent again"]);
-    for stats in stats {
+    for Ended { stats, .. } in ended {
         table.add_row([
             Cell::new(stats.endpoint.0),
             Cell::new(stats.protocol.requests_received),

@@ -3,7 +3,9 @@
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use petrel::control::{AllowedTransports, EndpointId};
 use petrel::proto::limits::{SLOTS_MAX, WINDOW_PACKETS};
@@ -57,7 +59,7 @@ impl ServerConfig {
     }
 }
 
-/// A running server. Dropping it leaves it running; [`Server::stop`] ends it.
+/// A running server. Dropping it leaves it running; [`Server::drain`] and [`Server::stop`] end it.
 pub(crate) struct Server {
     address: SocketAddr,
     workers: Vec<Worker>,
@@ -65,7 +67,18 @@ pub(crate) struct Server {
 
 struct Worker {
     stop: Stop,
-    thread: JoinHandle<Result<EndpointStats, Failure>>,
+    /// How long clients have to leave, if they are asked to; set before the stop.
+    drain_limit: Arc<OnceLock<Duration>>,
+    thread: JoinHandle<Result<Ended, Failure>>,
+}
+
+/// What an endpoint leaves behind.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// Its last counters.
+    pub(crate) stats: EndpointStats,
+    /// Sessions that clients had not left in time.
+    pub(crate) sessions_cut: usize,
 }
 
 impl Server {
@@ -101,9 +114,24 @@ impl Server {
         self.workers.iter().all(|worker| !worker.thread.is_finished())
     }
 
-    /// Ends all endpoints and gives their last counters.
-    pub(crate) fn stop(self) -> Result<Vec<EndpointStats>, Failure> {
-        self.workers.iter().for_each(|worker| worker.stop.stop());
+    /// Ends all endpoints at once.
+    pub(crate) fn stop(self) -> Result<(), Failure> {
+        self.end(None).map(drop)
+    }
+
+    /// Has clients leave with their calls answered, and ends all endpoints when they have, or have had so long.
+    pub(crate) fn drain(self, limit: Duration) -> Result<Vec<Ended>, Failure> {
+        self.end(Some(limit))
+    }
+
+    fn end(self, drain_limit: Option<Duration>) -> Result<Vec<Ended>, Failure> {
+        for worker in &self.workers {
+            if let Some(limit) = drain_limit {
+                // Nobody sets it but here.
+                let _ = worker.drain_limit.set(limit);
+            }
+            worker.stop.stop();
+        }
         self.workers.into_iter().map(|worker| join(worker.thread)).collect()
     }
 }
@@ -112,18 +140,20 @@ impl Worker {
     fn start(nexus: &Nexus, config: EndpointConfig, cpu: Option<usize>) -> Result<Self, Failure> {
         let nexus = nexus.clone();
         let (sender, receiver) = mpsc::channel();
+        let drain_limit = Arc::new(OnceLock::new());
+        let limit = Arc::clone(&drain_limit);
         let thread = thread::Builder::new()
             .name(format!("endpoint-{}", config.id.map_or(0, |id| id.0)))
-            .spawn(move || serve(&nexus, config, cpu, &sender))?;
+            .spawn(move || serve(&nexus, config, cpu, &sender, &limit))?;
         match receiver.recv() {
-            Ok(stop) => Ok(Self { stop, thread }),
+            Ok(stop) => Ok(Self { stop, drain_limit, thread }),
             // It ended before it had a handle to send: its result says why.
             Err(_) => Err(join(thread).err().unwrap_or_else(ended)),
         }
     }
 }
 
-fn join(thread: JoinHandle<Result<EndpointStats, Failure>>) -> Result<EndpointStats, Failure> {
+fn join(thread: JoinHandle<Result<Ended, Failure>>) -> Result<Ended, Failure> {
     thread.join().unwrap_or_else(|_| Err(ended()))
 }
 
@@ -137,7 +167,8 @@ fn serve(
     config: EndpointConfig,
     cpu: Option<usize>,
     started: &Sender<Stop>,
-) -> Result<EndpointStats, Failure> {
+    drain_limit: &OnceLock<Duration>,
+) -> Result<Ended, Failure> {
     if let Some(cpu) = cpu {
         cores::pin(cpu)?;
     }
@@ -147,5 +178,7 @@ fn serve(
     // Nobody listens when starting another endpoint failed; `stop` comes at once then.
     let _ = started.send(stop.clone());
     endpoint.run(&stop);
-    Ok(endpoint.stats())
+    let drained = drain_limit.get().map_or(Ok(()), |limit| endpoint.drain(*limit));
+    let sessions_cut = drained.map_or_else(|timeout| timeout.sessions, |()| 0);
+    Ok(Ended { stats: endpoint.stats(), sessions_cut })
 }

@@ -250,6 +250,44 @@ fn serve__ends_cleanly_on_both_signals() {
     }
 }
 
+/// Three large calls are on their way at any time: they are answered, and no others are made.
+#[test]
+fn serve__that_is_asked_to_end_answers_what_it_has_got() {
+    for transport in ["udp", "shm"] {
+        let server = Server::on_free_port();
+        let large = ["--size", "8MiB", "--in-flight", "3", "--count", "1000000000"];
+        let how = ["ping", &server.address, "--json", "--timeout", "60s", "--transport", transport];
+        let client = command(&[&how[..], &large].concat()).spawn().unwrap();
+        server.wait_for_requests(5);
+        server.signal(Signal::TERM);
+        let (code, rest) = server.finish();
+        assert_eq!(code, Some(0), "{rest}");
+        let stopped: Value = serde_json::from_str(&rest).unwrap();
+        assert_eq!(stopped["sessions_cut"], 0, "{stopped}");
+        let ping = record(&finish(client));
+        assert_eq!(ping["answered"], stopped["endpoints"][0]["requests_received"], "{ping}");
+        let failures = ping["failures"].as_array().unwrap();
+        assert!(failures.iter().all(|failure| failure["may_have_executed"] == "no"), "{ping}");
+    }
+}
+
+#[test]
+fn serve__does_not_wait_for_ever_for_a_client_that_hangs() {
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--drain", "1ms"]);
+    let count = ["ping", &server.address, "--count", "1000000000"];
+    let client = command(&count).spawn().unwrap();
+    server.wait_for_requests(1);
+    let client_id = rustix::process::Pid::from_child(&client);
+    rustix::process::kill_process(client_id, Signal::STOP).unwrap();
+    server.signal(Signal::TERM);
+    let (code, rest) = server.finish();
+    rustix::process::kill_process(client_id, Signal::CONT).unwrap();
+    finish(client);
+    assert_eq!(code, Some(0), "{rest}");
+    let stopped: Value = serde_json::from_str(&rest).unwrap();
+    assert_eq!(stopped["sessions_cut"], 1, "{stopped}");
+}
+
 #[test]
 fn serve__refuses_other_hosts_and_addresses_in_use() {
     let output = petrel(&["serve", "--listen", "0.0.0.0:0", "--json"]);

@@ -96,7 +96,8 @@ fn doctor__a_closed_pipe_is_no_failure() {
     assert_eq!(stderr(&output), "");
 }
 
-const SUBCOMMANDS: [&str; 8] = ["demo", "serve", "ping", "call", "stats", "bench", "sim", "doctor"];
+const SUBCOMMANDS: [&str; 9] =
+    ["demo", "serve", "ping", "call", "stats", "kv", "bench", "sim", "doctor"];
 
 #[test]
 fn sim__runs_fresh_seeds_and_names_them() {

@@ -72,6 +72,7 @@ pub mod nexus;
 pub mod overload;
 mod post;
 mod sync;
+mod time;
 mod workers;
 
 pub use channel::{Channel, ChannelConfig, ChannelStats, Target};

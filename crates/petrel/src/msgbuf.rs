@@ -32,6 +32,14 @@ impl MsgBuf {
         pool.alloc(capacity, packets_max(capacity)).map(Self)
     }
 
+    /// Takes a buffer from a pool that holds `message`, and has no room for more.
+    #[inline]
+    pub(crate) fn holding(pool: &BufPool, message: &[u8]) -> Result<Self, PoolExhausted> {
+        let mut buffer = Self::from_pool(pool, message.len())?;
+        buffer.set_message(message);
+        Ok(buffer)
+    }
+
     /// An empty buffer to send a shared message from: see [`BufPool::reference`].
     pub(crate) fn reference(pool: &BufPool, message: &SharedBuf) -> Result<Self, PoolExhausted> {
         pool.reference(message, packets_max(message.len())).map(Self)

@@ -10,20 +10,12 @@
 
 mod common;
 
-use std::io::Write;
-use std::process::{Command, Output, Stdio};
-
+use common::own_network::{self, Trial, run};
 use common::{ECHO, Server, client, over, pattern};
 use petrel::proto::congestion::{
     CongestionConfig, CongestionControl, CongestionCounters, DcqcnConfig, Rate,
 };
 use petrel::{Endpoint, EndpointConfig, SessionId};
-
-/// Set in the process that is in the namespace.
-const INSIDE: &str = "PETREL_TEST_IN_OWN_NETWORK";
-
-/// The inside's last words: a filter that matches no test is a success for the harness.
-const DONE: &str = "done in a network of its own";
 
 /// Calls after which what a test waits for does not come any more.
 const CALLS_MAX: u32 = 20_000;
@@ -41,55 +33,12 @@ fn table(rules: &str) -> String {
     format!("flush ruleset\ntable inet petrel {{\nchain way {{\n{head}\n{rules}}}\n}}\n")
 }
 
-/// Runs a program with this input; the error is for people.
-fn run(program: &str, arguments: &[&str], input: &str) -> Result<Output, String> {
-    let mut child = Command::new(program)
-        .args(arguments)
-        .env(INSIDE, "1")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("`{program}` cannot be run: {error}"))?;
-    let written = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
-    let output = child.wait_with_output().map_err(|error| error.to_string())?;
-    match (output.status.success(), written) {
-        (true, Some(Ok(()))) => Ok(output),
-        _ => Err(format!("`{program}`: {}", String::from_utf8_lossy(&output.stderr).trim())),
-    }
-}
-
-/// The flags by which `unshare` gives this user a network namespace in which `nft` marks packets.
-fn way_in() -> Result<&'static str, String> {
-    let set_up = ["sh", "-c", "ip link set lo up && nft -f -"];
-    let rules = marking(&[("dport", 9)]);
-    let flags = ["--net", "--user --map-root-user --net"];
-    let mut obstacles = flags.iter().map(|flags| {
-        let arguments: Vec<&str> = flags.split(' ').chain(set_up).collect();
-        run("unshare", &arguments, &rules).map(|_| *flags)
-    });
-    let first = obstacles.next().expect("there are two");
-    first.or_else(|why| obstacles.next().expect("there are two").map_err(|_| why))
-}
-
-/// Runs a test of this file in a network of its own, or says why that cannot be.
+/// Runs a test of this file where nftables mark packets, or says why that cannot be.
 fn in_own_network(test: &str, inside: impl FnOnce()) {
-    if std::env::var_os(INSIDE).is_some() {
-        inside();
-        println!("{DONE}");
-        return;
-    }
-    let flags = match way_in() {
-        Ok(flags) => flags,
-        Err(why) => return println!("skipped: no network namespace with marks: {why}"),
-    };
-    let own = std::env::current_exe().unwrap();
-    let start = r#"ip link set lo up && exec "$0" --exact "$1" --nocapture 2>&1"#;
-    let own = own.to_str().expect("the test's path is text");
-    let arguments: Vec<&str> = flags.split(' ').chain(["sh", "-c", start, own, test]).collect();
-    let output = Command::new("unshare").args(&arguments).env(INSIDE, "1").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains(DONE), "{said}");
+    let script = "ip link set lo up && nft -f -";
+    let rules = marking(&[("dport", 9)]);
+    let trial = Trial { what: "network namespace with marks", script, input: &rules };
+    own_network::in_own_network(&trial, test, inside);
 }
 
 fn set_rules(rules: &str) {

@@ -12,7 +12,6 @@ mod common;
 
 use std::cell::RefCell;
 use std::fs::File;
-use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, Stdio};
 use std::rc::Rc;
@@ -22,17 +21,12 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use common::own_network::{self, Trial, run};
 use common::{ECHO, over, pattern};
 use petrel::group::{Group, GroupCall, Need};
 use petrel::proto::counters::Counters;
 use petrel::{Endpoint, EndpointConfig, Hearing, MulticastConfig, Nexus, SharedMsg, Stop};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
-
-/// Set in the process that may build networks.
-const INSIDE: &str = "PETREL_TEST_BUILDS_NETWORKS";
-
-/// The inside's last words: a filter that matches no test is a success for the harness.
-const DONE: &str = "done in networks of its own";
 
 const MEMBERS: usize = 3;
 
@@ -40,23 +34,6 @@ const GROUP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(239, 77, 0, 9
 
 /// Fourteen packets.
 const MESSAGE_BYTES: usize = 20_000;
-
-/// Runs a program; the error is for people.
-fn run(program: &str, arguments: &[&str], input: &str) -> Result<(), String> {
-    let mut child = Command::new(program)
-        .args(arguments)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(|error| format!("`{program}` cannot be run: {error}"))?;
-    let written = child.stdin.take().map(|mut stdin| stdin.write_all(input.as_bytes()));
-    let output = child.wait_with_output().map_err(|error| error.to_string())?;
-    match (output.status.success(), written) {
-        (true, Some(Ok(()))) => Ok(()),
-        _ => Err(format!("`{program}`: {}", String::from_utf8_lossy(&output.stderr).trim())),
-    }
-}
 
 fn ip(arguments: &str) {
     run("ip", &arguments.split(' ').collect::<Vec<_>>(), "").unwrap();
@@ -68,36 +45,10 @@ const TRIAL: &str = "ip link add br0 type bridge mcast_snooping 0 && ip link set
     nft 'add table inet p; add chain inet p in { type filter hook input priority 0; }; \
     add rule inet p in udp dport 9 numgen inc mod 5 0 drop'";
 
-/// The flags by which `unshare` gives this user a place to build networks in.
-fn way_in() -> Result<&'static str, String> {
-    let flags = ["--net", "--user --map-root-user --net"];
-    let mut ways = flags.iter().map(|flags| {
-        let arguments: Vec<&str> = flags.split(' ').chain(["sh", "-c", TRIAL]).collect();
-        run("unshare", &arguments, "").map(|()| *flags)
-    });
-    let first = ways.next().expect("there are two");
-    first.or_else(|why| ways.next().expect("there are two").map_err(|_| why))
-}
-
 /// Runs a test of this file where networks can be built, or says why that cannot be.
 fn in_own_networks(test: &str, inside: impl FnOnce(&mut Network)) {
-    if std::env::var_os(INSIDE).is_some() {
-        inside(&mut Network::new());
-        println!("{DONE}");
-        return;
-    }
-    let flags = match way_in() {
-        Ok(flags) => flags,
-        Err(why) => return println!("skipped: no network namespaces at a bridge: {why}"),
-    };
-    let own = std::env::current_exe().unwrap();
-    let own = own.to_str().expect("the test's path is text");
-    let again = [own, "--exact", test, "--nocapture"];
-    let arguments: Vec<&str> = flags.split(' ').chain(again).collect();
-    let output = Command::new("unshare").args(&arguments).env(INSIDE, "1").output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains(DONE), "{said}{errors}");
+    let trial = Trial { what: "network namespaces at a bridge", script: TRIAL, input: "" };
+    own_network::in_own_network(&trial, test, || inside(&mut Network::new()));
 }
 
 /// A namespace, which lasts as long as a process in it.

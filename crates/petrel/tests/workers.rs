@@ -76,7 +76,7 @@ fn gate() -> (Gate, impl Fn(WorkerRequest) + Send + Sync + 'static) {
 #[test]
 fn worker__answers_messages_of_every_size_under_every_idle_policy() {
     let spin = IdlePolicy::SpinThenBlock(std::time::Duration::from_micros(5));
-    for idle in [IdlePolicy::Poll, spin, IdlePolicy::Block] {
+    for idle in [IdlePolicy::Poll, IdlePolicy::Yield, spin, IdlePolicy::Block] {
         for (udp, shm) in [(true, false), (false, true)] {
             let mut config = over(udp, shm);
             // An endpoint that sleeps has to be woken for each answer.

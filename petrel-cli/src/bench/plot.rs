@@ -33,7 +33,7 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
 /// One bar.
-struct Bar {
+pub(crate) struct Bar {
     label: String,
     length: f64,
     quartiles: Option<(f64, f64)>,
@@ -47,17 +47,31 @@ const SHARE_MAX: f64 = 2.0;
 pub(super) fn draw(path: &Path, title: &str, figures: &[Figure]) -> Result<(), Failure> {
     let shares: Vec<Bar> = figures.iter().filter_map(Bar::share).collect();
     let ratios: Vec<Bar> = figures.iter().filter_map(Bar::ratio).collect();
-    let svg = match shares.is_empty() {
-        true => render(title, "ratio to what it is compared with; thin line: quartiles", &ratios),
-        false => render(title, "share of the target: from 1 on it is reached", &shares),
-    };
-    let svg = svg.map_err(|error| Failure::because(error.to_string()))?;
+    match shares.is_empty() {
+        true => draw_bars(
+            path,
+            title,
+            "ratio to what it is compared with; thin line: quartiles",
+            &ratios,
+        ),
+        false => draw_bars(path, title, "share of the target: from 1 on it is reached", &shares),
+    }
+}
+
+/// Draws bars, with words for the title and for the axis.
+pub(crate) fn draw_bars(path: &Path, title: &str, axis: &str, bars: &[Bar]) -> Result<(), Failure> {
+    let svg = render(title, axis, bars).map_err(|error| Failure::because(error.to_string()))?;
     std::fs::write(path, svg).map_err(|error| {
         Failure::because(format!("cannot write the plot to {}: {error}", path.display()))
     })
 }
 
 impl Bar {
+    /// A bar for a ratio, with its quartiles.
+    pub(crate) fn new(label: String, length: f64, quartiles: Option<(f64, f64)>) -> Self {
+        Self { label, length, quartiles, colour: PLAIN }
+    }
+
     fn ratio(figure: &Figure) -> Option<Self> {
         Some(Self {
             label: label(figure),

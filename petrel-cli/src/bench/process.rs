@@ -13,15 +13,15 @@ use crate::failure::Failure;
 const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// What a process has printed as JSON.
-pub(super) fn parse<T: for<'a> Deserialize<'a>>(line: &str) -> Result<T, Failure> {
+pub(crate) fn parse<T: for<'a> Deserialize<'a>>(line: &str) -> Result<T, Failure> {
     serde_json::from_str(line).map_err(|_| Failure::because(format!("a process printed: {line}")))
 }
 
 /// This command as another process; killed at the end.
-pub(super) struct Process(Child);
+pub(crate) struct Process(Child);
 
 impl Process {
-    pub(super) fn start(arguments: &[&str]) -> Result<Self, Failure> {
+    pub(crate) fn start(arguments: &[&str]) -> Result<Self, Failure> {
         let child = Command::new(std::env::current_exe()?)
             .args(arguments)
             .stdin(Stdio::null())
@@ -32,7 +32,7 @@ impl Process {
     }
 
     /// Its first line.
-    pub(super) fn line(&mut self) -> Result<String, Failure> {
+    pub(crate) fn line(&mut self) -> Result<String, Failure> {
         let Some(stdout) = self.0.stdout.take() else {
             return Err(Failure::because("a process has no output left to read"));
         };

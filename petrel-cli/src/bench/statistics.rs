@@ -14,13 +14,13 @@ pub(crate) struct Spread {
 }
 
 /// The median; `None` of nothing.
-pub(super) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
     let values = sorted(values);
     (!values.is_empty()).then(|| quantile(&values, 0.5))
 }
 
 /// The spread; `None` of nothing.
-pub(super) fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
+pub(crate) fn spread(values: impl IntoIterator<Item = f64>) -> Option<Spread> {
     let values = sorted(values);
     let (min, max) = (*values.first()?, *values.last()?);
     Some(Spread { min, q1: quantile(&values, 0.25), q3: quantile(&values, 0.75), max })

@@ -39,6 +39,8 @@ Examples:
   petrel bench congestion --busy 4
   petrel bench threads --transport shm --handler 0s,10us
   petrel bench overload --policy none,default --load 50,100,200
+  petrel bench kv --clients 1,64 --realtime
+  petrel bench kv --simulated 20000
   petrel bench instructions --transport shm
   petrel bench all --json --plot bench.svg
 
@@ -64,10 +66,15 @@ pub(crate) enum BenchCommand {
     Threads(ThreadsArgs),
     /// What a server that is asked for more than it can do still answers in time
     Overload(BenchOverloadArgs),
+    /// How long replicated puts take, and how many there are per second: three replicas of the key-value store
+    Kv(KvBenchArgs),
     /// How many instructions a small call and a packet of a large one take, by valgrind
     Instructions(InstructionsArgs),
     /// Everything that Petrel promises to reach, in ten minutes at most
     All(AllArgs),
+    /// A replica's process of `kv`
+    #[command(hide = true)]
+    KvReplica(KvReplicaArgs),
     /// The server's process of `overload`
     #[command(hide = true)]
     OverloadServer(OverloadServerArgs),
@@ -438,4 +445,77 @@ fn parse_sessions(text: &str) -> Result<usize, String> {
         Ok(count @ 1..=65_000) => Ok(count),
         _ => Err(format!("'{text}' is not a number of sessions: write one from 1 to 65000")),
     }
+}
+
+/// Measure replicated puts: 16 B keys, 64 B values
+///
+/// Three replicas in memory, each a process; the leader has a CPU of its own. Every answer is checked, and
+/// at the end the replicas have to have come to the same state.
+#[derive(Args, Debug)]
+pub(crate) struct KvBenchArgs {
+    /// Transports to measure, in turn; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
+    pub(crate) transport: Vec<BenchTransport>,
+
+    /// Clients with one call under way each; a row for each number
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_values = ["1", "64"])]
+    #[arg(value_parser = parse_clients)]
+    pub(crate) clients: Vec<usize>,
+
+    /// Keys that puts choose from; they are there before
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub(crate) keys: u64,
+
+    /// How long to put, and as long to echo, for each row
+    #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = parse_duration)]
+    pub(crate) duration: Duration,
+
+    /// Echoes and puts take turns of this length
+    #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = parse_duration)]
+    pub(crate) window: Duration,
+
+    /// Let nothing interrupt the processes during windows; needs root
+    #[arg(long)]
+    pub(crate) realtime: bool,
+
+    /// Simulate so many puts in a network of 2.3 µs a round trip instead, with measured costs
+    #[arg(long, value_name = "PUTS", conflicts_with_all = ["transport", "clients", "keys"])]
+    #[arg(value_parser = parse_clients)]
+    pub(crate) simulated: Option<usize>,
+}
+
+fn parse_clients(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=1_000_000) => Ok(count),
+        _ => Err("a number from 1 to 1000000".to_owned()),
+    }
+}
+
+/// A replica of `petrel bench kv`.
+#[derive(Args, Debug)]
+pub(crate) struct KvReplicaArgs {
+    /// Its number, from 1
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=9))]
+    pub(crate) node: u16,
+
+    /// All replicas' addresses, in the order of their numbers
+    #[arg(long, value_delimiter = ',')]
+    pub(crate) peers: Vec<std::net::SocketAddr>,
+
+    /// Its CPU
+    #[arg(long)]
+    pub(crate) cpu: usize,
+
+    /// Whether others have that CPU, too
+    #[arg(long)]
+    pub(crate) shares: bool,
+
+    /// udp or shm
+    #[arg(long)]
+    pub(crate) transport: String,
+
+    /// Whether nothing interrupts it
+    #[arg(long)]
+    pub(crate) realtime: bool,
 }

@@ -1,10 +1,12 @@
 //! Arguments of `petrel serve` and of `petrel demo`.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use clap::Args;
 
 use super::values::{IdleChoice, TransportChoice};
+use crate::units::parse_duration;
 
 /// Serve the methods that ping, call and bench use, until interrupted
 ///
@@ -43,6 +45,10 @@ pub(crate) struct ServeArgs {
     /// Largest IP packet to send, in bytes [default: the route's, at most 9000]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1280..))]
     pub(crate) mtu: Option<u16>,
+
+    /// How long clients have to end their calls and leave, after Ctrl-C or SIGTERM; 0s ends at once
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    pub(crate) drain: Duration,
 }
 
 const SERVE_AFTER_HELP: &str = "\
@@ -61,9 +67,10 @@ Methods, by number and name; numbers in messages are little-endian:
   7 samples the same with 8 bytes in every KiB
 
 With --json: one object when it is ready, {event, address, pid, endpoints, transports}, and one at
-the end with the counters of each endpoint.
+the end, {event, sessions_cut, endpoints}, with the counters of each endpoint.
 
-Stop it with Ctrl-C or SIGTERM. Look inside from another shell with `petrel stats 127.0.0.1:31850`.";
+Stop it with Ctrl-C or SIGTERM: it takes no sessions any more, answers the calls that are on their
+way, and ends when its clients have left. A second signal ends it at once. Look inside from another shell with `petrel stats 127.0.0.1:31850`.";
 
 /// A first RPC, a verified 8 MiB transfer and a short benchmark, in one process
 ///

@@ -14,8 +14,10 @@
 //! not done in time, and the instruction that does not is not for safe code.
 
 use super::Core;
+use super::plain::Parsed;
 use crate::limits::HEADER_BYTES;
 use crate::session::Role;
+use crate::wire::Kind;
 
 /// Sessions in the server's role from which on looking ahead costs less than it saves: with fewer,
 /// all they need is in the second-level cache.
@@ -41,6 +43,14 @@ impl Upcoming {
         let (first, second) = crate::wire::header_words(head);
         Self { session: (first >> 12) as u32 & 0xF_FFFF, request: (second >> 16) as u32 }
     }
+}
+
+/// The method and the message of a frame that is about to come in, if it is a request of one packet
+/// with no flags. Nothing of it is checked.
+#[inline]
+pub fn upcoming_request(frame: &[u8]) -> Option<(u16, &[u8])> {
+    let parsed = Parsed::of_kind(Kind::Request, frame)?;
+    Some((parsed.aux(), parsed.payload))
 }
 
 impl<B: crate::buffer::Buffer, T> Core<B, T> {

@@ -74,7 +74,7 @@ pub(super) struct Parsed<'f> {
 impl Parsed<'_> {
     /// The frame, if it is of this kind and without flags.
     #[inline(always)]
-    fn of_kind(kind: Kind, frame: &[u8]) -> Option<Parsed<'_>> {
+    pub(super) fn of_kind(kind: Kind, frame: &[u8]) -> Option<Parsed<'_>> {
         let (head, payload) = frame.split_first_chunk::<HEADER_BYTES>()?;
         let (first, second) = crate::wire::header_words(head);
         let is_plain = first as u32 & 0xFFF == first_bits(kind);
@@ -92,7 +92,7 @@ impl Parsed<'_> {
     }
 
     #[inline(always)]
-    fn aux(&self) -> u16 {
+    pub(super) fn aux(&self) -> u16 {
         self.second as u16
     }
 

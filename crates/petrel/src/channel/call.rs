@@ -8,9 +8,9 @@ use petrel_proto::{CallFailure, Execution, Status};
 use super::Channel;
 use super::attempt::{Attempted, Wanted, may_retry};
 use crate::endpoint::CallOptions;
-use crate::local::as_ns;
 use crate::msgbuf::MsgBuf;
 use crate::overload::Backoff;
+use crate::time::as_ns;
 
 impl Channel {
     /// Calls a method of the service, with as many attempts as the options and the channel's

@@ -86,7 +86,7 @@ fn fetch_answer(core: &Core<MsgBuf, Continuation>, upcoming: Upcoming) {
 /// Has the line of an address brought to the first-level cache, and does not wait for it. Any
 /// address will do: of one that is not mapped nothing comes.
 #[inline(always)]
-fn fetch(address: *const u8) {
+pub(super) fn fetch(address: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch reads no memory that the program could notice, whatever the address. Its
     // gain at 20 000 sessions: see `petrel_proto`'s `lookahead`.

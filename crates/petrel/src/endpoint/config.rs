@@ -19,6 +19,9 @@ const CLIENT_CALLS_MAX: usize = 4096;
 pub enum IdlePolicy {
     /// Looks again at once, for ever: the least latency, and one core.
     Poll,
+    /// Looks again, but lets others who want the core run first: for several endpoints on one core, whose
+    /// messages to each other then take a switch of threads instead of a wake-up.
+    Yield,
     /// Looks again for this long after the last event, then sleeps until something comes.
     SpinThenBlock(Duration),
     /// Sleeps at once.

@@ -106,9 +106,7 @@ impl Context<'_> {
     /// [`PoolExhausted`] when the endpoint's memory limit is reached.
     #[inline]
     pub fn alloc_message(&self, message: &[u8]) -> Result<MsgBuf, PoolExhausted> {
-        let mut buffer = self.alloc(message.len())?;
-        buffer.set_message(message);
-        Ok(buffer)
+        MsgBuf::holding(&self.local.pool, message)
     }
 
     /// Calls `method` on a session: `request` is sent, and `continuation` runs once, with the

@@ -12,6 +12,7 @@ use petrel_transport::Transport;
 
 use super::{Endpoint, Health, SessionState};
 use crate::control::{ControlPlane, ToNexus};
+use crate::time::as_ns;
 
 pub(super) const DRAINING: &str = "the server is draining";
 
@@ -75,7 +76,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     /// [`DrainTimeout`] if there were such.
     pub fn drain(&mut self, limit: Duration) -> Result<(), DrainTimeout> {
         self.begin_drain();
-        let end_ns = self.transport.now().saturating_add(limit.as_nanos() as u64);
+        let end_ns = self.transport.now().saturating_add(as_ns(limit));
         while self.sessions_served() > 0 && self.transport.now() < end_ns {
             self.run_for(Duration::from_nanos(LOOK_NS), |_| false);
         }

@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use petrel_proto::limits::TRANSMIT_FRAMES_MAX;
-use petrel_proto::{Event, FrameSink, PeerKey, PlainRequest, Received, Status};
+use petrel_proto::{Event, FrameSink, PeerKey, PlainRequest, Received, Status, upcoming_request};
 use petrel_transport::wake::Waker;
 use petrel_transport::{FrameHandler, PeerId, RX_BURST_MAX, ReturnPath, Transport};
 
-use super::ahead::Ahead;
+use super::ahead::{Ahead, fetch};
 use super::context::{Back, Context, Local};
 use super::factors::{SlowDispatch, SlowSink};
 use super::handler::{Handlers, Payload};
@@ -17,6 +17,7 @@ use super::{Endpoint, IdlePolicy, run_continuation, run_under_deadline};
 use crate::control::ControlPlane;
 use crate::inbox::NEVER_NS;
 use crate::msgbuf::Pool;
+use crate::time::as_ns;
 
 /// Bursts that one turn sends at most, so that the way in gets its turn.
 const TX_BURSTS_PER_TURN: usize = 8;
@@ -133,7 +134,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         limit: Duration,
         mut done: impl FnMut(&mut Context<'_>) -> bool,
     ) -> bool {
-        let end_ns = self.transport.now() + limit.as_nanos() as u64;
+        let end_ns = self.transport.now().saturating_add(as_ns(limit));
         self.refresh_clock();
         loop {
             if done(&mut self.local_context()) {
@@ -163,9 +164,13 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         }
         let sleeps = match self.idle {
             IdlePolicy::Poll => false,
+            IdlePolicy::Yield => {
+                std::thread::yield_now();
+                return;
+            }
             IdlePolicy::Block => true,
             IdlePolicy::SpinThenBlock(spin) => {
-                self.local.now_ns - self.busy_ns.min(self.local.now_ns) >= spin.as_nanos() as u64
+                self.local.now_ns - self.busy_ns.min(self.local.now_ns) >= as_ns(spin)
             }
         };
         // Before a sleep comes a turn that has looked everywhere.
@@ -208,10 +213,12 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             return transport.rx_burst_to(budget, slowly);
         }
         let looks_ahead = local.core.looks_ahead();
+        let locates = handlers.locates();
         let dispatch = Dispatch { local, handlers, now_ns };
-        if looks_ahead {
+        if looks_ahead || locates {
             ahead.restart();
-            return transport.rx_burst_to(budget, DispatchAhead { dispatch, ahead });
+            let ahead = looks_ahead.then_some(ahead);
+            return transport.rx_burst_to(budget, DispatchAhead { dispatch, ahead, locates });
         }
         transport.rx_burst_to(budget, dispatch)
     }
@@ -310,21 +317,32 @@ impl FrameHandler for Dispatch<'_> {
     }
 }
 
-/// The same with many sessions.
+/// The same with many sessions, or with handlers that want memory fetched for them.
 struct DispatchAhead<'a> {
     dispatch: Dispatch<'a>,
-    ahead: &'a mut Ahead,
+    /// None with few sessions.
+    ahead: Option<&'a mut Ahead>,
+    locates: bool,
+}
+
+impl DispatchAhead<'_> {
+    #[inline(always)]
+    fn step(&mut self) {
+        if let Some(ahead) = &mut self.ahead {
+            ahead.step(&self.dispatch.local.core);
+        }
+    }
 }
 
 impl FrameHandler for DispatchAhead<'_> {
     #[inline(always)]
     fn handle(&mut self, peer: PeerId, frame: &[u8], path: ReturnPath<'_>) {
-        self.ahead.step(&self.dispatch.local.core);
+        self.step();
         self.dispatch.handle(peer, frame, path);
     }
 
     fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
-        self.ahead.step(&self.dispatch.local.core);
+        self.step();
         self.dispatch.handle_marked(peer, frame);
     }
 
@@ -335,7 +353,15 @@ impl FrameHandler for DispatchAhead<'_> {
 
     #[inline(always)]
     fn prepare(&mut self, frame: &[u8]) {
-        self.ahead.show(&self.dispatch.local.core, frame);
+        if let Some(ahead) = &mut self.ahead {
+            ahead.show(&self.dispatch.local.core, frame);
+        }
+        if self.locates
+            && let Some((method, message)) = upcoming_request(frame)
+            && let Some(address) = self.dispatch.handlers.locate(method, message)
+        {
+            fetch(address);
+        }
     }
 }
 

@@ -293,10 +293,15 @@ impl fmt::Debug for Dropped {
 
 type BoxedHandler = Box<dyn FnMut(&mut Context<'_>, Request<'_>) -> Handled>;
 
+/// Says where in memory the handler of a request will look first.
+type Locator = Box<dyn Fn(&[u8]) -> *const u8>;
+
 /// The handlers by method.
 #[derive(Default)]
 pub(super) struct Handlers {
     by_method: Vec<Option<BoxedHandler>>,
+    /// By method too; empty where no method has one.
+    locators: Vec<Option<Locator>>,
     pub(super) healths: Healths,
 }
 
@@ -307,6 +312,27 @@ impl Handlers {
             self.by_method.resize_with(place + 1, || None);
         }
         self.by_method[place] = Some(handler);
+    }
+
+    pub(super) fn set_locator(&mut self, method: u16, locator: Locator) {
+        let place = usize::from(method);
+        if self.locators.len() <= place {
+            self.locators.resize_with(place + 1, || None);
+        }
+        self.locators[place] = Some(locator);
+    }
+
+    /// Whether a handler wants memory fetched before it runs.
+    #[inline(always)]
+    pub(super) fn locates(&self) -> bool {
+        !self.locators.is_empty()
+    }
+
+    /// Where the handler of a request that is about to come in will look.
+    #[inline]
+    pub(super) fn locate(&self, method: u16, message: &[u8]) -> Option<*const u8> {
+        let locator = self.locators.get(usize::from(method))?.as_ref()?;
+        Some(locator(message))
     }
 
     /// Answers a request of a method without a handler.

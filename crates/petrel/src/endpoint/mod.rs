@@ -170,6 +170,21 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         self.handlers.set(method, Box::new(handler));
     }
 
+    /// Has the memory fetched that the handler of a method will read first, while other requests are
+    /// served. For handlers that look up something in a table that is larger than the caches: each
+    /// request waits for its own line of memory otherwise, and here those of a burst come together.
+    ///
+    /// `locate` gets a small request's message before its handler runs, mostly a burst of them one after
+    /// another, and says at which address the handler will look; one cache line from there is
+    /// fetched. It has to be quick, and to take any bytes: the message comes from the network and nobody
+    /// has looked at it yet, and its handler may never run. The address is not read from, so it may be
+    /// any, null where there is nothing to fetch.
+    ///
+    /// What it gains and costs: PERFORMANCE.md, section "The ordered index".
+    pub fn fetch_ahead(&mut self, method: u16, locate: impl Fn(&[u8]) -> *const u8 + 'static) {
+        self.handlers.set_locator(method, Box::new(locate));
+    }
+
     /// The endpoint as handlers see it.
     pub fn context(&mut self) -> Context<'_> {
         self.refresh_clock();
@@ -200,9 +215,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     /// # Errors
     /// [`PoolExhausted`] when the endpoint's memory limit is reached.
     pub fn alloc_message(&self, message: &[u8]) -> Result<MsgBuf, PoolExhausted> {
-        let mut buffer = self.alloc(message.len())?;
-        buffer.set_message(message);
-        Ok(buffer)
+        MsgBuf::holding(&self.local.pool, message)
     }
 
     /// Makes a call; see [`Context::call`].

@@ -35,8 +35,8 @@ impl Nexus {
         let mut host = config.host.clone();
         host.udp.bind.set_ip(config.data_address.unwrap_or_else(|| self.data_address()));
         // Peers then save the fence with which they look whether they have to wake somebody.
-        host.shm.never_sleeps |=
-            matches!(config.idle, IdlePolicy::Poll) && config.factors.fence_free;
+        host.shm.never_sleeps |= matches!(config.idle, IdlePolicy::Poll | IdlePolicy::Yield)
+            && config.factors.fence_free;
         let transport = Host::new(host.clone())?;
         let udp = UdpAttach {
             local: transport.udp().local_addr(),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use petrel_proto::CallLimits;
 
 use crate::WorkerRequest;
+use crate::time::as_ns;
 
 /// What can be said about a single call. The default says nothing: then
 /// [`petrel_proto::Config::call_timeout_ns`] ends a call that nothing else has ended, after 60 s.
@@ -100,8 +101,7 @@ impl CallOptions {
 
     /// When a call that is made now is over, if any of this says so.
     pub(crate) fn limits(self, now_ns: u64) -> CallLimits {
-        let nanoseconds = |timeout: Duration| u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
-        let end_ns = self.timeout.map(|timeout| now_ns.saturating_add(nanoseconds(timeout)));
+        let end_ns = self.timeout.map(|timeout| now_ns.saturating_add(as_ns(timeout)));
         let deadline_ns = [end_ns, self.deadline_ns].into_iter().flatten().min();
         CallLimits { deadline_ns }
     }

@@ -26,7 +26,7 @@ use crate::workers::{WorkerRequest, Workers};
 pub(super) struct Remote {
     attention: Attention,
     client_calls_max: usize,
-    hub: Option<Hub>,
+    postbox: Option<Postbox>,
     calls: Calls,
     running: Running,
     /// Memory of requests and answers, which goes around.
@@ -34,7 +34,7 @@ pub(super) struct Remote {
 }
 
 /// Made when the first other thread is concerned.
-struct Hub {
+struct Postbox {
     inbox: Inbox<Post>,
     clients: Arc<ClientShared>,
 }
@@ -44,15 +44,15 @@ impl Remote {
         Self {
             attention,
             client_calls_max,
-            hub: None,
+            postbox: None,
             calls: Calls::default(),
             running: Running::default(),
             spare: SpareBytes::default(),
         }
     }
 
-    fn hub(&mut self, waker: impl FnOnce() -> Waker) -> &mut Hub {
-        self.hub.get_or_insert_with(|| {
+    fn postbox(&mut self, waker: impl FnOnce() -> Waker) -> &mut Postbox {
+        self.postbox.get_or_insert_with(|| {
             let waker = waker();
             let inbox = Inbox::new(self.attention.clone(), move || waker.wake());
             let clients = ClientShared {
@@ -61,13 +61,13 @@ impl Remote {
                 places_max: self.client_calls_max,
                 endpoint_thread: thread::current().id(),
             };
-            Hub { inbox, clients: Arc::new(clients) }
+            Postbox { inbox, clients: Arc::new(clients) }
         })
     }
 
     /// Says that the endpoint is about to sleep; false if it must not.
     pub(super) fn may_sleep(&self) -> bool {
-        self.hub.as_ref().is_none_or(|hub| hub.inbox.may_sleep())
+        self.postbox.as_ref().is_none_or(|postbox| postbox.inbox.may_sleep())
     }
 
     /// Nobody waits any more for the answer to a request: whoever has it may know.
@@ -79,13 +79,13 @@ impl Remote {
 
     /// Says that the endpoint is awake.
     pub(super) fn is_awake(&self) {
-        if let Some(hub) = &self.hub {
-            hub.inbox.is_awake();
+        if let Some(postbox) = &self.postbox {
+            postbox.inbox.is_awake();
         }
     }
 }
 
-impl Drop for Hub {
+impl Drop for Postbox {
     fn drop(&mut self) {
         // Those who wait for a place are told. The inbox and the calls end what they hold.
         self.clients.places.close();
@@ -95,7 +95,7 @@ impl Drop for Hub {
 impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     /// A handle on a session for calls from any thread; see [`Client`].
     pub fn client(&mut self, session: SessionId) -> Client {
-        Client::new(session, Arc::clone(&self.hub().clients))
+        Client::new(session, Arc::clone(&self.postbox().clients))
     }
 
     /// Sets the handler of a method, in place of a former one, as one that threads of a pool run:
@@ -137,19 +137,19 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         });
     }
 
-    fn hub(&mut self) -> &mut Hub {
+    fn postbox(&mut self) -> &mut Postbox {
         let transport = &self.transport;
-        self.local.remote.hub(|| transport.waker())
+        self.local.remote.postbox(|| transport.waker())
     }
 
     fn poster(&mut self) -> Poster<Post> {
-        self.hub().inbox.poster()
+        self.postbox().inbox.poster()
     }
 
     /// What other threads have posted; tells whether there was something.
     pub(super) fn handle_posts(&mut self) {
-        let Some(hub) = &mut self.local.remote.hub else { return };
-        let mut posts = hub.inbox.take();
+        let Some(postbox) = &mut self.local.remote.postbox else { return };
+        let mut posts = postbox.inbox.take();
         let cx = &mut Context::new(&mut self.local);
         for post in posts.drain(..) {
             match post {
@@ -161,8 +161,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 Post::Cancel(state) => cancel_call(cx.local, &state),
             }
         }
-        if let Some(hub) = &mut self.local.remote.hub {
-            hub.inbox.put_back(posts);
+        if let Some(postbox) = &mut self.local.remote.postbox {
+            postbox.inbox.put_back(posts);
         }
     }
 }

@@ -88,6 +88,15 @@ enum Outgoing {
 
 type Remote = (SocketAddr, EndpointId);
 
+/// A session on its way to be open.
+struct Opening {
+    first_request: u64,
+    /// Whether a link that it was proposed on has ended. One may have been there already, to a process that
+    /// was gone when the session was asked for, unknown to this side: that says nothing of the process
+    /// that is there now. The next link is asked for after the session, so that its end does.
+    is_second_try: bool,
+}
+
 /// What the endpoint knows of its links and sessions, apart from the protocol core.
 pub(super) struct Sessions {
     config: SessionConfig,
@@ -99,8 +108,8 @@ pub(super) struct Sessions {
     /// Sessions proposed to the peer, by the proposal's number. One that is closed here meanwhile
     /// stays, so that an acceptance can be taken back.
     proposed: HashMap<u32, (SessionId, LinkId)>,
-    /// First request number of sessions that are not proposed yet.
-    first_requests: HashMap<SessionId, u64>,
+    /// Sessions of which this endpoint is the client and that are not open yet.
+    openings: HashMap<SessionId, Opening>,
     ended: VecDeque<(SessionId, Reason)>,
     next_request: u64,
 }
@@ -114,7 +123,7 @@ impl Sessions {
             outgoing: HashMap::new(),
             link_of: HashMap::new(),
             proposed: HashMap::new(),
-            first_requests: HashMap::new(),
+            openings: HashMap::new(),
             ended: VecDeque::new(),
             next_request: 1,
         }
@@ -143,7 +152,7 @@ impl Sessions {
 
     /// Forgets a session that has ended; gives the link that it was on.
     fn forget(&mut self, id: SessionId) -> Option<LinkId> {
-        self.first_requests.remove(&id);
+        self.openings.remove(&id);
         let link = self.link_of.remove(&id)?;
         if let Some(entry) = self.links.get_mut(&link) {
             entry.sessions.remove(&id);
@@ -179,15 +188,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         let random = self.control.random() % FIRST_REQUEST_END;
         let first = random - random % u64::from(SLOTS_MAX);
         let id = self.local.core.open(token, first)?;
-        self.sessions.first_requests.insert(id, first);
-        match self.sessions.outgoing.get_mut(&(remote, endpoint)) {
-            Some(Outgoing::Opening { waiting, .. }) => waiting.push(id),
-            Some(Outgoing::Up(link)) => {
-                let link = *link;
-                self.propose(link, id);
-            }
-            None => self.open_link((remote, endpoint), id),
-        }
+        let opening = Opening { first_request: first, is_second_try: false };
+        self.sessions.openings.insert(id, opening);
+        self.propose_to((remote, endpoint), id);
         Ok(id)
     }
 
@@ -281,6 +284,18 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             self.leave_groups_of(id);
             self.sessions.forget(id);
             self.note_end(id, reason);
+        }
+    }
+
+    /// Proposes a session as soon as there is a link.
+    fn propose_to(&mut self, remote: Remote, id: SessionId) {
+        match self.sessions.outgoing.get_mut(&remote) {
+            Some(Outgoing::Opening { waiting, .. }) => waiting.push(id),
+            Some(Outgoing::Up(link)) => {
+                let link = *link;
+                self.propose(link, id);
+            }
+            None => self.open_link(remote, id),
         }
     }
 
@@ -398,24 +413,26 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 
     fn on_link_down(&mut self, link: LinkId, reason: &Reason) {
         let Some(entry) = self.sessions.links.remove(&link) else { return };
-        self.sessions
-            .outgoing
-            .retain(|_, outgoing| !matches!(outgoing, Outgoing::Up(up) if *up == link));
+        let remote = self.sessions.take_up(link);
         self.sessions.proposed.retain(|_, (_, on)| *on != link);
         for id in entry.sessions {
-            self.drop_session(id, reason.clone());
+            match remote {
+                Some(remote) if self.sessions.take_second_try(id) => self.propose_to(remote, id),
+                _ => self.drop_session(id, reason.clone()),
+            }
         }
         self.transport.remove_peer(entry.peer);
     }
 
     /// Proposes a session to the peer of a link that is up.
     fn propose(&mut self, link: LinkId, id: SessionId) {
-        let (Some(first_request), Some(token)) =
-            (self.sessions.first_requests.remove(&id), self.local.core.token(id))
+        let (Some(opening), Some(token)) =
+            (self.sessions.openings.get(&id), self.local.core.token(id))
         else {
             // Closed while the link was being opened.
             return;
         };
+        let first_request = opening.first_request;
         let Some(entry) = self.sessions.links.get_mut(&link) else { return };
         entry.sessions.insert(id);
         let packet_bytes = packet_bytes(&self.transport, entry.peer);
@@ -451,6 +468,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         };
         let error = match self.local.core.establish(id, agreed) {
             Ok(()) => {
+                self.sessions.openings.remove(&id);
                 if !self.transport.is_networked(PeerId(agreed.peer.0)) {
                     self.local.core.exempt_from_congestion_control(id);
                 }
@@ -535,6 +553,22 @@ impl Sessions {
             Outgoing::Opening { waiting, .. } => Some((remote, waiting)),
             Outgoing::Up(_) => None,
         }
+    }
+
+    /// Takes an outgoing link that was up; gives where it led.
+    fn take_up(&mut self, link: LinkId) -> Option<Remote> {
+        let is_it = |outgoing: &Outgoing| matches!(outgoing, Outgoing::Up(up) if *up == link);
+        let remote = *self.outgoing.iter().find(|(_, outgoing)| is_it(outgoing))?.0;
+        self.outgoing.remove(&remote);
+        Some(remote)
+    }
+
+    /// Whether a session whose link has ended is to be proposed on another one: once, if the peer has not
+    /// accepted it, so that none of its requests was sent. Takes note of it.
+    fn take_second_try(&mut self, id: SessionId) -> bool {
+        let Some(opening) = self.openings.get_mut(&id) else { return false };
+        self.link_of.remove(&id);
+        !std::mem::replace(&mut opening.is_second_try, true)
     }
 
     /// The sessions that were proposed or are open, of both roles, with their links.

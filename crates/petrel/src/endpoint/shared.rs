@@ -45,9 +45,7 @@ impl SharedMsg {
         if self.len() > COPIED_BYTES_MAX {
             return self.to_reference(pool);
         }
-        let mut copy = MsgBuf::from_pool(pool, self.len())?;
-        copy.set_message(self);
-        Ok(copy)
+        MsgBuf::holding(pool, self)
     }
 
     /// What is sent from where the message is.

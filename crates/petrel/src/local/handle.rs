@@ -17,6 +17,7 @@ use super::sleep::{Sleep, Timeout};
 use crate::control::EndpointId;
 use crate::endpoint::{CallOptions, ConnectError, SharedMsg};
 use crate::msgbuf::MsgBuf;
+use crate::time::as_ns;
 
 /// What futures can do with their endpoint: connect, spawn, wait for a time. Clones are the same; it
 /// stays on the endpoint's thread.
@@ -107,9 +108,7 @@ impl Handle {
     /// # Errors
     /// [`PoolExhausted`] when the endpoint's memory limit is reached.
     pub fn share(&self, message: &[u8]) -> Result<SharedMsg, PoolExhausted> {
-        let mut buffer = self.alloc(message.len())?;
-        buffer.set_message(message);
-        Ok(SharedMsg::from(buffer))
+        self.hub.alloc_message(message).map(SharedMsg::from)
     }
 
     /// An empty buffer for up to `capacity` bytes.
@@ -117,10 +116,6 @@ impl Handle {
     /// # Errors
     /// [`PoolExhausted`] when the endpoint's memory limit is reached.
     pub fn alloc(&self, capacity: usize) -> Result<MsgBuf, PoolExhausted> {
-        self.hub.alloc_plain(capacity)
+        self.hub.alloc(capacity)
     }
-}
-
-pub(crate) fn as_ns(duration: Duration) -> u64 {
-    duration.as_nanos().try_into().unwrap_or(u64::MAX)
 }

@@ -198,44 +198,27 @@ impl Hub {
         self.is_closed.get()
     }
 
-    pub(super) fn alloc(&self, capacity: usize) -> Result<MsgBuf, Box<CallFailure>> {
-        self.alloc_plain(capacity)
-            .map_err(|error| not_sent(Status::ResourceExhausted, error.to_string()))
+    pub(super) fn alloc(&self, capacity: usize) -> Result<MsgBuf, PoolExhausted> {
+        MsgBuf::from_pool(&self.pool, capacity)
     }
 
-    pub(super) fn alloc_plain(&self, capacity: usize) -> Result<MsgBuf, PoolExhausted> {
-        MsgBuf::from_pool(&self.pool, capacity)
+    pub(super) fn alloc_message(&self, message: &[u8]) -> Result<MsgBuf, PoolExhausted> {
+        MsgBuf::holding(&self.pool, message)
     }
 
     /// What one call sends a shared message from.
     pub(super) fn reference(&self, message: &SharedMsg) -> Result<MsgBuf, Box<CallFailure>> {
-        message
-            .to_send(&self.pool)
-            .map_err(|error| not_sent(Status::ResourceExhausted, error.to_string()))
-    }
-
-    /// Has the event loop look in its next turn.
-    fn attract(&self) {
-        self.attention.ask();
+        message.to_send(&self.pool).map_err(no_memory)
     }
 
     pub(super) fn command(&self, command: Command) {
         self.commands.borrow_mut().push_back(command);
-        self.attract();
+        self.attention.ask();
     }
 
     pub(super) fn answer(&self, answer: Answer) {
         self.answers.borrow_mut().push_back(answer);
-        self.attract();
-    }
-
-    /// A buffer that holds a message, for an answer.
-    pub(super) fn message(&self, message: &[u8]) -> Result<MsgBuf, Reason> {
-        let mut buffer = self
-            .alloc_plain(message.len())
-            .map_err(|error| Reason::new(Status::ResourceExhausted, error.to_string()))?;
-        buffer.set_message(message);
-        Ok(buffer)
+        self.attention.ask();
     }
 
     /// Starts a call with a copy of a message.
@@ -246,10 +229,7 @@ impl Hub {
         message: &[u8],
         options: CallOptions,
     ) -> Call {
-        let request = self.alloc(message.len()).map(|mut request| {
-            request.set_message(message);
-            request
-        });
+        let request = self.alloc_message(message).map_err(no_memory);
         self.start(session, method, request, options)
     }
 
@@ -263,6 +243,7 @@ impl Hub {
     ) -> Call {
         let key = self.calls.borrow_mut().insert(Pending::new(session));
         let response = self.alloc(options.response_bytes.unwrap_or(RESPONSE_BYTES));
+        let response = response.map_err(no_memory);
         let made = match (request, response) {
             _ if self.is_closed.get() => Err(endpoint_gone()),
             (Err(failure), _) | (_, Err(failure)) => Err(failure),
@@ -275,7 +256,7 @@ impl Hub {
                 let key = key.to_bits();
                 let start = Start { key, session, method, request, response, options };
                 self.starts.borrow_mut().push_back(start);
-                self.attract();
+                self.attention.ask();
             }
         }
         Call::new(Rc::clone(self), key)
@@ -322,7 +303,7 @@ impl Hub {
         drop(starts);
         if !self.is_closed.get() {
             self.cancels.borrow_mut().push((pending.session, key));
-            self.attract();
+            self.attention.ask();
         }
     }
 
@@ -356,6 +337,11 @@ const ENDPOINT_GONE: &str = "the endpoint is gone";
 #[cold]
 fn endpoint_gone() -> Box<CallFailure> {
     not_sent(Status::Unavailable, ENDPOINT_GONE.to_owned())
+}
+
+#[cold]
+fn no_memory(error: PoolExhausted) -> Box<CallFailure> {
+    not_sent(Status::ResourceExhausted, error.to_string())
 }
 
 impl fmt::Debug for Hub {

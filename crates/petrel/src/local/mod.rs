@@ -33,6 +33,5 @@ pub use sleep::{Elapsed, Sleep, Timeout};
 
 pub(crate) use calls::{Start, not_sent};
 pub(crate) use connect::ConnectAnswer;
-pub(crate) use handle::as_ns;
 pub(crate) use hub::{Command, Hub};
 pub(crate) use ready::MainWaker;

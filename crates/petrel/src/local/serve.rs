@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use petrel_proto::{SessionId, Status};
 use petrel_transport::Transport;
+use petrel_transport::buf::PoolExhausted;
 
 use super::executor::Task;
 use super::handle::Handle;
@@ -145,8 +146,14 @@ where
     // Dropped with the responder inside, it answers with INTERNAL, which nobody waits for then.
     running.set(Some(handle.spawn(async move {
         let outcome = future.await;
-        let outcome = outcome.and_then(|answer| hub.message(answer.as_ref()));
+        let outcome =
+            outcome.and_then(|answer| hub.alloc_message(answer.as_ref()).map_err(no_memory));
         hub.answer(Answer { responder, outcome });
     })));
     handled
+}
+
+#[cold]
+fn no_memory(error: PoolExhausted) -> Reason {
+    Reason::new(Status::ResourceExhausted, error.to_string())
 }

@@ -165,7 +165,11 @@ impl Session {
             if is_wanted(&state) {
                 return Poll::Ready(state.clone());
             }
-            self.watched.wakers.borrow_mut().push(cx.waker().clone());
+            // Whoever waits with a time limit again and again is the same task each time.
+            let mut wakers = self.watched.wakers.borrow_mut();
+            if !wakers.iter().any(|waker| waker.will_wake(cx.waker())) {
+                wakers.push(cx.waker().clone());
+            }
             Poll::Pending
         })
         .await

@@ -90,29 +90,35 @@ impl Reactor {
             return self.remove_connection(id);
         }
         self.counters.connections_broken.increment();
+        let remote = connection.remote;
+        let why = format!(
+            "the control connection to {remote} broke ({cause}): the peer process has ended, or was \
+             restarted"
+        );
+        self.close_and_redial(id, &Reason::new(Status::Unavailable, why));
+    }
+
+    /// Ends a connection, and asks on another one, while there is time, for what was asked for on it.
+    fn close_and_redial(&mut self, id: ConnectionId, reason: &Reason) {
+        let Some(connection) = self.connections.get(&id) else { return };
         let (remote, attempt) = (connection.remote, connection.attempt);
         let (again, late): (Vec<_>, Vec<_>) =
             self.take_requests(id).into_iter().partition(|request| self.now < request.give_up_at);
-        let reason = Reason::new(
-            Status::Unavailable,
-            format!(
-                "the control connection to {remote} broke ({cause}): the peer process has ended, \
-                 or was restarted"
-            ),
-        );
         late.iter().for_each(|request| self.fail_request(request, reason.clone()));
-        self.close(id, &reason, Farewell::Silent);
+        self.close(id, reason, Farewell::Silent);
         self.redial_later(remote, again, attempt + 1);
     }
 
-    /// Takes back the requests that the peer has not answered: it may have dropped this connection
-    /// among others, as full servers do with the oldest silent one.
+    /// Takes back the requests for links that are not up: it may have dropped this connection
+    /// among others, as full servers do with the oldest silent one, or be a process that ended before
+    /// it was asked.
     fn take_requests(&mut self, id: ConnectionId) -> Vec<OpenRequest> {
         let Some(connection) = self.connections.get_mut(&id) else { return Vec::new() };
         let mut requests = std::mem::take(&mut connection.waiting);
         let links: Vec<_> = connection.links.values().copied().collect();
         for link in links {
-            if let Some(Stage::Asked { request, .. }) = self.links.get(&link).map(|l| &l.stage) {
+            let stage = self.links.get(&link).map(|link| &link.stage);
+            if let Some(Stage::Asked { request, .. } | Stage::Meeting { request, .. }) = stage {
                 requests.push(request.clone());
                 self.forget_link(link);
             }
@@ -125,7 +131,12 @@ impl Reactor {
         let Some(connection) = self.connections.get(&id) else { return };
         let text = format!("{} closed the connection: {}", connection.remote, goodbye.text);
         let reason = Reason::new(not_ok(goodbye.status), text);
-        self.close(id, &reason, Farewell::Silent);
+        // The process ends, and there may be another one, or it closes what was idle until just now. Whatever
+        // else it says, it would say again.
+        match goodbye.status {
+            Status::Ok | Status::Unavailable => self.close_and_redial(id, &reason),
+            _ => self.close(id, &reason, Farewell::Silent),
+        }
     }
 
     /// The nexus ends because nobody uses it.

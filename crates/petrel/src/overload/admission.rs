@@ -7,6 +7,7 @@ use petrel_proto::Status;
 use super::codel::Codel;
 use super::controlled::ControlledDelay;
 use super::expected::ExpectedWait;
+use crate::time::as_ns;
 
 /// What an [`Admission`] goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -267,21 +268,17 @@ impl Policy {
         match shedding {
             Shedding::LimitOnly => Policy::LimitOnly,
             Shedding::Codel { target, interval } => {
-                Policy::Codel(Codel::new(ns(target), ns(interval)))
+                Policy::Codel(Codel::new(as_ns(target), as_ns(interval)))
             }
             Shedding::ControlledDelay { target, interval } => {
-                Policy::ControlledDelay(ControlledDelay::new(ns(target), ns(interval)))
+                Policy::ControlledDelay(ControlledDelay::new(as_ns(target), as_ns(interval)))
             }
-            Shedding::OldestWait { target } => Policy::OldestWait { target_ns: ns(target) },
+            Shedding::OldestWait { target } => Policy::OldestWait { target_ns: as_ns(target) },
             Shedding::ExpectedWait { target, services } => {
-                Policy::ExpectedWait { target_ns: ns(target), services: services.into() }
+                Policy::ExpectedWait { target_ns: as_ns(target), services: services.into() }
             }
         }
     }
-}
-
-fn ns(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

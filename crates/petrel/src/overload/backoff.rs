@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::time::as_ns;
+
 /// Bounds of a [`Backoff`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackoffConfig {
@@ -45,8 +47,7 @@ pub struct Backoff {
 impl Backoff {
     /// Nothing has failed yet.
     pub fn new(config: BackoffConfig) -> Self {
-        let ns = |time: Duration| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        Self { first_ns: ns(config.first), max_ns: ns(config.max), pauses: 0 }
+        Self { first_ns: as_ns(config.first), max_ns: as_ns(config.max), pauses: 0 }
     }
 
     /// How long to wait now, in nanoseconds, from evenly distributed random bits.

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::time::as_ns;
+
 /// Bounds of a [`ConcurrencyLimit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConcurrencyLimitConfig {
@@ -87,7 +89,7 @@ impl ConcurrencyLimit {
     pub fn new(config: ConcurrencyLimitConfig) -> Self {
         let limit_max = u64::from(config.max.max(1)) * ONE;
         let limit = (u64::from(config.initial) * ONE).clamp(ONE, limit_max);
-        let pause_max_ns = u64::try_from(config.pause_max.as_nanos()).unwrap_or(u64::MAX);
+        let pause_max_ns = as_ns(config.pause_max);
         Self { limit, limit_max, pause_max_ns, outstanding: 0, epoch: 0, resumes_ns: 0 }
     }
 

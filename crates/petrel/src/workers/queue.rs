@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::hint;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use petrel_proto::{RequestHandle, Status};
@@ -156,7 +157,7 @@ impl Queue {
     /// Waits until there may be something.
     fn wait<'a>(&'a self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         let spin = match self.idle {
-            IdlePolicy::Poll => None,
+            IdlePolicy::Poll | IdlePolicy::Yield => None,
             IdlePolicy::SpinThenBlock(spin) => Some(spin),
             IdlePolicy::Block => Some(Duration::ZERO),
         };
@@ -177,6 +178,9 @@ impl Queue {
         while self.signs.load(Ordering::Acquire) == 0 {
             if limit.is_some_and(|limit| begin.elapsed() >= limit) {
                 return false;
+            }
+            if self.idle == IdlePolicy::Yield {
+                thread::yield_now();
             }
             hint::spin_loop();
         }

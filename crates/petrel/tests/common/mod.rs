@@ -3,6 +3,9 @@
 // Not every test has a client handle.
 #[allow(dead_code)]
 pub(crate) mod remote;
+// Nor a network of its own.
+#[allow(dead_code)]
+pub(crate) mod own_network;
 
 use std::net::SocketAddr;
 use std::sync::mpsc;

@@ -1,6 +1,6 @@
 //! Servers that are started again, and channels that go on with another one.
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
@@ -19,14 +19,13 @@ fn patient() -> CallOptions {
     CallOptions::new().timeout(Duration::from_secs(240)).wait_for_ready()
 }
 
-/// An address on loopback where nobody listens. Its port is below those that the system gives out, so
-/// that it stays free while no server is there.
+/// An address where nobody listens: of this process alone, on loopback, so that it stays free while no server is
+/// there. Its port is below those that the system gives out.
 fn free_address() -> SocketAddr {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let first = 10_000 + (std::process::id() % 10_000) as u16;
-    let ports = (0..1_000).map(|_| first + NEXT.fetch_add(1, Ordering::Relaxed));
-    let mut addresses = ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port)));
-    addresses.find(|address| TcpListener::bind(address).is_ok()).unwrap()
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    // Linux numbers no more than 2²² processes.
+    let [_, high, middle, low] = std::process::id().to_be_bytes();
+    SocketAddr::from(([127, 64 | high, middle, low], NEXT.fetch_add(1, Ordering::Relaxed)))
 }
 
 fn begin(
@@ -38,13 +37,9 @@ fn begin(
     client.handle().spawn(async move { channel.call(KEEP, b"once", options).await })
 }
 
-/// A session of its own. The client may not have heard yet that the process before is gone: an attempt to
-/// connect is then the way in which it does.
+/// A session of its own.
 fn connect(client: &mut Endpoint, server: &Process) -> SessionId {
-    until(|| {
-        let session = client.connect_wait(server.address());
-        session.inspect_err(|error| assert_eq!(error.status(), Status::Unavailable, "{error}")).ok()
-    })
+    client.connect_wait(server.address()).unwrap()
 }
 
 /// What a server has seen, and how often the call ran there.
@@ -63,6 +58,40 @@ fn wait_until_kept(client: &mut Endpoint, server: &Process) {
 fn who(client: &mut Endpoint, channel: &Channel) -> u32 {
     let reply = client.block_on(channel.call(WHO, b"", patient().idempotent())).unwrap();
     u32::from_le_bytes(reply[..].try_into().unwrap())
+}
+
+/// The client's event loop has not run since the restart: it knows the former process's link alone.
+#[test]
+fn restarted__server_gives_a_session_at_the_first_attempt() {
+    for config in [over(true, false), over(false, true)] {
+        let address = free_address();
+        let mut server = Process::server(address);
+        let mut client = client(config);
+        client.connect_wait(address).unwrap();
+        for _ in 0..3 {
+            server.kill();
+            server = Process::server(address);
+            let also = client.connect(address).unwrap();
+            let session = connect(&mut client, &server);
+            for session in [session, also] {
+                let reply = client.call_wait(session, WHO, b"", 4).unwrap();
+                assert_eq!(reply[..], server.id().to_le_bytes());
+            }
+        }
+    }
+}
+
+#[test]
+fn killed__server_that_is_not_started_again_gives_no_session() {
+    for config in [over(true, false), over(false, true)] {
+        let mut server = server();
+        let mut client = client(config);
+        client.connect_wait(server.address()).unwrap();
+        server.kill();
+        let error = client.connect_wait(server.address()).unwrap_err();
+        assert_eq!(error.status(), Status::Unavailable);
+        assert!(error.to_string().contains("nobody listens"), "{error}");
+    }
 }
 
 #[test]

@@ -80,6 +80,39 @@ fn dial__tries_again_when_the_connection_breaks_before_it_is_of_use() {
 }
 
 #[test]
+fn dial__tries_again_when_the_peer_says_goodbye_in_place_of_an_answer() {
+    // A process that ends, and one that closes what was idle.
+    for status in [Status::Unavailable, Status::Ok] {
+        let (listener, address) = listener();
+        let nexus = Nexus::builder().connect_timeout(HANG).start().unwrap();
+        let mut client = attach(&nexus, V4);
+        client.ask(address, 0, UDP);
+        let mut peer = RawPeer::greeted_by(&listener);
+        peer.link_open();
+        peer.send(Goodbye { status, text: "the end".into() });
+        drop(peer);
+        wait_until(&nexus, |stats| stats.connections_redialed == 1);
+        let mut peer = RawPeer::greeted_by(&listener);
+        peer.grant_udp();
+        client.up();
+        assert_eq!(nexus.stats().goodbyes_received, 1);
+    }
+}
+
+#[test]
+fn link__asked_for_of_a_peer_that_wants_no_more_of_us() {
+    let (listener, address) = listener();
+    let mut client = attach(&client(), V4);
+    client.ask(address, 0, UDP);
+    let mut peer = RawPeer::greeted_by(&listener);
+    peer.link_open();
+    peer.send(Goodbye { status: Status::InvalidArgument, text: "nonsense".into() });
+    let reason = client.failure();
+    assert_eq!(reason.status, Status::InvalidArgument);
+    assert!(reason.message.contains("nonsense"), "{reason:?}");
+}
+
+#[test]
 fn dial__gives_up_a_peer_that_always_hangs_up() {
     let (listener, address) = listener();
     std::thread::spawn(move || hang_up_on_all(&listener));

@@ -107,6 +107,31 @@ fn opener__fails_where_only_shared_memory_will_do() {
     assert!(reason.message.contains("shared memory could not be set up"), "{reason:?}");
 }
 
+/// The process may have ended before the link was asked for, and another one be there.
+#[test]
+fn opener__asks_again_when_the_peer_ends_before_the_rendezvous() {
+    let (listener, address) = listener();
+    let nexus = Nexus::builder().connect_timeout(HANG).start().unwrap();
+    let mut client = attach(&nexus, V4);
+    client.ask(address, 3, BOTH);
+    let mut rendezvous = Rendezvous::bind().unwrap();
+    let mut peer = RawPeer::accept(&listener);
+    peer.greet(local_hello(&rendezvous.name()));
+    let open = peer.link_open();
+    let offer = Offer::Shm { max_frame: FRAME };
+    peer.send(LinkAccept { link: open.link, offer, ticket: Some(TICKET), ecn: false });
+    // It waits for the answer, which does not come.
+    let mut met = accept_one(&mut rendezvous);
+    drop(peer);
+    wait_until(&nexus, |stats| stats.connections_redialed == 1);
+    let mut ticket = [0; TICKET.len()];
+    met.set_nonblocking(false).unwrap();
+    met.read_exact(&mut ticket).unwrap();
+    assert!(ticket == TICKET && at_end(&mut met));
+    RawPeer::greeted_by(&listener).grant_udp();
+    assert!(matches!(client.up().transport, HostLink::Udp(_)));
+}
+
 #[test]
 fn opener__does_not_offer_shared_memory_to_another_host() {
     let (listener, address) = listener();

@@ -1,0 +1,105 @@
+//! `Endpoint::fetch_ahead`: who wants memory fetched sees the requests before their handler does.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+
+use petrel::control::AllowedTransports;
+use petrel::{
+    Context, Endpoint, EndpointConfig, IdlePolicy, Nexus, Reply, SessionId, SessionState,
+};
+
+const LOOKUP: u16 = 3;
+const OTHER: u16 = 1;
+const CALLS: u64 = 500;
+
+fn config(transports: AllowedTransports) -> EndpointConfig {
+    let mut config = EndpointConfig::default();
+    config.transports = transports;
+    config.idle = IdlePolicy::Poll;
+    config.sessions.slots = 64;
+    config.sessions.credits = 64;
+    config
+}
+
+thread_local! {
+    static ANSWERED: Cell<u64> = const { Cell::new(0) };
+}
+
+fn on_reply(_: &mut Context<'_>, reply: Reply, number: u64) {
+    assert_eq!(reply.message().unwrap(), number.to_le_bytes());
+    ANSWERED.set(ANSWERED.get() + 1);
+}
+
+fn call(client: &mut Endpoint, session: SessionId, method: u16, number: u64) {
+    let request = client.alloc_message(&number.to_le_bytes()).unwrap();
+    let response = client.alloc(8).unwrap();
+    client.call_fn(session, method, request, response, on_reply, number).unwrap();
+}
+
+/// What `locate` was shown and no handler has got yet.
+#[derive(Default)]
+struct Shown {
+    waiting: RefCell<VecDeque<Vec<u8>>>,
+    count: Cell<u64>,
+    /// Most that waited at a time.
+    most: Cell<usize>,
+}
+
+fn register(server: &mut Endpoint) -> Rc<Shown> {
+    let shown = Rc::new(Shown::default());
+    let (looked, handled) = (Rc::clone(&shown), Rc::clone(&shown));
+    server.fetch_ahead(LOOKUP, move |message| {
+        looked.count.set(looked.count.get() + 1);
+        let mut waiting = looked.waiting.borrow_mut();
+        waiting.push_back(message.to_vec());
+        looked.most.set(looked.most.get().max(waiting.len()));
+        // An address where nothing is, must do no harm.
+        std::ptr::without_provenance(message.len() << 40)
+    });
+    server.register(LOOKUP, move |cx, request| {
+        // Those that were shown come in that order; with nothing lost, each of them does.
+        let first = handled.waiting.borrow_mut().pop_front();
+        assert_eq!(first.as_deref(), Some(request.data()));
+        let answer = request.data().to_vec();
+        request.reply(cx, &answer)
+    });
+    server.register(OTHER, |cx, request| {
+        let answer = request.data().to_vec();
+        request.reply(cx, &answer)
+    });
+    shown
+}
+
+fn requests_are_shown(transports: AllowedTransports) {
+    let nexus = Nexus::builder().listen(([127, 0, 0, 1], 0).into()).start().unwrap();
+    let mut server = nexus.endpoint(config(transports)).unwrap();
+    let shown = register(&mut server);
+    let mut client = nexus.endpoint(config(transports)).unwrap();
+    let session = client.connect(nexus.local_addr().unwrap()).unwrap();
+    while client.session_state(session) != SessionState::Open {
+        client.run_once();
+        server.run_once();
+    }
+    ANSWERED.set(0);
+    for number in 0..CALLS {
+        call(&mut client, session, if number % 5 == 0 { OTHER } else { LOOKUP }, number);
+    }
+    while ANSWERED.get() < CALLS {
+        client.run_once();
+        server.run_once();
+    }
+    assert_eq!(shown.count.get(), CALLS * 4 / 5, "the method's requests, and no other's");
+    assert!(shown.waiting.borrow().is_empty());
+    assert!(shown.most.get() > 1, "the requests of a burst are shown together");
+}
+
+#[test]
+fn fetch_ahead__over_shared_memory() {
+    requests_are_shown(AllowedTransports { udp: false, shm: true });
+}
+
+#[test]
+fn fetch_ahead__over_udp() {
+    requests_are_shown(AllowedTransports { udp: true, shm: false });
+}

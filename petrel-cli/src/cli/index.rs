@@ -1,0 +1,274 @@
+//! Arguments of `petrel index`.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use petrel_index::limits;
+
+use super::address::ServerAddress;
+use super::values::{BenchTransport, IdleChoice, TransportChoice};
+use crate::units::{parse_duration, parse_size};
+
+/// An ordered in-memory index: serve it, use it, measure it
+///
+/// Two tables, each ordered by its keys: words, whose keys and values are numbers of 8 bytes, and bytes,
+/// with keys up to 1 KiB and values up to 64 KiB. Lookups are answered where requests come in, scans
+/// by worker threads. Nothing is kept beyond the end of the server's process.
+#[derive(Args, Debug)]
+#[command(after_long_help = INDEX_AFTER_HELP)]
+pub(crate) struct IndexArgs {
+    #[command(subcommand)]
+    pub(crate) what: IndexCommand,
+}
+
+const INDEX_AFTER_HELP: &str = "\
+Examples:
+  petrel index serve --listen 127.0.0.1:31850 --dispatch 2 --workers 2
+  petrel index put 127.0.0.1:31850 17 4711
+  petrel index get 127.0.0.1:31850 17
+  petrel index put 127.0.0.1:31850 --bytes petrel seabird
+  petrel index scan 127.0.0.1:31850 --bytes --from p --limit 10
+  petrel index scan 127.0.0.1:31850 --after 16 --limit 128 --sum
+  petrel index status 127.0.0.1:31850
+  petrel index bench --transport shm";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum IndexCommand {
+    Serve(IndexServeArgs),
+    Get(IndexGetArgs),
+    Put(IndexPutArgs),
+    Delete(IndexDeleteArgs),
+    Scan(IndexScanArgs),
+    Status(IndexStatusArgs),
+    Bench(IndexBenchArgs),
+}
+
+/// Serve an index until interrupted
+///
+/// Stops without losing a call: clients are asked to leave, and served until they have.
+#[derive(Args, Debug)]
+pub(crate) struct IndexServeArgs {
+    /// Address and TCP port of the control plane
+    ///
+    /// IPv6 addresses stand in brackets. Port 0 takes any free port and prints it.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:31850")]
+    pub(crate) listen: SocketAddr,
+
+    /// Transport offered to clients
+    #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
+    pub(crate) transport: TransportChoice,
+
+    /// Allow an address that other hosts can reach, without any authentication
+    #[arg(long)]
+    pub(crate) insecure: bool,
+
+    /// Dispatch endpoints, each with its own thread; clients choose one by its number, from 0
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(limits::DISPATCH_MAX)))]
+    pub(crate) dispatch: u16,
+
+    /// Worker threads for scans; 0 has the dispatch endpoints run them
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u16).range(0..=i64::from(limits::WORKERS_MAX)))]
+    pub(crate) workers: u16,
+
+    /// How long a worker without work looks for more before it sleeps: waking it costs the dispatch thread
+    /// some microseconds [default: 20us where there are more CPUs than workers, else 0s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    pub(crate) worker_spin: Option<Duration>,
+
+    /// What an endpoint's thread does while nothing comes in
+    #[arg(long, value_enum, default_value_t = IdleChoice::Spin)]
+    pub(crate) idle: IdleChoice,
+
+    /// Words that the table is made for, at 64 bytes each; with more, lookups get slower
+    #[arg(long, value_name = "N", default_value_t = limits::WORDS_EXPECTED_DEFAULT)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=limits::WORDS_MAX))]
+    pub(crate) words: u64,
+
+    /// Words taken at most
+    #[arg(long, value_name = "N", default_value_t = limits::WORDS_MAX)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=limits::WORDS_MAX))]
+    pub(crate) words_max: u64,
+
+    /// Memory for the table of bytes: its keys, its values, and 128 bytes for each pair
+    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
+    pub(crate) bytes_max: usize,
+
+    /// CPUs of the dispatch threads, in turn, as in 1,2,3 [default: the scheduler's choice]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    pub(crate) cpus: Vec<usize>,
+
+    /// CPU of all workers [default: the scheduler's choice]
+    #[arg(long, value_name = "CPU")]
+    pub(crate) worker_cpu: Option<usize>,
+
+    /// Have no memory fetched ahead for lookups, to see what that is worth
+    #[arg(long)]
+    pub(crate) no_fetch_ahead: bool,
+
+    /// How long clients have to leave at the end
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
+    pub(crate) drain: Duration,
+}
+
+/// How a server is reached.
+#[derive(Args, Debug)]
+pub(crate) struct IndexServerArgs {
+    /// The server's control address; without a port it is 31850
+    #[arg(value_name = "ADDR")]
+    pub(crate) address: ServerAddress,
+
+    /// Transport to use
+    #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
+    pub(crate) transport: TransportChoice,
+
+    /// Number of the server's endpoint to call
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) endpoint: u16,
+
+    /// How long to wait for the connection, and for each answer
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    pub(crate) timeout: Duration,
+}
+
+/// Print a key's value; the exit code is 1 if it has none
+#[derive(Args, Debug)]
+pub(crate) struct IndexGetArgs {
+    #[command(flatten)]
+    pub(crate) server: IndexServerArgs,
+
+    /// Key: a number, in decimal or behind 0x; with --bytes a text
+    pub(crate) key: String,
+
+    /// Use the table of bytes
+    #[arg(long)]
+    pub(crate) bytes: bool,
+}
+
+/// Set a key's value
+#[derive(Args, Debug)]
+pub(crate) struct IndexPutArgs {
+    #[command(flatten)]
+    pub(crate) server: IndexServerArgs,
+
+    /// Key: a number, in decimal or behind 0x; with --bytes a text
+    pub(crate) key: String,
+
+    /// Value: as the key
+    pub(crate) value: String,
+
+    /// Use the table of bytes
+    #[arg(long)]
+    pub(crate) bytes: bool,
+}
+
+/// Remove a key; the exit code is 1 if it was not there
+#[derive(Args, Debug)]
+pub(crate) struct IndexDeleteArgs {
+    #[command(flatten)]
+    pub(crate) server: IndexServerArgs,
+
+    /// Key: a number, in decimal or behind 0x; with --bytes a text
+    pub(crate) key: String,
+
+    /// Use the table of bytes
+    #[arg(long)]
+    pub(crate) bytes: bool,
+}
+
+/// Print pairs in the order of their keys, or the sum of their values
+#[derive(Args, Debug)]
+pub(crate) struct IndexScanArgs {
+    #[command(flatten)]
+    pub(crate) server: IndexServerArgs,
+
+    /// First key [default: the first of all]
+    #[arg(long, value_name = "KEY", conflicts_with = "after")]
+    pub(crate) from: Option<String>,
+
+    /// Key before the first
+    #[arg(long, value_name = "KEY")]
+    pub(crate) after: Option<String>,
+
+    /// Pairs at most
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub(crate) limit: usize,
+
+    /// Print the sum of the values that follow --after, in place of the pairs
+    #[arg(long, conflicts_with_all = ["bytes", "from"], requires = "after")]
+    pub(crate) sum: bool,
+
+    /// Use the table of bytes
+    #[arg(long)]
+    pub(crate) bytes: bool,
+}
+
+/// Print the server's counters: keys, bytes, requests by method
+#[derive(Args, Debug)]
+pub(crate) struct IndexStatusArgs {
+    #[command(flatten)]
+    pub(crate) server: IndexServerArgs,
+}
+
+/// Measure lookups beside an echo, and what scans do to them, with workers and without
+///
+/// Puts random words into a server in a process of its own, and measures in turn an echo of 8 bytes and GETs:
+/// many at a time, and one at a time. Then, with clients and dispatch endpoint taking turns on one CPU and
+/// workers on the other, GETs with some SCANs among them (the sum of the 128 values that follow): with
+/// scans in workers, and in the dispatch endpoint. Every answer is checked. One thread makes all calls, with a
+/// session for each client that it stands for.
+#[derive(Args, Debug)]
+pub(crate) struct IndexBenchArgs {
+    /// Transports to measure
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [BenchTransport::Udp, BenchTransport::Shm])]
+    pub(crate) transport: Vec<BenchTransport>,
+
+    /// Words to put
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1_000..=100_000_000))]
+    pub(crate) keys: u32,
+
+    /// Clients, each with a session
+    #[arg(long, value_name = "N", default_value_t = 32)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub(crate) clients: u16,
+
+    /// Calls that each client has on the way
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=8))]
+    pub(crate) outstanding: u16,
+
+    /// SCANs among a hundred calls
+    #[arg(long, value_name = "PERCENT", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u8).range(0..=100))]
+    pub(crate) scans: u8,
+
+    /// Worker threads
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(limits::WORKERS_MAX)))]
+    pub(crate) workers: u16,
+
+    /// How long a worker without work looks for more before it sleeps
+    #[arg(long, value_name = "DURATION", default_value = "200us", value_parser = parse_duration)]
+    pub(crate) worker_spin: Duration,
+
+    /// Rounds of a window of each kind
+    #[arg(long, value_name = "N", default_value_t = 15)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) rounds: u32,
+
+    /// Length of a window
+    #[arg(long, value_name = "DURATION", default_value = "300ms", value_parser = parse_duration)]
+    pub(crate) window: Duration,
+
+    /// Have no memory fetched ahead for lookups, to see what that is worth
+    #[arg(long)]
+    pub(crate) no_fetch_ahead: bool,
+
+    /// Draw the ratios into a file (SVG)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+}

@@ -1,0 +1,369 @@
+//! Calls of many clients on one thread: a closed loop for each, every answer checked.
+//!
+//! As `bench/load.rs` does it: a place for each call that is on the way, with its two buffers, plain
+//! functions as continuations, and the load in a thread-local variable meanwhile.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use petrel::transport::clock;
+use petrel::{CallFailure, Context, Endpoint, Execution, MsgBuf, Reply, SessionId};
+use petrel_index::wire::{Echo, GetWord, Method, PutWord, Sum, SumWords};
+
+use super::keys::{Keys, value_of};
+use crate::failure::Failure;
+use crate::output::latency::Latencies;
+
+/// Values that a SCAN sums up (eRPC §7.2).
+pub(super) const SUMMED: u32 = 128;
+
+/// The longest request: a key, and a value or a number.
+const REQUEST_BYTES: usize = 16;
+const RESPONSE_BYTES: usize = 16;
+
+/// Turns of the event loop between two looks at the clock.
+const TURNS_PER_LOOK: u32 = 1 << 10;
+
+/// How long calls may go on after a window's end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is called.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// An echo of 8 bytes.
+    Echo,
+    /// Lookups, and so many SCANs among a hundred calls.
+    Lookups { scans: u8 },
+    /// PUTs of all keys, from the first on.
+    Fill,
+}
+
+/// A window's calls.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Demand {
+    pub(super) what: What,
+    /// Calls on the way at a time.
+    pub(super) in_flight: usize,
+    /// Whether each call's time is wanted.
+    pub(super) is_timed: bool,
+    pub(super) length: Duration,
+}
+
+/// What came of them.
+pub(super) struct Outcome {
+    pub(super) lookups: u64,
+    pub(super) scans: u64,
+    pub(super) echoes: u64,
+    pub(super) wrong: u64,
+    /// Scans that the workers' queue did not take: they would have waited too long.
+    pub(super) refused: u64,
+    pub(super) first_failure: Option<String>,
+    pub(super) elapsed_ns: u64,
+    /// Of lookups or echoes, and of scans.
+    pub(super) latencies: [Latencies; 2],
+}
+
+impl Outcome {
+    fn new() -> Self {
+        Self {
+            lookups: 0,
+            scans: 0,
+            echoes: 0,
+            wrong: 0,
+            refused: 0,
+            first_failure: None,
+            elapsed_ns: 0,
+            latencies: [Latencies::new(), Latencies::new()],
+        }
+    }
+
+    /// Lookups, or echoes, per second.
+    pub(super) fn rate(&self) -> f64 {
+        (self.lookups + self.echoes) as f64 * 1e9 / self.elapsed_ns.max(1) as f64
+    }
+}
+
+/// The calls of an endpoint's sessions.
+pub(super) struct Load {
+    keys: Rc<Keys>,
+    places: Vec<Place>,
+    demand: Demand,
+    random: u64,
+    next_key: u32,
+    end_ns: u64,
+    outcome: Outcome,
+}
+
+struct Place {
+    session: SessionId,
+    call: Call,
+    started_ns: u64,
+    /// Both buffers, while no call has them.
+    buffers: Option<(MsgBuf, MsgBuf)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Call {
+    Echo(u64),
+    Lookup(u64),
+    Scan(u32),
+    Put(u64),
+}
+
+thread_local! {
+    static LOAD: Cell<Option<Box<Load>>> = const { Cell::new(None) };
+
+    /// Its calls on the way.
+    static ACTIVE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The continuation of every call.
+fn on_reply(cx: &mut Context<'_>, reply: Reply, place: u64) {
+    let mut load = LOAD.take().expect("calls are on the way in a window only");
+    load.on_reply(cx, reply, place as usize);
+    LOAD.set(Some(load));
+}
+
+/// Calls for a window, and gives the load back. `between` runs after each turn of the clients' endpoint.
+pub(super) fn window(
+    mut load: Box<Load>,
+    endpoint: &mut Endpoint,
+    demand: Demand,
+    between: impl FnMut(),
+) -> Result<(Box<Load>, Outcome), Failure> {
+    let begin_ns = clock::now_ns();
+    load.demand = demand;
+    load.next_key = 0;
+
+    load.end_ns = begin_ns.saturating_add(demand.length.as_nanos() as u64);
+    for place in 0..demand.in_flight.min(load.places.len()) {
+        load.start(&mut endpoint.context(), place, begin_ns);
+    }
+    LOAD.set(Some(load));
+    let given_up = run(endpoint, begin_ns, demand, between);
+    let mut load = LOAD.take().expect("the load was put there");
+    given_up?;
+    let elapsed_ns = clock::now_ns() - begin_ns;
+    let outcome = Outcome { elapsed_ns, ..std::mem::replace(&mut load.outcome, Outcome::new()) };
+    Ok((load, outcome))
+}
+
+fn run(
+    endpoint: &mut Endpoint,
+    begin_ns: u64,
+    demand: Demand,
+    mut between: impl FnMut(),
+) -> Result<(), Failure> {
+    let last_ns = begin_ns.saturating_add((demand.length + PATIENCE).as_nanos() as u64);
+    while ACTIVE.get() > 0 {
+        for _ in 0..TURNS_PER_LOOK {
+            endpoint.run_once();
+            between();
+            if ACTIVE.get() == 0 {
+                return Ok(());
+            }
+        }
+        if demand.what != What::Fill && clock::now_ns() > last_ns {
+            let text =
+                format!("{} calls have not ended {PATIENCE:?} after the window", ACTIVE.get());
+            return Err(Failure::because(text));
+        }
+    }
+    Ok(())
+}
+
+impl Load {
+    /// A load with so many calls on each of some sessions.
+    pub(super) fn new(
+        endpoint: &Endpoint,
+        sessions: &[SessionId],
+        outstanding: u16,
+        keys: Rc<Keys>,
+    ) -> Result<Box<Self>, Failure> {
+        // Neighbouring places are of different sessions, as calls of different clients are.
+        let places = (0..outstanding).flat_map(|_| sessions);
+        let places = places.map(|session| Place::new(endpoint, *session));
+        Ok(Box::new(Self {
+            keys,
+            places: places.collect::<Result<_, _>>()?,
+            demand: Demand {
+                what: What::Echo,
+                in_flight: 0,
+                is_timed: false,
+                length: Duration::ZERO,
+            },
+            random: 0x7065_7472_656c,
+            next_key: 0,
+            end_ns: 0,
+            outcome: Outcome::new(),
+        }))
+    }
+
+    #[inline]
+    fn start(&mut self, cx: &mut Context<'_>, index: usize, now_ns: u64) {
+        let Some(call) = self.choose() else { return };
+        let place = &mut self.places[index];
+        let Some((mut request, response)) = place.buffers.take() else { return };
+        (place.call, place.started_ns) = (call, now_ns);
+        let method = call.write(&self.keys, &mut request);
+        match cx.call_fn(place.session, method, request, response, on_reply, index as u64) {
+            Ok(()) => ACTIVE.set(ACTIVE.get() + 1),
+            Err(rejected) => {
+                place.buffers = Some((rejected.request, rejected.response));
+                self.fail(rejected.error.to_string());
+            }
+        }
+    }
+
+    #[inline]
+    fn choose(&mut self) -> Option<Call> {
+        match self.demand.what {
+            What::Echo => {
+                let number = self.draw(self.keys.count());
+                Some(Call::Echo(self.keys.key(number)))
+            }
+            What::Lookups { scans } => {
+                let is_scan = scans > 0 && self.draw(100) < scans.into();
+                let number = self.draw(self.keys.count());
+                Some(if is_scan { Call::Scan(number) } else { Call::Lookup(self.keys.key(number)) })
+            }
+            What::Fill => {
+                let number = self.next_key;
+                self.next_key += 1;
+                (number < self.keys.count()).then(|| Call::Put(self.keys.key(number)))
+            }
+        }
+    }
+
+    /// A random number below a bound (Marsaglia's xorshift).
+    #[inline]
+    fn draw(&mut self, below: u32) -> u32 {
+        self.random ^= self.random << 13;
+        self.random ^= self.random >> 7;
+        self.random ^= self.random << 17;
+        (((self.random >> 32) * u64::from(below)) >> 32) as u32
+    }
+
+    #[inline]
+    fn on_reply(&mut self, cx: &mut Context<'_>, reply: Reply, index: usize) {
+        ACTIVE.set(ACTIVE.get() - 1);
+        let now_ns = self.now_ns(cx);
+        let place = &mut self.places[index];
+        let (call, latency_ns) = (place.call, now_ns.saturating_sub(place.started_ns));
+        match &reply.outcome {
+            Ok(()) if call.is_right(&self.keys, &reply.response) => self.count(call, latency_ns),
+            Ok(()) => self.outcome.wrong += 1,
+            Err(failure) => self.end(call, failure),
+        }
+        self.places[index].buffers = Some((reply.request, reply.response));
+        if now_ns < self.end_ns {
+            self.start(cx, index, now_ns);
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, call: Call, latency_ns: u64) {
+        let which = match call {
+            Call::Echo(_) => &mut self.outcome.echoes,
+            Call::Scan(_) => &mut self.outcome.scans,
+            Call::Lookup(_) | Call::Put(_) => &mut self.outcome.lookups,
+        };
+        *which += 1;
+        if self.demand.is_timed {
+            self.outcome.latencies[usize::from(matches!(call, Call::Scan(_)))].record(latency_ns);
+        }
+    }
+
+    /// The time: with one call on the way a reading of the clock, else that of the turn.
+    #[inline]
+    fn now_ns(&self, cx: &Context<'_>) -> u64 {
+        if self.demand.is_timed && self.demand.in_flight == 1 {
+            clock::now_ns()
+        } else {
+            cx.now_ns()
+        }
+    }
+
+    #[cold]
+    fn end(&mut self, call: Call, failure: &CallFailure) {
+        match (call, failure.execution) {
+            (Call::Scan(_), Execution::Refused) => self.outcome.refused += 1,
+            _ => self.fail(failure.to_string()),
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, text: String) {
+        self.outcome.first_failure.get_or_insert(text);
+        // One failure spoils the measurement; what is on the way still ends.
+        self.end_ns = 0;
+    }
+}
+
+impl Place {
+    fn new(endpoint: &Endpoint, session: SessionId) -> Result<Self, Failure> {
+        let request = endpoint.alloc(REQUEST_BYTES).map_err(Failure::because)?;
+        let response = endpoint.alloc(RESPONSE_BYTES).map_err(Failure::because)?;
+        let buffers = Some((request, response));
+        Ok(Self { session, call: Call::Echo(0), started_ns: 0, buffers })
+    }
+}
+
+impl Call {
+    /// Writes the request, and gives its method.
+    #[inline]
+    fn write(self, keys: &Keys, request: &mut MsgBuf) -> u16 {
+        match self {
+            Self::Echo(word) => {
+                request.set_message(&word.to_be_bytes());
+                Echo::NUMBER
+            }
+            Self::Lookup(key) => {
+                request.set_message(&key.to_be_bytes());
+                GetWord::NUMBER
+            }
+            Self::Scan(number) => {
+                request.set_message(&SumWords::encode_request(&(keys.key(number), SUMMED)));
+                SumWords::NUMBER
+            }
+            Self::Put(key) => {
+                request.set_message(&PutWord::encode_request(&(key, value_of(key))));
+                PutWord::NUMBER
+            }
+        }
+    }
+
+    #[inline]
+    fn is_right(self, keys: &Keys, response: &[u8]) -> bool {
+        match self {
+            Self::Echo(word) => response == word.to_be_bytes(),
+            Self::Lookup(key) => response == value_of(key).to_le_bytes(),
+            Self::Scan(number) => {
+                let (found, sum) = keys.sum_after(number, SUMMED);
+                SumWords::decode_response(response) == Ok(Sum { found, sum })
+            }
+            Self::Put(_) => response.is_empty(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_right__only_for_the_answer_to_this_call() {
+        let keys = Keys::new(1_000);
+        let key = keys.key(7);
+        assert!(Call::Lookup(key).is_right(&keys, &value_of(key).to_le_bytes()));
+        assert!(!Call::Lookup(key).is_right(&keys, &value_of(keys.key(8)).to_le_bytes()));
+        assert!(!Call::Lookup(key).is_right(&keys, &[]));
+        let (found, sum) = keys.sum_after(7, SUMMED);
+        let answer = SumWords::encode_response(&Sum { found, sum });
+        assert!(Call::Scan(7).is_right(&keys, &answer) && !Call::Scan(8).is_right(&keys, &answer));
+        assert!(Call::Echo(1).is_right(&keys, &1u64.to_be_bytes()));
+        assert!(!Call::Echo(1).is_right(&keys, &2u64.to_be_bytes()));
+        assert!(Call::Put(1).is_right(&keys, &[]) && !Call::Put(1).is_right(&keys, &[0; 8]));
+    }
+}

@@ -1,0 +1,202 @@
+//! `petrel index get`, `put`, `delete`, `scan` and `status`: a call each.
+
+use std::io::{self, Write};
+use std::ops::Bound;
+
+use petrel_index::{Client, ClientConfig};
+use serde::Serialize;
+use serde_json::Value;
+
+use super::serve::print_counters;
+use crate::Outcome;
+use crate::cli::{
+    IndexDeleteArgs, IndexGetArgs, IndexPutArgs, IndexScanArgs, IndexServerArgs, IndexStatusArgs,
+};
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// What a lookup found, or a change replaced.
+#[derive(Serialize)]
+struct Found<'a> {
+    key: &'a str,
+    found: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<Value>,
+}
+
+#[derive(Serialize)]
+struct Pair {
+    key: Value,
+    value: Value,
+}
+
+#[derive(Serialize)]
+struct Summed {
+    found: u32,
+    sum: u64,
+}
+
+pub(super) fn get(args: &IndexGetArgs, output: Output) -> Result<Outcome, Failure> {
+    let key = args.key.as_str();
+    let value = match args.bytes {
+        true => connect(&args.server)?.get_bytes(key.as_bytes())?,
+        false => {
+            let value = connect(&args.server)?.get_word(word(key)?)?;
+            value.map(|value| value.to_string().into_bytes())
+        }
+    };
+    let shown = value.as_deref().map(|bytes| shown(bytes, args.bytes));
+    output.record(&Found { key, found: value.is_some(), value: shown })?;
+    let Some(mut value) = value else {
+        eprintln!("petrel: {key} has no value");
+        return Ok(Outcome::Failure);
+    };
+    if !output.is_json() {
+        value.push(b'\n');
+        io::stdout().lock().write_all(&value)?;
+    }
+    Ok(Outcome::Success)
+}
+
+pub(super) fn put(args: &IndexPutArgs, output: Output) -> Result<Outcome, Failure> {
+    let key = args.key.as_str();
+    let (had_one, former) = match args.bytes {
+        true => {
+            let mut client = connect(&args.server)?;
+            (client.put_bytes(key.as_bytes(), args.value.as_bytes())?, None)
+        }
+        false => {
+            let (number, value) = (word(key)?, word(&args.value)?);
+            let former = connect(&args.server)?.put_word(number, value)?;
+            (former.is_some(), former.map(Value::from))
+        }
+    };
+    output.record(&Found { key, found: had_one, value: former })?;
+    output.line(if had_one { "replaced" } else { "new" })?;
+    Ok(Outcome::Success)
+}
+
+pub(super) fn delete(args: &IndexDeleteArgs, output: Output) -> Result<Outcome, Failure> {
+    let key = args.key.as_str();
+    let (was_there, former) = match args.bytes {
+        true => (connect(&args.server)?.delete_bytes(key.as_bytes())?, None),
+        false => {
+            let former = connect(&args.server)?.delete_word(word(key)?)?;
+            (former.is_some(), former.map(Value::from))
+        }
+    };
+    output.record(&Found { key, found: was_there, value: former })?;
+    output.line(if was_there { "deleted" } else { "was not there" })?;
+    Ok(if was_there { Outcome::Success } else { Outcome::Failure })
+}
+
+pub(super) fn scan(args: &IndexScanArgs, output: Output) -> Result<Outcome, Failure> {
+    match (args.sum, &args.after) {
+        (true, Some(after)) => sum(args, word(after)?, output)?,
+        _ if args.bytes => scan_bytes(args, output)?,
+        _ => scan_words(args, output)?,
+    }
+    Ok(Outcome::Success)
+}
+
+fn sum(args: &IndexScanArgs, after: u64, output: Output) -> Result<(), Failure> {
+    let limit = u32::try_from(args.limit).unwrap_or(u32::MAX);
+    let sum = connect(&args.server)?.sum_words(after, limit)?;
+    output.record(&Summed { found: sum.found, sum: sum.sum })?;
+    Ok(output.line(format!("{} ({} values)", sum.sum, sum.found))?)
+}
+
+fn scan_words(args: &IndexScanArgs, output: Output) -> Result<(), Failure> {
+    let from = match (&args.from, &args.after) {
+        (Some(first), _) => Bound::Included(word(first)?),
+        (None, Some(before)) => Bound::Excluded(word(before)?),
+        (None, None) => Bound::Unbounded,
+    };
+    for (key, value) in connect(&args.server)?.scan_words(from, args.limit)? {
+        output.record(&Pair { key: key.into(), value: value.into() })?;
+        output.line(format!("{key}\t{value}"))?;
+    }
+    Ok(())
+}
+
+fn scan_bytes(args: &IndexScanArgs, output: Output) -> Result<(), Failure> {
+    let from = match (&args.from, &args.after) {
+        (Some(first), _) => Bound::Included(first.as_bytes()),
+        (None, Some(before)) => Bound::Excluded(before.as_bytes()),
+        (None, None) => Bound::Unbounded,
+    };
+    for (key, value) in connect(&args.server)?.scan_bytes(from, args.limit)? {
+        output.record(&Pair { key: shown(&key, true), value: shown(&value, true) })?;
+        let text = String::from_utf8_lossy;
+        output.line(format!("{}\t{}", text(&key), text(&value)))?;
+    }
+    Ok(())
+}
+
+pub(super) fn status(args: &IndexStatusArgs, output: Output) -> Result<Outcome, Failure> {
+    let counters = connect(&args.server)?.status()?;
+    let pairs = counters.iter().map(|(name, value)| (name.clone(), (*value).into()));
+    output.record(&pairs.collect::<serde_json::Map<_, Value>>())?;
+    print_counters(&counters, output)?;
+    Ok(Outcome::Success)
+}
+
+/// Connects to the first address of the server that answers.
+fn connect(args: &IndexServerArgs) -> Result<Client, Failure> {
+    let mut last = Failure::because(format!("{} has no address", args.address));
+    for server in args.address.resolve()? {
+        let config = ClientConfig {
+            endpoint: args.endpoint,
+            transports: args.transport.allowed(),
+            timeout: args.timeout,
+            ..ClientConfig::to(server)
+        };
+        match Client::connect(&config) {
+            Ok(client) => return Ok(client),
+            Err(error) => last = error.into(),
+        }
+    }
+    Err(last)
+}
+
+/// A number, in decimal or in hexadecimal behind `0x`.
+fn word(text: &str) -> Result<u64, Failure> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| {
+        let text = format!(
+            "'{text}' is not a word: write a number below 2^64, as in 17 or 0x1f, or use --bytes"
+        );
+        Failure::new(petrel::Status::InvalidArgument, text)
+    })
+}
+
+/// Bytes as JSON shows them: text where they are text, else numbers; a word as a number.
+fn shown(bytes: &[u8], is_bytes: bool) -> Value {
+    match str::from_utf8(bytes) {
+        Ok(text) if is_bytes => text.into(),
+        Ok(number) => number.parse::<u64>().map_or_else(|_| number.into(), Value::from),
+        Err(_) => bytes.to_vec().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn word__takes_both_writings_and_says_what_else_there_is() {
+        assert_eq!((word("17").unwrap(), word("0x1f").unwrap()), (17, 31));
+        let failure = word("petrel").unwrap_err();
+        assert!(failure.to_string().contains("--bytes"), "{failure}");
+    }
+
+    #[test]
+    fn shown__is_text_where_it_can_be() {
+        assert_eq!(shown(b"17", true), Value::from("17"));
+        assert_eq!(shown(b"17", false), Value::from(17));
+        assert_eq!(shown(&[255, 1], true), serde_json::json!([255, 1]));
+    }
+}

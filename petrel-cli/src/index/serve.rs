@@ -1,0 +1,125 @@
+//! `petrel index serve`.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use comfy_table::{Cell, CellAlignment};
+use petrel::IdlePolicy;
+use petrel_index::{Server, ServerConfig, Stopped, StoreConfig, ThreadKind};
+use serde::Serialize;
+use serde_json::value::RawValue;
+
+use crate::Outcome;
+use crate::cli::IndexServeArgs;
+use crate::cores;
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::output::Output;
+
+/// How often the server looks whether its threads still run.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The line by which scripts learn the address.
+#[derive(Serialize)]
+struct Ready {
+    event: &'static str,
+    address: SocketAddr,
+    pid: u32,
+    dispatch: u16,
+    workers: u16,
+}
+
+/// The last line.
+#[derive(Serialize)]
+struct Ended {
+    event: &'static str,
+    sessions_cut: usize,
+    counters: serde_json::Map<String, serde_json::Value>,
+    endpoints: Vec<Box<RawValue>>,
+}
+
+/// Serves until it is interrupted, then drains.
+pub(super) fn run(args: &IndexServeArgs, output: Output) -> Result<Outcome, Failure> {
+    // Before any thread starts: the threads then leave the signals to this one.
+    let interrupt = Interrupt::catch()?;
+    let server = Server::start(&config(args))?;
+    announce(args, server.address(), output)?;
+    while !interrupt.came_within(LOOK_EVERY) && server.is_healthy() {}
+    // A second signal need not wait for anything.
+    drop(interrupt);
+    let stopped = server.stop(args.drain)?;
+    print(&stopped, output)?;
+    Ok(if stopped.sessions_cut == 0 { Outcome::Success } else { Outcome::Failure })
+}
+
+fn config(args: &IndexServeArgs) -> ServerConfig {
+    let (cpus, worker_cpu) = (args.cpus.clone(), args.worker_cpu);
+    let place = move |thread| {
+        let cpu = match thread {
+            ThreadKind::Dispatch(_) if cpus.is_empty() => None,
+            ThreadKind::Dispatch(number) => Some(cpus[usize::from(number) % cpus.len()]),
+            ThreadKind::Worker => worker_cpu,
+        };
+        cpu.map_or(Ok(()), cores::pin)
+    };
+    ServerConfig {
+        insecure: args.insecure,
+        transports: args.transport.allowed(),
+        dispatch: args.dispatch,
+        workers: args.workers,
+        worker_idle: args.worker_spin.map(IdlePolicy::SpinThenBlock),
+        idle: args.idle.policy(),
+        store: StoreConfig {
+            words_expected: args.words,
+            words_max: args.words_max,
+            bytes_max: args.bytes_max as u64,
+        },
+        fetches_ahead: !args.no_fetch_ahead,
+        placement: Some(Arc::new(place)),
+        ..ServerConfig::at(args.listen)
+    }
+}
+
+fn announce(args: &IndexServeArgs, address: SocketAddr, output: Output) -> Result<(), Failure> {
+    let (dispatch, workers) = (args.dispatch, args.workers);
+    let scans = match workers {
+        0 => "which run the scans too".to_owned(),
+        count => format!("scans in {count} workers"),
+    };
+    output.line(format!(
+        "An index on {address}, {dispatch} dispatch endpoints, {scans}. Try `petrel index put {address} 1 2`; \
+         stop with Ctrl-C."
+    ))?;
+    let pid = std::process::id();
+    Ok(output.record(&Ready { event: "ready", address, pid, dispatch, workers })?)
+}
+
+fn print(stopped: &Stopped, output: Output) -> Result<(), Failure> {
+    let Stopped { endpoints, counters, sessions_cut } = stopped;
+    let endpoints =
+        endpoints.iter().filter_map(|stats| RawValue::from_string(stats.to_json()).ok());
+    let pairs = counters.iter().map(|(name, value)| (name.clone(), (*value).into()));
+    output.record(&Ended {
+        event: "stopped",
+        sessions_cut: *sessions_cut,
+        counters: pairs.collect(),
+        endpoints: endpoints.collect(),
+    })?;
+    if *sessions_cut > 0 {
+        output.line(format!(
+            "{sessions_cut} sessions were still there at the end of the time given"
+        ))?;
+    }
+    print_counters(counters, output)
+}
+
+/// The counters that are not zero, as a table.
+pub(super) fn print_counters(counters: &[(String, u64)], output: Output) -> Result<(), Failure> {
+    let mut table = output.table(&["counter", "value"]);
+    for (name, value) in counters.iter().filter(|(_, value)| *value > 0) {
+        let number = Cell::new(value).set_alignment(CellAlignment::Right);
+        table.add_row([Cell::new(name), number]);
+    }
+    Ok(output.line(table)?)
+}

@@ -1,0 +1,100 @@
+//! `petrel kv`: the replicated key-value store.
+
+mod chaos;
+mod log;
+mod member;
+mod operations;
+mod serve;
+mod sim;
+mod status;
+mod text;
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::SocketAddr;
+
+use petrel::{Endpoint, EndpointConfig, Nexus, Status};
+use petrel_kv::{KvClient, KvClientConfig, KvError};
+
+use crate::Outcome;
+use crate::cli::{ClusterArgs, KvArgs, KvCommand};
+use crate::client::data_address;
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Does what is asked.
+pub(crate) fn run(args: &KvArgs, output: Output) -> Result<Outcome, Failure> {
+    match &args.what {
+        KvCommand::Serve(args) => serve::run(args, output),
+        KvCommand::Get(args) => operations::get(args, output),
+        KvCommand::Put(args) => operations::put(args, output),
+        KvCommand::Delete(args) => operations::delete(args, output),
+        KvCommand::Cas(args) => operations::cas(args, output),
+        KvCommand::Scan(args) => operations::scan(args, output),
+        KvCommand::Status(args) => status::run(args, output),
+        KvCommand::Member(args) => member::run(args, output),
+        KvCommand::Transfer(args) => member::transfer(args, output),
+        KvCommand::Sim(args) => sim::run(args, output),
+        KvCommand::Chaos(args) => chaos::run(args, output),
+        KvCommand::ChaosReplica(args) => chaos::serve_replica(args),
+    }
+}
+
+/// A client of a cluster, and the endpoint on which it lives.
+struct Cluster {
+    endpoint: Endpoint,
+    client: KvClient,
+    /// What `--servers` names.
+    addresses: Vec<SocketAddr>,
+}
+
+impl Cluster {
+    fn new(args: &ClusterArgs) -> Result<Self, Failure> {
+        let mut addresses = Vec::new();
+        for server in &args.servers {
+            addresses.extend(server.resolve()?);
+        }
+        let is_far = |address: &&SocketAddr| !address.ip().to_canonical().is_loopback();
+        let mut builder = Nexus::builder();
+        let mut endpoint = EndpointConfig::default();
+        // The data port reaches farthest where one of the replicas is far.
+        let farthest = addresses.iter().find(is_far).or(addresses.first());
+        endpoint.data_address = farthest.map(|address| data_address(address.ip()));
+        endpoint.sessions.accept = false;
+        if addresses.iter().any(|address| is_far(&address)) {
+            // Who names another host wants to call it; nobody can call this process for it.
+            builder = builder.insecure();
+        }
+        let endpoint = builder.start()?.endpoint(endpoint).map_err(Failure::because)?;
+        let mut config = KvClientConfig::new(fresh_seed());
+        config.timeout = args.timeout;
+        let client = KvClient::new(endpoint.handle(), addresses.iter().copied(), config)?;
+        Ok(Self { endpoint, client, addresses })
+    }
+
+    /// Does something with the client.
+    fn run<R>(
+        &mut self,
+        operation: impl AsyncFnOnce(&KvClient) -> Result<R, KvError>,
+    ) -> Result<R, Failure> {
+        let client = self.client.clone();
+        Ok(self.endpoint.block_on(operation(&client))?)
+    }
+}
+
+impl From<KvError> for Failure {
+    fn from(error: KvError) -> Self {
+        let status = match &error {
+            KvError::InvalidArgument(_) => Status::InvalidArgument,
+            KvError::Timeout { .. } => Status::DeadlineExceeded,
+            KvError::Refused(_) => Status::FailedPrecondition,
+            KvError::Protocol(_) => Status::Internal,
+            _ => Status::Unknown,
+        };
+        Self::new(status, error.to_string())
+    }
+}
+
+/// Random numbers of different processes are different.
+fn fresh_seed() -> u64 {
+    RandomState::new().hash_one(std::process::id())
+}

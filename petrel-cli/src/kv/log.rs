@@ -1,0 +1,114 @@
+//! What a replica has to say, on standard error: a line each, with the time, the level, and the values by name.
+
+use std::fmt::{Arguments, Write as _};
+use std::io::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use slog::{Drain, KV as _, Key, Level, Logger, Never, OwnedKVList, Record, Serializer, o};
+
+use crate::cli::LogLevel;
+
+/// A logger that writes what is at least as grave as this.
+pub(super) fn logger(level: LogLevel) -> Logger {
+    let level = match level {
+        LogLevel::Error => Level::Error,
+        LogLevel::Warning => Level::Warning,
+        LogLevel::Info => Level::Info,
+    };
+    Logger::root(Lines { level }, o!())
+}
+
+struct Lines {
+    level: Level,
+}
+
+impl Drain for Lines {
+    type Ok = ();
+    type Err = Never;
+
+    fn log(&self, record: &Record<'_>, values: &OwnedKVList) -> Result<(), Never> {
+        if record.level().is_at_least(self.level) {
+            let line = line(SystemTime::now(), record, values);
+            // Who closes standard error wants to hear nothing.
+            let _ = std::io::stderr().lock().write_all(line.as_bytes());
+        }
+        Ok(())
+    }
+}
+
+fn line(now: SystemTime, record: &Record<'_>, values: &OwnedKVList) -> String {
+    let level = record.level().as_short_str();
+    let mut line = Line(format!("{} {level} {}", utc(now), record.msg()));
+    // Writing to a string cannot fail.
+    let _ = record.kv().serialize(record, &mut line);
+    let _ = values.serialize(record, &mut line);
+    line.0.push('\n');
+    line.0
+}
+
+struct Line(String);
+
+impl Serializer for Line {
+    fn emit_arguments(&mut self, key: Key, value: &Arguments<'_>) -> slog::Result {
+        let value = value.to_string();
+        // A value never ends the line, and can be told from what follows.
+        let quoted =
+            value.is_empty() || value.contains(|letter: char| letter.is_control() || letter == ' ');
+        let written = match quoted {
+            true => write!(self.0, " {key}={value:?}"),
+            false => write!(self.0, " {key}={value}"),
+        };
+        Ok(written?)
+    }
+}
+
+/// The time in UTC, to the millisecond.
+fn utc(now: SystemTime) -> String {
+    let since = now.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (seconds, millis) = (since.as_secs(), since.subsec_millis());
+    let (year, month, day) = date(seconds / 86_400);
+    let [hour, minute, second] = [seconds / 3600 % 24, seconds / 60 % 60, seconds % 60];
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{millis:03}Z")
+}
+
+/// The day so many days after 1 January 1970, by counting from 1 March of year 0, so that leap days come last.
+fn date(days: u64) -> (u64, u64, u64) {
+    const DAYS_IN_400_YEARS: u64 = 146_097;
+    let days = days + 719_468;
+    let (era, day) = (days / DAYS_IN_400_YEARS, days % DAYS_IN_400_YEARS);
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day_of_month = day - (153 * month + 2) / 5 + 1;
+    let (month, next) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
+    (era * 400 + year + next, month, day_of_month)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn utc__has_leap_days() {
+        let at = |seconds| utc(UNIX_EPOCH + Duration::from_secs(seconds));
+        assert_eq!(at(0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(at(951_782_400), "2000-02-29T00:00:00.000Z");
+        assert_eq!(at(1_709_251_199), "2024-02-29T23:59:59.000Z");
+        assert_eq!(at(1_709_251_200), "2024-03-01T00:00:00.000Z");
+        assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn line__stays_one_line() {
+        let values = OwnedKVList::from(o!("node" => 7, "why" => "two\nlines"));
+        let arguments = format_args!("it began");
+        let location = slog::record_static!(Level::Info, "");
+        let record = Record::new(&location, &arguments, slog::BorrowedKV(&()));
+        let line = line(UNIX_EPOCH, &record, &values);
+        assert!(line.starts_with("1970-01-01T00:00:00.000Z INFO it began"), "{line}");
+        assert!(line.contains(" node=7") && line.contains(r#" why="two\nlines""#), "{line}");
+        assert_eq!(line.matches('\n').count(), 1);
+    }
+}

@@ -1,0 +1,45 @@
+//! `petrel kv member` and `petrel kv transfer`.
+
+use serde::Serialize;
+
+use super::Cluster;
+use crate::Outcome;
+use crate::cli::{KvMemberArgs, KvMemberCommand, KvTransferArgs};
+use crate::failure::Failure;
+use crate::output::Output;
+
+#[derive(Serialize)]
+struct Done {
+    done: &'static str,
+    node: u16,
+}
+
+pub(super) fn run(args: &KvMemberArgs, output: Output) -> Result<Outcome, Failure> {
+    match &args.what {
+        KvMemberCommand::Add(args) => {
+            let (node, address) = (args.node, args.address);
+            Cluster::new(&args.cluster)?
+                .run(async |client| client.add_member(node, address).await)?;
+            let line = format!("Node {node} may join: start it at {address}.");
+            say(Done { done: "added", node }, &line, output)
+        }
+        KvMemberCommand::Remove(args) => {
+            let node = args.node;
+            Cluster::new(&args.cluster)?.run(async |client| client.remove_member(node).await)?;
+            let line = format!("Node {node} is no member any more: stop it, if it runs.");
+            say(Done { done: "removed", node }, &line, output)
+        }
+    }
+}
+
+pub(super) fn transfer(args: &KvTransferArgs, output: Output) -> Result<Outcome, Failure> {
+    let node = args.node;
+    Cluster::new(&args.cluster)?.run(async |client| client.transfer(node).await)?;
+    say(Done { done: "leads", node }, &format!("Node {node} leads."), output)
+}
+
+fn say(done: Done, line: &str, output: Output) -> Result<Outcome, Failure> {
+    output.line(line)?;
+    output.record(&done)?;
+    Ok(Outcome::Success)
+}

@@ -1,0 +1,180 @@
+//! `petrel kv get`, `put`, `delete`, `cas` and `scan`.
+
+use std::io::{self, IsTerminal, Write};
+
+use petrel_kv::client::{Cas, Consistency};
+use petrel_kv::command::Expected;
+use serde::Serialize;
+
+use super::Cluster;
+use crate::Outcome;
+use crate::cli::{
+    ExpectedArgs, FormatArgs, KvCasArgs, KvDeleteArgs, KvGetArgs, KvPutArgs, KvScanArgs,
+};
+use crate::failure::Failure;
+use crate::output::Output;
+
+#[derive(Serialize)]
+struct Got {
+    found: bool,
+    revision: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_hex: Option<String>,
+}
+
+#[derive(Serialize)]
+struct WasPut {
+    revision: u64,
+    replaced: bool,
+}
+
+#[derive(Serialize)]
+struct Deleted {
+    existed: bool,
+}
+
+#[derive(Serialize)]
+struct Compared {
+    done: bool,
+    revision: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct Scanned {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_hex: Option<String>,
+    revision: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    value_hex: Option<String>,
+}
+
+pub(super) fn get(args: &KvGetArgs, output: Output) -> Result<Outcome, Failure> {
+    let key = args.format.bytes(&args.key)?;
+    let consistency = consistency(args.stale);
+    let value = Cluster::new(&args.cluster)?
+        .run(async |client| client.get_with(&key, consistency).await)?;
+    let Some(value) = value else {
+        if !output.is_json() {
+            eprintln!("petrel: there is no key {}", args.format.line(&key));
+        }
+        output.record(&Got { found: false, revision: None, value: None, value_hex: None })?;
+        return Ok(Outcome::Failure);
+    };
+    let field = args.format.field(&value);
+    let revision = Some(value.revision());
+    output.record(&Got { found: true, revision, value: field.text, value_hex: field.hex })?;
+    if !output.is_json() {
+        print_value(&value, args.format)?;
+    }
+    Ok(Outcome::Success)
+}
+
+/// On a terminal the shell's prompt must not follow the value on its line; a file gets the value alone.
+fn print_value(value: &[u8], format: FormatArgs) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    if format.hex {
+        return writeln!(stdout, "{}", format.line(value));
+    }
+    stdout.write_all(value)?;
+    if stdout.is_terminal() && !value.ends_with(b"\n") {
+        stdout.write_all(b"\n")?;
+    }
+    stdout.flush()
+}
+
+pub(super) fn put(args: &KvPutArgs, output: Output) -> Result<Outcome, Failure> {
+    let (key, value) = (args.format.bytes(&args.key)?, args.format.bytes(&args.value)?);
+    let put = Cluster::new(&args.cluster)?.run(async |client| client.put(&key, &value).await)?;
+    let (revision, replaced) = (put.revision, put.replaced);
+    let how = if replaced { "replaced" } else { "new" };
+    output.line(format!("{how}, revision {revision}"))?;
+    output.record(&WasPut { revision, replaced })?;
+    Ok(Outcome::Success)
+}
+
+pub(super) fn delete(args: &KvDeleteArgs, output: Output) -> Result<Outcome, Failure> {
+    let key = args.format.bytes(&args.key)?;
+    let existed = Cluster::new(&args.cluster)?.run(async |client| client.delete(&key).await)?;
+    output.line(if existed { "deleted" } else { "it was not there" })?;
+    output.record(&Deleted { existed })?;
+    Ok(Outcome::Success)
+}
+
+pub(super) fn cas(args: &KvCasArgs, output: Output) -> Result<Outcome, Failure> {
+    let (key, value) = (args.format.bytes(&args.key)?, args.format.bytes(&args.value)?);
+    let ExpectedArgs { revision, expect, .. } = &args.expected;
+    let value_expected = expect.as_ref().map(|text| args.format.bytes(text)).transpose()?;
+    let expected = match (revision, &value_expected) {
+        (Some(revision), _) => Expected::Revision(*revision),
+        (None, Some(value)) => Expected::Value(value),
+        (None, None) => Expected::Absent,
+    };
+    let cas = Cluster::new(&args.cluster)?
+        .run(async |client| client.cas(&key, expected, &value).await)?;
+    let (done, revision, line) = match cas {
+        Cas::Done { revision } => (true, Some(revision), format!("done, revision {revision}")),
+        Cas::Mismatch { revision: Some(revision) } => {
+            (false, Some(revision), format!("not as expected: the key has revision {revision}"))
+        }
+        Cas::Mismatch { revision: None } => {
+            (false, None, "not as expected: there is no such key".to_owned())
+        }
+    };
+    output.line(line)?;
+    output.record(&Compared { done, revision })?;
+    Ok(if done { Outcome::Success } else { Outcome::Failure })
+}
+
+pub(super) fn scan(args: &KvScanArgs, output: Output) -> Result<Outcome, Failure> {
+    let from = args.format.bytes(&args.from)?;
+    let until = match (&args.until, args.prefix) {
+        (Some(until), _) => Some(args.format.bytes(until)?),
+        (None, true) => after_prefix(&from),
+        (None, false) => None,
+    };
+    let mut cluster = Cluster::new(&args.cluster)?;
+    let mut scan = cluster.client.scan(&from, until.as_deref());
+    scan = scan.consistency(consistency(args.stale)).limit(args.limit.unwrap_or(u64::MAX));
+    while let Some(page) = cluster.run(async |_| scan.next_page().await)? {
+        for pair in page.pairs() {
+            let (key, value) = (args.format.field(pair.key), args.format.field(pair.value));
+            let (key, key_hex, value, value_hex) = (key.text, key.hex, value.text, value.hex);
+            let revision = pair.revision;
+            output.record(&Scanned { key, key_hex, revision, value, value_hex })?;
+            let (key, value) = (args.format.line(pair.key), args.format.line(pair.value));
+            output.line(format!("{key}\t{value}"))?;
+        }
+    }
+    Ok(Outcome::Success)
+}
+
+fn consistency(stale: bool) -> Consistency {
+    if stale { Consistency::Stale } else { Consistency::Linearizable }
+}
+
+/// The first key that comes after all with a prefix; none if there is no such.
+fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut after = prefix[..=last].to_vec();
+    after[last] += 1;
+    Some(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn after_prefix__is_the_next_key_without_it() {
+        assert_eq!(after_prefix(b"user:"), Some(b"user;".to_vec()));
+        assert_eq!(after_prefix(b"a\xff\xff"), Some(b"b".to_vec()));
+        assert_eq!(after_prefix(b"\xff"), None);
+        assert_eq!(after_prefix(b""), None);
+    }
+}

@@ -1,0 +1,163 @@
+//! `petrel kv serve`: a replica.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use petrel::{EndpointConfig, Nexus, Status};
+use petrel_kv::disk::{DiskLog, DiskOptions};
+use petrel_kv::persist::{LogStore, Recovered, Volatile};
+use petrel_kv::{ReadMode, Replica, ReplicaConfig};
+use serde::Serialize;
+
+use super::fresh_seed;
+use super::log::logger;
+use crate::Outcome;
+use crate::cli::{KvServeArgs, ReadsChoice};
+use crate::failure::Failure;
+use crate::interrupt::Interrupt;
+use crate::output::Output;
+use crate::units::exact_duration;
+
+/// How often it is looked whether the replica still runs.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// The line by which scripts learn that it listens.
+#[derive(Serialize)]
+struct Ready {
+    event: &'static str,
+    address: SocketAddr,
+    pid: u32,
+    node: u16,
+    peers: usize,
+}
+
+/// The last line.
+#[derive(Serialize)]
+struct Stopped {
+    event: &'static str,
+    sessions_cut: usize,
+}
+
+/// Serves until it is interrupted, then hands over what it has, within limits.
+pub(super) fn run(args: &KvServeArgs, output: Output) -> Result<Outcome, Failure> {
+    // Before any thread starts: the threads then leave the signals to this one.
+    let interrupt = Interrupt::catch()?;
+    let config = config(args)?;
+    let address = config.address;
+    let serving = Serving::start(args, config)?;
+    announce(args, address, output)?;
+    while !interrupt.came_within(LOOK_EVERY) && !serving.thread.is_finished() {}
+    // A second signal need not wait for anything.
+    drop(interrupt);
+    let sessions_cut = serving.end()?;
+    if sessions_cut > 0 {
+        let limit = exact_duration(args.drain);
+        output.line(format!("{sessions_cut} sessions were still there after {limit}"))?;
+    }
+    output.record(&Stopped { event: "stopped", sessions_cut })?;
+    Ok(Outcome::Success)
+}
+
+fn config(args: &KvServeArgs) -> Result<ReplicaConfig, Failure> {
+    let wrong = |text: String| Failure::new(Status::InvalidArgument, text);
+    let named = args.peers.iter().find(|peer| peer.node == args.id).map(|peer| peer.address);
+    let address = args.listen.or(named).ok_or_else(|| {
+        let id = args.id;
+        wrong(format!("--peers has no node {id}: say by --listen where this one listens"))
+    })?;
+    if address.port() == 0 || address.ip().is_unspecified() {
+        let text = format!("{address} is no address by which others reach this node");
+        return Err(wrong(text));
+    }
+    let peers = args.peers.iter().map(|peer| (peer.node, peer.address)).collect();
+    let mut config = ReplicaConfig::new(args.id, address, peers, fresh_seed());
+    config.heartbeat = args.heartbeat;
+    config.election = args.election;
+    config.reads = match args.reads {
+        ReadsChoice::ReadIndex => ReadMode::ReadIndex,
+        ReadsChoice::Lease => ReadMode::Lease,
+    };
+    config.logger = logger(args.log_level);
+    Ok(config)
+}
+
+fn announce(args: &KvServeArgs, address: SocketAddr, output: Output) -> Result<(), Failure> {
+    let node = args.id;
+    output.line(format!(
+        "Node {node} of the key-value store listens at {address}. Try `petrel kv status --servers {address}`; \
+         stop with Ctrl-C."
+    ))?;
+    let (event, pid, peers) = ("ready", std::process::id(), args.peers.len());
+    Ok(output.record(&Ready { event, address, pid, node, peers })?)
+}
+
+/// The replica, on a thread of its own.
+struct Serving {
+    stop: Arc<AtomicBool>,
+    thread: thread::JoinHandle<Result<usize, Failure>>,
+}
+
+impl Serving {
+    /// Starts it; it listens when this returns.
+    fn start(args: &KvServeArgs, config: ReplicaConfig) -> Result<Self, Failure> {
+        let mut builder = Nexus::builder().listen(config.address);
+        if args.insecure {
+            builder = builder.insecure();
+        }
+        let nexus = builder.start()?;
+        let mut endpoint = EndpointConfig::default();
+        endpoint.idle = args.idle.policy();
+        let (sender, receiver) = mpsc::channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (asked, drain, data) = (Arc::clone(&stop), args.drain, args.data.clone());
+        let thread =
+            thread::Builder::new().name(format!("kv-{}", config.node)).spawn(move || {
+                let (log, recovered) = open_log(data.as_deref(), config.node)?;
+                let mut endpoint = nexus.endpoint(endpoint).map_err(Failure::because)?;
+                let replica = Replica::start(&mut endpoint, config, log, recovered)
+                    .map_err(Failure::because)?;
+                // Somebody waits for it.
+                let _ = sender.send(());
+                replica
+                    .run(&mut endpoint, || asked.load(Ordering::Acquire))
+                    .and_then(|()| replica.drain(&mut endpoint, drain))
+                    .map_err(Failure::because)
+            })?;
+        match receiver.recv() {
+            Ok(()) => Ok(Self { stop, thread }),
+            // It ended before it had begun: its result says why.
+            Err(_) => Err(join(thread).err().unwrap_or_else(ended)),
+        }
+    }
+
+    /// Has it end. Gives the number of sessions that were cut.
+    fn end(self) -> Result<usize, Failure> {
+        // The replica's clock ticks at least every other heartbeat: it looks soon.
+        self.stop.store(true, Ordering::Release);
+        join(self.thread)
+    }
+}
+
+/// The log, on disk or not, and what it has.
+fn open_log(
+    data: Option<&Path>,
+    node: u16,
+) -> Result<(Box<dyn LogStore>, Option<Recovered>), Failure> {
+    let Some(path) = data else { return Ok((Box::<Volatile>::default(), None)) };
+    let (log, recovered) =
+        DiskLog::open(path, &DiskOptions::of_node(node)).map_err(Failure::because)?;
+    Ok((Box::new(log), recovered))
+}
+
+fn join(thread: thread::JoinHandle<Result<usize, Failure>>) -> Result<usize, Failure> {
+    thread.join().unwrap_or_else(|_| Err(ended()))
+}
+
+fn ended() -> Failure {
+    Failure::because("the replica has ended by an internal error")
+}

@@ -1,0 +1,93 @@
+//! Keys and values as people write them and read them.
+
+use std::fmt::Write as _;
+
+use petrel::Status;
+
+use crate::cli::FormatArgs;
+use crate::failure::Failure;
+
+impl FormatArgs {
+    /// The bytes that an argument stands for.
+    pub(super) fn bytes(self, text: &str) -> Result<Vec<u8>, Failure> {
+        if !self.hex {
+            return Ok(text.as_bytes().to_vec());
+        }
+        from_hex(text).ok_or_else(|| {
+            let text =
+                format!("'{text}' is not written in pairs of hexadecimal digits, as in 00ff");
+            Failure::new(Status::InvalidArgument, text)
+        })
+    }
+
+    /// Bytes for a JSON object: as text, or as digits where that was asked for or they are no text.
+    pub(super) fn field(self, bytes: &[u8]) -> Field {
+        match str::from_utf8(bytes) {
+            _ if self.hex => Field { text: Some(to_hex(bytes)), hex: None },
+            Ok(text) => Field { text: Some(text.to_owned()), hex: None },
+            Err(_) => Field { text: None, hex: Some(to_hex(bytes)) },
+        }
+    }
+
+    /// Bytes in a line for people.
+    pub(super) fn line(self, bytes: &[u8]) -> String {
+        match str::from_utf8(bytes) {
+            _ if self.hex => to_hex(bytes),
+            Ok(text) if !text.contains(char::is_control) && !text.contains('\\') => text.to_owned(),
+            _ => bytes.escape_ascii().to_string(),
+        }
+    }
+}
+
+/// Bytes, as text if they are, else in digits.
+pub(super) struct Field {
+    pub(super) text: Option<String>,
+    pub(super) hex: Option<String>,
+}
+
+pub(super) fn to_hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::with_capacity(2 * bytes.len()), |mut hex, byte| {
+        // Writing to a string cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digits: Option<Vec<u8>> =
+        text.chars().map(|digit| Some(digit.to_digit(16)? as u8)).collect();
+    let digits = digits.filter(|digits| digits.len() % 2 == 0)?;
+    Some(digits.chunks_exact(2).map(|pair| pair[0] << 4 | pair[1]).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: FormatArgs = FormatArgs { hex: false };
+    const HEX: FormatArgs = FormatArgs { hex: true };
+
+    #[test]
+    fn bytes__as_text_or_as_digits() {
+        assert_eq!(TEXT.bytes("00ff").unwrap(), b"00ff");
+        assert_eq!(HEX.bytes("00fF").unwrap(), [0, 255]);
+        assert!(HEX.bytes("").unwrap().is_empty());
+        for wrong in ["0", "0g", "é0"] {
+            assert!(HEX.bytes(wrong).unwrap_err().to_string().contains("hexadecimal"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn line__is_one_line_whatever_the_bytes() {
+        assert_eq!(TEXT.line("grün".as_bytes()), "grün");
+        assert_eq!(TEXT.line(b"a\tb\n\\\xff"), r"a\tb\n\\\xff");
+        assert_eq!(HEX.line(b"a\n"), "610a");
+    }
+
+    #[test]
+    fn field__is_text_where_it_can_be() {
+        assert_eq!(TEXT.field(b"a").text.as_deref(), Some("a"));
+        assert_eq!(TEXT.field(b"\xff").hex.as_deref(), Some("ff"));
+        assert_eq!(HEX.field(b"a").text.as_deref(), Some("61"));
+    }
+}

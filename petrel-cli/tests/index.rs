@@ -1,0 +1,167 @@
+//! `petrel index`: a server's process, and the subcommands that call it.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, ChildStdout};
+
+use common::{comes_true, command, finish, petrel, record, records, stderr, stdout};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+/// A running `petrel index serve`, killed if it is still there at the end.
+struct Server {
+    child: Child,
+    stdout: BufReader<ChildStdout>,
+    address: String,
+}
+
+impl Server {
+    fn start(arguments: &[&str]) -> Self {
+        let fixed = ["index", "serve", "--json", "--idle", "block", "--listen", "127.0.0.1:0"];
+        let mut child = command(&[&fixed, arguments].concat()).spawn().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        stdout.read_line(&mut line).unwrap();
+        let Ok(ready) = serde_json::from_str::<Value>(&line) else {
+            panic!("no server: {:?}", finish(child));
+        };
+        let address = ready["address"].as_str().unwrap().to_owned();
+        Self { child, stdout, address }
+    }
+
+    fn run(&self, arguments: &[&str]) -> std::process::Output {
+        let (what, rest) = arguments.split_first().unwrap();
+        let fixed = ["index", what, &self.address, "--timeout", "60s"];
+        petrel(&[&fixed, rest].concat())
+    }
+
+    /// Asks it to end; gives its exit code and its last line.
+    fn terminate(mut self) -> (Option<i32>, Value) {
+        kill_process(Pid::from_child(&self.child), Signal::TERM).unwrap();
+        assert!(comes_true(|| self.child.try_wait().unwrap().is_some()), "it does not end");
+        let mut rest = String::new();
+        self.stdout.read_to_string(&mut rest).unwrap();
+        (self.child.wait().unwrap().code(), serde_json::from_str(&rest).unwrap())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended long ago.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn words__are_put_found_scanned_and_deleted() {
+    let server = Server::start(&["--dispatch", "2", "--workers", "1"]);
+    for (key, value) in [("3", "30"), ("1", "10"), ("0x2", "0x14")] {
+        assert_eq!(stdout(&server.run(&["put", key, value])), "new\n");
+    }
+    assert_eq!(stdout(&server.run(&["put", "1", "11"])), "replaced\n");
+    assert_eq!(stdout(&server.run(&["get", "2"])), "20\n");
+    let got = record(&server.run(&["get", "1", "--json", "--endpoint", "1"]));
+    assert_eq!(got, json!({ "key": "1", "found": true, "value": 11 }));
+    assert_eq!(stdout(&server.run(&["scan"])), "1\t11\n2\t20\n3\t30\n");
+    assert_eq!(stdout(&server.run(&["scan", "--after", "1", "--limit", "1"])), "2\t20\n");
+    let pairs = records(&server.run(&["scan", "--from", "2", "--json"]));
+    assert_eq!(pairs, [json!({ "key": 2, "value": 20 }), json!({ "key": 3, "value": 30 })]);
+    let sum = record(&server.run(&["scan", "--after", "1", "--sum", "--json"]));
+    assert_eq!(sum, json!({ "found": 2, "sum": 50 }));
+    assert_eq!(stdout(&server.run(&["delete", "2"])), "deleted\n");
+    let gone = server.run(&["get", "2"]);
+    assert_eq!((gone.status.code(), stderr(&gone)), (Some(1), "petrel: 2 has no value\n"));
+    assert_eq!(server.run(&["delete", "2"]).status.code(), Some(1));
+    let status = record(&server.run(&["status", "--json"]));
+    assert_eq!((&status["word_keys"], &status["requests_put_word"]), (&json!(2), &json!(4)));
+}
+
+#[test]
+fn bytes__are_put_found_scanned_and_deleted() {
+    let server = Server::start(&["--workers", "0", "--transport", "udp"]);
+    for (key, value) in [("petrel", "seabird"), ("albatross", ""), ("pelican", "waterbird")] {
+        assert_eq!(stdout(&server.run(&["put", "--bytes", key, value])), "new\n");
+    }
+    assert_eq!(stdout(&server.run(&["get", "--bytes", "petrel"])), "seabird\n");
+    let scan = server.run(&["scan", "--bytes", "--from", "p"]);
+    assert_eq!(stdout(&scan), "pelican\twaterbird\npetrel\tseabird\n");
+    let pairs = records(&server.run(&["scan", "--bytes", "--limit", "1", "--json"]));
+    assert_eq!(pairs, [json!({ "key": "albatross", "value": "" })]);
+    assert_eq!(stdout(&server.run(&["delete", "--bytes", "petrel"])), "deleted\n");
+    assert_eq!(server.run(&["get", "--bytes", "petrel"]).status.code(), Some(1));
+}
+
+#[test]
+fn bad_input__has_a_clear_error() {
+    let server = Server::start(&["--words-max", "1"]);
+    assert_eq!(server.run(&["put", "1", "1"]).status.code(), Some(0));
+    let full = server.run(&["put", "2", "2", "--json"]);
+    assert_eq!(
+        (full.status.code(), &record(&full)["status"]),
+        (Some(1), &"RESOURCE_EXHAUSTED".into())
+    );
+    let text = server.run(&["get", "petrel"]);
+    assert!(stderr(&text).contains("'petrel' is not a word"), "{text:?}");
+    let many = server.run(&["scan", "--after", "0", "--sum", "--limit", "5000"]);
+    assert!(stderr(&many).contains("at most 4096 keys"), "{many:?}");
+    for arguments in [&["scan", "--from", "1", "--after", "2"][..], &["scan", "--sum"]] {
+        assert_eq!(server.run(arguments).status.code(), Some(2), "{arguments:?}");
+    }
+    let taken = petrel(&["index", "serve", "--listen", &server.address]);
+    assert_eq!(taken.status.code(), Some(1));
+    let open = petrel(&["index", "serve", "--listen", "0.0.0.0:0"]);
+    assert!(stderr(&open).contains("refused to listen"), "{open:?}");
+}
+
+#[test]
+fn serve__drains_when_it_is_asked_to_end() {
+    let server = Server::start(&[]);
+    assert_eq!(server.run(&["put", "1", "1"]).status.code(), Some(0));
+    let (code, last) = server.terminate();
+    assert_eq!(
+        (code, &last["event"], &last["sessions_cut"]),
+        (Some(0), &"stopped".into(), &json!(0))
+    );
+    assert_eq!(last["counters"]["requests_put_word"], 1);
+    assert_eq!(last["endpoints"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn bench__checks_every_answer() {
+    let plot = std::env::temp_dir().join(format!("petrel-index-{}.svg", std::process::id()));
+    let output = petrel(&[
+        "index",
+        "bench",
+        "--json",
+        "--keys",
+        "2000",
+        "--rounds",
+        "1",
+        "--window",
+        "30ms",
+        "--clients",
+        "3",
+        "--scans",
+        "10",
+        "--plot",
+        plot.to_str().unwrap(),
+    ]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let reports = records(&output);
+    assert_eq!(reports.len(), 2);
+    for (report, transport) in reports.iter().zip(["udp", "shm"]) {
+        assert_eq!((&report["transport"], &report["wrong"]), (&transport.into(), &json!(0)));
+        let rows = report["rows"].as_array().unwrap();
+        assert_eq!(rows.len(), 8);
+        assert!(rows.iter().all(|row| row["checked"].as_u64().unwrap() > 0), "{report}");
+        let scans: Vec<_> = rows.iter().filter(|row| row["scan_latency"].is_object()).collect();
+        assert_eq!(scans.len(), 2, "{report}");
+    }
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    std::fs::remove_file(&plot).unwrap();
+    assert_eq!(svg.matches("GET p99, scans in dispatch over workers").count(), 2);
+}

@@ -1,0 +1,246 @@
+//! The replicated key-value store, as processes.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Output, Stdio};
+
+use common::{comes_true, command, finish, free_address, petrel, record, records, stderr, stdout};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// Processes of replicas, killed if they are still there at the end.
+struct Cluster {
+    addresses: Vec<String>,
+    nodes: Vec<Option<Child>>,
+    /// Where each has a directory for its log, if they have.
+    data: Option<PathBuf>,
+}
+
+impl Cluster {
+    fn start(count: usize, data: Option<PathBuf>) -> Self {
+        let addresses: Vec<_> = (0..count).map(|_| free_address()).collect();
+        let nodes = (0..count).map(|_| None).collect();
+        let mut cluster = Self { addresses, nodes, data };
+        (1..=count).for_each(|node| cluster.start_node(node));
+        cluster
+    }
+
+    fn peers(&self) -> String {
+        let peers: Vec<_> =
+            (1..).zip(&self.addresses).map(|(node, at)| format!("{node}={at}")).collect();
+        peers.join(",")
+    }
+
+    fn start_node(&mut self, node: usize) {
+        let peers = self.peers();
+        let data = self.data.as_ref().map(|data| data.join(node.to_string()));
+        let id = node.to_string();
+        let mut arguments =
+            vec!["kv", "serve", "--json", "--idle", "block", "--id", &id, "--peers", &peers];
+        // Processes of a busy machine stand still for long.
+        arguments.extend(["--election", "1s", "--log-level", "warning", "--drain", "120s"]);
+        if let Some(data) = &data {
+            arguments.extend(["--data", data.to_str().unwrap()]);
+        }
+        self.nodes[node - 1] = Some(serve(&arguments));
+    }
+
+    fn signal(&self, node: usize, signal: Signal) {
+        let child = self.nodes[node - 1].as_ref().unwrap();
+        kill_process(Pid::from_child(child), signal).unwrap();
+    }
+
+    /// Waits for the end of a node that was asked to; gives its exit code.
+    fn wait(&mut self, node: usize) -> Option<i32> {
+        let mut child = self.nodes[node - 1].take().unwrap();
+        assert!(comes_true(|| child.try_wait().unwrap().is_some()), "node {node} does not end");
+        child.wait().unwrap().code()
+    }
+
+    fn kill(&mut self, node: usize) {
+        self.signal(node, Signal::KILL);
+        assert_eq!(self.wait(node), None, "ended by the signal");
+    }
+
+    /// Runs `petrel kv` with these words.
+    fn run(&self, words: &[&str]) -> Output {
+        let servers = self.addresses.join(",");
+        let arguments = [&["kv"], words, &["--json", "--servers", &servers]].concat();
+        let arguments = [&arguments[..], &["--timeout", "120s"]].concat();
+        petrel(&arguments)
+    }
+
+    fn ok(&self, words: &[&str]) -> Value {
+        let output = self.run(words);
+        assert_eq!(output.status.code(), Some(0), "{words:?}: {output:?}");
+        record(&output)
+    }
+
+    fn status(&self) -> Vec<Value> {
+        records(&self.run(&["status"])).into_iter().filter(|it| it["event"].is_null()).collect()
+    }
+
+    /// The node that leads, as soon as one does.
+    fn leader(&self) -> usize {
+        let mut leader = None;
+        let found = comes_true(|| {
+            leader = self.status().iter().find(|it| it["role"] == "leader").map(number);
+            leader.is_some()
+        });
+        assert!(found, "nobody leads: {:?}", self.status());
+        leader.unwrap()
+    }
+
+    fn wait_for_voters(&self, wanted: &[usize]) {
+        let is_so = || {
+            let status = self.status();
+            let mut voters: Vec<_> =
+                status.iter().filter(|it| it["vote"] == "voter").map(number).collect();
+            voters.sort_unstable();
+            voters == wanted && status.iter().any(|it| it["role"] == "leader")
+        };
+        assert!(comes_true(is_so), "{:?}", self.status());
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for mut child in self.nodes.drain(..).flatten() {
+            // It may have ended.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        if let Some(data) = &self.data {
+            let _ = std::fs::remove_dir_all(data);
+        }
+    }
+}
+
+fn number(status: &Value) -> usize {
+    status["node"].as_u64().unwrap() as usize
+}
+
+/// Starts a replica, and waits until it listens.
+fn serve(arguments: &[&str]) -> Child {
+    let mut child = command(arguments).stderr(Stdio::inherit()).spawn().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    stdout.read_line(&mut line).unwrap();
+    let Ok(ready) = serde_json::from_str::<Value>(&line) else {
+        panic!("no replica: {:?}", finish(child));
+    };
+    assert_eq!(ready["event"], "ready", "{ready}");
+    // What else it prints is read, so that it never finds the pipe closed.
+    std::thread::spawn(move || stdout.read_to_end(&mut Vec::new()));
+    child
+}
+
+#[test]
+fn kv__each_command() {
+    let cluster = Cluster::start(3, None);
+    assert_eq!(cluster.ok(&["put", "colour", "grey"])["replaced"], false);
+    let got = cluster.ok(&["get", "colour"]);
+    assert_eq!((&got["found"], &got["value"]), (&true.into(), &"grey".into()));
+    let revision = got["revision"].to_string();
+    assert_eq!(cluster.ok(&["cas", "colour", "white", "--revision", &revision])["done"], true);
+    let mismatch = cluster.run(&["cas", "colour", "black", "--expect", "grey"]);
+    assert_eq!(mismatch.status.code(), Some(1));
+    assert_eq!(record(&mismatch)["done"], false);
+    cluster.ok(&["put", "00ff", "0a", "--hex"]);
+    let scanned = records(&cluster.run(&["scan"]));
+    assert_eq!((&scanned[0]["key_hex"], &scanned[0]["value"]), (&"00ff".into(), &"\n".into()));
+    assert_eq!((&scanned[1]["key"], &scanned[1]["value"]), (&"colour".into(), &"white".into()));
+    assert_eq!(records(&cluster.run(&["scan", "col", "--prefix"])).len(), 1);
+    assert_eq!(cluster.ok(&["delete", "colour"])["existed"], true);
+    let missing = cluster.run(&["get", "colour"]);
+    assert_eq!((missing.status.code(), &record(&missing)["found"]), (Some(1), &false.into()));
+    assert_eq!(cluster.status().len(), 3);
+}
+
+#[test]
+fn kv__goes_on_when_the_leader_is_killed_and_takes_it_back() {
+    let mut cluster = Cluster::start(3, None);
+    cluster.ok(&["put", "before", "1"]);
+    let killed = cluster.leader();
+    cluster.kill(killed);
+    cluster.ok(&["put", "after", "2"]);
+    cluster.start_node(killed);
+    cluster.wait_for_voters(&[1, 2, 3]);
+    // It has all, and may lead.
+    cluster.ok(&["transfer", &killed.to_string()]);
+    assert_eq!(cluster.ok(&["get", "before"])["value"], "1");
+    assert_eq!(cluster.ok(&["get", "after"])["value"], "2");
+    // Asked to end, it hands leadership over first.
+    cluster.signal(killed, Signal::TERM);
+    assert_eq!(cluster.wait(killed), Some(0));
+    assert_ne!(cluster.leader(), killed);
+    cluster.ok(&["put", "end", "3"]);
+}
+
+#[test]
+fn kv__a_node_is_replaced() {
+    let mut cluster = Cluster::start(3, None);
+    cluster.ok(&["put", "key", "value"]);
+    let gone = cluster.leader() % 3 + 1;
+    cluster.kill(gone);
+    let address = free_address();
+    cluster.ok(&["member", "add", "4", &address]);
+    cluster.addresses.push(address);
+    cluster.nodes.push(None);
+    cluster.start_node(4);
+    let removed = cluster.ok(&["member", "remove", &gone.to_string()]);
+    assert_eq!((&removed["done"], &removed["node"]), (&"removed".into(), &gone.into()));
+    let voters: Vec<_> = (1..=4).filter(|node| *node != gone).collect();
+    cluster.wait_for_voters(&voters);
+    cluster.ok(&["transfer", "4"]);
+    assert_eq!(cluster.ok(&["get", "key"])["value"], "value");
+    let refused = cluster.run(&["transfer", &gone.to_string()]);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("no voter"), "{refused:?}");
+}
+
+#[test]
+fn kv__on_disk_all_may_be_killed_at_once() {
+    let data = std::env::temp_dir().join(format!("petrel-kv-test-{}", std::process::id()));
+    let mut cluster = Cluster::start(3, Some(data));
+    cluster.ok(&["put", "key", "value"]);
+    (1..=3).for_each(|node| cluster.kill(node));
+    (1..=3).for_each(|node| cluster.start_node(node));
+    assert_eq!(cluster.ok(&["get", "key"])["value"], "value");
+}
+
+#[test]
+fn kv__a_replica_that_cannot_begin_says_why() {
+    for (arguments, why) in [
+        (&["--id", "4", "--peers", "1=127.0.0.1:9"][..], "--listen"),
+        (&["--id", "1", "--peers", "1=0.0.0.0:9"], "no address by which others"),
+        (&["--id", "1", "--peers", "1=127.0.0.1:9,2=127.0.0.1:10,2=127.0.0.1:11"], "twice"),
+        (&["--id", "1", "--peers", "1=127.0.0.1:9", "--heartbeat", "1s"], "three times"),
+        (&["--id", "1", "--peers", "1=192.0.2.1:9"], "insecure"),
+    ] {
+        let arguments = [&["kv", "serve"], arguments].concat();
+        let output = petrel(&arguments);
+        assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+        assert!(stderr(&output).contains(why), "{arguments:?}: {}", stderr(&output));
+        assert_eq!(stdout(&output), "");
+    }
+}
+
+#[test]
+fn kv__nobody_there_is_said_in_time() {
+    let address = free_address();
+    let arguments = ["--servers", &address, "--timeout", "200ms", "--json"];
+    for words in [&["put", "key", "value"][..], &["get", "key"], &["scan"], &["transfer", "2"]] {
+        let output = petrel(&[&["kv"], words, &arguments].concat());
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        assert_eq!(record(&output)["status"], "DEADLINE_EXCEEDED", "{output:?}");
+        assert!(stderr(&output).contains("nothing was done"), "{output:?}");
+    }
+    let status = petrel(&[&["kv", "status"], &arguments[..]].concat());
+    assert_eq!(status.status.code(), Some(1));
+    assert!(record(&status)["error"].as_str().unwrap().contains("nobody listens"), "{status:?}");
+}

@@ -1,0 +1,166 @@
+//! The table of bytes: keys and values of any bytes, up to limits, in the order of the bytes.
+//!
+//! The ordered map is the only structure here: it leads from a key to a *cell*, and the cell has the
+//! value. Overwriting changes the cell, so that a key that stays is in the map all the time, and no scan
+//! misses it. Who changes a key has a lock for it, which keys share by their hash: an overwriting PUT
+//! never writes into a cell that a DELETE has just taken out.
+
+use std::hash::{BuildHasher, RandomState};
+use std::ops::{Bound, ControlFlow};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::error::StoreError;
+use crate::limits::{KEY_BYTES_MAX, PAIR_OVERHEAD_BYTES, VALUE_BYTES_MAX};
+use crate::map::{OrderedMap, Tree};
+
+/// Locks for writers.
+const LOCKS: usize = 256;
+
+/// A key, which the tree copies when it splits a node.
+pub type Key = Arc<[u8]>;
+
+/// A value, which readers take along instead of copying it under the lock.
+pub type Value = Arc<[u8]>;
+
+/// Where a key's value is.
+#[derive(Debug)]
+pub struct Cell(Mutex<Value>);
+
+/// Bytes by bytes, in order.
+#[derive(Debug)]
+pub struct Bytes<M = Tree<Key, Arc<Cell>>> {
+    map: M,
+    locks: Box<[Mutex<()>]>,
+    hasher: RandomState,
+    count: AtomicU64,
+    bytes: AtomicU64,
+    bytes_max: u64,
+}
+
+impl Cell {
+    fn value(&self) -> Value {
+        Arc::clone(&lock(&self.0))
+    }
+
+    fn replace(&self, value: Value) -> Value {
+        std::mem::replace(&mut *lock(&self.0), value)
+    }
+}
+
+impl<M: OrderedMap<Key, Arc<Cell>>> Bytes<M> {
+    /// An empty table for up to so many bytes of keys and values, with
+    /// [`PAIR_OVERHEAD_BYTES`] for each pair.
+    pub fn new(bytes_max: u64) -> Self {
+        Self {
+            map: M::default(),
+            locks: (0..LOCKS).map(|_| Mutex::default()).collect(),
+            hasher: RandomState::new(),
+            count: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            bytes_max,
+        }
+    }
+
+    /// A key's value.
+    pub fn get(&self, key: &[u8]) -> Option<Value> {
+        self.map.read(key, |cell| cell.value())
+    }
+
+    /// Sets a key's value; tells whether it had one.
+    ///
+    /// # Errors
+    /// [`StoreError`] when key or value is too long, or there is no room.
+    pub fn put(&self, key: &[u8], value: &[u8]) -> Result<bool, StoreError> {
+        check(key, value)?;
+        let _lock = self.lock(key);
+        let former = self.map.read(key, Arc::clone);
+        let value_bytes = value.len() as u64;
+        match former {
+            Some(cell) => {
+                // Nobody else changes this value, so that its length stays.
+                let former_bytes = cell.value().len() as u64;
+                self.charge(value_bytes.saturating_sub(former_bytes))?;
+                cell.replace(value.into());
+                self.refund(former_bytes.saturating_sub(value_bytes));
+                Ok(true)
+            }
+            None => {
+                self.charge(pair_bytes(key, value_bytes))?;
+                let is_new = self.map.insert(key.into(), Arc::new(Cell(Mutex::new(value.into()))));
+                assert!(is_new, "nobody else inserts this key");
+                self.count.fetch_add(1, Ordering::Relaxed);
+                Ok(false)
+            }
+        }
+    }
+
+    /// Removes a key; tells whether it was there.
+    pub fn delete(&self, key: &[u8]) -> bool {
+        let _lock = self.lock(key);
+        let Some(value) = self.get(key) else { return false };
+        let was_there = self.map.remove(key);
+        assert!(was_there, "nobody else removes this key");
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.refund(pair_bytes(key, value.len() as u64));
+        true
+    }
+
+    /// Pairs from `from` on, in ascending order, until `visit` has enough. Pairs that other threads put and
+    /// delete meanwhile may be among them or not; the others are.
+    pub fn scan(&self, from: Bound<&[u8]>, mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>) {
+        self.map.scan::<[u8]>(from, |key, cell| visit(key, &cell.value()));
+    }
+
+    /// Number of keys.
+    pub fn len(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes that count towards the limit.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self, key: &[u8]) -> MutexGuard<'_, ()> {
+        lock(&self.locks[self.hasher.hash_one(key) as usize % LOCKS])
+    }
+
+    fn charge(&self, bytes: u64) -> Result<(), StoreError> {
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        if before + bytes > self.bytes_max {
+            self.refund(bytes);
+            return Err(StoreError::Full { what: "bytes", max: self.bytes_max });
+        }
+        Ok(())
+    }
+
+    fn refund(&self, bytes: u64) {
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+/// Whether a pair is of a size that is taken.
+pub(crate) fn check(key: &[u8], value: &[u8]) -> Result<(), StoreError> {
+    if key.len() > KEY_BYTES_MAX {
+        return Err(StoreError::KeyTooLong { bytes: key.len() });
+    }
+    if value.len() > VALUE_BYTES_MAX {
+        return Err(StoreError::ValueTooLong { bytes: value.len() });
+    }
+    Ok(())
+}
+
+fn pair_bytes(key: &[u8], value_bytes: u64) -> u64 {
+    key.len() as u64 + value_bytes + PAIR_OVERHEAD_BYTES
+}
+
+/// What a lock protects here is whole whenever somebody may panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,234 @@
+//! What answers requests.
+//!
+//! GET, PUT and DELETE run in the event loop: a lookup is over before anybody else could have been asked.
+//! Scans run in workers, or in the event loop too, where there are none.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use petrel::{Context, Endpoint, Handled, Request, Workers};
+
+use crate::error::{Malformed, StoreError};
+use crate::limits::{SCAN_BYTES_MAX, SCAN_PAIRS_MAX, SUM_KEYS_MAX};
+use crate::metrics::Metrics;
+use crate::store::Store;
+use crate::wire::{
+    BytesPair, DeleteBytes, DeleteWord, Echo, GetBytes, GetWord, Method, PAIR_HEAD_BYTES, Page,
+    PutBytes, PutWord, ScanBytes, ScanWords, Span, Status, Sum, SumWords, word_key,
+};
+
+/// Where scans run.
+#[derive(Clone, Copy, Debug)]
+pub enum Scans<'a> {
+    /// In threads of a pool.
+    Workers(&'a Workers),
+    /// In the event loop, where everything else waits for them.
+    Dispatch,
+}
+
+/// Why a request was not executed.
+#[derive(Debug)]
+struct Refusal {
+    status: petrel::Status,
+    message: String,
+}
+
+impl From<Malformed> for Refusal {
+    fn from(error: Malformed) -> Self {
+        Self { status: petrel::Status::InvalidArgument, message: error.to_string() }
+    }
+}
+
+impl From<StoreError> for Refusal {
+    fn from(error: StoreError) -> Self {
+        Self { status: error.status(), message: error.to_string() }
+    }
+}
+
+/// What handlers share.
+#[derive(Clone, Debug)]
+struct Shared {
+    store: Arc<Store>,
+    metrics: Arc<Metrics>,
+    /// Whose part of the counters is the event loop's.
+    number: u16,
+}
+
+/// Sets the service's handlers on an endpoint, the `number`th of those that share the store.
+///
+/// # Panics
+/// When the metrics are for fewer dispatch threads.
+pub fn register(
+    endpoint: &mut Endpoint,
+    store: &Arc<Store>,
+    metrics: &Arc<Metrics>,
+    number: u16,
+    scans: Scans<'_>,
+) {
+    let shared = Shared { store: Arc::clone(store), metrics: Arc::clone(metrics), number };
+    // An early end, in place of one at the first request.
+    let _ = shared.metrics.dispatch(number);
+    register_gets(endpoint, &shared);
+    serve::<PutWord>(endpoint, &shared, |shared, (key, value)| {
+        Ok(shared.store.words.put(key, value)?)
+    });
+    serve::<DeleteWord>(endpoint, &shared, |shared, key| Ok(shared.store.words.delete(key)));
+    serve::<PutBytes>(endpoint, &shared, |shared, (key, value)| {
+        Ok(shared.store.bytes.put(key, value)?)
+    });
+    serve::<DeleteBytes>(endpoint, &shared, |shared, key| Ok(shared.store.bytes.delete(key)));
+    serve::<Status>(endpoint, &shared, |shared, ()| Ok(shared.metrics.report(&shared.store)));
+    serve_scan::<SumWords>(endpoint, &shared, scans, sum_words);
+    serve_scan::<ScanWords>(endpoint, &shared, scans, scan_words);
+    serve_scan::<ScanBytes>(endpoint, &shared, scans, scan_bytes);
+}
+
+/// Has the memory that lookups of words will read fetched ahead, on an endpoint that [`register`] has been called
+/// for: they need not wait for it one after another.
+pub fn fetch_ahead(endpoint: &mut Endpoint, store: &Arc<Store>) {
+    let store = Arc::clone(store);
+    endpoint.fetch_ahead(GetWord::NUMBER, move |message| {
+        word_key(message).map_or(std::ptr::null(), |key| store.words.address(key))
+    });
+}
+
+/// The lookups, which make no detour by a vector.
+fn register_gets(endpoint: &mut Endpoint, shared: &Shared) {
+    let here = shared.clone();
+    endpoint.register(GetWord::NUMBER, move |cx, request| {
+        here.count(GetWord::NUMBER);
+        match word_key(request.data()) {
+            Some(key) => match here.store.words.get(key) {
+                Some(value) => request.reply(cx, &value.to_le_bytes()),
+                None => request.reply(cx, &[]),
+            },
+            None => here.refuse_word(cx, request),
+        }
+    });
+    let here = shared.clone();
+    endpoint.register(GetBytes::NUMBER, move |cx, request| {
+        here.count(GetBytes::NUMBER);
+        let Some(value) = here.store.bytes.get(request.data()) else {
+            return request.reply(cx, &[]);
+        };
+        request.reply_with(cx, 1 + value.len(), |_, out| {
+            out[0] = 1;
+            out[1..].copy_from_slice(&value);
+            out.len()
+        })
+    });
+    let here = shared.clone();
+    endpoint.register(Echo::NUMBER, move |cx, request| {
+        here.count(Echo::NUMBER);
+        let bytes = request.data().len();
+        request.reply_with(cx, bytes, |data, out| {
+            out.copy_from_slice(data);
+            bytes
+        })
+    });
+}
+
+impl Shared {
+    #[inline]
+    fn count(&self, method: u16) {
+        self.metrics.dispatch(self.number).count(method);
+    }
+
+    #[cold]
+    fn refuse_word(&self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+        match GetWord::decode_request(request.data()) {
+            Err(error) => self.refuse(cx, request, &error.into()),
+            Ok(_) => unreachable!("that was no key"),
+        }
+    }
+
+    #[cold]
+    fn refuse(&self, cx: &mut Context<'_>, request: Request<'_>, refusal: &Refusal) -> Handled {
+        self.metrics.dispatch(self.number).count_refused();
+        request.fail(cx, refusal.status, &refusal.message)
+    }
+}
+
+/// How a method's request is executed.
+type Run<M> = fn(&Shared, <M as Method>::Request<'_>) -> Result<<M as Method>::Response, Refusal>;
+
+fn answer<M: Method>(shared: &Shared, message: &[u8], run: Run<M>) -> Result<Vec<u8>, Refusal> {
+    Ok(M::encode_response(&run(shared, M::decode_request(message)?)?))
+}
+
+/// A method whose requests the event loop executes.
+fn serve<M: Method + 'static>(endpoint: &mut Endpoint, shared: &Shared, run: Run<M>) {
+    let here = shared.clone();
+    endpoint.register(M::NUMBER, move |cx, request| {
+        here.count(M::NUMBER);
+        match answer::<M>(&here, request.data(), run) {
+            Ok(message) => request.reply(cx, &message),
+            Err(refusal) => here.refuse(cx, request, &refusal),
+        }
+    });
+}
+
+/// A method whose requests may take long.
+fn serve_scan<M: Method + 'static>(
+    endpoint: &mut Endpoint,
+    shared: &Shared,
+    scans: Scans<'_>,
+    run: Run<M>,
+) {
+    let Scans::Workers(workers) = scans else { return serve::<M>(endpoint, shared, run) };
+    let here = shared.clone();
+    endpoint.register_worker(M::NUMBER, workers, move |request| {
+        let counters = here.metrics.workers();
+        counters.count_shared(M::NUMBER);
+        match answer::<M>(&here, request.data(), run) {
+            Ok(message) => request.reply_vec(message),
+            Err(refusal) => {
+                counters.count_refused();
+                request.fail(refusal.status, &refusal.message);
+            }
+        }
+    });
+}
+
+fn sum_words(shared: &Shared, (after, count): (u64, u32)) -> Result<Sum, Refusal> {
+    check_limit("keys are summed up", count, SUM_KEYS_MAX)?;
+    let (found, sum) = shared.store.words.sum_after(after, count as usize);
+    Ok(Sum { found: found as u32, sum })
+}
+
+fn scan_words(shared: &Shared, span: Span<u64>) -> Result<Page<(u64, u64)>, Refusal> {
+    check_limit("pairs are answered", span.limit, SCAN_PAIRS_MAX)?;
+    let mut pairs = Vec::new();
+    let visit = |key, value| pairs.push((key, value));
+    shared.store.words.scan(span.from, span.limit as usize, visit);
+    Ok(Page { pairs, is_cut: false })
+}
+
+fn scan_bytes(shared: &Shared, span: Span<&[u8]>) -> Result<Page<BytesPair>, Refusal> {
+    check_limit("pairs are answered", span.limit, SCAN_PAIRS_MAX)?;
+    let (mut page, mut bytes) = (Page::default(), 0);
+    if span.limit == 0 {
+        return Ok(page);
+    }
+    shared.store.bytes.scan(span.from, |key, value| {
+        bytes += PAIR_HEAD_BYTES + key.len() + value.len();
+        if bytes > SCAN_BYTES_MAX {
+            page.is_cut = true;
+            return ControlFlow::Break(());
+        }
+        page.pairs.push((key.to_vec(), value.to_vec()));
+        match page.pairs.len() < span.limit as usize {
+            true => ControlFlow::Continue(()),
+            false => ControlFlow::Break(()),
+        }
+    });
+    Ok(page)
+}
+
+fn check_limit(what: &str, wanted: u32, max: u32) -> Result<(), Refusal> {
+    if wanted <= max {
+        return Ok(());
+    }
+    let message = format!("{wanted} were asked for; at most {max} {what} at a time");
+    Err(Refusal { status: petrel::Status::InvalidArgument, message })
+}

@@ -1,0 +1,74 @@
+//! An ordered in-memory index, served over Petrel: point lookups at the cost of an RPC, and scans that
+//! do not hold them up.
+//!
+//! ```
+//! use std::ops::Bound;
+//!
+//! use petrel_index::{Client, ClientConfig, Server, ServerConfig};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let server = Server::start(&ServerConfig::at("127.0.0.1:0".parse()?))?;
+//! let mut client = Client::connect(&ClientConfig::to(server.address()))?;
+//! for number in 1..=10 {
+//!     client.put_word(number, number * number)?;
+//! }
+//! assert_eq!(client.get_word(7)?, Some(49));
+//! assert_eq!(client.sum_words(7, 128)?.sum, 64 + 81 + 100);
+//!
+//! client.put_bytes(b"albatross", b"a seabird")?;
+//! client.put_bytes(b"petrel", b"a seabird too")?;
+//! let from_b = client.scan_bytes(Bound::Included(b"b"), 10)?;
+//! assert_eq!(from_b, [(b"petrel".to_vec(), b"a seabird too".to_vec())]);
+//!
+//! drop(client);
+//! server.stop(std::time::Duration::from_secs(5))?;
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Two tables, each ordered by its keys:
+//!
+//! | table | keys and values | made of |
+//! | --- | --- | --- |
+//! | words, [`Words`] | 8 bytes each | [`Points`], a hash table of cache lines, has the values; an [`OrderedMap`] the keys |
+//! | bytes, [`Bytes`] | up to [`limits`] | an [`OrderedMap`] of cells with values |
+//!
+//! | type | what it is |
+//! | --- | --- |
+//! | [`Server`] | dispatch threads with an endpoint each, workers for scans, one [`Store`] for all |
+//! | [`register`] | the same handlers on an endpoint of one's own |
+//! | [`Client`] | calls one after another; [`SharedClient`] is for any thread and executor |
+//! | [`wire`] | the methods with their messages |
+//!
+//! **What is promised.** Each PUT, DELETE and GET takes effect at one moment between its call and its
+//! answer, for all clients at all endpoints. A scan visits keys in order, each at most once, and each
+//! that is there from the scan's begin to its end; for what comes and goes meanwhile it may be either, so that
+//! a scan is no snapshot.
+//!
+//! **What it does not do.** Nothing is kept on disk or on another host: when the process ends, all is gone.
+//! PUT and DELETE are not safe to repeat in general: their answers tell of the former value.
+
+mod bytes;
+mod client;
+mod error;
+mod handlers;
+mod huge;
+pub mod limits;
+mod map;
+mod metrics;
+mod points;
+mod server;
+mod store;
+pub mod wire;
+mod words;
+
+pub use bytes::{Bytes, Cell, Key, Value};
+pub use client::{Client, ClientConfig, SharedClient};
+pub use error::{ClientError, Malformed, ServerError, StoreError};
+pub use handlers::{Scans, fetch_ahead, register};
+pub use map::{OrderedMap, Tree};
+pub use metrics::Metrics;
+pub use points::{Points, Writer};
+pub use server::{Placement, Server, ServerConfig, Stopped, ThreadKind};
+pub use store::{Store, StoreConfig};
+pub use words::Words;

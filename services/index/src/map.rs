@@ -1,0 +1,90 @@
+//! The ordered map: a trait with what the service needs of it, and the map that it runs on.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::ops::{Bound, ControlFlow};
+
+use scc::{Guard, TreeIndex};
+
+/// An ordered map that many threads use at once.
+///
+/// What the service relies on, and `tests/maps.rs` checks:
+///
+/// - A scan visits keys in ascending order, each at most once.
+/// - **A key that is there before a scan begins and stays until it has ended is visited**, whatever
+///   other threads insert and remove meanwhile.
+/// - Nothing is visited that was never inserted. A key that comes or goes meanwhile may be visited or not.
+pub trait OrderedMap<K, V>: Default + Send + Sync {
+    /// Inserts a pair whose key is not there; tells whether it was not.
+    fn insert(&self, key: K, value: V) -> bool;
+
+    /// Removes a key; tells whether it was there.
+    fn remove<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>;
+
+    /// What `read` makes of a key's value.
+    fn read<Q: Ord + ?Sized, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
+    where
+        K: Borrow<Q>;
+
+    /// Visits pairs in ascending order from `from`, until `visit` has enough.
+    fn scan<Q: Ord + ?Sized>(&self, from: Bound<&Q>, visit: impl FnMut(&K, &V) -> ControlFlow<()>)
+    where
+        K: Borrow<Q>;
+}
+
+/// [`TreeIndex`], a B+ tree that readers walk without locks. PERFORMANCE.md has what it was chosen from.
+pub struct Tree<K, V>(TreeIndex<K, V>);
+
+impl<K, V> Default for Tree<K, V> {
+    fn default() -> Self {
+        Self(TreeIndex::new())
+    }
+}
+
+impl<K, V> OrderedMap<K, V> for Tree<K, V>
+where
+    K: Clone + Ord + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    fn insert(&self, key: K, value: V) -> bool {
+        self.0.insert_sync(key, value).is_ok()
+    }
+
+    fn remove<Q: Ord + ?Sized>(&self, key: &Q) -> bool
+    where
+        K: Borrow<Q>,
+    {
+        self.0.remove_sync(key)
+    }
+
+    fn read<Q: Ord + ?Sized, R>(&self, key: &Q, read: impl FnOnce(&V) -> R) -> Option<R>
+    where
+        K: Borrow<Q>,
+    {
+        self.0.peek_with(key, |_, value| read(value))
+    }
+
+    fn scan<Q: Ord + ?Sized>(
+        &self,
+        from: Bound<&Q>,
+        mut visit: impl FnMut(&K, &V) -> ControlFlow<()>,
+    ) where
+        K: Borrow<Q>,
+    {
+        let guard = Guard::new();
+        let range = self.0.range::<Q, _>((from, Bound::Unbounded), &guard);
+        for (key, value) in range {
+            if visit(key, value).is_break() {
+                return;
+            }
+        }
+    }
+}
+
+impl<K, V> fmt::Debug for Tree<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tree({} levels)", self.0.depth())
+    }
+}

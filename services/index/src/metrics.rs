@@ -1,0 +1,127 @@
+//! Counters: what was asked for, by method.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::store::Store;
+use crate::wire::{
+    DeleteBytes, DeleteWord, Echo, GetBytes, GetWord, Method, PutBytes, PutWord, ScanBytes,
+    ScanWords, Status, SumWords,
+};
+
+/// Names by method number.
+const NAMES: [&str; 12] = [
+    "",
+    GetWord::NAME,
+    PutWord::NAME,
+    DeleteWord::NAME,
+    SumWords::NAME,
+    ScanWords::NAME,
+    GetBytes::NAME,
+    PutBytes::NAME,
+    DeleteBytes::NAME,
+    ScanBytes::NAME,
+    Status::NAME,
+    Echo::NAME,
+];
+
+/// The counters of a server: a part for each dispatch thread, and one for all workers.
+#[derive(Debug)]
+pub struct Metrics(Box<[Part]>);
+
+/// The counters of a thread, or of several. Alone in its cache lines, as it changes with every request.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Part {
+    requests: [AtomicU64; NAMES.len()],
+    refused: AtomicU64,
+}
+
+impl Metrics {
+    /// Counters for so many dispatch threads.
+    pub fn new(dispatch: u16) -> Self {
+        Self((0..=dispatch).map(|_| Part::default()).collect())
+    }
+
+    /// The part of a dispatch thread.
+    pub(crate) fn dispatch(&self, number: u16) -> &Part {
+        &self.0[usize::from(number)]
+    }
+
+    /// The part of all workers.
+    pub(crate) fn workers(&self) -> &Part {
+        &self.0[self.0.len() - 1]
+    }
+
+    /// All counters, and the store's figures.
+    pub fn report(&self, store: &Store) -> Vec<(String, u64)> {
+        let sum = |read: &dyn Fn(&Part) -> &AtomicU64| {
+            self.0.iter().map(|part| read(part).load(Ordering::Relaxed)).sum()
+        };
+        let mut report = vec![
+            ("word_keys".to_owned(), store.words.len()),
+            ("word_home_bytes".to_owned(), store.words.points().home_bytes()),
+            ("word_lines_borrowed".to_owned(), store.words.points().lines_borrowed()),
+            ("bytes_keys".to_owned(), store.bytes.len()),
+            ("bytes_used".to_owned(), store.bytes.bytes()),
+            ("requests_refused".to_owned(), sum(&|part| &part.refused)),
+        ];
+        for (method, name) in NAMES.iter().enumerate().skip(1) {
+            report.push((format!("requests_{name}"), sum(&|part| &part.requests[method])));
+        }
+        report
+    }
+}
+
+impl Part {
+    /// Counts a request, on the only thread that has this part: a load and a store, where an atomic addition takes
+    /// 5 ns.
+    #[inline]
+    pub(crate) fn count(&self, method: u16) {
+        let counter = &self.requests[usize::from(method)];
+        counter.store(counter.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+    }
+
+    /// Counts a request, on any thread.
+    pub(crate) fn count_shared(&self, method: u16) {
+        self.requests[usize::from(method)].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a request that was answered with an error, on any thread.
+    pub(crate) fn count_refused(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::store::StoreConfig;
+
+    #[test]
+    fn names__stand_at_the_methods_numbers() {
+        for (number, name) in [
+            (GetWord::NUMBER, GetWord::NAME),
+            (SumWords::NUMBER, SumWords::NAME),
+            (ScanBytes::NUMBER, ScanBytes::NAME),
+            (Status::NUMBER, Status::NAME),
+            (Echo::NUMBER, Echo::NAME),
+        ] {
+            assert_eq!(NAMES[usize::from(number)], name);
+        }
+    }
+
+    #[test]
+    fn report__adds_up_the_parts() {
+        let metrics = Metrics::new(2);
+        metrics.dispatch(0).count(GetWord::NUMBER);
+        metrics.dispatch(1).count(GetWord::NUMBER);
+        metrics.workers().count_shared(SumWords::NUMBER);
+        metrics.workers().count_refused();
+        let store = Store::new(StoreConfig::default());
+        store.words.put(1, 2).unwrap();
+        let report = metrics.report(&store);
+        let value = |name: &str| report.iter().find(|(other, _)| other == name).unwrap().1;
+        assert_eq!((value("requests_get_word"), value("requests_sum_words")), (2, 1));
+        assert_eq!((value("requests_refused"), value("word_keys")), (1, 1));
+    }
+}

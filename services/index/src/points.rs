@@ -1,0 +1,391 @@
+//! The point table: from a number to a number, in one cache line.
+//!
+//! An ordered map needs ten dependent reads of memory for a lookup among a million keys, some 300 to
+//! 600 ns; a hash table of the usual kind two or three, 40 to 90 ns. An RPC over shared memory takes
+//! 40 to 60 ns at the server. So lookups have a table of their own, made for one read whose address
+//! follows from the key alone, so that [`Endpoint::fetch_ahead`](petrel::Endpoint::fetch_ahead)
+//! can have it on its way while former requests are served.
+//!
+//! A *line* is 64 bytes:
+//!
+//! | word | has |
+//! | --- | --- |
+//! | 0 | the version: odd while the line's chain is being changed |
+//! | 1 | number of pairs, 0 to 3, and the number of the next line of the chain, if there is one |
+//! | 2 to 7 | three keys, then their three values |
+//!
+//! A key's *home* is the line that its hash names. What does not fit there goes to further lines, which a
+//! home borrows from a common arena and gives back; with as many lines as keys are expected, 2 % of
+//! the homes have one.
+//!
+//! **Readers** take no lock: a sequence lock for each home. A reader notes the version, looks
+//! through the chain, and begins anew if the version has changed meanwhile or was odd. Lines are never
+//! freed, only given to other chains, and all their words are atomic: a reader that follows a link
+//! which is no longer true reads nonsense, and finds out by the version of its home, which changes
+//! whenever its chain does.
+//!
+//! **Writers** of one home exclude one another by a lock that homes share ([`Points::writer`]); it is
+//! held for as long as the [`Writer`] lives, so that somebody can keep an ordered map in step with the
+//! table. Readers wait only while words are moved, some nanoseconds. Overwriting a value is one store, and does
+//! not even change the version.
+//!
+//! The number of homes is fixed. With more keys than expected chains get longer, and lookups slower, by
+//! one line for every three times the number.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Pairs in a line.
+const PAIRS: usize = 3;
+
+/// Locks for writers. More writers than some tens make no sense; two that meet by chance wait a microsecond.
+const LOCKS: usize = 256;
+
+/// Lines in the arena's first segment; each further one has twice as many.
+const FIRST_SEGMENT_LINES: usize = 1024;
+
+/// Segments, for as many lines as 32-bit numbers can name.
+const SEGMENTS: usize = 23;
+
+/// Looks at a version that is odd before the reader lets others run: whoever changes the line may have been
+/// interrupted.
+const LOOKS_BEFORE_YIELD: u32 = 100;
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Line {
+    version: AtomicU64,
+    /// Number of pairs in the low 8 bits; the next line's number plus one in the upper 32.
+    shape: AtomicU64,
+    keys: [AtomicU64; PAIRS],
+    values: [AtomicU64; PAIRS],
+}
+
+/// What a line's `shape` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    pairs: usize,
+    next: Option<u32>,
+}
+
+/// A lock alone in its cache line.
+#[derive(Default)]
+#[repr(align(64))]
+struct Lock(Mutex<()>);
+
+/// A concurrent table from `u64` to `u64`.
+pub struct Points {
+    homes: Box<[Line]>,
+    /// The hash's upper bits that name a home.
+    shift: u32,
+    seed: u64,
+    locks: Box<[Lock]>,
+    arena: Arena,
+}
+
+/// The only one who changes the chain of a key's home.
+pub struct Writer<'a> {
+    points: &'a Points,
+    home: &'a Line,
+    key: u64,
+    _lock: MutexGuard<'a, ()>,
+}
+
+impl Points {
+    /// A table for about so many keys.
+    pub fn for_keys(expected: u64) -> Self {
+        let homes = expected.clamp(LOCKS as u64, crate::limits::WORDS_MAX).next_power_of_two();
+        Self {
+            homes: crate::huge::filled(homes as usize, Line::default),
+            shift: u64::BITS - homes.trailing_zeros(),
+            seed: random_seed(),
+            locks: (0..LOCKS).map(|_| Lock::default()).collect(),
+            arena: Arena::default(),
+        }
+    }
+
+    /// A key's value.
+    #[inline]
+    pub fn get(&self, key: u64) -> Option<u64> {
+        let home = &self.homes[self.home_index(key)];
+        let mut looks = 0;
+        loop {
+            let version = home.version.load(Ordering::Acquire);
+            if version.is_multiple_of(2)
+                && let Some(found) = self.look(home, version, key)
+            {
+                return found;
+            }
+            looks += 1;
+            wait(looks);
+        }
+    }
+
+    /// Where [`Points::get`] will look first.
+    #[inline]
+    pub fn address(&self, key: u64) -> *const u8 {
+        std::ptr::from_ref(&self.homes[self.home_index(key)]).cast()
+    }
+
+    /// Reads a word of the line where [`Points::get`] will look, so that it is there by then. Several of
+    /// these one after another wait for their lines together.
+    #[inline]
+    pub fn touch(&self, key: u64) -> u64 {
+        self.homes[self.home_index(key)].version.load(Ordering::Relaxed)
+    }
+
+    /// The right to change a key, once all others who have it have given it up.
+    pub fn writer(&self, key: u64) -> Writer<'_> {
+        let index = self.home_index(key);
+        let lock = &self.locks[index % LOCKS].0;
+        // A writer that panicked left its words in order or its version odd; nothing to mend here.
+        let lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        Writer { points: self, home: &self.homes[index], key, _lock: lock }
+    }
+
+    /// Lines beyond the homes that chains have.
+    pub fn lines_borrowed(&self) -> u64 {
+        self.arena.lent()
+    }
+
+    /// Memory of the homes, in bytes.
+    pub fn home_bytes(&self) -> u64 {
+        size_of_val(&*self.homes) as u64
+    }
+
+    #[inline]
+    fn home_index(&self, key: u64) -> usize {
+        // Of the product's halves together each bit depends on all of the key (wyhash does so too); the seed is
+        // this process's secret.
+        let product = u128::from(key ^ self.seed) * 0x9E37_79B9_7F4A_7C15;
+        let hash = (product >> 64) as u64 ^ product as u64;
+        (hash >> self.shift) as usize
+    }
+
+    /// Looks through a chain. `None` if it was changed meanwhile.
+    #[inline]
+    fn look(&self, home: &Line, version: u64, key: u64) -> Option<Option<u64>> {
+        let mut line = home;
+        loop {
+            let shape = line.shape();
+            let found = line.find(key, shape.pairs).map(|place| line.value(place));
+            // Partner of the release fence in `Writer::change`: what was read came before this.
+            fence(Ordering::Acquire);
+            if home.version.load(Ordering::Relaxed) != version {
+                return None;
+            }
+            match (found, shape.next) {
+                (Some(value), _) => return Some(Some(value)),
+                (None, None) => return Some(None),
+                (None, Some(next)) => line = self.arena.line(next),
+            }
+        }
+    }
+}
+
+impl Writer<'_> {
+    /// The key's value.
+    pub fn get(&self) -> Option<u64> {
+        let (line, place) = self.find()?;
+        Some(line.value(place))
+    }
+
+    /// Overwrites the key's value, if it has one; gives the former one.
+    pub fn replace(&self, value: u64) -> Option<u64> {
+        let (line, place) = self.find()?;
+        let former = line.value(place);
+        line.values[place].store(value, Ordering::Release);
+        Some(former)
+    }
+
+    /// Inserts the key.
+    ///
+    /// # Panics
+    /// When it is there.
+    pub fn insert(&self, value: u64) {
+        assert!(self.find().is_none(), "a key is in the table once");
+        let last = self.last();
+        let Shape { pairs, .. } = last.shape();
+        if pairs < PAIRS {
+            return self.change(|| {
+                last.put(pairs, (self.key, value));
+                last.set_shape(Shape { pairs: pairs + 1, next: None });
+            });
+        }
+        let number = self.points.arena.take();
+        let line = self.points.arena.line(number);
+        self.change(|| {
+            line.put(0, (self.key, value));
+            line.set_shape(Shape { pairs: 1, next: None });
+            last.set_shape(Shape { pairs, next: Some(number) });
+        });
+    }
+
+    /// Removes the key; gives its value. The chain's last pair takes its place.
+    pub fn remove(&self) -> Option<u64> {
+        let (line, place) = self.find()?;
+        let value = line.value(place);
+        let before_last = self.before_last();
+        let last_number = before_last.and_then(|before| before.shape().next);
+        let last = self.last();
+        let pairs = last.shape().pairs - 1;
+        self.change(|| {
+            line.put(place, (last.keys[pairs].load(Ordering::Relaxed), last.value(pairs)));
+            last.set_shape(Shape { pairs, next: None });
+            if let (0, Some(before)) = (pairs, before_last) {
+                before.set_shape(Shape { next: None, ..before.shape() });
+            }
+        });
+        if let (0, Some(number)) = (pairs, last_number) {
+            self.points.arena.give_back(number);
+        }
+        Some(value)
+    }
+
+    /// Changes words of the chain; whoever reads meanwhile reads again.
+    fn change(&self, change: impl FnOnce()) {
+        let version = self.home.version.load(Ordering::Relaxed);
+        self.home.version.store(version + 1, Ordering::Relaxed);
+        // Partner of the acquire fence in `Points::look`: who sees a changed word sees the odd version.
+        fence(Ordering::Release);
+        change();
+        // Partner of the acquire load in `Points::get`.
+        self.home.version.store(version + 2, Ordering::Release);
+    }
+
+    fn find(&self) -> Option<(&Line, usize)> {
+        self.chain().find_map(|line| Some((line, line.find(self.key, line.shape().pairs)?)))
+    }
+
+    fn last(&self) -> &Line {
+        self.chain().last().unwrap_or(self.home)
+    }
+
+    fn before_last(&self) -> Option<&Line> {
+        let lines = self.chain().count();
+        self.chain().nth(lines.checked_sub(2)?)
+    }
+
+    fn chain(&self) -> impl Iterator<Item = &Line> {
+        let next = |line: &&Line| Some(self.points.arena.line(line.shape().next?));
+        std::iter::successors(Some(self.home), next)
+    }
+}
+
+impl Line {
+    #[inline]
+    fn shape(&self) -> Shape {
+        let word = self.shape.load(Ordering::Relaxed);
+        let next = (word >> 32) as u32;
+        Shape { pairs: (word & 0xFF) as usize, next: next.checked_sub(1) }
+    }
+
+    fn set_shape(&self, shape: Shape) {
+        let next = shape.next.map_or(0, |number| u64::from(number) + 1);
+        self.shape.store(next << 32 | shape.pairs as u64, Ordering::Relaxed);
+    }
+
+    /// The key's place. Without branches that depend on it: which it is nobody can foretell.
+    #[inline]
+    fn find(&self, key: u64, pairs: usize) -> Option<usize> {
+        let is_at =
+            |place: usize| u32::from(self.keys[place].load(Ordering::Relaxed) == key) << place;
+        let found = (is_at(0) | is_at(1) | is_at(2)) & ((1 << pairs) - 1);
+        (found != 0).then(|| found.trailing_zeros() as usize)
+    }
+
+    #[inline]
+    fn value(&self, place: usize) -> u64 {
+        self.values[place].load(Ordering::Acquire)
+    }
+
+    fn put(&self, place: usize, (key, value): (u64, u64)) {
+        self.keys[place].store(key, Ordering::Relaxed);
+        self.values[place].store(value, Ordering::Relaxed);
+    }
+}
+
+/// Lines beyond the homes, by number. They stay where they are, so that readers can follow numbers
+/// that are no longer true.
+#[derive(Default)]
+struct Arena {
+    segments: [OnceLock<Box<[Line]>>; SEGMENTS],
+    free: Mutex<Free>,
+}
+
+#[derive(Default)]
+struct Free {
+    given_back: Vec<u32>,
+    /// Lines that were ever lent.
+    count: u32,
+}
+
+impl Arena {
+    /// A line that was lent at some time.
+    #[inline]
+    fn line(&self, number: u32) -> &Line {
+        let (segment, offset) = place(number);
+        let segment = self.segments[segment].get().expect("numbers are of lines that were lent");
+        &segment[offset]
+    }
+
+    fn take(&self) -> u32 {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(number) = free.given_back.pop() {
+            return number;
+        }
+        let number = free.count;
+        let (segment, _) = place(number);
+        self.segments[segment]
+            .get_or_init(|| (0..FIRST_SEGMENT_LINES << segment).map(|_| Line::default()).collect());
+        free.count += 1;
+        number
+    }
+
+    fn give_back(&self, number: u32) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).given_back.push(number);
+    }
+
+    fn lent(&self) -> u64 {
+        let free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        u64::from(free.count) - free.given_back.len() as u64
+    }
+}
+
+/// Segment and offset of a line: segments have 1, 2, 4, … times as many lines as the first.
+#[inline]
+fn place(number: u32) -> (usize, usize) {
+    let shifted = number as usize + FIRST_SEGMENT_LINES;
+    let segment = (shifted / FIRST_SEGMENT_LINES).ilog2() as usize;
+    (segment, shifted - (FIRST_SEGMENT_LINES << segment))
+}
+
+#[cold]
+fn wait(looks: u32) {
+    match looks % LOOKS_BEFORE_YIELD {
+        0 => std::thread::yield_now(),
+        _ => std::hint::spin_loop(),
+    }
+}
+
+fn random_seed() -> u64 {
+    // Without randomness there is no secret; everything works all the same.
+    getrandom::u64().unwrap_or(0x7065_7472_656c)
+}
+
+impl fmt::Debug for Points {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Points({} homes, {} lines more)", self.homes.len(), self.lines_borrowed())
+    }
+}
+
+impl fmt::Debug for Writer<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Writer({})", self.key)
+    }
+}
+
+#[cfg(test)]
+#[path = "points_tests.rs"]
+mod tests;

@@ -1,0 +1,278 @@
+//! A server: threads with endpoints, workers, and one store for all.
+
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use petrel::control::{AllowedTransports, EndpointId};
+use petrel::proto::limits::{SLOTS_MAX, WINDOW_PACKETS};
+use petrel::{
+    DrainTimeout, Endpoint, EndpointConfig, EndpointStats, IdlePolicy, Nexus, Stop, Workers,
+};
+
+use crate::error::ServerError;
+use crate::handlers::{Scans, fetch_ahead, register};
+use crate::limits::{DISPATCH_MAX, WORKERS_MAX};
+use crate::metrics::Metrics;
+use crate::store::{Store, StoreConfig};
+
+/// A thread of the server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadKind {
+    /// One that runs an endpoint.
+    Dispatch(u16),
+    /// One of the workers.
+    Worker,
+}
+
+/// Runs at the start of threads, to put them on a CPU for example. Workers inherit what is done to a thread
+/// that starts them.
+pub type Placement = Arc<dyn Fn(ThreadKind) -> io::Result<()> + Send + Sync>;
+
+/// How a server is set up.
+#[derive(Clone)]
+pub struct ServerConfig {
+    /// Address and TCP port of the control plane; port 0 takes any free one.
+    pub listen: SocketAddr,
+    /// Whether others than this host may connect, without any authentication.
+    pub insecure: bool,
+    /// Transports that clients may use.
+    pub transports: AllowedTransports,
+    /// Endpoints, each with its thread: clients choose one by its number, from 0.
+    pub dispatch: u16,
+    /// Threads that run scans, for all endpoints together. 0: each endpoint runs its own.
+    pub workers: u16,
+    /// What a worker does while it has nothing to do; `None` is the default of [`petrel::WorkersBuilder::idle`].
+    pub worker_idle: Option<IdlePolicy>,
+    /// What an endpoint does while nothing comes in.
+    pub idle: IdlePolicy,
+    /// How large the store may become.
+    pub store: StoreConfig,
+    /// Whether memory for lookups is fetched ahead. It is there to be switched off, to see what it is worth.
+    pub fetches_ahead: bool,
+    /// What threads do first.
+    pub placement: Option<Placement>,
+}
+
+/// A running server. Dropping it leaves it running; [`Server::stop`] ends it.
+#[derive(Debug)]
+pub struct Server {
+    address: SocketAddr,
+    store: Arc<Store>,
+    metrics: Arc<Metrics>,
+    dispatchers: Vec<Dispatcher>,
+    /// Ends after the endpoints that pass requests to it.
+    _workers: Option<Arc<Workers>>,
+}
+
+#[derive(Debug)]
+struct Dispatcher {
+    stop: Stop,
+    drain: Sender<Duration>,
+    thread: JoinHandle<Result<Ended, ServerError>>,
+}
+
+/// How a dispatch thread ended.
+#[derive(Debug)]
+struct Ended {
+    stats: EndpointStats,
+    drained: Result<(), DrainTimeout>,
+}
+
+/// What is left of a server that has stopped.
+#[derive(Debug)]
+pub struct Stopped {
+    /// The last counters of each endpoint.
+    pub endpoints: Vec<EndpointStats>,
+    /// Those of the service.
+    pub counters: Vec<(String, u64)>,
+    /// Sessions whose clients had not left in time; calls on them may have failed.
+    pub sessions_cut: usize,
+}
+
+impl ServerConfig {
+    /// A server with one endpoint and two workers.
+    pub fn at(listen: SocketAddr) -> Self {
+        Self {
+            listen,
+            insecure: false,
+            transports: AllowedTransports { udp: true, shm: true },
+            dispatch: 1,
+            workers: 2,
+            worker_idle: None,
+            idle: IdlePolicy::default(),
+            store: StoreConfig::default(),
+            fetches_ahead: true,
+            placement: None,
+        }
+    }
+
+    fn check(&self) -> Result<(), ServerError> {
+        if self.dispatch == 0 || self.dispatch > DISPATCH_MAX {
+            return Err(ServerError::Config("a server has 1 to 256 endpoints"));
+        }
+        if self.workers > WORKERS_MAX {
+            return Err(ServerError::Config("a server has at most 256 workers"));
+        }
+        Ok(())
+    }
+
+    /// What endpoint `number` is made of. Clients decide how much of the slots and credits they take.
+    fn endpoint(&self, number: u16) -> EndpointConfig {
+        let mut config = EndpointConfig::default();
+        config.id = Some(EndpointId(number));
+        config.transports = self.transports;
+        config.idle = self.idle;
+        config.sessions.slots = SLOTS_MAX;
+        config.sessions.credits = WINDOW_PACKETS as u16;
+        config
+    }
+
+    fn place(&self, thread: ThreadKind) -> io::Result<()> {
+        self.placement.as_ref().map_or(Ok(()), |place| place(thread))
+    }
+}
+
+impl Server {
+    /// Starts a server; its endpoints answer when this returns.
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub fn start(config: &ServerConfig) -> Result<Self, ServerError> {
+        config.check()?;
+        let mut builder = Nexus::builder().listen(config.listen).transports(config.transports);
+        if config.insecure {
+            builder = builder.insecure();
+        }
+        let nexus = builder.start()?;
+        let mut server = Self {
+            address: nexus.local_addr().unwrap_or(config.listen),
+            store: Arc::new(Store::new(config.store)),
+            metrics: Arc::new(Metrics::new(config.dispatch)),
+            dispatchers: Vec::new(),
+            _workers: start_workers(config)?.map(Arc::new),
+        };
+        for number in 0..config.dispatch {
+            match server.dispatcher(&nexus, config, number) {
+                Ok(dispatcher) => server.dispatchers.push(dispatcher),
+                Err(error) => {
+                    // Those that run already end too.
+                    server.stop(Duration::ZERO)?;
+                    return Err(error);
+                }
+            }
+        }
+        Ok(server)
+    }
+
+    /// The control address, with the port that the system chose.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The store, to fill it without calls.
+    pub fn store(&self) -> &Arc<Store> {
+        &self.store
+    }
+
+    /// The counters, as the service's method `status` answers them.
+    pub fn counters(&self) -> Vec<(String, u64)> {
+        self.metrics.report(&self.store)
+    }
+
+    /// Whether all endpoints still run.
+    pub fn is_healthy(&self) -> bool {
+        self.dispatchers.iter().all(|dispatcher| !dispatcher.thread.is_finished())
+    }
+
+    /// Ends the server without losing a call: asks the clients to leave, serves them until they have, and sends
+    /// away those that are still there after `limit`.
+    ///
+    /// # Errors
+    /// [`ServerError`] when an endpoint had ended before, by an internal error.
+    pub fn stop(self, limit: Duration) -> Result<Stopped, ServerError> {
+        for dispatcher in &self.dispatchers {
+            // One that has ended does not listen.
+            let _ = dispatcher.drain.send(limit);
+            dispatcher.stop.stop();
+        }
+        let ended = self.dispatchers.into_iter().map(|dispatcher| join(dispatcher.thread));
+        let ended = ended.collect::<Result<Vec<_>, _>>()?;
+        let cut = |ended: &Ended| ended.drained.err().map_or(0, |timeout| timeout.sessions);
+        Ok(Stopped {
+            sessions_cut: ended.iter().map(cut).sum(),
+            endpoints: ended.into_iter().map(|ended| ended.stats).collect(),
+            counters: self.metrics.report(&self.store),
+        })
+    }
+
+    fn dispatcher(
+        &self,
+        nexus: &Nexus,
+        config: &ServerConfig,
+        number: u16,
+    ) -> Result<Dispatcher, ServerError> {
+        let (nexus, config) = (nexus.clone(), config.clone());
+        let (store, metrics) = (Arc::clone(&self.store), Arc::clone(&self.metrics));
+        let workers = self._workers.clone();
+        let (started, start) = mpsc::channel();
+        let (drain, limit) = mpsc::channel();
+        let run = move || {
+            config.place(ThreadKind::Dispatch(number))?;
+            let mut endpoint = nexus.endpoint(config.endpoint(number))?;
+            let scans = workers.as_deref().map_or(Scans::Dispatch, Scans::Workers);
+            register(&mut endpoint, &store, &metrics, number, scans);
+            if config.fetches_ahead {
+                fetch_ahead(&mut endpoint, &store);
+            }
+            let stop = endpoint.stop_handle();
+            // Nobody listens when starting another endpoint failed; `stop` comes at once then.
+            let _ = started.send(stop.clone());
+            endpoint.run(&stop);
+            Ok(end(endpoint, limit.try_recv().unwrap_or_default()))
+        };
+        let thread = thread::Builder::new().name(format!("index-{number}")).spawn(run)?;
+        match start.recv() {
+            Ok(stop) => Ok(Dispatcher { stop, drain, thread }),
+            // It ended before it had a handle to send: its result says why.
+            Err(_) => Err(join(thread).err().unwrap_or(ServerError::Ended)),
+        }
+    }
+}
+
+fn end(mut endpoint: Endpoint, limit: Duration) -> Ended {
+    let drained = endpoint.drain(limit);
+    Ended { stats: endpoint.stats(), drained }
+}
+
+fn join(thread: JoinHandle<Result<Ended, ServerError>>) -> Result<Ended, ServerError> {
+    thread.join().unwrap_or(Err(ServerError::Ended))
+}
+
+/// Starts the workers on a thread of its own, from which they inherit where they run.
+fn start_workers(config: &ServerConfig) -> Result<Option<Workers>, ServerError> {
+    if config.workers == 0 {
+        return Ok(None);
+    }
+    let start = || {
+        config.place(ThreadKind::Worker)?;
+        let builder = Workers::builder().threads(config.workers.into()).name("index-scan");
+        let builder = match config.worker_idle {
+            Some(idle) => builder.idle(idle),
+            None => builder,
+        };
+        Ok(Some(builder.start()?))
+    };
+    thread::scope(|scope| scope.spawn(start).join()).unwrap_or(Err(ServerError::Ended))
+}
+
+impl fmt::Debug for ServerConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { listen, dispatch, workers, store, .. } = self;
+        write!(f, "ServerConfig({listen}, {dispatch} endpoints, {workers} workers, {store:?})")
+    }
+}

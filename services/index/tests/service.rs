@@ -1,0 +1,268 @@
+//! The service from outside: a server with two endpoints, clients over both transports.
+
+use std::net::SocketAddr;
+use std::ops::Bound;
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use petrel::control::AllowedTransports;
+use petrel::{EndpointConfig, Nexus, Status};
+use petrel_index::wire::{GetWord, Method, PutWord, ScanBytes, Span, SumWords};
+use petrel_index::{
+    Client, ClientConfig, ClientError, Server, ServerConfig, SharedClient, StoreConfig,
+};
+
+/// Long enough for any machine; never waited for unless something is broken.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn server(workers: u16) -> Server {
+    let config = ServerConfig { dispatch: 2, workers, ..ServerConfig::at(loopback()) };
+    Server::start(&config).unwrap()
+}
+
+fn loopback() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+fn client(server: &Server, endpoint: u16) -> Client {
+    let config = ClientConfig { endpoint, timeout: PATIENCE, ..ClientConfig::to(server.address()) };
+    Client::connect(&config).unwrap()
+}
+
+fn counter(counters: &[(String, u64)], name: &str) -> u64 {
+    counters.iter().find(|(other, _)| other == name).unwrap_or_else(|| panic!("no {name}")).1
+}
+
+/// Everything that the service can, by one client.
+fn exercise(server: &Server, client: &mut Client) {
+    for number in 0..300u64 {
+        assert_eq!(client.put_word(number * 10, number).unwrap(), None);
+    }
+    assert_eq!(client.put_word(10, 100).unwrap(), Some(1));
+    assert_eq!(client.get_word(10).unwrap(), Some(100));
+    assert_eq!(client.get_word(11).unwrap(), None);
+    assert_eq!(client.delete_word(20).unwrap(), Some(2));
+    assert_eq!(client.delete_word(20).unwrap(), None);
+    let sum = client.sum_words(10, 128).unwrap();
+    assert_eq!((sum.found, sum.sum), (128, (3..131).sum()));
+    let sum = client.sum_words(2_950, 128).unwrap();
+    assert_eq!((sum.found, sum.sum), (4, 296 + 297 + 298 + 299));
+    let words = client.scan_words(Bound::Included(10), 3).unwrap();
+    assert_eq!(words, [(10, 100), (30, 3), (40, 4)]);
+    assert_eq!(client.scan_words(Bound::Unbounded, 0).unwrap(), []);
+    assert_eq!(client.scan_words(Bound::Unbounded, usize::MAX).unwrap().len(), 299);
+
+    assert!(!client.put_bytes(b"b", b"two").unwrap());
+    assert!(!client.put_bytes(b"a", b"").unwrap());
+    assert!(client.put_bytes(b"b", b"2").unwrap());
+    assert_eq!(client.get_bytes(b"a").unwrap(), Some(vec![]));
+    assert_eq!(client.get_bytes(b"b").unwrap(), Some(b"2".to_vec()));
+    assert_eq!(client.get_bytes(b"c").unwrap(), None);
+    let pairs = client.scan_bytes(Bound::Excluded(b"a"), 10).unwrap();
+    assert_eq!(pairs, [(b"b".to_vec(), b"2".to_vec())]);
+    assert_eq!(
+        [client.delete_bytes(b"b").unwrap(), client.delete_bytes(b"b").unwrap()],
+        [true, false]
+    );
+
+    let counters = client.status().unwrap();
+    assert_eq!(counter(&counters, "word_keys"), 299);
+    assert_eq!(counter(&counters, "bytes_keys"), 1);
+    assert_eq!(counter(&counters, "requests_put_word"), 301);
+    assert_eq!(counter(&counters, "requests_sum_words"), 2);
+    assert_eq!(counter(&counters, "requests_status"), 1);
+    assert_eq!(counter(&server.counters(), "requests_get_word"), 2);
+}
+
+#[test]
+fn service__with_workers_and_without() {
+    for workers in [2, 0] {
+        let server = server(workers);
+        exercise(&server, &mut client(&server, 0));
+        server.stop(PATIENCE).unwrap();
+    }
+}
+
+#[test]
+fn service__over_udp_is_the_same() {
+    let server = server(1);
+    let transports = AllowedTransports { udp: true, shm: false };
+    let config =
+        ClientConfig { transports, timeout: PATIENCE, ..ClientConfig::to(server.address()) };
+    exercise(&server, &mut Client::connect(&config).unwrap());
+    server.stop(PATIENCE).unwrap();
+}
+
+#[test]
+fn endpoints__share_the_store() {
+    let server = server(1);
+    let (mut first, mut second) = (client(&server, 0), client(&server, 1));
+    first.put_word(1, 10).unwrap();
+    second.put_word(2, 20).unwrap();
+    assert_eq!(second.get_word(1).unwrap(), Some(10));
+    assert_eq!(first.sum_words(0, 128).unwrap().sum, 30);
+    assert_eq!(server.store().words.get(2), Some(20));
+    drop((first, second));
+    let stopped = server.stop(PATIENCE).unwrap();
+    assert_eq!((stopped.endpoints.len(), stopped.sessions_cut), (2, 0));
+    assert!(stopped.endpoints.iter().all(|stats| stats.protocol.requests_received >= 2));
+}
+
+#[test]
+fn scan_bytes__goes_on_where_an_answer_was_cut() {
+    let server = server(1);
+    let mut client = client(&server, 0);
+    let value = vec![7; 64 << 10];
+    for number in 0..20u8 {
+        client.put_bytes(&[number], &value).unwrap();
+    }
+    let page = client.call::<ScanBytes>(&Span { from: Bound::Unbounded, limit: 20 }).unwrap();
+    assert!(page.is_cut && page.pairs.len() == 3, "{}", page.pairs.len());
+    let pairs = client.scan_bytes(Bound::Unbounded, 18).unwrap();
+    assert_eq!(pairs.len(), 18);
+    assert!((0..18).zip(&pairs).all(|(number, pair)| *pair == (vec![number], value.clone())));
+    server.stop(Duration::ZERO).unwrap();
+}
+
+#[test]
+fn scan_words__goes_on_over_many_pages() {
+    let server = server(1);
+    for number in 0..10_000 {
+        server.store().words.put(number, number).unwrap();
+    }
+    let mut client = client(&server, 0);
+    let words = client.scan_words(Bound::Excluded(0), 9_000).unwrap();
+    assert!(words.iter().copied().eq((1..=9_000).map(|number| (number, number))));
+    server.stop(Duration::ZERO).unwrap();
+}
+
+fn assert_refused<T: std::fmt::Debug>(result: Result<T, ClientError>, status: Status, text: &str) {
+    let error = result.unwrap_err();
+    assert_eq!(error.status(), Some(status), "{error}");
+    assert!(error.to_string().contains(text), "{error}");
+}
+
+#[test]
+fn bad_requests__are_told_why() {
+    for workers in [1, 0] {
+        let mut config = ServerConfig { workers, ..ServerConfig::at(loopback()) };
+        config.store = StoreConfig { words_max: 1, bytes_max: 200, ..config.store };
+        let server = Server::start(&config).unwrap();
+        let mut client = client(&server, 0);
+        client.put_word(1, 1).unwrap();
+        assert_refused(
+            client.put_word(2, 2),
+            Status::ResourceExhausted,
+            "the table is full: 1 keys",
+        );
+        let result = client.put_bytes(b"key", &[0; 100]);
+        assert_refused(result, Status::ResourceExhausted, "the table is full: 200 bytes");
+        let result = client.put_bytes(&[0; 1025], b"");
+        assert_refused(result, Status::InvalidArgument, "a key of 1025 bytes");
+        let result = client.sum_words(0, 5_000);
+        assert_refused(result, Status::InvalidArgument, "5000 were asked for; at most 4096 keys");
+        let result = client.call::<ScanBytes>(&Span { from: Bound::Unbounded, limit: 5_000 });
+        assert_refused(result, Status::InvalidArgument, "at most 4096 pairs");
+        let result = client.call::<Wrong>(&());
+        assert_refused(result, Status::InvalidArgument, "a key of 8 bytes expected, 3 bytes came");
+        assert_eq!(counter(&client.status().unwrap(), "requests_refused"), 5);
+        server.stop(Duration::ZERO).unwrap();
+    }
+}
+
+/// A GET with a key of 3 bytes.
+struct Wrong;
+
+impl Method for Wrong {
+    type Request<'a> = ();
+    type Response = ();
+    const NUMBER: u16 = GetWord::NUMBER;
+    const NAME: &'static str = "wrong";
+    const RESPONSE_BYTES_MAX: usize = 100;
+
+    fn encode_request((): &()) -> Vec<u8> {
+        vec![1, 2, 3]
+    }
+
+    fn decode_request(_: &[u8]) -> Result<(), petrel_index::Malformed> {
+        Ok(())
+    }
+
+    fn encode_response((): &()) -> Vec<u8> {
+        vec![]
+    }
+
+    fn decode_response(_: &[u8]) -> Result<(), petrel_index::Malformed> {
+        Ok(())
+    }
+}
+
+#[test]
+fn start__with_a_bad_configuration_says_what_is_wrong() {
+    let config = ServerConfig { dispatch: 0, ..ServerConfig::at(loopback()) };
+    let error = Server::start(&config).unwrap_err();
+    assert_eq!(error.to_string(), "a server has 1 to 256 endpoints");
+    let first = server(0);
+    let config = ServerConfig::at(first.address());
+    assert!(Server::start(&config).is_err(), "the address is taken");
+    first.stop(Duration::ZERO).unwrap();
+}
+
+/// Calls of tokio's tasks, by a thread that runs the client's endpoint, until the server drains: no answer is lost.
+#[test]
+fn shared_client__loses_no_call_when_the_server_stops() {
+    let server = server(2);
+    let address = server.address();
+    let (give, take) = mpsc::channel();
+    let (end, over) = mpsc::channel::<()>();
+    let calls = thread::spawn(move || {
+        let config = EndpointConfig::default();
+        let mut endpoint = Nexus::builder().start().unwrap().endpoint(config).unwrap();
+        let session = endpoint.connect_wait(address).unwrap();
+        give.send(SharedClient::new(endpoint.client(session))).unwrap();
+        endpoint.run_until(|_| over.try_recv().is_ok());
+    });
+    let client = take.recv().unwrap();
+    let (told, first) = mpsc::channel();
+    let caller = {
+        let client = client.clone();
+        let runtime =
+            tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        thread::spawn(move || runtime.block_on(call_until_unavailable(&client, &told)))
+    };
+    first.recv().unwrap();
+    assert!(client.call_wait::<GetWord>(&0).unwrap().is_some());
+    let stopped = server.stop(PATIENCE).unwrap();
+    let puts = caller.join().unwrap();
+    assert_eq!(counter(&stopped.counters, "word_keys"), puts, "each answered PUT, and no other");
+    assert_eq!(stopped.sessions_cut, 0);
+    end.send(()).unwrap();
+    calls.join().unwrap();
+}
+
+/// Puts words and sums them up; tells how many PUTs were answered when the server takes no more.
+async fn call_until_unavailable(client: &SharedClient, told: &mpsc::Sender<()>) -> u64 {
+    let mut puts = 0;
+    loop {
+        match client.call::<PutWord>(&(puts, 1)).await {
+            Ok(former) => assert_eq!(former, None),
+            Err(ClientError::Failed(failure)) => {
+                // It was not executed: the server has drained.
+                assert_eq!(failure.status, Status::Unavailable, "{failure}");
+                assert_eq!(failure.execution, petrel::Execution::NotSent, "{failure}");
+                return puts;
+            }
+            Err(error) => panic!("{error}"),
+        }
+        puts += 1;
+        if puts == 100 {
+            told.send(()).unwrap();
+        }
+        if puts.is_multiple_of(10)
+            && let Ok(sum) = client.call::<SumWords>(&(0, 4096)).await
+        {
+            assert_eq!(u64::from(sum.found), (puts - 1).min(4096));
+        }
+    }
+}

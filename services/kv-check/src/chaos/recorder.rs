@@ -1,0 +1,215 @@
+//! What all clients of a phase did, in groups of keys: each group is checked by itself, so that histories stay short.
+//!
+//! Beginnings and ends are numbered under one lock, before an operation is sent and after its answer has come: what
+//! the numbers say of the order holds in real time, too. Times of the monotonic clock are kept for people.
+
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use serde::Serialize;
+
+use crate::history::{Ask, History, Operation, Told};
+
+/// Keys of a group, as many as the checker takes.
+pub(super) const KEYS: u8 = 8;
+
+/// Operations of a group; fewer where scans make all keys one object.
+const OPERATIONS: usize = 1000;
+const OPERATIONS_WITH_SCANS: usize = 300;
+
+/// One group of so many has scans.
+const GROUPS_PER_SCANS: usize = 4;
+
+pub(super) struct Recorder {
+    begin: Instant,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+pub(super) struct State {
+    pub(super) groups: Vec<Group>,
+    pub(super) done: u64,
+    pub(super) failed: u64,
+    pub(super) unknown: u64,
+    pub(super) violations: Vec<String>,
+    /// What went wrong, with times.
+    pub(super) notes: Vec<String>,
+}
+
+#[derive(Default)]
+pub(super) struct Group {
+    pub(super) has_scans: bool,
+    history: History,
+    /// From when to when, in nanoseconds since the phase began.
+    times: Vec<(u64, Option<u64>)>,
+    /// Those that certainly did nothing.
+    failed: BTreeSet<usize>,
+}
+
+/// How an operation ended.
+pub(super) enum End {
+    Told(Told),
+    Failed,
+    Unknown,
+}
+
+/// An operation as it is kept for people.
+#[derive(Serialize)]
+pub(super) struct Kept<'a> {
+    #[serde(flatten)]
+    operation: &'a Operation,
+    began_ns: u64,
+    ended_ns: Option<u64>,
+    is_failed: bool,
+}
+
+impl Recorder {
+    pub(super) fn new() -> Self {
+        Self { begin: Instant::now(), state: Mutex::default() }
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now_ns(&self) -> u64 {
+        self.begin.elapsed().as_nanos() as u64
+    }
+
+    /// An operation begins; what it is follows from the group to which it belongs, and whether that has scans.
+    pub(super) fn begin(
+        &self,
+        client: u32,
+        draw: impl FnOnce(usize, bool) -> Ask,
+    ) -> (usize, usize, Ask) {
+        let mut state = self.lock();
+        let group = state.current();
+        let ask = draw(group, state.groups[group].has_scans);
+        (group, self.begin_in(&mut state, group, client, &ask), ask)
+    }
+
+    /// A read of a key of any group begins.
+    pub(super) fn begin_read(&self, group: usize, client: u32, key: u8) -> (usize, Ask) {
+        let ask = Ask::Get { key };
+        (self.begin_in(&mut self.lock(), group, client, &ask), ask)
+    }
+
+    fn begin_in(&self, state: &mut State, group: usize, client: u32, ask: &Ask) -> usize {
+        let group = &mut state.groups[group];
+        group.times.push((self.now_ns(), None));
+        group.history.begin(client, ask.clone())
+    }
+
+    /// It ends.
+    pub(super) fn end(&self, group: usize, id: usize, end: End) {
+        let now_ns = self.now_ns();
+        let mut state = self.lock();
+        state.groups[group].times[id].1 = Some(now_ns);
+        match end {
+            End::Told(told) => state.end(group, id, told),
+            End::Failed => {
+                state.failed += 1;
+                state.groups[group].failed.insert(id);
+            }
+            End::Unknown => state.unknown += 1,
+        }
+    }
+
+    pub(super) fn note(&self, what: &str) {
+        let seconds = self.begin.elapsed().as_secs_f64();
+        self.lock().notes.push(format!("{seconds:.3} {what}"));
+    }
+}
+
+impl State {
+    /// The group to which the next operation belongs.
+    fn current(&mut self) -> usize {
+        if self.groups.last().is_none_or(Group::is_full) {
+            let has_scans = self.groups.len() % GROUPS_PER_SCANS == GROUPS_PER_SCANS - 1;
+            self.groups.push(Group { has_scans, ..Group::default() });
+        }
+        self.groups.len() - 1
+    }
+
+    fn end(&mut self, group: usize, id: usize, told: Told) {
+        self.done += 1;
+        if let Err(what) = self.groups[group].history.end(id, told) {
+            self.violations.push(format!("keys {group}: {what}"));
+        }
+    }
+}
+
+impl Group {
+    fn is_full(&self) -> bool {
+        let most = if self.has_scans { OPERATIONS_WITH_SCANS } else { OPERATIONS };
+        self.history.operations.len() >= most
+    }
+
+    /// All that may have done something.
+    pub(super) fn history(&self) -> History {
+        let operations = self.history.operations.iter().enumerate();
+        let operations = operations.filter(|(id, _)| !self.failed.contains(id));
+        let mut history = History::default();
+        history.operations = operations.map(|(_, operation)| operation.clone()).collect();
+        history
+    }
+
+    pub(super) fn kept(&self) -> impl Iterator<Item = Kept<'_>> {
+        let all = self.history.operations.iter().zip(&self.times).enumerate();
+        all.map(|(id, (operation, times))| Kept {
+            operation,
+            began_ns: times.0,
+            ended_ns: times.1,
+            is_failed: self.failed.contains(&id),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(recorder: &Recorder, tag: &str, end: End) {
+        let ask = Ask::Put { key: 1, tag: tag.to_owned() };
+        let (group, id, _) = recorder.begin(1, |_, _| ask);
+        recorder.end(group, id, end);
+    }
+
+    #[test]
+    fn history__has_what_may_have_done_something() {
+        let recorder = Recorder::new();
+        put(&recorder, "a", End::Told(Told::Changed { index: 5, was_there: false }));
+        put(&recorder, "b", End::Failed);
+        put(&recorder, "c", End::Unknown);
+        let state = recorder.lock();
+        assert_eq!((state.done, state.failed, state.unknown), (1, 1, 1));
+        let history = state.groups[0].history();
+        let ends: Vec<_> = history.operations.iter().map(|one| one.end.is_some()).collect();
+        assert_eq!(ends, [true, false]);
+        assert_eq!(state.groups[0].kept().count(), 3);
+        assert!(state.violations.is_empty());
+    }
+
+    #[test]
+    fn end__an_answer_that_contradicts_another_is_a_violation() {
+        let recorder = Recorder::new();
+        put(&recorder, "a", End::Told(Told::Changed { index: 5, was_there: false }));
+        put(&recorder, "b", End::Told(Told::Changed { index: 5, was_there: true }));
+        assert_eq!(recorder.lock().violations.len(), 1);
+    }
+
+    #[test]
+    fn begin__groups_are_full_at_some_time() {
+        let recorder = Recorder::new();
+        let mut scans = Vec::new();
+        for _ in 0..3 * OPERATIONS + OPERATIONS_WITH_SCANS + 1 {
+            let (_, id, _) = recorder.begin(1, |group, has_scans| {
+                scans.resize(group + 1, has_scans);
+                Ask::Get { key: 0 }
+            });
+            assert!(id < OPERATIONS);
+        }
+        assert_eq!(scans, [false, false, false, true, false]);
+    }
+}

@@ -1,0 +1,129 @@
+//! What came of a phase, and of all.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::replica::Settings;
+
+/// Violations in a line; one often brings many others.
+const SHOWN_MAX: usize = 3;
+
+/// What came of a phase.
+#[derive(Clone, Debug, Serialize)]
+pub struct ChaosReport {
+    pub(super) phase: u64,
+    pub(super) seed: u64,
+    #[serde(flatten)]
+    pub(super) settings: Settings,
+    pub(super) is_on_disk: bool,
+    pub(super) clients: u32,
+    #[serde(flatten)]
+    pub(super) counts: Counts,
+    /// From the end of all faults until a write is answered.
+    pub(super) serves_after_s: f64,
+    /// Until all replicas vote and have the same state.
+    pub(super) whole_after_s: f64,
+    pub(super) violations: Vec<String>,
+}
+
+/// What a run found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ChaosSummary {
+    phases: u64,
+    pub(super) seconds: f64,
+    #[serde(flatten)]
+    counts: Counts,
+    serves_after_max_s: f64,
+    whole_after_max_s: f64,
+    violations: usize,
+}
+
+#[derive(Clone, Debug, Default, Serialize)]
+pub(super) struct Counts {
+    pub(super) operations: u64,
+    pub(super) done: u64,
+    pub(super) failed: u64,
+    pub(super) unknown: u64,
+    pub(super) faults: BTreeMap<&'static str, u64>,
+    /// Histories, one for each group of keys.
+    pub(super) linearizable: u64,
+    /// Those for which the checker's time was too short.
+    pub(super) too_hard: u64,
+}
+
+impl ChaosReport {
+    /// Whether all rules were kept.
+    pub fn is_fine(&self) -> bool {
+        self.violations.is_empty()
+    }
+}
+
+impl ChaosSummary {
+    /// Whether all rules were kept.
+    pub fn is_fine(&self) -> bool {
+        self.violations == 0
+    }
+
+    pub(super) fn add(&mut self, report: &ChaosReport) {
+        self.phases += 1;
+        self.counts.add(&report.counts);
+        self.serves_after_max_s = self.serves_after_max_s.max(report.serves_after_s);
+        self.whole_after_max_s = self.whole_after_max_s.max(report.whole_after_s);
+        self.violations += report.violations.len();
+    }
+}
+
+impl Counts {
+    fn add(&mut self, other: &Counts) {
+        self.operations += other.operations;
+        self.done += other.done;
+        self.failed += other.failed;
+        self.unknown += other.unknown;
+        self.linearizable += other.linearizable;
+        self.too_hard += other.too_hard;
+        for (name, count) in &other.faults {
+            *self.faults.entry(name).or_default() += count;
+        }
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { operations, done, failed, unknown, linearizable, too_hard, .. } = self;
+        write!(f, "{operations} operations ({done} ok, {failed} failed, {unknown} unknown); ")?;
+        let faults: Vec<_> =
+            self.faults.iter().map(|(name, count)| format!("{name} {count}")).collect();
+        write!(f, "{}; ", faults.join(", "))?;
+        write!(f, "{linearizable} histories linearizable, {too_hard} too hard; ")
+    }
+}
+
+impl fmt::Display for ChaosReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Settings { nodes, has_leases, election_ms, log_entries_max } = self.settings;
+        let place = if self.is_on_disk { "disk" } else { "memory" };
+        let reads = if has_leases { "leases" } else { "read index" };
+        write!(f, "phase {} of seed {}: {nodes} nodes, {place}, {reads}, ", self.phase, self.seed)?;
+        write!(f, "election {election_ms} ms, log of {log_entries_max}; {}", self.counts)?;
+        write!(f, "serves after {:.2} s, ", self.serves_after_s)?;
+        write!(f, "whole after {:.2} s: ", self.whole_after_s)?;
+        match &self.violations[..] {
+            [] => f.write_str("ok"),
+            violations => {
+                let shown = &violations[..violations.len().min(SHOWN_MAX)];
+                write!(f, "{} VIOLATIONS {}", violations.len(), shown.join("; "))
+            }
+        }
+    }
+}
+
+impl fmt::Display for ChaosSummary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} phases in {:.0} s: {}", self.phases, self.seconds, self.counts)?;
+        write!(f, "serves after {:.2} s at most, ", self.serves_after_max_s)?;
+        write!(f, "whole after {:.2} s at most; ", self.whole_after_max_s)?;
+        write!(f, "{} violations", self.violations)
+    }
+}

@@ -1,0 +1,70 @@
+//! What all nodes of a world share.
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+
+use petrel_sim::control::ControlNetwork;
+use petrel_sim::fabric::{FabricHandle, HostId};
+
+use crate::history::History;
+use crate::observer::Observer;
+use crate::scenario::Scenario;
+
+pub(crate) struct Common {
+    pub(crate) scenario: Scenario,
+    pub(crate) fabric: FabricHandle,
+    pub(crate) control: ControlNetwork,
+    pub(crate) history: RefCell<History>,
+    pub(crate) observer: RefCell<Observer>,
+    /// Whether all rules but the last one, linearizability, are left out.
+    pub(crate) histories_only: bool,
+    /// The first rule that was broken.
+    pub(crate) violation: RefCell<Option<String>>,
+    /// Clients that have not done all that they are to do.
+    pub(crate) clients_busy: Cell<u32>,
+    pub(crate) tally: RefCell<Tally>,
+}
+
+/// What is worth a glance at the end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    pub(crate) attempts: u64,
+    pub(crate) attempts_failed: u64,
+    pub(crate) refusals: u64,
+    pub(crate) repeats: u64,
+    pub(crate) stale_reads: u64,
+    pub(crate) given_up: u64,
+    pub(crate) wipes: u64,
+    pub(crate) transfers: u64,
+    pub(crate) nodes_added: u64,
+    pub(crate) nodes_removed: u64,
+    pub(crate) images: u64,
+    pub(crate) snapshots_fetched: u64,
+    pub(crate) elections: u64,
+}
+
+impl Common {
+    /// A rule was broken. Only the first one counts: what follows may be its consequence.
+    pub(crate) fn fail(&self, what: String) {
+        self.fabric.note(format_args!("VIOLATION {what}"));
+        self.violation.borrow_mut().get_or_insert(what);
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.violation.borrow().is_some()
+    }
+
+    /// Where replicas may be found.
+    pub(crate) fn replica_addresses(&self) -> Vec<SocketAddr> {
+        (0..self.scenario.replica_hosts()).map(|host| address_of(HostId(host))).collect()
+    }
+}
+
+pub(crate) fn address_of(host: HostId) -> SocketAddr {
+    ControlNetwork::address_of(host)
+}
+
+/// The node of a host: nodes are numbered from 1.
+pub(crate) fn node_of(host: HostId) -> u16 {
+    host.0 + 1
+}

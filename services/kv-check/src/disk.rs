@@ -1,0 +1,229 @@
+//! A disk in virtual time: what is given to it lasts only when it has been synced, some time later, and who crashes
+//! before has lost it, or not: a disk may well have written what it has not said to have written.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::Waker;
+
+use petrel_kv::persist::{Batch, Checkpoint, Identity, LogFailure, LogStore, Recovered};
+use petrel_kv::store::{Builder, Cursor, Store};
+use petrel_sim::fabric::FabricHandle;
+use petrel_sim::{Probability, Rng};
+use raft::eraftpb::{Entry, HardState};
+
+/// How slow disks are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DiskConfig {
+    /// A sync takes this to eight times this.
+    sync_ns: u64,
+    /// How likely it takes longer.
+    stall: Probability,
+    /// How long, at most.
+    stall_ns_max: u64,
+}
+
+/// A disk: the same for all lives of its host, until somebody replaces it.
+#[derive(Clone)]
+pub(crate) struct SimDisk(Rc<RefCell<Disk>>);
+
+struct Disk {
+    fabric: FabricHandle,
+    config: DiskConfig,
+    rng: Rng,
+    kept: Kept,
+    /// What is not synced, and when it will be.
+    pending: VecDeque<(u64, Work)>,
+    durable: u64,
+    waker: Option<Waker>,
+}
+
+enum Work {
+    Batch(Batch),
+    Checkpoint(Checkpoint),
+}
+
+/// What lasts.
+#[derive(Default)]
+struct Kept {
+    identity: Option<Identity>,
+    hard_state: HardState,
+    checkpoint: Option<Checkpoint>,
+    entries: Vec<Entry>,
+}
+
+impl DiskConfig {
+    /// A sync is usually quick beside an election timeout: nobody would be elected otherwise.
+    pub(crate) fn draw(rng: &mut Rng, election_ns: u64) -> Self {
+        Self {
+            sync_ns: (1_000 << rng.below(12)).min(election_ns / 128),
+            stall: Probability::per_million([0, 3_000, 30_000][rng.below(3) as usize]),
+            stall_ns_max: 1_000_000 << rng.below(9),
+        }
+    }
+
+    fn draw_ns(&self, rng: &mut Rng) -> u64 {
+        let usual_ns = rng.between(self.sync_ns, 8 * self.sync_ns);
+        if rng.chance(self.stall) { usual_ns + rng.below(self.stall_ns_max) } else { usual_ns }
+    }
+}
+
+impl SimDisk {
+    pub(crate) fn new(fabric: FabricHandle, config: DiskConfig, rng: Rng) -> Self {
+        Self(Rc::new(RefCell::new(Disk {
+            fabric,
+            config,
+            rng,
+            kept: Kept::default(),
+            pending: VecDeque::new(),
+            durable: 0,
+            waker: None,
+        })))
+    }
+
+    /// From now on no sync takes longer than usual.
+    pub(crate) fn calm(&self) {
+        self.0.borrow_mut().config.stall = Probability::NEVER;
+    }
+
+    /// When the next sync is over.
+    pub(crate) fn next_ns(&self) -> Option<u64> {
+        self.0.borrow().pending.front().map(|(at_ns, _)| *at_ns)
+    }
+
+    /// Lets those know who wait for what has been synced by now.
+    pub(crate) fn run(&self) {
+        let disk = &mut *self.0.borrow_mut();
+        if disk.sync()
+            && let Some(waker) = &disk.waker
+        {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Whether a crash leaves the replica its name.
+    pub(crate) fn has_name(&self) -> bool {
+        let disk = &mut *self.0.borrow_mut();
+        disk.sync();
+        disk.kept.identity.is_some()
+    }
+
+    /// The host has gone down: of what was not synced a part is there, from the first on.
+    pub(crate) fn crash(&self) {
+        let disk = &mut *self.0.borrow_mut();
+        disk.sync();
+        let lucky = disk.rng.below(disk.pending.len() as u64 + 1) as usize;
+        let written: Vec<Work> = disk.pending.drain(..lucky).map(|(_, work)| work).collect();
+        written.into_iter().for_each(|work| disk.keep(work));
+        disk.pending.clear();
+        disk.waker = None;
+        // Batches count from 1 again.
+        disk.durable = 0;
+    }
+
+    /// What is there, for the host's next life.
+    pub(crate) fn recover(&self) -> Option<Recovered> {
+        let disk = self.0.borrow();
+        let kept = &disk.kept;
+        let checkpoint = kept.checkpoint.clone()?;
+        Some(Recovered {
+            identity: kept.identity?,
+            hard_state: kept.hard_state.clone(),
+            store: store_of(&checkpoint),
+            checkpoint,
+            entries: kept.entries.clone(),
+        })
+    }
+}
+
+impl Disk {
+    /// Keeps what is due. Tells whether there was something.
+    fn sync(&mut self) -> bool {
+        let now_ns = self.fabric.now_ns();
+        let mut has_synced = false;
+        while self.pending.front().is_some_and(|(at_ns, _)| *at_ns <= now_ns) {
+            let (_, work) = self.pending.pop_front().expect("there is a front");
+            self.keep(work);
+            has_synced = true;
+        }
+        has_synced
+    }
+
+    fn keep(&mut self, work: Work) {
+        match work {
+            Work::Batch(batch) => {
+                self.durable = batch.number;
+                self.kept.write(batch);
+            }
+            Work::Checkpoint(checkpoint) => self.kept.shorten(checkpoint),
+        }
+    }
+
+    /// One sync is under way at a time; what comes meanwhile shares the next.
+    fn push(&mut self, work: Work) {
+        let ends = self.pending.front().zip(self.pending.back());
+        let at_ns = match ends.map(|(front, back)| (front.0, back.0)) {
+            Some((front_ns, back_ns)) if back_ns > front_ns => back_ns,
+            Some((front_ns, _)) => front_ns + self.config.draw_ns(&mut self.rng),
+            None => self.fabric.now_ns() + self.config.draw_ns(&mut self.rng),
+        };
+        self.pending.push_back((at_ns, work));
+    }
+}
+
+impl Kept {
+    fn write(&mut self, batch: Batch) {
+        self.identity = batch.identity.or(self.identity);
+        if let Some(checkpoint) = batch.checkpoint {
+            self.entries.clear();
+            self.checkpoint = Some(checkpoint);
+        }
+        if let Some(hard_state) = batch.hard_state {
+            self.hard_state = hard_state;
+        }
+        if let Some(first) = batch.entries.first() {
+            self.entries.retain(|entry| entry.index < first.index);
+            self.entries.extend(batch.entries);
+        }
+    }
+
+    fn shorten(&mut self, checkpoint: Checkpoint) {
+        self.entries.retain(|entry| entry.index > checkpoint.index);
+        self.checkpoint = Some(checkpoint);
+    }
+}
+
+fn store_of(checkpoint: &Checkpoint) -> Store {
+    let mut builder = Builder::new();
+    let mut cursor = Some(Cursor::default());
+    while let Some(at) = cursor {
+        let chunk = checkpoint.image.chunk(&at, 1 << 20);
+        builder.add(&chunk.bytes).expect("an image can be read");
+        cursor = chunk.next;
+    }
+    builder.finish().expect("an image is whole")
+}
+
+impl LogStore for SimDisk {
+    fn is_volatile(&self) -> bool {
+        false
+    }
+
+    fn write(&mut self, batch: Batch) {
+        self.0.borrow_mut().push(Work::Batch(batch));
+    }
+
+    fn checkpoint(&mut self, checkpoint: Checkpoint) {
+        self.0.borrow_mut().push(Work::Checkpoint(checkpoint));
+    }
+
+    fn durable(&mut self) -> Result<u64, LogFailure> {
+        let disk = &mut *self.0.borrow_mut();
+        disk.sync();
+        Ok(disk.durable)
+    }
+
+    fn set_waker(&mut self, waker: Waker) {
+        self.0.borrow_mut().waker = Some(waker);
+    }
+}

@@ -1,0 +1,236 @@
+//! What clients did and what they were told: for the checker of linearizability, and for rules that need none.
+
+use std::collections::BTreeMap;
+
+use petrel_kv::api::{Applied, Outcome};
+use serde::Serialize;
+
+/// An operation as it was asked for. Keys are numbers, values are their tags.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(crate) enum Ask {
+    Get { key: u8 },
+    Put { key: u8, tag: String },
+    Delete { key: u8 },
+    Cas { key: u8, expected: Expects, tag: String },
+    CasDelete { key: u8, expected: Expects },
+    Scan { from: u8, until: u8, max: u32 },
+}
+
+/// What a conditional write expects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Expects {
+    Absent,
+    Revision(u64),
+    Tag(String),
+}
+
+/// A key as a reader found it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct Found {
+    pub(crate) key: u8,
+    pub(crate) tag: String,
+    pub(crate) revision: u64,
+}
+
+/// What a client was told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Told {
+    /// The keys that are there, of those that were asked for.
+    Found(Vec<Found>),
+    /// The write took effect at this index; whether the key was there before.
+    Changed { index: u64, was_there: bool },
+    /// It found something else; 0 for no such key.
+    Mismatch { index: u64, revision: u64 },
+}
+
+/// An operation: from before its first attempt to after its last.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Operation {
+    pub(crate) client: u32,
+    /// Place of the beginning among all beginnings and ends.
+    pub(crate) call: u64,
+    /// Place of the end. Without one nobody knows whether and when it took effect.
+    pub(crate) end: Option<u64>,
+    pub(crate) ask: Ask,
+    pub(crate) told: Option<Told>,
+}
+
+/// All operations of a run.
+#[derive(Debug, Default)]
+pub(crate) struct History {
+    pub(crate) operations: Vec<Operation>,
+    events: u64,
+    /// Who wrote at an index: key and tag.
+    writers: BTreeMap<u64, (u8, String)>,
+    indices: BTreeMap<String, u64>,
+    /// The latest index of which somebody has been told; and of each key the latest that was written or read.
+    told_max: u64,
+    floors: BTreeMap<u8, u64>,
+    /// As they were when an operation began, for those that have not ended.
+    begun: BTreeMap<usize, (u64, BTreeMap<u8, u64>)>,
+}
+
+impl Told {
+    /// What a write's result says; `None` if it is none of a write of one key.
+    pub(crate) fn of(applied: Applied) -> Option<Self> {
+        let index = applied.index;
+        match applied.outcome {
+            Outcome::Put { replaced: was_there } | Outcome::Deleted { existed: was_there } => {
+                Some(Self::Changed { index, was_there })
+            }
+            Outcome::Mismatch { revision, .. } => {
+                Some(Self::Mismatch { index, revision: revision.unwrap_or(0) })
+            }
+            Outcome::SessionOpened | Outcome::Batch => None,
+        }
+    }
+}
+
+impl History {
+    /// An operation begins.
+    pub(crate) fn begin(&mut self, client: u32, ask: Ask) -> usize {
+        let call = self.next_event();
+        self.operations.push(Operation { client, call, end: None, ask, told: None });
+        let id = self.operations.len() - 1;
+        self.begun.insert(id, (self.told_max, self.floors.clone()));
+        id
+    }
+
+    /// It ends.
+    ///
+    /// # Errors
+    /// What it was told contradicts what others were told.
+    pub(crate) fn end(&mut self, id: usize, told: Told) -> Result<(), String> {
+        let end = self.next_event();
+        let (told_max, floors) = self.begun.remove(&id).expect("it has begun");
+        let operation = &mut self.operations[id];
+        operation.end = Some(end);
+        operation.told = Some(told.clone());
+        let ask = operation.ask.clone();
+        match &told {
+            Told::Found(found) => self.check_found(found, &floors)?,
+            Told::Changed { index, .. } | Told::Mismatch { index, .. } => {
+                if *index <= told_max {
+                    return Err(format!(
+                        "{ask:?} took effect at {index}, after {told_max} had been answered"
+                    ));
+                }
+            }
+        }
+        self.learn(&ask, &told)
+    }
+
+    fn check_found(&self, found: &[Found], floors: &BTreeMap<u8, u64>) -> Result<(), String> {
+        for Found { key, revision, .. } in found {
+            let floor = floors.get(key).copied().unwrap_or(0);
+            if *revision < floor {
+                return Err(format!(
+                    "key {key} was read at revision {revision}, after {floor} had been answered"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn learn(&mut self, ask: &Ask, told: &Told) -> Result<(), String> {
+        match (ask, told) {
+            (_, Told::Found(found)) => {
+                for Found { key, tag, revision } in found {
+                    self.note_write(*key, tag, *revision)?;
+                }
+            }
+            (Ask::Put { key, tag } | Ask::Cas { key, tag, .. }, Told::Changed { index, .. }) => {
+                self.note_write(*key, tag, *index)?;
+            }
+            (
+                Ask::Delete { key } | Ask::CasDelete { key, .. },
+                Told::Changed { index, was_there: true },
+            ) => {
+                self.raise_floor(*key, *index);
+            }
+            _ => {}
+        }
+        if let Told::Changed { index, .. } | Told::Mismatch { index, .. } = told {
+            self.told_max = self.told_max.max(*index);
+        }
+        Ok(())
+    }
+
+    /// Somebody wrote this at this index, as its client or a reader says. Each value is written once, so
+    /// whoever contradicts has seen a write applied twice, or another log.
+    pub(crate) fn note_write(&mut self, key: u8, tag: &str, index: u64) -> Result<(), String> {
+        let writer = self.writers.entry(index).or_insert_with(|| (key, tag.to_owned()));
+        if *writer != (key, tag.to_owned()) {
+            return Err(format!("index {index} wrote {writer:?} and {:?}", (key, tag)));
+        }
+        let known = *self.indices.entry(tag.to_owned()).or_insert(index);
+        if known != index {
+            return Err(format!("{tag} was applied twice: at {known} and at {index}"));
+        }
+        self.raise_floor(key, index);
+        Ok(())
+    }
+
+    fn raise_floor(&mut self, key: u8, index: u64) {
+        let floor = self.floors.entry(key).or_default();
+        *floor = index.max(*floor);
+    }
+
+    fn next_event(&mut self) -> u64 {
+        self.events += 1;
+        self.events
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(tag: &str) -> Ask {
+        Ask::Put { key: 1, tag: tag.to_owned() }
+    }
+
+    fn changed(index: u64) -> Told {
+        Told::Changed { index, was_there: false }
+    }
+
+    fn found(tag: &str, revision: u64) -> Told {
+        Told::Found(vec![Found { key: 1, tag: tag.to_owned(), revision }])
+    }
+
+    #[test]
+    fn end__a_read_of_what_was_overwritten_is_found() {
+        let mut history = History::default();
+        let first = history.begin(1, put("a"));
+        history.end(first, changed(5)).unwrap();
+        let early = history.begin(2, Ask::Get { key: 1 });
+        let second = history.begin(1, put("b"));
+        history.end(second, changed(6)).unwrap();
+        let late = history.begin(2, Ask::Get { key: 1 });
+        assert_eq!(history.end(early, found("a", 5)), Ok(()));
+        assert!(history.end(late, found("a", 5)).unwrap_err().contains("after 6"));
+    }
+
+    #[test]
+    fn end__a_write_before_one_that_was_answered_is_found() {
+        let mut history = History::default();
+        let first = history.begin(1, put("a"));
+        history.end(first, changed(5)).unwrap();
+        let second = history.begin(1, put("b"));
+        assert!(history.end(second, changed(4)).is_err());
+    }
+
+    #[test]
+    fn end__a_write_that_was_applied_twice_is_found() {
+        let mut history = History::default();
+        let first = history.begin(1, put("a"));
+        history.end(first, changed(5)).unwrap();
+        let read = history.begin(2, Ask::Get { key: 1 });
+        assert!(history.end(read, found("a", 7)).unwrap_err().contains("twice"));
+        let read = history.begin(2, Ask::Get { key: 1 });
+        assert!(history.end(read, found("b", 5)).unwrap_err().contains("index 5"));
+    }
+}

@@ -1,0 +1,264 @@
+//! What a replicated put takes in a network of 2.3 µs a round trip (eRPC §7.1, Table 6).
+//!
+//! Three replicas, each with a core of its own, around a switch, and a client that puts one value after the other.
+//! The fabric charges what Petrel's own work costs, as in the experiments of `petrel-sim`; what the replicas' work
+//! costs beyond that of answering an echo is measured first, by the wall clock, on the same code in the same
+//! simulation, and then charged: before what it leads to leaves, or after, if it is done while that is on its way.
+//! So the figures hold for the machine that runs the simulation.
+
+mod node;
+
+use petrel::control::EndpointId;
+use petrel::{Endpoint, EndpointConfig};
+use petrel_kv::ReplicaConfig;
+use petrel_sim::control::{ControlConfig, ControlNetwork};
+use petrel_sim::fabric::{
+    CpuConfig, FabricConfig, FabricHandle, HostId, LinkConfig, NicConfig, SimAddr, SwitchConfig,
+    Topology,
+};
+use petrel_sim::{SimTransport, SimTransportConfig, Simulation};
+use serde::Serialize;
+
+use crate::common::address_of;
+use crate::node::SimEndpoint;
+use node::{ClientNode, LatencyNode, ServerNode};
+
+/// The paper's round trip, of an echo as large as a put.
+pub const ROUND_TRIP_NS: u64 = 2_300;
+
+/// What Petrel costs by `PERFORMANCE.md`: a turn, and a small frame, as in the experiments of `petrel-sim`.
+const CPU: CpuConfig = CpuConfig { poll_ns: 65, poll_jitter_ns: 16, frame_ns: 40 };
+
+/// Links as fast as the paper's CX5 cluster, with nothing but the time on the wire.
+const RATE_GBIT: u64 = 40;
+
+const REPLICAS: u16 = 3;
+const CLIENT: HostId = HostId(REPLICAS);
+
+/// Keys, and bytes of each and of its value (eRPC §7.1).
+const KEYS: u64 = 1_000_000;
+
+/// The delay of links before it is known which one is needed.
+const FIRST_DELAY_NS: u64 = 300;
+
+/// Virtual time in which a cluster has long begun.
+const PATIENCE_NS: u64 = 60_000_000_000;
+
+/// What work of replicas costs beyond that of an echo, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Costs {
+    /// The leader's, from a put to the appends that it sends.
+    pub propose_ns: u64,
+    /// The leader's, done while those are on their way.
+    pub propose_after_ns: u64,
+    /// A follower's, from an append to its answer.
+    pub append_ns: u64,
+    /// A follower's, done after that.
+    pub append_after_ns: u64,
+    /// The leader's, from the first answer to the client's.
+    pub commit_ns: u64,
+    /// The leader's, done after that.
+    pub commit_after_ns: u64,
+}
+
+/// Times of many, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Times {
+    /// How many.
+    pub count: usize,
+    /// Half of them took no longer.
+    pub p50_ns: u64,
+    /// 99 of 100 took no longer.
+    pub p99_ns: u64,
+}
+
+/// What came out.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LatencyReport {
+    /// What was measured by the wall clock, and charged.
+    pub costs: Costs,
+    /// An echo's round trip.
+    pub echo: Times,
+    /// A put's, at the client.
+    pub client: Times,
+    /// From a put's arrival at the leader to when its answer leaves.
+    pub leader: Times,
+}
+
+/// Measures what replicas' work costs, and then how long puts take with it.
+///
+/// # Errors
+/// What did not work, in words.
+pub fn simulate_latency(seed: u64, puts: usize) -> Result<LatencyReport, String> {
+    let costs = World::new(seed, Costs::default(), FIRST_DELAY_NS, KEYS)?.run(puts)?.costs;
+    World::new(seed, costs, find_delay(seed)?, KEYS)?.run(puts)
+}
+
+/// The delay of a link with which an echo takes [`ROUND_TRIP_NS`].
+fn find_delay(seed: u64) -> Result<u64, String> {
+    let echo = World::new(seed, Costs::default(), FIRST_DELAY_NS, 1)?.run(1_000)?.echo;
+    // Each round trip crosses four links.
+    (FIRST_DELAY_NS + ROUND_TRIP_NS / 4)
+        .checked_sub(echo.p50_ns / 4)
+        .ok_or_else(|| format!("an echo takes {} ns without delays", echo.p50_ns))
+}
+
+struct World {
+    simulation: Simulation<LatencyNode>,
+    /// Keeps the processes of the hosts.
+    control: ControlNetwork,
+    fabric: FabricHandle,
+}
+
+impl World {
+    fn new(seed: u64, costs: Costs, delay_ns: u64, keys: u64) -> Result<Self, String> {
+        let link = LinkConfig::gbit(RATE_GBIT, delay_ns);
+        let switch = SwitchConfig::default();
+        let hosts = usize::from(REPLICAS) + 1;
+        let topology = Topology::star(hosts, NicConfig::default(), switch, link);
+        let overhead_bytes = FabricConfig::ETHERNET_OVERHEAD_BYTES;
+        let config = FabricConfig { overhead_bytes, cpu: CPU, ..FabricConfig::default() };
+        let fabric =
+            FabricHandle::new(&topology, config, seed).map_err(|error| error.to_string())?;
+        let control = ControlConfig {
+            heartbeat_ns: 1_000_000_000,
+            step_timeout_ns: 1_000_000_000,
+            ..ControlConfig::default()
+        };
+        let control = ControlNetwork::new(&fabric, control, fabric.rng(0));
+        let simulation = Simulation::new(fabric.clone());
+        let mut world = Self { simulation, control, fabric };
+        for host in (0..REPLICAS).map(HostId) {
+            world.control.start_process(host);
+            let endpoint = world.endpoint(host)?;
+            let node = ServerNode::start(endpoint, replica_config(seed, host), costs)?;
+            world.simulation.spawn(port(host), LatencyNode::Server(Box::new(node)));
+        }
+        world.control.start_process(CLIENT);
+        let endpoint = world.endpoint(CLIENT)?;
+        let addresses = (0..REPLICAS).map(|host| address_of(HostId(host))).collect();
+        let client = ClientNode::start(endpoint, addresses, keys, seed);
+        world.simulation.spawn(port(CLIENT), LatencyNode::Client(Box::new(client)));
+        Ok(world)
+    }
+
+    fn endpoint(&mut self, host: HostId) -> Result<SimEndpoint, String> {
+        let settings = SimTransportConfig::default();
+        let transport = SimTransport::bind(&self.fabric, port(host), settings)
+            .map_err(|error| error.to_string())?;
+        let tokens = self.fabric.rng(1 + u32::from(host.0));
+        let frame_bytes = settings.max_frame_bytes as u32;
+        let control = self.control.attach(port(host), EndpointId(0), frame_bytes, tokens);
+        Endpoint::new(transport, control, &EndpointConfig::default()).map_err(str::to_owned)
+    }
+
+    /// Puts so often, and says how it went.
+    fn run(mut self, puts: usize) -> Result<LatencyReport, String> {
+        self.wait_for("the leader", ClientNode::has_leader)?;
+        self.client(|client| client.begin_echoes(puts));
+        self.wait_for("the echoes", ClientNode::is_done)?;
+        let echo = self.client(ClientNode::take_times);
+        // The first ones make what later ones find made.
+        for count in [puts / 10 + 1, puts] {
+            self.servers(|server| {
+                server.serves_puts = true;
+                server.forget_times();
+            });
+            self.client(|client| client.begin_puts(count));
+            self.wait_for("the puts", ClientNode::is_done)?;
+        }
+        let client = self.client(ClientNode::take_times);
+        let mut nodes = Vec::new();
+        self.servers(|server| nodes.push(server.take_times()));
+        let costs = node::costs_of(&nodes)?;
+        let leader = nodes.iter().find_map(|times| times.leader.clone());
+        let leader = leader.ok_or("no replica answered a put")?;
+        Ok(LatencyReport {
+            costs,
+            echo: times(echo)?,
+            client: times(client)?,
+            leader: times(leader)?,
+        })
+    }
+
+    fn wait_for(&mut self, what: &str, is_so: impl Fn(&ClientNode) -> bool) -> Result<(), String> {
+        let end_ns = self.fabric.now_ns() + PATIENCE_NS;
+        loop {
+            let next_ns = self.control.next_ns().min(end_ns);
+            let control = &self.control;
+            let goes_on = |node: &LatencyNode| {
+                control.next_ns() >= next_ns
+                    && !matches!(node, LatencyNode::Client(client) if is_so(client))
+            };
+            self.simulation.run_while(next_ns, goes_on);
+            self.control.run();
+            if self.client_is(&is_so) {
+                return Ok(());
+            }
+            if self.fabric.now_ns() >= end_ns {
+                return Err(format!("{what}: it takes too long"));
+            }
+        }
+    }
+
+    fn client_is(&self, is_so: impl Fn(&ClientNode) -> bool) -> bool {
+        let mut nodes = self.simulation.actors();
+        nodes.any(|(_, node)| matches!(node, LatencyNode::Client(client) if is_so(client)))
+    }
+
+    fn client<R>(&mut self, act: impl FnOnce(&mut ClientNode) -> R) -> R {
+        let id = petrel_sim::fabric::ActorId(u32::from(REPLICAS));
+        let Some(LatencyNode::Client(client)) = self.simulation.actor_mut(id) else {
+            unreachable!("the client was spawned last, and stays")
+        };
+        let done = act(client);
+        self.simulation.wake(id);
+        done
+    }
+
+    fn servers(&mut self, mut act: impl FnMut(&mut ServerNode)) {
+        for id in (0..u32::from(REPLICAS)).map(petrel_sim::fabric::ActorId) {
+            if let Some(LatencyNode::Server(server)) = self.simulation.actor_mut(id) {
+                act(server);
+            }
+        }
+    }
+}
+
+fn port(host: HostId) -> SimAddr {
+    SimAddr::new(host, 1)
+}
+
+fn replica_config(seed: u64, host: HostId) -> ReplicaConfig {
+    let peers = (0..REPLICAS).map(|host| (host + 1, address_of(HostId(host)))).collect();
+    let seed = seed.wrapping_mul(31).wrapping_add(u64::from(host.0));
+    ReplicaConfig::new(host.0 + 1, address_of(host), peers, seed)
+}
+
+fn times(mut all: Vec<u64>) -> Result<Times, String> {
+    all.sort_unstable();
+    let at = |percent: usize| all.get((all.len().saturating_sub(1)) * percent / 100).copied();
+    let (Some(p50_ns), Some(p99_ns)) = (at(50), at(99)) else {
+        return Err("nothing was measured".to_owned());
+    };
+    Ok(Times { count: all.len(), p50_ns, p99_ns })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn latency__two_round_trips_and_what_the_work_costs() {
+        let costs = Costs { propose_ns: 400, append_ns: 300, commit_ns: 200, ..Costs::default() };
+        let delay_ns = find_delay(1).unwrap();
+        let report = World::new(1, costs, delay_ns, 1_000).unwrap().run(300).unwrap();
+        assert!(report.echo.p50_ns.abs_diff(ROUND_TRIP_NS) < 30, "{report:?}");
+        let expected_ns = 2 * ROUND_TRIP_NS + 900;
+        // The turns that a put takes beside those of two echoes cost some, too.
+        let turns_ns = report.client.p50_ns - expected_ns;
+        assert!((0..400).contains(&turns_ns), "{report:?}");
+        assert!(report.leader.p50_ns + ROUND_TRIP_NS / 2 < report.client.p50_ns, "{report:?}");
+        assert_eq!(report.client.count, 300);
+    }
+}

@@ -1,0 +1,130 @@
+//! Who brings the trouble: what goes wrong when.
+
+use petrel_sim::control::Death;
+use petrel_sim::fabric::{Action, FaultPlan, HostId, LinkSet};
+use petrel_sim::{Probability, Rng};
+
+use crate::scenario::Scenario;
+
+/// Something to do to the world.
+#[derive(Clone, Debug)]
+pub(crate) enum Deed {
+    Network(Action),
+    /// The usual faults come back.
+    Restore,
+    Pause {
+        whom: Whom,
+        for_ns: u64,
+    },
+    /// A node goes down, and comes back with its disk or without.
+    Crash {
+        whom: Whom,
+        death: Death,
+        down_ns: u64,
+        is_wiped: bool,
+    },
+    /// All nodes go down at once, and come back with their disks.
+    Blackout {
+        down_ns: u64,
+    },
+    /// The leader is cut off from the other nodes, and stays in reach of clients, for so long.
+    Isolate {
+        for_ns: u64,
+    },
+    Transfer,
+    /// A node that is none yet becomes one.
+    Grow,
+    /// A node leaves for good.
+    Shrink,
+}
+
+/// Which node.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Whom {
+    Leader,
+    Host(HostId),
+}
+
+/// What will go wrong, in order of time.
+pub(crate) fn plan(scenario: &Scenario, rng: &mut Rng) -> Vec<(u64, Deed)> {
+    let mut deeds = Vec::new();
+    for _ in 0..scenario.troubles {
+        let at_ns = rng.below(scenario.active_ns);
+        add_trouble(scenario, rng, at_ns, &mut deeds);
+    }
+    deeds.sort_by_key(|(at_ns, _)| *at_ns);
+    deeds
+}
+
+fn add_trouble(scenario: &Scenario, rng: &mut Rng, at_ns: u64, deeds: &mut Vec<(u64, Deed)>) {
+    // From much shorter than an election timeout to some of them.
+    let for_ns = (scenario.election_ns() >> rng.below(5)) * rng.between(1, 6);
+    let kind = rng.below(20);
+    if scenario.has_scouts() && kind < 5 {
+        let for_ns = scenario.election_ns() * rng.between(2, 5);
+        deeds.push((at_ns, Deed::Isolate { for_ns }));
+        return;
+    }
+    match kind {
+        0..5 => add_partition(scenario, rng, at_ns, for_ns, deeds),
+        5..7 => deeds.push((at_ns, Deed::Pause { whom: draw_whom(scenario, rng), for_ns })),
+        7..12 => {
+            let death = if rng.below(2) == 0 { Death::Killed } else { Death::PowerLoss };
+            let (whom, is_wiped) = (draw_whom(scenario, rng), rng.below(4) == 0);
+            deeds.push((at_ns, Deed::Crash { whom, death, down_ns: for_ns, is_wiped }));
+        }
+        12 => deeds.push((at_ns, Deed::Blackout { down_ns: for_ns })),
+        13..15 => deeds.push((at_ns, Deed::Transfer)),
+        15..17 => deeds.push((at_ns, Deed::Grow)),
+        17 => deeds.push((at_ns, Deed::Shrink)),
+        _ => {
+            let host = HostId(rng.below(u64::from(scenario.hosts())) as u16);
+            let links = if rng.below(2) == 0 { LinkSet::All } else { LinkSet::Host(host) };
+            let plan = heavy_loss(rng);
+            deeds.push((at_ns, Deed::Network(Action::Faults { links, plan })));
+            deeds.push((at_ns + for_ns, Deed::Restore));
+        }
+    }
+}
+
+fn draw_whom(scenario: &Scenario, rng: &mut Rng) -> Whom {
+    if rng.below(2) == 0 {
+        return Whom::Leader;
+    }
+    Whom::Host(HostId(rng.below(u64::from(scenario.replica_hosts())) as u16))
+}
+
+/// Two sides, symmetric or one-way; in a bridge somebody in neither reaches both.
+fn add_partition(
+    scenario: &Scenario,
+    rng: &mut Rng,
+    at_ns: u64,
+    for_ns: u64,
+    deeds: &mut Vec<(u64, Deed)>,
+) {
+    let alone = rng.below(u64::from(scenario.replica_hosts())) as u16;
+    let bridge = (rng.below(4) == 0)
+        .then(|| rng.below(u64::from(scenario.replica_hosts())) as u16)
+        .filter(|bridge| *bridge != alone);
+    let (mut from, mut to) = (vec![HostId(alone)], Vec::new());
+    for host in (0..scenario.hosts()).filter(|host| *host != alone && Some(*host) != bridge) {
+        if rng.below(3) == 0 { from.push(HostId(host)) } else { to.push(HostId(host)) }
+    }
+    if to.is_empty() {
+        return;
+    }
+    if rng.below(2) == 0 {
+        std::mem::swap(&mut from, &mut to);
+    }
+    let one_way = rng.below(3) == 0;
+    deeds.push((at_ns, Deed::Network(Action::Partition { from, to, one_way, for_ns })));
+}
+
+fn heavy_loss(rng: &mut Rng) -> FaultPlan {
+    FaultPlan {
+        loss: Probability::percent(rng.between(10, 100) as u32),
+        reorder: Probability::percent(20),
+        reorder_within_ns: 2_000_000,
+        ..FaultPlan::NONE
+    }
+}

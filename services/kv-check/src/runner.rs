@@ -1,0 +1,217 @@
+//! Runs seeds, one by one or many on several threads.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use petrel_sim::Trace;
+
+use crate::linearizable::{self, Checker, Verdict};
+use crate::world::World;
+
+/// What happened in the run of a seed that kept all rules.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// Two runs share it if, and as good as only if, the same happened in both.
+    pub digest: u64,
+    /// What is worth a glance, by name.
+    pub counts: Vec<(&'static str, u64)>,
+}
+
+/// A rule that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Failure {
+    /// The seed that broke it.
+    pub seed: u64,
+    /// Which rule, and where.
+    pub violation: String,
+}
+
+impl Failure {
+    /// The command that runs the seed again, with a trace.
+    pub fn replay_command(&self) -> String {
+        format!("petrel kv sim --seed {} --trace", self.seed)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {}: {}\nreplay: {}", self.seed, self.violation, self.replay_command())
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// What many seeds found.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Seeds that were run.
+    pub seeds: u64,
+    /// What happened in those that kept all rules, added up.
+    pub totals: BTreeMap<&'static str, u64>,
+    /// Those that did not, by seed.
+    pub failures: Vec<Failure>,
+}
+
+impl Summary {
+    /// Adds the result of one more seed.
+    pub fn add(&mut self, result: Result<Report, Failure>) {
+        self.seeds += 1;
+        match result {
+            Ok(report) => report
+                .counts
+                .into_iter()
+                .for_each(|(name, value)| *self.totals.entry(name).or_default() += value),
+            Err(failure) => self.failures.push(failure),
+        }
+    }
+}
+
+/// Runs seeds: has the checker of linearizability, if there is one.
+pub struct Runner {
+    checker: Option<Checker>,
+    histories_only: bool,
+}
+
+impl Default for Runner {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Runner {
+    /// A runner with a checker of its own.
+    pub fn new() -> Self {
+        Self { checker: Checker::start(), histories_only: false }
+    }
+
+    /// One that only looks whether histories are linearizable: what that alone finds of a planted defect.
+    pub fn of_histories() -> Self {
+        Self { histories_only: true, ..Self::new() }
+    }
+
+    /// Why histories are not checked for linearizability; `None` if they are.
+    pub fn skipped() -> Option<&'static str> {
+        linearizable::program().as_ref().err().map(String::as_str)
+    }
+
+    /// Runs the world of a seed and checks everything. The trace has a line for each event.
+    ///
+    /// # Errors
+    /// The first rule that was broken. A panic counts as one.
+    pub fn run(&mut self, seed: u64, trace: Trace) -> Result<Report, Failure> {
+        let ran = catch_unwind(AssertUnwindSafe(|| self.run_world(seed, trace)));
+        let result = ran.unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic))));
+        result.map_err(|violation| Failure { seed, violation })
+    }
+
+    fn run_world(&mut self, seed: u64, trace: Trace) -> Result<Report, String> {
+        let mut world = World::new(seed, trace, self.histories_only)?;
+        world.run()?;
+        let common = world.common.clone();
+        let history = common.history.borrow();
+        let mut counts = counts(&world);
+        if let Some(checker) = &mut self.checker {
+            match checker.check(&history, common.scenario.load.has_scans)? {
+                Verdict::Ok => counts.push(("histories_linearizable", 1)),
+                Verdict::Illegal => return Err("the history is not linearizable".to_owned()),
+                Verdict::Unknown => counts.push(("histories_too_hard", 1)),
+            }
+        }
+        Ok(Report { seed, digest: digest(&world), counts })
+    }
+}
+
+fn counts(world: &World) -> Vec<(&'static str, u64)> {
+    let common = &world.common;
+    let (tally, fabric) = (*common.tally.borrow(), common.fabric.stats());
+    let history = common.history.borrow();
+    let open = history.operations.iter().filter(|operation| operation.end.is_none()).count();
+    vec![
+        ("operations", history.operations.len() as u64),
+        ("operations_without_an_end", open as u64),
+        ("attempts", tally.attempts),
+        ("attempts_failed", tally.attempts_failed),
+        ("refusals", tally.refusals),
+        ("writes_repeated", tally.repeats),
+        ("writes_given_up", tally.given_up),
+        ("stale_reads", tally.stale_reads),
+        ("crashes", fabric.crashes),
+        ("disks_lost", tally.wipes),
+        ("partitions", fabric.partitions),
+        ("pauses", fabric.pauses),
+        ("transfers", tally.transfers),
+        ("nodes_added", tally.nodes_added),
+        ("nodes_removed", tally.nodes_removed),
+        ("terms_with_a_leader", common.observer.borrow().terms()),
+        ("images", tally.images),
+        ("snapshots_fetched", tally.snapshots_fetched),
+        ("packets", fabric.sent),
+        ("virtual_ms", common.fabric.now_ns() / 1_000_000),
+    ]
+}
+
+/// Of all packets, and of all that clients were told.
+fn digest(world: &World) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    world.common.fabric.digest().hash(&mut hasher);
+    format!("{:?}", world.common.history.borrow().operations).hash(&mut hasher);
+    hasher.finish()
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
+}
+
+/// Runs seeds on `jobs` threads, at least one, until one fails unless it is to keep going. `progress` is told how
+/// many are done.
+///
+/// Each seed is a world of its own, so that the order in which they run changes nothing.
+pub fn run_seeds(
+    seeds: Range<u64>,
+    jobs: usize,
+    keeps_going: bool,
+    make: impl Fn() -> Runner + Sync,
+    progress: impl Fn(u64) + Sync,
+) -> Summary {
+    let next = AtomicU64::new(seeds.start);
+    let stops = AtomicBool::new(false);
+    let summary = Mutex::new(Summary::default());
+    let work = || {
+        let mut runner = make();
+        while !stops.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                break;
+            }
+            let result = runner.run(seed, Trace::off());
+            if result.is_err() && !keeps_going {
+                stops.store(true, Ordering::Relaxed);
+            }
+            let Ok(mut summary) = summary.lock() else { break };
+            summary.add(result);
+            let done = summary.seeds;
+            drop(summary);
+            progress(done);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..jobs.max(1) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut summary = summary.into_inner().unwrap_or_default();
+    summary.failures.sort_by_key(|failure| failure.seed);
+    summary
+}

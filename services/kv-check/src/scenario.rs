@@ -1,0 +1,223 @@
+//! What a seed's world is like: everything that is drawn before it begins.
+
+use std::time::Duration;
+
+use petrel::EndpointConfig;
+use petrel_kv::ReadMode;
+use petrel_sim::control::ControlConfig;
+use petrel_sim::fabric::{
+    BufferPolicy, CpuConfig, FabricConfig, FaultPlan, HostId, LinkConfig, NicConfig, SwitchConfig,
+    Topology,
+};
+use petrel_sim::{Probability, Rng};
+
+use crate::disk::DiskConfig;
+
+/// A world, before it begins.
+#[derive(Clone, Debug)]
+pub(crate) struct Scenario {
+    /// Nodes with which the cluster begins: hosts from 0, nodes from 1.
+    pub(crate) nodes: u16,
+    /// Hosts on which further nodes can be started.
+    pub(crate) spares: u16,
+    /// Hosts with clients, after those.
+    pub(crate) client_hosts: u16,
+    /// Logs and states are in memory only: who crashes has lost them.
+    pub(crate) is_volatile: bool,
+    pub(crate) reads: ReadMode,
+    /// Most by which clocks differ in speed, in thousandths.
+    pub(crate) drift: u32,
+    /// A tick of Raft's clock, where it runs right.
+    pub(crate) tick_ns: u64,
+    pub(crate) election_ticks: u64,
+    pub(crate) log_entries_max: usize,
+    pub(crate) log_entries_kept: usize,
+    pub(crate) log_bytes_max: usize,
+    pub(crate) disk: DiskConfig,
+    pub(crate) load: Load,
+    pub(crate) fabric: FabricConfig,
+    pub(crate) control: ControlConfig,
+    pub(crate) faults: FaultPlan,
+    /// How long things go wrong.
+    pub(crate) active_ns: u64,
+    /// How many do.
+    pub(crate) troubles: u64,
+    link: LinkConfig,
+}
+
+/// What clients do.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Load {
+    /// Clients on each host that has any.
+    pub(crate) clients: u64,
+    /// Operations of each.
+    pub(crate) ops: u64,
+    pub(crate) keys: u8,
+    pub(crate) has_scans: bool,
+    pub(crate) value_bytes_max: u64,
+    /// Between two operations, at most.
+    pub(crate) pause_ns_max: u64,
+    /// How long a client waits for the answer to one attempt.
+    pub(crate) timeout_ns: u64,
+    /// How many writes of a client may stay without an answer.
+    pub(crate) give_ups: u64,
+}
+
+impl Scenario {
+    pub(crate) fn draw(rng: &mut Rng) -> Self {
+        let nodes = if rng.below(10) < 3 { 5 } else { 3 };
+        let tick_ns = 500_000 << rng.below(3);
+        let election_ticks = rng.between(8, 24);
+        let log_entries_max = (4 << rng.below(7)) as usize;
+        Self {
+            nodes,
+            spares: rng.below(3) as u16,
+            client_hosts: rng.between(1, 2) as u16,
+            is_volatile: rng.below(5) < 2,
+            reads: if rng.below(2) == 0 { ReadMode::ReadIndex } else { ReadMode::Lease },
+            drift: if rng.below(3) == 0 { 0 } else { rng.between(10, 200) as u32 },
+            tick_ns,
+            election_ticks,
+            log_entries_max,
+            log_entries_kept: rng.below(log_entries_max as u64) as usize,
+            log_bytes_max: if rng.below(4) == 0 { 4 << 10 } else { 64 << 20 },
+            disk: DiskConfig::draw(rng, tick_ns * election_ticks),
+            load: Load::draw(rng, tick_ns * election_ticks),
+            fabric: draw_fabric(rng),
+            control: draw_control(rng),
+            faults: draw_faults(rng),
+            active_ns: rng.between(20, 90) * tick_ns * election_ticks / 4,
+            troubles: if rng.below(10) == 0 { 0 } else { rng.between(1, 14) },
+            link: LinkConfig {
+                rate_bps: rng.between(1, 100) * 1_000_000_000,
+                delay_ns: 1 << rng.between(8, 16),
+            },
+        }
+    }
+
+    /// Whether many reads go to whichever replica, to find one that believes to lead. Not drawn anew, so that the
+    /// seeds on the regression list stay what they were.
+    pub(crate) fn has_scouts(&self) -> bool {
+        matches!(self.fabric.cpu.poll_ns % 7, 0 | 6)
+    }
+
+    pub(crate) fn replica_hosts(&self) -> u16 {
+        self.nodes + self.spares
+    }
+
+    pub(crate) fn hosts(&self) -> u16 {
+        self.replica_hosts() + self.client_hosts
+    }
+
+    pub(crate) fn client_hosts(&self) -> impl Iterator<Item = HostId> + use<> {
+        (self.replica_hosts()..self.hosts()).map(HostId)
+    }
+
+    pub(crate) fn election_ns(&self) -> u64 {
+        self.tick_ns * self.election_ticks
+    }
+
+    pub(crate) fn topology(&self) -> Topology {
+        let switch = SwitchConfig {
+            buffer: BufferPolicy::PerPort { bytes: 4 << 20 },
+            ..SwitchConfig::default()
+        };
+        Topology::star(usize::from(self.hosts()), NicConfig::default(), switch, self.link)
+    }
+
+    /// The settings of one endpoint.
+    pub(crate) fn endpoint(&self) -> EndpointConfig {
+        let mut config = EndpointConfig::default();
+        config.protocol.rto.min_ns = 200_000;
+        config.protocol.rto.initial_ns = 2_000_000;
+        config.protocol.rto.max_ns = 20_000_000;
+        config
+    }
+
+    /// Heartbeat and election timeout as a clock of some speed counts them: the slowest counts a second where
+    /// the fastest counts `drift` thousandths of one more. Whole ticks, so that their number stays the same.
+    pub(crate) fn draw_clock(&self, rng: &mut Rng) -> (Duration, Duration) {
+        let speed = rng.between(u64::from(1_000 - self.drift), 1_000);
+        let tick_ns = self.tick_ns * speed / 1_000;
+        let heartbeat = Duration::from_nanos(2 * tick_ns);
+        (heartbeat, Duration::from_nanos(tick_ns * self.election_ticks))
+    }
+}
+
+impl Load {
+    fn draw(rng: &mut Rng, election_ns: u64) -> Self {
+        let has_scans = rng.below(3) == 0;
+        Self {
+            clients: rng.between(1, 3),
+            ops: if has_scans { rng.between(10, 30) } else { rng.between(10, 60) },
+            keys: rng.between(1, 5) as u8,
+            has_scans,
+            value_bytes_max: [0, 20, 3_000][rng.below(3) as usize],
+            pause_ns_max: election_ns << rng.below(3) >> 2,
+            timeout_ns: election_ns << rng.below(3),
+            give_ups: rng.below(3),
+        }
+    }
+}
+
+fn draw_fabric(rng: &mut Rng) -> FabricConfig {
+    let cpu = CpuConfig {
+        poll_ns: rng.between(200, 2_000),
+        poll_jitter_ns: rng.between(0, 500),
+        frame_ns: rng.between(0, 200),
+    };
+    FabricConfig { verify_checksums: true, cpu, ..FabricConfig::default() }
+}
+
+fn draw_control(rng: &mut Rng) -> ControlConfig {
+    ControlConfig {
+        heartbeat_ns: (1 << rng.below(6)) * 1_000_000,
+        delay_ns: (5_000, rng.between(5_000, 500_000)),
+        hop_ns_max: rng.between(100, 100_000),
+        step_timeout_ns: rng.between(3_000_000, 30_000_000),
+        ..ControlConfig::default()
+    }
+}
+
+fn draw_faults(rng: &mut Rng) -> FaultPlan {
+    if rng.below(3) == 0 {
+        return FaultPlan::NONE;
+    }
+    let mut some = |parts_max: u64| {
+        let is_on = rng.below(2) == 0;
+        Probability::per_million(if is_on { rng.below(parts_max) as u32 } else { 0 })
+    };
+    FaultPlan {
+        loss: some(30_000),
+        loss_continues: some(300_000),
+        duplicate: some(50_000),
+        reorder: some(200_000),
+        spike: some(1_000),
+        duplicate_within_ns: 1 << rng.between(8, 24),
+        reorder_within_ns: 1 << rng.between(8, 21),
+        spike_within_ns: 1 << rng.between(12, 23),
+        ..FaultPlan::NONE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draw_clock__keeps_the_number_of_ticks_and_the_drift() {
+        for seed in 0..500 {
+            let rng = &mut Rng::new(seed);
+            let scenario = Scenario::draw(rng);
+            let clocks: Vec<_> = (0..8).map(|_| scenario.draw_clock(rng)).collect();
+            for (heartbeat, election) in &clocks {
+                let tick = *heartbeat / 2;
+                assert_eq!(election.as_nanos() % tick.as_nanos(), 0);
+                assert_eq!((election.as_nanos() / tick.as_nanos()) as u64, scenario.election_ticks);
+            }
+            let (least, most) = (clocks.iter().min().unwrap(), clocks.iter().max().unwrap());
+            let thousandths = least.1.as_nanos() * 1_000 / most.1.as_nanos();
+            assert!(thousandths + 1 >= u128::from(1_000 - scenario.drift), "{clocks:?}");
+        }
+    }
+}

@@ -1,0 +1,534 @@
+//! A world: its nodes, and the run from the first operation to the last check.
+
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use petrel::Endpoint;
+use petrel::control::EndpointId;
+use petrel_kv::api::{MemberKind, Role, Status};
+use petrel_kv::persist::{LogStore, Volatile};
+use petrel_kv::{Replica, ReplicaConfig};
+use petrel_sim::control::{ControlNetwork, Death};
+use petrel_sim::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr};
+use petrel_sim::{Rng, SimTransport, SimTransportConfig, Simulation, Stop, Trace};
+
+use crate::client::Client;
+use crate::common::{Common, Tally, address_of, node_of};
+use crate::disk::SimDisk;
+use crate::history::History;
+use crate::line::Line;
+use crate::logger;
+use crate::nemesis::{self, Deed, Whom};
+use crate::node::{ClientNode, Node, ReplicaNode, SimEndpoint};
+use crate::observer::{Observer, Seen};
+use crate::operator::{Desk, Wish, operate};
+use crate::scenario::Scenario;
+
+/// Virtual time after the last trouble in which everything has to be well again, in election timeouts; and at
+/// least this long.
+const PATIENCE_ELECTIONS: u64 = 300;
+const PATIENCE_NS_MIN: u64 = 30_000_000_000;
+
+/// Random streams of a world; see `FabricHandle::rng`.
+const STREAM_CONTROL: u32 = 0;
+const STREAM_NEMESIS: u32 = 1;
+const STREAM_LIVES: u32 = 0x1_0000;
+
+pub(crate) struct World {
+    pub(crate) common: Rc<Common>,
+    simulation: Simulation<Node>,
+    rng: Rng,
+    desk: Rc<RefCell<Desk>>,
+    disks: BTreeMap<HostId, SimDisk>,
+    /// Hosts whose disks are gone when they come back, and how those die that do so now.
+    wiped: BTreeSet<HostId>,
+    deaths: BTreeMap<HostId, Death>,
+    /// Hosts that are to be nodes of the cluster.
+    expected: BTreeSet<HostId>,
+    lives: u32,
+    clients: u32,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, trace: Trace, histories_only: bool) -> Result<Self, String> {
+        let scenario = Scenario::draw(&mut Rng::stream(seed, u32::MAX, 0));
+        let fabric = FabricHandle::new(&scenario.topology(), scenario.fabric, seed)
+            .map_err(|error| error.to_string())?;
+        fabric.set_trace(trace);
+        fabric.note(format_args!("{scenario:?}"));
+        let control = ControlNetwork::new(&fabric, scenario.control, fabric.rng(STREAM_CONTROL));
+        let (rng, simulation) = (fabric.rng(STREAM_NEMESIS), Simulation::new(fabric.clone()));
+        let expected = (0..scenario.nodes).map(HostId).collect();
+        let common = Rc::new(Common {
+            scenario,
+            fabric,
+            control,
+            history: RefCell::new(History::default()),
+            observer: RefCell::new(Observer::default()),
+            histories_only,
+            violation: RefCell::new(None),
+            clients_busy: Cell::new(0),
+            tally: RefCell::new(Tally::default()),
+        });
+        let mut world = Self {
+            common,
+            simulation,
+            rng,
+            desk: Rc::default(),
+            disks: BTreeMap::new(),
+            wiped: BTreeSet::new(),
+            deaths: BTreeMap::new(),
+            expected,
+            lives: 0,
+            clients: 0,
+        };
+        world.start()?;
+        Ok(world)
+    }
+
+    fn start(&mut self) -> Result<(), String> {
+        (0..self.common.scenario.nodes).try_for_each(|host| self.start_replica(HostId(host)))?;
+        let common = Rc::clone(&self.common);
+        for host in common.scenario.client_hosts() {
+            common.control.start_process(host);
+            let endpoint = self.endpoint(host)?;
+            for _ in 0..common.scenario.load.clients {
+                let client = self.next_client(&endpoint);
+                endpoint.handle().spawn(client.run());
+            }
+            let line = self.line(&endpoint);
+            if host.0 == common.scenario.replica_hosts() {
+                endpoint.handle().spawn(operate(line, Rc::clone(&self.desk)));
+            }
+            self.simulation.spawn(data_port(host), Node::Client(Box::new(ClientNode { endpoint })));
+        }
+        Ok(())
+    }
+
+    /// From the first operation to the last check.
+    pub(crate) fn run(&mut self) -> Result<(), String> {
+        self.run_storm()?;
+        self.calm()?;
+        self.run_until_well("the clients' operations", |world| {
+            world.common.clients_busy.get() == 0 && world.desk.borrow().is_clear()
+        })?;
+        if !self.common.histories_only {
+            self.run_until_well("the replicas", Self::is_whole_and_equal)?;
+        }
+        self.read_all();
+        self.run_until_well("the last reads", |world| world.common.clients_busy.get() == 0)?;
+        self.add_up();
+        Ok(())
+    }
+
+    fn run_storm(&mut self) -> Result<(), String> {
+        let common = Rc::clone(&self.common);
+        self.set_faults(common.scenario.faults);
+        for (at_ns, deed) in nemesis::plan(&common.scenario, &mut self.rng) {
+            self.run_to(at_ns)?;
+            self.perform(deed)?;
+        }
+        self.run_to(common.scenario.active_ns)
+    }
+
+    /// From now on nothing goes wrong any more. Who is down comes back.
+    fn calm(&mut self) -> Result<(), String> {
+        self.set_faults(FaultPlan::NONE);
+        self.common.fabric.apply(Action::HealAll);
+        self.disks.values().for_each(SimDisk::calm);
+        self.common.fabric.note(format_args!("CALM"));
+        self.check()
+    }
+
+    fn set_faults(&self, plan: FaultPlan) {
+        self.common.fabric.apply(Action::Faults { links: LinkSet::All, plan });
+    }
+
+    fn perform(&mut self, deed: Deed) -> Result<(), String> {
+        self.common.fabric.note(format_args!("DEED {deed:?}"));
+        match deed {
+            Deed::Network(action) => self.common.fabric.apply(action),
+            Deed::Restore => self.set_faults(self.common.scenario.faults),
+            Deed::Pause { whom, for_ns } => {
+                if let Some(host) = self.resolve(whom) {
+                    self.common.fabric.apply(Action::Pause { host, for_ns });
+                }
+            }
+            Deed::Crash { whom, death, down_ns, is_wiped } => {
+                if let Some(host) = self.resolve(whom) {
+                    self.crash(host, death, down_ns, is_wiped);
+                }
+            }
+            Deed::Blackout { down_ns } => {
+                if !self.common.scenario.is_volatile {
+                    let hosts: Vec<HostId> = self.replicas().map(|node| node.host).collect();
+                    hosts
+                        .into_iter()
+                        .for_each(|host| self.crash(host, Death::PowerLoss, down_ns, false));
+                }
+            }
+            Deed::Isolate { for_ns } => self.isolate(for_ns),
+            Deed::Transfer => self.wish_transfer(),
+            Deed::Grow => return self.grow(),
+            Deed::Shrink => self.shrink(),
+        }
+        Ok(())
+    }
+
+    fn isolate(&self, for_ns: u64) {
+        let Some(leader) = self.leader().map(|node| node.host) else { return };
+        let others = (0..self.common.scenario.replica_hosts()).map(HostId);
+        let to = others.filter(|host| *host != leader).collect();
+        let cut = Action::Partition { from: vec![leader], to, one_way: false, for_ns };
+        self.common.fabric.apply(cut);
+    }
+
+    fn resolve(&self, whom: Whom) -> Option<HostId> {
+        let running: Vec<HostId> = self.replicas().map(|node| node.host).collect();
+        match whom {
+            Whom::Leader => self.leader().map(|node| node.host).or(running.first().copied()),
+            Whom::Host(host) => Some(host).filter(|host| running.contains(host)),
+        }
+    }
+
+    /// A node that comes back without its disk is a new replica in the place of one that is gone for good. A
+    /// majority of those that vote has to remain, whatever part of a change has been made: so this befalls only
+    /// clusters that are whole.
+    fn crash(&mut self, host: HostId, death: Death, down_ns: u64, is_wiped: bool) {
+        // Neither does one come back that had not written down who it is.
+        let is_wiped = is_wiped || !self.disks.get(&host).is_some_and(SimDisk::has_name);
+        if !self.common.fabric.is_up(host) || (is_wiped && !self.is_whole()) {
+            return;
+        }
+        if is_wiped {
+            self.common.tally.borrow_mut().wipes += 1;
+            self.wiped.insert(host);
+        }
+        self.deaths.insert(host, death);
+        self.common.fabric.apply(Action::Crash { host, down_ns });
+    }
+
+    fn wish_transfer(&mut self) {
+        let hosts: Vec<HostId> = self.expected.iter().copied().collect();
+        let host = hosts[self.rng.below(hosts.len() as u64) as usize];
+        self.common.tally.borrow_mut().transfers += 1;
+        self.desk.borrow_mut().wanted.push_back(Wish::Transfer(host));
+    }
+
+    fn grow(&mut self) -> Result<(), String> {
+        let all = (0..self.common.scenario.replica_hosts()).map(HostId);
+        let is_free = |host: &HostId| !self.expected.contains(host) && !self.is_running(*host);
+        let free: Vec<HostId> = all.filter(is_free).collect();
+        if free.is_empty() || !self.is_whole() {
+            return Ok(());
+        }
+        let host = free[self.rng.below(free.len() as u64) as usize];
+        self.expected.insert(host);
+        self.desk.borrow_mut().wanted.push_back(Wish::Add(host));
+        self.start_replica(host)
+    }
+
+    fn shrink(&mut self) {
+        if self.expected.len() <= 3 || !self.is_whole() {
+            return;
+        }
+        let hosts: Vec<HostId> = self.expected.iter().copied().collect();
+        let host = hosts[self.rng.below(hosts.len() as u64) as usize];
+        self.expected.remove(&host);
+        self.desk.borrow_mut().wanted.push_back(Wish::Remove(host));
+    }
+
+    /// What follows from wishes that were fulfilled.
+    fn look_at_desk(&mut self) {
+        let done = std::mem::take(&mut self.desk.borrow_mut().done);
+        for wish in done {
+            match wish {
+                Wish::Add(_) => self.common.tally.borrow_mut().nodes_added += 1,
+                Wish::Remove(host) => {
+                    self.common.tally.borrow_mut().nodes_removed += 1;
+                    self.check_removed(host);
+                    self.stop_replica(host);
+                }
+                Wish::Transfer(_) => {}
+            }
+        }
+    }
+
+    /// A node of which it was said that it is removed is no member of whoever has applied most.
+    fn check_removed(&self, host: HostId) {
+        let address = address_of(host).to_string();
+        let ahead = self.replicas().max_by_key(|node| node.status.applied);
+        let has = |node: &&ReplicaNode| {
+            node.status.members.iter().any(|member| member.address == address)
+        };
+        if ahead.filter(has).is_some() {
+            self.common.fail(format!("{host} is said to be removed, and is a member"));
+        }
+    }
+
+    /// A node that is not needed any more is switched off, and its disk is gone.
+    fn stop_replica(&mut self, host: HostId) {
+        self.disks.remove(&host);
+        self.wiped.remove(&host);
+        let found = self.actor_of(host);
+        if let Some(id) = found {
+            self.simulation.remove(id);
+            self.common.control.stop_process(host, Death::Killed);
+        }
+    }
+
+    fn actor_of(&self, host: HostId) -> Option<ActorId> {
+        let is_it = |node: &Node| matches!(node, Node::Replica(node) if node.host == host);
+        self.simulation.actors().find(|(_, node)| is_it(node)).map(|(id, _)| id)
+    }
+
+    pub(crate) fn replicas(&self) -> impl Iterator<Item = &ReplicaNode> {
+        self.simulation.actors().filter_map(|(_, node)| match node {
+            Node::Replica(node) => Some(&**node),
+            Node::Client(_) => None,
+        })
+    }
+
+    fn is_running(&self, host: HostId) -> bool {
+        self.replicas().any(|node| node.host == host)
+    }
+
+    fn leader(&self) -> Option<&ReplicaNode> {
+        let leaders = self.replicas().filter(|node| node.status.role == Role::Leader);
+        leaders.max_by_key(|node| node.status.term)
+    }
+
+    /// Whether all who are to be nodes run and vote, as all of them know, and nobody else does.
+    fn is_whole(&self) -> bool {
+        let names: BTreeSet<u64> = self
+            .replicas()
+            .filter(|node| self.expected.contains(&node.host))
+            .map(|node| node.status.raft_id)
+            .collect();
+        let is_clear = self.desk.borrow().is_clear() && self.wiped.is_empty();
+        let nodes: Vec<&ReplicaNode> =
+            self.replicas().filter(|node| self.expected.contains(&node.host)).collect();
+        is_clear
+            && nodes.len() == self.expected.len()
+            && nodes.iter().all(|node| voters(&node.status).as_ref() == Some(&names))
+    }
+
+    fn is_whole_and_equal(&self) -> bool {
+        let mut applied = self.replicas().map(|node| node.replica.digest());
+        let first = applied.next().flatten();
+        self.is_whole()
+            && self.leader().is_some()
+            && first.is_some()
+            && applied.all(|other| other == first)
+    }
+
+    fn read_all(&mut self) {
+        let host = HostId(self.common.scenario.hosts() - 1);
+        let actors = self.simulation.actors();
+        let last = actors.filter(|(_, node)| matches!(node, Node::Client(_))).last();
+        let Some((id, Node::Client(node))) = last else { unreachable!("{host} has clients") };
+        let (handle, common) = (node.endpoint.handle(), Rc::clone(&self.common));
+        let line = Line::new(common, handle.clone(), self.next_rng());
+        let client = self.number_client(line);
+        handle.spawn(client.read_all());
+        self.simulation.wake(id);
+    }
+
+    fn add_up(&self) {
+        let tally = &mut *self.common.tally.borrow_mut();
+        for node in self.replicas() {
+            for (name, value) in &node.status.counters {
+                match name.as_ref() {
+                    "images" => tally.images += value,
+                    "snapshots_fetched" => tally.snapshots_fetched += value,
+                    "elections_won" => tally.elections += value,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn run_until_well(
+        &mut self,
+        what: &str,
+        is_well: impl Fn(&Self) -> bool,
+    ) -> Result<(), String> {
+        let election_ns = self.common.scenario.election_ns();
+        let patience_ns = (PATIENCE_ELECTIONS * election_ns).max(PATIENCE_NS_MIN);
+        let limit_ns = self.common.fabric.now_ns() + patience_ns;
+        loop {
+            if is_well(self) {
+                return Ok(());
+            }
+            if self.common.fabric.now_ns() > limit_ns {
+                return Err(format!("{what} never came to an end: {}", self.describe()));
+            }
+            self.run_to(self.common.fabric.now_ns() + election_ns / 4)?;
+        }
+    }
+
+    fn describe(&self) -> String {
+        let describe = |node: &ReplicaNode| {
+            let status = &node.status;
+            let members: Vec<String> = status
+                .members
+                .iter()
+                .map(|member| format!("{:x} {:?}", member.raft_id, member.kind))
+                .collect();
+            format!(
+                "{} {:x} {:?} term {} commit {} applied {} last {} of {members:?}",
+                node.host,
+                status.raft_id,
+                status.role,
+                status.term,
+                status.commit,
+                status.applied,
+                status.last_index
+            )
+        };
+        let nodes: Vec<String> = self.replicas().map(describe).collect();
+        let (busy, desk) = (self.common.clients_busy.get(), self.desk.borrow());
+        format!("{busy} clients; {desk:?}; expected {:?}; {}", self.expected, nodes.join("; "))
+    }
+
+    /// Lets actors and control planes run until a time.
+    fn run_to(&mut self, limit_ns: u64) -> Result<(), String> {
+        let common = Rc::clone(&self.common);
+        loop {
+            let mut is_over = false;
+            let next_ns = common.control.next_ns().min(limit_ns);
+            let goes_on = |_: &Node| common.control.next_ns() >= next_ns && !common.has_failed();
+            match self.simulation.run_while(next_ns, goes_on) {
+                Stop::Satisfied => {}
+                Stop::Limit => is_over = next_ns == limit_ns,
+                // The control plane may still have something for somebody.
+                Stop::Idle | Stop::Deadlock { .. } => {
+                    let now_ns = common.fabric.now_ns();
+                    common.fabric.advance(next_ns.saturating_sub(now_ns));
+                    is_over = next_ns == limit_ns;
+                }
+                Stop::Crashed { host, dead } => self.bury(host, dead),
+                Stop::Restarted { host } => self.restart(host)?,
+            }
+            common.control.run();
+            self.check()?;
+            if is_over && common.control.next_ns() > limit_ns {
+                self.look_at_desk();
+                return self.check();
+            }
+        }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let broken = self.common.violation.borrow().clone();
+        broken.or_else(|| self.common.control.fault()).map_or(Ok(()), Err)
+    }
+
+    fn bury(&mut self, host: HostId, dead: Vec<(ActorId, Node)>) {
+        let death = self.deaths.remove(&host).unwrap_or(Death::Killed);
+        self.common.fabric.note(format_args!("DEATH of {host}: {death:?}"));
+        self.common.control.stop_process(host, death);
+        drop(dead);
+        if let Some(disk) = self.disks.get(&host) {
+            disk.crash();
+        }
+    }
+
+    fn restart(&mut self, host: HostId) -> Result<(), String> {
+        if self.wiped.remove(&host) {
+            self.disks.remove(&host);
+        }
+        // A node that was removed meanwhile stays away.
+        let is_removed = !self.expected.contains(&host) && !self.disks.contains_key(&host);
+        if is_removed { Ok(()) } else { self.start_replica(host) }
+    }
+
+    fn start_replica(&mut self, host: HostId) -> Result<(), String> {
+        let common = Rc::clone(&self.common);
+        common.control.start_process(host);
+        let mut endpoint = self.endpoint(host)?;
+        let mut rng = self.next_rng();
+        let (heartbeat, election) = common.scenario.draw_clock(&mut rng);
+        // Who is started again is told who belongs to the cluster by then.
+        let mut nodes: BTreeSet<HostId> = (0..common.scenario.nodes).map(HostId).collect();
+        nodes.extend(&self.expected);
+        let peers = nodes.into_iter().map(|host| (node_of(host), address_of(host))).collect();
+        let (node, address) = (node_of(host), address_of(host));
+        let config = ReplicaConfig {
+            heartbeat,
+            election,
+            reads: common.scenario.reads,
+            clock_drift: common.scenario.drift,
+            log_entries_max: common.scenario.log_entries_max,
+            log_entries_kept: common.scenario.log_entries_kept,
+            log_bytes_max: common.scenario.log_bytes_max,
+            logger: logger::logger(),
+            ..ReplicaConfig::new(node, address, peers, rng.next_u64())
+        };
+        let disk = (!common.scenario.is_volatile).then(|| self.disk_of(host));
+        let recovered = disk.as_ref().and_then(SimDisk::recover);
+        let log: Box<dyn LogStore> = match &disk {
+            Some(disk) => Box::new(disk.clone()),
+            None => Box::<Volatile>::default(),
+        };
+        let replica = Replica::start(&mut endpoint, config, log, recovered)
+            .map_err(|error| error.to_string())?;
+        logger::flush(&common.fabric, host);
+        let status = replica.status();
+        let seen = Seen::default();
+        let node = ReplicaNode { host, endpoint, replica, disk, common, seen, status };
+        self.simulation.spawn(data_port(host), Node::Replica(Box::new(node)));
+        Ok(())
+    }
+
+    fn disk_of(&mut self, host: HostId) -> SimDisk {
+        let rng = self.next_rng();
+        let (fabric, config) = (self.common.fabric.clone(), self.common.scenario.disk);
+        self.disks.entry(host).or_insert_with(|| SimDisk::new(fabric, config, rng)).clone()
+    }
+
+    fn endpoint(&mut self, host: HostId) -> Result<SimEndpoint, String> {
+        let common = Rc::clone(&self.common);
+        let settings = SimTransportConfig::default();
+        let at = data_port(host);
+        let transport =
+            SimTransport::bind(&common.fabric, at, settings).map_err(|error| error.to_string())?;
+        let (id, frame_bytes) = (EndpointId(0), settings.max_frame_bytes as u32);
+        let control = common.control.attach(at, id, frame_bytes, self.next_rng());
+        Endpoint::new(transport, control, &common.scenario.endpoint())
+            .map_err(|error| error.to_owned())
+    }
+
+    fn line(&mut self, endpoint: &SimEndpoint) -> Line {
+        Line::new(Rc::clone(&self.common), endpoint.handle(), self.next_rng())
+    }
+
+    fn next_client(&mut self, endpoint: &SimEndpoint) -> Client {
+        let line = self.line(endpoint);
+        self.number_client(line)
+    }
+
+    fn number_client(&mut self, line: Line) -> Client {
+        self.clients += 1;
+        let busy = &self.common.clients_busy;
+        busy.set(busy.get() + 1);
+        Client::new(line, self.clients)
+    }
+
+    fn next_rng(&mut self) -> Rng {
+        self.lives += 1;
+        self.common.fabric.rng(STREAM_LIVES + self.lives)
+    }
+}
+
+/// Who votes, if nobody else belongs to the cluster.
+fn voters(status: &Status) -> Option<BTreeSet<u64>> {
+    let is_voter = |kind: MemberKind| kind == MemberKind::Voter;
+    let all_vote = status.members.iter().all(|member| is_voter(member.kind));
+    all_vote.then(|| status.members.iter().map(|member| member.raft_id).collect())
+}
+
+fn data_port(host: HostId) -> SimAddr {
+    SimAddr::new(host, 1)
+}

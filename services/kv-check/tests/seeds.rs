@@ -1,0 +1,46 @@
+//! Seeds: those that once found something, a few more, and that each gives the same run every time.
+
+use petrel_kv_check::{Report, Runner};
+use petrel_sim::Trace;
+
+fn run(seed: u64) -> Report {
+    let mut runner = Runner::new();
+    runner.run(seed, Trace::off()).unwrap_or_else(|failure| panic!("{failure}"))
+}
+
+fn say_what_is_skipped() {
+    if let Some(why) = Runner::skipped() {
+        println!("skipped: histories are not checked for linearizability: {why}");
+    }
+}
+
+#[test]
+fn seeds__that_once_broke_a_rule_keep_all() {
+    say_what_is_skipped();
+    let lines = include_str!("regression_seeds.txt").lines();
+    let seeds: Vec<u64> = lines.filter_map(|line| line.parse().ok()).collect();
+    assert!(seeds.len() >= 8, "{seeds:?}");
+    seeds.into_iter().for_each(|seed| drop(run(seed)));
+}
+
+#[test]
+fn seeds__some_more_keep_all_rules_and_much_goes_wrong_in_them() {
+    say_what_is_skipped();
+    let reports: Vec<Report> = (100..140).map(run).collect();
+    let total = |name: &str| -> u64 {
+        let counts = reports.iter().flat_map(|report| &report.counts);
+        counts.filter(|(other, _)| *other == name).map(|(_, count)| count).sum()
+    };
+    for name in ["crashes", "disks_lost", "partitions", "snapshots_fetched", "writes_repeated"] {
+        assert!(total(name) > 0, "nothing of {name}");
+    }
+    assert!(total("operations") > 1_000);
+    assert!(total("terms_with_a_leader") > 40, "nobody else was ever elected");
+}
+
+#[test]
+fn seeds__give_the_same_run_every_time() {
+    for seed in 200..210 {
+        assert_eq!(run(seed).digest, run(seed).digest, "seed {seed}");
+    }
+}

@@ -1,0 +1,29 @@
+//! The service definition: methods, their requests and their replies (`docs/kv-protocol.md`).
+//!
+//! | method | request | reply |
+//! | --- | --- | --- |
+//! | [`WRITE`](methods::WRITE) | [`Command`](crate::command::Command) | [`WriteReply`] |
+//! | [`GET`](methods::GET) | [`GetRequest`] | [`GetReply`] |
+//! | [`SCAN`](methods::SCAN) | [`ScanRequest`] | [`ScanReply`] |
+//! | [`STATUS`](methods::STATUS) | nothing | [`Status`] |
+//! | [`MEMBER`](methods::MEMBER) | [`MemberRequest`] | [`AdminReply`] |
+//! | [`TRANSFER`](methods::TRANSFER) | [`TransferRequest`] | [`AdminReply`] |
+//!
+//! Each encodes itself onto the end of a `Vec<u8>` and decodes itself from a message, out of which it borrows.
+
+mod admin;
+mod get;
+pub mod methods;
+mod refusal;
+mod scan;
+mod status;
+mod write;
+
+pub use admin::{AdminReply, MemberChange, MemberRequest, TransferRequest};
+pub use get::{Consistency, GetReply, GetRequest};
+pub use refusal::{Certainty, Leader, Refusal};
+pub use scan::{Pair, Pairs, ScanReply, ScanRequest};
+pub use status::{Member, MemberKind, Role, Status};
+pub use write::{Applied, Outcome, WriteReply};
+
+pub use crate::wire::DecodeError;

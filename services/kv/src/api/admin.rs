@@ -1,0 +1,129 @@
+//! MEMBER and TRANSFER: who the replicas are, and which of them leads.
+
+use super::Refusal;
+use crate::limits::ADDRESS_BYTES_MAX;
+use crate::wire::{DecodeError, Reader, Write};
+
+/// Changes who the replicas are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemberRequest<'a> {
+    /// What to change.
+    pub change: MemberChange,
+    /// The node that it concerns.
+    pub node: u16,
+    /// The node's address. May be empty but when the node is added.
+    pub address: &'a str,
+}
+
+/// What is to become of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MemberChange {
+    /// It becomes a learner: it gets the log and has no vote.
+    Add,
+    /// It is no member any more.
+    Remove,
+    /// From a learner it becomes a voter.
+    Promote,
+}
+
+/// Hands leadership to another replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TransferRequest {
+    /// The node that is to lead.
+    pub node: u16,
+}
+
+/// The answer to both.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdminReply<'a> {
+    /// It has been done.
+    Done,
+    /// It has not.
+    Refused(Refusal<'a>),
+}
+
+const ADD: u8 = 1;
+const REMOVE: u8 = 2;
+const PROMOTE: u8 = 3;
+
+const DONE: u8 = 1;
+
+impl<'a> MemberRequest<'a> {
+    /// Appends the request.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u8(match self.change {
+            MemberChange::Add => ADD,
+            MemberChange::Remove => REMOVE,
+            MemberChange::Promote => PROMOTE,
+        });
+        out.put_u16(self.node);
+        out.put_text(self.address, ADDRESS_BYTES_MAX);
+    }
+
+    /// Takes a request apart.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no such request.
+    pub fn decode(bytes: &'a [u8]) -> Result<MemberRequest<'a>, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let change = match reader.u8("change")? {
+            ADD => MemberChange::Add,
+            REMOVE => MemberChange::Remove,
+            PROMOTE => MemberChange::Promote,
+            kind => return Err(DecodeError::UnknownKind { field: "change", kind }),
+        };
+        let node = reader.u16("node")?;
+        let address = reader.text("address")?;
+        let needs_address = change == MemberChange::Add;
+        if address.len() > ADDRESS_BYTES_MAX || (needs_address && address.is_empty()) {
+            return Err(DecodeError::OutOfRange("length of the address"));
+        }
+        reader.end()?;
+        Ok(MemberRequest { change, node, address })
+    }
+}
+
+impl TransferRequest {
+    /// Appends the request.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        out.put_u16(self.node);
+    }
+
+    /// Takes a request apart.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no such request.
+    pub fn decode(bytes: &[u8]) -> Result<TransferRequest, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let request = TransferRequest { node: reader.u16("node")? };
+        reader.end()?;
+        Ok(request)
+    }
+}
+
+impl<'a> AdminReply<'a> {
+    /// Appends the reply.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            AdminReply::Done => out.put_u8(DONE),
+            AdminReply::Refused(refusal) => refusal.encode(out),
+        }
+    }
+
+    /// Takes a reply apart.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no such reply.
+    pub fn decode(bytes: &'a [u8]) -> Result<AdminReply<'a>, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let reply = match reader.u8("reply")? {
+            DONE => AdminReply::Done,
+            kind => AdminReply::Refused(Refusal::read(kind, &mut reader)?),
+        };
+        reader.end()?;
+        Ok(reply)
+    }
+}

@@ -1,0 +1,147 @@
+//! Refusals: the answers that say why something was not done, the same for all methods.
+
+use crate::limits::{ADDRESS_BYTES_MAX, REASON_BYTES_MAX};
+use crate::wire::{DecodeError, Reader, Write};
+
+/// Why a request was not served.
+///
+/// A refusal speaks of the one request that it answers. If the client has sent the same write before, that copy
+/// may have been applied, or may be yet, whatever becomes of this one; sending it again, with the same sequence,
+/// until there is a result is always safe.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal<'a> {
+    /// This replica is not the leader, and did nothing. Ask the leader, if it is named; else any other replica.
+    #[error("not the leader{}", leader.map(|leader| format!(", which is {leader}")).unwrap_or_default())]
+    NotLeader {
+        /// Who is, as far as this replica knows.
+        leader: Option<Leader<'a>>,
+    },
+    /// The session has ended, or never began; nothing was done. If an earlier copy of the write was without an
+    /// answer, nobody knows any more whether it was applied. Open another session.
+    #[error("there is no such session")]
+    SessionUnknown,
+    /// The write is before those that the client says are pending; nothing was done now. Its result is
+    /// forgotten.
+    #[error("the result of this write has been forgotten")]
+    SequenceTooOld,
+    /// The write is too far ahead of the first one without an answer; nothing was done. Send it again when
+    /// earlier ones have theirs.
+    #[error("too many writes of the session are pending")]
+    TooManyPending,
+    /// The request is no message of this service; nothing was done. The client is at fault.
+    #[error("malformed request: {0}")]
+    Malformed(&'a str),
+    /// The request could not be served, now.
+    #[error("unavailable: {reason}{}", match certainty {
+        Certainty::NotApplied => "",
+        Certainty::Unknown => " (it may be applied nevertheless)",
+    })]
+    Unavailable {
+        /// Whether it may have been done nevertheless.
+        certainty: Certainty,
+        /// Why, for people.
+        reason: &'a str,
+    },
+}
+
+/// What is known of a write that was not answered with its result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Certainty {
+    /// It was not and will not be applied.
+    NotApplied,
+    /// It may have been applied, or may be later.
+    Unknown,
+}
+
+/// Where the leader is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Leader<'a> {
+    /// Its node.
+    pub node: u16,
+    /// The node's address, as clients connect to it.
+    pub address: &'a str,
+}
+
+impl std::fmt::Display for Leader<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "node {} at {}", self.node, self.address)
+    }
+}
+
+// Replies begin with their kind; the kinds of refusals are the same in all of them.
+const NOT_LEADER: u8 = 128;
+const SESSION_UNKNOWN: u8 = 129;
+const SEQUENCE_TOO_OLD: u8 = 130;
+const TOO_MANY_PENDING: u8 = 131;
+const MALFORMED: u8 = 132;
+const UNAVAILABLE: u8 = 133;
+
+const NOT_APPLIED: u8 = 1;
+const UNKNOWN: u8 = 2;
+
+impl<'a> Refusal<'a> {
+    /// Appends the refusal as a reply of any method.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Refusal::NotLeader { leader } => {
+                out.put_u8(NOT_LEADER);
+                write_leader(leader.as_ref(), out);
+            }
+            Refusal::SessionUnknown => out.put_u8(SESSION_UNKNOWN),
+            Refusal::SequenceTooOld => out.put_u8(SEQUENCE_TOO_OLD),
+            Refusal::TooManyPending => out.put_u8(TOO_MANY_PENDING),
+            Refusal::Malformed(text) => {
+                out.put_u8(MALFORMED);
+                out.put_text(text, REASON_BYTES_MAX);
+            }
+            Refusal::Unavailable { certainty, reason } => {
+                out.put_u8(UNAVAILABLE);
+                out.put_u8(match certainty {
+                    Certainty::NotApplied => NOT_APPLIED,
+                    Certainty::Unknown => UNKNOWN,
+                });
+                out.put_text(reason, REASON_BYTES_MAX);
+            }
+        }
+    }
+
+    /// Reads what follows a reply's kind, which is none of the method's own.
+    pub(super) fn read(kind: u8, reader: &mut Reader<'a>) -> Result<Refusal<'a>, DecodeError> {
+        match kind {
+            NOT_LEADER => Ok(Refusal::NotLeader { leader: read_leader(reader)? }),
+            SESSION_UNKNOWN => Ok(Refusal::SessionUnknown),
+            SEQUENCE_TOO_OLD => Ok(Refusal::SequenceTooOld),
+            TOO_MANY_PENDING => Ok(Refusal::TooManyPending),
+            MALFORMED => Ok(Refusal::Malformed(reader.text("reason")?)),
+            UNAVAILABLE => Ok(Refusal::Unavailable {
+                certainty: read_certainty(reader)?,
+                reason: reader.text("reason")?,
+            }),
+            kind => Err(DecodeError::UnknownKind { field: "reply", kind }),
+        }
+    }
+}
+
+fn write_leader(leader: Option<&Leader<'_>>, out: &mut Vec<u8>) {
+    out.put_u8(u8::from(leader.is_some()));
+    if let Some(leader) = leader {
+        out.put_u16(leader.node);
+        out.put_text(leader.address, ADDRESS_BYTES_MAX);
+    }
+}
+
+fn read_leader<'a>(reader: &mut Reader<'a>) -> Result<Option<Leader<'a>>, DecodeError> {
+    match reader.u8("leader")? {
+        0 => Ok(None),
+        1 => Ok(Some(Leader { node: reader.u16("node")?, address: reader.text("address")? })),
+        kind => Err(DecodeError::UnknownKind { field: "leader", kind }),
+    }
+}
+
+fn read_certainty(reader: &mut Reader<'_>) -> Result<Certainty, DecodeError> {
+    match reader.u8("certainty")? {
+        NOT_APPLIED => Ok(Certainty::NotApplied),
+        UNKNOWN => Ok(Certainty::Unknown),
+        kind => Err(DecodeError::UnknownKind { field: "certainty", kind }),
+    }
+}

@@ -1,0 +1,207 @@
+//! SCAN: the keys of a range, in order.
+
+use super::{Consistency, Refusal};
+use crate::limits::{SCAN_BYTES_MAX, SCAN_PAIRS_MAX};
+use crate::wire::{DecodeError, Reader, Write};
+
+/// Reads the keys of a range.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ScanRequest<'a> {
+    /// How fresh the answer must be.
+    pub consistency: Consistency,
+    /// The first key of the range, if it is there. Empty: from the beginning.
+    pub from: &'a [u8],
+    /// The first key after the range. None: to the end.
+    pub until: Option<&'a [u8]>,
+    /// Most pairs to answer with: at least 1. The server may answer with fewer, and says so.
+    pub pairs_max: u32,
+    /// Most bytes of pairs to answer with, as encoded; a first pair that has more comes alone.
+    pub bytes_max: u32,
+}
+
+/// The answer to a [`ScanRequest`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScanReply<'a> {
+    /// What the range has.
+    Pairs {
+        /// The first pairs of the range.
+        pairs: Pairs<'a>,
+        /// The key to go on from, if there are more.
+        next: Option<&'a [u8]>,
+    },
+    /// The request was not served.
+    Refused(Refusal<'a>),
+}
+
+/// A key and what is stored under it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pair<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The log index of the command that set it last.
+    pub revision: u64,
+    /// Its value.
+    pub value: &'a [u8],
+}
+
+/// Pairs as they stand in a reply, known to be whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pairs<'a> {
+    count: u32,
+    encoded: &'a [u8],
+}
+
+const PAIRS: u8 = 1;
+
+impl<'a> ScanRequest<'a> {
+    /// Appends the request.
+    ///
+    /// # Panics
+    ///
+    /// If a key is longer than [`KEY_BYTES_MAX`](crate::limits::KEY_BYTES_MAX).
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        self.consistency.write(out);
+        out.put_u32(self.pairs_max);
+        out.put_u32(self.bytes_max);
+        out.put_key(self.from);
+        write_optional_key(self.until, out);
+    }
+
+    /// Takes a request apart.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no such request.
+    pub fn decode(bytes: &'a [u8]) -> Result<ScanRequest<'a>, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let consistency = Consistency::read(&mut reader)?;
+        let pairs_max = reader.u32("most pairs")?;
+        if pairs_max == 0 {
+            return Err(DecodeError::OutOfRange("most pairs"));
+        }
+        let bytes_max = reader.u32("most bytes")?;
+        let from = reader.bound()?;
+        let until = read_optional_key(&mut reader)?;
+        reader.end()?;
+        Ok(ScanRequest { consistency, from, until, pairs_max, bytes_max })
+    }
+
+    /// Appends the reply to this request: as many of `pairs`, which must be those of the range in order, as the
+    /// request and the server's own limits allow, and the key of the one that follows.
+    pub fn answer<'p>(&self, pairs: impl Iterator<Item = Pair<'p>>, out: &mut Vec<u8>) {
+        let pairs_max = self.pairs_max.min(SCAN_PAIRS_MAX);
+        let bytes_max = self.bytes_max.min(SCAN_BYTES_MAX) as usize;
+        out.put_u8(PAIRS);
+        let count_at = out.len();
+        out.put_u32(0);
+        let start = out.len();
+        let mut count = 0;
+        let mut next = None;
+        for pair in pairs {
+            let full = out.len() - start + pair.encoded_bytes() > bytes_max;
+            if count == pairs_max || (full && count > 0) {
+                next = Some(pair.key);
+                break;
+            }
+            pair.write(out);
+            count += 1;
+        }
+        out[count_at..start].copy_from_slice(&count.to_le_bytes());
+        write_optional_key(next, out);
+    }
+}
+
+impl<'a> ScanReply<'a> {
+    /// Appends the reply.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            ScanReply::Pairs { pairs, next } => {
+                out.put_u8(PAIRS);
+                out.put_u32(pairs.count);
+                out.extend_from_slice(pairs.encoded);
+                write_optional_key(*next, out);
+            }
+            ScanReply::Refused(refusal) => refusal.encode(out),
+        }
+    }
+
+    /// Takes a reply apart.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no such reply.
+    pub fn decode(bytes: &'a [u8]) -> Result<ScanReply<'a>, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let reply = match reader.u8("reply")? {
+            PAIRS => ScanReply::Pairs {
+                pairs: Pairs::read(&mut reader)?,
+                next: read_optional_key(&mut reader)?,
+            },
+            kind => ScanReply::Refused(Refusal::read(kind, &mut reader)?),
+        };
+        reader.end()?;
+        Ok(reply)
+    }
+}
+
+impl<'a> Pairs<'a> {
+    /// How many pairs there are.
+    pub fn len(&self) -> usize {
+        self.count as usize
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// The pairs, in the order of their keys.
+    pub fn iter(&self) -> impl Iterator<Item = Pair<'a>> + use<'a> {
+        let mut reader = Reader::new(self.encoded);
+        (0..self.count)
+            .map(move |_| Pair::read(&mut reader).expect("was read once when it was made"))
+    }
+
+    fn read(reader: &mut Reader<'a>) -> Result<Pairs<'a>, DecodeError> {
+        let count = reader.u32("pairs")?;
+        let start = reader.rest();
+        // Every pair takes bytes, so that the message's length bounds this loop.
+        for _ in 0..count {
+            Pair::read(reader)?;
+        }
+        let encoded = &start[..start.len() - reader.rest().len()];
+        Ok(Pairs { count, encoded })
+    }
+}
+
+impl<'a> Pair<'a> {
+    /// Bytes of the pair in a reply or in a snapshot.
+    pub(crate) fn encoded_bytes(&self) -> usize {
+        2 + self.key.len() + 8 + 4 + self.value.len()
+    }
+
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.put_key(self.key);
+        out.put_u64(self.revision);
+        out.put_value(self.value);
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'a>) -> Result<Pair<'a>, DecodeError> {
+        Ok(Pair { key: reader.key()?, revision: reader.u64("revision")?, value: reader.value()? })
+    }
+}
+
+fn write_optional_key(key: Option<&[u8]>, out: &mut Vec<u8>) {
+    out.put_u8(u8::from(key.is_some()));
+    if let Some(key) = key {
+        out.put_key(key);
+    }
+}
+
+fn read_optional_key<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a [u8]>, DecodeError> {
+    match reader.u8("bound")? {
+        0 => Ok(None),
+        1 => Ok(Some(reader.bound()?)),
+        kind => Err(DecodeError::UnknownKind { field: "bound", kind }),
+    }
+}

@@ -1,0 +1,134 @@
+//! WRITE: the reply. The request is a [`Command`](crate::command::Command).
+
+use super::Refusal;
+use crate::wire::{DecodeError, Reader, Write};
+
+/// The answer to a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WriteReply<'a> {
+    /// The command was applied, now or when it came before.
+    Applied(Applied),
+    /// It was not.
+    Refused(Refusal<'a>),
+}
+
+/// The result of a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Applied {
+    /// The log index of the command: the number of the session it opened, or the revision of the keys it set.
+    pub index: u64,
+    /// What it did.
+    pub outcome: Outcome,
+}
+
+/// What a command did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// It opened a session, whose number is the index.
+    SessionOpened,
+    /// It set a key.
+    Put {
+        /// Whether the key had a value before.
+        replaced: bool,
+    },
+    /// It made sure that a key is not there.
+    Deleted {
+        /// Whether it was there before.
+        existed: bool,
+    },
+    /// A key was not as expected, and nothing changed.
+    Mismatch {
+        /// Which operation of a batch found it so; 0 outside of batches.
+        position: u16,
+        /// When the key was last written, if it is there.
+        revision: Option<u64>,
+    },
+    /// All operations of a batch took effect.
+    Batch,
+}
+
+const APPLIED: u8 = 1;
+
+const SESSION_OPENED: u8 = 1;
+const PUT: u8 = 2;
+const DELETED: u8 = 3;
+const MISMATCH: u8 = 4;
+const BATCH: u8 = 5;
+
+impl<'a> WriteReply<'a> {
+    /// Appends the reply.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            WriteReply::Applied(applied) => {
+                out.put_u8(APPLIED);
+                applied.write(out);
+            }
+            WriteReply::Refused(refusal) => refusal.encode(out),
+        }
+    }
+
+    /// Takes a reply apart.
+    ///
+    /// # Errors
+    ///
+    /// The bytes are no such reply.
+    pub fn decode(bytes: &'a [u8]) -> Result<WriteReply<'a>, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        let reply = match reader.u8("reply")? {
+            APPLIED => WriteReply::Applied(Applied::read(&mut reader)?),
+            kind => WriteReply::Refused(Refusal::read(kind, &mut reader)?),
+        };
+        reader.end()?;
+        Ok(reply)
+    }
+}
+
+impl Applied {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
+        out.put_u64(self.index);
+        match self.outcome {
+            Outcome::SessionOpened => out.put_u8(SESSION_OPENED),
+            Outcome::Put { replaced } => {
+                out.put_u8(PUT);
+                out.put_u8(u8::from(replaced));
+            }
+            Outcome::Deleted { existed } => {
+                out.put_u8(DELETED);
+                out.put_u8(u8::from(existed));
+            }
+            Outcome::Mismatch { position, revision } => {
+                out.put_u8(MISMATCH);
+                out.put_u16(position);
+                // No entry of a log has index 0.
+                out.put_u64(revision.unwrap_or(0));
+            }
+            Outcome::Batch => out.put_u8(BATCH),
+        }
+    }
+
+    pub(crate) fn read(reader: &mut Reader<'_>) -> Result<Applied, DecodeError> {
+        Ok(Applied { index: reader.u64("index")?, outcome: read_outcome(reader)? })
+    }
+}
+
+fn read_outcome(reader: &mut Reader<'_>) -> Result<Outcome, DecodeError> {
+    match reader.u8("outcome")? {
+        SESSION_OPENED => Ok(Outcome::SessionOpened),
+        PUT => Ok(Outcome::Put { replaced: read_bool(reader)? }),
+        DELETED => Ok(Outcome::Deleted { existed: read_bool(reader)? }),
+        MISMATCH => Ok(Outcome::Mismatch {
+            position: reader.u16("position")?,
+            revision: Some(reader.u64("revision")?).filter(|revision| *revision != 0),
+        }),
+        BATCH => Ok(Outcome::Batch),
+        kind => Err(DecodeError::UnknownKind { field: "outcome", kind }),
+    }
+}
+
+fn read_bool(reader: &mut Reader<'_>) -> Result<bool, DecodeError> {
+    match reader.u8("flag")? {
+        0 => Ok(false),
+        1 => Ok(true),
+        kind => Err(DecodeError::UnknownKind { field: "flag", kind }),
+    }
+}

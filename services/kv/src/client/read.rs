@@ -1,0 +1,91 @@
+//! Reads of one key.
+
+use std::fmt;
+use std::ops::Deref;
+
+use petrel::MsgBuf;
+
+use super::members::Target;
+use super::pursuit::Pursuit;
+use super::write::check_key;
+use super::{KvClient, KvError};
+use crate::api::{Consistency, GetReply, GetRequest, methods};
+
+/// A value that was read, in the buffer in which it came.
+pub struct Value {
+    reply: MsgBuf,
+    /// Where in the reply it begins.
+    start: usize,
+    revision: u64,
+}
+
+impl Value {
+    /// The log index of the write that set it: [`Expected::Revision`](crate::command::Expected::Revision) for a
+    /// write that shall not lose another.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+}
+
+impl Deref for Value {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.reply[self.start..]
+    }
+}
+
+impl fmt::Debug for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\" of revision {}", self.escape_ascii(), self.revision)
+    }
+}
+
+impl KvClient {
+    /// Reads a key, with every write that was answered before.
+    ///
+    /// # Errors
+    /// [`KvError`], most likely [`KvError::Timeout`].
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Value>, KvError> {
+        self.get_with(key, Consistency::Linearizable).await
+    }
+
+    /// Reads a key from the leader, or as any replica has it.
+    ///
+    /// # Errors
+    /// As [`KvClient::get`].
+    pub async fn get_with(
+        &self,
+        key: &[u8],
+        consistency: Consistency,
+    ) -> Result<Option<Value>, KvError> {
+        check_key(key)?;
+        let request = GetRequest { consistency, key };
+        let mut pursuit = Pursuit::new(&self.inner, target(consistency), self.deadline_ns());
+        loop {
+            let (reply, from) = pursuit.ask(methods::GET, |out| request.encode(out)).await?;
+            let (revision, start) = match GetReply::decode(&reply) {
+                Ok(GetReply::Found { revision, value }) => (revision, reply.len() - value.len()),
+                Ok(GetReply::NotFound) => {
+                    pursuit.confirm(&from);
+                    return Ok(None);
+                }
+                Ok(GetReply::Refused(refusal)) => {
+                    pursuit.refused(&from, refusal)?;
+                    continue;
+                }
+                Err(error) => return Err(pursuit.not_understood(&from, &error)),
+            };
+            pursuit.confirm(&from);
+            return Ok(Some(Value { reply, start, revision }));
+        }
+    }
+}
+
+/// Who may answer such a read.
+pub(super) fn target(consistency: Consistency) -> Target {
+    match consistency {
+        Consistency::Linearizable => Target::Leader,
+        Consistency::Stale => Target::Any,
+    }
+}

@@ -1,0 +1,151 @@
+//! Operations: what a write does to the keys.
+
+use super::Batch;
+use crate::wire::{DecodeError, Reader, Write};
+
+/// What a write does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Op<'a> {
+    /// Sets a key's value.
+    Put {
+        /// The key.
+        key: &'a [u8],
+        /// Its value from now on.
+        value: &'a [u8],
+    },
+    /// Removes a key.
+    Delete {
+        /// The key.
+        key: &'a [u8],
+    },
+    /// Compare and set: sets a key's value if the key is as expected.
+    Cas {
+        /// The key.
+        key: &'a [u8],
+        /// What must hold.
+        expected: Expected<'a>,
+        /// The key's value from then on.
+        value: &'a [u8],
+    },
+    /// Compare and delete: removes a key if it is as expected.
+    CasDelete {
+        /// The key.
+        key: &'a [u8],
+        /// What must hold.
+        expected: Expected<'a>,
+    },
+    /// Several operations, of which all take effect or none, if an expectation does not hold.
+    Batch(Batch<'a>),
+}
+
+/// What must hold of a key for a conditional write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expected<'a> {
+    /// There is no such key.
+    Absent,
+    /// The key was last written at this log index.
+    Revision(u64),
+    /// The key has this value.
+    Value(&'a [u8]),
+}
+
+const PUT: u8 = 1;
+const DELETE: u8 = 2;
+const CAS: u8 = 3;
+const CAS_DELETE: u8 = 4;
+const BATCH: u8 = 5;
+
+const ABSENT: u8 = 0;
+const REVISION: u8 = 1;
+const VALUE: u8 = 2;
+
+impl<'a> Op<'a> {
+    /// The key, if it is about one.
+    pub(crate) fn first_key(&self) -> Option<&'a [u8]> {
+        match *self {
+            Op::Put { key, .. }
+            | Op::Delete { key }
+            | Op::Cas { key, .. }
+            | Op::CasDelete { key, .. } => Some(key),
+            Op::Batch(_) => None,
+        }
+    }
+
+    pub(super) fn read(reader: &mut Reader<'a>) -> Result<Op<'a>, DecodeError> {
+        match reader.u8("operation")? {
+            BATCH => Ok(Op::Batch(Batch::read(reader)?)),
+            kind => Op::read_single(kind, reader),
+        }
+    }
+
+    /// An operation that may stand in a batch: all but a batch.
+    pub(super) fn read_single(kind: u8, reader: &mut Reader<'a>) -> Result<Op<'a>, DecodeError> {
+        match kind {
+            PUT => Ok(Op::Put { key: reader.key()?, value: reader.value()? }),
+            DELETE => Ok(Op::Delete { key: reader.key()? }),
+            CAS => Ok(Op::Cas {
+                key: reader.key()?,
+                expected: Expected::read(reader)?,
+                value: reader.value()?,
+            }),
+            CAS_DELETE => {
+                Ok(Op::CasDelete { key: reader.key()?, expected: Expected::read(reader)? })
+            }
+            kind => Err(DecodeError::UnknownKind { field: "operation", kind }),
+        }
+    }
+
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Op::Put { key, value } => {
+                out.put_u8(PUT);
+                out.put_key(key);
+                out.put_value(value);
+            }
+            Op::Delete { key } => {
+                out.put_u8(DELETE);
+                out.put_key(key);
+            }
+            Op::Cas { key, expected, value } => {
+                out.put_u8(CAS);
+                out.put_key(key);
+                expected.write(out);
+                out.put_value(value);
+            }
+            Op::CasDelete { key, expected } => {
+                out.put_u8(CAS_DELETE);
+                out.put_key(key);
+                expected.write(out);
+            }
+            Op::Batch(batch) => {
+                out.put_u8(BATCH);
+                batch.write(out);
+            }
+        }
+    }
+}
+
+impl<'a> Expected<'a> {
+    fn read(reader: &mut Reader<'a>) -> Result<Expected<'a>, DecodeError> {
+        match reader.u8("expectation")? {
+            ABSENT => Ok(Expected::Absent),
+            REVISION => Ok(Expected::Revision(reader.u64("revision")?)),
+            VALUE => Ok(Expected::Value(reader.value()?)),
+            kind => Err(DecodeError::UnknownKind { field: "expectation", kind }),
+        }
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        match self {
+            Expected::Absent => out.put_u8(ABSENT),
+            Expected::Revision(revision) => {
+                out.put_u8(REVISION);
+                out.put_u64(*revision);
+            }
+            Expected::Value(value) => {
+                out.put_u8(VALUE);
+                out.put_value(value);
+            }
+        }
+    }
+}

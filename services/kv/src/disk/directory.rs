@@ -1,0 +1,179 @@
+//! The files of a log: their names, and how they come and go.
+
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::error::{DiskError, During};
+
+const MARK: &str = "petrel-kv";
+const SEGMENTS: &str = "log";
+const CHECKPOINT: &str = "checkpoint-";
+/// Files that are not finished.
+const NEW: &str = ".new";
+
+/// The first line of the mark. The number changes with the format of any file.
+const FORMAT: &str = "petrel-kv log, format 1";
+
+/// A directory with a log.
+#[derive(Debug)]
+pub(super) struct Directory {
+    path: PathBuf,
+    next_file: AtomicU64,
+}
+
+impl Directory {
+    /// Makes the directory if it is not there; touches nothing in one that has other files.
+    pub(super) fn prepare(path: &Path) -> Result<Self, DiskError> {
+        let directory = Self { path: path.to_owned(), next_file: AtomicU64::new(1) };
+        let is_new = !path.exists();
+        fs::create_dir_all(path).during("make the directory", path)?;
+        directory.refuse_foreign()?;
+        fs::create_dir_all(directory.segments()).during("make the directory", path)?;
+        sync_directory(path)?;
+        if is_new && let Some(parent) = path.canonicalize().during("find", path)?.parent() {
+            sync_directory(parent)?;
+        }
+        Ok(directory)
+    }
+
+    /// Where the log itself is, and its lock.
+    pub(super) fn segments(&self) -> PathBuf {
+        self.path.join(SEGMENTS)
+    }
+
+    /// Marks the directory with the format and the node, or finds that mark. To be done under the lock.
+    pub(super) fn claim(&self, node: u16) -> Result<(), DiskError> {
+        let path = self.path.join(MARK);
+        let expected = format!("{FORMAT}\nnode {node}\n");
+        if !path.exists() {
+            self.refuse_unmarked()?;
+            return write_whole(&path, |file| file.write_all(expected.as_bytes()));
+        }
+        let found = fs::read(&path).during("read", &path)?;
+        let found = String::from_utf8_lossy(&found).into_owned();
+        if found == expected {
+            return Ok(());
+        }
+        match node_of(&found) {
+            Some(found) => Err(DiskError::Node { dir: self.path.clone(), found, expected: node }),
+            None => Err(DiskError::Format { path, found, expected }),
+        }
+    }
+
+    /// That segments follow each other without a gap, as far as their names and lengths tell.
+    pub(super) fn check_segments(&self) -> Result<(), DiskError> {
+        let directory = self.segments();
+        let mut segments = Vec::new();
+        for name in names(&directory)? {
+            if let Some(begin) = begin_of(&name) {
+                let path = directory.join(name);
+                let length = fs::metadata(&path).during("look at", &path)?.len();
+                segments.push((begin, length, path));
+            }
+        }
+        segments.sort();
+        // The next one is made before the last bytes of this one are written.
+        segments.pop_if(|(_, length, _)| *length == 0);
+        let is_whole = |pair: &&[(u64, u64, PathBuf)]| pair[0].0 + pair[0].1 == pair[1].0;
+        match segments.windows(2).find(|pair| !is_whole(pair)) {
+            Some([(.., path), _]) => {
+                Err(DiskError::damaged(path, "it is cut, or the one that follows is missing"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The file of a checkpoint.
+    pub(super) fn checkpoint(&self, file: u64) -> PathBuf {
+        self.path.join(format!("{CHECKPOINT}{file}"))
+    }
+
+    /// A number for a checkpoint that is to be written.
+    pub(super) fn next_file(&self) -> u64 {
+        self.next_file.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Removes what a crash has left: checkpoints that the log does not name, and files that are not finished.
+    pub(super) fn tidy(&self, base: Option<u64>) -> Result<(), DiskError> {
+        let mut last = base.unwrap_or(0);
+        for name in names(&self.path)? {
+            let number = name.strip_prefix(CHECKPOINT).and_then(|number| number.parse().ok());
+            last = last.max(number.unwrap_or(0));
+            if name.ends_with(NEW) || (number.is_some() && number != base) {
+                let path = self.path.join(name);
+                fs::remove_file(&path).during("remove", &path)?;
+            }
+        }
+        self.next_file.store(last + 1, Ordering::Relaxed);
+        sync_directory(&self.path)
+    }
+
+    pub(super) fn remove_checkpoint(&self, file: u64) -> Result<(), DiskError> {
+        let path = self.checkpoint(file);
+        fs::remove_file(&path).during("remove", &path)
+    }
+
+    fn refuse_foreign(&self) -> Result<(), DiskError> {
+        let names = names(&self.path)?;
+        let foreign = names.into_iter().find(|name| !is_ours(name));
+        match foreign {
+            Some(found) => Err(DiskError::Foreign { dir: self.path.clone(), found }),
+            None => Ok(()),
+        }
+    }
+
+    /// The mark is there before the first segment.
+    fn refuse_unmarked(&self) -> Result<(), DiskError> {
+        let has_segments = names(&self.segments())?.iter().any(|name| name.ends_with(".wal"));
+        if has_segments {
+            return Err(DiskError::damaged(&self.path.join(MARK), "it is missing"));
+        }
+        Ok(())
+    }
+}
+
+fn names(directory: &Path) -> Result<Vec<String>, DiskError> {
+    let name = |entry: io::Result<fs::DirEntry>| {
+        entry.map(|entry| entry.file_name().to_string_lossy().into_owned())
+    };
+    let names = fs::read_dir(directory).and_then(|entries| entries.map(name).collect());
+    names.during("list", directory)
+}
+
+/// Names that a log's directory may have; `lost+found` is where file systems begin.
+fn is_ours(name: &str) -> bool {
+    let name = name.strip_suffix(NEW).unwrap_or(name);
+    [MARK, SEGMENTS, "lost+found"].contains(&name) || name.starts_with(CHECKPOINT)
+}
+
+/// Place in the log where a segment begins: its name has the digits in groups.
+fn begin_of(name: &str) -> Option<u64> {
+    name.strip_prefix("r-")?.strip_suffix(".wal")?.replace('_', "").parse().ok()
+}
+
+fn node_of(mark: &str) -> Option<u16> {
+    mark.strip_prefix(FORMAT)?.strip_prefix("\nnode ")?.strip_suffix('\n')?.parse().ok()
+}
+
+/// Writes a file that is there with all its content after a crash, or not at all. What `write` gives comes back.
+pub(super) fn write_whole<T>(
+    path: &Path,
+    write: impl FnOnce(&mut File) -> io::Result<T>,
+) -> Result<T, DiskError> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(NEW);
+    let new = PathBuf::from(name);
+    let mut file = File::create(&new).during("create", &new)?;
+    let written = write(&mut file).during("write", &new)?;
+    file.sync_all().during("sync", &new)?;
+    fs::rename(&new, path).during("rename", &new)?;
+    sync_directory(path.parent().expect("it is in the log's directory"))?;
+    Ok(written)
+}
+
+/// Names last only when their directory has been synced.
+fn sync_directory(path: &Path) -> Result<(), DiskError> {
+    File::open(path).and_then(|directory| directory.sync_all()).during("sync", path)
+}

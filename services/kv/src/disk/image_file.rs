@@ -1,0 +1,148 @@
+//! Files that hold a checkpoint: frames with a check each, and an empty one that says that all is there.
+//!
+//! ```text
+//! frame = length u32 | check of length and content u32 | content
+//! file  = frame with what the checkpoint says of itself | frames with the image's chunks | empty frame
+//! ```
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::path::Path;
+
+use protobuf::Message;
+use raft::eraftpb::ConfState;
+
+use super::directory::write_whole;
+use super::error::{DiskError, During};
+use crate::persist::Checkpoint;
+use crate::store::{Builder, Cursor, Store};
+use crate::wire::{Reader, Write as _};
+
+/// Bytes of the image that are read at once.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// A single record of an image may be longer than a chunk.
+const FRAME_BYTES_MAX: usize = 8 << 20;
+
+/// Bytes after which the file is synced: the log's own syncs do not wait behind much.
+const UNSYNCED_BYTES_MAX: usize = 4 << 20;
+
+/// Writes a checkpoint into a file, unless it is not wanted any more. Tells how many bytes it has.
+pub(super) fn write(
+    path: &Path,
+    checkpoint: &Checkpoint,
+    is_wanted: impl Fn() -> bool,
+) -> Result<usize, DiskError> {
+    write_whole(path, |file| {
+        let mut frames = Frames { file, bytes: 0, unsynced_bytes: 0 };
+        frames.push(&head(checkpoint))?;
+        let mut cursor = Some(Cursor::default());
+        while let Some(at) = cursor {
+            if !is_wanted() {
+                return Err(io::ErrorKind::Interrupted.into());
+            }
+            let chunk = checkpoint.image.chunk(&at, CHUNK_BYTES);
+            if !chunk.bytes.is_empty() {
+                frames.push(&chunk.bytes)?;
+            }
+            cursor = chunk.next;
+        }
+        frames.push(&[])?;
+        Ok(frames.bytes)
+    })
+}
+
+/// Reads a checkpoint, with the state that it is of.
+pub(super) fn read(path: &Path) -> Result<(Checkpoint, Store), DiskError> {
+    let file = File::open(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => DiskError::damaged(path, "the log names it, and it is missing"),
+        _ => DiskError::Io { path: path.to_owned(), what: "open", source: error },
+    })?;
+    let mut input = BufReader::with_capacity(CHUNK_BYTES, file);
+    let head = read_frame(&mut input).during("read", path)?;
+    let mut builder = Builder::new();
+    loop {
+        let chunk = read_frame(&mut input).during("read", path)?;
+        if chunk.is_empty() {
+            break;
+        }
+        builder.add(&chunk).map_err(|error| DiskError::damaged(path, error))?;
+    }
+    if input.read(&mut [0]).during("read", path)? > 0 {
+        return Err(DiskError::damaged(path, "more follows its end"));
+    }
+    let store = builder.finish().map_err(|error| DiskError::damaged(path, error))?;
+    let head = parse_head(&head, &store);
+    Ok((head.map_err(|what| DiskError::damaged(path, what))?, store))
+}
+
+struct Frames<'a> {
+    file: &'a mut File,
+    bytes: usize,
+    unsynced_bytes: usize,
+}
+
+impl Frames<'_> {
+    fn push(&mut self, content: &[u8]) -> io::Result<()> {
+        let length = (content.len() as u32).to_le_bytes();
+        let check = check(length, content).to_le_bytes();
+        self.file.write_all(&[length, check].concat())?;
+        self.file.write_all(content)?;
+        self.bytes += 8 + content.len();
+        self.unsynced_bytes += 8 + content.len();
+        if self.unsynced_bytes >= UNSYNCED_BYTES_MAX {
+            self.unsynced_bytes = 0;
+            self.file.sync_data()?;
+        }
+        Ok(())
+    }
+}
+
+fn read_frame(input: &mut impl Read) -> io::Result<Vec<u8>> {
+    let (mut length, mut found) = ([0; 4], [0; 4]);
+    input.read_exact(&mut length)?;
+    input.read_exact(&mut found)?;
+    let bytes = u32::from_le_bytes(length) as usize;
+    let mut content = Vec::new();
+    input.take(bytes.min(FRAME_BYTES_MAX) as u64).read_to_end(&mut content)?;
+    if content.len() < bytes || check(length, &content).to_le_bytes() != found {
+        let what = "a frame is cut, or its check does not match";
+        return Err(io::Error::new(io::ErrorKind::InvalidData, what));
+    }
+    Ok(content)
+}
+
+fn check(length: [u8; 4], content: &[u8]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&length);
+    hasher.update(content);
+    hasher.finalize()
+}
+
+fn head(checkpoint: &Checkpoint) -> Vec<u8> {
+    let conf_state = checkpoint.conf_state.write_to_bytes();
+    let conf_state = conf_state.expect("a vector takes all bytes, and nothing is required");
+    let mut out = Vec::new();
+    out.put_u64(checkpoint.index);
+    out.put_u64(checkpoint.term);
+    for part in [&conf_state, &checkpoint.book] {
+        out.put_u32(part.len() as u32);
+        out.extend_from_slice(part);
+    }
+    out
+}
+
+fn parse_head(bytes: &[u8], store: &Store) -> Result<Checkpoint, String> {
+    let mut input = Reader::new(bytes);
+    let mut number = |field| input.u64(field).map_err(|error| error.to_string());
+    let (index, term) = (number("index")?, number("term")?);
+    let mut part = |field| {
+        let length = input.u32(field)? as usize;
+        input.take(length, field)
+    };
+    let conf_state = part("configuration").map_err(|error| error.to_string())?;
+    let book = part("book").map_err(|error| error.to_string())?.to_vec();
+    input.end().map_err(|error| error.to_string())?;
+    let conf_state = ConfState::parse_from_bytes(conf_state).map_err(|error| error.to_string())?;
+    Ok(Checkpoint { index, term, conf_state, book, image: store.image() })
+}

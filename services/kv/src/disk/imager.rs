@@ -1,0 +1,45 @@
+//! The thread that writes the replica's own checkpoints: the log goes on meanwhile.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::sync_channel;
+
+use super::change::Base;
+use super::directory::Directory;
+use super::error::DiskError;
+use super::handover::{EndsWell, Handover, Job};
+use super::image_file;
+use crate::persist::{Checkpoint, LogFailure};
+
+pub(super) struct Imager {
+    pub(super) directory: Arc<Directory>,
+    pub(super) handover: Arc<Handover>,
+}
+
+impl Imager {
+    pub(super) fn run(self) {
+        let _ends_well = EndsWell(&self.handover);
+        while let Some(checkpoint) = self.handover.take_checkpoint() {
+            match self.write(&checkpoint) {
+                Ok(()) => {}
+                Err(_) if self.handover.is_leaving() => return,
+                Err(error) => return self.handover.fail(LogFailure(error.to_string())),
+            }
+        }
+    }
+
+    fn write(&self, checkpoint: &Checkpoint) -> Result<(), DiskError> {
+        let file = self.directory.next_file();
+        let path = self.directory.checkpoint(file);
+        let bytes = image_file::write(&path, checkpoint, || !self.handover.is_leaving())?;
+        self.handover.counts.checkpoint_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let base = Base { file, index: checkpoint.index, term: checkpoint.term };
+        let (answer, stale) = sync_channel(1);
+        self.handover.push(Job::Checkpoint(base, answer));
+        // Without an answer the log's thread has ended, and what the log needs is unknown.
+        match stale.recv() {
+            Ok(Some(stale)) => self.directory.remove_checkpoint(stale),
+            _ => Ok(()),
+        }
+    }
+}

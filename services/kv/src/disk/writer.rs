@@ -1,0 +1,194 @@
+//! The thread that writes the log: what waits is written together and synced once.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+use chunked_wal::{Callback, ChunkId, ChunkedWal, Segment, StateMachine, WAL, WALRecord};
+
+use super::change::{Base, Change};
+use super::directory::Directory;
+use super::error::{DiskError, During};
+use super::handover::{EndsWell, Handover, Job};
+use super::head::Head;
+use super::image_file;
+use super::record::Record;
+use super::replay::Wal;
+use crate::persist::{Batch, LogFailure};
+
+/// Tells the log's thread how a sync has ended.
+#[derive(Debug)]
+pub(super) struct Done(SyncSender<io::Result<()>>);
+
+impl Callback for Done {
+    fn send(self, outcome: io::Result<()>) {
+        let _ = SyncSender::send(&self.0, outcome);
+    }
+}
+
+pub(super) struct Writer {
+    pub(super) wal: ChunkedWal<Wal>,
+    pub(super) head: Head,
+    pub(super) directory: Arc<Directory>,
+    pub(super) handover: Arc<Handover>,
+}
+
+/// Batches that have been written and not synced.
+#[derive(Default)]
+struct Group {
+    /// Number of the last one.
+    last: Option<u64>,
+    must_sync: bool,
+    bytes: usize,
+}
+
+impl Writer {
+    pub(super) fn run(mut self) {
+        let handover = self.handover.clone();
+        let _ends_well = EndsWell(&handover);
+        while let Some(jobs) = handover.take() {
+            if let Err(error) = self.handle(jobs) {
+                return handover.fail(LogFailure(error.to_string()));
+            }
+        }
+        if let Err(error) = self.wal.shutdown().during("write", &self.directory.segments()) {
+            handover.fail(LogFailure(error.to_string()));
+        }
+    }
+
+    fn handle(&mut self, jobs: Vec<Job>) -> Result<(), DiskError> {
+        let mut group = Group::default();
+        for job in jobs {
+            match job {
+                Job::Batch(batch) if batch.checkpoint.is_some() => {
+                    self.commit(&mut group)?;
+                    self.reset(*batch, &mut group)?;
+                }
+                Job::Batch(batch) => self.append(*batch, &mut group)?,
+                Job::Checkpoint(base, answer) => {
+                    self.commit(&mut group)?;
+                    let stale = self.note_checkpoint(base, &mut group)?;
+                    let _ = answer.send(stale);
+                    self.handover.wake();
+                }
+            }
+        }
+        self.commit(&mut group)?;
+        self.close_full_segment()
+    }
+
+    fn append(&mut self, batch: Batch, group: &mut Group) -> Result<(), DiskError> {
+        let Batch { number, identity, entries, hard_state, .. } = batch;
+        let change = Change { identity, entries, hard_state, ..Change::default() };
+        group.last = Some(number);
+        self.record(change, group)
+    }
+
+    /// A checkpoint that takes the place of everything: the file first, then the record that names it.
+    fn reset(&mut self, batch: Batch, group: &mut Group) -> Result<(), DiskError> {
+        let Batch { number, identity, checkpoint, entries, hard_state } = batch;
+        let checkpoint = checkpoint.expect("it was looked at");
+        let file = self.directory.next_file();
+        image_file::write(&self.directory.checkpoint(file), &checkpoint, || true)?;
+        let base = Base { file, index: checkpoint.index, term: checkpoint.term };
+        let before = self.head.base;
+        let reset = Some(base);
+        group.last = Some(number);
+        self.record(Change { identity, reset, entries, hard_state, ..Change::default() }, group)?;
+        self.commit(group)?;
+        self.remove_old_segments()?;
+        match before {
+            Some(before) => self.directory.remove_checkpoint(before.file),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells which checkpoint is not needed any more.
+    fn note_checkpoint(&mut self, base: Base, group: &mut Group) -> Result<Option<u64>, DiskError> {
+        let before = self.head.base;
+        if before.is_some_and(|before| before.index >= base.index) {
+            return Ok(Some(base.file));
+        }
+        self.record(Change { checkpoint: Some(base), ..Change::default() }, group)?;
+        self.commit(group)?;
+        self.remove_old_segments()?;
+        self.handover.counts.checkpoints.fetch_add(1, Ordering::Relaxed);
+        Ok(before.map(|before| before.file))
+    }
+
+    /// Puts a change behind those that are to be written.
+    fn record(&mut self, change: Change, group: &mut Group) -> Result<(), DiskError> {
+        if change.is_empty() {
+            return Ok(());
+        }
+        group.must_sync |= self.head.must_sync(&change);
+        self.head.note(&change).map_err(|what| self.wrong(io::Error::other(what)))?;
+        let body = change.encode();
+        group.bytes += body.len();
+        let record = WALRecord::Action(Record(body));
+        self.wal.append(&record).map_err(|error| self.wrong(error))
+    }
+
+    /// Writes and syncs what was put there, if it has to be, and says that it is durable.
+    fn commit(&mut self, group: &mut Group) -> Result<(), DiskError> {
+        let Group { last, must_sync, bytes } = std::mem::take(group);
+        if must_sync {
+            self.sync().map_err(|error| self.wrong(error))?;
+            self.handover.counts.syncs.fetch_add(1, Ordering::Relaxed);
+        }
+        self.handover.counts.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        if last.is_some_and(|number| self.handover.note_durable(number)) || must_sync {
+            self.handover.wake();
+        }
+        Ok(())
+    }
+
+    pub(super) fn sync(&mut self) -> io::Result<()> {
+        let (done, outcome) = sync_channel(1);
+        let sent = self.wal.send_pending(true, Some(Done(done)));
+        match outcome.recv() {
+            Ok(outcome) => outcome,
+            // The thread that syncs has ended: it says why.
+            Err(_) => {
+                self.wal.wait_worker_idle().and(sent).and(Err(io::ErrorKind::BrokenPipe.into()))
+            }
+        }
+    }
+
+    fn close_full_segment(&mut self) -> Result<(), DiskError> {
+        let closed = self.wal.try_close_full_chunk(&Fixed(&self.head));
+        closed.map(drop).map_err(|error| self.wrong(error))
+    }
+
+    /// Removes segments with nothing that the last checkpoint does not have.
+    fn remove_old_segments(&mut self) -> Result<(), DiskError> {
+        let Head { reset, base, .. } = self.head;
+        let index = base.map_or(0, |base| base.index);
+        let is_old = |head: &Head| head.reset < reset || head.last <= index;
+        let old = self.wal.drain_closed_chunks_while(is_old);
+        if old.is_empty() {
+            return Ok(());
+        }
+        self.wal.send_remove_chunks(old).map_err(|error| self.wrong(error))
+    }
+
+    fn wrong(&self, source: io::Error) -> DiskError {
+        DiskError::Io { path: self.directory.segments(), what: "write", source }
+    }
+}
+
+/// The state with which a new segment begins.
+struct Fixed<'a>(&'a Head);
+
+impl StateMachine<Wal> for Fixed<'_> {
+    type Error = io::Error;
+
+    fn apply(&mut self, _: &WALRecord<Wal>, _: ChunkId, _: Segment) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    fn checkpoint(&self) -> Head {
+        self.0.clone()
+    }
+}

@@ -1,0 +1,157 @@
+//! What can be set about a replica.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// How reads that have to see every write before them are answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReadMode {
+    /// The leader asks a majority whether it still leads, once for all reads that wait (Raft dissertation §6.4).
+    /// Right whatever clocks do.
+    #[default]
+    ReadIndex,
+    /// The leader answers at once while followers that heard from it have promised not to elect another: an
+    /// election timeout, less [`ReplicaConfig::clock_drift`] (§6.4.1). Right while clocks run about equally fast.
+    Lease,
+}
+
+/// What can be set about a replica.
+#[derive(Clone, Debug)]
+pub struct ReplicaConfig {
+    /// This node's number, from 1.
+    pub node: u16,
+    /// Where others reach it.
+    pub address: SocketAddr,
+    /// The nodes with which the cluster begins, itself among them or not, and their addresses.
+    pub peers: Vec<(u16, SocketAddr)>,
+    /// Time between two signs of life of the leader.
+    pub heartbeat: Duration,
+    /// Time without a sign of life after which followers elect another leader: this to twice this.
+    pub election: Duration,
+    /// How reads are answered.
+    pub reads: ReadMode,
+    /// Most by which clocks may differ in speed for leases, in thousandths.
+    pub clock_drift: u32,
+    /// Entries in the log beyond which it begins anew with a snapshot.
+    pub log_entries_max: usize,
+    /// The same in bytes.
+    pub log_bytes_max: usize,
+    /// Entries that are kept then, for replicas that are a little behind.
+    pub log_entries_kept: usize,
+    /// Writes that wait for a majority at most. More are refused.
+    pub writes_max: usize,
+    /// Where random numbers begin: names of replicas, and timeouts of elections.
+    pub seed: u64,
+    /// What the replica and the Raft core have to say.
+    pub logger: slog::Logger,
+}
+
+/// Ticks of the Raft core for each sign of life.
+pub(super) const TICKS_PER_HEARTBEAT: usize = 2;
+
+impl ReplicaConfig {
+    /// A replica with the defaults, for a network within a building.
+    pub fn new(node: u16, address: SocketAddr, peers: Vec<(u16, SocketAddr)>, seed: u64) -> Self {
+        Self {
+            node,
+            address,
+            peers,
+            heartbeat: Duration::from_millis(50),
+            election: Duration::from_millis(500),
+            reads: ReadMode::default(),
+            clock_drift: 50,
+            log_entries_max: 200_000,
+            log_bytes_max: 256 << 20,
+            log_entries_kept: 20_000,
+            writes_max: 100_000,
+            seed,
+            logger: slog::Logger::root(slog::Discard, slog::o!()),
+        }
+    }
+
+    /// The first rule that the settings break.
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        if self.node == 0 || self.peers.iter().any(|(node, _)| *node == 0) {
+            Err("nodes are numbered from 1")
+        } else if self.heartbeat < Duration::from_micros(100) {
+            Err("signs of life are at least 100 microseconds apart")
+        } else if self.election < 3 * self.heartbeat {
+            Err("an election timeout is at least three times the heartbeat")
+        } else if self.peers.iter().any(|(node, at)| *node == self.node && *at != self.address) {
+            Err("the list of peers has another address for this node")
+        } else if has_doubles(&self.peers) {
+            Err("a node or an address is twice in the list of peers")
+        } else if self.log_entries_max <= self.log_entries_kept {
+            Err("a log keeps fewer entries than those with which it begins anew")
+        } else if self.clock_drift >= 1000 {
+            Err("clocks differ by less than 1000 thousandths")
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(super) fn tick(&self) -> Duration {
+        self.heartbeat / TICKS_PER_HEARTBEAT as u32
+    }
+
+    pub(super) fn election_ticks(&self) -> usize {
+        self.election.as_nanos().div_ceil(self.tick().as_nanos()) as usize
+    }
+
+    /// How long a leader may rely on a follower that has heard from it: followers count ticks, and the first
+    /// may be as good as over.
+    pub(super) fn lease_ns(&self) -> u64 {
+        let ticks = self.election_ticks() as u128 - 1;
+        let promised_ns = self.tick().as_nanos() * ticks;
+        (promised_ns * u128::from(1000 - self.clock_drift) / 1000) as u64
+    }
+
+    /// The other nodes with which the cluster begins.
+    pub(super) fn others(&self) -> impl Iterator<Item = (u16, SocketAddr)> {
+        self.peers.iter().copied().filter(|(node, _)| *node != self.node)
+    }
+}
+
+fn has_doubles(peers: &[(u16, SocketAddr)]) -> bool {
+    let is_first = |(place, peer): (usize, &(u16, SocketAddr))| {
+        !peers[..place].iter().any(|other| other.0 == peer.0 || other.1 == peer.1)
+    };
+    !peers.iter().enumerate().all(is_first)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> ReplicaConfig {
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        ReplicaConfig::new(1, at(1), vec![(1, at(1)), (2, at(2))], 7)
+    }
+
+    #[test]
+    fn check__each_rule() {
+        assert_eq!(config().check(), Ok(()));
+        let broken: [fn(&mut ReplicaConfig); 8] = [
+            |config| config.node = 0,
+            |config| config.heartbeat = Duration::from_micros(1),
+            |config| config.election = config.heartbeat,
+            |config| config.peers[0].1.set_port(9),
+            |config| config.peers[1].0 = 1,
+            |config| config.peers.push((3, config.peers[1].1)),
+            |config| config.log_entries_kept = config.log_entries_max,
+            |config| config.clock_drift = 1000,
+        ];
+        for change in broken {
+            let mut config = config();
+            change(&mut config);
+            assert!(config.check().is_err(), "{config:?}");
+        }
+    }
+
+    #[test]
+    fn lease__is_shorter_than_what_followers_wait() {
+        let config = config();
+        assert_eq!(config.election_ticks(), 20);
+        assert_eq!(config.lease_ns(), 19 * 25_000_000 / 1000 * 950);
+    }
+}

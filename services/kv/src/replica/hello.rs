@@ -1,0 +1,102 @@
+//! How replicas get to know each other: what they say first on a session.
+
+use super::book::{decode_members, encode_members, encode_text};
+use super::codec::{Garbled, Reader};
+
+/// The version of what replicas say to each other. Others are refused.
+pub(crate) const VERSION: u16 = 1;
+
+/// What a replica says of itself, when it opens a session and as the answer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Hello {
+    /// 0: of none yet.
+    pub(crate) cluster: u64,
+    pub(crate) replica: u64,
+    /// Who leads, as far as it knows; 0: nobody.
+    pub(crate) leader: u64,
+    /// The replicas with which the cluster began: whoever is named there belongs to it, although
+    /// nobody may have told it yet.
+    pub(crate) founders: Vec<(u64, String)>,
+    /// The members that it knows of.
+    pub(crate) members: Vec<(u64, String)>,
+}
+
+/// A replica that asks the leader to be taken in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Join {
+    pub(crate) cluster: u64,
+    pub(crate) replica: u64,
+    pub(crate) address: String,
+}
+
+impl Hello {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = VERSION.to_le_bytes().to_vec();
+        for number in [self.cluster, self.replica, self.leader] {
+            out.extend(number.to_le_bytes());
+        }
+        for list in [&self.founders, &self.members] {
+            encode_members(list.iter().map(|(replica, address)| (*replica, address)), &mut out);
+        }
+        out
+    }
+
+    /// What it says; `None` if it speaks another version.
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, Garbled> {
+        let mut input = Reader::new(bytes);
+        if input.u16()? != VERSION {
+            return Ok(None);
+        }
+        let hello = Self {
+            cluster: input.u64()?,
+            replica: input.u64()?,
+            leader: input.u64()?,
+            founders: decode_members(&mut input)?,
+            members: decode_members(&mut input)?,
+        };
+        input.end()?;
+        Ok(Some(hello))
+    }
+}
+
+impl Join {
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let mut out = self.cluster.to_le_bytes().to_vec();
+        out.extend(self.replica.to_le_bytes());
+        encode_text(&self.address, &mut out);
+        out
+    }
+
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Garbled> {
+        let mut input = Reader::new(bytes);
+        let join = Self { cluster: input.u64()?, replica: input.u64()?, address: input.text()? };
+        input.end()?;
+        Ok(join)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hello__comes_back_and_no_part_of_it_does() {
+        let members = vec![(1 << 48 | 5, "a:1".to_owned()), (2 << 48 | 6, "b:2".to_owned())];
+        let hello = Hello { cluster: 1, replica: 2, leader: 3, founders: members.clone(), members };
+        let bytes = hello.encode();
+        assert_eq!(Hello::decode(&bytes), Ok(Some(hello)));
+        for len in 0..bytes.len() {
+            assert_eq!(Hello::decode(&bytes[..len]), Err(Garbled::Short));
+        }
+        assert_eq!(Hello::decode(&[9, 9]), Ok(None));
+    }
+
+    #[test]
+    fn join__comes_back_and_with_more_is_refused() {
+        let join = Join { cluster: 1, replica: 2, address: "10.0.0.1:7000".to_owned() };
+        let mut bytes = join.encode();
+        assert_eq!(Join::decode(&bytes), Ok(join));
+        bytes.push(0);
+        assert_eq!(Join::decode(&bytes), Err(Garbled::Long));
+    }
+}

@@ -1,0 +1,193 @@
+//! Changes of who belongs to the cluster: by operators, and of replicas that come back without their log.
+
+use petrel::{Context, Handled, Request};
+use raft::StateRole;
+use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2};
+
+use super::book::{BookChange, encode_members, node_of};
+use super::hello::Join;
+use super::member::Member;
+use crate::api::{AdminReply, Certainty, MemberChange, MemberRequest, Refusal, TransferRequest};
+
+/// Entries that a learner may be behind and become a voter.
+const BEHIND_MAX: u64 = 1_000;
+
+/// What becomes of an operator's wish.
+enum Wish {
+    /// It is so already.
+    Fulfilled,
+    /// It will be when this index is applied.
+    At(u64),
+    Refused(&'static str),
+}
+
+impl Member {
+    /// An operator wants a node in, or out.
+    pub(super) fn handle_member(&mut self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+        let wish = match MemberRequest::decode(request.data()) {
+            Err(error) => return refuse(cx, request, Refusal::Malformed(&error.to_string())),
+            Ok(_) if !self.leads() => {
+                let refusal = Refusal::NotLeader { leader: self.leader() };
+                return refuse(cx, request, refusal);
+            }
+            Ok(wanted) => self.change(&wanted),
+        };
+        match wish {
+            Wish::Fulfilled => reply(cx, request, AdminReply::Done),
+            Wish::Refused(reason) => refuse(
+                cx,
+                request,
+                Refusal::Unavailable { certainty: Certainty::NotApplied, reason },
+            ),
+            Wish::At(index) => {
+                let (responder, handled) = request.defer(cx);
+                self.changes.push((index, responder));
+                handled
+            }
+        }
+    }
+
+    fn change(&mut self, wanted: &MemberRequest<'_>) -> Wish {
+        let node = wanted.node;
+        match wanted.change {
+            MemberChange::Add if self.book.knows(node) => Wish::Fulfilled,
+            MemberChange::Add => {
+                at(self.propose_book(&BookChange::Invite(node, wanted.address.to_owned())))
+            }
+            MemberChange::Promote if self.book.replicas_of(node).next().is_some() => {
+                Wish::Fulfilled
+            }
+            MemberChange::Promote => Wish::Refused("that node has not joined yet"),
+            MemberChange::Remove => self.remove(node),
+        }
+    }
+
+    fn remove(&mut self, node: u16) -> Wish {
+        if self.book.invited.contains_key(&node) {
+            return at(self.propose_book(&BookChange::Disinvite(node)));
+        }
+        let replicas: Vec<u64> = self.book.replicas_of(node).collect();
+        if replicas.is_empty() {
+            return Wish::Fulfilled;
+        }
+        if node == node_of(self.identity.replica) {
+            return Wish::Refused("that node leads: hand leadership over first");
+        }
+        self.joining.retain(|replica, _| node_of(*replica) != node);
+        let gone = replicas.into_iter().map(|replica| single(ConfChangeType::RemoveNode, replica));
+        at(self.propose_configuration(changes(gone.collect(), &[])))
+    }
+
+    /// An operator wants another node to lead.
+    pub(super) fn handle_transfer(
+        &mut self,
+        cx: &mut Context<'_>,
+        request: Request<'_>,
+    ) -> Handled {
+        let wanted = match TransferRequest::decode(request.data()) {
+            Err(error) => return refuse(cx, request, Refusal::Malformed(&error.to_string())),
+            Ok(_) if !self.leads() => {
+                let refusal = Refusal::NotLeader { leader: self.leader() };
+                return refuse(cx, request, refusal);
+            }
+            Ok(wanted) => wanted,
+        };
+        let conf = self.raft.raft.prs().conf().to_conf_state();
+        let voter = self.book.replicas_of(wanted.node).find(|peer| conf.voters.contains(peer));
+        let Some(to) = voter else {
+            let (certainty, reason) = (Certainty::NotApplied, "that node is no voter");
+            return refuse(cx, request, Refusal::Unavailable { certainty, reason });
+        };
+        self.no_lease_in = self.raft.raft.term;
+        self.raft.transfer_leader(to);
+        reply(cx, request, AdminReply::Done)
+    }
+
+    /// A replica asks to be taken in. It may, if an operator has added its node; or if the node was a member
+    /// already, and has lost its log.
+    pub(super) fn handle_join(&mut self, join: Join) -> Result<(), &'static str> {
+        if join.cluster != self.identity.cluster {
+            return Err("this is another cluster");
+        }
+        if !self.leads() {
+            return Err("this replica does not lead");
+        }
+        let node = node_of(join.replica);
+        if !self.book.knows(node) {
+            return Err("that node is not a member: add it first");
+        }
+        self.joining.retain(|replica, _| node_of(*replica) != node);
+        self.joining.insert(join.replica, join.address);
+        Ok(())
+    }
+
+    /// Takes the next step with those that want in: first they learn, then they vote, and a former replica of
+    /// their node is removed in the same step.
+    pub(super) fn tend_members(&mut self) {
+        if self.raft.raft.state != StateRole::Leader || self.raft.raft.has_pending_conf() {
+            return;
+        }
+        let conf = self.raft.raft.prs().conf().to_conf_state();
+        if !conf.voters_outgoing.is_empty() {
+            return;
+        }
+        // A node that asked may have been removed since.
+        let (book, voters) = (&self.book, &conf.voters);
+        self.joining
+            .retain(|replica, _| !voters.contains(replica) && book.knows(node_of(*replica)));
+        let newcomer = self.joining.iter().next().map(|(replica, at)| (*replica, at.clone()));
+        let learner = conf.learners.iter().copied().find(|peer| self.has_caught_up(*peer));
+        if let Some((replica, address)) = newcomer.filter(|(peer, _)| !conf.learners.contains(peer))
+        {
+            let learns = single(ConfChangeType::AddLearnerNode, replica);
+            self.propose_configuration(changes(vec![learns], &[(replica, address)]));
+        } else if let Some(replica) = learner {
+            let former = self.book.replicas_of(node_of(replica)).filter(|other| *other != replica);
+            let gone = former.map(|other| single(ConfChangeType::RemoveNode, other));
+            let all =
+                std::iter::once(single(ConfChangeType::AddNode, replica)).chain(gone).collect();
+            self.propose_configuration(changes(all, &[]));
+        }
+    }
+
+    /// After a snapshot, the core goes on probing until there is another entry: in a quiet cluster that may be
+    /// never. What the replica has confirmed counts, however it is sent to.
+    fn has_caught_up(&self, peer: u64) -> bool {
+        let last_index = self.raft.raft.raft_log.last_index();
+        self.raft.raft.prs().get(peer).is_some_and(|progress| {
+            progress.recent_active
+                && progress.state != raft::ProgressState::Snapshot
+                && progress.matched + BEHIND_MAX >= last_index
+        })
+    }
+}
+
+fn at(index: Option<u64>) -> Wish {
+    index.map_or(Wish::Refused("another change is under way"), Wish::At)
+}
+
+fn single(kind: ConfChangeType, replica: u64) -> ConfChangeSingle {
+    let mut single = ConfChangeSingle { node_id: replica, ..ConfChangeSingle::default() };
+    single.set_change_type(kind);
+    single
+}
+
+/// Changes that are made in one step, and the addresses of those that are new.
+fn changes(all: Vec<ConfChangeSingle>, addresses: &[(u64, String)]) -> ConfChangeV2 {
+    let mut change = ConfChangeV2::default();
+    change.set_changes(all.into());
+    let mut context = Vec::new();
+    encode_members(addresses.iter().map(|(replica, address)| (*replica, address)), &mut context);
+    change.set_context(context.into());
+    change
+}
+
+fn reply(cx: &mut Context<'_>, request: Request<'_>, reply: AdminReply<'_>) -> Handled {
+    let mut out = Vec::new();
+    reply.encode(&mut out);
+    request.reply(cx, &out)
+}
+
+fn refuse(cx: &mut Context<'_>, request: Request<'_>, refusal: Refusal<'_>) -> Handled {
+    reply(cx, request, AdminReply::Refused(refusal))
+}

@@ -1,0 +1,171 @@
+//! Snapshots on their way to other replicas.
+//!
+//! What goes through Raft is a ticket: who has the snapshot, of which index. The content is fetched by calls, a
+//! chunk at a time, by who needs it; only when it is there is the ticket given to the Raft core.
+
+use bytes::Bytes;
+
+use super::codec::{Garbled, Reader};
+use crate::store::{Cursor, Image, Store};
+
+/// Bytes of one chunk, about.
+pub(super) const CHUNK_BYTES: usize = 512 << 10;
+
+/// Images that are kept: the last, and the one before, which somebody may be fetching.
+const IMAGES_MAX: usize = 2;
+
+/// What there is to fetch.
+#[derive(Debug, Default)]
+pub(super) struct Images {
+    held: Vec<Held>,
+    /// Chunks that were asked for.
+    asked: u64,
+}
+
+#[derive(Debug)]
+struct Held {
+    index: u64,
+    image: Image,
+    /// Where its chunks begin, as far as they were asked for.
+    begins: Vec<Cursor>,
+}
+
+/// What stands in a snapshot in place of its content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ticket {
+    pub(super) from: u64,
+    pub(super) index: u64,
+    /// Founders and book: see `Member::pack`.
+    pub(super) book: Vec<u8>,
+}
+
+/// A snapshot that this replica gets.
+pub(super) enum Incoming {
+    Fetching(u64),
+    Fetched(u64, Box<Store>),
+}
+
+/// A request for a chunk of the snapshot at an index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ChunkRequest {
+    pub(super) index: u64,
+    /// From 0; they are asked for in order.
+    pub(super) chunk: u32,
+}
+
+/// A chunk.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ChunkReply<'a> {
+    pub(super) is_last: bool,
+    pub(super) chunk: &'a [u8],
+}
+
+impl Images {
+    pub(super) fn add(&mut self, index: u64, image: Image) {
+        if self.held.len() == IMAGES_MAX {
+            self.held.remove(0);
+        }
+        self.held.push(Held { index, image, begins: vec![Cursor::default()] });
+    }
+
+    /// The index of the last one; 0 without any.
+    pub(super) fn last_index(&self) -> u64 {
+        self.held.last().map_or(0, |held| held.index)
+    }
+
+    /// Chunks that were asked for so far: whether somebody fetches.
+    pub(super) fn asked(&self) -> u64 {
+        self.asked
+    }
+
+    /// The answer to a request for a chunk.
+    pub(super) fn answer(&mut self, request: ChunkRequest) -> Result<Vec<u8>, &'static str> {
+        self.asked += 1;
+        let held = self.held.iter_mut().find(|held| held.index == request.index);
+        let held = held.ok_or("that snapshot is not here any more")?;
+        let place = request.chunk as usize;
+        let begin = held.begins.get(place).ok_or("chunks are asked for in order")?;
+        let chunk = held.image.chunk(begin, CHUNK_BYTES);
+        let is_last = chunk.next.is_none();
+        if let Some(next) = chunk.next.filter(|_| held.begins.len() == place + 1) {
+            held.begins.push(next);
+        }
+        Ok(ChunkReply { is_last, chunk: &chunk.bytes }.encode())
+    }
+}
+
+impl Incoming {
+    pub(super) fn index(&self) -> u64 {
+        match self {
+            Incoming::Fetching(index) | Incoming::Fetched(index, _) => *index,
+        }
+    }
+}
+
+impl Ticket {
+    pub(super) fn encode(&self) -> Bytes {
+        let mut out = self.from.to_le_bytes().to_vec();
+        out.extend(self.index.to_le_bytes());
+        out.extend(&self.book);
+        out.into()
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Garbled> {
+        let mut input = Reader::new(bytes);
+        Ok(Self { from: input.u64()?, index: input.u64()?, book: input.rest().to_vec() })
+    }
+}
+
+impl ChunkRequest {
+    pub(super) fn encode(self) -> [u8; 12] {
+        let mut out = [0; 12];
+        out[..8].copy_from_slice(&self.index.to_le_bytes());
+        out[8..].copy_from_slice(&self.chunk.to_le_bytes());
+        out
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Garbled> {
+        let mut input = Reader::new(bytes);
+        let request = Self { index: input.u64()?, chunk: input.u32()? as u32 };
+        input.end()?;
+        Ok(request)
+    }
+}
+
+impl<'a> ChunkReply<'a> {
+    fn encode(&self) -> Vec<u8> {
+        [&[u8::from(self.is_last)], self.chunk].concat()
+    }
+
+    pub(super) fn decode(bytes: &'a [u8]) -> Result<Self, Garbled> {
+        let mut input = Reader::new(bytes);
+        Ok(Self { is_last: input.u8()? != 0, chunk: input.rest() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticket__comes_back() {
+        let ticket = Ticket { from: 1, index: 2, book: vec![3; 5] };
+        assert_eq!(Ticket::decode(&ticket.encode()), Ok(ticket));
+        assert_eq!(Ticket::decode(&[0; 15]), Err(Garbled::Short));
+    }
+
+    #[test]
+    fn images__the_last_two_are_kept_and_can_be_had_in_order() {
+        let mut images = Images::default();
+        for index in [10, 20, 30] {
+            images.add(index, Store::new().image());
+        }
+        assert_eq!(images.last_index(), 30);
+        assert!(images.answer(ChunkRequest { index: 10, chunk: 0 }).is_err());
+        assert!(images.answer(ChunkRequest { index: 20, chunk: 1 }).is_err());
+        let answer = images.answer(ChunkRequest { index: 20, chunk: 0 }).unwrap();
+        assert!(ChunkReply::decode(&answer).unwrap().is_last);
+        let request = ChunkRequest { index: 7, chunk: 8 };
+        assert_eq!(ChunkRequest::decode(&request.encode()), Ok(request));
+    }
+}

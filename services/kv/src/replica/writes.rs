@@ -1,0 +1,81 @@
+//! Writes between their request and their answer.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use petrel::{Context, Responder};
+
+/// A write that clients wait for.
+pub(super) struct Write {
+    /// When it came, on the endpoint's clock.
+    pub(super) at_ns: u64,
+    pub(super) command: Bytes,
+    pub(super) responder: Responder,
+}
+
+/// Writes that are to be proposed, and those that were.
+#[derive(Default)]
+pub(super) struct Writes {
+    queued: Vec<Write>,
+    /// By index, ascending; all of one term.
+    proposed: VecDeque<(u64, Write)>,
+}
+
+impl Writes {
+    pub(super) fn len(&self) -> usize {
+        self.queued.len() + self.proposed.len()
+    }
+
+    pub(super) fn queue(&mut self, write: Write) {
+        self.queued.push(write);
+    }
+
+    pub(super) fn has_queued(&self) -> bool {
+        !self.queued.is_empty()
+    }
+
+    /// The commands that are to be proposed.
+    pub(super) fn queued(&self) -> impl Iterator<Item = &Bytes> {
+        self.queued.iter().map(|write| &write.command)
+    }
+
+    /// What was queued is in the log now, from this index on.
+    pub(super) fn note_proposed(&mut self, first: u64) {
+        self.proposed.extend((first..).zip(self.queued.drain(..)));
+    }
+
+    /// The write with this index, if it is the next that clients wait for.
+    pub(super) fn take(&mut self, index: u64) -> Option<Write> {
+        if self.proposed.front()?.0 != index {
+            return None;
+        }
+        self.proposed.pop_front().map(|(_, write)| write)
+    }
+
+    /// The next writes that clients wait for, from this index on.
+    pub(super) fn next(&self, index: u64) -> impl Iterator<Item = &[u8]> {
+        let is_next = self.next_index() == Some(index);
+        let all = self.proposed.iter().take(if is_next { usize::MAX } else { 0 });
+        all.map(|(_, write)| &write.command[..])
+    }
+
+    /// The index of the next write that clients wait for.
+    pub(super) fn next_index(&self) -> Option<u64> {
+        self.proposed.front().map(|(index, _)| *index)
+    }
+
+    /// What was not proposed will not be: answers so.
+    pub(super) fn refuse_queued(&mut self, cx: &mut Context<'_>, refusal: &[u8]) {
+        for write in self.queued.drain(..) {
+            write.responder.reply(cx, refusal);
+        }
+    }
+
+    /// This replica leads no more: nobody here will know what becomes of what was proposed.
+    pub(super) fn give_up(&mut self, cx: &mut Context<'_>, not_leader: &[u8], unknown: &[u8]) {
+        self.refuse_queued(cx, not_leader);
+        for (_, write) in self.proposed.drain(..) {
+            write.responder.reply(cx, unknown);
+        }
+    }
+}

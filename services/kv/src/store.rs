@@ -1,0 +1,210 @@
+//! The state machine: what every replica does with the commands of the log, in their order.
+//!
+//! It is a pure function of those commands: no clock, no chance, no I/O. Two stores that applied the same log
+//! are equal in all that can be asked of them, and have equal [digests](Store::digest).
+//!
+//! ```
+//! use petrel_kv::api::{Applied, Outcome, WriteReply};
+//! use petrel_kv::command::{Command, Op};
+//! use petrel_kv::store::Store;
+//!
+//! let mut store = Store::new();
+//! let mut apply = |index, command: Command<'_>| {
+//!     let (mut request, mut reply) = (Vec::new(), Vec::new());
+//!     command.encode(&mut request);
+//!     store.apply(index, &request, &mut reply);
+//!     reply
+//! };
+//! apply(1, Command::OpenSession);
+//! let op = Op::Put { key: b"answer", value: b"42" };
+//! let write = Command::Write { session: 1, sequence: 0, first_pending: 0, op };
+//! let reply = apply(2, write);
+//! let applied = Applied { index: 2, outcome: Outcome::Put { replaced: false } };
+//! assert_eq!(WriteReply::decode(&reply), Ok(WriteReply::Applied(applied)));
+//! assert_eq!(apply(3, write), reply, "it is applied once");
+//! assert_eq!(store.get(b"answer"), Some((&b"42"[..], 2)));
+//! ```
+//!
+//! | module | what it holds |
+//! | --- | --- |
+//! | `map` | the keys: pages of sorted entries under directories, shared with images until they change |
+//! | `sessions` | client sessions, and the results of the writes that are pending |
+//! | `image` | the state at one moment, as a stream of chunks |
+//! | `build` | the way back from chunks to a store |
+
+mod build;
+mod execute;
+mod hash;
+mod image;
+mod map;
+mod sessions;
+
+pub use build::{BuildError, Builder};
+pub use image::{Chunk, Cursor, Image};
+pub use map::{Range, WARMED_MAX};
+
+use crate::api::{Applied, Outcome, Refusal, WriteReply};
+use crate::command::{Command, Op};
+use map::Map;
+use sessions::{Admission, Sessions};
+
+/// The replicated state: keys with their values and revisions, and client sessions.
+#[derive(Debug, Default)]
+pub struct Store {
+    /// Index of the last command.
+    applied: u64,
+    map: Map,
+    sessions: Sessions,
+    counters: Counters,
+}
+
+/// What a store has done since it was made. Not part of the replicated state: a store that was built from an
+/// image begins at nothing.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Writes that were applied, those that found a mismatch included.
+    pub writes: u64,
+    /// Writes that had been applied before, and got the result of then.
+    pub repeats: u64,
+    /// Conditional writes that changed nothing.
+    pub mismatches: u64,
+    /// Writes that were refused: session unknown, sequence too old, too many pending.
+    pub refusals: u64,
+    /// Commands that were none.
+    pub malformed: u64,
+    /// Sessions that opened.
+    pub sessions_opened: u64,
+    /// Sessions that ended to make room for others.
+    pub sessions_evicted: u64,
+}
+
+impl Store {
+    /// An empty store.
+    pub fn new() -> Store {
+        Store::default()
+    }
+
+    /// Applies the command at `index` of the log, and appends the encoded [`WriteReply`] to `reply`.
+    ///
+    /// A write that was applied before gets the same reply as then, to the byte. Bytes that are no command
+    /// change nothing but the index, and are refused.
+    ///
+    /// # Panics
+    ///
+    /// If a command of this or of a later index has been applied.
+    pub fn apply(&mut self, index: u64, command: &[u8], reply: &mut Vec<u8>) {
+        assert!(index > self.applied, "entry {index} after entry {}", self.applied);
+        self.applied = index;
+        match Command::decode(command) {
+            Ok(Command::OpenSession) => self.open_session(index).encode(reply),
+            Ok(Command::Write { session, sequence, first_pending, op }) => {
+                self.write(index, session, sequence, first_pending, &op).encode(reply);
+            }
+            Err(error) => {
+                self.counters.malformed += 1;
+                Refusal::Malformed(&error.to_string()).encode(reply);
+            }
+        }
+    }
+
+    /// Reads what [`Store::apply`] will read for these commands, so that the waits for memory overlap: for
+    /// up to [`WARMED_MAX`] commands that are applied directly after. Changes nothing.
+    pub fn warm<'c>(&self, commands: impl Iterator<Item = &'c [u8]>) {
+        self.map.warm(commands.filter_map(|command| match Command::decode(command) {
+            Ok(Command::Write { op, .. }) => op.first_key(),
+            _ => None,
+        }));
+    }
+
+    /// Value and revision of a key.
+    #[inline]
+    pub fn get(&self, key: &[u8]) -> Option<(&[u8], u64)> {
+        self.map.get(key)
+    }
+
+    /// The pairs from key `from` on, itself included, to `until`, itself excluded.
+    pub fn scan<'a>(&'a self, from: &[u8], until: Option<&'a [u8]>) -> Range<'a> {
+        self.map.range(from, until)
+    }
+
+    /// Index of the last command that was applied.
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// How many keys there are.
+    pub fn keys(&self) -> u64 {
+        self.map.keys()
+    }
+
+    /// Bytes of all keys and values.
+    pub fn bytes(&self) -> u64 {
+        self.map.bytes()
+    }
+
+    /// How many sessions there are.
+    pub fn sessions(&self) -> u64 {
+        self.sessions.len() as u64
+    }
+
+    /// What the store has done.
+    pub fn counters(&self) -> Counters {
+        self.counters
+    }
+
+    /// The state at this moment, to be read or carried elsewhere while the store goes on. Takes time for every
+    /// directory of some ten thousand keys and for every session, but none for single keys.
+    pub fn image(&self) -> Image {
+        Image::new(self.applied, self.map.clone(), self.sessions.image())
+    }
+
+    /// A number that is the same for equal states, and for different ones most likely is not. Reads everything.
+    pub fn digest(&self) -> u64 {
+        self.image().digest()
+    }
+
+    fn open_session(&mut self, index: u64) -> WriteReply<'static> {
+        let evicted = self.sessions.open(index);
+        self.counters.sessions_opened += 1;
+        self.counters.sessions_evicted += u64::from(evicted);
+        WriteReply::Applied(Applied { index, outcome: Outcome::SessionOpened })
+    }
+
+    fn write(
+        &mut self,
+        index: u64,
+        session: u64,
+        sequence: u64,
+        first_pending: u64,
+        op: &Op<'_>,
+    ) -> WriteReply<'static> {
+        let Some(session) = self.sessions.touch(session, index) else {
+            return self.refuse(Refusal::SessionUnknown);
+        };
+        match session.admit(sequence, first_pending) {
+            Admission::New => {
+                let applied =
+                    Applied { index, outcome: execute::execute(&mut self.map, index, op) };
+                session.record(sequence, applied);
+                self.count(applied.outcome);
+                WriteReply::Applied(applied)
+            }
+            Admission::Repeat(applied) => {
+                self.counters.repeats += 1;
+                WriteReply::Applied(applied)
+            }
+            Admission::TooOld => self.refuse(Refusal::SequenceTooOld),
+            Admission::TooMany => self.refuse(Refusal::TooManyPending),
+        }
+    }
+
+    fn count(&mut self, outcome: Outcome) {
+        self.counters.writes += 1;
+        self.counters.mismatches += u64::from(matches!(outcome, Outcome::Mismatch { .. }));
+    }
+
+    fn refuse(&mut self, refusal: Refusal<'static>) -> WriteReply<'static> {
+        self.counters.refusals += 1;
+        WriteReply::Refused(refusal)
+    }
+}

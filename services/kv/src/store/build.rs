@@ -1,0 +1,185 @@
+//! From an image's chunks back to a store.
+
+use std::sync::Arc;
+
+use super::Store;
+use super::hash::{hash, mix};
+use super::image::{END, HEAD, PAIR, SESSION, VERSION};
+use super::sessions::{Session, Slot};
+use crate::api::{Applied, Pair};
+use crate::limits::{PENDING_WRITES_MAX, SESSIONS_MAX};
+use crate::wire::{DecodeError, Reader};
+
+/// Puts a store together from the chunks of an [`Image`](super::Image), in their order.
+///
+/// ```
+/// use petrel_kv::store::{Builder, Cursor, Store};
+///
+/// let image = Store::new().image();
+/// let mut builder = Builder::new();
+/// let mut cursor = Some(Cursor::default());
+/// while let Some(at) = cursor {
+///     let chunk = image.chunk(&at, 64 << 10);
+///     builder.add(&chunk.bytes)?;
+///     cursor = chunk.next;
+/// }
+/// assert_eq!(builder.finish()?.digest(), image.digest());
+/// # Ok::<(), petrel_kv::store::BuildError>(())
+/// ```
+#[derive(Debug, Default)]
+pub struct Builder {
+    store: Store,
+    part: Part,
+    check: u64,
+    /// What the head says there is.
+    keys: u64,
+    sessions: usize,
+    last_key: Vec<u8>,
+    last_used: u64,
+}
+
+/// Why there is no store. The builder is of no more use; get the image again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// A chunk is not made of whole records.
+    #[error("the image is malformed: {0}")]
+    Malformed(#[from] DecodeError),
+    /// The image was made by a version that has another format.
+    #[error("the image has format {0}; this version reads format {VERSION}")]
+    Version(u16),
+    /// A record is not at its place: chunks are missing, repeated or exchanged.
+    #[error("the image has {0} out of place")]
+    OutOfPlace(&'static str),
+    /// A record contradicts others.
+    #[error("the image is wrong: {0}")]
+    Wrong(&'static str),
+    /// The check at the end is not that of what came.
+    #[error("the image is damaged: its check does not match")]
+    Damaged,
+    /// The end has not come.
+    #[error("the image is incomplete")]
+    Incomplete,
+}
+
+/// What has come last.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+enum Part {
+    #[default]
+    Nothing,
+    Pairs,
+    Sessions,
+    End,
+}
+
+impl Builder {
+    /// One that has nothing yet.
+    pub fn new() -> Builder {
+        Builder::default()
+    }
+
+    /// Takes the next chunk.
+    ///
+    /// # Errors
+    ///
+    /// The chunk is not what must come next. The builder is of no more use.
+    pub fn add(&mut self, chunk: &[u8]) -> Result<(), BuildError> {
+        let mut reader = Reader::new(chunk);
+        while !reader.rest().is_empty() {
+            let record = reader.rest();
+            self.record(&mut reader)?;
+            let record = &record[..record.len() - reader.rest().len()];
+            self.check = mix(self.check, hash(record));
+        }
+        Ok(())
+    }
+
+    /// The store.
+    ///
+    /// # Errors
+    ///
+    /// Chunks are missing.
+    pub fn finish(self) -> Result<Store, BuildError> {
+        if self.part == Part::End { Ok(self.store) } else { Err(BuildError::Incomplete) }
+    }
+
+    fn record(&mut self, reader: &mut Reader<'_>) -> Result<(), BuildError> {
+        match reader.u8("record")? {
+            HEAD => self.head(reader),
+            PAIR => self.pair(Pair::read(reader)?),
+            SESSION => self.session(reader),
+            END => self.end(reader.u64("check")?),
+            kind => Err(DecodeError::UnknownKind { field: "record", kind }.into()),
+        }
+    }
+
+    fn head(&mut self, reader: &mut Reader<'_>) -> Result<(), BuildError> {
+        demand(self.part == Part::Nothing, BuildError::OutOfPlace("a head"))?;
+        let version = reader.u16("version")?;
+        demand(version == VERSION, BuildError::Version(version))?;
+        self.part = Part::Pairs;
+        self.store.applied = reader.u64("applied")?;
+        self.keys = reader.u64("keys")?;
+        self.sessions = reader.u32("sessions")? as usize;
+        demand(self.sessions <= SESSIONS_MAX, BuildError::Wrong("too many sessions"))
+    }
+
+    fn pair(&mut self, pair: Pair<'_>) -> Result<(), BuildError> {
+        demand(self.part == Part::Pairs, BuildError::OutOfPlace("a pair"))?;
+        demand(pair.key > &self.last_key[..], BuildError::OutOfPlace("a key"))?;
+        let written = (1..=self.store.applied).contains(&pair.revision);
+        demand(written, BuildError::Wrong("a revision that was not applied"))?;
+        self.last_key.clear();
+        self.last_key.extend_from_slice(pair.key);
+        self.store.map.put(pair.key, pair.value, pair.revision);
+        Ok(())
+    }
+
+    fn session(&mut self, reader: &mut Reader<'_>) -> Result<(), BuildError> {
+        let expected = matches!(self.part, Part::Pairs | Part::Sessions);
+        demand(expected, BuildError::OutOfPlace("a session"))?;
+        self.part = Part::Sessions;
+        let id = reader.u64("session")?;
+        let last_used = reader.u64("last used")?;
+        demand(last_used > self.last_used, BuildError::OutOfPlace("a session"))?;
+        self.last_used = last_used;
+        let possible = id >= 1 && id <= last_used && last_used <= self.store.applied;
+        demand(possible, BuildError::Wrong("a session from the future"))?;
+        demand(!self.store.sessions.contains(id), BuildError::Wrong("a session twice"))?;
+        demand(self.store.sessions.len() < self.sessions, BuildError::Wrong("too many sessions"))?;
+        let session = Arc::new(read_session(reader, id, last_used)?);
+        self.store.sessions.add(Slot { id, last_used, session }, SESSIONS_MAX);
+        Ok(())
+    }
+
+    fn end(&mut self, check: u64) -> Result<(), BuildError> {
+        let expected = matches!(self.part, Part::Pairs | Part::Sessions);
+        demand(expected, BuildError::OutOfPlace("an end"))?;
+        let all = self.store.map.keys() == self.keys && self.store.sessions.len() == self.sessions;
+        demand(all, BuildError::Wrong("not as many keys or sessions as its head says"))?;
+        demand(check == self.check, BuildError::Damaged)?;
+        self.part = Part::End;
+        Ok(())
+    }
+}
+
+fn read_session(reader: &mut Reader<'_>, id: u64, last_used: u64) -> Result<Session, BuildError> {
+    let first_pending = reader.u64("first pending")?;
+    let mut session = Session::new(first_pending);
+    let mut next = 0;
+    for _ in 0..reader.u16("results")? {
+        let distance = u64::from(reader.u16("result")?);
+        demand((next..PENDING_WRITES_MAX).contains(&distance), BuildError::OutOfPlace("a result"))?;
+        next = distance + 1;
+        let sequence = first_pending.checked_add(distance);
+        let sequence = sequence.ok_or(BuildError::Wrong("a sequence out of range"))?;
+        let applied = Applied::read(reader)?;
+        let possible = applied.index > id && applied.index <= last_used;
+        demand(possible, BuildError::Wrong("a result from the future"))?;
+        session.record(sequence, applied);
+    }
+    Ok(session)
+}
+
+fn demand(holds: bool, error: BuildError) -> Result<(), BuildError> {
+    if holds { Ok(()) } else { Err(error) }
+}

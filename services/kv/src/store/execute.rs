@@ -1,0 +1,56 @@
+//! What operations do to the keys.
+
+use super::map::Map;
+use crate::api::Outcome;
+use crate::command::{Batch, Expected, Op};
+
+/// Carries out an operation. The keys that it sets get `index` as their revision.
+pub(super) fn execute(map: &mut Map, index: u64, op: &Op<'_>) -> Outcome {
+    if let Op::Batch(batch) = op {
+        return execute_batch(map, index, batch);
+    }
+    match mismatch(map, op) {
+        Some(revision) => Outcome::Mismatch { position: 0, revision },
+        None => change(map, index, op),
+    }
+}
+
+/// All expectations are of the state before the batch; so the operations may be in any order, and if one key
+/// occurs twice, the later one stays.
+fn execute_batch(map: &mut Map, index: u64, batch: &Batch<'_>) -> Outcome {
+    for (position, op) in (0..).zip(batch.ops()) {
+        if let Some(revision) = mismatch(map, &op) {
+            return Outcome::Mismatch { position, revision };
+        }
+    }
+    for op in batch.ops() {
+        change(map, index, &op);
+    }
+    Outcome::Batch
+}
+
+/// The revision of the key that is not as the operation expects it, if so; the inner `None` for one that is not
+/// there.
+fn mismatch(map: &Map, op: &Op<'_>) -> Option<Option<u64>> {
+    let (Op::Cas { key, expected, .. } | Op::CasDelete { key, expected }) = op else { return None };
+    let found = map.get(key);
+    let holds = match expected {
+        Expected::Absent => found.is_none(),
+        Expected::Revision(expected) => found.is_some_and(|(_, revision)| revision == *expected),
+        Expected::Value(expected) => found.is_some_and(|(value, _)| value == *expected),
+    };
+    if holds { None } else { Some(found.map(|(_, revision)| revision)) }
+}
+
+/// Carries out an operation of which the expectation holds.
+fn change(map: &mut Map, index: u64, op: &Op<'_>) -> Outcome {
+    match op {
+        Op::Put { key, value } | Op::Cas { key, value, .. } => {
+            Outcome::Put { replaced: map.put(key, value, index) }
+        }
+        Op::Delete { key } | Op::CasDelete { key, .. } => {
+            Outcome::Deleted { existed: map.remove(key) }
+        }
+        Op::Batch(_) => unreachable!("batches do not stand in batches"),
+    }
+}

@@ -1,0 +1,168 @@
+//! Images: the state at one moment, and its stream of chunks (`docs/kv-protocol.md` §8).
+//!
+//! The stream is a list of records: a head, the pairs in order, the sessions from the least recently used one on,
+//! an end with a check of all before it. A chunk is some records that follow each other, so that every chunk can
+//! be used when it comes. The check is over records, so that it does not depend on where the stream was cut.
+
+use super::hash::{hash, mix};
+use super::map::{Map, Position};
+use super::sessions::Slot;
+use crate::wire::Write;
+
+/// The state of a store after one command. It shares with the store what has not changed since.
+#[derive(Debug, Clone)]
+pub struct Image {
+    applied: u64,
+    map: Map,
+    sessions: Vec<Slot>,
+}
+
+/// Where in an image's stream a chunk begins. The default is the beginning.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cursor {
+    at: At,
+    /// The check of what is before.
+    check: u64,
+}
+
+/// Some of an image's stream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// What a [`Builder`](super::Builder) takes.
+    pub bytes: Vec<u8>,
+    /// Where the next one begins; none after the last.
+    pub next: Option<Cursor>,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum At {
+    #[default]
+    Head,
+    Pair(Position),
+    Session(usize),
+    End,
+    Done,
+}
+
+/// Version of the stream's format.
+pub(super) const VERSION: u16 = 1;
+
+// Kinds of records.
+pub(super) const HEAD: u8 = 1;
+pub(super) const PAIR: u8 = 2;
+pub(super) const SESSION: u8 = 3;
+pub(super) const END: u8 = 4;
+
+impl Image {
+    pub(super) fn new(applied: u64, map: Map, sessions: Vec<Slot>) -> Image {
+        Image { applied, map, sessions }
+    }
+
+    /// Index of the last command that the image has.
+    pub fn applied(&self) -> u64 {
+        self.applied
+    }
+
+    /// How many keys it has.
+    pub fn keys(&self) -> u64 {
+        self.map.keys()
+    }
+
+    /// Bytes of its keys and values.
+    pub fn bytes(&self) -> u64 {
+        self.map.bytes()
+    }
+
+    /// The part of the stream from `cursor` on, of at most `bytes_max` bytes, or one record if that is longer:
+    /// up to 1 MiB and 5 KiB.
+    pub fn chunk(&self, cursor: &Cursor, bytes_max: usize) -> Chunk {
+        let mut bytes = Vec::new();
+        let mut cursor = *cursor;
+        loop {
+            let start = bytes.len();
+            let Some(next) = self.record(&cursor, &mut bytes) else {
+                return Chunk { bytes, next: None };
+            };
+            if bytes.len() > bytes_max && start > 0 {
+                bytes.truncate(start);
+                return Chunk { bytes, next: Some(cursor) };
+            }
+            cursor = next;
+        }
+    }
+
+    /// See [`Store::digest`](super::Store::digest).
+    pub fn digest(&self) -> u64 {
+        let mut cursor = Cursor::default();
+        let mut record = Vec::new();
+        while let Some(next) = self.record(&cursor, &mut record) {
+            cursor = next;
+            record.clear();
+        }
+        cursor.check
+    }
+
+    /// Appends the record at the cursor, and tells where the next one is; none if there is no record.
+    fn record(&self, cursor: &Cursor, out: &mut Vec<u8>) -> Option<Cursor> {
+        let start = out.len();
+        let at = match cursor.at {
+            At::Head => self.write_head(out),
+            At::Pair(at) => self.write_pair(at, out),
+            At::Session(at) => self.write_session(at, out),
+            At::End => Some(write_end(cursor.check, out)),
+            At::Done => return None,
+        };
+        match at {
+            Some(at) => Some(Cursor { at, check: mix(cursor.check, hash(&out[start..])) }),
+            None => self.record(&Cursor { at: cursor.at.next_kind(), ..*cursor }, out),
+        }
+    }
+
+    fn write_head(&self, out: &mut Vec<u8>) -> Option<At> {
+        out.put_u8(HEAD);
+        out.put_u16(VERSION);
+        out.put_u64(self.applied);
+        out.put_u64(self.map.keys());
+        out.put_u32(self.sessions.len() as u32);
+        Some(At::Pair(Position::default()))
+    }
+
+    fn write_pair(&self, mut at: Position, out: &mut Vec<u8>) -> Option<At> {
+        let pair = self.map.pair(&mut at)?;
+        out.put_u8(PAIR);
+        pair.write(out);
+        Some(At::Pair(at.next()))
+    }
+
+    fn write_session(&self, at: usize, out: &mut Vec<u8>) -> Option<At> {
+        let Slot { id, last_used, session } = self.sessions.get(at)?;
+        out.put_u8(SESSION);
+        out.put_u64(*id);
+        out.put_u64(*last_used);
+        out.put_u64(session.first_pending());
+        out.put_u16(session.results().count() as u16);
+        for (distance, applied) in session.results() {
+            out.put_u16(distance);
+            applied.write(out);
+        }
+        Some(At::Session(at + 1))
+    }
+}
+
+impl At {
+    /// Where to go on when there are no more records of a kind.
+    fn next_kind(self) -> At {
+        match self {
+            At::Head => At::Pair(Position::default()),
+            At::Pair(_) => At::Session(0),
+            At::Session(_) => At::End,
+            At::End | At::Done => At::Done,
+        }
+    }
+}
+
+fn write_end(check: u64, out: &mut Vec<u8>) -> At {
+    out.put_u8(END);
+    out.put_u64(check);
+    At::Done
+}

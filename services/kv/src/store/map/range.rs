@@ -1,0 +1,76 @@
+//! Walks through the keys, in order.
+
+use super::Map;
+use super::fences::Probe;
+use super::page::Page;
+use crate::api::Pair;
+
+/// The pairs of a range, in order.
+#[derive(Debug, Clone)]
+pub struct Range<'a> {
+    map: &'a Map,
+    at: Position,
+    until: Option<&'a [u8]>,
+}
+
+/// The place of an entry in a map that does not change.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(in crate::store) struct Position {
+    directory: usize,
+    page: usize,
+    entry: usize,
+}
+
+impl<'a> Iterator for Range<'a> {
+    type Item = Pair<'a>;
+
+    fn next(&mut self) -> Option<Pair<'a>> {
+        let pair = self.map.pair(&mut self.at)?;
+        if self.until.is_some_and(|until| pair.key >= until) {
+            return None;
+        }
+        self.at = self.at.next();
+        Some(pair)
+    }
+}
+
+impl Map {
+    /// The pairs from key `from` on, itself included, to `until`, itself excluded.
+    pub(in crate::store) fn range<'a>(&'a self, from: &[u8], until: Option<&'a [u8]>) -> Range<'a> {
+        let probe = Probe::new(from);
+        let directory = self.fences.find(&probe);
+        let page = self.directories[directory].find(&probe);
+        let entry = self.directories[directory].pages()[page].place(from);
+        Range { map: self, at: Position { directory, page, entry }, until }
+    }
+
+    /// The pair at a position, or, if that is the end of a page, the next one. The position becomes the pair's.
+    pub(in crate::store) fn pair(&self, at: &mut Position) -> Option<Pair<'_>> {
+        loop {
+            let page = self.page(at)?;
+            if at.entry < page.len() {
+                let (key, value) = (page.key(at.entry), page.value(at.entry));
+                return Some(Pair { key, revision: page.revision(at.entry), value });
+            }
+            *at = Position { page: at.page + 1, entry: 0, ..*at };
+        }
+    }
+
+    /// The page of a position, or, if that is the end of a directory, the next one.
+    fn page(&self, at: &mut Position) -> Option<&Page> {
+        loop {
+            let directory = self.directories.get(at.directory)?;
+            if let Some(page) = directory.pages().get(at.page) {
+                return Some(page);
+            }
+            *at = Position { directory: at.directory + 1, page: 0, entry: 0 };
+        }
+    }
+}
+
+impl Position {
+    /// Behind the entry of this one.
+    pub(in crate::store) fn next(self) -> Position {
+        Position { entry: self.entry + 1, ..self }
+    }
+}

@@ -1,0 +1,87 @@
+//! Client sessions, which make a write that comes twice be applied once (Raft dissertation §6.3; RIFL).
+//!
+//! A session has the results of those writes that its client may ask for again. When there are as many sessions
+//! as there may be, the one that was used least recently ends: "recently" by the log, so that all replicas agree.
+
+mod recency;
+mod session;
+
+pub(super) use session::{Admission, Session};
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::hash::HashByIndex;
+use crate::limits::SESSIONS_MAX;
+use recency::Recency;
+
+/// All sessions.
+#[derive(Debug, Default)]
+pub(super) struct Sessions {
+    /// Places by the sessions' numbers.
+    places: HashMap<u64, u32, HashByIndex>,
+    slots: Vec<Slot>,
+    recency: Recency,
+}
+
+/// A session with its name and age.
+#[derive(Debug, Clone)]
+pub(super) struct Slot {
+    /// Log index of the command that opened it.
+    pub(super) id: u64,
+    /// Log index of the last command that named it.
+    pub(super) last_used: u64,
+    pub(super) session: Arc<Session>,
+}
+
+impl Sessions {
+    pub(super) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Opens a session, and tells whether another ended for it.
+    pub(super) fn open(&mut self, index: u64) -> bool {
+        self.add(Slot { id: index, last_used: index, session: Arc::default() }, SESSIONS_MAX)
+    }
+
+    /// Adds a session that was used after all others.
+    pub(super) fn add(&mut self, slot: Slot, sessions_max: usize) -> bool {
+        let full = self.slots.len() >= sessions_max;
+        let id = slot.id;
+        let place = if full { self.replace_oldest(slot) } else { self.append(slot) };
+        self.places.insert(id, place);
+        full
+    }
+
+    /// The session that a command at `index` names.
+    #[inline]
+    pub(super) fn touch(&mut self, id: u64, index: u64) -> Option<&mut Session> {
+        let place = *self.places.get(&id)?;
+        self.recency.touch(place);
+        let slot = &mut self.slots[place as usize];
+        slot.last_used = index;
+        Some(Arc::make_mut(&mut slot.session))
+    }
+
+    pub(super) fn contains(&self, id: u64) -> bool {
+        self.places.contains_key(&id)
+    }
+
+    /// The sessions as they are now, those first that were used least recently.
+    pub(super) fn image(&self) -> Vec<Slot> {
+        self.recency.oldest_first().map(|place| self.slots[place as usize].clone()).collect()
+    }
+
+    fn append(&mut self, slot: Slot) -> u32 {
+        self.slots.push(slot);
+        self.recency.push()
+    }
+
+    fn replace_oldest(&mut self, slot: Slot) -> u32 {
+        let place = self.recency.oldest();
+        self.recency.touch(place);
+        let old = std::mem::replace(&mut self.slots[place as usize], slot);
+        self.places.remove(&old.id);
+        place
+    }
+}

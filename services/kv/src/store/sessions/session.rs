@@ -1,0 +1,79 @@
+//! One session: the results that its client may still ask for.
+
+use std::collections::VecDeque;
+
+use crate::api::Applied;
+use crate::limits::PENDING_WRITES_MAX;
+
+/// Results of the writes from the first pending one on.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(in crate::store) struct Session {
+    first_pending: u64,
+    /// By the distance from the first pending one; none where a later write was applied first.
+    results: VecDeque<Option<Applied>>,
+}
+
+/// What becomes of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::store) enum Admission {
+    /// It is to be applied.
+    New,
+    /// It has been applied, with this result.
+    Repeat(Applied),
+    /// Its result has been forgotten.
+    TooOld,
+    /// It is too far ahead.
+    TooMany,
+}
+
+impl Session {
+    /// A session without results.
+    pub(in crate::store) fn new(first_pending: u64) -> Session {
+        Session { first_pending, results: VecDeque::new() }
+    }
+
+    /// Forgets what the client needs no more, and looks for the write.
+    #[inline]
+    pub(in crate::store) fn admit(&mut self, sequence: u64, first_pending: u64) -> Admission {
+        if first_pending > self.first_pending {
+            self.forget_before(first_pending);
+        }
+        let Some(distance) = sequence.checked_sub(self.first_pending) else {
+            return Admission::TooOld;
+        };
+        if distance >= PENDING_WRITES_MAX {
+            return Admission::TooMany;
+        }
+        match self.results.get(distance as usize) {
+            Some(Some(applied)) if !cfg!(petrel_break = "kv_applies_twice") => {
+                Admission::Repeat(*applied)
+            }
+            _ => Admission::New,
+        }
+    }
+
+    /// Keeps the result of a write that was admitted.
+    #[inline]
+    pub(in crate::store) fn record(&mut self, sequence: u64, applied: Applied) {
+        let distance = (sequence - self.first_pending) as usize;
+        while self.results.len() <= distance {
+            self.results.push_back(None);
+        }
+        self.results[distance] = Some(applied);
+    }
+
+    pub(in crate::store) fn first_pending(&self) -> u64 {
+        self.first_pending
+    }
+
+    /// The results with their distances from the first pending write.
+    pub(in crate::store) fn results(&self) -> impl Iterator<Item = (u16, Applied)> {
+        (0..).zip(&self.results).filter_map(|(distance, result)| Some((distance, (*result)?)))
+    }
+
+    fn forget_before(&mut self, first_pending: u64) {
+        let forgotten = (first_pending - self.first_pending).min(self.results.len() as u64);
+        self.results.drain(..forgotten as usize);
+        self.first_pending = first_pending;
+    }
+}

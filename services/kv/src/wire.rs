@@ -1,0 +1,180 @@
+//! Numbers and byte strings, little-endian, as all messages of the service are made of them.
+//!
+//! Reading is total: any bytes give a value or a [`DecodeError`], which names the field. What is read borrows
+//! from the message.
+
+use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+/// Why bytes are not the message they should be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// The message is shorter than its fields say.
+    #[error("the message ends before its {0} does")]
+    Truncated(&'static str),
+    /// The message is longer than its fields say.
+    #[error("{0} bytes follow the end of the message")]
+    Trailing(usize),
+    /// A byte that chooses between kinds has a value that stands for none.
+    #[error("there is no {field} of kind {kind}")]
+    UnknownKind {
+        /// What there are kinds of.
+        field: &'static str,
+        /// The byte.
+        kind: u8,
+    },
+    /// A key of no or of too many bytes.
+    #[error("a key has 1 to {KEY_BYTES_MAX} bytes, not {0}")]
+    KeyLength(usize),
+    /// A value of too many bytes.
+    #[error("a value has at most {VALUE_BYTES_MAX} bytes, not {0}")]
+    ValueLength(usize),
+    /// A number is outside of what its field may be.
+    #[error("the {0} is out of range")]
+    OutOfRange(&'static str),
+    /// A text is not UTF-8.
+    #[error("the {0} is not UTF-8")]
+    NotText(&'static str),
+}
+
+/// Takes a message apart from its front.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub(crate) fn new(message: &'a [u8]) -> Reader<'a> {
+        Reader { rest: message }
+    }
+
+    #[inline]
+    pub(crate) fn u8(&mut self, field: &'static str) -> Result<u8, DecodeError> {
+        Ok(self.array::<1>(field)?[0])
+    }
+
+    #[inline]
+    pub(crate) fn u16(&mut self, field: &'static str) -> Result<u16, DecodeError> {
+        Ok(u16::from_le_bytes(self.array(field)?))
+    }
+
+    #[inline]
+    pub(crate) fn u32(&mut self, field: &'static str) -> Result<u32, DecodeError> {
+        Ok(u32::from_le_bytes(self.array(field)?))
+    }
+
+    #[inline]
+    pub(crate) fn u64(&mut self, field: &'static str) -> Result<u64, DecodeError> {
+        Ok(u64::from_le_bytes(self.array(field)?))
+    }
+
+    /// A key that something can be stored under.
+    #[inline]
+    pub(crate) fn key(&mut self) -> Result<&'a [u8], DecodeError> {
+        let key = self.bound()?;
+        if key.is_empty() { Err(DecodeError::KeyLength(0)) } else { Ok(key) }
+    }
+
+    /// The bound of a range: like a key, but may be empty, which is before all keys.
+    #[inline]
+    pub(crate) fn bound(&mut self) -> Result<&'a [u8], DecodeError> {
+        let len = usize::from(self.u16("key")?);
+        if len > KEY_BYTES_MAX {
+            return Err(DecodeError::KeyLength(len));
+        }
+        self.take(len, "key")
+    }
+
+    #[inline]
+    pub(crate) fn value(&mut self) -> Result<&'a [u8], DecodeError> {
+        let len = self.u32("value")? as usize;
+        if len > VALUE_BYTES_MAX {
+            return Err(DecodeError::ValueLength(len));
+        }
+        self.take(len, "value")
+    }
+
+    /// A text with a length of two bytes.
+    pub(crate) fn text(&mut self, field: &'static str) -> Result<&'a str, DecodeError> {
+        let len = usize::from(self.u16(field)?);
+        let bytes = self.take(len, field)?;
+        str::from_utf8(bytes).map_err(|_| DecodeError::NotText(field))
+    }
+
+    #[inline]
+    pub(crate) fn take(
+        &mut self,
+        len: usize,
+        field: &'static str,
+    ) -> Result<&'a [u8], DecodeError> {
+        let (taken, rest) = self.rest.split_at_checked(len).ok_or(DecodeError::Truncated(field))?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    /// What has not been read.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    /// That all of the message has been read.
+    #[inline]
+    pub(crate) fn end(&self) -> Result<(), DecodeError> {
+        if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing(self.rest.len())) }
+    }
+
+    #[inline]
+    fn array<const N: usize>(&mut self, field: &'static str) -> Result<[u8; N], DecodeError> {
+        let (array, rest) = self.rest.split_first_chunk().ok_or(DecodeError::Truncated(field))?;
+        self.rest = rest;
+        Ok(*array)
+    }
+}
+
+/// The other direction: appends to a message.
+pub(crate) trait Write {
+    fn put_u8(&mut self, value: u8);
+    fn put_u16(&mut self, value: u16);
+    fn put_u32(&mut self, value: u32);
+    fn put_u64(&mut self, value: u64);
+    /// A key or the bound of a range.
+    fn put_key(&mut self, key: &[u8]);
+    fn put_value(&mut self, value: &[u8]);
+    /// A text with a length of two bytes, cut to `bytes_max` bytes.
+    fn put_text(&mut self, text: &str, bytes_max: usize);
+}
+
+impl Write for Vec<u8> {
+    fn put_u8(&mut self, value: u8) {
+        self.push(value);
+    }
+
+    fn put_u16(&mut self, value: u16) {
+        self.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn put_u32(&mut self, value: u32) {
+        self.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn put_u64(&mut self, value: u64) {
+        self.extend_from_slice(&value.to_le_bytes());
+    }
+
+    fn put_key(&mut self, key: &[u8]) {
+        assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
+        self.put_u16(key.len() as u16);
+        self.extend_from_slice(key);
+    }
+
+    fn put_value(&mut self, value: &[u8]) {
+        assert!(value.len() <= VALUE_BYTES_MAX, "a value of {} bytes", value.len());
+        self.put_u32(value.len() as u32);
+        self.extend_from_slice(value);
+    }
+
+    fn put_text(&mut self, text: &str, bytes_max: usize) {
+        let cut = &text[..text.floor_char_boundary(bytes_max)];
+        self.put_u16(cut.len() as u16);
+        self.extend_from_slice(cut.as_bytes());
+    }
+}

@@ -1,0 +1,496 @@
+//! The client against real replicas over loopback.
+
+mod common;
+
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+use common::{Cluster, Options};
+use petrel::{Endpoint, EndpointConfig, Handle, Nexus, Parallel};
+use petrel_kv::api::{AdminReply, Certainty, Consistency, Refusal, Role, WriteReply, methods};
+use petrel_kv::client::{Batched, Cas, KvClient, KvClientConfig, KvError};
+use petrel_kv::command::{BatchBuffer, Command, Expected, Op};
+use petrel_kv::limits::{PENDING_WRITES_MAX, SESSIONS_MAX};
+
+/// Far more than anything here takes: who waits longer waits for ever.
+const PATIENCE: Duration = Duration::from_secs(240);
+
+/// A client on an endpoint of its own.
+struct Bench {
+    endpoint: Endpoint,
+    client: KvClient,
+}
+
+impl Bench {
+    fn new(addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
+        let mut config = KvClientConfig::new(7);
+        config.timeout = PATIENCE;
+        Self::with_config(addresses, config)
+    }
+
+    fn with_config(
+        addresses: impl IntoIterator<Item = SocketAddr>,
+        config: KvClientConfig,
+    ) -> Self {
+        let nexus = Nexus::builder().start().unwrap();
+        let endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
+        let client = KvClient::new(endpoint.handle(), addresses, config).unwrap();
+        Self { endpoint, client }
+    }
+
+    fn handle(&self) -> Handle {
+        self.endpoint.handle()
+    }
+
+    /// Does something with the client.
+    fn run<R>(&mut self, operation: impl AsyncFnOnce(KvClient) -> R) -> R {
+        let client = self.client.clone();
+        self.endpoint.block_on(operation(client))
+    }
+
+    /// Runs the event loop until something holds.
+    fn run_until(&mut self, what: &str, mut holds: impl FnMut() -> bool) {
+        let begin = Instant::now();
+        self.endpoint.run_until(|_| holds() || begin.elapsed() > PATIENCE);
+        assert!(holds(), "{what} in {PATIENCE:?}");
+    }
+}
+
+/// Tasks of which the results are counted.
+struct Tally {
+    ended: Rc<Cell<usize>>,
+    begun: usize,
+}
+
+impl Tally {
+    fn new() -> Self {
+        Self { ended: Rc::default(), begun: 0 }
+    }
+
+    fn spawn(&mut self, handle: &Handle, task: impl Future<Output = ()> + 'static) {
+        self.begun += 1;
+        let ended = Rc::clone(&self.ended);
+        handle.spawn(async move {
+            task.await;
+            ended.set(ended.get() + 1);
+        });
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.get() == self.begun
+    }
+}
+
+fn number(value: &[u8]) -> u64 {
+    u64::from_le_bytes(value.try_into().unwrap())
+}
+
+#[test]
+fn client__each_operation() {
+    let cluster = Cluster::start(3, Options::default());
+    let mut bench = Bench::new(cluster.addresses());
+    bench.run(async |client| {
+        assert!(client.get(b"key").await.unwrap().is_none());
+        let put = client.put(b"key", b"one").await.unwrap();
+        assert!(!put.replaced);
+        let value = client.get(b"key").await.unwrap().unwrap();
+        assert_eq!((&value[..], value.revision()), (&b"one"[..], put.revision));
+        let wrong = client.cas(b"key", Expected::Absent, b"two").await.unwrap();
+        assert_eq!(wrong, Cas::Mismatch { revision: Some(put.revision) });
+        let right = client.cas(b"key", Expected::Value(b"one"), b"two").await.unwrap();
+        let Cas::Done { revision } = right else { panic!("{right:?}") };
+        assert!(client.put(b"key", b"three").await.unwrap().replaced);
+        let late = client.cas_delete(b"key", Expected::Revision(revision)).await.unwrap();
+        assert!(matches!(late, Cas::Mismatch { .. }));
+        assert!(client.delete(b"key").await.unwrap());
+        assert!(!client.delete(b"key").await.unwrap());
+
+        let mut batch = BatchBuffer::default();
+        batch.push(&Op::Cas { key: b"a", expected: Expected::Absent, value: b"1" }).unwrap();
+        batch.push(&Op::Put { key: b"b", value: b"2" }).unwrap();
+        assert!(matches!(client.batch(&batch).await.unwrap(), Batched::Done { .. }));
+        let again = client.batch(&batch).await.unwrap();
+        assert!(matches!(again, Batched::Mismatch { position: 0, revision: Some(_) }), "{again:?}");
+    });
+}
+
+#[test]
+fn client__what_breaks_a_limit_is_not_sent() {
+    // Nobody is there: who sent would wait.
+    let mut bench = Bench::new([SocketAddr::from(([127, 0, 0, 1], 9))]);
+    bench.run(async |client| {
+        let long = vec![0; (1 << 20) + 1];
+        let errors = [
+            client.put(b"", b"").await.unwrap_err(),
+            client.put(&long[..4097], b"").await.unwrap_err(),
+            client.put(b"key", &long).await.unwrap_err(),
+            client.cas(b"key", Expected::Value(&long), b"").await.unwrap_err(),
+            client.get(b"").await.unwrap_err(),
+            client.delete(&long[..5000]).await.unwrap_err(),
+            client.batch(&BatchBuffer::default()).await.unwrap_err(),
+            client.transfer(0).await.unwrap_err(),
+            client.scan(&long[..5000], None).next().await.unwrap_err(),
+        ];
+        for error in errors {
+            assert!(matches!(error, KvError::InvalidArgument(_)), "{error}");
+        }
+    });
+    let none = KvClient::new(bench.handle(), [], KvClientConfig::new(1));
+    assert!(matches!(none, Err(KvError::InvalidArgument(_))));
+}
+
+#[test]
+fn client__scans_page_by_page() {
+    let cluster = Cluster::start(1, Options::default());
+    let mut bench = Bench::new(cluster.addresses());
+    let handle = bench.handle();
+    let mut puts = Tally::new();
+    for key in 0..3000u32 {
+        let client = bench.client.clone();
+        puts.spawn(&handle, async move {
+            client.put(&key.to_be_bytes(), &key.to_le_bytes()).await.unwrap();
+        });
+    }
+    bench.run_until("all is written", || puts.has_ended());
+    bench.run(async |client| {
+        let key = |number: u32| number.to_be_bytes();
+        let mut scan = client.scan(&key(10), Some(&key(2990))).page_pairs(100);
+        for expected in 10..2990u32 {
+            let pair = scan.next().await.unwrap().unwrap();
+            assert_eq!(
+                (&pair.key[..], &pair.value[..]),
+                (&key(expected)[..], &expected.to_le_bytes()[..])
+            );
+        }
+        assert_eq!(scan.next().await.unwrap(), None);
+        assert_eq!(scan.next().await.unwrap(), None, "the end stays the end");
+        let mut limited = client.scan(b"", None).limit(1500).consistency(Consistency::Stale);
+        let first = limited.next_page().await.unwrap().unwrap();
+        let second = limited.next_page().await.unwrap().unwrap();
+        assert_eq!((first.len(), second.len()), (1024, 476));
+        assert!(limited.next_page().await.unwrap().is_none());
+    });
+}
+
+#[test]
+fn client__more_writes_than_may_be_pending_wait_for_room() {
+    let cluster = Cluster::start(3, Options::default());
+    let mut bench = Bench::new(cluster.addresses());
+    let handle = bench.handle();
+    let mut puts = Tally::new();
+    let count = 5 * PENDING_WRITES_MAX as u32;
+    for key in 0..count {
+        let client = bench.client.clone();
+        puts.spawn(&handle, async move {
+            let put = client.put(&key.to_be_bytes(), b"value").await.unwrap();
+            assert!(!put.replaced, "it was applied twice");
+        });
+    }
+    bench.run_until("all is written", || puts.has_ended());
+    let status = cluster.view(0).unwrap().status;
+    assert_eq!(status.sessions, 1, "they share one session");
+}
+
+#[test]
+fn client__a_write_that_is_dropped_holds_nobody_up() {
+    let cluster = Cluster::start(1, Options::default());
+    let mut bench = Bench::new(cluster.addresses());
+    bench.run(async |client| {
+        client.put(b"first", b"value").await.unwrap();
+        let hasty = client.within(Duration::ZERO);
+        for _ in 0..3 * PENDING_WRITES_MAX {
+            let error = hasty.put(b"key", b"value").await.unwrap_err();
+            assert_eq!(error.certainty(), Certainty::NotApplied, "{error}");
+        }
+    });
+    let handle = bench.handle();
+    for _ in 0..3 * PENDING_WRITES_MAX {
+        let client = bench.client.clone();
+        // Polled once or more, and then given up.
+        let put = async move { client.put(b"key", b"value").await.map(drop) };
+        let given_up = handle.timeout(Duration::ZERO, put);
+        bench.run(async |_| drop(given_up.await));
+    }
+    bench.run(async |client| client.put(b"last", b"value").await.unwrap());
+}
+
+/// Keys, and how often each was added to.
+type Totals = Vec<([u8; 8], u64)>;
+
+/// Writers with a key each, that count up by compare and set. Were a write applied twice, its second answer would
+/// be a mismatch; were one lost, the next would be.
+struct Writers {
+    acknowledged: Rc<Cell<u64>>,
+    stop: Rc<Cell<bool>>,
+    /// Keys, and how far their writers have counted.
+    totals: Rc<RefCell<Totals>>,
+    tally: Tally,
+}
+
+const WRITERS: u64 = 40;
+
+impl Writers {
+    fn start(bench: &Bench) -> Self {
+        let mut writers = Self {
+            acknowledged: Rc::default(),
+            stop: Rc::default(),
+            totals: Rc::default(),
+            tally: Tally::new(),
+        };
+        for writer in 0..WRITERS {
+            let task = writers.write(bench.client.clone(), writer.to_be_bytes());
+            writers.tally.spawn(&bench.handle(), task);
+        }
+        writers
+    }
+
+    fn write(&self, client: KvClient, key: [u8; 8]) -> impl Future<Output = ()> + 'static {
+        let (acknowledged, stop) = (Rc::clone(&self.acknowledged), Rc::clone(&self.stop));
+        let totals = Rc::clone(&self.totals);
+        async move {
+            let (mut count, mut last) = (0u64, None);
+            while !stop.get() {
+                let expected = last.map_or(Expected::Absent, Expected::Revision);
+                match client.cas(&key, expected, &(count + 1).to_le_bytes()).await.unwrap() {
+                    Cas::Done { revision } => last = Some(revision),
+                    Cas::Mismatch { revision } => panic!("{key:?}: {count} {last:?} {revision:?}"),
+                }
+                count += 1;
+                acknowledged.set(acknowledged.get() + 1);
+            }
+            totals.borrow_mut().push((key, count));
+        }
+    }
+
+    fn run_for(&self, bench: &mut Bench, writes: u64) {
+        let goal = self.acknowledged.get() + writes;
+        bench.run_until("writes go on", || self.acknowledged.get() >= goal);
+    }
+
+    /// Ends the writers, and looks whether the store has what they have counted.
+    fn check(self, bench: &mut Bench) {
+        self.stop.set(true);
+        bench.run_until("all writers end", || self.tally.has_ended());
+        let totals = self.totals.take();
+        assert_eq!(totals.len() as u64, WRITERS);
+        bench.run(async |client| {
+            for (key, count) in totals {
+                let value = client.get(&key).await.unwrap().unwrap();
+                assert_eq!(number(&value), count);
+            }
+        });
+    }
+}
+
+#[test]
+fn client__a_leader_that_is_killed_loses_nothing_and_doubles_nothing() {
+    let mut cluster = Cluster::start(3, Options::default());
+    let mut bench = Bench::new(cluster.addresses());
+    let writers = Writers::start(&bench);
+    for _ in 0..3 {
+        writers.run_for(&mut bench, 20 * WRITERS);
+        let leader = cluster.wait_for_leader();
+        cluster.kill(leader);
+        writers.run_for(&mut bench, 20 * WRITERS);
+        cluster.restart(leader);
+        cluster.wait_for_voters(3, leader);
+    }
+    writers.check(&mut bench);
+    cluster.wait_for_equal_digests();
+}
+
+/// Attempts are given up so early that many of them are applied nevertheless.
+#[test]
+fn client__what_is_sent_again_is_applied_once() {
+    let cluster = Cluster::start(3, Options::default());
+    let mut config = KvClientConfig::new(7);
+    config.timeout = PATIENCE;
+    config.attempt_timeout = Duration::from_micros(50);
+    let mut bench = Bench::with_config(cluster.addresses(), config);
+    let writers = Writers::start(&bench);
+    for round in 0.. {
+        assert!(round < 1000, "no write has come twice");
+        writers.run_for(&mut bench, 200);
+        let entries = cluster.view(cluster.wait_for_leader()).unwrap().status.commit;
+        // The entries are the writes, those that came twice, some of elections, and the session.
+        if entries > writers.acknowledged.get() + WRITERS + 200 {
+            break;
+        }
+    }
+    writers.check(&mut bench);
+}
+
+/// A server that keeps the first change of members waiting, and refuses all that come after it.
+fn refuse_all_but_the_first(stop: &AtomicBool, address: &Sender<SocketAddr>) {
+    let nexus = Nexus::builder().listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
+    let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
+    let mut first = None;
+    endpoint.register(methods::MEMBER, move |cx, request| {
+        if first.is_none() {
+            let (responder, handled) = request.defer(cx);
+            first = Some(responder);
+            return handled;
+        }
+        let (certainty, reason) = (Certainty::NotApplied, "another change is under way");
+        let mut reply = Vec::new();
+        AdminReply::Refused(Refusal::Unavailable { certainty, reason }).encode(&mut reply);
+        request.reply(cx, &reply)
+    });
+    address.send(nexus.local_addr().unwrap()).unwrap();
+    while !stop.load(Ordering::Relaxed) {
+        endpoint.run_for(Duration::from_millis(1), |_| false);
+    }
+}
+
+#[test]
+fn client__a_change_is_not_refused_for_an_earlier_copy_of_itself() {
+    let stop = AtomicBool::new(false);
+    let (tell, told) = channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| refuse_all_but_the_first(&stop, &tell));
+        let mut config = KvClientConfig::new(7);
+        (config.timeout, config.attempt_timeout) = (PATIENCE, Duration::from_millis(50));
+        let mut bench = Bench::with_config([told.recv().unwrap()], config);
+        let [first, second] =
+            [1, 2].map(|node| bench.run(async move |client| client.remove_member(node).await));
+        stop.store(true, Ordering::Relaxed);
+        // The first one waits for its answer yet.
+        assert!(matches!(first, Err(KvError::Unknown { .. })), "{first:?}");
+        assert!(matches!(second, Err(KvError::Refused(_))), "{second:?}");
+    });
+}
+
+#[test]
+fn client__leadership_is_handed_over_and_followed() {
+    let cluster = Cluster::start(3, Options::default());
+    let mut bench = Bench::new(cluster.addresses());
+    bench.run(async |client| client.put(b"key", b"value").await.unwrap());
+    let leader = cluster.wait_for_leader();
+    let next = (leader + 1) % 3;
+    bench.run(async |client| {
+        client.transfer(next as u16 + 1).await.unwrap();
+        let status = client.status(cluster.addresses()[next]).await.unwrap();
+        assert_eq!((status.node, status.role), (next as u16 + 1, Role::Leader));
+        client.put(b"key", b"other").await.unwrap();
+        let error = client.transfer(9).await.unwrap_err();
+        assert_eq!(error, KvError::Refused("that node is no voter".to_owned()));
+    });
+}
+
+/// What came by a snapshot counts as applied also for the election that follows, without another entry between.
+#[test]
+fn client__leadership_goes_to_a_replica_that_has_nothing_but_a_snapshot() {
+    let mut cluster = Cluster::start(3, Options::default());
+    let mut bench = Bench::new(cluster.addresses());
+    bench.run(async |client| client.put(b"key", b"value").await.unwrap());
+    let heir = (cluster.wait_for_leader() + 1) % 3;
+    cluster.kill(heir);
+    cluster.restart(heir);
+    cluster.wait_for_voters(3, heir);
+    bench.run(async |client| {
+        client.transfer(heir as u16 + 1).await.unwrap();
+        client.put(b"key", b"other").await.unwrap();
+    });
+    assert_eq!(cluster.wait_for_leader(), heir);
+}
+
+#[test]
+fn client__one_address_is_enough_to_learn_of_the_others() {
+    let mut cluster = Cluster::start(3, Options::default());
+    let leader = cluster.wait_for_leader();
+    let follower = (leader + 1) % 3;
+    let mut bench = Bench::new([cluster.addresses()[follower]]);
+    bench.run(async |client| client.put(b"key", b"value").await.unwrap());
+    let client = bench.client.clone();
+    bench.run_until("all are known", || client.addresses().len() == 3);
+    // The others serve when the only one that was named is gone.
+    cluster.kill(follower);
+    bench.run(async |client| client.put(b"key", b"value").await.unwrap());
+}
+
+#[test]
+fn client__without_a_majority_the_time_ends() {
+    let mut cluster = Cluster::start(3, Options::default());
+    let mut bench = Bench::new(cluster.addresses());
+    bench.run(async |client| client.put(b"key", b"value").await.unwrap());
+    let leader = cluster.wait_for_leader();
+    cluster.kill((leader + 1) % 3);
+    cluster.kill((leader + 2) % 3);
+    bench.run(async |client| {
+        let hasty = client.within(Duration::from_millis(300));
+        let write = hasty.put(b"key", b"other").await.unwrap_err();
+        assert!(matches!(write, KvError::Timeout { .. } | KvError::Unknown { .. }), "{write}");
+        let read = hasty.get(b"key").await.unwrap_err();
+        assert!(matches!(read, KvError::Timeout { .. }), "{read}");
+        let stale = client.get_with(b"key", Consistency::Stale).await.unwrap().unwrap();
+        assert!(matches!(&stale[..], b"value" | b"other"));
+        let gone = hasty.status(cluster.addresses()[(leader + 1) % 3]).await.unwrap_err();
+        assert!(matches!(gone, KvError::Timeout { .. }), "{gone}");
+    });
+}
+
+#[test]
+fn client__a_session_that_the_cluster_has_forgotten_is_opened_anew() {
+    let cluster = Cluster::start(1, Options::default());
+    let mut bench = Bench::new(cluster.addresses());
+    let first = bench.run(async |client| client.put(b"key", b"one").await.unwrap());
+    // So many others that there is no room for it any more.
+    let (handle, address) = (bench.handle(), cluster.addresses()[0]);
+    bench.run(async |_| {
+        let session = handle.connect(address).await.unwrap();
+        let mut command = Vec::new();
+        Command::OpenSession.encode(&mut command);
+        let mut calls = Parallel::new(256);
+        for number in 0..SESSIONS_MAX as u64 {
+            calls.has_room().await;
+            calls.push(number, session.start(methods::WRITE, &command));
+        }
+        while let Some((_, answer)) = calls.next().await {
+            let answer = answer.unwrap();
+            assert!(matches!(WriteReply::decode(&answer), Ok(WriteReply::Applied(_))));
+        }
+    });
+    // Nothing was on its way: it is certain that this one was not applied in the old session.
+    let second = bench.run(async |client| client.put(b"key", b"two").await.unwrap());
+    assert!(second.replaced);
+    assert!(second.revision > first.revision + SESSIONS_MAX as u64, "a session was opened for it");
+}
+
+#[test]
+fn remote__other_threads_write_and_read() {
+    let cluster = Cluster::start(3, Options::default());
+    let mut bench = Bench::new(cluster.addresses());
+    let threads: Vec<_> = (0..3u8)
+        .map(|thread| {
+            let remote = bench.client.remote();
+            std::thread::spawn(move || {
+                for round in 0..20u8 {
+                    let put = remote.put(&[thread + 1], &[round]).wait().unwrap();
+                    let (value, revision) = remote.get(&[thread + 1]).wait().unwrap().unwrap();
+                    assert_eq!((&value[..], revision), (&[round][..], put.revision));
+                    let cas = remote.cas(&[thread + 1], Some(revision), &[round]).wait().unwrap();
+                    assert!(matches!(cas, Cas::Done { .. }));
+                }
+                remote.delete(&[thread + 1]).wait().unwrap()
+            })
+        })
+        .collect();
+    bench.run_until("the threads end", || threads.iter().all(std::thread::JoinHandle::is_finished));
+    assert!(threads.into_iter().all(|thread| thread.join().unwrap()));
+}
+
+#[test]
+fn remote__an_endpoint_that_goes_away_ends_its_operations() {
+    let bench = Bench::new([SocketAddr::from(([127, 0, 0, 1], 9))]);
+    let remote = bench.client.remote();
+    let before = remote.put(b"key", b"value");
+    drop(bench);
+    let after = remote.put(b"key", b"value");
+    assert!(matches!(before.wait(), Err(petrel_kv::client::RemoteError::EndpointGone)));
+    assert!(matches!(after.wait(), Err(petrel_kv::client::RemoteError::EndpointGone)));
+}

@@ -1,0 +1,172 @@
+//! Replicas on threads of this process, each with a nexus of its own.
+
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+use std::net::{SocketAddr, TcpListener};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use petrel::{EndpointConfig, Nexus};
+use petrel_kv::api::{MemberKind, Role, Status};
+use petrel_kv::persist::Volatile;
+use petrel_kv::{ReadMode, Replica, ReplicaConfig};
+
+/// What tests change.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Options {
+    /// 0: the default.
+    pub(crate) log_entries_max: usize,
+    pub(crate) has_leases: bool,
+}
+
+pub(crate) struct Cluster {
+    addresses: Vec<SocketAddr>,
+    nodes: Vec<Option<Node>>,
+    options: Options,
+    seed: u64,
+}
+
+struct Node {
+    ask: Sender<Sender<View>>,
+    thread: JoinHandle<()>,
+}
+
+/// How a replica is.
+pub(crate) struct View {
+    pub(crate) status: Status,
+    pub(crate) digest: Option<(u64, u64)>,
+}
+
+impl Cluster {
+    pub(crate) fn start(count: usize, options: Options) -> Self {
+        let addresses = free_addresses(count);
+        let nodes = (0..count).map(|_| None).collect();
+        let mut cluster = Self { addresses, nodes, options, seed: 1 };
+        (0..count).for_each(|place| cluster.restart(place));
+        cluster
+    }
+
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        self.addresses.clone()
+    }
+
+    /// Ends a replica without a word. What it had is gone.
+    pub(crate) fn kill(&mut self, place: usize) {
+        let Node { ask, thread } = self.nodes[place].take().expect("it runs");
+        drop(ask);
+        thread.join().expect("the replica did not panic");
+    }
+
+    pub(crate) fn restart(&mut self, place: usize) {
+        self.seed += 1;
+        let peers = (1..).zip(self.addresses.iter().copied()).collect();
+        let node = place as u16 + 1;
+        let mut config = ReplicaConfig::new(node, self.addresses[place], peers, self.seed << 32);
+        // Threads of a busy machine stand still for long.
+        config.election = Duration::from_secs(1);
+        if self.options.log_entries_max > 0 {
+            config.log_entries_max = self.options.log_entries_max;
+            config.log_entries_kept = self.options.log_entries_max / 4;
+        }
+        if self.options.has_leases {
+            config.reads = ReadMode::Lease;
+        }
+        let (ask, asked) = channel();
+        let thread = std::thread::spawn(move || run(config, &asked));
+        self.nodes[place] = Some(Node { ask, thread });
+    }
+
+    /// How a replica is, if it runs.
+    pub(crate) fn view(&self, place: usize) -> Option<View> {
+        let (tell, told) = channel();
+        self.nodes[place].as_ref()?.ask.send(tell).expect("the replica runs");
+        Some(told.recv().expect("the replica answers"))
+    }
+
+    fn views(&self) -> Vec<(usize, View)> {
+        let view = |place| Some((place, self.view(place)?));
+        (0..self.nodes.len()).filter_map(view).collect()
+    }
+
+    /// Waits until the replicas that run agree who leads.
+    pub(crate) fn wait_for_leader(&self) -> usize {
+        loop {
+            let views = self.views();
+            let leads = |view: &View| view.status.role == Role::Leader;
+            let leader = views.iter().find(|(_, view)| leads(view));
+            if let Some((place, view)) = leader
+                && views.iter().all(|(_, other)| other.status.leader == Some(view.status.raft_id))
+            {
+                return *place;
+            }
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until all that run have applied the same.
+    pub(crate) fn wait_for_equal_digests(&self) {
+        let all_equal = || {
+            let digests: Vec<_> = self.views().iter().map(|(_, view)| view.digest).collect();
+            digests.iter().all(|digest| digest.is_some() && *digest == digests[0])
+        };
+        while !all_equal() {
+            std::thread::yield_now();
+        }
+    }
+
+    /// Waits until there are so many voters, one of them of this place's present replica.
+    pub(crate) fn wait_for_voters(&self, count: usize, place: usize) {
+        let is_so = || {
+            let own = self.view(place)?.status.raft_id;
+            let leads = |view: &(usize, View)| view.1.status.role == Role::Leader;
+            let (_, leader) = self.views().into_iter().find(leads)?;
+            let voters: Vec<_> = leader
+                .status
+                .members
+                .iter()
+                .filter(|member| member.kind == MemberKind::Voter)
+                .map(|member| member.raft_id)
+                .collect();
+            (voters.len() == count && voters.contains(&own)).then_some(())
+        };
+        while is_so().is_none() {
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for node in self.nodes.iter_mut().filter_map(Option::take) {
+            drop(node.ask);
+            // A panic of a replica has failed the test by then.
+            let _ = node.thread.join();
+        }
+    }
+}
+
+fn run(config: ReplicaConfig, asked: &Receiver<Sender<View>>) {
+    let nexus = Nexus::builder().listen(config.address).start().expect("the address is free");
+    let mut endpoint = nexus.endpoint(EndpointConfig::default()).expect("an endpoint");
+    let replica = Replica::start(&mut endpoint, config, Box::<Volatile>::default(), None)
+        .expect("the settings are right");
+    let stop = || match asked.try_recv() {
+        Ok(tell) => {
+            let view = View { status: replica.status(), digest: replica.digest() };
+            // Whoever asked may have given up.
+            let _ = tell.send(view);
+            false
+        }
+        Err(error) => error == std::sync::mpsc::TryRecvError::Disconnected,
+    };
+    replica.run(&mut endpoint, stop).expect("the replica goes on");
+}
+
+/// Addresses of this process's own at which nobody listens: that of another test is another.
+fn free_addresses(count: usize) -> Vec<SocketAddr> {
+    let [_, b, c, d] = std::process::id().to_be_bytes();
+    let listen = |_| TcpListener::bind((std::net::Ipv4Addr::new(127, b, c, d.max(1)), 0));
+    let listeners: Vec<_> = (0..count).map(listen).collect::<Result<_, _>>().expect("ports");
+    listeners.iter().map(|listener| listener.local_addr().expect("it is bound")).collect()
+}

@@ -1,0 +1,190 @@
+//! Crashes: whatever part of the last writes is there, what was durable comes back, and of the rest a prefix.
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use crate::rig::{Content, Rig, Step, copy, files, open, quick_directory};
+
+/// Small, so that there are many.
+const SEGMENT_BYTES: usize = 700;
+
+/// A segment's first record is whole, or cut, but not zeros in part.
+const SEGMENT_HEAD_BYTES: u64 = 128;
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        6 => (0..4u64, 1..4u64, 0..300usize)
+            .prop_map(|(back, count, bytes)| Step::Append { back, count, bytes }),
+        1 => Just(Step::Vote),
+        2 => (1..4u64).prop_map(Step::Commit),
+        1 => Just(Step::Empty),
+        1 => (1..9u64, any::<bool>())
+            .prop_map(|(ahead, has_entry)| Step::Reset { ahead, has_entry }),
+        1 => Just(Step::Checkpoint),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    #[test]
+    fn open__after_a_crash_has_all_that_was_durable(
+        before in vec(step(), 0..8),
+        after in vec((step(), any::<bool>()), 1..8),
+        cut in any::<prop::sample::Index>(),
+        how in any::<[bool; 3]>(),
+    ) {
+        let dir = quick_directory();
+        let [live, kept, crashed] = ["live", "kept", "crashed"].map(|name| dir.path().join(name));
+        write_before(&live, &before);
+        let begin = end(&live);
+        let history = write_after(&live, &kept, &after);
+        let begin = begin.max(without_gap(&kept));
+        let cut = begin + cut.index((end(&live) - begin) as usize + 1) as u64;
+        crash(&kept, &crashed, cut, how);
+
+        let found = Rig::resume(&crashed, SEGMENT_BYTES).content;
+        let certain = history.durable.iter().rposition(|(place, _)| *place <= cut);
+        let certain = certain.map_or(0, |at| history.durable[at].1);
+        let possible = &history.contents[certain..];
+        prop_assert!(
+            possible.iter().any(|content| is_same(content, &found)),
+            "cut at {cut}: {found:?} is none of {possible:?}"
+        );
+        prop_assert!(found.commit >= found.base.0);
+        prop_assert!(possible.iter().any(|content| content.commit >= found.commit));
+        goes_on(&crashed, found);
+    }
+}
+
+fn write_before(path: &Path, steps: &[Step]) {
+    let mut rig = Rig::begin(path, SEGMENT_BYTES);
+    steps.iter().for_each(|step| rig.take(step));
+}
+
+struct History {
+    /// What was in the log after each step, from before the first one on.
+    contents: Vec<Content>,
+    /// Where the log ended when it said that a step was durable.
+    durable: Vec<(u64, usize)>,
+}
+
+/// Keeps all files, also those that the log removes.
+fn write_after(path: &Path, kept: &Path, steps: &[(Step, bool)]) -> History {
+    let mut rig = Rig::resume(path, SEGMENT_BYTES);
+    let mut history = History { contents: vec![rig.content.clone()], durable: vec![] };
+    for (step, waits) in steps {
+        let removes = matches!(step, Step::Reset { .. } | Step::Checkpoint);
+        if removes {
+            rig.wait();
+        }
+        keep(path, kept);
+        rig.take(step);
+        if *waits || removes {
+            rig.wait();
+            history.durable.push((end(path), history.contents.len()));
+        }
+        history.contents.push(rig.content.clone());
+        keep(path, kept);
+    }
+    drop(rig.log);
+    keep(path, kept);
+    history
+}
+
+/// Gives the files a second name each: what is written into them later is there under both.
+fn keep(path: &Path, kept: &Path) {
+    fs::create_dir_all(kept.join("log")).unwrap();
+    for file in files(path) {
+        // It may have been removed since, or be there already.
+        let _ = fs::hard_link(&file, kept.join(file.strip_prefix(path).unwrap()));
+    }
+}
+
+/// Removes segments before one that was begun and removed too fast to be kept. Tells from where on all are there.
+fn without_gap(kept: &Path) -> u64 {
+    let mut next = end(kept);
+    for (begin, path) in segments(kept).into_iter().rev() {
+        if begin + fs::metadata(&path).unwrap().len() == next {
+            next = begin;
+        } else {
+            fs::remove_file(&path).unwrap();
+        }
+    }
+    if next == 0 { 0 } else { end(kept) }
+}
+
+/// Segments with the places in the log where they begin.
+fn segments(path: &Path) -> Vec<(u64, PathBuf)> {
+    let begin = |path: &PathBuf| {
+        let name = path.file_name()?.to_str()?.strip_prefix("r-")?.strip_suffix(".wal")?;
+        name.replace('_', "").parse().ok()
+    };
+    files(path).into_iter().filter_map(|path| Some((begin(&path)?, path))).collect()
+}
+
+fn end(path: &Path) -> u64 {
+    segments(path).last().map_or(0, |(begin, path)| begin + fs::metadata(path).unwrap().len())
+}
+
+/// What may be there when the log's end has not been written from some place on.
+fn crash(from: &Path, to: &Path, cut: u64, [zeros, has_empty, has_new]: [bool; 3]) {
+    copy(from, to);
+    for (begin, path) in segments(to) {
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        let length = file.metadata().unwrap().len();
+        if cut <= begin && !(cut == begin && has_empty) {
+            fs::remove_file(&path).unwrap();
+        } else if cut < begin + length {
+            file.set_len(cut - begin).unwrap();
+            if zeros && cut - begin >= SEGMENT_HEAD_BYTES {
+                file.set_len(length).unwrap();
+            }
+        }
+    }
+    if has_new {
+        fs::write(to.join("checkpoint-99.new"), b"the beginning of a che").unwrap();
+    }
+}
+
+/// But for the commit index, which is not synced for its own sake.
+fn is_same(one: &Content, other: &Content) -> bool {
+    Content { commit: 0, ..one.clone() } == Content { commit: 0, ..other.clone() }
+}
+
+/// What was recovered stays, and more can follow.
+fn goes_on(path: &Path, found: Content) {
+    let mut rig = Rig::resume(path, SEGMENT_BYTES);
+    assert_eq!(rig.content, found);
+    rig.take(&Step::Append { back: 1, count: 3, bytes: 50 });
+    rig.take(&Step::Vote);
+    rig.wait();
+    let content = rig.content;
+    drop(rig.log);
+    assert_eq!(Rig::resume(path, SEGMENT_BYTES).content, content);
+    assert!(files(path).iter().all(|path| path.extension().is_none_or(|end| end != "new")));
+}
+
+#[test]
+fn open__after_a_crash_before_the_first_batch_has_nothing() {
+    let dir = quick_directory();
+    let live = dir.path().join("live");
+    drop(open(&live).0);
+    let begin = end(&live);
+    let mut rig = Rig::begin(&live, SEGMENT_BYTES);
+    rig.wait();
+    drop(rig.log);
+    for cut in 0..end(&live) {
+        let crashed = dir.path().join(format!("crashed-{cut}"));
+        crash(&live, &crashed, cut, [false; 3]);
+        let (log, recovered) = open(&crashed);
+        assert!(recovered.is_none(), "cut at {cut}");
+        drop(log);
+        let left = files(&crashed).iter().filter(|file| file.starts_with(&crashed)).count();
+        assert!(left <= 4 && begin > 0);
+        fs::remove_dir_all(&crashed).unwrap();
+    }
+}

@@ -1,0 +1,283 @@
+//! A log with somebody who knows what must be in it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::task::{Wake, Waker};
+use std::thread::Thread;
+
+use petrel_kv::command::{Command, Op};
+use petrel_kv::disk::{DiskLog, DiskOptions};
+use petrel_kv::persist::{Batch, Checkpoint, Identity, LogFailure, LogStore, Recovered};
+use petrel_kv::store::Store;
+use raft::eraftpb::{ConfState, Entry, HardState};
+use tempfile::TempDir;
+
+pub(crate) const NODE: u16 = 7;
+pub(crate) const IDENTITY: Identity = Identity { cluster: 0xC1, replica: 0x0007_0000_0000_00AA };
+
+/// A directory on the disk that has the build's files, so that syncs are real.
+pub(crate) fn directory() -> TempDir {
+    TempDir::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// A directory in memory if there is such a place, for tests that sync a thousand times and lose nothing.
+pub(crate) fn quick_directory() -> TempDir {
+    TempDir::new_in("/dev/shm").unwrap_or_else(|_| directory())
+}
+
+pub(crate) fn open(path: &Path) -> (DiskLog, Option<Recovered>) {
+    open_with_segments(path, 1 << 20)
+}
+
+pub(crate) fn open_with_segments(
+    path: &Path,
+    segment_bytes: usize,
+) -> (DiskLog, Option<Recovered>) {
+    let mut options = DiskOptions::of_node(NODE);
+    options.segment_bytes = segment_bytes;
+    let (mut log, recovered) = DiskLog::open(path, &options).unwrap();
+    log.set_waker(Waker::from(Arc::new(Unpark(std::thread::current()))));
+    (log, recovered)
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Waits until the log says that a batch is durable, or that it has failed.
+pub(crate) fn wait(log: &mut DiskLog, number: u64) -> Result<(), LogFailure> {
+    while log.durable()? < number {
+        std::thread::park();
+    }
+    Ok(())
+}
+
+/// All that a replica is told when it begins again.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Content {
+    pub(crate) identity: Identity,
+    /// Term and vote.
+    pub(crate) voted: (u64, u64),
+    pub(crate) commit: u64,
+    pub(crate) base: (u64, u64),
+    pub(crate) book: Vec<u8>,
+    pub(crate) conf_state: ConfState,
+    pub(crate) digest: u64,
+    pub(crate) entries: Vec<Entry>,
+}
+
+impl Content {
+    pub(crate) fn of(recovered: &Recovered) -> Self {
+        let Recovered { identity, hard_state, checkpoint, store, entries } = recovered;
+        assert_eq!(checkpoint.image.digest(), store.digest());
+        Self {
+            identity: *identity,
+            voted: (hard_state.term, hard_state.vote),
+            commit: hard_state.commit,
+            base: (checkpoint.index, checkpoint.term),
+            book: checkpoint.book.clone(),
+            conf_state: checkpoint.conf_state.clone(),
+            digest: store.digest(),
+            entries: entries.clone(),
+        }
+    }
+
+    pub(crate) fn last(&self) -> u64 {
+        self.base.0 + self.entries.len() as u64
+    }
+}
+
+/// Something that a replica gives its log.
+#[derive(Clone, Debug)]
+pub(crate) enum Step {
+    /// Entries, of which some may take the place of others.
+    Append {
+        back: u64,
+        count: u64,
+        bytes: usize,
+    },
+    Vote,
+    /// The commit index alone.
+    Commit(u64),
+    Empty,
+    /// A checkpoint from the leader, perhaps with an entry behind it.
+    Reset {
+        ahead: u64,
+        has_entry: bool,
+    },
+    /// The replica's own checkpoint.
+    Checkpoint,
+}
+
+pub(crate) struct Rig {
+    pub(crate) log: DiskLog,
+    pub(crate) content: Content,
+    pub(crate) number: u64,
+    checkpoints: u64,
+}
+
+impl Rig {
+    /// Begins with an empty log.
+    pub(crate) fn begin(path: &Path, segment_bytes: usize) -> Self {
+        let (mut log, recovered) = open_with_segments(path, segment_bytes);
+        assert!(recovered.is_none());
+        let checkpoint = checkpoint(1, 1);
+        let content = Content {
+            identity: IDENTITY,
+            voted: (1, 0),
+            commit: 1,
+            base: (1, 1),
+            book: checkpoint.book.clone(),
+            conf_state: checkpoint.conf_state.clone(),
+            digest: checkpoint.image.digest(),
+            entries: vec![],
+        };
+        let hard_state = Some(HardState { term: 1, commit: 1, ..HardState::default() });
+        let (identity, checkpoint) = (Some(IDENTITY), Some(checkpoint));
+        log.write(Batch { identity, checkpoint, hard_state, ..Batch::default() });
+        Self { log, content, number: 0, checkpoints: 0 }
+    }
+
+    /// Goes on with what is there.
+    pub(crate) fn resume(path: &Path, segment_bytes: usize) -> Self {
+        let (log, recovered) = open_with_segments(path, segment_bytes);
+        let content = Content::of(&recovered.expect("something was written"));
+        Self { log, content, number: 0, checkpoints: 0 }
+    }
+
+    pub(crate) fn take(&mut self, step: &Step) {
+        match *step {
+            Step::Append { back, count, bytes } => self.append(back, count, bytes),
+            Step::Vote => self.vote(),
+            Step::Commit(count) => self.commit(count),
+            Step::Empty => self.write(Batch::default()),
+            Step::Reset { ahead, has_entry } => self.reset(ahead, has_entry),
+            Step::Checkpoint => self.checkpoint(),
+        }
+    }
+
+    pub(crate) fn wait(&mut self) {
+        wait(&mut self.log, self.number).unwrap();
+    }
+
+    fn append(&mut self, back: u64, count: u64, bytes: usize) {
+        let first =
+            (self.content.last() + 1 - back.min(self.content.last())).max(self.content.commit + 1);
+        let entries: Vec<Entry> =
+            (first..first + count).map(|index| entry(index, self.content.voted.0, bytes)).collect();
+        self.content.entries.truncate((first - 1 - self.content.base.0) as usize);
+        self.content.entries.extend_from_slice(&entries);
+        self.write(Batch { entries, ..Batch::default() });
+    }
+
+    fn vote(&mut self) {
+        self.content.voted = (self.content.voted.0 + 1, self.content.voted.0 % 3);
+        let hard_state = Some(self.hard_state());
+        self.write(Batch { hard_state, ..Batch::default() });
+    }
+
+    fn commit(&mut self, count: u64) {
+        self.content.commit = (self.content.commit + count).min(self.content.last());
+        let hard_state = Some(self.hard_state());
+        self.write(Batch { hard_state, ..Batch::default() });
+    }
+
+    fn reset(&mut self, ahead: u64, has_entry: bool) {
+        let index = self.content.commit + ahead;
+        let checkpoint = checkpoint(index, self.content.voted.0);
+        self.content.commit = index;
+        self.note(&checkpoint);
+        let entry = has_entry.then(|| entry(index + 1, self.content.voted.0, 10));
+        self.content.entries = Vec::from_iter(entry);
+        let (entries, hard_state) = (self.content.entries.clone(), Some(self.hard_state()));
+        let checkpoint = Some(checkpoint);
+        self.write(Batch { checkpoint, entries, hard_state, ..Batch::default() });
+    }
+
+    /// Waits for it, so that it is known what is before and after.
+    fn checkpoint(&mut self) {
+        let Content { commit, base, .. } = self.content;
+        if commit == base.0 {
+            return;
+        }
+        let term = self.content.entries[(commit - base.0 - 1) as usize].term;
+        let checkpoint = checkpoint(commit, term);
+        self.wait();
+        self.note(&checkpoint);
+        self.content.entries.drain(..(commit - base.0) as usize);
+        self.log.checkpoint(checkpoint);
+        self.checkpoints += 1;
+        while self.log.meter().read().checkpoints < self.checkpoints {
+            self.log.durable().unwrap();
+            std::thread::park();
+        }
+    }
+
+    fn note(&mut self, checkpoint: &Checkpoint) {
+        self.content.base = (checkpoint.index, checkpoint.term);
+        self.content.book = checkpoint.book.clone();
+        self.content.conf_state = checkpoint.conf_state.clone();
+        self.content.digest = checkpoint.image.digest();
+    }
+
+    fn hard_state(&self) -> HardState {
+        let Content { voted: (term, vote), commit, .. } = self.content;
+        HardState { term, vote, commit, ..HardState::default() }
+    }
+
+    pub(crate) fn write(&mut self, batch: Batch) {
+        self.number += 1;
+        self.log.write(Batch { number: self.number, ..batch });
+    }
+}
+
+pub(crate) fn entry(index: u64, term: u64, bytes: usize) -> Entry {
+    let data: Vec<u8> = (0..bytes).map(|at| (index as usize * 31 + at) as u8).collect();
+    Entry { index, term, data: data.into(), ..Entry::default() }
+}
+
+/// A checkpoint with a few keys, which are others for each index.
+pub(crate) fn checkpoint(index: u64, term: u64) -> Checkpoint {
+    let image = store(index, 3).image();
+    let conf_state = ConfState::from((vec![1, 2, index], vec![]));
+    Checkpoint { index, term, conf_state, book: index.to_le_bytes().to_vec(), image }
+}
+
+pub(crate) fn store(index: u64, keys: u64) -> Store {
+    let (mut store, mut reply) = (Store::new(), Vec::new());
+    let mut apply = |index, command: Command<'_>| {
+        let mut bytes = Vec::new();
+        command.encode(&mut bytes);
+        store.apply(index, &bytes, &mut reply);
+    };
+    apply(1, Command::OpenSession);
+    let first = index.saturating_sub(keys).max(1) + 1;
+    for (sequence, index) in (first..=index).enumerate() {
+        let sequence = sequence as u64;
+        let op = Op::Put { key: &index.to_be_bytes(), value: &[index as u8; 20] };
+        apply(index, Command::Write { session: 1, sequence, first_pending: sequence, op });
+    }
+    store
+}
+
+pub(crate) fn files(path: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = [path.to_owned(), path.join("log")]
+        .iter()
+        .flat_map(|path| std::fs::read_dir(path).unwrap())
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| path.is_file() && !path.ends_with("LOCK"))
+        .collect();
+    files.sort();
+    files
+}
+
+pub(crate) fn copy(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to.join("log")).unwrap();
+    for file in files(from) {
+        std::fs::copy(&file, to.join(file.strip_prefix(from).unwrap())).unwrap();
+    }
+}

@@ -1,0 +1,190 @@
+//! What was given comes back.
+
+use std::io::Read;
+use std::process::Command;
+
+use petrel_kv::persist::{Batch, LogStore};
+use raft::eraftpb::HardState;
+
+use crate::rig::{Content, Rig, Step, checkpoint, directory, files, open, wait};
+
+#[test]
+fn open__an_empty_directory_has_nothing() {
+    let dir = directory();
+    let path = dir.path().join("made/when/opened");
+    for _ in 0..2 {
+        let (mut log, recovered) = open(&path);
+        assert!(recovered.is_none());
+        assert!(!log.is_volatile());
+        assert_eq!(log.durable().unwrap(), 0);
+    }
+}
+
+#[test]
+fn open__finds_all_kinds_of_batches() {
+    let dir = directory();
+    let mut rig = Rig::begin(dir.path(), 1 << 20);
+    for step in [
+        Step::Append { back: 0, count: 5, bytes: 100 },
+        Step::Vote,
+        Step::Append { back: 2, count: 2, bytes: 0 },
+        Step::Commit(2),
+        Step::Checkpoint,
+        Step::Empty,
+        Step::Append { back: 0, count: 1, bytes: 100_000 },
+        Step::Commit(1),
+    ] {
+        rig.take(&step);
+        let content = rig.content;
+        drop(rig.log);
+        rig = Rig::resume(dir.path(), 1 << 20);
+        assert_eq!(rig.content, content, "after {step:?}");
+    }
+    rig.take(&Step::Reset { ahead: 30, has_entry: true });
+    let content = rig.content;
+    drop(rig.log);
+    assert_eq!(Rig::resume(dir.path(), 1 << 20).content, content);
+}
+
+#[test]
+fn checkpoint__removes_what_it_replaces() {
+    let dir = directory();
+    let mut rig = Rig::begin(dir.path(), 2000);
+    let count_max = |rig: &mut Rig| {
+        for _ in 0..40 {
+            rig.take(&Step::Append { back: 0, count: 4, bytes: 100 });
+            rig.wait();
+        }
+        rig.take(&Step::Commit(1000));
+    };
+    count_max(&mut rig);
+    let before = files(dir.path()).len();
+    rig.take(&Step::Checkpoint);
+    for _ in 0..3 {
+        count_max(&mut rig);
+        rig.take(&Step::Checkpoint);
+    }
+    let content = rig.content;
+    drop(rig.log);
+    let after = files(dir.path()).len();
+    assert!(before > 5 && after <= before / 2, "{before} files, then {after}");
+    assert_eq!(Rig::resume(dir.path(), 2000).content, content);
+}
+
+#[test]
+fn write__without_content_is_durable_at_once_when_nothing_is_before_it() {
+    let dir = directory();
+    let mut rig = Rig::begin(dir.path(), 1 << 20);
+    rig.take(&Step::Append { back: 0, count: 3, bytes: 10 });
+    rig.wait();
+    let syncs = rig.log.meter().read().syncs;
+    for step in [Step::Empty, Step::Commit(1), Step::Empty, Step::Commit(1)] {
+        rig.take(&step);
+        assert_eq!(rig.log.durable().unwrap(), rig.number);
+    }
+    rig.take(&Step::Vote);
+    rig.wait();
+    assert_eq!(rig.log.meter().read().syncs, syncs + 1, "the vote alone was synced");
+}
+
+#[test]
+fn write__commit_index_without_a_sync_is_at_least_the_checkpoints() {
+    let dir = directory();
+    let mut rig = Rig::begin(dir.path(), 1 << 20);
+    rig.take(&Step::Append { back: 0, count: 3, bytes: 10 });
+    rig.content.commit = 3;
+    // The log was never told of that commit index.
+    rig.take(&Step::Checkpoint);
+    let content = rig.content;
+    drop(rig.log);
+    let (_, recovered) = open(dir.path());
+    let recovered = recovered.unwrap();
+    assert_eq!(recovered.hard_state, HardState { term: 1, commit: 3, ..HardState::default() });
+    assert_eq!(Content::of(&recovered), content);
+}
+
+#[test]
+fn checkpoint__does_not_hold_up_the_log() {
+    let dir = directory();
+    let mut rig = Rig::begin(dir.path(), 1 << 20);
+    rig.take(&Step::Append { back: 0, count: 3, bytes: 10 });
+    rig.wait();
+    // Nobody can write into a pipe that nobody reads.
+    let pipe = dir.path().join("checkpoint-2.new");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    rig.log.checkpoint(checkpoint(2, 1));
+    for _ in 0..20 {
+        rig.take(&Step::Append { back: 0, count: 1, bytes: 10 });
+        rig.wait();
+    }
+    assert_eq!(rig.log.meter().read().checkpoints, 0);
+    let mut image = Vec::new();
+    std::fs::File::open(&pipe).unwrap().read_to_end(&mut image).unwrap();
+    assert!(!image.is_empty());
+    // A pipe cannot be synced.
+    let failure = loop {
+        match rig.log.durable() {
+            Ok(_) => std::thread::park(),
+            Err(failure) => break failure,
+        }
+    };
+    assert!(failure.0.contains("checkpoint-2.new"), "{failure}");
+}
+
+#[test]
+fn checkpoint__older_than_one_that_came_is_dropped() {
+    let dir = directory();
+    let mut rig = Rig::begin(dir.path(), 1 << 20);
+    rig.take(&Step::Append { back: 0, count: 3, bytes: 10 });
+    rig.take(&Step::Reset { ahead: 10, has_entry: true });
+    rig.wait();
+    rig.log.checkpoint(checkpoint(3, 1));
+    while rig.log.meter().read().checkpoint_bytes == 0 {
+        rig.log.durable().unwrap();
+        std::thread::park();
+    }
+    rig.take(&Step::Append { back: 0, count: 1, bytes: 10 });
+    let content = rig.content;
+    drop(rig.log);
+    assert_eq!(files(dir.path()).len(), 3, "mark, segment and the checkpoint that counts");
+    assert_eq!(Rig::resume(dir.path(), 1 << 20).content, content);
+}
+
+#[test]
+fn write__a_checkpoint_forgets_entries_after_it() {
+    let dir = directory();
+    let mut rig = Rig::begin(dir.path(), 1 << 20);
+    rig.take(&Step::Append { back: 0, count: 5, bytes: 10 });
+    rig.take(&Step::Reset { ahead: 2, has_entry: false });
+    let content = rig.content;
+    assert_eq!((content.base.0, content.last()), (3, 3));
+    drop(rig.log);
+    assert_eq!(Rig::resume(dir.path(), 1 << 20).content, content);
+}
+
+#[test]
+fn write__many_batches_share_syncs() {
+    let dir = directory();
+    let mut rig = Rig::begin(dir.path(), 1 << 20);
+    // The first is a file and some syncs: the others gather behind it.
+    rig.take(&Step::Reset { ahead: 5, has_entry: true });
+    for _ in 0..500 {
+        rig.take(&Step::Append { back: 0, count: 1, bytes: 10 });
+    }
+    rig.wait();
+    let syncs = rig.log.meter().read().syncs;
+    assert!(syncs < 250, "{syncs} syncs for 500 batches");
+    let content = rig.content;
+    drop(rig.log);
+    assert_eq!(Rig::resume(dir.path(), 1 << 20).content, content);
+}
+
+#[test]
+fn write__entries_that_do_not_follow_are_a_failure() {
+    let dir = directory();
+    let mut rig = Rig::begin(dir.path(), 1 << 20);
+    let entries = vec![crate::rig::entry(9, 1, 10)];
+    rig.write(Batch { entries, ..Batch::default() });
+    let failure = wait(&mut rig.log, rig.number).unwrap_err();
+    assert!(failure.0.contains("do not follow"), "{failure}");
+}

@@ -1,0 +1,371 @@
+//! Every message: what is encoded is decoded as it was, and any bytes are decoded to something or to an error.
+
+use petrel_kv::api::*;
+use petrel_kv::command::{BatchBuffer, BatchError, Command, Expected, Op};
+use petrel_kv::limits::{BATCH_OPS_MAX, KEY_BYTES_MAX, SCAN_BYTES_MAX, VALUE_BYTES_MAX};
+use petrel_kv::store::Builder;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+
+fn encoded(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode(&mut bytes);
+    bytes
+}
+
+/// Demands of a message that it is decoded as it was, that no part of it is, and nothing that is longer.
+macro_rules! assert_round_trip {
+    ($type:ident, $message:expr) => {{
+        let message = $message;
+        let bytes = encoded(|out| message.encode(out));
+        assert_eq!($type::decode(&bytes), Ok(message.clone()));
+        for len in 0..bytes.len() {
+            assert!($type::decode(&bytes[..len]).is_err(), "{message:?} cut to {len}");
+        }
+        let longer = [&bytes[..], &[0]].concat();
+        assert_eq!($type::decode(&longer), Err(DecodeError::Trailing(1)));
+    }};
+}
+
+fn bytes(len_max: usize) -> impl Strategy<Value = Vec<u8>> {
+    vec(any::<u8>(), 0..=len_max)
+}
+
+fn key() -> impl Strategy<Value = Vec<u8>> {
+    vec(any::<u8>(), 1..=20)
+}
+
+fn consistency() -> impl Strategy<Value = Consistency> {
+    prop_oneof![Just(Consistency::Linearizable), Just(Consistency::Stale)]
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    prop_oneof![
+        Just(Outcome::SessionOpened),
+        any::<bool>().prop_map(|replaced| Outcome::Put { replaced }),
+        any::<bool>().prop_map(|existed| Outcome::Deleted { existed }),
+        (any::<u16>(), option::of(1..=u64::MAX))
+            .prop_map(|(position, revision)| Outcome::Mismatch { position, revision }),
+        Just(Outcome::Batch),
+    ]
+}
+
+/// Every refusal, with this text.
+fn refusals(text: &str) -> [Refusal<'_>; 8] {
+    [
+        Refusal::NotLeader { leader: None },
+        Refusal::NotLeader { leader: Some(Leader { node: 513, address: text }) },
+        Refusal::SessionUnknown,
+        Refusal::SequenceTooOld,
+        Refusal::TooManyPending,
+        Refusal::Malformed(text),
+        Refusal::Unavailable { certainty: Certainty::Unknown, reason: text },
+        Refusal::Unavailable { certainty: Certainty::NotApplied, reason: text },
+    ]
+}
+
+/// Every single operation.
+fn ops<'a>(key: &'a [u8], value: &'a [u8], revision: u64) -> Vec<Op<'a>> {
+    let expectations = [Expected::Absent, Expected::Revision(revision), Expected::Value(value)];
+    let cas = expectations.map(|expected| Op::Cas { key, expected, value });
+    let cas_delete = expectations.map(|expected| Op::CasDelete { key, expected });
+    [&[Op::Put { key, value }, Op::Delete { key }][..], &cas, &cas_delete].concat()
+}
+
+proptest! {
+    #[test]
+    fn commands__round_trip(
+        key in key(), value in bytes(30), session: u64, sequence: u64, before in 0..300u64, revision: u64,
+    ) {
+        let first_pending = sequence.saturating_sub(before);
+        let mut buffer = BatchBuffer::default();
+        let mut all = ops(&key, &value, revision);
+        for op in &all {
+            buffer.push(op).unwrap();
+        }
+        prop_assert!(buffer.batch().ops().eq(all.iter().copied()));
+        all.push(Op::Batch(buffer.batch()));
+        for op in all {
+            assert_round_trip!(Command, Command::Write { session, sequence, first_pending, op });
+        }
+    }
+
+    #[test]
+    fn write_replies__round_trip(index: u64, outcome in outcome(), text in ".{0,40}") {
+        assert_round_trip!(WriteReply, WriteReply::Applied(Applied { index, outcome }));
+        for refusal in refusals(&text) {
+            assert_round_trip!(WriteReply, WriteReply::Refused(refusal));
+            assert_round_trip!(GetReply, GetReply::Refused(refusal));
+            assert_round_trip!(ScanReply, ScanReply::Refused(refusal));
+            assert_round_trip!(AdminReply, AdminReply::Refused(refusal));
+        }
+    }
+
+    #[test]
+    fn gets__round_trip(consistency in consistency(), key in key(), revision: u64, value in bytes(40)) {
+        assert_round_trip!(GetRequest, GetRequest { consistency, key: &key });
+        assert_round_trip!(GetReply, GetReply::from_found(Some((&value, revision))));
+        assert_round_trip!(GetReply, GetReply::from_found(None));
+    }
+
+    #[test]
+    fn scan_requests__round_trip(
+        consistency in consistency(), from in bytes(20), until in option::of(bytes(20)),
+        pairs_max in 1..=u32::MAX, bytes_max: u32,
+    ) {
+        let until = until.as_deref();
+        assert_round_trip!(ScanRequest, ScanRequest { consistency, from: &from, until, pairs_max, bytes_max });
+    }
+
+    #[test]
+    fn scan_replies__have_what_fits_and_the_key_to_go_on_from(
+        stored in vec((key(), any::<u64>(), bytes(20)), 0..20), pairs_max in 1..10u32, bytes_max in 0..300u32,
+    ) {
+        let pairs: Vec<Pair<'_>> =
+            stored.iter().map(|(key, revision, value)| Pair { key, revision: *revision, value }).collect();
+        let request = ScanRequest {
+            consistency: Consistency::Stale, from: b"", until: None, pairs_max, bytes_max,
+        };
+        let mut rest = &pairs[..];
+        loop {
+            let bytes = encoded(|out| request.answer(rest.iter().copied(), out));
+            let reply = ScanReply::decode(&bytes).unwrap();
+            assert_round_trip!(ScanReply, reply);
+            let ScanReply::Pairs { pairs, next } = reply else { panic!("{reply:?}") };
+            prop_assert!(pairs.iter().eq(rest[..pairs.len()].iter().copied()));
+            prop_assert!(pairs.len() <= pairs_max as usize);
+            let size: usize = pairs.iter().map(|pair| 14 + pair.key.len() + pair.value.len()).sum();
+            prop_assert!(size <= bytes_max as usize || pairs.len() == 1);
+            rest = &rest[pairs.len()..];
+            prop_assert_eq!(next, rest.first().map(|pair| pair.key));
+            if rest.is_empty() {
+                break;
+            }
+            prop_assert!(!pairs.is_empty());
+        }
+    }
+
+    #[test]
+    fn admin_messages__round_trip(node: u16, address in "[a-z0-9.:]{1,40}") {
+        for change in [MemberChange::Add, MemberChange::Remove, MemberChange::Promote] {
+            assert_round_trip!(MemberRequest, MemberRequest { change, node, address: &address });
+        }
+        assert_round_trip!(TransferRequest, TransferRequest { node });
+        assert_round_trip!(AdminReply, AdminReply::Done);
+    }
+
+    #[test]
+    fn decoders__take_any_bytes(bytes in bytes(200)) {
+        decode_all(&bytes);
+    }
+
+    /// Bytes that are right but for some come further than any.
+    #[test]
+    fn decoders__take_messages_that_were_changed(
+        which: usize, changes in vec((any::<usize>(), any::<u8>()), 1..4),
+    ) {
+        let messages = samples();
+        let mut bytes = messages[which % messages.len()].clone();
+        for (at, byte) in changes {
+            let at = at % bytes.len();
+            bytes[at] = byte;
+        }
+        decode_all(&bytes);
+    }
+}
+
+/// What decodes must also encode, to the same bytes.
+fn decode_all(bytes: &[u8]) {
+    if let Ok(command) = Command::decode(bytes) {
+        assert_eq!(encoded(|out| command.encode(out)), bytes);
+    }
+    if let Ok(reply) = WriteReply::decode(bytes) {
+        assert_eq!(encoded(|out| reply.encode(out)), bytes);
+    }
+    if let Ok(request) = GetRequest::decode(bytes) {
+        assert_eq!(encoded(|out| request.encode(out)), bytes);
+    }
+    if let Ok(reply) = GetReply::decode(bytes) {
+        assert_eq!(encoded(|out| reply.encode(out)), bytes);
+    }
+    if let Ok(request) = ScanRequest::decode(bytes) {
+        assert_eq!(encoded(|out| request.encode(out)), bytes);
+    }
+    if let Ok(reply) = ScanReply::decode(bytes) {
+        assert_eq!(encoded(|out| reply.encode(out)), bytes);
+    }
+    if let Ok(request) = MemberRequest::decode(bytes) {
+        assert_eq!(encoded(|out| request.encode(out)), bytes);
+    }
+    if let Ok(request) = TransferRequest::decode(bytes) {
+        assert_eq!(encoded(|out| request.encode(out)), bytes);
+    }
+    if let Ok(reply) = AdminReply::decode(bytes) {
+        assert_eq!(encoded(|out| reply.encode(out)), bytes);
+    }
+    if let Ok(status) = Status::decode(bytes) {
+        let again = encoded(|out| status.encode(out));
+        assert_eq!(Status::decode(&again), Ok(status));
+    }
+    let mut builder = Builder::new();
+    assert!(builder.add(bytes).is_err() || builder.finish().is_err());
+}
+
+fn samples() -> Vec<Vec<u8>> {
+    let mut buffer = BatchBuffer::default();
+    for op in ops(b"some key", b"some value", 77) {
+        buffer.push(&op).unwrap();
+    }
+    let op = Op::Batch(buffer.batch());
+    let pair = Pair { key: b"key", revision: 7, value: b"value" };
+    let scan = ScanRequest {
+        consistency: Consistency::Stale,
+        from: b"from",
+        until: Some(b"until"),
+        pairs_max: 1,
+        bytes_max: 100,
+    };
+    vec![
+        encoded(|out| Command::Write { session: 1, sequence: 9, first_pending: 8, op }.encode(out)),
+        encoded(|out| scan.encode(out)),
+        encoded(|out| scan.answer([pair, pair].into_iter(), out)),
+        encoded(|out| refusals("some text")[1].encode(out)),
+        encoded(|out| refusals("some text")[6].encode(out)),
+        encoded(|out| status().encode(out)),
+    ]
+}
+
+fn status() -> Status {
+    Status {
+        node: 3,
+        raft_id: u64::MAX,
+        role: Role::Leader,
+        term: 5,
+        leader: Some(9),
+        commit: 100,
+        applied: 99,
+        last_index: 101,
+        first_index: 7,
+        members: vec![
+            Member { raft_id: 9, kind: MemberKind::Voter, address: "127.0.0.1:4000".into() },
+            Member { raft_id: 10, kind: MemberKind::Learner, address: String::new() },
+        ],
+        keys: 1000,
+        bytes: 80_000,
+        sessions: 64,
+        counters: vec![("proposals".into(), 12), ("elections".into(), 0)],
+    }
+}
+
+#[test]
+fn command__open_session_round_trips() {
+    assert_round_trip!(Command, Command::OpenSession);
+}
+
+#[test]
+fn status__round_trips_and_skips_what_it_does_not_know() {
+    let mut bytes = encoded(|out| status().encode(out));
+    assert_eq!(Status::decode(&bytes), Ok(status()));
+    bytes.extend_from_slice(&[200, 3, 0, 0, 0, 1, 2, 3]);
+    assert_eq!(Status::decode(&bytes), Ok(status()));
+    bytes.pop();
+    assert_eq!(Status::decode(&bytes), Err(DecodeError::Truncated("field")));
+    assert_eq!(Status::decode(b""), Ok(Status::default()));
+}
+
+#[test]
+fn limits__are_kept_by_the_decoders() {
+    let long = vec![b'k'; KEY_BYTES_MAX];
+    assert_round_trip!(GetRequest, GetRequest { consistency: Consistency::Stale, key: &long });
+    let mut request = vec![2];
+    request.extend_from_slice(&(KEY_BYTES_MAX as u16 + 1).to_le_bytes());
+    request.extend_from_slice(&vec![b'k'; KEY_BYTES_MAX + 1]);
+    let error = GetRequest::decode(&request).unwrap_err();
+    assert_eq!(error, DecodeError::KeyLength(KEY_BYTES_MAX + 1));
+    assert_eq!(error.to_string(), "a key has 1 to 4096 bytes, not 4097");
+    assert_eq!(GetRequest::decode(&[2, 0, 0]), Err(DecodeError::KeyLength(0)));
+
+    let mut reply = vec![1, 0, 0, 0, 0, 0, 0, 0, 0];
+    reply.extend_from_slice(&(VALUE_BYTES_MAX as u32 + 1).to_le_bytes());
+    reply.resize(reply.len() + VALUE_BYTES_MAX + 1, 0);
+    assert_eq!(GetReply::decode(&reply), Err(DecodeError::ValueLength(VALUE_BYTES_MAX + 1)));
+}
+
+#[test]
+fn command__of_the_largest_parts_round_trips() {
+    let (key, value) = (vec![1; KEY_BYTES_MAX], vec![2; VALUE_BYTES_MAX]);
+    let op = Op::Cas { key: &key, expected: Expected::Value(&value), value: &value };
+    let command = Command::Write { session: 1, sequence: 1, first_pending: 1, op };
+    let bytes = encoded(|out| command.encode(out));
+    assert_eq!(Command::decode(&bytes), Ok(command));
+}
+
+#[test]
+fn batch__has_limits() {
+    let mut buffer = BatchBuffer::default();
+    for _ in 0..BATCH_OPS_MAX {
+        buffer.push(&Op::Delete { key: b"k" }).unwrap();
+    }
+    assert_eq!(buffer.push(&Op::Delete { key: b"k" }), Err(BatchError::Full));
+    let whole = buffer.clone();
+    assert_eq!(BatchBuffer::default().push(&Op::Batch(whole.batch())), Err(BatchError::Nested));
+
+    let mut buffer = BatchBuffer::default();
+    let value = vec![0; VALUE_BYTES_MAX];
+    buffer.push(&Op::Put { key: b"a", value: &value }).unwrap();
+    buffer.push(&Op::Put { key: b"b", value: &value }).unwrap();
+    assert_eq!(buffer.push(&Op::Put { key: b"c", value: &value }), Err(BatchError::TooLong));
+    assert_eq!(buffer.batch().len(), 2);
+    let op = Op::Batch(buffer.batch());
+    let bytes =
+        encoded(|out| Command::Write { session: 1, sequence: 0, first_pending: 0, op }.encode(out));
+    assert!(Command::decode(&bytes).is_ok());
+}
+
+#[test]
+fn scan__a_pair_longer_than_the_limit_comes_alone() {
+    let value = vec![7; VALUE_BYTES_MAX];
+    let pairs: Vec<Vec<u8>> = (0..6u8).map(|key| vec![key]).collect();
+    let pairs = pairs.iter().map(|key| Pair { key, revision: 1, value: &value });
+    let mut request = ScanRequest {
+        consistency: Consistency::Stale,
+        from: b"",
+        until: None,
+        pairs_max: u32::MAX,
+        bytes_max: 10,
+    };
+    assert_eq!(answered(&request, pairs.clone()), (1, Some(vec![1])));
+    request.bytes_max = u32::MAX;
+    let most = SCAN_BYTES_MAX as usize / VALUE_BYTES_MAX - 1;
+    assert_eq!(answered(&request, pairs), (most, Some(vec![most as u8])));
+}
+
+fn answered<'a>(
+    request: &ScanRequest<'_>,
+    pairs: impl Iterator<Item = Pair<'a>>,
+) -> (usize, Option<Vec<u8>>) {
+    let bytes = encoded(|out| request.answer(pairs, out));
+    match ScanReply::decode(&bytes) {
+        Ok(ScanReply::Pairs { pairs, next }) => (pairs.len(), next.map(<[u8]>::to_vec)),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn refusals__say_what_is_known() {
+    let texts = refusals("x:1").map(|refusal| refusal.to_string());
+    assert_eq!(texts[0], "not the leader");
+    assert_eq!(texts[1], "not the leader, which is node 513 at x:1");
+    assert_eq!(texts[6], "unavailable: x:1 (it may be applied nevertheless)");
+    assert_eq!(texts[7], "unavailable: x:1");
+}
+
+#[test]
+fn methods__are_in_the_range_for_clients() {
+    for (at, (name, number)) in methods::NAMES.iter().enumerate() {
+        assert!(methods::CLIENT_METHODS.contains(number), "{name}");
+        assert!(!methods::PEER_METHODS.contains(number), "{name}");
+        assert!(methods::NAMES[..at].iter().all(|(_, other)| other != number), "{name}");
+    }
+}
