@@ -215,15 +215,15 @@ fn shared_client__loses_no_call_when_the_server_stops() {
     let server = server(2);
     let address = server.address();
     let (give, take) = mpsc::channel();
-    let (end, over) = mpsc::channel::<()>();
     let calls = thread::spawn(move || {
         let config = EndpointConfig::default();
         let mut endpoint = Nexus::builder().start().unwrap().endpoint(config).unwrap();
         let session = endpoint.connect_wait(address).unwrap();
-        give.send(SharedClient::new(endpoint.client(session))).unwrap();
-        endpoint.run_until(|_| over.try_recv().is_ok());
+        let stop = endpoint.stop_handle();
+        give.send((SharedClient::new(endpoint.client(session)), stop.clone())).unwrap();
+        endpoint.run(&stop);
     });
-    let client = take.recv().unwrap();
+    let (client, stop) = take.recv().unwrap();
     let (told, first) = mpsc::channel();
     let caller = {
         let client = client.clone();
@@ -237,7 +237,7 @@ fn shared_client__loses_no_call_when_the_server_stops() {
     let puts = caller.join().unwrap();
     assert_eq!(counter(&stopped.counters, "word_keys"), puts, "each answered PUT, and no other");
     assert_eq!(stopped.sessions_cut, 0);
-    end.send(()).unwrap();
+    stop.stop();
     calls.join().unwrap();
 }
 

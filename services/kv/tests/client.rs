@@ -480,8 +480,17 @@ fn remote__other_threads_write_and_read() {
             })
         })
         .collect();
-    bench.run_until("the threads end", || threads.iter().all(std::thread::JoinHandle::is_finished));
-    assert!(threads.into_iter().all(|thread| thread.join().unwrap()));
+    let stop = bench.endpoint.stop_handle();
+    let end = std::thread::spawn({
+        let stop = stop.clone();
+        move || {
+            let results: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();
+            stop.stop();
+            results
+        }
+    });
+    bench.endpoint.run(&stop);
+    assert!(end.join().unwrap().into_iter().all(|was_there| was_there.unwrap()));
 }
 
 #[test]

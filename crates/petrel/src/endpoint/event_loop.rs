@@ -120,6 +120,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     }
 
     /// Runs the event loop until `done` says so; it is asked after every turn.
+    ///
+    /// What another thread does wakes a sleeping endpoint only through a [`Stop`], a client or a
+    /// worker: a loop that another thread is to end runs with [`run`](Self::run).
     pub fn run_until(&mut self, mut done: impl FnMut(&mut Context<'_>) -> bool) {
         self.refresh_clock();
         while !done(&mut self.local_context()) {
