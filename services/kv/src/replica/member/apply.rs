@@ -1,0 +1,124 @@
+//! Committed entries: each is applied once, in order, and whoever waits for it is answered.
+
+use petrel::Context;
+use raft::eraftpb::{ConfChangeV2, Entry, EntryType};
+
+use super::Member;
+use crate::api::AdminReply;
+use crate::replica::ReplicaError;
+use crate::replica::book::{BookChange, decode_members};
+use crate::replica::codec::Reader;
+use crate::store::WARMED_MAX;
+
+/// Commands that are worth a look at the memory that they need before they are applied.
+const WARMED_MIN: usize = 4;
+
+impl Member {
+    pub(super) fn answer_committed(&mut self, cx: &mut Context<'_>) {
+        let log = &self.raft.raft.raft_log;
+        let certain = log.committed.min(log.persisted);
+        #[cfg(petrel_break = "kv_answer_before_commit")]
+        let certain = certain.max(log.last_index());
+        let mut warmed = self.applied.0;
+        while self.writes.next_index() == Some(self.applied.0 + 1) && self.applied.0 < certain {
+            let left = certain - self.applied.0;
+            if self.applied.0 == warmed && left >= WARMED_MIN as u64 {
+                let count = left.min(WARMED_MAX as u64);
+                self.warm_writes(count as usize);
+                warmed += count;
+            }
+            self.apply_next(cx);
+        }
+    }
+
+    /// Has the memory read that the next writes need.
+    pub(super) fn warm_writes(&self, count: usize) {
+        self.store.warm(self.writes.next(self.applied.0 + 1).take(count));
+    }
+
+    /// Applies the write that is both the next in the log and the next that a client waits for.
+    fn apply_next(&mut self, cx: &mut Context<'_>) {
+        let index = self.applied.0 + 1;
+        let write = self.writes.take(index).expect("it was looked at");
+        self.reply.clear();
+        self.store.apply(index, &write.command, &mut self.reply);
+        self.applied = (index, self.raft.raft.term);
+        self.stats.applied += 1;
+        self.write_times.saturating_record(cx.now_ns().saturating_sub(write.at_ns));
+        write.responder.reply(cx, &self.reply);
+    }
+
+    pub(super) fn apply_committed(
+        &mut self,
+        cx: &mut Context<'_>,
+        entries: &[Entry],
+    ) -> Result<(), ReplicaError> {
+        let Some(last) = entries.last() else { return Ok(()) };
+        let through = last.index;
+        let applied = self.applied.0;
+        let new = entries.partition_point(|entry| entry.index <= applied);
+        for some in entries[new..].chunks(WARMED_MAX) {
+            if some.len() >= WARMED_MIN {
+                self.store.warm(some.iter().map(|entry| &entry.data[..]));
+            }
+            for entry in some {
+                self.apply(cx, entry)?;
+            }
+        }
+        self.raft.advance_apply_to(through);
+        Ok(())
+    }
+
+    fn apply(&mut self, cx: &mut Context<'_>, entry: &Entry) -> Result<(), ReplicaError> {
+        assert_eq!(entry.index, self.applied.0 + 1, "entries are applied in order");
+        if self.writes.next_index() == Some(entry.index) {
+            self.apply_next(cx);
+            return Ok(());
+        }
+        self.applied = (entry.index, entry.term);
+        self.stats.applied += 1;
+        if entry.get_entry_type() != EntryType::EntryNormal {
+            self.apply_configuration(entry)?;
+        } else if !entry.context.is_empty() {
+            if let Ok(change) = BookChange::decode(&entry.context) {
+                self.book.change(change);
+            }
+        } else if !entry.data.is_empty() {
+            self.reply.clear();
+            self.store.apply(entry.index, &entry.data, &mut self.reply);
+        }
+        self.answer_change(cx, entry.index);
+        Ok(())
+    }
+
+    fn apply_configuration(&mut self, entry: &Entry) -> Result<(), ReplicaError> {
+        let mut change = ConfChangeV2::default();
+        protobuf::Message::merge_from_bytes(&mut change, &entry.data)
+            .map_err(|error| ReplicaError::Log(error.to_string()))?;
+        let conf = self
+            .raft
+            .apply_conf_change(&change)
+            .map_err(|error| ReplicaError::Raft(error.to_string()))?;
+        let mut input = Reader::new(&change.context);
+        for (replica, address) in decode_members(&mut input).unwrap_or_default() {
+            self.book.add(replica, address);
+        }
+        let all = [&conf.voters, &conf.learners, &conf.voters_outgoing, &conf.learners_next];
+        self.book.members.retain(|replica, _| all.iter().any(|list| list.contains(replica)));
+        let (own, term) = (self.identity.replica, self.raft.raft.term);
+        if self.leads() && !all.iter().any(|list| list.contains(&own)) {
+            // It was made the leader while its removal was on the way; the core would go on, and panic.
+            self.raft.raft.become_follower(term, raft::INVALID_ID);
+        }
+        self.log.get_mut().set_conf_state(conf);
+        Ok(())
+    }
+
+    fn answer_change(&mut self, cx: &mut Context<'_>, index: u64) {
+        let mut reply = Vec::new();
+        AdminReply::Done.encode(&mut reply);
+        while let Some(place) = self.changes.iter().position(|(at, _)| *at == index) {
+            self.changes.swap_remove(place).1.reply(cx, &reply);
+        }
+    }
+}

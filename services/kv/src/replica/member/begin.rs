@@ -1,0 +1,195 @@
+//! How a member begins: with its cluster, taken in by one, or again after a restart.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use hdrhistogram::Histogram;
+use raft::RawNode;
+use raft::eraftpb::{ConfState, Entry, HardState};
+
+use super::Member;
+use super::image::unpack;
+use crate::persist::{Batch, Checkpoint, Identity, LogStore, Recovered};
+use crate::replica::book::Book;
+use crate::replica::config::{ReplicaConfig, TICKS_PER_HEARTBEAT};
+use crate::replica::log::{Base, Log};
+use crate::replica::reads::Reads;
+use crate::replica::rng::Rng;
+use crate::replica::snapshot::Images;
+use crate::replica::writes::Writes;
+use crate::replica::{ReplicaError, ReplicaStats};
+use crate::store::Store;
+
+/// Bytes of entries in one of the core's messages, and in flight at most.
+const MESSAGE_BYTES_MAX: u64 = 256 << 10;
+const MESSAGES_IN_FLIGHT_MAX: usize = 256;
+
+/// Bytes of entries that are not committed; beyond, writes are refused.
+const UNCOMMITTED_BYTES_MAX: u64 = 256 << 20;
+
+/// Bytes of committed entries that are applied in one go.
+const APPLIED_BYTES_MAX: u64 = 1 << 20;
+
+/// The longest time of a write that is told apart from longer ones.
+const WRITE_NS_MAX: u64 = 60_000_000_000;
+
+/// The log before the first entry of a cluster that begins: so whoever joins later gets a snapshot, which has
+/// the configuration with which it began.
+const FIRST_BASE: u64 = 1;
+
+/// What a member begins with.
+struct Begin {
+    identity: Identity,
+    base: Base,
+    entries: Vec<Entry>,
+    store: Store,
+    book: Book,
+    founders: Vec<(u64, String)>,
+}
+
+impl Member {
+    /// One of those with which a cluster begins.
+    pub(in crate::replica) fn found(
+        config: &ReplicaConfig,
+        identity: Identity,
+        founders: Vec<(u64, String)>,
+        disk: Box<dyn LogStore>,
+    ) -> Result<Self, ReplicaError> {
+        let voters: Vec<u64> = founders.iter().map(|(replica, _)| *replica).collect();
+        let base = Base {
+            index: FIRST_BASE,
+            term: FIRST_BASE,
+            hard_state: HardState { term: FIRST_BASE, commit: FIRST_BASE, ..HardState::default() },
+            conf_state: ConfState::from((voters, vec![])),
+        };
+        let mut book = Book::default();
+        for (replica, address) in &founders {
+            book.add(*replica, address.clone());
+        }
+        Self::begin_anew(
+            config,
+            Begin { identity, base, entries: vec![], store: Store::new(), book, founders },
+            disk,
+        )
+    }
+
+    /// One that a cluster takes in: it knows nothing yet.
+    pub(in crate::replica) fn join(
+        config: &ReplicaConfig,
+        identity: Identity,
+        disk: Box<dyn LogStore>,
+    ) -> Result<Self, ReplicaError> {
+        let begin = Begin {
+            identity,
+            base: Base::default(),
+            entries: vec![],
+            store: Store::new(),
+            book: Book::default(),
+            founders: vec![],
+        };
+        Self::begin_anew(config, begin, disk)
+    }
+
+    /// One that was a member before it restarted.
+    pub(in crate::replica) fn resume(
+        config: &ReplicaConfig,
+        recovered: Recovered,
+        disk: Box<dyn LogStore>,
+        now_ns: u64,
+    ) -> Result<Self, ReplicaError> {
+        let Recovered { identity, hard_state, checkpoint, store, entries } = recovered;
+        let Checkpoint { index, term, conf_state, book, .. } = checkpoint;
+        let (book, founders) =
+            unpack(&book).map_err(|error| ReplicaError::Log(error.to_string()))?;
+        let base = Base { index, term, hard_state, conf_state };
+        let begin = Begin { identity, base, entries, store, book, founders };
+        let mut member = Self::begin(config, begin, disk)?;
+        member.deaf_until_ns = now_ns + config.election.as_nanos() as u64;
+        Ok(member)
+    }
+
+    /// Begins with an empty log, which has to last before anything is said.
+    fn begin_anew(
+        config: &ReplicaConfig,
+        begin: Begin,
+        disk: Box<dyn LogStore>,
+    ) -> Result<Self, ReplicaError> {
+        let mut member = Self::begin(config, begin, disk)?;
+        let hard_state = raft::Storage::initial_state(&member.log).map(|state| state.hard_state);
+        let checkpoint = member.checkpoint();
+        // Number 0: the core's own batches begin at 1.
+        member.disk.write(Batch {
+            identity: Some(member.identity),
+            checkpoint: Some(checkpoint),
+            hard_state: hard_state.ok(),
+            ..Batch::default()
+        });
+        Ok(member)
+    }
+
+    fn begin(
+        config: &ReplicaConfig,
+        begin: Begin,
+        disk: Box<dyn LogStore>,
+    ) -> Result<Self, ReplicaError> {
+        let Begin { identity, base, entries, store, book, founders } = begin;
+        let applied = (base.index, base.term);
+        let log = Log::new(base, entries);
+        let raft =
+            RawNode::new(&core_config(config, identity, applied.0), log.clone(), &config.logger)
+                .map_err(|error| ReplicaError::Raft(error.to_string()))?;
+        let role = (raft.raft.term, raft.raft.state);
+        let mut member = Self {
+            identity,
+            raft,
+            log,
+            store,
+            book,
+            founders,
+            applied,
+            writes: Writes::default(),
+            reads: Reads::default(),
+            changes: Vec::new(),
+            disk,
+            held: VecDeque::new(),
+            durable: 0,
+            installing: None,
+            images: Images::default(),
+            incoming: None,
+            offers: BTreeMap::new(),
+            joining: BTreeMap::new(),
+            role,
+            no_lease_in: 0,
+            deaf_until_ns: 0,
+            is_put_off: false,
+            rng: Rng::new(config.seed ^ identity.replica),
+            reply: Vec::new(),
+            stats: ReplicaStats::default(),
+            write_times: Histogram::new_with_bounds(1, WRITE_NS_MAX, 2)
+                .map_err(|error| ReplicaError::Raft(error.to_string()))?,
+        };
+        member.draw_election_timeout(config);
+        Ok(member)
+    }
+}
+
+fn core_config(config: &ReplicaConfig, identity: Identity, applied: u64) -> raft::Config {
+    let election_tick = config.election_ticks();
+    raft::Config {
+        id: identity.replica,
+        applied,
+        election_tick,
+        heartbeat_tick: TICKS_PER_HEARTBEAT,
+        // From this range; what the core draws itself does not count: see `draw_election_timeout`.
+        min_election_tick: election_tick,
+        max_election_tick: 2 * election_tick,
+        max_size_per_msg: MESSAGE_BYTES_MAX,
+        max_inflight_msgs: MESSAGES_IN_FLIGHT_MAX,
+        max_uncommitted_size: UNCOMMITTED_BYTES_MAX,
+        max_committed_size_per_ready: APPLIED_BYTES_MAX,
+        check_quorum: true,
+        pre_vote: true,
+        // Followers learn with the next append, or heartbeat, how far the log is committed.
+        skip_bcast_commit: true,
+        ..raft::Config::default()
+    }
+}

@@ -1,0 +1,147 @@
+//! Images of the state: for a log that stays short, and for replicas that are too far behind for entries.
+
+use std::collections::BTreeMap;
+
+use raft::eraftpb::{Message, Snapshot};
+
+use super::Member;
+use crate::persist::Checkpoint;
+use crate::replica::ReplicaError;
+use crate::replica::book::{Book, decode_members, encode_members};
+use crate::replica::codec::{Garbled, Reader};
+use crate::replica::config::ReplicaConfig;
+use crate::replica::snapshot::{Images, Incoming, Ticket};
+use crate::store::Store;
+
+impl Member {
+    /// The core offers a snapshot once, and waits until the replica has it or somebody says that it will not
+    /// come. An offer may be lost, and so may the word that it could not be taken: where nobody fetches it for a
+    /// while, it is offered again.
+    pub(super) fn tend_offers(&mut self, config: &ReplicaConfig) {
+        let asked = self.images.asked();
+        let mut offers = BTreeMap::new();
+        for (peer, progress) in self.raft.raft.prs().iter() {
+            if progress.state == raft::ProgressState::Snapshot {
+                let before = self.offers.get(peer).filter(|(before, _)| *before == asked);
+                offers.insert(*peer, (asked, before.map_or(0, |(_, ticks)| ticks + 1)));
+            }
+        }
+        let is_old = |_: &u64, (_, ticks): &mut (u64, usize)| *ticks > 2 * config.election_ticks();
+        for (peer, _) in offers.extract_if(.., is_old) {
+            self.raft.report_snapshot(peer, raft::SnapshotStatus::Failure);
+        }
+        self.offers = offers;
+    }
+
+    /// Drops entries that nobody will need, or few.
+    pub(super) fn keep_log_short(&mut self, config: &ReplicaConfig) {
+        let (entries, bytes) = self.log.size();
+        let is_long = entries > config.log_entries_max || bytes > config.log_bytes_max;
+        // Even when the last image is of a moment ago: the bytes may be in the entries that are kept.
+        let has_new =
+            self.applied.0 > self.images.last_index() + config.log_entries_kept as u64 / 2;
+        if is_long && has_new {
+            self.take_image();
+            let checkpoint = self.checkpoint();
+            self.disk.checkpoint(checkpoint);
+            let kept =
+                if bytes > config.log_bytes_max { 0 } else { config.log_entries_kept as u64 };
+            // The core has not seen yet that the last ones were applied.
+            let index =
+                (self.applied.0 - kept.min(self.applied.0)).min(self.raft.raft.raft_log.applied);
+            self.log.get_mut().compact_to(index);
+        } else if self.log.get_mut().wants_image() {
+            self.take_image();
+        }
+    }
+
+    /// Makes a snapshot of what is applied, for other replicas.
+    fn take_image(&mut self) {
+        let (index, term) = self.applied;
+        self.stats.images += 1;
+        self.images.add(index, self.store.image());
+        let ticket = Ticket { from: self.identity.replica, index, book: self.pack() }.encode();
+        let conf = self.log.get_mut().conf_state().clone();
+        self.log.get_mut().set_image(index, term, conf, ticket);
+    }
+
+    pub(super) fn checkpoint(&self) -> Checkpoint {
+        let (index, term) = self.applied;
+        let conf_state = self.log.get_mut().conf_state().clone();
+        Checkpoint { index, term, conf_state, book: self.pack(), image: self.store.image() }
+    }
+
+    /// Book and founders, as a checkpoint has them.
+    fn pack(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode_members(self.founders.iter().map(|(replica, at)| (*replica, at)), &mut out);
+        out.extend(self.book.encode());
+        out
+    }
+
+    /// A leader offers a snapshot: tells what to fetch, if it is not being fetched.
+    pub(super) fn begin_fetch(&mut self, message: Message, now_ns: u64) -> Option<Fetch> {
+        let ticket = Ticket::decode(&message.get_snapshot().data).ok()?;
+        if ticket.index <= self.applied.0 {
+            // The core answers how far this replica is, without which its owner would offer nothing else.
+            self.step(message, now_ns);
+            return None;
+        }
+        // One that is fetched, or waits for the core's ready, is not put aside for another.
+        let is_waiting = self.raft.raft.raft_log.unstable.snapshot.is_some();
+        if is_waiting || matches!(self.incoming, Some(Incoming::Fetching(_))) {
+            return None;
+        }
+        self.incoming = Some(Incoming::Fetching(ticket.index));
+        self.stats.snapshots_fetched += 1;
+        Some(Fetch { from: ticket.from, index: ticket.index, message })
+    }
+
+    /// A snapshot has come, as a whole or not at all. Tells whether it is taken.
+    pub(in crate::replica) fn end_fetch(&mut self, fetch: Fetch, store: Option<Store>) -> bool {
+        if self.incoming.as_ref().is_none_or(|incoming| incoming.index() != fetch.index) {
+            return false;
+        }
+        self.incoming = store.map(|store| Incoming::Fetched(fetch.index, Box::new(store)));
+        // It is for the core to say whether it is still wanted; if so, the store waits for its ready.
+        let is_wanted = self.incoming.is_some()
+            && self.raft.step(fetch.message).is_ok()
+            && self.raft.snap().is_some_and(|snapshot| !snapshot.is_empty());
+        if !is_wanted {
+            self.incoming = None;
+        }
+        is_wanted
+    }
+
+    pub(super) fn install(&mut self, snapshot: &Snapshot) -> Result<Checkpoint, ReplicaError> {
+        let (index, term) = (snapshot.get_metadata().index, snapshot.get_metadata().term);
+        let broken = |what: &str| ReplicaError::Log(format!("a snapshot at {index}: {what}"));
+        let Some(Incoming::Fetched(fetched, store)) = self.incoming.take() else {
+            return Err(broken("its content was not fetched"));
+        };
+        let ticket = Ticket::decode(&snapshot.data).map_err(|error| broken(&error.to_string()))?;
+        if fetched != index || ticket.index != index {
+            return Err(broken("its content is that of another"));
+        }
+        let (book, founders) = unpack(&ticket.book).map_err(|error| broken(&error.to_string()))?;
+        let conf_state = snapshot.get_metadata().get_conf_state().clone();
+        self.log.get_mut().restart_at(index, term, conf_state);
+        (self.store, self.book, self.founders) = (*store, book, founders);
+        self.applied = (index, term);
+        self.images = Images::default();
+        Ok(self.checkpoint())
+    }
+}
+
+/// A snapshot that is to be fetched, and the message that offered it.
+pub(in crate::replica) struct Fetch {
+    pub(in crate::replica) from: u64,
+    pub(in crate::replica) index: u64,
+    message: Message,
+}
+
+pub(super) fn unpack(bytes: &[u8]) -> Result<(Book, Vec<(u64, String)>), Garbled> {
+    let mut input = Reader::new(bytes);
+    let founders = decode_members(&mut input)?;
+    Ok((Book::decode(input.rest())?, founders))
+}

@@ -1,0 +1,205 @@
+//! What a replica's handlers, continuations and tasks have in common, all on the endpoint's thread.
+
+mod fetching;
+mod meeting;
+mod serving;
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::task::Poll;
+
+use petrel::{Context, Handle, Handled, Reply, Request, Status};
+
+use super::ReplicaError;
+use super::book::replica_name;
+use super::codec::{frame_bytes, read_frame, write_frame};
+use super::config::ReplicaConfig;
+use super::hello::Hello;
+use super::links::{Links, Sent, leads_in};
+use super::member::Member;
+use super::rng::Rng;
+use crate::persist::{Identity, LogStore};
+
+/// A replica's state, as all who work on it have it.
+#[derive(Clone)]
+pub(super) struct Shared(Rc<RefCell<State>>);
+
+pub(super) struct State {
+    pub(super) config: ReplicaConfig,
+    pub(super) handle: Handle,
+    /// This replica's name, unless its log has another.
+    name: u64,
+    pub(super) links: Links,
+    pub(super) member: Option<Member>,
+    /// The log, until there is a member that has it.
+    disk: Option<Box<dyn LogStore>>,
+    /// What was last heard of others, by their addresses.
+    heard: BTreeMap<SocketAddr, Hello>,
+    /// Addresses that a task keeps in touch with.
+    dialled: BTreeSet<SocketAddr>,
+    ticks_due: u32,
+    /// Why the replica has to stop.
+    failure: Option<ReplicaError>,
+    rng: Rng,
+    reply: Vec<u8>,
+}
+
+/// How long one replica waits for another's answer to a question.
+const QUESTION: std::time::Duration = std::time::Duration::from_secs(2);
+
+/// Ticks of the Raft core that are made up for at most, after the process stood still: as if time had stood
+/// still, too. Elections because of one's own pause help nobody.
+const TICKS_DUE_MAX: u32 = 2;
+
+impl Shared {
+    pub(super) fn new(
+        config: ReplicaConfig,
+        handle: Handle,
+        member: Option<Member>,
+        disk: Option<Box<dyn LogStore>>,
+    ) -> Self {
+        let mut rng = Rng::new(config.seed);
+        let name = match &member {
+            Some(member) => member.identity.replica,
+            None if cfg!(petrel_break = "kv_keeps_name") => replica_name(config.node, 1),
+            None => replica_name(config.node, rng.next()),
+        };
+        let state = State {
+            config,
+            handle,
+            name,
+            links: Links::default(),
+            member,
+            disk,
+            heard: BTreeMap::new(),
+            dialled: BTreeSet::new(),
+            ticks_due: 0,
+            failure: None,
+            rng,
+            reply: Vec::new(),
+        };
+        Self(Rc::new(RefCell::new(state)))
+    }
+
+    pub(super) fn borrow_mut(&self) -> std::cell::RefMut<'_, State> {
+        self.0.borrow_mut()
+    }
+
+    pub(super) fn borrow(&self) -> std::cell::Ref<'_, State> {
+        self.0.borrow()
+    }
+
+    /// What is to be done after a turn of the event loop.
+    pub(super) fn turn(&self, cx: &mut Context<'_>) -> Result<bool, ReplicaError> {
+        let state = &mut *self.borrow_mut();
+        if let Some(failure) = &state.failure {
+            return Err(failure.clone());
+        }
+        let State { config, links, member, .. } = state;
+        let Some(member) = member else {
+            state.ticks_due = 0;
+            return Ok(false);
+        };
+        for _ in 0..std::mem::take(&mut state.ticks_due) {
+            member.tick(config);
+        }
+        let more = member.turn(cx, links, self, config);
+        if let Err(failure) = &more {
+            state.failure = Some(failure.clone());
+        }
+        more
+    }
+
+    /// Lets the Raft core's clock tick.
+    pub(super) async fn keep_ticking(self) {
+        let (handle, tick) = {
+            let state = self.borrow();
+            (state.handle.clone(), state.config.tick())
+        };
+        loop {
+            handle.sleep(tick).await;
+            let state = &mut *self.borrow_mut();
+            state.ticks_due = (state.ticks_due + 1).min(TICKS_DUE_MAX);
+            state.dial_members(&self);
+        }
+    }
+
+    /// Lets the event loop turn when something has become durable.
+    pub(super) async fn keep_writing(self) {
+        poll_fn(|cx| {
+            let state = &mut *self.borrow_mut();
+            if let Some(member) = &mut state.member {
+                member.set_waker(cx.waker().clone());
+            }
+            Poll::<()>::Pending
+        })
+        .await;
+    }
+
+    /// A call with Raft's messages has ended.
+    pub(super) fn raft_ended(&self, cx: &mut Context<'_>, sent: Sent, reply: &Reply) {
+        let state = &mut *self.borrow_mut();
+        state.links.ended(sent, reply);
+        let Some(member) = &mut state.member else { return };
+        let Ok(answer) = reply.message() else { return };
+        if answer.is_empty() {
+            return;
+        }
+        match read_frame(answer, member.identity.replica) {
+            Ok((cluster, messages)) if cluster == member.identity.cluster => {
+                let fetch = member.handle_messages(messages, cx.now_ns(), &state.config);
+                member.handle_progress(cx);
+                if let Some(fetch) = fetch {
+                    // Where it cannot be had, its owner offers it again when nobody has asked for a while.
+                    let _ = self.begin_fetch(state, fetch);
+                }
+            }
+            _ => member.stats.messages_ignored += 1,
+        }
+    }
+
+    /// A peer's messages.
+    pub(super) fn handle_raft(&self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+        let state = &mut *self.borrow_mut();
+        let Some(member) = &mut state.member else {
+            return request.fail(cx, Status::FailedPrecondition, "this replica is no member yet");
+        };
+        let Identity { cluster, replica } = member.identity;
+        let (theirs, messages) = match read_frame(request.data(), replica) {
+            Ok(frame) => frame,
+            Err(error) => return request.fail(cx, Status::InvalidArgument, &error.to_string()),
+        };
+        if theirs != cluster {
+            return request.fail(cx, Status::FailedPrecondition, "this is another cluster");
+        }
+        let from = messages.first().map_or(0, |message| message.from);
+        let told_in = messages.iter().map(leads_in).max().unwrap_or(0);
+        let ignored = member.stats.messages_ignored;
+        let fetch = member.handle_messages(messages, cx.now_ns(), &state.config);
+        if fetch.is_some_and(|fetch| !self.begin_fetch(state, fetch)) {
+            let text = "whoever has the snapshot cannot be reached from here";
+            return request.fail(cx, Status::Unavailable, text);
+        }
+        let Some(member) = &mut state.member else { unreachable!("it is one for good") };
+        // A leader counts on it for its lease that who hears it elects nobody else for a while.
+        let denies = member.stats.messages_ignored != ignored || !member.follows(from, told_in);
+        let answer = if denies { Vec::new() } else { member.take_answer(from) };
+        if answer.is_empty() && !denies {
+            return request.reply(cx, &[]);
+        }
+        let bytes = frame_bytes(&answer);
+        request.reply_with(cx, bytes, |_, out| {
+            write_frame(cluster, &answer, out);
+            bytes
+        })
+    }
+}
+
+impl State {
+    pub(super) fn own_name(&self) -> u64 {
+        self.member.as_ref().map_or(self.name, |member| member.identity.replica)
+    }
+}

@@ -1,0 +1,108 @@
+//! What clients and operators ask for.
+
+use petrel::{Context, Handled, Request, Status};
+
+use super::Shared;
+use crate::api::{Certainty, Refusal};
+use crate::command::Command;
+use crate::replica::reads::{self, Read};
+use crate::replica::writes::Write;
+
+impl Shared {
+    /// A client writes.
+    pub(in crate::replica) fn handle_write(
+        &self,
+        cx: &mut Context<'_>,
+        request: Request<'_>,
+    ) -> Handled {
+        let state = &mut *self.borrow_mut();
+        state.reply.clear();
+        let refusal = match &state.member {
+            None => Some(Refusal::NotLeader { leader: None }),
+            Some(member) if !member.leads() => Some(Refusal::NotLeader { leader: member.leader() }),
+            Some(member) if member.writes.len() >= state.config.writes_max => {
+                let (certainty, reason) = (Certainty::NotApplied, "too many writes wait already");
+                Some(Refusal::Unavailable { certainty, reason })
+            }
+            Some(_) => None,
+        };
+        if let Some(refusal) = refusal {
+            refusal.encode(&mut state.reply);
+            return request.reply(cx, &state.reply);
+        }
+        if let Err(error) = Command::decode(request.data()) {
+            Refusal::Malformed(&error.to_string()).encode(&mut state.reply);
+            return request.reply(cx, &state.reply);
+        }
+        let command = bytes::Bytes::copy_from_slice(request.data());
+        let (responder, handled) = request.defer(cx);
+        if let Some(member) = &mut state.member {
+            member.writes.queue(Write { at_ns: cx.now_ns(), command, responder });
+        }
+        handled
+    }
+
+    /// A client reads.
+    pub(in crate::replica) fn handle_read(
+        &self,
+        cx: &mut Context<'_>,
+        request: Request<'_>,
+    ) -> Handled {
+        let state = &mut *self.borrow_mut();
+        let (method, reply) = (request.method(), &mut state.reply);
+        reply.clear();
+        let Some(member) = &mut state.member else {
+            Refusal::NotLeader { leader: None }.encode(reply);
+            return request.reply(cx, reply);
+        };
+        match reads::may_be_stale(method, request.data()) {
+            Err(error) => Refusal::Malformed(&error).encode(reply),
+            Ok(true) => reads::answer(&member.store, method, request.data(), reply),
+            Ok(false) if !member.leads() => {
+                Refusal::NotLeader { leader: member.leader() }.encode(reply);
+            }
+            Ok(false) if member.may_read_now(&state.links, cx.now_ns(), &state.config) => {
+                reads::answer(&member.store, method, request.data(), reply);
+            }
+            Ok(false) => {
+                let data = request.data().to_vec();
+                let (responder, handled) = request.defer(cx);
+                member.reads.queue(Read { method, request: data, responder });
+                return handled;
+            }
+        }
+        request.reply(cx, reply)
+    }
+
+    pub(in crate::replica) fn handle_status(
+        &self,
+        cx: &mut Context<'_>,
+        request: Request<'_>,
+    ) -> Handled {
+        let mut reply = Vec::new();
+        self.borrow().status().encode(&mut reply);
+        request.reply(cx, &reply)
+    }
+
+    pub(in crate::replica) fn handle_member(
+        &self,
+        cx: &mut Context<'_>,
+        request: Request<'_>,
+    ) -> Handled {
+        match &mut self.borrow_mut().member {
+            Some(member) => member.handle_member(cx, request),
+            None => request.fail(cx, Status::Unavailable, "this replica is no member yet"),
+        }
+    }
+
+    pub(in crate::replica) fn handle_transfer(
+        &self,
+        cx: &mut Context<'_>,
+        request: Request<'_>,
+    ) -> Handled {
+        match &mut self.borrow_mut().member {
+            Some(member) => member.handle_transfer(cx, request),
+            None => request.fail(cx, Status::Unavailable, "this replica is no member yet"),
+        }
+    }
+}
