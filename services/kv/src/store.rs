@@ -107,6 +107,22 @@ impl Store {
         }
     }
 
+    /// What [`Store::apply`] would answer to this command now, if that can be told at once: for a new write of a
+    /// single key. Changes nothing.
+    pub fn foresee(&self, index: u64, command: &[u8]) -> Option<Vec<u8>> {
+        let Ok(Command::Write { session, sequence, first_pending, op }) = Command::decode(command)
+        else {
+            return None;
+        };
+        if !self.sessions.get(session)?.would_admit(sequence, first_pending) {
+            return None;
+        }
+        let outcome = execute::foresee(&self.map, &op)?;
+        let mut reply = Vec::with_capacity(size_of::<Applied>());
+        WriteReply::Applied(Applied { index, outcome }).encode(&mut reply);
+        Some(reply)
+    }
+
     /// Reads what [`Store::apply`] will read for these commands, so that the waits for memory overlap: for
     /// up to [`WARMED_MAX`] commands that are applied directly after. Changes nothing.
     pub fn warm<'c>(&self, commands: impl Iterator<Item = &'c [u8]>) {

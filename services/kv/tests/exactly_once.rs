@@ -13,7 +13,10 @@ fn apply(store: &mut Store, command: &Command<'_>) -> Vec<u8> {
     let (mut bytes, mut reply) = (Vec::new(), Vec::new());
     command.encode(&mut bytes);
     let index = store.applied() + 1;
+    let (foreseen, writes) = (store.foresee(index, &bytes), store.counters().writes);
     store.apply(index, &bytes, &mut reply);
+    // Whatever is new is foreseen, and nothing else.
+    assert_eq!(foreseen, (store.counters().writes > writes).then(|| reply.clone()));
     reply
 }
 

@@ -169,7 +169,10 @@ fn apply(store: &mut Store, command: Command<'_>) -> Vec<u8> {
     let (mut bytes, mut reply) = (Vec::new(), Vec::new());
     command.encode(&mut bytes);
     let index = store.applied() + 1;
+    let is_foreseen = matches!(command, Command::Write { op, .. } if !matches!(op, Op::Batch(_)));
+    let foreseen = store.foresee(index, &bytes);
     store.apply(index, &bytes, &mut reply);
+    assert_eq!(foreseen, is_foreseen.then(|| reply.clone()));
     reply
 }
 

@@ -4,8 +4,6 @@
 //! few calls at a time: what comes up meanwhile waits, and appends that follow each other become one. So the batches
 //! grow with the load by themselves.
 
-use std::collections::BTreeMap;
-
 use petrel::{CallOptions, Context, MsgBuf, Reply, Session, SharedMsg};
 use raft::eraftpb::{Message, MessageType};
 
@@ -34,7 +32,7 @@ pub(super) const ANSWER_BYTES_MAX: usize = 64 << 10;
 #[derive(Default)]
 pub(super) struct Links {
     /// In the order of their names, so that a run that is to be repeatable is.
-    links: BTreeMap<u64, Link>,
+    links: Vec<Link>,
     /// Peers whose messages were lost on this side.
     unreachable: Vec<u64>,
     /// Peers that have not got the offer of a snapshot.
@@ -54,6 +52,7 @@ pub(super) struct LinkCounters {
 }
 
 struct Link {
+    peer: u64,
     session: Session,
     calls: u32,
     outbox: Vec<Message>,
@@ -81,14 +80,18 @@ pub(super) struct Sent {
 impl Links {
     /// A peer can be reached.
     pub(super) fn add(&mut self, peer: u64, session: Session) {
-        let link = Link { session, calls: 0, outbox: Vec::new(), heard: Heard::default() };
-        self.links.insert(peer, link);
+        let link = Link { peer, session, calls: 0, outbox: Vec::new(), heard: Heard::default() };
+        match self.place(peer) {
+            Ok(place) => self.links[place] = link,
+            Err(place) => self.links.insert(place, link),
+        }
     }
 
     /// A session has ended, if it still is the peer's.
     pub(super) fn remove(&mut self, peer: u64, session: &Session) {
-        if self.links.get(&peer).is_some_and(|link| link.session.id() == session.id()) {
-            self.links.remove(&peer);
+        let is_session = |place: &usize| self.links[*place].session.id() == session.id();
+        if let Some(place) = self.place(peer).ok().filter(is_session) {
+            self.links.remove(place);
             self.unreachable.push(peer);
             // It will not go on fetching one either, or not say so.
             self.unoffered.push(peer);
@@ -96,7 +99,17 @@ impl Links {
     }
 
     pub(super) fn session(&self, peer: u64) -> Option<&Session> {
-        self.links.get(&peer).map(|link| &link.session)
+        self.place(peer).ok().map(|place| &self.links[place].session)
+    }
+
+    /// Where a peer's link is, or would be.
+    fn place(&self, peer: u64) -> Result<usize, usize> {
+        self.links.binary_search_by_key(&peer, |link| link.peer)
+    }
+
+    fn get_mut(&mut self, peer: u64) -> Option<&mut Link> {
+        let place = self.place(peer).ok()?;
+        self.links.get_mut(place)
     }
 
     /// Peers that were found unreachable since the last time.
@@ -111,13 +124,13 @@ impl Links {
 
     /// When a peer was last told, and has confirmed, that the caller leads in this term.
     pub(super) fn heard_ns(&self, peer: u64, term: u64) -> Option<u64> {
-        let heard = self.links.get(&peer)?.heard;
+        let heard = self.links[self.place(peer).ok()?].heard;
         (heard.term == term).then_some(heard.at_ns)
     }
 
     /// Takes a message for its addressee.
     pub(super) fn push(&mut self, message: Message) {
-        let Some(link) = self.links.get_mut(&message.to) else {
+        let Some(link) = self.get_mut(message.to) else {
             self.note_dropped(&message);
             return;
         };
@@ -144,7 +157,7 @@ impl Links {
     /// Sends what may be sent now.
     pub(super) fn send(&mut self, cx: &mut Context<'_>, cluster: u64, shared: &Shared) {
         let (mut last, mut frame) = (None, Frame::None);
-        for (peer, link) in &mut self.links {
+        for link in &mut self.links {
             if link.outbox.is_empty() || !may_send(link) {
                 continue;
             }
@@ -156,14 +169,14 @@ impl Links {
             }
             let leads_in = messages.iter().map(leads_in).max().unwrap_or(0);
             let has_snapshot = messages.iter().any(Message::has_snapshot);
-            let sent = Sent { peer: *peer, at_ns: cx.now_ns(), leads_in, has_snapshot };
+            let sent = Sent { peer: link.peer, at_ns: cx.now_ns(), leads_in, has_snapshot };
             self.counters.calls += 1;
             if start(cx, link, &frame, sent, shared, &self.frame) {
                 link.calls += 1;
             } else {
                 self.counters.failed += 1;
-                self.unreachable.push(*peer);
-                self.unoffered.extend(has_snapshot.then_some(*peer));
+                self.unreachable.push(link.peer);
+                self.unoffered.extend(has_snapshot.then_some(link.peer));
             }
         }
     }
@@ -175,7 +188,7 @@ impl Links {
             self.unreachable.push(sent.peer);
             self.unoffered.extend(sent.has_snapshot.then_some(sent.peer));
         }
-        let Some(link) = self.links.get_mut(&sent.peer) else { return };
+        let Some(link) = self.get_mut(sent.peer) else { return };
         if link.session.id() != reply.session {
             return;
         }

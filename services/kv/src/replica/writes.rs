@@ -10,7 +10,10 @@ pub(super) struct Write {
     /// When it came, on the endpoint's clock.
     pub(super) at_ns: u64,
     pub(super) command: Bytes,
-    pub(super) responder: Responder,
+    /// None once it has been answered.
+    pub(super) responder: Option<Responder>,
+    /// The answer, if it is known before the write is applied.
+    pub(super) foreseen: Option<Vec<u8>>,
 }
 
 /// Writes that are to be proposed, and those that were.
@@ -64,18 +67,28 @@ impl Writes {
         self.proposed.front().map(|(index, _)| *index)
     }
 
+    /// The next write that clients wait for, if it has this index.
+    pub(super) fn next_mut(&mut self, index: u64) -> Option<&mut Write> {
+        self.proposed.front_mut().filter(|(next, _)| *next == index).map(|(_, write)| write)
+    }
+
+    /// Whether one write was proposed, and no other.
+    pub(super) fn is_alone(&self) -> bool {
+        self.proposed.len() == 1
+    }
+
     /// What was not proposed will not be: answers so.
     pub(super) fn refuse_queued(&mut self, cx: &mut Context<'_>, refusal: &[u8]) {
-        for write in self.queued.drain(..) {
-            write.responder.reply(cx, refusal);
+        for responder in self.queued.drain(..).filter_map(|write| write.responder) {
+            responder.reply(cx, refusal);
         }
     }
 
     /// This replica leads no more: nobody here will know what becomes of what was proposed.
     pub(super) fn give_up(&mut self, cx: &mut Context<'_>, not_leader: &[u8], unknown: &[u8]) {
         self.refuse_queued(cx, not_leader);
-        for (_, write) in self.proposed.drain(..) {
-            write.responder.reply(cx, unknown);
+        for responder in self.proposed.drain(..).filter_map(|(_, write)| write.responder) {
+            responder.reply(cx, unknown);
         }
     }
 }

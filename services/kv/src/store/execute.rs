@@ -15,6 +15,22 @@ pub(super) fn execute(map: &mut Map, index: u64, op: &Op<'_>) -> Outcome {
     }
 }
 
+/// What would come of an operation now, if that can be told without carrying it out.
+pub(super) fn foresee(map: &Map, op: &Op<'_>) -> Option<Outcome> {
+    if let Some(revision) = mismatch(map, op) {
+        return Some(Outcome::Mismatch { position: 0, revision });
+    }
+    match op {
+        Op::Put { key, .. } | Op::Cas { key, .. } => {
+            Some(Outcome::Put { replaced: map.get(key).is_some() })
+        }
+        Op::Delete { key } | Op::CasDelete { key, .. } => {
+            Some(Outcome::Deleted { existed: map.get(key).is_some() })
+        }
+        Op::Batch(_) => None,
+    }
+}
+
 /// All expectations are of the state before the batch; so the operations may be in any order, and if one key
 /// occurs twice, the later one stays.
 fn execute_batch(map: &mut Map, index: u64, batch: &Batch<'_>) -> Outcome {

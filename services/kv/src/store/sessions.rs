@@ -63,6 +63,10 @@ impl Sessions {
         Some(Arc::make_mut(&mut slot.session))
     }
 
+    pub(super) fn get(&self, id: u64) -> Option<&Session> {
+        self.places.get(&id).map(|place| &*self.slots[*place as usize].session)
+    }
+
     pub(super) fn contains(&self, id: u64) -> bool {
         self.places.contains_key(&id)
     }

@@ -19,6 +19,9 @@ impl Member {
         let certain = log.committed.min(log.persisted);
         #[cfg(petrel_break = "kv_answer_before_commit")]
         let certain = certain.max(log.last_index());
+        if self.answer_foreseen(cx, certain) {
+            return;
+        }
         let mut warmed = self.applied.0;
         while self.writes.next_index() == Some(self.applied.0 + 1) && self.applied.0 < certain {
             let left = certain - self.applied.0;
@@ -31,9 +34,43 @@ impl Member {
         }
     }
 
+    /// Does while the others look at what was proposed what can be done before it is committed: looks what will
+    /// come of a write that is alone, and of several has the memory read that they need.
+    pub(super) fn prepare_writes(&mut self) {
+        if !self.writes.is_alone() {
+            return self.warm_writes(WARMED_MAX);
+        }
+        let index = self.applied.0 + 1;
+        if let Some(write) = self.writes.next_mut(index) {
+            write.foreseen = self.store.foresee(index, &write.command);
+        }
+    }
+
     /// Has the memory read that the next writes need.
-    pub(super) fn warm_writes(&self, count: usize) {
+    fn warm_writes(&self, count: usize) {
         self.store.warm(self.writes.next(self.applied.0 + 1).take(count));
+    }
+
+    /// Answers the next write if it is committed and what comes of it is known. It is applied when the answer has
+    /// left.
+    fn answer_foreseen(&mut self, cx: &mut Context<'_>, certain: u64) -> bool {
+        let index = self.applied.0 + 1;
+        let Some(write) = self.writes.next_mut(index).filter(|_| index <= certain) else {
+            return false;
+        };
+        let Some(reply) = &write.foreseen else { return false };
+        let Some(responder) = write.responder.take() else { return false };
+        self.write_times.saturating_record(cx.now_ns().saturating_sub(write.at_ns));
+        responder.reply(cx, reply);
+        true
+    }
+
+    /// Applies the write that was answered before. To be called before the store is looked at.
+    pub(in crate::replica) fn apply_answered(&mut self, cx: &mut Context<'_>) {
+        let index = self.applied.0 + 1;
+        if self.writes.next_mut(index).is_some_and(|write| write.responder.is_none()) {
+            self.apply_next(cx);
+        }
     }
 
     /// Applies the write that is both the next in the log and the next that a client waits for.
@@ -44,8 +81,12 @@ impl Member {
         self.store.apply(index, &write.command, &mut self.reply);
         self.applied = (index, self.raft.raft.term);
         self.stats.applied += 1;
+        let Some(responder) = write.responder else {
+            assert_eq!(write.foreseen.as_ref(), Some(&self.reply), "it was answered so");
+            return;
+        };
         self.write_times.saturating_record(cx.now_ns().saturating_sub(write.at_ns));
-        write.responder.reply(cx, &self.reply);
+        responder.reply(cx, &self.reply);
     }
 
     pub(super) fn apply_committed(

@@ -34,7 +34,7 @@ use super::writes::Writes;
 use super::{ReplicaError, ReplicaStats};
 use crate::api::{Certainty, Refusal};
 use crate::persist::{Batch, Identity, LogStore};
-use crate::store::{Store, WARMED_MAX};
+use crate::store::Store;
 
 pub(super) struct Member {
     pub(super) identity: Identity,
@@ -90,6 +90,7 @@ impl Member {
         shared: &Shared,
         config: &ReplicaConfig,
     ) -> Result<bool, ReplicaError> {
+        self.apply_answered(cx);
         self.note_durable(links)?;
         self.note_unreachable(links);
         self.note_role(cx, config);
@@ -102,8 +103,7 @@ impl Member {
             return Ok(true);
         }
         if std::mem::take(&mut self.is_put_off) {
-            // While the others look at what was proposed, the memory comes that it will need.
-            self.warm_writes(WARMED_MAX);
+            self.prepare_writes();
         }
         while self.raft.has_ready() {
             self.handle_ready(cx, links)?;

@@ -37,7 +37,8 @@ impl Shared {
         let command = bytes::Bytes::copy_from_slice(request.data());
         let (responder, handled) = request.defer(cx);
         if let Some(member) = &mut state.member {
-            member.writes.queue(Write { at_ns: cx.now_ns(), command, responder });
+            let (at_ns, responder) = (cx.now_ns(), Some(responder));
+            member.writes.queue(Write { at_ns, command, responder, foreseen: None });
         }
         handled
     }
@@ -55,6 +56,7 @@ impl Shared {
             Refusal::NotLeader { leader: None }.encode(reply);
             return request.reply(cx, reply);
         };
+        member.apply_answered(cx);
         match reads::may_be_stale(method, request.data()) {
             Err(error) => Refusal::Malformed(&error).encode(reply),
             Ok(true) => reads::answer(&member.store, method, request.data(), reply),

@@ -52,6 +52,14 @@ impl Session {
         }
     }
 
+    /// Whether [`admit`](Self::admit) would find the write new.
+    pub(in crate::store) fn would_admit(&self, sequence: u64, first_pending: u64) -> bool {
+        let distance = sequence.checked_sub(first_pending.max(self.first_pending));
+        let has_result = |at: u64| matches!(self.results.get(at as usize), Some(Some(_)));
+        distance.is_some_and(|distance| distance < PENDING_WRITES_MAX)
+            && !has_result(sequence - self.first_pending)
+    }
+
     /// Keeps the result of a write that was admitted.
     #[inline]
     pub(in crate::store) fn record(&mut self, sequence: u64, applied: Applied) {
