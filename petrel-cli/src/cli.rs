@@ -31,8 +31,8 @@ pub(crate) use experiment::{
     ScaleArgs, SmallLossArgs, VethArgs,
 };
 pub(crate) use index::{
-    IndexArgs, IndexBenchArgs, IndexCommand, IndexDeleteArgs, IndexGetArgs, IndexPutArgs,
-    IndexScanArgs, IndexServeArgs, IndexServerArgs, IndexStatusArgs,
+    IndexArgs, IndexBenchArgs, IndexCommand, IndexKeyArgs, IndexPutArgs, IndexScanArgs,
+    IndexServeArgs, IndexServerArgs, IndexStatusArgs,
 };
 pub(crate) use kv::{
     ClusterArgs, ExpectedArgs, FormatArgs, KvArgs, KvCasArgs, KvCommand, KvDeleteArgs, KvGetArgs,
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!((ping.count, ping.size, ping.in_flight), (10, 32, 1));
         assert_eq!(ping.address.to_string(), "host:31850");
         let Command::Serve(serve) = parse("petrel serve").unwrap() else { panic!() };
-        assert_eq!((serve.listen, serve.mtu), ("127.0.0.1:31850".parse().unwrap(), None));
+        assert_eq!((serve.listen.address, serve.mtu), ("127.0.0.1:31850".parse().unwrap(), None));
         assert!(!serve.insecure);
         let Command::Bench(bench) = parse("petrel bench bandwidth").unwrap() else { panic!() };
         let bench::BenchCommand::Bandwidth(bandwidth) = bench.what else { panic!() };

@@ -55,12 +55,12 @@ pub(crate) fn run(args: &ServeArgs, output: Output) -> Result<Outcome, Failure> 
 
 fn config(args: &ServeArgs) -> ServerConfig {
     ServerConfig {
-        insecure: args.insecure,
+        insecure: args.listen.insecure,
         endpoints: args.endpoints,
-        transports: args.transport.allowed(),
+        transports: args.listen.transport.allowed(),
         idle: args.idle.policy(),
         mtu: args.mtu,
-        ..ServerConfig::at(args.listen)
+        ..ServerConfig::at(args.listen.address)
     }
 }
 

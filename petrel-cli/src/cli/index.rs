@@ -1,6 +1,5 @@
 //! Arguments of `petrel index`.
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use clap::{Args, Subcommand};
 use petrel_index::limits;
 
 use super::address::ServerAddress;
+use super::server::ListenArgs;
 use super::values::{BenchTransport, IdleChoice, TransportChoice};
 use crate::units::{parse_duration, parse_size};
 
@@ -37,9 +37,11 @@ Examples:
 #[derive(Debug, Subcommand)]
 pub(crate) enum IndexCommand {
     Serve(IndexServeArgs),
-    Get(IndexGetArgs),
+    /// Print a key's value; the exit code is 1 if it has none
+    Get(IndexKeyArgs),
     Put(IndexPutArgs),
-    Delete(IndexDeleteArgs),
+    /// Remove a key; the exit code is 1 if it was not there
+    Delete(IndexKeyArgs),
     Scan(IndexScanArgs),
     Status(IndexStatusArgs),
     Bench(IndexBenchArgs),
@@ -50,19 +52,8 @@ pub(crate) enum IndexCommand {
 /// Stops without losing a call: clients are asked to leave, and served until they have.
 #[derive(Args, Debug)]
 pub(crate) struct IndexServeArgs {
-    /// Address and TCP port of the control plane
-    ///
-    /// IPv6 addresses stand in brackets. Port 0 takes any free port and prints it.
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:31850")]
-    pub(crate) listen: SocketAddr,
-
-    /// Transport offered to clients
-    #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
-    pub(crate) transport: TransportChoice,
-
-    /// Allow an address that other hosts can reach, without any authentication
-    #[arg(long)]
-    pub(crate) insecure: bool,
+    #[command(flatten)]
+    pub(crate) listen: ListenArgs,
 
     /// Dispatch endpoints, each with its own thread; clients choose one by its number, from 0
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -134,9 +125,9 @@ pub(crate) struct IndexServerArgs {
     pub(crate) timeout: Duration,
 }
 
-/// Print a key's value; the exit code is 1 if it has none
+/// Which key is meant.
 #[derive(Args, Debug)]
-pub(crate) struct IndexGetArgs {
+pub(crate) struct IndexKeyArgs {
     #[command(flatten)]
     pub(crate) server: IndexServerArgs,
 
@@ -152,31 +143,10 @@ pub(crate) struct IndexGetArgs {
 #[derive(Args, Debug)]
 pub(crate) struct IndexPutArgs {
     #[command(flatten)]
-    pub(crate) server: IndexServerArgs,
-
-    /// Key: a number, in decimal or behind 0x; with --bytes a text
-    pub(crate) key: String,
+    pub(crate) of: IndexKeyArgs,
 
     /// Value: as the key
     pub(crate) value: String,
-
-    /// Use the table of bytes
-    #[arg(long)]
-    pub(crate) bytes: bool,
-}
-
-/// Remove a key; the exit code is 1 if it was not there
-#[derive(Args, Debug)]
-pub(crate) struct IndexDeleteArgs {
-    #[command(flatten)]
-    pub(crate) server: IndexServerArgs,
-
-    /// Key: a number, in decimal or behind 0x; with --bytes a text
-    pub(crate) key: String,
-
-    /// Use the table of bytes
-    #[arg(long)]
-    pub(crate) bytes: bool,
 }
 
 /// Print pairs in the order of their keys, or the sum of their values

@@ -16,22 +16,8 @@ use crate::units::parse_duration;
 #[derive(Args, Debug)]
 #[command(after_long_help = SERVE_AFTER_HELP)]
 pub(crate) struct ServeArgs {
-    /// Address and TCP port of the control plane
-    ///
-    /// IPv6 addresses stand in brackets. Port 0 takes any free port and prints it.
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:31850")]
-    pub(crate) listen: SocketAddr,
-
-    /// Transport offered to clients
-    #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
-    pub(crate) transport: TransportChoice,
-
-    /// Allow an address that other hosts can reach, without any authentication
-    ///
-    /// Without this flag the server refuses to listen anywhere but on loopback. With it everybody
-    /// who can reach the port can call it and read along.
-    #[arg(long)]
-    pub(crate) insecure: bool,
+    #[command(flatten)]
+    pub(crate) listen: ListenArgs,
 
     /// Number of endpoints, each with its own thread; clients choose one by its number, from 0
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -49,6 +35,27 @@ pub(crate) struct ServeArgs {
     /// How long clients have to end their calls and leave, after Ctrl-C or SIGTERM; 0s ends at once
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(crate) drain: Duration,
+}
+
+/// Where a server listens, and to whom.
+#[derive(Args, Debug)]
+pub(crate) struct ListenArgs {
+    /// Address and TCP port of the control plane
+    ///
+    /// IPv6 addresses stand in brackets. Port 0 takes any free port and prints it.
+    #[arg(long = "listen", value_name = "ADDR:PORT", default_value = "127.0.0.1:31850")]
+    pub(crate) address: SocketAddr,
+
+    /// Transport offered to clients
+    #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
+    pub(crate) transport: TransportChoice,
+
+    /// Allow an address that other hosts can reach, without any authentication
+    ///
+    /// Without this flag the server refuses to listen anywhere but on loopback. With it everybody
+    /// who can reach the port can call it and read along.
+    #[arg(long)]
+    pub(crate) insecure: bool,
 }
 
 const SERVE_AFTER_HELP: &str = "\

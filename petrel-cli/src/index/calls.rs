@@ -9,9 +9,7 @@ use serde_json::Value;
 
 use super::serve::print_counters;
 use crate::Outcome;
-use crate::cli::{
-    IndexDeleteArgs, IndexGetArgs, IndexPutArgs, IndexScanArgs, IndexServerArgs, IndexStatusArgs,
-};
+use crate::cli::{IndexKeyArgs, IndexPutArgs, IndexScanArgs, IndexServerArgs, IndexStatusArgs};
 use crate::failure::Failure;
 use crate::output::Output;
 
@@ -36,7 +34,7 @@ struct Summed {
     sum: u64,
 }
 
-pub(super) fn get(args: &IndexGetArgs, output: Output) -> Result<Outcome, Failure> {
+pub(super) fn get(args: &IndexKeyArgs, output: Output) -> Result<Outcome, Failure> {
     let key = args.key.as_str();
     let value = match args.bytes {
         true => connect(&args.server)?.get_bytes(key.as_bytes())?,
@@ -59,15 +57,15 @@ pub(super) fn get(args: &IndexGetArgs, output: Output) -> Result<Outcome, Failur
 }
 
 pub(super) fn put(args: &IndexPutArgs, output: Output) -> Result<Outcome, Failure> {
-    let key = args.key.as_str();
-    let (had_one, former) = match args.bytes {
+    let (key, server) = (args.of.key.as_str(), &args.of.server);
+    let (had_one, former) = match args.of.bytes {
         true => {
-            let mut client = connect(&args.server)?;
+            let mut client = connect(server)?;
             (client.put_bytes(key.as_bytes(), args.value.as_bytes())?, None)
         }
         false => {
             let (number, value) = (word(key)?, word(&args.value)?);
-            let former = connect(&args.server)?.put_word(number, value)?;
+            let former = connect(server)?.put_word(number, value)?;
             (former.is_some(), former.map(Value::from))
         }
     };
@@ -76,7 +74,7 @@ pub(super) fn put(args: &IndexPutArgs, output: Output) -> Result<Outcome, Failur
     Ok(Outcome::Success)
 }
 
-pub(super) fn delete(args: &IndexDeleteArgs, output: Output) -> Result<Outcome, Failure> {
+pub(super) fn delete(args: &IndexKeyArgs, output: Output) -> Result<Outcome, Failure> {
     let key = args.key.as_str();
     let (was_there, former) = match args.bytes {
         true => (connect(&args.server)?.delete_bytes(key.as_bytes())?, None),

@@ -64,8 +64,8 @@ fn config(args: &IndexServeArgs) -> ServerConfig {
         cpu.map_or(Ok(()), cores::pin)
     };
     ServerConfig {
-        insecure: args.insecure,
-        transports: args.transport.allowed(),
+        insecure: args.listen.insecure,
+        transports: args.listen.transport.allowed(),
         dispatch: args.dispatch,
         workers: args.workers,
         worker_idle: args.worker_spin.map(IdlePolicy::SpinThenBlock),
@@ -77,7 +77,7 @@ fn config(args: &IndexServeArgs) -> ServerConfig {
         },
         fetches_ahead: !args.no_fetch_ahead,
         placement: Some(Arc::new(place)),
-        ..ServerConfig::at(args.listen)
+        ..ServerConfig::at(args.listen.address)
     }
 }
 

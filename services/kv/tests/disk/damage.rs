@@ -1,7 +1,7 @@
 //! Damage: an error, and never a log that has less.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use petrel_kv::disk::{DiskError, DiskLog, DiskOptions};
 
@@ -23,6 +23,14 @@ fn write_log(path: &Path) {
 
 fn open(path: &Path) -> Result<(), DiskError> {
     DiskLog::open(path, &DiskOptions::of_node(NODE)).map(drop)
+}
+
+/// All but the last segment, which may not have been begun yet.
+fn files_without_the_last_segment(log: &Path) -> Vec<PathBuf> {
+    let mut files = files(log);
+    let last = files.iter().rposition(|file| file.extension().is_some_and(|end| end == "wal"));
+    files.remove(last.unwrap());
+    files
 }
 
 #[test]
@@ -57,11 +65,7 @@ fn open__without_one_of_the_files_is_an_error() {
     let dir = quick_directory();
     let [whole, damaged] = ["whole", "damaged"].map(|name| dir.path().join(name));
     write_log(&whole);
-    let mut files = files(&whole);
-    // The last segment may not have been begun yet.
-    let last = files.iter().rposition(|file| file.extension().is_some_and(|end| end == "wal"));
-    files.remove(last.unwrap());
-    for file in files {
+    for file in files_without_the_last_segment(&whole) {
         let name = file.strip_prefix(&whole).unwrap();
         copy(&whole, &damaged);
         fs::remove_file(damaged.join(name)).unwrap();
@@ -76,10 +80,7 @@ fn open__with_a_cut_file_before_the_last_segment_is_an_error() {
     let dir = quick_directory();
     let [whole, damaged] = ["whole", "damaged"].map(|name| dir.path().join(name));
     write_log(&whole);
-    let mut files = files(&whole);
-    let last = files.iter().rposition(|file| file.extension().is_some_and(|end| end == "wal"));
-    files.remove(last.unwrap());
-    for file in files {
+    for file in files_without_the_last_segment(&whole) {
         let name = file.strip_prefix(&whole).unwrap();
         let content = fs::read(&file).unwrap();
         for length in 0..content.len() {
