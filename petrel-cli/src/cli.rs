@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(ping.address.to_string(), "host:31850");
         let Command::Serve(serve) = parse("petrel serve").unwrap() else { panic!() };
         assert_eq!((serve.listen.address, serve.mtu), ("127.0.0.1:31850".parse().unwrap(), None));
-        assert!(!serve.insecure);
+        assert!(!serve.listen.insecure);
         let Command::Bench(bench) = parse("petrel bench bandwidth").unwrap() else { panic!() };
         let bench::BenchCommand::Bandwidth(bandwidth) = bench.what else { panic!() };
         assert_eq!((bandwidth.size, bandwidth.ends.transport.len()), (8 << 20, 2));

@@ -71,6 +71,7 @@ mod msgbuf;
 pub mod nexus;
 pub mod overload;
 mod post;
+mod prefetch;
 mod sync;
 mod time;
 mod workers;
@@ -89,6 +90,7 @@ pub use nexus::{Nexus, NexusBuilder, NexusError};
 pub use petrel_proto as proto;
 pub use petrel_proto::{CallError, CallFailure, CallRejected, Execution, SessionId, Status};
 pub use petrel_transport as transport;
+pub use prefetch::prefetch;
 pub use workers::{WorkerRequest, Workers, WorkersBuilder, WorkersStats};
 
 /// Its programs are tests.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use petrel_kv::api::{Outcome, WriteReply};
 use petrel_kv::command::{Command, Op};
-use petrel_kv::store::{Builder, Cursor, Image, Store};
+use petrel_kv::store::{Builder, Cursor, Image, Store, WARMED_MAX};
 
 const SESSIONS: u64 = 64;
 const ROUNDS: u64 = 40;
@@ -39,6 +39,7 @@ fn measure(replica: &mut Replica) {
     let resident = resident_bytes().saturating_sub(resident_before);
     println!("  {:26} {:8.1} B", "memory per key", resident as f64 / keys as f64);
     report("put, key there", ROUNDS, ROUND, |count| replica.put_at_random(count));
+    report("the same, warmed in groups", ROUNDS, ROUND, |count| replica.put_in_groups(count));
     report("get", ROUNDS, ROUND, |count| replica.get_at_random(count));
     report("scan, per pair", 4, keys, |_| {
         let mut count = 0;
@@ -111,6 +112,24 @@ impl Replica {
         }
     }
 
+    /// As a follower applies what came with one append.
+    fn put_in_groups(&mut self, count: u64) {
+        let mut group: Vec<Vec<u8>> = vec![Vec::new(); WARMED_MAX];
+        for _ in 0..count / WARMED_MAX as u64 {
+            for (index, command) in (self.index..).zip(&mut group) {
+                let key = self.below(self.keys);
+                command.clear();
+                self.write(index, key, command);
+            }
+            self.store.warm(group.iter().map(Vec::as_slice));
+            for command in &mut group {
+                std::mem::swap(command, &mut self.command);
+                self.apply();
+                self.check(true);
+            }
+        }
+    }
+
     fn get_at_random(&mut self, count: u64) {
         for _ in 0..count {
             let key = (self.key)(self.below(self.keys));
@@ -119,13 +138,22 @@ impl Replica {
         }
     }
 
-    /// Every session has one write pending at a time.
     fn put(&mut self, key: u64, replaced: bool) {
-        let session = 1 + self.index % SESSIONS;
-        let sequence = self.index / SESSIONS;
-        let op = Op::Put { key: &(self.key)(key), value: &[self.index as u8; VALUE_BYTES] };
-        Command::Write { session, sequence, first_pending: sequence, op }.encode(&mut self.command);
+        let mut command = std::mem::take(&mut self.command);
+        self.write(self.index, key, &mut command);
+        self.command = command;
         self.apply();
+        self.check(replaced);
+    }
+
+    /// The command behind so many. Every session has one write pending at a time.
+    fn write(&self, index: u64, key: u64, command: &mut Vec<u8>) {
+        let (session, sequence) = (1 + index % SESSIONS, index / SESSIONS);
+        let op = Op::Put { key: &(self.key)(key), value: &[index as u8; VALUE_BYTES] };
+        Command::Write { session, sequence, first_pending: sequence, op }.encode(command);
+    }
+
+    fn check(&self, replaced: bool) {
         match WriteReply::decode(&self.reply) {
             Ok(WriteReply::Applied(applied)) => {
                 assert_eq!(applied.outcome, Outcome::Put { replaced });

@@ -123,7 +123,7 @@ impl Store {
         Some(reply)
     }
 
-    /// Reads what [`Store::apply`] will read for these commands, so that the waits for memory overlap: for
+    /// Has the memory fetched that [`Store::apply`] will read for these commands, so that the waits for it overlap: for
     /// up to [`WARMED_MAX`] commands that are applied directly after. Changes nothing.
     pub fn warm<'c>(&self, commands: impl Iterator<Item = &'c [u8]>) {
         self.map.warm(commands.filter_map(|command| match Command::decode(command) {

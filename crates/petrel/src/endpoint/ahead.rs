@@ -5,6 +5,7 @@ use petrel_transport::RX_BURST_MAX;
 
 use super::call::Continuation;
 use crate::msgbuf::MsgBuf;
+use crate::prefetch::prefetch;
 
 /// How many frames before its own each step is taken: four small requests take longer than a line
 /// takes to come from memory.
@@ -41,7 +42,7 @@ impl Ahead {
         }
         let upcoming = Upcoming::of(frame);
         if self.shown.len() < SESSION_AHEAD {
-            fetch(core.session_address(upcoming));
+            prefetch(core.session_address(upcoming));
         }
         if self.shown.len() < SHOWN_MAX {
             self.shown.push(upcoming);
@@ -62,7 +63,7 @@ impl Ahead {
         }
         self.came += 1;
         if let Some(next) = self.shown.get(at + SESSION_AHEAD) {
-            fetch(core.session_address(*next));
+            prefetch(core.session_address(*next));
         }
         if let Some(next) = self.shown.get(at + SLOT_AHEAD) {
             fetch_slot(core, *next);
@@ -75,30 +76,10 @@ impl Ahead {
 
 #[inline]
 fn fetch_slot(core: &Core<MsgBuf, Continuation>, upcoming: Upcoming) {
-    fetch(core.slot_address(upcoming));
+    prefetch(core.slot_address(upcoming));
 }
 
 #[inline]
 fn fetch_answer(core: &Core<MsgBuf, Continuation>, upcoming: Upcoming) {
-    core.answer_addresses(upcoming).into_iter().for_each(fetch);
-}
-
-/// Has the line of an address brought to the first-level cache, and does not wait for it. Any
-/// address will do: of one that is not mapped nothing comes.
-#[inline(always)]
-pub(super) fn fetch(address: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads no memory that the program could notice, whatever the address. Its
-    // gain at 20 000 sessions: see `petrel_proto`'s `lookahead`.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(address.cast());
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: as above.
-    unsafe {
-        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = address;
+    core.answer_addresses(upcoming).into_iter().for_each(prefetch);
 }

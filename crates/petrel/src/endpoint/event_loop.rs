@@ -9,7 +9,7 @@ use petrel_proto::{Event, FrameSink, PeerKey, PlainRequest, Received, Status, up
 use petrel_transport::wake::Waker;
 use petrel_transport::{FrameHandler, PeerId, RX_BURST_MAX, ReturnPath, Transport};
 
-use super::ahead::{Ahead, fetch};
+use super::ahead::Ahead;
 use super::context::{Back, Context, Local};
 use super::factors::{SlowDispatch, SlowSink};
 use super::handler::{Handlers, Payload};
@@ -17,6 +17,7 @@ use super::{Endpoint, IdlePolicy, run_continuation, run_under_deadline};
 use crate::control::ControlPlane;
 use crate::inbox::NEVER_NS;
 use crate::msgbuf::Pool;
+use crate::prefetch::prefetch;
 use crate::time::as_ns;
 
 /// Bursts that one turn sends at most, so that the way in gets its turn.
@@ -363,7 +364,7 @@ impl FrameHandler for DispatchAhead<'_> {
             && let Some((method, message)) = upcoming_request(frame)
             && let Some(address) = self.dispatch.handlers.locate(method, message)
         {
-            fetch(address);
+            prefetch(address);
         }
     }
 }

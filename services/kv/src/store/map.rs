@@ -20,6 +20,7 @@ mod tags;
 pub(super) use range::Position;
 pub use range::Range;
 
+use std::ptr;
 use std::sync::Arc;
 
 use directory::Directory;
@@ -61,18 +62,21 @@ impl Map {
         self.directories[self.fences.find(&probe)].get(&probe)
     }
 
-    /// Reads what changes of these keys will read, so that the waits for memory overlap: each step is made for all
-    /// before the next, which needs its outcome.
+    /// Has the memory fetched that changes of these keys will read, so that the waits for it overlap: each step is
+    /// made for all before the next, which needs its outcome.
     pub(super) fn warm<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
-        let mut found: [Option<(&Page, Probe<'_>)>; WARMED_MAX] = [const { None }; WARMED_MAX];
+        let mut found: [Option<(&Arc<Page>, Probe<'_>)>; WARMED_MAX] = [const { None }; WARMED_MAX];
         for (place, key) in found.iter_mut().zip(keys) {
             let probe = Probe::new(key);
             let page = self.directories[self.fences.find(&probe)].page(&probe);
-            page.warm_tables();
+            petrel::prefetch(ptr::from_ref(page).cast());
             *place = Some((page, probe));
         }
+        for (page, _) in found.iter().flatten() {
+            page.fetch_tables();
+        }
         for (page, probe) in found.iter().flatten() {
-            page.warm_record(probe);
+            page.fetch_record(probe);
         }
     }
 

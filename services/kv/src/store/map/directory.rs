@@ -38,7 +38,7 @@ impl Directory {
 
     /// The page that the key is in, if it is there.
     #[inline]
-    pub(super) fn page(&self, probe: &Probe<'_>) -> &Page {
+    pub(super) fn page(&self, probe: &Probe<'_>) -> &Arc<Page> {
         &self.pages[self.find(probe)]
     }
 

@@ -7,6 +7,7 @@
 //! place. What is no longer used is left, and swept out when it is more than what is used.
 
 use std::hint::black_box;
+use std::ptr;
 use std::sync::Arc;
 
 use super::fences::Probe;
@@ -25,6 +26,9 @@ const HEAP_BYTES_MAX: usize = 16 << 10;
 
 /// Longest value that lies in the page.
 const PACKED_BYTES_MAX: usize = 1024;
+
+/// Bytes of a line of the cache.
+const LINE_BYTES: usize = 64;
 
 /// Unused bytes that are not worth sweeping.
 const UNUSED_BYTES_MIN: usize = 1024;
@@ -77,20 +81,25 @@ impl Page {
         self.tags.find(probe.tag, self.len, |entry| self.key(entry) == probe.key)
     }
 
-    /// Reads what [`Page::warm_record`] needs, and waits for none of it.
+    /// Has what [`Page::fetch_record`] reads fetched, and waits for none of it.
     #[inline]
-    pub(super) fn warm_tables(&self) {
-        black_box((self.len, self.tags.get(0), self.places[0], self.places[ENTRIES_MAX / 2]));
+    pub(super) fn fetch_tables(&self) {
+        let begin = ptr::from_ref(self).cast::<u8>();
+        let last = size_of::<Page>() - 1;
+        for offset in (0..last).step_by(LINE_BYTES).chain([last]) {
+            petrel::prefetch(begin.wrapping_add(offset));
+        }
     }
 
-    /// Reads the record that probably is this key's: the first one with its tag.
+    /// Has the record fetched that probably is this key's: the first one with its tag.
     #[inline]
-    pub(super) fn warm_record(&self, probe: &Probe<'_>) {
+    pub(super) fn fetch_record(&self, probe: &Probe<'_>) {
         if let Some(entry) = self.tags.find(probe.tag, self.len, |_| true) {
-            let begin = record::offset(self.places[entry]);
+            let begin = self.heap.as_ptr().wrapping_add(record::offset(self.places[entry]));
             // A record of a small value has two lines of the cache, or three.
-            black_box(self.heap.get(begin).copied());
-            black_box(self.heap.get(begin + 64).copied());
+            petrel::prefetch(begin);
+            petrel::prefetch(begin.wrapping_add(LINE_BYTES));
+            petrel::prefetch(begin.wrapping_add(2 * LINE_BYTES - 1));
         }
     }
 

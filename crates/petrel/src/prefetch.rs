@@ -1,0 +1,33 @@
+//! Memory that is asked for before it is needed.
+
+/// Has the line of an address brought to the first-level cache, and does not wait for it.
+///
+/// For handlers and services whose reads miss the cache: what several requests will read is asked for first, and then
+/// read, so that the waits overlap (G-Opt §3). Any address will do: of one that is not mapped nothing comes. On
+/// processors other than x86-64 and AArch64 it does nothing.
+///
+/// ```
+/// let table = vec![1_u64; 1 << 20];
+/// let wanted = [3, 70_000, 900_000];
+/// for place in wanted {
+///     petrel::prefetch(std::ptr::from_ref(&table[place]).cast());
+/// }
+/// assert_eq!(wanted.iter().map(|place| table[*place]).sum::<u64>(), 3);
+/// ```
+#[inline(always)]
+pub fn prefetch(address: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads no memory that the program could notice, whatever the address. Its
+    // gain at 20 000 sessions: see `petrel_proto`'s `lookahead`.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(address.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: as above.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{}]", in(reg) address, options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = address;
+}
