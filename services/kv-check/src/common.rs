@@ -34,6 +34,8 @@ pub(crate) struct Tally {
     pub(crate) repeats: u64,
     pub(crate) stale_reads: u64,
     pub(crate) given_up: u64,
+    /// Of the store's own client.
+    pub(crate) product_operations: u64,
     pub(crate) wipes: u64,
     pub(crate) transfers: u64,
     pub(crate) nodes_added: u64,

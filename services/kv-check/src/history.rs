@@ -1,8 +1,9 @@
 //! What clients did and what they were told: for the checker of linearizability, and for rules that need none.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use petrel_kv::api::{Applied, Outcome};
+use petrel_kv::KvError;
+use petrel_kv::api::{Applied, Certainty, Outcome};
 use serde::Serialize;
 
 /// An operation as it was asked for. Keys are numbers, values are their tags.
@@ -46,6 +47,16 @@ pub(crate) enum Told {
     Mismatch { index: u64, revision: u64 },
 }
 
+/// How an operation of a client that may fail ended.
+#[derive(Clone, Debug)]
+pub(crate) enum End {
+    Told(Told),
+    /// It certainly did nothing, and will not.
+    Failed,
+    /// Nobody knows whether it took effect, or will.
+    Unknown,
+}
+
 /// An operation: from before its first attempt to after its last.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Operation {
@@ -63,6 +74,8 @@ pub(crate) struct Operation {
 pub(crate) struct History {
     pub(crate) operations: Vec<Operation>,
     events: u64,
+    /// The tags that somebody wanted to write, and to which key.
+    asked: BTreeMap<String, u8>,
     /// Who wrote at an index: key and tag.
     writers: BTreeMap<u64, (u8, String)>,
     indices: BTreeMap<String, u64>,
@@ -71,6 +84,30 @@ pub(crate) struct History {
     floors: BTreeMap<u8, u64>,
     /// As they were when an operation began, for those that have not ended.
     begun: BTreeMap<usize, (u64, BTreeMap<u8, u64>)>,
+    /// Operations that certainly did nothing, and the tags that they would have written.
+    failed: BTreeSet<usize>,
+    failed_tags: BTreeSet<String>,
+}
+
+impl Ask {
+    /// The key that it sets, and the value's tag.
+    fn sets(&self) -> Option<(u8, &str)> {
+        match self {
+            Ask::Put { key, tag } | Ask::Cas { key, tag, .. } => Some((*key, tag)),
+            _ => None,
+        }
+    }
+}
+
+impl End {
+    /// What the store's own client says of an operation.
+    pub(crate) fn of(result: Result<Told, KvError>) -> Self {
+        match result {
+            Ok(told) => End::Told(told),
+            Err(error) if error.certainty() == Certainty::NotApplied => End::Failed,
+            Err(_) => End::Unknown,
+        }
+    }
 }
 
 impl Told {
@@ -93,6 +130,9 @@ impl History {
     /// An operation begins.
     pub(crate) fn begin(&mut self, client: u32, ask: Ask) -> usize {
         let call = self.next_event();
+        if let Some((key, tag)) = ask.sets() {
+            self.asked.insert(tag.to_owned(), key);
+        }
         self.operations.push(Operation { client, call, end: None, ask, told: None });
         let id = self.operations.len() - 1;
         self.begun.insert(id, (self.told_max, self.floors.clone()));
@@ -121,6 +161,41 @@ impl History {
             }
         }
         self.learn(&ask, &told)
+    }
+
+    /// It ends, and certainly did nothing.
+    ///
+    /// # Errors
+    /// Somebody has seen what it wrote.
+    pub(crate) fn fail(&mut self, id: usize) -> Result<(), String> {
+        self.begun.remove(&id);
+        self.failed.insert(id);
+        let Some((_, tag)) = self.operations[id].ask.sets() else { return Ok(()) };
+        if let Some(index) = self.indices.get(tag) {
+            return Err(format!("{tag} is said not to be written, and is, at {index}"));
+        }
+        self.failed_tags.insert(tag.to_owned());
+        Ok(())
+    }
+
+    pub(crate) fn has_failed(&self, id: usize) -> bool {
+        self.failed.contains(&id)
+    }
+
+    pub(crate) fn failed(&self) -> usize {
+        self.failed.len()
+    }
+
+    /// The operations of which nobody knows whether they took effect.
+    pub(crate) fn open(&self) -> usize {
+        let has_no_end = |operation: &&Operation| operation.end.is_none();
+        self.operations.iter().filter(has_no_end).count() - self.failed.len()
+    }
+
+    /// The operations that may have done something: what the checker of linearizability is to look at.
+    pub(crate) fn possible(&self) -> Vec<&Operation> {
+        let all = self.operations.iter().enumerate();
+        all.filter(|(id, _)| !self.failed.contains(id)).map(|(_, operation)| operation).collect()
     }
 
     fn check_found(&self, found: &[Found], floors: &BTreeMap<u8, u64>) -> Result<(), String> {
@@ -162,6 +237,9 @@ impl History {
     /// Somebody wrote this at this index, as its client or a reader says. Each value is written once, so
     /// whoever contradicts has seen a write applied twice, or another log.
     pub(crate) fn note_write(&mut self, key: u8, tag: &str, index: u64) -> Result<(), String> {
+        if self.failed_tags.contains(tag) {
+            return Err(format!("{tag} is said not to be written, and is, at {index}"));
+        }
         let writer = self.writers.entry(index).or_insert_with(|| (key, tag.to_owned()));
         if *writer != (key, tag.to_owned()) {
             return Err(format!("index {index} wrote {writer:?} and {:?}", (key, tag)));
@@ -169,6 +247,9 @@ impl History {
         let known = *self.indices.entry(tag.to_owned()).or_insert(index);
         if known != index {
             return Err(format!("{tag} was applied twice: at {known} and at {index}"));
+        }
+        if self.asked.get(tag) != Some(&key) {
+            return Err(format!("key {key} has a value that nobody wrote: {tag}"));
         }
         self.raise_floor(key, index);
         Ok(())
@@ -221,6 +302,48 @@ mod tests {
         history.end(first, changed(5)).unwrap();
         let second = history.begin(1, put("b"));
         assert!(history.end(second, changed(4)).is_err());
+    }
+
+    #[test]
+    fn fail__a_write_that_shows_nevertheless_is_found() {
+        for is_seen_before in [true, false] {
+            let mut history = History::default();
+            let write = history.begin(1, put("a"));
+            let (early, late) =
+                (history.begin(2, Ask::Get { key: 1 }), history.begin(3, Ask::Get { key: 1 }));
+            if is_seen_before {
+                history.end(early, found("a", 5)).unwrap();
+                assert!(history.fail(write).unwrap_err().contains("at 5"));
+            } else {
+                history.fail(write).unwrap();
+                assert!(history.end(late, found("a", 7)).unwrap_err().contains("at 7"));
+            }
+        }
+    }
+
+    #[test]
+    fn end__a_value_that_nobody_wrote_to_the_key_is_found() {
+        let mut history = History::default();
+        let write = history.begin(1, Ask::Put { key: 2, tag: "a".to_owned() });
+        let reads = [1, 2, 3].map(|client| history.begin(client, Ask::Get { key: 1 }));
+        assert!(history.end(reads[0], found("a", 5)).unwrap_err().contains("nobody"));
+        assert!(history.end(reads[1], found("b", 6)).unwrap_err().contains("nobody"));
+        assert_eq!(
+            history.end(write, changed(7)),
+            Err("a was applied twice: at 5 and at 7".into())
+        );
+        assert_eq!(history.end(reads[2], Told::Found(vec![])), Ok(()));
+    }
+
+    #[test]
+    fn possible__has_what_may_have_done_something() {
+        let mut history = History::default();
+        let ids = ["a", "b", "c"].map(|tag| history.begin(1, put(tag)));
+        history.end(ids[0], changed(5)).unwrap();
+        history.fail(ids[1]).unwrap();
+        let ends: Vec<_> = history.possible().iter().map(|one| one.end.is_some()).collect();
+        assert_eq!(ends, [true, false]);
+        assert_eq!((history.failed(), history.open()), (1, 1));
     }
 
     #[test]

@@ -20,7 +20,8 @@
 //! | `scenario`, `nemesis` | what is drawn: settings, and what goes wrong when |
 //! | `world`, `node` | who runs, from the first operation to the last check |
 //! | `disk` | a log store that loses what was not synced |
-//! | `client`, `line`, `operator` | who calls the store |
+//! | `client`, `line`, `operator` | who calls the store, request by request |
+//! | `product`, `operation`, `script` | who uses the store's own client, here and in `chaos` |
 //! | `history`, `observer` | rules for what clients are told, and for replicas |
 //! | `linearizable` | the way to porcupine |
 //! | `runner` | seeds, one or many |
@@ -41,9 +42,12 @@ mod logger;
 mod nemesis;
 mod node;
 mod observer;
+mod operation;
 mod operator;
+mod product;
 mod runner;
 mod scenario;
+mod script;
 mod value;
 mod world;
 

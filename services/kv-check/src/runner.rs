@@ -134,10 +134,11 @@ fn counts(world: &World) -> Vec<(&'static str, u64)> {
     let common = &world.common;
     let (tally, fabric) = (*common.tally.borrow(), common.fabric.stats());
     let history = common.history.borrow();
-    let open = history.operations.iter().filter(|operation| operation.end.is_none()).count();
     vec![
         ("operations", history.operations.len() as u64),
-        ("operations_without_an_end", open as u64),
+        ("operations_without_an_end", history.open() as u64),
+        ("operations_failed", history.failed() as u64),
+        ("operations_of_the_product", tally.product_operations),
         ("attempts", tally.attempts),
         ("attempts_failed", tally.attempts_failed),
         ("refusals", tally.refusals),

@@ -13,6 +13,9 @@ use petrel_sim::{Probability, Rng};
 
 use crate::disk::DiskConfig;
 
+/// Clients of a world, with those of all its hosts.
+const CLIENTS_MAX: u32 = 6;
+
 /// A world, before it begins.
 #[derive(Clone, Debug)]
 pub(crate) struct Scenario {
@@ -35,6 +38,7 @@ pub(crate) struct Scenario {
     pub(crate) log_bytes_max: usize,
     pub(crate) disk: DiskConfig,
     pub(crate) load: Load,
+    pub(crate) product: Product,
     pub(crate) fabric: FabricConfig,
     pub(crate) control: ControlConfig,
     pub(crate) faults: FaultPlan,
@@ -63,8 +67,31 @@ pub(crate) struct Load {
     pub(crate) give_ups: u64,
 }
 
+/// Clients of the store's own kind, and what they are like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Product {
+    /// A bit for each client, by its number from 1.
+    clients: u64,
+    /// Whether those on a host are one client with one session, or each has its own.
+    pub(crate) is_shared: bool,
+    /// How long an operation may take, in attempts.
+    pub(crate) attempts: u32,
+    /// How often it asks who the members are.
+    pub(crate) refresh_ns: u64,
+}
+
+/// Random streams of a seed: what stands here longest, and what was added, so that it changes nothing of that.
+const STREAM_SCENARIO: u32 = 0;
+/// Of this number, since those seeds that were on the regression list before have no such clients by it.
+const STREAM_PRODUCT: u32 = 8_136;
+
 impl Scenario {
-    pub(crate) fn draw(rng: &mut Rng) -> Self {
+    pub(crate) fn of(seed: u64) -> Self {
+        let rng = |stream| Rng::stream(seed, u32::MAX, stream);
+        Self::draw(&mut rng(STREAM_SCENARIO), &mut rng(STREAM_PRODUCT))
+    }
+
+    fn draw(rng: &mut Rng, product: &mut Rng) -> Self {
         let nodes = if rng.below(10) < 3 { 5 } else { 3 };
         let tick_ns = 500_000 << rng.below(3);
         let election_ticks = rng.between(8, 24);
@@ -83,6 +110,7 @@ impl Scenario {
             log_bytes_max: if rng.below(4) == 0 { 4 << 10 } else { 64 << 20 },
             disk: DiskConfig::draw(rng, tick_ns * election_ticks),
             load: Load::draw(rng, tick_ns * election_ticks),
+            product: Product::draw(product, tick_ns * election_ticks),
             fabric: draw_fabric(rng),
             control: draw_control(rng),
             faults: draw_faults(rng),
@@ -141,6 +169,23 @@ impl Scenario {
         let tick_ns = self.tick_ns * speed / 1_000;
         let heartbeat = Duration::from_nanos(2 * tick_ns);
         (heartbeat, Duration::from_nanos(tick_ns * self.election_ticks))
+    }
+}
+
+impl Product {
+    /// Some clients of every other seed.
+    fn draw(rng: &mut Rng, election_ns: u64) -> Self {
+        let clients = if rng.below(2) == 0 { 0 } else { rng.between(1, (1 << CLIENTS_MAX) - 1) };
+        Self {
+            clients,
+            is_shared: rng.below(2) == 0,
+            attempts: rng.between(1, 8) as u32,
+            refresh_ns: election_ns << rng.below(5),
+        }
+    }
+
+    pub(crate) fn has(&self, number: u32) -> bool {
+        (1..=CLIENTS_MAX).contains(&number) && self.clients >> (number - 1) & 1 == 1
     }
 }
 
@@ -205,10 +250,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn of__half_of_the_seeds_have_the_stores_own_clients_and_those_that_found_something_do_not() {
+        let has_some =
+            |seed: &u64| (1..=CLIENTS_MAX).any(|number| Scenario::of(*seed).product.has(number));
+        // Those of the regression list that are from before there were such clients, and that docs name.
+        let old = [0, 50, 779, 1525, 1562, 3832, 4173, 5196, 7, 37, 109, 240];
+        assert_eq!(old.into_iter().find(has_some), None);
+        let some = (0..1000).filter(has_some).count();
+        assert!((400..600).contains(&some), "{some}");
+    }
+
+    #[test]
     fn draw_clock__keeps_the_number_of_ticks_and_the_drift() {
         for seed in 0..500 {
-            let rng = &mut Rng::new(seed);
-            let scenario = Scenario::draw(rng);
+            let (scenario, rng) = (Scenario::of(seed), &mut Rng::new(seed));
             let clocks: Vec<_> = (0..8).map(|_| scenario.draw_clock(rng)).collect();
             for (heartbeat, election) in &clocks {
                 let tick = *heartbeat / 2;

@@ -1,5 +1,7 @@
 //! A world: its nodes, and the run from the first operation to the last check.
 
+mod clients;
+
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -13,11 +15,9 @@ use petrel_sim::control::{ControlNetwork, Death};
 use petrel_sim::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr};
 use petrel_sim::{Rng, SimTransport, SimTransportConfig, Simulation, Stop, Trace};
 
-use crate::client::Client;
 use crate::common::{Common, Tally, address_of, node_of};
 use crate::disk::SimDisk;
 use crate::history::History;
-use crate::line::Line;
 use crate::logger;
 use crate::nemesis::{self, Deed, Whom};
 use crate::node::{ClientNode, Node, ReplicaNode, SimEndpoint};
@@ -52,7 +52,7 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn new(seed: u64, trace: Trace, histories_only: bool) -> Result<Self, String> {
-        let scenario = Scenario::draw(&mut Rng::stream(seed, u32::MAX, 0));
+        let scenario = Scenario::of(seed);
         let fabric = FabricHandle::new(&scenario.topology(), scenario.fabric, seed)
             .map_err(|error| error.to_string())?;
         fabric.set_trace(trace);
@@ -93,10 +93,7 @@ impl World {
         for host in common.scenario.client_hosts() {
             common.control.start_process(host);
             let endpoint = self.endpoint(host)?;
-            for _ in 0..common.scenario.load.clients {
-                let client = self.next_client(&endpoint);
-                endpoint.handle().spawn(client.run());
-            }
+            self.start_clients(&endpoint)?;
             let line = self.line(&endpoint);
             if host.0 == common.scenario.replica_hosts() {
                 endpoint.handle().spawn(operate(line, Rc::clone(&self.desk)));
@@ -323,18 +320,6 @@ impl World {
             && applied.all(|other| other == first)
     }
 
-    fn read_all(&mut self) {
-        let host = HostId(self.common.scenario.hosts() - 1);
-        let actors = self.simulation.actors();
-        let last = actors.filter(|(_, node)| matches!(node, Node::Client(_))).last();
-        let Some((id, Node::Client(node))) = last else { unreachable!("{host} has clients") };
-        let (handle, common) = (node.endpoint.handle(), Rc::clone(&self.common));
-        let line = Line::new(common, handle.clone(), self.next_rng());
-        let client = self.number_client(line);
-        handle.spawn(client.read_all());
-        self.simulation.wake(id);
-    }
-
     fn add_up(&self) {
         let tally = &mut *self.common.tally.borrow_mut();
         for node in self.replicas() {
@@ -498,22 +483,6 @@ impl World {
         let control = common.control.attach(at, id, frame_bytes, self.next_rng());
         Endpoint::new(transport, control, &common.scenario.endpoint())
             .map_err(|error| error.to_owned())
-    }
-
-    fn line(&mut self, endpoint: &SimEndpoint) -> Line {
-        Line::new(Rc::clone(&self.common), endpoint.handle(), self.next_rng())
-    }
-
-    fn next_client(&mut self, endpoint: &SimEndpoint) -> Client {
-        let line = self.line(endpoint);
-        self.number_client(line)
-    }
-
-    fn number_client(&mut self, line: Line) -> Client {
-        self.clients += 1;
-        let busy = &self.common.clients_busy;
-        busy.set(busy.get() + 1);
-        Client::new(line, self.clients)
     }
 
     fn next_rng(&mut self) -> Rng {

@@ -169,7 +169,7 @@ impl Phase {
         counts.operations = state.done + state.failed + state.unknown;
         report.violations.extend(state.violations.iter().cloned());
         for (number, group) in state.groups.iter().enumerate() {
-            match checker.check(&group.history(), group.has_scans)? {
+            match checker.check(&group.history, group.has_scans)? {
                 Verdict::Ok => counts.linearizable += 1,
                 Verdict::Unknown => counts.too_hard += 1,
                 Verdict::Illegal => {

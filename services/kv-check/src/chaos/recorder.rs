@@ -3,13 +3,12 @@
 //! Beginnings and ends are numbered under one lock, before an operation is sent and after its answer has come: what
 //! the numbers say of the order holds in real time, too. Times of the monotonic clock are kept for people.
 
-use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use serde::Serialize;
 
-use crate::history::{Ask, History, Operation, Told};
+use crate::history::{Ask, End, History, Operation, Told};
 
 /// Keys of a group, as many as the checker takes.
 pub(super) const KEYS: u8 = 8;
@@ -40,18 +39,9 @@ pub(super) struct State {
 #[derive(Default)]
 pub(super) struct Group {
     pub(super) has_scans: bool,
-    history: History,
+    pub(super) history: History,
     /// From when to when, in nanoseconds since the phase began.
     times: Vec<(u64, Option<u64>)>,
-    /// Those that certainly did nothing.
-    failed: BTreeSet<usize>,
-}
-
-/// How an operation ended.
-pub(super) enum End {
-    Told(Told),
-    Failed,
-    Unknown,
 }
 
 /// An operation as it is kept for people.
@@ -108,10 +98,7 @@ impl Recorder {
         state.groups[group].times[id].1 = Some(now_ns);
         match end {
             End::Told(told) => state.end(group, id, told),
-            End::Failed => {
-                state.failed += 1;
-                state.groups[group].failed.insert(id);
-            }
+            End::Failed => state.fail(group, id),
             End::Unknown => state.unknown += 1,
         }
     }
@@ -134,7 +121,18 @@ impl State {
 
     fn end(&mut self, group: usize, id: usize, told: Told) {
         self.done += 1;
-        if let Err(what) = self.groups[group].history.end(id, told) {
+        let ended = self.groups[group].history.end(id, told);
+        self.note(group, ended);
+    }
+
+    fn fail(&mut self, group: usize, id: usize) {
+        self.failed += 1;
+        let failed = self.groups[group].history.fail(id);
+        self.note(group, failed);
+    }
+
+    fn note(&mut self, group: usize, rule: Result<(), String>) {
+        if let Err(what) = rule {
             self.violations.push(format!("keys {group}: {what}"));
         }
     }
@@ -146,22 +144,13 @@ impl Group {
         self.history.operations.len() >= most
     }
 
-    /// All that may have done something.
-    pub(super) fn history(&self) -> History {
-        let operations = self.history.operations.iter().enumerate();
-        let operations = operations.filter(|(id, _)| !self.failed.contains(id));
-        let mut history = History::default();
-        history.operations = operations.map(|(_, operation)| operation.clone()).collect();
-        history
-    }
-
     pub(super) fn kept(&self) -> impl Iterator<Item = Kept<'_>> {
         let all = self.history.operations.iter().zip(&self.times).enumerate();
         all.map(|(id, (operation, times))| Kept {
             operation,
             began_ns: times.0,
             ended_ns: times.1,
-            is_failed: self.failed.contains(&id),
+            is_failed: self.history.has_failed(id),
         })
     }
 }
@@ -177,17 +166,15 @@ mod tests {
     }
 
     #[test]
-    fn history__has_what_may_have_done_something() {
+    fn end__each_kind_is_counted_and_all_are_kept() {
         let recorder = Recorder::new();
         put(&recorder, "a", End::Told(Told::Changed { index: 5, was_there: false }));
         put(&recorder, "b", End::Failed);
         put(&recorder, "c", End::Unknown);
         let state = recorder.lock();
         assert_eq!((state.done, state.failed, state.unknown), (1, 1, 1));
-        let history = state.groups[0].history();
-        let ends: Vec<_> = history.operations.iter().map(|one| one.end.is_some()).collect();
-        assert_eq!(ends, [true, false]);
-        assert_eq!(state.groups[0].kept().count(), 3);
+        let failed: Vec<_> = state.groups[0].kept().map(|one| one.is_failed).collect();
+        assert_eq!(failed, [false, true, false]);
         assert!(state.violations.is_empty());
     }
 

@@ -5,6 +5,12 @@
 //! heard; the others see themselves named there. Only the lowest ever founds, and only while all others say
 //! that they belong nowhere, so that what some replica already belongs to is never founded twice. If there is a
 //! cluster, a replica that is not named in it asks its leader to be taken in.
+//!
+//! Whoever has founded waits for those that it has named, and if most of them restart before they know, without
+//! a log and so under other names, it waits for ever: it cannot tell whether they were members meanwhile, and have
+//! made others members. So it founds at the last moment: as the answer to one of the others that asks, while with it
+//! a majority has asked, under the names that were heard. Those that cannot reach it, or have gone since, are nobody
+//! it relies on.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -26,10 +32,12 @@ pub(super) enum Beginning {
     Ask { cluster: u64 },
 }
 
+/// What a replica may do that has heard these, and has been asked by these: for each node, the replica that asked last.
 pub(super) fn find_beginning(
     config: &ReplicaConfig,
     name: u64,
     heard: &BTreeMap<SocketAddr, Hello>,
+    asked: &BTreeMap<u16, u64>,
 ) -> Beginning {
     let is_named = |list: &[(u64, String)]| list.iter().any(|(replica, _)| *replica == name);
     let clusters = || heard.values().filter(|hello| hello.cluster != 0);
@@ -43,13 +51,14 @@ pub(super) fn find_beginning(
     if let Some(hello) = clusters().next() {
         return Beginning::Ask { cluster: hello.cluster };
     }
-    found(config, name, heard).map_or(Beginning::None, Beginning::Found)
+    found(config, name, heard, asked).map_or(Beginning::None, Beginning::Found)
 }
 
 fn found(
     config: &ReplicaConfig,
     name: u64,
     heard: &BTreeMap<SocketAddr, Hello>,
+    asked: &BTreeMap<u16, u64>,
 ) -> Option<Vec<(u64, String)>> {
     let is_listed = config.peers.iter().any(|(node, _)| *node == config.node);
     let is_lowest = config.peers.iter().all(|(node, _)| *node >= config.node);
@@ -66,7 +75,10 @@ fn found(
         }
         founders.push((hello.replica, address.to_string()));
     }
-    Some(founders)
+    let has_asked =
+        |replica: u64| replica == name || asked.get(&node_of(replica)) == Some(&replica);
+    let will_know = founders.iter().filter(|(replica, _)| has_asked(*replica)).count();
+    (2 * will_know > founders.len()).then_some(founders)
 }
 
 #[cfg(test)]
@@ -87,24 +99,49 @@ mod tests {
         (at(node), Hello { replica: replica_name(node, 5), ..Hello::default() })
     }
 
+    fn asked_by(nodes: &[u16]) -> BTreeMap<u16, u64> {
+        nodes.iter().map(|node| (*node, fresh(*node).1.replica)).collect()
+    }
+
     #[test]
     fn found__by_the_lowest_when_all_were_heard() {
-        let name = replica_name(1, 9);
+        let (name, asked) = (replica_name(1, 9), asked_by(&[2, 3]));
         let mut heard = BTreeMap::from([fresh(2)]);
-        assert_eq!(find_beginning(&config(1), name, &heard), Beginning::None);
+        assert_eq!(find_beginning(&config(1), name, &heard, &asked), Beginning::None);
         heard.extend([fresh(3)]);
-        let Beginning::Found(founders) = find_beginning(&config(1), name, &heard) else { panic!() };
+        let begins = find_beginning(&config(1), name, &heard, &asked);
+        let Beginning::Found(founders) = begins else { panic!("{begins:?}") };
         let nodes: Vec<u16> = founders.iter().map(|(replica, _)| node_of(*replica)).collect();
         assert_eq!((nodes, founders[0].0), (vec![1, 2, 3], name));
 
         let heard = BTreeMap::from([fresh(1), fresh(3)]);
-        assert_eq!(find_beginning(&config(2), replica_name(2, 9), &heard), Beginning::None);
+        let asked = asked_by(&[1, 3]);
+        assert_eq!(find_beginning(&config(2), replica_name(2, 9), &heard, &asked), Beginning::None);
+    }
+
+    #[test]
+    fn found__when_a_majority_has_asked_under_the_names_that_were_heard() {
+        let five = |node| {
+            let peers = (1..=5).map(|node| (node, at(node))).collect();
+            ReplicaConfig::new(node, at(node), peers, 1)
+        };
+        let (name, heard) = (replica_name(1, 9), (2..=5).map(fresh).collect());
+        let founds = |asked: &BTreeMap<u16, u64>| {
+            find_beginning(&five(1), name, &heard, asked) != Beginning::None
+        };
+        assert!(!founds(&asked_by(&[])));
+        assert!(!founds(&asked_by(&[2])));
+        assert!(founds(&asked_by(&[2, 4])));
+        let mut restarted = asked_by(&[2, 4]);
+        restarted.insert(4, replica_name(4, 6));
+        assert!(!founds(&restarted));
     }
 
     #[test]
     fn found__not_when_somebody_else_is_there() {
         let heard = BTreeMap::from([fresh(2), (at(3), fresh(2).1)]);
-        assert_eq!(find_beginning(&config(1), replica_name(1, 9), &heard), Beginning::None);
+        let asked = asked_by(&[2, 3]);
+        assert_eq!(find_beginning(&config(1), replica_name(1, 9), &heard, &asked), Beginning::None);
     }
 
     #[test]
@@ -115,7 +152,7 @@ mod tests {
         hello.cluster = 77;
         let see = |hello: &Hello| {
             let heard = BTreeMap::from([fresh(3), (address, hello.clone())]);
-            find_beginning(&config(1), name, &heard)
+            find_beginning(&config(1), name, &heard, &asked_by(&[2, 3]))
         };
         assert_eq!(see(&hello), Beginning::Ask { cluster: 77 });
         hello.members = named.clone();

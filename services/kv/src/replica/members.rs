@@ -13,6 +13,7 @@ use crate::api::{AdminReply, Certainty, MemberChange, MemberRequest, Refusal, Tr
 const BEHIND_MAX: u64 = 1_000;
 
 /// What becomes of an operator's wish.
+#[derive(Debug, PartialEq, Eq)]
 enum Wish {
     /// It is so already.
     Fulfilled,
@@ -50,10 +51,12 @@ impl Member {
     fn change(&mut self, wanted: &MemberRequest<'_>) -> Wish {
         let node = wanted.node;
         match wanted.change {
-            MemberChange::Add if self.book.knows(node) => Wish::Fulfilled,
-            MemberChange::Add => {
+            MemberChange::Add if !self.book.knows(node) => {
                 at(self.propose_book(&BookChange::Invite(node, wanted.address.to_owned())))
             }
+            // What the book says is over with the change that is under way.
+            _ if !self.is_settled() => at(None),
+            MemberChange::Add => Wish::Fulfilled,
             MemberChange::Promote if self.book.replicas_of(node).next().is_some() => {
                 Wish::Fulfilled
             }
@@ -124,13 +127,10 @@ impl Member {
     /// Takes the next step with those that want in: first they learn, then they vote, and a former replica of
     /// their node is removed in the same step.
     pub(super) fn tend_members(&mut self) {
-        if self.raft.raft.state != StateRole::Leader || self.raft.raft.has_pending_conf() {
+        if self.raft.raft.state != StateRole::Leader || !self.is_settled() {
             return;
         }
         let conf = self.raft.raft.prs().conf().to_conf_state();
-        if !conf.voters_outgoing.is_empty() {
-            return;
-        }
         // A node that asked may have been removed since.
         let (book, voters) = (&self.book, &conf.voters);
         self.joining
@@ -190,4 +190,67 @@ fn reply(cx: &mut Context<'_>, request: Request<'_>, reply: AdminReply<'_>) -> H
 
 fn refuse(cx: &mut Context<'_>, request: Request<'_>, refusal: Refusal<'_>) -> Handled {
     reply(cx, request, AdminReply::Refused(refusal))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::book::replica_name;
+    use super::super::config::ReplicaConfig;
+    use super::*;
+    use crate::persist::{Identity, Volatile};
+
+    /// One that leads two nodes, of which the other does not answer: nothing that it proposes is applied.
+    fn leader() -> Member {
+        let at = |node: u16| std::net::SocketAddr::from(([127, 0, 0, 1], node));
+        let nodes = [1, 2];
+        let config = ReplicaConfig::new(1, at(1), nodes.map(|node| (node, at(node))).into(), 7);
+        let founders = nodes.map(|node| (replica_name(node, 5), at(node).to_string()));
+        let identity = Identity { cluster: 3, replica: founders[0].0 };
+        let disk = Box::<Volatile>::default();
+        let mut member = Member::found(&config, identity, founders.into(), disk).unwrap();
+        member.raft.raft.become_candidate();
+        member.raft.raft.become_leader();
+        member
+    }
+
+    fn change(member: &mut Member, change: MemberChange, node: u16) -> Wish {
+        member.change(&MemberRequest { change, node, address: "10.0.0.9:7000" })
+    }
+
+    const UNDER_WAY: Wish = Wish::Refused("another change is under way");
+
+    #[test]
+    fn change__a_member_whose_removal_is_on_the_way_is_not_said_to_be_one() {
+        let mut leader = leader();
+        assert_eq!(change(&mut leader, MemberChange::Add, 2), Wish::Fulfilled);
+        let removed = change(&mut leader, MemberChange::Remove, 2);
+        assert!(matches!(removed, Wish::At(_)), "{removed:?}");
+        for again in [MemberChange::Add, MemberChange::Promote, MemberChange::Remove] {
+            assert_eq!(change(&mut leader, again, 2), UNDER_WAY, "{again:?}");
+        }
+    }
+
+    #[test]
+    fn change__a_node_whose_addition_is_on_the_way_is_not_said_to_be_gone() {
+        let mut leader = leader();
+        assert_eq!(change(&mut leader, MemberChange::Remove, 3), Wish::Fulfilled);
+        let added = change(&mut leader, MemberChange::Add, 3);
+        assert!(matches!(added, Wish::At(_)), "{added:?}");
+        assert_eq!(change(&mut leader, MemberChange::Remove, 3), UNDER_WAY);
+        let again = change(&mut leader, MemberChange::Add, 3);
+        assert!(matches!(again, Wish::At(_)), "a request that is repeated waits, too: {again:?}");
+    }
+
+    #[test]
+    fn tend_members__takes_nobody_in_while_the_book_is_about_to_change() {
+        let mut leader = leader();
+        leader.book.change(BookChange::Invite(3, "10.0.0.9:7000".to_owned()));
+        let (cluster, replica) = (leader.identity.cluster, replica_name(3, 1));
+        leader.handle_join(Join { cluster, replica, address: "10.0.0.9:7000".to_owned() }).unwrap();
+        let removed = change(&mut leader, MemberChange::Remove, 3);
+        assert!(matches!(removed, Wish::At(_)), "{removed:?}");
+        let last = leader.raft.raft.raft_log.last_index();
+        leader.tend_members();
+        assert_eq!(leader.raft.raft.raft_log.last_index(), last);
+    }
 }

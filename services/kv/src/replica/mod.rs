@@ -112,7 +112,7 @@ impl Replica {
         let shared = Shared::new(config, handle.clone(), member, disk);
         register(endpoint, &shared);
         shared.borrow_mut().dial_members(&shared);
-        shared.borrow_mut().begin_alone(&shared);
+        shared.borrow_mut().begin_if_founder(&shared);
         handle.spawn(shared.clone().keep_ticking());
         if is_member {
             handle.spawn(shared.clone().keep_writing());

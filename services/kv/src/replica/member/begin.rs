@@ -149,6 +149,7 @@ impl Member {
             writes: Writes::default(),
             reads: Reads::default(),
             changes: Vec::new(),
+            book_changes: 0,
             disk,
             held: VecDeque::new(),
             durable: 0,

@@ -50,6 +50,8 @@ pub(super) struct Member {
     pub(super) reads: Reads,
     /// Changes of the members that somebody waits for, by index.
     pub(super) changes: Vec<(u64, Responder)>,
+    /// The last change of the book that this replica has proposed while it leads: its index.
+    book_changes: u64,
     disk: Box<dyn LogStore>,
     /// Messages that may leave when the batch with this number is durable.
     held: VecDeque<(u64, Vec<Message>)>,
@@ -241,13 +243,25 @@ impl Member {
     pub(super) fn propose_book(&mut self, change: &BookChange) -> Option<u64> {
         let context = Bytes::from(change.encode());
         let index = self.raft.raft.raft_log.last_index() + 1;
-        self.propose_entries(vec![Entry { context, ..Entry::default() }]).then_some(index)
+        if !self.propose_entries(vec![Entry { context, ..Entry::default() }]) {
+            return None;
+        }
+        self.book_changes = index;
+        Some(index)
+    }
+
+    /// Whether no change of the members is in the log that has not been applied, of a leader: of entries of others
+    /// before it the core believes that each is one.
+    pub(super) fn is_settled(&self) -> bool {
+        let conf = self.raft.raft.prs().conf().to_conf_state();
+        !self.raft.raft.has_pending_conf()
+            && conf.voters_outgoing.is_empty()
+            && self.book_changes <= self.applied_index()
     }
 
     /// None while another change is under way: the core would put an entry without any in the place of this one.
     pub(super) fn propose_configuration(&mut self, change: ConfChangeV2) -> Option<u64> {
-        let conf = self.raft.raft.prs().conf().to_conf_state();
-        if self.raft.raft.has_pending_conf() || !conf.voters_outgoing.is_empty() {
+        if !self.is_settled() {
             return None;
         }
         let index = self.raft.raft.raft_log.last_index() + 1;

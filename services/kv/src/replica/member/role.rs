@@ -67,6 +67,8 @@ impl Member {
         }
         if before.1 == StateRole::Leader {
             self.joining.clear();
+            // What became of it the next leader knows.
+            self.book_changes = 0;
             let not_leader = encoded(Refusal::NotLeader { leader: self.leader() });
             let reason = "this replica does not lead any more";
             let unknown = encoded(Refusal::Unavailable { certainty: Certainty::Unknown, reason });

@@ -23,6 +23,7 @@ impl Shared {
             if let Ok(session) = handle.connect(address).await {
                 self.talk(&handle, address, &session).await;
                 session.close();
+                self.borrow_mut().miss(address);
             }
             handle.sleep(pause).await;
         }
@@ -73,9 +74,10 @@ impl Shared {
         request: Request<'_>,
     ) -> Handled {
         match Hello::decode(request.data()) {
-            Ok(Some(_)) => {
-                let hello = self.borrow().hello().encode();
-                request.reply(cx, &hello)
+            Ok(Some(theirs)) => {
+                let state = &mut *self.borrow_mut();
+                state.note_asked(self, &theirs);
+                request.reply(cx, &state.hello().encode())
             }
             Ok(None) => {
                 request.fail(cx, Status::FailedPrecondition, "the replicas' versions do not agree")
@@ -159,11 +161,33 @@ impl State {
         is_fellow
     }
 
+    /// Nobody is at an address any more. Who belonged nowhere has gone for good, if it comes back under another name.
+    fn miss(&mut self, address: SocketAddr) {
+        self.heard.retain(|other, hello| *other != address || hello.cluster != 0);
+    }
+
+    /// Somebody asks who this is. If it is the last that was wanted for a cluster, and one that is named there, the
+    /// answer tells it of that.
+    fn note_asked(&mut self, shared: &Shared, theirs: &Hello) {
+        let node = node_of(theirs.replica);
+        if self.member.is_some() || self.config.others().all(|(other, _)| other != node) {
+            return;
+        }
+        if theirs.cluster != 0 {
+            self.asked.remove(&node);
+            return;
+        }
+        self.asked.insert(node, theirs.replica);
+        if self.heard.values().any(|hello| hello.replica == theirs.replica) {
+            self.begin_if_founder(shared);
+        }
+    }
+
     /// Looks whether this replica can begin: a cluster of its own, or in one that there is.
     fn look_for_beginning(&mut self, shared: &Shared, session: &Session, hello: &Hello) {
-        match find_beginning(&self.config, self.name, &self.heard) {
-            Beginning::None => {}
-            Beginning::Found(founders) => self.found(shared, founders),
+        match find_beginning(&self.config, self.name, &self.heard, &self.asked) {
+            // It is founded as the answer to whoever asks next.
+            Beginning::None | Beginning::Found(_) => {}
             Beginning::Belong { cluster, founders } => self.begin(shared, cluster, founders),
             Beginning::Ask { cluster } if hello.leader == hello.replica => {
                 let address = self.config.address.to_string();
@@ -183,9 +207,10 @@ impl State {
         }
     }
 
-    /// A cluster of one needs to hear nobody before it begins.
-    pub(in crate::replica) fn begin_alone(&mut self, shared: &Shared) {
-        if let Beginning::Found(founders) = find_beginning(&self.config, self.name, &self.heard) {
+    /// Founds a cluster if it is time. One of one needs to hear nobody before it begins.
+    pub(in crate::replica) fn begin_if_founder(&mut self, shared: &Shared) {
+        let beginning = find_beginning(&self.config, self.name, &self.heard, &self.asked);
+        if let Beginning::Found(founders) = beginning {
             self.found(shared, founders);
         }
     }
@@ -209,5 +234,156 @@ impl State {
             Err(error) => self.failure = Some(error),
         }
         self.handle.spawn(shared.clone().keep_writing());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+    use std::time::{Duration, Instant};
+
+    use petrel::{Endpoint, EndpointConfig, Nexus};
+
+    use super::*;
+    use crate::persist::Volatile;
+    use crate::replica::book::replica_name;
+    use crate::replica::{Replica, ReplicaConfig};
+
+    /// Far more than anything here takes: who waits longer waits for ever.
+    const PATIENCE: Duration = Duration::from_secs(120);
+
+    /// What the tests make of another replica: it says who it is, and asks when it is told to.
+    struct Peer {
+        endpoint: Endpoint,
+        address: SocketAddr,
+        hello: Rc<RefCell<Hello>>,
+        /// How often it was asked.
+        asked: Rc<Cell<u32>>,
+    }
+
+    /// The lowest node of three, and the other two.
+    struct Stage {
+        endpoint: Endpoint,
+        replica: Replica,
+        address: SocketAddr,
+        peers: Vec<Peer>,
+    }
+
+    fn endpoint() -> (Endpoint, SocketAddr) {
+        let nexus = Nexus::builder().listen(SocketAddr::from(([127, 0, 0, 1], 0))).start().unwrap();
+        let address = nexus.local_addr().unwrap();
+        (nexus.endpoint(EndpointConfig::default()).unwrap(), address)
+    }
+
+    impl Peer {
+        fn start() -> Self {
+            let (mut endpoint, address) = endpoint();
+            let (hello, asked) = (Rc::<RefCell<Hello>>::default(), Rc::<Cell<u32>>::default());
+            let (says, counts) = (Rc::clone(&hello), Rc::clone(&asked));
+            endpoint.register(methods::HELLO, move |cx, request| {
+                counts.set(counts.get() + 1);
+                let answer = says.borrow().encode();
+                request.reply(cx, &answer)
+            });
+            Self { endpoint, address, hello, asked }
+        }
+
+        /// Asks a replica who it is.
+        fn ask_as(&self, replica: u64, address: SocketAddr) -> Rc<RefCell<Option<Hello>>> {
+            let (told, handle) = (Rc::<RefCell<Option<Hello>>>::default(), self.endpoint.handle());
+            let question = Hello { replica, ..Hello::default() }.encode();
+            let answer = Rc::clone(&told);
+            self.endpoint.handle().spawn(async move {
+                let session = handle.connect(address).await.unwrap();
+                let reply = session.start_with(methods::HELLO, &question, CallOptions::new()).await;
+                *answer.borrow_mut() = Hello::decode(&reply.unwrap()).unwrap();
+            });
+            told
+        }
+    }
+
+    impl Stage {
+        /// The peers have no names yet.
+        fn silent() -> Self {
+            let peers = vec![Peer::start(), Peer::start()];
+            let (mut endpoint, address) = endpoint();
+            let nodes = std::iter::once(address).chain(peers.iter().map(|peer| peer.address));
+            let config = ReplicaConfig::new(1, address, (1..).zip(nodes).collect(), 7);
+            let disk = Box::<Volatile>::default();
+            let replica = Replica::start(&mut endpoint, config, disk, None).unwrap();
+            Self { endpoint, replica, address, peers }
+        }
+
+        fn start() -> Self {
+            let mut stage = Self::silent();
+            stage.restart_peers(1);
+            stage
+        }
+
+        /// From now on the peers have other names, and the lowest node has heard them.
+        fn restart_peers(&mut self, life: u64) {
+            for (node, peer) in (2..).zip(&self.peers) {
+                peer.hello.borrow_mut().replica = replica_name(node, life);
+                peer.asked.set(0);
+            }
+            // It asks again when it has taken the last answer in; the first may have been on its way before.
+            self.run_until(|stage| stage.peers.iter().all(|peer| peer.asked.get() >= 3));
+        }
+
+        fn run_until(&mut self, holds: impl Fn(&Self) -> bool) {
+            let begin = Instant::now();
+            while !holds(self) {
+                assert!(begin.elapsed() < PATIENCE);
+                let replica = &self.replica;
+                self.endpoint.run_for(Duration::from_millis(1), |cx| {
+                    replica.turn(cx).unwrap();
+                    false
+                });
+                for peer in &mut self.peers {
+                    peer.endpoint.run_for(Duration::from_millis(1), |_| false);
+                }
+            }
+        }
+
+        /// What it says when one of the peers asks under some name.
+        fn ask_as(&mut self, place: usize, replica: u64) -> Hello {
+            let told = self.peers[place].ask_as(replica, self.address);
+            self.run_until(|_| told.borrow().is_some());
+            let hello = told.borrow_mut().take();
+            hello.expect("it was there")
+        }
+    }
+
+    #[test]
+    fn found__not_before_one_that_it_names_asks_and_is_told() {
+        let mut stage = Stage::start();
+        assert_eq!(stage.replica.status().members, []);
+        // As if they had not been able to reach it, and were started once more.
+        stage.restart_peers(2);
+        let hello = stage.ask_as(0, replica_name(2, 2));
+        assert_ne!(hello.cluster, 0);
+        let named: Vec<u64> = hello.founders.iter().map(|(replica, _)| *replica).skip(1).collect();
+        assert_eq!(named, [replica_name(2, 2), replica_name(3, 2)]);
+    }
+
+    #[test]
+    fn found__not_as_the_answer_to_one_that_would_not_be_named() {
+        let mut stage = Stage::silent();
+        assert_eq!(stage.ask_as(1, replica_name(3, 1)).cluster, 0, "nobody has been heard");
+        stage.restart_peers(1);
+        assert_eq!(stage.ask_as(0, replica_name(2, 2)).cluster, 0, "another was heard there");
+        assert_ne!(stage.ask_as(1, replica_name(3, 1)).cluster, 0);
+    }
+
+    #[test]
+    fn found__not_with_one_that_has_gone() {
+        let mut stage = Stage::start();
+        let gone = stage.peers.pop().expect("there are two").address;
+        stage.run_until(|stage| !stage.replica.shared.borrow().heard.contains_key(&gone));
+        assert_eq!(
+            stage.ask_as(0, replica_name(2, 1)),
+            Hello { replica: stage.replica.status().raft_id, ..Hello::default() }
+        );
     }
 }

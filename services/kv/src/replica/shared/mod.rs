@@ -38,6 +38,8 @@ pub(super) struct State {
     disk: Option<Box<dyn LogStore>>,
     /// What was last heard of others, by their addresses.
     heard: BTreeMap<SocketAddr, Hello>,
+    /// While this replica belongs nowhere: who of each peer's node has asked last.
+    asked: BTreeMap<u16, u64>,
     /// Addresses that a task keeps in touch with.
     dialled: BTreeSet<SocketAddr>,
     ticks_due: u32,
@@ -75,6 +77,7 @@ impl Shared {
             member,
             disk,
             heard: BTreeMap::new(),
+            asked: BTreeMap::new(),
             dialled: BTreeSet::new(),
             ticks_due: 0,
             failure: None,

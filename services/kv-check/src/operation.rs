@@ -1,0 +1,94 @@
+//! One operation of the store's own client.
+
+use petrel_kv::api::Consistency;
+use petrel_kv::client::Value;
+use petrel_kv::command::{Expected, Op};
+use petrel_kv::{KvClient, KvError};
+
+use crate::history::{Ask, Expects, Found, Told};
+use crate::value::{tag_of, value_of};
+
+/// What keys are called. Their last byte is the digit of their number.
+pub(crate) type KeyOf<'a> = &'a dyn Fn(u8) -> Vec<u8>;
+
+pub(crate) async fn perform(
+    client: &KvClient,
+    key_of: KeyOf<'_>,
+    ask: &Ask,
+) -> Result<Told, KvError> {
+    match ask {
+        Ask::Get { key } => {
+            let found = get(client, key_of, *key, Consistency::Linearizable).await?;
+            Ok(Told::Found(found.into_iter().collect()))
+        }
+        Ask::Scan { from, until, max } => scan(client, key_of, *from, *until, *max).await,
+        write => change(client, key_of, write).await,
+    }
+}
+
+/// A read.
+pub(crate) async fn get(
+    client: &KvClient,
+    key_of: KeyOf<'_>,
+    key: u8,
+    consistency: Consistency,
+) -> Result<Option<Found>, KvError> {
+    let value = client.get_with(&key_of(key), consistency).await?;
+    let found =
+        |value: Value| Found { key, tag: tag_or_garbled(&value), revision: value.revision() };
+    Ok(value.map(found))
+}
+
+/// The rules for histories find a tag that nobody wrote.
+fn tag_or_garbled(value: &[u8]) -> String {
+    tag_of(value).unwrap_or_else(|| format!("garbled: {}", value.escape_ascii()))
+}
+
+async fn scan(
+    client: &KvClient,
+    key_of: KeyOf<'_>,
+    from: u8,
+    until: u8,
+    max: u32,
+) -> Result<Told, KvError> {
+    let until = key_of(until);
+    let scan = client.scan(&key_of(from), Some(&until));
+    let page = scan.limit(u64::from(max)).next_page().await?;
+    let pairs = page.iter().flat_map(|page| page.pairs());
+    let found = pairs.map(|pair| Found {
+        key: pair.key.last().map_or(u8::MAX, |digit| digit.wrapping_sub(b'0')),
+        tag: tag_or_garbled(pair.value),
+        revision: pair.revision,
+    });
+    Ok(Told::Found(found.collect()))
+}
+
+async fn change(client: &KvClient, key_of: KeyOf<'_>, ask: &Ask) -> Result<Told, KvError> {
+    let (key, tag, expects) = match ask {
+        Ask::Put { key, tag } => (key, Some(tag), None),
+        Ask::Delete { key } => (key, None, None),
+        Ask::Cas { key, expected, tag } => (key, Some(tag), Some(expected)),
+        Ask::CasDelete { key, expected } => (key, None, Some(expected)),
+        Ask::Get { .. } | Ask::Scan { .. } => unreachable!("reads change nothing"),
+    };
+    let key = &key_of(*key)[..];
+    let value = tag.map(|tag| value_of(tag)).unwrap_or_default();
+    let wanted = match expects {
+        Some(Expects::Tag(tag)) => value_of(tag),
+        _ => Vec::new(),
+    };
+    let expected = expects.map(|expects| match expects {
+        Expects::Absent => Expected::Absent,
+        Expects::Revision(revision) => Expected::Revision(*revision),
+        Expects::Tag(_) => Expected::Value(&wanted),
+    });
+    let value = &value[..];
+    let op = match (tag.is_some(), expected) {
+        (true, None) => Op::Put { key, value },
+        (false, None) => Op::Delete { key },
+        (true, Some(expected)) => Op::Cas { key, expected, value },
+        (false, Some(expected)) => Op::CasDelete { key, expected },
+    };
+    let applied = client.write(&op).await?;
+    Told::of(applied).ok_or(KvError::Unknown { last: format!("{applied:?}") })
+}

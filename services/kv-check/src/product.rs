@@ -1,0 +1,155 @@
+//! A user of the store's own client, `KvClient`: operations that may fail, and what the client says of them.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use petrel::Handle;
+use petrel_kv::api::Consistency;
+use petrel_kv::{KvClient, KvError};
+use petrel_sim::Rng;
+
+use crate::common::Common;
+use crate::history::{Ask, End, Told};
+use crate::operation;
+use crate::script::Script;
+use crate::value::key_of;
+
+/// One operation of so many has little time, or its caller has little patience: what becomes of it is often unknown.
+const HURRIES: u64 = 4;
+
+/// For the last operation: longer than a world waits for anything.
+const FOREVER: Duration = Duration::from_secs(3_600);
+
+pub(crate) struct ProductClient {
+    common: Rc<Common>,
+    handle: Handle,
+    client: KvClient,
+    number: u32,
+    script: Script,
+}
+
+/// For how long somebody waits.
+#[derive(Clone, Copy, Debug)]
+enum Patience {
+    /// As long as the client is set to try.
+    Usual,
+    /// The client is told to give up after this.
+    Told(Duration),
+    /// The operation is dropped after this, wherever it is.
+    Drops(Duration),
+}
+
+impl ProductClient {
+    pub(crate) fn new(
+        common: Rc<Common>,
+        handle: Handle,
+        client: KvClient,
+        number: u32,
+        rng: Rng,
+    ) -> Self {
+        let load = common.scenario.load;
+        let script = Script::new(number, load.keys, load.value_bytes_max + 1, rng);
+        Self { common, handle, client, number, script }
+    }
+
+    /// All that it does while things go wrong; then one write more, which must not fail.
+    pub(crate) async fn run(mut self) {
+        let load = self.common.scenario.load;
+        for _ in 0..load.ops {
+            if self.script.rng.below(16) == 0 {
+                self.get_stale().await;
+            }
+            let ask = self.script.draw(load.has_scans);
+            let patience = self.draw_patience();
+            self.perform(ask, patience).await;
+            let pause_ns = self.script.rng.below(load.pause_ns_max + 1);
+            self.handle.sleep(Duration::from_nanos(pause_ns)).await;
+            if self.common.has_failed() {
+                break;
+            }
+        }
+        let ask = Ask::Put { key: 0, tag: self.script.next_tag() };
+        match self.perform(ask, Patience::Told(FOREVER)).await {
+            End::Told(_) => {}
+            other => self.fail(&format!("its last write has no result: {other:?}")),
+        }
+        let busy = &self.common.clients_busy;
+        busy.set(busy.get() - 1);
+    }
+
+    fn draw_patience(&mut self) -> Patience {
+        let election_ns = self.common.scenario.election_ns();
+        if self.script.rng.below(HURRIES) > 0 {
+            return Patience::Usual;
+        }
+        let time = Duration::from_nanos(self.script.rng.below(election_ns));
+        if self.script.rng.below(2) == 0 { Patience::Told(time) } else { Patience::Drops(time) }
+    }
+
+    /// One operation, from its call to its end in the history.
+    async fn perform(&mut self, ask: Ask, patience: Patience) -> End {
+        let common = Rc::clone(&self.common);
+        common.tally.borrow_mut().product_operations += 1;
+        let id = common.history.borrow_mut().begin(self.number, ask.clone());
+        let number = self.number;
+        common.fabric.note(format_args!("CLIENT {number} #{id} asks {ask:?} {patience:?}"));
+        let result = self.ask(&ask, patience).await;
+        common.fabric.note(format_args!("CLIENT {number} #{id} is told {result:?}"));
+        if let Err(error) = &result
+            && !matches!(error, KvError::Timeout { .. } | KvError::Unknown { .. })
+        {
+            self.fail(&format!("{ask:?} ends with: {error}"));
+        }
+        let end = End::of(result);
+        let mut history = common.history.borrow_mut();
+        let ended = match &end {
+            End::Told(told) => {
+                self.script.remember(&ask, told);
+                history.end(id, told.clone())
+            }
+            End::Failed => history.fail(id),
+            End::Unknown => Ok(()),
+        };
+        drop(history);
+        self.heed(ended);
+        end
+    }
+
+    async fn ask(&self, ask: &Ask, patience: Patience) -> Result<Told, KvError> {
+        let key_of = |key| key_of(key).to_vec();
+        match patience {
+            Patience::Usual => operation::perform(&self.client, &key_of, ask).await,
+            Patience::Told(time) => {
+                operation::perform(&self.client.within(time), &key_of, ask).await
+            }
+            Patience::Drops(time) => {
+                let operation = operation::perform(&self.client, &key_of, ask);
+                let dropped = |_| KvError::Unknown { last: "it was dropped".to_owned() };
+                self.handle.timeout(time, operation).await.map_err(dropped)?
+            }
+        }
+    }
+
+    /// A read of what some replica has: no part of the history, but a value is somebody's at its revision.
+    async fn get_stale(&mut self) {
+        let key = self.script.rng.below(u64::from(self.common.scenario.load.keys)) as u8;
+        let key_of = |key| key_of(key).to_vec();
+        let found = operation::get(&self.client, &key_of, key, Consistency::Stale).await;
+        let Ok(Some(found)) = found else { return };
+        self.common.tally.borrow_mut().stale_reads += 1;
+        let mut history = self.common.history.borrow_mut();
+        let noted = history.note_write(found.key, &found.tag, found.revision);
+        drop(history);
+        self.heed(noted);
+    }
+
+    fn heed(&self, rule: Result<(), String>) {
+        if let (Err(what), false) = (rule, self.common.histories_only) {
+            self.fail(&what);
+        }
+    }
+
+    fn fail(&self, what: &str) {
+        self.common.fail(format!("client {}: {what}", self.number));
+    }
+}

@@ -1,0 +1,76 @@
+//! What a user of the store's own client asks for.
+
+use std::collections::BTreeMap;
+
+use petrel_sim::Rng;
+
+use crate::history::{Ask, Expects, Told};
+
+pub(crate) struct Script {
+    number: u32,
+    keys: u8,
+    padding_max: u64,
+    pub(crate) rng: Rng,
+    writes: u64,
+    /// What it last saw of keys: for conditions.
+    known: BTreeMap<u8, (String, u64)>,
+}
+
+impl Script {
+    /// Of a client, with so many keys, and less padding of values than this.
+    pub(crate) fn new(number: u32, keys: u8, padding_max: u64, rng: Rng) -> Self {
+        Self { number, keys, padding_max, rng, writes: 0, known: BTreeMap::new() }
+    }
+
+    /// The keys are others from now on.
+    pub(crate) fn forget(&mut self) {
+        self.known.clear();
+    }
+
+    pub(crate) fn draw(&mut self, has_scans: bool) -> Ask {
+        let key = self.rng.below(u64::from(self.keys)) as u8;
+        let kind = self.rng.below(if has_scans { 24 } else { 20 });
+        let tag = self.next_tag();
+        match kind {
+            0..7 => Ask::Get { key },
+            7..13 => Ask::Put { key, tag },
+            13..15 => Ask::Delete { key },
+            15..19 => Ask::Cas { key, expected: self.expected(key), tag },
+            19 => Ask::CasDelete { key, expected: self.expected(key) },
+            _ => {
+                let until = self.rng.between(u64::from(key) + 1, u64::from(self.keys)) as u8;
+                Ask::Scan { from: key, until, max: self.rng.between(1, 8) as u32 }
+            }
+        }
+    }
+
+    /// A tag that nobody else has.
+    pub(crate) fn next_tag(&mut self) -> String {
+        let padding = self.rng.below(self.padding_max);
+        self.writes += 1;
+        format!("{}.{}.{padding}", self.number, self.writes)
+    }
+
+    fn expected(&mut self, key: u8) -> Expects {
+        match (self.rng.below(4), self.known.get(&key)) {
+            (0, _) | (_, None) => Expects::Absent,
+            (1, Some((tag, _))) => Expects::Tag(tag.clone()),
+            (_, Some((_, revision))) => Expects::Revision(*revision),
+        }
+    }
+
+    pub(crate) fn remember(&mut self, ask: &Ask, told: &Told) {
+        match (ask, told) {
+            (_, Told::Found(found)) => found.iter().for_each(|found| {
+                self.known.insert(found.key, (found.tag.clone(), found.revision));
+            }),
+            (Ask::Put { key, tag } | Ask::Cas { key, tag, .. }, Told::Changed { index, .. }) => {
+                self.known.insert(*key, (tag.clone(), *index));
+            }
+            (Ask::Delete { key } | Ask::CasDelete { key, .. }, _) => {
+                self.known.remove(key);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! The clients of a world.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use petrel::Handle;
+use petrel::overload::BackoffConfig;
+use petrel_kv::{KvClient, KvClientConfig};
+
+use super::World;
+use crate::client::Client;
+use crate::common::address_of;
+use crate::line::Line;
+use crate::node::{Node, SimEndpoint};
+use crate::product::ProductClient;
+use petrel_sim::Rng;
+use petrel_sim::fabric::HostId;
+
+impl World {
+    /// Those of a host begin.
+    pub(super) fn start_clients(&mut self, endpoint: &SimEndpoint) -> Result<(), String> {
+        let (handle, scenario) = (endpoint.handle(), self.common.scenario.clone());
+        let mut shared: Option<KvClient> = None;
+        for _ in 0..scenario.load.clients {
+            let (rng, number) = (self.next_rng(), self.next_number());
+            let common = Rc::clone(&self.common);
+            if !scenario.product.has(number) {
+                let line = Line::new(common, handle.clone(), rng);
+                handle.spawn(Client::new(line, number).run());
+                continue;
+            }
+            let client = match &shared {
+                Some(client) => client.clone(),
+                None => self.product(&handle, &rng)?,
+            };
+            if scenario.product.is_shared {
+                shared = Some(client.clone());
+            }
+            handle.spawn(ProductClient::new(common, handle.clone(), client, number, rng).run());
+        }
+        Ok(())
+    }
+
+    /// The store's own client, as quick as elections are in this world.
+    fn product(&self, handle: &Handle, rng: &Rng) -> Result<KvClient, String> {
+        let scenario = &self.common.scenario;
+        let pauses = BackoffConfig {
+            first: Duration::from_nanos(scenario.tick_ns),
+            max: Duration::from_nanos(scenario.election_ns()),
+        };
+        let mut config = KvClientConfig::new(rng.clone().next_u64());
+        config.attempt_timeout = Duration::from_nanos(scenario.load.timeout_ns);
+        config.timeout = config.attempt_timeout * scenario.product.attempts;
+        (config.backoff, config.connect_backoff) = (pauses, pauses);
+        config.refresh = Duration::from_nanos(scenario.product.refresh_ns);
+        // It learns of those that join later.
+        let addresses = (0..scenario.nodes).map(|host| address_of(HostId(host)));
+        let client = KvClient::new(handle.clone(), addresses, config);
+        client.map_err(|error| error.to_string())
+    }
+
+    /// A last client reads every key.
+    pub(super) fn read_all(&mut self) {
+        let host = HostId(self.common.scenario.hosts() - 1);
+        let actors = self.simulation.actors();
+        let last = actors.filter(|(_, node)| matches!(node, Node::Client(_))).last();
+        let Some((id, Node::Client(node))) = last else { unreachable!("{host} has clients") };
+        let (handle, common) = (node.endpoint.handle(), Rc::clone(&self.common));
+        let line = Line::new(common, handle.clone(), self.next_rng());
+        let client = Client::new(line, self.next_number());
+        handle.spawn(client.read_all());
+        self.simulation.wake(id);
+    }
+
+    pub(super) fn line(&mut self, endpoint: &SimEndpoint) -> Line {
+        Line::new(Rc::clone(&self.common), endpoint.handle(), self.next_rng())
+    }
+
+    /// The number of one more client, which has something to do.
+    fn next_number(&mut self) -> u32 {
+        self.clients += 1;
+        let busy = &self.common.clients_busy;
+        busy.set(busy.get() + 1);
+        self.clients
+    }
+}
