@@ -173,12 +173,13 @@ fn simulated_table(report: &LatencyReport, output: Output) -> comfy_table::Table
 fn costs(report: &LatencyReport) -> String {
     let costs = report.costs;
     format!(
-        "Charged beyond an echo's cost, in ns (and afterwards): propose {} ({}), append {} ({}), commit {} ({})",
+        "Charged beyond an echo's cost, in ns (and afterwards): propose {} ({}), append {} ({}), commit {} ({}), the late answer {}",
         costs.propose_ns,
         costs.propose_after_ns,
         costs.append_ns,
         costs.append_after_ns,
         costs.commit_ns,
         costs.commit_after_ns,
+        costs.late_ns,
     )
 }

@@ -44,6 +44,8 @@ enum Work {
     Propose,
     Append,
     Commit,
+    /// The leader's, of an answer that makes no difference any more.
+    Late,
 }
 
 /// What a replica has measured, by the wall clock, in nanoseconds.
@@ -53,6 +55,9 @@ pub(super) struct ServerTimes {
     propose: Vec<(u64, u64)>,
     append: Vec<(u64, u64)>,
     commit: Vec<(u64, u64)>,
+    late: Vec<(u64, u64)>,
+    /// Passes that were charged for other work than they did.
+    pub(super) misjudged: usize,
     /// In virtual time, from the arrival of a put to when its answer leaves: on the leader.
     pub(super) leader: Option<Vec<u64>>,
 }
@@ -66,6 +71,8 @@ pub(super) struct ServerNode {
     busy_until_ns: u64,
     /// A put's arrival, while its answer is out.
     put_at_ns: Option<u64>,
+    /// Answers of followers that have not come.
+    answers_due: u64,
     echoes: Rc<RefCell<u64>>,
     /// Whether the client puts now, or echoes still.
     pub(super) serves_puts: bool,
@@ -93,6 +100,7 @@ impl ServerNode {
             due_ns: None,
             busy_until_ns: 0,
             put_at_ns: None,
+            answers_due: 0,
             echoes,
             serves_puts: false,
             times: ServerTimes::default(),
@@ -117,6 +125,7 @@ impl ServerNode {
             Work::Commit => self.costs.commit_ns,
             Work::Append => self.costs.append_ns,
             Work::Propose => self.costs.propose_ns,
+            Work::Late => self.costs.late_ns,
             Work::Echo => 0,
         };
         // The pass that looks at it costs what each does, and this one has already been paid.
@@ -133,6 +142,8 @@ impl ServerNode {
         match (self.replica.is_leader(), self.put_at_ns) {
             _ if !self.serves_puts => Work::Echo,
             (true, Some(_)) => Work::Commit,
+            // The client has just been answered: it cannot be its next put.
+            (true, None) if self.answers_due > 0 => Work::Late,
             (true, None) => Work::Propose,
             (false, _) => Work::Append,
         }
@@ -140,7 +151,7 @@ impl ServerNode {
 
     /// A pass, as a process makes it: the endpoint's turn, the replica's, the turn that sends, and what is left.
     fn look(&mut self, now_ns: u64) -> Option<u64> {
-        let arrived_ns = self.due_ns.take();
+        let (arrived_ns, expected) = (self.due_ns.take(), self.expected());
         let before = (self.replica.stats(), *self.echoes.borrow());
         let begin = Instant::now();
         let mut is_busy = self.endpoint.run_once();
@@ -164,13 +175,22 @@ impl ServerNode {
             Some(Work::Commit)
         } else if !self.replica.is_leader() && after.0.entries > before.0.entries {
             Some(Work::Append)
+        } else if self.replica.is_leader() && after.0.messages > before.0.messages {
+            Some(Work::Late)
         } else {
             None
         };
         if let Some(work) = work {
             let spent = if work == Work::Propose { sent } else { replied };
             let (spent_ns, rest_ns) = (nanos(spent), nanos(done.saturating_sub(spent)));
+            let is_charged = arrived_ns.is_some() && self.costs != Costs::default();
+            self.times.misjudged += usize::from(is_charged && work != expected);
+            let messages = after.0.messages - before.0.messages;
+            self.note_answers(work, messages);
             self.note(work, now_ns, arrived_ns, spent_ns, rest_ns);
+            // Those that came with the one that made it certain are looked at in the same pass.
+            let late = if work == Work::Commit { messages.saturating_sub(1) } else { 0 };
+            self.busy_until_ns += late * self.costs.late_ns;
         }
         if is_busy || self.endpoint.core().has_transmit() || self.endpoint.core().has_events() {
             return Some(now_ns);
@@ -180,6 +200,17 @@ impl ServerNode {
 
     fn turn(&mut self) -> bool {
         self.replica.turn(&mut self.endpoint.context()).expect("a log in memory does not fail")
+    }
+
+    /// Keeps the count of the answers that followers owe the leader.
+    fn note_answers(&mut self, work: Work, messages: u64) {
+        match work {
+            Work::Propose => self.answers_due = u64::from(super::REPLICAS) - 1,
+            Work::Commit | Work::Late => {
+                self.answers_due = self.answers_due.saturating_sub(messages);
+            }
+            Work::Echo | Work::Append => {}
+        }
     }
 
     fn note(
@@ -195,6 +226,7 @@ impl ServerNode {
                 self.times.echo.push(spent_ns);
                 return;
             }
+            Work::Late => (&mut self.times.late, 0),
             Work::Propose => {
                 let charged_ns = arrived_ns.map_or(0, |_| self.costs.propose_ns);
                 self.put_at_ns = Some(now_ns - charged_ns);
@@ -228,7 +260,7 @@ pub(super) fn costs_of(nodes: &[ServerTimes]) -> Result<Costs, String> {
     let echo_ns = median(nodes.iter().flat_map(|times| times.echo.clone()).collect());
     let echo_ns = echo_ns.ok_or("no echo was measured")?;
     let (propose, append) = (all(|times| &times.propose)?, all(|times| &times.append)?);
-    let commit = all(|times| &times.commit)?;
+    let (commit, late) = (all(|times| &times.commit)?, all(|times| &times.late).unwrap_or((0, 0)));
     Ok(Costs {
         propose_ns: propose.0.saturating_sub(echo_ns),
         propose_after_ns: propose.1,
@@ -236,6 +268,7 @@ pub(super) fn costs_of(nodes: &[ServerTimes]) -> Result<Costs, String> {
         append_after_ns: append.1,
         commit_ns: commit.0.saturating_sub(echo_ns),
         commit_after_ns: commit.1,
+        late_ns: late.0.saturating_sub(echo_ns) + late.1,
     })
 }
 

@@ -19,7 +19,7 @@ impl Member {
         let certain = log.committed.min(log.persisted);
         #[cfg(petrel_break = "kv_answer_before_commit")]
         let certain = certain.max(log.last_index());
-        if self.answer_foreseen(cx, certain) {
+        if self.is_next_answered() || self.answer_foreseen(cx, certain) {
             return;
         }
         let mut warmed = self.applied.0;
@@ -67,10 +67,14 @@ impl Member {
 
     /// Applies the write that was answered before. To be called before the store is looked at.
     pub(in crate::replica) fn apply_answered(&mut self, cx: &mut Context<'_>) {
-        let index = self.applied.0 + 1;
-        if self.writes.next_mut(index).is_some_and(|write| write.responder.is_none()) {
+        if self.is_next_answered() {
             self.apply_next(cx);
         }
+    }
+
+    fn is_next_answered(&mut self) -> bool {
+        let next = self.writes.next_mut(self.applied.0 + 1);
+        next.is_some_and(|write| write.responder.is_none())
     }
 
     /// Applies the write that is both the next in the log and the next that a client waits for.
