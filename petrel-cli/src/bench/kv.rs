@@ -9,11 +9,14 @@ mod cluster;
 mod load;
 mod replica;
 
+use std::path::Path;
+
 use petrel_kv_check::{LatencyReport, Times, simulate_latency};
 use serde::Serialize;
 
 use self::cluster::Cluster;
 use self::load::{Kind, Loader};
+use super::plot::{self, Bar};
 use crate::Outcome;
 use crate::cli::{BenchTransport, KvBenchArgs, KvReplicaArgs};
 use crate::failure::Failure;
@@ -53,6 +56,9 @@ pub(super) fn run(args: &KvBenchArgs, output: Output) -> Result<Outcome, Failure
     rows.iter().try_for_each(|row| output.record(row))?;
     output.line(table(&rows, output))?;
     output.line(format!("Again:\n  {}", command(args)))?;
+    if let Some(path) = &args.plot {
+        draw(&rows, path)?;
+    }
     let is_right = rows.iter().all(|row| row.wrong == 0);
     Ok(if is_right { Outcome::Success } else { Outcome::Failure })
 }
@@ -129,6 +135,19 @@ fn table(rows: &[Row], output: Output) -> comfy_table::Table {
         ]);
     }
     table
+}
+
+/// Draws medians of puts over those of the echoes beside them.
+fn draw(rows: &[Row], path: &Path) -> Result<(), Failure> {
+    let mut bars = Vec::new();
+    for pair in rows.chunks(2) {
+        if let [Row { latency: Some(echo), .. }, Row { latency: Some(put), .. }] = pair {
+            let ratio = put.p50_ns as f64 / echo.p50_ns.max(1) as f64;
+            let label = format!("{}, {} clients", pair[0].transport, pair[0].clients);
+            bars.push(Bar::new(label, ratio, None));
+        }
+    }
+    plot::draw_bars(path, "Replicated puts", "median of puts over that of echoes", &bars)
 }
 
 /// The command that repeats it.

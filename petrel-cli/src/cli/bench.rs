@@ -479,8 +479,12 @@ pub(crate) struct KvBenchArgs {
     #[arg(long)]
     pub(crate) realtime: bool,
 
+    /// Draw how many echoes' round trips a put takes into a file (SVG)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+
     /// Simulate so many puts in a network of 2.3 µs a round trip instead, with measured costs
-    #[arg(long, value_name = "PUTS", conflicts_with_all = ["transport", "clients", "keys"])]
+    #[arg(long, value_name = "PUTS", conflicts_with_all = ["transport", "clients", "keys", "plot"])]
     #[arg(value_parser = parse_clients)]
     pub(crate) simulated: Option<usize>,
 }
