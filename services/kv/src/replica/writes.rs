@@ -68,6 +68,11 @@ impl Writes {
     }
 
     /// The next write that clients wait for, if it has this index.
+    pub(super) fn peek(&self, index: u64) -> Option<&Write> {
+        self.proposed.front().filter(|(next, _)| *next == index).map(|(_, write)| write)
+    }
+
+    /// The same, to be changed.
     pub(super) fn next_mut(&mut self, index: u64) -> Option<&mut Write> {
         self.proposed.front_mut().filter(|(next, _)| *next == index).map(|(_, write)| write)
     }

@@ -30,7 +30,7 @@ impl Member {
                 self.warm_writes(count as usize);
                 warmed += count;
             }
-            self.apply_next(cx);
+            self.apply_next(cx, self.raft.raft.term);
         }
     }
 
@@ -67,23 +67,26 @@ impl Member {
 
     /// Applies the write that was answered before. To be called before the store is looked at.
     pub(in crate::replica) fn apply_answered(&mut self, cx: &mut Context<'_>) {
-        if self.is_next_answered() {
-            self.apply_next(cx);
+        // This replica may lead no more: then its term is not the write's.
+        let log = &self.raft.raft.raft_log;
+        if let (true, Ok(term)) = (self.is_next_answered(), log.term(self.applied.0 + 1)) {
+            self.apply_next(cx, term);
         }
     }
 
-    fn is_next_answered(&mut self) -> bool {
-        let next = self.writes.next_mut(self.applied.0 + 1);
+    fn is_next_answered(&self) -> bool {
+        let next = self.writes.peek(self.applied.0 + 1);
         next.is_some_and(|write| write.responder.is_none())
     }
 
-    /// Applies the write that is both the next in the log and the next that a client waits for.
-    fn apply_next(&mut self, cx: &mut Context<'_>) {
+    /// Applies the write that is both the next in the log, with this term, and the next that a client waits for.
+    fn apply_next(&mut self, cx: &mut Context<'_>, term: u64) {
         let index = self.applied.0 + 1;
+        debug_assert_eq!(self.raft.raft.raft_log.term(index), Ok(term), "of entry {index}");
         let write = self.writes.take(index).expect("it was looked at");
         self.reply.clear();
         self.store.apply(index, &write.command, &mut self.reply);
-        self.applied = (index, self.raft.raft.term);
+        self.applied = (index, term);
         self.stats.applied += 1;
         let Some(responder) = write.responder else {
             assert_eq!(write.foreseen.as_ref(), Some(&self.reply), "it was answered so");
@@ -117,7 +120,7 @@ impl Member {
     fn apply(&mut self, cx: &mut Context<'_>, entry: &Entry) -> Result<(), ReplicaError> {
         assert_eq!(entry.index, self.applied.0 + 1, "entries are applied in order");
         if self.writes.next_index() == Some(entry.index) {
-            self.apply_next(cx);
+            self.apply_next(cx, entry.term);
             return Ok(());
         }
         self.applied = (entry.index, entry.term);
