@@ -170,3 +170,49 @@ impl Member {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use petrel::{EndpointConfig, Nexus};
+
+    use super::*;
+    use crate::command::{Command, Op};
+    use crate::persist::{Identity, Volatile};
+    use crate::replica::book::replica_name;
+    use crate::replica::config::ReplicaConfig;
+    use crate::replica::writes::Write;
+
+    #[test]
+    fn apply_answered__keeps_the_writes_own_term() {
+        let at = SocketAddr::from(([127, 0, 0, 1], 1));
+        let config = ReplicaConfig::new(1, at, vec![(1, at)], 7);
+        let identity = Identity { cluster: 3, replica: replica_name(1, 5) };
+        let founders = vec![(identity.replica, at.to_string())];
+        let mut member =
+            Member::found(&config, identity, founders, Box::<Volatile>::default()).unwrap();
+        member.raft.raft.become_candidate();
+        member.raft.raft.become_leader();
+        let (term, last) = (member.raft.raft.term, member.raft.raft.raft_log.last_index());
+        // As if all before it had been applied.
+        member.applied = (last, term);
+
+        let mut command = Vec::new();
+        let op = Op::Put { key: b"key", value: b"value" };
+        Command::Write { session: 9, sequence: 0, first_pending: 0, op }.encode(&mut command);
+        let mut reply = Vec::new();
+        crate::store::Store::new().apply(last + 1, &command, &mut reply);
+        let write =
+            Write { at_ns: 0, command: command.into(), responder: None, foreseen: Some(reply) };
+        member.writes.queue(write);
+        let mut endpoint =
+            Nexus::builder().start().unwrap().endpoint(EndpointConfig::default()).unwrap();
+        let cx = &mut endpoint.context();
+        assert!(member.propose(cx));
+
+        member.raft.raft.become_follower(term + 1, raft::INVALID_ID);
+        member.apply_answered(cx);
+        assert_eq!(member.applied, (last + 1, term));
+    }
+}
