@@ -9,17 +9,16 @@ mod sim;
 mod status;
 mod text;
 
-use std::hash::{BuildHasher, RandomState};
 use std::net::SocketAddr;
 
 use petrel::{Endpoint, EndpointConfig, Nexus, Status};
 use petrel_kv::{KvClient, KvClientConfig, KvError};
 
-use crate::Outcome;
 use crate::cli::{ClusterArgs, KvArgs, KvCommand};
 use crate::client::data_address;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::{Outcome, seeds};
 
 /// Does what is asked.
 pub(crate) fn run(args: &KvArgs, output: Output) -> Result<Outcome, Failure> {
@@ -65,7 +64,7 @@ impl Cluster {
             builder = builder.insecure();
         }
         let endpoint = builder.start()?.endpoint(endpoint).map_err(Failure::because)?;
-        let mut config = KvClientConfig::new(fresh_seed());
+        let mut config = KvClientConfig::new(seeds::fresh());
         config.timeout = args.timeout;
         let client = KvClient::new(endpoint.handle(), addresses.iter().copied(), config)?;
         Ok(Self { endpoint, client, addresses })
@@ -92,9 +91,4 @@ impl From<KvError> for Failure {
         };
         Self::new(status, error.to_string())
     }
-}
-
-/// Random numbers of different processes are different.
-fn fresh_seed() -> u64 {
-    RandomState::new().hash_one(std::process::id())
 }

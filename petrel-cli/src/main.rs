@@ -26,6 +26,7 @@ mod methods;
 mod output;
 mod payload;
 mod ping;
+mod seeds;
 mod serve;
 mod server;
 mod sim;

@@ -52,6 +52,7 @@ pub mod fabric;
 mod lent;
 mod queue;
 mod rng;
+pub mod seeds;
 mod simulation;
 mod time;
 mod trace;

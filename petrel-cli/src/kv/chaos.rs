@@ -3,11 +3,10 @@
 use petrel_kv_check::{ChaosOptions, ChaosOutcome, run_chaos, serve_chaos_replica};
 use serde::Serialize;
 
-use super::fresh_seed;
-use crate::Outcome;
 use crate::cli::{KvChaosArgs, KvChaosReplicaArgs};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::{Outcome, seeds};
 
 /// By which the run starts a replica.
 const REPLICA: [&str; 2] = ["kv", "chaos-replica"];
@@ -44,7 +43,7 @@ pub(super) fn run(args: &KvChaosArgs, output: Output) -> Result<Outcome, Failure
 
 fn options(args: &KvChaosArgs) -> ChaosOptions {
     // Of ten digits or so, which can be read out and typed.
-    let mut options = ChaosOptions::new(args.seed.unwrap_or_else(|| fresh_seed() >> 32));
+    let mut options = ChaosOptions::new(args.seed.unwrap_or_else(seeds::fresh_short));
     options.duration = args.duration;
     options.first_phase = args.phase.into();
     options.phase_time = args.phase_time;

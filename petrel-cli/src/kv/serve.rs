@@ -14,14 +14,13 @@ use petrel_kv::persist::{LogStore, Recovered, Volatile};
 use petrel_kv::{ReadMode, Replica, ReplicaConfig};
 use serde::Serialize;
 
-use super::fresh_seed;
 use super::log::logger;
-use crate::Outcome;
 use crate::cli::{KvServeArgs, ReadsChoice};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::units::exact_duration;
+use crate::{Outcome, seeds};
 
 /// How often it is looked whether the replica still runs.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
@@ -75,7 +74,7 @@ fn config(args: &KvServeArgs) -> Result<ReplicaConfig, Failure> {
         return Err(wrong(text));
     }
     let peers = args.peers.iter().map(|peer| (peer.node, peer.address)).collect();
-    let mut config = ReplicaConfig::new(args.id, address, peers, fresh_seed());
+    let mut config = ReplicaConfig::new(args.id, address, peers, seeds::fresh());
     config.heartbeat = args.heartbeat;
     config.election = args.election;
     config.reads = match args.reads {

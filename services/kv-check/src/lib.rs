@@ -56,4 +56,5 @@ pub use chaos::{
     serve_chaos_replica,
 };
 pub use latency::{Costs, LatencyReport, ROUND_TRIP_NS, Times, simulate_latency};
-pub use runner::{Failure, Report, Runner, Summary, run_seeds};
+pub use petrel_sim::seeds::{Failure, Summary};
+pub use runner::{Report, Runner, run_seeds};

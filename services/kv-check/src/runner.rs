@@ -1,13 +1,9 @@
 //! Runs seeds, one by one or many on several threads.
 
-use std::collections::BTreeMap;
-use std::fmt;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use petrel_sim::Trace;
+use petrel_sim::seeds::{self, Failure, Progress, Summary};
 
 use crate::linearizable::{self, Checker, Verdict};
 use crate::world::World;
@@ -22,57 +18,6 @@ pub struct Report {
     pub digest: u64,
     /// What is worth a glance, by name.
     pub counts: Vec<(&'static str, u64)>,
-}
-
-/// A rule that was broken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Failure {
-    /// The seed that broke it.
-    pub seed: u64,
-    /// Which rule, and where.
-    pub violation: String,
-}
-
-impl Failure {
-    /// The command that runs the seed again, with a trace.
-    pub fn replay_command(&self) -> String {
-        format!("petrel kv sim --seed {} --trace", self.seed)
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "seed {}: {}\nreplay: {}", self.seed, self.violation, self.replay_command())
-    }
-}
-
-impl std::error::Error for Failure {}
-
-/// What many seeds found.
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct Summary {
-    /// Seeds that were run.
-    pub seeds: u64,
-    /// What happened in those that kept all rules, added up.
-    pub totals: BTreeMap<&'static str, u64>,
-    /// Those that did not, by seed.
-    pub failures: Vec<Failure>,
-}
-
-impl Summary {
-    /// Adds the result of one more seed.
-    pub fn add(&mut self, result: Result<Report, Failure>) {
-        self.seeds += 1;
-        match result {
-            Ok(report) => report
-                .counts
-                .into_iter()
-                .for_each(|(name, value)| *self.totals.entry(name).or_default() += value),
-            Err(failure) => self.failures.push(failure),
-        }
-    }
 }
 
 /// Runs seeds: has the checker of linearizability, if there is one.
@@ -108,9 +53,7 @@ impl Runner {
     /// # Errors
     /// The first rule that was broken. A panic counts as one.
     pub fn run(&mut self, seed: u64, trace: Trace) -> Result<Report, Failure> {
-        let ran = catch_unwind(AssertUnwindSafe(|| self.run_world(seed, trace)));
-        let result = ran.unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic))));
-        result.map_err(|violation| Failure { seed, violation })
+        seeds::run_one(seed, "petrel kv sim", || self.run_world(seed, trace))
     }
 
     fn run_world(&mut self, seed: u64, trace: Trace) -> Result<Report, String> {
@@ -169,50 +112,18 @@ fn digest(world: &World) -> u64 {
     hasher.finish()
 }
 
-fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
-}
-
-/// Runs seeds on `jobs` threads, at least one, until one fails unless it is to keep going. `progress` is told how
-/// many are done.
-///
-/// Each seed is a world of its own, so that the order in which they run changes nothing.
+/// Runs seeds on `jobs` threads, at least one, until one fails unless it is to keep going. `progress` is told after
+/// each.
 pub fn run_seeds(
     seeds: Range<u64>,
     jobs: usize,
     keeps_going: bool,
     make: impl Fn() -> Runner + Sync,
-    progress: impl Fn(u64) + Sync,
+    progress: impl Fn(Progress) + Sync,
 ) -> Summary {
-    let next = AtomicU64::new(seeds.start);
-    let stops = AtomicBool::new(false);
-    let summary = Mutex::new(Summary::default());
-    let work = || {
+    let make = || {
         let mut runner = make();
-        while !stops.load(Ordering::Relaxed) {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds.end {
-                break;
-            }
-            let result = runner.run(seed, Trace::off());
-            if result.is_err() && !keeps_going {
-                stops.store(true, Ordering::Relaxed);
-            }
-            let Ok(mut summary) = summary.lock() else { break };
-            summary.add(result);
-            let done = summary.seeds;
-            drop(summary);
-            progress(done);
-        }
+        move |seed| runner.run(seed, Trace::off()).map(|report| report.counts)
     };
-    std::thread::scope(|scope| {
-        for _ in 1..jobs.max(1) {
-            scope.spawn(work);
-        }
-        work();
-    });
-    let mut summary = summary.into_inner().unwrap_or_default();
-    summary.failures.sort_by_key(|failure| failure.seed);
-    summary
+    seeds::run_many(seeds, jobs, keeps_going, make, progress)
 }

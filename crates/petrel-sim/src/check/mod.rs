@@ -66,5 +66,7 @@ mod watch;
 mod workload;
 mod world;
 
-pub use report::{Failure, Report};
-pub use runner::{Options, Progress, Summary, run_seed, run_seed_traced, run_seeds};
+pub use report::Report;
+pub use runner::{Options, run_seed, run_seed_traced, run_seeds};
+
+pub use crate::seeds::{Failure, Progress, Summary};

@@ -1,7 +1,5 @@
 //! What a run found.
 
-use std::fmt;
-
 use petrel_proto::counters::Counters;
 
 use super::errand;
@@ -114,28 +112,3 @@ impl Report {
         .chain(errands.iter())
     }
 }
-
-/// A rule that was broken.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Failure {
-    /// The seed that broke it.
-    pub seed: u64,
-    /// Which rule, when and where.
-    pub violation: String,
-}
-
-impl Failure {
-    /// The command that runs the seed again, with a trace.
-    pub fn replay_command(&self) -> String {
-        format!("petrel sim --seed {} --trace", self.seed)
-    }
-}
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "seed {}: {}\nreplay: {}", self.seed, self.violation, self.replay_command())
-    }
-}
-
-impl std::error::Error for Failure {}

@@ -1,0 +1,139 @@
+//! Runs seeds of simulated worlds, one by one or many on several threads, whatever the worlds are of.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A rule that was broken.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Failure {
+    /// The seed that broke it.
+    pub seed: u64,
+    /// Which rule, when and where.
+    pub violation: String,
+    /// The command that runs seeds of its world.
+    pub command: &'static str,
+}
+
+impl Failure {
+    /// The command that runs the seed again, with a trace.
+    pub fn replay_command(&self) -> String {
+        format!("{} --seed {} --trace", self.command, self.seed)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "seed {}: {}\nreplay: {}", self.seed, self.violation, self.replay_command())
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// How far [`run_many`] is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Seeds that were run.
+    pub done: u64,
+    /// Seeds to run.
+    pub all: u64,
+    /// Seeds that broke a rule.
+    pub failures: u64,
+}
+
+/// What many seeds found.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Summary {
+    /// Seeds that were run.
+    pub seeds: u64,
+    /// What happened in those that kept all rules, added up.
+    pub totals: BTreeMap<&'static str, u64>,
+    /// Those that did not, by seed.
+    pub failures: Vec<Failure>,
+}
+
+impl Summary {
+    /// Adds what happened with one more seed.
+    pub fn add(&mut self, result: Result<impl IntoIterator<Item = (&'static str, u64)>, Failure>) {
+        self.seeds += 1;
+        match result {
+            Ok(counts) => counts
+                .into_iter()
+                .for_each(|(name, value)| *self.totals.entry(name).or_default() += value),
+            Err(failure) => self.failures.push(failure),
+        }
+    }
+}
+
+/// Runs the world of a seed; `command` runs it again.
+///
+/// # Errors
+/// What `world` says was broken. A panic counts as that.
+pub fn run_one<R>(
+    seed: u64,
+    command: &'static str,
+    world: impl FnOnce() -> Result<R, String>,
+) -> Result<R, Failure> {
+    let result = catch_unwind(AssertUnwindSafe(world))
+        .unwrap_or_else(|panic| Err(format!("panic: {}", panic_text(&*panic))));
+    result.map_err(|violation| Failure { seed, violation, command })
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a message")
+}
+
+/// Runs seeds on `jobs` threads, at least one, until one fails unless it is to keep going. Each thread makes a
+/// runner of its own. `progress` is told after each seed.
+///
+/// Each seed is a world of its own, so that the order in which they run changes nothing.
+pub fn run_many<W, C>(
+    seeds: Range<u64>,
+    jobs: usize,
+    keeps_going: bool,
+    make: impl Fn() -> W + Sync,
+    progress: impl Fn(Progress) + Sync,
+) -> Summary
+where
+    W: FnMut(u64) -> Result<C, Failure>,
+    C: IntoIterator<Item = (&'static str, u64)>,
+{
+    let all = seeds.end.saturating_sub(seeds.start);
+    let next = AtomicU64::new(seeds.start);
+    let stops = AtomicBool::new(false);
+    let summary = Mutex::new(Summary::default());
+    let work = || {
+        let mut run = make();
+        while !stops.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                break;
+            }
+            let result = run(seed);
+            if result.is_err() && !keeps_going {
+                stops.store(true, Ordering::Relaxed);
+            }
+            let Ok(mut summary) = summary.lock() else { break };
+            summary.add(result);
+            let (done, failures) = (summary.seeds, summary.failures.len() as u64);
+            drop(summary);
+            progress(Progress { done, all, failures });
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..jobs.max(1) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    let mut summary = summary.into_inner().unwrap_or_default();
+    summary.failures.sort_by_key(|failure| failure.seed);
+    summary
+}

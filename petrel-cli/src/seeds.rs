@@ -1,0 +1,133 @@
+//! Seeds of simulated worlds, for people and as JSON: `petrel sim` and `petrel kv sim`.
+
+use std::collections::BTreeMap;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, BufWriter, Write};
+use std::sync::Mutex;
+use std::thread;
+
+use petrel_sim::seeds::{self, Progress, Summary};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::output::Output;
+
+/// Seeds that are run unless told otherwise: some seconds of work.
+const FRESH_SEEDS: u64 = 100;
+
+/// What `--json` prints at the end.
+#[derive(Serialize)]
+struct Record<'a> {
+    first_seed: u64,
+    seeds: u64,
+    /// Why something was not checked, if so.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    skipped: Option<&'static str>,
+    failures: Vec<Broken>,
+    totals: &'a BTreeMap<&'static str, u64>,
+}
+
+/// A seed that broke a rule.
+#[derive(Serialize)]
+struct Broken {
+    seed: u64,
+    violation: String,
+    replay: String,
+}
+
+impl Broken {
+    fn new(failure: &seeds::Failure) -> Self {
+        Self {
+            seed: failure.seed,
+            violation: failure.violation.clone(),
+            replay: failure.replay_command(),
+        }
+    }
+}
+
+/// A seed that nobody has seen before.
+pub(crate) fn fresh() -> u64 {
+    // The standard library's hash keys come from the system's randomness.
+    RandomState::new().hash_one(0)
+}
+
+/// The same, of ten digits or so, which can be read out and typed.
+pub(crate) fn fresh_short() -> u64 {
+    fresh() >> 32
+}
+
+/// Which seeds were asked for: the first, and how many.
+pub(crate) fn range(seed: Option<u64>, count: Option<u64>) -> (u64, u64) {
+    let count = count.unwrap_or(if seed.is_some() { 1 } else { FRESH_SEEDS });
+    (seed.unwrap_or_else(fresh_short).min(u64::MAX - count), count)
+}
+
+/// Threads that seeds run on.
+pub(crate) fn jobs(wanted: Option<u16>) -> usize {
+    let cpus = || thread::available_parallelism().map_or(1, Into::into);
+    wanted.map_or_else(cpus, usize::from)
+}
+
+/// Runs seeds under a bar: `run` is given what tells the bar how far they are.
+pub(crate) fn with_progress(
+    first: u64,
+    count: u64,
+    output: Output,
+    run: impl FnOnce(&(dyn Fn(Progress) + Sync)) -> Summary,
+) -> Result<Summary, Failure> {
+    output.line(format!("{count} seeds from {first}"))?;
+    let progress = Mutex::new(output.progress(count, "seeds"));
+    Ok(run(&|so_far| {
+        // A panic in another thread leaves the bar as it is, and does not stop the seeds.
+        if let Ok(mut bar) = progress.lock() {
+            bar.set(so_far.done);
+        }
+    }))
+}
+
+/// Prints the lines of a trace; with `--json` on standard error.
+pub(crate) fn trace_sink(output: Output) -> impl FnMut(&str) + 'static {
+    let stream: Box<dyn Write> =
+        if output.is_json() { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
+    let mut stream = BufWriter::new(stream);
+    move |line| {
+        // A reader who has seen enough does not end the run: its verdict is still to come.
+        let _ = writeln!(stream, "{line}");
+    }
+}
+
+/// Prints what seeds found.
+pub(crate) fn print(
+    first_seed: u64,
+    summary: &Summary,
+    skipped: Option<&'static str>,
+    output: Output,
+) -> Result<(), Failure> {
+    let failures = summary.failures.iter().map(Broken::new).collect();
+    let (seeds, totals) = (summary.seeds, &summary.totals);
+    output.record(&Record { first_seed, seeds, skipped, failures, totals })?;
+    let mut table = output.table(&["what happened", "times"]);
+    for (name, count) in totals {
+        table.add_row([*name, &count.to_string()]);
+    }
+    output.line(table)?;
+    for failure in &summary.failures {
+        output.line(failure)?;
+    }
+    output.line(match summary.failures.len() {
+        0 => format!("{seeds} seeds kept all rules."),
+        broken => format!("{broken} OF {seeds} SEEDS BROKE A RULE."),
+    })?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fresh_seed__differs_from_call_to_call() {
+        let seeds: std::collections::BTreeSet<u64> = (0..8).map(|_| fresh_short()).collect();
+        assert!(seeds.len() > 1, "{seeds:?}");
+    }
+}
