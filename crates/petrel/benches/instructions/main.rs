@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The program starts itself under `valgrind --tool=callgrind`, which executes every instruction
-//! in software and counts it. A count does not depend on what else the machine does, so that a
+//! in software and counts it. A count hardly depends on what else the machine does, so that a
 //! change of one per cent is seen where times differ by ten.
 //!
 //! Each row is run with N and with 3 N calls, and the difference divided by 2 N: what happens once
