@@ -20,8 +20,8 @@ type Job = Box<dyn FnOnce(KvClient) -> Pin<Box<dyn Future<Output = ()>>> + Send>
 /// loop runs.
 ///
 /// ```no_run
-/// # fn client() -> petrel_kv::KvClient { unimplemented!() }
-/// let remote = client().remote(); // on the endpoint's thread
+/// # fn example(client: petrel_kv::KvClient) {
+/// let remote = client.remote(); // on the endpoint's thread
 /// std::thread::spawn(move || {
 ///     let put = remote.put(b"key", b"value").wait();
 ///     // Anything else the client can do, there:
@@ -35,6 +35,7 @@ type Job = Box<dyn FnOnce(KvClient) -> Pin<Box<dyn Future<Output = ()>>> + Send>
 ///     });
 ///     println!("{put:?}, {:?}", count.wait());
 /// });
+/// # }
 /// ```
 #[derive(Clone)]
 pub struct KvRemote {
