@@ -1,6 +1,6 @@
 //! One attempt of a call: at one server, once.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use petrel_proto::{CallFailure, Execution, Status};
@@ -19,20 +19,29 @@ pub(super) struct Wanted<'a> {
     pub(super) end_ns: u64,
     /// Attempts that were handed to a session and have not ended, or were dropped before.
     pub(super) under_way: Cell<u32>,
+    /// Servers that attempts were made at, in the order of the attempts. Those under way count.
+    tried: RefCell<Vec<Target>>,
 }
 
-/// How an attempt ended, and where it was made.
-pub(super) struct Attempted {
-    pub(super) outcome: Result<MsgBuf, Box<CallFailure>>,
-    pub(super) target: Option<Target>,
+impl<'a> Wanted<'a> {
+    pub(super) fn new(
+        method: u16,
+        request: &'a [u8],
+        options: &'a CallOptions,
+        end_ns: u64,
+    ) -> Self {
+        let (under_way, tried) = (Cell::new(0), RefCell::default());
+        Self { method, request, options, end_ns, under_way, tried }
+    }
 }
 
 impl Channel {
-    /// Makes an attempt, at another server than those `besides` if there is one.
-    pub(super) async fn attempt(&self, wanted: &Wanted<'_>, besides: Vec<Target>) -> Attempted {
+    /// Makes an attempt, at a server that has had none if there is one, else at that whose attempt began
+    /// first.
+    pub(super) async fn attempt(&self, wanted: &Wanted<'_>) -> Result<MsgBuf, Box<CallFailure>> {
         let inner = &self.inner;
         let (connection, session) = loop {
-            if let Some(chosen) = inner.choose(&besides) {
+            if let Some(chosen) = inner.choose(&wanted.tried.borrow()) {
                 break chosen;
             }
             if wanted.options.wait_for_ready {
@@ -40,11 +49,11 @@ impl Channel {
                 continue;
             }
             if let Some(failures) = self.failures() {
-                return Attempted { outcome: Err(unreachable(failures)), target: None };
+                return Err(unreachable(failures));
             }
             inner.wait_for_any(|one| one.is_ready() || self.failures().is_some()).await;
         };
-        let target = Some(connection.target);
+        wanted.tried.borrow_mut().push(connection.target);
         let outstanding = Outstanding::begin(&inner.handle, &connection).await;
         let left_ns = wanted.end_ns.saturating_sub(inner.handle.now_ns());
         let options =
@@ -53,7 +62,7 @@ impl Channel {
         let outcome = session.start_with(wanted.method, wanted.request, options).await;
         wanted.under_way.set(wanted.under_way.get() - 1);
         outstanding.end(&outcome);
-        Attempted { outcome, target }
+        outcome
     }
 }
 

@@ -1,12 +1,11 @@
 //! A call of a channel: its attempts, one after the other.
 
-use std::cell::Cell;
 use std::time::Duration;
 
 use petrel_proto::{CallFailure, Execution, Status};
 
 use super::Channel;
-use super::attempt::{Attempted, Wanted, may_retry};
+use super::attempt::{Wanted, may_retry};
 use crate::endpoint::CallOptions;
 use crate::msgbuf::MsgBuf;
 use crate::overload::Backoff;
@@ -31,8 +30,7 @@ impl Channel {
         let timeout = options.timeout.unwrap_or(self.inner.config.timeout);
         let end_ns = self.inner.handle.now_ns().saturating_add(as_ns(timeout));
         let mut progress = Progress::default();
-        let under_way = Cell::new(0);
-        let wanted = Wanted { method, request, options: &options, end_ns, under_way };
+        let wanted = Wanted::new(method, request, &options, end_ns);
         let attempts = self.attempt_all(&wanted, &mut progress);
         let ended = self.inner.handle.timeout(timeout, attempts).await;
         ended.unwrap_or_else(|_| {
@@ -49,11 +47,11 @@ impl Channel {
         let inner = &self.inner;
         let mut backoff = Backoff::new(inner.config.retry_backoff);
         loop {
-            let Attempted { outcome, target } = match wanted.options.hedge_after {
+            let outcome = match wanted.options.hedge_after {
                 Some(after) => self.attempt_hedged(wanted, after, progress).await,
                 None => {
                     progress.begin();
-                    self.attempt(wanted, progress.tried.clone()).await
+                    self.attempt(wanted).await
                 }
             };
             let failure = match outcome {
@@ -61,17 +59,17 @@ impl Channel {
                     inner.budget.borrow_mut().on_success();
                     return Ok(reply);
                 }
-                Err(failure) => {
-                    // A hedged call may end while attempts go on that are dropped then.
-                    progress.may_have_executed |= wanted.under_way.get() > 0;
-                    progress.note(failure)
-                }
+                Err(failure) => failure,
             };
-            progress.tried.extend(target);
+            // A hedged call may end while attempts go on that are dropped then.
+            progress.may_have_executed |= wanted.under_way.get() > 0;
+            progress.note(&failure);
+            // The attempt's own outcome decides: an earlier attempt may have run, but that was known
+            // when this one was allowed.
             let may_go_on = progress.attempts < inner.config.attempts_max
                 && may_retry(&failure, wanted.options.idempotent);
             if !may_go_on || !self.may_try_again() {
-                return Err(progress.explain(failure));
+                return Err(progress.conclude(failure));
             }
             inner.counters.count(|stats| stats.retries += 1);
             let pause_ns = backoff.next_ns(inner.handle.random());
@@ -94,8 +92,6 @@ impl Channel {
 pub(super) struct Progress {
     /// Attempts that were begun.
     pub(super) attempts: u32,
-    /// Where.
-    pub(super) tried: Vec<super::Target>,
     /// Whether one that has ended may have been executed.
     may_have_executed: bool,
 }
@@ -105,31 +101,26 @@ impl Progress {
         self.attempts += 1;
     }
 
-    /// Takes in how an attempt failed. What an earlier one may have done stays so.
-    pub(super) fn note(&mut self, mut failure: Box<CallFailure>) -> Box<CallFailure> {
-        let is_open = failure.execution == Execution::MayHaveExecuted;
-        let did_not = matches!(failure.execution, Execution::NotSent | Execution::Refused);
-        if did_not && self.may_have_executed {
+    /// Takes in how an attempt failed.
+    pub(super) fn note(&mut self, failure: &CallFailure) {
+        self.may_have_executed |= !did_not_run(failure);
+    }
+
+    /// The call's failure, by that of its last attempt. An earlier attempt that may have been executed
+    /// makes it uncertain.
+    fn conclude(&self, mut failure: Box<CallFailure>) -> Box<CallFailure> {
+        if self.may_have_executed && did_not_run(&failure) {
             failure.execution = Execution::MayHaveExecuted;
         }
-        self.may_have_executed |= is_open;
-        failure
-    }
-
-    /// Takes in how an attempt failed while another goes on.
-    pub(super) fn take_beside(&mut self, attempted: Attempted) {
-        self.tried.extend(attempted.target);
-        if let Err(failure) = attempted.outcome {
-            let _noted = self.note(failure);
-        }
-    }
-
-    fn explain(&self, mut failure: Box<CallFailure>) -> Box<CallFailure> {
         if self.attempts > 1 {
             failure.message = format!("{} (after {} attempts)", failure.message, self.attempts);
         }
         failure
     }
+}
+
+fn did_not_run(failure: &CallFailure) -> bool {
+    matches!(failure.execution, Execution::NotSent | Execution::Refused)
 }
 
 #[cold]

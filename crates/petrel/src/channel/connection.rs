@@ -8,14 +8,11 @@ use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
 use super::config::{ChannelConfig, Target};
+use super::reconnect::Reconnect;
 use super::{Channel, Inner};
 use crate::endpoint::SessionState;
 use crate::local::Session;
-use crate::overload::{Backoff, ConcurrencyLimit};
-
-/// A session that stayed open for so long was worth opening: the next pause is a first one. One that
-/// ends at once, again and again, is not.
-const SETTLED_NS: u64 = 1_000_000_000;
+use crate::overload::ConcurrencyLimit;
 
 pub(super) struct Connection {
     pub(super) target: Target,
@@ -98,7 +95,7 @@ pub(super) async fn keep(channel: Weak<Inner>, connection: Rc<Connection>) {
     else {
         return;
     };
-    let mut backoff = Backoff::new(config);
+    let mut reconnect = Reconnect::new(config);
     loop {
         let Target { address, endpoint } = connection.target;
         let opened = handle.connect_to(address, endpoint).await;
@@ -108,16 +105,14 @@ pub(super) async fn keep(channel: Weak<Inner>, connection: Rc<Connection>) {
         match opened {
             Ok(session) => {
                 connection.set(Ok(session.clone()));
-                let opened_ns = handle.now_ns();
+                reconnect.opened(handle.now_ns());
                 session.left().await;
+                reconnect.left(handle.now_ns());
                 connection.set(Err(why_left(&session)));
-                if handle.now_ns() - opened_ns >= SETTLED_NS {
-                    backoff.reset();
-                }
             }
             Err(error) => connection.set(Err(error.to_string())),
         }
-        let pause_ns = backoff.next_ns(handle.random());
+        let pause_ns = reconnect.pause_ns(handle.random());
         handle.sleep(Duration::from_nanos(pause_ns)).await;
     }
 }
@@ -154,15 +149,17 @@ impl Inner {
         .await;
     }
 
-    /// The ready connection with the fewest attempts on the way, and not `besides` if there is another.
-    pub(super) fn choose(&self, besides: &[Target]) -> Option<(Rc<Connection>, Session)> {
+    /// The ready connection with the fewest attempts on the way among those that a call has not tried; if
+    /// it has tried them all, that which it tried longest ago.
+    pub(super) fn choose(&self, tried: &[Target]) -> Option<(Rc<Connection>, Session)> {
         let count = self.connections.len();
         let first = self.turn.get();
         self.turn.set((first + 1) % count);
         let in_turn = (0..count).map(|place| &self.connections[(first + place) % count]);
         let ready = in_turn.filter(|connection| connection.is_ready());
         let chosen = ready.min_by_key(|connection| {
-            (besides.contains(&connection.target), connection.busy.get())
+            let last_tried = tried.iter().rposition(|target| *target == connection.target);
+            (last_tried, connection.busy.get())
         })?;
         Some((Rc::clone(chosen), chosen.session()?))
     }

@@ -6,12 +6,17 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
+use petrel_proto::CallFailure;
+
 use super::Channel;
-use super::attempt::{Attempted, Wanted, may_retry};
+use super::attempt::{Wanted, may_retry};
 use super::call::Progress;
+use crate::msgbuf::MsgBuf;
+
+type Outcome = Result<MsgBuf, Box<CallFailure>>;
 
 /// Attempts that are on the way, each with its number.
-type Attempts<'a> = Vec<(u32, Pin<Box<dyn Future<Output = Attempted> + 'a>>)>;
+type Attempts<'a> = Vec<(u32, Pin<Box<dyn Future<Output = Outcome> + 'a>>)>;
 
 impl Channel {
     /// Begins an attempt, and another one each time that none has ended for `after`, as long as
@@ -22,30 +27,32 @@ impl Channel {
         wanted: &Wanted<'_>,
         after: Duration,
         progress: &mut Progress,
-    ) -> Attempted {
+    ) -> Outcome {
         let first = progress.attempts + 1;
         let mut attempts = Attempts::new();
         loop {
             progress.begin();
-            let attempt = self.attempt(wanted, progress.tried.clone());
+            let attempt = self.attempt(wanted);
             attempts.push((progress.attempts, Box::pin(attempt)));
             loop {
                 let may_hedge = progress.attempts < self.inner.config.attempts_max;
                 let pause = may_hedge.then_some(after);
-                let Some((number, attempted)) = self.first_of(&mut attempts, pause).await else {
+                let Some((number, outcome)) = self.first_of(&mut attempts, pause).await else {
                     // None has ended in time. Without leave to make another, those go on.
                     if self.may_try_again() {
                         break;
                     }
                     continue;
                 };
-                if attempts.is_empty() || is_decisive(&attempted) {
-                    let won = number > first && attempted.outcome.is_ok();
+                if attempts.is_empty() || is_decisive(&outcome) {
+                    let won = number > first && outcome.is_ok();
                     self.inner.counters.count(|stats| stats.hedges_won += u64::from(won));
-                    return attempted;
+                    return outcome;
                 }
                 // Another is on the way: its end counts.
-                progress.take_beside(attempted);
+                if let Err(failure) = outcome {
+                    progress.note(&failure);
+                }
             }
             self.inner.counters.count(|stats| stats.hedges += 1);
         }
@@ -56,15 +63,15 @@ impl Channel {
         &self,
         attempts: &mut Attempts<'_>,
         pause: Option<Duration>,
-    ) -> Option<(u32, Attempted)> {
+    ) -> Option<(u32, Outcome)> {
         let mut sleep = pause.map(|pause| self.inner.handle.sleep(pause));
         poll_fn(|cx| {
             for place in 0..attempts.len() {
                 let (number, attempt) = &mut attempts[place];
-                if let Poll::Ready(attempted) = attempt.as_mut().poll(cx) {
+                if let Poll::Ready(outcome) = attempt.as_mut().poll(cx) {
                     let number = *number;
                     drop(attempts.swap_remove(place));
-                    return Poll::Ready(Some((number, attempted)));
+                    return Poll::Ready(Some((number, outcome)));
                 }
             }
             let sleep = sleep.as_mut().map(Pin::new);
@@ -76,6 +83,6 @@ impl Channel {
 }
 
 /// Whether an attempt's end is the call's. Hedged calls are idempotent.
-fn is_decisive(attempted: &Attempted) -> bool {
-    attempted.outcome.as_ref().err().is_none_or(|failure| !may_retry(failure, true))
+fn is_decisive(outcome: &Outcome) -> bool {
+    outcome.as_ref().err().is_none_or(|failure| !may_retry(failure, true))
 }

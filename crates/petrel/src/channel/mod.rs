@@ -7,9 +7,13 @@
 //!
 //! | how the attempt failed | tried again |
 //! | --- | --- |
-//! | not sent, or refused by the server unexecuted | always |
+//! | UNAVAILABLE, and not sent, or refused by the server unexecuted | always |
+//! | RESOURCE_EXHAUSTED, and refused by the server unexecuted | always |
 //! | UNAVAILABLE, and it may have been executed | only a call that is [idempotent](crate::CallOptions::idempotent) |
-//! | any other status | never: the server has answered, or the time is over |
+//! | any other | never: the server has answered, or the time is over |
+//!
+//! Each attempt is judged by its own outcome: a call whose first attempt was lost and whose second was refused is
+//! tried a third time. What the call reports counts all of its attempts.
 //!
 //! and always within the call's deadline, the attempts of [`ChannelConfig::attempts_max`], and the
 //! [`RetryBudget`]: where most calls fail, retries stop, or they would be
@@ -24,6 +28,7 @@ mod config;
 mod connection;
 mod hedge;
 mod permit;
+mod reconnect;
 
 pub use config::{ChannelConfig, Target};
 
