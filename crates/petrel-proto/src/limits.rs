@@ -42,6 +42,10 @@ pub const MESSAGE_BYTES_MAX: u32 = 1 << 30;
 /// Largest message by default, in bytes: 8 MiB, inclusive.
 pub const MESSAGE_BYTES_DEFAULT: u32 = 8 << 20;
 
+/// Longest retransmission timeout that can be set, in nanoseconds: an hour, far above any network's. The
+/// timeout is doubled up to 20 times before this bound cuts it, which stays within 64 bits.
+pub const RTO_NS_MAX: u64 = 3_600_000_000_000;
+
 /// Packets of a message: the packet index has 24 bits.
 pub const MESSAGE_PACKETS_MAX: u32 = 1 << 24;
 
@@ -88,6 +92,7 @@ const _: () = {
     assert!(CREDITS_DEFAULT <= CREDITS_MAX);
     // The smallest packets still carry the largest message within the packet index.
     assert!(MESSAGE_BYTES_MAX.div_ceil(PACKET_BYTES_MIN) <= MESSAGE_PACKETS_MAX);
+    assert!(RTO_NS_MAX << 20 >> 20 == RTO_NS_MAX);
     assert!(CONTROL_FRAME_BYTES_MAX <= 64);
     assert!(FIRST_REQUEST_END < REQUEST_NUMBER_END);
     assert!(PACKET_BYTES_MIN as usize + PACKET_OVERHEAD_BYTES == 1280 - 48);

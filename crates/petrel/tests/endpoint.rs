@@ -53,6 +53,40 @@ fn echo__over_ipv6() {
     assert!(!echo_sizes("[::1]:0", over(true, false), over(true, false)));
 }
 
+/// The configuration promises up to 1 GiB; message memory has to hold more than the default sizes.
+#[test]
+fn echo__a_message_far_above_the_default_size() {
+    const LEN: usize = 40 << 20;
+    for (udp, shm) in [(true, false), (false, true)] {
+        let mut config = over(udp, shm);
+        config.sessions.message_bytes_max = 1 << 30;
+        let server = Server::start(config.clone(), "127.0.0.1:0", |_| {});
+        let mut client = client(config);
+        let session = client.connect_wait(server.address).unwrap();
+        let message = pattern(LEN, 7);
+        let reply = client.call_wait(session, ECHO, &message, LEN).unwrap();
+        assert!(reply[..] == message[..], "the bytes differ");
+    }
+}
+
+#[test]
+fn alloc__the_largest_message_that_can_be_agreed_on() {
+    let mut config = EndpointConfig::default();
+    config.memory.max_bytes = 2 << 30;
+    let client = client(config);
+    // Nothing is written, so that the pages are not there.
+    let message = client.alloc(1 << 30).unwrap();
+    assert_eq!(message.capacity(), 1 << 30);
+}
+
+#[test]
+fn timeouts_that_contradict_each_other_are_refused_with_the_configuration() {
+    let mut config = EndpointConfig::default();
+    config.protocol.rto.min_ns = config.protocol.rto.max_ns + 1;
+    let refused = nexus(None).endpoint(config).err().unwrap().to_string();
+    assert!(refused.contains("timeout"), "{refused}");
+}
+
 #[test]
 fn idle__every_policy_serves() {
     for idle in

@@ -1,5 +1,7 @@
 //! Round-trip estimation and the retransmission timeout (RFC 6298, `docs/wire-protocol.md` §7).
 
+use crate::limits::RTO_NS_MAX;
+
 /// Bounds of the retransmission timeout, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RtoBounds {
@@ -18,6 +20,22 @@ pub struct RtoBounds {
 }
 
 impl RtoBounds {
+    /// Whether timeouts can be reckoned with these bounds.
+    ///
+    /// # Errors
+    /// The rule that they break.
+    pub fn check(&self) -> Result<(), &'static str> {
+        if self.min_ns == 0 {
+            Err("the least retransmission timeout is at least a nanosecond")
+        } else if self.min_ns > self.max_ns {
+            Err("the least retransmission timeout is at most the largest one")
+        } else if self.max_ns > RTO_NS_MAX {
+            Err("the largest retransmission timeout is at most an hour")
+        } else {
+            Ok(())
+        }
+    }
+
     /// Whether there are probes.
     #[inline]
     pub fn has_probes(&self) -> bool {
@@ -115,6 +133,29 @@ mod tests {
 
     const WIDE: RtoBounds =
         RtoBounds { min_ns: 1, max_ns: u64::MAX >> 24, initial_ns: 7, probe_min_ns: 1 };
+
+    #[test]
+    fn check__names_the_rule_that_is_broken() {
+        assert_eq!(RtoBounds::default().check(), Ok(()));
+        let equal = RtoBounds { min_ns: 5, max_ns: 5, ..WIDE };
+        assert_eq!(equal.check(), Ok(()));
+        assert_eq!(equal.rto_ns_after(9), 5);
+        let longest = RtoBounds { min_ns: RTO_NS_MAX, max_ns: RTO_NS_MAX, ..WIDE };
+        assert_eq!(longest.check(), Ok(()));
+        assert_eq!(longest.rto_ns_after(20), RTO_NS_MAX);
+        for (min_ns, max_ns, word) in
+            [(0, 5, "nanosecond"), (6, 5, "at most the largest"), (1, RTO_NS_MAX + 1, "hour")]
+        {
+            let error = RtoBounds { min_ns, max_ns, ..WIDE }.check().unwrap_err();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    impl RtoBounds {
+        fn rto_ns_after(&self, backoff: u32) -> u64 {
+            RttEstimator::new().rto_ns(self, backoff)
+        }
+    }
 
     #[test]
     fn first_sample_sets_srtt_and_half_of_it_as_variation() {

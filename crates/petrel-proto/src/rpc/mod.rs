@@ -96,6 +96,16 @@ pub struct Config {
     pub response_grants: bool,
 }
 
+impl Config {
+    /// Whether a core can work with this.
+    ///
+    /// # Errors
+    /// The rule that it breaks.
+    pub fn check(&self) -> Result<(), &'static str> {
+        self.rto.check()
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Self {
@@ -174,7 +184,11 @@ struct Shared<B> {
 
 impl<B: Buffer, T> Core<B, T> {
     /// A core without sessions, whose clock stands at `now_ns`.
+    ///
+    /// # Panics
+    /// When the configuration breaks a rule: see [`Config::check`].
     pub fn new(now_ns: u64, mut config: Config) -> Self {
+        assert_eq!(config.check(), Ok(()), "a core is made of a configuration that was checked");
         if config.recovery == Recovery::GoBackN {
             // A timeout is all that it knows.
             config.rto.probe_min_ns = config.rto.min_ns;

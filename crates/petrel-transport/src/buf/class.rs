@@ -6,9 +6,10 @@
 /// The smallest block: head room and a small message.
 const SMALLEST_BLOCK_BYTES: usize = 128;
 
-/// The largest block. It holds a message of 16 MiB with the headers of its packets even at the
-/// smallest MTU: 16 MiB / 1216 B × 32 B is under half a mebibyte.
-pub const LARGEST_BLOCK_BYTES: usize = 32 << 20;
+/// The largest block: the class above 1 GiB. It holds the largest message that the protocol can carry,
+/// 1 GiB, with the headers of its packets even at the smallest MTU: 1 GiB / 1200 B × 32 B is 27.3 MiB.
+/// The pool's limit bounds what is mapped; of a mapped block only the pages that are used take memory.
+pub const LARGEST_BLOCK_BYTES: usize = 3 << 29;
 
 /// How many classes there are.
 pub(super) const CLASS_COUNT: usize = class_of(LARGEST_BLOCK_BYTES).0 as usize + 1;

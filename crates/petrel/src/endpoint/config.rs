@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use petrel_proto::{Config, limits};
-use petrel_transport::buf::PoolConfig;
+use petrel_transport::buf::{HEAD_ROOM_BYTES, LARGEST_BLOCK_BYTES, PoolConfig, TAIL_HEADER_BYTES};
 use petrel_transport::host::HostConfig;
 
 use super::factors::Factors;
@@ -109,6 +109,23 @@ impl Default for EndpointConfig {
         }
     }
 }
+
+impl EndpointConfig {
+    /// The first rule that the settings break.
+    pub(crate) fn check(&self) -> Result<(), &'static str> {
+        self.sessions.check()?;
+        self.protocol.check()
+    }
+}
+
+// Every message that can be agreed on has a block, with the headers of the smallest packets.
+const _: () = assert!(
+    LARGEST_BLOCK_BYTES
+        >= limits::MESSAGE_BYTES_MAX as usize
+            + HEAD_ROOM_BYTES
+            + limits::MESSAGE_BYTES_MAX.div_ceil(limits::PACKET_BYTES_MIN) as usize
+                * TAIL_HEADER_BYTES
+);
 
 impl SessionConfig {
     /// The first rule that the settings break.

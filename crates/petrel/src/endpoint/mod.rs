@@ -114,7 +114,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         mut control: C,
         config: &EndpointConfig,
     ) -> Result<Self, &'static str> {
-        config.sessions.check()?;
+        config.check()?;
         let now_ns = transport.now();
         let pool = BufPool::new(config.memory);
         let message_bytes_max = config.sessions.message_bytes_max;

@@ -28,7 +28,7 @@ impl Nexus {
     /// # Errors
     /// See [`EndpointError`].
     pub fn endpoint(&self, config: EndpointConfig) -> Result<Endpoint, EndpointError> {
-        config.sessions.check().map_err(EndpointError::Config)?;
+        config.check().map_err(EndpointError::Config)?;
         if !config.transports.udp && !config.transports.shm {
             return Err(EndpointError::Config("an endpoint needs UDP or shared memory, or both"));
         }
