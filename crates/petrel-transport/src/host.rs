@@ -107,11 +107,12 @@ impl Host {
     }
 
     /// Sleeps until something comes in on either, or somebody wakes us.
-    fn sleep(&mut self, timeout_ns: Option<u64>) {
+    /// Tells whether a peer over shared memory woke us.
+    fn sleep(&mut self, timeout_ns: Option<u64>) -> bool {
         // Without UDP peers nobody empties the socket: strangers' datagrams must not wake us.
         let socket =
             (self.udp.peer_count() > 0).then(|| (self.udp.as_fd(), self.udp.has_backlog()));
-        self.waker.sleep_with(socket, self.udp.listeners(), timeout_ns);
+        self.waker.sleep_with(socket, [self.udp.listeners(), self.shm.bells()], timeout_ns)
     }
 }
 
@@ -246,8 +247,8 @@ impl Transport for Host {
         if self.shm_peer_count == 0 {
             self.sleep(timeout_ns);
         } else if self.shm.prepare_wait() {
-            self.sleep(timeout_ns);
-            self.shm.finish_wait();
+            let has_rung = self.sleep(timeout_ns);
+            self.shm.finish_wait(has_rung);
         }
     }
 
@@ -351,6 +352,7 @@ mod tests {
     use crate::conformance::{self, End, Harness, Medium, Star};
     use crate::shm::{Segment, Side};
     use std::net::UdpSocket;
+    use std::os::unix::net::UnixStream;
 
     fn host() -> Host {
         Host::new(HostConfig::default()).unwrap()
@@ -364,11 +366,11 @@ mod tests {
     }
 
     fn link_by_shm(a: &mut Host, b: &mut Host) -> (PeerId, PeerId) {
-        let wake = |host: &Host| host.waker().as_fd().try_clone_to_owned().unwrap();
+        let (bell_a, bell_b) = UnixStream::pair().unwrap();
         let segment = Segment::create(&ShmConfig::default()).unwrap();
         let opened = Segment::from_fd(segment.as_fd().try_clone_to_owned().unwrap()).unwrap();
-        let link_a = ShmLink::new(segment, Side::Creator, wake(b));
-        let link_b = ShmLink::new(opened, Side::Opener, wake(a));
+        let link_a = ShmLink::new(segment, Side::Creator, bell_a);
+        let link_b = ShmLink::new(opened, Side::Opener, bell_b);
         (a.add_peer(HostLink::Shm(link_a)).unwrap(), b.add_peer(HostLink::Shm(link_b)).unwrap())
     }
 

@@ -57,31 +57,35 @@ impl Waker {
     /// room to write, `timeout_ns` have passed (`None`: no limit), or a signal came; then takes the
     /// wakes back.
     pub fn sleep(&self, other: Option<(BorrowedFd<'_>, bool)>, timeout_ns: Option<u64>) {
-        self.sleep_with(other, None, timeout_ns);
+        self.sleep_with(other, [None; 2], timeout_ns);
     }
 
-    /// [`Waker::sleep`] that ends when `third` has something to read, too.
+    /// [`Waker::sleep`] that ends when one of `more` has something to read, too. Returns whether the last
+    /// of them has.
     pub fn sleep_with(
         &self,
         other: Option<(BorrowedFd<'_>, bool)>,
-        third: Option<BorrowedFd<'_>>,
+        more: [Option<BorrowedFd<'_>>; 2],
         timeout_ns: Option<u64>,
-    ) {
+    ) -> bool {
         let timeout = timeout_ns.map(timespec);
-        let mut all = [(); 3].map(|()| PollFd::new(self, PollFlags::IN));
+        let mut all = [(); 4].map(|()| PollFd::new(self, PollFlags::IN));
         let mut count = 1;
         if let Some((other, for_room)) = other {
             let events = if for_room { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
             all[count] = PollFd::from_borrowed_fd(other, events);
             count += 1;
         }
-        if let Some(third) = third {
-            all[count] = PollFd::from_borrowed_fd(third, PollFlags::IN);
+        for fd in more.into_iter().flatten() {
+            all[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
             count += 1;
         }
         // Errors are signals and shortage of kernel memory: callers look for work and come back.
         let _ = poll(&mut all[..count], timeout.as_ref());
-        self.drain();
+        if !all[0].revents().is_empty() {
+            self.drain();
+        }
+        more[1].is_some() && !all[count - 1].revents().is_empty()
     }
 }
 

@@ -4,6 +4,7 @@
 #![allow(non_snake_case)]
 
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
 
 use petrel_transport::conformance::{self, End, Harness, Medium, Star};
 use petrel_transport::shm::{Segment, Shm, ShmConfig, ShmLink, Side};
@@ -22,8 +23,9 @@ impl Rings {
         let owned = |fd: &dyn AsFd| fd.as_fd().try_clone_to_owned().unwrap();
         let segment = Segment::create(&self.0).unwrap();
         let opened = Segment::from_fd(owned(&segment)).unwrap();
-        let at_a = a.add_peer(ShmLink::new(segment, Side::Creator, owned(&b.waker()))).unwrap();
-        let at_b = b.add_peer(ShmLink::new(opened, Side::Opener, owned(&a.waker()))).unwrap();
+        let (bell_a, bell_b) = UnixStream::pair().unwrap();
+        let at_a = a.add_peer(ShmLink::new(segment, Side::Creator, bell_a)).unwrap();
+        let at_b = b.add_peer(ShmLink::new(opened, Side::Opener, bell_b)).unwrap();
         (at_a, at_b)
     }
 }

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use petrel_transport::buf::{BufPool, PoolConfig};
@@ -14,9 +15,12 @@ use petrel_transport::{
     LinkError, MIN_FRAME_BYTES, PeerId, RX_BURST_MAX, TX_BURST_MAX, Transport, TxFrame,
 };
 use proptest::prelude::*;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// Long enough for any machine; only a hang gets there.
 const HANG: Duration = Duration::from_secs(120);
+
+const AT_ONCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 0 };
 
 fn small() -> ShmConfig {
     ShmConfig { ring_bytes: 64 << 10, max_frame_bytes: 2048, ..ShmConfig::default() }
@@ -35,8 +39,9 @@ fn link(config: &ShmConfig, a: &mut Shm, b: &mut Shm) -> (PeerId, PeerId, OwnedF
     let segment = Segment::create(config).unwrap();
     let file = owned(&segment);
     let opened = Segment::from_fd(owned(&segment)).unwrap();
-    let to_b = a.add_peer(ShmLink::new(segment, Side::Creator, owned(b.waker()))).unwrap();
-    let to_a = b.add_peer(ShmLink::new(opened, Side::Opener, owned(a.waker()))).unwrap();
+    let (bell_a, bell_b) = UnixStream::pair().unwrap();
+    let to_b = a.add_peer(ShmLink::new(segment, Side::Creator, bell_a)).unwrap();
+    let to_a = b.add_peer(ShmLink::new(opened, Side::Opener, bell_b)).unwrap();
     (to_b, to_a, file)
 }
 
@@ -215,17 +220,20 @@ fn tx_burst__large_frames_fill_a_large_ring() {
 fn add_peer__reuses_indices_and_limits_the_table() {
     let config = ShmConfig { max_peers: 2, ..small() };
     let mut hub = endpoint(&config);
-    let mut peers: Vec<_> = (0..3).map(|_| endpoint(&config)).collect();
+    let mut peers: Vec<_> = (0..2).map(|_| endpoint(&config)).collect();
     let (first, ..) = link(&config, &mut hub, &mut peers[0]);
     let (second, ..) = link(&config, &mut hub, &mut peers[1]);
     assert_ne!(first, second);
-    let link_to = |peer: &Shm| {
-        ShmLink::new(Segment::create(&config).unwrap(), Side::Creator, owned(peer.waker()))
+    let mut bells = Vec::new();
+    let mut another = || {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        bells.push(theirs);
+        ShmLink::new(Segment::create(&config).unwrap(), Side::Creator, ours)
     };
-    let refused = hub.add_peer(link_to(&peers[2]));
+    let refused = hub.add_peer(another());
     assert!(matches!(refused, Err(LinkError::TooManyPeers { limit: 2 })), "{refused:?}");
     hub.remove_peer(first);
-    assert_eq!(hub.add_peer(link_to(&peers[2])).unwrap(), first);
+    assert_eq!(hub.add_peer(another()).unwrap(), first);
 }
 
 #[test]
@@ -234,7 +242,8 @@ fn add_peer__refuses_a_side_that_is_in_use() {
     let Pair { mut a, mut b, to_b, to_a, file } = pair();
     for side in [Side::Creator, Side::Opener] {
         let segment = Segment::from_fd(owned(&file)).unwrap();
-        let again = endpoint(&config).add_peer(ShmLink::new(segment, side, owned(b.waker())));
+        let (bell, _other) = UnixStream::pair().unwrap();
+        let again = endpoint(&config).add_peer(ShmLink::new(segment, side, bell));
         assert!(matches!(again, Err(LinkError::Unsupported(_))), "{again:?}");
     }
     assert_eq!(send(&mut a, to_b, b"still works"), 0);
@@ -242,11 +251,13 @@ fn add_peer__refuses_a_side_that_is_in_use() {
 }
 
 #[test]
-fn add_peer__refuses_a_wake_up_descriptor_that_could_harm() {
-    let (reader, writer) = std::io::pipe().unwrap();
-    for fd in [owned(&writer), owned(&reader)] {
+fn add_peer__refuses_a_wake_up_descriptor_of_another_kind() {
+    let (_reader, writer) = std::io::pipe().unwrap();
+    let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    for fd in [OwnedFd::from(writer), OwnedFd::from(tcp)] {
         let segment = Segment::create(&small()).unwrap();
-        let refused = endpoint(&small()).add_peer(ShmLink::new(segment, Side::Creator, fd));
+        let link = ShmLink::new(segment, Side::Creator, UnixStream::from(fd));
+        let refused = endpoint(&small()).add_peer(link);
         assert!(matches!(refused, Err(LinkError::Unsupported(_))), "{refused:?}");
     }
 }
@@ -361,8 +372,9 @@ fn prepare_wait__refuses_when_a_frame_is_there() {
     send(&mut a, to_b, b"x");
     send(&mut a, to_b, b"x");
     assert_eq!(a.stats().tx_syscalls, 1, "one wake-up per sleep");
-    assert!(b.waker().drain());
-    b.finish_wait();
+    let bells = b.bells().unwrap();
+    assert_eq!(poll(&mut [PollFd::new(&bells, PollFlags::IN)], Some(&AT_ONCE)), Ok(1));
+    b.finish_wait(true);
     assert_eq!(receive(&mut b).len(), 2);
     send(&mut a, to_b, b"x");
     assert_eq!(a.stats().tx_syscalls, 1, "no wake-up for who is awake");
@@ -444,7 +456,7 @@ fn rx_burst__gives_up_a_ring_with_an_impossible_record() {
     assert_eq!(send(&mut b, to_a, b"x"), 0);
     assert_eq!(b.stats().tx_dropped_error, 1);
     assert!(b.prepare_wait(), "a broken ring keeps nobody awake");
-    b.finish_wait();
+    b.finish_wait(false);
     assert_eq!(send(&mut a, to_b, b"x"), 0);
     assert!(receive(&mut b).is_empty());
     b.remove_peer(to_a);

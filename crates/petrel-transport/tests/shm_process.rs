@@ -14,8 +14,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use petrel_transport::shm::{
-    NAME_BYTES, Rendezvous, Segment, Shm, ShmConfig, ShmLink, Side, connect, host_identity,
-    recv_with_fds, send_with_fds,
+    NAME_BYTES, PeerStream, Rendezvous, Segment, Shm, ShmConfig, ShmLink, Side, connect,
+    host_identity, recv_with_fds, send_with_fds,
 };
 use petrel_transport::wake::Waker;
 use petrel_transport::{PeerId, RX_BURST_MAX, Transport, TxFrame};
@@ -44,34 +44,41 @@ fn frame(number: u64) -> Vec<u8> {
     bytes
 }
 
-// What a control plane does: both sides tell their identity, the creator sends its segment, and
-// both send their wakers. The message may carry a name of one's own.
+// What a control plane does: both sides tell their identity, and the creator sends its segment. The
+// connection is the link's bell then, while another one stays with the test, to see the peer's end by.
+// The message may carry a name of one's own.
 
-fn offer(stream: &UnixStream, shm: &Shm, segment: Option<&Segment>, name: &[u8]) {
+fn offer(stream: &UnixStream, segment: Option<&Segment>, name: &[u8]) {
     let message = [&host_identity().unwrap()[..], name].concat();
-    let waker = shm.waker();
-    let fds: Vec<_> = [waker.as_fd()].into_iter().chain(segment.map(AsFd::as_fd)).collect();
+    let fds: Vec<_> = segment.map(AsFd::as_fd).into_iter().collect();
     assert_eq!(send_with_fds(stream, &message, &fds).unwrap(), message.len());
 }
 
-fn accept_offer(stream: &UnixStream) -> (Vec<u8>, Vec<OwnedFd>) {
+/// The name that the peer told, and its segment if it is the creator.
+fn accept_offer(stream: &UnixStream, name_bytes: usize) -> (Vec<u8>, Option<OwnedFd>) {
     stream.set_nonblocking(false).unwrap();
     stream.set_read_timeout(Some(HANG)).unwrap();
-    let mut message = [0; 256];
-    let (count, fds) = recv_with_fds(stream, &mut message, 2).unwrap();
     let identity = host_identity().unwrap();
-    assert_eq!(message[..identity.len()], identity);
-    (message[identity.len()..count].to_vec(), fds)
+    // Not one byte more: behind it may be wake-ups.
+    let mut message = vec![0; identity.len() + name_bytes];
+    let (count, mut fds) = recv_with_fds(stream, &mut message, 1).unwrap();
+    assert_eq!((count, &message[..identity.len()]), (message.len(), &identity[..]));
+    (message.split_off(identity.len()), fds.pop())
 }
 
-/// Links `shm` over `stream` as the given side. Returns the peer and the name that it told.
-fn link(shm: &mut Shm, stream: &UnixStream, side: Side, name: &[u8]) -> (PeerId, Vec<u8>) {
-    let mut created = (side == Side::Creator).then(|| Segment::create(&config()).unwrap());
-    offer(stream, shm, created.as_ref(), name);
-    let (peer_name, mut fds) = accept_offer(stream);
-    let segment = created.take().unwrap_or_else(|| Segment::from_fd(fds.pop().unwrap()).unwrap());
-    let wake = fds.pop().unwrap();
-    (shm.add_peer(ShmLink::new(segment, side, wake)).unwrap(), peer_name)
+/// Links `shm` over `stream` as the given side. Returns the peer and the name that it told, of so many
+/// bytes.
+fn link(
+    shm: &mut Shm,
+    stream: PeerStream,
+    side: Side,
+    (name, peer_name_bytes): (&[u8], usize),
+) -> (PeerId, Vec<u8>) {
+    let created = (side == Side::Creator).then(|| Segment::create(&config()).unwrap());
+    offer(&stream, created.as_ref(), name);
+    let (peer_name, file) = accept_offer(&stream, peer_name_bytes);
+    let segment = created.unwrap_or_else(|| Segment::from_fd(file.unwrap()).unwrap());
+    (shm.add_peer(ShmLink::new(segment, side, stream)).unwrap(), peer_name)
 }
 
 // The child.
@@ -82,10 +89,9 @@ fn was_child() -> bool {
     let Ok(name) = std::env::var(MEET_AT) else { return false };
     let side = if std::env::var(CREATE).is_ok() { Side::Creator } else { Side::Opener };
     let mut shm = Shm::new(&config(), Waker::new().unwrap());
-    let stream = connect(name.as_bytes()).unwrap();
+    let (bell, stream) = (connect(name.as_bytes()).unwrap(), connect(name.as_bytes()).unwrap());
     let own = Rendezvous::bind().unwrap();
-    let (parent, _) = link(&mut shm, &stream, side, &own.name());
-    stream.set_nonblocking(true).unwrap();
+    let (parent, _) = link(&mut shm, bell, side, (&own.name(), 0));
     while echo_burst(&mut shm, parent) && !is_closed(&stream) {
         shm.wait(Some(Duration::from_millis(100).as_nanos() as u64));
     }
@@ -117,7 +123,7 @@ fn echo_burst(shm: &mut Shm, parent: PeerId) -> bool {
 /// A child process, killed with its value.
 struct Peer {
     process: Child,
-    stream: UnixStream,
+    stream: PeerStream,
     id: PeerId,
     /// Where the child listens.
     name: Vec<u8>,
@@ -134,8 +140,9 @@ impl Peer {
             command.env(CREATE, "1");
         }
         let mut process = command.spawn().unwrap();
+        let bell = accept(&mut rendezvous, &mut process);
         let stream = accept(&mut rendezvous, &mut process);
-        let (id, name) = link(shm, &stream, side, b"");
+        let (id, name) = link(shm, bell, side, (b"", NAME_BYTES));
         assert_eq!(name.len(), NAME_BYTES);
         Self { process, stream, id, name }
     }
@@ -144,6 +151,12 @@ impl Peer {
     fn signal(&self, signal: Signal) {
         let process = Pid::from_raw(self.process.id() as i32).unwrap();
         kill_process(process, signal).unwrap();
+    }
+
+    /// The stream that tells of the peer's end, read in blocking mode.
+    fn stream_at_end(&self) -> &PeerStream {
+        self.stream.set_nonblocking(false).unwrap();
+        &self.stream
     }
 
     fn kill(&mut self) {
@@ -160,7 +173,7 @@ impl Drop for Peer {
     }
 }
 
-fn accept(rendezvous: &mut Rendezvous, process: &mut Child) -> UnixStream {
+fn accept(rendezvous: &mut Rendezvous, process: &mut Child) -> PeerStream {
     let start = Instant::now();
     loop {
         if let Some(stream) = rendezvous.accept().unwrap() {
@@ -286,7 +299,7 @@ fn kill_during_traffic(shm: &mut Shm, peer: &mut Peer) {
     }
     assert!(blocked > 0, "nobody empties the ring");
     shm.wait(Some(0));
-    let mut stream = &peer.stream;
+    let mut stream = &**peer.stream_at_end();
     assert_eq!(stream.read(&mut [0]).unwrap_or(0), 0, "the control plane sees the end");
 }
 

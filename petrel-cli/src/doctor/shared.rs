@@ -71,13 +71,15 @@ fn hand_over() -> Check {
         Ok(()) => Check::ok(
             AREA,
             "memory-hand-over",
-            "abstract Unix sockets and event counters work; processes need one network namespace",
+            "abstract Unix sockets work; processes need one network namespace",
         ),
         Err(error) => Check::warn(
             AREA,
             "memory-hand-over",
             format!("not usable: {error}"),
-            format!("Allow Unix sockets and eventfd in the container's sandbox. {FALL_BACK}"),
+            format!(
+                "Allow Unix sockets, eventfd and epoll in the container's sandbox. {FALL_BACK}"
+            ),
         ),
     }
 }

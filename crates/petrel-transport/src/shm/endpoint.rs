@@ -1,7 +1,8 @@
 //! The transport itself: the rings of one endpoint.
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::os::fd::{AsFd, BorrowedFd};
 
+use super::bell::Bells;
 use super::config::ShmConfig;
 use super::link::ShmLink;
 use super::peer::Peer;
@@ -22,6 +23,8 @@ pub struct Shm {
     max_peers: usize,
     never_sleeps: bool,
     waker: Waker,
+    /// Made with the first peer; never, if the endpoint never sleeps.
+    bells: Option<Bells>,
     peers: Vec<Option<Peer>>,
     /// Free indices of `peers`.
     free: Vec<u32>,
@@ -34,13 +37,14 @@ pub struct Shm {
 }
 
 impl Shm {
-    /// A transport without peers. Its peers wake it by `waker`, whose descriptor the control plane
-    /// sends to them, as do this process's own threads.
+    /// A transport without peers. This process's own threads wake it by `waker`, and its peers by
+    /// their links.
     pub fn new(config: &ShmConfig, waker: Waker) -> Self {
         Self {
             max_peers: config.max_peers,
             never_sleeps: config.never_sleeps,
             waker,
+            bells: None,
             peers: Vec::new(),
             free: Vec::new(),
             schedule: Schedule::default(),
@@ -50,12 +54,12 @@ impl Shm {
         }
     }
 
-    /// Announces to all peers that this endpoint is about to sleep on its [`Waker`]. Returns false
-    /// if it must not: a frame has come in, or it was configured to never sleep.
+    /// Announces to all peers that this endpoint is about to sleep. Returns false if it must not: a
+    /// frame has come in, or it was configured to never sleep.
     ///
-    /// After true, a peer that publishes a frame signals the waker. The caller sleeps, drains the
-    /// waker, and calls [`Shm::finish_wait`]. For transports that combine this one with others;
-    /// [`Transport::wait`] does all of it.
+    /// After true, a peer that publishes a frame makes [`Shm::bells`] readable. The caller sleeps until that
+    /// or its [`Waker`] is, and calls [`Shm::finish_wait`]. For transports that combine this one with
+    /// others; [`Transport::wait`] does all of it.
     pub fn prepare_wait(&mut self) -> bool {
         if self.never_sleeps {
             return false;
@@ -64,16 +68,49 @@ impl Shm {
         sleep_fence();
         let must_not = self.peers.iter().flatten().any(Peer::has_data);
         if must_not {
-            self.finish_wait();
+            self.finish_wait(false);
         }
         !must_not
     }
 
-    /// Ends what [`Shm::prepare_wait`] began, so that peers save their wake-ups again. The next
-    /// [`Transport::rx_burst`] looks at every ring that has something.
-    pub fn finish_wait(&mut self) {
+    /// What a sleeping endpoint's peers make readable to wake it.
+    pub fn bells(&self) -> Option<BorrowedFd<'_>> {
+        self.bells.as_ref().map(Bells::as_fd)
+    }
+
+    /// Ends what [`Shm::prepare_wait`] began, so that peers save their wake-ups again; `has_rung` if
+    /// [`Shm::bells`] was readable. The next [`Transport::rx_burst`] looks at every ring that has
+    /// something.
+    pub fn finish_wait(&mut self, has_rung: bool) {
         self.peers.iter_mut().flatten().for_each(Peer::declare_awake);
+        if has_rung {
+            self.answer_bells();
+        }
         self.warm(usize::MAX);
+    }
+
+    fn answer_bells(&mut self) {
+        let Self { bells: Some(bells), peers, stats, .. } = self else { return };
+        stats.rx_syscalls += 1;
+        for index in bells.rung() {
+            if let Some(Some(peer)) = peers.get_mut(index as usize) {
+                // To look, and to take.
+                stats.rx_syscalls += 2;
+                peer.answer(bells, stats);
+            }
+        }
+    }
+
+    /// Listens to a new peer's wake-ups.
+    fn listen(&mut self, peer: &Peer, index: u32) -> Result<(), LinkError> {
+        if self.never_sleeps {
+            return Ok(());
+        }
+        let bells = match &mut self.bells {
+            Some(bells) => bells,
+            none => none.insert(Bells::new()?),
+        };
+        peer.listen(bells, index)
     }
 
     fn warm(&mut self, limit: usize) {
@@ -161,15 +198,9 @@ impl Shm {
         (received.frames, look)
     }
 
-    fn sleep(&mut self, timeout_ns: Option<u64>) {
-        let timeout = timeout_ns.map(timespec);
+    fn sleep(&mut self, timeout_ns: Option<u64>) -> bool {
         self.stats.rx_syscalls += 1;
-        let is_signalled = poll(&mut [PollFd::new(&self.waker, PollFlags::IN)], timeout.as_ref());
-        // An interrupted sleep is an early return, which is allowed.
-        if is_signalled.is_ok_and(|count| count > 0) {
-            self.stats.rx_syscalls += 1;
-            self.waker.drain();
-        }
+        self.waker.sleep_with(None, [None, self.bells()], timeout_ns)
     }
 }
 
@@ -186,10 +217,11 @@ impl Transport for Shm {
             return Err(LinkError::TooManyPeers { limit: self.max_peers });
         }
         let peer = Peer::new(link.open()?, self.never_sleeps);
-        let index = self.free.pop().unwrap_or_else(|| {
+        let index = self.free.last().copied().unwrap_or(self.peers.len() as u32);
+        self.listen(&peer, index)?;
+        if self.free.pop().is_none() {
             self.peers.push(None);
-            (self.peers.len() - 1) as u32
-        });
+        }
         self.peers[index as usize] = Some(peer);
         self.schedule.add(index);
         Ok(PeerId(index))
@@ -198,7 +230,10 @@ impl Transport for Shm {
     fn remove_peer(&mut self, peer: PeerId) {
         // What the current burst has for it goes out before its index may be another's.
         self.flush();
-        if self.peers.get_mut(peer.0 as usize).and_then(Option::take).is_some() {
+        if let Some(mut gone) = self.peers.get_mut(peer.0 as usize).and_then(Option::take) {
+            if let Some(bells) = &self.bells {
+                gone.hang_up(bells);
+            }
             self.schedule.remove(peer.0);
             self.free.push(peer.0);
         }
@@ -281,8 +316,8 @@ impl Transport for Shm {
             // Nobody would wake us: let others run, and look again.
             std::thread::yield_now();
         } else if self.prepare_wait() {
-            self.sleep(timeout_ns);
-            self.finish_wait();
+            let has_rung = self.sleep(timeout_ns);
+            self.finish_wait(has_rung);
         }
     }
 
@@ -302,10 +337,4 @@ fn note_touched(first: &mut u32, others: &mut Vec<u32>, index: u32) {
         NOBODY => *first = index,
         _ => others.push(index),
     }
-}
-
-fn timespec(ns: u64) -> Timespec {
-    const NS_PER_S: u64 = 1_000_000_000;
-    // Both fit: the largest quotient is 2^64 / 10^9.
-    Timespec { tv_sec: (ns / NS_PER_S) as i64, tv_nsec: (ns % NS_PER_S) as i64 }
 }

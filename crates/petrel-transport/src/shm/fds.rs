@@ -1,20 +1,53 @@
-//! Bytes and descriptors over a Unix stream.
+//! Bytes and descriptors over a Unix stream, of which a peer may send any.
+//!
+//! # Closing can block
+//!
+//! The last close of a descriptor runs its file's own code in the thread that closes it: a TCP socket with
+//! `SO_LINGER` waits there, for hours if its owner asked for that, until its data is acknowledged. A peer that sends such a
+//! socket and closes its own copy makes the receiver's close the last. So does one that leaves it in the
+//! queue of a Unix socket which the receiver closes, or has it dropped by a receiver that has no room for it.
+//!
+//! Therefore nothing here closes a peer's descriptor in the caller's thread, except memory files, whose
+//! close does not wait. Others, and sockets whose queue holds descriptors, are closed by a thread of
+//! their own ([`discard`], [`hang_up`]), which may be lost. At most [`CLOSING_MAX`] such threads exist;
+//! beyond it descriptors are leaked, and [`can_close`] says so, for the owner to accept no more.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::mem::{ManuallyDrop, MaybeUninit};
+use std::ops::{Deref, DerefMut};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::cmsg_space;
+use rustix::fs::fcntl_get_seals;
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    SendAncillaryMessage, SendFlags, Shutdown, recv, recvmsg, sendmsg, shutdown,
 };
 
-/// Most descriptors in one message. A pair of endpoints needs two.
+/// Most descriptors in one message that is sent. A pair of endpoints needs one.
 pub const MAX_FDS: usize = 8;
 
-const CONTROL_BYTES: usize = cmsg_space!(ScmRights(MAX_FDS));
+/// Most descriptors that the kernel takes in one message (`SCM_MAX_FD`). Room for all of them is made, or
+/// the kernel would close the others in the receiving thread.
+const KERNEL_FDS_MAX: usize = 253;
+
+const SEND_CONTROL_BYTES: usize = cmsg_space!(ScmRights(MAX_FDS));
+const RECV_CONTROL_BYTES: usize = cmsg_space!(ScmRights(KERNEL_FDS_MAX));
+
+/// Threads that close what may block, at a time: each stands for a peer that attacks.
+pub const CLOSING_MAX: usize = 64;
+
+/// Bytes that [`hang_up`] looks through at once, and how often: more than the kernel queues by default.
+const LOOK_BYTES: usize = 4096;
+const LOOKS_MAX: usize = 256;
+
+/// Stack of a thread that does nothing but close.
+const CLOSING_STACK_BYTES: usize = 64 << 10;
+
+static CLOSING: AtomicUsize = AtomicUsize::new(0);
 
 /// Sends `bytes` and, with the first of them, `fds`. Returns how many bytes were taken; the rest is
 /// to be sent without `fds`.
@@ -30,7 +63,7 @@ pub fn send_with_fds(
     if bytes.is_empty() || fds.len() > MAX_FDS {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+    let mut space = [MaybeUninit::uninit(); SEND_CONTROL_BYTES];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -39,7 +72,7 @@ pub fn send_with_fds(
 }
 
 /// Receives bytes and at most `max_fds` descriptors that came with them, which close on `exec`.
-/// Descriptors beyond that are closed. Zero bytes mean that the peer has closed the stream.
+/// Descriptors beyond that are [discarded](discard). Zero bytes mean that the peer has closed the stream.
 ///
 /// # Errors
 /// What the kernel says, and [`io::ErrorKind::InvalidData`] if it could not hand over descriptors
@@ -49,8 +82,7 @@ pub fn recv_with_fds(
     bytes: &mut [u8],
     max_fds: usize,
 ) -> io::Result<(usize, Vec<OwnedFd>)> {
-    let max_fds = max_fds.min(MAX_FDS);
-    let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
+    let mut space = [MaybeUninit::uninit(); RECV_CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut buffers = [IoSliceMut::new(bytes)];
     let received = recvmsg(stream, &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC)?;
@@ -64,10 +96,154 @@ pub fn recv_with_fds(
         .collect();
     let is_cut = received.flags.contains(ReturnFlags::CTRUNC);
     if is_cut && fds.len() < max_fds {
+        discard(fds);
         return Err(io::ErrorKind::InvalidData.into());
     }
-    fds.truncate(max_fds);
+    discard(fds.split_off(max_fds.min(fds.len())));
     Ok((received.bytes, fds))
+}
+
+/// What waits in a stream's queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queued {
+    Nothing,
+    /// So many bytes, and no descriptors with them.
+    Bytes(usize),
+    /// Descriptors, with one of the next bytes.
+    Descriptors,
+    /// The peer has closed the stream, or it failed.
+    End,
+}
+
+/// Looks at up to `max` of the next bytes and takes nothing. Never blocks.
+pub(super) fn look(stream: &UnixStream, max: usize) -> Queued {
+    let mut bytes = [0; LOOK_BYTES];
+    let mut buffers = [IoSliceMut::new(&mut bytes[..max.min(LOOK_BYTES)])];
+    // Without room for descriptors the kernel says that there were some, and makes none.
+    let mut control = RecvAncillaryBuffer::new(&mut []);
+    let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    match recvmsg(stream, &mut buffers, &mut control, flags) {
+        Ok(seen) if seen.flags.contains(ReturnFlags::CTRUNC) => Queued::Descriptors,
+        Ok(seen) if seen.bytes == 0 => Queued::End,
+        Ok(seen) => Queued::Bytes(seen.bytes),
+        Err(Errno::AGAIN | Errno::INTR) => Queued::Nothing,
+        Err(_) => Queued::End,
+    }
+}
+
+const IS_OPEN: &str = "a stream is open until it is dropped";
+
+/// A stream to another process, which closes by [`hang_up`].
+#[derive(Debug)]
+pub struct PeerStream(Option<UnixStream>);
+
+impl From<UnixStream> for PeerStream {
+    fn from(stream: UnixStream) -> Self {
+        Self(Some(stream))
+    }
+}
+
+impl Deref for PeerStream {
+    type Target = UnixStream;
+
+    fn deref(&self) -> &UnixStream {
+        self.0.as_ref().expect(IS_OPEN)
+    }
+}
+
+impl DerefMut for PeerStream {
+    fn deref_mut(&mut self) -> &mut UnixStream {
+        self.0.as_mut().expect(IS_OPEN)
+    }
+}
+
+impl AsFd for PeerStream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        (**self).as_fd()
+    }
+}
+
+impl Drop for PeerStream {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(hang_up);
+    }
+}
+
+/// Descriptors that a peer sent, which close by [`discard`].
+#[derive(Debug, Default)]
+pub struct PeerFds(Vec<OwnedFd>);
+
+impl PeerFds {
+    /// Keeps more of them.
+    pub fn add(&mut self, fds: Vec<OwnedFd>) {
+        self.0.extend(fds);
+    }
+
+    /// The only one, if it is the only one.
+    pub fn take_only(&mut self) -> Option<OwnedFd> {
+        if self.0.len() == 1 { self.0.pop() } else { None }
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl Drop for PeerFds {
+    fn drop(&mut self) {
+        discard(std::mem::take(&mut self.0));
+    }
+}
+
+/// Closes a stream, without waiting for whatever its peer may have put into its queue.
+pub fn hang_up(stream: UnixStream) {
+    // Nothing is queued after this. It fails only for a stream that is not connected any more.
+    let _ = shutdown(&stream, Shutdown::Both);
+    for _ in 0..LOOKS_MAX {
+        match look(&stream, LOOK_BYTES) {
+            Queued::Bytes(count) => {
+                let taken = recv(&stream, &mut [0; LOOK_BYTES][..count], RecvFlags::DONTWAIT);
+                if taken.is_err() {
+                    break;
+                }
+            }
+            Queued::Nothing | Queued::End => return,
+            Queued::Descriptors => break,
+        }
+    }
+    close_elsewhere(vec![stream.into()]);
+}
+
+/// Closes descriptors that a peer sent, without waiting.
+pub fn discard(mut fds: Vec<OwnedFd>) {
+    // Memory files alone have seals, and closing them does not wait.
+    fds.retain(|fd| fcntl_get_seals(fd.as_fd()).is_err());
+    if !fds.is_empty() {
+        close_elsewhere(fds);
+    }
+}
+
+/// Whether descriptors can be closed that may block: false while [`CLOSING_MAX`] threads are held up by
+/// such a close.
+pub fn can_close() -> bool {
+    CLOSING.load(Ordering::Relaxed) < CLOSING_MAX
+}
+
+fn close_elsewhere(fds: Vec<OwnedFd>) {
+    // Leaked if there is no thread for it: to leak is better than to hang.
+    let fds = ManuallyDrop::new(fds);
+    if CLOSING.fetch_add(1, Ordering::Relaxed) < CLOSING_MAX {
+        let thread = std::thread::Builder::new().name("petrel-close".to_owned());
+        let started = thread.stack_size(CLOSING_STACK_BYTES).spawn(move || {
+            drop(ManuallyDrop::into_inner(fds));
+            CLOSING.fetch_sub(1, Ordering::Relaxed);
+        });
+        if started.is_ok() {
+            return;
+        }
+    }
+    CLOSING.fetch_sub(1, Ordering::Relaxed);
 }
 
 #[cfg(test)]
@@ -76,7 +252,6 @@ mod tests {
     use super::*;
     use std::fs::File;
     use std::io::{Read, Write};
-    use std::os::fd::AsFd;
 
     use rustix::io::{FdFlags, fcntl_getfd};
 
@@ -143,5 +318,64 @@ mod tests {
         assert_eq!(recv_with_fds(&b, &mut [0; 16], 2).unwrap().0, 5);
         assert_eq!(recv_with_fds(&b, &mut [0; 16], 2).unwrap().0, 0);
         assert!(send_with_fds(&b, b"x", &[]).is_err(), "a signal would have ended the test");
+    }
+
+    /// A TCP socket whose close waits for a minute: it has data that its peer does not take.
+    fn lingering() -> (std::net::TcpStream, std::net::TcpListener) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let linger = Some(std::time::Duration::from_secs(60));
+        rustix::net::sockopt::set_socket_linger(&stream, linger).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        while stream.write(&[0; 1 << 16]).is_ok() {}
+        stream.set_nonblocking(false).unwrap();
+        (stream, listener)
+    }
+
+    /// Runs `f`, which must end long before a close that waits.
+    fn ends_soon(f: impl FnOnce() + Send + 'static) {
+        let (ended, wait) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            f();
+            ended.send(()).unwrap();
+        });
+        wait.recv_timeout(std::time::Duration::from_secs(30)).expect("it waits for a close");
+    }
+
+    #[test]
+    fn recv_with_fds__does_not_wait_for_the_close_of_what_it_does_not_want() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (stream, _listener) = lingering();
+        send_with_fds(&a, b"x", &[stream.as_fd()]).unwrap();
+        drop(stream);
+        ends_soon(move || {
+            assert_eq!(recv_with_fds(&b, &mut [0; 16], 0).unwrap().0, 1);
+        });
+    }
+
+    #[test]
+    fn hang_up__does_not_wait_for_the_close_of_what_is_in_the_queue() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (stream, _listener) = lingering();
+        send_with_fds(&a, b"abc", &[]).unwrap();
+        send_with_fds(&a, b"x", &[stream.as_fd()]).unwrap();
+        drop(stream);
+        ends_soon(move || hang_up(b));
+    }
+
+    #[test]
+    fn look__takes_nothing_and_tells_of_descriptors() {
+        let (a, b) = UnixStream::pair().unwrap();
+        let (reader, _writer) = pipe();
+        assert_eq!(look(&b, 64), Queued::Nothing);
+        send_with_fds(&a, b"abc", &[]).unwrap();
+        assert_eq!((look(&b, 64), look(&b, 2)), (Queued::Bytes(3), Queued::Bytes(2)));
+        send_with_fds(&a, b"x", &[reader.as_fd()]).unwrap();
+        assert_eq!(look(&b, 64), Queued::Descriptors);
+        assert_eq!(recv_with_fds(&b, &mut [0; 3], 0).unwrap().0, 3);
+        assert_eq!(look(&b, 64), Queued::Descriptors);
+        assert_eq!(recv_with_fds(&b, &mut [0; 3], 1).unwrap().1.len(), 1);
+        drop(a);
+        assert_eq!(look(&b, 64), Queued::End);
     }
 }

@@ -22,8 +22,9 @@ use super::ring::Control;
 
 const MAGIC: [u8; 8] = *b"petrelsm";
 
-/// Changes with the layout here and with that of the rings' control words and records.
-const LAYOUT_VERSION: u32 = 2;
+/// Changes with the layout here, with that of the rings' control words and records, and with the way in which
+/// the sides wake each other.
+const LAYOUT_VERSION: u32 = 3;
 
 /// Bytes of the header proper.
 pub(super) const HEADER_BYTES: usize = 24;

@@ -17,19 +17,21 @@
 //! use petrel_transport::wake::Waker;
 //! use petrel_transport::{Transport, TxFrame};
 //! use std::os::fd::AsFd;
+//! use std::os::unix::net::UnixStream;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let config = ShmConfig::default();
 //! let (waker_a, waker_b) = (Waker::new()?, Waker::new()?);
 //!
-//! // One side makes the segment, and sends its descriptor and its waker's to the other, which
-//! // answers with its own waker's. (Here, both are in one process.)
+//! // One side makes the segment, and sends its descriptor to the other over a connection, by which the
+//! // two wake each other then. (Here, both are in one process.)
+//! let (bell_a, bell_b) = UnixStream::pair()?;
 //! let segment = Segment::create(&config)?;
 //! let sent = segment.as_fd().try_clone_to_owned()?;
-//! let link_a = ShmLink::new(segment, Side::Creator, waker_b.as_fd().try_clone_to_owned()?);
+//! let link_a = ShmLink::new(segment, Side::Creator, bell_a);
 //!
 //! let segment = Segment::from_fd(sent)?;
-//! let link_b = ShmLink::new(segment, Side::Opener, waker_a.as_fd().try_clone_to_owned()?);
+//! let link_b = ShmLink::new(segment, Side::Opener, bell_b);
 //!
 //! let (mut a, mut b) = (Shm::new(&config, waker_a), Shm::new(&config, waker_b));
 //! let (to_b, _to_a) = (a.add_peer(link_a)?, b.add_peer(link_b)?);
@@ -41,7 +43,7 @@
 //!
 //! # What is left behind
 //!
-//! Nothing. Segments are memory files without a name, wake-ups are `eventfd`s, and the rendezvous
+//! Nothing. Segments are memory files without a name, wake-ups go over a connection, and the rendezvous
 //! is a socket in the abstract namespace. All of them live in descriptors and mappings, which the
 //! kernel closes for a process that is killed. The survivor of a pair keeps its side until the
 //! control plane tells it to remove the peer; its frames go nowhere meanwhile, and a record that
@@ -57,20 +59,31 @@
 //! - make us access memory outside the segment, loop, panic or allocate: everything read from
 //!   the rings is checked first (see [`ring`]), and a ring with an impossible value is given
 //!   up and counted in `rx_broken_rings`;
-//! - make us fault by cutting the file: it is sealed, and unsealed files are refused;
-//! - block us by mistake: its wake-up descriptor must be an `eventfd` and is set non-blocking;
-//! - forge frames of another peer: each pair has a segment of its own.
+//! - make us fault by cutting the file: it is sealed, and unsealed files are refused. A hole that it punches
+//!   reads as zeros. Files in huge pages, where a hole may not be filled again, are refused where
+//!   [`ShmConfig::huge_pages`] is off, as it is by default;
+//! - hold us up: wake-ups are non-blocking by each call's own argument, over a socket of which our end is
+//!   ours alone (`bell.rs` has the designs that fail); what it sends is closed where it may block (`fds.rs`). This holds
+//!   after its death too;
+//! - take or forge wake-ups or frames of another peer: each pair has a segment and a socket of its own;
+//! - wake us more often than we sleep: a peer that tries is given up.
 //!
 //! A peer that means harm **can**
 //! - send garbage in well-formed frames, as on any network;
-//! - change the bytes of a frame while we read it. The readers are safe code that checks each
-//!   access, so that they may see an inconsistent message, as if it had come so. Senders therefore
-//!   never write to records that are not released, and receivers do not rely on it for more than
-//!   the sense of a message. (Seals cannot prevent it: both sides need to write.)
-//! - wake us for nothing, or not at all;
-//! - hold us up in a wake-up: it shares the descriptor, so that it can make it blocking again;
-//! - with huge pages, punch holes into the file and exhaust the pool, so that we fault;
-//! - attach to us as a debugger, and kill us. So the former gain it nothing.
+//! - leave its ring full for ever: frames for it stay with their sessions, which retry and end by their timeouts;
+//!   meanwhile our event loop does not sleep, and serves others;
+//! - end each of our sleeps by one frame or wake-up: it takes the CPU time of one thread, and no progress;
+//! - not wake us: its frames wait until something else does;
+//! - make us map up to two rings of [`MAX_RING_BYTES`] in each of its links, and pay for pages that either side
+//!   has touched until the link ends;
+//! - queue so many descriptors that the kernel refuses ours (`ETOOMANYREFS`, a limit of the user's):
+//!   new links then use UDP;
+//! - with [`ShmConfig::huge_pages`], punch holes into the file and exhaust the pool, so that we fault;
+//! - lose one thread of ours, up to [`CLOSING_MAX`] in all, by a descriptor whose close blocks; then no
+//!   further rendezvous is accepted. While this process has no free descriptor, the kernel drops
+//!   descriptors in the nexus' own thread, where such a close may block: leave the limit of descriptors well
+//!   above the number of connections;
+//! - attach to us as a debugger and kill us, where the system lets processes of one user do so.
 //!
 //! # Large frames
 //!
@@ -97,6 +110,7 @@
 //! A segment of the default size takes 2 MiB and a page, page by page as the rings go round for
 //! the first time. Huge pages are used where configured and there.
 
+mod bell;
 mod config;
 mod endpoint;
 mod error;
@@ -120,7 +134,10 @@ pub use config::{
 };
 pub use endpoint::Shm;
 pub use error::ShmError;
-pub use fds::{MAX_FDS, recv_with_fds, send_with_fds};
+pub use fds::{
+    CLOSING_MAX, MAX_FDS, PeerFds, PeerStream, can_close, discard, hang_up, recv_with_fds,
+    send_with_fds,
+};
 pub use host::{HOST_IDENTITY_BYTES, host_identity};
 pub use link::ShmLink;
 pub use rendezvous::{NAME_BYTES, Rendezvous, connect};

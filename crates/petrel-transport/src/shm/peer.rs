@@ -1,9 +1,10 @@
 //! One peer of the transport: the rings to and from it.
 
-use super::link::{Doorbell, OpenLink};
+use super::bell::{Bell, Bells, Heard};
+use super::link::OpenLink;
 use super::mapping::RingMemory;
 use super::ring::{Consumer, Producer, PushError, Received};
-use crate::transport::TransportStats;
+use crate::transport::{LinkError, TransportStats};
 
 /// Bytes of large frames after which the peer is shown them before the burst ends, so that it copies
 /// the first out while the last are copied in. Between 16 and 64 KiB it makes no difference; with
@@ -61,7 +62,7 @@ impl Outgoing {
 pub(super) struct Peer {
     outgoing: Outgoing,
     incoming: Consumer<RingMemory>,
-    doorbell: Doorbell,
+    bell: Bell,
     max_frame_bytes: usize,
     tx_burst: TxBurst,
     is_broken: bool,
@@ -69,13 +70,13 @@ pub(super) struct Peer {
 
 impl Peer {
     pub(super) fn new(link: OpenLink, never_sleeps: bool) -> Self {
-        let OpenLink { outgoing, mut incoming, doorbell, max_frame_bytes } = link;
+        let OpenLink { outgoing, mut incoming, bell, max_frame_bytes } = link;
         if never_sleeps {
             incoming.declare_polling();
         }
         let outgoing = Outgoing { ring: outgoing, frames: 0, bytes: 0 };
         let tx_burst = TxBurst::Untouched;
-        Self { outgoing, incoming, doorbell, max_frame_bytes, tx_burst, is_broken: false }
+        Self { outgoing, incoming, bell, max_frame_bytes, tx_burst, is_broken: false }
     }
 
     #[inline]
@@ -179,7 +180,7 @@ impl Peer {
     pub(super) fn wake_sleeper(&mut self, stats: &mut TransportStats) {
         if self.outgoing.ring.take_sleeper() {
             stats.tx_syscalls += 1;
-            self.doorbell.ring();
+            self.bell.ring();
         }
     }
 
@@ -240,6 +241,26 @@ impl Peer {
         if !self.is_broken {
             self.incoming.declare_awake();
         }
+    }
+
+    /// Has `bells` listen to the peer's wake-ups.
+    pub(super) fn listen(&self, bells: &Bells, index: u32) -> Result<(), LinkError> {
+        bells.add(&self.bell, index)
+    }
+
+    /// Hangs up; no wake-up comes any more.
+    pub(super) fn hang_up(&mut self, bells: &Bells) {
+        bells.remove(&mut self.bell);
+    }
+
+    /// Takes the wake-ups that have come.
+    pub(super) fn answer(&mut self, bells: &Bells, stats: &mut TransportStats) {
+        match self.bell.answer(self.incoming.sleep_count()) {
+            Heard::Rings => return,
+            Heard::Closed => {}
+            Heard::Misuse => self.give_up(stats),
+        }
+        self.hang_up(bells);
     }
 
     /// Uses neither ring again: a peer that breaks the rules of one cannot be trusted with the

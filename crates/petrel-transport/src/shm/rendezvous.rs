@@ -11,9 +11,11 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect as connect_socket, socket_with,
-    sockopt::socket_peercred,
+    AddressFamily, Shutdown, SocketAddrUnix, SocketFlags, SocketType, connect as connect_socket,
+    shutdown, socket_with, sockopt::socket_peercred,
 };
+
+use super::fds::PeerStream;
 
 const NAME_PREFIX: &[u8; 10] = b"petrel-shm";
 
@@ -23,6 +25,9 @@ pub const NAME_BYTES: usize = NAME_PREFIX.len() + 1 + 32;
 /// Foreign connections refused in one call of [`Rendezvous::accept`]: what the kernel queues by
 /// default, so that a flood of them cannot hold the caller.
 const MAX_REFUSALS_PER_CALL: usize = 128;
+
+/// Connections that may wait when the listener closes: more than the kernel queues (`somaxconn`).
+const WAITING_MAX: usize = 1 << 16;
 
 /// The listening end. Never blocks.
 #[derive(Debug)]
@@ -60,10 +65,10 @@ impl Rendezvous {
     /// # Errors
     /// What the kernel says, and [`io::ErrorKind::Interrupted`] after very many refused
     /// connections: there may be more, so call again, if need be after other work.
-    pub fn accept(&mut self) -> io::Result<Option<UnixStream>> {
+    pub fn accept(&mut self) -> io::Result<Option<PeerStream>> {
         for _ in 0..MAX_REFUSALS_PER_CALL {
             let stream = match self.listener.accept() {
-                Ok((stream, _)) => stream,
+                Ok((stream, _)) => PeerStream::from(stream),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
                 // The peer went away between connecting and this call.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => continue,
@@ -76,6 +81,22 @@ impl Rendezvous {
             self.refused_count += 1;
         }
         Err(io::ErrorKind::Interrupted.into())
+    }
+}
+
+impl Drop for Rendezvous {
+    /// Whoever waits is sent away one by one: the kernel would close their queues in this thread, and
+    /// with them the descriptors that are in there.
+    fn drop(&mut self) {
+        // From now on others are refused.
+        let _ = shutdown(&self.listener, Shutdown::Both);
+        for _ in 0..WAITING_MAX {
+            match self.listener.accept() {
+                Ok((stream, _)) => drop(PeerStream::from(stream)),
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(_) => return,
+            }
+        }
     }
 }
 
@@ -93,7 +114,7 @@ impl AsFd for Rendezvous {
 /// [`io::ErrorKind::PermissionDenied`] if another user does, [`io::ErrorKind::WouldBlock`] if too
 /// many connections wait there: try again later. [`io::ErrorKind::InvalidInput`] if `name` is not
 /// one that [`Rendezvous::name`] returns.
-pub fn connect(name: &[u8]) -> io::Result<UnixStream> {
+pub fn connect(name: &[u8]) -> io::Result<PeerStream> {
     if name.len() != NAME_BYTES || !name.starts_with(NAME_PREFIX) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -101,10 +122,11 @@ pub fn connect(name: &[u8]) -> io::Result<UnixStream> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     connect_socket(&socket, &address)?;
-    if !is_same_user(socket.as_fd())? {
-        return Err(io::ErrorKind::PermissionDenied.into());
+    let stream = PeerStream::from(UnixStream::from(socket));
+    match is_same_user(stream.as_fd())? {
+        true => Ok(stream),
+        false => Err(io::ErrorKind::PermissionDenied.into()),
     }
-    Ok(socket.into())
 }
 
 /// Whether the process that listened or connected at the other end was our user's.

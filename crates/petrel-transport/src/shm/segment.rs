@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use rustix::fs::{
     FileType, MemfdFlags, Mode, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals, fstat,
-    ftruncate, memfd_create,
+    fstatfs, ftruncate, memfd_create,
 };
 use rustix::io::Errno;
 
 use super::config::{Geometry, ShmConfig};
 use super::error::ShmError;
+use super::fds::discard;
 use super::layout::{
     CLAIMS_OFFSET, HEADER_BYTES, HUGE_PAGE_BYTES, decode_header, encode_header, segment_bytes,
 };
@@ -42,6 +43,9 @@ pub struct Segment {
     geometry: Geometry,
 }
 
+/// What `fstatfs` says of memory files in huge pages (linux/magic.h).
+const HUGETLBFS_MAGIC: u64 = 0x9584_58f6;
+
 /// Without these, a peer could cut the file and make us fault.
 const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
@@ -61,22 +65,30 @@ impl Segment {
         Ok(Self { file, mapping: Arc::new(mapping), geometry })
     }
 
-    /// Opens a segment that a peer created. Nothing about `file` is believed: what cannot be
-    /// used safely is refused.
+    /// Opens a segment that a peer created, in pages of the usual size. Nothing about `file` is believed:
+    /// what cannot be used safely is refused.
     ///
     /// # Errors
     /// When it is not a sealed memory file of this user with a sensible header and its size, or
     /// when it cannot be mapped.
     pub fn from_fd(file: OwnedFd) -> Result<Self, ShmError> {
-        let file_bytes = check_file(file.as_fd())?;
-        let geometry = decode_header(&read_header(file.as_fd())?)?;
-        let needed = segment_bytes(geometry);
-        if !(needed..needed + HUGE_PAGE_BYTES).contains(&file_bytes) {
-            return Err(ShmError::NotASegment("its size is not what its header says"));
+        Self::from_fd_in(file, false)
+    }
+
+    /// [`Segment::from_fd`], in huge pages too if `huge_pages`: only for peers that are trusted not to take
+    /// them out of the file and to use up the system's (see the [module](super)).
+    ///
+    /// # Errors
+    /// As [`Segment::from_fd`].
+    pub fn from_fd_in(file: OwnedFd, huge_pages: bool) -> Result<Self, ShmError> {
+        match open_file(file.as_fd(), huge_pages) {
+            Ok((mapping, geometry)) => Ok(Self { file, mapping, geometry }),
+            Err(error) => {
+                // It may be a descriptor of any kind.
+                discard(vec![file]);
+                Err(error)
+            }
         }
-        // The whole file is mapped: with huge pages, nothing else is possible.
-        let mapping = Arc::new(Mapping::new(file.as_fd(), file_bytes)?);
-        Ok(Self { file, mapping, geometry })
     }
 
     /// Size of each of the two rings in bytes.
@@ -159,6 +171,21 @@ fn new_memory_file(kind: MemfdFlags) -> io::Result<OwnedFd> {
         Err(Errno::INVAL) => Ok(memfd_create(NAME, flags)?),
         other => Ok(other?),
     }
+}
+
+/// Checks a peer's file, and maps it.
+fn open_file(file: BorrowedFd<'_>, huge_pages: bool) -> Result<(Arc<Mapping>, Geometry), ShmError> {
+    let file_bytes = check_file(file)?;
+    if !huge_pages && fstatfs(file)?.f_type as u64 == HUGETLBFS_MAGIC {
+        return Err(ShmError::NotASegment("it is in huge pages, which are not configured here"));
+    }
+    let geometry = decode_header(&read_header(file)?)?;
+    let needed = segment_bytes(geometry);
+    if !(needed..needed + HUGE_PAGE_BYTES).contains(&file_bytes) {
+        return Err(ShmError::NotASegment("its size is not what its header says"));
+    }
+    // The whole file is mapped: with huge pages, nothing else is possible.
+    Ok((Arc::new(Mapping::new(file, file_bytes)?), geometry))
 }
 
 /// Checks what the kernel says about a peer's file, and returns its size.

@@ -339,7 +339,7 @@ impl Transport for Udp {
     fn wait(&mut self, timeout_ns: Option<u64>) {
         if !self.has_ready() {
             let socket = Some((self.socket.as_fd(), self.has_backlog()));
-            self.waker.sleep_with(socket, self.listeners(), timeout_ns);
+            self.waker.sleep_with(socket, [self.listeners(), None], timeout_ns);
         }
     }
 

@@ -1,21 +1,22 @@
 //! Handing over shared memory (`docs/wire-protocol.md` §8.4).
 //!
 //! The opener of a link makes the rings, connects to the acceptor's Unix socket, shows the ticket
-//! and sends two descriptors: the memory and its endpoint's event counter. The acceptor answers
-//! with its own endpoint's event counter. Nothing here blocks: a peer that does not go on is given
+//! and sends the descriptor of the memory. The acceptor answers with one byte. The connection stays: by
+//! it the two endpoints wake each other. Nothing here blocks: a peer that does not go on is given
 //! up at a deadline, and the link falls back to UDP.
+//!
+//! Streams and descriptors of peers stay in [`PeerStream`] and [`PeerFds`], because to close one may block.
 
 use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
 
 use mio::unix::SourceFd;
 use mio::{Interest, Token};
 use petrel_proto::Status;
 use petrel_transport::host::HostLink;
 use petrel_transport::shm::{
-    HOST_IDENTITY_BYTES, NAME_BYTES, Rendezvous, Segment, ShmConfig, ShmLink, Side, connect,
-    host_identity, recv_with_fds, send_with_fds,
+    HOST_IDENTITY_BYTES, NAME_BYTES, PeerFds, PeerStream, Rendezvous, Segment, ShmConfig, ShmLink,
+    Side, can_close, connect, discard, host_identity, recv_with_fds, send_with_fds,
 };
 
 use super::connection::retry;
@@ -26,6 +27,9 @@ use super::reactor::{RENDEZVOUS, Reactor};
 use crate::control::{LinkId, Reason};
 
 const TICKET_BYTES: usize = 16;
+
+/// Descriptors that come with a ticket: the memory of the rings.
+const FDS_MAX: usize = 1;
 
 /// What the acceptor answers a good ticket with.
 const GRANTED: u8 = 1;
@@ -46,7 +50,7 @@ pub(super) struct Meeting {
 /// An exchange of descriptors under way.
 #[derive(Debug)]
 pub(super) struct Exchange {
-    stream: UnixStream,
+    stream: PeerStream,
     part: Part,
 }
 
@@ -61,8 +65,8 @@ pub(super) struct Invitation {
 /// Which part this process has in an exchange.
 #[derive(Debug)]
 enum Part {
-    /// The ticket and the descriptors are to come.
-    Acceptor { ticket: [u8; TICKET_BYTES], ticket_bytes: usize, fds: Vec<OwnedFd> },
+    /// The ticket and the memory are to come.
+    Acceptor { ticket: [u8; TICKET_BYTES], ticket_bytes: usize, fds: PeerFds },
     /// They are sent; the answer is to come.
     Opener { link: LinkId, segment: Segment },
 }
@@ -101,7 +105,8 @@ impl Reactor {
 
     /// Accepts a bounded number of connections at the rendezvous.
     fn accept_guests(&mut self) {
-        for _ in 0..ACCEPTS_PER_TURN {
+        // While closes hang, whoever comes waits, and in the end falls back to UDP.
+        for _ in 0..if can_close() { ACCEPTS_PER_TURN } else { 0 } {
             let Some(meeting) = self.meeting.as_mut().filter(|meeting| meeting.has_more) else {
                 return;
             };
@@ -115,18 +120,19 @@ impl Reactor {
         }
     }
 
-    fn start_accepting(&mut self, stream: UnixStream) {
+    fn start_accepting(&mut self, stream: PeerStream) {
         if self.exchanges.len() >= EXCHANGES_MAX {
             self.counters.rendezvous_dropped.increment();
             return;
         }
-        let part = Part::Acceptor { ticket: [0; TICKET_BYTES], ticket_bytes: 0, fds: Vec::new() };
+        let part =
+            Part::Acceptor { ticket: [0; TICKET_BYTES], ticket_bytes: 0, fds: PeerFds::default() };
         if let Ok(id) = self.add_exchange(stream, part) {
             self.on_exchange_ready(id);
         }
     }
 
-    fn add_exchange(&mut self, stream: UnixStream, part: Part) -> io::Result<ExchangeId> {
+    fn add_exchange(&mut self, stream: PeerStream, part: Part) -> io::Result<ExchangeId> {
         let id = ExchangeId(self.new_token());
         let fd = stream.as_raw_fd();
         self.poll.registry().register(&mut SourceFd(&fd), Token(id.0), Interest::READABLE)?;
@@ -194,8 +200,7 @@ impl Reactor {
         let config = ShmConfig { max_frame_bytes: max_frame as usize, ..config };
         let segment = Segment::create(&config).map_err(|error| error.to_string())?;
         let stream = connect(name).map_err(|error| format!("cannot meet the peer: {error}"))?;
-        let fds = [segment.as_fd(), endpoint.attach.waker.as_fd()];
-        match retry(|| send_with_fds(&stream, ticket, &fds)) {
+        match retry(|| send_with_fds(&stream, ticket, &[segment.as_fd()])) {
             Ok(TICKET_BYTES) => {}
             Ok(_) => return Err("the ticket was not sent whole".to_owned()),
             Err(error) => return Err(format!("cannot send the rings: {error}")),
@@ -219,21 +224,22 @@ impl Reactor {
     fn receive_grant(&mut self, id: ExchangeId, link: LinkId) {
         let Some(exchange) = self.exchanges.get(&id) else { return };
         let mut answer = [0];
-        match retry(|| recv_with_fds(&exchange.stream, &mut answer, 1)) {
+        // One byte: behind it may be wake-ups already.
+        match retry(|| recv_with_fds(&exchange.stream, &mut answer, 0)) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Ok((1, fds)) if answer == [GRANTED] && fds.len() == 1 => self.use_rings(id, link, fds),
+            Ok((1, _)) if answer == [GRANTED] => self.use_rings(id, link),
             Ok((0, _)) => self.fall_back(link, "the peer refused at the rendezvous"),
             Ok(_) => self.fall_back(link, "the peer's answer at the rendezvous makes no sense"),
             Err(error) => self.fall_back(link, &error.to_string()),
         }
     }
 
-    fn use_rings(&mut self, id: ExchangeId, link: LinkId, mut fds: Vec<OwnedFd>) {
-        if let Some(Exchange { part: Part::Opener { segment, .. }, .. }) = self.take_exchange(id)
-            && let Some(peer_wake) = fds.pop()
+    fn use_rings(&mut self, id: ExchangeId, link: LinkId) {
+        if let Some(Exchange { stream, part: Part::Opener { segment, .. } }) =
+            self.take_exchange(id)
         {
             let max_frame = segment.max_frame_bytes() as u32;
-            let transport = ShmLink::new(segment, Side::Creator, peer_wake);
+            let transport = ShmLink::new(segment, Side::Creator, stream);
             self.bring_up(link, HostLink::Shm(transport), max_frame);
         }
     }
@@ -245,11 +251,13 @@ impl Reactor {
             return;
         };
         while *ticket_bytes < TICKET_BYTES {
-            let wanted_fds = 2 - fds.len();
-            match retry(|| recv_with_fds(stream, &mut ticket[*ticket_bytes..], wanted_fds)) {
-                Ok((count @ 1.., more_fds)) => {
+            match retry(|| recv_with_fds(stream, &mut ticket[*ticket_bytes..], FDS_MAX + 1)) {
+                Ok((count @ 1.., more)) => {
                     *ticket_bytes += count;
-                    fds.extend(more_fds);
+                    fds.add(more);
+                    if fds.count() > FDS_MAX {
+                        return self.drop_stranger(id);
+                    }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Ok((0, _)) | Err(_) => return self.drop_stranger(id),
@@ -268,12 +276,14 @@ impl Reactor {
     /// Acceptor: the ticket says which link it is.
     fn on_ticket(&mut self, id: ExchangeId, ticket: &[u8; TICKET_BYTES]) {
         let Some(link) = self.tickets.remove(ticket) else { return self.drop_stranger(id) };
-        let Some(Exchange { stream, part: Part::Acceptor { fds, .. } }) = self.take_exchange(id)
+        let Some(Exchange { stream, part: Part::Acceptor { mut fds, .. } }) =
+            self.take_exchange(id)
         else {
             return;
         };
-        match self.take_rings(link, &stream, fds) {
-            Ok((transport, max_frame)) => {
+        match self.open_rings(link, &stream, fds.take_only()) {
+            Ok((segment, max_frame)) => {
+                let transport = ShmLink::new(segment, Side::Opener, stream);
                 self.bring_up(link, HostLink::Shm(transport), max_frame);
             }
             Err(obstacle) => {
@@ -283,28 +293,40 @@ impl Reactor {
         }
     }
 
-    fn take_rings(
+    fn open_rings(
         &self,
         id: LinkId,
-        stream: &UnixStream,
-        fds: Vec<OwnedFd>,
-    ) -> Result<(ShmLink, u32), String> {
-        let link = self.links.get(&id).ok_or("the link has ended")?;
-        let Stage::Promised { max_frame, .. } = link.stage else {
-            return Err("the link is up already".to_owned());
+        stream: &PeerStream,
+        memory: Option<OwnedFd>,
+    ) -> Result<(Segment, u32), String> {
+        let memory = memory.ok_or("no memory came with the ticket")?;
+        let (config, max_frame) = match self.promised_rings(id) {
+            Ok(promised) => promised,
+            Err(obstacle) => {
+                discard(vec![memory]);
+                return Err(obstacle.to_owned());
+            }
         };
-        let endpoint = self.endpoints.get(&link.endpoint).ok_or("the endpoint has gone")?;
-        let [memory, peer_wake] = <[OwnedFd; 2]>::try_from(fds)
-            .map_err(|fds| format!("{} descriptors came, not 2", fds.len()))?;
-        let segment = Segment::from_fd(memory).map_err(|error| error.to_string())?;
+        let segment = Segment::from_fd_in(memory, config.huge_pages);
+        let segment = segment.map_err(|error| error.to_string())?;
         if segment.max_frame_bytes() != max_frame as usize {
             return Err(format!("the rings carry frames of {} bytes", segment.max_frame_bytes()));
         }
-        let own_wake = [endpoint.attach.waker.as_fd()];
         // One byte always fits into a socket that nothing was written to.
-        retry(|| send_with_fds(stream, &[GRANTED], &own_wake))
+        retry(|| send_with_fds(stream, &[GRANTED], &[]))
             .map_err(|error| format!("cannot answer at the rendezvous: {error}"))?;
-        Ok((ShmLink::new(segment, Side::Opener, peer_wake), max_frame))
+        Ok((segment, max_frame))
+    }
+
+    /// How the endpoint of a link that waits for its rings is configured, and their frames.
+    fn promised_rings(&self, id: LinkId) -> Result<(ShmConfig, u32), &'static str> {
+        let link = self.links.get(&id).ok_or("the link has ended")?;
+        let Stage::Promised { max_frame, .. } = link.stage else {
+            return Err("the link is up already");
+        };
+        let endpoint = self.endpoints.get(&link.endpoint).ok_or("the endpoint has gone")?;
+        let shm = endpoint.attach.shm.ok_or("the endpoint does not use shared memory")?;
+        Ok((shm.config, max_frame))
     }
 
     /// An exchange that takes too long. The opener's is ended by its link's own deadline.

@@ -9,9 +9,8 @@ use petrel::{Nexus, Status};
 use petrel_proto::control::{Hello, LinkAccept, LinkOpen, Message, Offer};
 use petrel_transport::host::HostLink;
 use petrel_transport::shm::{
-    NAME_BYTES, Rendezvous, Segment, ShmConfig, connect, host_identity, send_with_fds,
+    NAME_BYTES, PeerStream, Rendezvous, Segment, ShmConfig, connect, host_identity, send_with_fds,
 };
-use petrel_transport::wake::Waker;
 
 use crate::harness::*;
 
@@ -25,7 +24,7 @@ fn local_hello(rendezvous: &[u8]) -> Hello {
 }
 
 /// What a peer does at the rendezvous with what came.
-fn accept_one(rendezvous: &mut Rendezvous) -> UnixStream {
+fn accept_one(rendezvous: &mut Rendezvous) -> PeerStream {
     let deadline = Instant::now() + HANG;
     loop {
         match rendezvous.accept().unwrap() {
@@ -37,7 +36,7 @@ fn accept_one(rendezvous: &mut Rendezvous) -> UnixStream {
 }
 
 /// Links by shared memory with a peer whose rendezvous is `name`, and expects UDP in the end.
-fn falls_back(name: &[u8; NAME_BYTES], meet: impl FnOnce() -> Option<UnixStream>) {
+fn falls_back(name: &[u8; NAME_BYTES], meet: impl FnOnce() -> Option<PeerStream>) {
     let (listener, address) = listener();
     let nexus = Nexus::builder().connect_timeout(Duration::from_millis(500)).start().unwrap();
     let mut client = attach(&nexus, V4);
@@ -86,8 +85,7 @@ fn opener__falls_back_when_the_answer_makes_no_sense() {
     let name = rendezvous.name();
     falls_back(&name, || {
         let stream = accept_one(&mut rendezvous);
-        // No descriptor comes with it.
-        send_with_fds(&stream, &[1], &[]).unwrap();
+        send_with_fds(&stream, &[2], &[]).unwrap();
         Some(stream)
     });
 }
@@ -178,10 +176,10 @@ fn acceptor__takes_rings_from_who_knows_the_ticket() {
     let (nexus, _) = server(V4);
     let mut server = attach(&nexus, V4);
     let (_peer, name, ticket) = invited(&nexus);
-    let (segment, waker) = (rings(FRAME as usize), Waker::new().unwrap());
+    let segment = rings(FRAME as usize);
     let mut stream = connect(&name).unwrap();
     // In two pieces, the descriptors with the first.
-    send_with_fds(&stream, &ticket[..5], &[segment.as_fd(), waker.as_fd()]).unwrap();
+    send_with_fds(&stream, &ticket[..5], &[segment.as_fd()]).unwrap();
     send_with_fds(&stream, &ticket[5..], &[]).unwrap();
     assert!(matches!(server.up().transport, HostLink::Shm(_)));
     stream.set_nonblocking(false).unwrap();
@@ -197,14 +195,13 @@ fn acceptor__drops_who_does_not_know_the_ticket() {
     let (_peer, name, ticket) = invited(&nexus);
     let segment = rings(FRAME as usize);
     let mut stranger = connect(&name).unwrap();
-    send_with_fds(&stranger, &[3; 16], &[segment.as_fd(), segment.as_fd()]).unwrap();
+    send_with_fds(&stranger, &[3; 16], &[segment.as_fd()]).unwrap();
     assert!(at_end(&mut stranger));
     assert_eq!(nexus.stats().rendezvous_dropped, 1);
     // Who hangs up early is dropped too, and nobody else is disturbed.
     drop(connect(&name).unwrap());
-    let waker = Waker::new().unwrap();
     let stream = connect(&name).unwrap();
-    send_with_fds(&stream, &ticket, &[segment.as_fd(), waker.as_fd()]).unwrap();
+    send_with_fds(&stream, &ticket, &[segment.as_fd()]).unwrap();
     assert!(matches!(server.up().transport, HostLink::Shm(_)));
     wait_until(&nexus, |stats| stats.rendezvous_dropped == 2);
 }
@@ -213,12 +210,12 @@ fn acceptor__drops_who_does_not_know_the_ticket() {
 fn acceptor__refuses_rings_that_it_cannot_use() {
     let (nexus, _) = server(V4);
     let _server = attach(&nexus, V4);
-    let waker = Waker::new().unwrap();
-    let (good, small) = (rings(FRAME as usize), rings(4_096));
+    let small = rings(4_096);
+    let (tcp, _) = listener();
     let cases = [
-        (vec![small.as_fd(), waker.as_fd()], "frames of 4096 bytes"),
-        (vec![good.as_fd()], "1 descriptors came"),
-        (vec![waker.as_fd(), waker.as_fd()], ""),
+        (vec![small.as_fd()], "frames of 4096 bytes"),
+        (vec![], "no memory came"),
+        (vec![tcp.as_fd()], "not a memory file"),
     ];
     for (fds, expected) in cases {
         let (mut peer, name, ticket) = invited(&nexus);
@@ -229,6 +226,39 @@ fn acceptor__refuses_rings_that_it_cannot_use() {
         assert!(at_end(&mut stream));
     }
     assert_eq!(nexus.stats().links_opened, 0);
+}
+
+/// The last close of a TCP socket with `SO_LINGER` waits for its data.
+#[test]
+fn acceptor__is_not_held_up_by_a_descriptor_whose_close_blocks() {
+    let (nexus, address) = server(V4);
+    let _server = attach(&nexus, V4);
+    for sent_as_memory in [true, false] {
+        let (sink, sink_address) = listener();
+        let mut stream = std::net::TcpStream::connect(sink_address).unwrap();
+        rustix::net::sockopt::set_socket_linger(&stream, Some(2 * HANG)).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        while std::io::Write::write(&mut stream, &[0; 1 << 16]).is_ok() {}
+        stream.set_nonblocking(false).unwrap();
+        let (mut peer, name, ticket) = invited(&nexus);
+        let meeting = connect(&name).unwrap();
+        match sent_as_memory {
+            true => {
+                send_with_fds(&meeting, &ticket, &[stream.as_fd()]).unwrap();
+                drop(stream);
+                assert!(expect_link_close(&mut peer).contains("not a memory file"));
+            }
+            // More than belong to a ticket.
+            false => {
+                send_with_fds(&meeting, &ticket[..15], &[]).unwrap();
+                send_with_fds(&meeting, &[0], &[stream.as_fd(), stream.as_fd()]).unwrap();
+                drop(stream);
+                wait_until(&nexus, |stats| stats.rendezvous_dropped == 1);
+            }
+        }
+        RawPeer::greeted(address);
+        drop(sink);
+    }
 }
 
 #[test]

@@ -157,6 +157,11 @@ impl<M: Memory> Consumer<M> {
         }
     }
 
+    /// How many sleeps were declared so far: the producer wakes at most once for each.
+    pub fn sleep_count(&self) -> u64 {
+        if self.sleep_word == POLLING { 0 } else { self.sleep_word.div_ceil(2) }
+    }
+
     #[inline]
     fn declare(&mut self, sleep_word: u64) {
         self.sleep_word = sleep_word;
