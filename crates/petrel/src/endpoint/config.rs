@@ -22,16 +22,19 @@ pub enum IdlePolicy {
     /// Looks again, but lets others who want the core run first: for several endpoints on one core, whose
     /// messages to each other then take a switch of threads instead of a wake-up.
     Yield,
-    /// Looks again for this long after the last event, then sleeps until something comes.
+    /// Looks again for this long after the last event, then sleeps until something comes. While it looks it lets
+    /// others who want the core run first, as far as they give it back: beside a thread that computes it sleeps.
     SpinThenBlock(Duration),
     /// Sleeps at once.
     Block,
 }
 
 impl Default for IdlePolicy {
-    /// Spins for 20 µs: about what waking up costs, so that a wait costs at most twice the best.
+    /// Looks for 100 µs: one to two wake-ups of a virtual machine. Where a call has further calls behind it, whose
+    /// servers sleep, it takes about as long, and an endpoint that slept by then would keep all of them slow: puts
+    /// of the replicated store have a p99 of 34 µs instead of 63 µs with 20 µs. Others get the core meanwhile.
     fn default() -> Self {
-        IdlePolicy::SpinThenBlock(Duration::from_micros(20))
+        IdlePolicy::SpinThenBlock(Duration::from_micros(100))
     }
 }
 

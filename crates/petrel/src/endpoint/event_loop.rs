@@ -13,7 +13,8 @@ use super::ahead::Ahead;
 use super::context::{Back, Context, Local};
 use super::factors::{SlowDispatch, SlowSink};
 use super::handler::{Handlers, Payload};
-use super::{Endpoint, IdlePolicy, run_continuation, run_under_deadline};
+use super::idle::Rest;
+use super::{Endpoint, run_continuation, run_under_deadline};
 use crate::control::ControlPlane;
 use crate::inbox::NEVER_NS;
 use crate::msgbuf::Pool;
@@ -163,22 +164,25 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 
     fn turn_until(&mut self, end_ns: Option<u64>) {
         if self.run_once() {
-            self.busy_ns = self.local.now_ns;
+            self.idle.note_work(self.local.now_ns);
             return;
         }
-        let sleeps = match self.idle {
-            IdlePolicy::Poll => false,
-            IdlePolicy::Yield => {
+        match self.idle.next(self.local.now_ns) {
+            Rest::Look => std::hint::spin_loop(),
+            Rest::Yield if self.idle.learns() => {
+                let begin_ns = self.transport.now();
                 std::thread::yield_now();
-                return;
+                self.idle.note_yield(begin_ns, self.transport.now());
             }
-            IdlePolicy::Block => true,
-            IdlePolicy::SpinThenBlock(spin) => {
-                self.local.now_ns - self.busy_ns.min(self.local.now_ns) >= as_ns(spin)
-            }
-        };
+            Rest::Yield => std::thread::yield_now(),
+            Rest::Sleep => self.sleep_until(end_ns),
+        }
+    }
+
+    /// Sleeps, unless there is something to do first.
+    fn sleep_until(&mut self, end_ns: Option<u64>) {
         // Before a sleep comes a turn that has looked everywhere.
-        let stays = !sleeps || self.idle_turns > 0 || self.local.core.has_transmit();
+        let stays = self.idle_turns > 0 || self.local.core.has_transmit();
         if stays || !self.local.remote.may_sleep() {
             std::hint::spin_loop();
             return;

@@ -10,6 +10,7 @@ mod event_loop;
 mod factors;
 mod handler;
 mod health;
+mod idle;
 mod local_turn;
 mod multicast;
 mod open;
@@ -37,6 +38,7 @@ pub use event_loop::Stop;
 pub use factors::Factors;
 pub use handler::{Handled, Request, Responder};
 pub use health::{HEALTH_METHOD, Health};
+use idle::Idle;
 pub(crate) use multicast::Broadcast;
 pub use multicast::{Hearing, MulticastConfig, MulticastError};
 pub use open::EndpointError;
@@ -86,11 +88,9 @@ pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort>
     /// Groups that this endpoint is a member of.
     joined: Vec<Joined>,
     ahead: Ahead,
-    idle: IdlePolicy,
+    idle: Idle,
     /// What is switched off, and whether the core takes its short ways; `None` where all is on.
     factors: Option<(Factors, bool)>,
-    /// When the endpoint last had something to do, in nanoseconds.
-    busy_ns: u64,
     /// Frames that the next turn receives at most.
     rx_budget: usize,
     /// Turns in a row that found nothing on the way in and looked no further.
@@ -144,10 +144,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             drain: Drain::default(),
             ahead: Ahead::new(),
             attention,
-            idle: config.idle,
+            idle: Idle::new(config.idle, now_ns),
             factors: (config.factors != Factors::default() || !config.protocol.short_ways)
                 .then_some((config.factors, config.protocol.short_ways)),
-            busy_ns: now_ns,
             rx_budget: RX_BURST_MAX,
             idle_turns: 0,
             full_turns: 0,
