@@ -8,8 +8,11 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context as TaskContext, Poll, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::{Cas, KvClient, KvError, Put};
 use crate::command::Expected;
@@ -126,11 +129,13 @@ impl<T> RemoteOperation<T> {
     /// # Errors
     /// [`RemoteError`].
     pub fn wait(self) -> Result<T, RemoteError> {
+        self.slot.look();
         let mut state = lock(&self.slot.state);
         loop {
             if let Some(result) = state.result.take() {
                 return result;
             }
+            state.sleeps = true;
             state = self.slot.given.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
@@ -229,10 +234,16 @@ async fn serve(client: KvClient, receiver: Receiver) {
     }
 }
 
+/// How long a thread looks for a result before it sleeps, and lets others run meanwhile: as an endpoint does by
+/// default, see [`petrel::IdlePolicy`].
+const LOOK: Duration = Duration::from_micros(100);
+
 /// Where a result is put.
 #[derive(Debug)]
 struct Slot<T> {
     state: Mutex<SlotState<T>>,
+    /// Whether there is a result, for who looks without the lock.
+    has_result: AtomicBool,
     given: Condvar,
 }
 
@@ -240,11 +251,14 @@ struct Slot<T> {
 struct SlotState<T> {
     result: Option<Result<T, RemoteError>>,
     waker: Option<Waker>,
+    /// A thread sleeps until there is a result.
+    sleeps: bool,
 }
 
 impl<T> Default for Slot<T> {
     fn default() -> Self {
-        Self { state: Mutex::new(SlotState { result: None, waker: None }), given: Condvar::new() }
+        let state = SlotState { result: None, waker: None, sleeps: false };
+        Self { state: Mutex::new(state), has_result: AtomicBool::new(false), given: Condvar::new() }
     }
 }
 
@@ -263,10 +277,22 @@ impl<T> Slot<T> {
     fn put(&self, result: Result<T, RemoteError>) {
         let mut state = lock(&self.state);
         state.result = Some(result);
-        let waker = state.waker.take();
+        // Partner: the load in `look`. The result itself is behind the lock.
+        self.has_result.store(true, Ordering::Release);
+        let (waker, sleeps) = (state.waker.take(), state.sleeps);
         drop(state);
-        self.given.notify_all();
+        if sleeps {
+            self.given.notify_all();
+        }
         waker.into_iter().for_each(Waker::wake);
+    }
+
+    /// Looks for a while whether there is a result: a sleep costs several times what a put takes.
+    fn look(&self) {
+        let begin = Instant::now();
+        while !self.has_result.load(Ordering::Acquire) && begin.elapsed() < LOOK {
+            thread::yield_now();
+        }
     }
 }
 

@@ -15,56 +15,73 @@ pub(super) struct Read {
 }
 
 /// Reads that wait: first for a majority to confirm who leads, then for the log to be applied.
-#[derive(Default)]
-pub(super) struct Reads {
-    queued: Vec<Read>,
-    /// Those for which a majority was asked, by the number of the question.
-    asked: VecDeque<(u64, Vec<Read>)>,
+///
+/// One question at a time is on its way. Reads that come meanwhile wait for the next one and share it: with few
+/// reads nothing waits longer than a round trip more, and with many the price of a question is divided by them.
+/// A question whose messages were lost is repeated by the next heartbeat.
+pub(super) struct Reads<R = Read> {
+    queued: Vec<R>,
+    /// The question that is on its way, by its number, and those that it is asked for.
+    asked: Option<(u64, Vec<R>)>,
     /// Those that wait for this index to be applied.
-    confirmed: VecDeque<(u64, Vec<Read>)>,
+    confirmed: VecDeque<(u64, Vec<R>)>,
     questions: u64,
 }
 
-impl Reads {
+impl<R> Default for Reads<R> {
+    fn default() -> Self {
+        Self { queued: Vec::new(), asked: None, confirmed: VecDeque::new(), questions: 0 }
+    }
+}
+
+impl<R> Reads<R> {
     pub(super) fn len(&self) -> usize {
         let batches = self.asked.iter().chain(&self.confirmed);
         self.queued.len() + batches.map(|(_, reads)| reads.len()).sum::<usize>()
     }
 
-    pub(super) fn queue(&mut self, read: Read) {
+    /// Questions so far.
+    pub(super) fn questions(&self) -> u64 {
+        self.questions
+    }
+
+    pub(super) fn queue(&mut self, read: R) {
         self.queued.push(read);
     }
 
-    pub(super) fn has_queued(&self) -> bool {
-        !self.queued.is_empty()
+    /// Whether reads wait that a question may be asked for now.
+    pub(super) fn may_ask(&self) -> bool {
+        !self.queued.is_empty() && self.asked.is_none()
     }
 
     /// The number of a question on behalf of all that are queued.
     pub(super) fn ask(&mut self) -> u64 {
+        assert!(self.may_ask(), "one question at a time, and none for nothing");
         self.questions += 1;
-        self.asked.push_back((self.questions, std::mem::take(&mut self.queued)));
+        self.asked = Some((self.questions, std::mem::take(&mut self.queued)));
         self.questions
     }
 
     /// A majority has confirmed: what came before the question may be answered from this index on.
     pub(super) fn confirm(&mut self, question: u64, index: u64) {
-        while self.asked.front().is_some_and(|(number, _)| *number <= question) {
-            let (_, reads) = self.asked.pop_front().expect("there is a front");
+        if let Some((_, reads)) = self.asked.take_if(|(number, _)| *number == question) {
             self.confirmed.push_back((index, reads));
         }
     }
 
     /// Takes reads that may be answered when so much is applied.
-    pub(super) fn take_due(&mut self, applied: u64) -> Option<Vec<Read>> {
+    pub(super) fn take_due(&mut self, applied: u64) -> Option<Vec<R>> {
         if self.confirmed.front()?.0 > applied {
             return None;
         }
         self.confirmed.pop_front().map(|(_, reads)| reads)
     }
+}
 
+impl Reads {
     /// This replica leads no more: sends the clients on.
     pub(super) fn give_up(&mut self, cx: &mut Context<'_>, not_leader: &[u8]) {
-        let batches = self.asked.drain(..).chain(self.confirmed.drain(..));
+        let batches = self.asked.take().into_iter().chain(self.confirmed.drain(..));
         let reads = batches.flat_map(|(_, reads)| reads).chain(self.queued.drain(..));
         for read in reads {
             read.responder.reply(cx, not_leader);
@@ -92,5 +109,42 @@ pub(super) fn answer(store: &Store, method: u16, request: &[u8], reply: &mut Vec
     };
     if let Err(error) = answered {
         Refusal::Malformed(&error.to_string()).encode(reply);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn may_ask__once_for_all_that_came_while_a_question_was_on_its_way() {
+        let mut reads = Reads::default();
+        assert!(!reads.may_ask());
+        reads.queue('a');
+        assert_eq!(reads.ask(), 1);
+        reads.queue('b');
+        reads.queue('c');
+        assert!(!reads.may_ask(), "they came after the question, and wait for the next");
+        reads.confirm(1, 7);
+        assert_eq!((reads.take_due(6), reads.take_due(7)), (None, Some(vec!['a'])));
+        assert!(reads.may_ask());
+        assert_eq!(reads.ask(), 2);
+        assert_eq!(reads.len(), 2);
+        reads.confirm(2, 7);
+        assert_eq!(reads.take_due(7), Some(vec!['b', 'c']));
+        assert_eq!((reads.len(), reads.questions()), (0, 2));
+    }
+
+    #[test]
+    fn confirm__knows_an_old_answer() {
+        let mut reads = Reads::default();
+        reads.queue('a');
+        assert_eq!(reads.ask(), 1);
+        reads.confirm(1, 3);
+        reads.queue('b');
+        assert_eq!(reads.ask(), 2);
+        reads.confirm(1, 4);
+        assert_eq!(reads.take_due(9), Some(vec!['a']));
+        assert_eq!(reads.take_due(9), None, "nobody has confirmed the second question");
     }
 }

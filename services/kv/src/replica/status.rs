@@ -49,6 +49,7 @@ impl Member {
             ("write_p99_ns", self.write_times.value_at_quantile(0.99)),
             ("writes_waiting", self.writes.len() as u64),
             ("reads_waiting", self.reads.len() as u64),
+            ("read_questions", self.reads.questions()),
         ];
         Status {
             node: node_of(self.identity.replica),

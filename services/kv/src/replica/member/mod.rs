@@ -271,7 +271,7 @@ impl Member {
     /// Asks a majority on behalf of the reads that wait.
     fn ask_for_reads(&mut self) -> bool {
         // Before this the core would drop the question: it does not know what is committed.
-        if !self.reads.has_queued() || !self.leads() || !self.raft.raft.commit_to_current_term() {
+        if !self.reads.may_ask() || !self.leads() || !self.raft.raft.commit_to_current_term() {
             return false;
         }
         let question = self.reads.ask();
