@@ -96,10 +96,6 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> 
         BenchCommand::Threads(args) => threads::run(args, output),
         BenchCommand::Overload(args) => overload::run(args, output),
         BenchCommand::Kv(args) => kv::run(args, output),
-        BenchCommand::KvReplica(args) => {
-            kv::run_replica(args)?;
-            Ok(Outcome::Success)
-        }
         BenchCommand::OverloadServer(args) => {
             overload::run_server(args, output)?;
             Ok(Outcome::Success)

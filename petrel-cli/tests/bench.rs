@@ -432,3 +432,24 @@ fn overload__of_nothing_is_a_failure() {
         assert_eq!(output.status.code(), Some(1), "{output:?}");
     }
 }
+
+#[test]
+fn kv__measures_the_stores_client_beside_raw_calls() {
+    let keys = ["kv", "--transport", "shm", "--clients", "1,3", "--keys", "200"];
+    let output = bench(&keys);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let rows = records(&output);
+    let of = |clients: u64| {
+        let is_it = |row: &&Value| row["clients"] == clients;
+        rows.iter().filter(is_it).map(|row| row["what"].as_str().unwrap()).collect::<Vec<_>>()
+    };
+    let one = ["stale get, raw call", "put, raw call", "put", "get"];
+    assert_eq!(of(1)[..4], one);
+    assert_eq!(of(1)[4..], ["put, other thread"]);
+    assert_eq!(of(3)[4..], ["put, one client", "get, one client", "put, other thread"]);
+    for row in &rows {
+        assert!(row["per_second"].as_f64() > Some(0.0), "{row}");
+        assert!(row["p50_ns"].as_u64() <= row["p99_ns"].as_u64(), "{row}");
+        assert_eq!((&row["wrong"], &row["transport"]), (&0.into(), &"shm".into()));
+    }
+}

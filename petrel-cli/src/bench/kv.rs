@@ -1,57 +1,62 @@
-//! Replicated puts (eRPC §7.1): three replicas as processes of their own, and clients in this one.
+//! The replicated store as an application meets it: three processes of `petrel kv serve`, and the store's client.
 //!
-//! The leader has a CPU for itself. Where there are fewer than four, its followers and the clients share the
-//! other one, and each gives it up when it has nothing to do; an echo, answered by the leader in the same
-//! place, tells what that costs without Raft. Keys are there before they are put again, and every answer is
-//! checked.
+//! Nothing is set but what the flags say: the replicas' idle policy is the default, and the kernel places the
+//! threads. Beside the client's operations stand raw calls to the same replicas in the same windows: what the way
+//! there costs, and what the client adds. Keys are there before they are put again, and every answer is checked.
 
+mod clients;
 mod cluster;
+mod etcd;
 mod load;
-mod replica;
+mod simulated;
+mod workload;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
-use petrel_kv_check::{LatencyReport, Times, simulate_latency};
 use serde::Serialize;
 
+use self::clients::Clients;
 use self::cluster::Cluster;
-use self::load::{Kind, Loader};
+use self::load::Loader;
+use self::workload::{Kind, Tally};
 use super::plot::{self, Bar};
 use crate::Outcome;
-use crate::cli::{BenchTransport, KvBenchArgs, KvReplicaArgs};
+use crate::cli::{BenchTransport, KvBenchArgs};
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::output::latency::LatencySummary;
 use crate::units::{exact_duration, format_ns};
 
-/// One row: so many clients, each with one call under way.
+/// One row: so many operations under way.
 #[derive(Serialize)]
 struct Row {
     bench: &'static str,
+    what: &'static str,
     transport: &'static str,
     clients: usize,
     per_second: f64,
-    #[serde(flatten)]
-    latency: Option<LatencySummary>,
-    /// From the arrival of a put at the leader to its answer: of all puts so far.
-    leader_p50_ns: Option<u64>,
-    leader_p99_ns: Option<u64>,
+    p50_ns: u64,
+    p99_ns: u64,
+    /// Its median over that of the raw put in the same windows.
+    p50_over_raw_put: Option<f64>,
+    /// Its rate over that of etcd's puts in the same run, and etcd's median over its.
+    rate_over_etcd: Option<f64>,
+    etcd_p50_over: Option<f64>,
     /// Answers that were not what they should be.
     wrong: u64,
 }
 
-/// The process of a replica.
-pub(super) fn run_replica(args: &KvReplicaArgs) -> Result<(), Failure> {
-    replica::run(args)
-}
-
 pub(super) fn run(args: &KvBenchArgs, output: Output) -> Result<Outcome, Failure> {
     if let Some(puts) = args.simulated {
-        return simulate(puts, output);
+        return simulated::simulate(puts, output);
     }
     let mut rows = Vec::new();
     for transport in &args.transport {
         rows.extend(measure(args, *transport, output)?);
+    }
+    if let Some(program) = &args.etcd {
+        compare(&mut rows, &etcd::measure(program, args)?);
     }
     rows.iter().try_for_each(|row| output.record(row))?;
     output.line(table(&rows, output))?;
@@ -63,47 +68,84 @@ pub(super) fn run(args: &KvBenchArgs, output: Output) -> Result<Outcome, Failure
     Ok(if is_right { Outcome::Success } else { Outcome::Failure })
 }
 
-/// Echoes and puts take their windows in turn, with the same clients.
+/// All kinds of operations take their windows in turn.
 fn measure(
     args: &KvBenchArgs,
     transport: BenchTransport,
     output: Output,
 ) -> Result<Vec<Row>, Failure> {
     let cluster = Cluster::start(args, transport)?;
-    let mut rows = Vec::new();
+    let mut endpoint = cluster.client_endpoint()?;
     let most = args.clients.iter().copied().max().unwrap_or(1);
-    let mut loader = Loader::connect(&cluster, most, args.keys)?;
-    loader.write_all(output)?;
-    for clients in &args.clients {
-        loader.begin_row(*clients);
+    let mut loader = Loader::connect(&mut endpoint, &cluster, most, args.keys)?;
+    loader.write_all(&mut endpoint, output)?;
+    let mut clients = Clients::connect(&mut endpoint, &cluster, most, args.keys)?;
+    let mut rows = Vec::new();
+    for count in &args.clients {
+        let mut tallies: BTreeMap<Kind, Tally> = BTreeMap::new();
         let mut left = args.duration;
         while !left.is_zero() {
             let window = left.min(args.window);
-            loader.run(Kind::Echo, window)?;
-            loader.run(Kind::Put, window)?;
+            for kind in Kind::all(*count) {
+                let tally = if kind.is_raw() {
+                    loader.run(&mut endpoint, kind, *count, window)?
+                } else {
+                    clients.run(&mut endpoint, kind, *count, window)?
+                };
+                tallies.entry(kind).or_default().add(&tally);
+            }
             left -= window;
         }
-        let leader = cluster.leader_times(&mut loader);
-        rows.extend([Kind::Echo, Kind::Put].map(|kind| {
-            let tally = loader.take(kind);
-            let leader = leader.filter(|_| kind == Kind::Put);
-            Row {
-                bench: match kind {
-                    Kind::Echo => "kv-echo",
-                    Kind::Put => "kv-put",
-                },
-                transport: transport.name(),
-                clients: *clients,
-                per_second: tally.per_second(),
-                latency: tally.latencies.summary(),
-                leader_p50_ns: leader.map(|times| times.0),
-                leader_p99_ns: leader.map(|times| times.1),
-                wrong: tally.wrong,
-            }
-        }));
+        rows.extend(rows_of(transport, *count, &tallies));
     }
-    cluster.check_equal(&mut loader)?;
+    cluster.check_equal(&mut endpoint)?;
     Ok(rows)
+}
+
+fn rows_of(transport: BenchTransport, clients: usize, tallies: &BTreeMap<Kind, Tally>) -> Vec<Row> {
+    let summary = |tally: &Tally| tally.latencies.summary();
+    let raw_put = tallies.get(&Kind::RawPut).and_then(summary);
+    let row = |(kind, tally): (&Kind, &Tally)| {
+        let latency = summary(tally)?;
+        let over = |raw: &LatencySummary| latency.p50_ns as f64 / raw.p50_ns.max(1) as f64;
+        Some(Row {
+            bench: "kv",
+            what: kind.name(),
+            transport: transport.name(),
+            clients,
+            per_second: tally.per_second(),
+            p50_ns: latency.p50_ns,
+            p99_ns: latency.p99_ns,
+            p50_over_raw_put: raw_put.as_ref().map(over),
+            rate_over_etcd: None,
+            etcd_p50_over: None,
+            wrong: tally.wrong,
+        })
+    };
+    tallies.iter().filter_map(row).collect()
+}
+
+/// Puts etcd's rows behind the others, and the ratios into those.
+fn compare(rows: &mut Vec<Row>, etcd: &[etcd::EtcdRow]) {
+    for row in rows.iter_mut() {
+        if let Some(other) = etcd.iter().find(|other| other.clients == row.clients) {
+            row.rate_over_etcd = Some(row.per_second / other.puts_per_s);
+            row.etcd_p50_over = Some(other.p50_us * 1e3 / row.p50_ns.max(1) as f64);
+        }
+    }
+    rows.extend(etcd.iter().map(|other| Row {
+        bench: "kv",
+        what: "put, etcd",
+        transport: "tcp",
+        clients: other.clients,
+        per_second: other.puts_per_s,
+        p50_ns: (other.p50_us * 1e3) as u64,
+        p99_ns: (other.p99_us * 1e3) as u64,
+        p50_over_raw_put: None,
+        rate_over_etcd: None,
+        etcd_p50_over: None,
+        wrong: 0,
+    }));
 }
 
 fn table(rows: &[Row], output: Output) -> comfy_table::Table {
@@ -114,91 +156,58 @@ fn table(rows: &[Row], output: Output) -> comfy_table::Table {
         "per second",
         "p50",
         "p99",
-        "leader p50",
-        "p99",
+        "p50 / raw put's",
+        "rate / etcd's",
+        "etcd's p50 / p50",
         "wrong",
     ]);
+    let ratio = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"));
     for row in rows {
-        let time = |of: fn(&LatencySummary) -> u64| {
-            row.latency.as_ref().map_or_else(String::new, |latency| format_ns(of(latency)))
-        };
         table.add_row([
             row.transport.to_owned(),
             row.clients.to_string(),
-            if row.bench == "kv-put" { "put" } else { "echo" }.to_owned(),
+            row.what.to_owned(),
             format!("{:.0}", row.per_second),
-            time(|latency| latency.p50_ns),
-            time(|latency| latency.p99_ns),
-            row.leader_p50_ns.map_or_else(String::new, format_ns),
-            row.leader_p99_ns.map_or_else(String::new, format_ns),
+            format_ns(row.p50_ns),
+            format_ns(row.p99_ns),
+            ratio(row.p50_over_raw_put),
+            ratio(row.rate_over_etcd),
+            ratio(row.etcd_p50_over),
             row.wrong.to_string(),
         ]);
     }
     table
 }
 
-/// Draws medians of puts over those of the echoes beside them.
+/// Draws medians over those of the raw puts beside them.
 fn draw(rows: &[Row], path: &Path) -> Result<(), Failure> {
-    let mut bars = Vec::new();
-    for pair in rows.chunks(2) {
-        if let [Row { latency: Some(echo), .. }, Row { latency: Some(put), .. }] = pair {
-            let ratio = put.p50_ns as f64 / echo.p50_ns.max(1) as f64;
-            let label = format!("{}, {} clients", pair[0].transport, pair[0].clients);
-            bars.push(Bar::new(label, ratio, None));
-        }
-    }
-    plot::draw_bars(path, "Replicated puts", "median of puts over that of echoes", &bars)
+    let bar = |row: &Row| {
+        let label = format!("{}, {} clients: {}", row.transport, row.clients, row.what);
+        row.p50_over_raw_put.map(|ratio| Bar::new(label, ratio, None))
+    };
+    let bars: Vec<Bar> = rows.iter().filter_map(bar).collect();
+    plot::draw_bars(path, "The replicated store", "median over that of a put by raw calls", &bars)
 }
 
 /// The command that repeats it.
 fn command(args: &KvBenchArgs) -> String {
     let transports: Vec<_> = args.transport.iter().map(|transport| transport.name()).collect();
     let clients: Vec<_> = args.clients.iter().map(usize::to_string).collect();
-    let realtime = if args.realtime { " --realtime" } else { "" };
-    format!(
-        "petrel bench kv --transport {} --clients {} --keys {} --duration {} --window {}{realtime}",
+    let mut command = format!(
+        "petrel bench kv --transport {} --clients {} --keys {} --duration {} --window {}",
         transports.join(","),
         clients.join(","),
         args.keys,
         exact_duration(args.duration),
         exact_duration(args.window),
-    )
-}
-
-/// The paper's network instead of this machine's.
-fn simulate(puts: usize, output: Output) -> Result<Outcome, Failure> {
-    let report = simulate_latency(1, puts).map_err(Failure::because)?;
-    output.record(&report)?;
-    output.line(simulated_table(&report, output))?;
-    output.line(costs(&report))?;
-    output.line(format!("Again:\n  petrel bench kv --simulated {puts}"))?;
-    Ok(Outcome::Success)
-}
-
-fn simulated_table(report: &LatencyReport, output: Output) -> comfy_table::Table {
-    let mut table = output.table(&["simulated", "p50", "p99", "round trips"]);
-    let mut row = |name: &str, times: &Times| {
-        let ratio = times.p50_ns as f64 / report.echo.p50_ns as f64;
-        let times = [format_ns(times.p50_ns), format_ns(times.p99_ns)];
-        let [p50, p99] = times;
-        table.add_row([name.to_owned(), p50, p99, format!("{ratio:.2}")]);
-    };
-    row("echo", &report.echo);
-    row("put, at the client", &report.client);
-    row("put, at the leader", &report.leader);
-    table
-}
-
-fn costs(report: &LatencyReport) -> String {
-    let costs = report.costs;
-    format!(
-        "Charged beyond an echo's cost, in ns (and afterwards): propose {} ({}), append {} ({}), commit {} ({}), the late answer {}",
-        costs.propose_ns,
-        costs.propose_after_ns,
-        costs.append_ns,
-        costs.append_after_ns,
-        costs.commit_ns,
-        costs.commit_after_ns,
-        costs.late_ns,
-    )
+    );
+    command += &format!(" --idle {} --reads {}", args.idle.name(), args.reads.name());
+    let paths = [("--data", &args.data), ("--etcd", &args.etcd)];
+    for (flag, path) in paths {
+        command.extend(path.iter().map(|path| format!(" {flag} {}", path.display())));
+    }
+    for (flag, is_set) in [(" --pinned", args.pinned), (" --realtime", args.realtime)] {
+        command += if is_set { flag } else { "" };
+    }
+    command
 }

@@ -7,7 +7,8 @@ use clap::{Args, Subcommand};
 use petrel_sim::experiment::overload::Policy;
 
 use super::address::ServerAddress;
-use super::values::BenchTransport;
+use super::kv::ReadsChoice;
+use super::values::{BenchTransport, IdleChoice};
 use crate::bench::{CountedWorkload, Pace};
 use crate::units::{parse_duration, parse_size};
 
@@ -39,7 +40,7 @@ Examples:
   petrel bench congestion --busy 4
   petrel bench threads --transport shm --handler 0s,10us
   petrel bench overload --policy none,default --load 50,100,200
-  petrel bench kv --clients 1,64 --realtime
+  petrel bench kv --transport shm --clients 1,64 --etcd /tmp/etcd-bench
   petrel bench kv --simulated 20000
   petrel bench instructions --transport shm
   petrel bench all --json --plot bench.svg
@@ -72,9 +73,6 @@ pub(crate) enum BenchCommand {
     Instructions(InstructionsArgs),
     /// Everything that Petrel promises to reach, in ten minutes at most
     All(AllArgs),
-    /// A replica's process of `kv`
-    #[command(hide = true)]
-    KvReplica(KvReplicaArgs),
     /// The server's process of `overload`
     #[command(hide = true)]
     OverloadServer(OverloadServerArgs),
@@ -467,19 +465,39 @@ pub(crate) struct KvBenchArgs {
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) keys: u64,
 
-    /// How long to put, and as long to echo, for each row
+    /// How long to measure, for each row
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
 
-    /// Echoes and puts take turns of this length
+    /// All kinds of operations take turns of this length
     #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = parse_duration)]
     pub(crate) window: Duration,
 
-    /// Let nothing interrupt the processes during windows; needs root
+    /// What replicas and clients do while nothing comes in
+    #[arg(long, value_enum, default_value_t = IdleChoice::Spin)]
+    pub(crate) idle: IdleChoice,
+
+    /// How the leader makes sure before a get that it leads
+    #[arg(long, value_enum, default_value_t = ReadsChoice::ReadIndex)]
+    pub(crate) reads: ReadsChoice,
+
+    /// Have the replicas keep their logs in this directory, synced [default: in memory]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data: Option<PathBuf>,
+
+    /// Give the leader a CPU of its own, and the others one each or another together
+    #[arg(long)]
+    pub(crate) pinned: bool,
+
+    /// Let nothing interrupt the processes; needs root
     #[arg(long)]
     pub(crate) realtime: bool,
 
-    /// Draw how many echoes' round trips a put takes into a file (SVG)
+    /// Measure etcd afterwards, by the program of bench/etcd
+    #[arg(long, value_name = "PROGRAM")]
+    pub(crate) etcd: Option<PathBuf>,
+
+    /// Draw medians over those of puts by raw calls into a file (SVG)
     #[arg(long, value_name = "FILE")]
     pub(crate) plot: Option<PathBuf>,
 
@@ -494,32 +512,4 @@ fn parse_clients(text: &str) -> Result<usize, String> {
         Ok(count @ 1..=1_000_000) => Ok(count),
         _ => Err("a number from 1 to 1000000".to_owned()),
     }
-}
-
-/// A replica of `petrel bench kv`.
-#[derive(Args, Debug)]
-pub(crate) struct KvReplicaArgs {
-    /// Its number, from 1
-    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=9))]
-    pub(crate) node: u16,
-
-    /// All replicas' addresses, in the order of their numbers
-    #[arg(long, value_delimiter = ',')]
-    pub(crate) peers: Vec<std::net::SocketAddr>,
-
-    /// Its CPU
-    #[arg(long)]
-    pub(crate) cpu: usize,
-
-    /// Whether others have that CPU, too
-    #[arg(long)]
-    pub(crate) shares: bool,
-
-    /// udp or shm
-    #[arg(long)]
-    pub(crate) transport: String,
-
-    /// Whether nothing interrupts it
-    #[arg(long)]
-    pub(crate) realtime: bool,
 }

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use super::address::ServerAddress;
 use super::kv_chaos::{KvChaosArgs, KvChaosReplicaArgs};
 use super::kv_sim::KvSimArgs;
-use super::values::IdleChoice;
+use super::values::{IdleChoice, TransportChoice};
 use crate::units::parse_duration;
 
 /// A key-value store that three or more processes keep together: serve, read, write, look after it
@@ -104,6 +104,10 @@ pub(crate) struct KvServeArgs {
     #[arg(long, value_enum, default_value_t = IdleChoice::Spin)]
     pub(crate) idle: IdleChoice,
 
+    /// Transport between the nodes, and of clients
+    #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
+    pub(crate) transport: TransportChoice,
+
     /// How long leadership may take to be handed over, and clients to leave, after Ctrl-C or SIGTERM
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(crate) drain: Duration,
@@ -131,6 +135,16 @@ pub(crate) enum ReadsChoice {
     ReadIndex,
     /// It relies on what followers have promised: faster, and right while clocks run equally fast within 5 %
     Lease,
+}
+
+impl ReadsChoice {
+    /// The name by which it is chosen.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::ReadIndex => "read-index",
+            Self::Lease => "lease",
+        }
+    }
 }
 
 /// What is worth a line.

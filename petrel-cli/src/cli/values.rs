@@ -35,8 +35,10 @@ pub(crate) enum BenchTransport {
 pub(crate) enum IdleChoice {
     /// Poll without end: the lowest latency, a whole CPU for each endpoint
     Poll,
-    /// Poll for a while, then sleep until something comes in
+    /// Poll for a while and let other threads run in between, then sleep until something comes in
     Spin,
+    /// Poll without end, but let other threads run first: for several endpoints on one CPU
+    Yield,
     /// Sleep at once: the least CPU time, tens of microseconds more latency
     Block,
 }
@@ -69,7 +71,18 @@ impl IdleChoice {
         match self {
             Self::Poll => IdlePolicy::Poll,
             Self::Spin => IdlePolicy::default(),
+            Self::Yield => IdlePolicy::Yield,
             Self::Block => IdlePolicy::Block,
+        }
+    }
+
+    /// The name by which it is chosen.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Poll => "poll",
+            Self::Spin => "spin",
+            Self::Yield => "yield",
+            Self::Block => "block",
         }
     }
 }

@@ -111,6 +111,7 @@ impl Serving {
         let nexus = builder.start()?;
         let mut endpoint = EndpointConfig::default();
         endpoint.idle = args.idle.policy();
+        endpoint.transports = args.transport.allowed();
         let (sender, receiver) = mpsc::channel();
         let stop = Arc::new(AtomicBool::new(false));
         let (asked, drain, data) = (Arc::clone(&stop), args.drain, args.data.clone());

@@ -1,13 +1,12 @@
 //! Three replicas, and where they run.
 
 use std::net::{SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use petrel::{Endpoint, Nexus};
+use petrel::{Endpoint, EndpointConfig, Nexus};
 use petrel_kv::api::{Role, Status, TransferRequest, methods};
 
-use super::load::Loader;
-use super::replica::endpoint_config;
 use crate::bench::process::Process;
 use crate::cli::{BenchTransport, KvBenchArgs};
 use crate::cores::{self, Seat, Seated};
@@ -21,70 +20,89 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Bytes of a status.
 const STATUS_BYTES: usize = 4096;
 
+/// Three processes of `petrel kv serve`, killed when this is dropped.
 pub(super) struct Cluster {
     pub(super) addresses: Vec<SocketAddr>,
-    places: Places,
-    pub(super) transport: &'static str,
-    is_realtime: bool,
+    client: EndpointConfig,
     _seated: Seated,
-    /// Killed at the end.
     _processes: Vec<Process>,
+    /// The replicas' logs.
+    _data: Option<Directory>,
+}
+
+/// A directory of this process's own, removed at the end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn within(parent: &Path) -> Result<Self, Failure> {
+        let path = parent.join(format!("petrel-bench-kv-{}", std::process::id()));
+        std::fs::create_dir(&path)?;
+        Ok(Self(path))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        // The replicas are gone. What cannot be removed is left to be seen.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// CPUs: the clients' and each replica's. The first replica leads.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Places {
-    clients: usize,
-    replicas: [usize; REPLICAS],
+    clients: Option<usize>,
+    replicas: [Option<usize>; REPLICAS],
 }
 
 impl Places {
-    fn choose() -> Result<Self, Failure> {
-        match cores::all()[..] {
-            [] | [_] => Err(Failure::because("this needs two CPUs, of which the leader has one")),
-            [a, b, c, d, ..] => Ok(Self { clients: a, replicas: [b, c, d] }),
-            [a, b, ..] => Ok(Self { clients: a, replicas: [b, a, a] }),
-        }
-    }
-
-    fn are_shared(&self, cpu: usize) -> bool {
-        self.replicas.iter().chain([&self.clients]).filter(|place| **place == cpu).count() > 1
+    /// The leader has a CPU for itself; with fewer than four CPUs the clients and followers share one.
+    fn pinned() -> Result<Self, Failure> {
+        let (clients, replicas) = match cores::all()[..] {
+            [] | [_] => {
+                return Err(Failure::because("--pinned needs two CPUs: the leader has one"));
+            }
+            [a, b, c, d, ..] => (a, [b, c, d]),
+            [a, b, ..] => (a, [b, a, a]),
+        };
+        Ok(Self { clients: Some(clients), replicas: replicas.map(Some) })
     }
 }
 
 impl Cluster {
     pub(super) fn start(args: &KvBenchArgs, transport: BenchTransport) -> Result<Self, Failure> {
-        let (places, addresses) = (Places::choose()?, free_addresses()?);
-        // From the beginning: replicas that nothing interrupts would leave the clients no time.
-        let seat = Seat { cpu: Some(places.clients), is_realtime: args.realtime };
-        let peers: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
-        let start = |place: usize| {
-            let (node, cpu) = ((place + 1).to_string(), places.replicas[place]);
-            let (peers, name) = (peers.join(","), cpu.to_string());
-            let mut words = vec!["bench", "kv-replica", "--node", &node, "--peers", &peers];
-            words.extend(["--cpu", &name, "--transport", transport.name()]);
-            words.extend(places.are_shared(cpu).then_some("--shares"));
-            words.extend(args.realtime.then_some("--realtime"));
-            Process::start(&words)
-        };
-        let processes = (0..REPLICAS).map(start).collect::<Result<_, _>>()?;
-        let cluster = Self {
-            _seated: seat.take()?,
-            addresses,
-            places,
-            transport: transport.name(),
-            is_realtime: args.realtime,
-            _processes: processes,
-        };
+        let places = if args.pinned { Places::pinned()? } else { Places::default() };
+        let addresses = free_addresses()?;
+        let data = args.data.as_deref().map(Directory::within).transpose()?;
+        let named = (1..).zip(&addresses).map(|(node, at): (u16, _)| format!("{node}={at}"));
+        let peers = named.collect::<Vec<_>>().join(",");
+        let mut processes = Vec::new();
+        for (node, cpu) in (1..).zip(places.replicas) {
+            // A process inherits the seat of the thread that starts it.
+            let _seated = Seat { cpu, is_realtime: args.realtime }.take()?;
+            let id = u16::to_string(&node);
+            let mut words = vec!["kv", "serve", "--json", "--log-level", "error"];
+            words.extend(["--id", &id, "--peers", &peers]);
+            words.extend(["--transport", transport.name(), "--idle", args.idle.name()]);
+            words.extend(["--reads", args.reads.name()]);
+            let log = data.as_ref().map(|data| data.0.join(&id).display().to_string());
+            words.extend(log.iter().flat_map(|log| ["--data", log]));
+            processes.push(Process::start(&words)?);
+        }
+        processes.iter_mut().try_for_each(|process| process.line().map(drop))?;
+        let mut client = EndpointConfig::default();
+        client.transports = transport.only();
+        client.idle = args.idle.policy();
+        let seat = Seat { cpu: places.clients, is_realtime: args.realtime };
+        let (_seated, _processes, _data) = (seat.take()?, processes, data);
+        let cluster = Self { addresses, client, _seated, _processes, _data };
         cluster.have_first_lead()?;
         Ok(cluster)
     }
 
-    /// An endpoint for the clients, on their CPU.
+    /// An endpoint for the clients.
     pub(super) fn client_endpoint(&self) -> Result<Endpoint, Failure> {
-        let shares = self.places.are_shared(self.places.clients) || self.is_realtime;
-        let config = endpoint_config(self.transport, shares);
-        Nexus::builder().start()?.endpoint(config).map_err(Failure::because)
+        Nexus::builder().start()?.endpoint(self.client.clone()).map_err(Failure::because)
     }
 
     fn have_first_lead(&self) -> Result<(), Failure> {
@@ -108,8 +126,7 @@ impl Cluster {
     }
 
     /// Waits until all replicas have applied the same, which is what they are for.
-    pub(super) fn check_equal(&self, loader: &mut Loader) -> Result<(), Failure> {
-        let endpoint = loader.endpoint();
+    pub(super) fn check_equal(&self, endpoint: &mut Endpoint) -> Result<(), Failure> {
         let end = Instant::now() + PATIENCE;
         while Instant::now() < end {
             let all: Vec<_> =
@@ -124,18 +141,6 @@ impl Cluster {
             std::thread::sleep(Duration::from_millis(50));
         }
         Err(Failure::because("the replicas have not come to the same state"))
-    }
-}
-
-impl Cluster {
-    /// What the leader says of its writes: p50 and p99, from their arrival to their answers.
-    pub(super) fn leader_times(&self, loader: &mut Loader) -> Option<(u64, u64)> {
-        let status = status(loader.endpoint(), self.addresses[0])?;
-        let counter = |name: &str| {
-            let found = status.counters.iter().find(|(other, _)| other == name);
-            found.map(|(_, value)| *value)
-        };
-        Some((counter("write_p50_ns")?, counter("write_p99_ns")?))
     }
 }
 

@@ -1,0 +1,175 @@
+//! The store's own client, as applications have it: on the endpoint's thread, and from another one.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use petrel::Endpoint;
+use petrel_kv::client::{KvClient, KvClientConfig, KvError, KvRemote, RemoteError};
+use petrel_sim::Rng;
+
+use super::cluster::Cluster;
+use super::workload::{Kind, Tally, is_next, is_value_of, key_of, value_of};
+use crate::failure::Failure;
+
+pub(super) struct Clients {
+    clients: Vec<KvClient>,
+    keys: u64,
+    /// Windows so far: each draws other keys.
+    windows: u64,
+}
+
+/// What the operations of one window share.
+struct Window {
+    kind: Kind,
+    keys: u64,
+    end: Instant,
+    under_way: Cell<usize>,
+    tally: RefCell<Tally>,
+    failure: RefCell<Option<KvError>>,
+}
+
+impl Clients {
+    /// Makes the clients, and has each put once: then it knows the leader and has its session.
+    pub(super) fn connect(
+        endpoint: &mut Endpoint,
+        cluster: &Cluster,
+        count: usize,
+        keys: u64,
+    ) -> Result<Self, Failure> {
+        let client = |number| {
+            let (addresses, config) = (cluster.addresses.clone(), KvClientConfig::new(number));
+            KvClient::new(endpoint.handle(), addresses, config)
+        };
+        let clients =
+            (0..count as u64).map(client).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        for client in &clients {
+            let key = key_of(0);
+            endpoint.block_on(client.put(&key, &value_of(&key, 0))).map_err(failed)?;
+        }
+        Ok(Self { clients, keys, windows: 0 })
+    }
+
+    /// Has so many operations be under way for so long.
+    pub(super) fn run(
+        &mut self,
+        endpoint: &mut Endpoint,
+        kind: Kind,
+        count: usize,
+        window: Duration,
+    ) -> Result<Tally, Failure> {
+        self.windows += 1;
+        if kind == Kind::RemotePut {
+            return self.run_remote(endpoint, count, window);
+        }
+        let begin = Instant::now();
+        let window = Rc::new(Window {
+            kind,
+            keys: self.keys,
+            end: begin + window,
+            under_way: Cell::new(count),
+            tally: RefCell::default(),
+            failure: RefCell::default(),
+        });
+        for lane in 0..count {
+            let client = match kind {
+                Kind::OneClientPut | Kind::OneClientGet => self.clients[0].clone(),
+                _ => self.clients[lane].clone(),
+            };
+            let rng = Rng::stream(self.windows, lane as u32, 0);
+            endpoint.handle().spawn(Rc::clone(&window).operate(client, rng));
+        }
+        endpoint.run_until(|_| window.under_way.get() == 0);
+        if let Some(error) = window.failure.take() {
+            return Err(failed(error));
+        }
+        let mut tally = window.tally.take();
+        tally.elapsed = begin.elapsed();
+        Ok(tally)
+    }
+
+    fn run_remote(
+        &self,
+        endpoint: &mut Endpoint,
+        count: usize,
+        window: Duration,
+    ) -> Result<Tally, Failure> {
+        let (remote, keys) = (self.clients[0].remote(), self.keys);
+        let rng = Rng::stream(self.windows, 0, 1);
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let ended = Arc::clone(&has_ended);
+        let thread = thread::spawn(move || {
+            let tally = put_remotely(&remote, count, window, keys, rng);
+            ended.store(true, Ordering::Release);
+            // The event loop looks after a turn, and may sleep.
+            drop(remote.run(|_| async { Ok(()) }));
+            tally
+        });
+        endpoint.run_until(|_| has_ended.load(Ordering::Acquire) || thread.is_finished());
+        let tally = thread.join().map_err(|_| Failure::because("a thread has panicked"))?;
+        tally.map_err(Failure::because)
+    }
+}
+
+impl Window {
+    /// One operation after the other.
+    async fn operate(self: Rc<Self>, client: KvClient, mut rng: Rng) {
+        let mut revision = 0;
+        let mut now = Instant::now();
+        while now < self.end && self.failure.borrow().is_none() {
+            let key = key_of(rng.below(self.keys));
+            let outcome = match self.kind {
+                Kind::Get | Kind::OneClientGet => client
+                    .get(&key)
+                    .await
+                    .map(|value| value.is_some_and(|value| is_value_of(&key, &value))),
+                _ => client
+                    .put(&key, &value_of(&key, 7))
+                    .await
+                    .map(|put| is_next(put, &mut revision)),
+            };
+            let end = Instant::now();
+            match outcome {
+                Ok(is_right) => self.tally.borrow_mut().note(end - now, is_right),
+                Err(error) => *self.failure.borrow_mut() = Some(error),
+            }
+            now = end;
+        }
+        self.under_way.set(self.under_way.get() - 1);
+    }
+}
+
+/// Keeps so many puts under way, and waits for the oldest one.
+fn put_remotely(
+    remote: &KvRemote,
+    count: usize,
+    window: Duration,
+    keys: u64,
+    mut rng: Rng,
+) -> Result<Tally, RemoteError> {
+    let begin = Instant::now();
+    let mut start = || {
+        let key = key_of(rng.below(keys));
+        (Instant::now(), remote.put(&key, &value_of(&key, 7)))
+    };
+    let mut under_way: VecDeque<_> = (0..count).map(|_| start()).collect();
+    let mut tally = Tally::default();
+    while let Some((begun, put)) = under_way.pop_front() {
+        // Puts that are under way together may end in any order.
+        let is_right = is_next(put.wait()?, &mut 0);
+        tally.note(begun.elapsed(), is_right);
+        if begin.elapsed() < window {
+            under_way.push_back(start());
+        }
+    }
+    tally.elapsed = begin.elapsed();
+    Ok(tally)
+}
+
+fn failed(error: KvError) -> Failure {
+    Failure::because(error)
+}

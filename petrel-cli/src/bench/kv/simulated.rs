@@ -1,0 +1,44 @@
+//! The paper's network instead of this machine's.
+
+use petrel_kv_check::{LatencyReport, Times, simulate_latency};
+
+use crate::Outcome;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::units::format_ns;
+
+pub(super) fn simulate(puts: usize, output: Output) -> Result<Outcome, Failure> {
+    let report = simulate_latency(1, puts).map_err(Failure::because)?;
+    output.record(&report)?;
+    output.line(table(&report, output))?;
+    output.line(costs(&report))?;
+    output.line(format!("Again:\n  petrel bench kv --simulated {puts}"))?;
+    Ok(Outcome::Success)
+}
+
+/// Medians only: the costs that are charged are constants, so that a higher percentile would say nothing.
+fn table(report: &LatencyReport, output: Output) -> comfy_table::Table {
+    let mut table = output.table(&["simulated", "p50", "round trips"]);
+    let mut row = |name: &str, times: &Times| {
+        let ratio = times.p50_ns as f64 / report.echo.p50_ns as f64;
+        table.add_row([name.to_owned(), format_ns(times.p50_ns), format!("{ratio:.2}")]);
+    };
+    row("echo", &report.echo);
+    row("put, at the client", &report.client);
+    row("put, at the leader", &report.leader);
+    table
+}
+
+fn costs(report: &LatencyReport) -> String {
+    let costs = report.costs;
+    format!(
+        "Charged beyond an echo's cost, in ns (and afterwards): propose {} ({}), append {} ({}), commit {} ({}), the late answer {}",
+        costs.propose_ns,
+        costs.propose_after_ns,
+        costs.append_ns,
+        costs.append_after_ns,
+        costs.commit_ns,
+        costs.commit_after_ns,
+        costs.late_ns,
+    )
+}
