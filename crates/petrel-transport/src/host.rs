@@ -184,6 +184,10 @@ impl Transport for Host {
         }
     }
 
+    fn source_of(&self, peer: PeerId) -> PeerId {
+        if Self::is_shm(peer) { peer } else { self.udp.source_of(peer) }
+    }
+
     #[inline]
     fn max_frame_bytes(&self, peer: PeerId) -> usize {
         if Self::is_shm(peer) {

@@ -239,8 +239,9 @@ pub trait Transport {
     fn now(&self) -> u64;
 
     /// Makes a peer reachable. A transport that tells peers apart by address returns the same
-    /// [`PeerId`] when the same address is added again (two endpoints that each opened a link to
-    /// the other), and forgets it at the last [`Transport::remove_peer`].
+    /// [`PeerId`] when the same address is added again on the same terms (two endpoints that each
+    /// opened a link to the other), and forgets it at the last [`Transport::remove_peer`]. On other
+    /// terms it is another peer, and no limit of the first one changes.
     ///
     /// # Errors
     /// See [`LinkError`]. The transport is unchanged then.
@@ -278,6 +279,13 @@ pub trait Transport {
     /// Ends [`Transport::join_group`]. To be called while `from` is still there.
     fn leave_group(&mut self, address: SocketAddr, from: PeerId) {
         let _ = (address, from);
+    }
+
+    /// The name under which frames from this peer are delivered: another one than its own where
+    /// several links lead to one address, since nothing in a datagram tells them apart. It stays
+    /// the same as long as the peer is there.
+    fn source_of(&self, peer: PeerId) -> PeerId {
+        peer
     }
 
     /// The largest frame, in bytes, that can be sent to and received from `peer`. At least

@@ -92,6 +92,18 @@ impl<B: Buffer, T> Core<B, T> {
         self.insert(token, Some(agreed.peer), Role::Server(server))
     }
 
+    /// Takes frames of a session under `source` instead of the name of its peer: where several links
+    /// lead to one address, frames come under one name, whichever link they are of. False: the
+    /// session is not open.
+    pub fn hear_under(&mut self, id: SessionId, source: PeerKey) -> bool {
+        let Some(entry) = self.sessions.get_mut(id) else { return false };
+        if entry.origin.peer().is_none() {
+            return false;
+        }
+        entry.origin = Origin::new(entry.origin.token(), Some(source));
+        true
+    }
+
     /// Ends a session, in whatever state it is. Its pending calls end with `status` and
     /// `message`; answers of handlers that still run will be discarded.
     pub fn close(&mut self, id: SessionId, status: Status, message: &str) -> Option<Closed> {

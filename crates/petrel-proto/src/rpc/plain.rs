@@ -133,14 +133,22 @@ impl<'a, B, T> PlainPlace<'a, B, T> {
             return None;
         }
         let ClientSession {
-            free_slots, slots, to, credits, stalled_slots, trips, congestion, ..
+            free_slots,
+            slots,
+            to,
+            credits,
+            peer,
+            stalled_slots,
+            trips,
+            congestion,
+            ..
         } = client;
         let is_limited = congestion.is_limited();
         let slot = free_slots.trailing_zeros() as usize;
         // Without a free slot, or before the session is open, this is beyond the slots.
         let state = slots.get_mut(slot)?;
         *free_slots &= *free_slots - 1;
-        let peer = entry.origin.any_peer();
+        let peer = *peer;
         Some(Self { peer, to: *to, credits, stalled_slots, trips, is_limited, slot, state })
     }
 }
@@ -372,7 +380,7 @@ impl<B: Buffer, T> Core<B, T> {
             return Some(message);
         };
         let Role::Server(server) = &mut entry.role else { return Some(message) };
-        let peer = entry.origin.any_peer();
+        let peer = server.peer;
         let place = number as usize & server.slots.len().wrapping_sub(1);
         let Some(state) = server.slots.get_mut(place) else { return Some(message) };
         let is_plain = sink.reaches(peer)
@@ -407,11 +415,19 @@ impl<B: Buffer, T> Core<B, T> {
         let Some(entry) = self.sessions.entries.get_mut(work.session as usize) else {
             return false;
         };
-        let Some(peer) = entry.origin.peer() else { return false };
         match &mut entry.role {
             Role::Client(client) if work.of_client => {
-                let ClientSession { to, credits, stalled_slots, slots, trips, congestion, .. } =
-                    client;
+                let ClientSession {
+                    to,
+                    credits,
+                    peer,
+                    stalled_slots,
+                    slots,
+                    trips,
+                    congestion,
+                    ..
+                } = client;
+                let peer = *peer;
                 let Some(state) = slots.get_mut(work.slot as usize) else { return false };
                 let is_first = *credits > 0 && *stalled_slots == 0;
                 let way_out = if TIMED { WayOut::Timed } else { WayOut::Plain };
@@ -448,7 +464,7 @@ impl<B: Buffer, T> Core<B, T> {
                     return false;
                 };
                 let header = server.to.words(Kind::Response, Flags::NONE, aux, state.current);
-                if !sink.send(peer, message.frame(header), &[]) {
+                if !sink.send(server.peer, message.frame(header), &[]) {
                     return false;
                 }
                 state.is_plain = false;

@@ -3,7 +3,7 @@
 use super::backlog::{Backlog, Expiry, NEVER};
 use super::order::SendOrder;
 use super::spare::{Reusable, Spare};
-use super::{Agreed, fill};
+use super::{Agreed, NOBODY, PeerKey, fill};
 use crate::bitmap::{PacketBits, Window};
 use crate::congestion::{Congestion, CongestionControl, Flow};
 use crate::recovery::rtt::{RtoBounds, RttEstimator};
@@ -25,6 +25,8 @@ pub(crate) struct ClientSession<B, T> {
     pub(crate) plain_request_bytes_max: u32,
     /// Credits not held by any slot.
     pub(crate) credits: u32,
+    /// Where its frames go: frames from there may come under another name (see `Origin`).
+    pub(crate) peer: PeerKey,
     /// Bit per slot: has packets to send, but found no credit, or no room in the congestion window.
     pub(crate) stalled_slots: u64,
     pub(crate) trips: RoundTrips,
@@ -174,6 +176,7 @@ impl<B, T> ClientSession<B, T> {
             packet_bytes: 0,
             plain_request_bytes_max: 0,
             credits: 0,
+            peer: NOBODY,
             stalled_slots: 0,
             trips: RoundTrips::new(bounds),
             congestion: Congestion::unlimited(),
@@ -203,6 +206,7 @@ impl<B, T> ClientSession<B, T> {
         self.packet_bytes = agreed.packet_bytes;
         self.plain_request_bytes_max = agreed.packet_bytes.min(agreed.peer_message_bytes_max);
         self.to = Destination::new(agreed.peer_session, agreed.peer_token);
+        self.peer = agreed.peer;
         self.agreed = Some(agreed);
     }
 

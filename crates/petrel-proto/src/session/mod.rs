@@ -80,18 +80,19 @@ pub(crate) struct Entry<B, T> {
 }
 
 /// What a frame must show to be a session's: its token in the lower half, and in the upper half the
-/// peer that it came from. One number, so that it is one comparison.
+/// name under which its peer's frames come. One number, so that it is one comparison. Where several
+/// links lead to one address, it is not the name of the peer that the session's own frames go to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin(u64);
 
 /// No peer has this key.
-const NOBODY: u32 = u32::MAX;
+pub(crate) const NOBODY: PeerKey = PeerKey(u32::MAX);
 
 impl Origin {
     /// Without a peer, while a client session is being opened, it is the origin of no frame.
     #[inline(always)]
     pub(crate) fn new(token: u32, peer: Option<PeerKey>) -> Self {
-        let peer = peer.map_or(NOBODY, |peer| peer.0);
+        let peer = peer.unwrap_or(NOBODY).0;
         Self(u64::from(token) | u64::from(peer) << 32)
     }
 
@@ -102,14 +103,8 @@ impl Origin {
 
     #[inline(always)]
     pub(crate) fn peer(self) -> Option<PeerKey> {
-        let peer = self.any_peer();
-        (peer.0 != NOBODY).then_some(peer)
-    }
-
-    /// The peer, or a key that is nobody's, for who compares it.
-    #[inline(always)]
-    pub(crate) fn any_peer(self) -> PeerKey {
-        PeerKey((self.0 >> 32) as u32)
+        let peer = PeerKey((self.0 >> 32) as u32);
+        (peer != NOBODY).then_some(peer)
     }
 }
 

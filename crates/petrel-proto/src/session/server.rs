@@ -2,7 +2,7 @@
 
 use super::backlog::NEVER;
 use super::spare::{Reusable, Spare};
-use super::{Agreed, fill};
+use super::{Agreed, PeerKey, fill};
 use crate::bitmap::{PacketBits, Window};
 use crate::limits::HEADER_BYTES;
 use crate::status::Status;
@@ -23,6 +23,8 @@ pub(crate) struct ServerSession<B> {
     pub(crate) plain_response_bytes_max: u32,
     /// Largest request that is taken, in bytes.
     pub(crate) request_bytes_max: u32,
+    /// Where its frames go: frames from there may come under another name (see `Origin`).
+    pub(crate) peer: PeerKey,
     pub(crate) agreed: Agreed,
 }
 
@@ -38,6 +40,7 @@ impl<B> ServerSession<B> {
             plain_frame_bytes_max: HEADER_BYTES as u32 + agreed.packet_bytes.min(request_bytes_max),
             plain_response_bytes_max: agreed.packet_bytes.min(agreed.peer_message_bytes_max),
             request_bytes_max,
+            peer: agreed.peer,
             agreed,
         }
     }

@@ -124,6 +124,10 @@ impl Hasher for AddrHasher {
         self.0 = (product as u64) ^ ((product >> 64) as u64).rotate_left(23);
     }
 
+    fn write_usize(&mut self, word: usize) {
+        self.write_u64(word as u64);
+    }
+
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|&byte| self.write_u64(u64::from(byte)));
     }

@@ -71,8 +71,9 @@ const IP_PACKET_BYTES_MAX: usize = 65_535;
 
 /// The UDP transport of one endpoint.
 ///
-/// Frames must not begin with [`BUNDLE_MARK`](crate::bundle::BUNDLE_MARK). Several links to one address share a
-/// [`PeerId`], which stays until each of them is removed.
+/// Frames must not begin with [`BUNDLE_MARK`](crate::bundle::BUNDLE_MARK). Links to one address with the same
+/// largest frame and the same word on ECN share a [`PeerId`], which stays until each of them is removed.
+/// Other links to the address have others, with one [source](Transport::source_of).
 pub struct Udp {
     socket: UdpSocket,
     config: UdpConfig,
@@ -244,8 +245,6 @@ impl Transport for Udp {
         if !self.association.is_with(addr) {
             self.association.dissolve(self.socket.as_fd())?;
         }
-        // The peer may be one that has frames in the plan, and another limit from now on.
-        self.plan.settle();
         let peer = self.peers.add(addr, frame_bytes_max, link.ecn)?;
         if let Err(error) = self.adapt_to_ecn() {
             self.remove_peer(peer);
@@ -293,6 +292,10 @@ impl Transport for Udp {
         if let Ok(interface) = multicast::interface_to(self.local.ip(), source) {
             self.listeners.leave(address, source.ip(), interface);
         }
+    }
+
+    fn source_of(&self, peer: PeerId) -> PeerId {
+        self.peers.source_of(peer)
     }
 
     #[inline]

@@ -8,30 +8,50 @@ use super::plan::Target;
 use crate::{LinkError, PeerId};
 
 /// Most peers of one transport. An endpoint with 20,000 sessions is the design's aim; three times
-/// that many processes to talk to leaves room, at about 100 bytes each.
+/// that many processes to talk to leaves room, at about 200 bytes each.
 const PEERS_MAX: usize = 65_536;
+
+/// What a link agreed on: two links share a peer only where all of this is the same. So no link
+/// changes a limit of another one, whoever opened it (`docs/wire-protocol.md` §8.4).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Terms {
+    key: AddrKey,
+    max_frame_bytes: usize,
+    is_ecn: bool,
+}
 
 /// One peer: where it is, and what it takes.
 pub(super) struct Peer {
     pub(super) name: RawAddr,
     pub(super) max_frame_bytes: usize,
     addr: SocketAddr,
-    key: AddrKey,
+    terms: Terms,
     /// The lane that its frames have in the current burst, or had in an earlier one.
     lane: u32,
-    /// Links to this address that are not yet removed.
+    /// Links with these terms that are not yet removed.
     link_count: u32,
-    /// Whether all links since the first one agreed to ECN.
-    is_ecn: bool,
+    /// The name under which datagrams from the address are delivered.
+    source: PeerId,
+}
+
+/// An address that peers have.
+struct Source {
+    /// Its first peer, which keeps its slot as long as the address has any.
+    id: PeerId,
+    /// Peers with links, each with other terms.
+    peer_count: u32,
 }
 
 pub(super) struct PeerTable {
     slots: Vec<Option<Peer>>,
     free: Vec<u32>,
-    by_key: HashMap<AddrKey, PeerId, AddrHash>,
+    sources: HashMap<AddrKey, Source, AddrHash>,
+    by_terms: HashMap<Terms, PeerId, AddrHash>,
     /// Who sent the previous datagram: most often who sends the next one.
     last_found: Option<(AddrKey, PeerId)>,
-    /// Peers that agreed to ECN.
+    /// Peers with links.
+    count: usize,
+    /// Those of them that agreed to ECN.
     ecn_count: usize,
 }
 
@@ -43,17 +63,20 @@ impl Peer {
 
 impl PeerTable {
     pub(super) fn new() -> Self {
+        let hash = AddrHash::new();
         Self {
             slots: Vec::new(),
             free: Vec::new(),
-            by_key: HashMap::with_hasher(AddrHash::new()),
+            sources: HashMap::with_hasher(hash),
+            by_terms: HashMap::with_hasher(hash),
             last_found: None,
+            count: 0,
             ecn_count: 0,
         }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.by_key.len()
+        self.count
     }
 
     /// How many peers agreed to ECN.
@@ -64,27 +87,42 @@ impl PeerTable {
     /// Whether a peer is there and agreed to ECN.
     #[inline]
     pub(super) fn is_ecn(&self, peer: PeerId) -> bool {
-        self.get(peer).is_some_and(|peer| peer.is_ecn)
+        self.get(peer).is_some_and(|peer| peer.terms.is_ecn)
     }
 
-    /// The address of the only peer.
+    /// The only address that peers have.
     pub(super) fn only(&self) -> Option<SocketAddr> {
-        let mut peers = self.by_key.values();
-        let (Some(&peer), None) = (peers.next(), peers.next()) else { return None };
-        self.get(peer).map(|peer| peer.addr)
+        let mut sources = self.sources.values();
+        let (Some(source), None) = (sources.next(), sources.next()) else { return None };
+        self.slot(source.id).map(|peer| peer.addr)
     }
 
+    fn slot(&self, peer: PeerId) -> Option<&Peer> {
+        self.slots.get(peer.0 as usize)?.as_ref()
+    }
+
+    /// A peer with links.
     #[inline]
     pub(super) fn get(&self, peer: PeerId) -> Option<&Peer> {
-        self.slots.get(peer.0 as usize)?.as_ref()
+        self.slot(peer).filter(|peer| peer.link_count > 0)
+    }
+
+    /// The name under which datagrams from a peer's address are delivered.
+    pub(super) fn source_of(&self, peer: PeerId) -> PeerId {
+        self.slot(peer).map_or(peer, |known| known.source)
     }
 
     /// Where frames to a peer go.
     #[inline]
     pub(super) fn target(&mut self, peer: PeerId) -> Option<Target<'_>> {
-        let Peer { name, max_frame_bytes, lane, .. } =
-            self.slots.get_mut(peer.0 as usize)?.as_mut()?;
-        Some(Target { peer, name, datagram_bytes_max: *max_frame_bytes, lane })
+        let known = self.slots.get_mut(peer.0 as usize)?.as_mut()?;
+        let Peer { name, max_frame_bytes, lane, link_count, .. } = known;
+        (*link_count > 0).then_some(Target {
+            peer,
+            name,
+            datagram_bytes_max: *max_frame_bytes,
+            lane,
+        })
     }
 
     /// Whose address `key` is.
@@ -97,13 +135,13 @@ impl PeerTable {
     }
 
     fn look_up(&mut self, key: AddrKey) -> Option<PeerId> {
-        let peer = *self.by_key.get(&key)?;
+        let peer = self.sources.get(&key)?.id;
         self.last_found = Some((key, peer));
         Some(peer)
     }
 
-    /// Adds a link. A second one to the same address shares the slot, since nothing in a datagram
-    /// tells them apart, and its limit replaces the first one's: it is the peer's latest word.
+    /// Adds a link. Links with the same terms share a peer; one with others gets its own, which
+    /// datagrams do not tell apart: they come under the address's [source](PeerTable::source_of).
     pub(super) fn add(
         &mut self,
         addr: SocketAddr,
@@ -111,22 +149,22 @@ impl PeerTable {
         is_ecn: bool,
     ) -> Result<PeerId, LinkError> {
         let key = AddrKey::from(addr);
-        if let Some(&peer) = self.by_key.get(&key) {
-            let known = self.slots[peer.0 as usize].as_mut().expect("keys point to peers");
+        let terms = Terms { key, max_frame_bytes, is_ecn };
+        if let Some(&peer) = self.by_terms.get(&terms) {
+            let known = self.slots[peer.0 as usize].as_mut().expect("terms point to peers");
+            assert!(known.terms == terms && known.link_count > 0, "a peer with links");
             known.link_count += 1;
-            known.max_frame_bytes = max_frame_bytes;
-            // One that agreed shares the socket's address with one that did not.
-            if known.is_ecn && !is_ecn {
-                known.is_ecn = false;
-                self.ecn_count -= 1;
-            }
             return Ok(peer);
         }
         let peer = self.free_slot()?;
+        let source = self.sources.entry(key).or_insert(Source { id: peer, peer_count: 0 });
+        source.peer_count += 1;
+        let source = source.id;
         let name = RawAddr::from(addr);
         self.slots[peer.0 as usize] =
-            Some(Peer { name, max_frame_bytes, addr, key, lane: 0, link_count: 1, is_ecn });
-        self.by_key.insert(key, peer);
+            Some(Peer { name, max_frame_bytes, addr, terms, lane: 0, link_count: 1, source });
+        self.by_terms.insert(terms, peer);
+        self.count += 1;
         self.ecn_count += usize::from(is_ecn);
         Ok(peer)
     }
@@ -142,18 +180,37 @@ impl PeerTable {
         Ok(PeerId((self.slots.len() - 1) as u32))
     }
 
-    /// Removes one link; the peer goes with its last one.
+    /// Removes one link; the peer goes with its last one, and the address with its last peer.
     pub(super) fn remove(&mut self, peer: PeerId) {
-        let Some(slot) = self.slots.get_mut(peer.0 as usize) else { return };
-        let Some(known) = slot else { return };
-        known.link_count -= 1;
+        let Some(Some(known)) = self.slots.get_mut(peer.0 as usize) else { return };
         if known.link_count == 0 {
-            self.by_key.remove(&known.key);
-            self.ecn_count -= usize::from(known.is_ecn);
-            self.last_found = None;
-            self.free.push(peer.0);
-            *slot = None;
+            // Its slot stays for the sake of the address alone.
+            return;
         }
+        known.link_count -= 1;
+        if known.link_count > 0 {
+            return;
+        }
+        let (terms, source) = (known.terms, known.source);
+        self.by_terms.remove(&terms);
+        self.count -= 1;
+        self.ecn_count -= usize::from(terms.is_ecn);
+        if source != peer {
+            self.release(peer);
+        }
+        let entry = self.sources.get_mut(&terms.key).expect("peers have a source");
+        assert!(entry.id == source, "one source for each address");
+        entry.peer_count -= 1;
+        if entry.peer_count == 0 {
+            self.sources.remove(&terms.key);
+            self.last_found = None;
+            self.release(source);
+        }
+    }
+
+    fn release(&mut self, peer: PeerId) {
+        self.slots[peer.0 as usize] = None;
+        self.free.push(peer.0);
     }
 }
 
@@ -186,15 +243,49 @@ mod tests {
     }
 
     #[test]
-    fn add__again_shares_the_peer_and_updates_its_limit() {
+    fn add__of_the_same_terms_shares_the_peer() {
         let mut table = PeerTable::new();
         let peer = table.add(addr(1, 5), 2000, false).unwrap();
-        assert_eq!(table.add(addr(1, 5), 3000, false).unwrap(), peer);
-        assert_eq!(table.get(peer).unwrap().max_frame_bytes, 3000);
+        assert_eq!(table.add(addr(1, 5), 2000, false).unwrap(), peer);
         table.remove(peer);
         assert_eq!(table.find(addr(1, 5).into()), Some(peer));
         table.remove(peer);
         assert_eq!(table.find(addr(1, 5).into()), None);
+    }
+
+    #[test]
+    fn add__of_other_terms_leaves_the_first_peer_as_it_was() {
+        let mut table = PeerTable::new();
+        let first = table.add(addr(1, 5), 2000, true).unwrap();
+        let smaller = table.add(addr(1, 5), 1232, true).unwrap();
+        let unmarked = table.add(addr(1, 5), 2000, false).unwrap();
+        assert_eq!(table.get(first).unwrap().max_frame_bytes, 2000);
+        assert_eq!(table.get(smaller).unwrap().max_frame_bytes, 1232);
+        assert!(table.is_ecn(first) && table.is_ecn(smaller) && !table.is_ecn(unmarked));
+        assert_eq!((table.len(), table.ecn_count()), (3, 2));
+        assert_eq!(table.only(), Some(addr(1, 5)));
+        for peer in [first, smaller, unmarked] {
+            assert_eq!(table.source_of(peer), first);
+        }
+    }
+
+    #[test]
+    fn remove__of_the_source_keeps_the_name_for_the_others() {
+        let mut table = PeerTable::new();
+        let first = table.add(addr(1, 5), 2000, false).unwrap();
+        let second = table.add(addr(1, 5), 1232, false).unwrap();
+        table.remove(first);
+        table.remove(first);
+        assert!(table.get(first).is_none() && table.target(first).is_none());
+        assert_eq!(table.find(addr(1, 5).into()), Some(first));
+        let other = table.add(addr(1, 6), 2000, false).unwrap();
+        assert_ne!(other, first, "the slot is not free");
+        let third = table.add(addr(1, 5), 2000, false).unwrap();
+        assert_eq!(table.source_of(third), first);
+        table.remove(second);
+        table.remove(third);
+        assert_eq!(table.find(addr(1, 5).into()), None);
+        assert_eq!(table.len(), 1);
     }
 
     #[test]

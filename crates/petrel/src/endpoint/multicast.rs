@@ -319,7 +319,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             .join_group(join.address, peer)
             .map_err(|error| precondition(&error.to_string()))?;
         let &GroupJoin { group, key, address, .. } = join;
-        if !self.local.core.join_group(Membership { peer: agreed.peer, group, key, session }) {
+        let source = PeerKey(self.transport.source_of(peer).0);
+        if !self.local.core.join_group(Membership { peer: source, group, key, session }) {
             self.transport.leave_group(address, peer);
             let why = "this endpoint is a member of too many groups";
             return Err(Reason::new(Status::ResourceExhausted, why));
@@ -341,8 +342,10 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     }
 
     fn leave(&mut self, mut is_it: impl FnMut(&Joined) -> bool) {
-        for Joined { group, peer, address, .. } in self.joined.extract_if(.., |it| is_it(it)) {
-            self.local.core.leave_group(PeerKey(peer.0), group);
+        for Joined { group, session, peer, address, .. } in
+            self.joined.extract_if(.., |it| is_it(it))
+        {
+            self.local.core.leave_group(session, group);
             self.transport.leave_group(address, peer);
         }
     }

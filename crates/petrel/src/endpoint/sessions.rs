@@ -468,6 +468,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         };
         let error = match self.local.core.establish(id, agreed) {
             Ok(()) => {
+                self.hear(id, peer);
                 self.sessions.openings.remove(&id);
                 if !self.transport.is_networked(PeerId(agreed.peer.0)) {
                     self.local.core.exempt_from_congestion_control(id);
@@ -489,6 +490,15 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             from_client: true,
             reason: Reason::new(Status::Cancelled, error.to_string()),
         });
+    }
+
+    /// Takes the frames of a session that is open now, under whatever name they come.
+    fn hear(&mut self, id: SessionId, peer: PeerId) {
+        let source = self.transport.source_of(peer);
+        if source != peer {
+            let is_open = self.local.core.hear_under(id, PeerKey(source.0));
+            assert!(is_open, "a session that was just agreed on");
+        }
     }
 
     /// Takes a session as its server, or says why not.
@@ -530,6 +540,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             .accept(accepted)
             .map_err(|error| Reason::new(Status::ResourceExhausted, error.to_string()))?;
         entry.sessions.insert(id);
+        let peer = entry.peer;
+        self.hear(id, peer);
         self.sessions.link_of.insert(id, link);
         Ok(SessionAccept {
             link: 0,

@@ -136,12 +136,18 @@ impl<B: Buffer> Member<B> {
 }
 
 impl<B> Members<B> {
-    fn find(&mut self, peer: PeerKey, group: u32) -> Option<&mut Member<B>> {
-        self.0.iter_mut().find(|member| member.of.peer == peer && member.of.group == group)
+    /// The member that a packet is for. Two processes behind one address may use the same number.
+    fn find(&mut self, peer: PeerKey, group: u32, key: u32) -> Option<&mut Member<B>> {
+        let is_it = |of: &Membership| of.peer == peer && of.group == group && of.key == key;
+        self.0.iter_mut().find(|member| is_it(&member.of))
     }
 
-    fn leave(&mut self, peer: PeerKey, group: u32) -> Option<Membership> {
-        let is_it = |member: &Member<B>| member.of.peer == peer && member.of.group == group;
+    fn of_session(&mut self, session: SessionId, group: u32) -> Option<&mut Member<B>> {
+        self.0.iter_mut().find(|member| member.of.session == session && member.of.group == group)
+    }
+
+    fn leave(&mut self, session: SessionId, group: u32) -> Option<Membership> {
+        let is_it = |member: &Member<B>| member.of.session == session && member.of.group == group;
         let place = self.0.iter().position(is_it)?;
         Some(self.0.swap_remove(place).of)
     }
@@ -155,12 +161,12 @@ impl<B: Buffer, T> Core<B, T> {
     /// Takes requests on a session whose packets come by a group's multicast. False, if there are too many
     /// groups, or the session is none that this peer makes calls on.
     pub fn join_group(&mut self, membership: Membership) -> bool {
-        let Membership { peer, group, session, .. } = membership;
+        let Membership { peer, group, session, key: _ } = membership;
         let is_served = self.sessions.get(session).is_some_and(|entry| {
             matches!(entry.role, Role::Server(_)) && entry.origin.peer() == Some(peer)
         });
         let members = &mut self.shared.multicast.members;
-        members.leave(peer, group);
+        members.leave(session, group);
         if !is_served || members.0.len() == MEMBERSHIPS_MAX {
             return false;
         }
@@ -169,8 +175,8 @@ impl<B: Buffer, T> Core<B, T> {
     }
 
     /// Forgets a group. What is missing of its requests is sent alone.
-    pub fn leave_group(&mut self, peer: PeerKey, group: u32) -> Option<Membership> {
-        self.shared.multicast.members.leave(peer, group)
+    pub fn leave_group(&mut self, session: SessionId, group: u32) -> Option<Membership> {
+        self.shared.multicast.members.leave(session, group)
     }
 
     /// Groups that this endpoint is a member of.
@@ -189,8 +195,8 @@ impl<B: Buffer, T> Core<B, T> {
         pool: &mut P,
     ) -> Received<'f, B, T> {
         let shared = &mut self.shared;
-        let member = shared.multicast.members.find(peer, header.session);
-        let Some(member) = member.filter(|member| member.of.key == header.token) else {
+        let members = &mut shared.multicast.members;
+        let Some(member) = members.find(peer, header.session, header.token) else {
             shared.counters.multicast_dropped += 1;
             return Received::Nothing;
         };
@@ -297,9 +303,7 @@ impl<B: Buffer> Shared<B> {
         pool: &mut P,
     ) -> Received<'f, B, T> {
         let Announcement { group, sequence } = announcement;
-        let peer = server.agreed.peer;
-        let member = self.multicast.members.find(peer, group);
-        let Some(member) = member.filter(|member| member.of.session == id) else {
+        let Some(member) = self.multicast.members.of_session(id, group) else {
             // What this member does not hear is sent to it alone.
             return Received::Nothing;
         };

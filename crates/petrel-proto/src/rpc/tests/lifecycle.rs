@@ -125,3 +125,37 @@ fn all_sessions_of_a_peer_end_together() {
     assert_eq!(ended, [(1, false), (3, false)]);
     assert_eq!(core.session_count(), 2);
 }
+
+/// Several links may lead to one address: frames come under one name and go to another (§8.4).
+#[test]
+fn hear_under__takes_frames_under_the_name_and_sends_to_the_peer() {
+    for short_ways in [true, false] {
+        let mut pair = Pair::by(Shape::default(), short_ways);
+        let source = PeerKey(99);
+        assert!(pair.server.hear_under(pair.server_session, source));
+        pair.call(b"ping", 100, 5);
+        let frame = pair.client_sends().remove(0);
+        assert!(matches!(pair.at_server(&frame), Got::Nothing), "not under the peer's own name");
+        assert_eq!(pair.server.counters().dropped_wrong_peer, 1);
+        let handle = match pair.server.handle_frame(pair.now, source, &frame, &mut POOL.clone()) {
+            Received::Request { handle, .. } => handle,
+            _ => panic!("not a request"),
+        };
+        pair.respond(handle, b"pong");
+        let mut to = Vec::new();
+        pair.server.transmit(pair.now, &mut |peer: PeerKey, _: &[u8], _: &[u8]| {
+            to.push(peer);
+            true
+        });
+        assert_eq!(to, [PEER]);
+    }
+}
+
+#[test]
+fn hear_under__of_a_session_that_is_not_open() {
+    let mut core: Core<HeapBuffer> = Core::new(0, Config::default());
+    let opening = core.open(1, 0).unwrap();
+    assert!(!core.hear_under(opening, PEER));
+    core.close(opening, Status::Cancelled, "");
+    assert!(!core.hear_under(opening, PEER));
+}

@@ -233,7 +233,7 @@ fn foreign_packets__are_dropped_and_counted() {
     let stranger = PeerKey(8);
     got(pair.server.handle_frame(pair.now, stranger, &frames[1], &mut POOL.clone())).nothing();
     assert_eq!(pair.server.counters().multicast_dropped, 3);
-    pair.server.leave_group(PEER, NUMBER).expect("it was a member");
+    pair.server.leave_group(pair.server_session, NUMBER).expect("it was a member");
     pair.at_server(&frames[1]).nothing();
     assert_eq!(pair.server.counters().multicast_dropped, 4);
     assert_eq!(pair.server.counters().multicast_adopted, 0);

@@ -276,22 +276,23 @@ fn tx_burst__says_ect_to_those_who_agreed_and_to_nobody_else() {
     }
 }
 
-/// Datagrams do not say which link they belong to.
+/// Each datagram is of one link, and says what that link agreed to (`docs/wire-protocol.md` §8.4).
 #[test]
-fn add_peer__of_a_link_without_ecn_to_an_address_ends_ect_to_it() {
+fn add_peer__of_a_link_without_ecn_to_an_address_leaves_the_others_ect() {
     let mut udp = Udp::bind(UdpConfig { mtu: Mtu::Fixed(4000), ..v4() }).unwrap();
     let socket = observer("127.0.0.1");
-    let peer = add(&mut udp, &socket, true);
-    assert_eq!(add(&mut udp, &socket, true), peer);
-    check_codepoints(&mut udp, &[(peer, &socket, ECT_0)]);
-    assert_eq!(add(&mut udp, &socket, false), peer);
-    check_codepoints(&mut udp, &[(peer, &socket, NOT_ECT)]);
-    // Which of the three links goes is not said, so that it stays until all have gone.
-    udp.remove_peer(peer);
-    check_codepoints(&mut udp, &[(peer, &socket, NOT_ECT)]);
-    (0..2).for_each(|_| udp.remove_peer(peer));
-    let peer = add(&mut udp, &socket, true);
-    check_codepoints(&mut udp, &[(peer, &socket, ECT_0)]);
+    let capable = add(&mut udp, &socket, true);
+    assert_eq!(add(&mut udp, &socket, true), capable);
+    check_codepoints(&mut udp, &[(capable, &socket, ECT_0)]);
+    let other = add(&mut udp, &socket, false);
+    assert_ne!(other, capable);
+    check_codepoints(&mut udp, &[(capable, &socket, ECT_0)]);
+    check_codepoints(&mut udp, &[(other, &socket, NOT_ECT)]);
+    udp.remove_peer(other);
+    check_codepoints(&mut udp, &[(capable, &socket, ECT_0)]);
+    (0..2).for_each(|_| udp.remove_peer(capable));
+    let other = add(&mut udp, &socket, false);
+    check_codepoints(&mut udp, &[(other, &socket, NOT_ECT)]);
 }
 
 #[test]

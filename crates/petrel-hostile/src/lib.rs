@@ -1,0 +1,18 @@
+//! Peers that use Petrel's protocol against it: for the tests of the library and for
+//! `petrel bench attacks`.
+//!
+//! The code follows `docs/wire-protocol.md` and shares nothing with the library. So an error that
+//! both ends of the library have in common shows here, and a message can be wrong in any respect.
+//! Nothing here is of use to an application.
+//!
+//! | module | concern |
+//! | --- | --- |
+//! | [`control`] | the control plane, §8: a connection, its messages, links and sessions |
+//! | [`frames`] | frames of the data plane, §3 |
+//! | [`spray`] | datagrams of strangers, well formed or not |
+
+pub mod control;
+pub mod frames;
+pub mod spray;
+
+pub use control::{Connection, Link, Message, Session, Shape};
