@@ -11,6 +11,7 @@
 //! | `congestion` | what each congestion control costs where nothing is congested |
 //! | `threads` | who runs handlers and who calls, and what it costs to cross a thread |
 //! | `overload` | a server that is asked for more than it can do |
+//! | `attacks` | what hostile peers cost honest clients of the same server |
 //! | `all`, `target` | what the figures must reach |
 //! | `process` | this command as another process |
 //! | `stage`, `far` | threads and CPUs, and the ends in their places |
@@ -22,6 +23,7 @@
 //! | `table`, `plot` | figures for people |
 
 mod all;
+mod attacks;
 mod bare;
 mod congestion;
 mod ends;
@@ -68,6 +70,7 @@ use self::congestion::Congestion;
 use self::factors::Factors;
 use self::sessions::Sessions;
 
+pub(crate) use self::attacks::AttackKind;
 pub(crate) use self::figure::{Figure, Quantity};
 pub(crate) use self::instructions::Workload as CountedWorkload;
 pub(crate) use self::lossy::{LossFigure, LossPlan, LossyCalls, run_lossy};
@@ -95,6 +98,7 @@ pub(crate) fn run(args: &BenchArgs, output: Output) -> Result<Outcome, Failure> 
         BenchCommand::Congestion(args) => run_congestion(args, output),
         BenchCommand::Threads(args) => threads::run(args, output),
         BenchCommand::Overload(args) => overload::run(args, output),
+        BenchCommand::Attacks(args) => attacks::run(args, output),
         BenchCommand::Kv(args) => kv::run(args, output),
         BenchCommand::OverloadServer(args) => {
             overload::run_server(args, output)?;

@@ -20,8 +20,8 @@ use clap::{Args, Parser, Subcommand};
 
 pub(crate) use address::ServerAddress;
 pub(crate) use bench::{
-    AllArgs, BenchArgs, BenchCommand, BenchOverloadArgs, CongestionArgs, CountedArgs, EndsArgs,
-    FactorsArgs, IdleArgs, InstructionsArgs, KvBenchArgs, OverloadServerArgs, RateArgs,
+    AllArgs, AttacksArgs, BenchArgs, BenchCommand, BenchOverloadArgs, CongestionArgs, CountedArgs,
+    EndsArgs, FactorsArgs, IdleArgs, InstructionsArgs, KvBenchArgs, OverloadServerArgs, RateArgs,
     SessionsArgs, ThreadsArgs, WindowArgs, WorkArgs,
 };
 pub(crate) use client::{CallArgs, PingArgs, StatsArgs};

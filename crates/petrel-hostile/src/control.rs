@@ -1,8 +1,10 @@
 //! A control connection that is driven by hand (`docs/wire-protocol.md` §8).
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
 
 /// What each side sends first (§8.1).
 pub const PREFACE: [u8; 8] = *b"PETREL\r\n";
@@ -158,12 +160,29 @@ impl Connection {
         Ok(connection)
     }
 
+    /// [Greets](Connection::greet) from this address.
+    ///
+    /// # Errors
+    /// As [`Connection::greet`]; and when the address is none of this host's.
+    pub fn greet_from(from: IpAddr, address: SocketAddr) -> io::Result<Self> {
+        let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+        socket.bind(&SocketAddr::new(from, 0).into())?;
+        socket.connect_timeout(&address.into(), PATIENCE)?;
+        let mut connection = Self::of(socket.into())?;
+        connection.stream.write_all(&PREFACE)?;
+        connection.send(&hello(HEARTBEAT_MS_MAX))?;
+        Ok(connection)
+    }
+
     /// Connects and says nothing.
     ///
     /// # Errors
     /// When the server does not take the connection.
     pub fn silent(address: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&address, PATIENCE)?;
+        Self::of(TcpStream::connect_timeout(&address, PATIENCE)?)
+    }
+
+    fn of(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;

@@ -126,7 +126,8 @@ transport_stats! {
     /// System calls made to receive.
     rx_syscalls,
     /// Datagrams from an address that is no peer. While UDP has one peer only, the kernel refuses
-    /// the others' itself, and counts them as `NoPorts`.
+    /// the others' itself, and counts them as `NoPorts` of the network namespace, which
+    /// `petrel stats` shows.
     rx_dropped_unknown_peer,
     /// Datagrams (or ring records) whose framing is broken: truncated bundle, zero length.
     rx_dropped_malformed,

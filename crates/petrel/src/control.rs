@@ -94,6 +94,13 @@ pub enum ToNexus {
         /// Why.
         reason: Reason,
     },
+    /// A session ended of which this endpoint was the server: its memory is free.
+    SessionEnded {
+        /// The session's link.
+        link: LinkId,
+        /// The slots that it had.
+        slots: u8,
+    },
     /// Ask the client of a session to make no further calls on it.
     DrainSession {
         /// The session's link.

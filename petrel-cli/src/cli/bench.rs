@@ -9,7 +9,7 @@ use petrel_sim::experiment::overload::Policy;
 use super::address::ServerAddress;
 use super::kv::ReadsChoice;
 use super::values::{BenchTransport, IdleChoice};
-use crate::bench::{CountedWorkload, Pace};
+use crate::bench::{AttackKind, CountedWorkload, Pace};
 use crate::units::{parse_duration, parse_size};
 
 /// Measure latency, rate, bandwidth and more beside the bare medium
@@ -40,6 +40,7 @@ Examples:
   petrel bench congestion --busy 4
   petrel bench threads --transport shm --handler 0s,10us
   petrel bench overload --policy none,default --load 50,100,200
+  petrel bench attacks --attack connections,sessions --window 2s
   petrel bench kv --transport shm --clients 1,64 --etcd /tmp/etcd-bench
   petrel bench kv --simulated 20000
   petrel bench instructions --transport shm
@@ -67,6 +68,8 @@ pub(crate) enum BenchCommand {
     Threads(ThreadsArgs),
     /// What a server that is asked for more than it can do still answers in time
     Overload(BenchOverloadArgs),
+    /// What attacks cost honest clients of the same server: failed calls, rate, memory
+    Attacks(AttacksArgs),
     /// How long replicated puts take, and how many there are per second: three replicas of the key-value store
     Kv(KvBenchArgs),
     /// How many instructions a small call and a packet of a large one take, by valgrind
@@ -353,6 +356,26 @@ pub(crate) struct BenchOverloadArgs {
 
     #[command(flatten)]
     pub(crate) work: WorkArgs,
+}
+
+/// Arguments of `petrel bench attacks`.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct AttacksArgs {
+    /// Attacks to run, in turn; separate several by commas
+    #[arg(long, value_enum, value_delimiter = ',')]
+    #[arg(default_values = [
+        "half-requests", "kept-answers", "second-link", "connections", "sessions", "spray",
+    ])]
+    pub(crate) attack: Vec<AttackKind>,
+
+    /// Windows without each attack, and as many with it
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub(crate) rounds: u16,
+
+    /// How long each window is
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
+    pub(crate) window: Duration,
 }
 
 /// What the server of `petrel bench overload` does for a request.

@@ -9,6 +9,8 @@ use serde::de::{Deserializer, MapAccess, Visitor};
 #[derive(Debug, Deserialize)]
 pub(super) struct Report {
     nexus: Counters,
+    /// Of the host's network, if the process could read them.
+    host: Option<Counters>,
     endpoints: Vec<Endpoint>,
 }
 
@@ -30,7 +32,7 @@ pub(super) struct Group<'a> {
 }
 
 impl Report {
-    /// The control plane's counters, then those of the endpoints.
+    /// The control plane's counters, those of the endpoints, and those of the host.
     pub(super) fn groups(&self) -> impl Iterator<Item = Group<'_>> {
         let nexus = Group { title: "control plane".to_owned(), counters: Ok(&self.nexus) };
         let endpoints = self.endpoints.iter().map(|endpoint| Group {
@@ -40,7 +42,9 @@ impl Report {
                 .as_ref()
                 .ok_or(endpoint.error.as_deref().unwrap_or("no counters")),
         });
-        std::iter::once(nexus).chain(endpoints)
+        let host = self.host.as_ref();
+        let host = host.map(|host| Group { title: "host".to_owned(), counters: Ok(host) });
+        std::iter::once(nexus).chain(endpoints).chain(host)
     }
 }
 

@@ -69,7 +69,7 @@ pub const OFFERS_MAX: usize = 8;
 pub const STATS_PART_BYTES_MAX: usize = 60_000;
 
 /// Longest heartbeat interval: a hung peer must be found out some time.
-pub const HEARTBEAT_MS_MAX: u32 = 60_000;
+pub const HEARTBEAT_MS_MAX: u32 = 10_000;
 
 /// Smallest `max_frame` of an offer.
 pub const MAX_FRAME_BYTES_MIN: u32 = PACKET_BYTES_MIN + PACKET_OVERHEAD_BYTES;

@@ -13,11 +13,27 @@ pub(crate) struct SessionTable<B, T> {
     /// Those of them in the server's role.
     servers: u32,
     open_max: u32,
+    /// Generation of an entry that is new: above that of every entry whose memory was given back.
+    generation: u32,
+    /// With so few open sessions the table is looked at for memory to give back: half of those that
+    /// were open since the last look, so that it costs each session a constant.
+    look_at: u32,
 }
+
+/// Entries whose memory is kept in any case.
+const ROOM_MIN: usize = 1_024;
 
 impl<B, T> SessionTable<B, T> {
     pub(crate) fn new(open_max: u32) -> Self {
-        Self { entries: Vec::new(), free: Default::default(), open: 0, servers: 0, open_max }
+        Self {
+            entries: Vec::new(),
+            free: Default::default(),
+            open: 0,
+            servers: 0,
+            open_max,
+            generation: 0,
+            look_at: 0,
+        }
     }
 
     pub(crate) fn open_count(&self) -> u32 {
@@ -40,6 +56,7 @@ impl<B, T> SessionTable<B, T> {
             return None;
         }
         self.open += 1;
+        self.look_at = self.look_at.max(self.open / 2);
         self.servers += u32::from(matches!(role, Role::Server(_)));
         if let Some(index) = self.free.pop_front() {
             let entry = &mut self.entries[index as usize];
@@ -48,8 +65,9 @@ impl<B, T> SessionTable<B, T> {
             return Some(SessionId { index, generation });
         }
         let index = self.entries.len() as u32;
-        self.entries.push(Entry { origin: Origin::new(token, peer), generation: 0, role });
-        Some(SessionId { index, generation: 0 })
+        let generation = self.generation;
+        self.entries.push(Entry { origin: Origin::new(token, peer), generation, role });
+        Some(SessionId { index, generation })
     }
 
     /// Takes a session out.
@@ -60,7 +78,30 @@ impl<B, T> SessionTable<B, T> {
         self.free.push_back(id.index);
         self.open -= 1;
         self.servers -= u32::from(matches!(role, Role::Server(_)));
+        if self.open <= self.look_at {
+            self.look_at = self.open / 2;
+            if self.entries.len() > ROOM_MIN {
+                self.give_back();
+            }
+        }
         Some(role)
+    }
+
+    /// Gives the memory of free entries at the end back, if that is half of the table.
+    #[cold]
+    fn give_back(&mut self) {
+        let is_used = |entry: &Entry<B, T>| !matches!(entry.role, Role::Free);
+        let len = self.entries.iter().rposition(is_used).map_or(0, |last| last + 1);
+        if len > self.entries.len() / 2 {
+            return;
+        }
+        // A name of a former session must not fit a later one.
+        let newest = self.entries.drain(len..).map(|entry| entry.generation).max();
+        self.generation = newest.map_or(self.generation, |newest| newest.wrapping_add(1));
+        self.entries.shrink_to(ROOM_MIN.max(2 * len));
+        self.free.retain(|&index| (index as usize) < len);
+        self.free.shrink_to(ROOM_MIN.max(2 * self.free.len()));
+        assert_eq!(self.open as usize + self.free.len(), len, "each entry is open or free");
     }
 
     /// The entry of an open session.
@@ -80,6 +121,55 @@ impl<B, T> SessionTable<B, T> {
         match &mut self.get_mut(id)?.role {
             Role::Client(client) => Some(client),
             _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::HeapBuffer;
+    use crate::recovery::rtt::RtoBounds;
+
+    type Table = SessionTable<HeapBuffer, u64>;
+
+    fn open(table: &mut Table) -> SessionId {
+        let client = ClientSession::opening(0, &RtoBounds::default());
+        table.insert(7, None, Role::Client(client)).unwrap()
+    }
+
+    #[test]
+    fn remove__of_most_gives_memory_back_and_no_name_twice() {
+        let mut table = Table::new(1 << 20);
+        let sessions: Vec<_> = (0..20_000).map(|_| open(&mut table)).collect();
+        let kept = sessions[3];
+        for &id in sessions.iter().filter(|&&id| id != kept) {
+            assert!(table.remove(id).is_some());
+        }
+        assert!(table.entries.capacity() <= 2 * ROOM_MIN, "{}", table.entries.capacity());
+        assert!(table.free.capacity() <= 4 * ROOM_MIN, "{}", table.free.capacity());
+        assert_eq!(table.open_count(), 1);
+        assert!(table.get(kept).is_some());
+        let later: Vec<_> = (0..20_000).map(|_| open(&mut table)).collect();
+        for id in &sessions {
+            assert_eq!(table.get(*id).is_some(), *id == kept, "{id:?}");
+        }
+        assert!(later.iter().all(|id| table.get(*id).is_some()));
+    }
+
+    #[test]
+    fn remove__in_any_order_keeps_the_account() {
+        let mut table = Table::new(1 << 20);
+        for round in 1..5usize {
+            let mut sessions: Vec<_> = (0..5_000).map(|_| open(&mut table)).collect();
+            let step = [1, 3_331, 7, 2_503][round - 1];
+            let mut place = 0;
+            while !sessions.is_empty() {
+                place = (place + step) % sessions.len();
+                let id = sessions.swap_remove(place);
+                assert!(table.remove(id).is_some() && table.remove(id).is_none());
+            }
+            assert_eq!(table.open_count(), 0);
         }
     }
 }

@@ -272,7 +272,7 @@ impl Network {
             | ToNexus::AnswerGroup { .. }
             | ToNexus::LeaveGroup { .. } => {}
             // Nobody asks for counters here.
-            ToNexus::Stats { .. } | ToNexus::Gone => {}
+            ToNexus::SessionEnded { .. } | ToNexus::Stats { .. } | ToNexus::Gone => {}
         }
     }
 

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 
 use petrel_proto::control::{SessionAccept, SessionOpen};
 use petrel_proto::limits::{FIRST_REQUEST_END, PACKET_BYTES_MIN, PACKET_OVERHEAD_BYTES, SLOTS_MAX};
-use petrel_proto::{Accepted, Agreed, OpenError, PeerKey, SessionId, Status};
+use petrel_proto::{Accepted, Agreed, Closed, OpenError, PeerKey, SessionId, Status};
 use petrel_transport::{PeerId, Transport};
 
 use super::drain::DRAINING;
@@ -20,6 +20,10 @@ const CONTROL_PER_TURN: usize = 16;
 
 /// Ended sessions whose reason is remembered.
 const ENDED_MAX: usize = 1024;
+
+/// Entries that a table keeps room for, however few it has. A table that many sessions filled gives
+/// its memory back when an eighth is left.
+const TABLE_ROOM_MIN: usize = 1024;
 
 /// How a session is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,6 +158,11 @@ impl Sessions {
     fn forget(&mut self, id: SessionId) -> Option<LinkId> {
         self.openings.remove(&id);
         let link = self.link_of.remove(&id)?;
+        if self.link_of.capacity() > TABLE_ROOM_MIN
+            && self.link_of.len() < self.link_of.capacity() / 8
+        {
+            self.link_of.shrink_to(TABLE_ROOM_MIN.max(2 * self.link_of.len()));
+        }
         if let Some(entry) = self.links.get_mut(&link) {
             entry.sessions.remove(&id);
         }
@@ -261,6 +270,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         let reason = Reason::new(status, message);
         self.leave_groups_of(id);
         let link = self.sessions.forget(id);
+        self.tell_ended(link, &closed);
         if let (Some(link), Some(agreed)) = (link, closed.agreed) {
             self.control.post(ToNexus::CloseSession {
                 link,
@@ -280,10 +290,20 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 
     /// Ends a session that the peer does not know, or knows to have ended.
     fn drop_session(&mut self, id: SessionId, reason: Reason) {
-        if self.local.core.close(id, reason.status, &reason.message).is_some() {
+        if let Some(closed) = self.local.core.close(id, reason.status, &reason.message) {
             self.leave_groups_of(id);
-            self.sessions.forget(id);
+            let link = self.sessions.forget(id);
+            self.tell_ended(link, &closed);
             self.note_end(id, reason);
+        }
+    }
+
+    /// The control plane keeps account of the sessions that peers have here.
+    fn tell_ended(&self, link: Option<LinkId>, closed: &Closed) {
+        // The end of a link ends its sessions for the control plane, too.
+        let link = link.filter(|link| self.sessions.links.contains_key(link));
+        if let (Some(link), Some(agreed), false) = (link, closed.agreed, closed.was_client) {
+            self.control.post(ToNexus::SessionEnded { link, slots: agreed.slots });
         }
     }
 

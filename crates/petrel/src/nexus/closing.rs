@@ -7,7 +7,7 @@ use petrel_proto::control::Goodbye;
 
 use super::connection::{ConnectionId, Phase};
 use super::dial::{OpenRequest, Outgoing};
-use super::limits::CLOSING_MAX;
+use super::limits::shrink;
 use super::links::Stage;
 use super::reactor::Reactor;
 use crate::control::{FromNexus, Reason};
@@ -43,7 +43,9 @@ impl Reactor {
     fn forget_place(&mut self, id: ConnectionId) {
         self.ungreeted.remove(&id);
         self.forget_asker(id);
-        let remote = self.connections[&id].remote;
+        let connection = &self.connections[&id];
+        self.accepted -= usize::from(!connection.is_opener);
+        let remote = connection.remote;
         if matches!(self.outgoing.get(&remote), Some(Outgoing::Connection(at)) if *at == id) {
             self.outgoing.remove(&remote);
         }
@@ -52,7 +54,7 @@ impl Reactor {
     fn start_closing(&mut self, id: ConnectionId, said: Reason) {
         self.send(id, Goodbye { status: said.status, text: said.message });
         self.closing.insert(id);
-        if self.closing.len() > CLOSING_MAX
+        if self.closing.len() > self.capacity.closing
             && let Some(oldest) = self.closing.first().copied()
         {
             self.remove_connection(oldest);
@@ -79,6 +81,7 @@ impl Reactor {
         if let Some(mut connection) = self.connections.remove(&id) {
             // It fails only for a socket that is not registered.
             let _ = self.poll.registry().deregister(&mut connection.stream);
+            shrink(&mut self.connections);
         }
         self.counters.connections_open.set(self.connections.len());
     }

@@ -12,6 +12,7 @@ use petrel_transport::path::tcp_min_rtt_ns;
 
 use super::dial::OpenRequest;
 use super::limits::{OUT_HARD_BYTES, OUT_SOFT_BYTES};
+use super::shares::Site;
 use crate::control::LinkId;
 
 /// Names a connection, and is its token in the readiness loop; never used again.
@@ -24,6 +25,8 @@ pub(super) struct Connection {
     pub(super) stream: TcpStream,
     /// The other end; an IPv4 address where it is one, in whatever form it came.
     pub(super) remote: SocketAddr,
+    /// Whose share it counts towards, if the peer made it.
+    pub(super) site: Site,
     /// This end.
     pub(super) local: SocketAddr,
     /// Whether this process connected: the side that may open links.
@@ -51,6 +54,10 @@ pub(super) struct Connection {
     pub(super) attempt: u32,
     /// Proposals under way on this connection's links.
     pub(super) proposals: usize,
+    /// Memory of the sessions on its links whose servers are endpoints of this process.
+    pub(super) session_bytes: usize,
+    /// Since when there has been no session, if there is none.
+    pub(super) quiet_since: Instant,
     /// The shortest round trip that the endpoints were told of, in nanoseconds.
     pub(super) path_rtt_ns: Option<u32>,
 }
@@ -97,9 +104,11 @@ impl Connection {
         now: Instant,
     ) -> Self {
         let phase = if is_opener { Phase::Connecting } else { Phase::Greeting };
+        let remote = canonical(remote);
         Self {
             stream,
-            remote: canonical(remote),
+            remote,
+            site: Site::of(remote),
             local: canonical(local),
             is_opener,
             phase,
@@ -116,6 +125,8 @@ impl Connection {
             waiting: Vec::new(),
             attempt: 0,
             proposals: 0,
+            session_bytes: 0,
+            quiet_since: now,
             path_rtt_ns: None,
         }
     }
@@ -130,6 +141,12 @@ impl Connection {
 
     pub(super) fn is_open(&self) -> bool {
         self.peer().is_some()
+    }
+
+    /// Whether the other end is a process of this host: its address is loopback, or this end's own,
+    /// with which the kernel takes no packet from a network.
+    pub(super) fn is_of_this_host(&self) -> bool {
+        self.remote.ip().is_loopback() || self.remote.ip() == self.local.ip()
     }
 
     pub(super) fn is_closing(&self) -> bool {
@@ -283,6 +300,24 @@ pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn is_of_this_host__by_the_addresses_of_both_ends() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let is_of_this_host = |local: &str, remote: &str| {
+            let ends = (local.parse().unwrap(), remote.parse().unwrap());
+            let stream = TcpStream::connect(address).unwrap();
+            Connection::new(stream, ends, false, Instant::now()).is_of_this_host()
+        };
+        assert!(is_of_this_host("127.0.0.1:7", "127.0.0.1:9"));
+        assert!(is_of_this_host("127.0.0.1:7", "127.9.9.9:9"));
+        assert!(is_of_this_host("[::ffff:127.0.0.1]:7", "[::ffff:127.0.0.1]:9"));
+        assert!(is_of_this_host("10.0.0.1:7", "10.0.0.1:9"));
+        assert!(is_of_this_host("[2001:db8::1]:7", "[2001:db8::1]:9"));
+        assert!(!is_of_this_host("10.0.0.1:7", "10.0.0.2:9"));
+        assert!(!is_of_this_host("[2001:db8::1]:7", "[2001:db8::2]:9"));
+    }
 
     #[test]
     fn canonical__unmaps_ipv4_only() {

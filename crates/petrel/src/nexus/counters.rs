@@ -48,6 +48,8 @@ counters! {
     connections_open,
     /// Connections dropped because too many had not said HELLO, or had no use.
     dropped_ungreeted_full,
+    /// Connections without a session that were closed because a newcomer needed the place.
+    dropped_idle_full,
     /// Connections dropped at once because there were too many in all.
     dropped_connections_full,
     /// Connections dropped because no HELLO came in time.

@@ -7,7 +7,7 @@ use petrel_proto::control::LinkOpen;
 
 use super::connection::ConnectionId;
 use super::deadlines::Due;
-use super::limits::{EARLY_LINKS_MAX, EARLY_WAIT};
+use super::limits::{EARLY_LINKS_MAX, EARLY_LINKS_PER_SITE_MAX, EARLY_WAIT};
 use super::reactor::Reactor;
 use crate::control::EndpointId;
 
@@ -29,6 +29,12 @@ impl Reactor {
     pub(super) fn keep_early_link(&mut self, connection: ConnectionId, open: &LinkOpen) -> bool {
         let is_early = !self.endpoints.contains_key(&EndpointId(open.to_endpoint));
         if !is_early || self.early_links.len() >= EARLY_LINKS_MAX {
+            return false;
+        }
+        let site_of = |id| self.connections.get(id).map(|connection| connection.site);
+        let site = site_of(&connection);
+        let of_site = self.early_links.iter().filter(|early| site_of(&early.connection) == site);
+        if of_site.count() >= EARLY_LINKS_PER_SITE_MAX {
             return false;
         }
         self.counters.links_early.increment();

@@ -77,6 +77,7 @@ impl Reactor {
                 let session = (peer_session, peer_token);
                 self.close_session(from, link, session, from_client, reason);
             }
+            ToNexus::SessionEnded { link, slots } => self.remove_session(from, link, slots),
             ToNexus::DrainSession { link, peer_session, peer_token, message } => {
                 self.drain_session(from, link, (peer_session, peer_token), message);
             }

@@ -30,7 +30,7 @@ pub enum NexusError {
         source: io::Error,
     },
     /// The heartbeat interval is not one that peers accept.
-    #[error("a heartbeat of {heartbeat:?} is out of range; choose 1 ms to 60 s")]
+    #[error("a heartbeat of {heartbeat:?} is out of range; choose 1 ms to 10 s")]
     Heartbeat {
         /// The interval that was asked for.
         heartbeat: Duration,

@@ -16,6 +16,9 @@ pub(super) const EARLY_WAIT: Duration = Duration::from_secs(1);
 /// Links that may wait for their endpoints in all; beyond that they are refused at once.
 pub(super) const EARLY_LINKS_MAX: usize = 1024;
 
+/// The same of one site (see `shares`).
+pub(super) const EARLY_LINKS_PER_SITE_MAX: usize = EARLY_LINKS_MAX / 2;
+
 /// Default time for each step that another process has to take.
 pub(super) const STEP_TIMEOUT_DEFAULT: Duration = Duration::from_secs(5);
 
@@ -32,8 +35,46 @@ pub(super) const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Connections that have not said HELLO (§8.3); the oldest goes.
 pub(super) const UNGREETED_MAX: usize = 256;
 
-/// Connections in all (§8.3). Each may hold a partial message and [`OUT_SOFT_BYTES`] of answers.
+/// Connections that peers made, in all (§8.3), if there are descriptors for them: see [`Capacity`].
+/// Each may hold a partial message and [`OUT_SOFT_BYTES`] of answers.
 pub(super) const CONNECTIONS_MAX: usize = 4_096;
+
+/// Connections of those that links never take: room to greet a newcomer, to answer a question for
+/// counters, and to say why a link is refused.
+pub(super) const LOBBY_MIN: usize = 512;
+
+/// How many connections there may be, by the descriptors that the process may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Capacity {
+    /// Connections that peers made.
+    pub(super) connections: usize,
+    /// Those of them that have not said HELLO.
+    pub(super) ungreeted: usize,
+    /// Those of them that have links.
+    pub(super) seats: usize,
+    /// The same of one site: seven eighths, so that one address leaves room for others, and 3 000
+    /// clients of one host have room in it.
+    pub(super) seats_per_site: usize,
+    /// Closed connections that wait for the peer's end; the oldest goes.
+    pub(super) closing: usize,
+}
+
+impl Capacity {
+    /// By the limit of descriptors, `None` if there is none. A quarter of them is left for the rest
+    /// of the process: data ports, shared memory, and whatever the application opens.
+    pub(super) fn by_descriptors(limit: Option<u64>) -> Self {
+        let descriptors = limit.map_or(usize::MAX, |limit| limit.min(1 << 30) as usize);
+        let connections = CONNECTIONS_MAX.min(descriptors / 4 * 3).max(8);
+        let seats = connections - LOBBY_MIN.min(connections / 4);
+        Self {
+            connections,
+            ungreeted: UNGREETED_MAX.min(connections / 2),
+            seats,
+            seats_per_site: seats - (seats / 8).max(1),
+            closing: CLOSING_MAX.min(connections / 4),
+        }
+    }
+}
 
 /// Connections that the kernel keeps until they are accepted, if `net.core.somaxconn` allows.
 pub(super) const LISTEN_QUEUE: i32 = CONNECTIONS_MAX as i32;
@@ -67,11 +108,48 @@ pub(super) const LINKS_PER_CONNECTION_MAX: usize = 16_384;
 /// Links of the process.
 pub(super) const LINKS_MAX: usize = 131_072;
 
+/// Links of one site (see `shares`): a quarter of all, and half of the peers that an endpoint's
+/// data port may have.
+pub(super) const LINKS_PER_SITE_MAX: usize = 32_768;
+
 /// Sessions proposed and not answered, on one connection.
 pub(super) const PROPOSALS_PER_CONNECTION_MAX: usize = 65_536;
 
 /// Sessions proposed and not answered, in the process.
 pub(super) const PROPOSALS_MAX: usize = 262_144;
+
+/// The same by peers of one site: a quarter of all, and half of what may wait for an endpoint.
+pub(super) const PROPOSALS_PER_SITE_MAX: usize = 65_536;
+
+/// Memory of a session at its server, in bytes, besides its slots: measured 0.5 KiB, with the
+/// tables that lead to it.
+const SESSION_BASE_BYTES: usize = 512;
+
+/// The same of each slot: one cache line, and what the allocator adds.
+const SLOT_BYTES: usize = 72;
+
+/// Memory that the sessions of peers may take, in bytes: a million of 8 slots.
+pub(super) const SESSION_BYTES_MAX: usize = 1 << 30;
+
+/// The same of one site: an eighth, which is 123 000 sessions of 8 slots, or 26 000 of 64. A host
+/// with six times the 20 000 sessions that an endpoint is made for has room in it.
+pub(super) const SESSION_BYTES_PER_SITE_MAX: usize = SESSION_BYTES_MAX / 8;
+
+/// What a session of so many slots counts for.
+pub(super) fn session_bytes(slots: u8) -> usize {
+    SESSION_BASE_BYTES + usize::from(slots) * SLOT_BYTES
+}
+
+/// Entries that a table keeps room for, however few it has.
+const TABLE_ROOM_MIN: usize = 1_024;
+
+/// Gives the memory of a table back that has few entries left of many. Each time at least three
+/// quarters of its entries have gone, so that it costs each of them a constant.
+pub(super) fn shrink<K: Eq + std::hash::Hash, V>(table: &mut std::collections::HashMap<K, V>) {
+    if table.capacity() > TABLE_ROOM_MIN && table.len() < table.capacity() / 8 {
+        table.shrink_to(TABLE_ROOM_MIN.max(2 * table.len()));
+    }
+}
 
 /// Messages that wait for an endpoint, beyond which peers are refused. An endpoint whose event
 /// loop stands still must not make this process grow.
@@ -125,5 +203,32 @@ const _: () = {
     assert!(ACCEPTS_PER_TURN < UNGREETED_MAX);
     assert!(PROPOSALS_PER_CONNECTION_MAX * SESSION_OPEN_BYTES < OUT_HARD_BYTES);
     assert!(STATS_BYTES_MAX < OUT_HARD_BYTES);
-    assert!(LINKS_PER_CONNECTION_MAX < LINKS_MAX);
+    assert!(LINKS_PER_CONNECTION_MAX <= LINKS_PER_SITE_MAX);
+    assert!(LINKS_PER_SITE_MAX < LINKS_MAX);
+    assert!(PROPOSALS_PER_SITE_MAX < PROPOSALS_MAX);
+    assert!(PROPOSALS_PER_SITE_MAX < INBOX_MAX);
+    assert!(UNGREETED_MAX < LOBBY_MIN && LOBBY_MIN < CONNECTIONS_MAX / 4);
+    assert!(SESSION_BYTES_PER_SITE_MAX < SESSION_BYTES_MAX);
 };
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacity__fits_the_descriptors() {
+        let whole = Capacity::by_descriptors(None);
+        assert_eq!(whole.connections, CONNECTIONS_MAX);
+        assert_eq!((whole.ungreeted, whole.closing), (UNGREETED_MAX, CLOSING_MAX));
+        // So many honest clients of one host are not refused.
+        assert!(whole.seats_per_site < whole.seats && whole.seats_per_site >= 3_000);
+        for limit in [0, 1, 16, 40, 64, 256, 1_024, 65_536] {
+            let some = Capacity::by_descriptors(Some(limit));
+            assert!(some.connections <= whole.connections);
+            assert!(limit < 16 || some.connections < limit as usize);
+            assert!(0 < some.ungreeted && some.ungreeted < some.connections);
+            assert!(0 < some.seats_per_site && some.seats_per_site < some.seats);
+            assert!(some.seats < some.connections && some.closing > 0);
+        }
+    }
+}

@@ -13,7 +13,7 @@ use super::closing::not_ok;
 use super::connection::ConnectionId;
 use super::deadlines::Due;
 use super::dial::OpenRequest;
-use super::limits::{LINKS_MAX, LINKS_PER_CONNECTION_MAX};
+use super::limits::{LINKS_MAX, LINKS_PER_CONNECTION_MAX, shrink};
 use super::port::random_bytes;
 use super::reactor::Reactor;
 use super::rendezvous::ExchangeId;
@@ -34,6 +34,8 @@ pub(super) struct Link {
     deadline: Instant,
     /// Sessions proposed on it and not answered, by request number.
     pub(super) proposals: HashMap<u32, Proposal>,
+    /// Memory of the sessions on it, if this process is their server.
+    pub(super) session_bytes: usize,
 }
 
 /// How far a link is.
@@ -119,10 +121,26 @@ impl Reactor {
         let id = self.new_link_id();
         let deadline = self.now + self.settings.step_timeout;
         let proposals = HashMap::new();
-        let link = Link { connection, number, endpoint, peer_endpoint, stage, deadline, proposals };
-        self.links.insert(id, link);
+        let session_bytes = 0;
+        self.links.insert(
+            id,
+            Link {
+                connection,
+                number,
+                endpoint,
+                peer_endpoint,
+                stage,
+                deadline,
+                proposals,
+                session_bytes,
+            },
+        );
         self.deadlines.add(deadline, Due::Link(id));
         if let Some(connection) = self.connections.get_mut(&connection) {
+            if !connection.is_opener {
+                self.shares.add_link(connection.site, connection.links.is_empty());
+            }
+            connection.quiet_since = self.now;
             connection.links.insert(number, id);
         }
         id
@@ -167,7 +185,7 @@ impl Reactor {
         if !self.connections.contains_key(&id) {
             return;
         }
-        match self.grant_link(id, open) {
+        match self.find_seat(id).and_then(|()| self.grant_link(id, open)) {
             Ok((chosen, offered)) => self.accept_link(id, open, chosen, offered),
             Err(reason) => self.refuse_link(id, open.link, reason),
         }
@@ -387,10 +405,21 @@ impl Reactor {
     pub(super) fn forget_link(&mut self, id: LinkId) -> Option<Link> {
         let link = self.links.remove(&id)?;
         self.proposals -= link.proposals.len();
+        shrink(&mut self.links);
         if let Some(connection) = self.connections.get_mut(&link.connection) {
             connection.links.remove(&link.number);
+            shrink(&mut connection.links);
             connection.proposals -= link.proposals.len();
             connection.idle_since = self.now;
+            if !connection.is_opener {
+                let site = connection.site;
+                connection.session_bytes -= link.session_bytes;
+                self.shares.remove_sessions(site, link.session_bytes);
+                link.proposals.values().for_each(|proposal| {
+                    self.shares.remove_proposal(site, proposal.slots());
+                });
+                self.shares.remove_link(site, connection.links.is_empty());
+            }
         }
         match &link.stage {
             Stage::Promised { ticket, .. } => drop(self.tickets.remove(ticket)),

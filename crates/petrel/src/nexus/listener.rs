@@ -10,8 +10,9 @@ use petrel_proto::Status;
 
 use super::closing::Farewell;
 use super::connection::{Connection, ConnectionId, retry};
-use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, CONNECTIONS_MAX, LISTEN_QUEUE, UNGREETED_MAX};
+use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, LISTEN_QUEUE};
 use super::reactor::{LISTENER, Reactor};
+use super::seats::of_the_greediest;
 use crate::control::Reason;
 
 /// The listening socket.
@@ -69,19 +70,26 @@ impl Reactor {
             Err(error) if error.kind() == ErrorKind::WouldBlock => listener.has_more = false,
             // The peer was gone before it was accepted.
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+            // No descriptors or memory, and the connection still waits: a connection without use
+            // yields to it.
+            Err(_) if self.drop_useless() => {}
             Err(_) => {
-                // No descriptors or memory, and the connection still waits: asking again at once
-                // would spin.
+                // Asking again at once would spin.
                 self.counters.accept_errors.increment();
-                listener.paused_until = Some(self.now + ACCEPT_PAUSE);
+                if let Some(listener) = &mut self.listener {
+                    listener.paused_until = Some(self.now + ACCEPT_PAUSE);
+                }
             }
         }
     }
 
     fn on_accepted(&mut self, stream: TcpStream, remote: SocketAddr) {
         self.counters.connections_accepted.increment();
-        self.make_room();
-        if self.connections.len() >= CONNECTIONS_MAX {
+        let is_full = self.accepted >= self.capacity.connections;
+        if is_full || self.ungreeted.len() >= self.capacity.ungreeted {
+            self.drop_useless();
+        }
+        if self.accepted >= self.capacity.connections {
             self.counters.dropped_connections_full.increment();
             return;
         }
@@ -89,34 +97,36 @@ impl Reactor {
         let Ok(local) = stream.local_addr() else { return };
         let connection = Connection::new(stream, (local, remote), false, self.now);
         let Some(id) = self.add_connection(connection) else { return };
+        self.accepted += 1;
         self.ungreeted.insert(id);
         self.greet(id);
         // A HELLO that is here already keeps the connection from being one of the silent ones.
         self.read(id);
     }
 
-    /// Drops a connection if there are too many: the oldest of those that have not said HELLO,
-    /// or else, of those that peers made and have no links, the one longest without.
-    fn make_room(&mut self) {
-        let is_full = self.connections.len() >= CONNECTIONS_MAX;
-        if !is_full && self.ungreeted.len() < UNGREETED_MAX {
-            return;
-        }
-        let useless = match self.ungreeted.first() {
-            Some(oldest) => Some(*oldest),
-            None => self.longest_idle(),
-        };
-        if let Some(useless) = useless {
-            self.counters.dropped_ungreeted_full.increment();
-            let reason = Reason::new(Status::ResourceExhausted, "too many useless connections");
-            self.close(useless, &reason, Farewell::Silent);
-        }
+    /// Drops a connection that is of no use, for the sake of one that may be: one that has not said
+    /// HELLO, or else one without links, or else one without sessions. Of these the oldest, at
+    /// the site that has most of them. False: all are of use.
+    fn drop_useless(&mut self) -> bool {
+        let useless = self.oldest_ungreeted().or_else(|| self.longest_idle());
+        let Some(useless) = useless else { return self.make_seat(None).is_some() };
+        self.counters.dropped_ungreeted_full.increment();
+        let reason = Reason::new(Status::ResourceExhausted, "too many useless connections");
+        self.close(useless, &reason, Farewell::Silent);
+        true
     }
 
+    fn oldest_ungreeted(&self) -> Option<ConnectionId> {
+        let sites = self.ungreeted.iter().filter_map(|id| Some((*id, self.connections.get(id)?)));
+        of_the_greediest(sites.map(|(id, connection)| (id, connection.site, id)).collect())
+    }
+
+    /// Of those without links the one longest without; one that asks for counters comes last.
     fn longest_idle(&self) -> Option<ConnectionId> {
         let idle = self.connections.iter();
         let idle = idle.filter(|(_, c)| !c.is_opener && c.is_open() && c.links.is_empty());
-        idle.min_by_key(|(_, c)| c.idle_since).map(|(id, _)| *id)
+        let idle = idle.map(|(id, c)| (*id, c.site, (self.is_asker(*id), c.idle_since)));
+        of_the_greediest(idle.collect())
     }
 
     /// Takes a connection into the readiness loop; nothing happens if the system refuses.

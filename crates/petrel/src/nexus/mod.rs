@@ -29,10 +29,15 @@
 //!
 //! # What a bad peer can do
 //!
-//! Waste one connection and a bounded amount of memory. Whoever does not say HELLO, sends what
+//! Waste one connection and a bounded amount of memory. A peer that does not say HELLO, sends what
 //! is not the protocol, sends slowly, does not read, or gives no sign of life is disconnected and
 //! counted in [`NexusStats`]; nothing that a peer does makes the thread wait, and everything that
 //! an endpoint asks for is answered in bounded time.
+//!
+//! Many connections of one address get the address's share of connections, links and session
+//! memory, which leaves room for other addresses. Where connections are short, one without a
+//! session yields to a newcomer. Processes of one address are not told apart: on loopback, all
+//! users of the host share one share.
 //!
 //! # When it ends
 //!
@@ -51,6 +56,7 @@ mod fetch;
 mod groups;
 mod handshake;
 mod heartbeat;
+mod host;
 mod limits;
 mod links;
 mod listener;
@@ -60,7 +66,9 @@ mod path;
 mod port;
 mod reactor;
 mod rendezvous;
+mod seats;
 mod sessions;
+mod shares;
 mod stats;
 mod stream;
 mod thread;
@@ -180,7 +188,7 @@ impl NexusBuilder {
         self
     }
 
-    /// How often peers get a sign of life, 1 ms to 60 s; 1 s by default. They take this process
+    /// How often peers get a sign of life, 1 ms to 10 s; 1 s by default. They take this process
     /// for dead after three intervals without one.
     pub fn heartbeat(mut self, interval: Duration) -> Self {
         self.heartbeat = interval;

@@ -13,6 +13,7 @@
 //! | `offers`, `links` | agreeing on transports |
 //! | `rendezvous` | handing over shared memory |
 //! | `sessions` | proposals and answers |
+//! | `shares`, `seats` | what one address may have, and who yields |
 //! | `groups` | who receives whose multicast |
 //! | `stats` | counters for those who ask from outside |
 
@@ -24,6 +25,7 @@ use std::time::{Duration, Instant};
 
 use mio::event::Event;
 use mio::{Events, Poll, Token};
+use rustix::process::{Resource, getrlimit};
 
 use super::connection::{Connection, ConnectionId};
 use super::counters::Counters;
@@ -31,11 +33,12 @@ use super::deadlines::Deadlines;
 use super::dial::Outgoing;
 use super::early::EarlyLink;
 use super::endpoints::Endpoint;
-use super::limits::{READ_BYTES, TICK_MAX, TICK_MIN};
+use super::limits::{Capacity, READ_BYTES, TICK_MAX, TICK_MIN};
 use super::links::Link;
 use super::listener::Listener;
 use super::mailbox::Mailbox;
 use super::rendezvous::{Exchange, ExchangeId, Invitation, Meeting};
+use super::shares::Shares;
 use super::stats::Collection;
 use crate::control::{AllowedTransports, EndpointId, LinkId};
 
@@ -77,6 +80,10 @@ pub(super) struct Reactor {
     next_link: u64,
 
     pub(super) listener: Option<Listener>,
+    pub(super) capacity: Capacity,
+    /// Connections that peers made, but for those that are closing.
+    pub(super) accepted: usize,
+    pub(super) shares: Shares,
     pub(super) connections: HashMap<ConnectionId, Connection>,
     /// Connections that peers made and that have not said HELLO, the oldest first.
     pub(super) ungreeted: BTreeSet<ConnectionId>,
@@ -128,6 +135,9 @@ impl Reactor {
             next_token: FIRST_FREE_TOKEN,
             next_link: 0,
             listener: None,
+            capacity: Capacity::by_descriptors(getrlimit(Resource::Nofile).current),
+            accepted: 0,
+            shares: Shares::default(),
             connections: HashMap::new(),
             ungreeted: BTreeSet::new(),
             closing: BTreeSet::new(),

@@ -14,7 +14,7 @@ use petrel_proto::control::{
 use super::closing::{Farewell, not_ok};
 use super::connection::ConnectionId;
 use super::deadlines::Due;
-use super::limits::{PROPOSALS_MAX, PROPOSALS_PER_CONNECTION_MAX};
+use super::limits::{PROPOSALS_MAX, PROPOSALS_PER_CONNECTION_MAX, session_bytes, shrink};
 use super::links::Stage;
 use super::reactor::Reactor;
 use super::stream::Violation;
@@ -25,6 +25,12 @@ use crate::control::{EndpointId, FromNexus, LinkId, Reason};
 pub(super) struct Proposal {
     open: SessionOpen,
     deadline: Instant,
+}
+
+impl Proposal {
+    pub(super) fn slots(&self) -> u8 {
+        self.open.slots
+    }
 }
 
 impl Reactor {
@@ -77,6 +83,9 @@ impl Reactor {
         self.proposals += 1;
         if let Some(connection) = self.connections.get_mut(&link.connection) {
             connection.proposals += 1;
+            if !connection.is_opener {
+                self.shares.add_proposal(connection.site, open.slots);
+            }
         }
         self.deadlines.add(deadline, Due::Session(id, open.request));
     }
@@ -84,11 +93,42 @@ impl Reactor {
     fn take_proposal(&mut self, id: LinkId, request: u32) -> Option<Proposal> {
         let link = self.links.get_mut(&id)?;
         let proposal = link.proposals.remove(&request)?;
+        shrink(&mut link.proposals);
         self.proposals -= 1;
         if let Some(connection) = self.connections.get_mut(&link.connection) {
             connection.proposals -= 1;
+            connection.quiet_since = self.now;
+            if !connection.is_opener {
+                self.shares.remove_proposal(connection.site, proposal.slots());
+            }
         }
         Some(proposal)
+    }
+
+    /// An endpoint of this process is the server of a session more.
+    fn add_session(&mut self, id: LinkId, slots: u8) {
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let Some(connection) = self.connections.get_mut(&link.connection) else { return };
+        let bytes = session_bytes(slots);
+        link.session_bytes += bytes;
+        connection.session_bytes += bytes;
+        self.shares.add_sessions(connection.site, bytes);
+    }
+
+    /// An endpoint of this process is the server of a session less. If the link has ended, its
+    /// sessions were given back with it.
+    pub(super) fn remove_session(&mut self, from: EndpointId, id: LinkId, slots: u8) {
+        if !self.owns(from, id) {
+            return;
+        }
+        let Some(link) = self.links.get_mut(&id) else { return };
+        let Some(connection) = self.connections.get_mut(&link.connection) else { return };
+        let bytes = session_bytes(slots);
+        assert!(link.session_bytes >= bytes, "a session that was added");
+        link.session_bytes -= bytes;
+        connection.session_bytes -= bytes;
+        connection.quiet_since = self.now;
+        self.shares.remove_sessions(connection.site, bytes);
     }
 
     /// A peer wants to be a session's client.
@@ -136,6 +176,10 @@ impl Reactor {
             let why = "the server is being asked for too many sessions at once; try again later";
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
+        if let Some(connection) = self.connections.get(&link.connection) {
+            let shares = self.shares.check_session(connection.site, open.slots);
+            shares.map_err(|what| Reason::new(Status::ResourceExhausted, what.text()))?;
+        }
         Ok(link.endpoint)
     }
 
@@ -158,7 +202,12 @@ impl Reactor {
         if !self.owns(from, id) {
             return self.counters.late_messages.increment();
         }
-        match (self.take_proposal(id, request), answer) {
+        let proposal = self.take_proposal(id, request);
+        if let Ok(accept) = &answer {
+            // It is there, whatever becomes of the answer: its end will be told.
+            self.add_session(id, accept.slots);
+        }
+        match (proposal, answer) {
             (Some(_), Err(reason)) => self.refuse_session(id, request, reason),
             (Some(proposal), Ok(accept)) => self.accept_session(id, &proposal, accept),
             (None, Err(_)) => self.counters.late_messages.increment(),

@@ -9,6 +9,7 @@ use petrel_proto::control::{STATS_PART_BYTES_MAX, StatsReply};
 use super::closing::Farewell;
 use super::connection::ConnectionId;
 use super::deadlines::Due;
+use super::host::udp_no_ports;
 use super::limits::{STATS_BYTES_MAX, STATS_ENDPOINT_BYTES_MAX, STATS_TIMEOUT};
 use super::reactor::Reactor;
 use crate::control::{EndpointId, FromNexus, Reason};
@@ -27,9 +28,9 @@ pub(super) struct Collection {
 impl Reactor {
     pub(super) fn on_stats_request(&mut self, connection: ConnectionId, request: u32) {
         let Some(asker) = self.connections.get(&connection) else { return };
-        if !asker.remote.ip().is_loopback() {
+        if !asker.is_of_this_host() {
             self.counters.stats_refused.increment();
-            let why = "counters are for processes of the same host; ask there";
+            let why = "counters are for processes of the same host: ask there, at this address";
             let reason = Reason::new(Status::PermissionDenied, why);
             return self.close(connection, &reason, Farewell::Say(reason.clone()));
         }
@@ -71,6 +72,11 @@ impl Reactor {
         self.finish_collection_if_complete();
     }
 
+    /// Whether a connection waits for counters.
+    pub(super) fn is_asker(&self, connection: ConnectionId) -> bool {
+        self.collection.as_ref().is_some_and(|c| c.askers.contains_key(&connection))
+    }
+
     /// The connection has ended: nobody waits there.
     pub(super) fn forget_asker(&mut self, connection: ConnectionId) {
         if let Some(collection) = &mut self.collection {
@@ -104,10 +110,13 @@ impl Reactor {
 
     fn stats_json(&self, answers: &BTreeMap<EndpointId, Option<String>>) -> String {
         let nexus = self.counters.snapshot().to_json();
-        let mut json = format!(
-            "{{\"incarnation\":{},\"nexus\":{nexus},\"endpoints\":[",
-            self.settings.incarnation
-        );
+        let mut json =
+            format!("{{\"incarnation\":{},\"nexus\":{nexus},", self.settings.incarnation);
+        if let Some(count) = udp_no_ports() {
+            // Writing to a string cannot fail.
+            let _ = write!(json, "\"host\":{{\"udp_no_ports\":{count}}},");
+        }
+        json.push_str("\"endpoints\":[");
         for (position, (endpoint, answer)) in answers.iter().enumerate() {
             let comma = if position == 0 { "" } else { "," };
             // Writing to a string cannot fail.

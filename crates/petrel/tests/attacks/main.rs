@@ -3,4 +3,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod connections;
 mod links;
+mod refused;
+mod sessions;
+
+/// Far longer than anything takes: only a hang gets there.
+const HANG: std::time::Duration = std::time::Duration::from_secs(60);

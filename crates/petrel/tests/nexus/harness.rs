@@ -351,7 +351,7 @@ pub(crate) fn hello() -> Hello {
         versions: VersionRange::OWN,
         incarnation: 77,
         // As long as the protocol has it: these peers send no PINGs.
-        heartbeat_ms: 60_000,
+        heartbeat_ms: 10_000,
         agent: "by hand".to_owned(),
         host_identity: None,
         rendezvous: None,

@@ -1,0 +1,50 @@
+//! Counters of the host beside those of the process: datagrams that reach no socket.
+//!
+//! While a data port has a single peer, its socket is connected to it, and the kernel refuses
+//! datagrams of others as it does at a closed port. It counts them, with those to ports that are
+//! closed indeed, in one number for the network namespace (`NoPorts`), and for no socket: so that
+//! number is all that can be known.
+
+use std::fs;
+
+/// Datagrams that no socket of this network namespace took since its beginning; `None` where the
+/// kernel does not say.
+pub(super) fn udp_no_ports() -> Option<u64> {
+    // Of this thread's namespace, and not of the process's first thread.
+    let v4 = fs::read_to_string("/proc/thread-self/net/snmp").ok();
+    let v6 = fs::read_to_string("/proc/thread-self/net/snmp6").ok();
+    let v4 = v4.as_deref().and_then(no_ports_v4);
+    let v6 = v6.as_deref().and_then(no_ports_v6);
+    Some(v4?.wrapping_add(v6.unwrap_or(0)))
+}
+
+/// Of two lines that begin with `Udp:`, names and values.
+fn no_ports_v4(text: &str) -> Option<u64> {
+    let mut lines = text.lines().filter_map(|line| line.strip_prefix("Udp:"));
+    let (names, values) = (lines.next()?, lines.next()?);
+    let place = names.split_whitespace().position(|name| name == "NoPorts")?;
+    values.split_whitespace().nth(place)?.parse().ok()
+}
+
+/// Of lines of a name and a value.
+fn no_ports_v6(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("Udp6NoPorts"))?;
+    line.trim().parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_ports__from_the_kernels_tables() {
+        let v4 = "Tcp: A NoPorts\nTcp: 1 2\nUdp: InDatagrams NoPorts InErrors\nUdp: 7 51001 3\n\
+                  UdpLite: InDatagrams NoPorts\nUdpLite: 0 9\n";
+        assert_eq!(no_ports_v4(v4), Some(51_001));
+        assert_eq!(no_ports_v4("Udp: InDatagrams\nUdp: 7\n"), None);
+        assert_eq!(no_ports_v4("Udp: NoPorts\n"), None);
+        let v6 = "Udp6InDatagrams 1\nUdp6NoPorts                     \t12\n";
+        assert_eq!(no_ports_v6(v6), Some(12));
+        assert_eq!(no_ports_v6(""), None);
+    }
+}

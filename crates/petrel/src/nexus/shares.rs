@@ -1,0 +1,215 @@
+//! What peers hold of this process, by where they are: no place takes what all need.
+//!
+//! There are no credentials yet, so a peer is known by its address alone, and one address may be
+//! many processes: all of a host, and on loopback all of this one. So a share is large, and one
+//! more rule protects the peers that have the same address: whatever is without use yields to a
+//! newcomer (see `listener` and `seats`).
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+
+use super::limits::{
+    LINKS_PER_SITE_MAX, PROPOSALS_PER_SITE_MAX, SESSION_BYTES_MAX, SESSION_BYTES_PER_SITE_MAX,
+    session_bytes,
+};
+
+/// Where a peer is: an IPv4 address, or an IPv6 network of 64 bits, since a host may have any
+/// address in its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Site(IpAddr);
+
+impl Site {
+    /// Of a peer with this address; it is [canonical](super::connection::canonical).
+    pub(super) fn of(remote: SocketAddr) -> Self {
+        match remote.ip() {
+            IpAddr::V4(v4) => Self(v4.into()),
+            IpAddr::V6(v6) if v6.is_loopback() => Self(v6.into()),
+            IpAddr::V6(v6) => Self(Ipv6Addr::from_bits(v6.to_bits() & !0 << 64).into()),
+        }
+    }
+}
+
+/// What the peers of one site hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Share {
+    /// Connections with links.
+    seats: usize,
+    links: usize,
+    /// Sessions proposed and not answered.
+    proposals: usize,
+    /// Bytes of sessions, also of those that are proposed.
+    session_bytes: usize,
+}
+
+/// The shares of all sites. Whatever is taken is given back: the sums are of what is there.
+#[derive(Debug, Default)]
+pub(super) struct Shares {
+    by_site: HashMap<Site, Share>,
+    all: Share,
+}
+
+/// Why a site gets no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Exhausted {
+    /// This address has its share.
+    Site(&'static str),
+    /// All is given away.
+    All(&'static str),
+}
+
+impl Exhausted {
+    /// For people.
+    pub(super) fn text(self) -> String {
+        match self {
+            Self::Site(what) => format!("your address has its share of this server's {what}"),
+            Self::All(what) => format!("this server has no {what} left"),
+        }
+    }
+}
+
+impl Shares {
+    /// Connections with links, of a site and in all.
+    pub(super) fn seats(&self, site: Site) -> (usize, usize) {
+        (self.share(site).seats, self.all.seats)
+    }
+
+    fn share(&self, site: Site) -> Share {
+        self.by_site.get(&site).copied().unwrap_or_default()
+    }
+
+    /// Whether a site may have one more link.
+    pub(super) fn check_link(&self, site: Site) -> Result<(), Exhausted> {
+        if self.share(site).links >= LINKS_PER_SITE_MAX {
+            return Err(Exhausted::Site("links"));
+        }
+        Ok(())
+    }
+
+    /// Whether a site may have one more session, of so many slots.
+    pub(super) fn check_session(&self, site: Site, slots: u8) -> Result<(), Exhausted> {
+        let (share, bytes) = (self.share(site), session_bytes(slots));
+        if share.proposals >= PROPOSALS_PER_SITE_MAX {
+            return Err(Exhausted::Site("unanswered proposals"));
+        }
+        if share.session_bytes + bytes > SESSION_BYTES_PER_SITE_MAX {
+            return Err(Exhausted::Site("memory for sessions"));
+        }
+        if self.all.session_bytes + bytes > SESSION_BYTES_MAX {
+            return Err(Exhausted::All("memory for sessions"));
+        }
+        Ok(())
+    }
+
+    /// A link is there; whether it is its connection's first.
+    pub(super) fn add_link(&mut self, site: Site, is_first: bool) {
+        self.change(site, |share| {
+            share.links += 1;
+            share.seats += usize::from(is_first);
+        });
+    }
+
+    /// A link has ended; whether it was its connection's last.
+    pub(super) fn remove_link(&mut self, site: Site, was_last: bool) {
+        self.change(site, |share| {
+            take(&mut share.links, 1);
+            take(&mut share.seats, usize::from(was_last));
+        });
+    }
+
+    /// A session of so many slots is proposed.
+    pub(super) fn add_proposal(&mut self, site: Site, slots: u8) {
+        self.change(site, |share| {
+            share.proposals += 1;
+            share.session_bytes += session_bytes(slots);
+        });
+    }
+
+    /// A proposal of so many slots is answered, or ended with its link.
+    pub(super) fn remove_proposal(&mut self, site: Site, slots: u8) {
+        self.change(site, |share| {
+            take(&mut share.proposals, 1);
+            take(&mut share.session_bytes, session_bytes(slots));
+        });
+    }
+
+    /// Sessions of so many bytes are open.
+    pub(super) fn add_sessions(&mut self, site: Site, bytes: usize) {
+        self.change(site, |share| share.session_bytes += bytes);
+    }
+
+    /// Sessions of so many bytes have ended.
+    pub(super) fn remove_sessions(&mut self, site: Site, bytes: usize) {
+        self.change(site, |share| take(&mut share.session_bytes, bytes));
+    }
+
+    fn change(&mut self, site: Site, change: impl Fn(&mut Share)) {
+        let share = self.by_site.entry(site).or_default();
+        change(share);
+        if *share == Share::default() {
+            self.by_site.remove(&site);
+            // A site that has nothing costs nothing, also after many were here.
+            if self.by_site.capacity() > 64 && self.by_site.len() * 8 < self.by_site.capacity() {
+                self.by_site.shrink_to(self.by_site.len() * 2);
+            }
+        }
+        change(&mut self.all);
+    }
+}
+
+fn take(from: &mut usize, count: usize) {
+    *from = from.checked_sub(count).expect("what is given back was taken");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site(address: &str) -> Site {
+        Site::of(SocketAddr::new(address.parse().unwrap(), 1))
+    }
+
+    #[test]
+    fn site__is_an_address_or_a_network_of_64_bits() {
+        assert_ne!(site("10.0.0.1"), site("10.0.0.2"));
+        assert_eq!(site("2001:db8::1"), site("2001:db8::2:3:4"));
+        assert_ne!(site("2001:db8::1"), site("2001:db8:0:1::1"));
+        assert_ne!(site("::1"), site("::2"));
+    }
+
+    #[test]
+    fn check_session__keeps_room_for_others() {
+        let (greedy, other) = (site("10.0.0.1"), site("10.0.0.2"));
+        let mut shares = Shares::default();
+        let bytes = session_bytes(64);
+        let mut count = 0;
+        while shares.check_session(greedy, 64).is_ok() {
+            shares.add_sessions(greedy, bytes);
+            count += 1;
+        }
+        assert_eq!(count, SESSION_BYTES_PER_SITE_MAX / bytes);
+        assert_eq!(shares.check_session(greedy, 64), Err(Exhausted::Site("memory for sessions")));
+        assert_eq!(shares.check_session(other, 64), Ok(()));
+        shares.remove_sessions(greedy, bytes);
+        assert_eq!(shares.check_session(greedy, 64), Ok(()));
+        shares.remove_sessions(greedy, (count - 1) * bytes);
+        assert!(shares.by_site.is_empty() && shares.all == Share::default());
+    }
+
+    #[test]
+    fn check_session__counts_what_is_proposed() {
+        let greedy = site("10.0.0.1");
+        let mut shares = Shares::default();
+        while shares.check_session(greedy, 1).is_ok() {
+            shares.add_proposal(greedy, 1);
+        }
+        assert!(shares.check_session(greedy, 1).is_err());
+        shares.remove_proposal(greedy, 1);
+        assert!(shares.check_session(greedy, 1).is_ok());
+    }
+
+    #[test]
+    #[should_panic(expected = "what is given back was taken")]
+    fn remove_link__of_none() {
+        Shares::default().remove_link(site("10.0.0.1"), true);
+    }
+}

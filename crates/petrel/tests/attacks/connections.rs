@@ -1,0 +1,115 @@
+//! Connections that fill the server (`docs/wire-protocol.md` §8.3, §8.4): others still get in.
+
+use std::net::SocketAddr;
+
+use petrel::nexus::fetch_stats;
+use petrel_hostile::{Connection, Shape};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::HANG;
+use crate::common::{ECHO, Server, client, over};
+
+/// More than the server takes.
+const FLOOD: usize = 4_200;
+
+/// Room for the sockets of both sides.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let current = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    assert!(current > 3 * FLOOD as u64, "raise the limit of descriptors: ulimit -n");
+}
+
+fn counter(json: &str, name: &str) -> u64 {
+    let rest = json.split(&format!("\"{name}\":")).nth(1).unwrap_or_else(|| panic!("{json}"));
+    rest.split([',', '}']).next().unwrap().parse().unwrap()
+}
+
+/// A client that has nothing to do with the flood calls the server; and another one asks for counters.
+fn check_newcomers(address: SocketAddr) {
+    let mut newcomer = client(over(true, false));
+    let session = newcomer.connect_wait(address).unwrap();
+    assert_eq!(&newcomer.call_wait(session, ECHO, b"new", 3).unwrap()[..], b"new");
+    let json = fetch_stats(address, HANG).unwrap();
+    assert!(counter(&json, "connections_open") <= 4_096 + 256, "{json}");
+}
+
+#[test]
+fn connections_with_links_and_no_session__yield_to_newcomers() {
+    raise_descriptor_limit();
+    let server = Server::start(over(true, false), "127.0.0.1:0", |_| ());
+    let mut honest = client(over(true, false));
+    let session = honest.connect_wait(server.address).unwrap();
+    let mut crowd = Vec::new();
+    for port in 0..FLOOD {
+        let mut connection = Connection::greet(server.address).unwrap();
+        // A refusal is as good: it does not keep anybody out.
+        let _ = connection.open_link(1, 1 + port as u16, 1_232, false);
+        crowd.push(connection);
+        if port % 512 == 0 {
+            assert_eq!(&honest.call_wait(session, ECHO, b"old", 3).unwrap()[..], b"old");
+        }
+    }
+    (0..5).for_each(|_| check_newcomers(server.address));
+    assert_eq!(&honest.call_wait(session, ECHO, b"old", 3).unwrap()[..], b"old");
+    let stats = fetch_stats(server.address, HANG).unwrap();
+    assert!(counter(&stats, "dropped_idle_full") > 0, "{stats}");
+    drop(crowd);
+}
+
+#[test]
+fn connections_with_sessions__have_a_share_and_are_told() {
+    raise_descriptor_limit();
+    let server = Server::start(over(true, false), "127.0.0.1:0", |_| ());
+    let mut honest = client(over(true, false));
+    let session = honest.connect_wait(server.address).unwrap();
+    let mut crowd = Vec::new();
+    let refused = (0..FLOOD).find(|&port| {
+        let mut connection = Connection::greet(server.address).unwrap();
+        let link = connection.open_link(1, 1 + port as u16, 1_232, false).unwrap();
+        if let Some(link) = &link {
+            let shape = Shape { slots: 1, ..Shape::default() };
+            connection.open_session(link, 1, shape).unwrap().unwrap();
+        }
+        crowd.push(connection);
+        link.is_none()
+    });
+    // So many clients of one address are honest: one of loopback's, and that is not all there is.
+    let share = refused.expect("a share has an end");
+    assert!((3_000..3_584).contains(&share), "{share}");
+    // A client with a session is not in anybody's way, and counters are there for all.
+    assert_eq!(&honest.call_wait(session, ECHO, b"old", 3).unwrap()[..], b"old");
+    let stats = fetch_stats(server.address, HANG).unwrap();
+    assert_eq!(counter(&stats, "dropped_idle_full"), 0, "{stats}");
+    assert_eq!(counter(&stats, "sessions"), share as u64 + 1, "{stats}");
+    // Who is refused hears why.
+    let mut newcomer = client(over(true, false));
+    let refusal = newcomer.connect_wait(server.address).unwrap_err().to_string();
+    assert!(refusal.contains("share of this server's connections"), "{refusal}");
+    // With a place free again a newcomer gets it, and another address has places of its own.
+    crowd.truncate(share - 10);
+    let deadline = std::time::Instant::now() + HANG;
+    while newcomer.connect_wait(server.address).is_err() {
+        assert!(std::time::Instant::now() < deadline, "the places are not given back");
+    }
+}
+
+#[test]
+fn connections_with_sessions__leave_places_to_other_addresses() {
+    raise_descriptor_limit();
+    let server = Server::start(over(true, false), "127.0.0.1:0", |_| ());
+    let local = |host: u8| SocketAddr::from(([127, 0, 0, host], server.address.port()));
+    let mut crowd = Vec::new();
+    loop {
+        let mut connection = Connection::greet_from([127, 0, 0, 9].into(), local(1)).unwrap();
+        let Some(link) = connection.open_link(1, 1 + crowd.len() as u16, 1_232, false).unwrap()
+        else {
+            break;
+        };
+        let shape = Shape { slots: 1, ..Shape::default() };
+        connection.open_session(&link, 1, shape).unwrap().unwrap();
+        crowd.push(connection);
+        assert!(crowd.len() < FLOOD);
+    }
+    (0..5).for_each(|_| check_newcomers(local(1)));
+}

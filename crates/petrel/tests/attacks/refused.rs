@@ -1,0 +1,41 @@
+//! Datagrams of strangers that the kernel refuses, because the socket has a single peer.
+
+use std::net::UdpSocket;
+
+use petrel::nexus::fetch_stats;
+use petrel_hostile::spray;
+
+use crate::common::own_network::{Trial, in_own_network};
+use crate::common::{ECHO, Server, client, over};
+
+const DATAGRAMS: u64 = 1_000;
+
+fn udp_no_ports(json: &str) -> u64 {
+    let rest = json.split("\"udp_no_ports\":").nth(1).unwrap_or_else(|| panic!("{json}"));
+    rest.split('}').next().unwrap().parse().unwrap()
+}
+
+/// Alone in its network, so that the number is of these datagrams.
+#[test]
+fn datagrams_that_the_kernel_refuses__are_counted_by_the_host() {
+    let trial = Trial { what: "network namespace", script: "ip link set lo up", input: "" };
+    let own = "refused::datagrams_that_the_kernel_refuses__are_counted_by_the_host";
+    in_own_network(&trial, own, || {
+        let (tell, told) = std::sync::mpsc::channel();
+        let server = Server::start(over(true, false), "127.0.0.1:0", move |endpoint| {
+            tell.send(endpoint.transport().udp().local_addr()).unwrap();
+        });
+        let mut honest = client(over(true, false));
+        let session = honest.connect_wait(server.address).unwrap();
+        let before = udp_no_ports(&fetch_stats(server.address, crate::HANG).unwrap());
+        let (stranger, data) = (UdpSocket::bind("127.0.0.1:0").unwrap(), told.recv().unwrap());
+        for number in 0..DATAGRAMS {
+            // The kernel may report a refusal of an earlier one in place of sending this one.
+            while stranger.send_to(&spray::datagram(number), data).is_err() {}
+        }
+        assert_eq!(&honest.call_wait(session, ECHO, b"still", 5).unwrap()[..], b"still");
+        let stats = fetch_stats(server.address, crate::HANG).unwrap();
+        assert_eq!(udp_no_ports(&stats) - before, DATAGRAMS, "{stats}");
+        assert!(stats.contains("\"rx_dropped_unknown_peer\":0"), "{stats}");
+    });
+}

@@ -1,0 +1,60 @@
+//! Sessions without end: one address has its share of the memory, and gives it back.
+
+use petrel_hostile::{Connection, Shape};
+
+use crate::common::{ECHO, Server, client, over};
+
+/// Sessions of 64 slots until the server refuses; how many there were.
+fn open_all(connection: &mut Connection, port: u16) -> u32 {
+    const AT_ONCE: u32 = 256;
+    let link = connection.open_link(1, port, 1_232, false).unwrap().unwrap();
+    let shape = Shape { slots: 64, ..Shape::default() };
+    let mut count = 0;
+    loop {
+        let requests = count..count + AT_ONCE;
+        let opens: Vec<_> = requests
+            .clone()
+            .map(|request| petrel_hostile::control::session_open(&link, request, shape))
+            .collect();
+        connection.send_all(&opens).unwrap();
+        let answers = requests.map(|request| connection.session_answer(request).unwrap());
+        let accepted = answers.flatten().count() as u32;
+        count += accepted;
+        if accepted < AT_ONCE {
+            return count;
+        }
+        assert!(count < 1 << 20, "there is no end to it");
+    }
+}
+
+#[test]
+fn sessions__of_one_address_have_a_share_of_the_memory() {
+    let mut config = over(true, false);
+    config.sessions.slots = 64;
+    let server = Server::start(config, "127.0.0.1:0", |_| ());
+    let address = ([127, 0, 0, 1], server.address.port()).into();
+    let mut honest = client(over(true, false));
+    let session = honest.connect_wait(address).unwrap();
+    let flooder = [127, 0, 0, 9].into();
+    let mut greedy = Connection::greet_from(flooder, address).unwrap();
+    let count = open_all(&mut greedy, 9);
+    // 128 MiB of 5 KiB each.
+    assert!((20_000..30_000).contains(&count), "{count}");
+    // Another connection of the address gets none, another address does.
+    let mut again = Connection::greet_from(flooder, address).unwrap();
+    let link = again.open_link(1, 10, 1_232, false).unwrap().unwrap();
+    let shape = Shape { slots: 64, ..Shape::default() };
+    assert!(again.open_session(&link, 1, shape).unwrap().is_none());
+    let mut newcomer = client(over(true, false));
+    let new = newcomer.connect_wait(address).unwrap();
+    assert_eq!(&newcomer.call_wait(new, ECHO, b"new", 3).unwrap()[..], b"new");
+    assert_eq!(&honest.call_wait(session, ECHO, b"old", 3).unwrap()[..], b"old");
+    // What has ended counts no more.
+    drop(greedy);
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let mut request = 2;
+    while again.open_session(&link, request, shape).unwrap().is_none() {
+        request += 1;
+        assert!(std::time::Instant::now() < deadline, "the share is not given back");
+    }
+}

@@ -1,0 +1,235 @@
+//! The attacks. Each is set up, stands for a window, and is taken down.
+
+use std::any::Any;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+
+use clap::ValueEnum;
+use petrel_hostile::{Connection, Shape, control, frames, spray};
+
+use super::honest;
+use crate::failure::Failure;
+use crate::methods;
+
+/// The largest message that servers take by default, in bytes.
+const MESSAGE_BYTES: u32 = 8 << 20;
+
+/// Sessions of half requests, each with eight: more than an endpoint's message memory holds.
+const HALF_SESSIONS: u32 = 16;
+
+/// Idle clients with eight answers each: more than an endpoint's message memory holds.
+const IDLE_CLIENTS: usize = 12;
+
+/// More connections than a server takes.
+const CONNECTIONS: u16 = 4_200;
+
+/// Sessions asked for, and how many at a time.
+const SESSIONS: u32 = 100_000;
+const SESSIONS_AT_ONCE: u32 = 500;
+
+/// Which attack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum AttackKind {
+    /// First packets of 8 MiB requests that never go on
+    HalfRequests,
+    /// Clients that fetch eight answers of 8 MiB each, and fall silent
+    KeptAnswers,
+    /// Links to an honest client's address and port, with a small datagram limit and other ECN
+    SecondLink,
+    /// 4 200 connections with a link each
+    Connections,
+    /// 100 000 sessions of one connection
+    Sessions,
+    /// Datagrams of strangers, well formed or not, as fast as they go
+    Spray,
+}
+
+/// What is attacked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Target {
+    pub(super) address: SocketAddr,
+    /// The data port of an honest client.
+    pub(super) victim_port: u16,
+}
+
+/// An attack that stands.
+pub(super) struct Standing {
+    _held: Vec<Box<dyn Any>>,
+    got: String,
+    flood: Option<Flood>,
+}
+
+/// A thread that sends datagrams.
+struct Flood {
+    is_over: Arc<AtomicBool>,
+    sent: Arc<AtomicU64>,
+    thread: JoinHandle<()>,
+}
+
+impl Standing {
+    fn holding(held: Vec<Box<dyn Any>>, got: String) -> Self {
+        Self { _held: held, got, flood: None }
+    }
+
+    /// Takes it down; what the attacker got, for people.
+    pub(super) fn end(self) -> String {
+        match self.flood {
+            None => self.got,
+            Some(Flood { is_over, sent, thread }) => {
+                is_over.store(true, Ordering::Relaxed);
+                // It cannot panic, and nothing depends on it.
+                let _ = thread.join();
+                format!("{} datagrams in the last window", sent.load(Ordering::Relaxed))
+            }
+        }
+    }
+}
+
+impl AttackKind {
+    /// The name by which it is chosen.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::HalfRequests => "half-requests",
+            Self::KeptAnswers => "kept-answers",
+            Self::SecondLink => "second-link",
+            Self::Connections => "connections",
+            Self::Sessions => "sessions",
+            Self::Spray => "spray",
+        }
+    }
+
+    /// Whether it goes on sending once it is set up.
+    pub(super) fn floods(self) -> bool {
+        matches!(self, Self::Spray)
+    }
+
+    pub(super) fn set_up(self, target: Target) -> Result<Standing, Failure> {
+        match self {
+            Self::HalfRequests => half_requests(target),
+            Self::KeptAnswers => kept_answers(target),
+            Self::SecondLink => second_link(target),
+            Self::Connections => connections(target),
+            Self::Sessions => sessions(target),
+            Self::Spray => spray_strangers(target),
+        }
+    }
+}
+
+fn refused(what: &str) -> Failure {
+    Failure::because(format!("the server refused the attacker's {what}"))
+}
+
+/// A connection with a link to a data port of its own.
+fn linked(target: Target) -> Result<(Connection, control::Link, UdpSocket), Failure> {
+    let socket = UdpSocket::bind((target.address.ip(), 0))?;
+    let port = socket.local_addr()?.port();
+    let mut connection = Connection::greet(target.address)?;
+    let link = connection.open_link(1, port, 1_472, false)?.ok_or_else(|| refused("link"))?;
+    Ok((connection, link, socket))
+}
+
+fn half_requests(target: Target) -> Result<Standing, Failure> {
+    let (mut connection, link, socket) = linked(target)?;
+    let mut sent = 0;
+    for request in 0..HALF_SESSIONS {
+        let session = connection.open_session(&link, request, Shape::default())?;
+        let session = session.ok_or_else(|| refused("session"))?;
+        for slot in 0..u64::from(session.slots) {
+            let size = MESSAGE_BYTES;
+            let part = frames::request_part(&session, slot, methods::ECHO, size, 0, 1);
+            socket.send_to(&part, link.data)?;
+            sent += 1;
+        }
+    }
+    let got = format!("{sent} first packets of requests of 8 MiB");
+    Ok(Standing::holding(vec![Box::new(connection), Box::new(socket)], got))
+}
+
+fn kept_answers(target: Target) -> Result<Standing, Failure> {
+    let (mut held, mut answers, mut refusals): (Vec<Box<dyn Any>>, _, _) = (Vec::new(), 0, 0);
+    for _ in 0..IDLE_CLIENTS {
+        let mut endpoint = honest::endpoint()?;
+        // An answer stays in its slot until the next request there.
+        for _ in 0..8 {
+            let Ok(session) = endpoint.connect_wait(target.address) else {
+                refusals += 1;
+                continue;
+            };
+            let request = methods::source_request(MESSAGE_BYTES, 7);
+            let room = MESSAGE_BYTES as usize;
+            match endpoint.call_wait(session, methods::SOURCE, &request, room) {
+                Ok(_) => answers += 1,
+                Err(_) => refusals += 1,
+            }
+        }
+        held.push(Box::new(endpoint));
+    }
+    let got = format!("{answers} answers of 8 MiB, {refusals} refused");
+    Ok(Standing::holding(held, got))
+}
+
+fn second_link(target: Target) -> Result<Standing, Failure> {
+    let mut connection = Connection::greet(target.address)?;
+    let mut links = 0;
+    for (number, (max_frame, ecn)) in
+        [(1_232, false), (1_232, true), (65_507, false), (65_507, true)].into_iter().enumerate()
+    {
+        let link = connection.open_link(number as u32, target.victim_port, max_frame, ecn)?;
+        if let Some(link) = link {
+            connection.open_session(&link, number as u32, Shape::default())?;
+            links += 1;
+        }
+    }
+    Ok(Standing::holding(vec![Box::new(connection)], format!("{links} links to the victim's port")))
+}
+
+fn connections(target: Target) -> Result<Standing, Failure> {
+    let (mut held, mut links): (Vec<Box<dyn Any>>, _) = (Vec::new(), 0);
+    for port in 1..=CONNECTIONS {
+        // One that the server drops for another is as good to it.
+        let Ok(mut connection) = Connection::greet(target.address) else { continue };
+        links += u32::from(matches!(connection.open_link(1, port, 1_232, false), Ok(Some(_))));
+        held.push(Box::new(connection));
+    }
+    let got = format!("{} connections, {links} with a link", held.len());
+    Ok(Standing::holding(held, got))
+}
+
+fn sessions(target: Target) -> Result<Standing, Failure> {
+    let (mut connection, link, socket) = linked(target)?;
+    let shape = Shape { slots: 64, ..Shape::default() };
+    let mut accepted = 0;
+    for first in (0..SESSIONS).step_by(SESSIONS_AT_ONCE as usize) {
+        let requests = first..first + SESSIONS_AT_ONCE;
+        let open = |request| control::session_open(&link, request, shape);
+        let opens: Vec<_> = requests.clone().map(open).collect();
+        connection.send_all(&opens)?;
+        for request in requests {
+            accepted += u32::from(connection.session_answer(request)?.is_some());
+        }
+    }
+    let got = format!("{accepted} sessions of {SESSIONS}");
+    Ok(Standing::holding(vec![Box::new(connection), Box::new(socket)], got))
+}
+
+fn spray_strangers(target: Target) -> Result<Standing, Failure> {
+    let (connection, link, own) = linked(target)?;
+    let stranger = UdpSocket::bind((target.address.ip(), 0))?;
+    let (is_over, sent) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let (stop, count) = (Arc::clone(&is_over), Arc::clone(&sent));
+    let thread = thread::spawn(move || {
+        let mut number = 0;
+        while !stop.load(Ordering::Relaxed) {
+            number += 1;
+            // From an address without a link, and from one with. A full buffer refuses some.
+            let from = if number % 2 == 0 { &stranger } else { &own };
+            if from.send_to(&spray::datagram(number), link.data).is_ok() {
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    });
+    let flood = Some(Flood { is_over, sent, thread });
+    Ok(Standing { _held: vec![Box::new(connection)], got: String::new(), flood })
+}
