@@ -453,3 +453,29 @@ fn kv__measures_the_stores_client_beside_raw_calls() {
         assert_eq!((&row["wrong"], &row["transport"]), (&0.into(), &"shm".into()));
     }
 }
+
+/// The attacks that stop no honest call, in the shortest windows that bring some.
+#[test]
+fn attacks__leave_honest_calls_alone() {
+    let output = petrel(&[
+        "bench",
+        "--json",
+        "attacks",
+        "--attack",
+        "second-link,spray",
+        "--rounds",
+        "1",
+        "--window",
+        "100ms",
+    ]);
+    let figures = records(&output);
+    assert_eq!(figures.len(), 2, "{output:?}");
+    for figure in &figures {
+        assert_eq!((&figure["failed"], &figure["newcomers_failed"]), (&0.into(), &0.into()));
+        for field in ["honest", "newcomers", "memory_before", "memory_peak", "memory_after"] {
+            assert!(figure[field].as_u64().is_some_and(|count| count > 0), "{field}: {figure}");
+        }
+        assert!(figure["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{figure}");
+        assert!(figure["command"].as_str().unwrap().starts_with("petrel bench attacks "));
+    }
+}

@@ -9,10 +9,13 @@
 //! | --- | --- |
 //! | [`control`] | the control plane, §8: a connection, its messages, links and sessions |
 //! | [`frames`] | frames of the data plane, §3 |
+//! | [`shm`] | a neighbour in shared memory |
 //! | [`spray`] | datagrams of strangers, well formed or not |
 
 pub mod control;
 pub mod frames;
+pub mod shm;
 pub mod spray;
 
 pub use control::{Connection, Link, Message, Session, Shape};
+pub use shm::Neighbour;

@@ -12,6 +12,7 @@
 //! | [`wake`] | waking an endpoint that blocks |
 //! | [`udp`] | kernel UDP, with GSO and GRO where the kernel has them |
 //! | [`shm`] | rings in shared memory, between processes of one host |
+//! | [`heap`] | giving memory back that the allocator keeps |
 //! | [`path`] | what the kernel knows of the path to a peer |
 //! | [`host`] | both at once: what an endpoint uses by default |
 //! | [`conformance`] | the suite that every transport passes |
@@ -27,6 +28,7 @@ pub mod bundle;
 pub mod clock;
 pub mod conformance;
 mod copy;
+pub mod heap;
 pub mod host;
 pub mod path;
 pub mod shm;

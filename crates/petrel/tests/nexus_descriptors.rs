@@ -1,32 +1,69 @@
 //! A nexus in a process that runs out of descriptors. Alone in its process, whose limit it lowers.
 
-use std::net::TcpStream;
-use std::time::Duration;
+use std::fs::File;
+use std::net::{SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 use petrel::Nexus;
 use petrel::nexus::fetch_stats;
+use rustix::net::{AddressFamily, SocketType, connect, socket};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-#[test]
-fn accept__waits_for_descriptors_without_spinning() {
-    let nexus = Nexus::builder().listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
-    let address = nexus.local_addr().unwrap();
-    let limit = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..limit }).unwrap();
-    let mut crowd = Vec::new();
-    while let Ok(stream) = TcpStream::connect(address) {
-        crowd.push(stream);
-    }
-    while nexus.stats().accept_errors == 0 {
+const HANG: Duration = Duration::from_secs(120);
+
+fn wait_until(mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + HANG;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it does not come about");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Takes all descriptors that there are.
+fn take_descriptors() -> Vec<File> {
+    std::iter::from_fn(|| File::open("/dev/null").ok()).collect()
+}
+
+fn check_pause(nexus: &Nexus, address: SocketAddr) {
+    // The client's own descriptor is there before the others are taken.
+    let client = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let taken = take_descriptors();
+    connect(&client, &address).unwrap();
+    wait_until(|| nexus.stats().accept_errors > 0);
     // Each try is followed by a pause of 100 ms: more than a few in half a second means that it
     // spins.
     let before = nexus.stats().accept_errors;
     std::thread::sleep(Duration::from_millis(500));
     let tries = nexus.stats().accept_errors - before;
     assert!(tries <= 10, "{tries}");
-    drop(crowd);
-    let json = fetch_stats(address, Duration::from_secs(120)).unwrap();
+    drop(taken);
+    wait_until(|| nexus.stats().connections_accepted == 1);
+    drop(client);
+    wait_until(|| nexus.stats().connections_open == 0);
+}
+
+/// Those who say nothing make room for who asks for something.
+fn check_newcomer(nexus: &Nexus, address: SocketAddr) {
+    let reserve = File::open("/dev/null").unwrap();
+    let mut crowd = Vec::new();
+    while let Ok(stream) = TcpStream::connect(address) {
+        crowd.push(stream);
+    }
+    let taken = take_descriptors();
+    // One for the newcomer's own end, and none for the server's.
+    drop(reserve);
+    let json = fetch_stats(address, HANG).unwrap();
     assert!(json.contains("\"accept_errors\":"), "{json}");
+    assert!(nexus.stats().dropped_ungreeted_full > 0, "{json}");
+    drop((crowd, taken));
+}
+
+#[test]
+fn accept__without_descriptors_pauses_or_makes_room() {
+    let nexus = Nexus::builder().listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
+    let address = nexus.local_addr().unwrap();
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: Some(64), ..limit }).unwrap();
+    check_pause(&nexus, address);
+    check_newcomer(&nexus, address);
 }

@@ -364,7 +364,8 @@ pub(crate) struct AttacksArgs {
     /// Attacks to run, in turn; separate several by commas
     #[arg(long, value_enum, value_delimiter = ',')]
     #[arg(default_values = [
-        "half-requests", "kept-answers", "second-link", "connections", "sessions", "spray",
+        "half-requests", "kept-answers", "second-link", "doorbell", "connections", "sessions",
+        "spray",
     ])]
     pub(crate) attack: Vec<AttackKind>,
 

@@ -124,6 +124,12 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
+    /// Whether so many sessions have ended that their table gave memory back, since the last
+    /// question: the allocator may have much that nothing uses then.
+    pub fn take_given_back(&mut self) -> bool {
+        self.sessions.take_given_back()
+    }
+
     /// Ends all sessions with a peer, as [`Core::close`] does. For each one that ended, `ended`
     /// is called with its name and whether this endpoint was its client.
     pub fn close_peer(

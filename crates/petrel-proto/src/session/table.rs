@@ -18,6 +18,8 @@ pub(crate) struct SessionTable<B, T> {
     /// With so few open sessions the table is looked at for memory to give back: half of those that
     /// were open since the last look, so that it costs each session a constant.
     look_at: u32,
+    /// Memory was given back, and the owner was not told yet.
+    has_given_back: bool,
 }
 
 /// Entries whose memory is kept in any case.
@@ -33,6 +35,7 @@ impl<B, T> SessionTable<B, T> {
             open_max,
             generation: 0,
             look_at: 0,
+            has_given_back: false,
         }
     }
 
@@ -102,6 +105,12 @@ impl<B, T> SessionTable<B, T> {
         self.free.retain(|&index| (index as usize) < len);
         self.free.shrink_to(ROOM_MIN.max(2 * self.free.len()));
         assert_eq!(self.open as usize + self.free.len(), len, "each entry is open or free");
+        self.has_given_back = true;
+    }
+
+    /// Whether memory was given back since the last question.
+    pub(crate) fn take_given_back(&mut self) -> bool {
+        core::mem::take(&mut self.has_given_back)
     }
 
     /// The entry of an open session.
@@ -149,6 +158,7 @@ mod tests {
         assert!(table.entries.capacity() <= 2 * ROOM_MIN, "{}", table.entries.capacity());
         assert!(table.free.capacity() <= 4 * ROOM_MIN, "{}", table.free.capacity());
         assert_eq!(table.open_count(), 1);
+        assert!(table.take_given_back() && !table.take_given_back());
         assert!(table.get(kept).is_some());
         let later: Vec<_> = (0..20_000).map(|_| open(&mut table)).collect();
         for id in &sessions {

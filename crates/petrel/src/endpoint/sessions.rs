@@ -340,6 +340,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             any = true;
             self.handle_control_message(message);
         }
+        if any && self.local.core.take_given_back() {
+            petrel_transport::heap::trim();
+        }
         any
     }
 

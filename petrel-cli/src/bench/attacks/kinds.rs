@@ -1,13 +1,15 @@
 //! The attacks. Each is set up, stands for a window, and is taken down.
 
 use std::any::Any;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use petrel_hostile::{Connection, Shape, control, frames, spray};
+use petrel_hostile::{Connection, Neighbour, Shape, control, frames, spray};
 
 use super::honest;
 use crate::failure::Failure;
@@ -21,6 +23,12 @@ const HALF_SESSIONS: u32 = 16;
 
 /// Idle clients with eight answers each: more than an endpoint's message memory holds.
 const IDLE_CLIENTS: usize = 12;
+
+/// Wake-ups that are not taken: many times what a socket queues.
+const BELLS: u64 = 4_000;
+
+/// An answer that takes longer does not come.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// More connections than a server takes.
 const CONNECTIONS: u16 = 4_200;
@@ -38,6 +46,8 @@ pub(crate) enum AttackKind {
     KeptAnswers,
     /// Links to an honest client's address and port, with a small datagram limit and other ECN
     SecondLink,
+    /// A neighbour in shared memory of the same user, whose wake-up would block the server
+    Doorbell,
     /// 4 200 connections with a link each
     Connections,
     /// 100 000 sessions of one connection
@@ -94,6 +104,7 @@ impl AttackKind {
             Self::HalfRequests => "half-requests",
             Self::KeptAnswers => "kept-answers",
             Self::SecondLink => "second-link",
+            Self::Doorbell => "doorbell",
             Self::Connections => "connections",
             Self::Sessions => "sessions",
             Self::Spray => "spray",
@@ -110,6 +121,7 @@ impl AttackKind {
             Self::HalfRequests => half_requests(target),
             Self::KeptAnswers => kept_answers(target),
             Self::SecondLink => second_link(target),
+            Self::Doorbell => doorbell(target),
             Self::Connections => connections(target),
             Self::Sessions => sessions(target),
             Self::Spray => spray_strangers(target),
@@ -183,6 +195,30 @@ fn second_link(target: Target) -> Result<Standing, Failure> {
         }
     }
     Ok(Standing::holding(vec![Box::new(connection)], format!("{links} links to the victim's port")))
+}
+
+fn doorbell(target: Target) -> Result<Standing, Failure> {
+    let mut neighbour = match Neighbour::connect(target.address) {
+        Ok(neighbour) => neighbour,
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            return Ok(Standing::holding(Vec::new(), error.to_string()));
+        }
+        Err(error) => return Err(error.into()),
+    };
+    for answers in 0..BELLS {
+        neighbour.declare_sleep()?;
+        neighbour.send_request(methods::ECHO, b"wake me")?;
+        let end = Instant::now() + ANSWER_TIMEOUT;
+        while !neighbour.has_answer(answers)? {
+            if Instant::now() > end {
+                let got = format!("the server hangs after {answers} wake-ups");
+                return Ok(Standing::holding(vec![Box::new(neighbour)], got));
+            }
+            thread::yield_now();
+        }
+    }
+    let got = format!("{BELLS} wake-ups that nobody took");
+    Ok(Standing::holding(vec![Box::new(neighbour)], got))
 }
 
 fn connections(target: Target) -> Result<Standing, Failure> {
