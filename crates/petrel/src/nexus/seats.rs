@@ -65,7 +65,7 @@ impl Reactor {
 pub(super) fn of_the_greediest<K: Ord>(
     mut candidates: Vec<(ConnectionId, Site, K)>,
 ) -> Option<ConnectionId> {
-    candidates.sort_unstable_by(|(_, a, _), (_, b, _)| a.cmp(b));
+    candidates.sort_unstable_by_key(|(_, site, _)| *site);
     let greediest = candidates.chunk_by(|(_, a, _), (_, b, _)| a == b).max_by_key(|of| of.len())?;
     greediest.iter().min_by(|(_, _, a), (_, _, b)| a.cmp(b)).map(|(id, ..)| *id)
 }
