@@ -1,8 +1,8 @@
 //! Attacks on a server beside honest clients: no honest call fails, and their rate stays.
 //!
 //! The server is a process of its own. Honest calls of several sizes go on all the time, one after
-//! the other on one session, and in each window a newcomer connects, calls once and asks for the
-//! server's counters. Windows without and with the attack take turns, and their medians are
+//! the other on one session, and in each window a newcomer connects, makes a small call and one of 8 MiB,
+//! and asks for the server's counters. Windows without and with the attack take turns, and their medians are
 //! compared. Most attackers are silent once they are set up, and what is seen then is what they hold
 //! of the server; those that flood also take CPU time from everybody on the machine, and say so.
 

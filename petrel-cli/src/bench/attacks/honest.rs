@@ -18,6 +18,10 @@ use crate::methods;
 const SIZES: [usize; 16] =
     [32, 32, 32, 1_440, 32, 32, 5_000, 32, 32, 32, 60_000, 32, 32, 1_440, 32, 1 << 20];
 
+/// The largest message that servers take by default. A session that has made such a call keeps the
+/// memory of its answer, so that a newcomer's shows whether there is some for others.
+const LARGE_BYTES: usize = 8 << 20;
+
 /// A call that takes longer has failed.
 const CALL_TIMEOUT_NS: u64 = 5_000_000_000;
 
@@ -115,13 +119,19 @@ impl Honest {
     }
 }
 
-/// A process that has nothing to do with the attack comes, calls once, and asks for counters.
+/// A process that has nothing to do with the attack comes, makes a small call and one of the largest
+/// size that servers take by default, and asks for counters.
 pub(super) fn newcomer(address: SocketAddr) -> Result<(), Failure> {
     let mut endpoint = endpoint()?;
     let session = endpoint.connect_wait(address)?;
     let reply = endpoint.call_wait(session, methods::ECHO, b"hello", 5)?;
     if reply[..] != *b"hello" {
         return Err(Failure::because("the reply to a newcomer is wrong"));
+    }
+    let request = vec![7; LARGE_BYTES];
+    let reply = endpoint.call_wait(session, methods::ECHO, &request, LARGE_BYTES)?;
+    if reply[..] != request[..] {
+        return Err(Failure::because("the large reply to a newcomer is wrong"));
     }
     fetch_stats(address, STATS_TIMEOUT)?;
     Ok(())
