@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use common::{ECHO, Server, client, over};
 use petrel_hostile::{Connection, Shape, control};
 
-const SESSIONS: u32 = 25_000;
+const SESSIONS: u32 = 12_500;
 const AT_ONCE: u32 = 500;
 
-/// What may remain of the 120 MiB that they take.
-const REMAINDER_BYTES_MAX: u64 = 40 << 20;
+/// What may remain of the 58 MB that they take.
+const REMAINDER_BYTES_MAX: u64 = 20 << 20;
 
 fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

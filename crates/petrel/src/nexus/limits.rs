@@ -135,6 +135,10 @@ pub(super) const SESSION_BYTES_MAX: usize = 1 << 30;
 /// with six times the 20 000 sessions that an endpoint is made for has room in it.
 pub(super) const SESSION_BYTES_PER_SITE_MAX: usize = SESSION_BYTES_MAX / 8;
 
+/// The same of one connection: half of its site's, so that one process does not take all that the
+/// processes of its host have. That is 61 000 sessions of 8 slots.
+pub(super) const SESSION_BYTES_PER_CONNECTION_MAX: usize = SESSION_BYTES_PER_SITE_MAX / 2;
+
 /// What a session of so many slots counts for.
 pub(super) fn session_bytes(slots: u8) -> usize {
     SESSION_BASE_BYTES + usize::from(slots) * SLOT_BYTES

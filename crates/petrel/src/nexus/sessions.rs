@@ -14,7 +14,10 @@ use petrel_proto::control::{
 use super::closing::{Farewell, not_ok};
 use super::connection::ConnectionId;
 use super::deadlines::Due;
-use super::limits::{PROPOSALS_MAX, PROPOSALS_PER_CONNECTION_MAX, session_bytes, shrink};
+use super::limits::{
+    PROPOSALS_MAX, PROPOSALS_PER_CONNECTION_MAX, SESSION_BYTES_PER_CONNECTION_MAX, session_bytes,
+    shrink,
+};
 use super::links::Stage;
 use super::reactor::Reactor;
 use super::stream::Violation;
@@ -177,6 +180,13 @@ impl Reactor {
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
         if let Some(connection) = self.connections.get(&link.connection) {
+            // Those that are proposed count as if they were like this one.
+            let proposed = connection.proposals * session_bytes(open.slots);
+            let bytes = connection.session_bytes + proposed + session_bytes(open.slots);
+            if bytes > SESSION_BYTES_PER_CONNECTION_MAX {
+                let why = "your process has its share of this server's memory for sessions";
+                return Err(Reason::new(Status::ResourceExhausted, why));
+            }
             let shares = self.shares.check_session(connection.site, open.slots);
             shares.map_err(|what| Reason::new(Status::ResourceExhausted, what.text()))?;
         }

@@ -218,6 +218,7 @@ fn two_thousand_connections__do_not_keep_an_honest_one_out() {
 #[test]
 fn proposals_without_end__are_refused() {
     const LIMIT: u32 = 65_536;
+    // Of one slot: more would be refused for their memory before.
     let builder = Nexus::builder().listen(V4.parse().unwrap()).connect_timeout(HANG);
     let nexus = builder.start().unwrap();
     let mut server = attach(&nexus, V4);
@@ -225,7 +226,7 @@ fn proposals_without_end__are_refused() {
     peer.open_udp(1);
     let link = server.up().link;
     (0..=LIMIT).for_each(|request| {
-        peer.send(SessionOpen { link: 1, session: 0, request, ..proposal(0) });
+        peer.send(SessionOpen { link: 1, session: 0, request, slots: 1, ..proposal(0) });
     });
     // The server's event loop stands still. The first that is too many is told so.
     let Some(Message::SessionRefuse(refuse)) = peer.receive() else { panic!("not refused") };
@@ -235,7 +236,7 @@ fn proposals_without_end__are_refused() {
     let answer = Ok(acceptance(&open));
     server.port.post(ToNexus::AnswerSession { link, request: 0, answer });
     assert!(matches!(peer.receive(), Some(Message::SessionAccept(_))));
-    peer.send(SessionOpen { link: 1, session: 0, request: LIMIT, ..proposal(0) });
+    peer.send(SessionOpen { link: 1, session: 0, request: LIMIT, slots: 1, ..proposal(0) });
     wait_until(&nexus, |stats| stats.sessions_proposed == u64::from(LIMIT) + 2);
     assert_eq!(nexus.stats().sessions_refused, 1);
 }
