@@ -28,6 +28,11 @@ pub trait Buffer {
     /// Most bytes that the buffer can hold.
     fn capacity(&self) -> usize;
 
+    /// Bytes of memory that the buffer takes, with its headers and what is lost to rounding.
+    fn memory_bytes(&self) -> usize {
+        self.capacity()
+    }
+
     /// The most bytes that a larger buffer in this one's place may have, when a response turns out to
     /// be longer than the capacity; 0 if the caller wants none.
     fn growth(&self) -> usize {

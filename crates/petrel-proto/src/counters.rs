@@ -104,6 +104,24 @@ counters! {
     dropped_beyond_window,
     /// Requests refused because no memory was left for them.
     refused_no_memory,
+    /// Requests refused because their session, or peer, holds its share of the memory for messages.
+    refused_over_share,
+    /// Half-arrived requests given up because nothing of them came for ten seconds.
+    requests_dropped_idle,
+    /// Half-arrived requests given up because memory was short, and they came too slowly.
+    requests_dropped_short,
+    /// Large answers given back because the client said that it has them, or wants them no more.
+    answers_released,
+    /// Large answers given up because they were not asked for in ten seconds.
+    answers_dropped_idle,
+    /// Large answers given up because memory was short, and they were not asked for in a while.
+    answers_dropped_short,
+    /// Answers that were asked for after they had been given up.
+    answers_missed,
+    /// Large answers replaced by an error, because their session or peer holds its share of the memory.
+    answers_over_share,
+    /// Large responses of which the server was told that they are here.
+    answers_acknowledged,
     /// Requests refused because they exceed the agreed size.
     refused_too_large,
     /// Answers of handlers that came after the client gave up or the session ended.

@@ -86,7 +86,51 @@ pub const CANCELS_QUEUED_MAX: usize = 4096;
 /// Calls that may wait in a session's queue for a slot. Bounds the buffers a stuck session holds.
 pub const BACKLOG_CALLS_MAX: usize = 65_536;
 
+/// Memory for messages that an endpoint has unless its owner says otherwise, in bytes: 1 GiB.
+pub const MEMORY_BYTES_DEFAULT: u64 = 1 << 30;
+
+/// One session may hold an eighth of the endpoint's memory for half-arrived requests and kept answers: ten
+/// messages of 8 MiB by default, more than its eight slots hold.
+pub const HELD_SHARE_OF_SESSION: u64 = 8;
+
+/// All sessions of one peer together may hold a quarter.
+pub const HELD_SHARE_OF_PEER: u64 = 4;
+
+/// An eighth is left to small messages: half-arrived requests and kept answers take none of it.
+pub const HELD_SHARE_OF_ALL: u64 = 8;
+
+/// A server drops a request of which nothing has come for this long, and a large answer that was not asked for
+/// in as long: 10 s. A client gives up after 14 timeouts of 0.5 s at most.
+pub const HELD_IDLE_NS: u64 = 10_000_000_000;
+
+/// The same where memory is short, for a request: 1 s, twice the longest retransmission timeout.
+pub const ARRIVING_SHORT_NS: u64 = 1_000_000_000;
+
+/// The same where memory is short, for an answer: 250 ms. A client that misses a packet asks for it within some
+/// round trips; one that was asked to wait for so long is rare, and memory is short too rarely to wait for it.
+pub const ANSWER_SHORT_NS: u64 = 250_000_000;
+
+/// Where memory is short, a request may take a second, and this for each of its bytes: at less than 1 MB/s it
+/// gives way to others.
+pub const ARRIVING_NS_PER_BYTE: u64 = 1_000;
+
+/// How often a server looks for what was held too long, in nanoseconds, while anything is held.
+pub const HELD_SWEEP_NS: u64 = 1_000_000_000;
+
+/// Holdings that one search for memory looks at: some 10 µs if each is a miss of the caches.
+pub const HELD_LOOKS_MAX: usize = 128;
+
+/// Answers up to this size stay in their slot for its next answer: the largest packet over UDP. Larger ones are
+/// kept for a while, and counted, also where one packet carries them.
+pub const SPARE_BYTES_MAX: u32 = 64 << 10;
+
+/// A client says that it has received a response of this size or more, so that its server need not keep it:
+/// one frame more for 45 packets over UDP.
+pub const RECEIVED_TOLD_BYTES_MIN: u32 = 64 << 10;
+
 const _: () = {
+    assert!(HELD_SHARE_OF_SESSION >= HELD_SHARE_OF_PEER && HELD_SHARE_OF_PEER > 1);
+    assert!(ANSWER_SHORT_NS <= ARRIVING_SHORT_NS && ARRIVING_SHORT_NS < HELD_IDLE_NS);
     assert!(SLOTS_MAX.is_power_of_two() && SLOTS_DEFAULT.is_power_of_two());
     assert!(SLOTS_DEFAULT <= SLOTS_MAX && SLOTS_MAX as u32 <= u64::BITS);
     assert!(CREDITS_DEFAULT <= CREDITS_MAX);

@@ -158,6 +158,10 @@ impl Buffer for MsgBuf {
         self.0.capacity()
     }
 
+    fn memory_bytes(&self) -> usize {
+        self.0.block_bytes()
+    }
+
     fn growth(&self) -> usize {
         self.0.growth()
     }

@@ -52,11 +52,13 @@ impl<B: Buffer> Shared<B> {
             (Age::Current, ServerState::Answered) => {
                 self.counters.frames_accepted += 1;
                 self.counters.cancels_too_late += 1;
+                self.release_answer(state);
             }
             (Age::New, _) | (Age::Current, ServerState::Arriving | ServerState::Running) => {
                 self.counters.frames_accepted += 1;
                 self.counters.cancels_received += 1;
                 self.note_superseded(id, state);
+                self.let_go(state);
                 state.give_up(header.request, &mut self.server_parts);
             }
         }

@@ -6,16 +6,27 @@ use super::call::{CallFailure, Execution, failed, finish};
 use super::transmit::{FrameSink, Turn};
 use super::work::{CANCEL, Work};
 use super::{Completion, Core, Event, Shared};
+use crate::bitmap::Words;
 use crate::buffer::Buffer;
 use crate::limits::{CANCELS_QUEUED_MAX, CONTROL_FRAME_BYTES_MAX, HEADER_BYTES};
 use crate::session::SessionId;
 use crate::session::client::{ClientSession, ClientSlot, ClientState};
 use crate::status::Status;
-use crate::wire::{Flags, Kind, header_bytes};
+use crate::wire::{ControlBytes, Destination, Flags, Kind, Pull, header_bytes};
 
-/// Requests that were given up and whose server is to be told. For each the transmit queue has an entry.
+/// Requests of which the server is to be told that nothing more is wanted. For each the transmit queue has an
+/// entry.
 #[derive(Default)]
-pub(super) struct Cancels(VecDeque<(SessionId, u64)>);
+pub(super) struct Cancels(VecDeque<Over>);
+
+/// A request that is over.
+#[derive(Clone, Copy)]
+struct Over {
+    session: SessionId,
+    number: u64,
+    /// Packets of the response, which is here whole; 0 if the request was given up.
+    received: u32,
+}
 
 impl<B: Buffer, T> Core<B, T> {
     /// Cancels the first call of a session whose tag is the one: it ends with CANCELLED, now. The server is told if
@@ -48,24 +59,24 @@ impl<B: Buffer, T> Core<B, T> {
     /// The turn of a CANCEL.
     #[cold]
     pub(super) fn send_cancel<S: FrameSink>(&mut self, sink: &mut S) -> Turn {
-        let Some(&(id, number)) = self.shared.cancels.0.front() else { return Turn::NOTHING };
-        let agreed = match self.sessions.client_mut(id) {
+        let Some(&over) = self.shared.cancels.0.front() else { return Turn::NOTHING };
+        let agreed = match self.sessions.client_mut(over.session) {
             Some(ClientSession { to, agreed: Some(agreed), .. }) => Some((*to, agreed.peer)),
             _ => None,
         };
         let mut taken = false;
         if let Some((to, peer)) = agreed {
-            let mut bytes = [0; CONTROL_FRAME_BYTES_MAX];
-            let header = to.words(Kind::Cancel, Flags::NONE, 0, number);
-            bytes[..HEADER_BYTES].copy_from_slice(&header_bytes::<2, HEADER_BYTES>(header));
-            taken = self.control.send(sink, peer, (bytes, HEADER_BYTES));
+            taken = self.control.send(sink, peer, over.frame(to));
             if !taken {
                 return Turn::one(false);
             }
         }
         self.shared.cancels.0.pop_front();
         self.shared.counters.control_frames_sent += u64::from(taken);
-        self.shared.counters.cancels_sent += u64::from(taken);
+        match over.received {
+            0 => self.shared.counters.cancels_sent += u64::from(taken),
+            _ => self.shared.counters.answers_acknowledged += u64::from(taken),
+        }
         // Of a session that has ended there is nothing to tell.
         if taken { Turn::one(true) } else { Turn::NOTHING }
     }
@@ -85,17 +96,39 @@ impl<B: Buffer> Shared<B> {
         if state.request_sent > 0 {
             let number = state.number;
             client.note_given_up(slot);
-            self.queue_cancel(id, number);
+            self.queue_over(Over { session: id, number, received: 0 });
         }
         finish(self, id, client, slot, Err(Box::new(failure)))
     }
 
     /// With too many, it is left to what makes up for lost ones.
-    fn queue_cancel(&mut self, id: SessionId, number: u64) {
+    fn queue_over(&mut self, over: Over) {
         if self.cancels.0.len() < CANCELS_QUEUED_MAX {
-            self.cancels.0.push_back((id, number));
-            self.work.push(Work { session: id.index, slot: CANCEL, of_client: true });
+            self.cancels.0.push_back(over);
+            self.work.push(Work { session: over.session.index, slot: CANCEL, of_client: true });
         }
+    }
+
+    /// Has the server told that a response of so many packets is here, so that it keeps it no longer.
+    #[cold]
+    pub(super) fn tell_received(&mut self, session: SessionId, number: u64, packets: u32) {
+        self.queue_over(Over { session, number, received: packets });
+    }
+}
+
+impl Over {
+    /// CANCEL, or a PULL that has everything and wants nothing.
+    fn frame(self, to: Destination) -> ControlBytes {
+        if self.received > 0 {
+            let header = to.words(Kind::Pull, Flags::NONE, 0, self.number);
+            let (cumulative, limit) = (self.received, self.received);
+            let pull = Pull { cumulative, limit, resend_below: 0, bitmap: Words::default() };
+            return pull.encode(header);
+        }
+        let mut bytes = [0; CONTROL_FRAME_BYTES_MAX];
+        let header = to.words(Kind::Cancel, Flags::NONE, 0, self.number);
+        bytes[..HEADER_BYTES].copy_from_slice(&header_bytes::<2, HEADER_BYTES>(header));
+        (bytes, HEADER_BYTES)
     }
 }
 

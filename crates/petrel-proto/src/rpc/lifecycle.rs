@@ -111,8 +111,9 @@ impl<B: Buffer, T> Core<B, T> {
         self.shared.counters.sessions_closed += 1;
         match role {
             Role::Free => None,
-            Role::Server(server) => {
+            Role::Server(mut server) => {
                 self.shared.note_abandoned(id, &server);
+                self.shared.let_go_all(&mut server);
                 self.shared.multicast.forget(id);
                 Some(Closed { agreed: Some(server.agreed), was_client: false })
             }

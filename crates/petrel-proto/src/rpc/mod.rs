@@ -7,6 +7,7 @@ mod expiry;
 mod give_up;
 mod lifecycle;
 mod lookahead;
+mod memory;
 mod multicast;
 mod pace;
 mod plain;
@@ -45,11 +46,13 @@ use crate::limits;
 use crate::recovery::rtt::RtoBounds;
 use crate::session::backlog::NEVER;
 use crate::session::client::{ClientParts, ClientSession, ClientSlot};
+use crate::session::held::Held;
 use crate::session::server::{ServerParts, ServerSlot};
 use crate::session::spare::Spare;
 use crate::session::{SessionId, SessionTable};
 use crate::timer::{TimerKey, TimerWheel};
 use give_up::Cancels;
+use memory::{Patience, Wanted};
 use multicast::Multicast;
 use transmit::ControlFrames;
 use work::{Work, WorkQueue};
@@ -86,6 +89,9 @@ pub struct Config {
     pub call_timeout_ns: u64,
     /// Sessions in both roles together, up to [`limits::SESSIONS_MAX`].
     pub sessions_max: u32,
+    /// Memory for messages that this endpoint has, in bytes: of this, a server gives sessions and peers their
+    /// shares (`docs/wire-protocol.md` §6.4). The owner's pool has as much, or more.
+    pub memory_bytes: u64,
     /// Calls that may wait in one session's queue.
     pub backlog_max: usize,
     /// Whether the common case takes its short ways. Without them everything works, and slower: to
@@ -115,6 +121,7 @@ impl Default for Config {
             retries_max: 14,
             call_timeout_ns: 60_000_000_000,
             sessions_max: limits::SESSIONS_MAX,
+            memory_bytes: limits::MEMORY_BYTES_DEFAULT,
             backlog_max: limits::BACKLOG_CALLS_MAX,
             short_ways: true,
             response_grants: true,
@@ -178,6 +185,12 @@ struct Shared<B> {
     inherits: bool,
     cancels: Cancels,
     multicast: Multicast<B>,
+    /// What server slots hold of the endpoint's memory.
+    held: Held,
+    /// Whether the timer wheel has an entry to look for what was held too long.
+    sweeps: bool,
+    wanted: Option<Wanted>,
+    patience: Patience,
     client_parts: Spare<ClientParts>,
     server_parts: Spare<ServerParts<B>>,
 }
@@ -197,6 +210,10 @@ impl<B: Buffer, T> Core<B, T> {
         Self {
             sessions: SessionTable::new(sessions_max),
             shared: Shared {
+                held: Held::new(now_ns, config.memory_bytes),
+                sweeps: false,
+                wanted: None,
+                patience: Patience::Asks,
                 config,
                 counters: Counters::default(),
                 congestion: CongestionCounters::default(),

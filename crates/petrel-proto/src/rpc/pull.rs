@@ -36,11 +36,32 @@ impl<B: crate::buffer::Buffer> Shared<B> {
             self.credit_due(id.index, slot, state, echo, repeats);
             return;
         }
+        if state.is_given_up() {
+            // Overtaken by the frame that said that the client waits for nothing.
+            self.counters.dropped_stale += 1;
+            return;
+        }
+        if state.is_answer_gone() {
+            self.counters.frames_accepted += 1;
+            return self.tell_answer_gone(id, state, slot);
+        }
+        if state.is_bare_answer() {
+            // Whatever the client has of the answer that was in its place, it asks for what there is.
+            self.counters.frames_accepted += 1;
+            if state.response_sent > 0 && (pull.resend_below > 0 || pull.cumulative > 0) {
+                state.parts(&mut self.server_parts).resend.set(0);
+            }
+            return self.queue_server(id.index, slot, state);
+        }
         if pull.cumulative > state.response_sent {
             self.counters.dropped_malformed += 1;
             return;
         }
         self.counters.frames_accepted += 1;
+        if pull.cumulative == state.response_packets {
+            return self.release_answer(state);
+        }
+        self.held.touch(state.held);
         let limit = pull.limit.min(pull.cumulative.saturating_add(WINDOW_PACKETS));
         state.response_limit = state.response_limit.max(limit);
         // A response of one packet is complete at the client, or not there at all.

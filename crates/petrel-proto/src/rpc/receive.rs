@@ -1,6 +1,7 @@
 //! The way in: which session and which state machine a frame belongs to
 //! (`docs/wire-protocol.md` §3.5).
 
+use super::memory::Patience;
 use super::{Completion, Core, RequestHandle};
 use crate::buffer::{Buffer, BufferPool};
 use crate::session::{PeerKey, Role, SessionId};
@@ -82,6 +83,29 @@ impl<B: Buffer, T> Core<B, T> {
             header.flags = header.flags.with(mark);
             return self.on_multicast(now_ns, peer, header, rest, pool);
         }
+        self.shared.held.now_ns = now_ns;
+        let received = self.handle_parsed(now_ns, peer, header, mark, rest, pool);
+        match self.shared.wanted.take() {
+            None => received,
+            Some(wanted) => {
+                self.make_room(wanted);
+                self.shared.patience = Patience::Asked;
+                let received = self.handle_parsed(now_ns, peer, header, mark, rest, pool);
+                self.shared.patience = Patience::Asks;
+                received
+            }
+        }
+    }
+
+    fn handle_parsed<'f, P: BufferPool<Buffer = B>>(
+        &mut self,
+        now_ns: u64,
+        peer: PeerKey,
+        mut header: Header,
+        mark: Flags,
+        rest: &'f [u8],
+        pool: &mut P,
+    ) -> Received<'f, B, T> {
         let shared = &mut self.shared;
         let entry = match self.sessions.entries.get_mut(header.session as usize) {
             Some(entry)

@@ -3,8 +3,12 @@
 use super::{Core, Received, Recovery, RequestHandle, Shared};
 use crate::bitmap::Insert;
 use crate::buffer::{Buffer, BufferPool};
-use crate::limits::{FUTURE_ROUNDS_MAX, PART_HEADER_BYTES, packet_span, packets_of};
+use crate::limits::{
+    FUTURE_ROUNDS_MAX, PACKET_OVERHEAD_BYTES, PART_HEADER_BYTES, SPARE_BYTES_MAX, packet_span,
+    packets_of,
+};
 use crate::session::backlog::NEVER;
+use crate::session::held::{Holder, Shortage};
 use crate::session::server::{ServerParts, ServerSession, ServerSlot, ServerState};
 use crate::session::{Origin, PeerKey, Role, SessionId};
 use crate::status::Status;
@@ -160,6 +164,7 @@ impl<B: Buffer> Shared<B> {
         packets: u32,
     ) {
         self.note_superseded(id, state);
+        self.let_go(state);
         state.begin(header.request, header.aux, size, packets, &mut self.server_parts);
         state.note_mark(header.flags);
     }
@@ -229,23 +234,42 @@ impl<B: Buffer> Shared<B> {
             return Err(self.refuse_too_large(id, server, slot, header, part.size));
         }
         let packets = packets_of(part.size, server.agreed.packet_bytes);
+        let holder = Holder { session: id, slot, peer: server.agreed.peer };
+        let state = &mut server.slots[slot];
+        if packets == 1 {
+            self.begin(id, state, header, part.size, packets);
+            state.response_limit = u32::from(part.grant);
+            return Ok(());
+        }
+        // Frees what the slot held before it takes anew.
+        self.let_go(state);
+        state.empty();
+        let bytes = u64::from(part.size) + u64::from(packets) * PACKET_OVERHEAD_BYTES as u64;
+        let request = match self.held.check(holder, bytes) {
+            Ok(()) => pool.take(part.size as usize, packets).ok_or(Shortage::All),
+            Err(shortage) => Err(shortage),
+        };
+        if let Err(shortage) = request
+            && self.ask_for_room(shortage, bytes)
+        {
+            return Err(Received::Nothing);
+        }
         let state = &mut server.slots[slot];
         self.begin(id, state, header, part.size, packets);
         state.response_limit = u32::from(part.grant);
-        if packets == 1 {
-            return Ok(());
-        }
-        // Frees the buffer of the slot's former answer before a new one is taken.
-        state.message = None;
-        let Some(request) = pool.take(part.size as usize, packets) else {
-            self.counters.frames_accepted += 1;
-            self.counters.refused_no_memory += 1;
-            let text = "the server has no memory for the request";
-            self.refuse(id, state, slot, Status::ResourceExhausted, text);
-            return Err(Received::Nothing);
+        let request = match request {
+            Ok(request) => request,
+            Err(shortage) => {
+                self.counters.frames_accepted += 1;
+                let text = self.note_refused(shortage);
+                self.refuse(id, state, slot, Status::ResourceExhausted, text);
+                return Err(Received::Nothing);
+            }
         };
         state.state = ServerState::Arriving;
+        let bytes = request.memory_bytes() as u64;
         state.parts(&mut self.server_parts).request = Some(request);
+        self.hold_request(holder, state, bytes);
         Ok(())
     }
 
@@ -260,6 +284,7 @@ impl<B: Buffer> Shared<B> {
     ) -> Received<'f, B, T> {
         let go_back_n = self.config.recovery == Recovery::GoBackN;
         let Packet { now_ns, part, flags, deadline_ns, payload } = *packet;
+        let held = state.held;
         let parts = state.parts(&mut self.server_parts);
         if go_back_n && part.packet > parts.arrived.cumulative() {
             self.counters.dropped_out_of_order += 1;
@@ -279,6 +304,7 @@ impl<B: Buffer> Shared<B> {
             }
         }
         self.counters.frames_accepted += 1;
+        self.held.touch(held);
         if parts.deadline_ns <= now_ns {
             return self.refuse_expired(id, state, slot);
         }
@@ -310,7 +336,8 @@ impl<B: Buffer> Shared<B> {
         self.counters.requests_received += 1;
         let handle = RequestHandle { session: id, number: state.current };
         // A larger one is freed at once: its memory is worth more than the time.
-        let fits = |spare: &B| spare.capacity() <= packet_bytes as usize;
+        let spare_bytes_max = packet_bytes.min(SPARE_BYTES_MAX) as usize;
+        let fits = |spare: &B| spare.capacity() <= spare_bytes_max;
         let spare = state.message.take().filter(fits);
         let deadline_ns = (deadline_ns != NEVER).then_some(deadline_ns);
         Received::Request { handle, method: state.method, payload, spare, deadline_ns }
@@ -322,6 +349,7 @@ impl<B: Buffer> Shared<B> {
         state: &mut ServerSlot<B>,
     ) -> Received<'f, B, T> {
         let deadline_ns = state.parts.as_ref().map_or(NEVER, |parts| parts.deadline_ns);
+        self.let_go(state);
         let request = state.parts.as_mut().and_then(|parts| parts.request.take());
         self.server_parts.take_back(&mut state.parts);
         let Some(message) = request else {
@@ -351,7 +379,11 @@ impl<B: Buffer> Shared<B> {
                 state.note_mark(flags);
                 self.credit_due(id.index, slot, state, packet, flags.repeats());
             }
+            ServerState::Answered if state.is_answer_gone() => {
+                self.tell_answer_gone(id, state, slot);
+            }
             ServerState::Answered if state.response_sent > 0 => {
+                self.held.touch(state.held);
                 let parts = state.parts(&mut self.server_parts);
                 // With a higher base the client has told that it has the first packets.
                 if parts.resend_from == 0 {
@@ -408,6 +440,7 @@ impl<B: Buffer> Shared<B> {
     ) -> Received<'f, B, T> {
         self.counters.requests_expired += 1;
         let text = "too late: the deadline was over on arrival";
+        self.let_go(state);
         if let Some(parts) = &mut state.parts {
             parts.request = None;
         }

@@ -5,6 +5,7 @@ use core::fmt;
 use super::{Core, FrameSink};
 use crate::buffer::Buffer;
 use crate::limits::packets_of;
+use crate::session::held::HeldId;
 use crate::session::server::ServerSession;
 use crate::session::{Role, SessionId};
 use crate::status::Status;
@@ -49,6 +50,10 @@ pub enum RespondError {
         /// What the client accepts, in bytes.
         max: u32,
     },
+    /// The session's or peer's share of this endpoint's memory for messages is used up by answers that are
+    /// on their way; the request can still be answered with an error.
+    #[error("no memory to keep the answer in until the client has it")]
+    NoRoom,
 }
 
 impl<B: Buffer, T> Core<B, T> {
@@ -86,9 +91,21 @@ impl<B: Buffer, T> Core<B, T> {
         if len > max as usize && status == Status::Ok {
             return Err(RespondRejected { error: RespondError::TooLarge { len, max }, message });
         }
+        let mut held = HeldId::NONE;
+        let is_large = message.capacity() > server.spare_bytes_max as usize;
+        if is_large {
+            match self.keep_answer(handle, slot, message.memory_bytes() as u64) {
+                Ok(id) => held = id,
+                Err(error) => return Err(RespondRejected { error, message }),
+            }
+        }
+        let Some((server, slot)) = running(&mut self.sessions, handle) else {
+            unreachable!("it runs until it is answered");
+        };
         let state = &mut server.slots[slot];
         self.shared.server_parts.take_back(&mut state.parts);
-        state.takes_plain = message.capacity() <= packet_bytes as usize;
+        state.takes_plain = !is_large;
+        state.held = held;
         state.set_answer(status, bits, message, packets_of(len as u32, packet_bytes));
         self.shared.counters.responses_sent += 1;
         self.shared.queue_server(handle.session.index, slot, state);

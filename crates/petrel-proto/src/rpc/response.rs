@@ -5,7 +5,8 @@ use super::{Completion, Received, Recovery, Shared};
 use crate::bitmap::Insert;
 use crate::buffer::{Buffer, BufferPool};
 use crate::limits::{
-    MESSAGE_BYTES_MAX, PACKET_BYTES_MIN, REORDERING_THRESHOLD, packet_span, packets_of,
+    MESSAGE_BYTES_MAX, PACKET_BYTES_MIN, RECEIVED_TOLD_BYTES_MIN, REORDERING_THRESHOLD,
+    packet_span, packets_of,
 };
 use crate::session::SessionId;
 use crate::session::client::{
@@ -56,8 +57,9 @@ impl<B: Buffer> Shared<B> {
         };
         let Some(slot) = self.slot_of(client, &header) else { return Received::Nothing };
         let state = &mut client.slots[slot];
-        // A server answers once: not in one packet and in several.
-        if state.request_sent == 0 || state.state == ClientState::Receiving {
+        // A server answers once: not in one packet and in several. But it may have given up what is missing.
+        let is_ok = header.aux as u8 == 0;
+        if state.request_sent == 0 || is_ok && state.state == ClientState::Receiving {
             return self.malformed();
         }
         self.counters.frames_accepted += 1;
@@ -66,7 +68,6 @@ impl<B: Buffer> Shared<B> {
         let rtt_ns = rtt_ns.filter(|_| header.aux & ANSWERED_LATER == 0);
         let packets = client.slots[slot].held;
         self.heard(now_ns, client, rtt_ns, packets, header.flags);
-        let is_ok = header.aux as u8 == 0;
         let outcome = match client.slots[slot].response() {
             Some(response) if is_ok => copy_whole(response, payload, pool),
             _ => Err(server_failure(header.aux, payload)),
@@ -191,6 +192,10 @@ impl<B: Buffer> Shared<B> {
         if parts.received.cumulative() == parts.response_packets {
             if let Some(SlotCall { response, .. }) = &mut state.call {
                 response.set_len(part.size as usize);
+            }
+            if part.size >= RECEIVED_TOLD_BYTES_MIN {
+                let packets = parts.response_packets;
+                self.tell_received(id, client.slots[slot].number, packets);
             }
             return Received::Completed(finish(self, id, client, slot, Ok(())));
         }

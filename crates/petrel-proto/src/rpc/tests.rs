@@ -9,6 +9,7 @@ mod deadlines;
 mod given_back;
 mod hostile;
 mod lifecycle;
+mod memory;
 mod multicast;
 mod server;
 mod timers;

@@ -3,6 +3,7 @@
 
 use super::call::{CallFailure, Execution, finish};
 use super::expiry::EXPIRY;
+use super::memory::SWEEP;
 use super::{Completion, Core, Event, Recovery, Shared};
 use crate::bitmap::Window;
 use crate::buffer::Buffer;
@@ -25,6 +26,7 @@ impl<B: Buffer, T> Core<B, T> {
     /// Handles the timers that came due. Call it when all frames received so far were handled.
     #[inline]
     pub fn handle_timeouts(&mut self, now_ns: u64) {
+        self.shared.held.now_ns = now_ns;
         self.shared.timers.advance(now_ns);
         while let Some(key) = self.shared.timers.pop_due() {
             self.handle_due(now_ns, key);
@@ -40,6 +42,9 @@ impl<B: Buffer, T> Core<B, T> {
 
     #[inline(never)]
     fn handle_due(&mut self, now_ns: u64, key: TimerKey) {
+        if key.session == SWEEP {
+            return self.sweep_held();
+        }
         let id = SessionId { index: key.session, generation: key.generation };
         let Some(entry) = self.sessions.get_mut(id) else { return };
         let Role::Client(client) = &mut entry.role else { return };

@@ -1,10 +1,11 @@
 //! The server's half of a session (`docs/wire-protocol.md` §6).
 
 use super::backlog::NEVER;
+use super::held::HeldId;
 use super::spare::{Reusable, Spare};
 use super::{Agreed, PeerKey, fill};
 use crate::bitmap::{PacketBits, Window};
-use crate::limits::HEADER_BYTES;
+use crate::limits::{HEADER_BYTES, SPARE_BYTES_MAX};
 use crate::status::Status;
 use crate::wire::{ANSWERED_LATER, Destination, Flags, REFUSED};
 
@@ -25,6 +26,8 @@ pub(crate) struct ServerSession<B> {
     pub(crate) request_bytes_max: u32,
     /// Where its frames go: frames from there may come under another name (see `Origin`).
     pub(crate) peer: PeerKey,
+    /// Largest buffer of an answer that stays in its slot for the next one, in bytes.
+    pub(crate) spare_bytes_max: u32,
     pub(crate) agreed: Agreed,
 }
 
@@ -33,14 +36,16 @@ impl<B> ServerSession<B> {
         let slots = u64::from(agreed.slots);
         // One round before the first: wrapping, and compared so, because the first may be 0.
         let before = first_request.wrapping_sub(slots);
+        let spare_bytes_max = agreed.packet_bytes.min(SPARE_BYTES_MAX);
         Self {
             slots: (0..slots).map(|slot| ServerSlot::new(before.wrapping_add(slot))).collect(),
             to: Destination::new(agreed.peer_session, agreed.peer_token),
             packet_bytes: agreed.packet_bytes,
             plain_frame_bytes_max: HEADER_BYTES as u32 + agreed.packet_bytes.min(request_bytes_max),
-            plain_response_bytes_max: agreed.packet_bytes.min(agreed.peer_message_bytes_max),
+            plain_response_bytes_max: spare_bytes_max.min(agreed.peer_message_bytes_max),
             request_bytes_max,
             peer: agreed.peer,
+            spare_bytes_max,
             agreed,
         }
     }
@@ -109,6 +114,8 @@ pub(crate) struct ServerSlot<B> {
     pub(crate) marked: bool,
     /// What the aux field of the answer says beside its status. In RUNNING: 0 or [`WATCHED`].
     pub(crate) answer_bits: u16,
+    /// The entry of the memory that a half-arrived request or a large answer holds here.
+    pub(crate) held: HeldId,
 }
 
 /// In [`ServerSlot::answer_bits`] of a request that runs: somebody is to be told if nobody waits for its answer
@@ -172,6 +179,7 @@ impl<B> ServerSlot<B> {
             queued: false,
             credit_due: false,
             echo_repeats: false,
+            held: HeldId::NONE,
         }
     }
 
@@ -186,6 +194,7 @@ impl<B> ServerSlot<B> {
         packets: u32,
         spare: &mut Spare<ServerParts<B>>,
     ) {
+        assert!(!self.held.is_some(), "what the slot held was given back");
         if let Some(parts) = &mut self.parts {
             parts.request = None;
         }
@@ -202,6 +211,14 @@ impl<B> ServerSlot<B> {
         self.echo = 0;
         self.echo_repeats = false;
         self.response_limit = 1;
+    }
+
+    /// Frees what the slot holds, for the next request, which is about to begin.
+    pub(crate) fn empty(&mut self) {
+        self.message = None;
+        if let Some(parts) = &mut self.parts {
+            parts.request = None;
+        }
     }
 
     /// Keeps the answer of a request that runs, to be sent from its first packet on. There is none: the
@@ -231,9 +248,16 @@ impl<B> ServerSlot<B> {
         self.response_sent = 0;
     }
 
+    /// Whether the answer is an error of the core itself.
+    pub(crate) fn is_bare_answer(&self) -> bool {
+        let is_refusal = |parts: &ServerParts<B>| parts.refusal.is_some();
+        self.state == ServerState::Answered && self.parts.as_deref().is_some_and(is_refusal)
+    }
+
     /// Steps to a request that its client has given up, or ends it, and frees what the slot held. Nothing
     /// is sent for it.
     pub(crate) fn give_up(&mut self, number: u64, spare: &mut Spare<ServerParts<B>>) {
+        assert!(!self.held.is_some(), "what the slot held was given back");
         if let Some(parts) = &mut self.parts {
             parts.request = None;
         }
@@ -245,9 +269,34 @@ impl<B> ServerSlot<B> {
         self.takes_plain = true;
     }
 
-    /// Whether the request was given up by its client before it was answered.
+    /// Whether the client waits for nothing: it gave the request up before it was answered, or has received the
+    /// answer whole.
     pub(crate) fn is_given_up(&self) -> bool {
         self.state == ServerState::Answered && self.response_packets == 0
+    }
+
+    /// Gives a large answer back that the client has, or does not want any more. Nothing is sent for the request
+    /// from now on.
+    pub(crate) fn release_answer(&mut self, spare: &mut Spare<ServerParts<B>>) {
+        assert_eq!(self.state, ServerState::Answered);
+        self.give_up(self.current, spare);
+    }
+
+    /// Gives a large answer back that the client may still ask for: it is told then that the answer is gone.
+    pub(crate) fn drop_answer(&mut self, spare: &mut Spare<ServerParts<B>>) {
+        self.release_answer(spare);
+        self.status = Status::DataLoss;
+        // As if it had been sent.
+        self.response_packets = 1;
+        self.response_sent = 1;
+        self.response_limit = 1;
+        assert!(self.is_answer_gone());
+    }
+
+    /// Whether the answer was given back, and the client was not told so.
+    pub(crate) fn is_answer_gone(&self) -> bool {
+        let is_bare = self.message.is_none() && self.parts.is_none();
+        self.state == ServerState::Answered && self.response_packets > 0 && is_bare
     }
 
     /// Notes that the answer was sent whole at once. It stays, for who asks again.

@@ -11,6 +11,7 @@ mod header;
 mod part;
 
 pub use announce::Announcement;
+pub(crate) use control::ControlBytes;
 pub use control::{Credit, Pull, check_cancel};
 pub(crate) use extension::word_left_us;
 pub use extension::{Extensions, deadline_word, read_extensions, skip_extensions};

@@ -9,6 +9,7 @@ use std::fmt::Debug;
 
 use petrel::{CallError, CallFailure, Execution, Reply, StartError, Status};
 use petrel_proto::SessionId;
+use petrel_proto::limits::HELD_IDLE_NS;
 
 use super::call::{Call, End, Expected, Method, Watch, answer_seed};
 use super::errand::{self, Errand};
@@ -338,6 +339,9 @@ impl Ledger {
         if is_refused && failure.status == Status::DeadlineExceeded {
             return self.check_deadline(id, call, failure);
         }
+        if self.may_give_up(call, failure) {
+            return;
+        }
         if is_refused && self.may_refuse(call, failure.status) {
             return;
         }
@@ -359,6 +363,18 @@ impl Ledger {
             && failure.execution == Execution::Answered;
         if is_executed && call.executions != 1 {
             self.break_rule(id, "was answered, with this many executions", &call.executions);
+        }
+    }
+
+    /// Whether a server may have given up a call's answer, or what had come of its request: memory is short, or
+    /// nobody has asked for a long time. An answer that is gone was given.
+    fn may_give_up(&self, call: &Call, failure: &CallFailure) -> bool {
+        let is_long = self.now_ns.saturating_sub(call.issued_ns) >= HELD_IDLE_NS;
+        let is_once = call.executions == 1 || call.spec.method.is_tiny();
+        match (failure.status, failure.execution) {
+            (Status::DataLoss, Execution::Answered) => is_once && (self.memory_is_tight || is_long),
+            (Status::Unavailable, Execution::Refused) => is_long,
+            _ => false,
         }
     }
 

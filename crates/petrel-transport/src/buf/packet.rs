@@ -165,6 +165,12 @@ impl PacketBuf {
         self.meta().packet_count()
     }
 
+    /// Bytes of memory that the buffer takes, headers and rounding included.
+    pub fn block_bytes(&self) -> usize {
+        // SAFETY: the shelf lives as long as one of its blocks is lent out.
+        unsafe { self.meta().shelf.as_ref() }.block_bytes()
+    }
+
     /// The most bytes that a larger buffer in this one's place may have: a note of its user's, 0 at
     /// first.
     #[inline]

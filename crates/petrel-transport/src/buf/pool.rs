@@ -30,6 +30,17 @@ const CHUNK_BYTES_MAX: usize = 2 << 20;
 /// costs the others nothing.
 const SHELF_COUNT: usize = 2 * CLASS_COUNT;
 
+/// Of the memory, this part is left to small blocks: however many large messages there are, calls with small
+/// ones find buffers.
+const SMALL_SHARE: usize = 8;
+
+/// What small blocks are: those for a message in the largest datagram.
+const SMALL_BLOCK_BYTES_MAX: usize = 96 << 10;
+
+/// Requests for memory that fail before idle chunks are looked for again after a search in vain. A search reads
+/// the meta data of all idle blocks of a class.
+const SEARCH_PAUSE: u8 = 16;
+
 /// Regions are made of pages, so a limit that leaves less than one leaves nothing.
 const PAGE_BYTES: usize = 4096;
 
@@ -38,7 +49,8 @@ const _: () = assert!(LARGEST_CARVED_BLOCK_BYTES <= CHUNK_BYTES_MAX);
 /// How a [`BufPool`] is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolConfig {
-    /// Most bytes of memory that the pool maps. Reached in steps, as buffers are needed.
+    /// Most bytes of memory that the pool maps. Reached in steps, as buffers are needed. An eighth is left to
+    /// buffers of 64 KiB and less.
     pub max_bytes: usize,
     /// Whether to ask for transparent huge pages in regions of 2 MiB and more. They save TLB
     /// misses on large messages and cost memory where only part of a region is used.
@@ -150,6 +162,29 @@ impl Shelf {
         // SAFETY: a block on the list is idle and begins with its meta data.
         self.first_idle.set(unsafe { (*block.as_ptr()).next_idle });
         Some(block)
+    }
+
+    /// Shows all blocks of the list.
+    fn for_each_idle(&self, mut look: impl FnMut(NonNull<Meta>)) {
+        let mut next = self.first_idle.get();
+        while let Some(block) = next {
+            look(block);
+            // SAFETY: a block on the list is idle and begins with its meta data.
+            next = unsafe { (*block.as_ptr()).next_idle };
+        }
+    }
+
+    /// Takes the blocks off the list that are not to be kept.
+    fn retain_idle(&self, keeps: impl Fn(NonNull<Meta>) -> bool) {
+        let mut kept = None;
+        while let Some(block) = self.pop() {
+            if keeps(block) {
+                // SAFETY: the block was on the list until now, is idle, and begins with its meta data.
+                unsafe { (*block.as_ptr()).next_idle = kept };
+                kept = Some(block);
+            }
+        }
+        self.first_idle.set(kept);
     }
 
     /// Takes a block back.
@@ -302,13 +337,14 @@ impl Inner {
         let mut growth = self.growth.borrow_mut();
         let bytes = class.block_bytes();
         if bytes > LARGEST_CARVED_BLOCK_BYTES {
-            growth.ensure_room(bytes, &self.shelves)?;
+            growth.ensure_room(class, bytes, &self.shelves)?;
             return Ok(growth.map(bytes)?.into_raw());
         }
         if growth.uncut[class.index()].bytes < bytes {
-            growth.ensure_room(bytes.next_multiple_of(PAGE_BYTES), &self.shelves)?;
+            growth.ensure_room(class, bytes.next_multiple_of(PAGE_BYTES), &self.shelves)?;
             growth.map_chunk(class)?;
         }
+        growth.cut_count[class.index()] += 1;
         Ok(growth.uncut[class.index()].cut(bytes))
     }
 }
@@ -383,10 +419,35 @@ impl Uncut {
 struct Growth {
     uncut: [Uncut; CLASS_COUNT],
     next_chunk_bytes: [usize; CLASS_COUNT],
-    /// Regions cut into blocks. They live as long as the pool.
-    chunks: Vec<Region>,
+    /// Blocks cut from the chunks that are there.
+    cut_count: [usize; CLASS_COUNT],
+    /// Regions cut into blocks. One of which all blocks are idle is unmapped when the limit is reached.
+    chunks: Vec<Chunk>,
     reserved_bytes: usize,
+    /// Failures for which no idle chunk is looked for.
+    search_pause: u8,
     config: PoolConfig,
+}
+
+/// A region cut into blocks of a class.
+#[derive(Debug)]
+struct Chunk {
+    region: Region,
+    class: Class,
+}
+
+impl Chunk {
+    fn contains(&self, place: usize) -> bool {
+        let start = self.region.start().as_ptr() as usize;
+        (start..start + self.region.bytes()).contains(&place)
+    }
+
+    /// Blocks that were cut from it, if this is left of its class's newest chunk.
+    fn cut_count(&self, uncut: &Uncut) -> usize {
+        let is_newest = uncut.bytes > 0 && self.contains(uncut.start.as_ptr() as usize);
+        let left = if is_newest { uncut.bytes } else { 0 };
+        (self.region.bytes() - left) / self.class.block_bytes()
+    }
 }
 
 impl Growth {
@@ -394,8 +455,10 @@ impl Growth {
         Self {
             uncut: [Uncut::NOTHING; CLASS_COUNT],
             next_chunk_bytes: [CHUNK_BYTES_MIN; CLASS_COUNT],
+            cut_count: [0; CLASS_COUNT],
             chunks: Vec::new(),
             reserved_bytes: 0,
+            search_pause: 0,
             config,
         }
     }
@@ -408,7 +471,7 @@ impl Growth {
         let chunk = self.map(wanted.next_multiple_of(PAGE_BYTES).min(left))?;
         self.next_chunk_bytes[class.index()] = (wanted * 2).min(CHUNK_BYTES_MAX);
         self.uncut[class.index()] = Uncut { start: chunk.start(), bytes: chunk.bytes() };
-        self.chunks.push(chunk);
+        self.chunks.push(Chunk { region: chunk, class });
         Ok(())
     }
 
@@ -423,10 +486,22 @@ impl Growth {
         self.config.max_bytes.saturating_sub(self.reserved_bytes)
     }
 
-    /// Unmaps idle large blocks until `bytes` fit under the limit.
-    fn ensure_room(&mut self, bytes: usize, shelves: &[Shelf]) -> Result<(), PoolExhausted> {
-        while self.room_bytes() < bytes {
-            if !self.unmap_idle_block(shelves) {
+    /// Bytes that may still be mapped for blocks of a class.
+    fn room_bytes_of(&self, class: Class) -> usize {
+        let is_small = class.block_bytes() <= SMALL_BLOCK_BYTES_MAX;
+        let kept_bytes = if is_small { 0 } else { self.config.max_bytes / SMALL_SHARE };
+        self.room_bytes().saturating_sub(kept_bytes)
+    }
+
+    /// Unmaps idle large blocks, and then idle chunks, until `bytes` fit under the limit.
+    fn ensure_room(
+        &mut self,
+        class: Class,
+        bytes: usize,
+        shelves: &[Shelf],
+    ) -> Result<(), PoolExhausted> {
+        while self.room_bytes_of(class) < bytes {
+            if !self.unmap_idle_block(shelves) && !self.unmap_idle_chunks(shelves) {
                 return Err(PoolExhausted::Limit {
                     requested_bytes: bytes,
                     reserved_bytes: self.reserved_bytes,
@@ -435,6 +510,70 @@ impl Growth {
             }
         }
         Ok(())
+    }
+
+    /// Unmaps the chunks of which all blocks are idle, of the class with the most idle memory. Without this, a
+    /// load that has taken all memory in blocks of one size would leave none to other sizes for ever.
+    #[cold]
+    fn unmap_idle_chunks(&mut self, shelves: &[Shelf]) -> bool {
+        if self.search_pause > 0 {
+            self.search_pause -= 1;
+            return false;
+        }
+        let idle_bytes = |class: usize| {
+            let lent =
+                shelves[class].lent_count.get() + shelves[CLASS_COUNT + class].lent_count.get();
+            (self.cut_count[class] - lent.min(self.cut_count[class]))
+                * Class(class as u8).block_bytes()
+        };
+        let last_carved = class_of(LARGEST_CARVED_BLOCK_BYTES).index();
+        let most = (0..=last_carved).max_by_key(|class| idle_bytes(*class)).unwrap_or(0);
+        if idle_bytes(most) < CHUNK_BYTES_MIN {
+            return false;
+        }
+        let found = self.unmap_chunks_of(most, shelves);
+        self.search_pause = if found { 0 } else { SEARCH_PAUSE };
+        found
+    }
+
+    fn unmap_chunks_of(&mut self, class: usize, shelves: &[Shelf]) -> bool {
+        // By address, so that each block finds its chunk.
+        let start = |chunk: &Chunk| chunk.region.start().as_ptr() as usize;
+        self.chunks.sort_unstable_by_key(|chunk| (chunk.class.index(), start(chunk)));
+        let from = self.chunks.partition_point(|chunk| chunk.class.index() < class);
+        let end = self.chunks.partition_point(|chunk| chunk.class.index() <= class);
+        let chunks = &self.chunks[from..end];
+        let chunk_of = |block: NonNull<Meta>| {
+            let place = block.as_ptr() as usize;
+            let at = chunks.partition_point(|chunk| start(chunk) <= place);
+            assert!(
+                at > 0 && chunks[at - 1].contains(place),
+                "a block lies in a chunk of its class"
+            );
+            at - 1
+        };
+        let mut idle = vec![0; chunks.len()];
+        let both = [&shelves[class], &shelves[CLASS_COUNT + class]];
+        for shelf in both {
+            shelf.for_each_idle(|block| idle[chunk_of(block)] += 1);
+        }
+        let uncut = &self.uncut[class];
+        let is_idle: Vec<bool> =
+            chunks.iter().zip(&idle).map(|(chunk, idle)| chunk.cut_count(uncut) == *idle).collect();
+        if !is_idle.contains(&true) {
+            return false;
+        }
+        both.iter().for_each(|shelf| shelf.retain_idle(|block| !is_idle[chunk_of(block)]));
+        for at in (0..is_idle.len()).rev().filter(|at| is_idle[*at]) {
+            let chunk = self.chunks.remove(from + at);
+            let uncut = &mut self.uncut[class];
+            self.cut_count[class] -= chunk.cut_count(uncut);
+            if uncut.bytes > 0 && chunk.contains(uncut.start.as_ptr() as usize) {
+                *uncut = Uncut::NOTHING;
+            }
+            self.reserved_bytes -= chunk.region.bytes();
+        }
+        true
     }
 
     /// Unmaps one of the largest idle blocks that have a region of their own, if there is one.

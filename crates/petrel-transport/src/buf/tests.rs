@@ -182,13 +182,60 @@ fn limit__is_an_error_and_memory_comes_back() {
     assert_eq!(pool.alloc(10, 1).unwrap_err(), refused_small());
 }
 
+#[test]
+fn limit__an_eighth_is_left_to_small_buffers() {
+    let pool = pool(8 * MIB);
+    let mut held = Vec::new();
+    while let Ok(large) = pool.alloc(MIB / 2 - 64, 1) {
+        held.push(large);
+    }
+    assert_eq!(pool.in_use().bytes, 7 * MIB);
+    let small: Vec<_> = (0..8).map(|_| pool.alloc(64 << 10, 1).unwrap()).collect();
+    assert_eq!(small.len(), 8);
+    assert!(pool.alloc(128 << 10, 1).is_err());
+}
+
+#[test]
+fn limit__takes_idle_chunks_of_other_classes() {
+    let pool = pool(16 * MIB);
+    let fill = || {
+        let buffers = std::iter::from_fn(|| pool.alloc(40_000, 30).ok());
+        buffers.collect::<Vec<_>>()
+    };
+    let mut held = fill();
+    assert!(pool.reserved_bytes() > 15 * MIB);
+    let mut kept = held.swap_remove(held.len() / 2);
+    kept.data_mut().fill(7);
+    drop(held);
+    // All but the chunk of the one that is held, which is of 2 MiB at most.
+    let large: Vec<_> = (0..12).map(|_| pool.alloc(MIB - 64, 1).unwrap()).collect();
+    assert!(kept.data().iter().all(|byte| *byte == 7));
+    drop(large);
+    drop(kept);
+    // And the other way round, as often as one likes.
+    for _ in 0..3 {
+        assert!(fill().len() > 300);
+        assert!(pool.alloc(12 * MIB - 64, 1).is_ok());
+    }
+}
+
+#[test]
+fn limit__takes_idle_chunks_of_references_and_messages_together() {
+    let pool = pool(4 * MIB);
+    let message = shared(&pool, b"message");
+    let fill = || std::iter::from_fn(|| pool.reference(&message, 20).ok()).collect::<Vec<_>>();
+    drop(fill());
+    assert!(pool.alloc(2 * MIB, 1).is_ok());
+    assert!(fill().len() > 1_000);
+}
+
 fn refused_small() -> PoolExhausted {
     PoolExhausted::Limit { requested_bytes: 4096, reserved_bytes: 65536, max_bytes: 65536 }
 }
 
 #[test]
 fn limit__takes_idle_large_blocks_of_other_classes() {
-    let pool = pool(5 * MIB);
+    let pool = pool(6 * MIB);
     drop(pool.alloc(3 * MIB, 1).unwrap());
     drop(pool.alloc(MIB / 2, 1).unwrap());
     assert_eq!(pool.reserved_bytes(), 4 * MIB + MIB * 3 / 4);
@@ -202,7 +249,7 @@ fn limit__takes_idle_large_blocks_of_other_classes() {
 #[test]
 fn alloc__holds_1_gib_at_the_smallest_mtu_and_refuses_what_is_too_large() {
     // Nothing is written, so that the pages are not there.
-    let pool = pool(1536 * MIB);
+    let pool = pool(1792 * MIB);
     assert!(pool.alloc(1024 * MIB, 1024 * MIB / 1200 + 1).is_ok());
     for (capacity, packets) in
         [(1536 * MIB, 1), (usize::MAX, 1), (1, usize::MAX), (1024 * MIB, 16 * MIB)]

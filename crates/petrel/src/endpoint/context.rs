@@ -273,10 +273,12 @@ impl Context<'_> {
 
     #[cold]
     fn refuse_answer(&mut self, handle: RequestHandle, rejected: RespondRejected<MsgBuf>) {
-        if let RespondError::TooLarge { .. } = rejected.error {
-            let text = "the response exceeds what the caller accepts";
-            self.local.core.respond_error(handle, Status::ResourceExhausted, text);
-        }
+        let text = match rejected.error {
+            RespondError::TooLarge { .. } => "the response exceeds what the caller accepts",
+            RespondError::NoRoom => "executed; no memory to keep the answer",
+            _ => return,
+        };
+        self.local.core.respond_error(handle, Status::ResourceExhausted, text);
     }
 
     pub(super) fn respond_error(&mut self, handle: RequestHandle, status: Status, text: &str) {

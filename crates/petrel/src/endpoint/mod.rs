@@ -119,6 +119,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         let pool = BufPool::new(config.memory);
         let message_bytes_max = config.sessions.message_bytes_max;
         let seed = control.random();
+        let memory_bytes = config.protocol.memory_bytes.min(config.memory.max_bytes as u64);
+        let protocol = petrel_proto::Config { memory_bytes, ..config.protocol.clone() };
         let attention = Attention::new();
         let waker = transport.waker();
         let hub = Hub::new(pool.clone(), message_bytes_max, now_ns, seed, attention.clone(), waker);
@@ -127,7 +129,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             transport,
             control,
             local: Local {
-                core: Core::new(now_ns, config.protocol.clone()),
+                core: Core::new(now_ns, protocol),
                 pool,
                 hub,
                 groups: Groups::default(),

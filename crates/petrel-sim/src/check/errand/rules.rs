@@ -306,6 +306,8 @@ impl Ledger {
                 errand.work == Work::Crew || self.memory_is_tight || self.is_crowded
             }
             Status::ResourceExhausted => self.memory_is_tight,
+            // The answer was given up before it was asked for again.
+            Status::DataLoss => failure.execution == Execution::Answered && self.memory_is_tight,
             Status::FailedPrecondition => {
                 let refuses = |&server: &SimAddr| errand.work.is_refused(id, server);
                 failure.execution != Execution::Answered && servers.iter().any(refuses)

@@ -16,6 +16,7 @@
 //! | a limit never goes back | §3.1 |
 //! | a server sends only what was allowed, and only when it has the whole request | §6 |
 //! | a CANCEL is for a request that was sent, comes once, and ends what is sent for it | §5.4, §6.2 |
+//! | that a response is here is said once, and is true | §6.4 |
 //!
 //! What the frames carry is held against the calls' messages: see `contents`.
 

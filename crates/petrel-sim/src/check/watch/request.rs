@@ -40,6 +40,8 @@ struct Client {
     is_over: bool,
     /// The server was told that it was given up.
     is_cancelled: bool,
+    /// The server was told that the whole response is here.
+    is_acknowledged: bool,
 }
 
 #[derive(Debug, Default)]
@@ -119,6 +121,13 @@ impl Request {
 
     fn client_pulls(&mut self, pull: &Pull) -> Result<(), Broken> {
         let client = &mut self.client;
+        let all = client.response.filter(|all| client.received.cumulative() == *all);
+        if client.is_over && all == Some(pull.cumulative) && pull.limit == pull.cumulative {
+            if std::mem::replace(&mut client.is_acknowledged, true) || pull.resend_below > 0 {
+                return Err("it is said more than once that the response is here (§6.4)");
+            }
+            return Ok(());
+        }
         if client.is_over {
             return Err("a PULL after the last packet (§5.1)");
         }

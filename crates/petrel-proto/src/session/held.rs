@@ -1,0 +1,371 @@
+//! The memory that server slots hold for messages of several packets: half-arrived requests and kept
+//! answers (`docs/wire-protocol.md` §6.4).
+//!
+//! Each holding has an entry here, in one of two lists, the longest untouched in front. A touch writes one
+//! field; the entry moves to the back when somebody looks at the front. So a packet costs a store, and
+//! the search for holdings that nobody asks for ends at the first young one.
+//!
+//! Small answers have no entry: they stay in their slot for its next answer, and the fast path knows
+//! nothing of this module.
+
+use std::collections::BTreeMap;
+
+use super::{PeerKey, SessionId};
+use crate::limits::{
+    ARRIVING_NS_PER_BYTE, ARRIVING_SHORT_NS, HELD_LOOKS_MAX, HELD_SHARE_OF_ALL, HELD_SHARE_OF_PEER,
+    HELD_SHARE_OF_SESSION,
+};
+
+const NIL: u32 = u32::MAX;
+
+/// Peers that are remembered although they may hold nothing.
+const PEERS_KEPT_MAX: usize = 1024;
+
+/// Names a holding; a slot that holds nothing has [`HeldId::NONE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HeldId(u32);
+
+impl HeldId {
+    pub(crate) const NONE: Self = Self(NIL);
+
+    #[inline(always)]
+    pub(crate) fn is_some(self) -> bool {
+        self.0 != NIL
+    }
+}
+
+/// What a slot holds memory for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeldKind {
+    Arriving,
+    Answer,
+}
+
+/// Whose memory it is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Holder {
+    pub(crate) session: SessionId,
+    pub(crate) slot: usize,
+    pub(crate) peer: PeerKey,
+}
+
+/// Which limit a holding would break.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    /// The session's share.
+    Session(SessionId),
+    /// The peer's share.
+    Peer(PeerKey),
+    /// The memory of the endpoint.
+    All,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Holding {
+    holder: Holder,
+    kind: HeldKind,
+    bytes: u64,
+    began_ns: u64,
+    /// When the list was last put in order for it, and when it was touched last.
+    since_ns: u64,
+    touched_ns: u64,
+    before: u32,
+    next: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct List {
+    first: u32,
+    last: u32,
+}
+
+/// All holdings of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Held {
+    nodes: Vec<Holding>,
+    free: u32,
+    lists: [List; 2],
+    count: u32,
+    bytes: u64,
+    /// By index of the session.
+    by_session: Vec<u64>,
+    /// Peers that hold nothing may be here, so that nothing is allocated when they hold something again.
+    by_peer: BTreeMap<u32, u64>,
+    session_bytes_max: u64,
+    peer_bytes_max: u64,
+    bytes_max: u64,
+    /// The time as it is known: some frames old at most.
+    pub(crate) now_ns: u64,
+}
+
+impl Held {
+    /// For an endpoint with so much memory for messages.
+    pub(crate) fn new(now_ns: u64, memory_bytes: u64) -> Self {
+        Self {
+            nodes: Vec::new(),
+            free: NIL,
+            lists: [List { first: NIL, last: NIL }; 2],
+            count: 0,
+            bytes: 0,
+            by_session: Vec::new(),
+            by_peer: BTreeMap::new(),
+            session_bytes_max: memory_bytes / HELD_SHARE_OF_SESSION,
+            peer_bytes_max: memory_bytes / HELD_SHARE_OF_PEER,
+            bytes_max: memory_bytes - memory_bytes / HELD_SHARE_OF_ALL,
+            now_ns,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Whether so many bytes more are within all limits. A session, or peer, that holds nothing may hold
+    /// one message of any size.
+    pub(crate) fn check(&self, holder: Holder, bytes: u64) -> Result<(), Shortage> {
+        let of_session = self.of_session(holder.session);
+        let of_peer = self.by_peer.get(&holder.peer.0).copied().unwrap_or(0);
+        if of_session > 0 && of_session + bytes > self.session_bytes_max {
+            Err(Shortage::Session(holder.session))
+        } else if of_peer > 0 && of_peer + bytes > self.peer_bytes_max {
+            Err(Shortage::Peer(holder.peer))
+        } else if self.bytes + bytes > self.bytes_max {
+            Err(Shortage::All)
+        } else {
+            Ok(())
+        }
+    }
+
+    fn of_session(&self, session: SessionId) -> u64 {
+        self.by_session.get(session.index as usize).copied().unwrap_or(0)
+    }
+
+    /// Notes that a slot holds so many bytes from now on.
+    pub(crate) fn add(&mut self, kind: HeldKind, holder: Holder, bytes: u64) -> HeldId {
+        let now_ns = self.now_ns;
+        let holding = Holding {
+            holder,
+            kind,
+            bytes,
+            began_ns: now_ns,
+            since_ns: now_ns,
+            touched_ns: now_ns,
+            before: NIL,
+            next: NIL,
+        };
+        let index = self.allocate(holding);
+        self.append(index);
+        self.count += 1;
+        self.bytes += bytes;
+        let place = holder.session.index as usize;
+        if self.by_session.len() <= place {
+            self.by_session.resize(place + 1, 0);
+        }
+        self.by_session[place] += bytes;
+        if self.by_peer.len() >= PEERS_KEPT_MAX && !self.by_peer.contains_key(&holder.peer.0) {
+            self.by_peer.retain(|_, bytes| *bytes > 0);
+        }
+        *self.by_peer.entry(holder.peer.0).or_insert(0) += bytes;
+        HeldId(index)
+    }
+
+    /// Notes that a slot holds nothing any more.
+    pub(crate) fn remove(&mut self, id: &mut HeldId) {
+        let HeldId(index) = std::mem::replace(id, HeldId::NONE);
+        self.unlink(index);
+        let Holding { holder, bytes, .. } = self.nodes[index as usize];
+        self.nodes[index as usize].next = self.free;
+        self.free = index;
+        self.count -= 1;
+        self.bytes -= bytes;
+        self.by_session[holder.session.index as usize] -= bytes;
+        let of_peer = self.by_peer.get_mut(&holder.peer.0).expect("the peer holds something");
+        *of_peer -= bytes;
+        assert!(self.count > 0 || self.bytes == 0, "who holds nothing holds no bytes");
+    }
+
+    /// Notes that the client has asked for an answer, or sent more of a request.
+    #[inline]
+    pub(crate) fn touch(&mut self, id: HeldId) {
+        if id.is_some() {
+            self.nodes[id.0 as usize].touched_ns = self.now_ns;
+        }
+    }
+
+    /// The slot that a holding is in, and its kind.
+    pub(crate) fn holder(&self, id: HeldId) -> (Holder, HeldKind) {
+        let Holding { holder, kind, .. } = self.nodes[id.0 as usize];
+        (holder, kind)
+    }
+
+    /// Holdings that were untouched for `idle_ns`, the longest first, and that would end this shortage:
+    /// until they have `bytes` together, and after [`HELD_LOOKS_MAX`] looks at most. Where memory is short,
+    /// requests that arrive too slowly are among them, touched or not.
+    pub(crate) fn idle(
+        &mut self,
+        kind: HeldKind,
+        idle_ns: u64,
+        shortage: Option<Shortage>,
+        bytes: u64,
+    ) -> Vec<HeldId> {
+        let now_ns = self.now_ns;
+        let (mut found, mut found_bytes) = (Vec::new(), 0);
+        let mut at = self.lists[kind as usize].first;
+        for _ in 0..HELD_LOOKS_MAX {
+            if at == NIL || found_bytes >= bytes {
+                break;
+            }
+            let index = at;
+            let node = self.nodes[index as usize];
+            if now_ns.saturating_sub(node.since_ns) < idle_ns {
+                break;
+            }
+            at = node.next;
+            let is_idle = now_ns.saturating_sub(node.touched_ns) >= idle_ns;
+            let is_wanted = match shortage {
+                Some(Shortage::Session(session)) => node.holder.session == session,
+                Some(Shortage::Peer(peer)) => node.holder.peer == peer,
+                Some(Shortage::All) | None => true,
+            };
+            if is_idle || shortage.is_some() && node.is_too_slow(now_ns) {
+                if is_wanted {
+                    found.push(HeldId(index));
+                    found_bytes += node.bytes;
+                }
+                continue;
+            }
+            self.unlink(index);
+            self.nodes[index as usize].since_ns = node.touched_ns;
+            self.append(index);
+        }
+        found
+    }
+
+    fn append(&mut self, index: u32) {
+        let list = &mut self.lists[self.nodes[index as usize].kind as usize];
+        let last = std::mem::replace(&mut list.last, index);
+        match last {
+            NIL => list.first = index,
+            last => self.nodes[last as usize].next = index,
+        }
+        let node = &mut self.nodes[index as usize];
+        (node.before, node.next) = (last, NIL);
+    }
+
+    fn unlink(&mut self, index: u32) {
+        let Holding { before, next, kind, .. } = self.nodes[index as usize];
+        let list = &mut self.lists[kind as usize];
+        match before {
+            NIL => list.first = next,
+            before => self.nodes[before as usize].next = next,
+        }
+        match next {
+            NIL => list.last = before,
+            next => self.nodes[next as usize].before = before,
+        }
+    }
+
+    fn allocate(&mut self, holding: Holding) -> u32 {
+        if self.free == NIL {
+            self.nodes.push(holding);
+            return self.nodes.len() as u32 - 1;
+        }
+        let index = self.free;
+        self.free = self.nodes[index as usize].next;
+        self.nodes[index as usize] = holding;
+        index
+    }
+}
+
+impl Holding {
+    /// Whether a request takes longer to arrive than one second and what its bytes are allowed.
+    fn is_too_slow(&self, now_ns: u64) -> bool {
+        let allowed_ns = ARRIVING_SHORT_NS + self.bytes * ARRIVING_NS_PER_BYTE;
+        self.kind == HeldKind::Arriving && now_ns.saturating_sub(self.began_ns) > allowed_ns
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn holder(session: u32, peer: u32) -> Holder {
+        let session = SessionId { index: session, generation: 0 };
+        Holder { session, slot: 0, peer: PeerKey(peer) }
+    }
+
+    #[test]
+    fn check__shares_of_session_peer_and_all() {
+        let mut held = Held::new(0, 8_000);
+        let first = holder(0, 0);
+        assert_eq!(held.check(first, 5_000), Ok(()), "one message of any size");
+        held.add(HeldKind::Arriving, first, 900);
+        assert_eq!(held.check(first, 100), Ok(()));
+        assert_eq!(held.check(first, 101), Err(Shortage::Session(first.session)));
+        held.add(HeldKind::Answer, holder(1, 0), 900);
+        held.add(HeldKind::Answer, holder(2, 0), 200);
+        assert_eq!(held.check(holder(3, 0), 1), Err(Shortage::Peer(PeerKey(0))));
+        assert_eq!(held.check(holder(3, 1), 5_000), Ok(()), "an eighth of all is left");
+        assert_eq!(held.check(holder(3, 1), 5_001), Err(Shortage::All));
+    }
+
+    #[test]
+    fn idle__the_longest_untouched_first_until_it_is_enough() {
+        let mut held = Held::new(0, 1 << 30);
+        let ids: Vec<_> = (0..4)
+            .map(|at| {
+                held.now_ns = u64::from(at) * 10;
+                held.add(HeldKind::Answer, holder(at, at), 100)
+            })
+            .collect();
+        held.now_ns = 50;
+        held.touch(ids[1]);
+        held.now_ns = 100;
+        let all = Some(Shortage::All);
+        assert_eq!(held.idle(HeldKind::Answer, 60, all, 1_000), [ids[0], ids[2], ids[3]]);
+        assert_eq!(held.idle(HeldKind::Answer, 60, all, 150), [ids[0], ids[2]]);
+        assert_eq!(held.idle(HeldKind::Answer, 90, all, 1_000), [ids[0]]);
+        assert!(held.idle(HeldKind::Arriving, 0, all, 1_000).is_empty());
+        let of_peer = Some(Shortage::Peer(PeerKey(3)));
+        assert_eq!(held.idle(HeldKind::Answer, 60, of_peer, 1_000), [ids[3]]);
+        // It was put behind the others, and its time counts from the touch.
+        assert_eq!(held.idle(HeldKind::Answer, 50, all, 1_000).last(), Some(&ids[1]));
+    }
+
+    proptest! {
+        /// Against sums over a list.
+        #[test]
+        fn sums_match_model(steps in prop::collection::vec(
+            (0u32..4, 0u32..3, 1u64..1_000, any::<bool>(), any::<prop::sample::Index>()), 1..200))
+        {
+            let mut held = Held::new(0, 1 << 30);
+            let mut model: Vec<(HeldId, u32, u32, u64)> = Vec::new();
+            for (session, peer, bytes, adds, place) in steps {
+                if adds || model.is_empty() {
+                    let id = held.add(HeldKind::Arriving, holder(session, peer), bytes);
+                    model.push((id, session, peer, bytes));
+                } else {
+                    let (mut id, ..) = model.remove(place.index(model.len()));
+                    held.remove(&mut id);
+                    prop_assert!(!id.is_some());
+                }
+                prop_assert_eq!(held.bytes(), model.iter().map(|m| m.3).sum::<u64>());
+                for at in 0..4 {
+                    let sum: u64 = model.iter().filter(|m| m.1 == at).map(|m| m.3).sum();
+                    prop_assert_eq!(held.of_session(holder(at, 0).session), sum);
+                    let sum: u64 = model.iter().filter(|m| m.2 == at).map(|m| m.3).sum();
+                    prop_assert_eq!(held.by_peer.get(&at).copied().unwrap_or(0), sum);
+                }
+                let listed = held.idle(HeldKind::Arriving, 0, None, u64::MAX);
+                let expected: Vec<_> = model.iter().map(|m| m.0).collect();
+                prop_assert_eq!(listed, expected, "oldest first");
+            }
+        }
+    }
+}
