@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
+use petrel_transport::clock::Clock;
 use petrel_transport::wake::Waker;
 use petrel_transport::{
     FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, ReturnPath, Transport, TransportStats,
@@ -208,6 +209,11 @@ impl Transport for SimTransport {
 
     fn now(&self) -> u64 {
         self.fabric.now_ns()
+    }
+
+    fn clock(&self) -> Clock {
+        let fabric = self.fabric.clone();
+        Clock::of(move || fabric.now_ns())
     }
 
     fn add_peer(&mut self, link: SimAddr) -> Result<PeerId, LinkError> {

@@ -8,6 +8,8 @@
 //! Machines whose counter does not tick at a constant rate in every sleep state, and other
 //! architectures, read `CLOCK_MONOTONIC` instead.
 
+use std::fmt;
+use std::rc::Rc;
 use std::sync::OnceLock;
 
 use rustix::time::{ClockId, clock_gettime};
@@ -30,6 +32,37 @@ const SCALE_SHIFT: u32 = 32;
 pub fn now_ns() -> u64 {
     static SOURCE: OnceLock<Source> = OnceLock::new();
     SOURCE.get_or_init(Source::detect).now_ns()
+}
+
+/// A transport's clock, apart from the transport: to be read while the transport delivers frames.
+#[derive(Clone)]
+pub struct Clock(Option<Rc<dyn Fn() -> u64>>);
+
+impl Clock {
+    /// The machine's clock: [`now_ns`].
+    pub const fn machine() -> Self {
+        Self(None)
+    }
+
+    /// A clock of somebody's own, such as a simulator's.
+    pub fn of(read_ns: impl Fn() -> u64 + 'static) -> Self {
+        Self(Some(Rc::new(read_ns)))
+    }
+
+    /// The time now, in nanoseconds.
+    #[inline]
+    pub fn now_ns(&self) -> u64 {
+        match &self.0 {
+            None => now_ns(),
+            Some(read_ns) => read_ns(),
+        }
+    }
+}
+
+impl fmt::Debug for Clock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Clock({})", self.now_ns())
+    }
 }
 
 /// Where this process reads its time.

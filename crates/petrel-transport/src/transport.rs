@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 
+use crate::clock::Clock;
 use crate::shm::Outgoing;
 use crate::wake::Waker;
 
@@ -238,6 +239,11 @@ pub trait Transport {
 
     /// Nanoseconds on this transport's monotonic clock. A simulator returns its virtual time.
     fn now(&self) -> u64;
+
+    /// The same clock, to be read while frames are delivered: handlers take time.
+    fn clock(&self) -> Clock {
+        Clock::machine()
+    }
 
     /// Makes a peer reachable. A transport that tells peers apart by address returns the same
     /// [`PeerId`] when the same address is added again on the same terms (two endpoints that each

@@ -387,3 +387,112 @@ fn nested__a_call_ends_with_the_deadline_of_its_request() {
         pair.wait_for_counts([1, 2, 1]);
     }
 }
+
+/// Holds its thread up for longer than [`SHORT`].
+fn hold_up() {
+    let began = std::time::Instant::now();
+    while began.elapsed() < 2 * SHORT {
+        std::hint::spin_loop();
+    }
+}
+
+#[test]
+fn held_up__what_is_sent_is_what_is_left_then() {
+    for mut pair in both() {
+        let left = Rc::new(Cell::new(0));
+        let (seen, session) = (Rc::clone(&left), pair.session);
+        let (request, response) = pair.buffers();
+        let first = move |cx: &mut Context<'_>, _: Reply| {
+            let (request, response) = (cx.alloc(0).unwrap(), cx.alloc(100).unwrap());
+            let options = CallOptions::new().timeout(LONG);
+            let second = move |_: &mut Context<'_>, reply: Reply| {
+                let left = reply.message().unwrap().try_into().unwrap();
+                seen.set(u64::from_le_bytes(left));
+            };
+            let _key =
+                cx.call_with(session, TIME_LEFT, request, response, options, second).unwrap();
+            hold_up();
+        };
+        pair.client.call(session, ECHO, request, response, first).unwrap();
+        pair.client.run_until(|_| left.get() > 0);
+        // Over shared memory it leaves at once, with all its time; over UDP when the continuation has returned.
+        let is_shm = pair.client.core().agreed(session).unwrap().packet_bytes > 2_000;
+        let most = if is_shm { LONG } else { LONG - SHORT };
+        assert!(left.get() <= most.as_nanos() as u64, "{} ns are left", left.get());
+    }
+}
+
+#[test]
+fn held_up__a_call_made_late_in_a_turn_has_its_whole_time() {
+    for mut pair in both() {
+        let ended = Rc::new(Cell::new(None));
+        let (end, session) = (Rc::clone(&ended), pair.session);
+        let (request, response) = pair.buffers();
+        let first = move |cx: &mut Context<'_>, _: Reply| {
+            hold_up();
+            let (request, response) = (cx.alloc(0).unwrap(), cx.alloc(100).unwrap());
+            let options = CallOptions::new().timeout(SHORT);
+            let second = move |_: &mut Context<'_>, reply: Reply| {
+                end.set(Some(reply.outcome.unwrap_err().execution));
+            };
+            let _key = cx.call_with(session, KEEP, request, response, options, second).unwrap();
+        };
+        pair.client.call(session, ECHO, request, response, first).unwrap();
+        pair.client.run_until(|_| ended.get().is_some());
+        assert_eq!(ended.get(), Some(Execution::MayHaveExecuted), "it was sent");
+    }
+}
+
+#[test]
+fn held_up__a_response_that_waited_too_long_is_late() {
+    for mut pair in both() {
+        let ended = Rc::new(Cell::new(None));
+        let end = Rc::clone(&ended);
+        let (request, response) = pair.buffers();
+        let options = CallOptions::new().timeout(SHORT);
+        let session = pair.session;
+        let _key = pair
+            .client
+            .call_with(session, ECHO, request, response, options, move |_, reply| {
+                end.set(Some(reply.outcome.map_err(|failure| failure.status)));
+            })
+            .unwrap();
+        pair.client.run_once();
+        // The response comes meanwhile.
+        hold_up();
+        pair.client.run_until(|_| {
+            let now = ended.take();
+            let is_over = now.is_some();
+            ended.set(now);
+            is_over
+        });
+        assert_eq!(ended.take(), Some(Err(Status::DeadlineExceeded)));
+    }
+}
+
+#[test]
+fn held_up__a_request_that_waited_too_long_is_not_run() {
+    const HOLD: u16 = 6;
+    let set_up = |endpoint: &mut Endpoint| {
+        serve(endpoint);
+        endpoint.register(HOLD, |cx, request| {
+            hold_up();
+            request.reply(cx, b"")
+        });
+    };
+    // Over UDP both come in one datagram, and so in one burst.
+    let server = Server::start(over(true, false), "127.0.0.1:0", set_up);
+    let mut client = client(over(true, false));
+    let session = client.connect_wait(server.address).unwrap();
+    let ended = Rc::new(Cell::new(0));
+    for (method, options) in [(HOLD, CallOptions::new()), (KEEP, CallOptions::new().timeout(SHORT))]
+    {
+        let (request, response) = (client.alloc(0).unwrap(), client.alloc(100).unwrap());
+        let ended = Rc::clone(&ended);
+        let end = move |_: &mut Context<'_>, _: Reply| ended.set(ended.get() + 1);
+        let _key = client.call_with(session, method, request, response, options, end).unwrap();
+    }
+    client.run_until(|_| ended.get() == 2);
+    let mut pair = Pair { client, session, server };
+    assert_eq!(pair.counts(), [0, 0, 0], "nothing was kept");
+}

@@ -8,6 +8,8 @@ mod common;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{ECHO, Server, client, over, pattern};
@@ -131,4 +133,50 @@ fn kept_answers_of_idle_clients__the_next_client_gets_its_own() {
         assert_eq!(client.stats().protocol.answers_acknowledged, 8);
         idle.push(client);
     }
+}
+
+/// Takes all memory of the endpoint, and answers.
+const HOG: u16 = 3;
+
+#[test]
+fn no_memory_for_an_answer__the_handler_does_not_run() {
+    let runs = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&runs);
+    let mut config = over(true, false);
+    config.memory.max_bytes = 1 << 20;
+    let server = Server::start(config, "127.0.0.1:0", move |endpoint| {
+        let mut hoard = Vec::new();
+        endpoint.register(HOG, move |cx, request| {
+            // Of all sizes, down to the least.
+            for capacity in [100_000, 10_000, 4_000, 1_000, 100, 0] {
+                while let Ok(taken) = cx.alloc(capacity) {
+                    hoard.push(taken);
+                }
+            }
+            // There was room for this before.
+            request.reply(cx, b"")
+        });
+        endpoint.register(ECHO, move |cx, request| {
+            seen.fetch_add(1, Ordering::SeqCst);
+            request.reply(cx, b"")
+        });
+    });
+    let mut client = client(over(true, false));
+    let session = client.connect_wait(server.address).unwrap();
+    client.call_wait(session, HOG, b"", 0).unwrap();
+    // The first on a slot with room for an answer, the others on slots without.
+    let ends = Rc::new(RefCell::new(Vec::new()));
+    for _ in 0..3 {
+        let (request, response) = (client.alloc(0).unwrap(), client.alloc(0).unwrap());
+        let ends = Rc::clone(&ends);
+        let end = move |_: &mut Context<'_>, reply: Reply| {
+            let end = reply.outcome.map_err(|failure| (failure.status, failure.execution));
+            ends.borrow_mut().push(end);
+        };
+        client.call(session, ECHO, request, response, end).unwrap();
+    }
+    assert!(client.run_for(LONG, |_| ends.borrow().len() == 3));
+    let refused = Err((Status::ResourceExhausted, Execution::Refused));
+    assert_eq!(ends.borrow().iter().filter(|end| **end == refused).count(), 2, "{ends:?}");
+    assert_eq!(runs.load(Ordering::SeqCst), 1, "no handler runs that cannot answer");
 }

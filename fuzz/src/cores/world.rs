@@ -267,7 +267,8 @@ impl World {
             if let Some(request) = core.handle_plain_request(peer, bytes) {
                 return self.on_request(to, request.handle, hash(request.payload));
             }
-            if let Some(completion) = core.handle_plain_response(self.now, peer, bytes) {
+            if let Some(completion) = core.handle_plain_response(self.now, peer, bytes, || self.now)
+            {
                 return self.on_completion(completion.into());
             }
             if let Some((request, _)) = core.handle_timed_request(self.now, peer, bytes) {

@@ -224,7 +224,7 @@ impl<B: Buffer, T> Core<B, T> {
         }
         self.shared.counters.calls_started += 1;
         let call = PendingCall { method, tag, request, response };
-        if expiry.at_ns <= now_ns {
+        if expiry.at_ns <= self.shared.latest_ns(now_ns) {
             let ended = self.shared.expired_unsent(session, Queued { call, expiry });
             self.events.push_back(Event::Completed(ended));
             return Ok(());

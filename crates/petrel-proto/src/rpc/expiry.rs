@@ -8,7 +8,7 @@
 //! Calls without a deadline are to cost nothing: those in a slot get the default timeout when the slot's timer
 //! fires for the first time, those in the queue when they enter it.
 
-use super::call::{CallFailure, Execution, failed};
+use super::call::{CallFailure, Execution, failed, finish};
 use super::{Completion, Core, Event, Shared};
 use crate::buffer::Buffer;
 use crate::session::backlog::{Expiry, NEVER, Queued};
@@ -123,6 +123,25 @@ impl<B: Buffer> Shared<B> {
         self.counters.calls_deadline_exceeded += 1;
         let failure = exceeded(queued.expiry, Execution::NotSent);
         failed(id, queued, failure)
+    }
+
+    /// The end of a call whose response has come, if it came too late.
+    pub(super) fn too_late<T>(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+        execution: Execution,
+    ) -> Option<Completion<B, T>> {
+        let expiry = client.slots[slot].expiry();
+        if !expiry.is_told || expiry.at_ns > self.latest_ns(now_ns) {
+            return None;
+        }
+        self.counters.calls_deadline_exceeded += 1;
+        let failure = Box::new(exceeded(expiry, execution));
+        // The server has answered: there is nothing to tell it.
+        Some(finish(self, id, client, slot, Err(failure)))
     }
 
     fn expire<T>(

@@ -183,6 +183,8 @@ struct Shared<B> {
     /// The deadline that calls made now inherit, and whether they inherit one.
     inherited_ns: u64,
     inherits: bool,
+    /// The last reading of the clock of which the owner has told.
+    clock_ns: u64,
     cancels: Cancels,
     multicast: Multicast<B>,
     /// What server slots hold of the endpoint's memory.
@@ -222,6 +224,7 @@ impl<B: Buffer, T> Core<B, T> {
                 notices: VecDeque::new(),
                 inherited_ns: NEVER,
                 inherits: false,
+                clock_ns: now_ns,
                 cancels: Cancels::default(),
                 multicast: Multicast::default(),
                 client_parts: Spare::new(),
@@ -245,6 +248,13 @@ impl<B: Buffer, T> Core<B, T> {
     /// Sessions in the table, in both roles.
     pub fn session_count(&self) -> u32 {
         self.sessions.open_count()
+    }
+
+    /// Tells what the clock says now. Times are measured from the one reading of each burst; whether a deadline is
+    /// over is decided by the latest reading, because handlers and the system may have held the burst up.
+    #[inline]
+    pub fn set_time(&mut self, clock_ns: u64) {
+        self.shared.clock_ns = self.shared.clock_ns.max(clock_ns);
     }
 
     /// What happened apart from received frames; call it until it gives `None`.
@@ -299,6 +309,12 @@ impl<B: Buffer, T> Core<B, T> {
 }
 
 impl<B> Shared<B> {
+    /// The latest time that is known. Whether a deadline is over goes by it, and not by the time of the burst.
+    #[inline]
+    fn latest_ns(&self, now_ns: u64) -> u64 {
+        now_ns.max(self.clock_ns)
+    }
+
     /// Puts a client slot into the transmit queue, unless it is there.
     #[inline]
     fn queue_client<T>(&mut self, session: u32, slot: usize, state: &mut ClientSlot<B, T>) {

@@ -201,7 +201,8 @@ impl<B: Buffer, T> Core<B, T> {
         {
             let taken = if TIMED {
                 let header = to.words(Kind::Request, Flags::EXTENDED, state.method, state.number);
-                send_timed(request, header, left_us(now_ns, deadline_ns), peer, sink)
+                let left_us = left_us(sink.now_ns(now_ns), deadline_ns);
+                send_timed(request, header, left_us, peer, sink)
             } else {
                 let header = to.words(Kind::Request, Flags::NONE, state.method, state.number);
                 sink.send(peer, request.frame(header), &[])
@@ -299,12 +300,16 @@ impl<B: Buffer, T> Core<B, T> {
 
     /// Takes a frame if it is the answer of one packet to a request that was sent once, with
     /// status OK. `None` says nothing about the frame.
+    ///
+    /// `clock` reads the clock: it is asked if the call has a deadline, and a response that comes later is not
+    /// taken here.
     #[inline(always)]
     pub fn handle_plain_response(
         &mut self,
         now_ns: u64,
         peer: PeerKey,
         frame: &[u8],
+        clock: impl FnOnce() -> u64,
     ) -> Option<PlainCompletion<B, T>> {
         let parsed = Parsed::of_kind(Kind::Response, frame)?;
         let entry = self.sessions.entries.get_mut(parsed.session() as usize)?;
@@ -322,7 +327,7 @@ impl<B: Buffer, T> Core<B, T> {
             && !client.congestion.hears_all()
             && payload.len() <= client.packet_bytes as usize
             && state.call.as_ref().is_some_and(|call| payload.len() <= call.response.capacity());
-        if !is_plain {
+        if !is_plain || state.is_told() && state.expiry_ns <= clock() {
             return None;
         }
         if let Some(call) = &mut state.call {
@@ -438,7 +443,8 @@ impl<B: Buffer, T> Core<B, T> {
                 let taken = if TIMED {
                     let header =
                         to.words(Kind::Request, Flags::EXTENDED, state.method, state.number);
-                    send_timed(request, header, left_us(now_ns, state.expiry_ns), peer, sink)
+                    let left_us = left_us(sink.now_ns(now_ns), state.expiry_ns);
+                    send_timed(request, header, left_us, peer, sink)
                 } else {
                     let header = to.words(Kind::Request, Flags::NONE, state.method, state.number);
                     sink.send(peer, request.frame(header), &[])

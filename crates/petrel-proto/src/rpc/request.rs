@@ -305,7 +305,8 @@ impl<B: Buffer> Shared<B> {
         }
         self.counters.frames_accepted += 1;
         self.held.touch(held);
-        if parts.deadline_ns <= now_ns {
+        let is_late = parts.deadline_ns != NEVER && parts.deadline_ns <= self.clock_ns.max(now_ns);
+        if is_late {
             return self.refuse_expired(id, state, slot);
         }
         if let Some(buffer) = &mut parts.request {
@@ -329,7 +330,7 @@ impl<B: Buffer> Shared<B> {
         packet: &Packet<'f>,
     ) -> Received<'f, B, T> {
         let Packet { now_ns, deadline_ns, payload, .. } = *packet;
-        if deadline_ns <= now_ns {
+        if deadline_ns <= self.latest_ns(now_ns) {
             return self.refuse_expired(id, state, slot);
         }
         state.state = ServerState::Running;

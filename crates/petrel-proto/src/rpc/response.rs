@@ -68,6 +68,11 @@ impl<B: Buffer> Shared<B> {
         let rtt_ns = rtt_ns.filter(|_| header.aux & ANSWERED_LATER == 0);
         let packets = client.slots[slot].held;
         self.heard(now_ns, client, rtt_ns, packets, header.flags);
+        let refused = header.aux & REFUSED != 0 && !is_ok;
+        let execution = if refused { Execution::Refused } else { Execution::MayHaveExecuted };
+        if let Some(late) = self.too_late(now_ns, id, client, slot, execution) {
+            return Received::Completed(late);
+        }
         let outcome = match client.slots[slot].response() {
             Some(response) if is_ok => copy_whole(response, payload, pool),
             _ => Err(server_failure(header.aux, payload)),
@@ -197,7 +202,9 @@ impl<B: Buffer> Shared<B> {
                 let packets = parts.response_packets;
                 self.tell_received(id, client.slots[slot].number, packets);
             }
-            return Received::Completed(finish(self, id, client, slot, Ok(())));
+            let late = self.too_late(now_ns, id, client, slot, Execution::MayHaveExecuted);
+            let ended = late.unwrap_or_else(|| finish(self, id, client, slot, Ok(())));
+            return Received::Completed(ended);
         }
         if ask_again(parts, part.packet, flags.repeats()) {
             state.pull_due = true;

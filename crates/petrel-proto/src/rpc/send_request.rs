@@ -288,7 +288,7 @@ fn write_request_packet<B: Buffer, T, S: FrameSink>(
         let is_whole = state.request_packets == 1 && grant == 1;
         let kind = if is_whole { Kind::Request } else { Kind::RequestPart };
         let header = to.words(kind, flags, state.method, state.number);
-        let left = deadline_word(left_us(now_ns, expiry.at_ns));
+        let left = deadline_word(left_us(sink.now_ns(now_ns), expiry.at_ns));
         let part = (!is_whole).then_some(grant);
         return send_first(request, header, part, left, packet_bytes, peer, sink);
     }

@@ -200,7 +200,7 @@ fn take(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], short_ways: bool) -
         if let Some(request) = core.handle_plain_request(PEER, frame) {
             return Got::Request(request.handle, request.payload.to_vec());
         }
-        if let Some(completion) = core.handle_plain_response(now, PEER, frame) {
+        if let Some(completion) = core.handle_plain_response(now, PEER, frame, || now) {
             return Got::Completed(completion.into());
         }
         if let Some((request, _)) = core.handle_timed_request(now, PEER, frame) {

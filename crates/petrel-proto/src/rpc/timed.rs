@@ -32,7 +32,7 @@ impl<B: Buffer, T> Core<B, T> {
         let at_ns = limits.deadline_ns.unwrap_or(NEVER);
         // A message that lies elsewhere is not in one piece with its header.
         let is_own = call.request.wire_len() == call.request.len();
-        if at_ns <= now_ns || at_ns == NEVER || !is_own {
+        if at_ns <= self.shared.latest_ns(now_ns) || at_ns == NEVER || !is_own {
             return Some(call);
         }
         let back = self.start_plain::<S, true>(now_ns, session, call, at_ns, sink);
@@ -81,7 +81,7 @@ impl<B: Buffer, T> Core<B, T> {
         }
         let deadline_us = Some(word_left_us(block)?);
         let deadline_ns = deadline_ns(now_ns, Extensions { deadline_us });
-        if deadline_ns <= now_ns {
+        if deadline_ns <= self.shared.latest_ns(now_ns) {
             return None;
         }
         let parsed = Parsed { first, second, payload };

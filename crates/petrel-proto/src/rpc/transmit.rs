@@ -28,6 +28,12 @@ pub trait FrameSink {
     /// Both slices stay where they are and unchanged until the core's next method is called.
     fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool;
 
+    /// The time now, for a frame that says what is left until a deadline; `burst_ns` is that of the burst.
+    #[inline(always)]
+    fn now_ns(&mut self, burst_ns: u64) -> u64 {
+        burst_ns
+    }
+
     /// Whether a frame to this peer may be taken at all: false saves to make one.
     #[inline(always)]
     fn reaches(&self, peer: PeerKey) -> bool {

@@ -599,6 +599,12 @@ impl<B, T> ClientSlot<B, T> {
         }
     }
 
+    /// Whether the call has a deadline of which the server was told.
+    #[inline(always)]
+    pub(crate) fn is_told(&self) -> bool {
+        self.expires as u8 >= Expires::Told as u8
+    }
+
     /// Notes the caller's deadline, after [`ClientSlot::begin`].
     #[inline(always)]
     pub(crate) fn expire_at(&mut self, deadline_ns: u64) {

@@ -37,6 +37,9 @@ const SMALL_SHARE: usize = 8;
 /// What small blocks are: those for a message in the largest datagram.
 const SMALL_BLOCK_BYTES_MAX: usize = 96 << 10;
 
+/// With so much memory not mapped yet, a burst of small buffers of any size is sure to be had.
+const SMALL_ROOM_BYTES: usize = 4 << 20;
+
 /// Requests for memory that fail before idle chunks are looked for again after a search in vain. A search reads
 /// the meta data of all idle blocks of a class.
 const SEARCH_PAUSE: u8 = 16;
@@ -276,6 +279,12 @@ impl BufPool {
         };
         shelf.lent_count.set(shelf.lent_count.get() + 1);
         Ok(block)
+    }
+
+    /// Whether some hundred small buffers more can be had, whatever their sizes are.
+    #[inline]
+    pub fn has_room_for_small(&self) -> bool {
+        self.inner.growth.borrow().room_bytes() >= SMALL_ROOM_BYTES
     }
 
     /// The buffers that are lent out.

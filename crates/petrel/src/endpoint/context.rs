@@ -8,6 +8,7 @@ use petrel_proto::{
 };
 use petrel_transport::ReturnPath;
 use petrel_transport::buf::{BufPool, PoolExhausted};
+use petrel_transport::clock::Clock;
 
 use super::call::{CallKey, Continuation, Keyed, Reply, run_keyed};
 use super::cancel::Watchers;
@@ -33,6 +34,8 @@ pub(super) struct Local {
     pub(super) remote: Box<Remote>,
     /// Time of the current turn of the event loop, in nanoseconds.
     pub(super) now_ns: u64,
+    /// The clock itself, for deadlines: a turn takes time.
+    pub(super) clock: Clock,
     /// Bytes of the frames of this burst, but for those of small calls.
     pub(super) part_bytes: usize,
     pub(super) watchers: Watchers,
@@ -79,6 +82,29 @@ impl FrameSink for Back<'_> {
     #[inline(always)]
     fn reaches(&self, peer: PeerKey) -> bool {
         self.path.is_there() && self.peer == peer
+    }
+}
+
+/// The way back for a call with a deadline, and when the call was made.
+struct Timed<'a, 'b> {
+    back: &'a mut Back<'b>,
+    clock_ns: u64,
+}
+
+impl FrameSink for Timed<'_, '_> {
+    #[inline(always)]
+    fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
+        self.back.send(peer, head, body)
+    }
+
+    #[inline(always)]
+    fn now_ns(&mut self, _burst_ns: u64) -> u64 {
+        self.clock_ns
+    }
+
+    #[inline(always)]
+    fn reaches(&self, peer: PeerKey) -> bool {
+        self.back.reaches(peer)
     }
 }
 
@@ -229,13 +255,16 @@ impl Context<'_> {
         call: PendingCall<MsgBuf, Continuation>,
         options: CallOptions,
     ) -> Result<(), CallRejected<MsgBuf>> {
-        let Local { core, now_ns, .. } = &mut *self.local;
-        let limits = options.limits(*now_ns);
+        let Local { core, now_ns, clock, .. } = &mut *self.local;
+        let clock_ns = if options.has_limits() { clock.now_ns() } else { *now_ns };
+        let limits = options.limits(clock_ns);
         // What lies elsewhere cannot go the short way.
         if limits == CallLimits::default() && !call.request.is_reference() {
             return core.call_at_once(*now_ns, session, call, &mut self.back).map_err(without_tag);
         }
-        core.call_with_at_once(*now_ns, session, call, limits, &mut self.back).map_err(without_tag)
+        core.set_time(clock_ns);
+        let mut back = Timed { back: &mut self.back, clock_ns };
+        core.call_with_at_once(*now_ns, session, call, limits, &mut back).map_err(without_tag)
     }
 
     /// Runs something whose calls inherit this deadline.

@@ -262,7 +262,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     fn send(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         for _ in 0..TX_BURSTS_PER_TURN {
-            let sink = Sink(&mut self.transport);
+            let sink = Sink { transport: &mut self.transport, clock_ns: None };
             let sent = match self.factors {
                 None => self.local.core.transmit(now_ns, &mut { sink }),
                 Some((factors, _)) => {
@@ -280,14 +280,24 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 }
 
 /// The transport, as the core sends into it. `flush` must come before the core's next method.
-pub(super) struct Sink<'a, T>(pub(super) &'a mut T);
+pub(super) struct Sink<'a, T> {
+    pub(super) transport: &'a mut T,
+    /// One reading for all frames of the burst with a deadline, when the first of them comes.
+    clock_ns: Option<u64>,
+}
 
 impl<T: Transport> FrameSink for Sink<'_, T> {
     #[inline(always)]
     fn send(&mut self, peer: PeerKey, head: &[u8], body: &[u8]) -> bool {
         // SAFETY: the core leaves the bytes as they are until its next method is called, and `send`
         // flushes before that.
-        unsafe { self.0.push(PeerId(peer.0), head, body) }
+        unsafe { self.transport.push(PeerId(peer.0), head, body) }
+    }
+
+    #[inline]
+    fn now_ns(&mut self, _burst_ns: u64) -> u64 {
+        let Self { transport, clock_ns } = self;
+        *clock_ns.get_or_insert_with(|| transport.now())
     }
 }
 
@@ -312,15 +322,18 @@ impl FrameHandler for Dispatch<'_> {
             let PlainRequest { handle, method, payload, spare } = request;
             let cx = &mut Context { local, back };
             handlers.run(cx, handle, method, Payload::Borrowed(payload), spare);
-        } else if let Some(completion) = local.core.handle_plain_response(*now_ns, peer, frame) {
-            run_continuation(&mut Context { local, back }, completion);
-        } else {
-            dispatch_timed(local, handlers, *now_ns, peer, frame, back);
+            return;
+        }
+        let Local { core, clock, .. } = &mut **local;
+        match core.handle_plain_response(*now_ns, peer, frame, || clock.now_ns()) {
+            Some(completion) => run_continuation(&mut Context { local, back }, completion),
+            None => dispatch_timed(local, handlers, *now_ns, peer, frame, back),
         }
     }
 
     fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
         let Self { local, handlers, now_ns } = self;
+        local.core.set_time(local.clock.now_ns());
         dispatch_other(local, handlers, *now_ns, PeerKey(peer.0), frame, true);
     }
 }
@@ -383,6 +396,8 @@ fn dispatch_timed(
     frame: &[u8],
     back: Back<'_>,
 ) {
+    // The turn's time is older by what the frames before this one took.
+    local.core.set_time(local.clock.now_ns());
     let Some((request, deadline_ns)) = local.core.handle_timed_request(now_ns, peer, frame) else {
         return dispatch_other(local, handlers, now_ns, peer, frame, false);
     };

@@ -59,6 +59,7 @@ pub(super) struct SlowDispatch<'a> {
 impl FrameHandler for SlowDispatch<'_> {
     fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
         let Self { local, handlers, now_ns, .. } = self;
+        local.core.set_time(local.clock.now_ns());
         dispatch_other(local, handlers, *now_ns, PeerKey(peer.0), frame, true);
     }
 
@@ -70,6 +71,7 @@ impl FrameHandler for SlowDispatch<'_> {
         }
         let (key, now_ns) = (PeerKey(peer.0), self.now_ns);
         if !*short_ways {
+            local.core.set_time(local.clock.now_ns());
             dispatch_other(local, handlers, now_ns, key, frame, false);
         } else if let Some(request) = local.core.handle_plain_request(key, frame) {
             let spare = request.spare.filter(|_| factors.preallocated_responses);
@@ -102,8 +104,12 @@ impl<T: Transport> petrel_proto::FrameSink for SlowSink<'_, T> {
         }
         let taken = self.to.send(peer, head, body);
         if !self.factors.bursts {
-            self.to.0.flush();
+            self.to.transport.flush();
         }
         taken
+    }
+
+    fn now_ns(&mut self, burst_ns: u64) -> u64 {
+        self.to.now_ns(burst_ns)
     }
 }

@@ -101,7 +101,8 @@ impl Request<'_> {
 
     /// What is left until the request's deadline, if it has one.
     pub fn time_left(&self, cx: &Context<'_>) -> Option<Duration> {
-        let left_ns = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(cx.now_ns()));
+        let clock = &cx.local.clock;
+        let left_ns = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(clock.now_ns()));
         self.deadline_ns(cx).map(left_ns)
     }
 
@@ -291,6 +292,36 @@ impl fmt::Debug for Dropped {
     }
 }
 
+/// Room for a small answer, where memory is short: a handler that has run and cannot answer is of no use. It fits
+/// into one packet, so that it stays in the slot for the next answer.
+const ROOM_BYTES: usize = petrel_proto::limits::PACKET_BYTES_MIN as usize;
+
+/// The request was refused: there is no room for its answer.
+struct NoRoom;
+
+/// Sees to it that a handler that is about to run can give a small answer; refuses the request if not.
+#[inline(always)]
+fn room_for_answer(
+    cx: &mut Context<'_>,
+    handle: &RequestHandle,
+    spare: Option<MsgBuf>,
+) -> Result<Option<MsgBuf>, NoRoom> {
+    if spare.is_some() || cx.local.pool.has_room_for_small() {
+        return Ok(spare);
+    }
+    take_room(cx, handle)
+}
+
+#[cold]
+#[inline(never)]
+fn take_room(cx: &mut Context<'_>, handle: &RequestHandle) -> Result<Option<MsgBuf>, NoRoom> {
+    cx.alloc(ROOM_BYTES).map(Some).map_err(|_| {
+        let text = "the server has no memory for an answer";
+        cx.local.core.refuse(*handle, Status::ResourceExhausted, text);
+        NoRoom
+    })
+}
+
 type BoxedHandler = Box<dyn FnMut(&mut Context<'_>, Request<'_>) -> Handled>;
 
 /// Says where in memory the handler of a request will look first.
@@ -367,6 +398,7 @@ impl Handlers {
         let Some(Some(handler)) = self.by_method.get_mut(usize::from(method)) else {
             return self.answer_other(cx, handle, method, payload);
         };
+        let Ok(spare) = room_for_answer(cx, &handle, spare) else { return };
         // Each part on its own: the compiler would copy the whole by way of memory.
         let RequestHandle { session: SessionId { index, generation }, number } = handle;
         let handle = RequestHandle { session: SessionId { index, generation }, number };

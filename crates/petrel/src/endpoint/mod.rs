@@ -123,6 +123,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         let protocol = petrel_proto::Config { memory_bytes, ..config.protocol.clone() };
         let attention = Attention::new();
         let waker = transport.waker();
+        let clock = transport.clock();
         let hub = Hub::new(pool.clone(), message_bytes_max, now_ns, seed, attention.clone(), waker);
 
         Ok(Self {
@@ -136,6 +137,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 dropped: Dropped::new(attention.clone()),
                 remote: Box::new(Remote::new(attention.clone(), config.client_calls_max)),
                 now_ns,
+                clock,
                 part_bytes: 0,
                 watchers: Watchers::default(),
                 keyed: Keyed::default(),

@@ -129,7 +129,7 @@ impl Broadcast {
         continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
     ) -> Result<CallKey, StartError> {
         let request = message.to_reference(&cx.local.pool)?;
-        let Local { core, now_ns, keyed, .. } = &mut *cx.local;
+        let Local { core, now_ns, clock, keyed, .. } = &mut *cx.local;
         let number = keyed.add(move |cx: &mut Context<'_>, mut reply: Reply| {
             reply.request.release();
             // Nothing waits for a flush when a call ends.
@@ -138,7 +138,7 @@ impl Broadcast {
         });
         let tag = Continuation::function(run_keyed, number);
         let call = PendingCall { method, tag, request, response };
-        let limits = options.limits(*now_ns);
+        let limits = options.limits(clock.now_ns());
         let announcement = self.frames.announcement;
         let called = core.call_announced(*now_ns, session, call, limits, announcement);
         called.inspect_err(|_| keyed.forget(number)).map_err(|rejected| rejected.error)?;

@@ -99,6 +99,11 @@ impl CallOptions {
         self
     }
 
+    /// Whether any of this says when a call is over.
+    pub(crate) fn has_limits(&self) -> bool {
+        self.timeout.is_some() || self.deadline_ns.is_some()
+    }
+
     /// When a call that is made now is over, if any of this says so.
     pub(crate) fn limits(self, now_ns: u64) -> CallLimits {
         let end_ns = self.timeout.map(|timeout| now_ns.saturating_add(as_ns(timeout)));

@@ -168,7 +168,9 @@ impl<B: Buffer> Shared<B> {
         let (Some(call), Some(parts)) = (&state.call, &mut state.parts) else {
             return Turn::NOTHING;
         };
-        let left = expiry.is_told.then(|| deadline_word(left_us(out.now_ns, expiry.at_ns)));
+        let left = expiry
+            .is_told
+            .then(|| deadline_word(left_us(out.sink.now_ns(out.now_ns), expiry.at_ns)));
         let flags = if left.is_some() { Flags::EXTENDED } else { Flags::NONE };
         let size = call.request.wire_len() as u32;
         let part = crate::wire::Part { size, packet: 0, grant: state.grant };

@@ -129,7 +129,8 @@ fn a_small_call_with_a_deadline_goes_out_at_once_and_expires_on_time() {
     let (handle, _) = pair.at_server(&sent[0]).request();
     pair.respond(handle, b"pong");
     let answers = pair.server_sends();
-    let ended = pair.client.handle_plain_response(pair.now, PEER, &answers[0]);
+    let now = pair.now;
+    let ended = pair.client.handle_plain_response(now, PEER, &answers[0], || now);
     assert_eq!(ended.expect("the answer is a plain one").response.message(), b"pong");
     // The slot is free: what it still knows of that deadline ends nothing, this call neither.
     pair.call(b"x", 100, 2);
@@ -155,7 +156,8 @@ fn a_small_call_with_a_deadline_that_finds_no_room_says_later_what_is_left_then(
     let (handle, _) = pair.at_server(&frames[0]).request();
     pair.respond(handle, b"pong");
     let answers = pair.server_sends();
-    assert!(pair.client.handle_plain_response(pair.now, PEER, &answers[0]).is_some());
+    let now = pair.now;
+    assert!(pair.client.handle_plain_response(now, PEER, &answers[0], || now).is_some());
     pair.assert_credits_back();
 }
 
@@ -459,4 +461,120 @@ fn what_was_inherited_comes_back_with_an_answer() {
 
 fn left_us(frame: &[u8]) -> Option<u32> {
     Frame::parse(frame).unwrap().extensions.deadline_us
+}
+
+/// A medium in front of which time passes: the clock stands at `clock_ns` when frames are made.
+struct Late<'a> {
+    clock_ns: u64,
+    frames: &'a mut Vec<Vec<u8>>,
+}
+
+impl FrameSink for Late<'_> {
+    fn send(&mut self, _: PeerKey, head: &[u8], body: &[u8]) -> bool {
+        self.frames.push([head, body].concat());
+        true
+    }
+
+    fn now_ns(&mut self, _: u64) -> u64 {
+        self.clock_ns
+    }
+}
+
+#[test]
+fn a_turn_takes_time__what_is_sent_is_what_is_left_then() {
+    for len in [5, 3 * P as usize] {
+        for short_ways in [false, true] {
+            let mut pair = Pair::by(Shape::default(), short_ways);
+            pair.call_until(&pattern(len, 1), 10, 1, pair.now + 3 * MS);
+            let mut frames = Vec::new();
+            let mut sink = Late { clock_ns: pair.now + 2 * MS, frames: &mut frames };
+            pair.client.transmit(pair.now, &mut sink);
+            assert_eq!(left_us(&frames[0]), Some(1_000));
+            // Over: the server refuses it.
+            pair.call_until(&pattern(len, 1), 10, 2, pair.now + 3 * MS);
+            frames.clear();
+            let mut sink = Late { clock_ns: pair.now + 5 * MS, frames: &mut frames };
+            pair.client.transmit(pair.now, &mut sink);
+            assert_eq!(left_us(&frames[0]), Some(0));
+        }
+    }
+}
+
+#[test]
+fn a_turn_takes_time__what_is_late_is_not_run() {
+    for len in [5, P as usize, 3 * P as usize] {
+        let mut pair = Pair::new();
+        pair.call_until(&pattern(len, 1), 10, 1, pair.now + 3 * MS);
+        let frames = pair.client_sends();
+        // The burst was read at `now`, and what came before this took three milliseconds.
+        for (at, frame) in frames.iter().enumerate() {
+            if at + 1 == frames.len() {
+                pair.server.set_time(pair.now + 3 * MS);
+            }
+            pair.at_server(frame).nothing();
+        }
+        assert_eq!(pair.server.counters().requests_expired, 1);
+        let answers = pair.server_sends();
+        let failure = pair.at_client(answers.last().unwrap()).completed().outcome.unwrap_err();
+        let end = (failure.status, failure.execution);
+        assert_eq!(end, (Status::DeadlineExceeded, Execution::Refused));
+    }
+}
+
+#[test]
+fn a_turn_takes_time__a_deadline_does_not_grow_by_it() {
+    let mut pair = Pair::new();
+    pair.call_until(b"x", 10, 1, pair.now + 3 * MS);
+    let frame = pair.client_sends().remove(0);
+    pair.server.set_time(pair.now + 2 * MS);
+    let taken = pair.server.handle_timed_request(pair.now, PEER, &frame);
+    assert_eq!(taken.unwrap().1, pair.now + 3 * MS, "counted from before the burst");
+}
+
+#[test]
+fn a_response_that_comes_after_the_deadline_is_late() {
+    for len in [5, 3 * P as usize] {
+        let mut pair = Pair::new();
+        let response = HeapBuffer::new(len, 3);
+        let call = PendingCall { method: 1, tag: 1, request: buffer(b"x"), response };
+        let limits = CallLimits { deadline_ns: Some(pair.now + 3 * MS) };
+        pair.client.call_with(pair.now, pair.session, call, limits).unwrap();
+        let request = pair.client_sends().remove(0);
+        let (handle, _) = pair.at_server(&request).request();
+        pair.respond(handle, &pattern(len, 2));
+        let late_ns = pair.now + 3 * MS;
+        let mut ended = None;
+        for _ in 0..3 {
+            for frame in pair.server_sends() {
+                let taken = pair.client.handle_plain_response(pair.now, PEER, &frame, || late_ns);
+                assert!(taken.is_none(), "it is late");
+                pair.client.set_time(late_ns);
+                let received = pair.client.handle_frame(pair.now, PEER, &frame, &mut POOL.clone());
+                if let Got::Completed(completion) = got(received) {
+                    ended = Some(completion);
+                }
+            }
+            for frame in pair.client_sends() {
+                pair.at_server(&frame).nothing();
+            }
+        }
+        let ended = ended.expect("the response came");
+        let failure = ended.outcome.unwrap_err();
+        assert_eq!(failure.status, Status::DeadlineExceeded);
+        assert_eq!((failure.execution, ended.response.len()), (Execution::MayHaveExecuted, 0));
+        pair.assert_credits_back();
+        assert_eq!(pair.client.counters().cancels_sent, 0, "the server has answered");
+    }
+}
+
+#[test]
+fn a_response_without_a_deadline_is_never_late_and_nobody_reads_the_clock_for_it() {
+    let mut pair = Pair::new();
+    pair.call(b"x", 10, 1);
+    let request = pair.client_sends().remove(0);
+    let (handle, _) = pair.at_server(&request).request();
+    pair.respond(handle, b"y");
+    let answer = pair.server_sends().remove(0);
+    let unread = || panic!("the clock is read");
+    assert!(pair.client.handle_plain_response(pair.now, PEER, &answer, unread).is_some());
 }

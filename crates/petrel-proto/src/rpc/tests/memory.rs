@@ -143,6 +143,10 @@ impl Client {
     }
 }
 
+fn word(frame: &[u8]) -> String {
+    words(&[frame.to_vec()]).remove(0)
+}
+
 fn outcome(completion: Completion<HeapBuffer>) -> Result<(), (Status, Execution)> {
     completion.outcome.map_err(|failure| (failure.status, failure.execution))
 }
@@ -159,8 +163,7 @@ fn half_arrived_requests_of_one_session_leave_room_for_others() {
     assert!(crowd.counters().refused_over_share > 0);
     // Those beyond were told that they did not run and will not.
     let answers = crowd.served();
-    let refused =
-        answers.iter().filter(|(_, frame)| words(&[frame.clone()])[0].contains("refused"));
+    let refused = answers.iter().filter(|(_, frame)| word(frame).contains("refused"));
     assert_eq!(refused.count() as u64, crowd.counters().refused_over_share);
     crowd.call(1, &pattern(2 * MIB, 1), 10);
     outcome(crowd.run(1, 0).0).unwrap();
@@ -202,12 +205,12 @@ fn a_request_whose_rest_does_not_come_is_dropped_and_never_runs() {
     crowd.pass(HELD_IDLE_NS + HELD_SWEEP_NS);
     assert_eq!((crowd.server.held_bytes(), crowd.counters().requests_dropped_idle), (0, 1));
     let told = crowd.served();
-    assert!(words(&[told[0].1.clone()])[0].contains("status 14 refused"), "{told:?}");
+    assert!(word(&told[0].1).contains("status 14 refused"), "{told:?}");
     // The last packet does not run it, and is answered by the same.
     crowd.at_server(0, &frames[2]).nothing();
     assert_eq!(crowd.counters().requests_received, 0);
     let again = crowd.served();
-    assert!(words(&[again[0].1.clone()])[0].contains("status 14 refused"));
+    assert!(word(&again[0].1).contains("status 14 refused"));
     let ended = crowd.at_client(0, &again[0].1).completed();
     assert_eq!(outcome(ended), Err((Status::Unavailable, Execution::Refused)));
     crowd.pass(HELD_SWEEP_NS);
@@ -241,8 +244,8 @@ fn short_memory__requests_that_trickle_give_way() {
     }
     // A packet each now and then, always before its time is over.
     for packet in 0..8 {
-        for at in 0..6 {
-            crowd.at_server(at, &frames[at][packet].clone()).nothing();
+        for (at, frames) in frames.iter().enumerate() {
+            crowd.at_server(at, &frames[packet]).nothing();
         }
         crowd.pass(ARRIVING_SHORT_NS / 2);
     }
