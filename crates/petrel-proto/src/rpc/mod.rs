@@ -90,7 +90,7 @@ pub struct Config {
     /// Sessions in both roles together, up to [`limits::SESSIONS_MAX`].
     pub sessions_max: u32,
     /// Memory for messages that this endpoint has, in bytes: of this, a server gives sessions and peers their
-    /// shares (`docs/wire-protocol.md` §6.4). The owner's pool has as much, or more.
+    /// shares (`docs/wire-protocol.md` §6.4). An endpoint puts its pool's limit here.
     pub memory_bytes: u64,
     /// Calls that may wait in one session's queue.
     pub backlog_max: usize,

@@ -119,7 +119,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         let pool = BufPool::new(config.memory);
         let message_bytes_max = config.sessions.message_bytes_max;
         let seed = control.random();
-        let memory_bytes = config.protocol.memory_bytes.min(config.memory.max_bytes as u64);
+        let memory_bytes = config.memory.max_bytes as u64;
         let protocol = petrel_proto::Config { memory_bytes, ..config.protocol.clone() };
         let attention = Attention::new();
         let waker = transport.waker();
