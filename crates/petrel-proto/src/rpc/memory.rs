@@ -109,7 +109,8 @@ impl<B: Buffer, T> Core<B, T> {
     ) -> Result<HeldId, RespondError> {
         let session = handle.session;
         let entry = self.sessions.get(session).expect("the request runs");
-        let peer = entry.origin.any_peer();
+        let Role::Server(server) = &entry.role else { unreachable!("servers answer") };
+        let peer = server.agreed.peer;
         let holder = Holder { session, slot, peer };
         if let Err(shortage) = self.shared.held.check(holder, bytes) {
             self.make_room_of(shortage, bytes);
