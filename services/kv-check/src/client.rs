@@ -117,6 +117,7 @@ impl Client {
     /// One operation, from its call to its end in the history.
     async fn perform(&mut self, ask: Ask) -> Option<()> {
         let common = self.line.common.clone();
+        self.line.begin();
         let id = common.history.borrow_mut().begin(self.number, ask.clone());
         common.fabric.note(format_args!("CLIENT {} #{id} asks {ask:?}", self.number));
         let answer = match &ask {

@@ -19,7 +19,12 @@ pub(crate) struct Line {
     sessions: Vec<Option<Session>>,
     /// Who is asked next.
     place: usize,
+    /// Attempts of this operation that had no answer.
+    late: u32,
 }
+
+/// Doublings of an attempt's time: more than the longest round trip is of the shortest time.
+const LATE_MAX: u32 = 10;
 
 /// What follows from a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +39,12 @@ impl Line {
     pub(crate) fn new(common: Rc<Common>, handle: Handle, rng: Rng) -> Self {
         let addresses = common.replica_addresses();
         let sessions = addresses.iter().map(|_| None).collect();
-        Self { common, handle, rng, addresses, sessions, place: 0 }
+        Self { common, handle, rng, addresses, sessions, place: 0, late: 0 }
+    }
+
+    /// Another operation begins: its first attempts are as short as any.
+    pub(crate) fn begin(&mut self) {
+        self.late = 0;
     }
 
     /// One attempt, at who is thought to lead. `None` if there was no answer.
@@ -43,6 +53,7 @@ impl Line {
         let answer = self.try_once(method, request).await;
         if answer.is_none() {
             self.common.tally.borrow_mut().attempts_failed += 1;
+            self.late += 1;
             self.look_elsewhere();
         }
         answer
@@ -50,9 +61,7 @@ impl Line {
 
     async fn try_once(&mut self, method: u16, request: &[u8]) -> Option<Vec<u8>> {
         let scenario = &self.common.scenario;
-        // Who waits long for a leader that has been cut off does not write at the next one in time.
-        let shorter = if scenario.has_scouts() { 8 } else { 1 };
-        let limit = Duration::from_nanos(scenario.load.timeout_ns / shorter);
+        let limit = attempt_limit(scenario.load.timeout_ns, scenario.has_scouts(), self.late);
         let session = self.session(limit).await?;
         let options = CallOptions::new().timeout(limit);
         let answer = session.start_with(method, request, options).await;
@@ -105,6 +114,33 @@ impl Line {
     }
 }
 
+/// How long an attempt may take.
+///
+/// Who waits long for a leader that has been cut off does not write at the next one in time: scouts begin with an
+/// eighth. An answer of several packets takes several round trips, and where that is more than an eighth, no attempt
+/// would ever succeed. So each second attempt of an operation that was in vain doubles the time, as the store's own
+/// client does.
+fn attempt_limit(timeout_ns: u64, is_scout: bool, late: u32) -> Duration {
+    let first_ns = if is_scout { timeout_ns / 8 } else { timeout_ns };
+    Duration::from_nanos(first_ns.saturating_mul(1 << (late / 2).min(LATE_MAX)))
+}
+
 async fn within<F: Future>(handle: &Handle, limit: Duration, future: F) -> Option<F::Output> {
     handle.timeout(limit, future).await.ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempt_limit__of_a_scout_reaches_any_round_trip() {
+        let limit = |late| attempt_limit(5_500_000, true, late).as_nanos() as u64;
+        assert_eq!([limit(0), limit(1), limit(2)], [687_500, 687_500, 1_375_000]);
+        // Three packets, each after a round trip of four links of 65 us, and one more for the majority.
+        let read_ns = 4 * 4 * 65_536;
+        assert!((0..8).any(|late| limit(late) > read_ns));
+        assert_eq!(attempt_limit(5_500_000, false, 0).as_nanos(), 5_500_000);
+        assert!(limit(u32::MAX) > 0, "no overflow");
+    }
 }

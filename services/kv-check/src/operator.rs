@@ -40,6 +40,7 @@ pub(crate) async fn operate(mut line: Line, desk: Rc<RefCell<Desk>>) {
         line.pause(2 * line.common.scenario.tick_ns).await;
         let Some(wish) = desk.borrow_mut().wanted.pop_front() else { continue };
         desk.borrow_mut().is_busy = true;
+        line.begin();
         line.common.fabric.note(format_args!("OPERATOR wants {wish:?}"));
         match wish {
             Wish::Add(host) => ask_until_done(&mut line, MemberChange::Add, host).await,
