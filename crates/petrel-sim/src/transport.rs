@@ -208,12 +208,12 @@ impl Transport for SimTransport {
     type Link = SimAddr;
 
     fn now(&self) -> u64 {
-        self.fabric.now_ns()
+        self.fabric.clock_ns()
     }
 
     fn clock(&self) -> Clock {
         let fabric = self.fabric.clone();
-        Clock::of(move || fabric.now_ns())
+        Clock::of(move || fabric.clock_ns())
     }
 
     fn add_peer(&mut self, link: SimAddr) -> Result<PeerId, LinkError> {
@@ -245,6 +245,7 @@ impl Transport for SimTransport {
             self.stats.tx_blocked += 1;
             return false;
         }
+        self.fabric.borrow_mut().note_step();
         self.stats.tx_frames += 1;
         self.stats.tx_bytes += frame.len() as u64;
         self.lent.note(head, body);
@@ -256,8 +257,10 @@ impl Transport for SimTransport {
         self.is_full = false;
         // SAFETY: by the contract of `push`, the frames stay where they are until this returns.
         unsafe { self.lent.check(self.binding.at) };
+        let mut fabric = self.fabric.borrow_mut();
+        fabric.note_step();
         if let Some(last) = self.open.take() {
-            self.fabric.borrow_mut().submit(last.packet);
+            fabric.submit(last.packet);
         }
     }
 

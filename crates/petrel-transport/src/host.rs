@@ -11,6 +11,7 @@
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
+use crate::clock::Clock;
 use crate::shm::{Shm, ShmConfig, ShmError, ShmLink};
 use crate::transport::{FrameHandler, LinkError, PeerId, ReturnPath, Transport, TransportStats};
 use crate::udp::{Udp, UdpConfig, UdpError, UdpLink};
@@ -141,6 +142,10 @@ impl Transport for Host {
     #[inline]
     fn now(&self) -> u64 {
         self.udp.now()
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::machine()
     }
 
     fn add_peer(&mut self, link: HostLink) -> Result<PeerId, LinkError> {

@@ -240,10 +240,8 @@ pub trait Transport {
     /// Nanoseconds on this transport's monotonic clock. A simulator returns its virtual time.
     fn now(&self) -> u64;
 
-    /// The same clock, to be read while frames are delivered: handlers take time.
-    fn clock(&self) -> Clock {
-        Clock::machine()
-    }
+    /// The clock that [`Transport::now`] reads, for code that runs while the transport is busy delivering.
+    fn clock(&self) -> Clock;
 
     /// Makes a peer reachable. A transport that tells peers apart by address returns the same
     /// [`PeerId`] when the same address is added again on the same terms (two endpoints that each

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use petrel::{CallOptions, Handle, Session};
-use petrel_kv::api::{Certainty, Refusal};
+use petrel_kv::api::{Certainty, Refusal, methods};
 use petrel_sim::Rng;
 
 use crate::common::Common;
@@ -61,7 +61,10 @@ impl Line {
 
     async fn try_once(&mut self, method: u16, request: &[u8]) -> Option<Vec<u8>> {
         let scenario = &self.common.scenario;
-        let limit = attempt_limit(scenario.load.timeout_ns, scenario.has_scouts(), self.late);
+        // A read at a leader that stands still is answered when it goes on.
+        let waits = scenario.stalls.hunts_leaders && matches!(method, methods::GET | methods::SCAN);
+        let is_scout = scenario.has_scouts() && !waits;
+        let limit = attempt_limit(scenario.load.timeout_ns, is_scout, self.late);
         let session = self.session(limit).await?;
         let options = CallOptions::new().timeout(limit);
         let answer = session.start_with(method, request, options).await;

@@ -31,6 +31,19 @@ pub(crate) enum Deed {
     Isolate {
         for_ns: u64,
     },
+    /// The threads of a node stand still within their next turn.
+    Stall {
+        whom: Whom,
+        after: u64,
+        for_ns: u64,
+    },
+    /// The leader is cut off as by `Isolate`, and stands still some time later.
+    Ambush {
+        cut_ns: u64,
+        stall_in_ns: u64,
+        after: u64,
+        stall_ns: u64,
+    },
     Transfer,
     /// A node that is none yet becomes one.
     Grow,
@@ -45,12 +58,19 @@ pub(crate) enum Whom {
     Host(HostId),
 }
 
-/// What will go wrong, in order of time.
-pub(crate) fn plan(scenario: &Scenario, rng: &mut Rng) -> Vec<(u64, Deed)> {
+/// Steps of a turn after which it may stop; most turns have fewer.
+const STEPS_MAX: u64 = 24;
+
+/// What will go wrong, in order of time. Stalls have random numbers of their own, so that worlds without any are what
+/// they would be.
+pub(crate) fn plan(scenario: &Scenario, rng: &mut Rng, stalls: &mut Rng) -> Vec<(u64, Deed)> {
     let mut deeds = Vec::new();
     for _ in 0..scenario.troubles {
         let at_ns = rng.below(scenario.active_ns);
         add_trouble(scenario, rng, at_ns, &mut deeds);
+    }
+    for _ in 0..scenario.stalls.count {
+        deeds.push((stalls.below(scenario.active_ns), draw_stall(scenario, stalls)));
     }
     deeds.sort_by_key(|(at_ns, _)| *at_ns);
     deeds
@@ -85,6 +105,21 @@ fn add_trouble(scenario: &Scenario, rng: &mut Rng, at_ns: u64, deeds: &mut Vec<(
             deeds.push((at_ns + for_ns, Deed::Restore));
         }
     }
+}
+
+/// From a microsecond to some election timeouts. Every other one comes between the reading of the clock and all else.
+fn draw_stall(scenario: &Scenario, rng: &mut Rng) -> Deed {
+    let election_ns = scenario.election_ns();
+    let after = if rng.below(2) == 0 { 1 } else { rng.between(2, STEPS_MAX) };
+    if scenario.stalls.hunts_leaders && rng.below(2) == 0 {
+        let stall_in_ns = rng.below(election_ns);
+        let stall_ns = rng.between(election_ns, 6 * election_ns);
+        let cut_ns = stall_in_ns + stall_ns + rng.below(election_ns);
+        return Deed::Ambush { cut_ns, stall_in_ns, after, stall_ns };
+    }
+    let most = rng.between(10, u64::from((4 * election_ns).ilog2()));
+    let for_ns = rng.between(1_000, 1 << most);
+    Deed::Stall { whom: draw_whom(scenario, rng), after, for_ns }
 }
 
 fn draw_whom(scenario: &Scenario, rng: &mut Rng) -> Whom {

@@ -92,6 +92,7 @@ fn counts(world: &World) -> Vec<(&'static str, u64)> {
         ("disks_lost", tally.wipes),
         ("partitions", fabric.partitions),
         ("pauses", fabric.pauses),
+        ("stalls", fabric.stalls),
         ("transfers", tally.transfers),
         ("nodes_added", tally.nodes_added),
         ("nodes_removed", tally.nodes_removed),

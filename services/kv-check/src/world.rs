@@ -33,6 +33,7 @@ const PATIENCE_NS_MIN: u64 = 30_000_000_000;
 /// Random streams of a world; see `FabricHandle::rng`.
 const STREAM_CONTROL: u32 = 0;
 const STREAM_NEMESIS: u32 = 1;
+const STREAM_STALLS: u32 = 2;
 const STREAM_LIVES: u32 = 0x1_0000;
 
 pub(crate) struct World {
@@ -122,7 +123,8 @@ impl World {
     fn run_storm(&mut self) -> Result<(), String> {
         let common = Rc::clone(&self.common);
         self.set_faults(common.scenario.faults);
-        for (at_ns, deed) in nemesis::plan(&common.scenario, &mut self.rng) {
+        let stalls = &mut common.fabric.rng(STREAM_STALLS);
+        for (at_ns, deed) in nemesis::plan(&common.scenario, &mut self.rng, stalls) {
             self.run_to(at_ns)?;
             self.perform(deed)?;
         }
@@ -166,6 +168,18 @@ impl World {
                 }
             }
             Deed::Isolate { for_ns } => self.isolate(for_ns),
+            Deed::Stall { whom, after, for_ns } => {
+                if let Some(host) = self.resolve(whom) {
+                    self.common.fabric.apply(Action::Stall { host, after, for_ns });
+                }
+            }
+            Deed::Ambush { cut_ns, stall_in_ns, after, stall_ns } => {
+                let Some(host) = self.leader().map(|node| node.host) else { return Ok(()) };
+                self.isolate(cut_ns);
+                let at_ns = self.common.fabric.now_ns() + stall_in_ns;
+                let stall = Action::Stall { host, after, for_ns: stall_ns };
+                self.common.fabric.schedule(at_ns, stall);
+            }
             Deed::Transfer => self.wish_transfer(),
             Deed::Grow => return self.grow(),
             Deed::Shrink => self.shrink(),

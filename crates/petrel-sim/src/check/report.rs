@@ -60,6 +60,7 @@ impl Report {
             ("crashes", fabric.crashes),
             ("partitions", fabric.partitions),
             ("pauses", fabric.pauses),
+            ("stalls", fabric.stalls),
             ("packets", fabric.sent),
             ("frames_witnessed", self.frames_witnessed),
             ("payloads_checked", self.contents.all),

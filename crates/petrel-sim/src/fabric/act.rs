@@ -40,6 +40,18 @@ pub enum Action {
         /// How long.
         for_ns: u64,
     },
+    /// The host's actors stop within their next pass, as a thread that the system takes from its core. The
+    /// clock and the packets that the pass sees before it stops are those of its beginning; after it, those of
+    /// its end. What is sent in the pass leaves at its end, as if the NIC had kept the rest.
+    Stall {
+        /// Which host.
+        host: HostId,
+        /// After how many steps of the pass: readings of the clock, and frames taken, pushed and flushed. With 1,
+        /// the pass stops between its reading of the clock and all else. 0 stops before it.
+        after: u64,
+        /// How long.
+        for_ns: u64,
+    },
     /// The host loses everything: its actors, and all packets in its queues. The packet that it is
     /// sending goes on. What is on its way to it arrives at whoever is bound to the port then.
     Crash {
@@ -96,6 +108,7 @@ impl Fabric {
                 self.note(format_args!("HEAL all partitions"));
             }
             Action::Pause { host, for_ns } => self.pause(host, for_ns),
+            Action::Stall { host, after, for_ns } => self.stall(host, after, for_ns),
             Action::Crash { host, down_ns } => return self.crash(host, down_ns),
         }
         None
@@ -156,6 +169,13 @@ impl Fabric {
         paused.paused_until = paused.paused_until.max(self.now.plus_ns(for_ns));
         self.stats.pauses += 1;
         self.note(format_args!("PAUSE {host} for {for_ns} ns"));
+    }
+
+    fn stall(&mut self, host: HostId, after: u64, for_ns: u64) {
+        if self.stall_cores_of(host, after, for_ns) {
+            self.stats.stalls += 1;
+            self.note(format_args!("STALL {host} after {after} steps for {for_ns} ns"));
+        }
     }
 
     fn crash(&mut self, host: HostId, down_ns: u64) -> Option<Step> {

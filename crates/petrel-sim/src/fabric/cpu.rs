@@ -33,6 +33,24 @@ pub(super) struct Core {
     noted_deadline: Time,
     poll: Armed,
     timer: Armed,
+    /// The next pass stops on its way.
+    stall: Option<Stall>,
+}
+
+/// A pass that is to stop, or has.
+#[derive(Clone, Copy, Debug)]
+struct Stall {
+    after: u64,
+    for_ns: u64,
+    /// When it began, once it has.
+    began: Option<Time>,
+}
+
+/// The part of the running pass that comes before its stop.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Past {
+    began: Time,
+    steps_left: u64,
 }
 
 /// The one valid event of its kind.
@@ -75,6 +93,7 @@ impl Core {
             noted_deadline: Time::NEVER,
             poll: Armed::new(),
             timer: Armed::new(),
+            stall: None,
         }
     }
 }
@@ -117,6 +136,7 @@ impl Fabric {
 
     /// Ends a pass that [`Step::Poll`] began. `deadline` is what the actor asked for.
     pub(crate) fn finish_poll(&mut self, actor: ActorId, deadline: Time) {
+        self.past = None;
         let frame_ns = self.config.cpu.frame_ns.saturating_mul(self.frames_in_pass);
         let core = &mut self.cores[actor.0 as usize];
         core.busy_until = self.now.plus_ns(frame_ns);
@@ -155,9 +175,48 @@ impl Fabric {
             self.queue.push(paused_until, Event::Poll { actor, token });
             return None;
         }
+        if let Some(stall) = &mut core.stall {
+            let Some(began) = stall.began else {
+                stall.began = Some(self.now);
+                let until = self.now.plus_ns(stall.for_ns);
+                let token = core.poll.arm(until);
+                self.queue.push(until, Event::Poll { actor, token });
+                return None;
+            };
+            self.past = (stall.after > 0).then_some(Past { began, steps_left: stall.after });
+            core.stall = None;
+        }
         (core.deadline, core.noted_deadline) = (Time::NEVER, Time::NEVER);
         self.frames_in_pass = 0;
         Some(Step::Poll(actor))
+    }
+
+    /// Has the next pass of each core of a host stop on its way. Tells whether there is one.
+    pub(super) fn stall_cores_of(&mut self, host: HostId, after: u64, for_ns: u64) -> bool {
+        let mut any = false;
+        for core in self.cores.iter_mut().filter(|core| core.host == host && core.is_alive) {
+            core.stall.get_or_insert(Stall { after, for_ns, began: None });
+            any = true;
+        }
+        any
+    }
+
+    /// The time as the actor that runs sees it: that of the beginning of its pass until the pass has stopped and
+    /// gone on. This is a step of the pass.
+    pub(crate) fn read_clock(&mut self) -> Time {
+        let Some(past) = self.past else { return self.now };
+        self.note_step();
+        past.began
+    }
+
+    /// The actor that runs has done a step of its pass.
+    pub(crate) fn note_step(&mut self) {
+        if let Some(past) = &mut self.past {
+            past.steps_left -= 1;
+            if past.steps_left == 0 {
+                self.past = None;
+            }
+        }
     }
 
     /// Stops a core for good.
@@ -238,6 +297,36 @@ mod tests {
         next_pass(&mut fabric, actor);
         fabric.finish_poll(actor, Time::NEVER);
         assert_eq!(fabric.advance(Time::NEVER), Step::Idle);
+    }
+
+    #[test]
+    fn stall__shows_the_pass_its_beginning_until_it_stops() {
+        let mut fabric = fabric();
+        let actor = fabric.add_core(HostId(0));
+        next_pass(&mut fabric, actor);
+        fabric.finish_poll(actor, Time::NEVER);
+        fabric.wake(actor);
+        assert!(fabric.stall_cores_of(HostId(0), 2, 1_000_000));
+        assert!(!fabric.stall_cores_of(HostId(1), 2, 1_000_000), "nobody is there");
+        next_pass(&mut fabric, actor);
+        let began = fabric.read_clock();
+        assert_eq!(began.plus_ns(1_000_000), fabric.now);
+        assert_eq!(fabric.read_clock(), began);
+        assert_eq!(fabric.read_clock(), fabric.now, "the third step is after the stop");
+        fabric.finish_poll(actor, Time::ZERO);
+        next_pass(&mut fabric, actor);
+        assert_eq!(fabric.read_clock(), fabric.now, "the next pass does not stop");
+    }
+
+    #[test]
+    fn stall__ends_with_its_pass() {
+        let mut fabric = fabric();
+        let actor = fabric.add_core(HostId(0));
+        fabric.stall_cores_of(HostId(0), 100, 1_000_000);
+        next_pass(&mut fabric, actor);
+        assert!(fabric.read_clock() < fabric.now);
+        fabric.finish_poll(actor, Time::NEVER);
+        assert_eq!(fabric.read_clock(), fabric.now);
     }
 
     #[test]

@@ -61,6 +61,11 @@ impl FabricHandle {
         self.fabric.borrow().now
     }
 
+    /// The time as the actor that runs sees it; see [`Action::Stall`].
+    pub(crate) fn clock_ns(&self) -> u64 {
+        self.borrow_mut().read_clock().ns()
+    }
+
     /// How many hosts there are.
     pub fn host_count(&self) -> usize {
         self.fabric.borrow().hosts.len()

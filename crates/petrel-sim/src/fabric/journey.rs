@@ -76,8 +76,13 @@ impl Fabric {
 
     /// Takes the oldest packet out of a receive queue, and its frames for `frames`.
     pub(crate) fn take(&mut self, at: SimAddr, frames: &mut Frames) -> Option<Head> {
-        let host = self.hosts.get_mut(usize::from(at.host.0))?;
-        let packet = host.ports.get_mut(&at.port)?.pop()?;
+        let clock = self.read_clock();
+        let port = self.hosts.get_mut(usize::from(at.host.0))?.ports.get_mut(&at.port)?;
+        // To whoever is stopped in this pass, later packets have not come yet.
+        if port.first_came()? > clock {
+            return None;
+        }
+        let packet = port.pop()?;
         self.record(&packet, Mark::Take, Place::Host(at.host));
         self.show_taken(&packet);
         self.stats.delivered += 1;
@@ -283,7 +288,7 @@ impl Fabric {
         let (to, bytes) = (self.packets.head(&packet).to, self.packet_bytes(&packet));
         let ports = &mut self.hosts[usize::from(host.0)].ports;
         let Some(port) = ports.get_mut(&to.port) else { return self.packets.free(packet) };
-        port.push(packet, bytes);
+        port.push(self.now, packet, bytes);
         if let Some(owner) = port.owner {
             self.wake(owner);
         }

@@ -63,7 +63,7 @@ pub(crate) use packet::{Frames, PacketRef};
 pub(crate) use ports::Binding;
 
 use act::Partition;
-use cpu::Core;
+use cpu::{Core, Past};
 use link::Link;
 use nic::Host;
 use packet::Packets;
@@ -111,6 +111,8 @@ pub(crate) struct Fabric {
     watcher: Option<Watcher>,
     /// Frames that the actor which runs now has sent and received in this pass.
     frames_in_pass: u64,
+    /// Set while the actor that runs is in the part of its pass before a stop.
+    past: Option<Past>,
 }
 
 /// What happens at a time.
@@ -174,6 +176,7 @@ impl Fabric {
             wiretap: None,
             watcher: None,
             frames_in_pass: 0,
+            past: None,
         })
     }
 

@@ -45,7 +45,8 @@ pub(super) struct Port {
     pub(super) owner: Option<ActorId>,
     /// Whether a transmission was refused since the queue last had room.
     pub(super) is_tx_waiting: bool,
-    queue: VecDeque<(PacketRef, u64)>,
+    /// Packets with their bytes and the time at which they came.
+    queue: VecDeque<(PacketRef, u64, Time)>,
     queued_bytes: u64,
 }
 
@@ -55,15 +56,20 @@ impl Port {
         self.queue.len() < nic.rx_packets && self.queued_bytes + bytes <= nic.rx_bytes
     }
 
-    pub(super) fn push(&mut self, packet: PacketRef, bytes: u64) {
-        self.queue.push_back((packet, bytes));
+    pub(super) fn push(&mut self, now: Time, packet: PacketRef, bytes: u64) {
+        self.queue.push_back((packet, bytes, now));
         self.queued_bytes += bytes;
     }
 
     pub(super) fn pop(&mut self) -> Option<PacketRef> {
-        let (packet, bytes) = self.queue.pop_front()?;
+        let (packet, bytes, _) = self.queue.pop_front()?;
         self.queued_bytes -= bytes;
         Some(packet)
+    }
+
+    /// When the first packet came.
+    pub(super) fn first_came(&self) -> Option<Time> {
+        self.queue.front().map(|(_, _, came)| *came)
     }
 
     pub(super) fn is_empty(&self) -> bool {

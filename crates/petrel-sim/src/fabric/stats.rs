@@ -90,6 +90,8 @@ pub struct FabricStats {
     pub crashes: u64,
     /// Pauses of hosts.
     pub pauses: u64,
+    /// Passes of hosts' actors that were to stop on their way.
+    pub stalls: u64,
     /// Partitions begun.
     pub partitions: u64,
     dropped: [u64; DropReason::ALL.len()],

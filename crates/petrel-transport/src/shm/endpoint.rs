@@ -8,7 +8,7 @@ use super::link::ShmLink;
 use super::peer::Peer;
 use super::ring::sleep_fence;
 use super::schedule::{COLD_RINGS_PER_BURST, Look, Schedule};
-use crate::clock::now_ns;
+use crate::clock::{Clock, now_ns};
 use crate::transport::{
     FrameHandler, LinkError, PeerId, ReturnPath, TX_BURST_MAX, Transport, TransportStats,
 };
@@ -210,6 +210,10 @@ impl Transport for Shm {
     #[inline]
     fn now(&self) -> u64 {
         now_ns()
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::machine()
     }
 
     fn add_peer(&mut self, link: ShmLink) -> Result<PeerId, LinkError> {

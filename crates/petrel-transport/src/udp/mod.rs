@@ -235,6 +235,10 @@ impl Transport for Udp {
         clock::now_ns()
     }
 
+    fn clock(&self) -> clock::Clock {
+        clock::Clock::machine()
+    }
+
     fn add_peer(&mut self, link: UdpLink) -> Result<PeerId, LinkError> {
         let addr = addr::usable(link.addr, self.local.is_ipv6()).map_err(LinkError::Unsupported)?;
         if link.ecn && !self.capabilities.ecn {

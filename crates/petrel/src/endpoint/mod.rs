@@ -124,7 +124,14 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         let attention = Attention::new();
         let waker = transport.waker();
         let clock = transport.clock();
-        let hub = Hub::new(pool.clone(), message_bytes_max, now_ns, seed, attention.clone(), waker);
+        let hub = Hub::new(
+            pool.clone(),
+            message_bytes_max,
+            clock.clone(),
+            seed,
+            attention.clone(),
+            waker,
+        );
 
         Ok(Self {
             transport,

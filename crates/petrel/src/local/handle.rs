@@ -103,6 +103,12 @@ impl Handle {
         self.hub.now_ns()
     }
 
+    /// The time at this moment, on the same clock: for decisions that hold only now
+    /// ([`Context::clock_now_ns`](crate::Context::clock_now_ns)).
+    pub fn clock_now_ns(&self) -> u64 {
+        self.hub.clock_now_ns()
+    }
+
     /// A message that goes to many, built once.
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use std::task::Waker;
 
 use petrel_proto::{CallFailure, SessionId, Status};
 use petrel_transport::buf::{BufPool, PoolExhausted};
+use petrel_transport::clock::Clock;
 use petrel_transport::wake::Waker as EndpointWaker;
 
 use super::calls::{Call, Calls, Interest, Outcome, Pending, Start, not_sent};
@@ -44,6 +45,7 @@ pub(crate) struct Hub {
     message_bytes_max: u32,
     /// Time of the last turn that looked here.
     now_ns: Cell<u64>,
+    clock: Clock,
     pub(super) ready: Arc<Ready>,
     attention: Attention,
     calls: RefCell<Calls>,
@@ -65,7 +67,7 @@ impl Hub {
     pub(crate) fn new(
         pool: BufPool,
         message_bytes_max: u32,
-        now_ns: u64,
+        clock: Clock,
         seed: u64,
         attention: Attention,
         waker: EndpointWaker,
@@ -73,7 +75,8 @@ impl Hub {
         Rc::new(Self {
             pool,
             message_bytes_max,
-            now_ns: Cell::new(now_ns),
+            now_ns: Cell::new(clock.now_ns()),
+            clock,
             ready: Arc::new(Ready::new(attention.clone(), waker)),
             attention,
             calls: RefCell::default(),
@@ -183,6 +186,10 @@ impl Hub {
 
     pub(super) fn now_ns(&self) -> u64 {
         self.now_ns.get()
+    }
+
+    pub(super) fn clock_now_ns(&self) -> u64 {
+        self.clock.now_ns()
     }
 
     /// The next of a sequence of random numbers, for jitter (splitmix64).

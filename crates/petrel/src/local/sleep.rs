@@ -34,7 +34,8 @@ impl Future for Sleep {
             Some((at_ns, _)) if now_ns >= at_ns => return Poll::Ready(()),
             Some((_, timer)) => self.hub.reset_timer(timer, cx.waker()),
             None => {
-                let at_ns = now_ns.saturating_add(self.duration_ns);
+                // The turn's time may be much older than the poll; a sleep that counts from there ends early.
+                let at_ns = self.hub.clock_now_ns().saturating_add(self.duration_ns);
                 self.until = Some((at_ns, self.hub.set_timer(at_ns, cx.waker().clone())));
             }
         }

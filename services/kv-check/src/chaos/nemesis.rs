@@ -161,7 +161,7 @@ impl<'a, 'n> Nemesis<'a, 'n> {
     async fn begin_one(&mut self) -> Result<(), String> {
         let node = self.draw_node().await;
         let is_free = !self.active.iter().any(|(_, fault)| fault.node() == Some(node));
-        match self.rng.below(16) {
+        match self.rng.below(19) {
             0..3 if is_free && self.may_kill() => {
                 self.kill(node);
                 self.push("kills", Fault::Killed(node));
@@ -186,9 +186,36 @@ impl<'a, 'n> Nemesis<'a, 'n> {
             }
             12..14 => self.transfer(node).await,
             14 if is_free && self.may_lose() => self.replace(node).await,
+            16..19 => self.ambush().await?,
             15 if self.cluster.is_on_disk && self.rng.below(2) == 0 => self.black_out(),
             _ => {}
         }
+        Ok(())
+    }
+
+    /// The leader is cut off from the other nodes, in reach of clients, and stands still from a moment in which it
+    /// may rely on its lease until another leads.
+    async fn ambush(&mut self) -> Result<(), String> {
+        let Some(node) = whole::leader(&self.statuses().await).map(|status| status.node) else {
+            return Ok(());
+        };
+        let is_free = !self.active.iter().any(|(_, fault)| fault.node() == Some(node));
+        if !is_free || !self.cluster.is_running(node) {
+            return Ok(());
+        }
+        let election_ms = self.cluster.settings.election_ms;
+        let stop_in = Duration::from_millis(self.rng.below(election_ms));
+        let pause = Duration::from_millis(self.rng.between(election_ms, 3 * election_ms));
+        let rest = Duration::from_millis(self.rng.below(election_ms));
+        let others = (1..=self.cluster.settings.nodes).filter(|other| *other != node);
+        let cut = Fault::Rule(Rule::Cut { from: vec![node], to: others.collect(), one_way: false });
+        *self.counts.entry("ambushes").or_default() += 1;
+        self.recorder.note(&format!("ambush of {node}: a stop in {stop_in:?} for {pause:?}"));
+        self.active.push((Instant::now() + stop_in + pause + rest, cut));
+        self.set_rules()?;
+        self.handle.sleep(stop_in).await;
+        self.cluster.signal(node, Signal::STOP);
+        self.active.push((Instant::now() + pause, Fault::Paused(node)));
         Ok(())
     }
 

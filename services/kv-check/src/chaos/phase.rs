@@ -54,7 +54,7 @@ impl Phase {
         let mut rng = Rng::stream(options.seed, SETTINGS, number as u32);
         let settings = Settings {
             nodes: if rng.below(3) == 0 { 5 } else { 3 },
-            has_leases: rng.below(4) == 0,
+            has_leases: rng.below(2) == 0,
             election_ms: [500, 800, 1500][rng.below(3) as usize],
             log_entries_max: [200, 2_000, 200_000][rng.below(3) as usize],
         };

@@ -159,6 +159,8 @@ impl Member {
             self.raft.raft.become_follower(term, raft::INVALID_ID);
         }
         self.log.get_mut().set_conf_state(conf);
+        // Its majority may be none any more.
+        self.lease = None;
         Ok(())
     }
 

@@ -160,6 +160,7 @@ impl Member {
             joining: BTreeMap::new(),
             role,
             no_lease_in: 0,
+            lease: None,
             deaf_until_ns: 0,
             is_put_off: false,
             rng: Rng::new(config.seed ^ identity.replica),

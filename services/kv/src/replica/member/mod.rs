@@ -68,6 +68,9 @@ pub(super) struct Member {
     role: (u64, StateRole),
     /// No leases in this term: leadership was to be handed over, and who gets it asks nobody.
     pub(super) no_lease_in: u64,
+    /// Term and end of the lease as it was when last looked. It does not get shorter within a term, unless the
+    /// configuration changes.
+    lease: Option<(u64, u64)>,
     /// Votes are not given before: what this replica promised a leader before it restarted, it has forgotten.
     deaf_until_ns: u64,
     is_put_off: bool,

@@ -23,35 +23,57 @@ impl Member {
 
     /// Whether reads that have to see every write may be answered now, without asking anybody.
     pub(in crate::replica) fn may_read_now(
-        &self,
+        &mut self,
         links: &Links,
-        now_ns: u64,
+        cx: &Context<'_>,
         config: &ReplicaConfig,
     ) -> bool {
-        config.reads == ReadMode::Lease && self.has_lease(links, now_ns, config)
+        config.reads == ReadMode::Lease && self.has_lease(links, cx, config)
     }
 
     /// Whether followers have promised not to elect another leader yet.
-    fn has_lease(&self, links: &Links, now_ns: u64, config: &ReplicaConfig) -> bool {
+    ///
+    /// The clock is read here, after the read came in. The time of the turn was read before: if the thread stood
+    /// still in between, the lease may have ended, and another leader answered writes that this read has to see.
+    fn has_lease(&mut self, links: &Links, cx: &Context<'_>, config: &ReplicaConfig) -> bool {
         let raft = &self.raft.raft;
         let is_settled = self.leads()
             && raft.commit_to_current_term()
             && raft.lead_transferee.is_none()
             && self.no_lease_in != raft.term
             && self.applied.0 >= raft.raft_log.committed;
+        if !is_settled {
+            return false;
+        }
+        let now_ns = if cfg!(petrel_break = "kv_lease_by_cached_clock") {
+            cx.now_ns()
+        } else {
+            cx.clock_now_ns()
+        };
+        let term = raft.term;
+        if self.lease.is_none_or(|(leased_in, until_ns)| leased_in != term || now_ns >= until_ns) {
+            self.lease = self.lease_until(links, config).map(|until_ns| (term, until_ns));
+        }
+        self.lease.is_some_and(|(_, until_ns)| now_ns < until_ns)
+    }
+
+    /// Until when followers that are a majority with this replica have promised not to elect another leader: as
+    /// many as it takes, of those that have heard from it last.
+    fn lease_until(&self, links: &Links, config: &ReplicaConfig) -> Option<u64> {
+        let (raft, own) = (&self.raft.raft, self.identity.replica);
         let lease_ns = config.lease_ns();
         #[cfg(petrel_break = "kv_lease_without_quorum")]
         let lease_ns = u64::MAX / 2;
-        is_settled
-            && raft.prs().has_quorum(
-                &std::iter::once(self.identity.replica)
-                    .chain(self.book.members.keys().copied().filter(|peer| {
-                        links
-                            .heard_ns(*peer, raft.term)
-                            .is_some_and(|heard_ns| now_ns < heard_ns + lease_ns)
-                    }))
-                    .collect(),
-            )
+        let peers = self.book.members.keys().copied().filter(|peer| *peer != own);
+        let mut heard: Vec<(u64, u64)> =
+            peers.filter_map(|peer| Some((links.heard_ns(peer, raft.term)?, peer))).collect();
+        heard.sort_unstable_by(|one, other| other.cmp(one));
+        (0..=heard.len()).find_map(|count| {
+            let counted = &heard[..count];
+            let names = std::iter::once(own).chain(counted.iter().map(|(_, peer)| *peer));
+            let until_ns = counted.last().map_or(u64::MAX, |(heard_ns, _)| heard_ns + lease_ns);
+            raft.prs().has_quorum(&names.collect()).then_some(until_ns)
+        })
     }
 
     /// Looks whether this replica has begun or ceased to lead.

@@ -63,7 +63,7 @@ impl Shared {
             Ok(false) if !member.leads() => {
                 Refusal::NotLeader { leader: member.leader() }.encode(reply);
             }
-            Ok(false) if member.may_read_now(&state.links, cx.now_ns(), &state.config) => {
+            Ok(false) if member.may_read_now(&state.links, cx, &state.config) => {
                 reads::answer(&member.store, method, request.data(), reply);
             }
             Ok(false) => {
