@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::error::{DiskError, During};
+use super::mark::Mark;
 
 const MARK: &str = "petrel-kv";
 const SEGMENTS: &str = "log";
@@ -14,7 +15,7 @@ const CHECKPOINT: &str = "checkpoint-";
 const NEW: &str = ".new";
 
 /// The first line of the mark. The number changes with the format of any file.
-const FORMAT: &str = "petrel-kv log, format 1";
+pub(super) const FORMAT: &str = "petrel-kv log, format 2";
 
 /// A directory with a log.
 #[derive(Debug)]
@@ -43,37 +44,72 @@ impl Directory {
         self.path.join(SEGMENTS)
     }
 
-    /// Marks the directory with the format and the node, or finds that mark. To be done under the lock.
-    pub(super) fn claim(&self, node: u16) -> Result<(), DiskError> {
+    /// Marks the directory with the format and the node, or finds that mark: tells how far the log is known to go.
+    /// To be done under the lock.
+    pub(super) fn claim(&self, node: u16) -> Result<u64, DiskError> {
         let path = self.path.join(MARK);
-        let expected = format!("{FORMAT}\nnode {node}\n");
+        let expected = Mark { node, log_end: 0 };
         if !path.exists() {
             self.refuse_unmarked()?;
-            return write_whole(&path, |file| file.write_all(expected.as_bytes()));
+            self.mark(expected)?;
+            return Ok(0);
         }
         let found = fs::read(&path).during("read", &path)?;
-        let found = String::from_utf8_lossy(&found).into_owned();
-        if found == expected {
-            return Ok(());
-        }
-        match node_of(&found) {
-            Some(found) => Err(DiskError::Node { dir: self.path.clone(), found, expected: node }),
-            None => Err(DiskError::Format { path, found, expected }),
+        match Mark::decode(&found) {
+            Some(found) if found.node == node => Ok(found.log_end),
+            Some(Mark { node: found, .. }) => {
+                Err(DiskError::Node { dir: self.path.clone(), found, expected: node })
+            }
+            None => {
+                let found = String::from_utf8_lossy(&found).into_owned();
+                Err(DiskError::Format { path, found, expected: expected.encode() })
+            }
         }
     }
 
-    /// That segments follow each other without a gap, as far as their names and lengths tell.
-    pub(super) fn check_segments(&self) -> Result<(), DiskError> {
+    /// Puts another mark in the place of the one that is there.
+    pub(super) fn mark(&self, mark: Mark) -> Result<(), DiskError> {
+        write_whole(&self.path.join(MARK), |file| file.write_all(mark.encode().as_bytes()))
+    }
+
+    /// That the log goes as far as it is known to: its end can be missing, or all of it.
+    pub(super) fn check_end(&self, known: u64) -> Result<(), DiskError> {
+        let end = self.log_end()?;
+        if end >= known {
+            return Ok(());
+        }
+        let what = format!("it ends at byte {end}, and was known to go on to byte {known}");
+        Err(DiskError::damaged(&self.segments(), what))
+    }
+
+    /// Where the log ends by the names and lengths of its segments; 0 without any.
+    pub(super) fn log_end(&self) -> Result<u64, DiskError> {
+        let ends = self.list_segments()?.into_iter().map(|(begin, length, _)| begin + length);
+        Ok(ends.max().unwrap_or(0))
+    }
+
+    /// The segments in their order: where each begins, its length, and its file.
+    fn list_segments(&self) -> Result<Vec<(u64, u64, PathBuf)>, DiskError> {
         let directory = self.segments();
         let mut segments = Vec::new();
         for name in names(&directory)? {
             if let Some(begin) = begin_of(&name) {
                 let path = directory.join(name);
-                let length = fs::metadata(&path).during("look at", &path)?.len();
-                segments.push((begin, length, path));
+                match fs::metadata(&path) {
+                    Ok(found) => segments.push((begin, found.len(), path)),
+                    // The log's thread removes old ones meanwhile.
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+                    Err(error) => return Err(error).during("look at", &path),
+                }
             }
         }
         segments.sort();
+        Ok(segments)
+    }
+
+    /// That segments follow each other without a gap, as far as their names and lengths tell.
+    pub(super) fn check_segments(&self) -> Result<(), DiskError> {
+        let mut segments = self.list_segments()?;
         // The next one is made before the last bytes of this one are written.
         segments.pop_if(|(_, length, _)| *length == 0);
         let is_whole = |pair: &&[(u64, u64, PathBuf)]| pair[0].0 + pair[0].1 == pair[1].0;
@@ -124,10 +160,11 @@ impl Directory {
         }
     }
 
-    /// The mark is there before the first segment.
+    /// The mark is there before the first segment, and before the first checkpoint.
     fn refuse_unmarked(&self) -> Result<(), DiskError> {
         let has_segments = names(&self.segments())?.iter().any(|name| name.ends_with(".wal"));
-        if has_segments {
+        let has_checkpoint = names(&self.path)?.iter().any(|name| name.starts_with(CHECKPOINT));
+        if has_segments || has_checkpoint {
             return Err(DiskError::damaged(&self.path.join(MARK), "it is missing"));
         }
         Ok(())
@@ -151,10 +188,6 @@ fn is_ours(name: &str) -> bool {
 /// Place in the log where a segment begins: its name has the digits in groups.
 fn begin_of(name: &str) -> Option<u64> {
     name.strip_prefix("r-")?.strip_suffix(".wal")?.replace('_', "").parse().ok()
-}
-
-fn node_of(mark: &str) -> Option<u16> {
-    mark.strip_prefix(FORMAT)?.strip_prefix("\nnode ")?.strip_suffix('\n')?.parse().ok()
 }
 
 /// Writes a file that is there with all its content after a crash, or not at all. What `write` gives comes back.

@@ -15,7 +15,7 @@
 //!
 //! | name | what it has |
 //! | --- | --- |
-//! | `petrel-kv` | the format's number, and the node whose log it is |
+//! | `petrel-kv` | the format's number, the node whose log it is, and how far the log is known to go |
 //! | `log/LOCK` | locked as long as a process has the log open |
 //! | `log/r-*.wal` | segments of the log, by their place in it |
 //! | `checkpoint-*` | the state up to an entry; the log says which one counts |
@@ -35,7 +35,10 @@
 //!
 //! What was not synced may be missing from some record on; an incomplete one is dropped. A damaged one, a segment or
 //! a checkpoint that is missing or does not fit are errors: such a replica has to begin anew under another name,
-//! since it may have forgotten what it promised. A power failure on a file system that writes the end of a file
+//! since it may have forgotten what it promised. So is a log that ends before the place to which the mark says that
+//! it goes, or that is missing altogether. The mark is written with the first batch, after each start, at each new
+//! segment and at an orderly end: the loss of what was synced since cannot be told from a write that was cut off.
+//! A power failure on a file system that writes the end of a file
 //! before its middle may look like damage; ext4 (with `data=ordered`, its default) and tmpfs do not.
 //! Before anything is told of what was found, it is synced: it may have been in the page cache only.
 //!
@@ -97,6 +100,7 @@ mod handover;
 mod head;
 mod image_file;
 mod imager;
+mod mark;
 mod record;
 mod replay;
 mod writer;
@@ -195,20 +199,30 @@ impl DiskLog {
                 std::io::ErrorKind::WouldBlock => DiskError::Locked { dir: path.to_owned() },
                 _ => DiskError::Io { path: segments.clone(), what: "lock", source: error },
             })?;
-        directory.claim(options.node)?;
+        let known_end = directory.claim(options.node)?;
         directory.check_segments()?;
+        directory.check_end(known_end)?;
         let mut replay = Replay::default();
         let ignore = Arc::new(|_, _| {});
         let wal = ChunkedWal::open_locked(Arc::new(config), &mut replay, ignore, lock)
             .during("read", &segments)?;
         let head = replay.head.clone();
+        // Zeros at its end are no part of it, and have been removed.
+        directory.check_end(known_end)?;
         let recovered = replay.finish(&directory)?;
         directory.tidy(head.base.map(|base| base.file))?;
         let (directory, handover) = (Arc::new(directory), Arc::new(Handover::default()));
         let voted = (head.term, head.vote);
-        let mut writer =
-            Writer { wal, head, directory: directory.clone(), handover: handover.clone() };
+        let mut writer = Writer {
+            wal,
+            head,
+            directory: directory.clone(),
+            handover: handover.clone(),
+            node: options.node,
+            is_mark_due: false,
+        };
         writer.sync().during("sync", &segments)?;
+        writer.note_end()?;
         let imager = Imager { directory, handover: handover.clone() };
         let log = Self {
             writer: Some(spawn("kv-log", path, || writer.run())?),

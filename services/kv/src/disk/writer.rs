@@ -13,6 +13,7 @@ use super::error::{DiskError, During};
 use super::handover::{EndsWell, Handover, Job};
 use super::head::Head;
 use super::image_file;
+use super::mark::Mark;
 use super::record::Record;
 use super::replay::Wal;
 use crate::persist::{Batch, LogFailure};
@@ -32,6 +33,9 @@ pub(super) struct Writer {
     pub(super) head: Head,
     pub(super) directory: Arc<Directory>,
     pub(super) handover: Arc<Handover>,
+    pub(super) node: u16,
+    /// Whether the mark is to say, after the next sync, how far the log goes.
+    pub(super) is_mark_due: bool,
 }
 
 /// Batches that have been written and not synced.
@@ -51,6 +55,10 @@ impl Writer {
             if let Err(error) = self.handle(jobs) {
                 return handover.fail(LogFailure(error.to_string()));
             }
+        }
+        let ended = self.sync().during("sync", &self.directory.segments());
+        if let Err(error) = ended.and_then(|()| self.note_end()) {
+            return handover.fail(LogFailure(error.to_string()));
         }
         if let Err(error) = self.wal.shutdown().during("write", &self.directory.segments()) {
             handover.fail(LogFailure(error.to_string()));
@@ -123,6 +131,8 @@ impl Writer {
             return Ok(());
         }
         group.must_sync |= self.head.must_sync(&change);
+        // From the first batch that is durable on, a log that says nothing is no new one.
+        self.is_mark_due |= self.head == Head::default();
         self.head.note(&change).map_err(|what| self.wrong(io::Error::other(what)))?;
         let body = change.encode();
         group.bytes += body.len();
@@ -135,6 +145,9 @@ impl Writer {
         let Group { last, must_sync, bytes } = std::mem::take(group);
         if must_sync {
             self.sync().map_err(|error| self.wrong(error))?;
+            if std::mem::take(&mut self.is_mark_due) {
+                self.note_end()?;
+            }
             self.handover.counts.syncs.fetch_add(1, Ordering::Relaxed);
         }
         self.handover.counts.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
@@ -156,9 +169,19 @@ impl Writer {
         }
     }
 
+    /// Has the mark say how far the log goes: all of it has been synced. A log that says nothing yet may be lost.
+    pub(super) fn note_end(&self) -> Result<(), DiskError> {
+        if self.head == Head::default() {
+            return Ok(());
+        }
+        let log_end = self.directory.log_end()?;
+        self.directory.mark(Mark { node: self.node, log_end })
+    }
+
     fn close_full_segment(&mut self) -> Result<(), DiskError> {
         let closed = self.wal.try_close_full_chunk(&Fixed(&self.head));
-        closed.map(drop).map_err(|error| self.wrong(error))
+        self.is_mark_due |= closed.map_err(|error| self.wrong(error))?.is_some();
+        Ok(())
     }
 
     /// Removes segments with nothing that the last checkpoint does not have.

@@ -168,18 +168,66 @@ fn goes_on(path: &Path, found: Content) {
     assert!(files(path).iter().all(|path| path.extension().is_none_or(|end| end != "new")));
 }
 
+/// From an empty directory to the first durable batch, after each file that is made or renamed.
+#[test]
+fn open__after_a_crash_at_each_step_of_the_first_start_begins_anew() {
+    let dir = quick_directory();
+    let live = dir.path().join("live");
+    drop(open(&live).0);
+    let [mark, segment] = ["petrel-kv", "log"].map(|name| live.join(name));
+    let mark = fs::read(mark).unwrap();
+    let (_, segment) = segments(segment.parent().unwrap()).pop().unwrap();
+    let content = fs::read(&segment).unwrap();
+    let segment = segment.strip_prefix(&live).unwrap().to_owned();
+    let mut rig = Rig::begin(&live, SEGMENT_BYTES);
+    rig.wait();
+    let checkpoint = fs::read(live.join("checkpoint-1")).unwrap();
+    drop(rig.log);
+    let begun = fs::read(live.join("petrel-kv")).unwrap();
+    assert_ne!(mark, begun);
+
+    let half = |bytes: &[u8]| bytes[..bytes.len() / 2].to_vec();
+    let steps: [(PathBuf, Vec<u8>); 9] = [
+        ("log/LOCK".into(), vec![]),
+        ("petrel-kv.new".into(), half(&mark)),
+        ("petrel-kv".into(), mark),
+        (segment.clone(), vec![]),
+        (segment.clone(), half(&content)),
+        (segment, content),
+        ("checkpoint-1.new".into(), half(&checkpoint)),
+        ("checkpoint-1".into(), checkpoint),
+        ("petrel-kv.new".into(), begun),
+    ];
+    let crashed = dir.path().join("crashed");
+    for count in 0..=steps.len() {
+        fs::create_dir_all(crashed.join("log")).unwrap();
+        for (name, content) in &steps[..count] {
+            fs::write(crashed.join(name), content).unwrap();
+        }
+        let (log, recovered) = open(&crashed);
+        assert!(recovered.is_none(), "after {count} steps");
+        drop(log);
+        drop(Rig::begin(&crashed, SEGMENT_BYTES));
+        drop(Rig::resume(&crashed, SEGMENT_BYTES));
+        fs::remove_dir_all(&crashed).unwrap();
+    }
+}
+
 #[test]
 fn open__after_a_crash_before_the_first_batch_has_nothing() {
     let dir = quick_directory();
     let live = dir.path().join("live");
     drop(open(&live).0);
     let begin = end(&live);
+    let mark = fs::read(live.join("petrel-kv")).unwrap();
     let mut rig = Rig::begin(&live, SEGMENT_BYTES);
     rig.wait();
     drop(rig.log);
     for cut in 0..end(&live) {
         let crashed = dir.path().join(format!("crashed-{cut}"));
         crash(&live, &crashed, cut, [false; 3]);
+        // The mark is written anew when the first batch has been synced.
+        fs::write(crashed.join("petrel-kv"), &mark).unwrap();
         let (log, recovered) = open(&crashed);
         assert!(recovered.is_none(), "cut at {cut}");
         drop(log);

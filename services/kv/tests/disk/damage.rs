@@ -1,7 +1,7 @@
 //! Damage: an error, and never a log that has less.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use petrel_kv::disk::{DiskError, DiskLog, DiskOptions};
 
@@ -23,14 +23,6 @@ fn write_log(path: &Path) {
 
 fn open(path: &Path) -> Result<(), DiskError> {
     DiskLog::open(path, &DiskOptions::of_node(NODE)).map(drop)
-}
-
-/// All but the last segment, which may not have been begun yet.
-fn files_without_the_last_segment(log: &Path) -> Vec<PathBuf> {
-    let mut files = files(log);
-    let last = files.iter().rposition(|file| file.extension().is_some_and(|end| end == "wal"));
-    files.remove(last.unwrap());
-    files
 }
 
 #[test]
@@ -65,7 +57,7 @@ fn open__without_one_of_the_files_is_an_error() {
     let dir = quick_directory();
     let [whole, damaged] = ["whole", "damaged"].map(|name| dir.path().join(name));
     write_log(&whole);
-    for file in files_without_the_last_segment(&whole) {
+    for file in files(&whole) {
         let name = file.strip_prefix(&whole).unwrap();
         copy(&whole, &damaged);
         fs::remove_file(damaged.join(name)).unwrap();
@@ -76,11 +68,11 @@ fn open__without_one_of_the_files_is_an_error() {
 }
 
 #[test]
-fn open__with_a_cut_file_before_the_last_segment_is_an_error() {
+fn open__with_a_cut_file_after_an_orderly_end_is_an_error() {
     let dir = quick_directory();
     let [whole, damaged] = ["whole", "damaged"].map(|name| dir.path().join(name));
     write_log(&whole);
-    for file in files_without_the_last_segment(&whole) {
+    for file in files(&whole) {
         let name = file.strip_prefix(&whole).unwrap();
         let content = fs::read(&file).unwrap();
         for length in 0..content.len() {
@@ -91,4 +83,55 @@ fn open__with_a_cut_file_before_the_last_segment_is_an_error() {
             assert!(fits, "{name:?} is cut at {length}: {error}");
         }
     }
+}
+
+/// As after a crash: the directory as it is while the replica runs, from its first durable batch on.
+#[test]
+fn open__without_a_log_that_was_durable_is_an_error_and_removes_nothing() {
+    let dir = quick_directory();
+    let [live, crashed] = ["live", "crashed"].map(|name| dir.path().join(name));
+    let mut rig = Rig::begin(&live, 1 << 20);
+    rig.take(&Step::Append { back: 0, count: 1, bytes: 60 });
+    rig.wait();
+    copy(&live, &crashed);
+    drop(rig);
+    let is_segment = |file: &Path| file.extension().is_some_and(|end| end == "wal");
+    files(&crashed).iter().filter(|file| is_segment(file)).for_each(|file| {
+        fs::remove_file(file).unwrap();
+    });
+    let left = files(&crashed);
+    assert!(left.iter().any(|file| file.ends_with("checkpoint-1")), "{left:?}");
+    for _ in 0..2 {
+        let error = open(&crashed).expect_err("the log is gone");
+        let DiskError::Damaged { path, what } = &error else { panic!("{error}") };
+        assert!(path.ends_with("log") && what.contains("ends at byte 0"), "{error}");
+        assert_eq!(files(&crashed), left, "nothing was removed or made");
+    }
+    fs::remove_file(crashed.join("petrel-kv")).unwrap();
+    let error = open(&crashed).expect_err("a checkpoint is left");
+    let DiskError::Damaged { path, .. } = &error else { panic!("{error}") };
+    assert!(path.ends_with("petrel-kv"), "{error}");
+    assert!(crashed.join("checkpoint-1").exists());
+}
+
+/// The mark is written at each new segment: what is missing before is found even after a crash.
+#[test]
+fn open__after_a_crash_without_the_last_segments_is_an_error() {
+    let dir = quick_directory();
+    let [live, crashed] = ["live", "crashed"].map(|name| dir.path().join(name));
+    let mut rig = Rig::begin(&live, 600);
+    for _ in 0..8 {
+        rig.take(&Step::Append { back: 0, count: 3, bytes: 60 });
+        rig.wait();
+    }
+    copy(&live, &crashed);
+    drop(rig);
+    let mut segments = files(&crashed);
+    segments.retain(|file| file.extension().is_some_and(|end| end == "wal"));
+    assert!(segments.len() >= 3, "{segments:?}");
+    for file in segments.iter().rev().take(2) {
+        fs::remove_file(file).unwrap();
+    }
+    let error = open(&crashed).expect_err("two segments are missing");
+    assert!(matches!(&error, DiskError::Damaged { path, .. } if path.ends_with("log")), "{error}");
 }

@@ -34,9 +34,9 @@ fn open__for_another_node_is_refused() {
 fn open__another_format_is_refused() {
     let dir = directory();
     drop(Rig::begin(dir.path(), 1 << 20));
-    fs::write(dir.path().join("petrel-kv"), "petrel-kv log, format 2\nnode 7\n").unwrap();
+    fs::write(dir.path().join("petrel-kv"), "petrel-kv log, format 3\nnode 7\n").unwrap();
     let error = error_of(dir.path(), NODE);
-    assert!(matches!(&error, DiskError::Format { found, .. } if found.contains('2')), "{error}");
+    assert!(matches!(&error, DiskError::Format { found, .. } if found.contains('3')), "{error}");
 }
 
 #[test]
