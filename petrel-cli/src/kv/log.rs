@@ -1,8 +1,10 @@
 //! What a replica has to say, on standard error: a line each, with the time, the level, and the values by name.
 
+use std::collections::BTreeMap;
 use std::fmt::{Arguments, Write as _};
 use std::io::Write as _;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use slog::{Drain, KV as _, Key, Level, Logger, Never, OwnedKVList, Record, Serializer, o};
 
@@ -15,11 +17,36 @@ pub(super) fn logger(level: LogLevel) -> Logger {
         LogLevel::Warning => Level::Warning,
         LogLevel::Info => Level::Info,
     };
-    Logger::root(Lines { level }, o!())
+    Logger::root(Lines { level, repeated: Mutex::default() }, o!())
 }
 
 struct Lines {
     level: Level,
+    repeated: Mutex<Repeated>,
+}
+
+/// Time between two lines of one warning. A replica that is not taken in asks twenty times a second.
+const WARNING_EVERY: Duration = Duration::from_secs(1);
+
+/// Warnings by the place in the program that they come from: when the last line was written, and how many were left
+/// out since. As many as the program has such places.
+#[derive(Default)]
+struct Repeated(BTreeMap<(&'static str, u32), (Instant, u64)>);
+
+impl Repeated {
+    /// How many were left out before this one; none if it is to be left out, too.
+    fn note(&mut self, place: (&'static str, u32), now: Instant) -> Option<u64> {
+        let Some((last, left_out)) = self.0.get_mut(&place) else {
+            self.0.insert(place, (now, 0));
+            return Some(0);
+        };
+        if now.duration_since(*last) < WARNING_EVERY {
+            *left_out += 1;
+            return None;
+        }
+        *last = now;
+        Some(std::mem::take(left_out))
+    }
 }
 
 impl Drain for Lines {
@@ -28,7 +55,14 @@ impl Drain for Lines {
 
     fn log(&self, record: &Record<'_>, values: &OwnedKVList) -> Result<(), Never> {
         if record.level().is_at_least(self.level) {
-            let line = line(SystemTime::now(), record, values);
+            let mut left_out = 0;
+            if record.level() == Level::Warning {
+                let mut repeated = self.repeated.lock().unwrap_or_else(PoisonError::into_inner);
+                let place = (record.file(), record.line());
+                let Some(before) = repeated.note(place, Instant::now()) else { return Ok(()) };
+                left_out = before;
+            }
+            let line = line(SystemTime::now(), record, values, left_out);
             // Who closes standard error wants to hear nothing.
             let _ = std::io::stderr().lock().write_all(line.as_bytes());
         }
@@ -36,12 +70,15 @@ impl Drain for Lines {
     }
 }
 
-fn line(now: SystemTime, record: &Record<'_>, values: &OwnedKVList) -> String {
+fn line(now: SystemTime, record: &Record<'_>, values: &OwnedKVList, left_out: u64) -> String {
     let level = record.level().as_short_str();
     let mut line = Line(format!("{} {level} {}", utc(now), record.msg()));
     // Writing to a string cannot fail.
     let _ = record.kv().serialize(record, &mut line);
     let _ = values.serialize(record, &mut line);
+    if left_out > 0 {
+        let _ = write!(line.0, " left_out={left_out}");
+    }
     line.0.push('\n');
     line.0
 }
@@ -86,9 +123,19 @@ fn date(days: u64) -> (u64, u64, u64) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
+
+    #[test]
+    fn repeated__one_line_a_second_and_each_says_how_many_were_left_out() {
+        let (mut repeated, begin) = (Repeated::default(), Instant::now());
+        let mut at =
+            |line, millis| repeated.note(("file", line), begin + Duration::from_millis(millis));
+        assert_eq!(at(1, 0), Some(0));
+        let written: Vec<_> = (1..60).filter_map(|place| at(1, 50 * place)).collect();
+        assert_eq!(written, [19, 19]);
+        assert_eq!(at(2, 1), Some(0), "another warning");
+        assert_eq!(at(1, 10_000), Some(19));
+    }
 
     #[test]
     fn utc__has_leap_days() {
@@ -106,9 +153,10 @@ mod tests {
         let arguments = format_args!("it began");
         let location = slog::record_static!(Level::Info, "");
         let record = Record::new(&location, &arguments, slog::BorrowedKV(&()));
-        let line = line(UNIX_EPOCH, &record, &values);
+        let line = line(UNIX_EPOCH, &record, &values, 3);
         assert!(line.starts_with("1970-01-01T00:00:00.000Z INFO it began"), "{line}");
         assert!(line.contains(" node=7") && line.contains(r#" why="two\nlines""#), "{line}");
+        assert!(line.ends_with(" left_out=3\n"), "{line}");
         assert_eq!(line.matches('\n').count(), 1);
     }
 }

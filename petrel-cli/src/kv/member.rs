@@ -25,9 +25,14 @@ pub(super) fn run(args: &KvMemberArgs, output: Output) -> Result<Outcome, Failur
         }
         KvMemberCommand::Remove(args) => {
             let node = args.node;
-            Cluster::new(&args.cluster)?.run(async |client| client.remove_member(node).await)?;
-            let line = format!("Node {node} is no member any more: stop it, if it runs.");
-            say(Done { done: "removed", node }, &line, output)
+            let was_member = Cluster::new(&args.cluster)?
+                .run(async |client| client.remove_member(node).await)?;
+            let (done, line) = if was_member {
+                ("removed", format!("Node {node} is no member any more: stop it, if it runs."))
+            } else {
+                ("nothing", format!("Node {node} was no member: nothing was done."))
+            };
+            say(Done { done, node }, &line, output)
         }
     }
 }

@@ -81,7 +81,7 @@ async fn transfer(line: &mut Line, host: HostId) -> bool {
 async fn is_done(line: &mut Line, method: u16, request: &[u8]) -> bool {
     let Some(reply) = line.attempt(method, request).await else { return false };
     match AdminReply::decode(&reply) {
-        Ok(AdminReply::Done) => true,
+        Ok(AdminReply::Done | AdminReply::NoMember) => true,
         Ok(AdminReply::Refused(refusal)) => {
             if let Refusal::Malformed(what) = refusal {
                 line.common.fail(format!("the operator's request is malformed: {what}"));

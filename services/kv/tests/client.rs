@@ -429,6 +429,14 @@ fn client__without_a_majority_the_time_ends() {
         assert!(matches!(read, KvError::Timeout { .. }), "{read}");
         let stale = client.get_with(b"key", Consistency::Stale).await.unwrap().unwrap();
         assert!(matches!(&stale[..], b"value" | b"other"));
+        // Once the leader has noticed that it leads nobody, the error says what is wrong.
+        let why = "no leader: 1 of 3 replicas answer";
+        let says_why = async || {
+            let [write, read] =
+                [hasty.put(b"key", b"other").await.map(drop), hasty.get(b"key").await.map(drop)];
+            [write, read].iter().all(|error| error.as_ref().unwrap_err().to_string().contains(why))
+        };
+        while !says_why().await {}
         let gone = hasty.status(cluster.addresses()[(leader + 1) % 3]).await.unwrap_err();
         assert!(matches!(gone, KvError::Timeout { .. }), "{gone}");
     });

@@ -148,3 +148,25 @@ fn cluster__leases_answer_what_was_written() {
         assert_eq!(client.get(b"key").as_deref(), Some(&number.to_be_bytes()[..]));
     }
 }
+
+/// Until the new replica has caught up the old one counts, and from then on it does not: no change of the members makes
+/// the majority larger, as it does to add a fourth voter beside a dead one.
+#[test]
+fn cluster__a_lost_node_is_swapped_in_one_step_for_one_at_another_address() {
+    let mut cluster = Cluster::start(3, Options::default());
+    let mut client = Client::open(cluster.addresses());
+    client.put(b"key", b"one");
+    let lost = (cluster.wait_for_leader() + 1) % 3;
+    let before = cluster.addresses()[lost];
+    cluster.kill(lost);
+    cluster.replace(lost);
+    cluster.wait_for_voters(3, lost);
+    let leader = cluster.view(cluster.wait_for_leader()).unwrap();
+    let members: Vec<_> = leader.status.members.iter().map(|member| &*member.address).collect();
+    let [old, new] = [before, cluster.addresses()[lost]].map(|address| address.to_string());
+    assert_eq!(members.len(), 3, "{members:?}");
+    assert!(members.contains(&&*new) && !members.contains(&&*old), "{members:?}");
+    let mut client = Client::open(cluster.addresses());
+    assert_eq!(client.get(b"key").as_deref(), Some(&b"one"[..]));
+    cluster.wait_for_equal_digests();
+}

@@ -153,6 +153,7 @@ proptest! {
         }
         assert_round_trip!(TransferRequest, TransferRequest { node });
         assert_round_trip!(AdminReply, AdminReply::Done);
+        assert_round_trip!(AdminReply, AdminReply::NoMember);
     }
 
     #[test]

@@ -38,6 +38,8 @@ pub struct TransferRequest {
 pub enum AdminReply<'a> {
     /// It has been done.
     Done,
+    /// There was nothing to do: the node that is to be removed is no member.
+    NoMember,
     /// It has not.
     Refused(Refusal<'a>),
 }
@@ -47,6 +49,7 @@ const REMOVE: u8 = 2;
 const PROMOTE: u8 = 3;
 
 const DONE: u8 = 1;
+const NO_MEMBER: u8 = 2;
 
 impl<'a> MemberRequest<'a> {
     /// Appends the request.
@@ -108,6 +111,7 @@ impl<'a> AdminReply<'a> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
             AdminReply::Done => out.put_u8(DONE),
+            AdminReply::NoMember => out.put_u8(NO_MEMBER),
             AdminReply::Refused(refusal) => refusal.encode(out),
         }
     }
@@ -121,6 +125,7 @@ impl<'a> AdminReply<'a> {
         let mut reader = Reader::new(bytes);
         let reply = match reader.u8("reply")? {
             DONE => AdminReply::Done,
+            NO_MEMBER => AdminReply::NoMember,
             kind => AdminReply::Refused(Refusal::read(kind, &mut reader)?),
         };
         reader.end()?;

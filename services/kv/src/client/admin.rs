@@ -57,14 +57,14 @@ impl KvClient {
     pub async fn add_member(&self, node: u16, address: SocketAddr) -> Result<(), KvError> {
         let address = address.to_string();
         assert!(address.len() <= ADDRESS_BYTES_MAX, "an IP address and a port are short");
-        self.change_member(MemberChange::Add, node, &address).await
+        self.change_member(MemberChange::Add, node, &address).await.map(drop)
     }
 
-    /// Removes a node. It should be ended then.
+    /// Removes a node, and tells whether it was a member. It should be ended then.
     ///
     /// # Errors
     /// As [`KvClient::add_member`]: the leader does not remove itself.
-    pub async fn remove_member(&self, node: u16) -> Result<(), KvError> {
+    pub async fn remove_member(&self, node: u16) -> Result<bool, KvError> {
         self.change_member(MemberChange::Remove, node, "").await
     }
 
@@ -73,7 +73,7 @@ impl KvClient {
         change: MemberChange,
         node: u16,
         address: &str,
-    ) -> Result<(), KvError> {
+    ) -> Result<bool, KvError> {
         if node == 0 {
             return Err(KvError::InvalidArgument("nodes are numbered from 1"));
         }
@@ -126,12 +126,13 @@ impl KvClient {
         false
     }
 
+    /// Tells whether there was something to do.
     async fn admin(
         &self,
         method: u16,
         encode: impl Fn(&mut Vec<u8>),
         deadline_ns: u64,
-    ) -> Result<(), KvError> {
+    ) -> Result<bool, KvError> {
         // What operators wish is a state, so that to ask for it twice does no harm.
         let mut pursuit = Pursuit::new(&self.inner, Target::Leader, deadline_ns).with_effects();
         loop {
@@ -139,7 +140,12 @@ impl KvClient {
             match AdminReply::decode(&reply) {
                 Ok(AdminReply::Done) => {
                     pursuit.confirm(&from);
-                    return Ok(());
+                    return Ok(true);
+                }
+                Ok(AdminReply::NoMember) => {
+                    pursuit.confirm(&from);
+                    // An earlier copy of the request may have removed it.
+                    return Ok(pursuit.is_doubtful());
                 }
                 Ok(AdminReply::Refused(Refusal::Unavailable {
                     certainty: Certainty::NotApplied,

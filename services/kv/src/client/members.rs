@@ -160,6 +160,20 @@ impl Members {
         connections.iter().find(|connection| connection.address == address).cloned()
     }
 
+    /// What came of the last attempt, behind the reason for it: that nobody is known to lead, and how many replicas
+    /// can be reached. Fewer than a majority elect nobody.
+    pub(super) fn without_leader(&self, last: String) -> String {
+        if self.leader.borrow().is_some() {
+            return last;
+        }
+        let connections = self.connections.borrow();
+        let (count, ready) = (
+            connections.len(),
+            connections.iter().filter(|connection| connection.is_ready()).count(),
+        );
+        format!("no leader: {ready} of {count} replicas answer; {last}")
+    }
+
     /// Why nobody can be asked.
     pub(super) fn failures(&self) -> String {
         let connections = self.connections.borrow();

@@ -176,6 +176,10 @@ impl<'a> Pursuit<'a> {
     /// The end of an operation that cannot go on.
     pub(super) fn over(&mut self) -> KvError {
         let last = self.last.take().unwrap_or_else(|| "no attempt was made in time".to_owned());
+        let last = match self.target {
+            Target::Leader => self.inner.members.without_leader(last),
+            Target::Any => last,
+        };
         if self.is_doubtful { KvError::Unknown { last } } else { KvError::Timeout { last } }
     }
 

@@ -47,6 +47,13 @@ impl Book {
         self.invited.contains_key(&node) || self.replicas_of(node).next().is_some()
     }
 
+    /// Whether another node has this address, or may join with it.
+    pub(crate) fn has_elsewhere(&self, node: u16, address: &str) -> bool {
+        let members = self.members.iter().map(|(replica, at)| (node_of(*replica), at));
+        let invited = self.invited.iter().map(|(node, at)| (*node, at));
+        members.chain(invited).any(|(other, at)| other != node && at == address)
+    }
+
     /// A replica has become a member.
     pub(crate) fn add(&mut self, replica: u64, address: String) {
         self.invited.remove(&node_of(replica));

@@ -17,6 +17,8 @@ const BEHIND_MAX: u64 = 1_000;
 enum Wish {
     /// It is so already.
     Fulfilled,
+    /// The node is no member that could be removed.
+    NoMember,
     /// It will be when this index is applied.
     At(u64),
     Refused(&'static str),
@@ -35,6 +37,7 @@ impl Member {
         };
         match wish {
             Wish::Fulfilled => reply(cx, request, AdminReply::Done),
+            Wish::NoMember => reply(cx, request, AdminReply::NoMember),
             Wish::Refused(reason) => refuse(
                 cx,
                 request,
@@ -50,6 +53,11 @@ impl Member {
 
     fn change(&mut self, wanted: &MemberRequest<'_>) -> Wish {
         let node = wanted.node;
+        if wanted.change == MemberChange::Add && self.book.has_elsewhere(node, wanted.address) {
+            return Wish::Refused(
+                "another node has that address: remove it first, or give this one its own",
+            );
+        }
         match wanted.change {
             MemberChange::Add if !self.book.knows(node) => {
                 at(self.propose_book(&BookChange::Invite(node, wanted.address.to_owned())))
@@ -71,7 +79,7 @@ impl Member {
         }
         let replicas: Vec<u64> = self.book.replicas_of(node).collect();
         if replicas.is_empty() {
-            return Wish::Fulfilled;
+            return Wish::NoMember;
         }
         if node == node_of(self.identity.replica) {
             return Wish::Refused("that node leads: hand leadership over first");
@@ -231,9 +239,24 @@ mod tests {
     }
 
     #[test]
+    fn change__an_address_that_another_node_has_is_refused() {
+        let mut leader = leader();
+        let add = |leader: &mut Member, node, address| {
+            leader.change(&MemberRequest { change: MemberChange::Add, node, address })
+        };
+        let taken = |wish| matches!(wish, Wish::Refused(why) if why.contains("has that address"));
+        let own = leader.book.members[&leader.identity.replica].clone();
+        assert!(taken(add(&mut leader, 3, &own)), "a member's");
+        assert_eq!(add(&mut leader, 1, &own), Wish::Fulfilled, "its own");
+        leader.book.change(BookChange::Invite(4, "10.0.0.4:7000".to_owned()));
+        assert!(taken(add(&mut leader, 5, "10.0.0.4:7000")), "that of a node that may join");
+        assert!(matches!(add(&mut leader, 5, "10.0.0.5:7000"), Wish::At(_)));
+    }
+
+    #[test]
     fn change__a_node_whose_addition_is_on_the_way_is_not_said_to_be_gone() {
         let mut leader = leader();
-        assert_eq!(change(&mut leader, MemberChange::Remove, 3), Wish::Fulfilled);
+        assert_eq!(change(&mut leader, MemberChange::Remove, 3), Wish::NoMember);
         let added = change(&mut leader, MemberChange::Add, 3);
         assert!(matches!(added, Wish::At(_)), "{added:?}");
         assert_eq!(change(&mut leader, MemberChange::Remove, 3), UNDER_WAY);

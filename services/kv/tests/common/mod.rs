@@ -58,6 +58,12 @@ impl Cluster {
         thread.join().expect("the replica did not panic");
     }
 
+    /// Another machine takes the number of one that was killed, at an address of its own.
+    pub(crate) fn replace(&mut self, place: usize) {
+        self.addresses[place] = free_addresses(1)[0];
+        self.restart(place);
+    }
+
     pub(crate) fn restart(&mut self, place: usize) {
         self.seed += 1;
         let peers = (1..).zip(self.addresses.iter().copied()).collect();
