@@ -248,7 +248,8 @@ impl Client {
 
     async fn change(&mut self, ask: &Ask) -> Answer {
         self.sequence += 1;
-        let command = self.command(ask);
+        let first_pending = self.draw_first_pending();
+        let command = self.command(ask, first_pending);
         let may_give_up = self.give_ups > 0;
         let applied = match self.write(&command, may_give_up).await {
             Err(()) => return Answer::Wrong,
@@ -280,7 +281,14 @@ impl Client {
         }
     }
 
-    fn command(&self, ask: &Ask) -> Vec<u8> {
+    /// The first write of which the session is to keep the result.
+    fn draw_first_pending(&mut self) -> u64 {
+        let pending_max = self.line.common.scenario.pending_max;
+        let kept = if pending_max > 1 { self.line.rng.below(pending_max) } else { 0 };
+        self.sequence.saturating_sub(kept).max(1)
+    }
+
+    fn command(&self, ask: &Ask, first_pending: u64) -> Vec<u8> {
         let (key, tag, expects) = match ask {
             Ask::Put { key, tag } => (*key, tag.as_str(), &Expects::Absent),
             Ask::Delete { key } => (*key, "", &Expects::Absent),
@@ -304,7 +312,7 @@ impl Client {
         };
         let (session, sequence) = (self.session, self.sequence);
         let mut command = Vec::new();
-        Command::Write { session, sequence, first_pending: sequence, op }.encode(&mut command);
+        Command::Write { session, sequence, first_pending, op }.encode(&mut command);
         command
     }
 

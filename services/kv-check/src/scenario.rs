@@ -47,6 +47,8 @@ pub(crate) struct Scenario {
     /// How many do.
     pub(crate) troubles: u64,
     pub(crate) stalls: Stalls,
+    /// Results that a client leaves with its session at most, as one with so many writes under way does.
+    pub(crate) pending_max: u64,
     link: LinkConfig,
 }
 
@@ -97,11 +99,15 @@ const STREAM_PRODUCT: u32 = 8_136;
 /// Of this number, since the seeds on the regression list and in the documents have no stalls by it.
 const STREAM_STALLS: u32 = 106_230;
 
+/// Of this number, since the seeds on the regression list and in the documents have one by it.
+const STREAM_PENDING: u32 = 178_313;
+
 impl Scenario {
     pub(crate) fn of(seed: u64) -> Self {
         let rng = |stream| Rng::stream(seed, u32::MAX, stream);
         let drawn = Self::draw(&mut rng(STREAM_SCENARIO), &mut rng(STREAM_PRODUCT));
-        drawn.with(Stalls::draw(&mut rng(STREAM_STALLS)))
+        let pending_max = draw_pending_max(&mut rng(STREAM_PENDING));
+        Self { pending_max, ..drawn.with(Stalls::draw(&mut rng(STREAM_STALLS))) }
     }
 
     /// Where stalls hunt leaders, those have leases, and few keys are written all the time: a read that a former
@@ -141,6 +147,7 @@ impl Scenario {
             active_ns: rng.between(20, 90) * tick_ns * election_ticks / 4,
             troubles: if rng.below(10) == 0 { 0 } else { rng.between(1, 14) },
             stalls: Stalls::default(),
+            pending_max: 1,
             link: LinkConfig {
                 rate_bps: rng.between(1, 100) * 1_000_000_000,
                 delay_ns: 1 << rng.between(8, 16),
@@ -239,6 +246,11 @@ impl Load {
     }
 }
 
+/// More than one in half of the seeds.
+fn draw_pending_max(rng: &mut Rng) -> u64 {
+    if rng.below(2) == 0 { 1 } else { rng.between(2, 8) }
+}
+
 fn draw_fabric(rng: &mut Rng) -> FabricConfig {
     let cpu = CpuConfig {
         poll_ns: rng.between(200, 2_000),
@@ -296,12 +308,15 @@ mod tests {
 
     #[test]
     fn of__half_of_the_seeds_have_stalls_and_those_that_found_something_do_not() {
-        let stalls = |seed: u64| Scenario::of(seed).stalls.count;
+        let stalls = |seed: u64| {
+            let Scenario { stalls, pending_max, .. } = Scenario::of(seed);
+            stalls.count + pending_max - 1
+        };
         let listed = [0, 50, 779, 1525, 1562, 3832, 4173, 5196, 7, 27, 36, 37, 109, 240];
         let endless = [1_815_159_137, 1_016_195_376, 1_016_196_672];
         assert_eq!(listed.into_iter().chain(endless).map(stalls).sum::<u64>(), 0);
         let some = (0..1000).filter(|seed| stalls(*seed) > 0).count();
-        assert!((400..600).contains(&some), "{some}");
+        assert!((650..850).contains(&some), "{some}");
     }
 
     #[test]

@@ -62,6 +62,30 @@ pub(super) fn add_drains(scenario: &Scenario, rng: &mut Rng, deeds: &mut Vec<(u6
     deeds.sort_by_key(|&(at_ns, _)| at_ns);
 }
 
+/// Steps of a turn after which it may stop; most turns have fewer.
+const STEPS_MAX: u64 = 24;
+
+/// Threads that stand still within a turn, in half of the storms: from a microsecond to longer than heartbeats. Every
+/// other one stops between the reading of the clock and all else.
+///
+/// Not where calls have deadlines: those count from the time of the turn, and the ledger from the time as it is.
+pub(super) fn add_stalls(scenario: &Scenario, rng: &mut Rng, deeds: &mut Vec<(u64, Deed)>) {
+    let has_deadlines = scenario.gives_up() || scenario.has_errands();
+    if rng.below(2) == 0 || scenario.weather != Weather::Storm || has_deadlines {
+        return;
+    }
+    for _ in 0..rng.between(1, 12) {
+        let host = HostId(rng.below(u64::from(scenario.hosts)) as u16);
+        let after = if rng.below(2) == 0 { 1 } else { rng.between(2, STEPS_MAX) };
+        let most = rng.between(11, 28);
+        let for_ns = rng.between(1_000, 1 << most);
+        let action = Action::Stall { host, after, for_ns };
+        let at_ns = rng.below(scenario.active_ns);
+        deeds.push((at_ns, Deed::Trouble { action, hosts: vec![host], for_ns }));
+    }
+    deeds.sort_by_key(|&(at_ns, _)| at_ns);
+}
+
 fn add_trouble(scenario: &Scenario, rng: &mut Rng, at_ns: u64, deeds: &mut Vec<(u64, Deed)>) {
     let host = HostId(rng.below(u64::from(scenario.hosts)) as u16);
     let most = rng.between(11, 26);

