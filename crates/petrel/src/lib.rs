@@ -54,6 +54,10 @@
 //! the word whether it may have been executed. Nothing is retried behind the caller's back once the
 //! outcome is unknown.
 //!
+//! **What can be seen.** Each reason for which something is refused, dropped or ended has a counter
+//! ([`Endpoint::stats`], [`Nexus::stats`], [`Channel::stats`]; `petrel stats` from outside). With the cargo
+//! feature `tracing`, connections, links, sessions and failed calls tell their reasons as events, too.
+//!
 //! **What it does not do yet.** No encryption: without [`NexusBuilder::insecure`] a nexus listens on
 //! and connects to loopback only. Congestion is noticed by marks of switches and by heavy loss, unless a
 //! control that goes by round trips is set. No streaming.
@@ -64,6 +68,7 @@ pub mod channel;
 mod client;
 pub mod control;
 mod endpoint;
+mod events;
 pub mod group;
 mod inbox;
 mod local;
@@ -79,10 +84,11 @@ mod workers;
 pub use channel::{Channel, ChannelConfig, ChannelStats, Target};
 pub use client::{Client, NotStarted, NotStartedReason, ParallelClient, Permit, RemoteCall};
 pub use endpoint::{
-    CallKey, CallOptions, CallWaitError, ConnectError, Context, Continuation, DrainTimeout,
-    Endpoint, EndpointConfig, EndpointError, EndpointStats, Factors, HEALTH_METHOD, Handled,
-    Health, Hearing, IdlePolicy, MulticastConfig, MulticastError, Reply, Request, Responder,
-    SessionConfig, SessionState, SharedMsg, SharedRejected, StartError, Stop,
+    CallFailures, CallKey, CallOptions, CallWaitError, ClientCalls, ConnectError, Context,
+    Continuation, DrainTimeout, Endpoint, EndpointConfig, EndpointError, EndpointStats, Factors,
+    HEALTH_METHOD, Handled, Health, Hearing, IdlePolicy, MulticastConfig, MulticastError, Reply,
+    Request, Responder, SessionConfig, SessionEnd, SessionEnds, SessionState, SharedMsg,
+    SharedRejected, StartError, Stop,
 };
 pub use local::{Call, Elapsed, Handle, OwnRequest, Parallel, Session, Sleep, Task, Timeout};
 pub use msgbuf::MsgBuf;

@@ -3,12 +3,14 @@
 use std::collections::VecDeque;
 
 use super::call::{CallFailure, Execution, failed, finish};
-use super::transmit::{FrameSink, Turn};
+use super::transmit::{FrameSink, Then, Turn};
 use super::work::{CANCEL, Work};
 use super::{Completion, Core, Event, Shared};
 use crate::bitmap::Words;
 use crate::buffer::Buffer;
-use crate::limits::{CANCELS_QUEUED_MAX, CONTROL_FRAME_BYTES_MAX, HEADER_BYTES};
+use crate::limits::{
+    CANCELS_QUEUED_MAX, CONTROL_FRAME_BYTES_MAX, HEADER_BYTES, TRANSMIT_FRAMES_MAX,
+};
 use crate::session::SessionId;
 use crate::session::client::{ClientSession, ClientSlot, ClientState};
 use crate::status::Status;
@@ -54,6 +56,21 @@ impl<B: Buffer, T> Core<B, T> {
         let Some(ended) = self.cancel(session, is_it) else { return false };
         self.events.push_back(Event::Completed(ended));
         true
+    }
+
+    /// Sends CANCELs that wait and nothing else, as [`Core::transmit`] would, at most
+    /// [`TRANSMIT_FRAMES_MAX`] of them; gives how many. For an owner that is about to end: after the flush it
+    /// may ask again.
+    pub fn transmit_cancels<S: FrameSink>(&mut self, sink: &mut S) -> usize {
+        let mut sent = 0;
+        while sent < TRANSMIT_FRAMES_MAX && !self.shared.cancels.0.is_empty() {
+            let turn = self.send_cancel(sink);
+            if turn.then == Then::Refused {
+                break;
+            }
+            sent += turn.sent;
+        }
+        sent
     }
 
     /// The turn of a CANCEL.

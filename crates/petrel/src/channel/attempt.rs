@@ -62,6 +62,14 @@ impl Channel {
         let outcome = session.start_with(wanted.method, wanted.request, options).await;
         wanted.under_way.set(wanted.under_way.get() - 1);
         outstanding.end(&outcome);
+        if let Err(failure) = &outcome {
+            inner.counters.count(|stats| match failure.execution {
+                Execution::NotSent => stats.attempts_not_sent += 1,
+                Execution::Refused => stats.attempts_refused += 1,
+                Execution::MayHaveExecuted => stats.attempts_uncertain += 1,
+                Execution::Answered => stats.attempts_failed += 1,
+            });
+        }
         outcome
     }
 }

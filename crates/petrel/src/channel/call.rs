@@ -7,6 +7,7 @@ use petrel_proto::{CallFailure, Execution, Status};
 use super::Channel;
 use super::attempt::{Wanted, may_retry};
 use crate::endpoint::CallOptions;
+use crate::events;
 use crate::msgbuf::MsgBuf;
 use crate::overload::Backoff;
 use crate::time::as_ns;
@@ -68,20 +69,22 @@ impl Channel {
             // when this one was allowed.
             let may_go_on = progress.attempts < inner.config.attempts_max
                 && may_retry(&failure, wanted.options.idempotent);
-            if !may_go_on || !self.may_try_again() {
+            if !may_go_on || !self.may_try_again(wanted.method) {
                 return Err(progress.conclude(failure));
             }
             inner.counters.count(|stats| stats.retries += 1);
+            events::call_retried(wanted.method, progress.attempts, &failure);
             let pause_ns = backoff.next_ns(inner.handle.random());
             inner.handle.sleep(Duration::from_nanos(pause_ns)).await;
         }
     }
 
     /// Takes a retry or a hedge out of the budget.
-    pub(super) fn may_try_again(&self) -> bool {
+    pub(super) fn may_try_again(&self, method: u16) -> bool {
         let may = self.inner.budget.borrow_mut().try_retry(self.inner.handle.now_ns());
         if !may {
             self.inner.counters.count(|stats| stats.budget_exhausted += 1);
+            events::retry_denied(method);
         }
         may
     }

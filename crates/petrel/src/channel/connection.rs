@@ -11,6 +11,7 @@ use super::config::{ChannelConfig, Target};
 use super::reconnect::Reconnect;
 use super::{Channel, Inner};
 use crate::endpoint::SessionState;
+use crate::events;
 use crate::local::Session;
 use crate::overload::ConcurrencyLimit;
 
@@ -108,11 +109,17 @@ pub(super) async fn keep(channel: Weak<Inner>, connection: Rc<Connection>) {
                 reconnect.opened(handle.now_ns());
                 session.left().await;
                 reconnect.left(handle.now_ns());
+                if let Some(inner) = channel.upgrade() {
+                    inner.counters.count(|stats| stats.sessions_left += 1);
+                }
                 connection.set(Err(why_left(&session)));
             }
             Err(error) => connection.set(Err(error.to_string())),
         }
         let pause_ns = reconnect.pause_ns(handle.random());
+        if let Some(why) = connection.failure() {
+            events::reconnect(address, &why, pause_ns);
+        }
         handle.sleep(Duration::from_nanos(pause_ns)).await;
     }
 }

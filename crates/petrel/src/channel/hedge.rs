@@ -39,7 +39,7 @@ impl Channel {
                 let pause = may_hedge.then_some(after);
                 let Some((number, outcome)) = self.first_of(&mut attempts, pause).await else {
                     // None has ended in time. Without leave to make another, those go on.
-                    if self.may_try_again() {
+                    if self.may_try_again(wanted.method) {
                         break;
                     }
                     continue;

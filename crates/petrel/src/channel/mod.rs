@@ -95,6 +95,16 @@ pub struct ChannelStats {
     pub sessions_opened: u64,
     /// Attempts to open one that failed.
     pub connects_failed: u64,
+    /// Sessions that were open and took no further calls: they ended, or their server drained.
+    pub sessions_left: u64,
+    /// Attempts that failed and of which nothing was sent.
+    pub attempts_not_sent: u64,
+    /// Attempts that a server refused, unexecuted.
+    pub attempts_refused: u64,
+    /// Attempts of which it is not known whether they were executed.
+    pub attempts_uncertain: u64,
+    /// Attempts that a server answered with a failure.
+    pub attempts_failed: u64,
 }
 
 #[derive(Default)]

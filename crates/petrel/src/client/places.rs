@@ -40,6 +40,16 @@ impl Places {
         })
     }
 
+    /// Places that are free.
+    pub(crate) fn free(&self) -> usize {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    /// Those who wait for a place.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
     /// A place, if one is free.
     pub(crate) fn try_take(self: &Arc<Self>) -> Option<Place> {
         self.take_one().then(|| Place(Arc::clone(self)))

@@ -4,7 +4,8 @@ use std::collections::HashMap;
 
 use petrel_proto::{CallFailure, Completion, PlainCompletion, SessionId};
 
-use super::context::Context;
+use super::context::{Context, Local};
+use crate::events;
 use crate::msgbuf::MsgBuf;
 
 /// The end of a call, as its continuation gets it.
@@ -112,11 +113,20 @@ pub(super) fn run_continuation(cx: &mut Context<'_>, ended: PlainCompletion<MsgB
 #[inline(never)]
 pub(super) fn run_under_deadline(cx: &mut Context<'_>, ended: Completion<MsgBuf, Continuation>) {
     let Completion { session, tag, outcome, request, response, inherited_ns } = ended;
+    if let Err(failure) = &outcome {
+        note_failure(cx.local, session, failure);
+    }
     let reply = Reply { session, outcome, request, response };
     cx.under_deadline(inherited_ns, |cx| match tag.0 {
         Kind::Boxed(continuation) => continuation(cx, reply),
         Kind::Function(function, tag) => function(cx, reply, tag),
     });
+}
+
+#[cold]
+fn note_failure(local: &mut Local, session: SessionId, failure: &CallFailure) {
+    local.remote.failures.count(failure);
+    events::call_failed(session, failure);
 }
 
 /// Continuations of calls that can be cancelled, by the number that their calls carry: one that is asked

@@ -16,6 +16,7 @@ use super::handler::Dropped;
 use super::multicast::Groups;
 use super::options::CallOptions;
 use super::remote::Remote;
+use crate::events;
 use crate::local::Hub;
 use crate::msgbuf::MsgBuf;
 
@@ -308,6 +309,7 @@ impl Context<'_> {
 
     pub(super) fn refuse(&mut self, handle: RequestHandle, status: Status, text: &'static str) {
         self.local.watchers.forget(handle);
+        events::request_refused(handle.session, status, text);
         self.local.core.refuse(handle, status, text);
     }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use petrel_proto::{SessionId, Status};
 use petrel_transport::Transport;
 
-use super::{Endpoint, Health, SessionState};
+use super::{Endpoint, Health, SessionEnd, SessionState};
 use crate::control::{ControlPlane, ToNexus};
 use crate::time::as_ns;
 
@@ -82,7 +82,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         }
         let left = self.served();
         for (id, _) in &left {
-            self.end_session(*id, Status::Unavailable, DRAINING);
+            self.end_session(*id, SessionEnd::Drained, Status::Unavailable, DRAINING);
         }
         match left.len() {
             0 => Ok(()),
@@ -122,7 +122,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         leaving.retain(|&id| {
             let is_busy = self.local.core.pending_calls(id) > 0;
             if !is_busy {
-                self.end_session(id, Status::Unavailable, DRAINING);
+                self.end_session(id, SessionEnd::Drained, Status::Unavailable, DRAINING);
             }
             is_busy
         });

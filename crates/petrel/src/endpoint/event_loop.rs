@@ -14,7 +14,7 @@ use super::context::{Back, Context, Local};
 use super::factors::{SlowDispatch, SlowSink};
 use super::handler::{Handlers, Payload};
 use super::idle::Rest;
-use super::{Endpoint, run_continuation, run_under_deadline};
+use super::{Endpoint, SessionEnd, run_continuation, run_under_deadline};
 use crate::control::ControlPlane;
 use crate::inbox::NEVER_NS;
 use crate::msgbuf::Pool;
@@ -243,7 +243,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 Event::Cancelled(handle) => self.local_context().run_watcher(handle),
                 Event::SessionExhausted(id) => {
                     let text = "the session's request numbers are used up, or the server is silent";
-                    self.end_session(id, Status::Unavailable, text);
+                    self.end_session(id, SessionEnd::Exhausted, Status::Unavailable, text);
                 }
             }
         }

@@ -9,6 +9,7 @@ use petrel_proto::{RequestHandle, SessionId, Status};
 
 use super::context::Context;
 use super::health::{self, HEALTH_METHOD, Healths};
+use crate::events;
 use crate::inbox::Attention;
 use crate::msgbuf::MsgBuf;
 
@@ -382,6 +383,7 @@ impl Handlers {
             return health::answer(cx, handle, &payload, &self.healths, has_handler);
         }
         let text = "the server has no such method";
+        events::request_refused(handle.session, Status::Unimplemented, text);
         cx.local.core.refuse(handle, Status::Unimplemented, text);
     }
 

@@ -6,11 +6,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
+use petrel_proto::limits::TRANSMIT_FRAMES_MAX;
 use petrel_proto::{CallRejected, SessionId};
 use petrel_transport::Transport;
 
 use super::call::Reply;
 use super::context::Context;
+use super::event_loop::Sink;
 use super::{ConnectError, Endpoint};
 use crate::control::{ControlPlane, EndpointId};
 use crate::local::{Command, ConnectAnswer, Handle, MainWaker, Session, Start, not_sent};
@@ -92,12 +94,28 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         }
     }
 
+    /// Sends the CANCELs that wait, and nothing else.
+    pub(super) fn send_last(&mut self) {
+        let hub = Rc::clone(&self.local.hub);
+        while let Some((session, key)) = hub.next_cancel() {
+            self.cancel_call(session, key);
+        }
+        loop {
+            let sent = self.local.core.transmit_cancels(&mut Sink(&mut self.transport));
+            self.transport.flush();
+            if sent < TRANSMIT_FRAMES_MAX {
+                break;
+            }
+        }
+    }
+
     fn make_call(&mut self, start: Start) {
         let Start { key, session, method, request, response, options } = start;
         let called =
             self.context().call_fn_with(session, method, request, response, options, complete, key);
         if let Err(CallRejected { error, .. }) = called {
-            self.local.hub.finish(key, Err(not_sent(error.status(), error.to_string())));
+            let text = self.sessions.explain(session, &error);
+            self.local.hub.finish(key, Err(not_sent(error.status(), text)));
         }
     }
 

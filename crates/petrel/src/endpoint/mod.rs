@@ -6,6 +6,7 @@ mod cancel;
 mod config;
 mod context;
 mod drain;
+mod ends;
 mod event_loop;
 mod factors;
 mod handler;
@@ -34,6 +35,7 @@ pub use call::{CallKey, Continuation, Reply};
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::{Context, StartError};
 pub use drain::DrainTimeout;
+pub use ends::{CallFailures, SessionEnd, SessionEnds};
 pub use event_loop::Stop;
 pub use factors::Factors;
 pub use handler::{Handled, Request, Responder};
@@ -45,7 +47,7 @@ pub use open::EndpointError;
 pub use options::CallOptions;
 pub use sessions::{ConnectError, SessionState};
 pub use shared::{SharedMsg, SharedRejected};
-pub use stats::EndpointStats;
+pub use stats::{ClientCalls, EndpointStats};
 
 use ahead::Ahead;
 use call::{Keyed, run_continuation, run_under_deadline};
@@ -101,6 +103,17 @@ pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort>
     /// threads have posted.
     attention: Attention,
     not_send: PhantomData<*const ()>,
+}
+
+impl<T: Transport, C: ControlPlane<T::Link>> Drop for Endpoint<T, C> {
+    /// The servers of calls that were given up hear of it, as far as the medium takes the frames now:
+    /// nothing waits, and nothing is repeated.
+    fn drop(&mut self) {
+        // A panic may have left anything behind, and the end of the sessions tells the servers, too.
+        if !std::thread::panicking() {
+            self.send_last();
+        }
+    }
 }
 
 impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {

@@ -12,11 +12,13 @@ use petrel_transport::wake::Waker;
 use super::call::{Continuation, Reply};
 use super::context::{Context, Local};
 use super::handler::{Handled, Payload, Request};
-use super::{Endpoint, spare::SpareBytes};
+use super::sessions::Sessions;
+use super::{CallFailures, ClientCalls, Endpoint, spare::SpareBytes};
 use crate::client::places::Places;
 use crate::client::state::{CallState, Pending};
 use crate::client::{Client, ClientShared};
 use crate::control::ControlPlane;
+use crate::events;
 use crate::inbox::{Attention, Inbox, Poster};
 use crate::post::{Answer, Post, Refuse, StartCall};
 use crate::sync::{Arc, AtomicBool, Ordering};
@@ -29,6 +31,10 @@ pub(super) struct Remote {
     postbox: Option<Postbox>,
     calls: Calls,
     running: Running,
+    calls_made: u64,
+    calls_not_made: u64,
+    /// Of all calls of the endpoint: here they take no room among what each call uses.
+    pub(super) failures: CallFailures,
     /// Memory of requests and answers, which goes around.
     spare: SpareBytes,
 }
@@ -47,6 +53,9 @@ impl Remote {
             postbox: None,
             calls: Calls::default(),
             running: Running::default(),
+            calls_made: 0,
+            calls_not_made: 0,
+            failures: CallFailures::default(),
             spare: SpareBytes::default(),
         }
     }
@@ -63,6 +72,17 @@ impl Remote {
             };
             Postbox { inbox, clients: Arc::new(clients) }
         })
+    }
+
+    /// The calls of client handles, as numbers.
+    pub(super) fn client_calls(&self) -> ClientCalls {
+        let places = self.postbox.as_ref().map(|postbox| &postbox.clients.places);
+        ClientCalls {
+            made: self.calls_made,
+            not_made: self.calls_not_made,
+            under_way: places.map_or(0, |places| self.client_calls_max - places.free()),
+            waiting: places.map_or(0, |places| places.waiting()),
+        }
     }
 
     /// Says that the endpoint is about to sleep; false if it must not.
@@ -157,7 +177,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 Post::Refuse(Refuse { handle, status, text }) => {
                     refuse(cx.local, handle, status, text);
                 }
-                Post::Start(start) => start_call(cx, start),
+                Post::Start(start) => start_call(cx, start, &self.sessions),
                 Post::Cancel(state) => cancel_call(cx.local, &state),
             }
         }
@@ -198,10 +218,11 @@ fn give_answer(cx: &mut Context<'_>, answer: Answer) {
 
 fn refuse(local: &mut Local, handle: RequestHandle, status: Status, text: &'static str) {
     local.remote.running.flags.remove(&handle);
+    events::request_refused(handle.session, status, text);
     local.core.refuse(handle, status, text);
 }
 
-fn start_call(cx: &mut Context<'_>, start: StartCall) {
+fn start_call(cx: &mut Context<'_>, start: StartCall, sessions: &Sessions) {
     let StartCall { mut pending, session, method, request: bytes, response_max, limits } = start;
     if !pending.is_wanted() {
         return;
@@ -210,9 +231,13 @@ fn start_call(cx: &mut Context<'_>, start: StartCall) {
         cx.alloc_message(&bytes).and_then(|message| Ok((message, cx.alloc(response_max)?)));
     let (request, response) = match buffers {
         Ok(buffers) => buffers,
-        Err(error) => return pending.end_unsent(Status::ResourceExhausted, error.to_string()),
+        Err(error) => {
+            cx.local.remote.calls_not_made += 1;
+            return pending.end_unsent(Status::ResourceExhausted, error.to_string());
+        }
     };
     pending.was_made = true;
+    cx.local.remote.calls_made += 1;
     let key = cx.local.remote.calls.insert(session, pending, bytes);
     let Local { core, remote, now_ns, .. } = &mut *cx.local;
     let tag = Continuation::function(END_CALL, key as u64);
@@ -220,7 +245,9 @@ fn start_call(cx: &mut Context<'_>, start: StartCall) {
     if let Err(rejected) = core.call_with(*now_ns, session, call, limits)
         && let Some((pending, _)) = remote.calls.remove(key)
     {
-        pending.end_unsent(rejected.error.status(), rejected.error.to_string());
+        remote.calls_not_made += 1;
+        let text = sessions.explain(session, &rejected.error);
+        pending.end_unsent(rejected.error.status(), text);
     }
 }
 

@@ -6,14 +6,15 @@ use std::net::SocketAddr;
 
 use petrel_proto::control::{SessionAccept, SessionOpen};
 use petrel_proto::limits::{FIRST_REQUEST_END, PACKET_BYTES_MIN, PACKET_OVERHEAD_BYTES, SLOTS_MAX};
-use petrel_proto::{Accepted, Agreed, Closed, OpenError, PeerKey, SessionId, Status};
+use petrel_proto::{Accepted, Agreed, CallError, Closed, OpenError, PeerKey, SessionId, Status};
 use petrel_transport::{PeerId, Transport};
 
 use super::drain::DRAINING;
-use super::{Endpoint, SessionConfig};
+use super::{Endpoint, SessionConfig, SessionEnd, SessionEnds};
 use crate::control::{
     AllowedTransports, ControlPlane, EndpointId, FromNexus, LinkId, Reason, ToNexus,
 };
+use crate::events;
 
 /// Control messages handled in one turn, so that a storm of connects leaves time for calls.
 const CONTROL_PER_TURN: usize = 16;
@@ -101,6 +102,13 @@ struct Opening {
     is_second_try: bool,
 }
 
+/// A session that is over.
+struct Ended {
+    id: SessionId,
+    end: SessionEnd,
+    reason: Reason,
+}
+
 /// What the endpoint knows of its links and sessions, apart from the protocol core.
 pub(super) struct Sessions {
     config: SessionConfig,
@@ -114,7 +122,8 @@ pub(super) struct Sessions {
     proposed: HashMap<u32, (SessionId, LinkId)>,
     /// Sessions of which this endpoint is the client and that are not open yet.
     openings: HashMap<SessionId, Opening>,
-    ended: VecDeque<(SessionId, Reason)>,
+    ended: VecDeque<Ended>,
+    ends: SessionEnds,
     next_request: u64,
 }
 
@@ -129,6 +138,7 @@ impl Sessions {
             proposed: HashMap::new(),
             openings: HashMap::new(),
             ended: VecDeque::new(),
+            ends: SessionEnds::default(),
             next_request: 1,
         }
     }
@@ -147,11 +157,29 @@ impl Sessions {
         self.next_request - 1
     }
 
-    fn remember_end(&mut self, id: SessionId, reason: Reason) {
+    fn remember_end(&mut self, ended: Ended) {
+        self.ends.count(ended.end);
         if self.ended.len() == ENDED_MAX {
             self.ended.pop_front();
         }
-        self.ended.push_back((id, reason));
+        self.ended.push_back(ended);
+    }
+
+    fn end_of(&self, id: SessionId) -> Option<&Ended> {
+        self.ended.iter().rev().find(|ended| ended.id == id)
+    }
+
+    /// What a call that was not taken is told: of a session that has ended, why it did.
+    pub(super) fn explain(&self, id: SessionId, error: &CallError) -> String {
+        match self.end_of(id).filter(|_| matches!(error, CallError::SessionClosed)) {
+            Some(ended) => format!("{error}; it ended because: {}", ended.reason.message),
+            None => error.to_string(),
+        }
+    }
+
+    /// How many sessions ended in each way.
+    pub(super) fn ends(&self) -> SessionEnds {
+        self.ends
     }
 
     /// Forgets a session that has ended; gives the link that it was on.
@@ -244,8 +272,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         if self.local.core.is_open(id) {
             return SessionState::Opening;
         }
-        let end = self.sessions.ended.iter().rev().find(|(ended, _)| *ended == id);
-        SessionState::Ended(end.map(|(_, reason)| reason.clone()))
+        SessionState::Ended(self.sessions.end_of(id).map(|ended| ended.reason.clone()))
     }
 
     /// The peer of an open session, for people; and the incarnation of its process.
@@ -261,14 +288,28 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 
     /// Closes a session, in either role. Calls that are pending on it end with CANCELLED.
     pub fn close(&mut self, id: SessionId) {
-        self.end_session(id, Status::Cancelled, "the session was closed here");
+        let text = "the session was closed here";
+        self.end_session(id, SessionEnd::ClosedHere, Status::Cancelled, text);
+    }
+
+    /// How and why a session ended, in either role; `None` while it is there, or if it ended long ago:
+    /// the last 1 024 are remembered.
+    pub fn session_end(&self, id: SessionId) -> Option<(SessionEnd, &Reason)> {
+        self.sessions.end_of(id).map(|ended| (ended.end, &ended.reason))
     }
 
     /// Ends a session and tells the peer.
-    pub(super) fn end_session(&mut self, id: SessionId, status: Status, message: &str) {
+    pub(super) fn end_session(
+        &mut self,
+        id: SessionId,
+        end: SessionEnd,
+        status: Status,
+        message: &str,
+    ) {
         let Some(closed) = self.local.core.close(id, status, message) else { return };
         let reason = Reason::new(status, message);
         self.leave_groups_of(id);
+        let peer = self.peer_name_of(id);
         let link = self.sessions.forget(id);
         self.tell_ended(link, &closed);
         if let (Some(link), Some(agreed)) = (link, closed.agreed) {
@@ -280,21 +321,33 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 reason: Reason::new(Status::Unavailable, "the peer closed the session"),
             });
         }
-        self.note_end(id, reason);
+        self.note_end(Ended { id, end, reason }, &peer);
     }
 
-    fn note_end(&mut self, id: SessionId, reason: Reason) {
-        self.local.hub.note_session(id, &SessionState::Ended(Some(reason.clone())));
-        self.sessions.remember_end(id, reason);
+    fn note_end(&mut self, ended: Ended, peer: &str) {
+        let Ended { id, end, reason } = &ended;
+        events::session_ended(self.control.endpoint_id(), *id, peer, *end, reason);
+        self.local.hub.note_session(*id, &SessionState::Ended(Some(reason.clone())));
+        self.sessions.remember_end(ended);
+    }
+
+    /// The peer of a session that is about to end, for people.
+    fn peer_name_of(&self, id: SessionId) -> String {
+        self.session_peer(id).map_or_else(String::new, |(name, _)| name.to_owned())
     }
 
     /// Ends a session that the peer does not know, or knows to have ended.
-    fn drop_session(&mut self, id: SessionId, reason: Reason) {
+    fn drop_session(&mut self, id: SessionId, end: SessionEnd, reason: Reason) {
+        let peer = self.peer_name_of(id);
+        self.drop_session_of(id, end, reason, &peer);
+    }
+
+    fn drop_session_of(&mut self, id: SessionId, end: SessionEnd, reason: Reason, peer: &str) {
         if let Some(closed) = self.local.core.close(id, reason.status, &reason.message) {
             self.leave_groups_of(id);
             let link = self.sessions.forget(id);
             self.tell_ended(link, &closed);
-            self.note_end(id, reason);
+            self.note_end(Ended { id, end, reason }, peer);
         }
     }
 
@@ -358,17 +411,21 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             FromNexus::SessionProposed { link, open } => {
                 let request = open.request;
                 let answer = self.accept(link, &open);
+                if let Err(reason) = &answer {
+                    let peer = self.sessions.links.get(&link).map_or("", |link| &link.peer_name);
+                    events::session_refused(self.control.endpoint_id(), peer, reason);
+                }
                 self.control.post(ToNexus::AnswerSession { link, request, answer });
             }
             FromNexus::SessionOpened { link, accept } => self.on_opened(link, accept),
             FromNexus::SessionRefused { request, reason, .. } => {
                 if let Some((id, _)) = self.sessions.proposed.remove(&request) {
-                    self.drop_session(id, reason);
+                    self.drop_session(id, SessionEnd::Refused, reason);
                 }
             }
             FromNexus::SessionClosed { session, token, reason, .. } => {
                 if let Some(id) = self.local.core.find(session, token) {
-                    self.drop_session(id, reason);
+                    self.drop_session(id, SessionEnd::ClosedByPeer, reason);
                 }
             }
             FromNexus::SessionDraining { session, token, .. } => self.on_draining(session, token),
@@ -430,7 +487,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     fn on_link_failed(&mut self, request: u64, reason: &Reason) {
         let Some((_, waiting)) = self.sessions.take_opening(request) else { return };
         for id in waiting {
-            self.drop_session(id, reason.clone());
+            self.drop_session(id, SessionEnd::NotReached, reason.clone());
         }
     }
 
@@ -441,7 +498,10 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         for id in entry.sessions {
             match remote {
                 Some(remote) if self.sessions.take_second_try(id) => self.propose_to(remote, id),
-                _ => self.drop_session(id, reason.clone()),
+                _ => {
+                    let end = SessionEnd::LinkLost;
+                    self.drop_session_of(id, end, reason.clone(), &entry.peer_name);
+                }
             }
         }
         self.transport.remove_peer(entry.peer);
@@ -500,12 +560,14 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                     self.local.core.note_path(self.local.now_ns, id, rtt_ns);
                 }
                 self.local.hub.note_session(id, &SessionState::Open);
+                self.note_open(id, true);
                 return;
             }
             Err(error) => error,
         };
         // Closed here meanwhile, or impossible values: the peer has a session that nobody uses.
-        self.drop_session(id, Reason::new(Status::Internal, error.to_string()));
+        let reason = Reason::new(Status::Internal, error.to_string());
+        self.drop_session(id, SessionEnd::Invalid, reason);
         self.control.post(ToNexus::CloseSession {
             link,
             peer_session: accept.session,
@@ -521,6 +583,15 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         if source != peer {
             let is_open = self.local.core.hear_under(id, PeerKey(source.0));
             assert!(is_open, "a session that was just agreed on");
+        }
+    }
+
+    fn note_open(&self, id: SessionId, is_client: bool) {
+        let link = self.sessions.link_of(id).and_then(|link| self.sessions.links.get(&link));
+        if let Some(link) = link {
+            let transport = if self.transport.is_networked(link.peer) { "udp" } else { "shm" };
+            let endpoint = self.control.endpoint_id();
+            events::session_opened(endpoint, id, &link.peer_name, transport, is_client);
         }
     }
 
@@ -566,6 +637,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         let peer = entry.peer;
         self.hear(id, peer);
         self.sessions.link_of.insert(id, link);
+        self.note_open(id, false);
         Ok(SessionAccept {
             link: 0,
             request: open.request,

@@ -7,8 +7,22 @@ use petrel_proto::counters::Counters;
 use petrel_transport::buf::InUse;
 use petrel_transport::{Transport, TransportStats};
 
-use super::Endpoint;
+use super::{CallFailures, Endpoint, SessionEnds};
 use crate::control::{ControlPlane, EndpointId};
+
+/// Calls of handles for other threads ([`Client`](crate::Client)), all of the endpoint's together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ClientCalls {
+    /// Calls that the endpoint made for them.
+    pub made: u64,
+    /// Calls that could not be made: the session had ended, its queue was full, or no memory was left.
+    pub not_made: u64,
+    /// Places that are taken now: `EndpointConfig::client_calls_max` at most.
+    pub under_way: usize,
+    /// Callers that wait for a place now.
+    pub waiting: usize,
+}
 
 /// A reading of an endpoint's counters.
 #[derive(Clone, Copy, Debug)]
@@ -24,6 +38,12 @@ pub struct EndpointStats {
     pub tasks: usize,
     /// Buffers lent out.
     pub buffers: InUse,
+    /// Sessions that ended, by the way in which they did.
+    pub session_ends: SessionEnds,
+    /// Calls that failed, by what is known of their execution.
+    pub call_failures: CallFailures,
+    /// Calls that other threads made.
+    pub client_calls: ClientCalls,
     /// Counters of the protocol.
     pub protocol: Counters,
     /// What congestion control has heard and done.
@@ -41,6 +61,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             links: self.sessions.link_count(),
             tasks: self.local.hub.task_count(),
             buffers: self.local.pool.in_use(),
+            session_ends: self.sessions.ends(),
+            call_failures: self.local.remote.failures,
+            client_calls: self.local.remote.client_calls(),
             protocol: *self.local.core.counters(),
             congestion: *self.local.core.congestion_counters(),
             transport: self.transport.stats(),
@@ -59,10 +82,16 @@ impl EndpointStats {
             ("tasks", self.tasks as u64),
             ("buffers_in_use", self.buffers.count as u64),
             ("buffer_bytes_in_use", self.buffers.bytes as u64),
+            ("client_calls_made", self.client_calls.made),
+            ("client_calls_not_made", self.client_calls.not_made),
+            ("client_calls_under_way", self.client_calls.under_way as u64),
+            ("client_calls_waiting", self.client_calls.waiting as u64),
         ];
         json.push('{');
         for (name, value) in head
             .into_iter()
+            .chain(self.session_ends.iter())
+            .chain(self.call_failures.iter())
             .chain(self.protocol.iter())
             .chain(self.congestion.iter())
             .chain(self.transport.iter())

@@ -11,6 +11,7 @@ use super::limits::shrink;
 use super::links::Stage;
 use super::reactor::Reactor;
 use crate::control::{FromNexus, Reason};
+use crate::events;
 
 /// Whether the peer is told why a connection ends.
 #[derive(Clone, Debug)]
@@ -30,6 +31,7 @@ impl Reactor {
         let was_connecting = matches!(connection.phase, Phase::Connecting);
         let waiting = std::mem::take(&mut connection.waiting);
         let links: Vec<_> = connection.links.values().copied().collect();
+        events::connection_ended(connection.remote, reason);
         self.forget_place(id);
         links.into_iter().for_each(|link| self.end_link(link, reason));
         waiting.iter().for_each(|request| self.fail_request(request, reason.clone()));
@@ -170,6 +172,7 @@ impl Reactor {
     /// Tells an endpoint that a link that it asked for cannot be had.
     pub(super) fn fail_request(&mut self, request: &OpenRequest, reason: Reason) {
         self.counters.links_failed.increment();
+        events::link_failed(request.endpoint, request.remote, &reason);
         self.tell(request.endpoint, FromNexus::LinkFailed { request: request.request, reason });
     }
 }

@@ -92,6 +92,12 @@ counters! {
     links_early,
     /// Links that peers asked for and were refused.
     links_refused,
+    /// Links without shared memory because an endpoint of this process does not use or ask for it.
+    no_shm_endpoint,
+    /// Links without shared memory because it is off or impossible in this process.
+    no_shm_process,
+    /// Links without shared memory because the peer is on another host, of another user, or has none.
+    no_shm_peer,
     /// Times that shared memory was agreed on and could not be set up.
     shm_fallbacks,
     /// Connections to the rendezvous that were dropped: no or a wrong ticket, or too slow.

@@ -20,6 +20,7 @@ use super::rendezvous::ExchangeId;
 use super::sessions::Proposal;
 use super::stream::Violation;
 use crate::control::{EndpointId, FromNexus, LinkId, Reason};
+use crate::events;
 
 /// An agreement of two endpoints, or the way to it.
 #[derive(Debug)]
@@ -82,7 +83,7 @@ impl Reactor {
         }
         let offers = self.offers(connection, &endpoint.attach, request.transports);
         let offers = offers.map_err(|obstacles| {
-            let why = format!("no transport to {}: {obstacles}", connection.remote);
+            let why = format!("no transport to {}; on this side: {obstacles}", connection.remote);
             Reason::new(Status::FailedPrecondition, why)
         })?;
         let has_udp = offers.iter().any(|offer| matches!(offer, Offer::Udp { .. }));
@@ -206,13 +207,19 @@ impl Reactor {
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
         let chosen = self.choose(connection, &endpoint.attach, &open.offers);
-        let chosen = chosen.map_err(|why| Reason::new(Status::FailedPrecondition, why))?;
+        // The text is read at the other side.
+        let at_server = |why| format!("the server takes no transport that was offered: {why}");
+        let chosen =
+            chosen.map_err(|why| Reason::new(Status::FailedPrecondition, at_server(why)))?;
         let offered = open.offers.iter().find(|offer| offer.is_same_transport(chosen));
         Ok((chosen, *offered.expect("the choice is among the offers")))
     }
 
     fn refuse_link(&mut self, id: ConnectionId, link: u32, reason: Reason) {
         self.counters.links_refused.increment();
+        if let Some(connection) = self.connections.get(&id) {
+            events::link_refused(connection.remote, &reason);
+        }
         self.send(id, LinkRefuse { link, status: reason.status, text: reason.message });
     }
 
@@ -297,6 +304,7 @@ impl Reactor {
         self.counters.links_up.increment();
         self.counters.links_opened.increment();
         let is_shm = matches!(transport, HostLink::Shm(_));
+        events::link_up(endpoint, id, &peer, if is_shm { "shm" } else { "udp" });
         self.counters.links_opened_shm.add(u64::from(is_shm));
         self.tell(endpoint, FromNexus::LinkUp { request, link: id, transport, peer, incarnation });
         self.tell_path(id);
@@ -311,8 +319,23 @@ impl Reactor {
         if !matches!(self.links.get(&link).map(|link| &link.stage), Some(Stage::Asked { .. })) {
             return Err(Violation("LINK_REFUSE of a link that was not asked for"));
         }
-        self.end_link(link, &Reason::new(not_ok(refuse.status), refuse.text));
+        let text = refuse.text + &self.why_not_offered(id, link);
+        self.end_link(link, &Reason::new(not_ok(refuse.status), text));
         Ok(())
+    }
+
+    /// Why the peer had no shared memory to choose, if that is so.
+    fn why_not_offered(&self, id: ConnectionId, link: LinkId) -> String {
+        let Some(link) = self.links.get(&link) else { return String::new() };
+        let (Stage::Asked { request, offers, .. }, Some(connection), Some(endpoint)) =
+            (&link.stage, self.connections.get(&id), self.endpoints.get(&link.endpoint))
+        else {
+            return String::new();
+        };
+        match request.transports.shm {
+            true => self.why_no_shm(connection, &endpoint.attach, offers),
+            false => String::new(),
+        }
     }
 
     pub(super) fn on_link_close(&mut self, id: ConnectionId, close: LinkClose) {
@@ -358,6 +381,7 @@ impl Reactor {
         let reason = Reason::new(Status::Aborted, why);
         self.send_link_close(id, &reason);
         let Some(link) = self.forget_link(id) else { return };
+        events::shm_failed(link.endpoint, obstacle);
         let (Stage::Asked { mut request, .. } | Stage::Meeting { mut request, .. }) = link.stage
         else {
             return;
@@ -395,6 +419,7 @@ impl Reactor {
             // The endpoint never heard of it.
             Stage::Promised { .. } => {}
             Stage::Up { .. } => {
+                events::link_down(link.endpoint, id, reason);
                 let message = FromNexus::LinkDown { link: id, reason: reason.clone() };
                 self.tell(link.endpoint, message);
             }

@@ -9,6 +9,24 @@ use super::connection::Connection;
 use super::port::Attach;
 use super::reactor::Reactor;
 use crate::control::AllowedTransports;
+use crate::events;
+
+/// Why a link does without shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum NoShm {
+    #[error("shared memory is not asked for")]
+    NotAsked,
+    #[error("the endpoint does not use shared memory")]
+    EndpointWithout,
+    #[error("shared memory is off or impossible in the process")]
+    ProcessWithout,
+    #[error("the peer has not said HELLO")]
+    NotGreeted,
+    #[error("the two processes are not of one host and user, or one has no shared memory")]
+    Elsewhere,
+    #[error("shared memory with frames of only {0} bytes")]
+    SmallFrames(u32),
+}
 
 /// IP and UDP header of a datagram, without options.
 const HEADER_BYTES_V4: usize = 20 + 8;
@@ -25,11 +43,8 @@ impl Reactor {
         endpoint: &Attach,
         allowed: AllowedTransports,
     ) -> Result<Vec<Offer>, String> {
-        let shm = if allowed.shm {
-            self.shm_offer(connection, endpoint)
-        } else {
-            Err("shared memory is not asked for".to_owned())
-        };
+        let shm =
+            if allowed.shm { self.shm_offer(connection, endpoint) } else { Err(NoShm::NotAsked) };
         let udp = if allowed.udp {
             self.udp_offer(connection, endpoint)
         } else {
@@ -37,7 +52,11 @@ impl Reactor {
         };
         match (shm, udp) {
             (Err(no_shm), Err(no_udp)) => Err(format!("{no_shm}; {no_udp}")),
-            (shm, udp) => Ok([shm, udp].into_iter().flatten().collect()),
+            (Err(no_shm), Ok(udp)) => {
+                self.note_no_shm(connection, no_shm);
+                Ok(vec![udp])
+            }
+            (shm, udp) => Ok([shm.ok(), udp.ok()].into_iter().flatten().collect()),
         }
     }
 
@@ -48,14 +67,23 @@ impl Reactor {
         endpoint: &Attach,
         offered: &[Offer],
     ) -> Result<Offer, String> {
-        let mut obstacles = Vec::new();
+        let (mut obstacles, mut no_shm) = (Vec::new(), None);
         for offer in offered {
             let own = match offer {
                 Offer::Udp { .. } => self.udp_offer(connection, endpoint),
-                Offer::Shm { .. } => self.shm_offer(connection, endpoint),
+                Offer::Shm { .. } => {
+                    let own = self.shm_offer(connection, endpoint);
+                    no_shm = own.as_ref().err().copied();
+                    own.map_err(|obstacle| obstacle.to_string())
+                }
             };
             match own {
-                Ok(own) => return Ok(own),
+                Ok(own) => {
+                    if let Some(no_shm) = no_shm {
+                        self.note_no_shm(connection, no_shm);
+                    }
+                    return Ok(own);
+                }
                 Err(obstacle) => obstacles.push(obstacle),
             }
         }
@@ -65,17 +93,44 @@ impl Reactor {
         Err(obstacles.join("; "))
     }
 
+    /// Counts and tells why a link goes without shared memory.
+    fn note_no_shm(&self, connection: &Connection, obstacle: NoShm) {
+        let counter = match obstacle {
+            NoShm::NotAsked | NoShm::EndpointWithout => &self.counters.no_shm_endpoint,
+            NoShm::ProcessWithout | NoShm::SmallFrames(_) => &self.counters.no_shm_process,
+            NoShm::NotGreeted | NoShm::Elsewhere => &self.counters.no_shm_peer,
+        };
+        counter.increment();
+        events::shm_not_used(connection.remote, &obstacle);
+    }
+
+    /// What to add to a refusal of a link for which shared memory was not offered.
+    pub(super) fn why_no_shm(
+        &self,
+        connection: &Connection,
+        endpoint: &Attach,
+        offers: &[Offer],
+    ) -> String {
+        let was_offered = offers.iter().any(|offer| matches!(offer, Offer::Shm { .. }));
+        match self.shm_offer(connection, endpoint) {
+            Err(obstacle) if !was_offered => {
+                format!("; shared memory was not offered: {obstacle}")
+            }
+            _ => String::new(),
+        }
+    }
+
     /// Shared memory, to a peer of this host and user.
-    fn shm_offer(&self, connection: &Connection, endpoint: &Attach) -> Result<Offer, String> {
-        let shm = endpoint.shm.ok_or("the endpoint does not use shared memory")?;
-        let meeting = self.meeting.as_ref().ok_or("shared memory is off or impossible here")?;
-        let peer = connection.peer().ok_or("the peer has not said HELLO")?;
+    fn shm_offer(&self, connection: &Connection, endpoint: &Attach) -> Result<Offer, NoShm> {
+        let shm = endpoint.shm.ok_or(NoShm::EndpointWithout)?;
+        let meeting = self.meeting.as_ref().ok_or(NoShm::ProcessWithout)?;
+        let peer = connection.peer().ok_or(NoShm::NotGreeted)?;
         if peer.host_identity != Some(meeting.host_identity) || peer.rendezvous.is_none() {
-            return Err("the peer is not a process of this host and user with shared memory".into());
+            return Err(NoShm::Elsewhere);
         }
         let max_frame = shm.config.max_frame_bytes.min(MAX_FRAME_BYTES_MAX as usize) as u32;
         if max_frame < MAX_FRAME_BYTES_MIN {
-            return Err(format!("shared memory with frames of only {max_frame} bytes"));
+            return Err(NoShm::SmallFrames(max_frame));
         }
         Ok(Offer::Shm { max_frame })
     }
@@ -83,7 +138,7 @@ impl Reactor {
     /// UDP between the addresses of the connection's two ends.
     fn udp_offer(&self, connection: &Connection, endpoint: &Attach) -> Result<Offer, String> {
         if !self.settings.transports.udp {
-            return Err("this process does not use UDP".to_owned());
+            return Err("UDP is off in the process".to_owned());
         }
         let udp = endpoint.udp.ok_or("the endpoint does not use UDP")?;
         if udp.local.port() == 0 {

@@ -1,0 +1,144 @@
+//! Why sessions end and calls fail, as numbers.
+
+use petrel_proto::{CallFailure, Execution};
+
+/// The way in which a session ended. The [`Reason`](crate::control::Reason) says it in words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SessionEnd {
+    /// This side closed it.
+    ClosedHere,
+    /// The peer closed it.
+    ClosedByPeer,
+    /// The server drained.
+    Drained,
+    /// The link to the peer went down: its process ended, was restarted, hung, or cannot be reached.
+    LinkLost,
+    /// It never opened: there was no link to be had.
+    NotReached,
+    /// It never opened: the peer refused it.
+    Refused,
+    /// Its request numbers are used up, or the server was silent for too many timeouts.
+    Exhausted,
+    /// The peer accepted it with values that make no sense, or after it was closed here.
+    Invalid,
+}
+
+impl SessionEnd {
+    const ALL: [Self; 8] = [
+        Self::ClosedHere,
+        Self::ClosedByPeer,
+        Self::Drained,
+        Self::LinkLost,
+        Self::NotReached,
+        Self::Refused,
+        Self::Exhausted,
+        Self::Invalid,
+    ];
+
+    /// The name of its counter, less `sessions_ended_`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ClosedHere => "closed_here",
+            Self::ClosedByPeer => "closed_by_peer",
+            Self::Drained => "drained",
+            Self::LinkLost => "link_lost",
+            Self::NotReached => "not_reached",
+            Self::Refused => "refused",
+            Self::Exhausted => "exhausted",
+            Self::Invalid => "invalid",
+        }
+    }
+
+    /// Whether sessions end so where nothing is wrong.
+    pub fn is_expected(self) -> bool {
+        matches!(self, Self::ClosedHere | Self::ClosedByPeer | Self::Drained)
+    }
+
+    fn counter(self) -> &'static str {
+        match self {
+            Self::ClosedHere => "sessions_ended_closed_here",
+            Self::ClosedByPeer => "sessions_ended_closed_by_peer",
+            Self::Drained => "sessions_ended_drained",
+            Self::LinkLost => "sessions_ended_link_lost",
+            Self::NotReached => "sessions_ended_not_reached",
+            Self::Refused => "sessions_ended_refused",
+            Self::Exhausted => "sessions_ended_exhausted",
+            Self::Invalid => "sessions_ended_invalid",
+        }
+    }
+}
+
+/// How many sessions ended in each way, in both roles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SessionEnds([u64; SessionEnd::ALL.len()]);
+
+impl SessionEnds {
+    /// Sessions that ended in this way.
+    pub fn get(&self, end: SessionEnd) -> u64 {
+        self.0[end as usize]
+    }
+
+    /// Names and values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let counts = *self;
+        SessionEnd::ALL.into_iter().map(move |end| (end.counter(), counts.get(end)))
+    }
+
+    pub(super) fn count(&mut self, end: SessionEnd) {
+        self.0[end as usize] += 1;
+    }
+}
+
+/// How many calls of this endpoint failed, by what is known of their execution. Together they are
+/// `calls_failed` of the protocol's counters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CallFailures {
+    /// Nothing of the request was sent.
+    pub not_sent: u64,
+    /// The server says that it did not execute it.
+    pub refused: u64,
+    /// It was sent, and the outcome is unknown.
+    pub may_have_executed: u64,
+    /// The server answered with the failure.
+    pub answered: u64,
+}
+
+impl CallFailures {
+    /// Names and values, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        [
+            ("calls_failed_not_sent", self.not_sent),
+            ("calls_failed_refused", self.refused),
+            ("calls_failed_may_have_executed", self.may_have_executed),
+            ("calls_failed_answered", self.answered),
+        ]
+        .into_iter()
+    }
+
+    pub(super) fn count(&mut self, failure: &CallFailure) {
+        match failure.execution {
+            Execution::NotSent => self.not_sent += 1,
+            Execution::Refused => self.refused += 1,
+            Execution::MayHaveExecuted => self.may_have_executed += 1,
+            Execution::Answered => self.answered += 1,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn iter__has_each_end_under_its_name() {
+        let mut ends = SessionEnds::default();
+        for (count, end) in SessionEnd::ALL.into_iter().enumerate() {
+            (0..=count).for_each(|_| ends.count(end));
+            assert_eq!(end.counter(), format!("sessions_ended_{}", end.name()));
+        }
+        let values: Vec<_> = ends.iter().map(|(_, value)| value).collect();
+        assert_eq!(values, [1, 2, 3, 4, 5, 6, 7, 8]);
+    }
+}

@@ -1,0 +1,225 @@
+//! Events for people who watch a process: why a session ended, why shared memory is not used, why a call
+//! failed.
+//!
+//! With the cargo feature `tracing` they go to the subscriber that the application has set; without it
+//! the functions here are empty. None of them is called for a plain call that succeeds: each is about a
+//! connection, a link, a session, or a call that failed. `docs/operating.md` has the table of them.
+
+// Without the feature nothing looks at what is told.
+#![cfg_attr(not(feature = "tracing"), allow(unused_variables))]
+
+use std::fmt::Display;
+use std::net::SocketAddr;
+
+use petrel_proto::{CallFailure, SessionId, Status};
+
+use crate::control::{EndpointId, LinkId, Reason};
+use crate::endpoint::SessionEnd;
+
+/// Emits an event with the target `petrel`, if the feature is on.
+macro_rules! emit {
+    ($level:ident, $name:literal, $($rest:tt)*) => {
+        #[cfg(feature = "tracing")]
+        tracing::event!(
+            name: $name, target: "petrel", tracing::Level::$level, event = $name, $($rest)*
+        );
+    };
+}
+
+/// A session can be used.
+pub(crate) fn session_opened(
+    endpoint: EndpointId,
+    id: SessionId,
+    peer: &str,
+    transport: &'static str,
+    is_client: bool,
+) {
+    emit!(
+        DEBUG,
+        "session_opened",
+        endpoint = endpoint.0,
+        session = id.index,
+        peer,
+        transport,
+        is_client,
+        "a session is open"
+    );
+}
+
+/// A session has ended, or could not be opened.
+pub(crate) fn session_ended(
+    endpoint: EndpointId,
+    id: SessionId,
+    peer: &str,
+    end: SessionEnd,
+    reason: &Reason,
+) {
+    let (status, why) = (reason.status.name(), reason.message.as_str());
+    if end.is_expected() {
+        emit!(
+            DEBUG,
+            "session_ended",
+            endpoint = endpoint.0,
+            session = id.index,
+            peer,
+            end = end.name(),
+            status,
+            why,
+            "a session has ended"
+        );
+    } else {
+        emit!(
+            WARN,
+            "session_ended",
+            endpoint = endpoint.0,
+            session = id.index,
+            peer,
+            end = end.name(),
+            status,
+            why,
+            "a session has ended"
+        );
+    }
+}
+
+/// This endpoint does not take a session that a peer proposed.
+pub(crate) fn session_refused(endpoint: EndpointId, peer: &str, reason: &Reason) {
+    emit!(
+        WARN,
+        "session_refused",
+        endpoint = endpoint.0,
+        peer,
+        status = reason.status.name(),
+        why = reason.message.as_str(),
+        "a peer's session was refused"
+    );
+}
+
+/// A call of this endpoint ended with a failure.
+pub(crate) fn call_failed(session: SessionId, failure: &CallFailure) {
+    emit!(
+        DEBUG,
+        "call_failed",
+        session = session.index,
+        status = failure.status.name(),
+        execution = ?failure.execution,
+        why = failure.message.as_str(),
+        "a call failed"
+    );
+}
+
+/// A request of a peer was refused, unexecuted.
+pub(crate) fn request_refused(session: SessionId, status: Status, why: &str) {
+    emit!(
+        DEBUG,
+        "request_refused",
+        session = session.index,
+        status = status.name(),
+        why,
+        "a request was refused"
+    );
+}
+
+/// A link is up, and over which transport.
+pub(crate) fn link_up(endpoint: EndpointId, link: LinkId, peer: &str, transport: &'static str) {
+    emit!(DEBUG, "link_up", endpoint = endpoint.0, link = link.0, peer, transport, "a link is up");
+}
+
+/// A link that was up has ended.
+pub(crate) fn link_down(endpoint: EndpointId, link: LinkId, reason: &Reason) {
+    emit!(
+        INFO,
+        "link_down",
+        endpoint = endpoint.0,
+        link = link.0,
+        status = reason.status.name(),
+        why = reason.message.as_str(),
+        "a link has ended"
+    );
+}
+
+/// A link that an endpoint asked for cannot be had.
+pub(crate) fn link_failed(endpoint: EndpointId, remote: SocketAddr, reason: &Reason) {
+    emit!(
+        WARN,
+        "link_failed",
+        endpoint = endpoint.0,
+        %remote,
+        status = reason.status.name(),
+        why = reason.message.as_str(),
+        "no link to a peer"
+    );
+}
+
+/// A link that a peer asked for was refused.
+pub(crate) fn link_refused(peer: SocketAddr, reason: &Reason) {
+    emit!(
+        WARN,
+        "link_refused",
+        %peer,
+        status = reason.status.name(),
+        why = reason.message.as_str(),
+        "a peer's link was refused"
+    );
+}
+
+/// A link does without shared memory. Between hosts that goes without saying.
+pub(crate) fn shm_not_used(peer: SocketAddr, why: &dyn Display) {
+    if peer.ip().to_canonical().is_loopback() {
+        emit!(INFO, "shm_not_used", %peer, %why, "shared memory is not used");
+    } else {
+        emit!(DEBUG, "shm_not_used", %peer, %why, "shared memory is not used");
+    }
+}
+
+/// Shared memory was agreed on, and could not be set up.
+pub(crate) fn shm_failed(endpoint: EndpointId, why: &str) {
+    emit!(
+        WARN,
+        "shm_failed",
+        endpoint = endpoint.0,
+        why,
+        "shared memory could not be set up; the link is asked for without it"
+    );
+}
+
+/// A control connection has ended.
+pub(crate) fn connection_ended(peer: SocketAddr, reason: &Reason) {
+    let (status, why) = (reason.status.name(), reason.message.as_str());
+    if reason.status == Status::Ok {
+        emit!(DEBUG, "connection_ended", %peer, status, why, "a control connection has ended");
+    } else {
+        emit!(INFO, "connection_ended", %peer, status, why, "a control connection has ended");
+    }
+}
+
+/// A channel makes another attempt.
+pub(crate) fn call_retried(method: u16, attempts: u32, failure: &CallFailure) {
+    emit!(
+        DEBUG,
+        "call_retried",
+        method,
+        attempts,
+        status = failure.status.name(),
+        execution = ?failure.execution,
+        why = failure.message.as_str(),
+        "a call is tried again"
+    );
+}
+
+/// A channel would make another attempt, and its budget does not allow it.
+pub(crate) fn retry_denied(method: u16) {
+    emit!(WARN, "retry_denied", method, "the retry budget is used up");
+}
+
+/// A channel has no session to one of its servers, and tries again.
+pub(crate) fn reconnect(server: SocketAddr, why: &str, pause_ns: u64) {
+    emit!(
+        INFO,
+        "reconnect",
+        %server,
+        why,
+        pause_ms = pause_ns / 1_000_000,
+        "a channel connects again after a pause"
+    );
+}

@@ -1,0 +1,103 @@
+//! Events as a subscriber of the application gets them. Alone in its process, whose subscriber it sets.
+
+mod common;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Mutex;
+
+use common::{ECHO, Server, client, over};
+use petrel::EndpointConfig;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// The fields of each event that came.
+static EVENTS: Mutex<Vec<HashMap<String, String>>> = Mutex::new(Vec::new());
+
+struct Collector;
+
+struct Fields<'a>(&'a mut HashMap<String, String>);
+
+impl Visit for Fields<'_> {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.0.insert(field.name().to_owned(), value.to_owned());
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        self.0.insert(field.name().to_owned(), format!("{value:?}"));
+    }
+}
+
+impl Subscriber for Collector {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "petrel"
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = HashMap::new();
+        fields.insert("level".to_owned(), event.metadata().level().to_string());
+        event.record(&mut Fields(&mut fields));
+        EVENTS.lock().unwrap().push(fields);
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        unreachable!("the library has no spans")
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+fn count() -> usize {
+    EVENTS.lock().unwrap().len()
+}
+
+/// The first event of this name that has these fields.
+fn find(name: &str, wanted: &[(&str, &str)]) -> HashMap<String, String> {
+    let events = EVENTS.lock().unwrap();
+    let found = events.iter().find(|event| {
+        event["event"] == name && wanted.iter().all(|(field, value)| event[*field] == *value)
+    });
+    found.unwrap_or_else(|| panic!("no {name} with {wanted:?} in {events:#?}")).clone()
+}
+
+#[test]
+fn events_tell_why_and_none_comes_for_calls_that_succeed() {
+    tracing::subscriber::set_global_default(Collector).unwrap();
+    let mut server = Server::start(over(true, false), "127.0.0.1:0", |_| {});
+    let mut client = client(EndpointConfig::default());
+    let session = client.connect_wait(server.address).unwrap();
+    client.call_wait(session, ECHO, b"", 0).unwrap();
+    let shm = find("shm_not_used", &[("level", "INFO")]);
+    assert!(shm["why"].contains("shared memory"), "{shm:?}");
+    find("link_up", &[("transport", "udp")]);
+    find("session_opened", &[("is_client", "true"), ("transport", "udp")]);
+    find("session_opened", &[("is_client", "false"), ("transport", "udp")]);
+
+    let before = count();
+    for _ in 0..100 {
+        client.call_wait(session, ECHO, b"message", 7).unwrap();
+    }
+    assert_eq!(count(), before);
+
+    let call = client.session(session).start(77, b"");
+    client.block_on(call).unwrap_err();
+    find("call_failed", &[("status", "UNIMPLEMENTED")]);
+    find("request_refused", &[("status", "UNIMPLEMENTED")]);
+
+    server.end();
+    let watched = client.session(session);
+    client.block_on(watched.ended());
+    let end = find("session_ended", &[("end", "link_lost"), ("level", "WARN")]);
+    assert!(!end["why"].is_empty() && end["status"] == "UNAVAILABLE", "{end:?}");
+    find("link_down", &[("level", "INFO")]);
+    find("connection_ended", &[]);
+
+    client.connect_wait(server.address).unwrap_err();
+    let end = find("session_ended", &[("end", "not_reached")]);
+    assert!(end["why"].contains("nobody listens"), "{end:?}");
+    find("link_failed", &[("level", "WARN")]);
+}
