@@ -7,7 +7,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
-use petrel::{CallFailure, Context, IdlePolicy, MsgBuf, Reply, StartError, Status};
+use petrel::{
+    CallFailure, CallOptions, Context, Execution, IdlePolicy, MsgBuf, Reply, StartError, Status,
+};
 use serde::Serialize;
 
 use crate::Outcome;
@@ -16,6 +18,7 @@ use crate::client::{Client, ClientConfig};
 use crate::failure::Failure;
 use crate::load::executed;
 use crate::output::Output;
+use crate::text::{clean, clean_bytes};
 use crate::units::format_ns;
 
 /// The reply as `--json` prints it; `text` or `hex`, whichever it can be.
@@ -69,6 +72,7 @@ fn client_config(args: &CallArgs) -> ClientConfig {
         in_flight: 1,
         timeout: args.timeout,
         idle: IdlePolicy::default(),
+        message_bytes_max: MESSAGE_BYTES_DEFAULT,
     }
 }
 
@@ -97,29 +101,33 @@ fn call(
     let response =
         client.endpoint.alloc(MESSAGE_BYTES_DEFAULT as usize).map_err(Failure::because)?;
     let (sender, receiver) = mpsc::channel::<Reply>();
-    let called = client.endpoint.call(session, method, request, response, move |_, reply| {
-        // The receiver outlives the event loop's turns.
-        let _ = sender.send(reply);
-    });
+    // The server hears of the time limit with the request, and by a CANCEL when the call is over.
+    let options = CallOptions::new().timeout(timeout);
+    let called =
+        client.endpoint.call_with(session, method, request, response, options, move |_, reply| {
+            // The receiver outlives the event loop's turns.
+            let _ = sender.send(reply);
+        });
     called.map_err(|rejected| Failure::from(StartError::from(rejected.error)))?;
     let mut reply = None;
     let mut has_ended = |_: &mut Context<'_>| {
         reply = reply.take().or_else(|| receiver.try_recv().ok());
         reply.is_some()
     };
-    let in_time = client.endpoint.run_for(timeout, &mut has_ended);
-    if !in_time {
-        client.endpoint.close(session);
-        client.endpoint.run_until(&mut has_ended);
-    }
+    client.endpoint.run_until(&mut has_ended);
     let reply = reply.ok_or_else(|| Failure::because("the call has no end"))?;
-    let result = reply.into_response();
-    Ok(if in_time { result } else { result.map_err(|failure| too_late(*failure, timeout)) })
+    Ok(reply.into_response().map_err(|failure| explain(*failure, timeout)))
 }
 
-fn too_late(failure: CallFailure, timeout: Duration) -> Box<CallFailure> {
-    let message = format!("no reply within {timeout:?}");
-    Box::new(CallFailure { status: Status::DeadlineExceeded, message, ..failure })
+/// The failure, with the time limit of the command line if that is what ended the call.
+fn explain(failure: CallFailure, timeout: Duration) -> Box<CallFailure> {
+    let has_expired = failure.status == Status::DeadlineExceeded
+        && matches!(failure.execution, Execution::NotSent | Execution::MayHaveExecuted);
+    let message = match has_expired {
+        true => format!("no reply within {timeout:?}"),
+        false => failure.message,
+    };
+    Box::new(CallFailure { message, ..failure })
 }
 
 fn print_response(
@@ -130,7 +138,11 @@ fn print_response(
 ) -> io::Result<()> {
     if !output.is_json() {
         let mut stdout = io::stdout().lock();
-        stdout.write_all(response)?;
+        // A file gets the bytes as they are; a terminal would obey some.
+        match stdout.is_terminal() {
+            true => stdout.write_all(&clean_bytes(response))?,
+            false => stdout.write_all(response)?,
+        }
         return finish_line(response, stdout);
     }
     let text = str::from_utf8(response).ok().map(str::to_owned);
@@ -155,7 +167,7 @@ fn print_failure(
     elapsed_ns: u64,
     output: Output,
 ) -> io::Result<()> {
-    eprintln!("petrel: {failure}, after {}", format_ns(elapsed_ns));
+    eprintln!("petrel: {}, after {}", clean(&failure.to_string()), format_ns(elapsed_ns));
     let CallFailure { status, message, execution } = failure;
     let (status, executed) = (status.name(), executed(*execution));
     output.record(&Ended { transport, status, message, executed, elapsed_ns })

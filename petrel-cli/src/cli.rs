@@ -18,6 +18,8 @@ mod values;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::log::EventLevel;
+
 pub(crate) use address::ServerAddress;
 pub(crate) use bench::{
     AllArgs, AttacksArgs, BenchArgs, BenchCommand, BenchOverloadArgs, CongestionArgs, CountedArgs,
@@ -67,7 +69,8 @@ Durations carry a unit: 250ns, 10us, 1.5ms, 3s, 2min.
 Exit codes: 0 success, 1 failure, 2 wrong usage.
 
 Environment:
-  NO_COLOR  set to anything, it switches colours off
+  NO_COLOR    set to anything, it switches colours off
+  PETREL_LOG  warn, info or debug: as --log
 
 `petrel COMMAND --help` explains each command with examples.";
 
@@ -87,6 +90,10 @@ pub(crate) struct GlobalArgs {
     /// They go to standard error, and only to a terminal, so scripts need not set this.
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
+
+    /// Write the library's events to standard error: why sessions end, links fail and calls are refused
+    #[arg(long, global = true, value_enum, value_name = "LEVEL", env = "PETREL_LOG")]
+    pub(crate) log: Option<EventLevel>,
 }
 
 // The help texts stand with the arguments: a comment on a variant here would replace them.

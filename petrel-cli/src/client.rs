@@ -18,6 +18,9 @@ const SLICE: Duration = Duration::from_millis(1);
 /// their responses, twice.
 const MEMORY_BYTES_MAX: usize = 2 << 30;
 
+/// Calls of the largest size at a time that there is memory for.
+const LARGE_CALLS_MAX: usize = 4;
+
 /// What a client wants of a server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientConfig {
@@ -29,6 +32,8 @@ pub(crate) struct ClientConfig {
     /// How long to wait for the connection.
     pub(crate) timeout: Duration,
     pub(crate) idle: IdlePolicy,
+    /// Largest message, as request and as response.
+    pub(crate) message_bytes_max: u32,
 }
 
 /// An endpoint with sessions to one server, at least one.
@@ -127,11 +132,19 @@ fn endpoint_config(address: SocketAddr, config: &ClientConfig) -> EndpointConfig
     endpoint.data_address = Some(data_address(address.ip()));
     endpoint.transports = config.transports;
     endpoint.idle = config.idle;
-    endpoint.memory.max_bytes = MEMORY_BYTES_MAX;
+    endpoint.sessions.message_bytes_max = config.message_bytes_max;
+    endpoint.memory.max_bytes = memory_bytes_max(config);
     endpoint.sessions.accept = false;
     endpoint.sessions.slots = slots(config.in_flight);
     endpoint.sessions.credits = credits(config.in_flight);
     endpoint
+}
+
+/// Beyond what is enough for the default sizes: room for a request and a response of the largest size
+/// for each call, with as much again for blocks that are larger than what they hold.
+fn memory_bytes_max(config: &ClientConfig) -> usize {
+    let calls = usize::from(config.in_flight);
+    MEMORY_BYTES_MAX.max(4 * config.message_bytes_max as usize * calls.min(LARGE_CALLS_MAX))
 }
 
 /// The data port must be of the server's family, and on loopback only if the server is.

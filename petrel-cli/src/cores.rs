@@ -85,7 +85,7 @@ impl Seat {
     pub(crate) fn take(self) -> io::Result<Seated> {
         let pinned = self.cpu.map(Pinned::to).transpose()?;
         if self.is_realtime {
-            schedule(libc::SCHED_FIFO, 1)?;
+            schedule(libc::SCHED_FIFO, 1).map_err(why_not_realtime)?;
         }
         Ok(Seated { _pinned: pinned, is_realtime: self.is_realtime })
     }
@@ -98,6 +98,17 @@ impl Drop for Seated {
             let _ = schedule(libc::SCHED_OTHER, 0);
         }
     }
+}
+
+fn why_not_realtime(error: io::Error) -> io::Error {
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; it takes root, CAP_SYS_NICE or a limit as by `ulimit -r 1`: go on without --realtime, or see \
+             `petrel doctor`"
+        }
+        _ => "",
+    };
+    io::Error::new(error.kind(), format!("no realtime priority: {error}{hint}"))
 }
 
 /// Sets how the calling thread is scheduled.

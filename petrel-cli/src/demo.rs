@@ -94,6 +94,7 @@ fn connect(server: &Server, transport: BenchTransport) -> Result<Client, Failure
         in_flight: 1,
         timeout: TIMEOUT,
         idle: IdlePolicy::default(),
+        message_bytes_max: petrel::proto::limits::MESSAGE_BYTES_DEFAULT,
     };
     Client::connect_to(server.address(), &config)
 }

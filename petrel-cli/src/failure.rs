@@ -98,9 +98,23 @@ impl From<NexusError> for Failure {
     fn from(error: NexusError) -> Self {
         match &error {
             NexusError::Refused { reason, .. } => Self::new(reason.status, error.to_string()),
+            // In the words of calls to such an address.
+            NexusError::Connect { address, source }
+                if source.kind() == io::ErrorKind::ConnectionRefused =>
+            {
+                let text = format!(
+                    "cannot connect to {address}: nobody listens at {address}: is the server started, \
+                     and is this its control address?"
+                );
+                Self::new(Status::Unavailable, text)
+            }
             NexusError::Connect { .. } | NexusError::Broken { .. } => {
                 Self::new(Status::Unavailable, error.to_string())
             }
+            NexusError::NotLoopback { address } => Self::because(format!(
+                "refused to listen on {address}, which other hosts can reach, and nothing is authenticated: \
+                 listen on a loopback address, or say --insecure if the network is trusted"
+            )),
             NexusError::Timeout { .. } => Self::new(Status::DeadlineExceeded, error.to_string()),
             _ => Self::because(error),
         }

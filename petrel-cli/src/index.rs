@@ -37,6 +37,7 @@ impl From<ServerError> for Failure {
     fn from(error: ServerError) -> Self {
         match error {
             ServerError::Io(error) => error.into(),
+            ServerError::Nexus(error) => error.into(),
             error => Self::because(error),
         }
     }

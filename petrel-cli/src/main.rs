@@ -22,6 +22,7 @@ mod index;
 mod interrupt;
 mod kv;
 mod load;
+mod log;
 mod methods;
 mod output;
 mod payload;
@@ -31,6 +32,7 @@ mod serve;
 mod server;
 mod sim;
 mod stats;
+mod text;
 mod units;
 
 use std::process::ExitCode;
@@ -52,6 +54,7 @@ enum Outcome {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    log::start(cli.global.log);
     let output = Output::new(cli.global.json, cli.global.quiet);
     match run(&cli.command, output) {
         Ok(Outcome::Success) => ExitCode::SUCCESS,
@@ -82,7 +85,7 @@ fn report(failure: &Failure, output: Output) -> ExitCode {
     if failure.is_closed_pipe() {
         return ExitCode::SUCCESS;
     }
-    eprintln!("petrel: {failure}");
+    eprintln!("petrel: {}", text::clean(&failure.to_string()));
     // Where standard output takes nothing, standard error has said it.
     let _ = output.record(&failure.record());
     ExitCode::FAILURE

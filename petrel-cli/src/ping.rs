@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::ops::ControlFlow;
 
 use petrel::IdlePolicy;
+use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
 use serde::Serialize;
 
 use crate::Outcome;
@@ -15,6 +16,9 @@ use crate::load::{self, FailureGroup, Plan, Tally};
 use crate::output::Output;
 use crate::output::latency::LatencySummary;
 use crate::units::{format_bytes, format_ns, format_rate};
+
+/// Messages up to this size warm up by as many calls as wanted: 64 KiB, some microseconds each.
+const WARM_UP_BYTES_MAX: u32 = 64 << 10;
 
 /// The result as `--json` prints it.
 #[derive(Serialize)]
@@ -57,16 +61,29 @@ pub(crate) fn run(args: &PingArgs, output: Output) -> Result<Outcome, Failure> {
     };
     output.line(headline(args, connection))?;
     let mut interrupted = false;
-    let mut progress = output.progress(args.count, "calls");
-    let tally = load::run(&mut client, plan(args), |tally| {
-        progress.set(tally.answered);
-        interrupted |= interrupt.came();
-        if interrupted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })?;
-    drop(progress);
+    let warmed = warm_up(&mut client, args, &interrupt, &mut interrupted)?;
+    let tally = match warmed {
+        Some(tally) => tally,
+        None => measure(&mut client, args, &interrupt, &mut interrupted, output)?,
+    };
     output.record(&record(args, connection, interrupted, &tally))?;
     output.line(summary(&tally, args.count))?;
     Ok(if tally.is_flawless() { Outcome::Success } else { Outcome::Failure })
+}
+
+fn measure(
+    client: &mut Client,
+    args: &PingArgs,
+    interrupt: &Interrupt,
+    interrupted: &mut bool,
+    output: Output,
+) -> Result<Tally, Failure> {
+    let mut progress = output.progress(args.count, "calls");
+    load::run(client, plan(args, args.count), |tally| {
+        progress.set(tally.answered);
+        *interrupted |= interrupt.came();
+        if *interrupted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })
 }
 
 fn client_config(args: &PingArgs) -> ClientConfig {
@@ -76,16 +93,40 @@ fn client_config(args: &PingArgs) -> ClientConfig {
         in_flight: args.in_flight,
         timeout: args.timeout,
         idle: IdlePolicy::default(),
+        message_bytes_max: args.message_max.unwrap_or(args.size.max(MESSAGE_BYTES_DEFAULT)),
     }
 }
 
-fn plan(args: &PingArgs) -> Plan {
-    Plan { size: args.size, in_flight: args.in_flight, calls: args.count, timeout: args.timeout }
+fn plan(args: &PingArgs, calls: u64) -> Plan {
+    let size = args.size as usize;
+    Plan { size, in_flight: args.in_flight, calls, timeout: args.timeout }
+}
+
+/// Calls that are not counted. Gives their tally if it is the result: they failed, or were interrupted.
+fn warm_up(
+    client: &mut Client,
+    args: &PingArgs,
+    interrupt: &Interrupt,
+    interrupted: &mut bool,
+) -> Result<Option<Tally>, Failure> {
+    let calls = match args.size {
+        0..=WARM_UP_BYTES_MAX => args.warm_up,
+        // The first call has touched all of its memory.
+        _ => args.warm_up.min(1),
+    };
+    if calls == 0 {
+        return Ok(None);
+    }
+    let tally = load::run(client, plan(args, calls), |_| {
+        *interrupted |= interrupt.came();
+        if *interrupted { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    })?;
+    Ok(Some(tally).filter(|tally| *interrupted || !tally.is_flawless()))
 }
 
 fn headline(args: &PingArgs, connection: Connection) -> String {
     let Connection { address, transport, .. } = connection;
-    let size = format_bytes(args.size as u64);
+    let size = format_bytes(u64::from(args.size));
     format!("{address}: {size} over {transport}, {} in flight", args.in_flight)
 }
 
@@ -97,7 +138,7 @@ fn record<'a>(
 ) -> Record<'a> {
     Record {
         connection,
-        size_bytes: args.size,
+        size_bytes: args.size as usize,
         in_flight: args.in_flight,
         count: args.count,
         calls: tally.started,

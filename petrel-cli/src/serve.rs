@@ -60,6 +60,7 @@ fn config(args: &ServeArgs) -> ServerConfig {
         transports: args.listen.transport.allowed(),
         idle: args.idle.policy(),
         mtu: args.mtu,
+        message_bytes_max: args.message_max,
         ..ServerConfig::at(args.listen.address)
     }
 }

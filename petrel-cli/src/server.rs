@@ -8,7 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use petrel::control::{AllowedTransports, EndpointId};
-use petrel::proto::limits::{SLOTS_MAX, WINDOW_PACKETS};
+use petrel::proto::limits::{MESSAGE_BYTES_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
 use petrel::transport::udp::Mtu;
 use petrel::{EndpointConfig, EndpointStats, IdlePolicy, Nexus, Stop};
 
@@ -26,6 +26,8 @@ pub(crate) struct ServerConfig {
     pub(crate) idle: IdlePolicy,
     /// Largest IP packet to send, in bytes.
     pub(crate) mtu: Option<u16>,
+    /// Largest message, as request and as response.
+    pub(crate) message_bytes_max: u32,
     /// The CPU for the first endpoint's thread; the scheduler's choice if `None`.
     pub(crate) cpu: Option<usize>,
 }
@@ -40,6 +42,7 @@ impl ServerConfig {
             transports: AllowedTransports { udp: true, shm: true },
             idle: IdlePolicy::default(),
             mtu: None,
+            message_bytes_max: MESSAGE_BYTES_DEFAULT,
             cpu: None,
         }
     }
@@ -51,6 +54,10 @@ impl ServerConfig {
         config.transports = self.transports;
         config.idle = self.idle;
         config.sessions.slots = SLOTS_MAX;
+        config.sessions.message_bytes_max = self.message_bytes_max;
+        // Four of the largest messages, in blocks of up to half as much again.
+        let large_bytes = 6 * self.message_bytes_max as usize;
+        config.memory.max_bytes = config.memory.max_bytes.max(large_bytes);
         config.sessions.credits = WINDOW_PACKETS as u16;
         if let Some(mtu) = self.mtu {
             config.host.udp.mtu = Mtu::Fixed(usize::from(mtu));

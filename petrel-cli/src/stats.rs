@@ -14,6 +14,7 @@ use crate::Outcome;
 use crate::cli::StatsArgs;
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::text::clean;
 
 /// Asks once, or again and again, and prints.
 pub(crate) fn run(args: &StatsArgs, output: Output) -> Result<Outcome, Failure> {
@@ -90,7 +91,7 @@ fn print_group(
     let counters = match group.counters {
         Ok(counters) => counters,
         Err(error) => {
-            output.line(format!("{}: {error}", group.title))?;
+            output.line(format!("{}: {}", group.title, clean(error)))?;
             return Ok(0);
         }
     };
@@ -101,7 +102,7 @@ fn print_group(
     };
     let mut table = output.table(header);
     for (name, value) in counters.non_zero() {
-        let mut row = vec![Cell::new(name), number(value.to_string())];
+        let mut row = vec![Cell::new(clean(name)), number(value.to_string())];
         if let Some((former, ago)) = &before {
             let former = former.as_ref().and_then(|group| group.counters.ok()?.get(name));
             row.push(number(per_second(value, former.unwrap_or(value), *ago)));

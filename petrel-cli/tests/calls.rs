@@ -215,7 +215,7 @@ fn call__that_fails_says_how() {
 #[test]
 fn stats__tell_what_the_server_did() {
     let server = Server::on_free_port();
-    let output = petrel(&["ping", &server.address, "--count", "17"]);
+    let output = petrel(&["ping", &server.address, "--count", "17", "--warm-up", "0"]);
     assert_eq!(output.status.code(), Some(0));
     let stats = record(&petrel(&["stats", &server.address, "--json"]));
     let endpoint = &stats["endpoints"][0]["stats"];
@@ -234,19 +234,21 @@ fn stats__of_nobody_fail() {
     let output = petrel(&["stats", &free_address(), "--json"]);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(record(&output)["status"], "UNAVAILABLE");
+    assert!(stderr(&output).contains("nobody listens"), "{}", stderr(&output));
 }
 
 #[test]
 fn serve__ends_cleanly_on_both_signals() {
     for signal in [Signal::TERM, Signal::INT] {
         let server = Server::on_free_port();
-        assert_eq!(petrel(&["ping", &server.address]).status.code(), Some(0));
+        let ping = petrel(&["ping", &server.address, "--warm-up", "4"]);
+        assert_eq!(ping.status.code(), Some(0));
         server.signal(signal);
         let (code, rest) = server.finish();
         assert_eq!(code, Some(0), "{rest}");
         let stopped: Value = serde_json::from_str(&rest).unwrap();
         assert_eq!(stopped["event"], "stopped");
-        assert_eq!(stopped["endpoints"][0]["requests_received"], 10, "{stopped}");
+        assert_eq!(stopped["endpoints"][0]["requests_received"], 4 + 10, "{stopped}");
     }
 }
 
@@ -255,7 +257,8 @@ fn serve__ends_cleanly_on_both_signals() {
 fn serve__that_is_asked_to_end_answers_what_it_has_got() {
     for transport in ["udp", "shm"] {
         let server = Server::on_free_port();
-        let large = ["--size", "8MiB", "--in-flight", "3", "--count", "1000000000"];
+        let large =
+            ["--size", "8MiB", "--in-flight", "3", "--count", "1000000000", "--warm-up", "0"];
         let how = ["ping", &server.address, "--json", "--timeout", "60s", "--transport", transport];
         let client = command(&[&how[..], &large].concat()).spawn().unwrap();
         server.wait_for_requests(5);

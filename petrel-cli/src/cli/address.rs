@@ -59,6 +59,15 @@ impl fmt::Display for ServerAddress {
     }
 }
 
+/// An address to listen at. Of a name with several addresses the first of IPv4 counts, if there is one:
+/// `localhost` may stand for an IPv6 address that the host does not have.
+pub(super) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    let found = text.to_socket_addrs();
+    let found: Vec<_> = found.map_err(|error| complaint(text, &error.to_string()))?.collect();
+    let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
+    first.copied().ok_or_else(|| complaint(text, "it has no address"))
+}
+
 /// Splits host and port. More than one colon outside brackets is an IPv6 address without a port.
 fn split(text: &str) -> Option<(&str, Option<&str>)> {
     if let Some(rest) = text.strip_prefix('[') {
@@ -98,6 +107,14 @@ mod tests {
         ] {
             assert_eq!(text.parse::<ServerAddress>().unwrap().to_string(), shown);
         }
+    }
+
+    #[test]
+    fn parse_listen__takes_names_and_any_port() {
+        assert_eq!(parse_listen("127.0.0.1:0"), Ok("127.0.0.1:0".parse().unwrap()));
+        assert_eq!(parse_listen("[::1]:7"), Ok("[::1]:7".parse().unwrap()));
+        assert!(parse_listen("localhost:1").unwrap().ip().is_loopback());
+        assert!(parse_listen("localhost").unwrap_err().contains("HOST:PORT"));
     }
 
     #[test]

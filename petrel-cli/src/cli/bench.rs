@@ -8,7 +8,7 @@ use petrel_sim::experiment::overload::Policy;
 
 use super::address::ServerAddress;
 use super::kv::ReadsChoice;
-use super::values::{BenchTransport, IdleChoice};
+use super::values::{BenchTransport, IdleChoice, parse_plot};
 use crate::bench::{AttackKind, CountedWorkload, Pace};
 use crate::units::{parse_duration, parse_size};
 
@@ -104,7 +104,7 @@ pub(crate) struct WindowArgs {
     pub(crate) realtime: bool,
 
     /// Draw the figures into an SVG file
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = parse_plot)]
     pub(crate) plot: Option<PathBuf>,
 }
 
@@ -522,7 +522,7 @@ pub(crate) struct KvBenchArgs {
     pub(crate) etcd: Option<PathBuf>,
 
     /// Draw medians over those of puts by raw calls into a file (SVG)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = parse_plot)]
     pub(crate) plot: Option<PathBuf>,
 
     /// Simulate so many puts in a network of 2.3 µs a round trip instead, with measured costs

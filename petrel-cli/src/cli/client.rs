@@ -5,8 +5,8 @@ use std::time::Duration;
 use clap::Args;
 
 use super::address::ServerAddress;
-use super::values::{Method, Payload, TransportChoice};
-use crate::units::{parse_duration, parse_size};
+use super::values::{Method, Payload, TransportChoice, parse_message_max};
+use crate::units::parse_duration;
 
 /// Call a server's echo method again and again, and print how long the replies take
 ///
@@ -28,8 +28,14 @@ pub(crate) struct PingArgs {
     pub(crate) count: u64,
 
     /// Size of request and reply, in bytes or with a unit
-    #[arg(long, short, value_name = "SIZE", default_value = "32", value_parser = parse_size)]
-    pub(crate) size: usize,
+    #[arg(long, short, value_name = "SIZE", default_value = "32", value_parser = parse_message_max)]
+    pub(crate) size: u32,
+
+    /// Largest message, as request and as reply, up to 1GiB [default: 8MiB, or --size if that is larger]
+    ///
+    /// The server has a limit of its own: `petrel serve --message-max`.
+    #[arg(long, value_name = "SIZE", value_parser = parse_message_max)]
+    pub(crate) message_max: Option<u32>,
 
     /// Transport to use
     #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
@@ -38,6 +44,10 @@ pub(crate) struct PingArgs {
     /// Number of the server's endpoint to call
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) endpoint: u16,
+
+    /// Calls to make first that are not counted, so that caches and round-trip times are known
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    pub(crate) warm_up: u64,
 
     /// Calls in flight at a time; more than one measures latency under load
     #[arg(long, visible_alias = "window", value_name = "N", default_value_t = 1)]

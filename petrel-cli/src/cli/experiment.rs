@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use petrel_sim::experiment::Controller;
 use petrel_sim::experiment::overload::{Policy, Service};
 
-use super::values::{Share, parse_seed};
+use super::values::{Share, parse_plot, parse_seed};
 use crate::units::parse_duration;
 
 /// Measure real endpoints over a simulated network: loss, incast, a hundred hosts
@@ -68,7 +68,7 @@ pub(crate) struct CommonArgs {
     pub(crate) quick: bool,
 
     /// Draw the figures into an SVG file
-    #[arg(long, value_name = "FILE.svg")]
+    #[arg(long, value_name = "FILE.svg", value_parser = parse_plot)]
     pub(crate) plot: Option<PathBuf>,
 }
 

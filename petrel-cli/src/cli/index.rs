@@ -8,7 +8,7 @@ use petrel_index::limits;
 
 use super::address::ServerAddress;
 use super::server::ListenArgs;
-use super::values::{BenchTransport, IdleChoice, TransportChoice};
+use super::values::{BenchTransport, IdleChoice, TransportChoice, parse_plot};
 use crate::units::{parse_duration, parse_size};
 
 /// An ordered in-memory index: serve it, use it, measure it
@@ -239,6 +239,6 @@ pub(crate) struct IndexBenchArgs {
     pub(crate) no_fetch_ahead: bool,
 
     /// Draw the ratios into a file (SVG)
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", value_parser = parse_plot)]
     pub(crate) plot: Option<PathBuf>,
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use clap::Args;
 
-use super::values::{IdleChoice, TransportChoice};
+use super::address::parse_listen;
+use super::values::{IdleChoice, TransportChoice, parse_message_max};
 use crate::units::parse_duration;
 
 /// Serve the methods that ping, call and bench use, until interrupted
@@ -32,6 +33,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1280..))]
     pub(crate) mtu: Option<u16>,
 
+    /// Largest message, as request and as reply, up to 1GiB
+    #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = parse_message_max)]
+    pub(crate) message_max: u32,
+
     /// How long clients have to end their calls and leave, after Ctrl-C or SIGTERM; 0s ends at once
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(crate) drain: Duration,
@@ -42,8 +47,9 @@ pub(crate) struct ServeArgs {
 pub(crate) struct ListenArgs {
     /// Address and TCP port of the control plane
     ///
-    /// IPv6 addresses stand in brackets. Port 0 takes any free port and prints it.
+    /// A host name is looked up. IPv6 addresses stand in brackets. Port 0 takes any free port and prints it.
     #[arg(long = "listen", value_name = "ADDR:PORT", default_value = "127.0.0.1:31850")]
+    #[arg(value_parser = parse_listen)]
     pub(crate) address: SocketAddr,
 
     /// Transport offered to clients

@@ -1,14 +1,16 @@
 //! Values that several subcommands take.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::ValueEnum;
 use petrel::IdlePolicy;
 use petrel::control::AllowedTransports;
+use petrel::proto::limits::MESSAGE_BYTES_MAX;
 
 use crate::methods;
+use crate::units::parse_size;
 
 /// Which transport a session shall use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -175,6 +177,33 @@ pub(crate) fn parse_seed(text: &str) -> Result<u64, String> {
     };
     parsed
         .map_err(|_| format!("'{text}' is not a seed: write a number below 2^64, as in 17 or 0x1f"))
+}
+
+/// A size that the largest message may have.
+pub(super) fn parse_message_max(text: &str) -> Result<u32, String> {
+    let bytes = parse_size(text)?;
+    u32::try_from(bytes)
+        .ok()
+        .filter(|bytes| *bytes <= MESSAGE_BYTES_MAX)
+        .ok_or_else(|| format!("'{text}' is too large: a message has at most 1GiB"))
+}
+
+/// Where a plot is to be written, which takes a folder that is there: this is looked at before anything
+/// is measured.
+pub(super) fn parse_plot(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    let folder = match path.parent() {
+        Some(folder) if folder.as_os_str().is_empty() => Path::new("."),
+        Some(folder) => folder,
+        None => return Err(format!("'{text}' is no file")),
+    };
+    if path.is_dir() {
+        return Err(format!("'{text}' is a folder"));
+    }
+    let target = if path.exists() { path.as_path() } else { folder };
+    rustix::fs::access(target, rustix::fs::Access::WRITE_OK)
+        .map_err(|error| format!("'{text}' cannot be written: {error}"))?;
+    Ok(path)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! `petrel index get`, `put`, `delete`, `scan` and `status`: a call each.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::ops::Bound;
 
 use petrel_index::{Client, ClientConfig};
@@ -12,6 +12,7 @@ use crate::Outcome;
 use crate::cli::{IndexKeyArgs, IndexPutArgs, IndexScanArgs, IndexServerArgs, IndexStatusArgs};
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::text::clean_bytes;
 
 /// What a lookup found, or a change replaced.
 #[derive(Serialize)]
@@ -51,7 +52,11 @@ pub(super) fn get(args: &IndexKeyArgs, output: Output) -> Result<Outcome, Failur
     };
     if !output.is_json() {
         value.push(b'\n');
-        io::stdout().lock().write_all(&value)?;
+        let mut stdout = io::stdout().lock();
+        match stdout.is_terminal() {
+            true => stdout.write_all(&clean_bytes(&value))?,
+            false => stdout.write_all(&value)?,
+        }
     }
     Ok(Outcome::Success)
 }

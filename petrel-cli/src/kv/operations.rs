@@ -13,6 +13,7 @@ use crate::cli::{
 };
 use crate::failure::Failure;
 use crate::output::Output;
+use crate::text::clean_bytes;
 
 #[derive(Serialize)]
 struct Got {
@@ -81,7 +82,10 @@ fn print_value(value: &[u8], format: FormatArgs) -> io::Result<()> {
     if format.hex {
         return writeln!(stdout, "{}", format.line(value));
     }
-    stdout.write_all(value)?;
+    match stdout.is_terminal() {
+        true => stdout.write_all(&clean_bytes(value))?,
+        false => stdout.write_all(value)?,
+    }
     if stdout.is_terminal() && !value.ends_with(b"\n") {
         stdout.write_all(b"\n")?;
     }

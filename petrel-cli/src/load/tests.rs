@@ -59,6 +59,7 @@ fn config() -> ClientConfig {
         in_flight: 4,
         timeout: Duration::from_secs(60),
         idle: IdlePolicy::Block,
+        message_bytes_max: petrel::proto::limits::MESSAGE_BYTES_DEFAULT,
     }
 }
 

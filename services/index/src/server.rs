@@ -144,6 +144,10 @@ impl Server {
     /// [`ServerError`].
     pub fn start(config: &ServerConfig) -> Result<Self, ServerError> {
         config.check()?;
+        // Before anybody can connect: a large store takes seconds.
+        let store = Arc::new(Store::new(config.store));
+        let metrics = Arc::new(Metrics::new(config.dispatch));
+        let workers = start_workers(config)?.map(Arc::new);
         let mut builder = Nexus::builder().listen(config.listen).transports(config.transports);
         if config.insecure {
             builder = builder.insecure();
@@ -151,10 +155,10 @@ impl Server {
         let nexus = builder.start()?;
         let mut server = Self {
             address: nexus.local_addr().unwrap_or(config.listen),
-            store: Arc::new(Store::new(config.store)),
-            metrics: Arc::new(Metrics::new(config.dispatch)),
+            store,
+            metrics,
             dispatchers: Vec::new(),
-            _workers: start_workers(config)?.map(Arc::new),
+            _workers: workers,
         };
         for number in 0..config.dispatch {
             match server.dispatcher(&nexus, config, number) {

@@ -210,6 +210,25 @@ fn start__with_a_bad_configuration_says_what_is_wrong() {
 }
 
 /// Calls of tokio's tasks, by a thread that runs the client's endpoint, until the server drains: no answer is lost.
+/// Who connects while a server starts would find no endpoint.
+#[test]
+fn start__listens_only_when_store_and_workers_are_there() {
+    let free = std::net::TcpListener::bind(loopback()).unwrap().local_addr().unwrap();
+    let (tell, told) = mpsc::channel();
+    let tell = std::sync::Mutex::new(tell);
+    let mut config = ServerConfig { workers: 1, ..ServerConfig::at(free) };
+    config.placement = Some(std::sync::Arc::new(move |thread| {
+        if matches!(thread, petrel_index::ThreadKind::Worker) {
+            let listens = std::net::TcpStream::connect(free).is_ok();
+            tell.lock().unwrap().send(listens).unwrap();
+        }
+        Ok(())
+    }));
+    let server = Server::start(&config).unwrap();
+    assert!(told.try_iter().all(|listens| !listens), "it listened before its workers were there");
+    client(&server, 0);
+}
+
 #[test]
 fn shared_client__loses_no_call_when_the_server_stops() {
     let server = server(2);

@@ -1,0 +1,108 @@
+//! What people read: no escapes of others, the names of the command's flags, reasons, and limits that can
+//! be tried.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
+
+mod common;
+
+use std::cell::RefCell;
+use std::sync::mpsc;
+
+use common::{Server, command, finish, petrel, record, stderr};
+use petrel::{EndpointConfig, Nexus};
+
+#[test]
+fn call__writes_out_the_escapes_in_a_servers_text() {
+    let server = Server::on_free_port();
+    let data = "\u{5}\u{1b}[31mred\u{7}";
+    let output = petrel(&["call", &server.address, "--method", "fail", "--data", data]);
+    assert_eq!(output.status.code(), Some(1));
+    let text = stderr(&output);
+    assert!(text.contains("\\u{1b}[31mred\\u{7}"), "{text}");
+    assert!(!text.contains(['\u{1b}', '\u{7}']), "{text:?}");
+}
+
+/// The server of a call that takes too long hears that nobody waits for it any more.
+#[test]
+fn call__that_takes_too_long_sends_its_cancel() {
+    for transport in ["udp", "shm"] {
+        let nexus = Nexus::builder().listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
+        let address = nexus.local_addr().unwrap().to_string();
+        let (tell, cancels) = mpsc::channel();
+        let (stop_tell, stopped) = mpsc::channel();
+        let server = std::thread::spawn(move || {
+            let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
+            let kept = RefCell::new(Vec::new());
+            endpoint.register(9, move |cx, request| {
+                let (responder, handled) = request.defer(cx);
+                kept.borrow_mut().push(responder);
+                handled
+            });
+            let stop = endpoint.stop_handle();
+            stop_tell.send(stop.clone()).unwrap();
+            endpoint.run(&stop);
+            tell.send(endpoint.stats().protocol.cancels_received).unwrap();
+        });
+        let stop = stopped.recv().unwrap();
+        // The end of the link may overtake a frame that was sent last.
+        for _ in 0..10 {
+            let how = ["--method", "9", "--timeout", "100ms", "--transport", transport];
+            let output = petrel(&[&["call", &address][..], &how].concat());
+            assert_eq!(output.status.code(), Some(1));
+            assert!(stderr(&output).contains("no reply within 100ms"), "{}", stderr(&output));
+        }
+        stop.stop();
+        let cancels = cancels.recv().unwrap();
+        server.join().unwrap();
+        assert!(cancels > 0, "{transport}");
+    }
+}
+
+#[test]
+fn serve__at_a_public_address_names_the_flag() {
+    for service in [&["serve"][..], &["index", "serve"]] {
+        let output = petrel(&[service, &["--listen", "0.0.0.0:0"]].concat());
+        assert_eq!(output.status.code(), Some(1));
+        let text = stderr(&output);
+        assert!(text.contains("--insecure") && !text.contains("insecure()"), "{text}");
+    }
+}
+
+#[test]
+fn serve__takes_a_name_to_listen_at() {
+    let server = Server::start(&["--listen", "localhost:0"]);
+    assert_eq!(petrel(&["ping", &server.address]).status.code(), Some(0));
+}
+
+#[test]
+fn ping__of_messages_beyond_the_default_limit() {
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--message-max", "40MiB"]);
+    let large = ["--size", "40MiB", "--count", "1", "--timeout", "60s", "--json"];
+    let output = petrel(&[&["ping", &server.address][..], &large].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert_eq!(record(&output)["mismatched"], 0);
+    let output = petrel(&["ping", &server.address, "--size", "2GiB"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(stderr(&output).contains("at most 1GiB"), "{}", stderr(&output));
+}
+
+#[test]
+fn bench__looks_at_the_plots_place_before_it_measures() {
+    let output = petrel(&["bench", "latency", "--plot", "/no-such-folder/plot.svg"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(stderr(&output).contains("cannot be written"), "{}", stderr(&output));
+}
+
+#[test]
+fn log__tells_why_on_standard_error_and_nothing_without_it() {
+    let server = Server::start(&["--listen", "127.0.0.1:0", "--transport", "udp"]);
+    let output = petrel(&["ping", &server.address, "--log", "info", "--json"]);
+    assert_eq!(output.status.code(), Some(0));
+    assert!(stderr(&output).contains("shm_not_used"), "{}", stderr(&output));
+    assert_eq!(record(&output)["transport"], "udp");
+    let mut by_environment = command(&["ping", &server.address]);
+    let output = finish(by_environment.env("PETREL_LOG", "debug").spawn().unwrap());
+    assert!(stderr(&output).contains("session_opened"), "{}", stderr(&output));
+    let output = petrel(&["ping", &server.address]);
+    assert_eq!(stderr(&output), "");
+}
