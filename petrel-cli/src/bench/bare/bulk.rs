@@ -17,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use petrel::transport::clock;
+use petrel::transport::shm::DEFAULT_RING_BYTES;
 
 use super::super::ends::{Drive, Serve};
 use super::super::window::Window;
@@ -25,8 +26,12 @@ use super::Unfinished;
 /// Bytes copied at once.
 const CHUNK_BYTES: usize = 8 << 10;
 
-/// Chunks in the ring: 256 KiB, so that it stays in the second-level caches.
-const CHUNKS: u64 = 32;
+/// Chunks in the ring: 1 MiB, as large as the library's. Beside a smaller one the ratio would be that of the
+/// rings: how large a ring is decides in which caches its lines are when the other core wants them.
+/// `bench/bare/ring.c` measures a sweep of sizes.
+const CHUNKS: u64 = 128;
+
+const _: () = assert!(CHUNKS as usize * CHUNK_BYTES == DEFAULT_RING_BYTES);
 
 #[repr(align(128))]
 struct Index(AtomicU64);
