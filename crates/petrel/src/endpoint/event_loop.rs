@@ -262,7 +262,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     fn send(&mut self, now_ns: u64) -> bool {
         let mut any = false;
         for _ in 0..TX_BURSTS_PER_TURN {
-            let sink = Sink { transport: &mut self.transport, clock_ns: None };
+            let sink = Sink::new(&mut self.transport);
             let sent = match self.factors {
                 None => self.local.core.transmit(now_ns, &mut { sink }),
                 Some((factors, _)) => {
@@ -284,6 +284,12 @@ pub(super) struct Sink<'a, T> {
     pub(super) transport: &'a mut T,
     /// One reading for all frames of the burst with a deadline, when the first of them comes.
     clock_ns: Option<u64>,
+}
+
+impl<'a, T> Sink<'a, T> {
+    pub(super) fn new(transport: &'a mut T) -> Self {
+        Self { transport, clock_ns: None }
+    }
 }
 
 impl<T: Transport> FrameSink for Sink<'_, T> {

@@ -101,7 +101,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             self.cancel_call(session, key);
         }
         loop {
-            let sent = self.local.core.transmit_cancels(&mut Sink(&mut self.transport));
+            let sent = self.local.core.transmit_cancels(&mut Sink::new(&mut self.transport));
             self.transport.flush();
             if sent < TRANSMIT_FRAMES_MAX {
                 break;
