@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
 use petrel::control::{AllowedTransports, EndpointId, Reason};
-use petrel::proto::limits::{CREDITS_DEFAULT, SLOTS_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
+use petrel::proto::limits::{CREDITS_DEFAULT, WINDOW_PACKETS};
 use petrel::transport::host::Host;
 use petrel::{Endpoint, EndpointConfig, IdlePolicy, Nexus, SessionId, SessionState, Status};
 
@@ -69,7 +69,7 @@ impl Client {
         let endpoint =
             nexus.endpoint(endpoint_config(address, config)).map_err(Failure::because)?;
         let mut client = Self { endpoint, sessions: Vec::new(), address };
-        for _ in 0..config.in_flight.div_ceil(u16::from(SLOTS_MAX)) {
+        for _ in 0..config.in_flight.div_ceil(CALLS_PER_SESSION) {
             let id = client.endpoint.connect_to(address, EndpointId(config.endpoint))?;
             client.sessions.push(id);
         }
@@ -135,7 +135,6 @@ fn endpoint_config(address: SocketAddr, config: &ClientConfig) -> EndpointConfig
     endpoint.sessions.message_bytes_max = config.message_bytes_max;
     endpoint.memory.max_bytes = memory_bytes_max(config);
     endpoint.sessions.accept = false;
-    endpoint.sessions.slots = slots(config.in_flight);
     endpoint.sessions.credits = credits(config.in_flight);
     endpoint
 }
@@ -157,11 +156,9 @@ pub(crate) fn data_address(server: IpAddr) -> IpAddr {
     }
 }
 
-/// As many slots as calls in flight, so that none waits in a queue.
-fn slots(in_flight: u16) -> u8 {
-    let wanted = in_flight.clamp(u16::from(SLOTS_DEFAULT), u16::from(SLOTS_MAX));
-    wanted.next_power_of_two() as u8
-}
+/// Calls in flight for which another session is opened: with more on one the credits would be fewer than
+/// the calls.
+const CALLS_PER_SESSION: u16 = WINDOW_PACKETS as u16;
 
 /// A credit for each call of one packet, and at least the default.
 fn credits(in_flight: u16) -> u16 {
@@ -186,10 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn slots__hold_all_calls_of_a_session() {
-        for (in_flight, expected) in [(1, 8), (8, 8), (9, 16), (60, 64), (64, 64), (4096, 64)] {
-            assert_eq!(slots(in_flight), expected);
-        }
-        assert_eq!([credits(1), credits(60), credits(4096)], [32, 60, 256]);
+    fn credits__are_for_all_calls_of_a_session() {
+        assert_eq!([credits(1), credits(65), credits(4096)], [64, 65, 256]);
     }
 }

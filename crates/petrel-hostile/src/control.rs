@@ -120,7 +120,7 @@ pub struct Link {
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
     /// A power of two.
-    pub slots: u8,
+    pub slots: u16,
     /// 1 to 4 096.
     pub credits: u16,
     /// Largest answer that is taken, in bytes.
@@ -143,7 +143,7 @@ pub struct Session {
     /// The first request number.
     pub first_request: u64,
     /// Slots that hold.
-    pub slots: u8,
+    pub slots: u16,
     /// Payload bytes of a full packet.
     pub packet_bytes: u32,
 }
@@ -333,7 +333,7 @@ impl Connection {
             index: number(3)? as u32,
             token: number(4)? as u32,
             first_request: first_request(request),
-            slots: number(6)? as u8,
+            slots: number(6)? as u16,
             packet_bytes: number(9)? as u32,
         }))
     }
@@ -391,7 +391,7 @@ pub fn session_open(link: &Link, request: u32, shape: Shape) -> Message {
         .with(3, (request & 0xF_FFFF).to_le_bytes())
         .with(4, (0x0BAD_0000 ^ request).to_le_bytes())
         .with(5, first_request(request).to_le_bytes())
-        .with(6, [shape.slots])
+        .with(6, shape.slots.to_le_bytes())
         .with(7, shape.credits.to_le_bytes())
         .with(8, shape.max_message.to_le_bytes())
         .with(9, (link.max_frame - 32).to_le_bytes())

@@ -75,6 +75,12 @@ counters! {
     /// Packets that came by multicast and were dropped: for a group that this is no member of, too old, or
     /// because too many were kept.
     multicast_dropped,
+    /// Calls that found no free slot and went into the session's queue.
+    calls_queued,
+    /// Times that a slot with something to send had to wait for a credit, or behind slots that do.
+    credit_waits,
+    /// Requests that the server said to be running, and that wait without a credit since.
+    calls_parked,
     /// Packets found lost by later ones, without a timeout.
     losses_detected,
     /// Packets of requests sent again by a session that paces what it sends.

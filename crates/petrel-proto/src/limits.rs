@@ -17,15 +17,35 @@ pub const PACKET_OVERHEAD_BYTES: usize = PART_HEADER_BYTES + DEADLINE_BLOCK_BYTE
 /// Longest frame without payload: a PULL with a whole bitmap.
 pub const CONTROL_FRAME_BYTES_MAX: usize = HEADER_BYTES + 16 + 8 * BITMAP_WORDS;
 
-/// Slots of a session: outstanding requests before calls queue. eRPC §4.3 uses 8.
-pub const SLOTS_DEFAULT: u8 = 8;
+/// Slots of a session: outstanding requests before calls queue. eRPC §4.3 uses 8, for handlers that
+/// answer at once. Calls that wait for an event hold a slot for as long: with 8, eight of them stopped
+/// a session. A few thousand are what a handle of an application of many tasks has.
+pub const SLOTS_DEFAULT: u16 = 2048;
 
-/// Most slots of a session: the free ones are one word of bits.
-pub const SLOTS_MAX: u8 = 64;
+/// Most slots of a session. At 128 and 64 bytes a slot it is what one session can make a client
+/// and a server keep: 512 and 256 KiB.
+pub const SLOTS_MAX: u16 = 4096;
 
-/// Credits of a session, in packets. eRPC's implementation uses 32: at 1.4 KB some 45 KB in
-/// flight, the bandwidth-delay product of 25 Gbit/s and 14 µs.
-pub const CREDITS_DEFAULT: u16 = 32;
+/// Slots for which the two ends have memory from the beginning: the others are made when a call needs
+/// them. With 8 an idle session costs some 1.6 KiB at the client and 1.1 KiB at the server.
+pub const SLOTS_AT_FIRST: u16 = 8;
+
+/// Slots from which on a session keeps the first one for the endpoint's own requests
+/// ([`ENDPOINT_METHOD`]): fewer are too few to go without one.
+pub const SLOTS_WITH_RESERVE_MIN: u16 = 64;
+
+/// The method of requests to the endpoint itself: for its health. They never wait behind calls.
+pub const ENDPOINT_METHOD: u16 = u16::MAX;
+
+/// Credits of a session, in packets: at 1.4 KB some 90 KB in flight. eRPC's implementation uses 32,
+/// the bandwidth-delay product of 25 Gbit/s and 14 µs. With small calls the credits are the calls in a
+/// round trip: one session with 60 calls in flight reached 0.6 of its rate with 32.
+pub const CREDITS_DEFAULT: u16 = 64;
+
+/// Credits from which on one message holds half of them at most: large messages and small calls go on beside
+/// each other. And 32 packets of 16 KiB fit into half of a ring in shared memory; with 64 the ring was full,
+/// and what it refused had to be made again.
+pub const CREDITS_SHARED_MIN: u16 = 64;
 
 /// Most credits of a session: bounds what one session may claim of a receive queue.
 pub const CREDITS_MAX: u16 = 4096;
@@ -69,6 +89,15 @@ pub const FIRST_REQUEST_END: u64 = 1 << 47;
 /// Rounds of a slot that a request may be ahead of the server: a client gives up one request per
 /// round, and nobody gives up this many without an answer in between.
 pub const FUTURE_ROUNDS_MAX: u64 = 65_536;
+
+/// A slot looks for the answer of a request that runs after the time that it has waited, divided by this:
+/// a lost answer is found within half of the time that the handler took, and a minute of waiting costs
+/// some 30 probes.
+pub const WAITING_LOOK_DIVISOR: u64 = 2;
+
+/// Nanoseconds that a slot leaves between two such looks at most: 4 s. 2 000 calls that wait for long then
+/// cost a session 500 probes a second, and an answer that is lost comes 4 s late.
+pub const WAITING_LOOK_NS_MAX: u64 = 4_000_000_000;
 
 /// A packet is lost when one sent this many transmissions later has arrived (RFC 9002 §6.1.1,
 /// which takes the number from TCP).
@@ -132,7 +161,12 @@ const _: () = {
     assert!(HELD_SHARE_OF_SESSION >= HELD_SHARE_OF_PEER && HELD_SHARE_OF_PEER > 1);
     assert!(ANSWER_SHORT_NS <= ARRIVING_SHORT_NS && ARRIVING_SHORT_NS < HELD_IDLE_NS);
     assert!(SLOTS_MAX.is_power_of_two() && SLOTS_DEFAULT.is_power_of_two());
-    assert!(SLOTS_DEFAULT <= SLOTS_MAX && SLOTS_MAX as u32 <= u64::BITS);
+    assert!(SLOTS_DEFAULT <= SLOTS_MAX);
+    assert!(SLOTS_AT_FIRST.is_power_of_two() && SLOTS_AT_FIRST < SLOTS_WITH_RESERVE_MIN);
+    // Numbers that stand for no slot are above all slots.
+    assert!(SLOTS_MAX < u16::MAX - 2);
+    // What is in the future is told from what is in the past by the sign of a difference.
+    assert!(FUTURE_ROUNDS_MAX * (SLOTS_MAX as u64) < REQUEST_NUMBER_END);
     assert!(CREDITS_DEFAULT <= CREDITS_MAX);
     // The smallest packets still carry the largest message within the packet index.
     assert!(MESSAGE_BYTES_MAX.div_ceil(PACKET_BYTES_MIN) <= MESSAGE_PACKETS_MAX);

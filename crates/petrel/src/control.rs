@@ -99,7 +99,7 @@ pub enum ToNexus {
         /// The session's link.
         link: LinkId,
         /// The slots that it had.
-        slots: u8,
+        slots: u16,
     },
     /// Ask the client of a session to make no further calls on it.
     DrainSession {

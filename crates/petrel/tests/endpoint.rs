@@ -250,7 +250,9 @@ fn failure__the_servers_end_fails_pending_calls_and_a_new_server_serves() {
             handled
         });
     });
-    let mut client = client(over(true, true));
+    let mut config = over(true, true);
+    config.sessions.slots = 8;
+    let mut client = client(config);
     let session = client.connect_wait(server.address).unwrap();
     let ends = Rc::new(RefCell::new(Vec::new()));
     for _ in 0..20 {

@@ -16,6 +16,10 @@ use petrel::{Endpoint, EndpointConfig, Nexus, SessionId, SessionState};
 const SESSIONS: usize = 4_000;
 const ECHO: u16 = 1;
 
+/// Calls at once on each session: the slots that it has from the beginning, less the one that is kept for the
+/// endpoint's health.
+const CALLS: u16 = petrel::proto::limits::SLOTS_AT_FIRST - 1;
+
 /// What an idle session may cost each side.
 const SESSION_BYTES_MAX: isize = 4 << 10;
 
@@ -134,13 +138,13 @@ impl Pair {
         sessions
     }
 
-    /// A call on every slot of every session, each with a number of its own.
+    /// Calls on every session, so many at once as it has memory for from the beginning, each with a number of
+    /// its own.
     fn call_all(&mut self, sessions: &[SessionId]) {
-        let slots = EndpointConfig::default().sessions.slots;
         let mut number = 0_u64;
         for &session in sessions {
-            let left = Rc::new(Cell::new(slots));
-            for _ in 0..slots {
+            let left = Rc::new(Cell::new(CALLS));
+            for _ in 0..CALLS {
                 number += 1;
                 self.call(session, number, Rc::clone(&left));
             }
@@ -150,7 +154,7 @@ impl Pair {
         }
     }
 
-    fn call(&mut self, session: SessionId, number: u64, left: Rc<Cell<u8>>) {
+    fn call(&mut self, session: SessionId, number: u64, left: Rc<Cell<u16>>) {
         let mut message = [0; 32];
         message[..8].copy_from_slice(&number.to_le_bytes());
         let request = self.client.alloc_message(&message).unwrap();
@@ -198,9 +202,9 @@ fn sessions__thousands_open_carry_calls_stay_small_and_close() {
     }
     assert_eq!(pair.client.core().session_count(), 1);
     pair.call_all(&first);
-    // All that closed sessions kept for repetitions is back; the one left keeps an answer in each
-    // slot.
-    let kept = usize::from(EndpointConfig::default().sessions.slots);
+    // All that closed sessions kept for repetitions is back; the one left keeps an answer for each
+    // call.
+    let kept = usize::from(CALLS);
     assert_eq!(pair.client.buffers_in_use().count, 0);
     assert_eq!(pair.server.buffers_in_use().count, kept);
 }

@@ -39,7 +39,8 @@ fn sessions_that_have_ended__give_their_memory_back() {
         requests.for_each(|request| assert!(crowd.session_answer(request).unwrap().is_some()));
     }
     let peak = resident_bytes();
-    assert!(peak > before + u64::from(SESSIONS) * 4_096, "{before} {peak}");
+    // Of the slots there is memory for the first eight.
+    assert!(peak > before + u64::from(SESSIONS) * 512, "{before} {peak}");
     drop(crowd);
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {

@@ -26,7 +26,7 @@ const RING_BYTES: u64 = 1 << 20;
 /// The sleep word of the ring from the server to the peer.
 const SLEEP_OFFSET: u64 = 512;
 const FIRST_REQUEST: u64 = 800;
-const SLOTS: u8 = 8;
+const SLOTS: u16 = 8;
 const PACKET_BYTES: u32 = 8_000;
 
 /// A session with endpoint 0 of a server, by a peer that writes its frames itself.

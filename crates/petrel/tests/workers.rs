@@ -176,7 +176,9 @@ impl Loaded {
         let (gate, handler) = gate();
         let workers = Workers::builder().threads(1).start().unwrap();
         let (server, workers) = server(over(true, true), workers, handler);
-        let caller = Caller::start(over(true, true), server.address);
+        let mut config = over(true, true);
+        config.sessions.slots = 8;
+        let caller = Caller::start(config, server.address);
         let start = |_| caller.client.start(WORK, b"work", 10).unwrap();
         let calls = (0..100).map(start).collect();
         gate.begun.recv().unwrap();

@@ -33,7 +33,7 @@ pub(super) struct EndConfig {
     pub(super) transport: BenchTransport,
     /// Address of this end's data port.
     pub(super) data_address: IpAddr,
-    pub(super) slots: u8,
+    pub(super) slots: u16,
     pub(super) credits: u16,
     /// What else is set.
     pub(super) adjust: Adjust,

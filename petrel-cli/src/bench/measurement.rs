@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::mpsc;
 
 use petrel::Endpoint;
-use petrel::proto::limits::{CREDITS_DEFAULT, SLOTS_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
+use petrel::proto::limits::{CREDITS_DEFAULT, SLOTS_MAX, SLOTS_WITH_RESERVE_MIN, WINDOW_PACKETS};
 use petrel::transport::udp::MTU_CAP_BYTES;
 
 use super::bare::echo::Grouping;
@@ -27,13 +27,16 @@ const UDP_HEADER_BYTES: usize = 28;
 /// Sessions over which many calls are spread, so that each has its own slot as a rule.
 const SESSIONS_MAX: u16 = 8;
 
+/// Calls in flight on a session, as in eRPC's measurements (§6.2 there), and its slots.
+pub(super) const CALLS_PER_SESSION: u16 = 8;
+
 /// How the library's ends are set up.
 #[derive(Clone, Debug)]
 pub(super) struct Shape {
     pub(super) exchange: Exchange,
     pub(super) sessions: usize,
     /// Calls in flight per session.
-    pub(super) slots: u8,
+    pub(super) slots: u16,
     pub(super) choice: Choice,
     /// How many of the sessions are used; may change between windows.
     pub(super) limit: Rc<Cell<usize>>,
@@ -205,14 +208,15 @@ impl Measurement {
     }
 
     fn sessions(&self) -> u16 {
-        self.in_flight.div_ceil(u16::from(SLOTS_DEFAULT)).clamp(1, SESSIONS_MAX)
+        self.in_flight.div_ceil(CALLS_PER_SESSION).clamp(1, SESSIONS_MAX)
     }
 
     /// So many that no call has to wait for one, if all calls are on so many sessions.
-    pub(super) fn slots(&self, sessions: u16) -> u8 {
+    pub(super) fn slots(&self, sessions: u16) -> u16 {
         let wanted = self.in_flight.div_ceil(sessions);
-        let wanted = wanted.clamp(u16::from(SLOTS_DEFAULT), u16::from(SLOTS_MAX));
-        wanted.next_power_of_two() as u8
+        // One of 64 and more is kept for the endpoint's health.
+        let kept = u16::from(wanted >= SLOTS_WITH_RESERVE_MIN);
+        (wanted + kept).clamp(CALLS_PER_SESSION, SLOTS_MAX).next_power_of_two()
     }
 
     /// Both ends of the bare medium.

@@ -7,12 +7,10 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use petrel::proto::limits::SLOTS_DEFAULT;
-
 use super::ends::Side;
 use super::figure::{Baseline, Figure, Quantity, Setting};
 use super::load::Choice;
-use super::measurement::{Measurement, Shape};
+use super::measurement::{CALLS_PER_SESSION, Measurement, Shape};
 use super::pairs::Pace;
 use super::stage::{Cores, Stage};
 use crate::cli::BenchTransport;
@@ -48,7 +46,7 @@ impl Sessions {
         let limit = Rc::new(Cell::new(self.count));
         let many = Shape {
             sessions: self.count,
-            slots: SLOTS_DEFAULT,
+            slots: CALLS_PER_SESSION,
             choice: Choice::Random,
             limit: Rc::clone(&limit),
             ..measurement.shape()

@@ -133,7 +133,7 @@ fn write_session_open(out: &mut Vec<u8>, open: &SessionOpen) {
     write_u32(out, 3, open.session);
     write_u32(out, 4, open.token);
     write(out, 5, &open.first_request.to_le_bytes());
-    write(out, 6, &[open.slots]);
+    write_u16(out, 6, open.slots);
     write_u16(out, 7, open.credits);
     write_u32(out, 8, open.max_message);
     write_u32(out, 9, open.packet_bytes);
@@ -144,7 +144,7 @@ fn write_session_accept(out: &mut Vec<u8>, accept: &SessionAccept) {
     write_u32(out, 2, accept.request);
     write_u32(out, 3, accept.session);
     write_u32(out, 4, accept.token);
-    write(out, 6, &[accept.slots]);
+    write_u16(out, 6, accept.slots);
     write_u16(out, 7, accept.credits);
     write_u32(out, 8, accept.max_message);
     write_u32(out, 9, accept.packet_bytes);

@@ -219,7 +219,7 @@ pub struct SessionOpen {
     /// The session's first request number: a random multiple of `slots`.
     pub first_request: u64,
     /// Outstanding requests.
-    pub slots: u8,
+    pub slots: u16,
     /// Unacknowledged packets.
     pub credits: u16,
     /// The longest response that the client takes, in bytes.
@@ -240,7 +240,7 @@ pub struct SessionAccept {
     /// The token that the server wants to see in frames of this session.
     pub token: u32,
     /// Outstanding requests: at most what was proposed.
-    pub slots: u8,
+    pub slots: u16,
     /// Unacknowledged packets: at most what was proposed.
     pub credits: u16,
     /// The longest request that the server takes, in bytes.

@@ -65,7 +65,7 @@ fn link_accept() -> impl Strategy<Value = LinkAccept> {
 
 fn session_open() -> impl Strategy<Value = SessionOpen> {
     let ids = (any::<u32>(), any::<u32>(), 0..1u32 << 20, any::<u32>());
-    let terms = (0u8..=6, 1..=4_096u16, 0..=1u32 << 30, 1_200..=16_777_216u32);
+    let terms = (0u16..=12, 1..=4_096u16, 0..=1u32 << 30, 1_200..=16_777_216u32);
     (ids, terms, 0..1u64 << 47).prop_map(|((link, request, session, token), terms, first)| {
         let (slots_log2, credits, max_message, packet_bytes) = terms;
         let slots = 1 << slots_log2;

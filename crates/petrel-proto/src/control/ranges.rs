@@ -59,7 +59,7 @@ impl LinkAccept {
 struct Terms {
     kind: Kind,
     session: u32,
-    slots: u8,
+    slots: u16,
     credits: u16,
     max_message: u32,
     packet_bytes: u32,
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(wrong_field(SessionOpen { session: 1 << 20, ..open() }), "session");
         assert_eq!(wrong_field(SessionOpen { slots: 0, ..open() }), "slots");
         assert_eq!(wrong_field(SessionOpen { slots: 6, ..open() }), "slots");
-        assert_eq!(wrong_field(SessionOpen { slots: 128, ..open() }), "slots");
+        assert_eq!(wrong_field(SessionOpen { slots: 8_192, ..open() }), "slots");
         assert_eq!(wrong_field(SessionOpen { credits: 0, ..open() }), "credits");
         assert_eq!(wrong_field(SessionOpen { credits: 4_097, ..open() }), "credits");
         let long = SessionOpen { max_message: (1 << 30) + 1, ..open() };

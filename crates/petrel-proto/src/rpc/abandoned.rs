@@ -43,18 +43,20 @@ impl<B: Buffer> Shared<B> {
         }
         let slot = server.slot_index(header.request);
         let age = age(server, slot, header.request);
+        match age {
+            Age::Future => return self.counters.dropped_future += 1,
+            Age::Stale => return self.counters.dropped_stale += 1,
+            Age::New | Age::Current => server.make_ready(slot),
+        }
         let state = &mut server.slots[slot];
         match (age, state.state) {
-            (Age::Future, _) => self.counters.dropped_future += 1,
-            (Age::Stale, _) | (Age::Current, ServerState::Idle) => {
-                self.counters.dropped_stale += 1;
-            }
+            (Age::Current, ServerState::Idle) => self.counters.dropped_stale += 1,
             (Age::Current, ServerState::Answered) => {
                 self.counters.frames_accepted += 1;
                 self.counters.cancels_too_late += 1;
                 self.release_answer(state);
             }
-            (Age::New, _) | (Age::Current, ServerState::Arriving | ServerState::Running) => {
+            _ => {
                 self.counters.frames_accepted += 1;
                 self.counters.cancels_received += 1;
                 self.note_superseded(id, state);

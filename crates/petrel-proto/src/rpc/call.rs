@@ -4,7 +4,9 @@ use core::fmt;
 
 use super::{Core, Event, FrameSink, Notice, PlainCompletion, Shared};
 use crate::buffer::Buffer;
-use crate::limits::{FUTURE_ROUNDS_MAX, MESSAGE_BYTES_MAX, REQUEST_NUMBER_END, packets_of};
+use crate::limits::{
+    ENDPOINT_METHOD, FUTURE_ROUNDS_MAX, MESSAGE_BYTES_MAX, REQUEST_NUMBER_END, packets_of,
+};
 use crate::session::backlog::{Expiry, NEVER, Queued};
 use crate::session::client::{ClientSession, ClientState, PendingCall, SlotCall, WayOut};
 use crate::session::{PeerKey, Role, SessionId};
@@ -229,13 +231,17 @@ impl<B: Buffer, T> Core<B, T> {
             self.events.push_back(Event::Completed(ended));
             return Ok(());
         }
-        if client.free_slots == 0 {
-            if !expiry.is_told {
-                expiry.at_ns = now_ns.saturating_add(self.shared.config.call_timeout_ns);
+        match slot_for(client, &call) {
+            Some(slot) => {
+                start(&mut self.shared, session.index, client, slot, Queued { call, expiry });
             }
-            client.backlog.push_back(Queued { call, expiry });
-        } else {
-            start(&mut self.shared, session.index, client, Queued { call, expiry });
+            None => {
+                if !expiry.is_told {
+                    expiry.at_ns = now_ns.saturating_add(self.shared.config.call_timeout_ns);
+                }
+                self.shared.counters.calls_queued += 1;
+                client.backlog.push_back(Queued { call, expiry });
+            }
         }
         self.shared.note_expiry(session, client, expiry.at_ns);
         Ok(())
@@ -258,11 +264,23 @@ impl<B: Buffer, T> Core<B, T> {
             self.shared.counters.calls_failed += 1;
             self.events.push_back(Event::Completed(failed(id, queued, failure)));
         });
-        while client.free_slots != 0 {
-            let Some(queued) = client.backlog.pop_front() else { break };
-            start(&mut self.shared, id.index, client, queued);
+        while !client.backlog.is_empty() && client.has_room() {
+            start_next(&mut self.shared, id.index, client);
         }
     }
+}
+
+/// The slot that a call takes, if there is one for it. A small request to the endpoint itself has its own.
+fn slot_for<B: Buffer, T>(
+    client: &mut ClientSession<B, T>,
+    call: &PendingCall<B, T>,
+) -> Option<usize> {
+    let is_small = call.request.wire_len() <= client.packet_bytes as usize;
+    let reserved = match call.method == ENDPOINT_METHOD && is_small {
+        true => client.take_reserved_slot(),
+        false => None,
+    };
+    reserved.or_else(|| client.take_slot())
 }
 
 #[inline]
@@ -279,28 +297,28 @@ pub(super) fn check<B, T>(
     if len > max as usize {
         return Err(CallError::RequestTooLarge { len, max });
     }
-    if client.free_slots == 0 && client.backlog.len() >= backlog_max {
+    if !client.has_room() && client.backlog.len() >= backlog_max {
         return Err(CallError::QueueFull { max: backlog_max });
     }
     Ok(())
 }
 
-/// Puts a call into a free slot. There is one, and the session is open.
+/// Puts a call into a slot that was taken for it. The session is open.
 #[inline(always)]
 pub(super) fn start<B: Buffer, T>(
     shared: &mut Shared<B>,
     index: u32,
     client: &mut ClientSession<B, T>,
+    slot: usize,
     Queued { call, expiry }: Queued<B, T>,
 ) {
-    let slot = client.free_slots.trailing_zeros() as usize;
-    client.free_slots &= client.free_slots - 1;
     let size = call.request.wire_len();
     let packets = packets_of(size as u32, client.packet_bytes);
     // A message that lies elsewhere is not plain.
     let is_own = call.request.len() == size;
     let is_small = packets == 1 && call.response.capacity() <= client.packet_bytes as usize;
-    let way_out = match is_small && is_own {
+    let is_reserved = client.is_reserved(slot);
+    let way_out = match is_small && is_own && !is_reserved {
         true if !expiry.is_told => WayOut::Plain,
         // What a call inherits its end brings back, which a plain end does not.
         true if expiry.inherited_ns == NEVER => WayOut::Timed,
@@ -311,9 +329,10 @@ pub(super) fn start<B: Buffer, T>(
     if expiry.is_told {
         state.set_expiry(expiry, &mut shared.client_parts);
     }
-    if client.stalled_slots != 0 {
+    if !client.stalled.is_empty() && !is_reserved {
         // Others who wait for a credit come first.
-        client.stalled_slots |= 1 << slot;
+        shared.counters.credit_waits += 1;
+        client.stalled.push(slot);
     } else {
         shared.queue_client(index, slot, state);
     }
@@ -327,10 +346,10 @@ pub(super) fn finish<B: Buffer, T>(
     slot: usize,
     outcome: Result<(), Box<CallFailure>>,
 ) -> Completion<B, T> {
-    let rounds = client.slots.len() as u64;
+    let rounds = client.rounds();
     shared.note_queued_end(client, slot, outcome.is_err());
+    client.leave_waiting(slot);
     let state = &mut client.slots[slot];
-    client.waiting_slots -= u32::from(state.state == ClientState::Waiting);
     state.state = ClientState::Free;
     if state.request_sent > 0 {
         state.number += rounds;
@@ -355,9 +374,8 @@ pub(super) fn finish<B: Buffer, T>(
     }
     state.way_out = WayOut::General;
     state.awaits_plain = false;
-    client.stalled_slots &= !(1 << slot);
-    client.held_slots &= !(1 << slot);
-    client.free_slots |= 1 << slot;
+    client.stalled.remove(slot);
+    client.held.remove(slot);
     after_end(shared, id, client, slot);
     Completion { session: id, tag, outcome, request, response, inherited_ns }
 }
@@ -372,7 +390,7 @@ impl<B> Shared<B> {
         slot: usize,
         fails: bool,
     ) {
-        if client.slots[slot].queued || client.held_slots >> slot & 1 == 1 {
+        if client.slots[slot].queued || client.held.contains(slot) {
             self.count_queued_end(client, slot, fails);
         }
     }
@@ -383,7 +401,7 @@ impl<B> Shared<B> {
         let state = &client.slots[slot];
         let repeats = state.state == ClientState::Sending && state.first_lost().is_some();
         self.counters.ended_before_repeat += u64::from(repeats);
-        self.counters.failed_while_paced += client.held_slots >> slot & u64::from(fails);
+        self.counters.failed_while_paced += u64::from(fails && client.held.contains(slot));
     }
 }
 
@@ -404,7 +422,7 @@ pub(super) fn ended_before_others<B: Buffer, T>(
     PlainCompletion { session: id, tag, request, response }
 }
 
-/// What follows when a slot has become free: others get its credits, or its place.
+/// What follows when the call in a slot has ended: others get its credits, or its place.
 pub(super) fn after_end<B: Buffer, T>(
     shared: &mut Shared<B>,
     id: SessionId,
@@ -412,19 +430,28 @@ pub(super) fn after_end<B: Buffer, T>(
     slot: usize,
 ) {
     let state = &client.slots[slot];
-    if state.number >= REQUEST_NUMBER_END || u64::from(state.unheard) >= FUTURE_ROUNDS_MAX {
-        client.free_slots &= !(1 << slot);
-        shared.notices.push_back(Notice::Exhausted(id));
-    } else if !client.backlog.is_empty() {
-        start_next(shared, id.index, client);
+    let is_unheard = u64::from(state.unheard) >= FUTURE_ROUNDS_MAX;
+    if state.number >= REQUEST_NUMBER_END || is_unheard {
+        // The other slots have numbers left: of one caller at a time a single slot has had all.
+        if client.retire() || is_unheard {
+            shared.notices.push_back(Notice::Exhausted(id));
+        }
+    } else {
+        client.release(slot);
+        if !client.backlog.is_empty() {
+            start_next(shared, id.index, client);
+        }
     }
     shared.wake_stalled(id.index, client);
 }
 
 /// Starts the call that has waited longest for a slot.
 fn start_next<B: Buffer, T>(shared: &mut Shared<B>, index: u32, client: &mut ClientSession<B, T>) {
-    if let Some(queued) = client.backlog.pop_front() {
-        start(shared, index, client, queued);
+    if client.has_room()
+        && let Some(queued) = client.backlog.pop_front()
+        && let Some(slot) = client.take_slot()
+    {
+        start(shared, index, client, slot, queued);
     }
 }
 

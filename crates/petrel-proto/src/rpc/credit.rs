@@ -2,9 +2,11 @@
 
 use super::{Recovery, Shared};
 use crate::bitmap::words_end;
-use crate::limits::REORDERING_THRESHOLD;
+use crate::limits::{REORDERING_THRESHOLD, WAITING_LOOK_DIVISOR, WAITING_LOOK_NS_MAX};
 use crate::session::SessionId;
-use crate::session::client::{ClientParts, ClientSession, ClientSlot, ClientState};
+use crate::session::client::{
+    ClientParts, ClientSession, ClientSlot, ClientState, NOT_TIMED, TIMED_REPEAT,
+};
 use crate::wire::{Credit, Flags, Header};
 
 impl<B> Shared<B> {
@@ -27,10 +29,50 @@ impl<B> Shared<B> {
             return;
         }
         self.counters.frames_accepted += 1;
+        let was_asked = state.probed || state.unanswered > 0;
         state.unanswered = 0;
         if state.state == ClientState::Sending {
             self.acknowledge(now_ns, id, client, slot, &credit, header.flags);
         }
+        if header.flags.waits() && client.slots[slot].state == ClientState::Waiting {
+            self.park(id, client, slot);
+            if was_asked {
+                self.put_off(now_ns, id, client, slot);
+            }
+        }
+    }
+
+    /// The server has the request, and begins its answer with one packet: the slot waits without a credit
+    /// (§4).
+    fn park<T>(&mut self, id: SessionId, client: &mut ClientSession<B, T>, slot: usize) {
+        client.leave_waiting(slot);
+        let state = &mut client.slots[slot];
+        state.response_limit = 1;
+        let credits = std::mem::take(&mut state.held);
+        client.credits += credits;
+        if credits > 0 {
+            self.counters.calls_parked += 1;
+            self.wake_stalled(id.index, client);
+        }
+    }
+
+    /// The server was asked, and the handler still runs: the next look may wait for a part of the time that
+    /// it has taken until now (§7.2).
+    fn put_off<T>(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+    ) {
+        let rto_ns = client.trips.rtt.rto_ns(&self.config.rto, client.trips.backoff.into());
+        let state = &mut client.slots[slot];
+        state.backoff = 0;
+        state.probed = false;
+        let waited_ns = now_ns.saturating_sub(state.timed_ns);
+        let look_ns = (waited_ns / WAITING_LOOK_DIVISOR).min(WAITING_LOOK_NS_MAX);
+        state.deadline_ns = now_ns + look_ns.max(rto_ns);
+        self.keep_in_wheel(now_ns, id, state, slot);
     }
 
     fn acknowledge<T>(
@@ -50,14 +92,14 @@ impl<B> Shared<B> {
         let below = parts.acknowledged.cumulative();
         // No packet has the number that stands for none.
         let was_timed = parts.acknowledged.contains(timed_packet);
+        let answers_repeat = timed_packet == TIMED_REPEAT && flags.repeats() && returned > 0;
         if returned > 0 {
             state.heard();
         }
-        if below == state.request_packets {
-            state.state = ClientState::Waiting;
-            client.waiting_slots += 1;
-            // One credit stays until the response begins (§4).
-            returned -= 1;
+        let is_whole = below == state.request_packets;
+        if is_whole {
+            // One credit stays until the response begins, or the server says that it is not needed (§4).
+            returned = returned.min(state.held).saturating_sub(1);
         }
         state.held -= returned;
         client.credits += returned;
@@ -65,6 +107,17 @@ impl<B> Shared<B> {
             true => client.note_round_trip(now_ns, slot, &self.config.rto),
             false => None,
         };
+        if answers_repeat && client.trips.sampled_ns != now_ns {
+            let sent_ns = client.slots[slot].timed_ns;
+            client.trips.sample(now_ns, sent_ns, &self.config.rto);
+        }
+        if is_whole {
+            let state = &mut client.slots[slot];
+            state.state = ClientState::Waiting;
+            state.timed_packet = NOT_TIMED;
+            state.timed_ns = now_ns;
+            client.waiting_slots += u32::from(state.held > 0);
+        }
         self.heard(now_ns, client, rtt_ns, returned, flags);
         let state = &mut client.slots[slot];
         if state.state == ClientState::Sending {

@@ -18,7 +18,7 @@ use crate::status::Status;
 use crate::timer::TimerKey;
 
 /// The slot field of an entry in the timer wheel that is for a session's deadlines.
-pub(super) const EXPIRY: u8 = u8::MAX;
+pub(super) const EXPIRY: u16 = u16::MAX;
 
 impl<B: Buffer, T> Core<B, T> {
     /// From now on calls inherit this deadline: that of the request that they are made for, or of the ended call's

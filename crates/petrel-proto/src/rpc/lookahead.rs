@@ -74,7 +74,7 @@ impl<B: crate::buffer::Buffer, T> Core<B, T> {
     pub fn slot_address(&self, upcoming: Upcoming) -> *const u8 {
         match self.sessions.entries.get(upcoming.session as usize).map(|entry| &entry.role) {
             Some(Role::Server(server)) => {
-                let slot = upcoming.request as usize & server.slots.len().wrapping_sub(1);
+                let slot = server.slot_index(upcoming.request.into());
                 server
                     .slots
                     .get(slot)
@@ -90,7 +90,7 @@ impl<B: crate::buffer::Buffer, T> Core<B, T> {
         let entry = self.sessions.entries.get(upcoming.session as usize);
         let buffer = match entry.map(|entry| &entry.role) {
             Some(Role::Server(server)) => {
-                let slot = upcoming.request as usize & server.slots.len().wrapping_sub(1);
+                let slot = server.slot_index(upcoming.request.into());
                 server.slots.get(slot).and_then(|state| state.message.as_ref())
             }
             _ => None,

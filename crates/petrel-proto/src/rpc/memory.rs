@@ -58,6 +58,15 @@ impl<B: Buffer, T> Core<B, T> {
         self.make_room_of(wanted.shortage, wanted.bytes);
     }
 
+    /// Gives up what others need more, for an answer that a handler found no memory for: its request is not
+    /// charged any more, and may have taken the last memory for large messages. False if nothing was given up.
+    #[cold]
+    pub fn make_room_for_answer(&mut self, bytes: usize) -> bool {
+        let before = self.shared.held.bytes();
+        self.make_room_of(Shortage::All, bytes as u64);
+        self.shared.held.bytes() < before
+    }
+
     fn make_room_of(&mut self, shortage: Shortage, bytes: u64) {
         let mut freed = 0;
         let idle = [(HeldKind::Answer, ANSWER_SHORT_NS), (HeldKind::Arriving, ARRIVING_SHORT_NS)];

@@ -288,6 +288,22 @@ impl<B: Buffer, T> Core<B, T> {
         }
     }
 
+    /// Slots that were agreed on for all sessions in the server's role: as many requests as their clients may
+    /// have under way, and have memory taken for.
+    pub fn server_slots(&self) -> u64 {
+        self.sessions.server_slots()
+    }
+
+    /// Slots of a session for which there is memory: as many as its calls have needed at once, or the requests
+    /// of its client.
+    pub fn slots_made(&self, id: SessionId) -> usize {
+        match self.sessions.get(id).map(|entry| &entry.role) {
+            Some(crate::session::Role::Client(client)) => client.slots.len(),
+            Some(crate::session::Role::Server(server)) => server.slots.len(),
+            _ => 0,
+        }
+    }
+
     /// Credits of a client session: those free, and all. For tests and checkers: a session
     /// without pending calls has all of them free.
     pub fn credits(&self, id: SessionId) -> Option<(u32, u32)> {
@@ -320,7 +336,7 @@ impl<B> Shared<B> {
     fn queue_client<T>(&mut self, session: u32, slot: usize, state: &mut ClientSlot<B, T>) {
         if !state.queued {
             state.queued = true;
-            self.work.push(Work { session, slot: slot as u8, of_client: true });
+            self.work.push(Work { session, slot: slot as u16, of_client: true });
         }
     }
 
@@ -329,18 +345,18 @@ impl<B> Shared<B> {
     fn queue_server(&mut self, session: u32, slot: usize, state: &mut ServerSlot<B>) {
         if !state.queued {
             state.queued = true;
-            self.work.push(Work { session, slot: slot as u8, of_client: false });
+            self.work.push(Work { session, slot: slot as u16, of_client: false });
         }
     }
 
-    /// Puts a slot that waited for a credit, or for the window, into the transmit queue, if there is one
-    /// for it: each in its turn, and one at a time. When that one has had its turn, it is asked again
-    /// (`Core::transmit`); were several put there for the same credits, those that find none would have
-    /// lost their turn.
+    /// Puts the slot that has waited longest for a credit, or for the window, into the transmit queue, if
+    /// there is one for it. It stays at the head of the others until it has had its turn, and no call
+    /// that comes meanwhile takes its credit. Then the next one is asked (`Core::transmit`).
     #[inline]
     fn wake_stalled<T>(&mut self, session: u32, client: &mut ClientSession<B, T>) {
-        if client.stalled_slots != 0 && client.sendable_packets() > 0 {
-            let slot = client.take_stalled_slot();
+        if let Some(slot) = client.stalled.first()
+            && client.sendable_packets() > 0
+        {
             self.queue_client(session, slot, &mut client.slots[slot]);
         }
     }
@@ -364,11 +380,23 @@ impl<B> Shared<B> {
         if state.wakes_soon {
             return;
         }
+        self.keep_in_wheel(now_ns, id, state, slot);
+    }
+
+    /// Sees to it that the timer wheel wakes a slot by its deadline.
+    #[inline]
+    fn keep_in_wheel<T>(
+        &mut self,
+        now_ns: u64,
+        id: SessionId,
+        state: &mut ClientSlot<B, T>,
+        slot: usize,
+    ) {
         if state.in_wheel && self.timers.comes_after(state.timer, state.deadline_ns) {
             state.leave_wheel(&mut self.timers);
         }
         if !state.in_wheel {
-            let key = TimerKey { session: id.index, generation: id.generation, slot: slot as u8 };
+            let key = TimerKey { session: id.index, generation: id.generation, slot: slot as u16 };
             state.enter_wheel(now_ns, key, &self.config.rto, &mut self.timers);
         }
     }

@@ -17,7 +17,7 @@ use crate::wire::Flags;
 pub(super) const PACED_PULL_PACKETS: u32 = 2;
 
 /// The slot field of an entry in the timer wheel that is for a whole session.
-const WHOLE_SESSION: u8 = 0;
+const WHOLE_SESSION: u16 = 0;
 
 impl<B: Buffer, T> Core<B, T> {
     /// Lets sessions send again whose pace allows it now. [`Core::handle_timeouts`] does so too; where
@@ -68,14 +68,14 @@ impl<B: Buffer, T> Core<B, T> {
             self.shared.await_release(now_ns, id, client, at_ns);
             return;
         }
-        while let Some(slot) = client.take_held_slot() {
+        while let Some(slot) = client.held.pop() {
             self.shared.queue_client(id.index, slot, &mut client.slots[slot]);
             if client.congestion.is_paced() {
                 // One packet, and then the next slot.
                 break;
             }
         }
-        if client.held_slots != 0 {
+        if !client.held.is_empty() {
             // By then the packet has left, and it is known when the next one may.
             self.shared.await_release(now_ns, id, client, now_ns + 1);
         }
@@ -111,14 +111,14 @@ impl<B> Shared<B> {
         client: &mut ClientSession<B, T>,
         slot: usize,
     ) -> bool {
-        if !client.congestion.is_paced() {
+        if !client.congestion.is_paced() || client.is_reserved(slot) {
             return false;
         }
         let at_ns = client.congestion.next_send_ns();
         if at_ns <= now_ns {
             return false;
         }
-        client.held_slots |= 1 << slot;
+        client.held.push(slot);
         if !client.awaits_release {
             self.await_release(now_ns, id, client, at_ns);
         }

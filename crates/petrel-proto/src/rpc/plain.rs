@@ -22,7 +22,7 @@ use super::work::Work;
 use super::{Completion, Core, FrameSink, RequestHandle, call};
 use crate::buffer::Buffer;
 use crate::congestion::Ack;
-use crate::limits::{FUTURE_ROUNDS_MAX, HEADER_BYTES, REQUEST_NUMBER_END};
+use crate::limits::{ENDPOINT_METHOD, FUTURE_ROUNDS_MAX, HEADER_BYTES, REQUEST_NUMBER_END};
 use crate::session::backlog::NEVER;
 use crate::session::client::{
     ClientSession, ClientSlot, ClientState, PendingCall, RoundTrips, SlotCall, WayOut,
@@ -108,7 +108,7 @@ struct PlainPlace<'a, B, T> {
     peer: PeerKey,
     to: Destination,
     credits: &'a mut u32,
-    stalled_slots: &'a mut u64,
+    others_wait: bool,
     trips: &'a RoundTrips,
     is_limited: bool,
     slot: usize,
@@ -132,24 +132,16 @@ impl<'a, B, T> PlainPlace<'a, B, T> {
         if !is_plain {
             return None;
         }
-        let ClientSession {
-            free_slots,
-            slots,
-            to,
-            credits,
-            peer,
-            stalled_slots,
-            trips,
-            congestion,
-            ..
-        } = client;
+        let ClientSession { free, slots, to, credits, peer, stalled, trips, congestion, .. } =
+            client;
         let is_limited = congestion.is_limited();
-        let slot = free_slots.trailing_zeros() as usize;
+        let slot = usize::from(*free);
         // Without a free slot, or before the session is open, this is beyond the slots.
         let state = slots.get_mut(slot)?;
-        *free_slots &= *free_slots - 1;
+        *free = state.next_free;
         let peer = *peer;
-        Some(Self { peer, to: *to, credits, stalled_slots, trips, is_limited, slot, state })
+        let others_wait = !stalled.is_empty();
+        Some(Self { peer, to: *to, credits, others_wait, trips, is_limited, slot, state })
     }
 }
 
@@ -180,14 +172,15 @@ impl<B: Buffer, T> Core<B, T> {
         // Taken apart and put together anew where it is handed on as a whole: else the compiler keeps
         // it in memory all the way.
         let PendingCall { method, tag, request, response } = call;
-        if self.shared.inherits {
+        // Requests to the endpoint itself have a slot of their own.
+        if self.shared.inherits || method == ENDPOINT_METHOD {
             return Some(PendingCall { method, tag, request, response });
         }
         let sizes = (request.len(), response.capacity());
         let Some(place) = PlainPlace::find(&mut self.sessions, session, sizes) else {
             return Some(PendingCall { method, tag, request, response });
         };
-        let PlainPlace { peer, to, credits, stalled_slots, trips, is_limited, slot, state } = place;
+        let PlainPlace { peer, to, credits, others_wait, trips, is_limited, slot, state } = place;
         state.begin(PendingCall { method, tag, request, response }, 1);
         if TIMED {
             state.expire_at(deadline_ns);
@@ -196,7 +189,7 @@ impl<B: Buffer, T> Core<B, T> {
         if sink.reaches(peer)
             && *credits > 0
             && !is_limited
-            && *stalled_slots == 0
+            && !others_wait
             && let Some(SlotCall { request, .. }) = &mut state.call
         {
             let taken = if TIMED {
@@ -220,15 +213,14 @@ impl<B: Buffer, T> Core<B, T> {
             }
         }
         state.note_unsent(if TIMED { WayOut::Timed } else { WayOut::Plain });
-        if *stalled_slots != 0 {
-            // Others who wait for a credit come first.
-            *stalled_slots |= 1 << slot;
+        if others_wait {
+            self.stall_slot(session, slot);
             return None;
         }
         // Also if the queue has an entry of the slot's former call, which it then serves: to look
         // would be to wait for the slot's memory.
         state.queued = true;
-        self.shared.work.push(Work { session: session.index, slot: slot as u8, of_client: true });
+        self.shared.work.push(Work { session: session.index, slot: slot as u16, of_client: true });
         None
     }
 
@@ -236,6 +228,15 @@ impl<B: Buffer, T> Core<B, T> {
     fn arm_slot(&mut self, now_ns: u64, session: SessionId, slot: usize) {
         if let Some(client) = self.sessions.client_mut(session) {
             self.shared.arm(now_ns, session, client, slot);
+        }
+    }
+
+    /// Others who wait for a credit come first.
+    #[cold]
+    fn stall_slot(&mut self, session: SessionId, slot: usize) {
+        if let Some(client) = self.sessions.client_mut(session) {
+            self.shared.counters.credit_waits += 1;
+            client.stalled.push(slot);
         }
     }
 
@@ -266,11 +267,12 @@ impl<B: Buffer, T> Core<B, T> {
         }
         let Role::Server(server) = &mut entry.role else { return None };
         let number = parsed.request();
-        let rounds = server.slots.len() as u64;
-        let state = server.slots.get_mut(number as usize & (rounds as usize).wrapping_sub(1))?;
+        let slot = server.slot_index(number);
+        let slot_mask = u64::from(server.slot_mask);
+        let state = server.slots.get_mut(slot)?;
         // From 0 for the next number on: one that is not newer becomes very large.
         let ahead = number.wrapping_sub(state.current).wrapping_sub(1);
-        let is_plain = ahead < FUTURE_ROUNDS_MAX * rounds
+        let is_plain = ahead / FUTURE_ROUNDS_MAX <= slot_mask
             && frame_bytes <= server.plain_frame_bytes_max as usize
             && state.takes_plain;
         if !is_plain {
@@ -317,8 +319,7 @@ impl<B: Buffer, T> Core<B, T> {
             return None;
         }
         let Role::Client(client) = &mut entry.role else { return None };
-        let rounds = client.slots.len();
-        let slot = parsed.request() as usize & rounds.wrapping_sub(1);
+        let slot = parsed.request() as usize & usize::from(client.slot_mask);
         let state = client.slots.get_mut(slot)?;
         let payload = parsed.payload;
         let is_plain = state.awaits_plain
@@ -334,7 +335,6 @@ impl<B: Buffer, T> Core<B, T> {
             call.response.set_message(payload);
         }
         client.credits += 1;
-        client.free_slots |= 1 << slot;
         if client.trips.sampled_ns != now_ns {
             client.trips.sample(now_ns, state.timed_ns, &self.shared.config.rto);
             let rtt_ns = now_ns.saturating_sub(state.timed_ns);
@@ -360,11 +360,13 @@ impl<B: Buffer, T> Core<B, T> {
         state.awaits_plain = false;
         state.held = 0;
         state.state = ClientState::Free;
-        state.number += rounds as u64;
-        let others_wait = client.stalled_slots != 0 || client.backlog.was_used();
+        state.number += u64::from(client.slot_mask) + 1;
+        let others_wait = !client.stalled.is_empty() || client.backlog.was_used();
         if state.number >= REQUEST_NUMBER_END || others_wait {
             return Some(call::ended_before_others(&mut self.shared, session, client, slot));
         }
+        state.next_free = client.free;
+        client.free = slot as u16;
         let Some(SlotCall { tag, request, response }) = state.call.take() else {
             unreachable!("a slot in use holds its call");
         };
@@ -386,7 +388,7 @@ impl<B: Buffer, T> Core<B, T> {
         };
         let Role::Server(server) = &mut entry.role else { return Some(message) };
         let peer = server.peer;
-        let place = number as usize & server.slots.len().wrapping_sub(1);
+        let place = server.slot_index(number);
         let Some(state) = server.slots.get_mut(place) else { return Some(message) };
         let is_plain = sink.reaches(peer)
             && entry.generation == session.generation
@@ -422,19 +424,11 @@ impl<B: Buffer, T> Core<B, T> {
         };
         match &mut entry.role {
             Role::Client(client) if work.of_client => {
-                let ClientSession {
-                    to,
-                    credits,
-                    peer,
-                    stalled_slots,
-                    slots,
-                    trips,
-                    congestion,
-                    ..
-                } = client;
+                let ClientSession { to, credits, peer, stalled, slots, trips, congestion, .. } =
+                    client;
                 let peer = *peer;
                 let Some(state) = slots.get_mut(work.slot as usize) else { return false };
-                let is_first = *credits > 0 && *stalled_slots == 0;
+                let is_first = *credits > 0 && stalled.is_empty();
                 let way_out = if TIMED { WayOut::Timed } else { WayOut::Plain };
                 let may_send = state.way_out == way_out && is_first && !congestion.is_limited();
                 let (true, Some(SlotCall { request, .. })) = (may_send, &mut state.call) else {

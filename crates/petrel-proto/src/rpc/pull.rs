@@ -21,17 +21,20 @@ impl<B: crate::buffer::Buffer> Shared<B> {
             return;
         };
         let slot = server.slot_index(header.request);
-        let state = &mut server.slots[slot];
-        if header.request != state.current || state.state == ServerState::Idle {
-            if header.request > state.current {
+        let current = server.current(slot);
+        let known = server.slots.get_mut(slot);
+        let known = known.filter(|state| state.state != ServerState::Idle);
+        let Some(state) = known.filter(|_| header.request == current) else {
+            if header.request > current {
                 self.counters.dropped_future += 1;
             } else {
                 self.counters.dropped_stale += 1;
             }
             return;
-        }
+        };
         if state.state != ServerState::Answered {
             self.counters.frames_accepted += 1;
+            state.note_asked();
             let (echo, repeats) = (state.echo, state.echo_repeats);
             self.credit_due(id.index, slot, state, echo, repeats);
             return;

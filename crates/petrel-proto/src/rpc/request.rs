@@ -28,11 +28,13 @@ pub(super) enum Age {
 #[inline]
 pub(super) fn age<B>(server: &ServerSession<B>, slot: usize, request: u64) -> Age {
     // Both are below 2^48 (or one round below 0), so the wrapped difference has the right sign.
-    let ahead = request.wrapping_sub(server.slots[slot].current) as i64;
+    let ahead = request.wrapping_sub(server.current(slot)) as i64;
     match ahead {
         ..0 => Age::Stale,
+        // A slot that no request has needed yet has not had this one either.
+        0 if slot >= server.slots.len() => Age::Stale,
         0 => Age::Current,
-        _ if ahead as u64 <= FUTURE_ROUNDS_MAX * server.slots.len() as u64 => Age::New,
+        _ if ahead as u64 <= FUTURE_ROUNDS_MAX * server.rounds() => Age::New,
         _ => Age::Future,
     }
 }
@@ -64,7 +66,7 @@ impl<B: Buffer, T> Core<B, T> {
         let Role::Server(server) = &mut entry.role else { return false };
         let slot = server.slot_index(second >> 16);
         let is_full = payload.len() == server.agreed.packet_bytes as usize;
-        let state = &mut server.slots[slot];
+        let Some(state) = server.slots.get_mut(slot) else { return false };
         if !is_full || state.current != second >> 16 || !state.queued {
             return false;
         }
@@ -142,6 +144,7 @@ impl<B: Buffer> Shared<B> {
             not_now => return self.not_now(not_now),
         }
         self.counters.frames_accepted += 1;
+        server.make_ready(slot);
         if payload.len() > server.request_bytes_max as usize {
             return self.refuse_too_large(id, server, slot, header, payload.len() as u32);
         }
@@ -229,6 +232,7 @@ impl<B: Buffer> Shared<B> {
         part: Part,
         pool: &mut P,
     ) -> Result<(), Received<'f, B, T>> {
+        server.make_ready(slot);
         if part.size > server.request_bytes_max {
             self.counters.frames_accepted += 1;
             return Err(self.refuse_too_large(id, server, slot, header, part.size));
@@ -378,6 +382,7 @@ impl<B: Buffer> Shared<B> {
         match state.state {
             ServerState::Running => {
                 state.note_mark(flags);
+                state.note_asked();
                 self.credit_due(id.index, slot, state, packet, flags.repeats());
             }
             ServerState::Answered if state.is_answer_gone() => {

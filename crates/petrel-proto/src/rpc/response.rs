@@ -24,9 +24,13 @@ impl<B> Shared<B> {
         header: &Header,
     ) -> Option<usize> {
         // An entry with a peer has slots: both are set when the session opens.
-        let rounds = client.slots.len();
-        let slot = header.request as usize & (rounds - 1);
-        let state = &mut client.slots[slot];
+        let rounds = client.rounds();
+        let slot = header.request as usize & usize::from(client.slot_mask);
+        let Some(state) = client.slots.get_mut(slot) else {
+            // No call has needed that slot yet.
+            self.counters.dropped_future += 1;
+            return None;
+        };
         if header.request == state.number && state.state != ClientState::Free {
             return Some(slot);
         }
@@ -34,7 +38,7 @@ impl<B> Shared<B> {
             self.counters.dropped_future += 1;
         } else {
             self.counters.dropped_stale += 1;
-            state.note_heard_of(header.request, rounds as u64);
+            state.note_heard_of(header.request, rounds);
         }
         None
     }
@@ -143,14 +147,16 @@ impl<B: Buffer> Shared<B> {
         if let Err(failure) = room {
             return Err(finish(self, id, client, slot, Err(failure)));
         }
-        client.waiting_slots -= u32::from(state.state == ClientState::Waiting);
+        client.leave_waiting(slot);
+        let state = &mut client.slots[slot];
         state.state = ClientState::Receiving;
         let parts = state.parts(&mut self.client_parts);
         parts.response_size = part.size;
         parts.response_packets = packets;
         state.response_limit = state.response_limit.min(packets);
         // The request's credits come back, and those of packets that this response does not have.
-        let excess = state.held - state.response_limit;
+        // One that waits without a credit has none for the first packet either.
+        let excess = state.held.saturating_sub(state.response_limit);
         state.held -= excess;
         client.credits += excess;
         Ok(())
@@ -187,8 +193,10 @@ impl<B: Buffer> Shared<B> {
             response.storage_mut()[offset..offset + len].copy_from_slice(payload);
         }
         state.heard();
-        state.held -= 1;
-        client.credits += 1;
+        assert!(state.held > 0 || part.packet == 0, "only the first packet comes without a credit");
+        let credits = state.held.min(1);
+        state.held -= credits;
+        client.credits += credits;
         if client.congestion.is_limited() || flags.congestion() {
             self.heard(now_ns, client, None, 1, flags);
         }

@@ -46,7 +46,8 @@ impl<B: Buffer> Shared<B> {
         let credit = Credit { cumulative, echo: state.echo, bitmap };
         // Tells which copy of the packet has arrived (§5.2).
         let flags = if state.echo_repeats { Flags::REPEATS } else { Flags::NONE };
-        let flags = state.echo_flags(flags);
+        let waits = if state.is_waiting() { Flags::WAITS } else { Flags::NONE };
+        let flags = state.echo_flags(flags.with(waits));
         let header = to.words(Kind::Credit, flags, 0, state.current);
         let taken = out.control.send(out.sink, agreed.peer, credit.encode(header));
         if taken {

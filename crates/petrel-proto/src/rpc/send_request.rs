@@ -6,7 +6,9 @@ use super::transmit::{FrameSink, Out, Then, Turn, send_part};
 use crate::bitmap::Words;
 use crate::buffer::Buffer;
 use crate::limits::{PACKET_OVERHEAD_BYTES, WINDOW_PACKETS, packet_span, packets_of};
-use crate::session::client::{ClientSession, ClientState, NOT_TIMED, SlotCall, WayOut};
+use crate::session::client::{
+    ClientSession, ClientState, NOT_TIMED, SlotCall, TIMED_REPEAT, WayOut,
+};
 use crate::session::{PeerKey, SessionId};
 use crate::wire::{Flags, Kind, Part, Pull, deadline_word, header_bytes};
 
@@ -47,7 +49,8 @@ impl<B: Buffer> Shared<B> {
             if self.must_wait(out.now_ns, id, client, slot) {
                 break;
             }
-            let Some((packet, repeats)) = next_request_packet(client, slot) else { break };
+            let next = self.next_request_packet(client, slot, out.may_take_credits);
+            let Some((packet, repeats)) = next else { break };
             let extra = match self.config.response_grants && !repeats {
                 true => grant_with(client, slot, packet),
                 false => 0,
@@ -81,10 +84,12 @@ impl<B: Buffer> Shared<B> {
         slot: usize,
         peer: PeerKey,
     ) -> Turn {
+        let most = client.message_credits(slot);
         let state = &mut client.slots[slot];
         let first = state.request_sent;
         let is_short = self.config.short_ways
             && first + 1 < state.request_packets
+            && out.may_take_credits
             && !client.congestion.is_limited()
             // Packet 0 says what is left.
             && !(first == 0 && state.expiry().is_told);
@@ -95,7 +100,7 @@ impl<B: Buffer> Shared<B> {
         if !parts.lost.is_empty() {
             return Turn::NOTHING;
         }
-        let allowed = client.credits.min(out.budget as u32);
+        let allowed = client.credits.min(most).min(out.budget as u32);
         let window_end = parts.acknowledged.cumulative() + WINDOW_PACKETS;
         let end = (first + allowed).min(window_end).min(state.request_packets - 1);
         let (size, packet_bytes) = (request.wire_len() as u32, client.packet_bytes as usize);
@@ -135,9 +140,13 @@ impl<B: Buffer> Shared<B> {
         repeats: bool,
         extra: u32,
     ) {
+        let is_reserved = client.is_reserved(slot);
         let state = &mut client.slots[slot];
         if repeats {
-            if state.timed_packet == packet {
+            if state.request_packets == 1 && state.timed_packet == 0 {
+                state.timed_packet = TIMED_REPEAT;
+                state.timed_ns = now_ns;
+            } else if state.timed_packet == packet || state.timed_packet == TIMED_REPEAT {
                 state.timed_packet = NOT_TIMED;
             }
             self.counters.packets_retransmitted += 1;
@@ -147,8 +156,10 @@ impl<B: Buffer> Shared<B> {
             self.counters.packets_sent += 1;
             state.way_out = WayOut::General;
             state.request_sent += 1;
-            state.held += 1 + extra;
-            client.credits -= 1 + extra;
+            if !is_reserved {
+                state.held += 1 + extra;
+                client.credits -= 1 + extra;
+            }
             if packet + 1 == state.request_packets {
                 state.grant = extra as u8 + 1;
                 state.response_limit = extra + 1;
@@ -179,7 +190,7 @@ impl<B: Buffer> Shared<B> {
     ) -> Turn {
         let allowed = match self.must_wait(out.now_ns, id, client, slot) {
             true => 0,
-            false => allow_more(client, slot),
+            false => self.allow_more(client, slot, out.may_take_credits),
         };
         client.charge(out.now_ns, allowed);
         let (to, peer) = (client.to, client.agreed.as_ref().map(|agreed| agreed.peer));
@@ -194,7 +205,9 @@ impl<B: Buffer> Shared<B> {
             _ => (0, Words::default()),
         };
         let resend_below = parts.map_or(0, |parts| parts.resend_below);
-        let pull = Pull { cumulative, limit: state.response_limit, resend_below, bitmap };
+        // Before a packet has come the server has its grant, which it may give up (§6.3).
+        let limit = if is_receiving { state.response_limit } else { 1 };
+        let pull = Pull { cumulative, limit, resend_below, bitmap };
         let flags = if allowed == 0 { Flags::REPEATS } else { Flags::NONE };
         let header = to.words(Kind::Pull, flags, 0, state.number);
         if !out.control.send(out.sink, peer, pull.encode(header)) {
@@ -208,25 +221,65 @@ impl<B: Buffer> Shared<B> {
         self.arm(out.now_ns, id, client, slot);
         Turn::one(true)
     }
-}
 
-/// Which packet of the request goes next, and whether it was sent before: one that was lost, or a
-/// new one if the window and the credits allow.
-#[inline]
-fn next_request_packet<B, T>(client: &mut ClientSession<B, T>, slot: usize) -> Option<(u32, bool)> {
-    let state = &client.slots[slot];
-    if let Some(packet) = state.first_lost() {
-        return Some((packet, true));
+    /// Which packet of the request goes next, and whether it was sent before: one that was lost, or a
+    /// new one if the window and the credits allow.
+    #[inline]
+    fn next_request_packet<T>(
+        &mut self,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+        may_take_credits: bool,
+    ) -> Option<(u32, bool)> {
+        let state = &client.slots[slot];
+        if let Some(packet) = state.first_lost() {
+            return Some((packet, true));
+        }
+        let packet = state.request_sent;
+        let window_end = state.acknowledged_below() + WINDOW_PACKETS;
+        if packet == state.request_packets || packet >= window_end {
+            return None;
+        }
+        if client.message_credits(slot) == 0 {
+            // It goes on when some of its packets are acknowledged.
+            return None;
+        }
+        let may_take = may_take_credits && client.sendable_packets() > 0;
+        if !may_take && !client.is_reserved(slot) {
+            self.counters.credit_waits += 1;
+            client.stalled.push(slot);
+            return None;
+        }
+        Some((packet, false))
     }
-    let packet = state.request_sent;
-    if packet == state.request_packets || packet >= state.acknowledged_below() + WINDOW_PACKETS {
-        return None;
+
+    /// Allows further packets of a response, as credits and the window permit; gives how many.
+    fn allow_more<T>(
+        &mut self,
+        client: &mut ClientSession<B, T>,
+        slot: usize,
+        may_take_credits: bool,
+    ) -> u32 {
+        let sendable = if may_take_credits { client.sendable_packets() } else { 0 };
+        let most = client.message_credits(slot);
+        let state = &mut client.slots[slot];
+        let (ClientState::Receiving, Some(parts)) = (state.state, &state.parts) else { return 0 };
+        let window_end = parts.received.cumulative() + WINDOW_PACKETS;
+        let wanted = parts.response_packets.min(window_end).saturating_sub(state.response_limit);
+        let wanted = wanted.min(most);
+        let mut allowed = wanted.min(sendable);
+        if client.congestion.is_paced() {
+            allowed = allowed.min(PACED_PULL_PACKETS);
+        }
+        if allowed < wanted {
+            self.counters.credit_waits += 1;
+            client.stalled.push(slot);
+        }
+        state.response_limit += allowed;
+        state.held += allowed;
+        client.credits -= allowed;
+        allowed
     }
-    if client.sendable_packets() == 0 {
-        client.stalled_slots |= 1 << slot;
-        return None;
-    }
-    Some((packet, false))
 }
 
 /// Response packets beyond the first that the last packet of a request allows.
@@ -236,6 +289,9 @@ pub(super) fn grant_with<B: Buffer, T>(
     slot: usize,
     packet: u32,
 ) -> u32 {
+    if client.is_reserved(slot) {
+        return 0;
+    }
     let state = &client.slots[slot];
     let capacity = state.call.as_ref().map_or(0, |call| call.response.capacity());
     if capacity <= client.packet_bytes as usize
@@ -329,24 +385,4 @@ fn send_first<B: Buffer, S: FrameSink>(
 /// The microseconds that are left, as a frame says it.
 pub(super) fn left_us(now_ns: u64, at_ns: u64) -> u32 {
     u32::try_from(at_ns.saturating_sub(now_ns) / 1_000).unwrap_or(u32::MAX)
-}
-
-/// Allows further packets of a response, as credits and the window permit; gives how many.
-fn allow_more<B, T>(client: &mut ClientSession<B, T>, slot: usize) -> u32 {
-    let sendable = client.sendable_packets();
-    let state = &mut client.slots[slot];
-    let (ClientState::Receiving, Some(parts)) = (state.state, &state.parts) else { return 0 };
-    let window_end = parts.received.cumulative() + WINDOW_PACKETS;
-    let wanted = parts.response_packets.min(window_end).saturating_sub(state.response_limit);
-    let mut allowed = wanted.min(sendable);
-    if client.congestion.is_paced() {
-        allowed = allowed.min(PACED_PULL_PACKETS);
-    }
-    if allowed < wanted {
-        client.stalled_slots |= 1 << slot;
-    }
-    state.response_limit += allowed;
-    state.held += allowed;
-    client.credits -= allowed;
-    allowed
 }

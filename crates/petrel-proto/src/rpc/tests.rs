@@ -13,6 +13,7 @@ mod memory;
 mod multicast;
 mod server;
 mod timers;
+mod waiting;
 
 use crate::buffer::{Buffer, HeapBuffer, HeapPool};
 use crate::rpc::*;
@@ -43,7 +44,7 @@ pub(super) struct Pair {
 /// What a pair is made with.
 #[derive(Clone, Copy)]
 pub(super) struct Shape {
-    pub(super) slots: u8,
+    pub(super) slots: u16,
     pub(super) credits: u16,
     pub(super) request_bytes_max: u32,
 }
@@ -84,7 +85,8 @@ impl Pair {
         let short_ways = config.short_ways;
         let mut client = Core::new(0, config.clone());
         let mut server = Core::new(0, config);
-        let session = client.open(CLIENT_TOKEN, FIRST).unwrap();
+        let first = FIRST.next_multiple_of(shape.slots.into());
+        let session = client.open(CLIENT_TOKEN, first).unwrap();
         let server_session = server
             .accept(Accepted {
                 agreed: agreed(
@@ -93,7 +95,7 @@ impl Pair {
                     Shape { request_bytes_max: 8 << 20, ..shape },
                 ),
                 token: SERVER_TOKEN,
-                first_request: FIRST,
+                first_request: first,
                 request_bytes_max: shape.request_bytes_max,
             })
             .unwrap();
@@ -150,6 +152,23 @@ impl Pair {
             }
         }
         panic!("no timeout");
+    }
+
+    /// Lets the clock run until the client looks for what may be lost, by a probe or a timeout.
+    pub(super) fn wait_for_look(&mut self) {
+        let looks = |pair: &Self| {
+            let counters = pair.client.counters();
+            counters.probes + counters.timeouts
+        };
+        let before = looks(self);
+        for _ in 0..10_000 {
+            self.now = self.client.next_timeout_ns().expect("a timer is set");
+            self.client.handle_timeouts(self.now);
+            if looks(self) > before {
+                return;
+            }
+        }
+        panic!("no look");
     }
 
     /// The end of the one call that must have ended apart from frames.

@@ -8,16 +8,12 @@ use super::{Completion, Core, Event, Recovery, Shared};
 use crate::bitmap::Window;
 use crate::buffer::Buffer;
 use crate::session::client::{
-    ClientParts, ClientSession, ClientSlot, ClientState, LookedFor, NOT_TIMED,
+    ClientParts, ClientSession, ClientSlot, ClientState, LookedFor, NOT_TIMED, TIMED_REPEAT,
 };
 use crate::session::spare::Spare;
 use crate::session::{Role, SessionId};
 use crate::status::Status;
 use crate::timer::TimerKey;
-
-/// Doublings of the timeout while the server runs the request and says so: a lost response is
-/// noticed within 16 timeouts, and a handler of a second costs a session some 60 probes.
-const WAITING_BACKOFF_MAX: u8 = 4;
 
 /// Doublings that a session passes on to its next requests.
 const SESSION_BACKOFF_MAX: u8 = 6;
@@ -75,11 +71,11 @@ impl<B: Buffer> Shared<B> {
         slot: usize,
     ) -> Option<Completion<B, T>> {
         let state = &mut client.slots[slot];
-        let is_held_back = client.held_slots >> slot & 1 == 1;
+        let is_held_back = client.held.contains(slot);
         if is_held_back || !is_waiting_for_server(state) {
             // It waits for the session's pace, or for credits that other slots hold; those have timers
             // of their own, and its own is set when it sends. Until then there is no hurry.
-            let key = TimerKey { session: id.index, generation: id.generation, slot: slot as u8 };
+            let key = TimerKey { session: id.index, generation: id.generation, slot: slot as u16 };
             let Shared { config, timers, .. } = self;
             state.deadline_ns = now_ns + config.rto.max_ns;
             state.enter_wheel(now_ns, key, &config.rto, timers);
@@ -90,7 +86,7 @@ impl<B: Buffer> Shared<B> {
         if self.config.rto.has_probes() && is_first_look(state, client.trips.backoff) {
             self.counters.probes += 1;
             state.probed = true;
-            if state.timed_packet != NOT_TIMED {
+            if state.timed_packet < TIMED_REPEAT {
                 let waited_ns = now_ns.saturating_sub(state.timed_ns);
                 client.trips.note_probe(waited_ns, &self.config.rto);
             }
@@ -111,9 +107,6 @@ impl<B: Buffer> Shared<B> {
         }
         state.unanswered += 1;
         state.backoff = state.backoff.saturating_add(1);
-        if state.state == ClientState::Waiting {
-            state.backoff = state.backoff.min(WAITING_BACKOFF_MAX.max(state.unanswered));
-        }
         repeat(state, self.config.recovery, &mut self.client_parts);
         if state.state == ClientState::Sending {
             client.trips.backoff = client.trips.backoff.max(state.backoff.min(SESSION_BACKOFF_MAX));

@@ -171,12 +171,14 @@ impl<B: Buffer, T> Core<B, T> {
         let (shared, control) = (&mut self.shared, &mut self.control);
         match &mut entry.role {
             Role::Client(client) if work.of_client && slot < client.slots.len() => {
-                let mut out = Out { now_ns, budget, control, sink };
-                // Set again if it has to wait again: a mark of before would take the wake-up of another.
-                client.stalled_slots &= !(1 << slot);
+                let may_take_credits = client.take_turn(slot);
+                let mut out = Out { now_ns, budget, may_take_credits, control, sink };
                 let turn = shared.turn_of_client(&mut out, id, client, slot);
                 client.slots[slot].queued = turn.then != Then::Done;
-                if client.stalled_slots != 0 {
+                if turn.then == Then::Refused && may_take_credits && !client.stalled.is_empty() {
+                    client.stalled.push_first(slot);
+                }
+                if !client.stalled.is_empty() {
                     // It was woken for a credit, and may not have needed it.
                     shared.wake_stalled(id.index, client);
                 }
@@ -184,7 +186,7 @@ impl<B: Buffer, T> Core<B, T> {
             }
             Role::Server(server) if !work.of_client && slot < server.slots.len() => {
                 let ServerSession { agreed, to, slots, .. } = server;
-                let mut out = Out { now_ns, budget, control, sink };
+                let mut out = Out { now_ns, budget, may_take_credits: false, control, sink };
                 let state = &mut slots[slot];
                 let turn = shared.turn_of_server(&mut out, state, agreed, *to);
                 state.queued = turn.then != Then::Done;
@@ -201,6 +203,8 @@ pub(super) struct Out<'a, S> {
     pub(super) now_ns: u64,
     /// Frames that may be sent.
     pub(super) budget: usize,
+    /// Whether no other slot comes first.
+    pub(super) may_take_credits: bool,
     pub(super) control: &'a mut ControlFrames,
     pub(super) sink: &'a mut S,
 }

@@ -4,16 +4,16 @@
 const TAKEN_MAX: usize = 1024;
 
 /// In place of a slot: a CANCEL, of whichever session comes first.
-pub(super) const CANCEL: u8 = u8::MAX;
+pub(super) const CANCEL: u16 = u16::MAX;
 
 /// In place of a slot: packets of a message to a group, whichever comes first.
-pub(super) const MULTICAST: u8 = u8::MAX - 1;
+pub(super) const MULTICAST: u16 = u16::MAX - 1;
 
 /// A slot that has something to send.
 #[derive(Clone, Copy)]
 pub(super) struct Work {
     pub(super) session: u32,
-    pub(super) slot: u8,
+    pub(super) slot: u16,
     pub(super) of_client: bool,
 }
 

@@ -3,9 +3,13 @@
 use super::backlog::{Backlog, Expiry, NEVER};
 use super::order::SendOrder;
 use super::spare::{Reusable, Spare};
+use super::turns::SlotQueue;
 use super::{Agreed, NOBODY, PeerKey, fill};
 use crate::bitmap::{PacketBits, Window};
 use crate::congestion::{Congestion, CongestionControl, Flow};
+use crate::limits::{
+    CREDITS_SHARED_MIN, REQUEST_NUMBER_END, SLOTS_AT_FIRST, SLOTS_WITH_RESERVE_MIN,
+};
 use crate::recovery::rtt::{RtoBounds, RttEstimator};
 use crate::timer::{TimerEntry, TimerKey, TimerWheel};
 use crate::wire::{Announcement, Destination};
@@ -14,8 +18,14 @@ use crate::wire::{Announcement, Destination};
 /// [`Entry`](super::Entry).
 #[repr(C)]
 pub(crate) struct ClientSession<B, T> {
-    /// Bit per slot: free for a call.
-    pub(crate) free_slots: u64,
+    /// The free slot that the next call takes, or [`NO_SLOT`]. Each free one names the next: the slot that
+    /// was freed last comes first, and is in a cache.
+    pub(crate) free: u16,
+    /// Slots that were agreed on, a power of two, less one: what of a request's number names its slot.
+    pub(crate) slot_mask: u16,
+    /// Credits not held by any slot.
+    pub(crate) credits: u32,
+    /// Those that calls have needed until now.
     pub(crate) slots: Box<[ClientSlot<B, T>]>,
     /// What the headers of its frames have in common.
     pub(crate) to: Destination,
@@ -23,21 +33,21 @@ pub(crate) struct ClientSession<B, T> {
     pub(crate) packet_bytes: u32,
     /// Largest request of one packet that the peer takes, in bytes; 0 until then.
     pub(crate) plain_request_bytes_max: u32,
-    /// Credits not held by any slot.
-    pub(crate) credits: u32,
     /// Where its frames go: frames from there may come under another name (see `Origin`).
     pub(crate) peer: PeerKey,
-    /// Bit per slot: has packets to send, but found no credit, or no room in the congestion window.
-    pub(crate) stalled_slots: u64,
+    /// Slots that wait for a credit, or for room in the congestion window, in the order in which they
+    /// asked.
+    pub(crate) stalled: SlotQueue,
     pub(crate) trips: RoundTrips,
     pub(crate) congestion: Congestion,
-    /// Bit per slot: has packets to send, but the session's pace does not allow one yet.
-    pub(crate) held_slots: u64,
-    /// The slots that come first when they do, or when there is a credit: each in its turn.
-    pub(crate) next_held: u8,
-    pub(crate) next_stalled: u8,
-    /// Slots in WAITING. Each has a credit, and nothing of it is on the way.
+    /// Slots that wait for the session's pace.
+    pub(crate) held: SlotQueue,
+    /// Slots in WAITING that hold a credit: nothing of it is on the way.
     pub(crate) waiting_slots: u32,
+    /// Credits that one message holds at most.
+    message_credits_max: u32,
+    /// Slots whose request numbers are used up.
+    pub(crate) retired: u16,
     /// Whether the timer wheel has an entry for that time.
     pub(crate) awaits_release: bool,
     /// Calls that found no free slot.
@@ -170,20 +180,21 @@ pub(crate) struct SlotCall<B, T> {
 impl<B, T> ClientSession<B, T> {
     pub(crate) fn opening(first_request: u64, bounds: &RtoBounds) -> Self {
         Self {
-            free_slots: 0,
+            free: NO_SLOT,
+            slot_mask: 0,
+            credits: 0,
             slots: Box::default(),
             to: Destination::default(),
             packet_bytes: 0,
             plain_request_bytes_max: 0,
-            credits: 0,
             peer: NOBODY,
-            stalled_slots: 0,
+            stalled: SlotQueue::default(),
             trips: RoundTrips::new(bounds),
             congestion: Congestion::unlimited(),
-            held_slots: 0,
-            next_held: 0,
-            next_stalled: 0,
+            held: SlotQueue::default(),
             waiting_slots: 0,
+            message_credits_max: 0,
+            retired: 0,
             awaits_release: false,
             backlog: Backlog::default(),
             first_request,
@@ -199,10 +210,14 @@ impl<B, T> ClientSession<B, T> {
     pub(crate) fn establish(&mut self, agreed: Agreed, control: &CongestionControl) {
         let (credits, packet_bytes) = (u32::from(agreed.credits), agreed.packet_bytes);
         self.congestion = control.start(Flow { credits, packet_bytes, bare_rtt_ns: 0 });
-        let slots = u64::from(agreed.slots);
-        self.slots = (0..slots).map(|slot| ClientSlot::new(self.first_request + slot)).collect();
-        self.free_slots = u64::MAX >> (64 - slots);
-        self.credits = u32::from(agreed.credits);
+        self.slot_mask = agreed.slots - 1;
+        self.grow(agreed.slots.min(SLOTS_AT_FIRST));
+        if self.has_reserve() {
+            self.free = self.slots[RESERVED].next_free;
+        }
+        self.credits = credits;
+        let is_shared = agreed.credits >= CREDITS_SHARED_MIN;
+        self.message_credits_max = if is_shared { credits / 2 } else { credits };
         self.packet_bytes = agreed.packet_bytes;
         self.plain_request_bytes_max = agreed.packet_bytes.min(agreed.peer_message_bytes_max);
         self.to = Destination::new(agreed.peer_session, agreed.peer_token);
@@ -223,25 +238,134 @@ impl<B, T> ClientSession<B, T> {
         }
     }
 
-    /// Takes the next slot that waits for a credit; there is one.
-    pub(crate) fn take_stalled_slot(&mut self) -> usize {
-        take_next(&mut self.stalled_slots, &mut self.next_stalled)
+    /// Slots that were agreed on: what the numbers of a slot are apart. Counts once the session is open.
+    #[inline(always)]
+    pub(crate) fn rounds(&self) -> u64 {
+        u64::from(self.slot_mask) + 1
     }
 
-    /// Takes the next slot that the session's pace holds back.
-    pub(crate) fn take_held_slot(&mut self) -> Option<usize> {
-        (self.held_slots != 0).then(|| take_next(&mut self.held_slots, &mut self.next_held))
+    /// Whether the session keeps a slot for requests to the endpoint itself.
+    pub(crate) fn has_reserve(&self) -> bool {
+        self.slot_mask >= SLOTS_WITH_RESERVE_MIN - 1
+    }
+
+    /// Whether a slot is the one for requests to the endpoint itself. It needs neither a credit nor a
+    /// turn.
+    #[inline]
+    pub(crate) fn is_reserved(&self, slot: usize) -> bool {
+        slot == RESERVED && self.has_reserve()
+    }
+
+    /// Whether a call finds a slot.
+    #[inline]
+    pub(crate) fn has_room(&self) -> bool {
+        self.free != NO_SLOT || self.agreed.is_some() && (self.slots.len() as u64) < self.rounds()
+    }
+
+    /// Takes a slot for a call, if there is one.
+    #[inline]
+    pub(crate) fn take_slot(&mut self) -> Option<usize> {
+        if self.free == NO_SLOT {
+            self.make_room();
+        }
+        let slot = usize::from(self.free);
+        self.free = self.slots.get(slot)?.next_free;
+        Some(slot)
+    }
+
+    /// Takes the slot for requests to the endpoint itself, if there is one and nothing is in it.
+    pub(crate) fn take_reserved_slot(&mut self) -> Option<usize> {
+        let is_free = self.has_reserve()
+            && self.slots[RESERVED].state == ClientState::Free
+            && self.slots[RESERVED].number < REQUEST_NUMBER_END;
+        is_free.then_some(RESERVED)
+    }
+
+    /// Makes memory for as many slots again, up to those that were agreed on. None is free.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self) {
+        let count = (2 * self.slots.len() as u64).min(self.rounds());
+        self.grow(count as u16);
+    }
+
+    /// Makes memory for this many slots in all. None is free now; the new ones are.
+    fn grow(&mut self, count: u16) {
+        let is_agreed = u64::from(count) <= self.rounds();
+        assert!(self.free == NO_SLOT && is_agreed, "a slot is made when none is free");
+        let before = self.slots.len() as u16;
+        if count <= before {
+            return;
+        }
+        let mut slots = std::mem::take(&mut self.slots).into_vec();
+        slots.reserve_exact(usize::from(count - before));
+        slots.extend((before..count).map(|slot| {
+            let next_free = if slot + 1 < count { slot + 1 } else { NO_SLOT };
+            ClientSlot::new(self.first_request + u64::from(slot), next_free)
+        }));
+        self.slots = slots.into_boxed_slice();
+        self.free = before;
+    }
+
+    /// Gives a slot back whose call has ended.
+    #[inline(always)]
+    pub(crate) fn release(&mut self, slot: usize) {
+        if self.is_reserved(slot) {
+            return;
+        }
+        self.slots[slot].next_free = self.free;
+        self.free = slot as u16;
+    }
+
+    /// Gives a slot up whose request numbers are used up. True if so many are that the session is, too.
+    pub(crate) fn retire(&mut self) -> bool {
+        self.retired += 1;
+        2 * u64::from(self.retired) >= self.rounds()
+    }
+
+    /// Whether a slot may take credits in its turn: the one that has waited longest, or any when none
+    /// waits. If there are some, it stands in the queue no longer, and enters it again for what it needs
+    /// beyond that turn.
+    #[inline]
+    pub(crate) fn take_turn(&mut self, slot: usize) -> bool {
+        match self.stalled.first() {
+            None => true,
+            Some(first) if first == slot && self.sendable_packets() > 0 => {
+                self.stalled.pop();
+                true
+            }
+            Some(_) => self.is_reserved(slot),
+        }
+    }
+
+    /// Credits that a slot's message may take beyond those that it holds.
+    #[inline]
+    pub(crate) fn message_credits(&self, slot: usize) -> u32 {
+        self.message_credits_max.saturating_sub(self.slots[slot].held)
     }
 
     /// Slots in use, and calls in the queue.
     pub(crate) fn pending_calls(&self) -> usize {
-        self.slots.len() - self.free_slots.count_ones() as usize + self.backlog.len()
+        self.busy_slots() + self.backlog.len()
+    }
+
+    /// Slots with a call.
+    pub(crate) fn busy_slots(&self) -> usize {
+        self.slots.iter().filter(|state| state.state != ClientState::Free).count()
     }
 
     /// Notes that a slot's request is given up.
     pub(crate) fn note_given_up(&mut self, slot: usize) {
-        let rounds = self.slots.len() as u64;
+        let rounds = self.rounds();
         self.slots[slot].note_given_up(rounds);
+    }
+
+    /// A slot leaves WAITING, or holds no credit in it any more.
+    #[inline]
+    pub(crate) fn leave_waiting(&mut self, slot: usize) {
+        let state = &self.slots[slot];
+        let was_counted = state.state == ClientState::Waiting && state.held > 0;
+        self.waiting_slots -= u32::from(was_counted);
     }
 
     /// Ends a slot's measurement, and gives the round trip if there is one: of a packet that was sent
@@ -254,7 +378,7 @@ impl<B, T> ClientSession<B, T> {
         bounds: &RtoBounds,
     ) -> Option<u64> {
         let state = &mut self.slots[slot];
-        let was_timed = core::mem::replace(&mut state.timed_packet, NOT_TIMED) != NOT_TIMED;
+        let was_timed = core::mem::replace(&mut state.timed_packet, NOT_TIMED) < TIMED_REPEAT;
         if !was_timed {
             return None;
         }
@@ -266,14 +390,12 @@ impl<B, T> ClientSession<B, T> {
     }
 }
 
-/// Takes the first bit from `next` on, going round. There is one.
-fn take_next(bits: &mut u64, next: &mut u8) -> usize {
-    let turned = bits.rotate_right((*next).into());
-    let bit = (turned.trailing_zeros() + u32::from(*next)) % u64::BITS;
-    *bits &= !(1 << bit);
-    *next = ((bit + 1) % u64::BITS) as u8;
-    bit as usize
-}
+/// Names no slot.
+pub(crate) const NO_SLOT: u16 = u16::MAX;
+
+/// The slot that a session keeps for requests to the endpoint itself
+/// ([`SLOTS_WITH_RESERVE_MIN`]): there is memory for it from the beginning.
+const RESERVED: usize = 0;
 
 /// State of a client slot (§5.1). RECEIVING begins with the first RESPONSE_PART.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -286,6 +408,10 @@ pub(crate) enum ClientState {
 
 /// No packet is being measured.
 pub(crate) const NOT_TIMED: u32 = u32::MAX;
+
+/// What is measured is the only repetition of a request of one packet, by the CREDIT that says to answer
+/// it (§7.1).
+pub(crate) const TIMED_REPEAT: u32 = u32::MAX - 1;
 
 /// A place for one outstanding request: two cache lines, which processors fetch as a pair. What only
 /// messages of several packets and recovery need is in [`ClientParts`].
@@ -300,7 +426,7 @@ pub(crate) struct ClientSlot<B, T> {
     pub(crate) parts: Option<Box<ClientParts>>,
     /// When the timer fires, in nanoseconds.
     pub(crate) deadline_ns: u64,
-    /// When the packet being measured was sent.
+    /// When the packet being measured was sent; in WAITING, since when the slot is.
     pub(crate) timed_ns: u64,
     /// Credits held.
     pub(crate) held: u32,
@@ -309,7 +435,8 @@ pub(crate) struct ClientSlot<B, T> {
     pub(crate) request_sent: u32,
     /// Packets of the response that may be sent.
     pub(crate) response_limit: u32,
-    /// The packet whose round trip is being measured, sent once until now; or [`NOT_TIMED`].
+    /// The packet whose round trip is being measured, sent once until now; or [`NOT_TIMED`], or
+    /// [`TIMED_REPEAT`].
     pub(crate) timed_packet: u32,
     pub(crate) state: ClientState,
     /// Whether such a request as `way_out` says was sent once, and nothing has happened since.
@@ -335,6 +462,8 @@ pub(crate) struct ClientSlot<B, T> {
     /// Whether that comes due so soon that it serves any deadline: the common case. What was set for a
     /// timeout, or for a slower path, would come too late for the next call's probe.
     pub(crate) wakes_soon: bool,
+    /// While the slot is free: the next free one, or [`NO_SLOT`].
+    pub(crate) next_free: u16,
     /// The slot's entry in the timer wheel, while `in_wheel`.
     pub(crate) timer: TimerEntry,
     /// Requests in a row that were given up with nothing heard of them, and the low half of the last
@@ -448,7 +577,7 @@ impl Reusable for ClientParts {
 }
 
 impl<B, T> ClientSlot<B, T> {
-    fn new(number: u64) -> Self {
+    fn new(number: u64, next_free: u16) -> Self {
         Self {
             number,
             call: None,
@@ -468,6 +597,7 @@ impl<B, T> ClientSlot<B, T> {
             timer: TimerEntry::NONE,
             in_wheel: false,
             wakes_soon: false,
+            next_free,
             pull_due: false,
             backoff: 0,
             unanswered: 0,

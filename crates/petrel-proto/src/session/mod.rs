@@ -8,6 +8,7 @@ pub(crate) mod order;
 pub(crate) mod server;
 pub(crate) mod spare;
 pub(crate) mod table;
+pub(crate) mod turns;
 
 use client::ClientSession;
 use server::ServerSession;
@@ -44,8 +45,8 @@ pub struct Agreed {
     pub peer_session: u32,
     /// The token that the other end wants to see.
     pub peer_token: u32,
-    /// Slots: a power of two up to 64.
-    pub slots: u8,
+    /// Slots: a power of two up to 4 096.
+    pub slots: u16,
     /// Credits: 1 to 4 096.
     pub credits: u16,
     /// Payload bytes of a full packet (P).

@@ -5,7 +5,7 @@ use super::held::HeldId;
 use super::spare::{Reusable, Spare};
 use super::{Agreed, PeerKey, fill};
 use crate::bitmap::{PacketBits, Window};
-use crate::limits::{HEADER_BYTES, SPARE_BYTES_MAX};
+use crate::limits::{HEADER_BYTES, SLOTS_AT_FIRST, SPARE_BYTES_MAX};
 use crate::status::Status;
 use crate::wire::{ANSWERED_LATER, Destination, Flags, REFUSED};
 
@@ -13,7 +13,10 @@ use crate::wire::{ANSWERED_LATER, Destination, Flags, REFUSED};
 /// with the first line of its [`Entry`](super::Entry).
 #[repr(C)]
 pub(crate) struct ServerSession<B> {
+    /// Those that requests have needed until now: see [`ServerSession::make_ready`].
     pub(crate) slots: Box<[ServerSlot<B>]>,
+    /// Slots that were agreed on, a power of two, less one: what of a request's number names its slot.
+    pub(crate) slot_mask: u32,
     /// What the headers of its frames have in common.
     pub(crate) to: Destination,
     /// Payload bytes of a full packet, as agreed.
@@ -29,16 +32,15 @@ pub(crate) struct ServerSession<B> {
     /// Largest buffer of an answer that stays in its slot for the next one, in bytes.
     pub(crate) spare_bytes_max: u32,
     pub(crate) agreed: Agreed,
+    first_request: u64,
 }
 
 impl<B> ServerSession<B> {
     pub(crate) fn new(agreed: Agreed, first_request: u64, request_bytes_max: u32) -> Self {
-        let slots = u64::from(agreed.slots);
-        // One round before the first: wrapping, and compared so, because the first may be 0.
-        let before = first_request.wrapping_sub(slots);
         let spare_bytes_max = agreed.packet_bytes.min(SPARE_BYTES_MAX);
-        Self {
-            slots: (0..slots).map(|slot| ServerSlot::new(before.wrapping_add(slot))).collect(),
+        let mut session = Self {
+            slots: Box::default(),
+            slot_mask: u32::from(agreed.slots) - 1,
             to: Destination::new(agreed.peer_session, agreed.peer_token),
             packet_bytes: agreed.packet_bytes,
             plain_frame_bytes_max: HEADER_BYTES as u32 + agreed.packet_bytes.min(request_bytes_max),
@@ -47,20 +49,63 @@ impl<B> ServerSession<B> {
             peer: agreed.peer,
             spare_bytes_max,
             agreed,
+            first_request,
+        };
+        session.grow(usize::from(agreed.slots.min(SLOTS_AT_FIRST)));
+        session
+    }
+
+    /// The slot of a request number. There may be no memory for it yet.
+    #[inline]
+    pub(crate) fn slot_index(&self, request: u64) -> usize {
+        request as usize & self.slot_mask as usize
+    }
+
+    /// Slots that were agreed on: what the numbers of a slot are apart.
+    #[inline]
+    pub(crate) fn rounds(&self) -> u64 {
+        u64::from(self.slot_mask) + 1
+    }
+
+    /// The number of the request that a slot holds. Before its first one, that of one round before.
+    #[inline]
+    pub(crate) fn current(&self, slot: usize) -> u64 {
+        match self.slots.get(slot) {
+            Some(state) => state.current,
+            None => self.number_before(slot),
         }
     }
 
-    /// The slot of a request number.
+    /// Sees to it that there is memory for a slot: a client whose calls need more of them names further
+    /// ones. It is for a request that is taken only, so nothing else makes a server allocate.
     #[inline]
-    pub(crate) fn slot_index(&self, request: u64) -> usize {
-        request as usize & (self.slots.len() - 1)
+    pub(crate) fn make_ready(&mut self, slot: usize) {
+        if slot >= self.slots.len() {
+            self.grow((slot + 1).next_power_of_two());
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn grow(&mut self, count: usize) {
+        let before = self.slots.len();
+        assert!(before < count && count <= self.rounds() as usize, "no more than was agreed on");
+        let mut slots = std::mem::take(&mut self.slots).into_vec();
+        slots.reserve_exact(count - before);
+        slots.extend((before..count).map(|slot| ServerSlot::new(self.number_before(slot))));
+        self.slots = slots.into_boxed_slice();
+    }
+
+    /// One round before the first number of a slot: wrapping, and compared so, because the first may be 0.
+    fn number_before(&self, slot: usize) -> u64 {
+        self.first_request.wrapping_sub(self.rounds()).wrapping_add(slot as u64)
     }
 
     /// The slot of a request, if it runs.
     #[inline]
     pub(crate) fn runs(&self, request: u64) -> Option<usize> {
         let slot = self.slot_index(request);
-        let state = &self.slots[slot];
+        let state = self.slots.get(slot)?;
         (state.current == request && state.state == ServerState::Running).then_some(slot)
     }
 }
@@ -219,6 +264,19 @@ impl<B> ServerSlot<B> {
         if let Some(parts) = &mut self.parts {
             parts.request = None;
         }
+    }
+
+    /// The client asks for the answer of a request that runs: it is to hear that the request is here, and
+    /// that the answer begins with one packet, whatever was granted (§6.3).
+    pub(crate) fn note_asked(&mut self) {
+        if self.state == ServerState::Running {
+            self.response_limit = 1;
+        }
+    }
+
+    /// Whether the client of a request may leave it without a credit: the answer begins with one packet.
+    pub(crate) fn is_waiting(&self) -> bool {
+        self.state == ServerState::Running && self.response_limit <= 1
     }
 
     /// Keeps the answer of a request that runs, to be sent from its first packet on. There is none: the

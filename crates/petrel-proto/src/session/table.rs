@@ -10,8 +10,9 @@ pub(crate) struct SessionTable<B, T> {
     /// rarely even meet a new one.
     free: std::collections::VecDeque<u32>,
     open: u32,
-    /// Those of them in the server's role.
+    /// Those of them in the server's role, and the slots that were agreed on for those in all.
     servers: u32,
+    server_slots: u64,
     open_max: u32,
     /// Generation of an entry that is new: above that of every entry whose memory was given back.
     generation: u32,
@@ -32,6 +33,7 @@ impl<B, T> SessionTable<B, T> {
             free: Default::default(),
             open: 0,
             servers: 0,
+            server_slots: 0,
             open_max,
             generation: 0,
             look_at: 0,
@@ -48,6 +50,10 @@ impl<B, T> SessionTable<B, T> {
         self.servers
     }
 
+    pub(crate) fn server_slots(&self) -> u64 {
+        self.server_slots
+    }
+
     /// Puts a session in; `None` when the table is full.
     pub(crate) fn insert(
         &mut self,
@@ -60,7 +66,10 @@ impl<B, T> SessionTable<B, T> {
         }
         self.open += 1;
         self.look_at = self.look_at.max(self.open / 2);
-        self.servers += u32::from(matches!(role, Role::Server(_)));
+        if let Role::Server(server) = &role {
+            self.servers += 1;
+            self.server_slots += u64::from(server.agreed.slots);
+        }
         if let Some(index) = self.free.pop_front() {
             let entry = &mut self.entries[index as usize];
             let generation = entry.generation.wrapping_add(1);
@@ -80,7 +89,10 @@ impl<B, T> SessionTable<B, T> {
         entry.origin = Origin::new(entry.origin.token(), None);
         self.free.push_back(id.index);
         self.open -= 1;
-        self.servers -= u32::from(matches!(role, Role::Server(_)));
+        if let Role::Server(server) = &role {
+            self.servers -= 1;
+            self.server_slots -= u64::from(server.agreed.slots);
+        }
         if self.open <= self.look_at {
             self.look_at = self.open / 2;
             if self.entries.len() > ROOM_MIN {

@@ -84,6 +84,8 @@ impl Flags {
     pub const EXTENDED: Flags = Flags(1 << 1);
     /// R: the frame repeats one sent before.
     pub const REPEATS: Flags = Flags(1 << 2);
+    /// W, of a CREDIT: the request runs, and its answer begins with one packet, which needs no credit.
+    pub const WAITS: Flags = Flags(1 << 3);
 
     /// These and those.
     #[inline]
@@ -107,6 +109,12 @@ impl Flags {
     #[inline]
     pub const fn repeats(self) -> bool {
         self.0 & Self::REPEATS.0 != 0
+    }
+
+    /// Whether a CREDIT says that the request runs and needs no credit any more.
+    #[inline]
+    pub const fn waits(self) -> bool {
+        self.0 & Self::WAITS.0 != 0
     }
 }
 

@@ -121,6 +121,9 @@ impl fmt::Display for Frame<'_> {
         if header.flags.congestion() {
             f.write_str(" congestion")?;
         }
+        if header.flags.waits() && header.kind == Kind::Credit {
+            f.write_str(", waits")?;
+        }
         if header.flags.repeats() { f.write_str(" again") } else { Ok(()) }
     }
 }

@@ -4,6 +4,7 @@ use petrel::proto::Recovery;
 use petrel::proto::congestion::{
     CongestionConfig, CongestionControl, DcqcnConfig, Rate, SwiftConfig, TimelyConfig,
 };
+use petrel::proto::limits::SLOTS_DEFAULT;
 use petrel::proto::recovery::rtt::RtoBounds;
 use petrel::{EndpointConfig, SessionConfig};
 
@@ -114,7 +115,10 @@ impl Scenario {
     pub(super) fn draw_endpoint(&self, rng: &mut Rng) -> EndpointConfig {
         let mut config = EndpointConfig::default();
         config.sessions = SessionConfig::default();
-        config.sessions.slots = 1 << rng.below(7);
+        config.sessions.slots = match rng.below(7) {
+            6 => SLOTS_DEFAULT,
+            few => 1 << few,
+        };
         config.sessions.credits = match rng.below(5) {
             0 => rng.between(1, 4),
             1 => rng.between(200, 1_000),
@@ -296,7 +300,7 @@ mod tests {
             let scenario = Scenario::draw(rng);
             assert!(scenario.hosts >= 2 && scenario.calls > 0);
             let config = scenario.draw_endpoint(rng);
-            assert!(config.sessions.slots.is_power_of_two() && config.sessions.slots <= 64);
+            assert!(config.sessions.slots.is_power_of_two());
             assert!(config.sessions.credits > 0);
             assert!(config.protocol.rto.min_ns < config.protocol.rto.max_ns);
             let transport = scenario.draw_transport(rng);

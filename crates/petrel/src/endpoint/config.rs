@@ -70,8 +70,11 @@ pub struct EndpointConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SessionConfig {
-    /// Requests that a session has on the way at once; a power of two, 1 to 64.
-    pub slots: u8,
+    /// Requests that a session has on the way at once, those that wait for an event among them; a power of
+    /// two, 1 to 4 096, and 2 048 by default. Further calls wait in a queue. Slots take memory when
+    /// calls have needed as many at once: 128 bytes each at the client, 64 at the server. With 64 and more one is
+    /// kept for requests for the endpoint's health.
+    pub slots: u16,
     /// Packets that a session may have unacknowledged, 1 to 4 096.
     pub credits: u16,
     /// Largest message that this endpoint takes, as request or as response, in bytes; up to
@@ -134,7 +137,7 @@ impl SessionConfig {
     /// The first rule that the settings break.
     pub(crate) fn check(&self) -> Result<(), &'static str> {
         if !self.slots.is_power_of_two() || self.slots > limits::SLOTS_MAX {
-            Err("the slots of a session are a power of two, 1 to 64")
+            Err("the slots of a session are a power of two, 1 to 4096")
         } else if !(1..=limits::CREDITS_MAX).contains(&self.credits) {
             Err("the credits of a session are 1 to 4096")
         } else if self.message_bytes_max > limits::MESSAGE_BYTES_MAX {

@@ -323,6 +323,12 @@ impl Context<'_> {
         self.local.core.respond_error(handle, Status::ResourceExhausted, text);
     }
 
+    /// Gives up messages of others that do not move, for an answer. False if there were none.
+    #[cold]
+    pub(super) fn make_room_for_answer(&mut self, bytes: usize) -> bool {
+        self.local.core.make_room_for_answer(bytes)
+    }
+
     pub(super) fn respond_error(&mut self, handle: RequestHandle, status: Status, text: &str) {
         match self.alloc_message(text.as_bytes()) {
             Ok(message) => self.respond(handle, status, message),

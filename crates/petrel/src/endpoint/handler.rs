@@ -200,7 +200,11 @@ fn reply_allocated(
     capacity: usize,
     fill: impl FnOnce(&[u8], &mut [u8]) -> usize,
 ) -> Handled {
-    let Ok(mut message) = cx.alloc(capacity) else {
+    let mut room = cx.alloc(capacity);
+    if room.is_err() && cx.make_room_for_answer(capacity) {
+        room = cx.alloc(capacity);
+    }
+    let Ok(mut message) = room else {
         cx.respond_error(*handle, Status::ResourceExhausted, "the server has no memory left");
         return Handled(None);
     };

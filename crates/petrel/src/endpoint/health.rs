@@ -5,7 +5,7 @@
 
 use std::collections::HashMap;
 
-use petrel_proto::RequestHandle;
+use petrel_proto::{RequestHandle, limits};
 use petrel_transport::Transport;
 
 use super::Endpoint;
@@ -17,7 +17,7 @@ use crate::control::ControlPlane;
 ///
 /// The request is empty, for the endpoint as a whole, or a method's number as a little-endian `u16`.
 /// The response is one byte, a [`Health`].
-pub const HEALTH_METHOD: u16 = u16::MAX;
+pub const HEALTH_METHOD: u16 = limits::ENDPOINT_METHOD;
 
 /// Whether something can serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

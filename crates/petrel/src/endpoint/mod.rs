@@ -19,6 +19,7 @@ mod options;
 mod remote;
 mod sessions;
 mod shared;
+mod slot_shares;
 mod spare;
 mod stats;
 
@@ -47,6 +48,7 @@ pub use open::EndpointError;
 pub use options::CallOptions;
 pub use sessions::{ConnectError, SessionState};
 pub use shared::{SharedMsg, SharedRejected};
+pub(crate) use slot_shares::SLOTS_MIN;
 pub use stats::{ClientCalls, EndpointStats};
 
 use ahead::Ahead;

@@ -10,6 +10,7 @@ use petrel_proto::{Accepted, Agreed, CallError, Closed, OpenError, PeerKey, Sess
 use petrel_transport::{PeerId, Transport};
 
 use super::drain::DRAINING;
+use super::slot_shares::slots_for;
 use super::{Endpoint, SessionConfig, SessionEnd, SessionEnds};
 use crate::control::{
     AllowedTransports, ControlPlane, EndpointId, FromNexus, LinkId, Reason, ToNexus,
@@ -619,7 +620,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 peer: PeerKey(entry.peer.0),
                 peer_session: open.session,
                 peer_token: open.token,
-                slots: open.slots.min(config.slots),
+                slots: slots_for(open.slots, config.slots, self.local.core.server_slots()),
                 credits: open.credits.min(config.credits),
                 packet_bytes,
                 peer_message_bytes_max: open.max_message,

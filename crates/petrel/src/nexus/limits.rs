@@ -140,7 +140,7 @@ pub(super) const SESSION_BYTES_PER_SITE_MAX: usize = SESSION_BYTES_MAX / 8;
 pub(super) const SESSION_BYTES_PER_CONNECTION_MAX: usize = SESSION_BYTES_PER_SITE_MAX / 2;
 
 /// What a session of so many slots counts for.
-pub(super) fn session_bytes(slots: u8) -> usize {
+pub(super) fn session_bytes(slots: u16) -> usize {
     SESSION_BASE_BYTES + usize::from(slots) * SLOT_BYTES
 }
 

@@ -22,6 +22,13 @@ use super::links::Stage;
 use super::reactor::Reactor;
 use super::stream::Violation;
 use crate::control::{EndpointId, FromNexus, LinkId, Reason};
+use crate::endpoint::SLOTS_MIN;
+
+/// Slots that a proposal counts for: no more than every session gets. What an endpoint agrees to beyond that is
+/// counted when it has (see `endpoint::SLOTS_MIN`).
+fn counted_slots(open: &SessionOpen) -> u16 {
+    open.slots.min(SLOTS_MIN)
+}
 
 /// A session proposed and not answered.
 #[derive(Clone, Copy, Debug)]
@@ -31,8 +38,9 @@ pub(super) struct Proposal {
 }
 
 impl Proposal {
-    pub(super) fn slots(&self) -> u8 {
-        self.open.slots
+    /// Slots that it counts for: those that it gets in any case. What it gets is counted when it is answered.
+    pub(super) fn slots(&self) -> u16 {
+        counted_slots(&self.open)
     }
 }
 
@@ -87,7 +95,7 @@ impl Reactor {
         if let Some(connection) = self.connections.get_mut(&link.connection) {
             connection.proposals += 1;
             if !connection.is_opener {
-                self.shares.add_proposal(connection.site, open.slots);
+                self.shares.add_proposal(connection.site, counted_slots(&open));
             }
         }
         self.deadlines.add(deadline, Due::Session(id, open.request));
@@ -109,7 +117,7 @@ impl Reactor {
     }
 
     /// An endpoint of this process is the server of a session more.
-    fn add_session(&mut self, id: LinkId, slots: u8) {
+    fn add_session(&mut self, id: LinkId, slots: u16) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let Some(connection) = self.connections.get_mut(&link.connection) else { return };
         let bytes = session_bytes(slots);
@@ -120,7 +128,7 @@ impl Reactor {
 
     /// An endpoint of this process is the server of a session less. If the link has ended, its
     /// sessions were given back with it.
-    pub(super) fn remove_session(&mut self, from: EndpointId, id: LinkId, slots: u8) {
+    pub(super) fn remove_session(&mut self, from: EndpointId, id: LinkId, slots: u16) {
         if !self.owns(from, id) {
             return;
         }
@@ -181,13 +189,14 @@ impl Reactor {
         }
         if let Some(connection) = self.connections.get(&link.connection) {
             // Those that are proposed count as if they were like this one.
-            let proposed = connection.proposals * session_bytes(open.slots);
-            let bytes = connection.session_bytes + proposed + session_bytes(open.slots);
+            let counted = session_bytes(counted_slots(open));
+            let proposed = connection.proposals * counted;
+            let bytes = connection.session_bytes + proposed + counted;
             if bytes > SESSION_BYTES_PER_CONNECTION_MAX {
                 let why = "your process has its share of this server's memory for sessions";
                 return Err(Reason::new(Status::ResourceExhausted, why));
             }
-            let shares = self.shares.check_session(connection.site, open.slots);
+            let shares = self.shares.check_session(connection.site, counted_slots(open));
             shares.map_err(|what| Reason::new(Status::ResourceExhausted, what.text()))?;
         }
         Ok(link.endpoint)

@@ -86,7 +86,7 @@ impl Shares {
     }
 
     /// Whether a site may have one more session, of so many slots.
-    pub(super) fn check_session(&self, site: Site, slots: u8) -> Result<(), Exhausted> {
+    pub(super) fn check_session(&self, site: Site, slots: u16) -> Result<(), Exhausted> {
         let (share, bytes) = (self.share(site), session_bytes(slots));
         if share.proposals >= PROPOSALS_PER_SITE_MAX {
             return Err(Exhausted::Site("unanswered proposals"));
@@ -117,7 +117,7 @@ impl Shares {
     }
 
     /// A session of so many slots is proposed.
-    pub(super) fn add_proposal(&mut self, site: Site, slots: u8) {
+    pub(super) fn add_proposal(&mut self, site: Site, slots: u16) {
         self.change(site, |share| {
             share.proposals += 1;
             share.session_bytes += session_bytes(slots);
@@ -125,7 +125,7 @@ impl Shares {
     }
 
     /// A proposal of so many slots is answered, or ended with its link.
-    pub(super) fn remove_proposal(&mut self, site: Site, slots: u8) {
+    pub(super) fn remove_proposal(&mut self, site: Site, slots: u16) {
         self.change(site, |share| {
             take(&mut share.proposals, 1);
             take(&mut share.session_bytes, session_bytes(slots));

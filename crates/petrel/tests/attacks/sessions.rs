@@ -38,16 +38,23 @@ fn sessions__of_one_address_have_a_share_of_the_memory() {
     let flooder = [127, 0, 0, 9].into();
     let mut greedy = Connection::greet_from(flooder, address).unwrap();
     let count = open_all(&mut greedy, 9);
-    // 64 MiB of 5 KiB each: half of the address's share.
-    assert!((12_000..14_000).contains(&count), "{count}");
+    // 64 MiB, half of the address's share: some 8 000 of 64 slots count 5 KiB each, and the others get fewer,
+    // down to 16.
+    assert!((20_000..25_000).contains(&count), "{count}");
     let mut second = Connection::greet_from(flooder, address).unwrap();
     let count = open_all(&mut second, 10);
-    assert!((12_000..14_000).contains(&count), "{count}");
-    // A further connection of the address gets none, another address does.
+    // As many bytes of 16 slots each: the endpoint gives no more of them.
+    assert!((35_000..45_000).contains(&count), "{count}");
+    // A further connection of the address gets what the two have left over, which is less than a session
+    // each. Another address gets its own.
     let mut again = Connection::greet_from(flooder, address).unwrap();
     let link = again.open_link(1, 11, 1_232, false).unwrap().unwrap();
     let shape = Shape { slots: 64, ..Shape::default() };
-    assert!(again.open_session(&link, 1, shape).unwrap().is_none());
+    let mut request = 1;
+    while again.open_session(&link, request, shape).unwrap().is_some() {
+        request += 1;
+        assert!(request <= 3, "an address gets more than its share");
+    }
     let mut newcomer = client(over(true, false));
     let new = newcomer.connect_wait(address).unwrap();
     assert_eq!(&newcomer.call_wait(new, ECHO, b"new", 3).unwrap()[..], b"new");
@@ -55,7 +62,7 @@ fn sessions__of_one_address_have_a_share_of_the_memory() {
     // What has ended counts no more.
     drop((greedy, second));
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    let mut request = 2;
+    request += 1;
     while again.open_session(&link, request, shape).unwrap().is_none() {
         request += 1;
         assert!(std::time::Instant::now() < deadline, "the share is not given back");

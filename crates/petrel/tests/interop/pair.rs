@@ -36,9 +36,9 @@ pub(crate) struct Pair {
     observer: SessionId,
 }
 
-/// Over UDP, and over shared memory.
+/// Over UDP, and over shared memory, with few slots, so that calls wait for one.
 pub(crate) fn both() -> [Pair; 2] {
-    both_with(|_| {})
+    both_with(|config| config.sessions.slots = 8)
 }
 
 /// The same with settings of the client's endpoint.

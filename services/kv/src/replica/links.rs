@@ -15,7 +15,7 @@ use super::shared::Shared;
 /// rest is for round trips that are longer than the work on a batch.
 const CALLS_MAX: u32 = 4;
 
-/// Calls to a peer of any kind: the session's slots are 8, and what has to wait for one is late.
+/// Calls to a peer of any kind: more of them on the way tell it nothing new.
 const URGENT_CALLS_MAX: u32 = 7;
 
 /// Bytes of entries that go in one call, about; a single entry may be larger.

@@ -7,7 +7,7 @@ use super::super::receive::Received;
 use super::super::request::{Age, age, deadline_ns};
 use super::super::{Core, Shared};
 use crate::buffer::{Buffer, BufferPool};
-use crate::limits::{SLOTS_MAX, packets_of};
+use crate::limits::packets_of;
 use crate::session::backlog::NEVER;
 use crate::session::server::{ServerSession, ServerState};
 use crate::session::{PeerKey, Role, SessionId};
@@ -23,7 +23,7 @@ const HELD_BYTES_MAX: usize = 1 << 20;
 
 /// Messages behind the last one that was announced whose packets may still come: as many calls as can be under
 /// way. What is older will not be announced any more.
-const SEQUENCES_BEHIND_MAX: u64 = SLOTS_MAX as u64;
+const SEQUENCES_BEHIND_MAX: u64 = 64;
 
 /// A group that an endpoint is a member of, for one of its sessions as a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +82,7 @@ impl<B> Member<B> {
         if self.announced.iter().any(|known| known.sequence == request.sequence) {
             return;
         }
-        if self.announced.len() == usize::from(SLOTS_MAX) {
+        if self.announced.len() as u64 == SEQUENCES_BEHIND_MAX {
             self.announced.pop_front();
         }
         self.announced.push_back(request);
@@ -233,9 +233,11 @@ impl<B: Buffer> Shared<B> {
         pool: &mut P,
     ) -> Received<'f, B, T> {
         let slot = server.slot_index(header.request);
-        let state = &server.slots[slot];
+        let state = server.slots.get(slot);
         // It is over, or complete: whatever is repeated comes by the session itself.
-        if state.current != header.request || state.state != ServerState::Arriving {
+        if state.is_none_or(|state| {
+            state.current != header.request || state.state != ServerState::Arriving
+        }) {
             self.counters.dropped_duplicate += 1;
             return Received::Nothing;
         }

@@ -45,8 +45,8 @@ impl<B: Buffer, T> Core<B, T> {
         }
         let packets = packets_of(len as u32, packet_bytes);
         (2..=WINDOW_PACKETS).contains(&packets)
-            && client.free_slots != 0
-            && client.stalled_slots == 0
+            && client.has_room()
+            && client.stalled.is_empty()
             && client.credits >= packets
             && !client.congestion.is_limited()
             && client.multicast.is_likely()
@@ -76,10 +76,10 @@ impl<B: Buffer, T> Core<B, T> {
             panic!("an announcement to a session that has ended");
         };
         let checked = check(client, call.request.wire_len(), self.shared.config.backlog_max);
-        assert!(checked.is_ok() && client.free_slots != 0, "an announcement without a slot");
+        let slot = client.take_slot().filter(|_| checked.is_ok());
+        let Some(slot) = slot else { panic!("an announcement without a slot") };
         self.shared.counters.calls_started += 1;
-        let slot = client.free_slots.trailing_zeros() as usize;
-        start(&mut self.shared, session.index, client, Queued { call, expiry });
+        start(&mut self.shared, session.index, client, slot, Queued { call, expiry });
         self.shared.count_as_sent(now_ns, client, slot, announcement);
         self.shared.note_expiry(session, client, expiry.at_ns);
         Ok(())

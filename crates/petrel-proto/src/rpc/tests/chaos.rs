@@ -296,7 +296,7 @@ proptest! {
         credits in prop_oneof![Just(1u16), Just(2), 3u16..64, Just(1000)],
         gives_up in any::<bool>(),
     ) {
-        let shape = Shape { slots, credits, ..Shape::default() };
+        let shape = Shape { slots: slots.into(), credits, ..Shape::default() };
         let faults = Faults { loss, duplication, damage, jitter_ns };
         let short = chaos(seed, &sizes, faults, shape, [true, gives_up]);
         let general = chaos(seed, &sizes, faults, shape, [false, gives_up]);

@@ -8,7 +8,8 @@
 //!
 //! | rule | section |
 //! | --- | --- |
-//! | a client has no more than C packets unacknowledged | §4 |
+//! | a client has no more than C packets unacknowledged, but for requests that wait | §4 |
+//! | a server that says so of a request begins its answer with one packet | §6.3 |
 //! | no packet is sent or allowed 256 or more beyond what is known to be received | §4 |
 //! | packets are first sent in order | §5, §6.3 |
 //! | nothing is sent again that is known to be there | §5.2, §6.3 |
@@ -28,7 +29,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use petrel_proto::limits::packets_of;
+use petrel_proto::limits::{ENDPOINT_METHOD, SLOTS_WITH_RESERVE_MIN, packets_of};
 use petrel_proto::wire::{Fields, Frame, Header, Kind, Part};
 
 use super::errand::Work;
@@ -206,7 +207,13 @@ impl Session {
         if number < self.agreement.open.first_request {
             return Err("a request number is below the first (§5)");
         }
+        let slots = u64::from(self.agreement.accept.slots);
+        let is_kept = slot == 0 && slots >= u64::from(SLOTS_WITH_RESERVE_MIN);
+        if is_kept && frame.header.aux != ENDPOINT_METHOD {
+            return Err("a call in the slot that is kept for the endpoint's own requests (§4)");
+        }
         let request = Request::new(number, packets_of(part.size, self.packet_bytes), self.in_order);
+        let request = if is_kept { request.exempt() } else { request };
         if let Some(former) = self.slots.insert(slot, request) {
             self.held -= former.held();
         }

@@ -12,6 +12,8 @@ pub(super) struct Request {
     pub(super) number: u64,
     /// Of the request.
     packets: u32,
+    /// It is for the endpoint itself, and takes no credit until its answer has several packets (§4).
+    is_exempt: bool,
     /// Which sides drop what is out of order.
     in_order: InOrder,
     client: Client,
@@ -36,6 +38,8 @@ struct Client {
     /// Packets of the response, once known.
     response: Option<u32>,
     received: Packets,
+    /// The server has said that it runs, and that its answer begins with one packet.
+    waits: bool,
     /// The answer is there, or the request was given up.
     is_over: bool,
     /// The server was told that it was given up.
@@ -61,7 +65,12 @@ struct Server {
 impl Request {
     pub(super) fn new(number: u64, packets: u32, in_order: InOrder) -> Self {
         let (client, server) = (Client::default(), Server::default());
-        Self { number, packets, in_order, client, server }
+        Self { number, packets, is_exempt: false, in_order, client, server }
+    }
+
+    /// One for the endpoint itself, in the slot that is kept for those.
+    pub(super) fn exempt(self) -> Self {
+        Self { is_exempt: true, ..self }
     }
 
     /// Credits that the client holds for it (§4).
@@ -69,6 +78,8 @@ impl Request {
         let client = &self.client;
         match client.response {
             _ if client.is_over => 0,
+            None if client.waits || self.is_exempt => 0,
+            Some(_) if self.is_exempt => client.limit - client.received.count().max(1),
             Some(_) => client.limit - client.received.count(),
             None => {
                 let unacknowledged = client.sent - client.acknowledged.count();
@@ -134,6 +145,12 @@ impl Request {
         if !client.received.is_told_by(pull.cumulative, &pull.bitmap) {
             return Err("the PULL does not tell what was received (§3.1)");
         }
+        if client.response.is_none() {
+            return match pull.limit {
+                1 => Ok(()),
+                _ => Err("a limit other than 1 before the response has begun (§3.1)"),
+            };
+        }
         if pull.limit < client.limit {
             return Err("the limit goes back (§3.1)");
         }
@@ -159,7 +176,9 @@ impl Request {
             if self.in_order.server && part.packet > server.arrived.cumulative() {
                 return;
             }
-            server.limit = server.limit.max(part.grant.into());
+            if server.arrived.count() < self.packets {
+                server.limit = server.limit.max(part.grant.into());
+            }
             server.last = (part.packet, frame.header.flags.repeats());
             return server.arrived.insert(part.packet);
         };
@@ -178,7 +197,13 @@ impl Request {
             (Kind::Credit, _) if self.server.is_cancelled => {
                 Err("a CREDIT for a request that was given up (§6.2)")
             }
+            (Kind::Credit, Fields::Credit(_)) if frame.header.flags.waits() && !has_all => {
+                Err("flag W before the whole request has come (§6.3)")
+            }
             (Kind::Credit, Fields::Credit(credit)) => {
+                if frame.header.flags.waits() {
+                    self.server.limit = 1;
+                }
                 self.server_acknowledges(&credit, frame.header.flags.repeats())
             }
             // A request that is refused need not be there whole.
@@ -222,6 +247,10 @@ impl Request {
         match frame.fields {
             Fields::Credit(credit) if client.response.is_none() => {
                 client.acknowledged.add(credit.cumulative, &credit.bitmap);
+                if frame.header.flags.waits() {
+                    client.waits = true;
+                    client.limit = 1;
+                }
             }
             Fields::Part(part) => {
                 if self.in_order.client && part.packet > client.received.cumulative() {

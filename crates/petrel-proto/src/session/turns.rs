@@ -1,0 +1,153 @@
+//! Slots that wait for their turn, first come, first served (`docs/wire-protocol.md` §4).
+//!
+//! Bits that are searched in a circle were here before. The slot that was woken left them, the next
+//! call found no others waiting and took its credit: with 64 calls on 32 credits some slots waited for
+//! 30 rounds. A slot now keeps its place at the head until it has had its turn.
+
+use std::collections::VecDeque;
+
+/// Slots in the order in which they asked, each once. An empty one is a word and a count.
+#[derive(Debug, Default)]
+pub(crate) struct SlotQueue {
+    /// As many as `order` has: one load tells the fast path that none waits.
+    len: u32,
+    order: Option<Box<Order>>,
+}
+
+#[derive(Debug, Default)]
+struct Order {
+    slots: VecDeque<u16>,
+    /// Bit per slot: it is in the queue.
+    members: Vec<u64>,
+}
+
+impl SlotQueue {
+    #[inline(always)]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Slots that wait.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    #[inline]
+    pub(crate) fn contains(&self, slot: usize) -> bool {
+        self.len > 0 && self.order.as_ref().is_some_and(|order| order.has(slot))
+    }
+
+    /// The slot whose turn is next.
+    #[inline]
+    pub(crate) fn first(&self) -> Option<usize> {
+        if self.len == 0 {
+            return None;
+        }
+        self.order.as_ref()?.slots.front().map(|slot| usize::from(*slot))
+    }
+
+    /// Puts a slot behind the others, unless it waits already.
+    #[cold]
+    pub(crate) fn push(&mut self, slot: usize) {
+        let order = self.order.get_or_insert_default();
+        if order.has(slot) {
+            return;
+        }
+        let word = slot / 64;
+        if order.members.len() <= word {
+            order.members.resize(word + 1, 0);
+        }
+        order.members[word] |= 1 << (slot % 64);
+        order.slots.push_back(slot as u16);
+        self.len += 1;
+    }
+
+    /// Puts a slot before the others, unless it waits already: it has had no use of its turn.
+    #[cold]
+    pub(crate) fn push_first(&mut self, slot: usize) {
+        let before = self.len;
+        self.push(slot);
+        if let Some(order) = &mut self.order
+            && self.len > before
+        {
+            order.slots.rotate_right(1);
+        }
+    }
+
+    /// Takes the slot whose turn is next.
+    pub(crate) fn pop(&mut self) -> Option<usize> {
+        let order = self.order.as_mut()?;
+        let slot = usize::from(order.slots.pop_front()?);
+        order.members[slot / 64] &= !(1 << (slot % 64));
+        self.len -= 1;
+        Some(slot)
+    }
+
+    /// Takes a slot out, wherever it stands.
+    #[inline]
+    pub(crate) fn remove(&mut self, slot: usize) {
+        if self.contains(slot) {
+            self.take_out(slot);
+        }
+    }
+
+    #[cold]
+    fn take_out(&mut self, slot: usize) {
+        let Some(order) = &mut self.order else { return };
+        let place = order.slots.iter().position(|other| usize::from(*other) == slot);
+        let Some(place) = place else { unreachable!("a member stands in the queue") };
+        order.slots.remove(place);
+        order.members[slot / 64] &= !(1 << (slot % 64));
+        self.len -= 1;
+    }
+}
+
+impl Order {
+    fn has(&self, slot: usize) -> bool {
+        self.members.get(slot / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// Against a plain list.
+        #[test]
+        fn slot_queue__is_as_a_plain_list(steps in prop::collection::vec((0u8..5, 0usize..300), 0..200)) {
+            let mut queue = SlotQueue::default();
+            let mut model: Vec<usize> = Vec::new();
+            for (kind, slot) in steps {
+                match kind {
+                    0 => {
+                        let first = (!model.is_empty()).then(|| model.remove(0));
+                        prop_assert_eq!(queue.pop(), first);
+                    }
+                    1 => {
+                        queue.remove(slot);
+                        model.retain(|other| *other != slot);
+                    }
+                    2 => {
+                        queue.push_first(slot);
+                        if !model.contains(&slot) {
+                            model.insert(0, slot);
+                        }
+                    }
+                    _ => {
+                        queue.push(slot);
+                        if !model.contains(&slot) {
+                            model.push(slot);
+                        }
+                    }
+                }
+                prop_assert_eq!(queue.first(), model.first().copied());
+                prop_assert_eq!((queue.len() as usize, queue.is_empty()), (model.len(), model.is_empty()));
+                prop_assert_eq!(queue.contains(slot), model.contains(&slot));
+            }
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! How many slots a server agrees to (`docs/wire-protocol.md` §8.5).
+//!
+//! A slot that a client uses takes memory at the server. What all clients together may use is bounded
+//! here, when sessions are agreed on: a few get what they propose, and the more there are, the fewer each
+//! further one gets. None gets less than a session needs for calls that do not wait.
+
+/// Slots that an endpoint agrees to as a server before it gives each session the least: 32 MiB, at 64
+/// bytes each. With what the nexus counts for a session it leaves a site room for tens of thousands.
+const SLOTS_IN_ALL_MAX: u64 = 1 << 19;
+
+/// The share of what is left that one session gets at most: the first 128 sessions get the default of
+/// 2 048 slots, the next 128 a half of that, and so on.
+const SESSIONS_TO_COME: u64 = 128;
+
+/// What every session gets if it proposes as much: twice what eRPC has.
+pub(crate) const SLOTS_MIN: u16 = 16;
+
+/// The slots to agree to where a client proposes some, this endpoint allows some, and its other sessions have
+/// some in all.
+pub(super) fn slots_for(proposed: u16, allowed: u16, agreed_in_all: u64) -> u16 {
+    let share = SLOTS_IN_ALL_MAX.saturating_sub(agreed_in_all) / SESSIONS_TO_COME;
+    // The power of two that is not above the share, which is 0 or fits.
+    let share = share.checked_ilog2().map_or(0, |log2| 1_u16 << log2.min(15));
+    proposed.min(allowed).min(share.max(SLOTS_MIN))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_for__few_sessions_get_what_they_propose() {
+        assert_eq!(slots_for(2048, 2048, 0), 2048);
+        assert_eq!(slots_for(4096, 2048, 0), 2048);
+        assert_eq!(slots_for(4, 2048, 0), 4);
+        assert_eq!(slots_for(2048, 1, 0), 1);
+    }
+
+    /// Whatever clients propose, and however many they are.
+    #[test]
+    fn slots_for__all_sessions_together_are_bounded() {
+        let sessions = 20_000_u64;
+        let mut in_all = 0;
+        for session in 0..sessions {
+            let slots = slots_for(4096, 4096, in_all);
+            assert!(slots.is_power_of_two() && slots >= SLOTS_MIN);
+            assert!(session > 120 || slots >= 2048, "session {session} gets {slots}");
+            in_all += u64::from(slots);
+        }
+        assert!(in_all <= SLOTS_IN_ALL_MAX + sessions * u64::from(SLOTS_MIN), "{in_all}");
+    }
+}
