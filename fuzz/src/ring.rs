@@ -14,7 +14,8 @@ use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use petrel_transport::shm::ring::{
-    Consumer, Control, Memory, Producer, PushError, RECORD_ALIGN, max_frame_limit, sleep_fence,
+    Consumer, Control, Memory, Producer, PushError, RECORD_ALIGN, RingFrame, max_frame_limit,
+    sleep_fence,
 };
 
 use crate::input::Input;
@@ -251,9 +252,14 @@ unsafe impl Memory for Heap {
         }
     }
 
-    unsafe fn with_frame<R>(&self, offset: usize, length: usize, f: impl FnOnce(&[u8]) -> R) -> R {
-        let from = self.at(offset, length);
-        // SAFETY: `at` checked the place, and nobody writes until `f` returns.
-        f(unsafe { std::slice::from_raw_parts(from, length) })
+    unsafe fn with_frame<R>(
+        &self,
+        offset: usize,
+        length: usize,
+        f: impl FnOnce(RingFrame<'_>) -> R,
+    ) -> R {
+        let start = std::ptr::NonNull::new(self.at(offset, length)).expect("it is on the heap");
+        // SAFETY: `at` checked the place; records have whole lines.
+        f(unsafe { RingFrame::new(start, length) })
     }
 }

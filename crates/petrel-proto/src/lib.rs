@@ -85,7 +85,7 @@ pub use rpc::{
     Accepted, CallError, CallFailure, CallLimits, CallRejected, Closed, Completion, Config, Core,
     Event, Execution, FrameSink, GroupFrames, Membership, OpenError, PendingCall, PlainCompletion,
     PlainRequest, Received, Recovery, RequestHandle, RespondError, RespondRejected, Upcoming,
-    upcoming_request,
+    method_of, upcoming_request,
 };
 pub use session::{Agreed, PeerKey, SessionId};
 pub use status::Status;

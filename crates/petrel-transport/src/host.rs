@@ -13,7 +13,9 @@ use std::os::fd::AsFd;
 
 use crate::clock::Clock;
 use crate::shm::{Shm, ShmConfig, ShmError, ShmLink};
-use crate::transport::{FrameHandler, LinkError, PeerId, ReturnPath, Transport, TransportStats};
+use crate::transport::{
+    FrameHandler, LinkError, PeerId, ReturnPath, SharedFrame, Transport, TransportStats,
+};
 use crate::udp::{Udp, UdpConfig, UdpError, UdpLink};
 use crate::wake::Waker;
 
@@ -293,14 +295,19 @@ impl<H: FrameHandler> FrameHandler for ByShm<'_, H> {
         self.0.handle(from_shm(peer), frame, back);
     }
 
+    #[inline]
+    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, back: ReturnPath<'_>) {
+        self.0.handle_shared(from_shm(peer), frame, back);
+    }
+
     #[inline(always)]
     fn looks_ahead(&self) -> bool {
         self.0.looks_ahead()
     }
 
     #[inline(always)]
-    fn prepare(&mut self, frame: &[u8]) {
-        self.0.prepare(frame);
+    fn prepare(&mut self, frame: &[u8], is_whole: bool) {
+        self.0.prepare(frame, is_whole);
     }
 }
 
@@ -324,8 +331,8 @@ impl<H: FrameHandler> FrameHandler for ByUdp<'_, H> {
     }
 
     #[inline(always)]
-    fn prepare(&mut self, frame: &[u8]) {
-        self.0.prepare(frame);
+    fn prepare(&mut self, frame: &[u8], is_whole: bool) {
+        self.0.prepare(frame, is_whole);
     }
 }
 

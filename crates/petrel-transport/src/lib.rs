@@ -31,12 +31,14 @@ mod copy;
 pub mod heap;
 pub mod host;
 pub mod path;
+mod shared;
 pub mod shm;
 pub mod transport;
 pub mod udp;
 pub mod wake;
 
+pub use shared::{PRIVATE_BYTES_MAX, SharedBytes};
 pub use transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, RX_BURST_MAX, ReturnPath, TX_BURST_MAX,
-    Transport, TransportStats, TxFrame,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, RX_BURST_MAX, ReturnPath, SharedFrame,
+    TX_BURST_MAX, Transport, TransportStats, TxFrame,
 };

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use crate::clock::Clock;
+use crate::shared::SharedBytes;
 use crate::shm::Outgoing;
 use crate::wake::Waker;
 
@@ -147,12 +148,19 @@ transport_stats! {
 /// Gets the frames that a transport receives. Its method can be inlined into the transport's loop,
 /// which a closure that is called in two places is not.
 pub trait FrameHandler {
-    /// A frame has come in. The slice is the receive buffer itself; `back` may take an answer at
-    /// once.
+    /// A frame has come in. The slice is private memory: the receive buffer itself, or a copy of what a
+    /// peer could change. `back` may take an answer at once.
     fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>);
 
     /// A frame has come in with the mark *Congestion Experienced* (RFC 3168).
     fn handle_marked(&mut self, peer: PeerId, frame: &[u8]);
+
+    /// A frame of more than [`PRIVATE_BYTES_MAX`](crate::PRIVATE_BYTES_MAX) bytes has come in, in memory to which its peer
+    /// can write.
+    #[inline]
+    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, back: ReturnPath<'_>) {
+        self.handle(peer, frame.into_private(), back);
+    }
 
     /// Whether the handler gains by [`FrameHandler::prepare`]; asked once a burst.
     fn looks_ahead(&self) -> bool {
@@ -161,9 +169,39 @@ pub trait FrameHandler {
 
     /// A frame that [`FrameHandler::handle`] will most probably get: the transport may show some of
     /// a burst, in order, before it delivers the first of them, so that the handler can have the
-    /// memory fetched that they are about. Frames that nobody has checked yet, and that may change.
-    fn prepare(&mut self, frame: &[u8]) {
-        let _ = frame;
+    /// memory fetched that they are about. Nobody has checked the frame yet, and it may come in with
+    /// other bytes. Of a frame that is longer than [`PRIVATE_BYTES_MAX`](crate::PRIVATE_BYTES_MAX) it may be the start only, where
+    /// `is_whole` is false.
+    fn prepare(&mut self, frame: &[u8], is_whole: bool) {
+        let _ = (frame, is_whole);
+    }
+}
+
+/// A long frame over shared memory, where it lies.
+#[derive(Debug)]
+pub struct SharedFrame<'a> {
+    bytes: SharedBytes<'a>,
+    scratch: &'a mut [u8],
+}
+
+impl<'a> SharedFrame<'a> {
+    /// `scratch` is as long as the bytes, or longer.
+    pub(crate) fn new(bytes: SharedBytes<'a>, scratch: &'a mut [u8]) -> Self {
+        assert!(bytes.len() <= scratch.len(), "room for the whole frame");
+        Self { bytes, scratch }
+    }
+
+    /// The frame, which its peer can change.
+    #[inline]
+    pub fn bytes(&self) -> SharedBytes<'a> {
+        self.bytes
+    }
+
+    /// A copy of the frame, which nobody else can change, in memory of the transport's.
+    pub fn into_private(self) -> &'a [u8] {
+        let copy = &mut self.scratch[..self.bytes.len()];
+        self.bytes.copy_to_slice(copy);
+        copy
     }
 }
 

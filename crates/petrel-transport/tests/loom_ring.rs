@@ -19,7 +19,8 @@ use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
 use petrel_transport::shm::ring::{
-    Consumer, Control, Memory, Producer, PushError, RECORD_ALIGN, max_frame_limit, sleep_fence,
+    Consumer, Control, Memory, Producer, PushError, RECORD_ALIGN, RingFrame, max_frame_limit,
+    sleep_fence,
 };
 
 /// Four lines, of which three can be full: small, so that few frames fill it.
@@ -121,11 +122,19 @@ unsafe impl Memory for Watched {
         }
     }
 
-    unsafe fn with_frame<R>(&self, offset: usize, length: usize, f: impl FnOnce(&[u8]) -> R) -> R {
+    unsafe fn with_frame<R>(
+        &self,
+        offset: usize,
+        length: usize,
+        f: impl FnOnce(RingFrame<'_>) -> R,
+    ) -> R {
         let words = 0..length.div_ceil(8);
         let load = |index| self.load(offset / 8 + index);
-        let bytes: Vec<u8> = words.flat_map(|index| load(index).to_ne_bytes()).collect();
-        f(&bytes[..length])
+        let mut copy: Vec<u64> = words.map(load).collect();
+        // A record has whole lines.
+        copy.resize(copy.len().max(LINE_WORDS - 1), 0);
+        // SAFETY: the copy has the frame's bytes, and those of a line behind a header.
+        f(unsafe { RingFrame::new(std::ptr::NonNull::from(&copy[..]).cast(), length) })
     }
 }
 
@@ -229,7 +238,7 @@ fn ring__a_batch_is_seen_as_a_whole() {
     });
 }
 
-/// What an `eventfd` does: remembers a signal until it is taken.
+/// What a link's socket does: remembers a signal until it is taken.
 #[derive(Default)]
 struct Event {
     is_set: Mutex<bool>,

@@ -86,9 +86,9 @@ pub use client::{Client, NotStarted, NotStartedReason, ParallelClient, Permit, R
 pub use endpoint::{
     CallFailures, CallKey, CallOptions, CallWaitError, ClientCalls, ConnectError, Context,
     Continuation, DrainTimeout, Endpoint, EndpointConfig, EndpointError, EndpointStats, Factors,
-    HEALTH_METHOD, Handled, Health, Hearing, IdlePolicy, MulticastConfig, MulticastError, Reply,
-    Request, Responder, SessionConfig, SessionEnd, SessionEnds, SessionState, SharedMsg,
-    SharedRejected, StartError, Stop,
+    HEALTH_METHOD, Handled, Health, Hearing, IdlePolicy, InPlaceRequest, MulticastConfig,
+    MulticastError, Reply, Request, Responder, SessionConfig, SessionEnd, SessionEnds,
+    SessionState, SharedMsg, SharedRejected, StartError, Stop,
 };
 pub use local::{Call, Elapsed, Handle, OwnRequest, Parallel, Session, Sleep, Task, Timeout};
 pub use msgbuf::MsgBuf;
@@ -96,6 +96,7 @@ pub use nexus::{Nexus, NexusBuilder, NexusError};
 pub use petrel_proto as proto;
 pub use petrel_proto::{CallError, CallFailure, CallRejected, Execution, SessionId, Status};
 pub use petrel_transport as transport;
+pub use petrel_transport::SharedBytes;
 pub use prefetch::prefetch;
 pub use workers::{WorkerRequest, Workers, WorkersBuilder, WorkersStats};
 

@@ -46,10 +46,10 @@ fn call(client: &mut Endpoint, session: SessionId, round: usize, mut turn: impl 
 fn a_large_message_is_one_packet_each_way() {
     let nexus = Nexus::builder().listen(([127, 0, 0, 1], 0).into()).start().unwrap();
     let mut server = nexus.endpoint(config()).unwrap();
-    server.register(1, |cx, request| {
+    server.register_in_place(1, |cx, request| {
         assert_eq!(request.data().len(), LARGE);
         request.reply_with(cx, LARGE, |data, out| {
-            out.copy_from_slice(data);
+            data.copy_to_slice(out);
             LARGE
         })
     });

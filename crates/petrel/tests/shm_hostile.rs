@@ -8,7 +8,10 @@ mod harness;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
+use std::time::Instant;
 
 use common::{ECHO, Server, client, over, pattern};
 use harness::{HANG, RawPeer, hello};
@@ -23,8 +26,11 @@ use petrel_transport::wake::Waker;
 use petrel_transport::{PeerId, Transport, TxFrame};
 
 const RING_BYTES: u64 = 1 << 20;
+/// Where the ring from the creator, which is the peer, to the server begins.
+const RING_OFFSET: u64 = 4096;
 /// The sleep word of the ring from the server to the peer.
 const SLEEP_OFFSET: u64 = 512;
+const HEADER_BYTES: u64 = 16;
 const FIRST_REQUEST: u64 = 800;
 const SLOTS: u16 = 8;
 const PACKET_BYTES: u32 = 8_000;
@@ -98,6 +104,14 @@ impl Hostile {
             0
         );
     }
+
+    fn receive(&mut self) {
+        let start = Instant::now();
+        while self.shm.rx_burst(64, |_, _| {}) == 0 {
+            assert!(start.elapsed() < HANG, "the server does not answer");
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// Calls the server, and checks the answers.
@@ -132,4 +146,84 @@ fn a_peer_that_takes_no_wake_ups_holds_nobody_up() {
         ended.send(()).unwrap();
     });
     wait.recv_timeout(HANG).expect("the server does not end");
+}
+
+/// The peer changes a byte of its request all the time that the server reads it.
+fn flip_while_handlers_read(payload_bytes: u64) {
+    const REQUESTS: u64 = 3_000;
+    const LOOK: u16 = 9;
+    let differing = Arc::new(AtomicU64::new(0));
+    let count = Arc::clone(&differing);
+    let server = Server::start(over(false, true), "127.0.0.1:0", move |endpoint| {
+        endpoint.register(LOOK, move |cx, request| {
+            let text = String::from_utf8_lossy(request.data()).into_owned();
+            let is_text = std::str::from_utf8(std::hint::black_box(text.as_bytes())).is_ok();
+            let first = request.data().to_vec();
+            let is_same =
+                (0..800_000 / first.len()).all(|_| std::hint::black_box(request.data()) == first);
+            count.fetch_add(u64::from(!is_text || !is_same), Ordering::Relaxed);
+            request.reply(cx, b"seen")
+        });
+    });
+    let mut hostile = Hostile::connect(server.address);
+    let memory = hostile.memory.try_clone().unwrap();
+    let (at, done) = (Arc::new(AtomicU64::new(RING_OFFSET)), Arc::new(AtomicBool::new(false)));
+    let flipper = {
+        let (at, done) = (Arc::clone(&at), Arc::clone(&done));
+        std::thread::spawn(move || {
+            while !done.load(Ordering::Relaxed) {
+                for byte in [0xC3, b'a'] {
+                    rustix::io::pwrite(&memory, &[byte], at.load(Ordering::Relaxed)).unwrap();
+                }
+            }
+        })
+    };
+    let record_bytes = (8 + HEADER_BYTES + payload_bytes).next_multiple_of(64);
+    assert_eq!(RING_BYTES % record_bytes, 0, "records skip nothing");
+    let payload = vec![b'a'; payload_bytes as usize];
+    for request in 0..REQUESTS {
+        let record = RING_OFFSET + request * record_bytes % RING_BYTES;
+        at.store(record + 8 + HEADER_BYTES + payload_bytes / 2, Ordering::Relaxed);
+        hostile.send(LOOK, &payload);
+        hostile.receive();
+    }
+    done.store(true, Ordering::Relaxed);
+    flipper.join().unwrap();
+    assert_eq!(differing.load(Ordering::Relaxed), 0, "of {REQUESTS} requests");
+}
+
+/// A handler that asks for it reads the ring, by copies that do not change.
+#[test]
+fn what_is_copied_out_of_a_request_in_place_is_text() {
+    let server = Server::start(over(false, true), "127.0.0.1:0", |endpoint| {
+        endpoint.register_in_place(9, |cx, request| {
+            let copy = request.data().to_vec();
+            let text = String::from_utf8_lossy(&copy).into_owned();
+            assert!(std::str::from_utf8(std::hint::black_box(text.as_bytes())).is_ok());
+            assert_eq!(request.data().read::<4>(0), Some(*b"text"));
+            request.reply(cx, b"seen")
+        });
+    });
+    let mut client = client(over(false, true));
+    let session = client.connect_wait(server.address).unwrap();
+    for bytes in [4, 40, 1_000, 4_000, 100_000] {
+        let mut message = pattern(bytes, 3);
+        message[..4].copy_from_slice(b"text");
+        assert_eq!(*client.call_wait(session, 9, &message, 9).unwrap(), *b"seen");
+    }
+}
+
+#[test]
+fn a_small_request_does_not_change_while_a_handler_reads_it() {
+    flip_while_handlers_read(32);
+}
+
+#[test]
+fn a_request_of_some_lines_does_not_change_while_a_handler_reads_it() {
+    flip_while_handlers_read(1_000);
+}
+
+#[test]
+fn a_large_request_does_not_change_while_a_handler_reads_it() {
+    flip_while_handlers_read(4_072);
 }

@@ -53,6 +53,12 @@ pub fn upcoming_request(frame: &[u8]) -> Option<(u16, &[u8])> {
     Some((parsed.aux(), parsed.payload))
 }
 
+/// The method of a frame that begins so, if it is a request. Nothing of it is checked.
+#[inline]
+pub fn method_of(head: &[u8; HEADER_BYTES]) -> Option<u16> {
+    Parsed::of_kind(Kind::Request, head).map(|parsed| parsed.aux())
+}
+
 impl<B: crate::buffer::Buffer, T> Core<B, T> {
     /// Whether there are so many sessions that it pays to look ahead.
     #[inline]

@@ -30,7 +30,7 @@ use std::collections::VecDeque;
 
 pub use call::{CallError, CallFailure, CallLimits, CallRejected, Completion, Execution};
 pub use lifecycle::{Accepted, Closed, OpenError};
-pub use lookahead::{Upcoming, upcoming_request};
+pub use lookahead::{Upcoming, method_of, upcoming_request};
 pub use multicast::{GroupFrames, Membership};
 pub use plain::{PlainCompletion, PlainRequest};
 pub use receive::Received;

@@ -253,6 +253,19 @@ impl<B: Buffer, T> Core<B, T> {
         self.take_plain(peer, parsed, frame.len())
     }
 
+    /// [`Core::handle_plain_request`] of a frame whose payload stays where it is: the request comes without. `head`
+    /// are the frame's first bytes, which do not change.
+    pub fn take_plain_request(
+        &mut self,
+        peer: PeerKey,
+        head: &[u8; HEADER_BYTES],
+        payload_bytes: usize,
+    ) -> Option<PlainRequest<'static, B>> {
+        let Parsed { first, second, .. } = Parsed::of_kind(Kind::Request, head)?;
+        let parsed = Parsed { first, second, payload: &[] };
+        self.take_plain(peer, parsed, HEADER_BYTES + payload_bytes)
+    }
+
     /// Takes such a request, whose frame would have this length without an extension block.
     #[inline(always)]
     pub(super) fn take_plain<'f>(
@@ -281,7 +294,7 @@ impl<B: Buffer, T> Core<B, T> {
         state.current = number;
         state.request_packets = 1;
         state.echo = 0;
-        state.request_size = parsed.payload.len() as u32;
+        state.request_size = (frame_bytes - HEADER_BYTES) as u32;
         state.response_limit = 1;
         state.state = ServerState::Running;
         state.is_plain = false;
@@ -313,7 +326,23 @@ impl<B: Buffer, T> Core<B, T> {
         frame: &[u8],
         clock: impl FnOnce() -> u64,
     ) -> Option<PlainCompletion<B, T>> {
-        let parsed = Parsed::of_kind(Kind::Response, frame)?;
+        let (head, payload) = frame.split_first_chunk::<HEADER_BYTES>()?;
+        let copy = |to: &mut [u8]| to.copy_from_slice(payload);
+        self.take_plain_response(now_ns, peer, (head, payload.len()), copy, clock)
+    }
+
+    /// [`Core::handle_plain_response`] of a frame whose payload `copy` writes to the place that it gets. `head` are
+    /// the frame's first bytes, which do not change.
+    #[inline(always)]
+    pub fn take_plain_response(
+        &mut self,
+        now_ns: u64,
+        peer: PeerKey,
+        (head, payload_bytes): (&[u8; HEADER_BYTES], usize),
+        copy: impl FnOnce(&mut [u8]),
+        clock: impl FnOnce() -> u64,
+    ) -> Option<PlainCompletion<B, T>> {
+        let parsed = Parsed::of_kind(Kind::Response, head)?;
         let entry = self.sessions.entries.get_mut(parsed.session() as usize)?;
         if entry.origin != Origin::new(parsed.token(), Some(peer)) {
             return None;
@@ -321,18 +350,18 @@ impl<B: Buffer, T> Core<B, T> {
         let Role::Client(client) = &mut entry.role else { return None };
         let slot = parsed.request() as usize & usize::from(client.slot_mask);
         let state = client.slots.get_mut(slot)?;
-        let payload = parsed.payload;
         let is_plain = state.awaits_plain
             && state.number == parsed.request()
             && parsed.aux() == 0
             && !client.congestion.hears_all()
-            && payload.len() <= client.packet_bytes as usize
-            && state.call.as_ref().is_some_and(|call| payload.len() <= call.response.capacity());
+            && payload_bytes <= client.packet_bytes as usize
+            && state.call.as_ref().is_some_and(|call| payload_bytes <= call.response.capacity());
         if !is_plain || state.is_told() && state.expiry_ns <= clock() {
             return None;
         }
         if let Some(call) = &mut state.call {
-            call.response.set_message(payload);
+            call.response.set_len(payload_bytes);
+            copy(&mut call.response.storage_mut()[..payload_bytes]);
         }
         client.credits += 1;
         if client.trips.sampled_ns != now_ns {

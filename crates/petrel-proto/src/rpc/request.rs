@@ -54,26 +54,43 @@ impl<B: Buffer, T> Core<B, T> {
         let Some((head, payload)) = frame.split_first_chunk::<PART_HEADER_BYTES>() else {
             return false;
         };
+        match self.next_part_place(peer, head, payload.len()) {
+            Some(place) => {
+                place.copy_from_slice(payload);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// [`Core::handle_next_part`] of a frame whose payload the caller copies, to the place that this gives: all
+    /// but that is done then. `head` are the frame's first bytes, which do not change.
+    #[inline(always)]
+    pub fn next_part_place(
+        &mut self,
+        peer: PeerKey,
+        head: &[u8; PART_HEADER_BYTES],
+        payload_bytes: usize,
+    ) -> Option<&mut [u8]> {
         let [first, second, third] = part_words(head);
         if first as u32 & 0xFFF != first_bits(Kind::RequestPart) {
-            return false;
+            return None;
         }
         let session = (first >> 12) as usize & 0xF_FFFF;
-        let Some(entry) = self.sessions.entries.get_mut(session) else { return false };
+        let entry = self.sessions.entries.get_mut(session)?;
         if entry.origin != Origin::new((first >> 32) as u32, Some(peer)) {
-            return false;
+            return None;
         }
-        let Role::Server(server) = &mut entry.role else { return false };
+        let Role::Server(server) = &mut entry.role else { return None };
         let slot = server.slot_index(second >> 16);
-        let is_full = payload.len() == server.agreed.packet_bytes as usize;
-        let Some(state) = server.slots.get_mut(slot) else { return false };
+        let is_full = payload_bytes == server.agreed.packet_bytes as usize;
+        let state = server.slots.get_mut(slot)?;
         if !is_full || state.current != second >> 16 || !state.queued {
-            return false;
+            return None;
         }
-        let Some(to) = state.take_next(third, payload.len()) else { return false };
+        let place = state.take_next(third, payload_bytes)?;
         self.shared.counters.frames_accepted += 1;
-        to.copy_from_slice(payload);
-        true
+        Some(place)
     }
 }
 

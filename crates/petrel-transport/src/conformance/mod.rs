@@ -47,6 +47,7 @@
 mod accounting;
 mod delivery;
 mod frames;
+mod steadiness;
 mod waiting;
 
 pub use accounting::{
@@ -57,6 +58,9 @@ pub use delivery::{
     delivers_bursts_of_mixed_sizes, delivers_every_size, delivers_pushed_bursts_of_any_length,
     keeps_peers_apart, receives_nothing_when_nothing_was_sent, respects_the_budget,
     survives_removal_in_flight, takes_the_bytes_before_it_returns,
+};
+pub use steadiness::{
+    frames_stay_while_their_handler_looks, sending_goes_on_beside_a_peer_that_does_nothing,
 };
 pub use waiting::{
     wait_ends_when_a_frame_arrives_meanwhile, wait_ends_when_a_frame_has_arrived,
@@ -175,6 +179,8 @@ pub fn run_all<H: Harness>(harness: &mut H) {
     counts_oversize_frames(harness);
     accounts_for_every_frame_when_full(harness);
     takes_blocked_frames_later(harness);
+    frames_stay_while_their_handler_looks(harness);
+    sending_goes_on_beside_a_peer_that_does_nothing(harness);
     if harness.medium().can_wait {
         wait_of_no_time_returns(harness);
         wait_ends_when_a_frame_has_arrived(harness);

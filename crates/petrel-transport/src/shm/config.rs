@@ -41,8 +41,8 @@ pub struct ShmConfig {
     /// bytes of record header; with a quarter or less, the two sides work at the same time. The
     /// creator of a segment decides.
     ///
-    /// A message that fits a frame is copied once, by its sender, and read where it lies in the
-    /// ring. That pays where the ring stays in a cache that the two cores share; see the
+    /// A message that fits a frame is copied once, by its sender, where the receiver's handler reads in the
+    /// ring (`register_in_place`); else once more. That pays where the ring stays in a cache that the two cores share; see the
     /// [module](super#large-frames).
     pub max_frame_bytes: usize,
     /// Try huge pages for new segments. Where there are none, normal pages serve.

@@ -6,11 +6,13 @@ use super::bell::Bells;
 use super::config::ShmConfig;
 use super::link::ShmLink;
 use super::peer::Peer;
-use super::ring::sleep_fence;
+use super::ring::{RingFrame, sleep_fence};
 use super::schedule::{COLD_RINGS_PER_BURST, Look, Schedule};
 use crate::clock::{Clock, now_ns};
+use crate::shared::PRIVATE_BYTES_MAX;
 use crate::transport::{
-    FrameHandler, LinkError, PeerId, ReturnPath, TX_BURST_MAX, Transport, TransportStats,
+    FrameHandler, LinkError, PeerId, ReturnPath, SharedFrame, TX_BURST_MAX, Transport,
+    TransportStats,
 };
 use crate::wake::Waker;
 
@@ -33,6 +35,8 @@ pub struct Shm {
     first_touched: u32,
     /// The others, each once.
     touched: Vec<u32>,
+    /// Room for a copy of the longest frame that a peer may send.
+    scratch: Vec<u8>,
     stats: TransportStats,
 }
 
@@ -50,6 +54,7 @@ impl Shm {
             schedule: Schedule::default(),
             first_touched: NOBODY,
             touched: Vec::with_capacity(TX_BURST_MAX),
+            scratch: Vec::new(),
             stats: TransportStats::default(),
         }
     }
@@ -182,10 +187,15 @@ impl Shm {
             return (0, Look::Nothing);
         }
         if handler.looks_ahead() {
-            peer.look_ahead(budget, |frame| handler.prepare(frame));
+            peer.look_ahead(budget, |frame| show(frame, handler));
         }
+        let scratch = &mut self.scratch;
         let received = peer.receive(budget, &mut self.stats, |frame, outgoing| {
-            handler.handle(PeerId(index), frame, ReturnPath::by_ring(outgoing));
+            let back = ReturnPath::by_ring(outgoing);
+            match frame.line() {
+                Some(line) => handler.handle(PeerId(index), line.frame(), back),
+                None => deliver_long(PeerId(index), frame, scratch, handler, back),
+            }
         });
         if peer.has_unpublished() && peer.touch() {
             note_touched(&mut self.first_touched, &mut self.touched, index);
@@ -221,6 +231,10 @@ impl Transport for Shm {
             return Err(LinkError::TooManyPeers { limit: self.max_peers });
         }
         let peer = Peer::new(link.open()?, self.never_sleeps);
+        if self.scratch.len() < peer.max_frame_bytes() {
+            // Fresh, not grown: pages of zeros cost nothing until a long frame comes.
+            self.scratch = vec![0; peer.max_frame_bytes()];
+        }
         let index = self.free.last().copied().unwrap_or(self.peers.len() as u32);
         self.listen(&peer, index)?;
         if self.free.pop().is_none() {
@@ -332,6 +346,34 @@ impl Transport for Shm {
     fn stats(&self) -> TransportStats {
         self.stats
     }
+}
+
+/// Delivers a frame of more than a line. Out of line, so that the way of small frames stays short.
+#[inline(never)]
+fn deliver_long<H: FrameHandler>(
+    peer: PeerId,
+    frame: RingFrame<'_>,
+    scratch: &mut [u8],
+    handler: &mut H,
+    back: ReturnPath<'_>,
+) {
+    let frame = SharedFrame::new(frame.bytes(), scratch);
+    match frame.bytes().len() {
+        ..=PRIVATE_BYTES_MAX => handler.handle(peer, frame.into_private(), back),
+        _ => handler.handle_shared(peer, frame, back),
+    }
+}
+
+/// Shows a frame that will come in: a copy of its start.
+#[inline]
+fn show<H: FrameHandler>(frame: RingFrame<'_>, handler: &mut H) {
+    if let Some(line) = frame.line() {
+        return handler.prepare(line.frame(), true);
+    }
+    let mut copy = [0; PRIVATE_BYTES_MAX];
+    let shown = frame.len().min(PRIVATE_BYTES_MAX);
+    frame.bytes().slice(0..shown).copy_to_slice(&mut copy[..shown]);
+    handler.prepare(&copy[..shown], shown == frame.len());
 }
 
 /// Notes that the current burst of sending has frames for a peer, for the first time.

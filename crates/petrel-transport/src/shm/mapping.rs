@@ -15,17 +15,14 @@
 //! - Record headers are atomics too: one load, no second look at what may have changed. Their places
 //!   may hold bytes of a frame in the next round; the hand-overs named below lie between the two
 //!   uses.
-//! - The bytes of frames are written by plain copies and lent as `&[u8]`. Between correct sides no
+//! - The bytes of frames are written by plain copies, through raw pointers, and read as
+//!   [`RingFrame`]s: no reference to them is ever made. Between correct sides no
 //!   access races: a producer writes only to bytes that the consumer has released (or never had),
 //!   a consumer reads only what was published, and both hand-overs are release/acquire pairs. The
 //!   rule for producers is therefore absolute: **nobody writes to a record between its publication
 //!   and its release.**
-//! - A peer that breaks the rule changes bytes under a shared reference. The frame's reader
-//!   may then see different values in two reads of one byte. Readers are safe code with checked
-//!   access that treats a frame as untrusted input anyway, so what they compute may be wrong, as
-//!   it may be for any garbage frame. Copying each frame out first would close this, at the cost
-//!   of a copy per packet, against a peer that has better means: a process of the same user
-//!   may attach to us as a debugger. The module's [documentation](super) has the whole list.
+//! - A peer that breaks the rule changes bytes while they are copied out. The copy may be torn; it is private, and does
+//!   not change any more. [`shared`](crate::SharedBytes) says how such loads are made.
 //!
 //! The two sides of one segment may also live in one process; then all of the above is within the
 //! language's own rules.
@@ -41,7 +38,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::config::Geometry;
 use super::layout::{control_offset, data_offset, segment_bytes};
-use super::ring::{Control, Memory};
+use super::ring::{Control, Memory, RingFrame};
 use super::sync::{AtomicU64, Ordering};
 use crate::copy::{INLINE_BYTES_MAX, copy_frame, copy_one_line};
 
@@ -213,10 +210,15 @@ unsafe impl Memory for RingView<'_> {
     }
 
     #[inline]
-    unsafe fn with_frame<R>(&self, offset: usize, length: usize, f: impl FnOnce(&[u8]) -> R) -> R {
-        // SAFETY: the caller gives bytes within the capacity that are published and not released,
-        // so that no correct producer writes to them during `f`.
-        f(unsafe { NonNull::slice_from_raw_parts(self.data.add(offset), length).as_ref() })
+    unsafe fn with_frame<R>(
+        &self,
+        offset: usize,
+        length: usize,
+        f: impl FnOnce(RingFrame<'_>) -> R,
+    ) -> R {
+        // SAFETY: the caller gives bytes within the capacity, which are mapped as long as the memory is
+        // borrowed, behind the header of a record, which begins with a line and has whole lines.
+        f(unsafe { RingFrame::new(self.data.add(offset), length) })
     }
 }
 
@@ -270,7 +272,12 @@ unsafe impl Memory for RingMemory {
     }
 
     #[inline]
-    unsafe fn with_frame<R>(&self, offset: usize, length: usize, f: impl FnOnce(&[u8]) -> R) -> R {
+    unsafe fn with_frame<R>(
+        &self,
+        offset: usize,
+        length: usize,
+        f: impl FnOnce(RingFrame<'_>) -> R,
+    ) -> R {
         // SAFETY: the contract is the same.
         unsafe { self.view.with_frame(offset, length, f) }
     }

@@ -3,7 +3,7 @@
 use super::bell::{Bell, Bells, Heard};
 use super::link::OpenLink;
 use super::mapping::RingMemory;
-use super::ring::{Consumer, Producer, PushError, Received};
+use super::ring::{Consumer, Producer, PushError, Received, RingFrame};
 use crate::transport::{LinkError, TransportStats};
 
 /// Bytes of large frames after which the peer is shown them before the burst ends, so that it copies
@@ -196,7 +196,7 @@ impl Peer {
         &mut self,
         budget: usize,
         stats: &mut TransportStats,
-        mut on_frame: impl FnMut(&[u8], &mut Outgoing),
+        mut on_frame: impl FnMut(RingFrame<'_>, &mut Outgoing),
     ) -> Received {
         if self.is_broken {
             return Received { is_broken: true, ..Received::default() };
@@ -220,7 +220,7 @@ impl Peer {
 
     /// Shows the next frames, up to `budget`, and leaves them where they are.
     #[inline]
-    pub(super) fn look_ahead(&mut self, budget: usize, on_frame: impl FnMut(&[u8])) {
+    pub(super) fn look_ahead(&mut self, budget: usize, on_frame: impl FnMut(RingFrame<'_>)) {
         if !self.is_broken {
             self.incoming.look_ahead(budget, on_frame);
         }

@@ -130,8 +130,8 @@ impl<H: FrameHandler> FrameHandler for AsMarked<'_, H> {
         self.0.looks_ahead()
     }
 
-    fn prepare(&mut self, frame: &[u8]) {
-        self.0.prepare(frame);
+    fn prepare(&mut self, frame: &[u8], is_whole: bool) {
+        self.0.prepare(frame, is_whole);
     }
 }
 
@@ -144,7 +144,7 @@ fn deliver_lone<H: FrameHandler>(
     handler: &mut H,
 ) {
     if handler.looks_ahead() {
-        handler.prepare(frame);
+        handler.prepare(frame, true);
     }
     stats.rx_datagrams += 1;
     stats.rx_frames += 1;
@@ -166,7 +166,7 @@ fn deliver_bundle<H: FrameHandler>(
         return 0;
     };
     if handler.looks_ahead() {
-        frames.clone().for_each(|frame| handler.prepare(frame));
+        frames.clone().for_each(|frame| handler.prepare(frame, true));
     }
     let mut count = 0;
     for frame in frames {

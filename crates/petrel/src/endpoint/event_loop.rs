@@ -4,10 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use petrel_proto::limits::TRANSMIT_FRAMES_MAX;
-use petrel_proto::{Event, FrameSink, PeerKey, PlainRequest, Received, Status, upcoming_request};
+use petrel_proto::limits::{HEADER_BYTES, PART_HEADER_BYTES, TRANSMIT_FRAMES_MAX};
+use petrel_proto::{
+    Event, FrameSink, PeerKey, PlainRequest, Received, Status, method_of, upcoming_request,
+};
 use petrel_transport::wake::Waker;
-use petrel_transport::{FrameHandler, PeerId, RX_BURST_MAX, ReturnPath, Transport};
+use petrel_transport::{FrameHandler, PeerId, RX_BURST_MAX, ReturnPath, SharedFrame, Transport};
 
 use super::ahead::Ahead;
 use super::context::{Back, Context, Local};
@@ -342,6 +344,40 @@ impl FrameHandler for Dispatch<'_> {
         local.core.set_time(local.clock.now_ns());
         dispatch_other(local, handlers, *now_ns, PeerKey(peer.0), frame, true);
     }
+
+    /// A long frame is copied once, to its place in a message, if it is one of the two usual ones.
+    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, path: ReturnPath<'_>) {
+        let Self { local, handlers, now_ns } = self;
+        let (key, bytes) = (PeerKey(peer.0), frame.bytes());
+        let rest = |head_bytes: usize| bytes.slice(head_bytes..bytes.len());
+        if let Some(head) = bytes.read::<PART_HEADER_BYTES>(0)
+            && let payload = rest(PART_HEADER_BYTES)
+            && let Some(place) = local.core.next_part_place(key, &head, payload.len())
+        {
+            payload.copy_to_slice(place);
+            local.part_bytes += bytes.len();
+            return;
+        }
+        if let Some(head) = bytes.read::<HEADER_BYTES>(0) {
+            let payload = rest(HEADER_BYTES);
+            let copy = |to: &mut [u8]| payload.copy_to_slice(to);
+            let (now_ns, len) = (*now_ns, payload.len());
+            let Local { core, clock, .. } = &mut **local;
+            let clock = || clock.now_ns();
+            if let Some(ended) = core.take_plain_response(now_ns, key, (&head, len), copy, clock) {
+                let back = Back::new(key, path);
+                return run_continuation(&mut Context { local, back }, ended);
+            }
+            if handlers.in_place.is_wanted(method_of(&head))
+                && let Some(request) = local.core.take_plain_request(key, &head, len)
+            {
+                let PlainRequest { handle, method, spare, .. } = request;
+                let cx = &mut Context { local, back: Back::new(key, path) };
+                return handlers.run_in_place(cx, handle, method, payload, spare);
+            }
+        }
+        self.handle(peer, frame.into_private(), path);
+    }
 }
 
 /// The same with many sessions, or with handlers that want memory fetched for them.
@@ -373,17 +409,23 @@ impl FrameHandler for DispatchAhead<'_> {
         self.dispatch.handle_marked(peer, frame);
     }
 
+    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, path: ReturnPath<'_>) {
+        self.step();
+        self.dispatch.handle_shared(peer, frame, path);
+    }
+
     #[inline(always)]
     fn looks_ahead(&self) -> bool {
         true
     }
 
     #[inline(always)]
-    fn prepare(&mut self, frame: &[u8]) {
+    fn prepare(&mut self, frame: &[u8], is_whole: bool) {
         if let Some(ahead) = &mut self.ahead {
             ahead.show(&self.dispatch.local.core, frame);
         }
         if self.locates
+            && is_whole
             && let Some((method, message)) = upcoming_request(frame)
             && let Some(address) = self.dispatch.handlers.locate(method, message)
         {

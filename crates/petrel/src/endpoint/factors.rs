@@ -21,8 +21,8 @@ pub struct Factors {
     /// The buffer of a slot's former answer serves for the next one; else each answer gets one
     /// from the pool (eRPC §4.3).
     pub preallocated_responses: bool,
-    /// Handlers read requests of one packet in the receive buffer; else each is copied before
-    /// (eRPC §4.2.3).
+    /// Handlers read requests of one packet in the receive buffer, which over shared memory is a private copy of
+    /// the frame; else each is copied to a message buffer before (eRPC §4.2.3).
     pub zero_copy_requests: bool,
     /// Answers and calls to the peer whose frame is in hand go into its ring while its session is at
     /// hand; else they wait in a queue for the end of the burst. Over UDP they always do.

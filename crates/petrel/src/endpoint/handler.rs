@@ -9,6 +9,7 @@ use petrel_proto::{RequestHandle, SessionId, Status};
 
 use super::context::Context;
 use super::health::{self, HEALTH_METHOD, Healths};
+use super::in_place::InPlace;
 use crate::events;
 use crate::inbox::Attention;
 use crate::msgbuf::MsgBuf;
@@ -35,8 +36,8 @@ use crate::msgbuf::MsgBuf;
 /// }
 /// ```
 ///
-/// A request of one packet is read from the receive buffer itself, and cannot be kept beyond the
-/// handler without a copy:
+/// A request of one packet lies in a receive buffer of the endpoint's, which nobody else can change, and cannot
+/// be kept beyond the handler without a copy:
 ///
 /// ```compile_fail
 /// # use petrel::{Context, Handled, Request};
@@ -338,6 +339,8 @@ pub(super) struct Handlers {
     by_method: Vec<Option<BoxedHandler>>,
     /// By method too; empty where no method has one.
     locators: Vec<Option<Locator>>,
+    /// Those that read in place.
+    pub(super) in_place: InPlace,
     pub(super) healths: Healths,
 }
 
@@ -348,6 +351,7 @@ impl Handlers {
             self.by_method.resize_with(place + 1, || None);
         }
         self.by_method[place] = Some(handler);
+        self.in_place.forget(method);
     }
 
     pub(super) fn set_locator(&mut self, method: u16, locator: Locator) {

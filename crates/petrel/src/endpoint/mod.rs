@@ -12,6 +12,7 @@ mod factors;
 mod handler;
 mod health;
 mod idle;
+mod in_place;
 mod local_turn;
 mod multicast;
 mod open;
@@ -42,6 +43,7 @@ pub use factors::Factors;
 pub use handler::{Handled, Request, Responder};
 pub use health::{HEALTH_METHOD, Health};
 use idle::Idle;
+pub use in_place::InPlaceRequest;
 pub(crate) use multicast::Broadcast;
 pub use multicast::{Hearing, MulticastConfig, MulticastError};
 pub use open::EndpointError;
@@ -193,6 +195,21 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     ) {
         assert_ne!(method, HEALTH_METHOD, "the endpoint answers requests for its health itself");
         self.handlers.set(method, Box::new(handler));
+    }
+
+    /// Sets the handler of a method that reads requests where they lie. It pays for large requests over shared memory
+    /// with large frames (`host.shm.max_frame_bytes`), which [`Endpoint::register`] copies for the handler. What it
+    /// gets is memory to which the client can write, as the type says.
+    ///
+    /// # Panics
+    /// When the method is [`HEALTH_METHOD`], which the endpoint answers itself.
+    pub fn register_in_place(
+        &mut self,
+        method: u16,
+        handler: impl FnMut(&mut Context<'_>, InPlaceRequest<'_>) -> Handled + 'static,
+    ) {
+        assert_ne!(method, HEALTH_METHOD, "the endpoint answers requests for its health itself");
+        self.handlers.set_in_place(method, handler);
     }
 
     /// Has the memory fetched that the handler of a method will read first, while other requests are

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use super::record::{Header, LAST, NOTHING, RECORD_HEADER_BYTES, max_frame_limit, record_bytes};
-use super::{Broken, Memory, Ordering, POLLING, is_asleep};
+use super::{Broken, Memory, Ordering, POLLING, RingFrame, is_asleep};
 
 /// No position, as it is odd.
 const NOWHERE: u64 = u64::MAX;
@@ -54,7 +54,7 @@ impl<M: Memory> Consumer<M> {
     /// Lends up to `budget` frames to `on_frame`, oldest first, then gives their bytes back to the
     /// producer.
     #[inline]
-    pub fn receive(&mut self, budget: usize, mut on_frame: impl FnMut(&[u8])) -> Received {
+    pub fn receive(&mut self, budget: usize, mut on_frame: impl FnMut(RingFrame<'_>)) -> Received {
         let mut received = Received::default();
         let enough = self.enough_frames();
         'burst: while received.frames < budget {
@@ -103,7 +103,7 @@ impl<M: Memory> Consumer<M> {
     /// ring: those of one publication, before the end of the ring's memory, and before any place
     /// that is broken.
     #[inline]
-    pub fn look_ahead(&mut self, budget: usize, mut on_frame: impl FnMut(&[u8])) {
+    pub fn look_ahead(&mut self, budget: usize, mut on_frame: impl FnMut(RingFrame<'_>)) {
         let mut head = self.head;
         for _ in 0..budget {
             let memory = self.memory.view();

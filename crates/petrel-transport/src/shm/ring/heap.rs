@@ -81,8 +81,14 @@ unsafe impl Memory for Heap {
         }
     }
 
-    unsafe fn with_frame<R>(&self, offset: usize, length: usize, f: impl FnOnce(&[u8]) -> R) -> R {
-        // SAFETY: `at` checked it, and the caller may read the bytes.
-        f(unsafe { std::slice::from_raw_parts(self.at(offset, length), length) })
+    unsafe fn with_frame<R>(
+        &self,
+        offset: usize,
+        length: usize,
+        f: impl FnOnce(RingFrame<'_>) -> R,
+    ) -> R {
+        let start = std::ptr::NonNull::new(self.at(offset, length)).expect("it is on the heap");
+        // SAFETY: `at` checked the frame; a record has whole lines; the caller may read the bytes.
+        f(unsafe { RingFrame::new(start, length) })
     }
 }

@@ -10,7 +10,7 @@
 //! before it writes over those bytes. `tail - head` bytes are in use, so that a full and an empty
 //! ring differ.
 //!
-//! A record never crosses the end of the ring, so that the consumer can lend it as one slice: a
+//! A record never crosses the end of the ring, so that the consumer can lend it in one piece: a
 //! marker skips the bytes that are too few for the next record.
 //!
 //! # Departures from it
@@ -106,6 +106,7 @@ pub use producer::{Producer, PushError};
 pub use record::{RECORD_ALIGN, RECORD_HEADER_BYTES, max_frame_limit};
 
 use super::sync::{AtomicU64, Ordering, fence};
+pub use crate::shared::RingFrame;
 
 /// The sleep word of a consumer that never sleeps. Even, and not reached by counting.
 const POLLING: u64 = u64::MAX - 1;
@@ -209,7 +210,12 @@ pub unsafe trait Memory {
     /// # Safety
     /// `offset` is a multiple of 8, and `offset + length` is at most the capacity. Only the
     /// consumer calls this, for published bytes that it has not released.
-    unsafe fn with_frame<R>(&self, offset: usize, length: usize, f: impl FnOnce(&[u8]) -> R) -> R;
+    unsafe fn with_frame<R>(
+        &self,
+        offset: usize,
+        length: usize,
+        f: impl FnOnce(RingFrame<'_>) -> R,
+    ) -> R;
 }
 
 /// Orders what was stored before against what is loaded after: the one place where sequential

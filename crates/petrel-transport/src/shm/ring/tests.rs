@@ -326,7 +326,7 @@ fn receive__refuses_a_skip_over_more_than_half_of_the_ring() {
 }
 
 /// Does it at the first frame.
-fn once(action: impl FnOnce()) -> impl FnMut(&[u8]) {
+fn once(action: impl FnOnce()) -> impl FnMut(RingFrame<'_>) {
     let mut action = Some(action);
     move |_| {
         if let Some(action) = action.take() {

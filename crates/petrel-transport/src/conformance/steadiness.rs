@@ -1,0 +1,48 @@
+//! What one end does leaves the other as it is.
+
+use super::frames::frame;
+use super::{EMPTY_POLLS_UNTIL_QUIET, Harness, drain, send_all, send_once};
+use crate::transport::{MIN_FRAME_BYTES, Transport};
+
+/// Frames sent to a peer that does not look: more than any medium here holds.
+const UNHEARD: u32 = 5_000;
+
+/// What a handler was given does not change while it looks, though its sender goes on sending. For real
+/// media: in virtual time nobody sends while another receives.
+///
+/// # Panics
+/// When the transport breaks the promise; so do all checks.
+pub fn frames_stay_while_their_handler_looks<H: Harness>(harness: &mut H) {
+    if !harness.medium().can_wait {
+        return;
+    }
+    let [mut a, mut b] = harness.pair();
+    for (round, len) in (0..).zip([20, 56, 57, 300, 1_024, 1_025, MIN_FRAME_BYTES].repeat(20)) {
+        send_all(harness, &mut a, &[frame(15, 2 * round, len)]);
+        let other = frame(15, 2 * round + 1, len);
+        let mut polls = 0;
+        let mut looks = 0;
+        while looks == 0 && polls < EMPTY_POLLS_UNTIL_QUIET {
+            b.transport.rx_burst(1, |_, lent| {
+                let copy = lent.to_vec();
+                send_once(&mut a, &[&other]);
+                assert_eq!(lent, copy, "a frame changed while its handler looked");
+                looks += 1;
+            });
+            polls += 1;
+            harness.advance();
+        }
+        drain(harness, &mut b);
+    }
+}
+
+/// A sender whose peer neither looks nor sleeps nor wakes goes on.
+pub fn sending_goes_on_beside_a_peer_that_does_nothing<H: Harness>(harness: &mut H) {
+    let [mut a, mut b] = harness.pair();
+    b.transport.wait(Some(0));
+    for sequence in 0..UNHEARD {
+        send_once(&mut a, &[&frame(15, sequence, 100)]);
+    }
+    assert!(a.transport.stats().tx_frames > 0);
+    drain(harness, &mut b);
+}

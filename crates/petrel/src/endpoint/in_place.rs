@@ -1,0 +1,156 @@
+//! Requests that their handler reads where they lie, in memory to which the client can write.
+
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+
+use petrel_proto::{RequestHandle, SessionId, Status};
+use petrel_transport::SharedBytes;
+
+use super::context::Context;
+use super::handler::{Handled, Handlers, Payload, Request, Responder};
+use crate::msgbuf::MsgBuf;
+
+/// A request whose message its handler reads in place: see
+/// [`Endpoint::register_in_place`](crate::Endpoint::register_in_place).
+///
+/// Over shared memory a message of one frame lies in the ring, and its client may change it at any time. So
+/// there is no `&[u8]` of it: the handler copies what it needs out of [`InPlaceRequest::data`], and looks at the copy.
+#[derive(Debug)]
+pub struct InPlaceRequest<'a> {
+    /// Without its message if that is in `shared`.
+    request: Request<'a>,
+    shared: Option<SharedBytes<'a>>,
+}
+
+impl InPlaceRequest<'_> {
+    /// The message.
+    #[inline]
+    pub fn data(&self) -> SharedBytes<'_> {
+        self.shared.unwrap_or_else(|| SharedBytes::from(self.request.data()))
+    }
+
+    /// The method that was called.
+    pub fn method(&self) -> u16 {
+        self.request.method()
+    }
+
+    /// The session on which the request came.
+    pub fn session(&self) -> SessionId {
+        self.request.session()
+    }
+
+    /// As [`Request::reply`].
+    pub fn reply(self, cx: &mut Context<'_>, message: &[u8]) -> Handled {
+        self.request.reply(cx, message)
+    }
+
+    /// As [`Request::reply_with`].
+    pub fn reply_with(
+        self,
+        cx: &mut Context<'_>,
+        capacity: usize,
+        fill: impl FnOnce(SharedBytes<'_>, &mut [u8]) -> usize,
+    ) -> Handled {
+        let Self { request, shared } = self;
+        request.reply_with(cx, capacity, |data, out| {
+            fill(shared.unwrap_or_else(|| SharedBytes::from(data)), out)
+        })
+    }
+
+    /// As [`Request::reply_buffer`].
+    pub fn reply_buffer(self, cx: &mut Context<'_>, message: MsgBuf) -> Handled {
+        self.request.reply_buffer(cx, message)
+    }
+
+    /// As [`Request::fail`].
+    ///
+    /// # Panics
+    /// When the status is OK.
+    pub fn fail(self, cx: &mut Context<'_>, status: Status, message: &str) -> Handled {
+        self.request.fail(cx, status, message)
+    }
+
+    /// As [`Request::refuse`].
+    pub fn refuse(self, cx: &mut Context<'_>, status: Status, message: &'static str) -> Handled {
+        self.request.refuse(cx, status, message)
+    }
+
+    /// As [`Request::defer`]. Copy the message before.
+    pub fn defer(self, cx: &mut Context<'_>) -> (Responder, Handled) {
+        self.request.defer(cx)
+    }
+}
+
+type Handler = Rc<RefCell<dyn FnMut(&mut Context<'_>, InPlaceRequest<'_>) -> Handled>>;
+
+/// The handlers that read in place, by method.
+#[derive(Default)]
+pub(super) struct InPlace {
+    by_method: Vec<Option<Handler>>,
+}
+
+impl InPlace {
+    #[inline]
+    pub(super) fn is_wanted(&self, method: Option<u16>) -> bool {
+        method
+            .is_some_and(|method| matches!(self.by_method.get(usize::from(method)), Some(Some(_))))
+    }
+
+    /// The method has another handler now.
+    pub(super) fn forget(&mut self, method: u16) {
+        if let Some(handler) = self.by_method.get_mut(usize::from(method)) {
+            *handler = None;
+        }
+    }
+}
+
+impl fmt::Debug for InPlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "InPlace({} methods)", self.by_method.iter().flatten().count())
+    }
+}
+
+impl Handlers {
+    /// Sets the handler of a method that reads in place, for requests of one frame over shared memory, and for all
+    /// others by `set`.
+    pub(super) fn set_in_place(
+        &mut self,
+        method: u16,
+        handler: impl FnMut(&mut Context<'_>, InPlaceRequest<'_>) -> Handled + 'static,
+    ) {
+        let handler = Rc::new(RefCell::new(handler));
+        let same = Rc::clone(&handler);
+        self.set(
+            method,
+            Box::new(move |cx, request| {
+                let request = InPlaceRequest { request, shared: None };
+                (same.borrow_mut())(cx, request)
+            }),
+        );
+        let place = usize::from(method);
+        if self.in_place.by_method.len() <= place {
+            self.in_place.by_method.resize_with(place + 1, || None);
+        }
+        self.in_place.by_method[place] = Some(handler);
+    }
+
+    /// Runs the handler of a request whose message is in shared memory, and sends its answer if it has one.
+    pub(super) fn run_in_place(
+        &mut self,
+        cx: &mut Context<'_>,
+        handle: RequestHandle,
+        method: u16,
+        message: SharedBytes<'_>,
+        spare: Option<MsgBuf>,
+    ) {
+        let Some(Some(handler)) = self.in_place.by_method.get(usize::from(method)) else {
+            unreachable!("the method's handler reads in place");
+        };
+        let request = Request { handle, method, payload: Payload::Borrowed(&[]), spare };
+        let request = InPlaceRequest { request, shared: Some(message) };
+        if let Handled(Some(message)) = (handler.borrow_mut())(cx, request) {
+            cx.respond_at_once(handle, message);
+        }
+    }
+}
