@@ -196,7 +196,13 @@ fn overload__without_a_policy_work_is_for_nothing() {
         for row in at_twice(&rows) {
             let of_best_max = if row.back_pressure { 0.8 } else { 0.1 };
             assert!(row.of_best < of_best_max, "{row:?}");
-            assert!(row.latency.p99_ns > config.slo_ns + RTT_NS, "{row:?}");
+            match policy {
+                // Answers that come after their deadline end their calls as late.
+                Policy::Deadlines => {
+                    assert!(row.late == 0 && row.latency.max_ns <= config.slo_ns, "{row:?}");
+                }
+                _ => assert!(row.latency.p99_ns > config.slo_ns + RTT_NS, "{row:?}"),
+            }
             assert!(row.wasted * 4 > row.executed, "{row:?}");
         }
         let below = rows.iter().find(|row| row.load == 0.8).unwrap();

@@ -7,6 +7,7 @@ use std::time::Instant;
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Token};
 use petrel_proto::Status;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::closing::Farewell;
 use super::connection::{Connection, ConnectionId, retry};
@@ -23,6 +24,14 @@ pub(super) struct Listener {
     has_more: bool,
     /// The system had no room for another connection: it is tried again then.
     pub(super) paused_until: Option<Instant>,
+}
+
+impl Listener {
+    /// Whether a connection waits to be accepted. True where the kernel does not say.
+    fn has_waiting(&self) -> bool {
+        let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec::default())) != Ok(0)
+    }
 }
 
 impl Reactor {
@@ -70,6 +79,8 @@ impl Reactor {
             Err(error) if error.kind() == ErrorKind::WouldBlock => listener.has_more = false,
             // The peer was gone before it was accepted.
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+            // The kernel looks for a free descriptor before it looks at its queue.
+            Err(_) if !listener.has_waiting() => listener.has_more = false,
             // No descriptors or memory, and the connection still waits: a connection without use
             // yields to it.
             Err(_) if self.drop_useless() => {}

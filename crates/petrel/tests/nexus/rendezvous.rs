@@ -233,6 +233,7 @@ fn acceptor__refuses_rings_that_it_cannot_use() {
 fn acceptor__is_not_held_up_by_a_descriptor_whose_close_blocks() {
     let (nexus, address) = server(V4);
     let _server = attach(&nexus, V4);
+    let mut closers = Vec::new();
     for sent_as_memory in [true, false] {
         let (sink, sink_address) = listener();
         let mut stream = std::net::TcpStream::connect(sink_address).unwrap();
@@ -245,20 +246,27 @@ fn acceptor__is_not_held_up_by_a_descriptor_whose_close_blocks() {
         match sent_as_memory {
             true => {
                 send_with_fds(&meeting, &ticket, &[stream.as_fd()]).unwrap();
-                drop(stream);
+                closers.push(close_aside(stream));
                 assert!(expect_link_close(&mut peer).contains("not a memory file"));
             }
             // More than belong to a ticket.
             false => {
                 send_with_fds(&meeting, &ticket[..15], &[]).unwrap();
                 send_with_fds(&meeting, &[0], &[stream.as_fd(), stream.as_fd()]).unwrap();
-                drop(stream);
+                closers.push(close_aside(stream));
                 wait_until(&nexus, |stats| stats.rendezvous_dropped == 1);
             }
         }
         RawPeer::greeted(address);
+        // Resets the connection, and so ends the last close.
         drop(sink);
+        closers.drain(..).for_each(|closer| closer.join().unwrap());
     }
+}
+
+/// Closes a stream on a thread of its own: the test's close may be the last one, and wait.
+fn close_aside(stream: std::net::TcpStream) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || drop(stream))
 }
 
 #[test]
