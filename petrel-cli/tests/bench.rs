@@ -395,12 +395,12 @@ fn all__has_every_row_its_target_and_a_plot() {
 }
 
 #[test]
-fn plot__that_cannot_be_written_is_a_failure() {
+fn plot__that_cannot_be_written_is_refused_before_the_measurement() {
     let plot = ["--plot", "/no-such-folder/plot.svg", "--transport", "shm", "--cores", "1"];
     let output = bench(&[&["rate"][..], &plot].concat());
-    assert_eq!(output.status.code(), Some(1));
-    let last = records(&output).pop().unwrap();
-    assert!(last["error"].as_str().unwrap().contains("/no-such-folder/plot.svg"), "{last}");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("/no-such-folder/plot.svg") && output.stdout.is_empty(), "{said}");
 }
 
 #[test]

@@ -111,10 +111,10 @@ fn experiment__overload_of_nothing_is_a_failure() {
 }
 
 #[test]
-fn experiment__plot_that_cannot_be_written_is_a_failure() {
+fn experiment__plot_that_cannot_be_written_is_refused_before_the_run() {
     let plot = ["small-loss", "--quick", "--json", "--plot", "/no-such-folder/plot.svg"];
     let output = petrel(&[&["sim", "experiment"][..], &plot].concat());
-    assert_eq!(output.status.code(), Some(1));
-    let last = records(&output).pop().unwrap();
-    assert!(last["error"].as_str().unwrap().contains("/no-such-folder/plot.svg"), "{last}");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("/no-such-folder/plot.svg") && output.stdout.is_empty(), "{said}");
 }
