@@ -116,7 +116,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     }
 
     /// Runs the event loop until `stop` is used. Between turns without work the endpoint spins or
-    /// sleeps, as its [`IdlePolicy`] says.
+    /// sleeps, as its [`IdlePolicy`](super::IdlePolicy) says.
     pub fn run(&mut self, stop: &Stop) {
         while !stop.asked.load(Ordering::Acquire) {
             self.turn();
