@@ -86,6 +86,33 @@ pub trait Buffer {
     fn packet(&self, index: u32, header_len: usize, offset: usize, len: usize) -> (&[u8], &[u8]);
 }
 
+/// The payload of a frame, wherever it lies, on its way into a buffer.
+pub trait Payload<B> {
+    /// Its length in bytes.
+    fn len(&self) -> usize;
+
+    /// Whether it is empty.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Makes it the message of a buffer that has room for it.
+    fn fill(self, buffer: &mut B);
+}
+
+/// A payload in private memory.
+impl<B: Buffer> Payload<B> for &[u8] {
+    #[inline(always)]
+    fn len(&self) -> usize {
+        <[u8]>::len(self)
+    }
+
+    #[inline(always)]
+    fn fill(self, buffer: &mut B) {
+        buffer.set_message(self);
+    }
+}
+
 /// Where the core gets buffers for requests of several packets.
 pub trait BufferPool {
     /// The buffers of this pool.

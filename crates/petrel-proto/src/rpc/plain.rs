@@ -20,7 +20,7 @@ use super::send_request::left_us;
 use super::timed::send_timed;
 use super::work::Work;
 use super::{Completion, Core, FrameSink, RequestHandle, call};
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, Payload};
 use crate::congestion::Ack;
 use crate::limits::{ENDPOINT_METHOD, FUTURE_ROUNDS_MAX, HEADER_BYTES, REQUEST_NUMBER_END};
 use crate::session::backlog::NEVER;
@@ -327,19 +327,18 @@ impl<B: Buffer, T> Core<B, T> {
         clock: impl FnOnce() -> u64,
     ) -> Option<PlainCompletion<B, T>> {
         let (head, payload) = frame.split_first_chunk::<HEADER_BYTES>()?;
-        let copy = |to: &mut [u8]| to.copy_from_slice(payload);
-        self.take_plain_response(now_ns, peer, (head, payload.len()), copy, clock)
+        self.take_plain_response(now_ns, peer, head, payload, clock)
     }
 
-    /// [`Core::handle_plain_response`] of a frame whose payload `copy` writes to the place that it gets. `head` are
-    /// the frame's first bytes, which do not change.
+    /// [`Core::handle_plain_response`] of a frame whose payload lies elsewhere. `head` are the frame's first bytes,
+    /// which do not change.
     #[inline(always)]
     pub fn take_plain_response(
         &mut self,
         now_ns: u64,
         peer: PeerKey,
-        (head, payload_bytes): (&[u8; HEADER_BYTES], usize),
-        copy: impl FnOnce(&mut [u8]),
+        head: &[u8; HEADER_BYTES],
+        payload: impl Payload<B>,
         clock: impl FnOnce() -> u64,
     ) -> Option<PlainCompletion<B, T>> {
         let parsed = Parsed::of_kind(Kind::Response, head)?;
@@ -354,14 +353,13 @@ impl<B: Buffer, T> Core<B, T> {
             && state.number == parsed.request()
             && parsed.aux() == 0
             && !client.congestion.hears_all()
-            && payload_bytes <= client.packet_bytes as usize
-            && state.call.as_ref().is_some_and(|call| payload_bytes <= call.response.capacity());
+            && payload.len() <= client.packet_bytes as usize
+            && state.call.as_ref().is_some_and(|call| payload.len() <= call.response.capacity());
         if !is_plain || state.is_told() && state.expiry_ns <= clock() {
             return None;
         }
         if let Some(call) = &mut state.call {
-            call.response.set_len(payload_bytes);
-            copy(&mut call.response.storage_mut()[..payload_bytes]);
+            payload.fill(&mut call.response);
         }
         client.credits += 1;
         if client.trips.sampled_ns != now_ns {

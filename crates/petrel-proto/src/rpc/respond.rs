@@ -79,7 +79,7 @@ impl<B: Buffer, T> Core<B, T> {
         mut message: B,
         bits: u16,
     ) -> Result<(), RespondRejected<B>> {
-        let Some((server, slot)) = running(&mut self.sessions, handle) else {
+        let Some((mut server, slot)) = running(&mut self.sessions, handle) else {
             self.shared.counters.answers_discarded += 1;
             return Err(RespondRejected { error: RespondError::Gone, message });
         };
@@ -98,10 +98,9 @@ impl<B: Buffer, T> Core<B, T> {
                 Ok(id) => held = id,
                 Err(error) => return Err(RespondRejected { error, message }),
             }
+            let running = running(&mut self.sessions, handle);
+            (server, _) = running.expect("a request runs until it is answered");
         }
-        let Some((server, slot)) = running(&mut self.sessions, handle) else {
-            unreachable!("it runs until it is answered");
-        };
         let state = &mut server.slots[slot];
         self.shared.server_parts.take_back(&mut state.parts);
         state.takes_plain = !is_large;

@@ -9,7 +9,9 @@ use petrel_proto::{
     Event, FrameSink, PeerKey, PlainRequest, Received, Status, method_of, upcoming_request,
 };
 use petrel_transport::wake::Waker;
-use petrel_transport::{FrameHandler, PeerId, RX_BURST_MAX, ReturnPath, SharedFrame, Transport};
+use petrel_transport::{
+    FrameHandler, PeerId, RX_BURST_MAX, ReturnPath, SharedBytes, SharedFrame, Transport,
+};
 
 use super::ahead::Ahead;
 use super::context::{Back, Context, Local};
@@ -19,6 +21,7 @@ use super::idle::Rest;
 use super::{Endpoint, SessionEnd, run_continuation, run_under_deadline};
 use crate::control::ControlPlane;
 use crate::inbox::NEVER_NS;
+use crate::msgbuf::MsgBuf;
 use crate::msgbuf::Pool;
 use crate::prefetch::prefetch;
 use crate::time::as_ns;
@@ -346,6 +349,7 @@ impl FrameHandler for Dispatch<'_> {
     }
 
     /// A long frame is copied once, to its place in a message, if it is one of the two usual ones.
+    #[inline(never)]
     fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, path: ReturnPath<'_>) {
         let Self { local, handlers, now_ns } = self;
         let (key, bytes) = (PeerKey(peer.0), frame.bytes());
@@ -360,11 +364,12 @@ impl FrameHandler for Dispatch<'_> {
         }
         if let Some(head) = bytes.read::<HEADER_BYTES>(0) {
             let payload = rest(HEADER_BYTES);
-            let copy = |to: &mut [u8]| payload.copy_to_slice(to);
             let (now_ns, len) = (*now_ns, payload.len());
             let Local { core, clock, .. } = &mut **local;
             let clock = || clock.now_ns();
-            if let Some(ended) = core.take_plain_response(now_ns, key, (&head, len), copy, clock) {
+            if let Some(ended) =
+                core.take_plain_response(now_ns, key, &head, Shared(payload), clock)
+            {
                 let back = Back::new(key, path);
                 return run_continuation(&mut Context { local, back }, ended);
             }
@@ -377,6 +382,20 @@ impl FrameHandler for Dispatch<'_> {
             }
         }
         self.handle(peer, frame.into_private(), path);
+    }
+}
+
+/// The payload of a frame that its peer can change.
+struct Shared<'a>(SharedBytes<'a>);
+
+impl petrel_proto::buffer::Payload<MsgBuf> for Shared<'_> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    fn fill(self, response: &mut MsgBuf) {
+        response.set_len(self.0.len());
+        self.0.copy_to_slice(response);
     }
 }
 

@@ -302,32 +302,6 @@ impl fmt::Debug for Dropped {
 /// into one packet, so that it stays in the slot for the next answer.
 const ROOM_BYTES: usize = petrel_proto::limits::PACKET_BYTES_MIN as usize;
 
-/// The request was refused: there is no room for its answer.
-struct NoRoom;
-
-/// Sees to it that a handler that is about to run can give a small answer; refuses the request if not.
-#[inline(always)]
-fn room_for_answer(
-    cx: &mut Context<'_>,
-    handle: &RequestHandle,
-    spare: Option<MsgBuf>,
-) -> Result<Option<MsgBuf>, NoRoom> {
-    if spare.is_some() || cx.local.pool.has_room_for_small() {
-        return Ok(spare);
-    }
-    take_room(cx, handle)
-}
-
-#[cold]
-#[inline(never)]
-fn take_room(cx: &mut Context<'_>, handle: &RequestHandle) -> Result<Option<MsgBuf>, NoRoom> {
-    cx.alloc(ROOM_BYTES).map(Some).map_err(|_| {
-        let text = "the server has no memory for an answer";
-        cx.local.core.refuse(*handle, Status::ResourceExhausted, text);
-        NoRoom
-    })
-}
-
 type BoxedHandler = Box<dyn FnMut(&mut Context<'_>, Request<'_>) -> Handled>;
 
 /// Says where in memory the handler of a request will look first.
@@ -408,7 +382,9 @@ impl Handlers {
         let Some(Some(handler)) = self.by_method.get_mut(usize::from(method)) else {
             return self.answer_other(cx, handle, method, payload);
         };
-        let Ok(spare) = room_for_answer(cx, &handle, spare) else { return };
+        if spare.is_none() && !cx.local.pool.has_room_for_small() {
+            return self.run_in_last_room(cx, handle, method, payload);
+        }
         // Each part on its own: the compiler would copy the whole by way of memory.
         let RequestHandle { session: SessionId { index, generation }, number } = handle;
         let handle = RequestHandle { session: SessionId { index, generation }, number };
@@ -416,5 +392,23 @@ impl Handlers {
             let handle = RequestHandle { session: SessionId { index, generation }, number };
             cx.respond_at_once(handle, message);
         }
+    }
+
+    /// Runs a handler where memory is short, if it can have room for a small answer; refuses the request if not.
+    #[cold]
+    #[inline(never)]
+    fn run_in_last_room(
+        &mut self,
+        cx: &mut Context<'_>,
+        handle: RequestHandle,
+        method: u16,
+        payload: Payload<'_>,
+    ) {
+        let Ok(room) = cx.alloc(ROOM_BYTES) else {
+            let text = "the server has no memory for an answer";
+            cx.local.core.refuse(handle, Status::ResourceExhausted, text);
+            return;
+        };
+        self.run(cx, handle, method, payload, Some(room));
     }
 }
