@@ -181,13 +181,13 @@ pub trait FrameHandler {
 #[derive(Debug)]
 pub struct SharedFrame<'a> {
     bytes: SharedBytes<'a>,
-    scratch: &'a mut [u8],
+    scratch: &'a mut Vec<u8>,
 }
 
 impl<'a> SharedFrame<'a> {
     /// `scratch` is as long as the bytes, or longer.
-    pub(crate) fn new(bytes: SharedBytes<'a>, scratch: &'a mut [u8]) -> Self {
-        assert!(bytes.len() <= scratch.len(), "room for the whole frame");
+    #[inline(always)]
+    pub(crate) fn new(bytes: SharedBytes<'a>, scratch: &'a mut Vec<u8>) -> Self {
         Self { bytes, scratch }
     }
 
@@ -198,6 +198,7 @@ impl<'a> SharedFrame<'a> {
     }
 
     /// A copy of the frame, which nobody else can change, in memory of the transport's.
+    #[inline]
     pub fn into_private(self) -> &'a [u8] {
         let copy = &mut self.scratch[..self.bytes.len()];
         self.bytes.copy_to_slice(copy);

@@ -194,6 +194,10 @@ impl Shm {
             let back = ReturnPath::by_ring(outgoing);
             match frame.line() {
                 Some(line) => handler.handle(PeerId(index), line.frame(), back),
+                None if frame.len() > PRIVATE_BYTES_MAX => {
+                    let frame = SharedFrame::new(frame.bytes(), scratch);
+                    handler.handle_shared(PeerId(index), frame, back);
+                }
                 None => deliver_long(PeerId(index), frame, scratch, handler, back),
             }
         });
@@ -349,11 +353,12 @@ impl Transport for Shm {
 }
 
 /// Delivers a frame of more than a line. Out of line, so that the way of small frames stays short.
+#[cold]
 #[inline(never)]
 fn deliver_long<H: FrameHandler>(
     peer: PeerId,
     frame: RingFrame<'_>,
-    scratch: &mut [u8],
+    scratch: &mut Vec<u8>,
     handler: &mut H,
     back: ReturnPath<'_>,
 ) {

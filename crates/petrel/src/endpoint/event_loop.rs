@@ -349,40 +349,50 @@ impl FrameHandler for Dispatch<'_> {
     }
 
     /// A long frame is copied once, to its place in a message, if it is one of the two usual ones.
-    #[inline(never)]
+    #[inline(always)]
     fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, path: ReturnPath<'_>) {
-        let Self { local, handlers, now_ns } = self;
+        let Self { local, .. } = self;
         let (key, bytes) = (PeerKey(peer.0), frame.bytes());
-        let rest = |head_bytes: usize| bytes.slice(head_bytes..bytes.len());
         if let Some(head) = bytes.read::<PART_HEADER_BYTES>(0)
-            && let payload = rest(PART_HEADER_BYTES)
+            && let payload = bytes.slice(PART_HEADER_BYTES..bytes.len())
             && let Some(place) = local.core.next_part_place(key, &head, payload.len())
         {
             payload.copy_to_slice(place);
             local.part_bytes += bytes.len();
             return;
         }
-        if let Some(head) = bytes.read::<HEADER_BYTES>(0) {
-            let payload = rest(HEADER_BYTES);
-            let (now_ns, len) = (*now_ns, payload.len());
-            let Local { core, clock, .. } = &mut **local;
-            let clock = || clock.now_ns();
-            if let Some(ended) =
-                core.take_plain_response(now_ns, key, &head, Shared(payload), clock)
-            {
-                let back = Back::new(key, path);
-                return run_continuation(&mut Context { local, back }, ended);
-            }
-            if handlers.in_place.is_wanted(method_of(&head))
-                && let Some(request) = local.core.take_plain_request(key, &head, len)
-            {
-                let PlainRequest { handle, method, spare, .. } = request;
-                let cx = &mut Context { local, back: Back::new(key, path) };
-                return handlers.run_in_place(cx, handle, method, payload, spare);
-            }
-        }
-        self.handle(peer, frame.into_private(), path);
+        dispatch_shared(self, peer, frame, path);
     }
+}
+
+/// A long frame in shared memory that is not the next packet of a request.
+#[inline(never)]
+fn dispatch_shared(
+    dispatch: &mut Dispatch<'_>,
+    peer: PeerId,
+    frame: SharedFrame<'_>,
+    path: ReturnPath<'_>,
+) {
+    let Dispatch { local, handlers, now_ns } = dispatch;
+    let (key, bytes) = (PeerKey(peer.0), frame.bytes());
+    if let Some(head) = bytes.read::<HEADER_BYTES>(0) {
+        let payload = bytes.slice(HEADER_BYTES..bytes.len());
+        let (now_ns, len) = (*now_ns, payload.len());
+        let Local { core, clock, .. } = &mut **local;
+        let clock = || clock.now_ns();
+        if let Some(ended) = core.take_plain_response(now_ns, key, &head, Shared(payload), clock) {
+            let back = Back::new(key, path);
+            return run_continuation(&mut Context { local, back }, ended);
+        }
+        if handlers.in_place.is_wanted(method_of(&head))
+            && let Some(request) = local.core.take_plain_request(key, &head, len)
+        {
+            let PlainRequest { handle, method, spare, .. } = request;
+            let cx = &mut Context { local, back: Back::new(key, path) };
+            return handlers.run_in_place(cx, handle, method, payload, spare);
+        }
+    }
+    dispatch.handle(peer, frame.into_private(), path);
 }
 
 /// The payload of a frame that its peer can change.
