@@ -62,7 +62,7 @@ impl Reactor {
             self.remove_connection(oldest);
         }
         if let Some(connection) = self.connections.get_mut(&id) {
-            connection.enter(Phase::Closing, self.now);
+            connection.enter(Phase::Closing { is_shut_down: false }, self.now);
             self.unsent.push(id);
             self.unread.push(id);
         }
@@ -71,8 +71,15 @@ impl Reactor {
     /// Ends this side's direction once everything is written. A reset would come instead, and
     /// overtake the GOODBYE, if the socket were closed while something is unread in it.
     pub(super) fn finish_closing(&mut self, id: ConnectionId) {
-        let Some(connection) = self.connections.get(&id) else { return };
-        if connection.out.len() == 0 && connection.stream.shutdown(Shutdown::Write).is_err() {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let Phase::Closing { is_shut_down } = &mut connection.phase else { return };
+        // Each `shutdown` of a socket wakes all who wait for its events, and a thread that answers the
+        // event by another one never sleeps.
+        if *is_shut_down || connection.out.len() > 0 {
+            return;
+        }
+        *is_shut_down = true;
+        if connection.stream.shutdown(Shutdown::Write).is_err() {
             self.remove_connection(id);
         }
     }

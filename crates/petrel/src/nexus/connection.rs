@@ -72,7 +72,10 @@ pub(super) enum Phase {
     /// The peer said HELLO.
     Open(Peer),
     /// GOODBYE was said; only the stream's end is to come.
-    Closing,
+    Closing {
+        /// Whether this side's direction has ended, too.
+        is_shut_down: bool,
+    },
 }
 
 /// What the peer's HELLO said.
@@ -150,7 +153,7 @@ impl Connection {
     }
 
     pub(super) fn is_closing(&self) -> bool {
-        matches!(self.phase, Phase::Closing)
+        matches!(self.phase, Phase::Closing { .. })
     }
 
     pub(super) fn enter(&mut self, phase: Phase, now: Instant) {

@@ -35,7 +35,7 @@ impl Connection {
         match &self.phase {
             Phase::Connecting if in_phase(step_timeout) => Care::DialTimeout,
             Phase::Greeting if in_phase(HELLO_TIMEOUT) => Care::HelloTimeout,
-            Phase::Closing if in_phase(LINGER) => Care::LingerOver,
+            Phase::Closing { .. } if in_phase(LINGER) => Care::LingerOver,
             Phase::Open(peer) => {
                 let is_stalled =
                     self.out.stalled_since.is_some_and(|t| has_passed(t, WRITE_TIMEOUT));
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(around(&connecting, now + STEP), (Care::Nothing, Care::DialTimeout));
         let greeting = connection(Phase::Greeting, false, now);
         assert_eq!(around(&greeting, now + HELLO_TIMEOUT), (Care::Nothing, Care::HelloTimeout));
-        let closing = connection(Phase::Closing, false, now);
+        let closing = connection(Phase::Closing { is_shut_down: true }, false, now);
         assert_eq!(around(&closing, now + LINGER), (Care::Nothing, Care::LingerOver));
         let open = connection(open(), true, now);
         assert_eq!(around(&open, now + Duration::from_secs(1)), (Care::Nothing, Care::Ping));

@@ -179,6 +179,12 @@ impl Reactor {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => events.clear(),
             other => other?,
         }
+        self.handle(events);
+        Ok(())
+    }
+
+    /// Handles events, and everything else that there is to do at this time.
+    fn handle(&mut self, events: &Events) {
         self.now = Instant::now();
         events.iter().for_each(|event| self.on_event(event));
         self.run_commands();
@@ -191,7 +197,6 @@ impl Reactor {
             self.look_after_connections();
         }
         self.send_the_unsent();
-        Ok(())
     }
 
     fn on_event(&mut self, event: &Event) {
@@ -232,5 +237,60 @@ impl Reactor {
     pub(super) fn new_link_id(&mut self) -> LinkId {
         self.next_link += 1;
         LinkId(self.next_link - 1)
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+
+    use mio::Waker;
+    use petrel_proto::control::PREFACE;
+
+    use super::*;
+
+    /// A reactor without a thread, which does no more than a test makes it do.
+    pub(in crate::nexus) fn reactor() -> (Reactor, Arc<Mailbox>) {
+        let poll = Poll::new().unwrap();
+        let mailbox = Arc::new(Mailbox::new(Waker::new(poll.registry(), MAILBOX).unwrap()));
+        let settings = Settings {
+            insecure: false,
+            transports: AllowedTransports { udp: true, shm: false },
+            heartbeat: Duration::from_secs(1),
+            step_timeout: Duration::from_secs(1),
+            incarnation: 1,
+        };
+        let reactor = Reactor::new(settings, poll, mailbox.clone(), Arc::new(Counters::default()));
+        (reactor, mailbox)
+    }
+
+    /// A turn that does not wait; how many events there were.
+    fn turn_at_once(reactor: &mut Reactor) -> usize {
+        let mut events = Events::with_capacity(EVENTS_PER_TURN);
+        reactor.poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+        reactor.handle(&events);
+        events.iter().count()
+    }
+
+    fn turns_until(reactor: &mut Reactor, is_so: impl Fn(&Reactor) -> bool) {
+        while !is_so(reactor) {
+            turn_at_once(reactor);
+        }
+    }
+
+    #[test]
+    fn turn__a_connection_that_waits_for_its_peers_end_causes_no_events() {
+        let (mut reactor, _) = reactor();
+        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let mut peer = TcpStream::connect(address).unwrap();
+        peer.write_all(&PREFACE).unwrap();
+        // No message is that long.
+        peer.write_all(&[0xFF; 8]).unwrap();
+        turns_until(&mut reactor, |reactor| !reactor.closing.is_empty());
+        // The peer hears GOODBYE and the end, and does not close its own direction.
+        peer.read_to_end(&mut Vec::new()).unwrap();
+        assert!((0..16).any(|_| turn_at_once(&mut reactor) == 0), "each event causes another");
+        assert_eq!(reactor.closing.len(), 1);
     }
 }

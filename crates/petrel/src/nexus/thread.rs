@@ -74,33 +74,15 @@ fn run(mut reactor: Reactor) {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
-    use mio::{Poll, Waker};
     use petrel_proto::Status;
 
     use super::*;
     use crate::control::{AllowedTransports, FromNexus, ToNexus};
-    use crate::nexus::counters::Counters;
     use crate::nexus::mailbox::Inbox;
     use crate::nexus::port::{Attach, ControlPort};
-    use crate::nexus::reactor::{MAILBOX, Settings};
+    use crate::nexus::reactor::tests::reactor;
 
     const TRANSPORTS: AllowedTransports = AllowedTransports { udp: true, shm: false };
-
-    fn reactor() -> (Reactor, Arc<Mailbox>) {
-        let poll = Poll::new().unwrap();
-        let mailbox = Arc::new(Mailbox::new(Waker::new(poll.registry(), MAILBOX).unwrap()));
-        let settings = Settings {
-            insecure: false,
-            transports: TRANSPORTS,
-            heartbeat: Duration::from_secs(1),
-            step_timeout: Duration::from_secs(1),
-            incarnation: 1,
-        };
-        let reactor = Reactor::new(settings, poll, mailbox.clone(), Arc::new(Counters::default()));
-        (reactor, mailbox)
-    }
 
     fn open_link(request: u64) -> ToNexus {
         ToNexus::OpenLink {
