@@ -20,7 +20,7 @@ impl Reactor {
         let hello = self.own_hello();
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.out.push_bytes(&PREFACE);
-            connection.ping_at = self.now + self.settings.heartbeat;
+            connection.ping_at = self.now + connection.ping_interval(self.settings.heartbeat);
             self.unsent.push(id);
         }
         self.send(id, hello);

@@ -4,12 +4,14 @@ use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
 use petrel_proto::Status;
-use petrel_proto::control::Ping;
+use petrel_proto::control::{Ping, Pong};
 
 use super::closing::Farewell;
 use super::connection::{Connection, ConnectionId, Phase};
 use super::deadlines::{Deadlines, Due};
-use super::limits::{HELLO_TIMEOUT, IDLE_TIMEOUT, LINGER, MESSAGE_TIMEOUT, WRITE_TIMEOUT};
+use super::limits::{
+    HELLO_TIMEOUT, IDLE_PING_HEARTBEATS, IDLE_TIMEOUT, LINGER, MESSAGE_TIMEOUT, WRITE_TIMEOUT,
+};
 use super::reactor::Reactor;
 use crate::control::Reason;
 
@@ -58,6 +60,21 @@ impl Connection {
         }
     }
 
+    /// The time until the next PING.
+    pub(super) fn ping_interval(&self, heartbeat: Duration) -> Duration {
+        let is_in_use = self.is_opener || self.session_bytes > 0 || self.proposals > 0;
+        if is_in_use { heartbeat } else { heartbeat * IDLE_PING_HEARTBEATS }
+    }
+
+    /// A PONG shows the peer that this side lives. A client that asks each second never needs the
+    /// PINGs of its server, then, which may have thousands of clients; the opener's PINGs go on, so that
+    /// both sides are heard and the opener goes on measuring the path.
+    fn note_pong(&mut self, now: Instant, heartbeat: Duration) {
+        if !self.is_opener {
+            self.ping_at = self.ping_at.max(now + heartbeat + heartbeat / 2);
+        }
+    }
+
     fn idle_max(&self) -> Duration {
         if self.is_opener { IDLE_TIMEOUT } else { 2 * IDLE_TIMEOUT }
     }
@@ -91,8 +108,15 @@ impl Reactor {
     fn ping(&mut self, id: ConnectionId) {
         self.measure_path(id);
         if let Some(connection) = self.connections.get_mut(&id) {
-            connection.ping_at = self.now + self.settings.heartbeat;
+            connection.ping_at = self.now + connection.ping_interval(self.settings.heartbeat);
             self.send(id, Ping { nonce: id.0 as u64 });
+        }
+    }
+
+    pub(super) fn answer_ping(&mut self, id: ConnectionId, ping: Ping) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.note_pong(self.now, self.settings.heartbeat);
+            self.send(id, Pong { nonce: ping.nonce });
         }
     }
 
@@ -250,6 +274,39 @@ mod tests {
             idle.links.insert(0, crate::control::LinkId(0));
             assert_eq!(idle.care(now + limit, STEP), Care::Nothing);
         }
+    }
+
+    #[test]
+    fn ping_interval__is_longer_where_nothing_depends_on_it() {
+        let second = Duration::from_secs(1);
+        let mut connection = connection(open(), false, Instant::now());
+        assert_eq!(connection.ping_interval(second), IDLE_PING_HEARTBEATS * second);
+        connection.proposals = 1;
+        assert_eq!(connection.ping_interval(second), second);
+        connection.proposals = 0;
+        connection.session_bytes = 1;
+        assert_eq!(connection.ping_interval(second), second);
+        connection.session_bytes = 0;
+        // The side that connected cannot know what its peer's endpoints do.
+        connection.is_opener = true;
+        assert_eq!(connection.ping_interval(second), second);
+    }
+
+    #[test]
+    fn note_pong__takes_the_place_of_the_acceptors_ping() {
+        let (now, second) = (Instant::now(), Duration::from_secs(1));
+        let mut acceptor = connection(open(), false, now);
+        // The peer asks each second, and later than that by a tick.
+        for asked in 0..5 {
+            let asked = now + asked * (second + second / 4);
+            acceptor.heard = asked;
+            assert_eq!(acceptor.care(asked, STEP), Care::Nothing);
+            acceptor.note_pong(asked, second);
+            assert_eq!(around(&acceptor, asked + second * 3 / 2), (Care::Nothing, Care::Ping));
+        }
+        let mut opener = connection(open(), true, now);
+        opener.note_pong(now, second);
+        assert_eq!(around(&opener, now + second), (Care::Nothing, Care::Ping));
     }
 
     #[test]

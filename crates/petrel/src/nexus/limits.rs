@@ -9,6 +9,11 @@ pub(super) const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(1);
 /// A peer is dead or hung after so many of its own intervals without a byte (§8.6).
 pub(super) const SILENT_HEARTBEATS_MAX: u32 = 3;
 
+/// A connection that a peer made, and that has no session, gets a PING in so many intervals: rarely enough that
+/// thousands of silent ones cost little, and in time for the peer, which waits for
+/// [`SILENT_HEARTBEATS_MAX`].
+pub(super) const IDLE_PING_HEARTBEATS: u32 = 2;
+
 /// How long a link waits for its endpoint: what a process may take from its first port to its
 /// threads.
 pub(super) const EARLY_WAIT: Duration = Duration::from_secs(1);
@@ -205,6 +210,7 @@ pub(super) const DEADLINES_MIN: usize = 4_096;
 const _: () = {
     assert!(UNGREETED_MAX + CLOSING_MAX < CONNECTIONS_MAX);
     assert!(ACCEPTS_PER_TURN < UNGREETED_MAX);
+    assert!(IDLE_PING_HEARTBEATS < SILENT_HEARTBEATS_MAX);
     assert!(PROPOSALS_PER_CONNECTION_MAX * SESSION_OPEN_BYTES < OUT_HARD_BYTES);
     assert!(STATS_BYTES_MAX < OUT_HARD_BYTES);
     assert!(LINKS_PER_CONNECTION_MAX <= LINKS_PER_SITE_MAX);

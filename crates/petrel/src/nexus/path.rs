@@ -26,7 +26,9 @@ impl Reactor {
     /// Tells the endpoints of a connection's links if the path has turned out to be shorter than was
     /// known.
     pub(super) fn measure_path(&mut self, id: ConnectionId) -> bool {
-        let Some(connection) = self.connections.get_mut(&id) else { return false };
+        // Only the opener's endpoints have clients' sessions on its links, which the path's length is for.
+        let connection = self.connections.get_mut(&id).filter(|connection| connection.is_opener);
+        let Some(connection) = connection else { return false };
         let Some(rtt_ns) = connection.measure_path() else { return false };
         let links: Vec<LinkId> = connection.links.values().copied().collect();
         links.into_iter().for_each(|link| self.tell_path_of(link, rtt_ns));

@@ -2,7 +2,7 @@
 
 use mio::event::Event;
 use petrel_proto::Status;
-use petrel_proto::control::{DecodeError, Fault, GroupRefuse, Message, Pong};
+use petrel_proto::control::{DecodeError, Fault, GroupRefuse, Message};
 
 use super::closing::{Farewell, not_ok};
 use super::connection::{ConnectionId, Phase, Received};
@@ -94,7 +94,7 @@ impl Reactor {
         match message {
             Message::Hello(hello) => self.on_hello(id, hello),
             Message::Goodbye(goodbye) => self.on_goodbye(id, &goodbye),
-            Message::Ping(ping) => self.send(id, Pong { nonce: ping.nonce }),
+            Message::Ping(ping) => self.answer_ping(id, ping),
             // That it came is all that matters.
             Message::Pong(_) => {}
             Message::LinkOpen(open) => return self.on_link_open(id, &open),
