@@ -475,7 +475,9 @@ fn attacks__leave_honest_calls_alone() {
         for field in ["honest", "newcomers", "memory_before", "memory_peak", "memory_after"] {
             assert!(figure[field].as_u64().is_some_and(|count| count > 0), "{field}: {figure}");
         }
-        assert!(figure["ratio"].as_f64().is_some_and(|ratio| ratio > 0.0), "{figure}");
+        for field in ["ratio", "ratio_beside", "management_calm", "management_attacked"] {
+            assert!(figure[field].as_f64().is_some_and(|ratio| ratio > 0.0), "{field}: {figure}");
+        }
         assert!(figure["command"].as_str().unwrap().starts_with("petrel bench attacks "));
     }
 }

@@ -2,14 +2,19 @@
 //!
 //! The server is a process of its own. Honest calls of several sizes go on all the time, one after
 //! the other on one session, and in each window a newcomer connects, makes a small call and one of 8 MiB,
-//! and asks for the server's counters. Windows without and with the attack take turns, and their medians are
-//! compared. Most attackers are silent once they are set up, and what is seen then is what they hold
+//! and asks for the server's counters. Three windows take turns: one without the attack, one with the
+//! attack on another server of the same host, and one with the attack on this server. Each of the
+//! others is compared with the first of its turn, and the medians of the ratios are told. So the second ratio
+//! is of the CPU time that attackers take by existing, and the third has the server's own trouble besides.
+//!
+//! Most attackers are silent once they are set up, and what is seen then is what they hold
 //! of the server; those that flood also take CPU time from everybody on the machine, and say so.
 
 mod honest;
 mod kinds;
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -34,6 +39,9 @@ const RATIO_MIN: f64 = 0.9;
 /// Time between the end of an attack and the next window: connections close meanwhile.
 const SETTLE: Duration = Duration::from_millis(500);
 
+/// The name of the thread that a process has for connections, links and sessions.
+const MANAGEMENT: &str = "petrel-nexus";
+
 /// A figure.
 #[derive(Clone, Debug, Serialize)]
 struct Figure {
@@ -52,7 +60,13 @@ struct Figure {
     newcomers_failed: u64,
     calm_per_s: f64,
     attacked_per_s: f64,
+    /// Of the rates under the attack and without, in windows of one turn.
     ratio: f64,
+    /// The same with the attack on another server of this host.
+    ratio_beside: f64,
+    /// Share of a CPU that the server's management thread takes without the attack, and under it.
+    management_calm: Option<f64>,
+    management_attacked: Option<f64>,
     memory_before: u64,
     memory_peak: u64,
     memory_after: u64,
@@ -65,6 +79,7 @@ impl Figure {
     }
 }
 
+/// What a server says when it listens.
 #[derive(Deserialize)]
 struct Ready {
     address: SocketAddr,
@@ -92,42 +107,50 @@ fn raise_descriptor_limit() -> Result<(), Failure> {
 }
 
 fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
-    let mut server = Process::start(&["serve", "--json", "--listen", "127.0.0.1:0"])?;
-    let Ready { address, pid } = parse(&server.line()?)?;
+    let (_server, Ready { address, pid }) = start_server()?;
+    let (_other, beside) = start_server()?;
     let honest = Honest::start(address)?;
-    let target = Target { address, victim_port: honest.port() };
-    let window = args.window;
+    // A server with a single peer connects its socket to it, and any other client ends that: without
+    // this one, the calls without the attack would be cheaper for a reason that is no attacker's.
+    let mut bystander = honest::endpoint()?;
+    bystander.connect_wait(address)?;
+    let mut watch = Watch {
+        honest: &honest,
+        address,
+        pid,
+        window: args.window,
+        newcomers: 0,
+        failures: vec![],
+    };
+    let victim_port = honest.port();
     // Warm-up: what the first calls allocate is not the attack's.
-    thread::sleep(window / 2);
+    thread::sleep(args.window / 2);
     let memory_before = resident_bytes(pid)?;
-    let (mut calm, mut attacked) = (Vec::new(), Vec::new());
-    let (mut newcomers, mut newcomers_failed) = (0, 0);
-    let mut first_failure = None;
+    let mut turns = Vec::new();
     let mut got = String::new();
     let mut memory_peak = memory_before;
     for _ in 0..args.rounds {
-        calm.push(rate(&honest, window));
-        let standing = kind.set_up(target)?;
-        let begun = (honest.calls(), Instant::now());
-        newcomers += 1;
-        if let Err(failure) = newcomer(address) {
-            newcomers_failed += 1;
-            first_failure.get_or_insert(format!("newcomer: {failure}"));
-        }
-        thread::sleep(window.saturating_sub(begun.1.elapsed()));
-        attacked.push(per_second(honest.calls() - begun.0, begun.1.elapsed()));
+        let calm = watch.window();
+        let standing = kind.set_up(Target { address: beside.address, victim_port })?;
+        let others = watch.window();
+        standing.end();
+        thread::sleep(SETTLE);
+        let standing = kind.set_up(Target { address, victim_port })?;
+        let attacked = watch.window();
         memory_peak = memory_peak.max(resident_bytes(pid)?);
         got = standing.end();
         thread::sleep(SETTLE);
+        turns.push(Turn { calm, others, attacked });
     }
     let memory_after = resident_bytes(pid)?;
+    let Watch { newcomers, failures, .. } = watch;
     let report = honest.end()?;
-    let median = |rates: Vec<f64>| {
-        median(rates).filter(|rate| *rate > 0.0).ok_or_else(|| Failure::because("no call ended"))
-    };
-    let calm_per_s = median(calm)?;
-    // None may have ended under the attack: that is a result.
-    let attacked_per_s = median(attacked).unwrap_or(0.0);
+    let of = |get: fn(&Turn) -> f64| median(turns.iter().map(get)).unwrap_or(0.0);
+    if turns.iter().any(|turn| turn.calm.per_s == 0.0) {
+        return Err(Failure::because("no call ended"));
+    }
+    let management =
+        |get: fn(&Turn) -> &Seen| median(turns.iter().filter_map(|turn| get(turn).management));
     Ok(Figure {
         bench: "attacks",
         attack: kind.name(),
@@ -135,12 +158,16 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
         got,
         honest: report.calls,
         failed: report.failed,
-        failure: report.failure.or(first_failure),
         newcomers,
-        newcomers_failed,
-        calm_per_s,
-        attacked_per_s,
-        ratio: attacked_per_s / calm_per_s,
+        newcomers_failed: failures.len() as u64,
+        failure: report.failure.or(failures.into_iter().next()),
+        calm_per_s: of(|turn| turn.calm.per_s),
+        // None may have ended under the attack: that is a result.
+        attacked_per_s: of(|turn| turn.attacked.per_s),
+        ratio: of(|turn| turn.attacked.per_s / turn.calm.per_s),
+        ratio_beside: of(|turn| turn.others.per_s / turn.calm.per_s),
+        management_calm: management(|turn| &turn.calm),
+        management_attacked: management(|turn| &turn.attacked),
         memory_before,
         memory_peak: memory_peak.max(peak_bytes(pid)?),
         memory_after,
@@ -148,19 +175,70 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
             "petrel bench attacks --attack {} --rounds {} --window {}",
             kind.name(),
             args.rounds,
-            exact_duration(window)
+            exact_duration(args.window)
         ),
     })
 }
 
-fn rate(honest: &Honest, window: Duration) -> f64 {
-    let (before, begun) = (honest.calls(), Instant::now());
-    thread::sleep(window);
-    per_second(honest.calls() - before, begun.elapsed())
+fn start_server() -> Result<(Process, Ready), Failure> {
+    let mut server = Process::start(&["serve", "--json", "--listen", "127.0.0.1:0"])?;
+    let ready = parse(&server.line()?)?;
+    Ok((server, ready))
 }
 
-fn per_second(count: u64, time: Duration) -> f64 {
-    count as f64 / time.as_secs_f64()
+/// Windows that follow one another.
+struct Turn {
+    calm: Seen,
+    /// With the attack on another server.
+    others: Seen,
+    attacked: Seen,
+}
+
+/// What a window has shown.
+struct Seen {
+    /// Calls of the honest per second.
+    per_s: f64,
+    /// The share of a CPU that the server's management thread took, if the kernel says so.
+    management: Option<f64>,
+}
+
+/// Looks at the honest clients of a server.
+struct Watch<'a> {
+    honest: &'a Honest,
+    address: SocketAddr,
+    pid: u32,
+    window: Duration,
+    newcomers: u64,
+    /// Of newcomers.
+    failures: Vec<String>,
+}
+
+impl Watch<'_> {
+    fn window(&mut self) -> Seen {
+        let (calls, cpu_ns, begun) = (self.honest.calls(), management_ns(self.pid), Instant::now());
+        self.newcomers += 1;
+        if let Err(failure) = newcomer(self.address) {
+            self.failures.push(format!("newcomer: {failure}"));
+        }
+        thread::sleep(self.window.saturating_sub(begun.elapsed()));
+        let time_s = begun.elapsed().as_secs_f64();
+        let cpu_ns = management_ns(self.pid).zip(cpu_ns).map(|(end, begin)| end - begin);
+        Seen {
+            per_s: (self.honest.calls() - calls) as f64 / time_s,
+            management: cpu_ns.map(|ns| ns as f64 / 1e9 / time_s),
+        }
+    }
+}
+
+/// CPU time of a server's management thread so far, in nanoseconds.
+fn management_ns(pid: u32) -> Option<u64> {
+    let threads = std::fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let read = |path: PathBuf| std::fs::read_to_string(path).ok();
+    let paths = threads.filter_map(|thread| Some(thread.ok()?.path()));
+    let of_thread =
+        |path: &PathBuf| read(path.join("comm")).is_some_and(|name| name.trim() == MANAGEMENT);
+    let path = { paths }.find(of_thread)?;
+    read(path.join("schedstat"))?.split_whitespace().next()?.parse().ok()
 }
 
 fn resident_bytes(pid: u32) -> Result<u64, Failure> {
@@ -180,12 +258,18 @@ fn memory_line(pid: u32, name: &str) -> Result<u64, Failure> {
     Ok(kib << 10)
 }
 
-const HEADER: [&str; 9] = [
+fn percent(share: Option<f64>) -> String {
+    share.map_or("?".to_owned(), |share| format!("{:.1} %", 100.0 * share))
+}
+
+const HEADER: [&str; 11] = [
     "attack",
     "honest calls",
     "failed",
     "newcomers failed",
     "rate",
+    "on another",
+    "management",
     "before",
     "peak",
     "after",
@@ -203,6 +287,8 @@ fn show(figures: &[Figure], output: Output) -> Result<(), Failure> {
                 figure.failed.to_string(),
                 format!("{} of {}", figure.newcomers_failed, figure.newcomers),
                 format!("{:.2}{}", figure.ratio, if figure.floods { " (floods)" } else { "" }),
+                format!("{:.2}", figure.ratio_beside),
+                [figure.management_calm, figure.management_attacked].map(percent).join(", "),
                 format_bytes(figure.memory_before),
                 format_bytes(figure.memory_peak),
                 format_bytes(figure.memory_after),
@@ -219,9 +305,11 @@ fn show(figures: &[Figure], output: Output) -> Result<(), Failure> {
         }
     }
     output.line(
-        "Rate: of honest calls under the attack over that without, by medians of windows in turn. \
-         Memory: of the\nserver's process. An attacker that floods takes CPU time from the honest \
-         clients, too.\nAgain:",
+        "Rate: of honest calls under the attack over that without, the median of turns; and the same \
+         with the attack\non another server of this host, which has of it the CPU time that attackers take \
+         from all. Management: the share\nof a CPU that the server's thread for connections takes, without \
+         the attack and under it. Memory: of the server's\nprocess. An attacker that floods takes CPU time \
+         from the honest clients, too.\nAgain:",
     )?;
     figures.iter().try_for_each(|figure| output.line(format!("  {}", figure.command)))?;
     Ok(())

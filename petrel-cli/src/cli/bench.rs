@@ -369,8 +369,8 @@ pub(crate) struct AttacksArgs {
     ])]
     pub(crate) attack: Vec<AttackKind>,
 
-    /// Windows without each attack, and as many with it
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    /// Windows without each attack, as many with it on another server, and as many with it
+    #[arg(long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=100))]
     pub(crate) rounds: u16,
 
