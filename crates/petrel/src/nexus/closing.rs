@@ -65,6 +65,7 @@ impl Reactor {
             connection.enter(Phase::Closing { is_shut_down: false }, self.now);
             self.unsent.push(id);
             self.unread.push(id);
+            self.note_use(id);
         }
     }
 
@@ -88,6 +89,7 @@ impl Reactor {
         self.closing.remove(&id);
         self.forget_early_links(id);
         if let Some(mut connection) = self.connections.remove(&id) {
+            self.forget_use(id, &connection);
             // It fails only for a socket that is not registered.
             let _ = self.poll.registry().deregister(&mut connection.stream);
             shrink(&mut self.connections);

@@ -11,6 +11,7 @@ use petrel_proto::control::{Decoder, Message, OutOfRange};
 use petrel_transport::path::tcp_min_rtt_ns;
 
 use super::dial::OpenRequest;
+use super::idlers::Idle;
 use super::limits::{OUT_HARD_BYTES, OUT_SOFT_BYTES};
 use super::shares::Site;
 use crate::control::LinkId;
@@ -58,6 +59,8 @@ pub(super) struct Connection {
     pub(super) session_bytes: usize,
     /// Since when there has been no session, if there is none.
     pub(super) quiet_since: Instant,
+    /// Where it stands among the connections without use (see `idlers`).
+    pub(super) listed: Option<(Idle, Instant)>,
     /// The shortest round trip that the endpoints were told of, in nanoseconds.
     pub(super) path_rtt_ns: Option<u32>,
 }
@@ -130,6 +133,7 @@ impl Connection {
             proposals: 0,
             session_bytes: 0,
             quiet_since: now,
+            listed: None,
             path_rtt_ns: None,
         }
     }

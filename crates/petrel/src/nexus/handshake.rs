@@ -57,7 +57,9 @@ impl Reactor {
         };
         connection.enter(Phase::Open(peer), self.now);
         connection.idle_since = self.now;
-        for request in std::mem::take(&mut connection.waiting) {
+        let waiting = std::mem::take(&mut connection.waiting);
+        self.note_use(id);
+        for request in waiting {
             self.ask_for_link(id, request);
         }
     }

@@ -144,6 +144,7 @@ impl Reactor {
             connection.quiet_since = self.now;
             connection.links.insert(number, id);
         }
+        self.note_use(connection);
         id
     }
 
@@ -446,6 +447,7 @@ impl Reactor {
                 self.shares.remove_link(site, connection.links.is_empty());
             }
         }
+        self.note_use(link.connection);
         match &link.stage {
             Stage::Promised { ticket, .. } => drop(self.tickets.remove(ticket)),
             Stage::Meeting { exchange: Some(exchange), .. } => self.remove_exchange(*exchange),

@@ -11,9 +11,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::closing::Farewell;
 use super::connection::{Connection, ConnectionId, retry};
+use super::idlers::Idle;
 use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, LISTEN_QUEUE};
 use super::reactor::{LISTENER, Reactor};
-use super::seats::of_the_greediest;
+use super::shares::Site;
 use crate::control::Reason;
 
 /// The listening socket.
@@ -134,10 +135,10 @@ impl Reactor {
 
     /// Of those without links the one longest without; one that asks for counters comes last.
     fn longest_idle(&self) -> Option<ConnectionId> {
-        let idle = self.connections.iter();
-        let idle = idle.filter(|(_, c)| !c.is_opener && c.is_open() && c.links.is_empty());
-        let idle = idle.map(|(id, c)| (*id, c.site, (self.is_asker(*id), c.idle_since)));
-        of_the_greediest(idle.collect())
+        self.check_idlers();
+        let mut idle = self.idlers.of(Idle::NoLink, None).peekable();
+        let longest = idle.peek().copied();
+        idle.find(|id| !self.is_asker(*id)).or(longest)
     }
 
     /// Takes a connection into the readiness loop; nothing happens if the system refuses.
@@ -150,5 +151,26 @@ impl Reactor {
         self.connections.insert(id, connection);
         self.counters.connections_open.set(self.connections.len());
         Some(id)
+    }
+}
+
+/// Of connections with their sites: the one with the least key at the site that has most of them.
+fn of_the_greediest<K: Ord>(mut candidates: Vec<(ConnectionId, Site, K)>) -> Option<ConnectionId> {
+    candidates.sort_unstable_by_key(|(_, site, _)| *site);
+    let greediest = candidates.chunk_by(|(_, a, _), (_, b, _)| a == b).max_by_key(|of| of.len())?;
+    greediest.iter().min_by(|(_, _, a), (_, _, b)| a.cmp(b)).map(|(id, ..)| *id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_the_greediest__takes_the_least_of_the_largest_site() {
+        let site = |host| Site::of(([10, 0, 0, host], 1).into());
+        let of = |id, host, key: u32| (ConnectionId(id), site(host), key);
+        assert_eq!(of_the_greediest::<u32>(Vec::new()), None);
+        let crowd = vec![of(1, 1, 5), of(2, 2, 9), of(3, 1, 0), of(4, 2, 7), of(5, 2, 8)];
+        assert_eq!(of_the_greediest(crowd), Some(ConnectionId(4)));
     }
 }

@@ -57,6 +57,7 @@ mod groups;
 mod handshake;
 mod heartbeat;
 mod host;
+mod idlers;
 mod limits;
 mod links;
 mod listener;

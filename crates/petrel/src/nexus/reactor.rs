@@ -13,7 +13,7 @@
 //! | `offers`, `links` | agreeing on transports |
 //! | `rendezvous` | handing over shared memory |
 //! | `sessions` | proposals and answers |
-//! | `shares`, `seats` | what one address may have, and who yields |
+//! | `shares`, `seats`, `idlers` | what one address may have, and who yields |
 //! | `groups` | who receives whose multicast |
 //! | `stats` | counters for those who ask from outside |
 
@@ -33,6 +33,7 @@ use super::deadlines::Deadlines;
 use super::dial::Outgoing;
 use super::early::EarlyLink;
 use super::endpoints::Endpoint;
+use super::idlers::Idlers;
 use super::limits::{Capacity, READ_BYTES, TICK_MAX, TICK_MIN};
 use super::links::Link;
 use super::listener::Listener;
@@ -84,6 +85,7 @@ pub(super) struct Reactor {
     /// Connections that peers made, but for those that are closing.
     pub(super) accepted: usize,
     pub(super) shares: Shares,
+    pub(super) idlers: Idlers,
     pub(super) connections: HashMap<ConnectionId, Connection>,
     /// Connections that peers made and that have not said HELLO, the oldest first.
     pub(super) ungreeted: BTreeSet<ConnectionId>,
@@ -138,6 +140,7 @@ impl Reactor {
             capacity: Capacity::by_descriptors(getrlimit(Resource::Nofile).current),
             accepted: 0,
             shares: Shares::default(),
+            idlers: Idlers::default(),
             connections: HashMap::new(),
             ungreeted: BTreeSet::new(),
             closing: BTreeSet::new(),

@@ -91,13 +91,15 @@ impl Reactor {
     fn add_proposal(&mut self, id: LinkId, open: SessionOpen, deadline: Instant) {
         let Some(link) = self.links.get_mut(&id) else { return };
         link.proposals.insert(open.request, Proposal { open, deadline });
+        let at = link.connection;
         self.proposals += 1;
-        if let Some(connection) = self.connections.get_mut(&link.connection) {
+        if let Some(connection) = self.connections.get_mut(&at) {
             connection.proposals += 1;
             if !connection.is_opener {
                 self.shares.add_proposal(connection.site, counted_slots(&open));
             }
         }
+        self.note_use(at);
         self.deadlines.add(deadline, Due::Session(id, open.request));
     }
 
@@ -105,25 +107,29 @@ impl Reactor {
         let link = self.links.get_mut(&id)?;
         let proposal = link.proposals.remove(&request)?;
         shrink(&mut link.proposals);
+        let at = link.connection;
         self.proposals -= 1;
-        if let Some(connection) = self.connections.get_mut(&link.connection) {
+        if let Some(connection) = self.connections.get_mut(&at) {
             connection.proposals -= 1;
             connection.quiet_since = self.now;
             if !connection.is_opener {
                 self.shares.remove_proposal(connection.site, proposal.slots());
             }
         }
+        self.note_use(at);
         Some(proposal)
     }
 
     /// An endpoint of this process is the server of a session more.
     fn add_session(&mut self, id: LinkId, slots: u16) {
         let Some(link) = self.links.get_mut(&id) else { return };
-        let Some(connection) = self.connections.get_mut(&link.connection) else { return };
+        let at = link.connection;
+        let Some(connection) = self.connections.get_mut(&at) else { return };
         let bytes = session_bytes(slots);
         link.session_bytes += bytes;
         connection.session_bytes += bytes;
         self.shares.add_sessions(connection.site, bytes);
+        self.note_use(at);
     }
 
     /// An endpoint of this process is the server of a session less. If the link has ended, its
@@ -133,13 +139,15 @@ impl Reactor {
             return;
         }
         let Some(link) = self.links.get_mut(&id) else { return };
-        let Some(connection) = self.connections.get_mut(&link.connection) else { return };
+        let at = link.connection;
+        let Some(connection) = self.connections.get_mut(&at) else { return };
         let bytes = session_bytes(slots);
         assert!(link.session_bytes >= bytes, "a session that was added");
         link.session_bytes -= bytes;
         connection.session_bytes -= bytes;
         connection.quiet_since = self.now;
         self.shares.remove_sessions(connection.site, bytes);
+        self.note_use(at);
     }
 
     /// A peer wants to be a session's client.

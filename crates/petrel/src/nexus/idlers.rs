@@ -1,0 +1,142 @@
+//! Connections without use, in the order in which they yield to newcomers (see `seats` and `listener`).
+//!
+//! A server that is full looks for such a connection at every newcomer. That look goes through the sites at most
+//! and never through all connections, so that who comes again and again costs the server
+//! little more than the connection itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use super::connection::{Connection, ConnectionId};
+use super::reactor::Reactor;
+use super::shares::Site;
+
+/// In which way a connection that a peer made is without use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Idle {
+    /// The peer said HELLO, and there is no link.
+    NoLink,
+    /// There is neither a session on its links nor one proposed.
+    NoSession,
+}
+
+/// The connections of one site that are without use in one way, those first that are so for longest.
+type Crowd = BTreeSet<(Instant, ConnectionId)>;
+
+/// All connections without use.
+#[derive(Debug, Default)]
+pub(super) struct Idlers {
+    crowds: BTreeMap<(Idle, Site), Crowd>,
+}
+
+impl Idlers {
+    fn insert(&mut self, site: Site, (idle, since): (Idle, Instant), id: ConnectionId) {
+        self.crowds.entry((idle, site)).or_default().insert((since, id));
+    }
+
+    fn remove(&mut self, site: Site, (idle, since): (Idle, Instant), id: ConnectionId) {
+        let Some(crowd) = self.crowds.get_mut(&(idle, site)) else { return };
+        crowd.remove(&(since, id));
+        if crowd.is_empty() {
+            self.crowds.remove(&(idle, site));
+        }
+    }
+
+    /// Those of this site, or of the site that has most of them; the longest idle first.
+    pub(super) fn of(
+        &self,
+        idle: Idle,
+        site: Option<Site>,
+    ) -> impl Iterator<Item = ConnectionId> + '_ {
+        let crowd = match site {
+            Some(site) => self.crowds.get(&(idle, site)),
+            None => {
+                let crowds = self.crowds.iter().filter(|((kind, _), _)| *kind == idle);
+                crowds.map(|(_, crowd)| crowd).max_by_key(|crowd| crowd.len())
+            }
+        };
+        crowd.into_iter().flatten().map(|(_, id)| *id)
+    }
+}
+
+impl Connection {
+    /// In which way the connection is without use, and since when.
+    pub(super) fn idle(&self) -> Option<(Idle, Instant)> {
+        if self.is_opener || !self.is_open() {
+            None
+        } else if self.links.is_empty() {
+            Some((Idle::NoLink, self.idle_since))
+        } else if self.session_bytes == 0 && self.proposals == 0 {
+            Some((Idle::NoSession, self.quiet_since))
+        } else {
+            None
+        }
+    }
+}
+
+impl Reactor {
+    /// Keeps [`Idlers`] true after a change of what [`Connection::idle`] depends on.
+    pub(super) fn note_use(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let (idle, site) = (connection.idle(), connection.site);
+        if idle == connection.listed {
+            return;
+        }
+        let former = std::mem::replace(&mut connection.listed, idle);
+        if let Some(former) = former {
+            self.idlers.remove(site, former, id);
+        }
+        if let Some(idle) = idle {
+            self.idlers.insert(site, idle, id);
+        }
+    }
+
+    /// The connection is no more.
+    pub(super) fn forget_use(&mut self, id: ConnectionId, connection: &Connection) {
+        if let Some(listed) = connection.listed {
+            self.idlers.remove(connection.site, listed, id);
+        }
+    }
+
+    /// Looks at all connections to see that the lists are true: in tests, as it takes long.
+    pub(super) fn check_idlers(&self) {
+        if cfg!(debug_assertions) {
+            let listed = self.idlers.crowds.values().map(BTreeSet::len).sum::<usize>();
+            let idle = self.connections.values().filter(|c| c.idle().is_some()).count();
+            assert_eq!(listed, idle, "connections without use, and those listed");
+            assert!(self.connections.values().all(|c| c.listed == c.idle()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn of__the_longest_idle_of_the_site_that_has_most() {
+        let now = Instant::now();
+        let site = |host| Site::of(([10, 0, 0, host], 1).into());
+        let at = |s| now + Duration::from_secs(s);
+        let mut idlers = Idlers::default();
+        let all = |idlers: &Idlers, idle, site| {
+            idlers.of(idle, site).map(|ConnectionId(id)| id).collect::<Vec<_>>()
+        };
+        assert!(all(&idlers, Idle::NoSession, None).is_empty());
+        for (id, host, since) in [(1, 1, 5), (2, 2, 9), (3, 1, 0), (4, 2, 7), (5, 2, 8)] {
+            idlers.insert(site(host), (Idle::NoSession, at(since)), ConnectionId(id));
+        }
+        idlers.insert(site(3), (Idle::NoLink, at(1)), ConnectionId(6));
+        assert_eq!(all(&idlers, Idle::NoSession, None), [4, 5, 2]);
+        assert_eq!(all(&idlers, Idle::NoSession, Some(site(1))), [3, 1]);
+        assert_eq!(all(&idlers, Idle::NoLink, None), [6]);
+        for (id, since) in [(4, 7), (5, 8)] {
+            idlers.remove(site(2), (Idle::NoSession, at(since)), ConnectionId(id));
+        }
+        assert_eq!(all(&idlers, Idle::NoSession, None), [3, 1]);
+        idlers.remove(site(3), (Idle::NoLink, at(1)), ConnectionId(6));
+        assert!(all(&idlers, Idle::NoLink, None).is_empty());
+    }
+}
