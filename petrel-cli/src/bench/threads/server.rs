@@ -4,8 +4,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use petrel::control::EndpointId;
+use petrel::overload::Shedding;
 use petrel::{Endpoint, EndpointConfig, Nexus, Stop, Workers};
 
 use super::WORK;
@@ -41,7 +43,10 @@ impl Server {
 }
 
 fn start_workers(config: &EndpointConfig, count: usize) -> Result<Arc<Workers>, Failure> {
-    let workers = Workers::builder().threads(count).idle(config.idle).start();
+    // The default's work for each request, with more patience: a worker that another program keeps from its CPU
+    // for a millisecond must not have calls refused.
+    let shedding = Shedding::ExpectedWait { target: Duration::from_secs(10), services: 100 };
+    let workers = Workers::builder().threads(count).shedding(shedding).idle(config.idle).start();
     Ok(Arc::new(workers.map_err(Failure::because)?))
 }
 
