@@ -181,6 +181,8 @@ fn vote(status: &Status, leader: Option<&Status>) -> &'static str {
     match (kind.next_back(), leader) {
         (Some(MemberKind::Voter), _) => "voter",
         (Some(MemberKind::Learner), _) => "learner",
+        (Some(MemberKind::Joining), _) => "joining",
+        (Some(MemberKind::Leaving), _) => "leaving",
         (None, Some(_)) => "none",
         (None, None) => "?",
     }

@@ -73,6 +73,11 @@ pub enum MemberKind {
     Voter,
     /// It gets the log, and has no vote.
     Learner,
+    /// It begins to vote: until that change is complete the cluster may need those that it had before, too. Only a
+    /// [`MemberKind::Voter`] can stand in for another that fails.
+    Joining,
+    /// It votes until the change that removes it is complete.
+    Leaving,
 }
 
 // Numbers of the fields. They are never used again for anything else.
@@ -93,6 +98,8 @@ const COUNTER: u8 = 14;
 
 const VOTER: u8 = 1;
 const LEARNER: u8 = 2;
+const JOINING: u8 = 3;
+const LEAVING: u8 = 4;
 
 /// Longest name of a counter, in bytes.
 const NAME_BYTES_MAX: usize = 128;
@@ -208,6 +215,8 @@ impl Member {
         out.put_u8(match self.kind {
             MemberKind::Voter => VOTER,
             MemberKind::Learner => LEARNER,
+            MemberKind::Joining => JOINING,
+            MemberKind::Leaving => LEAVING,
         });
         out.put_text(&self.address, ADDRESS_BYTES_MAX);
     }
@@ -217,6 +226,8 @@ impl Member {
         let kind = match field.u8("member")? {
             VOTER => MemberKind::Voter,
             LEARNER => MemberKind::Learner,
+            JOINING => MemberKind::Joining,
+            LEAVING => MemberKind::Leaving,
             kind => return Err(DecodeError::UnknownKind { field: "member", kind }),
         };
         Ok(Member { raft_id, kind, address: field.text("address")?.to_owned() })

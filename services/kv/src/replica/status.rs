@@ -74,15 +74,22 @@ impl Member {
         }
     }
 
-    fn members(&self) -> Vec<api::Member> {
+    pub(super) fn members(&self) -> Vec<api::Member> {
         let conf = self.raft.raft.prs().conf().to_conf_state();
-        let member = |(replica, address): (&u64, &String)| api::Member {
-            raft_id: *replica,
-            kind: if conf.voters.contains(replica) {
-                MemberKind::Voter
+        let is_complete = self.configuration_is_complete();
+        let kind = |replica: &u64| {
+            if conf.voters.contains(replica) {
+                let is_new = !is_complete && self.is_newcomer(*replica);
+                if is_new { MemberKind::Joining } else { MemberKind::Voter }
+            } else if conf.voters_outgoing.contains(replica) {
+                MemberKind::Leaving
             } else {
                 MemberKind::Learner
-            },
+            }
+        };
+        let member = |(replica, address): (&u64, &String)| api::Member {
+            raft_id: *replica,
+            kind: kind(replica),
             address: address.clone(),
         };
         self.book.members.iter().map(member).collect()

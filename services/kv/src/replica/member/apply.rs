@@ -1,9 +1,9 @@
 //! Committed entries: each is applied once, in order, and whoever waits for it is answered.
 
 use petrel::Context;
-use raft::eraftpb::{ConfChangeV2, Entry, EntryType};
+use raft::eraftpb::{ConfChangeV2, ConfState, Entry, EntryType};
 
-use super::Member;
+use super::{Configured, Member};
 use crate::api::AdminReply;
 use crate::replica::ReplicaError;
 use crate::replica::book::{BookChange, decode_members};
@@ -135,7 +135,7 @@ impl Member {
             self.reply.clear();
             self.store.apply(entry.index, &entry.data, &mut self.reply);
         }
-        self.answer_change(cx, entry.index);
+        self.answer_changes(cx);
         Ok(())
     }
 
@@ -143,6 +143,7 @@ impl Member {
         let mut change = ConfChangeV2::default();
         protobuf::Message::merge_from_bytes(&mut change, &entry.data)
             .map_err(|error| ReplicaError::Log(error.to_string()))?;
+        let before = self.raft.raft.prs().conf().to_conf_state();
         let conf = self
             .raft
             .apply_conf_change(&change)
@@ -158,17 +159,35 @@ impl Member {
             // It was made the leader while its removal was on the way; the core would go on, and panic.
             self.raft.raft.become_follower(term, raft::INVALID_ID);
         }
+        self.configured.note(entry.index, &before, &conf);
         self.log.get_mut().set_conf_state(conf);
         // Its majority may be none any more.
         self.lease = None;
         Ok(())
     }
 
-    fn answer_change(&mut self, cx: &mut Context<'_>, index: u64) {
+    /// Answers those that wait for changes of the members which are complete.
+    pub(super) fn answer_changes(&mut self, cx: &mut Context<'_>) {
+        if self.changes.is_empty() || !self.configuration_is_complete() {
+            return;
+        }
         let mut reply = Vec::new();
         AdminReply::Done.encode(&mut reply);
-        while let Some(place) = self.changes.iter().position(|(at, _)| *at == index) {
-            self.changes.swap_remove(place).1.reply(cx, &reply);
+        let applied = self.applied.0;
+        for (_, responder) in self.changes.extract_if(.., |(index, _)| *index <= applied) {
+            responder.reply(cx, &reply);
+        }
+    }
+}
+
+impl Configured {
+    /// Notes that the configuration has changed.
+    fn note(&mut self, index: u64, before: &ConfState, after: &ConfState) {
+        self.index = index;
+        // What ends a change by two majorities has the voters that began it.
+        if before.voters_outgoing.is_empty() {
+            let is_new = |replica: &u64| !before.voters.contains(replica);
+            self.newcomers = after.voters.iter().copied().filter(is_new).collect();
         }
     }
 }
@@ -178,8 +197,10 @@ mod tests {
     use std::net::SocketAddr;
 
     use petrel::{EndpointConfig, Nexus};
+    use raft::eraftpb::{ConfChangeSingle, ConfChangeType, Message, MessageType};
 
     use super::*;
+    use crate::api::MemberKind;
     use crate::command::{Command, Op};
     use crate::persist::{Identity, Volatile};
     use crate::replica::book::replica_name;
@@ -216,5 +237,67 @@ mod tests {
         member.raft.raft.become_follower(term + 1, raft::INVALID_ID);
         member.apply_answered(cx);
         assert_eq!(member.applied, (last + 1, term));
+    }
+
+    /// As an entry of the log that is committed.
+    fn apply_change(member: &mut Member, cx: &mut Context<'_>, change: &ConfChangeV2) {
+        let mut entry = Entry { index: member.applied.0 + 1, ..Entry::default() };
+        entry.set_entry_type(EntryType::EntryConfChangeV2);
+        entry.data = protobuf::Message::write_to_bytes(change).unwrap().into();
+        member.apply(cx, &entry).unwrap();
+    }
+
+    fn kinds(member: &Member) -> Vec<(u16, MemberKind)> {
+        member.members().iter().map(|member| (member.node(), member.kind)).collect()
+    }
+
+    #[test]
+    fn configuration_is_complete__when_a_majority_has_heard_that_the_former_one_is_over() {
+        use MemberKind::{Joining, Leaving, Voter};
+        let at = SocketAddr::from(([127, 0, 0, 1], 1));
+        let names = [1, 2, 3, 4].map(|node| replica_name(node, 5));
+        let founders = names[..3].iter().map(|name| (*name, at.to_string())).collect();
+        let peers = vec![(1, at), (2, at), (3, at)];
+        let config = ReplicaConfig::new(1, at, peers, 7);
+        let identity = Identity { cluster: 3, replica: names[0] };
+        let mut member =
+            Member::found(&config, identity, founders, Box::<Volatile>::default()).unwrap();
+        member.raft.raft.become_candidate();
+        member.raft.raft.become_leader();
+        let mut endpoint =
+            Nexus::builder().start().unwrap().endpoint(EndpointConfig::default()).unwrap();
+        let cx = &mut endpoint.context();
+        assert_eq!(kinds(&member), [(1, Voter), (2, Voter), (3, Voter)]);
+
+        let mut swap = ConfChangeV2::default();
+        let step = |kind, node_id| {
+            let mut step = ConfChangeSingle { node_id, ..ConfChangeSingle::default() };
+            step.set_change_type(kind);
+            step
+        };
+        let steps =
+            [step(ConfChangeType::AddNode, names[3]), step(ConfChangeType::RemoveNode, names[2])];
+        swap.set_changes(steps.to_vec().into());
+        member.book.add(names[3], at.to_string());
+        apply_change(&mut member, cx, &swap);
+        assert!(!member.configuration_is_complete());
+        let both = [(1, Voter), (2, Voter), (3, Leaving), (4, Joining)];
+        assert_eq!(kinds(&member), both);
+
+        // The end of the two majorities: only this replica knows of it.
+        apply_change(&mut member, cx, &ConfChangeV2::default());
+        assert!(!member.configuration_is_complete());
+        assert_eq!(kinds(&member), [(1, Voter), (2, Voter), (4, Joining)]);
+
+        let (term, commit) = (member.raft.raft.term, member.applied.0);
+        for commit in [commit - 1, commit] {
+            assert!(!member.configuration_is_complete());
+            let mut heard =
+                Message { from: names[1], to: names[0], term, commit, ..Message::default() };
+            heard.set_msg_type(MessageType::MsgHeartbeatResponse);
+            member.raft.raft.step(heard).unwrap();
+        }
+        assert!(member.configuration_is_complete());
+        assert_eq!(kinds(&member), [(1, Voter), (2, Voter), (4, Voter)]);
     }
 }

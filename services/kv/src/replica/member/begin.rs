@@ -6,8 +6,8 @@ use hdrhistogram::Histogram;
 use raft::RawNode;
 use raft::eraftpb::{ConfState, Entry, HardState};
 
-use super::Member;
 use super::image::unpack;
+use super::{Configured, Member};
 use crate::persist::{Batch, Checkpoint, Identity, LogStore, Recovered};
 use crate::replica::book::Book;
 use crate::replica::config::{ReplicaConfig, TICKS_PER_HEARTBEAT};
@@ -149,6 +149,7 @@ impl Member {
             writes: Writes::default(),
             reads: Reads::default(),
             changes: Vec::new(),
+            configured: Configured::default(),
             book_changes: 0,
             disk,
             held: VecDeque::new(),

@@ -11,7 +11,7 @@ mod begin;
 mod image;
 mod role;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use hdrhistogram::Histogram;
@@ -36,6 +36,14 @@ use crate::api::{Certainty, Refusal};
 use crate::persist::{Batch, Identity, LogStore};
 use crate::store::Store;
 
+/// The last configuration that was applied.
+#[derive(Default)]
+struct Configured {
+    index: u64,
+    /// Its voters that the one before did not have, a change by two majorities counted as one.
+    newcomers: BTreeSet<u64>,
+}
+
 pub(super) struct Member {
     pub(super) identity: Identity,
     pub(super) raft: RawNode<Log>,
@@ -50,6 +58,7 @@ pub(super) struct Member {
     pub(super) reads: Reads,
     /// Changes of the members that somebody waits for, by index.
     pub(super) changes: Vec<(u64, Responder)>,
+    configured: Configured,
     /// The last change of the book that this replica has proposed while it leads: its index.
     book_changes: u64,
     disk: Box<dyn LogStore>,
@@ -262,6 +271,28 @@ impl Member {
             && self.book_changes <= self.applied_index()
     }
 
+    /// Whether the cluster is as its last configuration says, whoever fails next.
+    ///
+    /// It is not while both the former majority and the new one are needed; nor, as far as a leader knows, before a
+    /// majority has heard that this is over: if the leader failed, the others would go on to need both, and one of
+    /// the former may have been replaced because it was lost.
+    pub(super) fn configuration_is_complete(&self) -> bool {
+        let raft = &self.raft.raft;
+        if !raft.prs().conf().to_conf_state().voters_outgoing.is_empty() {
+            return false;
+        }
+        let (own, at) = (self.identity.replica, self.configured.index);
+        let has_heard = |(replica, progress): (&u64, &raft::Progress)| {
+            (*replica == own || progress.committed_index >= at).then_some(*replica)
+        };
+        !self.leads() || raft.prs().has_quorum(&raft.prs().iter().filter_map(has_heard).collect())
+    }
+
+    /// Whether a voter was none before the last change.
+    pub(super) fn is_newcomer(&self, replica: u64) -> bool {
+        self.configured.newcomers.contains(&replica)
+    }
+
     /// None while another change is under way: the core would put an entry without any in the place of this one.
     pub(super) fn propose_configuration(&mut self, change: ConfChangeV2) -> Option<u64> {
         if !self.is_settled() {
@@ -305,6 +336,7 @@ impl Member {
     /// After answers of peers: what became certain by them is applied and answered at once.
     pub(super) fn handle_progress(&mut self, cx: &mut Context<'_>) {
         self.note_read_states();
+        self.answer_changes(cx);
         if self.leads() {
             self.answer_committed(cx);
         }

@@ -1,11 +1,9 @@
 //! Real replicas over loopback.
 
-mod common;
-
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use common::{Cluster, Options};
+use crate::common::{Cluster, Options};
 use petrel::{Endpoint, EndpointConfig, Nexus, SessionId};
 use petrel_kv::api::{
     Applied, Consistency, GetReply, GetRequest, Outcome, Refusal, WriteReply, methods,

@@ -1,14 +1,12 @@
 //! The replicated key-value store, as processes.
 
-#![allow(non_snake_case, reason = "tests are named function__condition")]
-
-mod common;
-
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Output, Stdio};
 
-use common::{comes_true, command, finish, free_address, petrel, record, records, stderr, stdout};
+use crate::common::{
+    comes_true, command, finish, free_address, petrel, record, records, stderr, stdout,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 

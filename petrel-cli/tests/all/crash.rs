@@ -1,12 +1,8 @@
 //! What a client sees of a server that is killed, and what the server leaves behind.
 
-#![allow(non_snake_case, reason = "tests are named function__condition")]
-
-mod common;
-
 use std::fs;
 
-use common::{Server, command, finish, free_address, petrel, record, stdout};
+use crate::common::{Server, command, finish, free_address, petrel, record, stdout};
 use rustix::process::Signal;
 use serde_json::Value;
 

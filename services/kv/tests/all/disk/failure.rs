@@ -5,7 +5,7 @@ use std::process::Command;
 
 use petrel_kv::persist::Batch;
 
-use crate::rig::{Rig, Step, checkpoint, directory, entry, open, wait};
+use super::rig::{Rig, Step, checkpoint, directory, entry, open, wait};
 
 /// Set for the process that has a small file system of its own.
 const INSIDE: &str = "PETREL_KV_TEST_SMALL_DISK";
@@ -48,7 +48,7 @@ fn write__on_a_full_disk_is_a_failure() {
     if let Some(path) = std::env::var_os(INSIDE) {
         return fill(path.as_ref());
     }
-    let name = "failure::write__on_a_full_disk_is_a_failure";
+    let name = full_name("write__on_a_full_disk_is_a_failure");
     let dir = directory();
     let unshare = |flags: &[&str], command: &str, path: &Path| {
         let script = format!("mount -t tmpfs -o size=1m small {} && {command}", path.display());
@@ -67,6 +67,7 @@ fn write__on_a_full_disk_is_a_failure() {
     let command = format!("{INSIDE}={path} {} --exact {name} --nocapture", exe.display());
     let output = unshare(flags, &command, dir.path()).unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("1 passed"), "it ran there");
 }
 
 /// In a file system of 1 MiB.
@@ -88,4 +89,10 @@ fn fill(path: &Path) {
     let (_, recovered) = open(path);
     let entries = recovered.unwrap().entries;
     assert!(entries.len() as u64 + 1 >= last_durable, "{} of {last_durable}", entries.len());
+}
+
+/// A test of this file by its full name, for a process that runs it alone.
+fn full_name(test: &str) -> String {
+    let (_program, module) = module_path!().split_once("::").expect("a module of the program");
+    format!("{module}::{test}")
 }

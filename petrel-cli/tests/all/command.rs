@@ -1,10 +1,6 @@
 //! The command as a user meets it: run as a process, judged by output and exit code.
 
-#![allow(non_snake_case, reason = "tests are named function__condition")]
-
-mod common;
-
-use common::{command, petrel, record, stderr, stdout};
+use crate::common::{command, petrel, record, stderr, stdout};
 use serde_json::Value;
 
 #[test]

@@ -1,7 +1,5 @@
 //! The client against real replicas over loopback.
 
-mod common;
-
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::net::SocketAddr;
@@ -10,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use common::{Cluster, Options};
+use crate::common::{Cluster, Options};
 use petrel::{Endpoint, EndpointConfig, Handle, Nexus, Parallel};
 use petrel_kv::api::{AdminReply, Certainty, Consistency, Refusal, Role, WriteReply, methods};
 use petrel_kv::client::{Batched, Cas, KvClient, KvClientConfig, KvError};

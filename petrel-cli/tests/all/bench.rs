@@ -1,13 +1,9 @@
 //! `petrel bench`: short runs of each measurement, judged by their fields and never by their figures.
 
-#![allow(non_snake_case, reason = "tests are named function__condition")]
-
-mod common;
-
 use std::sync::mpsc;
 use std::thread;
 
-use common::{Server, petrel, record, records, stdout};
+use crate::common::{Server, petrel, record, records, stdout};
 use petrel::{Endpoint, EndpointConfig, Nexus, Stop};
 use serde_json::Value;
 
@@ -140,7 +136,8 @@ fn rate__against_another_process_has_nothing_beside_it() {
 
 #[test]
 fn bench__of_nobody_fails() {
-    let output = bench(&["rate", "--transport", "udp", "--connect", &common::free_address()]);
+    let output =
+        bench(&["rate", "--transport", "udp", "--connect", &crate::common::free_address()]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert_eq!(record(&output)["status"], "UNAVAILABLE");
 }
@@ -287,11 +284,11 @@ fn congestion__each_control_beside_none() {
 
 /// The rows of `bench instructions`, which has no windows, for both transports.
 fn instructions(path: Option<&str>) -> Vec<Value> {
-    let mut command = common::command(&["bench", "instructions", "--json"]);
+    let mut command = crate::common::command(&["bench", "instructions", "--json"]);
     if let Some(path) = path {
         command.env("PATH", path);
     }
-    let output = common::finish(command.spawn().unwrap());
+    let output = crate::common::finish(command.spawn().unwrap());
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let rows = records(&output);
     let shapes = rows.iter().map(|row| (row["transport"].as_str(), row["size_bytes"].as_u64()));
@@ -345,7 +342,7 @@ fn counted_workload__says_how_many_packets_its_requests_took() {
 fn counted_workload__of_no_row_is_a_usage_error() {
     let output = petrel(&["bench", "counted-workload", "tcp-60", "600"]);
     assert_eq!(output.status.code(), Some(2), "{output:?}");
-    assert!(common::stderr(&output).contains("shm-8MiB"), "{output:?}");
+    assert!(crate::common::stderr(&output).contains("shm-8MiB"), "{output:?}");
 }
 
 /// What cannot be done here is said, and is no failure.

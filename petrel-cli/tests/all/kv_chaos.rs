@@ -1,13 +1,9 @@
 //! `petrel kv chaos` as a user meets it: a short run, one that is interrupted, and one where it cannot be done.
 
-#![allow(non_snake_case, reason = "tests are named function__condition")]
-
-mod common;
-
 use std::io::Read;
 use std::path::Path;
 
-use common::{command, petrel, record, stderr, stdout};
+use crate::common::{command, petrel, record, stderr, stdout};
 use serde_json::Value;
 
 /// What is not there, if the run was skipped for it.

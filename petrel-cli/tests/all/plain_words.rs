@@ -1,14 +1,10 @@
 //! What people read: no escapes of others, the names of the command's flags, reasons, and limits that can
 //! be tried.
 
-#![allow(non_snake_case, reason = "tests are named function__condition")]
-
-mod common;
-
 use std::cell::RefCell;
 use std::sync::mpsc;
 
-use common::{Server, command, finish, petrel, record, stderr};
+use crate::common::{Server, command, finish, petrel, record, stderr};
 use petrel::{EndpointConfig, Nexus};
 
 #[test]

@@ -1,10 +1,6 @@
 //! `petrel sim experiment`, as a process.
 
-#![allow(non_snake_case, reason = "tests are named function__condition")]
-
-mod common;
-
-use common::{petrel, records, stdout};
+use crate::common::{petrel, records, stdout};
 use serde_json::Value;
 
 fn experiment(arguments: &[&str]) -> std::process::Output {
@@ -95,7 +91,7 @@ fn experiment__wrong_parameters_are_usage_errors() {
     ] {
         let output = petrel(&[&["sim", "experiment"], arguments].concat());
         assert_eq!(output.status.code(), Some(2), "{output:?}");
-        assert!(common::stderr(&output).contains(word), "{output:?}");
+        assert!(crate::common::stderr(&output).contains(word), "{output:?}");
     }
 }
 

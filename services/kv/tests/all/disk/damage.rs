@@ -5,7 +5,7 @@ use std::path::Path;
 
 use petrel_kv::disk::{DiskError, DiskLog, DiskOptions};
 
-use crate::rig::{NODE, Rig, Step, copy, files, quick_directory};
+use super::rig::{NODE, Rig, Step, copy, files, quick_directory};
 
 /// A log of several segments, and a checkpoint.
 fn write_log(path: &Path) {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-use crate::rig::{Content, Rig, Step, copy, files, open, quick_directory};
+use super::rig::{Content, Rig, Step, copy, files, open, quick_directory};
 
 /// Small, so that there are many.
 const SEGMENT_BYTES: usize = 700;

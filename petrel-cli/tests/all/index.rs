@@ -1,13 +1,9 @@
 //! `petrel index`: a server's process, and the subcommands that call it.
 
-#![allow(non_snake_case, reason = "tests are named function__condition")]
-
-mod common;
-
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout};
 
-use common::{comes_true, command, finish, petrel, record, records, stderr, stdout};
+use crate::common::{comes_true, command, finish, petrel, record, records, stderr, stdout};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 

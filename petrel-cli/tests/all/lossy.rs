@@ -1,9 +1,5 @@
 //! `petrel sim experiment loss --veth`: packets of the kernel that get lost.
 
-#![allow(non_snake_case, reason = "tests are named function__condition")]
-
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::process::CommandExt;
@@ -11,7 +7,7 @@ use std::path::Path;
 use std::process::Output;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use common::{comes_true, command, finish, petrel, records, stderr};
+use crate::common::{comes_true, command, finish, petrel, records, stderr};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -92,7 +88,7 @@ fn small_loss__has_latencies_with_and_without() {
         return;
     }
     assert_eq!(output.status.code(), Some(0), "{output:?}");
-    let row = common::record(&output);
+    let row = crate::common::record(&output);
     assert_row(&row);
     for side in ["with", "without"] {
         assert_eq!(row[side]["latency"]["count"], row[side]["answered"], "{row}");
@@ -109,7 +105,7 @@ fn loss__for_people_is_a_table_a_plot_and_the_way_to_repeat_it() {
     if is_skipped(&output) {
         return;
     }
-    let text = common::stdout(&output);
+    let text = crate::common::stdout(&output);
     let again = "  petrel sim experiment loss --veth --quick --loss 0.002 --duration 30ms";
     for part in ["us per lost", "go-back-n", again, "Plot: "] {
         assert!(text.contains(part), "{part} is not in: {output:?}");
@@ -178,7 +174,7 @@ fn loss__without_the_right_to_it_says_so() {
     }
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     assert!(stderr(&output).contains("are you root?"), "{output:?}");
-    assert!(common::record(&output)["error"].as_str().unwrap().contains("are you root?"));
+    assert!(crate::common::record(&output)["error"].as_str().unwrap().contains("are you root?"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::process::Command;
 use petrel_kv::persist::{Batch, LogStore};
 use raft::eraftpb::HardState;
 
-use crate::rig::{Content, Rig, Step, checkpoint, directory, files, open, wait};
+use super::rig::{Content, Rig, Step, checkpoint, directory, files, open, wait};
 
 #[test]
 fn open__an_empty_directory_has_nothing() {
@@ -183,7 +183,7 @@ fn write__many_batches_share_syncs() {
 fn write__entries_that_do_not_follow_are_a_failure() {
     let dir = directory();
     let mut rig = Rig::begin(dir.path(), 1 << 20);
-    let entries = vec![crate::rig::entry(9, 1, 10)];
+    let entries = vec![super::rig::entry(9, 1, 10)];
     rig.write(Batch { entries, ..Batch::default() });
     let failure = wait(&mut rig.log, rig.number).unwrap_err();
     assert!(failure.0.contains("do not follow"), "{failure}");

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use petrel_kv::persist::LogStore;
 
-use crate::rig::{Content, Rig, Step, directory, entry, open_with_segments};
+use super::rig::{Content, Rig, Step, directory, entry, open_with_segments};
 
 /// Set for the process that is to be killed: its directory, and whether it begins.
 const INSIDE: &str = "PETREL_KV_TEST_KILLED";
@@ -34,7 +34,8 @@ fn open__after_a_kill_has_all_that_was_acknowledged() {
 /// Kills the writer in the midst of it. Tells which entry it was told of last.
 fn run_and_kill(path: &Path, lines: usize) -> u64 {
     let mut writer = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "kill::open__after_a_kill_has_all_that_was_acknowledged", "--nocapture"])
+        .args(["--exact", &full_name("open__after_a_kill_has_all_that_was_acknowledged")])
+        .arg("--nocapture")
         .env(INSIDE, path)
         .stdout(Stdio::piped())
         .spawn()
@@ -79,7 +80,13 @@ fn write_until_killed(path: &Path) -> ! {
         }
         if rig.number % 64 == 0 && told > rig.content.base.0 {
             rig.take(&Step::Commit(count * 32));
-            rig.log.checkpoint(crate::rig::checkpoint(rig.content.commit, 1));
+            rig.log.checkpoint(super::rig::checkpoint(rig.content.commit, 1));
         }
     }
+}
+
+/// A test of this file by its full name, for a process that runs it alone.
+fn full_name(test: &str) -> String {
+    let (_program, module) = module_path!().split_once("::").expect("a module of the program");
+    format!("{module}::{test}")
 }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use petrel_kv::disk::{DiskError, DiskLog, DiskOptions};
 
-use crate::rig::{NODE, Rig, directory};
+use super::rig::{NODE, Rig, directory};
 
 fn error_of(path: &Path, node: u16) -> DiskError {
     DiskLog::open(path, &DiskOptions::of_node(node)).map(drop).unwrap_err()

@@ -1,10 +1,6 @@
 //! Client and server as two processes: `serve`, `ping`, `call` and `stats`.
 
-#![allow(non_snake_case, reason = "tests are named function__condition")]
-
-mod common;
-
-use common::{
+use crate::common::{
     Server, command, finish, free_address, has_ipv6, petrel, record, records, stderr, stdout,
 };
 use rustix::process::Signal;
@@ -182,7 +178,7 @@ fn call__json_has_text_or_hexadecimal_digits() {
 #[test]
 fn call__sends_files_and_standard_input() {
     let server = Server::on_free_port();
-    let path = concat!("@", env!("CARGO_MANIFEST_DIR"), "/tests/calls.rs");
+    let path = concat!("@", env!("CARGO_MANIFEST_DIR"), "/tests/all/calls.rs");
     let output = petrel(&["call", &server.address, "--data", path]);
     assert_eq!(stdout(&output), include_str!("calls.rs"));
     let output = petrel(&["call", &server.address, "--data", "-"]);

@@ -1,0 +1,15 @@
+//! The command, as processes: one program for all of its tests.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
+
+mod bench;
+mod calls;
+mod command;
+mod common;
+mod crash;
+mod experiment;
+mod index;
+mod kv;
+mod kv_chaos;
+mod lossy;
+mod plain_words;

@@ -1,0 +1,7 @@
+//! The ordered index: one program for all of its tests.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
+
+mod churn;
+mod model;
+mod service;

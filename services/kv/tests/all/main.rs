@@ -1,0 +1,11 @@
+//! The store: one program for all of its tests.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
+
+mod client;
+mod cluster;
+mod common;
+mod disk;
+mod exactly_once;
+mod messages;
+mod store;
