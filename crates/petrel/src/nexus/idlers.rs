@@ -14,10 +14,12 @@ use super::shares::Site;
 /// In which way a connection that a peer made is without use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Idle {
+    /// The peer has not said HELLO.
+    Ungreeted,
     /// The peer said HELLO, and there is no link.
-    NoLink,
+    Linkless,
     /// There is neither a session on its links nor one proposed.
-    NoSession,
+    Sessionless,
 }
 
 /// The connections of one site that are without use in one way, those first that are so for longest.
@@ -62,12 +64,14 @@ impl Idlers {
 impl Connection {
     /// In which way the connection is without use, and since when.
     pub(super) fn idle(&self) -> Option<(Idle, Instant)> {
-        if self.is_opener || !self.is_open() {
+        if self.is_opener || self.is_closing() {
             None
+        } else if !self.is_open() {
+            Some((Idle::Ungreeted, self.since))
         } else if self.links.is_empty() {
-            Some((Idle::NoLink, self.idle_since))
+            Some((Idle::Linkless, self.idle_since))
         } else if self.session_bytes == 0 && self.proposals == 0 {
-            Some((Idle::NoSession, self.quiet_since))
+            Some((Idle::Sessionless, self.quiet_since))
         } else {
             None
         }
@@ -124,19 +128,19 @@ mod tests {
         let all = |idlers: &Idlers, idle, site| {
             idlers.of(idle, site).map(|ConnectionId(id)| id).collect::<Vec<_>>()
         };
-        assert!(all(&idlers, Idle::NoSession, None).is_empty());
+        assert!(all(&idlers, Idle::Sessionless, None).is_empty());
         for (id, host, since) in [(1, 1, 5), (2, 2, 9), (3, 1, 0), (4, 2, 7), (5, 2, 8)] {
-            idlers.insert(site(host), (Idle::NoSession, at(since)), ConnectionId(id));
+            idlers.insert(site(host), (Idle::Sessionless, at(since)), ConnectionId(id));
         }
-        idlers.insert(site(3), (Idle::NoLink, at(1)), ConnectionId(6));
-        assert_eq!(all(&idlers, Idle::NoSession, None), [4, 5, 2]);
-        assert_eq!(all(&idlers, Idle::NoSession, Some(site(1))), [3, 1]);
-        assert_eq!(all(&idlers, Idle::NoLink, None), [6]);
+        idlers.insert(site(3), (Idle::Linkless, at(1)), ConnectionId(6));
+        assert_eq!(all(&idlers, Idle::Sessionless, None), [4, 5, 2]);
+        assert_eq!(all(&idlers, Idle::Sessionless, Some(site(1))), [3, 1]);
+        assert_eq!(all(&idlers, Idle::Linkless, None), [6]);
         for (id, since) in [(4, 7), (5, 8)] {
-            idlers.remove(site(2), (Idle::NoSession, at(since)), ConnectionId(id));
+            idlers.remove(site(2), (Idle::Sessionless, at(since)), ConnectionId(id));
         }
-        assert_eq!(all(&idlers, Idle::NoSession, None), [3, 1]);
-        idlers.remove(site(3), (Idle::NoLink, at(1)), ConnectionId(6));
-        assert!(all(&idlers, Idle::NoLink, None).is_empty());
+        assert_eq!(all(&idlers, Idle::Sessionless, None), [3, 1]);
+        idlers.remove(site(3), (Idle::Linkless, at(1)), ConnectionId(6));
+        assert!(all(&idlers, Idle::Linkless, None).is_empty());
     }
 }

@@ -14,7 +14,6 @@ use super::connection::{Connection, ConnectionId, retry};
 use super::idlers::Idle;
 use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, LISTEN_QUEUE};
 use super::reactor::{LISTENER, Reactor};
-use super::shares::Site;
 use crate::control::Reason;
 
 /// The listening socket.
@@ -111,6 +110,7 @@ impl Reactor {
         let Some(id) = self.add_connection(connection) else { return };
         self.accepted += 1;
         self.ungreeted.insert(id);
+        self.note_use(id);
         self.greet(id);
         // A HELLO that is here already keeps the connection from being one of the silent ones.
         self.read(id);
@@ -120,7 +120,7 @@ impl Reactor {
     /// HELLO, or else one without links, or else one without sessions. Of these the oldest, at
     /// the site that has most of them. False: all are of use.
     fn drop_useless(&mut self) -> bool {
-        let useless = self.oldest_ungreeted().or_else(|| self.longest_idle());
+        let useless = self.longest_ungreeted().or_else(|| self.longest_idle());
         let Some(useless) = useless else { return self.make_seat(None).is_some() };
         self.counters.dropped_ungreeted_full.increment();
         let reason = Reason::new(Status::ResourceExhausted, "too many useless connections");
@@ -128,15 +128,14 @@ impl Reactor {
         true
     }
 
-    fn oldest_ungreeted(&self) -> Option<ConnectionId> {
-        let sites = self.ungreeted.iter().filter_map(|id| Some((*id, self.connections.get(id)?)));
-        of_the_greediest(sites.map(|(id, connection)| (id, connection.site, id)).collect())
+    fn longest_ungreeted(&self) -> Option<ConnectionId> {
+        self.idlers.of(Idle::Ungreeted, None).next()
     }
 
     /// Of those without links the one longest without; one that asks for counters comes last.
     fn longest_idle(&self) -> Option<ConnectionId> {
         self.check_idlers();
-        let mut idle = self.idlers.of(Idle::NoLink, None).peekable();
+        let mut idle = self.idlers.of(Idle::Linkless, None).peekable();
         let longest = idle.peek().copied();
         idle.find(|id| !self.is_asker(*id)).or(longest)
     }
@@ -151,26 +150,5 @@ impl Reactor {
         self.connections.insert(id, connection);
         self.counters.connections_open.set(self.connections.len());
         Some(id)
-    }
-}
-
-/// Of connections with their sites: the one with the least key at the site that has most of them.
-fn of_the_greediest<K: Ord>(mut candidates: Vec<(ConnectionId, Site, K)>) -> Option<ConnectionId> {
-    candidates.sort_unstable_by_key(|(_, site, _)| *site);
-    let greediest = candidates.chunk_by(|(_, a, _), (_, b, _)| a == b).max_by_key(|of| of.len())?;
-    greediest.iter().min_by(|(_, _, a), (_, _, b)| a.cmp(b)).map(|(id, ..)| *id)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn of_the_greediest__takes_the_least_of_the_largest_site() {
-        let site = |host| Site::of(([10, 0, 0, host], 1).into());
-        let of = |id, host, key: u32| (ConnectionId(id), site(host), key);
-        assert_eq!(of_the_greediest::<u32>(Vec::new()), None);
-        let crowd = vec![of(1, 1, 5), of(2, 2, 9), of(3, 1, 0), of(4, 2, 7), of(5, 2, 8)];
-        assert_eq!(of_the_greediest(crowd), Some(ConnectionId(4)));
     }
 }

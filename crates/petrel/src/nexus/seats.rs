@@ -39,7 +39,7 @@ impl Reactor {
     /// most of them.
     pub(super) fn make_seat(&mut self, site: Option<Site>) -> Option<()> {
         self.check_idlers();
-        let useless = self.idlers.of(Idle::NoSession, site).next()?;
+        let useless = self.idlers.of(Idle::Sessionless, site).next()?;
         self.counters.dropped_idle_full.increment();
         let why = "connections are short here, and this one has no session";
         let reason = Reason::new(Status::Unavailable, why);
