@@ -3,9 +3,10 @@
 //! The server is a process of its own. Honest calls of several sizes go on all the time, one after
 //! the other on one session, and in each window a newcomer connects, makes a small call and one of 8 MiB,
 //! and asks for the server's counters. Three windows take turns: one without the attack, one with the
-//! attack on another server of the same host, and one with the attack on this server. Each of the
-//! others is compared with the first of its turn, and the medians of the ratios are told. So the second ratio
-//! is of the CPU time that attackers take by existing, and the third has the server's own trouble besides.
+//! attack on another server of the same host, and one with the attack on this server. The rates of the
+//! second and the third are divided by the first of the same turn, and the medians over the turns are the
+//! figures. The second shows the CPU time that attackers take from the whole host; the third
+//! adds the attacked server's own cost.
 //!
 //! Most attackers are silent once they are set up, and what is seen then is what they hold
 //! of the server; those that flood also take CPU time from everybody on the machine, and say so.
@@ -110,8 +111,8 @@ fn measure(kind: AttackKind, args: &AttacksArgs) -> Result<Figure, Failure> {
     let (_server, Ready { address, pid }) = start_server()?;
     let (_other, beside) = start_server()?;
     let honest = Honest::start(address)?;
-    // A server with a single peer connects its socket to it, and any other client ends that: without
-    // this one, the calls without the attack would be cheaper for a reason that is no attacker's.
+    // A server with a single peer connects its socket to it, which saves some 80 ns per datagram, and a
+    // second client of any kind ends that. The bystander keeps this effect out of the ratio.
     let mut bystander = honest::endpoint()?;
     bystander.connect_wait(address)?;
     let mut watch = Watch {
@@ -305,11 +306,11 @@ fn show(figures: &[Figure], output: Output) -> Result<(), Failure> {
         }
     }
     output.line(
-        "Rate: of honest calls under the attack over that without, the median of turns; and the same \
-         with the attack\non another server of this host, which has of it the CPU time that attackers take \
-         from all. Management: the share\nof a CPU that the server's thread for connections takes, without \
-         the attack and under it. Memory: of the server's\nprocess. An attacker that floods takes CPU time \
-         from the honest clients, too.\nAgain:",
+        "Rate: of honest calls under the attack over that without, the median of the turns. On another: \
+         the same with the\nattack on another server of this host, for the CPU time that attackers take from \
+         everybody. Management: the share\nof a CPU that the server's thread for connections takes, without \
+         and with the attack. Memory: of the server's\nprocess. An attacker that floods takes CPU time from \
+         the honest clients, too.\nAgain:",
     )?;
     figures.iter().try_for_each(|figure| output.line(format!("  {}", figure.command)))?;
     Ok(())

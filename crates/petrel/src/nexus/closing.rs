@@ -74,8 +74,8 @@ impl Reactor {
     pub(super) fn finish_closing(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let Phase::Closing { is_shut_down } = &mut connection.phase else { return };
-        // Each `shutdown` of a socket wakes all who wait for its events, and a thread that answers the
-        // event by another one never sleeps.
+        // Each `shutdown` of a socket is an event of that socket. A second call here would answer the
+        // event of the first, and the thread would never sleep.
         if *is_shut_down || connection.out.len() > 0 {
             return;
         }

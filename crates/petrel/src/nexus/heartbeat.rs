@@ -66,9 +66,9 @@ impl Connection {
         if is_in_use { heartbeat } else { heartbeat * IDLE_PING_HEARTBEATS }
     }
 
-    /// A PONG shows the peer that this side lives. A client that asks each second never needs the
-    /// PINGs of its server, then, which may have thousands of clients; the opener's PINGs go on, so that
-    /// both sides are heard and the opener goes on measuring the path.
+    /// Puts the acceptor's next PING off: a PONG is as good a sign of life, and a server may have thousands
+    /// of clients that ask each second. The opener's PINGs go on: they keep the acceptor's PONGs coming, and
+    /// the opener measures the path with each.
     fn note_pong(&mut self, now: Instant, heartbeat: Duration) {
         if !self.is_opener {
             self.ping_at = self.ping_at.max(now + heartbeat + heartbeat / 2);

@@ -1,8 +1,9 @@
-//! Connections without use, in the order in which they yield to newcomers (see `seats` and `listener`).
+//! Accepted connections without use, in the order in which they yield to newcomers (see `seats` and
+//! `listener`).
 //!
-//! A server that is full looks for such a connection at every newcomer. That look goes through the sites at most
-//! and never through all connections, so that who comes again and again costs the server
-//! little more than the connection itself.
+//! A full server looks for such a connection at every newcomer. The search visits every site at most, and never
+//! every connection: a peer that connects again and again costs little more than its connections. The
+//! first version went through all 4 096 of them each time, with 480 000 instructions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -11,7 +12,7 @@ use super::connection::{Connection, ConnectionId};
 use super::reactor::Reactor;
 use super::shares::Site;
 
-/// In which way a connection that a peer made is without use.
+/// Why a connection that a peer made is without use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Idle {
     /// The peer has not said HELLO.
@@ -22,7 +23,7 @@ pub(super) enum Idle {
     Sessionless,
 }
 
-/// The connections of one site that are without use in one way, those first that are so for longest.
+/// The connections of one site without use for one reason, the longest idle first.
 type Crowd = BTreeSet<(Instant, ConnectionId)>;
 
 /// All connections without use.
@@ -44,7 +45,7 @@ impl Idlers {
         }
     }
 
-    /// Those of this site, or of the site that has most of them; the longest idle first.
+    /// The idle connections of this site, or of the site that has most of them; the longest idle first.
     pub(super) fn of(
         &self,
         idle: Idle,
@@ -62,7 +63,7 @@ impl Idlers {
 }
 
 impl Connection {
-    /// In which way the connection is without use, and since when.
+    /// Why the connection is without use, and since when.
     pub(super) fn idle(&self) -> Option<(Idle, Instant)> {
         if self.is_opener || self.is_closing() {
             None
@@ -79,7 +80,7 @@ impl Connection {
 }
 
 impl Reactor {
-    /// Keeps [`Idlers`] true after a change of what [`Connection::idle`] depends on.
+    /// Moves a connection between the lists after a change of its phase, links, sessions or proposals.
     pub(super) fn note_use(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let (idle, site) = (connection.idle(), connection.site);
@@ -95,14 +96,14 @@ impl Reactor {
         }
     }
 
-    /// The connection is no more.
+    /// Takes a connection that has ended out of the lists.
     pub(super) fn forget_use(&mut self, id: ConnectionId, connection: &Connection) {
         if let Some(listed) = connection.listed {
             self.idlers.remove(connection.site, listed, id);
         }
     }
 
-    /// Looks at all connections to see that the lists are true: in tests, as it takes long.
+    /// Compares the lists with all connections. Builds without assertions skip it: it takes long.
     pub(super) fn check_idlers(&self) {
         if cfg!(debug_assertions) {
             let listed = self.idlers.crowds.values().map(BTreeSet::len).sum::<usize>();

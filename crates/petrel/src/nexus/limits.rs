@@ -9,9 +9,8 @@ pub(super) const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(1);
 /// A peer is dead or hung after so many of its own intervals without a byte (§8.6).
 pub(super) const SILENT_HEARTBEATS_MAX: u32 = 3;
 
-/// A connection that a peer made, and that has no session, gets a PING in so many intervals: rarely enough that
-/// thousands of silent ones cost little, and in time for the peer, which waits for
-/// [`SILENT_HEARTBEATS_MAX`].
+/// Intervals between PINGs on an accepted connection without a session. Thousands of silent connections
+/// cost half as much as with one, and the peer, which waits for [`SILENT_HEARTBEATS_MAX`], has one to spare.
 pub(super) const IDLE_PING_HEARTBEATS: u32 = 2;
 
 /// How long a link waits for its endpoint: what a process may take from its first port to its

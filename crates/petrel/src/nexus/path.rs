@@ -26,7 +26,7 @@ impl Reactor {
     /// Tells the endpoints of a connection's links if the path has turned out to be shorter than was
     /// known.
     pub(super) fn measure_path(&mut self, id: ConnectionId) -> bool {
-        // Only the opener's endpoints have clients' sessions on its links, which the path's length is for.
+        // Congestion control needs the path at clients, and only the opener's endpoints are clients.
         let connection = self.connections.get_mut(&id).filter(|connection| connection.is_opener);
         let Some(connection) = connection else { return false };
         let Some(rtt_ns) = connection.measure_path() else { return false };
