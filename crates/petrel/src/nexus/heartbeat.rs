@@ -91,6 +91,15 @@ impl Reactor {
         }
     }
 
+    /// Does not count the time in which this thread did not run as silence of its peers: where the
+    /// whole host stood still, its other processes have had no time for a PING either.
+    pub(super) fn excuse_silence(&mut self, late: Duration) {
+        if late >= self.tick_interval() {
+            let now = self.now;
+            self.connections.values_mut().for_each(|c| c.heard = (c.heard + late).min(now));
+        }
+    }
+
     fn take_care(&mut self, id: ConnectionId, care: Care) {
         match care {
             Care::Nothing => {}

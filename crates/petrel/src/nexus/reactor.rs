@@ -196,6 +196,7 @@ impl Reactor {
         self.meet_more();
         self.run_deadlines();
         if self.now >= self.next_tick {
+            self.excuse_silence(self.now - self.next_tick);
             self.next_tick = self.now + self.tick_interval();
             self.look_after_connections();
         }
@@ -226,7 +227,7 @@ impl Reactor {
         soonest.map(|at| at.saturating_duration_since(Instant::now()))
     }
 
-    fn tick_interval(&self) -> Duration {
+    pub(super) fn tick_interval(&self) -> Duration {
         (self.settings.heartbeat / 4).clamp(TICK_MIN, TICK_MAX)
     }
 
@@ -249,7 +250,7 @@ pub(super) mod tests {
     use std::net::TcpStream;
 
     use mio::Waker;
-    use petrel_proto::control::PREFACE;
+    use petrel_proto::control::{Hello, Message, PREFACE, VersionRange};
 
     use super::*;
 
@@ -295,5 +296,34 @@ pub(super) mod tests {
         peer.read_to_end(&mut Vec::new()).unwrap();
         assert!((0..16).any(|_| turn_at_once(&mut reactor) == 0), "each event causes another");
         assert_eq!(reactor.closing.len(), 1);
+    }
+
+    #[test]
+    fn turn__a_peer_is_not_silent_while_this_thread_does_not_run() {
+        let (mut reactor, _) = reactor();
+        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let mut peer = TcpStream::connect(address).unwrap();
+        let hello = Hello {
+            versions: VersionRange::OWN,
+            incarnation: 7,
+            heartbeat_ms: 1_000,
+            agent: String::new(),
+            host_identity: None,
+            rendezvous: None,
+        };
+        let mut bytes = PREFACE.to_vec();
+        Message::from(hello).encode(&mut bytes).unwrap();
+        peer.write_all(&bytes).unwrap();
+        turns_until(&mut reactor, |reactor| reactor.connections.values().any(|c| c.is_open()));
+        // More than the three intervals that a peer has.
+        let before = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();
+        reactor.connections.values_mut().for_each(|c| c.heard = before);
+        reactor.next_tick = before;
+        turn_at_once(&mut reactor);
+        assert_eq!(reactor.counters.snapshot().dropped_silent, 0);
+        reactor.connections.values_mut().for_each(|c| c.heard = before);
+        reactor.next_tick = Instant::now();
+        turn_at_once(&mut reactor);
+        assert_eq!(reactor.counters.snapshot().dropped_silent, 1);
     }
 }
