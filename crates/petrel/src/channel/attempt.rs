@@ -1,7 +1,6 @@
 //! One attempt of a call: at one server, once.
 
 use std::cell::{Cell, RefCell};
-use std::time::Duration;
 
 use petrel_proto::{CallFailure, Execution, Status};
 
@@ -55,9 +54,9 @@ impl Channel {
         };
         wanted.tried.borrow_mut().push(connection.target);
         let outstanding = Outstanding::begin(&inner.handle, &connection).await;
-        let left_ns = wanted.end_ns.saturating_sub(inner.handle.now_ns());
-        let options =
-            CallOptions { timeout: Some(Duration::from_nanos(left_ns)), ..*wanted.options };
+        let own_ns = wanted.options.deadline_ns.unwrap_or(u64::MAX);
+        let deadline_ns = Some(wanted.end_ns.min(own_ns));
+        let options = CallOptions { timeout: None, deadline_ns, ..*wanted.options };
         wanted.under_way.set(wanted.under_way.get() + 1);
         let outcome = session.start_with(wanted.method, wanted.request, options).await;
         wanted.under_way.set(wanted.under_way.get() - 1);

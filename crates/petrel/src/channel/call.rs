@@ -29,11 +29,12 @@ impl Channel {
             return Err(not_idempotent());
         }
         let timeout = options.timeout.unwrap_or(self.inner.config.timeout);
-        let end_ns = self.inner.handle.now_ns().saturating_add(as_ns(timeout));
+        // All attempts end then, whenever they are made.
+        let end_ns = self.inner.handle.clock_now_ns().saturating_add(as_ns(timeout));
         let mut progress = Progress::default();
         let wanted = Wanted::new(method, request, &options, end_ns);
         let attempts = self.attempt_all(&wanted, &mut progress);
-        let ended = self.inner.handle.timeout(timeout, attempts).await;
+        let ended = self.inner.handle.timeout_at(end_ns, attempts).await;
         ended.unwrap_or_else(|_| {
             let may_have_executed = progress.may_have_executed || wanted.under_way.get() > 0;
             Err(too_late(timeout, progress.attempts, may_have_executed))

@@ -104,6 +104,16 @@ impl CallOptions {
         self.timeout.is_some() || self.deadline_ns.is_some()
     }
 
+    /// The options of a call that begins now and may be made, or attempted again, later: how long it may take becomes
+    /// a time, by a clock that is read only if there is something to reckon.
+    #[inline]
+    pub(crate) fn begun(self, clock_ns: impl FnOnce() -> u64) -> Self {
+        if self.timeout.is_none() {
+            return self;
+        }
+        Self { timeout: None, deadline_ns: self.limits(clock_ns()).deadline_ns, ..self }
+    }
+
     /// When a call that is made now is over, if any of this says so.
     pub(crate) fn limits(self, now_ns: u64) -> CallLimits {
         let end_ns = self.timeout.map(|timeout| now_ns.saturating_add(as_ns(timeout)));
@@ -115,6 +125,14 @@ impl CallOptions {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn begun__keeps_its_end_and_reads_no_clock_without_need() {
+        let begun = CallOptions::new().timeout(Duration::from_micros(1)).begun(|| 1_000);
+        assert_eq!(begun.limits(5_000).deadline_ns, Some(2_000));
+        let absolute = CallOptions::new().deadline_ns(7).begun(|| panic!("the clock is read"));
+        assert_eq!(absolute.limits(5_000).deadline_ns, Some(7));
+    }
 
     #[test]
     fn the_earlier_one_holds() {

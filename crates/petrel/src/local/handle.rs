@@ -66,7 +66,8 @@ impl Handle {
         }
     }
 
-    /// Starts a call with a message that goes to others too, on a session that is known by its name.
+    /// Starts a call with a message that goes to others too, on a session that is known by its name. Its options
+    /// have [begun](CallOptions::begun).
     pub(crate) fn start_shared(
         &self,
         session: SessionId,
@@ -95,6 +96,11 @@ impl Handle {
     /// A future with a limit of time. For calls a deadline is better: it goes to the server too.
     pub fn timeout<F: Future>(&self, duration: Duration, future: F) -> Timeout<F> {
         Timeout::new(future, self.sleep(duration))
+    }
+
+    /// A future that ends at a time, if not before.
+    pub(crate) fn timeout_at<F: Future>(&self, at_ns: u64, future: F) -> Timeout<F> {
+        Timeout::new(future, Sleep::until(Rc::clone(&self.hub), at_ns))
     }
 
     /// Time of the turn of the event loop in which tasks were last polled, in nanoseconds of the

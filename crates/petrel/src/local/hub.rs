@@ -228,7 +228,13 @@ impl Hub {
         self.attention.ask();
     }
 
-    /// Starts a call with a copy of a message.
+    /// The options of a call that a future starts now, and that the event loop makes later.
+    #[inline]
+    pub(super) fn begun(&self, options: CallOptions) -> CallOptions {
+        options.begun(|| self.clock.now_ns())
+    }
+
+    /// Starts a call with a copy of a message. Its options have [begun](CallOptions::begun).
     pub(super) fn start_copied(
         self: &Rc<Self>,
         session: SessionId,
@@ -240,7 +246,7 @@ impl Hub {
         self.start(session, method, request, options)
     }
 
-    /// Starts a call. One that cannot be made has ended already.
+    /// The same with a message in a buffer. A call that cannot be made has ended already.
     pub(super) fn start(
         self: &Rc<Self>,
         session: SessionId,

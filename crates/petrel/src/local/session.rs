@@ -84,17 +84,17 @@ impl Session {
 
     /// [`Session::start`] with a deadline and other wishes.
     pub fn start_with(&self, method: u16, request: &[u8], options: CallOptions) -> Call {
-        self.hub.start_copied(self.id(), method, request, options)
+        self.hub.start_copied(self.id(), method, request, self.hub.begun(options))
     }
 
     /// [`Session::start_with`], with a message that is in a buffer already.
     pub fn start_buffer(&self, method: u16, request: MsgBuf, options: CallOptions) -> Call {
-        self.hub.start(self.id(), method, Ok(request), options)
+        self.hub.start(self.id(), method, Ok(request), self.hub.begun(options))
     }
 
     /// [`Session::start_with`], with a message that goes to others too.
     pub fn start_shared(&self, method: u16, request: &SharedMsg, options: CallOptions) -> Call {
-        self.hub.start(self.id(), method, self.hub.reference(request), options)
+        self.hub.start(self.id(), method, self.hub.reference(request), self.hub.begun(options))
     }
 
     /// Asks whether the server can serve: as a whole, or one of its methods.
