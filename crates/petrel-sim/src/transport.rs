@@ -262,6 +262,7 @@ impl Transport for SimTransport {
         if let Some(last) = self.open.take() {
             fabric.submit(last.packet);
         }
+        fabric.forget_reading();
     }
 
     fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {

@@ -4,16 +4,21 @@
 
 mod common;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
+use std::task::Poll;
 use std::time::Duration;
 
 use common::*;
 use petrel::control::EndpointId;
-use petrel::{Endpoint, EndpointConfig, Handle};
+use petrel::group::{Group, Late, Need};
+use petrel::{CallOptions, ChannelConfig, Endpoint, EndpointConfig, Handle, Responder};
+use petrel_proto::wire::Frame;
 use petrel_sim::control::{ControlConfig, ControlNetwork, SimControl};
-use petrel_sim::fabric::{Action, HostId, LinkConfig, NicConfig, SimAddr};
-use petrel_sim::{Actor, Rng, SimTransport, SimTransportConfig, Simulation};
+use petrel_sim::fabric::{Action, FabricHandle, HostId, LinkConfig, NicConfig, Sight, SimAddr};
+use petrel_sim::{Actor, Rng, SimTransport, SimTransportConfig, Simulation, Stop};
 use petrel_transport::Transport;
 
 const MS: u64 = 1_000_000;
@@ -111,4 +116,140 @@ fn stall__shows_no_packet_from_after_the_time_that_its_reader_sees() {
     let taken = &simulation.actor(id).unwrap().taken;
     let [(1, first_ns), (2, second_ns)] = taken[..] else { panic!("{taken:?}") };
     assert!(first_ns < 2 * MS && second_ns > 20 * MS, "{taken:?}");
+}
+
+/// How long calls may take where a pass of their client stops.
+const TIMEOUT: Duration = Duration::from_millis(50);
+
+const TIMEOUT_NS: u64 = TIMEOUT.as_nanos() as u64;
+
+/// A client one of whose passes stops.
+struct Stopping {
+    endpoint: Endpoint<SimTransport, SimControl>,
+    fabric: FabricHandle,
+    passes_before: Option<u64>,
+    after: u64,
+}
+
+impl Actor for Stopping {
+    fn poll(&mut self, now_ns: u64) -> Option<u64> {
+        if self.passes_before == Some(0) {
+            self.fabric.apply(Action::Stall { host: H0, after: self.after, for_ns: 20 * MS });
+        }
+        self.passes_before = self.passes_before.and_then(|passes| passes.checked_sub(1));
+        if self.endpoint.run_once() { Some(now_ns) } else { self.endpoint.next_due_ns() }
+    }
+}
+
+/// Runs a task of a client, which knows a server that keeps all requests. Gives when each request that left is over,
+/// by what it says is left and the clock that was read for it. The client stops after so many passes, and so
+/// many steps of the next.
+fn with_a_stop<F: Future<Output = ()> + 'static>(
+    (passes, after): (u64, u64),
+    task: impl FnOnce(Handle) -> F,
+) -> Vec<u64> {
+    let fabric = pair_with(NicConfig::default(), LinkConfig::default(), 1);
+    let control = ControlNetwork::new(&fabric, ControlConfig::default(), Rng::new(1));
+    let ends_ns = Rc::new(RefCell::new(Vec::new()));
+    let ends = Rc::clone(&ends_ns);
+    fabric.watch(move |sight| {
+        let Sight::Sent { frame, clock, .. } = sight else { return };
+        if let Some(left_us) = Frame::parse(frame).unwrap().extensions.deadline_us {
+            let read_ns = clock.read_ns.expect("the clock is read for what says what is left");
+            ends.borrow_mut().push(read_ns + u64::from(left_us) * 1_000);
+        }
+    });
+    let mut simulation = Simulation::new(fabric.clone());
+    let mut handles = Vec::new();
+    for host in [H0, H1] {
+        control.start_process(host);
+        let settings = SimTransportConfig::default();
+        let transport = SimTransport::bind(&fabric, addr(host), settings).unwrap();
+        let port = control.attach(addr(host), EndpointId(0), 1472, Rng::new(2 + u64::from(host.0)));
+        let mut endpoint = Endpoint::new(transport, port, &EndpointConfig::default()).unwrap();
+        let kept = RefCell::new(Vec::<Responder>::new());
+        endpoint.register(1, move |cx, request| {
+            let (responder, handled) = request.defer(cx);
+            kept.borrow_mut().push(responder);
+            handled
+        });
+        handles.push(endpoint.handle());
+        let passes_before = (host == H0).then_some(passes);
+        let actor = Stopping { endpoint, fabric: fabric.clone(), passes_before, after };
+        simulation.spawn(addr(host), actor);
+    }
+    let _runs_on = handles[0].spawn(task(handles[0].clone()));
+    while fabric.now_ns() < 300 * MS {
+        let next_ns = control.next_ns().min(300 * MS);
+        let goes_on = |_: &Stopping| control.next_ns() >= next_ns;
+        if let Stop::Idle | Stop::Deadlock { .. } = simulation.run_while(next_ns, goes_on) {
+            fabric.advance(next_ns.saturating_sub(fabric.now_ns()));
+        }
+        control.run();
+    }
+    assert_eq!(fabric.stats().stalls, 1);
+    ends_ns.take()
+}
+
+/// Every step of every early pass.
+fn stops() -> impl Iterator<Item = (u64, u64)> {
+    (0..12).flat_map(|passes| (1..9).map(move |after| (passes, after)))
+}
+
+#[test]
+fn channel__attempts_have_the_time_of_the_call_and_no_more() {
+    for stop in stops() {
+        let latest_ns = Rc::new(Cell::new(0));
+        let latest = Rc::clone(&latest_ns);
+        let ends_ns = with_a_stop(stop, async move |handle| {
+            let remote = ControlNetwork::address_of(H1);
+            let channel = handle.channel([remote], ChannelConfig::default());
+            // The attempt comes when the channel has connected.
+            let mut call = pin!(channel.call(1, b"x", CallOptions::new().timeout(TIMEOUT)));
+            let begins = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending()));
+            assert!(begins.await);
+            latest.set(handle.clock_now_ns() + TIMEOUT_NS);
+            call.await.unwrap_err();
+        });
+        assert!(!ends_ns.is_empty(), "it was sent");
+        for end_ns in ends_ns {
+            assert!(end_ns <= latest_ns.get(), "{stop:?}: {end_ns}, {latest_ns:?}");
+        }
+    }
+}
+
+#[test]
+fn start_with__counts_from_the_start_of_the_call() {
+    for stop in stops() {
+        let latest_ns = Rc::new(Cell::new(0));
+        let latest = Rc::clone(&latest_ns);
+        let ends_ns = with_a_stop(stop, async move |handle| {
+            let session = handle.connect(ControlNetwork::address_of(H1)).await.unwrap();
+            let call = session.start_with(1, b"x", CallOptions::new().timeout(TIMEOUT));
+            latest.set(handle.clock_now_ns() + TIMEOUT_NS);
+            call.await.unwrap_err();
+        });
+        assert!(!ends_ns.is_empty(), "it was sent");
+        for end_ns in ends_ns {
+            assert!(end_ns <= latest_ns.get(), "{stop:?}: {end_ns}, {latest_ns:?}");
+        }
+    }
+}
+
+#[test]
+fn group__members_have_the_same_time() {
+    for stop in stops() {
+        let ends_ns = with_a_stop(stop, async move |handle| {
+            let remote = ControlNetwork::address_of(H1);
+            let sessions =
+                [handle.connect(remote).await.unwrap(), handle.connect(remote).await.unwrap()];
+            let group = Group::new(sessions.map(|session| session.id())).unwrap();
+            let (message, options) = (handle.share(b"x").unwrap(), CallOptions::new());
+            let options = options.timeout(TIMEOUT);
+            let called = group.call_async(&handle, 1, &message, Need::All, options, Late::Finish);
+            called.await.unwrap_err();
+        });
+        let (first_ns, last_ns) = (ends_ns.iter().min().unwrap(), ends_ns.iter().max().unwrap());
+        assert!(last_ns - first_ns < 1_000, "{stop:?}: {first_ns} {last_ns}");
+    }
 }

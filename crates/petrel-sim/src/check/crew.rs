@@ -129,7 +129,7 @@ pub(super) fn enlist(
 
 /// Lets the workers go on: answers what they have done, and gives them what waits.
 pub(super) fn run(shared: &Shared, endpoint: &mut SimEndpoint) {
-    let now_ns = shared.common.fabric.now_ns();
+    let now_ns = shared.common.fabric.pass_clock().last_ns;
     loop {
         let Some(done) = shared.crew.borrow_mut().take_done(now_ns) else { break };
         let Busy { responder, order: Order { id, seed, len, .. }, .. } = done;
@@ -138,12 +138,14 @@ pub(super) fn run(shared: &Shared, endpoint: &mut SimEndpoint) {
     }
     loop {
         let Some(job) = shared.crew.borrow_mut().take() else { break };
-        begin(shared, &mut endpoint.context(), job, now_ns);
+        begin(shared, &mut endpoint.context(), job);
     }
 }
 
-fn begin(shared: &Shared, cx: &mut Context<'_>, job: Job, now_ns: u64) {
+fn begin(shared: &Shared, cx: &mut Context<'_>, job: Job) {
     let Job { queued_ns, deadline_ns, responder, message, task } = job;
+    // As a worker's thread does: what came before this job has taken its time.
+    let now_ns = cx.clock_now_ns();
     if responder.is_cancelled(cx) {
         shared.ledger().errand_counts.crew_skipped += 1;
         return responder.refuse(cx, Status::Cancelled, "the call was given up");

@@ -15,7 +15,7 @@ use super::call::{Call, End, Expected, Method, Watch, answer_seed};
 use super::errand::{self, Errand};
 use super::pattern;
 use super::trouble::Troubles;
-use crate::fabric::SimAddr;
+use crate::fabric::{FabricHandle, HostId, PassClock, SimAddr};
 
 /// All calls of a run, across crashes.
 #[derive(Debug, Default)]
@@ -39,7 +39,12 @@ pub(super) struct Ledger {
     pub(super) late_ns_max: u64,
     /// The largest message that endpoints take.
     pub(super) message_bytes_max: u32,
+    /// The clock as the node that runs has seen it last.
     pub(super) now_ns: u64,
+    /// How long the node's pass had stood still by then.
+    pub(super) held_up_ns: u64,
+    /// The clock as the node read it when it began its turn of the event loop.
+    pub(super) turn_ns: u64,
     pub(super) violation: Option<String>,
     pub(super) digest: u64,
     pub(super) counts: Counts,
@@ -48,6 +53,36 @@ pub(super) struct Ledger {
 
 /// What a deadline on its way may lose: it is told in microseconds.
 pub(super) const ROUNDED_NS: u64 = 1_000;
+
+/// When a request is over, and when its first packet left.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Sent {
+    pub(super) deadline_ns: Option<u64>,
+    pub(super) left_ns: Option<u64>,
+}
+
+/// Whether a first packet says what is left, by a clock that was read for its burst. Notes when the first one left.
+pub(super) fn check_left(
+    deadline_ns: Option<u64>,
+    told_us: Option<u32>,
+    PassClock { read_ns, .. }: PassClock,
+    first_ns: &mut Option<u64>,
+) -> Result<(), String> {
+    let left_us = |(deadline_ns, read_ns): (u64, u64)| {
+        let left_us = deadline_ns.saturating_sub(read_ns) / ROUNDED_NS;
+        u32::try_from(left_us).unwrap_or(u32::MAX)
+    };
+    *first_ns = first_ns.or(read_ns);
+    // Without a reading nothing can be right but to have no deadline.
+    let is_right = match deadline_ns {
+        None => told_us.is_none(),
+        Some(_) => told_us.is_some() && told_us == deadline_ns.zip(read_ns).map(left_us),
+    };
+    match is_right {
+        true => Ok(()),
+        false => Err(format!("{told_us:?} us until {deadline_ns:?} ns, at {read_ns:?} ns")),
+    }
+}
 
 type TinyKey = (SimAddr, u16, Option<u8>);
 
@@ -84,6 +119,13 @@ pub(super) struct Counts {
 }
 
 impl Ledger {
+    /// Takes note of the time, and of who has come to stand still.
+    pub(super) fn heed(&mut self, fabric: &FabricHandle) {
+        let clock = fabric.pass_clock();
+        (self.now_ns, self.held_up_ns) = (clock.last_ns, clock.held_up_ns());
+        fabric.take_stopped().into_iter().for_each(|stop| self.troubles.add_stop(stop));
+    }
+
     /// Enters a call that is about to be made; gives its number.
     pub(super) fn issue(&mut self, call: Call) -> u32 {
         let id = self.calls.len() as u32;
@@ -181,12 +223,47 @@ impl Ledger {
         Some(id)
     }
 
-    /// What a handler is told of the deadline: not less than is left, but for what is rounded off.
     fn check_seen(&mut self, id: u32, seen_ns: Option<u64>) {
-        let Call { issued_ns, deadline_ns, .. } = self.calls[id as usize];
-        if !errand::is_seen_rightly(issued_ns, deadline_ns, seen_ns, self.now_ns) {
+        let call = &self.calls[id as usize];
+        let sent = Sent { deadline_ns: call.deadline_ns, left_ns: call.left_ns };
+        if !self.is_seen_rightly(sent, call.server.host, call.issued_ns, seen_ns) {
             self.break_rule(id, "was executed with another deadline", &seen_ns);
         }
+    }
+
+    /// Whether a handler was told the right deadline, which is not over. The server counts what a frame says to be
+    /// left from the beginning of the turn that takes the frame. So a deadline grows by the time that the request
+    /// was on its way, and shrinks by what is rounded off, and by a stop of that turn: what comes while a
+    /// turn stands still may have come before it.
+    pub(super) fn is_seen_rightly(
+        &self,
+        Sent { deadline_ns, left_ns }: Sent,
+        server: HostId,
+        issued_ns: u64,
+        seen_ns: Option<u64>,
+    ) -> bool {
+        match (deadline_ns, seen_ns) {
+            (None, None) => true,
+            (Some(deadline_ns), Some(seen_ns)) => {
+                let stop_ns = self.troubles.longest_stop_ns(server, issued_ns, self.now_ns);
+                let earliest_ns = deadline_ns.saturating_sub(ROUNDED_NS + stop_ns);
+                let left_ns = left_ns.unwrap_or(issued_ns);
+                let latest_ns = (deadline_ns + self.turn_ns).saturating_sub(left_ns);
+                (earliest_ns..=latest_ns).contains(&seen_ns) && seen_ns > self.now_ns
+            }
+            _ => false,
+        }
+    }
+
+    /// The first packet of a call's request leaves, and says what is left.
+    pub(super) fn leave(
+        &mut self,
+        id: u32,
+        left_us: Option<u32>,
+        clock: PassClock,
+    ) -> Result<(), String> {
+        let call = &mut self.calls[id as usize];
+        check_left(call.deadline_ns, left_us, clock, &mut call.left_ns)
     }
 
     /// A handler makes a call, or one that it made has ended: what calls inherit there.
@@ -274,6 +351,9 @@ impl Ledger {
         let call = &mut self.calls[id as usize];
         call.end = End::Succeeded;
         let call = call.clone();
+        if call.deadline_ns.is_some_and(|deadline_ns| deadline_ns <= self.now_ns) {
+            self.break_rule(id, "succeeded after its deadline", &"");
+        }
         let longest = call.spec.request_len.max(call.spec.response_len);
         self.counts.largest += u64::from(longest == self.message_bytes_max);
         if call.spec.method.is_tiny() {
@@ -425,15 +505,29 @@ impl Ledger {
         let Some(deadline_ns) = call.deadline_ns else {
             return self.break_rule(id, "has no deadline", failure);
         };
-        let is_refused = failure.execution == Execution::Refused;
-        let slack_ns = if is_refused { ROUNDED_NS } else { 0 };
-        if self.now_ns + slack_ns < deadline_ns {
+        let early_ns = match failure.execution {
+            Execution::Refused => self.early_ns_max(call.server.host, call.issued_ns),
+            _ => 0,
+        };
+        if self.now_ns + early_ns < deadline_ns {
             self.break_rule(id, "ended before its deadline", failure);
         }
-        let is_late = self.now_ns > deadline_ns.max(call.issued_ns) + self.late_ns_max;
-        if !is_refused && is_late && !self.is_justified(call) {
+        if self.is_late(call.client_at.host, deadline_ns.max(call.issued_ns)) {
             self.break_rule(id, "ended long after its deadline", failure);
         }
+    }
+
+    /// How long before a deadline a server may refuse a request that was sent at that time or later: see
+    /// [`Ledger::is_seen_rightly`].
+    pub(super) fn early_ns_max(&self, server: HostId, sent_ns: u64) -> u64 {
+        ROUNDED_NS + self.troubles.longest_stop_ns(server, sent_ns, self.now_ns)
+    }
+
+    /// Whether it is too late for a call of this host to end that was over at that time: by more than the
+    /// host's threads stood still since.
+    pub(super) fn is_late(&self, client: HostId, over_ns: u64) -> bool {
+        let stopped_ns = self.troubles.stopped_ns(client, over_ns, self.now_ns);
+        self.now_ns > over_ns + self.late_ns_max + stopped_ns
     }
 
     fn is_justified(&self, call: &Call) -> bool {

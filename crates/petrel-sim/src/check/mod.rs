@@ -11,8 +11,10 @@
 //! - **handlers**: each runs at most once for a call, across crashes and sessions; exactly once if
 //!   the call succeeded; never if the client was told that nothing was sent, or that the server refused;
 //! - **deadlines**: a call ends with DEADLINE_EXCEEDED not before its time, and no more than a tick and a few
-//!   turns after it; its handler sees what is left, and nested calls and those that follow them inherit
-//!   just that. A call that its caller cancels ends so, once, wherever it is;
+//!   turns after it, and none succeeds later; a frame says what is left by a clock that was read for it; handlers see
+//!   that, no request runs whose time is over, and nested calls and those that follow them inherit just that.
+//!   Threads stand still within their turns all the same, and each rule has leave for the length of those stops
+//!   that befell the side that it is about, and no more. A call that its caller cancels ends so, once, wherever it is;
 //! - **channels and groups**: a call of a channel ends once and in time, whatever becomes of its sessions; it
 //!   is attempted no more often than it may be, and executed at most once unless its caller allows more; a
 //!   group's outcome is that of its members. See `errand`;

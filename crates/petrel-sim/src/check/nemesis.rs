@@ -11,6 +11,8 @@ use crate::rng::{Probability, Rng};
 pub(super) enum Deed {
     /// Something that may make calls of these hosts fail, for so long.
     Trouble { action: Action, hosts: Vec<HostId>, for_ns: u64 },
+    /// The next pass of a host's threads stops on its way. A trouble only when it does.
+    Stall { host: HostId, after: u64, for_ns: u64 },
     /// A host goes down.
     Crash { host: HostId, death: Death, down_ns: u64 },
     /// An endpoint ends in a process that goes on, and another takes its place.
@@ -67,21 +69,21 @@ const STEPS_MAX: u64 = 24;
 
 /// Threads that stand still within a turn, in half of the storms: from a microsecond to longer than heartbeats. Every
 /// other one stops between the reading of the clock and all else.
-///
-/// Not where calls have deadlines: those count from the time of the turn, and the ledger from the time as it is.
 pub(super) fn add_stalls(scenario: &Scenario, rng: &mut Rng, deeds: &mut Vec<(u64, Deed)>) {
-    let has_deadlines = scenario.gives_up() || scenario.has_errands();
-    if rng.below(2) == 0 || scenario.weather != Weather::Storm || has_deadlines {
+    if rng.below(2) == 0 || scenario.weather != Weather::Storm {
         return;
     }
-    for _ in 0..rng.between(1, 12) {
+    // About as long as calls may take, and many: of most stops nobody's deadline is near.
+    let are_short = rng.below(3) == 0;
+    let (count, longest) =
+        if are_short { (rng.between(20, 200), 21) } else { (rng.between(1, 12), 28) };
+    for _ in 0..count {
         let host = HostId(rng.below(u64::from(scenario.hosts)) as u16);
         let after = if rng.below(2) == 0 { 1 } else { rng.between(2, STEPS_MAX) };
-        let most = rng.between(11, 28);
+        let most = rng.between(11, longest);
         let for_ns = rng.between(1_000, 1 << most);
-        let action = Action::Stall { host, after, for_ns };
         let at_ns = rng.below(scenario.active_ns);
-        deeds.push((at_ns, Deed::Trouble { action, hosts: vec![host], for_ns }));
+        deeds.push((at_ns, Deed::Stall { host, after, for_ns }));
     }
     deeds.sort_by_key(|&(at_ns, _)| at_ns);
 }

@@ -142,7 +142,7 @@ pub(super) struct Node {
 impl Shared {
     pub(super) fn ledger(&self) -> std::cell::RefMut<'_, Ledger> {
         let mut ledger = self.common.ledger.borrow_mut();
-        ledger.now_ns = self.common.fabric.now_ns();
+        ledger.heed(&self.common.fabric);
         ledger
     }
 
@@ -166,7 +166,8 @@ impl Shared {
         // Taken by the continuation, or by the rejection.
         let on_end = Rc::new(Cell::new(Some(on_end)));
         let on_rejection = Rc::clone(&on_end);
-        let now_ns = self.common.fabric.now_ns();
+        // What the call will read, if it reads the clock.
+        let now_ns = self.common.fabric.next_reading_ns();
         let patience = self.patience(self.ledger().call_count() as u32);
         let inherited_ns = cx.deadline_ns();
         self.ledger().check_inherited(parent, inherited_ns);
@@ -178,7 +179,8 @@ impl Shared {
             session,
             room: response.capacity() as u32,
             parent,
-            issued_ns: now_ns,
+            issued_ns: self.ledger().now_ns,
+            left_ns: None,
             deadline_ns: [patience.deadline_ns(now_ns), inherited_ns].into_iter().flatten().min(),
             is_cancelled: false,
             seen_ns: None,
@@ -234,11 +236,16 @@ impl Shared {
 }
 
 impl Actor for Node {
-    fn poll(&mut self, now_ns: u64) -> Option<u64> {
+    fn poll(&mut self, _: u64) -> Option<u64> {
+        // A pass that is going to stop does not know of it yet.
+        let now_ns = self.shared.common.fabric.pass_clock().last_ns;
+        self.shared.ledger().turn_ns = now_ns;
         service::answer_due(&self.shared, &mut self.endpoint, now_ns);
         crew::run(&self.shared, &mut self.endpoint);
         self.cancel_due(now_ns);
         self.work(now_ns);
+        // The first thing that a turn does is to read the clock.
+        self.shared.ledger().turn_ns = self.shared.common.fabric.next_reading_ns();
         let blocked_before = self.endpoint.transport_blocked();
         let is_busy = self.endpoint.run_once();
         let is_blocked = self.endpoint.transport_blocked() > blocked_before;

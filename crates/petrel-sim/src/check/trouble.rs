@@ -1,6 +1,6 @@
 //! What justifies that a call fails: crashes, partitions, pauses, closed sessions, heavy loss.
 
-use crate::fabric::HostId;
+use crate::fabric::{HostId, Stopped};
 
 /// Something that may make calls of some hosts fail.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +17,8 @@ struct Trouble {
 #[derive(Debug, Default)]
 pub(super) struct Troubles {
     all: Vec<Trouble>,
+    /// When threads of hosts stood still, in the order in which that began.
+    stops: Vec<Stopped>,
     /// How long after its end a trouble may still be felt.
     pub(super) aftermath_ns: u64,
 }
@@ -32,6 +34,34 @@ impl Troubles {
         let hosts = hosts.into_iter().fold(0, |bits, HostId(host)| bits | 1 << host);
         let until_ns = from_ns.saturating_add(for_ns).saturating_add(self.aftermath_ns);
         self.all.push(Trouble { hosts, from_ns, until_ns, is_drain: false });
+    }
+
+    /// Notes that threads of a host stand still for a time: a trouble, and the only one for which a client may
+    /// be late.
+    pub(super) fn add_stop(&mut self, stopped: Stopped) {
+        self.add([stopped.host], stopped.from_ns, stopped.for_ns);
+        self.stops.push(stopped);
+    }
+
+    /// For how long threads of a host stood still between two times.
+    pub(super) fn stopped_ns(&self, host: HostId, from_ns: u64, until_ns: u64) -> u64 {
+        let mut counted_ns = from_ns;
+        let mut sum_ns = 0;
+        for stop in self.stops.iter().filter(|stop| stop.host == host) {
+            let begin_ns = stop.from_ns.max(counted_ns);
+            let end_ns = stop.from_ns.saturating_add(stop.for_ns).min(until_ns);
+            sum_ns += end_ns.saturating_sub(begin_ns);
+            counted_ns = counted_ns.max(end_ns);
+        }
+        sum_ns
+    }
+
+    /// The longest stop of a host's threads that ended after a time, as long as it has lasted by another.
+    pub(super) fn longest_stop_ns(&self, host: HostId, from_ns: u64, until_ns: u64) -> u64 {
+        let is_over = |stop: &Stopped| stop.from_ns.saturating_add(stop.for_ns) < from_ns;
+        let stops = self.stops.iter().filter(|stop| stop.host == host && !is_over(stop));
+        let lasted_ns = |stop: &Stopped| stop.for_ns.min(until_ns.saturating_sub(stop.from_ns));
+        stops.map(lasted_ns).max().unwrap_or(0)
     }
 
     /// Notes that an endpoint of a host drains, and is replaced then.
@@ -76,6 +106,24 @@ mod tests {
         assert!(!justify(0, 1, 90, 99), "over before");
         assert!(!justify(0, 1, 161, 170), "begun after");
         assert_eq!(troubles.count(), 1);
+    }
+
+    #[test]
+    fn stops__are_summed_up_without_their_overlaps() {
+        let mut troubles = Troubles::default();
+        for (host, from_ns, for_ns) in [(1, 100, 50), (1, 120, 50), (2, 100, 500), (1, 300, 10)] {
+            troubles.add_stop(Stopped { host: HostId(host), from_ns, for_ns });
+        }
+        let stopped = |from_ns, until_ns| {
+            let (host, troubles) = (HostId(1), &troubles);
+            let sum_ns = troubles.stopped_ns(host, from_ns, until_ns);
+            (sum_ns, troubles.longest_stop_ns(host, from_ns, until_ns))
+        };
+        assert_eq!(stopped(0, 1_000), (80, 50));
+        assert_eq!(stopped(160, 305), (15, 50));
+        assert_eq!(stopped(171, 305), (5, 5));
+        assert_eq!(stopped(171, 300), (0, 0));
+        assert!(troubles.justify([HostId(0), HostId(1)], 305, 400));
     }
 
     #[test]

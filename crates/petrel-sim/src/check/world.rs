@@ -20,7 +20,7 @@ use super::scenario::Scenario;
 use super::service;
 use super::watch::Witness;
 use crate::control::{ControlNetwork, Death};
-use crate::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr};
+use crate::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr, Stopped};
 use crate::rng::Rng;
 use crate::simulation::{Simulation, Stop};
 use crate::trace::Trace;
@@ -134,8 +134,18 @@ impl World {
         let now_ns = common.fabric.now_ns();
         match deed {
             Deed::Trouble { action, hosts, for_ns } => {
-                common.ledger.borrow_mut().troubles.add(hosts, now_ns, for_ns);
+                let mut ledger = common.ledger.borrow_mut();
+                match action {
+                    Action::Pause { host, for_ns } => {
+                        ledger.troubles.add_stop(Stopped { host, from_ns: now_ns, for_ns });
+                    }
+                    _ => ledger.troubles.add(hosts, now_ns, for_ns),
+                }
+                drop(ledger);
                 common.fabric.apply(action);
+            }
+            Deed::Stall { host, after, for_ns } => {
+                common.fabric.apply(Action::Stall { host, after, for_ns });
             }
             Deed::Crash { host, death, down_ns } => {
                 if common.fabric.is_up(host) {
@@ -320,6 +330,7 @@ impl World {
                 Stop::Restarted { host } => self.start_host(host)?,
             }
             common.control.run();
+            common.ledger.borrow_mut().heed(&common.fabric);
             let agreements = common.control.take_agreements();
             agreements.into_iter().for_each(|new| common.witness.borrow_mut().add(new));
             self.check_now()?;

@@ -53,6 +53,34 @@ pub(super) struct Past {
     steps_left: u64,
 }
 
+/// The clock as an actor has seen it in the pass that runs. Both are the same but for a pass that has stopped and
+/// gone on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassClock {
+    /// When the pass began.
+    pub first_ns: u64,
+    /// At its last step. Where the pass stops lies between two steps, and nothing tells where: the actor's code up
+    /// to the next step counts as run before the stop.
+    pub last_ns: u64,
+    /// The actor's latest reading, if it has taken and flushed no frame since.
+    pub read_ns: Option<u64>,
+}
+
+impl PassClock {
+    /// How long the pass has stood still up to its last step.
+    pub fn held_up_ns(self) -> u64 {
+        self.last_ns - self.first_ns
+    }
+}
+
+/// A stop of an actor, from its beginning on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stopped {
+    pub(crate) host: HostId,
+    pub(crate) from_ns: u64,
+    pub(crate) for_ns: u64,
+}
+
 /// The one valid event of its kind.
 #[derive(Debug)]
 struct Armed {
@@ -136,7 +164,7 @@ impl Fabric {
 
     /// Ends a pass that [`Step::Poll`] began. `deadline` is what the actor asked for.
     pub(crate) fn finish_poll(&mut self, actor: ActorId, deadline: Time) {
-        self.past = None;
+        (self.past, self.held_up_ns, self.read) = (None, 0, None);
         let frame_ns = self.config.cpu.frame_ns.saturating_mul(self.frames_in_pass);
         let core = &mut self.cores[actor.0 as usize];
         core.busy_until = self.now.plus_ns(frame_ns);
@@ -179,6 +207,8 @@ impl Fabric {
             let Some(began) = stall.began else {
                 stall.began = Some(self.now);
                 let until = self.now.plus_ns(stall.for_ns);
+                let (host, from_ns, for_ns) = (core.host, self.now.ns(), stall.for_ns);
+                self.stopped.push(Stopped { host, from_ns, for_ns });
                 let token = core.poll.arm(until);
                 self.queue.push(until, Event::Poll { actor, token });
                 return None;
@@ -204,18 +234,41 @@ impl Fabric {
     /// The time as the actor that runs sees it: that of the beginning of its pass until the pass has stopped and
     /// gone on. This is a step of the pass.
     pub(crate) fn read_clock(&mut self) -> Time {
-        let Some(past) = self.past else { return self.now };
-        self.note_step();
-        past.began
+        let now = self.note_step();
+        self.read = Some(now);
+        now
     }
 
-    /// The actor that runs has done a step of its pass.
-    pub(crate) fn note_step(&mut self) {
-        if let Some(past) = &mut self.past {
-            past.steps_left -= 1;
-            if past.steps_left == 0 {
-                self.past = None;
-            }
+    /// The actor that runs does a step of its pass: the first one after the stop, if it comes here. Gives the time
+    /// as the actor would see it.
+    pub(crate) fn note_step(&mut self) -> Time {
+        let Some(past) = &mut self.past else { return self.now };
+        if let Some(left) = past.steps_left.checked_sub(1) {
+            past.steps_left = left;
+            return past.began;
+        }
+        self.held_up_ns = self.now.ns() - past.began.ns();
+        self.past = None;
+        self.now
+    }
+
+    /// What the actor that runs does from now on is not done at its latest reading of the clock.
+    pub(crate) fn forget_reading(&mut self) {
+        self.read = None;
+    }
+
+    /// What the actor that runs has seen of the clock. No step of its pass.
+    pub(crate) fn pass_clock(&self) -> PassClock {
+        let last_ns = self.past.map_or(self.now, |past| past.began).ns();
+        let read_ns = self.read.map(Time::ns);
+        PassClock { first_ns: last_ns - self.held_up_ns, last_ns, read_ns }
+    }
+
+    /// What the actor that runs would read from the clock. No step of its pass.
+    pub(crate) fn next_reading(&self) -> Time {
+        match self.past {
+            Some(Past { began, steps_left: 1.. }) => began,
+            _ => self.now,
         }
     }
 
@@ -311,9 +364,17 @@ mod tests {
         next_pass(&mut fabric, actor);
         let began = fabric.read_clock();
         assert_eq!(began.plus_ns(1_000_000), fabric.now);
+        assert_eq!(fabric.next_reading(), began);
         assert_eq!(fabric.read_clock(), began);
+        assert_eq!((fabric.next_reading(), fabric.pass_clock().held_up_ns()), (fabric.now, 0));
         assert_eq!(fabric.read_clock(), fabric.now, "the third step is after the stop");
+        let clock = fabric.pass_clock();
+        assert_eq!((clock.first_ns, clock.held_up_ns()), (began.ns(), 1_000_000));
+        assert_eq!(clock.read_ns, Some(clock.last_ns));
         fabric.finish_poll(actor, Time::ZERO);
+        assert_eq!(fabric.pass_clock().held_up_ns(), 0);
+        let stopped = Stopped { host: HostId(0), from_ns: began.ns(), for_ns: 1_000_000 };
+        assert_eq!(fabric.stopped, [stopped]);
         next_pass(&mut fabric, actor);
         assert_eq!(fabric.read_clock(), fabric.now, "the next pass does not stop");
     }

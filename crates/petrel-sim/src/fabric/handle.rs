@@ -11,6 +11,7 @@ use crate::trace::Trace;
 
 use super::act::Action;
 use super::config::FabricConfig;
+use super::cpu::{PassClock, Stopped};
 use super::packet::SimAddr;
 use super::ports::{BindError, Binding};
 use super::source::{SourceConfig, SourceError, SourceId, SourceStats};
@@ -64,6 +65,21 @@ impl FabricHandle {
     /// The time as the actor that runs sees it; see [`Action::Stall`].
     pub(crate) fn clock_ns(&self) -> u64 {
         self.borrow_mut().read_clock().ns()
+    }
+
+    /// What the actor that runs has seen of the clock. Unlike a reading, this is no step of its pass.
+    pub(crate) fn pass_clock(&self) -> PassClock {
+        self.fabric.borrow().pass_clock()
+    }
+
+    /// What the actor that runs would read from the clock now; no step of its pass either.
+    pub(crate) fn next_reading_ns(&self) -> u64 {
+        self.fabric.borrow().next_reading().ns()
+    }
+
+    /// The stops of actors that have begun since the last call.
+    pub(crate) fn take_stopped(&self) -> Vec<Stopped> {
+        std::mem::take(&mut self.borrow_mut().stopped)
     }
 
     /// How many hosts there are.

@@ -76,7 +76,8 @@ impl Fabric {
 
     /// Takes the oldest packet out of a receive queue, and its frames for `frames`.
     pub(crate) fn take(&mut self, at: SimAddr, frames: &mut Frames) -> Option<Head> {
-        let clock = self.read_clock();
+        let clock = self.note_step();
+        self.forget_reading();
         let port = self.hosts.get_mut(usize::from(at.host.0))?.ports.get_mut(&at.port)?;
         // To whoever is stopped in this pass, later packets have not come yet.
         if port.first_came()? > clock {

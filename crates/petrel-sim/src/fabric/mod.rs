@@ -44,7 +44,8 @@ pub use config::{
     BufferPolicy, CUT_THROUGH_BYTES, CpuConfig, EcnConfig, FabricConfig, Forwarding, LinkConfig,
     NicConfig, SwitchConfig,
 };
-pub use cpu::ActorId;
+pub(crate) use cpu::Stopped;
+pub use cpu::{ActorId, PassClock};
 pub use ecn::Ecn;
 pub use fault::FaultPlan;
 pub use handle::{FabricError, FabricHandle};
@@ -113,6 +114,12 @@ pub(crate) struct Fabric {
     frames_in_pass: u64,
     /// Set while the actor that runs is in the part of its pass before a stop.
     past: Option<Past>,
+    /// How long that pass has stood still, once it has gone on.
+    held_up_ns: u64,
+    /// The actor's latest reading of the clock, if it has taken and flushed nothing since.
+    read: Option<Time>,
+    /// Stops that nobody has taken note of yet.
+    stopped: Vec<Stopped>,
 }
 
 /// What happens at a time.
@@ -177,6 +184,9 @@ impl Fabric {
             watcher: None,
             frames_in_pass: 0,
             past: None,
+            held_up_ns: 0,
+            read: None,
+            stopped: Vec::new(),
         })
     }
 

@@ -4,6 +4,7 @@
 use crate::rng::Rng;
 use crate::time::Time;
 
+use super::cpu::PassClock;
 use super::packet::{PacketRef, SimAddr};
 use super::topology::HostId;
 use super::trace_line::Mark;
@@ -20,6 +21,8 @@ pub enum Sight<'a> {
         to: SimAddr,
         /// The frame.
         frame: &'a [u8],
+        /// The clock as its sender has seen it.
+        clock: PassClock,
     },
     /// An endpoint takes a frame out of its receive queue.
     Taken {
@@ -93,10 +96,11 @@ impl Fabric {
 
     /// Shows the watcher, if there is one, the frames of a packet.
     pub(super) fn show_sent(&mut self, packet: &PacketRef) {
+        let clock = self.pass_clock();
         let Some(Watcher(watcher)) = &mut self.watcher else { return };
         let head = self.packets.head(packet);
         for frame in self.packets.frames(packet).iter() {
-            watcher(Sight::Sent { from: head.from, to: head.to, frame });
+            watcher(Sight::Sent { from: head.from, to: head.to, frame, clock });
         }
     }
 

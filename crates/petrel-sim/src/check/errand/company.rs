@@ -49,13 +49,13 @@ impl Node {
         let (handle, shared) = (self.endpoint.handle(), Rc::clone(&self.shared));
         self.endpoint.handle().spawn(async move {
             let Company { id, group, message, call, timeout_ns } = company;
-            shared.ledger().begin_errand(id, handle.now_ns(), timeout_ns);
+            shared.begin_errand(id, timeout_ns);
             let GroupCall { method, need, options, late, .. } = call;
             let called = group.call_async(&handle, method, &message, need, options, late);
             match called.await {
-                Ok(members) => shared.company_ends(id, handle.now_ns(), Ok(members)),
+                Ok(members) => shared.company_ends(id, Ok(members)),
                 Err(GroupCallError::Failed(failure)) => {
-                    shared.company_ends(id, handle.now_ns(), Err(failure));
+                    shared.company_ends(id, Err(failure));
                 }
                 Err(error) => shared.ledger().violate(format!("{error}")),
             }
@@ -66,15 +66,15 @@ impl Node {
         let Company { id, group, message, call, timeout_ns } = company;
         let shared = Rc::clone(&self.shared);
         let mut cx = self.endpoint.context();
-        shared.ledger().begin_errand(id, cx.now_ns(), timeout_ns);
+        shared.begin_errand(id, timeout_ns);
         let ended = Rc::clone(&shared);
-        let called = group.call(&mut cx, &message, call, move |cx, reply| {
-            ended.company_ends(id, cx.now_ns(), reply);
+        let called = group.call(&mut cx, &message, call, move |_, reply| {
+            ended.company_ends(id, reply);
         });
         match called {
             Ok(()) => {}
             Err(GroupRejected::Members(failure)) => {
-                shared.company_ends(id, cx.now_ns(), Err(failure));
+                shared.company_ends(id, Err(failure));
             }
             Err(error) => shared.ledger().violate(format!("{error}")),
         }
@@ -82,11 +82,11 @@ impl Node {
 }
 
 impl Shared {
-    fn company_ends(&self, id: u32, now_ns: u64, reply: GroupReply) {
+    fn company_ends(&self, id: u32, reply: GroupReply) {
         self.pending.set(self.pending.get() - 1);
         match reply {
-            Ok(members) => self.ledger().end_group(id, now_ns, true, &members),
-            Err(failure) => self.ledger().end_group(id, now_ns, false, &failure.members),
+            Ok(members) => self.ledger().end_group(id, true, &members),
+            Err(failure) => self.ledger().end_group(id, false, &failure.members),
         }
     }
 }

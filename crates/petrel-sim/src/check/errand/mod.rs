@@ -14,7 +14,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use petrel::{Execution, Status};
 
 pub(super) use patron::Patron;
-pub(super) use rules::is_seen_rightly;
 
 use crate::fabric::SimAddr;
 
@@ -87,6 +86,8 @@ pub(super) struct Errand {
     pub(super) deadline_ns: Option<u64>,
     /// Requests that left, by server.
     pub(super) attempts: BTreeMap<SimAddr, u32>,
+    /// When the first packet of one left first for each server, as of a [`Call`](super::call::Call).
+    pub(super) left_ns: BTreeMap<SimAddr, u64>,
     /// Sessions on which they did.
     pub(super) sessions: BTreeSet<usize>,
     /// Where the latest went.

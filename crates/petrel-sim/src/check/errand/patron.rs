@@ -153,12 +153,11 @@ impl Node {
         let (channel, work, shared) = (channel.clone(), errand.work, Rc::clone(&self.shared));
         let (id, request) = self.shared.ledger().send_out(errand);
         self.shared.pending.set(self.shared.pending.get() + 1);
-        let handle = self.endpoint.handle();
         let task = self.endpoint.handle().spawn(async move {
-            shared.ledger().begin_errand(id, handle.now_ns(), Some(wish.timeout_ns));
+            shared.begin_errand(id, Some(wish.timeout_ns));
             let outcome = channel.call(work.number(), &request, wish.options).await;
             shared.pending.set(shared.pending.get() - 1);
-            shared.ledger().end_errand(id, handle.now_ns(), &outcome);
+            shared.ledger().end_errand(id, &outcome);
         });
         patron.running.push((id, task));
     }
@@ -182,9 +181,10 @@ impl Node {
             delay_ns,
             seed: 0,
             must_succeed: false,
-            issued_ns: self.shared.common.fabric.now_ns(),
+            issued_ns: self.shared.ledger().now_ns,
             deadline_ns: None,
             attempts: Default::default(),
+            left_ns: Default::default(),
             sessions: Default::default(),
             latest: None,
             executions: Default::default(),
@@ -221,6 +221,15 @@ impl Node {
             members.swap_remove(rng.below(members.len() as u64) as usize);
         }
         members
+    }
+}
+
+impl Shared {
+    /// The caller of an errand begins to wait. What reads the clock next is the call.
+    pub(super) fn begin_errand(&self, id: u32, timeout_ns: Option<u64>) {
+        let from_ns = self.common.fabric.next_reading_ns();
+        let deadline_ns = timeout_ns.map(|timeout_ns| from_ns + timeout_ns);
+        self.ledger().begin_errand(id, deadline_ns);
     }
 }
 

@@ -18,9 +18,9 @@ use petrel::{CallFailure, Execution, MsgBuf, SessionId, Status};
 
 use super::{Errand, Fate, Order, Spread, Work, id_at, place_of};
 use crate::check::call::answer_seed;
-use crate::check::ledger::{Ledger, ROUNDED_NS};
+use crate::check::ledger::{Ledger, Sent, check_left};
 use crate::check::pattern;
-use crate::fabric::SimAddr;
+use crate::fabric::{PassClock, SimAddr};
 
 impl Ledger {
     /// Enters an errand that is about to be run; gives its number and its request.
@@ -37,10 +37,25 @@ impl Ledger {
     }
 
     /// Its caller begins to wait.
-    pub(in crate::check) fn begin_errand(&mut self, id: u32, now_ns: u64, timeout_ns: Option<u64>) {
+    pub(in crate::check) fn begin_errand(&mut self, id: u32, deadline_ns: Option<u64>) {
+        let now_ns = self.now_ns;
         let Some(errand) = self.errand_mut(id) else { return };
-        errand.issued_ns = now_ns;
-        errand.deadline_ns = timeout_ns.map(|timeout_ns| now_ns + timeout_ns);
+        (errand.issued_ns, errand.deadline_ns) = (now_ns, deadline_ns);
+    }
+
+    /// The first packet of a request leaves, and says what is left.
+    pub(in crate::check) fn leave_errand(
+        &mut self,
+        id: u32,
+        server: SimAddr,
+        left_us: Option<u32>,
+        clock: PassClock,
+    ) -> Result<(), String> {
+        let Some(errand) = self.errand_mut(id) else { return Err("nobody's errand".to_owned()) };
+        let mut first_ns = errand.left_ns.get(&server).copied();
+        let checked = check_left(errand.deadline_ns, left_us, clock, &mut first_ns);
+        errand.left_ns.extend(first_ns.map(|first_ns| (server, first_ns)));
+        checked
     }
 
     pub(in crate::check) fn errand(&self, id: u32) -> Option<&Errand> {
@@ -96,7 +111,6 @@ impl Ledger {
         seen_ns: Option<u64>,
     ) -> Option<Order> {
         let id = pattern::id_of(request).unwrap_or_default();
-        let now_ns = self.now_ns;
         let Some(errand) = self.errand_mut(id) else {
             self.violate(format!("{server} executed {} bytes that nobody sent", request.len()));
             return None;
@@ -123,18 +137,19 @@ impl Ledger {
                 &server,
             );
         }
-        if !is_seen_rightly(errand.issued_ns, errand.deadline_ns, seen_ns, now_ns) {
+        let left_ns = errand.left_ns.get(&server).copied();
+        let sent = Sent { deadline_ns: errand.deadline_ns, left_ns };
+        if !self.is_seen_rightly(sent, server.host, errand.issued_ns, seen_ns) {
             self.break_errand(id, "was executed with another deadline", &seen_ns);
         }
         let Errand { seed, response_len, delay_ns, .. } = errand;
         Some(Order { id, seed, len: response_len as usize, delay_ns })
     }
 
-    /// A channel's call has ended, at this time of its endpoint.
+    /// A channel's call has ended.
     pub(in crate::check) fn end_errand(
         &mut self,
         id: u32,
-        now_ns: u64,
         outcome: &Result<MsgBuf, Box<CallFailure>>,
     ) {
         let Some(errand) = self.errand(id).cloned() else { return };
@@ -142,7 +157,7 @@ impl Ledger {
             Ok(_) => Fate::Succeeded,
             Err(failure) => Fate::Failed(failure.status, failure.execution),
         };
-        self.conclude(id, fate, now_ns);
+        self.conclude(id, fate);
         match outcome {
             Ok(answer) => {
                 self.errand_counts.succeeded += 1;
@@ -154,7 +169,7 @@ impl Ledger {
             Err(failure) => {
                 let barred = errand.servers.clone();
                 self.check_not_executed(id, failure, barred);
-                self.check_errand_failure(id, failure, &errand.servers, None, now_ns);
+                self.check_errand_failure(id, failure, &errand.servers, None);
                 if errand.must_succeed {
                     self.check_need_to_fail(id, &errand, failure);
                 }
@@ -178,13 +193,12 @@ impl Ledger {
     pub(in crate::check) fn end_group(
         &mut self,
         id: u32,
-        now_ns: u64,
         succeeded: bool,
         members: &[Member<MsgBuf>],
     ) {
         let Some(errand) = self.errand(id).cloned() else { return };
         let Spread::Group { needed, .. } = errand.spread else { return };
-        self.conclude(id, if succeeded { Fate::Succeeded } else { Fate::FewAnswered }, now_ns);
+        self.conclude(id, if succeeded { Fate::Succeeded } else { Fate::FewAnswered });
         let answered = members.iter().filter(|member| member.outcome.answer().is_some()).count();
         let failed = members.iter().filter(|member| member.outcome.failure().is_some()).count();
         let is_right = match succeeded {
@@ -199,18 +213,11 @@ impl Ledger {
             false => self.errand_counts.groups_failed += 1,
         }
         for (member, &server) in members.iter().zip(&errand.servers) {
-            self.check_member(id, &errand, member, server, now_ns);
+            self.check_member(id, &errand, member, server);
         }
     }
 
-    fn check_member(
-        &mut self,
-        id: u32,
-        errand: &Errand,
-        member: &Member<MsgBuf>,
-        server: SimAddr,
-        now_ns: u64,
-    ) {
+    fn check_member(&mut self, id: u32, errand: &Errand, member: &Member<MsgBuf>, server: SimAddr) {
         match &member.outcome {
             MemberOutcome::Pending => {}
             MemberOutcome::Answered(answer) => {
@@ -224,13 +231,13 @@ impl Ledger {
                 let same = errand.servers.iter().filter(|&&other| other == server).count();
                 let barred = if same == 1 { vec![server] } else { Vec::new() };
                 self.check_not_executed(id, failure, barred);
-                self.check_errand_failure(id, failure, &[server], Some(member.id), now_ns);
+                self.check_errand_failure(id, failure, &[server], Some(member.id));
             }
         }
     }
 
     /// The errand has ended, and must not have before.
-    fn conclude(&mut self, id: u32, fate: Fate, now_ns: u64) {
+    fn conclude(&mut self, id: u32, fate: Fate) {
         self.note_errand(id, 3);
         let Some(errand) = self.errand_mut(id) else { return };
         let before = std::mem::replace(&mut errand.fate, fate);
@@ -238,11 +245,13 @@ impl Ledger {
         if before != Fate::Pending {
             self.break_errand(id, "has ended before", &before);
         }
-        let late_ns = errand.deadline_ns.map(|at_ns| now_ns.saturating_sub(at_ns));
-        let host = errand.client_at.host;
-        let is_held_up = self.troubles.justify([host, host], errand.issued_ns, now_ns);
-        if late_ns > Some(self.late_ns_max) && !is_held_up {
-            self.break_errand(id, "ended long after its deadline, in ns", &late_ns);
+        let Some(deadline_ns) = errand.deadline_ns else { return };
+        if self.is_late(errand.client_at.host, deadline_ns.max(errand.issued_ns)) {
+            self.break_errand(id, "ended long after its deadline", &fate);
+        }
+        // An answer that came in time may find its caller's turn held up.
+        if fate == Fate::Succeeded && deadline_ns + self.held_up_ns <= self.now_ns {
+            self.break_errand(id, "succeeded after its deadline", &"");
         }
     }
 
@@ -275,9 +284,9 @@ impl Ledger {
         failure: &CallFailure,
         servers: &[SimAddr],
         session: Option<SessionId>,
-        now_ns: u64,
     ) {
         let Some(errand) = self.errand(id).cloned() else { return };
+        let now_ns = self.now_ns;
         let did_not = matches!(failure.execution, Execution::NotSent | Execution::Refused);
         // A channel may still pause after a connect that failed.
         let from_ns = errand.issued_ns.saturating_sub(self.troubles.aftermath_ns);
@@ -298,8 +307,17 @@ impl Ledger {
             }
             Status::Cancelled => is_closed_here,
             Status::DeadlineExceeded => {
-                let slack_ns = if failure.execution == Execution::Refused { ROUNDED_NS } else { 0 };
-                errand.deadline_ns.is_some_and(|deadline_ns| now_ns + slack_ns >= deadline_ns)
+                let early_ns = |server: &SimAddr| self.early_ns_max(server.host, errand.issued_ns);
+                // One attempt may be refused, and what became of the others unknown.
+                let is_retried = matches!(errand.spread, Spread::Channel { attempts_max: 2.., .. });
+                let may_be_refused = match failure.execution {
+                    Execution::Refused => true,
+                    Execution::MayHaveExecuted => is_retried,
+                    _ => false,
+                };
+                let early_ns = servers.iter().filter(|_| may_be_refused).map(early_ns).max();
+                let early_ns = early_ns.unwrap_or(0);
+                errand.deadline_ns.is_some_and(|deadline_ns| now_ns + early_ns >= deadline_ns)
             }
             // Whatever earlier attempts may have done, the last was refused or not sent.
             Status::ResourceExhausted if failure.execution != Execution::Answered => {
@@ -360,24 +378,5 @@ impl Ledger {
 impl Errand {
     fn is_group(&self) -> bool {
         matches!(self.spread, Spread::Group { .. })
-    }
-}
-
-/// Whether a handler was told the right deadline: not less than is left, but for what is rounded off, and more
-/// only by the time that the request was on its way.
-pub(in crate::check) fn is_seen_rightly(
-    issued_ns: u64,
-    deadline_ns: Option<u64>,
-    seen_ns: Option<u64>,
-    now_ns: u64,
-) -> bool {
-    match (deadline_ns, seen_ns) {
-        (None, None) => true,
-        (Some(deadline_ns), Some(seen_ns)) => {
-            let latest_ns = deadline_ns + ROUNDED_NS + now_ns.saturating_sub(issued_ns);
-            (deadline_ns.saturating_sub(ROUNDED_NS)..=latest_ns).contains(&seen_ns)
-                && seen_ns > now_ns
-        }
-        _ => false,
     }
 }

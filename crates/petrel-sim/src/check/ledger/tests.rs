@@ -5,7 +5,7 @@ use petrel::{Endpoint, EndpointConfig, MsgBuf};
 use super::super::call::Spec;
 use super::*;
 use crate::control::{ControlNetwork, SimControl};
-use crate::fabric::{FabricHandle, HostId, Topology};
+use crate::fabric::{FabricHandle, HostId, Stopped, Topology};
 use crate::{Rng, SimTransport};
 
 const CLIENT: SimAddr = SimAddr::new(HostId(0), 1);
@@ -27,7 +27,8 @@ impl Desk {
         let control = network.attach(CLIENT, petrel::control::EndpointId(0), 1_472, Rng::new(2));
         let transport = SimTransport::bind(&fabric, CLIENT, Default::default()).unwrap();
         let endpoint = Endpoint::new(transport, control, &EndpointConfig::default()).unwrap();
-        let mut ledger = Ledger { now_ns: 500, message_bytes_max: 1 << 20, ..Ledger::default() };
+        let (now_ns, turn_ns, message_bytes_max) = (500, 500, 1 << 20);
+        let mut ledger = Ledger { now_ns, turn_ns, message_bytes_max, ..Ledger::default() };
         let spec = Spec { method, request_len: 100, response_len: 100, slack: 0, delay_ns: 0 };
         let call = Call {
             spec,
@@ -38,6 +39,7 @@ impl Desk {
             room: 100,
             parent: None,
             issued_ns: 400,
+            left_ns: None,
             deadline_ns: None,
             is_cancelled: false,
             seen_ns: None,
@@ -216,19 +218,86 @@ fn deadline__is_kept_and_told() {
     desk.fail(Status::DeadlineExceeded, Execution::MayHaveExecuted);
     desk.assert_broken("has no deadline");
     for (seen_ns, is_right) in [(None, false), (Some(999), false), (Some(1_000), true)] {
+        assert_eq!(is_seen_rightly(&mut Desk::until(2_000), seen_ns), is_right, "{seen_ns:?}");
+    }
+}
+
+fn is_seen_rightly(desk: &mut Desk, seen_ns: Option<u64>) -> bool {
+    let request = desk.request();
+    desk.ledger.execute(SERVER, Method::Echo, &request, seen_ns);
+    desk.ledger.violation.is_none()
+}
+
+#[test]
+fn deadline__grows_by_the_way_and_shrinks_by_a_stop_of_the_server() {
+    // On its way for 100 ns before the turn began.
+    for (seen_ns, is_right) in [(2_100, true), (2_101, false)] {
         let mut desk = Desk::until(2_000);
-        let request = desk.request();
-        desk.ledger.execute(SERVER, Method::Echo, &request, seen_ns);
-        assert_eq!(desk.ledger.violation.is_none(), is_right, "{seen_ns:?}");
+        desk.ledger.calls[0].left_ns = Some(450);
+        desk.ledger.turn_ns = 550;
+        desk.ledger.now_ns = 600;
+        assert_eq!(is_seen_rightly(&mut desk, Some(seen_ns)), is_right, "{seen_ns}");
+    }
+    for (host, seen_ns, is_right) in
+        [(SERVER.host, 800, true), (SERVER.host, 799, false), (CLIENT.host, 800, false)]
+    {
+        let mut desk = Desk::until(2_000);
+        desk.ledger.troubles.add_stop(Stopped { host, from_ns: 300, for_ns: 200 });
+        assert_eq!(is_seen_rightly(&mut desk, Some(seen_ns)), is_right, "{seen_ns}");
+    }
+    // It is over.
+    let mut desk = Desk::until(2_000);
+    (desk.ledger.now_ns, desk.ledger.turn_ns) = (2_000, 2_000);
+    assert!(!is_seen_rightly(&mut desk, Some(2_000)));
+}
+
+#[test]
+fn deadline__is_overrun_by_no_more_than_a_stop_of_the_client() {
+    for (host, now_ns, is_right) in
+        [(CLIENT.host, 2_150, true), (CLIENT.host, 2_151, false), (SERVER.host, 2_150, false)]
+    {
+        let mut desk = Desk::until(2_000);
+        desk.ledger.troubles.add_stop(Stopped { host, from_ns: 1_900, for_ns: 150 });
+        desk.ledger.now_ns = now_ns;
+        desk.fail(Status::DeadlineExceeded, Execution::MayHaveExecuted);
+        assert_eq!(desk.ledger.violation.is_none(), is_right, "{now_ns}");
     }
 }
 
 #[test]
+fn deadline__nothing_succeeds_after_it() {
+    for (now_ns, is_right) in [(1_999, true), (2_000, false)] {
+        let mut desk = Desk::until(2_000);
+        assert!(is_seen_rightly(&mut desk, Some(1_500)));
+        desk.ledger.now_ns = now_ns;
+        desk.succeed();
+        assert_eq!(desk.ledger.violation.is_none(), is_right, "{now_ns}");
+    }
+}
+
+#[test]
+fn leave__tells_what_is_left_by_a_clock_that_was_read_for_it() {
+    let clock = |read_ns| PassClock { first_ns: 0, last_ns: 9_000, read_ns };
+    let told = |deadline_ns, told_us, read_ns| {
+        check_left(deadline_ns, told_us, clock(read_ns), &mut None).is_ok()
+    };
+    assert!(told(Some(7_999), Some(3), Some(4_000)) && told(Some(3_000), Some(0), Some(4_000)));
+    assert!(!told(Some(7_999), Some(4), Some(4_000)) && !told(Some(7_999), Some(2), Some(4_000)));
+    assert!(!told(Some(7_999), Some(3), None) && !told(Some(7_999), None, None));
+    assert!(told(None, None, None) && !told(None, Some(3), Some(4_000)));
+    let mut first_ns = None;
+    for read_ns in [5_000, 6_000] {
+        check_left(None, None, clock(Some(read_ns)), &mut first_ns).unwrap();
+    }
+    assert_eq!(first_ns, Some(5_000));
+}
+
+#[test]
 fn inherit__what_the_handler_saw() {
-    for (inherited_ns, is_right) in [(Some(3_000), true), (Some(3_001), false), (None, false)] {
+    for (inherited_ns, is_right) in [(Some(2_050), true), (Some(2_051), false), (None, false)] {
         let mut desk = Desk::until(2_000);
         let request = desk.request();
-        desk.ledger.execute(SERVER, Method::Echo, &request, Some(3_000));
+        desk.ledger.execute(SERVER, Method::Echo, &request, Some(2_050));
         desk.ledger.check_inherited(Some(0), inherited_ns);
         assert_eq!(desk.ledger.violation.is_none(), is_right, "{inherited_ns:?}");
     }

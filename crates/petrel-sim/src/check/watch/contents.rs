@@ -27,7 +27,7 @@ use crate::check::call::{Content, End, Method};
 use crate::check::errand::{Fate, Work};
 use crate::check::ledger::Ledger;
 use crate::check::pattern::{self, SCRIBBLE_BYTE};
-use crate::fabric::SimAddr;
+use crate::fabric::{PassClock, SimAddr};
 
 /// So many times the same byte are no accident.
 const RUN_BYTES: usize = 4;
@@ -71,6 +71,8 @@ pub(super) struct Way {
     pub(super) to: SimAddr,
     /// Bytes of each packet but the last.
     pub(super) packet_bytes: u32,
+    /// The sender's clock.
+    pub(super) clock: PassClock,
 }
 
 impl Contents {
@@ -97,6 +99,9 @@ impl Contents {
                     }
                 };
                 self.look_at_request(message, offset, frame)?;
+                if part_of(frame).packet == 0 {
+                    self.look_at_deadline(message, way, frame)?;
+                }
                 false
             }
             Kind::Response | Kind::ResponsePart => {
@@ -165,6 +170,23 @@ impl Contents {
             return Err(format!("the request of call {id} leaves, which has ended: {end:?}"));
         }
         Ok(())
+    }
+
+    /// The first packet tells what is left.
+    fn look_at_deadline(
+        &self,
+        message: Message,
+        Way { to, clock, .. }: Way,
+        frame: &Frame<'_>,
+    ) -> Result<(), String> {
+        let left_us = frame.extensions.deadline_us;
+        let mut ledger = self.ledger.borrow_mut();
+        match message {
+            Message::Call(id) => ledger.leave(id, left_us, clock),
+            Message::Errand(id) => ledger.leave_errand(id, to, left_us, clock),
+            // Its call is not known.
+            Message::Tiny { .. } => Ok(()),
+        }
     }
 
     fn look_at_tiny(&self, message: Message, payload: &[u8]) -> Result<(), String> {

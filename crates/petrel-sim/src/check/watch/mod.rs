@@ -35,7 +35,7 @@ use petrel_proto::wire::{Fields, Frame, Header, Kind, Part};
 use super::errand::Work;
 use super::ledger::Ledger;
 use crate::control::Agreement;
-use crate::fabric::{Sight, SimAddr};
+use crate::fabric::{PassClock, Sight, SimAddr};
 pub(super) use contents::ContentCounts;
 use contents::{Contents, Way};
 use request::{InOrder, Request};
@@ -125,12 +125,14 @@ impl Witness {
     /// Takes note of what happens.
     pub(super) fn see(&mut self, sight: Sight<'_>) {
         match sight {
-            Sight::Sent { from, to, frame } => self.look(true, from, to, frame),
-            Sight::Taken { from, to, frame } => self.look(false, from, to, frame),
+            Sight::Sent { from, to, frame, clock } => self.look(Some(clock), from, to, frame),
+            Sight::Taken { from, to, frame } => self.look(None, from, to, frame),
         }
     }
 
-    fn look(&mut self, is_sent: bool, from: SimAddr, to: SimAddr, bytes: &[u8]) {
+    /// A frame is sent, if there is the sender's clock, or taken.
+    fn look(&mut self, sent: Option<PassClock>, from: SimAddr, to: SimAddr, bytes: &[u8]) {
+        let is_sent = sent.is_some();
         let Ok(frame) = Frame::parse(bytes) else { return };
         let name = (to, frame.header.session, frame.header.token);
         let Some(&(index, to_server)) = self.by_name.get(&name) else { return };
@@ -150,8 +152,9 @@ impl Witness {
             let text = format!("{who} {what} {frame}: {rule}; {session:?}");
             self.violation.get_or_insert(text);
         }
-        let way = Way { session: index, from, to, packet_bytes: session.packet_bytes };
-        if is_sent
+        let packet_bytes = session.packet_bytes;
+        if let Some(clock) = sent
+            && let way = (Way { session: index, from, to, packet_bytes, clock })
             && let Some(contents) = &mut self.contents
             && let Err(wrong) = contents.look(way, &frame)
         {

@@ -81,7 +81,12 @@ impl Witness {
     fn sent(&mut self, frame: &[u8]) {
         let to_server = frame[0] & 0xF != 1 && frame[0] & 0xF != 3 && frame[0] & 0xF != 4;
         let (from, to) = if to_server { (CLIENT, SERVER) } else { (SERVER, CLIENT) };
-        self.see(Sight::Sent { from, to, frame });
+        self.see(Sight::Sent {
+            from,
+            to,
+            frame,
+            clock: PassClock { first_ns: 0, last_ns: 0, read_ns: None },
+        });
     }
 
     /// Sent, and taken at the other end.

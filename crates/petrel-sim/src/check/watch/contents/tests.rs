@@ -12,8 +12,9 @@ const SERVER: SimAddr = SimAddr::new(HostId(1), 1);
 const P: u32 = 1_208;
 const LEN: u32 = 3 * P + 100;
 
-const TO_SERVER: Way = Way { session: 5, from: CLIENT, to: SERVER, packet_bytes: P };
-const TO_CLIENT: Way = Way { session: 5, from: SERVER, to: CLIENT, packet_bytes: P };
+const CLOCK: PassClock = PassClock { first_ns: 0, last_ns: 0, read_ns: None };
+const TO_SERVER: Way = Way { session: 5, from: CLIENT, to: SERVER, packet_bytes: P, clock: CLOCK };
+const TO_CLIENT: Way = Way { session: 5, from: SERVER, to: CLIENT, packet_bytes: P, clock: CLOCK };
 
 fn call_of(method: Method, request_len: u32) -> Call {
     Call {
@@ -25,6 +26,7 @@ fn call_of(method: Method, request_len: u32) -> Call {
         room: LEN,
         parent: None,
         issued_ns: 0,
+        left_ns: None,
         deadline_ns: None,
         is_cancelled: false,
         seen_ns: None,
