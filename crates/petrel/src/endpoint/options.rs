@@ -107,11 +107,12 @@ impl CallOptions {
     /// The options of a call that begins now and may be made, or attempted again, later: how long it may take becomes
     /// a time, by a clock that is read only if there is something to reckon.
     #[inline]
-    pub(crate) fn begun(self, clock_ns: impl FnOnce() -> u64) -> Self {
-        if self.timeout.is_none() {
-            return self;
+    pub(crate) fn begun(mut self, clock_ns: impl FnOnce() -> u64) -> Self {
+        if self.timeout.is_some() {
+            self.deadline_ns = self.limits(clock_ns()).deadline_ns;
+            self.timeout = None;
         }
-        Self { timeout: None, deadline_ns: self.limits(clock_ns()).deadline_ns, ..self }
+        self
     }
 
     /// When a call that is made now is over, if any of this says so.

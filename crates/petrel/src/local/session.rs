@@ -79,7 +79,7 @@ impl Session {
     /// Starts a call: the request leaves in the event loop's next turn. One that cannot be made ends
     /// with the reason, like any other call.
     pub fn start(&self, method: u16, request: &[u8]) -> Call {
-        self.start_with(method, request, CallOptions::default())
+        self.hub.start_copied(self.id(), method, request, CallOptions::default())
     }
 
     /// [`Session::start`] with a deadline and other wishes.
