@@ -132,6 +132,11 @@ impl Store {
         }));
     }
 
+    /// The same for [`Store::get`] of these keys, up to [`WARMED_MAX`].
+    pub fn warm_keys<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
+        self.map.warm(keys);
+    }
+
     /// Value and revision of a key.
     #[inline]
     pub fn get(&self, key: &[u8]) -> Option<(&[u8], u64)> {

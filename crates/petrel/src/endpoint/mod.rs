@@ -50,7 +50,7 @@ pub use open::EndpointError;
 pub use options::CallOptions;
 pub use sessions::{ConnectError, SessionState};
 pub use shared::{SharedMsg, SharedRejected};
-pub(crate) use slot_shares::SLOTS_MIN;
+pub(crate) use slot_shares::{SLOTS_MIN, slots_of};
 pub use stats::{ClientCalls, EndpointStats};
 
 use ahead::Ahead;

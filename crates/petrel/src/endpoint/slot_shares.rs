@@ -18,10 +18,16 @@ pub(crate) const SLOTS_MIN: u16 = 16;
 /// The slots to agree to where a client proposes some, this endpoint allows some, and its other sessions have
 /// some in all.
 pub(super) fn slots_for(proposed: u16, allowed: u16, agreed_in_all: u64) -> u16 {
-    let share = SLOTS_IN_ALL_MAX.saturating_sub(agreed_in_all) / SESSIONS_TO_COME;
+    let left = SLOTS_IN_ALL_MAX.saturating_sub(agreed_in_all);
+    proposed.min(allowed).min(slots_of(left))
+}
+
+/// The slots of a session's share where so many are left.
+pub(crate) fn slots_of(left: u64) -> u16 {
+    let share = left / SESSIONS_TO_COME;
     // The power of two that is not above the share, which is 0 or fits.
     let share = share.checked_ilog2().map_or(0, |log2| 1_u16 << log2.min(15));
-    proposed.min(allowed).min(share.max(SLOTS_MIN))
+    share.max(SLOTS_MIN)
 }
 
 #[cfg(test)]

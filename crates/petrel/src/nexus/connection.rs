@@ -55,6 +55,8 @@ pub(super) struct Connection {
     pub(super) attempt: u32,
     /// Proposals under way on this connection's links.
     pub(super) proposals: usize,
+    /// Memory that those may take of which the servers are endpoints of this process.
+    pub(super) proposed_bytes: usize,
     /// Memory of the sessions on its links whose servers are endpoints of this process.
     pub(super) session_bytes: usize,
     /// Since when there has been no session, if there is none.
@@ -131,6 +133,7 @@ impl Connection {
             waiting: Vec::new(),
             attempt: 0,
             proposals: 0,
+            proposed_bytes: 0,
             session_bytes: 0,
             quiet_since: now,
             listed: None,

@@ -148,6 +148,12 @@ pub(super) fn session_bytes(slots: u16) -> usize {
     SESSION_BASE_BYTES + usize::from(slots) * SLOT_BYTES
 }
 
+/// Slots that may be given to sessions beyond the least, where the sessions of a connection or site have so many
+/// bytes: they take half of its memory at most. The other half is for sessions with the least.
+pub(super) fn slots_left(bytes_max: usize, bytes: usize) -> u64 {
+    ((bytes_max / 2).saturating_sub(bytes) / SLOT_BYTES) as u64
+}
+
 /// Entries that a table keeps room for, however few it has.
 const TABLE_ROOM_MIN: usize = 1_024;
 

@@ -13,7 +13,7 @@ use super::closing::not_ok;
 use super::connection::ConnectionId;
 use super::deadlines::Due;
 use super::dial::OpenRequest;
-use super::limits::{LINKS_MAX, LINKS_PER_CONNECTION_MAX, shrink};
+use super::limits::{LINKS_MAX, LINKS_PER_CONNECTION_MAX, session_bytes, shrink};
 use super::port::random_bytes;
 use super::reactor::Reactor;
 use super::rendezvous::ExchangeId;
@@ -442,6 +442,7 @@ impl Reactor {
                 connection.session_bytes -= link.session_bytes;
                 self.shares.remove_sessions(site, link.session_bytes);
                 link.proposals.values().for_each(|proposal| {
+                    connection.proposed_bytes -= session_bytes(proposal.slots());
                     self.shares.remove_proposal(site, proposal.slots());
                 });
                 self.shares.remove_link(site, connection.links.is_empty());

@@ -16,31 +16,27 @@ use super::connection::ConnectionId;
 use super::deadlines::Due;
 use super::limits::{
     PROPOSALS_MAX, PROPOSALS_PER_CONNECTION_MAX, SESSION_BYTES_PER_CONNECTION_MAX, session_bytes,
-    shrink,
+    shrink, slots_left,
 };
 use super::links::Stage;
 use super::reactor::Reactor;
 use super::stream::Violation;
 use crate::control::{EndpointId, FromNexus, LinkId, Reason};
-use crate::endpoint::SLOTS_MIN;
-
-/// Slots that a proposal counts for: no more than every session gets. What an endpoint agrees to beyond that is
-/// counted when it has (see `endpoint::SLOTS_MIN`).
-fn counted_slots(open: &SessionOpen) -> u16 {
-    open.slots.min(SLOTS_MIN)
-}
+use crate::endpoint::{SLOTS_MIN, slots_of};
 
 /// A session proposed and not answered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Proposal {
     open: SessionOpen,
+    /// Slots that this process's endpoint may agree to.
+    slots: u16,
     deadline: Instant,
 }
 
 impl Proposal {
-    /// Slots that it counts for: those that it gets in any case. What it gets is counted when it is answered.
+    /// Slots that it counts for until it is answered.
     pub(super) fn slots(&self) -> u16 {
-        counted_slots(&self.open)
+        self.slots
     }
 }
 
@@ -58,7 +54,7 @@ impl Reactor {
             Ok(()) => {
                 // The server's nexus has the same time for its endpoint, and its word comes first.
                 let deadline = self.now + 2 * self.settings.step_timeout;
-                self.add_proposal(id, open, deadline);
+                self.add_proposal(id, Proposal { open, slots: open.slots, deadline });
                 self.send(connection, open);
             }
             Err(reason) => self.tell_refused(id, open.request, reason),
@@ -88,15 +84,17 @@ impl Reactor {
         on_connection >= PROPOSALS_PER_CONNECTION_MAX || self.proposals >= PROPOSALS_MAX
     }
 
-    fn add_proposal(&mut self, id: LinkId, open: SessionOpen, deadline: Instant) {
+    fn add_proposal(&mut self, id: LinkId, proposal: Proposal) {
         let Some(link) = self.links.get_mut(&id) else { return };
-        link.proposals.insert(open.request, Proposal { open, deadline });
+        let Proposal { open, slots, deadline } = proposal;
+        link.proposals.insert(open.request, proposal);
         let at = link.connection;
         self.proposals += 1;
         if let Some(connection) = self.connections.get_mut(&at) {
             connection.proposals += 1;
             if !connection.is_opener {
-                self.shares.add_proposal(connection.site, counted_slots(&open));
+                connection.proposed_bytes += session_bytes(slots);
+                self.shares.add_proposal(connection.site, slots);
             }
         }
         self.note_use(at);
@@ -113,6 +111,7 @@ impl Reactor {
             connection.proposals -= 1;
             connection.quiet_since = self.now;
             if !connection.is_opener {
+                connection.proposed_bytes -= session_bytes(proposal.slots());
                 self.shares.remove_proposal(connection.site, proposal.slots());
             }
         }
@@ -170,12 +169,23 @@ impl Reactor {
         self.counters.sessions_proposed.increment();
         match self.check_proposal(id, &open, max_frame) {
             Ok(endpoint) => {
-                self.add_proposal(id, open, self.now + self.settings.step_timeout);
+                let slots = self.slots_to_offer(connection, &open);
+                let deadline = self.now + self.settings.step_timeout;
+                self.add_proposal(id, Proposal { open, slots, deadline });
+                let open = SessionOpen { slots, ..open };
                 self.tell(endpoint, FromNexus::SessionProposed { link: id, open });
             }
             Err(reason) => self.refuse_session(id, open.request, reason),
         }
         Ok(())
+    }
+
+    /// Slots that a session may get by what its connection and site have: the more sessions, the fewer for each.
+    fn slots_to_offer(&self, connection: ConnectionId, open: &SessionOpen) -> u16 {
+        let Some(connection) = self.connections.get(&connection) else { return open.slots };
+        let bytes = connection.session_bytes + connection.proposed_bytes;
+        let left = slots_left(SESSION_BYTES_PER_CONNECTION_MAX, bytes);
+        open.slots.min(slots_of(left.min(self.shares.slots_left(connection.site))))
     }
 
     fn check_proposal(
@@ -196,15 +206,14 @@ impl Reactor {
             return Err(Reason::new(Status::ResourceExhausted, why));
         }
         if let Some(connection) = self.connections.get(&link.connection) {
-            // Those that are proposed count as if they were like this one.
-            let counted = session_bytes(counted_slots(open));
-            let proposed = connection.proposals * counted;
-            let bytes = connection.session_bytes + proposed + counted;
+            // What every session gets.
+            let least = open.slots.min(SLOTS_MIN);
+            let bytes = connection.session_bytes + connection.proposed_bytes + session_bytes(least);
             if bytes > SESSION_BYTES_PER_CONNECTION_MAX {
                 let why = "your process has its share of this server's memory for sessions";
                 return Err(Reason::new(Status::ResourceExhausted, why));
             }
-            let shares = self.shares.check_session(connection.site, counted_slots(open));
+            let shares = self.shares.check_session(connection.site, least);
             shares.map_err(|what| Reason::new(Status::ResourceExhausted, what.text()))?;
         }
         Ok(link.endpoint)
@@ -445,6 +454,23 @@ impl Reactor {
         } else {
             let why = "no answer from the server's endpoint: its event loop is not running";
             self.refuse_session(id, request, Reason::new(Status::Unavailable, why));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All of one process, as an application with the default of slots opens them.
+    #[test]
+    fn slots__of_twenty_thousand_sessions_fit_into_a_connections_share() {
+        let mut bytes = 0;
+        for session in 0..20_000 {
+            let slots = 2048.min(slots_of(slots_left(SESSION_BYTES_PER_CONNECTION_MAX, bytes)));
+            assert!(session > 100 || slots >= 1024, "session {session} gets {slots}");
+            bytes += session_bytes(slots);
+            assert!(bytes <= SESSION_BYTES_PER_CONNECTION_MAX, "after {session} sessions");
         }
     }
 }

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::limits::{
     LINKS_PER_SITE_MAX, PROPOSALS_PER_SITE_MAX, SESSION_BYTES_MAX, SESSION_BYTES_PER_SITE_MAX,
-    session_bytes,
+    session_bytes, slots_left,
 };
 
 /// Where a peer is: an IPv4 address, or an IPv6 network of 64 bits, since a host may have any
@@ -98,6 +98,11 @@ impl Shares {
             return Err(Exhausted::All("memory for sessions"));
         }
         Ok(())
+    }
+
+    /// Slots that a site's sessions may get beyond the least.
+    pub(super) fn slots_left(&self, site: Site) -> u64 {
+        slots_left(SESSION_BYTES_PER_SITE_MAX, self.share(site).session_bytes)
     }
 
     /// A link is there; whether it is its connection's first.

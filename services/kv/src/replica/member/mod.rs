@@ -317,10 +317,14 @@ impl Member {
 
     fn answer_reads(&mut self, cx: &mut Context<'_>) {
         while let Some(due) = self.reads.take_due(self.applied.0) {
-            for read in due {
-                self.reply.clear();
-                reads::answer(&self.store, read.method, &read.request, &mut self.reply);
-                read.responder.reply(cx, &self.reply);
+            let mut due = due.into_iter();
+            while !due.as_slice().is_empty() {
+                let together = reads::warm(&self.store, due.as_slice());
+                for read in due.by_ref().take(together) {
+                    self.reply.clear();
+                    reads::answer(&self.store, read.method, &read.request, &mut self.reply);
+                    read.responder.reply(cx, &self.reply);
+                }
             }
         }
     }
