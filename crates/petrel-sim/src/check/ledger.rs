@@ -276,7 +276,7 @@ impl Ledger {
     }
 
     /// A call is cancelled; whether there was such a call.
-    pub(super) fn cancel(&mut self, id: u32, was_there: bool) {
+    pub(super) fn cancel(&mut self, id: u32, was_there: bool) -> SessionId {
         let call = &mut self.calls[id as usize];
         let is_pending = call.end == End::Pending && !call.is_cancelled;
         call.is_cancelled |= was_there;
@@ -284,6 +284,7 @@ impl Ledger {
         if was_there != is_pending {
             self.break_rule(id, "was cancelled, and was there:", &was_there);
         }
+        self.calls[id as usize].session
     }
 
     /// A handler wants to know if nobody waits for its answer any more.

@@ -79,7 +79,10 @@ impl Node {
         let due: Vec<_> = self.shared.to_cancel.borrow_mut().extract_if(.., is_due).collect();
         for ToCancel { key, id, .. } in due {
             let was_there = self.endpoint.context().cancel(key);
-            self.shared.ledger().cancel(id, was_there);
+            let session = self.shared.ledger().cancel(id, was_there);
+            // Its credits are back at once, and the CANCEL leaves when it comes to it (§5.4).
+            let witness = &mut self.shared.common.witness.borrow_mut();
+            witness.lose_count(self.shared.at, session.index);
         }
     }
 

@@ -113,7 +113,11 @@ impl World {
         // A handler that takes its time is asked.
         let is_quiet = timeouts + probes == 0 && self.common.fabric.stats().dropped_total() == 0;
         // A request without memory, or time, is refused once for each of its packets.
-        let refused = self.counters.refused_no_memory + self.counters.requests_expired;
+        let refused = self.counters.refused_no_memory
+            + self.counters.refused_over_share
+            + self.counters.requests_expired
+            + self.counters.requests_dropped_idle
+            + self.counters.requests_dropped_short;
         let is_quiet = is_quiet && refused == 0;
         if is_quiet && losses_detected + packets_retransmitted > 0 {
             let sent = packets_retransmitted;
