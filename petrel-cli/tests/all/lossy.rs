@@ -141,7 +141,8 @@ fn loss__interrupted_leaves_no_namespace_behind() {
         made.len() == 2 || child.try_wait().unwrap().is_some()
     });
     if child.try_wait().unwrap().is_none() {
-        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        // Not SIGINT: shells have their background jobs ignore it, and who they start inherits that.
+        kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     }
     let output = finish(child);
     if is_skipped(&output) {

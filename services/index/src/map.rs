@@ -8,7 +8,7 @@ use scc::{Guard, TreeIndex};
 
 /// An ordered map that many threads use at once.
 ///
-/// What the service relies on, and `tests/maps.rs` checks:
+/// What the service relies on, and `tests/all/churn.rs` checks:
 ///
 /// - A scan visits keys in ascending order, each at most once.
 /// - **A key that is there before a scan begins and stays until it has ended is visited**, whatever

@@ -19,8 +19,8 @@ fn udp_no_ports(json: &str) -> u64 {
 #[test]
 fn datagrams_that_the_kernel_refuses__are_counted_by_the_host() {
     let trial = Trial { what: "network namespace", script: "ip link set lo up", input: "" };
-    let own = "refused::datagrams_that_the_kernel_refuses__are_counted_by_the_host";
-    in_own_network(&trial, own, || {
+    let own = "datagrams_that_the_kernel_refuses__are_counted_by_the_host";
+    in_own_network(&trial, module_path!(), own, || {
         let (tell, told) = std::sync::mpsc::channel();
         let server = Server::start(over(true, false), "127.0.0.1:0", move |endpoint| {
             tell.send(endpoint.transport().udp().local_addr()).unwrap();

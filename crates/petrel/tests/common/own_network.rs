@@ -20,8 +20,9 @@ pub(crate) struct Trial<'a> {
     pub(crate) input: &'a str,
 }
 
-/// Runs a test of the same file in a network of its own, or says why that cannot be.
-pub(crate) fn in_own_network(trial: &Trial<'_>, test: &str, inside: impl FnOnce()) {
+/// Runs a test in a network of its own, or says why that cannot be: the one of this name in the module of this path, as
+/// `module_path!` gives it.
+pub(crate) fn in_own_network(trial: &Trial<'_>, module: &str, test: &str, inside: impl FnOnce()) {
     if std::env::var_os(INSIDE).is_some() {
         inside();
         println!("{DONE}");
@@ -31,10 +32,15 @@ pub(crate) fn in_own_network(trial: &Trial<'_>, test: &str, inside: impl FnOnce(
         Ok(flags) => flags,
         Err(why) => return println!("skipped: no {}: {why}", trial.what),
     };
+    // The harness's names begin below the program's.
+    let test = match module.split_once("::") {
+        Some((_program, module)) => format!("{module}::{test}"),
+        None => test.to_owned(),
+    };
     let own = std::env::current_exe().unwrap();
     let start = r#"ip link set lo up && exec "$0" --exact "$1" --nocapture 2>&1"#;
     let own = own.to_str().expect("the test's path is text");
-    let arguments: Vec<&str> = flags.split(' ').chain(["sh", "-c", start, own, test]).collect();
+    let arguments: Vec<&str> = flags.split(' ').chain(["sh", "-c", start, own, &test]).collect();
     let output = Command::new("unshare").args(&arguments).env(INSIDE, "1").output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && said.contains(DONE), "{said}");

@@ -1,0 +1,162 @@
+//! Whole worlds: seeds that once found something, the same seeds every time, and fresh ones.
+
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+
+use petrel_sim::Trace;
+use petrel_sim::check::{Options, Summary, run_seed, run_seed_traced, run_seeds};
+
+/// Each line is a seed and what it found.
+const REGRESSIONS: &str = include_str!("regression_seeds.txt");
+
+const FIXED_SEEDS: u64 = 200;
+const FRESH_SEEDS: u64 = 10;
+
+fn run(seeds: std::ops::Range<u64>) -> Summary {
+    run_seeds(seeds, 2, &Options::default(), |_| {})
+}
+
+fn assert_clean(summary: &Summary) {
+    if let Some(failure) = summary.failures.first() {
+        panic!("{failure}");
+    }
+}
+
+#[test]
+fn seeds__fixed_ones_keep_all_rules_and_meet_every_fault() {
+    let summary = run(0..FIXED_SEEDS);
+    assert_clean(&summary);
+    assert_eq!(summary.seeds, FIXED_SEEDS);
+    let happened = [
+        "calls_nested",
+        "calls_succeeded",
+        "calls_of_largest_size",
+        "calls_failed_by_server",
+        "calls_failed_unknown",
+        "calls_failed_not_sent",
+        "calls_rejected",
+        "calls_lost_with_client",
+        "calls_timed_out",
+        "calls_refused_by_server",
+        "calls_cancelled_by_caller",
+        "calls_deadline_exceeded",
+        "cancels_sent",
+        "cancels_received",
+        "cancels_too_late",
+        "requests_expired",
+        "handlers_told",
+        "crashes",
+        "partitions",
+        "pauses",
+        "packets_lost",
+        "packets_partitioned",
+        "packets_dropped_by_hosts",
+        "packets_dropped_by_switches",
+        "packets_corrupted",
+        "packets_duplicated",
+        "packets_reordered",
+        "packets_injected",
+        "delay_spikes",
+        "transmit_queue_full",
+        "packets_retransmitted",
+        "losses_detected",
+        "packets_repeated_while_paced",
+        "calls_ended_before_a_repetition",
+        "calls_failed_while_paced",
+        "payloads_checked_of_repetitions",
+        "payloads_checked_of_ended_calls",
+        "buffers_reused",
+        "dropped_malformed",
+        "dropped_unknown_session",
+        "dropped_wrong_peer",
+        "dropped_stale",
+        "dropped_duplicate",
+        "refused_no_memory",
+        "answers_discarded",
+        "links_lost",
+        "links_failed",
+        "connections_silent",
+        "connections_reset",
+        "sessions_unanswered",
+        "frames_witnessed",
+        "channel_calls_succeeded",
+        "channel_retries",
+        "channel_hedges_won",
+        "channel_sessions_opened",
+        "channel_connects_failed",
+        "errands_dropped_by_caller",
+        "errands_executed_again",
+        "errands_failed_not_executed",
+        "errands_failed_unknown",
+        "errands_lost_with_client",
+        "group_calls_succeeded",
+        "group_calls_failed",
+        "worker_requests_run",
+        "worker_requests_refused",
+        "worker_requests_skipped",
+        "drains_completed",
+    ];
+    for name in happened {
+        assert!(summary.totals[name] > 0, "{name} never happened");
+    }
+}
+
+#[test]
+fn seeds__fresh_ones_keep_all_rules() {
+    // Nobody has seen these before; a failure names its seed and how to run it again.
+    let first = RandomState::new().hash_one(0) >> 16;
+    assert_clean(&run(first..first + FRESH_SEEDS));
+}
+
+/// The seeds of a list, each with what it found.
+fn seeds_of(list: &str) -> Vec<(u64, &str)> {
+    let lines = list.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
+    lines
+        .map(|line| {
+            let (seed, why) = line.split_once(' ').expect("a seed, a space and what it found");
+            (seed.parse().expect("a number"), why)
+        })
+        .collect()
+}
+
+#[test]
+fn seeds__that_found_something_stay_clean() {
+    assert_eq!(seeds_of("# a comment\n\n17 what it found\n"), [(17, "what it found")]);
+    for (seed, why) in seeds_of(REGRESSIONS) {
+        if let Err(failure) = run_seed(seed, &Options::default()) {
+            panic!("{why}: {failure}");
+        }
+    }
+}
+
+#[test]
+fn run_seed__is_the_same_every_time_and_traces_change_nothing() {
+    let digest = |seed| run_seed(seed, &Options::default()).unwrap().digest;
+    let digests: Vec<u64> = (0..20).map(digest).collect();
+    for (seed, &first) in (0..20).zip(&digests) {
+        assert_eq!(digest(seed), first, "seed {seed}");
+    }
+    let mut distinct = digests.clone();
+    distinct.sort_unstable();
+    distinct.dedup();
+    assert_eq!(distinct.len(), digests.len());
+    let traced = run_seed_traced(3, &Options::default(), Trace::last(1)).unwrap();
+    assert_eq!(traced.digest, digests[3]);
+}
+
+#[test]
+fn run_seed_traced__shows_frames_in_words() {
+    use std::{cell::RefCell, rc::Rc};
+    let lines = Rc::new(RefCell::new(Vec::new()));
+    let sink = Rc::clone(&lines);
+    let trace = Trace::off().with_sink(move |line| sink.borrow_mut().push(line.to_owned()));
+    run_seed_traced(1, &Options::default(), trace).unwrap();
+    let lines = lines.borrow();
+    let has = |text: &str| lines.iter().any(|line| line.contains(text));
+    assert!(
+        has("[REQUEST s") && has("[RESPONSE s") && has("[REQUEST_PART s"),
+        "{:?}",
+        lines.first()
+    );
+    assert!(has("PHASE Draining") && has("PHASE Closing"));
+}

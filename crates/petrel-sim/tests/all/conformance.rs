@@ -1,0 +1,86 @@
+//! The suite that every transport passes, in virtual time.
+
+use crate::common::*;
+use petrel_sim::fabric::{Action, FabricHandle, FaultPlan, LinkConfig, LinkSet, SwitchConfig};
+use petrel_sim::{Probability, SimTransport, SimTransportConfig};
+use petrel_transport::Transport;
+use petrel_transport::conformance::{End, Harness, Medium, Star, run_all};
+
+/// Some packets at 25 Gbit/s.
+const STEP_NS: u64 = 2_000;
+
+struct Simulated {
+    plan: FaultPlan,
+    config: SimTransportConfig,
+    fabric: FabricHandle,
+}
+
+impl Simulated {
+    fn new(plan: FaultPlan, coalesce: bool) -> Self {
+        let config = SimTransportConfig { coalesce, ..SimTransportConfig::default() };
+        Self { plan, config, fabric: fabric() }
+    }
+
+    fn bind(&self, host: petrel_sim::fabric::HostId) -> SimTransport {
+        SimTransport::bind(&self.fabric, addr(host), self.config).unwrap()
+    }
+}
+
+fn fabric() -> FabricHandle {
+    star_with(3, SwitchConfig::default(), LinkConfig::default(), 1)
+}
+
+impl Harness for Simulated {
+    type T = SimTransport;
+
+    fn medium(&self) -> Medium {
+        let medium =
+            if self.plan == FaultPlan::NONE { Medium::lossless() } else { Medium::faulty() };
+        medium.in_virtual_time()
+    }
+
+    fn star(&mut self) -> Star<SimTransport> {
+        self.fabric = fabric();
+        self.fabric.apply(Action::Faults { links: LinkSet::All, plan: self.plan });
+        let mut hub = self.bind(H0);
+        let peers = [H1, H2].map(|host| hub.add_peer(addr(host)).unwrap());
+        let leaves = [H1, H2].map(|host| {
+            let mut transport = self.bind(host);
+            let peer = transport.add_peer(addr(H0)).unwrap();
+            End { transport, peer }
+        });
+        Star { hub, peers, leaves }
+    }
+
+    fn advance(&mut self) {
+        self.fabric.advance(STEP_NS);
+    }
+}
+
+#[test]
+fn conformance__on_a_perfect_fabric() {
+    run_all(&mut Simulated::new(FaultPlan::NONE, false));
+}
+
+#[test]
+fn conformance__with_coalesced_frames() {
+    run_all(&mut Simulated::new(FaultPlan::NONE, true));
+}
+
+#[test]
+fn conformance__on_a_faulty_fabric() {
+    let some = Probability::percent(2);
+    let plan = FaultPlan {
+        loss: some,
+        loss_continues: Probability::percent(50),
+        duplicate: some,
+        duplicate_within_ns: 20_000,
+        reorder: some,
+        reorder_within_ns: 20_000,
+        spike: some,
+        spike_within_ns: 50_000,
+        ..FaultPlan::NONE
+    };
+    run_all(&mut Simulated::new(plan, false));
+    run_all(&mut Simulated::new(plan, true));
+}

@@ -1,0 +1,16 @@
+//! The simulator: one program for all of its tests.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
+
+mod chaos;
+mod check;
+mod common;
+mod conformance;
+mod congestion;
+mod control;
+mod experiments;
+mod fabric;
+mod faults;
+mod queueing;
+mod simulation;
+mod stalls;

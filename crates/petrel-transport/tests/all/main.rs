@@ -1,0 +1,9 @@
+//! The transports: one program for all tests that can share a process.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
+
+mod shm_bells;
+mod shm_conformance;
+mod shm_endpoint;
+mod shm_segment;
+mod shm_vectors;

@@ -1,0 +1,337 @@
+//! Which attempts a call of a channel makes, and where.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use petrel::{Channel, ChannelConfig, Endpoint, EndpointConfig, Execution, Status};
+
+use super::{FAIL, NAME, NEVER, seconds, server, to_both};
+use crate::common::{Server, client, over};
+
+/// Does as the server's script says for the request's place in the order of arrival.
+const SCRIPT: u16 = 5;
+
+/// What a handler does with a request.
+#[derive(Clone, Copy)]
+enum Step {
+    /// Keeps it, and never answers.
+    Keep,
+    /// Refuses it, unexecuted.
+    Refuse(Status),
+    /// Keeps the server busy until so many requests have come to all servers; then refuses it, or
+    /// answers it if it is the last server.
+    WaitFor(u32),
+    /// Answers with the server's number.
+    Answer,
+}
+
+/// Servers that share a script: each request takes its next step, and the last step is repeated.
+struct Scripted {
+    servers: Vec<Server>,
+    came: Arc<AtomicU32>,
+    /// The server of each request that came, in order.
+    places: Arc<std::sync::Mutex<Vec<u8>>>,
+    /// Calls of [`NEVER`] that the last server keeps.
+    kept: Arc<AtomicU32>,
+}
+
+impl Scripted {
+    fn start(count: u8, script: &'static [Step]) -> Self {
+        let came = Arc::new(AtomicU32::new(0));
+        let places = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let kept = Arc::new(AtomicU32::new(0));
+        let servers = (0..count)
+            .map(|number| {
+                let (came, places) = (Arc::clone(&came), Arc::clone(&places));
+                let kept = (number + 1 == count).then(|| Arc::clone(&kept));
+                Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
+                    run_script(endpoint, (number, kept.is_some()), script, came, places);
+                    if let Some(kept) = kept {
+                        keep_all(endpoint, kept);
+                    }
+                })
+            })
+            .collect();
+        Self { servers, came, places, kept }
+    }
+
+    fn came(&self) -> u32 {
+        self.came.load(Ordering::SeqCst)
+    }
+
+    fn kept(&self) -> u32 {
+        self.kept.load(Ordering::SeqCst)
+    }
+
+    fn places(&self) -> Vec<u8> {
+        self.places.lock().unwrap().clone()
+    }
+
+    /// A channel to all of them, each reached.
+    fn channel(&self, client: &mut Endpoint, config: ChannelConfig) -> Channel {
+        let handle = client.handle();
+        let channel = handle.channel(self.servers.iter().map(|server| server.address), config);
+        client.block_on(async {
+            while channel.ready_count() < self.servers.len() {
+                handle.sleep(Duration::from_millis(1)).await;
+            }
+        });
+        channel
+    }
+}
+
+fn run_script(
+    endpoint: &mut Endpoint,
+    (number, is_last): (u8, bool),
+    script: &'static [Step],
+    came: Arc<AtomicU32>,
+    places: Arc<std::sync::Mutex<Vec<u8>>>,
+) {
+    let kept = std::cell::RefCell::new(Vec::new());
+    endpoint.register(SCRIPT, move |cx, request| {
+        places.lock().unwrap().push(number);
+        let place = came.fetch_add(1, Ordering::SeqCst) as usize;
+        match script[place.min(script.len() - 1)] {
+            Step::Keep => {
+                let (responder, handled) = request.defer(cx);
+                kept.borrow_mut().push(responder);
+                handled
+            }
+            Step::Refuse(status) => request.refuse(cx, status, "as the script says"),
+            Step::WaitFor(count) => {
+                while came.load(Ordering::SeqCst) < count {
+                    std::thread::yield_now();
+                }
+                match is_last {
+                    true => request.reply(cx, &[number]),
+                    false => request.refuse(cx, Status::Unavailable, "as the script says"),
+                }
+            }
+            Step::Answer => request.reply(cx, &[number]),
+        }
+    });
+}
+
+/// Registers a method whose requests stay without an answer.
+fn keep_all(endpoint: &mut Endpoint, count: Arc<AtomicU32>) {
+    let kept = std::cell::RefCell::new(Vec::new());
+    endpoint.register(NEVER, move |cx, request| {
+        count.fetch_add(1, Ordering::SeqCst);
+        let (responder, handled) = request.defer(cx);
+        kept.borrow_mut().push(responder);
+        handled
+    });
+}
+
+/// The second attempt was refused, so that a third does no harm that the second did not.
+#[test]
+fn a_call_that_was_lost_and_then_refused_is_tried_again() {
+    const SCRIPT_STEPS: &[Step] =
+        &[Step::Keep, Step::Refuse(Status::ResourceExhausted), Step::Answer];
+    let mut scripted = Scripted::start(2, SCRIPT_STEPS);
+    let mut client = client(EndpointConfig::default());
+    let channel = scripted.channel(&mut client, ChannelConfig::default());
+    let call = client.handle().spawn({
+        let channel = channel.clone();
+        async move { channel.call(SCRIPT, b"", seconds(60).idempotent()).await }
+    });
+    client.run_until(|_| scripted.came() == 1);
+    let lost = scripted.places()[0];
+    scripted.servers[usize::from(lost)].end();
+    let reply = client.block_on(call).unwrap();
+    assert_eq!(&reply[..], [1 - lost]);
+    assert_eq!((channel.stats().retries, scripted.came()), (2, 3));
+}
+
+/// It is uncertain whether the first attempt was executed, whatever is known of the last one.
+#[test]
+fn a_call_that_was_lost_and_then_refused_to_the_end_may_have_been_executed() {
+    const SCRIPT_STEPS: &[Step] = &[Step::Keep, Step::Refuse(Status::ResourceExhausted)];
+    let mut scripted = Scripted::start(2, SCRIPT_STEPS);
+    let mut client = client(EndpointConfig::default());
+    let channel = scripted.channel(&mut client, ChannelConfig::default());
+    let call = client.handle().spawn({
+        let channel = channel.clone();
+        async move { channel.call(SCRIPT, b"", seconds(60).idempotent()).await }
+    });
+    client.run_until(|_| scripted.came() == 1);
+    let lost = scripted.places()[0];
+    scripted.servers[usize::from(lost)].end();
+    let failure = client.block_on(call).unwrap_err();
+    let why = (failure.status, failure.execution);
+    assert_eq!(why, (Status::ResourceExhausted, Execution::MayHaveExecuted), "{failure}");
+    assert_eq!(scripted.came(), 4, "all the attempts that the configuration allows");
+}
+
+/// The clients of a server that was restarted come back all at once, and it refuses some of them.
+#[test]
+fn a_restarted_server_that_refuses_its_returning_clients_loses_no_call() {
+    const CALLS: u32 = 8;
+    const BUSY: &[Step] = &[
+        Step::Refuse(Status::ResourceExhausted),
+        Step::Refuse(Status::ResourceExhausted),
+        Step::Answer,
+    ];
+    let (mut first, counts) = server("first");
+    let address = first.address;
+    let mut client = client(EndpointConfig::default());
+    let handle = client.handle();
+    let mut config = ChannelConfig::default();
+    // One call may meet both refusals.
+    config.attempts_max = 8;
+    let channel = handle.channel([address], config);
+    let calls: Vec<_> = (0..CALLS)
+        .map(|_| {
+            let channel = channel.clone();
+            let options = seconds(60).idempotent().wait_for_ready();
+            handle.spawn(async move { channel.call(NEVER, b"", options).await })
+        })
+        .collect();
+    client.run_until(|_| counts.came.load(Ordering::SeqCst) == CALLS);
+    first.end();
+    let came = Arc::new(AtomicU32::new(0));
+    let _second = Server::start(over(true, true), &address.to_string(), move |endpoint| {
+        endpoint.register(NEVER, move |cx, request| {
+            let place = came.fetch_add(1, Ordering::SeqCst) as usize;
+            match BUSY[place.min(BUSY.len() - 1)] {
+                Step::Refuse(status) => request.refuse(cx, status, "busy"),
+                _ => request.reply(cx, b"second"),
+            }
+        });
+    });
+    for call in calls {
+        assert_eq!(&client.block_on(call).unwrap()[..], b"second");
+    }
+    // At least one for each call that was lost with the first server, and one for each refusal.
+    assert!(channel.stats().retries >= u64::from(CALLS) + 2, "{:?}", channel.stats());
+}
+
+/// Both attempts of a hedged call were refused: the third goes to the server that had neither.
+#[test]
+fn the_retry_of_a_hedged_call_goes_to_a_server_that_had_no_attempt() {
+    const SCRIPT_STEPS: &[Step] = &[Step::WaitFor(2)];
+    let scripted = Scripted::start(3, SCRIPT_STEPS);
+    let mut client = client(EndpointConfig::default());
+    let channel = scripted.channel(&mut client, ChannelConfig::default());
+    let kept = occupy(&mut client, &channel, || scripted.kept() >= 2);
+    let options = seconds(60).idempotent().hedge_after(Duration::from_millis(2));
+    let reply = client.block_on(channel.call(SCRIPT, b"", options)).unwrap();
+    let mut places = scripted.places();
+    places.sort_unstable();
+    assert_eq!((&places[..], &reply[..]), (&[0, 1, 2][..], &[2][..]));
+    drop(kept);
+}
+
+/// Calls that one server keeps, and that the others do not know: it is the busiest then.
+fn occupy(
+    client: &mut Endpoint,
+    channel: &Channel,
+    is_busy: impl Fn() -> bool,
+) -> Vec<petrel::Task<bool>> {
+    let handle = client.handle();
+    let call = || {
+        let channel = channel.clone();
+        handle.spawn(async move { channel.call(NEVER, b"", seconds(60)).await.is_ok() })
+    };
+    let calls = (0..12).map(|_| call()).collect();
+    client.run_until(|_| is_busy());
+    calls
+}
+
+/// The busy server is the one that answers: calls are under way there that never end.
+#[test]
+fn a_retry_goes_to_another_server_though_the_one_that_failed_is_less_busy() {
+    let refuses = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
+        endpoint.register(NAME, |cx, request| request.refuse(cx, Status::Unavailable, "not now"));
+    });
+    let (answers, counts) = server("answers");
+    let servers = [(refuses, Arc::default()), (answers, counts)];
+    let mut client = client(EndpointConfig::default());
+    let channel = to_both(&mut client, &servers, ChannelConfig::default());
+    let kept = occupy(&mut client, &channel, || servers[1].1.came.load(Ordering::SeqCst) >= 2);
+    for _ in 0..4 {
+        let reply = client.block_on(channel.call(NAME, b"", seconds(60))).unwrap();
+        assert_eq!(&reply[..], b"answers");
+    }
+    // Each began at the idle server.
+    assert_eq!(channel.stats().retries, 4);
+    drop(kept);
+}
+
+/// Failures that say nothing of the server's load leave it as many calls as it had.
+#[test]
+fn failures_that_are_answers_do_not_lower_the_limit_of_calls() {
+    let (server, counts) = server("only");
+    let mut client = client(EndpointConfig::default());
+    let config = ChannelConfig::default();
+    let limit = config.concurrency.expect("a limit by default").initial;
+    let channel = client.handle().channel([server.address], config);
+    let code = [Status::NotFound.code()];
+    for _ in 0..20 {
+        let call = channel.call(FAIL, &code, seconds(60).wait_for_ready());
+        assert_eq!(client.block_on(call).unwrap_err().status, Status::NotFound);
+    }
+    let came = counts.came.load(Ordering::SeqCst);
+    let handle = client.handle();
+    let calls: Vec<_> = (0..limit)
+        .map(|_| {
+            let channel = channel.clone();
+            handle.spawn(async move { channel.call(NEVER, b"", seconds(60)).await })
+        })
+        .collect();
+    let all_came = |_: &mut petrel::Context<'_>| counts.came.load(Ordering::SeqCst) - came == limit;
+    assert!(client.run_for(Duration::from_secs(20), all_came), "some calls were held back");
+    drop(calls);
+}
+
+/// A server that refuses because it is busy is asked for less: the counterpart of the test above.
+#[test]
+fn refusals_of_a_busy_server_lower_the_limit_of_calls() {
+    const SCRIPT_STEPS: &[Step] = &[Step::Refuse(Status::ResourceExhausted), Step::Keep];
+    let scripted = Scripted::start(1, SCRIPT_STEPS);
+    let mut client = client(EndpointConfig::default());
+    let mut config = ChannelConfig::default();
+    config.attempts_max = 1;
+    let limit = config.concurrency.expect("a limit by default").initial;
+    let channel = scripted.channel(&mut client, config);
+    client.block_on(channel.call(SCRIPT, b"", seconds(60))).unwrap_err();
+    let handle = client.handle();
+    let calls: Vec<_> = (0..limit)
+        .map(|_| {
+            let channel = channel.clone();
+            handle.spawn(async move { channel.call(SCRIPT, b"", seconds(60)).await })
+        })
+        .collect();
+    client.run_until(|_| scripted.came() > limit / 2);
+    // A request of the same session arrives after those that were let through before it.
+    let session = client.connect_wait(scripted.servers[0].address).unwrap();
+    client.call_wait(session, super::ECHO, b"", 0).unwrap();
+    assert_eq!(scripted.came(), 1 + limit / 2);
+    drop(calls);
+}
+
+/// Calls that succeed earn retries for those that fail.
+#[test]
+fn a_retry_budget_that_is_used_up_is_filled_by_calls_that_succeed() {
+    let (server, _) = server("only");
+    let mut client = client(EndpointConfig::default());
+    let mut config = ChannelConfig::default();
+    config.retry_backoff.max = Duration::from_micros(10);
+    config.retry_budget.reserve_per_s = 0;
+    config.retry_budget.saved_max = 3;
+    let earned = 1_000 / config.retry_budget.per_thousand;
+    let channel = client.handle().channel([server.address], config);
+    let options = seconds(60).idempotent().wait_for_ready();
+    let code = [Status::Unavailable.code()];
+    let fail = |client: &mut Endpoint| {
+        let before = channel.stats().retries;
+        client.block_on(channel.call(FAIL, &code, options)).unwrap_err();
+        channel.stats().retries - before
+    };
+    assert_eq!((fail(&mut client), fail(&mut client)), (3, 0));
+    for _ in 0..2 * earned {
+        client.block_on(channel.call(NAME, b"", options)).unwrap();
+    }
+    assert_eq!((fail(&mut client), fail(&mut client)), (2, 0));
+}

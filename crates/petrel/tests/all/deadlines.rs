@@ -1,0 +1,496 @@
+//! Deadlines and cancellation between two endpoints, over both transports.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::common::{ECHO, Server, client, over, pattern};
+use petrel::{
+    CallFailure, CallOptions, CallWaitError, Context, Endpoint, EndpointConfig, Execution, Handled,
+    MsgBuf, Reply, Request, Responder, SessionId, Status,
+};
+
+/// Answers with the nanoseconds that are left, or with nothing.
+const TIME_LEFT: u16 = 2;
+/// Keeps the request, and counts if its caller goes.
+const KEEP: u16 = 3;
+/// Answers with how many requests are kept, how many callers of them have gone, and how many of the kept know it.
+const COUNT: u16 = 4;
+/// Answers all that are kept.
+const RELEASE: u16 = 5;
+
+/// Far more than any test needs, so that it is never over.
+const LONG: Duration = Duration::from_secs(1_000);
+
+/// Some time, so that it is over soon.
+const SHORT: Duration = Duration::from_millis(20);
+
+#[derive(Default)]
+struct Kept {
+    responders: RefCell<Vec<Responder>>,
+    gone: Cell<u64>,
+}
+
+impl Kept {
+    fn keep(self: &Rc<Self>, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
+        let (responder, handled) = request.defer(cx);
+        // Twice, and each is to run.
+        for _ in 0..2 {
+            let kept = Rc::clone(self);
+            cx.on_cancel(&responder, move |_| kept.gone.set(kept.gone.get() + 1));
+        }
+        self.responders.borrow_mut().push(responder);
+        handled
+    }
+
+    fn count(&self, cx: &Context<'_>) -> [u64; 3] {
+        let responders = self.responders.borrow();
+        let cancelled = responders.iter().filter(|responder| responder.is_cancelled(cx)).count();
+        [responders.len() as u64, self.gone.get(), cancelled as u64]
+    }
+}
+
+fn serve(endpoint: &mut Endpoint) {
+    endpoint.register(TIME_LEFT, |cx, request| {
+        let left_ns = request.time_left(cx).map(|left| (left.as_nanos() as u64).to_le_bytes());
+        request.reply(cx, left_ns.as_ref().map_or(&[], |bytes| &bytes[..]))
+    });
+    let kept = Rc::new(Kept::default());
+    let [keep, count, release] = [(); 3].map(|()| Rc::clone(&kept));
+    endpoint.register(KEEP, move |cx, request| keep.keep(cx, request));
+    endpoint.register(COUNT, move |cx, request| {
+        let counts = count.count(cx).map(u64::to_le_bytes).concat();
+        request.reply(cx, &counts)
+    });
+    endpoint.register(RELEASE, move |cx, request| {
+        let responders = release.responders.take();
+        responders.into_iter().for_each(|responder| responder.reply(cx, b"released"));
+        request.reply(cx, b"")
+    });
+}
+
+struct Pair {
+    client: Endpoint,
+    session: SessionId,
+    server: Server,
+}
+
+impl Pair {
+    fn new(config: EndpointConfig) -> Self {
+        let server = Server::start(config.clone(), "127.0.0.1:0", serve);
+        let mut client = client(config);
+        let session = client.connect_wait(server.address).unwrap();
+        Self { client, session, server }
+    }
+
+    fn counts(&mut self) -> [u64; 3] {
+        let counts = self.client.call_wait(self.session, COUNT, b"", 24).unwrap();
+        std::array::from_fn(|at| u64::from_le_bytes(counts[8 * at..8 * at + 8].try_into().unwrap()))
+    }
+
+    fn wait_for_counts(&mut self, expected: [u64; 3]) {
+        while self.counts() != expected {}
+    }
+
+    fn buffers(&self) -> (MsgBuf, MsgBuf) {
+        (self.client.alloc_message(b"x").unwrap(), self.client.alloc(100).unwrap())
+    }
+
+    fn fails(&mut self, method: u16, options: CallOptions) -> Box<CallFailure> {
+        match self.client.call_wait_with(self.session, method, b"x", 100, options) {
+            Err(CallWaitError::Failed(failure)) => failure,
+            other => panic!("expected a failure, got {other:?}"),
+        }
+    }
+}
+
+fn both() -> [Pair; 2] {
+    [over(true, false), over(false, true)].map(Pair::new)
+}
+
+#[test]
+fn deadline__the_handler_sees_what_is_left() {
+    for mut pair in both() {
+        let options = CallOptions::new().timeout(LONG);
+        let left = pair.client.call_wait_with(pair.session, TIME_LEFT, b"", 8, options).unwrap();
+        let left_ns = u64::from_le_bytes(left[..].try_into().unwrap());
+        assert!(left_ns > 0 && left_ns <= LONG.as_nanos() as u64, "{left_ns}");
+        // A large request brings it too, and a large response keeps it.
+        let large = pattern(100_000, 7);
+        let left = pair.client.call_wait_with(pair.session, TIME_LEFT, &large, 8, options).unwrap();
+        assert_eq!(left.len(), 8);
+        let echoed =
+            pair.client.call_wait_with(pair.session, ECHO, &large, large.len(), options).unwrap();
+        assert!(echoed[..] == large[..]);
+        let none = pair.client.call_wait(pair.session, TIME_LEFT, b"", 8).unwrap();
+        assert!(none.is_empty());
+    }
+}
+
+#[test]
+fn deadline__ends_a_call_whose_handler_does_not_answer_and_tells_the_handler() {
+    for mut pair in both() {
+        let failure = pair.fails(KEEP, CallOptions::new().timeout(SHORT));
+        assert_eq!(failure.status, Status::DeadlineExceeded);
+        assert_eq!(failure.execution, Execution::MayHaveExecuted);
+        pair.wait_for_counts([1, 2, 1]);
+        // What it answers now is for nobody, and the session goes on.
+        pair.client.call_wait(pair.session, RELEASE, b"", 0).unwrap();
+        assert_eq!(pair.counts(), [0, 2, 0]);
+        let counters = pair.client.stats().protocol;
+        assert_eq!((counters.calls_deadline_exceeded, counters.cancels_sent), (1, 1));
+    }
+}
+
+#[test]
+fn deadline__over_before_the_call() {
+    for mut pair in both() {
+        let failure = pair.fails(ECHO, CallOptions::new().deadline_ns(0));
+        assert_eq!(failure.status, Status::DeadlineExceeded);
+        assert_eq!(failure.execution, Execution::NotSent);
+        let failure = pair.fails(ECHO, CallOptions::new().timeout(Duration::ZERO));
+        assert_eq!(failure.execution, Execution::NotSent);
+    }
+}
+
+#[test]
+fn deadline__while_the_session_opens() {
+    let mut client = client(over(true, true));
+    // Nobody answers there: a listener that never accepts.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let session = client.connect(silent.local_addr().unwrap()).unwrap();
+    let options = CallOptions::new().timeout(SHORT);
+    let Err(CallWaitError::Failed(failure)) =
+        client.call_wait_with(session, ECHO, b"x", 100, options)
+    else {
+        panic!("nobody is there");
+    };
+    assert_eq!(failure.status, Status::DeadlineExceeded);
+    assert_eq!(failure.execution, Execution::NotSent);
+}
+
+#[test]
+fn deadline__by_default_no_call_waits_for_ever() {
+    for (udp, shm) in [(true, false), (false, true)] {
+        let mut config = over(udp, shm);
+        config.protocol.call_timeout_ns = SHORT.as_nanos() as u64;
+        let mut pair = Pair::new(config);
+        let failure = pair.fails(KEEP, CallOptions::new());
+        assert_eq!(failure.status, Status::DeadlineExceeded);
+        // Of this the server knows by the CANCEL.
+        pair.wait_for_counts([1, 2, 1]);
+    }
+}
+
+#[test]
+fn cancel__ends_the_call_once_and_tells_the_handler() {
+    for mut pair in both() {
+        let ends = Rc::new(RefCell::new(Vec::new()));
+        let seen = Rc::clone(&ends);
+        let (request, response) = pair.buffers();
+        let key = pair
+            .client
+            .call_with(
+                pair.session,
+                KEEP,
+                request,
+                response,
+                CallOptions::new(),
+                move |_, reply| {
+                    let failure = reply.outcome.as_ref().unwrap_err();
+                    seen.borrow_mut().push((failure.status, failure.execution));
+                    assert_eq!(&reply.request[..], b"x");
+                },
+            )
+            .unwrap();
+        pair.wait_for_counts([1, 0, 0]);
+        assert!(ends.borrow().is_empty());
+        assert!(pair.client.context().cancel(key));
+        assert!(!pair.client.context().cancel(key), "it has ended");
+        pair.wait_for_counts([1, 2, 1]);
+        assert_eq!(*ends.borrow(), [(Status::Cancelled, Execution::MayHaveExecuted)]);
+        assert_eq!(pair.client.stats().protocol.calls_cancelled, 1);
+    }
+}
+
+#[test]
+fn cancel__by_function_and_number() {
+    thread_local! { static ENDS: RefCell<Vec<(u64, Status)>> = RefCell::default(); }
+    fn on_end(_: &mut Context<'_>, reply: Reply, number: u64) {
+        let status = reply.outcome.map_or_else(|failure| failure.status, |()| Status::Ok);
+        ENDS.with_borrow_mut(|ends| ends.push((number, status)));
+    }
+    for mut pair in both() {
+        ENDS.take();
+        let keys = [10, 11, 12].map(|number| {
+            let (request, response) = pair.buffers();
+            let (cx, options) = (&mut pair.client.context(), CallOptions::new());
+            cx.call_fn_with(pair.session, KEEP, request, response, options, on_end, number).unwrap()
+        });
+        pair.wait_for_counts([3, 0, 0]);
+        assert!(pair.client.context().cancel(keys[1]));
+        pair.wait_for_counts([3, 2, 1]);
+        pair.client.call_wait(pair.session, RELEASE, b"", 0).unwrap();
+        pair.client.run_until(|_| ENDS.with_borrow(|ends| ends.len() == 3));
+        let mut ends = ENDS.take();
+        ends.sort_unstable();
+        assert_eq!(ends, [(10, Status::Ok), (11, Status::Cancelled), (12, Status::Ok)]);
+        assert!(keys.iter().all(|key| !pair.client.context().cancel(*key)));
+    }
+}
+
+#[test]
+fn cancel__a_call_that_waits_for_a_slot() {
+    for mut pair in both() {
+        let ended = Rc::new(Cell::new(0));
+        let slots = u64::from(pair.client.core().agreed(pair.session).unwrap().slots);
+        let keys: Vec<_> = (0..slots + 2)
+            .map(|_| {
+                let ((request, response), ended) = (pair.buffers(), Rc::clone(&ended));
+                let options = CallOptions::new();
+                pair.client
+                    .call_with(pair.session, KEEP, request, response, options, move |_, reply| {
+                        let execution = reply.outcome.unwrap_err().execution;
+                        ended.set(ended.get() + u64::from(execution == Execution::NotSent));
+                    })
+                    .unwrap()
+            })
+            .collect();
+        // The slots are all taken: nobody else can ask the server.
+        for key in &keys[slots as usize..] {
+            assert!(pair.client.context().cancel(*key));
+        }
+        pair.client.run_until(|_| ended.get() == 2);
+        for key in &keys[..slots as usize] {
+            assert!(pair.client.context().cancel(*key));
+        }
+        // Some were kept and were told of; some were cancelled before they came.
+        loop {
+            let [kept, gone, cancelled] = pair.counts();
+            if gone == 2 * kept && cancelled == kept {
+                break;
+            }
+        }
+        assert_eq!(pair.client.pending_calls(), 0);
+    }
+}
+
+trait PendingCalls {
+    fn pending_calls(&self) -> u64;
+}
+
+impl PendingCalls for Endpoint {
+    fn pending_calls(&self) -> u64 {
+        let counters = self.stats().protocol;
+        counters.calls_started - counters.calls_succeeded - counters.calls_failed
+    }
+}
+
+#[test]
+fn on_cancel__the_caller_has_gone() {
+    for mut pair in both() {
+        let (request, response) = pair.buffers();
+        let mut other = client(EndpointConfig::default());
+        let session = other.connect_wait(pair.server.address).unwrap();
+        other.call(session, KEEP, request, response, |_, _| {}).unwrap();
+        while pair.counts() != [1, 0, 0] {
+            other.run_once();
+        }
+        drop(other);
+        pair.wait_for_counts([1, 2, 1]);
+    }
+}
+
+#[test]
+fn refused__says_so() {
+    for mut pair in both() {
+        let failure = pair.fails(999, CallOptions::new());
+        let end = (failure.status, failure.execution);
+        assert_eq!(end, (Status::Unimplemented, Execution::Refused));
+    }
+}
+
+/// In front of a server: passes a request on, and what comes back too; then asks again from there.
+fn pass_on(endpoint: &mut Endpoint, session: SessionId, method: u16) {
+    endpoint.register(ECHO, move |cx, request| {
+        let (responder, handled) = request.defer(cx);
+        let (message, response) = (cx.alloc(0).unwrap(), cx.alloc(100).unwrap());
+        let first = move |cx: &mut Context<'_>, reply: Reply| {
+            if let Err(failure) = &reply.outcome {
+                let text = format!("first: {}", failure.status);
+                return responder.fail(cx, Status::Aborted, &text);
+            }
+            let (message, response) = (cx.alloc(0).unwrap(), cx.alloc(100).unwrap());
+            let options = CallOptions::new().timeout(LONG);
+            let second = move |cx: &mut Context<'_>, second: Reply| match second.message() {
+                Ok(left) => {
+                    let both = [&reply.response[..], left].concat();
+                    responder.reply(cx, &both);
+                }
+                Err(failure) => {
+                    let text = format!("second: {}", failure.status);
+                    responder.fail(cx, Status::Aborted, &text);
+                }
+            };
+            cx.call_with(session, method, message, response, options, second).unwrap();
+        };
+        cx.call(session, method, message, response, first).unwrap();
+        handled
+    });
+}
+
+/// A client, and a server that asks another one for each answer.
+fn chain(config: EndpointConfig, method: u16) -> (Pair, Server) {
+    let back = Server::start(config.clone(), "127.0.0.1:0", serve);
+    let address = back.address;
+    let front = Server::start(config.clone(), "127.0.0.1:0", move |endpoint| {
+        let session = endpoint.connect_wait(address).unwrap();
+        pass_on(endpoint, session, method);
+    });
+    let mut client = client(config);
+    let session = client.connect_wait(front.address).unwrap();
+    (Pair { client, session, server: front }, back)
+}
+
+#[test]
+fn nested__calls_inherit_what_is_left_and_so_do_those_that_follow() {
+    for config in [over(true, false), over(false, true)] {
+        let (mut pair, _back) = chain(config, TIME_LEFT);
+        let timeout = Duration::from_secs(500);
+        let options = CallOptions::new().timeout(timeout);
+        let reply = pair.client.call_wait_with(pair.session, ECHO, b"x", 100, options).unwrap();
+        let [first, second] =
+            [0, 8].map(|at| u64::from_le_bytes(reply[at..at + 8].try_into().unwrap()));
+        assert!(first <= timeout.as_nanos() as u64 && second <= first, "{first} {second}");
+        // Without a deadline there is nothing to inherit, and the second has its own alone.
+        let reply = pair.client.call_wait(pair.session, ECHO, b"x", 100).unwrap();
+        let second = u64::from_le_bytes(reply[..].try_into().expect("the first has no deadline"));
+        assert!(second > timeout.as_nanos() as u64, "{second}");
+    }
+}
+
+#[test]
+fn nested__a_call_ends_with_the_deadline_of_its_request() {
+    for config in [over(true, false), over(false, true)] {
+        let (mut pair, back) = chain(config, KEEP);
+        let failure = pair.fails(ECHO, CallOptions::new().timeout(SHORT));
+        // The one in the middle may have had the time to say so itself.
+        match failure.status {
+            Status::Aborted => assert_eq!(failure.message, "first: DEADLINE_EXCEEDED"),
+            status => assert_eq!(status, Status::DeadlineExceeded),
+        }
+        // The last server hears of it from the one in the middle.
+        let session = pair.client.connect_wait(back.address).unwrap();
+        let mut pair = Pair { session, server: back, ..pair };
+        pair.wait_for_counts([1, 2, 1]);
+    }
+}
+
+/// Holds its thread up for longer than [`SHORT`].
+fn hold_up() {
+    let began = std::time::Instant::now();
+    while began.elapsed() < 2 * SHORT {
+        std::hint::spin_loop();
+    }
+}
+
+#[test]
+fn held_up__what_is_sent_is_what_is_left_then() {
+    for mut pair in both() {
+        let left = Rc::new(Cell::new(0));
+        let (seen, session) = (Rc::clone(&left), pair.session);
+        let (request, response) = pair.buffers();
+        let first = move |cx: &mut Context<'_>, _: Reply| {
+            let (request, response) = (cx.alloc(0).unwrap(), cx.alloc(100).unwrap());
+            let options = CallOptions::new().timeout(LONG);
+            let second = move |_: &mut Context<'_>, reply: Reply| {
+                let left = reply.message().unwrap().try_into().unwrap();
+                seen.set(u64::from_le_bytes(left));
+            };
+            let _key =
+                cx.call_with(session, TIME_LEFT, request, response, options, second).unwrap();
+            hold_up();
+        };
+        pair.client.call(session, ECHO, request, response, first).unwrap();
+        pair.client.run_until(|_| left.get() > 0);
+        // Over shared memory it leaves at once, with all its time; over UDP when the continuation has returned.
+        let is_shm = pair.client.core().agreed(session).unwrap().packet_bytes > 2_000;
+        let most = if is_shm { LONG } else { LONG - SHORT };
+        assert!(left.get() <= most.as_nanos() as u64, "{} ns are left", left.get());
+    }
+}
+
+#[test]
+fn held_up__a_call_made_late_in_a_turn_has_its_whole_time() {
+    for mut pair in both() {
+        let ended = Rc::new(Cell::new(None));
+        let (end, session) = (Rc::clone(&ended), pair.session);
+        let (request, response) = pair.buffers();
+        let first = move |cx: &mut Context<'_>, _: Reply| {
+            hold_up();
+            let (request, response) = (cx.alloc(0).unwrap(), cx.alloc(100).unwrap());
+            let options = CallOptions::new().timeout(SHORT);
+            let second = move |_: &mut Context<'_>, reply: Reply| {
+                end.set(Some(reply.outcome.unwrap_err().execution));
+            };
+            let _key = cx.call_with(session, KEEP, request, response, options, second).unwrap();
+        };
+        pair.client.call(session, ECHO, request, response, first).unwrap();
+        pair.client.run_until(|_| ended.get().is_some());
+        assert_eq!(ended.get(), Some(Execution::MayHaveExecuted), "it was sent");
+    }
+}
+
+#[test]
+fn held_up__a_response_that_waited_too_long_is_late() {
+    for mut pair in both() {
+        let ended = Rc::new(Cell::new(None));
+        let end = Rc::clone(&ended);
+        let (request, response) = pair.buffers();
+        let options = CallOptions::new().timeout(SHORT);
+        let session = pair.session;
+        let _key = pair
+            .client
+            .call_with(session, ECHO, request, response, options, move |_, reply| {
+                end.set(Some(reply.outcome.map_err(|failure| failure.status)));
+            })
+            .unwrap();
+        pair.client.run_once();
+        // The response comes meanwhile.
+        hold_up();
+        pair.client.run_until(|_| {
+            let now = ended.take();
+            let is_over = now.is_some();
+            ended.set(now);
+            is_over
+        });
+        assert_eq!(ended.take(), Some(Err(Status::DeadlineExceeded)));
+    }
+}
+
+#[test]
+fn held_up__a_request_that_waited_too_long_is_not_run() {
+    const HOLD: u16 = 6;
+    let set_up = |endpoint: &mut Endpoint| {
+        serve(endpoint);
+        endpoint.register(HOLD, |cx, request| {
+            hold_up();
+            request.reply(cx, b"")
+        });
+    };
+    // Over UDP both come in one datagram, and so in one burst.
+    let server = Server::start(over(true, false), "127.0.0.1:0", set_up);
+    let mut client = client(over(true, false));
+    let session = client.connect_wait(server.address).unwrap();
+    let ended = Rc::new(Cell::new(0));
+    for (method, options) in [(HOLD, CallOptions::new()), (KEEP, CallOptions::new().timeout(SHORT))]
+    {
+        let (request, response) = (client.alloc(0).unwrap(), client.alloc(100).unwrap());
+        let ended = Rc::clone(&ended);
+        let end = move |_: &mut Context<'_>, _: Reply| ended.set(ended.get() + 1);
+        let _key = client.call_with(session, method, request, response, options, end).unwrap();
+    }
+    client.run_until(|_| ended.get() == 2);
+    let mut pair = Pair { client, session, server };
+    assert_eq!(pair.counts(), [0, 0, 0], "nothing was kept");
+}

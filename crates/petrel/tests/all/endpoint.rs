@@ -1,0 +1,362 @@
+//! Endpoints over the real control plane and the real transports.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use crate::common::{ECHO, Server, client, nexus, over, pattern};
+use petrel::control::EndpointId;
+use petrel::transport::host::Host;
+use petrel::{
+    CallWaitError, ConnectError, EndpointConfig, Execution, IdlePolicy, SessionState, StartError,
+    Status,
+};
+
+fn failure(error: CallWaitError) -> (Status, String, Execution) {
+    match error {
+        CallWaitError::Failed(failure) => (failure.status, failure.message, failure.execution),
+        other => panic!("expected a failed call, got {other:?}"),
+    }
+}
+
+fn echo_sizes(listen: &str, server: EndpointConfig, mut config: EndpointConfig) -> bool {
+    let server = Server::start(server, listen, |_| {});
+    config.data_address = Some(server.address.ip());
+    let mut client = client(config);
+    let session = client.connect_wait(server.address).unwrap();
+    let packet = client.core().agreed(session).unwrap().packet_bytes as usize;
+    for len in [0, 1, 32, packet, packet + 1, 1 << 20, 8 << 20] {
+        let message = pattern(len, len as u64);
+        let reply = client.call_wait(session, ECHO, &message, len).unwrap();
+        assert!(reply[..] == message[..], "{len} bytes differ");
+    }
+    let peer = client.session_peer_id(session).unwrap();
+    Host::is_shm(peer)
+}
+
+#[test]
+fn echo__every_size_over_every_transport() {
+    assert!(!echo_sizes("127.0.0.1:0", over(true, true), over(true, false)));
+    assert!(!echo_sizes("127.0.0.1:0", over(true, false), over(true, true)));
+    assert!(echo_sizes("127.0.0.1:0", over(true, true), over(false, true)));
+    assert!(echo_sizes("127.0.0.1:0", over(true, true), over(true, true)), "shm is preferred");
+}
+
+#[test]
+fn echo__over_ipv6() {
+    if std::net::UdpSocket::bind("[::1]:0").is_err() {
+        println!("skipped: this host has no IPv6 loopback");
+        return;
+    }
+    assert!(!echo_sizes("[::1]:0", over(true, false), over(true, false)));
+}
+
+/// The configuration promises up to 1 GiB; message memory has to hold more than the default sizes.
+#[test]
+fn echo__a_message_far_above_the_default_size() {
+    const LEN: usize = 40 << 20;
+    for (udp, shm) in [(true, false), (false, true)] {
+        let mut config = over(udp, shm);
+        config.sessions.message_bytes_max = 1 << 30;
+        let server = Server::start(config.clone(), "127.0.0.1:0", |_| {});
+        let mut client = client(config);
+        let session = client.connect_wait(server.address).unwrap();
+        let message = pattern(LEN, 7);
+        let reply = client.call_wait(session, ECHO, &message, LEN).unwrap();
+        assert!(reply[..] == message[..], "the bytes differ");
+    }
+}
+
+#[test]
+fn alloc__the_largest_message_that_can_be_agreed_on() {
+    let mut config = EndpointConfig::default();
+    config.memory.max_bytes = 2 << 30;
+    let client = client(config);
+    // Nothing is written, so that the pages are not there.
+    let message = client.alloc(1 << 30).unwrap();
+    assert_eq!(message.capacity(), 1 << 30);
+}
+
+#[test]
+fn timeouts_that_contradict_each_other_are_refused_with_the_configuration() {
+    let mut config = EndpointConfig::default();
+    config.protocol.rto.min_ns = config.protocol.rto.max_ns + 1;
+    let refused = nexus(None).endpoint(config).err().unwrap().to_string();
+    assert!(refused.contains("timeout"), "{refused}");
+}
+
+#[test]
+fn idle__every_policy_serves() {
+    for idle in
+        [IdlePolicy::Poll, IdlePolicy::SpinThenBlock(Duration::from_micros(5)), IdlePolicy::Block]
+    {
+        for (udp, shm) in [(true, false), (false, true)] {
+            let mut config = over(udp, shm);
+            config.idle = idle;
+            let server = Server::start(config.clone(), "127.0.0.1:0", |_| {});
+            // Two ends that spin on one core would hold each other up.
+            config.idle = IdlePolicy::Block;
+            let mut client = client(config);
+            let session = client.connect_wait(server.address).unwrap();
+            for round in 0..200u64 {
+                let message = pattern(40, round);
+                let reply = client.call_wait(session, ECHO, &message, 40).unwrap();
+                assert_eq!(reply[..], message[..]);
+            }
+        }
+    }
+}
+
+#[test]
+fn handlers__answer_later_fail_forget_and_are_missing() {
+    let server = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
+        let kept = Rc::new(RefCell::new(None));
+        let keep = Rc::clone(&kept);
+        endpoint.register(2, move |cx, request| {
+            let (responder, handled) = request.defer(cx);
+            *keep.borrow_mut() = Some(responder);
+            handled
+        });
+        endpoint.register(3, move |cx, request| {
+            if let Some(first) = kept.borrow_mut().take() {
+                first.reply(cx, b"released");
+            }
+            request.reply(cx, b"releasing")
+        });
+        endpoint
+            .register(4, |cx, request| request.fail(cx, Status::NotFound, "no such thing: naïve"));
+        endpoint.register(5, |cx, request| request.defer(cx).1);
+        endpoint
+            .register(6, |cx, request| request.reply_with(cx, (8 << 20) + 1, |_, out| out.len()));
+        endpoint.register(7, |cx, request| request.reply(cx, &[7; 3000]));
+    });
+    let mut client = client(over(true, true));
+    let session = client.connect_wait(server.address).unwrap();
+
+    let released = Rc::new(Cell::new(false));
+    let seen = Rc::clone(&released);
+    let (request, response) = (client.alloc(0).unwrap(), client.alloc(100).unwrap());
+    client
+        .call(session, 2, request, response, move |_, reply| {
+            assert_eq!(reply.message().unwrap(), b"released");
+            seen.set(true);
+        })
+        .unwrap();
+    assert_eq!(&client.call_wait(session, 3, b"", 100).unwrap()[..], b"releasing");
+    client.run_until(|_| released.get());
+
+    let end = failure(client.call_wait(session, 4, b"", 100).unwrap_err());
+    assert_eq!(end, (Status::NotFound, "no such thing: naïve".to_owned(), Execution::Answered));
+    let (status, message, _) = failure(client.call_wait(session, 5, b"", 100).unwrap_err());
+    assert_eq!((status, &*message), (Status::Internal, "the handler dropped the request"));
+    let (status, ..) = failure(client.call_wait(session, 6, b"", 100).unwrap_err());
+    assert_eq!(status, Status::ResourceExhausted);
+    let (status, ..) = failure(client.call_wait(session, 7, b"", 2999).unwrap_err());
+    assert_eq!(status, Status::ResourceExhausted, "a response larger than the caller's buffer");
+    assert_eq!(client.call_wait(session, 7, b"", 3000).unwrap().len(), 3000);
+    let (status, ..) = failure(client.call_wait(session, 999, b"", 100).unwrap_err());
+    assert_eq!(status, Status::Unimplemented);
+    let too_long = vec![0; (8 << 20) + 1];
+    let refused = client.call_wait(session, ECHO, &too_long, 0).unwrap_err();
+    assert!(
+        matches!(&refused, CallWaitError::NotStarted(StartError::Rejected(_))),
+        "refused before anything is sent: {refused:?}"
+    );
+    assert_eq!(&client.call_wait(session, ECHO, b"still fine", 100).unwrap()[..], b"still fine");
+}
+
+#[test]
+fn nested__a_handler_calls_another_server_and_answers_from_the_continuation() {
+    let back = Server::start(over(true, true), "127.0.0.1:0", |_| {});
+    let back_address = back.address;
+    let front = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
+        let session = endpoint.connect_wait(back_address).unwrap();
+        endpoint.register(2, move |cx, request| {
+            let (deferred, handled) = request.defer_message(cx);
+            let Some((responder, message)) = deferred else { return handled };
+            let room = cx.alloc(message.len()).unwrap();
+            cx.call(session, ECHO, message, room, move |cx, reply| match reply.into_response() {
+                Ok(response) => responder.reply_buffer(cx, response),
+                Err(failure) => responder.fail(cx, failure.status, &failure.message),
+            })
+            .unwrap();
+            handled
+        });
+    });
+    let mut client = client(over(true, true));
+    let session = client.connect_wait(front.address).unwrap();
+    for len in [0, 5, 1500, 300_000] {
+        let message = pattern(len, 3);
+        assert!(client.call_wait(session, 2, &message, len).unwrap()[..] == message[..]);
+    }
+}
+
+#[test]
+fn connect__to_nobody_is_refused_clearly() {
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let mut client = client(over(true, true));
+    let error = client.connect_wait(address).unwrap_err();
+    let ConnectError::Refused { reason, .. } = &error else { panic!("{error}") };
+    assert_eq!(reason.status, Status::Unavailable);
+    assert!(error.to_string().contains(&address.to_string()), "{error}");
+}
+
+#[test]
+fn connect__to_a_missing_endpoint_is_refused() {
+    let server = Server::start(over(true, true), "127.0.0.1:0", |_| {});
+    let mut client = client(over(true, true));
+    let error = client.connect_wait_to(server.address, EndpointId(9)).unwrap_err();
+    let ConnectError::Refused { reason, .. } = error else { panic!("{error}") };
+    assert_eq!(reason.status, Status::Unavailable);
+}
+
+#[test]
+fn connect__before_the_endpoint_is_there_waits_for_it() {
+    let process = nexus(Some("127.0.0.1:0".parse().unwrap()));
+    let mut client = client(over(true, true));
+    let session = client.connect(process.local_addr().unwrap()).unwrap();
+    while process.stats().links_early == 0 {
+        client.run_once();
+        std::thread::yield_now();
+    }
+    let mut server = process.endpoint(over(true, true)).unwrap();
+    while client.session_state(session) == SessionState::Opening {
+        client.run_once();
+        server.run_once();
+        std::thread::yield_now();
+    }
+    assert_eq!(client.session_state(session), SessionState::Open);
+}
+
+#[test]
+fn connect__calls_made_at_once_wait_for_the_session() {
+    let server = Server::start(over(true, true), "127.0.0.1:0", |_| {});
+    let mut client = client(over(true, true));
+    let session = client.connect(server.address).unwrap();
+    assert_eq!(client.session_state(session), SessionState::Opening);
+    assert_eq!(&client.call_wait(session, ECHO, b"early", 10).unwrap()[..], b"early");
+    assert_eq!(client.session_state(session), SessionState::Open);
+}
+
+#[test]
+fn failure__the_servers_end_fails_pending_calls_and_a_new_server_serves() {
+    let mut server = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
+        let held = Rc::new(RefCell::new(Vec::new()));
+        endpoint.register(2, move |cx, request| {
+            let (responder, handled) = request.defer(cx);
+            held.borrow_mut().push(responder);
+            handled
+        });
+    });
+    let mut config = over(true, true);
+    config.sessions.slots = 8;
+    let mut client = client(config);
+    let session = client.connect_wait(server.address).unwrap();
+    let ends = Rc::new(RefCell::new(Vec::new()));
+    for _ in 0..20 {
+        let seen = Rc::clone(&ends);
+        let (request, response) = (client.alloc(0).unwrap(), client.alloc(0).unwrap());
+        client
+            .call(session, 2, request, response, move |_, reply| {
+                seen.borrow_mut().push(reply.outcome.unwrap_err());
+            })
+            .unwrap();
+    }
+    // All are sent that fit the slots; the others wait in the queue.
+    let other = client.connect_wait(server.address).unwrap();
+    client.call_wait(other, ECHO, b"x", 1).unwrap();
+    let address = server.address;
+    server.end();
+    client.run_until(|_| ends.borrow().len() == 20);
+    let ends = ends.borrow();
+    assert!(ends.iter().all(|end| end.status == Status::Unavailable), "{ends:?}");
+    let perhaps = ends.iter().filter(|end| end.execution == Execution::MayHaveExecuted).count();
+    let not_sent = ends.iter().filter(|end| end.execution == Execution::NotSent).count();
+    assert_eq!((perhaps, not_sent), (8, 12));
+    assert!(matches!(client.session_state(session), SessionState::Ended(Some(_))));
+
+    let server = Server::start(over(true, true), &address.to_string(), |_| {});
+    let session = client.connect_wait(server.address).unwrap();
+    assert_eq!(&client.call_wait(session, ECHO, b"again", 10).unwrap()[..], b"again");
+}
+
+#[test]
+fn close__pending_calls_end_and_the_server_forgets_the_session() {
+    let server = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
+        endpoint.register(2, |cx, request| {
+            let sessions = 0u32;
+            request.reply(cx, &sessions.to_le_bytes())
+        });
+    });
+    let mut client = client(over(true, true));
+    let first = client.connect_wait(server.address).unwrap();
+    client.call_wait(first, ECHO, b"x", 1).unwrap();
+    client.close(first);
+    assert!(matches!(client.session_state(first), SessionState::Ended(_)));
+    let (request, response) = (client.alloc(0).unwrap(), client.alloc(0).unwrap());
+    client.call(first, ECHO, request, response, |_, _| {}).unwrap_err();
+    let second = client.connect_wait(server.address).unwrap();
+    client.call_wait(second, ECHO, b"y", 1).unwrap();
+    assert_ne!(first, second);
+}
+
+#[test]
+fn endpoints__several_in_one_process_with_sessions_in_both_roles() {
+    let nexus = nexus(Some("127.0.0.1:0".parse().unwrap()));
+    let address = nexus.local_addr().unwrap();
+    let mut first = nexus.endpoint(over(true, true)).unwrap();
+    let mut second = nexus.endpoint(over(true, true)).unwrap();
+    for endpoint in [&mut first, &mut second] {
+        endpoint.register(ECHO, |cx, request| {
+            request.reply_with(cx, 100, |data, out| {
+                out[..data.len()].copy_from_slice(data);
+                data.len()
+            })
+        });
+    }
+    let there = first.connect_to(address, EndpointId(1)).unwrap();
+    let back = second.connect_to(address, EndpointId(0)).unwrap();
+    let done = Rc::new(Cell::new(0));
+    for round in 0..50u64 {
+        for (endpoint, session) in [(&mut first, there), (&mut second, back)] {
+            let message = endpoint.alloc_message(&round.to_le_bytes()).unwrap();
+            let response = endpoint.alloc(100).unwrap();
+            let done = Rc::clone(&done);
+            endpoint
+                .call(session, ECHO, message, response, move |_, reply| {
+                    assert_eq!(reply.message().unwrap(), round.to_le_bytes());
+                    done.set(done.get() + 1);
+                })
+                .unwrap();
+        }
+    }
+    while done.get() < 100 {
+        first.run_once();
+        second.run_once();
+        std::thread::yield_now();
+    }
+    assert_eq!(first.stats().sessions, 2);
+}
+
+#[test]
+fn stats__are_seen_from_outside() {
+    let server = Server::start(over(true, true), "127.0.0.1:0", |_| {});
+    let mut client = client(over(true, true));
+    let session = client.connect_wait(server.address).unwrap();
+    for _ in 0..3 {
+        client.call_wait(session, ECHO, b"x", 1).unwrap();
+    }
+    let json = petrel::nexus::fetch_stats(server.address, Duration::from_secs(10)).unwrap();
+    assert!(json.contains("\"requests_received\":3"), "{json}");
+}
+
+#[test]
+fn buffers__come_back() {
+    let server = Server::start(over(true, true), "127.0.0.1:0", |_| {});
+    let mut client = client(over(true, true));
+    let session = client.connect_wait(server.address).unwrap();
+    for len in [3, 100_000] {
+        drop(client.call_wait(session, ECHO, &pattern(len, 1), len).unwrap());
+        assert_eq!(client.buffers_in_use().count, 0);
+    }
+}

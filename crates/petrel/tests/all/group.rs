@@ -1,0 +1,192 @@
+//! One call to many peers, over the real transports.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use crate::common::{ECHO, Server, client, over, pattern};
+use petrel::group::{
+    Group, GroupCall, GroupError, GroupFailure, GroupRejected, GroupReply, Late, MemberOutcome,
+    Need,
+};
+use petrel::{Endpoint, Execution, SessionId, SharedMsg, Status};
+
+/// Fails.
+const FAIL: u16 = 2;
+
+fn servers(count: usize) -> Vec<Server> {
+    let start = |_| {
+        Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
+            endpoint.register(FAIL, |cx, request| request.fail(cx, Status::Aborted, "as asked"));
+        })
+    };
+    (0..count).map(start).collect()
+}
+
+fn connect(client: &mut Endpoint, servers: &[Server]) -> Vec<SessionId> {
+    servers.iter().map(|server| client.connect_wait(server.address).unwrap()).collect()
+}
+
+fn to(method: u16, need: Need) -> GroupCall {
+    GroupCall { response_bytes_max: 1 << 20, ..GroupCall::new(method, need) }
+}
+
+/// Makes a call to the group and runs the loop until it has ended.
+fn call(client: &mut Endpoint, group: &Group, bytes: &[u8], call: GroupCall) -> GroupReply {
+    let message = SharedMsg::from(client.alloc_message(bytes).unwrap());
+    let ended = Rc::new(RefCell::new(None));
+    let end = Rc::clone(&ended);
+    let keep = move |_: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
+    match group.call(&mut client.context(), &message, call, keep) {
+        Ok(()) => {}
+        // The sessions of members that are gone may have ended already.
+        Err(GroupRejected::Members(failure)) => return Err(failure),
+        Err(refused) => panic!("{refused}"),
+    }
+    client.run_until(|_| ended.borrow().is_some());
+    ended.take().unwrap()
+}
+
+fn failed(reply: GroupReply) -> GroupFailure<petrel::MsgBuf> {
+    reply.expect_err("it cannot succeed")
+}
+
+#[test]
+fn all__have_the_same_bytes_and_answer() {
+    let servers = servers(3);
+    let mut client = client(over(true, true));
+    let sessions = connect(&mut client, &servers);
+    let group = Group::new(sessions.clone()).unwrap();
+    for len in [0, 100, 5_000, 1 << 20] {
+        let bytes = pattern(len, len as u64);
+        let members = call(&mut client, &group, &bytes, to(ECHO, Need::All)).unwrap();
+        for (member, session) in members.iter().zip(&sessions) {
+            assert_eq!(member.id, *session);
+            assert!(member.outcome.answer().is_some_and(|answer| answer[..] == bytes[..]));
+        }
+        drop(members);
+        assert_eq!(client.buffers_in_use().count, 0);
+    }
+}
+
+#[test]
+fn quorum__survives_a_dead_replica_that_all_does_not() {
+    let mut servers = servers(3);
+    let mut client = client(over(true, false));
+    let sessions = connect(&mut client, &servers);
+    let group = Group::new(sessions).unwrap();
+    servers[1].end();
+    let bytes = pattern(4_000, 4);
+    let members = call(&mut client, &group, &bytes, to(ECHO, Need::Quorum(2))).unwrap();
+    let answers: Vec<bool> =
+        members.iter().map(|member| member.outcome.answer().is_some()).collect();
+    assert_eq!(answers, [true, false, true]);
+
+    let failure = failed(call(&mut client, &group, &bytes, to(ECHO, Need::All)));
+    let (place, why) = failure.failures().next().expect("somebody failed");
+    assert_eq!(
+        (place, why.status, failure.status()),
+        (1, Status::Unavailable, Status::Unavailable)
+    );
+    assert!(failure.to_string().contains("member 1: UNAVAILABLE"), "{failure}");
+}
+
+#[test]
+fn any__is_the_first_who_answers() {
+    let servers = servers(2);
+    let mut client = client(over(true, true));
+    let mut sessions = connect(&mut client, &servers);
+    // Its calls fail at once, unsent.
+    client.close(sessions[0]);
+    let dead = sessions[0];
+    sessions.push(connect(&mut client, &servers[..1])[0]);
+    let group = Group::new(sessions).unwrap();
+    let members = call(&mut client, &group, b"hello", to(ECHO, Need::Any)).unwrap();
+    let unsent = members[0].outcome.failure().expect("its session is closed");
+    assert_eq!((members[0].id, unsent.execution), (dead, Execution::NotSent));
+    assert_eq!(members.iter().filter(|member| member.outcome.answer().is_some()).count(), 1);
+    assert!(members.iter().any(|member| matches!(member.outcome, MemberOutcome::Pending)));
+}
+
+#[test]
+fn failures__end_the_call_when_the_rest_is_not_enough() {
+    let servers = servers(3);
+    let mut client = client(over(true, true));
+    let group = Group::new(connect(&mut client, &servers)).unwrap();
+    let failure = failed(call(&mut client, &group, b"?", to(FAIL, Need::Quorum(2))));
+    assert_eq!((failure.needed, failure.status()), (2, Status::Aborted));
+    assert_eq!(failure.failures().count(), 2, "the third cannot change anything");
+    assert!(failure.to_string().contains("as asked"), "{failure}");
+}
+
+#[test]
+fn late_answers__are_dropped() {
+    let servers = servers(3);
+    let mut client = client(over(true, true));
+    let sessions = connect(&mut client, &servers);
+    let group = Group::new(sessions.clone()).unwrap();
+    call(&mut client, &group, &pattern(9_000, 1), to(ECHO, Need::Any)).unwrap();
+    client.run_until(|cx| sessions.iter().all(|&session| cx.pending_calls(session) == 0));
+    assert_eq!(client.buffers_in_use().count, 0);
+}
+
+#[test]
+fn late_calls__are_cancelled_where_that_is_asked_for() {
+    let servers = servers(1);
+    let (told, was_told) = std::sync::mpsc::channel();
+    let slow = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
+        let kept = RefCell::new(Vec::new());
+        endpoint.register(ECHO, move |cx, request| {
+            let (responder, handled) = request.defer(cx);
+            let told = told.clone();
+            cx.on_cancel(&responder, move |_| told.send(()).unwrap());
+            kept.borrow_mut().push(responder);
+            handled
+        });
+    });
+    let mut client = client(over(true, true));
+    let mut sessions = connect(&mut client, &servers);
+    sessions.insert(0, client.connect_wait(slow.address).unwrap());
+    let group = Group::new(sessions.clone()).unwrap();
+    let cancel = GroupCall { late: Late::Cancel, ..to(ECHO, Need::Any) };
+    let members = call(&mut client, &group, &pattern(5_000, 1), cancel).unwrap();
+    assert!(matches!(members[0].outcome, MemberOutcome::Pending));
+    client.run_until(|cx| cx.pending_calls(sessions[0]) == 0);
+    while was_told.try_recv().is_err() {
+        client.run_for(std::time::Duration::from_millis(1), |_| false);
+    }
+    drop(members);
+    assert_eq!(client.buffers_in_use().count, 0);
+}
+
+#[test]
+fn call__that_cannot_succeed_is_not_made() {
+    let servers = servers(2);
+    let mut client = client(over(true, true));
+    let sessions = connect(&mut client, &servers);
+    let group = Group::new(sessions.clone()).unwrap();
+    let message = SharedMsg::from(client.alloc_message(b"x").unwrap());
+    let cx = &mut client.context();
+    let never = |_: &mut petrel::Context<'_>, _| panic!("it was not made");
+    for needed in [0, 3] {
+        let refused = group.call(cx, &message, to(ECHO, Need::Quorum(needed)), never).unwrap_err();
+        let expected = GroupError::Unreachable { needed, members: 2 };
+        assert!(matches!(refused, GroupRejected::Group(error) if error == expected));
+    }
+    client.close(sessions[0]);
+    let refused = group
+        .call(&mut client.context(), &message, to(ECHO, Need::All), never)
+        .expect_err("a member is gone");
+    let GroupRejected::Members(failure) = refused else { panic!("{refused}") };
+    assert_eq!(failure.failures().map(|(place, _)| place).collect::<Vec<_>>(), [0]);
+    assert!(matches!(failure.members[1].outcome, MemberOutcome::Pending), "it was not called");
+    assert_eq!(client.context().pending_calls(sessions[1]), 0);
+}
+
+#[test]
+fn group__of_the_same_session_twice() {
+    let servers = servers(1);
+    let mut client = client(over(true, true));
+    let session = connect(&mut client, &servers)[0];
+    let refused = Group::new([session, session]).unwrap_err();
+    assert_eq!(refused, GroupError::Duplicate { first: 0, second: 1 });
+}

@@ -1,0 +1,342 @@
+//! Futures on an endpoint's own thread, over the real transports.
+
+use std::cell::{Cell, RefCell};
+use std::future::poll_fn;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use crate::common::{ECHO, Server, client, over, pattern};
+use petrel::{
+    CallOptions, ConnectError, Elapsed, Endpoint, EndpointConfig, Execution, IdlePolicy, Parallel,
+    SessionState, Status,
+};
+
+/// Answers with as many bytes as the request says, each the request's last.
+const GROW: u16 = 2;
+/// Answers when the server's latch is opened.
+const WAIT: u16 = 3;
+
+fn serve(endpoint: &mut Endpoint) {
+    endpoint.register(GROW, |cx, request| {
+        let len = u32::from_le_bytes(request.data()[..4].try_into().unwrap()) as usize;
+        let fill = request.data()[4];
+        request.reply_with(cx, len, |_, out| {
+            out.fill(fill);
+            len
+        })
+    });
+    let waiting = Rc::new(RefCell::new(Vec::new()));
+    endpoint.register(WAIT, move |cx, request| {
+        if request.data() == b"open" {
+            for responder in waiting.borrow_mut().drain(..) {
+                petrel::Responder::reply(responder, cx, b"opened");
+            }
+            return request.reply(cx, b"");
+        }
+        let (responder, handled) = request.defer(cx);
+        waiting.borrow_mut().push(responder);
+        handled
+    });
+}
+
+fn grow_request(len: u32, fill: u8) -> Vec<u8> {
+    [&len.to_le_bytes()[..], &[fill]].concat()
+}
+
+#[test]
+fn responses_of_any_length_find_room_over_both_transports() {
+    for shm in [false, true] {
+        let server = Server::start(over(true, true), "127.0.0.1:0", serve);
+        let mut client = client(over(!shm, shm));
+        let handle = client.handle();
+        let before = client.buffers_in_use();
+        client.block_on(async {
+            let session = handle.connect(server.address).await.unwrap();
+            for (number, len) in
+                [0, 1, 1199, 1200, 1201, 1500, 65_536, 70_000, 5 << 20].into_iter().enumerate()
+            {
+                let reply = session.start(GROW, &grow_request(len, number as u8)).await.unwrap();
+                assert_eq!(reply.len(), len as usize);
+                assert!(reply.iter().all(|byte| *byte == number as u8));
+            }
+            let failure = session.start(GROW, &grow_request((8 << 20) + 1, 0)).await.unwrap_err();
+            assert_eq!(failure.status, Status::ResourceExhausted);
+        });
+        assert_eq!(client.buffers_in_use(), before);
+    }
+}
+
+#[test]
+fn calls_are_on_the_way_at_once_and_end_in_any_order() {
+    let server = Server::start(over(true, true), "127.0.0.1:0", serve);
+    let mut client = client(EndpointConfig::default());
+    let handle = client.handle();
+    client.block_on(async {
+        let session = handle.connect(server.address).await.unwrap();
+        let mut first = session.start(WAIT, b"");
+        let second = session.start_with(ECHO, b"second", CallOptions::default());
+        assert_eq!(&second.await.unwrap()[..], b"second");
+        assert!(first.try_take().is_none());
+        session.start(WAIT, b"open").await.unwrap();
+        assert_eq!(&first.await.unwrap()[..], b"opened");
+    });
+}
+
+#[test]
+fn parallel_keeps_to_its_limit_and_gives_every_answer_once() {
+    let server = Server::start(over(true, true), "127.0.0.1:0", |_| {});
+    let mut client = client(EndpointConfig::default());
+    let handle = client.handle();
+    let answers = client.block_on(async {
+        let session = handle.connect(server.address).await.unwrap();
+        let mut calls = Parallel::new(20);
+        let mut answers = vec![0; 2_000];
+        for number in 0..answers.len() {
+            calls.has_room().await;
+            calls.push(number as u64, session.start(ECHO, &pattern(40, number as u64)));
+            assert!(calls.on_the_way() <= 20);
+            while let Some((label, answer)) = calls.try_next() {
+                assert_eq!(answer.unwrap()[..], pattern(40, label)[..]);
+                answers[label as usize] += 1;
+            }
+        }
+        while let Some((label, answer)) = calls.next().await {
+            assert_eq!(answer.unwrap()[..], pattern(40, label)[..]);
+            answers[label as usize] += 1;
+        }
+        answers
+    });
+    assert!(answers.iter().all(|count| *count == 1));
+}
+
+#[test]
+fn tasks_run_beside_each_other_and_sleep() {
+    let mut client = client(EndpointConfig::default());
+    let handle = client.handle();
+    let order = Rc::new(RefCell::new(Vec::new()));
+    let late = handle.spawn({
+        let (handle, order) = (handle.clone(), Rc::clone(&order));
+        async move {
+            handle.sleep(Duration::from_millis(20)).await;
+            order.borrow_mut().push("late");
+            7
+        }
+    });
+    let early = handle.spawn({
+        let (handle, order) = (handle.clone(), Rc::clone(&order));
+        async move {
+            handle.sleep(Duration::from_millis(1)).await;
+            order.borrow_mut().push("early");
+        }
+    });
+    let result = client.block_on(async {
+        let forever = std::future::pending::<()>();
+        assert_eq!(handle.timeout(Duration::from_millis(2), forever).await, Err(Elapsed));
+        assert_eq!(handle.timeout(Duration::from_secs(60), async { 3 }).await, Ok(3));
+        early.await;
+        late.await
+    });
+    assert_eq!((result, &order.borrow()[..]), (7, &["early", "late"][..]));
+}
+
+#[test]
+fn a_task_that_is_aborted_ends_where_it_stands_and_drops_what_it_had() {
+    let mut client = client(EndpointConfig::default());
+    let handle = client.handle();
+    let kept = Rc::new(Cell::new(0));
+    let task = handle.spawn({
+        let kept = Rc::clone(&kept);
+        async move {
+            kept.set(1);
+            std::future::pending::<()>().await;
+            kept.set(2);
+        }
+    });
+    client.block_on(async { handle.sleep(Duration::from_millis(1)).await });
+    assert_eq!((kept.get(), Rc::strong_count(&kept)), (1, 2));
+    task.abort();
+    assert_eq!((kept.get(), Rc::strong_count(&kept)), (1, 1));
+}
+
+/// A flag that another thread sets.
+#[derive(Default)]
+struct Flag(Mutex<(bool, Option<Waker>)>);
+
+impl Flag {
+    fn set(&self) {
+        let mut flag = self.0.lock().unwrap();
+        flag.0 = true;
+        if let Some(waker) = flag.1.take() {
+            waker.wake();
+        }
+    }
+
+    async fn wait(&self) {
+        poll_fn(|cx| {
+            let mut flag = self.0.lock().unwrap();
+            if flag.0 {
+                return Poll::Ready(());
+            }
+            flag.1 = Some(cx.waker().clone());
+            Poll::Pending
+        })
+        .await;
+    }
+}
+
+/// The endpoint sleeps in the kernel without a timer: it would stay there if the wake-up were lost.
+#[test]
+fn other_threads_wake_tasks_of_an_endpoint_that_sleeps() {
+    let mut config = EndpointConfig::default();
+    config.idle = IdlePolicy::Block;
+    let mut client = client(config);
+    let handle = client.handle();
+    for round in 0..200 {
+        let flag = Arc::new(Flag::default());
+        let setter = Arc::clone(&flag);
+        let thread = std::thread::spawn(move || {
+            (0..round * 50).for_each(|_| std::hint::spin_loop());
+            setter.set();
+        });
+        if round % 2 == 0 {
+            client.block_on(flag.wait());
+        } else {
+            let task = handle.spawn(async move { flag.wait().await });
+            client.block_on(task);
+        }
+        thread.join().unwrap();
+    }
+}
+
+#[test]
+fn sessions_tell_how_they_end() {
+    let mut server = Server::start(over(true, true), "127.0.0.1:0", serve);
+    let mut client = client(EndpointConfig::default());
+    let handle = client.handle();
+    client.block_on(async {
+        let session = handle.connect(server.address).await.unwrap();
+        assert_eq!(session.state(), SessionState::Open);
+        let waits = session.start(WAIT, b"");
+        session.start(ECHO, b"the other call is there").await.unwrap();
+        server.end();
+        let failure = waits.await.unwrap_err();
+        let expected = (Status::Unavailable, Execution::MayHaveExecuted);
+        assert_eq!((failure.status, failure.execution), expected);
+        session.ended().await;
+        assert!(matches!(session.state(), SessionState::Ended(Some(_))));
+        let failure = session.start(ECHO, b"").await.unwrap_err();
+        assert_eq!(failure.execution, Execution::NotSent);
+        let refused = handle.connect(server.address).await;
+        assert!(matches!(refused, Err(ConnectError::Refused { .. })), "{refused:?}");
+    });
+}
+
+#[test]
+fn closing_a_session_ends_its_calls() {
+    let server = Server::start(over(true, true), "127.0.0.1:0", serve);
+    let mut client = client(EndpointConfig::default());
+    let handle = client.handle();
+    client.block_on(async {
+        let session = handle.connect(server.address).await.unwrap();
+        let waits = session.start(WAIT, b"");
+        session.close();
+        assert_eq!(waits.await.unwrap_err().status, Status::Cancelled);
+    });
+}
+
+/// Futures may outlive their endpoint; they end, and what they are asked for then fails.
+#[test]
+fn what_an_endpoint_leaves_behind_has_ended() {
+    let server = Server::start(over(true, true), "127.0.0.1:0", serve);
+    let mut client = client(EndpointConfig::default());
+    let handle = client.handle();
+    let (session, mut waits) = client.block_on(async {
+        let session = handle.connect(server.address).await.unwrap();
+        let waits = session.start(WAIT, b"");
+        session.start(ECHO, b"").await.unwrap();
+        (session, waits)
+    });
+    let dropped = Rc::new(());
+    handle.spawn({
+        let dropped = Rc::clone(&dropped);
+        async move {
+            std::future::pending::<()>().await;
+            drop(dropped);
+        }
+    });
+    drop(client);
+    assert_eq!(Rc::strong_count(&dropped), 1);
+    assert_eq!(waits.try_take().unwrap().unwrap_err().status, Status::Unavailable);
+    let mut after = session.start(ECHO, b"");
+    assert_eq!(after.try_take().unwrap().unwrap_err().execution, Execution::NotSent);
+}
+
+/// Front, middle and back in three processes' worth of endpoints: who gives up in front is heard of
+/// at the back.
+#[test]
+fn deadlines_and_cancellation_go_through_async_handlers() {
+    const ASK_BACK: u16 = 9;
+    let heard = Arc::new(std::sync::atomic::AtomicU32::new(0));
+    let left_ns = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let (told, left) = (Arc::clone(&heard), Arc::clone(&left_ns));
+    let back = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
+        let kept = RefCell::new(Vec::new());
+        endpoint.register(WAIT, move |cx, request| {
+            let time_left = request.time_left(cx).map_or(0, |left| left.as_nanos() as u64);
+            left.store(time_left, std::sync::atomic::Ordering::SeqCst);
+            let (responder, handled) = request.defer(cx);
+            let told = Arc::clone(&told);
+            cx.on_cancel(&responder, move |_| {
+                told.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            });
+            kept.borrow_mut().push(responder);
+            handled
+        });
+    });
+    let behind = back.address;
+    let middle = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
+        let handle = endpoint.handle();
+        let channel = handle.channel([behind], petrel::ChannelConfig::default());
+        endpoint.register_async(ASK_BACK, move |request| {
+            let channel = channel.clone();
+            async move {
+                let options = request.options().wait_for_ready();
+                let answer = channel.call(WAIT, request.data(), options).await;
+                answer.map_err(|failure| {
+                    petrel::control::Reason::new(failure.status, failure.message)
+                })
+            }
+        });
+    });
+    let mut client = client(EndpointConfig::default());
+    let handle = client.handle();
+    client.block_on(async {
+        let session = handle.connect(middle.address).await.unwrap();
+        // Given up by the caller: a call without a deadline.
+        let gives_up = session.start(ASK_BACK, b"");
+        handle.sleep(Duration::from_millis(50)).await;
+        drop(gives_up);
+        let hears = |count| {
+            let heard = Arc::clone(&heard);
+            async move {
+                while heard.load(std::sync::atomic::Ordering::SeqCst) < count {
+                    handle.sleep(Duration::from_millis(1)).await;
+                }
+                handle
+            }
+        };
+        let handle = hears(1).await;
+        // Given up by time.
+        let limit = Duration::from_millis(200);
+        let options = CallOptions::new().timeout(limit);
+        let failure = session.start_with(ASK_BACK, b"", options).await.unwrap_err();
+        assert_eq!(failure.status, Status::DeadlineExceeded);
+        let left = left_ns.load(std::sync::atomic::Ordering::SeqCst);
+        assert!(left > 0 && left <= limit.as_nanos() as u64, "{left} ns were left at the back");
+        while heard.load(std::sync::atomic::Ordering::SeqCst) < 2 {
+            handle.sleep(Duration::from_millis(1)).await;
+        }
+    });
+}

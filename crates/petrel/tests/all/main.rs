@@ -1,0 +1,29 @@
+//! The library from outside: one program for all tests that can share a process.
+
+#![allow(non_snake_case, reason = "tests are named function__condition")]
+
+mod channel;
+mod client;
+#[path = "../common/mod.rs"]
+mod common;
+mod deadlines;
+mod drain;
+mod ecn;
+mod endpoint;
+mod examples;
+mod factors;
+mod fetch_ahead;
+mod given_back;
+mod group;
+mod hostile;
+mod in_place;
+mod local;
+mod memory;
+mod multicast;
+mod multicast_networks;
+mod nexus;
+mod reasons;
+mod shared;
+mod shm_hostile;
+mod waiting;
+mod workers;

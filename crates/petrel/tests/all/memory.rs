@@ -1,0 +1,178 @@
+//! Message memory of a server: clients that begin large requests and do not go on, or that got large
+//! answers and fall silent, leave room for others (`docs/wire-protocol.md` §6.4).
+
+use std::cell::RefCell;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use crate::common::{ECHO, Server, client, over, pattern};
+use petrel::{
+    CallOptions, CallWaitError, Context, Endpoint, EndpointConfig, Execution, Reply, SessionId,
+    Status,
+};
+
+/// Answers with 8 MiB.
+const GIVE: u16 = 2;
+
+const LARGE: usize = 8 << 20;
+
+/// Far more than any call here takes: a guard against hanging.
+const LONG: Duration = Duration::from_secs(60);
+
+fn server(config: EndpointConfig) -> Server {
+    Server::start(config, "127.0.0.1:0", |endpoint| {
+        endpoint.register(GIVE, |cx, request| match cx.alloc(LARGE) {
+            Ok(mut answer) => {
+                answer.set_len(LARGE);
+                request.reply_buffer(cx, answer)
+            }
+            Err(_) => request.fail(cx, Status::ResourceExhausted, "no memory for the answer"),
+        });
+    })
+}
+
+/// An endpoint whose event loop has sent the first packets of many large requests, and stands still; its nexus
+/// goes on, so that its sessions live.
+fn begin_requests(server: SocketAddr, sessions: usize) -> Endpoint {
+    let mut config = over(true, false);
+    // Mapped, and never written.
+    config.memory.max_bytes = 8 << 30;
+    let mut endpoint = client(config);
+    let sessions: Vec<SessionId> =
+        (0..sessions).map(|_| endpoint.connect_wait(server).unwrap()).collect();
+    for session in sessions {
+        for _ in 0..8 {
+            let mut request = endpoint.alloc(LARGE).unwrap();
+            request.set_len(LARGE);
+            let response = endpoint.alloc(0).unwrap();
+            endpoint.call(session, ECHO, request, response, |_, _| {}).unwrap();
+        }
+    }
+    // Enough for each slot to send; far too few for one of the requests to be complete.
+    for _ in 0..20 {
+        endpoint.run_once();
+    }
+    endpoint
+}
+
+fn try_large(client: &mut Endpoint, session: SessionId) -> Result<(), (Status, Execution)> {
+    let options = CallOptions::new().timeout(LONG);
+    let message = pattern(LARGE, 3);
+    match client.call_wait_with(session, ECHO, &message, LARGE, options) {
+        Ok(reply) => {
+            assert!(reply[..] == message[..], "the bytes differ");
+            Ok(())
+        }
+        Err(CallWaitError::Failed(failure)) => Err((failure.status, failure.execution)),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn half_arrived_requests_of_one_peer__honest_calls_go_on_small_and_large() {
+    let server = server(over(true, false));
+    let _attacker = begin_requests(server.address, 12);
+    let mut honest = client(over(true, false));
+    let session = honest.connect_wait(server.address).unwrap();
+    for round in 0..3 {
+        honest.call_wait(session, ECHO, b"", 0).unwrap();
+        assert_eq!(try_large(&mut honest, session), Ok(()), "round {round}");
+    }
+}
+
+#[test]
+fn half_arrived_requests_of_many_peers__small_calls_go_on_and_large_ones_come_back() {
+    let server = server(over(true, false));
+    let _attackers: Vec<Endpoint> = (0..5).map(|_| begin_requests(server.address, 4)).collect();
+    let mut honest = client(over(true, false));
+    let session = honest.connect_wait(server.address).unwrap();
+    let mut refused = 0;
+    loop {
+        for size in [0, 1_000, 60_000] {
+            let message = pattern(size, 1);
+            let reply = honest.call_wait(session, ECHO, &message, size).unwrap();
+            assert!(reply[..] == message[..]);
+        }
+        match try_large(&mut honest, session) {
+            Ok(()) => break,
+            Err(end) => assert_eq!(end, (Status::ResourceExhausted, Execution::Refused)),
+        }
+        refused += 1;
+        assert!(refused < 1_000_000, "the requests that stand still do not give way");
+    }
+}
+
+#[test]
+fn kept_answers_of_idle_clients__the_next_client_gets_its_own() {
+    let server = server(over(true, false));
+    let mut idle = Vec::new();
+    for at in 0..12 {
+        let mut client = client(over(true, false));
+        let session = client.connect_wait(server.address).unwrap();
+        let ended = Rc::new(RefCell::new(Vec::new()));
+        for _ in 0..8 {
+            let (request, response) = (client.alloc(0).unwrap(), client.alloc(LARGE).unwrap());
+            let ended = Rc::clone(&ended);
+            let end = move |_: &mut Context<'_>, reply: Reply| {
+                ended.borrow_mut().push(reply.into_response().map(|answer| answer.len()));
+            };
+            client.call(session, GIVE, request, response, end).unwrap();
+        }
+        assert!(client.run_for(LONG, |_| ended.borrow().len() == 8), "client {at} waits");
+        for end in ended.take() {
+            assert_eq!(end.unwrap_or_else(|failure| panic!("client {at}: {failure}")), LARGE);
+        }
+        client.call_wait(session, ECHO, b"", 0).unwrap();
+        assert_eq!(client.stats().protocol.answers_acknowledged, 8);
+        idle.push(client);
+    }
+}
+
+/// Takes all memory of the endpoint, and answers.
+const HOG: u16 = 3;
+
+#[test]
+fn no_memory_for_an_answer__the_handler_does_not_run() {
+    let runs = Arc::new(AtomicU64::new(0));
+    let seen = Arc::clone(&runs);
+    let mut config = over(true, false);
+    config.memory.max_bytes = 1 << 20;
+    let server = Server::start(config, "127.0.0.1:0", move |endpoint| {
+        let mut hoard = Vec::new();
+        endpoint.register(HOG, move |cx, request| {
+            // Of all sizes, down to the least.
+            for capacity in [100_000, 10_000, 4_000, 1_000, 100, 0] {
+                while let Ok(taken) = cx.alloc(capacity) {
+                    hoard.push(taken);
+                }
+            }
+            // There was room for this before.
+            request.reply(cx, b"")
+        });
+        endpoint.register(ECHO, move |cx, request| {
+            seen.fetch_add(1, Ordering::SeqCst);
+            request.reply(cx, b"")
+        });
+    });
+    let mut client = client(over(true, false));
+    let session = client.connect_wait(server.address).unwrap();
+    client.call_wait(session, HOG, b"", 0).unwrap();
+    // The first on a slot with room for an answer, the others on slots without.
+    let ends = Rc::new(RefCell::new(Vec::new()));
+    for _ in 0..3 {
+        let (request, response) = (client.alloc(0).unwrap(), client.alloc(0).unwrap());
+        let ends = Rc::clone(&ends);
+        let end = move |_: &mut Context<'_>, reply: Reply| {
+            let end = reply.outcome.map_err(|failure| (failure.status, failure.execution));
+            ends.borrow_mut().push(end);
+        };
+        client.call(session, ECHO, request, response, end).unwrap();
+    }
+    assert!(client.run_for(LONG, |_| ends.borrow().len() == 3));
+    let refused = Err((Status::ResourceExhausted, Execution::Refused));
+    assert_eq!(ends.borrow().iter().filter(|end| **end == refused).count(), 2, "{ends:?}");
+    assert_eq!(runs.load(Ordering::SeqCst), 1, "no handler runs that cannot answer");
+}

@@ -1,0 +1,194 @@
+//! Calls to groups by IP multicast, over the loopback device.
+
+use std::cell::RefCell;
+use std::net::{SocketAddr, UdpSocket};
+use std::rc::Rc;
+
+use crate::common::{ECHO, Server, client, over, pattern};
+use petrel::group::{Group, GroupCall, GroupRejected, GroupReply, Need};
+use petrel::{
+    Endpoint, EndpointConfig, Hearing, MulticastConfig, MulticastError, SessionId, SharedMsg,
+};
+
+/// A group address with a port that nobody else uses just now.
+fn address() -> SocketAddr {
+    let port = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    SocketAddr::from(([239, 77, 0, 1], port))
+}
+
+/// Packets of at most 1 472 bytes, though loopback has larger ones.
+fn ethernet() -> EndpointConfig {
+    let mut config = over(true, false);
+    config.host.udp.mtu = petrel::transport::udp::Mtu::Auto { cap_bytes: 1500 };
+    config.sessions.credits = 256;
+    // No timeouts, which on a busy host would say that multicast does not come.
+    config.protocol.rto.min_ns = 3_000_000_000;
+    config.protocol.rto.probe_min_ns = 3_000_000_000;
+    config.protocol.rto.initial_ns = 3_000_000_000;
+    config.protocol.rto.max_ns = 3_000_000_000;
+    config
+}
+
+fn servers(count: usize, config: &EndpointConfig) -> Vec<Server> {
+    (0..count).map(|_| Server::start(config.clone(), "127.0.0.1:0", |_| {})).collect()
+}
+
+fn connect(client: &mut Endpoint, servers: &[Server]) -> Vec<SessionId> {
+    servers.iter().map(|server| client.connect_wait(server.address).unwrap()).collect()
+}
+
+/// Starts multicast and runs the loop until all members have answered; false, with a word, where this host has
+/// none.
+fn start(client: &mut Endpoint, group: &Group) -> bool {
+    match client.start_multicast(
+        group,
+        MulticastConfig { packets_min: 2, ..MulticastConfig::new(address()) },
+    ) {
+        Ok(()) => {}
+        Err(MulticastError::Transport(error)) => {
+            println!("skipped: no multicast on loopback: {error}");
+            return false;
+        }
+        Err(error) => panic!("{error}"),
+    }
+    while client.multicast_members(group).iter().any(|(_, hears)| *hears == Hearing::Asked) {
+        client.run_for(std::time::Duration::from_millis(1), |_| false);
+    }
+    true
+}
+
+fn call(client: &mut Endpoint, group: &Group, bytes: &[u8]) -> GroupReply {
+    let message = SharedMsg::from(client.alloc_message(bytes).unwrap());
+    let ended = Rc::new(RefCell::new(None));
+    let end = Rc::clone(&ended);
+    let all = GroupCall { response_bytes_max: bytes.len(), ..GroupCall::new(ECHO, Need::All) };
+    let keep = move |_: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
+    match group.call(&mut client.context(), &message, all, keep) {
+        Ok(()) => client.run_until(|_| ended.borrow().is_some()),
+        Err(GroupRejected::Members(failure)) => return Err(failure),
+        Err(refused) => panic!("{refused}"),
+    }
+    let reply = ended.take().unwrap();
+    if reply.is_ok() {
+        message.try_unwrap().expect("all calls have ended");
+    }
+    reply
+}
+
+fn assert_echoed(reply: GroupReply, bytes: &[u8]) {
+    for member in reply.unwrap() {
+        let answer = member.outcome.answer().expect("it answered");
+        assert!(answer[..] == *bytes, "{} bytes differ", bytes.len());
+    }
+}
+
+#[test]
+fn call__goes_by_multicast_where_that_is_of_use() {
+    let servers = servers(3, &ethernet());
+    let mut client = client(ethernet());
+    let group = Group::new(connect(&mut client, &servers)).unwrap();
+    if !start(&mut client, &group) {
+        return;
+    }
+    assert!(client.multicast_members(&group).iter().all(|(_, hears)| *hears == Hearing::Joined));
+    let packet = client.core().agreed(group.members()[0]).unwrap().packet_bytes as usize;
+    let sent = |client: &Endpoint| client.core().counters().multicast_sent;
+    for (len, packets) in
+        [(0, 0), (packet, 0), (packet + 1, 2), (100_000, 100_000 / packet as u64 + 1)]
+    {
+        let before = sent(&client);
+        let bytes = pattern(len, len as u64);
+        let reply = call(&mut client, &group, &bytes);
+        assert_echoed(reply, &bytes);
+        assert_eq!(sent(&client) - before, packets, "{len} bytes");
+    }
+    // Too long for one window: each member for itself.
+    let before = sent(&client);
+    let bytes = pattern(1 << 20, 1);
+    let reply = call(&mut client, &group, &bytes);
+    assert_echoed(reply, &bytes);
+    assert_eq!(sent(&client), before);
+    assert_eq!(client.buffers_in_use().count, 0);
+
+    client.stop_multicast(&group);
+    assert!(client.multicast_members(&group).is_empty());
+    let bytes = pattern(20_000, 2);
+    let reply = call(&mut client, &group, &bytes);
+    assert_echoed(reply, &bytes);
+    assert_eq!(sent(&client), before);
+}
+
+#[test]
+fn members_that_do_not_want_it__are_sent_to_alone() {
+    let mut deaf = ethernet();
+    deaf.sessions.accept_multicast = false;
+    let mut all = servers(2, &ethernet());
+    all.extend(servers(1, &deaf));
+    // And one that shares memory with the client.
+    all.extend(servers(1, &over(false, true)));
+    let mut both = ethernet();
+    both.transports.shm = true;
+    let mut client = client(both);
+    // Those over UDP first: the others of this host would share memory, too.
+    let sessions = connect(&mut client, &all);
+    let group = Group::new(sessions).unwrap();
+    if !start(&mut client, &group) {
+        return;
+    }
+    let hearing: Vec<_> =
+        client.multicast_members(&group).into_iter().map(|(_, hearing)| hearing).collect();
+    assert_eq!(hearing[..2], [Hearing::Joined, Hearing::Joined]);
+    let Hearing::Refused(reason) = &hearing[2] else { panic!("{:?}", hearing[2]) };
+    assert!(reason.message.contains("takes no multicast"), "{}", reason.message);
+    assert_eq!(hearing[3], Hearing::Apart);
+    for len in [3_000, 50_000] {
+        let bytes = pattern(len, 3);
+        let reply = call(&mut client, &group, &bytes);
+        assert_echoed(reply, &bytes);
+    }
+    assert_eq!(client.core().counters().multicast_announced, 2 * 2);
+}
+
+#[test]
+fn a_member_that_dies__fails_alone() {
+    let mut servers = servers(3, &ethernet());
+    let mut client = client(ethernet());
+    let group = Group::new(connect(&mut client, &servers)).unwrap();
+    if !start(&mut client, &group) {
+        return;
+    }
+    servers[1].end();
+    let bytes = pattern(10_000, 4);
+    let failure = call(&mut client, &group, &bytes).expect_err("one is gone");
+    assert_eq!(failure.failures().map(|(place, _)| place).collect::<Vec<_>>(), [1]);
+    drop(failure);
+    let rest = Group::new([group.members()[0], group.members()[2]]).unwrap();
+    if start(&mut client, &rest) {
+        let reply = call(&mut client, &rest, &bytes);
+        assert_echoed(reply, &bytes);
+    }
+}
+
+#[test]
+fn groups_without_a_network__have_no_multicast() {
+    let servers = servers(2, &over(false, true));
+    let mut client = client(over(false, true));
+    let group = Group::new(connect(&mut client, &servers)).unwrap();
+    let refused = client.start_multicast(&group, MulticastConfig::new(address())).unwrap_err();
+    assert!(matches!(refused, MulticastError::NoMember), "{refused}");
+    let bytes = pattern(10_000, 5);
+    let reply = call(&mut client, &group, &bytes);
+    assert_echoed(reply, &bytes);
+}
+
+#[test]
+fn addresses_that_are_no_groups__are_refused() {
+    let servers = servers(1, &ethernet());
+    let mut client = client(ethernet());
+    let group = Group::new(connect(&mut client, &servers)).unwrap();
+    for address in ["127.0.0.1:7000", "224.0.0.5:7000", "239.1.1.1:0", "[ff15::1]:7000"] {
+        let config = MulticastConfig::new(address.parse().unwrap());
+        let refused = client.start_multicast(&group, config).unwrap_err();
+        assert!(matches!(refused, MulticastError::Transport(_)), "{address}: {refused}");
+    }
+}

@@ -1,0 +1,264 @@
+//! Calls to groups by IP multicast between network namespaces, of which some lose multicast packets: one
+//! client and three members at a bridge, each in a namespace of its own.
+//!
+//! The test starts itself again in a namespace where it may build networks, which takes the programs
+//! `unshare`, `ip` and `nft`, and root or user namespaces.
+
+use std::cell::RefCell;
+use std::fs::File;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::common::own_network::{self, Trial, run};
+use crate::common::{ECHO, over, pattern};
+use petrel::group::{Group, GroupCall, Need};
+use petrel::proto::counters::Counters;
+use petrel::{Endpoint, EndpointConfig, Hearing, MulticastConfig, Nexus, SharedMsg, Stop};
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+const MEMBERS: usize = 3;
+
+const GROUP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(239, 77, 0, 9)), 7709);
+
+/// Fourteen packets.
+const MESSAGE_BYTES: usize = 20_000;
+
+fn ip(arguments: &str) {
+    run("ip", &arguments.split(' ').collect::<Vec<_>>(), "").unwrap();
+}
+
+/// What the tests build, in short: two namespaces joined by a bridge, and a rule.
+const TRIAL: &str = "ip link add br0 type bridge mcast_snooping 0 && ip link set br0 up && \
+    echo | unshare --net true && ip link add v type veth peer name w && \
+    nft 'add table inet p; add chain inet p in { type filter hook input priority 0; }; \
+    add rule inet p in udp dport 9 numgen inc mod 5 0 drop'";
+
+/// Runs a test of this file where networks can be built, or says why that cannot be.
+fn in_own_networks(test: &str, inside: impl FnOnce(&mut Network)) {
+    let trial = Trial { what: "network namespaces at a bridge", script: TRIAL, input: "" };
+    own_network::in_own_network(&trial, module_path!(), test, || inside(&mut Network::new()));
+}
+
+/// A namespace, which lasts as long as a process in it.
+struct Space {
+    holder: Child,
+    name_space: File,
+    address: Ipv4Addr,
+}
+
+impl Space {
+    /// A namespace at the bridge, with the address 10.77.0.`number`.
+    fn new(number: u8) -> Self {
+        // It ends with its input, and so with this process at the latest.
+        let holder = Command::new("unshare")
+            .args(["--net", "sh", "-c", "echo; exec cat"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut holder = holder.unwrap();
+        let mut said = [0; 1];
+        let out = holder.stdout.as_mut().expect("it is piped");
+        std::io::Read::read_exact(out, &mut said).unwrap();
+        let name_space = File::open(format!("/proc/{}/ns/net", holder.id())).unwrap();
+        ip(&format!("link add v{number} type veth peer name eth0 netns {}", holder.id()));
+        ip(&format!("link set v{number} master br0 up"));
+        let address = Ipv4Addr::new(10, 77, 0, number);
+        let space = Self { holder, name_space, address };
+        space.run(move || {
+            ip("link set lo up");
+            ip(&format!("address add {address}/24 dev eth0"));
+            ip("link set eth0 up");
+        });
+        space
+    }
+
+    /// Runs something in the namespace, on a thread, and so with all threads that it starts.
+    fn start<R: Send + 'static>(
+        &self,
+        inside: impl FnOnce() -> R + Send + 'static,
+    ) -> JoinHandle<R> {
+        let name_space = self.name_space.try_clone().unwrap();
+        std::thread::spawn(move || {
+            use std::os::fd::AsFd;
+            let kind = Some(LinkNameSpaceType::Network);
+            move_into_link_name_space(name_space.as_fd(), kind).unwrap();
+            inside()
+        })
+    }
+
+    fn run<R: Send + 'static>(&self, inside: impl FnOnce() -> R + Send + 'static) -> R {
+        self.start(inside).join().unwrap()
+    }
+
+    /// Drops the multicast packets that come in and match.
+    fn drop_multicast(&self, matching: &'static str) {
+        self.run(move || {
+            let chain = "add chain inet p in { type filter hook input priority 0; }";
+            let rule = format!("add rule inet p in ip daddr 239.77.0.9 {matching} drop");
+            run("nft", &["-f", "-"], &format!("add table inet p\n{chain}\n{rule}\n")).unwrap();
+        });
+    }
+}
+
+impl Drop for Space {
+    fn drop(&mut self) {
+        drop(self.holder.stdin.take());
+        let _ = self.holder.wait();
+    }
+}
+
+/// A client's namespace, and those of members with their servers.
+struct Network {
+    client: Space,
+    members: Vec<Member>,
+}
+
+struct Member {
+    space: Space,
+    control: SocketAddr,
+    stop: Stop,
+    /// Requests that ran.
+    ran: Arc<AtomicU64>,
+    server: Option<JoinHandle<Counters>>,
+}
+
+impl Network {
+    fn new() -> Self {
+        ip("link add br0 type bridge mcast_snooping 0");
+        ip("link set br0 up");
+        let members = (0..MEMBERS as u8).map(|nth| Member::start(Space::new(nth + 2))).collect();
+        Self { client: Space::new(1), members }
+    }
+}
+
+impl Member {
+    fn start(space: Space) -> Self {
+        let (ready, started) = mpsc::channel();
+        let ran = Arc::new(AtomicU64::new(0));
+        let counts = Arc::clone(&ran);
+        let listen = SocketAddr::from((space.address, 0));
+        let server = space.start(move || {
+            let nexus = Nexus::builder().insecure().listen(listen).start().unwrap();
+            let mut endpoint = nexus.endpoint(over(true, false)).unwrap();
+            endpoint.register(ECHO, move |cx, request| {
+                counts.fetch_add(1, Ordering::Relaxed);
+                let len = request.data().len();
+                request.reply_with(cx, len, |data, out| {
+                    out.copy_from_slice(data);
+                    len
+                })
+            });
+            let stop = endpoint.stop_handle();
+            ready.send((nexus.local_addr().unwrap(), stop.clone())).unwrap();
+            endpoint.run(&stop);
+            *endpoint.core().counters()
+        });
+        let (control, stop) = started.recv().unwrap();
+        Self { space, control, stop, ran, server: Some(server) }
+    }
+
+    /// Ends the server; gives what it counted.
+    fn end(&mut self) -> Counters {
+        self.stop.stop();
+        self.server.take().expect("it runs").join().unwrap()
+    }
+}
+
+fn client_config(address: Ipv4Addr) -> EndpointConfig {
+    let mut config = over(true, false);
+    config.data_address = Some(address.into());
+    // The rules see what leaves as one piece as one packet.
+    config.host.udp.gso = false;
+    config
+}
+
+/// Makes calls to the group from the client's namespace, checks every answer, and gives the client's
+/// counters, and whether the members hear the group in the end.
+fn call_all(network: &Network, calls: u64) -> (Counters, Vec<Hearing>) {
+    let address = network.client.address;
+    let members: Vec<SocketAddr> = network.members.iter().map(|member| member.control).collect();
+    network.client.run(move || {
+        let nexus = Nexus::builder().insecure().start().unwrap();
+        let mut client = nexus.endpoint(client_config(address)).unwrap();
+        let sessions: Vec<_> =
+            members.iter().map(|&control| client.connect_wait(control).unwrap()).collect();
+        let group = Group::new(sessions).unwrap();
+        client.start_multicast(&group, MulticastConfig::new(GROUP)).unwrap();
+        while hearing(&client, &group).contains(&Hearing::Asked) {
+            client.run_for(Duration::from_millis(1), |_| false);
+        }
+        (0..calls).for_each(|number| call(&mut client, &group, number));
+        (*client.core().counters(), hearing(&client, &group))
+    })
+}
+
+fn hearing(client: &Endpoint, group: &Group) -> Vec<Hearing> {
+    client.multicast_members(group).into_iter().map(|(_, hearing)| hearing).collect()
+}
+
+fn call(client: &mut Endpoint, group: &Group, number: u64) {
+    let bytes = pattern(MESSAGE_BYTES, number);
+    let message = SharedMsg::from(client.alloc_message(&bytes).unwrap());
+    let ended = Rc::new(RefCell::new(None));
+    let end = Rc::clone(&ended);
+    let all = GroupCall { response_bytes_max: bytes.len(), ..GroupCall::new(ECHO, Need::All) };
+    let keep = move |_: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
+    group.call(&mut client.context(), &message, all, keep).unwrap();
+    client.run_until(|_| ended.borrow().is_some());
+    for member in ended.take().unwrap().unwrap() {
+        let answer = member.outcome.answer().expect("all have answered");
+        assert!(answer[..] == bytes[..], "call {number}: the bytes differ");
+    }
+}
+
+/// Ends all servers; each has run every call once.
+fn end_all(network: &mut Network, calls: u64) -> Vec<Counters> {
+    let end = |member: &mut Member| {
+        assert_eq!(member.ran.load(Ordering::Relaxed), calls, "at most once, and once");
+        member.end()
+    };
+    network.members.iter_mut().map(end).collect()
+}
+
+#[test]
+fn calls__with_loss_are_repaired_for_who_lost_something() {
+    in_own_networks("calls__with_loss_are_repaired_for_who_lost_something", |network| {
+        // Every fifth, and one in ten at random.
+        network.members[1].space.drop_multicast("numgen inc mod 5 0");
+        network.members[2].space.drop_multicast("numgen random mod 10 0");
+        let calls = 100;
+        let (client, hearing) = call_all(network, calls);
+        let servers = end_all(network, calls);
+        println!("client: {client:?}\nservers: {servers:?}");
+        assert_eq!(hearing, vec![Hearing::Joined; MEMBERS]);
+        assert!(client.multicast_sent > 0 && client.multicast_announced > 0);
+        // Alone what was lost, not all of it.
+        let announced_packets = client.multicast_announced * client.multicast_sent / calls;
+        assert!(client.packets_retransmitted < announced_packets / 2, "{client:?}");
+        assert!(servers.iter().all(|server| server.multicast_adopted > 0), "{servers:?}");
+    });
+}
+
+#[test]
+fn calls__to_who_hears_nothing_go_alone() {
+    in_own_networks("calls__to_who_hears_nothing_go_alone", |network| {
+        network.members.iter().for_each(|member| member.space.drop_multicast(""));
+        let calls = 40;
+        let (client, hearing) = call_all(network, calls);
+        let servers = end_all(network, calls);
+        println!("client: {client:?}\nservers: {servers:?}");
+        assert_eq!(hearing, vec![Hearing::Joined; MEMBERS], "as far as they know");
+        assert!(client.multicast_missed > 0, "it was tried");
+        // Three times each; then calls went alone.
+        assert!(client.multicast_announced < calls * MEMBERS as u64 / 2, "{client:?}");
+        for server in &servers {
+            assert_eq!(server.multicast_adopted, 0);
+        }
+    });
+}

@@ -1,0 +1,247 @@
+//! Peers that are not there, end, restart, or fall silent.
+
+use std::io::Write;
+use std::net::TcpListener;
+use std::time::Duration;
+
+use petrel::control::Reason;
+use petrel::{Nexus, Status};
+use petrel_proto::control::{Goodbye, Hello, LinkRefuse, PREFACE, VersionRange};
+
+use super::harness::*;
+
+#[test]
+fn dial__nobody_listens() {
+    let (listener, address) = listener();
+    drop(listener);
+    let nexus = client();
+    let mut client = attach(&nexus, V4);
+    let reason = client.no_link(address, 0, BOTH);
+    assert_eq!(reason.status, Status::Unavailable);
+    assert!(reason.message.contains("is the server started"), "{reason:?}");
+    assert_eq!(nexus.stats().dials_failed, 1);
+}
+
+#[test]
+fn dial__peer_that_takes_connections_and_says_nothing() {
+    let (listener, address) = listener();
+    let nexus = client();
+    let mut client = attach(&nexus, V4);
+    client.ask(address, 0, BOTH);
+    let _silent = listener.accept().unwrap();
+    let reason = client.failure();
+    assert_eq!(reason.status, Status::Unavailable);
+    assert!(reason.message.contains("no HELLO"), "{reason:?}");
+    assert_eq!(nexus.stats().dropped_hello_timeout, 1);
+}
+
+#[test]
+fn dial__what_answers_is_not_petrel() {
+    let (listener, address) = listener();
+    let mut client = attach(&client(), V4);
+    client.ask(address, 0, BOTH);
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+    let reason = client.failure();
+    assert_eq!(reason.status, Status::Unavailable);
+    assert!(reason.message.contains("does not speak Petrel"), "{reason:?}");
+}
+
+#[test]
+fn dial__peer_of_a_later_version_only() {
+    let (listener, address) = listener();
+    let nexus = client();
+    let mut client = attach(&nexus, V4);
+    client.ask(address, 0, BOTH);
+    let mut peer = RawPeer::accept(&listener);
+    peer.greet(Hello { versions: VersionRange { min: 2, max: 3 }, ..hello() });
+    let reason = client.failure();
+    assert_eq!(reason.status, Status::Unimplemented);
+    assert!(reason.message.contains("2 to 3"), "{reason:?}");
+    assert_eq!(peer.goodbye().status, Status::Unimplemented);
+    assert_eq!(nexus.stats().refused_version, 1);
+}
+
+#[test]
+fn dial__tries_again_when_the_connection_breaks_before_it_is_of_use() {
+    let (listener, address) = listener();
+    // Slow as this machine may be, it must not be too late before the third try.
+    let nexus = Nexus::builder().connect_timeout(HANG).start().unwrap();
+    let mut client = attach(&nexus, V4);
+    client.ask(address, 0, UDP);
+    drop(listener.accept().unwrap());
+    let mut peer = RawPeer::greeted_by(&listener);
+    peer.link_open();
+    drop(peer);
+    let mut peer = RawPeer::greeted_by(&listener);
+    peer.grant_udp();
+    client.up();
+    assert_eq!(nexus.stats().connections_redialed, 2);
+}
+
+#[test]
+fn dial__tries_again_when_the_peer_says_goodbye_in_place_of_an_answer() {
+    // A process that ends, and one that closes what was idle.
+    for status in [Status::Unavailable, Status::Ok] {
+        let (listener, address) = listener();
+        let nexus = Nexus::builder().connect_timeout(HANG).start().unwrap();
+        let mut client = attach(&nexus, V4);
+        client.ask(address, 0, UDP);
+        let mut peer = RawPeer::greeted_by(&listener);
+        peer.link_open();
+        peer.send(Goodbye { status, text: "the end".into() });
+        drop(peer);
+        wait_until(&nexus, |stats| stats.connections_redialed == 1);
+        let mut peer = RawPeer::greeted_by(&listener);
+        peer.grant_udp();
+        client.up();
+        assert_eq!(nexus.stats().goodbyes_received, 1);
+    }
+}
+
+#[test]
+fn link__asked_for_of_a_peer_that_wants_no_more_of_us() {
+    let (listener, address) = listener();
+    let mut client = attach(&client(), V4);
+    client.ask(address, 0, UDP);
+    let mut peer = RawPeer::greeted_by(&listener);
+    peer.link_open();
+    peer.send(Goodbye { status: Status::InvalidArgument, text: "nonsense".into() });
+    let reason = client.failure();
+    assert_eq!(reason.status, Status::InvalidArgument);
+    assert!(reason.message.contains("nonsense"), "{reason:?}");
+}
+
+#[test]
+fn dial__gives_up_a_peer_that_always_hangs_up() {
+    let (listener, address) = listener();
+    std::thread::spawn(move || hang_up_on_all(&listener));
+    let nexus = Nexus::builder().connect_timeout(Duration::from_millis(300)).start().unwrap();
+    let mut client = attach(&nexus, V4);
+    let reason = client.no_link(address, 0, BOTH);
+    assert_eq!(reason.status, Status::Unavailable);
+    assert!(reason.message.contains("broke"), "{reason:?}");
+}
+
+/// For the rest of the test.
+fn hang_up_on_all(listener: &TcpListener) {
+    while listener.accept().is_ok() {}
+}
+
+#[test]
+fn link__refused_by_the_peer_in_its_words() {
+    let (listener, address) = listener();
+    let mut client = attach(&client(), V4);
+    client.ask(address, 0, UDP);
+    let mut peer = RawPeer::greeted_by(&listener);
+    let link = peer.link_open().link;
+    let text = "not today".to_owned();
+    peer.send(LinkRefuse { link, status: Status::PermissionDenied, text: text.clone() });
+    assert_eq!(client.failure(), Reason::new(Status::PermissionDenied, text));
+}
+
+#[test]
+fn link__not_answered_by_the_peer() {
+    let (listener, address) = listener();
+    let nexus = Nexus::builder().connect_timeout(Duration::from_millis(100)).start().unwrap();
+    let mut client = attach(&nexus, V4);
+    client.ask(address, 0, UDP);
+    let mut peer = RawPeer::greeted_by(&listener);
+    let open = peer.link_open();
+    let reason = client.failure();
+    assert_eq!(reason.status, Status::Unavailable);
+    // The answer is too late, and harms nobody.
+    let offer = open.offers[0];
+    let accept =
+        petrel_proto::control::LinkAccept { link: open.link, offer, ticket: None, ecn: false };
+    peer.send(accept);
+    wait_until(&nexus, |stats| stats.late_messages > 0);
+    assert_eq!(nexus.stats().connections_open, 1);
+}
+
+#[test]
+fn link__goes_down_with_the_peers_nexus_and_comes_back_with_the_next() {
+    let (server_nexus, address) = server(V4);
+    let server = attach(&server_nexus, V4);
+    let client_nexus = client();
+    let mut client = attach(&client_nexus, V4);
+    let up = client.link(address, 0, BOTH);
+    drop((server, server_nexus));
+    // Either the endpoint's end is heard first or the process's.
+    let (link, reason) = client.down();
+    assert_eq!((link, reason.status), (up.link, Status::Unavailable));
+
+    let restarted = Nexus::builder().listen(address).start().unwrap();
+    let mut server = attach(&restarted, V4);
+    let again = client.link(address, 0, BOTH);
+    server.up();
+    assert_ne!(again.link, up.link);
+    assert_ne!(again.incarnation, up.incarnation);
+    assert_eq!(client_nexus.stats().peers_restarted, 1);
+}
+
+#[test]
+fn link__down_when_the_connection_breaks() {
+    let (listener, address) = listener();
+    let nexus = client();
+    let mut client = attach(&nexus, V4);
+    client.ask(address, 0, UDP);
+    let mut peer = RawPeer::greeted_by(&listener);
+    peer.grant_udp();
+    let up = client.up();
+    drop(peer);
+    let (link, reason) = client.down();
+    assert_eq!((link, reason.status), (up.link, Status::Unavailable));
+    assert!(reason.message.contains("process has ended"), "{reason:?}");
+    assert_eq!(nexus.stats().connections_broken, 1);
+}
+
+#[test]
+fn link__down_with_the_peers_goodbye() {
+    let (listener, address) = listener();
+    let mut client = attach(&client(), V4);
+    client.ask(address, 0, UDP);
+    let mut peer = RawPeer::greeted_by(&listener);
+    peer.grant_udp();
+    let up = client.up();
+    peer.send(Goodbye { status: Status::Ok, text: "maintenance".into() });
+    let (link, reason) = client.down();
+    assert_eq!((link, reason.status), (up.link, Status::Unavailable));
+    assert!(reason.message.contains("maintenance"), "{reason:?}");
+}
+
+#[test]
+fn link__down_when_the_peer_falls_silent() {
+    let (listener, address) = listener();
+    let nexus = client();
+    let mut client = attach(&nexus, V4);
+    client.ask(address, 0, UDP);
+    let mut peer = RawPeer::accept(&listener);
+    peer.stream.write_all(&PREFACE).unwrap();
+    // It promises a sign of life every 500 ms, and gives none.
+    peer.send(Hello { heartbeat_ms: 500, ..hello() });
+    assert!(matches!(peer.receive(), Some(petrel_proto::control::Message::Hello(_))));
+    peer.grant_udp();
+    let up = client.up();
+    let (link, reason) = client.down();
+    assert_eq!((link, reason.status), (up.link, Status::Unavailable));
+    assert!(reason.message.contains("no sign of life"), "{reason:?}");
+    assert_eq!(nexus.stats().dropped_silent, 1);
+    assert_eq!(peer.goodbye().status, Status::Unavailable);
+}
+
+#[test]
+fn link__stays_up_while_both_give_signs_of_life() {
+    let heartbeat = Duration::from_millis(400);
+    let listen = V4.parse().unwrap();
+    let server_nexus = Nexus::builder().heartbeat(heartbeat).listen(listen).start().unwrap();
+    let client_nexus = Nexus::builder().heartbeat(heartbeat).start().unwrap();
+    let mut server = attach(&server_nexus, V4);
+    let mut client = attach(&client_nexus, V4);
+    client.link(server_nexus.local_addr().unwrap(), 0, UDP);
+    server.up();
+    // Longer than the silence that would end it.
+    std::thread::sleep(5 * heartbeat);
+    assert!(client.is_quiet() && server.is_quiet());
+    assert_eq!(client_nexus.stats().links_up, 1);
+}

@@ -1,0 +1,219 @@
+//! Links between two nexuses.
+
+use std::collections::HashSet;
+use std::net::SocketAddr;
+use std::time::Instant;
+
+use petrel::Status;
+use petrel::control::{LinkId, Reason, ToNexus};
+use petrel::nexus::{Attach, UdpAttach};
+use petrel_proto::control::SessionOpen;
+use petrel_transport::host::HostLink;
+use petrel_transport::shm::{Shm, ShmLink};
+use petrel_transport::udp::Mtu;
+use petrel_transport::{Transport, TxFrame};
+
+use super::harness::*;
+
+#[test]
+fn link__over_udp_in_both_families() {
+    for family in [V4, V6] {
+        let (server_nexus, address) = server(family);
+        let client_nexus = client();
+        let mut server = attach(&server_nexus, family);
+        let mut client = attach(&client_nexus, family);
+        let up = client.link(address, 0, UDP);
+        let up_server = server.up();
+        assert_eq!(up_server.request, None);
+        assert_eq!(up.incarnation, server_nexus.incarnation());
+        assert_eq!(up_server.incarnation, client_nexus.incarnation());
+        assert_eq!(up.peer, format!("{address} endpoint 0"));
+        for up in [up, up_server] {
+            let HostLink::Udp(link) = up.transport else { panic!("{:?}", up.transport) };
+            let at = SocketAddr::new(address.ip(), 40_000);
+            let header = if at.is_ipv6() { 48 } else { 28 };
+            assert_eq!((link.addr, link.max_frame), (at, Some(9_000 - header)));
+        }
+    }
+}
+
+/// The side that asked hears how long the path is before anything else of the link, for a second link
+/// over the connection too, and later only of shorter ones.
+#[test]
+fn link__its_opener_is_told_the_path() {
+    let (server_nexus, address) = server(V4);
+    let client_nexus = client();
+    let (mut server, mut client) = (attach(&server_nexus, V4), attach(&client_nexus, V4));
+    let began = Instant::now();
+    for _ in 0..2 {
+        let link = client.link(address, 0, UDP).link;
+        server.up();
+        // What comes first is kept in `paths`.
+        let open = SessionOpen { slots: 3, ..proposal(4) };
+        client.port.post(ToNexus::OpenSession { link, open });
+        assert_eq!(client.refused().1.status, Status::InvalidArgument);
+        let told: Vec<u32> =
+            client.paths.iter().filter(|(of, _)| *of == link).map(|(_, rtt_ns)| *rtt_ns).collect();
+        let longest_ns = began.elapsed().as_nanos() as u64;
+        assert!(!told.is_empty() && told.is_sorted_by(|a, b| a > b), "{told:?}");
+        assert!((1..=longest_ns).contains(&u64::from(told[0])), "{told:?} of {longest_ns}");
+    }
+    assert!(server.paths.is_empty(), "a server has no use for it");
+}
+
+#[test]
+fn link__with_the_smaller_of_both_frames() {
+    let (server_nexus, address) = server(V4);
+    let local = "127.0.0.1:7".parse().unwrap();
+    let small = UdpAttach { mtu: Mtu::Fixed(1_500), ..udp_attachment(local) };
+    let mut server =
+        attach_with(&server_nexus, Attach { udp: Some(small), ..attachment(None, false) });
+    let mut client = attach(&client(), V4);
+    for transport in [client.link(address, 0, UDP).transport, server.up().transport] {
+        let HostLink::Udp(link) = transport else { panic!("{transport:?}") };
+        assert_eq!(link.max_frame, Some(1_472));
+    }
+}
+
+/// Sends a frame each way.
+fn check_rings((client, link): (&Endpoint, ShmLink), (server, server_link): (&Endpoint, ShmLink)) {
+    assert_eq!(link.max_frame_bytes(), server_link.max_frame_bytes());
+    let mut near = Shm::new(&shm_config(), client.waker.clone());
+    let mut far = Shm::new(&shm_config(), server.waker.clone());
+    let (to_far, to_near) = (near.add_peer(link).unwrap(), far.add_peer(server_link).unwrap());
+    near.tx_burst(&[TxFrame { peer: to_far, head: b"there", body: b"" }]);
+    far.tx_burst(&[TxFrame { peer: to_near, head: b"back", body: b"" }]);
+    assert_eq!(far.rx_burst(9, |_, frame| assert_eq!(frame, b"there")), 1);
+    assert_eq!(near.rx_burst(9, |_, frame| assert_eq!(frame, b"back")), 1);
+}
+
+fn shm_link(up: Up) -> ShmLink {
+    match up.transport {
+        HostLink::Shm(link) => link,
+        other => panic!("not shared memory: {other:?}"),
+    }
+}
+
+#[test]
+fn link__prefers_shared_memory_on_one_host() {
+    for family in [V4, V6] {
+        let (server_nexus, address) = server(family);
+        let mut server = attach(&server_nexus, family);
+        let mut client = attach(&client(), family);
+        let link = shm_link(client.link(address, 0, BOTH));
+        let server_link = shm_link(server.up());
+        check_rings((&client, link), (&server, server_link));
+        assert_eq!(server_nexus.stats().links_opened_shm, 1);
+    }
+}
+
+#[test]
+fn link__to_the_own_process() {
+    let (nexus, address) = server(V4);
+    let (mut server, mut client) = (attach(&nexus, V4), attach(&nexus, V4));
+    let link = shm_link(client.link(address, 0, SHM));
+    let server_link = shm_link(server.up());
+    check_rings((&client, link), (&server, server_link));
+}
+
+#[test]
+fn link__every_endpoint_with_every_other_over_one_connection() {
+    const EACH: u16 = 12;
+    let (server_nexus, address) = server(V4);
+    let client_nexus = client();
+    let mut servers: Vec<_> = (0..EACH).map(|_| attach(&server_nexus, V4)).collect();
+    let mut clients: Vec<_> = (0..EACH).map(|_| attach(&client_nexus, V4)).collect();
+    for client in &mut clients {
+        for id in 0..EACH {
+            client.ask(address, id, SHM);
+        }
+    }
+    let all = clients.iter_mut().chain(&mut servers);
+    let links: Vec<(usize, LinkId)> = all
+        .enumerate()
+        .flat_map(|(position, endpoint)| {
+            (0..EACH).map(move |_| (position, endpoint.up().link)).collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(links.len(), 2 * usize::from(EACH) * usize::from(EACH));
+    let of_clients = links.iter().filter(|(position, _)| *position < usize::from(EACH));
+    let distinct: HashSet<LinkId> = of_clients.map(|(_, link)| *link).collect();
+    assert_eq!(distinct.len(), usize::from(EACH) * usize::from(EACH));
+    assert_eq!(client_nexus.stats().connections_dialed, 1);
+    assert_eq!(client_nexus.stats().shm_fallbacks, 0);
+}
+
+#[test]
+fn link__without_a_transport_in_common() {
+    let (server_nexus, address) = server(V4);
+    let _server = attach_with(&server_nexus, attachment(None, true));
+    let mut client = attach(&client(), V4);
+    let reason = client.no_link(address, 0, UDP);
+    assert_eq!(reason.status, Status::FailedPrecondition);
+    assert!(reason.message.contains("does not use UDP"), "{reason:?}");
+    assert_eq!(server_nexus.stats().links_refused, 1);
+}
+
+#[test]
+fn link__udp_address_of_another_family() {
+    let (server_nexus, address) = server(V6);
+    let _server = attach(&server_nexus, V6);
+    let mut client = attach(&client(), V4);
+    let reason = client.no_link(address, 0, UDP);
+    assert_eq!(reason.status, Status::FailedPrecondition);
+    assert!(reason.message.contains("bind the endpoint to that one"), "{reason:?}");
+}
+
+#[test]
+fn link__to_an_endpoint_that_is_not_there() {
+    let (server_nexus, address) = server(V4);
+    let _server = attach(&server_nexus, V4);
+    let mut client = attach(&client(), V4);
+    let reason = client.no_link(address, 3, BOTH);
+    assert_eq!(reason.status, Status::Unavailable);
+    assert!(reason.message.contains("no endpoint 3"), "{reason:?}");
+}
+
+#[test]
+fn link__to_another_host_without_insecure() {
+    let mut client = attach(&client(), V4);
+    for remote in ["192.0.2.1:31850", "[2001:db8::1]:31850", "[::ffff:192.0.2.1]:1"] {
+        let reason = client.no_link(remote.parse().unwrap(), 0, BOTH);
+        assert_eq!(reason.status, Status::FailedPrecondition);
+        assert!(reason.message.contains("insecure()"), "{reason:?}");
+    }
+}
+
+#[test]
+fn close_link__from_either_side() {
+    let (server_nexus, address) = server(V4);
+    let mut server = attach(&server_nexus, V4);
+    let mut client = attach(&client(), V4);
+    for closes in ["client", "server"] {
+        let (up, up_server) = (client.link(address, 0, UDP), server.up());
+        let reason = Reason::new(Status::Aborted, "enough");
+        let (closer, link) = match closes {
+            "client" => (&client, up.link),
+            _ => (&server, up_server.link),
+        };
+        closer.port.post(ToNexus::CloseLink { link, reason: reason.clone() });
+        assert_eq!(client.down(), (up.link, reason.clone()));
+        assert_eq!(server.down(), (up_server.link, reason));
+    }
+    wait_until(&server_nexus, |stats| stats.links_up == 0);
+}
+
+#[test]
+fn drop_port__ends_its_links_and_no_others() {
+    let (server_nexus, address) = server(V4);
+    let (mut server, mut other) = (attach(&server_nexus, V4), attach(&server_nexus, V4));
+    let mut client = attach(&client(), V4);
+    let (first, second) = (client.link(address, 0, BOTH), client.link(address, 1, BOTH));
+    drop((server.up(), other.up()));
+    drop(server);
+    let (link, reason) = client.down();
+    assert_eq!((link, reason.status), (first.link, Status::Unavailable));
+    assert!(reason.message.contains("endpoint 0"), "{reason:?}");
+    drop(other);
+    assert_eq!(client.down().0, second.link);
+}

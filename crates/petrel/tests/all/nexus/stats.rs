@@ -1,0 +1,113 @@
+//! Counters, asked for from outside.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use petrel::control::{FromNexus, ToNexus};
+use petrel::nexus::fetch_stats;
+use petrel::{Nexus, NexusError};
+
+use super::harness::*;
+
+fn ask(address: SocketAddr) -> JoinHandle<Result<String, NexusError>> {
+    std::thread::spawn(move || fetch_stats(address, HANG))
+}
+
+fn answer(endpoint: &mut Endpoint, json: &str) {
+    let FromNexus::StatsRequested { request } = endpoint.next() else { panic!("not asked") };
+    endpoint.port.post(ToNexus::Stats { request, json: json.to_owned() });
+}
+
+#[test]
+fn fetch_stats__from_all_endpoints() {
+    for family in [V4, V6] {
+        let (nexus, address) = server(family);
+        let mut endpoints = [attach(&nexus, family), attach(&nexus, family)];
+        let asker = ask(address);
+        answer(&mut endpoints[0], "{\"calls\":5}");
+        answer(&mut endpoints[1], "{}");
+        let json = asker.join().unwrap().unwrap();
+        let start = format!("{{\"incarnation\":{},\"nexus\":{{", nexus.incarnation());
+        assert!(json.starts_with(&start), "{json}");
+        assert!(json.contains("\"connections_accepted\":1,"), "{json}");
+        let end = "\"endpoints\":[{\"id\":0,\"stats\":{\"calls\":5}},{\"id\":1,\"stats\":{}}]}";
+        assert!(json.ends_with(end), "{json}");
+    }
+}
+
+#[test]
+fn fetch_stats__of_an_endpoint_that_does_not_run() {
+    let (nexus, address) = server(V4);
+    let _endpoint = attach(&nexus, V4);
+    let json = fetch_stats(address, HANG).unwrap();
+    assert!(json.contains("{\"id\":0,\"error\":\"no answer in time"), "{json}");
+}
+
+#[test]
+fn fetch_stats__in_several_parts() {
+    let (nexus, address) = server(V4);
+    let mut endpoints: Vec<_> = (0..5).map(|_| attach(&nexus, V4)).collect();
+    let long = format!("{{\"name\":\"{}\"}}", "ü".repeat(30_000));
+    let askers = [ask(address), ask(address)];
+    // Who asks while another is being answered may get the same answer or a new one.
+    while nexus.stats().stats_answered < 2 {
+        for endpoint in &mut endpoints {
+            if let Some(FromNexus::StatsRequested { request }) = endpoint.port.poll() {
+                endpoint.port.post(ToNexus::Stats { request, json: long.clone() });
+            }
+        }
+        std::thread::yield_now();
+    }
+    for asker in askers {
+        let json = asker.join().unwrap().unwrap();
+        assert_eq!(json.matches(&long).count(), 5);
+    }
+}
+
+#[test]
+fn fetch_stats__from_nobody() {
+    let (listener, address) = listener();
+    drop(listener);
+    let error = fetch_stats(address, HANG).unwrap_err();
+    assert!(matches!(error, NexusError::Connect { .. }), "{error}");
+}
+
+#[test]
+fn fetch_stats__from_a_process_that_hangs() {
+    let (_listener, address) = listener();
+    let error = fetch_stats(address, Duration::from_millis(50)).unwrap_err();
+    assert!(matches!(error, NexusError::Timeout { .. }), "{error}");
+}
+
+#[test]
+fn fetch_stats__from_something_else() {
+    let (listener, address) = listener();
+    let asker = ask(address);
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.write_all(b"SSH-2.0-OpenSSH_9\r\n").unwrap();
+    let error = asker.join().unwrap().unwrap_err();
+    assert!(matches!(error, NexusError::Protocol { .. }), "{error}");
+}
+
+/// An address of this host that is not loopback. No packet is sent to find it.
+fn outward_address() -> Option<IpAddr> {
+    let socket = UdpSocket::bind("0.0.0.0:0").ok()?;
+    socket.connect("192.0.2.1:9").ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
+}
+
+/// A server of a data center listens on its network's address, and is asked on its own host.
+#[test]
+fn fetch_stats__of_a_server_that_listens_on_a_networks_address() {
+    let Some(ip) = outward_address() else {
+        return println!("skipped: this host has no address but loopback");
+    };
+    assert!(!ip.is_loopback());
+    let builder = Nexus::builder().listen(SocketAddr::new(ip, 0)).insecure();
+    let nexus = builder.start().unwrap();
+    let json = fetch_stats(nexus.local_addr().unwrap(), HANG).unwrap();
+    assert!(json.contains("\"stats_refused\":0"), "{json}");
+    assert_eq!(nexus.stats().stats_answered, 1);
+}

@@ -1,0 +1,162 @@
+//! Why sessions ended and calls failed: as counters, and as the application hears of it.
+
+use std::time::Duration;
+
+use crate::common::{ECHO, Server, client, over};
+use petrel::transport::host::Host;
+use petrel::{
+    CallOptions, Endpoint, EndpointConfig, EndpointStats, Execution, SessionEnd, SessionId, Status,
+};
+
+/// Keeps its requests.
+const KEEP: u16 = 2;
+
+fn keeping_server(config: EndpointConfig) -> Server {
+    Server::start(config, "127.0.0.1:0", |endpoint| {
+        let kept = std::cell::RefCell::new(Vec::new());
+        endpoint.register(KEEP, move |cx, request| {
+            let (responder, handled) = request.defer(cx);
+            kept.borrow_mut().push(responder);
+            handled
+        });
+    })
+}
+
+/// How the only session that has ended did.
+fn only_end(stats: &EndpointStats) -> &'static str {
+    let ends: Vec<_> = stats.session_ends.iter().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(ends.len(), 1, "{ends:?}");
+    assert_eq!(ends[0].1, 1);
+    ends[0].0
+}
+
+fn end_of(client: &Endpoint, session: SessionId) -> (SessionEnd, String) {
+    let (end, reason) = client.session_end(session).expect("the session has ended");
+    (end, reason.message.clone())
+}
+
+#[test]
+fn a_server_that_ends_is_the_reason_of_its_sessions_and_calls() {
+    let mut server = keeping_server(over(true, true));
+    let mut client = client(EndpointConfig::default());
+    let session = client.connect_wait(server.address).unwrap();
+    assert!(client.session_end(session).is_none());
+    let call = client.session(session).start(KEEP, b"");
+    client.call_wait(session, ECHO, b"", 0).unwrap();
+    server.end();
+    let failure = client.block_on(call).unwrap_err();
+    let (end, why) = end_of(&client, session);
+    assert_eq!(end, SessionEnd::LinkLost);
+    assert_eq!((&failure.message, failure.execution), (&why, Execution::MayHaveExecuted));
+    let stats = client.stats();
+    assert_eq!(only_end(&stats), "sessions_ended_link_lost");
+    assert_eq!(stats.call_failures.may_have_executed, 1);
+    // A call that comes later hears the same.
+    let call = client.session(session).start(ECHO, b"");
+    let late = client.block_on(call).unwrap_err();
+    assert!(late.message.contains(&why), "{late}");
+    assert_eq!((late.status, late.execution), (Status::Unavailable, Execution::NotSent));
+}
+
+#[test]
+fn each_other_end_has_its_own_reason() {
+    let client_of = |accept: bool| {
+        let mut config = over(true, true);
+        config.sessions.accept = accept;
+        let server = Server::start(config, "127.0.0.1:0", |_| {});
+        (server, client(EndpointConfig::default()))
+    };
+    let (server, mut client) = client_of(true);
+    let session = client.connect_wait(server.address).unwrap();
+    client.close(session);
+    assert_eq!(end_of(&client, session).0, SessionEnd::ClosedHere);
+    assert_eq!(only_end(&client.stats()), "sessions_ended_closed_here");
+
+    let (server, mut client) = client_of(false);
+    client.connect_wait(server.address).unwrap_err();
+    assert_eq!(only_end(&client.stats()), "sessions_ended_refused");
+
+    let (mut server, mut client) = client_of(true);
+    server.end();
+    client.connect_wait(server.address).unwrap_err();
+    assert_eq!(only_end(&client.stats()), "sessions_ended_not_reached");
+}
+
+#[test]
+fn calls_of_other_threads_are_counted() {
+    let server = keeping_server(over(true, true));
+    let mut endpoint = client(EndpointConfig::default());
+    let session = endpoint.connect_wait(server.address).unwrap();
+    let remote = endpoint.client(session);
+    let call = remote.start(KEEP, b"", 0).unwrap();
+    endpoint.call_wait(session, ECHO, b"", 0).unwrap();
+    let calls = endpoint.stats().client_calls;
+    assert_eq!((calls.made, calls.not_made, calls.under_way, calls.waiting), (1, 0, 1, 0));
+    endpoint.close(session);
+    let refused = remote.start(KEEP, b"", 0).unwrap();
+    endpoint.block_on(call).unwrap_err();
+    endpoint.block_on(refused).unwrap_err();
+    let calls = endpoint.stats().client_calls;
+    assert_eq!((calls.made, calls.not_made, calls.under_way, calls.waiting), (2, 1, 0, 0));
+    assert!(endpoint.stats().to_json().contains("\"client_calls_not_made\":1"));
+}
+
+/// Who reads the text of a client's failure sees on which side something is off.
+#[test]
+fn a_link_that_cannot_be_had_says_on_which_side_and_why() {
+    let server = Server::start(over(false, true), "127.0.0.1:0", |_| {});
+    let mut client = client(over(true, false));
+    let error = client.connect_wait(server.address).unwrap_err().to_string();
+    assert!(error.contains("the server takes no transport that was offered"), "{error}");
+    drop(server);
+}
+
+#[test]
+fn links_without_shared_memory_are_counted_by_the_reason() {
+    let server = Server::start(over(true, true), "127.0.0.1:0", |_| {});
+    let nexus = crate::common::nexus(None);
+    let mut client = nexus.endpoint(over(true, false)).unwrap();
+    let session = client.connect_wait(server.address).unwrap();
+    assert!(!Host::is_shm(client.session_peer_id(session).unwrap()));
+    let stats = nexus.stats();
+    assert_eq!((stats.no_shm_endpoint, stats.no_shm_process, stats.no_shm_peer), (1, 0, 0));
+}
+
+/// A call that is given up just before its endpoint ends: nobody runs the event loop any more.
+#[test]
+fn a_server_hears_of_a_call_that_is_cancelled_just_before_its_endpoint_is_dropped() {
+    for (udp, shm) in [(true, false), (false, true)] {
+        let server = keeping_server(over(true, true));
+        let mut watcher = client(over(true, true));
+        let mut cancels = 0;
+        // The end of the link may overtake what was sent last.
+        for _ in 0..50 {
+            let mut client = client(over(udp, shm));
+            let session = client.connect_wait(server.address).unwrap();
+            let call = client.session(session).start_with(
+                KEEP,
+                b"",
+                CallOptions::new().timeout(Duration::from_secs(60)),
+            );
+            client.call_wait(session, ECHO, b"", 0).unwrap();
+            drop(call);
+            drop(client);
+            cancels = cancels_received(&mut watcher, &server);
+            if cancels > 0 {
+                break;
+            }
+        }
+        assert!(cancels > 0, "udp: {udp}, shm: {shm}");
+    }
+}
+
+/// The server's counter, after what was sent to it has been handled.
+fn cancels_received(watcher: &mut Endpoint, server: &Server) -> u64 {
+    let session = watcher.connect_wait(server.address).unwrap();
+    watcher.call_wait(session, ECHO, b"", 0).unwrap();
+    let json = petrel::nexus::fetch_stats(server.address, Duration::from_secs(60)).unwrap();
+    let name = "\"cancels_received\":";
+    let from = json.find(name).unwrap() + name.len();
+    let digits = json[from..].split(|c: char| !c.is_ascii_digit()).next().unwrap();
+    digits.parse().unwrap()
+}

@@ -1,0 +1,141 @@
+//! Calls that wait for an event, thousands on one session with default settings, from one handle: nothing else
+//! waits behind them.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use crate::common::remote::Caller;
+use crate::common::{ECHO, Server, over};
+use petrel::{CallOptions, HEALTH_METHOD, Health, WorkerRequest};
+
+const WATCH: u16 = 10;
+const ACQUIRE: u16 = 11;
+const RELEASE: u16 = 12;
+
+/// Far more than any of this takes: a call that waits behind others ends the test by it.
+const HANG_GUARD: Duration = Duration::from_secs(30);
+
+fn soon() -> CallOptions {
+    CallOptions::new().timeout(HANG_GUARD)
+}
+
+/// A server whose requests of method WATCH come out here, to be answered by the test.
+fn watched(udp: bool) -> (Server, mpsc::Receiver<WorkerRequest>) {
+    let (keep, kept) = mpsc::channel();
+    let server = Server::start(over(udp, !udp), "127.0.0.1:0", move |endpoint| {
+        endpoint.register_remote(WATCH, move |request| {
+            // Without the test nobody wants it.
+            let _ = keep.send(request);
+        });
+    });
+    (server, kept)
+}
+
+/// It was eight, and health was not answered either.
+#[test]
+fn two_thousand_long_polls__ping_and_health_are_answered_meanwhile() {
+    for udp in [true, false] {
+        let (server, kept) = watched(udp);
+        let caller = Caller::start(over(udp, !udp), server.address);
+        let client = &caller.client;
+        let start = |number: u32| client.start(WATCH, number.to_le_bytes(), 4).unwrap();
+        let mut polls: Vec<_> = (0..2_000).map(start).collect();
+        let take = |_| kept.recv_timeout(HANG_GUARD).expect("a poll waits behind others");
+        let mut requests: Vec<WorkerRequest> = (0..2_000).map(take).collect();
+
+        for number in 0..100_u64 {
+            let pong = client.call_wait_with(ECHO, number.to_le_bytes(), 8, soon());
+            assert_eq!(pong.unwrap(), number.to_le_bytes());
+        }
+        let health = client.call_wait_with(HEALTH_METHOD, [], 1, soon()).unwrap();
+        assert_eq!(Health::from_code(health[0]), Some(Health::Serving));
+
+        // Half of them are cancelled, and the server hears of it; the others are answered.
+        let answered = polls.split_off(1_000);
+        drop(polls);
+        for request in &mut requests {
+            let number = u32::from_le_bytes(request.data().try_into().unwrap());
+            if number < 1_000 {
+                while !request.is_cancelled() {
+                    thread::yield_now();
+                }
+            }
+        }
+        for mut request in requests {
+            let message = request.take_data();
+            request.reply_vec(message);
+        }
+        for (number, poll) in (1_000_u32..).zip(answered) {
+            assert_eq!(poll.wait().unwrap(), number.to_le_bytes());
+        }
+        assert_eq!(client.call_wait_with(ECHO, b"after", 5, soon()).unwrap(), b"after");
+    }
+}
+
+/// A lock, and those who wait for it. A request is answered when the lock is its own.
+#[derive(Default)]
+struct Lock {
+    is_taken: bool,
+    waiting: VecDeque<WorkerRequest>,
+}
+
+impl Lock {
+    fn acquire(&mut self, request: WorkerRequest) {
+        self.waiting.push_back(request);
+        self.grant();
+    }
+
+    fn release(&mut self) {
+        assert!(self.is_taken, "released by who has it");
+        self.is_taken = false;
+        self.grant();
+    }
+
+    fn grant(&mut self) {
+        if !self.is_taken
+            && let Some(request) = self.waiting.pop_front()
+        {
+            self.is_taken = true;
+            request.reply_vec(Vec::new());
+        }
+    }
+}
+
+/// A service of locks as anybody writes one: many tasks with one handle, whose requests for the lock wait at the
+/// server. The RELEASE could not pass eight of them, and the lock was never free again.
+#[test]
+fn lock_service__releases_pass_the_requests_that_wait() {
+    const TASKS: usize = 90;
+    const TURNS: usize = 5;
+    let lock = Arc::new(Mutex::new(Lock::default()));
+    let server = Server::start(over(true, true), "127.0.0.1:0", {
+        let lock = Arc::clone(&lock);
+        move |endpoint| {
+            let releasing = Arc::clone(&lock);
+            endpoint.register_remote(ACQUIRE, move |request| {
+                lock.lock().unwrap().acquire(request);
+            });
+            endpoint.register_remote(RELEASE, move |request| {
+                releasing.lock().unwrap().release();
+                request.reply_vec(Vec::new());
+            });
+        }
+    });
+    let caller = Caller::start(over(true, true), server.address);
+    let holders = Mutex::new(0);
+    thread::scope(|scope| {
+        for _ in 0..TASKS {
+            let (client, holders) = (caller.client.clone(), &holders);
+            scope.spawn(move || {
+                for _ in 0..TURNS {
+                    client.call_wait_with(ACQUIRE, [], 0, soon()).expect("the lock is granted");
+                    *holders.try_lock().expect("nobody else has the lock") += 1;
+                    client.call_wait_with(RELEASE, [], 0, soon()).expect("the lock is released");
+                }
+            });
+        }
+    });
+    assert_eq!(*holders.lock().unwrap(), TASKS * TURNS);
+}
