@@ -279,6 +279,15 @@ mod tests {
         assert_eq!(bytes.slice(2..5).to_vec(), b"234");
         assert_eq!((bytes.read::<2>(8), bytes.read::<2>(9)), (Some(*b"89"), None));
         assert_eq!(bytes.read::<4>(usize::MAX), None);
+        let words: [u64; 4] = std::array::from_fn(|at| 0x0101_0101_0101_0101 * (at as u64 + 1));
+        let flat: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
+        // SAFETY: the words live as long.
+        let shared = unsafe { SharedBytes::new(NonNull::from(&words).cast(), 32) };
+        for offset in [0, 3, 8] {
+            assert_eq!(shared.read::<16>(offset).unwrap(), flat[offset..offset + 16]);
+            assert_eq!(shared.read::<24>(offset).unwrap(), flat[offset..offset + 24]);
+        }
+        assert_eq!(shared.read::<24>(9), None);
         assert!(bytes.slice(10..10).is_empty());
     }
 

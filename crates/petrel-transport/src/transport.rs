@@ -181,6 +181,7 @@ pub trait FrameHandler {
 #[derive(Debug)]
 pub struct SharedFrame<'a> {
     bytes: SharedBytes<'a>,
+    // No slice: it is handed on for each long frame, and one register is less than two.
     scratch: &'a mut Vec<u8>,
 }
 

@@ -41,6 +41,7 @@ mod sessions;
 
 pub use build::{BuildError, Builder};
 pub use image::{Chunk, Cursor, Image};
+pub(crate) use map::WARMED_MIN;
 pub use map::{Range, WARMED_MAX};
 
 use crate::api::{Applied, Outcome, Refusal, WriteReply};

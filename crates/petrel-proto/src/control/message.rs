@@ -110,7 +110,7 @@ pub struct Hello {
     pub versions: VersionRange,
     /// Drawn at random when the process starts; not 0.
     pub incarnation: u64,
-    /// The process sends a PING this often, in milliseconds.
+    /// The process sends a PING this often, in milliseconds; on connections that it accepted less often (§8.6).
     pub heartbeat_ms: u32,
     /// Name and version of the implementation, for people.
     pub agent: String,

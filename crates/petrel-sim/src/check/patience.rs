@@ -80,9 +80,11 @@ impl Node {
         for ToCancel { key, id, .. } in due {
             let was_there = self.endpoint.context().cancel(key);
             let session = self.shared.ledger().cancel(id, was_there);
-            // Its credits are back at once, and the CANCEL leaves when it comes to it (§5.4).
-            let witness = &mut self.shared.common.witness.borrow_mut();
-            witness.lose_count(self.shared.at, session.index);
+            if was_there {
+                // Its credits are back at once, and the CANCEL leaves when it comes to it (§5.4).
+                let witness = &mut self.shared.common.witness.borrow_mut();
+                witness.lose_count(self.shared.at, session.index);
+            }
         }
     }
 

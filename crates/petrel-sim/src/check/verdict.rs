@@ -112,7 +112,7 @@ impl World {
             self.counters;
         // A handler that takes its time is asked.
         let is_quiet = timeouts + probes == 0 && self.common.fabric.stats().dropped_total() == 0;
-        // A request without memory, or time, is refused once for each of its packets.
+        // A request without memory or time, over a share, or dropped for others, is refused once for each of its packets.
         let refused = self.counters.refused_no_memory
             + self.counters.refused_over_share
             + self.counters.requests_expired

@@ -198,7 +198,7 @@ impl Shm {
                     let frame = SharedFrame::new(frame.bytes(), scratch);
                     handler.handle_shared(PeerId(index), frame, back);
                 }
-                None => deliver_long(PeerId(index), frame, scratch, handler, back),
+                None => deliver_copied(PeerId(index), frame, scratch, handler, back),
             }
         });
         if peer.has_unpublished() && peer.touch() {
@@ -352,21 +352,17 @@ impl Transport for Shm {
     }
 }
 
-/// Delivers a frame of more than a line. Out of line, so that the way of small frames stays short.
-#[cold]
+/// Delivers a copy of a frame of more than a line, and no more than [`PRIVATE_BYTES_MAX`]. Out of line, so that the way
+/// of shorter frames stays short.
 #[inline(never)]
-fn deliver_long<H: FrameHandler>(
+fn deliver_copied<H: FrameHandler>(
     peer: PeerId,
     frame: RingFrame<'_>,
     scratch: &mut Vec<u8>,
     handler: &mut H,
     back: ReturnPath<'_>,
 ) {
-    let frame = SharedFrame::new(frame.bytes(), scratch);
-    match frame.bytes().len() {
-        ..=PRIVATE_BYTES_MAX => handler.handle(peer, frame.into_private(), back),
-        _ => handler.handle_shared(peer, frame, back),
-    }
+    handler.handle(peer, SharedFrame::new(frame.bytes(), scratch).into_private(), back);
 }
 
 /// Shows a frame that will come in: a copy of its start.

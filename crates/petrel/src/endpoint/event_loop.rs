@@ -21,8 +21,7 @@ use super::idle::Rest;
 use super::{Endpoint, SessionEnd, run_continuation, run_under_deadline};
 use crate::control::ControlPlane;
 use crate::inbox::NEVER_NS;
-use crate::msgbuf::MsgBuf;
-use crate::msgbuf::Pool;
+use crate::msgbuf::{MsgBuf, Pool};
 use crate::prefetch::prefetch;
 use crate::time::as_ns;
 

@@ -9,7 +9,7 @@
 const SLOTS_IN_ALL_MAX: u64 = 1 << 19;
 
 /// The share of what is left that one session gets at most: the first 128 sessions get the default of
-/// 2 048 slots, the next 128 a half of that, and so on.
+/// 2 048 slots, the next 128 a half of that, and so on. One process gets less: its connection's share ends sooner (`nexus`).
 const SESSIONS_TO_COME: u64 = 128;
 
 /// What every session gets if it proposes as much: twice what eRPC has.
@@ -22,7 +22,7 @@ pub(super) fn slots_for(proposed: u16, allowed: u16, agreed_in_all: u64) -> u16 
     proposed.min(allowed).min(slots_of(left))
 }
 
-/// The slots of a session's share where so many are left.
+/// The slots of a session's share when `left` slots are left.
 pub(crate) fn slots_of(left: u64) -> u16 {
     let share = left / SESSIONS_TO_COME;
     // The power of two that is not above the share, which is 0 or fits.

@@ -10,7 +10,8 @@ use super::closing::Farewell;
 use super::connection::{Connection, ConnectionId, Phase};
 use super::deadlines::{Deadlines, Due};
 use super::limits::{
-    HELLO_TIMEOUT, IDLE_PING_HEARTBEATS, IDLE_TIMEOUT, LINGER, MESSAGE_TIMEOUT, WRITE_TIMEOUT,
+    HELLO_TIMEOUT, IDLE_PING_HEARTBEATS, IDLE_PING_MIN, IDLE_TIMEOUT, LINGER, MESSAGE_TIMEOUT,
+    WRITE_TIMEOUT,
 };
 use super::reactor::Reactor;
 use crate::control::Reason;
@@ -63,14 +64,18 @@ impl Connection {
     /// The time until the next PING.
     pub(super) fn ping_interval(&self, heartbeat: Duration) -> Duration {
         let is_in_use = self.is_opener || self.session_bytes > 0 || self.proposals > 0;
-        if is_in_use { heartbeat } else { heartbeat * IDLE_PING_HEARTBEATS }
+        if is_in_use || heartbeat < IDLE_PING_MIN {
+            heartbeat
+        } else {
+            heartbeat * IDLE_PING_HEARTBEATS
+        }
     }
 
     /// Puts the acceptor's next PING off: a PONG is as good a sign of life, and a server may have thousands
     /// of clients that ask each second. The opener's PINGs go on: they keep the acceptor's PONGs coming, and
     /// the opener measures the path with each.
     fn note_pong(&mut self, now: Instant, heartbeat: Duration) {
-        if !self.is_opener {
+        if !self.is_opener && heartbeat >= IDLE_PING_MIN {
             self.ping_at = self.ping_at.max(now + heartbeat + heartbeat / 2);
         }
     }
@@ -91,12 +96,17 @@ impl Reactor {
         }
     }
 
-    /// Does not count the time in which this thread did not run as silence of its peers: where the
+    /// Does not count the time in which this thread did not run as silence, or slowness, of its peers: where the
     /// whole host stood still, its other processes have had no time for a PING either.
     pub(super) fn excuse_silence(&mut self, late: Duration) {
         if late >= self.tick_interval() {
             let now = self.now;
-            self.connections.values_mut().for_each(|c| c.heard = (c.heard + late).min(now));
+            for connection in self.connections.values_mut() {
+                let times =
+                    [&mut connection.out.stalled_since, &mut connection.midway_since].into_iter();
+                let heard = std::iter::once(&mut connection.heard);
+                times.flatten().chain(heard).for_each(|since| *since = (*since + late).min(now));
+            }
         }
     }
 
@@ -290,6 +300,8 @@ mod tests {
         let second = Duration::from_secs(1);
         let mut connection = connection(open(), false, Instant::now());
         assert_eq!(connection.ping_interval(second), IDLE_PING_HEARTBEATS * second);
+        let short = Duration::from_millis(5);
+        assert_eq!(connection.ping_interval(short), short, "a PING may be late by a tick");
         connection.proposals = 1;
         assert_eq!(connection.ping_interval(second), second);
         connection.proposals = 0;

@@ -10,8 +10,12 @@ pub(super) const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(1);
 pub(super) const SILENT_HEARTBEATS_MAX: u32 = 3;
 
 /// Intervals between PINGs on an accepted connection without a session. Thousands of silent connections
-/// cost half as much as with one, and the peer, which waits for [`SILENT_HEARTBEATS_MAX`], has one to spare.
+/// cost half as much as with one. The peer waits for [`SILENT_HEARTBEATS_MAX`]: one, less the tick by which a PING
+/// may be late, is to spare.
 pub(super) const IDLE_PING_HEARTBEATS: u32 = 2;
+
+/// With a shorter interval a tick would be a large part of what is to spare, and all PINGs go at each interval.
+pub(super) const IDLE_PING_MIN: Duration = Duration::from_millis(40);
 
 /// How long a link waits for its endpoint: what a process may take from its first port to its
 /// threads.
@@ -148,8 +152,8 @@ pub(super) fn session_bytes(slots: u16) -> usize {
     SESSION_BASE_BYTES + usize::from(slots) * SLOT_BYTES
 }
 
-/// Slots that may be given to sessions beyond the least, where the sessions of a connection or site have so many
-/// bytes: they take half of its memory at most. The other half is for sessions with the least.
+/// Slots beyond the least that may still be given to sessions which have `bytes` of `bytes_max`. Such slots take half of
+/// the memory at most: the other half is kept for sessions with the least.
 pub(super) fn slots_left(bytes_max: usize, bytes: usize) -> u64 {
     ((bytes_max / 2).saturating_sub(bytes) / SLOT_BYTES) as u64
 }
@@ -216,6 +220,7 @@ const _: () = {
     assert!(UNGREETED_MAX + CLOSING_MAX < CONNECTIONS_MAX);
     assert!(ACCEPTS_PER_TURN < UNGREETED_MAX);
     assert!(IDLE_PING_HEARTBEATS < SILENT_HEARTBEATS_MAX);
+    assert!(IDLE_PING_MIN.as_millis() >= 8 * TICK_MIN.as_millis());
     assert!(PROPOSALS_PER_CONNECTION_MAX * SESSION_OPEN_BYTES < OUT_HARD_BYTES);
     assert!(STATS_BYTES_MAX < OUT_HARD_BYTES);
     assert!(LINKS_PER_CONNECTION_MAX <= LINKS_PER_SITE_MAX);

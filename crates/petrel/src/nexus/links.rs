@@ -439,6 +439,9 @@ impl Reactor {
             connection.idle_since = self.now;
             if !connection.is_opener {
                 let site = connection.site;
+                if link.session_bytes > 0 || !link.proposals.is_empty() {
+                    connection.quiet_since = self.now;
+                }
                 connection.session_bytes -= link.session_bytes;
                 self.shares.remove_sessions(site, link.session_bytes);
                 link.proposals.values().for_each(|proposal| {

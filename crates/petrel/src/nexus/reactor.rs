@@ -278,7 +278,9 @@ pub(super) mod tests {
     }
 
     fn turns_until(reactor: &mut Reactor, is_so: impl Fn(&Reactor) -> bool) {
+        let end = Instant::now() + Duration::from_secs(60);
         while !is_so(reactor) {
+            assert!(Instant::now() < end, "it never comes true");
             turn_at_once(reactor);
         }
     }

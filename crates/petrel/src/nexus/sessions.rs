@@ -28,7 +28,7 @@ use crate::endpoint::{SLOTS_MIN, slots_of};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Proposal {
     open: SessionOpen,
-    /// Slots that this process's endpoint may agree to.
+    /// Slots that this process's endpoint was offered for it.
     slots: u16,
     deadline: Instant,
 }
@@ -262,7 +262,9 @@ impl Reactor {
         accept.request = proposal.open.request;
         let fault = match accept.check() {
             Err(error) => Some(error.to_string()),
-            Ok(()) if !accept.is_within(&proposal.open) => {
+            Ok(())
+                if !accept.is_within(&SessionOpen { slots: proposal.slots, ..proposal.open }) =>
+            {
                 Some("the server's answer exceeds the proposal".to_owned())
             }
             Ok(()) => None,

@@ -100,9 +100,10 @@ impl Shares {
         Ok(())
     }
 
-    /// Slots that a site's sessions may get beyond the least.
+    /// Slots beyond the least that a site's sessions may still be given.
     pub(super) fn slots_left(&self, site: Site) -> u64 {
-        slots_left(SESSION_BYTES_PER_SITE_MAX, self.share(site).session_bytes)
+        let of_site = slots_left(SESSION_BYTES_PER_SITE_MAX, self.share(site).session_bytes);
+        of_site.min(slots_left(SESSION_BYTES_MAX, self.all.session_bytes))
     }
 
     /// A link is there; whether it is its connection's first.

@@ -19,7 +19,7 @@ enum Wish {
     Fulfilled,
     /// The node is no member that could be removed.
     NoMember,
-    /// It will be when this index is applied.
+    /// It will be when this index is applied, and the configuration is complete.
     At(u64),
     Refused(&'static str),
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use petrel::{Context, Responder};
 
 use crate::api::{Consistency, GetReply, GetRequest, Refusal, ScanRequest, methods};
-use crate::store::{Store, WARMED_MAX};
+use crate::store::{Store, WARMED_MAX, WARMED_MIN};
 
 /// A read whose time has not come.
 pub(super) struct Read {
@@ -99,15 +99,17 @@ pub(super) fn may_be_stale(method: u16, request: &[u8]) -> Result<bool, String> 
 }
 
 /// Has the memory fetched that the first of these reads will look at, so that the waits for it overlap. Tells for how
-/// many: it is one at least.
-pub(super) fn warm(store: &Store, reads: &[Read]) -> usize {
+/// many: for one at least, if there is one.
+pub(super) fn fetch_together(store: &Store, reads: &[Read]) -> usize {
     let together = &reads[..reads.len().min(WARMED_MAX)];
-    let is_get = |read: &&Read| read.method == methods::GET;
-    let keys = together.iter().filter(is_get).filter_map(|read| {
-        let request = GetRequest::decode(&read.request);
-        request.ok().map(|request| request.key)
-    });
-    store.warm_keys(keys);
+    if together.len() >= WARMED_MIN {
+        let is_get = |read: &&Read| read.method == methods::GET;
+        let keys = together.iter().filter(is_get).filter_map(|read| {
+            let request = GetRequest::decode(&read.request);
+            request.ok().map(|request| request.key)
+        });
+        store.warm_keys(keys);
+    }
     together.len()
 }
 

@@ -30,6 +30,9 @@ use page::Page;
 /// Keys that are looked up together: as many waits for memory as a core has under way at once, about.
 pub const WARMED_MAX: usize = 16;
 
+/// Commands that are worth a look at the memory that they need before they are applied.
+pub(crate) const WARMED_MIN: usize = 4;
+
 /// Keys with values and revisions.
 #[derive(Debug, Clone)]
 pub(super) struct Map {

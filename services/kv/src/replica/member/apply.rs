@@ -1,5 +1,7 @@
 //! Committed entries: each is applied once, in order, and whoever waits for it is answered.
 
+use std::collections::BTreeSet;
+
 use petrel::Context;
 use raft::eraftpb::{ConfChangeV2, ConfState, Entry, EntryType};
 
@@ -8,10 +10,7 @@ use crate::api::AdminReply;
 use crate::replica::ReplicaError;
 use crate::replica::book::{BookChange, decode_members};
 use crate::replica::codec::Reader;
-use crate::store::WARMED_MAX;
-
-/// Commands that are worth a look at the memory that they need before they are applied.
-const WARMED_MIN: usize = 4;
+use crate::store::{WARMED_MAX, WARMED_MIN};
 
 impl Member {
     pub(super) fn answer_committed(&mut self, cx: &mut Context<'_>) {
@@ -144,6 +143,7 @@ impl Member {
         protobuf::Message::merge_from_bytes(&mut change, &entry.data)
             .map_err(|error| ReplicaError::Log(error.to_string()))?;
         let before = self.raft.raft.prs().conf().to_conf_state();
+        let was_complete = self.configuration_is_complete();
         let conf = self
             .raft
             .apply_conf_change(&change)
@@ -159,16 +159,17 @@ impl Member {
             // It was made the leader while its removal was on the way; the core would go on, and panic.
             self.raft.raft.become_follower(term, raft::INVALID_ID);
         }
-        self.configured.note(entry.index, &before, &conf);
+        self.configured.note(entry.index, was_complete, &before, &conf);
         self.log.get_mut().set_conf_state(conf);
         // Its majority may be none any more.
         self.lease = None;
         Ok(())
     }
 
-    /// Answers those that wait for changes of the members which are complete.
+    /// Answers those that wait for changes of the members which are complete. Those of a replica that leads no more
+    /// hear so when it notes that ([`Member::note_role`]).
     pub(super) fn answer_changes(&mut self, cx: &mut Context<'_>) {
-        if self.changes.is_empty() || !self.configuration_is_complete() {
+        if self.changes.is_empty() || !self.leads() || !self.configuration_is_complete() {
             return;
         }
         let mut reply = Vec::new();
@@ -181,14 +182,27 @@ impl Member {
 }
 
 impl Configured {
-    /// Notes that the configuration has changed.
-    fn note(&mut self, index: u64, before: &ConfState, after: &ConfState) {
-        self.index = index;
-        // What ends a change by two majorities has the voters that began it.
-        if before.voters_outgoing.is_empty() {
-            let is_new = |replica: &u64| !before.voters.contains(replica);
-            self.newcomers = after.voters.iter().copied().filter(is_new).collect();
+    /// The configuration with which a replica begins, or that a snapshot brings. A majority may not have heard of it.
+    pub(super) fn of(index: u64, conf: &ConfState) -> Self {
+        let mut configured = Self { index, newcomers: BTreeSet::new() };
+        if !conf.voters_outgoing.is_empty() {
+            configured.add(&conf.voters_outgoing, &conf.voters);
         }
+        configured
+    }
+
+    /// The configuration has changed; whether the one before was complete.
+    fn note(&mut self, index: u64, was_complete: bool, before: &ConfState, after: &ConfState) {
+        self.index = index;
+        if was_complete {
+            self.newcomers.clear();
+        }
+        self.add(&before.voters, &after.voters);
+        self.newcomers.retain(|replica| after.voters.contains(replica));
+    }
+
+    fn add(&mut self, before: &[u64], after: &[u64]) {
+        self.newcomers.extend(after.iter().filter(|replica| !before.contains(replica)));
     }
 }
 
@@ -249,6 +263,29 @@ mod tests {
 
     fn kinds(member: &Member) -> Vec<(u16, MemberKind)> {
         member.members().iter().map(|member| (member.node(), member.kind)).collect()
+    }
+
+    #[test]
+    fn configured__newcomers_stay_until_a_change_is_complete() {
+        let conf = |voters: &[u64], outgoing: &[u64]| {
+            let mut conf = ConfState::from((voters.to_vec(), vec![]));
+            conf.voters_outgoing = outgoing.to_vec();
+            conf
+        };
+        let (first, both, swapped) =
+            (conf(&[1, 2, 3], &[]), conf(&[1, 2, 4], &[1, 2, 3]), conf(&[1, 2, 4], &[]));
+        let mut configured = Configured::of(7, &both);
+        assert_eq!((configured.index, &configured.newcomers), (7, &BTreeSet::from([4])));
+        configured.note(8, false, &both, &swapped);
+        assert_eq!(configured.newcomers, BTreeSet::from([4]), "nobody has heard of the end");
+        let grown = conf(&[1, 2, 4, 5], &[]);
+        configured.note(9, false, &swapped, &grown);
+        assert_eq!(configured.newcomers, BTreeSet::from([4, 5]));
+        configured.note(10, true, &grown, &conf(&[1, 2, 4, 5, 6], &[]));
+        assert_eq!((configured.index, &configured.newcomers), (10, &BTreeSet::from([6])));
+        configured.note(11, false, &grown, &first);
+        assert_eq!(configured.newcomers, BTreeSet::from([3]), "who has left is none");
+        assert!(Configured::of(12, &first).newcomers.is_empty());
     }
 
     #[test]

@@ -133,6 +133,7 @@ impl Member {
     ) -> Result<Self, ReplicaError> {
         let Begin { identity, base, entries, store, book, founders } = begin;
         let applied = (base.index, base.term);
+        let configured = Configured::of(base.index, &base.conf_state);
         let log = Log::new(base, entries);
         let raft =
             RawNode::new(&core_config(config, identity, applied.0), log.clone(), &config.logger)
@@ -149,7 +150,7 @@ impl Member {
             writes: Writes::default(),
             reads: Reads::default(),
             changes: Vec::new(),
-            configured: Configured::default(),
+            configured,
             book_changes: 0,
             disk,
             held: VecDeque::new(),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use raft::eraftpb::{Message, Snapshot};
 
-use super::Member;
+use super::{Configured, Member};
 use crate::persist::Checkpoint;
 use crate::replica::ReplicaError;
 use crate::replica::book::{Book, decode_members, encode_members};
@@ -125,6 +125,7 @@ impl Member {
         }
         let (book, founders) = unpack(&ticket.book).map_err(|error| broken(&error.to_string()))?;
         let conf_state = snapshot.get_metadata().get_conf_state().clone();
+        self.configured = Configured::of(index, &conf_state);
         self.log.get_mut().restart_at(index, term, conf_state);
         (self.store, self.book, self.founders) = (*store, book, founders);
         self.applied = (index, term);

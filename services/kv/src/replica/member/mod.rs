@@ -37,10 +37,10 @@ use crate::persist::{Batch, Identity, LogStore};
 use crate::store::Store;
 
 /// The last configuration that was applied.
-#[derive(Default)]
 struct Configured {
     index: u64,
-    /// Its voters that the one before did not have, a change by two majorities counted as one.
+    /// Its voters that the last complete one did not have. A change of several voters takes two steps (joint
+    /// consensus): first the majorities of both configurations are needed, then that of the new one.
     newcomers: BTreeSet<u64>,
 }
 
@@ -273,9 +273,9 @@ impl Member {
 
     /// Whether the cluster is as its last configuration says, whoever fails next.
     ///
-    /// It is not while both the former majority and the new one are needed; nor, as far as a leader knows, before a
-    /// majority has heard that this is over: if the leader failed, the others would go on to need both, and one of
-    /// the former may have been replaced because it was lost.
+    /// It is not while the majorities of the former voters and of the new ones are both needed (joint consensus). Nor
+    /// is it, as far as a leader knows, before a majority has heard that the new one is enough: if the leader failed
+    /// then, the others would go on to need both, and one of the former voters may have been replaced because it was lost.
     pub(super) fn configuration_is_complete(&self) -> bool {
         let raft = &self.raft.raft;
         if !raft.prs().conf().to_conf_state().voters_outgoing.is_empty() {
@@ -319,7 +319,7 @@ impl Member {
         while let Some(due) = self.reads.take_due(self.applied.0) {
             let mut due = due.into_iter();
             while !due.as_slice().is_empty() {
-                let together = reads::warm(&self.store, due.as_slice());
+                let together = reads::fetch_together(&self.store, due.as_slice());
                 for read in due.by_ref().take(together) {
                     self.reply.clear();
                     reads::answer(&self.store, read.method, &read.request, &mut self.reply);
