@@ -25,6 +25,8 @@
 //! and come to the one of timeouts when they are due within its reach: in that ring alone each of a few
 //! thousand would be visited 30 times a second.
 
+use petrel_planted::planted;
+
 mod filled;
 mod releases;
 
@@ -259,6 +261,9 @@ impl TimerWheel {
 
     /// The time at which the next entry comes due, in nanoseconds.
     pub fn next_due_ns(&self) -> Option<u64> {
+        if planted("proto_timer_due_at_once") {
+            return self.next_timeout_ns().map(|due_ns| due_ns >> TICK_SHIFT);
+        }
         if self.due != NIL || self.releases.has_due() {
             return Some(self.tick << TICK_SHIFT);
         }

@@ -10,6 +10,8 @@ use std::ops::{Bound, ControlFlow};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use petrel_planted::planted;
+
 use crate::error::StoreError;
 use crate::limits::{KEY_BYTES_MAX, PAIR_OVERHEAD_BYTES, VALUE_BYTES_MAX};
 use crate::map::{OrderedMap, Tree};
@@ -82,7 +84,9 @@ impl<M: OrderedMap<Key, Arc<Cell>>> Bytes<M> {
                 let former_bytes = cell.value().len() as u64;
                 self.charge(value_bytes.saturating_sub(former_bytes))?;
                 cell.replace(value.into());
-                self.refund(former_bytes.saturating_sub(value_bytes));
+                if !planted("index_smaller_values_keep_bytes") {
+                    self.refund(former_bytes.saturating_sub(value_bytes));
+                }
                 Ok(true)
             }
             None => {

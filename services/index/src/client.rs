@@ -7,6 +7,8 @@ use std::time::Duration;
 use petrel::control::{AllowedTransports, EndpointId};
 use petrel::{CallOptions, Endpoint, EndpointConfig, Nexus, SessionId};
 
+use petrel_planted::planted;
+
 use crate::bytes;
 use crate::error::ClientError;
 use crate::limits::SCAN_PAIRS_MAX;
@@ -143,7 +145,10 @@ impl Client {
             let is_last = is_last(&page, wanted);
             all.extend(page.pairs);
             match all.last() {
-                Some((key, _)) if !is_last && all.len() < limit => from = Bound::Excluded(*key),
+                Some((key, _)) if !is_last && all.len() < limit => {
+                    let repeats = planted("index_page_repeats_a_key");
+                    from = if repeats { Bound::Included(*key) } else { Bound::Excluded(*key) };
+                }
                 _ => return Ok(all),
             }
         }

@@ -1,28 +1,32 @@
 //! Runs seeds, and says how many of them broke a rule: for stores that are broken on purpose.
 //!
-//! `cargo run --release -p petrel-kv-check --example seeds FIRST COUNT [histories]`; with the last word only
-//! linearizability is looked at.
+//! `cargo run --release -p petrel-kv-check --example seeds FIRST COUNT [histories] [first]`; with `histories` only
+//! linearizability is looked at, with `first` the run ends with the first seed that breaks a rule. The exit code is 1
+//! if there was such a seed.
 
+use std::process::ExitCode;
 use std::time::Instant;
 
 use petrel_kv_check::{Runner, run_seeds};
 
-fn main() {
+fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().collect();
     let number = |place: usize, other: u64| {
         arguments.get(place).and_then(|text| text.parse().ok()).unwrap_or(other)
     };
     let (first, count) = (number(1, 0), number(2, 100));
-    let histories_only = arguments.get(3).is_some_and(|word| word == "histories");
+    let has_word = |word: &str| arguments.iter().skip(3).any(|other| other == word);
+    let (histories_only, keeps_going) = (has_word("histories"), !has_word("first"));
     let make = || if histories_only { Runner::of_histories() } else { Runner::new() };
     if let Some(why) = Runner::skipped() {
         println!("skipped: histories are not checked for linearizability: {why}");
     }
     let begin = Instant::now();
-    let summary = run_seeds(first..first + count, 2, true, make, |_| {});
+    let summary = run_seeds(first..first + count, 2, keeps_going, make, |_| {});
     for failure in &summary.failures {
         println!("{failure}");
     }
     let broken = summary.failures.len();
     println!("{broken} of {} seeds broke a rule; {:.1?}", summary.seeds, begin.elapsed());
+    if broken == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -21,6 +21,8 @@
 
 use std::sync::Arc;
 
+use petrel_planted::planted;
+
 use super::evidence::{Losses, Round, answer_ns_max, narrow_ns};
 use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
 
@@ -134,7 +136,9 @@ impl Swift {
             self.round = Round::CLOSED;
         } else if !self.round.is_open() {
             self.round = Round::open(ack.now_ns);
-        } else if let Some(shortest) = self.round.note(ack.now_ns, rtt_ns, 0) {
+        } else if let Some(shortest) = self.round.note(ack.now_ns, rtt_ns, 0)
+            && !planted("proto_swift_round_without_end")
+        {
             self.round = Round::CLOSED;
             self.is_limited = true;
             self.adjust(ack, shortest);

@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use petrel_planted::planted;
+
 use super::{Core, Event, FrameSink, Notice, PlainCompletion, Shared};
 use crate::buffer::Buffer;
 use crate::limits::{
@@ -375,7 +377,9 @@ pub(super) fn finish<B: Buffer, T>(
     state.way_out = WayOut::General;
     state.awaits_plain = false;
     client.stalled.remove(slot);
-    client.held.remove(slot);
+    if !planted("proto_held_slot_stays") {
+        client.held.remove(slot);
+    }
     after_end(shared, id, client, slot);
     Completion { session: id, tag, outcome, request, response, inherited_ns }
 }

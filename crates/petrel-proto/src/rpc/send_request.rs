@@ -1,5 +1,7 @@
 //! The client's way out: packets of requests, and PULLs (`docs/wire-protocol.md` §5).
 
+use petrel_planted::planted;
+
 use super::Shared;
 use super::pace::PACED_PULL_PACKETS;
 use super::transmit::{FrameSink, Out, Then, Turn, send_part};
@@ -143,7 +145,9 @@ impl<B: Buffer> Shared<B> {
         let is_reserved = client.is_reserved(slot);
         let state = &mut client.slots[slot];
         if repeats {
-            if state.request_packets == 1 && state.timed_packet == 0 {
+            if planted("proto_karn") {
+                // The packet stays timed from its first copy on.
+            } else if state.request_packets == 1 && state.timed_packet == 0 {
                 state.timed_packet = TIMED_REPEAT;
                 state.timed_ns = now_ns;
             } else if state.timed_packet == packet || state.timed_packet == TIMED_REPEAT {

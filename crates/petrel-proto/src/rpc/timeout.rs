@@ -1,6 +1,8 @@
 //! Timeouts: what was lost without a trace is sent again, and silence ends a call
 //! (`docs/wire-protocol.md` §7).
 
+use petrel_planted::planted;
+
 use super::call::{CallFailure, Execution, finish};
 use super::expiry::EXPIRY;
 use super::memory::SWEEP;
@@ -106,7 +108,9 @@ impl<B: Buffer> Shared<B> {
             client.congestion.on_timeout(now_ns, &mut self.congestion);
         }
         state.unanswered += 1;
-        state.backoff = state.backoff.saturating_add(1);
+        if !planted("proto_no_backoff") {
+            state.backoff = state.backoff.saturating_add(1);
+        }
         repeat(state, self.config.recovery, &mut self.client_parts);
         if state.state == ClientState::Sending {
             client.trips.backoff = client.trips.backoff.max(state.backoff.min(SESSION_BACKOFF_MAX));

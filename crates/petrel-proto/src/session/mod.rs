@@ -10,6 +10,8 @@ pub(crate) mod spare;
 pub(crate) mod table;
 pub(crate) mod turns;
 
+use petrel_planted::planted;
+
 use client::ClientSession;
 use server::ServerSession;
 pub(crate) use table::SessionTable;
@@ -67,6 +69,8 @@ impl Agreed {
             && (PACKET_BYTES_MIN..=PACKET_BYTES_MAX).contains(&self.packet_bytes)
             && self.peer_session < SESSIONS_MAX
             && self.peer_message_bytes_max <= MESSAGE_BYTES_MAX
+            && !(planted("proto_largest_message_refused")
+                && self.peer_message_bytes_max == MESSAGE_BYTES_MAX)
     }
 }
 

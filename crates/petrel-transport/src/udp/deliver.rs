@@ -2,6 +2,8 @@
 
 use std::os::fd::AsFd;
 
+use petrel_planted::planted;
+
 use super::Udp;
 use super::peers::PeerTable;
 use super::receive::Receiver;
@@ -105,6 +107,9 @@ fn deliver_train<H: FrameHandler>(
             deliver_bundle(stats, peer, datagram, handler)
         };
         (delivered, work, rest) = (delivered + count, work + count.max(1), behind);
+        if planted("udp_short_last_segment_lost") && rest.len() < train.segment_bytes {
+            rest = &[];
+        }
         if rest.is_empty() || work >= budget {
             break;
         }

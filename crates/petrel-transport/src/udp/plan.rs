@@ -36,6 +36,8 @@ mod tip;
 
 use std::net::SocketAddr;
 
+use petrel_planted::planted;
+
 use super::addr::RawAddr;
 use crate::buf::Region;
 use crate::bundle::{BUNDLE_MARK, LENGTH_BYTES, MARK_BYTES, record_bytes};
@@ -102,7 +104,7 @@ impl Message {
     fn takes(&self, bytes: usize, message_bytes_max: usize) -> bool {
         let is_regular = self.bytes == self.segment_bytes * self.datagram_count;
         bytes <= self.segment_bytes
-            && is_regular
+            && (is_regular || planted("udp_short_segment_in_the_middle"))
             && self.datagram_count < SEGMENTS_MAX
             && self.bytes + bytes <= message_bytes_max
     }

@@ -2,6 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
+use petrel_planted::planted;
 use petrel_proto::{CallFailure, Execution, Status};
 
 use super::Channel;
@@ -52,7 +53,9 @@ impl Channel {
             }
             inner.wait_for_any(|one| one.is_ready() || self.failures().is_some()).await;
         };
-        wanted.tried.borrow_mut().push(connection.target);
+        if !(planted("channel_hedges_are_not_tries") && wanted.options.hedge_after.is_some()) {
+            wanted.tried.borrow_mut().push(connection.target);
+        }
         let outstanding = Outstanding::begin(&inner.handle, &connection).await;
         let own_ns = wanted.options.deadline_ns.unwrap_or(u64::MAX);
         let deadline_ns = Some(wanted.end_ns.min(own_ns));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use petrel_planted::planted;
 use petrel_proto::{CallFailure, Execution, Status};
 
 use super::Channel;
@@ -58,7 +59,9 @@ impl Channel {
             };
             let failure = match outcome {
                 Ok(reply) => {
-                    inner.budget.borrow_mut().on_success();
+                    if !planted("channel_budget_never_filled") {
+                        inner.budget.borrow_mut().on_success();
+                    }
                     return Ok(reply);
                 }
                 Err(failure) => failure,

@@ -7,6 +7,8 @@ use std::rc::{Rc, Weak};
 use std::task::{Context as TaskContext, Poll, Waker};
 use std::time::Duration;
 
+use petrel_planted::planted;
+
 use super::config::{ChannelConfig, Target};
 use super::reconnect::Reconnect;
 use super::{Channel, Inner};
@@ -165,7 +167,10 @@ impl Inner {
         let in_turn = (0..count).map(|place| &self.connections[(first + place) % count]);
         let ready = in_turn.filter(|connection| connection.is_ready());
         let chosen = ready.min_by_key(|connection| {
-            let last_tried = tried.iter().rposition(|target| *target == connection.target);
+            let is_tried = |target: &Target| {
+                *target == connection.target && !planted("channel_retries_where_it_failed")
+            };
+            let last_tried = tried.iter().rposition(is_tried);
             (last_tried, connection.busy.get())
         })?;
         Some((Rc::clone(chosen), chosen.session()?))

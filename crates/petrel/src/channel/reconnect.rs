@@ -1,5 +1,7 @@
 //! When a session to a server is opened again.
 
+use petrel_planted::planted;
+
 use crate::overload::{Backoff, BackoffConfig};
 
 /// A session that stayed open for this long was worth opening: the next pause is a first one. One that
@@ -28,7 +30,8 @@ impl Reconnect {
     /// The open session takes no further calls.
     pub(super) fn left(&mut self, now_ns: u64) {
         let opened_ns = self.opened_ns.take().expect("a session that is left was open");
-        if now_ns.saturating_sub(opened_ns) >= SETTLED_NS {
+        let has_settled = now_ns.saturating_sub(opened_ns) >= SETTLED_NS;
+        if has_settled && !planted("channel_slow_for_ever") {
             self.backoff.reset();
         }
     }

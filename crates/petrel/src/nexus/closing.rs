@@ -2,6 +2,7 @@
 
 use std::net::Shutdown;
 
+use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::Goodbye;
 
@@ -87,7 +88,9 @@ impl Reactor {
 
     pub(super) fn remove_connection(&mut self, id: ConnectionId) {
         self.closing.remove(&id);
-        self.forget_early_links(id);
+        if !planted("nexus_early_links_stay") {
+            self.forget_early_links(id);
+        }
         if let Some(mut connection) = self.connections.remove(&id) {
             self.forget_use(id, &connection);
             // It fails only for a socket that is not registered.

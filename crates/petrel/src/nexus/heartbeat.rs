@@ -3,6 +3,7 @@
 use std::io::ErrorKind;
 use std::time::{Duration, Instant};
 
+use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::{Ping, Pong};
 
@@ -148,7 +149,9 @@ impl Reactor {
 
     /// Too long without a byte, unless this thread itself was held up and the bytes are here.
     fn on_silence(&mut self, id: ConnectionId) {
-        self.read(id);
+        if !planted("nexus_no_last_look") {
+            self.read(id);
+        }
         let Some(connection) = self.connections.get(&id) else { return };
         let Some(peer) = connection.peer() else { return };
         let silence = self.now.saturating_duration_since(connection.heard);

@@ -5,6 +5,7 @@ use std::hint;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use petrel_planted::planted;
 use petrel_proto::{RequestHandle, Status};
 use petrel_transport::clock::now_ns;
 
@@ -116,7 +117,8 @@ impl Queue {
         state.bytes += request.data().len();
         state.jobs.push_back(Job { handler, request, enqueued_ns: now_ns });
         self.signs.fetch_add(1, Ordering::Release);
-        let somebody_sleeps = state.sleeping > 0;
+        let is_only = state.jobs.len() == 1 || !planted("workers_wake_for_the_first_only");
+        let somebody_sleeps = state.sleeping > 0 && is_only;
         drop(state);
         if somebody_sleeps {
             self.more.notify_one();
@@ -263,7 +265,12 @@ impl State {
         let begun = self.admission.begin(now_ns, job.enqueued_ns, deadline_ns, waiting);
         match begun {
             Ok(()) => self.stats.start(now_ns.saturating_sub(job.enqueued_ns)),
-            Err(Shed::Late) => self.stats.expired += 1,
+            Err(Shed::Late) => {
+                self.stats.expired += 1;
+                if planted("workers_late_bytes_stay") {
+                    self.bytes += job.request.data().len();
+                }
+            }
             Err(_) => self.stats.shed += 1,
         }
         begun

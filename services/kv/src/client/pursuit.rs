@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use petrel::overload::Backoff;
 use petrel::{Call, CallFailure, CallOptions, Execution, MsgBuf, Status};
+use petrel_planted::planted;
 
 use super::changes::News;
 use super::members::{Connection, Target};
@@ -130,7 +131,7 @@ impl<'a> Pursuit<'a> {
     fn note_failure(&mut self, connection: &Rc<Connection>, failure: &CallFailure) {
         let may_have_run =
             matches!(failure.execution, Execution::MayHaveExecuted | Execution::Answered)
-                && !cfg!(petrel_break = "kv_client_is_sure");
+                && !planted("kv_client_is_sure");
         self.is_doubtful |= may_have_run && self.has_effects;
         self.tries += 1;
         self.late += u32::from(failure.status == Status::DeadlineExceeded);

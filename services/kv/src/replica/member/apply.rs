@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use petrel::Context;
+use petrel_planted::planted;
 use raft::eraftpb::{ConfChangeV2, ConfState, Entry, EntryType};
 
 use super::{Configured, Member};
@@ -15,9 +16,8 @@ use crate::store::{WARMED_MAX, WARMED_MIN};
 impl Member {
     pub(super) fn answer_committed(&mut self, cx: &mut Context<'_>) {
         let log = &self.raft.raft.raft_log;
-        let certain = log.committed.min(log.persisted);
-        #[cfg(petrel_break = "kv_answer_before_commit")]
-        let certain = certain.max(log.last_index());
+        let is_early = planted("kv_answer_before_commit");
+        let certain = if is_early { log.last_index() } else { log.committed.min(log.persisted) };
         if self.is_next_answered() || self.answer_foreseen(cx, certain) {
             return;
         }

@@ -16,6 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use hdrhistogram::Histogram;
 use petrel::{Context, Responder};
+use petrel_planted::planted;
 use raft::eraftpb::{ConfChangeV2, Entry, Message, MessageType};
 use raft::{RawNode, Ready, StateRole};
 
@@ -208,7 +209,7 @@ impl Member {
     fn may_speak_early(&self) -> bool {
         self.disk.is_volatile()
             || self.raft.raft.state == StateRole::Leader
-            || cfg!(petrel_break = "kv_speak_before_sync")
+            || planted("kv_speak_before_sync")
     }
 
     fn take_messages(&mut self, links: &mut Links) {
@@ -309,8 +310,9 @@ impl Member {
             return false;
         }
         let question = self.reads.ask();
-        #[cfg(petrel_break = "kv_read_without_asking")]
-        self.reads.confirm(question, self.applied.0);
+        if planted("kv_read_without_asking") {
+            self.reads.confirm(question, self.applied.0);
+        }
         self.raft.read_index(question.to_le_bytes().to_vec());
         true
     }

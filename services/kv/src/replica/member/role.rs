@@ -1,6 +1,7 @@
 //! Who leads: for how long others have promised to elect nobody, and what becomes of whoever waits when it ends.
 
 use petrel::Context;
+use petrel_planted::planted;
 use raft::StateRole;
 
 use super::Member;
@@ -45,11 +46,8 @@ impl Member {
         if !is_settled {
             return false;
         }
-        let now_ns = if cfg!(petrel_break = "kv_lease_by_cached_clock") {
-            cx.now_ns()
-        } else {
-            cx.clock_now_ns()
-        };
+        let now_ns =
+            if planted("kv_lease_by_cached_clock") { cx.now_ns() } else { cx.clock_now_ns() };
         let term = raft.term;
         if self.lease.is_none_or(|(leased_in, until_ns)| leased_in != term || now_ns >= until_ns) {
             self.lease = self.lease_until(links, config).map(|until_ns| (term, until_ns));
@@ -61,9 +59,8 @@ impl Member {
     /// many as it takes, of those that have heard from it last.
     fn lease_until(&self, links: &Links, config: &ReplicaConfig) -> Option<u64> {
         let (raft, own) = (&self.raft.raft, self.identity.replica);
-        let lease_ns = config.lease_ns();
-        #[cfg(petrel_break = "kv_lease_without_quorum")]
-        let lease_ns = u64::MAX / 2;
+        let is_for_ever = planted("kv_lease_without_quorum");
+        let lease_ns = if is_for_ever { u64::MAX / 2 } else { config.lease_ns() };
         let peers = self.book.members.keys().copied().filter(|peer| *peer != own);
         let mut heard: Vec<(u64, u64)> =
             peers.filter_map(|peer| Some((links.heard_ns(peer, raft.term)?, peer))).collect();

@@ -12,6 +12,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use petrel::{Context, Handle, Handled, Reply, Request, Status};
+use petrel_planted::planted;
 
 use super::ReplicaError;
 use super::book::replica_name;
@@ -66,7 +67,7 @@ impl Shared {
         let mut rng = Rng::new(config.seed);
         let name = match &member {
             Some(member) => member.identity.replica,
-            None if cfg!(petrel_break = "kv_keeps_name") => replica_name(config.node, 1),
+            None if planted("kv_keeps_name") => replica_name(config.node, 1),
             None => replica_name(config.node, rng.next()),
         };
         let state = State {

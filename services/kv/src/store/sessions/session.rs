@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use petrel_planted::planted;
+
 use crate::api::Applied;
 use crate::limits::PENDING_WRITES_MAX;
 
@@ -27,9 +29,8 @@ pub(in crate::store) enum Admission {
 }
 
 /// Whether a planted defect has a repeated write, at this distance from the first pending one, applied again.
-const fn overlooks(distance: u64) -> bool {
-    cfg!(petrel_break = "kv_applies_twice")
-        || (cfg!(petrel_break = "kv_repeats_behind_two") && distance >= 2)
+fn overlooks(distance: u64) -> bool {
+    planted("kv_applies_twice") || (planted("kv_repeats_behind_two") && distance >= 2)
 }
 
 impl Session {

@@ -1,0 +1,63 @@
+//! Defects that are planted on purpose: each breaks one line of the library or of a service, for the tests to find.
+//!
+//! ```
+//! fn window(credits: u32) -> u32 {
+//!     if petrel_planted::planted("proto_credit_too_many") { credits + 1 } else { credits }
+//! }
+//! assert_eq!(window(8), 8);
+//! ```
+//!
+//! In ordinary builds [`planted`] is a constant `false`, and the compiler leaves nothing of the defects. A build with
+//! `RUSTFLAGS='--cfg petrel_break'` has all of them, and the environment variable [`VARIABLE`] chooses at most one
+//! per process. `cargo run -p petrel-probe -- planted` goes through [`DEFECTS`] (`docs/testing.md`).
+//!
+//! The crate stands apart because the protocol core and the transports, which do not know each other, both have
+//! defects, and so do the services; it depends on nothing.
+
+mod table;
+
+pub use table::{DEFECTS, Defect};
+
+/// The environment variable with the name of the defect that a build with `--cfg petrel_break` shall have.
+pub const VARIABLE: &str = "PETREL_BREAK";
+
+/// Returns whether the named defect is to show: never in an ordinary build.
+#[cfg(not(petrel_break))]
+#[inline(always)]
+pub const fn planted(_name: &str) -> bool {
+    false
+}
+
+/// Returns whether the named defect is to show: whether [`VARIABLE`] names it.
+///
+/// # Panics
+/// If the variable names a defect that [`DEFECTS`] lacks: a test that passed then would prove nothing.
+#[cfg(petrel_break)]
+pub fn planted(name: &str) -> bool {
+    use std::sync::OnceLock;
+
+    static CHOSEN: OnceLock<Option<&'static str>> = OnceLock::new();
+    let choose = || {
+        let name = std::env::var_os(VARIABLE).filter(|name| !name.is_empty())?;
+        let found = DEFECTS.iter().find(|defect| name == defect.name);
+        Some(found.unwrap_or_else(|| panic!("{VARIABLE}={name:?}: no such defect")).name)
+    };
+    *CHOSEN.get_or_init(choose) == Some(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defects__have_names_of_their_own_in_order() {
+        let in_order = |pair: &[Defect]| pair[0].name < pair[1].name;
+        assert!(DEFECTS.windows(2).all(in_order), "sorted by name, and each name once");
+    }
+
+    #[test]
+    #[cfg(not(petrel_break))]
+    fn planted__never_in_an_ordinary_build() {
+        const { assert!(!planted("kv_applies_twice")) }
+    }
+}

@@ -1,0 +1,106 @@
+//! All planted defects.
+
+/// A defect that is planted on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Defect {
+    /// Its name: what it is planted in, and what goes wrong.
+    pub name: &'static str,
+    /// What goes wrong, in one sentence.
+    pub says: &'static str,
+}
+
+const fn defect(name: &'static str, says: &'static str) -> Defect {
+    Defect { name, says }
+}
+
+/// All of them, in the order of their names. `petrel-probe` says which tests find each, and compares this table with
+/// the names in the sources.
+pub const DEFECTS: &[Defect] = &[
+    defect(
+        "channel_budget_never_filled",
+        "calls that succeed put nothing into a channel's retry budget",
+    ),
+    defect(
+        "channel_every_failure_is_overload",
+        "each failure of a call lowers a channel's limit of calls",
+    ),
+    defect(
+        "channel_hedges_are_not_tries",
+        "the retry of a hedged call goes to a server that has been tried",
+    ),
+    defect(
+        "channel_retries_where_it_failed",
+        "a retry goes to the server that has just failed, if that is the least busy",
+    ),
+    defect(
+        "channel_slow_for_ever",
+        "a channel that has backed off far reconnects slowly ever after",
+    ),
+    defect(
+        "endpoint_cancel_is_not_told",
+        "a handler that asked for it is not told that its caller has gone",
+    ),
+    defect("endpoint_drain_does_not_wait", "a drained session is closed with calls under way"),
+    defect("endpoint_lone_answer_waits", "the answer to a lone request is not flushed in its turn"),
+    defect("index_page_repeats_a_key", "a page of a scan repeats the last key of the page before"),
+    defect(
+        "index_smaller_values_keep_bytes",
+        "a value that is replaced by a smaller one gives no bytes back",
+    ),
+    defect("kv_answer_before_commit", "a write is applied and answered before a majority has it"),
+    defect("kv_applies_twice", "the number of a write is not looked at"),
+    defect("kv_client_is_sure", "a write without an answer is taken for a write that was not done"),
+    defect("kv_keeps_name", "a replica without its log comes back under its former name"),
+    defect("kv_lease_by_cached_clock", "a lease is compared with the time at which the turn began"),
+    defect(
+        "kv_lease_without_quorum",
+        "a leader relies for ever on followers that have heard it once",
+    ),
+    defect(
+        "kv_read_before_answered_write",
+        "a read is answered before the write is applied that was answered already",
+    ),
+    defect("kv_read_one_early", "a read is answered one index before the one that was confirmed"),
+    defect("kv_read_without_asking", "a leader answers reads without asking a majority who leads"),
+    defect("kv_repeats_behind_two", "a repeated write behind two pending ones is applied again"),
+    defect("kv_speak_before_sync", "a follower answers, and votes, before its disk has synced"),
+    defect(
+        "nexus_early_links_stay",
+        "links that wait for an endpoint are kept when their connection has ended",
+    ),
+    defect("nexus_no_last_look", "a peer is called dead without a last look at its socket"),
+    defect(
+        "proto_held_slot_stays",
+        "a slot counts as held back by pacing after its call has ended",
+    ),
+    defect("proto_karn", "a packet that is sent again stays timed from its first copy on"),
+    defect(
+        "proto_largest_message_refused",
+        "a session with the largest messages that the protocol has is refused",
+    ),
+    defect("proto_no_backoff", "a timeout that follows another comes as soon as the first"),
+    defect(
+        "proto_releases_stand_still",
+        "the clock of paced sessions stands still while some wait",
+    ),
+    defect("proto_swift_round_without_end", "Swift never becomes sure that a session is congested"),
+    defect(
+        "proto_timer_due_at_once",
+        "the next timer is said to be due at once, so that nothing ever sleeps",
+    ),
+    defect("shm_bursts_not_counted", "datagrams that came in over shared memory are not counted"),
+    defect("shm_ring_without_a_gap", "a full ring has no free line left"),
+    defect(
+        "udp_short_last_segment_lost",
+        "the last datagram of a train is lost if it is shorter than the others",
+    ),
+    defect("udp_short_segment_in_the_middle", "a datagram follows a shorter one in a train"),
+    defect(
+        "workers_late_bytes_stay",
+        "the bytes of a request that came too late are never given back",
+    ),
+    defect(
+        "workers_wake_for_the_first_only",
+        "a worker is woken only for the first request in the queue",
+    ),
+];

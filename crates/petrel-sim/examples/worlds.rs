@@ -1,0 +1,23 @@
+//! Runs seeds until one breaks a rule, and ends with exit code 1 then: for libraries that are broken on purpose.
+//!
+//! `cargo run -p petrel-sim --example worlds FIRST COUNT`
+
+use std::process::ExitCode;
+use std::thread;
+
+use petrel_sim::check::{Options, run_seeds};
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().collect();
+    let number = |place: usize, other: u64| {
+        arguments.get(place).and_then(|text| text.parse().ok()).unwrap_or(other)
+    };
+    let (first, count) = (number(1, 0), number(2, 100));
+    let jobs = thread::available_parallelism().map_or(1, Into::into);
+    let summary = run_seeds(first..first + count, jobs, &Options::default(), |_| {});
+    for failure in &summary.failures {
+        println!("{failure}");
+    }
+    println!("{} of {} seeds broke a rule", summary.failures.len(), summary.seeds);
+    if summary.failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,119 @@
+//! Programs under test: each has a time limit, and a bound of memory, since a defect may make it run or grow for ever.
+
+use std::fs::File;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+use crate::Outcome;
+use crate::failure::Failure;
+
+/// Address space of a process under test, in KiB: the largest tests map less than half of it.
+const MEMORY_KIB_MAX: u64 = 16 << 20;
+
+/// How often it is looked whether a process has ended.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// A program, its arguments, and what else it takes to run it.
+#[derive(Clone, Debug)]
+pub(crate) struct Program {
+    pub(crate) path: PathBuf,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) directory: PathBuf,
+    pub(crate) variables: Vec<(&'static str, String)>,
+}
+
+/// How a program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Passed,
+    Failed,
+    /// It ran longer than it may, and was killed.
+    TooLong,
+}
+
+/// What became of a program.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) end: End,
+    pub(crate) took: Duration,
+}
+
+impl Program {
+    /// Runs the program for at most `limit`. What it prints goes to `log`: a pipe could be kept open by processes
+    /// that it has started.
+    pub(crate) fn run(&self, limit: Duration, log: &Path) -> Outcome<Ran> {
+        let begin = Instant::now();
+        let mut child = self.start(log)?;
+        let group = Pid::from_child(&child);
+        let end = loop {
+            match child.try_wait().map_err(Failure::io("waiting for a test"))? {
+                Some(status) if status.success() => break End::Passed,
+                Some(_) => break End::Failed,
+                None if begin.elapsed() >= limit => break End::TooLong,
+                None => thread::sleep(LOOK),
+            }
+        };
+        // With all that it has started and left behind; there may be nothing left.
+        let _ = kill_process_group(group, Signal::KILL);
+        child.wait().map_err(Failure::io("waiting for a test"))?;
+        Ok(Ran { end, took: begin.elapsed() })
+    }
+
+    fn start(&self, log: &Path) -> Outcome<Child> {
+        let what = || format!("{}", log.display());
+        let out = File::create(log).map_err(Failure::io(what()))?;
+        let err = out.try_clone().map_err(Failure::io(what()))?;
+        // The shell sets the limit before it becomes the program.
+        let limited = format!("ulimit -v {MEMORY_KIB_MAX}; exec \"$0\" \"$@\"");
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(limited).arg(&self.path).args(&self.arguments);
+        command.current_dir(&self.directory).stdin(Stdio::null()).stdout(out).stderr(err);
+        command.envs(self.variables.iter().map(|(name, value)| (*name, value)));
+        command.process_group(0);
+        command.spawn().map_err(Failure::io(format!("{}", self.path.display())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(script: &str, limit: Duration) -> (End, String) {
+        let name = format!("petrel-probe-{}-{:?}", std::process::id(), thread::current().id());
+        let log = std::env::temp_dir().join(name);
+        let program = Program {
+            path: "/bin/sh".into(),
+            arguments: vec!["-c".to_owned(), script.to_owned()],
+            directory: "/".into(),
+            variables: vec![("PROBED", "yes".to_owned())],
+        };
+        let ran = program.run(limit, &log).unwrap();
+        let text = std::fs::read_to_string(&log).unwrap();
+        std::fs::remove_file(&log).unwrap();
+        (ran.end, text)
+    }
+
+    #[test]
+    fn run__tells_how_a_program_ended_and_what_it_said() {
+        let long = Duration::from_secs(60);
+        assert_eq!(run("echo $PROBED", long), (End::Passed, "yes\n".to_owned()));
+        assert_eq!(run("echo no >&2; exit 3", long), (End::Failed, "no\n".to_owned()));
+    }
+
+    #[test]
+    fn run__ends_what_hangs_with_what_it_has_started() {
+        let (end, text) = run("sleep 1000 & echo $!; wait", Duration::from_millis(200));
+        assert_eq!(end, End::TooLong);
+        let stat = format!("/proc/{}/stat", text.trim());
+        // Killed, but perhaps not yet taken note of by its new parent.
+        let is_gone = || std::fs::read_to_string(&stat).map_or(true, |stat| stat.contains(") Z "));
+        while !is_gone() {
+            thread::yield_now();
+        }
+    }
+}

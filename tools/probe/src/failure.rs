@@ -1,0 +1,29 @@
+//! Why a probe could not be made.
+
+use std::io;
+use std::path::PathBuf;
+
+/// Why a probe could not be made. That a test found something is no failure.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error("{what}: {source}")]
+    Io { what: String, source: io::Error },
+    #[error("cargo does not say where the workspace is, or has built: {0}")]
+    Cargo(String),
+    #[error("the build failed; see above")]
+    Build,
+    #[error("the build has no {0}")]
+    NoArtifact(String),
+    #[error("without any defect `{step}` already fails: see {log}")]
+    Control { step: String, log: PathBuf },
+    #[error("no defect has the name `{0}`; `planted --list` has the names")]
+    UnknownDefect(String),
+}
+
+impl Failure {
+    /// For `map_err`: what could not be done.
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Failure {
+        let what = what.into();
+        move |source| Failure::Io { what, source }
+    }
+}

@@ -1,0 +1,155 @@
+//! Which tests have to find which planted defect.
+
+use std::fmt;
+
+/// Packages whose tests take part.
+pub(super) const PACKAGES: [&str; 7] = [
+    "petrel-proto",
+    "petrel-transport",
+    "petrel-rpc",
+    "petrel-sim",
+    "petrel-index",
+    "petrel-kv",
+    "petrel-kv-check",
+];
+
+/// Something to run that may find a defect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Step {
+    /// Unit tests of the package in this directory whose names contain the text.
+    Unit(&'static str, &'static str),
+    /// Such tests of its program `tests/all`.
+    Test(&'static str, &'static str),
+    /// So many seeds of the library's simulator.
+    Seeds(u64),
+    /// So many seeds of the replicated store's.
+    StoreSeeds(u64),
+}
+
+use Step::{Seeds, StoreSeeds, Test, Unit};
+
+/// What looks for a defect: the cheapest first.
+pub(super) fn steps_of(defect: &str) -> &'static [Step] {
+    match DETECTORS.iter().find(|(name, _)| *name == defect) {
+        Some((_, steps)) => steps,
+        None => &[],
+    }
+}
+
+/// In the order of the names.
+const DETECTORS: &[(&str, &[Step])] = &[
+    ("channel_budget_never_filled", &[Test("petrel", "channel::")]),
+    ("channel_every_failure_is_overload", &[Test("petrel", "channel::")]),
+    ("channel_hedges_are_not_tries", &[Test("petrel", "channel::")]),
+    ("channel_retries_where_it_failed", &[Test("petrel", "channel::")]),
+    ("channel_slow_for_ever", &[Unit("petrel", "channel::")]),
+    ("endpoint_cancel_is_not_told", &[Test("petrel", "channel::"), Seeds(100)]),
+    ("endpoint_drain_does_not_wait", &[Seeds(100), Test("petrel", "drain::")]),
+    ("endpoint_lone_answer_waits", &[Unit("petrel", "endpoint::"), Seeds(300)]),
+    ("index_page_repeats_a_key", &[Test("index", "service::")]),
+    ("index_smaller_values_keep_bytes", &[Test("index", "model::")]),
+    ("kv_answer_before_commit", &[StoreSeeds(100)]),
+    ("kv_applies_twice", &[Unit("kv", "store::"), StoreSeeds(20)]),
+    ("kv_client_is_sure", &[StoreSeeds(100)]),
+    ("kv_keeps_name", &[StoreSeeds(100)]),
+    ("kv_lease_by_cached_clock", &[StoreSeeds(600)]),
+    ("kv_lease_without_quorum", &[StoreSeeds(600)]),
+    ("kv_read_before_answered_write", &[StoreSeeds(600)]),
+    ("kv_read_one_early", &[Unit("kv", "replica::reads"), StoreSeeds(600)]),
+    ("kv_read_without_asking", &[StoreSeeds(100)]),
+    ("kv_repeats_behind_two", &[Unit("kv", "store::"), StoreSeeds(100)]),
+    ("kv_speak_before_sync", &[StoreSeeds(100)]),
+    ("nexus_early_links_stay", &[Unit("petrel", "nexus::"), Test("petrel", "nexus::")]),
+    ("nexus_no_last_look", &[Unit("petrel", "nexus::"), Test("petrel", "nexus::")]),
+    ("proto_held_slot_stays", &[Unit("petrel-proto", "rpc::"), Seeds(300)]),
+    ("proto_karn", &[Unit("petrel-proto", "rpc::"), Seeds(300)]),
+    (
+        "proto_largest_message_refused",
+        &[Unit("petrel-proto", "session::"), Unit("petrel-proto", "rpc::")],
+    ),
+    ("proto_no_backoff", &[Unit("petrel-proto", "rpc::"), Seeds(100)]),
+    ("proto_releases_stand_still", &[Unit("petrel-proto", "timer::")]),
+    ("proto_swift_round_without_end", &[Unit("petrel-proto", "congestion::")]),
+    ("proto_timer_due_at_once", &[Unit("petrel-proto", "timer::"), Seeds(300)]),
+    ("shm_bursts_not_counted", &[Test("petrel-transport", "shm")]),
+    ("shm_ring_without_a_gap", &[Unit("petrel-transport", "shm::ring")]),
+    ("udp_short_last_segment_lost", &[Unit("petrel-transport", "udp::")]),
+    ("udp_short_segment_in_the_middle", &[Unit("petrel-transport", "udp::plan")]),
+    ("workers_late_bytes_stay", &[Test("petrel", "workers::")]),
+    ("workers_wake_for_the_first_only", &[Test("petrel", "workers::")]),
+];
+
+impl Step {
+    /// The package's directory, the program, and its arguments.
+    pub(super) fn program(&self) -> (&'static str, &'static str, Vec<String>) {
+        let seeds = |count: u64| vec!["0".to_owned(), count.to_string(), "first".to_owned()];
+        match *self {
+            Unit(package, filter) => (package, "lib", vec![filter.to_owned()]),
+            Test(package, filter) => (package, "all", vec![filter.to_owned()]),
+            Seeds(count) => ("petrel-sim", "worlds", seeds(count)),
+            StoreSeeds(count) => ("kv-check", "seeds", seeds(count)),
+        }
+    }
+
+    /// Whether a run that passed has tested anything: a filter that no name contains passes as well.
+    pub(super) fn has_run(&self, log: &str) -> bool {
+        match self {
+            Unit(..) | Test(..) => {
+                !log.contains("running 0 tests") && log.contains("test result: ok")
+            }
+            Seeds(count) | StoreSeeds(count) => log.contains(&format!("0 of {count} seeds")),
+        }
+    }
+
+    /// The line that names the test or the seed that failed first.
+    pub(super) fn first_sign(&self, log: &str) -> String {
+        let sign = |line: &&str| match self {
+            Unit(..) | Test(..) => line.ends_with("... FAILED") || line.contains("panicked at"),
+            Seeds(_) | StoreSeeds(_) => line.starts_with("seed "),
+        };
+        let line = log.lines().find(sign).unwrap_or("it ended by itself, without a word");
+        line.chars().take(160).collect()
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unit(package, filter) => write!(f, "unit tests of {package}: {filter}"),
+            Test(package, filter) => write!(f, "tests of {package}: {filter}"),
+            Seeds(count) => write!(f, "{count} seeds"),
+            StoreSeeds(count) => write!(f, "{count} seeds of the store"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use petrel_planted::DEFECTS;
+
+    use super::*;
+
+    #[test]
+    fn detectors__of_each_defect_in_the_table_and_of_no_other() {
+        let looked_for: Vec<&str> = DETECTORS.iter().map(|(name, _)| *name).collect();
+        let planted: Vec<&str> = DEFECTS.iter().map(|defect| defect.name).collect();
+        assert_eq!(looked_for, planted);
+        assert!(DETECTORS.iter().all(|(_, steps)| !steps.is_empty()));
+    }
+
+    #[test]
+    fn has_run__not_where_no_test_has_the_name() {
+        let step = Unit("kv", "store::");
+        assert!(step.has_run("running 3 tests\ntest result: ok. 3 passed"));
+        assert!(!step.has_run("running 0 tests\ntest result: ok. 0 passed"));
+        assert!(Seeds(20).has_run("0 of 20 seeds broke a rule"));
+        assert!(!Seeds(20).has_run("0 of 2 seeds broke a rule"));
+    }
+
+    #[test]
+    fn first_sign__names_the_test_or_the_seed() {
+        let log = "running 2 tests\ntest a ... ok\ntest b ... FAILED\n";
+        assert_eq!(Test("petrel", "channel").first_sign(log), "test b ... FAILED");
+        assert_eq!(Seeds(5).first_sign("seed 3: a call\nreplay: it"), "seed 3: a call");
+    }
+}

@@ -1,0 +1,188 @@
+//! Planted defects: each has to be found by a test that is named beside it.
+
+mod detectors;
+mod sources;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use comfy_table::{Table, presets};
+use petrel_planted::{DEFECTS, Defect, VARIABLE};
+
+use crate::Outcome;
+use crate::build::{self, Artifacts, Build};
+use crate::child::{End, Program};
+use crate::failure::Failure;
+use detectors::{PACKAGES, Step, steps_of};
+
+/// Break the library and the services in known ways, one at a time, and look which tests find it
+///
+/// There is one build, with `--cfg petrel_break`, and its own target directory. Each test runs without a defect
+/// first, and has to pass. Then each defect's tests run in the order of `--list`, up to the first that fails, or hangs.
+/// The exit code is 1 if a defect lives through all of its tests.
+#[derive(Debug, Args)]
+pub(crate) struct PlantedArgs {
+    /// Only these defects
+    #[arg(value_name = "DEFECT")]
+    only: Vec<String>,
+
+    /// Print the defects, and the tests of each, and run nothing
+    #[arg(long)]
+    list: bool,
+
+    /// Go on after the first test that finds a defect, to see which others do
+    #[arg(long)]
+    all_tests: bool,
+}
+
+/// How long a test may take with a defect: so many times as long as without any, and no less than the second.
+const SLOWER_MAX: u32 = 10;
+const LIMIT_MIN: Duration = Duration::from_secs(20);
+
+/// How long it may take without a defect.
+const CONTROL_MAX: Duration = Duration::from_secs(1_200);
+
+pub(crate) fn run(args: &PlantedArgs) -> Outcome {
+    let defects = chosen(&args.only)?;
+    if args.list {
+        list(&defects);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let probe = Probe::build(&build::workspace()?)?;
+    let limits = probe.control(&defects)?;
+    let mut table = table(&["defect", "found by", "what it says", "seconds"]);
+    let mut living = 0;
+    for defect in &defects {
+        let found = probe.look_for(defect, &limits, args.all_tests)?;
+        living += usize::from(found.is_empty());
+        if found.is_empty() {
+            eprintln!("{} LIVES", defect.name);
+            table.add_row([defect.name, "NOTHING", defect.says, ""]);
+        }
+        for Found { by, says, took } in found {
+            let seconds = format!("{:.1}", took.as_secs_f64());
+            eprintln!("{} found by {by} in {seconds} s: {says}", defect.name);
+            table.add_row([defect.name, &by, &says, &seconds]);
+        }
+    }
+    println!("{table}");
+    println!("{} of {} planted defects were found.", defects.len() - living, defects.len());
+    Ok(if living == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn chosen(only: &[String]) -> Outcome<Vec<&'static Defect>> {
+    let unknown = only.iter().find(|name| DEFECTS.iter().all(|defect| defect.name != **name));
+    if let Some(name) = unknown {
+        return Err(Failure::UnknownDefect(name.clone()));
+    }
+    let is_chosen = |defect: &&Defect| only.is_empty() || only.iter().any(|o| o == defect.name);
+    Ok(DEFECTS.iter().filter(is_chosen).collect())
+}
+
+fn list(defects: &[&Defect]) {
+    let mut table = table(&["defect", "what goes wrong", "looked for by"]);
+    for defect in defects {
+        let steps: Vec<String> = steps_of(defect.name).iter().map(Step::to_string).collect();
+        table.add_row([defect.name, defect.says, &steps.join("\n")]);
+    }
+    println!("{table}");
+}
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::UTF8_BORDERS_ONLY);
+    table.set_header(header);
+    table
+}
+
+/// The build, and where what it prints goes.
+struct Probe {
+    artifacts: Artifacts,
+    logs: PathBuf,
+}
+
+/// What has found a defect.
+struct Found {
+    by: String,
+    says: String,
+    took: Duration,
+}
+
+impl Probe {
+    fn build(root: &Path) -> Outcome<Self> {
+        let target = root.join("target/planted");
+        let logs = target.join("logs");
+        std::fs::create_dir_all(&logs).map_err(Failure::io(format!("{}", logs.display())))?;
+        let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
+        let flags = format!("{flags} --cfg petrel_break");
+        let variables = vec![("RUSTFLAGS", flags), ("CARGO_INCREMENTAL", "0".to_owned())];
+        let build = Build { root, target, variables };
+        let mut artifacts = Artifacts::default();
+        for kind in [
+            &["test", "--no-run", "--lib", "--test", "all", "--test", "seeds"][..],
+            &["build", "--example", "worlds", "--example", "seeds"],
+        ] {
+            let packages = PACKAGES.iter().flat_map(|package| ["-p", package]);
+            let arguments = kind.iter().copied().chain(packages).map(str::to_owned);
+            build.run(&arguments.collect::<Vec<_>>(), &mut artifacts)?;
+        }
+        Ok(Self { artifacts, logs })
+    }
+
+    /// Runs each test without a defect: it has to pass. Gives how long it may take with any.
+    fn control(&self, defects: &[&Defect]) -> Outcome<BTreeMap<Step, Duration>> {
+        let mut limits = BTreeMap::new();
+        for step in defects.iter().flat_map(|defect| steps_of(defect.name)) {
+            if limits.contains_key(step) {
+                continue;
+            }
+            let log = self.logs.join("control.log");
+            let ran = self.program(step, "")?.run(CONTROL_MAX, &log)?;
+            if ran.end != End::Passed || !step.has_run(&read(&log)) {
+                return Err(Failure::Control { step: step.to_string(), log });
+            }
+            eprintln!("without a defect: {step} passes in {:.1} s", ran.took.as_secs_f64());
+            limits.insert(*step, (ran.took * SLOWER_MAX).max(LIMIT_MIN));
+        }
+        Ok(limits)
+    }
+
+    fn look_for(
+        &self,
+        defect: &Defect,
+        limits: &BTreeMap<Step, Duration>,
+        by_all: bool,
+    ) -> Outcome<Vec<Found>> {
+        let mut found = Vec::new();
+        for step in steps_of(defect.name) {
+            let log = self.logs.join(format!("{}.log", defect.name));
+            let limit = limits.get(step).copied().unwrap_or(LIMIT_MIN);
+            let ran = self.program(step, defect.name)?.run(limit, &log)?;
+            let says = match ran.end {
+                End::Passed => continue,
+                End::Failed => step.first_sign(&read(&log)),
+                End::TooLong => format!("not over after {} s", limit.as_secs()),
+            };
+            found.push(Found { by: step.to_string(), says, took: ran.took });
+            if !by_all {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    fn program(&self, step: &Step, defect: &str) -> Outcome<Program> {
+        let (package, target, arguments) = step.program();
+        let artifact = self.artifacts.get(package, target)?.clone();
+        let variables = vec![(VARIABLE, defect.to_owned())];
+        Ok(Program { path: artifact.path, directory: artifact.directory, arguments, variables })
+    }
+}
+
+/// What was printed; nothing if it cannot be read, as after a full disk.
+fn read(log: &Path) -> String {
+    std::fs::read(log).map_or_else(|_| String::new(), |text| String::from_utf8_lossy(&text).into())
+}
