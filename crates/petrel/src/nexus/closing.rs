@@ -1,7 +1,5 @@
 //! How connections end, and what ends with them.
 
-use std::net::Shutdown;
-
 use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::Goodbye;
@@ -10,6 +8,7 @@ use super::connection::{ConnectionId, Phase};
 use super::dial::{OpenRequest, Outgoing};
 use super::limits::shrink;
 use super::links::Stage;
+use super::net::{Network, Stream};
 use super::reactor::Reactor;
 use crate::control::{FromNexus, Reason};
 use crate::events;
@@ -23,7 +22,7 @@ pub(super) enum Farewell {
     Silent,
 }
 
-impl Reactor {
+impl<N: Network> Reactor<N> {
     /// Ends a connection and its links, for `reason` as this process's endpoints hear it.
     pub(super) fn close(&mut self, id: ConnectionId, reason: &Reason, farewell: Farewell) {
         let Some(connection) = self.connections.get_mut(&id).filter(|c| !c.is_closing()) else {
@@ -31,7 +30,7 @@ impl Reactor {
         };
         let was_connecting = matches!(connection.phase, Phase::Connecting);
         let waiting = std::mem::take(&mut connection.waiting);
-        let links: Vec<_> = connection.links.values().copied().collect();
+        let links = connection.links_in_order();
         events::connection_ended(connection.remote, reason);
         self.forget_place(id);
         links.into_iter().for_each(|link| self.end_link(link, reason));
@@ -81,7 +80,7 @@ impl Reactor {
             return;
         }
         *is_shut_down = true;
-        if connection.stream.shutdown(Shutdown::Write).is_err() {
+        if connection.stream.shutdown_write().is_err() {
             self.remove_connection(id);
         }
     }
@@ -93,8 +92,7 @@ impl Reactor {
         }
         if let Some(mut connection) = self.connections.remove(&id) {
             self.forget_use(id, &connection);
-            // It fails only for a socket that is not registered.
-            let _ = self.poll.registry().deregister(&mut connection.stream);
+            self.net.deregister(&mut connection.stream);
             shrink(&mut self.connections);
         }
         self.counters.connections_open.set(self.connections.len());
@@ -132,7 +130,7 @@ impl Reactor {
     fn take_requests(&mut self, id: ConnectionId) -> Vec<OpenRequest> {
         let Some(connection) = self.connections.get_mut(&id) else { return Vec::new() };
         let mut requests = std::mem::take(&mut connection.waiting);
-        let links: Vec<_> = connection.links.values().copied().collect();
+        let links = connection.links_in_order();
         for link in links {
             let stage = self.links.get(&link).map(|link| &link.stage);
             if let Some(Stage::Asked { request, .. } | Stage::Meeting { request, .. }) = stage {
@@ -159,7 +157,8 @@ impl Reactor {
     /// The nexus ends because nobody uses it.
     pub(super) fn say_goodbye_to_all(&mut self) {
         let said = Reason::new(Status::Unavailable, "the process has closed its control plane");
-        let all: Vec<_> = self.connections.keys().copied().collect();
+        let mut all: Vec<_> = self.connections.keys().copied().collect();
+        all.sort_unstable();
         for id in all {
             self.close(id, &said, Farewell::Say(said.clone()));
         }

@@ -3,16 +3,14 @@
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use mio::net::TcpStream;
 use petrel_proto::control::{Decoder, Message, OutOfRange};
-use petrel_transport::path::tcp_min_rtt_ns;
 
 use super::dial::OpenRequest;
 use super::idlers::Idle;
 use super::limits::{OUT_HARD_BYTES, OUT_SOFT_BYTES};
+use super::net::{MioNetwork, Network, Stream};
 use super::shares::Site;
 use crate::control::LinkId;
 
@@ -22,8 +20,8 @@ pub(super) struct ConnectionId(pub(super) usize);
 
 /// A control connection.
 #[derive(Debug)]
-pub(super) struct Connection {
-    pub(super) stream: TcpStream,
+pub(super) struct Connection<N: Network = MioNetwork> {
+    pub(super) stream: N::Stream,
     /// The other end; an IPv4 address where it is one, in whatever form it came.
     pub(super) remote: SocketAddr,
     /// Whose share it counts towards, if the peer made it.
@@ -104,9 +102,9 @@ pub(super) enum Received {
     End(String),
 }
 
-impl Connection {
+impl<N: Network> Connection<N> {
     pub(super) fn new(
-        stream: TcpStream,
+        stream: N::Stream,
         (local, remote): (SocketAddr, SocketAddr),
         is_opener: bool,
         now: Instant,
@@ -168,6 +166,13 @@ impl Connection {
         self.since = now;
     }
 
+    /// All its links, the oldest first.
+    pub(super) fn links_in_order(&self) -> Vec<LinkId> {
+        let mut links: Vec<_> = self.links.values().copied().collect();
+        links.sort_unstable();
+        links
+    }
+
     /// A number that none of the connection's links has. The loop ends: links are far fewer than
     /// numbers.
     pub(super) fn new_link_number(&mut self) -> u32 {
@@ -181,7 +186,7 @@ impl Connection {
 
     /// The shortest round trip that the kernel has seen, if it is shorter than all before.
     pub(super) fn measure_path(&mut self) -> Option<u32> {
-        let shortest_ns = tcp_min_rtt_ns(self.stream.as_fd())?;
+        let shortest_ns = self.stream.min_rtt_ns()?;
         if self.path_rtt_ns.is_some_and(|known_ns| known_ns <= shortest_ns) {
             return None;
         }
@@ -253,7 +258,7 @@ impl Outbox {
         self.len() > OUT_HARD_BYTES
     }
 
-    fn flush(&mut self, stream: &mut TcpStream, now: Instant) -> io::Result<()> {
+    fn flush(&mut self, stream: &mut impl Write, now: Instant) -> io::Result<()> {
         while self.len() > 0 {
             match retry(|| stream.write(&self.bytes[self.sent..])) {
                 Ok(0) => return Err(ErrorKind::WriteZero.into()),
@@ -317,8 +322,8 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let is_of_this_host = |local: &str, remote: &str| {
             let ends = (local.parse().unwrap(), remote.parse().unwrap());
-            let stream = TcpStream::connect(address).unwrap();
-            Connection::new(stream, ends, false, Instant::now()).is_of_this_host()
+            let stream = mio::net::TcpStream::connect(address).unwrap();
+            Connection::<MioNetwork>::new(stream, ends, false, Instant::now()).is_of_this_host()
         };
         assert!(is_of_this_host("127.0.0.1:7", "127.0.0.1:9"));
         assert!(is_of_this_host("127.0.0.1:7", "127.9.9.9:9"));

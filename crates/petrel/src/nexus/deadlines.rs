@@ -41,6 +41,11 @@ impl Deadlines {
         self.heap.push(Reverse((at, due)));
     }
 
+    /// How many there are, settled ones included.
+    pub(super) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
     /// Whether it is time to [`sweep`](Self::sweep).
     pub(super) fn is_crowded(&self) -> bool {
         self.heap.len() >= self.sweep_at.max(DEADLINES_MIN)

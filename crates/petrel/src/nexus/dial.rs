@@ -4,13 +4,13 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use mio::net::TcpStream;
 use petrel_proto::Status;
 
 use super::closing::Farewell;
 use super::connection::{Connection, ConnectionId, Phase, canonical};
 use super::deadlines::Due;
 use super::limits::{REDIAL_PAUSE_MAX, REDIAL_PAUSE_MIN};
+use super::net::{Network, Stream};
 use super::reactor::Reactor;
 use crate::control::{AllowedTransports, EndpointId, Reason};
 
@@ -41,7 +41,7 @@ pub(super) enum Outgoing {
     },
 }
 
-impl Reactor {
+impl<N: Network> Reactor<N> {
     /// Asks for a link as soon as there is a connection.
     pub(super) fn open_link(&mut self, request: OpenRequest) {
         let remote = canonical(request.remote);
@@ -81,7 +81,7 @@ impl Reactor {
     }
 
     fn connect(&mut self, remote: SocketAddr) -> io::Result<ConnectionId> {
-        let stream = TcpStream::connect(remote)?;
+        let stream = self.net.connect(remote)?;
         // The own end's address is known when the connection is.
         let connection = Connection::new(stream, (remote, remote), true, self.now);
         self.add_connection(connection).ok_or_else(|| ErrorKind::OutOfMemory.into())

@@ -8,6 +8,7 @@ use petrel_proto::control::LinkOpen;
 use super::connection::ConnectionId;
 use super::deadlines::Due;
 use super::limits::{EARLY_LINKS_MAX, EARLY_LINKS_PER_SITE_MAX, EARLY_WAIT};
+use super::net::Network;
 use super::reactor::Reactor;
 use crate::control::EndpointId;
 
@@ -19,12 +20,17 @@ pub(super) struct EarlyLink {
 }
 
 impl EarlyLink {
+    /// The connection that asked.
+    pub(super) fn connection(&self) -> ConnectionId {
+        self.connection
+    }
+
     fn is(&self, connection: ConnectionId, link: u32) -> bool {
         self.connection == connection && self.open.link == link
     }
 }
 
-impl Reactor {
+impl<N: Network> Reactor<N> {
     /// Keeps a LINK_OPEN whose endpoint is not there, if there is room.
     pub(super) fn keep_early_link(&mut self, connection: ConnectionId, open: &LinkOpen) -> bool {
         let is_early = !self.endpoints.contains_key(&EndpointId(open.to_endpoint));

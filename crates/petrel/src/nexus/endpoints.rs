@@ -2,30 +2,29 @@
 
 use std::sync::Arc;
 
-use petrel_transport::host::HostLink;
-
 use super::dial::OpenRequest;
 use super::limits::INBOX_MAX;
 use super::mailbox::{Command, Inbox};
+use super::net::Network;
 use super::port::Attach;
 use super::reactor::Reactor;
 use crate::control::{EndpointId, FromNexus, LinkId, Reason, ToNexus};
 
 /// An endpoint of this process.
 #[derive(Debug)]
-pub(super) struct Endpoint {
+pub(super) struct Endpoint<N: Network> {
     pub(super) attach: Attach,
-    pub(super) inbox: Arc<Inbox>,
+    pub(super) inbox: Arc<Inbox<N::Link>>,
 }
 
-impl Endpoint {
+impl<N: Network> Endpoint<N> {
     /// Whether so much waits for it that peers must not add to it.
     pub(super) fn is_overloaded(&self) -> bool {
         self.inbox.len() >= INBOX_MAX
     }
 }
 
-impl Reactor {
+impl<N: Network> Reactor<N> {
     pub(super) fn run_commands(&mut self) {
         for command in self.mailbox.take() {
             match command {
@@ -107,13 +106,14 @@ impl Reactor {
             format!("endpoint {} of the peer was closed", endpoint.0),
         );
         let links = self.links.iter().filter(|(_, link)| link.endpoint == endpoint);
-        let links: Vec<LinkId> = links.map(|(id, _)| *id).collect();
+        let mut links: Vec<LinkId> = links.map(|(id, _)| *id).collect();
+        links.sort_unstable();
         links.into_iter().for_each(|link| self.close_link(link, &reason));
         self.on_endpoint_without_stats(endpoint);
     }
 
     /// Tells an endpoint something, if it is still there.
-    pub(super) fn tell(&self, endpoint: EndpointId, message: FromNexus<HostLink>) {
+    pub(super) fn tell(&self, endpoint: EndpointId, message: FromNexus<N::Link>) {
         if let Some(endpoint) = self.endpoints.get(&endpoint) {
             endpoint.inbox.push(message);
         }

@@ -9,12 +9,13 @@ use petrel_proto::control::{GroupAccept, GroupJoin, GroupLeave, GroupRefuse};
 use super::closing::Farewell;
 use super::connection::ConnectionId;
 use super::links::Stage;
+use super::net::Network;
 use super::reactor::Reactor;
 use super::stream::Violation;
 use crate::control::{EndpointId, FromNexus, LinkId, Reason};
 use petrel_proto::Status;
 
-impl Reactor {
+impl<N: Network> Reactor<N> {
     /// An endpoint would send to its peer by multicast, too.
     pub(super) fn offer_group(&mut self, from: EndpointId, id: LinkId, mut join: GroupJoin) {
         let Some((connection, link)) = self.place_of(from, id) else { return };
@@ -91,7 +92,7 @@ impl Reactor {
         number: u32,
         to_client: bool,
         violation: &'static str,
-        message: impl FnOnce(LinkId) -> FromNexus<petrel_transport::host::HostLink>,
+        message: impl FnOnce(LinkId) -> FromNexus<N::Link>,
     ) -> Result<(), Violation> {
         let Some(id) = self.link_at(connection, number) else { return Ok(()) };
         let link = &self.links[&id];

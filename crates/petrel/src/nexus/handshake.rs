@@ -8,13 +8,14 @@ use petrel_proto::control::{Hello, PREFACE, VersionRange, choose_version};
 use super::closing::Farewell;
 use super::connection::{ConnectionId, Peer, Phase};
 use super::limits::{INCARNATIONS_MAX, SILENT_HEARTBEATS_MAX};
+use super::net::Network;
 use super::reactor::Reactor;
 use crate::control::Reason;
 
 /// What peers see of the implementation.
 pub(super) const AGENT: &str = concat!("petrel ", env!("CARGO_PKG_VERSION"));
 
-impl Reactor {
+impl<N: Network> Reactor<N> {
     /// Says HELLO, which each side does at once.
     pub(super) fn greet(&mut self, id: ConnectionId) {
         let hello = self.own_hello();
@@ -35,7 +36,7 @@ impl Reactor {
             heartbeat_ms: self.settings.heartbeat.as_millis() as u32,
             agent: AGENT.to_owned(),
             host_identity: meeting.map(|meeting| meeting.host_identity),
-            rendezvous: meeting.map(|meeting| meeting.name().to_vec()),
+            rendezvous: meeting.map(|meeting| meeting.name.clone()),
         }
     }
 

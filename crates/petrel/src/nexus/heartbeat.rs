@@ -14,6 +14,7 @@ use super::limits::{
     HELLO_TIMEOUT, IDLE_PING_HEARTBEATS, IDLE_PING_MIN, IDLE_TIMEOUT, LINGER, MESSAGE_TIMEOUT,
     WRITE_TIMEOUT,
 };
+use super::net::Network;
 use super::reactor::Reactor;
 use crate::control::Reason;
 
@@ -31,7 +32,7 @@ enum Care {
     LingerOver,
 }
 
-impl Connection {
+impl<N: Network> Connection<N> {
     /// What is to be done about this connection, the most urgent first.
     fn care(&self, now: Instant, step_timeout: Duration) -> Care {
         let has_passed = |since: Instant, limit| now.saturating_duration_since(since) >= limit;
@@ -86,12 +87,14 @@ impl Connection {
     }
 }
 
-impl Reactor {
+impl<N: Network> Reactor<N> {
     /// Does for each connection what its time has come for.
     pub(super) fn look_after_connections(&mut self) {
         let (now, step_timeout) = (self.now, self.settings.step_timeout);
         let cares = self.connections.iter().map(|(id, c)| (*id, c.care(now, step_timeout)));
-        let cares: Vec<_> = cares.filter(|(_, care)| *care != Care::Nothing).collect();
+        let mut cares: Vec<_> = cares.filter(|(_, care)| *care != Care::Nothing).collect();
+        // In an order that is the same in every run with the same events: those of a simulator can be repeated.
+        cares.sort_unstable_by_key(|(id, _)| *id);
         for (id, care) in cares {
             self.take_care(id, care);
         }

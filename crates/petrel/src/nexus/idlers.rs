@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::connection::{Connection, ConnectionId};
+use super::net::Network;
 use super::reactor::Reactor;
 use super::shares::Site;
 
@@ -33,6 +34,11 @@ pub(super) struct Idlers {
 }
 
 impl Idlers {
+    /// How many there are.
+    pub(super) fn len(&self) -> usize {
+        self.crowds.values().map(BTreeSet::len).sum()
+    }
+
     fn insert(&mut self, site: Site, (idle, since): (Idle, Instant), id: ConnectionId) {
         self.crowds.entry((idle, site)).or_default().insert((since, id));
     }
@@ -62,7 +68,7 @@ impl Idlers {
     }
 }
 
-impl Connection {
+impl<N: Network> Connection<N> {
     /// Why the connection is without use, and since when.
     pub(super) fn idle(&self) -> Option<(Idle, Instant)> {
         if self.is_opener || self.is_closing() {
@@ -79,7 +85,7 @@ impl Connection {
     }
 }
 
-impl Reactor {
+impl<N: Network> Reactor<N> {
     /// Moves a connection between the lists after a change of its phase, links, sessions or proposals.
     pub(super) fn note_use(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -97,7 +103,7 @@ impl Reactor {
     }
 
     /// Takes a connection that has ended out of the lists.
-    pub(super) fn forget_use(&mut self, id: ConnectionId, connection: &Connection) {
+    pub(super) fn forget_use(&mut self, id: ConnectionId, connection: &Connection<N>) {
         if let Some(listed) = connection.listed {
             self.idlers.remove(connection.site, listed, id);
         }
@@ -106,7 +112,7 @@ impl Reactor {
     /// Compares the lists with all connections. Builds without assertions skip it: it takes long.
     pub(super) fn check_idlers(&self) {
         if cfg!(debug_assertions) {
-            let listed = self.idlers.crowds.values().map(BTreeSet::len).sum::<usize>();
+            let listed = self.idlers.len();
             let idle = self.connections.values().filter(|c| c.idle().is_some()).count();
             assert_eq!(listed, idle, "connections without use, and those listed");
             assert!(self.connections.values().all(|c| c.listed == c.idle()));

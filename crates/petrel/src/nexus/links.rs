@@ -1,12 +1,12 @@
 //! Links: asking for them, granting them, and ending them (`docs/wire-protocol.md` §8.4).
 
 use std::collections::HashMap;
+use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
 use petrel_proto::Status;
 use petrel_proto::control::{LinkAccept, LinkClose, LinkOpen, LinkRefuse, Offer};
-use petrel_transport::host::HostLink;
 use petrel_transport::udp::UdpLink;
 
 use super::closing::not_ok;
@@ -14,7 +14,7 @@ use super::connection::ConnectionId;
 use super::deadlines::Due;
 use super::dial::OpenRequest;
 use super::limits::{LINKS_MAX, LINKS_PER_CONNECTION_MAX, session_bytes, shrink};
-use super::port::random_bytes;
+use super::net::Network;
 use super::reactor::Reactor;
 use super::rendezvous::ExchangeId;
 use super::sessions::Proposal;
@@ -32,7 +32,7 @@ pub(super) struct Link {
     pub(super) peer_endpoint: u16,
     pub(super) stage: Stage,
     /// When a link that is not up by then is given up.
-    deadline: Instant,
+    pub(super) deadline: Instant,
     /// Sessions proposed on it and not answered, by request number.
     pub(super) proposals: HashMap<u32, Proposal>,
     /// Memory of the sessions on it, if this process is their server.
@@ -58,7 +58,7 @@ impl Link {
     }
 }
 
-impl Reactor {
+impl<N: Network> Reactor<N> {
     /// Sends LINK_OPEN over a connection whose peer said HELLO.
     pub(super) fn ask_for_link(&mut self, id: ConnectionId, request: OpenRequest) {
         match self.prepare_link(id, &request) {
@@ -228,7 +228,7 @@ impl Reactor {
         let max_frame = chosen.max_frame().min(offered.max_frame());
         let ticket = match chosen {
             Offer::Udp { .. } => None,
-            Offer::Shm { .. } => match random_bytes() {
+            Offer::Shm { .. } => match self.new_ticket() {
                 Ok(ticket) => Some(ticket),
                 Err(error) => {
                     let reason = Reason::new(Status::Internal, error.to_string());
@@ -246,6 +246,12 @@ impl Reactor {
             (Offer::Shm { .. }, Some(ticket)) => drop(self.tickets.insert(ticket, link)),
             (Offer::Shm { .. }, None) => {}
         }
+    }
+
+    fn new_ticket(&self) -> io::Result<[u8; 16]> {
+        let mut ticket = [0; 16];
+        self.net.fill_random(&mut ticket)?;
+        Ok(ticket)
     }
 
     fn reads_marks(&self, endpoint: EndpointId) -> bool {
@@ -284,14 +290,20 @@ impl Reactor {
         if let Some(mut addr) = remote {
             addr.set_port(port);
             let udp = UdpLink { addr, max_frame: Some(max_frame as usize), ecn };
-            let transport = HostLink::Udp(udp);
+            let transport = self.net.udp_link(udp);
             self.counters.links_opened_ecn.add(u64::from(ecn));
-            self.bring_up(link, transport, max_frame);
+            self.bring_up(link, transport, max_frame, false);
         }
     }
 
     /// Both sides have what they need: the endpoint may use the link.
-    pub(super) fn bring_up(&mut self, id: LinkId, transport: HostLink, max_frame: u32) {
+    pub(super) fn bring_up(
+        &mut self,
+        id: LinkId,
+        transport: N::Link,
+        max_frame: u32,
+        is_shm: bool,
+    ) {
         let Some(link) = self.links.get_mut(&id) else { return };
         let request = match &link.stage {
             Stage::Asked { request, .. } | Stage::Meeting { request, .. } => Some(request.request),
@@ -304,7 +316,6 @@ impl Reactor {
         let peer = peer_name(connection.remote, peer_endpoint);
         self.counters.links_up.increment();
         self.counters.links_opened.increment();
-        let is_shm = matches!(transport, HostLink::Shm(_));
         events::link_up(endpoint, id, &peer, if is_shm { "shm" } else { "udp" });
         self.counters.links_opened_shm.add(u64::from(is_shm));
         self.tell(endpoint, FromNexus::LinkUp { request, link: id, transport, peer, incarnation });

@@ -4,45 +4,30 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use mio::net::{TcpListener, TcpStream};
-use mio::{Interest, Token};
 use petrel_proto::Status;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::closing::Farewell;
 use super::connection::{Connection, ConnectionId, retry};
 use super::idlers::Idle;
 use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, LISTEN_QUEUE};
+use super::net::{Network, Stream};
 use super::reactor::{LISTENER, Reactor};
 use crate::control::Reason;
 
 /// The listening socket.
 #[derive(Debug)]
-pub(super) struct Listener {
-    pub(super) socket: TcpListener,
+pub(super) struct Listener<N: Network> {
+    socket: N::Listener,
     /// More connections may wait, though no event will say so.
     has_more: bool,
     /// The system had no room for another connection: it is tried again then.
     pub(super) paused_until: Option<Instant>,
 }
 
-impl Listener {
-    /// Whether a connection waits to be accepted. True where the kernel does not say.
-    fn has_waiting(&self) -> bool {
-        let mut polled = [PollFd::new(&self.socket, PollFlags::IN)];
-        poll(&mut polled, Some(&Timespec::default())) != Ok(0)
-    }
-}
-
-impl Reactor {
+impl<N: Network> Reactor<N> {
     /// Listens, and returns the address with the port that the system chose.
     pub(super) fn listen(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
-        let mut socket = TcpListener::bind(address)?;
-        // The standard library's queue of 128 is full in a moment, and who finds it full tries
-        // again only a second later.
-        rustix::net::listen(&socket, LISTEN_QUEUE)?;
-        self.poll.registry().register(&mut socket, LISTENER, Interest::READABLE)?;
-        let local = socket.local_addr()?;
+        let (socket, local) = self.net.listen(address, LISTEN_QUEUE, LISTENER)?;
         self.listener = Some(Listener { socket, has_more: false, paused_until: None });
         Ok(local)
     }
@@ -74,13 +59,13 @@ impl Reactor {
 
     fn accept_one(&mut self) {
         let Some(listener) = &mut self.listener else { return };
-        match retry(|| listener.socket.accept()) {
+        match retry(|| self.net.accept(&listener.socket)) {
             Ok((stream, remote)) => self.on_accepted(stream, remote),
             Err(error) if error.kind() == ErrorKind::WouldBlock => listener.has_more = false,
             // The peer was gone before it was accepted.
             Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
             // The kernel looks for a free descriptor before it looks at its queue.
-            Err(_) if !listener.has_waiting() => listener.has_more = false,
+            Err(_) if !self.net.has_waiting(&listener.socket) => listener.has_more = false,
             // No descriptors or memory, and the connection still waits: a connection without use
             // yields to it.
             Err(_) if self.drop_useless() => {}
@@ -94,7 +79,7 @@ impl Reactor {
         }
     }
 
-    fn on_accepted(&mut self, stream: TcpStream, remote: SocketAddr) {
+    fn on_accepted(&mut self, stream: N::Stream, remote: SocketAddr) {
         self.counters.connections_accepted.increment();
         let is_full = self.accepted >= self.capacity.connections;
         if is_full || self.ungreeted.len() >= self.capacity.ungreeted {
@@ -141,12 +126,11 @@ impl Reactor {
     }
 
     /// Takes a connection into the readiness loop; nothing happens if the system refuses.
-    pub(super) fn add_connection(&mut self, mut connection: Connection) -> Option<ConnectionId> {
+    pub(super) fn add_connection(&mut self, mut connection: Connection<N>) -> Option<ConnectionId> {
         let id = ConnectionId(self.new_token());
-        let both = Interest::READABLE | Interest::WRITABLE;
-        self.poll.registry().register(&mut connection.stream, Token(id.0), both).ok()?;
-        // Small messages must not wait for one another. A socket that refuses is merely slower.
-        let _ = connection.stream.set_nodelay(true);
+        self.net.register(&mut connection.stream, id.0).ok()?;
+        // Small messages must not wait for one another.
+        connection.stream.set_nodelay();
         self.connections.insert(id, connection);
         self.counters.connections_open.set(self.connections.len());
         Some(id)

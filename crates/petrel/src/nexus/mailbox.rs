@@ -9,14 +9,15 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use petrel_transport::host::HostLink;
 use petrel_transport::wake::Waker;
 
+use super::net::{MioNetwork, Network, Wake};
 use super::port::Attach;
 use crate::control::{EndpointId, FromNexus, ToNexus};
 
 /// What reaches the nexus's thread from its process.
 #[derive(Debug)]
-pub(super) enum Command {
+pub(super) enum Command<L> {
     /// An endpoint is there. Boxed: rare and large.
-    Attach(EndpointId, Box<Attach>, std::sync::Arc<Inbox>),
+    Attach(EndpointId, Box<Attach>, std::sync::Arc<Inbox<L>>),
     /// An endpoint says something.
     Post(EndpointId, ToNexus),
     /// Nobody uses the nexus any more.
@@ -25,19 +26,19 @@ pub(super) enum Command {
 
 /// From all endpoints to the nexus's thread, in order.
 #[derive(Debug)]
-pub(super) struct Mailbox {
+pub(super) struct Mailbox<N: Network = MioNetwork> {
     /// `None` once the thread has ended.
-    queue: Mutex<Option<VecDeque<Command>>>,
-    thread: mio::Waker,
+    queue: Mutex<Option<VecDeque<Command<N::Link>>>>,
+    thread: N::Waker,
 }
 
-impl Mailbox {
-    pub(super) fn new(thread: mio::Waker) -> Self {
+impl<N: Network> Mailbox<N> {
+    pub(super) fn new(thread: N::Waker) -> Self {
         Self { queue: Mutex::new(Some(VecDeque::new())), thread }
     }
 
     /// Hands over a command, or gives it back if the thread has ended.
-    pub(super) fn post(&self, command: Command) -> Result<(), Command> {
+    pub(super) fn post(&self, command: Command<N::Link>) -> Result<(), Command<N::Link>> {
         let mut queue = lock(&self.queue);
         let Some(commands) = &mut *queue else { return Err(command) };
         commands.push_back(command);
@@ -51,31 +52,31 @@ impl Mailbox {
     }
 
     /// Takes all commands.
-    pub(super) fn take(&self) -> VecDeque<Command> {
+    pub(super) fn take(&self) -> VecDeque<Command<N::Link>> {
         lock(&self.queue).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// Takes all commands, and lets nobody post more.
-    pub(super) fn close(&self) -> VecDeque<Command> {
+    pub(super) fn close(&self) -> VecDeque<Command<N::Link>> {
         lock(&self.queue).take().unwrap_or_default()
     }
 }
 
 /// From the nexus's thread to one endpoint, in order.
 #[derive(Debug)]
-pub(super) struct Inbox {
-    queue: Mutex<VecDeque<FromNexus<HostLink>>>,
+pub(super) struct Inbox<L = HostLink> {
+    queue: Mutex<VecDeque<FromNexus<L>>>,
     /// Length of `queue`: an endpoint asks at every turn of its event loop, mostly in vain.
     pending: AtomicUsize,
     endpoint: Waker,
 }
 
-impl Inbox {
+impl<L> Inbox<L> {
     pub(super) fn new(endpoint: Waker) -> Self {
         Self { queue: Mutex::new(VecDeque::new()), pending: AtomicUsize::new(0), endpoint }
     }
 
-    pub(super) fn push(&self, message: FromNexus<HostLink>) {
+    pub(super) fn push(&self, message: FromNexus<L>) {
         let mut queue = lock(&self.queue);
         queue.push_back(message);
         // Pairs with the load in `pop`: who sees the count finds the message.
@@ -84,7 +85,7 @@ impl Inbox {
         self.endpoint.wake();
     }
 
-    pub(super) fn pop(&self) -> Option<FromNexus<HostLink>> {
+    pub(super) fn pop(&self) -> Option<FromNexus<L>> {
         if self.pending.load(Ordering::Acquire) == 0 {
             return None;
         }
@@ -111,7 +112,7 @@ mod tests {
     #[test]
     fn inbox__keeps_order_and_wakes() {
         let waker = Waker::new().unwrap();
-        let inbox = Inbox::new(waker.clone());
+        let inbox: Inbox = Inbox::new(waker.clone());
         assert!(inbox.pop().is_none());
         (0..3).for_each(|request| inbox.push(FromNexus::StatsRequested { request }));
         assert_eq!(inbox.len(), 3);
@@ -125,8 +126,8 @@ mod tests {
 
     #[test]
     fn mailbox__gives_back_what_comes_after_the_end() {
-        let poll = mio::Poll::new().unwrap();
-        let mailbox = Mailbox::new(mio::Waker::new(poll.registry(), mio::Token(0)).unwrap());
+        let (_net, waker) = MioNetwork::new(0).unwrap();
+        let mailbox: Mailbox = Mailbox::new(waker);
         mailbox.post(Command::Shutdown).unwrap();
         assert_eq!(mailbox.take().len(), 1);
         assert_eq!(mailbox.close().len(), 0);

@@ -44,6 +44,7 @@
 //! With the last [`Nexus`] handle and the last [`ControlPort`]: it says GOODBYE to its peers, whose
 //! links then go down at once.
 
+mod census;
 mod closing;
 mod connection;
 mod counters;
@@ -62,6 +63,8 @@ mod limits;
 mod links;
 mod listener;
 mod mailbox;
+#[doc(hidden)]
+pub mod net;
 mod offers;
 mod path;
 mod port;
@@ -71,6 +74,8 @@ mod seats;
 mod sessions;
 mod shares;
 mod stats;
+#[doc(hidden)]
+pub mod stepped;
 mod stream;
 mod thread;
 
@@ -83,7 +88,8 @@ use petrel_proto::control::HEARTBEAT_MS_MAX;
 use crate::control::AllowedTransports;
 use counters::Counters;
 use limits::{HEARTBEAT_DEFAULT, STEP_TIMEOUT_DEFAULT};
-use mailbox::{Command, Inbox, Mailbox};
+use mailbox::Mailbox;
+use net::{MioNetwork, Network};
 use reactor::{MAILBOX, Reactor, Settings};
 use thread::Owner;
 
@@ -135,14 +141,7 @@ impl Nexus {
     /// # Errors
     /// When the wanted number or all numbers are taken.
     pub fn attach(&self, attach: Attach) -> Result<ControlPort, NexusError> {
-        let id = self.owner.take_endpoint(attach.id)?;
-        let inbox = Arc::new(Inbox::new(attach.waker.clone()));
-        let command = Command::Attach(id, Box::new(attach), inbox.clone());
-        if self.owner.mailbox().post(command).is_err() {
-            self.owner.free_endpoint(id);
-            return Err(NexusError::Ended);
-        }
-        Ok(ControlPort::new(id, self.owner.clone(), inbox))
+        self.owner.attach(attach).map(ControlPort::new)
     }
 }
 
@@ -209,13 +208,26 @@ impl NexusBuilder {
     /// See [`NexusError`].
     pub fn start(self) -> Result<Nexus, NexusError> {
         self.check()?;
-        let incarnation = port::random_u64().map_err(NexusError::Start)?.max(1);
-        let poll = mio::Poll::new().map_err(NexusError::Start)?;
-        let waker = mio::Waker::new(poll.registry(), MAILBOX).map_err(NexusError::Start)?;
+        let (net, waker) = MioNetwork::new(MAILBOX).map_err(NexusError::Start)?;
+        let (reactor, local) = self.reactor(net, waker)?;
+        let data_address = self.data_address(local);
+        let (mailbox, counters) = (reactor.mailbox.clone(), reactor.counters.clone());
+        let incarnation = reactor.settings.incarnation;
+        let owner = Arc::new(Owner::start(mailbox, reactor).map_err(NexusError::Start)?);
+        Ok(Nexus { owner, counters, local, incarnation, data_address })
+    }
+
+    /// A reactor that listens, and its address.
+    fn reactor<N: Network>(
+        &self,
+        net: N,
+        waker: N::Waker,
+    ) -> Result<(Reactor<N>, Option<SocketAddr>), NexusError> {
+        let mut incarnation = [0; 8];
+        net.fill_random(&mut incarnation).map_err(NexusError::Start)?;
+        let settings = self.settings(u64::from_ne_bytes(incarnation).max(1));
         let mailbox = Arc::new(Mailbox::new(waker));
-        let counters = Arc::new(Counters::default());
-        let settings = self.settings(incarnation);
-        let mut reactor = Reactor::new(settings, poll, mailbox.clone(), counters.clone());
+        let mut reactor = Reactor::new(settings, net, mailbox, Arc::new(Counters::default()));
         if self.transports.shm {
             // Where it cannot be had (no /proc, for example), UDP remains, and links that ask
             // for shared memory alone are told.
@@ -225,9 +237,7 @@ impl NexusBuilder {
             reactor.listen(address).map_err(|source| NexusError::Listen { address, source })
         };
         let local = self.listen.map(listen).transpose()?;
-        let data_address = self.data_address(local);
-        let owner = Arc::new(Owner::start(mailbox, reactor).map_err(NexusError::Start)?);
-        Ok(Nexus { owner, counters, local, incarnation, data_address })
+        Ok((reactor, local))
     }
 
     /// Peers send data to the address to which they connected.

@@ -3,9 +3,10 @@
 use std::net::SocketAddr;
 
 use petrel_proto::control::{MAX_FRAME_BYTES_MAX, MAX_FRAME_BYTES_MIN, Offer};
-use petrel_transport::udp::{Mtu, path_mtu};
+use petrel_transport::udp::Mtu;
 
 use super::connection::Connection;
+use super::net::Network;
 use super::port::Attach;
 use super::reactor::Reactor;
 use crate::control::AllowedTransports;
@@ -35,11 +36,11 @@ const HEADER_BYTES_V6: usize = 40 + 8;
 /// Largest IP packet that its 16-bit length can state.
 const IP_PACKET_BYTES_MAX: usize = 65_535;
 
-impl Reactor {
+impl<N: Network> Reactor<N> {
     /// All that an endpoint can offer over a connection, the preferred first, or why nothing.
     pub(super) fn offers(
         &self,
-        connection: &Connection,
+        connection: &Connection<N>,
         endpoint: &Attach,
         allowed: AllowedTransports,
     ) -> Result<Vec<Offer>, String> {
@@ -63,7 +64,7 @@ impl Reactor {
     /// Answers the first of the peer's offers that suits, or says why none does.
     pub(super) fn choose(
         &self,
-        connection: &Connection,
+        connection: &Connection<N>,
         endpoint: &Attach,
         offered: &[Offer],
     ) -> Result<Offer, String> {
@@ -94,7 +95,7 @@ impl Reactor {
     }
 
     /// Counts and tells why a link goes without shared memory.
-    fn note_no_shm(&self, connection: &Connection, obstacle: NoShm) {
+    fn note_no_shm(&self, connection: &Connection<N>, obstacle: NoShm) {
         let counter = match obstacle {
             NoShm::NotAsked | NoShm::EndpointWithout => &self.counters.no_shm_endpoint,
             NoShm::ProcessWithout | NoShm::SmallFrames(_) => &self.counters.no_shm_process,
@@ -107,7 +108,7 @@ impl Reactor {
     /// What to add to a refusal of a link for which shared memory was not offered.
     pub(super) fn why_no_shm(
         &self,
-        connection: &Connection,
+        connection: &Connection<N>,
         endpoint: &Attach,
         offers: &[Offer],
     ) -> String {
@@ -121,7 +122,7 @@ impl Reactor {
     }
 
     /// Shared memory, to a peer of this host and user.
-    fn shm_offer(&self, connection: &Connection, endpoint: &Attach) -> Result<Offer, NoShm> {
+    fn shm_offer(&self, connection: &Connection<N>, endpoint: &Attach) -> Result<Offer, NoShm> {
         let shm = endpoint.shm.ok_or(NoShm::EndpointWithout)?;
         let meeting = self.meeting.as_ref().ok_or(NoShm::ProcessWithout)?;
         let peer = connection.peer().ok_or(NoShm::NotGreeted)?;
@@ -136,7 +137,7 @@ impl Reactor {
     }
 
     /// UDP between the addresses of the connection's two ends.
-    fn udp_offer(&self, connection: &Connection, endpoint: &Attach) -> Result<Offer, String> {
+    fn udp_offer(&self, connection: &Connection<N>, endpoint: &Attach) -> Result<Offer, String> {
         if !self.settings.transports.udp {
             return Err("UDP is off in the process".to_owned());
         }
@@ -145,7 +146,7 @@ impl Reactor {
             return Err("the endpoint's UDP port is 0".to_owned());
         }
         check_address(udp.local, connection.local)?;
-        let path = path_mtu(connection.local.ip(), connection.remote);
+        let path = self.net.path_mtu(connection.local.ip(), connection.remote);
         let path =
             path.map_err(|error| format!("no UDP path to {}: {error}", connection.remote))?;
         let max_frame = max_frame(udp.mtu, path, connection.remote)?;

@@ -6,10 +6,11 @@
 
 use super::connection::ConnectionId;
 use super::links::Stage;
+use super::net::Network;
 use super::reactor::Reactor;
 use crate::control::{FromNexus, LinkId};
 
-impl Reactor {
+impl<N: Network> Reactor<N> {
     /// A link has come up: its endpoint, and those of the connection's other links, hear how long the
     /// path is.
     pub(super) fn tell_path(&mut self, link: LinkId) {
@@ -30,7 +31,7 @@ impl Reactor {
         let connection = self.connections.get_mut(&id).filter(|connection| connection.is_opener);
         let Some(connection) = connection else { return false };
         let Some(rtt_ns) = connection.measure_path() else { return false };
-        let links: Vec<LinkId> = connection.links.values().copied().collect();
+        let links = connection.links_in_order();
         links.into_iter().for_each(|link| self.tell_path_of(link, rtt_ns));
         true
     }

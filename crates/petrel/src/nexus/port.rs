@@ -10,6 +10,7 @@ use petrel_transport::udp::Mtu;
 use petrel_transport::wake::Waker;
 
 use super::mailbox::{Command, Inbox};
+use super::net::{MioNetwork, Network};
 use super::thread::Owner;
 use crate::control::{ControlPlane, EndpointId, FromNexus, Reason, ToNexus};
 
@@ -56,22 +57,20 @@ pub struct ShmAttach {
 /// Random bytes drawn at once, so that a session does not cost a system call.
 const RANDOM_WORDS: usize = 32;
 
-/// An endpoint's line to the nexus. Dropping it ends the endpoint's links.
+/// An endpoint's line to a nexus over some network. Dropping it ends the endpoint's links.
 #[derive(Debug)]
-pub struct ControlPort {
+pub struct Line<N: Network> {
     id: EndpointId,
-    owner: Arc<Owner>,
-    inbox: Arc<Inbox>,
-    random: [u64; RANDOM_WORDS],
-    random_left: usize,
+    owner: Arc<Owner<N>>,
+    inbox: Arc<Inbox<N::Link>>,
 }
 
-impl ControlPort {
-    pub(super) fn new(id: EndpointId, owner: Arc<Owner>, inbox: Arc<Inbox>) -> Self {
-        Self { id, owner, inbox, random: [0; RANDOM_WORDS], random_left: 0 }
+impl<N: Network> Line<N> {
+    pub(super) fn new(id: EndpointId, owner: Arc<Owner<N>>, inbox: Arc<Inbox<N::Link>>) -> Self {
+        Self { id, owner, inbox }
     }
 
-    /// The endpoint's number in this process.
+    /// The endpoint's number in its process.
     pub fn id(&self) -> EndpointId {
         self.id
     }
@@ -87,8 +86,59 @@ impl ControlPort {
 
     /// What the nexus has to say, if anything: a single load where it has nothing.
     #[inline]
-    pub fn poll(&mut self) -> Option<FromNexus<HostLink>> {
+    pub fn poll(&mut self) -> Option<FromNexus<N::Link>> {
         self.inbox.pop()
+    }
+
+    /// Answers in place of a thread that has ended, so that nobody waits for ever.
+    fn answer_for_the_dead(&self, message: &ToNexus) {
+        let reason = thread_ended();
+        let answer = match *message {
+            ToNexus::OpenLink { request, .. } => FromNexus::LinkFailed { request, reason },
+            ToNexus::OpenSession { link, open } => {
+                FromNexus::SessionRefused { link, request: open.request, reason }
+            }
+            _ => return,
+        };
+        self.inbox.push(answer);
+    }
+}
+
+impl<N: Network> Drop for Line<N> {
+    fn drop(&mut self) {
+        self.post(ToNexus::Gone);
+        // After `Gone`: whoever gets the number next is attached behind it in the queue.
+        self.owner.free_endpoint(self.id);
+    }
+}
+
+/// An endpoint's line to the nexus. Dropping it ends the endpoint's links.
+#[derive(Debug)]
+pub struct ControlPort {
+    line: Line<MioNetwork>,
+    random: [u64; RANDOM_WORDS],
+    random_left: usize,
+}
+
+impl ControlPort {
+    pub(super) fn new(line: Line<MioNetwork>) -> Self {
+        Self { line, random: [0; RANDOM_WORDS], random_left: 0 }
+    }
+
+    /// The endpoint's number in this process.
+    pub fn id(&self) -> EndpointId {
+        self.line.id()
+    }
+
+    /// Tells the nexus something. Never blocks.
+    pub fn post(&self, message: ToNexus) {
+        self.line.post(message);
+    }
+
+    /// What the nexus has to say, if anything: a single load where it has nothing.
+    #[inline]
+    pub fn poll(&mut self) -> Option<FromNexus<HostLink>> {
+        self.line.poll()
     }
 
     /// An unguessable number.
@@ -106,19 +156,6 @@ impl ControlPort {
         self.random_left -= 1;
         // A number is given out once.
         std::mem::take(&mut self.random[self.random_left])
-    }
-
-    /// Answers in place of a thread that has ended, so that nobody waits for ever.
-    fn answer_for_the_dead(&self, message: &ToNexus) {
-        let reason = thread_ended();
-        let answer = match *message {
-            ToNexus::OpenLink { request, .. } => FromNexus::LinkFailed { request, reason },
-            ToNexus::OpenSession { link, open } => {
-                FromNexus::SessionRefused { link, request: open.request, reason }
-            }
-            _ => return,
-        };
-        self.inbox.push(answer);
     }
 }
 
@@ -138,19 +175,11 @@ impl ControlPlane<HostLink> for ControlPort {
     }
 
     fn endpoint_id(&self) -> EndpointId {
-        self.id
+        self.line.id()
     }
 
     fn random(&mut self) -> u64 {
         ControlPort::random(self)
-    }
-}
-
-impl Drop for ControlPort {
-    fn drop(&mut self) {
-        self.post(ToNexus::Gone);
-        // After `Gone`: whoever gets the number next is attached behind it in the queue.
-        self.owner.free_endpoint(self.id);
     }
 }
 
@@ -160,8 +189,13 @@ pub(super) fn random_u64() -> std::io::Result<u64> {
 }
 
 /// Random bytes from the operating system.
-pub(super) fn random_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
+fn random_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
-    getrandom::fill(&mut bytes).map_err(|error| std::io::Error::other(error.to_string()))?;
+    fill_random(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Fills a slice with random bytes from the operating system.
+pub(super) fn fill_random(bytes: &mut [u8]) -> std::io::Result<()> {
+    getrandom::fill(bytes).map_err(|error| std::io::Error::other(error.to_string()))
 }

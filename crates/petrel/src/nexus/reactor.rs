@@ -23,10 +23,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mio::event::Event;
-use mio::{Events, Poll, Token};
-use rustix::process::{Resource, getrlimit};
-
 use super::connection::{Connection, ConnectionId};
 use super::counters::Counters;
 use super::deadlines::Deadlines;
@@ -38,17 +34,18 @@ use super::limits::{Capacity, READ_BYTES, TICK_MAX, TICK_MIN};
 use super::links::Link;
 use super::listener::Listener;
 use super::mailbox::Mailbox;
+use super::net::{Events, MioNetwork, Network, Ready};
 use super::rendezvous::{Exchange, ExchangeId, Invitation, Meeting};
 use super::shares::Shares;
 use super::stats::Collection;
 use crate::control::{AllowedTransports, EndpointId, LinkId};
 
 /// Token of the mailbox's waker.
-pub(super) const MAILBOX: Token = Token(0);
+pub(super) const MAILBOX: usize = 0;
 /// Token of the listening socket.
-pub(super) const LISTENER: Token = Token(1);
+pub(super) const LISTENER: usize = 1;
 /// Token of the rendezvous for shared memory.
-pub(super) const RENDEZVOUS: Token = Token(2);
+pub(super) const RENDEZVOUS: usize = 2;
 /// Connections and exchanges are numbered from here.
 const FIRST_FREE_TOKEN: usize = 3;
 
@@ -68,10 +65,10 @@ pub(super) struct Settings {
 
 /// The state of the nexus's thread.
 #[derive(Debug)]
-pub(super) struct Reactor {
+pub(super) struct Reactor<N: Network = MioNetwork> {
     pub(super) settings: Settings,
-    pub(super) poll: Poll,
-    pub(super) mailbox: Arc<Mailbox>,
+    pub(super) net: N,
+    pub(super) mailbox: Arc<Mailbox<N>>,
     pub(super) counters: Arc<Counters>,
     /// The time at the beginning of the turn.
     pub(super) now: Instant,
@@ -80,13 +77,13 @@ pub(super) struct Reactor {
     next_token: usize,
     next_link: u64,
 
-    pub(super) listener: Option<Listener>,
+    pub(super) listener: Option<Listener<N>>,
     pub(super) capacity: Capacity,
     /// Connections that peers made, but for those that are closing.
     pub(super) accepted: usize,
     pub(super) shares: Shares,
     pub(super) idlers: Idlers,
-    pub(super) connections: HashMap<ConnectionId, Connection>,
+    pub(super) connections: HashMap<ConnectionId, Connection<N>>,
     /// Connections that peers made and that have not said HELLO, the oldest first.
     pub(super) ungreeted: BTreeSet<ConnectionId>,
     /// Connections that wait for the peer's end, the oldest first.
@@ -94,12 +91,12 @@ pub(super) struct Reactor {
     pub(super) outgoing: HashMap<SocketAddr, Outgoing>,
     /// The process that was last seen at an address.
     pub(super) incarnations: HashMap<SocketAddr, u64>,
-    pub(super) endpoints: HashMap<EndpointId, Endpoint>,
+    pub(super) endpoints: HashMap<EndpointId, Endpoint<N>>,
     pub(super) links: HashMap<LinkId, Link>,
     /// Links whose endpoint is not there yet.
     pub(super) early_links: Vec<EarlyLink>,
-    pub(super) meeting: Option<Meeting>,
-    pub(super) exchanges: HashMap<ExchangeId, Exchange>,
+    pub(super) meeting: Option<Meeting<N>>,
+    pub(super) exchanges: HashMap<ExchangeId, Exchange<N>>,
     /// Links that may show their ticket as soon as few others do.
     pub(super) ready_to_meet: VecDeque<Invitation>,
     /// Links whose peer is to show this at the rendezvous.
@@ -118,17 +115,18 @@ pub(super) struct Reactor {
     pub(super) buffer: Vec<u8>,
 }
 
-impl Reactor {
+impl<N: Network> Reactor<N> {
     pub(super) fn new(
         settings: Settings,
-        poll: Poll,
-        mailbox: Arc<Mailbox>,
+        net: N,
+        mailbox: Arc<Mailbox<N>>,
         counters: Arc<Counters>,
     ) -> Self {
-        let now = Instant::now();
+        let now = net.now();
+        let capacity = Capacity::by_descriptors(net.descriptors_max());
         Self {
             settings,
-            poll,
+            net,
             mailbox,
             counters,
             now,
@@ -137,7 +135,7 @@ impl Reactor {
             next_token: FIRST_FREE_TOKEN,
             next_link: 0,
             listener: None,
-            capacity: Capacity::by_descriptors(getrlimit(Resource::Nofile).current),
+            capacity,
             accepted: 0,
             shares: Shares::default(),
             idlers: Idlers::default(),
@@ -168,7 +166,7 @@ impl Reactor {
     /// # Errors
     /// When the system cannot wait for events.
     pub(super) fn run(&mut self) -> io::Result<()> {
-        let mut events = Events::with_capacity(EVENTS_PER_TURN);
+        let mut events = self.new_events();
         while !self.is_stopping {
             self.turn(&mut events)?;
         }
@@ -176,9 +174,15 @@ impl Reactor {
         Ok(())
     }
 
+    /// Room for the events of one turn.
+    pub(super) fn new_events(&self) -> N::Events {
+        self.net.events(EVENTS_PER_TURN)
+    }
+
     /// Waits for something to happen, and handles what has.
-    fn turn(&mut self, events: &mut Events) -> io::Result<()> {
-        match self.poll.poll(events, self.patience()) {
+    pub(super) fn turn(&mut self, events: &mut N::Events) -> io::Result<()> {
+        let patience = self.patience();
+        match self.net.poll(events, patience) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => events.clear(),
             other => other?,
         }
@@ -187,8 +191,8 @@ impl Reactor {
     }
 
     /// Handles events, and everything else that there is to do at this time.
-    fn handle(&mut self, events: &Events) {
-        self.now = Instant::now();
+    fn handle(&mut self, events: &N::Events) {
+        self.now = self.net.now();
         events.iter().for_each(|event| self.on_event(event));
         self.run_commands();
         self.read_the_unread();
@@ -203,28 +207,28 @@ impl Reactor {
         self.send_the_unsent();
     }
 
-    fn on_event(&mut self, event: &Event) {
-        match event.token() {
+    fn on_event(&mut self, event: Ready) {
+        match event.token {
             // The commands are taken in any case.
             MAILBOX => {}
             LISTENER => self.on_listener_ready(),
             RENDEZVOUS => self.on_rendezvous_ready(),
-            Token(number) if self.connections.contains_key(&ConnectionId(number)) => {
+            number if self.connections.contains_key(&ConnectionId(number)) => {
                 self.on_connection_event(ConnectionId(number), event);
             }
-            Token(number) => self.on_exchange_ready(ExchangeId(number)),
+            number => self.on_exchange_ready(ExchangeId(number)),
         }
     }
 
     /// How long to wait for events: `None` is for ever.
-    fn patience(&self) -> Option<Duration> {
+    pub(super) fn patience(&self) -> Option<Duration> {
         if !self.unread.is_empty() || self.has_more_to_accept() || self.has_more_to_meet() {
             return Some(Duration::ZERO);
         }
         let tick = (!self.connections.is_empty()).then_some(self.next_tick);
         let pause = self.listener.as_ref().and_then(|listener| listener.paused_until);
         let soonest = [tick, pause, self.deadlines.next()].into_iter().flatten().min();
-        soonest.map(|at| at.saturating_duration_since(Instant::now()))
+        soonest.map(|at| at.saturating_duration_since(self.net.now()))
     }
 
     pub(super) fn tick_interval(&self) -> Duration {
@@ -249,15 +253,14 @@ pub(super) mod tests {
     use std::io::{Read, Write};
     use std::net::TcpStream;
 
-    use mio::Waker;
     use petrel_proto::control::{Hello, Message, PREFACE, VersionRange};
 
     use super::*;
 
     /// A reactor without a thread, which does no more than a test makes it do.
     pub(in crate::nexus) fn reactor() -> (Reactor, Arc<Mailbox>) {
-        let poll = Poll::new().unwrap();
-        let mailbox = Arc::new(Mailbox::new(Waker::new(poll.registry(), MAILBOX).unwrap()));
+        let (net, waker) = MioNetwork::new(MAILBOX).unwrap();
+        let mailbox = Arc::new(Mailbox::new(waker));
         let settings = Settings {
             insecure: false,
             transports: AllowedTransports { udp: true, shm: false },
@@ -265,14 +268,14 @@ pub(super) mod tests {
             step_timeout: Duration::from_secs(1),
             incarnation: 1,
         };
-        let reactor = Reactor::new(settings, poll, mailbox.clone(), Arc::new(Counters::default()));
+        let reactor = Reactor::new(settings, net, mailbox.clone(), Arc::new(Counters::default()));
         (reactor, mailbox)
     }
 
     /// A turn that does not wait; how many events there were.
     fn turn_at_once(reactor: &mut Reactor) -> usize {
-        let mut events = Events::with_capacity(EVENTS_PER_TURN);
-        reactor.poll.poll(&mut events, Some(Duration::ZERO)).unwrap();
+        let mut events = reactor.new_events();
+        reactor.net.poll(&mut events, Some(Duration::ZERO)).unwrap();
         reactor.handle(&events);
         events.iter().count()
     }

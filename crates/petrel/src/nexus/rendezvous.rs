@@ -5,24 +5,19 @@
 //! it the two endpoints wake each other. Nothing here blocks: a peer that does not go on is given
 //! up at a deadline, and the link falls back to UDP.
 //!
-//! Streams and descriptors of peers stay in [`PeerStream`] and [`PeerFds`], because to close one may block.
+//! Streams and descriptors of peers stay in the types that [`SharedMemory`](super::net::SharedMemory) has for them, because to
+//! close one may block.
 
 use std::io::{self, ErrorKind};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use mio::unix::SourceFd;
-use mio::{Interest, Token};
 use petrel_proto::Status;
-use petrel_transport::host::HostLink;
-use petrel_transport::shm::{
-    HOST_IDENTITY_BYTES, NAME_BYTES, PeerFds, PeerStream, Rendezvous, Segment, ShmConfig, ShmLink,
-    Side, can_close, connect, discard, host_identity, recv_with_fds, send_with_fds,
-};
+use petrel_transport::shm::{HOST_IDENTITY_BYTES, ShmConfig, Side};
 
 use super::connection::retry;
 use super::deadlines::Due;
 use super::limits::{ACCEPTS_PER_TURN, EXCHANGES_MAX, MEETINGS_MAX};
 use super::links::Stage;
+use super::net::{Fds, Network};
 use super::reactor::{RENDEZVOUS, Reactor};
 use crate::control::{LinkId, Reason};
 
@@ -40,8 +35,10 @@ pub(super) struct ExchangeId(pub(super) usize);
 
 /// Where peers of this host come for shared memory.
 #[derive(Debug)]
-pub(super) struct Meeting {
-    rendezvous: Rendezvous,
+pub(super) struct Meeting<N: Network> {
+    rendezvous: N::Rendezvous,
+    /// What peers are told.
+    pub(super) name: Vec<u8>,
     pub(super) host_identity: [u8; HOST_IDENTITY_BYTES],
     /// More may wait, though no event will say so.
     has_more: bool,
@@ -49,9 +46,9 @@ pub(super) struct Meeting {
 
 /// An exchange of descriptors under way.
 #[derive(Debug)]
-pub(super) struct Exchange {
-    stream: PeerStream,
-    part: Part,
+pub(super) struct Exchange<N: Network> {
+    stream: N::Guest,
+    part: Part<N>,
 }
 
 /// A link whose ticket is to be shown.
@@ -64,26 +61,20 @@ pub(super) struct Invitation {
 
 /// Which part this process has in an exchange.
 #[derive(Debug)]
-enum Part {
+enum Part<N: Network> {
     /// The ticket and the memory are to come.
-    Acceptor { ticket: [u8; TICKET_BYTES], ticket_bytes: usize, fds: PeerFds },
+    Acceptor { ticket: [u8; TICKET_BYTES], ticket_bytes: usize, fds: N::Fds },
     /// They are sent; the answer is to come.
-    Opener { link: LinkId, segment: Segment },
+    Opener { link: LinkId, segment: N::Segment },
 }
 
-impl Meeting {
-    pub(super) fn name(&self) -> [u8; NAME_BYTES] {
-        self.rendezvous.name()
-    }
-}
-
-impl Reactor {
+impl<N: Network> Reactor<N> {
     /// Opens the rendezvous. Without it shared memory is not on offer.
     pub(super) fn open_rendezvous(&mut self) -> io::Result<()> {
-        let (rendezvous, host_identity) = (Rendezvous::bind()?, host_identity()?);
-        let fd = rendezvous.as_fd().as_raw_fd();
-        self.poll.registry().register(&mut SourceFd(&fd), RENDEZVOUS, Interest::READABLE)?;
-        self.meeting = Some(Meeting { rendezvous, host_identity, has_more: false });
+        let host_identity = self.net.host_identity()?;
+        let rendezvous = self.net.open_rendezvous(RENDEZVOUS)?;
+        let name = self.net.name_of(&rendezvous);
+        self.meeting = Some(Meeting { rendezvous, name, host_identity, has_more: false });
         Ok(())
     }
 
@@ -106,11 +97,11 @@ impl Reactor {
     /// Accepts a bounded number of connections at the rendezvous.
     fn accept_guests(&mut self) {
         // While closes hang, whoever comes waits, and in the end falls back to UDP.
-        for _ in 0..if can_close() { ACCEPTS_PER_TURN } else { 0 } {
+        for _ in 0..if self.net.can_close() { ACCEPTS_PER_TURN } else { 0 } {
             let Some(meeting) = self.meeting.as_mut().filter(|meeting| meeting.has_more) else {
                 return;
             };
-            match meeting.rendezvous.accept() {
+            match self.net.accept_guest(&mut meeting.rendezvous) {
                 Ok(Some(stream)) => self.start_accepting(stream),
                 // A flood of strangers: they were dropped, and others have their turn first.
                 Err(error) if error.kind() == ErrorKind::Interrupted => return,
@@ -120,22 +111,21 @@ impl Reactor {
         }
     }
 
-    fn start_accepting(&mut self, stream: PeerStream) {
+    fn start_accepting(&mut self, stream: N::Guest) {
         if self.exchanges.len() >= EXCHANGES_MAX {
             self.counters.rendezvous_dropped.increment();
             return;
         }
         let part =
-            Part::Acceptor { ticket: [0; TICKET_BYTES], ticket_bytes: 0, fds: PeerFds::default() };
+            Part::Acceptor { ticket: [0; TICKET_BYTES], ticket_bytes: 0, fds: N::Fds::default() };
         if let Ok(id) = self.add_exchange(stream, part) {
             self.on_exchange_ready(id);
         }
     }
 
-    fn add_exchange(&mut self, stream: PeerStream, part: Part) -> io::Result<ExchangeId> {
+    fn add_exchange(&mut self, stream: N::Guest, part: Part<N>) -> io::Result<ExchangeId> {
         let id = ExchangeId(self.new_token());
-        let fd = stream.as_raw_fd();
-        self.poll.registry().register(&mut SourceFd(&fd), Token(id.0), Interest::READABLE)?;
+        self.net.register_guest(&stream, id.0)?;
         self.exchanges.insert(id, Exchange { stream, part });
         self.deadlines.add(self.now + self.settings.step_timeout, Due::Exchange(id));
         Ok(id)
@@ -145,10 +135,9 @@ impl Reactor {
         drop(self.take_exchange(id));
     }
 
-    fn take_exchange(&mut self, id: ExchangeId) -> Option<Exchange> {
+    fn take_exchange(&mut self, id: ExchangeId) -> Option<Exchange<N>> {
         let exchange = self.exchanges.remove(&id)?;
-        // It fails only for a socket that is not registered.
-        let _ = self.poll.registry().deregister(&mut SourceFd(&exchange.stream.as_raw_fd()));
+        self.net.deregister_guest(&exchange.stream);
         Some(exchange)
     }
 
@@ -198,9 +187,10 @@ impl Reactor {
         let endpoint = self.endpoints.get(&link.endpoint).ok_or("the endpoint has gone")?;
         let config = endpoint.attach.shm.ok_or("the endpoint does not use shared memory")?.config;
         let config = ShmConfig { max_frame_bytes: max_frame as usize, ..config };
-        let segment = Segment::create(&config).map_err(|error| error.to_string())?;
-        let stream = connect(name).map_err(|error| format!("cannot meet the peer: {error}"))?;
-        match retry(|| send_with_fds(&stream, ticket, &[segment.as_fd()])) {
+        let segment = self.net.create_segment(&config)?;
+        let stream =
+            self.net.meet(name).map_err(|error| format!("cannot meet the peer: {error}"))?;
+        match retry(|| self.net.send_to_guest(&stream, ticket, Some(&segment))) {
             Ok(TICKET_BYTES) => {}
             Ok(_) => return Err("the ticket was not sent whole".to_owned()),
             Err(error) => return Err(format!("cannot send the rings: {error}")),
@@ -223,12 +213,13 @@ impl Reactor {
 
     fn receive_grant(&mut self, id: ExchangeId, link: LinkId) {
         let Some(exchange) = self.exchanges.get(&id) else { return };
-        let mut answer = [0];
+        let (mut answer, mut fds) = ([0], N::Fds::default());
         // One byte: behind it may be wake-ups already.
-        match retry(|| recv_with_fds(&exchange.stream, &mut answer, 0)) {
+        let receive = || self.net.receive_from_guest(&exchange.stream, &mut answer, &mut fds, 0);
+        match retry(receive) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-            Ok((1, _)) if answer == [GRANTED] => self.use_rings(id, link),
-            Ok((0, _)) => self.fall_back(link, "the peer refused at the rendezvous"),
+            Ok(1) if answer == [GRANTED] => self.use_rings(id, link),
+            Ok(0) => self.fall_back(link, "the peer refused at the rendezvous"),
             Ok(_) => self.fall_back(link, "the peer's answer at the rendezvous makes no sense"),
             Err(error) => self.fall_back(link, &error.to_string()),
         }
@@ -238,9 +229,9 @@ impl Reactor {
         if let Some(Exchange { stream, part: Part::Opener { segment, .. } }) =
             self.take_exchange(id)
         {
-            let max_frame = segment.max_frame_bytes() as u32;
-            let transport = ShmLink::new(segment, Side::Creator, stream);
-            self.bring_up(link, HostLink::Shm(transport), max_frame);
+            let max_frame = self.net.max_frame_bytes(&segment) as u32;
+            let transport = self.net.shm_link(segment, Side::Creator, stream);
+            self.bring_up(link, transport, max_frame, true);
         }
     }
 
@@ -251,16 +242,16 @@ impl Reactor {
             return;
         };
         while *ticket_bytes < TICKET_BYTES {
-            match retry(|| recv_with_fds(stream, &mut ticket[*ticket_bytes..], FDS_MAX + 1)) {
-                Ok((count @ 1.., more)) => {
+            let rest = &mut ticket[*ticket_bytes..];
+            match retry(|| self.net.receive_from_guest(stream, rest, fds, FDS_MAX + 1)) {
+                Ok(count @ 1..) => {
                     *ticket_bytes += count;
-                    fds.add(more);
                     if fds.count() > FDS_MAX {
                         return self.drop_stranger(id);
                     }
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                Ok((0, _)) | Err(_) => return self.drop_stranger(id),
+                Ok(0) | Err(_) => return self.drop_stranger(id),
             }
         }
         let ticket = *ticket;
@@ -283,8 +274,8 @@ impl Reactor {
         };
         match self.open_rings(link, &stream, fds.take_only()) {
             Ok((segment, max_frame)) => {
-                let transport = ShmLink::new(segment, Side::Opener, stream);
-                self.bring_up(link, HostLink::Shm(transport), max_frame);
+                let transport = self.net.shm_link(segment, Side::Opener, stream);
+                self.bring_up(link, transport, max_frame, true);
             }
             Err(obstacle) => {
                 let reason = Reason::new(Status::FailedPrecondition, obstacle);
@@ -296,24 +287,24 @@ impl Reactor {
     fn open_rings(
         &self,
         id: LinkId,
-        stream: &PeerStream,
-        memory: Option<OwnedFd>,
-    ) -> Result<(Segment, u32), String> {
+        stream: &N::Guest,
+        memory: Option<<N::Fds as Fds>::Memory>,
+    ) -> Result<(N::Segment, u32), String> {
         let memory = memory.ok_or("no memory came with the ticket")?;
         let (config, max_frame) = match self.promised_rings(id) {
             Ok(promised) => promised,
             Err(obstacle) => {
-                discard(vec![memory]);
+                N::Fds::discard(memory);
                 return Err(obstacle.to_owned());
             }
         };
-        let segment = Segment::from_fd_in(memory, config.huge_pages);
-        let segment = segment.map_err(|error| error.to_string())?;
-        if segment.max_frame_bytes() != max_frame as usize {
-            return Err(format!("the rings carry frames of {} bytes", segment.max_frame_bytes()));
+        let segment = self.net.open_segment(memory, config.huge_pages)?;
+        let found = self.net.max_frame_bytes(&segment);
+        if found != max_frame as usize {
+            return Err(format!("the rings carry frames of {found} bytes"));
         }
         // One byte always fits into a socket that nothing was written to.
-        retry(|| send_with_fds(stream, &[GRANTED], &[]))
+        retry(|| self.net.send_to_guest(stream, &[GRANTED], None))
             .map_err(|error| format!("cannot answer at the rendezvous: {error}"))?;
         Ok((segment, max_frame))
     }

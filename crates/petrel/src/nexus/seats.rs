@@ -11,11 +11,12 @@ use petrel_proto::Status;
 use super::closing::Farewell;
 use super::connection::ConnectionId;
 use super::idlers::Idle;
+use super::net::Network;
 use super::reactor::Reactor;
 use super::shares::{Exhausted, Site};
 use crate::control::Reason;
 
-impl Reactor {
+impl<N: Network> Reactor<N> {
     /// Makes sure that a connection may have a link more.
     pub(super) fn find_seat(&mut self, id: ConnectionId) -> Result<(), Reason> {
         let Some(connection) = self.connections.get(&id) else { return Ok(()) };

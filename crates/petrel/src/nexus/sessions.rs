@@ -19,6 +19,7 @@ use super::limits::{
     shrink, slots_left,
 };
 use super::links::Stage;
+use super::net::Network;
 use super::reactor::Reactor;
 use super::stream::Violation;
 use crate::control::{EndpointId, FromNexus, LinkId, Reason};
@@ -40,7 +41,7 @@ impl Proposal {
     }
 }
 
-impl Reactor {
+impl<N: Network> Reactor<N> {
     /// An endpoint wants to be a session's client.
     pub(super) fn propose_session(&mut self, from: EndpointId, id: LinkId, mut open: SessionOpen) {
         if !self.owns(from, id) {

@@ -31,14 +31,23 @@ impl Site {
 
 /// What the peers of one site hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Share {
+pub(super) struct Share {
     /// Connections with links.
-    seats: usize,
-    links: usize,
+    pub(super) seats: usize,
+    pub(super) links: usize,
     /// Sessions proposed and not answered.
-    proposals: usize,
+    pub(super) proposals: usize,
     /// Bytes of sessions, also of those that are proposed.
-    session_bytes: usize,
+    pub(super) session_bytes: usize,
+}
+
+impl Share {
+    pub(super) fn add(&mut self, other: Self) {
+        self.seats += other.seats;
+        self.links += other.links;
+        self.proposals += other.proposals;
+        self.session_bytes += other.session_bytes;
+    }
 }
 
 /// The shares of all sites. Whatever is taken is given back: the sums are of what is there.
@@ -71,6 +80,16 @@ impl Shares {
     /// Connections with links, of a site and in all.
     pub(super) fn seats(&self, site: Site) -> (usize, usize) {
         (self.share(site).seats, self.all.seats)
+    }
+
+    /// What all sites hold together.
+    pub(super) fn all(&self) -> Share {
+        self.all
+    }
+
+    /// What each site holds.
+    pub(super) fn sites(&self) -> impl Iterator<Item = (Site, Share)> + '_ {
+        self.by_site.iter().map(|(site, share)| (*site, *share))
     }
 
     fn share(&self, site: Site) -> Share {

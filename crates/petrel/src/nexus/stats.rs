@@ -1,6 +1,6 @@
 //! Counters for those who ask from outside the process (`petrel stats`).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use petrel_proto::Status;
@@ -9,8 +9,8 @@ use petrel_proto::control::{STATS_PART_BYTES_MAX, StatsReply};
 use super::closing::Farewell;
 use super::connection::ConnectionId;
 use super::deadlines::Due;
-use super::host::udp_no_ports;
 use super::limits::{STATS_BYTES_MAX, STATS_ENDPOINT_BYTES_MAX, STATS_TIMEOUT};
+use super::net::Network;
 use super::reactor::Reactor;
 use crate::control::{EndpointId, FromNexus, Reason};
 
@@ -22,10 +22,17 @@ pub(super) struct Collection {
     /// What each endpoint said, or that it has not yet.
     answers: BTreeMap<EndpointId, Option<String>>,
     /// Who asked, and with what number.
-    askers: HashMap<ConnectionId, u32>,
+    askers: BTreeMap<ConnectionId, u32>,
 }
 
-impl Reactor {
+impl Collection {
+    /// How many wait for it.
+    pub(super) fn askers(&self) -> impl Iterator<Item = ConnectionId> + '_ {
+        self.askers.keys().copied()
+    }
+}
+
+impl<N: Network> Reactor<N> {
     pub(super) fn on_stats_request(&mut self, connection: ConnectionId, request: u32) {
         let Some(asker) = self.connections.get(&connection) else { return };
         if !asker.is_of_this_host() {
@@ -51,7 +58,7 @@ impl Reactor {
             endpoint.inbox.push(FromNexus::StatsRequested { request: id });
         }
         let answers = self.endpoints.keys().map(|endpoint| (*endpoint, None)).collect();
-        Collection { id, answers, askers: HashMap::new() }
+        Collection { id, answers, askers: BTreeMap::new() }
     }
 
     pub(super) fn on_endpoint_stats(&mut self, from: EndpointId, request: u64, json: String) {
@@ -112,7 +119,7 @@ impl Reactor {
         let nexus = self.counters.snapshot().to_json();
         let mut json =
             format!("{{\"incarnation\":{},\"nexus\":{nexus},", self.settings.incarnation);
-        if let Some(count) = udp_no_ports() {
+        if let Some(count) = self.net.udp_no_ports() {
             // Writing to a string cannot fail.
             let _ = write!(json, "\"host\":{{\"udp_no_ports\":{count}}},");
         }

@@ -1,12 +1,12 @@
 //! Bytes to messages, messages to bytes, and who handles which (`docs/wire-protocol.md` §8.1).
 
-use mio::event::Event;
 use petrel_proto::Status;
 use petrel_proto::control::{DecodeError, Fault, GroupRefuse, Message};
 
 use super::closing::{Farewell, not_ok};
 use super::connection::{ConnectionId, Phase, Received};
 use super::limits::{OUT_SOFT_BYTES, READS_PER_TURN};
+use super::net::{Network, Ready};
 use super::reactor::Reactor;
 use crate::control::Reason;
 
@@ -14,13 +14,13 @@ use crate::control::Reason;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Violation(pub(super) &'static str);
 
-impl Reactor {
-    pub(super) fn on_connection_event(&mut self, id: ConnectionId, event: &Event) {
+impl<N: Network> Reactor<N> {
+    pub(super) fn on_connection_event(&mut self, id: ConnectionId, event: Ready) {
         if self.is_connecting(id) {
             self.on_dial_progress(id);
         } else {
             self.read(id);
-            if event.is_writable() {
+            if event.is_writable {
                 self.unsent.push(id);
             }
         }

@@ -7,17 +7,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use super::NexusError;
-use super::mailbox::{Command, Mailbox};
-use super::port::thread_ended;
+use super::mailbox::{Command, Inbox, Mailbox};
+use super::net::{MioNetwork, Network};
+use super::port::{Attach, Line, thread_ended};
 use super::reactor::Reactor;
 use crate::control::EndpointId;
 
 /// Keeps the thread alive: shared by all handles and ports. The last one stops the thread and
 /// waits until its sockets are closed, so that the address is free again then.
 #[derive(Debug)]
-pub(super) struct Owner {
-    mailbox: Arc<Mailbox>,
+pub(super) struct Owner<N: Network = MioNetwork> {
+    mailbox: Arc<Mailbox<N>>,
     endpoints: Mutex<BTreeSet<EndpointId>>,
+    /// `None` where others take the reactor's turns.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -28,13 +30,32 @@ impl Owner {
         let thread = Some(builder.spawn(move || run(reactor))?);
         Ok(Self { mailbox, endpoints: Mutex::default(), thread })
     }
+}
 
-    pub(super) fn mailbox(&self) -> &Mailbox {
+impl<N: Network> Owner<N> {
+    /// Of a reactor that has no thread of its own.
+    pub(super) fn of(mailbox: Arc<Mailbox<N>>) -> Self {
+        Self { mailbox, endpoints: Mutex::default(), thread: None }
+    }
+
+    /// Takes an endpoint in, and returns its line to the nexus.
+    pub(super) fn attach(self: &Arc<Self>, attach: Attach) -> Result<Line<N>, NexusError> {
+        let id = self.take_endpoint(attach.id)?;
+        let inbox = Arc::new(Inbox::new(attach.waker.clone()));
+        let command = Command::Attach(id, Box::new(attach), inbox.clone());
+        if self.mailbox.post(command).is_err() {
+            self.free_endpoint(id);
+            return Err(NexusError::Ended);
+        }
+        Ok(Line::new(id, self.clone(), inbox))
+    }
+
+    pub(super) fn mailbox(&self) -> &Mailbox<N> {
         &self.mailbox
     }
 
     /// Takes the wanted number, or the lowest that is free.
-    pub(super) fn take_endpoint(&self, id: Option<EndpointId>) -> Result<EndpointId, NexusError> {
+    fn take_endpoint(&self, id: Option<EndpointId>) -> Result<EndpointId, NexusError> {
         let mut taken = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
         let id = match id {
             Some(id) if id.0 == u16::MAX => return Err(NexusError::EndpointNumber { id }),
@@ -53,7 +74,7 @@ fn lowest_free(taken: &BTreeSet<EndpointId>) -> Option<EndpointId> {
     (0..u16::MAX).map(EndpointId).find(|id| !taken.contains(id))
 }
 
-impl Drop for Owner {
+impl<N: Network> Drop for Owner<N> {
     fn drop(&mut self) {
         // An error means that the thread has ended by itself; so does a failed join.
         let _ = self.mailbox.post(Command::Shutdown);
@@ -78,8 +99,6 @@ mod tests {
 
     use super::*;
     use crate::control::{AllowedTransports, FromNexus, ToNexus};
-    use crate::nexus::mailbox::Inbox;
-    use crate::nexus::port::{Attach, ControlPort};
     use crate::nexus::reactor::tests::reactor;
 
     const TRANSPORTS: AllowedTransports = AllowedTransports { udp: true, shm: false };
@@ -104,8 +123,7 @@ mod tests {
         // The thread that would carry it out has died.
         mailbox.post(Command::Post(EndpointId(0), open_link(1))).unwrap();
         reactor.abandon(&thread_ended());
-        let owner = Owner { mailbox, endpoints: Mutex::default(), thread: None };
-        let mut port = ControlPort::new(EndpointId(0), Arc::new(owner), inbox);
+        let mut port = Line::new(EndpointId(0), Arc::new(Owner::of(mailbox)), inbox);
         port.post(open_link(2));
         for expected in [1, 2] {
             match port.poll() {

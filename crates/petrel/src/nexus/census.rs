@@ -1,0 +1,259 @@
+//! How much the reactor's tables hold, and whether they agree with each other: for tests and simulators.
+//!
+//! A table that keeps an entry of something that has ended is a leak which no endpoint and no peer sees before a limit is
+//! reached. So each is counted here, and held against those that it refers to.
+
+use std::collections::BTreeMap;
+
+use super::connection::{Connection, ConnectionId};
+use super::dial::Outgoing;
+use super::limits::session_bytes;
+use super::links::{Link, Stage};
+use super::net::Network;
+use super::reactor::Reactor;
+use super::shares::{Share, Site};
+use crate::control::LinkId;
+
+/// How many entries each table has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Census {
+    /// Connections at all stages.
+    pub connections: usize,
+    /// Connections that peers made and that have not said HELLO.
+    pub ungreeted: usize,
+    /// Connections that wait for the peer's end.
+    pub closing: usize,
+    /// Remote processes that are reached or tried.
+    pub outgoing: usize,
+    /// Requests that wait for a connection.
+    pub waiting: usize,
+    /// Links at all stages.
+    pub links: usize,
+    /// Links that are up.
+    pub links_up: usize,
+    /// Links that wait for their endpoint.
+    pub early_links: usize,
+    /// Sessions proposed and not answered.
+    pub proposals: usize,
+    /// Bytes that the sessions of peers count for.
+    pub session_bytes: usize,
+    /// Tickets that peers are to show.
+    pub tickets: usize,
+    /// Exchanges of descriptors.
+    pub exchanges: usize,
+    /// Links that wait for few others to meet.
+    pub ready_to_meet: usize,
+    /// Deadlines in the heap, settled ones included.
+    pub deadlines: usize,
+    /// Sites that have a share.
+    pub sites: usize,
+    /// Connections listed as without use.
+    pub idlers: usize,
+    /// Connections that wait for counters.
+    pub askers: usize,
+    /// Connections to be read again, or written.
+    pub unfinished: usize,
+    /// Most bytes that wait to be sent on one connection.
+    pub unsent_bytes_max: usize,
+    /// Most bytes of a partial message of one connection.
+    pub partial_bytes_max: usize,
+}
+
+impl<N: Network> Reactor<N> {
+    pub(super) fn census(&self) -> Census {
+        let connections = || self.connections.values();
+        let pauses = self.outgoing.values().map(|outgoing| match outgoing {
+            Outgoing::Pause { waiting, .. } => waiting.len(),
+            Outgoing::Connection(_) => 0,
+        });
+        Census {
+            connections: self.connections.len(),
+            ungreeted: self.ungreeted.len(),
+            closing: self.closing.len(),
+            outgoing: self.outgoing.len(),
+            waiting: connections().map(|c| c.waiting.len()).chain(pauses).sum(),
+            links: self.links.len(),
+            links_up: self.links.values().filter(|link| link.is_up()).count(),
+            early_links: self.early_links.len(),
+            proposals: self.proposals,
+            session_bytes: self.shares.all().session_bytes,
+            tickets: self.tickets.len(),
+            exchanges: self.exchanges.len(),
+            ready_to_meet: self.ready_to_meet.len(),
+            deadlines: self.deadlines.len(),
+            sites: self.shares.sites().count(),
+            idlers: self.idlers.len(),
+            askers: self.collection.as_ref().map_or(0, |c| c.askers().count()),
+            unfinished: self.unread.len() + self.unsent.len(),
+            unsent_bytes_max: connections().map(|c| c.out.len()).max().unwrap_or(0),
+            partial_bytes_max: connections().map(|c| c.decoder.memory_bytes()).max().unwrap_or(0),
+        }
+    }
+
+    /// Holds the tables against each other.
+    ///
+    /// # Errors
+    /// The first two that do not agree.
+    pub(super) fn check_tables(&self) -> Result<(), String> {
+        self.connections
+            .iter()
+            .try_for_each(|(id, connection)| self.check_connection(*id, connection))?;
+        self.links.iter().try_for_each(|(id, link)| self.check_link(*id, link))?;
+        self.check_lists()?;
+        self.check_sums()
+    }
+
+    fn check_connection(&self, id: ConnectionId, connection: &Connection<N>) -> Result<(), String> {
+        let is_new = !connection.is_opener && !connection.is_open() && !connection.is_closing();
+        same(is_new, self.ungreeted.contains(&id), || format!("{id:?} among those without HELLO"))?;
+        let is_closing = connection.is_closing();
+        same(is_closing, self.closing.contains(&id), || format!("{id:?} among those closing"))?;
+        same(connection.idle(), connection.listed, || format!("{id:?} among those without use"))?;
+        if is_closing && !(connection.links.is_empty() && connection.waiting.is_empty()) {
+            return Err(format!("{id:?} is closing and has links or requests"));
+        }
+        let leads_here =
+            |outgoing: &Outgoing| matches!(outgoing, Outgoing::Connection(at) if *at == id);
+        let is_way = self.outgoing.get(&connection.remote).is_some_and(leads_here);
+        if is_way && (is_closing || !connection.is_opener) {
+            return Err(format!("{id:?} is the way to {} and cannot be", connection.remote));
+        }
+        let links = || connection.links.values().filter_map(|link| self.links.get(link));
+        same(links().count(), connection.links.len(), || format!("links of {id:?}"))?;
+        let proposals = links().map(|link| link.proposals.len()).sum();
+        same(connection.proposals, proposals, || format!("proposals of {id:?}"))?;
+        let bytes = links().map(|link| link.session_bytes).sum();
+        same(connection.session_bytes, bytes, || format!("memory of sessions of {id:?}"))
+    }
+
+    fn check_link(&self, id: LinkId, link: &Link) -> Result<(), String> {
+        let connection = self.connections.get(&link.connection);
+        let entry = connection.and_then(|connection| connection.links.get(&link.number)).copied();
+        same(entry, Some(id), || format!("the connection of {id:?}"))?;
+        if !self.endpoints.contains_key(&link.endpoint) {
+            return Err(format!("{id:?} is a link of {:?}, which has gone", link.endpoint));
+        }
+        match &link.stage {
+            Stage::Meeting { exchange: Some(exchange), .. }
+                if !self.exchanges.contains_key(exchange) =>
+            {
+                Err(format!("{id:?} waits for an exchange that is no more"))
+            }
+            Stage::Up { .. } => Ok(()),
+            _ if link.proposals.is_empty() && link.session_bytes == 0 => Ok(()),
+            _ => Err(format!("{id:?} has sessions and is not up")),
+        }
+    }
+
+    /// What leads to connections and links leads to those that are there.
+    fn check_lists(&self) -> Result<(), String> {
+        let is_there = |id: &ConnectionId| self.connections.contains_key(id);
+        let ways = self.outgoing.values().filter_map(|outgoing| match outgoing {
+            Outgoing::Connection(id) => Some(*id),
+            Outgoing::Pause { .. } => None,
+        });
+        let lists = [
+            ("without HELLO", self.ungreeted.iter().copied().find(|id| !is_there(id))),
+            ("closing", self.closing.iter().copied().find(|id| !is_there(id))),
+            ("ways to peers", ways.into_iter().find(|id| !is_there(id))),
+            (
+                "with early links",
+                self.early_links.iter().map(|early| early.connection()).find(|id| !is_there(id)),
+            ),
+            (
+                "that ask for counters",
+                self.collection.iter().flat_map(|c| c.askers()).find(|id| !is_there(id)),
+            ),
+        ];
+        for (which, stray) in lists {
+            if let Some(id) = stray {
+                return Err(format!("{id:?} has ended and is among the connections {which}"));
+            }
+        }
+        let stray = self.tickets.values().find(|link| !self.links.contains_key(link));
+        same(stray, None, || "the link of a ticket".to_owned())?;
+        let listed = self.connections.values().filter(|connection| connection.listed.is_some());
+        same(self.idlers.len(), listed.count(), || "connections without use".to_owned())
+    }
+
+    /// What all and each site hold is the sum of what their connections do.
+    fn check_sums(&self) -> Result<(), String> {
+        let proposals = self.links.values().map(|link| link.proposals.len()).sum();
+        same(self.proposals, proposals, || "proposals in all".to_owned())?;
+        let accepted =
+            self.connections.values().filter(|c| !c.is_opener && !c.is_closing()).count();
+        same(self.accepted, accepted, || "connections that peers made".to_owned())?;
+        let mut by_site: BTreeMap<Site, Share> = BTreeMap::new();
+        for connection in self.connections.values().filter(|c| !c.is_opener) {
+            let share = self.share_of(connection);
+            if share != Share::default() {
+                by_site.entry(connection.site).or_default().add(share);
+            }
+        }
+        let kept: BTreeMap<Site, Share> = self.shares.sites().collect();
+        same(&kept, &by_site, || "shares of sites".to_owned())?;
+        let mut all = Share::default();
+        by_site.into_values().for_each(|share| all.add(share));
+        same(self.shares.all(), all, || "shares in all".to_owned())
+    }
+
+    fn share_of(&self, connection: &Connection<N>) -> Share {
+        let links = connection.links.values().filter_map(|link| self.links.get(link));
+        let proposals = links.flat_map(|link| link.proposals.values());
+        let proposed_bytes: usize = proposals.map(|proposal| session_bytes(proposal.slots())).sum();
+        Share {
+            seats: usize::from(!connection.links.is_empty()),
+            links: connection.links.len(),
+            proposals: connection.proposals,
+            session_bytes: connection.session_bytes + proposed_bytes,
+        }
+    }
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(
+    kept: T,
+    found: T,
+    what: impl FnOnce() -> String,
+) -> Result<(), String> {
+    if kept == found {
+        return Ok(());
+    }
+    Err(format!("{}: {kept:?} is kept, and {found:?} is so", what()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nexus::reactor::tests::reactor;
+
+    #[test]
+    fn check_tables__of_an_empty_reactor() {
+        let (reactor, _) = reactor();
+        assert_eq!(reactor.check_tables(), Ok(()));
+        assert_eq!(reactor.census(), Census::default());
+    }
+
+    #[test]
+    fn check_tables__tells_of_what_was_left_behind() {
+        let (mut reactor, _) = reactor();
+        reactor.ungreeted.insert(ConnectionId(7));
+        assert!(reactor.check_tables().unwrap_err().contains("without HELLO"));
+        reactor.ungreeted.clear();
+        reactor.tickets.insert([1; 16], LinkId(3));
+        assert!(reactor.check_tables().unwrap_err().contains("the link of a ticket"));
+        reactor.tickets.clear();
+        reactor.proposals = 1;
+        assert!(reactor.check_tables().unwrap_err().contains("proposals in all"));
+    }
+
+    #[test]
+    fn check_tables__tells_of_a_share_that_was_not_given_back() {
+        let (mut reactor, _) = reactor();
+        let site = Site::of(([10, 0, 0, 1], 1).into());
+        reactor.shares.add_link(site, true);
+        assert!(reactor.check_tables().unwrap_err().contains("shares of sites"));
+        reactor.shares.remove_link(site, true);
+        assert_eq!(reactor.check_tables(), Ok(()));
+    }
+}

@@ -1,0 +1,268 @@
+//! Production's network: the kernel's, with `mio` as the readiness loop.
+
+use std::fmt;
+use std::io;
+use std::net::{IpAddr, Shutdown, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use mio::net::{TcpListener, TcpStream};
+use mio::unix::SourceFd;
+use mio::{Interest, Poll, Token};
+use petrel_transport::host::HostLink;
+use petrel_transport::path::tcp_min_rtt_ns;
+use petrel_transport::shm::{
+    self, HOST_IDENTITY_BYTES, PeerFds, PeerStream, Rendezvous, Segment, ShmConfig, ShmLink, Side,
+    recv_with_fds, send_with_fds,
+};
+use petrel_transport::udp::{UdpLink, path_mtu};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Resource, getrlimit};
+
+use super::{Events, Fds, Network, Ready, SharedMemory, Stream, Wake};
+use crate::nexus::host::udp_no_ports;
+
+/// The kernel's sockets.
+pub struct MioNetwork {
+    poll: Poll,
+}
+
+impl MioNetwork {
+    /// A readiness loop, and the waker of its thread by `token`.
+    pub(in crate::nexus) fn new(token: usize) -> io::Result<(Self, mio::Waker)> {
+        let poll = Poll::new()?;
+        let waker = mio::Waker::new(poll.registry(), Token(token))?;
+        Ok((Self { poll }, waker))
+    }
+}
+
+impl fmt::Debug for MioNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MioNetwork").finish_non_exhaustive()
+    }
+}
+
+impl Network for MioNetwork {
+    type Stream = TcpStream;
+    type Listener = TcpListener;
+    type Events = mio::Events;
+    type Waker = mio::Waker;
+
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        crate::nexus::port::fill_random(bytes)
+    }
+
+    fn descriptors_max(&self) -> Option<u64> {
+        getrlimit(Resource::Nofile).current
+    }
+
+    fn path_mtu(&self, local: IpAddr, peer: SocketAddr) -> io::Result<usize> {
+        path_mtu(local, peer)
+    }
+
+    fn udp_no_ports(&self) -> Option<u64> {
+        udp_no_ports()
+    }
+
+    fn events(&self, count: usize) -> mio::Events {
+        mio::Events::with_capacity(count)
+    }
+
+    fn poll(&mut self, events: &mut mio::Events, timeout: Option<Duration>) -> io::Result<()> {
+        self.poll.poll(events, timeout)
+    }
+
+    fn listen(
+        &mut self,
+        address: SocketAddr,
+        queue: i32,
+        token: usize,
+    ) -> io::Result<(TcpListener, SocketAddr)> {
+        let mut socket = TcpListener::bind(address)?;
+        // The standard library's queue of 128 is full in a moment, and who finds it full tries
+        // again only a second later.
+        rustix::net::listen(&socket, queue)?;
+        self.poll.registry().register(&mut socket, Token(token), Interest::READABLE)?;
+        let local = socket.local_addr()?;
+        Ok((socket, local))
+    }
+
+    fn accept(&self, listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {
+        listener.accept()
+    }
+
+    fn has_waiting(&self, listener: &TcpListener) -> bool {
+        let mut polled = [PollFd::new(listener, PollFlags::IN)];
+        poll(&mut polled, Some(&Timespec::default())) != Ok(0)
+    }
+
+    fn connect(&self, remote: SocketAddr) -> io::Result<TcpStream> {
+        TcpStream::connect(remote)
+    }
+
+    fn register(&self, stream: &mut TcpStream, token: usize) -> io::Result<()> {
+        let both = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(stream, Token(token), both)
+    }
+
+    fn deregister(&self, stream: &mut TcpStream) {
+        // It fails only for a socket that is not registered.
+        let _ = self.poll.registry().deregister(stream);
+    }
+}
+
+impl Stream for TcpStream {
+    fn take_error(&self) -> io::Result<Option<io::Error>> {
+        TcpStream::take_error(self)
+    }
+
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        TcpStream::peer_addr(self)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        TcpStream::local_addr(self)
+    }
+
+    fn shutdown_write(&self) -> io::Result<()> {
+        self.shutdown(Shutdown::Write)
+    }
+
+    fn set_nodelay(&self) {
+        // A socket that refuses is merely slower.
+        let _ = TcpStream::set_nodelay(self, true);
+    }
+
+    fn min_rtt_ns(&self) -> Option<u32> {
+        tcp_min_rtt_ns(self.as_fd())
+    }
+}
+
+impl Events for mio::Events {
+    fn iter(&self) -> impl Iterator<Item = Ready> {
+        let ready = |event: &mio::event::Event| {
+            let Token(token) = event.token();
+            Ready { token, is_writable: event.is_writable() }
+        };
+        mio::Events::iter(self).map(ready)
+    }
+
+    fn clear(&mut self) {
+        mio::Events::clear(self);
+    }
+}
+
+impl Wake for mio::Waker {
+    fn wake(&self) -> io::Result<()> {
+        mio::Waker::wake(self)
+    }
+}
+
+impl SharedMemory for MioNetwork {
+    type Rendezvous = Rendezvous;
+    type Guest = PeerStream;
+    type Segment = Segment;
+    type Fds = PeerFds;
+    type Link = HostLink;
+
+    fn open_rendezvous(&mut self, token: usize) -> io::Result<Rendezvous> {
+        let rendezvous = Rendezvous::bind()?;
+        let fd = rendezvous.as_fd().as_raw_fd();
+        self.poll.registry().register(&mut SourceFd(&fd), Token(token), Interest::READABLE)?;
+        Ok(rendezvous)
+    }
+
+    fn host_identity(&self) -> io::Result<[u8; HOST_IDENTITY_BYTES]> {
+        shm::host_identity()
+    }
+
+    fn name_of(&self, rendezvous: &Rendezvous) -> Vec<u8> {
+        rendezvous.name().to_vec()
+    }
+
+    fn accept_guest(&self, rendezvous: &mut Rendezvous) -> io::Result<Option<PeerStream>> {
+        rendezvous.accept()
+    }
+
+    fn meet(&self, name: &[u8]) -> io::Result<PeerStream> {
+        shm::connect(name)
+    }
+
+    fn register_guest(&self, guest: &PeerStream, token: usize) -> io::Result<()> {
+        let fd = guest.as_raw_fd();
+        self.poll.registry().register(&mut SourceFd(&fd), Token(token), Interest::READABLE)
+    }
+
+    fn deregister_guest(&self, guest: &PeerStream) {
+        // It fails only for a socket that is not registered.
+        let _ = self.poll.registry().deregister(&mut SourceFd(&guest.as_raw_fd()));
+    }
+
+    fn send_to_guest(
+        &self,
+        guest: &PeerStream,
+        bytes: &[u8],
+        segment: Option<&Segment>,
+    ) -> io::Result<usize> {
+        match segment {
+            Some(segment) => send_with_fds(guest, bytes, &[segment.as_fd()]),
+            None => send_with_fds(guest, bytes, &[]),
+        }
+    }
+
+    fn receive_from_guest(
+        &self,
+        guest: &PeerStream,
+        bytes: &mut [u8],
+        fds: &mut PeerFds,
+        fds_max: usize,
+    ) -> io::Result<usize> {
+        let (count, more) = recv_with_fds(guest, bytes, fds_max)?;
+        fds.add(more);
+        Ok(count)
+    }
+
+    fn can_close(&self) -> bool {
+        shm::can_close()
+    }
+
+    fn create_segment(&self, config: &ShmConfig) -> Result<Segment, String> {
+        Segment::create(config).map_err(|error| error.to_string())
+    }
+
+    fn open_segment(&self, memory: OwnedFd, huge_pages: bool) -> Result<Segment, String> {
+        Segment::from_fd_in(memory, huge_pages).map_err(|error| error.to_string())
+    }
+
+    fn max_frame_bytes(&self, segment: &Segment) -> usize {
+        segment.max_frame_bytes()
+    }
+
+    fn shm_link(&self, segment: Segment, side: Side, guest: PeerStream) -> HostLink {
+        HostLink::Shm(ShmLink::new(segment, side, guest))
+    }
+
+    fn udp_link(&self, link: UdpLink) -> HostLink {
+        HostLink::Udp(link)
+    }
+}
+
+impl Fds for PeerFds {
+    type Memory = OwnedFd;
+
+    fn count(&self) -> usize {
+        PeerFds::count(self)
+    }
+
+    fn take_only(&mut self) -> Option<OwnedFd> {
+        PeerFds::take_only(self)
+    }
+
+    fn discard(memory: OwnedFd) {
+        shm::discard(vec![memory]);
+    }
+}

@@ -1,0 +1,102 @@
+//! A nexus without a thread, whose turns its owner takes: for simulators.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::net::Network;
+use super::port::{Attach, thread_ended};
+use super::reactor::{MAILBOX, Reactor};
+use super::thread::Owner;
+use super::{NexusBuilder, NexusError, NexusStats};
+
+pub use super::census::Census;
+pub use super::port::Line;
+
+/// The token by which the network tells that the waker was used.
+pub const WAKER: usize = MAILBOX;
+
+/// A nexus over some network. Dropping it is the process's sudden end.
+#[derive(Debug)]
+pub struct SteppedNexus<N: Network> {
+    reactor: Reactor<N>,
+    events: N::Events,
+    owner: Option<Arc<Owner<N>>>,
+    local: Option<SocketAddr>,
+}
+
+impl<N: Network> SteppedNexus<N> {
+    /// A nexus with these settings; `waker` ends the waits of `net`.
+    ///
+    /// # Errors
+    /// See [`NexusError`].
+    pub fn start(settings: &NexusBuilder, net: N, waker: N::Waker) -> Result<Self, NexusError> {
+        settings.check()?;
+        let (reactor, local) = settings.reactor(net, waker)?;
+        let owner = Some(Arc::new(Owner::of(reactor.mailbox.clone())));
+        let events = reactor.new_events();
+        Ok(Self { reactor, events, owner, local })
+    }
+
+    /// The address that peers connect to.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.local
+    }
+
+    /// The number that tells this process from others.
+    pub fn incarnation(&self) -> u64 {
+        self.reactor.settings.incarnation
+    }
+
+    /// Takes an endpoint in.
+    ///
+    /// # Errors
+    /// When its number is taken, or the nexus is let go.
+    pub fn attach(&self, attach: Attach) -> Result<Line<N>, NexusError> {
+        self.owner.as_ref().ok_or(NexusError::Ended)?.attach(attach)
+    }
+
+    /// Gives the handle up: the nexus ends when its last endpoint has gone.
+    pub fn let_go(&mut self) {
+        self.owner = None;
+    }
+
+    /// How long it may sleep if nothing happens; `None` is for ever.
+    pub fn patience(&self) -> Option<Duration> {
+        self.reactor.patience()
+    }
+
+    /// Takes a turn; whether there are more to take.
+    ///
+    /// # Errors
+    /// When the network cannot wait. Endpoints have been told then, and the nexus is of no use any more.
+    pub fn turn(&mut self) -> io::Result<bool> {
+        if let Err(error) = self.reactor.turn(&mut self.events) {
+            self.reactor.abandon(&thread_ended());
+            return Err(error);
+        }
+        if self.reactor.is_stopping {
+            self.reactor.say_goodbye_to_all();
+        }
+        Ok(!self.reactor.is_stopping)
+    }
+
+    /// The counters so far.
+    pub fn stats(&self) -> NexusStats {
+        self.reactor.counters.snapshot()
+    }
+
+    /// How much its tables hold.
+    pub fn census(&self) -> Census {
+        self.reactor.census()
+    }
+
+    /// Holds its tables against each other.
+    ///
+    /// # Errors
+    /// The first two that do not agree.
+    pub fn check_tables(&self) -> Result<(), String> {
+        self.reactor.check_tables()
+    }
+}
