@@ -56,10 +56,6 @@ pub const DEFECTS: &[Defect] = &[
         "kv_lease_without_quorum",
         "a leader relies for ever on followers that have heard it once",
     ),
-    defect(
-        "kv_read_before_answered_write",
-        "a read is answered before the write is applied that was answered already",
-    ),
     defect("kv_read_one_early", "a read is answered one index before the one that was confirmed"),
     defect("kv_read_without_asking", "a leader answers reads without asking a majority who leads"),
     defect("kv_repeats_behind_two", "a repeated write behind two pending ones is applied again"),

@@ -65,6 +65,18 @@ impl Build<'_> {
     }
 }
 
+impl Build<'_> {
+    /// Has cargo check, and gives what it says, errors included, as lines of JSON.
+    pub(crate) fn check(&self, arguments: &[String]) -> Outcome<String> {
+        let mut cargo = Command::new(cargo());
+        cargo.args(arguments).arg("--message-format=json").arg("--target-dir").arg(&self.target);
+        cargo.current_dir(self.root).stderr(Stdio::null());
+        cargo.envs(self.variables.iter().map(|(name, value)| (*name, value)));
+        let output = cargo.output().map_err(Failure::io("cargo check"))?;
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
 impl Artifacts {
     /// The program of a package: `lib` for its unit tests, else the name of the test or example.
     pub(crate) fn get(&self, package: &str, target: &str) -> Outcome<&Artifact> {

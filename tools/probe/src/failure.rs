@@ -12,6 +12,10 @@ pub(crate) enum Failure {
     Cargo(String),
     #[error("the build failed; see above")]
     Build,
+    #[error("{}: {why}", file.display())]
+    Syntax { file: PathBuf, why: String },
+    #[error("the compiler has something against the copy that is no mutant's: {0}")]
+    NotAMutant(String),
     #[error("the build has no {0}")]
     NoArtifact(String),
     #[error("without any defect `{step}` already fails: see {log}")]

@@ -1,10 +1,13 @@
 //! Whether the tests would notice: `petrel-probe planted` breaks the library on purpose, in known ways, and looks which
-//! tests find it (`docs/testing.md`).
+//! tests find it; `petrel-probe mutants` does so with small changes of any line, and `petrel-probe reach` tells which
+//! lines each kind of test comes to (`docs/testing.md`).
 
 mod build;
 mod child;
 mod failure;
+mod mutants;
 mod planted;
+mod table;
 
 use std::process::ExitCode;
 
@@ -22,12 +25,16 @@ struct Args {
 #[derive(Debug, Subcommand)]
 enum Command {
     Planted(planted::PlantedArgs),
+    Mutants(mutants::MutantsArgs),
+    Reach(mutants::ReachArgs),
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
     let outcome = match args.command {
         Command::Planted(args) => planted::run(&args),
+        Command::Mutants(args) => mutants::run(&args),
+        Command::Reach(args) => mutants::run_reach(&args),
     };
     match outcome {
         Ok(code) => code,

@@ -281,6 +281,7 @@ fn late__work_is_refused_without_running_and_what_runs_hears_of_it() {
     assert_eq!(stats.executed, 2, "{stats:?}");
     assert_eq!(stats.expired + stats.cancelled, stats.queued - 2, "{stats:?}");
     assert!(stats.cancelled >= 1, "{stats:?}");
+    assert_eq!((stats.waiting, stats.waiting_bytes), (0, 0), "nothing waits, and nothing counts");
 }
 
 #[test]

@@ -9,13 +9,13 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::Args;
-use comfy_table::{Table, presets};
 use petrel_planted::{DEFECTS, Defect, VARIABLE};
 
 use crate::Outcome;
 use crate::build::{self, Artifacts, Build};
 use crate::child::{End, Program};
 use crate::failure::Failure;
+use crate::table::table;
 use detectors::{PACKAGES, Step, steps_of};
 
 /// Break the library and the services in known ways, one at a time, and look which tests find it
@@ -89,13 +89,6 @@ fn list(defects: &[&Defect]) {
         table.add_row([defect.name, defect.says, &steps.join("\n")]);
     }
     println!("{table}");
-}
-
-fn table(header: &[&str]) -> Table {
-    let mut table = Table::new();
-    table.load_style(presets::UTF8_BORDERS_ONLY);
-    table.set_header(header);
-    table
 }
 
 /// The build, and where what it prints goes.

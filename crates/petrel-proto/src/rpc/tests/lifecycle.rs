@@ -159,3 +159,47 @@ fn hear_under__of_a_session_that_is_not_open() {
     core.close(opening, Status::Cancelled, "");
     assert!(!core.hear_under(opening, PEER));
 }
+
+#[test]
+fn accept__takes_values_up_to_each_limit_of_the_protocol_and_none_beyond() {
+    use crate::limits::*;
+    let accepts = |change: fn(&mut Agreed, i64), value: i64| {
+        let mut values = agreed(3, CLIENT_TOKEN, Shape::default());
+        change(&mut values, value);
+        let mut server: Core<HeapBuffer> = Core::new(0, Config::default());
+        let accepted =
+            Accepted { agreed: values, token: 1, first_request: 1 << 12, request_bytes_max: 64 };
+        let is_taken = server.accept(accepted);
+        assert!(matches!(is_taken, Ok(_) | Err(OpenError::Unsound)), "{is_taken:?}");
+        is_taken.is_ok()
+    };
+    let fields: [(&str, fn(&mut Agreed, i64), i64, i64); 5] = [
+        ("slots", |agreed, value| agreed.slots = value as u16, 1, SLOTS_MAX.into()),
+        ("credits", |agreed, value| agreed.credits = value as u16, 1, CREDITS_MAX.into()),
+        (
+            "packet bytes",
+            |agreed, value| agreed.packet_bytes = value as u32,
+            PACKET_BYTES_MIN.into(),
+            PACKET_BYTES_MAX.into(),
+        ),
+        (
+            "session",
+            |agreed, value| agreed.peer_session = value as u32,
+            0,
+            i64::from(SESSIONS_MAX) - 1,
+        ),
+        (
+            "message bytes",
+            |agreed, value| agreed.peer_message_bytes_max = value as u32,
+            0,
+            MESSAGE_BYTES_MAX.into(),
+        ),
+    ];
+    for (name, change, least, most) in fields {
+        assert!(accepts(change, least) && accepts(change, most), "{name} within the limits");
+        assert!(!accepts(change, most + 1), "{name} beyond the most");
+        assert!(least == 0 || !accepts(change, least - 1), "{name} below the least");
+    }
+    assert!(!accepts(|agreed, value| agreed.slots = value as u16, 3), "no power of two");
+    assert!(!accepts(|agreed, value| agreed.slots = value as u16, i64::from(SLOTS_MAX) * 2));
+}

@@ -121,3 +121,55 @@ pub(super) fn encoded(refusal: Refusal<'_>) -> Vec<u8> {
     refusal.encode(&mut reply);
     reply
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use petrel::{EndpointConfig, Nexus};
+
+    use super::*;
+    use crate::persist::{Identity, Volatile};
+    use crate::replica::book::replica_name;
+
+    /// A leader of three, of which it has heard from none.
+    fn leader(config: &ReplicaConfig) -> Member {
+        let names = [1, 2, 3].map(|node| replica_name(node, 5));
+        let founders = names.iter().map(|name| (*name, "127.0.0.1:1".to_owned())).collect();
+        let identity = Identity { cluster: 3, replica: names[0] };
+        let mut member =
+            Member::found(config, identity, founders, Box::<Volatile>::default()).unwrap();
+        member.raft.raft.become_candidate();
+        member.raft.raft.become_leader();
+        // As if a majority had the entry with which its term begins, and it had been applied.
+        let (term, last) = (member.raft.raft.term, member.raft.raft.raft_log.last_index());
+        member.raft.raft.raft_log.committed = last;
+        member.applied = (last, term);
+        member
+    }
+
+    #[test]
+    fn may_read_now__compares_the_lease_with_the_clock_and_not_with_the_turn() {
+        let at = SocketAddr::from(([127, 0, 0, 1], 1));
+        let mut config = ReplicaConfig::new(1, at, vec![(1, at), (2, at), (3, at)], 7);
+        config.reads = ReadMode::Lease;
+        let (mut member, links) = (leader(&config), Links::default());
+        let mut endpoint =
+            Nexus::builder().start().unwrap().endpoint(EndpointConfig::default()).unwrap();
+        let cx = &mut endpoint.context();
+        let (term, turn_ns) = (member.raft.raft.term, cx.now_ns());
+        let promised_until = |member: &mut Member, until_ns| member.lease = Some((term, until_ns));
+
+        promised_until(&mut member, u64::MAX);
+        assert!(member.may_read_now(&links, cx, &config));
+        // The thread stands still between the reading of the clock and the read.
+        promised_until(&mut member, turn_ns + 1);
+        while cx.clock_now_ns() <= turn_ns + 1 {
+            std::hint::spin_loop();
+        }
+        assert!(!member.may_read_now(&links, cx, &config), "the promise is over");
+        promised_until(&mut member, u64::MAX);
+        member.applied.0 -= 1;
+        assert!(!member.may_read_now(&links, cx, &config), "it does not show what is committed");
+    }
+}

@@ -2,8 +2,6 @@
 
 use petrel::{Context, Handled, Request, Status};
 
-use petrel_planted::planted;
-
 use super::Shared;
 use crate::api::{Certainty, Refusal};
 use crate::command::Command;
@@ -58,9 +56,7 @@ impl Shared {
             Refusal::NotLeader { leader: None }.encode(reply);
             return request.reply(cx, reply);
         };
-        if !planted("kv_read_before_answered_write") {
-            member.apply_answered(cx);
-        }
+        member.apply_answered(cx);
         match reads::may_be_stale(method, request.data()) {
             Err(error) => Refusal::Malformed(&error).encode(reply),
             Ok(true) => reads::answer(&member.store, method, request.data(), reply),

@@ -1,0 +1,167 @@
+//! The one build of all mutants.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+
+use super::copy::{CompileError, Copy};
+use super::steps::{STEPS, Step};
+use crate::Outcome;
+use crate::build::{Artifacts, Build};
+use crate::child::{End, Program};
+use crate::failure::Failure;
+
+/// Builds until all mutants that do not compile are left out: the compiler finds some only when others are gone.
+const ROUNDS_MAX: usize = 24;
+
+/// How long a step may take without a mutant.
+const CONTROL_MAX: Duration = Duration::from_secs(900);
+
+/// The copy of the workspace, and what was built of it.
+pub(super) struct World {
+    pub(super) copy: Copy,
+    pub(super) logs: PathBuf,
+    artifacts: Artifacts,
+}
+
+/// What a step does without a mutant.
+pub(super) struct Control {
+    pub(super) took: Duration,
+    /// Mutants whose places it comes to.
+    pub(super) reached: BTreeSet<u32>,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    reason: String,
+    message: Option<Diagnostic>,
+}
+
+#[derive(Deserialize)]
+struct Diagnostic {
+    level: String,
+    message: String,
+    spans: Vec<Span>,
+    #[serde(default)]
+    children: Vec<Diagnostic>,
+}
+
+#[derive(Deserialize)]
+struct Span {
+    file_name: String,
+    byte_start: usize,
+    byte_end: usize,
+    is_primary: bool,
+}
+
+impl World {
+    /// Copies the workspace, and builds all of its tests with all mutants.
+    pub(super) fn build(from: &Path) -> Outcome<Self> {
+        let target = from.join("target/mutants");
+        let logs = target.join("logs");
+        std::fs::create_dir_all(&logs).map_err(Failure::io(format!("{}", logs.display())))?;
+        let mut copy = Copy::make(from, target.join("copy"))?;
+        eprintln!("{} mutants", copy.mutants.len());
+        let root = copy.root.clone();
+        let variables = vec![
+            // Mutants make much that is unused or unreachable.
+            ("RUSTFLAGS", "--cap-lints allow".to_owned()),
+            ("CARGO_PROFILE_DEV_DEBUG", "none".to_owned()),
+            ("CARGO_INCREMENTAL", "1".to_owned()),
+        ];
+        let build = Build { root: &root, target: target.join("build"), variables };
+        leave_out_what_does_not_compile(&build, &mut copy)?;
+        let mut artifacts = Artifacts::default();
+        let tests = ["--test", "all", "--test", "congestion", "--test", "corpus"];
+        let packages = ["-p", "petrel-proto", "-p", "petrel-transport", "-p", "petrel-rpc"];
+        let arguments = ["test", "--no-run", "--lib"].iter().chain(&tests).chain(&packages);
+        build.run(&words(arguments), &mut artifacts)?;
+        let worlds = ["build", "-p", "petrel-sim", "--example", "worlds"];
+        build.run(&words(&worlds), &mut artifacts)?;
+        Ok(Self { copy, logs, artifacts })
+    }
+
+    /// The program of a step.
+    pub(super) fn program(
+        &self,
+        step: &Step,
+        variable: (&'static str, String),
+    ) -> Outcome<Program> {
+        let artifact = self.artifacts.get(step.package, step.target)?.clone();
+        let arguments = step.arguments.iter().map(|word| (*word).to_owned()).collect();
+        let directory = artifact.directory;
+        Ok(Program { path: artifact.path, directory, arguments, variables: vec![variable] })
+    }
+
+    /// Runs each step without a mutant: it has to pass, and says to which places it comes.
+    pub(super) fn reach(&self) -> Outcome<BTreeMap<Step, Control>> {
+        let mut controls = BTreeMap::new();
+        for step in STEPS {
+            let file = self.logs.join(format!("{}.reached", step.name.replace(' ', "-")));
+            // None is there when it is the first time.
+            let _ = std::fs::remove_file(&file);
+            let log = self.logs.join("control.log");
+            let variable = ("PETREL_REACH", file.to_string_lossy().into_owned());
+            let ran = self.program(&step, variable)?.run(CONTROL_MAX, &log)?;
+            if ran.end != End::Passed {
+                return Err(Failure::Control { step: step.name.to_owned(), log });
+            }
+            let reached = numbers(&std::fs::read(&file).unwrap_or_default());
+            let (seconds, count) = (ran.took.as_secs_f64(), reached.len());
+            eprintln!("{}: {seconds:.1} s, comes to {count} mutants", step.name);
+            controls.insert(step, Control { took: ran.took, reached });
+        }
+        Ok(controls)
+    }
+}
+
+/// What the runtime has written: numbers of four bytes.
+fn numbers(bytes: &[u8]) -> BTreeSet<u32> {
+    let (words, _) = bytes.as_chunks::<4>();
+    words.iter().map(|word| u32::from_le_bytes(*word)).collect()
+}
+
+fn words<'a, 'b: 'a>(words: impl IntoIterator<Item = &'a &'b str>) -> Vec<String> {
+    words.into_iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// Has the compiler check the libraries until it has nothing against them.
+fn leave_out_what_does_not_compile(build: &Build<'_>, copy: &mut Copy) -> Outcome<()> {
+    for _ in 0..ROUNDS_MAX {
+        let arguments = words(&["check", "-p", "petrel-rpc", "--lib", "--keep-going"]);
+        let errors = errors(&build.check(&arguments)?);
+        if errors.is_empty() {
+            let (all, dropped) = (copy.mutants.len(), copy.dropped_count());
+            eprintln!("{dropped} of {all} mutants do not compile");
+            return Ok(());
+        }
+        let dropped = copy.drop_blamed(&errors)?;
+        eprintln!("{} errors: {dropped} mutants are left out", errors.len());
+        if dropped == 0 {
+            break;
+        }
+    }
+    Err(Failure::Build)
+}
+
+fn errors(lines: &str) -> Vec<CompileError> {
+    let parsed = lines.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    let messages = parsed.filter(|line| line.reason == "compiler-message");
+    let errors = messages.filter_map(|line| line.message).filter(|m| m.level == "error");
+    errors.filter(|error| !error.spans.is_empty()).map(|error| error.located()).collect()
+}
+
+impl Diagnostic {
+    fn located(self) -> CompileError {
+        let place = |span: &Span| -> (String, Range<usize>) {
+            (span.file_name.clone(), span.byte_start..span.byte_end)
+        };
+        let primary = self.spans.iter().filter(|span| span.is_primary).map(place).collect();
+        let notes = self.children.iter().flat_map(|child| &child.spans);
+        let others = self.spans.iter().filter(|span| !span.is_primary).chain(notes);
+        CompileError { text: self.message, primary, secondary: others.map(place).collect() }
+    }
+}

@@ -1,0 +1,227 @@
+//! A copy of the workspace whose library crates have all of their mutants in one build.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use super::files::{self, Source};
+use super::points::{self, Point};
+use super::render::{Numbered, Rendered, render};
+use crate::Outcome;
+use crate::failure::Failure;
+
+/// Library crates that are mutated, by their directories.
+pub(super) const CRATES: [&str; 3] =
+    ["crates/petrel-proto", "crates/petrel-transport", "crates/petrel"];
+
+/// What chooses mutants at run time: a module of `petrel-planted` in the copy, which all crates depend on.
+const RUNTIME: &str = include_str!("runtime.rs");
+const RUNTIME_FILE: &str = "crates/petrel-planted/src/lib.rs";
+
+/// How far apart the places of an error are at most that are taken for places of the same function.
+const FUNCTION_BYTES_MAX: usize = 4_000;
+
+/// How far from an error the mutant is looked for if it is nowhere else.
+const NEARBY_BYTES: usize = 400;
+
+/// All mutants, and the copy of the workspace with those that compile.
+pub(super) struct Copy {
+    pub(super) root: PathBuf,
+    files: Vec<File>,
+    /// Mutants that do not compile.
+    dropped: BTreeSet<u32>,
+    pub(super) mutants: Vec<Mutant>,
+}
+
+/// A source file of the library.
+struct File {
+    /// From the root of the workspace.
+    name: String,
+    text: String,
+    points: Vec<Point>,
+    /// The number of the first mutant of each point.
+    first_ids: Vec<u32>,
+    rendered: Rendered,
+}
+
+/// One mutant.
+pub(super) struct Mutant {
+    pub(super) id: u32,
+    /// The place in [`CRATES`].
+    pub(super) crate_: usize,
+    pub(super) file: String,
+    pub(super) line: usize,
+    pub(super) operator: String,
+    pub(super) source: String,
+}
+
+impl Copy {
+    /// Copies the workspace at `from`, with all mutants.
+    pub(super) fn make(from: &Path, root: PathBuf) -> Outcome<Self> {
+        for name in tracked(from)? {
+            let text = std::fs::read(from.join(&name)).map_err(Failure::io(name.clone()))?;
+            write_if_new(&root.join(&name), &text)?;
+        }
+        let runtime = from.join(RUNTIME_FILE);
+        let library = std::fs::read_to_string(&runtime).map_err(Failure::io(RUNTIME_FILE))?;
+        write_if_new(&root.join(RUNTIME_FILE), format!("{library}\n{RUNTIME}").as_bytes())?;
+        let mut copy =
+            Self { root, files: Vec::new(), dropped: BTreeSet::new(), mutants: Vec::new() };
+        for (crate_, directory) in CRATES.iter().enumerate() {
+            for source in files::of_library(&from.join(directory).join("src/lib.rs"))? {
+                copy.add(crate_, from, &source);
+            }
+        }
+        copy.write()?;
+        Ok(copy)
+    }
+
+    fn add(&mut self, crate_: usize, from: &Path, source: &Source) {
+        let path = source.path.strip_prefix(from).unwrap_or(&source.path);
+        let name = path.to_string_lossy().into_owned();
+        let points = points::of(source);
+        let mut first_ids = Vec::new();
+        for point in &points {
+            first_ids.push(self.mutants.len() as u32);
+            let line = source.text.lines().nth(point.line - 1).unwrap_or_default().trim();
+            for variant in &point.variants {
+                let id = self.mutants.len() as u32;
+                self.mutants.push(Mutant {
+                    id,
+                    crate_,
+                    file: name.clone(),
+                    line: point.line,
+                    operator: variant.operator.split_whitespace().collect::<Vec<_>>().join(" "),
+                    source: line.to_owned(),
+                });
+            }
+        }
+        let text = source.text.clone();
+        let rendered = render(&text, &[]);
+        self.files.push(File { name, text, points, first_ids, rendered });
+    }
+
+    /// Writes all files of the libraries, with the mutants that are left.
+    fn write(&mut self) -> Outcome<()> {
+        for file in &mut self.files {
+            let mut numbered = Vec::new();
+            for (point, first) in file.points.iter().zip(&file.first_ids) {
+                let ids = (*first..).zip(0..point.variants.len());
+                let ids = ids.filter(|(id, _)| !self.dropped.contains(id)).collect();
+                numbered.push(Numbered { point, ids });
+            }
+            file.rendered = render(&file.text, &numbered);
+            write_if_new(&self.root.join(&file.name), file.rendered.text.as_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Leaves out the mutants that these errors of the compiler are of; gives how many there were.
+    pub(super) fn drop_blamed(&mut self, errors: &[CompileError]) -> Outcome<usize> {
+        let before = self.dropped.len();
+        let mut blamed: Vec<u32> = errors.iter().flat_map(|error| self.blamed(error)).collect();
+        // Of the others some follow from these.
+        if blamed.is_empty() {
+            blamed.extend(errors.iter().flat_map(|error| self.between(error)));
+        }
+        if let (true, Some(error)) = (blamed.is_empty(), errors.first()) {
+            return Err(Failure::NotAMutant(format!("{} at {:?}", error.text, error.primary)));
+        }
+        self.dropped.extend(blamed);
+        self.write()?;
+        Ok(self.dropped.len() - before)
+    }
+
+    /// The mutants that an error is of: by where the compiler points, else by what it points to besides, as it does where
+    /// a value is missed that a mutant takes away; else all of the line.
+    fn blamed(&self, error: &CompileError) -> Vec<u32> {
+        let rendered = |name: &str| {
+            let file = self.files.iter().find(|file| file.name == name);
+            file.map(|file| &file.rendered)
+        };
+        for places in [&error.primary, &error.secondary] {
+            let of = |(name, range): &(String, Range<usize>)| Some(rendered(name)?.blamed(range));
+            let blamed: Vec<u32> = places.iter().filter_map(of).flatten().collect();
+            if !blamed.is_empty() {
+                return blamed;
+            }
+        }
+        let of_line = |(name, range): &(String, Range<usize>)| {
+            let rendered = rendered(name)?;
+            Some(rendered.within(&line_of(&rendered.text, range)))
+        };
+        error.primary.iter().filter_map(of_line).flatten().collect()
+    }
+
+    /// The mutants between the first and the last place in a file that an error points to: where it is about a value that
+    /// is used after it has been moved, say.
+    fn between(&self, error: &CompileError) -> Vec<u32> {
+        let Some((name, primary)) = error.primary.first() else { return Vec::new() };
+        let Some(file) = self.files.iter().find(|file| file.name == *name) else {
+            return Vec::new();
+        };
+        let nearby = error.secondary.iter().filter(|(other, range)| {
+            other == name && range.start.abs_diff(primary.start) < FUNCTION_BYTES_MAX
+        });
+        let all = nearby.fold(primary.clone(), |all, (_, range)| {
+            all.start.min(range.start)..all.end.max(range.end)
+        });
+        let between = file.rendered.within(&all);
+        if between.is_empty() {
+            // As where a loop goes on that a mutant does not leave.
+            let around = all.start.saturating_sub(NEARBY_BYTES)..all.end + NEARBY_BYTES;
+            return file.rendered.within(&around);
+        }
+        between
+    }
+
+    pub(super) fn dropped_count(&self) -> usize {
+        self.dropped.len()
+    }
+
+    /// Those that compile.
+    pub(super) fn built(&self) -> impl Iterator<Item = &Mutant> {
+        self.mutants.iter().filter(|mutant| !self.dropped.contains(&mutant.id))
+    }
+}
+
+/// An error of the compiler's.
+#[derive(Debug)]
+pub(super) struct CompileError {
+    pub(super) text: String,
+    /// Files and bytes to which it points.
+    pub(super) primary: Vec<(String, Range<usize>)>,
+    pub(super) secondary: Vec<(String, Range<usize>)>,
+}
+
+/// The whole line with these bytes.
+fn line_of(text: &str, range: &Range<usize>) -> Range<usize> {
+    let start = text[..range.start].rfind('\n').map_or(0, |at| at + 1);
+    let end = text[range.end..].find('\n').map_or(text.len(), |at| range.end + at);
+    start..end
+}
+
+/// Files of the workspace that belong to it.
+fn tracked(root: &Path) -> Outcome<Vec<String>> {
+    let output = Command::new("git")
+        .args(["ls-files", "-z", "--cached", "--others", "--exclude-standard"])
+        .current_dir(root)
+        .output()
+        .map_err(Failure::io("git ls-files"))?;
+    let names = String::from_utf8_lossy(&output.stdout).into_owned();
+    let names = names.split('\0').filter(|name| !name.is_empty());
+    Ok(names.filter(|name| root.join(name).is_file()).map(str::to_owned).collect())
+}
+
+/// Leaves a file that has this text as it is, so that cargo does not build it again.
+fn write_if_new(path: &Path, text: &[u8]) -> Outcome<()> {
+    if std::fs::read(path).is_ok_and(|former| former == text) {
+        return Ok(());
+    }
+    let write = || {
+        std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))?;
+        std::fs::write(path, text)
+    };
+    write().map_err(Failure::io(format!("{}", path.display())))
+}

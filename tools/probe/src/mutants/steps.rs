@@ -1,0 +1,33 @@
+//! What is run against a mutant: the cheapest first, up to the first that fails.
+
+/// A program to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Step {
+    /// As the report has it.
+    pub(super) name: &'static str,
+    pub(super) package: &'static str,
+    pub(super) target: &'static str,
+    pub(super) arguments: &'static [&'static str],
+    /// Whether it takes sockets, threads and time: then a failure is looked at twice.
+    pub(super) is_real: bool,
+}
+
+const fn step(name: &'static str, package: &'static str, target: &'static str) -> Step {
+    Step { name, package, target, arguments: &[], is_real: false }
+}
+
+const fn real(name: &'static str, package: &'static str, target: &'static str) -> Step {
+    Step { name, package, target, arguments: &[], is_real: true }
+}
+
+/// All steps, in the order in which they run. Those that never come to a mutant's place leave it out.
+pub(super) const STEPS: [Step; 8] = [
+    step("proto unit", "petrel-proto", "lib"),
+    step("transport unit", "petrel-transport", "lib"),
+    step("petrel unit", "petrel", "lib"),
+    Step { arguments: &["0", "100"], ..step("100 seeds", "petrel-sim", "worlds") },
+    step("proto congestion", "petrel-proto", "congestion"),
+    step("proto corpus", "petrel-proto", "corpus"),
+    real("transport all", "petrel-transport", "all"),
+    real("petrel all", "petrel", "all"),
+];
