@@ -75,12 +75,28 @@ impl World {
         let build = Build { root: &root, target: target.join("build"), variables };
         leave_out_what_does_not_compile(&build, &mut copy)?;
         let mut artifacts = Artifacts::default();
-        let tests = ["--test", "all", "--test", "congestion", "--test", "corpus"];
-        let packages = ["-p", "petrel-proto", "-p", "petrel-transport", "-p", "petrel-rpc"];
-        let arguments = ["test", "--no-run", "--lib"].iter().chain(&tests).chain(&packages);
-        build.run(&words(arguments), &mut artifacts)?;
-        let worlds = ["build", "-p", "petrel-sim", "--example", "worlds"];
-        build.run(&words(&worlds), &mut artifacts)?;
+        let arguments = words(&[
+            "test",
+            "--no-run",
+            "--lib",
+            "--test",
+            "all",
+            "--test",
+            "congestion",
+            "--test",
+            "corpus",
+            "--example",
+            "worlds",
+            "-p",
+            "petrel-proto",
+            "-p",
+            "petrel-transport",
+            "-p",
+            "petrel-rpc",
+            "-p",
+            "petrel-sim",
+        ]);
+        build.run(&arguments, &mut artifacts)?;
         Ok(Self { copy, logs, artifacts })
     }
 

@@ -1,6 +1,7 @@
 //! A copy of the workspace whose library crates have all of their mutants in one build.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -45,6 +46,23 @@ struct File {
     rendered: Rendered,
 }
 
+impl File {
+    /// The file and what is in it.
+    fn key(&self) -> String {
+        let mut hasher = DefaultHasher::new();
+        self.text.hash(&mut hasher);
+        format!("{} {:016x}", self.name, hasher.finish())
+    }
+
+    fn first_id(&self) -> u32 {
+        self.first_ids.first().copied().unwrap_or_default()
+    }
+
+    fn mutants(&self) -> u32 {
+        self.points.iter().map(|point| point.variants.len() as u32).sum()
+    }
+}
+
 /// One mutant.
 pub(super) struct Mutant {
     pub(super) id: u32,
@@ -73,8 +91,36 @@ impl Copy {
                 copy.add(crate_, from, &source);
             }
         }
+        copy.recall();
         copy.write()?;
         Ok(copy)
+    }
+
+    /// Leaves out at once what did not compile the last time, of files that are what they were: their copies stay as they
+    /// are, and cargo need not build them again.
+    fn recall(&mut self) {
+        let text = std::fs::read_to_string(self.memory()).unwrap_or_default();
+        let known: BTreeMap<String, Vec<u32>> = serde_json::from_str(&text).unwrap_or_default();
+        for file in &self.files {
+            let places = known.get(&file.key()).into_iter().flatten();
+            self.dropped.extend(places.map(|place| file.first_id() + place));
+        }
+    }
+
+    /// Writes down what does not compile, by the places in each file.
+    fn remember(&self) -> Outcome<()> {
+        let mut known = BTreeMap::new();
+        for file in &self.files {
+            let ids = file.first_id()..file.first_id() + file.mutants();
+            let places = self.dropped.range(ids).map(|id| id - file.first_id());
+            known.insert(file.key(), places.collect::<Vec<u32>>());
+        }
+        let text = serde_json::to_string(&known).unwrap_or_default();
+        std::fs::write(self.memory(), text).map_err(Failure::io("what does not compile"))
+    }
+
+    fn memory(&self) -> PathBuf {
+        self.root.with_extension("dropped.json")
     }
 
     fn add(&mut self, crate_: usize, from: &Path, source: &Source) {
@@ -130,6 +176,7 @@ impl Copy {
         }
         self.dropped.extend(blamed);
         self.write()?;
+        self.remember()?;
         Ok(self.dropped.len() - before)
     }
 

@@ -10,9 +10,10 @@ use super::steps::{STEPS, Step};
 use crate::Outcome;
 use crate::child::{End, Program};
 
-/// How long a step may take with a mutant: so many times as long as without any, and some seconds beside it.
-const SLOWER_MAX: u32 = 6;
-const LIMIT_MIN: Duration = Duration::from_secs(20);
+/// How long a step may take with a mutant: so many times as long as the run that noted what is reached, which is slower
+/// than others, and some seconds beside it.
+const SLOWER_MAX: u32 = 2;
+const LIMIT_MIN: Duration = Duration::from_secs(15);
 
 /// What became of a mutant.
 #[derive(Debug)]

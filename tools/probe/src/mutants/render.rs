@@ -142,3 +142,109 @@ impl Rendered {
         self.regions.iter().filter(touches).map(|region| region.id).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::files::Source;
+    use super::super::points;
+    use super::*;
+
+    /// The source with all of its mutants, each written as `is(N)`, and what they are.
+    fn mutated(text: &str) -> (String, Vec<String>) {
+        let parsed = syn::parse_file(text).unwrap();
+        let source = Source { path: "a.rs".into(), text: text.to_owned(), parsed };
+        let points = points::of(&source);
+        let (mut numbered, mut operators) = (Vec::new(), Vec::new());
+        for point in &points {
+            let first = operators.len() as u32;
+            let ids = (first..).zip(0..point.variants.len()).collect();
+            operators.extend(point.variants.iter().map(|variant| variant.operator.clone()));
+            numbered.push(Numbered { point, ids });
+        }
+        let rendered = render(text, &numbered);
+        syn::parse_file(&rendered.text)
+            .unwrap_or_else(|error| panic!("{error}: {}", rendered.text));
+        (rendered.text.replace(IS, "is"), operators)
+    }
+
+    #[test]
+    fn render__keeps_the_inner_mutants_in_the_branch_without_the_outer() {
+        let (text, operators) = mutated("fn f() -> char { a(b + c < d) }");
+        let inner = "(if is(2) { (b) - (c) } else { b + c })";
+        let outer = "if is(0) { (b + c) <= (d) } else if is(1) { (b + c) >= (d) }";
+        assert_eq!(text, format!("fn f() -> char {{ a(({outer} else {{ {inner} < d }})) }}"));
+        assert_eq!(operators, ["< -> <=", "< -> >=", "+ -> -"]);
+    }
+
+    #[test]
+    fn render__statements_conditions_and_beginnings() {
+        let (text, _) = mutated("fn f(x: u8) { if g(x) { h(x); } }");
+        let body = "if (is(1) != (g(x))) { if !is(2) { h(x); } }";
+        assert_eq!(text, format!("fn f(x: u8) {{ if is(0) {{ return ; }} {body} }}"));
+    }
+
+    #[test]
+    fn points__leave_alone_what_is_no_code_of_the_product() {
+        for text in [
+            "const A: u32 = 1 + 2;",
+            "static A: [u8; 2 + 2] = [0; 1 + 3];",
+            "const fn f() -> u32 { 1 + 2 }",
+            "#[test] fn f() { assert!(1 + 1 == 2); a(1); }",
+            "#[cfg(test)] mod tests { fn f() -> u32 { 1 } }",
+            "impl fmt::Display for A { fn fmt(&self) -> fmt::Result { a(1 + 2) } }",
+            "fn f() -> char { debug_assert_eq!(1 + 1, 2) }",
+            "fn f() -> char { a::<2>(planted(\"b\")) }",
+            "fn f(a: u8) -> char { match a { 1 => b, 2..=3 => c, _ => d } }",
+        ] {
+            assert_eq!(mutated(text), (text.to_owned(), Vec::<String>::new()));
+        }
+    }
+
+    #[test]
+    fn points__of_each_operator() {
+        for (text, operators) in [
+            (
+                "{ a && b }",
+                &["&& -> ||", "without what follows &&", "without what comes before &&"][..],
+            ),
+            ("{ !a }", &["without !"]),
+            ("{ a.min(b) }", &["min -> max"]),
+            (
+                "{ b(true, 7, 0, 0.5) }",
+                &["true -> false", "7 -> (7 + 1)", "7 -> 0", "0 -> 1", "0.5 -> (0.5 * 2.0)"],
+            ),
+            ("{ for x in a..b {} }", &["end of a range + 1"]),
+            ("{ match a { b if c => d, _ => e } }", &["guard -> true", "guard -> false"]),
+            ("{ a += b; c }", &["statement left out", "+= -> -="]),
+            ("{ if a && let Some(b) = c { return d; } e }", &["statement left out"]),
+        ] {
+            let (_, found) = mutated(&format!("fn f() -> char {text}"));
+            assert_eq!(found, operators, "{text}");
+        }
+        let (_, found) = mutated("fn f() -> bool { g() }");
+        assert_eq!(found, ["f: returns true at once", "f: returns false at once"]);
+    }
+
+    #[test]
+    fn blamed__the_mutant_or_else_those_of_the_innermost_place() {
+        let text = "fn f() -> char { a(b + c < d) }";
+        let parsed = syn::parse_file(text).unwrap();
+        let source = Source { path: "a.rs".into(), text: text.to_owned(), parsed };
+        let points = points::of(&source);
+        let numbered = [
+            Numbered { point: &points[0], ids: vec![(0, 0), (1, 1)] },
+            Numbered { point: &points[1], ids: vec![(2, 0)] },
+        ];
+        let rendered = render(text, &numbered);
+        let at = |part: &str| {
+            let start = rendered.text.find(part).unwrap();
+            start..start + part.len()
+        };
+        assert_eq!(rendered.blamed(&at("(b + c) <= (d)")), [0]);
+        assert_eq!(rendered.blamed(&at("(b) - (c)")), [2]);
+        assert_eq!(rendered.blamed(&at("b + c })")), [2], "what stays, of the inner place");
+        assert_eq!(rendered.blamed(&at("< d })")), [0, 1]);
+        assert!(rendered.blamed(&at("fn f")).is_empty());
+        assert_eq!(rendered.within(&(0..rendered.text.len())).len(), 3);
+    }
+}

@@ -32,7 +32,9 @@ pub mod mutant {
             CHOSEN.store(choose(), Ordering::Relaxed);
             return is(id);
         }
-        if !REACHED[id as usize].swap(true, Ordering::Relaxed)
+        let reached = &REACHED[id as usize];
+        if !reached.load(Ordering::Relaxed)
+            && !reached.swap(true, Ordering::Relaxed)
             && let Some(mut file) = FILE.get()
         {
             // One write each, at the end of the file: other processes of the same test write there, too.

@@ -114,14 +114,12 @@ impl Probe {
         let variables = vec![("RUSTFLAGS", flags), ("CARGO_INCREMENTAL", "0".to_owned())];
         let build = Build { root, target, variables };
         let mut artifacts = Artifacts::default();
-        for kind in [
-            &["test", "--no-run", "--lib", "--test", "all", "--test", "seeds"][..],
-            &["build", "--example", "worlds", "--example", "seeds"],
-        ] {
-            let packages = PACKAGES.iter().flat_map(|package| ["-p", package]);
-            let arguments = kind.iter().copied().chain(packages).map(str::to_owned);
-            build.run(&arguments.collect::<Vec<_>>(), &mut artifacts)?;
-        }
+        let targets = ["--lib", "--test", "all", "--test", "seeds", "--example", "worlds"];
+        let examples = ["--example", "seeds"];
+        let packages = PACKAGES.iter().flat_map(|package| ["-p", package]);
+        let arguments = ["test", "--no-run"].into_iter().chain(targets).chain(examples);
+        let arguments: Vec<String> = arguments.chain(packages).map(str::to_owned).collect();
+        build.run(&arguments, &mut artifacts)?;
         Ok(Self { artifacts, logs })
     }
 
