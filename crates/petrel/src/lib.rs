@@ -72,6 +72,9 @@ mod events;
 pub mod group;
 mod inbox;
 mod local;
+#[cfg(shuttle)]
+#[doc(hidden)]
+pub mod model;
 mod msgbuf;
 pub mod nexus;
 pub mod overload;

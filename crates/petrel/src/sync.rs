@@ -1,8 +1,27 @@
-//! What threads share, from one place, so that the tests of what is built on it can put loom's in
-//! its stead (`tests/loom_inbox.rs`).
+//! Threads, time, and the types that threads share, from one place: tests put a model checker's in
+//! their stead, loom's in `tests/loom_inbox.rs` and shuttle's in the whole crate, with
+//! `--cfg shuttle` (`tests/threads`).
 
-pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+#[cfg(not(shuttle))]
+pub(crate) use petrel_transport::clock::now_ns;
+#[cfg(not(shuttle))]
+pub(crate) use std::{
+    hint,
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError},
+    thread, thread_local,
+    time::Instant,
+};
+
+#[cfg(shuttle)]
+pub(crate) use crate::model::{Instant, now_ns, thread};
+#[cfg(shuttle)]
+pub(crate) use shuttle::{
+    hint,
+    sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError},
+    thread_local,
+};
 
 /// Locks, also after a panic of another thread: what is locked here is whole between statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

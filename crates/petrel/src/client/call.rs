@@ -4,7 +4,6 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
-use std::thread;
 use std::time::Duration;
 
 use petrel_proto::CallFailure;
@@ -12,7 +11,7 @@ use petrel_proto::CallFailure;
 use super::state::CallState;
 use super::{ClientShared, park};
 use crate::post::Post;
-use crate::sync::Arc;
+use crate::sync::{Arc, thread};
 
 /// A call on its way: a future of its response, for any executor or none. Dropping it cancels the
 /// call: the server is told.

@@ -8,10 +8,8 @@ pub(crate) mod places;
 pub(crate) mod state;
 
 use std::fmt;
-use std::thread::ThreadId;
 
 use petrel_proto::{CallFailure, CallLimits, SessionId};
-use petrel_transport::clock::now_ns;
 
 pub use call::RemoteCall;
 pub use error::{NotStarted, NotStartedReason};
@@ -20,7 +18,8 @@ pub use parallel::{ParallelClient, Permit};
 use crate::CallOptions;
 use crate::inbox::Poster;
 use crate::post::{Post, StartCall};
-use crate::sync::Arc;
+use crate::sync::thread::ThreadId;
+use crate::sync::{Arc, now_ns};
 use crate::workers::inherited_deadline_ns;
 use places::{Place, Places};
 use state::CallState;

@@ -2,11 +2,11 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use crate::sync::thread::{self, Thread};
+use crate::sync::{Arc, AtomicBool, Instant, Ordering, thread_local};
 
 /// Wakes a parked thread.
 struct Parker {

@@ -1,7 +1,5 @@
 //! The event loop: what one turn does, and what happens between turns.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use petrel_planted::planted;
@@ -24,6 +22,7 @@ use crate::control::ControlPlane;
 use crate::inbox::NEVER_NS;
 use crate::msgbuf::{MsgBuf, Pool};
 use crate::prefetch::prefetch;
+use crate::sync::{Arc, AtomicBool, Ordering, hint, thread};
 use crate::time::as_ns;
 
 /// Bursts that one turn sends at most, so that the way in gets its turn.
@@ -174,13 +173,13 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             return;
         }
         match self.idle.next(self.local.now_ns) {
-            Rest::Look => std::hint::spin_loop(),
+            Rest::Look => hint::spin_loop(),
             Rest::Yield if self.idle.learns() => {
                 let begin_ns = self.transport.now();
-                std::thread::yield_now();
+                thread::yield_now();
                 self.idle.note_yield(begin_ns, self.transport.now());
             }
-            Rest::Yield => std::thread::yield_now(),
+            Rest::Yield => thread::yield_now(),
             Rest::Sleep => self.sleep_until(end_ns),
         }
     }
@@ -190,7 +189,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         // Before a sleep comes a turn that has looked everywhere.
         let stays = self.idle_turns > 0 || self.local.core.has_transmit();
         if stays || !self.local.remote.may_sleep() {
-            std::hint::spin_loop();
+            hint::spin_loop();
             return;
         }
         let next = [self.next_due_ns(), end_ns].into_iter().flatten().min();

@@ -68,6 +68,7 @@ use crate::inbox::Attention;
 use crate::local::Hub;
 use crate::msgbuf::MsgBuf;
 use crate::nexus::ControlPort;
+use crate::sync::thread;
 
 /// One thread's part in RPCs: it makes calls and serves them, over sessions to other endpoints,
 /// from an event loop that the thread runs.
@@ -114,7 +115,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Drop for Endpoint<T, C> {
     /// nothing waits, and nothing is repeated.
     fn drop(&mut self) {
         // A panic may have left anything behind, and the end of the sessions tells the servers, too.
-        if !std::thread::panicking() {
+        if !thread::panicking() {
             self.send_last();
         }
     }

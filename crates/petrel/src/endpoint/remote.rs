@@ -1,8 +1,6 @@
 //! The endpoint's side of what other threads do with it: it makes their calls and sends their
 //! answers.
 
-use std::thread;
-
 use std::collections::HashMap;
 
 use petrel_proto::{PendingCall, RequestHandle, SessionId, Status};
@@ -21,7 +19,7 @@ use crate::control::ControlPlane;
 use crate::events;
 use crate::inbox::{Attention, Inbox, Poster};
 use crate::post::{Answer, Post, Refuse, StartCall};
-use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::sync::{Arc, AtomicBool, Ordering, thread};
 use crate::workers::{WorkerRequest, Workers};
 
 /// What an endpoint has for other threads. Little, until one is concerned.

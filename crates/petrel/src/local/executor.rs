@@ -5,13 +5,12 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context as TaskContext, Poll, Waker};
 
 use super::hub::Hub;
 use super::ready::TaskWaker;
 use super::slab::{Key, Slab};
+use crate::sync::{Arc, AtomicBool, Ordering};
 
 type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
 

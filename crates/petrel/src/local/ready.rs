@@ -1,15 +1,14 @@
 //! Which tasks are to be polled: the one thing of a [`Hub`](super::Hub) that other threads reach, for
 //! a waker may be used from any of them.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Wake;
-use std::thread::ThreadId;
 
 use petrel_transport::wake::Waker as EndpointWaker;
 
 use super::slab::Key;
 use crate::inbox::Attention;
+use crate::sync::thread::{self, ThreadId};
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering, lock};
 
 /// The tasks that were woken, in that order.
 #[derive(Debug)]
@@ -23,18 +22,18 @@ pub(crate) struct Ready {
 
 impl Ready {
     pub(super) fn new(attention: Attention, endpoint: EndpointWaker) -> Self {
-        let owner = std::thread::current().id();
+        let owner = thread::current().id();
         Self { tasks: Mutex::default(), attention, owner, endpoint }
     }
 
     /// Moves the tasks that are ready to `into`.
     pub(super) fn take(&self, into: &mut Vec<Key>) {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = lock(&self.tasks);
         into.append(&mut tasks);
     }
 
     pub(super) fn push(&self, task: Key) {
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tasks = lock(&self.tasks);
         tasks.push(task);
         // Under the lock: who clears it after this finds the task.
         self.attention.ask();
@@ -44,7 +43,7 @@ impl Ready {
 
     /// Ends the endpoint's sleep, unless its own thread asks, which is awake.
     pub(super) fn wake_endpoint(&self) {
-        if std::thread::current().id() != self.owner {
+        if thread::current().id() != self.owner {
             self.endpoint.wake();
         }
     }

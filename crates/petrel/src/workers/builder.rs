@@ -1,14 +1,13 @@
 //! What can be set about a pool of workers.
 
 use std::io;
-use std::thread;
 use std::time::Duration;
 
 use super::queue::Queue;
 use super::{Workers, work};
 use crate::IdlePolicy;
 use crate::overload::{Admission, AdmissionConfig, Shedding};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, thread};
 
 /// What can be set about a pool of workers.
 #[derive(Clone, Debug)]

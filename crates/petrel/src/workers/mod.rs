@@ -8,7 +8,6 @@ mod stats;
 use std::cell::Cell;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
-use std::thread::{self, JoinHandle};
 
 use petrel_proto::Status;
 
@@ -16,8 +15,8 @@ pub use builder::WorkersBuilder;
 pub use request::WorkerRequest;
 pub use stats::WorkersStats;
 
-use crate::sync::{Arc, Mutex, lock};
-use petrel_transport::clock::now_ns;
+use crate::sync::thread::{self, JoinHandle};
+use crate::sync::{Arc, Mutex, lock, now_ns, thread_local};
 use queue::{Done, How, Job, Queue};
 
 /// A pool of threads that run handlers; endpoints may share it.
@@ -134,10 +133,10 @@ fn execute(job: Job) -> How {
         request.refuse(Status::Cancelled, "the call was given up while its request waited");
         return How::Cancelled;
     }
-    INHERITED_NS.set(request.deadline_ns());
+    INHERITED_NS.with(|deadline_ns| deadline_ns.set(request.deadline_ns()));
     // What the handler leaves half done is its own; the request it held answers when it is dropped.
     let ran = panic::catch_unwind(AssertUnwindSafe(|| handler(request)));
-    INHERITED_NS.set(None);
+    INHERITED_NS.with(|deadline_ns| deadline_ns.set(None));
     match ran {
         Ok(()) => How::Executed,
         Err(_) => How::Panicked,
@@ -151,5 +150,5 @@ thread_local! {
 
 /// The deadline that calls inherit which are started on this thread.
 pub(crate) fn inherited_deadline_ns() -> Option<u64> {
-    INHERITED_NS.get()
+    INHERITED_NS.with(Cell::get)
 }

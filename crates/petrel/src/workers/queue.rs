@@ -1,19 +1,19 @@
 //! The queue between endpoints and workers: bounded in requests and in bytes.
 
 use std::collections::VecDeque;
-use std::hint;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use petrel_planted::planted;
 use petrel_proto::{RequestHandle, Status};
-use petrel_transport::clock::now_ns;
 
 use super::WorkerRequest;
 use super::stats::WorkersStats;
 use crate::IdlePolicy;
 use crate::overload::{Admission, Shed, Waiting};
-use crate::sync::{Arc, AtomicUsize, Condvar, Mutex, MutexGuard, Ordering, PoisonError, lock};
+use crate::sync::{
+    Arc, AtomicUsize, Condvar, Instant, Mutex, MutexGuard, Ordering, PoisonError, hint, lock,
+    now_ns, thread,
+};
 
 pub(super) type Handler = dyn Fn(WorkerRequest) + Send + Sync;
 

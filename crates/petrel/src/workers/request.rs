@@ -2,15 +2,13 @@
 
 use std::fmt;
 use std::mem;
-use std::thread;
 use std::time::Duration;
 
 use petrel_proto::{RequestHandle, SessionId, Status};
-use petrel_transport::clock::now_ns;
 
 use crate::inbox::Poster;
 use crate::post::{Answer, Post, Refuse};
-use crate::sync::{Arc, AtomicBool, Ordering};
+use crate::sync::{Arc, AtomicBool, Ordering, now_ns, thread};
 
 /// A request that any thread can have and answer: with its bytes, and the right and duty to answer.
 ///

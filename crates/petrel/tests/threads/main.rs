@@ -1,0 +1,69 @@
+//! Endpoints, clients and workers on threads whose order a model checker chooses:
+//!
+//! ```text
+//! RUSTFLAGS="--cfg shuttle" CARGO_TARGET_DIR=target/shuttle \
+//!   cargo test -p petrel-rpc --test threads --release
+//! ```
+//!
+//! Each seed is a world: two endpoints with real event loops, a pool of workers, and threads that call,
+//! give up, wait and leave. The seed draws the world and the order in which its threads run; the same seed
+//! gives the same run. `PETREL_THREADS_SEED` names the first seed, `PETREL_THREADS_SEEDS` how many.
+//!
+//! | file | what it has |
+//! | --- | --- |
+//! | `schedule` | which thread runs next |
+//! | `medium` | transport and control plane within the process |
+//! | `spec` | what a seed draws |
+//! | `ledger` | every call, and which outcomes it may have |
+//! | `caller`, `service`, `world` | the threads |
+#![cfg(shuttle)]
+#![allow(non_snake_case)]
+
+mod caller;
+mod ledger;
+mod medium;
+mod rng;
+mod schedule;
+mod service;
+mod spec;
+mod world;
+
+use std::panic::{self, AssertUnwindSafe};
+
+use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
+
+use schedule::Chooser;
+
+/// More steps than any world takes: one that takes them does not end.
+const STEPS_MAX: usize = 1_000_000;
+
+/// Bytes of a thread's stack: an event loop's turn takes more than shuttle's default.
+const STACK_BYTES: usize = 256 << 10;
+
+fn from_environment(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")),
+        Err(_) => default,
+    }
+}
+
+#[test]
+fn worlds__hold_in_every_order() {
+    let first = from_environment("PETREL_THREADS_SEED", 1);
+    let count = from_environment("PETREL_THREADS_SEEDS", 2_000);
+    let mut config = Config::new();
+    config.failure_persistence = FailurePersistence::None;
+    config.max_steps = MaxSteps::FailAfter(STEPS_MAX);
+    config.stack_size = STACK_BYTES;
+    let runner = Runner::new(Chooser::new(first..first + count), config);
+    let ran = panic::catch_unwind(AssertUnwindSafe(|| {
+        runner.run(|| world::run(&spec::Spec::draw(schedule::current_seed())))
+    }));
+    if let Err(failure) = ran {
+        let seed = schedule::current_seed();
+        eprintln!("seed {seed}: {:#?}", spec::Spec::draw(seed));
+        eprintln!("again: PETREL_THREADS_SEED={seed} PETREL_THREADS_SEEDS=1");
+        panic::resume_unwind(failure);
+    }
+    eprintln!("{count} seeds from {first}: {}", ledger::totals());
+}

@@ -1,0 +1,288 @@
+//! A transport and a control plane within one process. Neither loses anything, and neither is what is tested: what
+//! they do is one step each, but for waking an endpoint, which is in the model's order.
+
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, Mutex};
+
+use petrel::control::{ControlPlane, EndpointId, FromNexus, LinkId, Reason, ToNexus};
+use petrel::model;
+use petrel::proto::Status;
+use petrel::proto::control::{SessionAccept, SessionOpen};
+use petrel::transport::clock::Clock;
+use petrel::transport::wake::Waker;
+use petrel::transport::{
+    FrameHandler, LinkError, PeerId, ReturnPath, Transport, TransportStats, TxFrame,
+};
+use shuttle::sync::atomic::{AtomicBool, Ordering};
+use shuttle::thread::{self, Thread};
+
+use crate::rng::Rng;
+
+const FRAME_BYTES_MAX: usize = 1_472;
+
+/// Where an endpoint is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seat(pub(crate) usize);
+
+impl Seat {
+    pub(crate) fn address(self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.0 as u16).into()
+    }
+}
+
+/// What all endpoints of a world share.
+#[derive(Clone)]
+pub(crate) struct Medium(Arc<Shared>);
+
+struct Shared {
+    sites: Vec<Site>,
+    links: Mutex<Vec<Link>>,
+}
+
+#[derive(Default)]
+struct Site {
+    frames: Mutex<VecDeque<(PeerId, Vec<u8>)>>,
+    said: Mutex<VecDeque<FromNexus<Seat>>>,
+    bell: Arc<Bell>,
+    is_gone: Mutex<bool>,
+}
+
+struct Link {
+    ends: [Seat; 2],
+    is_up: bool,
+}
+
+/// Wakes one endpoint; remembers it when the endpoint does not sleep.
+#[derive(Default)]
+struct Bell {
+    rang: AtomicBool,
+    sleeper: Mutex<Option<Thread>>,
+}
+
+impl Bell {
+    fn ring(&self) {
+        self.rang.store(true, Ordering::SeqCst);
+        let sleeper = self.sleeper.lock().unwrap().clone();
+        sleeper.inspect(Thread::unpark);
+    }
+
+    fn wait(&self, end_ns: Option<u64>) {
+        while !self.rang.swap(false, Ordering::SeqCst) {
+            if end_ns.is_some_and(|end_ns| model::now_ns() >= end_ns) {
+                return;
+            }
+            model::park_until(end_ns);
+        }
+    }
+}
+
+impl Medium {
+    pub(crate) fn new(seats: usize) -> Self {
+        let sites = (0..seats).map(|_| Site::default()).collect();
+        Self(Arc::new(Shared { sites, links: Mutex::default() }))
+    }
+
+    /// What the endpoint at a seat needs; to be called on its thread.
+    pub(crate) fn sit(&self, at: Seat, seed: u64) -> (Port, Control) {
+        *self.site(at).bell.sleeper.lock().unwrap() = Some(thread::current());
+        let port = Port { medium: self.clone(), at, burst: Vec::new(), stats: Default::default() };
+        (port, Control { medium: self.clone(), at, rng: Rng::new(seed) })
+    }
+
+    fn site(&self, at: Seat) -> &Site {
+        &self.0.sites[at.0]
+    }
+
+    fn say(&self, to: Seat, message: FromNexus<Seat>) {
+        if *self.site(to).is_gone.lock().unwrap() {
+            return;
+        }
+        self.site(to).said.lock().unwrap().push_back(message);
+        self.site(to).bell.ring();
+    }
+
+    /// The other end of a link that is up.
+    fn other_end(&self, link: LinkId, of: Seat) -> Option<Seat> {
+        let links = self.0.links.lock().unwrap();
+        let link = links.get(link.0 as usize).filter(|link| link.is_up)?;
+        link.ends.into_iter().find(|end| *end != of)
+    }
+
+    fn open_link(&self, from: Seat, request: u64, remote: SocketAddr) {
+        let to = Seat(remote.port().into());
+        if *self.site(to).is_gone.lock().unwrap() {
+            let reason = Reason::new(Status::Unavailable, "the endpoint is gone");
+            return self.say(from, FromNexus::LinkFailed { request, reason });
+        }
+        let mut links = self.0.links.lock().unwrap();
+        let link = LinkId(links.len() as u64);
+        links.push(Link { ends: [from, to], is_up: true });
+        drop(links);
+        let up = |request, transport: Seat| FromNexus::LinkUp {
+            request,
+            link,
+            transport,
+            peer: format!("{transport:?}"),
+            incarnation: 1,
+        };
+        self.say(from, up(Some(request), to));
+        self.say(to, up(None, from));
+    }
+
+    fn close_links(&self, of: Seat, only: Option<LinkId>, reason: &Reason) {
+        let mut down = Vec::new();
+        for (index, link) in self.0.links.lock().unwrap().iter_mut().enumerate() {
+            let id = LinkId(index as u64);
+            if link.is_up && link.ends.contains(&of) && only.is_none_or(|only| only == id) {
+                link.is_up = false;
+                down.extend(link.ends.into_iter().filter(|end| *end != of).map(|end| (end, id)));
+            }
+        }
+        for (end, link) in down {
+            self.say(end, FromNexus::LinkDown { link, reason: reason.clone() });
+        }
+    }
+}
+
+/// The transport of an endpoint.
+pub(crate) struct Port {
+    medium: Medium,
+    at: Seat,
+    burst: Vec<(Seat, Vec<u8>)>,
+    stats: TransportStats,
+}
+
+impl Transport for Port {
+    type Link = Seat;
+
+    fn now(&self) -> u64 {
+        model::now_ns()
+    }
+
+    fn clock(&self) -> Clock {
+        Clock::of(model::now_ns)
+    }
+
+    fn add_peer(&mut self, link: Seat) -> Result<PeerId, LinkError> {
+        Ok(PeerId(link.0 as u32))
+    }
+
+    fn remove_peer(&mut self, _peer: PeerId) {}
+
+    fn max_frame_bytes(&self, _peer: PeerId) -> usize {
+        FRAME_BYTES_MAX
+    }
+
+    #[expect(unsafe_code, reason = "the trait's contract, which copying at once needs nothing of")]
+    unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        let frame = TxFrame { peer, head, body };
+        assert!(!frame.is_empty() && frame.len() <= FRAME_BYTES_MAX, "{} bytes", frame.len());
+        self.stats.tx_frames += 1;
+        self.burst.push((Seat(peer.0 as usize), [head, body].concat()));
+        true
+    }
+
+    fn flush(&mut self) {
+        let from = PeerId(self.at.0 as u32);
+        let mut to_wake = Vec::new();
+        for (to, frame) in self.burst.drain(..) {
+            self.medium.site(to).frames.lock().unwrap().push_back((from, frame));
+            if !to_wake.contains(&to) {
+                to_wake.push(to);
+            }
+        }
+        to_wake.into_iter().for_each(|to| self.medium.site(to).bell.ring());
+    }
+
+    fn may_receive(&self) -> bool {
+        !self.medium.site(self.at).frames.lock().unwrap().is_empty()
+    }
+
+    fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
+        for taken in 0..budget {
+            let next = self.medium.site(self.at).frames.lock().unwrap().pop_front();
+            let Some((from, frame)) = next else { return taken };
+            self.stats.rx_frames += 1;
+            handler.handle(from, &frame, ReturnPath::NONE);
+        }
+        budget
+    }
+
+    fn wait(&mut self, timeout_ns: Option<u64>) {
+        let end_ns = timeout_ns.map(|span_ns| model::now_ns().saturating_add(span_ns));
+        self.medium.site(self.at).bell.wait(end_ns);
+    }
+
+    fn waker(&self) -> Waker {
+        let bell = Arc::clone(&self.medium.site(self.at).bell);
+        Waker::with_bell(move || bell.ring()).expect("a descriptor for an eventfd")
+    }
+
+    fn stats(&self) -> TransportStats {
+        self.stats
+    }
+}
+
+/// The control plane of an endpoint.
+pub(crate) struct Control {
+    medium: Medium,
+    at: Seat,
+    rng: Rng,
+}
+
+impl ControlPlane<Seat> for Control {
+    fn post(&self, message: ToNexus) {
+        let (medium, from) = (&self.medium, self.at);
+        let tell = |link, message| {
+            if let Some(to) = medium.other_end(link, from) {
+                medium.say(to, message);
+            }
+        };
+        match message {
+            ToNexus::OpenLink { request, remote, .. } => medium.open_link(from, request, remote),
+            ToNexus::OpenSession { link, open } => {
+                let open = SessionOpen { link: link.0 as u32, ..open };
+                tell(link, FromNexus::SessionProposed { link, open });
+            }
+            ToNexus::AnswerSession { link, request, answer: Ok(accept) } => {
+                let accept = SessionAccept { link: link.0 as u32, request, ..accept };
+                tell(link, FromNexus::SessionOpened { link, accept });
+            }
+            ToNexus::AnswerSession { link, request, answer: Err(reason) } => {
+                tell(link, FromNexus::SessionRefused { link, request, reason });
+            }
+            ToNexus::CloseSession { link, peer_session, peer_token, from_client, reason } => {
+                let (session, token) = (peer_session, peer_token);
+                let closed = FromNexus::SessionClosed { link, session, token, from_client, reason };
+                tell(link, closed);
+            }
+            ToNexus::CloseLink { link, reason } => medium.close_links(from, Some(link), &reason),
+            ToNexus::Gone => {
+                *medium.site(from).is_gone.lock().unwrap() = true;
+                let reason = Reason::new(Status::Unavailable, "the peer's endpoint is gone");
+                medium.close_links(from, None, &reason);
+            }
+            ToNexus::SessionEnded { .. } => {}
+            other => panic!("no world needs {other:?}"),
+        }
+    }
+
+    fn poll(&mut self) -> Option<FromNexus<Seat>> {
+        self.medium.site(self.at).said.lock().unwrap().pop_front()
+    }
+
+    fn endpoint_id(&self) -> EndpointId {
+        EndpointId(0)
+    }
+
+    fn random(&mut self) -> u64 {
+        self.rng.next()
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        self.post(ToNexus::Gone);
+    }
+}

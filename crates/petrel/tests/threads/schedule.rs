@@ -1,0 +1,157 @@
+//! Which thread runs next.
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
+
+use crate::rng::Rng;
+use crate::spec::Spec;
+
+/// The world's main thread is the first task, and starts the timekeeper before all others.
+const TIMEKEEPER: usize = 1;
+
+/// Steps in a row that one thread gets while others could run: a loop that waits for one of them ends.
+const STREAK_MAX: usize = 2_000;
+
+/// The clock moves once in so many steps while there is work, in worlds that are restless.
+const RESTLESS: usize = 400;
+
+thread_local! {
+    static SEED: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The seed of the execution that runs on this thread of the operating system.
+pub(crate) fn current_seed() -> u64 {
+    SEED.get()
+}
+
+/// How the next thread is chosen.
+#[derive(Debug)]
+enum Manner {
+    /// Any of them, each time.
+    Even,
+    /// The same goes on, but for once in so many steps.
+    Sticky(usize),
+    /// The one of the highest priority; once in so many steps it gets the lowest (PCT: Burckhardt et al.,
+    /// ASPLOS 2010, with changes by chance in place of a known number of steps).
+    Ranked(usize),
+}
+
+/// Gives each execution a seed, and chooses by it.
+#[derive(Debug)]
+pub(crate) struct Chooser {
+    seeds: Range<u64>,
+    rng: Rng,
+    manner: Manner,
+    is_restless: bool,
+    /// Priorities by task; the lowest number runs first.
+    ranks: BTreeMap<usize, u64>,
+    last_rank: u64,
+    last: usize,
+    streak: usize,
+}
+
+impl Chooser {
+    pub(crate) fn new(seeds: Range<u64>) -> Self {
+        Self {
+            seeds,
+            rng: Rng::new(0),
+            manner: Manner::Even,
+            is_restless: false,
+            ranks: BTreeMap::new(),
+            last_rank: 0,
+            last: 0,
+            streak: 0,
+        }
+    }
+
+    fn rank(&mut self, task: usize) -> u64 {
+        let rng = &mut self.rng;
+        *self.ranks.entry(task).or_insert_with(|| rng.next() >> 32)
+    }
+
+    /// Behind all others.
+    fn demote(&mut self, task: usize) {
+        self.last_rank += 1;
+        self.ranks.insert(task, (1 << 32) + self.last_rank);
+    }
+
+    fn choose(&mut self, runnable: &[usize], current: Option<usize>, yields: bool) -> usize {
+        let goes_on = current.filter(|task| runnable.contains(task) && !yields);
+        match self.manner {
+            Manner::Even => self.rng.pick(runnable),
+            Manner::Sticky(switch) => match goes_on {
+                Some(current) if !self.rng.once_in(switch) => current,
+                _ => self.rng.pick(runnable),
+            },
+            Manner::Ranked(change) => {
+                if let Some(current) = current
+                    && (yields || self.rng.once_in(change))
+                {
+                    self.demote(current);
+                }
+                let ranked = runnable.iter().copied().map(|task| (self.rank(task), task));
+                ranked.min().map_or(runnable[0], |(_, task)| task)
+            }
+        }
+    }
+
+    /// Not the same thread for ever.
+    fn limit(&mut self, chosen: usize, runnable: &[usize]) -> usize {
+        if chosen != self.last {
+            (self.last, self.streak) = (chosen, 0);
+        }
+        self.streak += 1;
+        if self.streak < STREAK_MAX || runnable.len() == 1 {
+            return chosen;
+        }
+        self.demote(chosen);
+        self.streak = 0;
+        let others: Vec<usize> = runnable.iter().copied().filter(|task| *task != chosen).collect();
+        self.rng.pick(&others)
+    }
+}
+
+impl Scheduler for Chooser {
+    fn new_execution(&mut self) -> Option<Schedule> {
+        let seed = self.seeds.next()?;
+        SEED.set(seed);
+        // Another stream than the one that draws the world.
+        self.rng = Rng::new(!seed);
+        self.manner = match self.rng.below(4) {
+            0 => Manner::Even,
+            1 => Manner::Sticky(self.rng.pick(&[4, 16, 64])),
+            _ => Manner::Ranked(self.rng.pick(&[20, 100, 1_000])),
+        };
+        self.is_restless = Spec::draw(seed).is_restless;
+        self.ranks.clear();
+        (self.last_rank, self.last, self.streak) = (0, 0, 0);
+        Some(Schedule::new(seed))
+    }
+
+    fn next_task(
+        &mut self,
+        runnable: &[&Task],
+        current: Option<TaskId>,
+        is_yielding: bool,
+    ) -> Option<TaskId> {
+        let ids: Vec<usize> = runnable.iter().map(|task| usize::from(task.id())).collect();
+        let others: Vec<usize> = ids.iter().copied().filter(|id| *id != TIMEKEEPER).collect();
+        let is_time = others.is_empty()
+            || (others.len() < ids.len() && self.is_restless && self.rng.once_in(RESTLESS));
+        let chosen = match is_time {
+            true => TIMEKEEPER,
+            false => {
+                let chosen = self.choose(&others, current.map(usize::from), is_yielding);
+                self.limit(chosen, &others)
+            }
+        };
+        Some(TaskId::from(chosen))
+    }
+
+    fn next_u64(&mut self) -> u64 {
+        self.rng.next()
+    }
+}

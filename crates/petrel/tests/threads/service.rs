@@ -1,0 +1,171 @@
+//! The server: an endpoint with handlers of workers, and one that passes requests on to a thread.
+
+use std::panic;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use petrel::overload::Shedding;
+use petrel::{Client, EndpointConfig, Status, Stop, WorkerRequest, Workers, model};
+use shuttle::sync::mpsc;
+use shuttle::thread;
+
+use crate::ledger::{ANSWER_BYTES_MAX, CallId, Ledger, Method};
+use crate::medium::{Control, Medium, Port, Seat};
+use crate::spec::Spec;
+
+pub(crate) const SERVER: Seat = Seat(0);
+pub(crate) const CLIENT: Seat = Seat(1);
+
+pub(crate) type Endpoint = petrel::Endpoint<Port, Control>;
+
+/// The pool, until something ends it.
+pub(crate) type PoolSlot = Arc<Mutex<Option<Workers>>>;
+
+pub(crate) fn sit(spec: &Spec, medium: &Medium, at: Seat) -> Endpoint {
+    let (port, control) = medium.sit(at, spec.seed ^ at.0 as u64);
+    let mut config = EndpointConfig::default();
+    config.idle = spec.endpoint_idle;
+    config.client_calls_max = spec.client_calls_max;
+    config.sessions.slots = 8;
+    Endpoint::new(port, control, &config).expect("a configuration that keeps the rules")
+}
+
+fn start_pool(spec: &Spec) -> Workers {
+    let mut builder = Workers::builder()
+        .threads(spec.workers)
+        .queue_requests(spec.queue_requests)
+        .queue_bytes(spec.queue_bytes)
+        .name("worker");
+    // The default otherwise.
+    if spec.shedding != Shedding::default() {
+        builder = builder.shedding(spec.shedding);
+    }
+    if let Some(idle) = spec.worker_idle {
+        builder = builder.idle(idle);
+    }
+    builder.start().expect("threads")
+}
+
+/// What handlers share.
+struct Service {
+    ledger: Arc<Ledger>,
+    pool: PoolSlot,
+    /// A session of the server's endpoint to the client's.
+    client: Client,
+}
+
+/// The server's thread.
+pub(crate) fn serve(
+    spec: &Spec,
+    medium: &Medium,
+    ledger: &Arc<Ledger>,
+    pool: &PoolSlot,
+    ready: &mpsc::Sender<Stop>,
+) {
+    let mut endpoint = sit(spec, medium, SERVER);
+    let back = endpoint.connect(CLIENT.address()).expect("room for a session");
+    let client = endpoint.client(back);
+    let workers = start_pool(spec);
+    let service = Arc::new(Service { ledger: Arc::clone(ledger), pool: Arc::clone(pool), client });
+    register(&mut endpoint, &workers, &service);
+    let relay = register_relay(&mut endpoint, ledger);
+    *pool.lock().unwrap() = Some(workers);
+    let stop = endpoint.stop_handle();
+    ready.send(stop.clone()).expect("the world waits");
+    endpoint.run(&stop);
+    drop(endpoint);
+    // The endpoint's handler had the other end of its channel.
+    relay.join().expect("the relay does not panic");
+}
+
+fn register(endpoint: &mut Endpoint, workers: &Workers, service: &Arc<Service>) {
+    use Method::*;
+    for method in [Work, Reuse, Fail, Panic, Forget, Sleep, Watch, Nest, DropPool] {
+        let service = Arc::clone(service);
+        endpoint.register_worker(method as u16, workers, move |request| {
+            assert_eq!(request.method(), method as u16);
+            service.execute(method, request);
+        });
+    }
+}
+
+impl Service {
+    fn execute(&self, method: Method, mut request: WorkerRequest) {
+        let (id, has_deadline) = CallId::of_request(request.data());
+        assert_eq!(request.deadline_ns().is_some(), has_deadline, "{request:?}");
+        assert_eq!(request.time_left().is_some(), has_deadline);
+        self.ledger.execute(id, method);
+        match method {
+            Method::Fail => return request.fail(Status::Aborted, "as asked"),
+            Method::Forget => return,
+            // Without the panic hook, which would tell of it.
+            Method::Panic => panic::resume_unwind(Box::new("as asked")),
+            Method::Reuse => {
+                let mut memory = request.take_data();
+                assert!(request.data().is_empty());
+                memory.clear();
+                memory.extend_from_slice(&id.answer());
+                return request.reply_vec(memory);
+            }
+            Method::Sleep => sleep(Duration::from_micros(20)),
+            Method::Watch => watch(&request),
+            Method::Nest => {
+                let options = petrel::CallOptions::new().within(&request);
+                let message = id.request(has_deadline, 0);
+                let echo = Method::Echo as u16;
+                let called = self.client.call_wait_with(echo, message, ANSWER_BYTES_MAX, options);
+                match called {
+                    Ok(answer) => assert_eq!(answer, id.request(has_deadline, 0)),
+                    Err(failure) => return request.fail(failure.status, &failure.message),
+                }
+            }
+            Method::DropPool => {
+                let pool = self.pool.lock().unwrap().take();
+                drop(pool);
+            }
+            Method::Work | Method::Relay | Method::RelayForget | Method::Echo => {}
+        }
+        request.reply(&id.answer());
+    }
+}
+
+/// Looks now and then, and goes on when the caller still waits.
+fn watch(request: &WorkerRequest) {
+    for _ in 0..20 {
+        if request.is_cancelled() {
+            return;
+        }
+        thread::yield_now();
+    }
+}
+
+fn sleep(span: Duration) {
+    let end_ns = model::now_ns() + span.as_nanos() as u64;
+    while model::now_ns() < end_ns {
+        model::park_until(Some(end_ns));
+    }
+}
+
+/// A thread that has requests without a pool.
+fn register_relay(endpoint: &mut Endpoint, ledger: &Arc<Ledger>) -> thread::JoinHandle<()> {
+    let (pass_on, requests) = mpsc::channel::<WorkerRequest>();
+    for method in [Method::Relay, Method::RelayForget] {
+        let pass_on = pass_on.clone();
+        endpoint.register_remote(method as u16, move |request| {
+            pass_on.send(request).expect("the relay lives as long as the endpoint");
+        });
+    }
+    let ledger = Arc::clone(ledger);
+    thread::spawn(move || {
+        for request in requests {
+            let (id, _) = CallId::of_request(request.data());
+            match request.method() == Method::Relay as u16 {
+                true => {
+                    ledger.execute(id, Method::Relay);
+                    request.reply(&id.answer());
+                }
+                false => ledger.execute(id, Method::RelayForget),
+            }
+        }
+    })
+}

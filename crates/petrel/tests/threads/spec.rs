@@ -1,0 +1,113 @@
+//! What a seed draws.
+
+use std::time::Duration;
+
+use petrel::IdlePolicy;
+use petrel::overload::Shedding;
+
+use crate::rng::Rng;
+
+/// How the pool of workers ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PoolEnd {
+    /// `Workers::shutdown`: what waits is executed.
+    Shutdown,
+    /// What waits is refused.
+    Drop,
+    /// `Workers::stop`, and `Drop` when nothing is left.
+    StopThenDrop,
+}
+
+/// A world.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spec {
+    pub(crate) seed: u64,
+    /// No call has a deadline, no thread waits for a time: the clock must stand still, as there always is a thread
+    /// that can run.
+    pub(crate) is_calm: bool,
+    /// The clock may move while threads can run.
+    pub(crate) is_restless: bool,
+    pub(crate) callers: usize,
+    /// What each caller does.
+    pub(crate) acts: usize,
+    pub(crate) workers: usize,
+    pub(crate) queue_requests: usize,
+    pub(crate) queue_bytes: usize,
+    pub(crate) shedding: Shedding,
+    pub(crate) worker_idle: Option<IdlePolicy>,
+    pub(crate) endpoint_idle: IdlePolicy,
+    pub(crate) client_calls_max: usize,
+    /// After so many yields of another thread, the endpoint is stopped and dropped in the midst of calls.
+    pub(crate) server_end: Option<usize>,
+    pub(crate) client_end: Option<usize>,
+    pub(crate) pool_end: PoolEnd,
+    /// The pool ends then, and not after all callers.
+    pub(crate) pool_ends_early: Option<usize>,
+    /// A handler may drop the pool that runs it.
+    pub(crate) may_drop_own_pool: bool,
+}
+
+impl Spec {
+    pub(crate) fn draw(seed: u64) -> Self {
+        let rng = &mut Rng::new(seed);
+        let is_calm = rng.once_in(2);
+        let is_restless = !is_calm && rng.once_in(2);
+        // A thread that never blocks keeps a patient clock from moving.
+        let may_spin = is_calm || is_restless;
+        Self {
+            seed,
+            is_calm,
+            is_restless,
+            callers: 1 + rng.below(3),
+            acts: 1 + rng.below(4),
+            workers: 1 + rng.below(3),
+            queue_requests: rng.pick(&[1, 2, 3, 8, 1_024]),
+            queue_bytes: rng.pick(&[40, 300, 5_000, 1 << 20]),
+            shedding: draw_shedding(rng),
+            worker_idle: match rng.below(8) {
+                0 => None,
+                1 => Some(IdlePolicy::SpinThenBlock(Duration::from_nanos(500))),
+                2 if may_spin => Some(IdlePolicy::Yield),
+                3 if may_spin => Some(IdlePolicy::Poll),
+                _ => Some(IdlePolicy::Block),
+            },
+            endpoint_idle: match rng.below(8) {
+                0 => IdlePolicy::SpinThenBlock(Duration::from_micros(10)),
+                1 if may_spin => IdlePolicy::Yield,
+                _ => IdlePolicy::Block,
+            },
+            client_calls_max: rng.pick(&[1, 2, 3, 64]),
+            server_end: draw_end(rng, 5),
+            client_end: draw_end(rng, 5),
+            pool_end: rng.pick(&[PoolEnd::Shutdown, PoolEnd::Drop, PoolEnd::StopThenDrop]),
+            pool_ends_early: draw_end(rng, 4),
+            may_drop_own_pool: rng.once_in(6),
+        }
+    }
+
+    /// Whether something that calls need may end before them.
+    pub(crate) fn has_ends(&self) -> bool {
+        self.has_pool_end() || self.server_end.is_some() || self.client_end.is_some()
+    }
+
+    pub(crate) fn has_pool_end(&self) -> bool {
+        self.pool_ends_early.is_some() || self.may_drop_own_pool
+    }
+}
+
+fn draw_end(rng: &mut Rng, of: usize) -> Option<usize> {
+    let yields = rng.pick(&[0, 5, 20, 60, 200]);
+    rng.once_in(of).then(|| rng.below(yields + 1))
+}
+
+/// By this clock, which moves 25 ns for a look, a request waits for some hundreds of nanoseconds.
+fn draw_shedding(rng: &mut Rng) -> Shedding {
+    let (target, interval) = (Duration::from_nanos(200), Duration::from_nanos(1_000));
+    match rng.below(8) {
+        0 => Shedding::Codel { target, interval },
+        1 => Shedding::ControlledDelay { target, interval },
+        2 => Shedding::OldestWait { target },
+        3 => Shedding::default(),
+        _ => Shedding::LimitOnly,
+    }
+}

@@ -1,0 +1,178 @@
+//! The threads of a world, from its first to its last.
+
+use std::sync::Arc;
+
+use petrel::{Client, Stop, Workers, WorkersStats, model};
+use shuttle::sync::mpsc;
+use shuttle::thread::{self, JoinHandle};
+
+use crate::caller::Caller;
+use crate::ledger::{Ledger, Method, count};
+use crate::medium::Medium;
+use crate::service::{self, CLIENT, Endpoint, PoolSlot, SERVER};
+use crate::spec::{PoolEnd, Spec};
+
+/// Far from both ends of the clock.
+const BEGIN_NS: u64 = 1_000_000_000_000;
+
+/// Turns of an event loop after which it has done what was posted to it.
+const SETTLING_TURNS: usize = 100;
+
+pub(crate) fn run(spec: &Spec) {
+    model::restart(BEGIN_NS);
+    // The first: the scheduler knows it by its number.
+    let timekeeper = thread::spawn(model::keep_time);
+    let (medium, ledger) = (Medium::new(2), Arc::new(Ledger::new(spec)));
+    let pool = PoolSlot::default();
+    let (server, stop_server) = start_server(spec, &medium, &ledger, &pool);
+    let (client_thread, client, stop_client) = start_client(spec, &medium, &ledger);
+
+    let callers: Vec<_> = (0..spec.callers)
+        .map(|number| Caller::new(spec, number, client.clone(), &ledger))
+        .map(|caller| thread::spawn(move || caller.run()))
+        .collect();
+    drop(client);
+    let ends = start_ends(spec, &pool, [&stop_server, &stop_client]);
+    callers.into_iter().chain(ends).for_each(join);
+
+    stop_client.stop();
+    join(client_thread);
+    stop_server.stop();
+    join(server);
+    let left = pool.lock().unwrap().take();
+    if let Some(workers) = left {
+        check_pool(&workers, &ledger);
+        end_pool(workers, spec.pool_end);
+    }
+
+    ledger.finish();
+    check_clock(spec);
+    model::stop_time();
+    join(timekeeper);
+}
+
+fn join(thread: JoinHandle<()>) {
+    thread.join().expect("a thread without a panic");
+}
+
+fn start_server(
+    spec: &Spec,
+    medium: &Medium,
+    ledger: &Arc<Ledger>,
+    pool: &PoolSlot,
+) -> (JoinHandle<()>, Stop) {
+    let (tell, ready) = mpsc::channel();
+    let (spec, medium, ledger, pool) =
+        (*spec, medium.clone(), Arc::clone(ledger), Arc::clone(pool));
+    let server = thread::spawn(move || service::serve(&spec, &medium, &ledger, &pool, &tell));
+    (server, ready.recv().expect("the server starts"))
+}
+
+fn start_client(
+    spec: &Spec,
+    medium: &Medium,
+    ledger: &Arc<Ledger>,
+) -> (JoinHandle<()>, Client, Stop) {
+    let (tell, ready) = mpsc::channel();
+    let (spec, medium, ledger) = (*spec, medium.clone(), Arc::clone(ledger));
+    let thread = thread::spawn(move || {
+        let mut endpoint = service::sit(&spec, &medium, CLIENT);
+        endpoint.register(Method::Echo as u16, |cx, request| {
+            let has_deadline = request.deadline_ns(cx).is_some();
+            assert_eq!(
+                has_deadline,
+                request.data()[4] == 1,
+                "a call inherits its request's deadline"
+            );
+            let message = request.data().to_vec();
+            request.reply(cx, &message)
+        });
+        let session = endpoint.connect(SERVER.address()).expect("room for a session");
+        let stop = endpoint.stop_handle();
+        tell.send((endpoint.client(session), stop.clone())).expect("the world waits");
+        endpoint.run(&stop);
+        if spec.client_end.is_none() {
+            check_client(&mut endpoint, &ledger);
+        }
+    });
+    let (client, stop) = ready.recv().expect("the client starts");
+    (thread, client, stop)
+}
+
+/// Nobody calls any more: nothing is left of the calls.
+fn check_client(endpoint: &mut Endpoint, ledger: &Ledger) {
+    (0..SETTLING_TURNS).for_each(|_| _ = endpoint.run_once());
+    let calls = endpoint.stats().client_calls;
+    assert_eq!((calls.under_way, calls.waiting), (0, 0), "{calls:?}");
+    assert!(calls.made >= ledger.answered_count(), "{calls:?}");
+}
+
+/// Threads that end what the callers use.
+fn start_ends(spec: &Spec, pool: &PoolSlot, stops: [&Stop; 2]) -> Vec<JoinHandle<()>> {
+    let after = |yields: usize, end: Box<dyn FnOnce() + Send>| {
+        thread::spawn(move || {
+            (0..yields).for_each(|_| thread::yield_now());
+            end();
+        })
+    };
+    let mut ends = Vec::new();
+    for (yields, stop) in [spec.server_end, spec.client_end].into_iter().zip(stops) {
+        let stop = stop.clone();
+        ends.extend(yields.map(|yields| after(yields, Box::new(move || stop.stop()))));
+    }
+    if let Some(yields) = spec.pool_ends_early {
+        let (pool, how) = (Arc::clone(pool), spec.pool_end);
+        let end = move || {
+            let workers = pool.lock().unwrap().take();
+            workers.into_iter().for_each(|workers| end_pool(workers, how));
+        };
+        ends.push(after(yields, Box::new(end)));
+    }
+    ends
+}
+
+fn end_pool(workers: Workers, how: PoolEnd) {
+    let _ = format!("{workers:?}");
+    match how {
+        PoolEnd::Shutdown => workers.shutdown(),
+        PoolEnd::Drop => drop(workers),
+        PoolEnd::StopThenDrop => {
+            workers.stop();
+            wait_until_idle(&workers);
+        }
+    }
+}
+
+fn wait_until_idle(workers: &Workers) {
+    while !workers.is_idle() {
+        thread::yield_now();
+    }
+}
+
+/// Nothing comes any more: what came is accounted for.
+fn check_pool(workers: &Workers, ledger: &Ledger) {
+    wait_until_idle(workers);
+    let stats = workers.stats();
+    let WorkersStats { queued, refused, shed, executed, panicked, cancelled, expired, .. } = stats;
+    assert_eq!((stats.waiting, stats.waiting_bytes, stats.busy), (0, 0, 0), "{stats:?}");
+    assert_eq!(
+        queued,
+        executed + panicked + cancelled + expired + shed + stats.failed,
+        "{stats:?}"
+    );
+    assert_eq!(executed + panicked, ledger.executed_by_workers(), "{stats:?}");
+    assert!(stats.delay_ns_max <= stats.delay_ns_sum, "{stats:?}");
+    count(|totals| &totals.pools_checked, 1);
+    count(|totals| &totals.executed, executed);
+    count(|totals| &totals.panicked, panicked);
+    count(|totals| &totals.cancelled, cancelled);
+    count(|totals| &totals.expired, expired);
+    count(|totals| &totals.shed, shed);
+    count(|totals| &totals.queue_refused, refused);
+}
+
+/// Where nothing waits for a time, the clock moves only when a wake-up is lost.
+fn check_clock(spec: &Spec) {
+    count(|totals| &totals.clock_moves, model::moves());
+    assert!(!spec.is_calm || model::moves() == 0, "the world stood still {} times", model::moves());
+}
