@@ -37,11 +37,31 @@ pub const DEFECTS: &[Defect] = &[
         "a channel that has backed off far reconnects slowly ever after",
     ),
     defect(
+        "client_call_outlives_endpoint",
+        "a call that is under way when its endpoint is dropped never ends",
+    ),
+    defect(
+        "client_free_place_unseen",
+        "a place that comes free while a caller enters the queue for places goes to nobody",
+    ),
+    defect(
+        "client_handed_place_lost",
+        "a place that was handed to a caller which has left the queue is lost",
+    ),
+    defect(
+        "client_waiters_not_told",
+        "callers that wait for a place are not woken when the endpoint is dropped",
+    ),
+    defect(
         "endpoint_cancel_is_not_told",
         "a handler that asked for it is not told that its caller has gone",
     ),
     defect("endpoint_drain_does_not_wait", "a drained session is closed with calls under way"),
     defect("endpoint_lone_answer_waits", "the answer to a lone request is not flushed in its turn"),
+    defect(
+        "inbox_looks_before_its_lock",
+        "a poster looks whether the endpoint sleeps before it locks the inbox",
+    ),
     defect("index_page_repeats_a_key", "a page of a scan repeats the last key of the page before"),
     defect(
         "index_smaller_values_keep_bytes",
@@ -92,9 +112,22 @@ pub const DEFECTS: &[Defect] = &[
     ),
     defect("udp_short_segment_in_the_middle", "a datagram follows a shorter one in a train"),
     defect(
+        "workers_deadline_not_inherited",
+        "calls of a worker's handler do not inherit its request's deadline",
+    ),
+    defect(
+        "workers_failed_look_executed",
+        "requests that wait when their pool is dropped are answered with INTERNAL",
+    ),
+    defect(
         "workers_late_bytes_stay",
         "the bytes of a request that came too late are never given back",
     ),
+    defect(
+        "workers_never_sleep_again",
+        "a worker that has had a request looks for others for ever",
+    ),
+    defect("workers_stop_tells_one", "only one worker is woken when its pool stops"),
     defect(
         "workers_wake_for_the_first_only",
         "a worker is woken only for the first request in the queue",

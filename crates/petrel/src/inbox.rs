@@ -23,6 +23,8 @@
 
 use std::mem;
 
+use petrel_planted::planted;
+
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, TryLockError, lock};
 
 /// Says to an endpoint that there is something to look at that did not come as a frame, or when there
@@ -156,6 +158,8 @@ impl<T> Poster<T> {
     /// # Errors
     /// The post, when the owner is gone.
     pub(crate) fn post(&self, post: T) -> Result<(), T> {
+        let sleeps = || self.shared.sleeps.load(Ordering::Relaxed);
+        let before_lock = planted("inbox_looks_before_its_lock").then(sleeps);
         let mut queue = lock(&self.shared.queue);
         if !queue.is_open {
             return Err(post);
@@ -163,7 +167,7 @@ impl<T> Poster<T> {
         queue.posts.push(post);
         self.shared.attention.ask();
         // Only the first of many has to. Under the lock: see the module.
-        let sleeps = self.shared.sleeps.load(Ordering::Relaxed);
+        let sleeps = before_lock.unwrap_or_else(sleeps);
         if sleeps {
             self.shared.sleeps.store(false, Ordering::Relaxed);
         }

@@ -70,10 +70,13 @@ pub fn park_until(end_ns: Option<u64>) {
     with(|clock| clock.sleepers.remove(&key));
 }
 
-/// The timekeeper: moves the clock until [`stop_time`].
-pub fn keep_time() {
+/// The timekeeper: moves the clock until [`stop_time`], and looks around before each move.
+pub fn keep_time(look: impl Fn()) {
     with(|clock| clock.timekeeper = Some(shuttle::thread::current()));
     while !with(|clock| clock.is_over) {
+        // After the last thread that was woken.
+        shuttle::thread::yield_now();
+        look();
         let next = with(|clock| {
             let ((end_ns, _), thread) = clock.sleepers.pop_first()?;
             if end_ns > clock.now_ns {

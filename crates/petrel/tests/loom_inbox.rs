@@ -1,4 +1,4 @@
-//! The inbox of an endpoint under every interleaving of its owner and those who post.
+//! The inbox of an endpoint under every interleaving of its owner and those who post, up to a number of preemptions.
 //!
 //! It is the file of the library, with loom's mutex and atomics in place of those of the standard
 //! library. The owner runs as the event loop does: it looks at the flag, and sleeps when it finds
@@ -99,10 +99,14 @@ fn post_from_a_thread(poster: Poster<u32>, posts: &'static [u32]) -> thread::Joi
     thread::spawn(move || posts.iter().for_each(|post| poster.post(*post).unwrap()))
 }
 
-/// Every interleaving with up to two preemptions: with two posters all of them take minutes.
+/// Preemptions of the interleavings that `cargo test` looks at, in a quarter of a second. All of them take minutes; CI
+/// has more, by `LOOM_MAX_PREEMPTIONS`.
+const PREEMPTIONS_MAX: usize = 3;
+
+/// Every interleaving with so many preemptions at most.
 fn model(check: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
+    builder.preemption_bound = builder.preemption_bound.or(Some(PREEMPTIONS_MAX));
     builder.check(check);
 }
 
@@ -122,7 +126,7 @@ fn every_post_wakes_the_owner_and_comes_once() {
 
 #[test]
 fn posts_of_one_thread_come_in_order_over_several_sleeps() {
-    loom::model(|| {
+    model(|| {
         let mut owner = Owner::new();
         let poster = post_from_a_thread(owner.inbox.poster(), &[1, 2, 3]);
         assert_eq!(owner.collect(3), [1, 2, 3]);
@@ -132,7 +136,7 @@ fn posts_of_one_thread_come_in_order_over_several_sleeps() {
 
 #[test]
 fn a_post_to_an_owner_that_goes_comes_back_or_is_dropped_there() {
-    loom::model(|| {
+    model(|| {
         let attention = Attention::new();
         let inbox = Inbox::new(attention, || {});
         let poster = inbox.poster();

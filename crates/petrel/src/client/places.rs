@@ -5,6 +5,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
+use petrel_planted::planted;
+
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, lock};
 
 /// A number of places. A free one is taken and given back by one atomic operation; those who wait
@@ -65,7 +67,9 @@ impl Places {
         self.is_closed.store(true, Ordering::SeqCst);
         let waiting = std::mem::take(&mut *lock(&self.queue));
         self.waiting.fetch_sub(waiting.len(), Ordering::SeqCst);
-        waiting.iter().for_each(|waiter| waiter.wake());
+        if !planted("client_waiters_not_told") {
+            waiting.iter().for_each(|waiter| waiter.wake());
+        }
     }
 
     fn take_one(&self) -> bool {
@@ -149,7 +153,7 @@ impl TakePlace {
         drop(queue);
         self.waiter = Some(waiter);
         // One that came free before this stood in the queue went to nobody.
-        if self.places.free.load(Ordering::SeqCst) > 0 {
+        if self.places.free.load(Ordering::SeqCst) > 0 && !planted("client_free_place_unseen") {
             self.places.hand_on();
         }
         // And so did the end.
@@ -169,7 +173,8 @@ impl Drop for TakePlace {
             self.places.waiting.fetch_sub(1, Ordering::SeqCst);
         }
         drop(queue);
-        if waiter.has_place.load(Ordering::SeqCst) {
+        let has_place = waiter.has_place.load(Ordering::SeqCst);
+        if has_place && !planted("client_handed_place_lost") {
             drop(Place(Arc::clone(&self.places)));
         }
     }

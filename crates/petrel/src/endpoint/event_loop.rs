@@ -41,11 +41,13 @@ const SMALL_FRAME_BYTES: usize = 1024;
 const FULL_TURNS_MAX: u8 = 128;
 
 /// Turns in a row that look at nothing but the clock and the way in, if there is nothing. Timers and the control plane wait for no longer than one frame takes.
-const IDLE_TURNS_MAX: u8 = 16;
+///
+/// A model checker of threads takes each look for a step; with as many, endpoints would hardly ever come to sleep there.
+const IDLE_TURNS_MAX: u8 = if cfg!(shuttle) { 2 } else { 16 };
 
 /// Looks for frames that one reading of the clock is for: a reading takes ten times as long as a look at
 /// a ring, and what comes in meanwhile waits for its end. The time is that much older when they come.
-const IDLE_LOOKS: u8 = 8;
+const IDLE_LOOKS: u8 = if cfg!(shuttle) { 1 } else { 8 };
 
 /// Ends [`Endpoint::run`] from another thread or a signal's.
 #[derive(Clone, Debug)]

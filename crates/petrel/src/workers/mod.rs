@@ -9,6 +9,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::panic::{self, AssertUnwindSafe};
 
+use petrel_planted::planted;
 use petrel_proto::Status;
 
 pub use builder::WorkersBuilder;
@@ -133,7 +134,9 @@ fn execute(job: Job) -> How {
         request.refuse(Status::Cancelled, "the call was given up while its request waited");
         return How::Cancelled;
     }
-    INHERITED_NS.with(|deadline_ns| deadline_ns.set(request.deadline_ns()));
+    if !planted("workers_deadline_not_inherited") {
+        INHERITED_NS.with(|deadline_ns| deadline_ns.set(request.deadline_ns()));
+    }
     // What the handler leaves half done is its own; the request it held answers when it is dropped.
     let ran = panic::catch_unwind(AssertUnwindSafe(|| handler(request)));
     INHERITED_NS.with(|deadline_ns| deadline_ns.set(None));

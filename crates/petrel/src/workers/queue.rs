@@ -138,7 +138,9 @@ impl Queue {
         }
         loop {
             if let Some(job) = state.jobs.pop_front() {
-                self.signs.fetch_sub(1, Ordering::Relaxed);
+                if !planted("workers_never_sleep_again") {
+                    self.signs.fetch_sub(1, Ordering::Relaxed);
+                }
                 match state.take_out(&job) {
                     Ok(()) => return Some(job),
                     Err(shed) => {
@@ -197,7 +199,10 @@ impl Queue {
             self.signs.fetch_add(1, Ordering::Release);
         }
         drop(state);
-        self.more.notify_all();
+        match planted("workers_stop_tells_one") {
+            true => self.more.notify_one(),
+            false => self.more.notify_all(),
+        }
     }
 
     /// Takes no more requests, and fails those that wait.
@@ -210,6 +215,9 @@ impl Queue {
         self.signs.fetch_sub(failed.len(), Ordering::Relaxed);
         drop(state);
         for job in failed {
+            if planted("workers_failed_look_executed") {
+                continue;
+            }
             job.request.refuse(Refusal::Stopped.status(), Refusal::Stopped.text());
         }
     }

@@ -91,6 +91,10 @@ impl CallId {
         bytes
     }
 
+    pub(crate) fn is_even(self) -> bool {
+        self.0.is_multiple_of(2)
+    }
+
     fn byte(self, index: usize) -> u8 {
         (self.0 as usize * 31 + index) as u8
     }
@@ -145,7 +149,7 @@ macro_rules! totals {
 totals! {
     calls, answered, given_up, full, endpoint_gone, internal, aborted, unavailable_not_sent,
     unavailable_refused, unavailable_may_have_executed, exhausted_refused, deadline_exceeded,
-    deadline_refused, waits_over, clock_moves, pools_checked, executed, panicked, cancelled, expired,
+    deadline_refused, waits_over, clock_moves, standstills, pools_checked, executed, panicked, cancelled, expired,
     shed, queue_refused,
 }
 

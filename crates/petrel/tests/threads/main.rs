@@ -40,6 +40,9 @@ const STEPS_MAX: usize = 1_000_000;
 /// Bytes of a thread's stack: an event loop's turn takes more than shuttle's default.
 const STACK_BYTES: usize = 256 << 10;
 
+/// So many worlds have seen every outcome.
+const ENOUGH_SEEDS: u64 = 2_000;
+
 fn from_environment(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")),
@@ -50,11 +53,12 @@ fn from_environment(name: &str, default: u64) -> u64 {
 #[test]
 fn worlds__hold_in_every_order() {
     let first = from_environment("PETREL_THREADS_SEED", 1);
-    let count = from_environment("PETREL_THREADS_SEEDS", 2_000);
+    let count = from_environment("PETREL_THREADS_SEEDS", ENOUGH_SEEDS);
     let mut config = Config::new();
     config.failure_persistence = FailurePersistence::None;
     config.max_steps = MaxSteps::FailAfter(STEPS_MAX);
     config.stack_size = STACK_BYTES;
+    config.silence_warnings = true;
     let runner = Runner::new(Chooser::new(first..first + count), config);
     let ran = panic::catch_unwind(AssertUnwindSafe(|| {
         runner.run(|| world::run(&spec::Spec::draw(schedule::current_seed())))
@@ -66,4 +70,6 @@ fn worlds__hold_in_every_order() {
         panic::resume_unwind(failure);
     }
     eprintln!("{count} seeds from {first}: {}", ledger::totals());
+    let unseen = ledger::unseen();
+    assert!(count < ENOUGH_SEEDS || unseen.is_empty(), "no world has {unseen:?}");
 }

@@ -15,8 +15,14 @@ const TIMEKEEPER: usize = 1;
 /// Steps in a row that one thread gets while others could run: a loop that waits for one of them ends.
 const STREAK_MAX: usize = 2_000;
 
+/// Steps for which a thread is held.
+const HOLD_STEPS: usize = 400;
+
 /// The clock moves once in so many steps while there is work, in worlds that are restless.
 const RESTLESS: usize = 400;
+
+/// Threads that are parked may be chosen once in so many steps.
+const SPURIOUS: usize = 200;
 
 thread_local! {
     static SEED: Cell<u64> = const { Cell::new(0) };
@@ -46,6 +52,10 @@ pub(crate) struct Chooser {
     rng: Rng,
     manner: Manner,
     is_restless: bool,
+    /// Once in so many steps the thread that runs is held for long, if another can run: the others come to rest while it
+    /// is in the midst of something.
+    holds: Option<usize>,
+    held: Option<(usize, usize)>,
     /// Priorities by task; the lowest number runs first.
     ranks: BTreeMap<usize, u64>,
     last_rank: u64,
@@ -60,6 +70,8 @@ impl Chooser {
             rng: Rng::new(0),
             manner: Manner::Even,
             is_restless: false,
+            holds: None,
+            held: None,
             ranks: BTreeMap::new(),
             last_rank: 0,
             last: 0,
@@ -98,6 +110,23 @@ impl Chooser {
         }
     }
 
+    /// Those that can run, but for a thread that is held.
+    fn without_held(&mut self, ready: Vec<usize>, current: Option<usize>) -> Vec<usize> {
+        if self.held.is_none()
+            && let (Some(holds), Some(current)) = (self.holds, current)
+            && self.rng.once_in(holds)
+        {
+            self.held = Some((current, HOLD_STEPS));
+        }
+        let Some((held, left)) = &mut self.held else { return ready };
+        let others: Vec<usize> = ready.iter().copied().filter(|task| task != held).collect();
+        *left -= 1;
+        if *left == 0 || others.is_empty() {
+            self.held = None;
+        }
+        if others.is_empty() { ready } else { others }
+    }
+
     /// Not the same thread for ever.
     fn limit(&mut self, chosen: usize, runnable: &[usize]) -> usize {
         if chosen != self.last {
@@ -114,6 +143,10 @@ impl Chooser {
     }
 }
 
+fn ids_of(tasks: &[&Task]) -> Vec<usize> {
+    tasks.iter().map(|task| usize::from(task.id())).collect()
+}
+
 impl Scheduler for Chooser {
     fn new_execution(&mut self) -> Option<Schedule> {
         let seed = self.seeds.next()?;
@@ -125,6 +158,7 @@ impl Scheduler for Chooser {
             1 => Manner::Sticky(self.rng.pick(&[4, 16, 64])),
             _ => Manner::Ranked(self.rng.pick(&[20, 100, 1_000])),
         };
+        (self.holds, self.held) = (self.rng.pick(&[None, Some(50), Some(300), Some(1_000)]), None);
         self.is_restless = Spec::draw(seed).is_restless;
         self.ranks.clear();
         (self.last_rank, self.last, self.streak) = (0, 0, 0);
@@ -137,10 +171,17 @@ impl Scheduler for Chooser {
         current: Option<TaskId>,
         is_yielding: bool,
     ) -> Option<TaskId> {
-        let ids: Vec<usize> = runnable.iter().map(|task| usize::from(task.id())).collect();
-        let others: Vec<usize> = ids.iter().copied().filter(|id| *id != TIMEKEEPER).collect();
+        // Among them are threads that are parked: `park` may return for no reason.
+        let (ready, parked): (Vec<&Task>, Vec<&Task>) =
+            runnable.iter().partition(|task| task.runnable());
+        let mut others = ids_of(&ready);
+        others.retain(|id| *id != TIMEKEEPER);
         let is_time = others.is_empty()
-            || (others.len() < ids.len() && self.is_restless && self.rng.once_in(RESTLESS));
+            || (others.len() < ready.len() && self.is_restless && self.rng.once_in(RESTLESS));
+        others = self.without_held(others, current.map(usize::from));
+        if !parked.is_empty() && self.rng.once_in(SPURIOUS) {
+            others.extend(ids_of(&parked));
+        }
         let chosen = match is_time {
             true => TIMEKEEPER,
             false => {

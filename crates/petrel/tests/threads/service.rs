@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use petrel::overload::Shedding;
-use petrel::{Client, EndpointConfig, Status, Stop, WorkerRequest, Workers, model};
+use petrel::{CallOptions, Client, EndpointConfig, Status, Stop, WorkerRequest, Workers, model};
 use shuttle::sync::mpsc;
 use shuttle::thread;
 
@@ -110,11 +110,13 @@ impl Service {
             Method::Sleep => sleep(Duration::from_micros(20)),
             Method::Watch => watch(&request),
             Method::Nest => {
-                let options = petrel::CallOptions::new().within(&request);
-                let message = id.request(has_deadline, 0);
-                let echo = Method::Echo as u16;
-                let called = self.client.call_wait_with(echo, message, ANSWER_BYTES_MAX, options);
-                match called {
+                // The call inherits the deadline, and may be told of it.
+                let options = match id.is_even() {
+                    true => CallOptions::new(),
+                    false => CallOptions::new().within(&request),
+                };
+                let (echo, message) = (Method::Echo as u16, id.request(has_deadline, 0));
+                match self.client.call_wait_with(echo, message, ANSWER_BYTES_MAX, options) {
                     Ok(answer) => assert_eq!(answer, id.request(has_deadline, 0)),
                     Err(failure) => return request.fail(failure.status, &failure.message),
                 }

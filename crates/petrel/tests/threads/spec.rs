@@ -77,17 +77,23 @@ impl Spec {
                 _ => IdlePolicy::Block,
             },
             client_calls_max: rng.pick(&[1, 2, 3, 64]),
-            server_end: draw_end(rng, 5),
-            client_end: draw_end(rng, 5),
+            server_end: draw_end(rng, 8),
+            client_end: draw_end(rng, 8),
             pool_end: rng.pick(&[PoolEnd::Shutdown, PoolEnd::Drop, PoolEnd::StopThenDrop]),
-            pool_ends_early: draw_end(rng, 4),
-            may_drop_own_pool: rng.once_in(6),
+            pool_ends_early: draw_end(rng, 6),
+            may_drop_own_pool: rng.once_in(8),
         }
     }
 
     /// Whether something that calls need may end before them.
     pub(crate) fn has_ends(&self) -> bool {
         self.has_pool_end() || self.server_end.is_some() || self.client_end.is_some()
+    }
+
+    /// Whether every thread sleeps when there is nothing to do, and time passes then only.
+    pub(crate) fn sleeps_when_idle(&self) -> bool {
+        let spins = |idle| matches!(idle, IdlePolicy::Poll | IdlePolicy::Yield);
+        !self.is_restless && !spins(self.endpoint_idle) && !self.worker_idle.is_some_and(spins)
     }
 
     pub(crate) fn has_pool_end(&self) -> bool {

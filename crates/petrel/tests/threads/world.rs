@@ -20,10 +20,10 @@ const SETTLING_TURNS: usize = 100;
 
 pub(crate) fn run(spec: &Spec) {
     model::restart(BEGIN_NS);
-    // The first: the scheduler knows it by its number.
-    let timekeeper = thread::spawn(model::keep_time);
     let (medium, ledger) = (Medium::new(2), Arc::new(Ledger::new(spec)));
     let pool = PoolSlot::default();
+    // The first: the scheduler knows it by its number.
+    let timekeeper = start_timekeeper(spec, &pool);
     let (server, stop_server) = start_server(spec, &medium, &ledger, &pool);
     let (client_thread, client, stop_client) = start_client(spec, &medium, &ledger);
 
@@ -35,24 +35,43 @@ pub(crate) fn run(spec: &Spec) {
     let ends = start_ends(spec, &pool, [&stop_server, &stop_client]);
     callers.into_iter().chain(ends).for_each(join);
 
+    check_clock(spec);
+    check_sleep(spec);
     stop_client.stop();
     join(client_thread);
     stop_server.stop();
     join(server);
     let left = pool.lock().unwrap().take();
     if let Some(workers) = left {
-        check_pool(&workers, &ledger);
-        end_pool(workers, spec.pool_end);
+        check_pool(spec, &workers, &ledger);
+        end_pool(spec, workers);
     }
 
     ledger.finish();
-    check_clock(spec);
     model::stop_time();
     join(timekeeper);
 }
 
 fn join(thread: JoinHandle<()>) {
     thread.join().expect("a thread without a panic");
+}
+
+fn start_timekeeper(spec: &Spec, pool: &PoolSlot) -> JoinHandle<()> {
+    let (spec, pool) = (*spec, Arc::clone(pool));
+    thread::spawn(move || model::keep_time(|| check_standstill(&spec, &pool)))
+}
+
+/// No thread can run, but for a restless clock: then no worker sleeps while a request waits.
+fn check_standstill(spec: &Spec, pool: &PoolSlot) {
+    if spec.is_restless {
+        return;
+    }
+    // No thread can run that would want this lock.
+    if let Some(workers) = &*pool.lock().unwrap() {
+        let stats = workers.stats();
+        assert!(stats.waiting == 0 || stats.busy == spec.workers, "{stats:?}");
+        count(|totals| &totals.standstills, 1);
+    }
 }
 
 fn start_server(
@@ -121,37 +140,41 @@ fn start_ends(spec: &Spec, pool: &PoolSlot, stops: [&Stop; 2]) -> Vec<JoinHandle
         ends.extend(yields.map(|yields| after(yields, Box::new(move || stop.stop()))));
     }
     if let Some(yields) = spec.pool_ends_early {
-        let (pool, how) = (Arc::clone(pool), spec.pool_end);
+        let (pool, spec) = (Arc::clone(pool), *spec);
         let end = move || {
             let workers = pool.lock().unwrap().take();
-            workers.into_iter().for_each(|workers| end_pool(workers, how));
+            workers.into_iter().for_each(|workers| end_pool(&spec, workers));
         };
         ends.push(after(yields, Box::new(end)));
     }
     ends
 }
 
-fn end_pool(workers: Workers, how: PoolEnd) {
+fn end_pool(spec: &Spec, workers: Workers) {
     let _ = format!("{workers:?}");
-    match how {
+    match spec.pool_end {
         PoolEnd::Shutdown => workers.shutdown(),
         PoolEnd::Drop => drop(workers),
         PoolEnd::StopThenDrop => {
             workers.stop();
-            wait_until_idle(&workers);
+            wait_until_idle(spec, &workers);
         }
     }
 }
 
-fn wait_until_idle(workers: &Workers) {
+/// A handler may wait for a time, which comes only if this thread does not run.
+fn wait_until_idle(spec: &Spec, workers: &Workers) {
     while !workers.is_idle() {
-        thread::yield_now();
+        match spec.is_calm {
+            true => thread::yield_now(),
+            false => model::park_until(Some(model::now_ns() + 1_000)),
+        }
     }
 }
 
 /// Nothing comes any more: what came is accounted for.
-fn check_pool(workers: &Workers, ledger: &Ledger) {
-    wait_until_idle(workers);
+fn check_pool(spec: &Spec, workers: &Workers, ledger: &Ledger) {
+    wait_until_idle(spec, workers);
     let stats = workers.stats();
     let WorkersStats { queued, refused, shed, executed, panicked, cancelled, expired, .. } = stats;
     assert_eq!((stats.waiting, stats.waiting_bytes, stats.busy), (0, 0, 0), "{stats:?}");
@@ -175,4 +198,14 @@ fn check_pool(workers: &Workers, ledger: &Ledger) {
 fn check_clock(spec: &Spec) {
     count(|totals| &totals.clock_moves, model::moves());
     assert!(!spec.is_calm || model::moves() == 0, "the world stood still {} times", model::moves());
+}
+
+/// With nothing to do, event loops and workers sleep: else the clock would never wake this thread.
+fn check_sleep(spec: &Spec) {
+    if spec.sleeps_when_idle() {
+        let end_ns = model::now_ns() + 1_000_000_000;
+        while model::now_ns() < end_ns {
+            model::park_until(Some(end_ns));
+        }
+    }
 }

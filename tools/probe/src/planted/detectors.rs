@@ -24,9 +24,11 @@ pub(super) enum Step {
     Seeds(u64),
     /// So many seeds of the replicated store's.
     StoreSeeds(u64),
+    /// Seeds of threads in a model checker's order, as many as one run has.
+    Threads,
 }
 
-use Step::{Seeds, StoreSeeds, Test, Unit};
+use Step::{Seeds, StoreSeeds, Test, Threads, Unit};
 
 /// What looks for a defect: the cheapest first.
 pub(super) fn steps_of(defect: &str) -> &'static [Step] {
@@ -43,9 +45,14 @@ const DETECTORS: &[(&str, &[Step])] = &[
     ("channel_hedges_are_not_tries", &[Test("petrel", "channel::")]),
     ("channel_retries_where_it_failed", &[Test("petrel", "channel::")]),
     ("channel_slow_for_ever", &[Unit("petrel", "channel::")]),
+    ("client_call_outlives_endpoint", &[Threads]),
+    ("client_free_place_unseen", &[Threads]),
+    ("client_handed_place_lost", &[Threads]),
+    ("client_waiters_not_told", &[Threads]),
     ("endpoint_cancel_is_not_told", &[Test("petrel", "channel::"), Seeds(100)]),
     ("endpoint_drain_does_not_wait", &[Seeds(100), Test("petrel", "drain::")]),
     ("endpoint_lone_answer_waits", &[Unit("petrel", "endpoint::"), Seeds(300)]),
+    ("inbox_looks_before_its_lock", &[Threads]),
     ("index_page_repeats_a_key", &[Test("index", "service::")]),
     ("index_smaller_values_keep_bytes", &[Test("index", "model::")]),
     ("kv_answer_before_commit", &[StoreSeeds(100)]),
@@ -74,8 +81,12 @@ const DETECTORS: &[(&str, &[Step])] = &[
     ("shm_ring_without_a_gap", &[Unit("petrel-transport", "shm::ring")]),
     ("udp_short_last_segment_lost", &[Unit("petrel-transport", "udp::")]),
     ("udp_short_segment_in_the_middle", &[Unit("petrel-transport", "udp::plan")]),
-    ("workers_late_bytes_stay", &[Test("petrel", "workers::")]),
-    ("workers_wake_for_the_first_only", &[Test("petrel", "workers::")]),
+    ("workers_deadline_not_inherited", &[Threads]),
+    ("workers_failed_look_executed", &[Threads]),
+    ("workers_late_bytes_stay", &[Threads, Test("petrel", "workers::")]),
+    ("workers_never_sleep_again", &[Threads]),
+    ("workers_stop_tells_one", &[Threads]),
+    ("workers_wake_for_the_first_only", &[Threads, Test("petrel", "workers::")]),
 ];
 
 impl Step {
@@ -87,13 +98,14 @@ impl Step {
             Test(package, filter) => (package, "all", vec![filter.to_owned()]),
             Seeds(count) => ("petrel-sim", "worlds", seeds(count)),
             StoreSeeds(count) => ("kv-check", "seeds", seeds(count)),
+            Threads => ("petrel", "threads", vec!["worlds__".to_owned()]),
         }
     }
 
     /// Whether a run that passed has tested anything: a filter that no name contains passes as well.
     pub(super) fn has_run(&self, log: &str) -> bool {
         match self {
-            Unit(..) | Test(..) => {
+            Unit(..) | Test(..) | Threads => {
                 !log.contains("running 0 tests") && log.contains("test result: ok")
             }
             Seeds(count) | StoreSeeds(count) => log.contains(&format!("0 of {count} seeds")),
@@ -103,6 +115,7 @@ impl Step {
     /// The line that names the test or the seed that failed first.
     pub(super) fn first_sign(&self, log: &str) -> String {
         let sign = |line: &&str| match self {
+            Threads => line.starts_with("again: "),
             Unit(..) | Test(..) => line.ends_with("... FAILED") || line.contains("panicked at"),
             Seeds(_) | StoreSeeds(_) => line.starts_with("seed "),
         };
@@ -118,6 +131,7 @@ impl fmt::Display for Step {
             Test(package, filter) => write!(f, "tests of {package}: {filter}"),
             Seeds(count) => write!(f, "{count} seeds"),
             StoreSeeds(count) => write!(f, "{count} seeds of the store"),
+            Threads => write!(f, "seeds of threads"),
         }
     }
 }

@@ -51,7 +51,7 @@ pub(crate) fn run(args: &PlantedArgs) -> Outcome {
         list(&defects);
         return Ok(ExitCode::SUCCESS);
     }
-    let probe = Probe::build(&build::workspace()?)?;
+    let probe = Probe::build(&build::workspace()?, &defects)?;
     let limits = probe.control(&defects)?;
     let mut table = table(&["defect", "found by", "what it says", "seconds"]);
     let mut living = 0;
@@ -105,21 +105,35 @@ struct Found {
 }
 
 impl Probe {
-    fn build(root: &Path) -> Outcome<Self> {
+    fn build(root: &Path, defects: &[&Defect]) -> Outcome<Self> {
         let target = root.join("target/planted");
         let logs = target.join("logs");
         std::fs::create_dir_all(&logs).map_err(Failure::io(format!("{}", logs.display())))?;
         let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
         let flags = format!("{flags} --cfg petrel_break");
-        let variables = vec![("RUSTFLAGS", flags), ("CARGO_INCREMENTAL", "0".to_owned())];
-        let build = Build { root, target, variables };
+        let variables = |flags| vec![("RUSTFLAGS", flags), ("CARGO_INCREMENTAL", "0".to_owned())];
+        let (of_threads, others): (Vec<&Step>, Vec<&Step>) = defects
+            .iter()
+            .flat_map(|defect| steps_of(defect.name))
+            .partition(|step| **step == Step::Threads);
         let mut artifacts = Artifacts::default();
-        let targets = ["--lib", "--test", "all", "--test", "seeds", "--example", "worlds"];
-        let examples = ["--example", "seeds"];
-        let packages = PACKAGES.iter().flat_map(|package| ["-p", package]);
-        let arguments = ["test", "--no-run"].into_iter().chain(targets).chain(examples);
-        let arguments: Vec<String> = arguments.chain(packages).map(str::to_owned).collect();
-        build.run(&arguments, &mut artifacts)?;
+        if !of_threads.is_empty() {
+            // The library on a model checker's threads: other flags, and so another target directory.
+            let target = target.join("threads");
+            let variables = variables(format!("{flags} --cfg shuttle"));
+            let arguments = ["test", "--no-run", "-p", "petrel-rpc", "--test", "threads"];
+            let build = Build { root, target, variables };
+            build.run(&arguments.map(str::to_owned), &mut artifacts)?;
+        }
+        if !others.is_empty() {
+            let build = Build { root, target, variables: variables(flags) };
+            let targets = ["--lib", "--test", "all", "--test", "seeds", "--example", "worlds"];
+            let examples = ["--example", "seeds"];
+            let packages = PACKAGES.iter().flat_map(|package| ["-p", package]);
+            let arguments = ["test", "--no-run"].into_iter().chain(targets).chain(examples);
+            let arguments: Vec<String> = arguments.chain(packages).map(str::to_owned).collect();
+            build.run(&arguments, &mut artifacts)?;
+        }
         Ok(Self { artifacts, logs })
     }
 
