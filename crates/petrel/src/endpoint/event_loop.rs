@@ -90,10 +90,11 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         }
         self.local.core.release_paced(now_ns);
         let mut sent = self.local.core.has_transmit() && self.send(now_ns);
-        let is_flushed = planted("endpoint_lone_answer_waits") && received == 1;
-        if received > 0 && !sent && !is_flushed {
+        if received > 0 && !sent {
             // What the handlers sent at once.
-            self.transport.flush();
+            if received > 1 || !planted("endpoint_lone_answer_waits") {
+                self.transport.flush();
+            }
             sent = true;
         }
         let controlled = self.handle_control();
