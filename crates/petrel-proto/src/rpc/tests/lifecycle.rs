@@ -163,7 +163,8 @@ fn hear_under__of_a_session_that_is_not_open() {
 #[test]
 fn accept__takes_values_up_to_each_limit_of_the_protocol_and_none_beyond() {
     use crate::limits::*;
-    let accepts = |change: fn(&mut Agreed, i64), value: i64| {
+    type Change = fn(&mut Agreed, i64);
+    let accepts = |change: Change, value: i64| {
         let mut values = agreed(3, CLIENT_TOKEN, Shape::default());
         change(&mut values, value);
         let mut server: Core<HeapBuffer> = Core::new(0, Config::default());
@@ -173,7 +174,7 @@ fn accept__takes_values_up_to_each_limit_of_the_protocol_and_none_beyond() {
         assert!(matches!(is_taken, Ok(_) | Err(OpenError::Unsound)), "{is_taken:?}");
         is_taken.is_ok()
     };
-    let fields: [(&str, fn(&mut Agreed, i64), i64, i64); 5] = [
+    let fields: [(&str, Change, i64, i64); 5] = [
         ("slots", |agreed, value| agreed.slots = value as u16, 1, SLOTS_MAX.into()),
         ("credits", |agreed, value| agreed.credits = value as u16, 1, CREDITS_MAX.into()),
         (
