@@ -149,6 +149,8 @@ impl<N: Network> Reactor<N> {
     /// What leads to connections and links leads to those that are there.
     fn check_lists(&self) -> Result<(), String> {
         let is_there = |id: &ConnectionId| self.connections.contains_key(id);
+        let is_heard =
+            |id: &ConnectionId| self.connections.get(id).is_some_and(|c| !c.is_closing());
         let ways = self.outgoing.values().filter_map(|outgoing| match outgoing {
             Outgoing::Connection(id) => Some(*id),
             Outgoing::Pause { .. } => None,
@@ -159,11 +161,11 @@ impl<N: Network> Reactor<N> {
             ("ways to peers", ways.into_iter().find(|id| !is_there(id))),
             (
                 "with early links",
-                self.early_links.iter().map(|early| early.connection()).find(|id| !is_there(id)),
+                self.early_links.iter().map(|early| early.connection()).find(|id| !is_heard(id)),
             ),
             (
                 "that ask for counters",
-                self.collection.iter().flat_map(|c| c.askers()).find(|id| !is_there(id)),
+                self.collection.iter().flat_map(|c| c.askers()).find(|id| !is_heard(id)),
             ),
         ];
         for (which, stray) in lists {

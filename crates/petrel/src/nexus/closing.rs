@@ -45,6 +45,11 @@ impl<N: Network> Reactor<N> {
     fn forget_place(&mut self, id: ConnectionId) {
         self.ungreeted.remove(&id);
         self.forget_asker(id);
+        // Now, and not when the peer has closed its end, too: an endpoint that comes meanwhile would get a link that
+        // nothing ever takes down.
+        if !planted("nexus_early_links_stay") {
+            self.forget_early_links(id);
+        }
         let connection = &self.connections[&id];
         self.accepted -= usize::from(!connection.is_opener);
         let remote = connection.remote;
@@ -87,9 +92,6 @@ impl<N: Network> Reactor<N> {
 
     pub(super) fn remove_connection(&mut self, id: ConnectionId) {
         self.closing.remove(&id);
-        if !planted("nexus_early_links_stay") {
-            self.forget_early_links(id);
-        }
         if let Some(mut connection) = self.connections.remove(&id) {
             self.forget_use(id, &connection);
             self.net.deregister(&mut connection.stream);

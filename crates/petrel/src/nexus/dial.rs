@@ -140,6 +140,20 @@ impl<N: Network> Reactor<N> {
         self.deadlines.add(self.now + pause, Due::Redial(remote));
     }
 
+    /// Forgets what an endpoint that has gone still waited for. The next endpoint with its number must not hear the
+    /// answers: it numbers its own requests in the same way.
+    pub(super) fn forget_requests(&mut self, endpoint: EndpointId) {
+        let is_others = |request: &OpenRequest| request.endpoint != endpoint;
+        self.connections.values_mut().for_each(|connection| connection.waiting.retain(is_others));
+        self.outgoing.retain(|_, outgoing| match outgoing {
+            Outgoing::Connection(_) => true,
+            Outgoing::Pause { waiting, .. } => {
+                waiting.retain(is_others);
+                !waiting.is_empty()
+            }
+        });
+    }
+
     pub(super) fn on_redial_due(&mut self, remote: SocketAddr) {
         if let Some(Outgoing::Pause { .. }) = self.outgoing.get(&remote)
             && let Some(Outgoing::Pause { waiting, attempt }) = self.outgoing.remove(&remote)

@@ -109,6 +109,7 @@ impl<N: Network> Reactor<N> {
         let mut links: Vec<LinkId> = links.map(|(id, _)| *id).collect();
         links.sort_unstable();
         links.into_iter().for_each(|link| self.close_link(link, &reason));
+        self.forget_requests(endpoint);
         self.on_endpoint_without_stats(endpoint);
     }
 

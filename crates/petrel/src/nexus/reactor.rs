@@ -251,11 +251,15 @@ impl<N: Network> Reactor<N> {
 #[cfg(test)]
 pub(super) mod tests {
     use std::io::{Read, Write};
-    use std::net::TcpStream;
+    use std::net::{TcpListener, TcpStream};
 
-    use petrel_proto::control::{Hello, Message, PREFACE, VersionRange};
+    use petrel_proto::control::{Hello, LinkOpen, Message, Offer, PREFACE, VersionRange};
+    use petrel_transport::udp::Mtu;
 
     use super::*;
+    use crate::control::ToNexus;
+    use crate::nexus::mailbox::{Command, Inbox};
+    use crate::nexus::port::{Attach, UdpAttach};
 
     /// A reactor without a thread, which does no more than a test makes it do.
     pub(in crate::nexus) fn reactor() -> (Reactor, Arc<Mailbox>) {
@@ -288,6 +292,74 @@ pub(super) mod tests {
         }
     }
 
+    /// The preface and a HELLO.
+    fn greeting() -> Vec<u8> {
+        let hello = Hello {
+            versions: VersionRange::OWN,
+            incarnation: 7,
+            heartbeat_ms: 1_000,
+            agent: String::new(),
+            host_identity: None,
+            rendezvous: None,
+        };
+        let mut bytes = PREFACE.to_vec();
+        Message::from(hello).encode(&mut bytes).unwrap();
+        bytes
+    }
+
+    /// Adds an endpoint with number 0.
+    fn attach(mailbox: &Mailbox) -> Arc<Inbox> {
+        let waker = petrel_transport::wake::Waker::new().unwrap();
+        let inbox = Arc::new(Inbox::new(waker.clone()));
+        let (local, mtu) = (([127, 0, 0, 1], 9).into(), Mtu::default());
+        let udp = Some(UdpAttach { local, mtu, reads_marks: false, heeds_marks: false });
+        let attach = Box::new(Attach { id: None, udp, shm: None, waker });
+        mailbox.post(Command::Attach(EndpointId(0), attach, inbox.clone())).unwrap();
+        inbox
+    }
+
+    #[test]
+    fn turn__an_endpoint_that_comes_gets_no_link_of_a_connection_that_closes() {
+        let (mut reactor, mailbox) = reactor();
+        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let mut peer = TcpStream::connect(address).unwrap();
+        let mut bytes = greeting();
+        let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
+        let open = LinkOpen { link: 0, from_endpoint: 0, to_endpoint: 0, offers, ecn: false };
+        Message::from(open).encode(&mut bytes).unwrap();
+        peer.write_all(&bytes).unwrap();
+        turns_until(&mut reactor, |reactor| !reactor.early_links.is_empty());
+        // No message is that long.
+        peer.write_all(&[0xFF; 8]).unwrap();
+        turns_until(&mut reactor, |reactor| !reactor.closing.is_empty());
+        let inbox = attach(&mailbox);
+        turn_at_once(&mut reactor);
+        assert!(inbox.pop().is_none(), "the link would never go down");
+        assert!(reactor.links.is_empty() && reactor.early_links.is_empty());
+    }
+
+    #[test]
+    fn turn__the_next_endpoint_of_a_number_hears_no_answer_to_the_former() {
+        let (mut reactor, mailbox) = reactor();
+        let _former = attach(&mailbox);
+        // It takes connections and says nothing.
+        let mute = TcpListener::bind("127.0.0.1:0").unwrap();
+        let transports = AllowedTransports { udp: true, shm: false };
+        let remote = mute.local_addr().unwrap();
+        let remote_endpoint = EndpointId(0);
+        let ask = ToNexus::OpenLink { request: 0, remote, remote_endpoint, transports };
+        mailbox.post(Command::Post(EndpointId(0), ask)).unwrap();
+        turns_until(&mut reactor, |reactor| !reactor.connections.is_empty());
+        mailbox.post(Command::Post(EndpointId(0), ToNexus::Gone)).unwrap();
+        let next = attach(&mailbox);
+        turn_at_once(&mut reactor);
+        assert!(reactor.connections.values().all(|connection| connection.waiting.is_empty()));
+        // The answer would be that the connection broke.
+        let id = *reactor.connections.keys().next().unwrap();
+        reactor.on_dial_failed(id, &io::ErrorKind::ConnectionRefused.into());
+        assert!(next.pop().is_none(), "an answer to a question of the former endpoint's");
+    }
+
     #[test]
     fn turn__a_connection_that_waits_for_its_peers_end_causes_no_events() {
         let (mut reactor, _) = reactor();
@@ -308,17 +380,7 @@ pub(super) mod tests {
         let (mut reactor, _) = reactor();
         let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
         let mut peer = TcpStream::connect(address).unwrap();
-        let hello = Hello {
-            versions: VersionRange::OWN,
-            incarnation: 7,
-            heartbeat_ms: 1_000,
-            agent: String::new(),
-            host_identity: None,
-            rendezvous: None,
-        };
-        let mut bytes = PREFACE.to_vec();
-        Message::from(hello).encode(&mut bytes).unwrap();
-        peer.write_all(&bytes).unwrap();
+        peer.write_all(&greeting()).unwrap();
         turns_until(&mut reactor, |reactor| reactor.connections.values().any(|c| c.is_open()));
         // More than the three intervals that a peer has.
         let before = Instant::now().checked_sub(Duration::from_secs(5)).unwrap();

@@ -62,6 +62,11 @@ impl<N: Network> SteppedNexus<N> {
         self.owner = None;
     }
 
+    /// Whether the handle was given up.
+    pub fn is_let_go(&self) -> bool {
+        self.owner.is_none()
+    }
+
     /// How long it may sleep if nothing happens; `None` is for ever.
     pub fn patience(&self) -> Option<Duration> {
         self.reactor.patience()
