@@ -34,6 +34,7 @@
 //! | [`SimTransport`] | an endpoint's view of it |
 //! | [`control`] | the control plane in virtual time |
 //! | [`check`] | whole worlds from one seed, and what must hold in each |
+//! | [`nexus`] | the production nexus in such worlds |
 //! | [`experiment`] | loss, incast and scale, measured in virtual time |
 //! | [`Simulation`], [`Actor`] | who runs when |
 //! | [`Trace`] | a line for each event |
@@ -50,6 +51,7 @@ pub mod control;
 pub mod experiment;
 pub mod fabric;
 mod lent;
+pub mod nexus;
 mod queue;
 mod rng;
 pub mod seeds;

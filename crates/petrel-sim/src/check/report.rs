@@ -7,6 +7,7 @@ use super::ledger::Counts;
 use super::watch::ContentCounts;
 use crate::control::ControlStats;
 use crate::fabric::{DropReason, FabricStats};
+use crate::nexus;
 
 /// What happened in the run of a seed that kept all rules.
 #[derive(Clone, Copy, Debug)]
@@ -30,6 +31,8 @@ pub struct Report {
     pub control: ControlStats,
     /// Frames that were held against the specification.
     pub frames_witnessed: u64,
+    /// The seed's world of nexuses.
+    pub nexus: nexus::Report,
     pub(super) counts: Counts,
     pub(super) errands: errand::Counts,
     pub(super) contents: ContentCounts,
@@ -111,5 +114,6 @@ impl Report {
         ]
         .into_iter()
         .chain(errands.iter())
+        .chain(self.nexus.iter())
     }
 }

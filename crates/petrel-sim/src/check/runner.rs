@@ -7,6 +7,7 @@ use petrel_proto::wire::Frame;
 
 use super::report::Report;
 use super::world::World;
+use crate::nexus;
 use crate::seeds::{self, Failure, Progress, Summary};
 use crate::trace::Trace;
 
@@ -18,7 +19,7 @@ pub struct Options {
     pub keep_going: bool,
 }
 
-/// Runs the world of a seed and checks everything.
+/// Runs the world of a seed, and [that of nexuses](crate::nexus), and checks everything.
 ///
 /// # Errors
 /// The first rule that was broken. A panic counts as one.
@@ -33,7 +34,12 @@ pub fn run_seed(seed: u64, options: &Options) -> Result<Report, Failure> {
 /// As [`run_seed`].
 pub fn run_seed_traced(seed: u64, _options: &Options, trace: Trace) -> Result<Report, Failure> {
     let trace = if trace.is_on() { trace.with_decoder(describe) } else { trace };
-    seeds::run_one(seed, "petrel sim", || World::new(seed, trace)?.run(seed))
+    seeds::run_one(seed, "petrel sim", || {
+        let (nexus, trace) = nexus::run_world(seed, trace);
+        let nexus = nexus?;
+        let report = World::new(seed, trace)?.run(seed)?;
+        Ok(Report { nexus, digest: report.digest ^ nexus.digest.rotate_left(1), ..report })
+    })
 }
 
 fn describe(frame: &[u8], line: &mut String) {

@@ -53,6 +53,7 @@ impl World {
         Ok(Report {
             seed,
             digest: self.common.fabric.digest() ^ ledger.digest,
+            nexus: Default::default(),
             virtual_ns: self.common.fabric.now_ns(),
             calls: ledger.call_count() as u64,
             counts: ledger.counts,

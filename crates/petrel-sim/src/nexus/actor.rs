@@ -1,0 +1,496 @@
+//! An endpoint as its nexus sees it: it asks, answers, and remembers what it was told.
+//!
+//! It holds what a real endpoint holds of links and sessions, and nothing else of one. Each message is held against what
+//! `petrel::control` and `docs/wire-protocol.md` §8 promise: each answer comes once, and nothing comes of a link that is
+//! not up.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+
+use petrel::Status;
+use petrel::control::{AllowedTransports, EndpointId, FromNexus, LinkId, Reason, ToNexus};
+use petrel::nexus::stepped::Line;
+use petrel_proto::control::{GroupJoin, PACKET_OVERHEAD_BYTES, SessionAccept, SessionOpen};
+use petrel_transport::shm::Side;
+
+use super::net::{ProcessId, SimLink, SimNetwork};
+use crate::rng::Rng;
+
+/// Slots of the smallest share, below which no server goes (§8.5).
+const SLOTS_LEAST: u16 = 16;
+
+/// What an endpoint has to do later.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Chore {
+    /// Look at what the nexus has said.
+    Listen,
+    /// Answer a proposal.
+    Answer { link: LinkId, open: SessionOpen },
+    /// Close a session that it holds, by its index.
+    Close { session: u32 },
+    /// Give counters.
+    Stats { request: u64 },
+    /// Answer the offer of a group.
+    AnswerGroup { link: LinkId, request: u32 },
+}
+
+/// What an endpoint may look at and change while it acts.
+pub(super) struct Scene<'a> {
+    pub(super) now_ns: u64,
+    pub(super) rng: &'a mut Rng,
+    /// Things to do, each after so long.
+    pub(super) later: &'a mut Vec<(u64, Chore)>,
+    pub(super) next_token: &'a mut u32,
+    /// Endpoints leave some questions unanswered.
+    pub(super) hangs: bool,
+    /// How long an answer takes at most.
+    pub(super) think_ns_max: u64,
+}
+
+/// A link that was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request {
+    pub(super) asked_ns: u64,
+    /// How late its process had been by then in all.
+    pub(super) lateness_ns: u64,
+    pub(super) remote: SocketAddr,
+    /// Whether there is no reason for a refusal.
+    pub(super) must_succeed: bool,
+}
+
+/// A link that is up.
+#[derive(Debug)]
+pub(super) struct LinkView {
+    pub(super) is_opener: bool,
+    pub(super) incarnation: u64,
+    max_frame_bytes: u32,
+    transport: SimLink,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Proposal {
+    pub(super) asked_ns: u64,
+    pub(super) lateness_ns: u64,
+    open: SessionOpen,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Session {
+    pub(super) link: LinkId,
+    pub(super) is_client: bool,
+    token: u32,
+    peer: (u32, u32),
+    slots: u16,
+}
+
+/// What endpoints were told in all.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Told {
+    pub(super) links_up: u64,
+    pub(super) links_shm: u64,
+    pub(super) links_failed: u64,
+    pub(super) links_down: u64,
+    pub(super) sessions_opened: u64,
+    pub(super) sessions_refused: u64,
+    pub(super) sessions_closed: u64,
+    pub(super) sessions_drained: u64,
+    pub(super) groups_answered: u64,
+    pub(super) stats_asked: u64,
+    pub(super) paths_measured: u64,
+}
+
+pub(super) struct Actor {
+    pub(super) process: ProcessId,
+    pub(super) id: EndpointId,
+    line: Line<SimNetwork>,
+    news: VecDeque<FromNexus<SimLink>>,
+    pub(super) hangs_until_ns: u64,
+    pub(super) requests: BTreeMap<u64, Request>,
+    next_request: u64,
+    pub(super) links: BTreeMap<LinkId, LinkView>,
+    seen_links: BTreeSet<LinkId>,
+    pub(super) proposals: BTreeMap<(LinkId, u32), Proposal>,
+    pub(super) sessions: BTreeMap<u32, Session>,
+    next_session: u32,
+    offers: BTreeSet<(LinkId, u32)>,
+    pub(super) told: Told,
+}
+
+impl Actor {
+    pub(super) fn new(process: ProcessId, line: Line<SimNetwork>) -> Self {
+        Self {
+            process,
+            id: line.id(),
+            line,
+            news: VecDeque::new(),
+            hangs_until_ns: 0,
+            requests: BTreeMap::new(),
+            next_request: 0,
+            links: BTreeMap::new(),
+            seen_links: BTreeSet::new(),
+            proposals: BTreeMap::new(),
+            sessions: BTreeMap::new(),
+            next_session: 0,
+            offers: BTreeSet::new(),
+            told: Told::default(),
+        }
+    }
+
+    /// Takes what the nexus has said; whether there is something to listen to.
+    pub(super) fn fetch(&mut self, now_ns: u64) -> bool {
+        if now_ns < self.hangs_until_ns {
+            return false;
+        }
+        let was_empty = self.news.is_empty();
+        while let Some(message) = self.line.poll() {
+            self.news.push_back(message);
+        }
+        was_empty && !self.news.is_empty()
+    }
+
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.news.is_empty() && self.requests.is_empty() && self.proposals.is_empty()
+    }
+
+    pub(super) fn open_link(
+        &mut self,
+        (remote, remote_endpoint): (SocketAddr, EndpointId),
+        transports: AllowedTransports,
+        request: Request,
+    ) {
+        let number = self.next_request;
+        self.next_request += 1;
+        self.requests.insert(number, request);
+        self.line.post(ToNexus::OpenLink { request: number, remote, remote_endpoint, transports });
+    }
+
+    /// A link that is up and that this endpoint asked for.
+    pub(super) fn some_own_link(&self, rng: &mut Rng) -> Option<LinkId> {
+        let own: Vec<_> = self.links.iter().filter(|(_, link)| link.is_opener).collect();
+        own.get(rng.below(own.len() as u64) as usize).map(|(id, _)| **id)
+    }
+
+    pub(super) fn some_link(&self, rng: &mut Rng) -> Option<LinkId> {
+        self.links.keys().nth(rng.below(self.links.len() as u64) as usize).copied()
+    }
+
+    pub(super) fn propose(&mut self, link: LinkId, lateness_ns: u64, scene: &mut Scene<'_>) {
+        let Some(view) = self.links.get(&link) else { return };
+        let slots = 1 << scene.rng.below(12);
+        *scene.next_token += 1;
+        let (session, token) = (self.next_session, *scene.next_token);
+        self.next_session += 1;
+        let open = SessionOpen {
+            link: 0,
+            request: session,
+            session,
+            token,
+            first_request: u64::from(slots) * scene.rng.below(1_000),
+            slots,
+            credits: scene.rng.between(1, 64) as u16,
+            max_message: 1 << 20,
+            packet_bytes: view.max_frame_bytes - PACKET_OVERHEAD_BYTES,
+        };
+        let asked_ns = scene.now_ns;
+        self.proposals.insert((link, open.request), Proposal { asked_ns, lateness_ns, open });
+        self.line.post(ToNexus::OpenSession { link, open });
+    }
+
+    pub(super) fn close_link(&mut self, link: LinkId) {
+        let reason = Reason::new(Status::FailedPrecondition, "the transport refused it");
+        self.line.post(ToNexus::CloseLink { link, reason });
+    }
+
+    pub(super) fn some_session(&self, rng: &mut Rng) -> Option<u32> {
+        self.sessions.keys().nth(rng.below(self.sessions.len() as u64) as usize).copied()
+    }
+
+    /// Closes a session from this side.
+    fn close_session(&mut self, index: u32) {
+        let Some(session) = self.sessions.remove(&index) else { return };
+        let (peer_session, peer_token) = session.peer;
+        self.line.post(ToNexus::CloseSession {
+            link: session.link,
+            peer_session,
+            peer_token,
+            from_client: session.is_client,
+            reason: Reason::new(Status::Ok, "closed"),
+        });
+        self.give_back(&session);
+    }
+
+    fn give_back(&self, session: &Session) {
+        if !session.is_client {
+            let Session { link, slots, .. } = *session;
+            self.line.post(ToNexus::SessionEnded { link, slots });
+        }
+    }
+
+    /// Asks the clients of all sessions that it serves to leave.
+    pub(super) fn drain(&self) {
+        for session in self.sessions.values().filter(|session| !session.is_client) {
+            let (peer_session, peer_token) = session.peer;
+            let message = "the server ends".to_owned();
+            let link = session.link;
+            self.line.post(ToNexus::DrainSession { link, peer_session, peer_token, message });
+        }
+    }
+
+    /// Asks the server of a session to receive a group's multicast, or not to any more.
+    pub(super) fn offer_group(&mut self, index: u32, rng: &mut Rng) {
+        let Some(session) = self.sessions.get(&index).filter(|session| session.is_client) else {
+            return;
+        };
+        let (link, group) = (session.link, rng.below(8) as u32);
+        if rng.below(4) == 0 {
+            return self.line.post(ToNexus::LeaveGroup { link, group });
+        }
+        let request = self.next_session;
+        self.next_session += 1;
+        self.offers.insert((link, request));
+        let (session, token) = session.peer;
+        let address = ([239, 1, 1, 1], 7_000).into();
+        let packet_bytes = 1_200;
+        let join =
+            GroupJoin { link: 0, request, session, token, group, key: 1, address, packet_bytes };
+        self.line.post(ToNexus::JoinGroup { link, join });
+    }
+
+    pub(super) fn perform(&mut self, chore: Chore, scene: &mut Scene<'_>) -> Result<(), String> {
+        match chore {
+            Chore::Listen => {
+                while let Some(message) = self.news.pop_front() {
+                    self.hear(message, scene)?;
+                }
+            }
+            Chore::Answer { link, open } if self.links.contains_key(&link) => {
+                self.answer(link, &open, scene);
+            }
+            Chore::Close { session } => self.close_session(session),
+            Chore::Stats { request } => {
+                let json = "{\"calls\":1}".to_owned();
+                self.line.post(ToNexus::Stats { request, json });
+            }
+            Chore::AnswerGroup { link, request } if self.links.contains_key(&link) => {
+                let no = || Reason::new(Status::ResourceExhausted, "no group more");
+                let answer = if scene.rng.below(2) == 0 { Ok(()) } else { Err(no()) };
+                self.line.post(ToNexus::AnswerGroup { link, request, answer });
+            }
+            Chore::Answer { .. } | Chore::AnswerGroup { .. } => {}
+        }
+        Ok(())
+    }
+
+    /// Answers a proposal as a server.
+    fn answer(&mut self, link: LinkId, open: &SessionOpen, scene: &mut Scene<'_>) {
+        let request = open.request;
+        if scene.rng.below(6) == 0 {
+            let reason = Reason::new(Status::ResourceExhausted, "no session more");
+            return self.line.post(ToNexus::AnswerSession { link, request, answer: Err(reason) });
+        }
+        *scene.next_token += 1;
+        let (session, token) = (self.next_session, *scene.next_token);
+        self.next_session += 1;
+        let slots = if scene.rng.below(4) == 0 { open.slots.min(SLOTS_LEAST) } else { open.slots };
+        let accept = SessionAccept {
+            link: 0,
+            request,
+            session,
+            token,
+            slots,
+            credits: open.credits,
+            max_message: 1 << 20,
+            packet_bytes: open.packet_bytes,
+        };
+        let peer = (open.session, open.token);
+        self.sessions.insert(session, Session { link, is_client: false, token, peer, slots });
+        self.line.post(ToNexus::AnswerSession { link, request, answer: Ok(accept) });
+    }
+
+    fn hear(&mut self, message: FromNexus<SimLink>, scene: &mut Scene<'_>) -> Result<(), String> {
+        match message {
+            FromNexus::LinkUp { request, link, transport, incarnation, .. } => {
+                self.on_link_up(request, link, transport, incarnation)
+            }
+            FromNexus::LinkFailed { request, reason } => self.on_link_failed(request, &reason),
+            FromNexus::LinkDown { link, .. } => self.on_link_down(link),
+            FromNexus::PathMeasured { link, rtt_ns } => {
+                let is_opener = self.view(link, "PathMeasured")?.is_opener;
+                self.told.paths_measured += 1;
+                must(is_opener && rtt_ns > 0, || format!("the path of {link:?} is measured"))
+            }
+            FromNexus::SessionProposed { link, open } => self.on_proposed(link, open, scene),
+            FromNexus::SessionOpened { link, accept } => self.on_opened(link, &accept),
+            FromNexus::SessionRefused { link, request, .. } => {
+                self.told.sessions_refused += 1;
+                let asked = self.proposals.remove(&(link, request));
+                must(asked.is_some(), || format!("{link:?}: {request} is refused and not asked"))
+            }
+            FromNexus::SessionClosed { link, session, token, from_client, .. } => {
+                self.view(link, "SessionClosed")?;
+                self.on_closed(link, (session, token), from_client);
+                Ok(())
+            }
+            FromNexus::SessionDraining { link, session, token, .. } => {
+                let view = self.view(link, "SessionDraining")?;
+                must(view.is_opener, || format!("a server on {link:?} is drained"))?;
+                let is_it = |session: &&Session| session.token == token && session.is_client;
+                if self.sessions.get(&session).filter(is_it).is_some() {
+                    self.told.sessions_drained += 1;
+                    let after_ns = scene.rng.below(scene.think_ns_max);
+                    scene.later.push((after_ns, Chore::Close { session }));
+                }
+                Ok(())
+            }
+            FromNexus::GroupOffered { link, join } => {
+                let view = self.view(link, "GroupOffered")?;
+                must(!view.is_opener, || format!("a group is offered to a client on {link:?}"))?;
+                let after_ns = scene.rng.below(scene.think_ns_max);
+                let request = join.request;
+                scene.later.push((after_ns, Chore::AnswerGroup { link, request }));
+                Ok(())
+            }
+            FromNexus::GroupAnswered { link, request, .. } => {
+                self.view(link, "GroupAnswered")?;
+                self.told.groups_answered += 1;
+                // Strangers answer what was not asked; those of the own kind do it once.
+                self.offers.remove(&(link, request));
+                Ok(())
+            }
+            FromNexus::GroupLeft { link, .. } => self.view(link, "GroupLeft").map(|_| ()),
+            FromNexus::StatsRequested { request } => {
+                self.told.stats_asked += 1;
+                if !(scene.hangs && scene.rng.below(3) == 0) {
+                    let after_ns = scene.rng.below(scene.think_ns_max);
+                    scene.later.push((after_ns, Chore::Stats { request }));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn view(&self, link: LinkId, what: &str) -> Result<&LinkView, String> {
+        let view = self.links.get(&link);
+        view.ok_or_else(|| format!("{what} of {link:?}, which is not up at {}", self.name()))
+    }
+
+    fn on_link_up(
+        &mut self,
+        request: Option<u64>,
+        link: LinkId,
+        transport: SimLink,
+        incarnation: u64,
+    ) -> Result<(), String> {
+        must(self.seen_links.insert(link), || format!("{link:?} is up for the second time"))?;
+        self.told.links_up += 1;
+        self.told.links_shm += u64::from(matches!(transport, SimLink::Shm { .. }));
+        if let Some(number) = request {
+            let asked = self.requests.remove(&number).is_some();
+            must(asked, || format!("link {number} is up and was not asked for"))?;
+        }
+        let max_frame_bytes = match &transport {
+            SimLink::Udp(udp) => udp.max_frame.unwrap_or(0),
+            SimLink::Shm { max_frame_bytes, side, .. } => {
+                let made_it = *side == Side::Creator;
+                must(made_it == request.is_some(), || format!("{link:?} is its {side:?}"))?;
+                *max_frame_bytes
+            }
+        } as u32;
+        must(max_frame_bytes >= 1_232, || format!("frames of {max_frame_bytes} bytes"))?;
+        let is_opener = request.is_some();
+        let view = LinkView { is_opener, incarnation, max_frame_bytes, transport };
+        self.links.insert(link, view);
+        Ok(())
+    }
+
+    fn on_link_failed(&mut self, number: u64, reason: &Reason) -> Result<(), String> {
+        self.told.links_failed += 1;
+        let request = self.requests.remove(&number);
+        let request =
+            request.ok_or_else(|| format!("link {number} failed and was not asked for"))?;
+        must(reason.status != Status::Ok, || format!("link {number} failed with OK"))?;
+        must(!request.must_succeed, || {
+            format!("{} gets no link to {}: {}", self.name(), request.remote, reason.message)
+        })
+    }
+
+    fn on_link_down(&mut self, link: LinkId) -> Result<(), String> {
+        self.told.links_down += 1;
+        let view = self.links.remove(&link);
+        let view = view.ok_or_else(|| format!("{link:?} is down and was not up"))?;
+        drop(view.transport);
+        self.sessions.retain(|_, session| session.link != link);
+        self.proposals.retain(|(at, _), _| *at != link);
+        self.offers.retain(|(at, _)| *at != link);
+        Ok(())
+    }
+
+    fn on_proposed(
+        &mut self,
+        link: LinkId,
+        open: SessionOpen,
+        scene: &mut Scene<'_>,
+    ) -> Result<(), String> {
+        let view = self.view(link, "SessionProposed")?;
+        must(!view.is_opener, || format!("a client on {link:?} is proposed a session"))?;
+        let is_known = |session: &Session| session.link == link && session.peer.1 == open.token;
+        // The tokens of honest clients are all different.
+        let is_twice = self.sessions.values().any(is_known);
+        must(!is_twice || open.token >= STRANGE_TOKEN, || {
+            format!("a session is proposed twice on {link:?}")
+        })?;
+        if !(scene.hangs && scene.rng.below(4) == 0) {
+            let after_ns = scene.rng.below(scene.think_ns_max);
+            scene.later.push((after_ns, Chore::Answer { link, open }));
+        }
+        Ok(())
+    }
+
+    fn on_opened(&mut self, link: LinkId, accept: &SessionAccept) -> Result<(), String> {
+        self.told.sessions_opened += 1;
+        let proposal = self.proposals.remove(&(link, accept.request));
+        let Proposal { open, .. } =
+            proposal.ok_or_else(|| format!("{link:?}: session not asked for"))?;
+        must(accept.is_within(&open), || format!("{accept:?} exceeds {open:?}"))?;
+        let (slots, peer) = (accept.slots, (accept.session, accept.token));
+        let session = Session { link, is_client: true, token: open.token, peer, slots };
+        self.sessions.insert(open.session, session);
+        Ok(())
+    }
+
+    fn on_closed(&mut self, link: LinkId, (index, token): (u32, u32), from_client: bool) {
+        let found = self.sessions.get(&index).filter(|session| {
+            session.link == link && session.token == token && session.is_client != from_client
+        });
+        if let Some(session) = found.copied() {
+            self.told.sessions_closed += 1;
+            self.sessions.remove(&index);
+            self.give_back(&session);
+        }
+    }
+
+    /// Tokens of the client and of the server of each session that it holds as the client, or as the server.
+    pub(super) fn agreements(&self, as_client: bool) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let held = self.sessions.values().filter(move |session| session.is_client == as_client);
+        held.map(move |session| match as_client {
+            true => (session.token, session.peer.1),
+            false => (session.peer.1, session.token),
+        })
+    }
+
+    /// Whether it did not run for a while after that.
+    pub(super) fn was_hung(&self, since_ns: u64) -> bool {
+        self.hangs_until_ns > since_ns
+    }
+
+    pub(super) fn name(&self) -> String {
+        format!("p{} endpoint {}", self.process, self.id.0)
+    }
+}
+
+/// Strangers' tokens begin here; those of honest clients are below.
+pub(super) const STRANGE_TOKEN: u32 = 1 << 31;
+
+fn must(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String> {
+    if holds { Ok(()) } else { Err(otherwise()) }
+}

@@ -1,0 +1,272 @@
+//! What is asked for and what goes wrong while a world is active.
+
+use petrel::control::{AllowedTransports, EndpointId};
+
+use super::actor::{Chore, Request};
+use super::net::ProcessId;
+use super::stranger::Manner;
+use super::world::{ActorId, Deed, World};
+
+impl World {
+    /// Sets down when something is asked for, and when something goes wrong.
+    pub(super) fn plan_deeds(&mut self) {
+        let active_ns = self.scenario.active_ns;
+        for _ in 0..self.scenario.deeds {
+            let at_ns = self.rng.below(active_ns);
+            self.at(at_ns, Deed::Ask);
+        }
+        let features = self.scenario.features;
+        let troubles =
+            [features.cuts, features.deaths, features.stalls, features.hangs, features.changes];
+        let kinds = troubles.into_iter().filter(|is_on| *is_on).count() as u64;
+        for _ in 0..self.rng.below(3 * kinds + 1) {
+            let at_ns = self.rng.below(active_ns);
+            self.at(at_ns, Deed::Befall);
+        }
+        if features.strangers || features.askers {
+            self.plan_strangers();
+        }
+        self.after(0, Deed::Tick);
+    }
+
+    fn plan_strangers(&mut self) {
+        let (hosts, active_ns) = (self.scenario.hosts, self.scenario.active_ns);
+        let heartbeat_ms = self.rng.between(1, 1_000) as u32;
+        // Two are on hosts of their own, and one is on a host of honest processes.
+        for host in [hosts, hosts + 1, 0] {
+            let stranger = self.add_stranger(host, heartbeat_ms);
+            let is_flood = self.scenario.features.strangers && self.rng.below(4) == 0;
+            let visits = if is_flood { self.rng.between(20, 80) } else { self.rng.below(8) };
+            let from_ns = self.rng.below(active_ns);
+            let manner = self.draw_manner();
+            let target = self.some_process();
+            for _ in 0..visits {
+                let (at_ns, manner, target) = match is_flood {
+                    true => (from_ns + self.rng.below(1_000_000), manner, target),
+                    false => (self.rng.below(active_ns), self.draw_manner(), self.some_process()),
+                };
+                if let Some(target) = target {
+                    self.at(at_ns, Deed::Visit(stranger, target, manner));
+                }
+            }
+        }
+    }
+
+    fn draw_manner(&mut self) -> Manner {
+        let features = self.scenario.features;
+        match (features.strangers, features.askers) {
+            (false, _) => Manner::Asker,
+            (true, true) => Manner::draw(&mut self.rng),
+            (true, false) => loop {
+                let manner = Manner::draw(&mut self.rng);
+                if manner != Manner::Asker {
+                    return manner;
+                }
+            },
+        }
+    }
+
+    pub(super) fn some_process(&mut self) -> Option<ProcessId> {
+        let running: Vec<_> = self.current.iter().copied().flatten().collect();
+        running.get(self.rng.below(running.len() as u64) as usize).copied()
+    }
+
+    fn some_actor(&mut self) -> Option<ActorId> {
+        self.actors.keys().nth(self.rng.below(self.actors.len() as u64) as usize).copied()
+    }
+
+    pub(super) fn befall(&mut self, deed: Deed) -> Result<(), String> {
+        match deed {
+            Deed::Visit(stranger, target, manner) if !self.is_calm => {
+                self.visit(stranger, target, manner);
+            }
+            Deed::Heal(a, b) => self.heal(a, b),
+            Deed::Power(host) => {
+                self.net.borrow_mut().set_power(host, true);
+                self.healed_ns = self.now_ns();
+                let plans = 0..self.scenario.plans.len();
+                let here = plans.filter(|&index| self.scenario.plans[index].host == host);
+                return here
+                    .collect::<Vec<_>>()
+                    .into_iter()
+                    .try_for_each(|index| self.start(index));
+            }
+            Deed::Start(index) => return self.start(index),
+            Deed::Revive(id) => self.fetch_news(id),
+            Deed::Ask if !self.is_calm => self.ask(),
+            Deed::Befall if !self.is_calm => return self.do_harm(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// An endpoint asks for something.
+    fn ask(&mut self) {
+        let Some(actor) = self.some_actor() else { return };
+        let features = self.scenario.features;
+        match self.rng.below(12) {
+            0..=3 => self.ask_for_link(actor),
+            4..=7 if features.sessions => self.ask_for_sessions(actor),
+            8 if features.sessions => {
+                let session = self.actors[&actor].some_session(&mut self.rng);
+                if let Some(session) = session {
+                    self.after(0, Deed::Chore(actor, Chore::Close { session }));
+                }
+            }
+            9 if features.drains => self.actors[&actor].drain(),
+            10 if features.groups => {
+                let session = self.actors[&actor].some_session(&mut self.rng);
+                self.with_actor(actor, |actor, scene, _| {
+                    if let Some(session) = session {
+                        actor.offer_group(session, scene.rng);
+                    }
+                });
+            }
+            11 if self.rng.below(2) == 0 => {
+                let link = self.actors[&actor].some_link(&mut self.rng);
+                self.with_actor(actor, |actor, _, _| {
+                    link.into_iter().for_each(|l| actor.close_link(l))
+                });
+            }
+            _ => self.ask_for_link(actor),
+        }
+    }
+
+    fn ask_for_link(&mut self, id: ActorId) {
+        let own = self.actors[&id].process;
+        let plan = self.rng.below(self.scenario.plans.len() as u64) as usize;
+        let at_stranger = !self.strangers.is_empty() && self.rng.below(8) == 0;
+        let (mut address, endpoints) =
+            (self.scenario.plans[plan].address, self.scenario.plans[plan].endpoints);
+        let is_there = self.rng.below(6) != 0;
+        let spare = if is_there { 0 } else { 2 };
+        let endpoint = EndpointId(self.rng.below(u64::from(endpoints + spare)) as u16);
+        if at_stranger {
+            let host = self.scenario.hosts + self.rng.below(2) as usize;
+            address = (self.scenario.conditions.family.address(host), 666).into();
+        }
+        let transports = match self.rng.below(6) {
+            0 => AllowedTransports { udp: false, shm: true },
+            1 => AllowedTransports { udp: true, shm: false },
+            _ => AllowedTransports { udp: true, shm: true },
+        };
+        let plans = &self.scenario.plans;
+        let (from, to) = (&self.processes[&own].plan, &plans[plan]);
+        let can_udp = transports.udp && from.can_udp && to.can_udp;
+        let must_succeed =
+            self.scenario.is_fair && !at_stranger && endpoint.0 < endpoints && can_udp;
+        let asked_ns = self.now_ns();
+        self.note(format_args!("e{id} of p{own} ASKS for {address} endpoint {}", endpoint.0));
+        self.with_actor(id, |actor, _, lateness_ns| {
+            let request = Request { asked_ns, lateness_ns, remote: address, must_succeed };
+            actor.open_link((address, endpoint), transports, request);
+        });
+    }
+
+    fn ask_for_sessions(&mut self, id: ActorId) {
+        let count = self.rng.between(1, 4);
+        self.with_actor(id, |actor, scene, lateness_ns| {
+            let Some(link) = actor.some_own_link(scene.rng) else { return };
+            (0..count).for_each(|_| actor.propose(link, lateness_ns, scene));
+        });
+    }
+
+    /// Something goes wrong.
+    fn do_harm(&mut self) -> Result<(), String> {
+        let features = self.scenario.features;
+        let heartbeat_ns = self.scenario.heartbeat_ns_max();
+        match self.rng.below(5) {
+            0 if features.cuts => self.cut(heartbeat_ns),
+            1 if features.deaths => self.end_somebody(heartbeat_ns),
+            2 if features.stalls => {
+                let Some(id) = self.some_process() else { return Ok(()) };
+                let until_ns = self.now_ns() + self.rng.below(6 * heartbeat_ns);
+                if let Some(process) = self.processes.get_mut(&id) {
+                    process.paused_until_ns = until_ns;
+                }
+                self.note(format_args!("p{id} PAUSED until {until_ns}"));
+            }
+            3 if features.hangs => {
+                let Some(id) = self.some_actor() else { return Ok(()) };
+                let until_ns = self.now_ns() + self.rng.below(4 * self.scenario.step_ns_max());
+                self.hang(id, until_ns);
+            }
+            4 if features.changes => return self.change_endpoints(heartbeat_ns),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn hang(&mut self, id: ActorId, until_ns: u64) {
+        if let Some(actor) = self.actors.get_mut(&id) {
+            actor.hangs_until_ns = until_ns;
+            let process = actor.process;
+            self.note(format_args!("e{id} of p{process} HANGS until {until_ns}"));
+            self.at(until_ns, Deed::Revive(process));
+        }
+    }
+
+    fn cut(&mut self, heartbeat_ns: u64) {
+        let hosts = self.scenario.hosts as u64;
+        let (a, b) = (self.rng.below(hosts) as usize, self.rng.below(hosts) as usize);
+        if a == b {
+            return;
+        }
+        let pair = (a.min(b), a.max(b));
+        if self.cut_since.contains_key(&pair) {
+            return;
+        }
+        self.report.cuts += 1;
+        let (now_ns, for_ns) = (self.now_ns(), self.rng.below(8 * heartbeat_ns));
+        self.note(format_args!("CUT {a} and {b} for {for_ns}"));
+        self.cut_since.insert(pair, now_ns);
+        self.net.borrow_mut().cut(a, b);
+        self.after(for_ns, Deed::Heal(a, b));
+    }
+
+    pub(super) fn heal(&mut self, a: usize, b: usize) {
+        self.cut_since.remove(&(a.min(b), a.max(b)));
+        self.net.borrow_mut().heal(a, b);
+        self.healed_ns = self.now_ns();
+    }
+
+    /// A process is killed, or its host loses power.
+    fn end_somebody(&mut self, heartbeat_ns: u64) {
+        let Some(id) = self.some_process() else { return };
+        let back_ns = self.rng.below(10 * heartbeat_ns);
+        let (host, index) = (self.processes[&id].plan.host, self.processes[&id].index);
+        if self.rng.below(2) == 0 {
+            self.kill(id, true);
+            if self.rng.below(3) != 0 {
+                self.after(back_ns, Deed::Start(index));
+            }
+            return;
+        }
+        self.note(format_args!("POWER of host {host} is off for {back_ns}"));
+        let here =
+            self.processes.iter().filter(|(_, p)| p.plan.host == host && p.ended_ns.is_none());
+        let here: Vec<_> = here.map(|(id, _)| *id).collect();
+        here.into_iter().for_each(|id| self.kill(id, false));
+        self.net.borrow_mut().set_power(host, false);
+        self.after(back_ns, Deed::Power(host));
+    }
+
+    /// An endpoint goes, or comes.
+    fn change_endpoints(&mut self, heartbeat_ns: u64) -> Result<(), String> {
+        if self.rng.below(2) == 0
+            && let Some(actor) = self.some_actor()
+        {
+            self.detach(actor);
+            let again_ns = self.rng.below(heartbeat_ns);
+            self.after(again_ns, Deed::Befall);
+            return Ok(());
+        }
+        let Some(id) = self.some_process() else { return Ok(()) };
+        let endpoints = self.processes[&id].plan.endpoints + 2;
+        let taken = |number| self.actors.values().any(|a| a.process == id && a.id.0 == number);
+        match (0..endpoints).find(|number| !taken(*number)) {
+            Some(number) => self.attach(id, EndpointId(number)),
+            None => Ok(()),
+        }
+    }
+}

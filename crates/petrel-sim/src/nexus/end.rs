@@ -1,0 +1,322 @@
+//! How a world ends: what is agreed, and what is left.
+
+use std::collections::BTreeMap;
+
+use petrel::nexus::stepped::Census;
+
+use super::net::ProcessId;
+use super::world::{Deed, World};
+
+const MS: u64 = 1_000_000;
+
+/// How often it is looked whether all is done.
+const LOOK_NS: u64 = 2 * MS;
+/// What connections without links may stay for (§9), with the time that their ends take.
+const IDLE_NS: u64 = 65_000 * MS;
+/// Longest time of the limits that do not depend on settings: HELLO, message, write, linger, early link, counters.
+const REST_NS: u64 = 12_000 * MS;
+
+impl World {
+    /// From the last fault to the last check.
+    pub(super) fn finish(&mut self) -> Result<(), String> {
+        self.calm();
+        let patience_ns = self.patience_ns();
+        self.run_until_done(patience_ns, "everything is answered and agreed", World::is_settled)?;
+        self.check_counters()?;
+        self.leave();
+        self.run_until_done(patience_ns, "nothing is left of links", World::has_no_links)?;
+        self.check_descriptors()?;
+        if self.scenario.waits_for_idle {
+            self.run_until_done(IDLE_NS, "idle connections are closed", World::is_bare)?;
+        }
+        self.stop_all()
+    }
+
+    /// Nothing goes wrong any more, and nothing new is asked for.
+    fn calm(&mut self) {
+        self.is_calm = true;
+        self.note(format_args!("CALM"));
+        self.net.borrow_mut().heal_all();
+        self.net.borrow_mut().calm();
+        self.cut_since.clear();
+        let now_ns = self.now_ns();
+        self.healed_ns = now_ns;
+        for process in self.processes.values_mut() {
+            process.paused_until_ns = process.paused_until_ns.min(now_ns);
+            process.plan.late = crate::rng::Probability::NEVER;
+        }
+        self.actors
+            .values_mut()
+            .for_each(|actor| actor.hangs_until_ns = actor.hangs_until_ns.min(now_ns));
+        let running: Vec<_> = self.current.iter().copied().flatten().collect();
+        running.into_iter().for_each(|id| {
+            self.fetch_news(id);
+            self.after(0, Deed::Turn(id));
+        });
+        self.report.askers_answered = self.strangers.iter().map(|stranger| stranger.answers).sum();
+        // Whoever broke the protocol ends.
+        let strangers: Vec<_> = self.strangers.iter().map(|stranger| stranger.process).collect();
+        let mut net = self.net.borrow_mut();
+        strangers.into_iter().for_each(|id| net.forget_process(id, true));
+        drop(net);
+        self.strangers.clear();
+    }
+
+    fn patience_ns(&self) -> u64 {
+        let heartbeat_ns = self.scenario.heartbeat_ns_max();
+        12 * self.scenario.step_ns_max() + 10 * heartbeat_ns + 2 * REST_NS
+    }
+
+    fn run_until_done(
+        &mut self,
+        patience_ns: u64,
+        what: &str,
+        is_done: fn(&World) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let end_ns = self.now_ns() + patience_ns;
+        let mut pause_ns = LOOK_NS;
+        loop {
+            self.run_until(self.now_ns() + pause_ns)?;
+            self.check_questions()?;
+            let Err(missing) = is_done(self) else { return Ok(()) };
+            if self.now_ns() > end_ns {
+                return Err(format!("not in time: {what}: {missing}"));
+            }
+            pause_ns = (pause_ns * 5 / 4).min(1_000 * MS);
+        }
+    }
+
+    fn censuses(&self) -> impl Iterator<Item = (ProcessId, Census)> + '_ {
+        self.processes
+            .iter()
+            .filter_map(|(id, process)| process.nexus.as_ref().map(|nexus| (*id, nexus.census())))
+    }
+
+    /// All questions are answered, and both ends of everything agree.
+    fn is_settled(&self) -> Result<(), String> {
+        let now_ns = self.now_ns();
+        let late = self.current.iter().flatten().find(|id| !self.processes[*id].is_prompt(now_ns));
+        if let Some(id) = late {
+            return Err(format!("p{id} does not run"));
+        }
+        for actor in self.actors.values() {
+            if !actor.is_at_rest() {
+                return Err(format!("{} waits for an answer", actor.name()));
+            }
+        }
+        for (id, census) in self.censuses() {
+            nothing(
+                id,
+                &[
+                    ("requests", census.waiting),
+                    ("early links", census.early_links),
+                    ("proposals", census.proposals),
+                    ("tickets", census.tickets),
+                    ("exchanges", census.exchanges),
+                    ("links to meet", census.ready_to_meet),
+                    ("links that are not up", census.links - census.links_up),
+                    ("askers", census.askers),
+                    ("unfinished connections", census.unfinished),
+                ],
+            )?;
+            self.check_tables(id)?;
+        }
+        self.agree_on_sessions()?;
+        self.agree_on_links()
+    }
+
+    /// No session that one side holds and the other does not.
+    fn agree_on_sessions(&self) -> Result<(), String> {
+        let held = |as_client: bool| {
+            let actors = self.actors.values();
+            let mut held: Vec<_> = actors.flat_map(|actor| actor.agreements(as_client)).collect();
+            held.sort_unstable();
+            held
+        };
+        let (clients, servers) = (held(true), held(false));
+        if clients == servers {
+            return Ok(());
+        }
+        let alone = |of: &[(u32, u32)], others: &[(u32, u32)]| {
+            of.iter().filter(|one| !others.contains(one)).copied().collect::<Vec<_>>()
+        };
+        Err(format!(
+            "sessions that clients alone hold: {:?}; servers alone: {:?}",
+            alone(&clients, &servers),
+            alone(&servers, &clients)
+        ))
+    }
+
+    /// Between each two processes both count as many links.
+    fn agree_on_links(&self) -> Result<(), String> {
+        let mut counts: BTreeMap<(u64, u64), (u64, u64)> = BTreeMap::new();
+        for actor in self.actors.values() {
+            let own = self.processes[&actor.process].incarnation;
+            for view in actor.links.values() {
+                match view.is_opener {
+                    true => counts.entry((own, view.incarnation)).or_default().0 += 1,
+                    false => counts.entry((view.incarnation, own)).or_default().1 += 1,
+                }
+            }
+        }
+        let odd = counts.iter().find(|(_, (opened, accepted))| opened != accepted);
+        match odd {
+            Some(((from, to), (opened, accepted))) => {
+                Err(format!("{from:x} has {opened} links to {to:x}, which has {accepted}"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Counters say what endpoints were told, and what sockets there are.
+    fn check_counters(&self) -> Result<(), String> {
+        for (id, process) in &self.processes {
+            let Some(nexus) = &process.nexus else { continue };
+            let (stats, census, net) = (nexus.stats(), nexus.census(), self.net.borrow());
+            let actors = || self.actors.values().filter(|actor| actor.process == *id);
+            let up: usize = actors().map(|actor| actor.links.len()).sum();
+            let sum = |count: fn(&super::actor::Told) -> u64| {
+                actors().map(|actor| count(&actor.told)).sum::<u64>() + count(&process.told)
+            };
+            let sockets = net.sockets_of(*id).count() as u64;
+            let entry = &net.processes[*id];
+            let always = [
+                ("links_up", stats.links_up, up as u64),
+                ("connections_open", stats.connections_open, census.connections as u64),
+                ("connections_open", stats.connections_open, sockets),
+                ("connections_accepted", stats.connections_accepted, entry.accepts),
+                ("unsendable_messages", stats.unsendable_messages, 0),
+            ];
+            // Endpoints that have gone were told some of it only.
+            let told = [
+                ("links_opened", stats.links_opened, sum(|told| told.links_up)),
+                ("links_opened_shm", stats.links_opened_shm, sum(|told| told.links_shm)),
+                ("links_failed", stats.links_failed, sum(|told| told.links_failed)),
+                ("links down", stats.links_opened - stats.links_up, sum(|told| told.links_down)),
+            ];
+            let told = told.into_iter().filter(|_| !process.has_lost_endpoints);
+            let wrong = always.into_iter().chain(told).find(|(_, counted, is)| counted != is);
+            if let Some((name, counted, is)) = wrong {
+                return Err(format!("p{id} counts {counted} {name}, and there were {is}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// All endpoints end.
+    fn leave(&mut self) {
+        self.note(format_args!("LEAVE"));
+        let all: Vec<_> = self.actors.keys().copied().collect();
+        all.into_iter().for_each(|actor| self.detach(actor));
+    }
+
+    /// Nothing is left of what endpoints and strangers had.
+    fn has_no_links(&self) -> Result<(), String> {
+        for (id, census) in self.censuses() {
+            nothing(
+                id,
+                &[
+                    ("links", census.links),
+                    ("bytes of sessions", census.session_bytes),
+                    ("sites with shares", census.sites),
+                    ("requests", census.waiting),
+                    ("early links", census.early_links),
+                    ("proposals", census.proposals),
+                    ("tickets", census.tickets),
+                    ("exchanges", census.exchanges),
+                    ("links to meet", census.ready_to_meet),
+                    ("askers", census.askers),
+                    ("connections without HELLO", census.ungreeted),
+                    ("connections that close", census.closing),
+                    ("unfinished connections", census.unfinished),
+                ],
+            )?;
+            self.check_tables(id)?;
+        }
+        Ok(())
+    }
+
+    /// Processes have the descriptors of their connections, of the rendezvous, and no more.
+    fn check_descriptors(&self) -> Result<(), String> {
+        let net = self.net.borrow();
+        for (id, census) in self.censuses() {
+            let rendezvous = usize::from(net.meeting_of(id).is_some());
+            let open = net.processes[id].descriptors as usize;
+            if open != census.connections + rendezvous {
+                return Err(format!(
+                    "p{id} has {open} descriptors, {} connections and {rendezvous} rendezvous",
+                    census.connections
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing at all is left.
+    fn is_bare(&self) -> Result<(), String> {
+        self.has_no_links()?;
+        self.censuses().try_for_each(|(id, census)| {
+            nothing(
+                id,
+                &[
+                    ("connections", census.connections),
+                    ("ways to peers", census.outgoing),
+                    ("connections without use", census.idlers),
+                    ("deadlines", census.deadlines),
+                ],
+            )
+        })
+    }
+
+    /// One nexus after the other ends, and says so to the others.
+    fn stop_all(&mut self) -> Result<(), String> {
+        let running: Vec<_> = self.current.iter().copied().flatten().collect();
+        for id in running {
+            if let Some(nexus) = self.processes.get_mut(&id).and_then(|p| p.nexus.as_mut()) {
+                nexus.let_go();
+            }
+            self.run_until_done(REST_NS, "a nexus without users ends", World::none_is_ending)?;
+            self.run_until_done(REST_NS, "its peers have heard of it", World::has_no_strays)?;
+        }
+        Ok(())
+    }
+
+    fn none_is_ending(&self) -> Result<(), String> {
+        let ending =
+            self.processes.iter().find(|(_, p)| p.nexus.as_ref().is_some_and(|n| n.is_let_go()));
+        match ending {
+            Some((id, _)) => Err(format!("p{id} goes on")),
+            None => Ok(()),
+        }
+    }
+
+    /// Connections lead to processes that run, and without any all tables are empty.
+    fn has_no_strays(&self) -> Result<(), String> {
+        let net = self.net.borrow();
+        for (id, census) in self.censuses() {
+            let peer = |socket: usize| net.peer_process(socket);
+            let is_stray =
+                |socket: &usize| peer(*socket).is_none_or(|p| !net.processes[p].is_alive);
+            let strays = net.sockets_of(id).filter(is_stray).count();
+            // A process may be its own peer.
+            let own = net.sockets_of(id).filter(|socket| peer(*socket) == Some(id)).count();
+            nothing(id, &[("connections to nobody", strays)])?;
+            if self.current.iter().flatten().count() == 1 {
+                let strange = census.connections - own.min(census.connections);
+                nothing(id, &[("connections", strange), ("deadlines", census.deadlines)])?;
+                if own == 0 {
+                    let idlers = ("connections without use", census.idlers);
+                    nothing(id, &[("ways to peers", census.outgoing), idlers])?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn nothing(id: ProcessId, counts: &[(&str, usize)]) -> Result<(), String> {
+    match counts.iter().find(|(_, count)| *count > 0) {
+        Some((what, count)) => Err(format!("p{id} has {count} {what}")),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,346 @@
+//! The network as the reactor of one process sees it.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use petrel::nexus::net::{Events, Fds, Network, Ready, SharedMemory, Stream, Wake};
+use petrel::nexus::stepped::WAKER;
+use petrel_transport::shm::{HOST_IDENTITY_BYTES, ShmConfig, Side};
+use petrel_transport::udp::UdpLink;
+
+use super::tcp::SocketId;
+use super::unix::{GuestId, Memory};
+use super::{NetRef, ProcessId};
+
+/// The MTU of every path.
+const MTU: usize = 1_500;
+
+pub(in crate::nexus) struct SimNetwork {
+    net: NetRef,
+    process: ProcessId,
+    /// Events that a poll tells at once: fewer than the reactor has room for, as after a flood.
+    events_max: usize,
+}
+
+impl std::fmt::Debug for SimNetwork {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimNetwork").field("process", &self.process).finish_non_exhaustive()
+    }
+}
+
+impl SimNetwork {
+    pub(in crate::nexus) fn new(net: &NetRef, process: ProcessId, events_max: usize) -> Self {
+        Self { net: Rc::clone(net), process, events_max }
+    }
+
+    pub(in crate::nexus) fn waker(&self) -> SimWaker {
+        SimWaker { net: Rc::clone(&self.net), process: self.process }
+    }
+}
+
+impl Network for SimNetwork {
+    type Stream = SimStream;
+    type Listener = SocketAddr;
+    type Events = SimEvents;
+    type Waker = SimWaker;
+
+    fn now(&self) -> Instant {
+        self.net.borrow().instant()
+    }
+
+    fn fill_random(&self, bytes: &mut [u8]) -> io::Result<()> {
+        self.net.borrow_mut().rng.fill(bytes);
+        Ok(())
+    }
+
+    fn descriptors_max(&self) -> Option<u64> {
+        Some(self.net.borrow().processes[self.process].descriptors_max)
+    }
+
+    fn path_mtu(&self, _local: IpAddr, _peer: SocketAddr) -> io::Result<usize> {
+        let net = &mut *self.net.borrow_mut();
+        match net.happens(net.conditions.scarce) {
+            true => Err(io::ErrorKind::NetworkUnreachable.into()),
+            false => Ok(MTU),
+        }
+    }
+
+    fn udp_no_ports(&self) -> Option<u64> {
+        Some(0)
+    }
+
+    fn events(&self, count: usize) -> SimEvents {
+        SimEvents { ready: Vec::new(), count: count.min(self.events_max) }
+    }
+
+    fn poll(&mut self, events: &mut SimEvents, _timeout: Option<Duration>) -> io::Result<()> {
+        let net = &mut *self.net.borrow_mut();
+        if net.happens(net.conditions.choppy) && net.rng.below(8) == 0 {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        events.ready = net.take_ready(self.process, events.count);
+        Ok(())
+    }
+
+    fn listen(
+        &mut self,
+        address: SocketAddr,
+        queue: i32,
+        token: usize,
+    ) -> io::Result<(SocketAddr, SocketAddr)> {
+        let queue = usize::try_from(queue).unwrap_or(0);
+        let local = self.net.borrow_mut().listen(self.process, address, queue, token)?;
+        Ok((local, local))
+    }
+
+    fn accept(&self, listener: &SocketAddr) -> io::Result<(SimStream, SocketAddr)> {
+        let (id, remote) = self.net.borrow_mut().accept(self.process, *listener)?;
+        Ok((SimStream { net: Rc::clone(&self.net), id }, remote))
+    }
+
+    fn has_waiting(&self, listener: &SocketAddr) -> bool {
+        self.net.borrow().has_waiting(*listener)
+    }
+
+    fn connect(&self, remote: SocketAddr) -> io::Result<SimStream> {
+        let id = self.net.borrow_mut().connect(self.process, remote)?;
+        Ok(SimStream { net: Rc::clone(&self.net), id })
+    }
+
+    fn register(&self, stream: &mut SimStream, token: usize) -> io::Result<()> {
+        self.net.borrow_mut().register(stream.id, token)
+    }
+
+    fn deregister(&self, stream: &mut SimStream) {
+        self.net.borrow_mut().deregister(stream.id);
+    }
+}
+
+pub(in crate::nexus) struct SimStream {
+    net: NetRef,
+    id: SocketId,
+}
+
+impl std::fmt::Debug for SimStream {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SimStream({})", self.id)
+    }
+}
+
+impl Read for SimStream {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.net.borrow_mut().read(self.id, buffer)
+    }
+}
+
+impl Write for SimStream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.net.borrow_mut().write(self.id, bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stream for SimStream {
+    fn take_error(&self) -> io::Result<Option<io::Error>> {
+        Ok(self.net.borrow_mut().take_error(self.id))
+    }
+
+    fn peer_addr(&self) -> io::Result<SocketAddr> {
+        self.net.borrow().peer_addr(self.id)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(self.net.borrow().local_addr(self.id))
+    }
+
+    fn shutdown_write(&self) -> io::Result<()> {
+        self.net.borrow_mut().shutdown(self.id)
+    }
+
+    fn set_nodelay(&self) {}
+
+    fn min_rtt_ns(&self) -> Option<u32> {
+        self.net.borrow().min_rtt_ns(self.id)
+    }
+}
+
+impl Drop for SimStream {
+    fn drop(&mut self) {
+        self.net.borrow_mut().close(self.id);
+    }
+}
+
+#[derive(Debug)]
+pub(in crate::nexus) struct SimEvents {
+    ready: Vec<Ready>,
+    count: usize,
+}
+
+impl Events for SimEvents {
+    fn iter(&self) -> impl Iterator<Item = Ready> {
+        self.ready.iter().copied()
+    }
+
+    fn clear(&mut self) {
+        self.ready.clear();
+    }
+}
+
+pub(in crate::nexus) struct SimWaker {
+    net: NetRef,
+    process: ProcessId,
+}
+
+impl std::fmt::Debug for SimWaker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "SimWaker({})", self.process)
+    }
+}
+
+impl Wake for SimWaker {
+    fn wake(&self) -> io::Result<()> {
+        self.net.borrow_mut().notify(self.process, WAKER);
+        Ok(())
+    }
+}
+
+/// An end of a connection through a Unix socket.
+pub(in crate::nexus) struct Guest {
+    net: NetRef,
+    id: GuestId,
+}
+
+impl std::fmt::Debug for Guest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Guest({})", self.id)
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.net.borrow_mut().close_guest(self.id);
+    }
+}
+
+/// What an endpoint gets with a link.
+#[derive(Debug)]
+pub(in crate::nexus) enum SimLink {
+    Udp(UdpLink),
+    Shm {
+        max_frame_bytes: usize,
+        side: Side,
+        /// Open as long as the link.
+        _guest: Guest,
+    },
+}
+
+impl SharedMemory for SimNetwork {
+    /// Its name.
+    type Rendezvous = Vec<u8>;
+    type Guest = Guest;
+    type Segment = Memory;
+    type Fds = SimFds;
+    type Link = SimLink;
+
+    fn open_rendezvous(&mut self, token: usize) -> io::Result<Vec<u8>> {
+        self.net.borrow_mut().open_rendezvous(self.process, token)
+    }
+
+    fn host_identity(&self) -> io::Result<[u8; HOST_IDENTITY_BYTES]> {
+        let host = self.net.borrow().processes[self.process].host;
+        Ok([host as u8 + 1; HOST_IDENTITY_BYTES])
+    }
+
+    fn name_of(&self, rendezvous: &Vec<u8>) -> Vec<u8> {
+        rendezvous.clone()
+    }
+
+    fn accept_guest(&self, rendezvous: &mut Vec<u8>) -> io::Result<Option<Guest>> {
+        let id = self.net.borrow_mut().accept_guest(self.process, rendezvous)?;
+        Ok(id.map(|id| Guest { net: Rc::clone(&self.net), id }))
+    }
+
+    fn meet(&self, name: &[u8]) -> io::Result<Guest> {
+        let id = self.net.borrow_mut().meet(self.process, name)?;
+        Ok(Guest { net: Rc::clone(&self.net), id })
+    }
+
+    fn register_guest(&self, guest: &Guest, token: usize) -> io::Result<()> {
+        self.net.borrow_mut().register_guest(guest.id, token)
+    }
+
+    fn deregister_guest(&self, guest: &Guest) {
+        self.net.borrow_mut().deregister_guest(guest.id);
+    }
+
+    fn send_to_guest(
+        &self,
+        guest: &Guest,
+        bytes: &[u8],
+        segment: Option<&Memory>,
+    ) -> io::Result<usize> {
+        self.net.borrow_mut().send_to_guest(guest.id, bytes, segment.copied())
+    }
+
+    fn receive_from_guest(
+        &self,
+        guest: &Guest,
+        bytes: &mut [u8],
+        fds: &mut SimFds,
+        fds_max: usize,
+    ) -> io::Result<usize> {
+        self.net.borrow_mut().receive_from_guest(guest.id, bytes, &mut fds.0, fds_max)
+    }
+
+    fn can_close(&self) -> bool {
+        !self.net.borrow().processes[self.process].closes_hang
+    }
+
+    fn create_segment(&self, config: &ShmConfig) -> Result<Memory, String> {
+        let net = &mut *self.net.borrow_mut();
+        if net.happens(net.conditions.scarce_shm) {
+            return Err("no memory for rings".to_owned());
+        }
+        let is_sound = !net.happens(net.conditions.scarce_shm);
+        Ok(Memory { max_frame_bytes: config.max_frame_bytes, is_sound })
+    }
+
+    fn open_segment(&self, memory: Memory, _huge_pages: bool) -> Result<Memory, String> {
+        if memory.is_sound { Ok(memory) } else { Err("this is no segment".to_owned()) }
+    }
+
+    fn max_frame_bytes(&self, segment: &Memory) -> usize {
+        segment.max_frame_bytes
+    }
+
+    fn shm_link(&self, segment: Memory, side: Side, guest: Guest) -> SimLink {
+        SimLink::Shm { max_frame_bytes: segment.max_frame_bytes, side, _guest: guest }
+    }
+
+    fn udp_link(&self, link: UdpLink) -> SimLink {
+        SimLink::Udp(link)
+    }
+}
+
+/// Memory of a peer.
+#[derive(Debug, Default)]
+pub(in crate::nexus) struct SimFds(Vec<Memory>);
+
+impl Fds for SimFds {
+    type Memory = Memory;
+
+    fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    fn take_only(&mut self) -> Option<Memory> {
+        if self.0.len() == 1 { self.0.pop() } else { None }
+    }
+
+    fn discard(_memory: Memory) {}
+}

@@ -1,0 +1,581 @@
+//! Connections of TCP.
+
+use std::collections::VecDeque;
+use std::io::{self, ErrorKind};
+use std::net::SocketAddr;
+
+use super::wire::{Reader, Said};
+use super::{Arrival, HostId, Net, ProcessId};
+
+/// Names an end of a connection; never used again.
+pub(in crate::nexus) type SocketId = usize;
+
+/// Tries of a connection's first packet, and the pause after the first, which doubles.
+const SYN_TRIES: u32 = 5;
+const SYN_PAUSE_NS: u64 = 1_000_000_000;
+
+/// An end of a connection.
+#[derive(Debug)]
+pub(super) struct Socket {
+    pub(super) process: ProcessId,
+    host: HostId,
+    local: SocketAddr,
+    remote: SocketAddr,
+    state: State,
+    peer: Option<SocketId>,
+    token: Option<usize>,
+    /// What came and was not read.
+    received: VecDeque<u8>,
+    /// The peer ends its direction behind that.
+    is_at_end: bool,
+    /// The connection broke, and the owner has not been told.
+    broken: Option<ErrorKind>,
+    /// Bytes written that the peer has not read.
+    unread_bytes: usize,
+    /// A write found no room.
+    waits_for_room: bool,
+    has_ended: bool,
+    /// What is sent to this end comes no earlier, so that it comes in order.
+    pub(super) arrival_floor_ns: u64,
+    /// When the last byte came.
+    heard_ns: u64,
+    /// When the connection was there.
+    connected_ns: u64,
+    rtt_ns: u32,
+    is_opener: bool,
+    /// Follows what the owner writes, and what comes.
+    reader: Reader,
+    listener: Reader,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Connecting,
+    Connected,
+    Failed,
+    /// The owner has closed it, or is no more.
+    Gone,
+}
+
+/// A listening socket.
+#[derive(Debug)]
+pub(super) struct Listening {
+    pub(super) process: ProcessId,
+    token: usize,
+    queue: usize,
+    /// Connections to be accepted.
+    backlog: VecDeque<SocketId>,
+}
+
+impl Socket {
+    /// Ends without a word.
+    pub(super) fn vanish(&mut self) {
+        self.state = State::Gone;
+        self.token = None;
+        self.received = VecDeque::new();
+    }
+}
+
+impl Arrival {
+    /// The end that it reaches, if that has an order to keep.
+    pub(super) fn receiver(&self) -> Option<SocketId> {
+        match self {
+            Self::Bytes { to, .. } | Self::End { to, .. } | Self::Reset { to } => Some(*to),
+            _ => None,
+        }
+    }
+}
+
+impl Net {
+    fn new_socket(
+        &mut self,
+        process: ProcessId,
+        (local, remote): (SocketAddr, SocketAddr),
+        state: State,
+    ) -> SocketId {
+        self.sockets.push(Socket {
+            process,
+            host: self.processes[process].host,
+            local,
+            remote,
+            state,
+            peer: None,
+            token: None,
+            received: VecDeque::new(),
+            is_at_end: false,
+            broken: None,
+            unread_bytes: 0,
+            waits_for_room: false,
+            has_ended: false,
+            arrival_floor_ns: 0,
+            heard_ns: self.now_ns,
+            connected_ns: self.now_ns,
+            rtt_ns: u32::MAX,
+            is_opener: state == State::Connecting,
+            reader: Reader::default(),
+            listener: Reader::default(),
+        });
+        self.sockets.len() - 1
+    }
+
+    /// Takes a descriptor, if the process may have one more.
+    pub(super) fn take_descriptor(&mut self, process: ProcessId) -> io::Result<()> {
+        let entry = &mut self.processes[process];
+        if entry.descriptors >= entry.descriptors_max {
+            return Err(too_many_files());
+        }
+        entry.descriptors += 1;
+        Ok(())
+    }
+
+    pub(super) fn give_descriptor(&mut self, process: ProcessId) {
+        let entry = &mut self.processes[process];
+        entry.descriptors = entry.descriptors.saturating_sub(1);
+    }
+
+    pub(in crate::nexus) fn listen(
+        &mut self,
+        process: ProcessId,
+        address: SocketAddr,
+        queue: usize,
+        token: usize,
+    ) -> io::Result<SocketAddr> {
+        if self.listeners.contains_key(&address) {
+            return Err(ErrorKind::AddrInUse.into());
+        }
+        let listening = Listening { process, token, queue, backlog: VecDeque::new() };
+        self.listeners.insert(address, listening);
+        Ok(address)
+    }
+
+    pub(in crate::nexus) fn connect(
+        &mut self,
+        process: ProcessId,
+        remote: SocketAddr,
+    ) -> io::Result<SocketId> {
+        if self.happens(self.conditions.scarce) {
+            return Err(ErrorKind::NetworkUnreachable.into());
+        }
+        self.take_descriptor(process)?;
+        self.processes[process].connects += 1;
+        let host = self.processes[process].host;
+        let port = self.hosts[host].next_port;
+        self.hosts[host].next_port = if port == u16::MAX { 40_000 } else { port + 1 };
+        let local = SocketAddr::new(self.conditions.family.address(host), port);
+        let id = self.new_socket(process, (local, remote), State::Connecting);
+        self.note(1, id as u64);
+        let to = self.host_at(remote);
+        let delay_ns = self.draw_delay(host, to.unwrap_or(host));
+        self.send_at(self.now_ns + delay_ns, Arrival::Syn { from: id, attempt: 0 });
+        Ok(id)
+    }
+
+    fn host_at(&self, address: SocketAddr) -> Option<HostId> {
+        (0..self.hosts.len()).find(|&host| self.conditions.family.address(host) == address.ip())
+    }
+
+    pub(in crate::nexus) fn accept(
+        &mut self,
+        process: ProcessId,
+        address: SocketAddr,
+    ) -> io::Result<(SocketId, SocketAddr)> {
+        // The kernel looks for a free descriptor before it looks at its queue.
+        self.take_descriptor(process)?;
+        let listening = self.listeners.get_mut(&address);
+        let next = listening.and_then(|listening| listening.backlog.pop_front());
+        let Some(id) = next else {
+            self.give_descriptor(process);
+            return Err(ErrorKind::WouldBlock.into());
+        };
+        if self.sockets[id].broken.is_some() && self.happens(self.conditions.choppy) {
+            self.give_descriptor(process);
+            self.sockets[id].vanish();
+            return Err(ErrorKind::ConnectionAborted.into());
+        }
+        self.processes[process].accepts += 1;
+        Ok((id, self.sockets[id].remote))
+    }
+
+    pub(super) fn has_waiting(&self, address: SocketAddr) -> bool {
+        self.listeners.get(&address).is_some_and(|listening| !listening.backlog.is_empty())
+    }
+
+    /// Tells of a socket's readiness by a token from now on; at once if it is ready.
+    pub(in crate::nexus) fn register(&mut self, id: SocketId, token: usize) -> io::Result<()> {
+        if self.happens(self.conditions.scarce) {
+            return Err(ErrorKind::OutOfMemory.into());
+        }
+        let process = self.sockets[id].process;
+        self.sockets[id].token = Some(token);
+        self.processes[process].tokens.insert(token, id);
+        if self.sockets[id].state != State::Connecting {
+            self.notify(process, token);
+        }
+        Ok(())
+    }
+
+    pub(super) fn deregister(&mut self, id: SocketId) {
+        if let Some(token) = self.sockets[id].token.take() {
+            let process = &mut self.processes[self.sockets[id].process];
+            process.tokens.remove(&token);
+            process.ready.retain(|ready| *ready != token);
+        }
+    }
+
+    fn tell(&mut self, id: SocketId) {
+        let (process, token) = (self.sockets[id].process, self.sockets[id].token);
+        if let Some(token) = token {
+            self.notify(process, token);
+        }
+    }
+
+    pub(in crate::nexus) fn is_writable(&self, id: SocketId) -> bool {
+        let socket = &self.sockets[id];
+        match socket.state {
+            State::Connecting | State::Gone => false,
+            State::Failed => true,
+            State::Connected => socket.unread_bytes < self.conditions.window_bytes,
+        }
+    }
+
+    pub(in crate::nexus) fn read(&mut self, id: SocketId, buffer: &mut [u8]) -> io::Result<usize> {
+        let is_choppy = self.happens(self.conditions.choppy);
+        if is_choppy && self.rng.below(4) == 0 {
+            return Err(ErrorKind::Interrupted.into());
+        }
+        let all = buffer.len().min(self.sockets[id].received.len());
+        if all > 0 {
+            let count = if is_choppy { self.rng.between(1, all as u64) as usize } else { all };
+            let socket = &mut self.sockets[id];
+            for (to, from) in buffer.iter_mut().zip(socket.received.drain(..count)) {
+                *to = from;
+            }
+            let (peer, host) = (socket.peer, socket.host);
+            if let Some(peer) = peer {
+                self.free_room(peer, host, count);
+            }
+            return Ok(count);
+        }
+        let socket = &mut self.sockets[id];
+        match socket.broken.take() {
+            Some(kind) => {
+                socket.is_at_end = true;
+                Err(kind.into())
+            }
+            None if socket.is_at_end => Ok(0),
+            None if socket.state == State::Connected => Err(ErrorKind::WouldBlock.into()),
+            None => Err(ErrorKind::NotConnected.into()),
+        }
+    }
+
+    /// The reader has made room for its peer.
+    fn free_room(&mut self, peer: SocketId, from: HostId, count: usize) {
+        let delay_ns = self.draw_delay(from, self.sockets[peer].host);
+        let socket = &mut self.sockets[peer];
+        socket.unread_bytes = socket.unread_bytes.saturating_sub(count);
+        if std::mem::take(&mut socket.waits_for_room) {
+            self.send_at(self.now_ns + delay_ns, Arrival::Room { to: peer });
+        }
+    }
+
+    pub(in crate::nexus) fn write(&mut self, id: SocketId, bytes: &[u8]) -> io::Result<usize> {
+        let is_choppy = self.happens(self.conditions.choppy);
+        if is_choppy && self.rng.below(4) == 0 {
+            return Err(ErrorKind::Interrupted.into());
+        }
+        let (now_ns, window_bytes) = (self.now_ns, self.conditions.window_bytes);
+        let socket = &mut self.sockets[id];
+        match socket.state {
+            State::Connecting => return Err(ErrorKind::WouldBlock.into()),
+            State::Connected if socket.broken.is_none() && !socket.has_ended => {}
+            _ => return Err(socket.broken.take().unwrap_or(ErrorKind::BrokenPipe).into()),
+        }
+        let room = window_bytes.saturating_sub(socket.unread_bytes).min(bytes.len());
+        let Some(peer) = socket.peer.filter(|_| room > 0) else {
+            socket.waits_for_room = true;
+            return Err(ErrorKind::WouldBlock.into());
+        };
+        let count = if is_choppy { self.rng.between(1, room as u64) as usize } else { room };
+        let socket = &mut self.sockets[id];
+        socket.unread_bytes += count;
+        socket.reader.read(&bytes[..count], now_ns);
+        self.note(2, (id + count) as u64);
+        let bytes = Box::from(&bytes[..count]);
+        self.send_to(peer, id, Arrival::Bytes { to: peer, from: id, bytes });
+        Ok(count)
+    }
+
+    /// Sends something behind all that was sent to that end before.
+    fn send_to(&mut self, to: SocketId, from: SocketId, arrival: Arrival) {
+        let delay_ns = self.draw_delay(self.sockets[from].host, self.sockets[to].host);
+        let rtt_ns = u32::try_from(2 * delay_ns).unwrap_or(u32::MAX);
+        let sender = &mut self.sockets[from];
+        sender.rtt_ns = sender.rtt_ns.min(rtt_ns);
+        let floor = &mut self.sockets[to].arrival_floor_ns;
+        *floor = (*floor).max(self.now_ns + delay_ns);
+        let at_ns = *floor;
+        self.send_at(at_ns, arrival);
+    }
+
+    pub(in crate::nexus) fn shutdown(&mut self, id: SocketId) -> io::Result<()> {
+        let socket = &mut self.sockets[id];
+        if socket.state != State::Connected || socket.broken.is_some() {
+            return Err(ErrorKind::NotConnected.into());
+        }
+        self.end_direction(id);
+        // Each `shutdown` of a socket is an event of that socket.
+        self.tell(id);
+        Ok(())
+    }
+
+    fn end_direction(&mut self, id: SocketId) {
+        let socket = &mut self.sockets[id];
+        if !std::mem::replace(&mut socket.has_ended, true)
+            && let Some(peer) = socket.peer
+        {
+            self.send_to(peer, id, Arrival::End { to: peer, from: id });
+        }
+    }
+
+    /// The owner closes its end.
+    pub(in crate::nexus) fn close(&mut self, id: SocketId) {
+        self.deregister(id);
+        let socket = &self.sockets[id];
+        if socket.state == State::Gone {
+            return;
+        }
+        self.give_descriptor(socket.process);
+        self.note(3, id as u64);
+        self.close_quietly(id);
+    }
+
+    /// The same for one that has no descriptor.
+    fn close_quietly(&mut self, id: SocketId) {
+        let socket = &self.sockets[id];
+        let is_unread = !socket.received.is_empty();
+        match socket.peer {
+            Some(peer) if is_unread => self.send_to(peer, id, Arrival::Reset { to: peer }),
+            _ => self.end_direction(id),
+        }
+        self.sockets[id].vanish();
+    }
+
+    pub(super) fn deliver(&mut self, arrival: Arrival) {
+        if let Some((a, b)) = self.path_of(&arrival)
+            && let Some(waiting) = self.cuts.get_mut(&(a.min(b), a.max(b)))
+        {
+            // First packets are sent again by their own clock.
+            return match arrival {
+                Arrival::Syn { from, attempt } => self.try_again(from, attempt),
+                arrival => waiting.push(arrival),
+            };
+        }
+        match arrival {
+            Arrival::Syn { from, attempt } => self.on_syn(from, attempt),
+            Arrival::SynAck { to, peer } => self.on_syn_ack(to, peer),
+            Arrival::Refused { to } => self.on_failed(to, ErrorKind::ConnectionRefused),
+            Arrival::Bytes { to, from, bytes } => self.on_bytes(to, from, &bytes),
+            Arrival::End { to, .. } => self.on_end(to),
+            Arrival::Reset { to } => self.on_reset(to),
+            Arrival::Room { to } => self.tell(to),
+        }
+    }
+
+    fn path_of(&self, arrival: &Arrival) -> Option<(HostId, HostId)> {
+        let host = |id: &SocketId| self.sockets[*id].host;
+        let to_peer = |id: &SocketId| {
+            let peer = self.sockets[*id].peer;
+            Some((host(id), peer.map(|peer| host(&peer))?))
+        };
+        match arrival {
+            Arrival::Syn { from, .. } => {
+                Some((host(from), self.host_at(self.sockets[*from].remote)?))
+            }
+            Arrival::SynAck { to, peer } => Some((host(to), host(peer))),
+            Arrival::Refused { to } => Some((host(to), self.host_at(self.sockets[*to].remote)?)),
+            Arrival::Bytes { to, from, .. } | Arrival::End { to, from } => {
+                Some((host(to), host(from)))
+            }
+            Arrival::Reset { to } | Arrival::Room { to } => to_peer(to),
+        }
+    }
+
+    fn on_syn(&mut self, from: SocketId, attempt: u32) {
+        let opener = &self.sockets[from];
+        if opener.state != State::Connecting {
+            return;
+        }
+        let (local, remote, host) = (opener.local, opener.remote, opener.host);
+        let Some(target) = self.host_at(remote) else { return };
+        if !self.hosts[target].is_up {
+            return self.try_again(from, attempt);
+        }
+        let back_ns = self.now_ns + self.draw_delay(target, host);
+        match self.listeners.get(&remote) {
+            None => self.send_at(back_ns, Arrival::Refused { to: from }),
+            Some(listening) if listening.backlog.len() >= listening.queue => {
+                self.try_again(from, attempt);
+            }
+            Some(listening) => {
+                let (process, token) = (listening.process, listening.token);
+                let id = self.new_socket(process, (remote, local), State::Connected);
+                self.sockets[id].peer = Some(from);
+                self.sockets[id].arrival_floor_ns = back_ns;
+                // From now on the peer may be reset.
+                self.sockets[from].peer = Some(id);
+                self.sockets[from].arrival_floor_ns = back_ns;
+                if let Some(listening) = self.listeners.get_mut(&remote) {
+                    listening.backlog.push_back(id);
+                }
+                self.notify(process, token);
+                self.send_at(back_ns, Arrival::SynAck { to: from, peer: id });
+            }
+        }
+    }
+
+    fn try_again(&mut self, from: SocketId, attempt: u32) {
+        if attempt >= SYN_TRIES {
+            return self.on_failed(from, ErrorKind::TimedOut);
+        }
+        let at_ns = self.now_ns + (SYN_PAUSE_NS << attempt);
+        self.send_at(at_ns, Arrival::Syn { from, attempt: attempt + 1 });
+    }
+
+    fn on_syn_ack(&mut self, to: SocketId, peer: SocketId) {
+        let now_ns = self.now_ns;
+        let socket = &mut self.sockets[to];
+        if socket.state != State::Connecting {
+            // Nobody waits there any more.
+            if socket.state == State::Gone {
+                self.send_to(peer, to, Arrival::Reset { to: peer });
+            }
+            return;
+        }
+        socket.state = State::Connected;
+        (socket.connected_ns, socket.heard_ns) = (now_ns, now_ns);
+        self.tell(to);
+    }
+
+    fn on_failed(&mut self, to: SocketId, kind: ErrorKind) {
+        let socket = &mut self.sockets[to];
+        if socket.state == State::Connecting {
+            socket.state = State::Failed;
+            socket.broken = Some(kind);
+            self.tell(to);
+        }
+    }
+
+    fn on_bytes(&mut self, to: SocketId, from: SocketId, bytes: &[u8]) {
+        let now_ns = self.now_ns;
+        let is_up = self.hosts[self.sockets[to].host].is_up;
+        let socket = &mut self.sockets[to];
+        if socket.state == State::Gone {
+            // A host that runs answers for a socket that it does not have.
+            if is_up {
+                self.send_to(from, to, Arrival::Reset { to: from });
+            }
+            return;
+        }
+        socket.listener.read(bytes, now_ns);
+        socket.received.extend(bytes);
+        socket.heard_ns = now_ns;
+        self.tell(to);
+    }
+
+    fn on_end(&mut self, to: SocketId) {
+        let socket = &mut self.sockets[to];
+        if socket.state != State::Gone {
+            socket.is_at_end = true;
+            self.tell(to);
+        }
+    }
+
+    fn on_reset(&mut self, to: SocketId) {
+        let is_harsh = self.happens(self.conditions.harsh_resets);
+        let socket = &mut self.sockets[to];
+        match socket.state {
+            State::Gone | State::Failed => return,
+            State::Connecting => return self.on_failed(to, ErrorKind::ConnectionRefused),
+            State::Connected => {}
+        }
+        socket.broken = Some(ErrorKind::ConnectionReset);
+        if is_harsh {
+            socket.received.clear();
+        }
+        self.tell(to);
+    }
+}
+
+/// What owners may know of their sockets.
+impl Net {
+    pub(super) fn take_error(&mut self, id: SocketId) -> Option<io::Error> {
+        let socket = &mut self.sockets[id];
+        let is_failed = socket.state == State::Failed;
+        socket.broken.take_if(|_| is_failed).map(Into::into)
+    }
+
+    pub(super) fn peer_addr(&self, id: SocketId) -> io::Result<SocketAddr> {
+        match self.sockets[id].state {
+            State::Connected => Ok(self.sockets[id].remote),
+            _ => Err(ErrorKind::NotConnected.into()),
+        }
+    }
+
+    pub(super) fn local_addr(&self, id: SocketId) -> SocketAddr {
+        self.sockets[id].local
+    }
+
+    pub(super) fn min_rtt_ns(&self, id: SocketId) -> Option<u32> {
+        Some(self.sockets[id].rtt_ns).filter(|rtt_ns| *rtt_ns != u32::MAX)
+    }
+}
+
+/// What rules ask of connections.
+impl Net {
+    /// Ends that a process has open, in both directions as far as it is concerned.
+    pub(in crate::nexus) fn sockets_of(
+        &self,
+        process: ProcessId,
+    ) -> impl Iterator<Item = SocketId> + '_ {
+        let registered = self.processes[process].tokens.values().copied();
+        registered.filter(|id| self.sockets[*id].state != State::Gone)
+    }
+
+    /// When the last byte came to an end, or when the connection was there.
+    pub(in crate::nexus) fn heard_ns(&self, id: SocketId) -> u64 {
+        self.sockets[id].heard_ns.max(self.sockets[id].connected_ns)
+    }
+
+    /// The process at the other end.
+    pub(in crate::nexus) fn peer_process(&self, id: SocketId) -> Option<ProcessId> {
+        self.sockets[id].peer.map(|peer| self.sockets[peer].process)
+    }
+
+    pub(in crate::nexus) fn is_broken(&self, id: SocketId) -> bool {
+        let socket = &self.sockets[id];
+        socket.broken.is_some() || socket.is_at_end || socket.has_ended
+    }
+
+    pub(in crate::nexus) fn is_connected(&self, id: SocketId) -> bool {
+        self.sockets[id].state == State::Connected
+    }
+
+    /// What its owner has written.
+    pub(in crate::nexus) fn said(&self, id: SocketId) -> Said {
+        self.sockets[id].reader.said
+    }
+
+    /// When the peer's HELLO has come, if it has.
+    pub(in crate::nexus) fn greeted_ns(&self, id: SocketId) -> Option<u64> {
+        let said = self.sockets[id].listener.said;
+        (said.hellos > 0).then_some(said.hello_ns)
+    }
+
+    pub(in crate::nexus) fn is_opener(&self, id: SocketId) -> bool {
+        self.sockets[id].is_opener
+    }
+}
+
+fn too_many_files() -> io::Error {
+    rustix::io::Errno::MFILE.into()
+}

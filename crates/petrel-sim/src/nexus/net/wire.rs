@@ -1,0 +1,110 @@
+//! What a process says on a connection, read from its bytes (`docs/wire-protocol.md` §8.1): by a reader of headers alone,
+//! so that the rules do not rest on the decoder under test.
+
+const PREFACE_BYTES: usize = 8;
+const HEADER_BYTES: usize = 8;
+
+/// Types of §8.2 that the rules are about.
+const HELLO: u16 = 1;
+const PING: u16 = 10;
+const PONG: u16 = 11;
+const GOODBYE: u16 = 14;
+
+/// What was said so far in one direction.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::nexus) struct Said {
+    pub(in crate::nexus) hellos: u64,
+    pub(in crate::nexus) pings: u64,
+    pub(in crate::nexus) pongs: u64,
+    pub(in crate::nexus) goodbyes: u64,
+    pub(in crate::nexus) messages: u64,
+    /// When the last PING or PONG began to be written.
+    pub(in crate::nexus) sign_ns: u64,
+    /// The same of PINGs alone.
+    pub(in crate::nexus) ping_ns: u64,
+    /// When HELLO was there.
+    pub(in crate::nexus) hello_ns: u64,
+}
+
+/// Follows the messages of a stream.
+#[derive(Debug, Default)]
+pub(super) struct Reader {
+    /// Bytes of the stream so far that belong to what is complete or skipped.
+    preface: usize,
+    header: [u8; HEADER_BYTES],
+    header_bytes: usize,
+    body_left: usize,
+    pub(super) said: Said,
+}
+
+impl Reader {
+    pub(super) fn read(&mut self, mut bytes: &[u8], now_ns: u64) {
+        let preface = bytes.len().min(PREFACE_BYTES - self.preface);
+        self.preface += preface;
+        bytes = &bytes[preface..];
+        while !bytes.is_empty() {
+            if self.body_left > 0 {
+                let count = bytes.len().min(self.body_left);
+                self.body_left -= count;
+                bytes = &bytes[count..];
+                continue;
+            }
+            let count = bytes.len().min(HEADER_BYTES - self.header_bytes);
+            self.header[self.header_bytes..self.header_bytes + count]
+                .copy_from_slice(&bytes[..count]);
+            self.header_bytes += count;
+            bytes = &bytes[count..];
+            if self.header_bytes == HEADER_BYTES {
+                self.note_header(now_ns);
+            }
+        }
+    }
+
+    fn note_header(&mut self, now_ns: u64) {
+        self.header_bytes = 0;
+        let [a, b, c, d, low, high, ..] = self.header;
+        self.body_left = u32::from_le_bytes([a, b, c, d]) as usize;
+        self.said.messages += 1;
+        match u16::from_le_bytes([low, high]) {
+            HELLO => {
+                self.said.hellos += 1;
+                self.said.hello_ns = now_ns;
+            }
+            PING => {
+                self.said.pings += 1;
+                (self.said.sign_ns, self.said.ping_ns) = (now_ns, now_ns);
+            }
+            PONG => {
+                self.said.pongs += 1;
+                self.said.sign_ns = now_ns;
+            }
+            GOODBYE => self.said.goodbyes += 1,
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use petrel_proto::control::{Message, PREFACE, Ping, Pong, StatsRequest};
+
+    use super::*;
+
+    #[test]
+    fn read__counts_messages_in_pieces_of_any_length() {
+        let mut bytes = PREFACE.to_vec();
+        for message in [
+            Message::from(Ping { nonce: 1 }),
+            StatsRequest { request: 2 }.into(),
+            Pong { nonce: 3 }.into(),
+        ] {
+            message.encode(&mut bytes).unwrap();
+        }
+        for piece in 1..bytes.len() {
+            let mut reader = Reader::default();
+            bytes.chunks(piece).for_each(|bytes| reader.read(bytes, 9));
+            let Said { pings, pongs, messages, sign_ns, .. } = reader.said;
+            assert_eq!((pings, pongs, messages, sign_ns), (1, 1, 3, 9), "pieces of {piece}");
+        }
+    }
+}

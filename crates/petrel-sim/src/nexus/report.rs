@@ -1,0 +1,99 @@
+//! What a run found.
+
+use petrel::nexus::NexusStats;
+
+use super::actor::Told;
+
+/// What happened in the run of a seed that kept all rules.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Report {
+    /// The seed.
+    pub seed: u64,
+    /// Two runs share it if, and as good as only if, the same happened in both.
+    pub digest: u64,
+    /// Virtual time that passed, in nanoseconds.
+    pub virtual_ns: u64,
+    /// Turns of nexuses.
+    pub turns: u64,
+    /// Turns that began late.
+    pub late_turns: u64,
+    /// Processes that were killed, and hosts that lost power.
+    pub deaths: u64,
+    /// Pairs of hosts that were cut off from each other.
+    pub cuts: u64,
+    /// Connections of strangers.
+    pub strangers: u64,
+    /// Strangers that asked for counters and have got an answer.
+    pub askers_answered: u64,
+    pub(super) told: Told,
+    pub(super) stats: NexusStats,
+}
+
+impl Report {
+    /// Names and values of what is worth a glance, in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        let (told, stats) = (&self.told, &self.stats);
+        [
+            ("nexus_turns", self.turns),
+            ("nexus_turns_late", self.late_turns),
+            ("nexus_deaths", self.deaths),
+            ("nexus_cuts", self.cuts),
+            ("nexus_strangers", self.strangers),
+            ("nexus_askers_answered", self.askers_answered),
+            ("nexus_links_up", told.links_up),
+            ("nexus_links_shm", told.links_shm),
+            ("nexus_links_failed", told.links_failed),
+            ("nexus_links_down", told.links_down),
+            ("nexus_links_early", stats.links_early),
+            ("nexus_links_refused", stats.links_refused),
+            ("nexus_sessions_opened", told.sessions_opened),
+            ("nexus_sessions_refused", told.sessions_refused),
+            ("nexus_sessions_closed", told.sessions_closed),
+            ("nexus_sessions_drained", told.sessions_drained),
+            ("nexus_sessions_unanswered", stats.sessions_unanswered),
+            ("nexus_groups_answered", told.groups_answered),
+            ("nexus_stats_answered", stats.stats_answered),
+            ("nexus_stats_refused", stats.stats_refused),
+            ("nexus_dials", stats.connections_dialed),
+            ("nexus_dials_failed", stats.dials_failed),
+            ("nexus_redials", stats.connections_redialed),
+            ("nexus_accepted", stats.connections_accepted),
+            ("nexus_accept_errors", stats.accept_errors),
+            ("nexus_broken", stats.connections_broken),
+            ("nexus_idle_closed", stats.connections_idle),
+            ("nexus_goodbyes", stats.goodbyes_received),
+            ("nexus_peers_restarted", stats.peers_restarted),
+            ("nexus_silent", stats.dropped_silent),
+            ("nexus_hello_timeouts", stats.dropped_hello_timeout),
+            ("nexus_slow_messages", stats.dropped_slow_message),
+            ("nexus_not_reading", stats.dropped_not_reading),
+            ("nexus_strangers_refused", stats.refused_strangers),
+            ("nexus_malformed", stats.refused_malformed),
+            ("nexus_dropped_ungreeted", stats.dropped_ungreeted_full),
+            ("nexus_dropped_idle", stats.dropped_idle_full),
+            ("nexus_dropped_full", stats.dropped_connections_full),
+            ("nexus_shm_fallbacks", stats.shm_fallbacks),
+            ("nexus_rendezvous_dropped", stats.rendezvous_dropped),
+            ("nexus_late_messages", stats.late_messages),
+            ("nexus_virtual_ms", self.virtual_ns / 1_000_000),
+        ]
+        .into_iter()
+    }
+}
+
+impl Told {
+    pub(super) fn add(&mut self, other: Self) {
+        self.links_up += other.links_up;
+        self.links_shm += other.links_shm;
+        self.links_failed += other.links_failed;
+        self.links_down += other.links_down;
+        self.sessions_opened += other.sessions_opened;
+        self.sessions_refused += other.sessions_refused;
+        self.sessions_closed += other.sessions_closed;
+        self.sessions_drained += other.sessions_drained;
+        self.groups_answered += other.groups_answered;
+        self.stats_asked += other.stats_asked;
+        self.paths_measured += other.paths_measured;
+    }
+}

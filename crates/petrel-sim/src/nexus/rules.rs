@@ -1,0 +1,256 @@
+//! What must hold while a world runs.
+
+use petrel::nexus::NexusStats;
+use petrel::nexus::stepped::Census;
+
+use super::net::ProcessId;
+use super::world::{Deed, Process, World};
+
+const MS: u64 = 1_000_000;
+
+/// Intervals of a peer without a byte after which it may be called dead (§8.6).
+const SILENT_HEARTBEATS: u64 = 3;
+/// Time for HELLO, and for the peer to take what is sent (§9).
+const HELLO_NS: u64 = 5_000 * MS;
+const WRITE_NS: u64 = 5_000 * MS;
+/// How long a link may wait for its endpoint (§8.4).
+const EARLY_NS: u64 = 1_000 * MS;
+/// Steps of others between a question for a link and its answer: the connection, its HELLO (bounded apart), the answer,
+/// the ticket, the answer without shared memory; once more all but the first, as a connection that broke in time is
+/// tried again.
+const LINK_STEPS: u64 = 9;
+/// A proposal has the time of two steps (§8.5).
+const SESSION_STEPS: u64 = 2;
+/// What waits to be sent on a connection, and a partial message (§9).
+const UNSENT_BYTES_MAX: usize = (8 << 20) + (128 << 10);
+const PARTIAL_BYTES_MAX: usize = 2 * (64 << 10) + 64;
+/// Connections without HELLO, and links that wait for their endpoint (§9).
+const UNGREETED_MAX: usize = 256;
+const EARLY_LINKS_MAX: usize = 1_024;
+/// How long an endpoint has for its counters (§8.8).
+const STATS_NS: u64 = 500 * MS;
+
+impl Process {
+    /// How late the thread may look after its connections although nothing holds it up.
+    pub(super) fn tick_ns(&self) -> u64 {
+        (self.plan.heartbeat_ns / 4).clamp(5 * MS, 250 * MS)
+    }
+}
+
+impl World {
+    /// How many connections of a process are without a byte for as long as their peers may be silent. The peers'
+    /// bytes count from when they came, whether they were read or not.
+    pub(super) fn silent_peers(&self, id: ProcessId, now_ns: u64) -> u64 {
+        let net = self.net.borrow();
+        let is_silent = |socket: &usize| {
+            let Some(peer) = net.peer_process(*socket) else { return true };
+            let heartbeat_ns = match self.processes.get(&peer) {
+                Some(process) => process.plan.heartbeat_ns,
+                None => self.stranger_heartbeat_ns(peer),
+            };
+            now_ns - net.heard_ns(*socket) >= SILENT_HEARTBEATS * heartbeat_ns
+        };
+        net.sockets_of(id).filter(is_silent).count() as u64
+    }
+
+    fn stranger_heartbeat_ns(&self, id: ProcessId) -> u64 {
+        let stranger = self.strangers.iter().find(|stranger| stranger.process == id);
+        // Wrong bits may say anything.
+        stranger.map_or(0, |stranger| stranger.heartbeat_ns().min(MS))
+    }
+
+    /// Nobody is called dead who was heard of in time.
+    pub(super) fn check_silences(
+        &self,
+        id: ProcessId,
+        before: &NexusStats,
+        after: &NexusStats,
+        silent: u64,
+    ) -> Result<(), String> {
+        let dropped = after.dropped_silent - before.dropped_silent;
+        if dropped > silent {
+            return Err(format!(
+                "p{id} calls {dropped} peers dead, and {silent} have been silent for three heartbeats"
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_tables(&self, id: ProcessId) -> Result<(), String> {
+        let Some(nexus) = self.processes.get(&id).and_then(|process| process.nexus.as_ref()) else {
+            return Ok(());
+        };
+        nexus.check_tables().map_err(|what| format!("tables of p{id}: {what}"))?;
+        self.check_limits(id, &nexus.census())
+    }
+
+    fn check_limits(&self, id: ProcessId, census: &Census) -> Result<(), String> {
+        let descriptors_max = self.processes[&id].plan.descriptors_max as usize;
+        let limits = [
+            ("unsent bytes", census.unsent_bytes_max, UNSENT_BYTES_MAX),
+            ("bytes of a partial message", census.partial_bytes_max, PARTIAL_BYTES_MAX),
+            ("connections without HELLO", census.ungreeted, UNGREETED_MAX),
+            ("early links", census.early_links, EARLY_LINKS_MAX),
+            ("connections", census.connections, descriptors_max),
+            ("connections that close", census.closing, UNGREETED_MAX),
+        ];
+        match limits.into_iter().find(|(_, count, limit)| count > limit) {
+            Some((what, count, limit)) => {
+                Err(format!("p{id} has {count} {what}, and {limit} are allowed"))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Looks at everything that has a bound in time.
+    pub(super) fn tick(&mut self) -> Result<(), String> {
+        self.tick_strangers();
+        self.check_questions()?;
+        self.check_the_dead()?;
+        self.check_signs()?;
+        self.check_askers()?;
+        if !self.is_calm {
+            let heartbeat_ns = self.scenario.heartbeat_ns_max();
+            self.after(heartbeat_ns / 2 + 1, Deed::Tick);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing of what its endpoints were told can be late for reasons of this process.
+    fn is_prompt(&self, id: ProcessId) -> bool {
+        self.processes[&id].is_prompt(self.now_ns())
+    }
+
+    /// What endpoints ask for is answered in time.
+    pub(super) fn check_questions(&self) -> Result<(), String> {
+        let now_ns = self.now_ns();
+        for actor in self.actors.values() {
+            if !self.is_prompt(actor.process) || now_ns < actor.hangs_until_ns {
+                continue;
+            }
+            let process = &self.processes[&actor.process];
+            let slack_ns = process.tick_ns() + 20 * self.scenario.conditions.delay_ns.1 + 10 * MS;
+            let is_late = |asked_ns: u64, lateness_ns: u64, bound_ns: u64| {
+                let excused_ns = process.lateness_ns - lateness_ns + slack_ns;
+                now_ns - asked_ns > bound_ns + excused_ns
+            };
+            let step_ns = process.plan.step_ns;
+            let link_ns = LINK_STEPS * step_ns + 2 * HELLO_NS + EARLY_NS;
+            for request in actor.requests.values() {
+                if is_late(request.asked_ns, request.lateness_ns, link_ns)
+                    && !actor.was_hung(request.asked_ns)
+                {
+                    return Err(format!(
+                        "{} waits for a link to {} for {} ms",
+                        actor.name(),
+                        request.remote,
+                        (now_ns - request.asked_ns) / MS
+                    ));
+                }
+            }
+            for ((link, request), proposal) in &actor.proposals {
+                if is_late(proposal.asked_ns, proposal.lateness_ns, SESSION_STEPS * step_ns)
+                    && !actor.was_hung(proposal.asked_ns)
+                {
+                    return Err(format!(
+                        "{} waits for session {request} on {link:?}",
+                        actor.name()
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// How long after its last byte a peer with this heartbeat is called dead by a process, its own delays aside.
+    fn silence_bound_ns(&self, id: ProcessId, heartbeat_ns: u64) -> u64 {
+        let process = &self.processes[&id];
+        let has_unsent =
+            process.nexus.as_ref().is_some_and(|nexus| nexus.census().unsent_bytes_max > 0);
+        let unsent_ns = if has_unsent { WRITE_NS } else { 0 };
+        let delays_ns = 4 * self.scenario.conditions.delay_ns.1 + 10 * MS;
+        SILENT_HEARTBEATS * heartbeat_ns + 2 * process.tick_ns() + delays_ns + unsent_ns
+    }
+
+    /// Links to processes that are dead or cut off go down in time.
+    fn check_the_dead(&self) -> Result<(), String> {
+        let now_ns = self.now_ns();
+        for actor in self.actors.values() {
+            let own = &self.processes[&actor.process];
+            if !self.is_prompt(actor.process) || now_ns < actor.hangs_until_ns {
+                continue;
+            }
+            for (link, view) in &actor.links {
+                let found = self.processes.values().find(|p| p.incarnation == view.incarnation);
+                let Some(peer) = found else { continue };
+                let bound_ns = self.silence_bound_ns(actor.process, peer.plan.heartbeat_ns);
+                let hosts = (own.plan.host, peer.plan.host);
+                let pair = (hosts.0.min(hosts.1), hosts.0.max(hosts.1));
+                let since_ns = match (peer.ended_ns, self.cut_since.get(&pair)) {
+                    (Some(ended_ns), _) => ended_ns.max(self.healed_ns),
+                    (None, Some(cut_ns)) => *cut_ns,
+                    (None, None) => continue,
+                };
+                // Each time that the own thread stood still is no silence of the peer's.
+                let since_ns = since_ns.max(own.excused_ns).max(actor.hangs_until_ns);
+                if now_ns > since_ns + bound_ns {
+                    return Err(format!(
+                        "{} holds {link:?} to {:x}, which is gone for {} ms",
+                        actor.name(),
+                        view.incarnation,
+                        (now_ns - since_ns) / MS
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// PINGs go out in time (§8.6).
+    fn check_signs(&self) -> Result<(), String> {
+        let (now_ns, net) = (self.now_ns(), self.net.borrow());
+        for (id, process) in &self.processes {
+            if !self.is_prompt(*id) || now_ns < process.excused_ns {
+                continue;
+            }
+            let slack_ns = 2 * process.tick_ns() + 10 * MS;
+            for socket in net.sockets_of(*id) {
+                let said = net.said(socket);
+                let Some(greeted_ns) = net.greeted_ns(socket) else { continue };
+                let peer = net.peer_process(socket);
+                if !peer.is_some_and(|peer| self.processes.contains_key(&peer))
+                    || net.is_broken(socket)
+                    || said.goodbyes > 0
+                    || !net.is_writable(socket)
+                {
+                    continue;
+                }
+                let (sign_ns, intervals) = match net.is_opener(socket) {
+                    true => (said.ping_ns, 1),
+                    false => (said.sign_ns, 2),
+                };
+                let since_ns = sign_ns.max(greeted_ns).max(process.excused_ns);
+                if now_ns > since_ns + intervals * process.plan.heartbeat_ns + slack_ns {
+                    return Err(format!(
+                        "p{id} gives no sign of life on connection {socket} for {} ms",
+                        (now_ns - since_ns) / MS
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Those who ask for counters get an answer.
+    fn check_askers(&self) -> Result<(), String> {
+        let net = self.net.borrow();
+        let bound_ns = STATS_NS + 10 * self.scenario.conditions.delay_ns.1 + 100 * MS;
+        let waits = self.strangers.iter().find(|stranger| stranger.is_kept_waiting(&net, bound_ns));
+        match waits {
+            Some(stranger) if self.scenario.is_fair && !self.scenario.features.strangers => {
+                Err(format!("p{} waits for counters", stranger.process))
+            }
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What a seed's world of nexuses is like: everything that is drawn before it begins.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use petrel::control::AllowedTransports;
+use petrel::nexus::Nexus;
+use petrel::nexus::NexusBuilder;
+
+use super::net::{Conditions, Family, HostId};
+use crate::rng::{Probability, Rng};
+
+const MS: u64 = 1_000_000;
+
+/// The control port of the first process of a host.
+const CONTROL_PORT: u16 = 31_850;
+
+/// What may happen in a world. Each seed turns about half of it off.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Features {
+    pub(super) sessions: bool,
+    pub(super) groups: bool,
+    pub(super) askers: bool,
+    pub(super) drains: bool,
+    /// Endpoints come and go, and links are asked for before they are there.
+    pub(super) changes: bool,
+    pub(super) strangers: bool,
+    pub(super) cuts: bool,
+    pub(super) deaths: bool,
+    /// Threads of nexuses stand still, or run late.
+    pub(super) stalls: bool,
+    /// Endpoints that do not run, or do not answer.
+    pub(super) hangs: bool,
+    pub(super) shm: bool,
+}
+
+impl Features {
+    fn draw(rng: &mut Rng) -> Self {
+        let mut flip = || rng.below(2) == 0;
+        Self {
+            sessions: flip() || flip(),
+            groups: flip(),
+            askers: flip(),
+            drains: flip(),
+            changes: flip(),
+            strangers: flip(),
+            cuts: flip(),
+            deaths: flip(),
+            stalls: flip(),
+            hangs: flip(),
+            shm: flip(),
+        }
+    }
+}
+
+/// A process, before it starts.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    pub(super) host: HostId,
+    pub(super) address: SocketAddr,
+    pub(super) settings: NexusBuilder,
+    pub(super) heartbeat_ns: u64,
+    pub(super) step_ns: u64,
+    pub(super) has_shm: bool,
+    pub(super) can_udp: bool,
+    pub(super) descriptors_max: u64,
+    /// Events of one poll.
+    pub(super) events_max: usize,
+    pub(super) endpoints: u16,
+    /// How often its thread begins a turn late, and by how much at most.
+    pub(super) late: Probability,
+    pub(super) late_ns_max: u64,
+}
+
+/// A world, before it begins.
+#[derive(Clone, Debug)]
+pub(super) struct Scenario {
+    pub(super) features: Features,
+    pub(super) conditions: Conditions,
+    pub(super) hosts: usize,
+    pub(super) plans: Vec<Plan>,
+    pub(super) active_ns: u64,
+    pub(super) deeds: u64,
+    /// Nothing goes wrong but what strangers do, and there is room for all: honest processes get what they ask for.
+    pub(super) is_fair: bool,
+    /// In the end idle connections close by themselves, which takes a minute.
+    pub(super) waits_for_idle: bool,
+}
+
+impl Scenario {
+    pub(super) fn draw(rng: &mut Rng) -> Self {
+        let features = Features::draw(rng);
+        let heartbeat_ns = [5, 20, 50, 100, 250, 1_000][rng.below(6) as usize] * MS;
+        let is_rough = rng.below(2) == 0;
+        let is_scarce = rng.below(4) == 0;
+        let conditions = draw_conditions(rng, heartbeat_ns, is_rough, is_scarce);
+        let count = if rng.below(8) == 0 { rng.between(5, 12) } else { rng.between(2, 4) } as usize;
+        let hosts = rng.between(1, count as u64) as usize;
+        let is_crowded = rng.below(4) == 0;
+        let draw = |index: usize, rng: &mut Rng| {
+            draw_plan(rng, index, hosts, (features, conditions.family), heartbeat_ns, is_crowded)
+        };
+        let plans = (0..count).map(|index| draw(index, rng)).collect();
+        let Features { cuts, deaths, stalls, hangs, changes, .. } = features;
+        let is_fair = !(cuts || deaths || stalls || hangs || changes || is_scarce || is_crowded);
+        Self {
+            features,
+            conditions,
+            hosts,
+            plans,
+            active_ns: heartbeat_ns * rng.between(8, 30),
+            deeds: rng.between(10, 50),
+            is_fair,
+            waits_for_idle: heartbeat_ns >= 250 * MS && rng.below(2) == 0,
+        }
+    }
+
+    pub(super) fn heartbeat_ns_max(&self) -> u64 {
+        self.plans.iter().map(|plan| plan.heartbeat_ns).max().unwrap_or(0)
+    }
+
+    pub(super) fn step_ns_max(&self) -> u64 {
+        self.plans.iter().map(|plan| plan.step_ns).max().unwrap_or(0)
+    }
+}
+
+fn draw_conditions(
+    rng: &mut Rng,
+    heartbeat_ns: u64,
+    is_rough: bool,
+    is_scarce: bool,
+) -> Conditions {
+    let some = |rng: &mut Rng, parts| Probability::per_million(rng.below(parts) as u32);
+    let scarce = if is_scarce { some(rng, 20_000) } else { Probability::NEVER };
+    Conditions {
+        delay_ns: (5_000, rng.between(20_000, heartbeat_ns / 20)),
+        window_bytes: [4 << 10, 64 << 10, 1 << 20][rng.below(3) as usize],
+        choppy: if is_rough { some(rng, 300_000) } else { Probability::NEVER },
+        harsh_resets: if is_rough { Probability::percent(50) } else { Probability::NEVER },
+        scarce,
+        scarce_shm: if rng.below(4) == 0 { some(rng, 300_000) } else { Probability::NEVER },
+        family: [Family::V4, Family::V4, Family::Loopback, Family::V6][rng.below(4) as usize],
+    }
+}
+
+fn draw_plan(
+    rng: &mut Rng,
+    index: usize,
+    hosts: usize,
+    (features, family): (Features, Family),
+    heartbeat_ns: u64,
+    is_crowded: bool,
+) -> Plan {
+    let host = index % hosts;
+    let port = CONTROL_PORT + (index / hosts) as u16;
+    let address = SocketAddr::new(family.address(host), port);
+    let heartbeat_ns = heartbeat_ns * rng.between(1, 2);
+    let step_ns = (heartbeat_ns * rng.between(4, 40)).clamp(50 * MS, 5_000 * MS);
+    let has_shm = features.shm && rng.below(4) != 0;
+    let can_udp = rng.below(16) != 0 || !has_shm;
+    let transports = AllowedTransports { udp: can_udp, shm: has_shm };
+    let settings = Nexus::builder()
+        .listen(address)
+        .transports(transports)
+        .heartbeat(Duration::from_nanos(heartbeat_ns))
+        .connect_timeout(Duration::from_nanos(step_ns));
+    let settings = if family == Family::Loopback { settings } else { settings.insecure() };
+    Plan {
+        host,
+        address,
+        settings,
+        heartbeat_ns,
+        step_ns,
+        has_shm,
+        can_udp,
+        descriptors_max: if is_crowded { rng.between(16, 48) } else { 4_096 },
+        events_max: if rng.below(4) == 0 { rng.between(1, 4) as usize } else { 256 },
+        endpoints: rng.between(1, 3) as u16,
+        late: if features.stalls { Probability::percent(2) } else { Probability::NEVER },
+        late_ns_max: rng.between(1, 3 * heartbeat_ns / 2),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draw__gives_worlds_of_every_kind() {
+        let all: Vec<_> = (0..300).map(|seed| Scenario::draw(&mut Rng::new(seed))).collect();
+        assert!(all.iter().all(|scenario| scenario.plans.len() >= 2));
+        let count = |is: fn(&Scenario) -> bool| all.iter().filter(|scenario| is(scenario)).count();
+        assert!(count(|scenario| scenario.is_fair) >= 3);
+        assert!(count(|scenario| scenario.waits_for_idle) > 20);
+        assert!(count(|scenario| scenario.plans.len() > 4) > 10);
+        assert!(count(|scenario| scenario.features.cuts && scenario.features.deaths) > 30);
+        assert!(count(|scenario| scenario.conditions.family == Family::V6) > 30);
+    }
+}

@@ -1,0 +1,406 @@
+//! Peers that are no nexus: some break the protocol, some are slow, mute or greedy, and some only ask for counters.
+//!
+//! They write raw bytes. What they say is legal, almost legal or nothing at all; a nexus has to survive it, serve its
+//! honest peers meanwhile, and keep nothing of it.
+
+use std::net::SocketAddr;
+
+use petrel::Status;
+use petrel_proto::control::{
+    Decoder, Goodbye, GroupAccept, GroupLeave, GroupRefuse, Hello, LinkAccept, LinkClose, LinkOpen,
+    LinkRefuse, Message, Offer, PREFACE, Ping, Pong, SessionAccept, SessionClose, SessionDrain,
+    SessionOpen, SessionRefuse, StatsReply, StatsRequest, VersionRange,
+};
+
+use super::actor::STRANGE_TOKEN;
+use super::net::{Net, ProcessId, SocketId};
+use crate::rng::Rng;
+
+/// Tokens of its sockets begin here, and the listener has the one before.
+const FIRST_TOKEN: usize = 10;
+
+/// How a connection behaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    /// Says nothing.
+    Mute,
+    /// Says what is not the protocol.
+    Garbage,
+    /// Says HELLO a byte at a time.
+    Slow,
+    /// Says HELLO, and falls silent.
+    Greets,
+    /// Asks and asks, and does not read.
+    Deaf,
+    /// Opens links, of which some are to endpoints that are not there, and proposes sessions on them.
+    Greedy,
+    /// Says messages of all kinds in any order.
+    Odd,
+    /// The same with wrong bits.
+    Mutant,
+    /// Says HELLO and some more, and ends its direction.
+    HalfClosed,
+    /// Keeps a link or two without use, and gives signs of life.
+    Keeper,
+    /// Asks for counters, as `petrel stats` does.
+    Asker,
+}
+
+const MANNERS: [Manner; 11] = [
+    Manner::Mute,
+    Manner::Garbage,
+    Manner::Slow,
+    Manner::Greets,
+    Manner::Deaf,
+    Manner::Greedy,
+    Manner::Odd,
+    Manner::Mutant,
+    Manner::HalfClosed,
+    Manner::Keeper,
+    Manner::Asker,
+];
+
+impl Manner {
+    pub(super) fn draw(rng: &mut Rng) -> Self {
+        MANNERS[rng.below(MANNERS.len() as u64) as usize]
+    }
+}
+
+/// A connection of a stranger's.
+struct Contact {
+    socket: SocketId,
+    manner: Manner,
+    is_opener: bool,
+    has_begun: bool,
+    is_over: bool,
+    decoder: Decoder,
+    /// Bytes of HELLO that a slow one has said.
+    said: usize,
+    /// What an asker has got so far, and whether that is all.
+    parts: u16,
+    is_answered: bool,
+    asked_ns: u64,
+}
+
+pub(super) struct Stranger {
+    pub(super) process: ProcessId,
+    heartbeat_ms: u32,
+    address: SocketAddr,
+    contacts: Vec<Contact>,
+    /// Answers to askers that were whole.
+    pub(super) answers: u64,
+}
+
+impl Stranger {
+    /// A process of the network that listens at `address`.
+    pub(super) fn new(
+        net: &mut Net,
+        process: ProcessId,
+        address: SocketAddr,
+        heartbeat_ms: u32,
+    ) -> Self {
+        // Another process of that address is of the world's making: none listens there.
+        let _ = net.listen(process, address, 64, FIRST_TOKEN - 1);
+        Self { process, heartbeat_ms, address, contacts: Vec::new(), answers: 0 }
+    }
+
+    /// The interval that it declares.
+    pub(super) fn heartbeat_ns(&self) -> u64 {
+        u64::from(self.heartbeat_ms) * 1_000_000
+    }
+
+    pub(super) fn visit(&mut self, net: &mut Net, target: SocketAddr, manner: Manner) {
+        if let Ok(socket) = net.connect(self.process, target) {
+            self.add(net, socket, manner, true);
+        }
+    }
+
+    fn add(&mut self, net: &mut Net, socket: SocketId, manner: Manner, is_opener: bool) {
+        let token = FIRST_TOKEN + self.contacts.len();
+        if net.register(socket, token).is_err() {
+            return net.close(socket);
+        }
+        self.contacts.push(Contact {
+            socket,
+            manner,
+            is_opener,
+            has_begun: false,
+            is_over: false,
+            decoder: Decoder::new(),
+            said: 0,
+            parts: 0,
+            is_answered: false,
+            asked_ns: net.now_ns(),
+        });
+    }
+
+    /// Does what there is to do at a socket, or as time goes by.
+    pub(super) fn act(&mut self, net: &mut Net, rng: &mut Rng, is_tick: bool) {
+        while let Ok((socket, _)) = net.accept(self.process, self.address) {
+            let manner = Manner::draw(rng);
+            self.add(net, socket, manner, false);
+        }
+        let heartbeat_ms = self.heartbeat_ms;
+        for contact in self.contacts.iter_mut().filter(|contact| !contact.is_over) {
+            if !contact.has_begun && net.is_connected(contact.socket) {
+                contact.has_begun = true;
+                contact.asked_ns = net.now_ns();
+                contact.begin(net, rng, heartbeat_ms);
+            }
+            if contact.has_begun {
+                contact.go_on(net, rng, is_tick, heartbeat_ms);
+            }
+        }
+        let answered = self.contacts.iter().filter(|contact| contact.is_answered).count();
+        self.answers = answered as u64;
+    }
+
+    /// An asker that has waited for longer than `ns`, if there is one.
+    pub(super) fn is_kept_waiting(&self, net: &Net, ns: u64) -> bool {
+        let waits = |contact: &Contact| {
+            contact.manner == Manner::Asker
+                && contact.is_opener
+                && contact.has_begun
+                && !contact.is_answered
+                && net.now_ns() - contact.asked_ns > ns
+        };
+        self.contacts.iter().any(waits)
+    }
+}
+
+impl Contact {
+    /// Writes what there is room for. The rest is lost: no better is expected of a stranger.
+    fn say(&self, net: &mut Net, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match net.write(self.socket, bytes) {
+                Ok(count) => bytes = &bytes[count..],
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => return,
+            }
+        }
+    }
+
+    fn begin(&mut self, net: &mut Net, rng: &mut Rng, heartbeat_ms: u32) {
+        let mut bytes = hello(rng, heartbeat_ms);
+        match self.manner {
+            Manner::Mute | Manner::Slow => return,
+            Manner::Garbage => {
+                let mut garbage = vec![0; rng.between(1, 200) as usize];
+                rng.fill(&mut garbage);
+                if rng.below(2) == 0 {
+                    garbage.splice(0..0, PREFACE);
+                }
+                bytes = garbage;
+            }
+            Manner::Greets => {}
+            Manner::Deaf => (0..200).for_each(|nonce| put(&mut bytes, Ping { nonce })),
+            Manner::Greedy => {
+                for link in 0..rng.between(1, 20) as u32 {
+                    put(&mut bytes, link_open(rng, link));
+                }
+            }
+            Manner::Odd | Manner::Mutant => {
+                for _ in 0..rng.between(1, 12) {
+                    put(&mut bytes, any_message(rng));
+                }
+                if self.manner == Manner::Mutant {
+                    let (at, bit) = (rng.between(50, bytes.len() as u64 - 1), rng.below(8));
+                    bytes[at as usize] ^= 1 << bit;
+                }
+            }
+            Manner::HalfClosed => {
+                put(&mut bytes, link_open(rng, 0));
+                self.say(net, &bytes);
+                let _ = net.shutdown(self.socket);
+                return;
+            }
+            Manner::Keeper => put(&mut bytes, link_open(rng, 0)),
+            Manner::Asker => put(&mut bytes, StatsRequest { request: 7 }),
+        }
+        self.say(net, &bytes);
+    }
+
+    fn go_on(&mut self, net: &mut Net, rng: &mut Rng, is_tick: bool, heartbeat_ms: u32) {
+        if is_tick {
+            self.on_tick(net, rng, heartbeat_ms);
+        }
+        if self.manner == Manner::Deaf || self.manner == Manner::Mute && rng.below(2) == 0 {
+            return;
+        }
+        let mut buffer = [0; 4_096];
+        while !self.is_over {
+            match net.read(self.socket, &mut buffer) {
+                Ok(0) => self.end(net),
+                Ok(count) => self.hear(net, rng, &buffer[..count]),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(_) => self.end(net),
+            }
+        }
+    }
+
+    fn end(&mut self, net: &mut Net) {
+        self.is_over = true;
+        net.close(self.socket);
+    }
+
+    fn on_tick(&mut self, net: &mut Net, rng: &mut Rng, heartbeat_ms: u32) {
+        let mut bytes = Vec::new();
+        match self.manner {
+            Manner::Slow => {
+                let hello = hello(&mut Rng::new(1), heartbeat_ms);
+                let next = hello.get(self.said..=self.said).unwrap_or_default();
+                self.said += next.len();
+                bytes.extend_from_slice(next);
+            }
+            Manner::Deaf => (0..100).for_each(|nonce| put(&mut bytes, Ping { nonce })),
+            Manner::Keeper | Manner::Asker | Manner::Greedy => put(&mut bytes, Ping { nonce: 1 }),
+            Manner::Odd => put(&mut bytes, any_message(rng)),
+            _ => {}
+        }
+        if !bytes.is_empty() {
+            self.say(net, &bytes);
+        }
+        if !matches!(self.manner, Manner::Asker | Manner::Keeper) && rng.below(30) == 0 {
+            self.end(net);
+        }
+    }
+
+    /// Answers in the way of its kind.
+    fn hear(&mut self, net: &mut Net, rng: &mut Rng, mut bytes: &[u8]) {
+        while let Ok(Some(message)) = self.decoder.decode(&mut bytes) {
+            let mut answer = Vec::new();
+            match message {
+                Message::Ping(Ping { nonce }) if self.manner != Manner::Greets => {
+                    put(&mut answer, Pong { nonce });
+                }
+                Message::StatsReply(StatsReply { part, parts, .. }) => {
+                    self.is_answered |= part == self.parts && part + 1 == parts;
+                    self.parts = part + 1;
+                }
+                Message::Goodbye(_) => self.is_answered = true,
+                Message::LinkAccept(LinkAccept { link, .. }) if self.manner == Manner::Greedy => {
+                    for request in 0..rng.between(1, 10) as u32 {
+                        put(&mut answer, session_open(rng, link, request));
+                    }
+                }
+                Message::LinkOpen(open) => answer_link(&mut answer, rng, self.manner, &open),
+                Message::SessionOpen(open) => answer_session(&mut answer, rng, self.manner, &open),
+                _ => {}
+            }
+            if !answer.is_empty() {
+                self.say(net, &answer);
+            }
+        }
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, message: impl Into<Message>) {
+    let before = bytes.len();
+    if message.into().encode(bytes).is_err() {
+        bytes.truncate(before);
+    }
+}
+
+fn hello(rng: &mut Rng, heartbeat_ms: u32) -> Vec<u8> {
+    let hello = Hello {
+        versions: VersionRange::OWN,
+        incarnation: rng.next_u64() | 1,
+        heartbeat_ms,
+        agent: "stranger".to_owned(),
+        host_identity: None,
+        rendezvous: None,
+    };
+    let mut bytes = PREFACE.to_vec();
+    put(&mut bytes, hello);
+    bytes
+}
+
+fn link_open(rng: &mut Rng, link: u32) -> LinkOpen {
+    let to_endpoint = rng.below(4) as u16;
+    let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
+    LinkOpen { link, from_endpoint: 0, to_endpoint, offers, ecn: rng.below(2) == 0 }
+}
+
+fn session_open(rng: &mut Rng, link: u32, request: u32) -> SessionOpen {
+    SessionOpen {
+        link,
+        request,
+        session: request,
+        token: STRANGE_TOKEN | rng.next_u64() as u32,
+        first_request: 0,
+        slots: 1 << rng.below(13),
+        credits: 8,
+        max_message: 1 << 20,
+        packet_bytes: if rng.below(8) == 0 { 9_000 } else { 1_440 },
+    }
+}
+
+fn answer_link(answer: &mut Vec<u8>, rng: &mut Rng, manner: Manner, open: &LinkOpen) {
+    let link = open.link;
+    let udp = Offer::Udp { port: 9, max_frame: 1_472 };
+    match (manner, rng.below(4)) {
+        (Manner::Greets | Manner::Mute | Manner::Deaf, _) => {}
+        (_, 0) => put(
+            answer,
+            LinkRefuse { link, status: Status::ResourceExhausted, text: "no".to_owned() },
+        ),
+        (Manner::Odd, 1) => {
+            let (offer, ticket) = (Offer::Shm { max_frame: 4_096 }, Some([3; 16]));
+            put(answer, LinkAccept { link, offer, ticket, ecn: false });
+        }
+        _ => put(answer, LinkAccept { link, offer: udp, ticket: None, ecn: true }),
+    }
+    if manner == Manner::Odd && rng.below(2) == 0 {
+        let text = "after all".to_owned();
+        put(answer, LinkClose { link, status: Status::Unavailable, text });
+    }
+}
+
+fn answer_session(answer: &mut Vec<u8>, rng: &mut Rng, manner: Manner, open: &SessionOpen) {
+    let SessionOpen { link, request, slots, credits, packet_bytes, .. } = *open;
+    let slots = if manner == Manner::Odd && rng.below(4) == 0 { 4_096 } else { slots };
+    let accept = SessionAccept {
+        link,
+        request,
+        session: 1,
+        token: STRANGE_TOKEN | rng.next_u64() as u32,
+        slots,
+        credits,
+        max_message: 1 << 20,
+        packet_bytes,
+    };
+    match rng.below(4) {
+        0 => {}
+        1 => put(answer, SessionRefuse { link, request, status: Status::Ok, text: String::new() }),
+        _ => put(answer, accept),
+    }
+}
+
+/// A legal message, though perhaps not now or from this side.
+fn any_message(rng: &mut Rng) -> Message {
+    let (link, request) = (rng.below(3) as u32, rng.below(3) as u32);
+    let (session, token, text) = (rng.below(4) as u32, rng.below(64) as u32, "odd".to_owned());
+    let status = [Status::Ok, Status::Unavailable, Status::Aborted][rng.below(3) as usize];
+    let from_client = rng.below(2) == 0;
+    match rng.below(18) {
+        0 => Goodbye { status, text }.into(),
+        1 => Ping { nonce: 5 }.into(),
+        2 => Pong { nonce: 5 }.into(),
+        3..=5 => link_open(rng, link).into(),
+        6 => {
+            let offer = Offer::Udp { port: 9, max_frame: 1_472 };
+            LinkAccept { link, offer, ticket: None, ecn: false }.into()
+        }
+        7 => LinkRefuse { link, status, text }.into(),
+        8 => LinkClose { link, status, text }.into(),
+        9 | 10 => session_open(rng, link, request).into(),
+        11 => SessionRefuse { link, request, status, text }.into(),
+        12 => SessionClose { link, session, token, from_client, status, text }.into(),
+        13 => SessionDrain { link, session, token, text }.into(),
+        14 => GroupAccept { link, request }.into(),
+        15 => GroupRefuse { link, request, status, text }.into(),
+        16 => GroupLeave { link, group: 3 }.into(),
+        _ => StatsRequest { request }.into(),
+    }
+}

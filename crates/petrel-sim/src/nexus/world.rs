@@ -1,0 +1,510 @@
+//! A world: its processes, and who runs when.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::rc::Rc;
+
+use petrel::control::EndpointId;
+use petrel::nexus::stepped::SteppedNexus;
+use petrel::nexus::{Attach, NexusStats, ShmAttach, UdpAttach};
+use petrel_transport::shm::ShmConfig;
+use petrel_transport::udp::Mtu;
+use petrel_transport::wake::Waker;
+
+use super::actor::{Actor, Chore, Scene, Told};
+use super::net::{HostId, Net, NetRef, ProcessId, SimNetwork};
+use super::report::Report;
+use super::scenario::{Plan, Scenario};
+use super::stranger::{Manner, Stranger};
+use crate::rng::Rng;
+use crate::trace::Trace;
+
+/// Time from readiness to the end of the wait.
+const WAKE_NS: (u64, u64) = (1_000, 20_000);
+/// What a turn takes.
+const TURN_NS: u64 = 3_000;
+/// Turns after which the tables are held against each other.
+const TURNS_PER_CHECK: u64 = 16;
+
+/// Names an endpoint of the world; never used again.
+pub(super) type ActorId = usize;
+
+/// What happens at a time.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Deed {
+    /// The wait of a process's thread ends, if it is still that wait.
+    Wake(ProcessId, u64),
+    Turn(ProcessId),
+    Chore(ActorId, Chore),
+    /// A step of the workload.
+    Ask,
+    /// Something befalls somebody.
+    Befall,
+    Start(usize),
+    Heal(HostId, HostId),
+    Power(HostId),
+    Revive(ProcessId),
+    Visit(usize, ProcessId, Manner),
+    /// Strangers go on, and bounds are looked at.
+    Tick,
+}
+
+/// A process with a nexus.
+pub(super) struct Process {
+    pub(super) plan: Plan,
+    /// Its place among the plans.
+    pub(super) index: usize,
+    pub(super) nexus: Option<SteppedNexus<SimNetwork>>,
+    pub(super) incarnation: u64,
+    /// What the thread does.
+    state: Running,
+    /// Distinguishes waits.
+    wait: u64,
+    pub(super) paused_until_ns: u64,
+    /// How late turns began, in all.
+    pub(super) lateness_ns: u64,
+    /// When a turn was late the last time.
+    pub(super) excused_ns: u64,
+    pub(super) ended_ns: Option<u64>,
+    /// What endpoints that have gone were told.
+    pub(super) told: Told,
+    /// Endpoints that have gone may have missed something.
+    pub(super) has_lost_endpoints: bool,
+}
+
+impl Process {
+    /// Whether its thread runs or sleeps as it should.
+    pub(super) fn is_prompt(&self, now_ns: u64) -> bool {
+        let is_held_up = matches!(self.state, Running::Awake(since_ns) if since_ns < now_ns);
+        self.nexus.is_some() && now_ns >= self.paused_until_ns && !is_held_up
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Running {
+    /// Waits for events.
+    Asleep,
+    /// Something is there; the wait is about to end.
+    Waking,
+    /// The wait has ended, at that time, and the turn is to begin.
+    Awake(u64),
+}
+
+pub(super) struct World {
+    pub(super) scenario: Scenario,
+    pub(super) net: NetRef,
+    pub(super) rng: Rng,
+    pub(super) deeds: BinaryHeap<Reverse<(u64, u64)>>,
+    contents: BTreeMap<u64, Deed>,
+    sequence: u64,
+    /// By their number in the network; `None` for those of strangers.
+    pub(super) processes: BTreeMap<ProcessId, Process>,
+    /// The process that has each plan now.
+    pub(super) current: Vec<Option<ProcessId>>,
+    pub(super) actors: BTreeMap<ActorId, Actor>,
+    next_actor: ActorId,
+    pub(super) strangers: Vec<Stranger>,
+    next_token: u32,
+    waker: Option<Waker>,
+    /// Nothing new is begun any more.
+    pub(super) is_calm: bool,
+    /// Since when nothing has been cut or has come back.
+    pub(super) healed_ns: u64,
+    /// Pairs of hosts that are cut off from each other, and since when.
+    pub(super) cut_since: BTreeMap<(HostId, HostId), u64>,
+    pub(super) report: Report,
+    seed: u64,
+    trace: Trace,
+}
+
+impl World {
+    pub(super) fn new(seed: u64, trace: Trace) -> Self {
+        let scenario = Scenario::draw(&mut Rng::stream(seed, 0x7e7_0001, 0));
+        // Strangers have hosts of their own behind the others, and one may be on the first.
+        let net = Net::new(seed, scenario.conditions, scenario.hosts + 2);
+        let count = scenario.plans.len();
+        Self {
+            scenario,
+            net,
+            rng: Rng::stream(seed, 0x7e7_0002, 0),
+            deeds: BinaryHeap::new(),
+            contents: BTreeMap::new(),
+            sequence: 0,
+            processes: BTreeMap::new(),
+            current: vec![None; count],
+            actors: BTreeMap::new(),
+            next_actor: 0,
+            strangers: Vec::new(),
+            next_token: 0,
+            waker: None,
+            is_calm: false,
+            healed_ns: 0,
+            cut_since: BTreeMap::new(),
+            report: Report { seed, ..Report::default() },
+            seed,
+            trace,
+        }
+    }
+
+    pub(super) fn into_trace(self) -> Trace {
+        self.trace
+    }
+
+    pub(super) fn run(&mut self) -> Result<Report, String> {
+        // Nobody sleeps by it; production's endpoints do.
+        self.waker = Some(Waker::new().map_err(|error| error.to_string())?);
+        (0..self.current.len()).try_for_each(|index| self.start(index))?;
+        self.plan_deeds();
+        let active_ns = self.scenario.active_ns;
+        self.run_until(active_ns)?;
+        self.finish()?;
+        self.report.virtual_ns = self.now_ns();
+        self.report.digest = self.net.borrow().digest ^ self.seed;
+        Ok(self.report)
+    }
+
+    pub(super) fn now_ns(&self) -> u64 {
+        self.net.borrow().now_ns()
+    }
+
+    pub(super) fn at(&mut self, at_ns: u64, deed: Deed) {
+        self.sequence += 1;
+        self.deeds.push(Reverse((at_ns, self.sequence)));
+        self.contents.insert(self.sequence, deed);
+    }
+
+    pub(super) fn after(&mut self, ns: u64, deed: Deed) {
+        self.at(self.now_ns() + ns, deed);
+    }
+
+    /// Writes a line of the trace, if there is one.
+    pub(super) fn note(&mut self, what: std::fmt::Arguments<'_>) {
+        use std::fmt::Write as _;
+        if self.trace.is_on() {
+            let now_ns = self.now_ns();
+            // Writing to a string cannot fail.
+            self.trace.write(|line, _| {
+                let _ = write!(line, "{now_ns} nexus {what}");
+            });
+        }
+    }
+
+    pub(super) fn run_until(&mut self, until_ns: u64) -> Result<(), String> {
+        loop {
+            self.heed_signals();
+            let deed_ns = self.deeds.peek().map_or(u64::MAX, |Reverse((at_ns, _))| *at_ns);
+            let arrival_ns = self.net.borrow().next_ns();
+            let next_ns = deed_ns.min(arrival_ns);
+            if next_ns > until_ns {
+                self.net.borrow_mut().advance(until_ns);
+                return Ok(());
+            }
+            self.net.borrow_mut().advance(next_ns);
+            if deed_ns <= next_ns
+                && let Some(Reverse((_, number))) = self.deeds.pop()
+                && let Some(deed) = self.contents.remove(&number)
+            {
+                self.perform(deed)?;
+            }
+        }
+    }
+
+    /// Wakes the threads and strangers for which something is ready.
+    fn heed_signals(&mut self) {
+        let signals = self.net.borrow_mut().take_signals();
+        for id in signals {
+            let latency_ns = self.rng.between(WAKE_NS.0, WAKE_NS.1);
+            match self.processes.get_mut(&id) {
+                Some(process) if process.state == Running::Asleep => {
+                    process.state = Running::Waking;
+                    process.wait += 1;
+                    let wait = process.wait;
+                    self.after(latency_ns, Deed::Wake(id, wait));
+                }
+                Some(_) => {}
+                None => self.act_strangers(id),
+            }
+        }
+    }
+
+    fn act_strangers(&mut self, id: ProcessId) {
+        let mut net = self.net.borrow_mut();
+        net.end_wait(id);
+        net.forget_found(id);
+        if let Some(stranger) = self.strangers.iter_mut().find(|s| s.process == id) {
+            stranger.act(&mut net, &mut self.rng, false);
+        }
+    }
+
+    fn perform(&mut self, deed: Deed) -> Result<(), String> {
+        match deed {
+            Deed::Wake(id, wait) => self.wake(id, wait),
+            Deed::Turn(id) => return self.turn(id),
+            Deed::Chore(id, chore) => return self.do_chore(id, chore),
+            Deed::Tick => return self.tick(),
+            other => return self.befall(other),
+        }
+        Ok(())
+    }
+
+    /// The wait of a thread ends. It may not run at once, and events that come meanwhile are for its next turn.
+    fn wake(&mut self, id: ProcessId, wait: u64) {
+        let now_ns = self.now_ns();
+        let Some(process) = self.processes.get_mut(&id) else { return };
+        if process.wait != wait || process.nexus.is_none() {
+            return;
+        }
+        process.wait += 1;
+        process.state = Running::Awake(now_ns);
+        let is_late = self.rng.chance(process.plan.late);
+        let late_ns = if is_late { self.rng.below(process.plan.late_ns_max) } else { 0 };
+        self.net.borrow_mut().end_wait(id);
+        self.after(late_ns, Deed::Turn(id));
+    }
+
+    fn turn(&mut self, id: ProcessId) -> Result<(), String> {
+        let now_ns = self.now_ns();
+        let Some(process) = self.processes.get_mut(&id) else { return Ok(()) };
+        let Running::Awake(since_ns) = process.state else { return Ok(()) };
+        if now_ns < process.paused_until_ns {
+            let at_ns = process.paused_until_ns;
+            self.at(at_ns, Deed::Turn(id));
+            return Ok(());
+        }
+        let late_ns = now_ns - since_ns;
+        process.lateness_ns += late_ns;
+        if late_ns > 0 {
+            process.excused_ns = now_ns;
+        }
+        self.report.late_turns += u64::from(late_ns > 0);
+        self.report.turns += 1;
+        let Some(mut nexus) = process.nexus.take() else { return Ok(()) };
+        let before = nexus.stats();
+        let silent = self.silent_peers(id, now_ns);
+        let goes_on = nexus.turn().map_err(|error| format!("p{id} cannot wait: {error}"))?;
+        let after = nexus.stats();
+        self.net
+            .borrow_mut()
+            .note(4, id as u64 ^ after.links_opened << 8 ^ after.links_failed << 20);
+        if goes_on {
+            self.sleep(id, &nexus);
+        }
+        let is_due = self.report.turns.is_multiple_of(TURNS_PER_CHECK);
+        if !goes_on {
+            // Before the nexus drops them: the kernel closes what is left in order.
+            self.net.borrow_mut().forget_process(id, true);
+        }
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.nexus = goes_on.then_some(nexus);
+        }
+        self.check_silences(id, &before, &after, silent)?;
+        if goes_on && is_due {
+            self.check_tables(id)?;
+        }
+        self.fetch_news(id);
+        if !goes_on {
+            self.on_ended(id, &after);
+        }
+        Ok(())
+    }
+
+    /// A thread waits again.
+    fn sleep(&mut self, id: ProcessId, nexus: &SteppedNexus<SimNetwork>) {
+        let patience_ns = nexus.patience().map(|patience| patience.as_nanos() as u64);
+        let has_ready = self.net.borrow().has_ready(id);
+        let Some(process) = self.processes.get_mut(&id) else { return };
+        process.wait += 1;
+        let wait = process.wait;
+        let sleep_ns = if has_ready { Some(0) } else { patience_ns };
+        process.state = if sleep_ns == Some(0) { Running::Waking } else { Running::Asleep };
+        if let Some(sleep_ns) = sleep_ns {
+            self.after(sleep_ns + TURN_NS, Deed::Wake(id, wait));
+        }
+    }
+
+    /// The nexus has said goodbye: its thread ends, and the kernel closes its sockets.
+    fn on_ended(&mut self, id: ProcessId, stats: &NexusStats) {
+        self.add_stats(stats);
+        let now_ns = self.now_ns();
+        if let Some(process) = self.processes.get_mut(&id) {
+            process.ended_ns = Some(now_ns);
+            let index = process.index;
+            self.current[index] = None;
+        }
+    }
+
+    pub(super) fn fetch_news(&mut self, id: ProcessId) {
+        let now_ns = self.now_ns();
+        let think_ns = self.think_ns();
+        let of_process = self.actors.iter_mut().filter(|(_, actor)| actor.process == id);
+        let with_news = of_process.filter_map(|(id, actor)| actor.fetch(now_ns).then_some(*id));
+        for actor in with_news.collect::<Vec<_>>() {
+            let delay_ns = self.rng.below(think_ns);
+            self.after(delay_ns, Deed::Chore(actor, Chore::Listen));
+        }
+    }
+
+    /// The longest that an endpoint takes over an answer.
+    fn think_ns(&self) -> u64 {
+        self.scenario.conditions.delay_ns.1.max(10_000)
+    }
+
+    pub(super) fn do_chore(&mut self, id: ActorId, chore: Chore) -> Result<(), String> {
+        let now_ns = self.now_ns();
+        let think_ns_max = self.think_ns();
+        let hangs = self.scenario.features.hangs && !self.is_calm;
+        let Some(actor) = self.actors.get_mut(&id) else { return Ok(()) };
+        if now_ns < actor.hangs_until_ns {
+            let at_ns = actor.hangs_until_ns;
+            self.at(at_ns, Deed::Chore(id, chore));
+            return Ok(());
+        }
+        let mut later = Vec::new();
+        let (rng, next_token) = (&mut self.rng, &mut self.next_token);
+        let mut scene = Scene { now_ns, rng, later: &mut later, next_token, hangs, think_ns_max };
+        actor.perform(chore, &mut scene)?;
+        let process = actor.process;
+        self.note(format_args!("p{process} e{id} {chore:?}"));
+        later.into_iter().for_each(|(ns, chore)| self.after(ns, Deed::Chore(id, chore)));
+        Ok(())
+    }
+
+    /// Lets an endpoint do something at once.
+    pub(super) fn with_actor(
+        &mut self,
+        id: ActorId,
+        act: impl FnOnce(&mut Actor, &mut Scene<'_>, u64),
+    ) {
+        let (now_ns, think_ns_max) = (self.now_ns(), self.think_ns());
+        let Some(actor) = self.actors.get_mut(&id) else { return };
+        let lateness_ns = self.processes.get(&actor.process).map_or(0, |p| p.lateness_ns);
+        let mut later = Vec::new();
+        let (rng, next_token) = (&mut self.rng, &mut self.next_token);
+        let mut scene =
+            Scene { now_ns, rng, later: &mut later, next_token, hangs: false, think_ns_max };
+        act(actor, &mut scene, lateness_ns);
+        later.into_iter().for_each(|(ns, chore)| self.after(ns, Deed::Chore(id, chore)));
+    }
+
+    /// Starts the process of a plan, with its endpoints.
+    pub(super) fn start(&mut self, index: usize) -> Result<(), String> {
+        let plan = self.scenario.plans[index].clone();
+        if self.is_calm || self.current[index].is_some() || !self.net.borrow().is_up(plan.host) {
+            return Ok(());
+        }
+        let id = self.net.borrow_mut().add_process(plan.host, plan.descriptors_max);
+        let network = SimNetwork::new(&self.net, id, plan.events_max);
+        let waker = network.waker();
+        let nexus = SteppedNexus::start(&plan.settings, network, waker);
+        let nexus = nexus.map_err(|error| error.to_string())?;
+        let incarnation = nexus.incarnation();
+        let endpoints = plan.endpoints;
+        self.note(format_args!("p{id} START {} {incarnation:x}", plan.address));
+        let process = Process {
+            plan,
+            index,
+            nexus: Some(nexus),
+            incarnation,
+            state: Running::Asleep,
+            wait: 0,
+            paused_until_ns: 0,
+            lateness_ns: 0,
+            excused_ns: 0,
+            ended_ns: None,
+            told: Told::default(),
+            has_lost_endpoints: false,
+        };
+        self.processes.insert(id, process);
+        self.current[index] = Some(id);
+        (0..endpoints).try_for_each(|endpoint| self.attach(id, EndpointId(endpoint)))
+    }
+
+    /// Adds an endpoint to a process.
+    pub(super) fn attach(&mut self, id: ProcessId, endpoint: EndpointId) -> Result<(), String> {
+        let Some(process) = self.processes.get(&id) else { return Ok(()) };
+        let Some(nexus) = &process.nexus else { return Ok(()) };
+        let port = 20_000 + endpoint.0 + 100 * process.index as u16;
+        let local = (process.plan.address.ip(), port).into();
+        let udp = UdpAttach { local, mtu: Mtu::default(), reads_marks: true, heeds_marks: true };
+        let shm = process.plan.has_shm.then(|| ShmAttach { config: ShmConfig::default() });
+        let Some(waker) = self.waker.clone() else { return Ok(()) };
+        let attach = Attach { id: Some(endpoint), udp: Some(udp), shm, waker };
+        let line = nexus.attach(attach).map_err(|error| error.to_string())?;
+        self.actors.insert(self.next_actor, Actor::new(id, line));
+        self.next_actor += 1;
+        Ok(())
+    }
+
+    /// An endpoint ends.
+    pub(super) fn detach(&mut self, id: ActorId) {
+        let Some(actor) = self.actors.remove(&id) else { return };
+        self.report.told.add(actor.told);
+        self.note(format_args!("{} GONE", actor.name()));
+        if let Some(process) = self.processes.get_mut(&actor.process) {
+            process.told.add(actor.told);
+            process.has_lost_endpoints = true;
+        }
+    }
+
+    /// A process ends without a word of its own; the kernel may have one, or not.
+    pub(super) fn kill(&mut self, id: ProcessId, says_so: bool) {
+        let now_ns = self.now_ns();
+        let Some(process) = self.processes.get_mut(&id) else { return };
+        let Some(nexus) = process.nexus.take() else { return };
+        process.ended_ns = Some(now_ns);
+        let index = process.index;
+        self.current[index] = None;
+        self.report.deaths += 1;
+        let stats = nexus.stats();
+        self.add_stats(&stats);
+        self.note(format_args!("p{id} KILLED, {says_so}"));
+        // First, so that what follows finds no process to speak for.
+        self.net.borrow_mut().forget_process(id, says_so);
+        let dead: Vec<_> =
+            self.actors.iter().filter(|(_, a)| a.process == id).map(|(id, _)| *id).collect();
+        dead.into_iter().for_each(|actor| self.detach(actor));
+        drop(nexus);
+    }
+
+    pub(super) fn add_stats(&mut self, stats: &NexusStats) {
+        let all = &mut self.report.stats;
+        macro_rules! add {
+            ($($name:ident)*) => { $(all.$name += stats.$name;)* };
+        }
+        add!(
+            links_early links_refused sessions_unanswered stats_answered stats_refused
+            connections_dialed dials_failed connections_redialed connections_accepted accept_errors
+            connections_broken connections_idle goodbyes_received peers_restarted dropped_silent
+            dropped_hello_timeout dropped_slow_message dropped_not_reading refused_strangers
+            refused_malformed dropped_ungreeted_full dropped_idle_full dropped_connections_full
+            shm_fallbacks rendezvous_dropped late_messages
+        );
+    }
+
+    /// Adds a stranger's process on a host.
+    pub(super) fn add_stranger(&mut self, host: HostId, heartbeat_ms: u32) -> usize {
+        let mut net = self.net.borrow_mut();
+        let process = net.add_process(host, 4_096);
+        let address = (self.scenario.conditions.family.address(host), 666).into();
+        let stranger = Stranger::new(&mut net, process, address, heartbeat_ms);
+        drop(net);
+        self.strangers.push(stranger);
+        self.strangers.len() - 1
+    }
+
+    pub(super) fn visit(&mut self, stranger: usize, target: ProcessId, manner: Manner) {
+        let Some(process) = self.processes.get(&target) else { return };
+        let address = process.plan.address;
+        self.report.strangers += 1;
+        self.note(format_args!("STRANGER {stranger} to p{target}: {manner:?}"));
+        let net = Rc::clone(&self.net);
+        self.strangers[stranger].visit(&mut net.borrow_mut(), address, manner);
+    }
+
+    pub(super) fn tick_strangers(&mut self) {
+        let mut net = self.net.borrow_mut();
+        for stranger in &mut self.strangers {
+            stranger.act(&mut net, &mut self.rng, true);
+        }
+    }
+}
