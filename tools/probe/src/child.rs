@@ -16,7 +16,7 @@ use crate::failure::Failure;
 const MEMORY_KIB_MAX: u64 = 16 << 20;
 
 /// How often it is looked whether a process has ended.
-const LOOK: Duration = Duration::from_millis(5);
+const LOOK: Duration = Duration::from_millis(20);
 
 /// A program, its arguments, and what else it takes to run it.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub(crate) struct Program {
     pub(crate) arguments: Vec<String>,
     pub(crate) directory: PathBuf,
     pub(crate) variables: Vec<(&'static str, String)>,
+    /// What it prints when a test has failed, if it is to run no longer then.
+    pub(crate) ends_at: Option<&'static str>,
 }
 
 /// How a program ended.
@@ -55,6 +57,7 @@ impl Program {
                 Some(status) if status.success() => break End::Passed,
                 Some(_) => break End::Failed,
                 None if begin.elapsed() >= limit => break End::TooLong,
+                None if self.has_failed(log) => break End::Failed,
                 None => thread::sleep(LOOK),
             }
         };
@@ -62,6 +65,13 @@ impl Program {
         let _ = kill_process_group(group, Signal::KILL);
         child.wait().map_err(Failure::io("waiting for a test"))?;
         Ok(Ran { end, took: begin.elapsed() })
+    }
+
+    /// Whether it has printed that a test has failed, and need not go on.
+    fn has_failed(&self, log: &Path) -> bool {
+        let Some(word) = self.ends_at else { return false };
+        let text = std::fs::read(log).unwrap_or_default();
+        text.windows(word.len()).any(|window| window == word.as_bytes())
     }
 
     fn start(&self, log: &Path) -> Outcome<Child> {
@@ -73,6 +83,9 @@ impl Program {
         let mut command = Command::new("sh");
         command.arg("-c").arg(limited).arg(&self.path).args(&self.arguments);
         command.current_dir(&self.directory).stdin(Stdio::null()).stdout(out).stderr(err);
+        // Nobody wants the smallest failing input of a defect, nor a file with it beside the test.
+        command.env("PROPTEST_MAX_SHRINK_ITERS", "0");
+        command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
         command.envs(self.variables.iter().map(|(name, value)| (*name, value)));
         command.process_group(0);
         command.spawn().map_err(Failure::io(format!("{}", self.path.display())))
@@ -91,6 +104,7 @@ mod tests {
             arguments: vec!["-c".to_owned(), script.to_owned()],
             directory: "/".into(),
             variables: vec![("PROBED", "yes".to_owned())],
+            ends_at: Some("FAILED"),
         };
         let ran = program.run(limit, &log).unwrap();
         let text = std::fs::read_to_string(&log).unwrap();
@@ -103,6 +117,12 @@ mod tests {
         let long = Duration::from_secs(60);
         assert_eq!(run("echo $PROBED", long), (End::Passed, "yes\n".to_owned()));
         assert_eq!(run("echo no >&2; exit 3", long), (End::Failed, "no\n".to_owned()));
+    }
+
+    #[test]
+    fn run__ends_with_the_first_test_that_fails() {
+        let (end, text) = run("echo test a ... FAILED; sleep 1000", Duration::from_secs(60));
+        assert_eq!((end, &text[..]), (End::Failed, "test a ... FAILED\n"));
     }
 
     #[test]

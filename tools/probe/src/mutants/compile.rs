@@ -109,7 +109,8 @@ impl World {
         let artifact = self.artifacts.get(step.package, step.target)?.clone();
         let arguments = step.arguments.iter().map(|word| (*word).to_owned()).collect();
         let directory = artifact.directory;
-        Ok(Program { path: artifact.path, directory, arguments, variables: vec![variable] })
+        let (path, variables, ends_at) = (artifact.path, vec![variable], Some(" ... FAILED\n"));
+        Ok(Program { path, directory, arguments, variables, ends_at })
     }
 
     /// Runs each step without a mutant: it has to pass, and says to which places it comes.

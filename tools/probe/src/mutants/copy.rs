@@ -77,13 +77,6 @@ pub(super) struct Mutant {
 impl Copy {
     /// Copies the workspace at `from`, with all mutants.
     pub(super) fn make(from: &Path, root: PathBuf) -> Outcome<Self> {
-        for name in tracked(from)? {
-            let text = std::fs::read(from.join(&name)).map_err(Failure::io(name.clone()))?;
-            write_if_new(&root.join(&name), &text)?;
-        }
-        let runtime = from.join(RUNTIME_FILE);
-        let library = std::fs::read_to_string(&runtime).map_err(Failure::io(RUNTIME_FILE))?;
-        write_if_new(&root.join(RUNTIME_FILE), format!("{library}\n{RUNTIME}").as_bytes())?;
         let mut copy =
             Self { root, files: Vec::new(), dropped: BTreeSet::new(), mutants: Vec::new() };
         for (crate_, directory) in CRATES.iter().enumerate() {
@@ -91,9 +84,29 @@ impl Copy {
                 copy.add(crate_, from, &source);
             }
         }
+        copy.copy_others(from)?;
         copy.recall();
         copy.write()?;
         Ok(copy)
+    }
+
+    /// Copies all files but those that have mutants. Cargo builds what has been written anew, so that nothing is written
+    /// that is there already.
+    fn copy_others(&self, from: &Path) -> Outcome<()> {
+        let names: BTreeSet<PathBuf> = tracked(from)?.into_iter().map(PathBuf::from).collect();
+        remove_others(&self.root, &self.root, &names)?;
+        let mutated: BTreeSet<&Path> =
+            self.files.iter().map(|file| Path::new(&file.name)).collect();
+        for name in names.iter().filter(|name| !mutated.contains(name.as_path())) {
+            let what = || format!("copying {}", name.display());
+            let mut text = std::fs::read(from.join(name)).map_err(Failure::io(what()))?;
+            if name == Path::new(RUNTIME_FILE) {
+                text.push(b'\n');
+                text.extend_from_slice(RUNTIME.as_bytes());
+            }
+            write_if_new(&self.root.join(name), &text)?;
+        }
+        Ok(())
     }
 
     /// Leaves out at once what did not compile the last time, of files that are what they were: their copies stay as they
@@ -259,6 +272,19 @@ fn tracked(root: &Path) -> Outcome<Vec<String>> {
     let names = String::from_utf8_lossy(&output.stdout).into_owned();
     let names = names.split('\0').filter(|name| !name.is_empty());
     Ok(names.filter(|name| root.join(name).is_file()).map(str::to_owned).collect())
+}
+
+/// Removes what the workspace has no more: cargo would build a test that was renamed twice.
+fn remove_others(root: &Path, directory: &Path, names: &BTreeSet<PathBuf>) -> Outcome<()> {
+    let Ok(entries) = std::fs::read_dir(directory) else { return Ok(()) };
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            remove_others(root, &path, names)?;
+        } else if path.strip_prefix(root).is_ok_and(|name| !names.contains(name)) {
+            std::fs::remove_file(&path).map_err(Failure::io(format!("{}", path.display())))?;
+        }
+    }
+    Ok(())
 }
 
 /// Leaves a file that has this text as it is, so that cargo does not build it again.

@@ -183,7 +183,8 @@ impl Probe {
         let (package, target, arguments) = step.program();
         let artifact = self.artifacts.get(package, target)?.clone();
         let variables = vec![(VARIABLE, defect.to_owned())];
-        Ok(Program { path: artifact.path, directory: artifact.directory, arguments, variables })
+        let (path, directory, ends_at) = (artifact.path, artifact.directory, Some(" ... FAILED\n"));
+        Ok(Program { path, directory, arguments, variables, ends_at })
     }
 }
 
