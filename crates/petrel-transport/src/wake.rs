@@ -23,16 +23,13 @@ use rustix::io::Errno;
 #[derive(Clone, Debug)]
 pub struct Waker {
     event: Arc<OwnedFd>,
-    #[cfg(shuttle)]
     bell: Option<Bell>,
 }
 
-/// What a waker does besides, where threads run under a model checker that knows no `eventfd`.
-#[cfg(shuttle)]
+/// What a waker does besides, for a simulator or a model checker of threads: both would have to ask the kernel.
 #[derive(Clone)]
 struct Bell(Arc<dyn Fn() + Send + Sync>);
 
-#[cfg(shuttle)]
 impl std::fmt::Debug for Bell {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Bell")
@@ -46,18 +43,13 @@ impl Waker {
     /// When the process or the system is out of file descriptors.
     pub fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Self {
-            event: Arc::new(event),
-            #[cfg(shuttle)]
-            bell: None,
-        })
+        Ok(Self { event: Arc::new(event), bell: None })
     }
 
-    /// A waker that calls `ring` as well.
+    /// A waker that calls `ring` after each wake as well.
     ///
     /// # Errors
     /// As [`Waker::new`].
-    #[cfg(shuttle)]
     #[doc(hidden)]
     pub fn with_bell(ring: impl Fn() + Send + Sync + 'static) -> io::Result<Self> {
         Ok(Self { bell: Some(Bell(Arc::new(ring))), ..Self::new()? })
@@ -68,8 +60,9 @@ impl Waker {
     pub fn wake(&self) {
         // EAGAIN means that the counter is at its maximum: the sleeper is already signalled.
         while rustix::io::write(&*self.event, &1u64.to_ne_bytes()) == Err(Errno::INTR) {}
-        #[cfg(shuttle)]
-        self.bell.iter().for_each(|bell| (bell.0)());
+        if let Some(Bell(ring)) = &self.bell {
+            ring();
+        }
     }
 
     /// Takes back all wakes so far, without blocking. Returns whether there was one.

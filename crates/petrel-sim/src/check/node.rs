@@ -130,6 +130,8 @@ pub(super) struct Node {
     pub(super) calls_left: u32,
     pub(super) bytes_left: u64,
     pub(super) next_work_ns: u64,
+    /// The pause before the next look after all calls were made.
+    pub(super) retry_ns: u64,
     pub(super) scripted: Scripted,
     /// Up to which phase this node has begun.
     pub(super) begun: Phase,

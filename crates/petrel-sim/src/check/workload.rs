@@ -7,8 +7,9 @@ use super::node::{Node, Open, Phase};
 use super::pattern::ID_BYTES;
 use crate::rng::Rng;
 
-/// How soon a node tries again to reach a target without a session.
+/// How soon a node tries again to reach a target without a session, and how seldom it does in the end.
 const RETRY_NS: u64 = 2_000_000;
+const RETRY_NS_MAX: u64 = 128_000_000;
 
 /// Least pause between looks at what there is to do.
 const WORK_NS_MIN: u64 = 1_000;
@@ -36,14 +37,18 @@ impl Node {
             // Handlers still make calls.
             self.sweep();
             self.open_leaves();
-            self.next_work_ns = now_ns + RETRY_NS;
+            self.next_work_ns = now_ns + self.retry_ns;
+            self.retry_ns = (2 * self.retry_ns).min(RETRY_NS_MAX);
         }
     }
 
     fn begin(&mut self, phase: Phase) {
         match phase {
             Phase::Active => {}
-            Phase::Draining => self.shared.spare.borrow_mut().clear(),
+            Phase::Draining => {
+                self.shared.spare.borrow_mut().clear();
+                self.retry_ns = RETRY_NS;
+            }
             Phase::Probing => self.probe(),
             Phase::Closing => self.close_all(),
         }

@@ -29,8 +29,9 @@ use crate::transport::SimTransport;
 /// Virtual time after which whatever has not ended will not.
 const PATIENCE_NS: u64 = 60_000_000_000;
 
-/// How often it is looked whether all are done.
+/// How soon it is looked whether all are done, and how long the pauses between looks become.
 const LOOK_NS: u64 = 500_000;
+const LOOK_NS_MAX: u64 = 10_000_000;
 
 /// How often a client looks whether its last call to a server that drains has ended, and as much again.
 const LEAVE_NS: u64 = 400_000;
@@ -261,6 +262,7 @@ impl World {
     fn calm(&mut self) -> Result<(), String> {
         self.set_faults(FaultPlan::NONE);
         self.common.fabric.apply(Action::HealAll);
+        self.common.control.calm();
         self.run_for(0)
     }
 
@@ -273,11 +275,13 @@ impl World {
 
     fn run_until_done(&mut self) -> Result<(), String> {
         let patience_ns = self.common.fabric.now_ns() + PATIENCE_NS;
+        let mut look_ns = LOOK_NS;
         while !self.is_done() {
             if self.common.fabric.now_ns() > patience_ns {
                 return Err(self.describe_stuck());
             }
-            self.run_for(LOOK_NS)?;
+            self.run_for(look_ns)?;
+            look_ns = (look_ns + look_ns / 4).min(LOOK_NS_MAX);
         }
         Ok(())
     }
@@ -411,6 +415,7 @@ impl World {
             calls_left: common.scenario.calls,
             bytes_left: common.scenario.bytes,
             next_work_ns: 0,
+            retry_ns: 0,
             scripted,
             begun: Phase::Active,
             probed: false,

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use petrel::control::{FromNexus, LinkId};
-use petrel_proto::control::{Decoder, Hello, Message, PREFACE, Ping, Pong, VersionRange};
+use petrel_proto::control::{Decoder, Hello, Message, PREFACE, VersionRange};
 
 use super::Death;
 use super::links::Stage;
@@ -44,6 +44,10 @@ pub(super) struct End {
 #[derive(Debug)]
 enum Item {
     Bytes(Vec<u8>),
+    /// A PING: most of all messages, so that it does not pass through encoder and decoder.
+    Ping,
+    /// Its answer.
+    Pong,
     Reset,
 }
 
@@ -191,7 +195,7 @@ impl Network {
         let end = &mut connection.ends[side];
         if !end.is_open {
             // The kernel of a host that is up knows no such connection.
-            let answers = matches!(item, Item::Bytes(_)) && self.fabric.is_up(end.host);
+            let answers = !matches!(item, Item::Reset) && self.fabric.is_up(end.host);
             return if answers {
                 self.push_item(id, side, Item::Reset)
             };
@@ -205,6 +209,11 @@ impl Network {
                 end.heard_ns = now_ns;
                 self.receive(id, side, &bytes);
             }
+            Item::Ping => {
+                end.heard_ns = now_ns;
+                self.push_item(id, side, Item::Pong);
+            }
+            Item::Pong => end.heard_ns = now_ns,
         }
     }
 
@@ -230,8 +239,6 @@ impl Network {
             Message::SessionRefuse(refuse) => self.on_session_refuse(id, side, refuse),
             Message::SessionClose(close) => self.on_session_close(id, side, close),
             Message::SessionDrain(drain) => self.on_session_drain(id, side, drain),
-            Message::Ping(Ping { nonce }) => self.send(id, side, Pong { nonce }),
-            Message::Pong(_) => {}
             other => self.report(format!("unexpected {other:?}")),
         }
     }
@@ -263,9 +270,24 @@ impl Network {
             if side == 0 {
                 self.measure_path(id);
             }
-            self.send(id, side, Ping { nonce: now_ns });
+            self.push_item(id, side, Item::Ping);
+            if self.needs_no_heartbeats(id) {
+                return;
+            }
         }
         self.schedule(now_ns + self.config.heartbeat_ns, Event::Tick(id, side));
+    }
+
+    /// Whether heartbeats of a connection would tell neither side anything any more.
+    fn needs_no_heartbeats(&self, id: ConnectionId) -> bool {
+        let now_ns = self.now_ns();
+        let hears = |end: &End| {
+            end.is_open
+                && end.peer.is_some()
+                && now_ns - end.heard_ns <= 2 * self.config.heartbeat_ns
+                && self.fabric.paused_until_ns(end.host) <= now_ns
+        };
+        self.is_calm && self.connections.get(&id).is_some_and(|one| one.ends.iter().all(hears))
     }
 
     /// A side's process closes the connection: its links end, and the other side hears of it.

@@ -61,6 +61,8 @@ pub(super) struct Network {
     pub(super) stats: ControlStats,
     pub(super) fault: Option<String>,
     pub(super) agreements: Vec<Agreement>,
+    /// Whether nothing goes wrong any more; see [`ControlNetwork::calm`](super::ControlNetwork::calm).
+    pub(super) is_calm: bool,
     queue: EventQueue<Event>,
 }
 
@@ -136,6 +138,7 @@ impl Network {
             stats: ControlStats::default(),
             fault: None,
             agreements: Vec::new(),
+            is_calm: false,
             queue: EventQueue::new(),
         }
     }

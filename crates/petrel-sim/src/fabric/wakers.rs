@@ -2,13 +2,15 @@
 //!
 //! A waker is used while some actor runs, or between two runs. The simulation asks after each pass
 //! which ones were; one `epoll` answers that in one system call, however many endpoints there are,
-//! and in none as long as nobody has asked for a waker.
+//! and in none as long as the wakers' common count stands still.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use petrel_transport::wake::Waker;
 use rustix::event::{Timespec, epoll};
@@ -23,8 +25,10 @@ pub(super) struct Wakers {
     epoll: OwnedFd,
     by_key: RefCell<BTreeMap<u64, (Waker, SimAddr)>>,
     next_key: Cell<u64>,
-    /// Whether somebody outside of this crate may use a waker.
-    is_given: Cell<bool>,
+    /// How often all of them were used.
+    used: Arc<AtomicU64>,
+    /// What `used` was when the kernel was asked last.
+    used_before: Cell<u64>,
 }
 
 impl Wakers {
@@ -33,13 +37,19 @@ impl Wakers {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             by_key: RefCell::new(BTreeMap::new()),
             next_key: Cell::new(0),
-            is_given: Cell::new(false),
+            used: Arc::default(),
+            used_before: Cell::new(0),
         })
     }
 
     /// Makes a waker for whoever owns the port `at`. Returns the key by which it is known.
     pub(super) fn add(&self, at: SimAddr) -> io::Result<u64> {
-        let (waker, key) = (Waker::new()?, self.next_key.get());
+        let used = Arc::clone(&self.used);
+        let count = move || {
+            used.fetch_add(1, Ordering::Release);
+        };
+        let waker = Waker::with_bell(count)?;
+        let key = self.next_key.get();
         let data = epoll::EventData::new_u64(key);
         epoll::add(&self.epoll, &waker, data, epoll::EventFlags::IN)?;
         self.by_key.borrow_mut().insert(key, (waker, at));
@@ -56,7 +66,6 @@ impl Wakers {
     }
 
     pub(super) fn give(&self, key: u64) -> Waker {
-        self.is_given.set(true);
         let by_key = self.by_key.borrow();
         let (waker, _) = by_key.get(&key).expect("a transport keeps its waker until it is dropped");
         waker.clone()
@@ -64,8 +73,13 @@ impl Wakers {
 
     /// The ports whose wakers were used since the last call, in the order of their making.
     pub(super) fn take_woken(&self) -> Vec<SimAddr> {
+        // Pairs with the count of a wake, which comes after the wake: it is readable.
+        let used = self.used.load(Ordering::Acquire);
+        if self.used_before.replace(used) == used {
+            return Vec::new();
+        }
         let mut keys = Vec::new();
-        while self.is_given.get() {
+        loop {
             let before = keys.len();
             self.take_batch(&mut keys);
             if keys.len() - before < BATCH {
@@ -80,9 +94,9 @@ impl Wakers {
     fn take_batch(&self, keys: &mut Vec<u64>) {
         let mut events = [const { MaybeUninit::uninit() }; BATCH];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        // An interrupted call is like an early one: the next pass asks again.
+        // A call that does not wait is not interrupted, and its descriptor is ours: it does not fail.
         let Ok((ready, _)) = epoll::wait(&self.epoll, &mut events[..], Some(&at_once)) else {
-            return;
+            unreachable!("an epoll without a wait");
         };
         let by_key = self.by_key.borrow();
         for event in ready {

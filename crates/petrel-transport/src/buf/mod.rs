@@ -41,7 +41,7 @@
 //!
 //! A reused block still holds the bytes of its last user, from the same pool. A `PacketBuf` shows
 //! them only to who raises its length without writing. A pool that *poisons*
-//! ([`PoolConfig::poison`]) overwrites them when the block comes back, so that a frame sent from
+//! ([`PoolConfig::poison`]) overwrites the message when the block comes back, so that a frame sent from
 //! memory that was given back shows; the simulator's pools do.
 //!
 //! [`Rc`]: std::rc::Rc

@@ -94,20 +94,26 @@ fn tail_offset(capacity: usize) -> usize {
     (HEAD_ROOM_BYTES + capacity).next_multiple_of(TAIL_ALIGN_BYTES)
 }
 
-/// Overwrites all that the last user of a block could write to.
+/// Overwrites what frames of a block's last message could show: its headers, and its data up to its length at the
+/// return. Room that a message never filled is left alone, as writing there would be the first use of its pages.
 ///
 /// # Safety
 /// The block is on its free list, was lent out before, and nobody else uses it.
 pub(super) unsafe fn poison(block: NonNull<Meta>) {
     // SAFETY: the block begins with its `Meta`.
     let meta = unsafe { block.as_ref() };
-    let Some(end) = block_bytes(meta.capacity as usize, meta.packet_count()) else {
+    let (capacity, start) = (meta.capacity as usize, size_of::<Meta>());
+    let Some(end) = block_bytes(capacity, meta.packet_count()) else {
         unreachable!("a block was made for them");
     };
-    let start = size_of::<Meta>();
-    // SAFETY: the block has so many bytes, since `PacketBuf::new` got it for these needs, and the
-    // caller says that nobody reads or writes them.
-    unsafe { block.cast::<u8>().add(start).write_bytes(POISON_BYTE, end - start) };
+    let data_end = HEAD_ROOM_BYTES + meta.len as usize;
+    let tail = tail_offset(capacity).min(end);
+    // SAFETY: the block has `end` bytes, since `PacketBuf::new` got it for these needs; a length is no more than its
+    // capacity; and the caller says that nobody reads or writes them.
+    unsafe {
+        block.cast::<u8>().add(start).write_bytes(POISON_BYTE, data_end - start);
+        block.cast::<u8>().add(tail).write_bytes(POISON_BYTE, end - tail);
+    }
 }
 
 impl PacketBuf {

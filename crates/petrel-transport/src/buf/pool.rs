@@ -58,8 +58,8 @@ pub struct PoolConfig {
     /// Whether to ask for transparent huge pages in regions of 2 MiB and more. They save TLB
     /// misses on large messages and cost memory where only part of a region is used.
     pub huge_pages: bool,
-    /// Whether a buffer that comes back is overwritten with [`POISON_BYTE`] at once, so that whoever
-    /// still reads it shows: for checks. It costs a write of the whole buffer.
+    /// Whether the message in a buffer that comes back is overwritten with [`POISON_BYTE`] at once, so that whoever
+    /// still reads it shows: for checks. It costs a write of the message.
     ///
     /// [`POISON_BYTE`]: super::POISON_BYTE
     pub poison: bool,

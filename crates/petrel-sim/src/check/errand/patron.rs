@@ -269,7 +269,7 @@ fn draw_config(rng: &mut Rng) -> ChannelConfig {
     };
     config.attempts_max = rng.between(1, 5) as u32;
     config.retry_backoff = pauses(rng, (12, 20), 5_000_000);
-    config.connect_backoff = pauses(rng, (14, 22), 10_000_000);
+    config.connect_backoff = pauses(rng, (14, 22), 60_000_000);
     if rng.below(2) == 0 {
         config.concurrency = None;
     }
