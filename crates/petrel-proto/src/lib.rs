@@ -81,6 +81,8 @@ pub mod status;
 pub mod timer;
 pub mod wire;
 
+#[doc(hidden)]
+pub use rpc::Census;
 pub use rpc::{
     Accepted, CallError, CallFailure, CallLimits, CallRejected, Closed, Completion, Config, Core,
     Event, Execution, FrameSink, GroupFrames, Membership, OpenError, PendingCall, PlainCompletion,

@@ -259,6 +259,14 @@ impl TimerWheel {
         self.releases.pop_due()
     }
 
+    /// Entries of both halves, those that are due too. Counts the free ones.
+    pub(crate) fn entry_count(&self) -> usize {
+        let next = |&node: &u32| Some(self.nodes[node as usize].next).filter(|&next| next != NIL);
+        let first = Some(self.free).filter(|&first| first != NIL);
+        let free = std::iter::successors(first, next).count();
+        self.nodes.len() - free + self.releases.len()
+    }
+
     /// The time at which the next entry comes due, in nanoseconds.
     pub fn next_due_ns(&self) -> Option<u64> {
         if planted("proto_timer_due_at_once") {

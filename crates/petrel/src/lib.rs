@@ -93,6 +93,8 @@ pub use endpoint::{
     MulticastError, Reply, Request, Responder, SessionConfig, SessionEnd, SessionEnds,
     SessionState, SharedMsg, SharedRejected, StartError, Stop,
 };
+#[doc(hidden)]
+pub use endpoint::{Census, LocalCensus};
 pub use local::{Call, Elapsed, Handle, OwnRequest, Parallel, Session, Sleep, Task, Timeout};
 pub use msgbuf::MsgBuf;
 pub use nexus::{Nexus, NexusBuilder, NexusError};

@@ -21,6 +21,13 @@ use crate::wire::{ControlBytes, Destination, Flags, Kind, Pull, header_bytes};
 #[derive(Default)]
 pub(super) struct Cancels(VecDeque<Over>);
 
+impl Cancels {
+    /// Those that were not sent yet.
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}
+
 /// A request that is over.
 #[derive(Clone, Copy)]
 struct Over {

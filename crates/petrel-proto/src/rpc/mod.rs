@@ -2,6 +2,7 @@
 
 mod abandoned;
 mod call;
+mod census;
 mod credit;
 mod expiry;
 mod give_up;
@@ -29,6 +30,8 @@ mod tests;
 use std::collections::VecDeque;
 
 pub use call::{CallError, CallFailure, CallLimits, CallRejected, Completion, Execution};
+#[doc(hidden)]
+pub use census::Census;
 pub use lifecycle::{Accepted, Closed, OpenError};
 pub use lookahead::{Upcoming, method_of, upcoming_request};
 pub use multicast::{GroupFrames, Membership};

@@ -109,7 +109,8 @@ impl<B: Buffer> Shared<B> {
         }
         state.unanswered += 1;
         if !planted("proto_no_backoff") {
-            state.backoff = state.backoff.saturating_add(1);
+            // Its timeout was doubled as often as the session's: from there on it doubles further.
+            state.backoff = state.backoff.max(client.trips.backoff).saturating_add(1);
         }
         repeat(state, self.config.recovery, &mut self.client_parts);
         if state.state == ClientState::Sending {

@@ -138,6 +138,11 @@ impl<B, T> SessionTable<B, T> {
         (entry.generation == id.generation && !matches!(entry.role, Role::Free)).then_some(entry)
     }
 
+    /// Each place's role, free ones too.
+    pub(crate) fn roles(&self) -> impl Iterator<Item = &Role<B, T>> {
+        self.entries.iter().map(|entry| &entry.role)
+    }
+
     pub(crate) fn client_mut(&mut self, id: SessionId) -> Option<&mut ClientSession<B, T>> {
         match &mut self.get_mut(id)?.role {
             Role::Client(client) => Some(client),

@@ -28,9 +28,8 @@ impl SlotQueue {
     }
 
     /// Slots that wait.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> u32 {
-        self.len
+    pub(crate) fn count(&self) -> usize {
+        self.len as usize
     }
 
     #[inline]
@@ -145,7 +144,7 @@ mod tests {
                     }
                 }
                 prop_assert_eq!(queue.first(), model.first().copied());
-                prop_assert_eq!((queue.len() as usize, queue.is_empty()), (model.len(), model.is_empty()));
+                prop_assert_eq!((queue.count(), queue.is_empty()), (model.len(), model.is_empty()));
                 prop_assert_eq!(queue.contains(slot), model.contains(&slot));
             }
         }

@@ -114,6 +114,11 @@ impl Releases {
         Some(key)
     }
 
+    /// Entries in the buckets, and due ones.
+    pub(super) fn len(&self) -> usize {
+        self.count as usize
+    }
+
     pub(super) fn has_due(&self) -> bool {
         self.due.first != NIL
     }

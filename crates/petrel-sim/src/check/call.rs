@@ -102,6 +102,8 @@ pub(super) struct Call {
     /// The call whose handler makes this one.
     pub(super) parent: Option<u32>,
     pub(super) issued_ns: u64,
+    /// When it ended.
+    pub(super) ended_ns: Option<u64>,
     /// When its first packet left for the first time, by the clock that was read for it.
     pub(super) left_ns: Option<u64>,
     /// When it has to end: the caller's deadline, or an earlier one that it inherits.

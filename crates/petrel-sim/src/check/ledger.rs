@@ -322,6 +322,13 @@ impl Ledger {
         }
     }
 
+    /// How long a call took that succeeded.
+    pub(super) fn took_ns(&self, id: u32) -> Option<u64> {
+        let call = self.calls.get(id as usize)?;
+        let is_well = call.end == End::Succeeded;
+        Some(call.ended_ns.filter(|_| is_well)? - call.issued_ns)
+    }
+
     /// A call has ended. Gives whether it succeeded.
     pub(super) fn end(&mut self, id: u32, reply: &Reply) -> bool {
         let call = &mut self.calls[id as usize];
@@ -329,6 +336,8 @@ impl Ledger {
             let before = call.end;
             self.break_rule(id, "ended twice", &before);
         }
+        let now_ns = self.now_ns;
+        self.calls[id as usize].ended_ns = Some(now_ns);
         let is_cancelled = self.calls[id as usize].is_cancelled;
         let status = reply.outcome.as_ref().map_or_else(|failure| failure.status, |()| Status::Ok);
         if is_cancelled && status != Status::Cancelled {

@@ -34,6 +34,11 @@
 //!   they have them back, and use them for other calls; pools poison what comes back to them; no frame
 //!   may change between push and flush; and each payload that leaves, sent again or for nobody, is
 //!   held against what its call's message has there;
+//! - **rest**: when the calls have ended, nothing is left of them: no slot waits for a credit or its pace, no request runs,
+//!   no box of a large message is kept, nothing is to be sent; and in the end no session, task, sleeping future or order.
+//!   Meanwhile tables and queues hold no more than they may;
+//! - **cost**: calls alone, when all is at rest, take the packets and passes of event loops that the protocol needs, and
+//!   the time that the links do. See `measure`;
 //! - **progress**: everything ends; after the storm a new session to every process that runs works, and so
 //!   does every channel. Tasks end with the channels that they serve.
 //!
@@ -52,6 +57,7 @@ mod call;
 mod crew;
 mod errand;
 mod ledger;
+mod measure;
 mod nemesis;
 mod node;
 mod patience;

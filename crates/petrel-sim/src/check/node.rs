@@ -6,7 +6,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use petrel::control::EndpointId;
-use petrel::{Context, Endpoint, MsgBuf, Reply, Responder, SessionId, SessionState};
+use petrel::{
+    Context, Endpoint, EndpointConfig, MsgBuf, Reply, Responder, SessionId, SessionState,
+};
 
 use super::call::{Call, End, Spec, Watch};
 use super::crew::{self, Crew};
@@ -47,6 +49,10 @@ pub(super) enum Phase {
     Draining,
     /// Each opens a session to each other and makes one call, which must succeed.
     Probing,
+    /// They end their channels, and come to rest.
+    Resting,
+    /// They do as they are told: calls are measured, each alone.
+    Measuring,
     /// They close everything.
     Closing,
 }
@@ -120,6 +126,25 @@ pub(super) struct Open {
     pub(super) is_leaf: bool,
 }
 
+/// What an endpoint may hold.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    pub(super) sessions_max: u32,
+    /// Calls that wait on a session.
+    pub(super) backlog_max: usize,
+    pub(super) memory_bytes: u64,
+}
+
+impl Limits {
+    pub(super) fn of(config: &EndpointConfig) -> Self {
+        Self {
+            sessions_max: config.protocol.sessions_max,
+            backlog_max: config.protocol.backlog_max,
+            memory_bytes: config.memory.max_bytes as u64,
+        }
+    }
+}
+
 pub(super) struct Node {
     pub(super) endpoint: SimEndpoint,
     pub(super) shared: Rc<Shared>,
@@ -129,6 +154,11 @@ pub(super) struct Node {
     pub(super) over: Vec<Open>,
     pub(super) calls_left: u32,
     pub(super) bytes_left: u64,
+    /// Whether its sessions have a congestion control.
+    pub(super) is_controlled: bool,
+    pub(super) limits: Limits,
+    /// Passes of its event loop so far.
+    pub(super) passes: u64,
     pub(super) next_work_ns: u64,
     /// The pause before the next look after all calls were made.
     pub(super) retry_ns: u64,
@@ -182,6 +212,7 @@ impl Shared {
             room: response.capacity() as u32,
             parent,
             issued_ns: self.ledger().now_ns,
+            ended_ns: None,
             left_ns: None,
             deadline_ns: [patience.deadline_ns(now_ns), inherited_ns].into_iter().flatten().min(),
             is_cancelled: false,
@@ -241,6 +272,7 @@ impl Actor for Node {
     fn poll(&mut self, _: u64) -> Option<u64> {
         // A pass that is going to stop does not know of it yet.
         let now_ns = self.shared.common.fabric.pass_clock().last_ns;
+        self.passes += 1;
         self.shared.ledger().turn_ns = now_ns;
         service::answer_due(&self.shared, &mut self.endpoint, now_ns);
         crew::run(&self.shared, &mut self.endpoint);
@@ -290,16 +322,36 @@ impl Node {
         }
         match phase {
             Phase::Active => self.calls_left == 0 && !self.has_errands_left(),
-            Phase::Draining => self.shared.pending.get() == 0,
-            Phase::Probing => self.probed && self.shared.pending.get() == 0,
-            Phase::Closing => {
-                let stats = self.endpoint.stats();
-                stats.sessions == 0
-                    && stats.tasks == 0
-                    && self.shared.deferred.borrow().is_empty()
-                    && self.shared.crew.borrow().is_idle()
-            }
+            Phase::Draining => !self.is_calling(),
+            Phase::Probing => self.probed && !self.is_calling(),
+            Phase::Resting => self.serves_nothing() && self.left_at_rest().is_none(),
+            Phase::Measuring => !self.is_calling(),
+            Phase::Closing => self.serves_nothing() && self.left_at_end().is_none(),
         }
+    }
+
+    /// Whether a call of this node is under way.
+    pub(super) fn is_calling(&self) -> bool {
+        self.shared.pending.get() > 0
+    }
+
+    fn serves_nothing(&self) -> bool {
+        self.endpoint.stats().tasks == 0
+            && self.shared.deferred.borrow().is_empty()
+            && self.shared.crew.borrow().is_idle()
+    }
+
+    /// What must not be there when this node has closed everything.
+    pub(super) fn left_at_end(&self) -> Option<(&'static str, u64)> {
+        let sessions = u64::from(self.endpoint.core().session_count());
+        let census = self.endpoint.census();
+        let left = census.core.left_at_rest().or(census.left_at_end());
+        left.or((sessions > 0).then_some(("sessions", sessions)))
+    }
+
+    /// What must not be there when this node has nothing to do.
+    pub(super) fn left_at_rest(&self) -> Option<(&'static str, u64)> {
+        self.endpoint.census().core.left_at_rest()
     }
 
     /// Opens a session.

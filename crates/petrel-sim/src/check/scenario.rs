@@ -34,6 +34,7 @@ pub(super) struct Scenario {
     pub(super) hosts: u16,
     pub(super) endpoints_per_host: u16,
     pub(super) topology: Topology,
+    pub(super) path: Path,
     pub(super) fabric: FabricConfig,
     pub(super) control: ControlConfig,
     pub(super) faults: FaultPlan,
@@ -67,6 +68,26 @@ pub(super) struct Scenario {
     pub(super) has_large: bool,
 }
 
+/// The way from host to host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path {
+    link: LinkConfig,
+    /// Links one after the other.
+    links: u64,
+}
+
+impl Path {
+    /// What packets of so many bytes in all take over one link.
+    pub(super) fn sending_ns(&self, bytes: u64) -> u64 {
+        (bytes * 8 * 1_000_000_000).div_ceil(self.link.rate_bps)
+    }
+
+    /// What a packet of so many bytes takes from host to host, if nothing else is on the way.
+    pub(super) fn trip_ns(&self, bytes: u64) -> u64 {
+        self.links * (self.link.delay_ns + self.sending_ns(bytes))
+    }
+}
+
 impl Scenario {
     pub(super) fn draw(rng: &mut Rng) -> Self {
         let weather = match rng.below(20) {
@@ -84,12 +105,14 @@ impl Scenario {
             0 => rng.between(64 << 10, 512 << 10) as u32,
             _ => 8 << 20,
         };
+        let (topology, path) = draw_topology(rng, hosts, weather);
         let bytes_all = if is_giant { 80 << 20 } else { 200_000 << rng.below(6) };
         Self {
             weather,
             hosts,
             endpoints_per_host,
-            topology: draw_topology(rng, hosts, weather),
+            topology,
+            path,
             fabric: draw_fabric(rng),
             control: draw_control(rng),
             faults: if weather == Weather::Still { FaultPlan::NONE } else { draw_faults(rng) },
@@ -133,7 +156,7 @@ impl Scenario {
         // anew, so that the seeds on the regression list stay what they were.
         let credits = config.sessions.credits;
         config.protocol.short_ways = credits % 4 != 3;
-        config.protocol.congestion = congestion(credits / 4 % 4);
+        config.protocol.congestion = congestion(controller_of(credits));
         // The same for all endpoints: one that drops what is out of order needs a peer that repeats it.
         if self.goes_back_n() {
             config.protocol.recovery = Recovery::GoBackN;
@@ -148,6 +171,11 @@ impl Scenario {
         }
         config.memory.poison = true;
         config
+    }
+
+    /// Whether sessions of an endpoint have a congestion control.
+    pub(super) fn is_controlled(config: &EndpointConfig) -> bool {
+        controller_of(config.sessions.credits) != 0
     }
 
     /// Whether all endpoints go back N, as a quarter of the worlds do. Not drawn anew either.
@@ -198,6 +226,11 @@ impl Scenario {
     }
 }
 
+/// Which controller endpoints have that grant so many credits.
+fn controller_of(credits: u16) -> u16 {
+    credits / 4 % 4
+}
+
 /// One of the controllers, or none. Where it is wrong about the links, it holds back too much or too
 /// little; the rules hold all the same.
 fn congestion(which: u16) -> CongestionControl {
@@ -225,7 +258,7 @@ fn draw_rto(rng: &mut Rng) -> RtoBounds {
     }
 }
 
-fn draw_topology(rng: &mut Rng, hosts: u16, weather: Weather) -> Topology {
+fn draw_topology(rng: &mut Rng, hosts: u16, weather: Weather) -> (Topology, Path) {
     let link = LinkConfig {
         rate_bps: rng.between(1, 100) * 1_000_000_000,
         delay_ns: 1 << rng.between(7, 15),
@@ -242,13 +275,14 @@ fn draw_topology(rng: &mut Rng, hosts: u16, weather: Weather) -> Topology {
     };
     let bytes = if is_roomy { 64 << 20 } else { rng.between(70_000, 200_000) };
     if hosts == 2 && rng.below(2) == 0 {
-        return Topology::pair(nic, link);
+        return (Topology::pair(nic, link), Path { link, links: 1 });
     }
     let buffer = BufferPolicy::PerPort { bytes };
     // Half of the rates; again not drawn anew.
     let ecn = (link.rate_bps / 1_000_000_000).is_multiple_of(2).then_some(EcnConfig::DCQCN);
     let switch = SwitchConfig { buffer, ecn, ..SwitchConfig::default() };
-    Topology::star(usize::from(hosts), nic, switch, link)
+    let star = Topology::star(usize::from(hosts), nic, switch, link);
+    (star, Path { link, links: 2 })
 }
 
 fn draw_fabric(rng: &mut Rng) -> FabricConfig {

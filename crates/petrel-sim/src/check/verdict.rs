@@ -25,6 +25,26 @@ impl World {
         Ok(())
     }
 
+    /// Tables and queues hold no more than they are allowed to, whatever happens.
+    pub(super) fn check_tables(&self) -> Result<(), String> {
+        for (_, node) in self.simulation.actors() {
+            let core = node.endpoint.core();
+            let (census, sessions, limits) = (core.census(), core.session_count(), &node.limits);
+            let waiting_max = u64::from(sessions) * limits.backlog_max as u64;
+            let all = [
+                ("sessions", u64::from(sessions), u64::from(limits.sessions_max)),
+                ("calls that wait", census.waiting as u64, waiting_max),
+                ("bytes of large messages", census.held_bytes, limits.memory_bytes),
+            ];
+            for (name, count, most) in all {
+                if count > most {
+                    return Err(format!("{} has {count} {name}, and not {most}", node.shared.at));
+                }
+            }
+        }
+        Ok(())
+    }
+
     pub(super) fn check_end(mut self, seed: u64) -> Result<Report, String> {
         self.common.ledger.borrow_mut().close();
         self.check_now()?;
@@ -33,12 +53,8 @@ impl World {
             if in_use.count != 0 {
                 return Err(format!("{} has leaked buffers: {in_use:?}", node.shared.at));
             }
-            let tasks = node.endpoint.stats().tasks;
-            if tasks != 0 {
-                return Err(format!("{} has {tasks} tasks left", node.shared.at));
-            }
-            if node.endpoint.core().has_transmit() {
-                return Err(format!("{} has frames for nobody", node.shared.at));
+            if let Some((what, count)) = node.left_at_end() {
+                return Err(format!("{} has {count} {what} at the end", node.shared.at));
             }
             self.counters += *node.endpoint.core().counters();
             self.buffers_reused += node.shared.spare.borrow().reused;

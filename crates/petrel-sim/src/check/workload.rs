@@ -50,6 +50,8 @@ impl Node {
                 self.retry_ns = RETRY_NS;
             }
             Phase::Probing => self.probe(),
+            Phase::Resting => self.retire_channels(),
+            Phase::Measuring => {}
             Phase::Closing => self.close_all(),
         }
     }
@@ -105,7 +107,7 @@ impl Node {
         from[self.shared.rng.borrow_mut().below(from.len() as u64) as usize]
     }
 
-    fn issue(&mut self, open: Open, spec: Spec) {
+    pub(super) fn issue(&mut self, open: Open, spec: Spec) {
         self.calls_left = self.calls_left.saturating_sub(1);
         let moved = u64::from(spec.request_len) + u64::from(spec.response_len);
         self.bytes_left = self.bytes_left.saturating_sub(moved);
@@ -243,7 +245,6 @@ impl Node {
     }
 
     fn close_all(&mut self) {
-        self.retire_channels();
         for open in std::mem::take(&mut self.open) {
             self.close(open.session);
         }

@@ -14,7 +14,7 @@ use super::crew::Crew;
 use super::errand::Patron;
 use super::ledger::Ledger;
 use super::nemesis::{self, Deed};
-use super::node::{Common, Node, Phase, Shared, Target, data_port};
+use super::node::{Common, Limits, Node, Phase, Shared, Target, data_port};
 use super::report::Report;
 use super::scenario::Scenario;
 use super::service;
@@ -27,7 +27,7 @@ use crate::trace::Trace;
 use crate::transport::SimTransport;
 
 /// Virtual time after which whatever has not ended will not.
-const PATIENCE_NS: u64 = 60_000_000_000;
+pub(super) const PATIENCE_NS: u64 = 60_000_000_000;
 
 /// How soon it is looked whether all are done, and how long the pauses between looks become.
 const LOOK_NS: u64 = 500_000;
@@ -105,7 +105,11 @@ impl World {
         self.common.ledger.borrow_mut().troubles.aftermath_ns = 0;
         self.begin(Phase::Probing);
         self.run_until_done()?;
+        self.begin(Phase::Resting);
+        self.run_until_done()?;
         self.check_credits()?;
+        self.begin(Phase::Measuring);
+        self.measure()?;
         self.begin(Phase::Closing);
         self.run_until_done()?;
         self.check_end(seed)
@@ -125,6 +129,7 @@ impl World {
         nemesis::add_stalls(scenario, &mut common.fabric.rng(STREAM_STALLS), &mut deeds);
         for (at_ns, deed) in deeds {
             self.run_to(at_ns)?;
+            self.check_tables()?;
             self.perform(deed)?;
         }
         self.run_to(scenario.active_ns)
@@ -181,7 +186,7 @@ impl World {
         Ok(())
     }
 
-    fn actor_at(&self, at: SimAddr) -> Option<ActorId> {
+    pub(super) fn actor_at(&self, at: SimAddr) -> Option<ActorId> {
         self.simulation.actors().find(|(_, node)| node.shared.at == at).map(|(id, _)| id)
     }
 
@@ -281,6 +286,7 @@ impl World {
                 return Err(self.describe_stuck());
             }
             self.run_for(look_ns)?;
+            self.check_tables()?;
             look_ns = (look_ns + look_ns / 4).min(LOOK_NS_MAX);
         }
         Ok(())
@@ -302,13 +308,16 @@ impl World {
                 let stats = node.endpoint.stats();
                 let channels = node.patron.as_ref().map(Patron::describe).unwrap_or_default();
                 let (sessions, tasks) = (stats.sessions, stats.tasks);
-                format!("{} has {sessions} sessions, {tasks} tasks {channels}", node.shared.at)
+                let is_end = phase == Phase::Closing;
+                let left = if is_end { node.left_at_end() } else { node.left_at_rest() };
+                let at = node.shared.at;
+                format!("{at} has {sessions} sessions, {tasks} tasks {channels}, left: {left:?}")
             })
             .collect();
         format!("{phase:?} never ended: {}; pending: {pending}", nodes.join(", "))
     }
 
-    fn run_for(&mut self, duration_ns: u64) -> Result<(), String> {
+    pub(super) fn run_for(&mut self, duration_ns: u64) -> Result<(), String> {
         self.run_to(self.common.fabric.now_ns() + duration_ns)
     }
 
@@ -414,6 +423,9 @@ impl World {
             over: Vec::new(),
             calls_left: common.scenario.calls,
             bytes_left: common.scenario.bytes,
+            is_controlled: Scenario::is_controlled(&config),
+            limits: Limits::of(&config),
+            passes: 0,
             next_work_ns: 0,
             retry_ns: 0,
             scripted,

@@ -34,6 +34,11 @@ impl Drain {
     pub(super) fn is_draining(&self) -> bool {
         self.is_draining
     }
+
+    /// Client sessions whose servers have asked for no further calls.
+    pub(super) fn leaving_count(&self) -> usize {
+        self.leaving.len()
+    }
 }
 
 /// Clients did not leave in time, and were sent away.

@@ -3,6 +3,7 @@
 mod ahead;
 mod call;
 mod cancel;
+mod census;
 mod config;
 mod context;
 mod drain;
@@ -34,6 +35,8 @@ use petrel_transport::host::Host;
 use petrel_transport::{RX_BURST_MAX, Transport};
 
 pub use call::{CallKey, Continuation, Reply};
+#[doc(hidden)]
+pub use census::{Census, LocalCensus};
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::{Context, StartError};
 pub use drain::DrainTimeout;

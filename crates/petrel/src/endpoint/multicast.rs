@@ -352,6 +352,11 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 }
 
 impl Groups {
+    /// Those that this endpoint sends to.
+    pub(super) fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
     fn free_number(&mut self) -> u32 {
         // There are far fewer groups than numbers.
         while self.by_number.contains_key(&self.next_number) {

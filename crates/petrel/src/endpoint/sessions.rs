@@ -153,6 +153,14 @@ impl Sessions {
         self.config.accept_multicast
     }
 
+    /// How many sessions are being opened, are on a link, and how many links are being opened.
+    pub(super) fn census(&self) -> (usize, usize, usize) {
+        let opening = self.proposed.len() + self.openings.len();
+        let is_dialled = |outgoing: &&Outgoing| matches!(outgoing, Outgoing::Opening { .. });
+        let dialled = self.outgoing.values().filter(is_dialled).count();
+        (opening, self.link_of.len(), dialled)
+    }
+
     fn next_request(&mut self) -> u64 {
         self.next_request += 1;
         self.next_request - 1

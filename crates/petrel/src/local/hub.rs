@@ -23,7 +23,7 @@ use super::session::Watched;
 use super::slab::Key;
 use super::timers::{TimerId, Timers};
 use crate::control::{EndpointId, Reason};
-use crate::endpoint::{CallOptions, ConnectError, SessionState, SharedMsg};
+use crate::endpoint::{CallOptions, ConnectError, LocalCensus, SessionState, SharedMsg};
 use crate::inbox::Attention;
 use crate::msgbuf::MsgBuf;
 
@@ -171,6 +171,21 @@ impl Hub {
                 let reason = Reason::new(Status::Unavailable, ENDPOINT_GONE);
                 answer.put(Err(ConnectError::Refused { remote, reason }));
             }
+        }
+    }
+
+    /// How much there is of everything.
+    pub(crate) fn census(&self) -> LocalCensus {
+        let orders = self.starts.borrow().len()
+            + self.cancels.borrow().len()
+            + self.commands.borrow().len()
+            + self.answers.borrow().len();
+        LocalCensus {
+            calls: self.calls.borrow().len(),
+            orders,
+            sleeping: self.timers.borrow().len(),
+            tasks: self.task_count(),
+            watched: self.watched.borrow().len(),
         }
     }
 

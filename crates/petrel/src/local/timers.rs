@@ -27,6 +27,11 @@ pub(super) struct Timers {
 }
 
 impl Timers {
+    /// Those that wait.
+    pub(super) fn len(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Wakes `waker` at `at_ns`, or as soon after as somebody looks.
     pub(super) fn insert(&mut self, at_ns: u64, waker: Waker) -> TimerId {
         self.tidy();

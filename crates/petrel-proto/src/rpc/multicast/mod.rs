@@ -38,6 +38,11 @@ impl<B> Default for Multicast<B> {
 }
 
 impl<B> Multicast<B> {
+    /// Messages of which packets are to be sent.
+    pub(super) fn len(&self) -> usize {
+        self.outgoing.len()
+    }
+
     /// A session has ended.
     pub(super) fn forget(&mut self, session: crate::session::SessionId) {
         self.members.leave_all(session);

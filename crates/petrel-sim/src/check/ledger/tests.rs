@@ -39,6 +39,7 @@ impl Desk {
             room: 100,
             parent: None,
             issued_ns: 400,
+            ended_ns: None,
             left_ns: None,
             deadline_ns: None,
             is_cancelled: false,

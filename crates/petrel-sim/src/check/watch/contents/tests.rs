@@ -26,6 +26,7 @@ fn call_of(method: Method, request_len: u32) -> Call {
         room: LEN,
         parent: None,
         issued_ns: 0,
+        ended_ns: None,
         left_ns: None,
         deadline_ns: None,
         is_cancelled: false,

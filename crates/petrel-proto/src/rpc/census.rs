@@ -1,0 +1,98 @@
+//! What a core holds at a moment, for checkers: at rest it holds nothing.
+
+use super::Core;
+use crate::buffer::Buffer;
+use crate::session::Role;
+use crate::session::client::{ClientSession, ClientState};
+use crate::session::server::{ServerSession, ServerState};
+
+/// How much of everything a core holds. Not for applications: the fields follow the code.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Census {
+    /// Calls that have not ended: in slots, and in queues before them.
+    pub calls: usize,
+    /// Of those, calls that wait for a slot.
+    pub waiting: usize,
+    /// Client slots that wait for a credit, or for the session's pace.
+    pub held_back: usize,
+    /// Credits that open client sessions lack, and slots that seem to hold some while they wait.
+    pub credits_out: usize,
+    /// Boxes that free client slots and idle server slots keep.
+    pub parts: usize,
+    /// Requests that arrive or run.
+    pub requests: usize,
+    /// Memory held by requests and answers of several packets.
+    pub held_bytes: u64,
+    /// Slots in the transmit queue, CANCELs that wait for it, and messages to groups.
+    pub to_send: usize,
+    /// Events that the owner has not taken.
+    pub events: usize,
+    /// Entries of the timer wheel. They are left there until they come due.
+    pub timers: usize,
+    /// Slots for which there is memory, in both roles: there are no more entries for timeouts than these, and two for each
+    /// session.
+    pub slots: usize,
+}
+
+impl Census {
+    /// Whatever must not be there when no call is under way and no handler runs; `None` if nothing is.
+    pub fn left_at_rest(&self) -> Option<(&'static str, u64)> {
+        let all = [
+            ("calls", self.calls as u64),
+            ("slots that wait for a credit or their pace", self.held_back as u64),
+            ("credits that are not back", self.credits_out as u64),
+            ("requests that arrive or run", self.requests as u64),
+            ("boxes of slots without a message", self.parts as u64),
+            ("slots with something to send", self.to_send as u64),
+            ("events", self.events as u64),
+        ];
+        all.into_iter().find(|&(_, count)| count > 0)
+    }
+
+    fn add_client<B, T>(&mut self, client: &ClientSession<B, T>) {
+        self.calls += client.pending_calls();
+        self.waiting += client.backlog.len();
+        self.held_back += client.stalled.count() + client.held.count();
+        let credits = client.agreed.as_ref().map_or(0, |agreed| u32::from(agreed.credits));
+        self.credits_out += credits.abs_diff(client.credits) as usize;
+        self.credits_out += client.waiting_slots as usize;
+        self.slots += client.slots.len();
+        let is_free = |state: ClientState| state == ClientState::Free;
+        let with_box =
+            client.slots.iter().filter(|slot| is_free(slot.state) && slot.parts.is_some());
+        self.parts += with_box.count();
+    }
+
+    fn add_server<B>(&mut self, server: &ServerSession<B>) {
+        self.slots += server.slots.len();
+        for slot in &server.slots {
+            let is_busy = matches!(slot.state, ServerState::Arriving | ServerState::Running);
+            self.requests += usize::from(is_busy);
+            self.parts += usize::from(slot.state == ServerState::Idle && slot.parts.is_some());
+        }
+    }
+}
+
+impl<B: Buffer, T> Core<B, T> {
+    /// Looks at everything there is: as many steps as there are slots.
+    #[doc(hidden)]
+    pub fn census(&self) -> Census {
+        let shared = &self.shared;
+        let mut census = Census {
+            held_bytes: self.held_bytes(),
+            to_send: shared.work.len() + shared.cancels.len() + shared.multicast.len(),
+            events: self.events.len() + shared.notices.len(),
+            timers: shared.timers.entry_count(),
+            ..Census::default()
+        };
+        for role in self.sessions.roles() {
+            match role {
+                Role::Client(client) => census.add_client(client),
+                Role::Server(server) => census.add_server(server),
+                Role::Free => {}
+            }
+        }
+        census
+    }
+}

@@ -1,0 +1,283 @@
+//! What a call alone takes: how long, how many passes of event loops, and how many packets.
+//!
+//! The rules of the storm cannot say how long a call may take, as queues, losses and slow handlers are what the storm is.
+//! When it is over and everything is at rest, they can: a new session is opened, and a few calls are made over it, each
+//! alone. Nothing is lost, nothing else is sent, and so the time follows from the links, and the passes from the protocol.
+
+use petrel::SessionState;
+use petrel::proto::Agreed;
+use petrel_proto::counters::Counters;
+
+use super::call::{Method, Spec};
+use super::node::{Node, Open};
+use super::pattern::ID_BYTES;
+use super::world::World;
+use crate::fabric::{ActorId, CpuConfig};
+
+/// Pairs of client and server in a world that calls are measured between.
+const PAIRS_MAX: usize = 3;
+
+/// How long a session may take to open, and how long a step of waiting is.
+const STEP_NS: u64 = 20_000;
+
+/// How long the handler of a call that waits takes.
+const WAIT_NS: u64 = 5_000_000;
+
+/// Bytes of a small call's request and answer, and of a large one's.
+const SMALL_BYTES: u32 = ID_BYTES as u32;
+const LARGE_BYTES: u32 = 100_000;
+
+/// Small calls that are measured, one after the other.
+const SMALL_CALLS: u32 = 6;
+
+/// Bytes that a packet has on a link beside its payload: the frame's header, and what the fabric adds.
+const HEADERS_BYTES: u64 = 32 + 42;
+
+/// How often a client may look for an answer while it waits: the pauses double, from some microseconds on.
+const LOOKS_MAX: u64 = 12;
+
+/// The tick of timers.
+const TICK_NS: u64 = 1 << 16;
+
+/// Passes that a node without anything to do may take while a call waits: what is left in its timer wheel comes due.
+const IDLE_PASSES_MAX: u64 = 12;
+
+/// What a session needs to come to rest after its opening: the server hears that it is there.
+const SETTLE_NS: u64 = 500_000;
+
+/// What is counted of a world.
+#[derive(Clone, Copy, Debug, Default)]
+struct Reading {
+    client_passes: u64,
+    server_passes: u64,
+    other_passes: u64,
+    packets: u64,
+    dropped: u64,
+    counters: Counters,
+}
+
+/// What one call took.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    took_ns: u64,
+    client_passes: u64,
+    server_passes: u64,
+    other_passes: u64,
+    packets: u64,
+    /// Packets for which a queue had no room.
+    dropped: u64,
+    looks: u64,
+    repeated: u64,
+}
+
+impl World {
+    /// Measures calls between a few pairs, each alone.
+    pub(super) fn measure(&mut self) -> Result<(), String> {
+        // There, calls may be refused.
+        let scenario = &self.common.scenario;
+        if scenario.memory_is_tight || scenario.is_crowded {
+            return Ok(());
+        }
+        for (client, server, target) in self.pairs_to_measure() {
+            let opened = self.simulation.actor_mut(client).and_then(|node| {
+                node.connect(target, false)?;
+                node.open.last().copied()
+            });
+            let Some(open) = opened else { continue };
+            self.simulation.wake(client);
+            if !self.wait_until_open(client, open)? {
+                continue;
+            }
+            self.run_for(SETTLE_NS)?;
+            let pair = Pair { client, server, open };
+            self.measure_small(pair)?;
+            self.measure_waiting(pair)?;
+            self.measure_large(pair)?;
+        }
+        Ok(())
+    }
+
+    /// Clients with servers that run: each client once.
+    fn pairs_to_measure(&self) -> Vec<(ActorId, ActorId, super::node::Target)> {
+        let pair = |(id, node): (ActorId, &Node)| {
+            let reached = node.targets.iter().find_map(|&target| {
+                let server = self.actor_at(target.at)?;
+                self.common.fabric.is_up(target.at.host).then_some((server, target))
+            });
+            reached.map(|(server, target)| (id, server, target))
+        };
+        self.simulation.actors().filter_map(pair).take(PAIRS_MAX).collect()
+    }
+
+    /// Whether the session opens. Servers without room refuse it.
+    fn wait_until_open(&mut self, client: ActorId, open: Open) -> Result<bool, String> {
+        let limit_ns = self.common.fabric.now_ns() + self.common.scenario.aftermath_ns();
+        loop {
+            let Some(node) = self.simulation.actor(client) else { return Ok(false) };
+            match node.endpoint.session_state(open.session) {
+                SessionState::Open => return Ok(true),
+                SessionState::Ended(_) => return Ok(false),
+                SessionState::Opening if self.common.fabric.now_ns() > limit_ns => {
+                    return Err(format!("{open:?} never opened, and nothing is in its way"));
+                }
+                _ => self.run_for(STEP_NS)?,
+            }
+        }
+    }
+
+    /// A small call is one packet each way: it leaves in the pass that makes it, is answered in the pass that takes it, and
+    /// each side has one more pass to find that nothing else is there. A pass by chance may come to one call, not to all; and
+    /// the first looks come before the answers where a first timeout is shorter than the path.
+    fn measure_small(&mut self, pair: Pair) -> Result<(), String> {
+        let spec = alone(Method::Echo, SMALL_BYTES, 0);
+        let (mut fewest, mut looks) = ([u64::MAX; 3], 0);
+        let path = self.common.scenario.path;
+        let bytes = u64::from(SMALL_BYTES) + HEADERS_BYTES;
+        let bound_ns = 2 * path.trip_ns(bytes) + self.cpu_ns(4, 6);
+        let mut fastest_ns = u64::MAX;
+        for _ in 0..SMALL_CALLS {
+            let taken = self.measure_call(pair, spec)?;
+            fewest[0] = fewest[0].min(taken.client_passes);
+            fewest[1] = fewest[1].min(taken.server_passes);
+            fastest_ns = fastest_ns.min(taken.took_ns);
+            fewest[2] = fewest[2].min(taken.packets);
+            looks += taken.looks;
+        }
+        // A look that comes due on a long path wakes the client.
+        let ticks = 2 * path.trip_ns(bytes) / TICK_NS;
+        if fewest[0] > 4 + 2 * ticks || fewest[1] > 2 || fewest[2] > 2 || looks > 3 {
+            let what = "passes of client and server, and packets";
+            return Err(format!("a small call alone takes {fewest:?} {what}, and {looks} looks"));
+        }
+        if fastest_ns > bound_ns {
+            return Err(format!("a small call alone takes {fastest_ns} ns, and not {bound_ns}"));
+        }
+        Ok(())
+    }
+
+    /// A client whose answer takes its time asks more and more seldom whether its request is there, and sleeps meanwhile. So
+    /// do all others.
+    fn measure_waiting(&mut self, pair: Pair) -> Result<(), String> {
+        let taken = self.measure_call(pair, alone(Method::Deferred, SMALL_BYTES, WAIT_NS))?;
+        let Taken { looks, packets, client_passes, server_passes, other_passes, .. } = taken;
+        let nodes = self.simulation.actors().count() as u64;
+        let is_right = looks <= LOOKS_MAX
+            && taken.repeated <= 3
+            && packets <= 2 + 2 * looks
+            && client_passes <= 8 + 6 * looks
+            && server_passes <= 8 + 3 * looks
+            && other_passes <= IDLE_PASSES_MAX * nodes
+            && taken.took_ns <= WAIT_NS + WAIT_NS / 10;
+        if is_right {
+            return Ok(());
+        }
+        Err(format!("a call that waits {WAIT_NS} ns alone for its answer took {taken:?}"))
+    }
+
+    /// A large call fills the links, or waits for credits: a round trip for as many packets as a message may have credits.
+    /// Nothing is missing, and so nothing is sent again, but where the first timeout is shorter than the path.
+    fn measure_large(&mut self, pair: Pair) -> Result<(), String> {
+        let scenario = &self.common.scenario;
+        let len = LARGE_BYTES.min(scenario.message_bytes_max);
+        let Some(agreed) = self.agreed(pair) else { return Ok(()) };
+        let packets = u64::from(len.div_ceil(agreed.packet_bytes));
+        // A message has half of the credits where there are enough to share.
+        let credits = u64::from(agreed.credits);
+        let rounds = packets.div_ceil(if credits < 4 { credits } else { credits / 2 });
+        let packet_bytes = u64::from(agreed.packet_bytes) + HEADERS_BYTES;
+        let round_ns = 2 * scenario.path.trip_ns(packet_bytes) + self.cpu_ns(4, 4);
+        let one_way_ns = scenario.path.sending_ns(u64::from(len)) + rounds * round_ns;
+        // A controller that is wrong about the links holds back too much.
+        let leave = if self.is_controlled(pair) { 30 } else { 3 };
+        let bound_ns = leave * (2 * one_way_ns + self.cpu_ns(0, 4 * packets));
+        let spec = alone(Method::Transform, len, 0);
+        let taken = self.measure_call(pair, spec)?;
+        // Queues that are too short for a burst lose some of it.
+        let harm = 4 * taken.dropped;
+        let goes_back_n = self.common.scenario.goes_back_n();
+        let is_right = (taken.took_ns <= bound_ns || harm > 0)
+            && taken.looks <= LOOKS_MAX + packets / 4 + harm
+            && (taken.repeated <= 2 * taken.looks + harm || goes_back_n)
+            && taken.packets <= 4 * packets + 4 * (taken.repeated + taken.looks) + 4;
+        if is_right {
+            return Ok(());
+        }
+        Err(format!("{packets} packets each way alone took {taken:?}, and not {bound_ns} ns"))
+    }
+
+    fn is_controlled(&self, pair: Pair) -> bool {
+        self.simulation.actor(pair.client).is_some_and(|node| node.is_controlled)
+    }
+
+    fn agreed(&self, pair: Pair) -> Option<Agreed> {
+        let node = self.simulation.actor(pair.client)?;
+        node.endpoint.core().agreed(pair.open.session).copied()
+    }
+
+    /// What so many passes with so many frames cost at most.
+    fn cpu_ns(&self, passes: u64, frames: u64) -> u64 {
+        let CpuConfig { poll_ns, poll_jitter_ns, frame_ns } = self.common.scenario.fabric.cpu;
+        passes * (poll_ns + poll_jitter_ns) + frames * frame_ns
+    }
+
+    /// Makes a call, waits for its end, and says what it took.
+    fn measure_call(&mut self, pair: Pair, spec: Spec) -> Result<Taken, String> {
+        let before = self.read(pair);
+        let id = self.common.ledger.borrow().call_count() as u32;
+        if let Some(node) = self.simulation.actor_mut(pair.client) {
+            node.issue(pair.open, spec);
+        }
+        self.simulation.wake(pair.client);
+        let limit_ns = self.common.fabric.now_ns() + super::world::PATIENCE_NS;
+        while self.simulation.actor(pair.client).is_some_and(Node::is_calling) {
+            if self.common.fabric.now_ns() > limit_ns {
+                return Err(format!("a call alone never ended: {pair:?}"));
+            }
+            self.run_for(STEP_NS)?;
+        }
+        let after = self.read(pair);
+        let took_ns = self.common.ledger.borrow().took_ns(id);
+        let end = self.common.ledger.borrow().call(id).end;
+        let took_ns = took_ns
+            .ok_or_else(|| format!("a call alone ended with {end:?}: {spec:?}, {pair:?}"))?;
+        let counted = |count: fn(&Reading) -> u64| count(&after) - count(&before);
+        Ok(Taken {
+            took_ns,
+            client_passes: counted(|reading| reading.client_passes),
+            server_passes: counted(|reading| reading.server_passes),
+            other_passes: counted(|reading| reading.other_passes),
+            packets: counted(|reading| reading.packets),
+            dropped: counted(|reading| reading.dropped),
+            looks: counted(|reading| reading.counters.timeouts + reading.counters.probes),
+            repeated: counted(|reading| reading.counters.packets_retransmitted),
+        })
+    }
+
+    fn read(&self, pair: Pair) -> Reading {
+        let stats = self.common.fabric.stats();
+        let (packets, dropped) = (stats.sent, stats.dropped_total());
+        let mut reading = Reading { packets, dropped, ..Reading::default() };
+        for (id, node) in self.simulation.actors() {
+            reading.counters += *node.endpoint.core().counters();
+            let passes = match id {
+                _ if id == pair.client => &mut reading.client_passes,
+                _ if id == pair.server => &mut reading.server_passes,
+                _ => &mut reading.other_passes,
+            };
+            *passes += node.passes;
+        }
+        reading
+    }
+}
+
+/// Who calls whom.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    client: ActorId,
+    server: ActorId,
+    open: Open,
+}
+
+fn alone(method: Method, len: u32, delay_ns: u64) -> Spec {
+    Spec { method, request_len: len, response_len: len, slack: 0, delay_ns }
+}
