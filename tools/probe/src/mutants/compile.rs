@@ -17,6 +17,13 @@ use crate::failure::Failure;
 /// Builds until all mutants that do not compile are left out: the compiler finds some only when others are gone.
 const ROUNDS_MAX: usize = 24;
 
+/// All tests but those of threads in a model checker's order.
+const TESTS: &str = "test --no-run --lib --test all --test congestion --test corpus --example worlds \
+    -p petrel-proto -p petrel-transport -p petrel-rpc -p petrel-sim";
+
+/// Those have the library built with other flags.
+const TESTS_ON_THREADS: &str = "test --no-run -p petrel-rpc --test threads";
+
 /// How long a step may take without a mutant.
 const CONTROL_MAX: Duration = Duration::from_secs(900);
 
@@ -66,37 +73,18 @@ impl World {
         let mut copy = Copy::make(from, target.join("copy"))?;
         eprintln!("{} mutants", copy.mutants.len());
         let root = copy.root.clone();
-        let variables = vec![
-            // Mutants make much that is unused or unreachable.
-            ("RUSTFLAGS", "--cap-lints allow".to_owned()),
-            ("CARGO_PROFILE_DEV_DEBUG", "none".to_owned()),
-            ("CARGO_INCREMENTAL", "1".to_owned()),
-        ];
-        let build = Build { root: &root, target: target.join("build"), variables };
-        leave_out_what_does_not_compile(&build, &mut copy)?;
+        let on_threads = Build {
+            root: &root,
+            target: target.join("threads"),
+            variables: flags("--cfg shuttle"),
+        };
+        let build = Build { root: &root, target: target.join("build"), variables: flags("") };
+        for build in [&build, &on_threads] {
+            leave_out_what_does_not_compile(build, &mut copy)?;
+        }
         let mut artifacts = Artifacts::default();
-        let arguments = words(&[
-            "test",
-            "--no-run",
-            "--lib",
-            "--test",
-            "all",
-            "--test",
-            "congestion",
-            "--test",
-            "corpus",
-            "--example",
-            "worlds",
-            "-p",
-            "petrel-proto",
-            "-p",
-            "petrel-transport",
-            "-p",
-            "petrel-rpc",
-            "-p",
-            "petrel-sim",
-        ]);
-        build.run(&arguments, &mut artifacts)?;
+        build.run(&words(TESTS), &mut artifacts)?;
+        on_threads.run(&words(TESTS_ON_THREADS), &mut artifacts)?;
         Ok(Self { copy, logs, artifacts })
     }
 
@@ -141,14 +129,23 @@ fn numbers(bytes: &[u8]) -> BTreeSet<u32> {
     words.iter().map(|word| u32::from_le_bytes(*word)).collect()
 }
 
-fn words<'a, 'b: 'a>(words: impl IntoIterator<Item = &'a &'b str>) -> Vec<String> {
-    words.into_iter().map(|word| (*word).to_owned()).collect()
+fn words(line: &str) -> Vec<String> {
+    line.split_whitespace().map(str::to_owned).collect()
+}
+
+/// For a build of mutants, which make much that is unused or unreachable.
+fn flags(more: &str) -> Vec<(&'static str, String)> {
+    vec![
+        ("RUSTFLAGS", format!("--cap-lints allow {more}")),
+        ("CARGO_PROFILE_DEV_DEBUG", "none".to_owned()),
+        ("CARGO_INCREMENTAL", "1".to_owned()),
+    ]
 }
 
 /// Has the compiler check the libraries until it has nothing against them.
 fn leave_out_what_does_not_compile(build: &Build<'_>, copy: &mut Copy) -> Outcome<()> {
     for _ in 0..ROUNDS_MAX {
-        let arguments = words(&["check", "-p", "petrel-rpc", "--lib", "--keep-going"]);
+        let arguments = words("check -p petrel-rpc --lib --keep-going");
         let errors = errors(&build.check(&arguments)?);
         if errors.is_empty() {
             let (all, dropped) = (copy.mutants.len(), copy.dropped_count());

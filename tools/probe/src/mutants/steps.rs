@@ -21,11 +21,12 @@ const fn real(name: &'static str, package: &'static str, target: &'static str) -
 }
 
 /// All steps, in the order in which they run. Those that never come to a mutant's place leave it out.
-pub(super) const STEPS: [Step; 8] = [
+pub(super) const STEPS: [Step; 9] = [
     step("proto unit", "petrel-proto", "lib"),
     step("transport unit", "petrel-transport", "lib"),
     step("petrel unit", "petrel", "lib"),
     Step { arguments: &["0", "100"], ..step("100 seeds", "petrel-sim", "worlds") },
+    step("threads", "petrel", "threads"),
     step("proto congestion", "petrel-proto", "congestion"),
     step("proto corpus", "petrel-proto", "corpus"),
     real("transport all", "petrel-transport", "all"),
