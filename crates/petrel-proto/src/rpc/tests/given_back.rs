@@ -73,11 +73,12 @@ fn a_call_given_up_while_its_pace_holds_it_back_waits_for_it_no_more() {
     congest(&mut pair, 2_000_000);
     (0..3).for_each(|tag| pair.call(&pattern((5 * P) as usize, tag), 10, tag));
     pair.client_sends();
-    let held = |pair: &mut Pair| pair.client.sessions.client_mut(pair.session).unwrap().held.len();
+    let held =
+        |pair: &mut Pair| pair.client.sessions.client_mut(pair.session).unwrap().held.count();
     assert_eq!(held(&mut pair), 3);
     for left in (0..3).rev() {
-        let ended = pair.client.cancel(pair.session, |tag| *tag == u64::from(left)).unwrap();
-        assert_eq!((ended.tag, held(&mut pair)), (left.into(), left));
+        let ended = pair.client.cancel(pair.session, |tag| *tag == left as u64).unwrap();
+        assert_eq!((ended.tag, held(&mut pair)), (left as u64, left));
     }
     // Their slots serve the next calls, which the pace holds back as if they were the first.
     (3..5).for_each(|tag| pair.call(&pattern((5 * P) as usize, tag), 10, tag));
