@@ -43,6 +43,11 @@ struct Chaos {
     spared: HashSet<u64>,
     /// Requests that are watched and of which nothing was heard yet.
     watched: HashSet<RequestHandle>,
+    /// Frames that the client and the server have sent, and those that they were given.
+    sent: [u64; 2],
+    taken: [u64; 2],
+    /// Answers that the server's application has given.
+    answers: u64,
 }
 
 impl Chaos {
@@ -76,9 +81,11 @@ impl Chaos {
 
     fn send_all(&mut self) {
         for frame in self.pair.client_sends() {
+            self.sent[0] += 1;
             self.launch(true, frame);
         }
         for frame in self.pair.server_sends() {
+            self.sent[1] += 1;
             self.launch(false, frame);
         }
     }
@@ -163,6 +170,7 @@ impl Chaos {
         self.flights.sort_by_key(|flight| (flight.at, flight.order));
         while self.flights.first().is_some_and(|flight| flight.at <= self.pair.now) {
             let flight = self.flights.remove(0);
+            self.taken[usize::from(flight.to_server)] += 1;
             let got = if flight.to_server {
                 self.pair.at_server(&flight.bytes)
             } else {
@@ -184,6 +192,7 @@ impl Chaos {
                 self.watched.remove(&handle);
             }
             let (server, response) = (&mut self.pair.server, buffer(&response));
+            self.answers += 1;
             // At once or later: what the client does with the two is not the same.
             let _ = match handle.number % 3 {
                 0 => server.respond(handle, Status::Ok, response),
@@ -194,6 +203,29 @@ impl Chaos {
 
     fn counters(&self) -> [Counters; 2] {
         [*self.pair.client.counters(), *self.pair.server.counters()]
+    }
+
+    /// Each call, frame and answer is counted once, as one thing.
+    fn check_counters(&mut self, calls: u64) {
+        // What stands in the queues yet, so that all that was made has been sent.
+        self.send_all();
+        let [client, server] = self.counters();
+        assert_eq!(client.calls_started, calls);
+        let succeeded = self.done.values().filter(|succeeded| **succeeded).count() as u64;
+        assert_eq!((client.calls_succeeded, client.calls_failed), (succeeded, calls - succeeded));
+        assert_eq!(server.requests_received, self.runs.len() as u64);
+        // Requests whose time is over when they arrive are answered by the core.
+        let answers = self.answers + server.requests_expired;
+        assert_eq!(server.responses_sent + server.answers_discarded, answers);
+        for (place, counters) in [client, server].iter().enumerate() {
+            let all = |prefix: &str| -> u64 {
+                counters.iter().filter(|(name, _)| name.starts_with(prefix)).map(|(_, n)| n).sum()
+            };
+            let sent = all("packets_") + counters.control_frames_sent;
+            assert_eq!(sent, self.sent[place], "frames sent: {counters:?}");
+            let taken = counters.frames_accepted + all("dropped_");
+            assert_eq!(taken, self.taken[place], "frames taken, or dropped: {counters:?}");
+        }
     }
 
     /// What is late comes when all calls have ended.
@@ -248,6 +280,9 @@ fn chaos(
         cancels: Vec::new(),
         spared: HashSet::new(),
         watched: HashSet::new(),
+        sent: [0; 2],
+        taken: [0; 2],
+        answers: 0,
     };
     for (tag, &size) in sizes.iter().enumerate() {
         let mut request = (tag as u64).to_le_bytes().to_vec();
@@ -273,6 +308,7 @@ fn chaos(
         assert!(*succeeded || may_fail, "call {tag} failed");
     }
     chaos.pair.assert_credits_back();
+    chaos.check_counters(sizes.len() as u64);
     chaos.pair.server.close(chaos.pair.server_session, Status::Unavailable, "over");
     chaos.take_server_events();
     assert!(chaos.watched.is_empty(), "nobody told of {:?}", chaos.watched);

@@ -110,6 +110,22 @@ fn what_has_to_wait_for_its_pace_is_sent_then_and_credits_come_back() {
 }
 
 #[test]
+fn timeouts_release_what_waits_for_its_pace_as_well() {
+    let mut pair = timely();
+    congest(&mut pair, 2_000_000);
+    pair.call(&pattern(60 * P as usize, 7), 100, 1);
+    while !drain(&mut pair.client, pair.now).is_empty() {}
+    for _ in 0..100_000 {
+        pair.now += 1_000;
+        pair.client.handle_timeouts(pair.now);
+        if !drain(&mut pair.client, pair.now).is_empty() {
+            return;
+        }
+    }
+    panic!("it is never its time");
+}
+
+#[test]
 fn a_mark_on_a_request_comes_back_with_the_answer() {
     let mut pair = pair_with(CongestionConfig::Dcqcn(DcqcnConfig::for_line(Rate::gbit(GBIT))));
     pair.call(b"x", 100, 1);

@@ -113,6 +113,7 @@ fn a_call__is_an_announcement_and_the_packets_for_all() {
     assert_eq!((client.multicast_sent, client.multicast_announced), (6, 1));
     assert_eq!((server.multicast_adopted, server.multicast_held), (6, 0));
     assert_eq!((client.packets_sent, client.packets_retransmitted), (0, 0));
+    assert_eq!((client.calls_started, client.calls_succeeded), (1, 1));
 }
 
 #[test]
