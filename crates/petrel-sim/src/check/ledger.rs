@@ -322,6 +322,25 @@ impl Ledger {
         }
     }
 
+    /// How often calls might be looked for while they took their time, if pauses double from 20 us on; those of errands may
+    /// take as long as they like.
+    pub(super) fn doublings(&self) -> u64 {
+        const FIRST_NS: u64 = 20_000;
+        const ERRAND: u64 = 16;
+        let took_ns = self.calls.iter().filter_map(|call| Some(call.ended_ns? - call.issued_ns));
+        let of_calls: u64 = took_ns.map(|ns| 2 + u64::from((ns / FIRST_NS + 1).ilog2())).sum();
+        of_calls + ERRAND * self.errands.len() as u64
+    }
+
+    /// The call that waited longest, the work of handlers apart.
+    pub(super) fn longest_wait(&self) -> Option<(u32, u64)> {
+        let wait_ns = |call: &Call| {
+            Some((call.ended_ns? - call.issued_ns).saturating_sub(call.spec.delay_ns))
+        };
+        let waits = (0..).zip(&self.calls).filter_map(|(id, call)| Some((id, wait_ns(call)?)));
+        waits.max_by_key(|&(_, wait_ns)| wait_ns)
+    }
+
     /// How long a call took that succeeded.
     pub(super) fn took_ns(&self, id: u32) -> Option<u64> {
         let call = self.calls.get(id as usize)?;

@@ -173,6 +173,11 @@ impl Scenario {
         config
     }
 
+    /// Endpoints in all.
+    pub(super) fn endpoints(&self) -> u32 {
+        u32::from(self.hosts) * u32::from(self.endpoints_per_host)
+    }
+
     /// Whether sessions of an endpoint have a congestion control.
     pub(super) fn is_controlled(config: &EndpointConfig) -> bool {
         controller_of(config.sessions.credits) != 0
