@@ -16,17 +16,23 @@ pub(crate) fn run(args: &SimArgs, output: Output) -> Result<Outcome, Failure> {
         return experiment::run(args, output);
     }
     let (first, summary) = match args.seed {
-        Some(seed) if args.trace => (seed, run_traced(seed, output)),
+        Some(seed) if args.trace => (seed, run_traced(seed, &options(args), output)),
         _ => run_many(args, output)?,
     };
     seeds::print(first, &summary, None, output)?;
     Ok(if summary.failures.is_empty() { Outcome::Success } else { Outcome::Failure })
 }
 
-fn run_many(args: &SimArgs, output: Output) -> Result<(u64, Summary), Failure> {
-    let (first, count) = seeds::range(args.seed, args.seeds);
+fn options(args: &SimArgs) -> Options {
     let mut options = Options::default();
     options.keep_going = args.keep_going;
+    options.has_everything = args.everything;
+    options
+}
+
+fn run_many(args: &SimArgs, output: Output) -> Result<(u64, Summary), Failure> {
+    let (first, count) = seeds::range(args.seed, args.seeds);
+    let options = options(args);
     let summary = seeds::with_progress(first, count, output, |progress| {
         run_seeds(first..first + count, seeds::jobs(args.jobs), &options, progress)
     })?;
@@ -34,9 +40,9 @@ fn run_many(args: &SimArgs, output: Output) -> Result<(u64, Summary), Failure> {
 }
 
 /// Runs one seed and prints every packet and every event.
-fn run_traced(seed: u64, output: Output) -> Summary {
+fn run_traced(seed: u64, options: &Options, output: Output) -> Summary {
     let trace = Trace::off().with_sink(seeds::trace_sink(output));
-    let result = run_seed_traced(seed, &Options::default(), trace);
+    let result = run_seed_traced(seed, options, trace);
     let mut summary = Summary::default();
     summary.add(result.map(|report| report.iter().collect::<Vec<_>>()));
     summary

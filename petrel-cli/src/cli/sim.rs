@@ -37,6 +37,11 @@ pub(crate) struct SimArgs {
     #[arg(long)]
     pub(crate) keep_going: bool,
 
+    /// Run worlds that all have everything; otherwise half of them go without half of the features, and one
+    /// in a thousand is large
+    #[arg(long)]
+    pub(crate) everything: bool,
+
     /// Worlds simulated at a time, a thread each [default: the number of CPUs]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) jobs: Option<u16>,

@@ -67,6 +67,7 @@ mod runner;
 mod scenario;
 mod service;
 mod spare;
+mod swarm;
 mod to_make;
 mod trouble;
 mod verdict;

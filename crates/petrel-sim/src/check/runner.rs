@@ -17,6 +17,9 @@ use crate::trace::Trace;
 pub struct Options {
     /// Whether [`run_seeds`] goes on after a failure.
     pub keep_going: bool,
+    /// Whether each world has all features and none is large, as the worlds of the seeds on the regression list had. Otherwise
+    /// half of the worlds go without about half of them, so that each feature is also met without the others.
+    pub has_everything: bool,
 }
 
 /// Runs the world of a seed, and [that of nexuses](crate::nexus), and checks everything.
@@ -32,12 +35,13 @@ pub fn run_seed(seed: u64, options: &Options) -> Result<Report, Failure> {
 ///
 /// # Errors
 /// As [`run_seed`].
-pub fn run_seed_traced(seed: u64, _options: &Options, trace: Trace) -> Result<Report, Failure> {
+pub fn run_seed_traced(seed: u64, options: &Options, trace: Trace) -> Result<Report, Failure> {
     let trace = if trace.is_on() { trace.with_decoder(describe) } else { trace };
-    seeds::run_one(seed, "petrel sim", || {
+    let command = if options.has_everything { "petrel sim --everything" } else { "petrel sim" };
+    seeds::run_one(seed, command, || {
         let (nexus, trace) = nexus::run_world(seed, trace);
         let nexus = nexus?;
-        let report = World::new(seed, trace)?.run(seed)?;
+        let report = World::new(seed, options, trace)?.run(seed)?;
         Ok(Report { nexus, digest: report.digest ^ nexus.digest.rotate_left(1), ..report })
     })
 }

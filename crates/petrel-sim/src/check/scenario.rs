@@ -16,6 +16,8 @@ use crate::fabric::{
 use crate::rng::{Probability, Rng};
 use crate::transport::SimTransportConfig;
 
+use super::swarm::{Feature, Swarm};
+
 /// How rough a world is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Weather {
@@ -27,10 +29,15 @@ pub(super) enum Weather {
     Storm,
 }
 
+/// Hosts of the largest worlds: troubles note hosts as bits of a word.
+const HOSTS_MAX: u64 = 50;
+
 /// A world, before it begins.
 #[derive(Clone, Debug)]
 pub(super) struct Scenario {
     pub(super) weather: Weather,
+    /// What it does without.
+    pub(super) swarm: Swarm,
     pub(super) hosts: u16,
     pub(super) endpoints_per_host: u16,
     pub(super) topology: Topology,
@@ -109,6 +116,7 @@ impl Scenario {
         let bytes_all = if is_giant { 80 << 20 } else { 200_000 << rng.below(6) };
         Self {
             weather,
+            swarm: Swarm::default(),
             hosts,
             endpoints_per_host,
             topology,
@@ -134,6 +142,22 @@ impl Scenario {
         }
     }
 
+    /// Makes a world of many hosts and some ten thousand calls of it, most of them small.
+    pub(super) fn enlarge(&mut self, rng: &mut Rng) {
+        const CALLS: u64 = 10_000;
+        const BYTES: u64 = 20 << 20;
+        self.hosts = rng.between(20, HOSTS_MAX) as u16;
+        self.endpoints_per_host = 1;
+        let hosts = u64::from(self.hosts);
+        (self.topology, self.path) = draw_topology(rng, self.hosts, self.weather);
+        // Errands are a third of the calls.
+        (self.calls, self.bytes) = ((CALLS / hosts) as u32, BYTES / hosts);
+        self.message_bytes_max = 1 << 20;
+        self.has_large = false;
+        self.targets_max = rng.between(1, 8);
+        self.sessions_per_target = 1;
+    }
+
     /// The settings of one endpoint.
     pub(super) fn draw_endpoint(&self, rng: &mut Rng) -> EndpointConfig {
         let mut config = EndpointConfig::default();
@@ -156,7 +180,9 @@ impl Scenario {
         // anew, so that the seeds on the regression list stay what they were.
         let credits = config.sessions.credits;
         config.protocol.short_ways = credits % 4 != 3;
-        config.protocol.congestion = congestion(controller_of(credits));
+        if self.swarm.allows(Feature::Congestion) {
+            config.protocol.congestion = congestion(controller_of(credits));
+        }
         // The same for all endpoints: one that drops what is out of order needs a peer that repeats it.
         if self.goes_back_n() {
             config.protocol.recovery = Recovery::GoBackN;
@@ -185,19 +211,19 @@ impl Scenario {
 
     /// Whether all endpoints go back N, as a quarter of the worlds do. Not drawn anew either.
     pub(super) fn goes_back_n(&self) -> bool {
-        self.active_ns % 4 == 3
+        self.active_ns % 4 == 3 && self.swarm.allows(Feature::GoBackN)
     }
 
     /// Whether callers give calls up, by deadlines and cancels, as in two thirds of the worlds. Not drawn
     /// anew either.
     pub(super) fn gives_up(&self) -> bool {
-        !self.active_ns.is_multiple_of(3)
+        !self.active_ns.is_multiple_of(3) && self.swarm.allows(Feature::GivingUp)
     }
 
     /// Whether nodes call through channels and to groups too, and workers answer; see `errand`. Not drawn
     /// anew either.
     pub(super) fn has_errands(&self) -> bool {
-        !(self.active_ns / 12).is_multiple_of(3)
+        !(self.active_ns / 12).is_multiple_of(3) && self.swarm.allows(Feature::Errands)
     }
 
     /// How long after its deadline a call may end: a tick of the timer wheel, and the turns in a row for

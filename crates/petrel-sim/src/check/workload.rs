@@ -5,6 +5,7 @@ use petrel::{Context, MsgBuf};
 use super::call::{GROWN_BYTES, Method, Spec};
 use super::node::{Node, Open, Phase};
 use super::pattern::ID_BYTES;
+use super::swarm::Feature;
 use crate::rng::Rng;
 
 /// How soon a node tries again to reach a target without a session, and how seldom it does in the end.
@@ -167,11 +168,12 @@ impl Node {
         let rng = &mut *self.shared.rng.borrow_mut();
         let scenario = &self.shared.common.scenario;
         let packet = self.packet_bytes(open);
-        let method = draw_method(rng);
+        let method = scenario.swarm.method(draw_method(rng));
         let request_len = self.draw_len(rng, packet).max(ID_BYTES as u32);
         let response_len = self.draw_len(rng, packet);
         let delay_ns = rng.between(0, scenario.deferred_ns_max);
         let slack = draw_slack(rng);
+        let slack = if scenario.swarm.allows(Feature::Slack) { slack } else { 0 };
         let plain = Spec { method, request_len, response_len, slack, delay_ns };
         match method {
             Method::Echo => Spec { response_len: request_len, ..plain },
@@ -202,7 +204,9 @@ impl Node {
     fn draw_len(&self, rng: &mut Rng, packet: u32) -> u32 {
         let scenario = &self.shared.common.scenario;
         let near = |rng: &mut Rng, len: u32| (len + rng.below(3) as u32).saturating_sub(1);
-        let len = match rng.below(20) {
+        // The first classes have one packet.
+        let classes = if scenario.swarm.allows(Feature::Large) { 20 } else { 8 };
+        let len = match rng.below(classes) {
             0..6 => rng.below(100) as u32,
             6..8 => near(rng, 1),
             8..13 => near(rng, packet),

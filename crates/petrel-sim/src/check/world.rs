@@ -16,8 +16,10 @@ use super::ledger::Ledger;
 use super::nemesis::{self, Deed};
 use super::node::{Common, Limits, Node, Phase, Shared, Target, data_port};
 use super::report::Report;
+use super::runner::Options;
 use super::scenario::Scenario;
 use super::service;
+use super::swarm::Swarm;
 use super::watch::Witness;
 use crate::control::{ControlNetwork, Death};
 use crate::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr, Stopped};
@@ -35,6 +37,9 @@ const LOOK_NS_MAX: u64 = 10_000_000;
 
 /// How often a client looks whether its last call to a server that drains has ended, and as much again.
 const LEAVE_NS: u64 = 400_000;
+
+/// One in so many worlds is a large one.
+const LARGE_WORLDS: u64 = 1_000;
 
 /// Random streams of a world; see [`FabricHandle::rng`].
 const STREAM_CONTROL: u32 = 0;
@@ -59,8 +64,15 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, trace: Trace) -> Result<Self, String> {
-        let scenario = Scenario::draw(&mut Rng::stream(seed, u32::MAX, 0));
+    pub(super) fn new(seed: u64, options: &Options, trace: Trace) -> Result<Self, String> {
+        let mut scenario = Scenario::draw(&mut Rng::stream(seed, u32::MAX, 0));
+        if !options.has_everything {
+            let rng = &mut Rng::stream(seed, u32::MAX, 1);
+            scenario.thin_out(Swarm::draw(rng));
+            if rng.below(LARGE_WORLDS) == 0 {
+                scenario.enlarge(rng);
+            }
+        }
         let fabric = FabricHandle::new(&scenario.topology, scenario.fabric, seed)
             .map_err(|error| error.to_string())?;
         fabric.set_trace(trace);
@@ -127,6 +139,7 @@ impl World {
             nemesis::add_drains(scenario, &mut common.fabric.rng(STREAM_DRAINS), &mut deeds);
         }
         nemesis::add_stalls(scenario, &mut common.fabric.rng(STREAM_STALLS), &mut deeds);
+        deeds.retain(|(_, deed)| scenario.swarm.allows_deed(deed));
         for (at_ns, deed) in deeds {
             self.run_to(at_ns)?;
             self.check_tables()?;

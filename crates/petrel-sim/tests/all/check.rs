@@ -12,6 +12,13 @@ const REGRESSIONS: &str = include_str!("regression_seeds.txt");
 const FIXED_SEEDS: u64 = 200;
 const FRESH_SEEDS: u64 = 10;
 
+/// As they were when they found something.
+fn with_everything() -> Options {
+    let mut options = Options::default();
+    options.has_everything = true;
+    options
+}
+
 fn run(seeds: std::ops::Range<u64>) -> Summary {
     run_seeds(seeds, 2, &Options::default(), |_| {})
 }
@@ -123,7 +130,7 @@ fn seeds_of(list: &str) -> Vec<(u64, &str)> {
 fn seeds__that_found_something_stay_clean() {
     assert_eq!(seeds_of("# a comment\n\n17 what it found\n"), [(17, "what it found")]);
     for (seed, why) in seeds_of(REGRESSIONS) {
-        if let Err(failure) = run_seed(seed, &Options::default()) {
+        if let Err(failure) = run_seed(seed, &with_everything()) {
             panic!("{why}: {failure}");
         }
     }

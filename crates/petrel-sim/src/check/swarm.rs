@@ -1,0 +1,149 @@
+//! Which features a world has: each world has about half of them, in every other world.
+//!
+//! Where everything can happen, much of it happens together, and some of it hardly ever alone: a world whose calls all have
+//! deadlines shows few that wait for ever. So half of the seeds leave out about half of the features (swarm testing, Groce
+//! et al., ISSTA 2012). One in a thousand is a large world instead. The choice comes from a random stream of its own, so
+//! that the seeds of the regression list, which run without it, stay what they were.
+
+use super::call::Method;
+use super::nemesis::Deed;
+use super::scenario::Scenario;
+use crate::fabric::Action;
+use crate::rng::{Probability, Rng};
+
+/// What a world may do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Feature {
+    /// Messages of several packets.
+    Large,
+    /// Requests without room for a number.
+    Tiny,
+    /// Handlers that fail, forget their request, or are not there.
+    Errors,
+    Deferred,
+    Nested,
+    /// Buffers that are too long or too short.
+    Slack,
+    /// Deadlines and cancels.
+    GivingUp,
+    /// Channels, groups and workers.
+    Errands,
+    Loss,
+    Copies,
+    Disorder,
+    Corruption,
+    Spikes,
+    Crashes,
+    Partitions,
+    Pauses,
+    Stalls,
+    Drains,
+    /// Endpoints that are replaced in a process that goes on.
+    Replacing,
+    HeavyLoss,
+    Forging,
+    /// Sessions that are closed with calls under way.
+    Closing,
+    /// Sessions that begin with the same numbers.
+    Collisions,
+    /// Too few sessions, too little memory or patience.
+    Shortage,
+    Congestion,
+    GoBackN,
+}
+
+/// The features that a world does without, as bits.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Swarm {
+    off: u32,
+}
+
+impl Swarm {
+    /// Half of the worlds have everything.
+    pub(super) fn draw(rng: &mut Rng) -> Self {
+        let off = if rng.below(2) == 0 { rng.next_u64() as u32 } else { 0 };
+        Self { off }
+    }
+
+    pub(super) fn allows(self, feature: Feature) -> bool {
+        self.off >> feature as u32 & 1 == 0
+    }
+
+    /// The method that a call has in place of one that this world does without.
+    pub(super) fn method(self, drawn: Method) -> Method {
+        let feature = match drawn {
+            Method::Echo | Method::Transform => return drawn,
+            Method::Deferred => Feature::Deferred,
+            Method::Nested => Feature::Nested,
+            Method::TinyEcho | Method::TinyGrow => Feature::Tiny,
+            Method::Fail | Method::Drop | Method::Huge | Method::Unknown => Feature::Errors,
+        };
+        if self.allows(feature) { drawn } else { Method::Transform }
+    }
+
+    /// Whether something may be done to this world.
+    pub(super) fn allows_deed(self, deed: &Deed) -> bool {
+        let feature = match deed {
+            Deed::Trouble { action: Action::Partition { .. }, .. } => Feature::Partitions,
+            Deed::Trouble { action: Action::Pause { .. }, .. } => Feature::Pauses,
+            Deed::Trouble { .. } => Feature::HeavyLoss,
+            Deed::Stall { .. } => Feature::Stalls,
+            Deed::Crash { .. } => Feature::Crashes,
+            Deed::Replace { .. } => Feature::Replacing,
+            Deed::Drain { .. } | Deed::EndDrain { .. } => Feature::Drains,
+            Deed::Forge { .. } => Feature::Forging,
+            Deed::Restore => return true,
+        };
+        self.allows(feature)
+    }
+}
+
+impl Scenario {
+    /// Leaves out what the world does without.
+    pub(super) fn thin_out(&mut self, swarm: Swarm) {
+        self.swarm = swarm;
+        let faults = &mut self.faults;
+        let all = [
+            (Feature::Loss, &mut faults.loss),
+            (Feature::Copies, &mut faults.duplicate),
+            (Feature::Disorder, &mut faults.reorder),
+            (Feature::Corruption, &mut faults.corrupt),
+            (Feature::Spikes, &mut faults.spike),
+        ];
+        for (feature, probability) in all {
+            if !swarm.allows(feature) {
+                *probability = Probability::NEVER;
+            }
+        }
+        self.is_attacked &= swarm.allows(Feature::Forging);
+        self.closes_sessions &= swarm.allows(Feature::Closing);
+        self.numbers_collide &= swarm.allows(Feature::Collisions);
+        for is_short in [&mut self.is_impatient, &mut self.is_crowded, &mut self.memory_is_tight] {
+            *is_short &= swarm.allows(Feature::Shortage);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn draw__leaves_each_feature_out_of_about_a_quarter_of_the_worlds() {
+        let rng = &mut Rng::new(1);
+        let all: Vec<Swarm> = (0..1_000).map(|_| Swarm::draw(rng)).collect();
+        for feature in [Feature::Large, Feature::Crashes, Feature::Shortage] {
+            let without = all.iter().filter(|swarm| !swarm.allows(feature)).count();
+            assert!((200..300).contains(&without), "{feature:?}: {without}");
+        }
+        assert!(all.iter().filter(|swarm| swarm.off == 0).count() > 450);
+    }
+
+    #[test]
+    fn method__without_a_feature_is_one_that_all_worlds_have() {
+        let swarm = Swarm { off: u32::MAX };
+        assert_eq!(swarm.method(Method::Nested), Method::Transform);
+        assert_eq!(swarm.method(Method::Echo), Method::Echo);
+        assert_eq!(Swarm::default().method(Method::Nested), Method::Nested);
+    }
+}
