@@ -51,6 +51,7 @@ mod tests {
         let longest_ns = started.elapsed().as_nanos() as u64;
         let measured_ns = tcp_min_rtt_ns(client.as_fd()).unwrap();
         assert!((1_000..=longest_ns.max(1_000)).contains(&u64::from(measured_ns)), "{measured_ns}");
+        assert_eq!(measured_ns % 1_000, 0, "the kernel counts microseconds");
     }
 
     #[test]

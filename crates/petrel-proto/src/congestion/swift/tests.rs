@@ -125,3 +125,11 @@ fn long_path__moves_the_target() {
     swift.on_ack(&ack(1_000_000, 110_000));
     assert_near(swift.window, 32.0 * (1.0 - 0.8 * 8_746.4 / 110_000.0));
 }
+
+#[test]
+fn is_at_floor__up_to_twice_the_smallest_window() {
+    let least = SwiftConfig::new().window_min;
+    assert!(limited(least).is_at_floor() && limited(2.0 * least).is_at_floor());
+    assert!(!limited(2.1 * least).is_at_floor());
+    assert!(!Swift { is_limited: false, ..limited(least) }.is_at_floor());
+}
