@@ -110,6 +110,8 @@ mod tests {
         assert_eq!((0..200).filter(|_| budget.try_retry(5)).count(), 100);
         (0..10).for_each(|_| budget.on_success());
         assert!(budget.try_retry(5) && !budget.try_retry(5));
+        let second = 5 + NS_PER_S;
+        assert_eq!((0..200).filter(|_| budget.try_retry(second)).count(), 10, "without a success");
     }
 
     #[test]

@@ -360,3 +360,38 @@ fn buffers__come_back() {
         assert_eq!(client.buffers_in_use().count, 0);
     }
 }
+
+/// Who drives an endpoint by turns sleeps when a turn has found nothing.
+#[test]
+fn run_once__tells_of_each_turn_in_which_something_happened() {
+    for (udp, shm) in [(true, false), (false, true)] {
+        let serving = nexus(Some("127.0.0.1:0".parse().unwrap()));
+        let mut server = serving.endpoint(over(udp, shm)).unwrap();
+        let served = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&served);
+        server.register(2, move |cx, request| {
+            counted.set(counted.get() + 1);
+            request.reply(cx, b"served")
+        });
+        let mut client = client(over(udp, shm));
+        let session = client.connect(serving.local_addr().unwrap()).unwrap();
+        while !matches!(client.session_state(session), SessionState::Open) {
+            client.run_once();
+            server.run_once();
+        }
+        let answered = Rc::new(Cell::new(0));
+        for number in 1..=20 {
+            let seen = Rc::clone(&answered);
+            let (request, response) = (client.alloc(8).unwrap(), client.alloc(8).unwrap());
+            client.call(session, 2, request, response, move |_, _| seen.set(number)).unwrap();
+            let before = (served.get(), answered.get());
+            while answered.get() < number {
+                let is_served = served.get() > before.0;
+                let has_happened = server.run_once();
+                assert!(has_happened || is_served == (served.get() > before.0), "a handler ran");
+                let has_happened = client.run_once();
+                assert!(has_happened || answered.get() < number, "a continuation ran");
+            }
+        }
+    }
+}

@@ -71,6 +71,9 @@ const COUNTERPARTS: [(&str, &str); 10] = [
     ("all", "any"),
 ];
 
+/// Methods that take memory ahead.
+const CAPACITIES: [&str; 3] = ["reserve", "reserve_exact", "shrink_to"];
+
 impl Finder<'_> {
     fn text_of(&self, spanned: &impl Spanned) -> &str {
         &self.text[spanned.span().byte_range()]
@@ -390,10 +393,19 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         visit::visit_expr(self, expr);
     }
 
+    fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
+        self.visit_expr(&call.receiver);
+        // How much memory is taken ahead changes nothing that a test could see.
+        if !CAPACITIES.iter().any(|name| call.method == name) {
+            call.args.iter().for_each(|argument| self.visit_expr(argument));
+        }
+    }
+
     fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
-        // Names of planted defects, and what is unchecked, are no places for mutants.
+        // Names of planted defects, what is unchecked, and memory taken ahead are no places for mutants.
         let path = self.text_of(&call.func);
-        if !path.ends_with("planted") && !path.ends_with("assert_unchecked") {
+        let is_out = ["planted", "assert_unchecked", "with_capacity"];
+        if !is_out.iter().any(|name| path.ends_with(name)) {
             let arguments: &Punctuated<Expr, _> = &call.args;
             self.visit_expr(&call.func);
             arguments.iter().for_each(|argument| self.visit_expr(argument));
