@@ -81,10 +81,56 @@ pub const DEFECTS: &[Defect] = &[
     defect("kv_repeats_behind_two", "a repeated write behind two pending ones is applied again"),
     defect("kv_speak_before_sync", "a follower answers, and votes, before its disk has synced"),
     defect(
+        "nexus_accepts_no_more",
+        "connections that wait while descriptors are short are never accepted",
+    ),
+    defect(
+        "nexus_closes_for_ever",
+        "a connection whose peer does not close its end is kept for ever",
+    ),
+    defect(
         "nexus_early_links_stay",
         "links that wait for an endpoint are kept when their connection has ended",
     ),
+    defect(
+        "nexus_late_requests_not_answered",
+        "links that are asked for too late to try again are never answered",
+    ),
+    defect(
+        "nexus_link_of_a_closing_connection",
+        "an endpoint that comes after GOODBYE gets the link that waited for it",
+    ),
+    defect(
+        "nexus_next_endpoint_is_answered",
+        "the next endpoint with a number hears answers to the one that has gone",
+    ),
     defect("nexus_no_last_look", "a peer is called dead without a last look at its socket"),
+    defect(
+        "nexus_no_ping_beside_other_messages",
+        "a PING is left out while something else waits to be sent",
+    ),
+    defect(
+        "nexus_orphans_are_not_told",
+        "a server keeps the session whose client was told that it did not answer",
+    ),
+    defect(
+        "nexus_proposals_keep_their_share",
+        "proposals that end with their link are never given back to the address",
+    ),
+    defect(
+        "nexus_rest_is_not_read",
+        "bytes that are left after some reads wait for the peer's next ones",
+    ),
+    defect("nexus_sending_is_hearing", "a peer counts as heard of when something is sent to it"),
+    defect(
+        "nexus_server_keeps_a_late_session",
+        "a server is not told that its client has given a session up",
+    ),
+    defect("nexus_tickets_stay", "the ticket of a link that ends before it is up is kept"),
+    defect(
+        "nexus_waiting_not_answered",
+        "links that wait for a connection are never answered when it fails",
+    ),
     defect(
         "proto_held_slot_stays",
         "a slot counts as held back by pacing after its call has ended",

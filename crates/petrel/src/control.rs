@@ -64,7 +64,7 @@ pub enum ToNexus {
         transports: AllowedTransports,
     },
     /// Open a session over a link that is up. Answered by [`FromNexus::SessionOpened`] or
-    /// [`FromNexus::SessionRefused`] with the same `open.request`.
+    /// [`FromNexus::SessionRefused`] with the same `open.request`, or ended by the link's [`FromNexus::LinkDown`].
     OpenSession {
         /// The link.
         link: LinkId,

@@ -22,6 +22,8 @@ pub struct Census {
     pub connections: usize,
     /// Connections that peers made and that have not said HELLO.
     pub ungreeted: usize,
+    /// Connections that peers made, but for those that are closing.
+    pub accepted: usize,
     /// Connections that wait for the peer's end.
     pub closing: usize,
     /// Remote processes that are reached or tried.
@@ -70,6 +72,7 @@ impl<N: Network> Reactor<N> {
         Census {
             connections: self.connections.len(),
             ungreeted: self.ungreeted.len(),
+            accepted: self.accepted,
             closing: self.closing.len(),
             outgoing: self.outgoing.len(),
             waiting: connections().map(|c| c.waiting.len()).chain(pauses).sum(),

@@ -34,7 +34,9 @@ impl<N: Network> Reactor<N> {
         events::connection_ended(connection.remote, reason);
         self.forget_place(id);
         links.into_iter().for_each(|link| self.end_link(link, reason));
-        waiting.iter().for_each(|request| self.fail_request(request, reason.clone()));
+        if !planted("nexus_waiting_not_answered") {
+            waiting.iter().for_each(|request| self.fail_request(request, reason.clone()));
+        }
         match farewell {
             Farewell::Say(said) if !was_connecting => self.start_closing(id, said),
             _ => self.remove_connection(id),
@@ -47,7 +49,7 @@ impl<N: Network> Reactor<N> {
         self.forget_asker(id);
         // Now, and not when the peer has closed its end, too: an endpoint that comes meanwhile would get a link that
         // nothing ever takes down.
-        if !planted("nexus_early_links_stay") {
+        if !planted("nexus_early_links_stay") && !planted("nexus_link_of_a_closing_connection") {
             self.forget_early_links(id);
         }
         let connection = &self.connections[&id];
@@ -92,6 +94,9 @@ impl<N: Network> Reactor<N> {
 
     pub(super) fn remove_connection(&mut self, id: ConnectionId) {
         self.closing.remove(&id);
+        if planted("nexus_link_of_a_closing_connection") {
+            self.forget_early_links(id);
+        }
         if let Some(mut connection) = self.connections.remove(&id) {
             self.forget_use(id, &connection);
             self.net.deregister(&mut connection.stream);
@@ -121,7 +126,9 @@ impl<N: Network> Reactor<N> {
         let (remote, attempt) = (connection.remote, connection.attempt);
         let (again, late): (Vec<_>, Vec<_>) =
             self.take_requests(id).into_iter().partition(|request| self.now < request.give_up_at);
-        late.iter().for_each(|request| self.fail_request(request, reason.clone()));
+        if !planted("nexus_late_requests_not_answered") {
+            late.iter().for_each(|request| self.fail_request(request, reason.clone()));
+        }
         self.close(id, reason, Farewell::Silent);
         self.redial_later(remote, again, attempt + 1);
     }
@@ -171,14 +178,18 @@ impl<N: Network> Reactor<N> {
     pub(super) fn abandon(&mut self, reason: &Reason) {
         // First, so that whatever follows, new requests are answered.
         self.refuse_commands(reason);
-        let links: Vec<_> = self.links.keys().copied().collect();
+        let mut links: Vec<_> = self.links.keys().copied().collect();
+        links.sort_unstable();
         links.into_iter().for_each(|link| self.end_link(link, reason));
-        let connections = self.connections.drain().flat_map(|(_, connection)| connection.waiting);
+        let mut connections: Vec<_> = self.connections.drain().collect();
+        connections.sort_unstable_by_key(|(id, _)| *id);
         let pauses = self.outgoing.drain().flat_map(|(_, outgoing)| match outgoing {
             Outgoing::Pause { waiting, .. } => waiting,
             Outgoing::Connection(_) => Vec::new(),
         });
-        let waiting: Vec<_> = connections.chain(pauses).collect();
+        let waiting = connections.into_iter().flat_map(|(_, connection)| connection.waiting);
+        let mut waiting: Vec<_> = waiting.chain(pauses).collect();
+        waiting.sort_unstable_by_key(|request| (request.endpoint, request.request));
         waiting.iter().for_each(|request| self.fail_request(request, reason.clone()));
     }
 

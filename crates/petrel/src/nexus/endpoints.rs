@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use petrel_planted::planted;
+
 use super::dial::OpenRequest;
 use super::limits::INBOX_MAX;
 use super::mailbox::{Command, Inbox};
@@ -47,7 +49,8 @@ impl<N: Network> Reactor<N> {
                 ToNexus::OpenLink { request, .. } => {
                     self.tell(id, FromNexus::LinkFailed { request, reason });
                 }
-                ToNexus::OpenSession { link, open } => {
+                // Of a link that has ended the endpoint has been told, and nothing may follow that.
+                ToNexus::OpenSession { link, open } if self.owns(id, link) => {
                     let request = open.request;
                     self.tell(id, FromNexus::SessionRefused { link, request, reason });
                 }
@@ -109,7 +112,9 @@ impl<N: Network> Reactor<N> {
         let mut links: Vec<LinkId> = links.map(|(id, _)| *id).collect();
         links.sort_unstable();
         links.into_iter().for_each(|link| self.close_link(link, &reason));
-        self.forget_requests(endpoint);
+        if !planted("nexus_next_endpoint_is_answered") {
+            self.forget_requests(endpoint);
+        }
         self.on_endpoint_without_stats(endpoint);
     }
 

@@ -40,7 +40,9 @@ impl<N: Network> Connection<N> {
         match &self.phase {
             Phase::Connecting if in_phase(step_timeout) => Care::DialTimeout,
             Phase::Greeting if in_phase(HELLO_TIMEOUT) => Care::HelloTimeout,
-            Phase::Closing { .. } if in_phase(LINGER) => Care::LingerOver,
+            Phase::Closing { .. } if in_phase(LINGER) && !planted("nexus_closes_for_ever") => {
+                Care::LingerOver
+            }
             Phase::Open(peer) => {
                 let is_stalled =
                     self.out.stalled_since.is_some_and(|t| has_passed(t, WRITE_TIMEOUT));
@@ -132,6 +134,9 @@ impl<N: Network> Reactor<N> {
         self.measure_path(id);
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.ping_at = self.now + connection.ping_interval(self.settings.heartbeat);
+            if planted("nexus_no_ping_beside_other_messages") && connection.out.len() > 0 {
+                return;
+            }
             self.send(id, Ping { nonce: id.0 as u64 });
         }
     }

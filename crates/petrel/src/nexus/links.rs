@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::{LinkAccept, LinkClose, LinkOpen, LinkRefuse, Offer};
 use petrel_transport::udp::UdpLink;
@@ -457,13 +458,16 @@ impl<N: Network> Reactor<N> {
                 self.shares.remove_sessions(site, link.session_bytes);
                 link.proposals.values().for_each(|proposal| {
                     connection.proposed_bytes -= session_bytes(proposal.slots());
-                    self.shares.remove_proposal(site, proposal.slots());
+                    if !planted("nexus_proposals_keep_their_share") {
+                        self.shares.remove_proposal(site, proposal.slots());
+                    }
                 });
                 self.shares.remove_link(site, connection.links.is_empty());
             }
         }
         self.note_use(link.connection);
         match &link.stage {
+            Stage::Promised { .. } if planted("nexus_tickets_stay") => {}
             Stage::Promised { ticket, .. } => drop(self.tickets.remove(ticket)),
             Stage::Meeting { exchange: Some(exchange), .. } => self.remove_exchange(*exchange),
             Stage::Up { .. } => self.counters.links_up.decrement(),

@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::time::Instant;
 
+use petrel_planted::planted;
 use petrel_proto::Status;
 
 use super::closing::Farewell;
@@ -68,6 +69,7 @@ impl<N: Network> Reactor<N> {
             Err(_) if !self.net.has_waiting(&listener.socket) => listener.has_more = false,
             // No descriptors or memory, and the connection still waits: a connection without use
             // yields to it.
+            Err(_) if planted("nexus_accepts_no_more") => listener.has_more = false,
             Err(_) if self.drop_useless() => {}
             Err(_) => {
                 // Asking again at once would spin.

@@ -92,15 +92,10 @@ impl<N: Network> Line<N> {
 
     /// Answers in place of a thread that has ended, so that nobody waits for ever.
     fn answer_for_the_dead(&self, message: &ToNexus) {
-        let reason = thread_ended();
-        let answer = match *message {
-            ToNexus::OpenLink { request, .. } => FromNexus::LinkFailed { request, reason },
-            ToNexus::OpenSession { link, open } => {
-                FromNexus::SessionRefused { link, request: open.request, reason }
-            }
-            _ => return,
-        };
-        self.inbox.push(answer);
+        // A proposal ends with its link, whose end was told when the thread's was. Nothing may follow that.
+        if let ToNexus::OpenLink { request, .. } = *message {
+            self.inbox.push(FromNexus::LinkFailed { request, reason: thread_ended() });
+        }
     }
 }
 

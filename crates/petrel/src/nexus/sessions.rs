@@ -6,6 +6,7 @@
 
 use std::time::Instant;
 
+use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::{
     PACKET_OVERHEAD_BYTES, SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse,
@@ -251,7 +252,9 @@ impl<N: Network> Reactor<N> {
             (None, Ok(accept)) => {
                 self.counters.late_messages.increment();
                 let why = "the client was told that this server did not answer in time";
-                self.tell_orphaned(id, &accept, why.to_owned());
+                if !planted("nexus_orphans_are_not_told") {
+                    self.tell_orphaned(id, &accept, why.to_owned());
+                }
             }
         }
     }
@@ -322,6 +325,9 @@ impl<N: Network> Reactor<N> {
     /// The answer to a proposal that was given up: the server must not keep the session.
     fn close_orphan(&mut self, connection: ConnectionId, accept: &SessionAccept) {
         self.counters.late_messages.increment();
+        if planted("nexus_server_keeps_a_late_session") {
+            return;
+        }
         let close = SessionClose {
             link: accept.link,
             session: accept.session,

@@ -1,5 +1,6 @@
 //! Bytes to messages, messages to bytes, and who handles which (`docs/wire-protocol.md` §8.1).
 
+use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::{DecodeError, Fault, GroupRefuse, Message};
 
@@ -42,7 +43,7 @@ impl<N: Network> Reactor<N> {
         let mut buffer = std::mem::take(&mut self.buffer);
         let is_drained = (0..READS_PER_TURN).any(|_| !self.read_once(id, &mut buffer));
         self.buffer = buffer;
-        if !is_drained {
+        if !is_drained && !planted("nexus_rest_is_not_read") {
             self.unread.push(id);
         }
     }
@@ -165,6 +166,9 @@ impl<N: Network> Reactor<N> {
         while let Some(id) = self.unsent.pop() {
             let now = self.now;
             let Some(connection) = self.connections.get_mut(&id) else { continue };
+            if planted("nexus_sending_is_hearing") {
+                connection.heard = now;
+            }
             match connection.flush(now) {
                 Err(error) => {
                     // The peer may have said why before it closed.
