@@ -42,6 +42,8 @@
 //! - **progress**: everything ends; after the storm a new session to every process that runs works, and so
 //!   does every channel. Tasks end with the channels that they serve.
 //!
+//! Beside this world each seed has one of production [nexuses](crate::nexus), with rules of its own.
+//!
 //! Corrupted packets are dropped by their checksum, as UDP's does: frames have none of their own.
 //!
 //! ```

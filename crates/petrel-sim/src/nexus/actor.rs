@@ -45,6 +45,8 @@ pub(super) struct Scene<'a> {
     pub(super) hangs: bool,
     /// How long an answer takes at most.
     pub(super) think_ns_max: u64,
+    /// The same of slow endpoints.
+    pub(super) slow_ns_max: u64,
 }
 
 /// A link that was asked for.
@@ -176,7 +178,8 @@ impl Actor {
 
     pub(super) fn propose(&mut self, link: LinkId, lateness_ns: u64, scene: &mut Scene<'_>) {
         let Some(view) = self.links.get(&link) else { return };
-        let slots = 1 << scene.rng.below(12);
+        // Now and then what no server may agree to, for the nexus to see.
+        let slots = if scene.rng.below(20) == 0 { 3 } else { 1 << scene.rng.below(12) };
         *scene.next_token += 1;
         let (session, token) = (self.next_session, *scene.next_token);
         self.next_session += 1;
@@ -291,7 +294,12 @@ impl Actor {
         *scene.next_token += 1;
         let (session, token) = (self.next_session, *scene.next_token);
         self.next_session += 1;
-        let slots = if scene.rng.below(4) == 0 { open.slots.min(SLOTS_LEAST) } else { open.slots };
+        let slots = match scene.rng.below(12) {
+            0..3 => open.slots.min(SLOTS_LEAST),
+            // More than was proposed: the nexus has to say no.
+            3 => 2 * open.slots,
+            _ => open.slots,
+        };
         let accept = SessionAccept {
             link: 0,
             request,
@@ -439,10 +447,12 @@ impl Actor {
         must(!is_twice || open.token >= STRANGE_TOKEN, || {
             format!("a session is proposed twice on {link:?}")
         })?;
-        if !(scene.hangs && scene.rng.below(4) == 0) {
-            let after_ns = scene.rng.below(scene.think_ns_max);
-            scene.later.push((after_ns, Chore::Answer { link, open }));
-        }
+        let after_ns = match scene.rng.below(8) {
+            0 | 1 if scene.hangs => return Ok(()),
+            2 | 3 if scene.hangs => scene.rng.below(scene.slow_ns_max),
+            _ => scene.rng.below(scene.think_ns_max),
+        };
+        scene.later.push((after_ns, Chore::Answer { link, open }));
         Ok(())
     }
 

@@ -1,6 +1,10 @@
 //! What is asked for and what goes wrong while a world is active.
 
+use std::rc::Rc;
+
 use petrel::control::{AllowedTransports, EndpointId};
+
+use petrel::nexus::stepped::WAKER;
 
 use super::actor::{Chore, Request};
 use super::net::ProcessId;
@@ -34,6 +38,10 @@ impl World {
         let heartbeat_ms = self.rng.between(1, 1_000) as u32;
         // Two are on hosts of their own, and one is on a host of honest processes.
         for host in [hosts, hosts + 1, 0] {
+            // Where places are short, those of one address share theirs with it.
+            if host == 0 && self.scenario.is_crowded && self.scenario.is_fair {
+                continue;
+            }
             let stranger = self.add_stranger(host, heartbeat_ms);
             let is_flood = self.scenario.features.strangers && self.rng.below(4) == 0;
             let visits = if is_flood { self.rng.between(20, 80) } else { self.rng.below(8) };
@@ -41,6 +49,11 @@ impl World {
             let manner = self.draw_manner();
             let target = self.some_process();
             for _ in 0..visits {
+                let target_now = self.some_process();
+                if host == 0 && self.rng.below(2) == 0 {
+                    let at_ns = self.rng.below(active_ns);
+                    target_now.into_iter().for_each(|id| self.at(at_ns, Deed::Knock(stranger, id)));
+                }
                 let (at_ns, manner, target) = match is_flood {
                     true => (from_ns + self.rng.below(1_000_000), manner, target),
                     false => (self.rng.below(active_ns), self.draw_manner(), self.some_process()),
@@ -53,6 +66,15 @@ impl World {
     }
 
     fn draw_manner(&mut self) -> Manner {
+        let keeps_sessions = !(self.scenario.is_crowded && self.scenario.is_fair);
+        match self.draw_any_manner() {
+            // A connection with a session never yields, so that such strangers may fill a server.
+            manner if manner.is_greedy() && !keeps_sessions => Manner::Keeper,
+            manner => manner,
+        }
+    }
+
+    fn draw_any_manner(&mut self) -> Manner {
         let features = self.scenario.features;
         match (features.strangers, features.askers) {
             (false, _) => Manner::Asker,
@@ -79,6 +101,10 @@ impl World {
         match deed {
             Deed::Visit(stranger, target, manner) if !self.is_calm => {
                 self.visit(stranger, target, manner);
+            }
+            Deed::Knock(stranger, target) if !self.is_calm => {
+                let net = Rc::clone(&self.net);
+                self.strangers[stranger].knock(&mut net.borrow_mut(), target, &mut self.rng);
             }
             Deed::Heal(a, b) => self.heal(a, b),
             Deed::Power(host) => {
@@ -145,6 +171,10 @@ impl World {
             let host = self.scenario.hosts + self.rng.below(2) as usize;
             address = (self.scenario.conditions.family.address(host), 666).into();
         }
+        if !at_stranger && self.rng.below(24) == 0 {
+            // Nobody is there, and on loopback nobody may be asked.
+            address = ([10, 99, 99, 99], 1).into();
+        }
         let transports = match self.rng.below(6) {
             0 => AllowedTransports { udp: false, shm: true },
             1 => AllowedTransports { udp: true, shm: false },
@@ -153,8 +183,10 @@ impl World {
         let plans = &self.scenario.plans;
         let (from, to) = (&self.processes[&own].plan, &plans[plan]);
         let can_udp = transports.udp && from.can_udp && to.can_udp;
-        let must_succeed =
-            self.scenario.is_fair && !at_stranger && endpoint.0 < endpoints && can_udp;
+        let must_succeed = self.scenario.is_fair
+            && address == plans[plan].address
+            && endpoint.0 < endpoints
+            && can_udp;
         let asked_ns = self.now_ns();
         self.note(format_args!("e{id} of p{own} ASKS for {address} endpoint {}", endpoint.0));
         self.with_actor(id, |actor, _, lateness_ns| {
@@ -175,7 +207,13 @@ impl World {
     fn do_harm(&mut self) -> Result<(), String> {
         let features = self.scenario.features;
         let heartbeat_ns = self.scenario.heartbeat_ns_max();
-        match self.rng.below(5) {
+        match self.rng.below(6) {
+            5 if features.deaths && self.rng.below(2) == 0 => {
+                let Some(id) = self.some_process() else { return Ok(()) };
+                self.net.borrow_mut().processes[id].poll_fails = true;
+                // The thread finds out when it looks the next time.
+                self.net.borrow_mut().notify(id, WAKER);
+            }
             0 if features.cuts => self.cut(heartbeat_ns),
             1 if features.deaths => self.end_somebody(heartbeat_ns),
             2 if features.stalls => {
@@ -217,7 +255,12 @@ impl World {
             return;
         }
         self.report.cuts += 1;
-        let (now_ns, for_ns) = (self.now_ns(), self.rng.below(8 * heartbeat_ns));
+        // Half of them end when the first peers are about to be called dead.
+        let for_ns = match self.rng.below(2) {
+            0 => self.rng.below(8 * heartbeat_ns),
+            _ => self.rng.between(heartbeat_ns, 13 * heartbeat_ns / 4),
+        };
+        let now_ns = self.now_ns();
         self.note(format_args!("CUT {a} and {b} for {for_ns}"));
         self.cut_since.insert(pair, now_ns);
         self.net.borrow_mut().cut(a, b);

@@ -105,9 +105,11 @@ impl World {
             }
         }
         for (id, census) in self.censuses() {
+            let waiting = self.net.borrow().can_accept(id, self.processes[&id].plan.address);
             nothing(
                 id,
                 &[
+                    ("connections to be accepted", usize::from(waiting)),
                     ("requests", census.waiting),
                     ("early links", census.early_links),
                     ("proposals", census.proposals),

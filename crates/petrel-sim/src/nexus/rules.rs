@@ -26,6 +26,7 @@ const UNSENT_BYTES_MAX: usize = (8 << 20) + (128 << 10);
 const PARTIAL_BYTES_MAX: usize = 2 * (64 << 10) + 64;
 /// Connections without HELLO, and links that wait for their endpoint (§9).
 const UNGREETED_MAX: usize = 256;
+const ACCEPTED_MAX: usize = 4_096;
 const EARLY_LINKS_MAX: usize = 1_024;
 /// How long an endpoint has for its counters (§8.8).
 const STATS_NS: u64 = 500 * MS;
@@ -85,13 +86,16 @@ impl World {
     }
 
     fn check_limits(&self, id: ProcessId, census: &Census) -> Result<(), String> {
-        let descriptors_max = self.processes[&id].plan.descriptors_max as usize;
+        let plan = &self.processes[&id].plan;
+        // A quarter of the descriptors is for others (§8.3: both limits are less where there are few).
+        let accepted_max = (plan.descriptors_max as usize / 4 * 3).clamp(8, ACCEPTED_MAX);
         let limits = [
             ("unsent bytes", census.unsent_bytes_max, UNSENT_BYTES_MAX),
             ("bytes of a partial message", census.partial_bytes_max, PARTIAL_BYTES_MAX),
             ("connections without HELLO", census.ungreeted, UNGREETED_MAX),
             ("early links", census.early_links, EARLY_LINKS_MAX),
-            ("connections", census.connections, descriptors_max),
+            ("connections", census.connections, plan.descriptors_real as usize),
+            ("connections of others", census.accepted, accepted_max),
             ("connections that close", census.closing, UNGREETED_MAX),
         ];
         match limits.into_iter().find(|(_, count, limit)| count > limit) {

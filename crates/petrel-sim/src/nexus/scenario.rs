@@ -53,6 +53,41 @@ impl Features {
     }
 }
 
+/// How endpoints of a process are reached over UDP.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DataPort {
+    /// At the process's address.
+    Proper,
+    /// At any address.
+    Any,
+    /// With a small MTU of its own.
+    Small,
+    /// With an MTU that no path has.
+    TooLarge,
+    /// At an address that no connection uses.
+    Elsewhere,
+    /// At no port.
+    Zero,
+    /// Not at all.
+    None,
+}
+
+impl DataPort {
+    fn draw(rng: &mut Rng) -> Self {
+        let rare = [Self::TooLarge, Self::Elsewhere, Self::Zero, Self::None];
+        match rng.below(16) {
+            0 => rare[rng.below(4) as usize],
+            1 | 2 => Self::Small,
+            3..=5 => Self::Any,
+            _ => Self::Proper,
+        }
+    }
+
+    fn is_usable(self) -> bool {
+        matches!(self, Self::Proper | Self::Any | Self::Small)
+    }
+}
+
 /// A process, before it starts.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
@@ -63,7 +98,10 @@ pub(super) struct Plan {
     pub(super) step_ns: u64,
     pub(super) has_shm: bool,
     pub(super) can_udp: bool,
+    pub(super) port: DataPort,
+    /// Descriptors that it believes to have, and that it has.
     pub(super) descriptors_max: u64,
+    pub(super) descriptors_real: u64,
     /// Events of one poll.
     pub(super) events_max: usize,
     pub(super) endpoints: u16,
@@ -83,6 +121,8 @@ pub(super) struct Scenario {
     pub(super) deeds: u64,
     /// Nothing goes wrong but what strangers do, and there is room for all: honest processes get what they ask for.
     pub(super) is_fair: bool,
+    /// There are few places for connections.
+    pub(super) is_crowded: bool,
     /// In the end idle connections close by themselves, which takes a minute.
     pub(super) waits_for_idle: bool,
 }
@@ -97,12 +137,15 @@ impl Scenario {
         let count = if rng.below(8) == 0 { rng.between(5, 12) } else { rng.between(2, 4) } as usize;
         let hosts = rng.between(1, count as u64) as usize;
         let is_crowded = rng.below(4) == 0;
+        // Descriptors end before the places do.
+        let is_poor = is_crowded && rng.below(2) == 0;
         let draw = |index: usize, rng: &mut Rng| {
-            draw_plan(rng, index, hosts, (features, conditions.family), heartbeat_ns, is_crowded)
+            let room = (is_crowded, is_poor);
+            draw_plan(rng, index, hosts, (features, conditions.family), heartbeat_ns, room)
         };
         let plans = (0..count).map(|index| draw(index, rng)).collect();
         let Features { cuts, deaths, stalls, hangs, changes, .. } = features;
-        let is_fair = !(cuts || deaths || stalls || hangs || changes || is_scarce || is_crowded);
+        let is_fair = !(cuts || deaths || stalls || hangs || changes || is_scarce || is_poor);
         Self {
             features,
             conditions,
@@ -111,6 +154,7 @@ impl Scenario {
             active_ns: heartbeat_ns * rng.between(8, 30),
             deeds: rng.between(10, 50),
             is_fair,
+            is_crowded,
             waits_for_idle: heartbeat_ns >= 250 * MS && rng.below(2) == 0,
         }
     }
@@ -135,7 +179,7 @@ fn draw_conditions(
     Conditions {
         delay_ns: (5_000, rng.between(20_000, heartbeat_ns / 20)),
         window_bytes: [4 << 10, 64 << 10, 1 << 20][rng.below(3) as usize],
-        choppy: if is_rough { some(rng, 300_000) } else { Probability::NEVER },
+        choppy: if is_rough { some(rng, 900_000) } else { Probability::NEVER },
         harsh_resets: if is_rough { Probability::percent(50) } else { Probability::NEVER },
         scarce,
         scarce_shm: if rng.below(4) == 0 { some(rng, 300_000) } else { Probability::NEVER },
@@ -149,7 +193,7 @@ fn draw_plan(
     hosts: usize,
     (features, family): (Features, Family),
     heartbeat_ns: u64,
-    is_crowded: bool,
+    (is_crowded, is_poor): (bool, bool),
 ) -> Plan {
     let host = index % hosts;
     let port = CONTROL_PORT + (index / hosts) as u16;
@@ -157,14 +201,21 @@ fn draw_plan(
     let heartbeat_ns = heartbeat_ns * rng.between(1, 2);
     let step_ns = (heartbeat_ns * rng.between(4, 40)).clamp(50 * MS, 5_000 * MS);
     let has_shm = features.shm && rng.below(4) != 0;
-    let can_udp = rng.below(16) != 0 || !has_shm;
-    let transports = AllowedTransports { udp: can_udp, shm: has_shm };
+    let allows_udp = rng.below(16) != 0 || !has_shm;
+    let port = DataPort::draw(rng);
+    let transports = AllowedTransports { udp: allows_udp, shm: has_shm };
+    let descriptors_max = if is_crowded { rng.between(20, 60) } else { 4_096 };
     let settings = Nexus::builder()
         .listen(address)
         .transports(transports)
         .heartbeat(Duration::from_nanos(heartbeat_ns))
         .connect_timeout(Duration::from_nanos(step_ns));
     let settings = if family == Family::Loopback { settings } else { settings.insecure() };
+    // Now and then by much, or often by less than a tick, which is no excuse for a peer that is late itself.
+    let (late, late_ns_max) = match rng.below(2) {
+        0 => (Probability::percent(2), rng.between(1, 3 * heartbeat_ns / 2)),
+        _ => (Probability::percent(50), heartbeat_ns / 4),
+    };
     Plan {
         host,
         address,
@@ -172,12 +223,19 @@ fn draw_plan(
         heartbeat_ns,
         step_ns,
         has_shm,
-        can_udp,
-        descriptors_max: if is_crowded { rng.between(16, 48) } else { 4_096 },
+        can_udp: allows_udp && port.is_usable(),
+        port,
+        descriptors_max,
+        // The rest of the process may have taken more of them than it left.
+        descriptors_real: if is_poor {
+            rng.between(descriptors_max / 3, descriptors_max)
+        } else {
+            4_096
+        },
         events_max: if rng.below(4) == 0 { rng.between(1, 4) as usize } else { 256 },
         endpoints: rng.between(1, 3) as u16,
-        late: if features.stalls { Probability::percent(2) } else { Probability::NEVER },
-        late_ns_max: rng.between(1, 3 * heartbeat_ns / 2),
+        late: if features.stalls { late } else { Probability::NEVER },
+        late_ns_max,
     }
 }
 

@@ -13,7 +13,7 @@ use petrel_proto::control::{
 };
 
 use super::actor::STRANGE_TOKEN;
-use super::net::{Net, ProcessId, SocketId};
+use super::net::{Memory, Net, ProcessId, SocketId};
 use crate::rng::Rng;
 
 /// Tokens of its sockets begin here, and the listener has the one before.
@@ -42,11 +42,13 @@ pub(super) enum Manner {
     HalfClosed,
     /// Keeps a link or two without use, and gives signs of life.
     Keeper,
+    /// Speaks versions that are to come.
+    Modern,
     /// Asks for counters, as `petrel stats` does.
     Asker,
 }
 
-const MANNERS: [Manner; 11] = [
+const MANNERS: [Manner; 12] = [
     Manner::Mute,
     Manner::Garbage,
     Manner::Slow,
@@ -57,12 +59,18 @@ const MANNERS: [Manner; 11] = [
     Manner::Mutant,
     Manner::HalfClosed,
     Manner::Keeper,
+    Manner::Modern,
     Manner::Asker,
 ];
 
 impl Manner {
     pub(super) fn draw(rng: &mut Rng) -> Self {
         MANNERS[rng.below(MANNERS.len() as u64) as usize]
+    }
+
+    /// Whether it may have sessions, with which its places are its own.
+    pub(super) fn is_greedy(self) -> bool {
+        matches!(self, Self::Greedy | Self::Odd | Self::Mutant)
     }
 }
 
@@ -112,6 +120,22 @@ impl Stranger {
     pub(super) fn visit(&mut self, net: &mut Net, target: SocketAddr, manner: Manner) {
         if let Ok(socket) = net.connect(self.process, target) {
             self.add(net, socket, manner, true);
+        }
+    }
+
+    /// Comes to a rendezvous of its host with a ticket that is not its own, too little of one, or too much memory.
+    pub(super) fn knock(&self, net: &mut Net, target: ProcessId, rng: &mut Rng) {
+        let Some(name) = net.meeting_of(target) else { return };
+        let Ok(guest) = net.meet(self.process, &name) else { return };
+        let mut ticket = vec![0; rng.between(1, 20) as usize];
+        rng.fill(&mut ticket);
+        for byte in ticket.chunks(8) {
+            let memory = (rng.below(2) == 0).then_some(Memory::STRANGE);
+            // It may have been sent away already.
+            let _ = net.send_to_guest(guest, byte, memory);
+        }
+        if rng.below(2) == 0 {
+            net.close_guest(guest);
         }
     }
 
@@ -193,6 +217,7 @@ impl Contact {
                 bytes = garbage;
             }
             Manner::Greets => {}
+            Manner::Modern => bytes = modern_hello(rng, heartbeat_ms),
             Manner::Deaf => (0..200).for_each(|nonce| put(&mut bytes, Ping { nonce })),
             Manner::Greedy => {
                 for link in 0..rng.between(1, 20) as u32 {
@@ -303,8 +328,16 @@ fn put(bytes: &mut Vec<u8>, message: impl Into<Message>) {
 }
 
 fn hello(rng: &mut Rng, heartbeat_ms: u32) -> Vec<u8> {
+    hello_of(rng, heartbeat_ms, VersionRange::OWN)
+}
+
+fn modern_hello(rng: &mut Rng, heartbeat_ms: u32) -> Vec<u8> {
+    hello_of(rng, heartbeat_ms, VersionRange { min: 7, max: 9 })
+}
+
+fn hello_of(rng: &mut Rng, heartbeat_ms: u32, versions: VersionRange) -> Vec<u8> {
     let hello = Hello {
-        versions: VersionRange::OWN,
+        versions,
         incarnation: rng.next_u64() | 1,
         heartbeat_ms,
         agent: "stranger".to_owned(),

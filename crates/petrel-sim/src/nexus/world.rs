@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 
 use petrel::control::EndpointId;
@@ -14,7 +15,7 @@ use petrel_transport::wake::Waker;
 use super::actor::{Actor, Chore, Scene, Told};
 use super::net::{HostId, Net, NetRef, ProcessId, SimNetwork};
 use super::report::Report;
-use super::scenario::{Plan, Scenario};
+use super::scenario::{DataPort, Plan, Scenario};
 use super::stranger::{Manner, Stranger};
 use crate::rng::Rng;
 use crate::trace::Trace;
@@ -45,6 +46,8 @@ pub(super) enum Deed {
     Power(HostId),
     Revive(ProcessId),
     Visit(usize, ProcessId, Manner),
+    /// A stranger comes to a rendezvous.
+    Knock(usize, ProcessId),
     /// Strangers go on, and bounds are looked at.
     Tick,
 }
@@ -281,7 +284,10 @@ impl World {
         let Some(mut nexus) = process.nexus.take() else { return Ok(()) };
         let before = nexus.stats();
         let silent = self.silent_peers(id, now_ns);
-        let goes_on = nexus.turn().map_err(|error| format!("p{id} cannot wait: {error}"))?;
+        let Ok(goes_on) = nexus.turn() else {
+            self.on_thread_death(id, &nexus);
+            return Ok(());
+        };
         let after = nexus.stats();
         self.net
             .borrow_mut()
@@ -333,6 +339,22 @@ impl World {
         }
     }
 
+    /// A thread ends by an error. Its endpoints live on, and are told of everything.
+    fn on_thread_death(&mut self, id: ProcessId, nexus: &SteppedNexus<SimNetwork>) {
+        self.note(format_args!("p{id} has no thread any more"));
+        let stats = nexus.stats();
+        self.on_ended(id, &stats);
+        self.net.borrow_mut().forget_process(id, true);
+        self.fetch_news(id);
+    }
+
+    /// Without a thread the answers are there at once.
+    fn hear_of_no_thread(&mut self, id: ProcessId) {
+        if self.processes.get(&id).is_some_and(|process| process.nexus.is_none()) {
+            self.fetch_news(id);
+        }
+    }
+
     pub(super) fn fetch_news(&mut self, id: ProcessId) {
         let now_ns = self.now_ns();
         let think_ns = self.think_ns();
@@ -353,6 +375,7 @@ impl World {
         let now_ns = self.now_ns();
         let think_ns_max = self.think_ns();
         let hangs = self.scenario.features.hangs && !self.is_calm;
+        let slow_ns_max = 3 * self.scenario.step_ns_max();
         let Some(actor) = self.actors.get_mut(&id) else { return Ok(()) };
         if now_ns < actor.hangs_until_ns {
             let at_ns = actor.hangs_until_ns;
@@ -361,11 +384,13 @@ impl World {
         }
         let mut later = Vec::new();
         let (rng, next_token) = (&mut self.rng, &mut self.next_token);
-        let mut scene = Scene { now_ns, rng, later: &mut later, next_token, hangs, think_ns_max };
+        let mut scene =
+            Scene { now_ns, rng, later: &mut later, next_token, hangs, think_ns_max, slow_ns_max };
         actor.perform(chore, &mut scene)?;
         let process = actor.process;
         self.note(format_args!("p{process} e{id} {chore:?}"));
         later.into_iter().for_each(|(ns, chore)| self.after(ns, Deed::Chore(id, chore)));
+        self.hear_of_no_thread(process);
         Ok(())
     }
 
@@ -376,14 +401,24 @@ impl World {
         act: impl FnOnce(&mut Actor, &mut Scene<'_>, u64),
     ) {
         let (now_ns, think_ns_max) = (self.now_ns(), self.think_ns());
+        let slow_ns_max = 3 * self.scenario.step_ns_max();
         let Some(actor) = self.actors.get_mut(&id) else { return };
         let lateness_ns = self.processes.get(&actor.process).map_or(0, |p| p.lateness_ns);
         let mut later = Vec::new();
         let (rng, next_token) = (&mut self.rng, &mut self.next_token);
-        let mut scene =
-            Scene { now_ns, rng, later: &mut later, next_token, hangs: false, think_ns_max };
+        let mut scene = Scene {
+            now_ns,
+            rng,
+            later: &mut later,
+            next_token,
+            hangs: false,
+            think_ns_max,
+            slow_ns_max,
+        };
         act(actor, &mut scene, lateness_ns);
+        let process = actor.process;
         later.into_iter().for_each(|(ns, chore)| self.after(ns, Deed::Chore(id, chore)));
+        self.hear_of_no_thread(process);
     }
 
     /// Starts the process of a plan, with its endpoints.
@@ -392,7 +427,10 @@ impl World {
         if self.is_calm || self.current[index].is_some() || !self.net.borrow().is_up(plan.host) {
             return Ok(());
         }
-        let id = self.net.borrow_mut().add_process(plan.host, plan.descriptors_max);
+        let id = self
+            .net
+            .borrow_mut()
+            .add_process(plan.host, (plan.descriptors_max, plan.descriptors_real));
         let network = SimNetwork::new(&self.net, id, plan.events_max);
         let waker = network.waker();
         let nexus = SteppedNexus::start(&plan.settings, network, waker);
@@ -424,11 +462,10 @@ impl World {
         let Some(process) = self.processes.get(&id) else { return Ok(()) };
         let Some(nexus) = &process.nexus else { return Ok(()) };
         let port = 20_000 + endpoint.0 + 100 * process.index as u16;
-        let local = (process.plan.address.ip(), port).into();
-        let udp = UdpAttach { local, mtu: Mtu::default(), reads_marks: true, heeds_marks: true };
+        let udp = data_port(&process.plan, port);
         let shm = process.plan.has_shm.then(|| ShmAttach { config: ShmConfig::default() });
         let Some(waker) = self.waker.clone() else { return Ok(()) };
-        let attach = Attach { id: Some(endpoint), udp: Some(udp), shm, waker };
+        let attach = Attach { id: Some(endpoint), udp, shm, waker };
         let line = nexus.attach(attach).map_err(|error| error.to_string())?;
         self.actors.insert(self.next_actor, Actor::new(id, line));
         self.next_actor += 1;
@@ -484,7 +521,7 @@ impl World {
     /// Adds a stranger's process on a host.
     pub(super) fn add_stranger(&mut self, host: HostId, heartbeat_ms: u32) -> usize {
         let mut net = self.net.borrow_mut();
-        let process = net.add_process(host, 4_096);
+        let process = net.add_process(host, (4_096, 4_096));
         let address = (self.scenario.conditions.family.address(host), 666).into();
         let stranger = Stranger::new(&mut net, process, address, heartbeat_ms);
         drop(net);
@@ -507,4 +544,24 @@ impl World {
             stranger.act(&mut net, &mut self.rng, true);
         }
     }
+}
+
+/// How an endpoint with this port is reached.
+fn data_port(plan: &Plan, port: u16) -> Option<UdpAttach> {
+    let proper = plan.address.ip();
+    let (any, other): (IpAddr, IpAddr) = match proper {
+        IpAddr::V4(_) => (Ipv4Addr::UNSPECIFIED.into(), [10, 77, 0, 1].into()),
+        IpAddr::V6(_) => (Ipv6Addr::UNSPECIFIED.into(), Ipv6Addr::LOCALHOST.into()),
+    };
+    let (ip, port, mtu) = match plan.port {
+        DataPort::Proper => (proper, port, Mtu::default()),
+        DataPort::Any => (any, port, Mtu::default()),
+        DataPort::Small => (proper, port, Mtu::Fixed(1_400)),
+        DataPort::TooLarge => (proper, port, Mtu::Fixed(9_000)),
+        DataPort::Elsewhere => (other, port, Mtu::default()),
+        DataPort::Zero => (proper, 0, Mtu::default()),
+        DataPort::None => return None,
+    };
+    let local = SocketAddr::new(ip, port);
+    Some(UdpAttach { local, mtu, reads_marks: true, heeds_marks: true })
 }

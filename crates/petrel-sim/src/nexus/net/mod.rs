@@ -6,6 +6,8 @@
 
 mod system;
 mod tcp;
+#[cfg(test)]
+mod tests;
 mod unix;
 mod wire;
 
@@ -22,6 +24,7 @@ use crate::rng::{Probability, Rng};
 
 pub(super) use system::{SimLink, SimNetwork};
 pub(super) use tcp::SocketId;
+pub(super) use unix::Memory;
 
 /// A process: the owner of sockets, and of one readiness loop.
 pub(super) type ProcessId = usize;
@@ -102,8 +105,12 @@ pub(super) struct Process {
     /// What the poll that has returned has found, until the turn begins.
     found: Option<Vec<usize>>,
     tokens: BTreeMap<usize, SocketId>,
+    /// Descriptors that it believes to have, that it has, and that it uses.
     pub(super) descriptors_max: u64,
+    pub(super) descriptors_real: u64,
     pub(super) descriptors: u64,
+    /// Its next poll fails.
+    pub(super) poll_fails: bool,
     /// Whether streams of peers hang when they are closed.
     pub(super) closes_hang: bool,
     /// Connections that it made and that it accepted.
@@ -152,7 +159,11 @@ impl Net {
         self.base + Duration::from_nanos(self.now_ns)
     }
 
-    pub(super) fn add_process(&mut self, host: HostId, descriptors_max: u64) -> ProcessId {
+    pub(super) fn add_process(
+        &mut self,
+        host: HostId,
+        (descriptors_max, descriptors_real): (u64, u64),
+    ) -> ProcessId {
         self.processes.push(Process {
             host,
             is_alive: true,
@@ -160,7 +171,9 @@ impl Net {
             found: None,
             tokens: BTreeMap::new(),
             descriptors_max,
+            descriptors_real,
             descriptors: 0,
+            poll_fails: false,
             closes_hang: false,
             connects: 0,
             accepts: 0,
@@ -318,7 +331,7 @@ impl Net {
                 if says_so { self.close(id) } else { self.sockets[id].vanish() }
             }
         }
-        self.unix.forget_process(process);
+        self.close_guests_of(process);
         let entry = &mut self.processes[process];
         entry.ready.clear();
         entry.found = None;

@@ -77,6 +77,9 @@ impl Network for SimNetwork {
 
     fn poll(&mut self, events: &mut SimEvents, _timeout: Option<Duration>) -> io::Result<()> {
         let net = &mut *self.net.borrow_mut();
+        if net.processes[self.process].poll_fails {
+            return Err(io::ErrorKind::OutOfMemory.into());
+        }
         if net.happens(net.conditions.choppy) && net.rng.below(8) == 0 {
             return Err(io::ErrorKind::Interrupted.into());
         }

@@ -121,7 +121,7 @@ impl Net {
     /// Takes a descriptor, if the process may have one more.
     pub(super) fn take_descriptor(&mut self, process: ProcessId) -> io::Result<()> {
         let entry = &mut self.processes[process];
-        if entry.descriptors >= entry.descriptors_max {
+        if entry.descriptors >= entry.descriptors_real {
             return Err(too_many_files());
         }
         entry.descriptors += 1;
@@ -194,6 +194,12 @@ impl Net {
         }
         self.processes[process].accepts += 1;
         Ok((id, self.sockets[id].remote))
+    }
+
+    /// Whether a connection waits to be accepted, and could be.
+    pub(in crate::nexus) fn can_accept(&self, process: ProcessId, address: SocketAddr) -> bool {
+        let entry = &self.processes[process];
+        self.has_waiting(address) && entry.descriptors < entry.descriptors_real
     }
 
     pub(super) fn has_waiting(&self, address: SocketAddr) -> bool {

@@ -19,6 +19,11 @@ pub(in crate::nexus) struct Memory {
     pub(super) is_sound: bool,
 }
 
+impl Memory {
+    /// What a stranger may send.
+    pub(in crate::nexus) const STRANGE: Self = Self { max_frame_bytes: 2_048, is_sound: false };
+}
+
 #[derive(Debug, Default)]
 pub(super) struct UnixSockets {
     guests: Vec<Guest>,
@@ -44,14 +49,21 @@ struct Guest {
 }
 
 impl UnixSockets {
-    pub(super) fn forget_process(&mut self, process: ProcessId) {
+    /// Nobody is met at a process that has ended. Returns its ends of connections.
+    fn forget_process(&mut self, process: ProcessId) -> Vec<GuestId> {
         self.meetings.retain(|_, meeting| meeting.process != process);
-        let own = self.guests.iter_mut().filter(|guest| guest.process == process);
-        own.for_each(|guest| guest.is_open = false);
+        let own = |id: &GuestId| self.guests[*id].process == process;
+        (0..self.guests.len()).filter(own).collect()
     }
 }
 
 impl Net {
+    /// The kernel closes what a process has open.
+    pub(super) fn close_guests_of(&mut self, process: ProcessId) {
+        let own = self.unix.forget_process(process);
+        own.into_iter().for_each(|id| self.close_guest(id));
+    }
+
     pub(super) fn open_rendezvous(
         &mut self,
         process: ProcessId,
@@ -64,7 +76,11 @@ impl Net {
         Ok(name)
     }
 
-    pub(super) fn meet(&mut self, process: ProcessId, name: &[u8]) -> io::Result<GuestId> {
+    pub(in crate::nexus) fn meet(
+        &mut self,
+        process: ProcessId,
+        name: &[u8],
+    ) -> io::Result<GuestId> {
         let is_full = self.happens(self.conditions.scarce_shm);
         let host = self.processes[process].host;
         let meeting = self.unix.meetings.get(name);
