@@ -49,7 +49,7 @@ impl<N: Network> Reactor<N> {
         self.forget_asker(id);
         // Now, and not when the peer has closed its end, too: an endpoint that comes meanwhile would get a link that
         // nothing ever takes down.
-        if !planted("nexus_early_links_stay") && !planted("nexus_link_of_a_closing_connection") {
+        if forgets_at_goodbye() && !planted("nexus_early_links_stay") {
             self.forget_early_links(id);
         }
         let connection = &self.connections[&id];
@@ -94,7 +94,7 @@ impl<N: Network> Reactor<N> {
 
     pub(super) fn remove_connection(&mut self, id: ConnectionId) {
         self.closing.remove(&id);
-        if planted("nexus_link_of_a_closing_connection") {
+        if !forgets_at_goodbye() {
             self.forget_early_links(id);
         }
         if let Some(mut connection) = self.connections.remove(&id) {
@@ -199,6 +199,11 @@ impl<N: Network> Reactor<N> {
         events::link_failed(request.endpoint, request.remote, &reason);
         self.tell(request.endpoint, FromNexus::LinkFailed { request: request.request, reason });
     }
+}
+
+/// Whether links that wait for their endpoint go with the GOODBYE, and not when the peer has closed, too.
+fn forgets_at_goodbye() -> bool {
+    !planted("nexus_link_of_a_closing_connection")
 }
 
 /// A refusal that says OK makes no sense: to take it as such would.
