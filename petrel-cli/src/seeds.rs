@@ -5,6 +5,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufWriter, Write};
 use std::sync::Mutex;
 use std::thread;
+use std::time::Instant;
 
 use petrel_sim::seeds::{self, Progress, Summary};
 use serde::Serialize;
@@ -77,12 +78,18 @@ pub(crate) fn with_progress(
 ) -> Result<Summary, Failure> {
     output.line(format!("{count} seeds from {first}"))?;
     let progress = Mutex::new(output.progress(count, "seeds"));
-    Ok(run(&|so_far| {
+    let began = Instant::now();
+    let summary = run(&|so_far| {
         // A panic in another thread leaves the bar as it is, and does not stop the seeds.
         if let Ok(mut bar) = progress.lock() {
             bar.set(so_far.done);
         }
-    }))
+    });
+    drop(progress);
+    let took = began.elapsed().as_secs_f64();
+    let rate = summary.seeds as f64 / took.max(f64::MIN_POSITIVE);
+    output.line(format!("{} seeds took {took:.1} s: {rate:.0} a second", summary.seeds))?;
+    Ok(summary)
 }
 
 /// Prints the lines of a trace; with `--json` on standard error.

@@ -42,6 +42,9 @@ const SHARED_CALLS: u32 = 3;
 /// How many times longer than one session the other may take for the same: 2.9 was seen.
 const SHARES_MAX: u64 = 5;
 
+/// What a congestion control may hold a large call back for.
+const HELD_BACK_NS_MAX: u64 = 1_000_000_000;
+
 /// How often a client may look for an answer while it waits: the pauses double, from some microseconds on.
 const LOOKS_MAX: u64 = 12;
 
@@ -202,9 +205,10 @@ impl World {
         let packet_bytes = u64::from(agreed.packet_bytes) + HEADERS_BYTES;
         let round_ns = 2 * scenario.path.trip_ns(packet_bytes) + self.cpu_ns(4, 4);
         let one_way_ns = scenario.path.sending_ns(u64::from(len)) + rounds * round_ns;
+        let needed_ns = 2 * one_way_ns + self.cpu_ns(0, 4 * packets);
         // A controller that is wrong about the links holds back too much.
-        let leave = if self.is_controlled(pair) { 60 } else { 3 };
-        let bound_ns = leave * (2 * one_way_ns + self.cpu_ns(0, 4 * packets));
+        let bound_ns =
+            if self.is_controlled(pair) { needed_ns + HELD_BACK_NS_MAX } else { 3 * needed_ns };
         let spec = alone(Method::Transform, len, 0);
         let taken = self.measure_call(pair, spec)?;
         // Queues that are too short for a burst lose some of it.
