@@ -5,6 +5,7 @@ use std::thread;
 
 use crate::common::{Server, petrel, record, records, stdout};
 use petrel::{Endpoint, EndpointConfig, Nexus, Stop};
+use petrel_skip::{Need, skip};
 use serde_json::Value;
 
 /// As short as three windows can be.
@@ -349,7 +350,8 @@ fn counted_workload__of_no_row_is_a_usage_error() {
 fn is_skipped(record: &Value) -> bool {
     let skipped = record["skipped"].as_str();
     if let Some(reason) = skipped {
-        println!("skipped: {reason}");
+        let is_networked = record["network"] == "veth";
+        skip(if is_networked { Need::Namespaces } else { Need::Valgrind }, reason);
     }
     skipped.is_some()
 }

@@ -165,12 +165,12 @@ impl Listeners {
     }
 }
 
-/// Whether datagrams may be sent to this group from a socket of this family: single-link protocols of the
-/// network's own (RFC 5771 §4, RFC 4291 §2.7.1) are left alone.
+/// Whether datagrams may be sent to this group from a socket of this family: the network's own protocols
+/// (RFC 5771 §4, RFC 4291 §2.7.1) are left alone. `docs/wire-protocol.md` §12.2.
 pub(super) fn usable(address: SocketAddr, v6: bool) -> Result<(), String> {
     let is_reserved = match address.ip() {
         IpAddr::V4(ip) => ip.octets()[..3] == [224, 0, 0],
-        IpAddr::V6(ip) => ip.segments()[0] & 0xF <= 1 || ip.segments()[1..7] == [0; 6],
+        IpAddr::V6(ip) => is_reserved_v6(ip.segments()),
     };
     if address.is_ipv6() != v6 {
         return Err(format!("{address} is of another address family than the data port"));
@@ -179,6 +179,20 @@ pub(super) fn usable(address: SocketAddr, v6: bool) -> Result<(), String> {
         return Err(format!("{address} is no multicast address with a port for applications"));
     }
     Ok(())
+}
+
+/// Whether the address is reserved, never leaves a host, or belongs to a protocol of the network. A permanently
+/// assigned group (flag T clear) of one link is such a protocol's, as are all groups of a small number: routers,
+/// time, name services. Numbers of transient groups are their users' to choose, however small.
+fn is_reserved_v6(segments: [u16; 8]) -> bool {
+    const TRANSIENT: u16 = 0x10;
+    const LINK_LOCAL: u16 = 2;
+    let scope = segments[0] & 0xF;
+    let is_assigned = segments[0] & TRANSIENT == 0;
+    let is_small = segments[1..7] == [0; 6];
+    matches!(scope, 0 | 1 | 0xF)
+        || segments[1..] == [0; 7]
+        || (is_assigned && (scope == LINK_LOCAL || is_small))
 }
 
 /// Has the socket send multicast by the interface with this address, over so many routers.

@@ -58,7 +58,7 @@ fn count(options: &Options) -> ExitCode {
         if options.require {
             return fail(reason);
         }
-        println!("skipped: {reason}");
+        petrel_skip::skip(petrel_skip::Need::Valgrind, reason);
         return ExitCode::SUCCESS;
     }
     match rows::count_all(options) {

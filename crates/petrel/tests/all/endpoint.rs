@@ -11,6 +11,7 @@ use petrel::{
     CallWaitError, ConnectError, EndpointConfig, Execution, IdlePolicy, SessionState, StartError,
     Status,
 };
+use petrel_skip::{Need, skip};
 
 fn failure(error: CallWaitError) -> (Status, String, Execution) {
     match error {
@@ -45,8 +46,7 @@ fn echo__every_size_over_every_transport() {
 #[test]
 fn echo__over_ipv6() {
     if std::net::UdpSocket::bind("[::1]:0").is_err() {
-        println!("skipped: this host has no IPv6 loopback");
-        return;
+        return skip(Need::Ipv6, "this host has no IPv6 loopback");
     }
     assert!(!echo_sizes("[::1]:0", over(true, false), over(true, false)));
 }

@@ -4,6 +4,8 @@
 use std::io::Write;
 use std::process::{Command, Output, Stdio};
 
+use petrel_skip::{Need, skip};
+
 /// Set in the process that is in the namespace.
 const INSIDE: &str = "PETREL_TEST_IN_OWN_NETWORK";
 
@@ -30,7 +32,7 @@ pub(crate) fn in_own_network(trial: &Trial<'_>, module: &str, test: &str, inside
     }
     let flags = match way_in(trial) {
         Ok(flags) => flags,
-        Err(why) => return println!("skipped: no {}: {why}", trial.what),
+        Err(why) => return skip(Need::Namespaces, format!("no {}: {why}", trial.what)),
     };
     // The harness's names begin below the program's.
     let test = match module.split_once("::") {

@@ -169,7 +169,7 @@ impl Drop for Server {
 pub(crate) fn has_ipv6() -> bool {
     let has = UdpSocket::bind("[::1]:0").is_ok();
     if !has {
-        println!("skipped: this host has no IPv6 on loopback");
+        petrel_skip::skip(petrel_skip::Need::Ipv6, "this host has no IPv6 on loopback");
     }
     has
 }

@@ -2,6 +2,8 @@
 
 use super::*;
 
+use petrel_skip::{Need, skip};
+
 /// A hub and two leaves that know it, with an address for a group that nobody else uses: its port is that of
 /// one of the leaves.
 struct Group {
@@ -27,14 +29,23 @@ impl Group {
 
     /// Has the hub open the group; `None`, with a word, where the host has no multicast.
     fn open(&mut self) -> Option<PeerId> {
-        match self.hub.open_group(self.address, PeerId(0), 1) {
-            Ok(group) => Some(group),
-            Err(error) => {
-                println!("skipped: no multicast on loopback: {error}");
-                None
-            }
-        }
+        unless_host_lacks(self.hub.open_group(self.address, PeerId(0), 1))
     }
+}
+
+/// What came of opening or joining a group; `None`, with a word, where the host has no multicast. All that is
+/// not the kernel's word about devices and routes is a failure of the library.
+fn unless_host_lacks<T>(result: Result<T, LinkError>) -> Option<T> {
+    const LACKS: [i32; 5] =
+        [libc::ENODEV, libc::EADDRNOTAVAIL, libc::ENETUNREACH, libc::EHOSTUNREACH, libc::ENOSYS];
+    let error = match result {
+        Ok(done) => return Some(done),
+        Err(LinkError::Io(error)) => error,
+        Err(error) => panic!("{error}"),
+    };
+    assert!(error.raw_os_error().is_some_and(|code| LACKS.contains(&code)), "{error}");
+    skip(Need::Multicast, format!("no multicast on loopback: {error}"));
+    None
 }
 
 /// What comes in at a transport until it has so many bytes.
@@ -71,14 +82,14 @@ fn open_group__sends_one_datagram_to_all_members() {
 #[test]
 fn open_group__over_ipv6() {
     if UdpSocket::bind("[::1]:0").is_err() {
-        return println!("skipped: this host has no IPv6 loopback");
+        return skip(Need::Ipv6, "this host has no IPv6 loopback");
     }
     let mut group = Group::new("::1", "ff15::7701");
     // Over IPv6 the interface is the one that the host's routes choose: nothing is sent here.
     if group.open().is_some() {
         let (leaf, hub) = &mut group.leaves[0];
-        if let Err(error) = leaf.join_group(group.address, *hub) {
-            println!("skipped: {error}");
+        if unless_host_lacks(leaf.join_group(group.address, *hub)).is_some() {
+            assert!(leaf.listeners().is_some());
         }
     }
 }
@@ -121,4 +132,46 @@ fn groups__that_cannot_be() {
     }
     let full = leaf.join_group(group.address, *hub).unwrap_err().to_string();
     assert!(full.contains("16 multicast addresses"), "{full}");
+}
+
+/// `docs/wire-protocol.md` §12.2.
+#[test]
+fn usable__leaves_the_networks_own_groups_alone() {
+    use crate::udp::multicast::usable;
+
+    let is_usable = |ip: &str| usable(SocketAddr::new(ip.parse().unwrap(), 7700), ip.contains(':'));
+    for ip in [
+        "224.0.1.0",
+        "232.1.1.1",
+        "239.255.0.1",
+        // Transient: of a link, a site, everywhere, by a small number and by a prefix (RFC 3306).
+        "ff12::7701",
+        "ff15::1",
+        "ff1e::7701",
+        "ff35:40:fd00:77::7701",
+        "ff3e::8000:1",
+        // Assigned to an application.
+        "ff05::1:3",
+        "ff0e::8000:7701",
+    ] {
+        assert_eq!(is_usable(ip), Ok(()), "{ip}");
+    }
+    for ip in [
+        "224.0.0.1",
+        "224.0.0.255",
+        "10.0.0.1",
+        // All nodes, all routers, a solicited node, time servers of the site.
+        "ff02::1",
+        "ff05::2",
+        "ff02::1:ff00:7701",
+        "ff05::101",
+        // Scopes that are reserved or never leave a host; no group at all.
+        "ff10::7701",
+        "ff11::7701",
+        "ff1f::7701",
+        "ff15::",
+        "fe80::1",
+    ] {
+        assert!(is_usable(ip).is_err(), "{ip}");
+    }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use petrel_kv::persist::Batch;
+use petrel_skip::{Need, skip};
 
 use super::rig::{Rig, Step, checkpoint, directory, entry, open, wait};
 
@@ -60,7 +61,7 @@ fn write__on_a_full_disk_is_a_failure() {
     };
     let ways: [&[&str]; 2] = [&[], &["--user", "--map-root-user"]];
     let Some(flags) = ways.into_iter().find(may) else {
-        return println!("skipped: `unshare` and `mount` give no file system of a test's own");
+        return skip(Need::Mounts, "`unshare` and `mount` give no file system of a test's own");
     };
     let exe = std::env::current_exe().unwrap();
     let path = dir.path().display();
