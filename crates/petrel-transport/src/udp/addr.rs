@@ -1,7 +1,7 @@
 //! Socket addresses as the kernel reads and writes them, and as keys of the peer table.
 
 use std::hash::{BuildHasher, Hash, Hasher};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 /// An address in the kernel's layout, ready for `msg_name`.
 #[derive(Clone, Copy)]
@@ -17,6 +17,22 @@ impl RawAddr {
         match self {
             Self::V4(v4) => (std::ptr::from_ref(v4).cast(), size_of_val(v4) as libc::socklen_t),
             Self::V6(v6) => (std::ptr::from_ref(v6).cast(), size_of_val(v6) as libc::socklen_t),
+        }
+    }
+}
+
+impl RawAddr {
+    /// The address again, where there is no kernel to read it.
+    pub(super) fn addr(&self) -> SocketAddr {
+        match self {
+            Self::V4(v4) => {
+                let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+                SocketAddr::from((ip, u16::from_be(v4.sin_port)))
+            }
+            Self::V6(v6) => {
+                let (ip, port) = (Ipv6Addr::from(v6.sin6_addr.s6_addr), u16::from_be(v6.sin6_port));
+                SocketAddrV6::new(ip, port, 0, v6.sin6_scope_id).into()
+            }
         }
     }
 }

@@ -28,31 +28,8 @@ impl Udp {
         budget: usize,
         handler: &mut H,
     ) -> (usize, usize) {
-        if self.receiver.is_marked() {
-            return self.deliver_marked(budget, handler);
-        }
-        self.deliver_train(budget, handler)
-    }
-
-    /// [`Udp::deliver`] of datagrams that met congestion: each of their frames did
-    /// (`docs/wire-protocol.md` §8.4).
-    #[cold]
-    #[inline(never)]
-    fn deliver_marked<H: FrameHandler>(
-        &mut self,
-        budget: usize,
-        handler: &mut H,
-    ) -> (usize, usize) {
-        let (delivered, work) = self.deliver_train(budget, &mut AsMarked(handler));
-        self.stats.rx_marked += delivered as u64;
-        (delivered, work)
-    }
-
-    /// Delivers what one buffer holds.
-    #[inline]
-    fn deliver_train<H: FrameHandler>(&mut self, budget: usize, handler: &mut H) -> (usize, usize) {
         let Self { receiver, peers, stats, .. } = self;
-        deliver_train(receiver, peers, stats, budget, handler)
+        deliver_ready(receiver, peers, stats, budget, handler)
     }
 
     /// Delivers what has come in by multicast, up to about `budget` frames; gives how many they were.
@@ -74,6 +51,37 @@ impl Udp {
         }
         delivered
     }
+}
+
+/// Delivers frames of the datagrams in hand, of one buffer; see [`Udp::deliver`].
+#[inline(always)]
+pub(super) fn deliver_ready<H: FrameHandler>(
+    receiver: &mut Receiver,
+    peers: &mut PeerTable,
+    stats: &mut TransportStats,
+    budget: usize,
+    handler: &mut H,
+) -> (usize, usize) {
+    if receiver.is_marked() {
+        return deliver_marked(receiver, peers, stats, budget, handler);
+    }
+    deliver_train(receiver, peers, stats, budget, handler)
+}
+
+/// [`Udp::deliver`] of datagrams that met congestion: each of their frames did
+/// (`docs/wire-protocol.md` §8.4).
+#[cold]
+#[inline(never)]
+fn deliver_marked<H: FrameHandler>(
+    receiver: &mut Receiver,
+    peers: &mut PeerTable,
+    stats: &mut TransportStats,
+    budget: usize,
+    handler: &mut H,
+) -> (usize, usize) {
+    let (delivered, work) = deliver_train(receiver, peers, stats, budget, &mut AsMarked(handler));
+    stats.rx_marked += delivered as u64;
+    (delivered, work)
 }
 
 /// Delivers what one buffer holds. Inlined in either place: one call more takes 25

@@ -32,6 +32,9 @@ const NOT_ECT: libc::c_int = 0;
 /// Congestion Experienced: a router marked the packet.
 const CE: u8 = 0b11;
 
+/// What a control message says of a marked datagram, in either family's layout on a little-endian machine.
+pub(super) const MARK: [u8; 4] = [CE, 0, 0, 0];
+
 /// The option, by family, with which a socket gives its packets a traffic class; also the kind of
 /// the control message that does it for one, and of the one that says what came in.
 const fn traffic_class(v6: bool) -> (libc::c_int, libc::c_int) {

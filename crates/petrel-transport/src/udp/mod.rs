@@ -17,6 +17,7 @@
 //! | `plan` | frames into datagrams into messages, without a system call |
 //! | `send`, `receive` | the system calls |
 //! | `burst`, `deliver` | from frames to the former, and from the latter to frames |
+//! | `detached` | all of it without a socket, for simulators |
 //!
 //! Nothing is allocated after the start but when peers are added, and for the first backlogs.
 //!
@@ -29,6 +30,8 @@ mod association;
 mod burst;
 mod config;
 mod deliver;
+#[doc(hidden)]
+pub mod detached;
 mod ecn;
 mod multicast;
 mod peers;
@@ -54,6 +57,7 @@ pub use config::{
 pub use socket::path_mtu;
 
 use association::Association;
+use burst::{Outlet, Room};
 use ecn::Ecn;
 use multicast::Listeners;
 use peers::PeerTable;
@@ -89,10 +93,7 @@ pub struct Udp {
     sender: Sender,
     receiver: Receiver,
     listeners: Listeners,
-    /// The plan holds frames for which the kernel had no room.
-    is_backlog: bool,
-    /// The current burst has found that there is no room, and does not ask again.
-    has_asked_for_room: bool,
+    room: Room,
     stats: TransportStats,
 }
 
@@ -131,8 +132,7 @@ impl Udp {
             peers: PeerTable::new(),
             plan: Plan::new(if capabilities.gso { message_bytes_max } else { 0 })?,
             sender: Sender::new(),
-            is_backlog: false,
-            has_asked_for_room: false,
+            room: Room::default(),
             stats: TransportStats::default(),
         })
     }
@@ -204,7 +204,7 @@ impl Udp {
 
     /// What [`Transport::wait`] has to wait for besides datagrams: room in the kernel.
     pub(crate) fn has_backlog(&self) -> bool {
-        self.is_backlog
+        self.room.is_backlog
     }
 
     /// Whether frames may be in hand that [`Transport::rx_burst`] did not deliver yet.
@@ -315,14 +315,14 @@ impl Transport for Udp {
 
     #[inline]
     fn flush(&mut self) {
-        if !self.plan.is_empty() && !self.has_asked_for_room {
+        if !self.plan.is_empty() && !self.room.has_asked {
             self.send_pushed();
         }
-        self.has_asked_for_room = false;
+        self.room.has_asked = false;
     }
 
     fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
-        if self.is_backlog {
+        if self.room.is_backlog {
             self.send_pushed();
         }
         let (mut delivered, mut work, mut may_hold_more) = (0, 0, true);

@@ -30,7 +30,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-use super::addr::AddrKey;
+use super::addr::{AddrKey, RawAddr};
 use super::ecn;
 use super::send::last_errno;
 use super::socket::enable_gro;
@@ -181,6 +181,62 @@ impl Receiver {
         (0..count).for_each(|index| receiver.connect(index));
         (0..count).for_each(|index| receiver.reset(index));
         Ok(receiver)
+    }
+
+    /// Without a socket: [`Receiver::fill`] stands for the kernel, which joins datagrams and says what was marked.
+    pub(super) fn detached() -> io::Result<Self> {
+        Ok(Self { offload: Offload::On, reads_marks: true, ..Self::new(true)? })
+    }
+
+    /// Makes all buffers empty, which must be handed out.
+    pub(super) fn empty(&mut self) {
+        assert!(!self.has_ready());
+        (0..self.filled).for_each(|index| self.reset(index));
+        (self.filled, self.buffer, self.offset) = (0, 0, 0);
+    }
+
+    /// Whether [`Receiver::fill`] has a buffer to fill.
+    pub(super) fn has_empty(&self) -> bool {
+        self.filled < self.count
+    }
+
+    /// Fills a buffer as the kernel does: with datagrams of `segment_bytes`, the last of which may be shorter.
+    pub(super) fn fill(
+        &mut self,
+        from: &RawAddr,
+        datagrams: &[u8],
+        segment_bytes: usize,
+        is_marked: bool,
+    ) {
+        let index = self.filled;
+        assert!(self.has_empty() && datagrams.len() <= BUFFER_BYTES);
+        let mut controls = Vec::new();
+        if segment_bytes < datagrams.len() {
+            controls.push((SEGMENT_BYTES, (segment_bytes as u32).to_ne_bytes()));
+        }
+        if is_marked {
+            controls.push((ecn::control_kind(from), ecn::MARK));
+        }
+        let (name, name_bytes) = from.as_name();
+        let slots = self.slots();
+        // SAFETY: the index is in range of the arrays, and the buffers are as many, each with room for the datagrams. A
+        // name of either family fits into a `sockaddr_in6`. No reference to any of them exists, as `&mut self` shows.
+        unsafe {
+            let buffer = self.buffers.start().add(index * BUFFER_BYTES).as_ptr();
+            buffer.copy_from_nonoverlapping(datagrams.as_ptr(), datagrams.len());
+            let to = (&raw mut (*slots).names[index]).cast::<u8>();
+            to.copy_from_nonoverlapping(name.cast(), name_bytes as usize);
+            let header = &raw mut (*slots).headers[index];
+            (*header).msg_len = datagrams.len() as libc::c_uint;
+            (*header).msg_hdr.msg_flags = 0;
+            (*header).msg_hdr.msg_controllen = (controls.len() * size_of::<Control>()) as _;
+            for (place, ((level, kind), value)) in controls.into_iter().enumerate() {
+                let control = &raw mut (*slots).controls[index][place];
+                ((*control).header.cmsg_level, (*control).header.cmsg_type) = (level, kind);
+                (*control).value = value;
+            }
+        }
+        self.filled += 1;
     }
 
     #[inline]

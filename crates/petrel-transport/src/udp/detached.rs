@@ -1,0 +1,267 @@
+//! The UDP transport without its socket, for simulators: bundles, trains, backlog, and how datagrams are cut apart again
+//! are those of [`Udp`](super::Udp). What would be a system call goes to a [`Wire`].
+
+use std::io;
+use std::net::SocketAddr;
+
+use rustix::io::Errno;
+
+use super::addr::RawAddr;
+use super::burst::{Burst, Outlet, Room};
+use super::deliver::deliver_ready;
+use super::peers::PeerTable;
+use super::plan::{Loose, Plan};
+use super::receive::Receiver;
+use crate::transport::{FrameHandler, LinkError, PeerId, TransportStats};
+
+/// Most messages that one "call" takes.
+const MESSAGES_MAX: usize = 64;
+
+/// What the kernel and the network are otherwise.
+pub trait Wire {
+    /// Takes the datagrams of one message: of `segment_bytes` each, but the last, which may be shorter.
+    ///
+    /// # Errors
+    /// None of them was taken.
+    fn send(
+        &mut self,
+        to: SocketAddr,
+        datagrams: &[u8],
+        segment_bytes: usize,
+    ) -> Result<(), Refusal>;
+
+    /// Writes the datagrams to `datagrams` that have come from one address and are received at once.
+    fn receive(&mut self, datagrams: &mut Vec<u8>) -> Option<Arrival>;
+}
+
+/// Why a message was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// There is no room now.
+    NoRoom,
+    /// Several datagrams in one message are too much to ask.
+    NoSegmentation,
+    /// A signal came.
+    Interrupted,
+    /// The call tells of an earlier datagram, and does nothing else.
+    LateNews,
+}
+
+/// Datagrams that were received at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// Who has sent them.
+    pub from: SocketAddr,
+    /// The length of each, but the last, which may be shorter.
+    pub segment_bytes: usize,
+    /// Whether they met congestion.
+    pub is_marked: bool,
+}
+
+impl Refusal {
+    fn errno(self) -> Errno {
+        match self {
+            Self::NoRoom => Errno::AGAIN,
+            Self::NoSegmentation => Errno::IO,
+            Self::Interrupted => Errno::INTR,
+            Self::LateNews => Errno::CONNREFUSED,
+        }
+    }
+}
+
+/// See the [module](self). Its methods are those of [`Transport`](crate::Transport), with a wire.
+pub struct Detached {
+    peers: PeerTable,
+    plan: Plan,
+    receiver: Receiver,
+    room: Room,
+    has_gso: bool,
+    stats: TransportStats,
+    /// The message that is on its way to the wire, or from it.
+    bytes: Vec<u8>,
+}
+
+impl Detached {
+    /// For messages of up to `message_bytes_max` bytes, or (0) of one datagram.
+    ///
+    /// # Errors
+    /// When the system has no memory.
+    pub fn new(message_bytes_max: usize) -> io::Result<Self> {
+        Ok(Self {
+            peers: PeerTable::new(),
+            plan: Plan::new(message_bytes_max)?,
+            receiver: Receiver::detached()?,
+            room: Room::default(),
+            has_gso: message_bytes_max > 0,
+            stats: TransportStats::default(),
+            bytes: Vec::new(),
+        })
+    }
+
+    /// See [`Transport::add_peer`](crate::Transport::add_peer).
+    ///
+    /// # Errors
+    /// [`LinkError::TooManyPeers`].
+    pub fn add_peer(
+        &mut self,
+        addr: SocketAddr,
+        max_frame_bytes: usize,
+    ) -> Result<PeerId, LinkError> {
+        self.peers.add(addr, max_frame_bytes, false)
+    }
+
+    /// See [`Transport::remove_peer`](crate::Transport::remove_peer).
+    pub fn remove_peer(&mut self, peer: PeerId) {
+        self.plan.close_lane(peer);
+        self.peers.remove(peer);
+    }
+
+    /// See [`Transport::source_of`](crate::Transport::source_of).
+    pub fn source_of(&self, peer: PeerId) -> PeerId {
+        self.peers.source_of(peer)
+    }
+
+    /// See [`Transport::max_frame_bytes`](crate::Transport::max_frame_bytes).
+    pub fn max_frame_bytes(&self, peer: PeerId) -> usize {
+        self.peers.get(peer).map_or(0, |peer| peer.max_frame_bytes)
+    }
+
+    /// See [`Transport::push`](crate::Transport::push).
+    ///
+    /// # Safety
+    /// As there.
+    pub unsafe fn push<W: Wire>(
+        &mut self,
+        wire: &mut W,
+        peer: PeerId,
+        head: &[u8],
+        body: &[u8],
+    ) -> bool {
+        // SAFETY: by this function's contract.
+        unsafe {
+            self.plan.try_extend(peer, head, body)
+                || On { detached: self, wire }.push_slowly(peer, head, body)
+        }
+    }
+
+    /// See [`Transport::flush`](crate::Transport::flush).
+    pub fn flush<W: Wire>(&mut self, wire: &mut W) {
+        if !self.plan.is_empty() && !self.room.has_asked {
+            On { detached: self, wire }.send_pushed();
+        }
+        self.room.has_asked = false;
+    }
+
+    /// See [`Transport::rx_burst_to`](crate::Transport::rx_burst_to).
+    pub fn rx_burst_to<W: Wire, H: FrameHandler>(
+        &mut self,
+        wire: &mut W,
+        budget: usize,
+        mut handler: H,
+    ) -> usize {
+        if self.room.is_backlog {
+            On { detached: self, wire }.send_pushed();
+        }
+        let (mut delivered, mut work) = (0, 0);
+        while work < budget && (self.receiver.has_ready() || self.refill(wire)) {
+            let Self { receiver, peers, stats, .. } = self;
+            let (frames, effort) =
+                deliver_ready(receiver, peers, stats, budget - work, &mut handler);
+            (delivered, work) = (delivered + frames, work + effort);
+        }
+        delivered
+    }
+
+    /// Fills the receive buffers; false if nothing has come.
+    fn refill(&mut self, wire: &mut impl Wire) -> bool {
+        self.stats.rx_syscalls += 1;
+        self.receiver.empty();
+        while self.receiver.has_empty() {
+            self.bytes.clear();
+            let Some(arrival) = wire.receive(&mut self.bytes) else { break };
+            let Arrival { from, segment_bytes, is_marked } = arrival;
+            self.receiver.fill(&RawAddr::from(from), &self.bytes, segment_bytes, is_marked);
+        }
+        self.receiver.has_ready()
+    }
+
+    /// Whether frames have come that were not delivered.
+    pub fn has_ready(&self) -> bool {
+        self.receiver.has_ready()
+    }
+
+    /// Whether frames are kept for which the wire had no room.
+    pub fn has_backlog(&self) -> bool {
+        self.room.is_backlog
+    }
+
+    /// See [`Transport::stats`](crate::Transport::stats).
+    pub fn stats(&self) -> TransportStats {
+        self.stats
+    }
+}
+
+impl std::fmt::Debug for Detached {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Detached").field("room", &self.room).finish_non_exhaustive()
+    }
+}
+
+/// A transport with its wire.
+struct On<'a, W> {
+    detached: &'a mut Detached,
+    wire: &'a mut W,
+}
+
+impl<W: Wire> Outlet for On<'_, W> {
+    fn burst(&mut self) -> Burst<'_> {
+        let Detached { plan, peers, stats, room, has_gso, .. } = &mut *self.detached;
+        Burst { plan, peers, stats, room, has_gso }
+    }
+
+    fn send_loose(&mut self) -> bool {
+        let Detached { plan, stats, bytes, .. } = &mut *self.detached;
+        let Some(Loose { name, piece, load }) = plan.loose() else { return false };
+        stats.tx_syscalls += 1;
+        bytes.clear();
+        // SAFETY: the piece lies in the plan, which is borrowed.
+        unsafe { append(bytes, piece) };
+        if self.wire.send(name.addr(), bytes, bytes.len()).is_err() {
+            return false;
+        }
+        stats.tx_datagrams += 1;
+        stats.tx_frames += load.frames;
+        stats.tx_bytes += load.frame_bytes;
+        plan.clear_loose();
+        true
+    }
+
+    unsafe fn send_from(&mut self, first: usize) -> Result<usize, Errno> {
+        let Detached { plan, bytes, .. } = &mut *self.detached;
+        let mut sent = 0;
+        for message in plan.messages()[first..].iter().take(MESSAGES_MAX) {
+            bytes.clear();
+            // SAFETY: by this function's contract.
+            plan.pieces_of(message).for_each(|piece| unsafe { append(bytes, piece) });
+            let segment_bytes = match message.datagram_count {
+                1 => bytes.len(),
+                _ => plan.segment_bytes(message),
+            };
+            match self.wire.send(plan.name_of(message).addr(), bytes, segment_bytes) {
+                Ok(()) => sent += 1,
+                Err(refusal) if sent == 0 => return Err(refusal.errno()),
+                Err(_) => break,
+            }
+        }
+        Ok(sent)
+    }
+}
+
+/// # Safety
+/// The piece is live memory, which nothing writes to meanwhile.
+unsafe fn append(bytes: &mut Vec<u8>, piece: libc::iovec) {
+    // SAFETY: by this function's contract.
+    bytes.extend_from_slice(unsafe {
+        std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len)
+    });
+}
