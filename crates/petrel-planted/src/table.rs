@@ -153,6 +153,10 @@ pub const DEFECTS: &[Defect] = &[
     defect("shm_bursts_not_counted", "datagrams that came in over shared memory are not counted"),
     defect("shm_ring_without_a_gap", "a full ring has no free line left"),
     defect(
+        "udp_kept_frames_not_copied",
+        "frames for which the kernel has no room are sent later from where they were",
+    ),
+    defect(
         "udp_short_last_segment_lost",
         "the last datagram of a train is lost if it is shorter than the others",
     ),

@@ -59,9 +59,10 @@ mod simulation;
 mod time;
 mod trace;
 mod transport;
+mod udp;
 
 pub use rng::{Probability, Rng};
 pub use simulation::{Actor, Simulation, Stop};
 pub use time::Time;
 pub use trace::{FrameDecoder, LineSink, Trace};
-pub use transport::{FRAME_BYTES, SimTransport, SimTransportConfig};
+pub use transport::{FRAME_BYTES, Medium, SimTransport, SimTransportConfig};

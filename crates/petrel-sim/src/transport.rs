@@ -12,6 +12,7 @@ use petrel_transport::{
 
 use crate::fabric::{BindError, Binding, Ecn, FabricHandle, Frames, PacketRef, SimAddr};
 use crate::lent::Lent;
+use crate::udp::Udp;
 
 /// What the largest frame may be: from what every transport must carry to the largest UDP payload
 /// over IPv4.
@@ -19,6 +20,20 @@ pub const FRAME_BYTES: RangeInclusive<usize> = MIN_FRAME_BYTES..=65_507;
 
 /// Most peers of one transport.
 const PEERS_MAX: usize = 1 << 20;
+
+/// What is between an endpoint and the fabric.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Medium {
+    /// A packet for each frame, or for those of a burst that fit into one.
+    #[default]
+    Packets,
+    /// The bundles and trains of the UDP transport; what it is refused, and what is joined on its way in, follows from
+    /// a seed.
+    Udp {
+        /// The seed.
+        seed: u64,
+    },
+}
 
 /// Settings of a [`SimTransport`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,12 +46,14 @@ pub struct SimTransportConfig {
     /// Whether the packets say that their sender heeds marks of congestion: ECT(0) instead of
     /// Not-ECT. Only then do switches mark them.
     pub ecn_capable: bool,
+    /// How frames become packets. `coalesce` is for packets.
+    pub medium: Medium,
 }
 
 impl Default for SimTransportConfig {
     fn default() -> Self {
         // An Ethernet frame of 1500 bytes less IPv4 and UDP header.
-        Self { max_frame_bytes: 1472, coalesce: false, ecn_capable: false }
+        Self { max_frame_bytes: 1472, coalesce: false, ecn_capable: false, medium: Medium::Packets }
     }
 }
 
@@ -56,6 +73,8 @@ pub struct SimTransport {
     fabric: FabricHandle,
     binding: Binding,
     config: SimTransportConfig,
+    /// Has peers and counters of its own.
+    udp: Option<Box<Udp>>,
     peers: Peers,
     stats: TransportStats,
     /// The packet whose frames the endpoint is looking at.
@@ -83,10 +102,20 @@ impl SimTransport {
         if !FRAME_BYTES.contains(&config.max_frame_bytes) {
             return Err(BindError::FrameBytes { bytes: config.max_frame_bytes });
         }
+        let binding = fabric.bind(at)?;
+        let udp = match config.medium {
+            Medium::Packets => None,
+            Medium::Udp { seed } => {
+                let (frame_bytes, is_ecn) = (config.max_frame_bytes, config.ecn_capable);
+                let udp = Udp::new(fabric, binding, frame_bytes, is_ecn, seed);
+                Some(Box::new(udp.map_err(BindError::Waker)?))
+            }
+        };
         Ok(Self {
-            binding: fabric.bind(at)?,
+            binding,
             fabric: fabric.clone(),
             config,
+            udp,
             peers: Peers::default(),
             stats: TransportStats::default(),
             received: Frames::default(),
@@ -123,8 +152,16 @@ impl SimTransport {
 
     /// Whether frames wait that the endpoint has not taken.
     pub fn has_received(&self) -> bool {
+        if self.udp.as_ref().is_some_and(|udp| udp.has_ready()) {
+            return true;
+        }
         let fabric = self.fabric.borrow_mut();
         fabric.is_bound(self.binding) && fabric.has_waiting(self.binding.at)
+    }
+
+    /// Whether frames are kept that the NIC had no room for.
+    pub fn has_backlog(&self) -> bool {
+        self.udp.as_ref().is_some_and(|udp| udp.has_backlog())
     }
 
     /// Where a frame goes, or `None` if it has to be dropped, which is counted.
@@ -220,19 +257,41 @@ impl Transport for SimTransport {
         if usize::from(link.host.0) >= self.fabric.host_count() {
             return Err(LinkError::Unsupported(format!("there is no host {}", link.host)));
         }
-        self.peers.add(link)
+        match &mut self.udp {
+            Some(udp) => udp.add_peer(link),
+            None => self.peers.add(link),
+        }
+    }
+
+    fn source_of(&self, peer: PeerId) -> PeerId {
+        self.udp.as_ref().map_or(peer, |udp| udp.source_of(peer))
     }
 
     fn remove_peer(&mut self, peer: PeerId) {
+        if let Some(udp) = &mut self.udp {
+            return udp.remove_peer(peer);
+        }
         self.peers.remove(peer);
     }
 
     fn max_frame_bytes(&self, peer: PeerId) -> usize {
-        self.peers.addr(peer).map_or(0, |_| self.config.max_frame_bytes)
+        match &self.udp {
+            Some(udp) => udp.max_frame_bytes(peer),
+            None => self.peers.addr(peer).map_or(0, |_| self.config.max_frame_bytes),
+        }
     }
 
     #[expect(unsafe_code, reason = "the trait's contract, which `flush` relies on")]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        if let Some(udp) = &mut self.udp {
+            // SAFETY: by this function's contract.
+            let is_taken = unsafe { udp.push(peer, head, body) };
+            if is_taken {
+                self.fabric.borrow_mut().note_step();
+                self.lent.note(head, body);
+            }
+            return is_taken;
+        }
         let frame = TxFrame { peer, head, body };
         let Some(to) = self.check(&frame) else { return true };
         if !self.fabric.borrow_mut().is_bound(self.binding) {
@@ -257,6 +316,9 @@ impl Transport for SimTransport {
         self.is_full = false;
         // SAFETY: by the contract of `push`, the frames stay where they are until this returns.
         unsafe { self.lent.check(self.binding.at) };
+        if let Some(udp) = &mut self.udp {
+            udp.flush();
+        }
         let mut fabric = self.fabric.borrow_mut();
         fabric.note_step();
         if let Some(last) = self.open.take() {
@@ -266,6 +328,9 @@ impl Transport for SimTransport {
     }
 
     fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
+        if let Some(udp) = &mut self.udp {
+            return udp.rx_burst_to(budget, handler);
+        }
         let mut count = 0;
         while count < budget {
             // The fabric is not borrowed while the endpoint looks at the frames.
@@ -283,6 +348,9 @@ impl Transport for SimTransport {
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) {
+        // As the real one, which returns at once.
+        let has_ready = self.udp.as_ref().is_some_and(|udp| udp.has_ready());
+        let timeout_ns = if has_ready { Some(0) } else { timeout_ns };
         let mut fabric = self.fabric.borrow_mut();
         if fabric.is_bound(self.binding) {
             fabric.note_port_wait(self.binding.at, timeout_ns);
@@ -294,7 +362,7 @@ impl Transport for SimTransport {
     }
 
     fn stats(&self) -> TransportStats {
-        self.stats
+        self.udp.as_ref().map_or(self.stats, |udp| udp.stats())
     }
 }
 

@@ -211,8 +211,8 @@ impl World {
             if self.is_controlled(pair) { needed_ns + HELD_BACK_NS_MAX } else { 3 * needed_ns };
         let spec = alone(Method::Transform, len, 0);
         let taken = self.measure_call(pair, spec)?;
-        // Queues that are too short for a burst lose some of it.
-        let harm = 10 * taken.dropped;
+        // Queues that are too short for a burst lose some of it, and a datagram that is lost may be a bundle of all.
+        let harm = (10 + packets) * taken.dropped;
         let goes_back_n = self.common.scenario.goes_back_n();
         let is_right = (taken.took_ns <= bound_ns || harm > 0)
             && taken.looks <= LOOKS_MAX + packets / 4 + harm

@@ -345,13 +345,15 @@ impl Node {
     pub(super) fn left_at_end(&self) -> Option<(&'static str, u64)> {
         let sessions = u64::from(self.endpoint.core().session_count());
         let census = self.endpoint.census();
-        let left = census.core.left_at_rest().or(census.left_at_end());
+        let left = self.left_at_rest().or(census.left_at_end());
         left.or((sessions > 0).then_some(("sessions", sessions)))
     }
 
     /// What must not be there when this node has nothing to do.
     pub(super) fn left_at_rest(&self) -> Option<(&'static str, u64)> {
-        self.endpoint.census().core.left_at_rest()
+        let kept = u64::from(self.endpoint.transport().has_backlog());
+        let left = self.endpoint.census().core.left_at_rest();
+        left.or((kept > 0).then_some(("bursts in the transport", kept)))
     }
 
     /// Opens a session.

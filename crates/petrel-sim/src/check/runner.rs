@@ -17,7 +17,7 @@ use crate::trace::Trace;
 pub struct Options {
     /// Whether [`run_seeds`] goes on after a failure.
     pub keep_going: bool,
-    /// Whether each world has all features and none is large, as the worlds of the seeds on the regression list had. Otherwise
+    /// Whether each world has all features, none is large, and each frame of every endpoint is a packet, as the worlds of the seeds on the regression list had. Otherwise
     /// half of the worlds go without about half of them, so that each feature is also met without the others.
     pub has_everything: bool,
 }

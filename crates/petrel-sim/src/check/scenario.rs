@@ -14,7 +14,7 @@ use crate::fabric::{
     SwitchConfig, Topology,
 };
 use crate::rng::{Probability, Rng};
-use crate::transport::SimTransportConfig;
+use crate::transport::{Medium, SimTransportConfig};
 
 use super::swarm::{Feature, Swarm};
 
@@ -73,6 +73,8 @@ pub(super) struct Scenario {
     pub(super) memory_is_tight: bool,
     /// Whether some messages are as large as they may be.
     pub(super) has_large: bool,
+    /// Whether some endpoints have UDP's plan between them and the fabric.
+    pub(super) has_udp: bool,
 }
 
 /// The way from host to host.
@@ -139,6 +141,7 @@ impl Scenario {
             is_crowded: rng.below(20) == 0,
             memory_is_tight: rng.below(20) == 0,
             has_large: is_giant,
+            has_udp: false,
         }
     }
 
@@ -248,7 +251,16 @@ impl Scenario {
         let coalesce = rng.below(2) == 0;
         // Two thirds of the sizes; again not drawn anew.
         let ecn_capable = !max_frame_bytes.is_multiple_of(3);
-        SimTransportConfig { max_frame_bytes, coalesce, ecn_capable }
+        SimTransportConfig { max_frame_bytes, coalesce, ecn_capable, ..Default::default() }
+    }
+
+    /// What is between an endpoint and the fabric: UDP for half of them. From a stream of its own, so that seeds draw
+    /// what they drew.
+    pub(super) fn draw_medium(&self, rng: &mut Rng) -> Medium {
+        match rng.below(2) {
+            1 if self.has_udp => Medium::Udp { seed: rng.next_u64() },
+            _ => Medium::Packets,
+        }
     }
 
     /// The longest that a packet may have to go round, queues aside.

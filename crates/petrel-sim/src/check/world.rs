@@ -49,6 +49,7 @@ const STREAM_DRAINS: u32 = 2;
 const STREAM_STALLS: u32 = 304;
 const STREAM_PARTY: u32 = 0x1_0000;
 const STREAM_PATRON: u32 = 0x2_0000;
+const STREAM_MEDIUM: u32 = 0x3_0000;
 
 pub(super) struct World {
     pub(super) common: Rc<Common>,
@@ -72,6 +73,7 @@ impl World {
             if rng.below(LARGE_WORLDS) == 0 {
                 scenario.enlarge(rng);
             }
+            scenario.has_udp = true;
         }
         let fabric = FabricHandle::new(&scenario.topology, scenario.fabric, seed)
             .map_err(|error| error.to_string())?;
@@ -399,7 +401,9 @@ impl World {
         self.parties += 1;
         let mut rng = common.fabric.rng(STREAM_PARTY + party);
         let targets = self.draw_targets(at.host, &mut rng);
-        let settings = common.scenario.draw_transport(&mut rng);
+        let mut settings = common.scenario.draw_transport(&mut rng);
+        let mut medium_rng = common.fabric.rng(STREAM_MEDIUM + party);
+        settings.medium = common.scenario.draw_medium(&mut medium_rng);
         let config = common.scenario.draw_endpoint(&mut rng);
         let goes_back_n = config.protocol.recovery == Recovery::GoBackN;
         common.witness.borrow_mut().add_endpoint(at, goes_back_n);

@@ -19,14 +19,49 @@ impl Fabric {
         link.queued_packets() < nic.tx_packets && link.queued_bytes() + bytes <= nic.tx_bytes
     }
 
+    /// Whether the transmit queue of a NIC takes so many packets, of so many payload bytes together.
+    pub(crate) fn has_tx_room_for(&self, host: HostId, packets: usize, bytes: usize) -> bool {
+        let link = &self.links[self.routes.uplink(host).0 as usize];
+        let queued = (link.queued_packets(), link.queued_bytes());
+        self.fits_tx_queue(host, packets, bytes, queued)
+    }
+
+    /// Whether it would, were it empty.
+    pub(crate) fn could_have_tx_room_for(
+        &self,
+        host: HostId,
+        packets: usize,
+        bytes: usize,
+    ) -> bool {
+        self.fits_tx_queue(host, packets, bytes, (0, 0))
+    }
+
+    fn fits_tx_queue(
+        &self,
+        host: HostId,
+        packets: usize,
+        bytes: usize,
+        (queued_packets, queued_bytes): (usize, u64),
+    ) -> bool {
+        let nic = &self.hosts[usize::from(host.0)].nic;
+        let headers = (packets as u64 - 1) * self.wire_bytes(0);
+        queued_packets + packets <= nic.tx_packets
+            && queued_bytes + headers + self.wire_bytes(bytes) <= nic.tx_bytes
+    }
+
     /// Sends a packet that was made by `self.packets`. The caller has asked for room.
     pub(crate) fn submit(&mut self, packet: PacketRef) {
+        self.show_sent(&packet);
+        self.submit_shown(packet);
+    }
+
+    /// The same for one whose frames the watcher has seen.
+    pub(crate) fn submit_shown(&mut self, packet: PacketRef) {
         let frames = self.packets.frames(&packet);
         let (count, bytes) = (frames.count(), frames.bytes.len());
         self.packets.head_mut(&packet).payload_bytes = bytes as u32;
         self.frames_in_pass += count as u64;
         self.overhear(&packet);
-        self.show_sent(&packet);
         self.dispatch(packet);
     }
 
@@ -76,6 +111,13 @@ impl Fabric {
 
     /// Takes the oldest packet out of a receive queue, and its frames for `frames`.
     pub(crate) fn take(&mut self, at: SimAddr, frames: &mut Frames) -> Option<Head> {
+        let head = self.take_unshown(at, frames)?;
+        frames.iter().for_each(|frame| self.show_frame_taken(head.from, head.to, frame));
+        Some(head)
+    }
+
+    /// The same for an owner that shows the watcher each frame when it is looked at.
+    pub(crate) fn take_unshown(&mut self, at: SimAddr, frames: &mut Frames) -> Option<Head> {
         let clock = self.note_step();
         self.forget_reading();
         let port = self.hosts.get_mut(usize::from(at.host.0))?.ports.get_mut(&at.port)?;
@@ -85,7 +127,6 @@ impl Fabric {
         }
         let packet = port.pop()?;
         self.record(&packet, Mark::Take, Place::Host(at.host));
-        self.show_taken(&packet);
         self.stats.delivered += 1;
         let head = self.packets.take(packet, frames);
         self.frames_in_pass += frames.count() as u64;

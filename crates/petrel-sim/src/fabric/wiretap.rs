@@ -104,12 +104,18 @@ impl Fabric {
         }
     }
 
-    /// The same for a packet that is being received.
-    pub(super) fn show_taken(&mut self, packet: &PacketRef) {
-        let Some(Watcher(watcher)) = &mut self.watcher else { return };
-        let head = self.packets.head(packet);
-        for frame in self.packets.frames(packet).iter() {
-            watcher(Sight::Taken { from: head.from, to: head.to, frame });
+    /// The same for a frame whose packet is made later.
+    pub(crate) fn show_frame_sent(&mut self, from: SimAddr, to: SimAddr, frame: &[u8]) {
+        let clock = self.pass_clock();
+        if let Some(Watcher(watcher)) = &mut self.watcher {
+            watcher(Sight::Sent { from, to, frame, clock });
+        }
+    }
+
+    /// The same for a frame that is received.
+    pub(crate) fn show_frame_taken(&mut self, from: SimAddr, to: SimAddr, frame: &[u8]) {
+        if let Some(Watcher(watcher)) = &mut self.watcher {
+            watcher(Sight::Taken { from, to, frame });
         }
     }
 

@@ -116,6 +116,11 @@ impl Detached {
         self.peers.remove(peer);
     }
 
+    /// Where a peer is.
+    pub fn addr(&self, peer: PeerId) -> Option<SocketAddr> {
+        self.peers.get(peer).map(|peer| peer.addr())
+    }
+
     /// See [`Transport::source_of`](crate::Transport::source_of).
     pub fn source_of(&self, peer: PeerId) -> PeerId {
         self.peers.source_of(peer)

@@ -1,6 +1,8 @@
 //! What becomes of a plan that cannot be sent as it is: messages that the kernel does not segment are
 //! taken apart, and those for which it has no room are kept.
 
+use petrel_planted::planted;
+
 use super::{Load, Message, NOBODY, Plan, STAGING_BYTES};
 use crate::bundle::framing_bytes;
 use crate::transport::PeerId;
@@ -29,7 +31,7 @@ impl Plan {
     /// Leaves the messages from `first` on for later, and copies what of them others own.
     pub(in crate::udp) fn keep(&mut self, first: usize) {
         self.messages.drain(..first);
-        if std::mem::replace(&mut self.is_kept, true) {
+        if std::mem::replace(&mut self.is_kept, true) || planted("udp_kept_frames_not_copied") {
             return;
         }
         let start = self.staging.start().as_ptr();

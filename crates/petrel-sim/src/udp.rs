@@ -1,0 +1,405 @@
+//! UDP as production has it, over the fabric: frames go through the plan of `petrel-transport` into bundles and trains, and
+//! come out of joined datagrams by its receiving side. Each datagram of a train is a packet of the fabric.
+//!
+//! A packet carries frames, as all packets of the fabric do: what is bundled is made again where it comes in. Packets
+//! that wait one behind the other, of one sender and one size, may be received as one buffer, as GRO does.
+//!
+//! Checked here, and a panic otherwise: what leaves for an address are the frames that were pushed, byte for byte and in
+//! their order, and none stays behind without a backlog; what is delivered are the frames that came.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+
+use petrel_transport::bundle;
+use petrel_transport::udp::detached::{Arrival, Detached, Refusal, Wire};
+use petrel_transport::{FrameHandler, LinkError, PeerId, ReturnPath, TransportStats};
+
+use crate::fabric::{Binding, Ecn, FabricHandle, Frames, HostId, SimAddr};
+use crate::rng::Rng;
+
+/// What one message or one receive buffer holds.
+const TRAIN_BYTES_MAX: usize = 65_507;
+const TRAIN_DATAGRAMS_MAX: usize = 64;
+
+/// Calls of which one is interrupted, tells of another datagram, or finds that messages cannot be segmented after all.
+const CALLS_PER_REFUSAL: u64 = 400;
+
+/// Neighbouring datagrams of one flow that are joined, of so many.
+const JOINED_OF: u64 = 4;
+
+/// The transport of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Udp {
+    detached: Detached,
+    cable: Cable,
+    max_frame_bytes: usize,
+}
+
+/// The end of the fabric.
+#[derive(Debug)]
+struct Cable {
+    fabric: FabricHandle,
+    binding: Binding,
+    is_ecn_capable: bool,
+    /// Whether datagrams are joined where they come in.
+    joins: bool,
+    rng: Rng,
+    /// Frames that were pushed and have not left, by address.
+    pushed: BTreeMap<SocketAddr, VecDeque<Vec<u8>>>,
+    incoming: Rc<RefCell<Incoming>>,
+    /// A packet that did not fit behind those before it.
+    next: Option<Datagram>,
+    frames: Frames,
+}
+
+/// What is known of the frames that come in.
+#[derive(Debug, Default)]
+struct Incoming {
+    /// Frames that were received and not delivered.
+    frames: VecDeque<Received>,
+    /// Frames that may have been dropped, and were taken for one that was delivered. A copy of each may be left.
+    mistakable: Vec<Vec<u8>>,
+    /// Addresses that peers have, and how many links.
+    links: BTreeMap<SimAddr, u32>,
+}
+
+#[derive(Debug)]
+struct Received {
+    from: SimAddr,
+    frame: Vec<u8>,
+    /// Whether there was no link to its sender, when it came or later: then it may be dropped.
+    is_strange: bool,
+}
+
+/// A packet that came in.
+#[derive(Debug)]
+struct Datagram {
+    from: SimAddr,
+    bytes: Vec<u8>,
+    is_marked: bool,
+}
+
+impl Udp {
+    pub(crate) fn new(
+        fabric: &FabricHandle,
+        binding: Binding,
+        max_frame_bytes: usize,
+        is_ecn_capable: bool,
+        seed: u64,
+    ) -> io::Result<Self> {
+        let mut rng = Rng::new(seed);
+        let has_gso = rng.below(4) > 0;
+        let cable = Cable {
+            fabric: fabric.clone(),
+            binding,
+            is_ecn_capable,
+            joins: rng.below(4) > 0,
+            rng,
+            pushed: BTreeMap::new(),
+            incoming: Rc::default(),
+            next: None,
+            frames: Frames::default(),
+        };
+        let detached = Detached::new(if has_gso { TRAIN_BYTES_MAX } else { 0 })?;
+        Ok(Self { detached, cable, max_frame_bytes })
+    }
+
+    pub(crate) fn add_peer(&mut self, at: SimAddr) -> Result<PeerId, LinkError> {
+        let peer = self.detached.add_peer(address_of(at), self.max_frame_bytes)?;
+        *self.cable.incoming.borrow_mut().links.entry(at).or_default() += 1;
+        Ok(peer)
+    }
+
+    pub(crate) fn remove_peer(&mut self, peer: PeerId) {
+        if let Some(address) = self.detached.addr(peer) {
+            self.cable.incoming.borrow_mut().remove_link(seat_of(address));
+        }
+        self.detached.remove_peer(peer);
+    }
+
+    pub(crate) fn source_of(&self, peer: PeerId) -> PeerId {
+        self.detached.source_of(peer)
+    }
+
+    pub(crate) fn max_frame_bytes(&self, peer: PeerId) -> usize {
+        self.detached.max_frame_bytes(peer)
+    }
+
+    /// # Safety
+    /// That of [`Transport::push`](petrel_transport::Transport::push).
+    #[expect(unsafe_code, reason = "the trait's contract is passed on")]
+    pub(crate) unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        let bytes = head.len() + body.len();
+        let address =
+            self.detached.addr(peer).filter(|_| (1..=self.max_frame_bytes).contains(&bytes));
+        // Before the push, which may send what it found planned, and this with it.
+        if let Some(address) = address {
+            self.cable.pushed.entry(address).or_default().push_back([head, body].concat());
+        }
+        // SAFETY: by this function's contract.
+        let is_taken = unsafe { self.detached.push(&mut self.cable, peer, head, body) };
+        if let Some(address) = address {
+            match is_taken {
+                true => self.cable.show_pushed(seat_of(address), head, body),
+                false => _ = self.cable.pushed.entry(address).or_default().pop_back(),
+            }
+        }
+        is_taken
+    }
+
+    pub(crate) fn flush(&mut self) {
+        self.detached.flush(&mut self.cable);
+        self.check_nothing_left();
+    }
+
+    pub(crate) fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, handler: H) -> usize {
+        let incoming = Rc::clone(&self.cable.incoming);
+        let (fabric, at) = (self.cable.fabric.clone(), self.cable.binding.at);
+        let checked = Checked { handler, fabric, at, incoming };
+        let count = self.detached.rx_burst_to(&mut self.cable, budget, checked);
+        if !self.detached.has_ready() {
+            self.cable.incoming.borrow_mut().check_all_delivered(at);
+        }
+        self.check_nothing_left();
+        count
+    }
+
+    /// Whether frames may be had without another packet.
+    pub(crate) fn has_ready(&self) -> bool {
+        self.detached.has_ready() || self.cable.next.is_some()
+    }
+
+    pub(crate) fn has_backlog(&self) -> bool {
+        self.detached.has_backlog()
+    }
+
+    pub(crate) fn stats(&self) -> TransportStats {
+        self.detached.stats()
+    }
+
+    fn check_nothing_left(&self) {
+        let left: usize = self.cable.pushed.values().map(VecDeque::len).sum();
+        let at = self.cable.binding.at;
+        assert!(left == 0 || self.has_backlog(), "{at}: {left} frames are gone without a word");
+    }
+}
+
+impl Cable {
+    fn show_pushed(&self, to: SimAddr, head: &[u8], body: &[u8]) {
+        let frame = [head, body].concat();
+        self.fabric.borrow_mut().show_frame_sent(self.binding.at, to, &frame);
+    }
+
+    /// The frames of a datagram that leaves: those that were pushed first.
+    fn check_leaving(&mut self, to: SocketAddr, datagram: &[u8]) {
+        let at = self.binding.at;
+        let pushed = self.pushed.entry(to).or_default();
+        let Some(frames) = bundle::frames(datagram) else {
+            panic!("{at} sends a datagram of {} bytes that is none", datagram.len());
+        };
+        for frame in frames {
+            let next = pushed.pop_front();
+            assert!(next.as_deref() == Some(frame), "{at} sends {to} a frame that is not the next");
+        }
+    }
+
+    fn send_datagram(&mut self, to: SocketAddr, datagram: &[u8]) {
+        self.check_leaving(to, datagram);
+        let mut fabric = self.fabric.borrow_mut();
+        let packet = fabric.packets.create(self.binding.at, seat_of(to));
+        if self.is_ecn_capable {
+            fabric.packets.head_mut(&packet).ecn = Ecn::Ect0;
+        }
+        for frame in bundle::frames(datagram).into_iter().flatten() {
+            fabric.packets.frames_mut(&packet).push(frame, &[]);
+        }
+        fabric.submit_shown(packet);
+    }
+
+    /// Whether there is room for a train; or what stands in its way.
+    fn check_room(&mut self, datagrams: usize, bytes: usize) -> Result<(), Refusal> {
+        let mut fabric = self.fabric.borrow_mut();
+        let host = self.binding.at.host;
+        if fabric.has_tx_room_for(host, datagrams, bytes) {
+            return Ok(());
+        }
+        if datagrams > 1 && !fabric.could_have_tx_room_for(host, datagrams, bytes) {
+            return Err(Refusal::NoSegmentation);
+        }
+        fabric.note_tx_blocked(self.binding.at);
+        Err(Refusal::NoRoom)
+    }
+
+    /// The next packet, as a datagram.
+    fn take(&mut self) -> Option<Datagram> {
+        if let Some(next) = self.next.take() {
+            return Some(next);
+        }
+        let mut fabric = self.fabric.borrow_mut();
+        if !fabric.is_bound(self.binding) {
+            return None;
+        }
+        let head = fabric.take_unshown(self.binding.at, &mut self.frames)?;
+        let (from, is_marked) = (head.from, head.ecn == Ecn::Ce);
+        Some(Datagram { from, bytes: datagram_of(&self.frames), is_marked })
+    }
+
+    /// Notes what a datagram brings.
+    fn note(&self, datagram: &Datagram) {
+        let (incoming, from) = (&mut self.incoming.borrow_mut(), datagram.from);
+        let is_strange = !incoming.links.contains_key(&from);
+        let frames = bundle::frames(&datagram.bytes).into_iter().flatten();
+        let received = frames.map(|frame| Received { from, frame: frame.to_vec(), is_strange });
+        incoming.frames.extend(received);
+    }
+}
+
+impl Wire for Cable {
+    fn send(
+        &mut self,
+        to: SocketAddr,
+        datagrams: &[u8],
+        segment_bytes: usize,
+    ) -> Result<(), Refusal> {
+        if !self.fabric.borrow_mut().is_bound(self.binding) {
+            // The host is down; the endpoint hears of it when it is gone itself.
+            self.pushed.clear();
+            return Ok(());
+        }
+        let count = datagrams.len().div_ceil(segment_bytes);
+        match self.rng.below(CALLS_PER_REFUSAL) {
+            0 => return Err(Refusal::Interrupted),
+            1 => return Err(Refusal::LateNews),
+            2 if count > 1 => return Err(Refusal::NoSegmentation),
+            _ => {}
+        }
+        assert!(count <= TRAIN_DATAGRAMS_MAX && datagrams.len() <= TRAIN_BYTES_MAX);
+        self.check_room(count, datagrams.len())?;
+        datagrams.chunks(segment_bytes).for_each(|datagram| self.send_datagram(to, datagram));
+        Ok(())
+    }
+
+    fn receive(&mut self, datagrams: &mut Vec<u8>) -> Option<Arrival> {
+        let first = self.take()?;
+        let (from, segment_bytes, is_marked) = (first.from, first.bytes.len(), first.is_marked);
+        self.note(&first);
+        datagrams.extend_from_slice(&first.bytes);
+        let mut count = 1;
+        while self.joins && count < TRAIN_DATAGRAMS_MAX && self.rng.below(JOINED_OF) > 0 {
+            let Some(next) = self.take() else { break };
+            let bytes = next.bytes.len();
+            let fits = (next.from, next.is_marked) == (from, is_marked)
+                && (1..=segment_bytes).contains(&bytes)
+                && datagrams.len() + bytes <= TRAIN_BYTES_MAX;
+            if !fits {
+                self.next = Some(next);
+                break;
+            }
+            self.note(&next);
+            datagrams.extend_from_slice(&next.bytes);
+            count += 1;
+            if bytes < segment_bytes {
+                break;
+            }
+        }
+        Some(Arrival { from: address_of(from), segment_bytes: segment_bytes.max(1), is_marked })
+    }
+}
+
+impl Incoming {
+    fn remove_link(&mut self, to: SimAddr) {
+        let Some(links) = self.links.get_mut(&to) else { return };
+        *links -= 1;
+        if *links == 0 {
+            self.links.remove(&to);
+            let of_it = self.frames.iter_mut().filter(|received| received.from == to);
+            of_it.for_each(|received| received.is_strange = true);
+        }
+    }
+
+    /// A frame is delivered: gives its sender. Those before it may have been dropped.
+    fn deliver(&mut self, at: SimAddr, frame: &[u8]) -> SimAddr {
+        while let Some(next) = self.frames.pop_front() {
+            let Received { from, frame: expected, is_strange } = next;
+            if expected == frame {
+                self.mistakable.extend(is_strange.then_some(expected));
+                return from;
+            }
+            let may_be_dropped = is_strange || self.mistakable.contains(&expected);
+            assert!(may_be_dropped, "{at} is given another frame than the next, of {from}");
+        }
+        panic!("{at} is given a frame that did not come: {frame:?}");
+    }
+
+    fn check_all_delivered(&mut self, at: SimAddr) {
+        for Received { from, frame, is_strange } in self.frames.drain(..) {
+            let may_be_dropped = is_strange || self.mistakable.contains(&frame);
+            assert!(may_be_dropped, "{at} was not given a frame of {from}");
+        }
+        self.mistakable.clear();
+    }
+}
+
+/// Looks at each frame before it is handled.
+struct Checked<H> {
+    handler: H,
+    fabric: FabricHandle,
+    at: SimAddr,
+    incoming: Rc<RefCell<Incoming>>,
+}
+
+impl<H> Checked<H> {
+    fn note(&self, frame: &[u8]) {
+        let from = self.incoming.borrow_mut().deliver(self.at, frame);
+        self.fabric.borrow_mut().show_frame_taken(from, self.at, frame);
+    }
+}
+
+impl<H: FrameHandler> FrameHandler for Checked<H> {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
+        self.note(frame);
+        self.handler.handle(peer, frame, back);
+    }
+
+    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
+        self.note(frame);
+        self.handler.handle_marked(peer, frame);
+    }
+
+    fn looks_ahead(&self) -> bool {
+        self.handler.looks_ahead()
+    }
+
+    fn prepare(&mut self, frame: &[u8], is_whole: bool) {
+        self.handler.prepare(frame, is_whole);
+    }
+}
+
+/// A packet's frames as they are on the wire: one alone, or a bundle.
+fn datagram_of(frames: &Frames) -> Vec<u8> {
+    if frames.count() < 2 {
+        return frames.bytes.clone();
+    }
+    let mut bytes =
+        vec![0; frames.bytes.len() + bundle::MARK_BYTES + frames.count() * bundle::LENGTH_BYTES];
+    let mut used = bundle::begin(&mut bytes);
+    for frame in frames.iter() {
+        used = bundle::append(&mut bytes, used, frame, &[]);
+    }
+    bytes
+}
+
+/// Address and port of a seat of the fabric.
+fn address_of(at: SimAddr) -> SocketAddr {
+    let [high, low] = at.host.0.to_be_bytes();
+    (Ipv4Addr::new(10, 0, high, low), at.port).into()
+}
+
+fn seat_of(address: SocketAddr) -> SimAddr {
+    let IpAddr::V4(ip) = address.ip() else { panic!("{address} is of no host") };
+    let [_, _, high, low] = ip.octets();
+    SimAddr::new(HostId(u16::from_be_bytes([high, low])), address.port())
+}
