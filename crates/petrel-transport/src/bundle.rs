@@ -171,6 +171,76 @@ mod tests {
         assert_eq!(parsed(&[0x0F, 0, 1, 7]), None);
     }
 
+    /// All datagrams of up to eight bytes of five: lengths of nothing, of one and of two bytes, the mark, and
+    /// lengths beyond the end.
+    #[test]
+    fn frames__of_all_short_datagrams_match_the_naive_parser() {
+        const BYTES: [u8; 5] = [0, 1, 2, BUNDLE_MARK, 0xFF];
+        const LEN_MAX: u32 = if cfg!(miri) { 4 } else { 8 };
+        for len in 0..=LEN_MAX {
+            let mut datagram = vec![0; len as usize];
+            for choice in 0..BYTES.len().pow(len) {
+                let mut rest = choice;
+                for byte in &mut datagram {
+                    *byte = BYTES[rest % BYTES.len()];
+                    rest /= BYTES.len();
+                }
+                let found = parsed(&datagram);
+                assert_eq!(found, naive_frames(&datagram), "{datagram:?}");
+                if let Some(list) = found.filter(|_| datagram[0] == BUNDLE_MARK) {
+                    assert_eq!(bundle_of(&list), datagram);
+                }
+            }
+        }
+    }
+
+    /// A record of every length, alone and behind another one: whole, a byte short, a byte over.
+    #[test]
+    fn frames__of_every_length() {
+        let mut datagram = vec![0x10; 4 + 2 + usize::from(u16::MAX) + 1];
+        for length in 0..=u16::MAX {
+            let whole = length > 0;
+            for first in [1, 4] {
+                datagram[..4].copy_from_slice(&[BUNDLE_MARK, 1, 0, 0x10]);
+                datagram[first..first + 2].copy_from_slice(&length.to_le_bytes());
+                let end = first + 2 + usize::from(length);
+                let taken = |end: usize| -> Option<(usize, usize)> {
+                    let mut list = frames(&datagram[..end])?;
+                    let last = list.by_ref().last()?;
+                    Some((last.len(), last.as_ptr().addr() - datagram.as_ptr().addr()))
+                };
+                let expected = whole.then_some((usize::from(length), first + 2));
+                assert_eq!(taken(end), expected, "{length}");
+                // A byte more is no record; a byte less is none either.
+                assert_eq!(taken(end + 1), None, "{length}");
+                assert_eq!(taken(end - 1), None, "{length}");
+            }
+        }
+    }
+
+    #[test]
+    fn append__takes_every_length_that_a_record_can_have() {
+        let frame = vec![0x10; usize::from(u16::MAX) + 1];
+        let mut buffer = vec![0; MARK_BYTES + record_bytes(frame.len())];
+        for length in (1..=300).chain(65_200..=usize::from(u16::MAX)) {
+            let used = begin(&mut buffer);
+            let end = append(&mut buffer, used, &frame[..length / 3], &frame[length / 3..length]);
+            let mut found = frames(&buffer[..end]).unwrap();
+            assert_eq!((found.next(), found.next()), (Some(&frame[..length]), None));
+        }
+        for impossible in [0, frame.len()] {
+            let mut buffer = buffer.clone();
+            let appended = std::panic::catch_unwind(move || {
+                append(&mut buffer, 1, &[], &frame_of(impossible))
+            });
+            assert!(appended.is_err(), "{impossible}");
+        }
+    }
+
+    fn frame_of(length: usize) -> Vec<u8> {
+        vec![0x10; length]
+    }
+
     /// Datagrams that look like bundles often enough to reach every branch.
     fn bundle_like() -> impl Strategy<Value = Vec<u8>> {
         let small = prop_oneof![4 => 0..6u8, 1 => any::<u8>()];

@@ -1,5 +1,6 @@
 //! The frame layer against its page, and against arbitrary frames and bytes.
 
+mod exhaustive;
 mod properties;
 mod vectors;
 

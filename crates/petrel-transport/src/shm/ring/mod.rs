@@ -100,6 +100,8 @@ mod record;
 mod heap;
 #[cfg(all(test, not(loom)))]
 mod tests;
+#[cfg(all(test, not(loom)))]
+mod words;
 
 pub use consumer::{Consumer, Received};
 pub use producer::{Producer, PushError};
