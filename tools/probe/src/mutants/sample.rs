@@ -12,13 +12,12 @@ pub(super) fn draw(copy: &Copy, count: usize, seed: u64) -> Vec<u32> {
     let shares = shares(&sizes, count);
     let mut drawn = Vec::new();
     for (mut ids, share) in by_crate.into_iter().zip(shares) {
-        for place in 0..share {
-            let other = place + random.below(ids.len() - place);
-            ids.swap(place, other);
-        }
+        random.shuffle(&mut ids, share);
         drawn.extend_from_slice(&ids[..share]);
     }
-    drawn.sort_unstable();
+    // What has been run by any time is a sample, too.
+    let all = drawn.len();
+    random.shuffle(&mut drawn, all);
     drawn
 }
 
@@ -44,6 +43,14 @@ impl Random {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         mixed ^ (mixed >> 31)
+    }
+
+    /// Puts a random choice of all into the first places.
+    fn shuffle(&mut self, ids: &mut [u32], places: usize) {
+        for place in 0..places {
+            let other = place + self.below(ids.len() - place);
+            ids.swap(place, other);
+        }
     }
 
     fn below(&mut self, limit: usize) -> usize {
