@@ -32,6 +32,7 @@ pub(super) struct World {
     pub(super) copy: Copy,
     pub(super) logs: PathBuf,
     artifacts: Artifacts,
+    with_threads: bool,
 }
 
 /// What a step does without a mutant.
@@ -65,8 +66,8 @@ struct Span {
 }
 
 impl World {
-    /// Copies the workspace, and builds all of its tests with all mutants.
-    pub(super) fn build(from: &Path) -> Outcome<Self> {
+    /// Copies the workspace, and builds all of its tests with all mutants; those of threads, if they are wanted.
+    pub(super) fn build(from: &Path, with_threads: bool) -> Outcome<Self> {
         let target = from.join("target/mutants");
         let logs = target.join("logs");
         std::fs::create_dir_all(&logs).map_err(Failure::io(format!("{}", logs.display())))?;
@@ -79,13 +80,16 @@ impl World {
             variables: flags("--cfg shuttle"),
         };
         let build = Build { root: &root, target: target.join("build"), variables: flags("") };
-        for build in [&build, &on_threads] {
-            leave_out_what_does_not_compile(build, &mut copy)?;
+        leave_out_what_does_not_compile(&build, &mut copy)?;
+        if with_threads {
+            leave_out_what_does_not_compile(&on_threads, &mut copy)?;
         }
         let mut artifacts = Artifacts::default();
         build.run(&words(TESTS), &mut artifacts)?;
-        on_threads.run(&words(TESTS_ON_THREADS), &mut artifacts)?;
-        Ok(Self { copy, logs, artifacts })
+        if with_threads {
+            on_threads.run(&words(TESTS_ON_THREADS), &mut artifacts)?;
+        }
+        Ok(Self { copy, logs, artifacts, with_threads })
     }
 
     /// The program of a step.
@@ -104,7 +108,7 @@ impl World {
     /// Runs each step without a mutant: it has to pass, and says to which places it comes.
     pub(super) fn reach(&self) -> Outcome<BTreeMap<Step, Control>> {
         let mut controls = BTreeMap::new();
-        for step in STEPS {
+        for step in STEPS.into_iter().filter(|step| self.with_threads || !step.is_of_threads()) {
             let file = self.logs.join(format!("{}.reached", step.name.replace(' ', "-")));
             // None is there when it is the first time.
             let _ = std::fs::remove_file(&file);

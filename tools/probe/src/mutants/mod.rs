@@ -41,6 +41,10 @@ pub(crate) struct MutantsArgs {
     #[arg(long, value_name = "ID", conflicts_with_all = ["sample", "seed"])]
     only: Vec<u32>,
 
+    /// Also run worlds of threads in a model checker's order, which takes a second build
+    #[arg(long)]
+    threads: bool,
+
     /// Mutants run at a time
     #[arg(long, short, value_name = "N", default_value_t = 2)]
     jobs: usize,
@@ -55,7 +59,7 @@ pub(crate) struct MutantsArgs {
 }
 
 pub(crate) fn run(args: &MutantsArgs) -> Outcome {
-    let world = World::build(&build::workspace()?)?;
+    let world = World::build(&build::workspace()?, args.threads)?;
     let reached = world.reach()?;
     let drawn = match args.only.is_empty() {
         true => sample::draw(&world.copy, args.sample, args.seed),

@@ -16,13 +16,17 @@ use crate::{Outcome, build};
 /// The build is that of `mutants`. A place that no test comes to can hide anything.
 #[derive(Debug, Args)]
 pub(crate) struct ReachArgs {
+    /// Also run worlds of threads in a model checker's order, which takes a second build
+    #[arg(long)]
+    threads: bool,
+
     /// Also list the lines that no test comes to
     #[arg(long)]
     unreached: bool,
 }
 
 pub(crate) fn run(args: &ReachArgs) -> Outcome {
-    let world = World::build(&build::workspace()?)?;
+    let world = World::build(&build::workspace()?, args.threads)?;
     let controls = world.reach()?;
     let steps: Vec<_> = STEPS.iter().filter_map(|step| Some((step, controls.get(step)?))).collect();
     let mut areas: BTreeMap<String, Vec<usize>> = BTreeMap::new();

@@ -20,6 +20,13 @@ const fn real(name: &'static str, package: &'static str, target: &'static str) -
     Step { name, package, target, arguments: &[], is_real: true }
 }
 
+impl Step {
+    /// Whether it has a build of its own.
+    pub(super) fn is_of_threads(&self) -> bool {
+        self.target == "threads"
+    }
+}
+
 /// All steps, in the order in which they run. Those that never come to a mutant's place leave it out.
 pub(super) const STEPS: [Step; 9] = [
     step("proto unit", "petrel-proto", "lib"),
