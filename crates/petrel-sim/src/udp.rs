@@ -36,6 +36,8 @@ pub(crate) struct Udp {
     detached: Detached,
     cable: Cable,
     max_frame_bytes: usize,
+    /// Frames kept, as counted so far.
+    kept_before: u64,
 }
 
 /// The end of the fabric.
@@ -104,7 +106,7 @@ impl Udp {
             frames: Frames::default(),
         };
         let detached = Detached::new(if has_gso { TRAIN_BYTES_MAX } else { 0 })?;
-        Ok(Self { detached, cable, max_frame_bytes })
+        Ok(Self { detached, cable, max_frame_bytes, kept_before: 0 })
     }
 
     pub(crate) fn add_peer(&mut self, at: SimAddr) -> Result<PeerId, LinkError> {
@@ -152,6 +154,9 @@ impl Udp {
 
     pub(crate) fn flush(&mut self) {
         self.detached.flush(&mut self.cable);
+        let kept = self.detached.stats().tx_kept;
+        let before = std::mem::replace(&mut self.kept_before, kept);
+        self.cable.fabric.borrow_mut().stats.frames_kept += kept - before;
         self.check_nothing_left();
     }
 
@@ -278,6 +283,7 @@ impl Wire for Cable {
         }
         assert!(count <= TRAIN_DATAGRAMS_MAX && datagrams.len() <= TRAIN_BYTES_MAX);
         self.check_room(count, datagrams.len())?;
+        self.fabric.borrow_mut().stats.trains += u64::from(count > 1);
         datagrams.chunks(segment_bytes).for_each(|datagram| self.send_datagram(to, datagram));
         Ok(())
     }
@@ -301,6 +307,7 @@ impl Wire for Cable {
             self.note(&next);
             datagrams.extend_from_slice(&next.bytes);
             count += 1;
+            self.fabric.borrow_mut().stats.joined += 1;
             if bytes < segment_bytes {
                 break;
             }

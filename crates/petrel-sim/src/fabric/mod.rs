@@ -105,7 +105,7 @@ pub(crate) struct Fabric {
     /// Only what was sent since counts in the delays of sources.
     measured_since: Time,
     partitions: Vec<Partition>,
-    stats: FabricStats,
+    pub(crate) stats: FabricStats,
     digest: u64,
     trace: Trace,
     wiretap: Option<Wiretap>,

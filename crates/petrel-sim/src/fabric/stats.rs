@@ -86,6 +86,12 @@ pub struct FabricStats {
     pub spikes: u64,
     /// Times that an endpoint found its transmit queue full.
     pub tx_blocked: u64,
+    /// Messages of several datagrams that endpoints with UDP's plan sent.
+    pub trains: u64,
+    /// Datagrams that were received in one buffer with the one before.
+    pub joined: u64,
+    /// Frames that those endpoints kept until there was room.
+    pub frames_kept: u64,
     /// Crashes of hosts.
     pub crashes: u64,
     /// Pauses of hosts.
