@@ -99,9 +99,12 @@ impl Swarm {
 }
 
 impl Scenario {
-    /// Leaves out what the world does without.
+    /// Leaves out what the world does without. Half of the calls and bytes are enough for one world: what they cost is
+    /// better spent on another.
     pub(super) fn thin_out(&mut self, swarm: Swarm) {
         self.swarm = swarm;
+        self.calls = (self.calls / 2).max(4);
+        self.bytes /= 2;
         let faults = &mut self.faults;
         let all = [
             (Feature::Loss, &mut faults.loss),
