@@ -88,6 +88,7 @@ pub const DEFECTS: &[Defect] = &[
         "nexus_closes_for_ever",
         "a connection whose peer does not close its end is kept for ever",
     ),
+    defect("nexus_drains_are_not_told", "a client is not told that its server drains"),
     defect(
         "nexus_early_links_stay",
         "links that wait for an endpoint are kept when their connection has ended",
@@ -109,6 +110,7 @@ pub const DEFECTS: &[Defect] = &[
         "nexus_no_ping_beside_other_messages",
         "a PING is left out while something else waits to be sent",
     ),
+    defect("nexus_nobody_yields", "a full server turns newcomers away for connections without use"),
     defect(
         "nexus_orphans_are_not_told",
         "a server keeps the session whose client was told that it did not answer",

@@ -43,18 +43,22 @@ impl<N: Network> Reactor<N> {
     /// Answers commands that nobody will carry out.
     pub(super) fn refuse_commands(&mut self, reason: &Reason) {
         for command in self.mailbox.close() {
-            let Command::Post(id, message) = command else { continue };
-            let reason = reason.clone();
-            match message {
-                ToNexus::OpenLink { request, .. } => {
-                    self.tell(id, FromNexus::LinkFailed { request, reason });
+            match command {
+                // Endpoints that came last have asked for something, too.
+                Command::Attach(id, attach, inbox) => {
+                    self.endpoints.insert(id, Endpoint { attach: *attach, inbox });
+                }
+                Command::Post(id, ToNexus::OpenLink { request, .. }) => {
+                    self.tell(id, FromNexus::LinkFailed { request, reason: reason.clone() });
                 }
                 // Of a link that has ended the endpoint has been told, and nothing may follow that.
-                ToNexus::OpenSession { link, open } if self.owns(id, link) => {
-                    let request = open.request;
+                Command::Post(id, ToNexus::OpenSession { link, open }) if self.owns(id, link) => {
+                    let (request, reason) = (open.request, reason.clone());
                     self.tell(id, FromNexus::SessionRefused { link, request, reason });
                 }
-                _ => {}
+                // The next endpoint with its number must not hear of its links.
+                Command::Post(id, ToNexus::Gone) => self.on_gone(id),
+                Command::Post(..) | Command::Shutdown => {}
             }
         }
     }

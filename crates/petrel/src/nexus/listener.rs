@@ -107,6 +107,9 @@ impl<N: Network> Reactor<N> {
     /// HELLO, or else one without links, or else one without sessions. Of these the oldest, at
     /// the site that has most of them. False: all are of use.
     fn drop_useless(&mut self) -> bool {
+        if planted("nexus_nobody_yields") {
+            return false;
+        }
         let useless = self.longest_ungreeted().or_else(|| self.longest_idle());
         let Some(useless) = useless else { return self.make_seat(None).is_some() };
         self.counters.dropped_ungreeted_full.increment();

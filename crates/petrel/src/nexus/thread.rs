@@ -114,12 +114,24 @@ mod tests {
 
     #[test]
     fn abandon__answers_what_waits_and_what_comes_later() {
+        abandon(true);
+    }
+
+    #[test]
+    fn abandon__answers_endpoints_that_have_just_come() {
+        abandon(false);
+    }
+
+    /// The thread dies, and has taken the endpoint in or not.
+    fn abandon(has_taken_in: bool) {
         let (mut reactor, mailbox) = reactor();
         let waker = petrel_transport::wake::Waker::new().unwrap();
         let inbox = Arc::new(Inbox::new(waker.clone()));
         let attach = Box::new(Attach { id: None, udp: None, shm: None, waker });
         mailbox.post(Command::Attach(EndpointId(0), attach, inbox.clone())).unwrap();
-        reactor.run_commands();
+        if has_taken_in {
+            reactor.run_commands();
+        }
         // The thread that would carry it out has died.
         mailbox.post(Command::Post(EndpointId(0), open_link(1))).unwrap();
         reactor.abandon(&thread_ended());

@@ -67,6 +67,7 @@ const DETECTORS: &[(&str, &[Step])] = &[
     ("kv_speak_before_sync", &[StoreSeeds(100)]),
     ("nexus_accepts_no_more", &[Test("petrel-sim", "nexus::")]),
     ("nexus_closes_for_ever", &[Test("petrel-sim", "nexus::")]),
+    ("nexus_drains_are_not_told", &[Test("petrel-sim", "nexus::")]),
     ("nexus_early_links_stay", &[Test("petrel-sim", "nexus::")]),
     ("nexus_late_requests_not_answered", &[Test("petrel-sim", "nexus::")]),
     (
@@ -79,6 +80,7 @@ const DETECTORS: &[(&str, &[Step])] = &[
     ),
     ("nexus_no_last_look", &[Test("petrel-sim", "nexus::")]),
     ("nexus_no_ping_beside_other_messages", &[Test("petrel-sim", "nexus::")]),
+    ("nexus_nobody_yields", &[Test("petrel-sim", "nexus::")]),
     ("nexus_orphans_are_not_told", &[Test("petrel-sim", "nexus::")]),
     ("nexus_proposals_keep_their_share", &[Test("petrel-sim", "nexus::")]),
     ("nexus_rest_is_not_read", &[Test("petrel-sim", "nexus::")]),
