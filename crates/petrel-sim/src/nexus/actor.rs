@@ -83,6 +83,8 @@ pub(super) struct Session {
     token: u32,
     peer: (u32, u32),
     slots: u16,
+    /// Its client was asked to leave.
+    is_draining: bool,
 }
 
 /// What endpoints were told in all.
@@ -151,7 +153,10 @@ impl Actor {
     }
 
     pub(super) fn is_at_rest(&self) -> bool {
-        self.news.is_empty() && self.requests.is_empty() && self.proposals.is_empty()
+        let has_questions = !(self.requests.is_empty() && self.proposals.is_empty());
+        // Honest peers answer offers, and leave when they are asked to.
+        let is_draining = self.sessions.values().any(|session| session.is_draining);
+        self.news.is_empty() && !has_questions && self.offers.is_empty() && !is_draining
     }
 
     pub(super) fn open_link(
@@ -230,8 +235,9 @@ impl Actor {
     }
 
     /// Asks the clients of all sessions that it serves to leave.
-    pub(super) fn drain(&self) {
-        for session in self.sessions.values().filter(|session| !session.is_client) {
+    pub(super) fn drain(&mut self) {
+        for session in self.sessions.values_mut().filter(|session| !session.is_client) {
+            session.is_draining = true;
             let (peer_session, peer_token) = session.peer;
             let message = "the server ends".to_owned();
             let link = session.link;
@@ -311,7 +317,10 @@ impl Actor {
             packet_bytes: open.packet_bytes,
         };
         let peer = (open.session, open.token);
-        self.sessions.insert(session, Session { link, is_client: false, token, peer, slots });
+        self.sessions.insert(
+            session,
+            Session { link, is_client: false, token, peer, slots, is_draining: false },
+        );
         self.line.post(ToNexus::AnswerSession { link, request, answer: Ok(accept) });
     }
 
@@ -463,7 +472,8 @@ impl Actor {
             proposal.ok_or_else(|| format!("{link:?}: session not asked for"))?;
         must(accept.is_within(&open), || format!("{accept:?} exceeds {open:?}"))?;
         let (slots, peer) = (accept.slots, (accept.session, accept.token));
-        let session = Session { link, is_client: true, token: open.token, peer, slots };
+        let session =
+            Session { link, is_client: true, token: open.token, peer, slots, is_draining: false };
         self.sessions.insert(open.session, session);
         Ok(())
     }

@@ -139,7 +139,7 @@ impl World {
                     self.after(0, Deed::Chore(actor, Chore::Close { session }));
                 }
             }
-            9 if features.drains => self.actors[&actor].drain(),
+            9 if features.drains => self.with_actor(actor, |actor, _, _| actor.drain()),
             10 if features.groups => {
                 let session = self.actors[&actor].some_session(&mut self.rng);
                 self.with_actor(actor, |actor, scene, _| {

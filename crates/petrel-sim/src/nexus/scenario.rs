@@ -53,6 +53,23 @@ impl Features {
     }
 }
 
+impl Features {
+    /// The same without what befalls honest processes, if so.
+    fn tamed(self, is_calm: bool) -> Self {
+        match is_calm {
+            true => Self {
+                cuts: false,
+                deaths: false,
+                stalls: false,
+                hangs: false,
+                changes: false,
+                ..self
+            },
+            false => self,
+        }
+    }
+}
+
 /// How endpoints of a process are reached over UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DataPort {
@@ -129,16 +146,18 @@ pub(super) struct Scenario {
 
 impl Scenario {
     pub(super) fn draw(rng: &mut Rng) -> Self {
-        let features = Features::draw(rng);
+        // In a sixth strangers alone go wrong, so that what is promised to honest processes can be asked for.
+        let is_calm = rng.below(6) == 0;
+        let features = Features::draw(rng).tamed(is_calm);
         let heartbeat_ns = [5, 20, 50, 100, 250, 1_000][rng.below(6) as usize] * MS;
         let is_rough = rng.below(2) == 0;
-        let is_scarce = rng.below(4) == 0;
+        let is_scarce = rng.below(4) == 0 && !is_calm;
         let conditions = draw_conditions(rng, heartbeat_ns, is_rough, is_scarce);
         let count = if rng.below(8) == 0 { rng.between(5, 12) } else { rng.between(2, 4) } as usize;
         let hosts = rng.between(1, count as u64) as usize;
         let is_crowded = rng.below(4) == 0;
         // Descriptors end before the places do.
-        let is_poor = is_crowded && rng.below(2) == 0;
+        let is_poor = is_crowded && rng.below(2) == 0 && !is_calm;
         let draw = |index: usize, rng: &mut Rng| {
             let room = (is_crowded, is_poor);
             draw_plan(rng, index, hosts, (features, conditions.family), heartbeat_ns, room)
@@ -248,7 +267,8 @@ mod tests {
         let all: Vec<_> = (0..300).map(|seed| Scenario::draw(&mut Rng::new(seed))).collect();
         assert!(all.iter().all(|scenario| scenario.plans.len() >= 2));
         let count = |is: fn(&Scenario) -> bool| all.iter().filter(|scenario| is(scenario)).count();
-        assert!(count(|scenario| scenario.is_fair) >= 3);
+        assert!(count(|scenario| scenario.is_fair) >= 20);
+        assert!(count(|scenario| scenario.is_fair && scenario.is_crowded) >= 3);
         assert!(count(|scenario| scenario.waits_for_idle) > 20);
         assert!(count(|scenario| scenario.plans.len() > 4) > 10);
         assert!(count(|scenario| scenario.features.cuts && scenario.features.deaths) > 30);
