@@ -68,6 +68,15 @@ fn conformance__with_coalesced_frames() {
 }
 
 #[test]
+fn conformance__with_the_bundles_and_trains_of_udp() {
+    for seed in 0..8 {
+        let mut harness = Simulated::new(FaultPlan::NONE, false);
+        harness.config.medium = petrel_sim::Medium::Udp { seed };
+        run_all(&mut harness);
+    }
+}
+
+#[test]
 fn conformance__on_a_faulty_fabric() {
     let some = Probability::percent(2);
     let plan = FaultPlan {
