@@ -393,6 +393,19 @@ impl<'ast> Visit<'ast> for Finder<'_> {
         visit::visit_expr(self, expr);
     }
 
+    fn visit_expr_if(&mut self, branch: &'ast syn::ExprIf) {
+        let cond = self.text_of(&branch.cond);
+        // What only a planted defect does is no part of the product.
+        let is_defect = cond.contains("planted(") && !cond.contains("!planted(");
+        self.visit_expr(&branch.cond);
+        if !is_defect {
+            self.visit_block(&branch.then_branch);
+        }
+        if let Some((_, otherwise)) = &branch.else_branch {
+            self.visit_expr(otherwise);
+        }
+    }
+
     fn visit_expr_method_call(&mut self, call: &'ast syn::ExprMethodCall) {
         self.visit_expr(&call.receiver);
         // How much memory is taken ahead changes nothing that a test could see.

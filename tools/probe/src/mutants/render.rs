@@ -195,6 +195,7 @@ mod tests {
             "fn f() -> char { debug_assert_eq!(1 + 1, 2) }",
             "fn f() -> char { a::<2>(planted(\"b\")) }",
             "fn f() -> char { a.reserve(b + 1) }",
+            "fn f() -> char { if planted(\"b\") { c = 1; } d }",
             "fn f(a: u8) -> char { match a { 1 => b, 2..=3 => c, _ => d } }",
         ] {
             assert_eq!(mutated(text), (text.to_owned(), Vec::<String>::new()));
