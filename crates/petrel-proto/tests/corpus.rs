@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+#[path = "../../../fuzz/src/congestion.rs"]
+pub mod congestion;
 #[path = "../../../fuzz/src/control.rs"]
 pub mod control;
 #[path = "../../../fuzz/src/cores/mod.rs"]
@@ -11,6 +13,8 @@ pub mod cores;
 pub mod frame;
 #[path = "../../../fuzz/src/input.rs"]
 pub mod input;
+#[path = "../../../fuzz/src/multicast.rs"]
+pub mod multicast;
 
 /// Gives each input of a target's corpus, of at least `count_min`, to `check`. A failing test
 /// prints the input's name last.
@@ -34,6 +38,16 @@ fn frame__corpus() {
 #[test]
 fn control__corpus() {
     replay("control", 100, control::check);
+}
+
+#[test]
+fn congestion__corpus() {
+    replay("congestion", 40, congestion::check);
+}
+
+#[test]
+fn multicast__corpus() {
+    replay("multicast", 40, multicast::check);
 }
 
 #[test]

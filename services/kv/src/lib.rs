@@ -19,6 +19,9 @@ pub mod api;
 pub mod client;
 pub mod command;
 pub mod disk;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod limits;
 pub mod persist;
 mod replica;

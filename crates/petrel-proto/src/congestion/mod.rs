@@ -114,7 +114,8 @@ impl Flow {
     /// Packets that a rate sends in a round trip, the one begun included.
     fn packets_in(self, rate: f64, rtt_ns: u32) -> u32 {
         let bytes = rate * f64::from(rtt_ns) / 1e9;
-        1 + (bytes / f64::from(self.packet_bytes)) as u32
+        // The cast saturates.
+        ((bytes / f64::from(self.packet_bytes)) as u32).saturating_add(1)
     }
 }
 

@@ -156,3 +156,11 @@ proptest! {
         }
     }
 }
+
+/// Found by the fuzz target `congestion`: the sum wrapped round to a window of no packet at all.
+#[test]
+fn packets_in__of_more_than_can_be_counted_are_the_most() {
+    let flow = Flow { credits: 1, packet_bytes: 1, bare_rtt_ns: 0 };
+    assert_eq!(flow.packets_in(1.25e11, u32::MAX), u32::MAX);
+    assert_eq!(flow.packets_in(0.0, u32::MAX), 1);
+}

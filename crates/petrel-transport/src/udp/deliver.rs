@@ -87,7 +87,7 @@ fn deliver_marked<H: FrameHandler>(
 /// Delivers what one buffer holds. Inlined in either place: one call more takes 25
 /// instructions at each end of an RPC alone.
 #[inline(always)]
-fn deliver_train<H: FrameHandler>(
+pub(super) fn deliver_train<H: FrameHandler>(
     receiver: &mut Receiver,
     peers: &mut PeerTable,
     stats: &mut TransportStats,

@@ -33,6 +33,9 @@ mod deliver;
 #[doc(hidden)]
 pub mod detached;
 mod ecn;
+#[cfg(any(test, fuzzing))]
+#[doc(hidden)]
+pub mod fuzzing;
 mod multicast;
 mod peers;
 mod plan;

@@ -384,6 +384,31 @@ impl Receiver {
         }
     }
 
+    /// [`Receiver::fill`] of one buffer with what no honest kernel says: any size of joined datagrams, and the flags
+    /// of what was cut.
+    #[cfg(any(test, fuzzing))]
+    pub(super) fn fill_with_any(
+        &mut self,
+        from: &RawAddr,
+        bytes: &[u8],
+        segment_bytes: Option<u32>,
+        flags: libc::c_int,
+    ) {
+        self.empty();
+        self.fill(from, bytes, BUFFER_BYTES, false);
+        let slots = self.slots();
+        // SAFETY: the memory is that of a `Slots`, and no reference to it exists, as `&mut self` shows.
+        unsafe {
+            let control = &raw mut (*slots).controls[0][0];
+            ((*control).header.cmsg_level, (*control).header.cmsg_type) = SEGMENT_BYTES;
+            (*control).value = segment_bytes.unwrap_or(0).to_ne_bytes();
+            let header = &raw mut (*slots).headers[0].msg_hdr;
+            (*header).msg_flags = flags;
+            (*header).msg_controllen =
+                (usize::from(segment_bytes.is_some()) * size_of::<Control>()) as _;
+        }
+    }
+
     /// All of the train is handed out.
     #[inline]
     pub(super) fn skip(&mut self) {

@@ -56,11 +56,13 @@ impl Head {
 
     fn note_entries(&mut self, change: &Change) -> Result<(), String> {
         let Some(first) = change.entries.first().map(|entry| entry.index) else { return Ok(()) };
-        let follow = change.entries.iter().zip(first..).all(|(entry, index)| entry.index == index);
-        if first == 0 || first > self.last + 1 || !follow {
+        let before = first.checked_sub(1).filter(|before| *before <= self.last);
+        // A log that has numbers up to the last possible one is no log of this program's.
+        let last = before.and_then(|before| before.checked_add(change.entries.len() as u64));
+        let indexes = change.entries.iter().map(|entry| entry.index);
+        let Some(last) = last.filter(|last| indexes.eq(first..=*last)) else {
             return Err(format!("entries from {first} on do not follow entry {}", self.last));
-        }
-        let last = first + change.entries.len() as u64 - 1;
+        };
         self.last = last.max(self.base.map_or(0, |base| base.index));
         Ok(())
     }
@@ -147,6 +149,19 @@ mod tests {
         assert_eq!(head.last, 2);
         for wrong in [&[4][..], &[0], &[3, 5], &[3, 3]] {
             assert!(head.clone().note(&entries(wrong)).is_err(), "{wrong:?}");
+        }
+    }
+
+    /// Found by the fuzz target `kv_replica`: what a disk says is no reason to overflow.
+    #[test]
+    fn note__entries_at_the_end_of_all_numbers() {
+        for last in [u64::MAX - 1, u64::MAX] {
+            let head = Head { last, ..Head::default() };
+            assert!(head.clone().note(&entries(&[u64::MAX, 0])).is_err());
+            assert!(head.clone().note(&entries(&[0])).is_err());
+            let mut head = head;
+            head.note(&entries(&[u64::MAX])).unwrap();
+            assert_eq!(head.last, u64::MAX);
         }
     }
 

@@ -98,7 +98,7 @@ impl Frames<'_> {
     }
 }
 
-fn read_frame(input: &mut impl Read) -> io::Result<Vec<u8>> {
+pub(super) fn read_frame(input: &mut impl Read) -> io::Result<Vec<u8>> {
     let (mut length, mut found) = ([0; 4], [0; 4]);
     input.read_exact(&mut length)?;
     input.read_exact(&mut found)?;
@@ -119,7 +119,7 @@ fn check(length: [u8; 4], content: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-fn head(checkpoint: &Checkpoint) -> Vec<u8> {
+pub(super) fn head(checkpoint: &Checkpoint) -> Vec<u8> {
     let conf_state = checkpoint.conf_state.write_to_bytes();
     let conf_state = conf_state.expect("a vector takes all bytes, and nothing is required");
     let mut out = Vec::new();
@@ -132,7 +132,7 @@ fn head(checkpoint: &Checkpoint) -> Vec<u8> {
     out
 }
 
-fn parse_head(bytes: &[u8], store: &Store) -> Result<Checkpoint, String> {
+pub(super) fn parse_head(bytes: &[u8], store: &Store) -> Result<Checkpoint, String> {
     let mut input = Reader::new(bytes);
     let mut number = |field| input.u64(field).map_err(|error| error.to_string());
     let (index, term) = (number("index")?, number("term")?);

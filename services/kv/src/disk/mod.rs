@@ -96,6 +96,8 @@ use raft::eraftpb::HardState;
 mod change;
 mod directory;
 mod error;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod handover;
 mod head;
 mod image_file;

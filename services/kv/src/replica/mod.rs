@@ -9,6 +9,8 @@ mod codec;
 mod config;
 mod ending;
 mod founding;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod hello;
 mod links;
 mod log;

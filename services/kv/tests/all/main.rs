@@ -5,6 +5,7 @@
 mod client;
 mod cluster;
 mod common;
+mod corpus;
 mod disk;
 mod exactly_once;
 mod messages;

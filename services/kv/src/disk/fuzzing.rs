@@ -1,0 +1,78 @@
+//! What a disk may hold in place of a log.
+
+use codeq::{Decode, Encode};
+
+use super::change::Change;
+use super::head::Head;
+use super::image_file;
+use super::mark::Mark;
+use super::record::Record;
+use crate::store::Store;
+
+pub(crate) fn check(data: &[u8]) {
+    let Some((choice, rest)) = data.split_first() else { return };
+    match choice % 5 {
+        0 => record(rest),
+        1 => changes(rest),
+        2 => head(rest),
+        3 => {
+            if let Some(mark) = Mark::decode(rest) {
+                assert_eq!(mark.encode().as_bytes(), rest);
+            }
+        }
+        _ => checkpoint(rest),
+    }
+}
+
+/// Any bytes for a record: it is exactly what was written, or none.
+fn record(bytes: &[u8]) {
+    let mut input = bytes;
+    if let Ok(record) = Record::decode(&mut input) {
+        let mut again = Vec::new();
+        record.encode(&mut again).expect("a vector takes all bytes");
+        assert_eq!(again, bytes[..bytes.len() - input.len()]);
+    }
+}
+
+/// Any bytes for the bodies of records that have a right check: the log's state follows them, or says what is wrong.
+fn changes(bytes: &[u8]) {
+    let mut head = Head::default();
+    let mut rest = bytes;
+    while let Some((length, behind)) = rest.split_first() {
+        let (body, behind) = behind.split_at(behind.len().min((*length).into()));
+        rest = behind;
+        let Ok(change) = Change::decode(body) else { continue };
+        assert_eq!(Change::decode(&change.encode()).ok().as_ref(), Some(&change));
+        let _ = (change.is_empty(), head.must_sync(&change));
+        if let Err(error) = head.note(&change) {
+            assert!(!error.is_empty());
+            return;
+        }
+    }
+}
+
+fn head(bytes: &[u8]) {
+    let Ok(head) = Head::decode(bytes) else { return };
+    let mut again = Vec::new();
+    head.encode(&mut again).expect("a vector takes all bytes");
+    assert_eq!(Head::decode(&again[..]).ok(), Some(head));
+}
+
+/// Any bytes for the frames of a checkpoint's file, and for its head.
+fn checkpoint(bytes: &[u8]) {
+    let mut input = bytes;
+    while let Ok(frame) = image_file::read_frame(&mut input) {
+        assert!(frame.len() <= bytes.len());
+        let _ = image_file::parse_head(&frame, &Store::new());
+    }
+    if let Ok(checkpoint) = image_file::parse_head(bytes, &Store::new()) {
+        let again = image_file::head(&checkpoint);
+        let again =
+            image_file::parse_head(&again, &Store::new()).expect("what is written can be read");
+        assert_eq!(
+            (again.index, again.term, again.book),
+            (checkpoint.index, checkpoint.term, checkpoint.book)
+        );
+        assert_eq!(again.conf_state, checkpoint.conf_state);
+    }
+}

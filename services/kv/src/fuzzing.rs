@@ -1,0 +1,27 @@
+//! For the fuzz target `kv_replica` (`fuzz/README.md`): formats that no user of the crate sees, which peers send and
+//! disks keep.
+
+/// Takes the bytes behind the first for messages between replicas, or for parts of a log on disk.
+pub fn check(data: &[u8]) {
+    let Some((choice, rest)) = data.split_first() else { return };
+    match choice % 2 {
+        0 => crate::replica::fuzzing::check(rest),
+        _ => crate::disk::fuzzing::check(rest),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn kv_replica__corpus() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/kv_replica");
+        let entries = std::fs::read_dir(folder).unwrap();
+        let mut paths: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+        assert!(paths.len() >= 40, "{} inputs in {folder}", paths.len());
+        paths.sort();
+        for path in paths {
+            println!("{}", path.display());
+            super::check(&std::fs::read(&path).unwrap());
+        }
+    }
+}
