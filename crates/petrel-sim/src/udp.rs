@@ -66,6 +66,8 @@ struct Incoming {
     mistakable: Vec<Vec<u8>>,
     /// Addresses that peers have, and how many links.
     links: BTreeMap<SimAddr, u32>,
+    /// Whose frames come under which name: anybody may send a copy of a frame, which is dropped.
+    senders: BTreeMap<PeerId, SimAddr>,
 }
 
 #[derive(Debug)]
@@ -111,7 +113,9 @@ impl Udp {
 
     pub(crate) fn add_peer(&mut self, at: SimAddr) -> Result<PeerId, LinkError> {
         let peer = self.detached.add_peer(address_of(at), self.max_frame_bytes)?;
-        *self.cable.incoming.borrow_mut().links.entry(at).or_default() += 1;
+        let mut incoming = self.cable.incoming.borrow_mut();
+        *incoming.links.entry(at).or_default() += 1;
+        incoming.senders.insert(self.detached.source_of(peer), at);
         Ok(peer)
     }
 
@@ -328,17 +332,18 @@ impl Incoming {
     }
 
     /// A frame is delivered: gives its sender. Those before it may have been dropped.
-    fn deliver(&mut self, at: SimAddr, frame: &[u8]) -> SimAddr {
+    fn deliver(&mut self, at: SimAddr, peer: PeerId, frame: &[u8]) -> SimAddr {
+        let sender = self.senders.get(&peer).copied();
         while let Some(next) = self.frames.pop_front() {
             let Received { from, frame: expected, is_strange } = next;
-            if expected == frame {
+            if expected == frame && sender == Some(from) {
                 self.mistakable.extend(is_strange.then_some(expected));
                 return from;
             }
             let may_be_dropped = is_strange || self.mistakable.contains(&expected);
             assert!(may_be_dropped, "{at} is given another frame than the next, of {from}");
         }
-        panic!("{at} is given a frame that did not come: {frame:?}");
+        panic!("{at} is given a frame that did not come from {sender:?}: {frame:?}");
     }
 
     fn check_all_delivered(&mut self, at: SimAddr) {
@@ -359,20 +364,20 @@ struct Checked<H> {
 }
 
 impl<H> Checked<H> {
-    fn note(&self, frame: &[u8]) {
-        let from = self.incoming.borrow_mut().deliver(self.at, frame);
+    fn note(&self, peer: PeerId, frame: &[u8]) {
+        let from = self.incoming.borrow_mut().deliver(self.at, peer, frame);
         self.fabric.borrow_mut().show_frame_taken(from, self.at, frame);
     }
 }
 
 impl<H: FrameHandler> FrameHandler for Checked<H> {
     fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
-        self.note(frame);
+        self.note(peer, frame);
         self.handler.handle(peer, frame, back);
     }
 
     fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
-        self.note(frame);
+        self.note(peer, frame);
         self.handler.handle_marked(peer, frame);
     }
 

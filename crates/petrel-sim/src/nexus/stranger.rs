@@ -252,7 +252,7 @@ impl Contact {
         if self.manner == Manner::Deaf || self.manner == Manner::Mute && rng.below(2) == 0 {
             return;
         }
-        let mut buffer = [0; 4_096];
+        let mut buffer = [0; 512];
         while !self.is_over {
             match net.read(self.socket, &mut buffer) {
                 Ok(0) => self.end(net),
