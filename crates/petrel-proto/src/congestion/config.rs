@@ -228,6 +228,7 @@ impl CongestionControl {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::congestion::Gradient;
 
     fn error_of(config: CongestionConfig) -> String {
         CongestionControl::new(config).unwrap_err().to_string()
@@ -264,6 +265,57 @@ mod tests {
                 assert_eq!(config.validate(), Ok(()), "{gbit} Gbit/s");
             }
         }
+    }
+
+    /// The table of parameters in `docs/congestion.md`.
+    #[test]
+    fn defaults__are_those_that_the_document_gives_reasons_for() {
+        let line_rate = Rate::gbit(25);
+        let [step, hyper_step] = [25, 250].map(Rate::mbit);
+        let timely = TimelyConfig {
+            line_rate,
+            min_rate: Rate::mbit(10),
+            bare_rtt_ns: 10_000,
+            low_ns: 50_000,
+            high_ns: 1_000_000,
+            min_rtt_ns: 10_000,
+            alpha: 0.46,
+            beta: 0.26,
+            step: Rate::bytes_per_second(5_000_000),
+            hai_rounds: 5,
+            recovery: 0.25,
+            gradient: Gradient::Weighted,
+        };
+        assert_eq!(TimelyConfig::for_line(line_rate), timely);
+        let dcqcn = DcqcnConfig {
+            line_rate,
+            min_rate: Rate::mbit(10),
+            gain: 1.0 / 256.0,
+            notify_ns: 50_000,
+            alpha_ns: 55_000,
+            increase_ns: 55_000,
+            increase_bytes: 65_536,
+            bare_rtt_ns: 10_000,
+            window_ns: 40_000,
+            recovery_stages: 5,
+            step,
+            hyper_step,
+        };
+        assert_eq!(DcqcnConfig::for_line(line_rate), dcqcn);
+        let swift = SwiftConfig {
+            bare_rtt_ns: 10_000,
+            target_ns: 30_000,
+            scaling_ns: 50_000,
+            scaling_window_min: 0.1,
+            scaling_window_max: 100.0,
+            increase: 1.0,
+            beta: 0.8,
+            reduction_max: 0.5,
+            window_min: 0.01,
+        };
+        assert_eq!(SwiftConfig::default(), swift);
+        let of_endpoints = CongestionConfig::Dcqcn(DcqcnConfig::for_line(Rate::gbit(100)));
+        assert_eq!(CongestionConfig::default(), of_endpoints);
     }
 
     #[test]

@@ -324,12 +324,13 @@ mod tests {
     fn long_path__is_learned_at_the_floor() {
         let [.., (mut swift, mut counters)] = all();
         let mut now_ns = 1_000_000;
-        for _ in 0..2_000 {
+        for round in 0..2_000 {
             now_ns += 200_000;
-            swift.on_ack(&ack(now_ns, 200_000), &mut counters);
+            swift.on_ack(&ack(now_ns, 200_000 + round % 4 * 1_000), &mut counters);
         }
         assert!(!swift.is_limited(), "{:?}", swift.rate());
-        assert!(swift.is_bypassed(215_000, false));
+        // The shortest, and what is to spare.
+        assert!(swift.is_bypassed(220_000, false) && !swift.is_bypassed(220_001, false));
         // Shorter after all.
         swift.lower_bare_rtt(now_ns, 12_000);
         assert!(!swift.is_bypassed(215_000, false));

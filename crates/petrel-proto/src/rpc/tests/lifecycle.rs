@@ -1,4 +1,5 @@
 use super::*;
+use crate::limits::{CREDITS_DEFAULT, MESSAGE_BYTES_DEFAULT, SLOTS_DEFAULT};
 
 fn failure_of(completion: Completion<HeapBuffer>) -> (u64, Status, Execution) {
     let failure = completion.outcome.unwrap_err();
@@ -203,4 +204,20 @@ fn accept__takes_values_up_to_each_limit_of_the_protocol_and_none_beyond() {
     }
     assert!(!accepts(|agreed, value| agreed.slots = value as u16, 3), "no power of two");
     assert!(!accepts(|agreed, value| agreed.slots = value as u16, i64::from(SLOTS_MAX) * 2));
+}
+
+/// `docs/operating.md` names them.
+#[test]
+fn config__has_the_documented_limits_and_all_short_ways() {
+    let config = Config::default();
+    let RtoBounds { min_ns, max_ns, initial_ns, probe_min_ns } = config.rto;
+    assert_eq!((min_ns, max_ns), (1_000_000, 500_000_000));
+    assert_eq!((initial_ns, probe_min_ns), (10_000_000, 100_000));
+    assert_eq!((config.retries_max, config.recovery), (14, Recovery::Selective));
+    assert_eq!(config.call_timeout_ns, 60_000_000_000);
+    assert_eq!((config.sessions_max, config.backlog_max), (1 << 20, 65_536));
+    assert_eq!(config.memory_bytes, 1 << 30);
+    assert!(config.short_ways && config.response_grants);
+    let of_a_session = (SLOTS_DEFAULT, CREDITS_DEFAULT, MESSAGE_BYTES_DEFAULT);
+    assert_eq!(of_a_session, (2_048, 64, 8 << 20));
 }

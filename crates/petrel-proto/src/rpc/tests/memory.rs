@@ -218,6 +218,23 @@ fn a_request_whose_rest_does_not_come_is_dropped_and_never_runs() {
 }
 
 #[test]
+fn however_many_hold_memory_the_timer_wheel_has_a_single_entry_to_look_after_them() {
+    let mut crowd = Crowd::new(64 * MIB, 8);
+    let entries = |crowd: &Crowd| crowd.server.shared.timers.entry_count();
+    let before = entries(&crowd);
+    for at in 0..8 {
+        crowd.begin(at, MIB);
+        assert_eq!(entries(&crowd), before + 1);
+    }
+    // The same after it came due with all still held, and nothing once all has gone.
+    crowd.pass(HELD_SWEEP_NS);
+    assert_eq!(entries(&crowd), before + 1);
+    crowd.pass(HELD_IDLE_NS);
+    crowd.pass(HELD_SWEEP_NS);
+    assert_eq!((crowd.server.held_bytes(), entries(&crowd)), (0, before));
+}
+
+#[test]
 fn short_memory__half_arrived_requests_that_stand_still_give_way() {
     let mut crowd = Crowd::new(8 * MIB, 9);
     for at in 0..8 {
@@ -332,9 +349,12 @@ fn an_answer_that_is_gone_ends_the_call_in_the_middle_of_it() {
     }
     let pulls = crowd.sent_by(0);
     crowd.pass(HELD_IDLE_NS + HELD_SWEEP_NS);
-    for pull in pulls {
-        crowd.at_server(0, &pull).nothing();
+    let accepted = crowd.counters().frames_accepted;
+    for pull in &pulls {
+        crowd.at_server(0, pull).nothing();
     }
+    // The one that found it gone, too.
+    assert_eq!(crowd.counters().frames_accepted, accepted + pulls.len() as u64);
     let told = crowd.served();
     assert_eq!(told.len(), 1);
     let ended = crowd.at_client(0, &told[0].1).completed();
