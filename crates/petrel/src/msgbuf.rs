@@ -233,3 +233,22 @@ impl BufferPool for Pool<'_> {
         Some(buffer)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use petrel_transport::buf::PoolConfig;
+
+    use super::*;
+
+    #[test]
+    fn is_empty__until_there_is_a_message() {
+        let pool = BufPool::new(PoolConfig::default());
+        let mut buffer = MsgBuf::from_pool(&pool, 8).unwrap();
+        assert_eq!((buffer.is_empty(), buffer.len()), (true, 0));
+        buffer.set_message(b"x");
+        assert_eq!((buffer.is_empty(), buffer.len()), (false, 1));
+        assert!(!MsgBuf::holding(&pool, b"y").unwrap().is_empty());
+        buffer.set_message(b"");
+        assert!(buffer.is_empty());
+    }
+}

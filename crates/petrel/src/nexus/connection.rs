@@ -334,6 +334,52 @@ mod tests {
         assert!(!is_of_this_host("[2001:db8::1]:7", "[2001:db8::2]:9"));
     }
 
+    /// A socket whose buffer has this much room.
+    struct Socket {
+        room_bytes: usize,
+        taken: Vec<u8>,
+    }
+
+    impl Write for Socket {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let count = bytes.len().min(self.room_bytes);
+            if count == 0 {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            self.room_bytes -= count;
+            self.taken.extend_from_slice(&bytes[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn flush__the_rest_follows_once_a_full_socket_has_room() {
+        let all: Vec<u8> = (0..=255).collect();
+        let (now, mut outbox) = (Instant::now(), Outbox::default());
+        let mut socket = Socket { room_bytes: 0, taken: Vec::new() };
+        outbox.push_bytes(&all[..100]);
+        // Less than half has gone, more than half, all but a byte, and all.
+        for (taken, left) in [(30, 70), (90, 10), (99, 1), (100, 0)] {
+            socket.room_bytes = taken - socket.taken.len();
+            outbox.flush(&mut socket, now).unwrap();
+            assert_eq!((outbox.len(), socket.taken.len()), (left, taken));
+            assert_eq!(outbox.stalled_since, (left > 0).then_some(now));
+            assert!(outbox.bytes.len() <= 2 * left, "most of it was sent: {}", outbox.bytes.len());
+        }
+        // So it is with bytes that come while others wait.
+        outbox.push_bytes(&all[100..200]);
+        socket.room_bytes = 60;
+        outbox.flush(&mut socket, now).unwrap();
+        outbox.push_bytes(&all[200..]);
+        socket.room_bytes = usize::MAX;
+        outbox.flush(&mut socket, now).unwrap();
+        assert_eq!(socket.taken, all);
+    }
+
     #[test]
     fn canonical__unmaps_ipv4_only() {
         let mapped: SocketAddr = "[::ffff:127.0.0.1]:7".parse().unwrap();

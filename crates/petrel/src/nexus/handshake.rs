@@ -79,3 +79,47 @@ impl<N: Network> Reactor<N> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, TcpListener};
+    use std::time::Instant;
+
+    use mio::net::TcpStream;
+
+    use super::*;
+    use crate::nexus::connection::Connection;
+    use crate::nexus::reactor::tests::reactor;
+
+    /// A connection that this process made, as far as its HELLO: by a socket that nobody uses.
+    fn dialed(reactor: &mut Reactor, remote: SocketAddr) -> ConnectionId {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let id = ConnectionId(1_000 + reactor.connections.len());
+        let connection = Connection::new(stream, (remote, remote), true, Instant::now());
+        reactor.connections.insert(id, connection);
+        id
+    }
+
+    #[test]
+    fn note_incarnation__counts_restarts_and_remembers_no_more_than_its_limit() {
+        let (mut reactor, _) = reactor();
+        let address = |port: usize| SocketAddr::from(([127, 0, 0, 1], port as u16));
+        for port in 1..INCARNATIONS_MAX {
+            reactor.incarnations.insert(address(port), 7);
+        }
+        let last = dialed(&mut reactor, address(INCARNATIONS_MAX));
+        let restarts = |reactor: &Reactor| reactor.counters.snapshot().peers_restarted;
+        // The last that there is room for; and the same peer again, which needs no room.
+        for (incarnation, restarted) in [(7, 0), (7, 0), (8, 1)] {
+            reactor.note_incarnation(last, incarnation);
+            assert_eq!(restarts(&reactor), restarted);
+            assert_eq!(reactor.incarnations.len(), INCARNATIONS_MAX);
+        }
+        let beyond = dialed(&mut reactor, address(INCARNATIONS_MAX + 1));
+        reactor.note_incarnation(beyond, 7);
+        assert_eq!((reactor.incarnations.len(), restarts(&reactor)), (1, 1));
+        reactor.note_incarnation(beyond, 8);
+        assert_eq!(restarts(&reactor), 2);
+    }
+}

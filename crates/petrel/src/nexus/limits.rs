@@ -235,6 +235,22 @@ const _: () = {
 mod tests {
     use super::*;
 
+    /// `docs/operating.md` and `docs/wire-protocol.md` name these.
+    #[test]
+    fn limits__are_those_that_operators_are_told() {
+        let Capacity { connections, ungreeted, seats, seats_per_site, closing } =
+            Capacity::by_descriptors(None);
+        assert_eq!((connections, ungreeted, closing), (4_096, 256, 256));
+        assert_eq!((seats_per_site, seats), (3_136, 3_584));
+        let of_sessions =
+            [SESSION_BYTES_PER_CONNECTION_MAX, SESSION_BYTES_PER_SITE_MAX, SESSION_BYTES_MAX];
+        assert_eq!(of_sessions.map(|bytes| bytes >> 20), [64, 128, 1_024]);
+        assert_eq!((session_bytes(0), session_bytes(1) - session_bytes(0)), (512, 72));
+        assert_eq!([HELLO_TIMEOUT, MESSAGE_TIMEOUT, WRITE_TIMEOUT].map(|t| t.as_secs()), [5; 3]);
+        assert_eq!((EARLY_WAIT.as_secs(), LINGER.as_secs(), IDLE_TIMEOUT.as_secs()), (1, 1, 30));
+        assert_eq!((OUT_SOFT_BYTES, OUT_HARD_BYTES), (64 << 10, 8 << 20));
+    }
+
     #[test]
     fn capacity__fits_the_descriptors() {
         let whole = Capacity::by_descriptors(None);

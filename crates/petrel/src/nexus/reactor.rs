@@ -253,11 +253,12 @@ pub(super) mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
-    use petrel_proto::control::{Hello, LinkOpen, Message, Offer, PREFACE, VersionRange};
+    use petrel_proto::Status;
+    use petrel_proto::control::{Decoder, Hello, LinkOpen, Message, Offer, PREFACE, VersionRange};
     use petrel_transport::udp::Mtu;
 
     use super::*;
-    use crate::control::ToNexus;
+    use crate::control::{FromNexus, ToNexus};
     use crate::nexus::mailbox::{Command, Inbox};
     use crate::nexus::port::{Attach, UdpAttach};
 
@@ -307,14 +308,25 @@ pub(super) mod tests {
         bytes
     }
 
+    /// LINK_OPEN for this endpoint, by a link of the same number.
+    fn link_open(to_endpoint: u16) -> Message {
+        let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
+        let link = u32::from(to_endpoint);
+        LinkOpen { link, from_endpoint: 0, to_endpoint, offers, ecn: false }.into()
+    }
+
     /// Adds an endpoint with number 0.
     fn attach(mailbox: &Mailbox) -> Arc<Inbox> {
+        attach_as(mailbox, EndpointId(0))
+    }
+
+    fn attach_as(mailbox: &Mailbox, id: EndpointId) -> Arc<Inbox> {
         let waker = petrel_transport::wake::Waker::new().unwrap();
         let inbox = Arc::new(Inbox::new(waker.clone()));
         let (local, mtu) = (([127, 0, 0, 1], 9).into(), Mtu::default());
         let udp = Some(UdpAttach { local, mtu, reads_marks: false, heeds_marks: false });
         let attach = Box::new(Attach { id: None, udp, shm: None, waker });
-        mailbox.post(Command::Attach(EndpointId(0), attach, inbox.clone())).unwrap();
+        mailbox.post(Command::Attach(id, attach, inbox.clone())).unwrap();
         inbox
     }
 
@@ -324,9 +336,7 @@ pub(super) mod tests {
         let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
         let mut peer = TcpStream::connect(address).unwrap();
         let mut bytes = greeting();
-        let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
-        let open = LinkOpen { link: 0, from_endpoint: 0, to_endpoint: 0, offers, ecn: false };
-        Message::from(open).encode(&mut bytes).unwrap();
+        link_open(0).encode(&mut bytes).unwrap();
         peer.write_all(&bytes).unwrap();
         turns_until(&mut reactor, |reactor| !reactor.early_links.is_empty());
         // No message is that long.
@@ -336,6 +346,41 @@ pub(super) mod tests {
         turn_at_once(&mut reactor);
         assert!(inbox.pop().is_none(), "the link would never go down");
         assert!(reactor.links.is_empty() && reactor.early_links.is_empty());
+    }
+
+    #[test]
+    fn turn__endpoints_come_after_the_links_to_them_in_any_order() {
+        let (mut reactor, mailbox) = reactor();
+        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let mut peer = TcpStream::connect(address).unwrap();
+        let mut bytes = greeting();
+        (0..3).for_each(|endpoint| link_open(endpoint).encode(&mut bytes).unwrap());
+        peer.write_all(&bytes).unwrap();
+        turns_until(&mut reactor, |reactor| reactor.early_links.len() == 3);
+        for (endpoint, left) in [(1, 2), (0, 1), (2, 0)] {
+            let inbox = attach_as(&mailbox, EndpointId(endpoint));
+            turn_at_once(&mut reactor);
+            assert!(matches!(inbox.pop(), Some(FromNexus::LinkUp { .. })), "endpoint {endpoint}");
+            assert_eq!((reactor.early_links.len(), reactor.links.len()), (left, 3 - left));
+        }
+    }
+
+    #[test]
+    fn say_goodbye_to_all__is_on_its_way_before_the_sockets_close() {
+        let (mut reactor, _) = reactor();
+        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let mut peer = TcpStream::connect(address).unwrap();
+        peer.write_all(&greeting()).unwrap();
+        turns_until(&mut reactor, |reactor| reactor.connections.values().any(|c| c.is_open()));
+        reactor.say_goodbye_to_all();
+        drop(reactor);
+        let mut said = Vec::new();
+        peer.read_to_end(&mut said).unwrap();
+        let (mut said, mut decoder) = (said.as_slice(), Decoder::new());
+        let mut messages = std::iter::from_fn(|| decoder.decode(&mut said).unwrap());
+        let last = messages.by_ref().last();
+        let Some(Message::Goodbye(goodbye)) = last else { panic!("no GOODBYE: {last:?}") };
+        assert_eq!(goodbye.status, Status::Unavailable);
     }
 
     #[test]
