@@ -268,7 +268,7 @@ impl Transport for Host {
     }
 
     fn stats(&self) -> TransportStats {
-        sum(self.udp.stats(), self.shm.stats())
+        self.udp.stats() + self.shm.stats()
     }
 }
 
@@ -333,31 +333,6 @@ impl<H: FrameHandler> FrameHandler for ByUdp<'_, H> {
     #[inline(always)]
     fn prepare(&mut self, frame: &[u8], is_whole: bool) {
         self.0.prepare(frame, is_whole);
-    }
-}
-
-fn sum(a: TransportStats, b: TransportStats) -> TransportStats {
-    TransportStats {
-        tx_frames: a.tx_frames + b.tx_frames,
-        tx_bytes: a.tx_bytes + b.tx_bytes,
-        tx_datagrams: a.tx_datagrams + b.tx_datagrams,
-        tx_syscalls: a.tx_syscalls + b.tx_syscalls,
-        tx_blocked: a.tx_blocked + b.tx_blocked,
-        tx_kept: a.tx_kept + b.tx_kept,
-        tx_dropped_error: a.tx_dropped_error + b.tx_dropped_error,
-        tx_dropped_oversize: a.tx_dropped_oversize + b.tx_dropped_oversize,
-        tx_dropped_no_peer: a.tx_dropped_no_peer + b.tx_dropped_no_peer,
-        rx_frames: a.rx_frames + b.rx_frames,
-        rx_bytes: a.rx_bytes + b.rx_bytes,
-        rx_datagrams: a.rx_datagrams + b.rx_datagrams,
-        rx_syscalls: a.rx_syscalls + b.rx_syscalls,
-        rx_dropped_unknown_peer: a.rx_dropped_unknown_peer + b.rx_dropped_unknown_peer,
-        rx_dropped_malformed: a.rx_dropped_malformed + b.rx_dropped_malformed,
-        rx_dropped_truncated: a.rx_dropped_truncated + b.rx_dropped_truncated,
-        rx_dropped_kernel: a.rx_dropped_kernel + b.rx_dropped_kernel,
-        rx_broken_rings: a.rx_broken_rings + b.rx_broken_rings,
-        gso_disabled: a.gso_disabled + b.gso_disabled,
-        rx_marked: a.rx_marked + b.rx_marked,
     }
 }
 

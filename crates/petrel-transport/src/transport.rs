@@ -1,6 +1,7 @@
 //! The [`Transport`] trait: what a back-end offers to an endpoint.
 
 use std::net::SocketAddr;
+use std::ops;
 
 use crate::clock::Clock;
 use crate::shared::SharedBytes;
@@ -92,6 +93,15 @@ macro_rules! transport_stats {
             /// Names and values, in order.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name),)*].into_iter()
+            }
+        }
+
+        /// Those of an endpoint that has several transports.
+        impl ops::Add for TransportStats {
+            type Output = Self;
+
+            fn add(self, other: Self) -> Self {
+                Self { $($name: self.$name + other.$name,)* }
             }
         }
     };
@@ -415,3 +425,17 @@ pub trait Transport {
 /// Every transport carries frames of at least this many bytes: the IPv6 minimum MTU of 1280 less
 /// 48 bytes of IPv6 and UDP header (RFC 8200 §5).
 pub const MIN_FRAME_BYTES: usize = 1232;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn add__of_each_counter_for_itself() {
+        let udp = TransportStats { tx_frames: 3, rx_datagrams: 5, ..TransportStats::default() };
+        let shm = TransportStats { tx_frames: 4, rx_marked: 6, ..TransportStats::default() };
+        let both = udp + shm;
+        assert_eq!((both.tx_frames, both.rx_datagrams, both.rx_marked), (7, 5, 6));
+        assert_eq!(both.iter().map(|(_, count)| count).sum::<u64>(), 7 + 5 + 6);
+    }
+}

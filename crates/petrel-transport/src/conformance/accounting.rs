@@ -71,10 +71,13 @@ pub fn accounts_for_every_frame_when_full<H: Harness>(harness: &mut H) {
     assert_eq!(stats.tx_blocked, blocked, "refused frames are counted");
     assert_eq!(taken(&stats), offered - blocked, "all others were sent or dropped");
     assert!(arrived.iter().all(|frame| burst.contains(frame)), "a frame that was not sent");
-    let received = b.transport.stats().rx_frames;
+    let TransportStats { rx_frames: received, rx_bytes, .. } = b.transport.stats();
     assert_eq!(received, arrived.len() as u64, "delivered frames are counted");
+    let arrived_bytes: usize = arrived.iter().map(Vec::len).sum();
+    assert_eq!(rx_bytes, arrived_bytes as u64, "and their bytes");
     if medium.is_lossless && medium.refuses_when_full {
-        assert_eq!(received, stats.tx_frames, "what was taken arrives");
+        let sent = (stats.tx_frames, stats.tx_bytes);
+        assert_eq!(sent, (received, rx_bytes), "what was taken arrives");
     }
     let sent = [frame(11, 100, 40), frame(11, 101, largest)];
     let arrived = carry(harness, &mut a, &mut b, &sent);

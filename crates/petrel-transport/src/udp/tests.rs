@@ -297,6 +297,7 @@ fn tx_burst__segments_large_frames_in_one_call() {
         large.iter().for_each(|bytes| assert_eq!(ends.next_datagram(), *bytes));
         let stats = ends.udp.stats();
         assert_eq!((stats.tx_datagrams, stats.tx_syscalls, stats.gso_disabled), (10, 1, 0));
+        assert_eq!((stats.tx_frames, stats.tx_bytes), (10, 39_000));
     }
 }
 
