@@ -367,3 +367,73 @@ impl StartError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    use petrel_transport::shm::{Segment, Shm, ShmConfig, ShmLink, Side};
+    use petrel_transport::wake::Waker;
+    use petrel_transport::{FrameHandler, PeerId, Transport, TxFrame};
+
+    use super::*;
+
+    /// Sends these frames back at once, and notes which were taken.
+    struct Echo<'a> {
+        frames: &'a [[u8; 40]],
+        taken: Vec<bool>,
+    }
+
+    impl FrameHandler for &mut Echo<'_> {
+        fn handle(&mut self, peer: PeerId, _frame: &[u8], path: ReturnPath<'_>) {
+            let peer = PeerKey(peer.0);
+            let mut back = Back::new(peer, path);
+            assert!(back.reaches(peer) && !back.reaches(PeerKey(peer.0 + 1)));
+            assert!(!back.send(peer, &self.frames[0], b"and more"), "in two pieces");
+            self.taken = self.frames.iter().map(|frame| back.send(peer, frame, b"")).collect();
+        }
+
+        fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
+            unreachable!("{peer:?}: no switch has marked {frame:?}");
+        }
+    }
+
+    fn shm(config: &ShmConfig) -> Shm {
+        Shm::new(config, Waker::new().unwrap())
+    }
+
+    #[test]
+    fn back__says_true_of_the_frames_that_arrive_and_of_no_other() {
+        // A ring that is full before all have gone.
+        let config =
+            ShmConfig { ring_bytes: 64 << 10, max_frame_bytes: 2_048, ..Default::default() };
+        let frames: Vec<[u8; 40]> = (0..2_000u16)
+            .map(|number| std::array::from_fn(|at| number.to_le_bytes()[at % 2]))
+            .collect();
+        let (mut near, mut far) = (shm(&config), shm(&config));
+        let segment = Segment::create(&config).unwrap();
+        let other = Segment::from_fd(segment.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let (bell, other_bell) = UnixStream::pair().unwrap();
+        let to_far = near.add_peer(ShmLink::new(segment, Side::Creator, bell)).unwrap();
+        let to_near = far.add_peer(ShmLink::new(other, Side::Opener, other_bell)).unwrap();
+        let say = |by: &mut Shm, peer| {
+            assert_eq!(by.tx_burst(&[TxFrame { peer, head: b"word", body: b"" }]), 0);
+        };
+        // The first frame that goes to a ring finds out how much room there is.
+        say(&mut far, to_near);
+        assert_eq!(near.rx_burst(64, |_, _: &[u8]| {}), 1);
+        say(&mut near, to_far);
+        let mut echo = Echo { frames: &frames, taken: Vec::new() };
+        assert_eq!(far.rx_burst_to(64, &mut echo), 1);
+        far.flush();
+        let taken = echo.taken;
+        assert!(taken.contains(&true) && taken.contains(&false));
+        let mut arrived = Vec::new();
+        while near.rx_burst(64, |_, frame: &[u8]| arrived.push(frame.to_vec())) > 0 {}
+        let sent = frames.iter().zip(&taken).filter_map(|(frame, taken)| taken.then_some(frame));
+        assert!(arrived.iter().eq(sent));
+        let mut nowhere = Back::NONE;
+        assert!(!nowhere.reaches(PeerKey(0)) && !nowhere.send(PeerKey(0), &frames[0], b""));
+    }
+}

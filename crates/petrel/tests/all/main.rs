@@ -7,6 +7,7 @@ mod client;
 #[path = "../common/mod.rs"]
 mod common;
 mod deadlines;
+mod defaults;
 mod drain;
 mod ecn;
 mod endpoint;

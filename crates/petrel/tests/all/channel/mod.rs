@@ -170,6 +170,8 @@ fn a_hedge_answers_for_a_server_that_hangs_which_hears_of_it() {
     // Calls begin with the two in turn.
     let stats = channel.stats();
     assert!(hung.came.load(Ordering::SeqCst) > 0 && stats.hedges_won > 0, "{stats:?}");
+    // Those that won among them; a call has three beside its first attempt at most.
+    assert!((stats.hedges_won..=20 * 3).contains(&stats.hedges), "{stats:?}");
     // Each that hung was cancelled.
     client.run_until(|_| hung.went.load(Ordering::SeqCst) == hung.came.load(Ordering::SeqCst));
 }

@@ -103,6 +103,7 @@ fn misplaced_messages__are_answered_by_goodbye() {
         assert_eq!(peer.goodbye().status, Status::InvalidArgument);
         assert_eq!(server.down().0, link);
     }
+    assert_eq!(nexus.stats().refused_malformed, 3);
     check_honest(address, &mut server);
 }
 
