@@ -189,6 +189,16 @@ impl World {
                 ("connections_accepted", stats.connections_accepted, entry.accepts),
                 ("unsendable_messages", stats.unsendable_messages, 0),
             ];
+            // Where all are honest, a byte that is lost, repeated or out of its place shows as a broken message.
+            let broken = [
+                ("refused_strangers", stats.refused_strangers, 0),
+                ("refused_malformed", stats.refused_malformed, 0),
+                ("refused_version", stats.refused_version, 0),
+            ];
+            let features = &self.scenario.features;
+            // An asker that is connected to says anything.
+            let is_honest = !features.strangers && !features.askers;
+            let broken = broken.into_iter().filter(|_| is_honest);
             // Endpoints that have gone were told some of it only.
             let told = [
                 ("links_opened", stats.links_opened, sum(|told| told.links_up)),
@@ -197,7 +207,8 @@ impl World {
                 ("links down", stats.links_opened - stats.links_up, sum(|told| told.links_down)),
             ];
             let told = told.into_iter().filter(|_| !process.has_lost_endpoints);
-            let wrong = always.into_iter().chain(told).find(|(_, counted, is)| counted != is);
+            let wrong =
+                always.into_iter().chain(broken).chain(told).find(|(_, counted, is)| counted != is);
             if let Some((name, counted, is)) = wrong {
                 return Err(format!("p{id} counts {counted} {name}, and there were {is}"));
             }

@@ -233,7 +233,8 @@ impl World {
                     true => (said.ping_ns, 1),
                     false => (said.sign_ns, 2),
                 };
-                let since_ns = sign_ns.max(greeted_ns).max(process.excused_ns);
+                let room_ns = net.room_ns(socket);
+                let since_ns = sign_ns.max(greeted_ns).max(process.excused_ns).max(room_ns);
                 if now_ns > since_ns + intervals * process.plan.heartbeat_ns + slack_ns {
                     return Err(format!(
                         "p{id} gives no sign of life on connection {socket} for {} ms",

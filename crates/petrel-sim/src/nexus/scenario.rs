@@ -197,7 +197,7 @@ fn draw_conditions(
     let scarce = if is_scarce { some(rng, 20_000) } else { Probability::NEVER };
     Conditions {
         delay_ns: (5_000, rng.between(20_000, heartbeat_ns / 20)),
-        window_bytes: [4 << 10, 64 << 10, 1 << 20][rng.below(3) as usize],
+        window_bytes: [256, 4 << 10, 64 << 10, 1 << 20][rng.below(4) as usize],
         choppy: if is_rough { some(rng, 900_000) } else { Probability::NEVER },
         harsh_resets: if is_rough { Probability::percent(50) } else { Probability::NEVER },
         scarce,

@@ -34,6 +34,8 @@ pub(super) struct Socket {
     unread_bytes: usize,
     /// A write found no room.
     waits_for_room: bool,
+    /// When it was last told that there is room again.
+    room_ns: u64,
     has_ended: bool,
     /// What is sent to this end comes no earlier, so that it comes in order.
     pub(super) arrival_floor_ns: u64,
@@ -106,6 +108,7 @@ impl Net {
             broken: None,
             unread_bytes: 0,
             waits_for_room: false,
+            room_ns: 0,
             has_ended: false,
             arrival_floor_ns: 0,
             heard_ns: self.now_ns,
@@ -276,11 +279,12 @@ impl Net {
 
     /// The reader has made room for its peer.
     fn free_room(&mut self, peer: SocketId, from: HostId, count: usize) {
-        let delay_ns = self.draw_delay(from, self.sockets[peer].host);
+        let at_ns = self.now_ns + self.draw_delay(from, self.sockets[peer].host);
         let socket = &mut self.sockets[peer];
         socket.unread_bytes = socket.unread_bytes.saturating_sub(count);
         if std::mem::take(&mut socket.waits_for_room) {
-            self.send_at(self.now_ns + delay_ns, Arrival::Room { to: peer });
+            socket.room_ns = at_ns;
+            self.send_at(at_ns, Arrival::Room { to: peer });
         }
     }
 
@@ -550,6 +554,11 @@ impl Net {
     /// When the last byte came to an end, or when the connection was there.
     pub(in crate::nexus) fn heard_ns(&self, id: SocketId) -> u64 {
         self.sockets[id].heard_ns.max(self.sockets[id].connected_ns)
+    }
+
+    /// Since when its owner has not been held up by a window that was full.
+    pub(in crate::nexus) fn room_ns(&self, id: SocketId) -> u64 {
+        self.sockets[id].room_ns
     }
 
     /// The process at the other end.
