@@ -237,8 +237,10 @@ impl World {
                 let since_ns = sign_ns.max(greeted_ns).max(process.excused_ns).max(room_ns);
                 if now_ns > since_ns + intervals * process.plan.heartbeat_ns + slack_ns {
                     return Err(format!(
-                        "p{id} gives no sign of life on connection {socket} for {} ms",
-                        (now_ns - since_ns) / MS
+                        "p{id} gives no sign of life on connection {socket} to {peer:?} for {} ms: it said \
+                         {said:?}, was greeted at {greeted_ns} and excused until {}",
+                        (now_ns - since_ns) / MS,
+                        process.excused_ns
                     ));
                 }
             }
