@@ -25,7 +25,7 @@ use petrel_transport::buf::{BufPool, PacketBuf, PoolExhausted, SharedBuf};
 pub struct MsgBuf(PacketBuf);
 
 impl MsgBuf {
-    /// Takes a buffer of `capacity` bytes from a pool; it is empty.
+    /// Takes a buffer of `capacity` bytes from a pool; its message is as long as that.
     #[inline]
     pub(crate) fn from_pool(pool: &BufPool, capacity: usize) -> Result<Self, PoolExhausted> {
         // Room for the headers of the smallest packets: the session is not known yet.
@@ -241,10 +241,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_empty__until_there_is_a_message() {
+    fn is_empty__of_a_message_without_bytes() {
         let pool = BufPool::new(PoolConfig::default());
         let mut buffer = MsgBuf::from_pool(&pool, 8).unwrap();
-        assert_eq!((buffer.is_empty(), buffer.len()), (true, 0));
+        assert_eq!((buffer.is_empty(), buffer.len()), (false, 8));
         buffer.set_message(b"x");
         assert_eq!((buffer.is_empty(), buffer.len()), (false, 1));
         assert!(!MsgBuf::holding(&pool, b"y").unwrap().is_empty());

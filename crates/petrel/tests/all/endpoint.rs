@@ -395,3 +395,27 @@ fn run_once__tells_of_each_turn_in_which_something_happened() {
         }
     }
 }
+
+/// Over shared memory a handler's answer goes straight into the ring; nothing else of that turn would publish it.
+#[test]
+fn run_once__answers_a_lone_call_in_the_turn_that_takes_it() {
+    let serving = nexus(Some("127.0.0.1:0".parse().unwrap()));
+    let mut server = serving.endpoint(over(false, true)).unwrap();
+    server.register(2, |cx, request| request.reply(cx, b"served"));
+    let mut client = client(over(false, true));
+    let session = client.connect(serving.local_addr().unwrap()).unwrap();
+    while !matches!(client.session_state(session), SessionState::Open) {
+        client.run_once();
+        server.run_once();
+    }
+    let answered = Rc::new(Cell::new(0));
+    for number in 1..=20 {
+        let seen = Rc::clone(&answered);
+        let (request, response) = (client.alloc(8).unwrap(), client.alloc(8).unwrap());
+        client.call(session, 2, request, response, move |_, _| seen.set(number)).unwrap();
+        client.run_once();
+        server.run_once();
+        client.run_once();
+        assert_eq!(answered.get(), number, "three turns are enough");
+    }
+}

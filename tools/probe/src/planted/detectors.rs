@@ -51,7 +51,7 @@ const DETECTORS: &[(&str, &[Step])] = &[
     ("client_waiters_not_told", &[Threads]),
     ("endpoint_cancel_is_not_told", &[Test("petrel", "channel::"), Seeds(100)]),
     ("endpoint_drain_does_not_wait", &[Seeds(100), Test("petrel", "drain::")]),
-    ("endpoint_lone_answer_waits", &[Unit("petrel", "endpoint::"), Seeds(300)]),
+    ("endpoint_lone_answer_waits", &[Test("petrel", "run_once__")]),
     ("inbox_looks_before_its_lock", &[Threads]),
     ("index_page_repeats_a_key", &[Test("index", "service::")]),
     ("index_smaller_values_keep_bytes", &[Test("index", "model::")]),
