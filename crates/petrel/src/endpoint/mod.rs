@@ -247,7 +247,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         self.local.now_ns = self.transport.now();
     }
 
-    /// An empty buffer for up to `capacity` bytes.
+    /// A buffer for up to `capacity` bytes. Its message is as long as that at first, and its bytes are left from an
+    /// earlier use: write them, or set the length.
     ///
     /// # Errors
     /// [`PoolExhausted`] when the endpoint's memory limit is reached.
