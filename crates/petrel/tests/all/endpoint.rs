@@ -8,8 +8,8 @@ use crate::common::{ECHO, Server, client, nexus, over, pattern};
 use petrel::control::EndpointId;
 use petrel::transport::host::Host;
 use petrel::{
-    CallWaitError, ConnectError, EndpointConfig, Execution, IdlePolicy, SessionState, StartError,
-    Status,
+    CallWaitError, ConnectError, Endpoint, EndpointConfig, Execution, IdlePolicy, SessionId,
+    SessionState, StartError, Status,
 };
 use petrel_skip::{Need, skip};
 
@@ -361,6 +361,14 @@ fn buffers__come_back() {
     }
 }
 
+/// Takes turns until a session is open.
+fn open(client: &mut Endpoint, server: &mut Endpoint, session: SessionId) {
+    while !matches!(client.session_state(session), SessionState::Open) {
+        client.run_once();
+        server.run_once();
+    }
+}
+
 /// Who drives an endpoint by turns sleeps when a turn has found nothing.
 #[test]
 fn run_once__tells_of_each_turn_in_which_something_happened() {
@@ -375,10 +383,7 @@ fn run_once__tells_of_each_turn_in_which_something_happened() {
         });
         let mut client = client(over(udp, shm));
         let session = client.connect(serving.local_addr().unwrap()).unwrap();
-        while !matches!(client.session_state(session), SessionState::Open) {
-            client.run_once();
-            server.run_once();
-        }
+        open(&mut client, &mut server, session);
         let answered = Rc::new(Cell::new(0));
         for number in 1..=20 {
             let seen = Rc::clone(&answered);
@@ -404,10 +409,7 @@ fn run_once__answers_a_lone_call_in_the_turn_that_takes_it() {
     server.register(2, |cx, request| request.reply(cx, b"served"));
     let mut client = client(over(false, true));
     let session = client.connect(serving.local_addr().unwrap()).unwrap();
-    while !matches!(client.session_state(session), SessionState::Open) {
-        client.run_once();
-        server.run_once();
-    }
+    open(&mut client, &mut server, session);
     let answered = Rc::new(Cell::new(0));
     for number in 1..=20 {
         let seen = Rc::clone(&answered);
