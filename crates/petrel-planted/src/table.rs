@@ -152,8 +152,27 @@ pub const DEFECTS: &[Defect] = &[
         "proto_timer_due_at_once",
         "the next timer is said to be due at once, so that nothing ever sleeps",
     ),
+    defect(
+        "shm_answers_not_published",
+        "answers that handlers write into the ring beside a request's are not published",
+    ),
+    defect(
+        "shm_bad_header_is_waited_for",
+        "the header of an impossible record counts as a record that is still to come",
+    ),
     defect("shm_bursts_not_counted", "datagrams that came in over shared memory are not counted"),
+    defect("shm_no_last_look", "an endpoint sleeps without a last look at its rings"),
+    defect("shm_old_record_stays", "the place behind a record is said to be cleared, and is not"),
+    defect(
+        "shm_refused_wake_is_lost",
+        "a sleep counts as ended though the system refused the wake-up",
+    ),
     defect("shm_ring_without_a_gap", "a full ring has no free line left"),
+    defect(
+        "shm_skip_is_not_counted",
+        "a record that goes to the start of the ring takes no account of what it skips",
+    ),
+    defect("shm_wakes_again_and_again", "each burst wakes a consumer that was woken before"),
     defect(
         "udp_kept_frames_not_copied",
         "frames for which the kernel has no room are sent later from where they were",

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::ops;
 
 use crate::clock::Clock;
-use crate::shared::SharedBytes;
+use crate::shared::{RingFrame, SharedBytes};
 use crate::shm::Outgoing;
 use crate::wake::Waker;
 
@@ -254,6 +254,18 @@ impl<'a> ReturnPath<'a> {
     #[inline(always)]
     pub fn is_there(&self) -> bool {
         self.0.is_some()
+    }
+
+    /// Where the next frame goes, if there is a way.
+    pub(crate) fn position(&self) -> Option<u64> {
+        self.0.as_ref().map(|outgoing| outgoing.position())
+    }
+
+    /// Shows what was pushed since the way had this position.
+    pub(crate) fn look_back(&self, position: Option<u64>, on_frame: impl FnMut(RingFrame<'_>)) {
+        if let (Some(outgoing), Some(position)) = (&self.0, position) {
+            outgoing.look_back(position, on_frame);
+        }
     }
 
     /// Copies a frame into the burst that the next [`Transport::flush`] ends. False: nothing was

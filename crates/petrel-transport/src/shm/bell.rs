@@ -51,13 +51,35 @@ const RUNG_MAX: usize = 64;
 /// What a wake-up says: nothing. The receiver ignores the value.
 const RING: [u8; 1] = [0];
 
+/// How one side of a link wakes the other, and hears of it.
+pub(super) trait Doorbell {
+    /// Wakes the peer. Never blocks. False if the system could not, and may another time.
+    fn ring(&mut self) -> bool;
+
+    /// Takes the wake-ups that have come, of which there may have been `sleeps` in all. Never blocks.
+    fn answer(&mut self, sleeps: u64) -> Heard;
+}
+
 /// Our end of a link's wake-ups, in both directions.
 #[derive(Debug)]
 pub(super) struct Bell {
     /// `None` once either side has hung up.
     stream: Option<PeerStream>,
-    /// Wake-ups that came so far.
+    tally: Tally,
+}
+
+/// Wake-ups that came so far.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
     heard: u64,
+}
+
+impl Tally {
+    /// Adds some to those heard before, of which there may have been `sleeps` in all.
+    pub(super) fn add(&mut self, count: u64, sleeps: u64) -> Heard {
+        self.heard = self.heard.saturating_add(count);
+        if self.heard > sleeps { Heard::Misuse } else { Heard::Rings }
+    }
 }
 
 /// What a bell had to say.
@@ -80,23 +102,25 @@ impl Bell {
             let kind = "a link's wake-ups need a Unix stream socket";
             return Err(LinkError::Unsupported(kind.to_owned()));
         }
-        Ok(Self { stream: Some(stream), heard: 0 })
+        Ok(Self { stream: Some(stream), tally: Tally::default() })
     }
+}
 
-    /// Wakes the peer. Never blocks.
-    pub(super) fn ring(&mut self) {
-        let Some(stream) = &self.stream else { return };
+impl Doorbell for Bell {
+    fn ring(&mut self) -> bool {
+        let Some(stream) = &self.stream else { return true };
         loop {
             match send(stream, &RING, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
                 Err(Errno::INTR) => {}
+                // The system is short of memory, and nothing is in the queue.
+                Err(Errno::NOBUFS | Errno::NOMEM) => return false,
                 // Full: wake-ups are there already. Closed: `answer` will find out.
-                _ => return,
+                _ => return true,
             }
         }
     }
 
-    /// Takes the wake-ups that have come, of which there may have been `sleeps` in all. Never blocks.
-    pub(super) fn answer(&mut self, sleeps: u64) -> Heard {
+    fn answer(&mut self, sleeps: u64) -> Heard {
         let Some(stream) = &self.stream else { return Heard::Closed };
         match look(stream, TAKE_BYTES) {
             Queued::Nothing => Heard::Rings,
@@ -106,8 +130,7 @@ impl Bell {
                 let mut bytes = [0; TAKE_BYTES];
                 // Exactly the bytes that were looked at: this process is the only reader.
                 let taken = recv(stream, &mut bytes[..count], RecvFlags::DONTWAIT);
-                self.heard += taken.map_or(0, |(_, count)| count as u64);
-                if self.heard > sleeps { Heard::Misuse } else { Heard::Rings }
+                self.tally.add(taken.map_or(0, |(_, count)| count as u64), sleeps)
             }
         }
     }

@@ -1,5 +1,7 @@
 //! Limits and settings of the shared-memory transport.
 
+use std::ops::RangeInclusive;
+
 use super::error::ShmError;
 use super::ring::max_frame_limit;
 use crate::transport::MIN_FRAME_BYTES;
@@ -25,7 +27,11 @@ pub const DEFAULT_MAX_FRAME_BYTES: usize = (16 << 10) + 64;
 /// each, touched as they are used) and the time to go to sleep, which visits every ring.
 pub const DEFAULT_MAX_PEERS: usize = 1024;
 
+/// Rings of a simulator: from what holds two of the smallest frames that each transport must carry.
+pub(super) const DETACHED_RING_BYTES: RangeInclusive<usize> = 4 << 10..=MIN_RING_BYTES;
+
 const _: () = assert!(MIN_FRAME_BYTES <= max_frame_limit(MIN_RING_BYTES));
+const _: () = assert!(MIN_FRAME_BYTES <= max_frame_limit(*DETACHED_RING_BYTES.start()));
 const _: () = assert!(DEFAULT_MAX_FRAME_BYTES <= max_frame_limit(DEFAULT_RING_BYTES));
 const _: () = assert!(DEFAULT_RING_BYTES >= MIN_RING_BYTES && DEFAULT_RING_BYTES <= MAX_RING_BYTES);
 // Lengths of frames are `u32` in a record and in the segment's header.
@@ -101,6 +107,23 @@ impl Geometry {
                 expected: format!("a power of two from {MIN_RING_BYTES} to {MAX_RING_BYTES}"),
             });
         }
+        Self::with_frames(ring_bytes, max_frame_bytes)
+    }
+
+    /// Sizes of memory that both sides have in one process: small ones too.
+    pub(super) fn detached(ring_bytes: usize, max_frame_bytes: usize) -> Result<Self, ShmError> {
+        if !ring_bytes.is_power_of_two() || !DETACHED_RING_BYTES.contains(&ring_bytes) {
+            let (least, most) = (DETACHED_RING_BYTES.start(), DETACHED_RING_BYTES.end());
+            return Err(ShmError::Config {
+                setting: "ring_bytes",
+                value: ring_bytes,
+                expected: format!("a power of two from {least} to {most}"),
+            });
+        }
+        Self::with_frames(ring_bytes, max_frame_bytes)
+    }
+
+    fn with_frames(ring_bytes: usize, max_frame_bytes: usize) -> Result<Self, ShmError> {
         let limit = max_frame_limit(ring_bytes);
         if !(MIN_FRAME_BYTES..=limit).contains(&max_frame_bytes) {
             return Err(ShmError::Config {

@@ -1,23 +1,15 @@
-//! The transport itself: the rings of one endpoint.
+//! The transport itself: the rings of one endpoint, and how it sleeps.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
-use super::bell::Bells;
+use super::bell::{Bell, Bells};
 use super::config::ShmConfig;
 use super::link::ShmLink;
 use super::peer::Peer;
-use super::ring::{RingFrame, sleep_fence};
-use super::schedule::{COLD_RINGS_PER_BURST, Look, Schedule};
+use super::rings::Rings;
 use crate::clock::{Clock, now_ns};
-use crate::shared::PRIVATE_BYTES_MAX;
-use crate::transport::{
-    FrameHandler, LinkError, PeerId, ReturnPath, SharedFrame, TX_BURST_MAX, Transport,
-    TransportStats,
-};
+use crate::transport::{FrameHandler, LinkError, PeerId, Transport, TransportStats};
 use crate::wake::Waker;
-
-/// No peer has this index.
-const NOBODY: u32 = u32::MAX;
 
 /// The shared-memory transport of one endpoint. See the [module](super).
 #[derive(Debug)]
@@ -27,17 +19,7 @@ pub struct Shm {
     waker: Waker,
     /// Made with the first peer; never, if the endpoint never sleeps.
     bells: Option<Bells>,
-    peers: Vec<Option<Peer>>,
-    /// Free indices of `peers`.
-    free: Vec<u32>,
-    schedule: Schedule,
-    /// The first peer with frames in the current burst of sending, or [`NOBODY`].
-    first_touched: u32,
-    /// The others, each once.
-    touched: Vec<u32>,
-    /// Room for a copy of the longest frame that a peer may send.
-    scratch: Vec<u8>,
-    stats: TransportStats,
+    rings: Rings<Bell>,
 }
 
 impl Shm {
@@ -49,13 +31,7 @@ impl Shm {
             never_sleeps: config.never_sleeps,
             waker,
             bells: None,
-            peers: Vec::new(),
-            free: Vec::new(),
-            schedule: Schedule::default(),
-            first_touched: NOBODY,
-            touched: Vec::with_capacity(TX_BURST_MAX),
-            scratch: Vec::new(),
-            stats: TransportStats::default(),
+            rings: Rings::new(),
         }
     }
 
@@ -69,13 +45,11 @@ impl Shm {
         if self.never_sleeps {
             return false;
         }
-        self.peers.iter_mut().flatten().for_each(Peer::declare_sleep);
-        sleep_fence();
-        let must_not = self.peers.iter().flatten().any(Peer::has_data);
-        if must_not {
+        let may_sleep = self.rings.prepare_wait();
+        if !may_sleep {
             self.finish_wait(false);
         }
-        !must_not
+        may_sleep
     }
 
     /// What a sleeping endpoint's peers make readable to wake it.
@@ -87,27 +61,29 @@ impl Shm {
     /// [`Shm::bells`] was readable. The next [`Transport::rx_burst`] looks at every ring that has
     /// something.
     pub fn finish_wait(&mut self, has_rung: bool) {
-        self.peers.iter_mut().flatten().for_each(Peer::declare_awake);
+        self.rings.declare_awake();
         if has_rung {
             self.answer_bells();
         }
-        self.warm(usize::MAX);
+        self.rings.look_at_all();
     }
 
     fn answer_bells(&mut self) {
-        let Self { bells: Some(bells), peers, stats, .. } = self else { return };
-        stats.rx_syscalls += 1;
+        let Self { bells: Some(bells), rings, .. } = self else { return };
+        rings.stats_mut().rx_syscalls += 1;
         for index in bells.rung() {
-            if let Some(Some(peer)) = peers.get_mut(index as usize) {
+            if let Some((peer, stats)) = rings.get_mut(index) {
                 // To look, and to take.
                 stats.rx_syscalls += 2;
-                peer.answer(bells, stats);
+                if !peer.answer(stats) {
+                    peer.hang_up(bells);
+                }
             }
         }
     }
 
     /// Listens to a new peer's wake-ups.
-    fn listen(&mut self, peer: &Peer, index: u32) -> Result<(), LinkError> {
+    fn listen(&mut self, peer: &Peer<Bell>, index: u32) -> Result<(), LinkError> {
         if self.never_sleeps {
             return Ok(());
         }
@@ -118,102 +94,8 @@ impl Shm {
         peer.listen(bells, index)
     }
 
-    fn warm(&mut self, limit: usize) {
-        let peers = &self.peers;
-        self.schedule.warm(limit, |index| {
-            peers.get(index as usize).and_then(Option::as_ref).is_some_and(Peer::has_data)
-        });
-    }
-
-    /// A frame to another peer than the first of the burst, or to none.
-    #[inline(never)]
-    fn push_slowly(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
-        let Some(to) = self.peers.get_mut(peer.0 as usize).and_then(Option::as_mut) else {
-            self.stats.tx_dropped_no_peer += 1;
-            return true;
-        };
-        if to.touch() {
-            note_touched(&mut self.first_touched, &mut self.touched, peer.0);
-        }
-        to.push(head, body, &mut self.stats)
-    }
-
-    /// Shows a peer its frames; true if it may sleep.
-    #[inline]
-    fn publish(&mut self, index: u32) -> bool {
-        match self.peers.get_mut(index as usize) {
-            Some(Some(peer)) => peer.publish(&mut self.stats),
-            _ => false,
-        }
-    }
-
-    #[inline(never)]
-    fn publish_touched(&mut self) -> bool {
-        let mut may_sleep = false;
-        for at in 0..self.touched.len() {
-            may_sleep |= self.publish(self.touched[at]);
-        }
-        may_sleep
-    }
-
-    /// Wakes those that sleep of the peers that got frames, of whom `first` is one. One fence
-    /// serves them all.
-    #[inline(never)]
-    fn wake_touched(&mut self, first: u32) {
-        sleep_fence();
-        for index in std::iter::once(first).chain(self.touched.iter().copied()) {
-            if let Some(Some(peer)) = self.peers.get_mut(index as usize) {
-                peer.wake_sleeper(&mut self.stats);
-            }
-        }
-    }
-
-    #[inline]
-    fn has_news(&self, index: u32) -> bool {
-        matches!(self.peers.get(index as usize), Some(Some(peer)) if peer.has_news())
-    }
-
-    #[inline]
-    fn receive_from<H: FrameHandler>(
-        &mut self,
-        index: u32,
-        budget: usize,
-        handler: &mut H,
-    ) -> (usize, Look) {
-        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else {
-            return (0, Look::Broken);
-        };
-        if !peer.has_news() {
-            return (0, Look::Nothing);
-        }
-        if handler.looks_ahead() {
-            peer.look_ahead(budget, |frame| show(frame, handler));
-        }
-        let scratch = &mut self.scratch;
-        let received = peer.receive(budget, &mut self.stats, |frame, outgoing| {
-            let back = ReturnPath::by_ring(outgoing);
-            match frame.line() {
-                Some(line) => handler.handle(PeerId(index), line.frame(), back),
-                None if frame.len() > PRIVATE_BYTES_MAX => {
-                    let frame = SharedFrame::new(frame.bytes(), scratch);
-                    handler.handle_shared(PeerId(index), frame, back);
-                }
-                None => deliver_copied(PeerId(index), frame, scratch, handler, back),
-            }
-        });
-        if peer.has_unpublished() && peer.touch() {
-            note_touched(&mut self.first_touched, &mut self.touched, index);
-        }
-        let look = match received {
-            _ if received.is_broken => Look::Broken,
-            _ if received.frames > 0 => Look::Frames,
-            _ => Look::Nothing,
-        };
-        (received.frames, look)
-    }
-
     fn sleep(&mut self, timeout_ns: Option<u64>) -> bool {
-        self.stats.rx_syscalls += 1;
+        self.rings.stats_mut().rx_syscalls += 1;
         self.waker.sleep_with(None, [None, self.bells()], timeout_ns)
     }
 }
@@ -231,40 +113,25 @@ impl Transport for Shm {
     }
 
     fn add_peer(&mut self, link: ShmLink) -> Result<PeerId, LinkError> {
-        if self.peers.len() - self.free.len() >= self.max_peers {
+        if self.rings.peer_count() >= self.max_peers {
             return Err(LinkError::TooManyPeers { limit: self.max_peers });
         }
         let peer = Peer::new(link.open()?, self.never_sleeps);
-        if self.scratch.len() < peer.max_frame_bytes() {
-            // Fresh, not grown: pages of zeros cost nothing until a long frame comes.
-            self.scratch = vec![0; peer.max_frame_bytes()];
-        }
-        let index = self.free.last().copied().unwrap_or(self.peers.len() as u32);
-        self.listen(&peer, index)?;
-        if self.free.pop().is_none() {
-            self.peers.push(None);
-        }
-        self.peers[index as usize] = Some(peer);
-        self.schedule.add(index);
-        Ok(PeerId(index))
+        self.listen(&peer, self.rings.next_index())?;
+        Ok(self.rings.add(peer))
     }
 
     fn remove_peer(&mut self, peer: PeerId) {
-        // What the current burst has for it goes out before its index may be another's.
-        self.flush();
-        if let Some(mut gone) = self.peers.get_mut(peer.0 as usize).and_then(Option::take) {
-            if let Some(bells) = &self.bells {
-                gone.hang_up(bells);
-            }
-            self.schedule.remove(peer.0);
-            self.free.push(peer.0);
+        if let Some(mut gone) = self.rings.remove(peer)
+            && let Some(bells) = &self.bells
+        {
+            gone.hang_up(bells);
         }
     }
 
     #[inline]
     fn max_frame_bytes(&self, peer: PeerId) -> usize {
-        let peer = self.peers.get(peer.0 as usize).and_then(Option::as_ref);
-        peer.map_or(0, Peer::max_frame_bytes)
+        self.rings.max_frame_bytes(peer)
     }
 
     fn is_networked(&self, _peer: PeerId) -> bool {
@@ -273,64 +140,22 @@ impl Transport for Shm {
 
     #[inline]
     fn may_receive(&self) -> bool {
-        self.schedule.only_ring().is_none_or(|index| self.has_news(index))
+        self.rings.may_receive()
     }
 
     #[inline(always)]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
-        if let Some(Some(to)) = self.peers.get_mut(peer.0 as usize) {
-            if self.first_touched == NOBODY {
-                self.first_touched = peer.0;
-                to.touch();
-            }
-            if self.first_touched == peer.0 {
-                return (body.is_empty() && to.push_line(head))
-                    || to.push(head, body, &mut self.stats);
-            }
-        }
-        self.push_slowly(peer, head, body)
+        self.rings.push(peer, head, body)
     }
 
     #[inline]
     fn flush(&mut self) {
-        let first = std::mem::replace(&mut self.first_touched, NOBODY);
-        if first == NOBODY {
-            return;
-        }
-        let mut may_sleep = self.publish(first);
-        if !self.touched.is_empty() {
-            may_sleep |= self.publish_touched();
-        }
-        if may_sleep {
-            self.wake_touched(first);
-        }
-        self.touched.clear();
+        self.rings.flush();
     }
 
     #[inline]
-    fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
-        // Who has one ring keeps no turns, and an idle one is left at once.
-        let only = self.schedule.only_ring();
-        match only {
-            None => self.warm(COLD_RINGS_PER_BURST),
-            Some(index) if !self.has_news(index) => return 0,
-            Some(_) => {}
-        }
-        let share = self.schedule.share(budget);
-        let mut received = 0;
-        for _ in 0..self.schedule.hot_count() {
-            let limit = share.min(budget - received);
-            let Some(index) = only.or_else(|| self.schedule.current()) else { break };
-            if limit == 0 {
-                break;
-            }
-            let (frames, look) = self.receive_from(index, limit, &mut handler);
-            received += frames;
-            if only.is_none() || look == Look::Broken {
-                self.schedule.advance(look);
-            }
-        }
-        received
+    fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, handler: H) -> usize {
+        self.rings.rx_burst_to(budget, handler)
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) {
@@ -348,40 +173,6 @@ impl Transport for Shm {
     }
 
     fn stats(&self) -> TransportStats {
-        self.stats
-    }
-}
-
-/// Delivers a copy of a frame of more than a line, and no more than [`PRIVATE_BYTES_MAX`]. Out of line, so that the way
-/// of shorter frames stays short.
-#[inline(never)]
-fn deliver_copied<H: FrameHandler>(
-    peer: PeerId,
-    frame: RingFrame<'_>,
-    scratch: &mut Vec<u8>,
-    handler: &mut H,
-    back: ReturnPath<'_>,
-) {
-    handler.handle(peer, SharedFrame::new(frame.bytes(), scratch).into_private(), back);
-}
-
-/// Shows a frame that will come in: a copy of its start.
-#[inline]
-fn show<H: FrameHandler>(frame: RingFrame<'_>, handler: &mut H) {
-    if let Some(line) = frame.line() {
-        return handler.prepare(line.frame(), true);
-    }
-    let mut copy = [0; PRIVATE_BYTES_MAX];
-    let shown = frame.len().min(PRIVATE_BYTES_MAX);
-    frame.bytes().slice(0..shown).copy_to_slice(&mut copy[..shown]);
-    handler.prepare(&copy[..shown], shown == frame.len());
-}
-
-/// Notes that the current burst of sending has frames for a peer, for the first time.
-#[inline]
-fn note_touched(first: &mut u32, others: &mut Vec<u32>, index: u32) {
-    match *first {
-        NOBODY => *first = index,
-        _ => others.push(index),
+        self.rings.stats()
     }
 }

@@ -30,7 +30,7 @@ impl ShmLink {
 
     /// Checks the parts and takes them apart. The segment's descriptor is closed: the mapping is
     /// enough.
-    pub(super) fn open(self) -> Result<OpenLink, LinkError> {
+    pub(super) fn open(self) -> Result<OpenLink<Bell>, LinkError> {
         let bell = Bell::new(self.bell)?;
         let (outgoing, incoming) = self.segment.take_rings(self.side).ok_or_else(|| {
             LinkError::Unsupported(format!(
@@ -44,9 +44,9 @@ impl ShmLink {
 
 /// The parts of a link that the datapath uses.
 #[derive(Debug)]
-pub(super) struct OpenLink {
+pub(super) struct OpenLink<B> {
     pub(super) outgoing: Producer<RingMemory>,
     pub(super) incoming: Consumer<RingMemory>,
-    pub(super) bell: Bell,
+    pub(super) bell: B,
     pub(super) max_frame_bytes: usize,
 }

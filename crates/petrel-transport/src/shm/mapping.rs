@@ -27,6 +27,7 @@
 //! The two sides of one segment may also live in one process; then all of the above is within the
 //! language's own rules.
 
+use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::marker::PhantomData;
 use std::num::NonZeroUsize;
 use std::os::fd::BorrowedFd;
@@ -38,15 +39,22 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::config::Geometry;
 use super::layout::{control_offset, data_offset, segment_bytes};
-use super::ring::{Control, Memory, RingFrame};
+use super::ring::{Control, Memory, RECORD_ALIGN, RingFrame};
 use super::sync::{AtomicU64, Ordering};
 use crate::copy::{INLINE_BYTES_MAX, copy_frame, copy_one_line};
 
-/// A range of address space backed by a segment, readable and writable.
+/// What control words and records are aligned to, in memory that no pages of a file are.
+const HEAP_ALIGN: usize = 128;
+
+const _: () = assert!(HEAP_ALIGN >= align_of::<Control>() && HEAP_ALIGN >= RECORD_ALIGN);
+
+/// A range of address space, readable and writable: a segment's, or (for simulators) the allocator's.
 #[derive(Debug)]
 pub(super) struct Mapping {
     base: NonNull<u8>,
     bytes: NonZeroUsize,
+    /// How the allocator was asked for it; `None` for a file's.
+    heap: Option<Layout>,
 }
 
 // SAFETY: a mapping belongs to the process, not to a thread, and has no interior state.
@@ -65,7 +73,16 @@ impl Mapping {
         // SAFETY: a new range is asked for, so that nothing that exists is replaced.
         let base = unsafe { mmap(anywhere, bytes.get(), protection, MapFlags::SHARED, file, 0)? };
         let base = NonNull::new(base.cast()).ok_or(io::Errno::NOMEM)?;
-        Ok(Self { base, bytes })
+        Ok(Self { base, bytes, heap: None })
+    }
+
+    /// Zeroed memory of this process alone, for two sides that are both in it.
+    pub(super) fn on_heap(bytes: usize) -> io::Result<Self> {
+        let layout = Layout::from_size_align(bytes, HEAP_ALIGN).map_err(|_| io::Errno::INVAL)?;
+        let bytes = NonZeroUsize::new(bytes).ok_or(io::Errno::INVAL)?;
+        // SAFETY: the size was just found not to be 0.
+        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(io::Errno::NOMEM)?;
+        Ok(Self { base, bytes, heap: Some(layout) })
     }
 
     /// A pointer to the `len` bytes at `offset`.
@@ -81,6 +98,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if let Some(layout) = self.heap {
+            // SAFETY: it was allocated so, and whoever points into it holds an `Arc` of this value.
+            return unsafe { dealloc(self.base.as_ptr(), layout) };
+        }
         // SAFETY: the range is ours alone, and whoever points into it holds an `Arc` of this value.
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes.get()) };
         debug_assert_eq!(unmapped, Ok(()));

@@ -9,6 +9,7 @@
 //! | [`Rendezvous`], [`connect`] | where two processes meet to exchange descriptors |
 //! | [`send_with_fds`], [`recv_with_fds`] | how they exchange them |
 //! | [`host_identity`] | whether they can meet at all |
+//! | `detached` | all of it within one process, for simulators |
 //!
 //! # Setting up
 //!
@@ -115,6 +116,8 @@
 
 mod bell;
 mod config;
+#[doc(hidden)]
+pub mod detached;
 mod endpoint;
 mod error;
 mod fds;
@@ -124,6 +127,7 @@ mod link;
 mod mapping;
 mod peer;
 mod rendezvous;
+mod rings;
 // For the model checks, fuzz targets and benches of the bare ring; no part of the API.
 #[doc(hidden)]
 pub mod ring;

@@ -2,10 +2,11 @@
 
 use petrel_planted::planted;
 
-use super::bell::{Bell, Bells, Heard};
+use super::bell::{Bell, Bells, Doorbell, Heard};
+use super::detached::Misdeed;
 use super::link::OpenLink;
 use super::mapping::RingMemory;
-use super::ring::{Consumer, Producer, PushError, Received, RingFrame};
+use super::ring::{Consumer, Producer, PushError, RECORD_ALIGN, Received, RingFrame};
 use crate::transport::{LinkError, TransportStats};
 
 /// Bytes of large frames after which the peer is shown them before the burst ends, so that it copies
@@ -47,6 +48,16 @@ impl Outgoing {
         is_written
     }
 
+    /// Where the next frame goes.
+    pub(crate) fn position(&self) -> u64 {
+        self.ring.position()
+    }
+
+    /// Shows what was written from a position on, and not published.
+    pub(crate) fn look_back(&self, position: u64, on_frame: impl FnMut(RingFrame<'_>)) {
+        self.ring.look_back(position, on_frame);
+    }
+
     /// Writes a frame into the ring, if that is all there is to do.
     #[inline]
     pub(crate) fn push_at_once(&mut self, head: &[u8], body: &[u8]) -> bool {
@@ -61,17 +72,17 @@ impl Outgoing {
 
 /// One peer of the transport.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct Peer<B> {
     outgoing: Outgoing,
     incoming: Consumer<RingMemory>,
-    bell: Bell,
+    bell: B,
     max_frame_bytes: usize,
     tx_burst: TxBurst,
     is_broken: bool,
 }
 
-impl Peer {
-    pub(super) fn new(link: OpenLink, never_sleeps: bool) -> Self {
+impl<B: Doorbell> Peer<B> {
+    pub(super) fn new(link: OpenLink<B>, never_sleeps: bool) -> Self {
         let OpenLink { outgoing, mut incoming, bell, max_frame_bytes } = link;
         if never_sleeps {
             incoming.declare_polling();
@@ -182,7 +193,9 @@ impl Peer {
     pub(super) fn wake_sleeper(&mut self, stats: &mut TransportStats) {
         if self.outgoing.ring.take_sleeper() {
             stats.tx_syscalls += 1;
-            self.bell.ring();
+            if !self.bell.ring() {
+                self.outgoing.ring.forget_sleeper();
+            }
         }
     }
 
@@ -247,24 +260,38 @@ impl Peer {
         }
     }
 
-    /// Has `bells` listen to the peer's wake-ups.
-    pub(super) fn listen(&self, bells: &Bells, index: u32) -> Result<(), LinkError> {
-        bells.add(&self.bell, index)
-    }
-
-    /// Hangs up; no wake-up comes any more.
-    pub(super) fn hang_up(&mut self, bells: &Bells) {
-        bells.remove(&mut self.bell);
-    }
-
-    /// Takes the wake-ups that have come.
-    pub(super) fn answer(&mut self, bells: &Bells, stats: &mut TransportStats) {
-        match self.bell.answer(self.incoming.sleep_count()) {
-            Heard::Rings => return,
-            Heard::Closed => {}
-            Heard::Misuse => self.give_up(stats),
+    /// Takes the wake-ups that have come. False: no further one may come, and the caller hangs up.
+    pub(super) fn answer(&mut self, stats: &mut TransportStats) -> bool {
+        let heard = self.bell.answer(self.incoming.sleep_count());
+        if heard == Heard::Misuse {
+            self.give_up(stats);
         }
-        self.hang_up(bells);
+        heard == Heard::Rings
+    }
+
+    /// Whether neither ring is used again.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.is_broken
+    }
+
+    /// Breaks a rule on purpose; see [`Misdeed`].
+    pub(super) fn misbehave(&mut self, misdeed: Misdeed) -> bool {
+        let Self { outgoing: Outgoing { ring, .. }, incoming, max_frame_bytes, .. } = self;
+        match misdeed {
+            Misdeed::HeadOffTheLines => incoming.lie_about_head(|head, _| head + 8),
+            Misdeed::HeadBeyond => {
+                incoming.lie_about_head(|head, capacity| head + 2 * capacity as u64);
+            }
+            Misdeed::HeaderOfElsewhere => return ring.forge_header(RECORD_ALIGN as u64, 1),
+            Misdeed::HeaderOfNothing => return ring.forge_header(0, 0),
+            Misdeed::HeaderTooLong => return ring.forge_header(0, *max_frame_bytes + 1),
+            Misdeed::HeaderBeyondTheEnd => {
+                let to_end = ring.bytes_to_end();
+                return to_end <= *max_frame_bytes && ring.forge_header(0, to_end);
+            }
+            Misdeed::HalfRecord => return ring.push(&[0xa5; 200], &[]).is_ok(),
+        }
+        true
     }
 
     /// Uses neither ring again: a peer that breaks the rules of one cannot be trusted with the
@@ -275,5 +302,17 @@ impl Peer {
             self.is_broken = true;
             stats.rx_broken_rings += 1;
         }
+    }
+}
+
+impl Peer<Bell> {
+    /// Has `bells` listen to the peer's wake-ups.
+    pub(super) fn listen(&self, bells: &Bells, index: u32) -> Result<(), LinkError> {
+        bells.add(&self.bell, index)
+    }
+
+    /// Hangs up; no wake-up comes any more.
+    pub(super) fn hang_up(&mut self, bells: &Bells) {
+        bells.remove(&mut self.bell);
     }
 }

@@ -107,18 +107,7 @@ impl Segment {
         &self,
         side: Side,
     ) -> Option<(Producer<RingMemory>, Consumer<RingMemory>)> {
-        let (outgoing, incoming) = match side {
-            Side::Creator => (0, 1),
-            Side::Opener => (1, 0),
-        };
-        let ring = |index| RingMemory::new(&self.mapping, self.geometry, index);
-        let max_frame_bytes = self.geometry.max_frame_bytes();
-        self.claim(outgoing).then(|| {
-            (
-                Producer::new(ring(outgoing), max_frame_bytes),
-                Consumer::new(ring(incoming), max_frame_bytes),
-            )
-        })
+        self.claim(outgoing_ring(side)).then(|| ends_of(&self.mapping, self.geometry, side))
     }
 
     /// Marks one side as in use, for ever: a ring's private positions start at its birth, so that
@@ -129,6 +118,28 @@ impl Segment {
         // pages, and any content is a valid atomic.
         unsafe { word.as_ref() }.swap(1, Ordering::AcqRel) == 0
     }
+}
+
+/// The ring by which a side sends; the other one is its peer's.
+fn outgoing_ring(side: Side) -> usize {
+    match side {
+        Side::Creator => 0,
+        Side::Opener => 1,
+    }
+}
+
+/// The ends of both rings that belong to `side`, which nobody has had before.
+pub(super) fn ends_of(
+    mapping: &Arc<Mapping>,
+    geometry: Geometry,
+    side: Side,
+) -> (Producer<RingMemory>, Consumer<RingMemory>) {
+    let ring = |index| RingMemory::new(mapping, geometry, index);
+    let (outgoing, max_frame_bytes) = (outgoing_ring(side), geometry.max_frame_bytes());
+    (
+        Producer::new(ring(outgoing), max_frame_bytes),
+        Consumer::new(ring(1 - outgoing), max_frame_bytes),
+    )
 }
 
 impl AsFd for Segment {

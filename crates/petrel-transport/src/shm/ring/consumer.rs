@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 
+use petrel_planted::planted;
+
 use super::record::{Header, LAST, NOTHING, RECORD_HEADER_BYTES, max_frame_limit, record_bytes};
 use super::{Broken, Memory, Ordering, POLLING, RingFrame, is_asleep};
 
@@ -162,6 +164,13 @@ impl<M: Memory> Consumer<M> {
         if self.sleep_word == POLLING { 0 } else { self.sleep_word.div_ceil(2) }
     }
 
+    /// Tells the producer of another head than the true one, and of the ring's capacity. For simulators of bad
+    /// consumers.
+    pub(in super::super) fn lie_about_head(&self, lie: impl FnOnce(u64, usize) -> u64) {
+        let head = lie(self.released, self.memory.capacity());
+        self.memory.control().head.0.store(head, Ordering::Release);
+    }
+
     #[inline]
     fn declare(&mut self, sleep_word: u64) {
         self.sleep_word = sleep_word;
@@ -197,7 +206,14 @@ impl<M: Memory> Consumer<M> {
     /// the ring, or not, as there is nothing yet.
     #[inline]
     fn pass(&mut self, word: u64) -> Result<bool, Broken> {
-        if word == NOTHING { Ok(false) } else { self.skip_to_start(word).map(|()| true) }
+        if word == NOTHING {
+            return Ok(false);
+        }
+        let skipped = self.skip_to_start(word);
+        if skipped.is_err() && planted("shm_bad_header_is_waited_for") {
+            return Ok(false);
+        }
+        skipped.map(|()| true)
     }
 
     /// Goes to the start of the ring, if that is where `word` leads. A skip is shorter than any

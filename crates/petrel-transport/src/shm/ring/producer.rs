@@ -8,7 +8,7 @@ use super::record::{
 };
 use crate::copy::INLINE_BYTES_MAX;
 
-use super::{Broken, Memory, Ordering, POLLING, is_asleep};
+use super::{Broken, Memory, Ordering, POLLING, RingFrame, is_asleep};
 
 /// Lengths of frames that [`Producer::push_line`] takes: from a header alone to what fills a line.
 const LINE_FRAME_BYTES_MIN: usize = 16;
@@ -233,8 +233,10 @@ impl<M: Memory> Producer<M> {
     fn clear_ahead(&mut self) {
         let ahead = self.tail.wrapping_add(RECORD_ALIGN as u64);
         if self.writable_bytes > RECORD_ALIGN {
-            // SAFETY: more than the line at the tail is writable: the next one too is free.
-            unsafe { self.memory.store_word(self.offset(ahead), NOTHING) };
+            if !planted("shm_old_record_stays") {
+                // SAFETY: more than the line at the tail is writable: the next one too is free.
+                unsafe { self.memory.store_word(self.offset(ahead), NOTHING) };
+            }
             self.cleared = ahead;
         }
     }
@@ -258,8 +260,61 @@ impl<M: Memory> Producer<M> {
     pub fn take_sleeper(&mut self) -> bool {
         let sleep_word = self.memory.control().sleep.0.load(Ordering::Relaxed);
         let is_new = sleep_word != self.sleep_word;
-        self.sleep_word = sleep_word;
+        self.sleep_word = if planted("shm_wakes_again_and_again") { 0 } else { sleep_word };
         is_new && is_asleep(sleep_word)
+    }
+
+    /// Takes [`Producer::take_sleeper`] back: the consumer could not be woken, and the next call says so again.
+    #[cold]
+    pub fn forget_sleeper(&mut self) {
+        if !planted("shm_refused_wake_is_lost") {
+            self.sleep_word = 0;
+        }
+    }
+
+    /// Where the next record goes, counted through all laps.
+    pub fn position(&self) -> u64 {
+        self.tail
+    }
+
+    /// Shows the frames that were written from `position` on, of which none is published: for simulators, which
+    /// see all that leaves.
+    ///
+    /// # Panics
+    /// When some are published, and so may be the consumer's.
+    pub fn look_back(&self, position: u64, mut on_frame: impl FnMut(RingFrame<'_>)) {
+        let written = self.tail.wrapping_sub(position) as usize;
+        assert!(written <= self.unpublished_bytes(), "only what is still the producer's");
+        let mut at = position;
+        while at != self.tail {
+            let word = match at == self.published {
+                true => self.first_header,
+                // SAFETY: a record of ours begins there, and its header was written.
+                false => unsafe { self.memory.load_word(self.offset(at)) },
+            };
+            let length = ((word ^ Header::check_bits(at)) & !LAST) as usize;
+            if length > self.max_frame_bytes {
+                at = at.wrapping_add((self.memory.capacity() - self.offset(at)) as u64);
+                continue;
+            }
+            let start = self.offset(at) + RECORD_HEADER_BYTES;
+            // SAFETY: the record was written there in whole, and nobody else accesses it before it is published.
+            unsafe { self.memory.with_frame(start, length, &mut on_frame) };
+            at = at.wrapping_add(record_bytes(length) as u64);
+        }
+    }
+
+    /// Writes the header of a record that is not there to where the consumer looks next: a frame of so many bytes,
+    /// for a position that is further by `off`. For simulators of bad producers. False if something is written, so that
+    /// the consumer looks elsewhere, or if this header says that nothing is there.
+    pub(in super::super) fn forge_header(&self, off: u64, length: usize) -> bool {
+        let word = length as u64 | Header::check_bits(self.tail.wrapping_add(off));
+        let is_next = self.unpublished_bytes() == 0 && word != NOTHING;
+        if is_next {
+            // SAFETY: the line at the tail is free.
+            unsafe { self.memory.publish_word(self.offset(self.tail), word) };
+        }
+        is_next
     }
 
     /// Makes room for a record at the tail and for [`NOTHING`] behind it, by looking how far the
@@ -269,10 +324,11 @@ impl<M: Memory> Producer<M> {
     fn make_room(&mut self, record: usize) -> Result<(), PushError> {
         let to_end = self.bytes_to_end();
         let skipped = if record <= to_end { 0 } else { to_end };
-        if self.free_bytes() < skipped + record {
+        let counted = if planted("shm_skip_is_not_counted") { 0 } else { skipped };
+        if self.free_bytes() < counted + record {
             self.refresh_head().map_err(|Broken| PushError::Broken)?;
         }
-        if self.free_bytes() < skipped + record {
+        if self.free_bytes() < counted + record {
             return Err(PushError::Full);
         }
         if skipped > 0 {
@@ -284,8 +340,9 @@ impl<M: Memory> Producer<M> {
         Ok(())
     }
 
+    /// From the tail to where the ring begins again.
     #[inline]
-    fn bytes_to_end(&self) -> usize {
+    pub(in super::super) fn bytes_to_end(&self) -> usize {
         self.memory.capacity() - self.offset(self.tail)
     }
 

@@ -1,0 +1,228 @@
+//! The transport without segments, sockets and sleep, for simulators: rings, bursts, and who is to be woken when are those of
+//! [`Shm`](super::Shm). The memory of a pair is on the heap of one process, which has both ends, and what would be a wake-up
+//! by the system goes to a [`Cord`].
+
+use std::sync::Arc;
+
+use super::bell::{Doorbell, Heard, Tally};
+use super::config::Geometry;
+use super::error::ShmError;
+use super::layout::segment_bytes;
+use super::link::OpenLink;
+use super::mapping::{Mapping, RingMemory};
+use super::peer::Peer;
+use super::ring::{Consumer, Producer};
+use super::rings::Rings;
+use super::segment::{Side, ends_of};
+use crate::transport::{FrameHandler, PeerId, ReturnPath, SharedFrame, TransportStats};
+
+/// How an endpoint wakes a peer, and hears of its own wake-ups.
+pub trait Cord {
+    /// Wakes the peer. False if the system could not, and may another time.
+    fn ring(&mut self) -> bool;
+
+    /// Takes the wake-ups that have come from the peer since the last call: how many.
+    fn take_rung(&mut self) -> u64;
+}
+
+/// Sees the frames that [`Transport::push`](crate::Transport::push) does not show: those that come in, and those that
+/// handlers write into the ring beside.
+pub trait Eye {
+    /// A frame is handed to the endpoint now.
+    fn taken(&mut self, peer: PeerId, frame: &[u8]);
+
+    /// The endpoint has written a frame while one of this peer was in its hands.
+    fn answered(&mut self, peer: PeerId, frame: &[u8]);
+}
+
+/// One side of a pair of rings.
+#[derive(Debug)]
+pub struct RingEnd {
+    outgoing: Producer<RingMemory>,
+    incoming: Consumer<RingMemory>,
+    max_frame_bytes: usize,
+}
+
+/// Makes rings for two endpoints of this process, small ones if so desired.
+///
+/// # Errors
+/// When the sizes are impossible, or memory is lacking.
+pub fn pair(ring_bytes: usize, max_frame_bytes: usize) -> Result<[RingEnd; 2], ShmError> {
+    let geometry = Geometry::detached(ring_bytes, max_frame_bytes)?;
+    let mapping = Arc::new(Mapping::on_heap(segment_bytes(geometry))?);
+    Ok([Side::Creator, Side::Opener].map(|side| {
+        let (outgoing, incoming) = ends_of(&mapping, geometry, side);
+        RingEnd { outgoing, incoming, max_frame_bytes }
+    }))
+}
+
+/// What a peer may do to the memory that it shares, and must not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Misdeed {
+    /// A head that lies in the middle of a line.
+    HeadOffTheLines,
+    /// A head beyond all that was ever written.
+    HeadBeyond,
+    /// The header of a record that would be elsewhere.
+    HeaderOfElsewhere,
+    /// The header of a record without a frame.
+    HeaderOfNothing,
+    /// The header of a frame that is longer than agreed.
+    HeaderTooLong,
+    /// The header of a record that leaves the ring.
+    HeaderBeyondTheEnd,
+    /// A record that is written and never published.
+    HalfRecord,
+}
+
+/// See the [module](self). Its methods are those of [`Transport`](crate::Transport), and of [`Shm`](super::Shm).
+#[derive(Debug)]
+pub struct Detached<C> {
+    rings: Rings<Rope<C>>,
+}
+
+impl<C: Cord> Default for Detached<C> {
+    fn default() -> Self {
+        Self { rings: Rings::new() }
+    }
+}
+
+impl<C: Cord> Detached<C> {
+    /// Adds the peer that has the other end of a pair.
+    pub fn add_peer(&mut self, end: RingEnd, cord: C) -> PeerId {
+        let RingEnd { outgoing, incoming, max_frame_bytes } = end;
+        let bell = Rope { cord, tally: Tally::default() };
+        self.rings.add(Peer::new(OpenLink { outgoing, incoming, bell, max_frame_bytes }, false))
+    }
+
+    /// See [`Transport::remove_peer`](crate::Transport::remove_peer).
+    pub fn remove_peer(&mut self, peer: PeerId) {
+        self.rings.remove(peer);
+    }
+
+    /// See [`Transport::max_frame_bytes`](crate::Transport::max_frame_bytes).
+    pub fn max_frame_bytes(&self, peer: PeerId) -> usize {
+        self.rings.max_frame_bytes(peer)
+    }
+
+    /// See [`Transport::push`](crate::Transport::push). The frame is copied at once.
+    pub fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        self.rings.push(peer, head, body)
+    }
+
+    /// See [`Transport::flush`](crate::Transport::flush).
+    pub fn flush(&mut self) {
+        self.rings.flush();
+    }
+
+    /// See [`Transport::rx_burst_to`](crate::Transport::rx_burst_to).
+    pub fn rx_burst_to<H: FrameHandler, E: Eye>(
+        &mut self,
+        budget: usize,
+        handler: H,
+        eye: &mut E,
+    ) -> usize {
+        self.rings.rx_burst_to(budget, Seen { handler, eye })
+    }
+
+    /// See [`Shm::prepare_wait`](super::Shm::prepare_wait).
+    pub fn prepare_wait(&mut self) -> bool {
+        let may_sleep = self.rings.prepare_wait();
+        if !may_sleep {
+            self.rings.declare_awake();
+        }
+        may_sleep
+    }
+
+    /// See [`Shm::finish_wait`](super::Shm::finish_wait).
+    pub fn finish_wait(&mut self) {
+        self.rings.declare_awake();
+        self.rings.for_each(|peer, stats| _ = peer.answer(stats));
+        self.rings.look_at_all();
+    }
+
+    /// See [`Transport::may_receive`](crate::Transport::may_receive).
+    pub fn may_receive(&self) -> bool {
+        self.rings.may_receive()
+    }
+
+    /// Whether the rings to and from a peer are given up, as it broke a rule.
+    pub fn is_given_up(&self, peer: PeerId) -> bool {
+        self.rings.get(peer.0).is_some_and(Peer::is_given_up)
+    }
+
+    /// Breaks a rule towards a peer. Nothing is to be sent to it afterwards. False if the rule cannot be broken at this
+    /// place of the ring.
+    pub fn misbehave(&mut self, peer: PeerId, misdeed: Misdeed) -> bool {
+        match self.rings.get_mut(peer.0) {
+            Some((peer, _)) => peer.misbehave(misdeed),
+            None => false,
+        }
+    }
+
+    /// See [`Transport::stats`](crate::Transport::stats).
+    pub fn stats(&self) -> TransportStats {
+        self.rings.stats()
+    }
+}
+
+/// The doorbell at the end of a cord.
+#[derive(Debug)]
+struct Rope<C> {
+    cord: C,
+    tally: Tally,
+}
+
+impl<C: Cord> Doorbell for Rope<C> {
+    fn ring(&mut self) -> bool {
+        self.cord.ring()
+    }
+
+    fn answer(&mut self, sleeps: u64) -> Heard {
+        self.tally.add(self.cord.take_rung(), sleeps)
+    }
+}
+
+/// Shows an eye what a handler does.
+struct Seen<'a, H, E> {
+    handler: H,
+    eye: &'a mut E,
+}
+
+impl<H: FrameHandler, E: Eye> Seen<'_, H, E> {
+    fn hand_over(
+        &mut self,
+        peer: PeerId,
+        mut back: ReturnPath<'_>,
+        act: impl FnOnce(&mut H, ReturnPath<'_>),
+    ) {
+        let position = back.position();
+        act(&mut self.handler, back.reborrow());
+        back.look_back(position, |frame| self.eye.answered(peer, &frame.to_vec()));
+    }
+}
+
+impl<H: FrameHandler, E: Eye> FrameHandler for Seen<'_, H, E> {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
+        self.eye.taken(peer, frame);
+        self.hand_over(peer, back, |handler, back| handler.handle(peer, frame, back));
+    }
+
+    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
+        self.eye.taken(peer, frame);
+        self.handler.handle_marked(peer, frame);
+    }
+
+    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, back: ReturnPath<'_>) {
+        self.eye.taken(peer, &frame.bytes().to_vec());
+        self.hand_over(peer, back, |handler, back| handler.handle_shared(peer, frame, back));
+    }
+
+    fn looks_ahead(&self) -> bool {
+        self.handler.looks_ahead()
+    }
+
+    fn prepare(&mut self, frame: &[u8], is_whole: bool) {
+        self.handler.prepare(frame, is_whole);
+    }
+}

@@ -1,0 +1,324 @@
+//! The rings to and from all peers of an endpoint: bursts in both directions, and who is to be woken.
+//!
+//! How a wake-up gets to a peer is the business of the [`Doorbell`]s: a socket in production
+//! ([`Shm`](super::Shm)), a simulator's event otherwise ([`detached`](super::detached)).
+
+use petrel_planted::planted;
+
+use super::bell::Doorbell;
+use super::peer::Peer;
+use super::ring::{RingFrame, sleep_fence};
+use super::schedule::{COLD_RINGS_PER_BURST, Look, Schedule};
+use crate::shared::PRIVATE_BYTES_MAX;
+use crate::transport::{
+    FrameHandler, PeerId, ReturnPath, SharedFrame, TX_BURST_MAX, TransportStats,
+};
+
+/// No peer has this index.
+const NOBODY: u32 = u32::MAX;
+
+/// The rings of one endpoint.
+#[derive(Debug)]
+pub(super) struct Rings<B> {
+    peers: Vec<Option<Peer<B>>>,
+    /// Free indices of `peers`.
+    free: Vec<u32>,
+    schedule: Schedule,
+    /// The first peer with frames in the current burst of sending, or [`NOBODY`].
+    first_touched: u32,
+    /// The others, each once.
+    touched: Vec<u32>,
+    /// Room for a copy of the longest frame that a peer may send.
+    scratch: Vec<u8>,
+    stats: TransportStats,
+}
+
+impl<B: Doorbell> Rings<B> {
+    pub(super) fn new() -> Self {
+        Self {
+            peers: Vec::new(),
+            free: Vec::new(),
+            schedule: Schedule::default(),
+            first_touched: NOBODY,
+            touched: Vec::with_capacity(TX_BURST_MAX),
+            scratch: Vec::new(),
+            stats: TransportStats::default(),
+        }
+    }
+
+    pub(super) fn peer_count(&self) -> usize {
+        self.peers.len() - self.free.len()
+    }
+
+    /// The index of the next peer that is added.
+    pub(super) fn next_index(&self) -> u32 {
+        self.free.last().copied().unwrap_or(self.peers.len() as u32)
+    }
+
+    /// Adds a peer at [`Rings::next_index`].
+    pub(super) fn add(&mut self, peer: Peer<B>) -> PeerId {
+        if self.scratch.len() < peer.max_frame_bytes() {
+            // Fresh, not grown: pages of zeros cost nothing until a long frame comes.
+            self.scratch = vec![0; peer.max_frame_bytes()];
+        }
+        let index = self.next_index();
+        if self.free.pop().is_none() {
+            self.peers.push(None);
+        }
+        self.peers[index as usize] = Some(peer);
+        self.schedule.add(index);
+        PeerId(index)
+    }
+
+    /// Takes a peer out, if it is there.
+    pub(super) fn remove(&mut self, peer: PeerId) -> Option<Peer<B>> {
+        // What the current burst has for it goes out before its index may be another's.
+        self.flush();
+        let gone = self.peers.get_mut(peer.0 as usize).and_then(Option::take)?;
+        self.schedule.remove(peer.0);
+        self.free.push(peer.0);
+        Some(gone)
+    }
+
+    #[inline]
+    pub(super) fn get(&self, index: u32) -> Option<&Peer<B>> {
+        self.peers.get(index as usize).and_then(Option::as_ref)
+    }
+
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<(&mut Peer<B>, &mut TransportStats)> {
+        let peer = self.peers.get_mut(index as usize).and_then(Option::as_mut)?;
+        Some((peer, &mut self.stats))
+    }
+
+    pub(super) fn for_each(&mut self, mut act: impl FnMut(&mut Peer<B>, &mut TransportStats)) {
+        self.peers.iter_mut().flatten().for_each(|peer| act(peer, &mut self.stats));
+    }
+
+    pub(super) fn stats(&self) -> TransportStats {
+        self.stats
+    }
+
+    pub(super) fn stats_mut(&mut self) -> &mut TransportStats {
+        &mut self.stats
+    }
+
+    #[inline]
+    pub(super) fn max_frame_bytes(&self, peer: PeerId) -> usize {
+        self.get(peer.0).map_or(0, Peer::max_frame_bytes)
+    }
+
+    /// Announces to all peers that this endpoint is about to sleep. Returns false if it must not, as a
+    /// frame has come in.
+    pub(super) fn prepare_wait(&mut self) -> bool {
+        self.peers.iter_mut().flatten().for_each(Peer::declare_sleep);
+        sleep_fence();
+        if planted("shm_no_last_look") {
+            return true;
+        }
+        !self.peers.iter().flatten().any(Peer::has_data)
+    }
+
+    /// Takes the announcement back. Before the next burst comes [`Rings::look_at_all`].
+    pub(super) fn declare_awake(&mut self) {
+        self.peers.iter_mut().flatten().for_each(Peer::declare_awake);
+    }
+
+    /// Has the next burst look at every ring that has something.
+    pub(super) fn look_at_all(&mut self) {
+        self.warm(usize::MAX);
+    }
+
+    fn warm(&mut self, limit: usize) {
+        let peers = &self.peers;
+        self.schedule.warm(limit, |index| {
+            peers.get(index as usize).and_then(Option::as_ref).is_some_and(Peer::has_data)
+        });
+    }
+
+    /// [`Transport::may_receive`](crate::Transport::may_receive).
+    #[inline]
+    pub(super) fn may_receive(&self) -> bool {
+        self.schedule.only_ring().is_none_or(|index| self.has_news(index))
+    }
+
+    /// [`Transport::push`](crate::Transport::push). The frame is copied here.
+    #[inline(always)]
+    pub(super) fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        if let Some(Some(to)) = self.peers.get_mut(peer.0 as usize) {
+            if self.first_touched == NOBODY {
+                self.first_touched = peer.0;
+                to.touch();
+            }
+            if self.first_touched == peer.0 {
+                return (body.is_empty() && to.push_line(head))
+                    || to.push(head, body, &mut self.stats);
+            }
+        }
+        self.push_slowly(peer, head, body)
+    }
+
+    /// A frame to another peer than the first of the burst, or to none.
+    #[inline(never)]
+    fn push_slowly(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        let Some(to) = self.peers.get_mut(peer.0 as usize).and_then(Option::as_mut) else {
+            self.stats.tx_dropped_no_peer += 1;
+            return true;
+        };
+        if to.touch() {
+            note_touched(&mut self.first_touched, &mut self.touched, peer.0);
+        }
+        to.push(head, body, &mut self.stats)
+    }
+
+    /// [`Transport::flush`](crate::Transport::flush).
+    #[inline]
+    pub(super) fn flush(&mut self) {
+        let first = std::mem::replace(&mut self.first_touched, NOBODY);
+        if first == NOBODY {
+            return;
+        }
+        let mut may_sleep = self.publish(first);
+        if !self.touched.is_empty() {
+            may_sleep |= self.publish_touched();
+        }
+        if may_sleep {
+            self.wake_touched(first);
+        }
+        self.touched.clear();
+    }
+
+    /// Shows a peer its frames; true if it may sleep.
+    #[inline]
+    fn publish(&mut self, index: u32) -> bool {
+        match self.peers.get_mut(index as usize) {
+            Some(Some(peer)) => peer.publish(&mut self.stats),
+            _ => false,
+        }
+    }
+
+    #[inline(never)]
+    fn publish_touched(&mut self) -> bool {
+        let mut may_sleep = false;
+        for at in 0..self.touched.len() {
+            may_sleep |= self.publish(self.touched[at]);
+        }
+        may_sleep
+    }
+
+    /// Wakes those that sleep of the peers that got frames, of whom `first` is one. One fence
+    /// serves them all.
+    #[inline(never)]
+    fn wake_touched(&mut self, first: u32) {
+        sleep_fence();
+        for index in std::iter::once(first).chain(self.touched.iter().copied()) {
+            if let Some(Some(peer)) = self.peers.get_mut(index as usize) {
+                peer.wake_sleeper(&mut self.stats);
+            }
+        }
+    }
+
+    #[inline]
+    fn has_news(&self, index: u32) -> bool {
+        matches!(self.peers.get(index as usize), Some(Some(peer)) if peer.has_news())
+    }
+
+    /// [`Transport::rx_burst_to`](crate::Transport::rx_burst_to).
+    #[inline]
+    pub(super) fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
+        // Who has one ring keeps no turns, and an idle one is left at once.
+        let only = self.schedule.only_ring();
+        match only {
+            None => self.warm(COLD_RINGS_PER_BURST),
+            Some(index) if !self.has_news(index) => return 0,
+            Some(_) => {}
+        }
+        let share = self.schedule.share(budget);
+        let mut received = 0;
+        for _ in 0..self.schedule.hot_count() {
+            let limit = share.min(budget - received);
+            let Some(index) = only.or_else(|| self.schedule.current()) else { break };
+            if limit == 0 {
+                break;
+            }
+            let (frames, look) = self.receive_from(index, limit, &mut handler);
+            received += frames;
+            if only.is_none() || look == Look::Broken {
+                self.schedule.advance(look);
+            }
+        }
+        received
+    }
+
+    #[inline]
+    fn receive_from<H: FrameHandler>(
+        &mut self,
+        index: u32,
+        budget: usize,
+        handler: &mut H,
+    ) -> (usize, Look) {
+        let Some(peer) = self.peers.get_mut(index as usize).and_then(Option::as_mut) else {
+            return (0, Look::Broken);
+        };
+        if !peer.has_news() {
+            return (0, Look::Nothing);
+        }
+        if handler.looks_ahead() {
+            peer.look_ahead(budget, |frame| show(frame, handler));
+        }
+        let scratch = &mut self.scratch;
+        let received = peer.receive(budget, &mut self.stats, |frame, outgoing| {
+            let back = ReturnPath::by_ring(outgoing);
+            match frame.line() {
+                Some(line) => handler.handle(PeerId(index), line.frame(), back),
+                None if frame.len() > PRIVATE_BYTES_MAX => {
+                    let frame = SharedFrame::new(frame.bytes(), scratch);
+                    handler.handle_shared(PeerId(index), frame, back);
+                }
+                None => deliver_copied(PeerId(index), frame, scratch, handler, back),
+            }
+        });
+        if !planted("shm_answers_not_published") && peer.has_unpublished() && peer.touch() {
+            note_touched(&mut self.first_touched, &mut self.touched, index);
+        }
+        let look = match received {
+            _ if received.is_broken => Look::Broken,
+            _ if received.frames > 0 => Look::Frames,
+            _ => Look::Nothing,
+        };
+        (received.frames, look)
+    }
+}
+
+/// Delivers a copy of a frame of more than a line, and no more than [`PRIVATE_BYTES_MAX`]. Out of line, so that the way
+/// of shorter frames stays short.
+#[inline(never)]
+fn deliver_copied<H: FrameHandler>(
+    peer: PeerId,
+    frame: RingFrame<'_>,
+    scratch: &mut Vec<u8>,
+    handler: &mut H,
+    back: ReturnPath<'_>,
+) {
+    handler.handle(peer, SharedFrame::new(frame.bytes(), scratch).into_private(), back);
+}
+
+/// Shows a frame that will come in: a copy of its start.
+#[inline]
+fn show<H: FrameHandler>(frame: RingFrame<'_>, handler: &mut H) {
+    if let Some(line) = frame.line() {
+        return handler.prepare(line.frame(), true);
+    }
+    let mut copy = [0; PRIVATE_BYTES_MAX];
+    let shown = frame.len().min(PRIVATE_BYTES_MAX);
+    frame.bytes().slice(0..shown).copy_to_slice(&mut copy[..shown]);
+    handler.prepare(&copy[..shown], shown == frame.len());
+}
+
+/// Notes that the current burst of sending has frames for a peer, for the first time.
+#[inline]
+fn note_touched(first: &mut u32, others: &mut Vec<u32>, index: u32) {
+    match *first {
+        NOBODY => *first = index,
+        _ => others.push(index),
+    }
+}
