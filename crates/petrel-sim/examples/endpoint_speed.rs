@@ -106,7 +106,7 @@ fn chatter(
 ) -> Result<Chatter, Box<dyn std::error::Error>> {
     let mut transport = SimTransport::bind(fabric, at, SimTransportConfig::default())?;
     for &other in addresses {
-        transport.add_peer(other)?;
+        transport.add_peer(other.into())?;
     }
     let peers = addresses.len() as u32;
     let mut rng = fabric.rng(index);

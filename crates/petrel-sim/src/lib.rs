@@ -18,8 +18,8 @@
 //!     SimTransport::bind(&fabric, SimAddr::new(HostId(host), 1), SimTransportConfig::default())
 //! };
 //! let (mut a, mut b) = (bind(0)?, bind(1)?);
-//! let peer = a.add_peer(b.addr())?;
-//! b.add_peer(a.addr())?;
+//! let peer = a.add_peer(b.addr().into())?;
+//! b.add_peer(a.addr().into())?;
 //! assert_eq!(a.tx_burst(&[TxFrame { peer, head: b"hello", body: b"" }]), 0);
 //! fabric.advance(1_000);
 //! let mut got = Vec::new();
@@ -40,7 +40,7 @@
 //! | [`Trace`] | a line for each event |
 //! | [`Rng`], [`Time`] | randomness that never changes; picoseconds |
 //!
-//! What it does not do: threads, real TCP, shared memory, processor caches, and anything that
+//! What it does not do: threads, real TCP, two processes in one memory at a time, processor caches, and anything that
 //! depends on the real time of day.
 
 // Tests are named `function__condition`.
@@ -53,6 +53,7 @@ pub mod fabric;
 mod lent;
 pub mod nexus;
 mod queue;
+mod ring;
 mod rng;
 pub mod seeds;
 mod simulation;
@@ -61,6 +62,7 @@ mod trace;
 mod transport;
 mod udp;
 
+pub use ring::{DataLink, RingLink, WakeFaults};
 pub use rng::{Probability, Rng};
 pub use simulation::{Actor, Simulation, Stop};
 pub use time::Time;

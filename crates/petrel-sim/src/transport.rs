@@ -1,17 +1,19 @@
 //! The simulated back-end of [`Transport`].
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
 use petrel_transport::clock::Clock;
 use petrel_transport::wake::Waker;
 use petrel_transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, ReturnPath, Transport, TransportStats,
-    TxFrame,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, ReturnPath, SharedFrame, Transport,
+    TransportStats, TxFrame,
 };
 
 use crate::fabric::{BindError, Binding, Ecn, FabricHandle, Frames, PacketRef, SimAddr};
 use crate::lent::Lent;
+use crate::ring::{DataLink, Rings};
 use crate::udp::Udp;
 
 /// What the largest frame may be: from what every transport must carry to the largest UDP payload
@@ -75,6 +77,9 @@ pub struct SimTransport {
     config: SimTransportConfig,
     /// Has peers and counters of its own.
     udp: Option<Box<Udp>>,
+    /// Once there is a peer that shares memory. Behind a cell, as an endpoint lends its transport for looking only,
+    /// and [`SimTransport::rest`] changes what peers see.
+    rings: RefCell<Option<Box<Rings>>>,
     peers: Peers,
     stats: TransportStats,
     /// The packet whose frames the endpoint is looking at.
@@ -116,6 +121,7 @@ impl SimTransport {
             fabric: fabric.clone(),
             config,
             udp,
+            rings: RefCell::new(None),
             peers: Peers::default(),
             stats: TransportStats::default(),
             received: Frames::default(),
@@ -152,16 +158,51 @@ impl SimTransport {
 
     /// Whether frames wait that the endpoint has not taken.
     pub fn has_received(&self) -> bool {
-        if self.udp.as_ref().is_some_and(|udp| udp.has_ready()) {
+        let has_ready = self.udp.as_ref().is_some_and(|udp| udp.has_ready());
+        if has_ready || self.rings.borrow().as_ref().is_some_and(|rings| rings.has_received()) {
             return true;
         }
         let fabric = self.fabric.borrow_mut();
         fabric.is_bound(self.binding) && fabric.has_waiting(self.binding.at)
     }
 
+    /// The endpoint has nothing to do, and comes back when something wakes it: its peers over shared memory are told, and
+    /// wake it from now on. Gives the time, in nanoseconds, when it is to come back though nothing does.
+    ///
+    /// For actors that run [`Endpoint::run_once`](petrel::Endpoint::run_once) by themselves; [`Transport::wait`] does it.
+    pub fn rest(&self) -> Option<u64> {
+        self.rings.borrow_mut().as_mut()?.rest()
+    }
+
+    /// Does what a process that dies of its own mistakes may do to the memory that it shares.
+    pub(crate) fn deface(&self) {
+        if let Some(rings) = &mut *self.rings.borrow_mut() {
+            rings.deface();
+        }
+    }
+
+    /// Has the rings draw from another seed.
+    #[cfg(test)]
+    pub(crate) fn reseed_rings(&self, seed: u64) {
+        if let Some(rings) = &mut *self.rings.borrow_mut() {
+            rings.reseed(seed);
+        }
+    }
+
+    /// Whether a peer is reached through shared memory.
+    pub(crate) fn shares_memory(peer: PeerId) -> bool {
+        peer.0 & RING_BIT != 0
+    }
+
     /// Whether frames are kept that the NIC had no room for.
     pub fn has_backlog(&self) -> bool {
         self.udp.as_ref().is_some_and(|udp| udp.has_backlog())
+    }
+
+    /// The rings, and what they call this peer, if it shares memory.
+    fn ring_of(&mut self, peer: PeerId) -> Option<(&mut Rings, PeerId)> {
+        let rings = self.rings.get_mut().as_mut().filter(|_| Self::shares_memory(peer))?;
+        Some((rings, in_ring(peer)))
     }
 
     /// Where a frame goes, or `None` if it has to be dropped, which is counted.
@@ -233,6 +274,44 @@ impl SimTransport {
     }
 }
 
+/// Marks the peers that are reached through shared memory.
+const RING_BIT: u32 = 1 << 31;
+
+/// What the endpoint calls a peer of the rings.
+fn of_ring(peer: PeerId) -> PeerId {
+    PeerId(peer.0 | RING_BIT)
+}
+
+/// What the rings call it.
+fn in_ring(peer: PeerId) -> PeerId {
+    PeerId(peer.0 & !RING_BIT)
+}
+
+/// Hands on frames that came through shared memory.
+struct ByRing<'a, H>(&'a mut H);
+
+impl<H: FrameHandler> FrameHandler for ByRing<'_, H> {
+    fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
+        self.0.handle(of_ring(peer), frame, back);
+    }
+
+    fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
+        self.0.handle_marked(of_ring(peer), frame);
+    }
+
+    fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, back: ReturnPath<'_>) {
+        self.0.handle_shared(of_ring(peer), frame, back);
+    }
+
+    fn looks_ahead(&self) -> bool {
+        self.0.looks_ahead()
+    }
+
+    fn prepare(&mut self, frame: &[u8], is_whole: bool) {
+        self.0.prepare(frame, is_whole);
+    }
+}
+
 /// A packet that is not sent yet, because more frames may join.
 #[derive(Debug)]
 struct Open {
@@ -242,7 +321,7 @@ struct Open {
 }
 
 impl Transport for SimTransport {
-    type Link = SimAddr;
+    type Link = DataLink;
 
     fn now(&self) -> u64 {
         self.fabric.clock_ns()
@@ -253,21 +332,37 @@ impl Transport for SimTransport {
         Clock::of(move || fabric.clock_ns())
     }
 
-    fn add_peer(&mut self, link: SimAddr) -> Result<PeerId, LinkError> {
-        if usize::from(link.host.0) >= self.fabric.host_count() {
-            return Err(LinkError::Unsupported(format!("there is no host {}", link.host)));
+    fn add_peer(&mut self, link: DataLink) -> Result<PeerId, LinkError> {
+        let at = link.peer();
+        if usize::from(at.host.0) >= self.fabric.host_count() {
+            return Err(LinkError::Unsupported(format!("there is no host {}", at.host)));
         }
-        match &mut self.udp {
-            Some(udp) => udp.add_peer(link),
-            None => self.peers.add(link),
+        match (link, &mut self.udp) {
+            (DataLink::Ring(link), _) => {
+                let make = || Box::new(Rings::new(&self.fabric, self.binding.at));
+                let rings = self.rings.get_mut().get_or_insert_with(make);
+                rings.add_peer(link).map(of_ring)
+            }
+            (DataLink::Packets(_), Some(udp)) => udp.add_peer(at),
+            (DataLink::Packets(_), None) => self.peers.add(at),
         }
     }
 
+    fn is_networked(&self, peer: PeerId) -> bool {
+        !Self::shares_memory(peer)
+    }
+
     fn source_of(&self, peer: PeerId) -> PeerId {
+        if Self::shares_memory(peer) {
+            return peer;
+        }
         self.udp.as_ref().map_or(peer, |udp| udp.source_of(peer))
     }
 
     fn remove_peer(&mut self, peer: PeerId) {
+        if let Some((rings, peer)) = self.ring_of(peer) {
+            return rings.remove_peer(peer);
+        }
         if let Some(udp) = &mut self.udp {
             return udp.remove_peer(peer);
         }
@@ -275,6 +370,10 @@ impl Transport for SimTransport {
     }
 
     fn max_frame_bytes(&self, peer: PeerId) -> usize {
+        if Self::shares_memory(peer) {
+            let rings = self.rings.borrow();
+            return rings.as_ref().map_or(0, |rings| rings.max_frame_bytes(in_ring(peer)));
+        }
         match &self.udp {
             Some(udp) => udp.max_frame_bytes(peer),
             None => self.peers.addr(peer).map_or(0, |_| self.config.max_frame_bytes),
@@ -283,6 +382,14 @@ impl Transport for SimTransport {
 
     #[expect(unsafe_code, reason = "the trait's contract, which `flush` relies on")]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        if let Some((rings, peer)) = self.ring_of(peer) {
+            let is_taken = rings.push(peer, head, body);
+            if is_taken {
+                self.fabric.borrow_mut().note_step();
+                self.lent.note(head, body);
+            }
+            return is_taken;
+        }
         if let Some(udp) = &mut self.udp {
             // SAFETY: by this function's contract.
             let is_taken = unsafe { udp.push(peer, head, body) };
@@ -316,6 +423,9 @@ impl Transport for SimTransport {
         self.is_full = false;
         // SAFETY: by the contract of `push`, the frames stay where they are until this returns.
         unsafe { self.lent.check(self.binding.at) };
+        if let Some(rings) = self.rings.get_mut() {
+            rings.flush();
+        }
         if let Some(udp) = &mut self.udp {
             udp.flush();
         }
@@ -328,10 +438,14 @@ impl Transport for SimTransport {
     }
 
     fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
-        if let Some(udp) = &mut self.udp {
-            return udp.rx_burst_to(budget, handler);
-        }
         let mut count = 0;
+        if let Some(rings) = self.rings.get_mut() {
+            // Half is for the others, so that neither silences them.
+            count = rings.rx_burst_to(budget.div_ceil(2), ByRing(&mut handler));
+        }
+        if let Some(udp) = &mut self.udp {
+            return count + udp.rx_burst_to(budget - count, handler);
+        }
         while count < budget {
             // The fabric is not borrowed while the endpoint looks at the frames.
             let mut fabric = self.fabric.borrow_mut();
@@ -351,6 +465,9 @@ impl Transport for SimTransport {
         // As the real one, which returns at once.
         let has_ready = self.udp.as_ref().is_some_and(|udp| udp.has_ready());
         let timeout_ns = if has_ready { Some(0) } else { timeout_ns };
+        let now_ns = self.fabric.now_ns();
+        let look_ns = self.rest().map(|at_ns| at_ns.saturating_sub(now_ns));
+        let timeout_ns = [timeout_ns, look_ns].into_iter().flatten().min();
         let mut fabric = self.fabric.borrow_mut();
         if fabric.is_bound(self.binding) {
             fabric.note_port_wait(self.binding.at, timeout_ns);
@@ -362,7 +479,8 @@ impl Transport for SimTransport {
     }
 
     fn stats(&self) -> TransportStats {
-        self.udp.as_ref().map_or(self.stats, |udp| udp.stats())
+        let stats = self.udp.as_ref().map_or(self.stats, |udp| udp.stats());
+        self.rings.borrow().as_ref().map_or(stats, |rings| stats + rings.stats())
     }
 }
 

@@ -7,12 +7,15 @@
 use petrel::SessionState;
 use petrel::proto::Agreed;
 use petrel_proto::counters::Counters;
+use petrel_transport::PeerId;
 
 use super::call::{Method, Spec};
 use super::node::{Node, Open, Target};
 use super::pattern::ID_BYTES;
 use super::world::{PATIENCE_NS, World};
 use crate::fabric::{ActorId, CpuConfig};
+use crate::ring::{FULL_PAUSE_NS, SPINS_MAX, WAKE_NS};
+use crate::transport::SimTransport;
 
 /// Pairs of client and server in a world that calls are measured between.
 const PAIRS_MAX: usize = 2;
@@ -151,7 +154,9 @@ impl World {
         let (mut fewest, mut looks) = ([u64::MAX; 3], 0);
         let path = self.common.scenario.path;
         let bytes = u64::from(SMALL_BYTES) + HEADERS_BYTES;
-        let bound_ns = 2 * path.trip_ns(bytes) + self.cpu_ns(4, 6);
+        let shares_memory = self.shares_memory(pair);
+        let trip_ns = if shares_memory { WAKE_NS.1 } else { path.trip_ns(bytes) };
+        let bound_ns = 2 * trip_ns + self.cpu_ns(4, 6);
         let mut fastest_ns = u64::MAX;
         for _ in 0..SMALL_CALLS {
             let taken = self.measure_call(pair, spec)?;
@@ -162,8 +167,14 @@ impl World {
             looks += taken.looks;
         }
         // A look that comes due on a long path wakes the client.
-        let ticks = 2 * path.trip_ns(bytes) / TICK_NS;
-        if fewest[0] > 4 + 2 * ticks || fewest[1] > 2 || fewest[2] > 2 || looks > 3 {
+        let ticks = 2 * trip_ns / TICK_NS;
+        // Who has had frames from a ring may look some times more before it sleeps.
+        let (packets, spins) = if shares_memory { (0, SPINS_MAX) } else { (2, 0) };
+        if fewest[0] > 4 + 2 * ticks + spins
+            || fewest[1] > 2 + spins
+            || fewest[2] > packets
+            || looks > 3
+        {
             let what = "passes of client and server, and packets";
             return Err(format!("a small call alone takes {fewest:?} {what}, and {looks} looks"));
         }
@@ -179,11 +190,12 @@ impl World {
         let taken = self.measure_call(pair, alone(Method::Deferred, SMALL_BYTES, WAIT_NS))?;
         let Taken { looks, packets, client_passes, server_passes, other_passes, .. } = taken;
         let nodes = self.simulation.actors().count() as u64;
+        let spins = if self.shares_memory(pair) { SPINS_MAX * (looks + 1) } else { 0 };
         let is_right = looks <= LOOKS_MAX
             && taken.repeated <= 3
             && packets <= 2 + 2 * looks
-            && client_passes <= 8 + 6 * looks
-            && server_passes <= 8 + 3 * looks
+            && client_passes <= 8 + 6 * looks + spins
+            && server_passes <= 8 + 3 * looks + spins
             && other_passes <= IDLE_PASSES_MAX * nodes
             && taken.took_ns <= WAIT_NS + WAIT_NS / 2;
         if is_right {
@@ -203,8 +215,13 @@ impl World {
         let credits = u64::from(agreed.credits);
         let rounds = packets.div_ceil(if credits < 4 { credits } else { credits / 2 });
         let packet_bytes = u64::from(agreed.packet_bytes) + HEADERS_BYTES;
-        let round_ns = 2 * scenario.path.trip_ns(packet_bytes) + self.cpu_ns(4, 4);
-        let one_way_ns = scenario.path.sending_ns(u64::from(len)) + rounds * round_ns;
+        let mut round_ns = 2 * scenario.path.trip_ns(packet_bytes) + self.cpu_ns(4, 4);
+        let mut one_way_ns = scenario.path.sending_ns(u64::from(len)) + rounds * round_ns;
+        if self.shares_memory(pair) {
+            // A ring has room for two frames at least, and who finds it full looks again after a pause.
+            round_ns = 2 * WAKE_NS.1 + FULL_PAUSE_NS.1 + self.cpu_ns(4, 4);
+            one_way_ns = packets * round_ns;
+        }
         let needed_ns = 2 * one_way_ns + self.cpu_ns(0, 4 * packets);
         // A controller that is wrong about the links holds back too much.
         let bound_ns =
@@ -255,6 +272,11 @@ impl World {
 
     fn is_controlled(&self, pair: Pair) -> bool {
         self.simulation.actor(pair.client).is_some_and(|node| node.is_controlled)
+    }
+
+    /// Whether the session goes through rings.
+    fn shares_memory(&self, pair: Pair) -> bool {
+        self.agreed(pair).is_some_and(|agreed| SimTransport::shares_memory(PeerId(agreed.peer.0)))
     }
 
     fn agreed(&self, pair: Pair) -> Option<Agreed> {

@@ -283,11 +283,12 @@ impl Actor for Node {
         let blocked_before = self.endpoint.transport_blocked();
         let is_busy = self.endpoint.run_once();
         let is_blocked = self.endpoint.transport_blocked() > blocked_before;
-        // Somebody whose queue is full is woken when there is room.
+        // Somebody whose queue is full is woken when there is room; a ring is looked at again.
         if is_busy && !is_blocked {
             return Some(now_ns);
         }
-        self.deadline()
+        let look_ns = self.endpoint.transport().rest();
+        [self.deadline(), look_ns].into_iter().flatten().min()
     }
 
     fn outstanding(&self) -> usize {

@@ -13,6 +13,7 @@ use crate::fabric::{
     BufferPolicy, CpuConfig, EcnConfig, FabricConfig, FaultPlan, LinkConfig, NicConfig,
     SwitchConfig, Topology,
 };
+use crate::ring::WakeFaults;
 use crate::rng::{Probability, Rng};
 use crate::transport::{Medium, SimTransportConfig};
 
@@ -75,6 +76,8 @@ pub(super) struct Scenario {
     pub(super) has_large: bool,
     /// Whether some endpoints have UDP's plan between them and the fabric.
     pub(super) has_udp: bool,
+    /// Whether neighbours reach each other through rings in shared memory.
+    pub(super) has_rings: bool,
 }
 
 /// The way from host to host.
@@ -142,6 +145,7 @@ impl Scenario {
             memory_is_tight: rng.below(20) == 0,
             has_large: is_giant,
             has_udp: false,
+            has_rings: false,
         }
     }
 
@@ -261,6 +265,15 @@ impl Scenario {
             1 if self.has_udp => Medium::Udp { seed: rng.next_u64() },
             _ => Medium::Packets,
         }
+    }
+
+    /// What goes wrong with the wake-ups of rings: about half as much as with packets.
+    pub(super) fn wake_faults(&self) -> WakeFaults {
+        if self.weather == Weather::Still {
+            return WakeFaults::default();
+        }
+        let FaultPlan { loss, reorder, reorder_within_ns, .. } = self.faults;
+        WakeFaults { late: reorder, late_within_ns: reorder_within_ns, refused: loss }
     }
 
     /// The longest that a packet may have to go round, queues aside.

@@ -50,6 +50,8 @@ pub(super) enum Feature {
     Shortage,
     Congestion,
     GoBackN,
+    /// Rings in shared memory.
+    Rings,
 }
 
 /// The features that a world does without, as bits.

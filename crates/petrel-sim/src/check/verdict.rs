@@ -120,7 +120,7 @@ impl World {
         }
         let (fabric, counters) = (self.common.fabric.stats(), &self.counters);
         let harm = fabric.dropped_total() + fabric.duplicated + fabric.reordered + fabric.injected;
-        let harm = harm + 20 * fabric.spikes;
+        let harm = harm + 20 * (fabric.spikes + fabric.wakes_late + fabric.wakes_refused);
         let looks = counters.timeouts + counters.probes;
         let looks_max = 4 * (ledger.doublings() + harm) + 200;
         if looks > looks_max {

@@ -19,10 +19,11 @@ use super::report::Report;
 use super::runner::Options;
 use super::scenario::Scenario;
 use super::service;
-use super::swarm::Swarm;
+use super::swarm::{Feature, Swarm};
 use super::watch::Witness;
 use crate::control::{ControlNetwork, Death};
 use crate::fabric::{Action, ActorId, FabricHandle, FaultPlan, HostId, LinkSet, SimAddr, Stopped};
+use crate::ring::WakeFaults;
 use crate::rng::Rng;
 use crate::simulation::{Simulation, Stop};
 use crate::trace::Trace;
@@ -38,6 +39,9 @@ const LOOK_NS_MAX: u64 = 10_000_000;
 /// How often a client looks whether its last call to a server that drains has ended, and as much again.
 const LEAVE_NS: u64 = 400_000;
 
+/// In one of so many worlds neighbours share memory.
+const WORLDS_PER_RINGS: u64 = 2;
+
 /// One in so many worlds is a large one.
 const LARGE_WORLDS: u64 = 1_000;
 
@@ -45,6 +49,7 @@ const LARGE_WORLDS: u64 = 1_000;
 const STREAM_CONTROL: u32 = 0;
 const STREAM_NEMESIS: u32 = 1;
 const STREAM_DRAINS: u32 = 2;
+const STREAM_RINGS: u32 = 3;
 /// Of this number, since the seeds on the regression list have no stalls by it.
 const STREAM_STALLS: u32 = 304;
 const STREAM_PARTY: u32 = 0x1_0000;
@@ -74,11 +79,16 @@ impl World {
                 scenario.enlarge(rng);
             }
             scenario.has_udp = true;
+            scenario.has_rings =
+                rng.below(WORLDS_PER_RINGS) == 0 && scenario.swarm.allows(Feature::Rings);
         }
         let fabric = FabricHandle::new(&scenario.topology, scenario.fabric, seed)
             .map_err(|error| error.to_string())?;
         fabric.set_trace(trace);
         let control = ControlNetwork::new(&fabric, scenario.control, fabric.rng(STREAM_CONTROL));
+        if scenario.has_rings {
+            control.share_memory(fabric.rng(STREAM_RINGS).next_u64());
+        }
         let mut ledger = Ledger::default();
         ledger.troubles.aftermath_ns = scenario.aftermath_ns();
         ledger.memory_is_tight = scenario.memory_is_tight;
@@ -133,6 +143,7 @@ impl World {
         let common = Rc::clone(&self.common);
         let scenario = &common.scenario;
         self.set_faults(scenario.faults);
+        common.fabric.set_wake_faults(scenario.wake_faults());
         if scenario.is_attacked {
             common.fabric.tap(nemesis::RECORDED);
         }
@@ -281,6 +292,7 @@ impl World {
     /// From now on nothing goes wrong any more. Hosts that are down come back, or stay down.
     fn calm(&mut self) -> Result<(), String> {
         self.set_faults(FaultPlan::NONE);
+        self.common.fabric.set_wake_faults(WakeFaults::default());
         self.common.fabric.apply(Action::HealAll);
         self.common.control.calm();
         self.run_for(0)
@@ -381,6 +393,10 @@ impl World {
         let death = self.deaths.remove(&host).unwrap_or(Death::Killed);
         self.common.fabric.note(format_args!("DEATH of {host}: {}", death.name()));
         self.common.control.stop_process(host, death);
+        // Some processes die of what they did to their memory, and to that of others.
+        if self.common.scenario.has_rings && self.rng.below(2) == 0 {
+            dead.iter().for_each(|node| node.endpoint.transport().deface());
+        }
         dead.into_iter().for_each(|node| self.lay_to_rest(node));
     }
 

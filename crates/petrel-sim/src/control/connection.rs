@@ -15,7 +15,7 @@ use crate::fabric::HostId;
 const SILENT_HEARTBEATS_MAX: u64 = 3;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct ConnectionId(u32);
+pub(super) struct ConnectionId(pub(super) u32);
 
 #[derive(Debug)]
 pub(super) struct Connection {

@@ -10,6 +10,7 @@ use petrel_proto::control::{LinkAccept, LinkClose, LinkOpen, LinkRefuse, Offer, 
 use super::connection::ConnectionId;
 use super::network::{EndpointKey, Event, Network, Side, unavailable};
 use crate::fabric::{HostId, SimAddr};
+use crate::ring::{DataLink, RingLink};
 
 /// One end of a link.
 #[derive(Debug)]
@@ -170,7 +171,8 @@ impl Network {
         let entry = Link { connection: id, number, endpoint, stage, proposals, peer };
         self.process(host).links.insert(link, entry);
         self.send(id, 1, LinkAccept { link: number, offer, ticket: None, ecn: false });
-        self.tell_up((id, 1), (host, endpoint), None, link, SimAddr::new(opener, port));
+        let transport = self.data_link((id, number), host, SimAddr::new(opener, port));
+        self.tell_up((id, 1), (host, endpoint), None, link, transport);
     }
 
     /// The peer grants a link.
@@ -188,7 +190,25 @@ impl Network {
         let peer = SimAddr::new(acceptor, port);
         (link.stage, link.peer) = (Stage::Up, Some(peer));
         let endpoint = link.endpoint;
-        self.tell_up((id, 0), (host, endpoint), Some(request), link_id, peer);
+        let transport = self.data_link((id, accept.link), host, peer);
+        self.tell_up((id, 0), (host, endpoint), Some(request), link_id, transport);
+    }
+
+    /// How a link's frames go from `here` to its other end. Both ends come to the same.
+    fn data_link(
+        &self,
+        (ConnectionId(connection), number): (ConnectionId, u32),
+        here: HostId,
+        peer: SimAddr,
+    ) -> DataLink {
+        let machine = |HostId(host): HostId| host / 2;
+        match self.memory_seed {
+            Some(seed) if machine(here) == machine(peer.host) => {
+                let name = u64::from(connection) << 32 | u64::from(number);
+                RingLink::draw(peer, seed.wrapping_add(name))
+            }
+            _ => DataLink::Packets(peer),
+        }
     }
 
     fn tell_up(
@@ -197,11 +217,11 @@ impl Network {
         (host, endpoint): (HostId, EndpointId),
         request: Option<u64>,
         link: LinkId,
-        transport: SimAddr,
+        transport: DataLink,
     ) {
         self.stats.links_up += 1;
         let incarnation = self.connections[&connection].ends[side].peer.unwrap_or(0);
-        let peer = transport.to_string();
+        let peer = transport.peer().to_string();
         let up = FromNexus::LinkUp { request, link, transport, peer, incarnation };
         self.tell(host, endpoint, up);
         if request.is_some() {

@@ -30,6 +30,7 @@ use petrel::control::{ControlPlane, EndpointId, FromNexus, ToNexus};
 use petrel_proto::control::DEFAULT_PORT;
 
 use crate::fabric::{FabricHandle, HostId, SimAddr};
+use crate::ring::DataLink;
 use crate::rng::Rng;
 use network::{EndpointKey, Network};
 
@@ -103,6 +104,12 @@ impl ControlNetwork {
         self.with(|network| network.stop_process(host, death));
     }
 
+    /// Hosts 0 and 1, 2 and 3, and so on stand for two processes of one machine each from now on, which reach each other
+    /// through rings in shared memory. `seed` chooses the sizes of rings, and the links that go by packets all the same.
+    pub fn share_memory(&self, seed: u64) {
+        self.network.borrow_mut().memory_seed = Some(seed);
+    }
+
     /// From now on no process ends, and no network is cut. Connections whose two sides hear each other need no
     /// further heartbeats then, which saves quiet times most of their events.
     pub fn calm(&self) {
@@ -151,7 +158,7 @@ impl ControlNetwork {
 }
 
 /// Messages that wait for an endpoint.
-type Inbox = Rc<RefCell<VecDeque<FromNexus<SimAddr>>>>;
+type Inbox = Rc<RefCell<VecDeque<FromNexus<DataLink>>>>;
 
 /// Numbers that [`ControlPlane::random`] gives before it draws any; `None` draws one.
 pub type Scripted = Rc<RefCell<VecDeque<Option<u64>>>>;
@@ -174,12 +181,12 @@ impl SimControl {
     }
 }
 
-impl ControlPlane<SimAddr> for SimControl {
+impl ControlPlane<DataLink> for SimControl {
     fn post(&self, message: ToNexus) {
         self.network.with(|network| network.post(self.key, message));
     }
 
-    fn poll(&mut self) -> Option<FromNexus<SimAddr>> {
+    fn poll(&mut self) -> Option<FromNexus<DataLink>> {
         self.inbox.borrow_mut().pop_front()
     }
 

@@ -11,6 +11,7 @@ use super::links::Links;
 use super::{ControlConfig, Death, Inbox};
 use crate::fabric::{FabricHandle, HostId, SimAddr};
 use crate::queue::EventQueue;
+use crate::ring::DataLink;
 use crate::rng::Rng;
 use crate::time::Time;
 
@@ -63,6 +64,8 @@ pub(super) struct Network {
     pub(super) agreements: Vec<Agreement>,
     /// Whether nothing goes wrong any more; see [`ControlNetwork::calm`](super::ControlNetwork::calm).
     pub(super) is_calm: bool,
+    /// Whether neighbours share memory; see [`ControlNetwork::share_memory`](super::ControlNetwork::share_memory).
+    pub(super) memory_seed: Option<u64>,
     queue: EventQueue<Event>,
 }
 
@@ -139,6 +142,7 @@ impl Network {
             fault: None,
             agreements: Vec::new(),
             is_calm: false,
+            memory_seed: None,
             queue: EventQueue::new(),
         }
     }
@@ -288,7 +292,12 @@ impl Network {
     }
 
     /// Tells an endpoint something, if it is there.
-    pub(super) fn tell(&mut self, host: HostId, endpoint: EndpointId, message: FromNexus<SimAddr>) {
+    pub(super) fn tell(
+        &mut self,
+        host: HostId,
+        endpoint: EndpointId,
+        message: FromNexus<DataLink>,
+    ) {
         let Some(local) = self.process(host).endpoints.get(&endpoint) else { return };
         local.inbox.borrow_mut().push_back(message);
         let data = local.data;

@@ -1,10 +1,11 @@
 //! The fabric as its users see it.
 
-use std::cell::{RefCell, RefMut};
+use std::cell::{BorrowMutError, RefCell, RefMut};
 use std::rc::Rc;
 
 use petrel_transport::wake::Waker;
 
+use crate::ring::WakeFaults;
 use crate::rng::Rng;
 use crate::time::Time;
 use crate::trace::Trace;
@@ -235,6 +236,11 @@ impl FabricHandle {
         self.borrow_mut().note(text);
     }
 
+    /// What may go wrong with the wake-ups of rings from now on.
+    pub fn set_wake_faults(&self, faults: WakeFaults) {
+        self.borrow_mut().rings.faults = faults;
+    }
+
     /// Binds a port. Returns what the binding is known by from then on.
     pub(crate) fn bind(&self, at: SimAddr) -> Result<Binding, BindError> {
         let incarnation = self.borrow_mut().bind(at)?;
@@ -266,6 +272,11 @@ impl FabricHandle {
         for at in self.wakers.take_woken() {
             self.borrow_mut().wake_owner(at);
         }
+    }
+
+    /// The fabric, unless it is being used: for ends of lives in the middle of a panic.
+    pub(crate) fn try_borrow_mut(&self) -> Result<RefMut<'_, Fabric>, BorrowMutError> {
+        self.fabric.try_borrow_mut()
     }
 
     pub(crate) fn borrow_mut(&self) -> RefMut<'_, Fabric> {

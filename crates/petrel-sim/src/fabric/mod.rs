@@ -28,6 +28,7 @@ mod link;
 mod nic;
 mod packet;
 mod ports;
+mod rings;
 mod routes;
 mod source;
 mod stats;
@@ -36,6 +37,9 @@ mod topology;
 mod trace_line;
 mod wakers;
 mod wiretap;
+
+use std::cell::RefCell;
+use std::rc::Rc;
 
 pub use act::{Action, LinkSet};
 pub use arrivals::Arrivals;
@@ -75,6 +79,7 @@ use trace_line::Place;
 use wiretap::{Watcher, Wiretap};
 
 use crate::queue::EventQueue;
+use crate::ring::{Halves, Lane};
 use crate::rng::Rng;
 use crate::time::Time;
 use crate::trace::Trace;
@@ -120,6 +125,8 @@ pub(crate) struct Fabric {
     read: Option<Time>,
     /// Stops that nobody has taken note of yet.
     stopped: Vec<Stopped>,
+    /// Rings that wait for their second side, and what may go wrong with wake-ups.
+    pub(crate) rings: Halves,
 }
 
 /// What happens at a time.
@@ -143,6 +150,8 @@ enum Event {
     Heal(u32),
     /// A crashed host comes back.
     Restart(HostId),
+    /// So many wake-ups for the consumer of a ring arrive.
+    Ring(Rc<RefCell<Lane>>, u64),
 }
 
 /// Why [`Fabric::advance`] stopped.
@@ -187,6 +196,7 @@ impl Fabric {
             held_up_ns: 0,
             read: None,
             stopped: Vec::new(),
+            rings: Halves::default(),
         })
     }
 
@@ -223,6 +233,7 @@ impl Fabric {
             Event::Act(action) => return self.act(*action),
             Event::Heal(partition) => self.heal(partition),
             Event::Restart(host) => return self.restart(host),
+            Event::Ring(lane, count) => self.handle_ring(&lane, count),
         }
         None
     }

@@ -92,6 +92,18 @@ pub struct FabricStats {
     pub joined: u64,
     /// Frames that those endpoints kept until there was room.
     pub frames_kept: u64,
+    /// Frames that endpoints wrote into rings in shared memory.
+    pub ring_frames: u64,
+    /// Times that an endpoint came to rest while a ring had no room for it.
+    pub rings_full: u64,
+    /// Rings that dying processes left in disorder.
+    pub rings_defaced: u64,
+    /// Wake-ups sent to consumers of rings.
+    pub wakes: u64,
+    /// Those that came late.
+    pub wakes_late: u64,
+    /// Those that the system refused.
+    pub wakes_refused: u64,
     /// Crashes of hosts.
     pub crashes: u64,
     /// Pauses of hosts.

@@ -142,7 +142,7 @@ impl Fabric {
 }
 
 /// A digest of a sequence of words; any change of any word changes everything behind it.
-fn mix(digest: u64, word: u64) -> u64 {
+pub(super) fn mix(digest: u64, word: u64) -> u64 {
     let folded = u128::from(digest ^ word) * 0x9e37_79b9_7f4a_7c15;
     (folded >> 64) as u64 ^ folded as u64 ^ digest.rotate_left(23)
 }

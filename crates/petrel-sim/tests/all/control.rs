@@ -5,9 +5,9 @@ use petrel::control::{
     AllowedTransports, ControlPlane, EndpointId, FromNexus, LinkId, Reason, ToNexus,
 };
 use petrel_proto::control::{SessionAccept, SessionOpen};
-use petrel_sim::Rng;
 use petrel_sim::control::{ControlConfig, ControlNetwork, Death, SimControl};
 use petrel_sim::fabric::{Action, FabricConfig, FabricHandle, HostId, SimAddr, Topology};
+use petrel_sim::{DataLink, Rng};
 
 const H0: HostId = HostId(0);
 const H1: HostId = HostId(1);
@@ -48,7 +48,7 @@ impl Pair {
         let links = [0, 1].map(|side| match pair.next(side) {
             Some(FromNexus::LinkUp { request, link, transport, .. }) => {
                 assert_eq!(request, (side == 0).then_some(7));
-                assert_eq!(transport, data([H1, H0][side]));
+                assert_eq!(transport, data([H1, H0][side]).into());
                 link
             }
             other => panic!("expected a link, got {other:?}"),
@@ -69,7 +69,7 @@ impl Pair {
         }
     }
 
-    fn next(&mut self, side: usize) -> Option<FromNexus<SimAddr>> {
+    fn next(&mut self, side: usize) -> Option<FromNexus<DataLink>> {
         match self.ends[side].poll() {
             Some(FromNexus::PathMeasured { .. }) => self.next(side),
             message => message,

@@ -145,8 +145,8 @@ fn loopback__stays_on_its_host() {
     let mut a = bind(&fabric, H0);
     let other = SimAddr::new(H0, 2);
     let mut b = SimTransport::bind(&fabric, other, SimTransportConfig::default()).unwrap();
-    let peer = a.add_peer(other).unwrap();
-    b.add_peer(addr(H0)).unwrap();
+    let peer = a.add_peer(other.into()).unwrap();
+    b.add_peer(addr(H0).into()).unwrap();
     let bytes = numbered(5, LENGTH);
     a.tx_burst(&[TxFrame { peer, head: &bytes, body: &[] }]);
     fabric.advance(FabricConfig::default().loopback_ns);
@@ -205,7 +205,7 @@ fn rx_burst__drops_strangers_and_keeps_its_budget() {
     let fabric = star_with(3, SwitchConfig::default(), LinkConfig::default(), 1);
     let (mut a, mut c) = (bind(&fabric, H0), bind(&fabric, H2));
     let mut b = SimTransport::bind(&fabric, addr(H1), SimTransportConfig::default()).unwrap();
-    let known = b.add_peer(addr(H0)).unwrap();
+    let known = b.add_peer(addr(H0).into()).unwrap();
     send(&mut a, H1, 0, 10, LENGTH);
     send(&mut c, H1, 0, 10, LENGTH);
     fabric.advance(1_000_000);
@@ -220,16 +220,16 @@ fn rx_burst__drops_strangers_and_keeps_its_budget() {
 fn peers__count_how_often_they_were_added() {
     let fabric = pair_with(NicConfig::default(), LinkConfig::default(), 1);
     let mut a = SimTransport::bind(&fabric, addr(H0), SimTransportConfig::default()).unwrap();
-    let peer = a.add_peer(addr(H1)).unwrap();
-    assert_eq!(a.add_peer(addr(H1)).unwrap(), peer);
+    let peer = a.add_peer(addr(H1).into()).unwrap();
+    assert_eq!(a.add_peer(addr(H1).into()).unwrap(), peer);
     a.remove_peer(peer);
     assert_eq!(a.max_frame_bytes(peer), 1472);
     a.remove_peer(peer);
     assert_eq!(a.max_frame_bytes(peer), 0);
     a.remove_peer(peer);
-    assert_eq!(a.add_peer(SimAddr::new(H1, 9)).unwrap(), peer);
+    assert_eq!(a.add_peer(SimAddr::new(H1, 9).into()).unwrap(), peer);
     let nowhere = SimAddr::new(petrel_sim::fabric::HostId(9), 1);
-    assert!(matches!(a.add_peer(nowhere), Err(LinkError::Unsupported(_))));
+    assert!(matches!(a.add_peer(nowhere.into()), Err(LinkError::Unsupported(_))));
 }
 
 #[test]

@@ -440,8 +440,8 @@ fn listen__wakes_for_a_second_port() {
     let mut a = bind(&fabric, H0);
     let second = SimAddr::new(H1, 2);
     let mut b = SimTransport::bind(&fabric, second, Default::default()).unwrap();
-    b.add_peer(addr(H0)).unwrap();
-    let to_second = a.add_peer(second).unwrap();
+    b.add_peer(addr(H0).into()).unwrap();
+    let to_second = a.add_peer(second.into()).unwrap();
     assert_eq!(to_second, PeerId(2));
     let got = Rc::new(RefCell::new(Vec::new()));
     let seen = got.clone();

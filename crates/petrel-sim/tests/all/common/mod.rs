@@ -40,7 +40,10 @@ pub fn bind(fabric: &FabricHandle, host: HostId) -> SimTransport {
 pub fn bind_with(fabric: &FabricHandle, host: HostId, config: SimTransportConfig) -> SimTransport {
     let mut transport = SimTransport::bind(fabric, addr(host), config).unwrap();
     for other in 0..fabric.host_count() as u16 {
-        assert_eq!(transport.add_peer(addr(HostId(other))).unwrap(), PeerId(u32::from(other)));
+        assert_eq!(
+            transport.add_peer(addr(HostId(other)).into()).unwrap(),
+            PeerId(u32::from(other))
+        );
     }
     transport
 }

@@ -1,0 +1,48 @@
+//! Rings in shared memory, as far as the fabric has to do with them: wake-ups, and who sees their frames.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use crate::ring::Lane;
+
+use super::packet::SimAddr;
+use super::trace_line::mix;
+use super::{Event, Fabric};
+
+impl Fabric {
+    /// Sends wake-ups to the consumer of a ring.
+    pub(crate) fn ring(&mut self, lane: &Rc<RefCell<Lane>>, delay_ns: u64, count: u64) {
+        self.stats.wakes += count;
+        lane.borrow_mut().send_wakes(count);
+        self.queue.push(self.now.plus_ns(delay_ns), Event::Ring(Rc::clone(lane), count));
+    }
+
+    /// They arrive.
+    pub(super) fn handle_ring(&mut self, lane: &RefCell<Lane>, count: u64) {
+        let to = lane.borrow_mut().receive_wakes(count);
+        self.note(format_args!("WAKE {to} {count} times"));
+        self.wake_owner(to);
+    }
+
+    /// A frame was written to a ring, or taken out of it, by the actor that runs.
+    pub(crate) fn show_ring_frame(
+        &mut self,
+        from: SimAddr,
+        to: SimAddr,
+        frame: &[u8],
+        is_sent: bool,
+    ) {
+        self.frames_in_pass += 1;
+        let kind = if is_sent { "WRITE" } else { "TAKE" };
+        self.note(format_args!("{kind} {from}->{to} {} bytes by a ring", frame.len()));
+        self.digest = mix(self.digest, frame.len() as u64);
+        if is_sent {
+            self.stats.ring_frames += 1;
+            self.show_frame_sent(from, to, frame);
+        } else {
+            self.note_step();
+            self.forget_reading();
+            self.show_frame_taken(from, to, frame);
+        }
+    }
+}

@@ -1,0 +1,392 @@
+//! Shared memory as production has it, between endpoints of the simulation: records, wrap, full rings, and who is woken when
+//! are those of `petrel-transport`. Memory has no packets and loses nothing: a frame is there when its burst is published.
+//! The fabric decides when its consumer looks: a wake-up takes its time, may be late, or is refused by the system.
+//!
+//! Checked here, and a panic otherwise: what comes out of a ring are the frames that were written, byte for byte and in their
+//! order; nobody sleeps over frames that were published, unless a wake-up is on its way; and rings are given up when
+//! the peer broke a rule, and never else.
+
+mod lane;
+mod link;
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use petrel_transport::shm::detached::{Cord, Detached, Eye, Misdeed};
+use petrel_transport::{FrameHandler, LinkError, PeerId, TransportStats};
+
+pub(crate) use lane::Lane;
+pub use link::{DataLink, RingLink, WakeFaults};
+pub(crate) use link::{Half, Halves};
+
+use crate::fabric::{FabricHandle, SimAddr};
+use crate::rng::Rng;
+
+/// What a wake-up usually takes, in nanoseconds: from a thread that spins in the kernel to one whose core has gone to sleep.
+pub(crate) const WAKE_NS: (u64, u64) = (500, 30_000);
+
+/// Looks in a row at a full ring come after pauses from the first to the second, each of them twice the one before.
+pub(crate) const FULL_PAUSE_NS: (u64, u64) = (500, 64_000);
+
+/// After one burst in so many an endpoint looks again some times before it sleeps.
+const BURSTS_PER_SPIN: u64 = 4;
+pub(crate) const SPINS_MAX: u64 = 3;
+const SPIN_NS: u64 = 1_000;
+
+/// One in so many dying peers leaves its rings as they are.
+const DEATHS_PER_CLEAN_ONE: u64 = 3;
+
+/// The rings of one endpoint.
+#[derive(Debug)]
+pub(crate) struct Rings {
+    detached: Detached<SimCord>,
+    fabric: FabricHandle,
+    at: SimAddr,
+    /// By peer.
+    pairs: Vec<Option<Pair>>,
+    rng: Rng,
+    is_asleep: bool,
+    /// Looks that come before the next sleep.
+    spins: u64,
+    /// Frames for which rings had no room, as counted so far, and the pause before the next look at them.
+    blocked: u64,
+    pause_ns: u64,
+}
+
+/// What is known of the two rings of a peer.
+#[derive(Debug)]
+struct Pair {
+    peer: SimAddr,
+    number: u64,
+    outgoing: Rc<RefCell<Lane>>,
+    incoming: Rc<RefCell<Lane>>,
+}
+
+impl Rings {
+    pub(crate) fn new(fabric: &FabricHandle, at: SimAddr) -> Self {
+        let seed = u64::from(at.host.0) << 16 | u64::from(at.port);
+        Self {
+            detached: Detached::default(),
+            fabric: fabric.clone(),
+            at,
+            pairs: Vec::new(),
+            rng: Rng::new(fabric.digest() ^ seed),
+            is_asleep: false,
+            spins: 0,
+            blocked: 0,
+            pause_ns: 0,
+        }
+    }
+
+    pub(crate) fn add_peer(&mut self, link: RingLink) -> Result<PeerId, LinkError> {
+        self.wake_up();
+        let half = self.fabric.borrow_mut().rings.take_half(self.at, link);
+        let Half { end, outgoing, incoming } =
+            half.map_err(|error| LinkError::Unsupported(error.to_string()))?;
+        let cord = SimCord {
+            fabric: self.fabric.clone(),
+            outgoing: Rc::clone(&outgoing),
+            incoming: Rc::clone(&incoming),
+            rng: Rng::new(self.rng.next_u64()),
+        };
+        let peer = self.detached.add_peer(end, cord);
+        let pair = Pair { peer: link.peer, number: link.number, outgoing, incoming };
+        let index = peer.0 as usize;
+        if self.pairs.len() <= index {
+            self.pairs.resize_with(index + 1, || None);
+        }
+        self.pairs[index] = Some(pair);
+        Ok(peer)
+    }
+
+    pub(crate) fn remove_peer(&mut self, peer: PeerId) {
+        self.wake_up();
+        // As it does, so that the frames of the burst are published.
+        self.flush();
+        self.detached.remove_peer(peer);
+        if let Some(pair) = self.pairs.get_mut(peer.0 as usize).and_then(Option::take) {
+            pair.leave(&self.fabric);
+        }
+    }
+
+    pub(crate) fn max_frame_bytes(&self, peer: PeerId) -> usize {
+        self.detached.max_frame_bytes(peer)
+    }
+
+    pub(crate) fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        let is_taken = self.detached.push(peer, head, body);
+        let bytes = head.len() + body.len();
+        let is_possible = (1..=self.max_frame_bytes(peer)).contains(&bytes);
+        // What is for a ring that was given up goes nowhere.
+        if is_taken && is_possible && !self.detached.is_given_up(peer) {
+            self.eye().written(peer, [head, body].concat());
+        }
+        is_taken
+    }
+
+    pub(crate) fn flush(&mut self) {
+        self.detached.flush();
+        let now = self.fabric.now();
+        for pair in self.pairs.iter().flatten() {
+            pair.outgoing.borrow_mut().publish(now);
+        }
+    }
+
+    pub(crate) fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, handler: H) -> usize {
+        self.wake_up();
+        let clock = self.fabric.borrow_mut().note_step();
+        // To whoever is stopped in this pass, later frames have not come yet.
+        let has_later =
+            self.pairs.iter().flatten().any(|pair| pair.incoming.borrow().newest() > clock);
+        if has_later {
+            return 0;
+        }
+        let mut eye = Watching { pairs: &self.pairs, fabric: &self.fabric, at: self.at };
+        let count = self.detached.rx_burst_to(budget, handler, &mut eye);
+        if count > 0 && self.rng.below(BURSTS_PER_SPIN) == 0 {
+            self.spins = self.rng.between(1, SPINS_MAX);
+        }
+        self.check_given_up();
+        count
+    }
+
+    /// Its endpoint has nothing to do. Tells when it looks again though nothing wakes it; `None` if it sleeps.
+    pub(crate) fn rest(&mut self) -> Option<u64> {
+        if self.pairs.iter().all(Option::is_none) {
+            return None;
+        }
+        let now_ns = self.fabric.now_ns();
+        if let Some(pause_ns) = self.pause_before_full_ring() {
+            return Some(now_ns + pause_ns);
+        }
+        if let Some(left) = self.spins.checked_sub(1) {
+            self.spins = left;
+            return Some(now_ns + SPIN_NS);
+        }
+        if !self.sleep() {
+            return Some(now_ns);
+        }
+        // What has rung before is heard at once.
+        let has_rung = self.pairs.iter().flatten().any(|pair| pair.incoming.borrow().has_rung());
+        if has_rung {
+            self.wake_up();
+            return Some(now_ns);
+        }
+        None
+    }
+
+    /// Whether frames lie in the rings that the endpoint has not taken.
+    pub(crate) fn has_received(&self) -> bool {
+        self.pairs.iter().flatten().any(|pair| pair.incoming.borrow().published() > 0)
+    }
+
+    pub(crate) fn stats(&self) -> TransportStats {
+        self.detached.stats()
+    }
+
+    /// Does with its rings what a process that dies of its own mistakes may do last.
+    pub(crate) fn deface(&mut self) {
+        let Self { detached, fabric, pairs, rng, .. } = self;
+        for (pair, peer) in pairs.iter().zip(0u32..) {
+            let Some(pair) = pair else { continue };
+            let misdeed = match rng.below(8) {
+                0 => Misdeed::HeadOffTheLines,
+                1 => Misdeed::HeadBeyond,
+                2 => Misdeed::HeaderOfElsewhere,
+                3 => Misdeed::HeaderOfNothing,
+                4 => Misdeed::HeaderTooLong,
+                5 => Misdeed::HeaderBeyondTheEnd,
+                6 => Misdeed::HalfRecord,
+                _ => {
+                    pair.outgoing.borrow_mut().note_misdeed(None);
+                    let too_many = pair.outgoing.borrow().sleeps() + 1;
+                    fabric.borrow_mut().ring(&pair.outgoing, WAKE_NS.1, too_many);
+                    fabric.borrow_mut().stats.rings_defaced += 1;
+                    continue;
+                }
+            };
+            let is_clean = rng.below(DEATHS_PER_CLEAN_ONE) == 0;
+            if is_clean || !detached.misbehave(PeerId(peer), misdeed) {
+                continue;
+            }
+            fabric.borrow_mut().stats.rings_defaced += 1;
+            match misdeed {
+                // Nobody ever sees it.
+                Misdeed::HalfRecord => {}
+                Misdeed::HeadOffTheLines | Misdeed::HeadBeyond => {
+                    pair.incoming.borrow_mut().note_misdeed(None);
+                }
+                _ => {
+                    pair.outgoing.borrow_mut().note_misdeed(Some(misdeed));
+                    fabric.borrow_mut().ring(&pair.outgoing, WAKE_NS.1, 1);
+                }
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn reseed(&mut self, seed: u64) {
+        self.rng = Rng::new(seed);
+    }
+
+    fn eye(&self) -> Watching<'_> {
+        Watching { pairs: &self.pairs, fabric: &self.fabric, at: self.at }
+    }
+
+    /// How long to wait if some ring has had no room since the last call: its consumer wakes nobody.
+    fn pause_before_full_ring(&mut self) -> Option<u64> {
+        let blocked = self.detached.stats().tx_blocked;
+        let before = std::mem::replace(&mut self.blocked, blocked);
+        if blocked == before {
+            self.pause_ns = 0;
+            return None;
+        }
+        self.fabric.borrow_mut().stats.rings_full += 1;
+        let (least_ns, most_ns) = FULL_PAUSE_NS;
+        self.pause_ns = (2 * self.pause_ns).clamp(least_ns, most_ns);
+        Some(self.pause_ns)
+    }
+
+    /// Goes to sleep, unless frames have come.
+    fn sleep(&mut self) -> bool {
+        for pair in self.pairs.iter().flatten() {
+            pair.incoming.borrow_mut().note_sleep();
+        }
+        self.is_asleep = self.detached.prepare_wait();
+        // The pass that ends here has looked at all rings.
+        let has_looked = !self.has_received();
+        for (pair, peer) in self.pairs.iter().zip(0u32..) {
+            let Some(pair) = pair else { continue };
+            let mut incoming = pair.incoming.borrow_mut();
+            incoming.set_asleep(self.is_asleep);
+            let is_given_up = self.detached.is_given_up(PeerId(peer));
+            assert!(
+                !self.is_asleep || incoming.published() == 0 || is_given_up,
+                "{} sleeps, and has not taken what {} has published",
+                self.at,
+                pair.peer,
+            );
+            assert!(
+                !has_looked || !incoming.has_bad_header() || is_given_up,
+                "{} has seen an impossible header of {}, and goes on",
+                self.at,
+                pair.peer,
+            );
+        }
+        self.is_asleep
+    }
+
+    fn wake_up(&mut self) {
+        if !std::mem::take(&mut self.is_asleep) {
+            return;
+        }
+        for pair in self.pairs.iter().flatten() {
+            pair.incoming.borrow_mut().set_asleep(false);
+        }
+        self.detached.finish_wait();
+        self.check_given_up();
+    }
+
+    fn check_given_up(&self) {
+        if self.detached.stats().rx_broken_rings == 0 {
+            return;
+        }
+        for (pair, peer) in self.pairs.iter().zip(0u32..) {
+            let Some(pair) = pair else { continue };
+            let has_reason =
+                pair.incoming.borrow().is_defaced() || pair.outgoing.borrow().is_defaced();
+            assert!(
+                has_reason || !self.detached.is_given_up(PeerId(peer)),
+                "{} gives up its rings to {}, which has kept the rules",
+                self.at,
+                pair.peer,
+            );
+        }
+    }
+}
+
+impl Drop for Rings {
+    fn drop(&mut self) {
+        let pairs = std::mem::take(&mut self.pairs);
+        pairs.into_iter().flatten().for_each(|pair| pair.leave(&self.fabric));
+    }
+}
+
+impl Pair {
+    /// Nobody is at this end any more.
+    fn leave(self, fabric: &FabricHandle) {
+        self.incoming.borrow_mut().set_asleep(false);
+        // A panic inside the fabric may be unwinding through the transport's owner.
+        if let Ok(mut fabric) = fabric.try_borrow_mut() {
+            fabric.rings.forget(self.number);
+        }
+    }
+}
+
+/// Sees the frames of an endpoint's rings.
+struct Watching<'a> {
+    pairs: &'a [Option<Pair>],
+    fabric: &'a FabricHandle,
+    at: SimAddr,
+}
+
+impl Watching<'_> {
+    fn pair(&self, peer: PeerId) -> &Pair {
+        let pair = self.pairs.get(peer.0 as usize).and_then(Option::as_ref);
+        pair.unwrap_or_else(|| panic!("{} has frames of nobody's rings", self.at))
+    }
+
+    fn written(&self, peer: PeerId, frame: Vec<u8>) {
+        let pair = self.pair(peer);
+        self.fabric.borrow_mut().show_ring_frame(self.at, pair.peer, &frame, true);
+        pair.outgoing.borrow_mut().write(frame);
+    }
+}
+
+impl Eye for Watching<'_> {
+    fn taken(&mut self, peer: PeerId, frame: &[u8]) {
+        let pair = self.pair(peer);
+        pair.incoming.borrow_mut().take(frame);
+        self.fabric.borrow_mut().show_ring_frame(pair.peer, self.at, frame, false);
+    }
+
+    fn answered(&mut self, peer: PeerId, frame: &[u8]) {
+        self.fabric.borrow_mut().note_step();
+        self.written(peer, frame.to_vec());
+    }
+}
+
+/// How an endpoint and its peer wake each other.
+#[derive(Debug)]
+struct SimCord {
+    fabric: FabricHandle,
+    outgoing: Rc<RefCell<Lane>>,
+    incoming: Rc<RefCell<Lane>>,
+    rng: Rng,
+}
+
+impl Cord for SimCord {
+    fn ring(&mut self) -> bool {
+        let mut fabric = self.fabric.borrow_mut();
+        let WakeFaults { late, late_within_ns, refused } = fabric.rings.faults;
+        if self.rng.chance(refused) {
+            fabric.stats.wakes_refused += 1;
+            self.outgoing.borrow_mut().note_refusal();
+            return false;
+        }
+        let mut delay_ns = self.rng.between(WAKE_NS.0, WAKE_NS.1);
+        if self.rng.chance(late) {
+            fabric.stats.wakes_late += 1;
+            delay_ns += self.rng.below(late_within_ns.max(1));
+        }
+        fabric.ring(&self.outgoing, delay_ns, 1);
+        true
+    }
+
+    fn take_rung(&mut self) -> u64 {
+        self.incoming.borrow_mut().take_rung()
+    }
+}
+
+#[cfg(test)]
+mod tests;
