@@ -28,6 +28,7 @@ pub(crate) struct Lane {
     /// Whether the producer, or the consumer, has broken a rule here.
     is_defaced: bool,
     has_bad_header: bool,
+    rests: u32,
 }
 
 impl Lane {
@@ -44,6 +45,7 @@ impl Lane {
             was_refused: false,
             is_defaced: false,
             has_bad_header: false,
+            rests: 0,
         }
     }
 
@@ -130,7 +132,9 @@ impl Lane {
         self.is_defaced
     }
 
-    pub(super) fn has_bad_header(&self) -> bool {
-        self.has_bad_header
+    /// How often the consumer has come to rest, this time included, with nothing but an impossible header before it.
+    pub(super) fn rests_over_bad_header(&mut self) -> u32 {
+        self.rests += u32::from(self.has_bad_header && self.published() == 0);
+        self.rests
     }
 }
