@@ -81,6 +81,18 @@ pub const DEFECTS: &[Defect] = &[
     defect("kv_repeats_behind_two", "a repeated write behind two pending ones is applied again"),
     defect("kv_speak_before_sync", "a follower answers, and votes, before its disk has synced"),
     defect(
+        "multicast_grant_is_free",
+        "what a request by multicast grants of its answer takes no credits",
+    ),
+    defect(
+        "multicast_listens_for_ever",
+        "a member that leaves a group goes on listening to its address",
+    ),
+    defect(
+        "multicast_messages_are_mixed",
+        "packets of a group are taken for the message that was announced last",
+    ),
+    defect(
         "nexus_accepts_no_more",
         "connections that wait while descriptors are short are never accepted",
     ),

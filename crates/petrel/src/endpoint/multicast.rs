@@ -1,9 +1,10 @@
 //! Multicast: groups that this endpoint sends to, and groups that it is a member of
 //! (`docs/wire-protocol.md` §12.2).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::SocketAddr;
 
+use petrel_planted::planted;
 use petrel_proto::control::GroupJoin;
 use petrel_proto::limits::{FIRST_REQUEST_END, SESSIONS_MAX, packets_of};
 use petrel_proto::wire::Announcement;
@@ -91,8 +92,8 @@ struct Sender {
     packet_bytes: u32,
     packets_min: u32,
     next_sequence: u64,
-    /// Members that were asked, with their links.
-    asked: HashMap<u32, (SessionId, LinkId)>,
+    /// Members that were asked, with their links: in the order of asking, in which they are told of the end too.
+    asked: BTreeMap<u32, (SessionId, LinkId)>,
     answers: HashMap<SessionId, Result<(), Reason>>,
 }
 
@@ -209,7 +210,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             packet_bytes,
             packets_min: config.packets_min,
             next_sequence: self.control.random() % FIRST_REQUEST_END,
-            asked: HashMap::new(),
+            asked: BTreeMap::new(),
             answers: HashMap::new(),
         };
         let key = sender.key;
@@ -346,7 +347,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             self.joined.extract_if(.., |it| is_it(it))
         {
             self.local.core.leave_group(session, group);
-            self.transport.leave_group(address, peer);
+            if !planted("multicast_listens_for_ever") {
+                self.transport.leave_group(address, peer);
+            }
         }
     }
 }

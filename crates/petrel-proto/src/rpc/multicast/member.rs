@@ -3,6 +3,8 @@
 
 use std::collections::VecDeque;
 
+use petrel_planted::planted;
+
 use super::super::receive::Received;
 use super::super::request::{Age, age, deadline_ns};
 use super::super::{Core, Shared};
@@ -89,7 +91,10 @@ impl<B> Member<B> {
     }
 
     fn request(&self, sequence: u64) -> Option<Request> {
-        self.announced.iter().rev().find(|request| request.sequence == sequence).copied()
+        let is_it = |request: &&Request| {
+            request.sequence == sequence || planted("multicast_messages_are_mixed")
+        };
+        self.announced.iter().rev().find(is_it).copied()
     }
 }
 
