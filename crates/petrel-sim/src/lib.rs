@@ -35,6 +35,7 @@
 //! | [`control`] | the control plane in virtual time |
 //! | [`check`] | whole worlds from one seed, and what must hold in each |
 //! | [`nexus`] | the production nexus in such worlds |
+//! | [`party`] | calls to groups by multicast in such worlds |
 //! | [`experiment`] | loss, incast and scale, measured in virtual time |
 //! | [`Simulation`], [`Actor`] | who runs when |
 //! | [`Trace`] | a line for each event |
@@ -52,6 +53,7 @@ pub mod experiment;
 pub mod fabric;
 mod lent;
 pub mod nexus;
+pub mod party;
 mod queue;
 mod ring;
 mod rng;

@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 
 use petrel_transport::clock::Clock;
@@ -199,6 +200,16 @@ impl SimTransport {
         self.udp.as_ref().is_some_and(|udp| udp.has_backlog())
     }
 
+    /// What the fabric calls a group, of peers that packets go to.
+    fn group_for(&self, address: SocketAddr, peer: PeerId) -> Result<SimAddr, LinkError> {
+        if self.udp.is_some() || Self::shares_memory(peer) {
+            let why = "groups are for transports that send a packet for each frame";
+            return Err(LinkError::Unsupported(why.to_owned()));
+        }
+        let group = self.fabric.borrow_mut().multicast.group(address);
+        group.ok_or_else(|| LinkError::Unsupported(format!("{address} is no group's here")))
+    }
+
     /// The rings, and what they call this peer, if it shares memory.
     fn ring_of(&mut self, peer: PeerId) -> Option<(&mut Rings, PeerId)> {
         let rings = self.rings.get_mut().as_mut().filter(|_| Self::shares_memory(peer))?;
@@ -240,7 +251,8 @@ impl SimTransport {
             None => {
                 self.stats.tx_datagrams += 1;
                 let packet = fabric.packets.create(self.binding.at, to);
-                if self.config.ecn_capable {
+                // Nobody could say for all members that marks are read (§12.2).
+                if self.config.ecn_capable && !fabric.is_group(to) {
                     fabric.packets.head_mut(&packet).ecn = Ecn::Ect0;
                 }
                 self.open.insert(Open { packet, to, bytes: 0 })
@@ -350,6 +362,31 @@ impl Transport for SimTransport {
 
     fn is_networked(&self, peer: PeerId) -> bool {
         !Self::shares_memory(peer)
+    }
+
+    fn open_group(
+        &mut self,
+        address: SocketAddr,
+        towards: PeerId,
+        _hops: u32,
+    ) -> Result<PeerId, LinkError> {
+        let group = self.group_for(address, towards)?;
+        self.peers.add(group)
+    }
+
+    fn join_group(&mut self, address: SocketAddr, from: PeerId) -> Result<(), LinkError> {
+        let group = self.group_for(address, from)?;
+        let Some(source) = self.peers.addr(from) else {
+            return Err(LinkError::Unsupported(format!("{from:?} is no peer")));
+        };
+        self.fabric.borrow_mut().multicast.join(self.binding.at, group, source);
+        Ok(())
+    }
+
+    fn leave_group(&mut self, address: SocketAddr, from: PeerId) {
+        if let (Ok(group), Some(source)) = (self.group_for(address, from), self.peers.addr(from)) {
+            self.fabric.borrow_mut().multicast.leave(self.binding.at, group, source);
+        }
     }
 
     fn source_of(&self, peer: PeerId) -> PeerId {

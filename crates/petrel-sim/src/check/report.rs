@@ -7,7 +7,7 @@ use super::ledger::Counts;
 use super::watch::ContentCounts;
 use crate::control::ControlStats;
 use crate::fabric::{DropReason, FabricStats};
-use crate::nexus;
+use crate::{nexus, party};
 
 /// What happened in the run of a seed that kept all rules.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +33,8 @@ pub struct Report {
     pub frames_witnessed: u64,
     /// The seed's world of nexuses.
     pub nexus: nexus::Report,
+    /// Its party, if it has one.
+    pub party: party::Report,
     pub(super) counts: Counts,
     pub(super) errands: errand::Counts,
     pub(super) contents: ContentCounts,
@@ -124,5 +126,6 @@ impl Report {
         .into_iter()
         .chain(errands.iter())
         .chain(self.nexus.iter())
+        .chain(self.party.iter())
     }
 }

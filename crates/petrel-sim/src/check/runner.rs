@@ -7,9 +7,12 @@ use petrel_proto::wire::Frame;
 
 use super::report::Report;
 use super::world::World;
-use crate::nexus;
 use crate::seeds::{self, Failure, Progress, Summary};
 use crate::trace::Trace;
+use crate::{nexus, party};
+
+/// One seed in so many has a party beside its other worlds.
+const SEEDS_PER_PARTY: u64 = 8;
 
 /// How seeds are run.
 #[derive(Clone, Debug, Default)]
@@ -22,7 +25,8 @@ pub struct Options {
     pub has_everything: bool,
 }
 
-/// Runs the world of a seed, and [that of nexuses](crate::nexus), and checks everything.
+/// Runs the world of a seed, and [that of nexuses](crate::nexus), and of every eighth seed [the party](crate::party), and
+/// checks everything.
 ///
 /// # Errors
 /// The first rule that was broken. A panic counts as one.
@@ -41,8 +45,11 @@ pub fn run_seed_traced(seed: u64, options: &Options, trace: Trace) -> Result<Rep
     seeds::run_one(seed, command, || {
         let (nexus, trace) = nexus::run_world(seed, trace);
         let nexus = nexus?;
+        let has_party = !options.has_everything && seed.is_multiple_of(SEEDS_PER_PARTY);
+        let party = if has_party { party::run_world(seed)? } else { party::Report::default() };
         let report = World::new(seed, options, trace)?.run(seed)?;
-        Ok(Report { nexus, digest: report.digest ^ nexus.digest.rotate_left(1), ..report })
+        let digest = report.digest ^ nexus.digest.rotate_left(1) ^ party.digest.rotate_left(2);
+        Ok(Report { nexus, party, digest, ..report })
     })
 }
 

@@ -75,6 +75,7 @@ impl World {
             seed,
             digest: self.common.fabric.digest() ^ ledger.digest,
             nexus: Default::default(),
+            party: Default::default(),
             virtual_ns: self.common.fabric.now_ns(),
             calls: ledger.call_count() as u64,
             counts: ledger.counts,

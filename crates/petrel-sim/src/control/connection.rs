@@ -3,8 +3,10 @@
 
 use std::collections::VecDeque;
 
-use petrel::control::{FromNexus, LinkId};
-use petrel_proto::control::{Decoder, Hello, Message, PREFACE, VersionRange};
+use petrel::control::{FromNexus, LinkId, Reason};
+use petrel_proto::control::{
+    Decoder, GroupAccept, GroupRefuse, Hello, Message, PREFACE, VersionRange,
+};
 
 use super::Death;
 use super::links::Stage;
@@ -239,6 +241,15 @@ impl Network {
             Message::SessionRefuse(refuse) => self.on_session_refuse(id, side, refuse),
             Message::SessionClose(close) => self.on_session_close(id, side, close),
             Message::SessionDrain(drain) => self.on_session_drain(id, side, drain),
+            Message::GroupJoin(join) => self.on_group_join(id, side, join),
+            Message::GroupAccept(GroupAccept { link, request }) => {
+                self.on_group_answer((id, side), link, request, Ok(()));
+            }
+            Message::GroupRefuse(GroupRefuse { link, request, status, text }) => {
+                let reason = Reason::new(status, text);
+                self.on_group_answer((id, side), link, request, Err(reason));
+            }
+            Message::GroupLeave(leave) => self.on_group_leave(id, side, leave),
             other => self.report(format!("unexpected {other:?}")),
         }
     }

@@ -17,6 +17,7 @@
 //! One process runs on each host; its control address has the host's number in it.
 
 mod connection;
+mod groups;
 mod links;
 mod network;
 mod sessions;

@@ -274,10 +274,11 @@ impl Network {
                 self.drain_session(host, link, (peer_session, peer_token), message);
             }
             ToNexus::CloseLink { link, reason } => self.close_link(host, link, reason),
-            // A process that knows nothing of groups: its peers are called one by one.
-            ToNexus::JoinGroup { .. }
-            | ToNexus::AnswerGroup { .. }
-            | ToNexus::LeaveGroup { .. } => {}
+            ToNexus::JoinGroup { link, join } => self.offer_group(host, link, join),
+            ToNexus::AnswerGroup { link, request, answer } => {
+                self.answer_group(host, link, request, answer);
+            }
+            ToNexus::LeaveGroup { link, group } => self.leave_group(host, link, group),
             // Nobody asks for counters here.
             ToNexus::SessionEnded { .. } | ToNexus::Stats { .. } | ToNexus::Gone => {}
         }

@@ -198,7 +198,7 @@ impl Network {
         }
     }
 
-    fn link_and_endpoint(
+    pub(super) fn link_and_endpoint(
         &self,
         id: ConnectionId,
         side: Side,

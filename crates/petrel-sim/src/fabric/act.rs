@@ -194,6 +194,7 @@ impl Fabric {
         for packet in lost {
             self.drop_packet(packet, DropReason::Crash, Place::Host(host));
         }
+        self.multicast.close_host(host);
         self.kill_cores_of(host);
         self.queue.push(self.now.plus_ns(down_ns), Event::Restart(host));
         Some(Step::Crashed(host))

@@ -241,6 +241,16 @@ impl FabricHandle {
         self.borrow_mut().rings.faults = faults;
     }
 
+    /// Whether the switch lets multicast through to a host, as it does unless told otherwise.
+    pub fn set_deaf(&self, host: HostId, is_deaf: bool) {
+        self.borrow_mut().multicast.set_deaf(host, is_deaf);
+    }
+
+    /// How many ports listen to groups, each as often as it has joined one.
+    pub fn group_listeners(&self) -> usize {
+        self.fabric.borrow().multicast.listener_count()
+    }
+
     /// Binds a port. Returns what the binding is known by from then on.
     pub(crate) fn bind(&self, at: SimAddr) -> Result<Binding, BindError> {
         let incarnation = self.borrow_mut().bind(at)?;

@@ -3,6 +3,7 @@
 use super::config::CUT_THROUGH_BYTES;
 use super::ecn::Ecn;
 use super::fault::{Fate, corrupt};
+use super::multicast::is_group;
 use super::packet::{Frames, Head, PacketRef, SimAddr};
 use super::routes::ecmp_hash;
 use super::stats::DropReason;
@@ -255,9 +256,17 @@ impl Fabric {
     }
 
     fn forward(&mut self, id: SwitchId, packet: PacketRef) {
+        if is_group(self.packets.head(&packet).to) {
+            return self.replicate(id, packet);
+        }
         let Some(port) = self.next_hop(id, &packet) else {
             return self.drop_packet(packet, DropReason::NoRoute, Place::Switch(id));
         };
+        self.forward_by(id, port, packet);
+    }
+
+    /// Puts a packet into the queue of one of the switch's ports.
+    pub(super) fn forward_by(&mut self, id: SwitchId, port: LinkId, packet: PacketRef) {
         let bytes = self.packet_bytes(&packet);
         let queued_bytes = self.links[port.0 as usize].queued_bytes();
         match self.switches[usize::from(id.0)].admit(bytes, queued_bytes) {
@@ -287,7 +296,10 @@ impl Fabric {
         }
     }
 
-    fn deliver(&mut self, host: HostId, packet: PacketRef) {
+    pub(super) fn deliver(&mut self, host: HostId, packet: PacketRef) {
+        if is_group(self.packets.head(&packet).to) {
+            return self.deliver_to_group(host, packet);
+        }
         if let Some(reason) = self.refusal(host, &packet) {
             return self.drop_packet(packet, reason, Place::Host(host));
         }

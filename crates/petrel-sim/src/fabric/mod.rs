@@ -25,6 +25,7 @@ mod histogram;
 mod journey;
 mod leaf_spine;
 mod link;
+mod multicast;
 mod nic;
 mod packet;
 mod ports;
@@ -70,6 +71,7 @@ pub(crate) use ports::Binding;
 use act::Partition;
 use cpu::{Core, Past};
 use link::Link;
+use multicast::Multicast;
 use nic::Host;
 use packet::Packets;
 use routes::Routes;
@@ -127,6 +129,7 @@ pub(crate) struct Fabric {
     stopped: Vec<Stopped>,
     /// Rings that wait for their second side, and what may go wrong with wake-ups.
     pub(crate) rings: Halves,
+    pub(crate) multicast: Multicast,
 }
 
 /// What happens at a time.
@@ -197,6 +200,7 @@ impl Fabric {
             read: None,
             stopped: Vec::new(),
             rings: Halves::default(),
+            multicast: Multicast::default(),
         })
     }
 

@@ -64,6 +64,7 @@ impl Fabric {
         }
         let ports = &mut self.hosts[usize::from(at.host.0)].ports;
         let Some(mut port) = ports.remove(&at.port) else { return };
+        self.multicast.close(at);
         while let Some(packet) = port.pop() {
             self.drop_packet(packet, DropReason::Closed, Place::Host(at.host));
         }

@@ -70,6 +70,8 @@ pub struct FabricStats {
     pub sent: u64,
     /// Copies that links made.
     pub duplicated: u64,
+    /// Copies that switches and hosts made of packets to groups.
+    pub replicated: u64,
     /// Brought in from outside; see [`FabricHandle::inject`](super::FabricHandle::inject).
     pub injected: u64,
     /// Taken out of a receive queue by an endpoint, or arrived from a source.
@@ -129,7 +131,7 @@ impl FabricStats {
     /// Whether every packet is accounted for: what was sent, copied or injected was delivered, was dropped
     /// for a reason, or is still in flight.
     pub fn is_balanced(&self) -> bool {
-        let came = self.sent + self.duplicated + self.injected;
+        let came = self.sent + self.duplicated + self.replicated + self.injected;
         came == self.delivered + self.dropped_total() + self.in_flight
     }
 

@@ -107,6 +107,9 @@ fn seeds__fixed_ones_keep_all_rules_and_meet_every_fault() {
         "worker_requests_refused",
         "worker_requests_skipped",
         "drains_completed",
+        "party_calls_succeeded",
+        "party_packets_adopted",
+        "party_requests_missed",
     ];
     for name in happened {
         assert!(summary.totals[name] > 0, "{name} never happened");

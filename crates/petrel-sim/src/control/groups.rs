@@ -1,0 +1,88 @@
+//! Groups: who receives whose multicast passes between the wire and the endpoints (`docs/wire-protocol.md` §12.2).
+//! Nothing of it is remembered, as in the nexus.
+
+use petrel::control::{FromNexus, LinkId, Reason};
+use petrel_proto::control::{GroupAccept, GroupJoin, GroupLeave, GroupRefuse};
+
+use super::connection::ConnectionId;
+use super::network::{Network, Side};
+use crate::fabric::HostId;
+use crate::ring::DataLink;
+
+impl Network {
+    /// An endpoint would send to its peer by multicast, too.
+    pub(super) fn offer_group(&mut self, host: HostId, id: LinkId, join: GroupJoin) {
+        let Some((connection, side, link)) = self.place_of(host, id) else { return };
+        self.send(connection, side, GroupJoin { link, ..join });
+    }
+
+    /// An endpoint receives a group's multicast, or does not.
+    pub(super) fn answer_group(
+        &mut self,
+        host: HostId,
+        id: LinkId,
+        request: u32,
+        answer: Result<(), Reason>,
+    ) {
+        let Some((connection, side, link)) = self.place_of(host, id) else { return };
+        match answer {
+            Ok(()) => self.send(connection, side, GroupAccept { link, request }),
+            Err(Reason { status, message: text }) => {
+                self.send(connection, side, GroupRefuse { link, request, status, text });
+            }
+        }
+    }
+
+    /// An endpoint does not send to a group any more.
+    pub(super) fn leave_group(&mut self, host: HostId, id: LinkId, group: u32) {
+        let Some((connection, side, link)) = self.place_of(host, id) else { return };
+        self.send(connection, side, GroupLeave { link, group });
+    }
+
+    pub(super) fn on_group_join(&mut self, id: ConnectionId, side: Side, join: GroupJoin) {
+        if side == 0 {
+            return self.report(format!("GROUP_JOIN by a server: {join:?}"));
+        }
+        self.pass_on((id, side), join.link, |link| FromNexus::GroupOffered { link, join });
+    }
+
+    pub(super) fn on_group_answer(
+        &mut self,
+        (id, side): (ConnectionId, Side),
+        link: u32,
+        request: u32,
+        answer: Result<(), Reason>,
+    ) {
+        if side == 1 {
+            return self.report(format!("an answer to a GROUP_JOIN by a client: {answer:?}"));
+        }
+        self.pass_on((id, side), link, |link| FromNexus::GroupAnswered { link, request, answer });
+    }
+
+    pub(super) fn on_group_leave(&mut self, id: ConnectionId, side: Side, leave: GroupLeave) {
+        if side == 0 {
+            return self.report(format!("GROUP_LEAVE by a server: {leave:?}"));
+        }
+        let group = leave.group;
+        self.pass_on((id, side), leave.link, |link| FromNexus::GroupLeft { link, group });
+    }
+
+    /// The connection of a process's link, its side of it, and the link's number there.
+    fn place_of(&mut self, host: HostId, id: LinkId) -> Option<(ConnectionId, Side, u32)> {
+        let link = self.process(host).links.get(id)?;
+        let (connection, number) = (link.connection, link.number);
+        Some((connection, self.side_of(host, connection)?, number))
+    }
+
+    fn pass_on(
+        &mut self,
+        (id, side): (ConnectionId, Side),
+        number: u32,
+        message: impl FnOnce(LinkId) -> FromNexus<DataLink>,
+    ) {
+        if let Some((link, endpoint)) = self.link_and_endpoint(id, side, number) {
+            let host = self.host_at(id, side);
+            self.tell(host, endpoint, message(link));
+        }
+    }
+}

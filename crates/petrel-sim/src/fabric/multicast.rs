@@ -1,0 +1,154 @@
+//! Multicast: who listens to whom, and where a switch copies packets.
+//!
+//! A group is an address of a host that does not exist. Its packets take one link to the switch, which sends one copy out of
+//! each port behind which somebody listens to their sender (RFC 4607), and each host gives one to each port that
+//! does. Networks of several switches carry none: they would need trees.
+
+use std::net::SocketAddr;
+
+use super::packet::{Head, PacketRef, SimAddr};
+use super::stats::DropReason;
+use super::topology::{HostId, LinkId, SwitchId};
+use super::{Fabric, Place};
+
+/// The host of all groups: there are fewer hosts than that.
+const GROUPS: HostId = HostId(u16::MAX);
+
+/// The port of the first group. Transports look lower ones up in tables that groups would make large.
+const PORT_FIRST: u16 = 1_024;
+
+/// Groups that the fabric carries.
+const GROUPS_MAX: usize = 4_096;
+
+/// All groups, and who listens to them.
+#[derive(Debug, Default)]
+pub(crate) struct Multicast {
+    /// Their addresses, by number.
+    groups: Vec<SocketAddr>,
+    listeners: Vec<Listener>,
+    /// Hosts whose port of the switch lets no multicast through.
+    deaf: Vec<HostId>,
+}
+
+/// Somebody who listens to a sender; as often as it has joined.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Listener {
+    at: SimAddr,
+    group: SimAddr,
+    from: SimAddr,
+}
+
+impl Multicast {
+    /// What the fabric calls a group; `None` if it is not a multicast address, or if there are too many.
+    pub(crate) fn group(&mut self, address: SocketAddr) -> Option<SimAddr> {
+        if !address.ip().is_multicast() {
+            return None;
+        }
+        let known = self.groups.iter().position(|group| *group == address);
+        let number = known.or_else(|| {
+            let is_new = self.groups.len() < GROUPS_MAX;
+            is_new.then(|| self.groups.push(address))?;
+            Some(self.groups.len() - 1)
+        })?;
+        Some(SimAddr::new(GROUPS, PORT_FIRST + number as u16))
+    }
+
+    pub(crate) fn join(&mut self, at: SimAddr, group: SimAddr, from: SimAddr) {
+        self.listeners.push(Listener { at, group, from });
+    }
+
+    pub(crate) fn leave(&mut self, at: SimAddr, group: SimAddr, from: SimAddr) {
+        let gone = Listener { at, group, from };
+        if let Some(place) = self.listeners.iter().position(|listener| *listener == gone) {
+            self.listeners.remove(place);
+        }
+    }
+
+    /// A port is closed.
+    pub(super) fn close(&mut self, at: SimAddr) {
+        self.listeners.retain(|listener| listener.at != at);
+    }
+
+    /// A host is gone with its ports.
+    pub(super) fn close_host(&mut self, host: HostId) {
+        self.listeners.retain(|listener| listener.at.host != host);
+    }
+
+    /// Whether the switch lets multicast through to a host.
+    pub(crate) fn set_deaf(&mut self, host: HostId, is_deaf: bool) {
+        self.deaf.retain(|deaf| *deaf != host);
+        self.deaf.extend(is_deaf.then_some(host));
+    }
+
+    /// How many listen, each as often as it has joined.
+    pub(crate) fn listener_count(&self) -> usize {
+        self.listeners.len()
+    }
+
+    /// Ports that get this packet, each once, in the order of their addresses.
+    fn receivers(&self, head: &Head) -> Vec<SimAddr> {
+        let hears = |listener: &&Listener| {
+            (listener.group, listener.from) == (head.to, head.from)
+                && !self.deaf.contains(&listener.at.host)
+        };
+        let mut ports: Vec<_> = self.listeners.iter().filter(hears).map(|it| it.at).collect();
+        ports.sort_unstable();
+        ports.dedup();
+        ports
+    }
+}
+
+/// Whether packets to this address go to a group.
+pub(super) fn is_group(to: SimAddr) -> bool {
+    to.host == GROUPS
+}
+
+impl Fabric {
+    /// Whether packets to this address go to a group.
+    pub(crate) fn is_group(&self, to: SimAddr) -> bool {
+        is_group(to)
+    }
+
+    /// Sends a copy of a group's packet out of each port of the switch behind which somebody listens.
+    pub(super) fn replicate(&mut self, id: SwitchId, packet: PacketRef) {
+        if self.switches.len() > 1 {
+            return self.drop_packet(packet, DropReason::NoRoute, Place::Switch(id));
+        }
+        let receivers = self.multicast.receivers(self.packets.head(&packet));
+        let mut ports: Vec<LinkId> = receivers
+            .iter()
+            .filter_map(|receiver| self.routes.next_hop(id, receiver.host, || 0))
+            .collect();
+        ports.sort_unstable();
+        ports.dedup();
+        let Some(last) = ports.pop() else {
+            return self.drop_packet(packet, DropReason::NoRoute, Place::Switch(id));
+        };
+        for port in ports {
+            let copy = self.copy(&packet);
+            self.forward_by(id, port, copy);
+        }
+        self.forward_by(id, last, packet);
+    }
+
+    /// Gives a group's packet to each port of a host that listens.
+    pub(super) fn deliver_to_group(&mut self, host: HostId, packet: PacketRef) {
+        let mut receivers = self.multicast.receivers(self.packets.head(&packet));
+        receivers.retain(|receiver| receiver.host == host);
+        let Some(last) = receivers.pop() else {
+            return self.drop_packet(packet, DropReason::NoPort, Place::Host(host));
+        };
+        for receiver in receivers {
+            let copy = self.copy(&packet);
+            self.packets.head_mut(&copy).to = receiver;
+            self.deliver(host, copy);
+        }
+        self.packets.head_mut(&packet).to = last;
+        self.deliver(host, packet);
+    }
+
+    fn copy(&mut self, packet: &PacketRef) -> PacketRef {
+        self.stats.replicated += 1;
+        self.packets.duplicate(packet)
+    }
+}

@@ -1,0 +1,203 @@
+//! What is known of the calls of a party, and of what went wrong.
+
+use std::collections::BTreeMap;
+
+use petrel::group::{GroupReply, Member, MemberOutcome};
+use petrel::{Execution, MsgBuf, SessionId, Status};
+
+use crate::check::pattern;
+use crate::fabric::HostId;
+
+/// Bytes of a call's number in its request.
+const ID_BYTES: usize = 4;
+
+/// What calls and handlers say, and what is wrong with it.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    pub(super) now_ns: u64,
+    calls: Vec<Call>,
+    troubles: Vec<Trouble>,
+    pub(super) violation: Option<String>,
+    pub(super) succeeded: u64,
+}
+
+/// A call to a group.
+#[derive(Debug)]
+struct Call {
+    members: Vec<(SessionId, HostId)>,
+    needed: usize,
+    has_deadline: bool,
+    issued_ns: u64,
+    is_over: bool,
+    executions: BTreeMap<HostId, u32>,
+    /// Members that have certainly not executed it.
+    barred: Vec<HostId>,
+}
+
+/// Something that may make calls to a member fail.
+#[derive(Clone, Copy, Debug)]
+struct Trouble {
+    host: HostId,
+    from_ns: u64,
+    until_ns: u64,
+}
+
+impl Ledger {
+    pub(super) fn call_count(&self) -> u64 {
+        self.calls.len() as u64
+    }
+
+    pub(super) fn has_troubles(&self) -> bool {
+        !self.troubles.is_empty()
+    }
+
+    pub(super) fn add_trouble(&mut self, host: HostId, for_ns: u64) {
+        let (from_ns, until_ns) = (self.now_ns, self.now_ns.saturating_add(for_ns));
+        self.troubles.push(Trouble { host, from_ns, until_ns });
+    }
+
+    /// A call is made. Gives its number.
+    pub(super) fn issue(
+        &mut self,
+        members: Vec<(SessionId, HostId)>,
+        needed: usize,
+        has_deadline: bool,
+    ) -> u32 {
+        self.calls.push(Call {
+            members,
+            needed,
+            has_deadline,
+            issued_ns: self.now_ns,
+            is_over: false,
+            executions: BTreeMap::new(),
+            barred: Vec::new(),
+        });
+        self.calls.len() as u32 - 1
+    }
+
+    /// Calls that have not ended.
+    pub(super) fn pending(&self) -> usize {
+        self.calls.iter().filter(|call| !call.is_over).count()
+    }
+
+    /// A handler runs. Gives what it answers by.
+    pub(super) fn execute(&mut self, host: HostId, request: &[u8]) -> Option<u64> {
+        let Some(id) = number_of(request) else {
+            self.violate(format!("{host} was given {} bytes of no call", request.len()));
+            return None;
+        };
+        let Some(call) = self.calls.get_mut(id as usize) else {
+            self.violate(format!("{host} was given call {id}, which nobody has made"));
+            return None;
+        };
+        let count = call.executions.entry(host).or_default();
+        *count += 1;
+        let (is_again, is_member) =
+            (*count > 1, call.members.iter().any(|&(_, member)| member == host));
+        let is_barred = call.barred.contains(&host);
+        if is_again || !is_member || is_barred {
+            self.violate(format!(
+                "{host} runs call {id}: again: {is_again}, member: {is_member}, said not to: {is_barred}"
+            ));
+        }
+        Some(answer_seed(id, host))
+    }
+
+    /// A call has ended.
+    pub(super) fn end(&mut self, id: u32, reply: &GroupReply) {
+        let Some(call) = self.calls.get_mut(id as usize) else { return };
+        let was_over = std::mem::replace(&mut call.is_over, true);
+        let (is_ok, members) = match reply {
+            Ok(members) => (true, members),
+            Err(failure) => (false, &failure.members),
+        };
+        let result = match was_over {
+            true => Err("ends twice".to_owned()),
+            false => self.check_end(id, is_ok, members),
+        };
+        self.succeeded += u64::from(is_ok);
+        if let Err(what) = result {
+            self.violate(format!("call {id} {what}"));
+        }
+    }
+
+    fn check_end(
+        &mut self,
+        id: u32,
+        is_ok: bool,
+        members: &[Member<MsgBuf>],
+    ) -> Result<(), String> {
+        let now_ns = self.now_ns;
+        let Self { calls, troubles, .. } = self;
+        let call = &mut calls[id as usize];
+        let (mut answered, mut failed, mut unjustified) = (0, 0, None);
+        for (member, &(session, host)) in members.iter().zip(&call.members) {
+            if member.id != session {
+                return Err(format!("has another member than {host} in its place"));
+            }
+            let executed = call.executions.get(&host).copied().unwrap_or(0);
+            match &member.outcome {
+                MemberOutcome::Pending => {}
+                MemberOutcome::Answered(answer) => {
+                    answered += 1;
+                    if executed != 1 || !pattern::is_filled(answer_seed(id, host), answer) {
+                        return Err(format!(
+                            "has a wrong answer of {host}, which ran it {executed} times"
+                        ));
+                    }
+                }
+                MemberOutcome::Failed(failure) => {
+                    failed += 1;
+                    let is_sure =
+                        matches!(failure.execution, Execution::NotSent | Execution::Refused);
+                    if is_sure && executed > 0 {
+                        return Err(format!("was executed by {host}, which is said not to have"));
+                    }
+                    call.barred.extend(is_sure.then_some(host));
+                    let is_late = call.has_deadline && failure.status == Status::DeadlineExceeded;
+                    let is_troubled = troubles.iter().any(|trouble| {
+                        trouble.host == host
+                            && trouble.from_ns <= now_ns
+                            && call.issued_ns <= trouble.until_ns
+                    });
+                    if !is_late && !is_troubled {
+                        unjustified =
+                            Some(format!("failed at {host} without a reason: {failure:?}"));
+                    }
+                }
+            }
+        }
+        let (count, needed) = (call.members.len(), call.needed);
+        if is_ok != (answered >= needed) || (!is_ok && count - failed >= needed) {
+            return Err(format!(
+                "ends with {is_ok}: {answered} of {count} answered, {failed} failed, {needed} needed"
+            ));
+        }
+        unjustified.map_or(Ok(()), Err)
+    }
+
+    pub(super) fn violate(&mut self, what: String) {
+        self.violation.get_or_insert(what);
+    }
+}
+
+/// What a member answers a call by.
+fn answer_seed(id: u32, host: HostId) -> u64 {
+    (u64::from(id) << 16 | u64::from(host.0)).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 8
+}
+
+/// The bytes of a call's request.
+pub(super) fn request_of(id: u32, len: usize) -> Vec<u8> {
+    let mut request = vec![0; len.max(ID_BYTES)];
+    let (head, rest) = request.split_at_mut(ID_BYTES);
+    head.copy_from_slice(&id.to_le_bytes());
+    pattern::fill(u64::from(id), rest);
+    request
+}
+
+/// Whose request this is, if every byte is as it was sent.
+fn number_of(request: &[u8]) -> Option<u32> {
+    let (head, rest) = request.split_first_chunk::<ID_BYTES>()?;
+    let id = u32::from_le_bytes(*head);
+    pattern::is_filled(u64::from(id), rest).then_some(id)
+}

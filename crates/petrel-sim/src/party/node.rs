@@ -1,0 +1,72 @@
+//! An endpoint of a party.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use petrel::{Context, Endpoint, Handled, Request, Status};
+use petrel_transport::Transport as _;
+
+use super::ledger::Ledger;
+use crate::check::pattern;
+use crate::control::SimControl;
+use crate::fabric::SimAddr;
+use crate::simulation::Actor;
+use crate::transport::SimTransport;
+
+/// What members serve.
+pub(super) const METHOD: u16 = 3;
+
+pub(super) struct Node {
+    pub(super) endpoint: Endpoint<SimTransport, SimControl>,
+    pub(super) at: SimAddr,
+}
+
+impl Node {
+    pub(super) fn new(
+        mut endpoint: Endpoint<SimTransport, SimControl>,
+        at: SimAddr,
+        ledger: Rc<RefCell<Ledger>>,
+        answer_bytes_max: usize,
+    ) -> Self {
+        endpoint.register(METHOD, move |cx: &mut Context<'_>, request: Request<'_>| {
+            answer(&ledger, (at, answer_bytes_max), cx, request)
+        });
+        Self { endpoint, at }
+    }
+
+    /// What is there, and must not be at the end.
+    pub(super) fn left_at_end(&self) -> Option<(&'static str, u64)> {
+        let (census, buffers) = (self.endpoint.census(), self.endpoint.buffers_in_use().count);
+        let sessions = u64::from(self.endpoint.core().session_count());
+        let left = census.core.left_at_rest().or(census.left_at_end());
+        let left = left.or((sessions > 0).then_some(("sessions", sessions)));
+        left.or((buffers > 0).then_some(("buffers", buffers as u64)))
+    }
+}
+
+fn answer(
+    ledger: &RefCell<Ledger>,
+    (at, answer_bytes_max): (SimAddr, usize),
+    cx: &mut Context<'_>,
+    request: Request<'_>,
+) -> Handled {
+    let executed = ledger.borrow_mut().execute(at.host, request.data());
+    let Some(seed) = executed else {
+        return request.fail(cx, Status::InvalidArgument, "no request of a party");
+    };
+    let len = (seed % answer_bytes_max as u64) as usize;
+    request.reply_with(cx, len, |_, out| {
+        pattern::fill(seed, out);
+        len
+    })
+}
+
+impl Actor for Node {
+    fn poll(&mut self, now_ns: u64) -> Option<u64> {
+        let blocked_before = self.endpoint.transport().stats().tx_blocked;
+        let is_busy = self.endpoint.run_once();
+        let is_blocked = self.endpoint.transport().stats().tx_blocked > blocked_before;
+        // An endpoint whose queue is full is woken when there is room.
+        if is_busy && !is_blocked { Some(now_ns) } else { self.endpoint.next_due_ns() }
+    }
+}

@@ -1,0 +1,631 @@
+//! A party from its first session to its last check.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use petrel::control::EndpointId;
+use petrel::group::{Group, GroupCall, GroupRejected, Late, Need};
+use petrel::proto::recovery::rtt::RtoBounds;
+use petrel::{
+    CallOptions, Endpoint, EndpointConfig, Hearing, MulticastConfig, SessionId, SessionState,
+    SharedMsg,
+};
+use petrel_proto::counters::Counters;
+
+use super::Report;
+use super::ledger::{Ledger, request_of};
+use super::node::{METHOD, Node};
+use crate::control::{ControlConfig, ControlNetwork, Death};
+use crate::fabric::{
+    Action, ActorId, FabricConfig, FabricHandle, FaultPlan, HostId, LinkConfig, LinkSet, NicConfig,
+    Sight, SimAddr, SwitchConfig, Topology,
+};
+use crate::rng::{Probability, Rng};
+use crate::simulation::{Simulation, Stop};
+use crate::transport::{SimTransport, SimTransportConfig};
+
+/// Virtual time after which what has not ended will not.
+const PATIENCE_NS: u64 = 30_000_000_000;
+
+/// How soon it is looked whether something is over, and how long pauses between looks become.
+const LOOK_NS: (u64, u64) = (100_000, 5_000_000);
+
+/// How long after a trouble calls may fail for it: silences, timeouts of links and sessions, and the slowest retries.
+const AFTERMATH_NS: u64 = 400_000_000;
+
+/// More packets than a request has.
+const PACKETS_MAX: u64 = 256;
+
+/// What answers are shorter than: those of one packet, and others. Their lengths depend on the call.
+const ANSWER_BYTES: (usize, usize) = (200, 20_000);
+
+/// Calls that are under way at a time.
+const CALLS_AT_ONCE: usize = 4;
+
+const CLIENT: SimAddr = SimAddr::new(HostId(0), 1);
+
+/// Streams of random numbers of a world; see [`FabricHandle::rng`].
+const STREAM_CONTROL: u32 = 0;
+const STREAM_DEEDS: u32 = 1;
+const STREAM_NODE: u32 = 0x100;
+
+/// How rough a party is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Weather {
+    /// Nothing happens to packets, and everybody hears.
+    Still,
+    /// Packets are lost, copied, late.
+    Breeze,
+    /// Members die, stand still and hear nothing, and sessions are closed.
+    Storm,
+}
+
+/// Runs the party of a seed.
+pub(crate) fn run_world(seed: u64) -> Result<Report, String> {
+    World::new(seed)?.run().map_err(|what| format!("party: {what}"))
+}
+
+struct World {
+    fabric: FabricHandle,
+    control: ControlNetwork,
+    simulation: Simulation<Node>,
+    ledger: Rc<RefCell<Ledger>>,
+    /// Frames that members were given, and that they sent, by address.
+    traffic: Rc<RefCell<BTreeMap<SimAddr, (u64, u64)>>>,
+    rng: Rng,
+    weather: Weather,
+    members: Vec<SimAddr>,
+    /// Answers are shorter than this.
+    answer_bytes_max: usize,
+    /// The client's sessions, and where they lead.
+    open: Vec<(SessionId, HostId)>,
+    group: Option<Group>,
+    messages: Vec<SharedMsg>,
+    groups_made: u16,
+    nodes_made: u32,
+    /// Calls that were under way when their group's multicast was stopped.
+    cut_short: u64,
+    /// Hosts that are on their way down.
+    dying: BTreeMap<HostId, Death>,
+    counters: Counters,
+    report: Report,
+}
+
+impl World {
+    fn new(seed: u64) -> Result<Self, String> {
+        let rng = &mut Rng::stream(seed, u32::MAX, 2);
+        let weather = match rng.below(4) {
+            0 => Weather::Still,
+            1 => Weather::Breeze,
+            _ => Weather::Storm,
+        };
+        let members = rng.between(2, 6) as u16;
+        let has_large_answers = rng.below(2) == 0;
+        let topology = draw_topology(rng, usize::from(members) + 1);
+        let config = FabricConfig { verify_checksums: true, ..FabricConfig::default() };
+        let fabric =
+            FabricHandle::new(&topology, config, seed).map_err(|error| error.to_string())?;
+        let control =
+            ControlNetwork::new(&fabric, ControlConfig::default(), fabric.rng(STREAM_CONTROL));
+        let traffic: Rc<RefCell<BTreeMap<SimAddr, (u64, u64)>>> = Rc::default();
+        let seen = Rc::clone(&traffic);
+        fabric.watch(move |sight| match sight {
+            Sight::Taken { to, .. } => seen.borrow_mut().entry(to).or_default().0 += 1,
+            Sight::Sent { from, .. } => seen.borrow_mut().entry(from).or_default().1 += 1,
+        });
+        let mut world = Self {
+            simulation: Simulation::new(fabric.clone()),
+            rng: fabric.rng(STREAM_DEEDS),
+            fabric,
+            control,
+            ledger: Rc::default(),
+            traffic,
+            weather,
+            members: (1..=members).map(|host| SimAddr::new(HostId(host), 1)).collect(),
+            answer_bytes_max: if has_large_answers { ANSWER_BYTES.1 } else { ANSWER_BYTES.0 },
+            open: Vec::new(),
+            group: None,
+            messages: Vec::new(),
+            groups_made: 0,
+            nodes_made: 0,
+            cut_short: 0,
+            dying: BTreeMap::new(),
+            counters: Counters::default(),
+            report: Report::default(),
+        };
+        (0..=members).try_for_each(|host| world.start_host(HostId(host)))?;
+        Ok(world)
+    }
+
+    fn run(mut self) -> Result<Report, String> {
+        let faults = match self.weather {
+            Weather::Still => FaultPlan::NONE,
+            Weather::Breeze | Weather::Storm => draw_faults(&mut self.rng),
+        };
+        self.connect()?;
+        self.form_group();
+        // The answers of members are in order before the first large call, in still worlds.
+        self.run_for(1_000_000)?;
+        self.count_refusals();
+        self.set_faults(faults);
+        for _ in 0..self.rng.between(4, 20) {
+            self.act()?;
+            let pause = self.rng.between(8, 21);
+            let pause_ns = self.rng.below(1 << pause);
+            self.run_for(pause_ns)?;
+        }
+        self.calm()?;
+        self.check_last_call()?;
+        self.close()?;
+        self.check_end()
+    }
+
+    /// Does something of what may come to the client's mind, or befall a member.
+    fn act(&mut self) -> Result<(), String> {
+        let is_stormy = self.weather == Weather::Storm;
+        match self.rng.below(16) {
+            0 if is_stormy => self.kill(),
+            1 if is_stormy => self.pause(),
+            2 if is_stormy => self.deafen(),
+            3 if is_stormy => return self.close_one(),
+            deed @ 4..6 => {
+                if self.weather == Weather::Still {
+                    // What is under way would be cut short.
+                    self.run_until("calls", |world| world.ledger.borrow().pending() == 0)?;
+                }
+                self.cut_short += self.ledger.borrow().pending() as u64;
+                match deed {
+                    4 => {
+                        self.connect()?;
+                        self.form_group();
+                    }
+                    _ => self.stop_multicast(),
+                }
+            }
+            _ => self.call(),
+        }
+        Ok(())
+    }
+
+    fn draw_member(&mut self) -> HostId {
+        self.members[self.rng.below(self.members.len() as u64) as usize].host
+    }
+
+    fn add_trouble(&mut self, host: HostId, for_ns: u64) {
+        self.ledger.borrow_mut().add_trouble(host, for_ns.saturating_add(AFTERMATH_NS));
+    }
+
+    fn kill(&mut self) {
+        let host = self.draw_member();
+        if !self.fabric.is_up(host) || self.dying.contains_key(&host) {
+            return;
+        }
+        let death = if self.rng.below(2) == 0 { Death::Killed } else { Death::PowerLoss };
+        let down_ns = self.rng.below(1 << 25);
+        self.add_trouble(host, down_ns);
+        self.dying.insert(host, death);
+        self.report.deaths += 1;
+        self.fabric.apply(Action::Crash { host, down_ns });
+    }
+
+    fn pause(&mut self) {
+        let (host, most) = (self.draw_member(), self.rng.between(12, 26));
+        let for_ns = self.rng.below(1 << most);
+        self.add_trouble(host, for_ns);
+        self.fabric.apply(Action::Pause { host, for_ns });
+    }
+
+    /// A port of the switch lets no multicast through, or lets it through again. No call may fail for it.
+    fn deafen(&mut self) {
+        let (host, is_deaf) = (self.draw_member(), self.rng.below(2) == 0);
+        self.fabric.set_deaf(host, is_deaf);
+    }
+
+    fn close_one(&mut self) -> Result<(), String> {
+        if self.open.is_empty() {
+            return Ok(());
+        }
+        let place = self.rng.below(self.open.len() as u64) as usize;
+        let (session, host) = self.open.swap_remove(place);
+        self.add_trouble(host, 0);
+        let node = self.client()?;
+        node.endpoint.close(session);
+        self.wake_client();
+        Ok(())
+    }
+
+    /// Opens a session to each member that has none.
+    fn connect(&mut self) -> Result<(), String> {
+        let mut open = std::mem::take(&mut self.open);
+        let members = self.members.clone();
+        let node = self.client()?;
+        let is_over =
+            |session| matches!(node.endpoint.session_state(session), SessionState::Ended(_));
+        open.retain(|&(session, _)| !is_over(session));
+        for at in members {
+            if open.iter().all(|&(_, host)| host != at.host) {
+                let remote = ControlNetwork::address_of(at.host);
+                let session = node.endpoint.connect_to(remote, EndpointId(0));
+                let session = session.map_err(|error| format!("cannot connect: {error}"))?;
+                open.push((session, at.host));
+            }
+        }
+        self.open = open;
+        self.wake_client();
+        self.run_until("opening sessions", |world| {
+            let Some(node) = world.client_there() else { return false };
+            let state = |session| node.endpoint.session_state(session);
+            world.open.iter().all(|&(session, _)| state(session) != SessionState::Opening)
+        })
+    }
+
+    /// Makes a group of the sessions that are open, whose large messages mostly go by multicast.
+    fn form_group(&mut self) {
+        self.stop_multicast();
+        let number = self.groups_made;
+        let (mut address, packets_min) = (group_address(number), self.rng.between(2, 12) as u32);
+        // Groups may share an address.
+        if self.rng.below(4) == 0 {
+            address = group_address(0);
+        }
+        let (has_multicast, open) = (self.rng.below(8) > 0, self.open.clone());
+        let Ok(node) = self.client() else { return };
+        let is_open = |session| node.endpoint.session_state(session) == SessionState::Open;
+        let sessions = open.into_iter().map(|(session, _)| session).filter(|&it| is_open(it));
+        let Ok(group) = Group::new(sessions) else {
+            self.group = None;
+            return;
+        };
+        if has_multicast {
+            let config = MulticastConfig { packets_min, ..MulticastConfig::new(address) };
+            if let Err(error) = node.endpoint.start_multicast(&group, config) {
+                self.ledger.borrow_mut().violate(format!("no multicast: {error}"));
+            }
+        }
+        self.groups_made += 1;
+        self.group = Some(group);
+        self.wake_client();
+    }
+
+    fn stop_multicast(&mut self) {
+        let group = self.group.clone();
+        if let (Some(group), Ok(node)) = (group, self.client()) {
+            node.endpoint.stop_multicast(&group);
+            self.wake_client();
+        }
+    }
+
+    fn count_refusals(&mut self) {
+        let group = self.group.clone();
+        let (Some(group), Some(node)) = (group, self.client_there()) else { return };
+        let members = node.endpoint.multicast_members(&group);
+        let refused = members.iter().filter(|(_, hears)| matches!(hears, Hearing::Refused(_)));
+        self.report.refused += refused.count() as u64;
+    }
+
+    fn call(&mut self) {
+        if self.ledger.borrow().pending() >= CALLS_AT_ONCE {
+            return;
+        }
+        let len = match self.rng.below(4) {
+            0 => self.rng.below(2_000),
+            1 => self.rng.below(300_000),
+            _ => self.rng.between(3_000, 60_000),
+        } as usize;
+        let need = match self.rng.below(4) {
+            0 => Need::Any,
+            1 | 2 => Need::All,
+            _ => Need::Quorum(2),
+        };
+        let mostly = self.weather != Weather::Still && self.rng.below(4) == 0;
+        let timeout_ns = mostly.then(|| 1 << self.rng.between(18, 28));
+        let late = if self.rng.below(2) == 0 { Late::Cancel } else { Late::Finish };
+        self.call_group(len, need, timeout_ns, late);
+    }
+
+    /// Calls the group, if there is one, and everybody in it.
+    fn call_group(&mut self, len: usize, need: Need, timeout_ns: Option<u64>, late: Late) {
+        let Some(group) = self.group.clone() else { return };
+        let host_of = |id: &SessionId| {
+            // A session that was closed has left `open`, and failed with a reason.
+            self.open.iter().find(|(session, _)| session == id).map_or(HostId(0), |it| it.1)
+        };
+        let members: Vec<_> = group.members().iter().map(|id| (*id, host_of(id))).collect();
+        if members.iter().any(|&(_, host)| host == CLIENT.host) {
+            return;
+        }
+        let Ok(needed) = need.of(members.len()) else { return };
+        let id = self.ledger.borrow_mut().issue(members, needed, timeout_ns.is_some());
+        let mut call = GroupCall::new(METHOD, need);
+        call.response_bytes_max = self.answer_bytes_max;
+        call.late = late;
+        if let Some(timeout_ns) = timeout_ns {
+            call.options = CallOptions::new().timeout(Duration::from_nanos(timeout_ns));
+        }
+        let ledger = Rc::clone(&self.ledger);
+        let Ok(node) = self.client() else { return };
+        let message = match node.endpoint.handle().share(&request_of(id, len)) {
+            Ok(message) => message,
+            Err(error) => return ledger.borrow_mut().violate(format!("no message: {error}")),
+        };
+        let ended = Rc::clone(&ledger);
+        let called = group.call(&mut node.endpoint.context(), &message, call, move |_, reply| {
+            ended.borrow_mut().end(id, &reply);
+        });
+        match called {
+            Ok(()) => {}
+            Err(GroupRejected::Members(failure)) => ledger.borrow_mut().end(id, &Err(failure)),
+            Err(error) => ledger.borrow_mut().violate(format!("call {id}: {error}")),
+        }
+        self.messages.push(message);
+        self.wake_client();
+    }
+
+    /// From now on nothing goes wrong, and what is under way comes to its end.
+    fn calm(&mut self) -> Result<(), String> {
+        self.set_faults(FaultPlan::NONE);
+        self.members.iter().for_each(|at| self.fabric.set_deaf(at.host, false));
+        self.run_until("the last calls", |world| {
+            world.ledger.borrow().pending() == 0 && world.dying.is_empty()
+        })?;
+        // Links that were cut off are noticed.
+        if self.ledger.borrow().has_troubles() {
+            self.run_for(AFTERMATH_NS)?;
+        }
+        Ok(())
+    }
+
+    /// When all is over, all members that run are called once more, and answer.
+    fn check_last_call(&mut self) -> Result<(), String> {
+        self.connect()?;
+        self.form_group();
+        self.run_for(1_000_000)?;
+        let before = self.ledger.borrow().succeeded;
+        self.call_group(40_000, Need::All, None, Late::Finish);
+        self.run_until("the very last call", |world| world.ledger.borrow().pending() == 0)?;
+        let has_group = self.group.is_some();
+        match has_group && self.ledger.borrow().succeeded == before {
+            true => Err("a call to all members fails when nothing is wrong any more".to_owned()),
+            false => Ok(()),
+        }
+    }
+
+    fn close(&mut self) -> Result<(), String> {
+        self.stop_multicast();
+        self.messages.clear();
+        let open = std::mem::take(&mut self.open);
+        let node = self.client()?;
+        open.into_iter().for_each(|(session, _)| node.endpoint.close(session));
+        self.wake_client();
+        self.run_until("closing everything", |world| {
+            world.simulation.actors().all(|(_, node)| node.left_at_end().is_none())
+        })
+    }
+
+    fn check_end(mut self) -> Result<Report, String> {
+        let listeners = self.fabric.group_listeners();
+        if listeners > 0 {
+            return Err(format!("{listeners} ports listen to groups that are over"));
+        }
+        let stats = self.fabric.stats();
+        if !stats.is_balanced() {
+            return Err(format!("packets are not accounted for: {stats:?}"));
+        }
+        let mut client = Counters::default();
+        for (_, node) in self.simulation.actors() {
+            if node.at == CLIENT {
+                client = *node.endpoint.core().counters();
+            }
+            self.counters += *node.endpoint.core().counters();
+        }
+        self.check_replies()?;
+        self.check_economy(&client)?;
+        let ledger = self.ledger.borrow();
+        Ok(Report {
+            digest: self.fabric.digest() ^ ledger.succeeded,
+            calls: ledger.call_count(),
+            succeeded: ledger.succeeded,
+            multicast_sent: client.multicast_sent,
+            adopted: self.counters.multicast_adopted,
+            held: self.counters.multicast_held,
+            missed: client.multicast_missed,
+            replicated: stats.replicated,
+            repeated: client.packets_retransmitted,
+            ..self.report
+        })
+    }
+
+    /// No member says more than it is told. Of long answers it may: a frame may grant many packets.
+    fn check_replies(&self) -> Result<(), String> {
+        if self.answer_bytes_max > ANSWER_BYTES.0 {
+            return Ok(());
+        }
+        for (at, &(taken, sent)) in self.traffic.borrow().iter() {
+            if *at != CLIENT && sent > taken {
+                return Err(format!("{at} was given {taken} frames, and has sent {sent}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// What is sent again is in proportion to what happened.
+    fn check_economy(&self, client: &Counters) -> Result<(), String> {
+        let (stats, ledger) = (self.fabric.stats(), self.ledger.borrow());
+        let repeated = client.packets_retransmitted;
+        if self.weather == Weather::Still {
+            let missed = client.multicast_missed;
+            let is_right = repeated + missed == 0 && stats.dropped_total() == 0;
+            let what = format!("{repeated} packets were sent again, {missed} requests missed");
+            return if is_right { Ok(()) } else { Err(format!("{what}, and nothing was lost")) };
+        }
+        if ledger.has_troubles() || self.weather == Weather::Storm {
+            return Ok(());
+        }
+        let harm = stats.dropped_total() + stats.duplicated + stats.reordered + 20 * stats.spikes;
+        let looks = client.timeouts + client.probes;
+        let cut_short = self.cut_short * PACKETS_MAX;
+        let most = 4 * (self.members.len() as u64 * (harm + cut_short) + looks) + 200;
+        match repeated > most {
+            true => Err(format!("{repeated} packets were sent again, and not {most}")),
+            false => Ok(()),
+        }
+    }
+
+    fn client_there(&self) -> Option<&Node> {
+        self.simulation.actors().find(|(_, node)| node.at == CLIENT).map(|(_, node)| node)
+    }
+
+    fn client_id(&self) -> Option<ActorId> {
+        self.simulation.actors().find(|(_, node)| node.at == CLIENT).map(|(id, _)| id)
+    }
+
+    fn client(&mut self) -> Result<&mut Node, String> {
+        let id = self.client_id();
+        let node = id.and_then(|id| self.simulation.actor_mut(id));
+        node.ok_or_else(|| "the client has gone".to_owned())
+    }
+
+    fn wake_client(&mut self) {
+        if let Some(id) = self.client_id() {
+            self.simulation.wake(id);
+        }
+    }
+
+    fn set_faults(&self, plan: FaultPlan) {
+        self.fabric.apply(Action::Faults { links: LinkSet::All, plan });
+    }
+
+    fn run_until(&mut self, what: &str, is_over: impl Fn(&Self) -> bool) -> Result<(), String> {
+        let (patience_ns, look_ns) = (self.fabric.now_ns() + PATIENCE_NS, Cell::new(LOOK_NS.0));
+        while !is_over(self) {
+            if self.fabric.now_ns() > patience_ns {
+                let nodes = self.simulation.actors().map(|(_, node)| (node.at, node.left_at_end()));
+                let left: Vec<_> = nodes.collect();
+                return Err(format!("{what} takes for ever: {left:?}"));
+            }
+            self.run_for(look_ns.get())?;
+            look_ns.set((look_ns.get() * 2).min(LOOK_NS.1));
+        }
+        Ok(())
+    }
+
+    /// Lets actors and control planes run for a time.
+    fn run_for(&mut self, duration_ns: u64) -> Result<(), String> {
+        let limit_ns = self.fabric.now_ns() + duration_ns;
+        let control = self.control.clone();
+        loop {
+            let (next_ns, mut is_over) = (control.next_ns().min(limit_ns), false);
+            let (ledger, fabric) = (Rc::clone(&self.ledger), self.fabric.clone());
+            let goes_on = |_: &Node| {
+                ledger.borrow_mut().now_ns = fabric.now_ns();
+                control.next_ns() >= next_ns
+            };
+            match self.simulation.run_while(next_ns, goes_on) {
+                Stop::Satisfied => {}
+                Stop::Limit => is_over = next_ns == limit_ns,
+                Stop::Idle | Stop::Deadlock { .. } => {
+                    self.fabric.advance(next_ns.saturating_sub(self.fabric.now_ns()));
+                    is_over = next_ns == limit_ns;
+                }
+                Stop::Crashed { host, dead } => self.bury(host, dead),
+                Stop::Restarted { host } => self.start_host(host)?,
+            }
+            control.run();
+            self.ledger.borrow_mut().now_ns = self.fabric.now_ns();
+            let violation = self.ledger.borrow().violation.clone();
+            if let Some(what) = violation.or_else(|| control.fault()) {
+                return Err(what);
+            }
+            if is_over && control.next_ns() > limit_ns {
+                return Ok(());
+            }
+        }
+    }
+
+    fn bury(&mut self, host: HostId, dead: Vec<(ActorId, Node)>) {
+        let death = self.dying.remove(&host).unwrap_or(Death::Killed);
+        self.control.stop_process(host, death);
+        for (_, node) in dead {
+            self.counters += *node.endpoint.core().counters();
+        }
+    }
+
+    fn start_host(&mut self, host: HostId) -> Result<(), String> {
+        self.control.start_process(host);
+        let at = SimAddr::new(host, 1);
+        let rng = &mut self.fabric.rng(STREAM_NODE + self.nodes_made);
+        self.nodes_made += 1;
+        let settings = SimTransportConfig {
+            coalesce: rng.below(2) == 0,
+            ecn_capable: rng.below(2) == 0,
+            ..SimTransportConfig::default()
+        };
+        let transport =
+            SimTransport::bind(&self.fabric, at, settings).map_err(|error| error.to_string())?;
+        let tokens = Rng::new(rng.next_u64());
+        let frame_bytes = settings.max_frame_bytes as u32;
+        let control = self.control.attach(at, EndpointId(0), frame_bytes, tokens);
+        let config = draw_endpoint(rng, self.weather, at == CLIENT);
+        let endpoint = Endpoint::new(transport, control, &config)?;
+        self.simulation
+            .spawn(at, Node::new(endpoint, at, Rc::clone(&self.ledger), self.answer_bytes_max));
+        Ok(())
+    }
+}
+
+fn group_address(number: u16) -> SocketAddr {
+    let [high, low] = number.to_be_bytes();
+    SocketAddr::from(([239, 77, high, low], 7_000))
+}
+
+fn draw_topology(rng: &mut Rng, hosts: usize) -> Topology {
+    let link = LinkConfig {
+        rate_bps: rng.between(5, 100) * 1_000_000_000,
+        delay_ns: 1 << rng.between(7, 13),
+    };
+    // Long queues: what is lost, is lost by the links.
+    let nic = NicConfig { rx_packets: 1 << 16, rx_bytes: 64 << 20, ..NicConfig::default() };
+    Topology::star(hosts, nic, SwitchConfig::default(), link)
+}
+
+fn draw_endpoint(rng: &mut Rng, weather: Weather, is_client: bool) -> EndpointConfig {
+    let mut config = EndpointConfig::default();
+    config.sessions.credits = rng.between(16, 512) as u16;
+    config.sessions.slots = 1 << rng.between(1, 5);
+    config.sessions.accept_multicast = is_client || rng.below(8) > 0;
+    // In still worlds nobody becomes impatient while a hundred packets are under way.
+    let initial_ns =
+        if weather == Weather::Still { 20_000_000 } else { rng.between(1, 8) * 500_000 };
+    config.protocol.rto = RtoBounds {
+        min_ns: initial_ns / 2,
+        max_ns: 60_000_000,
+        initial_ns,
+        probe_min_ns: initial_ns / 2,
+    };
+    config.protocol.retries_max = 12;
+    config.protocol.short_ways = rng.below(4) > 0;
+    config.memory.poison = true;
+    config
+}
+
+/// Faults under which every call must still succeed.
+fn draw_faults(rng: &mut Rng) -> FaultPlan {
+    let mut some = |parts_max: u64| {
+        let is_on = rng.below(2) == 0;
+        Probability::per_million(if is_on { rng.below(parts_max) as u32 } else { 0 })
+    };
+    FaultPlan {
+        loss: some(30_000),
+        loss_continues: some(300_000),
+        duplicate: some(50_000),
+        reorder: some(100_000),
+        corrupt: some(5_000),
+        spike: some(300),
+        duplicate_within_ns: 1 << rng.between(8, 20),
+        reorder_within_ns: 1 << rng.between(8, 19),
+        spike_within_ns: 1 << rng.between(12, 20),
+    }
+}
