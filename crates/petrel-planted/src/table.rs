@@ -81,6 +81,14 @@ pub const DEFECTS: &[Defect] = &[
     defect("kv_repeats_behind_two", "a repeated write behind two pending ones is applied again"),
     defect("kv_speak_before_sync", "a follower answers, and votes, before its disk has synced"),
     defect(
+        "mailbox_first_wakes_nobody",
+        "the nexus is woken for the second command in its mailbox, and not for the first",
+    ),
+    defect(
+        "mailbox_wakes_before_it_counts",
+        "an endpoint is woken for a message of the nexus that it cannot see yet",
+    ),
+    defect(
         "multicast_grant_is_free",
         "what a request by multicast grants of its answer takes no credits",
     ),

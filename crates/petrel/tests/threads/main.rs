@@ -16,18 +16,31 @@
 //! | `spec` | what a seed draws |
 //! | `ledger` | every call, and which outcomes it may have |
 //! | `caller`, `service`, `world` | the threads |
+//! | `nexus` | the queues between endpoints and the nexus, by themselves |
 #![cfg(shuttle)]
 #![allow(non_snake_case)]
 
 mod caller;
 mod ledger;
 mod medium;
+mod nexus;
 mod rng;
 mod schedule;
 mod service;
 mod spec;
 mod world;
 
+/// What files of the library that are part of this program find in it.
+mod sync {
+    pub(crate) use shuttle::sync::atomic::{AtomicUsize, Ordering};
+    pub(crate) use shuttle::sync::{Mutex, MutexGuard, PoisonError};
+
+    pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+use petrel::control;
 use std::panic::{self, AssertUnwindSafe};
 
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};

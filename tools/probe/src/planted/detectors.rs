@@ -65,6 +65,8 @@ const DETECTORS: &[(&str, &[Step])] = &[
     ("kv_read_without_asking", &[StoreSeeds(100)]),
     ("kv_repeats_behind_two", &[Unit("kv", "store::"), StoreSeeds(100)]),
     ("kv_speak_before_sync", &[StoreSeeds(100)]),
+    ("mailbox_first_wakes_nobody", &[Threads]),
+    ("mailbox_wakes_before_it_counts", &[Threads]),
     ("multicast_grant_is_free", &[Unit("petrel-sim", "party::"), Seeds(300)]),
     ("multicast_listens_for_ever", &[Unit("petrel-sim", "party::"), Seeds(300)]),
     ("multicast_messages_are_mixed", &[Unit("petrel-sim", "party::"), Seeds(300)]),
