@@ -1,11 +1,13 @@
 //! The server: an endpoint with handlers of workers, and one that passes requests on to a thread.
 
 use std::panic;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use petrel::overload::Shedding;
-use petrel::{CallOptions, Client, EndpointConfig, Status, Stop, WorkerRequest, Workers, model};
+use petrel::{
+    CallOptions, Client, EndpointConfig, Status, Stop, WorkerRequest, Workers, WorkersStats, model,
+};
 use shuttle::sync::mpsc;
 use shuttle::thread;
 
@@ -19,7 +21,49 @@ pub(crate) const CLIENT: Seat = Seat(1);
 pub(crate) type Endpoint = petrel::Endpoint<Port, Control>;
 
 /// The pool, until something ends it.
-pub(crate) type PoolSlot = Arc<Mutex<Option<Workers>>>;
+#[derive(Clone, Default)]
+pub(crate) struct PoolSlot(Arc<Mutex<Place>>);
+
+#[derive(Default)]
+struct Place {
+    workers: Option<Workers>,
+    /// A handler drops the pool, and waits for the other workers.
+    is_being_dropped: bool,
+}
+
+impl PoolSlot {
+    fn place(&self) -> MutexGuard<'_, Place> {
+        self.0.lock().expect("a lock that is held while nothing can panic")
+    }
+
+    fn put(&self, workers: Workers) {
+        self.place().workers = Some(workers);
+    }
+
+    pub(crate) fn take(&self) -> Option<Workers> {
+        self.place().workers.take()
+    }
+
+    pub(crate) fn stats(&self) -> Option<WorkersStats> {
+        self.place().workers.as_ref().map(Workers::stats)
+    }
+
+    pub(crate) fn is_being_dropped(&self) -> bool {
+        self.place().is_being_dropped
+    }
+
+    fn drop_pool(&self) {
+        let taken = {
+            let mut place = self.place();
+            place.is_being_dropped |= place.workers.is_some();
+            place.workers.take()
+        };
+        if taken.is_some() {
+            drop(taken);
+            self.place().is_being_dropped = false;
+        }
+    }
+}
 
 pub(crate) fn sit(spec: &Spec, medium: &Medium, at: Seat) -> Endpoint {
     let (port, control) = medium.sit(at, spec.seed ^ at.0 as u64);
@@ -66,10 +110,10 @@ pub(crate) fn serve(
     let back = endpoint.connect(CLIENT.address()).expect("room for a session");
     let client = endpoint.client(back);
     let workers = start_pool(spec);
-    let service = Arc::new(Service { ledger: Arc::clone(ledger), pool: Arc::clone(pool), client });
+    let service = Arc::new(Service { ledger: Arc::clone(ledger), pool: pool.clone(), client });
     register(&mut endpoint, &workers, &service);
     let relay = register_relay(&mut endpoint, ledger);
-    *pool.lock().unwrap() = Some(workers);
+    pool.put(workers);
     let stop = endpoint.stop_handle();
     ready.send(stop.clone()).expect("the world waits");
     endpoint.run(&stop);
@@ -121,10 +165,7 @@ impl Service {
                     Err(failure) => return request.fail(failure.status, &failure.message),
                 }
             }
-            Method::DropPool => {
-                let pool = self.pool.lock().unwrap().take();
-                drop(pool);
-            }
+            Method::DropPool => self.pool.drop_pool(),
             Method::Work | Method::Relay | Method::RelayForget | Method::Echo => {}
         }
         request.reply(&id.answer());

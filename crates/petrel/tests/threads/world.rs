@@ -41,8 +41,8 @@ pub(crate) fn run(spec: &Spec) {
     join(client_thread);
     stop_server.stop();
     join(server);
-    let left = pool.lock().unwrap().take();
-    if let Some(workers) = left {
+    wait_while(spec, || pool.is_being_dropped());
+    if let Some(workers) = pool.take() {
         check_pool(spec, &workers, &ledger);
         end_pool(spec, workers);
     }
@@ -57,7 +57,7 @@ fn join(thread: JoinHandle<()>) {
 }
 
 fn start_timekeeper(spec: &Spec, pool: &PoolSlot) -> JoinHandle<()> {
-    let (spec, pool) = (*spec, Arc::clone(pool));
+    let (spec, pool) = (*spec, pool.clone());
     thread::spawn(move || model::keep_time(|| check_standstill(&spec, &pool)))
 }
 
@@ -66,9 +66,7 @@ fn check_standstill(spec: &Spec, pool: &PoolSlot) {
     if spec.is_restless {
         return;
     }
-    // No thread can run that would want this lock.
-    if let Some(workers) = &*pool.lock().unwrap() {
-        let stats = workers.stats();
+    if let Some(stats) = pool.stats() {
         assert!(stats.waiting == 0 || stats.busy == spec.workers, "{stats:?}");
         count(|totals| &totals.standstills, 1);
     }
@@ -81,8 +79,7 @@ fn start_server(
     pool: &PoolSlot,
 ) -> (JoinHandle<()>, Stop) {
     let (tell, ready) = mpsc::channel();
-    let (spec, medium, ledger, pool) =
-        (*spec, medium.clone(), Arc::clone(ledger), Arc::clone(pool));
+    let (spec, medium, ledger, pool) = (*spec, medium.clone(), Arc::clone(ledger), pool.clone());
     let server = thread::spawn(move || service::serve(&spec, &medium, &ledger, &pool, &tell));
     (server, ready.recv().expect("the server starts"))
 }
@@ -140,11 +137,8 @@ fn start_ends(spec: &Spec, pool: &PoolSlot, stops: [&Stop; 2]) -> Vec<JoinHandle
         ends.extend(yields.map(|yields| after(yields, Box::new(move || stop.stop()))));
     }
     if let Some(yields) = spec.pool_ends_early {
-        let (pool, spec) = (Arc::clone(pool), *spec);
-        let end = move || {
-            let workers = pool.lock().unwrap().take();
-            workers.into_iter().for_each(|workers| end_pool(&spec, workers));
-        };
+        let (pool, spec) = (pool.clone(), *spec);
+        let end = move || pool.take().into_iter().for_each(|workers| end_pool(&spec, workers));
         ends.push(after(yields, Box::new(end)));
     }
     ends
@@ -157,14 +151,14 @@ fn end_pool(spec: &Spec, workers: Workers) {
         PoolEnd::Drop => drop(workers),
         PoolEnd::StopThenDrop => {
             workers.stop();
-            wait_until_idle(spec, &workers);
+            wait_while(spec, || !workers.is_idle());
         }
     }
 }
 
 /// A handler may wait for a time, which comes only if this thread does not run.
-fn wait_until_idle(spec: &Spec, workers: &Workers) {
-    while !workers.is_idle() {
+fn wait_while(spec: &Spec, goes_on: impl Fn() -> bool) {
+    while goes_on() {
         match spec.is_calm {
             true => thread::yield_now(),
             false => model::park_until(Some(model::now_ns() + 1_000)),
@@ -174,7 +168,7 @@ fn wait_until_idle(spec: &Spec, workers: &Workers) {
 
 /// Nothing comes any more: what came is accounted for.
 fn check_pool(spec: &Spec, workers: &Workers, ledger: &Ledger) {
-    wait_until_idle(spec, workers);
+    wait_while(spec, || !workers.is_idle());
     let stats = workers.stats();
     let WorkersStats { queued, refused, shed, executed, panicked, cancelled, expired, .. } = stats;
     assert_eq!((stats.waiting, stats.waiting_bytes, stats.busy), (0, 0, 0), "{stats:?}");
