@@ -33,7 +33,7 @@
 //!
 //! Why the unsafe code in here is sound: blocks never overlap (each is cut off a region's rest
 //! once, in `pool`); a block's bytes are initialised from the start since regions begin
-//! zeroed, and stay so since only `&mut [u8]` and plain copies write to them; slices borrow from
+//! zeroed, or as a pool before this one left them, and stay so since only `&mut [u8]` and plain copies write to them; slices borrow from
 //! the `PacketBuf`, so that Rust's rules for references to its parts are those for a `Vec`; and
 //! everything that could hand a block to another thread is `!Send` through the pool's [`Rc`] and
 //! the block's pointer. The meta data is written when the block is made or lent out, and no slice
@@ -42,7 +42,7 @@
 //! A reused block still holds the bytes of its last user, from the same pool. A `PacketBuf` shows
 //! them only to who raises its length without writing. A pool that *poisons*
 //! ([`PoolConfig::poison`]) overwrites the message when the block comes back, so that a frame sent from
-//! memory that was given back shows; the simulator's pools do.
+//! memory that was given back shows; the simulator's pools do. Its memory serves later pools of its thread that poison.
 //!
 //! [`Rc`]: std::rc::Rc
 
@@ -51,6 +51,7 @@ mod packet;
 mod pool;
 mod region;
 mod shared;
+mod spare;
 #[cfg(test)]
 mod tests;
 

@@ -17,6 +17,7 @@ use super::class::{CLASS_COUNT, Class, LARGEST_BLOCK_BYTES, class_of};
 use super::packet::{self, Meta, PacketBuf};
 use super::region::Region;
 use super::shared::{self, SharedBuf};
+use super::spare;
 
 /// Blocks above this size get a region of their own.
 const LARGEST_CARVED_BLOCK_BYTES: usize = 256 << 10;
@@ -59,7 +60,8 @@ pub struct PoolConfig {
     /// misses on large messages and cost memory where only part of a region is used.
     pub huge_pages: bool,
     /// Whether the message in a buffer that comes back is overwritten with [`POISON_BYTE`] at once, so that whoever
-    /// still reads it shows: for checks. It costs a write of the message.
+    /// still reads it shows: for checks. It costs a write of the message. The memory of such a pool goes to later
+    /// ones of its thread, since checks make many pools.
     ///
     /// [`POISON_BYTE`]: super::POISON_BYTE
     pub poison: bool,
@@ -398,6 +400,7 @@ impl Drop for Inner {
         debug_assert_eq!(self.in_use(), InUse::default());
         let growth = self.growth.get_mut();
         while growth.unmap_idle_block(&self.shelves) {}
+        growth.unmap_all_chunks();
     }
 }
 
@@ -485,10 +488,26 @@ impl Growth {
     }
 
     fn map(&mut self, bytes: usize) -> Result<Region, PoolExhausted> {
-        let region = Region::zeroed(bytes, self.config.huge_pages)
+        let spare = if self.config.poison { spare::take(bytes) } else { None };
+        let region = spare
+            .map_or_else(|| Region::zeroed(bytes, self.config.huge_pages), Ok)
             .map_err(|_| PoolExhausted::OutOfMemory { requested_bytes: bytes })?;
         self.reserved_bytes += bytes;
         Ok(region)
+    }
+
+    /// The pool ends.
+    fn unmap_all_chunks(&mut self) {
+        while let Some(chunk) = self.chunks.pop() {
+            self.unmap(chunk.region);
+        }
+    }
+
+    fn unmap(&mut self, region: Region) {
+        self.reserved_bytes -= region.bytes();
+        if self.config.poison {
+            spare::keep(region);
+        }
     }
 
     fn room_bytes(&self) -> usize {
@@ -580,7 +599,7 @@ impl Growth {
             if uncut.bytes > 0 && chunk.contains(uncut.start.as_ptr() as usize) {
                 *uncut = Uncut::NOTHING;
             }
-            self.reserved_bytes -= chunk.region.bytes();
+            self.unmap(chunk.region);
         }
         true
     }
@@ -591,11 +610,10 @@ impl Growth {
         let mapped = |shelf: &&Shelf| shelf.class.index() >= first_mapped;
         for shelf in shelves.iter().filter(mapped).rev() {
             if let Some(block) = shelf.pop() {
-                let bytes = shelf.block_bytes();
-                self.reserved_bytes -= bytes;
                 // SAFETY: blocks of these classes come from `into_raw` in `grow`, and this one was
                 // idle and is on no list any more.
-                drop(unsafe { Region::from_raw(block.cast(), bytes) });
+                let region = unsafe { Region::from_raw(block.cast(), shelf.block_bytes()) };
+                self.unmap(region);
                 return true;
             }
         }
