@@ -22,6 +22,9 @@ const BURST_MAX: u64 = 6;
 /// How long one may take whose success is certain after the storm.
 const PROBE_NS: u64 = 20_000_000_000;
 
+/// How long one may take where servers have no room for sessions: it may fail, and channels ask for sessions all the while.
+const CROWDED_PROBE_NS: u64 = 1_000_000_000;
+
 /// A node's errands.
 pub(in crate::check) struct Patron {
     pub(super) rng: Rng,
@@ -137,7 +140,11 @@ impl Node {
             return;
         }
         let place = probed.unwrap_or_else(|| patron.rng.below(count) as usize);
-        let wish = if probed.is_some() { Wish::certain() } else { Wish::draw(&mut patron.rng) };
+        let is_crowded = self.shared.common.scenario.is_crowded;
+        let wish = match probed {
+            Some(_) => Wish::within(if is_crowded { CROWDED_PROBE_NS } else { PROBE_NS }),
+            None => Wish::draw(&mut patron.rng),
+        };
         let Kept { channel, servers, attempts_max } = &patron.channels[place];
         let spread =
             Spread::Channel { attempts_max: *attempts_max, is_idempotent: wish.is_idempotent };
@@ -253,11 +260,11 @@ impl Wish {
         Self { options, timeout_ns, is_idempotent }
     }
 
-    /// One that has all the time it needs.
-    fn certain() -> Self {
-        let options = CallOptions::new().timeout(Duration::from_nanos(PROBE_NS));
+    /// One that is tried until its time is over.
+    fn within(timeout_ns: u64) -> Self {
+        let options = CallOptions::new().timeout(Duration::from_nanos(timeout_ns));
         let options = options.idempotent().wait_for_ready();
-        Self { options, timeout_ns: PROBE_NS, is_idempotent: true }
+        Self { options, timeout_ns, is_idempotent: true }
     }
 }
 
