@@ -14,6 +14,9 @@ use crate::{nexus, party};
 /// One seed in so many has a party beside its other worlds.
 const SEEDS_PER_PARTY: u64 = 8;
 
+/// One in so many seeds has a world of nexuses, which costs as much as a quarter of one of endpoints.
+const SEEDS_PER_NEXUS: u64 = 2;
+
 /// How seeds are run.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
@@ -43,8 +46,13 @@ pub fn run_seed_traced(seed: u64, options: &Options, trace: Trace) -> Result<Rep
     let trace = if trace.is_on() { trace.with_decoder(describe) } else { trace };
     let command = if options.has_everything { "petrel sim --everything" } else { "petrel sim" };
     seeds::run_one(seed, command, || {
-        let (nexus, trace) = nexus::run_world(seed, trace);
-        let nexus = nexus?;
+        let has_nexus = options.has_everything || seed.is_multiple_of(SEEDS_PER_NEXUS);
+        let (nexus, trace) = if has_nexus {
+            let (nexus, trace) = nexus::run_world(seed, trace);
+            (nexus?, trace)
+        } else {
+            (nexus::Report::default(), trace)
+        };
         let has_party = !options.has_everything && seed.is_multiple_of(SEEDS_PER_PARTY);
         let party = if has_party { party::run_world(seed)? } else { party::Report::default() };
         let report = World::new(seed, options, trace)?.run(seed)?;

@@ -165,6 +165,11 @@ impl Scenario {
         self.sessions_per_target = 1;
     }
 
+    /// Makes a world whose messages are of ordinary sizes of one that moves the largest.
+    pub(super) fn lighten(&mut self) {
+        (self.has_large, self.bytes) = (false, 1 << 20);
+    }
+
     /// The settings of one endpoint.
     pub(super) fn draw_endpoint(&self, rng: &mut Rng) -> EndpointConfig {
         let mut config = EndpointConfig::default();

@@ -45,6 +45,9 @@ const WORLDS_PER_RINGS: u64 = 2;
 /// One in so many worlds is a large one.
 const LARGE_WORLDS: u64 = 1_000;
 
+/// Of the worlds that move messages of the largest size, one in so many does: each costs as much as ten others.
+const GIANTS: u64 = 4;
+
 /// Random streams of a world; see [`FabricHandle::rng`].
 const STREAM_CONTROL: u32 = 0;
 const STREAM_NEMESIS: u32 = 1;
@@ -77,6 +80,9 @@ impl World {
             scenario.thin_out(Swarm::draw(rng));
             if rng.below(LARGE_WORLDS) == 0 {
                 scenario.enlarge(rng);
+            }
+            if scenario.has_large && rng.below(GIANTS) != 0 {
+                scenario.lighten();
             }
             scenario.has_udp = true;
             scenario.has_rings =
