@@ -25,6 +25,8 @@ mod records;
 #[cfg(test)]
 mod properties;
 #[cfg(test)]
+mod refusals;
+#[cfg(test)]
 mod vectors;
 
 pub use decoder::Decoder;

@@ -145,6 +145,7 @@ impl<B: Buffer> Shared<B> {
         let state = &mut client.slots[slot];
         let room = state.response().map_or(Ok(()), |to| make_room(to, part.size as usize, pool));
         if let Err(failure) = room {
+            self.counters.frames_accepted += 1;
             return Err(finish(self, id, client, slot, Err(failure)));
         }
         client.leave_waiting(slot);

@@ -19,7 +19,7 @@ use crate::buffer::{Buffer, HeapBuffer, HeapPool};
 use crate::rpc::*;
 use crate::session::{Agreed, PeerKey, SessionId};
 use crate::status::Status;
-use crate::wire::Frame;
+use crate::wire::{Frame, Kind};
 
 pub(super) const PEER: PeerKey = PeerKey(7);
 pub(super) const P: u32 = 1200;
@@ -213,8 +213,25 @@ impl Got {
     }
 }
 
-/// Has a core take a frame, by a short way if it fits one.
+/// Has a core take a frame, by a short way if it fits one. Whatever the frame is, it is counted once: as one that
+/// was accepted, or by the reason for which it was dropped.
 fn take(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], short_ways: bool) -> Got {
+    let before = frames_taken(core);
+    let got = take_any(core, now, frame, short_ways);
+    let counted = frames_taken(core).wrapping_sub(before);
+    // Packets that come by multicast before their announcement are accepted with it, and have counters of their own.
+    let is_of_multicast = frame.first().is_some_and(|first| first & 0xF >= Kind::Multicast as u8);
+    assert!(counted == 1 || is_of_multicast, "{frame:?} counts {counted} times");
+    got
+}
+
+fn frames_taken(core: &Core<HeapBuffer>) -> u64 {
+    let counters = core.counters();
+    let dropped = counters.iter().filter(|(name, _)| name.starts_with("dropped_"));
+    dropped.map(|(_, count)| count).sum::<u64>().wrapping_add(counters.frames_accepted)
+}
+
+fn take_any(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], short_ways: bool) -> Got {
     if short_ways {
         if let Some(request) = core.handle_plain_request(PEER, frame) {
             return Got::Request(request.handle, request.payload.to_vec());
@@ -243,13 +260,20 @@ pub(super) fn got(received: Received<'_, HeapBuffer>) -> Got {
     }
 }
 
+/// All frames that a core wants to send. Each is counted once, as a packet, as one again, or as another frame.
 pub(super) fn drain(core: &mut Core<HeapBuffer>, now: u64) -> Vec<Vec<u8>> {
-    let mut frames = Vec::new();
+    let counted = |core: &Core<HeapBuffer>| {
+        let counters = core.counters();
+        let packets = counters.packets_sent.wrapping_add(counters.packets_retransmitted);
+        packets.wrapping_add(counters.control_frames_sent).wrapping_add(counters.multicast_sent)
+    };
+    let (mut frames, before) = (Vec::new(), counted(core));
     let mut sink = |_: PeerKey, head: &[u8], body: &[u8]| {
         frames.push([head, body].concat());
         true
     };
     while core.transmit(now, &mut sink) > 0 {}
+    assert_eq!(counted(core).wrapping_sub(before), frames.len() as u64, "frames sent and counted");
     frames
 }
 

@@ -18,7 +18,8 @@ use crate::failure::Failure;
 const ROUNDS_MAX: usize = 24;
 
 /// All tests but those of threads in a model checker's order.
-const TESTS: &str = "test --no-run --lib --test all --test congestion --test corpus --example worlds \
+const TESTS: &str = "test --no-run --lib --test all --test congestion --test corpus \
+    --example worlds --example nexus_worlds \
     -p petrel-proto -p petrel-transport -p petrel-rpc -p petrel-sim";
 
 /// Those have the library built with other flags.

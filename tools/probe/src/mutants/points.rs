@@ -71,6 +71,10 @@ const COUNTERPARTS: [(&str, &str); 10] = [
     ("all", "any"),
 ];
 
+/// Functions that tell the processor or the scheduler something, and return nothing: a program without the call does the
+/// same a little later.
+const HINTS: [&str; 3] = ["yield_now", "spin_loop", "prefetch"];
+
 /// Methods that take memory ahead.
 const CAPACITIES: [&str; 3] = ["reserve", "reserve_exact", "shrink_to"];
 
@@ -252,10 +256,20 @@ fn defaults_of(path: &Path) -> Vec<&'static str> {
     }
 }
 
+/// Whether a call does nothing that this build could show: it gives a hint, or tells an event, which takes the feature
+/// `tracing`.
+fn is_without_effect(call: &syn::ExprCall) -> bool {
+    let Expr::Path(function) = &*call.func else { return false };
+    let segments = &function.path.segments;
+    let is_hint = segments.last().is_some_and(|last| HINTS.iter().any(|hint| last.ident == hint));
+    is_hint || segments.len() == 2 && segments[0].ident == "events"
+}
+
 /// Whether a statement can be left out: it is there for what it does.
 fn is_effect(expr: &Expr) -> bool {
     match expr {
-        Expr::Call(_) | Expr::MethodCall(_) | Expr::Assign(_) => true,
+        Expr::Call(call) => !is_without_effect(call),
+        Expr::MethodCall(_) | Expr::Assign(_) => true,
         Expr::Return(_) | Expr::Break(_) | Expr::Continue(_) => true,
         Expr::Try(tried) => is_effect(&tried.expr),
         Expr::Await(awaited) => is_effect(&awaited.base),
@@ -415,10 +429,11 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 
     fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
-        // Names of planted defects, what is unchecked, and memory taken ahead are no places for mutants.
+        // Names of planted defects, what is unchecked, memory taken ahead, and what is told as an event are no places
+        // for mutants.
         let path = self.text_of(&call.func);
         let is_out = ["planted", "assert_unchecked", "with_capacity"];
-        if !is_out.iter().any(|name| path.ends_with(name)) {
+        if !path.starts_with("events::") && !is_out.iter().any(|name| path.ends_with(name)) {
             let arguments: &Punctuated<Expr, _> = &call.args;
             self.visit_expr(&call.func);
             arguments.iter().for_each(|argument| self.visit_expr(argument));

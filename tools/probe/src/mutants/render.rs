@@ -196,6 +196,8 @@ mod tests {
             "fn f() -> char { a::<2>(planted(\"b\")) }",
             "fn f() -> char { a.reserve(b + 1) }",
             "fn f() -> char { if planted(\"b\") { c = 1; } d }",
+            "fn f() -> char { thread::yield_now(); hint::spin_loop(); prefetch(a); b }",
+            "fn f() -> char { events::call_failed(a + 1); b }",
             "fn f(a: u8) -> char { match a { 1 => b, 2..=3 => c, _ => d } }",
         ] {
             assert_eq!(mutated(text), (text.to_owned(), Vec::<String>::new()));

@@ -28,11 +28,12 @@ impl Step {
 }
 
 /// All steps, in the order in which they run. Those that never come to a mutant's place leave it out.
-pub(super) const STEPS: [Step; 9] = [
+pub(super) const STEPS: [Step; 10] = [
     step("proto unit", "petrel-proto", "lib"),
     step("transport unit", "petrel-transport", "lib"),
     step("petrel unit", "petrel", "lib"),
     Step { arguments: &["0", "100"], ..step("100 seeds", "petrel-sim", "worlds") },
+    Step { arguments: &["0", "100"], ..step("100 nexus seeds", "petrel-sim", "nexus_worlds") },
     step("threads", "petrel", "threads"),
     step("proto congestion", "petrel-proto", "congestion"),
     step("proto corpus", "petrel-proto", "corpus"),
