@@ -397,6 +397,34 @@ mod tests {
         assert_eq!((wheel.pop_release(), wheel.next_due_ns()), (None, None));
     }
 
+    /// Both halves ask for a visit: the earlier one counts, whichever it is, and a visit that has done its work asks for no
+    /// other at once.
+    #[test]
+    fn next_due_ns__is_that_of_the_first_entry_of_both_halves() {
+        for (deadline_ns, release_ns, due_ns, then_ns) in [
+            (9 * TICK, 2 * TICK, 2 * TICK + 1_024, 10 * TICK),
+            (2 * TICK, 6 * TICK, 3 * TICK, 6 * TICK + 1_024),
+        ] {
+            let mut wheel = TimerWheel::new(0);
+            assert!(!wheel.has_come_due(1 << 60), "nothing is in it");
+            wheel.insert(key(1), deadline_ns);
+            wheel.insert_release(0, key(2), release_ns);
+            assert_eq!(wheel.next_due_ns(), Some(due_ns));
+            assert!(!wheel.has_come_due(TICK - 1));
+            let is_release = due_ns > release_ns && due_ns < deadline_ns;
+            wheel.advance(due_ns);
+            let first = (wheel.pop_due().is_some(), wheel.pop_release().is_some());
+            assert_eq!(first, (!is_release, is_release));
+            assert_eq!(wheel.next_due_ns(), Some(then_ns));
+            wheel.advance(then_ns);
+            let second = (wheel.pop_due().is_some(), wheel.pop_release().is_some());
+            assert_eq!(second, (is_release, !is_release));
+            wheel.advance(then_ns + TICK);
+            assert_eq!(wheel.next_due_ns(), None);
+            assert!(!wheel.has_come_due(then_ns + TICK), "there is nothing left to visit");
+        }
+    }
+
     #[test]
     fn entries_come_due_once_and_never_early() {
         let mut wheel = TimerWheel::new(5 * TICK);

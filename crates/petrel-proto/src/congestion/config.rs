@@ -318,6 +318,97 @@ mod tests {
         assert_eq!(CongestionConfig::default(), of_endpoints);
     }
 
+    /// Each parameter at the ends of its range: the last value that may be, and the first that may not.
+    #[test]
+    fn parameters__at_the_ends_of_their_ranges() {
+        fn dcqcn(change: impl FnOnce(&mut DcqcnConfig)) -> CongestionConfig {
+            let mut config = DcqcnConfig::for_line(Rate::gbit(25));
+            change(&mut config);
+            CongestionConfig::Dcqcn(config)
+        }
+        let bytes = Rate::bytes_per_second;
+        let line = Rate::gbit(25);
+        let faster = bytes(line.get() + 1);
+        let (above_1, tiny) = (1.0 + f64::EPSILON, f64::MIN_POSITIVE);
+        let may_be = [
+            timely(|c| (c.line_rate, c.min_rate, c.step) = (Rate::MAX, Rate::MAX, Rate::MAX)),
+            timely(|c| (c.line_rate, c.min_rate, c.step) = (Rate::MIN, Rate::MIN, Rate::MIN)),
+            timely(|c| (c.min_rate, c.step) = (line, bytes(1))),
+            timely(|c| c.low_ns = c.bare_rtt_ns),
+            timely(|c| (c.bare_rtt_ns, c.low_ns) = (0, 1)),
+            timely(|c| c.high_ns = c.low_ns),
+            timely(|c| c.min_rtt_ns = 1),
+            timely(|c| (c.alpha, c.beta, c.recovery) = (1.0, 1.0, 1.0)),
+            timely(|c| (c.alpha, c.beta, c.recovery) = (tiny, tiny, 0.0)),
+            timely(|c| c.hai_rounds = 1),
+            dcqcn(|c| (c.step, c.hyper_step, c.min_rate) = (line, line, line)),
+            dcqcn(|c| (c.step, c.hyper_step, c.min_rate) = (bytes(1), bytes(1), Rate::MIN)),
+            dcqcn(|c| (c.gain, c.notify_ns, c.alpha_ns, c.increase_ns) = (1.0, 1, 1, 1)),
+            dcqcn(|c| c.window_ns = c.bare_rtt_ns),
+            dcqcn(|c| (c.bare_rtt_ns, c.window_ns, c.increase_bytes) = (0, 1, 1)),
+            swift(|c| c.target_ns = c.bare_rtt_ns),
+            swift(|c| (c.bare_rtt_ns, c.target_ns) = (0, 1)),
+            swift(|c| c.scaling_window_max = 65_536.0),
+            swift(|c| c.scaling_window_min = c.scaling_window_max / 2.0),
+            swift(|c| (c.increase, c.beta, c.reduction_max, c.window_min) = (64.0, 1.0, 0.9, 1.0)),
+            swift(|c| (c.increase, c.beta, c.reduction_max) = (tiny, tiny, tiny)),
+        ];
+        for config in may_be {
+            assert_eq!(config.validate(), Ok(()), "{config:?}");
+        }
+        let may_not = [
+            ("line_rate", timely(|c| c.line_rate = bytes(Rate::MAX.get() + 1))),
+            ("line_rate", timely(|c| c.line_rate = bytes(Rate::MIN.get() - 1))),
+            ("min_rate", timely(|c| c.min_rate = bytes(Rate::MIN.get() - 1))),
+            ("min_rate", timely(|c| c.min_rate = faster)),
+            ("step", timely(|c| c.step = bytes(0))),
+            ("step", timely(|c| c.step = faster)),
+            ("low_ns", timely(|c| c.low_ns = c.bare_rtt_ns - 1)),
+            ("low_ns", timely(|c| (c.bare_rtt_ns, c.low_ns) = (0, 0))),
+            ("high_ns", timely(|c| c.high_ns = c.low_ns - 1)),
+            ("min_rtt_ns", timely(|c| c.min_rtt_ns = 0)),
+            ("alpha", timely(|c| c.alpha = 0.0)),
+            ("alpha", timely(|c| c.alpha = above_1)),
+            ("beta", timely(|c| c.beta = 0.0)),
+            ("beta", timely(|c| c.beta = above_1)),
+            ("hai_rounds", timely(|c| c.hai_rounds = 0)),
+            ("recovery", timely(|c| c.recovery = -tiny)),
+            ("recovery", timely(|c| c.recovery = above_1)),
+            ("line_rate", dcqcn(|c| c.line_rate = bytes(Rate::MAX.get() + 1))),
+            ("min_rate", dcqcn(|c| c.min_rate = faster)),
+            ("step", dcqcn(|c| c.step = bytes(0))),
+            ("step", dcqcn(|c| c.step = faster)),
+            ("hyper_step", dcqcn(|c| c.hyper_step = bytes(0))),
+            ("hyper_step", dcqcn(|c| c.hyper_step = faster)),
+            ("gain", dcqcn(|c| c.gain = 0.0)),
+            ("gain", dcqcn(|c| c.gain = above_1)),
+            ("notify_ns", dcqcn(|c| c.notify_ns = 0)),
+            ("alpha_ns", dcqcn(|c| c.alpha_ns = 0)),
+            ("increase_ns", dcqcn(|c| c.increase_ns = 0)),
+            ("window_ns", dcqcn(|c| c.window_ns = c.bare_rtt_ns - 1)),
+            ("window_ns", dcqcn(|c| (c.bare_rtt_ns, c.window_ns) = (0, 0))),
+            ("increase_bytes", dcqcn(|c| c.increase_bytes = 0)),
+            ("target_ns", swift(|c| c.target_ns = c.bare_rtt_ns - 1)),
+            ("target_ns", swift(|c| (c.bare_rtt_ns, c.target_ns) = (0, 0))),
+            ("scaling_window_max", swift(|c| c.scaling_window_max = 65_537.0)),
+            ("scaling_window_max", swift(|c| c.scaling_window_max = 0.0)),
+            ("scaling_window_min", swift(|c| c.scaling_window_min = 50.1)),
+            ("scaling_window_min", swift(|c| c.scaling_window_min = 0.0)),
+            ("increase", swift(|c| c.increase = 0.0)),
+            ("increase", swift(|c| c.increase = 64.1)),
+            ("beta", swift(|c| c.beta = 0.0)),
+            ("beta", swift(|c| c.beta = above_1)),
+            ("reduction_max", swift(|c| c.reduction_max = 0.0)),
+            ("reduction_max", swift(|c| c.reduction_max = 0.91)),
+            ("window_min", swift(|c| c.window_min = 0.0)),
+            ("window_min", swift(|c| c.window_min = above_1)),
+        ];
+        for (name, config) in may_not {
+            let said = error_of(config);
+            assert!(said.starts_with(&format!("{name} ")), "{name}: {said}");
+        }
+    }
+
     #[test]
     fn impossible_values__say_which() {
         let fast = timely(|c| c.line_rate = Rate::gbit(1001));

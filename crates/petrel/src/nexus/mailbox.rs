@@ -78,14 +78,15 @@ impl<L> Inbox<L> {
 
     pub(super) fn push(&self, message: FromNexus<L>) {
         let mut queue = lock(&self.queue);
-        if planted("mailbox_wakes_before_it_counts") {
+        let wakes_first = planted("mailbox_wakes_before_it_counts");
+        if wakes_first {
             self.endpoint.wake();
         }
         queue.push_back(message);
         // Pairs with the load in `pop`: who sees the count finds the message.
         self.pending.store(queue.len(), Ordering::Release);
         drop(queue);
-        if !planted("mailbox_wakes_before_it_counts") {
+        if !wakes_first {
             self.endpoint.wake();
         }
     }

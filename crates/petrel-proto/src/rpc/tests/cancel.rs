@@ -41,6 +41,36 @@ fn pairs() -> [Pair; 2] {
 }
 
 #[test]
+fn a_malformed_cancel_does_nothing() {
+    for mut pair in pairs() {
+        let handle = pair.watched_call(1);
+        let _ = pair.cancel(1);
+        let cancel = pair.client_sends().remove(0);
+        pair.at_server(&[&cancel[..], &[0]].concat()).nothing();
+        assert_eq!(pair.server.counters().dropped_malformed, 1);
+        assert!(pair.server.is_waited_for(handle) && pair.watched().is_none());
+    }
+}
+
+/// Whoever is told if nobody waits for an answer is told of that request alone.
+#[test]
+fn a_watched_request_leaves_nothing_to_the_next_in_its_slot() {
+    for mut pair in pairs() {
+        let handle = pair.watched_call(1);
+        pair.respond(handle, b"y");
+        let answer = pair.server_sends().remove(0);
+        pair.at_client(&answer).completed().outcome.unwrap();
+        pair.call(b"next", 10, 2);
+        let next = pair.client_sends().remove(0);
+        pair.at_server(&next).request();
+        let _ = pair.cancel(2);
+        let cancel = pair.client_sends().remove(0);
+        pair.at_server(&cancel).nothing();
+        assert_eq!(pair.watched(), None);
+    }
+}
+
+#[test]
 fn a_running_request_is_cancelled_and_its_handler_told_once() {
     for mut pair in pairs() {
         let handle = pair.watched_call(1);

@@ -52,6 +52,26 @@ fn a_pull_that_knows_of_packets_never_sent_is_malformed() {
     assert_eq!(pair.server.counters().dropped_malformed, 3);
 }
 
+/// An error of the core itself stands in the place of the answer. A PULL has it sent once more where it misses something
+/// that was sent, and otherwise not.
+#[test]
+fn a_pull_for_an_error_has_it_repeated_if_it_was_missed() {
+    let mut pair = Pair::new();
+    pair.call(b"give", 10, 1);
+    let request = pair.client_sends().remove(0);
+    let (handle, _) = pair.at_server(&request).request();
+    pair.server.respond_error(handle, Status::Internal, "no");
+    pair.at_server(&pull(0, 1, 1)).nothing();
+    let first = words(&pair.server_sends());
+    assert_eq!(first.len(), 1, "{first:?}");
+    pair.at_server(&pull(0, 1, 0)).nothing();
+    assert!(pair.server_sends().is_empty(), "nothing is missed");
+    for missed in [pull(0, 1, 1), pull(1, 2, 0)] {
+        pair.at_server(&missed).nothing();
+        assert_eq!(words(&pair.server_sends()), [format!("{} again", first[0])]);
+    }
+}
+
 #[test]
 fn a_response_longer_than_a_packet_is_malformed() {
     let mut pair = Pair::new();

@@ -21,6 +21,34 @@ fn a_request_runs_once_whatever_is_repeated() {
     assert_eq!(pair.server.counters().requests_received, 2);
 }
 
+/// An answer that was given later says so, for its round trip tells nothing. The slot's next answer, given at once, does
+/// not say it, whenever it is sent.
+#[test]
+fn an_answer_given_at_once_says_nothing_of_the_one_before_it() {
+    let mut pair = Pair::with(Shape { slots: 1, ..Shape::default() });
+    let aux = |frame: &Vec<u8>| u16::from_le_bytes([frame[8], frame[9]]);
+    pair.call(b"1", 10, 1);
+    let first = pair.client_sends().remove(0);
+    let (handle, _) = pair.at_server(&first).request();
+    pair.server.respond(handle, Status::Ok, buffer(b"later")).unwrap();
+    let answer = pair.server_sends().remove(0);
+    assert_eq!(aux(&answer), crate::wire::ANSWERED_LATER);
+    pair.at_client(&answer).completed().outcome.unwrap();
+    pair.call(b"2", 10, 2);
+    let second = pair.client_sends().remove(0);
+    let (handle, _) = pair.at_server(&second).request();
+    let mut answers = Vec::new();
+    let mut sink = |_: PeerKey, head: &[u8], body: &[u8]| {
+        answers.push([head, body].concat());
+        true
+    };
+    pair.server.respond_at_once(handle, buffer(b"at once"), &mut sink).unwrap();
+    pair.at_server(&second).nothing();
+    answers.extend(pair.server_sends());
+    assert_eq!(words(&answers), ["RESPONSE s0 r833 7 B", "RESPONSE s0 r833 7 B again"]);
+    assert_eq!((aux(&answers[0]), aux(&answers[1])), (0, 0));
+}
+
 #[test]
 fn a_replayed_request_of_long_ago_is_stale() {
     let mut pair = Pair::with(Shape { slots: 1, ..Shape::default() });

@@ -145,6 +145,37 @@ fn a_look_that_is_not_answered_is_repeated_after_a_timeout() {
     assert!(pair.now - heard_ns > SECOND_NS);
 }
 
+/// Looks without an answer are further and further apart. One that is answered says how long the next may wait, which is
+/// less: it does not come as late as was planned before.
+#[test]
+fn an_answered_look_brings_the_next_near_again() {
+    let mut pair = Pair::new();
+    pair.call(b"x", 10, 0);
+    run(&mut pair, |_| vec![]).outcome.unwrap();
+    pair.call(b"wake me", 10, 1);
+    let mut running = Running::new();
+    settle(&mut pair, &mut running);
+    pair.wait_for_look();
+    settle(&mut pair, &mut running);
+    let start_ns = pair.now;
+    let mut asking = Vec::new();
+    for _ in 0..9 {
+        pair.wait_for_look();
+        asking = pair.client_sends();
+    }
+    let planned_ns = pair.client.next_timeout_ns().unwrap() - pair.now;
+    // The last of them was only late.
+    pair.now += 5_000;
+    pair.at_server(&asking[0]).nothing();
+    let credit = pair.server_sends();
+    pair.at_client(&credit[0]).nothing();
+    let heard_ns = pair.now;
+    pair.wait_for_look();
+    let gap_ns = pair.now - heard_ns;
+    assert!(gap_ns <= (heard_ns - start_ns) / 2 + 200_000, "another after {gap_ns} ns");
+    assert!(gap_ns < planned_ns * 3 / 4, "{gap_ns} of the {planned_ns} ns that were planned");
+}
+
 /// Half of the free credits went with each call whose buffer holds a large response: five of them took
 /// nearly all, for as long as they waited.
 #[test]

@@ -42,6 +42,19 @@ fn releases__after_a_long_idleness_keep_their_time() {
     assert_eq!(due(&mut wheel, now_ns + 401 * TICK), [2]);
 }
 
+/// A session whose time has passed waits for the next tick, not for a turn of the wheel.
+#[test]
+fn releases__that_are_late_come_due_with_the_next_tick() {
+    for release_ns in [0, 3 * TICK, 10 * TICK - 1] {
+        let mut wheel = TimerWheel::new(0);
+        wheel.insert_release(0, key(1), 9 * TICK);
+        assert_eq!(due(&mut wheel, 10 * TICK), [1]);
+        wheel.insert_release(10 * TICK, key(2), release_ns);
+        assert_eq!(wheel.next_due_ns(), Some(11 * TICK));
+        assert_eq!(due(&mut wheel, 11 * TICK), [2]);
+    }
+}
+
 #[test]
 fn releases__beyond_the_horizon_come_early() {
     let mut wheel = TimerWheel::new(0);
