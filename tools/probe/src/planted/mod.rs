@@ -127,7 +127,7 @@ impl Probe {
         }
         if !others.is_empty() {
             let build = Build { root, target, variables: variables(flags) };
-            let targets = ["--lib", "--test", "all", "--test", "seeds", "--example", "worlds"];
+            let targets = ["--lib", "--test", "all", "--example", "worlds"];
             let examples = ["--example", "seeds"];
             let packages = PACKAGES.iter().flat_map(|package| ["-p", package]);
             let arguments = ["test", "--no-run"].into_iter().chain(targets).chain(examples);
