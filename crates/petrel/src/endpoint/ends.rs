@@ -141,4 +141,35 @@ mod tests {
         let values: Vec<_> = ends.iter().map(|(_, value)| value).collect();
         assert_eq!(values, [1, 2, 3, 4, 5, 6, 7, 8]);
     }
+
+    /// Who is told of a session's end need not look further if it was closed, or drained.
+    #[test]
+    fn is_expected__of_those_that_were_asked_for() {
+        let expected = SessionEnd::ALL.into_iter().filter(|end| end.is_expected());
+        let names: Vec<_> = expected.map(SessionEnd::name).collect();
+        assert_eq!(names, ["closed_here", "closed_by_peer", "drained"]);
+    }
+
+    #[test]
+    fn call_failures__each_under_its_name() {
+        let mut failures = CallFailures::default();
+        let all = [
+            Execution::NotSent,
+            Execution::Refused,
+            Execution::MayHaveExecuted,
+            Execution::Answered,
+        ];
+        for (count, execution) in all.into_iter().enumerate() {
+            let (status, message) = (petrel_proto::Status::Internal, String::new());
+            let failure = CallFailure { status, message, execution };
+            (0..=count).for_each(|_| failures.count(&failure));
+        }
+        let expected = [
+            ("calls_failed_not_sent", 1),
+            ("calls_failed_refused", 2),
+            ("calls_failed_may_have_executed", 3),
+            ("calls_failed_answered", 4),
+        ];
+        assert_eq!(failures.iter().collect::<Vec<_>>(), expected);
+    }
 }

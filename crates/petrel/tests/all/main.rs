@@ -26,5 +26,6 @@ mod nexus;
 mod reasons;
 mod shared;
 mod shm_hostile;
+mod turns;
 mod waiting;
 mod workers;

@@ -1,0 +1,277 @@
+//! What one turn of the event loop does, step by step, over a transport and a control plane in the test's own hands.
+
+mod medium;
+
+use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
+use std::rc::Rc;
+
+use petrel::control::{FromNexus, LinkId, Reason, ToNexus};
+use petrel::proto::control::GroupJoin;
+use petrel::proto::limits::TRANSMIT_FRAMES_MAX;
+use petrel::transport::PeerId;
+use petrel::{EndpointConfig, MsgBuf, SessionState, Status};
+
+use medium::World;
+
+const METHOD: u16 = 2;
+
+/// A world whose server answers with the request.
+fn world() -> World {
+    let mut world = World::new(&EndpointConfig::default());
+    world.server.endpoint.register(METHOD, |cx, request| {
+        let bytes = request.data().to_vec();
+        request.reply(cx, &bytes)
+    });
+    world
+}
+
+/// Makes a call; gives where its outcome will stand.
+fn call(world: &mut World, bytes: &[u8]) -> Rc<RefCell<Option<Result<(), Status>>>> {
+    let outcome = Rc::new(RefCell::new(None));
+    let kept = Rc::clone(&outcome);
+    let client = &mut world.client.endpoint;
+    let (request, response): (MsgBuf, MsgBuf) =
+        (client.alloc_message(bytes).unwrap(), client.alloc(bytes.len()).unwrap());
+    let keep = move |_: &mut petrel::Context<'_>, reply: petrel::Reply| {
+        *kept.borrow_mut() = Some(reply.outcome.map_err(|failure| failure.status));
+    };
+    client.call(world.session, METHOD, request, response, keep).unwrap();
+    outcome
+}
+
+/// Each turn says whether anything happened, and flushes once if anything can have been pushed: a second flush is a
+/// system call for nothing, and with none a frame stays where it is.
+#[test]
+fn run_once__flushes_once_in_each_turn_that_does_something() {
+    let mut world = world();
+    let outcome = call(&mut world, b"small");
+    assert_eq!(world.client.turn(), (true, 1), "sends the request");
+    assert_eq!(world.carry_requests(), 1);
+    assert_eq!(world.server.turn(), (true, 1), "takes it and answers");
+    assert_eq!(world.carry_answers(), 1);
+    assert_eq!(world.client.turn(), (true, 1), "takes the answer, and has nothing to send");
+    assert_eq!(*outcome.borrow(), Some(Ok(())));
+    // Turns that look at nothing but the way in, and then one that looks everywhere.
+    let idle: Vec<_> = (0..17).map(|_| world.client.turn()).collect();
+    assert!(idle.iter().all(|(happened, _)| !happened), "{idle:?}");
+    assert_eq!(idle.iter().map(|(_, flushes)| flushes).sum::<u32>(), 1, "{idle:?}");
+}
+
+/// More than one burst of frames leaves in a turn, and each burst has its flush.
+#[test]
+fn run_once__sends_bursts_until_nothing_is_left() {
+    let mut world = world();
+    let calls = TRANSMIT_FRAMES_MAX + 5;
+    let outcomes: Vec<_> = (0..calls).map(|_| call(&mut world, b"small")).collect();
+    assert_eq!(world.client.turn(), (true, 2), "a full burst, and the rest");
+    assert_eq!(world.carry_requests(), calls);
+    while world.server.endpoint.run_once() {}
+    assert_eq!(world.carry_answers(), calls);
+    while world.client.endpoint.run_once() {}
+    assert!(outcomes.iter().all(|outcome| *outcome.borrow() == Some(Ok(()))));
+}
+
+/// What a timer finds lost leaves in the turn in which the timer fires.
+#[test]
+fn run_once__sends_what_its_timers_ask_for() {
+    let mut world = world();
+    let outcome = call(&mut world, b"small");
+    world.client.turn();
+    assert_eq!(world.client.sent().len(), 1, "and it is lost");
+    let looks = |world: &World| {
+        let counters = world.client.endpoint.core().counters();
+        counters.probes + counters.timeouts
+    };
+    for round in 1..=3 {
+        let due_ns = world.client.endpoint.next_due_ns().expect("a timer is set");
+        world.pass(due_ns - world.client.site.now_ns.get());
+        while looks(&world) < round {
+            let (happened, _) = world.client.turn();
+            let is_due = looks(&world) == round;
+            let sent = world.client.sent().len();
+            assert_eq!((happened, sent), (is_due, usize::from(is_due)), "round {round}");
+            let due_ns = world.client.endpoint.next_due_ns().expect("a timer is set");
+            let now_ns = world.client.site.now_ns.get();
+            world.pass(due_ns.saturating_sub(now_ns));
+        }
+    }
+    assert_eq!(*outcome.borrow(), None);
+}
+
+/// What the control plane says and calls that end by their timers happen in turns that receive and send nothing.
+#[test]
+fn run_once__tells_of_a_call_that_ended_and_of_a_word_of_the_control_plane() {
+    let mut world = world();
+    world.client.site.say(FromNexus::PathMeasured { link: LinkId(1), rtt_ns: 30_000 });
+    let turns: Vec<bool> = (0..17).map(|_| world.client.turn().0).collect();
+    assert_eq!(turns.iter().filter(|happened| **happened).count(), 1, "{turns:?}");
+    let outcome = call(&mut world, b"small");
+    while outcome.borrow().is_none() {
+        let (happened, _) = world.client.turn();
+        let sent = world.client.sent().len();
+        let has_ended = outcome.borrow().is_some();
+        assert_eq!(happened, sent > 0 || has_ended);
+        let now_ns = world.client.site.now_ns.get();
+        let due_ns = world.client.endpoint.next_due_ns().unwrap_or(now_ns);
+        world.pass(due_ns.saturating_sub(now_ns));
+    }
+    assert!(matches!(&*outcome.borrow(), Some(Err(_))));
+    let stats = world.client.endpoint.stats();
+    assert_eq!(stats.call_failures.may_have_executed, 1);
+    assert_eq!(stats.call_failures.iter().map(|(_, count)| count).sum::<u64>(), 1);
+}
+
+/// A task that sleeps is run in the turn that finds its time over, which says so.
+#[test]
+fn run_once__tells_of_a_task_that_woke() {
+    let mut world = world();
+    let woke = Rc::new(Cell::new(false));
+    let seen = Rc::clone(&woke);
+    let handle = world.client.endpoint.handle();
+    let sleeper = handle.clone();
+    drop(handle.spawn(async move {
+        sleeper.sleep(std::time::Duration::from_millis(5)).await;
+        seen.set(true);
+    }));
+    assert!(world.client.turn().0, "the task begins");
+    assert!(!woke.get());
+    world.pass(4_000_000);
+    while world.client.turn().0 {}
+    assert!(!woke.get());
+    world.pass(1_100_000);
+    assert!(world.client.turn().0 && woke.get());
+}
+
+fn join(world: &World, link: u32, group: u32, request: u32) -> GroupJoin {
+    let session = world.client.endpoint.core().agreed(world.session).unwrap();
+    GroupJoin {
+        link,
+        request,
+        session: session.peer_session,
+        token: session.peer_token,
+        group,
+        key: 77,
+        address: SocketAddr::from(([239, 1, 1, group as u8], 4_000)),
+        packet_bytes: session.packet_bytes,
+    }
+}
+
+/// Has the server hear of a group, and gives its answer.
+fn offer(world: &mut World, link: u64, join: GroupJoin) -> Result<(), Reason> {
+    world.server.site.say(FromNexus::GroupOffered { link: LinkId(link), join });
+    for _ in 0..20 {
+        world.server.endpoint.run_once();
+    }
+    match &world.server.site.posts()[..] {
+        [ToNexus::AnswerGroup { link: answered, request, answer }] => {
+            assert_eq!((answered.0, *request), (link, join.request));
+            answer.clone()
+        }
+        other => panic!("expected an answer: {other:?}"),
+    }
+}
+
+/// Whoever is a member of several groups leaves the one that ends, once, and the others with the session.
+#[test]
+fn groups__are_joined_and_left_one_by_one() {
+    let mut world = world();
+    let mut addresses = Vec::new();
+    for group in [5, 6, 7] {
+        let join = join(&world, 1, group, 40 + group);
+        offer(&mut world, 1, join).unwrap();
+        addresses.push((join.address, PeerId(1)));
+    }
+    assert_eq!(*world.server.site.joined.borrow(), addresses);
+    let leave = |world: &mut World, link: u64, group: u32| {
+        world.server.site.say(FromNexus::GroupLeft { link: LinkId(link), group });
+        for _ in 0..20 {
+            world.server.endpoint.run_once();
+        }
+        std::mem::take(&mut *world.server.site.left.borrow_mut())
+    };
+    assert_eq!(leave(&mut world, 2, 6), [], "a group of another link has the same number");
+    assert_eq!(leave(&mut world, 1, 9), [], "it never joined that");
+    assert_eq!(leave(&mut world, 1, 6), [addresses[1]]);
+    assert_eq!(leave(&mut world, 1, 6), [], "once");
+    // Offered again, it is left and joined anew.
+    let again = join(&world, 1, 5, 60);
+    offer(&mut world, 1, again).unwrap();
+    assert_eq!(std::mem::take(&mut *world.server.site.left.borrow_mut()), [addresses[0]]);
+    let reason = Reason::new(Status::Unavailable, "the link went down");
+    world.server.site.say(FromNexus::LinkDown { link: LinkId(1), reason });
+    for _ in 0..20 {
+        world.server.endpoint.run_once();
+    }
+    let mut left = std::mem::take(&mut *world.server.site.left.borrow_mut());
+    left.sort();
+    assert_eq!(left, [addresses[0], addresses[2]]);
+}
+
+#[test]
+fn groups__that_do_not_fit_are_refused() {
+    let mut world = world();
+    let good = join(&world, 1, 5, 1);
+    for (link, join) in [
+        (2, good),
+        (1, GroupJoin { session: good.session + 1, ..good }),
+        (1, GroupJoin { token: good.token ^ 1, ..good }),
+        (1, GroupJoin { packet_bytes: good.packet_bytes - 1, ..good }),
+    ] {
+        let refused = offer(&mut world, link, join).unwrap_err();
+        assert_eq!(refused.status, Status::FailedPrecondition);
+    }
+    assert!(world.server.site.joined.borrow().is_empty());
+    let mut config = EndpointConfig::default();
+    config.sessions.accept_multicast = false;
+    let mut deaf = World::new(&config);
+    let offered = join(&deaf, 1, 5, 1);
+    assert_eq!(offer(&mut deaf, 1, offered).unwrap_err().status, Status::FailedPrecondition);
+    assert!(deaf.server.site.joined.borrow().is_empty());
+}
+
+/// All that a reading says of a world in which one call succeeded.
+#[test]
+fn stats__say_what_is_there() {
+    let mut world = world();
+    call(&mut world, b"small");
+    world.client.turn();
+    let _open = world.client.endpoint.alloc(100).unwrap();
+    let json = world.client.endpoint.stats().to_json();
+    let fields: Vec<&str> = json.trim_matches(['{', '}']).split(',').collect();
+    for field in [
+        "\"endpoint\":3",
+        "\"sessions\":1",
+        "\"links\":1",
+        "\"tasks\":0",
+        "\"buffers_in_use\":3",
+        "\"client_calls_made\":0",
+        "\"client_calls_waiting\":0",
+        "\"sessions_ended_link_lost\":0",
+        "\"calls_failed_answered\":0",
+        "\"calls_started\":1",
+        "\"packets_sent\":1",
+    ] {
+        assert!(fields.contains(&field), "{field} is not in {json}");
+    }
+    let names: std::collections::HashSet<_> =
+        fields.iter().map(|field| field.split(':').next().unwrap()).collect();
+    assert_eq!(names.len(), fields.len(), "each name stands there once: {json}");
+    // The link goes down with the call under way.
+    let reason = Reason::new(Status::Unavailable, "the link went down");
+    world.client.site.say(FromNexus::LinkDown { link: LinkId(1), reason });
+    while !matches!(world.client.endpoint.session_state(world.session), SessionState::Ended(_)) {
+        world.client.turn();
+    }
+    world.rest();
+    let json = world.client.endpoint.stats().to_json();
+    for field in [
+        "\"sessions\":0,",
+        "\"links\":0,",
+        "\"sessions_ended_link_lost\":1,",
+        "\"calls_failed_may_have_executed\":1,",
+        "\"calls_failed_not_sent\":0,",
+    ] {
+        assert!(json.contains(field), "{field} is not in {json}");
+    }
+}

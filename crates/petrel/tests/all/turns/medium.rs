@@ -1,0 +1,253 @@
+//! A transport and a control plane in the test's own hands: the test carries the frames, plays both nexuses, and says
+//! what the time is.
+
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::rc::Rc;
+
+use petrel::control::{ControlPlane, EndpointId, FromNexus, LinkId, ToNexus};
+use petrel::proto::control::{SessionAccept, SessionOpen};
+use petrel::transport::clock::Clock;
+use petrel::transport::wake::Waker;
+use petrel::transport::{
+    FrameHandler, LinkError, PeerId, ReturnPath, Transport, TransportStats, TxFrame,
+};
+use petrel::{Endpoint, EndpointConfig, SessionId, SessionState};
+
+const FRAME_BYTES_MAX: usize = 1_472;
+
+/// What an endpoint says and hears, and how often it flushed.
+#[derive(Default)]
+pub(crate) struct Site {
+    pub(crate) now_ns: Cell<u64>,
+    /// Frames that were pushed and not flushed.
+    pushed: RefCell<Vec<Vec<u8>>>,
+    /// Frames that were flushed and that nobody has taken.
+    pub(crate) sent: RefCell<Vec<Vec<u8>>>,
+    pub(crate) flushes: Cell<u32>,
+    /// Frames that wait for the endpoint.
+    pub(crate) to_take: RefCell<VecDeque<Vec<u8>>>,
+    /// Multicast groups that were joined, and those that were left.
+    pub(crate) joined: RefCell<Vec<(SocketAddr, PeerId)>>,
+    pub(crate) left: RefCell<Vec<(SocketAddr, PeerId)>>,
+    pub(crate) posted: RefCell<VecDeque<ToNexus>>,
+    pub(crate) said: RefCell<VecDeque<FromNexus<u32>>>,
+}
+
+impl Site {
+    pub(crate) fn say(&self, message: FromNexus<u32>) {
+        self.said.borrow_mut().push_back(message);
+    }
+
+    pub(crate) fn posts(&self) -> Vec<ToNexus> {
+        self.posted.borrow_mut().drain(..).collect()
+    }
+}
+
+pub(crate) struct Port(Rc<Site>);
+
+impl Transport for Port {
+    type Link = u32;
+
+    fn now(&self) -> u64 {
+        self.0.now_ns.get()
+    }
+
+    fn clock(&self) -> Clock {
+        let site = Rc::clone(&self.0);
+        Clock::of(move || site.now_ns.get())
+    }
+
+    fn add_peer(&mut self, link: u32) -> Result<PeerId, LinkError> {
+        Ok(PeerId(link))
+    }
+
+    fn remove_peer(&mut self, _peer: PeerId) {}
+
+    fn max_frame_bytes(&self, _peer: PeerId) -> usize {
+        FRAME_BYTES_MAX
+    }
+
+    fn join_group(&mut self, address: SocketAddr, from: PeerId) -> Result<(), LinkError> {
+        self.0.joined.borrow_mut().push((address, from));
+        Ok(())
+    }
+
+    fn leave_group(&mut self, address: SocketAddr, from: PeerId) {
+        self.0.left.borrow_mut().push((address, from));
+    }
+
+    #[expect(unsafe_code, reason = "the trait's contract, which copying at once needs nothing of")]
+    unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
+        let frame = TxFrame { peer, head, body };
+        assert!(!frame.is_empty() && frame.len() <= FRAME_BYTES_MAX, "{} bytes", frame.len());
+        self.0.pushed.borrow_mut().push([head, body].concat());
+        true
+    }
+
+    fn flush(&mut self) {
+        self.0.flushes.set(self.0.flushes.get() + 1);
+        self.0.sent.borrow_mut().append(&mut self.0.pushed.borrow_mut());
+    }
+
+    fn may_receive(&self) -> bool {
+        !self.0.to_take.borrow().is_empty()
+    }
+
+    fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
+        for taken in 0..budget {
+            let Some(frame) = self.0.to_take.borrow_mut().pop_front() else { return taken };
+            handler.handle(PeerId(1), &frame, ReturnPath::NONE);
+        }
+        budget
+    }
+
+    fn wait(&mut self, _timeout_ns: Option<u64>) {}
+
+    fn waker(&self) -> Waker {
+        Waker::new().expect("a descriptor for an eventfd")
+    }
+
+    fn stats(&self) -> TransportStats {
+        TransportStats::default()
+    }
+}
+
+pub(crate) struct Control {
+    site: Rc<Site>,
+    random: Cell<u64>,
+}
+
+impl ControlPlane<u32> for Control {
+    fn post(&self, message: ToNexus) {
+        self.site.posted.borrow_mut().push_back(message);
+    }
+
+    fn poll(&mut self) -> Option<FromNexus<u32>> {
+        self.site.said.borrow_mut().pop_front()
+    }
+
+    fn endpoint_id(&self) -> EndpointId {
+        EndpointId(3)
+    }
+
+    fn random(&mut self) -> u64 {
+        self.random.set(self.random.get().wrapping_mul(0x5851_F42D_4C95_7F2D).wrapping_add(99));
+        self.random.get() >> 3
+    }
+}
+
+pub(crate) struct Side {
+    pub(crate) endpoint: Endpoint<Port, Control>,
+    pub(crate) site: Rc<Site>,
+}
+
+impl Side {
+    fn new(config: &EndpointConfig, seed: u64) -> Self {
+        let site = Rc::new(Site::default());
+        site.now_ns.set(1_000_000);
+        let control = Control { site: Rc::clone(&site), random: Cell::new(seed) };
+        let endpoint = Endpoint::new(Port(Rc::clone(&site)), control, config).unwrap();
+        Self { endpoint, site }
+    }
+
+    /// Frames that have left since the last time.
+    pub(crate) fn sent(&self) -> Vec<Vec<u8>> {
+        std::mem::take(&mut self.site.sent.borrow_mut())
+    }
+
+    /// How often the endpoint flushes in one turn, and what the turn says.
+    pub(crate) fn turn(&mut self) -> (bool, u32) {
+        self.site.flushes.set(0);
+        (self.endpoint.run_once(), self.site.flushes.get())
+    }
+}
+
+/// A client and a server, of which nothing moves unless the test moves it.
+pub(crate) struct World {
+    pub(crate) client: Side,
+    pub(crate) server: Side,
+    pub(crate) session: SessionId,
+}
+
+impl World {
+    /// A world with a session that is open at both ends.
+    pub(crate) fn new(config: &EndpointConfig) -> Self {
+        let (mut client, server) = (Side::new(config, 5), Side::new(config, 6));
+        let remote = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
+        let session = client.endpoint.connect(remote).unwrap();
+        let mut world = Self { client, server, session };
+        for _ in 0..200 {
+            world.client.endpoint.run_once();
+            world.server.endpoint.run_once();
+            world.carry_messages();
+            if matches!(world.client.endpoint.session_state(session), SessionState::Open) {
+                world.rest();
+                return world;
+            }
+        }
+        panic!("the session does not open");
+    }
+
+    /// Lets both ends find that there is nothing to do.
+    pub(crate) fn rest(&mut self) {
+        for side in [&mut self.client, &mut self.server] {
+            while side.endpoint.run_once() {}
+            side.sent();
+        }
+    }
+
+    /// Gives all frames of the client to the server.
+    pub(crate) fn carry_requests(&mut self) -> usize {
+        let frames = self.client.sent();
+        let count = frames.len();
+        self.server.site.to_take.borrow_mut().extend(frames);
+        count
+    }
+
+    /// Gives all frames of the server to the client.
+    pub(crate) fn carry_answers(&mut self) -> usize {
+        let frames = self.server.sent();
+        let count = frames.len();
+        self.client.site.to_take.borrow_mut().extend(frames);
+        count
+    }
+
+    pub(crate) fn pass(&mut self, ns: u64) {
+        for side in [&self.client, &self.server] {
+            side.site.now_ns.set(side.site.now_ns.get() + ns);
+        }
+    }
+
+    fn carry_messages(&mut self) {
+        let link = LinkId(1);
+        for message in self.client.site.posts() {
+            match message {
+                ToNexus::OpenLink { request, .. } => {
+                    let up = |request| FromNexus::LinkUp {
+                        request,
+                        link,
+                        transport: 1,
+                        peer: "peer".to_owned(),
+                        incarnation: 1,
+                    };
+                    self.client.site.say(up(Some(request)));
+                    self.server.site.say(up(None));
+                }
+                ToNexus::OpenSession { link, open } => {
+                    let open = SessionOpen { link: 1, ..open };
+                    self.server.site.say(FromNexus::SessionProposed { link, open });
+                }
+                other => panic!("unexpected: {other:?}"),
+            }
+        }
+        for message in self.server.site.posts() {
+            let ToNexus::AnswerSession { link, request, answer } = message else {
+                panic!("unexpected: {message:?}")
+            };
+            let accept = SessionAccept { link: 1, request, ..answer.unwrap() };
+            self.client.site.say(FromNexus::SessionOpened { link, accept });
+        }
+    }
+}
