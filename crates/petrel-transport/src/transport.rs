@@ -443,6 +443,15 @@ mod tests {
     use super::*;
 
     #[test]
+    fn len__is_that_of_both_parts() {
+        let frame = |head, body| TxFrame { peer: PeerId(0), head, body };
+        for (head, body, len) in [(0, 0, 0), (1, 0, 1), (0, 1, 1), (16, 5, 21)] {
+            let frame = frame(&[0; 16][..head], &[0; 5][..body]);
+            assert_eq!((frame.len(), frame.is_empty()), (len, len == 0));
+        }
+    }
+
+    #[test]
     fn add__of_each_counter_for_itself() {
         let udp = TransportStats { tx_frames: 3, rx_datagrams: 5, ..TransportStats::default() };
         let shm = TransportStats { tx_frames: 4, rx_marked: 6, ..TransportStats::default() };

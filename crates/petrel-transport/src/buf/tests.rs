@@ -182,6 +182,19 @@ fn limit__is_an_error_and_memory_comes_back() {
     assert_eq!(pool.alloc(10, 1).unwrap_err(), refused_small());
 }
 
+/// 4 MiB are enough for some hundred small ones, and what was lent and has come back counts as little as it is free to
+/// be cut anew.
+#[test]
+fn has_room_for_small__until_four_mib_are_left() {
+    let pool = pool(12 * MIB);
+    let mut held = Vec::new();
+    while pool.reserved_bytes() <= 8 * MIB {
+        assert!(pool.has_room_for_small(), "{} bytes are mapped", pool.reserved_bytes());
+        held.push(pool.alloc(MIB / 2 - 64, 1).unwrap());
+    }
+    assert!(!pool.has_room_for_small(), "{} bytes are mapped", pool.reserved_bytes());
+}
+
 #[test]
 fn limit__an_eighth_is_left_to_small_buffers() {
     let pool = pool(8 * MIB);

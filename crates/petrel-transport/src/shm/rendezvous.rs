@@ -172,6 +172,19 @@ mod tests {
     }
 
     #[test]
+    fn name__is_a_prefix_and_hexadecimal_digits() {
+        let digits: Vec<u8> = (0..16).map(hex_digit).collect();
+        assert_eq!(digits, b"0123456789abcdef");
+        let names = [random_name().unwrap(), random_name().unwrap()];
+        assert_ne!(names[0], names[1]);
+        for name in names {
+            let digits =
+                name.strip_prefix(NAME_PREFIX).and_then(|rest| rest.strip_prefix(b"-")).unwrap();
+            assert!(digits.len() == 32 && digits.iter().all(u8::is_ascii_hexdigit), "{digits:?}");
+        }
+    }
+
+    #[test]
     fn connect__after_the_listener_is_gone_is_refused() {
         let name = Rendezvous::bind().unwrap().name();
         assert_eq!(connect(&name).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);

@@ -83,3 +83,35 @@ fn fetch_slot(core: &Core<MsgBuf, Continuation>, upcoming: Upcoming) {
 fn fetch_answer(core: &Core<MsgBuf, Continuation>, upcoming: Upcoming) {
     core.answer_addresses(upcoming).into_iter().for_each(prefetch);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Frames that are shown are as many as came, or fewer: a burst may end early, and may be longer than is remembered.
+    #[test]
+    fn step__follows_what_was_shown_burst_by_burst() {
+        let core = Core::new(0, petrel_proto::Config::default());
+        let mut ahead = Ahead::new();
+        ahead.step(&core);
+        assert_eq!((ahead.shown.len(), ahead.came), (0, 0), "nothing was shown");
+        for (shown, remembered) in
+            [(1, 1), (20, 20), (SHOWN_MAX, SHOWN_MAX), (SHOWN_MAX + 5, SHOWN_MAX)]
+        {
+            (0..shown).for_each(|_| ahead.show(&core, &[0; 16]));
+            assert_eq!(
+                (ahead.shown.len(), ahead.came),
+                (remembered, 0),
+                "those of the former burst are gone"
+            );
+            for came in 1..=shown + 1 {
+                ahead.step(&core);
+                assert_eq!(ahead.came, came.min(remembered));
+            }
+        }
+        (0..3).for_each(|_| ahead.show(&core, &[0; 16]));
+        ahead.step(&core);
+        ahead.restart();
+        assert_eq!((ahead.shown.len(), ahead.came), (0, 0));
+    }
+}

@@ -27,3 +27,25 @@ impl SpareBytes {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn put_back__keeps_memory_that_can_serve_again_within_limits() {
+        let mut spare = SpareBytes::default();
+        assert_eq!(spare.take().capacity(), 0, "a new one");
+        let mut used = Vec::with_capacity(KEPT_BYTES_MAX);
+        used.extend_from_slice(b"of somebody else");
+        let address = used.as_ptr();
+        spare.put_back(used);
+        let again = spare.take();
+        assert_eq!((again.as_ptr(), again.len()), (address, 0), "the same memory, empty");
+        spare.put_back(Vec::new());
+        spare.put_back(Vec::with_capacity(KEPT_BYTES_MAX + 1));
+        assert!(spare.kept.is_empty(), "without memory, and with too much");
+        (0..KEPT_MAX + 5).for_each(|_| spare.put_back(Vec::with_capacity(8)));
+        assert_eq!(spare.kept.len(), KEPT_MAX);
+    }
+}

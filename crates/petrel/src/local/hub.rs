@@ -378,3 +378,35 @@ impl fmt::Debug for Hub {
         write!(f, "Hub({} calls, {tasks} tasks)", self.calls.borrow().len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use petrel_transport::buf::PoolConfig;
+
+    use super::*;
+
+    fn hub(seed: u64) -> Rc<Hub> {
+        let pool = BufPool::new(PoolConfig::default());
+        let waker = EndpointWaker::new().unwrap();
+        Hub::new(pool, 1 << 20, Clock::of(|| 5), seed, Attention::new(), waker)
+    }
+
+    /// Endpoints that were started alike must not retry at the same times.
+    #[test]
+    fn random__differs_from_draw_to_draw_and_from_seed_to_seed() {
+        let drawn: Vec<u64> = (0..8)
+            .flat_map(|seed| {
+                let hub = hub(seed);
+                (0..100).map(move |_| hub.random()).collect::<Vec<_>>()
+            })
+            .collect();
+        let different: std::collections::HashSet<_> = drawn.iter().collect();
+        assert_eq!(different.len(), drawn.len());
+        // Each bit is set about as often as not: of 800 draws in 343 to 457, but for one seed in 10 000.
+        for bit in 0..64 {
+            let ones = drawn.iter().filter(|number| **number >> bit & 1 == 1).count();
+            assert!((343..=457).contains(&ones), "bit {bit} is set in {ones} of 800");
+        }
+        assert_eq!(hub(7).random(), hub(7).random(), "a seed gives the same again");
+    }
+}

@@ -135,7 +135,7 @@ impl<N: Network> Reactor<N> {
             return;
         }
         self.counters.connections_redialed.increment();
-        let pause = REDIAL_PAUSE_MIN.saturating_mul(1 << attempt.min(16)).min(REDIAL_PAUSE_MAX);
+        let pause = redial_pause(attempt);
         self.outgoing.insert(remote, Outgoing::Pause { waiting, attempt });
         self.deadlines.add(self.now + pause, Due::Redial(remote));
     }
@@ -190,4 +190,21 @@ fn dial_reason(remote: SocketAddr, error: &io::Error, timeout: Duration) -> Reas
         _ => format!("cannot connect to {remote}: {error}"),
     };
     Reason::new(Status::Unavailable, why)
+}
+
+/// The time before the next attempt: doubled with each that failed.
+fn redial_pause(attempt: u32) -> Duration {
+    REDIAL_PAUSE_MIN.saturating_mul(1 << attempt.min(16)).min(REDIAL_PAUSE_MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn redial_pause__doubles_up_to_a_limit() {
+        let pauses = [0, 1, 2, 3, 4, 5, 16, 17, u32::MAX].map(redial_pause);
+        let ms = [20, 40, 80, 160, 320, 500, 500, 500, 500];
+        assert_eq!(pauses, ms.map(Duration::from_millis));
+    }
 }

@@ -44,10 +44,24 @@ fn call(client: &mut Endpoint, session: SessionId, round: usize, mut turn: impl 
 
 #[test]
 fn a_large_message_is_one_packet_each_way() {
+    large_messages_are_one_packet(false);
+}
+
+/// With a method whose memory is fetched ahead, frames come by another way.
+#[test]
+fn a_large_message_is_one_packet_each_way_beside_requests_that_are_looked_at() {
+    large_messages_are_one_packet(true);
+}
+
+fn large_messages_are_one_packet(looks_ahead: bool) {
     let nexus = Nexus::builder().listen(([127, 0, 0, 1], 0).into()).start().unwrap();
     let mut server = nexus.endpoint(config()).unwrap();
+    if looks_ahead {
+        server.fetch_ahead(2, |_| std::ptr::null());
+    }
+    server.register_in_place(0, |cx, request| request.reply(cx, b"another"));
     server.register_in_place(1, |cx, request| {
-        assert_eq!(request.data().len(), LARGE);
+        assert_eq!((request.data().len(), request.method()), (LARGE, 1));
         request.reply_with(cx, LARGE, |data, out| {
             data.copy_to_slice(out);
             LARGE

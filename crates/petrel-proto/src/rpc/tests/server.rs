@@ -1,4 +1,5 @@
 use super::*;
+use crate::session::Role;
 
 #[test]
 fn a_request_runs_once_whatever_is_repeated() {
@@ -47,6 +48,47 @@ fn an_answer_given_at_once_says_nothing_of_the_one_before_it() {
     answers.extend(pair.server_sends());
     assert_eq!(words(&answers), ["RESPONSE s0 r833 7 B", "RESPONSE s0 r833 7 B again"]);
     assert_eq!((aux(&answers[0]), aux(&answers[1])), (0, 0));
+}
+
+/// Addresses that are fetched ahead are those of the memory that the request will need, and null where there is none.
+#[test]
+fn addresses_of_an_upcoming_request_are_those_of_session_slot_and_answer() {
+    let mut pair = Pair::new();
+    pair.call(b"x", 10, 1);
+    let frame = pair.client_sends().remove(0);
+    let upcoming = Upcoming::of(&frame);
+    assert!(!pair.server.looks_ahead(), "one session is no reason to");
+    let (handle, _) = pair.at_server(&frame).request();
+    let place = pair.server_session.index as usize;
+    let expected = |pair: &Pair| {
+        let entry = &pair.server.sessions.entries[place];
+        let Role::Server(server) = &entry.role else { panic!("a server's session") };
+        let slot = &server.slots[server.slot_index(FIRST)];
+        let message = slot.message.as_ref().map_or(std::ptr::null(), Buffer::address);
+        let is_answered = slot.message.is_some();
+        (std::ptr::from_ref(entry).cast(), std::ptr::from_ref(slot).cast(), message, is_answered)
+    };
+    for has_answer in [false, true] {
+        let (entry, slot, message, is_answered) = expected(&pair);
+        assert_eq!(is_answered, has_answer);
+        assert_eq!(pair.server.session_address(upcoming), entry);
+        assert_eq!(pair.server.slot_address(upcoming), slot);
+        let lines = [message, message.wrapping_add(64)];
+        assert_eq!(pair.server.answer_addresses(upcoming), lines);
+        if !has_answer {
+            pair.respond(handle, b"y");
+        }
+    }
+    // Of another session, of a client's, and of a frame that is none.
+    let mut foreign = frame.clone();
+    foreign[3] = 0xFF;
+    let foreign = Upcoming::of(&foreign);
+    assert!(pair.server.session_address(foreign).is_null());
+    assert!(pair.server.slot_address(foreign).is_null());
+    assert!(pair.server.answer_addresses(foreign)[0].is_null());
+    assert!(pair.client.slot_address(upcoming).is_null());
+    assert!(pair.client.answer_addresses(upcoming)[0].is_null());
+    assert_eq!(pair.server.session_address(Upcoming::of(b"short")), expected(&pair).0);
 }
 
 #[test]
