@@ -338,6 +338,25 @@ mod tests {
         assert_eq!(held.idle(HeldKind::Answer, 50, all, 1_000).last(), Some(&ids[1]));
     }
 
+    /// Where memory is short a request may take a second and its bytes' time, though its packets keep coming. An answer
+    /// that is asked for may take any time.
+    #[test]
+    fn idle__requests_that_arrive_too_slowly_where_memory_is_short() {
+        let is_found = |kind, now_ns: u64, shortage| {
+            let mut held = Held::new(0, 1 << 30);
+            let id = held.add(kind, holder(0, 0), 1_000);
+            held.now_ns = now_ns - 1;
+            held.touch(id);
+            held.now_ns = now_ns;
+            !held.idle(kind, ARRIVING_SHORT_NS, shortage, 1_000).is_empty()
+        };
+        let (all, slow_ns) = (Some(Shortage::All), 1_000_000_000 + 1_000 * 1_000);
+        assert!(!is_found(HeldKind::Arriving, slow_ns, all));
+        assert!(is_found(HeldKind::Arriving, slow_ns + 1, all));
+        assert!(!is_found(HeldKind::Arriving, slow_ns + 1, None), "there is room");
+        assert!(!is_found(HeldKind::Answer, 10 * slow_ns, all));
+    }
+
     proptest! {
         /// Against sums over a list.
         #[test]
