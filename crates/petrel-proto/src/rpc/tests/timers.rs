@@ -54,6 +54,26 @@ fn pairs() -> [Pair; 2] {
     [true, false].map(|short_ways| Pair::by(Shape { slots: 1, ..Shape::default() }, short_ways))
 }
 
+/// From the least timeout on a probe would come no earlier than the timeout: there is none, and the first look is a timeout.
+#[test]
+fn probes_are_off_from_the_least_timeout_on() {
+    let least_ns = RtoBounds::default().min_ns;
+    for (probe_min_ns, looks) in
+        [(least_ns - 1, (1, 0)), (least_ns, (0, 1)), (least_ns + 1, (0, 1))]
+    {
+        for short_ways in [true, false] {
+            let rto = RtoBounds { probe_min_ns, ..RtoBounds::default() };
+            let config = Config { rto, short_ways, ..Config::default() };
+            let mut pair = Pair::with_config(Shape { slots: 1, ..Shape::default() }, config);
+            exchange(&mut pair);
+            let (_, after_ns) = lose(&mut pair);
+            let counters = pair.client.counters();
+            assert_eq!((counters.probes, counters.timeouts), looks, "{probe_min_ns}");
+            assert!(after_ns >= least_ns - 1, "{after_ns}");
+        }
+    }
+}
+
 #[test]
 fn a_probe_does_not_wait_for_the_timeout_of_before_the_first_round_trip() {
     for mut pair in pairs() {
