@@ -234,6 +234,8 @@ impl World {
                     false => (said.sign_ns, 2),
                 };
                 let room_ns = net.room_ns(socket);
+                // A connection that had to wait for a descriptor is greeted when it is accepted.
+                let greeted_ns = greeted_ns.max(said.hello_ns);
                 let since_ns = sign_ns.max(greeted_ns).max(process.excused_ns).max(room_ns);
                 if now_ns > since_ns + intervals * process.plan.heartbeat_ns + slack_ns {
                     return Err(format!(

@@ -185,7 +185,8 @@ impl<N: Network> Reactor<N> {
 
     /// Grants or refuses a link.
     pub(super) fn answer_link_open(&mut self, id: ConnectionId, open: &LinkOpen) {
-        if !self.connections.contains_key(&id) {
+        // It may have made room for a link that was granted just before.
+        if !self.connections.get(&id).is_some_and(|connection| connection.is_open()) {
             return;
         }
         match self.find_seat(id).and_then(|()| self.grant_link(id, open)) {

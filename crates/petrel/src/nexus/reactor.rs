@@ -366,6 +366,35 @@ pub(super) mod tests {
     }
 
     #[test]
+    fn turn__a_connection_that_yields_to_an_early_link_gets_none_itself() {
+        let (mut reactor, mailbox) = reactor();
+        (reactor.capacity.seats, reactor.capacity.seats_per_site) = (1, 1);
+        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let _one = attach_as(&mailbox, EndpointId(1));
+        let ask = |endpoints: &[u16]| {
+            let mut peer = TcpStream::connect(address).unwrap();
+            let mut bytes = greeting();
+            endpoints.iter().for_each(|to| link_open(*to).encode(&mut bytes).unwrap());
+            peer.write_all(&bytes).unwrap();
+            peer
+        };
+        let _newcomer = ask(&[0]);
+        turns_until(&mut reactor, |reactor| reactor.early_links.len() == 1);
+        // It has the only seat, waits for endpoint 0 too, and has no session.
+        let yields = ask(&[1, 0]);
+        turns_until(&mut reactor, |reactor| reactor.early_links.len() == 2);
+        assert_eq!(reactor.links.len(), 1);
+        let inbox = attach(&mailbox);
+        turn_at_once(&mut reactor);
+        assert!(matches!(inbox.pop(), Some(FromNexus::LinkUp { .. })));
+        assert!(inbox.pop().is_none(), "the second link would never go down");
+        assert_eq!((reactor.links.len(), reactor.closing.len()), (1, 1));
+        drop(yields);
+        turns_until(&mut reactor, |reactor| reactor.closing.is_empty());
+        assert!(reactor.links.values().all(|l| reactor.connections.contains_key(&l.connection)));
+    }
+
+    #[test]
     fn say_goodbye_to_all__is_on_its_way_before_the_sockets_close() {
         let (mut reactor, _) = reactor();
         let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
