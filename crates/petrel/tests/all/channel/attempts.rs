@@ -1,5 +1,7 @@
 //! Which attempts a call of a channel makes, and where.
 
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -214,7 +216,7 @@ fn the_retry_of_a_hedged_call_goes_to_a_server_that_had_no_attempt() {
     let scripted = Scripted::start(3, SCRIPT_STEPS);
     let mut client = client(EndpointConfig::default());
     let channel = scripted.channel(&mut client, ChannelConfig::default());
-    let kept = occupy(&mut client, &channel, || scripted.kept() >= 2);
+    let kept = occupy(&mut client, &channel, || scripted.kept());
     let options = seconds(60).idempotent().hedge_after(Duration::from_millis(2));
     let reply = client.block_on(channel.call(SCRIPT, b"", options)).unwrap();
     let mut places = scripted.places();
@@ -223,19 +225,25 @@ fn the_retry_of_a_hedged_call_goes_to_a_server_that_had_no_attempt() {
     drop(kept);
 }
 
-/// Calls that one server keeps, and that the others do not know: it is the busiest then.
+/// Calls that one server keeps, and that the others do not know: it is the only busy one in the end.
 fn occupy(
     client: &mut Endpoint,
     channel: &Channel,
-    is_busy: impl Fn() -> bool,
+    kept: impl Fn() -> u32,
 ) -> Vec<petrel::Task<bool>> {
-    let handle = client.handle();
+    const CALLS: u32 = 12;
+    let (handle, ended) = (client.handle(), Rc::new(Cell::new(0)));
     let call = || {
-        let channel = channel.clone();
-        handle.spawn(async move { channel.call(NEVER, b"", seconds(60)).await.is_ok() })
+        let (channel, ended) = (channel.clone(), Rc::clone(&ended));
+        handle.spawn(async move {
+            let is_ok = channel.call(NEVER, b"", seconds(60)).await.is_ok();
+            ended.set(ended.get() + 1);
+            is_ok
+        })
     };
-    let calls = (0..12).map(|_| call()).collect();
-    client.run_until(|_| is_busy());
+    let calls = (0..CALLS).map(|_| call()).collect();
+    client.run_until(|_| kept() + ended.get() == CALLS);
+    assert!(kept() >= 2, "the calls go to all servers");
     calls
 }
 
@@ -249,7 +257,7 @@ fn a_retry_goes_to_another_server_though_the_one_that_failed_is_less_busy() {
     let servers = [(refuses, Arc::default()), (answers, counts)];
     let mut client = client(EndpointConfig::default());
     let channel = to_both(&mut client, &servers, ChannelConfig::default());
-    let kept = occupy(&mut client, &channel, || servers[1].1.came.load(Ordering::SeqCst) >= 2);
+    let kept = occupy(&mut client, &channel, || servers[1].1.came.load(Ordering::SeqCst));
     for _ in 0..4 {
         let reply = client.block_on(channel.call(NAME, b"", seconds(60))).unwrap();
         assert_eq!(&reply[..], b"answers");
