@@ -11,7 +11,8 @@ fn experiment(arguments: &[&str]) -> std::process::Output {
 
 #[test]
 fn experiment__twice_gives_the_same_bytes() {
-    for what in ["scale", "small-loss", "cc-cost", "overload"] {
+    // Of `overload`, which takes longest, the simulator's own test sees to it.
+    for what in ["scale", "small-loss", "cc-cost"] {
         let runs: Vec<_> = (0..2)
             .map(|_| experiment(&[what, "--quick", "--seed", "3", "--json"]).stdout)
             .collect();
