@@ -28,8 +28,8 @@ pub struct Options {
     pub has_everything: bool,
 }
 
-/// Runs the world of a seed, and [that of nexuses](crate::nexus), and of every eighth seed [the party](crate::party), and
-/// checks everything.
+/// Runs the world of a seed, of every second seed [that of nexuses](crate::nexus) too, and of every eighth
+/// [the party](crate::party), and checks everything.
 ///
 /// # Errors
 /// The first rule that was broken. A panic counts as one.

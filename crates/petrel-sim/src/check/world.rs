@@ -45,7 +45,7 @@ const WORLDS_PER_RINGS: u64 = 2;
 /// One in so many worlds is a large one.
 const LARGE_WORLDS: u64 = 1_000;
 
-/// Of the worlds that move messages of the largest size, one in so many does: each costs as much as ten others.
+/// Of the worlds that move messages of the largest size, one in so many does: each costs as much as twenty others.
 const GIANTS: u64 = 4;
 
 /// Random streams of a world; see [`FabricHandle::rng`].
