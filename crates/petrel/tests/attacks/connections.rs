@@ -1,6 +1,7 @@
 //! Connections that fill the server (`docs/wire-protocol.md` §8.3, §8.4): others still get in.
 
 use std::net::SocketAddr;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use petrel::nexus::fetch_stats;
 use petrel_hostile::{Connection, Shape};
@@ -12,12 +13,17 @@ use crate::common::{ECHO, Server, client, over};
 /// More than the server takes.
 const FLOOD: usize = 4_200;
 
-/// Room for the sockets of both sides.
-fn raise_descriptor_limit() {
+/// Room for the sockets of both sides. One flood at a time: three together would want more descriptors than many a
+/// machine gives a process.
+#[must_use]
+fn room_for_a_flood() -> MutexGuard<'static, ()> {
+    static FLOODS: Mutex<()> = Mutex::new(());
+    let alone = FLOODS.lock().unwrap_or_else(PoisonError::into_inner);
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
     let current = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     assert!(current > 3 * FLOOD as u64, "raise the limit of descriptors: ulimit -n");
+    alone
 }
 
 fn counter(json: &str, name: &str) -> u64 {
@@ -36,7 +42,7 @@ fn check_newcomers(address: SocketAddr) {
 
 #[test]
 fn connections_with_links_and_no_session__yield_to_newcomers() {
-    raise_descriptor_limit();
+    let _alone = room_for_a_flood();
     let server = Server::start(over(true, false), "127.0.0.1:0", |_| ());
     let mut honest = client(over(true, false));
     let session = honest.connect_wait(server.address).unwrap();
@@ -59,7 +65,7 @@ fn connections_with_links_and_no_session__yield_to_newcomers() {
 
 #[test]
 fn connections_with_sessions__have_a_share_and_are_told() {
-    raise_descriptor_limit();
+    let _alone = room_for_a_flood();
     let server = Server::start(over(true, false), "127.0.0.1:0", |_| ());
     let mut honest = client(over(true, false));
     let session = honest.connect_wait(server.address).unwrap();
@@ -96,7 +102,7 @@ fn connections_with_sessions__have_a_share_and_are_told() {
 
 #[test]
 fn connections_with_sessions__leave_places_to_other_addresses() {
-    raise_descriptor_limit();
+    let _alone = room_for_a_flood();
     let server = Server::start(over(true, false), "127.0.0.1:0", |_| ());
     let local = |host: u8| SocketAddr::from(([127, 0, 0, host], server.address.port()));
     let mut crowd = Vec::new();
