@@ -10,18 +10,6 @@ fn experiment(arguments: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn experiment__twice_gives_the_same_bytes() {
-    // Of `overload`, which takes longest, the simulator's own test sees to it.
-    for what in ["scale", "small-loss", "cc-cost"] {
-        let runs: Vec<_> = (0..2)
-            .map(|_| experiment(&[what, "--quick", "--seed", "3", "--json"]).stdout)
-            .collect();
-        assert_eq!(runs[0], runs[1], "{what}");
-        assert!(!runs[0].is_empty());
-    }
-}
-
-#[test]
 fn experiment__each_has_a_row_for_each_figure_in_json() {
     for (what, rows, field) in [
         ("loss", 6, "goodput_gbit"),
@@ -30,7 +18,13 @@ fn experiment__each_has_a_row_for_each_figure_in_json() {
         ("scale", 2, "rate_per_host_mrps"),
         ("cc-cost", 8, "relative"),
     ] {
-        let rows_found: Vec<Value> = records(&experiment(&[what, "--quick", "--json"]));
+        let arguments = [what, "--quick", "--seed", "3", "--json"];
+        let output = experiment(&arguments);
+        if what == "small-loss" {
+            // That each gives its figures again is a test of the simulator; here, that the output has nothing of its own.
+            assert_eq!(output.stdout, experiment(&arguments).stdout);
+        }
+        let rows_found: Vec<Value> = records(&output);
         assert_eq!(rows_found.len(), rows, "{what}");
         for row in rows_found {
             assert!(row[field].as_f64().is_some_and(|value| value > 0.0), "{what}: {row}");

@@ -12,7 +12,7 @@ use petrel_sim::fabric::{
 use petrel_sim::{Actor, Probability, Rng, SimTransport, SimTransportConfig, Simulation, Stop};
 use petrel_transport::{PeerId, TX_BURST_MAX, Transport, TxFrame};
 
-const SEEDS: u64 = 100;
+const SEEDS: u64 = 40;
 const END_NS: u64 = 3_000_000;
 
 /// Sends numbered frames to everybody at random, and checks what comes.

@@ -4,6 +4,8 @@ mod ahead;
 mod call;
 mod cancel;
 mod census;
+#[cfg(all(debug_assertions, not(test)))]
+mod compiled;
 mod config;
 mod context;
 mod drain;
