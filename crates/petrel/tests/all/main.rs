@@ -18,6 +18,7 @@ mod given_back;
 mod group;
 mod hostile;
 mod in_place;
+mod interop;
 mod local;
 mod memory;
 mod multicast;

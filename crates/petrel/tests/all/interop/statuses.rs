@@ -2,8 +2,8 @@
 
 use petrel::{CallFailure, CallOptions, Execution, Status};
 
-use crate::pair::{Pair, both};
-use crate::service::{ECHO, FAIL, NOBODY};
+use crate::interop::pair::{Pair, both};
+use crate::interop::service::{ECHO, FAIL, NOBODY};
 
 /// The message of gRPC's case `special_status_message`.
 const SPECIAL: &str = "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n";

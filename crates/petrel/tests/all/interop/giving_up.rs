@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use petrel::{CallOptions, Execution, Status};
 
-use crate::pair::{both, both_with};
-use crate::service::{ECHO, KEEP, WORK};
+use crate::interop::pair::{both, both_with};
+use crate::interop::service::{ECHO, KEEP, WORK};
 
 #[test]
 fn cancel__of_a_call_that_is_never_answered_reaches_its_handler() {

@@ -12,9 +12,9 @@ use petrel::{
 use rustix::process::Signal;
 
 use crate::common::{Server, over};
-use crate::pair::{Begun, Pair, both, client, server, until};
-use crate::process::Process;
-use crate::service::{ECHO, KEEP, RUNS, WHO};
+use crate::interop::pair::{Begun, Pair, both, client, server, until};
+use crate::interop::process::Process;
+use crate::interop::service::{ECHO, KEEP, RUNS, WHO};
 
 /// As many as fit in the session's slots, and some more, which wait.
 fn begin_many(pair: &mut Pair) -> Vec<Begun> {

@@ -10,8 +10,8 @@ use petrel::{
 };
 
 use crate::common::over;
-use crate::process::Process;
-use crate::service::{RELEASE, SEEN, Seen};
+use crate::interop::process::Process;
+use crate::interop::service::{RELEASE, SEEN, Seen};
 
 /// Longer than anything here takes on a machine with ten times the load that it can carry. It catches what
 /// hangs, and judges no speed.

@@ -4,13 +4,6 @@
 //!
 //! The second process is this program, started again: [`process`] tells how.
 
-// Tests are named `function__condition`.
-#![allow(non_snake_case)]
-
-#[path = "../common/mod.rs"]
-#[allow(dead_code, reason = "servers are processes here")]
-mod common;
-
 mod failures;
 mod giving_up;
 mod messages;

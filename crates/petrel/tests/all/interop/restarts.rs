@@ -10,9 +10,9 @@ use petrel::{
 };
 
 use crate::common::over;
-use crate::pair::{client, server, until};
-use crate::process::Process;
-use crate::service::{KEEP, RELEASE, RUNS, SEEN, Seen, WHO};
+use crate::interop::pair::{client, server, until};
+use crate::interop::process::Process;
+use crate::interop::service::{KEEP, RELEASE, RUNS, SEEN, Seen, WHO};
 
 /// No call here takes as long.
 fn patient() -> CallOptions {

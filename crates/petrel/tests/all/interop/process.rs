@@ -11,7 +11,7 @@ use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 
-use crate::service;
+use crate::interop::service;
 
 /// Says to the second process what it is to do.
 const PART: &str = "PETREL_TEST_SECOND_PROCESS";
@@ -41,7 +41,7 @@ impl Process {
 
     fn start(part: &str) -> Self {
         let mut child = Command::new(env::current_exe().unwrap())
-            .args(["--exact", "process::runs_its_part", "--nocapture"])
+            .args(["--exact", "interop::process::runs_its_part", "--nocapture"])
             .env(PART, part)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

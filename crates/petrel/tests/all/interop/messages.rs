@@ -4,8 +4,8 @@ use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
 use petrel::{CallError, CallOptions, CallWaitError, Execution, StartError, Status};
 
 use crate::common::pattern;
-use crate::pair::both;
-use crate::service::{ECHO, GIVE};
+use crate::interop::pair::both;
+use crate::interop::service::{ECHO, GIVE};
 
 const LARGEST: usize = MESSAGE_BYTES_DEFAULT as usize;
 
