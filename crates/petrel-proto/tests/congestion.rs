@@ -204,34 +204,46 @@ fn shallow_buffers__lose_less_and_share() {
 
 /// A bare round trip longer than the defaults assume is no congestion, where it is told: to the
 /// endpoint or to the session.
-#[test]
-fn long_paths__are_filled() {
+fn assert_filled(bare_rtt_ns: u32) {
     let line = Rate::gbit(25);
-    for bare_rtt_ns in [40_000, 80_000, 300_000] {
-        for (name, control, told_ns) in [
-            ("Timely", CongestionConfig::Timely(TimelyConfig::for_path(line, bare_rtt_ns)), 0),
-            ("DCQCN", CongestionConfig::Dcqcn(DcqcnConfig::for_path(line, bare_rtt_ns)), 0),
-            ("Swift", CongestionConfig::Swift(SwiftConfig::for_path(bare_rtt_ns)), 0),
-            ("Timely, session", timely(25), bare_rtt_ns),
-            ("DCQCN, session", dcqcn(25), bare_rtt_ns),
-            ("Swift, session", swift(25), bare_rtt_ns),
-        ] {
-            for flows in [1, 20, 100] {
-                // Twice what one flow needs, or all of the first round trip would be a queue.
-                let credits = bare_rtt_ns / 150 / u32::try_from(flows.min(5)).unwrap();
-                let base = setup(25, flows, control.clone());
-                let bare_rtt_ns = u64::from(bare_rtt_ns);
-                let mut net = Bottleneck::new(Setup { bare_rtt_ns, told_ns, credits, ..base });
-                net.run(100 * MS);
-                let seen = net.run(40 * MS);
-                show(&format!("{name}, {} µs", bare_rtt_ns / 1000), 25, flows, &seen);
-                assert!(seen.utilisation >= 0.9, "{name} {bare_rtt_ns} {flows} {seen:?}");
-                assert!(seen.jain >= 0.9, "{name} {bare_rtt_ns} {flows} {seen:?}");
-                let most_ns = 2 * bare_rtt_ns + 100_000;
-                assert!(seen.rtt_max_ns <= most_ns, "{name} {bare_rtt_ns} {flows} {seen:?}");
-            }
+    for (name, control, told_ns) in [
+        ("Timely", CongestionConfig::Timely(TimelyConfig::for_path(line, bare_rtt_ns)), 0),
+        ("DCQCN", CongestionConfig::Dcqcn(DcqcnConfig::for_path(line, bare_rtt_ns)), 0),
+        ("Swift", CongestionConfig::Swift(SwiftConfig::for_path(bare_rtt_ns)), 0),
+        ("Timely, session", timely(25), bare_rtt_ns),
+        ("DCQCN, session", dcqcn(25), bare_rtt_ns),
+        ("Swift, session", swift(25), bare_rtt_ns),
+    ] {
+        for flows in [1, 20, 100] {
+            // Twice what one flow needs, or all of the first round trip would be a queue.
+            let credits = bare_rtt_ns / 150 / u32::try_from(flows.min(5)).unwrap();
+            let base = setup(25, flows, control.clone());
+            let bare_rtt_ns = u64::from(bare_rtt_ns);
+            let mut net = Bottleneck::new(Setup { bare_rtt_ns, told_ns, credits, ..base });
+            net.run(100 * MS);
+            let seen = net.run(40 * MS);
+            show(&format!("{name}, {} µs", bare_rtt_ns / 1000), 25, flows, &seen);
+            assert!(seen.utilisation >= 0.9, "{name} {bare_rtt_ns} {flows} {seen:?}");
+            assert!(seen.jain >= 0.9, "{name} {bare_rtt_ns} {flows} {seen:?}");
+            let most_ns = 2 * bare_rtt_ns + 100_000;
+            assert!(seen.rtt_max_ns <= most_ns, "{name} {bare_rtt_ns} {flows} {seen:?}");
         }
     }
+}
+
+#[test]
+fn long_paths__of_40_us_are_filled() {
+    assert_filled(40_000);
+}
+
+#[test]
+fn long_paths__of_80_us_are_filled() {
+    assert_filled(80_000);
+}
+
+#[test]
+fn long_paths__of_300_us_are_filled() {
+    assert_filled(300_000);
 }
 
 /// Ten flows, and each 5 ms ten more, which meet a queue from their first packet on.

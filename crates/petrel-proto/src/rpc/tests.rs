@@ -42,7 +42,7 @@ pub(super) struct Pair {
 }
 
 /// What a pair is made with.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) slots: u16,
     pub(super) credits: u16,
