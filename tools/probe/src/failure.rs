@@ -20,6 +20,8 @@ pub(crate) enum Failure {
     NoArtifact(String),
     #[error("without any defect `{step}` already fails: see {log}")]
     Control { step: String, log: PathBuf },
+    #[error("`{0}` comes to no mutant's place: it has run nothing")]
+    Idle(String),
     #[error("no defect has the name `{0}`; `planted --list` has the names")]
     UnknownDefect(String),
 }

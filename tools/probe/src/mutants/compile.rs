@@ -121,6 +121,9 @@ impl World {
             }
             let reached = numbers(&std::fs::read(&file).unwrap_or_default());
             let (seconds, count) = (ran.took.as_secs_f64(), reached.len());
+            if count == 0 {
+                return Err(Failure::Idle(step.name.to_owned()));
+            }
             eprintln!("{}: {seconds:.1} s, comes to {count} mutants", step.name);
             controls.insert(step, Control { took: ran.took, reached });
         }
