@@ -13,6 +13,8 @@ use super::call::{Method, Spec};
 use super::node::{Node, Open, Target};
 use super::pattern::ID_BYTES;
 use super::world::{PATIENCE_NS, World};
+use crate::Probability;
+use crate::Rng;
 use crate::fabric::{ActorId, CpuConfig};
 use crate::ring::{FULL_PAUSE_NS, SPINS_MAX, WAKE_NS};
 use crate::transport::SimTransport;
@@ -86,23 +88,24 @@ struct Taken {
 }
 
 impl World {
-    /// Measures calls between a few pairs, each alone.
-    pub(super) fn measure(&mut self) -> Result<(), String> {
+    /// Measures calls between a few pairs, each alone: in half of the worlds small ones, in the others those that move much.
+    pub(super) fn measure(&mut self, seed: u64) -> Result<(), String> {
         // There, calls may be refused, or given up before the links could have carried them.
         let scenario = &self.common.scenario;
         if scenario.memory_is_tight || scenario.is_crowded || scenario.is_impatient {
             return Ok(());
         }
-        for (place, (client, server, target)) in self.pairs_to_measure().into_iter().enumerate() {
+        let moves_much = Rng::stream(seed, u32::MAX, 3).chance(Probability::percent(50));
+        for (client, server, target) in self.pairs_to_measure() {
             let Some(open) = self.open_session(client, target)? else { continue };
             let pair = Pair { client, server, open };
+            if moves_much {
+                self.measure_large(pair)?;
+                // One pair is enough.
+                return self.measure_shares(pair);
+            }
             self.measure_small(pair)?;
             self.measure_waiting(pair)?;
-            // One pair is enough for these, which move much.
-            if place == 0 {
-                self.measure_large(pair)?;
-                self.measure_shares(pair)?;
-            }
         }
         Ok(())
     }

@@ -139,7 +139,7 @@ impl World {
         self.run_until_done()?;
         self.check_credits()?;
         self.begin(Phase::Measuring);
-        self.measure()?;
+        self.measure(seed)?;
         self.begin(Phase::Closing);
         self.run_until_done()?;
         self.check_end(seed)
