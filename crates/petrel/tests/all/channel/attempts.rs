@@ -9,7 +9,7 @@ use std::time::Duration;
 use petrel::{Channel, ChannelConfig, Endpoint, EndpointConfig, Execution, Status};
 
 use super::{FAIL, NAME, NEVER, seconds, server, to_both};
-use crate::common::{Server, client, over};
+use crate::common::{Server, client, over, run_until_seen};
 
 /// Does as the server's script says for the request's place in the order of arrival.
 const SCRIPT: u16 = 5;
@@ -138,7 +138,7 @@ fn a_call_that_was_lost_and_then_refused_is_tried_again() {
         let channel = channel.clone();
         async move { channel.call(SCRIPT, b"", seconds(60).idempotent()).await }
     });
-    client.run_until(|_| scripted.came() == 1);
+    run_until_seen(&mut client, || scripted.came() == 1);
     let lost = scripted.places()[0];
     scripted.servers[usize::from(lost)].end();
     let reply = client.block_on(call).unwrap();
@@ -157,7 +157,7 @@ fn a_call_that_was_lost_and_then_refused_to_the_end_may_have_been_executed() {
         let channel = channel.clone();
         async move { channel.call(SCRIPT, b"", seconds(60).idempotent()).await }
     });
-    client.run_until(|_| scripted.came() == 1);
+    run_until_seen(&mut client, || scripted.came() == 1);
     let lost = scripted.places()[0];
     scripted.servers[usize::from(lost)].end();
     let failure = client.block_on(call).unwrap_err();
@@ -190,7 +190,7 @@ fn a_restarted_server_that_refuses_its_returning_clients_loses_no_call() {
             handle.spawn(async move { channel.call(NEVER, b"", options).await })
         })
         .collect();
-    client.run_until(|_| counts.came.load(Ordering::SeqCst) == CALLS);
+    run_until_seen(&mut client, || counts.came.load(Ordering::SeqCst) == CALLS);
     first.end();
     let came = Arc::new(AtomicU32::new(0));
     let _second = Server::start(over(true, true), &address.to_string(), move |endpoint| {
@@ -243,7 +243,7 @@ fn occupy(
         })
     };
     let calls = (0..CALLS).map(|_| call()).collect();
-    client.run_until(|_| kept() + ended.get() == CALLS);
+    run_until_seen(client, || kept() + ended.get() == CALLS);
     assert!(kept() >= 2, "the calls go to all servers");
     calls
 }
@@ -312,7 +312,7 @@ fn refusals_of_a_busy_server_lower_the_limit_of_calls() {
             handle.spawn(async move { channel.call(SCRIPT, b"", seconds(60)).await })
         })
         .collect();
-    client.run_until(|_| scripted.came() > limit / 2);
+    run_until_seen(&mut client, || scripted.came() > limit / 2);
     // A request of the same session arrives after those that were let through before it.
     let session = client.connect_wait(scripted.servers[0].address).unwrap();
     client.call_wait(session, super::ECHO, b"", 0).unwrap();

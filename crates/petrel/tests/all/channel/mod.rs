@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::common::{ECHO, Server, client, nexus, over};
+use crate::common::{ECHO, Server, client, nexus, over, run_until_seen};
 use petrel::{CallOptions, Channel, ChannelConfig, Endpoint, EndpointConfig, Execution, Status};
 
 /// Never answers; counts who came, and whose caller went.
@@ -118,7 +118,7 @@ fn to_both(
 /// Runs the client until one of the servers has got a request that it never answers; gives which.
 fn wait_for_one(client: &mut Endpoint, servers: &[(Server, Arc<Counts>)]) -> usize {
     let which = || servers.iter().position(|(_, counts)| counts.came.load(Ordering::SeqCst) > 0);
-    client.run_until(|_| which().is_some());
+    run_until_seen(client, || which().is_some());
     which().unwrap()
 }
 
@@ -137,7 +137,7 @@ fn what_may_have_been_executed_is_tried_again_only_if_that_does_no_harm() {
         servers[has_it].0.end();
         if is_idempotent {
             let other = Arc::clone(&servers[1 - has_it].1);
-            client.run_until(|_| other.came.load(Ordering::SeqCst) == 1);
+            run_until_seen(&mut client, || other.came.load(Ordering::SeqCst) == 1);
             assert_eq!((channel.stats().retries, call.try_take().is_none()), (1, true));
         } else {
             let failure = client.block_on(call).unwrap_err();
@@ -173,7 +173,9 @@ fn a_hedge_answers_for_a_server_that_hangs_which_hears_of_it() {
     // Those that won among them; a call has three beside its first attempt at most.
     assert!((stats.hedges_won..=20 * 3).contains(&stats.hedges), "{stats:?}");
     // Each that hung was cancelled.
-    client.run_until(|_| hung.went.load(Ordering::SeqCst) == hung.came.load(Ordering::SeqCst));
+    run_until_seen(&mut client, || {
+        hung.went.load(Ordering::SeqCst) == hung.came.load(Ordering::SeqCst)
+    });
 }
 
 #[test]
@@ -242,7 +244,9 @@ fn a_call_ends_on_time_though_nobody_answers_or_listens() {
             other => assert_eq!(other, Execution::NotSent),
         }
     }
-    client.run_until(|_| counts.went.load(Ordering::SeqCst) == counts.came.load(Ordering::SeqCst));
+    run_until_seen(&mut client, || {
+        counts.went.load(Ordering::SeqCst) == counts.came.load(Ordering::SeqCst)
+    });
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listens: SocketAddr = nobody.local_addr().unwrap();
     let channel = client.handle().channel([listens], ChannelConfig::default());
