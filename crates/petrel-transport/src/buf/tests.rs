@@ -476,3 +476,18 @@ fn references__are_lent_again_and_counted_apart() {
     assert_eq!((plain.wire_len(), plain.packet(0, 16, 0, 8).1), (8, &[][..]));
     assert_eq!(first.try_unwrap().expect("the reference is gone").data(), b"first");
 }
+
+#[test]
+fn block_bytes__of_one_packet_has_no_tail_and_no_alignment() {
+    for capacity in [0, 1, 7, 8, 100, 1_000, 65_521] {
+        assert_eq!(packet::block_bytes(capacity, 1), Some(HEAD_ROOM_BYTES + capacity));
+        assert_eq!(packet::block_bytes(capacity, 0), packet::block_bytes(capacity, 1));
+        let with_tail = packet::block_bytes(capacity, 2).unwrap();
+        assert!(with_tail > HEAD_ROOM_BYTES + capacity && with_tail.is_multiple_of(8));
+    }
+    let largest = LARGEST_BLOCK_BYTES - HEAD_ROOM_BYTES;
+    assert_eq!(packet::block_bytes(largest, 1), Some(LARGEST_BLOCK_BYTES));
+    assert_eq!(packet::block_bytes(largest + 1, 1), None);
+    assert_eq!(packet::block_bytes(largest, 2), None);
+    assert_eq!(packet::block_bytes(usize::MAX, usize::MAX), None);
+}

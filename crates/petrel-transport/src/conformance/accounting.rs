@@ -2,9 +2,12 @@
 
 use super::frames::{check_arrival, frame};
 use super::{
-    EMPTY_POLLS_UNTIL_LOST, End, Harness, burst_len, carry, collect, drain, retain_set, send_once,
+    EMPTY_POLLS_UNTIL_LOST, End, Harness, burst_len, carry, collect, drain, retain_set, send_all,
+    send_once,
 };
-use crate::transport::{PeerId, TX_BURST_MAX, Transport, TransportStats, TxFrame};
+use crate::transport::{
+    FrameHandler, PeerId, ReturnPath, SharedFrame, TX_BURST_MAX, Transport, TransportStats, TxFrame,
+};
 
 /// Bytes that are offered to a medium that nobody receives from: more than any of them holds.
 const FLOOD_BYTES: usize = 48 << 20;
@@ -49,6 +52,55 @@ pub fn counts_oversize_frames<H: Harness>(harness: &mut H) {
         let arrived = collect(harness, &mut b, 2);
         check_arrival(&sent, &arrived, harness.medium().is_lossless);
     }
+}
+
+/// Answers each frame by its way back, and notes the answers that were taken there.
+struct Answering {
+    /// Bytes of the next answer.
+    len: usize,
+    taken: Vec<Vec<u8>>,
+}
+
+impl FrameHandler for &mut Answering {
+    fn handle(&mut self, _: PeerId, _: &[u8], mut back: ReturnPath<'_>) {
+        let answer = frame(13, self.len as u32, self.len);
+        if back.push(&answer) {
+            self.taken.push(answer);
+        }
+    }
+
+    fn handle_marked(&mut self, _: PeerId, _: &[u8]) {
+        panic!("no frame here met congestion");
+    }
+
+    fn handle_shared(&mut self, peer: PeerId, _: SharedFrame<'_>, back: ReturnPath<'_>) {
+        self.handle(peer, &[], back);
+    }
+}
+
+/// Answers that a transport takes while it delivers are frames like all others: counted, and they arrive.
+pub fn counts_answers_on_the_way_back<H: Harness>(harness: &mut H) {
+    let [mut a, mut b] = harness.pair();
+    let mut answering = Answering { len: 16, taken: Vec::new() };
+    let (before, mut rounds) = (b.transport.stats(), 0);
+    while answering.len < 400 && rounds < EMPTY_POLLS_UNTIL_LOST {
+        rounds += 1;
+        let request = frame(13, rounds, 20 + answering.len);
+        send_all(harness, &mut a, &[request]);
+        while b.transport.rx_burst_to(1, &mut answering) == 0 && rounds < EMPTY_POLLS_UNTIL_LOST {
+            rounds += 1;
+            harness.advance();
+        }
+        b.transport.flush();
+        answering.len += 7;
+    }
+    let taken = &answering.taken;
+    let arrived = collect(harness, &mut a, taken.len());
+    check_arrival(taken, &arrived, harness.medium().is_lossless);
+    let after = b.transport.stats();
+    let bytes: usize = taken.iter().map(Vec::len).sum();
+    assert_eq!(after.tx_frames - before.tx_frames, taken.len() as u64);
+    assert_eq!(after.tx_bytes - before.tx_bytes, bytes as u64);
 }
 
 /// Sending far more than the medium holds neither blocks nor panics, the counters add up, what

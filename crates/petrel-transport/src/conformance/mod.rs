@@ -51,8 +51,8 @@ mod steadiness;
 mod waiting;
 
 pub use accounting::{
-    accounts_for_every_frame_when_full, counts_frames_of_no_peer, counts_oversize_frames,
-    takes_blocked_frames_later,
+    accounts_for_every_frame_when_full, counts_answers_on_the_way_back, counts_frames_of_no_peer,
+    counts_oversize_frames, takes_blocked_frames_later,
 };
 pub use delivery::{
     delivers_bursts_of_mixed_sizes, delivers_every_size, delivers_pushed_bursts_of_any_length,
@@ -177,6 +177,7 @@ pub fn run_all<H: Harness>(harness: &mut H) {
     survives_removal_in_flight(harness);
     counts_frames_of_no_peer(harness);
     counts_oversize_frames(harness);
+    counts_answers_on_the_way_back(harness);
     accounts_for_every_frame_when_full(harness);
     takes_blocked_frames_later(harness);
     frames_stay_while_their_handler_looks(harness);

@@ -172,6 +172,19 @@ mod tests {
     }
 
     #[test]
+    fn streams__do_not_block_and_end_with_the_program() {
+        use rustix::fs::{OFlags, fcntl_getfl};
+        use rustix::io::{FdFlags, fcntl_getfd};
+        let mut rendezvous = Rendezvous::bind().unwrap();
+        let client = connect(&rendezvous.name()).unwrap();
+        let server = rendezvous.accept().unwrap().unwrap();
+        for stream in [rendezvous.as_fd(), client.as_fd(), server.as_fd()] {
+            assert!(fcntl_getfl(stream).unwrap().contains(OFlags::NONBLOCK), "{stream:?}");
+            assert!(fcntl_getfd(stream).unwrap().contains(FdFlags::CLOEXEC), "{stream:?}");
+        }
+    }
+
+    #[test]
     fn name__is_a_prefix_and_hexadecimal_digits() {
         let digits: Vec<u8> = (0..16).map(hex_digit).collect();
         assert_eq!(digits, b"0123456789abcdef");

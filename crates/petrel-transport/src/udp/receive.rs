@@ -537,6 +537,32 @@ mod tests {
     }
 
     #[test]
+    fn refill__asks_for_several_as_long_as_several_come() {
+        use std::os::fd::AsFd;
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(socket.local_addr().unwrap()).unwrap();
+        let mut receiver = Receiver::new(false).unwrap();
+        // Calls that have filled buffers, and how many each filled.
+        let mut filled_by = |datagrams: usize| {
+            (0..datagrams).for_each(|_| assert_eq!(sender.send(b"a datagram").unwrap(), 10));
+            let mut filled = Vec::new();
+            while filled.iter().sum::<usize>() < datagrams {
+                receiver.refill(socket.as_fd());
+                filled.push(receiver.filled);
+                receiver.buffer = receiver.filled;
+            }
+            filled
+        };
+        assert_eq!(filled_by(1), [1], "one is asked for at first");
+        assert_eq!(filled_by(5), [5], "and then as many as there are");
+        assert_eq!(filled_by(5), [5]);
+        assert_eq!(filled_by(1), [1], "one alone, though several were asked for");
+        assert_eq!(filled_by(5), [1, 4]);
+    }
+
+    #[test]
     fn control__is_laid_out_as_the_kernel_writes_it() {
         // SAFETY: these compute sizes and access no memory.
         let (len, space) = unsafe { (libc::CMSG_LEN(4), libc::CMSG_SPACE(4)) };

@@ -127,7 +127,11 @@ impl<N: Network> Reactor<N> {
         let proposals = links().map(|link| link.proposals.len()).sum();
         same(connection.proposals, proposals, || format!("proposals of {id:?}"))?;
         let bytes = links().map(|link| link.session_bytes).sum();
-        same(connection.session_bytes, bytes, || format!("memory of sessions of {id:?}"))
+        same(connection.session_bytes, bytes, || format!("memory of sessions of {id:?}"))?;
+        let proposals = links().flat_map(|link| link.proposals.values());
+        let bytes = proposals.map(|proposal| session_bytes(proposal.slots())).sum();
+        let proposed = if connection.is_opener { 0 } else { bytes };
+        same(connection.proposed_bytes, proposed, || format!("memory of proposals of {id:?}"))
     }
 
     fn check_link(&self, id: LinkId, link: &Link) -> Result<(), String> {

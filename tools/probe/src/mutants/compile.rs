@@ -19,6 +19,7 @@ const ROUNDS_MAX: usize = 24;
 
 /// All tests but those of threads in a model checker's order.
 const TESTS: &str = "test --no-run --lib --test all --test congestion --test corpus \
+    --test memory_returned --test nexus_descriptors --test attacks \
     --example worlds --example nexus_worlds \
     -p petrel-proto -p petrel-transport -p petrel-rpc -p petrel-sim";
 

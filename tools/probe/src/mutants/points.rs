@@ -278,6 +278,11 @@ fn is_effect(expr: &Expr) -> bool {
     }
 }
 
+/// Whether what a condition leads to is what only a planted defect does, which is no part of the product.
+fn is_defect(cond: &str) -> bool {
+    cond.contains("planted(") && !cond.contains("!planted(")
+}
+
 fn is_assignment(op: &BinOp) -> bool {
     others(op).iter().any(|other| other.ends_with('=') && other.len() > 1)
         && !matches!(op, BinOp::Eq(_) | BinOp::Ne(_) | BinOp::Lt(_) | BinOp::Gt(_))
@@ -352,6 +357,9 @@ impl<'ast> Visit<'ast> for Finder<'_> {
                 self.swap(guard, vec![always("true"), always("false")]);
             }
             self.visit_expr(guard);
+            if is_defect(self.text_of(guard)) {
+                return;
+            }
         }
         self.visit_expr(&arm.body);
     }
@@ -408,11 +416,8 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 
     fn visit_expr_if(&mut self, branch: &'ast syn::ExprIf) {
-        let cond = self.text_of(&branch.cond);
-        // What only a planted defect does is no part of the product.
-        let is_defect = cond.contains("planted(") && !cond.contains("!planted(");
         self.visit_expr(&branch.cond);
-        if !is_defect {
+        if !is_defect(self.text_of(&branch.cond)) {
             self.visit_block(&branch.then_branch);
         }
         if let Some((_, otherwise)) = &branch.else_branch {

@@ -28,7 +28,7 @@ impl Step {
 }
 
 /// All steps, in the order in which they run. Those that never come to a mutant's place leave it out.
-pub(super) const STEPS: [Step; 10] = [
+pub(super) const STEPS: [Step; 13] = [
     step("proto unit", "petrel-proto", "lib"),
     step("transport unit", "petrel-transport", "lib"),
     step("petrel unit", "petrel", "lib"),
@@ -39,4 +39,7 @@ pub(super) const STEPS: [Step; 10] = [
     step("proto corpus", "petrel-proto", "corpus"),
     real("transport all", "petrel-transport", "all"),
     real("petrel all", "petrel", "all"),
+    real("memory returned", "petrel", "memory_returned"),
+    real("descriptors", "petrel", "nexus_descriptors"),
+    real("attacks", "petrel", "attacks"),
 ];

@@ -278,6 +278,22 @@ fn credits_bound_what_is_on_the_way_and_stalled_slots_go_on() {
     assert_eq!(frames.len(), 3, "the rest, and the call that had waited for credits");
 }
 
+/// The call that got its credit back has nothing left to send: the credit is for the call that waits.
+#[test]
+fn credits_that_come_back_to_a_call_that_has_sent_all_go_to_the_call_that_waits() {
+    let mut pair = Pair::with(Shape { credits: 3, ..Shape::default() });
+    pair.call(&pattern(3 * P as usize, 0), 1, 1);
+    pair.call(b"small", 1, 2);
+    let frames = pair.client_sends();
+    assert_eq!(frames.len(), 3, "all of the first request, and all credits");
+    pair.at_server(&frames[0]).nothing();
+    pair.at_server(&frames[1]).nothing();
+    let credits = pair.server_sends();
+    assert!(!credits.is_empty());
+    credits.iter().for_each(|credit| pair.at_client(credit).nothing());
+    assert_eq!(words(&pair.client_sends()), ["REQUEST s0 r833 m1 5 B"]);
+}
+
 #[test]
 fn frames_that_fit_no_rule_change_nothing() {
     let mut pair = Pair::new();
