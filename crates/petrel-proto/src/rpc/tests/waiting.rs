@@ -2,6 +2,7 @@
 //! when credits are short (`docs/wire-protocol.md` §4, §6.3, §7.2).
 
 use super::*;
+use crate::congestion::{CongestionConfig, CongestionControl, SwiftConfig};
 use crate::limits::{
     CREDITS_DEFAULT, ENDPOINT_METHOD, FUTURE_ROUNDS_MAX, SLOTS_AT_FIRST, SLOTS_DEFAULT,
     WAITING_LOOK_NS_MAX,
@@ -412,4 +413,25 @@ fn a_server_makes_slots_for_requests_that_it_takes() {
     assert_eq!(pair.server.slots_made(pair.server_session), least);
     pair.at_server(&of(crate::wire::Kind::Request, last)).request();
     assert_eq!(pair.server.slots_made(pair.server_session), usize::from(SLOTS_DEFAULT));
+}
+
+/// Calls that wait for an event have nothing on the way, so a window has as much room as without them.
+#[test]
+fn calls_that_wait_take_nothing_of_a_congestion_window() {
+    let config = || {
+        let swift = CongestionConfig::Swift(SwiftConfig::new());
+        Config { congestion: CongestionControl::new(swift).unwrap(), ..Config::default() }
+    };
+    let sends = |waiting: usize| {
+        let mut pair = Pair::with_config(wide(), config());
+        start_waiting(&mut pair, waiting);
+        pair.call(&pattern(200 * P as usize, 0), 10, 1_000);
+        pair.client_sends().len()
+    };
+    let alone = sends(0);
+    assert!(
+        (1..usize::from(CREDITS_DEFAULT)).contains(&alone),
+        "the window is what bounds: {alone}"
+    );
+    assert_eq!(sends(20), alone);
 }
