@@ -75,6 +75,10 @@ const COUNTERPARTS: [(&str, &str); 10] = [
 /// same a little later.
 const HINTS: [&str; 3] = ["yield_now", "spin_loop", "prefetch"];
 
+/// What prints for people, and what a simulator does to a ring: it breaks rules on purpose, and looks at what was written.
+const FUNCTIONS_LEFT_OUT: [&str; 5] =
+    ["fmt", "misbehave", "lie_about_head", "forge_header", "look_back"];
+
 /// Methods that take memory ahead.
 const CAPACITIES: [&str; 3] = ["reserve", "reserve_exact", "shrink_to"];
 
@@ -176,7 +180,8 @@ impl Finder<'_> {
     }
 
     fn function(&mut self, attributes: &[Attribute], signature: &Signature, block: &Block) {
-        let is_out = signature.constness.is_some() || signature.ident == "fmt";
+        let is_out = signature.constness.is_some()
+            || FUNCTIONS_LEFT_OUT.iter().any(|name| signature.ident == name);
         if !is_out && !attributes.iter().any(leaves_out) {
             self.entry(signature, block);
             self.visit_block(block);
@@ -391,6 +396,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
 
     fn visit_expr(&mut self, expr: &'ast Expr) {
         match expr {
+            Expr::Binary(binary) if is_defect(self.text_of(&binary.left)) => return,
             Expr::Binary(binary) => self.binary(binary),
             Expr::Lit(literal) => self.literal(expr, &literal.lit),
             Expr::Unary(unary) if matches!(unary.op, UnOp::Not(_) | UnOp::Neg(_)) => {
