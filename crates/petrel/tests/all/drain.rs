@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use crate::common::{ECHO, Server, client, nexus, over, pattern};
+use crate::common::{ECHO, Server, client, nexus, over, pattern, run_until_seen};
 use petrel::{
     CallError, DrainTimeout, Endpoint, EndpointConfig, Execution, HEALTH_METHOD, Health, Parallel,
     SessionState, Status,
@@ -32,7 +32,7 @@ fn draining_server(config: EndpointConfig) -> Draining {
         serve(&mut endpoint);
         ready.send(nexus.local_addr().unwrap()).unwrap();
         let mut limit = None;
-        endpoint.run_until(|_| {
+        run_until_seen(&mut endpoint, || {
             limit = told.try_recv().ok();
             limit.is_some()
         });

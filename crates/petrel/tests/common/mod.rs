@@ -80,10 +80,10 @@ pub(crate) fn client(config: EndpointConfig) -> Endpoint {
     nexus(None).endpoint(config).unwrap()
 }
 
-/// Runs the client until another thread has done something: what it does does not wake the client.
+/// Runs the endpoint until another thread has done something: what it does does not wake the endpoint.
 #[allow(dead_code, reason = "not every program waits for another thread")]
-pub(crate) fn run_until_seen(client: &mut Endpoint, mut is_seen: impl FnMut() -> bool) {
-    while !client.run_for(Duration::from_millis(1), |_| is_seen()) {}
+pub(crate) fn run_until_seen(endpoint: &mut Endpoint, mut is_seen: impl FnMut() -> bool) {
+    while !endpoint.run_for(Duration::from_millis(1), |_| is_seen()) {}
 }
 
 pub(crate) fn over(udp: bool, shm: bool) -> EndpointConfig {

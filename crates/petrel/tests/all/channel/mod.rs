@@ -269,7 +269,7 @@ fn a_rolling_restart_loses_no_call() {
                 request.reply(cx, &data)
             });
             ready.send(nexus.local_addr().unwrap()).unwrap();
-            endpoint.run_until(|_| told.try_recv().is_ok());
+            run_until_seen(&mut endpoint, || told.try_recv().is_ok());
             endpoint.drain(Duration::from_secs(60)).unwrap();
         });
         (address.recv().unwrap(), tell, thread)
