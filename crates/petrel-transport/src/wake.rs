@@ -158,6 +158,19 @@ mod tests {
     }
 
     #[test]
+    fn timespec__is_whole_seconds_and_the_rest() {
+        for (ns, tv_sec, tv_nsec) in [
+            (0, 0, 0),
+            (999_999_999, 0, 999_999_999),
+            (1_000_000_000, 1, 0),
+            (7_000_000_001, 7, 1),
+            (u64::MAX, 18_446_744_073, 709_551_615),
+        ] {
+            assert_eq!(timespec(ns), Timespec { tv_sec, tv_nsec });
+        }
+    }
+
+    #[test]
     fn wake__from_another_thread_ends_a_poll() {
         let waker = Waker::new().unwrap();
         let remote = waker.clone();

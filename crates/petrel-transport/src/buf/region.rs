@@ -119,3 +119,28 @@ mod os {
         unsafe { dealloc(start.as_ptr(), layout(bytes)) }
     }
 }
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+
+    /// Whether memory is mapped at all of these addresses.
+    fn is_mapped(start: NonNull<u8>, bytes: usize) -> bool {
+        // SAFETY: nothing is changed: there is no file that could be written to.
+        unsafe { libc::msync(start.as_ptr().cast(), bytes, libc::MS_ASYNC) == 0 }
+    }
+
+    #[test]
+    fn drop__gives_the_addresses_back() {
+        // More than other threads of this program map meanwhile.
+        const BYTES: usize = 1 << 30;
+        for huge_pages in [false, true] {
+            let region = Region::zeroed(BYTES, huge_pages).unwrap();
+            let start = region.start();
+            assert!(is_mapped(start, BYTES));
+            // SAFETY: the region is taken back once, with its size.
+            drop(unsafe { Region::from_raw(region.into_raw(), BYTES) });
+            assert!(!is_mapped(start, BYTES));
+        }
+    }
+}

@@ -491,3 +491,31 @@ fn block_bytes__of_one_packet_has_no_tail_and_no_alignment() {
     assert_eq!(packet::block_bytes(largest, 2), None);
     assert_eq!(packet::block_bytes(usize::MAX, usize::MAX), None);
 }
+
+/// The head, a header for each packet but the first, and a pointer.
+#[test]
+fn reference_bytes__are_those_of_its_headers_and_a_pointer() {
+    let bytes_of = |headers: usize| HEAD_ROOM_BYTES + headers * TAIL_HEADER_BYTES + 8;
+    for packets in [1, 2, 3, 100, 5_000] {
+        assert_eq!(super::shared::reference_bytes(packets), Some(bytes_of(packets - 1)));
+    }
+    assert_eq!(super::shared::reference_bytes(0), Some(bytes_of(0)));
+    let most = (LARGEST_BLOCK_BYTES - bytes_of(0)) / TAIL_HEADER_BYTES + 1;
+    assert_eq!(super::shared::reference_bytes(most), Some(bytes_of(most - 1)));
+    assert_eq!(super::shared::reference_bytes(most + 1), None);
+    assert_eq!(super::shared::reference_bytes(usize::MAX), None);
+}
+
+#[test]
+fn fresh_memory__of_a_pool_that_poisons_nothing_is_none_that_another_poisoned() {
+    let poisoning = poisoning_pool(8 * MIB);
+    let mut buffer = poisoning.alloc(100_000, 10).unwrap();
+    buffer.storage_mut().fill(1);
+    let (address, reserved_bytes) = (buffer.address(), poisoning.reserved_bytes());
+    drop((buffer, poisoning));
+    let plain = pool(8 * MIB).alloc(100_000, 10).unwrap();
+    assert!(plain.data().iter().all(|&byte| byte == 0));
+    let poisoning = poisoning_pool(8 * MIB);
+    let again = poisoning.alloc(100_000, 10).unwrap();
+    assert_eq!((again.address(), poisoning.reserved_bytes()), (address, reserved_bytes));
+}

@@ -226,3 +226,116 @@ impl<H: FrameHandler, E: Eye> FrameHandler for Seen<'_, H, E> {
         self.handler.prepare(frame, is_whole);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Wakes nobody: both ends are polled.
+    struct Slack;
+
+    impl Cord for Slack {
+        fn ring(&mut self) -> bool {
+            true
+        }
+
+        fn take_rung(&mut self) -> u64 {
+            0
+        }
+    }
+
+    /// Sees nothing.
+    struct Blind;
+
+    impl Eye for Blind {
+        fn taken(&mut self, _: PeerId, _: &[u8]) {}
+
+        fn answered(&mut self, _: PeerId, _: &[u8]) {}
+    }
+
+    /// Takes what comes.
+    struct Taker;
+
+    impl FrameHandler for &mut Taker {
+        fn handle(&mut self, _: PeerId, _: &[u8], _: ReturnPath<'_>) {}
+
+        fn handle_marked(&mut self, _: PeerId, _: &[u8]) {}
+
+        fn handle_shared(&mut self, _: PeerId, _: SharedFrame<'_>, _: ReturnPath<'_>) {}
+    }
+
+    const PEER: PeerId = PeerId(0);
+    const MAX_FRAME: usize = 2_000;
+
+    /// Two endpoints, of which the first has sent `count` frames of so many bytes that the second has taken.
+    fn ends(count: usize, bytes: usize) -> [Detached<Slack>; 2] {
+        let [mut one, mut other] = pair(8_192, MAX_FRAME).unwrap().map(|end| {
+            let mut detached = Detached::default();
+            assert_eq!(detached.add_peer(end, Slack), PEER);
+            detached
+        });
+        for _ in 0..count {
+            assert!(one.push(PEER, &vec![0x10; bytes], &[]));
+            one.flush();
+            assert_eq!(receive(&mut other), 1);
+        }
+        [one, other]
+    }
+
+    fn receive(at: &mut Detached<Slack>) -> usize {
+        at.rx_burst_to(64, &mut Taker, &mut Blind)
+    }
+
+    #[test]
+    fn misbehave__tells_whether_the_rule_was_broken_and_the_peer_sees_it() {
+        // So that less than a frame is left of the ring, and with room for the largest.
+        for (count, is_near_end) in [(1, false), (4, true)] {
+            for misdeed in [
+                Misdeed::HeaderOfElsewhere,
+                Misdeed::HeaderOfNothing,
+                Misdeed::HeaderTooLong,
+                Misdeed::HeaderBeyondTheEnd,
+            ] {
+                let [mut bad, mut good] = ends(count, 1_700);
+                let can = is_near_end || misdeed != Misdeed::HeaderBeyondTheEnd;
+                assert_eq!(bad.misbehave(PEER, misdeed), can, "{misdeed:?}");
+                assert_eq!(receive(&mut good), 0);
+                assert_eq!(good.is_given_up(PEER), can, "{misdeed:?}");
+                assert_eq!(good.stats().rx_broken_rings, u64::from(can));
+            }
+        }
+    }
+
+    #[test]
+    fn misbehave__with_its_head_is_seen_when_the_ring_is_full() {
+        for misdeed in [Misdeed::HeadOffTheLines, Misdeed::HeadBeyond] {
+            let [mut good, mut bad] = ends(2, MAX_FRAME);
+            assert!(bad.misbehave(PEER, misdeed));
+            let pushed = (0..10).take_while(|_| good.push(PEER, &[0x10; MAX_FRAME], &[])).count();
+            assert!(good.is_given_up(PEER) && good.stats().rx_broken_rings == 1, "{misdeed:?}");
+            // What is sent to it from now on is dropped.
+            assert_eq!((pushed, good.stats().tx_dropped_error > 0), (10, true));
+        }
+    }
+
+    #[test]
+    fn push__drops_what_is_no_frame_and_counts_it() {
+        let [mut one, mut other] = ends(1, 40);
+        assert!(one.push(PEER, &[], &[]) && one.push(PEER, &[0x10; MAX_FRAME], &[0x10]));
+        assert!(one.push(PeerId(7), &[0x10], &[]) && one.push(PEER, &[0x10], &[]));
+        one.flush();
+        assert_eq!(receive(&mut other), 1);
+        let stats = one.stats();
+        let dropped = (stats.tx_dropped_error, stats.tx_dropped_oversize, stats.tx_dropped_no_peer);
+        assert_eq!((dropped, stats.tx_frames, stats.tx_bytes), ((1, 1, 1), 2, 41));
+    }
+
+    #[test]
+    fn misbehave__with_half_a_record_is_never_seen() {
+        let [mut bad, mut good] = ends(1, 40);
+        assert!(bad.misbehave(PEER, Misdeed::HalfRecord));
+        assert!(!bad.misbehave(PEER, Misdeed::HeaderTooLong), "the consumer looks elsewhere");
+        assert!(!bad.misbehave(PeerId(7), Misdeed::HalfRecord), "there is no such peer");
+        assert_eq!((receive(&mut good), good.is_given_up(PEER)), (0, false));
+    }
+}

@@ -208,6 +208,18 @@ mod tests {
     }
 
     #[test]
+    fn addr__is_the_one_that_it_was_made_of() {
+        for text in
+            ["127.0.0.1:1", "255.1.2.3:65535", "[::1]:7", "[2001:db8::ff]:9", "[fe80::1%3]:9"]
+        {
+            assert_eq!(RawAddr::from(addr(text)).addr(), addr(text), "{text}");
+        }
+        // A label of flows is nobody's address, nor is a scope that heeds none.
+        let labelled = SocketAddrV6::new("2001:db8::ff".parse().unwrap(), 9, 5, 3);
+        assert_eq!(RawAddr::from(SocketAddr::from(labelled)).addr(), addr("[2001:db8::ff]:9"));
+    }
+
+    #[test]
     fn key__heeds_the_scope_of_link_local_addresses_only() {
         let key = |text| AddrKey::from(addr(text));
         assert_ne!(key("[fe80::1%3]:9"), key("[fe80::1%4]:9"));

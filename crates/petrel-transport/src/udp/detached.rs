@@ -270,3 +270,117 @@ unsafe fn append(bytes: &mut Vec<u8>, piece: libc::iovec) {
         std::slice::from_raw_parts(piece.iov_base.cast::<u8>(), piece.iov_len)
     });
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Takes messages while it has room.
+    #[derive(Default)]
+    struct Taking {
+        room: usize,
+        messages: Vec<(SocketAddr, Vec<u8>, usize)>,
+        refused: u64,
+    }
+
+    impl Wire for Taking {
+        fn send(&mut self, to: SocketAddr, bytes: &[u8], segment: usize) -> Result<(), Refusal> {
+            if self.room == 0 {
+                self.refused += 1;
+                return Err(Refusal::NoRoom);
+            }
+            self.room -= 1;
+            self.messages.push((to, bytes.to_vec(), segment));
+            Ok(())
+        }
+
+        fn receive(&mut self, _: &mut Vec<u8>) -> Option<Arrival> {
+            None
+        }
+    }
+
+    impl Taking {
+        /// The frames of all datagrams.
+        fn frames(&self) -> Vec<Vec<u8>> {
+            let datagrams =
+                self.messages.iter().flat_map(|(_, bytes, segment)| bytes.chunks(*segment));
+            datagrams
+                .flat_map(|bytes| crate::bundle::frames(bytes).unwrap())
+                .map(<[u8]>::to_vec)
+                .collect()
+        }
+    }
+
+    fn push(detached: &mut Detached, wire: &mut Taking, to: PeerId, frames: &[Vec<u8>]) {
+        for frame in frames {
+            // SAFETY: the frames stay until the flush of all of them.
+            assert!(unsafe { detached.push(wire, to, frame, &[]) });
+        }
+        detached.flush(wire);
+    }
+
+    #[test]
+    fn stats__tell_of_all_that_the_wire_took() {
+        for message_bytes_max in [0, 65_507] {
+            let mut detached = Detached::new(message_bytes_max).unwrap();
+            let addr = "10.0.0.1:7".parse().unwrap();
+            let peer = detached.add_peer(addr, 4_000).unwrap();
+            let mut wire = Taking { room: 1_000, ..Taking::default() };
+            let bursts: [&[usize]; 6] =
+                [&[40], &[4_000], &[40, 50, 60], &[3_000, 3_000, 2_000], &[70, 3_500, 80], &[16]];
+            let (mut sent, mut number) = (Vec::new(), 0x10);
+            for sizes in bursts {
+                number += 1;
+                let frames: Vec<_> = sizes.iter().map(|&size| vec![number; size]).collect();
+                push(&mut detached, &mut wire, peer, &frames);
+                sent.extend(frames);
+                assert!(
+                    wire.frames() == sent && wire.messages.iter().all(|message| message.0 == addr)
+                );
+                let datagrams =
+                    wire.messages.iter().map(|(_, bytes, segment)| bytes.len().div_ceil(*segment));
+                let stats = detached.stats();
+                assert_eq!(stats.tx_datagrams, datagrams.sum::<usize>() as u64);
+                assert_eq!(stats.tx_frames, sent.len() as u64);
+                assert_eq!(stats.tx_bytes, sent.iter().map(Vec::len).sum::<usize>() as u64);
+                assert_eq!((stats.tx_kept, stats.tx_dropped_error), (0, 0));
+                assert!(!detached.has_backlog());
+            }
+        }
+    }
+
+    #[test]
+    fn push__drops_what_is_no_frame_and_counts_it() {
+        let mut detached = Detached::new(0).unwrap();
+        let peer = detached.add_peer("10.0.0.1:7".parse().unwrap(), 4_000).unwrap();
+        let mut wire = Taking { room: 1_000, ..Taking::default() };
+        push(&mut detached, &mut wire, peer, &[vec![], vec![0x10; 4_001], vec![0x10]]);
+        push(&mut detached, &mut wire, PeerId(7), &[vec![0x10]]);
+        assert_eq!(wire.frames(), [[0x10]]);
+        let stats = detached.stats();
+        assert_eq!((stats.tx_dropped_oversize, stats.tx_dropped_no_peer), (2, 1));
+        assert_eq!((stats.tx_frames, stats.tx_bytes, stats.tx_datagrams), (1, 1, 1));
+    }
+
+    #[test]
+    fn a_lone_frame_without_room_is_kept_and_counted_when_it_leaves() {
+        let mut detached = Detached::new(0).unwrap();
+        let peer = detached.add_peer("10.0.0.1:7".parse().unwrap(), 4_000).unwrap();
+        let mut wire = Taking::default();
+        push(&mut detached, &mut wire, peer, &[vec![0x10; 40]]);
+        let stats = detached.stats();
+        assert!(detached.has_backlog() && wire.refused > 0);
+        assert_eq!(
+            (stats.tx_kept, stats.tx_frames, stats.tx_bytes, stats.tx_datagrams),
+            (1, 0, 0, 0)
+        );
+        wire.room = 1;
+        detached.flush(&mut wire);
+        let stats = detached.stats();
+        assert!(!detached.has_backlog() && wire.frames() == [[0x10; 40]]);
+        assert_eq!(
+            (stats.tx_kept, stats.tx_frames, stats.tx_bytes, stats.tx_datagrams),
+            (1, 1, 40, 1)
+        );
+    }
+}

@@ -82,6 +82,7 @@ proptest! {
     fn ring__does_what_a_queue_does(steps in prop::collection::vec(step(), 1..400)) {
         let (mut producer, mut consumer) = Heap::new(CAPACITY).ends(MAX_FRAME);
         let mut model = Model::default();
+        let mut published = producer.position();
         for (number, step) in steps.into_iter().enumerate() {
             match step {
                 Step::Push { length, split } => {
@@ -91,10 +92,14 @@ proptest! {
                 }
                 Step::Publish => {
                     prop_assert_eq!(producer.publish(), !model.written.is_empty());
+                    published = producer.position();
                     model.published.append(&mut model.written);
                 }
                 Step::Receive { budget } => check_receive(&mut consumer, &mut model, budget)?,
             }
+            let mut written = Vec::new();
+            producer.look_back(published, |frame| written.push(frame.to_vec()));
+            prop_assert!(model.written.iter().eq(&written));
         }
     }
 

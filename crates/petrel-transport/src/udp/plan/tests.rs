@@ -159,6 +159,7 @@ fn keep__copies_large_frames_and_leaves_what_was_sent() {
     let mut plan = plan(&bytes, &frames, 4000, 0);
     let before: Vec<_> = plan.messages().iter().map(|m| gathered(&plan, m)).collect();
     plan.keep(1);
+    assert_eq!(plan.kept.len(), 3000 + 4000 + 3500, "the small ones are the plan's own");
     bytes.fill(0xEE);
     let after: Vec<_> = plan.messages().iter().map(|m| gathered(&plan, m)).collect();
     assert_eq!(after, before[1..]);

@@ -80,6 +80,19 @@ fn open_group__sends_one_datagram_to_all_members() {
 }
 
 #[test]
+fn open_group__sends_by_the_address_of_its_socket_and_over_so_many_routers() {
+    let mut group = Group::new("127.0.0.1", "239.77.1.4");
+    for hops in [7, 1, 255] {
+        let opened = group.hub.open_group(group.address, PeerId(0), hops);
+        let Some(to) = unless_host_lacks(opened) else { return };
+        let socket = socket2::SockRef::from(&group.hub.socket);
+        assert_eq!(socket.multicast_ttl_v4().unwrap(), hops);
+        assert_eq!(socket.multicast_if_v4().unwrap(), std::net::Ipv4Addr::LOCALHOST);
+        group.hub.remove_peer(to);
+    }
+}
+
+#[test]
 fn open_group__over_ipv6() {
     if UdpSocket::bind("[::1]:0").is_err() {
         return skip(Need::Ipv6, "this host has no IPv6 loopback");
