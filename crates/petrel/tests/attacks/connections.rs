@@ -15,7 +15,6 @@ const FLOOD: usize = 4_200;
 
 /// Room for the sockets of both sides. One flood at a time: three together would want more descriptors than many a
 /// machine gives a process.
-#[must_use]
 fn room_for_a_flood() -> MutexGuard<'static, ()> {
     static FLOODS: Mutex<()> = Mutex::new(());
     let alone = FLOODS.lock().unwrap_or_else(PoisonError::into_inner);
