@@ -183,7 +183,7 @@ impl<N: Network> Reactor<N> {
     pub(super) fn turn(&mut self, events: &mut N::Events) -> io::Result<()> {
         let patience = self.patience();
         match self.net.poll(events, patience) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => events.clear(),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             other => other?,
         }
         self.handle(events);

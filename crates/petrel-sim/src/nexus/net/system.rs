@@ -76,6 +76,7 @@ impl Network for SimNetwork {
     }
 
     fn poll(&mut self, events: &mut SimEvents, _timeout: Option<Duration>) -> io::Result<()> {
+        events.ready.clear();
         let net = &mut *self.net.borrow_mut();
         if net.processes[self.process].poll_fails {
             return Err(io::ErrorKind::OutOfMemory.into());
@@ -187,10 +188,6 @@ pub(in crate::nexus) struct SimEvents {
 impl Events for SimEvents {
     fn iter(&self) -> impl Iterator<Item = Ready> {
         self.ready.iter().copied()
-    }
-
-    fn clear(&mut self) {
-        self.ready.clear();
     }
 }
 

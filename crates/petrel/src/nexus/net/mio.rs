@@ -150,10 +150,6 @@ impl Events for mio::Events {
         };
         mio::Events::iter(self).map(ready)
     }
-
-    fn clear(&mut self) {
-        mio::Events::clear(self);
-    }
 }
 
 impl Wake for mio::Waker {

@@ -63,7 +63,8 @@ pub trait Network: SharedMemory {
     /// Room for so many events of one poll.
     fn events(&self, count: usize) -> Self::Events;
 
-    /// Waits until a socket is ready, the waker is used, or `timeout` is over; `None` is no limit.
+    /// Waits until a socket is ready, the waker is used, or `timeout` is over; `None` is no limit. The events of the
+    /// poll before are forgotten, even if this one fails.
     ///
     /// # Errors
     /// When the system cannot wait.
@@ -142,9 +143,6 @@ pub trait Stream: Read + Write + Debug {
 pub trait Events {
     /// Each of them, in the order in which the system told them.
     fn iter(&self) -> impl Iterator<Item = Ready>;
-
-    /// Forgets them.
-    fn clear(&mut self);
 }
 
 /// Ends a wait.
