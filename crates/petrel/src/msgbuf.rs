@@ -251,4 +251,18 @@ mod tests {
         buffer.set_message(b"");
         assert!(buffer.is_empty());
     }
+
+    #[test]
+    fn is_reference__of_a_message_that_lies_elsewhere_until_it_is_released() {
+        let pool = BufPool::new(PoolConfig::default());
+        let shared = SharedBuf::new(MsgBuf::holding(&pool, b"shared").unwrap().into_packet_buf());
+        let mut reference = MsgBuf::reference(&pool, &shared).unwrap();
+        assert!(reference.is_reference());
+        reference.release();
+        assert!(!reference.is_reference() && reference.is_empty());
+        for len in [0, 1, 100, 5_000] {
+            assert!(!MsgBuf::holding(&pool, &vec![7; len]).unwrap().is_reference(), "{len} bytes");
+            assert!(!MsgBuf::from_pool(&pool, len).unwrap().is_reference(), "{len} bytes");
+        }
+    }
 }

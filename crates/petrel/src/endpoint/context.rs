@@ -380,7 +380,7 @@ mod tests {
 
     use super::*;
 
-    /// Sends these frames back at once, and notes which were taken.
+    /// Sends these frames back at once, every other one as a call with a deadline goes, and notes which were taken.
     struct Echo<'a> {
         frames: &'a [[u8; 40]],
         taken: Vec<bool>,
@@ -392,7 +392,15 @@ mod tests {
             let mut back = Back::new(peer, path);
             assert!(back.reaches(peer) && !back.reaches(PeerKey(peer.0 + 1)));
             assert!(!back.send(peer, &self.frames[0], b"and more"), "in two pieces");
-            self.taken = self.frames.iter().map(|frame| back.send(peer, frame, b"")).collect();
+            let mut timed = Timed { back: &mut back, clock_ns: 7 };
+            assert!(timed.reaches(peer) && !timed.reaches(PeerKey(peer.0 + 1)));
+            assert_eq!(timed.now_ns(3), 7);
+            assert!(!timed.send(peer, &self.frames[0], b"and more"), "in two pieces");
+            for pair in self.frames.chunks(2) {
+                let mut timed = Timed { back: &mut back, clock_ns: 7 };
+                self.taken.push(timed.send(peer, &pair[0], b""));
+                self.taken.push(back.send(peer, &pair[1], b""));
+            }
         }
 
         fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {

@@ -704,3 +704,24 @@ fn packet_bytes<T: Transport>(transport: &T, peer: PeerId) -> u32 {
     let bytes = max.saturating_sub(PACKET_OVERHEAD_BYTES) as u32;
     bytes.min(petrel_proto::limits::PACKET_BYTES_MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::EndpointConfig;
+
+    /// The table of links follows the sessions down to the room that it always has.
+    #[test]
+    fn forget__gives_the_memory_of_many_sessions_back() {
+        let transports = AllowedTransports { udp: true, shm: true };
+        let mut sessions = Sessions::new(EndpointConfig::default().sessions, transports);
+        let ids = (0..20_000).map(|index| SessionId { index, generation: 0 });
+        sessions.link_of.extend(ids.clone().map(|id| (id, LinkId(4))));
+        for id in ids {
+            assert_eq!(sessions.forget(id), Some(LinkId(4)));
+            assert_eq!(sessions.forget(id), None);
+            let (len, capacity) = (sessions.link_of.len(), sessions.link_of.capacity());
+            assert!(capacity <= 2 * TABLE_ROOM_MIN || capacity / 8 <= len, "{capacity} for {len}");
+        }
+    }
+}

@@ -381,9 +381,15 @@ impl fmt::Debug for Hub {
 
 #[cfg(test)]
 mod tests {
+    use std::future::Future;
+    use std::pin::pin;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::task::{Context as TaskContext, Poll, Wake};
+
     use petrel_transport::buf::PoolConfig;
 
     use super::*;
+    use crate::local::sleep::Sleep;
 
     fn hub(seed: u64) -> Rc<Hub> {
         let pool = BufPool::new(PoolConfig::default());
@@ -408,5 +414,74 @@ mod tests {
             assert!((343..=457).contains(&ones), "bit {bit} is set in {ones} of 800");
         }
         assert_eq!(hub(7).random(), hub(7).random(), "a seed gives the same again");
+    }
+
+    #[test]
+    fn abandon__takes_back_a_call_that_was_not_made_and_cancels_one_that_was() {
+        let hub = hub(1);
+        let session = SessionId { index: 3, generation: 1 };
+        let start = || hub.start_copied(session, 7, b"message", CallOptions::new());
+        let there_are = || (hub.census().calls, hub.census().orders);
+        let [first, second, third] = [(); 3].map(|()| start());
+        assert_eq!(there_are(), (3, 3));
+        drop(second);
+        assert_eq!((there_are(), hub.next_cancel()), ((2, 2), None), "the loop never hears of it");
+        let made = hub.next_start().unwrap();
+        hub.attention.clear();
+        drop(first);
+        assert!(hub.attention.is_asked());
+        assert_eq!(there_are(), (1, 2));
+        assert_eq!(hub.next_cancel(), Some((session, made.key)));
+        // Nobody is told of what has ended.
+        let ended = hub.next_start().unwrap();
+        hub.finish(ended.key, Ok(ended.response));
+        hub.attention.clear();
+        drop(third);
+        assert_eq!((there_are(), hub.attention.is_asked()), ((0, 0), false));
+        let last = start();
+        let _made = hub.next_start();
+        hub.close();
+        drop(last);
+        assert_eq!(there_are(), (0, 0));
+        assert!(hub.next_start().is_none());
+    }
+
+    #[derive(Default)]
+    struct Wakes(AtomicU32);
+
+    impl Wake for Wakes {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// A future may move on to another task between two polls.
+    #[test]
+    fn sleep__wakes_who_polled_it_last() {
+        let hub = hub(1);
+        let wakes = [(); 2].map(|()| Arc::new(Wakes::default()));
+        let woken = || wakes.each_ref().map(|wakes| wakes.0.load(Ordering::Relaxed));
+        {
+            let mut sleep = pin!(Sleep::new(Rc::clone(&hub), 10));
+            let mut poll = |by: usize| {
+                let waker = Waker::from(Arc::clone(&wakes[by]));
+                sleep.as_mut().poll(&mut TaskContext::from_waker(&waker))
+            };
+            assert_eq!((poll(0), poll(1)), (Poll::Pending, Poll::Pending));
+            assert_eq!(hub.census().sleeping, 1);
+            // The clock stands at 5.
+            hub.begin(14);
+            assert_eq!((woken(), poll(1)), ([0, 0], Poll::Pending));
+            hub.begin(15);
+            assert_eq!((woken(), poll(1)), ([0, 1], Poll::Ready(())));
+            assert_eq!(hub.census().sleeping, 0);
+            let mut dropped = Box::pin(Sleep::new(Rc::clone(&hub), 10));
+            let waker = Waker::from(Arc::clone(&wakes[0]));
+            assert!(dropped.as_mut().poll(&mut TaskContext::from_waker(&waker)).is_pending());
+            assert_eq!(hub.census().sleeping, 1);
+        }
+        assert_eq!(hub.census().sleeping, 0, "one that was dropped");
+        hub.begin(1_000);
+        assert_eq!(woken(), [0, 1]);
     }
 }

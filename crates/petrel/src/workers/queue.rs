@@ -284,3 +284,85 @@ impl State {
         begun
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use petrel_proto::SessionId;
+
+    use super::*;
+    use crate::inbox::{Attention, Inbox};
+    use crate::overload::{AdmissionConfig, Shedding};
+    use crate::post::Post;
+    use crate::sync::AtomicBool;
+
+    /// A reading without what depends on the clock.
+    fn counts(queue: &Queue) -> WorkersStats {
+        WorkersStats { delay_ns_sum: 0, delay_ns_max: 0, ..queue.stats() }
+    }
+
+    fn done(how: How) -> Option<Done> {
+        Some(Done { how, service_ns: 1 })
+    }
+
+    #[test]
+    fn stats__have_each_request_once_up_to_the_end_of_the_pool() {
+        let shedding = Shedding::LimitOnly;
+        let config = AdmissionConfig { requests_max: 10, bytes_max: 1_000, shedding };
+        let queue = Queue::new(Admission::new(config, 1), IdlePolicy::Block);
+        let mut inbox = Inbox::new(Attention::new(), || ());
+        let poster = inbox.poster();
+        let push = |number, bytes, deadline_ns| {
+            let session = SessionId { index: 1, generation: 0 };
+            let (handle, flag) =
+                (RequestHandle { session, number }, Arc::new(AtomicBool::new(false)));
+            let data = vec![0; bytes];
+            let request = WorkerRequest::new(handle, 7, deadline_ns, data, flag, poster.clone());
+            let pushed = queue.push(0, Arc::new(|_| ()), request);
+            pushed.map_err(|refused| {
+                let (handle, reason) = refused.into_parts();
+                assert_eq!(handle.number, number);
+                reason
+            })
+        };
+        let next = |done| queue.next(done).map(|job| job.request.into_handle().number);
+        assert_eq!(push(1, 3, None), Ok(()));
+        assert_eq!(push(2, 50, Some(1)), Ok(()), "its deadline passes while it waits");
+        assert_eq!(push(3, 700, None), Ok(()));
+        assert_eq!(push(4, 40, None), Ok(()));
+        assert_eq!(push(5, 500, None), Err(Refusal::Shed(Shed::Bytes)));
+        let mut expected = WorkersStats {
+            queued: 4,
+            refused: 1,
+            waiting: 4,
+            waiting_bytes: 793,
+            ..WorkersStats::default()
+        };
+        assert_eq!(counts(&queue), expected);
+        assert_eq!(next(None), Some(1));
+        (expected.busy, expected.waiting, expected.waiting_bytes) = (1, 3, 790);
+        assert_eq!(counts(&queue), expected);
+        assert_eq!(next(done(How::Executed)), Some(3));
+        (expected.executed, expected.expired) = (1, 1);
+        (expected.waiting, expected.waiting_bytes) = (1, 40);
+        assert_eq!(counts(&queue), expected);
+        assert!(!queue.is_idle());
+        queue.stop_and_fail();
+        (expected.failed, expected.waiting, expected.waiting_bytes) = (1, 0, 0);
+        assert_eq!(counts(&queue), expected);
+        assert!(!queue.is_idle(), "a handler runs");
+        assert_eq!(push(6, 1, None), Err(Refusal::Stopped));
+        assert_eq!(next(done(How::Panicked)), None);
+        (expected.refused, expected.panicked, expected.busy) = (2, 1, 0);
+        assert_eq!(counts(&queue), expected);
+        assert!(queue.is_idle());
+        let told: Vec<_> = inbox
+            .take()
+            .into_iter()
+            .map(|post| match post {
+                Post::Refuse(refuse) => (refuse.handle.number, refuse.status),
+                _ => panic!("only refusals are posted"),
+            })
+            .collect();
+        assert_eq!(told, [(2, Status::DeadlineExceeded), (4, Status::Unavailable)]);
+    }
+}
