@@ -238,6 +238,7 @@ mod tests {
 
     use super::*;
     use crate::nexus::connection::Peer;
+    use crate::nexus::reactor::tests::reactor;
 
     const STEP: Duration = Duration::from_secs(7);
     const SILENCE: Duration = Duration::from_secs(3);
@@ -355,5 +356,21 @@ mod tests {
         connection.decoder.decode(&mut &PREFACE[3..]).unwrap();
         connection.note_midway(false, later);
         assert_eq!(connection.midway_since, None);
+    }
+
+    /// What a seed shows again has to come in the same order again.
+    #[test]
+    fn look_after_connections__in_the_order_of_their_numbers_and_once_each() {
+        let (mut reactor, _) = reactor();
+        let all: Vec<_> = (1..=12).map(ConnectionId).collect();
+        for id in &all {
+            let mut connection = connection(open(), true, reactor.now);
+            connection.ping_at = reactor.now;
+            reactor.connections.insert(*id, connection);
+        }
+        reactor.look_after_connections();
+        assert_eq!(reactor.unsent, all, "each has a PING to send");
+        reactor.look_after_connections();
+        assert_eq!(reactor.unsent, all, "the next is due later");
     }
 }

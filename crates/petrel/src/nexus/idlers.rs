@@ -122,9 +122,15 @@ impl<N: Network> Reactor<N> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
     use std::time::Duration;
 
+    use mio::net::TcpStream;
+
     use super::*;
+    use crate::control::LinkId;
+    use crate::nexus::connection::{Peer, Phase};
+    use crate::nexus::net::MioNetwork;
 
     #[test]
     fn of__the_longest_idle_of_the_site_that_has_most() {
@@ -149,5 +155,35 @@ mod tests {
         assert_eq!(all(&idlers, Idle::Sessionless, None), [3, 1]);
         idlers.remove(site(3), (Idle::Linkless, at(1)), ConnectionId(6));
         assert!(all(&idlers, Idle::Linkless, None).is_empty());
+    }
+
+    #[test]
+    fn idle__until_something_is_asked_for_and_since_the_last_of_it() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let remote = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(remote).unwrap();
+        let now = Instant::now();
+        let at = |s| now + Duration::from_secs(s);
+        let mut connection: Connection<MioNetwork> =
+            Connection::new(stream, (remote, remote), false, now);
+        (connection.since, connection.idle_since, connection.quiet_since) = (at(1), at(2), at(3));
+        assert_eq!(connection.idle(), Some((Idle::Ungreeted, at(1))));
+        let silence_max = Duration::from_secs(3);
+        let peer = Peer { incarnation: 1, silence_max, host_identity: None, rendezvous: None };
+        connection.phase = Phase::Open(peer);
+        assert_eq!(connection.idle(), Some((Idle::Linkless, at(2))));
+        connection.links.insert(0, LinkId(0));
+        assert_eq!(connection.idle(), Some((Idle::Sessionless, at(3))));
+        for (bytes, proposals) in [(1, 0), (0, 1), (1, 1)] {
+            (connection.session_bytes, connection.proposals) = (bytes, proposals);
+            assert_eq!(connection.idle(), None, "{bytes} bytes, {proposals} proposals");
+        }
+        (connection.session_bytes, connection.proposals) = (0, 0);
+        assert!(connection.idle().is_some());
+        connection.is_opener = true;
+        assert_eq!(connection.idle(), None, "this process has made it");
+        connection.is_opener = false;
+        connection.phase = Phase::Closing { is_shut_down: false };
+        assert_eq!(connection.idle(), None, "it ends already");
     }
 }

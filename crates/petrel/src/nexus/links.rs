@@ -482,3 +482,76 @@ impl<N: Network> Reactor<N> {
 fn peer_name(remote: SocketAddr, endpoint: u16) -> String {
     format!("{remote} endpoint {endpoint}")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::time::Duration;
+
+    use mio::net::TcpStream;
+
+    use super::*;
+    use crate::control::AllowedTransports;
+    use crate::nexus::connection::{Connection, Peer, Phase};
+    use crate::nexus::reactor::tests::{attach, reactor};
+
+    /// As many as may be, and no more: of a connection and in all, for those that ask and those that are asked.
+    #[test]
+    fn links__are_bounded() {
+        let (mut reactor, mailbox) = reactor();
+        let _inbox = attach(&mailbox);
+        reactor.run_commands();
+        let (id, now) = (ConnectionId(7), reactor.now);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let remote = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(remote).unwrap();
+        let mut connection = Connection::new(stream, (remote, remote), true, now);
+        let silence_max = Duration::from_secs(3);
+        let peer = Peer { incarnation: 1, silence_max, host_identity: None, rendezvous: None };
+        connection.enter(Phase::Open(peer), now);
+        reactor.connections.insert(id, connection);
+        let request = OpenRequest {
+            endpoint: EndpointId(0),
+            request: 1,
+            remote,
+            remote_endpoint: EndpointId(0),
+            transports: AllowedTransports { udp: true, shm: false },
+            give_up_at: now,
+        };
+        let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
+        let open = LinkOpen { link: 0, from_endpoint: 0, to_endpoint: 0, offers, ecn: false };
+        let may = |reactor: &Reactor| {
+            let asks = reactor.prepare_link(id, &request).map(drop);
+            assert_eq!(reactor.grant_link(id, &open).is_ok(), asks.is_ok());
+            asks.map_err(|reason| reason.status)
+        };
+        let exhausted = Err(Status::ResourceExhausted);
+        for (links, expected) in [
+            (0, Ok(())),
+            (LINKS_PER_CONNECTION_MAX - 1, Ok(())),
+            (LINKS_PER_CONNECTION_MAX, exhausted),
+        ] {
+            let connection = reactor.connections.get_mut(&id).unwrap();
+            connection.links.extend((0..links).map(|link| (link as u32, LinkId(link as u64))));
+            assert_eq!(may(&reactor), expected, "{links} of the connection");
+        }
+        reactor.connections.get_mut(&id).unwrap().links.clear();
+        for (links, expected) in [(LINKS_MAX - 1, Ok(())), (LINKS_MAX, exhausted)] {
+            let link = |number: usize| Link {
+                connection: ConnectionId(8),
+                number: number as u32,
+                endpoint: EndpointId(0),
+                peer_endpoint: 0,
+                stage: Stage::Up { is_opener: true, max_frame: 1_472 },
+                deadline: now,
+                proposals: HashMap::new(),
+                session_bytes: 0,
+            };
+            let there = reactor.links.len();
+            reactor
+                .links
+                .extend((there..links).map(|number| (LinkId(number as u64), link(number))));
+            assert_eq!(may(&reactor), expected, "{links} in all");
+        }
+    }
+}

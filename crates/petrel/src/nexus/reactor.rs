@@ -254,11 +254,18 @@ pub(super) mod tests {
     use std::net::{TcpListener, TcpStream};
 
     use petrel_proto::Status;
-    use petrel_proto::control::{Decoder, Hello, LinkOpen, Message, Offer, PREFACE, VersionRange};
+    use petrel_proto::control::{
+        Decoder, Hello, LinkOpen, Message, Offer, PREFACE, SessionAccept, SessionOpen, VersionRange,
+    };
+    use petrel_proto::limits::PACKET_BYTES_MIN;
     use petrel_transport::udp::Mtu;
 
     use super::*;
-    use crate::control::{FromNexus, ToNexus};
+    use crate::control::{FromNexus, Reason, ToNexus};
+    use crate::nexus::closing::Farewell;
+    use crate::nexus::connection::Outbox;
+    use crate::nexus::idlers::Idle;
+    use crate::nexus::limits::session_bytes;
     use crate::nexus::mailbox::{Command, Inbox};
     use crate::nexus::port::{Attach, UdpAttach};
 
@@ -316,7 +323,7 @@ pub(super) mod tests {
     }
 
     /// Adds an endpoint with number 0.
-    fn attach(mailbox: &Mailbox) -> Arc<Inbox> {
+    pub(in crate::nexus) fn attach(mailbox: &Mailbox) -> Arc<Inbox> {
         attach_as(mailbox, EndpointId(0))
     }
 
@@ -466,5 +473,135 @@ pub(super) mod tests {
         reactor.next_tick = Instant::now();
         turn_at_once(&mut reactor);
         assert_eq!(reactor.counters.snapshot().dropped_silent, 1);
+    }
+
+    /// The end of a connection that was to end is no news, and leaves nothing for the time to clear away.
+    #[test]
+    fn turn__the_peers_end_is_the_end_of_a_connection_that_closes() {
+        let (mut reactor, _) = reactor();
+        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let mut peer = TcpStream::connect(address).unwrap();
+        peer.write_all(&PREFACE).unwrap();
+        // No message is that long.
+        peer.write_all(&[0xFF; 8]).unwrap();
+        turns_until(&mut reactor, |reactor| !reactor.closing.is_empty());
+        reactor.next_tick = reactor.now + Duration::from_secs(3_600);
+        peer.read_to_end(&mut Vec::new()).unwrap();
+        drop(peer);
+        let broken = |reactor: &Reactor| reactor.counters.snapshot().connections_broken;
+        turns_until(&mut reactor, |reactor| reactor.connections.is_empty() || broken(reactor) > 0);
+        assert_eq!((reactor.connections.len(), reactor.closing.len()), (0, 0));
+        assert_eq!(broken(&reactor), 0);
+    }
+
+    #[test]
+    fn finish_closing__of_a_connection_that_was_reset_leaves_nothing() {
+        let (mut reactor, _) = reactor();
+        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let mut peer = TcpStream::connect(address).unwrap();
+        peer.write_all(&greeting()).unwrap();
+        turns_until(&mut reactor, |reactor| reactor.connections.values().any(|c| c.is_open()));
+        let id = *reactor.connections.keys().next().unwrap();
+        let reason = Reason::new(Status::Unavailable, "the test ends it");
+        reactor.close(id, &reason, Farewell::Say(reason.clone()));
+        let connection = reactor.connections.get_mut(&id).unwrap();
+        assert!(connection.is_closing());
+        // As if GOODBYE were written. The peer ends with HELLO unread, which is a reset.
+        connection.out = Outbox::default();
+        drop(peer);
+        while !connection
+            .stream
+            .peek(&mut [0])
+            .is_err_and(|e| e.kind() == io::ErrorKind::ConnectionReset)
+        {}
+        reactor.finish_closing(id);
+        assert_eq!((reactor.connections.len(), reactor.closing.len()), (0, 0));
+    }
+
+    #[test]
+    fn turn__who_has_a_seat_gets_further_links_though_all_are_taken() {
+        let (mut reactor, mailbox) = reactor();
+        (reactor.capacity.seats, reactor.capacity.seats_per_site) = (1, 1);
+        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let inboxes = [0, 1, 2].map(|endpoint| attach_as(&mailbox, EndpointId(endpoint)));
+        let mut peer = TcpStream::connect(address).unwrap();
+        let mut bytes = greeting();
+        (0..3).for_each(|endpoint| link_open(endpoint).encode(&mut bytes).unwrap());
+        peer.write_all(&bytes).unwrap();
+        turns_until(&mut reactor, |reactor| {
+            reactor.links.len() == 3 || !reactor.closing.is_empty()
+        });
+        assert_eq!((reactor.links.len(), reactor.closing.len()), (3, 0));
+        for inbox in inboxes {
+            assert!(matches!(inbox.pop(), Some(FromNexus::LinkUp { .. })));
+        }
+    }
+
+    /// What a session takes of its connection's and its site's share, from the proposal to its end.
+    #[test]
+    fn turn__sessions_take_their_share_as_long_as_they_are_there() {
+        let (mut reactor, mailbox) = reactor();
+        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let inbox = attach(&mailbox);
+        let mut peer = TcpStream::connect(address).unwrap();
+        let mut bytes = greeting();
+        link_open(0).encode(&mut bytes).unwrap();
+        for request in 1..=3 {
+            let open = SessionOpen {
+                link: 0,
+                request,
+                session: request,
+                token: 5,
+                first_request: 0,
+                slots: 16,
+                credits: 8,
+                max_message: 1 << 20,
+                packet_bytes: PACKET_BYTES_MIN,
+            };
+            Message::from(open).encode(&mut bytes).unwrap();
+        }
+        peer.write_all(&bytes).unwrap();
+        turns_until(&mut reactor, |reactor| reactor.proposals == 3);
+        // Proposals, bytes of sessions, and those of the connection's sessions that are there.
+        let shares = |reactor: &Reactor| {
+            reactor.check_tables().unwrap();
+            let (all, connection) = (reactor.shares.all(), reactor.connections.values().next());
+            assert_eq!((all.seats, all.links, all.proposals), (1, 1, reactor.proposals));
+            (all.proposals, all.session_bytes, connection.unwrap().session_bytes)
+        };
+        let (large, small) = (session_bytes(16), session_bytes(8));
+        assert_eq!(shares(&reactor), (3, 3 * large, 0));
+        let Some(FromNexus::LinkUp { link, .. }) = inbox.pop() else { panic!("no link") };
+        let mut says = |message, by| {
+            mailbox.post(Command::Post(EndpointId(by), message)).unwrap();
+            turn_at_once(&mut reactor);
+            let idle = reactor.connections.values().next().unwrap().idle();
+            let is_idle = idle == Some((Idle::Sessionless, reactor.now));
+            assert_eq!(idle.is_some(), is_idle);
+            (shares(&reactor), is_idle)
+        };
+        let answer = |request, slots| {
+            let accept = SessionAccept {
+                link: 0,
+                request,
+                session: request,
+                token: 6,
+                slots,
+                credits: 8,
+                max_message: 1 << 20,
+                packet_bytes: PACKET_BYTES_MIN,
+            };
+            ToNexus::AnswerSession { link, request, answer: Ok(accept) }
+        };
+        let no = Err(Reason::new(Status::ResourceExhausted, "no room"));
+        let refusal = ToNexus::AnswerSession { link, request: 1, answer: no };
+        assert_eq!(says(refusal, 0), ((2, 2 * large, 0), false));
+        assert_eq!(says(answer(2, 16), 0), ((1, 2 * large, large), false));
+        assert_eq!(says(answer(3, 8), 0), ((0, large + small, large + small), false));
+        let end = |slots| ToNexus::SessionEnded { link, slots };
+        let another = says(end(16), 1);
+        assert_eq!(another, ((0, large + small, large + small), false), "not that endpoint's");
+        assert_eq!(says(end(16), 0), ((0, small, small), false));
+        assert_eq!(says(end(8), 0), ((0, 0, 0), true));
     }
 }
