@@ -5,12 +5,13 @@ mod medium;
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use petrel::control::{FromNexus, LinkId, Reason, ToNexus};
 use petrel::proto::control::GroupJoin;
 use petrel::proto::limits::TRANSMIT_FRAMES_MAX;
 use petrel::transport::PeerId;
-use petrel::{EndpointConfig, MsgBuf, SessionState, Status};
+use petrel::{CallOptions, EndpointConfig, MsgBuf, SessionState, Status};
 
 use medium::World;
 
@@ -18,7 +19,10 @@ const METHOD: u16 = 2;
 
 /// A world whose server answers with the request.
 fn world() -> World {
-    let mut world = World::new(&EndpointConfig::default());
+    answering(World::new(&EndpointConfig::default()))
+}
+
+fn answering(mut world: World) -> World {
     world.server.endpoint.register(METHOD, |cx, request| {
         let bytes = request.data().to_vec();
         request.reply(cx, &bytes)
@@ -131,7 +135,7 @@ fn run_once__tells_of_a_task_that_woke() {
     let handle = world.client.endpoint.handle();
     let sleeper = handle.clone();
     drop(handle.spawn(async move {
-        sleeper.sleep(std::time::Duration::from_millis(5)).await;
+        sleeper.sleep(Duration::from_millis(5)).await;
         seen.set(true);
     }));
     assert!(world.client.turn().0, "the task begins");
@@ -141,6 +145,65 @@ fn run_once__tells_of_a_task_that_woke() {
     assert!(!woke.get());
     world.pass(1_100_000);
     assert!(world.client.turn().0 && woke.get());
+}
+
+/// What a continuation takes before it makes a call is not taken from that call's time.
+#[test]
+fn call_with__counts_from_the_clock_and_not_from_the_turns_begin() {
+    let mut world = world();
+    let outcome = Rc::new(RefCell::new(None));
+    let (kept, site, session) = (Rc::clone(&outcome), Rc::clone(&world.client.site), world.session);
+    let client = &mut world.client.endpoint;
+    let (request, response) = (client.alloc_message(b"first").unwrap(), client.alloc(10).unwrap());
+    let then_call = move |cx: &mut petrel::Context<'_>, _: petrel::Reply| {
+        site.now_ns.set(site.now_ns.get() + 3_000_000);
+        let (request, response) = (cx.alloc_message(b"second").unwrap(), cx.alloc(10).unwrap());
+        let options = CallOptions::new().timeout(Duration::from_millis(5));
+        let keep = move |_: &mut petrel::Context<'_>, reply: petrel::Reply| {
+            *kept.borrow_mut() = Some(reply.outcome.map_err(|failure| failure.status));
+        };
+        cx.call_with(session, METHOD, request, response, options, keep).unwrap();
+    };
+    client.call(session, METHOD, request, response, then_call).unwrap();
+    world.client.turn();
+    world.carry_requests();
+    world.server.turn();
+    world.carry_answers();
+    world.client.turn();
+    // Nothing that the client sends from here on arrives.
+    let mut after = |ns| {
+        world.pass(ns);
+        for _ in 0..20 {
+            world.client.endpoint.run_once();
+        }
+        *outcome.borrow()
+    };
+    assert_eq!(after(4_900_000), None);
+    assert_eq!(after(1_000_000), Some(Err(Status::DeadlineExceeded)));
+}
+
+/// Frames of a link may come under another name than its own: then under no other.
+#[test]
+fn sessions__are_heard_under_the_name_that_the_transport_says() {
+    for source in [1, 9] {
+        let mut world = answering(World::heard_under(&EndpointConfig::default(), source));
+        for bytes in [&[7; 5][..], &[7; 20_000]] {
+            let outcome = call(&mut world, bytes);
+            world.settle();
+            assert_eq!(*outcome.borrow(), Some(Ok(())), "{} bytes", bytes.len());
+        }
+        for name in [source + 1, 1, 9] {
+            world.client.site.source.set(name);
+            let outcome = call(&mut world, b"answered under another name");
+            world.settle();
+            assert_eq!(outcome.borrow().is_some(), name == source, "{name} for {source}");
+        }
+        world.client.site.source.set(source);
+        world.server.site.source.set(source + 1);
+        let outcome = call(&mut world, b"asked under another name");
+        world.settle();
+        assert_eq!(*outcome.borrow(), None);
+    }
 }
 
 fn join(world: &World, link: u32, group: u32, request: u32) -> GroupJoin {

@@ -344,3 +344,25 @@ fn a_retry_budget_that_is_used_up_is_filled_by_calls_that_succeed() {
     }
     assert_eq!((fail(&mut client), fail(&mut client)), (2, 0));
 }
+
+/// Who is held back by the limit goes on when another call ends, and needs nothing else to happen.
+#[test]
+fn calls_beyond_the_limit_follow_those_that_end() {
+    let (server, _) = server("only");
+    let mut client = client(EndpointConfig::default());
+    let mut config = ChannelConfig::default();
+    let limit = config.concurrency.as_mut().expect("a limit by default");
+    (limit.initial, limit.max) = (1, 1);
+    let channel = client.handle().channel([server.address], config);
+    let handle = client.handle();
+    let calls: Vec<_> = (0..5)
+        .map(|_| {
+            let channel = channel.clone();
+            let options = seconds(20).wait_for_ready();
+            handle.spawn(async move { channel.call(NAME, b"", options).await.map(|_| ()) })
+        })
+        .collect();
+    for call in calls {
+        assert_eq!(client.block_on(call), Ok(()));
+    }
+}

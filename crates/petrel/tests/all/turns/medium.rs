@@ -21,6 +21,8 @@ const FRAME_BYTES_MAX: usize = 1_472;
 #[derive(Default)]
 pub(crate) struct Site {
     pub(crate) now_ns: Cell<u64>,
+    /// The name under which the other end's frames come.
+    pub(crate) source: Cell<u32>,
     /// Frames that were pushed and not flushed.
     pushed: RefCell<Vec<Vec<u8>>>,
     /// Frames that were flushed and that nobody has taken.
@@ -65,6 +67,10 @@ impl Transport for Port {
 
     fn remove_peer(&mut self, _peer: PeerId) {}
 
+    fn source_of(&self, _peer: PeerId) -> PeerId {
+        PeerId(self.0.source.get())
+    }
+
     fn max_frame_bytes(&self, _peer: PeerId) -> usize {
         FRAME_BYTES_MAX
     }
@@ -98,7 +104,7 @@ impl Transport for Port {
     fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
         for taken in 0..budget {
             let Some(frame) = self.0.to_take.borrow_mut().pop_front() else { return taken };
-            handler.handle(PeerId(1), &frame, ReturnPath::NONE);
+            handler.handle(PeerId(self.0.source.get()), &frame, ReturnPath::NONE);
         }
         budget
     }
@@ -144,9 +150,10 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    fn new(config: &EndpointConfig, seed: u64) -> Self {
+    fn new(config: &EndpointConfig, seed: u64, source: u32) -> Self {
         let site = Rc::new(Site::default());
         site.now_ns.set(1_000_000);
+        site.source.set(source);
         let control = Control { site: Rc::clone(&site), random: Cell::new(seed) };
         let endpoint = Endpoint::new(Port(Rc::clone(&site)), control, config).unwrap();
         Self { endpoint, site }
@@ -174,7 +181,12 @@ pub(crate) struct World {
 impl World {
     /// A world with a session that is open at both ends.
     pub(crate) fn new(config: &EndpointConfig) -> Self {
-        let (mut client, server) = (Side::new(config, 5), Side::new(config, 6));
+        Self::heard_under(config, 1)
+    }
+
+    /// The same where frames of peer 1 come under this name.
+    pub(crate) fn heard_under(config: &EndpointConfig, source: u32) -> Self {
+        let (mut client, server) = (Side::new(config, 5, source), Side::new(config, 6, source));
         let remote = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let session = client.endpoint.connect(remote).unwrap();
         let mut world = Self { client, server, session };
@@ -217,6 +229,16 @@ impl World {
     pub(crate) fn pass(&mut self, ns: u64) {
         for side in [&self.client, &self.server] {
             side.site.now_ns.set(side.site.now_ns.get() + ns);
+        }
+    }
+
+    /// Lets both ends do what they can do without the time going on.
+    pub(crate) fn settle(&mut self) {
+        for _ in 0..200 {
+            self.client.endpoint.run_once();
+            self.carry_requests();
+            self.server.endpoint.run_once();
+            self.carry_answers();
         }
     }
 
