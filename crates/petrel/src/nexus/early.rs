@@ -86,3 +86,59 @@ impl<N: Network> Reactor<N> {
         Some(self.early_links.swap_remove(at))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{SocketAddr, TcpListener};
+
+    use mio::net::TcpStream;
+
+    use super::*;
+    use crate::nexus::connection::Connection;
+    use crate::nexus::reactor::tests::{attach, reactor};
+
+    fn open(link: u32) -> LinkOpen {
+        LinkOpen { link, from_endpoint: 0, to_endpoint: 0, offers: Vec::new(), ecn: false }
+    }
+
+    #[test]
+    fn keep_early_link__as_many_as_a_site_may_have_and_all_sites_together() {
+        let (mut reactor, mailbox) = reactor();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // Two connections of each of three sites.
+        for number in 0..6_u8 {
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let remote = SocketAddr::from(([10, 0, 0, number / 2], 7));
+            let connection = Connection::new(stream, (remote, remote), false, reactor.now);
+            reactor.connections.insert(ConnectionId(usize::from(number)), connection);
+        }
+        let mut kept = 0;
+        for site in [0, 2] {
+            for link in 0..EARLY_LINKS_PER_SITE_MAX {
+                let id = ConnectionId(site + link % 2);
+                assert!(reactor.keep_early_link(id, &open(link as u32)), "{link} of {site}");
+                assert!(reactor.is_early_link(id, link as u32));
+                kept += 1;
+                assert_eq!(reactor.counters.snapshot().links_early, kept);
+            }
+            if site == 0 {
+                assert!(!reactor.keep_early_link(ConnectionId(0), &open(9_999)), "one more");
+            }
+        }
+        assert_eq!(reactor.early_links.len(), EARLY_LINKS_MAX);
+        assert!(!reactor.keep_early_link(ConnectionId(4), &open(0)), "a site that has none");
+        assert!(reactor.take_early_link(ConnectionId(0), 1).is_none(), "the other connection's");
+        assert!(reactor.take_early_link(ConnectionId(0), 2).is_some());
+        assert!(!reactor.is_early_link(ConnectionId(0), 2));
+        assert!(reactor.keep_early_link(ConnectionId(4), &open(0)));
+        assert_eq!(reactor.counters.snapshot().links_early, kept + 1);
+        reactor.forget_early_links(ConnectionId(2));
+        let of = |id| reactor.early_links.iter().filter(|early| early.connection().0 == id).count();
+        let half = EARLY_LINKS_PER_SITE_MAX / 2;
+        assert_eq!([0, 1, 2, 3, 4].map(of), [half - 1, half, 0, half, 1]);
+        // Nothing is early for an endpoint that is there.
+        let _inbox = attach(&mailbox);
+        reactor.run_commands();
+        assert!(!reactor.keep_early_link(ConnectionId(4), &open(1)));
+    }
+}

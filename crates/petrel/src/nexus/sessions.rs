@@ -472,7 +472,35 @@ impl<N: Network> Reactor<N> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
+    use mio::net::TcpStream;
+
     use super::*;
+    use crate::nexus::connection::Connection;
+    use crate::nexus::reactor::tests::reactor;
+
+    #[test]
+    fn has_too_many_proposals__of_a_connection_or_in_all() {
+        let (mut reactor, _) = reactor();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let remote = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(remote).unwrap();
+        let connection = Connection::new(stream, (remote, remote), true, reactor.now);
+        let id = ConnectionId(7);
+        reactor.connections.insert(id, connection);
+        for (of_connection, all, expected) in [
+            (0, 0, false),
+            (PROPOSALS_PER_CONNECTION_MAX - 1, PROPOSALS_MAX - 1, false),
+            (PROPOSALS_PER_CONNECTION_MAX, PROPOSALS_PER_CONNECTION_MAX, true),
+            (0, PROPOSALS_MAX, true),
+        ] {
+            reactor.connections.get_mut(&id).unwrap().proposals = of_connection;
+            reactor.proposals = all;
+            let is_so = reactor.has_too_many_proposals(id);
+            assert_eq!(is_so, expected, "{of_connection} of {all}");
+        }
+    }
 
     /// All of one process, as an application with the default of slots opens them.
     #[test]
