@@ -506,8 +506,9 @@ pub(super) mod tests {
         reactor.close(id, &reason, Farewell::Say(reason.clone()));
         let connection = reactor.connections.get_mut(&id).unwrap();
         assert!(connection.is_closing());
-        // As if GOODBYE were written. The peer ends with HELLO unread, which is a reset.
+        // As if GOODBYE were written. The peer ends with HELLO there and unread, which is a reset.
         connection.out = Outbox::default();
+        assert_eq!(peer.peek(&mut [0]).unwrap(), 1);
         drop(peer);
         while !connection
             .stream
