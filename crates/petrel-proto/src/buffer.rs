@@ -218,3 +218,46 @@ impl BufferPool for HeapPool {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a buffer says that tells no more of itself than it has to.
+    #[test]
+    fn buffer__without_words_of_its_own() {
+        let mut buffer = HeapBuffer::new(100, 3);
+        for len in [0, 1, 100] {
+            buffer.set_len(len);
+            assert_eq!((buffer.len(), buffer.wire_len(), buffer.is_empty()), (len, len, len == 0));
+            assert_eq!((buffer.capacity(), buffer.memory_bytes(), buffer.growth()), (100, 100, 0));
+            assert!(buffer.address().is_null());
+            let payload: &[u8] = buffer.message();
+            assert_eq!(Payload::<HeapBuffer>::is_empty(&payload), len == 0);
+            assert_eq!(Payload::<HeapBuffer>::len(&payload), len);
+        }
+    }
+
+    #[test]
+    fn set_message__is_what_is_sent() {
+        let mut buffer = HeapBuffer::new(6, 3);
+        buffer.set_message(b"abcdef");
+        buffer.set_message(b"xyz");
+        assert_eq!(buffer.message(), b"xyz");
+        assert_eq!(buffer.storage_mut(), b"xyzdef");
+        let header = [1, 2].map(|word: u64| word.to_le_bytes()).concat();
+        assert_eq!(buffer.frame([1, 2]), [&header[..], b"xyz"].concat());
+        assert_eq!(buffer.pieces([1, 2]), (&[&header[..], b"xyz"].concat()[..], &[][..]));
+        let header = [3, 4, 5].map(|word: u64| word.to_le_bytes()).concat();
+        assert_eq!(buffer.part(0, [3, 4, 5], 0, 2), (&[&header[..], b"xy"].concat()[..], &[][..]));
+        assert_eq!(buffer.part(2, [3, 4, 5], 2, 1), (&header[..], &b"z"[..]));
+        assert_eq!(buffer.packet(2, 8, 1, 2), (&header[..8], &b"yz"[..]));
+    }
+
+    #[test]
+    fn heap_pool__gives_up_to_its_limit() {
+        let mut pool = HeapPool { len_max: 10 };
+        assert_eq!(pool.take(10, 2).map(|buffer| (buffer.len(), buffer.tail.len())), Some((10, 1)));
+        assert_eq!(pool.take(11, 2), None);
+    }
+}

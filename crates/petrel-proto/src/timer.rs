@@ -146,13 +146,13 @@ impl TimerWheel {
     /// Whether an entry comes due later than if it were put in anew for this deadline.
     pub fn comes_after(&self, entry: TimerEntry, deadline_ns: u64) -> bool {
         let Node { bucket, .. } = self.nodes[entry.0 as usize];
-        // The tick of a bucket after the last one that was handled.
+        // The tick of a bucket after the last one that was handled; both rings have as many buckets.
         let tick_of = |bucket: u16, handled: u64| {
             handled + 1 + (u64::from(bucket) + BUCKETS - (handled + 1) % BUCKETS) % BUCKETS
         };
         let due_ns = match bucket {
             NO_BUCKET => return false,
-            FAR_BUCKET.. => tick_of(bucket - FAR_BUCKET, self.far_tick()) << FAR_SHIFT,
+            FAR_BUCKET.. => tick_of(bucket, self.far_tick()) << FAR_SHIFT,
             _ => tick_of(bucket, self.tick) << TICK_SHIFT,
         };
         due_ns > self.place_of(deadline_ns).1
@@ -423,6 +423,26 @@ mod tests {
             assert_eq!(wheel.next_due_ns(), None);
             assert!(!wheel.has_come_due(then_ns + TICK), "there is nothing left to visit");
         }
+    }
+
+    /// What came due and was not taken keeps the owner from sleeping: it is due since the last tick.
+    #[test]
+    fn next_due_ns__of_what_is_left_is_the_last_tick() {
+        let mut wheel = TimerWheel::new(5 * TICK);
+        wheel.insert(key(1), 7 * TICK);
+        wheel.insert(key(2), 7 * TICK);
+        wheel.insert(key(3), 20 * TICK);
+        wheel.advance(9 * TICK + 5);
+        for _ in 0..2 {
+            assert_eq!(wheel.next_due_ns(), Some(9 * TICK));
+            assert!(wheel.pop_due().is_some());
+        }
+        assert_eq!(wheel.next_due_ns(), Some(21 * TICK));
+        wheel.insert_release(9 * TICK, key(4), 9 * TICK + 3_000);
+        wheel.advance(9 * TICK + 20_000);
+        assert_eq!(wheel.next_due_ns(), Some(9 * TICK));
+        assert_eq!(wheel.pop_release(), Some(key(4)));
+        assert_eq!(wheel.next_due_ns(), Some(21 * TICK));
     }
 
     #[test]

@@ -84,6 +84,23 @@ mod tests {
         assert!((9_995_000..10_001_000).contains(&passed_ns), "{passed_ns}");
     }
 
+    /// Whoever is just so late that all of it is caught up with loses nothing, not even parts of a nanosecond.
+    #[test]
+    fn charge__catches_up_with_all_that_it_may() {
+        let pace = Pace::of(Rate::gbit(3));
+        let time_of = |late_ns: u64| {
+            let mut pacer = Pacer { next_ns: 1_000_000, fraction: 0 };
+            (0..3_000).for_each(|_| pacer.charge(pacer.next_ns() + late_ns, 1, pace));
+            pacer.next_ns() - 1_000_000
+        };
+        assert_eq!(time_of(BEHIND_NS_MAX), time_of(0));
+        assert_eq!(
+            time_of(BEHIND_NS_MAX + 1),
+            3_000 * 3,
+            "a nanosecond and the part of one, each time"
+        );
+    }
+
     #[test]
     fn charge__idleness_earns_one_burst() {
         let pace = Pace::of(Rate::gbit(1));

@@ -140,7 +140,8 @@ impl<B: Buffer, T> Core<B, T> {
         message: &str,
         mut ended: impl FnMut(SessionId, bool),
     ) {
-        for index in 0..self.sessions.entries.len() {
+        // The table may give memory back meanwhile.
+        for index in 0.. {
             let Some(entry) = self.sessions.entries.get(index) else { break };
             if entry.origin.peer() == Some(peer) {
                 let id = SessionId { index: index as u32, generation: entry.generation };

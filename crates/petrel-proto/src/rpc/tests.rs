@@ -274,7 +274,16 @@ pub(super) fn drain(core: &mut Core<HeapBuffer>, now: u64) -> Vec<Vec<u8>> {
     };
     while core.transmit(now, &mut sink) > 0 {}
     assert_eq!(counted(core).wrapping_sub(before), frames.len() as u64, "frames sent and counted");
+    frames.iter().for_each(|frame| assert_says_nothing_beside(frame));
     frames
+}
+
+/// The fields that have no meaning in a frame of this kind are 0 (`docs/wire-protocol.md` §3).
+fn assert_says_nothing_beside(frame: &[u8]) {
+    let header = Frame::parse(frame).expect("the core sends sound frames").header;
+    if let Kind::Credit | Kind::Pull | Kind::Cancel | Kind::Multicast = header.kind {
+        assert_eq!(header.aux, 0, "{frame:?}");
+    }
 }
 
 /// What a core wants to send when the medium refuses all but the first `taken` frames.

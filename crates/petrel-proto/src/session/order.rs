@@ -139,7 +139,10 @@ mod tests {
     proptest! {
         #[test]
         fn send_order__matches_model(steps in prop::collection::vec((1u32..20, 0u32..6, 0u32..80), 1..60)) {
-            let mut order = SendOrder { sent: 77, is_kept: true, ..SendOrder::default() };
+            // It served another request before.
+            let mut order = SendOrder { last: [5; 256], first_repeat: [7; 256], ..SendOrder::default() };
+            order.note_new(0..WINDOW_PACKETS);
+            (0..WINDOW_PACKETS).for_each(|packet| order.note_repeat(packet));
             order.reset();
             let mut model = Model::default();
             let mut sent = 0;

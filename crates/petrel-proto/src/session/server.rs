@@ -292,7 +292,6 @@ impl<B> ServerSlot<B> {
     /// Keeps an answer without a message, of so many packets.
     pub(crate) fn set_bare_answer(&mut self, status: Status, bits: u16, packets: u32) {
         self.begin_answer(status, bits, packets);
-        self.is_plain = false;
         self.message = None;
     }
 

@@ -179,6 +179,34 @@ fn a_lost_packet_of_a_response_is_asked_for_at_once() {
     pair.assert_credits_back();
 }
 
+/// What was asked for in one call is no news of the next in its slot, from the first packets on.
+#[test]
+fn a_lost_packet_of_each_response_in_a_slot_is_asked_for() {
+    let mut pair = Pair::with(Shape { slots: 1, ..Shape::default() });
+    let response = pattern(8 * P as usize, 2);
+    for (call, lost) in [4, 3, 2, 1, 0, 0].into_iter().enumerate() {
+        pair.call(b"give", response.len(), call as u64);
+        let request = pair.client_sends();
+        let (handle, _) = pair.at_server(&request[0]).request();
+        pair.respond(handle, &response);
+        let mut frames = pair.server_sends();
+        assert_eq!(frames.len(), 8);
+        frames.remove(lost);
+        frames.iter().for_each(|frame| pair.at_client(frame).nothing());
+        let pull = pair.client_sends();
+        let number = FIRST + call as u64;
+        let expected = format!("PULL s0 r{number} up to {lost}, limit 8,");
+        assert!(words(&pull)[0].starts_with(&expected), "{:?}", words(&pull));
+        pair.at_server(&pull[0]).nothing();
+        let again = pair.server_sends();
+        assert_eq!(again.len(), 1);
+        assert!(pair.at_client(&again[0]).completed().response.message() == response);
+        let counters = pair.client.counters();
+        assert_eq!((counters.losses_detected, counters.timeouts), (call as u64 + 1, 0));
+        assert_eq!(pair.client.congestion_counters().losses, call as u64 + 1);
+    }
+}
+
 /// A call whose response has eight packets, of which the first three have come; gives the others.
 fn with_five_packets_to_come(pair: &mut Pair, response: &[u8]) -> Vec<Vec<u8>> {
     pair.call(b"give", response.len(), 1);

@@ -49,6 +49,7 @@ fn a_session_ends_while_calls_wait_to_be_sent_again() {
     pair.client.close(pair.session, Status::Unavailable, "the peer is gone").unwrap();
     assert_eq!(pair.event().outcome.unwrap_err().execution, Execution::MayHaveExecuted);
     assert_eq!(pair.client.counters().ended_before_repeat, 1);
+    assert_eq!(pair.client.counters().failed_while_paced, 0, "no pace held it back");
     assert_eq!(words(&pair.client_sends()), [""; 0]);
 }
 

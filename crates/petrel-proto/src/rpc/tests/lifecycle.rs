@@ -127,6 +127,59 @@ fn all_sessions_of_a_peer_end_together() {
     assert_eq!(core.session_count(), 2);
 }
 
+#[test]
+fn close__of_most_sessions_tells_once_that_memory_was_given_back() {
+    let mut core: Core<HeapBuffer> = Core::new(0, Config::default());
+    let sessions: Vec<_> = (0..20_000).map(|token| core.open(token, 0).unwrap()).collect();
+    assert!(!core.take_given_back());
+    for id in sessions {
+        core.close(id, Status::Cancelled, "").unwrap();
+    }
+    assert!(core.take_given_back() && !core.take_given_back());
+}
+
+/// What a session had to send when it ended is nothing to the next one in its place, which may have fewer slots
+/// and the other role.
+#[test]
+fn work_of_a_session_that_ended_is_nothing_to_the_next_in_its_place() {
+    for (was_client, is_client) in [(false, false), (false, true), (true, false), (true, true)] {
+        for short_ways in [false, true] {
+            let mut pair = Pair::by(Shape::default(), short_ways);
+            (0..8).for_each(|tag| pair.call(b"x", 10, tag));
+            if !was_client {
+                for frame in pair.client_sends() {
+                    let (handle, _) = pair.at_server(&frame).request();
+                    pair.server.respond(handle, Status::Ok, buffer(b"y")).unwrap();
+                }
+            }
+            let (core, id) = match was_client {
+                true => (&mut pair.client, pair.session),
+                false => (&mut pair.server, pair.server_session),
+            };
+            assert!(core.has_transmit());
+            core.close(id, Status::Unavailable, "").unwrap();
+            let agreed = agreed(3, CLIENT_TOKEN, Shape { slots: 1, ..Shape::default() });
+            let next = match is_client {
+                true => core.open(5, FIRST).unwrap(),
+                false => core
+                    .accept(Accepted {
+                        agreed,
+                        token: 5,
+                        first_request: FIRST,
+                        request_bytes_max: 64,
+                    })
+                    .unwrap(),
+            };
+            assert_eq!(next.index, id.index);
+            if is_client {
+                core.establish(next, agreed).unwrap();
+            }
+            assert_eq!(words(&drain(core, pair.now)), [""; 0]);
+            assert!(!core.has_transmit());
+        }
+    }
+}
+
 /// Several links may lead to one address: frames come under one name and go to another (§8.4).
 #[test]
 fn hear_under__takes_frames_under_the_name_and_sends_to_the_peer() {

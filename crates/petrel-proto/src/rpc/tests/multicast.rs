@@ -328,6 +328,47 @@ fn announcements__that_make_no_sense() {
     pair.at_client(&announce).nothing();
 }
 
+/// A slot has one request at a time, of one size: what is announced in its place is none.
+#[test]
+fn announcements__of_another_size_than_what_has_arrived() {
+    let mut pair = joined();
+    let message = call(&mut pair, 70, CallLimits::default());
+    let frames = pair.client_sends();
+    pair.at_server(&frames[0]).nothing();
+    for size in [LEN - 1, LEN + 1, 2 * LEN] {
+        let mut other = frames[0].clone();
+        other[16..20].copy_from_slice(&(size as u32).to_le_bytes());
+        let before = pair.server.counters().dropped_malformed;
+        pair.at_server(&other).nothing();
+        assert_eq!(pair.server.counters().dropped_malformed, before + 1, "{size}");
+    }
+    let (last, others) = frames[1..].split_last().unwrap();
+    others.iter().for_each(|frame| pair.at_server(frame).nothing());
+    assert_eq!(pair.at_server(last).request().1, message);
+}
+
+#[test]
+fn send_to_group__leaves_nothing_in_the_queue() {
+    let mut pair = joined();
+    for messages in 1..4 {
+        for sequence in 0..messages {
+            let announcement = Announcement { group: NUMBER, sequence };
+            let to = GroupFrames { peer: GROUP, key: KEY, announcement, packet_bytes: P };
+            pair.client.send_to_group(to, buffer(&pattern(LEN, sequence)));
+        }
+        // The messages, and an entry in the queue for all of them.
+        assert_eq!(pair.client.census().to_send, messages as usize + 1);
+        let mut sent = 0;
+        while pair.client.has_transmit() {
+            let now_sent =
+                pair.client.transmit(pair.now, &mut |_: PeerKey, _: &[u8], _: &[u8]| true);
+            assert!(now_sent > 0, "there is nothing to send in the queue");
+            sent += now_sent as u64;
+        }
+        assert_eq!((sent, pair.client.census().to_send), (messages * PACKETS, 0));
+    }
+}
+
 #[test]
 fn send_to_group__goes_on_where_the_medium_had_no_room() {
     let mut pair = joined();
