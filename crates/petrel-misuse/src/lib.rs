@@ -1,4 +1,4 @@
 //! Programs that misuse Petrel and must not compile: `tests/ui`, each with the compiler's words.
 //!
-//! They stand in a package of their own, because the tool that compiles them compiles all that their package is tested
-//! with, too: with the library's own tests, half a minute of a build.
+//! They stand in a package of their own, because `trybuild` first compiles all that their package is tested with: beside the
+//! library's own tests 24 s of a first run on two CPUs, here 15.

@@ -13,11 +13,10 @@ use super::call::{Method, Spec};
 use super::node::{Node, Open, Target};
 use super::pattern::ID_BYTES;
 use super::world::{PATIENCE_NS, World};
-use crate::Probability;
-use crate::Rng;
 use crate::fabric::{ActorId, CpuConfig};
 use crate::ring::{FULL_PAUSE_NS, SPINS_MAX, WAKE_NS};
 use crate::transport::SimTransport;
+use crate::{Probability, Rng};
 
 /// Pairs of client and server in a world that calls are measured between.
 const PAIRS_MAX: usize = 2;

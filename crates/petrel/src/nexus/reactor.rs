@@ -441,8 +441,8 @@ pub(super) mod tests {
         assert!(next.pop().is_none(), "an answer to a question of the former endpoint's");
     }
 
-    #[test]
-    fn turn__a_connection_that_waits_for_its_peers_end_causes_no_events() {
+    /// A reactor with a connection that it ends for a broken rule, and the peer's socket.
+    fn with_a_connection_that_closes() -> (Reactor, TcpStream) {
         let (mut reactor, _) = reactor();
         let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
         let mut peer = TcpStream::connect(address).unwrap();
@@ -450,6 +450,12 @@ pub(super) mod tests {
         // No message is that long.
         peer.write_all(&[0xFF; 8]).unwrap();
         turns_until(&mut reactor, |reactor| !reactor.closing.is_empty());
+        (reactor, peer)
+    }
+
+    #[test]
+    fn turn__a_connection_that_waits_for_its_peers_end_causes_no_events() {
+        let (mut reactor, mut peer) = with_a_connection_that_closes();
         // The peer hears GOODBYE and the end, and does not close its own direction.
         peer.read_to_end(&mut Vec::new()).unwrap();
         assert!((0..16).any(|_| turn_at_once(&mut reactor) == 0), "each event causes another");
@@ -478,13 +484,7 @@ pub(super) mod tests {
     /// The end of a connection that was to end is no news, and leaves nothing for the time to clear away.
     #[test]
     fn turn__the_peers_end_is_the_end_of_a_connection_that_closes() {
-        let (mut reactor, _) = reactor();
-        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
-        let mut peer = TcpStream::connect(address).unwrap();
-        peer.write_all(&PREFACE).unwrap();
-        // No message is that long.
-        peer.write_all(&[0xFF; 8]).unwrap();
-        turns_until(&mut reactor, |reactor| !reactor.closing.is_empty());
+        let (mut reactor, mut peer) = with_a_connection_that_closes();
         reactor.next_tick = reactor.now + Duration::from_secs(3_600);
         peer.read_to_end(&mut Vec::new()).unwrap();
         drop(peer);
