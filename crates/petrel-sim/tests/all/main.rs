@@ -13,5 +13,6 @@ mod fabric;
 mod faults;
 mod nexus;
 mod queueing;
+mod record;
 mod simulation;
 mod stalls;

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use super::copy::Copy;
 use super::judge::{Verdict, Verdicts};
+use super::steps::RECORD;
 use crate::Outcome;
 use crate::failure::Failure;
 use crate::table::table;
@@ -84,7 +85,12 @@ pub(super) fn print(copy: &Copy, verdicts: &[Verdict]) {
     }
     println!("{sums}");
     let found = verdicts.iter().filter(|verdict| verdict.is_found()).count();
-    println!("{found} of {} mutants were found.", verdicts.len());
+    let by_record =
+        verdicts.iter().filter(|verdict| verdict.end == Verdicts::Found(RECORD)).count();
+    println!(
+        "{found} of {} mutants were found, {by_record} of them by the record alone.",
+        verdicts.len()
+    );
 }
 
 /// Writes all verdicts as JSON.

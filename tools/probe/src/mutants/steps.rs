@@ -27,8 +27,11 @@ impl Step {
     }
 }
 
+/// The step that compares what happens with a record of what happened before.
+pub(super) const RECORD: &str = "record";
+
 /// All steps, in the order in which they run. Those that never come to a mutant's place leave it out.
-pub(super) const STEPS: [Step; 13] = [
+pub(super) const STEPS: [Step; 14] = [
     step("proto unit", "petrel-proto", "lib"),
     step("transport unit", "petrel-transport", "lib"),
     step("petrel unit", "petrel", "lib"),
@@ -42,4 +45,6 @@ pub(super) const STEPS: [Step; 13] = [
     real("memory returned", "petrel", "memory_returned"),
     real("descriptors", "petrel", "nexus_descriptors"),
     real("attacks", "petrel", "attacks"),
+    // The last: what only the record finds has broken no rule, and the report shows how many these are.
+    Step { arguments: &["record"], ..step(RECORD, "petrel-sim", "all") },
 ];
