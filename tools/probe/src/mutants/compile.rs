@@ -74,7 +74,8 @@ impl World {
         let logs = target.join("logs");
         std::fs::create_dir_all(&logs).map_err(Failure::io(format!("{}", logs.display())))?;
         let mut copy = Copy::make(from, target.join("copy"))?;
-        eprintln!("{} mutants", copy.mutants.len());
+        let (all, equivalent) = (copy.mutants.len(), copy.equivalent_count());
+        eprintln!("{all} mutants, {equivalent} of which are judged to make no difference");
         let root = copy.root.clone();
         let on_threads = Build {
             root: &root,

@@ -6,6 +6,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::equivalent;
 use super::files::{self, Source};
 use super::points::{self, Point};
 use super::render::{Numbered, Rendered, render};
@@ -27,11 +28,14 @@ const FUNCTION_BYTES_MAX: usize = 4_000;
 const NEARBY_BYTES: usize = 400;
 
 /// All mutants, and the copy of the workspace with those that compile.
+#[derive(Default)]
 pub(super) struct Copy {
     pub(super) root: PathBuf,
     files: Vec<File>,
     /// Mutants that do not compile.
     dropped: BTreeSet<u32>,
+    /// Mutants that make no difference.
+    equivalent: BTreeSet<u32>,
     pub(super) mutants: Vec<Mutant>,
 }
 
@@ -77,16 +81,27 @@ pub(super) struct Mutant {
 impl Copy {
     /// Copies the workspace at `from`, with all mutants.
     pub(super) fn make(from: &Path, root: PathBuf) -> Outcome<Self> {
-        let mut copy =
-            Self { root, files: Vec::new(), dropped: BTreeSet::new(), mutants: Vec::new() };
+        let mut copy = Self::read(from, root)?;
+        copy.equivalent = equivalent::among(&copy.mutants);
+        copy.copy_others(from)?;
+        copy.recall();
+        copy.write()?;
+        Ok(copy)
+    }
+
+    /// The mutants of the workspace at `from`.
+    #[cfg(test)]
+    pub(super) fn mutants_of(from: &Path) -> Outcome<Vec<Mutant>> {
+        Ok(Self::read(from, PathBuf::new())?.mutants)
+    }
+
+    fn read(from: &Path, root: PathBuf) -> Outcome<Self> {
+        let mut copy = Self { root, ..Self::default() };
         for (crate_, directory) in CRATES.iter().enumerate() {
             for source in files::of_library(&from.join(directory).join("src/lib.rs"))? {
                 copy.add(crate_, from, &source);
             }
         }
-        copy.copy_others(from)?;
-        copy.recall();
-        copy.write()?;
         Ok(copy)
     }
 
@@ -243,6 +258,15 @@ impl Copy {
     /// Those that compile.
     pub(super) fn built(&self) -> impl Iterator<Item = &Mutant> {
         self.mutants.iter().filter(|mutant| !self.dropped.contains(&mutant.id))
+    }
+
+    /// Those of them that a test could find.
+    pub(super) fn candidates(&self) -> impl Iterator<Item = &Mutant> {
+        self.built().filter(|mutant| !self.equivalent.contains(&mutant.id))
+    }
+
+    pub(super) fn equivalent_count(&self) -> usize {
+        self.equivalent.len()
     }
 }
 

@@ -2,6 +2,7 @@
 
 mod compile;
 mod copy;
+mod equivalent;
 mod files;
 mod judge;
 mod points;

@@ -6,7 +6,7 @@ use super::copy::{CRATES, Copy};
 pub(super) fn draw(copy: &Copy, count: usize, seed: u64) -> Vec<u32> {
     let mut random = Random(seed);
     let by_crate: Vec<Vec<u32>> = (0..CRATES.len())
-        .map(|crate_| copy.built().filter(|m| m.crate_ == crate_).map(|m| m.id).collect())
+        .map(|crate_| copy.candidates().filter(|m| m.crate_ == crate_).map(|m| m.id).collect())
         .collect();
     let sizes: Vec<usize> = by_crate.iter().map(Vec::len).collect();
     let shares = shares(&sizes, count);
