@@ -232,6 +232,31 @@ fn limit__takes_idle_chunks_of_other_classes() {
     }
 }
 
+/// A chunk is idle when all are that were cut from it so far.
+#[test]
+fn limit__takes_a_chunk_that_is_not_cut_to_its_end_if_nobody_has_a_block_of_it() {
+    for keeps in [false, true] {
+        let pool = pool(8 * MIB);
+        let mut held = Vec::new();
+        while pool.reserved_bytes() <= 4 * MIB {
+            held.push(pool.alloc(4_000, 1).unwrap());
+        }
+        // The first of a chunk of 2 MiB.
+        let mut newest = held.pop().filter(|_| keeps);
+        if let Some(newest) = &mut newest {
+            newest.data_mut().fill(7);
+        }
+        drop(held);
+        let large = pool.alloc(4 * MIB - 64, 1).unwrap();
+        let left = if keeps { 2 * MIB } else { 0 };
+        assert_eq!(pool.reserved_bytes(), 4 * MIB + left);
+        drop(large);
+        let again = std::iter::from_fn(|| pool.alloc(4_000, 1).ok()).collect::<Vec<_>>();
+        assert_eq!(again.len() + usize::from(keeps), 8 * MIB / 4_096);
+        assert!(newest.is_none_or(|buffer| buffer.data().iter().all(|&byte| byte == 7)));
+    }
+}
+
 #[test]
 fn limit__takes_idle_chunks_of_references_and_messages_together() {
     let pool = pool(4 * MIB);

@@ -282,6 +282,32 @@ mod tests {
         [one, other]
     }
 
+    #[test]
+    fn pair__takes_sizes_of_its_range_alone() {
+        use crate::MIN_FRAME_BYTES;
+        use crate::shm::config::DETACHED_RING_BYTES;
+        use crate::shm::ring::max_frame_limit;
+        let (least, most) = DETACHED_RING_BYTES.into_inner();
+        let refused = |ring_bytes, frame_bytes| match pair(ring_bytes, frame_bytes) {
+            Ok(_) => None,
+            Err(ShmError::Config { setting, value, .. }) => Some((setting, value)),
+            Err(error) => panic!("{error}"),
+        };
+        for ring_bytes in [least, 2 * least, most] {
+            let limit = max_frame_limit(ring_bytes);
+            for frame_bytes in [MIN_FRAME_BYTES, limit] {
+                assert_eq!(refused(ring_bytes, frame_bytes), None);
+            }
+            for frame_bytes in [0, MIN_FRAME_BYTES - 1, limit + 1, usize::MAX] {
+                let expected = Some(("max_frame_bytes", frame_bytes));
+                assert_eq!(refused(ring_bytes, frame_bytes), expected);
+            }
+        }
+        for ring_bytes in [0, 1, least / 2, least - 1, least + 1, 3 * least, 2 * most, usize::MAX] {
+            assert_eq!(refused(ring_bytes, MIN_FRAME_BYTES), Some(("ring_bytes", ring_bytes)));
+        }
+    }
+
     fn receive(at: &mut Detached<Slack>) -> usize {
         at.rx_burst_to(64, &mut Taker, &mut Blind)
     }

@@ -248,7 +248,7 @@ fn close_elsewhere(fds: Vec<OwnedFd>) {
 
 #[cfg(test)]
 #[allow(non_snake_case)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use std::fs::File;
     use std::io::{Read, Write};
@@ -320,8 +320,27 @@ mod tests {
         assert!(send_with_fds(&b, b"x", &[]).is_err(), "a signal would have ended the test");
     }
 
+    #[test]
+    fn peer_fds__count_what_was_kept_and_give_only_the_only_one() {
+        let (mut reader, writer) = pipe();
+        let copies = |count| (0..count).map(|_| writer.try_clone().unwrap()).collect::<Vec<_>>();
+        let mut fds = PeerFds::default();
+        assert!(fds.count() == 0 && fds.take_only().is_none());
+        fds.add(copies(1));
+        assert_eq!(fds.count(), 1);
+        assert!(fds.take_only().is_some());
+        assert_eq!(fds.count(), 0);
+        for (more, all) in [(2, 2), (0, 2), (3, 5)] {
+            fds.add(copies(more));
+            assert!(fds.count() == all && fds.take_only().is_none());
+        }
+        drop((fds, writer));
+        // Reads to the end: all are closed.
+        assert_eq!(reader.read_to_end(&mut Vec::new()).unwrap(), 0);
+    }
+
     /// A TCP socket whose close waits for a minute: it has data that its peer does not take.
-    fn lingering() -> (std::net::TcpStream, std::net::TcpListener) {
+    pub(in crate::shm) fn lingering() -> (std::net::TcpStream, std::net::TcpListener) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let linger = Some(std::time::Duration::from_secs(60));
@@ -333,7 +352,7 @@ mod tests {
     }
 
     /// Runs `f`, which must end long before a close that waits.
-    fn ends_soon(f: impl FnOnce() + Send + 'static) {
+    pub(in crate::shm) fn ends_soon(f: impl FnOnce() + Send + 'static) {
         let (ended, wait) = std::sync::mpsc::channel();
         std::thread::spawn(move || {
             f();

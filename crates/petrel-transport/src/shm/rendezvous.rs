@@ -247,6 +247,7 @@ mod tests {
         let mut calls = 0;
         while rendezvous.accept().is_err_and(|e| e.kind() == io::ErrorKind::Interrupted) {
             calls += 1;
+            assert_eq!(rendezvous.refused_count(), (calls * MAX_REFUSALS_PER_CALL) as u64);
         }
         assert_eq!(rendezvous.refused_count(), flood.len() as u64);
         assert_eq!(calls, flood.len() / MAX_REFUSALS_PER_CALL);

@@ -222,3 +222,20 @@ fn read_header(file: BorrowedFd<'_>) -> Result<[u8; HEADER_BYTES], ShmError> {
     let (header, _) = rustix::io::pread(file, &mut bytes, 0)?;
     (*header).try_into().map_err(|_| ShmError::NotASegment("it is shorter than a header"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shm::fds::tests::{ends_soon, lingering};
+
+    #[test]
+    fn from_fd__does_not_wait_for_the_close_of_what_it_refuses() {
+        for huge_pages in [false, true] {
+            let (stream, _listener) = lingering();
+            ends_soon(move || {
+                let refused = Segment::from_fd_in(stream.into(), huge_pages);
+                assert!(matches!(refused, Err(ShmError::NotASegment(_))), "{refused:?}");
+            });
+        }
+    }
+}

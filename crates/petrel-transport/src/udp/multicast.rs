@@ -216,3 +216,22 @@ pub(super) fn interface_to(local: IpAddr, peer: SocketAddr) -> io::Result<IpAddr
     socket.connect(peer)?;
     Ok(socket.local_addr()?.ip())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn interface_to__is_the_own_address_or_what_the_route_to_the_peer_says() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        for (any, own, loopback) in
+            [("0.0.0.0", "10.9.8.7", "127.0.0.1"), ("::", "2001:db8::7", "::1")]
+        {
+            // It needs no certain port: the first one is not to be had, or taken here.
+            let _first_port = UdpSocket::bind(SocketAddr::new(ip(any), 1));
+            let peer = SocketAddr::new(ip(loopback), 9);
+            assert_eq!(interface_to(ip(any), peer).unwrap(), ip(loopback));
+            assert_eq!(interface_to(ip(own), peer).unwrap(), ip(own));
+        }
+    }
+}

@@ -563,6 +563,68 @@ mod tests {
     }
 
     #[test]
+    fn refill__says_how_many_calls_it_took_and_whether_the_socket_may_hold_more() {
+        use std::os::fd::AsFd;
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        sender.connect(socket.local_addr().unwrap()).unwrap();
+        let mut receiver = Receiver::new(false).unwrap();
+        let mut refill = |datagrams: usize| {
+            (0..datagrams).for_each(|_| assert_eq!(sender.send(b"a datagram").unwrap(), 10));
+            let result = receiver.refill(socket.as_fd());
+            receiver.buffer = receiver.filled;
+            (receiver.filled, result)
+        };
+        assert_eq!(refill(0), (0, (1, false)));
+        assert_eq!(refill(2), (1, (1, false)), "one was asked for, and there is a second one");
+        assert_eq!(refill(0), (1, (1, false)));
+        // As many as there are buffers, and one more than that.
+        assert_eq!(refill(1), (1, (1, false)));
+        assert_eq!(refill(BUFFERS_WITHOUT_GRO), (BUFFERS_WITHOUT_GRO, (1, true)));
+        assert_eq!(refill(BUFFERS_WITHOUT_GRO + 1), (BUFFERS_WITHOUT_GRO, (1, true)));
+        assert_eq!(refill(1), (2, (1, false)));
+        assert_eq!(refill(0), (0, (1, false)));
+    }
+
+    #[test]
+    fn refill__gives_up_where_each_call_fails() {
+        use std::os::fd::AsFd;
+        let (no_socket, _writer) = std::io::pipe().unwrap();
+        let mut receiver = Receiver::new(false).unwrap();
+        assert_eq!(receiver.refill(no_socket.as_fd()), (u64::from(TRIES_MAX), false));
+        assert!(!receiver.has_ready());
+    }
+
+    /// Each call of `fill` as the kernel: a size comes with what was joined, and not with a datagram alone.
+    #[test]
+    fn fill__is_seen_as_what_was_filled_in() {
+        let from: std::net::SocketAddr = "10.0.0.1:7".parse().unwrap();
+        let from = RawAddr::from(from);
+        let mut receiver = Receiver::detached().unwrap();
+        assert!(receiver.has_empty() && !receiver.has_ready());
+        let bytes: Vec<u8> = (0..100).collect();
+        for (segment_bytes, seen, count) in
+            [(33, 33, 4), (50, 50, 2), (99, 99, 2), (100, BUFFER_BYTES, 1), (101, BUFFER_BYTES, 1)]
+        {
+            for is_marked in [false, true] {
+                receiver.fill(&from, &bytes, segment_bytes, is_marked);
+                let train = receiver.train().unwrap();
+                assert_eq!(train.bytes, bytes);
+                assert_eq!((train.segment_bytes, train.datagram_count()), (seen, count));
+                assert_eq!(receiver.is_marked(), is_marked);
+                receiver.advance(1);
+                assert_eq!(receiver.train().unwrap().bytes, &bytes[1..]);
+                receiver.advance(bytes.len() - 1);
+                assert!(!receiver.has_ready());
+                receiver.empty();
+            }
+        }
+        (0..BUFFERS_WITH_GRO).for_each(|_| receiver.fill(&from, &bytes, bytes.len(), false));
+        assert!(!receiver.has_empty());
+    }
+
+    #[test]
     fn control__is_laid_out_as_the_kernel_writes_it() {
         // SAFETY: these compute sizes and access no memory.
         let (len, space) = unsafe { (libc::CMSG_LEN(4), libc::CMSG_SPACE(4)) };

@@ -170,6 +170,20 @@ impl WithSocket {
 }
 
 #[test]
+fn capabilities__are_what_was_asked_for_and_the_kernel_has() {
+    for bind in [v4(), bind_to("::1")] {
+        let whole = Udp::bind(bind.clone()).unwrap().capabilities();
+        for [gso, gro, ecn] in (0..8).map(|bits| [1, 2, 4].map(|bit| bits & bit != 0)) {
+            let some = Udp::bind(UdpConfig { gso, gro, ecn, ..bind.clone() }).unwrap();
+            let some = some.capabilities();
+            assert_eq!(some.gso, gso && whole.gso);
+            assert_eq!(some.gro, gro && whole.gro);
+            assert_eq!(some.ecn, ecn && whole.ecn);
+        }
+    }
+}
+
+#[test]
 fn rx_burst__drops_malformed_bundles_whole_and_counts_them() {
     let mut ends = WithSocket::new(v4());
     let malformed: [&[u8]; 7] = [

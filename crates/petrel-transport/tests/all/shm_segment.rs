@@ -27,9 +27,19 @@ fn validate__names_the_setting() {
     for max_frame_bytes in [0, MIN_FRAME_BYTES - 1, (64 << 10) / 2 - 7, usize::MAX] {
         assert_eq!(setting_refused(ShmConfig { max_frame_bytes, ..small() }), "max_frame_bytes");
     }
-    assert_eq!(setting_refused(ShmConfig { max_peers: 0, ..small() }), "max_peers");
-    let largest = ShmConfig { max_frame_bytes: (64 << 10) / 2 - 8, ..small() };
-    assert!(largest.validate().is_ok());
+    for max_peers in [0, (u32::MAX as usize) + 1, usize::MAX] {
+        assert_eq!(setting_refused(ShmConfig { max_peers, ..small() }), "max_peers");
+    }
+    for at_its_end in [
+        ShmConfig { ring_bytes: MIN_RING_BYTES, ..small() },
+        ShmConfig { ring_bytes: MAX_RING_BYTES, ..small() },
+        ShmConfig { max_frame_bytes: MIN_FRAME_BYTES, ..small() },
+        ShmConfig { max_frame_bytes: (64 << 10) / 2 - 8, ..small() },
+        ShmConfig { max_peers: 1, ..small() },
+        ShmConfig { max_peers: u32::MAX as usize, ..small() },
+    ] {
+        assert!(at_its_end.validate().is_ok(), "{at_its_end:?}");
+    }
 }
 
 /// A memory file with these contents, length and seals.

@@ -426,6 +426,24 @@ fn receive__releases_during_a_long_burst() {
     assert!(pushed > 0);
 }
 
+/// The head that the producer knows when each frame of a line is lent.
+fn heads_during(before: usize, frames: usize) -> Vec<u64> {
+    let (ring, mut consumer) = near_the_end(CAPACITY - before * RECORD_ALIGN, &vec![8; frames]);
+    let mut heads = Vec::new();
+    let received = consumer.receive(frames + 1, |_| {
+        heads.push(ring.control().head.0.load(Ordering::Relaxed) / RECORD_ALIGN as u64);
+    });
+    assert_eq!(received.frames, frames);
+    heads
+}
+
+#[test]
+fn receive__gives_an_eighth_of_the_ring_back_at_a_time_and_all_at_its_end() {
+    assert_eq!(CAPACITY / RECORD_ALIGN, 16, "two lines are an eighth");
+    assert_eq!(heads_during(0, 6), [0, 0, 2, 2, 4, 4]);
+    assert_eq!(heads_during(13, 6), [13, 13, 15, 16, 16, 18]);
+}
+
 #[test]
 fn sleeper__is_woken_once_and_a_polling_consumer_never() {
     let (mut producer, mut consumer) = Heap::new(CAPACITY).ends(MAX_FRAME);
