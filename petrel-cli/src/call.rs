@@ -7,9 +7,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
-use petrel::{
-    CallFailure, CallOptions, Context, Execution, IdlePolicy, MsgBuf, Reply, StartError, Status,
-};
+use petrel::{CallOptions, Context, Execution, IdlePolicy, MsgBuf, Reply, StartError, Status};
 use serde::Serialize;
 
 use crate::Outcome;
@@ -95,7 +93,7 @@ fn call(
     method: u16,
     data: &[u8],
     timeout: Duration,
-) -> Result<Result<MsgBuf, Box<CallFailure>>, Failure> {
+) -> Result<Result<MsgBuf, petrel::Error>, Failure> {
     let session = client.sessions[0];
     let request = client.endpoint.alloc_message(data).map_err(Failure::because)?;
     let response =
@@ -116,18 +114,17 @@ fn call(
     };
     client.endpoint.run_until(&mut has_ended);
     let reply = reply.ok_or_else(|| Failure::because("the call has no end"))?;
-    Ok(reply.into_response().map_err(|failure| explain(*failure, timeout)))
+    Ok(reply.into_response().map_err(|failure| explain(failure, timeout)))
 }
 
 /// The failure, with the time limit of the command line if that is what ended the call.
-fn explain(failure: CallFailure, timeout: Duration) -> Box<CallFailure> {
+fn explain(failure: petrel::Error, timeout: Duration) -> petrel::Error {
     let has_expired = failure.status == Status::DeadlineExceeded
         && matches!(failure.execution, Execution::NotSent | Execution::MayHaveExecuted);
-    let message = match has_expired {
-        true => format!("no reply within {timeout:?}"),
-        false => failure.message,
-    };
-    Box::new(CallFailure { message, ..failure })
+    match has_expired {
+        true => failure.with_message(format!("no reply within {timeout:?}")),
+        false => failure,
+    }
 }
 
 fn print_response(
@@ -162,14 +159,14 @@ fn finish_line(response: &[u8], mut stdout: io::StdoutLock<'_>) -> io::Result<()
 }
 
 fn print_failure(
-    failure: &CallFailure,
+    failure: &petrel::Error,
     transport: &'static str,
     elapsed_ns: u64,
     output: Output,
 ) -> io::Result<()> {
     eprintln!("petrel: {}, after {}", clean(&failure.to_string()), format_ns(elapsed_ns));
-    let CallFailure { status, message, execution } = failure;
-    let (status, executed) = (status.name(), executed(*execution));
+    let (status, message) = (failure.status.name(), &failure.message);
+    let executed = executed(failure.execution);
     output.record(&Ended { transport, status, message, executed, elapsed_ns })
 }
 

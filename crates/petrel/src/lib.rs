@@ -47,7 +47,7 @@
 //! | [`Workers`], [`WorkerRequest`] | threads that run handlers which take long; a request that any thread can have |
 //! | [`Client`], [`RemoteCall`] | a session to call on from any thread; a call as a future, for any executor or none |
 //! | [`Context`] | an endpoint as handlers and continuations see it: for nested calls |
-//! | [`CallFailure`], [`Status`], [`Execution`] | how a call failed, and whether it may have been executed |
+//! | [`Error`], [`Status`], [`Execution`] | how a call failed, and whether it may have been executed |
 //!
 //! **What is promised.** A handler runs at most once for each call, whatever the network loses,
 //! repeats, delays or reorders. Every call ends: with the response, or with a gRPC status code and
@@ -68,6 +68,7 @@ pub mod channel;
 mod client;
 pub mod control;
 mod endpoint;
+mod error;
 mod events;
 pub mod group;
 mod inbox;
@@ -95,11 +96,12 @@ pub use endpoint::{
 };
 #[doc(hidden)]
 pub use endpoint::{Census, LocalCensus};
+pub use error::Error;
 pub use local::{Call, Elapsed, Handle, OwnRequest, Parallel, Session, Sleep, Task, Timeout};
 pub use msgbuf::MsgBuf;
 pub use nexus::{Nexus, NexusBuilder, NexusError};
 pub use petrel_proto as proto;
-pub use petrel_proto::{CallError, CallFailure, CallRejected, Execution, SessionId, Status};
+pub use petrel_proto::{CallError, CallRejected, Execution, SessionId, Status};
 pub use petrel_transport as transport;
 pub use petrel_transport::SharedBytes;
 pub use prefetch::prefetch;

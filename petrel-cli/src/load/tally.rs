@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use petrel::{CallError, CallFailure, Execution, Status};
+use petrel::{CallError, Execution, Status};
 use serde::Serialize;
 
 use crate::output::latency::Latencies;
@@ -71,7 +71,7 @@ impl Tally {
         self.latencies.record(latency_ns);
     }
 
-    pub(crate) fn fail(&mut self, failure: &CallFailure) {
+    pub(crate) fn fail(&mut self, failure: &petrel::Error) {
         self.count(failure.status, executed(failure.execution), || failure.message.clone());
     }
 
@@ -123,8 +123,8 @@ impl std::fmt::Display for FailureGroup {
 mod tests {
     use super::*;
 
-    fn failure(status: Status, execution: Execution) -> CallFailure {
-        CallFailure { status, message: "gone".to_owned(), execution }
+    fn failure(status: Status, execution: Execution) -> petrel::Error {
+        petrel::proto::CallFailure { status, message: "gone".to_owned(), execution }.into()
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What can go wrong.
 
-use petrel::{CallFailure, CallWaitError, ConnectError, EndpointError, NexusError, Status};
+use petrel::{CallWaitError, ConnectError, EndpointError, NexusError, Status};
 
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
@@ -70,7 +70,7 @@ pub enum ClientError {
     Call(#[from] CallWaitError),
     /// The call failed.
     #[error("{0}")]
-    Failed(#[from] Box<CallFailure>),
+    Failed(#[from] petrel::Error),
     /// The answer is not one of this service.
     #[error(transparent)]
     Answer(#[from] Malformed),

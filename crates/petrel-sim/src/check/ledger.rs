@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
-use petrel::{CallError, CallFailure, Execution, Reply, StartError, Status};
+use petrel::{CallError, Execution, Reply, StartError, Status};
 use petrel_proto::SessionId;
 use petrel_proto::limits::HELD_IDLE_NS;
 
@@ -404,7 +404,7 @@ impl Ledger {
         }
     }
 
-    fn end_badly(&mut self, id: u32, failure: &CallFailure, response_len: usize) {
+    fn end_badly(&mut self, id: u32, failure: &petrel::Error, response_len: usize) {
         let call = &mut self.calls[id as usize];
         call.end = End::Failed(failure.status, failure.execution);
         let call = call.clone();
@@ -440,7 +440,7 @@ impl Ledger {
     }
 
     /// The server answered with a failure: it must be the one that this call asks for.
-    fn check_answer(&mut self, id: u32, call: &Call, failure: &CallFailure) {
+    fn check_answer(&mut self, id: u32, call: &Call, failure: &petrel::Error) {
         if self.memory_is_tight && failure.status == Status::ResourceExhausted {
             return;
         }
@@ -477,7 +477,7 @@ impl Ledger {
 
     /// Whether a server may have given up a call's answer, or what had come of its request: memory is short, or
     /// nobody has asked for a long time. An answer that is gone was given.
-    fn may_give_up(&self, call: &Call, failure: &CallFailure) -> bool {
+    fn may_give_up(&self, call: &Call, failure: &petrel::Error) -> bool {
         let is_long = self.now_ns.saturating_sub(call.issued_ns) >= HELD_IDLE_NS;
         let is_once = call.executions == 1 || call.spec.method.is_tiny();
         match (failure.status, failure.execution) {
@@ -497,7 +497,7 @@ impl Ledger {
     }
 
     /// A nested call's failure is passed on only if it failed.
-    fn check_nested_failure(&mut self, id: u32, failure: &CallFailure) {
+    fn check_nested_failure(&mut self, id: u32, failure: &petrel::Error) {
         let has_failed = |call: &Call| {
             call.parent == Some(id) && matches!(call.end, End::Failed(..) | End::Rejected)
         };
@@ -510,7 +510,7 @@ impl Ledger {
     }
 
     /// A failure that did not come from the server needs a reason.
-    fn check_failure(&mut self, id: u32, call: &Call, failure: &CallFailure) {
+    fn check_failure(&mut self, id: u32, call: &Call, failure: &petrel::Error) {
         let is_right = match failure.status {
             Status::Unavailable => {
                 let is_left = failure.execution == Execution::NotSent && self.drains(call);
@@ -530,7 +530,7 @@ impl Ledger {
     }
 
     /// A call ends with its deadline: not before, and not long after it.
-    fn check_deadline(&mut self, id: u32, call: &Call, failure: &CallFailure) {
+    fn check_deadline(&mut self, id: u32, call: &Call, failure: &petrel::Error) {
         let Some(deadline_ns) = call.deadline_ns else {
             return self.break_rule(id, "has no deadline", failure);
         };

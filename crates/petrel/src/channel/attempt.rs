@@ -9,6 +9,7 @@ use super::Channel;
 use super::config::Target;
 use super::permit::Outstanding;
 use crate::endpoint::CallOptions;
+use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
 /// A call of a channel, as all its attempts share it.
@@ -38,7 +39,7 @@ impl<'a> Wanted<'a> {
 impl Channel {
     /// Makes an attempt, at a server that has had none if there is one, else at that whose attempt began
     /// first.
-    pub(super) async fn attempt(&self, wanted: &Wanted<'_>) -> Result<MsgBuf, Box<CallFailure>> {
+    pub(super) async fn attempt(&self, wanted: &Wanted<'_>) -> Result<MsgBuf, Error> {
         let inner = &self.inner;
         let (connection, session) = loop {
             if let Some(chosen) = inner.choose(&wanted.tried.borrow()) {
@@ -77,12 +78,8 @@ impl Channel {
 }
 
 #[cold]
-fn unreachable(failures: String) -> Box<CallFailure> {
-    Box::new(CallFailure {
-        status: Status::Unavailable,
-        message: format!("no server can be reached: {failures}"),
-        execution: Execution::NotSent,
-    })
+fn unreachable(failures: String) -> Error {
+    Error::not_sent(Status::Unavailable, format!("no server can be reached: {failures}"))
 }
 
 /// Whether a call that failed so may be tried again.

@@ -8,6 +8,7 @@ use petrel_proto::{CallFailure, Execution, Status};
 use super::Channel;
 use super::attempt::{Wanted, may_retry};
 use crate::endpoint::CallOptions;
+use crate::error::Error;
 use crate::events;
 use crate::msgbuf::MsgBuf;
 use crate::overload::Backoff;
@@ -24,11 +25,12 @@ impl Channel {
         method: u16,
         request: &[u8],
         options: CallOptions,
-    ) -> Result<MsgBuf, Box<CallFailure>> {
+    ) -> Result<MsgBuf, Error> {
         self.inner.counters.count(|stats| stats.calls += 1);
         if options.hedge_after.is_some() && !options.idempotent {
             return Err(not_idempotent());
         }
+        let options = options.no_later_than(self.inner.handle.inherited_ns());
         let timeout = options.timeout.unwrap_or(self.inner.config.timeout);
         // All attempts end then, whenever they are made.
         let end_ns = self.inner.handle.clock_now_ns().saturating_add(as_ns(timeout));
@@ -46,7 +48,7 @@ impl Channel {
         &self,
         wanted: &Wanted<'_>,
         progress: &mut Progress,
-    ) -> Result<MsgBuf, Box<CallFailure>> {
+    ) -> Result<MsgBuf, Error> {
         let inner = &self.inner;
         let mut backoff = Backoff::new(inner.config.retry_backoff);
         loop {
@@ -115,12 +117,13 @@ impl Progress {
 
     /// The call's failure, by that of its last attempt. An earlier attempt that may have been executed
     /// makes it uncertain.
-    fn conclude(&self, mut failure: Box<CallFailure>) -> Box<CallFailure> {
+    fn conclude(&self, mut failure: Error) -> Error {
         if self.may_have_executed && did_not_run(&failure) {
-            failure.execution = Execution::MayHaveExecuted;
+            failure = failure.uncertain();
         }
         if self.attempts > 1 {
-            failure.message = format!("{} (after {} attempts)", failure.message, self.attempts);
+            let message = format!("{} (after {} attempts)", failure.message, self.attempts);
+            failure = failure.with_message(message);
         }
         failure
     }
@@ -131,23 +134,17 @@ fn did_not_run(failure: &CallFailure) -> bool {
 }
 
 #[cold]
-fn too_late(timeout: Duration, attempts: u32, may_have_executed: bool) -> Box<CallFailure> {
+fn too_late(timeout: Duration, attempts: u32, may_have_executed: bool) -> Error {
     let execution = match may_have_executed {
         true => Execution::MayHaveExecuted,
         false => Execution::NotSent,
     };
-    Box::new(CallFailure {
-        status: Status::DeadlineExceeded,
-        message: format!("no answer within {timeout:?}, in {attempts} attempts"),
-        execution,
-    })
+    let message = format!("no answer within {timeout:?}, in {attempts} attempts");
+    Error::of(Status::DeadlineExceeded, message, execution)
 }
 
 #[cold]
-fn not_idempotent() -> Box<CallFailure> {
-    Box::new(CallFailure {
-        status: Status::InvalidArgument,
-        message: "a hedged call may be executed twice: it has to be marked idempotent".to_owned(),
-        execution: Execution::NotSent,
-    })
+fn not_idempotent() -> Error {
+    let message = "a hedged call may be executed twice: it has to be marked idempotent";
+    Error::not_sent(Status::InvalidArgument, message)
 }

@@ -6,14 +6,13 @@ use std::pin::Pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use petrel_proto::CallFailure;
-
 use super::Channel;
 use super::attempt::{Wanted, may_retry};
 use super::call::Progress;
+use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
-type Outcome = Result<MsgBuf, Box<CallFailure>>;
+type Outcome = Result<MsgBuf, Error>;
 
 /// Attempts that are on the way, each with its number.
 type Attempts<'a> = Vec<(u32, Pin<Box<dyn Future<Output = Outcome> + 'a>>)>;

@@ -9,6 +9,7 @@ use petrel_planted::planted;
 use petrel_proto::{CallFailure, Execution, Status};
 
 use super::connection::Connection;
+use crate::error::Error;
 use crate::local::Handle;
 use crate::overload::Permit;
 
@@ -37,7 +38,7 @@ impl Outstanding {
     }
 
     /// Says how the attempt ended.
-    pub(super) fn end<A>(mut self, outcome: &Result<A, Box<CallFailure>>) {
+    pub(super) fn end<A>(mut self, outcome: &Result<A, Error>) {
         let (Some(permit), Some(limit)) = (self.permit.take(), &self.connection.limit) else {
             return;
         };

@@ -6,10 +6,9 @@ use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use petrel_proto::CallFailure;
-
 use super::state::CallState;
 use super::{ClientShared, park};
+use crate::error::Error;
 use crate::post::Post;
 use crate::sync::{Arc, thread};
 
@@ -43,7 +42,7 @@ impl RemoteCall {
     ///
     /// # Panics
     /// On the thread that runs the endpoint, which would wait for itself.
-    pub fn wait(self) -> Result<Vec<u8>, Box<CallFailure>> {
+    pub fn wait(self) -> Result<Vec<u8>, Error> {
         self.check_thread();
         park::wait(self)
     }
@@ -52,7 +51,7 @@ impl RemoteCall {
     ///
     /// # Panics
     /// As [`RemoteCall::wait`], and when it has given the outcome already.
-    pub fn wait_for(&mut self, limit: Duration) -> Option<Result<Vec<u8>, Box<CallFailure>>> {
+    pub fn wait_for(&mut self, limit: Duration) -> Option<Result<Vec<u8>, Error>> {
         self.check_thread();
         park::wait_for(self, limit)
     }
@@ -61,7 +60,7 @@ impl RemoteCall {
     ///
     /// # Panics
     /// When it has given the outcome already.
-    pub fn try_take(&mut self) -> Option<Result<Vec<u8>, Box<CallFailure>>> {
+    pub fn try_take(&mut self) -> Option<Result<Vec<u8>, Error>> {
         match self.poll_outcome(Waker::noop()) {
             Poll::Ready(outcome) => Some(outcome),
             Poll::Pending => None,
@@ -81,7 +80,7 @@ impl RemoteCall {
         );
     }
 
-    fn poll_outcome(&mut self, waker: &Waker) -> Poll<Result<Vec<u8>, Box<CallFailure>>> {
+    fn poll_outcome(&mut self, waker: &Waker) -> Poll<Result<Vec<u8>, Error>> {
         let outcome = self.state.poll(waker);
         self.has_ended |= outcome.is_ready();
         outcome
@@ -89,7 +88,7 @@ impl RemoteCall {
 }
 
 impl Future for RemoteCall {
-    type Output = Result<Vec<u8>, Box<CallFailure>>;
+    type Output = Result<Vec<u8>, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.poll_outcome(cx.waker())

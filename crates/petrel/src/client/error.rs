@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use petrel_proto::{CallFailure, Execution, Status};
-
-use super::state::unsent;
+use petrel_proto::{Execution, Status};
 
 /// A call that was not started: nothing was sent. The request comes back.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -60,17 +58,5 @@ impl NotStarted {
 impl fmt::Debug for NotStarted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "NotStarted({:?}, {} B)", self.reason, self.request.len())
-    }
-}
-
-impl From<NotStarted> for Box<CallFailure> {
-    fn from(error: NotStarted) -> Self {
-        error.reason.into()
-    }
-}
-
-impl From<NotStartedReason> for Box<CallFailure> {
-    fn from(reason: NotStartedReason) -> Self {
-        unsent(reason.status(), reason.to_string())
     }
 }

@@ -9,13 +9,14 @@ pub(crate) mod state;
 
 use std::fmt;
 
-use petrel_proto::{CallFailure, CallLimits, SessionId};
+use petrel_proto::{CallLimits, SessionId};
 
 pub use call::RemoteCall;
 pub use error::{NotStarted, NotStartedReason};
 pub use parallel::{ParallelClient, Permit};
 
 use crate::CallOptions;
+use crate::error::Error;
 use crate::inbox::Poster;
 use crate::post::{Post, StartCall};
 use crate::sync::thread::ThreadId;
@@ -126,7 +127,7 @@ impl Client {
         method: u16,
         request: impl Into<Vec<u8>>,
         response_max: usize,
-    ) -> Result<Vec<u8>, Box<CallFailure>> {
+    ) -> Result<Vec<u8>, Error> {
         self.call_with(method, request, response_max, CallOptions::new()).await
     }
 
@@ -140,7 +141,7 @@ impl Client {
         request: impl Into<Vec<u8>>,
         response_max: usize,
         options: CallOptions,
-    ) -> Result<Vec<u8>, Box<CallFailure>> {
+    ) -> Result<Vec<u8>, Error> {
         self.reserve().await?.start_with(method, request, response_max, options)?.await
     }
 
@@ -156,7 +157,7 @@ impl Client {
         method: u16,
         request: impl Into<Vec<u8>>,
         response_max: usize,
-    ) -> Result<Vec<u8>, Box<CallFailure>> {
+    ) -> Result<Vec<u8>, Error> {
         self.call_wait_with(method, request, response_max, CallOptions::new())
     }
 
@@ -173,7 +174,7 @@ impl Client {
         request: impl Into<Vec<u8>>,
         response_max: usize,
         options: CallOptions,
-    ) -> Result<Vec<u8>, Box<CallFailure>> {
+    ) -> Result<Vec<u8>, Error> {
         self.reserve_wait()?.start_with(method, request, response_max, options)?.wait()
     }
 

@@ -5,13 +5,14 @@ use std::mem;
 use std::task::{Poll, Waker};
 
 use petrel_planted::planted;
-use petrel_proto::{CallFailure, Execution, Status};
+use petrel_proto::{Execution, Status};
 
 use super::places::Place;
+use crate::error::Error;
 use crate::sync::{Arc, AtomicUsize, Mutex, Ordering, lock};
 
 /// The end of a call: the response, or why there is none.
-pub(crate) type Outcome = Result<Vec<u8>, Box<CallFailure>>;
+pub(crate) type Outcome = Result<Vec<u8>, Error>;
 
 /// What the endpoint knows a call by, while it has it.
 const NO_KEY: usize = usize::MAX;
@@ -130,7 +131,7 @@ impl Pending {
 
     /// Ends the call before anything was sent.
     pub(crate) fn end_unsent(self, status: Status, message: impl Into<String>) {
-        self.end(Err(unsent(status, message)));
+        self.end(Err(Error::not_sent(status, message)));
     }
 
     /// Whether somebody still wants the outcome.
@@ -156,15 +157,8 @@ impl Drop for Pending {
             true => Execution::MayHaveExecuted,
             false => Execution::NotSent,
         };
-        let message = "the endpoint is gone".to_owned();
-        state.end(Err(Box::new(CallFailure { status: Status::Unavailable, message, execution })));
+        state.end(Err(Error::of(Status::Unavailable, "the endpoint is gone", execution)));
     }
-}
-
-/// The failure of a call of which nothing was sent.
-pub(crate) fn unsent(status: Status, message: impl Into<String>) -> Box<CallFailure> {
-    let message = message.into();
-    Box::new(CallFailure { status, message, execution: Execution::NotSent })
 }
 
 impl fmt::Debug for CallState {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use petrel_proto::{CallFailure, Completion, PlainCompletion, SessionId};
 
 use super::context::{Context, Local};
+use crate::error::Error;
 use crate::events;
 use crate::msgbuf::MsgBuf;
 
@@ -14,7 +15,7 @@ pub struct Reply {
     /// The session on which the call was made.
     pub session: SessionId,
     /// Whether it succeeded.
-    pub outcome: Result<(), Box<CallFailure>>,
+    pub outcome: Result<(), Error>,
     /// The request, as it was given.
     pub request: MsgBuf,
     /// The response; empty if the call failed.
@@ -26,7 +27,7 @@ impl Reply {
     ///
     /// # Errors
     /// The call's failure.
-    pub fn message(&self) -> Result<&[u8], &CallFailure> {
+    pub fn message(&self) -> Result<&[u8], &Error> {
         match &self.outcome {
             Ok(()) => Ok(&self.response),
             Err(failure) => Err(failure),
@@ -37,7 +38,7 @@ impl Reply {
     ///
     /// # Errors
     /// The call's failure.
-    pub fn into_response(self) -> Result<MsgBuf, Box<CallFailure>> {
+    pub fn into_response(self) -> Result<MsgBuf, Error> {
         self.outcome.map(|()| self.response)
     }
 }
@@ -45,7 +46,7 @@ impl Reply {
 impl From<Completion<MsgBuf, Continuation>> for Reply {
     fn from(ended: Completion<MsgBuf, Continuation>) -> Self {
         let Completion { session, outcome, request, response, .. } = ended;
-        Self { session, outcome, request, response }
+        Self { session, outcome: outcome.map_err(Error::from), request, response }
     }
 }
 
@@ -116,6 +117,7 @@ pub(super) fn run_under_deadline(cx: &mut Context<'_>, ended: Completion<MsgBuf,
     if let Err(failure) = &outcome {
         note_failure(cx.local, session, failure);
     }
+    let outcome = outcome.map_err(Error::from);
     let reply = Reply { session, outcome, request, response };
     cx.under_deadline(inherited_ns, |cx| match tag.0 {
         Kind::Boxed(continuation) => continuation(cx, reply),

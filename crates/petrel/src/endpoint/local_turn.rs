@@ -15,7 +15,8 @@ use super::context::Context;
 use super::event_loop::Sink;
 use super::{ConnectError, Endpoint};
 use crate::control::{ControlPlane, EndpointId};
-use crate::local::{Command, ConnectAnswer, Handle, MainWaker, Session, Start, not_sent};
+use crate::error::Error;
+use crate::local::{Command, ConnectAnswer, Handle, MainWaker, Session, Start};
 
 /// Times that tasks are polled in one turn, so that those which wake each other leave time for
 /// frames.
@@ -115,7 +116,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             self.context().call_fn_with(session, method, request, response, options, complete, key);
         if let Err(CallRejected { error, .. }) = called {
             let text = self.sessions.explain(session, &error);
-            self.local.hub.finish(key, Err(not_sent(error.status(), text)));
+            self.local.hub.finish(key, Err(Error::not_sent(error.status(), text)));
         }
     }
 

@@ -31,7 +31,7 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::rc::Rc;
 
-use petrel_proto::{CallFailure, CallRejected, Core, SessionId};
+use petrel_proto::{CallRejected, Core, SessionId};
 use petrel_transport::buf::{BufPool, InUse, PoolExhausted};
 use petrel_transport::host::Host;
 use petrel_transport::{RX_BURST_MAX, Transport};
@@ -69,6 +69,7 @@ use remote::Remote;
 use sessions::Sessions;
 
 use crate::control::ControlPlane;
+use crate::error::Error;
 use crate::inbox::Attention;
 use crate::local::Hub;
 use crate::msgbuf::MsgBuf;
@@ -390,7 +391,7 @@ pub enum CallWaitError {
     NotStarted(#[from] StartError),
     /// The call failed.
     #[error("{0}")]
-    Failed(Box<CallFailure>),
+    Failed(Error),
 }
 
 impl CallWaitError {

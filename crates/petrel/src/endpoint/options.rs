@@ -60,10 +60,7 @@ impl CallOptions {
     /// elsewhere than in its handler.
     #[must_use]
     pub fn within(self, request: &WorkerRequest) -> Self {
-        match request.deadline_ns() {
-            Some(at_ns) => self.deadline_ns(self.deadline_ns.map_or(at_ns, |own| own.min(at_ns))),
-            None => self,
-        }
+        self.no_later_than(request.deadline_ns())
     }
 
     /// Bytes of the buffer for the response, for calls that are futures. A longer response gets a
@@ -111,6 +108,15 @@ impl CallOptions {
         if self.timeout.is_some() {
             self.deadline_ns = self.limits(clock_ns()).deadline_ns;
             self.timeout = None;
+        }
+        self
+    }
+
+    /// The options of a call that something else ends at this time.
+    #[inline]
+    pub(crate) fn no_later_than(mut self, at_ns: Option<u64>) -> Self {
+        if let Some(at_ns) = at_ns {
+            self.deadline_ns = Some(self.deadline_ns.map_or(at_ns, |own_ns| own_ns.min(at_ns)));
         }
         self
     }

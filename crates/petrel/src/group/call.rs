@@ -3,10 +3,11 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use petrel_proto::{CallFailure, Execution, SessionId};
+use petrel_proto::SessionId;
 
 use super::{Collect, Group, GroupError, GroupFailure, Member, MemberOutcome, Need, Verdict};
 use crate::endpoint::{Broadcast, CallKey, CallOptions, Context, Reply, SharedMsg, StartError};
+use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
 /// What a call to a group asks for.
@@ -159,9 +160,8 @@ impl ToCall<'_> {
     }
 }
 
-fn not_made(error: &StartError) -> Box<CallFailure> {
-    let (status, message) = (error.status(), error.to_string());
-    Box::new(CallFailure { status, message, execution: Execution::NotSent })
+fn not_made(error: &StartError) -> Error {
+    Error::not_sent(error.status(), error.to_string())
 }
 
 /// What is to be done when the outcome is certain.
@@ -181,7 +181,7 @@ impl Running {
     }
 
     /// The call to a member has ended. Gives what is to be done if that decides.
-    fn end(&mut self, member: usize, outcome: Result<MsgBuf, Box<CallFailure>>) -> Option<Ended> {
+    fn end(&mut self, member: usize, outcome: Result<MsgBuf, Error>) -> Option<Ended> {
         let undecided = self.undecided.as_mut()?;
         match undecided.collect.take(member, outcome) {
             Verdict::Undecided | Verdict::Late => None,

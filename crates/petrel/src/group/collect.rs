@@ -1,5 +1,6 @@
 //! When the outcome of a call to many is certain: no clock, no calls, no buffers of its own.
 
+use crate::error::Error;
 use std::fmt;
 
 use petrel_proto::{CallFailure, SessionId, Status};
@@ -72,7 +73,7 @@ pub enum MemberOutcome<A> {
     /// It answered.
     Answered(A),
     /// It failed.
-    Failed(Box<CallFailure>),
+    Failed(Error),
 }
 
 impl<A> MemberOutcome<A> {
@@ -143,7 +144,7 @@ impl<A, M> Collect<A, M> {
     ///
     /// # Panics
     /// When there is no such member, or its call has ended before.
-    pub fn take(&mut self, member: usize, outcome: Result<A, Box<CallFailure>>) -> Verdict {
+    pub fn take(&mut self, member: usize, outcome: Result<A, Error>) -> Verdict {
         let was_decided = self.decided().is_some();
         let place = &mut self.members[member].outcome;
         assert!(matches!(place, MemberOutcome::Pending), "member {member} ended twice");
@@ -267,12 +268,12 @@ mod tests {
         (0..count).map(|index| SessionId { index, generation: 1 }).collect()
     }
 
-    fn failure(status: Status) -> Box<CallFailure> {
+    fn failure(status: Status) -> Error {
         let execution = Execution::MayHaveExecuted;
-        Box::new(CallFailure { status, message: "gone".to_owned(), execution })
+        Error::of(status, "gone", execution)
     }
 
-    fn outcome(answers: bool) -> Result<u8, Box<CallFailure>> {
+    fn outcome(answers: bool) -> Result<u8, Error> {
         if answers { Ok(7) } else { Err(failure(Status::Unavailable)) }
     }
 

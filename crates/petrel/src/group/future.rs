@@ -68,7 +68,7 @@ impl Group {
     ) -> Result<Vec<Member<MsgBuf>>, GroupCallError> {
         let mut collect = Collect::new(self.members().iter().copied(), need)?;
         let mut calls = Parallel::new(self.members().len());
-        let options = options.begun(|| handle.clock_now_ns());
+        let options = options.begun(|| handle.clock_now_ns()).no_later_than(handle.inherited_ns());
         for (place, session) in self.members().iter().enumerate() {
             calls.push(place as u64, handle.start_shared(*session, method, message, options));
         }

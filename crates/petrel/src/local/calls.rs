@@ -5,16 +5,17 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context as TaskContext, Poll, Waker};
 
-use petrel_proto::{CallFailure, Execution, SessionId, Status};
+use petrel_proto::SessionId;
 
 use super::hub::Hub;
 use super::parallel::Gathering;
 use super::slab::{Key, Slab};
 use crate::endpoint::CallOptions;
+use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
 /// The response of a call, or why there is none.
-pub(super) type Outcome = Result<MsgBuf, Box<CallFailure>>;
+pub(super) type Outcome = Result<MsgBuf, Error>;
 
 /// A call that was started: a future of its response.
 ///
@@ -37,7 +38,7 @@ impl Call {
     }
 
     /// The outcome, if the call has ended and it was not taken before. Does not wait.
-    pub fn try_take(&mut self) -> Option<Result<MsgBuf, Box<CallFailure>>> {
+    pub fn try_take(&mut self) -> Option<Result<MsgBuf, Error>> {
         let outcome = self.hub.take_outcome(self.key?)?;
         self.key = None;
         Some(outcome)
@@ -56,7 +57,7 @@ impl Call {
 }
 
 impl Future for Call {
-    type Output = Result<MsgBuf, Box<CallFailure>>;
+    type Output = Result<MsgBuf, Error>;
 
     /// # Panics
     /// When it is polled after it has given its outcome.
@@ -114,9 +115,4 @@ impl Pending {
     pub(super) fn new(session: SessionId) -> Self {
         Self { session, interest: Interest::None, outcome: None }
     }
-}
-
-/// The end of a call that could not be made.
-pub(crate) fn not_sent(status: Status, message: String) -> Box<CallFailure> {
-    Box::new(CallFailure { status, message, execution: Execution::NotSent })
 }

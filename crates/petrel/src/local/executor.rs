@@ -18,6 +18,8 @@ struct Entry {
     /// Out while it is polled.
     future: Option<BoxedFuture>,
     waker: Arc<TaskWaker>,
+    /// What calls that it makes, and tasks that it spawns, inherit.
+    deadline_ns: Option<u64>,
 }
 
 /// The tasks of an endpoint.
@@ -40,9 +42,10 @@ impl Tasks {
 }
 
 impl Hub {
-    /// Has the event loop poll a future.
+    /// Has the event loop poll a future, whose calls inherit this deadline.
     pub(super) fn spawn<T: 'static>(
         self: &Rc<Self>,
+        deadline_ns: Option<u64>,
         future: impl Future<Output = T> + 'static,
     ) -> Task<T> {
         let result = Rc::new(TaskResult::default());
@@ -51,16 +54,17 @@ impl Hub {
             return task;
         }
         let future = Box::pin(async move { result.put(future.await) });
-        let key = self.insert(future);
+        let key = self.insert(future, deadline_ns);
         task.key.set(Some(key));
         task
     }
 
-    fn insert(&self, future: BoxedFuture) -> Key {
+    fn insert(&self, future: BoxedFuture, deadline_ns: Option<u64>) -> Key {
         let ready = Arc::clone(&self.ready);
         let key = self.tasks.borrow_mut().entries.insert_with(|task| Entry {
             future: Some(future),
             waker: Arc::new(TaskWaker { task, queued: AtomicBool::new(true), ready }),
+            deadline_ns,
         });
         self.ready.push(key);
         key
@@ -83,11 +87,13 @@ impl Hub {
         let Some(entry) = tasks.entries.get_mut(key) else { return };
         let Some(mut future) = entry.future.take() else { return };
         let waker = Arc::clone(&entry.waker);
+        let before = self.inherited_ns.replace(entry.deadline_ns);
         drop(tasks);
         // Before the poll: who wakes it from now on wants another.
         waker.queued.store(false, Ordering::Release);
         let waker = Waker::from(waker);
         let polled = future.as_mut().poll(&mut TaskContext::from_waker(&waker));
+        self.inherited_ns.set(before);
         let mut tasks = self.tasks.borrow_mut();
         if polled.is_ready() {
             tasks.entries.remove(key);

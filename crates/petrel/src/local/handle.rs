@@ -78,9 +78,24 @@ impl Handle {
         self.hub.start(session, method, self.hub.reference(request), options)
     }
 
-    /// Has the event loop poll a future until it is ready, beside everything else it does.
+    /// Has the event loop poll a future until it is ready, beside everything else it does. Spawned by a task that
+    /// runs for a request, it inherits the request's deadline, too.
     pub fn spawn<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Task<T> {
-        self.hub.spawn(future)
+        self.spawn_within(self.hub.inherited_ns(), future)
+    }
+
+    /// The same with a deadline that the calls of the future inherit.
+    pub(super) fn spawn_within<T: 'static>(
+        &self,
+        deadline_ns: Option<u64>,
+        future: impl Future<Output = T> + 'static,
+    ) -> Task<T> {
+        self.hub.spawn(deadline_ns, future)
+    }
+
+    /// The deadline that calls made here inherit: that of the request for which the task runs.
+    pub(crate) fn inherited_ns(&self) -> Option<u64> {
+        self.hub.inherited_ns()
     }
 
     /// A future that is ready this time after it was first polled.

@@ -8,12 +8,12 @@ use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Waker;
 
-use petrel_proto::{CallFailure, SessionId, Status};
+use petrel_proto::{SessionId, Status};
 use petrel_transport::buf::{BufPool, PoolExhausted};
 use petrel_transport::clock::Clock;
 use petrel_transport::wake::Waker as EndpointWaker;
 
-use super::calls::{Call, Calls, Interest, Outcome, Pending, Start, not_sent};
+use super::calls::{Call, Calls, Interest, Outcome, Pending, Start};
 use super::connect::ConnectAnswer;
 use super::executor::Tasks;
 use super::parallel::Gathering;
@@ -24,6 +24,7 @@ use super::slab::Key;
 use super::timers::{TimerId, Timers};
 use crate::control::{EndpointId, Reason};
 use crate::endpoint::{CallOptions, ConnectError, LocalCensus, SessionState, SharedMsg};
+use crate::error::Error;
 use crate::inbox::Attention;
 use crate::msgbuf::MsgBuf;
 
@@ -59,6 +60,8 @@ pub(crate) struct Hub {
     /// Sessions that somebody has a handle of.
     watched: RefCell<HashMap<SessionId, Weak<Watched>>>,
     random: Cell<u64>,
+    /// The deadline that calls inherit which are made now: that of the task that is being polled.
+    pub(super) inherited_ns: Cell<Option<u64>>,
     /// Whether the endpoint is gone: what is asked for from then on fails.
     is_closed: Cell<bool>,
 }
@@ -88,6 +91,7 @@ impl Hub {
             tasks: RefCell::default(),
             watched: RefCell::default(),
             random: Cell::new(seed),
+            inherited_ns: Cell::new(None),
             is_closed: Cell::new(false),
         })
     }
@@ -125,7 +129,7 @@ impl Hub {
     }
 
     /// A call has ended.
-    pub(crate) fn finish(&self, key: u64, outcome: Result<MsgBuf, Box<CallFailure>>) {
+    pub(crate) fn finish(&self, key: u64, outcome: Result<MsgBuf, Error>) {
         let key = Key::from_bits(key);
         let mut calls = self.calls.borrow_mut();
         let Some(pending) = calls.get_mut(key) else { return };
@@ -216,6 +220,10 @@ impl Hub {
         mixed ^ mixed >> 31
     }
 
+    pub(super) fn inherited_ns(&self) -> Option<u64> {
+        self.inherited_ns.get()
+    }
+
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed.get()
     }
@@ -229,8 +237,8 @@ impl Hub {
     }
 
     /// What one call sends a shared message from.
-    pub(super) fn reference(&self, message: &SharedMsg) -> Result<MsgBuf, Box<CallFailure>> {
-        message.to_send(&self.pool).map_err(no_memory)
+    pub(super) fn reference(&self, message: &SharedMsg) -> Result<MsgBuf, Error> {
+        message.to_send(&self.pool).map_err(Error::from)
     }
 
     pub(super) fn command(&self, command: Command) {
@@ -246,7 +254,7 @@ impl Hub {
     /// The options of a call that a future starts now, and that the event loop makes later.
     #[inline]
     pub(super) fn begun(&self, options: CallOptions) -> CallOptions {
-        options.begun(|| self.clock.now_ns())
+        options.begun(|| self.clock.now_ns()).no_later_than(self.inherited_ns.get())
     }
 
     /// Starts a call with a copy of a message. Its options have [begun](CallOptions::begun).
@@ -257,7 +265,7 @@ impl Hub {
         message: &[u8],
         options: CallOptions,
     ) -> Call {
-        let request = self.alloc_message(message).map_err(no_memory);
+        let request = self.alloc_message(message).map_err(Error::from);
         self.start(session, method, request, options)
     }
 
@@ -266,12 +274,12 @@ impl Hub {
         self: &Rc<Self>,
         session: SessionId,
         method: u16,
-        request: Result<MsgBuf, Box<CallFailure>>,
+        request: Result<MsgBuf, Error>,
         options: CallOptions,
     ) -> Call {
         let key = self.calls.borrow_mut().insert(Pending::new(session));
         let response = self.alloc(options.response_bytes.unwrap_or(RESPONSE_BYTES));
-        let response = response.map_err(no_memory);
+        let response = response.map_err(Error::from);
         let made = match (request, response) {
             _ if self.is_closed.get() => Err(endpoint_gone()),
             (Err(failure), _) | (_, Err(failure)) => Err(failure),
@@ -363,13 +371,8 @@ impl Hub {
 const ENDPOINT_GONE: &str = "the endpoint is gone";
 
 #[cold]
-fn endpoint_gone() -> Box<CallFailure> {
-    not_sent(Status::Unavailable, ENDPOINT_GONE.to_owned())
-}
-
-#[cold]
-fn no_memory(error: PoolExhausted) -> Box<CallFailure> {
-    not_sent(Status::ResourceExhausted, error.to_string())
+fn endpoint_gone() -> Error {
+    Error::not_sent(Status::Unavailable, ENDPOINT_GONE)
 }
 
 impl fmt::Debug for Hub {

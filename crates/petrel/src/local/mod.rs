@@ -31,7 +31,7 @@ pub use serve::OwnRequest;
 pub use session::Session;
 pub use sleep::{Elapsed, Sleep, Timeout};
 
-pub(crate) use calls::{Start, not_sent};
+pub(crate) use calls::Start;
 pub(crate) use connect::ConnectAnswer;
 pub(crate) use hub::{Command, Hub};
 pub(crate) use ready::MainWaker;

@@ -7,11 +7,10 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use petrel_proto::CallFailure;
-
 use super::calls::{Call, Outcome};
 use super::hub::Hub;
 use super::slab::Key;
+use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
 /// Where the outcomes of many calls come together, in the order in which they end: nobody polls
@@ -92,14 +91,14 @@ impl Parallel {
     }
 
     /// The next call that has ended, with its label; `None` when none is on the way.
-    pub async fn next(&mut self) -> Option<(u64, Result<MsgBuf, Box<CallFailure>>)> {
+    pub async fn next(&mut self) -> Option<(u64, Result<MsgBuf, Error>)> {
         let is_over = || self.on_the_way() == 0 || !self.gathering.ended.borrow().is_empty();
         poll_fn(|cx| self.poll_until(cx, is_over)).await;
         self.try_next()
     }
 
     /// A call that has ended, if there is one. Does not wait.
-    pub fn try_next(&mut self) -> Option<(u64, Result<MsgBuf, Box<CallFailure>>)> {
+    pub fn try_next(&mut self) -> Option<(u64, Result<MsgBuf, Error>)> {
         self.gathering.ended.borrow_mut().pop_front()
     }
 

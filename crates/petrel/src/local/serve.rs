@@ -7,12 +7,12 @@ use std::rc::Rc;
 
 use petrel_proto::{SessionId, Status};
 use petrel_transport::Transport;
-use petrel_transport::buf::PoolExhausted;
 
 use super::executor::Task;
 use super::handle::Handle;
-use crate::control::{ControlPlane, Reason};
-use crate::endpoint::{CallOptions, Context, Endpoint, Handled, Request, Responder};
+use crate::control::ControlPlane;
+use crate::endpoint::{Context, Endpoint, Handled, Request, Responder};
+use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
 /// A request that an async handler has for itself.
@@ -45,28 +45,24 @@ impl OwnRequest {
         self.session
     }
 
-    /// When the caller stops waiting, in nanoseconds of the endpoint's clock ([`Handle::now_ns`]).
+    /// When the caller stops waiting, in nanoseconds of the endpoint's clock ([`Handle::now_ns`]). The handler's own calls
+    /// end then, if not before.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.deadline_ns
-    }
-
-    /// Options for the calls that are made for this request: they inherit its deadline.
-    pub fn options(&self) -> CallOptions {
-        self.deadline_ns.map_or(CallOptions::new(), |at_ns| CallOptions::new().deadline_ns(at_ns))
     }
 }
 
 /// An answer that a task has given, and that the event loop has not sent yet.
 pub(crate) struct Answer {
     responder: Responder,
-    outcome: Result<MsgBuf, Reason>,
+    outcome: Result<MsgBuf, Error>,
 }
 
 impl Answer {
     pub(crate) fn give(self, cx: &mut Context<'_>) {
         match self.outcome {
             Ok(message) => self.responder.reply_buffer(cx, message),
-            Err(reason) => self.responder.fail(cx, not_ok(reason.status), &reason.message),
+            Err(error) => self.responder.fail(cx, not_ok(error.status), &error.message),
         }
     }
 }
@@ -88,8 +84,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     /// each request, which costs some allocations.
     ///
     /// When the caller gives up, or its time is over, the future is dropped where it stands, and the calls
-    /// that it waits for are cancelled with it. They inherit the request's deadline if they are made with
-    /// [`OwnRequest::options`].
+    /// that it waits for are cancelled with it. Its calls inherit the request's deadline. What it fails with, the caller
+    /// gets: `?` passes the error of a call on.
     ///
     /// ```
     /// # use petrel::{EndpointConfig, Nexus};
@@ -112,7 +108,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         method: u16,
         mut handler: impl FnMut(OwnRequest) -> F + 'static,
     ) where
-        F: Future<Output = Result<A, Reason>> + 'static,
+        F: Future<Output = Result<A, Error>> + 'static,
         A: AsRef<[u8]>,
     {
         let handle = self.handle();
@@ -127,7 +123,7 @@ fn serve<F, A>(
     handler: &mut impl FnMut(OwnRequest) -> F,
 ) -> Handled
 where
-    F: Future<Output = Result<A, Reason>> + 'static,
+    F: Future<Output = Result<A, Error>> + 'static,
     A: AsRef<[u8]>,
 {
     let (method, session) = (request.method(), request.session());
@@ -144,16 +140,11 @@ where
     let future = handler(OwnRequest { message, method, session, deadline_ns });
     let hub = handle.hub().clone();
     // Dropped with the responder inside, it answers with INTERNAL, which nobody waits for then.
-    running.set(Some(handle.spawn(async move {
+    running.set(Some(handle.spawn_within(deadline_ns, async move {
         let outcome = future.await;
         let outcome =
-            outcome.and_then(|answer| hub.alloc_message(answer.as_ref()).map_err(no_memory));
+            outcome.and_then(|answer| hub.alloc_message(answer.as_ref()).map_err(Error::from));
         hub.answer(Answer { responder, outcome });
     })));
     handled
-}
-
-#[cold]
-fn no_memory(error: PoolExhausted) -> Reason {
-    Reason::new(Status::ResourceExhausted, error.to_string())
 }

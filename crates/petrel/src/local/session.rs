@@ -5,12 +5,13 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use petrel_proto::{CallFailure, Execution, SessionId, Status};
+use petrel_proto::{SessionId, Status};
 
 use super::calls::Call;
 use super::hub::{Command, Hub};
 use crate::control::Reason;
 use crate::endpoint::{CallOptions, HEALTH_METHOD, Health, SessionState, SharedMsg};
+use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
 /// What has become of a session, for all who have a handle of it.
@@ -79,7 +80,7 @@ impl Session {
     /// Starts a call: the request leaves in the event loop's next turn. One that cannot be made ends
     /// with the reason, like any other call.
     pub fn start(&self, method: u16, request: &[u8]) -> Call {
-        self.hub.start_copied(self.id(), method, request, CallOptions::default())
+        self.start_with(method, request, CallOptions::default())
     }
 
     /// [`Session::start`] with a deadline and other wishes.
@@ -101,18 +102,13 @@ impl Session {
     ///
     /// # Errors
     /// That of the call; INTERNAL if the answer is none.
-    pub async fn health(&self, method: Option<u16>) -> Result<Health, Box<CallFailure>> {
+    pub async fn health(&self, method: Option<u16>) -> Result<Health, Error> {
         let request = method.map(u16::to_le_bytes);
         let request = request.as_ref().map_or(&[][..], |bytes| bytes);
         let reply = self.start(HEALTH_METHOD, request).await?;
         let code = <[u8; 1]>::try_from(&reply[..]).ok();
-        code.and_then(|[code]| Health::from_code(code)).ok_or_else(|| {
-            Box::new(CallFailure {
-                status: Status::Internal,
-                message: "the server's answer is no health".to_owned(),
-                execution: Execution::Answered,
-            })
-        })
+        code.and_then(|[code]| Health::from_code(code))
+            .ok_or_else(|| Error::new(Status::Internal, "the server's answer is no health"))
     }
 
     /// How the session is doing.

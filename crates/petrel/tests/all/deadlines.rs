@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::common::{ECHO, Server, client, over, pattern};
 use petrel::{
-    CallFailure, CallOptions, CallWaitError, Context, Endpoint, EndpointConfig, Execution, Handled,
-    MsgBuf, Reply, Request, Responder, SessionId, Status,
+    CallOptions, CallWaitError, Context, Endpoint, EndpointConfig, Execution, Handled, MsgBuf,
+    Reply, Request, Responder, SessionId, Status,
 };
 
 /// Answers with the nanoseconds that are left, or with nothing.
@@ -96,7 +96,7 @@ impl Pair {
         (self.client.alloc_message(b"x").unwrap(), self.client.alloc(100).unwrap())
     }
 
-    fn fails(&mut self, method: u16, options: CallOptions) -> Box<CallFailure> {
+    fn fails(&mut self, method: u16, options: CallOptions) -> petrel::Error {
         match self.client.call_wait_with(self.session, method, b"x", 100, options) {
             Err(CallWaitError::Failed(failure)) => failure,
             other => panic!("expected a failure, got {other:?}"),

@@ -66,8 +66,7 @@ fn serve(endpoint: &mut Endpoint) {
 async fn call_until_told(session: petrel::Session) -> u64 {
     let mut calls = Parallel::new(32);
     let (mut answered, mut number) = (0, 0);
-    let check = |label: u64, answer: Result<petrel::MsgBuf, Box<petrel::CallFailure>>| match answer
-    {
+    let check = |label: u64, answer: Result<petrel::MsgBuf, petrel::Error>| match answer {
         Ok(reply) => {
             assert_eq!(reply[..], pattern(50, label)[..]);
             1

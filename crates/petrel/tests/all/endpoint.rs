@@ -15,7 +15,9 @@ use petrel_skip::{Need, skip};
 
 fn failure(error: CallWaitError) -> (Status, String, Execution) {
     match error {
-        CallWaitError::Failed(failure) => (failure.status, failure.message, failure.execution),
+        CallWaitError::Failed(failure) => {
+            (failure.status, failure.message.clone(), failure.execution)
+        }
         other => panic!("expected a failed call, got {other:?}"),
     }
 }

@@ -302,11 +302,8 @@ fn deadlines_and_cancellation_go_through_async_handlers() {
         endpoint.register_async(ASK_BACK, move |request| {
             let channel = channel.clone();
             async move {
-                let options = request.options().wait_for_ready();
-                let answer = channel.call(WAIT, request.data(), options).await;
-                answer.map_err(|failure| {
-                    petrel::control::Reason::new(failure.status, failure.message)
-                })
+                let options = CallOptions::new().wait_for_ready();
+                channel.call(WAIT, request.data(), options).await
             }
         });
     });
@@ -338,5 +335,82 @@ fn deadlines_and_cancellation_go_through_async_handlers() {
         while heard.load(std::sync::atomic::Ordering::SeqCst) < 2 {
             handle.sleep(Duration::from_millis(1)).await;
         }
+    });
+}
+
+/// What a handler awaits, directly or in tasks that it spawns, ends with the request; other tasks of the thread do not.
+#[test]
+fn deadline__is_inherited_by_calls_of_a_handler_and_of_the_tasks_that_it_spawns() {
+    const LEFT: u16 = 9;
+    const RELAY: u16 = 10;
+    let back = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
+        endpoint.register(LEFT, |cx, request| {
+            let left_ns = request.time_left(cx).map_or(u64::MAX, |left| left.as_nanos() as u64);
+            request.reply(cx, &left_ns.to_le_bytes())
+        });
+    });
+    let behind = back.address;
+    let middle = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
+        let handle = endpoint.handle();
+        endpoint.register_async(RELAY, move |request| {
+            let handle = handle.clone();
+            async move {
+                let session = handle.connect(behind).await?;
+                let spawned = session.clone();
+                let task = handle.spawn(async move { spawned.start(LEFT, b"").await });
+                let (own, spawned) = (session.start(LEFT, request.data()).await?, task.await?);
+                Ok([&own[..], &spawned[..]].concat())
+            }
+        });
+    });
+    let mut client = client(EndpointConfig::default());
+    let handle = client.handle();
+    let left_ns = |answer: &[u8]| {
+        let (words, _) = answer.as_chunks::<8>();
+        words.iter().map(|word| u64::from_le_bytes(*word)).collect::<Vec<_>>()
+    };
+    client.block_on(async {
+        let session = handle.connect(middle.address).await.unwrap();
+        let minute = CallOptions::new().timeout(Duration::from_secs(60));
+        let limited = session.start_with(RELAY, b"", minute);
+        let unlimited = session.start(RELAY, b"");
+        let limited = left_ns(&limited.await.unwrap());
+        assert_eq!(limited.len(), 2);
+        assert!(limited.iter().all(|ns| *ns > 0 && *ns <= 60_000_000_000), "{limited:?}");
+        assert_eq!(left_ns(&unlimited.await.unwrap()), [u64::MAX; 2]);
+    });
+}
+
+/// A handler that fails says why in one type, whatever has failed.
+#[test]
+fn error__of_a_call_is_passed_on_by_a_handler() {
+    const RELAY: u16 = 9;
+    let back = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
+        endpoint.register(ECHO, |cx, request| {
+            request.fail(cx, Status::FailedPrecondition, "the tank is empty")
+        });
+    });
+    let behind = back.address;
+    let middle = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
+        let handle = endpoint.handle();
+        endpoint.register_async(RELAY, move |request| {
+            let handle = handle.clone();
+            async move {
+                if request.data().is_empty() {
+                    return Err(petrel::Error::new(Status::InvalidArgument, "nothing to relay"));
+                }
+                let session = handle.connect(behind).await?;
+                Ok(session.start(ECHO, request.data()).await?)
+            }
+        });
+    });
+    let mut client = client(EndpointConfig::default());
+    let handle = client.handle();
+    client.block_on(async {
+        let session = handle.connect(middle.address).await.unwrap();
+        let error = session.start(RELAY, b"").await.unwrap_err();
+        assert_eq!(error, petrel::Error::new(Status::InvalidArgument, "nothing to relay"));
+        let error = session.start(RELAY, b"drive").await.unwrap_err();
+        assert_eq!(error, petrel::Error::new(Status::FailedPrecondition, "the tank is empty"));
     });
 }

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use crate::common::remote::Caller;
 use crate::common::{ECHO, Server, client, over, pattern};
 use petrel::{
-    CallFailure, CallOptions, CallWaitError, Endpoint, EndpointConfig, Execution, IdlePolicy,
-    RemoteCall, Status, WorkerRequest, Workers,
+    CallOptions, CallWaitError, Endpoint, EndpointConfig, Execution, IdlePolicy, RemoteCall,
+    Status, WorkerRequest, Workers,
 };
 
 const WORK: u16 = 10;
@@ -22,8 +22,7 @@ fn echo(mut request: WorkerRequest) {
 fn failure(error: CallWaitError) -> (Status, String, Execution) {
     match error {
         CallWaitError::Failed(failure) => {
-            let CallFailure { status, message, execution } = *failure;
-            (status, message, execution)
+            (failure.status, failure.message.clone(), failure.execution)
         }
         other => panic!("expected a failed call, got {other:?}"),
     }
@@ -202,7 +201,7 @@ fn shutdown__executes_what_waits_and_refuses_what_comes() {
     let ends: Vec<_> = loaded.calls.drain(..).map(RemoteCall::wait).collect();
     let (executed, refused) = ends.split_at(8);
     executed.iter().for_each(|end| assert_eq!(end.as_deref().unwrap(), b"work"));
-    let refusal = |end: &Result<_, Box<CallFailure>>| end.as_ref().unwrap_err().status;
+    let refusal = |end: &Result<_, petrel::Error>| end.as_ref().unwrap_err().status;
     refused.iter().for_each(|end| assert_eq!(refusal(end), Status::Unavailable));
     loaded.is_refused();
     let stats = workers.stats();

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use petrel::{CallFailure, Execution, NotStarted, NotStartedReason, Status};
+use petrel::{Execution, NotStarted, NotStartedReason, Status};
 
 use crate::spec::Spec;
 
@@ -183,7 +183,7 @@ impl Ledger {
         assert_eq!(entry.method, method, "{id:?}");
     }
 
-    pub(crate) fn end(&self, id: CallId, outcome: Result<Vec<u8>, Box<CallFailure>>, now_ns: u64) {
+    pub(crate) fn end(&self, id: CallId, outcome: Result<Vec<u8>, petrel::Error>, now_ns: u64) {
         match outcome {
             Ok(answer) => self.answered(id, &answer),
             Err(failure) => self.failed(id, &failure, now_ns),
@@ -200,7 +200,7 @@ impl Ledger {
         count(|totals| &totals.answered, 1);
     }
 
-    fn failed(&self, id: CallId, failure: &CallFailure, now_ns: u64) {
+    fn failed(&self, id: CallId, failure: &petrel::Error, now_ns: u64) {
         let (status, execution) = (failure.status, failure.execution);
         let deadline_ns = self.entries.lock().unwrap()[id.0 as usize].deadline_ns;
         let (method, executed) = self.note_end(id, End::Failed(status, execution));

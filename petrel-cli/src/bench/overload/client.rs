@@ -6,8 +6,7 @@ use std::time::{Duration, Instant};
 
 use petrel::overload::{ConcurrencyLimit, Permit};
 use petrel::{
-    CallError, CallFailure, CallOptions, Context, Endpoint, Execution, MsgBuf, Reply, SessionId,
-    Status,
+    CallError, CallOptions, Context, Endpoint, Execution, MsgBuf, Reply, SessionId, Status,
 };
 use petrel_sim::Rng;
 
@@ -287,7 +286,7 @@ impl Load {
         ConcurrencyLimit::succeeded
     }
 
-    fn failed(&self, failure: &CallFailure, call: &Call, taken_ns: u64) -> Says {
+    fn failed(&self, failure: &petrel::Error, call: &Call, taken_ns: u64) -> Says {
         self.count(call.counts, |outcomes| {
             if failure.execution == Execution::Refused {
                 outcomes.refusal.record(taken_ns);

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use petrel::transport::clock;
-use petrel::{CallFailure, Context, Endpoint, Execution, MsgBuf, Reply, SessionId};
+use petrel::{Context, Endpoint, Execution, MsgBuf, Reply, SessionId};
 use petrel_index::wire::{Echo, GetWord, Method, PutWord, Sum, SumWords};
 
 use super::keys::{Keys, value_of};
@@ -286,7 +286,7 @@ impl Load {
     }
 
     #[cold]
-    fn end(&mut self, call: Call, failure: &CallFailure) {
+    fn end(&mut self, call: Call, failure: &petrel::Error) {
         match (call, failure.execution) {
             (Call::Scan(_), Execution::Refused) => self.outcome.refused += 1,
             _ => self.fail(failure.to_string()),

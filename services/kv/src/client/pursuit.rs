@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use petrel::overload::Backoff;
-use petrel::{Call, CallFailure, CallOptions, Execution, MsgBuf, Status};
+use petrel::{Call, CallOptions, Execution, MsgBuf, Status};
 use petrel_planted::planted;
 
 use super::changes::News;
@@ -128,7 +128,7 @@ impl<'a> Pursuit<'a> {
     }
 
     /// The call has no answer.
-    fn note_failure(&mut self, connection: &Rc<Connection>, failure: &CallFailure) {
+    fn note_failure(&mut self, connection: &Rc<Connection>, failure: &petrel::Error) {
         let may_have_run =
             matches!(failure.execution, Execution::MayHaveExecuted | Execution::Answered)
                 && !planted("kv_client_is_sure");

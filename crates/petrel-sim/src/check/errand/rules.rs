@@ -14,7 +14,7 @@
 use std::fmt::Debug;
 
 use petrel::group::{Member, MemberOutcome};
-use petrel::{CallFailure, Execution, MsgBuf, SessionId, Status};
+use petrel::{Execution, MsgBuf, SessionId, Status};
 
 use super::{Errand, Fate, Order, Spread, Work, id_at, place_of};
 use crate::check::call::answer_seed;
@@ -150,7 +150,7 @@ impl Ledger {
     pub(in crate::check) fn end_errand(
         &mut self,
         id: u32,
-        outcome: &Result<MsgBuf, Box<CallFailure>>,
+        outcome: &Result<MsgBuf, petrel::Error>,
     ) {
         let Some(errand) = self.errand(id).cloned() else { return };
         let fate = match outcome {
@@ -178,7 +178,7 @@ impl Ledger {
     }
 
     /// After the storm an errand fails only if all its servers are gone for good.
-    fn check_need_to_fail(&mut self, id: u32, errand: &Errand, failure: &CallFailure) {
+    fn check_need_to_fail(&mut self, id: u32, errand: &Errand, failure: &petrel::Error) {
         let client = errand.client_at.host;
         let is_gone = |server: &SimAddr| {
             self.troubles.justify([client, server.host], errand.issued_ns, self.now_ns)
@@ -256,7 +256,7 @@ impl Ledger {
     }
 
     /// Who was said not to have executed it has not, and will not.
-    fn check_not_executed(&mut self, id: u32, failure: &CallFailure, servers: Vec<SimAddr>) {
+    fn check_not_executed(&mut self, id: u32, failure: &petrel::Error, servers: Vec<SimAddr>) {
         if !matches!(failure.execution, Execution::NotSent | Execution::Refused) {
             self.errand_counts.failed_unknown += 1;
             return;
@@ -281,7 +281,7 @@ impl Ledger {
     fn check_errand_failure(
         &mut self,
         id: u32,
-        failure: &CallFailure,
+        failure: &petrel::Error,
         servers: &[SimAddr],
         session: Option<SessionId>,
     ) {

@@ -73,10 +73,10 @@ impl Desk {
         self.ledger.execute(SERVER, Method::Echo, &request, None)
     }
 
-    fn end(&mut self, outcome: Result<(), CallFailure>, response: &[u8]) {
+    fn end(&mut self, outcome: Result<(), petrel::Error>, response: &[u8]) {
         let reply = Reply {
             session: SESSION,
-            outcome: outcome.map_err(Box::new),
+            outcome,
             request: self.request(),
             response: self.endpoint.alloc_message(response).unwrap(),
         };
@@ -89,7 +89,10 @@ impl Desk {
     }
 
     fn fail(&mut self, status: Status, execution: Execution) {
-        self.end(Err(CallFailure { status, message: String::new(), execution }), b"");
+        self.end(
+            Err(petrel::proto::CallFailure { status, message: String::new(), execution }.into()),
+            b"",
+        );
     }
 
     #[track_caller]

@@ -4,9 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use petrel::overload::{ConcurrencyLimit, Permit};
-use petrel::{
-    CallError, CallFailure, CallOptions, Context, Execution, MsgBuf, Reply, SessionId, Status,
-};
+use petrel::{CallError, CallOptions, Context, Execution, MsgBuf, Reply, SessionId, Status};
 
 use super::super::caller::Phase;
 use super::super::message::{self, Body};
@@ -202,7 +200,7 @@ impl Client {
         ConcurrencyLimit::succeeded
     }
 
-    fn failed(&self, failure: &CallFailure, call: &Call, taken_ns: u64) -> Says {
+    fn failed(&self, failure: &petrel::Error, call: &Call, taken_ns: u64) -> Says {
         if failure.execution == Execution::Refused {
             self.count(call.counts, |outcomes| outcomes.refusal.record(taken_ns * PS_PER_NS));
         }

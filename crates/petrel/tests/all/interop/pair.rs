@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use petrel::{
-    CallFailure, CallKey, CallOptions, CallWaitError, Endpoint, EndpointConfig, MsgBuf, Nexus,
-    Reply, SessionId,
+    CallKey, CallOptions, CallWaitError, Endpoint, EndpointConfig, Error, MsgBuf, Nexus, Reply,
+    SessionId,
 };
 
 use crate::common::over;
@@ -70,9 +70,9 @@ impl Pair {
     }
 
     /// Makes a call that fails.
-    pub(crate) fn fails(&mut self, method: u16, message: &[u8], how: CallOptions) -> CallFailure {
+    pub(crate) fn fails(&mut self, method: u16, message: &[u8], how: CallOptions) -> Error {
         match self.client.call_wait_with(self.session, method, message, 100, how) {
-            Err(CallWaitError::Failed(failure)) => *failure,
+            Err(CallWaitError::Failed(failure)) => failure,
             other => panic!("expected a failed call, got {other:?}"),
         }
     }
@@ -98,9 +98,9 @@ impl Pair {
     }
 
     /// Waits until a call has failed.
-    pub(crate) fn failure_of(&mut self, begun: &Begun) -> CallFailure {
+    pub(crate) fn failure_of(&mut self, begun: &Begun) -> Error {
         self.client.run_until(|_| begun.end.borrow().is_some());
-        *begun.end.take().unwrap().outcome.expect_err("the call fails")
+        begun.end.take().unwrap().outcome.expect_err("the call fails")
     }
 
     /// Waits until the server has seen what it is to see.

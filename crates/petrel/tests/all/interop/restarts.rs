@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use petrel::{
-    CallFailure, CallOptions, Channel, ChannelConfig, Endpoint, EndpointConfig, Execution, MsgBuf,
-    SessionId, Status, Task,
+    CallOptions, Channel, ChannelConfig, Endpoint, EndpointConfig, Execution, MsgBuf, SessionId,
+    Status, Task,
 };
 
 use crate::common::over;
@@ -32,7 +32,7 @@ fn begin(
     client: &Endpoint,
     channel: &Channel,
     options: CallOptions,
-) -> Task<Result<MsgBuf, Box<CallFailure>>> {
+) -> Task<Result<MsgBuf, petrel::Error>> {
     let channel = channel.clone();
     client.handle().spawn(async move { channel.call(KEEP, b"once", options).await })
 }

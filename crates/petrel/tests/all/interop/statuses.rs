@@ -1,6 +1,6 @@
 //! Status codes and their messages.
 
-use petrel::{CallFailure, CallOptions, Execution, Status};
+use petrel::{CallOptions, Error, Execution, Status};
 
 use crate::interop::pair::{Pair, both};
 use crate::interop::service::{ECHO, FAIL, NOBODY};
@@ -8,7 +8,7 @@ use crate::interop::service::{ECHO, FAIL, NOBODY};
 /// The message of gRPC's case `special_status_message`.
 const SPECIAL: &str = "\t\ntest with whitespace\r\nand Unicode BMP ☺ and non-BMP 😈\t\n";
 
-fn fail_with(pair: &mut Pair, status: Status, message: &str) -> CallFailure {
+fn fail_with(pair: &mut Pair, status: Status, message: &str) -> Error {
     let request = [&[status.code()], message.as_bytes()].concat();
     pair.fails(FAIL, &request, CallOptions::new())
 }
@@ -19,7 +19,7 @@ fn status__comes_with_its_message() {
         for status in Status::ALL.into_iter().filter(|status| *status != Status::Ok) {
             let message = format!("test status message of {status}");
             let failure = fail_with(&mut pair, status, &message);
-            assert_eq!(failure, CallFailure { status, message, execution: Execution::Answered });
+            assert_eq!(failure, Error::new(status, message));
         }
     }
 }
