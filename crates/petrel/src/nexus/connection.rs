@@ -315,6 +315,7 @@ pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::nexus::reactor::tests::{open_connection, reactor};
 
     #[test]
     fn is_of_this_host__by_the_addresses_of_both_ends() {
@@ -332,6 +333,42 @@ mod tests {
         assert!(is_of_this_host("[2001:db8::1]:7", "[2001:db8::1]:9"));
         assert!(!is_of_this_host("10.0.0.1:7", "10.0.0.2:9"));
         assert!(!is_of_this_host("[2001:db8::1]:7", "[2001:db8::2]:9"));
+    }
+
+    #[test]
+    fn new_link_number__is_the_next_that_is_free() {
+        let (mut reactor, _) = reactor();
+        let (id, _peer) = open_connection(&mut reactor, true);
+        let connection = reactor.connections.get_mut(&id).unwrap();
+        assert_eq!([0, 1, 2], [(); 3].map(|()| connection.new_link_number()));
+        connection.next_link = u32::MAX - 1;
+        for taken in [u32::MAX, 0, 1, 3] {
+            connection.links.insert(taken, LinkId(7));
+        }
+        assert_eq!([u32::MAX - 1, 2, 4], [(); 3].map(|()| connection.new_link_number()));
+    }
+
+    #[test]
+    fn is_over_limit__beyond_the_limit() {
+        let mut outbox = Outbox::default();
+        outbox.push_bytes(&vec![0; OUT_HARD_BYTES]);
+        assert!(!outbox.is_over_limit());
+        outbox.push_bytes(&[0]);
+        assert!(outbox.is_over_limit());
+    }
+
+    #[test]
+    fn ends_pause__once_half_of_what_began_it_was_sent() {
+        let (mut reactor, _) = reactor();
+        let (id, _peer) = open_connection(&mut reactor, false);
+        let connection = reactor.connections.get_mut(&id).unwrap();
+        assert!(!connection.ends_pause(), "there was none");
+        connection.is_paused = true;
+        connection.out.push_bytes(&[0; OUT_SOFT_BYTES / 2 + 1]);
+        assert!(!connection.ends_pause() && connection.is_paused);
+        connection.out.sent = 1;
+        assert!(connection.ends_pause() && !connection.is_paused);
+        assert!(!connection.ends_pause(), "it has ended");
     }
 
     /// A socket whose buffer has this much room.

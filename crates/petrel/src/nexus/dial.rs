@@ -199,7 +199,80 @@ fn redial_pause(attempt: u32) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
+    use crate::nexus::reactor::tests::reactor;
+
+    type Reactor = super::Reactor<crate::nexus::net::MioNetwork>;
+
+    /// Asks for a link to `remote`, with an hour's patience.
+    fn request(reactor: &Reactor, remote: SocketAddr, endpoint: u16, request: u64) -> OpenRequest {
+        OpenRequest {
+            endpoint: EndpointId(endpoint),
+            request,
+            remote,
+            remote_endpoint: EndpointId(0),
+            transports: AllowedTransports { udp: true, shm: false },
+            give_up_at: reactor.now + Duration::from_secs(3_600),
+        }
+    }
+
+    #[test]
+    fn dial__counts_the_tries_from_one_connection_to_the_next() {
+        let (mut reactor, _) = reactor();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let remote = listener.local_addr().unwrap();
+        reactor.open_link(request(&reactor, remote, 0, 1));
+        for attempt in 0..4 {
+            let Outgoing::Connection(id) = reactor.outgoing[&remote] else { panic!("a pause") };
+            // It joins the one that waits.
+            reactor.open_link(request(&reactor, remote, 0, 2 + u64::from(2 * attempt)));
+            let connection = &reactor.connections[&id];
+            let asked = 2 + 2 * attempt as usize;
+            assert_eq!((connection.attempt, connection.waiting.len()), (attempt, asked));
+            reactor.on_stream_end(id, "the test ends it");
+            reactor.open_link(request(&reactor, remote, 0, 3 + u64::from(2 * attempt)));
+            let Outgoing::Pause { waiting, attempt: tries } = &reactor.outgoing[&remote] else {
+                panic!("no pause")
+            };
+            assert_eq!((*tries, waiting.len()), (attempt + 1, asked + 1));
+            assert!(reactor.connections.is_empty());
+            reactor.now = reactor.deadlines.next().unwrap();
+            reactor.run_deadlines();
+        }
+        let stats = reactor.counters.snapshot();
+        assert_eq!((stats.connections_dialed, stats.connections_redialed), (5, 4));
+        assert_eq!((stats.connections_broken, stats.dials_failed, stats.links_failed), (4, 0, 0));
+    }
+
+    #[test]
+    fn forget_requests__leaves_connections_and_what_others_wait_for() {
+        let (mut reactor, _) = reactor();
+        let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+        let [used, paused, own] = listeners.each_ref().map(|l| l.local_addr().unwrap());
+        let asked_by = |reactor: &Reactor, remote, endpoints: &[u16]| -> Vec<_> {
+            endpoints.iter().map(|endpoint| request(reactor, remote, *endpoint, 1)).collect()
+        };
+        for request in asked_by(&reactor, used, &[0, 1, 0]) {
+            reactor.open_link(request);
+        }
+        reactor.redial_later(paused, asked_by(&reactor, paused, &[1, 0, 1]), 1);
+        reactor.redial_later(own, asked_by(&reactor, own, &[0, 0]), 1);
+        reactor.forget_requests(EndpointId(0));
+        let Outgoing::Connection(id) = reactor.outgoing[&used] else { panic!("a pause") };
+        let Outgoing::Pause { waiting, attempt: 1 } = &reactor.outgoing[&paused] else {
+            panic!("no pause, or another attempt")
+        };
+        assert!(!reactor.outgoing.contains_key(&own), "nobody waits there");
+        for (left, count) in [(&reactor.connections[&id].waiting, 1), (waiting, 2)] {
+            assert_eq!(left.len(), count);
+            assert!(left.iter().all(|request| request.endpoint == EndpointId(1)));
+        }
+        // The next request goes by the connection that is there.
+        reactor.open_link(request(&reactor, used, 0, 2));
+        assert_eq!(reactor.connections.len(), 1);
+    }
 
     #[test]
     fn redial_pause__doubles_up_to_a_limit() {

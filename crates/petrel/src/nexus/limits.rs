@@ -233,6 +233,8 @@ const _: () = {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashMap;
+
     use super::*;
 
     /// `docs/operating.md` and `docs/wire-protocol.md` name these.
@@ -249,6 +251,28 @@ mod tests {
         assert_eq!([HELLO_TIMEOUT, MESSAGE_TIMEOUT, WRITE_TIMEOUT].map(|t| t.as_secs()), [5; 3]);
         assert_eq!((EARLY_WAIT.as_secs(), LINGER.as_secs(), IDLE_TIMEOUT.as_secs()), (1, 1, 30));
         assert_eq!((OUT_SOFT_BYTES, OUT_HARD_BYTES), (64 << 10, 8 << 20));
+    }
+
+    /// The room of a table before and after, which had room for `room` and has so many entries.
+    fn shrunk(room: usize, entries: usize) -> (usize, usize) {
+        let mut table: HashMap<usize, usize> = HashMap::with_capacity(room);
+        table.extend((0..entries).zip(0..));
+        let before = table.capacity();
+        shrink(&mut table);
+        assert!(table.capacity() >= entries && table.len() == entries);
+        (before, table.capacity())
+    }
+
+    #[test]
+    fn shrink__gives_back_what_a_table_of_few_entries_had_for_many() {
+        let (room, _) = shrunk(20_000, 0);
+        assert_eq!(shrunk(room, room / 8), (room, room), "an eighth of its entries are there");
+        let (_, left) = shrunk(room, room / 8 - 1);
+        assert!((2 * (room / 8 - 1)..room / 2).contains(&left), "{left} of {room}");
+        let (_, left) = shrunk(room, 0);
+        assert!((TABLE_ROOM_MIN..2 * TABLE_ROOM_MIN).contains(&left), "{left} of {room}");
+        let (few, left) = shrunk(TABLE_ROOM_MIN / 2, 0);
+        assert_eq!(left, few, "few need room again soon");
     }
 
     #[test]

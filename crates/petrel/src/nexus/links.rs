@@ -495,6 +495,18 @@ mod tests {
     use crate::nexus::connection::{Connection, Peer, Phase};
     use crate::nexus::reactor::tests::{attach, reactor};
 
+    impl Reactor {
+        /// A link between both sides' endpoints with number 0.
+        pub(in crate::nexus) fn add_test_link(
+            &mut self,
+            at: ConnectionId,
+            number: u32,
+            stage: Stage,
+        ) -> LinkId {
+            self.add_link((at, number), EndpointId(0), 0, stage)
+        }
+    }
+
     /// As many as may be, and no more: of a connection and in all, for those that ask and those that are asked.
     #[test]
     fn links__are_bounded() {

@@ -263,7 +263,7 @@ pub(super) mod tests {
     use super::*;
     use crate::control::{FromNexus, Reason, ToNexus};
     use crate::nexus::closing::Farewell;
-    use crate::nexus::connection::Outbox;
+    use crate::nexus::connection::{Outbox, Peer, Phase};
     use crate::nexus::idlers::Idle;
     use crate::nexus::limits::session_bytes;
     use crate::nexus::mailbox::{Command, Inbox};
@@ -282,6 +282,24 @@ pub(super) mod tests {
         };
         let reactor = Reactor::new(settings, net, mailbox.clone(), Arc::new(Counters::default()));
         (reactor, mailbox)
+    }
+
+    /// Adds a connection whose peer said HELLO, and never reads or says anything else. The socket is its end.
+    pub(in crate::nexus) fn open_connection(
+        reactor: &mut Reactor,
+        is_opener: bool,
+    ) -> (ConnectionId, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let remote = listener.local_addr().unwrap();
+        let stream = TcpStream::connect(remote).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let local = stream.local_addr().unwrap();
+        let stream = mio::net::TcpStream::from_std(stream);
+        let mut connection = Connection::new(stream, (local, remote), is_opener, reactor.now);
+        let silence_max = Duration::from_secs(3);
+        let peer = Peer { incarnation: 7, silence_max, host_identity: None, rendezvous: None };
+        connection.enter(Phase::Open(peer), reactor.now);
+        (reactor.add_connection(connection).unwrap(), listener.accept().unwrap().0)
     }
 
     /// A turn that does not wait; how many events there were.

@@ -476,9 +476,11 @@ mod tests {
 
     use mio::net::TcpStream;
 
+    use petrel_proto::limits::PACKET_BYTES_MIN;
+
     use super::*;
     use crate::nexus::connection::Connection;
-    use crate::nexus::reactor::tests::reactor;
+    use crate::nexus::reactor::tests::{attach, open_connection, reactor};
 
     #[test]
     fn has_too_many_proposals__of_a_connection_or_in_all() {
@@ -499,6 +501,72 @@ mod tests {
             reactor.proposals = all;
             let is_so = reactor.has_too_many_proposals(id);
             assert_eq!(is_so, expected, "{of_connection} of {all}");
+        }
+    }
+
+    fn open(request: u32) -> SessionOpen {
+        SessionOpen {
+            link: 5,
+            request,
+            session: 1,
+            token: 2,
+            first_request: 0,
+            slots: 8,
+            credits: 8,
+            max_message: 1 << 20,
+            packet_bytes: PACKET_BYTES_MIN,
+        }
+    }
+
+    /// Which messages of sessions may come on a link of each kind.
+    #[test]
+    fn messages_of_sessions__of_the_wrong_side_or_before_the_link_is_up_break_the_protocol() {
+        let by = |is_opener| Stage::Up { is_opener, max_frame: 1_472 };
+        let promised = Stage::Promised { ticket: [0; 16], max_frame: 1_472 };
+        for (stage, is_opener, may_propose, may_answer) in [
+            (by(true), true, false, true),
+            (by(false), false, true, false),
+            (promised, false, false, false),
+        ] {
+            let (mut reactor, _) = reactor();
+            let (at, _peer) = open_connection(&mut reactor, is_opener);
+            reactor.add_test_link(at, 5, stage);
+            let SessionOpen { session, token, slots, credits, max_message, packet_bytes, .. } =
+                open(1);
+            let (link, request, text) = (5, 1, String::new());
+            let accept = SessionAccept {
+                link,
+                request,
+                session,
+                token,
+                slots,
+                credits,
+                max_message,
+                packet_bytes,
+            };
+            let status = Status::Unavailable;
+            let refuse = SessionRefuse { link, request, status, text: text.clone() };
+            let drain = SessionDrain { link, session, token, text };
+            assert_eq!(reactor.on_session_open(at, open(1)).is_ok(), may_propose);
+            assert_eq!(reactor.counters.snapshot().sessions_proposed, u64::from(may_propose));
+            assert_eq!(reactor.on_session_accept(at, accept).is_ok(), may_answer);
+            assert_eq!(reactor.on_session_refuse(at, refuse).is_ok(), may_answer);
+            assert_eq!(reactor.on_session_drain(at, drain).is_ok(), may_answer);
+            // Answers to what nobody has asked are late, and nothing else.
+            assert_eq!(reactor.counters.snapshot().late_messages, 2 * u64::from(may_answer));
+        }
+    }
+
+    #[test]
+    fn on_session_open__of_a_request_that_is_under_way_breaks_the_protocol() {
+        let (mut reactor, mailbox) = reactor();
+        let _inbox = attach(&mailbox);
+        reactor.run_commands();
+        let (at, _peer) = open_connection(&mut reactor, false);
+        reactor.add_test_link(at, 5, Stage::Up { is_opener: false, max_frame: 1_472 });
+        for (request, is_allowed, under_way) in [(1, true, 1), (1, false, 1), (2, true, 2)] {
+            assert_eq!(reactor.on_session_open(at, open(request)).is_ok(), is_allowed);
+            assert_eq!(reactor.proposals, under_way);
         }
     }
 

@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use super::limits::{
     LINKS_PER_SITE_MAX, PROPOSALS_PER_SITE_MAX, SESSION_BYTES_MAX, SESSION_BYTES_PER_SITE_MAX,
-    session_bytes, slots_left,
+    session_bytes, shrink, slots_left,
 };
 
 /// Where a peer is: an IPv4 address, or an IPv6 network of 64 bits, since a host may have any
@@ -172,10 +172,7 @@ impl Shares {
         change(share);
         if *share == Share::default() {
             self.by_site.remove(&site);
-            // A site that has nothing costs nothing, also after many were here.
-            if self.by_site.capacity() > 64 && self.by_site.len() * 8 < self.by_site.capacity() {
-                self.by_site.shrink_to(self.by_site.len() * 2);
-            }
+            shrink(&mut self.by_site);
         }
         change(&mut self.all);
     }

@@ -183,3 +183,60 @@ impl<N: Network> Reactor<N> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use petrel_proto::control::Ping;
+
+    use super::*;
+    use crate::nexus::limits::OUT_HARD_BYTES;
+    use crate::nexus::reactor::tests::{open_connection, reactor};
+
+    #[test]
+    fn send__notes_a_connection_once_and_again_when_too_much_waits() {
+        let (mut reactor, _) = reactor();
+        let (id, _peer) = open_connection(&mut reactor, true);
+        let mut send = |left_bytes: Option<usize>| {
+            let out = &mut reactor.connections.get_mut(&id).unwrap().out;
+            if let Some(left_bytes) = left_bytes {
+                out.push_bytes(&vec![0; OUT_HARD_BYTES - left_bytes - out.len()]);
+            }
+            let before = out.len();
+            reactor.send(id, Ping { nonce: 1 });
+            let bytes = reactor.connections[&id].out.len() - before;
+            (bytes, std::mem::take(&mut reactor.unsent))
+        };
+        let (bytes, noted) = send(None);
+        assert_eq!(noted, [id]);
+        assert_eq!(send(None), (bytes, vec![]), "it is noted already, or waits for its socket");
+        assert_eq!(send(Some(bytes)), (bytes, vec![]), "as much as may wait");
+        assert_eq!(send(None), (bytes, vec![id]), "it is to be dropped");
+    }
+
+    #[test]
+    fn send_the_unsent__drops_who_leaves_too_much_unread() {
+        // More than the kernel buffers, or little.
+        for (bytes, is_dropped) in [(64 << 20, true), (OUT_HARD_BYTES / 16, false)] {
+            let (mut reactor, _) = reactor();
+            let (id, _peer) = open_connection(&mut reactor, true);
+            reactor.connections.get_mut(&id).unwrap().out.push_bytes(&vec![0; bytes]);
+            reactor.send(id, Ping { nonce: 1 });
+            reactor.unsent.push(id);
+            reactor.send_the_unsent();
+            assert_eq!(!reactor.connections.contains_key(&id), is_dropped);
+            assert_eq!(reactor.counters.snapshot().dropped_not_reading, u64::from(is_dropped));
+            assert!(reactor.unsent.is_empty());
+        }
+    }
+
+    #[test]
+    fn read__pauses_while_more_is_unsent_than_may_be() {
+        let (mut reactor, _) = reactor();
+        let (id, _peer) = open_connection(&mut reactor, false);
+        for (more_bytes, is_paused) in [(OUT_SOFT_BYTES, false), (1, true)] {
+            reactor.connections.get_mut(&id).unwrap().out.push_bytes(&vec![0; more_bytes]);
+            reactor.read(id);
+            assert_eq!(reactor.connections[&id].is_paused, is_paused);
+        }
+    }
+}
