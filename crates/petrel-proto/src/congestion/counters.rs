@@ -48,3 +48,42 @@ impl core::ops::AddAssign for CongestionCounters {
         self.sessions_released += other.sessions_released;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each counter another number, so that no two can be taken for each other.
+    fn counted(times: u64) -> CongestionCounters {
+        CongestionCounters {
+            acks_bypassed: times,
+            updates: 2 * times,
+            marks: 3 * times,
+            losses: 4 * times,
+            timeouts: 5 * times,
+            sessions_limited: 6 * times,
+            sessions_released: 7 * times,
+        }
+    }
+
+    #[test]
+    fn add_assign__adds_each_to_its_own() {
+        let mut sum = counted(1);
+        sum += counted(10);
+        assert_eq!(sum, counted(11));
+    }
+
+    #[test]
+    fn iter__gives_each_by_its_name() {
+        let all: Vec<_> = counted(1).iter().collect();
+        let expected = [
+            ("congestion_updates", 2),
+            ("congestion_marks", 3),
+            ("congestion_losses", 4),
+            ("congestion_timeouts", 5),
+            ("congestion_sessions_limited", 6),
+            ("congestion_sessions_released", 7),
+        ];
+        assert_eq!(all, expected);
+    }
+}

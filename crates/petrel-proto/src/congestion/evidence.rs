@@ -206,6 +206,22 @@ mod tests {
         assert!(!losses.forbid_growth(), "the window is over");
     }
 
+    #[test]
+    fn losses__each_window_has_as_many_packets() {
+        let mut losses = Losses::default();
+        for window in 0..6 {
+            // Every other one begins where so many were lost that the count began again.
+            if window % 2 == 1 {
+                assert!(losses.on_loss(LOST_PACKETS));
+            }
+            assert!(!losses.on_loss(1));
+            losses.on_ack(0, WINDOW_PACKETS - 2, ANSWER_NS_MAX);
+            assert!(losses.is_counting(), "a packet is missing of window {window}");
+            losses.on_ack(0, 1, ANSWER_NS_MAX);
+            assert!(!losses.is_counting(), "window {window} is over");
+        }
+    }
+
     /// 20 µs after a timeout what was sent again has come through.
     #[test]
     fn losses__two_timeouts_are_too_many() {

@@ -103,11 +103,12 @@ impl<B: Buffer> Shared<B> {
     ) {
         let state = &mut client.slots[slot];
         let at_ns = state.expiry().at_ns;
-        if at_ns != NEVER || self.config.call_timeout_ns == NEVER {
+        if at_ns != NEVER {
             return;
         }
         let is_timed = state.timed_packet != NOT_TIMED;
         let since_ns = if is_timed { state.timed_ns } else { now_ns };
+        // Without a default timeout that is never.
         let at_ns = since_ns.saturating_add(self.config.call_timeout_ns);
         state.expire_by_default_at(at_ns);
         self.note_expiry(id, client, at_ns);

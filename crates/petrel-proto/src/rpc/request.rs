@@ -326,8 +326,7 @@ impl<B: Buffer> Shared<B> {
         }
         self.counters.frames_accepted += 1;
         self.held.touch(held);
-        let is_late = parts.deadline_ns != NEVER && parts.deadline_ns <= self.clock_ns.max(now_ns);
-        if is_late {
+        if parts.deadline_ns <= self.clock_ns.max(now_ns) {
             return self.refuse_expired(id, state, slot);
         }
         if let Some(buffer) = &mut parts.request {

@@ -216,12 +216,24 @@ impl Got {
 /// Has a core take a frame, by a short way if it fits one. Whatever the frame is, it is counted once: as one that
 /// was accepted, or by the reason for which it was dropped.
 fn take(core: &mut Core<HeapBuffer>, now: u64, frame: &[u8], short_ways: bool) -> Got {
-    let before = frames_taken(core);
+    let (before, multicast_before) = (frames_taken(core), *core.counters());
     let got = take_any(core, now, frame, short_ways);
     let counted = frames_taken(core).wrapping_sub(before);
-    // Packets that come by multicast before their announcement are accepted with it, and have counters of their own.
-    let is_of_multicast = frame.first().is_some_and(|first| first & 0xF >= Kind::Multicast as u8);
-    assert!(counted == 1 || is_of_multicast, "{frame:?} counts {counted} times");
+    let since =
+        |count: fn(&Counters) -> u64| count(core.counters()).wrapping_sub(count(&multicast_before));
+    let is = |kind: Kind| frame.first().is_some_and(|first| first & 0xF == kind as u8);
+    if is(Kind::Multicast) {
+        // One that comes before its announcement is accepted or dropped with it. One that is held may take the
+        // place of others.
+        let kept = since(|counters| counters.multicast_held);
+        let dropped = since(|counters| counters.multicast_dropped);
+        assert_eq!(counted + kept.max(dropped.min(1)), 1, "{frame:?}");
+    } else if is(Kind::Announce) {
+        let adopted = since(|counters| counters.multicast_adopted);
+        assert!(counted > adopted, "{frame:?} counts {counted} times, with {adopted} packets");
+    } else {
+        assert_eq!(counted, 1, "{frame:?}");
+    }
     got
 }
 

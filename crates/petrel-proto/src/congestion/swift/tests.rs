@@ -46,6 +46,34 @@ fn below_one__grows_by_one_for_each() {
     assert_near(swift.window, 1.25);
 }
 
+/// An acknowledgement of what was repeated, which tells no round trip.
+fn untimed(packets: u32) -> Ack {
+    Ack { rtt_ns: None, packets, ..ack(1_000_000, 0) }
+}
+
+#[test]
+fn repetitions__bring_a_window_up_to_one_and_no_further() {
+    let config = Arc::new(SwiftConfig { increase: 0.25, ..SwiftConfig::new() });
+    let limited = |window| Swift { config: Arc::clone(&config), ..limited(window) };
+    for (window, packets, expected) in [
+        (0.25, 1, 0.5),
+        (0.25, 2, 0.75),
+        (0.25, 3, 1.0),
+        (0.25, 32, 1.0),
+        (1.0, 8, 1.0),
+        (2.5, 8, 2.5),
+    ] {
+        let mut swift = limited(window);
+        swift.on_ack(&untimed(packets));
+        assert_near(swift.window, expected);
+        assert!(swift.is_limited);
+    }
+    let mut lossy = limited(0.25);
+    lossy.on_loss(1_000_000, 3);
+    lossy.on_ack(&untimed(1));
+    assert_near(lossy.window, 0.25);
+}
+
 #[test]
 fn above_the_target__shrinks_in_proportion_once_a_round_trip() {
     let mut swift = limited(32.0);

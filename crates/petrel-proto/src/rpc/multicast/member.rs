@@ -10,7 +10,6 @@ use super::super::request::{Age, age, deadline_ns};
 use super::super::{Core, Shared};
 use crate::buffer::{Buffer, BufferPool};
 use crate::limits::packets_of;
-use crate::session::backlog::NEVER;
 use crate::session::server::{ServerSession, ServerState};
 use crate::session::{PeerKey, Role, SessionId};
 use crate::wire::{Announcement, Flags, Header, Kind, Part};
@@ -293,7 +292,7 @@ impl<B: Buffer> Shared<B> {
         state.response_limit = state.response_limit.max(u32::from(part.grant));
         let parts = state.parts(&mut self.server_parts);
         parts.deadline_ns = parts.deadline_ns.min(ends_ns);
-        if ends_ns != NEVER && ends_ns <= self.latest_ns(now_ns) {
+        if ends_ns <= self.latest_ns(now_ns) {
             return self.refuse_expired(id, state, slot);
         }
         self.adopt_held(now_ns, id, server, header, announcement, pool)

@@ -580,3 +580,106 @@ fn credits_go_round() {
         assert!(ended.iter().all(|&count| count > fair / 2), "{credits} credits: {ended:?}");
     }
 }
+
+/// A way out to one peer, which takes every frame that it is given.
+struct WayTo {
+    peer: PeerKey,
+    frames: Vec<Vec<u8>>,
+}
+
+impl FrameSink for WayTo {
+    fn send(&mut self, _: PeerKey, head: &[u8], body: &[u8]) -> bool {
+        self.frames.push([head, body].concat());
+        true
+    }
+
+    fn reaches(&self, peer: PeerKey) -> bool {
+        self.peer == peer
+    }
+}
+
+/// In the course of a frame there is a way out to its sender, and to nobody else: calls and answers for others wait for
+/// the next burst.
+#[test]
+fn what_goes_out_at_once_goes_to_its_own_peer_only() {
+    for (peer, reaches) in [(PEER, true), (PeerKey(PEER.0 + 1), false)] {
+        for has_deadline in [false, true] {
+            let mut pair = Pair::new();
+            let way = || WayTo { peer, frames: Vec::new() };
+            let (request, response) = (buffer(b"ping"), HeapBuffer::new(100, 1));
+            let call = PendingCall { method: 1, tag: 1, request, response };
+            let (now, session, mut out) = (pair.now, pair.session, way());
+            let limits = CallLimits { deadline_ns: Some(now + 1_000_000_000) };
+            match has_deadline {
+                true => pair.client.call_with_at_once(now, session, call, limits, &mut out),
+                false => pair.client.call_at_once(now, session, call, &mut out),
+            }
+            .unwrap();
+            let queued = pair.client_sends();
+            assert_eq!(
+                (out.frames.len(), queued.len()),
+                match reaches {
+                    true => (1, 0),
+                    false => (0, 1),
+                }
+            );
+            let sent = [out.frames, queued].concat();
+            let (handle, _) = pair.at_server(&sent[0]).request();
+            let mut back = way();
+            pair.server.respond_at_once(handle, buffer(b"pong"), &mut back).unwrap();
+            let queued = pair.server_sends();
+            assert_eq!(
+                (back.frames.len(), queued.len()),
+                match reaches {
+                    true => (1, 0),
+                    false => (0, 1),
+                }
+            );
+            let sent = [back.frames, queued].concat();
+            pair.at_client(&sent[0]).completed().outcome.unwrap();
+            pair.assert_credits_back();
+        }
+    }
+}
+
+/// The general ways can do what the short ones do, so that nothing but this tells that the common case takes the short
+/// ones.
+#[test]
+fn calls_of_one_packet_take_the_short_ways() {
+    for has_deadline in [false, true] {
+        let mut pair = Pair::new();
+        match has_deadline {
+            true => pair.call_until(b"ping", 100, 1, pair.now + 1_000_000_000),
+            false => pair.call(b"ping", 100, 1),
+        }
+        let now = pair.now;
+        let mut frames = Vec::new();
+        let mut sink = |_: PeerKey, head: &[u8], body: &[u8]| {
+            frames.push([head, body].concat());
+            true
+        };
+        let work = pair.client.shared.work.pop().expect("a request to send");
+        let is_sent = pair.client.send_plain::<_, false>(now, work, &mut sink);
+        assert_eq!(is_sent, !has_deadline);
+        if has_deadline {
+            assert!(pair.client.is_timed(work));
+            assert!(pair.client.send_queued_timed(now, work, &mut sink));
+        }
+        let plain = pair.server.handle_plain_request(PEER, &frames[0]).map(|taken| taken.handle);
+        assert_eq!(plain.is_some(), !has_deadline);
+        let timed = pair.server.handle_timed_request(now, PEER, &frames[0]);
+        let handle = plain.or(timed.map(|(taken, _)| taken.handle)).expect("a request");
+        pair.respond(handle, b"pong");
+        let mut answers = Vec::new();
+        let mut sink = |_: PeerKey, head: &[u8], body: &[u8]| {
+            answers.push([head, body].concat());
+            true
+        };
+        let work = pair.server.shared.work.pop().expect("an answer to send");
+        assert!(!pair.server.is_timed(work));
+        assert!(pair.server.send_plain::<_, false>(now, work, &mut sink));
+        let ended = pair.client.handle_plain_response(now, PEER, &answers[0], || now);
+        assert_eq!(ended.expect("a plain answer").response.message(), b"pong");
+        pair.assert_credits_back();
+    }
+}

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::bitmap::Words;
-use crate::limits::WINDOW_PACKETS;
+use crate::limits::{MESSAGE_BYTES_MAX, WINDOW_PACKETS};
 use crate::wire::{Flags, Header, Kind, Pull};
 
 /// A PULL for the first request, as its client would never send it.
@@ -84,4 +84,31 @@ fn a_response_longer_than_a_packet_is_malformed() {
     assert_eq!(pair.client.counters().dropped_malformed, 1);
     pair.at_client(&answer).completed().outcome.unwrap();
     pair.assert_credits_back();
+}
+
+/// Of a response that no server may send nothing is taken. One that is only too long for the caller's buffer ends
+/// the call, and says so.
+#[test]
+fn a_response_larger_than_any_message_is_malformed() {
+    for (size, is_sound) in
+        [(MESSAGE_BYTES_MAX, true), (MESSAGE_BYTES_MAX + 1, false), (u32::MAX, false)]
+    {
+        let mut pair = Pair::new();
+        pair.call(b"give", 10, 1);
+        let request = pair.client_sends().remove(0);
+        let (handle, _) = pair.at_server(&request).request();
+        pair.respond(handle, &pattern(2 * P as usize, 1));
+        let mut part = pair.server_sends().remove(0);
+        part[16..20].copy_from_slice(&size.to_le_bytes());
+        match pair.at_client(&part) {
+            Got::Completed(ended) if is_sound => {
+                assert_eq!(ended.outcome.unwrap_err().status, Status::ResourceExhausted);
+            }
+            Got::Nothing if !is_sound => {
+                assert_eq!(pair.client.counters().dropped_malformed, 1);
+                assert_eq!(pair.client.pending_calls(pair.session), 1);
+            }
+            other => panic!("{size} B: {other:?}"),
+        }
+    }
 }

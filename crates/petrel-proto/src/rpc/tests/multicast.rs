@@ -32,9 +32,14 @@ fn call(pair: &mut Pair, sequence: u64, limits: CallLimits) -> Vec<u8> {
 }
 
 fn send(pair: &mut Pair, sequence: u64, limits: CallLimits) -> Vec<u8> {
+    send_for(pair, sequence, limits, 100)
+}
+
+/// With room for so many bytes of a response.
+fn send_for(pair: &mut Pair, sequence: u64, limits: CallLimits, room: usize) -> Vec<u8> {
     let message = pattern(LEN, sequence);
     let announcement = Announcement { group: NUMBER, sequence };
-    let (request, response) = (buffer(&message), HeapBuffer::new(100, 1));
+    let (request, response) = (buffer(&message), HeapBuffer::new(room, 1));
     let call = PendingCall { method: 3, tag: sequence, request, response };
     pair.client.call_announced(pair.now, pair.session, call, limits, announcement).unwrap();
     let to = GroupFrames { peer: GROUP, key: KEY, announcement, packet_bytes: P };
@@ -115,6 +120,73 @@ fn a_call__is_an_announcement_and_the_packets_for_all() {
     assert_eq!((server.multicast_adopted, server.multicast_held), (6, 0));
     assert_eq!((client.packets_sent, client.packets_retransmitted), (0, 0));
     assert_eq!((client.calls_started, client.calls_succeeded), (1, 1));
+}
+
+/// A mark on any packet for all comes back with the answer, whether the packet waited for its announcement or not.
+#[test]
+fn a_mark__on_a_packet_for_all_comes_back() {
+    for announced_last in [false, true] {
+        for marked in (1..=PACKETS as usize).map(Some).chain([None]) {
+            let mut pair = joined();
+            call(&mut pair, 70, CallLimits::default());
+            let frames = pair.client_sends();
+            let mut order: Vec<_> = (0..frames.len()).collect();
+            order.rotate_left(usize::from(announced_last));
+            let (last, first) = order.split_last().unwrap();
+            let take = |pair: &mut Pair, at: usize| match marked == Some(at) {
+                true => pair.marked_at_server(&frames[at]),
+                false => pair.at_server(&frames[at]),
+            };
+            first.iter().for_each(|&at| take(&mut pair, at).nothing());
+            let (handle, _) = take(&mut pair, *last).request();
+            pair.respond(handle, b"done");
+            let answers = words(&pair.server_sends());
+            let are_marked = answers.iter().any(|answer| answer.contains("congestion"));
+            assert_eq!(are_marked, marked.is_some(), "{marked:?}: {answers:?}");
+        }
+    }
+}
+
+/// The announcement allows packets of the response behind the first, as the last packet of a request does
+/// otherwise; not so without response grants.
+#[test]
+fn announcements__grant_packets_of_the_response() {
+    for (response_grants, grant) in [(true, 4), (false, 1)] {
+        let config = Config { response_grants, ..Config::default() };
+        let mut pair = Pair::with_config(Shape::default(), config);
+        assert!(pair.server.join_group(membership(&pair)));
+        let message = send_for(&mut pair, 70, CallLimits::default(), 4 * P as usize);
+        let frames = pair.client_sends();
+        let expected = format!("ANNOUNCE s0 r832 m3 p0 of 6100 B, 12 B, grant {grant}");
+        assert_eq!(words(&frames)[0], expected);
+        let (credits, all) = pair.client.credits(pair.session).unwrap();
+        assert_eq!(all - credits, 6 + grant - 1, "its packets, and those of the response");
+        let (last, first) = frames.split_last().unwrap();
+        first.iter().for_each(|frame| pair.at_server(frame).nothing());
+        let (handle, request) = pair.at_server(last).request();
+        assert_eq!(request, message);
+        let answer = pattern(4 * P as usize, 1);
+        pair.respond(handle, &answer);
+        let answers = pair.server_sends();
+        let parts = answers.iter().filter(|frame| kind(frame) == Kind::ResponsePart).count();
+        assert_eq!(parts as u32, grant, "{:?}", words(&answers));
+        // Of the response, whatever is still to be allowed.
+        let mut frames = answers;
+        let ended = loop {
+            let ended = frames.iter().find_map(|frame| match pair.at_client(frame) {
+                Got::Completed(completion) => Some(completion),
+                _ => None,
+            });
+            if let Some(ended) = ended {
+                break ended;
+            }
+            pair.client_sends().iter().for_each(|frame| pair.at_server(frame).nothing());
+            frames = pair.server_sends();
+            assert!(!frames.is_empty(), "nothing more comes");
+        };
+        assert!(ended.response.message() == answer);
+        pair.assert_credits_back();
+    }
 }
 
 #[test]
