@@ -417,3 +417,214 @@ impl<B> ServerSlot<B> {
 }
 
 const _: () = assert!(size_of::<ServerSlot<Box<u8>>>() == 64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// All that a slot says, but for what it owns.
+    #[derive(Clone, Copy, Debug, PartialEq)]
+    struct Said {
+        current: u64,
+        /// Bytes, packets, and the method.
+        request: (u32, u32, u16),
+        echo: (u32, bool),
+        /// Packets that are allowed, that there are, and that were sent.
+        response: (u32, u32, u32),
+        state: ServerState,
+        answer: (Status, u16),
+        is_plain: bool,
+        takes_plain: bool,
+        credit_due: bool,
+        queued: bool,
+        marked: bool,
+    }
+
+    impl Said {
+        fn by(slot: &ServerSlot<Vec<u8>>) -> Self {
+            Self {
+                current: slot.current,
+                request: (slot.request_size, slot.request_packets, slot.method),
+                echo: (slot.echo, slot.echo_repeats),
+                response: (slot.response_limit, slot.response_packets, slot.response_sent),
+                state: slot.state,
+                answer: (slot.status, slot.answer_bits),
+                is_plain: slot.is_plain,
+                takes_plain: slot.takes_plain,
+                credit_due: slot.credit_due,
+                queued: slot.queued,
+                marked: slot.marked,
+            }
+        }
+    }
+
+    const NEW: Said = Said {
+        current: 5,
+        request: (0, 0, 0),
+        echo: (0, false),
+        response: (0, 0, 0),
+        state: ServerState::Idle,
+        answer: (Status::Ok, 0),
+        is_plain: false,
+        takes_plain: true,
+        credit_due: false,
+        queued: false,
+        marked: false,
+    };
+
+    /// A slot of which everything was used.
+    const USED: Said = Said {
+        current: 5,
+        request: (3_000, 3, 4),
+        echo: (2, true),
+        response: (9, 8, 7),
+        state: ServerState::Answered,
+        answer: (Status::Internal, WATCHED | ANSWERED_LATER),
+        is_plain: true,
+        takes_plain: true,
+        credit_due: true,
+        queued: true,
+        marked: true,
+    };
+
+    fn used() -> ServerSlot<Vec<u8>> {
+        let slot = ServerSlot {
+            request_size: USED.request.0,
+            request_packets: USED.request.1,
+            method: USED.request.2,
+            echo: USED.echo.0,
+            echo_repeats: USED.echo.1,
+            response_limit: USED.response.0,
+            response_packets: USED.response.1,
+            response_sent: USED.response.2,
+            state: USED.state,
+            status: USED.answer.0,
+            answer_bits: USED.answer.1,
+            is_plain: USED.is_plain,
+            takes_plain: USED.takes_plain,
+            credit_due: USED.credit_due,
+            queued: USED.queued,
+            marked: USED.marked,
+            ..ServerSlot::new(USED.current)
+        };
+        assert_eq!(Said::by(&slot), USED);
+        slot
+    }
+
+    #[test]
+    fn new__says_nothing() {
+        let slot = ServerSlot::<Vec<u8>>::new(5);
+        assert_eq!(Said::by(&slot), NEW);
+        assert!(slot.message.is_none() && slot.parts.is_none() && !slot.held.is_some());
+    }
+
+    #[test]
+    fn begin__leaves_nothing_of_the_request_before() {
+        let (mut slot, mut spare) = (used(), Spare::new());
+        slot.parts(&mut spare).request = Some(vec![1]);
+        slot.message = Some(vec![2]);
+        slot.begin(13, 6, 100, 1, &mut spare);
+        let begun = Said {
+            current: 13,
+            request: (100, 1, 6),
+            echo: (0, false),
+            // How many packets the answer has is said with it.
+            response: (1, 8, 7),
+            answer: (Status::Internal, 0),
+            is_plain: false,
+            takes_plain: false,
+            credit_due: false,
+            marked: false,
+            ..USED
+        };
+        assert_eq!(Said::by(&slot), begun);
+        assert!(slot.parts.is_none());
+        assert_eq!(slot.message, Some(vec![2]), "for the next answer");
+    }
+
+    #[test]
+    fn set_answer__begins_with_the_first_packet() {
+        for (packets, marked, is_plain) in
+            [(1, false, true), (2, false, false), (1, true, false), (2, true, false)]
+        {
+            let mut slot = ServerSlot { marked, ..used() };
+            slot.set_answer(Status::Ok, ANSWERED_LATER, vec![1], packets);
+            let answered = Said {
+                response: (9, packets, 0),
+                answer: (Status::Ok, ANSWERED_LATER),
+                credit_due: false,
+                is_plain,
+                marked,
+                ..USED
+            };
+            assert_eq!(Said::by(&slot), answered);
+            assert_eq!(slot.message, Some(vec![1]));
+        }
+    }
+
+    #[test]
+    fn set_sent_answer__is_one_that_was_sent_whole() {
+        let mut slot = used();
+        slot.set_sent_answer(vec![1]);
+        let answered = Said {
+            response: (9, 1, 1),
+            answer: (Status::Ok, 0),
+            echo: (2, false),
+            credit_due: false,
+            is_plain: false,
+            ..USED
+        };
+        assert_eq!((Said::by(&slot), slot.message), (answered, Some(vec![1])));
+    }
+
+    #[test]
+    fn give_up__leaves_nothing_to_send() {
+        let (mut slot, mut spare) = (used(), Spare::new());
+        slot.message = Some(vec![1]);
+        slot.parts(&mut spare).request = Some(vec![2]);
+        slot.give_up(13, &mut spare);
+        let given_up = Said {
+            current: 13,
+            response: (0, 0, 0),
+            answer: (Status::Cancelled, 0),
+            credit_due: false,
+            marked: false,
+            ..USED
+        };
+        assert_eq!(Said::by(&slot), given_up);
+        assert!(slot.message.is_none() && slot.parts.is_none());
+        assert!(slot.is_given_up() && !slot.is_answer_gone());
+    }
+
+    #[test]
+    fn drop_answer__is_as_if_one_packet_had_been_sent() {
+        let (mut slot, mut spare) = (used(), Spare::new());
+        slot.message = Some(vec![1]);
+        slot.drop_answer(&mut spare);
+        let dropped = Said {
+            response: (1, 1, 1),
+            answer: (Status::DataLoss, 0),
+            credit_due: false,
+            marked: false,
+            ..USED
+        };
+        assert_eq!(Said::by(&slot), dropped);
+        assert!(slot.is_answer_gone() && !slot.is_given_up());
+    }
+
+    #[test]
+    fn is_waiting__of_requests_that_run_and_whose_answer_begins_with_one_packet() {
+        let states =
+            [ServerState::Idle, ServerState::Arriving, ServerState::Running, ServerState::Answered];
+        for state in states {
+            for response_limit in [0, 1, 2] {
+                let mut slot = ServerSlot { state, response_limit, ..used() };
+                let runs = state == ServerState::Running;
+                assert_eq!(slot.is_waiting(), runs && response_limit < 2);
+                slot.note_asked();
+                assert_eq!(slot.response_limit, if runs { 1 } else { response_limit });
+                assert_eq!(slot.is_watched(), runs);
+            }
+        }
+    }
+}

@@ -27,12 +27,11 @@ use crate::sync::{Arc, thread};
 pub struct RemoteCall {
     state: Arc<CallState>,
     client: Arc<ClientShared>,
-    has_ended: bool,
 }
 
 impl RemoteCall {
     pub(super) fn new(state: Arc<CallState>, client: Arc<ClientShared>) -> Self {
-        Self { state, client, has_ended: false }
+        Self { state, client }
     }
 
     /// Waits for the response, with the thread parked.
@@ -61,7 +60,7 @@ impl RemoteCall {
     /// # Panics
     /// When it has given the outcome already.
     pub fn try_take(&mut self) -> Option<Result<Vec<u8>, Error>> {
-        match self.poll_outcome(Waker::noop()) {
+        match self.state.poll(Waker::noop()) {
             Poll::Ready(outcome) => Some(outcome),
             Poll::Pending => None,
         }
@@ -79,25 +78,19 @@ impl RemoteCall {
              would run the endpoint; use the endpoint's own calls there"
         );
     }
-
-    fn poll_outcome(&mut self, waker: &Waker) -> Poll<Result<Vec<u8>, Error>> {
-        let outcome = self.state.poll(waker);
-        self.has_ended |= outcome.is_ready();
-        outcome
-    }
 }
 
 impl Future for RemoteCall {
     type Output = Result<Vec<u8>, Error>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.poll_outcome(cx.waker())
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.state.poll(cx.waker())
     }
 }
 
 impl Drop for RemoteCall {
     fn drop(&mut self) {
-        if !self.has_ended && self.state.abandon() {
+        if self.state.abandon() {
             // Without the endpoint there is nothing to cancel.
             let _ = self.client.poster.post(Post::Cancel(Arc::clone(&self.state)));
         }

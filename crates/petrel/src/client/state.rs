@@ -170,3 +170,89 @@ impl fmt::Debug for CallState {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::task::Wake;
+
+    use super::super::places::Places;
+    use super::*;
+    use crate::sync::AtomicBool;
+
+    /// Looks for a place when it is woken, as a thread does that makes its next call at once.
+    struct Looks {
+        places: Arc<Places>,
+        found: AtomicBool,
+    }
+
+    impl Wake for Looks {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.found.store(self.places.try_take().is_some(), Ordering::SeqCst);
+        }
+    }
+
+    fn going() -> (Arc<Places>, Arc<CallState>, Pending) {
+        let places = Places::new(1);
+        let (state, pending) = CallState::new([places.try_take(), None]);
+        assert_eq!(places.free(), 0);
+        (places, state, pending)
+    }
+
+    #[test]
+    fn end__frees_the_places_before_it_wakes() {
+        let (places, state, pending) = going();
+        let looks = std::sync::Arc::new(Looks { places, found: AtomicBool::new(false) });
+        assert!(state.poll(&Waker::from(std::sync::Arc::clone(&looks))).is_pending());
+        pending.end(Ok(vec![1]));
+        assert!(looks.found.load(Ordering::SeqCst));
+        assert!(matches!(state.poll(Waker::noop()), Poll::Ready(Ok(answer)) if answer == [1]));
+    }
+
+    #[test]
+    fn abandon__of_a_call_that_has_ended_says_that_there_is_nothing_to_cancel() {
+        let (places, state, pending) = going();
+        pending.end(Ok(vec![1]));
+        assert!(state.has_ended());
+        assert!(!state.abandon() && !state.has_ended());
+        let (_, fetched, pending) = going();
+        pending.end(Ok(vec![1]));
+        assert!(fetched.poll(Waker::noop()).is_ready() && !fetched.has_ended());
+        assert!(!fetched.abandon());
+        assert_eq!(places.free(), 1);
+    }
+
+    #[test]
+    fn abandon__of_a_call_under_way_keeps_its_place_until_the_endpoint_ends_it() {
+        let (places, state, pending) = going();
+        assert!(pending.is_wanted() && state.abandon());
+        assert!(!pending.is_wanted());
+        assert_eq!(places.free(), 0);
+        pending.end(Ok(vec![1]));
+        assert!(!state.has_ended(), "nobody wants the outcome");
+        assert_eq!(places.free(), 1);
+    }
+
+    #[test]
+    fn key__is_there_while_the_endpoint_has_the_call() {
+        let (_, state, mut pending) = going();
+        assert_eq!(state.key(), None);
+        pending.set_key(7);
+        assert_eq!(state.key(), Some(7));
+        pending.end(Ok(Vec::new()));
+        assert_eq!(state.key(), None);
+    }
+
+    #[test]
+    fn pending__that_is_dropped_says_whether_the_call_was_made() {
+        for (was_made, execution) in
+            [(false, Execution::NotSent), (true, Execution::MayHaveExecuted)]
+        {
+            let (places, state, mut pending) = going();
+            pending.was_made = was_made;
+            drop(pending);
+            let Poll::Ready(Err(failure)) = state.poll(Waker::noop()) else { panic!("no end") };
+            assert_eq!((failure.status, failure.execution), (Status::Unavailable, execution));
+            assert_eq!(places.free(), 1);
+        }
+    }
+}

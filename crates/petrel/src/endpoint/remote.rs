@@ -334,3 +334,69 @@ impl Drop for Running {
         self.flags.values().for_each(|flag| flag.store(true, Ordering::Relaxed));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle(number: u64) -> RequestHandle {
+        RequestHandle { session: SessionId { index: 0, generation: 1 }, number }
+    }
+
+    #[test]
+    fn running__uses_flags_again_that_came_back_with_the_answer() {
+        let mut running = Running::default();
+        let flag = running.add(handle(1));
+        running.remove(handle(1), Arc::clone(&flag));
+        assert!(running.flags.is_empty());
+        assert!(Arc::ptr_eq(&running.add(handle(2)), &flag));
+        assert!(!Arc::ptr_eq(&running.add(handle(3)), &flag), "one for each request");
+        assert_eq!((running.flags.len(), running.spare.len()), (2, 0));
+    }
+
+    #[test]
+    fn running__keeps_no_more_flags_than_the_most() {
+        let mut running = Running::default();
+        let handles = || (0..SPARE_FLAGS_MAX as u64 + 3).map(handle);
+        let flags: Vec<_> = handles().map(|handle| running.add(handle)).collect();
+        for (kept, (handle, flag)) in (1..).zip(handles().zip(flags)) {
+            running.remove(handle, flag);
+            assert_eq!(running.spare.len(), SPARE_FLAGS_MAX.min(kept));
+        }
+        assert!(running.flags.is_empty());
+    }
+
+    /// Whoever has the request of a flag that is set may look at it for as long as it likes.
+    #[test]
+    fn running__does_not_use_the_flag_of_a_cancelled_request_again() {
+        let mut remote = Remote::new(Attention::new(), 1);
+        let flag = remote.running.add(handle(1));
+        assert!(!flag.load(Ordering::Relaxed));
+        remote.cancel(handle(1));
+        assert!(flag.load(Ordering::Relaxed));
+        remote.running.remove(handle(1), flag);
+        assert!(remote.running.spare.is_empty());
+        let kept = remote.running.add(handle(2));
+        drop(remote);
+        assert!(kept.load(Ordering::Relaxed), "with the endpoint nobody waits any more");
+    }
+
+    #[test]
+    fn calls__have_keys_that_are_used_again() {
+        let session = |index| SessionId { index, generation: 1 };
+        let mut calls = Calls::default();
+        let insert = |calls: &mut Calls, index| {
+            let (state, pending) = CallState::new([None, None]);
+            let key = calls.insert(session(index), pending, vec![index as u8]);
+            assert_eq!(state.key(), Some(key));
+            key
+        };
+        assert_eq!([5, 6, 7].map(|index| insert(&mut calls, index)), [0, 1, 2]);
+        assert_eq!(calls.remove(1).expect("a call").1, [6]);
+        assert!(calls.remove(1).is_none() && calls.session(1).is_none());
+        assert_eq!((calls.session(0), calls.session(2)), (Some(session(5)), Some(session(7))));
+        assert_eq!(insert(&mut calls, 8), 1);
+        assert_eq!(calls.session(1), Some(session(8)));
+        assert_eq!(insert(&mut calls, 9), 3);
+    }
+}

@@ -293,6 +293,44 @@ fn groups__that_do_not_fit_are_refused() {
     assert!(deaf.server.site.joined.borrow().is_empty());
 }
 
+/// What the transport has joined for a group that the core has no room for is left again.
+#[test]
+fn groups__that_are_too_many_are_left_at_once() {
+    let mut world = world();
+    for group in 0..16 {
+        let join = join(&world, 1, group, 40 + group);
+        offer(&mut world, 1, join).unwrap();
+    }
+    let one_more = join(&world, 1, 16, 60);
+    let refused = offer(&mut world, 1, one_more).unwrap_err();
+    assert_eq!(refused.status, Status::ResourceExhausted);
+    let left = std::mem::take(&mut *world.server.site.left.borrow_mut());
+    assert_eq!(left, [(one_more.address, PeerId(1))]);
+    assert_eq!(world.server.site.joined.borrow().len(), 17);
+    assert_eq!(world.server.endpoint.core().memberships().count(), 16);
+}
+
+/// Clients that have not left at the end of the time are sent away: the server is rid of them, and they are told.
+#[test]
+fn drain__sends_clients_away_at_the_end_of_the_time() {
+    let mut world = world();
+    assert_eq!(world.server.endpoint.sessions_served(), 1);
+    let timeout = world.server.endpoint.drain(Duration::ZERO).unwrap_err();
+    assert_eq!(timeout.sessions, 1);
+    assert_eq!(world.server.endpoint.sessions_served(), 0);
+    let json = world.server.endpoint.stats().to_json();
+    assert!(json.contains("\"sessions_ended_drained\":1,"), "{json}");
+    let posts = world.server.site.posts();
+    let is_asked = posts.iter().any(|post| matches!(post, ToNexus::DrainSession { .. }));
+    let ends = posts.iter().filter_map(|post| match post {
+        ToNexus::CloseSession { from_client, reason, .. } => Some((*from_client, reason.status)),
+        _ => None,
+    });
+    assert!(is_asked && ends.eq([(false, Status::Unavailable)]), "{posts:?}");
+    assert_eq!(world.server.endpoint.drain(Duration::ZERO), Ok(()), "nobody is left");
+    assert!(world.server.site.posts().is_empty());
+}
+
 /// All that a reading says of a world in which one call succeeded.
 #[test]
 fn stats__say_what_is_there() {

@@ -166,6 +166,22 @@ fn a_call_that_was_lost_and_then_refused_to_the_end_may_have_been_executed() {
     assert_eq!(scripted.came(), 4, "all the attempts that the configuration allows");
 }
 
+/// No attempt was executed, and so neither was the call.
+#[test]
+fn a_call_that_is_refused_to_the_end_was_not_executed() {
+    let scripted = Scripted::start(2, &[Step::Refuse(Status::ResourceExhausted)]);
+    let mut client = client(EndpointConfig::default());
+    let channel = scripted.channel(&mut client, ChannelConfig::default());
+    let options = seconds(60).idempotent();
+    for options in [options, options.hedge_after(Duration::from_secs(30))] {
+        let came = scripted.came();
+        let failure = client.block_on(channel.call(SCRIPT, b"", options)).unwrap_err();
+        let why = (failure.status, failure.execution);
+        assert_eq!(why, (Status::ResourceExhausted, Execution::Refused), "{failure}");
+        assert_eq!(scripted.came() - came, 4, "all the attempts that the configuration allows");
+    }
+}
+
 /// The clients of a server that was restarted come back all at once, and it refuses some of them.
 #[test]
 fn a_restarted_server_that_refuses_its_returning_clients_loses_no_call() {
