@@ -190,6 +190,43 @@ mod tests {
         take.poll(&mut Context::from_waker(Waker::noop()))
     }
 
+    /// Places that are free, and those who wait for one.
+    fn numbers(places: &Places) -> (usize, usize) {
+        (places.free(), places.waiting())
+    }
+
+    #[test]
+    fn places__are_counted_with_those_who_wait() {
+        let places = Places::new(2);
+        assert_eq!(numbers(&places), (2, 0));
+        let (one, two) = (places.try_take().unwrap(), places.try_take().unwrap());
+        assert_eq!(numbers(&places), (0, 0));
+        let mut takes = [(); 4].map(|()| Box::pin(places.take()));
+        for (waiting, take) in (1..).zip(&mut takes) {
+            assert!(poll(take.as_mut()).is_pending() && poll(take.as_mut()).is_pending());
+            assert_eq!(numbers(&places), (0, waiting), "once, however often it looks");
+        }
+        drop(one);
+        assert_eq!(numbers(&places), (0, 3), "the place was handed on");
+        let Poll::Ready(Ok(one)) = poll(takes[0].as_mut()) else { panic!("nothing was handed on") };
+        let [_, left, waits, closed] = takes;
+        drop(left);
+        assert_eq!(numbers(&places), (0, 2));
+        drop(two);
+        drop(waits);
+        assert_eq!(numbers(&places), (0, 0), "a place that was handed to nobody is passed on");
+        let mut closed = closed;
+        let Poll::Ready(Ok(two)) = poll(closed.as_mut()) else { panic!("nothing was passed on") };
+        let mut last = Box::pin(places.take());
+        assert!(poll(last.as_mut()).is_pending());
+        places.close();
+        assert_eq!(numbers(&places), (0, 0), "nobody waits for what is gone");
+        drop(last);
+        assert_eq!(numbers(&places), (0, 0));
+        drop((one, two));
+        assert_eq!(numbers(&places), (2, 0));
+    }
+
     #[test]
     fn take__hands_a_place_to_the_first_who_waits() {
         let places = Places::new(1);

@@ -310,6 +310,58 @@ fn groups__that_are_too_many_are_left_at_once() {
     assert_eq!(world.server.endpoint.core().memberships().count(), 16);
 }
 
+/// Turns of the client, until it has looked at everything.
+fn turns(world: &mut World) {
+    for _ in 0..20 {
+        world.client.endpoint.run_once();
+    }
+}
+
+/// A client that is asked to leave makes no further calls, and closes the session when the last one has ended.
+#[test]
+fn drain__is_over_when_the_last_call_of_each_client_has_ended() {
+    let mut world = world();
+    let outcome = call(&mut world, b"under way");
+    assert_eq!(world.client.turn(), (true, 1));
+    world.server.endpoint.begin_drain();
+    let posts = world.server.site.posts();
+    let [ToNexus::DrainSession { link, peer_session, peer_token, message }] = &posts[..] else {
+        panic!("expected an announcement: {posts:?}")
+    };
+    let (link, session, token) = (*link, *peer_session, *peer_token);
+    // Of a session that is not there, or not this one, nothing is heard.
+    for (session, token) in [(session + 1, token), (session, token ^ 1), (session, token)] {
+        assert_eq!(world.client.endpoint.session_state(world.session), SessionState::Open);
+        let message = message.clone();
+        world.client.site.say(FromNexus::SessionDraining { link, session, token, message });
+        turns(&mut world);
+    }
+    assert_eq!(world.client.endpoint.session_state(world.session), SessionState::Draining);
+    // It looks now and then, for as long as the call takes.
+    for _ in 0..5 {
+        let now_ns = world.client.site.now_ns.get();
+        let due_ns = world.client.endpoint.next_due_ns().expect("a look is due");
+        assert!(now_ns < due_ns && due_ns <= now_ns + 200_000, "{due_ns} at {now_ns}");
+        world.pass(200_000);
+        turns(&mut world);
+        assert!(world.client.site.posts().is_empty() && outcome.borrow().is_none());
+    }
+    world.settle();
+    assert_eq!(*outcome.borrow(), Some(Ok(())));
+    world.pass(200_000);
+    turns(&mut world);
+    assert!(matches!(
+        world.client.endpoint.session_state(world.session),
+        SessionState::Ended(Some(end)) if end.status == Status::Unavailable
+    ));
+    let posts = world.client.site.posts();
+    let ends = posts.iter().filter_map(|post| match post {
+        ToNexus::CloseSession { from_client, .. } => Some(*from_client),
+        _ => None,
+    });
+    assert!(ends.eq([true]), "{posts:?}");
+}
+
 /// Clients that have not left at the end of the time are sent away: the server is rid of them, and they are told.
 #[test]
 fn drain__sends_clients_away_at_the_end_of_the_time() {
