@@ -257,6 +257,25 @@ fn limit__takes_a_chunk_that_is_not_cut_to_its_end_if_nobody_has_a_block_of_it()
     }
 }
 
+/// A search that finds nothing costs much, and is not repeated at each failure.
+#[test]
+fn limit__idle_chunks_are_looked_for_again_after_sixteen_failures() {
+    let pool = pool(8 * MIB);
+    let mut held: Vec<_> = std::iter::from_fn(|| pool.alloc(40_000, 30).ok()).collect();
+    let mut count = 0;
+    // No chunk is idle, and half of the memory is.
+    held.retain(|_| {
+        count += 1;
+        count % 2 == 1
+    });
+    assert!(pool.alloc(4 * MIB - 64, 1).is_err());
+    drop(held);
+    for failure in 1..=16 {
+        assert!(pool.alloc(4 * MIB - 64, 1).is_err(), "failure {failure}");
+    }
+    assert!(pool.alloc(4 * MIB - 64, 1).is_ok());
+}
+
 #[test]
 fn limit__takes_idle_chunks_of_references_and_messages_together() {
     let pool = pool(4 * MIB);

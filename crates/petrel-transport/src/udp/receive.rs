@@ -588,6 +588,27 @@ mod tests {
     }
 
     #[test]
+    fn refill__has_datagrams_joined_from_when_four_come_at_once() {
+        use std::os::fd::AsFd;
+        for (gro, expected) in [
+            (true, [Offload::Possible, Offload::Possible, Offload::On, Offload::On]),
+            (false, [Offload::Impossible; 4]),
+        ] {
+            let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let sender = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+            sender.connect(socket.local_addr().unwrap()).unwrap();
+            let mut receiver = Receiver::new(gro).unwrap();
+            for (datagrams, offload) in [1, 3, 4, 2].into_iter().zip(expected) {
+                (0..datagrams).for_each(|_| assert_eq!(sender.send(b"a datagram").unwrap(), 10));
+                assert_eq!(receiver.refill(socket.as_fd()), (1, false));
+                assert_eq!((receiver.filled, receiver.offload), (datagrams, offload));
+                receiver.buffer = receiver.filled;
+            }
+        }
+    }
+
+    #[test]
     fn refill__gives_up_where_each_call_fails() {
         use std::os::fd::AsFd;
         let (no_socket, _writer) = std::io::pipe().unwrap();

@@ -210,3 +210,125 @@ fn forgets_at_goodbye() -> bool {
 pub(super) fn not_ok(status: Status) -> Status {
     if status == Status::Ok { Status::Unavailable } else { status }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::{AllowedTransports, EndpointId};
+    use crate::nexus::reactor::tests::{attach, open_connection, reactor};
+
+    fn gone() -> Reason {
+        Reason::new(Status::Unavailable, "the test ends it")
+    }
+
+    #[test]
+    fn close__takes_the_connection_out_of_all_tables_and_ends_what_it_had() {
+        for is_opener in [false, true] {
+            for farewell in [Farewell::Silent, Farewell::Say(gone())] {
+                let (mut reactor, mailbox) = reactor();
+                let inbox = attach(&mailbox);
+                reactor.run_commands();
+                let (id, _peer) = open_connection(&mut reactor, is_opener);
+                let remote = reactor.connections[&id].remote;
+                if is_opener {
+                    reactor.outgoing.insert(remote, Outgoing::Connection(id));
+                }
+                let up = || Stage::Up { is_opener, max_frame: 1_472 };
+                let links = [5, 6].map(|number| {
+                    let link = reactor.add_test_link(id, number, up());
+                    reactor.counters.links_up.increment();
+                    link
+                });
+                let waiting = OpenRequest {
+                    endpoint: EndpointId(0),
+                    request: 9,
+                    remote,
+                    remote_endpoint: EndpointId(0),
+                    transports: AllowedTransports { udp: true, shm: false },
+                    give_up_at: reactor.now,
+                };
+                reactor.connections.get_mut(&id).unwrap().waiting.push(waiting);
+                assert_eq!(reactor.check_tables(), Ok(()));
+
+                let says = matches!(farewell, Farewell::Say(_));
+                reactor.close(id, &gone(), farewell.clone());
+                assert_eq!(reactor.check_tables(), Ok(()));
+                assert!(reactor.outgoing.is_empty() && reactor.links.is_empty());
+                let is_closing = reactor.connections.get(&id).map(|c| c.is_closing());
+                assert_eq!((is_closing, reactor.accepted), (says.then_some(true), 0));
+                for link in links {
+                    let Some(FromNexus::LinkDown { link: down, .. }) = inbox.pop() else {
+                        panic!("the endpoint is not told")
+                    };
+                    assert_eq!(down, link, "the oldest first");
+                }
+                let Some(FromNexus::LinkFailed { request: 9, .. }) = inbox.pop() else {
+                    panic!("a request has no answer")
+                };
+                let stats = reactor.counters.snapshot();
+                assert_eq!((stats.links_up, stats.links_failed), (0, 1));
+                assert_eq!(stats.connections_open, u64::from(says));
+                // It has ended: a second end is none.
+                reactor.close(id, &gone(), farewell);
+                assert_eq!((reactor.closing.len(), reactor.accepted), (usize::from(says), 0));
+                assert!(inbox.pop().is_none());
+            }
+        }
+    }
+
+    #[test]
+    fn close__of_more_than_may_wait_for_their_peers_removes_the_oldest() {
+        let (mut reactor, _) = reactor();
+        reactor.capacity.closing = 2;
+        let all = [(); 4].map(|()| open_connection(&mut reactor, false));
+        for (closed, (id, _)) in all.iter().enumerate() {
+            reactor.close(*id, &gone(), Farewell::Say(gone()));
+            let left: Vec<_> = all.iter().map(|(id, _)| *id).take(closed + 1).collect();
+            let left = &left[left.len().saturating_sub(2)..];
+            assert_eq!(reactor.closing.iter().copied().collect::<Vec<_>>(), left);
+            assert_eq!(reactor.check_tables(), Ok(()));
+        }
+        assert_eq!(reactor.connections.len(), 2);
+    }
+
+    #[test]
+    fn abandon__answers_everybody_in_order() {
+        let (mut reactor, mailbox) = reactor();
+        let inbox = attach(&mailbox);
+        reactor.run_commands();
+        let request =
+            |remote, request, reactor: &Reactor<crate::nexus::net::MioNetwork>| OpenRequest {
+                endpoint: EndpointId(0),
+                request,
+                remote,
+                remote_endpoint: EndpointId(0),
+                transports: AllowedTransports { udp: true, shm: false },
+                give_up_at: reactor.now,
+            };
+        let (one, _peer) = open_connection(&mut reactor, true);
+        let (other, _peer) = open_connection(&mut reactor, true);
+        let nowhere = ([127, 0, 0, 1], 9).into();
+        for (id, number) in [(one, 7), (other, 3), (one, 1)] {
+            let request = request(nowhere, number, &reactor);
+            reactor.connections.get_mut(&id).unwrap().waiting.push(request);
+        }
+        let waiting = [5, 2].map(|number| request(nowhere, number, &reactor));
+        reactor.redial_later(nowhere, waiting.into(), 1);
+        let up = || Stage::Up { is_opener: true, max_frame: 1_472 };
+        let links =
+            [(one, 0), (other, 0)].map(|(at, number)| reactor.add_test_link(at, number, up()));
+        reactor.counters.links_up.add(2);
+        reactor.abandon(&gone());
+        for link in links {
+            assert!(
+                matches!(inbox.pop(), Some(FromNexus::LinkDown { link: down, .. }) if down == link)
+            );
+        }
+        let answered = std::iter::from_fn(|| match inbox.pop() {
+            Some(FromNexus::LinkFailed { request, .. }) => Some(request),
+            _ => None,
+        });
+        assert_eq!(answered.collect::<Vec<_>>(), [1, 2, 3, 5, 7]);
+        assert!(reactor.connections.is_empty() && reactor.outgoing.is_empty());
+    }
+}

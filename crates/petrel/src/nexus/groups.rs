@@ -111,3 +111,71 @@ impl<N: Network> Reactor<N> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nexus::reactor::tests::{attach, open_connection, reactor};
+
+    /// Clients ask and leave, and servers answer. What is allowed is passed on.
+    #[test]
+    fn messages_of_groups__of_the_wrong_side_or_before_the_link_is_up_break_the_protocol() {
+        let by = |is_opener| Stage::Up { is_opener, max_frame: 1_472 };
+        let promised = Stage::Promised { ticket: [0; 16], max_frame: 1_472 };
+        for (stage, is_opener, may_ask, may_answer) in [
+            (by(true), true, false, true),
+            (by(false), false, true, false),
+            (promised, false, false, false),
+        ] {
+            let (mut reactor, mailbox) = reactor();
+            let inbox = attach(&mailbox);
+            reactor.run_commands();
+            let (at, _peer) = open_connection(&mut reactor, is_opener);
+            let id = reactor.add_test_link(at, 5, stage);
+            let address = ([239, 1, 2, 3], 7).into();
+            let (request, session, token, group, key) = (1, 3, 4, 2, 6);
+            let join = |link| GroupJoin {
+                link,
+                request,
+                session,
+                token,
+                group,
+                key,
+                address,
+                packet_bytes: 1_024,
+            };
+            let refusal = || Err(Reason::new(Status::Unavailable, "no"));
+            for number in [5, 6] {
+                let is_there = number == 5;
+                let leave = GroupLeave { link: number, group: 2 };
+                assert_eq!(reactor.on_group_join(at, join(number)).is_ok(), may_ask || !is_there);
+                assert_eq!(reactor.on_group_leave(at, leave).is_ok(), may_ask || !is_there);
+                for answer in [Ok(()), refusal()] {
+                    let result = reactor.on_group_answer(at, number, 1, answer);
+                    assert_eq!(result.is_ok(), may_answer || !is_there);
+                }
+            }
+            assert_eq!(reactor.counters.snapshot().late_messages, 4, "no link has the number 6");
+            if may_ask {
+                let offered = inbox.pop();
+                assert!(
+                    matches!(offered, Some(FromNexus::GroupOffered { link, .. }) if link == id)
+                );
+                let left = inbox.pop();
+                assert!(
+                    matches!(left, Some(FromNexus::GroupLeft { link, group: 2 }) if link == id)
+                );
+            }
+            if may_answer {
+                for expected in [true, false] {
+                    let Some(FromNexus::GroupAnswered { link, request: 1, answer }) = inbox.pop()
+                    else {
+                        panic!("the endpoint is not told")
+                    };
+                    assert_eq!((link, answer.is_ok()), (id, expected));
+                }
+            }
+            assert!(inbox.pop().is_none());
+        }
+    }
+}

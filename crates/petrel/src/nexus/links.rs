@@ -493,7 +493,7 @@ mod tests {
     use super::*;
     use crate::control::AllowedTransports;
     use crate::nexus::connection::{Connection, Peer, Phase};
-    use crate::nexus::reactor::tests::{attach, reactor};
+    use crate::nexus::reactor::tests::{attach, open_connection, reactor};
 
     impl Reactor {
         /// A link between both sides' endpoints with number 0.
@@ -504,6 +504,77 @@ mod tests {
             stage: Stage,
         ) -> LinkId {
             self.add_link((at, number), EndpointId(0), 0, stage)
+        }
+    }
+
+    fn link_open(link: u32) -> LinkOpen {
+        let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
+        LinkOpen { link, from_endpoint: 0, to_endpoint: 0, offers, ecn: false }
+    }
+
+    /// LINK_OPEN comes from the side that connected, with a number that no link has, be it up or asked for early.
+    #[test]
+    fn on_link_open__of_the_wrong_side_or_of_a_number_in_use_breaks_the_protocol() {
+        for (is_opener, number, is_allowed) in
+            [(true, 7, false), (false, 5, false), (false, 6, false), (false, 7, true)]
+        {
+            let (mut reactor, _) = reactor();
+            let (at, _peer) = open_connection(&mut reactor, is_opener);
+            reactor.add_test_link(at, 5, Stage::Up { is_opener, max_frame: 1_472 });
+            if !is_opener {
+                // Its endpoint is not there.
+                assert!(reactor.keep_early_link(at, &link_open(6)));
+            }
+            let early = reactor.early_links.len();
+            assert_eq!(reactor.on_link_open(at, &link_open(number)).is_ok(), is_allowed);
+            assert_eq!(reactor.early_links.len(), early + usize::from(is_allowed));
+        }
+    }
+
+    /// Which answers a link takes at which stage. The transport is UDP, and was the only one offered.
+    #[test]
+    fn answers_to_a_link__that_was_not_asked_for_break_the_protocol() {
+        let udp = Offer::Udp { port: 9, max_frame: 1_400 };
+        let shm = Offer::Shm { max_frame: 1_400 };
+        let accept = |offer, ticket| LinkAccept { link: 5, offer, ticket, ecn: false };
+        for (stage, is_asked) in [(0, true), (1, false), (2, false), (3, false)] {
+            let with_a_link = || {
+                let (mut reactor, _) = reactor();
+                let (at, peer) = open_connection(&mut reactor, true);
+                let (remote, give_up_at) = (reactor.connections[&at].remote, reactor.now);
+                let request = OpenRequest {
+                    endpoint: EndpointId(0),
+                    request: 1,
+                    remote,
+                    remote_endpoint: EndpointId(0),
+                    transports: AllowedTransports { udp: true, shm: false },
+                    give_up_at,
+                };
+                let offers = vec![Offer::Udp { port: 7, max_frame: 1_472 }];
+                let stage = match stage {
+                    0 => Stage::Asked { request, offers, ecn: false },
+                    1 => Stage::Meeting { request, exchange: None },
+                    2 => Stage::Promised { ticket: [0; 16], max_frame: 1_472 },
+                    _ => Stage::Up { is_opener: true, max_frame: 1_472 },
+                };
+                let link = reactor.add_test_link(at, 5, stage);
+                (reactor, at, link, peer)
+            };
+            let (mut reactor, at, link, _peer) = with_a_link();
+            assert_eq!(reactor.on_link_accept(at, &accept(udp, None)).is_ok(), is_asked);
+            let is_up = matches!(
+                reactor.links[&link].stage,
+                Stage::Up { is_opener: true, max_frame: 1_400 }
+            );
+            assert_eq!(is_up, is_asked, "with the smaller of both sides' frames");
+            let (mut reactor, at, ..) = with_a_link();
+            assert!(reactor.on_link_accept(at, &accept(shm, Some([1; 16]))).is_err());
+            let (mut reactor, at, link, _peer) = with_a_link();
+            let (status, text) = (Status::ResourceExhausted, String::new());
+            let refuse = LinkRefuse { link: 5, status, text };
+            assert_eq!(reactor.on_link_refuse(at, refuse).is_ok(), is_asked);
+            assert_eq!(reactor.links.contains_key(&link), !is_asked);
+            assert_eq!(reactor.counters.snapshot().links_failed, u64::from(is_asked));
         }
     }
 

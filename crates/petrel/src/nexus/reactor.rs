@@ -299,7 +299,10 @@ pub(super) mod tests {
         let silence_max = Duration::from_secs(3);
         let peer = Peer { incarnation: 7, silence_max, host_identity: None, rendezvous: None };
         connection.enter(Phase::Open(peer), reactor.now);
-        (reactor.add_connection(connection).unwrap(), listener.accept().unwrap().0)
+        let id = reactor.add_connection(connection).unwrap();
+        reactor.accepted += usize::from(!is_opener);
+        reactor.note_use(id);
+        (id, listener.accept().unwrap().0)
     }
 
     /// A turn that does not wait; how many events there were.
