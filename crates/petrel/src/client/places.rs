@@ -183,11 +183,78 @@ impl Drop for TakePlace {
 #[cfg(test)]
 mod tests {
     use std::pin::pin;
+    use std::task::Wake;
 
     use super::*;
 
     fn poll(take: Pin<&mut TakePlace>) -> Poll<Result<Place, Gone>> {
         take.poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    /// Counts how often it is woken, and looks whether others can enter the queue then.
+    struct Counts {
+        places: Arc<Places>,
+        woken: AtomicUsize,
+    }
+
+    impl Wake for Counts {
+        fn wake(self: std::sync::Arc<Self>) {
+            assert!(self.places.queue.try_lock().is_ok(), "a waker is called without the lock");
+            self.woken.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn counts(places: &Arc<Places>) -> (std::sync::Arc<Counts>, Waker) {
+        let (places, woken) = (Arc::clone(places), AtomicUsize::new(0));
+        let counts = std::sync::Arc::new(Counts { places, woken });
+        (std::sync::Arc::clone(&counts), counts.into())
+    }
+
+    fn woken(counts: &Counts) -> usize {
+        counts.woken.load(Ordering::SeqCst)
+    }
+
+    #[test]
+    fn take__wakes_by_the_last_waker_who_gets_a_place_and_nobody_else() {
+        let places = Places::new(1);
+        let Poll::Ready(Ok(place)) = poll(pin!(places.take())) else { panic!("a place is free") };
+        let (mut first, mut second) = (pin!(places.take()), pin!(places.take()));
+        let [former, latter, other] = [(); 3].map(|()| counts(&places));
+        for (_, waker) in [&former, &latter] {
+            assert!(first.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
+        }
+        assert!(second.as_mut().poll(&mut Context::from_waker(&other.1)).is_pending());
+        let all = || [&former, &latter, &other].map(|(counts, _)| woken(counts));
+        assert_eq!(all(), [0, 0, 0]);
+        drop(place);
+        assert_eq!(all(), [0, 1, 0]);
+        places.close();
+        assert_eq!(all(), [0, 1, 1]);
+        assert!(matches!(poll(first), Poll::Ready(Ok(_))), "it was handed over before");
+    }
+
+    /// Between the look for a free place and the queue other threads give places back, or end it all.
+    #[test]
+    fn enter__sees_what_happened_since_the_look() {
+        let [no_place, a_place, the_end] = [(0, false), (2, false), (0, true)];
+        for ((free, is_closed), wakes) in [(no_place, 0), (a_place, 1), (the_end, 1)] {
+            let places = Places::new(free);
+            if is_closed {
+                places.close();
+            }
+            let (counts, waker) = counts(&places);
+            let mut take = pin!(places.take());
+            take.enter(&waker);
+            assert_eq!(woken(&counts), wakes);
+            match poll(take.as_mut()) {
+                Poll::Pending => assert_eq!(wakes, 0),
+                Poll::Ready(Ok(_place)) => assert_eq!((free, numbers(&places)), (2, (1, 0))),
+                Poll::Ready(Err(Gone)) => assert!(is_closed),
+            }
+        }
+        let places = Places::new(3);
+        places.hand_on();
+        assert_eq!(numbers(&places), (3, 0), "there is nobody to hand a place to");
     }
 
     /// Places that are free, and those who wait for one.

@@ -182,12 +182,16 @@ mod tests {
     /// Looks for a place when it is woken, as a thread does that makes its next call at once.
     struct Looks {
         places: Arc<Places>,
+        state: Option<Arc<CallState>>,
         found: AtomicBool,
     }
 
     impl Wake for Looks {
         fn wake(self: std::sync::Arc<Self>) {
             self.found.store(self.places.try_take().is_some(), Ordering::SeqCst);
+            if let Some(state) = &self.state {
+                assert!(state.phase.try_lock().is_ok(), "a waker is called without the lock");
+            }
         }
     }
 
@@ -201,7 +205,8 @@ mod tests {
     #[test]
     fn end__frees_the_places_before_it_wakes() {
         let (places, state, pending) = going();
-        let looks = std::sync::Arc::new(Looks { places, found: AtomicBool::new(false) });
+        let (call, found) = (Some(Arc::clone(&state)), AtomicBool::new(false));
+        let looks = std::sync::Arc::new(Looks { places, state: call, found });
         assert!(state.poll(&Waker::from(std::sync::Arc::clone(&looks))).is_pending());
         pending.end(Ok(vec![1]));
         assert!(looks.found.load(Ordering::SeqCst));
@@ -224,11 +229,16 @@ mod tests {
     #[test]
     fn abandon__of_a_call_under_way_keeps_its_place_until_the_endpoint_ends_it() {
         let (places, state, pending) = going();
-        assert!(pending.is_wanted() && state.abandon());
+        assert!(pending.is_wanted());
+        let found = AtomicBool::new(false);
+        let looks = std::sync::Arc::new(Looks { places: Places::new(1), state: None, found });
+        assert!(state.poll(&Waker::from(std::sync::Arc::clone(&looks))).is_pending());
+        assert!(state.abandon());
         assert!(!pending.is_wanted());
         assert_eq!(places.free(), 0);
         pending.end(Ok(vec![1]));
         assert!(!state.has_ended(), "nobody wants the outcome");
+        assert!(!looks.found.load(Ordering::SeqCst), "nor is anybody woken");
         assert_eq!(places.free(), 1);
     }
 
@@ -243,12 +253,23 @@ mod tests {
     }
 
     #[test]
+    fn end_unsent__says_that_nothing_was_sent() {
+        let (places, state, pending) = going();
+        pending.end_unsent(Status::ResourceExhausted, "full");
+        let Poll::Ready(Err(failure)) = state.poll(Waker::noop()) else { panic!("no end") };
+        let why = (failure.status, failure.execution);
+        assert_eq!(why, (Status::ResourceExhausted, Execution::NotSent));
+        assert_eq!((&failure.message[..], places.free()), ("full", 1));
+    }
+
+    #[test]
     fn pending__that_is_dropped_says_whether_the_call_was_made() {
         for (was_made, execution) in
             [(false, Execution::NotSent), (true, Execution::MayHaveExecuted)]
         {
             let (places, state, mut pending) = going();
-            pending.was_made = was_made;
+            assert!(!pending.was_made);
+            pending.was_made |= was_made;
             drop(pending);
             let Poll::Ready(Err(failure)) = state.poll(Waker::noop()) else { panic!("no end") };
             assert_eq!((failure.status, failure.execution), (Status::Unavailable, execution));

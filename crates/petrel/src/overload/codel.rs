@@ -74,7 +74,7 @@ impl Codel {
         let delta = self.count - self.last_count;
         let since_ns = now_ns.saturating_sub(self.last_next_ns);
         let is_recent = since_ns < self.interval_ns.saturating_mul(RECENT_INTERVALS);
-        self.count = if delta > 1 && is_recent { delta } else { 1 };
+        self.count = if is_recent { delta.max(1) } else { 1 };
         self.last_count = self.count;
         self.drop_after(now_ns);
     }
@@ -127,6 +127,47 @@ mod tests {
         assert!(!codel.sheds(12_000, 0, 5));
         let later = drops(&mut codel, 40_000, 42_010, 100);
         assert_eq!(later, [41_000, 42_000], "slowly again");
+    }
+
+    /// The queue has stood for an interval, and it begins to drop.
+    fn begin(codel: &mut Codel, now_ns: u64) {
+        assert!(!codel.sheds(now_ns - INTERVAL_NS, 100, 5));
+        assert!(codel.sheds(now_ns, 100, 5));
+    }
+
+    /// It goes on to drop so often, each when it is due; and the queue is gone. Gives when.
+    fn drop_and_end(codel: &mut Codel, times: u64) -> u64 {
+        for _ in 0..times {
+            let next_ns = codel.drop_next_ns.expect("it drops");
+            assert!(!codel.sheds(next_ns - 1, 100, 5) && codel.sheds(next_ns, 100, 5));
+        }
+        let now_ns = codel.drop_next_ns.expect("it drops");
+        assert!(!codel.sheds(now_ns, 0, 5));
+        now_ns
+    }
+
+    #[test]
+    fn begin_dropping__goes_on_with_as_many_as_since_the_last_beginning() {
+        let mut codel = Codel::new(TARGET_NS, INTERVAL_NS);
+        let mut now_ns = 1_000_000;
+        for (expected, times) in [(1, 3), (3, 2), (2, 1), (1, 0), (1, 5), (5, 0), (1, 0)] {
+            begin(&mut codel, now_ns);
+            assert_eq!((codel.count, codel.last_count), (expected, expected));
+            let interval_ns = (INTERVAL_NS.pow(2) / expected).isqrt();
+            assert_eq!(codel.drop_next_ns, Some(now_ns + interval_ns));
+            now_ns = drop_and_end(&mut codel, times) + 2 * INTERVAL_NS;
+        }
+    }
+
+    #[test]
+    fn begin_dropping__is_slow_again_after_sixteen_intervals() {
+        for (since_ns, expected) in [(16 * INTERVAL_NS - 1, 3), (16 * INTERVAL_NS, 1)] {
+            let mut codel = Codel::new(TARGET_NS, INTERVAL_NS);
+            begin(&mut codel, 1_000_000);
+            let now_ns = drop_and_end(&mut codel, 3) + since_ns;
+            begin(&mut codel, now_ns);
+            assert_eq!(codel.count, expected, "{since_ns} ns later");
+        }
     }
 
     #[test]

@@ -231,6 +231,27 @@ mod tests {
         assert_eq!(limit.limit(), 5);
     }
 
+    /// Of a limit so large that a success adds less than can be counted, it still adds something.
+    #[test]
+    fn succeeded__raises_any_full_limit() {
+        for calls in [1, 2, 3, 1 << 16, 1 << 17] {
+            let config =
+                ConcurrencyLimitConfig { initial: calls, max: u32::MAX, ..Default::default() };
+            let mut limit = ConcurrencyLimit::new(config);
+            let last = start_all(&mut limit, 0).pop().expect("a call");
+            let before = limit.limit;
+            limit.succeeded(last, RTT_NS);
+            let added = (ONE / u64::from(calls)).max(1);
+            assert_eq!(limit.limit - before, added, "{calls} calls");
+        }
+    }
+
+    #[test]
+    fn default__is_a_sessions_slots_and_those_of_four_large_ones() {
+        let ConcurrencyLimitConfig { initial, max, pause_max } = Default::default();
+        assert_eq!((initial, max, pause_max), (8, 256, Duration::from_millis(20)));
+    }
+
     #[test]
     fn refused__all_calls_of_a_round_trip_count_once() {
         let mut limit = limit_of(100);
