@@ -349,6 +349,26 @@ mod tests {
     }
 
     #[test]
+    fn measure_path__tells_of_what_is_shorter_than_all_before() {
+        let (mut reactor, _) = reactor();
+        let (id, _peer) = open_connection(&mut reactor, true);
+        let connection = reactor.connections.get_mut(&id).unwrap();
+        // The kernel has measured the handshake, and nothing is sent from then on.
+        let shortest_ns = connection.measure_path();
+        assert!(shortest_ns.is_some_and(|ns| ns > 0) && connection.path_rtt_ns == shortest_ns);
+        assert_eq!(connection.measure_path(), None);
+        for (known_ns, told) in [
+            (Some(u32::MAX), shortest_ns),
+            (Some(0), None),
+            (shortest_ns, None),
+            (None, shortest_ns),
+        ] {
+            connection.path_rtt_ns = known_ns;
+            assert_eq!(connection.measure_path(), told);
+        }
+    }
+
+    #[test]
     fn is_over_limit__beyond_the_limit() {
         let mut outbox = Outbox::default();
         outbox.push_bytes(&vec![0; OUT_HARD_BYTES]);

@@ -253,6 +253,31 @@ mod tests {
         assert_eq!((OUT_SOFT_BYTES, OUT_HARD_BYTES), (64 << 10, 8 << 20));
     }
 
+    #[test]
+    fn capacity__of_few_descriptors_in_figures() {
+        let of = |limit| {
+            let Capacity { connections, ungreeted, seats, seats_per_site, closing } =
+                Capacity::by_descriptors(Some(limit));
+            [connections, ungreeted, seats, seats_per_site, closing]
+        };
+        assert_eq!(of(0), [8, 4, 6, 5, 2]);
+        assert_eq!(of(64), [48, 24, 36, 32, 12]);
+        assert_eq!(of(1_024), [768, 256, 576, 504, 192]);
+        assert_eq!(of(4_096), [3_072, 256, 2_560, 2_240, 256]);
+    }
+
+    #[test]
+    fn slots_left__in_half_of_the_memory() {
+        let slot = SLOT_BYTES as u64;
+        assert_eq!(slots_left(1 << 20, 0), (1 << 19) / slot);
+        for (bytes, slots) in [(0, 10), (1, 9), (SLOT_BYTES, 9), (9 * SLOT_BYTES, 1)] {
+            assert_eq!(slots_left(20 * SLOT_BYTES, bytes), slots);
+        }
+        for bytes in [9 * SLOT_BYTES + 1, 10 * SLOT_BYTES, 11 * SLOT_BYTES, usize::MAX] {
+            assert_eq!(slots_left(20 * SLOT_BYTES, bytes), 0);
+        }
+    }
+
     /// The room of a table before and after, which had room for `room` and has so many entries.
     fn shrunk(room: usize, entries: usize) -> (usize, usize) {
         let mut table: HashMap<usize, usize> = HashMap::with_capacity(room);

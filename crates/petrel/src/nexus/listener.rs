@@ -141,3 +141,126 @@ impl<N: Network> Reactor<N> {
         Some(id)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use super::*;
+    use crate::nexus::links::Stage;
+    use crate::nexus::net::MioNetwork;
+    use crate::nexus::reactor::tests::{attach, open_connection, reactor};
+    use crate::nexus::sessions::tests::open as session_open;
+
+    type Reactor = super::Reactor<MioNetwork>;
+
+    /// Accepts until so many connections were made by peers, which may take the kernel a moment.
+    fn accept_until(reactor: &mut Reactor, count: usize) {
+        let end = Instant::now() + Duration::from_secs(60);
+        let accepted = |reactor: &Reactor| reactor.counters.snapshot().connections_accepted;
+        while accepted(reactor) < count as u64 {
+            assert!(Instant::now() < end, "it accepts nobody");
+            reactor.on_listener_ready();
+            let before = accepted(reactor);
+            reactor.accept_more();
+            assert!(accepted(reactor) - before <= ACCEPTS_PER_TURN as u64, "too many in a turn");
+            assert_eq!(reactor.check_tables(), Ok(()));
+        }
+        assert_eq!(accepted(reactor), count as u64);
+    }
+
+    /// A reactor that listens, and has accepted so many connections of silent peers.
+    fn with_silent(count: usize, adjust: impl FnOnce(&mut Reactor)) -> (Reactor, Vec<TcpStream>) {
+        let (mut reactor, mailbox) = reactor();
+        let _inbox = attach(&mailbox);
+        reactor.run_commands();
+        adjust(&mut reactor);
+        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let peers = (1..=count).map(|accepted| {
+            let peer = TcpStream::connect(address).unwrap();
+            accept_until(&mut reactor, accepted);
+            peer
+        });
+        let peers = peers.collect();
+        (reactor, peers)
+    }
+
+    #[test]
+    fn accept_more__the_oldest_that_said_nothing_yields_when_there_are_too_many() {
+        for (silent, dropped) in [(2, 0), (3, 1), (5, 3)] {
+            let (reactor, _peers) = with_silent(silent, |reactor| reactor.capacity.ungreeted = 2);
+            let first = ConnectionId(3);
+            let left = (first.0 + dropped..first.0 + silent).map(ConnectionId);
+            assert!(reactor.ungreeted.iter().copied().eq(left), "{:?}", reactor.ungreeted);
+            let stats = reactor.counters.snapshot();
+            assert_eq!(stats.dropped_ungreeted_full, dropped as u64);
+            assert_eq!((stats.dropped_connections_full, stats.dropped_idle_full), (0, 0));
+        }
+    }
+
+    #[test]
+    fn accept_more__a_full_server_drops_what_is_of_least_use_and_the_newcomer_if_all_are_of_use() {
+        let silent = |reactor: &Reactor| reactor.counters.snapshot().dropped_ungreeted_full;
+        let (reactor, _peers) = with_silent(3, |reactor| reactor.capacity.connections = 2);
+        assert_eq!((reactor.accepted, silent(&reactor)), (2, 1));
+
+        // One said HELLO and has no link, one has a link, and of one a session is proposed.
+        for use_of_it in 0..3 {
+            let (reactor, _peers) = with_silent(1, |reactor| {
+                reactor.capacity.connections = 1;
+                let (id, _) = open_connection(reactor, false);
+                if use_of_it > 0 {
+                    let stage = Stage::Up { is_opener: false, max_frame: 1_472 };
+                    reactor.add_test_link(id, 5, stage);
+                }
+                if use_of_it > 1 {
+                    reactor.on_session_open(id, session_open(5, 1)).unwrap();
+                }
+            });
+            let stats = reactor.counters.snapshot();
+            let dropped = [
+                stats.dropped_ungreeted_full,
+                stats.dropped_idle_full,
+                stats.dropped_connections_full,
+            ];
+            assert_eq!(dropped, [0, 1, 2].map(|which| u64::from(which == use_of_it)));
+            assert_eq!(
+                (reactor.accepted, reactor.ungreeted.len()),
+                (1, usize::from(use_of_it < 2))
+            );
+        }
+    }
+
+    #[test]
+    fn accept_more__not_during_a_pause_and_again_after_it() {
+        let (mut reactor, _) = reactor();
+        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
+        assert_eq!(reactor.patience(), None, "nothing is to be done");
+        let _peer = TcpStream::connect(address).unwrap();
+        reactor.on_listener_ready();
+        assert_eq!(reactor.patience(), Some(Duration::ZERO));
+        let end = reactor.now + ACCEPT_PAUSE;
+        reactor.listener.as_mut().unwrap().paused_until = Some(end);
+        for now in [reactor.now, end.checked_sub(Duration::from_nanos(1)).unwrap()] {
+            reactor.now = now;
+            reactor.accept_more();
+            assert!(reactor.listener.as_ref().unwrap().paused_until.is_some());
+            assert!(reactor.accepted == 0 && !reactor.has_more_to_accept());
+            assert!(reactor.patience().is_some_and(|patience| patience <= ACCEPT_PAUSE));
+        }
+        reactor.now = end;
+        accept_until(&mut reactor, 1);
+        assert!(reactor.listener.as_ref().unwrap().paused_until.is_none());
+    }
+
+    #[test]
+    fn accept_more__takes_no_more_than_its_share_of_a_turn_and_all_in_the_end() {
+        let (mut reactor, _) = reactor();
+        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let peers = 2 * ACCEPTS_PER_TURN + 8;
+        let _peers: Vec<_> = (0..peers).map(|_| TcpStream::connect(address).unwrap()).collect();
+        accept_until(&mut reactor, peers);
+        assert_eq!(reactor.accepted, peers);
+    }
+}

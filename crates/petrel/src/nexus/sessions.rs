@@ -471,7 +471,7 @@ impl<N: Network> Reactor<N> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::net::TcpListener;
 
     use mio::net::TcpStream;
@@ -504,9 +504,10 @@ mod tests {
         }
     }
 
-    fn open(request: u32) -> SessionOpen {
+    /// A small session.
+    pub(in crate::nexus) fn open(link: u32, request: u32) -> SessionOpen {
         SessionOpen {
-            link: 5,
+            link,
             request,
             session: 1,
             token: 2,
@@ -532,7 +533,7 @@ mod tests {
             let (at, _peer) = open_connection(&mut reactor, is_opener);
             reactor.add_test_link(at, 5, stage);
             let SessionOpen { session, token, slots, credits, max_message, packet_bytes, .. } =
-                open(1);
+                open(5, 1);
             let (link, request, text) = (5, 1, String::new());
             let accept = SessionAccept {
                 link,
@@ -547,7 +548,7 @@ mod tests {
             let status = Status::Unavailable;
             let refuse = SessionRefuse { link, request, status, text: text.clone() };
             let drain = SessionDrain { link, session, token, text };
-            assert_eq!(reactor.on_session_open(at, open(1)).is_ok(), may_propose);
+            assert_eq!(reactor.on_session_open(at, open(5, 1)).is_ok(), may_propose);
             assert_eq!(reactor.counters.snapshot().sessions_proposed, u64::from(may_propose));
             assert_eq!(reactor.on_session_accept(at, accept).is_ok(), may_answer);
             assert_eq!(reactor.on_session_refuse(at, refuse).is_ok(), may_answer);
@@ -565,7 +566,7 @@ mod tests {
         let (at, _peer) = open_connection(&mut reactor, false);
         reactor.add_test_link(at, 5, Stage::Up { is_opener: false, max_frame: 1_472 });
         for (request, is_allowed, under_way) in [(1, true, 1), (1, false, 1), (2, true, 2)] {
-            assert_eq!(reactor.on_session_open(at, open(request)).is_ok(), is_allowed);
+            assert_eq!(reactor.on_session_open(at, open(5, request)).is_ok(), is_allowed);
             assert_eq!(reactor.proposals, under_way);
         }
     }

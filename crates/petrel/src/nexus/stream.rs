@@ -186,7 +186,7 @@ impl<N: Network> Reactor<N> {
 
 #[cfg(test)]
 mod tests {
-    use petrel_proto::control::Ping;
+    use petrel_proto::control::{GroupJoin, Ping};
 
     use super::*;
     use crate::nexus::limits::OUT_HARD_BYTES;
@@ -211,6 +211,28 @@ mod tests {
         assert_eq!(send(None), (bytes, vec![]), "it is noted already, or waits for its socket");
         assert_eq!(send(Some(bytes)), (bytes, vec![]), "as much as may wait");
         assert_eq!(send(None), (bytes, vec![id]), "it is to be dropped");
+    }
+
+    #[test]
+    fn send__counts_what_no_message_can_say() {
+        let (mut reactor, _) = reactor();
+        let (id, _peer) = open_connection(&mut reactor, true);
+        let refuse =
+            |request, text| GroupRefuse { link: 1, request, status: Status::Internal, text };
+        reactor.send(id, refuse(1, String::new()));
+        assert_eq!(reactor.counters.snapshot().unsendable_messages, 0);
+        let join = GroupJoin {
+            link: 1,
+            request: 1,
+            session: 1,
+            token: 0,
+            group: 1,
+            key: 1,
+            address: ([239, 1, 2, 3], 7).into(),
+            packet_bytes: 0,
+        };
+        reactor.send(id, join);
+        assert_eq!(reactor.counters.snapshot().unsendable_messages, 1);
     }
 
     #[test]
