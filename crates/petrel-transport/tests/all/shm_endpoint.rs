@@ -331,6 +331,32 @@ fn rx_burst__a_flood_does_not_starve_other_peers() {
     }
 }
 
+#[test]
+fn may_receive__is_known_of_the_only_ring_that_is_left() {
+    let config = small();
+    let mut hub = endpoint(&config);
+    let mut leaves = [(); 3].map(|()| endpoint(&config));
+    let [one, two, three] = leaves.each_mut().map(|leaf| {
+        let (to_leaf, to_hub, _) = link(&config, &mut hub, leaf);
+        (to_leaf, to_hub)
+    });
+    assert!(hub.may_receive(), "nobody looks at each of several");
+    hub.remove_peer(one.0);
+    hub.remove_peer(three.0);
+    for _ in 0..2 {
+        assert!(!hub.may_receive());
+        assert_eq!(send(&mut leaves[1], two.1, b"x"), 0);
+        assert!(hub.may_receive());
+        assert_eq!(receive(&mut hub), [(two.0, b"x".to_vec())]);
+    }
+    // In the place of one that has gone.
+    let mut next = endpoint(&config);
+    let (to_next, ..) = link(&config, &mut hub, &mut next);
+    assert!(hub.may_receive());
+    hub.remove_peer(to_next);
+    assert!(!hub.may_receive());
+}
+
 /// The frames that a transport lends to its reader lie in the ring, which the sender goes on filling
 /// from buffers that it overwrites at once.
 #[test]

@@ -99,4 +99,22 @@ mod tests {
         assert!(!deadlines.is_crowded());
         assert_eq!(std::iter::from_fn(|| deadlines.take(now)).count(), DEADLINES_MIN / 2);
     }
+
+    #[test]
+    fn is_crowded__at_twice_what_the_last_sweep_left() {
+        let now = Instant::now();
+        let mut deadlines = Deadlines::default();
+        for count in [DEADLINES_MIN, 2 * DEADLINES_MIN, 4 * DEADLINES_MIN] {
+            while deadlines.len() < count {
+                assert!(!deadlines.is_crowded(), "{} of {count}", deadlines.len());
+                deadlines.add(now, Due::Stats(0));
+            }
+            assert!(deadlines.is_crowded());
+            deadlines.sweep(|_| true);
+            assert!(!deadlines.is_crowded() && deadlines.len() == count);
+        }
+        deadlines.sweep(|_| false);
+        (0..DEADLINES_MIN).for_each(|_| deadlines.add(now, Due::Stats(0)));
+        assert!(deadlines.is_crowded());
+    }
 }

@@ -48,3 +48,49 @@ impl<N: Network> Reactor<N> {
         Some(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::nexus::links::Stage;
+    use crate::nexus::reactor::tests::{attach, open_connection, reactor};
+    use crate::nexus::sessions::tests::open as session_open;
+
+    /// With seats for two, of one site or of all: the third gets that of who is longest without a session, if anybody
+    /// is.
+    #[test]
+    fn find_seat__of_who_has_no_session() {
+        for (seats, seats_per_site, exhausted) in
+            [(9, 2, Exhausted::Site("connections")), (2, 9, Exhausted::All("connections"))]
+        {
+            for with_session in [0, 1, 2] {
+                let (mut reactor, mailbox) = reactor();
+                let _inbox = attach(&mailbox);
+                reactor.run_commands();
+                (reactor.capacity.seats, reactor.capacity.seats_per_site) = (seats, seats_per_site);
+                let peers = [(); 3].map(|()| open_connection(&mut reactor, false));
+                for (id, _) in &peers[..2] {
+                    assert_eq!(reactor.find_seat(*id), Ok(()));
+                    let stage = Stage::Up { is_opener: false, max_frame: 1_472 };
+                    reactor.add_test_link(*id, 5, stage);
+                }
+                for (id, _) in &peers[..with_session] {
+                    reactor.on_session_open(*id, session_open(5, 1)).unwrap();
+                }
+                // Who has a seat needs no other.
+                assert_eq!(reactor.find_seat(peers[0].0), Ok(()));
+                assert!(reactor.closing.is_empty());
+                let expected = match with_session {
+                    2 => Err(Reason::new(Status::ResourceExhausted, exhausted.text())),
+                    _ => Ok(()),
+                };
+                assert_eq!(reactor.find_seat(peers[2].0), expected);
+                let yields = peers[..2].get(with_session).map(|(id, _)| *id);
+                assert_eq!(reactor.closing.first().copied(), yields);
+                let dropped = reactor.counters.snapshot().dropped_idle_full;
+                assert_eq!(dropped, u64::from(yields.is_some()));
+                assert_eq!(reactor.check_tables(), Ok(()));
+            }
+        }
+    }
+}

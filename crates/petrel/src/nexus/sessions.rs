@@ -571,6 +571,37 @@ pub(super) mod tests {
         }
     }
 
+    /// What is wrong with a proposal, and the share of its connection.
+    #[test]
+    fn check_proposal__by_its_packets_and_its_connections_share() {
+        let (mut reactor, mailbox) = reactor();
+        let _inbox = attach(&mailbox);
+        reactor.run_commands();
+        let (at, _peer) = open_connection(&mut reactor, false);
+        let id = reactor.add_test_link(at, 5, Stage::Up { is_opener: false, max_frame: 1_472 });
+        let check = |reactor: &Reactor<_>, slots, packet_bytes| {
+            let open = SessionOpen { slots, packet_bytes, ..open(5, 1) };
+            reactor.check_proposal(id, &open, 1_472).map_err(|reason| reason.status)
+        };
+        let (most, allowed) = (1_472 - PACKET_OVERHEAD_BYTES, Ok(EndpointId(0)));
+        for (packet_bytes, expected) in
+            [(PACKET_BYTES_MIN, allowed), (most, allowed), (most + 1, Err(Status::InvalidArgument))]
+        {
+            assert_eq!(check(&reactor, 8, packet_bytes), expected);
+        }
+        // There is to be room for the least that a session gets, however many slots are asked for.
+        for (slots, counted) in [(1, 1), (SLOTS_MIN, SLOTS_MIN), (2_048, SLOTS_MIN)] {
+            for (more, expected) in [(0, allowed), (1, Err(Status::ResourceExhausted))] {
+                let bytes = SESSION_BYTES_PER_CONNECTION_MAX - session_bytes(counted) + more;
+                for (open, proposed) in [(bytes, 0), (0, bytes), (bytes - 100, 100)] {
+                    let connection = reactor.connections.get_mut(&at).unwrap();
+                    (connection.session_bytes, connection.proposed_bytes) = (open, proposed);
+                    assert_eq!(check(&reactor, slots, most), expected, "{slots} slots, {more}");
+                }
+            }
+        }
+    }
+
     /// All of one process, as an application with the default of slots opens them.
     #[test]
     fn slots__of_twenty_thousand_sessions_fit_into_a_connections_share() {

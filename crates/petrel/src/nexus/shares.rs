@@ -230,6 +230,40 @@ mod tests {
     }
 
     #[test]
+    fn checks__up_to_the_limits_of_a_site_and_of_all() {
+        let one = site("10.0.0.1");
+        let mut shares = Shares::default();
+        for link in 0..LINKS_PER_SITE_MAX {
+            assert_eq!(shares.check_link(one), Ok(()), "link {link}");
+            shares.add_link(one, link == 0);
+        }
+        assert_eq!(shares.check_link(one), Err(Exhausted::Site("links")));
+        assert_eq!(shares.check_link(site("10.0.0.2")), Ok(()));
+        assert_eq!((shares.seats(one), shares.seats(site("10.0.0.2"))), ((1, 1), (0, 1)));
+
+        for proposal in 0..PROPOSALS_PER_SITE_MAX {
+            assert_eq!(shares.check_session(one, 1), Ok(()), "proposal {proposal}");
+            shares.add_proposal(one, 1);
+        }
+        assert_eq!(shares.check_session(one, 1), Err(Exhausted::Site("unanswered proposals")));
+
+        let mut shares = Shares::default();
+        let sites: Vec<_> = (0..8).map(|host| site(&format!("10.0.1.{host}"))).collect();
+        for (number, site) in sites.iter().enumerate() {
+            shares.add_sessions(*site, SESSION_BYTES_PER_SITE_MAX - session_bytes(1));
+            assert_eq!(shares.check_session(*site, 1), Ok(()));
+            assert_eq!(shares.check_session(*site, 2), Err(Exhausted::Site("memory for sessions")));
+            shares.add_sessions(*site, session_bytes(1));
+            assert_eq!(shares.all().session_bytes, (number + 1) * SESSION_BYTES_PER_SITE_MAX);
+        }
+        assert_eq!(shares.all().session_bytes, SESSION_BYTES_MAX);
+        assert_eq!(shares.check_session(one, 1), Err(Exhausted::All("memory for sessions")));
+        shares.remove_sessions(sites[0], session_bytes(1));
+        assert_eq!(shares.check_session(one, 1), Ok(()));
+        assert_eq!(shares.check_session(one, 2), Err(Exhausted::All("memory for sessions")));
+    }
+
+    #[test]
     #[should_panic(expected = "what is given back was taken")]
     fn remove_link__of_none() {
         Shares::default().remove_link(site("10.0.0.1"), true);
