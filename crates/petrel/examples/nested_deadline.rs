@@ -13,8 +13,8 @@ use std::thread;
 use std::time::Duration;
 
 use petrel::{
-    CallOptions, CallWaitError, Endpoint, EndpointConfig, Nexus, Status, Stop, WorkerRequest,
-    Workers,
+    CallOptions, CallWaitError, ChannelConfig, Endpoint, EndpointConfig, Nexus, Status, Stop,
+    WorkerRequest, Workers,
 };
 
 type Failure = Box<dyn Error>;
@@ -61,14 +61,13 @@ fn front() -> Result<(), Failure> {
 /// A server that asks another one. Its worker just waits.
 fn middle(back: SocketAddr) -> Result<(), Failure> {
     serve(|endpoint| {
-        let session = endpoint.connect_wait(back)?;
-        let behind = endpoint.client(session);
+        let behind = endpoint.client([back], ChannelConfig::default());
         Ok(move |request: WorkerRequest| {
             let had = left(&request);
-            match behind.call_wait(WORK, b"", 100) {
+            match behind.call(WORK, "").wait() {
                 Ok(answer) => {
                     println!("{had} an answer");
-                    request.reply_vec(answer);
+                    request.reply_vec(answer.into_vec());
                 }
                 Err(failure) => {
                     println!("{had} {failure}");

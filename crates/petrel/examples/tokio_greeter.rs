@@ -1,14 +1,13 @@
 //! A greeter whose client and server are tasks of tokio: `cargo run --example tokio_greeter`.
 //!
-//! Petrel knows nothing of tokio. Each endpoint has a thread of its own, which runs its event loop;
-//! a client handle starts calls from any task, and a request that is passed on is answered by any.
+//! Petrel knows nothing of tokio. A client's calls are futures for any executor, and a request that the server's endpoint
+//! passes on is answered by any task.
 
 use std::error::Error;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use petrel::{CallOptions, Client, EndpointConfig, Nexus, Status, Stop, WorkerRequest};
+use petrel::{Client, EndpointConfig, Nexus, Status, Stop, WorkerRequest};
 use tokio::sync::{Semaphore, oneshot};
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -23,7 +22,7 @@ pub(crate) async fn main() -> Result<(), Failure> {
     let server = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
     let address = server.local_addr().ok_or("the server listens")?;
     let server = serve(server).await?;
-    let (client, endpoint) = connect(address).await?;
+    let client = Client::connect(address).await?;
 
     let names = ["petrel", "albatross", "shearwater"];
     let tasks = names.map(|name| tokio::spawn(greet(client.clone(), name)));
@@ -32,20 +31,18 @@ pub(crate) async fn main() -> Result<(), Failure> {
     }
 
     // A call with a deadline: its server knows what is left, and the caller hears in time.
-    let options = CallOptions::new().timeout(Duration::from_secs(5));
-    let greeting = client.call_with(GREET, "whom it may concern", 100, options).await?;
-    println!("{}", String::from_utf8(greeting)?);
+    let call = client.call(GREET, "whom it may concern").timeout(Duration::from_secs(5));
+    println!("{}", str::from_utf8(&call.await?)?);
 
-    let failure = client.call(GREET, "", 100).await.expect_err("nobody has no name");
-    println!("{failure}");
-    endpoint.stop();
+    let error = client.call(GREET, "").await.expect_err("a name is needed");
+    println!("{error}");
     server.stop();
     Ok(())
 }
 
 async fn greet(client: Client, name: &str) -> Result<String, Failure> {
-    let greeting = client.call(GREET, name, 100).await?;
-    Ok(String::from_utf8(greeting)?)
+    let greeting = client.call(GREET, name).await?;
+    Ok(String::from_utf8(greeting.into_vec())?)
 }
 
 /// Starts the thread of the server's endpoint, whose requests become tasks.
@@ -79,22 +76,4 @@ async fn answer(request: WorkerRequest) {
         true => request.fail(Status::InvalidArgument, "who is it?"),
         false => request.reply(format!("Hello, {name}!").as_bytes()),
     }
-}
-
-/// Starts the thread of the client's endpoint, and gets a handle for all tasks.
-async fn connect(server: SocketAddr) -> Result<(Client, Stop), Failure> {
-    let (ready, started) = oneshot::channel();
-    std::thread::spawn(move || {
-        let nexus = Nexus::builder().start().expect("a nexus");
-        let mut endpoint = nexus.endpoint(EndpointConfig::default()).expect("an endpoint");
-        let session = match endpoint.connect_wait(server) {
-            Ok(session) => session,
-            Err(error) => return drop(ready.send(Err(error.to_string()))),
-        };
-        let stop = endpoint.stop_handle();
-        let handle = (endpoint.client(session), stop.clone());
-        ready.send(Ok(handle)).expect("the client is waited for");
-        endpoint.run(&stop);
-    });
-    Ok(started.await??)
 }

@@ -45,7 +45,8 @@
 //! | [`Channel`] | calls to a service, at whichever of its servers: reconnects, retries, hedges |
 //! | [`CallOptions`] | a call's deadline, and whether it may be executed twice |
 //! | [`Workers`], [`WorkerRequest`] | threads that run handlers which take long; a request that any thread can have |
-//! | [`Client`], [`RemoteCall`] | a session to call on from any thread; a call as a future, for any executor or none |
+//! | [`Client`] | calls to a service, at whichever of its servers, from any thread and any executor |
+//! | [`SessionClient`], [`RemoteCall`] | the same on one session; a call as a future, for any executor or none |
 //! | [`Context`] | an endpoint as handlers and continuations see it: for nested calls |
 //! | [`Error`], [`Status`], [`Execution`] | how a call failed, and whether it may have been executed |
 //!
@@ -61,11 +62,11 @@
 //! **What it does not do yet.** No encryption: without [`NexusBuilder::insecure`] a nexus listens on
 //! and connects to loopback only. Congestion is noticed by marks of switches and by heavy loss, unless a
 //! control that goes by round trips is set. No streaming.
-//! Endpoints stay on their thread; what crosses to others is copied. Retries and hedging are a
-//! [`Channel`]'s, which stays there too: a [`Client`] has one session, and its calls fail when that has ended.
+//! Endpoints stay on their thread; what crosses to others is copied. Retries and hedging are a [`Client`]'s
+//! and a [`Channel`]'s.
 
 pub mod channel;
-mod client;
+pub mod client;
 pub mod control;
 mod endpoint;
 mod error;
@@ -86,7 +87,9 @@ mod time;
 mod workers;
 
 pub use channel::{Channel, ChannelConfig, ChannelStats, Target};
-pub use client::{Client, NotStarted, NotStartedReason, ParallelClient, Permit, RemoteCall};
+pub use client::{
+    Client, NotStarted, NotStartedReason, ParallelClient, Permit, RemoteCall, SessionClient,
+};
 pub use endpoint::{
     CallFailures, CallKey, CallOptions, CallWaitError, ClientCalls, ConnectError, Context,
     Continuation, DrainTimeout, Endpoint, EndpointConfig, EndpointError, EndpointStats, Factors,

@@ -1,9 +1,12 @@
 //! What other threads post to an endpoint.
 
-use petrel_proto::{CallLimits, RequestHandle, SessionId, Status};
+use petrel_proto::{RequestHandle, SessionId, Status};
 
+use crate::channel::{ChannelConfig, Target};
 use crate::client::state::{CallState, Pending};
-use crate::sync::{Arc, AtomicBool};
+use crate::client::{Service, ServiceKey};
+use crate::endpoint::CallOptions;
+use crate::sync::{Arc, AtomicBool, Weak};
 
 /// Something that an endpoint is to do for another thread.
 pub(crate) enum Post {
@@ -15,6 +18,10 @@ pub(crate) enum Post {
     Start(StartCall),
     /// Cancel a call: nobody wants its outcome.
     Cancel(Arc<CallState>),
+    /// Connect to the servers of a client.
+    OpenService(Box<OpenService>),
+    /// The last handle of a client is gone.
+    CloseService(ServiceKey),
 }
 
 /// The answer to a request: the message, or a text for people if `status` is not OK.
@@ -36,9 +43,28 @@ pub(crate) struct Refuse {
 /// A call to make.
 pub(crate) struct StartCall {
     pub(crate) pending: Pending,
-    pub(crate) session: SessionId,
+    pub(crate) callee: Callee,
     pub(crate) method: u16,
     pub(crate) request: Vec<u8>,
-    pub(crate) response_max: usize,
-    pub(crate) limits: CallLimits,
+    /// They have [begun](CallOptions::begun).
+    pub(crate) options: CallOptions,
+}
+
+/// Who is called.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Callee {
+    /// The server at the other end of a session, for a response of up to so many bytes.
+    Session { session: SessionId, response_max: usize },
+    /// Whichever server of a client's service can be called.
+    Service(ServiceKey),
+}
+
+/// The service of a client that begins.
+pub(crate) struct OpenService {
+    /// Gone if nobody wants it any more.
+    pub(crate) service: Weak<Service>,
+    pub(crate) targets: Vec<Target>,
+    pub(crate) config: ChannelConfig,
+    /// Ends when the first session is open, or none could be opened.
+    pub(crate) opened: Pending,
 }

@@ -8,7 +8,7 @@ pub(crate) use petrel_transport::clock::now_ns;
 pub(crate) use std::{
     hint,
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak},
     thread, thread_local,
     time::Instant,
 };
@@ -19,7 +19,7 @@ pub(crate) use crate::model::{Instant, now_ns, thread};
 pub(crate) use shuttle::{
     hint,
     sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak},
     thread_local,
 };
 

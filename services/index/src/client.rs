@@ -227,11 +227,11 @@ impl std::fmt::Debug for Client {
 
 /// Calls from any thread and in any executor, on a session of an endpoint that some thread runs.
 #[derive(Clone, Debug)]
-pub struct SharedClient(petrel::Client);
+pub struct SharedClient(petrel::SessionClient);
 
 impl SharedClient {
     /// Calls on a session to a server of this service.
-    pub fn new(session: petrel::Client) -> Self {
+    pub fn new(session: petrel::SessionClient) -> Self {
         Self(session)
     }
 

@@ -30,8 +30,9 @@ impl<'a> Wanted<'a> {
         request: &'a [u8],
         options: &'a CallOptions,
         end_ns: u64,
+        tried: Vec<Target>,
     ) -> Self {
-        let (under_way, tried) = (Cell::new(0), RefCell::default());
+        let (under_way, tried) = (Cell::new(0), RefCell::new(tried));
         Self { method, request, options, end_ns, under_way, tried }
     }
 }
@@ -58,27 +59,35 @@ impl Channel {
             wanted.tried.borrow_mut().push(connection.target);
         }
         let outstanding = Outstanding::begin(&inner.handle, &connection).await;
-        let own_ns = wanted.options.deadline_ns.unwrap_or(u64::MAX);
-        let deadline_ns = Some(wanted.end_ns.min(own_ns));
-        let options = CallOptions { timeout: None, deadline_ns, ..*wanted.options };
+        let options = for_an_attempt(wanted.options, wanted.end_ns);
         wanted.under_way.set(wanted.under_way.get() + 1);
         let outcome = session.start_with(wanted.method, wanted.request, options).await;
         wanted.under_way.set(wanted.under_way.get() - 1);
-        outstanding.end(&outcome);
-        if let Err(failure) = &outcome {
-            inner.counters.count(|stats| match failure.execution {
+        self.note_end(outstanding, &outcome);
+        outcome
+    }
+
+    /// An attempt has ended.
+    pub(super) fn note_end<A>(&self, outstanding: Outstanding, outcome: &Result<A, Error>) {
+        outstanding.end(outcome);
+        if let Err(failure) = outcome {
+            self.inner.counters.count(|stats| match failure.execution {
                 Execution::NotSent => stats.attempts_not_sent += 1,
                 Execution::Refused => stats.attempts_refused += 1,
                 Execution::MayHaveExecuted => stats.attempts_uncertain += 1,
                 Execution::Answered => stats.attempts_failed += 1,
             });
         }
-        outcome
     }
 }
 
+/// The options of one attempt of a call that ends at `end_ns` with all of its attempts.
+pub(super) fn for_an_attempt(options: &CallOptions, end_ns: u64) -> CallOptions {
+    CallOptions { timeout: None, ..options.no_later_than(Some(end_ns)) }
+}
+
 #[cold]
-fn unreachable(failures: String) -> Error {
+pub(super) fn unreachable(failures: String) -> Error {
     Error::not_sent(Status::Unavailable, format!("no server can be reached: {failures}"))
 }
 

@@ -31,16 +31,31 @@ impl Channel {
             return Err(not_idempotent());
         }
         let options = options.no_later_than(self.inner.handle.inherited_ns());
-        let timeout = options.timeout.unwrap_or(self.inner.config.timeout);
         // All attempts end then, whenever they are made.
-        let end_ns = self.inner.handle.clock_now_ns().saturating_add(as_ns(timeout));
-        let mut progress = Progress::default();
-        let wanted = Wanted::new(method, request, &options, end_ns);
-        let attempts = self.attempt_all(&wanted, &mut progress);
-        let ended = self.inner.handle.timeout_at(end_ns, attempts).await;
+        let end_ns = self.end_ns(&options, self.inner.handle.clock_now_ns());
+        let wanted = Wanted::new(method, request, &options, end_ns, Vec::new());
+        self.attempt_until(&wanted, Progress::default(), None).await
+    }
+
+    /// When a call that begins now ends with all its attempts, by its own time or that of the channel.
+    pub(super) fn end_ns(&self, options: &CallOptions, now_ns: u64) -> u64 {
+        let timeout = options.timeout.unwrap_or(self.inner.config.timeout);
+        let end_ns = now_ns.saturating_add(as_ns(timeout));
+        options.deadline_ns.map_or(end_ns, |deadline_ns| deadline_ns.min(end_ns))
+    }
+
+    /// Makes attempts until the call's end: with `failed`, after one that has failed.
+    pub(super) async fn attempt_until(
+        &self,
+        wanted: &Wanted<'_>,
+        mut progress: Progress,
+        failed: Option<Error>,
+    ) -> Result<MsgBuf, Error> {
+        let attempts = self.attempt_all(wanted, &mut progress, failed);
+        let ended = self.inner.handle.timeout_at(wanted.end_ns, attempts).await;
         ended.unwrap_or_else(|_| {
             let may_have_executed = progress.may_have_executed || wanted.under_way.get() > 0;
-            Err(too_late(timeout, progress.attempts, may_have_executed))
+            Err(too_late(progress.attempts, may_have_executed))
         })
     }
 
@@ -48,10 +63,16 @@ impl Channel {
         &self,
         wanted: &Wanted<'_>,
         progress: &mut Progress,
+        mut failed: Option<Error>,
     ) -> Result<MsgBuf, Error> {
         let inner = &self.inner;
         let mut backoff = Backoff::new(inner.config.retry_backoff);
         loop {
+            if let Some(failure) = failed.take() {
+                self.may_go_on(wanted, progress, failure)?;
+                let pause_ns = backoff.next_ns(inner.handle.random());
+                inner.handle.sleep(Duration::from_nanos(pause_ns)).await;
+            }
             let outcome = match wanted.options.hedge_after {
                 Some(after) => self.attempt_hedged(wanted, after, progress).await,
                 None => {
@@ -59,30 +80,45 @@ impl Channel {
                     self.attempt(wanted).await
                 }
             };
-            let failure = match outcome {
+            match outcome {
                 Ok(reply) => {
-                    if !planted("channel_budget_never_filled") {
-                        inner.budget.borrow_mut().on_success();
-                    }
+                    self.note_success();
                     return Ok(reply);
                 }
-                Err(failure) => failure,
-            };
-            // A hedged call may end while attempts go on that are dropped then.
-            progress.may_have_executed |= wanted.under_way.get() > 0;
-            progress.note(&failure);
-            // The attempt's own outcome decides: an earlier attempt may have run, but that was known
-            // when this one was allowed.
-            let may_go_on = progress.attempts < inner.config.attempts_max
-                && may_retry(&failure, wanted.options.idempotent);
-            if !may_go_on || !self.may_try_again(wanted.method) {
-                return Err(progress.conclude(failure));
+                Err(failure) => {
+                    // A hedged call may end while attempts go on that are dropped then.
+                    progress.may_have_executed |= wanted.under_way.get() > 0;
+                    failed = Some(failure);
+                }
             }
-            inner.counters.count(|stats| stats.retries += 1);
-            events::call_retried(wanted.method, progress.attempts, &failure);
-            let pause_ns = backoff.next_ns(inner.handle.random());
-            inner.handle.sleep(Duration::from_nanos(pause_ns)).await;
         }
+    }
+
+    /// A call has its response.
+    pub(super) fn note_success(&self) {
+        if !planted("channel_budget_never_filled") {
+            self.inner.budget.borrow_mut().on_success();
+        }
+    }
+
+    /// Takes in how an attempt failed; the call's failure if that was the last attempt.
+    fn may_go_on(
+        &self,
+        wanted: &Wanted<'_>,
+        progress: &mut Progress,
+        failure: Error,
+    ) -> Result<(), Error> {
+        progress.note(&failure);
+        // The attempt's own outcome decides: an earlier attempt may have run, but that was known
+        // when this one was allowed.
+        let may_go_on = progress.attempts < self.inner.config.attempts_max
+            && may_retry(&failure, wanted.options.idempotent);
+        if !may_go_on || !self.may_try_again(wanted.method) {
+            return Err(progress.conclude(failure));
+        }
+        self.inner.counters.count(|stats| stats.retries += 1);
+        events::call_retried(wanted.method, progress.attempts, &failure);
+        Ok(())
     }
 
     /// Takes a retry or a hedge out of the budget.
@@ -134,12 +170,12 @@ fn did_not_run(failure: &CallFailure) -> bool {
 }
 
 #[cold]
-fn too_late(timeout: Duration, attempts: u32, may_have_executed: bool) -> Error {
+fn too_late(attempts: u32, may_have_executed: bool) -> Error {
     let execution = match may_have_executed {
         true => Execution::MayHaveExecuted,
         false => Execution::NotSent,
     };
-    let message = format!("no answer within {timeout:?}, in {attempts} attempts");
+    let message = format!("no answer within the call's time, in {attempts} attempts");
     Error::of(Status::DeadlineExceeded, message, execution)
 }
 

@@ -23,6 +23,7 @@
 //! All of it runs as tasks of the endpoint, and so does it in the simulator.
 
 mod attempt;
+mod begin;
 mod call;
 mod config;
 mod connection;
@@ -30,6 +31,7 @@ mod hedge;
 mod permit;
 mod reconnect;
 
+pub(crate) use begin::{Beginning, Begun, Unfinished};
 pub use config::{ChannelConfig, Target};
 
 use std::cell::{Cell, RefCell};

@@ -8,6 +8,7 @@ use std::time::Duration;
 use petrel_planted::planted;
 use petrel_proto::{CallFailure, Execution, Status};
 
+use super::config::Target;
 use super::connection::Connection;
 use crate::error::Error;
 use crate::local::Handle;
@@ -23,18 +24,29 @@ pub(super) struct Outstanding {
 impl Outstanding {
     /// Waits until the server may be asked for more.
     pub(super) async fn begin(handle: &Handle, connection: &Rc<Connection>) -> Self {
+        loop {
+            if let Some(begun) = Self::try_begin(handle, connection) {
+                return begun;
+            }
+            let resumes_ns =
+                connection.limit.as_ref().and_then(|limit| limit.borrow().resumes_ns());
+            wait(handle, connection, resumes_ns).await;
+        }
+    }
+
+    /// An attempt, if the server may be asked for more.
+    pub(super) fn try_begin(handle: &Handle, connection: &Rc<Connection>) -> Option<Self> {
         let permit = match &connection.limit {
             None => None,
-            Some(limit) => loop {
-                if let Some(permit) = limit.borrow_mut().try_start(handle.now_ns()) {
-                    break Some(permit);
-                }
-                let resumes_ns = limit.borrow().resumes_ns();
-                wait(handle, connection, resumes_ns).await;
-            },
+            Some(limit) => Some(limit.borrow_mut().try_start(handle.now_ns())?),
         };
         connection.busy.set(connection.busy.get() + 1);
-        Self { handle: handle.clone(), connection: Rc::clone(connection), permit }
+        Some(Self { handle: handle.clone(), connection: Rc::clone(connection), permit })
+    }
+
+    /// The server that is asked.
+    pub(super) fn target(&self) -> Target {
+        self.connection.target
     }
 
     /// Says how the attempt ended.

@@ -1,104 +1,181 @@
-//! A call that was started by a [`Client`](super::Client), as the thread that waits for it has it.
+//! A call of a client: its options, and the call as a future.
 
 use std::fmt;
 use std::future::Future;
+use std::mem;
 use std::pin::Pin;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
-use super::state::CallState;
-use super::{ClientShared, park};
-use crate::error::Error;
-use crate::post::Post;
-use crate::sync::{Arc, thread};
+use petrel_proto::Status;
 
-/// A call on its way: a future of its response, for any executor or none. Dropping it cancels the
-/// call: the server is told.
+use super::places::{self, Place, TakePlace};
+use super::remote_call::RemoteCall;
+use super::response::Response;
+use super::service_client::Client;
+use super::state::CallState;
+use super::{begun, park};
+use crate::endpoint::CallOptions;
+use crate::error::Error;
+use crate::post::{Callee, Post, StartCall};
+use crate::sync::Arc;
+
+/// A call, made by [`Client::call`]. It begins when it is first polled, and its time counts from then: await it, in any
+/// executor; [wait](Call::wait) for it on a thread; or [start](Call::started) it, and await it later.
 ///
-/// ```no_run
-/// # async fn example(client: petrel::Client) -> Result<(), Box<dyn std::error::Error>> {
-/// let call = client.start(1, b"petrel", 100)?;
-/// let response: Vec<u8> = call.await?;          // in any executor,
-/// let response = client.start(1, b"petrel", 100)?.wait()?; // or on a thread of its own
-/// # Ok(())
-/// # }
-/// ```
-#[must_use = "a call that is dropped is given up"]
-pub struct RemoteCall {
-    state: Arc<CallState>,
-    client: Arc<ClientShared>,
+/// Dropping it after it has begun **cancels** the call: the server is told.
+///
+/// # What it ends with
+///
+/// The response, or the [`Error`] of the last attempt. When as many calls as the endpoint takes are on their way
+/// (`EndpointConfig::client_calls_max`), it waits for one to end.
+///
+/// # Panics
+/// When it is polled after it has ended.
+#[must_use = "a call begins when it is awaited, waited for or started"]
+pub struct Call {
+    client: Client,
+    method: u16,
+    options: CallOptions,
+    step: Step,
 }
 
-impl RemoteCall {
-    pub(super) fn new(state: Arc<CallState>, client: Arc<ClientShared>) -> Self {
-        Self { state, client }
+enum Step {
+    New {
+        request: Vec<u8>,
+    },
+    /// Waits until fewer calls are on their way.
+    Waiting {
+        request: Vec<u8>,
+        take: TakePlace,
+    },
+    Going(RemoteCall),
+    /// It has ended before it was on its way.
+    Failed(Error),
+    Ended,
+}
+
+impl Call {
+    pub(super) fn new(client: Client, method: u16, request: Vec<u8>) -> Self {
+        Self { client, method, options: CallOptions::new(), step: Step::New { request } }
+    }
+
+    /// Ends the call with DEADLINE_EXCEEDED when it has taken this long, with all its attempts.
+    /// [`ChannelConfig::timeout`](crate::ChannelConfig) is the default. In a handler that a worker runs the call ends with
+    /// the request's deadline, if not before.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.options = self.options.timeout(timeout);
+        self
+    }
+
+    /// Allows the call to be executed twice: it is tried again where it is not known whether it was executed.
+    pub fn idempotent(mut self) -> Self {
+        self.options = self.options.idempotent();
+        self
+    }
+
+    /// Makes a second attempt, at another server if there is one, when the first has not ended after this time; the first
+    /// answer counts. About the time in which 95 of 100 calls are answered is a good choice. The call is
+    /// [idempotent](Call::idempotent) by that.
+    pub fn hedge_after(mut self, time: Duration) -> Self {
+        self.options = self.options.idempotent().hedge_after(time);
+        self
+    }
+
+    /// Waits for a server until the call's time is over when none can be reached; else the call fails then.
+    pub fn wait_for_ready(mut self) -> Self {
+        self.options = self.options.wait_for_ready();
+        self
+    }
+
+    /// Begins the call now, also if it is not awaited before long.
+    ///
+    /// When as many calls as the endpoint takes are on their way, it begins when it is awaited.
+    pub fn started(mut self) -> Self {
+        self.begin(&mut Context::from_waker(Waker::noop()));
+        self
     }
 
     /// Waits for the response, with the thread parked.
     ///
     /// # Errors
-    /// Why the call failed, and whether it may have been executed.
+    /// Why there is none, and whether the call may have been executed.
     ///
     /// # Panics
-    /// On the thread that runs the endpoint, which would wait for itself.
-    pub fn wait(self) -> Result<Vec<u8>, Error> {
-        self.check_thread();
+    /// On the thread that runs the client's endpoint, which would wait for itself.
+    pub fn wait(self) -> Result<Response, Error> {
+        self.client.endpoint().check_thread();
         park::wait(self)
     }
+}
 
-    /// Waits for the response, but for no longer than this: `None` then, and the call goes on.
-    ///
-    /// # Panics
-    /// As [`RemoteCall::wait`], and when it has given the outcome already.
-    pub fn wait_for(&mut self, limit: Duration) -> Option<Result<Vec<u8>, Error>> {
-        self.check_thread();
-        park::wait_for(self, limit)
-    }
-
-    /// The outcome if it is there, without waiting.
-    ///
-    /// # Panics
-    /// When it has given the outcome already.
-    pub fn try_take(&mut self) -> Option<Result<Vec<u8>, Error>> {
-        match self.state.poll(Waker::noop()) {
-            Poll::Ready(outcome) => Some(outcome),
-            Poll::Pending => None,
+impl Call {
+    /// Takes the steps that can be taken until the call is on its way, or has failed before.
+    fn begin(&mut self, cx: &mut Context<'_>) {
+        if let Step::New { request } = &mut self.step {
+            let request = mem::take(request);
+            self.options = begun(self.options);
+            let take = self.client.endpoint().places.take();
+            self.step = Step::Waiting { request, take };
+        }
+        if let Step::Waiting { request, take } = &mut self.step
+            && let Poll::Ready(place) = Pin::new(take).poll(cx)
+        {
+            let request = mem::take(request);
+            self.step = match place {
+                Ok(place) => self.post(request, place),
+                Err(places::Gone) => Step::Failed(endpoint_gone()),
+            };
         }
     }
 
-    /// Whether the outcome is there.
-    pub fn has_ended(&self) -> bool {
-        self.state.has_ended()
-    }
-
-    fn check_thread(&self) {
-        assert!(
-            thread::current().id() != self.client.endpoint_thread,
-            "the thread that runs the endpoint cannot wait for a call of its client handle: nobody \
-             would run the endpoint; use the endpoint's own calls there"
-        );
-    }
-}
-
-impl Future for RemoteCall {
-    type Output = Result<Vec<u8>, Error>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.state.poll(cx.waker())
-    }
-}
-
-impl Drop for RemoteCall {
-    fn drop(&mut self) {
-        if self.state.abandon() {
-            // Without the endpoint there is nothing to cancel.
-            let _ = self.client.poster.post(Post::Cancel(Arc::clone(&self.state)));
+    /// Has the endpoint make the call.
+    fn post(&self, request: Vec<u8>, place: Place) -> Step {
+        let endpoint = self.client.endpoint();
+        let (state, pending) = CallState::new([Some(place), None]);
+        let (callee, options) = (Callee::Service(self.client.key()), self.options);
+        let start = StartCall { pending, callee, method: self.method, request, options };
+        match endpoint.poster.post(Post::Start(start)) {
+            Ok(()) => Step::Going(RemoteCall::new(state, Arc::clone(endpoint))),
+            Err(_) => Step::Failed(endpoint_gone()),
         }
     }
 }
 
-impl fmt::Debug for RemoteCall {
+#[cold]
+fn endpoint_gone() -> Error {
+    Error::not_sent(Status::Unavailable, "the client's endpoint is gone")
+}
+
+impl Future for Call {
+    type Output = Result<Response, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.begin(cx);
+        if let Step::Going(call) = &mut self.step {
+            let outcome = ready!(Pin::new(call).poll(cx));
+            self.step = Step::Ended;
+            return Poll::Ready(outcome.map(Response::new));
+        }
+        match mem::replace(&mut self.step, Step::Ended) {
+            Step::Failed(error) => Poll::Ready(Err(error)),
+            Step::Ended => panic!("a call was polled after it had ended"),
+            waiting => {
+                self.step = waiting;
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Call {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RemoteCall({:?})", self.state)
+        let step = match &self.step {
+            Step::New { .. } => "not begun",
+            Step::Waiting { .. } => "waits until fewer are on their way",
+            Step::Going(_) => "on its way",
+            Step::Failed(_) | Step::Ended => "ended",
+        };
+        write!(f, "Call({:?}, method {}: {step})", self.client, self.method)
     }
 }

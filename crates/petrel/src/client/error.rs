@@ -21,7 +21,7 @@ pub enum NotStartedReason {
     /// As many calls of client handles as the endpoint allows are on their way.
     #[error(
         "{max} calls of client handles are on their way; wait for some to end, by \
-         `Client::reserve` for example"
+         `SessionClient::reserve` for example"
     )]
     Full {
         /// The limit: `EndpointConfig::client_calls_max`.

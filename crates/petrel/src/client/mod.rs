@@ -1,248 +1,98 @@
-//! Calls from any thread: handles that post calls to an endpoint, which makes them.
+//! Calls to a service, from any thread.
+//!
+//! A [`Client`] is for one service, at one or several servers. It keeps a session to each, opens a new one when one ends,
+//! leaves servers that drain, and tries a call again where that is safe (see [`channel`](crate::channel) for the rules).
+//! Clones are the same client, and any thread or task may have one: the sessions belong to an endpoint whose thread makes
+//! the calls in its event loop. By default this is a thread that all clients of the process share ([`Background`]), so that no
+//! program has to start one.
+//!
+//! ```
+//! use petrel::Client;
+//! # use petrel::{EndpointConfig, Nexus};
+//! # use std::time::Duration;
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+//! # let address = nexus.local_addr().expect("it listens");
+//! # std::thread::spawn(move || {
+//! #     let mut endpoint = nexus.endpoint(EndpointConfig::default()).expect("an endpoint");
+//! #     endpoint.register(1, |cx, request| { let data = request.data().to_vec(); request.reply(cx, &data) });
+//! #     endpoint.run_until(|_| false);
+//! # });
+//! const ECHO: u16 = 1;
+//!
+//! let client = Client::connect_wait(address)?;                     // or Client::connect(…).await
+//! let reply = client.call(ECHO, b"petrel").wait()?;                // or .await, in any executor
+//! assert_eq!(reply, b"petrel");
+//! let reply = client.call(ECHO, "again").timeout(Duration::from_secs(1)).idempotent().wait()?;
+//! assert_eq!(reply, b"again");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | file | what it holds |
+//! | --- | --- |
+//! | `service_client` | [`Client`], and what its clones share |
+//! | `call` | [`Call`]: the options of a call, and the call as a future |
+//! | `background` | [`Background`]: the threads that run clients' endpoints |
+//! | `targets` | [`Targets`]: addresses and names of servers |
+//! | `session_client`, `remote_call`, `parallel` | the same on one session, for who needs just this one |
+//! | `places`, `state`, `park` | the bound on calls on their way, a call between two threads, and how a thread waits |
 
+mod background;
 mod call;
 mod error;
 mod parallel;
 mod park;
 pub(crate) mod places;
+mod remote_call;
+mod response;
+mod service_client;
+mod session_client;
 pub(crate) mod state;
+mod targets;
 
-use std::fmt;
-
-use petrel_proto::{CallLimits, SessionId};
-
-pub use call::RemoteCall;
+pub use background::{Background, BackgroundBuilder};
+pub use call::Call;
 pub use error::{NotStarted, NotStartedReason};
 pub use parallel::{ParallelClient, Permit};
+pub use remote_call::RemoteCall;
+pub use response::Response;
+pub use service_client::{Client, ClientBuilder};
+pub(crate) use service_client::{Service, ServiceKey, ServiceKeys};
+pub use session_client::SessionClient;
+pub use targets::{TargetName, Targets};
 
 use crate::CallOptions;
-use crate::error::Error;
 use crate::inbox::Poster;
-use crate::post::{Post, StartCall};
-use crate::sync::thread::ThreadId;
+use crate::post::Post;
+use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Arc, now_ns};
 use crate::workers::inherited_deadline_ns;
-use places::{Place, Places};
-use state::CallState;
+use places::Places;
 
-/// A session that any thread can call on: the calls are posted to the endpoint, whose thread makes
-/// them in its event loop. [`Endpoint::client`](crate::Endpoint::client) gives it.
-///
-/// What it costs more than a call of the endpoint's own thread is in PERFORMANCE.md, section
-/// "Threads". Calls on their way are limited by `EndpointConfig::client_calls_max`, for all handles of
-/// the endpoint together.
-///
-/// ```
-/// use petrel::{Client, EndpointConfig, Nexus};
-///
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
-/// # let address = nexus.local_addr().expect("it listens");
-/// # let (ready, started) = std::sync::mpsc::channel();
-/// # std::thread::spawn(move || {
-/// #     let mut endpoint = nexus.endpoint(EndpointConfig::default()).expect("an endpoint");
-/// #     endpoint.register(1, |cx, request| { let data = request.data().to_vec(); request.reply(cx, &data) });
-/// #     ready.send(()).expect("somebody waits");
-/// #     endpoint.run_until(|_| false);
-/// # });
-/// # started.recv()?;
-/// // The endpoint lives on a thread of its own, and hands a client out.
-/// let (give, take) = std::sync::mpsc::channel();
-/// std::thread::spawn(move || {
-///     let mut endpoint = Nexus::builder().start().unwrap().endpoint(EndpointConfig::default()).unwrap();
-///     let session = endpoint.connect_wait(address).unwrap();
-///     give.send(endpoint.client(session)).unwrap();
-///     endpoint.run_until(|_| false);
-/// });
-/// let client: Client = take.recv()?;
-/// let calls: Vec<_> = (0..10u8).map(|number| client.start(1, [number], 1)).collect();
-/// for (number, call) in calls.into_iter().enumerate() {
-///     assert_eq!(call?.wait()?, [number as u8]);
-/// }
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct Client {
-    session: SessionId,
-    shared: Arc<ClientShared>,
-}
-
-/// What the handles of an endpoint share.
+/// What the clients of an endpoint share.
 pub(crate) struct ClientShared {
     pub(crate) poster: Poster<Post>,
     pub(crate) places: Arc<Places>,
     pub(crate) places_max: usize,
+    pub(crate) services: ServiceKeys,
     pub(crate) endpoint_thread: ThreadId,
 }
 
-impl Client {
-    pub(crate) fn new(session: SessionId, shared: Arc<ClientShared>) -> Self {
-        Self { session, shared }
-    }
-
-    /// Starts a call; the response may have up to `response_max` bytes.
-    ///
-    /// # Errors
-    /// [`NotStarted`] gives the request back: too many calls are on their way, or the endpoint is gone.
-    pub fn start(
-        &self,
-        method: u16,
-        request: impl Into<Vec<u8>>,
-        response_max: usize,
-    ) -> Result<RemoteCall, NotStarted> {
-        self.start_with(method, request, response_max, CallOptions::new())
-    }
-
-    /// [`Client::start`] with [`CallOptions`]. Times count from now.
-    ///
-    /// In a handler that a worker runs, the call inherits the deadline of the request, with options or
-    /// without; elsewhere [`CallOptions::within`] passes a request's deadline on.
-    ///
-    /// # Errors
-    /// As [`Client::start`].
-    pub fn start_with(
-        &self,
-        method: u16,
-        request: impl Into<Vec<u8>>,
-        response_max: usize,
-        options: CallOptions,
-    ) -> Result<RemoteCall, NotStarted> {
-        let Some(place) = self.shared.places.try_take() else {
-            let reason = match self.shared.poster.is_open() {
-                true => NotStartedReason::Full { max: self.shared.places_max },
-                false => NotStartedReason::EndpointGone,
-            };
-            return Err(NotStarted { reason, request: request.into() });
-        };
-        self.post([Some(place), None], method, request.into(), response_max, options)
-    }
-
-    /// Calls, and waits for room if there is none.
-    ///
-    /// # Errors
-    /// Why the call failed, and whether it may have been executed.
-    pub async fn call(
-        &self,
-        method: u16,
-        request: impl Into<Vec<u8>>,
-        response_max: usize,
-    ) -> Result<Vec<u8>, Error> {
-        self.call_with(method, request, response_max, CallOptions::new()).await
-    }
-
-    /// [`Client::call`] with [`CallOptions`]. Times count from when there is room.
-    ///
-    /// # Errors
-    /// As [`Client::call`].
-    pub async fn call_with(
-        &self,
-        method: u16,
-        request: impl Into<Vec<u8>>,
-        response_max: usize,
-        options: CallOptions,
-    ) -> Result<Vec<u8>, Error> {
-        self.reserve().await?.start_with(method, request, response_max, options)?.await
-    }
-
-    /// Calls and waits for the response, with the thread parked.
-    ///
-    /// # Errors
-    /// Why the call failed, and whether it may have been executed.
-    ///
+impl ClientShared {
     /// # Panics
-    /// On the thread that runs the endpoint, which would wait for itself.
-    pub fn call_wait(
-        &self,
-        method: u16,
-        request: impl Into<Vec<u8>>,
-        response_max: usize,
-    ) -> Result<Vec<u8>, Error> {
-        self.call_wait_with(method, request, response_max, CallOptions::new())
-    }
-
-    /// [`Client::call_wait`] with [`CallOptions`]. Times count from when there is room.
-    ///
-    /// # Errors
-    /// As [`Client::call_wait`].
-    ///
-    /// # Panics
-    /// As [`Client::call_wait`].
-    pub fn call_wait_with(
-        &self,
-        method: u16,
-        request: impl Into<Vec<u8>>,
-        response_max: usize,
-        options: CallOptions,
-    ) -> Result<Vec<u8>, Error> {
-        self.reserve_wait()?.start_with(method, request, response_max, options)?.wait()
-    }
-
-    /// A place for one call, when there is one.
-    ///
-    /// # Errors
-    /// [`NotStartedReason::EndpointGone`].
-    pub async fn reserve(&self) -> Result<Permit, NotStartedReason> {
-        let place = self.shared.places.take().await;
-        let place = place.map_err(|places::Gone| NotStartedReason::EndpointGone)?;
-        Ok(Permit::new(self.clone(), place, None))
-    }
-
-    /// [`Client::reserve`] with the thread parked.
-    ///
-    /// # Errors
-    /// As [`Client::reserve`].
-    pub fn reserve_wait(&self) -> Result<Permit, NotStartedReason> {
-        park::wait(self.reserve())
-    }
-
-    /// A way to have no more than `max_outstanding` calls on their way, however many are to be made.
-    ///
-    /// # Panics
-    /// When `max_outstanding` is 0.
-    pub fn parallel(&self, max_outstanding: usize) -> ParallelClient {
-        ParallelClient::new(self.clone(), max_outstanding)
-    }
-
-    /// The session that it calls on.
-    pub fn session(&self) -> SessionId {
-        self.session
-    }
-
-    fn post(
-        &self,
-        places: [Option<Place>; 2],
-        method: u16,
-        request: Vec<u8>,
-        response_max: usize,
-        options: CallOptions,
-    ) -> Result<RemoteCall, NotStarted> {
-        let (state, pending) = CallState::new(places);
-        let (session, limits) = (self.session, limits(options));
-        let start = StartCall { pending, session, method, request, response_max, limits };
-        match self.shared.poster.post(Post::Start(start)) {
-            Ok(()) => Ok(RemoteCall::new(state, Arc::clone(&self.shared))),
-            Err(Post::Start(StartCall { request, .. })) => {
-                Err(NotStarted { reason: NotStartedReason::EndpointGone, request })
-            }
-            Err(_) => unreachable!("what comes back is what was posted"),
-        }
+    /// On the thread of the endpoint, while there is one.
+    fn check_thread(&self) {
+        assert!(
+            thread::current().id() != self.endpoint_thread || !self.poster.is_open(),
+            "the thread that runs the endpoint cannot wait for a call of its client: the endpoint would not run; await \
+             the call in a task there"
+        );
     }
 }
 
-/// When a call is over that is started now, on this thread.
-fn limits(options: CallOptions) -> CallLimits {
-    let inherited_ns = inherited_deadline_ns();
-    let own_ns = match options == CallOptions::new() {
-        // Most calls: they need no clock.
-        true => None,
-        false => options.limits(now_ns()).deadline_ns,
-    };
-    CallLimits { deadline_ns: [own_ns, inherited_ns].into_iter().flatten().min() }
-}
-
-impl fmt::Debug for Client {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Client({:?})", self.session)
-    }
+/// The options of a call that starts now, on this thread: as times, no later than the request that a worker runs here.
+fn begun(options: CallOptions) -> CallOptions {
+    // Most calls of a session's client need no clock.
+    options.begun(now_ns).no_later_than(inherited_deadline_ns())
 }

@@ -2,8 +2,11 @@
 
 use std::fmt;
 
+use super::error::{NotStarted, NotStartedReason};
+use super::park;
 use super::places::{Place, Places};
-use super::{Client, NotStarted, NotStartedReason, RemoteCall, park};
+use super::remote_call::RemoteCall;
+use super::session_client::SessionClient;
 use crate::CallOptions;
 use crate::sync::Arc;
 
@@ -11,7 +14,7 @@ use crate::sync::Arc;
 /// another waits for one to end.
 ///
 /// ```no_run
-/// # async fn example(client: petrel::Client) -> Result<(), Box<dyn std::error::Error>> {
+/// # async fn example(client: petrel::SessionClient) -> Result<(), Box<dyn std::error::Error>> {
 /// let parallel = client.parallel(16);
 /// let mut calls = Vec::new();
 /// for number in 0..10_000u32 {
@@ -25,20 +28,20 @@ use crate::sync::Arc;
 /// ```
 #[derive(Clone)]
 pub struct ParallelClient {
-    client: Client,
+    client: SessionClient,
     places: Arc<Places>,
 }
 
 /// The right to start one call at once. Dropped, it leaves the place to others.
 #[must_use = "it keeps a place"]
 pub struct Permit {
-    client: Client,
+    client: SessionClient,
     place: Place,
     of_parallel: Option<Place>,
 }
 
 impl ParallelClient {
-    pub(super) fn new(client: Client, max_outstanding: usize) -> Self {
+    pub(super) fn new(client: SessionClient, max_outstanding: usize) -> Self {
         assert!(max_outstanding > 0, "without a place no call could ever start");
         Self { client, places: Places::new(max_outstanding) }
     }
@@ -86,11 +89,11 @@ impl ParallelClient {
 }
 
 impl Permit {
-    pub(super) fn new(client: Client, place: Place, of_parallel: Option<Place>) -> Self {
+    pub(super) fn new(client: SessionClient, place: Place, of_parallel: Option<Place>) -> Self {
         Self { client, place, of_parallel }
     }
 
-    /// Starts a call; see [`Client::start`].
+    /// Starts a call; see [`SessionClient::start`].
     ///
     /// # Errors
     /// [`NotStarted`] with [`NotStartedReason::EndpointGone`].
@@ -103,7 +106,7 @@ impl Permit {
         self.start_with(method, request, response_max, CallOptions::new())
     }
 
-    /// Starts a call with [`CallOptions`]; see [`Client::start_with`].
+    /// Starts a call with [`CallOptions`]; see [`SessionClient::start_with`].
     ///
     /// # Errors
     /// As [`Permit::start`].

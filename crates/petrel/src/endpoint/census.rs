@@ -23,6 +23,10 @@ pub struct Census {
     pub groups: usize,
     /// Sessions of clients whose servers asked for no further calls.
     pub leaving: usize,
+    /// Calls that other threads have posted.
+    pub posted: usize,
+    /// Clients of services.
+    pub services: usize,
 }
 
 /// How much the futures of an endpoint's thread hold.
@@ -50,6 +54,8 @@ impl Census {
             ("links being opened", self.dialled),
             ("groups", self.groups),
             ("sessions that leave", self.leaving),
+            ("calls of other threads", self.posted),
+            ("clients of services", self.services),
             ("calls of futures", self.local.calls),
             ("orders of futures", self.local.orders),
             ("futures that sleep", self.local.sleeping),
@@ -75,6 +81,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             dialled,
             groups: self.local.groups.len() + self.joined.len(),
             leaving: self.drain.leaving_count(),
+            posted: self.local.remote.posted.calls_len(),
+            services: self.local.remote.posted.services_len(),
         }
     }
 }

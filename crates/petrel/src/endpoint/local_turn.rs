@@ -13,6 +13,7 @@ use petrel_transport::Transport;
 use super::call::Reply;
 use super::context::Context;
 use super::event_loop::Sink;
+use super::posted::end_task;
 use super::{ConnectError, Endpoint};
 use crate::control::{ControlPlane, EndpointId};
 use crate::error::Error;
@@ -91,6 +92,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                     self.connect_for(remote, endpoint, &answer);
                 }
                 Command::Close(id) => self.close(id),
+                Command::EndPosted(key, outcome) => end_task(&mut self.local, key, outcome),
             }
         }
     }

@@ -20,6 +20,7 @@ mod local_turn;
 mod multicast;
 mod open;
 mod options;
+mod posted;
 mod remote;
 mod sessions;
 mod shared;

@@ -3,22 +3,21 @@
 
 use std::collections::HashMap;
 
-use petrel_proto::{PendingCall, RequestHandle, SessionId, Status};
+use petrel_proto::{RequestHandle, SessionId, Status};
 use petrel_transport::Transport;
 use petrel_transport::wake::Waker;
 
-use super::call::{Continuation, Reply};
 use super::context::{Context, Local};
 use super::handler::{Handled, Payload, Request};
-use super::sessions::Sessions;
+use super::posted::{Posted, cancel_call, close_service, open_service, start_call};
 use super::{CallFailures, ClientCalls, Endpoint, spare::SpareBytes};
+use crate::channel::{ChannelConfig, Target};
 use crate::client::places::Places;
-use crate::client::state::{CallState, Pending};
-use crate::client::{Client, ClientShared};
+use crate::client::{Client, ClientShared, ServiceKeys, SessionClient};
 use crate::control::ControlPlane;
 use crate::events;
 use crate::inbox::{Attention, Inbox, Poster};
-use crate::post::{Answer, Post, Refuse, StartCall};
+use crate::post::{Answer, Post, Refuse};
 use crate::sync::{Arc, AtomicBool, Ordering, thread};
 use crate::workers::{WorkerRequest, Workers};
 
@@ -27,10 +26,8 @@ pub(super) struct Remote {
     attention: Attention,
     client_calls_max: usize,
     postbox: Option<Postbox>,
-    calls: Calls,
+    pub(super) posted: Posted,
     running: Running,
-    calls_made: u64,
-    calls_not_made: u64,
     /// Of all calls of the endpoint: here they take no room among what each call uses.
     pub(super) failures: CallFailures,
     /// Memory of requests and answers, which goes around.
@@ -49,10 +46,8 @@ impl Remote {
             attention,
             client_calls_max,
             postbox: None,
-            calls: Calls::default(),
+            posted: Posted::default(),
             running: Running::default(),
-            calls_made: 0,
-            calls_not_made: 0,
             failures: CallFailures::default(),
             spare: SpareBytes::default(),
         }
@@ -66,6 +61,7 @@ impl Remote {
                 poster: inbox.poster(),
                 places: Places::new(self.client_calls_max),
                 places_max: self.client_calls_max,
+                services: ServiceKeys::default(),
                 endpoint_thread: thread::current().id(),
             };
             Postbox { inbox, clients: Arc::new(clients) }
@@ -76,8 +72,8 @@ impl Remote {
     pub(super) fn client_calls(&self) -> ClientCalls {
         let places = self.postbox.as_ref().map(|postbox| &postbox.clients.places);
         ClientCalls {
-            made: self.calls_made,
-            not_made: self.calls_not_made,
+            made: self.posted.calls_made,
+            not_made: self.posted.calls_not_made,
             under_way: places.map_or(0, |places| self.client_calls_max - places.free()),
             waiting: places.map_or(0, |places| places.waiting()),
         }
@@ -111,9 +107,29 @@ impl Drop for Postbox {
 }
 
 impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
-    /// A handle on a session for calls from any thread; see [`Client`].
-    pub fn client(&mut self, session: SessionId) -> Client {
-        Client::new(session, Arc::clone(&self.postbox().clients))
+    /// A client of a service at one or several servers, for any thread, whose sessions are this endpoint's. It begins to
+    /// connect when the event loop runs.
+    ///
+    /// # Panics
+    /// Without a target.
+    pub fn client<A: Into<Target>>(
+        &mut self,
+        targets: impl IntoIterator<Item = A>,
+        config: ChannelConfig,
+    ) -> Client {
+        let targets: Vec<Target> = targets.into_iter().map(Into::into).collect();
+        assert!(!targets.is_empty(), "a client has a target");
+        Client::of_endpoint(self.client_shared(), targets, config)
+    }
+
+    /// A handle on a session for calls from any thread; see [`SessionClient`].
+    pub fn session_client(&mut self, session: SessionId) -> SessionClient {
+        SessionClient::new(session, self.client_shared())
+    }
+
+    /// What clients of this endpoint need of it.
+    pub(crate) fn client_shared(&mut self) -> Arc<ClientShared> {
+        Arc::clone(&self.postbox().clients)
     }
 
     /// Sets the handler of a method, in place of a former one, as one that threads of a pool run:
@@ -168,6 +184,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     pub(super) fn handle_posts(&mut self) {
         let Some(postbox) = &mut self.local.remote.postbox else { return };
         let mut posts = postbox.inbox.take();
+        let mut closed = Vec::new();
         let cx = &mut Context::new(&mut self.local);
         for post in posts.drain(..) {
             match post {
@@ -177,10 +194,16 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 }
                 Post::Start(start) => start_call(cx, start, &self.sessions),
                 Post::Cancel(state) => cancel_call(cx.local, &state),
+                Post::OpenService(open) => open_service(cx.local, *open),
+                Post::CloseService(key) => {
+                    close_service(cx.local, key);
+                    closed.push(key);
+                }
             }
         }
         if let Some(postbox) = &mut self.local.remote.postbox {
             postbox.inbox.put_back(posts);
+            closed.into_iter().for_each(|key| postbox.clients.services.give_back(key));
         }
     }
 }
@@ -218,88 +241,6 @@ fn refuse(local: &mut Local, handle: RequestHandle, status: Status, text: &'stat
     local.remote.running.flags.remove(&handle);
     events::request_refused(handle.session, status, text);
     local.core.refuse(handle, status, text);
-}
-
-fn start_call(cx: &mut Context<'_>, start: StartCall, sessions: &Sessions) {
-    let StartCall { mut pending, session, method, request: bytes, response_max, limits } = start;
-    if !pending.is_wanted() {
-        return;
-    }
-    let buffers =
-        cx.alloc_message(&bytes).and_then(|message| Ok((message, cx.alloc(response_max)?)));
-    let (request, response) = match buffers {
-        Ok(buffers) => buffers,
-        Err(error) => {
-            cx.local.remote.calls_not_made += 1;
-            return pending.end_unsent(Status::ResourceExhausted, error.to_string());
-        }
-    };
-    pending.was_made = true;
-    cx.local.remote.calls_made += 1;
-    let key = cx.local.remote.calls.insert(session, pending, bytes);
-    let Local { core, remote, now_ns, .. } = &mut *cx.local;
-    let tag = Continuation::function(END_CALL, key as u64);
-    let call = PendingCall { method, tag, request, response };
-    if let Err(rejected) = core.call_with(*now_ns, session, call, limits)
-        && let Some((pending, _)) = remote.calls.remove(key)
-    {
-        remote.calls_not_made += 1;
-        let text = sessions.explain(session, &rejected.error);
-        pending.end_unsent(rejected.error.status(), text);
-    }
-}
-
-/// Nobody wants the outcome of a call: it ends now, and the server is told.
-fn cancel_call(local: &mut Local, state: &CallState) {
-    let Some(key) = state.key() else { return };
-    let Some(session) = local.remote.calls.session(key) else { return };
-    if local.cancel_fn(session, END_CALL, key as u64).is_some()
-        && let Some((pending, _)) = local.remote.calls.remove(key)
-    {
-        pending.end_unsent(Status::Cancelled, "the call was given up");
-    }
-}
-
-/// One address for all of them: a call is found by it when it is cancelled.
-const END_CALL: fn(&mut Context<'_>, Reply, u64) = end_call;
-
-/// The continuation of all calls that other threads have started.
-fn end_call(cx: &mut Context<'_>, reply: Reply, key: u64) {
-    let Some((pending, mut bytes)) = cx.local.remote.calls.remove(key as usize) else { return };
-    pending.end(reply.outcome.map(|()| {
-        bytes.clear();
-        bytes.extend_from_slice(&reply.response);
-        bytes
-    }));
-}
-
-/// Calls that other threads wait for, with the request's memory, which takes the response.
-#[derive(Default)]
-struct Calls {
-    entries: Vec<Option<(SessionId, Pending, Vec<u8>)>>,
-    free: Vec<usize>,
-}
-
-impl Calls {
-    fn insert(&mut self, session: SessionId, mut pending: Pending, bytes: Vec<u8>) -> usize {
-        let key = self.free.pop().unwrap_or_else(|| {
-            self.entries.push(None);
-            self.entries.len() - 1
-        });
-        pending.set_key(key);
-        self.entries[key] = Some((session, pending, bytes));
-        key
-    }
-
-    fn remove(&mut self, key: usize) -> Option<(Pending, Vec<u8>)> {
-        let (_, pending, bytes) = self.entries[key].take()?;
-        self.free.push(key);
-        Some((pending, bytes))
-    }
-
-    fn session(&self, key: usize) -> Option<SessionId> {
-        self.entries[key].as_ref().map(|(session, ..)| *session)
-    }
 }
 
 /// Requests that other threads have, with the flags that tell them if nobody waits any more.
@@ -379,24 +320,5 @@ mod tests {
         let kept = remote.running.add(handle(2));
         drop(remote);
         assert!(kept.load(Ordering::Relaxed), "with the endpoint nobody waits any more");
-    }
-
-    #[test]
-    fn calls__have_keys_that_are_used_again() {
-        let session = |index| SessionId { index, generation: 1 };
-        let mut calls = Calls::default();
-        let insert = |calls: &mut Calls, index| {
-            let (state, pending) = CallState::new([None, None]);
-            let key = calls.insert(session(index), pending, vec![index as u8]);
-            assert_eq!(state.key(), Some(key));
-            key
-        };
-        assert_eq!([5, 6, 7].map(|index| insert(&mut calls, index)), [0, 1, 2]);
-        assert_eq!(calls.remove(1).expect("a call").1, [6]);
-        assert!(calls.remove(1).is_none() && calls.session(1).is_none());
-        assert_eq!((calls.session(0), calls.session(2)), (Some(session(5)), Some(session(7))));
-        assert_eq!(insert(&mut calls, 8), 1);
-        assert_eq!(calls.session(1), Some(session(8)));
-        assert_eq!(insert(&mut calls, 9), 3);
     }
 }

@@ -37,6 +37,8 @@ pub(super) const RESPONSE_BYTES: usize = petrel_proto::limits::PACKET_BYTES_MIN 
 pub(crate) enum Command {
     Connect(SocketAddr, EndpointId, Rc<ConnectAnswer>),
     Close(SessionId),
+    /// The task of a call that another thread has posted has ended.
+    EndPosted(Key, Result<MsgBuf, Error>),
 }
 
 /// One per endpoint.
@@ -236,12 +238,19 @@ impl Hub {
         MsgBuf::holding(&self.pool, message)
     }
 
+    /// Room for a response, which grows if a longer one comes.
+    pub(crate) fn alloc_response(&self, bytes: Option<usize>) -> Result<MsgBuf, PoolExhausted> {
+        let mut response = self.alloc(bytes.unwrap_or(RESPONSE_BYTES))?;
+        response.set_growth(self.message_bytes_max as usize);
+        Ok(response)
+    }
+
     /// What one call sends a shared message from.
     pub(super) fn reference(&self, message: &SharedMsg) -> Result<MsgBuf, Error> {
         message.to_send(&self.pool).map_err(Error::from)
     }
 
-    pub(super) fn command(&self, command: Command) {
+    pub(crate) fn command(&self, command: Command) {
         self.commands.borrow_mut().push_back(command);
         self.attention.ask();
     }
@@ -278,8 +287,7 @@ impl Hub {
         options: CallOptions,
     ) -> Call {
         let key = self.calls.borrow_mut().insert(Pending::new(session));
-        let response = self.alloc(options.response_bytes.unwrap_or(RESPONSE_BYTES));
-        let response = response.map_err(Error::from);
+        let response = self.alloc_response(options.response_bytes).map_err(Error::from);
         let made = match (request, response) {
             _ if self.is_closed.get() => Err(endpoint_gone()),
             (Err(failure), _) | (_, Err(failure)) => Err(failure),
@@ -287,8 +295,7 @@ impl Hub {
         };
         match made {
             Err(failure) => self.finish(key.to_bits(), Err(failure)),
-            Ok((request, mut response)) => {
-                response.set_growth(self.message_bytes_max as usize);
+            Ok((request, response)) => {
                 let key = key.to_bits();
                 let start = Start { key, session, method, request, response, options };
                 self.starts.borrow_mut().push_back(start);

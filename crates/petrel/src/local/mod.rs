@@ -35,3 +35,4 @@ pub(crate) use calls::Start;
 pub(crate) use connect::ConnectAnswer;
 pub(crate) use hub::{Command, Hub};
 pub(crate) use ready::MainWaker;
+pub(crate) use slab::{Key, Slab};

@@ -3,7 +3,7 @@
 
 /// Names an entry: its place, and how often that was used before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Key(u64);
+pub(crate) struct Key(u64);
 
 impl Key {
     fn new(index: usize, generation: u32) -> Self {
@@ -19,11 +19,11 @@ impl Key {
     }
 
     /// As a number that can travel with a call.
-    pub(super) fn to_bits(self) -> u64 {
+    pub(crate) fn to_bits(self) -> u64 {
         self.0
     }
 
-    pub(super) fn from_bits(bits: u64) -> Self {
+    pub(crate) fn from_bits(bits: u64) -> Self {
         Self(bits)
     }
 }
@@ -36,7 +36,7 @@ struct Place<T> {
 
 /// The table.
 #[derive(Debug)]
-pub(super) struct Slab<T> {
+pub(crate) struct Slab<T> {
     places: Vec<Place<T>>,
     free: Vec<u32>,
 }
@@ -49,12 +49,12 @@ impl<T> Default for Slab<T> {
 
 impl<T> Slab<T> {
     /// Takes a value in.
-    pub(super) fn insert(&mut self, value: T) -> Key {
+    pub(crate) fn insert(&mut self, value: T) -> Key {
         self.insert_with(|_| value)
     }
 
     /// Takes a value in that knows its key.
-    pub(super) fn insert_with(&mut self, value: impl FnOnce(Key) -> T) -> Key {
+    pub(crate) fn insert_with(&mut self, value: impl FnOnce(Key) -> T) -> Key {
         if let Some(index) = self.free.pop() {
             let place = &mut self.places[index as usize];
             let key = Key::new(index as usize, place.generation);
@@ -67,13 +67,13 @@ impl<T> Slab<T> {
     }
 
     /// The value of a key, unless it was removed.
-    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let place = self.places.get_mut(key.index())?;
         place.value.as_mut().filter(|_| place.generation == key.generation())
     }
 
     /// Takes the value of a key out.
-    pub(super) fn remove(&mut self, key: Key) -> Option<T> {
+    pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
         self.get_mut(key)?;
         let place = &mut self.places[key.index()];
         place.generation = place.generation.wrapping_add(1);
@@ -82,12 +82,12 @@ impl<T> Slab<T> {
     }
 
     /// How many values there are.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
     /// The keys of all values.
-    pub(super) fn keys(&self) -> Vec<Key> {
+    pub(crate) fn keys(&self) -> Vec<Key> {
         let key = |(index, place): (usize, &Place<T>)| {
             place.value.is_some().then(|| Key::new(index, place.generation))
         };
@@ -95,7 +95,7 @@ impl<T> Slab<T> {
     }
 
     /// Takes all values out.
-    pub(super) fn drain(&mut self) -> Vec<T> {
+    pub(crate) fn drain(&mut self) -> Vec<T> {
         self.free.clear();
         self.places.drain(..).filter_map(|place| place.value).collect()
     }

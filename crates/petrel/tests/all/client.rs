@@ -11,8 +11,8 @@ use std::time::Duration;
 use crate::common::remote::Caller;
 use crate::common::{ECHO, Server, over, pattern};
 use petrel::{
-    CallOptions, Client, EndpointConfig, Execution, IdlePolicy, NotStartedReason, Permit,
-    RemoteCall, Status, WorkerRequest,
+    CallOptions, EndpointConfig, Execution, IdlePolicy, NotStartedReason, Permit, RemoteCall,
+    SessionClient, Status, WorkerRequest,
 };
 
 const HOLD: u16 = 10;
@@ -75,7 +75,7 @@ fn calls__of_many_threads_get_their_own_answers_and_wake_a_sleeping_endpoint() {
     }
 }
 
-fn call_often(client: &Client, number: u64) {
+fn call_often(client: &SessionClient, number: u64) {
     for round in 0..200 {
         let message = pattern(40 + round as usize, number << 32 | round);
         assert_eq!(client.call_wait(ECHO, &message[..], 300).unwrap(), message);
@@ -238,11 +238,11 @@ fn wait__on_the_thread_of_the_endpoint_is_refused() {
     let (server, _kept) = server();
     let mut endpoint = crate::common::client(over(true, true));
     let session = endpoint.connect_wait(server.address).unwrap();
-    let call = endpoint.client(session).start(ECHO, b"own", 10).unwrap();
+    let call = endpoint.session_client(session).start(ECHO, b"own", 10).unwrap();
     let wait = std::panic::AssertUnwindSafe(|| call.wait());
     assert!(std::panic::catch_unwind(wait).is_err(), "it would have waited for ever");
     // The event loop of the thread itself ends the call.
-    let client = endpoint.client(session);
+    let client = endpoint.session_client(session);
     let mut call = pin!(client.call(ECHO, b"own", 10));
     let mut cx = Context::from_waker(Waker::noop());
     let response = loop {
@@ -254,7 +254,7 @@ fn wait__on_the_thread_of_the_endpoint_is_refused() {
     assert_eq!(response.unwrap(), b"own");
 }
 
-async fn greet_many(client: Client) {
+async fn greet_many(client: SessionClient) {
     let tasks: Vec<_> = (0..50u32)
         .map(|number| {
             let client = client.clone();

@@ -87,7 +87,7 @@ fn calls_of_other_threads_are_counted() {
     let server = keeping_server(over(true, true));
     let mut endpoint = client(EndpointConfig::default());
     let session = endpoint.connect_wait(server.address).unwrap();
-    let remote = endpoint.client(session);
+    let remote = endpoint.session_client(session);
     let call = remote.start(KEEP, b"", 0).unwrap();
     endpoint.call_wait(session, ECHO, b"", 0).unwrap();
     let calls = endpoint.stats().client_calls;

@@ -234,7 +234,7 @@ fn nested__calls_of_all_workers_wait_and_the_endpoint_goes_on() {
     let (address, workers) = (back.address, Workers::builder().threads(2).start().unwrap());
     let (front, _workers) = server_with(over(true, true), workers, move |endpoint| {
         let session = endpoint.connect_wait(address).unwrap();
-        let behind = endpoint.client(session);
+        let behind = endpoint.session_client(session);
         move |mut request: WorkerRequest| match behind.call_wait(WORK, request.take_data(), 100) {
             Ok(response) => request.reply_vec(response),
             Err(failure) => request.fail(failure.status, &failure.message),
@@ -293,7 +293,7 @@ fn cancellation__reaches_a_handler_and_deadlines_its_calls() {
     let workers = Workers::builder().threads(1).start().unwrap();
     let (front, _workers) = server_with(over(true, true), workers, move |endpoint| {
         let session = endpoint.connect_wait(address).unwrap();
-        let behind = endpoint.client(session);
+        let behind = endpoint.session_client(session);
         move |request: WorkerRequest| {
             let began = Instant::now();
             let inherits = behind.start(WORK, b"inherits", 10).unwrap();

@@ -4,10 +4,10 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use petrel::{Client, Endpoint, EndpointConfig, Stop};
+use petrel::{Endpoint, EndpointConfig, SessionClient, Stop};
 
 pub(crate) struct Caller {
-    pub(crate) client: Client,
+    pub(crate) client: SessionClient,
     stop: Stop,
     thread: Option<JoinHandle<()>>,
 }
@@ -29,7 +29,7 @@ impl Caller {
             let session = endpoint.connect_wait(server).unwrap();
             set_up(&mut endpoint);
             let stop = endpoint.stop_handle();
-            ready.send((endpoint.client(session), stop.clone())).unwrap();
+            ready.send((endpoint.session_client(session), stop.clone())).unwrap();
             endpoint.run(&stop);
         });
         let (client, stop) = started.recv().unwrap();

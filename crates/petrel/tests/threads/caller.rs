@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-use petrel::{CallOptions, Client, NotStarted, RemoteCall, model};
+use petrel::{CallOptions, NotStarted, RemoteCall, SessionClient, model};
 use shuttle::future::block_on;
 use shuttle::thread;
 
@@ -17,7 +17,7 @@ use crate::spec::Spec;
 pub(crate) struct Caller {
     spec: Spec,
     rng: Rng,
-    client: Client,
+    client: SessionClient,
     ledger: Arc<Ledger>,
 }
 
@@ -30,7 +30,12 @@ struct Wanted {
 }
 
 impl Caller {
-    pub(crate) fn new(spec: &Spec, number: usize, client: Client, ledger: &Arc<Ledger>) -> Self {
+    pub(crate) fn new(
+        spec: &Spec,
+        number: usize,
+        client: SessionClient,
+        ledger: &Arc<Ledger>,
+    ) -> Self {
         let rng = Rng::new(spec.seed.rotate_left(20) ^ (number as u64 + 1));
         Self { spec: *spec, rng, client, ledger: Arc::clone(ledger) }
     }

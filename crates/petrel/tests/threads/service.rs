@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use petrel::overload::Shedding;
 use petrel::{
-    CallOptions, Client, EndpointConfig, Status, Stop, WorkerRequest, Workers, WorkersStats, model,
+    CallOptions, EndpointConfig, SessionClient, Status, Stop, WorkerRequest, Workers, WorkersStats,
+    model,
 };
 use shuttle::sync::mpsc;
 use shuttle::thread;
@@ -95,7 +96,7 @@ struct Service {
     ledger: Arc<Ledger>,
     pool: PoolSlot,
     /// A session of the server's endpoint to the client's.
-    client: Client,
+    client: SessionClient,
 }
 
 /// The server's thread.
@@ -108,7 +109,7 @@ pub(crate) fn serve(
 ) {
     let mut endpoint = sit(spec, medium, SERVER);
     let back = endpoint.connect(CLIENT.address()).expect("room for a session");
-    let client = endpoint.client(back);
+    let client = endpoint.session_client(back);
     let workers = start_pool(spec);
     let service = Arc::new(Service { ledger: Arc::clone(ledger), pool: pool.clone(), client });
     register(&mut endpoint, &workers, &service);

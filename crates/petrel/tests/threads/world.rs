@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use petrel::{Client, Stop, Workers, WorkersStats, model};
+use petrel::{SessionClient, Stop, Workers, WorkersStats, model};
 use shuttle::sync::mpsc;
 use shuttle::thread::{self, JoinHandle};
 
@@ -88,7 +88,7 @@ fn start_client(
     spec: &Spec,
     medium: &Medium,
     ledger: &Arc<Ledger>,
-) -> (JoinHandle<()>, Client, Stop) {
+) -> (JoinHandle<()>, SessionClient, Stop) {
     let (tell, ready) = mpsc::channel();
     let (spec, medium, ledger) = (*spec, medium.clone(), Arc::clone(ledger));
     let thread = thread::spawn(move || {
@@ -105,7 +105,7 @@ fn start_client(
         });
         let session = endpoint.connect(SERVER.address()).expect("room for a session");
         let stop = endpoint.stop_handle();
-        tell.send((endpoint.client(session), stop.clone())).expect("the world waits");
+        tell.send((endpoint.session_client(session), stop.clone())).expect("the world waits");
         endpoint.run(&stop);
         if spec.client_end.is_none() {
             check_client(&mut endpoint, &ledger);

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 use petrel::transport::clock::now_ns;
 use petrel::{
-    Client, Endpoint, EndpointConfig, IdlePolicy, Nexus, RemoteCall, SessionId, SessionState,
-    Workers,
+    Endpoint, EndpointConfig, IdlePolicy, Nexus, RemoteCall, SessionClient, SessionId,
+    SessionState, Workers,
 };
 
 use super::work::Job;
@@ -126,7 +126,7 @@ fn remote_window(
     tally: &mut Tally,
     wait: fn(RemoteCall) -> Option<Vec<u8>>,
 ) -> Result<(), Failure> {
-    let (ready, started) = mpsc::channel::<Result<Client, Failure>>();
+    let (ready, started) = mpsc::channel::<Result<SessionClient, Failure>>();
     let (stop, stopped) = mpsc::channel::<()>();
     let config = config.clone();
     let thread = thread::spawn(move || match Ends::connect(&config) {
@@ -134,7 +134,7 @@ fn remote_window(
         Ok(mut ends) => {
             ends.serve_here(job);
             // If nobody waits the measurement is over.
-            let _ = ready.send(Ok(ends.client.client(ends.session)));
+            let _ = ready.send(Ok(ends.client.session_client(ends.session)));
             while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
                 (0..100).for_each(|_| ends.turn());
             }

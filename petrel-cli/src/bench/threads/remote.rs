@@ -7,14 +7,14 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use petrel::transport::clock::now_ns;
-use petrel::{Client, Endpoint, EndpointConfig, Nexus, RemoteCall, Stop};
+use petrel::{Endpoint, EndpointConfig, Nexus, RemoteCall, SessionClient, Stop};
 
 use super::{Calls, Tally, WORK};
 use crate::failure::Failure;
 
 /// A client handle, and the thread that runs its endpoint until this is dropped.
 pub(super) struct RemoteCaller {
-    client: Client,
+    client: SessionClient,
     next: u64,
     stop: Stop,
     thread: Option<JoinHandle<()>>,
@@ -53,11 +53,14 @@ struct Flying {
     call: RemoteCall,
 }
 
-fn connect(config: EndpointConfig, server: SocketAddr) -> Result<(Endpoint, Client), Failure> {
+fn connect(
+    config: EndpointConfig,
+    server: SocketAddr,
+) -> Result<(Endpoint, SessionClient), Failure> {
     let endpoint = Nexus::builder().start()?.endpoint(config);
     let mut endpoint = endpoint.map_err(Failure::because)?;
     let session = endpoint.connect_wait(server)?;
-    let client = endpoint.client(session);
+    let client = endpoint.session_client(session);
     Ok((endpoint, client))
 }
 

@@ -239,7 +239,7 @@ fn shared_client__loses_no_call_when_the_server_stops() {
         let mut endpoint = Nexus::builder().start().unwrap().endpoint(config).unwrap();
         let session = endpoint.connect_wait(address).unwrap();
         let stop = endpoint.stop_handle();
-        give.send((SharedClient::new(endpoint.client(session)), stop.clone())).unwrap();
+        give.send((SharedClient::new(endpoint.session_client(session)), stop.clone())).unwrap();
         endpoint.run(&stop);
     });
     let (client, stop) = take.recv().unwrap();

@@ -1,0 +1,263 @@
+//! A client of a service, and what its clones share.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use petrel_proto::Status;
+
+use super::background::Background;
+use super::call::Call;
+use super::state::{CallState, Pending};
+use super::targets::Targets;
+use super::{ClientShared, park};
+use crate::channel::{ChannelConfig, Target};
+use crate::error::Error;
+use crate::inbox::Poster;
+use crate::post::{OpenService, Post};
+use crate::sync::{Arc, Mutex, Weak, lock};
+
+/// Calls a service, from any thread or task; see the [module](super). Clones are the same client. When the last one is
+/// dropped, its sessions are closed.
+#[derive(Clone)]
+pub struct Client {
+    service: Arc<Service>,
+}
+
+/// What the clones of a client share.
+pub(crate) struct Service {
+    key: ServiceKey,
+    endpoint: Arc<ClientShared>,
+    /// Kept for as long as there is the client, if the endpoint is one of these.
+    _background: Option<Background>,
+}
+
+/// How a client is set up before it connects. Made by [`Client::builder`].
+#[derive(Clone, Debug, Default)]
+pub struct ClientBuilder {
+    config: ChannelConfig,
+    background: Option<Background>,
+    is_insecure: bool,
+}
+
+impl Client {
+    /// Connects to a service at one or several servers ([`Targets`] has what they may be given as), with the defaults of
+    /// [`ChannelConfig`], and waits until the first of them takes calls.
+    ///
+    /// # Errors
+    /// UNAVAILABLE when no server can be reached; INVALID_ARGUMENT for a text that is no name of a server.
+    pub async fn connect(targets: impl Into<Targets>) -> Result<Self, Error> {
+        Self::builder().connect(targets).await
+    }
+
+    /// [`Client::connect`] with the thread parked.
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_wait(targets: impl Into<Targets>) -> Result<Self, Error> {
+        Self::builder().connect_wait(targets)
+    }
+
+    /// A client with other settings.
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    /// A call, which begins when it is [awaited](Call), [waited for](Call::wait) or [started](Call::started).
+    pub fn call(&self, method: u16, request: impl Into<Vec<u8>>) -> Call {
+        Call::new(self.clone(), method, request.into())
+    }
+
+    pub(super) fn endpoint(&self) -> &Arc<ClientShared> {
+        &self.service.endpoint
+    }
+
+    pub(super) fn key(&self) -> ServiceKey {
+        self.service.key
+    }
+}
+
+impl ClientBuilder {
+    /// Timeouts, retries and pauses.
+    #[must_use]
+    pub fn config(mut self, config: ChannelConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// Has the calls made by these threads, and not by those that all clients of the process share.
+    #[must_use]
+    pub fn background(mut self, background: &Background) -> Self {
+        self.background = Some(background.clone());
+        self
+    }
+
+    /// Allows servers on other hosts, though none proves who it is: for networks where everybody who can connect may also
+    /// call. It says nothing beside [`ClientBuilder::background`], which has its own setting.
+    #[must_use]
+    pub fn insecure(mut self) -> Self {
+        self.is_insecure = true;
+        self
+    }
+
+    /// As [`Client::connect`].
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub async fn connect(self, targets: impl Into<Targets>) -> Result<Client, Error> {
+        let (client, opened) = self.open(targets.into(), false)?;
+        opened.await?;
+        Ok(client)
+    }
+
+    /// As [`Client::connect_wait`].
+    ///
+    /// # Errors
+    /// As [`Client::connect`].
+    pub fn connect_wait(self, targets: impl Into<Targets>) -> Result<Client, Error> {
+        let (client, opened) = self.open(targets.into(), true)?;
+        client.endpoint().check_thread();
+        park::wait(opened)?;
+        Ok(client)
+    }
+
+    /// A client whose endpoint is asked to connect: at once, or from a thread that asks the system for addresses, which this one
+    /// does itself if it may wait.
+    fn open(self, targets: Targets, may_wait: bool) -> Result<(Client, Opened), Error> {
+        let background = match self.background {
+            Some(background) => background,
+            None => Background::shared(self.is_insecure)?,
+        };
+        let client = Client::new(Arc::clone(background.next_endpoint()), Some(background));
+        let (state, pending) = CallState::new([None, None]);
+        let opening = client.opening(self.config, pending);
+        if targets.have_names() && !may_wait {
+            let named = std::thread::Builder::new().name("petrel-names".to_owned());
+            named.spawn(move || opening.resolve(&targets)).map_err(|error| {
+                let message = format!("no thread to ask for addresses: {error}");
+                Error::not_sent(Status::ResourceExhausted, message)
+            })?;
+        } else {
+            opening.resolve(&targets);
+        }
+        Ok((client, Opened(state)))
+    }
+}
+
+impl Client {
+    /// A client of an endpoint that has not heard of it.
+    fn new(endpoint: Arc<ClientShared>, background: Option<Background>) -> Self {
+        let key = endpoint.services.take();
+        Self { service: Arc::new(Service { key, endpoint, _background: background }) }
+    }
+
+    /// A client whose sessions are the endpoint's own, which is asked to connect.
+    pub(crate) fn of_endpoint(
+        endpoint: Arc<ClientShared>,
+        targets: Vec<Target>,
+        config: ChannelConfig,
+    ) -> Self {
+        let client = Self::new(endpoint, None);
+        let (_, pending) = CallState::new([None, None]);
+        client.opening(config, pending).post(targets);
+        client
+    }
+
+    fn opening(&self, config: ChannelConfig, opened: Pending) -> Opening {
+        let (service, poster) =
+            (Arc::downgrade(&self.service), self.service.endpoint.poster.clone());
+        Opening { service, poster, config, opened }
+    }
+}
+
+/// The beginning of a client.
+struct Opening {
+    service: Weak<Service>,
+    poster: Poster<Post>,
+    config: ChannelConfig,
+    opened: Pending,
+}
+
+impl Opening {
+    /// Asks for the addresses of the servers, and the endpoint for sessions to them.
+    fn resolve(self, targets: &Targets) {
+        match targets.resolve() {
+            Ok(targets) => self.post(targets),
+            Err(error) => self.opened.end(Err(error)),
+        }
+    }
+
+    fn post(self, targets: Vec<Target>) {
+        let Self { service, poster, config, opened } = self;
+        let open = OpenService { service, targets, config, opened };
+        // Without the endpoint it is dropped, and that ends the wait.
+        let _ = poster.post(Post::OpenService(Box::new(open)));
+    }
+}
+
+/// Ends when a client's first session is open.
+struct Opened(Arc<CallState>);
+
+impl Future for Opened {
+    type Output = Result<(), Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.poll(cx.waker()).map(|outcome| outcome.map(drop))
+    }
+}
+
+impl Service {
+    pub(crate) fn key(&self) -> ServiceKey {
+        self.key
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // The endpoint gives the number back; without it there is none to have.
+        let _ = self.endpoint.poster.post(Post::CloseService(self.key));
+    }
+}
+
+/// The number of a service at its endpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ServiceKey(u32);
+
+impl ServiceKey {
+    pub(crate) fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Numbers of services, small ones first.
+#[derive(Default)]
+pub(crate) struct ServiceKeys(Mutex<FreeKeys>);
+
+#[derive(Default)]
+struct FreeKeys {
+    next: u32,
+    given_back: Vec<u32>,
+}
+
+impl ServiceKeys {
+    fn take(&self) -> ServiceKey {
+        let mut free = lock(&self.0);
+        let number = free.given_back.pop().unwrap_or_else(|| {
+            free.next += 1;
+            free.next - 1
+        });
+        ServiceKey(number)
+    }
+
+    /// The endpoint has forgotten the service.
+    pub(crate) fn give_back(&self, key: ServiceKey) {
+        lock(&self.0).given_back.push(key.0);
+    }
+}
+
+impl fmt::Debug for Client {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Client({})", self.service.key.0)
+    }
+}

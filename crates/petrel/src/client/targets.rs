@@ -1,0 +1,222 @@
+//! Servers, as programs name them.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use petrel_proto::Status;
+
+use crate::channel::Target;
+use crate::control::EndpointId;
+use crate::error::Error;
+
+/// A server: by its address, or by a host's name and a port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetName(Name);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Name {
+    Address(Target),
+    /// As in `example.com:31850`.
+    HostAndPort(String, EndpointId),
+}
+
+/// The servers of a service: one, or a list.
+///
+/// | written as | means |
+/// | --- | --- |
+/// | `"10.0.0.7:31850"`, a [`SocketAddr`] | this server |
+/// | `"kv.example.com:31850"` | each address that the system's resolver has for the name |
+/// | `(address, EndpointId(3))` | this endpoint of the process at the address; endpoint 0 without it |
+/// | `["10.0.0.7:31850", "10.0.0.8:31850"]`, or a `Vec` | all of these |
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Targets(Vec<TargetName>);
+
+impl Targets {
+    /// Whether the system has to be asked for addresses, which may take seconds.
+    pub(super) fn have_names(&self) -> bool {
+        self.0.iter().any(|target| matches!(target.0, Name::HostAndPort(..)))
+    }
+
+    /// The addresses of all servers, each once.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for a text that is no name and for an empty list, UNAVAILABLE for a name without an address.
+    pub(super) fn resolve(&self) -> Result<Vec<Target>, Error> {
+        let mut targets = Vec::new();
+        for TargetName(name) in &self.0 {
+            match name {
+                Name::Address(target) => targets.push(*target),
+                Name::HostAndPort(text, endpoint) => targets.extend(look_up(text, *endpoint)?),
+            }
+        }
+        let mut seen = Vec::new();
+        targets.retain(|target| {
+            let is_new = !seen.contains(target);
+            seen.push(*target);
+            is_new
+        });
+        if targets.is_empty() {
+            return Err(Error::not_sent(
+                Status::InvalidArgument,
+                "a client needs a server's address",
+            ));
+        }
+        Ok(targets)
+    }
+}
+
+/// The addresses of a name, by the system.
+fn look_up(text: &str, endpoint: EndpointId) -> Result<Vec<Target>, Error> {
+    let has_port = text
+        .rsplit_once(':')
+        .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok());
+    if !has_port {
+        let message = format!("{text:?}: a host and a port expected, as in example.com:31850");
+        return Err(Error::not_sent(Status::InvalidArgument, message));
+    }
+    let unavailable = |why: String| {
+        Error::not_sent(Status::Unavailable, format!("cannot find the address of {text}: {why}"))
+    };
+    let addresses = text.to_socket_addrs().map_err(|error| unavailable(error.to_string()))?;
+    let targets: Vec<_> = addresses.map(|address| Target { address, endpoint }).collect();
+    match targets.is_empty() {
+        true => Err(unavailable("it has none".to_owned())),
+        false => Ok(targets),
+    }
+}
+
+impl From<Target> for TargetName {
+    fn from(target: Target) -> Self {
+        Self(Name::Address(target))
+    }
+}
+
+impl From<SocketAddr> for TargetName {
+    fn from(address: SocketAddr) -> Self {
+        Target::from(address).into()
+    }
+}
+
+impl From<(SocketAddr, EndpointId)> for TargetName {
+    fn from(named: (SocketAddr, EndpointId)) -> Self {
+        Target::from(named).into()
+    }
+}
+
+impl From<(&str, EndpointId)> for TargetName {
+    fn from((text, endpoint): (&str, EndpointId)) -> Self {
+        match text.parse() {
+            Ok(address) => Target { address, endpoint }.into(),
+            Err(_) => Self(Name::HostAndPort(text.to_owned(), endpoint)),
+        }
+    }
+}
+
+impl From<&str> for TargetName {
+    fn from(text: &str) -> Self {
+        (text, EndpointId(0)).into()
+    }
+}
+
+impl From<String> for TargetName {
+    fn from(text: String) -> Self {
+        text.as_str().into()
+    }
+}
+
+impl From<&String> for TargetName {
+    fn from(text: &String) -> Self {
+        text.as_str().into()
+    }
+}
+
+/// One server.
+macro_rules! targets_of_one {
+    ($($one:ty),*) => {
+        $(impl From<$one> for Targets {
+            fn from(one: $one) -> Self {
+                Self(vec![one.into()])
+            }
+        })*
+    };
+}
+
+targets_of_one!(
+    TargetName,
+    Target,
+    SocketAddr,
+    (SocketAddr, EndpointId),
+    (&str, EndpointId),
+    &str,
+    String,
+    &String
+);
+
+impl<T: Into<TargetName>> From<Vec<T>> for Targets {
+    fn from(all: Vec<T>) -> Self {
+        all.into_iter().collect()
+    }
+}
+
+impl<T: Into<TargetName>, const N: usize> From<[T; N]> for Targets {
+    fn from(all: [T; N]) -> Self {
+        all.into_iter().collect()
+    }
+}
+
+impl<T: Into<TargetName> + Clone> From<&[T]> for Targets {
+    fn from(all: &[T]) -> Self {
+        all.iter().cloned().collect()
+    }
+}
+
+impl<T: Into<TargetName>> FromIterator<T> for Targets {
+    fn from_iter<I: IntoIterator<Item = T>>(all: I) -> Self {
+        Self(all.into_iter().map(Into::into).collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(targets: impl Into<Targets>) -> Result<Vec<Target>, Error> {
+        targets.into().resolve()
+    }
+
+    #[test]
+    fn resolve__takes_addresses_as_they_are_and_each_once() {
+        let first: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        let second: SocketAddr = "[::1]:2".parse().unwrap();
+        let both = [Target::from(first), Target::from(second)];
+        assert_eq!(resolve(first).unwrap(), both[..1]);
+        assert_eq!(resolve("127.0.0.1:1").unwrap(), both[..1]);
+        assert_eq!(resolve(["127.0.0.1:1", "[::1]:2", "127.0.0.1:1"]).unwrap(), both);
+        let third = Target { address: first, endpoint: EndpointId(3) };
+        let named = [("127.0.0.1:1", EndpointId(0)), ("127.0.0.1:1", EndpointId(3))];
+        assert_eq!(resolve(named).unwrap(), [both[0], third], "endpoints of one process are two");
+        assert!(!Targets::from(first).have_names());
+    }
+
+    #[test]
+    fn resolve__asks_the_system_for_names() {
+        let targets = Targets::from("localhost:31850".to_owned());
+        assert!(targets.have_names());
+        let found = targets.resolve().unwrap();
+        assert!(!found.is_empty());
+        assert!(found.iter().all(|at| at.address.ip().is_loopback() && at.address.port() == 31850));
+    }
+
+    #[test]
+    fn resolve__says_what_is_wrong_with_a_name() {
+        for text in ["", "localhost", "localhost:", ":1", "localhost:65536", "localhost:http"] {
+            let error = resolve(text).unwrap_err();
+            assert_eq!(error.status, Status::InvalidArgument, "{text}");
+            assert!(error.message.contains("a host and a port expected"), "{}", error.message);
+        }
+        let error = resolve("no-such-host.invalid:1").unwrap_err();
+        assert_eq!(error.status, Status::Unavailable);
+        assert!(error.message.contains("no-such-host.invalid:1"), "{}", error.message);
+        let none: [&str; 0] = [];
+        assert_eq!(resolve(none).unwrap_err().status, Status::InvalidArgument);
+    }
+}

@@ -1,0 +1,316 @@
+//! Clients of a service: calls from any thread and any executor that outlive sessions and servers.
+
+use std::cell::RefCell;
+use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use petrel::client::Background;
+use petrel::{Client, EndpointConfig, Error, Execution, Status};
+
+use crate::common::{ECHO, Server, client, over};
+
+/// Never answers; counts who came, and whose caller went.
+const NEVER: u16 = 2;
+/// Refuses the first call without running it, and counts.
+const REFUSE_ONCE: u16 = 3;
+/// Answers with the status in the request's first byte, and counts.
+const FAIL: u16 = 4;
+
+#[derive(Default)]
+struct Counts {
+    came: AtomicU32,
+    went: AtomicU32,
+}
+
+fn server_at(listen: &str) -> (Server, Arc<Counts>) {
+    let counts = Arc::new(Counts::default());
+    let never = Arc::clone(&counts);
+    let server = Server::start(over(true, true), listen, move |endpoint| {
+        let kept = RefCell::new(Vec::new());
+        let refused = Arc::clone(&never);
+        let failed = Arc::clone(&never);
+        endpoint.register(NEVER, move |cx, request| {
+            never.came.fetch_add(1, Ordering::SeqCst);
+            let (responder, handled) = request.defer(cx);
+            let counts = Arc::clone(&never);
+            cx.on_cancel(&responder, move |_| {
+                counts.went.fetch_add(1, Ordering::SeqCst);
+            });
+            kept.borrow_mut().push(responder);
+            handled
+        });
+        endpoint.register(REFUSE_ONCE, move |cx, request| {
+            match refused.came.fetch_add(1, Ordering::SeqCst) {
+                0 => request.refuse(cx, Status::ResourceExhausted, "not now"),
+                _ => request.reply(cx, b"now"),
+            }
+        });
+        endpoint.register(FAIL, move |cx, request| {
+            failed.came.fetch_add(1, Ordering::SeqCst);
+            let status = Status::from_code(request.data()[0]);
+            request.fail(cx, status, "as asked for")
+        });
+    });
+    (server, counts)
+}
+
+fn server() -> (Server, Arc<Counts>) {
+    server_at("127.0.0.1:0")
+}
+
+fn wait_until(mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// An address at which there is no server.
+fn nowhere() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+fn send_and_sync<T: Clone + Send + Sync>(_: &T) {}
+
+#[test]
+fn call__from_threads_that_wait() {
+    let (server, _) = server();
+    let client = Client::connect_wait(server.address.to_string()).unwrap();
+    send_and_sync(&client);
+    thread::scope(|scope| {
+        for thread in 0..4u32 {
+            let client = client.clone();
+            scope.spawn(move || {
+                for call in 0..200u32 {
+                    let message = [thread.to_le_bytes(), call.to_le_bytes()].concat();
+                    let response = client.call(ECHO, &message[..]).wait().unwrap();
+                    assert_eq!(response, message);
+                }
+            });
+        }
+    });
+    let large = crate::common::pattern(3_000_000, 7);
+    let response = client.call(ECHO, &large[..]).timeout(Duration::from_secs(30)).wait();
+    assert!(response.unwrap() == large, "a response takes the room that it needs");
+}
+
+#[test]
+fn call__from_tasks_of_another_executor() {
+    let (server, _) = server();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap();
+    runtime.block_on(async {
+        let client = Client::connect(server.address).await.unwrap();
+        let tasks = (0..500u32).map(|number| {
+            let client = client.clone();
+            tokio::spawn(async move { client.call(ECHO, number.to_le_bytes()).await })
+        });
+        for (number, task) in tasks.collect::<Vec<_>>().into_iter().enumerate() {
+            assert_eq!(task.await.unwrap().unwrap(), (number as u32).to_le_bytes());
+        }
+    });
+}
+
+#[test]
+fn started__calls_go_out_before_they_are_awaited() {
+    let (server, counts) = server();
+    let client = Client::connect_wait(server.address).unwrap();
+    let never = client.call(NEVER, "").started();
+    wait_until(|| counts.came.load(Ordering::SeqCst) == 1);
+    let not_begun = client.call(NEVER, "");
+    assert_eq!(client.call(ECHO, "after").wait().unwrap(), b"after");
+    assert_eq!(counts.came.load(Ordering::SeqCst), 1, "a call that is not polled is not made");
+    drop((never, not_begun));
+    wait_until(|| counts.went.load(Ordering::SeqCst) == 1);
+}
+
+#[test]
+fn connect__says_what_is_wrong() {
+    let error = Client::connect_wait(nowhere()).unwrap_err();
+    assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::NotSent));
+    assert!(error.message.contains("no server can be reached"), "{error}");
+    let error = Client::connect_wait("localhost").unwrap_err();
+    assert_eq!(error.status, Status::InvalidArgument);
+    assert!(error.message.contains("a host and a port expected"), "{error}");
+    let error = Client::connect_wait("192.0.2.1:31850").unwrap_err();
+    assert!(error.message.contains("insecure"), "another host: {error}");
+    let none: [SocketAddr; 0] = [];
+    assert_eq!(Client::connect_wait(none).unwrap_err().status, Status::InvalidArgument);
+}
+
+#[test]
+fn connect__to_a_name_and_to_whichever_of_many_is_there() {
+    let (server, _) = server();
+    let name = format!("localhost:{}", server.address.port());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let client = runtime.block_on(Client::connect(name)).unwrap();
+    assert_eq!(client.call(ECHO, "by name").wait().unwrap(), b"by name");
+    let client = Client::connect_wait([nowhere(), server.address]).unwrap();
+    for _ in 0..10 {
+        assert_eq!(client.call(ECHO, "one is there").wait().unwrap(), b"one is there");
+    }
+}
+
+#[test]
+fn call__ends_at_its_time_and_says_whether_it_may_have_run() {
+    let (server, counts) = server();
+    let client = Client::connect_wait(server.address).unwrap();
+    let error = client.call(NEVER, "").timeout(Duration::from_millis(50)).wait().unwrap_err();
+    assert_eq!(error.status, Status::DeadlineExceeded);
+    assert_eq!(error.execution, Execution::MayHaveExecuted);
+    wait_until(|| counts.went.load(Ordering::SeqCst) == 1);
+}
+
+#[test]
+fn call__that_is_refused_is_made_again_and_one_that_failed_is_not() {
+    let (server, counts) = server();
+    let client = Client::connect_wait(server.address).unwrap();
+    assert_eq!(client.call(REFUSE_ONCE, "").wait().unwrap(), b"now");
+    assert_eq!(counts.came.swap(0, Ordering::SeqCst), 2);
+    let error = client.call(FAIL, [Status::NotFound.code()]).idempotent().wait().unwrap_err();
+    assert_eq!(error, Error::new(Status::NotFound, "as asked for"));
+    assert_eq!(counts.came.load(Ordering::SeqCst), 1);
+}
+
+#[test]
+fn hedge_after__makes_a_second_attempt_at_another_server() {
+    let (first, first_counts) = server();
+    let (second, second_counts) = server();
+    let client = Client::connect_wait([first.address, second.address]).unwrap();
+    let soon = Duration::from_millis(5);
+    let call = client.call(NEVER, "").hedge_after(soon).timeout(Duration::from_secs(20)).started();
+    let came = |counts: &Counts| counts.came.load(Ordering::SeqCst) > 0;
+    wait_until(|| came(&first_counts) && came(&second_counts));
+    drop(call);
+    let gone =
+        |counts: &Counts| counts.went.load(Ordering::SeqCst) == counts.came.load(Ordering::SeqCst);
+    wait_until(|| gone(&first_counts) && gone(&second_counts));
+}
+
+#[test]
+fn server__that_comes_back_costs_an_idempotent_caller_time_alone() {
+    let (mut server, _) = server();
+    let address = server.address;
+    let client = Client::connect_wait(address).unwrap();
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let callers: Vec<_> = (0..4)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut calls = 0;
+                    while !is_over.load(Ordering::SeqCst) {
+                        let call = client.call(ECHO, "still there?").idempotent().wait_for_ready();
+                        assert_eq!(call.wait().unwrap(), b"still there?");
+                        calls += 1;
+                    }
+                    calls
+                })
+            })
+            .collect();
+        let mut restarted = Vec::new();
+        for _ in 0..5 {
+            thread::sleep(Duration::from_millis(30));
+            server.end();
+            thread::sleep(Duration::from_millis(30));
+            let (again, _) = server_at(&address.to_string());
+            restarted.push(std::mem::replace(&mut server, again));
+        }
+        thread::sleep(Duration::from_millis(30));
+        is_over.store(true, Ordering::SeqCst);
+        let calls: Vec<u32> = callers.into_iter().map(|caller| caller.join().unwrap()).collect();
+        assert!(calls.iter().all(|calls| *calls > 0), "{calls:?}");
+    });
+}
+
+#[test]
+fn server__that_is_gone_fails_a_call_unless_it_waits() {
+    let (mut server, _) = server();
+    let address = server.address;
+    let client = Client::connect_wait(address).unwrap();
+    server.end();
+    // The loss of the session may be heard of after the first attempt.
+    let error = client.call(ECHO, "").wait().unwrap_err();
+    assert_eq!(error.status, Status::Unavailable);
+    let waits = client.call(ECHO, "patient").wait_for_ready().started();
+    let gives_up = client.call(ECHO, "").wait_for_ready().started();
+    drop(gives_up);
+    let (_server, _) = server_at(&address.to_string());
+    assert_eq!(waits.wait().unwrap(), b"patient");
+}
+
+#[test]
+fn call__waits_while_as_many_as_there_may_be_are_on_their_way() {
+    let (server, counts) = server();
+    let mut config = EndpointConfig::default();
+    config.client_calls_max = 2;
+    let background = Background::builder().endpoint(config).start().unwrap();
+    let client = Client::builder().background(&background).connect_wait(server.address).unwrap();
+    let on_the_way = [client.call(NEVER, "").started(), client.call(NEVER, "").started()];
+    wait_until(|| counts.came.load(Ordering::SeqCst) == 2);
+    let mut waits = Box::pin(client.call(ECHO, "at last").started());
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(waits.as_mut().poll(&mut cx).is_pending());
+    drop(on_the_way);
+    wait_until(|| match waits.as_mut().poll(&mut cx) {
+        std::task::Poll::Pending => false,
+        std::task::Poll::Ready(response) => {
+            assert_eq!(response.unwrap(), b"at last");
+            true
+        }
+    });
+}
+
+#[test]
+fn background__ends_with_its_last_client_and_its_calls_with_it() {
+    let (server, counts) = server();
+    let background = Background::builder().threads(2).start().unwrap();
+    let clients: Vec<_> = (0..4)
+        .map(|_| Client::builder().background(&background).connect_wait(server.address).unwrap())
+        .collect();
+    for client in &clients {
+        assert_eq!(client.call(ECHO, "each").wait().unwrap(), b"each");
+    }
+    let call = clients[0].call(NEVER, "").started();
+    wait_until(|| counts.came.load(Ordering::SeqCst) == 1);
+    drop((background, clients));
+    // The call is of the first client, which is there as long as the call is.
+    assert_eq!(counts.went.load(Ordering::SeqCst), 0);
+    drop(call);
+    wait_until(|| counts.went.load(Ordering::SeqCst) == 1);
+}
+
+#[test]
+fn client__of_an_endpoint_that_is_dropped_fails_its_calls() {
+    let (server, counts) = server();
+    let mut endpoint = client(over(true, true));
+    let client = endpoint.client([server.address], Default::default());
+    let (going, waiting) = (client.call(NEVER, "").started(), client.call(ECHO, "").started());
+    crate::common::run_until_seen(&mut endpoint, || counts.came.load(Ordering::SeqCst) == 1);
+    drop(endpoint);
+    let error = going.wait().unwrap_err();
+    assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::MayHaveExecuted));
+    drop(waiting);
+    let error = client.call(ECHO, "").wait().unwrap_err();
+    assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::NotSent));
+}
+
+#[test]
+fn client__that_is_dropped_closes_its_sessions_and_leaves_its_number_to_the_next() {
+    let (server, _) = server();
+    let mut endpoint = client(over(true, true));
+    for _ in 0..3 {
+        let clients = [(); 2].map(|()| endpoint.client([server.address], Default::default()));
+        let calls = clients.each_ref().map(|client| client.call(ECHO, "").started());
+        let mut ended = calls.map(Box::pin);
+        endpoint.block_on(async {
+            for call in &mut ended {
+                assert_eq!(call.as_mut().await.unwrap(), b"");
+            }
+        });
+        drop((ended, clients));
+        while endpoint.census().left_at_end().is_some() {
+            endpoint.run_once();
+        }
+    }
+}
