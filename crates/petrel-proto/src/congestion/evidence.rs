@@ -272,6 +272,24 @@ mod tests {
     }
 
     #[test]
+    fn answer_ns_max__is_two_round_trips_and_a_while() {
+        assert_eq!(answer_ns_max(false, 0), 250_000);
+        assert_eq!(answer_ns_max(false, 10_000), 270_000);
+        assert_eq!(answer_ns_max(true, 10_000), u64::MAX);
+    }
+
+    #[test]
+    fn losses__an_answer_is_late_beyond_the_most() {
+        let passed_ns = 8 << TIME_SHIFT;
+        for (answer_ns_max, counts) in [(passed_ns, true), (passed_ns - 1, false)] {
+            let mut losses = Losses::default();
+            assert!(!losses.on_timeout(1 << TIME_SHIFT));
+            losses.on_ack((1 << TIME_SHIFT) + passed_ns, 1, answer_ns_max);
+            assert_eq!(losses.on_timeout(2 << 20), counts);
+        }
+    }
+
+    #[test]
     fn losses__what_is_held_back_or_far_away_may_be_answered_late() {
         for (answer_ns_max, counts) in [
             (answer_ns_max(false, 10_000), false),

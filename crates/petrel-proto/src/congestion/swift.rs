@@ -180,9 +180,9 @@ impl Swift {
     /// Packets that were repeated have come through. That tells no round trip; but a session that has
     /// nothing but repetitions to send would stay at its least window for as long as they last.
     fn on_untimed(&mut self, packets: u32) {
-        if self.is_limited && self.window < 1.0 && !self.losses.forbid_growth() {
-            self.grow(packets);
-            self.window = self.window.min(1.0);
+        if self.window < 1.0 && !self.losses.forbid_growth() {
+            let added = self.config.increase * f64::from(packets);
+            self.window = (self.window + added).min(1.0);
         }
     }
 

@@ -59,9 +59,10 @@ fn repetitions__bring_a_window_up_to_one_and_no_further() {
         (0.25, 1, 0.5),
         (0.25, 2, 0.75),
         (0.25, 3, 1.0),
-        (0.25, 32, 1.0),
+        // As many as there are credits, and more: the session stays limited.
+        (0.25, 200, 1.0),
         (1.0, 8, 1.0),
-        (2.5, 8, 2.5),
+        (1.5, 8, 1.5),
     ] {
         let mut swift = limited(window);
         swift.on_ack(&untimed(packets));
@@ -72,6 +73,79 @@ fn repetitions__bring_a_window_up_to_one_and_no_further() {
     lossy.on_loss(1_000_000, 3);
     lossy.on_ack(&untimed(1));
     assert_near(lossy.window, 0.25);
+}
+
+#[test]
+fn growth__ends_at_the_credits() {
+    for (window, packets, expected, is_limited) in [
+        (1.0, 1, 2.0, true),
+        (1.5, 1, 1.5 + 1.0 / 1.5, true),
+        (16.0, 255, 31.9375, true),
+        (16.0, 256, 32.0, false),
+        (16.0, 1_000, 32.0, false),
+    ] {
+        let mut swift = limited(window);
+        swift.on_ack(&Ack { packets, ..ack(1_000_000, 10_000) });
+        assert_near(swift.window, expected);
+        assert_eq!(swift.is_limited, is_limited, "{window} and {packets}");
+    }
+}
+
+#[test]
+fn pace__is_for_windows_below_one() {
+    for window in [1.0, 1.5, 32.0] {
+        assert_eq!(limited(window).pacing(), None, "{window}");
+    }
+    // Before the first round trip is known it is taken for as short as can be.
+    let expected = Rate::from_f64(1408.0 * 1e9 / 2.0);
+    assert_eq!(limited(0.5).pacing(), Some(expected));
+}
+
+#[test]
+fn losses__are_heard_while_they_are_counted_and_close_the_round() {
+    let mut swift = swift();
+    swift.on_loss(1_000_000, 1);
+    assert_eq!((swift.window(), swift.bypass_rtt_ns()), (None, None));
+    swift.on_ack(&Ack { packets: 64, ..ack(1_000_000, 10_000) });
+    assert_eq!(swift.bypass_rtt_ns(), Some(30_000));
+    swift.on_ack(&ack(1_000_000, 60_000));
+    swift.on_loss(1_000_000, 8);
+    assert_eq!(swift.window(), Some(16));
+    swift.on_ack(&Ack { packets: 256, ..ack(2_000_000, 10_000) });
+    assert_eq!((swift.window(), swift.bypass_rtt_ns()), (None, Some(30_000)));
+}
+
+#[test]
+fn at_the_target__grows() {
+    let wide = Flow { credits: 200, ..FLOW };
+    let mut swift = Swift { flow: wide, ..limited(100.0) };
+    swift.on_ack(&ack(1_000_000, 30_000));
+    assert_near(swift.window, 100.01);
+}
+
+#[test]
+fn at_the_least_target__a_round_is_over_without_a_sign() {
+    let mut swift = swift();
+    swift.on_ack(&ack(1_000_000, 60_000));
+    assert_eq!(swift.bypass_rtt_ns(), None);
+    swift.on_ack(&ack(1_100_000, 30_000));
+    assert_eq!((swift.window(), swift.bypass_rtt_ns()), (None, Some(30_000)));
+}
+
+#[test]
+fn reduction__the_first_may_be_of_a_packet_sent_at_any_time() {
+    let mut swift = limited(32.0);
+    swift.on_ack(&ack(40_000, 40_000));
+    assert!(swift.window < 32.0);
+}
+
+#[test]
+fn pace__is_that_of_the_last_round_trip() {
+    let mut swift = limited(0.5);
+    swift.on_ack(&ack(1_000_000, 200_000));
+    let per_packet_ns = 200_000.0 / swift.window;
+    let rate = swift.pacing().expect("a pace").as_f64();
+    assert!((rate / (1408.0 * 1e9 / per_packet_ns) - 1.0).abs() < 1e-3, "{rate}");
 }
 
 #[test]
