@@ -328,3 +328,141 @@ impl<B: Buffer> Shared<B> {
         whole
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::{HeapBuffer, HeapPool};
+
+    const OF: Membership = Membership {
+        peer: PeerKey(1),
+        group: 5,
+        key: 77,
+        session: SessionId { index: 3, generation: 1 },
+    };
+    const POOL: HeapPool = HeapPool { len_max: 64 << 20 };
+
+    fn member() -> Member<HeapBuffer> {
+        Member::new(OF)
+    }
+
+    fn request(sequence: u64) -> Request {
+        Request { sequence, number: 1_000 + sequence, method: sequence as u16 }
+    }
+
+    /// Has a packet of so many bytes kept; gives how many were dropped.
+    fn hold(member: &mut Member<HeapBuffer>, sequence: u64, len: usize) -> u64 {
+        let rest = vec![sequence as u8; len];
+        let dropped = member.hold(sequence, Flags::NONE, &rest, &mut POOL.clone());
+        let held: usize = member.held.iter().map(|packet| packet.rest.len()).sum();
+        assert_eq!(member.held_bytes, held);
+        dropped
+    }
+
+    fn held(member: &Member<HeapBuffer>) -> Vec<u64> {
+        member.held.iter().map(|packet| packet.sequence).collect()
+    }
+
+    #[test]
+    fn note__keeps_the_last_ones_each_once() {
+        let mut member = member();
+        assert_eq!((member.held_bytes, member.newest_sequence), (0, 0));
+        for sequence in [9, 7, 9, 7] {
+            member.note(request(sequence));
+            assert_eq!(member.newest_sequence, 9, "the newest, not the last");
+        }
+        assert_eq!(member.announced.len(), 2);
+        let all = 10..10 + SEQUENCES_BEHIND_MAX;
+        all.clone().for_each(|sequence| member.note(request(sequence)));
+        assert_eq!(member.announced.len() as u64, SEQUENCES_BEHIND_MAX);
+        assert!([7, 9].iter().all(|&gone| member.request(gone).is_none()));
+        for sequence in all {
+            let found = member.request(sequence).expect("it was announced");
+            let expected = (sequence, 1_000 + sequence, sequence as u16);
+            assert_eq!((found.sequence, found.number, found.method), expected);
+        }
+    }
+
+    #[test]
+    fn hold__drops_what_will_not_be_announced_any_more() {
+        let mut member = member();
+        member.note(request(100));
+        assert_eq!(hold(&mut member, 100 - SEQUENCES_BEHIND_MAX - 1, 10), 1);
+        assert_eq!(hold(&mut member, 100 - SEQUENCES_BEHIND_MAX, 10), 0);
+        assert_eq!(held(&member), [100 - SEQUENCES_BEHIND_MAX]);
+    }
+
+    #[test]
+    fn hold__gives_the_place_of_the_oldest_to_the_newest() {
+        let mut member = member();
+        let packets = HELD_PACKETS_MAX as u64;
+        assert_eq!((0..packets).map(|sequence| hold(&mut member, sequence, 1)).sum::<u64>(), 0);
+        assert_eq!(hold(&mut member, packets, 1), 1);
+        assert!(held(&member).into_iter().eq(1..=packets));
+    }
+
+    #[test]
+    fn hold__keeps_no_more_bytes_than_the_most() {
+        let quarter = HELD_BYTES_MAX / 4;
+        let mut member = member();
+        assert_eq!((0..4).map(|sequence| hold(&mut member, sequence, quarter)).sum::<u64>(), 0);
+        assert_eq!(hold(&mut member, 4, 1), 1);
+        assert_eq!(held(&member), [1, 2, 3, 4]);
+        assert_eq!(hold(&mut member, 5, 2 * quarter), 2);
+        assert_eq!(held(&member), [3, 4, 5]);
+        assert_eq!(hold(&mut member, 6, HELD_BYTES_MAX + 1), 4, "all others, and itself");
+        assert!(held(&member).is_empty());
+        assert_eq!(hold(&mut member, 7, HELD_BYTES_MAX), 0);
+        let refused = member.hold(8, Flags::NONE, &[1; 9], &mut HeapPool { len_max: 8 });
+        assert_eq!(refused, 2, "there is no buffer for it, and its place was made before");
+    }
+
+    #[test]
+    fn take_held__takes_one_message_and_drops_the_old_ones() {
+        let mut member = member();
+        for sequence in [30, 40, 50, 40, 36, 35] {
+            assert_eq!(hold(&mut member, sequence, sequence as usize), 0);
+        }
+        member.newest_sequence = 36 + SEQUENCES_BEHIND_MAX;
+        let taken = member.take_held(40);
+        assert_eq!(taken.iter().map(|packet| packet.rest.len()).collect::<Vec<_>>(), [40, 40]);
+        assert_eq!(held(&member), [50, 36]);
+        assert_eq!(member.held_bytes, 86);
+    }
+
+    #[test]
+    fn members__are_found_by_all_that_names_them() {
+        let session = |index| SessionId { index, generation: 1 };
+        let all = [(3, 5), (3, 6), (4, 5), (4, 6)];
+        let fresh = || {
+            let of = |(index, group)| Membership { session: session(index), group, ..OF };
+            Members(all.iter().map(|&names| Member::<HeapBuffer>::new(of(names))).collect())
+        };
+        let left = |members: &Members<HeapBuffer>| {
+            let names = |member: &Member<_>| (member.of.session.index, member.of.group);
+            let mut left: Vec<_> = members.0.iter().map(names).collect();
+            left.sort_unstable();
+            left
+        };
+        for (index, group) in all {
+            let mut members = fresh();
+            let of = members.of_session(session(index), group).expect("a member").of;
+            assert_eq!((of.session.index, of.group), (index, group));
+            let of = members.leave(session(index), group).expect("a member");
+            assert_eq!((of.session.index, of.group), (index, group));
+            assert!(members.leave(session(index), group).is_none());
+            assert!(members.of_session(session(index), group).is_none());
+            let others: Vec<_> = all.into_iter().filter(|&other| other != (index, group)).collect();
+            assert_eq!(left(&members), others);
+            let mut members = fresh();
+            members.leave_all(session(index));
+            let others: Vec<_> = all.into_iter().filter(|other| other.0 != index).collect();
+            assert_eq!(left(&members), others);
+        }
+        let mut members = fresh();
+        assert!(members.find(PeerKey(1), 5, 77).is_some());
+        for (peer, group, key) in [(2, 5, 77), (1, 7, 77), (1, 5, 78)] {
+            assert!(members.find(PeerKey(peer), group, key).is_none());
+        }
+    }
+}
