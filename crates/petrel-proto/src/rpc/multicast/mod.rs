@@ -26,7 +26,7 @@ pub(super) struct Multicast<B> {
     /// Messages of which packets are to be sent, the oldest first.
     outgoing: VecDeque<Transmission<B>>,
     /// Messages that were sent, until their frames are surely flushed.
-    sent: Vec<B>,
+    pub(super) sent: Vec<B>,
     members: Members<B>,
 }
 

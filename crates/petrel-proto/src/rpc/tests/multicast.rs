@@ -37,7 +37,8 @@ fn send(pair: &mut Pair, sequence: u64, limits: CallLimits) -> Vec<u8> {
 
 /// With room for so many bytes of a response.
 fn send_for(pair: &mut Pair, sequence: u64, limits: CallLimits, room: usize) -> Vec<u8> {
-    let message = pattern(LEN, sequence);
+    // So far apart that no two messages have the same bytes.
+    let message = pattern(LEN, sequence << 56);
     let announcement = Announcement { group: NUMBER, sequence };
     let (request, response) = (buffer(&message), HeapBuffer::new(room, 1));
     let call = PendingCall { method: 3, tag: sequence, request, response };
@@ -290,6 +291,146 @@ fn may_announce__only_what_fits_at_once() {
         pair.call(&[1], 10, tag);
     }
     assert!(!pair.client.may_announce(pair.session, LEN, P), "no slot");
+}
+
+#[test]
+fn may_announce__not_what_could_not_be_called() {
+    let shape = Shape { request_bytes_max: LEN as u32, ..Shape::default() };
+    let mut pair = Pair::with(shape);
+    assert!(pair.client.may_announce(pair.session, LEN, P));
+    assert!(!pair.client.may_announce(pair.session, LEN + 1, P), "more than the server takes");
+    let unknown = SessionId { index: 77, generation: 0 };
+    assert!(!pair.client.may_announce(unknown, LEN, P));
+    let mut limited = super::congestion::timely();
+    assert!(limited.client.may_announce(limited.session, LEN, P));
+    super::congestion::congest(&mut limited, 2_000_000);
+    assert!(!limited.client.may_announce(limited.session, LEN, P), "it is held back");
+}
+
+#[test]
+fn calls__of_two_packets_are_the_smallest_that_are_announced() {
+    for len in [P as usize + 1, 2 * P as usize, 2 * P as usize + 1] {
+        let mut pair = joined();
+        assert!(pair.client.may_announce(pair.session, len, P));
+        let message = pattern(len, 7);
+        let announcement = Announcement { group: NUMBER, sequence: 7 };
+        let (request, response) = (buffer(&message), HeapBuffer::new(100, 1));
+        let call = PendingCall { method: 3, tag: 7, request, response };
+        let (now, session) = (pair.now, pair.session);
+        let limits = CallLimits::default();
+        pair.client.call_announced(now, session, call, limits, announcement).unwrap();
+        let to = GroupFrames { peer: GROUP, key: KEY, announcement, packet_bytes: P };
+        pair.client.send_to_group(to, buffer(&message));
+        let ran = run_lossy(&mut pair, |_| false);
+        assert_ran_once(&pair, &ran, &message);
+        assert_eq!(pair.server.counters().dropped_malformed, 0);
+    }
+}
+
+/// The acknowledgement of the last packet measures the round trip, as it does of packets that go on the session.
+#[test]
+fn calls__measure_the_round_trip_before_the_answer_comes() {
+    let mut pair = joined();
+    pair.now += 1_000_000;
+    call(&mut pair, 70, CallLimits::default());
+    let frames = pair.client_sends();
+    let (last, first) = frames.split_last().unwrap();
+    first.iter().for_each(|frame| pair.at_server(frame).nothing());
+    pair.at_server(last).request();
+    let credits = pair.server_sends();
+    assert!(!credits.is_empty() && credits.iter().all(|frame| kind(frame) == Kind::Credit));
+    pair.now += 50_000;
+    credits.iter().for_each(|frame| pair.at_client(frame).nothing());
+    assert_eq!(pair.client.srtt_ns(pair.session), Some(50_000));
+}
+
+/// What is announced again while it runs is answered as any repetition is: the client hears that the request is here.
+#[test]
+fn announcements__of_what_runs_are_acknowledged() {
+    let mut pair = joined();
+    call(&mut pair, 70, CallLimits::default());
+    let frames = pair.client_sends();
+    let (last, first) = frames.split_last().unwrap();
+    first.iter().for_each(|frame| pair.at_server(frame).nothing());
+    pair.at_server(last).request();
+    pair.server_sends();
+    pair.at_server(&frames[0]).nothing();
+    let said = words(&pair.server_sends());
+    assert!(said.len() == 1 && said[0].starts_with("CREDIT"), "{said:?}");
+}
+
+/// A packet for all that is late belongs to no later request of its slot.
+#[test]
+fn packets__of_an_ended_request_are_none_of_the_next() {
+    let mut pair = Pair::with(Shape { slots: 1, ..Shape::default() });
+    assert!(pair.server.join_group(membership(&pair)));
+    let first = call(&mut pair, 70, CallLimits::default());
+    let late = pair.client_sends();
+    let mut ended = None;
+    for frame in &late {
+        if let Got::Request(handle, request) = pair.at_server(frame) {
+            assert_eq!(request, first);
+            pair.respond(handle, b"done");
+        }
+    }
+    for frame in pair.server_sends() {
+        if let Got::Completed(completion) = pair.at_client(&frame) {
+            ended = Some(completion.tag);
+        }
+    }
+    assert_eq!(ended, Some(70));
+    let second = call(&mut pair, 71, CallLimits::default());
+    assert!(first != second);
+    let frames = pair.client_sends();
+    pair.at_server(&frames[0]).nothing();
+    let before = pair.server.counters().dropped_duplicate;
+    late[1..].iter().for_each(|frame| pair.at_server(frame).nothing());
+    assert_eq!(pair.server.counters().dropped_duplicate - before, PACKETS);
+    let (last, others) = frames[1..].split_last().unwrap();
+    others.iter().for_each(|frame| pair.at_server(frame).nothing());
+    assert!(pair.at_server(last).request().1 == second);
+}
+
+#[test]
+fn a_deadline__ends_a_call_that_nobody_hears() {
+    let mut pair = joined();
+    let deadline_ns = pair.now + 3_000_000;
+    call(&mut pair, 70, CallLimits { deadline_ns: Some(deadline_ns) });
+    pair.client_sends();
+    while !pair.client.has_events() {
+        pair.now = pair.client.next_timeout_ns().expect("a timer");
+        assert!(pair.now < deadline_ns + 200_000, "its time is over");
+        pair.client.handle_timeouts(pair.now);
+        pair.client_sends();
+    }
+    assert!(pair.now >= deadline_ns);
+    assert_eq!(pair.event().outcome.unwrap_err().status, Status::DeadlineExceeded);
+}
+
+#[test]
+fn a_deadline__that_is_over_leaves_nothing_to_announce() {
+    for (left_ns, announced) in [(0, 0), (1, 1)] {
+        let mut pair = joined();
+        let deadline_ns = Some(pair.now + left_ns);
+        call(&mut pair, 70, CallLimits { deadline_ns });
+        assert_eq!(pair.client.counters().multicast_announced, announced);
+    }
+}
+
+/// The message lies in the sender's memory until its frames are flushed, and no longer.
+#[test]
+fn release_sent__lets_go_of_what_was_sent() {
+    let mut pair = joined();
+    for sequence in 0..3 {
+        let announcement = Announcement { group: NUMBER, sequence };
+        let to = GroupFrames { peer: GROUP, key: KEY, announcement, packet_bytes: P };
+        pair.client.send_to_group(to, buffer(&pattern(LEN, sequence)));
+        assert!(pair.client.shared.multicast.sent.is_empty(), "what was sent before is flushed");
+        assert_eq!(pair.client_sends().len() as u64, PACKETS);
+        assert_eq!(pair.client.shared.multicast.sent.len(), 1);
+    }
+    pair.client.release_sent();
+    assert!(pair.client.shared.multicast.sent.is_empty());
 }
 
 #[test]
