@@ -86,10 +86,15 @@ mod tests {
     use std::time::Instant;
 
     use mio::net::TcpStream;
+    use petrel_proto::control::Message;
 
     use super::*;
+    use crate::control::{AllowedTransports, EndpointId};
     use crate::nexus::connection::Connection;
-    use crate::nexus::reactor::tests::reactor;
+    use crate::nexus::dial::OpenRequest;
+    use crate::nexus::reactor::tests::{attach, open_connection, reactor};
+
+    type Reactor = super::Reactor<crate::nexus::net::MioNetwork>;
 
     /// A connection that this process made, as far as its HELLO: by a socket that nobody uses.
     fn dialed(reactor: &mut Reactor, remote: SocketAddr) -> ConnectionId {
@@ -99,6 +104,90 @@ mod tests {
         let connection = Connection::new(stream, (remote, remote), true, Instant::now());
         reactor.connections.insert(id, connection);
         id
+    }
+
+    fn hello(versions: VersionRange) -> Hello {
+        Hello {
+            versions,
+            incarnation: 9,
+            heartbeat_ms: 70,
+            agent: String::new(),
+            host_identity: Some([3; 32]),
+            rendezvous: Some(vec![1]),
+        }
+    }
+
+    /// A connection whose peer has not said HELLO, and the socket that it does not use.
+    fn silent(reactor: &mut Reactor, is_opener: bool) -> (ConnectionId, std::net::TcpStream) {
+        let (id, peer) = open_connection(reactor, is_opener);
+        let now = reactor.now;
+        reactor.connections.get_mut(&id).unwrap().enter(Phase::Greeting, now);
+        if !is_opener {
+            reactor.ungreeted.insert(id);
+        }
+        reactor.note_use(id);
+        assert_eq!(reactor.check_tables(), Ok(()));
+        (id, peer)
+    }
+
+    #[test]
+    fn greet__says_hello_at_once_and_when_the_first_ping_is_due() {
+        for is_opener in [false, true] {
+            let (mut reactor, _) = reactor();
+            let (id, _peer) = silent(&mut reactor, is_opener);
+            reactor.now += Duration::from_secs(5);
+            reactor.greet(id);
+            let connection = &reactor.connections[&id];
+            let heartbeat = reactor.settings.heartbeat;
+            assert_eq!(connection.ping_at, reactor.now + connection.ping_interval(heartbeat));
+            let mut expected = PREFACE.to_vec();
+            Message::from(reactor.own_hello()).encode(&mut expected).unwrap();
+            assert_eq!(connection.out.len(), expected.len());
+            assert_eq!(reactor.unsent, [id]);
+        }
+    }
+
+    #[test]
+    fn on_hello__opens_the_connection_and_asks_for_what_waited() {
+        for is_opener in [false, true] {
+            let (mut reactor, mailbox) = reactor();
+            let _inbox = attach(&mailbox);
+            reactor.run_commands();
+            let (id, _peer) = silent(&mut reactor, is_opener);
+            let connection = reactor.connections.get_mut(&id).unwrap();
+            let requests = if is_opener { 2 } else { 0 };
+            connection.waiting = (0..requests)
+                .map(|request| OpenRequest {
+                    endpoint: EndpointId(0),
+                    request,
+                    remote: connection.remote,
+                    remote_endpoint: EndpointId(0),
+                    transports: AllowedTransports { udp: true, shm: false },
+                    give_up_at: reactor.now,
+                })
+                .collect();
+            reactor.now += Duration::from_secs(5);
+            reactor.on_hello(id, hello(VersionRange::OWN));
+            let connection = &reactor.connections[&id];
+            let peer = connection.peer().unwrap();
+            assert_eq!((peer.incarnation, peer.silence_max), (9, Duration::from_millis(210)));
+            assert_eq!((peer.host_identity, &peer.rendezvous), (Some([3; 32]), &Some(vec![1])));
+            assert_eq!((connection.since, connection.idle_since), (reactor.now, reactor.now));
+            assert!(connection.waiting.is_empty());
+            assert_eq!(reactor.links.len() as u64, requests);
+            assert_eq!(reactor.check_tables(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn on_hello__of_another_version_is_the_end() {
+        let (mut reactor, _) = reactor();
+        let (id, _peer) = silent(&mut reactor, false);
+        let (min, max) = (u16::MAX - 1, u16::MAX);
+        reactor.on_hello(id, hello(VersionRange { min, max }));
+        assert!(reactor.connections[&id].is_closing());
+        assert_eq!(reactor.counters.snapshot().refused_version, 1);
+        assert_eq!(reactor.check_tables(), Ok(()));
     }
 
     #[test]

@@ -186,6 +186,8 @@ impl<N: Network> Reactor<N> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use petrel_proto::control::{GroupJoin, Ping};
 
     use super::*;
@@ -249,6 +251,23 @@ mod tests {
             assert_eq!(reactor.counters.snapshot().dropped_not_reading, u64::from(is_dropped));
             assert!(reactor.unsent.is_empty());
         }
+    }
+
+    #[test]
+    fn on_connection_event__reads_and_goes_on_to_write_where_there_is_room() {
+        let (mut reactor, _) = reactor();
+        let (id, peer) = open_connection(&mut reactor, false);
+        for (is_writable, unsent) in [(false, vec![]), (true, vec![id])] {
+            reactor.on_connection_event(id, Ready { token: id.0, is_writable });
+            assert_eq!(reactor.unsent, unsent);
+        }
+        drop(peer);
+        let end = Instant::now() + Duration::from_secs(60);
+        while reactor.connections.contains_key(&id) {
+            assert!(Instant::now() < end, "the end is not read");
+            reactor.on_connection_event(id, Ready { token: id.0, is_writable: false });
+        }
+        assert_eq!(reactor.counters.snapshot().connections_broken, 1);
     }
 
     #[test]
