@@ -578,3 +578,19 @@ fn a_response_without_a_deadline_is_never_late_and_nobody_reads_the_clock_for_it
     let unread = || panic!("the clock is read");
     assert!(pair.client.handle_plain_response(pair.now, PEER, &answer, unread).is_some());
 }
+
+/// Whether it waits for a slot or has one: a call whose time is over has failed, once.
+#[test]
+fn calls_whose_time_is_over_are_counted_once() {
+    let mut pair = Pair::with(Shape { slots: 1, ..Shape::default() });
+    let deadline_ns = pair.now + 5 * MS;
+    pair.call_until(b"sent", 10, 1, deadline_ns);
+    pair.call_until(b"waits", 10, 2, deadline_ns);
+    assert_eq!(pair.client_sends().len(), 1);
+    pair.run_until(deadline_ns + TICK_NS);
+    let mut ended: Vec<_> = [(); 2].map(|()| pair.event()).map(|end| end.tag).into();
+    ended.sort_unstable();
+    assert_eq!(ended, [1, 2]);
+    let counters = pair.client.counters();
+    assert_eq!((counters.calls_failed, counters.calls_deadline_exceeded), (2, 2));
+}
