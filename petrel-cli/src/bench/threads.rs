@@ -200,7 +200,7 @@ fn cross(
     output: Output,
 ) -> Result<Vec<Crossing>, Failure> {
     let (config, job) = (config(args, transport), work.of(Duration::ZERO));
-    let mut tallies = [(); 4].map(|()| Tally::new());
+    let mut tallies = crossing::WAYS.map(|_| Tally::new());
     let mut progress = output.progress(u64::from(args.rounds), "crossing a thread");
     for round in 0..args.rounds {
         crossing::round(&config, job, args.window, &mut tallies)?;

@@ -5,19 +5,24 @@
 //! | --- | --- | --- |
 //! | `local` | in the event loop | on the endpoint's thread |
 //! | `worker` | on the second thread, which looks for work without end | on the endpoint's thread |
-//! | `client` | in the event loop | on the second thread, which looks for the outcome without end |
+//! | `session` | in the event loop | on the second thread, by a session's client, and it looks for the outcome without end |
+//! | `session-parked` | in the event loop | on the second thread, which is parked meanwhile |
+//! | `client` | in the event loop | on the second thread, by a client that reconnects, and it looks without end |
 //! | `client-parked` | in the event loop | on the second thread, which is parked meanwhile |
 
 use std::cell::RefCell;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::mpsc;
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use petrel::transport::clock::now_ns;
 use petrel::{
-    Endpoint, EndpointConfig, IdlePolicy, Nexus, RemoteCall, SessionClient, SessionId,
-    SessionState, Workers,
+    ChannelConfig, Endpoint, EndpointConfig, IdlePolicy, Nexus, SessionId, SessionState, Workers,
 };
 
 use super::work::Job;
@@ -25,16 +30,17 @@ use super::{Tally, WORK};
 use crate::failure::Failure;
 
 /// The ways, in the order in which they are measured.
-pub(super) const WAYS: [&str; 4] = ["local", "worker", "client", "client-parked"];
+pub(super) const WAYS: [&str; 6] =
+    ["local", "worker", "session", "session-parked", "client", "client-parked"];
 
 /// A window of each way, one call at a time.
 pub(super) fn round(
     config: &EndpointConfig,
     job: Job,
     length: Duration,
-    tallies: &mut [Tally; 4],
+    tallies: &mut [Tally; WAYS.len()],
 ) -> Result<(), Failure> {
-    let [local, worker, client, parked] = tallies;
+    let [local, worker, session, session_parked, client, client_parked] = tallies;
     let mut ends = Ends::connect(config)?;
     ends.serve_here(job);
     ends.window(length, local)?;
@@ -47,8 +53,33 @@ pub(super) fn round(
     ends.window(length, worker)?;
     drop(workers);
     drop(ends);
-    remote_window(config, job, length, client, poll)?;
-    remote_window(config, job, length, parked, |call| call.wait().ok())
+    let one_session = |ends: &mut Ends| ends.client.session_client(ends.session);
+    remote_window(config, job, length, session, one_session, |session, number| {
+        let mut call = session.start(WORK, number.to_le_bytes(), 8).ok()?;
+        loop {
+            if let Some(outcome) = call.try_take() {
+                return outcome.ok();
+            }
+            std::hint::spin_loop();
+        }
+    })?;
+    remote_window(config, job, length, session_parked, one_session, |session, number| {
+        session.start(WORK, number.to_le_bytes(), 8).ok()?.wait().ok()
+    })?;
+    let service = |ends: &mut Ends| ends.client.client([ends.address], ChannelConfig::default());
+    remote_window(config, job, length, client, service, |client, number| {
+        let mut call = pin!(client.call(WORK, number.to_le_bytes()));
+        let mut cx = Context::from_waker(Waker::noop());
+        loop {
+            if let Poll::Ready(outcome) = call.as_mut().poll(&mut cx) {
+                return outcome.ok().map(Vec::from);
+            }
+            std::hint::spin_loop();
+        }
+    })?;
+    remote_window(config, job, length, client_parked, service, |client, number| {
+        client.call(WORK, number.to_le_bytes()).wait().ok().map(Vec::from)
+    })
 }
 
 /// Both ends of calls, in one thread.
@@ -56,6 +87,7 @@ struct Ends {
     server: Endpoint,
     client: Endpoint,
     session: SessionId,
+    address: SocketAddr,
 }
 
 impl Ends {
@@ -65,7 +97,7 @@ impl Ends {
         let address = nexus.local_addr().ok_or_else(|| Failure::because("nobody listens"))?;
         let (server, mut client) = (endpoint(&nexus)?, endpoint(&Nexus::builder().start()?)?);
         let session = client.connect(address)?;
-        let mut ends = Self { server, client, session };
+        let mut ends = Self { server, client, session, address };
         loop {
             match ends.client.session_state(session) {
                 SessionState::Open => return Ok(ends),
@@ -118,15 +150,16 @@ impl Ends {
     }
 }
 
-/// A window in which another thread runs both ends, and this one calls.
-fn remote_window(
+/// A window in which another thread runs both ends, and this one calls by what `make` makes of them.
+fn remote_window<K: Send + 'static>(
     config: &EndpointConfig,
     job: Job,
     length: Duration,
     tally: &mut Tally,
-    wait: fn(RemoteCall) -> Option<Vec<u8>>,
+    make: fn(&mut Ends) -> K,
+    call: fn(&K, u64) -> Option<Vec<u8>>,
 ) -> Result<(), Failure> {
-    let (ready, started) = mpsc::channel::<Result<SessionClient, Failure>>();
+    let (ready, started) = mpsc::channel::<Result<K, Failure>>();
     let (stop, stopped) = mpsc::channel::<()>();
     let config = config.clone();
     let thread = thread::spawn(move || match Ends::connect(&config) {
@@ -134,31 +167,23 @@ fn remote_window(
         Ok(mut ends) => {
             ends.serve_here(job);
             // If nobody waits the measurement is over.
-            let _ = ready.send(Ok(ends.client.session_client(ends.session)));
+            let _ = ready.send(Ok(make(&mut ends)));
             while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
                 (0..100).for_each(|_| ends.turn());
             }
         }
     });
     let client = started.recv().map_err(Failure::because)??;
+    // The first may have to wait for a session.
+    tally.checks.failed += u64::from(call(&client, 0).is_none());
     let begin = Instant::now();
     for number in (0u64..).take_while(|_| begin.elapsed() < length) {
         let started_ns = now_ns();
-        let call = client.start(WORK, number.to_le_bytes(), 8).map_err(Failure::because)?;
-        let reply = wait(call);
+        let reply = call(&client, number);
         tally.count(number, now_ns() - started_ns, reply.as_deref());
     }
-    drop(stop);
+    drop((client, stop));
     // A thread that panicked has said why.
     let _ = thread.join();
     Ok(())
-}
-
-fn poll(mut call: RemoteCall) -> Option<Vec<u8>> {
-    loop {
-        if let Some(outcome) = call.try_take() {
-            return outcome.ok();
-        }
-        std::hint::spin_loop();
-    }
 }
