@@ -325,8 +325,10 @@ fn packets(len: usize) -> u32 {
 
 /// A message whose bytes all differ from their neighbours, so that a misplaced packet shows.
 pub(super) fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    // The upper bits are taken: small seeds have to reach them.
+    let from = seed.wrapping_mul(0xD6E8_FEB8_6659_FD93);
     (0..len as u64)
-        .map(|at| ((at + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(seed) >> 56) as u8)
+        .map(|at| ((at + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(from) >> 56) as u8)
         .collect()
 }
 

@@ -317,6 +317,10 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     ) {
         let Some(closed) = self.local.core.close(id, status, message) else { return };
         let reason = Reason::new(status, message);
+        let for_peer = match end {
+            SessionEnd::Drained => reason.clone(),
+            _ => Reason::new(Status::Unavailable, "the peer closed the session"),
+        };
         self.leave_groups_of(id);
         let peer = self.peer_name_of(id);
         let link = self.sessions.forget(id);
@@ -327,7 +331,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 peer_session: agreed.peer_session,
                 peer_token: agreed.peer_token,
                 from_client: closed.was_client,
-                reason: Reason::new(Status::Unavailable, "the peer closed the session"),
+                reason: for_peer,
             });
         }
         self.note_end(Ended { id, end, reason }, &peer);

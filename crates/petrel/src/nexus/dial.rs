@@ -192,9 +192,10 @@ fn dial_reason(remote: SocketAddr, error: &io::Error, timeout: Duration) -> Reas
     Reason::new(Status::Unavailable, why)
 }
 
-/// The time before the next attempt: doubled with each that failed.
+/// The time before the attempt of this number, which others came before: doubled with each of them.
 fn redial_pause(attempt: u32) -> Duration {
-    REDIAL_PAUSE_MIN.saturating_mul(1 << attempt.min(16)).min(REDIAL_PAUSE_MAX)
+    assert!(attempt > 0, "the first attempt waits for nothing");
+    REDIAL_PAUSE_MIN.saturating_mul(1 << (attempt - 1).min(16)).min(REDIAL_PAUSE_MAX)
 }
 
 #[cfg(test)]
@@ -276,7 +277,7 @@ mod tests {
 
     #[test]
     fn redial_pause__doubles_up_to_a_limit() {
-        let pauses = [0, 1, 2, 3, 4, 5, 16, 17, u32::MAX].map(redial_pause);
+        let pauses = [1, 2, 3, 4, 5, 6, 17, 18, u32::MAX].map(redial_pause);
         let ms = [20, 40, 80, 160, 320, 500, 500, 500, 500];
         assert_eq!(pauses, ms.map(Duration::from_millis));
     }

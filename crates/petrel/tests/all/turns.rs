@@ -375,10 +375,11 @@ fn drain__sends_clients_away_at_the_end_of_the_time() {
     let posts = world.server.site.posts();
     let is_asked = posts.iter().any(|post| matches!(post, ToNexus::DrainSession { .. }));
     let ends = posts.iter().filter_map(|post| match post {
-        ToNexus::CloseSession { from_client, reason, .. } => Some((*from_client, reason.status)),
+        ToNexus::CloseSession { from_client, reason, .. } => Some((*from_client, reason.clone())),
         _ => None,
     });
-    assert!(is_asked && ends.eq([(false, Status::Unavailable)]), "{posts:?}");
+    let reason = Reason::new(Status::Unavailable, "the server is draining");
+    assert!(is_asked && ends.eq([(false, reason)]), "{posts:?}");
     assert_eq!(world.server.endpoint.drain(Duration::ZERO), Ok(()), "nobody is left");
     assert!(world.server.site.posts().is_empty());
 }
