@@ -82,6 +82,7 @@ pub mod nexus;
 pub mod overload;
 mod post;
 mod prefetch;
+pub mod server;
 mod sync;
 mod time;
 mod workers;
@@ -108,6 +109,7 @@ pub use petrel_proto::{CallError, CallRejected, Execution, SessionId, Status};
 pub use petrel_transport as transport;
 pub use petrel_transport::SharedBytes;
 pub use prefetch::prefetch;
+pub use server::Server;
 pub use workers::{WorkerRequest, Workers, WorkersBuilder, WorkersStats};
 
 /// Its programs are tests.

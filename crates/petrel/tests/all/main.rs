@@ -25,6 +25,7 @@ mod multicast;
 mod multicast_networks;
 mod nexus;
 mod reasons;
+mod server;
 mod service_client;
 mod shared;
 mod shm_hostile;

@@ -1,0 +1,163 @@
+//! A server process: endpoints on threads, that end when the process is asked to.
+
+mod running;
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+pub use running::RunningServer;
+
+use crate::endpoint::{Endpoint, EndpointConfig, EndpointError};
+use crate::nexus::{Nexus, NexusBuilder, NexusError};
+
+/// How long a server that is asked to end waits for its clients to leave, unless set.
+const DRAIN_LIMIT: Duration = Duration::from_secs(30);
+
+/// A server to be started: an address, and threads that run an endpoint each.
+///
+/// ```no_run
+/// use petrel::Server;
+///
+/// const GREET: u16 = 1;
+///
+/// fn main() -> Result<(), Box<dyn std::error::Error>> {
+///     Server::bind("127.0.0.1:31850")
+///         .threads(2)
+///         .serve(|endpoint| {
+///             endpoint.register(GREET, |cx, request| request.reply(cx, b"hello"));
+///         })
+///         .run()?;
+///     Ok(())
+/// }
+/// ```
+///
+/// # How it ends
+///
+/// SIGTERM or SIGINT makes a server that [`run`](ReadyServer::run)s **drain**: clients finish what is on the way and go to other
+/// servers; the process ends when they have left, or after [`Server::drain_limit`]. A second signal ends it at once.
+#[derive(Clone, Debug)]
+#[must_use = "it serves when it is run"]
+pub struct Server {
+    listen: Result<SocketAddr, String>,
+    threads: usize,
+    nexus: NexusBuilder,
+    endpoint: EndpointConfig,
+    drain_limit: Duration,
+}
+
+/// A server with what its endpoints do: to be [run](ReadyServer::run), or [started](ReadyServer::start).
+#[must_use = "it serves when it is run"]
+pub struct ReadyServer<F> {
+    server: Server,
+    set_up: F,
+}
+
+/// Why a server could not start, or has ended badly.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// The address is none, or the system knows none for the name.
+    #[error("cannot listen at {0}")]
+    Address(String),
+    /// The control plane did not start.
+    #[error(transparent)]
+    Nexus(#[from] NexusError),
+    /// An endpoint did not start.
+    #[error(transparent)]
+    Endpoint(#[from] EndpointError),
+    /// The system gave no thread, or does not tell of signals.
+    #[error("cannot start a server's threads: {0}")]
+    System(#[from] io::Error),
+    /// A thread has panicked; its endpoint is gone, and the rest was stopped.
+    #[error("a thread of the server panicked")]
+    Panicked,
+}
+
+impl Server {
+    /// A server at this address, with one thread: `"127.0.0.1:31850"`, or a name and a port, or a [`SocketAddr`]. With port 0 the
+    /// system chooses one.
+    pub fn bind(address: impl ToSocketAddrs + fmt::Debug) -> Self {
+        let listen = match address.to_socket_addrs() {
+            Ok(mut found) => found.next().ok_or_else(|| format!("{address:?}: it has no address")),
+            Err(error) => Err(format!("{address:?}: {error}")),
+        };
+        Self {
+            listen,
+            threads: 1,
+            nexus: Nexus::builder(),
+            endpoint: EndpointConfig::default(),
+            drain_limit: DRAIN_LIMIT,
+        }
+    }
+
+    /// How many threads, with an endpoint each; 1 by default. They are the process's endpoints 0, 1, and so on, and a client
+    /// names those that it calls.
+    ///
+    /// # Panics
+    /// When it is 0.
+    pub fn threads(mut self, count: usize) -> Self {
+        assert!(count > 0, "without a thread no request is served");
+        self.threads = count;
+        self
+    }
+
+    /// Settings of the control plane, but for the address.
+    pub fn nexus(mut self, nexus: NexusBuilder) -> Self {
+        self.nexus = nexus;
+        self
+    }
+
+    /// Takes calls of other hosts, though none proves who it is; see [`NexusBuilder::insecure`].
+    pub fn insecure(mut self) -> Self {
+        self.nexus = self.nexus.insecure();
+        self
+    }
+
+    /// Settings of the endpoints.
+    pub fn endpoint(mut self, config: EndpointConfig) -> Self {
+        self.endpoint = config;
+        self
+    }
+
+    /// How long a server that is asked to end waits for its clients to leave; 30 s by default.
+    pub fn drain_limit(mut self, limit: Duration) -> Self {
+        self.drain_limit = limit;
+        self
+    }
+
+    /// What each endpoint does: `set_up` runs on each thread, and registers handlers.
+    pub fn serve<F>(self, set_up: F) -> ReadyServer<F>
+    where
+        F: Fn(&mut Endpoint) + Clone + Send + 'static,
+    {
+        ReadyServer { server: self, set_up }
+    }
+}
+
+impl<F: Fn(&mut Endpoint) + Clone + Send + 'static> ReadyServer<F> {
+    /// Serves until the process is asked to end; see [`Server`].
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub fn run(self) -> Result<(), ServerError> {
+        running::run_until_signals(self.start()?)
+    }
+
+    /// Serves on threads of its own, until [`RunningServer::stop`].
+    ///
+    /// # Errors
+    /// [`ServerError`].
+    pub fn start(self) -> Result<RunningServer, ServerError> {
+        let Server { listen, threads, nexus, endpoint, drain_limit } = self.server;
+        let nexus = nexus.listen(listen.map_err(ServerError::Address)?).start()?;
+        RunningServer::start(&nexus, threads, &endpoint, drain_limit, &self.set_up)
+    }
+}
+
+impl<F> fmt::Debug for ReadyServer<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.server.fmt(f)
+    }
+}

@@ -1,0 +1,196 @@
+//! The threads of a server, from their start to their end.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::ServerError;
+use crate::endpoint::{Endpoint, EndpointConfig, Stop};
+use crate::nexus::Nexus;
+
+/// How often a draining endpoint looks whether it is to end at once.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// A server that serves. Dropped, it ends at once.
+#[must_use = "a server that is dropped ends"]
+pub struct RunningServer {
+    address: SocketAddr,
+    ends: Ends,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What ends the threads of a server.
+#[derive(Clone, Default)]
+struct Ends {
+    stops: Arc<Mutex<Vec<Stop>>>,
+    /// Whether they end without a drain.
+    is_over: Arc<AtomicBool>,
+}
+
+impl RunningServer {
+    pub(super) fn start(
+        nexus: &Nexus,
+        threads: usize,
+        config: &EndpointConfig,
+        drain_limit: Duration,
+        set_up: &(impl Fn(&mut Endpoint) + Clone + Send + 'static),
+    ) -> Result<Self, ServerError> {
+        let address = nexus.local_addr().expect("a server's nexus listens");
+        let mut server = Self { address, ends: Ends::default(), threads: Vec::new() };
+        for number in 0..threads {
+            let thread = Thread {
+                nexus: nexus.clone(),
+                config: config.clone(),
+                ends: server.ends.clone(),
+                drain_limit,
+            };
+            server.threads.push(thread.start(number, set_up.clone())?);
+        }
+        Ok(server)
+    }
+
+    /// The address at which it listens, with the port that the system chose.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Asks it to drain, and to end when its clients have left. [`RunningServer::wait`] waits for that.
+    pub fn stop(&self) {
+        self.ends.stop();
+    }
+
+    /// Waits until it has ended.
+    ///
+    /// # Errors
+    /// [`ServerError::Panicked`], when a thread did.
+    pub fn wait(mut self) -> Result<(), ServerError> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<(), ServerError> {
+        let joined = self.threads.drain(..).map(JoinHandle::join);
+        // All of them, whatever the first says.
+        match joined.filter(Result::is_err).count() {
+            0 => Ok(()),
+            _ => Err(ServerError::Panicked),
+        }
+    }
+}
+
+impl Drop for RunningServer {
+    fn drop(&mut self) {
+        self.ends.end();
+        // A panic has been printed.
+        let _ = self.join();
+    }
+}
+
+impl Ends {
+    fn stop(&self) {
+        self.stops().iter().for_each(Stop::stop);
+    }
+
+    fn stops(&self) -> MutexGuard<'_, Vec<Stop>> {
+        self.stops.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the threads without a drain.
+    fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+        self.stop();
+    }
+}
+
+/// Ends all threads of a server when one panics: a server that serves in part is found out late.
+struct EndsTogether(Ends);
+
+impl Drop for EndsTogether {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.end();
+        }
+    }
+}
+
+/// Runs a server until it has ended: by the first signal when its clients have left, by the second at once.
+pub(super) fn run_until_signals(server: RunningServer) -> Result<(), ServerError> {
+    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let handle = signals.handle();
+    let ends = server.ends.clone();
+    let watcher = thread::Builder::new().name("petrel-signals".to_owned()).spawn(move || {
+        let mut signals = signals.forever();
+        if signals.next().is_some() {
+            ends.stop();
+        }
+        if signals.next().is_some() {
+            ends.end();
+        }
+    })?;
+    let ended = server.wait();
+    handle.close();
+    // It has nothing that could panic.
+    let _ = watcher.join();
+    ended
+}
+
+/// A thread to be started.
+struct Thread {
+    nexus: Nexus,
+    config: EndpointConfig,
+    ends: Ends,
+    drain_limit: Duration,
+}
+
+impl Thread {
+    /// Starts it, and waits until its endpoint serves.
+    fn start(
+        self,
+        number: usize,
+        set_up: impl Fn(&mut Endpoint) + Send + 'static,
+    ) -> Result<JoinHandle<()>, ServerError> {
+        let (tell, told) = mpsc::channel();
+        let named = thread::Builder::new().name(format!("petrel-{number}"));
+        let handle = named.spawn(move || match self.nexus.endpoint(self.config.clone()) {
+            Err(error) => drop(tell.send(Err(ServerError::from(error)))),
+            Ok(mut endpoint) => {
+                let _others_end = EndsTogether(self.ends.clone());
+                set_up(&mut endpoint);
+                let stop = endpoint.stop_handle();
+                self.ends.stops().push(stop.clone());
+                if tell.send(Ok(())).is_ok() {
+                    endpoint.run(&stop);
+                    self.drain(&mut endpoint);
+                }
+            }
+        })?;
+        match told.recv() {
+            Ok(Ok(())) => Ok(handle),
+            Ok(Err(error)) => Err(error),
+            // It has ended without a word.
+            Err(mpsc::RecvError) => Err(ServerError::Panicked),
+        }
+    }
+
+    /// Sends clients away, and serves those that have calls on the way.
+    fn drain(&self, endpoint: &mut Endpoint) {
+        endpoint.begin_drain();
+        let begin = Instant::now();
+        let is_over =
+            || self.ends.is_over.load(Ordering::Acquire) || begin.elapsed() >= self.drain_limit;
+        while endpoint.sessions_served() > 0 && !is_over() {
+            endpoint.run_for(LOOK, |_| false);
+        }
+    }
+}
+
+impl fmt::Debug for RunningServer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RunningServer({}, {} threads)", self.address, self.threads.len())
+    }
+}

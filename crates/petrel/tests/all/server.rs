@@ -1,0 +1,198 @@
+//! Server processes: threads that serve, and how they end.
+
+use std::cell::RefCell;
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use petrel::control::EndpointId;
+use petrel::server::ServerError;
+use petrel::{Client, Endpoint, Execution, Server, Status};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Answers with the number of the endpoint.
+const NAME: u16 = 1;
+/// Never answers.
+const HOLD: u16 = 2;
+/// Answers after a while.
+const LATER: u16 = 3;
+const PANIC: u16 = 4;
+
+/// Names a child's address; without it a test is the parent.
+const CHILD: &str = "PETREL_TEST_SERVER";
+
+fn serve(endpoint: &mut Endpoint) {
+    let id = endpoint.stats().endpoint;
+    endpoint.register(NAME, move |cx, request| request.reply(cx, &id.0.to_le_bytes()));
+    let held = RefCell::new(Vec::new());
+    endpoint.register(HOLD, move |cx, request| {
+        let (responder, handled) = request.defer(cx);
+        held.borrow_mut().push(responder);
+        handled
+    });
+    let handle = endpoint.handle();
+    endpoint.register_async(LATER, move |_| {
+        let sleep = handle.sleep(Duration::from_millis(100));
+        async move {
+            sleep.await;
+            Ok("later")
+        }
+    });
+    endpoint.register(PANIC, |_, _| panic!("as asked for"));
+}
+
+fn wait_until(mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn start__serves_on_each_thread_and_stop_lets_calls_end() {
+    let server = Server::bind("127.0.0.1:0").threads(2).serve(serve).start().unwrap();
+    let address = server.local_addr();
+    for endpoint in [0u16, 1] {
+        let client = Client::connect_wait((address, EndpointId(endpoint))).unwrap();
+        assert_eq!(client.call(NAME, "").wait().unwrap(), endpoint.to_le_bytes());
+    }
+    let client = Client::connect_wait(address).unwrap();
+    let (later, held) = (client.call(LATER, "").started(), client.call(HOLD, "").started());
+    // Behind them on the same session.
+    assert_eq!(client.call(NAME, "").wait().unwrap(), [0, 0]);
+    server.stop();
+    assert_eq!(later.wait().unwrap(), b"later", "what was on the way is served");
+    wait_until(|| client.call(NAME, "").wait().is_err());
+    assert!(Client::connect_wait(address).is_err(), "a server that drains takes no sessions");
+    drop(held);
+    server.wait().unwrap();
+}
+
+#[test]
+fn wait__ends_when_a_thread_panics_and_with_it_the_others() {
+    let server = Server::bind("127.0.0.1:0").threads(3).serve(serve).start().unwrap();
+    let client = Client::connect_wait((server.local_addr(), EndpointId(1))).unwrap();
+    let error = client.call(PANIC, "").wait().unwrap_err();
+    assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::MayHaveExecuted));
+    assert!(matches!(server.wait(), Err(ServerError::Panicked)));
+}
+
+#[test]
+fn start__says_what_is_wrong() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let error = Server::bind(taken.local_addr().unwrap()).serve(serve).start().unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(&error, ServerError::Nexus(_)) && text.contains("in use"), "{text}");
+    let error = Server::bind("nowhere").serve(serve).start().unwrap_err();
+    let text = error.to_string();
+    assert!(matches!(&error, ServerError::Address(_)) && text.contains("nowhere"), "{text}");
+    let error = Server::bind("192.0.2.1:1").serve(serve).start().unwrap_err();
+    assert!(error.to_string().contains("insecure"), "{error}");
+}
+
+#[test]
+fn start__of_a_thread_whose_set_up_panics() {
+    let started = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&started);
+    let server = Server::bind("127.0.0.1:0").threads(2).serve(move |_| {
+        assert!(count.fetch_add(1, Ordering::SeqCst) == 0, "the second thread panics");
+    });
+    assert!(matches!(server.start(), Err(ServerError::Panicked)));
+    assert_eq!(started.load(Ordering::SeqCst), 2);
+}
+
+/// A process that serves by [`petrel::server::ReadyServer::run`]. It is killed if the test ends first.
+struct Process {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Process {
+    fn start(test: &str) -> Self {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args([test, "--exact"])
+            .env(CHILD, address.to_string())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        Self { child, address }
+    }
+
+    /// A client, once the process listens.
+    fn connect(&self) -> Client {
+        loop {
+            match Client::connect_wait(self.address) {
+                Ok(client) => return client,
+                Err(error) => assert_eq!(error.status, Status::Unavailable, "{error}"),
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn is_there(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    fn ends_well(&mut self) -> bool {
+        self.child.wait().unwrap().success()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // One that has ended is not there to be killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Serves until a signal, in a child; says whether this is one.
+fn is_child() -> bool {
+    let Ok(address) = std::env::var(CHILD) else { return false };
+    Server::bind(address).threads(2).serve(serve).run().unwrap();
+    true
+}
+
+#[test]
+fn run__ends_by_a_signal_when_the_calls_that_it_has_are_answered() {
+    if is_child() {
+        return;
+    }
+    for signal in [Signal::TERM, Signal::INT] {
+        let test = "server::run__ends_by_a_signal_when_the_calls_that_it_has_are_answered";
+        let mut process = Process::start(test);
+        let client = process.connect();
+        let held = client.call(HOLD, "").started();
+        assert_eq!(client.call(NAME, "").wait().unwrap(), [0, 0]);
+        process.signal(signal);
+        wait_until(|| client.call(NAME, "").wait().is_err());
+        assert!(process.is_there(), "it waits for the call");
+        drop(held);
+        assert!(process.ends_well());
+    }
+}
+
+#[test]
+fn run__ends_at_once_by_a_second_signal() {
+    if is_child() {
+        return;
+    }
+    let mut process = Process::start("server::run__ends_at_once_by_a_second_signal");
+    let client = process.connect();
+    let held = client.call(HOLD, "").started();
+    assert_eq!(client.call(NAME, "").wait().unwrap(), [0, 0]);
+    process.signal(Signal::TERM);
+    wait_until(|| client.call(NAME, "").wait().is_err());
+    assert!(process.is_there(), "it waits for the call");
+    process.signal(Signal::TERM);
+    assert!(process.ends_well());
+    let error = held.wait().unwrap_err();
+    assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::MayHaveExecuted));
+}
