@@ -1,30 +1,25 @@
 //! Petrel: datacenter RPC in microseconds, over plain UDP and shared memory, without special
 //! hardware, root, or set-up.
 //!
-//! A server registers handlers by method number and runs its event loop; a client opens a session
-//! and calls:
+//! A server registers handlers by method number, and a client calls, from any thread:
 //!
 //! ```
-//! use petrel::{EndpointConfig, Nexus};
+//! use petrel::{Client, Server};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! const GREET: u16 = 1;
 //!
-//! let server = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
-//! let address = server.local_addr().expect("it listens");
-//! std::thread::spawn(move || {
-//!     let mut endpoint = server.endpoint(EndpointConfig::default()).expect("an endpoint");
+//! let server = Server::bind("127.0.0.1:0").serve(|endpoint| {
 //!     endpoint.register(GREET, |cx, request| {
 //!         let name = String::from_utf8_lossy(request.data()).into_owned();
 //!         request.reply(cx, format!("Hello, {name}!").as_bytes())
 //!     });
-//!     endpoint.run_until(|_| false);
 //! });
+//! let server = server.start()?;                             // or server.run(), until SIGTERM
 //!
-//! let mut client = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
-//! let session = client.connect_wait(address)?;
-//! let reply = client.call_wait(session, GREET, b"petrel", 100)?;
-//! assert_eq!(&reply[..], b"Hello, petrel!");
+//! let client = Client::connect_wait(server.local_addr())?;  // or Client::connect("host:31850").await
+//! let reply = client.call(GREET, "petrel").wait()?;         // or .await, in any executor
+//! assert_eq!(reply, b"Hello, petrel!");
 //! # Ok(())
 //! # }
 //! ```
@@ -34,6 +29,7 @@
 //!
 //! | type | what it is |
 //! | --- | --- |
+//! | [`Server`] | threads that serve, with an endpoint each, and drain when the process is asked to end |
 //! | [`Nexus`] | one per process: the control plane, in a thread of its own |
 //! | [`Endpoint`] | one per thread: event loop, handlers, sessions, calls. [`EndpointConfig`] sets it up |
 //! | [`SessionId`] | a session, on which a client calls one server endpoint |

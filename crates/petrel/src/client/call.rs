@@ -27,17 +27,18 @@ use crate::sync::Arc;
 ///
 /// # What it ends with
 ///
-/// The response, or the [`Error`] of the last attempt. When as many calls as the endpoint takes are on their way
+/// The response, or what `T` is read from it, or the [`Error`] of the last attempt. When as many calls as the endpoint takes are on their way
 /// (`EndpointConfig::client_calls_max`), it waits for one to end.
 ///
 /// # Panics
 /// When it is polled after it has ended.
 #[must_use = "a call begins when it is awaited, waited for or started"]
-pub struct Call {
+pub struct Call<T = Response> {
     client: Client,
     method: u16,
     options: CallOptions,
     step: Step,
+    read: fn(Response) -> Result<T, Error>,
 }
 
 enum Step {
@@ -55,9 +56,15 @@ enum Step {
     Ended,
 }
 
-impl Call {
-    pub(super) fn new(client: Client, method: u16, request: Vec<u8>) -> Self {
-        Self { client, method, options: CallOptions::new(), step: Step::New { request } }
+impl<T> Call<T> {
+    /// A call whose response is read so.
+    pub(super) fn new(
+        client: Client,
+        method: u16,
+        request: Vec<u8>,
+        read: fn(Response) -> Result<T, Error>,
+    ) -> Self {
+        Self { client, method, options: CallOptions::new(), step: Step::New { request }, read }
     }
 
     /// Ends the call with DEADLINE_EXCEEDED when it has taken this long, with all its attempts.
@@ -103,13 +110,13 @@ impl Call {
     ///
     /// # Panics
     /// On the thread that runs the client's endpoint, which would wait for itself.
-    pub fn wait(self) -> Result<Response, Error> {
+    pub fn wait(self) -> Result<T, Error> {
         self.client.endpoint().check_thread();
         park::wait(self)
     }
 }
 
-impl Call {
+impl<T> Call<T> {
     /// Takes the steps that can be taken until the call is on its way, or has failed before.
     fn begin(&mut self, cx: &mut Context<'_>) {
         if let Step::New { request } = &mut self.step {
@@ -147,15 +154,15 @@ fn endpoint_gone() -> Error {
     Error::not_sent(Status::Unavailable, "the client's endpoint is gone")
 }
 
-impl Future for Call {
-    type Output = Result<Response, Error>;
+impl<T> Future for Call<T> {
+    type Output = Result<T, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.begin(cx);
         if let Step::Going(call) = &mut self.step {
             let outcome = ready!(Pin::new(call).poll(cx));
             self.step = Step::Ended;
-            return Poll::Ready(outcome.map(Response::new));
+            return Poll::Ready(outcome.map(Response::new).and_then(self.read));
         }
         match mem::replace(&mut self.step, Step::Ended) {
             Step::Failed(error) => Poll::Ready(Err(error)),
@@ -168,7 +175,7 @@ impl Future for Call {
     }
 }
 
-impl fmt::Debug for Call {
+impl<T> fmt::Debug for Call<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let step = match &self.step {
             Step::New { .. } => "not begun",

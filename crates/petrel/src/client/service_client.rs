@@ -13,6 +13,7 @@ use super::state::{CallState, Pending};
 use super::targets::Targets;
 use super::{ClientShared, park};
 use crate::channel::{ChannelConfig, Target};
+use crate::endpoint::{HEALTH_METHOD, Health};
 use crate::error::Error;
 use crate::inbox::Poster;
 use crate::post::{OpenService, Post};
@@ -66,7 +67,13 @@ impl Client {
 
     /// A call, which begins when it is [awaited](Call), [waited for](Call::wait) or [started](Call::started).
     pub fn call(&self, method: u16, request: impl Into<Vec<u8>>) -> Call {
-        Call::new(self.clone(), method, request.into())
+        Call::new(self.clone(), method, request.into(), Ok)
+    }
+
+    /// Asks whether a server can serve: as a whole, or one of its methods. It ends with INTERNAL if the answer is none.
+    pub fn health(&self, method: Option<u16>) -> Call<Health> {
+        let request = method.map_or(Vec::new(), |method| method.to_le_bytes().to_vec());
+        Call::new(self.clone(), HEALTH_METHOD, request, |answer| Health::from_answer(&answer))
     }
 
     pub(super) fn endpoint(&self) -> &Arc<ClientShared> {

@@ -5,13 +5,14 @@
 
 use std::collections::HashMap;
 
-use petrel_proto::{RequestHandle, limits};
+use petrel_proto::{RequestHandle, Status, limits};
 use petrel_transport::Transport;
 
 use super::Endpoint;
 use super::context::Context;
 use super::handler::Payload;
 use crate::control::ControlPlane;
+use crate::error::Error;
 
 /// The method by which an endpoint's health is asked for; no handler can have it.
 ///
@@ -40,6 +41,13 @@ impl Health {
             3 => Some(Health::Unknown),
             _ => None,
         }
+    }
+
+    /// The health that a server's answer says.
+    pub(crate) fn from_answer(answer: &[u8]) -> Result<Self, Error> {
+        let code = <[u8; 1]>::try_from(answer).ok();
+        code.and_then(|[code]| Self::from_code(code))
+            .ok_or_else(|| Error::new(Status::Internal, "the server's answer is no health"))
     }
 }
 

@@ -106,9 +106,7 @@ impl Session {
         let request = method.map(u16::to_le_bytes);
         let request = request.as_ref().map_or(&[][..], |bytes| bytes);
         let reply = self.start(HEALTH_METHOD, request).await?;
-        let code = <[u8; 1]>::try_from(&reply[..]).ok();
-        code.and_then(|[code]| Health::from_code(code))
-            .ok_or_else(|| Error::new(Status::Internal, "the server's answer is no health"))
+        Health::from_answer(&reply)
     }
 
     /// How the session is doing.

@@ -142,7 +142,7 @@ impl<F: Fn(&mut Endpoint) + Clone + Send + 'static> ReadyServer<F> {
     /// # Errors
     /// [`ServerError`].
     pub fn run(self) -> Result<(), ServerError> {
-        running::run_until_signals(self.start()?)
+        running::run_until_signals(|| self.start())
     }
 
     /// Serves on threads of its own, until [`RunningServer::stop`].

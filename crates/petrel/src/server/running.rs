@@ -119,9 +119,13 @@ impl Drop for EndsTogether {
 }
 
 /// Runs a server until it has ended: by the first signal when its clients have left, by the second at once.
-pub(super) fn run_until_signals(server: RunningServer) -> Result<(), ServerError> {
+pub(super) fn run_until_signals(
+    start: impl FnOnce() -> Result<RunningServer, ServerError>,
+) -> Result<(), ServerError> {
+    // Before it listens: whoever has seen it listen may ask it to end.
     let mut signals = Signals::new([SIGTERM, SIGINT])?;
     let handle = signals.handle();
+    let server = start()?;
     let ends = server.ends.clone();
     let watcher = thread::Builder::new().name("petrel-signals".to_owned()).spawn(move || {
         let mut signals = signals.forever();

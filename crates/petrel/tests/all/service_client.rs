@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use petrel::client::Background;
-use petrel::{Client, EndpointConfig, Error, Execution, Status};
+use petrel::overload::RetryBudgetConfig;
+use petrel::{ChannelConfig, Client, EndpointConfig, Error, Execution, Health, Status};
 
 use crate::common::{ECHO, Server, client, over};
 
@@ -173,6 +174,25 @@ fn call__that_is_refused_is_made_again_and_one_that_failed_is_not() {
     assert_eq!(counts.came.load(Ordering::SeqCst), 1);
 }
 
+/// What succeeds allows retries, also where the first attempt was enough.
+#[test]
+fn call__that_succeeds_allows_others_to_be_made_again() {
+    let (server, counts) = server();
+    let mut config = ChannelConfig::default();
+    config.retry_budget = RetryBudgetConfig { per_thousand: 500, reserve_per_s: 0, saved_max: 1 };
+    let builder = Client::builder().config(config);
+    let client = builder.connect_wait(server.address).unwrap();
+    let refuse_once = || {
+        counts.came.store(0, Ordering::SeqCst);
+        client.call(REFUSE_ONCE, "").wait().map_err(|error| error.status)
+    };
+    assert_eq!(refuse_once().unwrap(), b"now", "what is saved up at first");
+    // The call itself has succeeded: half a retry.
+    assert_eq!(refuse_once().unwrap_err(), Status::ResourceExhausted);
+    client.call(ECHO, "").wait().unwrap();
+    assert_eq!(refuse_once().unwrap(), b"now");
+}
+
 #[test]
 fn hedge_after__makes_a_second_attempt_at_another_server() {
     let (first, first_counts) = server();
@@ -313,4 +333,16 @@ fn client__that_is_dropped_closes_its_sessions_and_leaves_its_number_to_the_next
             endpoint.run_once();
         }
     }
+}
+
+#[test]
+fn health__of_the_server_and_of_a_method() {
+    let server = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
+        endpoint.set_method_health(NEVER, Health::NotServing);
+    });
+    let client = Client::connect_wait(server.address).unwrap();
+    assert_eq!(client.health(None).wait().unwrap(), Health::Serving);
+    assert_eq!(client.health(Some(ECHO)).wait().unwrap(), Health::Serving);
+    assert_eq!(client.health(Some(NEVER)).wait().unwrap(), Health::NotServing);
+    assert_eq!(client.health(Some(77)).wait().unwrap(), Health::Unknown);
 }

@@ -7,6 +7,7 @@
 
 use std::net::SocketAddr;
 use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver as Inbox, Sender as Outbox, channel};
 use std::time::{Duration, Instant};
 
@@ -39,6 +40,12 @@ const MESSAGES: usize = 20;
 const SET_CHECKSUMS: u32 = 0x17;
 const SET_TCP_SEGMENTATION: u32 = 0x1f;
 const SET_RECEIVE_OFFLOAD: u32 = 0x2c;
+
+/// How long packets may take on a busy machine.
+const TIME_MAX: Duration = Duration::from_secs(30);
+
+/// Datagrams that the receiver has.
+static HEARD: AtomicUsize = AtomicUsize::new(0);
 
 #[test]
 fn rx_burst__of_a_device_that_joins_packets_keeps_marks_apart() {
@@ -121,9 +128,16 @@ fn send(say: &Outbox<String>, go: &Inbox<SocketAddr>) -> Result<(), String> {
     say.send(socket.local_addr().unwrap().port().to_string()).map_err(|error| error.to_string())?;
     let Ok(to) = go.recv() else { return Ok(()) };
     let message = FIRST_BYTES.map(|first| [first; SEGMENT_BYTES]).concat();
-    (0..MESSAGES)
-        .try_for_each(|_| socket.send_to(&message, to).map(drop))
-        .map_err(|error| error.to_string())
+    for sent in 0..MESSAGES {
+        // One at a time: neither the queue of a neighbour that is being looked for nor the socket's buffer holds all.
+        let deadline = Instant::now() + TIME_MAX;
+        while HEARD.load(Ordering::Relaxed) < sent * FIRST_BYTES.len() {
+            assert!(Instant::now() < deadline, "packets were lost: the test needs them all");
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        socket.send_to(&message, to).map_err(|error| error.to_string())?;
+    }
+    Ok(())
 }
 
 /// The receiver: what its transport hears, and how many datagrams the longest train had.
@@ -141,7 +155,7 @@ fn receive(say: &Outbox<String>, go: &Inbox<SocketAddr>) -> Result<(), String> {
     udp.add_peer(UdpLink { addr, max_frame: None, ecn: true }).unwrap();
     say.send("ready".to_owned()).map_err(|error| error.to_string())?;
     let (mut heard, mut longest) = (Heard::default(), 0);
-    let deadline = Instant::now() + Duration::from_secs(30);
+    let deadline = Instant::now() + TIME_MAX;
     while heard.0.len() < MESSAGES * FIRST_BYTES.len() && Instant::now() < deadline {
         udp.wait(Some(1_000_000_000));
         udp.refill();
@@ -149,6 +163,7 @@ fn receive(say: &Outbox<String>, go: &Inbox<SocketAddr>) -> Result<(), String> {
             longest = longest.max(udp.receiver.train().map_or(0, |train| train.datagram_count()));
             udp.deliver(1_000, &mut &mut heard);
         }
+        HEARD.store(heard.0.len(), Ordering::Relaxed);
     }
     let bytes: Vec<u8> = heard.0.iter().map(|(frame, _)| frame[0]).collect();
     assert_eq!(bytes, FIRST_BYTES.repeat(MESSAGES), "packets were lost: the test needs them all");
