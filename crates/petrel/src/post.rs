@@ -20,6 +20,8 @@ pub(crate) enum Post {
     Cancel(Arc<CallState>),
     /// Connect to the servers of a client.
     OpenService(Box<OpenService>),
+    /// Change the servers of a client.
+    SetTargets(ServiceKey, Vec<Target>),
     /// The last handle of a client is gone.
     CloseService(ServiceKey),
 }
@@ -64,6 +66,8 @@ pub(crate) struct OpenService {
     /// Gone if nobody wants it any more.
     pub(crate) service: Weak<Service>,
     pub(crate) targets: Vec<Target>,
+    /// Begins to look for the servers again, where they have names.
+    pub(crate) look_up: Option<Box<dyn Fn() + Send>>,
     pub(crate) config: ChannelConfig,
     /// Ends when the first session is open, or none could be opened.
     pub(crate) opened: Pending,

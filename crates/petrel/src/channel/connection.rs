@@ -14,7 +14,7 @@ use super::reconnect::Reconnect;
 use super::{Channel, Inner};
 use crate::endpoint::SessionState;
 use crate::events;
-use crate::local::Session;
+use crate::local::{Session, Task};
 use crate::overload::ConcurrencyLimit;
 
 pub(super) struct Connection {
@@ -23,7 +23,11 @@ pub(super) struct Connection {
     /// Why there is no session, once opening one has failed.
     failure: RefCell<Option<String>>,
     /// Attempts on the way.
-    pub(super) busy: Cell<u32>,
+    busy: Cell<u32>,
+    /// Keeps the session open, until the connection is closed.
+    keeper: RefCell<Option<Task<()>>>,
+    /// Whether it gets no further calls, and is closed after the last that it has.
+    is_retired: Cell<bool>,
     pub(super) limit: Option<RefCell<ConcurrencyLimit>>,
     wakers: RefCell<Vec<Waker>>,
 }
@@ -36,6 +40,8 @@ impl Connection {
             session: RefCell::default(),
             failure: RefCell::default(),
             busy: Cell::new(0),
+            keeper: RefCell::default(),
+            is_retired: Cell::new(false),
             limit,
             wakers: RefCell::default(),
         }
@@ -56,7 +62,38 @@ impl Connection {
         self.failure.borrow().clone()
     }
 
+    pub(super) fn set_keeper(&self, keeper: Task<()>) {
+        *self.keeper.borrow_mut() = Some(keeper);
+    }
+
+    /// An attempt begins.
+    pub(super) fn begin(&self) {
+        self.busy.set(self.busy.get() + 1);
+    }
+
+    /// An attempt has ended.
+    pub(super) fn end(&self) {
+        let busy = self.busy.get().checked_sub(1).expect("an attempt that ends has begun");
+        self.busy.set(busy);
+        if busy == 0 && self.is_retired.get() {
+            self.close();
+        }
+        self.changed();
+    }
+
+    /// There are to be no further calls: closes the session when those on the way have ended.
+    pub(super) fn retire(&self) {
+        self.is_retired.set(true);
+        if self.busy.get() == 0 {
+            self.close();
+        }
+        self.changed();
+    }
+
     pub(super) fn close(&self) {
+        if let Some(keeper) = self.keeper.borrow_mut().take() {
+            keeper.abort();
+        }
         if let Some(session) = self.session.borrow_mut().take() {
             session.close();
         }
@@ -118,6 +155,9 @@ pub(super) async fn keep(channel: Weak<Inner>, connection: Rc<Connection>) {
             }
             Err(error) => connection.set(Err(error.to_string())),
         }
+        if let Some(inner) = channel.upgrade() {
+            inner.look_up();
+        }
         let pause_ns = reconnect.pause_ns(handle.random());
         if let Some(why) = connection.failure() {
             events::reconnect(address, &why, pause_ns);
@@ -149,10 +189,11 @@ impl Inner {
     /// Waits until a connection is as wanted.
     pub(super) async fn wait_for_any(&self, is_wanted: impl Fn(&Connection) -> bool) {
         poll_fn(|cx| {
-            if self.connections.iter().any(|connection| is_wanted(connection)) {
+            let connections = self.connections.borrow();
+            if connections.iter().any(|connection| is_wanted(connection)) {
                 return Poll::Ready(());
             }
-            self.connections.iter().for_each(|connection| connection.await_change(cx));
+            connections.iter().for_each(|connection| connection.await_change(cx));
             Poll::Pending
         })
         .await;
@@ -161,10 +202,11 @@ impl Inner {
     /// The ready connection with the fewest attempts on the way among those that a call has not tried; if
     /// it has tried them all, that which it tried longest ago.
     pub(super) fn choose(&self, tried: &[Target]) -> Option<(Rc<Connection>, Session)> {
-        let count = self.connections.len();
-        let first = self.turn.get();
+        let connections = self.connections.borrow();
+        let count = connections.len();
+        let first = self.turn.get() % count;
         self.turn.set((first + 1) % count);
-        let in_turn = (0..count).map(|place| &self.connections[(first + place) % count]);
+        let in_turn = (0..count).map(|place| &connections[(first + place) % count]);
         let ready = in_turn.filter(|connection| connection.is_ready());
         let chosen = ready.min_by_key(|connection| {
             let is_tried = |target: &Target| {
@@ -180,7 +222,7 @@ impl Inner {
 impl Channel {
     /// Why no server can be called, if all have failed.
     pub(super) fn failures(&self) -> Option<String> {
-        let connections = &self.inner.connections;
+        let connections = self.inner.connections.borrow();
         let each = connections.iter().map(|connection| {
             let failure = connection.failure().filter(|_| !connection.is_ready())?;
             Some(format!("{}: {failure}", connection.target.address))

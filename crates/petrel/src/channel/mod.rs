@@ -37,11 +37,13 @@ pub use config::{ChannelConfig, Target};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
+use std::time::Duration;
 
 use connection::Connection;
 
-use crate::local::{Handle, Task};
+use crate::local::Handle;
 use crate::overload::RetryBudget;
+use crate::time::as_ns;
 
 /// Calls to one service at one or several servers; see the [module](self). Clones are the same channel;
 /// it stays on its endpoint's thread. When the last clone is dropped, its sessions are closed.
@@ -71,13 +73,23 @@ pub struct Channel {
 struct Inner {
     handle: Handle,
     config: ChannelConfig,
-    connections: Vec<Rc<Connection>>,
+    connections: RefCell<Vec<Rc<Connection>>>,
     budget: RefCell<RetryBudget>,
     /// Where the search for the least busy connection begins, so that equals take turns.
     turn: Cell<usize>,
-    keepers: RefCell<Vec<Task<()>>>,
+    resolver: RefCell<Option<Resolver>>,
     counters: Counters,
 }
+
+/// Looks for the servers again, as they may have moved.
+struct Resolver {
+    look_up: Box<dyn Fn()>,
+    /// Not before.
+    next_ns: u64,
+}
+
+/// The time between two looks for the servers.
+const LOOK_UP_PAUSE: Duration = Duration::from_secs(5);
 
 /// What a channel has done, since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -130,23 +142,18 @@ impl Handle {
         targets: impl IntoIterator<Item = T>,
         config: ChannelConfig,
     ) -> Channel {
-        let connection = |target: T| Rc::new(Connection::new(target.into(), &config));
-        let connections: Vec<_> = targets.into_iter().map(connection).collect();
-        assert!(!connections.is_empty(), "a channel has a target");
         let inner = Rc::new(Inner {
             handle: self.clone(),
             budget: RefCell::new(RetryBudget::new(config.retry_budget, self.now_ns())),
             config,
-            connections,
+            connections: RefCell::default(),
             turn: Cell::new(0),
-            keepers: RefCell::default(),
+            resolver: RefCell::default(),
             counters: Counters::default(),
         });
-        let keep = |connection: &Rc<Connection>| {
-            self.spawn(connection::keep(Rc::downgrade(&inner), Rc::clone(connection)))
-        };
-        *inner.keepers.borrow_mut() = inner.connections.iter().map(keep).collect();
-        Channel { inner }
+        let channel = Channel { inner };
+        channel.set_targets(targets);
+        channel
     }
 }
 
@@ -156,9 +163,41 @@ impl Channel {
         self.inner.wait_for_any(|connection| connection.is_ready()).await;
     }
 
+    /// Changes the servers. Sessions to those that stay go on; those that go get no further calls, and their sessions are
+    /// closed when the calls that they have on the way are answered.
+    ///
+    /// # Panics
+    /// Without a target.
+    pub fn set_targets<T: Into<Target>>(&self, targets: impl IntoIterator<Item = T>) {
+        let inner = &self.inner;
+        let mut before = inner.connections.take();
+        let mut now: Vec<Rc<Connection>> = Vec::new();
+        for target in targets.into_iter().map(Into::into) {
+            if now.iter().any(|connection| connection.target == target) {
+                continue;
+            }
+            now.push(match before.iter().position(|connection| connection.target == target) {
+                Some(place) => before.remove(place),
+                None => inner.connect(target, self),
+            });
+        }
+        assert!(!now.is_empty(), "a channel has a target");
+        // Who waits for one of them looks at the others.
+        now.iter().for_each(|connection| connection.changed());
+        *inner.connections.borrow_mut() = now;
+        before.iter().for_each(|connection| connection.retire());
+    }
+
+    /// Has the servers looked for again when a session cannot be opened or has ended, at most every five seconds: `look_up` begins
+    /// that, does not wait, and has [`Channel::set_targets`] called when it is done.
+    pub(crate) fn set_resolver(&self, look_up: impl Fn() + 'static) {
+        let resolver = Resolver { look_up: Box::new(look_up), next_ns: 0 };
+        *self.inner.resolver.borrow_mut() = Some(resolver);
+    }
+
     /// Servers to which a session is open.
     pub fn ready_count(&self) -> usize {
-        self.inner.connections.iter().filter(|connection| connection.is_ready()).count()
+        self.inner.connections.borrow().iter().filter(|connection| connection.is_ready()).count()
     }
 
     /// What the channel has done.
@@ -167,10 +206,30 @@ impl Channel {
     }
 }
 
+impl Inner {
+    /// A server cannot be called any more: it may have moved.
+    fn look_up(&self) {
+        let now_ns = self.handle.now_ns();
+        if let Some(resolver) = &mut *self.resolver.borrow_mut()
+            && resolver.next_ns <= now_ns
+        {
+            resolver.next_ns = now_ns.saturating_add(as_ns(LOOK_UP_PAUSE));
+            (resolver.look_up)();
+        }
+    }
+
+    /// A server, to which a task keeps a session.
+    fn connect(&self, target: Target, channel: &Channel) -> Rc<Connection> {
+        let connection = Rc::new(Connection::new(target, &self.config));
+        let keeper = connection::keep(Rc::downgrade(&channel.inner), Rc::clone(&connection));
+        connection.set_keeper(self.handle.spawn(keeper));
+        connection
+    }
+}
+
 impl Drop for Inner {
     fn drop(&mut self) {
-        self.keepers.get_mut().iter().for_each(Task::abort);
-        for connection in &self.connections {
+        for connection in self.connections.get_mut() {
             connection.close();
         }
     }
@@ -178,6 +237,6 @@ impl Drop for Inner {
 
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.inner.connections.iter()).finish()
+        f.debug_list().entries(self.inner.connections.borrow().iter()).finish()
     }
 }

@@ -40,7 +40,7 @@ impl Outstanding {
             None => None,
             Some(limit) => Some(limit.borrow_mut().try_start(handle.now_ns())?),
         };
-        connection.busy.set(connection.busy.get() + 1);
+        connection.begin();
         Some(Self { handle: handle.clone(), connection: Rc::clone(connection), permit })
     }
 
@@ -66,11 +66,10 @@ impl Outstanding {
 
 impl Drop for Outstanding {
     fn drop(&mut self) {
-        self.connection.busy.set(self.connection.busy.get() - 1);
         if let (Some(permit), Some(limit)) = (self.permit.take(), &self.connection.limit) {
             limit.borrow_mut().ended(permit, self.handle.now_ns());
         }
-        self.connection.changed();
+        self.connection.end();
     }
 }
 

@@ -70,6 +70,19 @@ impl Client {
         Call::new(self.clone(), method, request.into(), Ok)
     }
 
+    /// Changes the servers. Sessions to those that stay go on; those that go get no further calls, and their sessions are
+    /// closed when the calls that they have on the way are answered. A client that was connected to names looks these up
+    /// again by itself when a server cannot be reached any more, at most every five seconds.
+    ///
+    /// # Panics
+    /// Without a target.
+    pub fn set_targets<T: Into<Target>>(&self, targets: impl IntoIterator<Item = T>) {
+        let targets: Vec<Target> = targets.into_iter().map(Into::into).collect();
+        assert!(!targets.is_empty(), "a client has a target");
+        // Without its endpoint no call is made.
+        let _ = self.endpoint().poster.post(Post::SetTargets(self.key(), targets));
+    }
+
     /// Asks whether a server can serve: as a whole, or one of its methods. It ends with INTERNAL if the answer is none.
     pub fn health(&self, method: Option<u16>) -> Call<Health> {
         let request = method.map_or(Vec::new(), |method| method.to_le_bytes().to_vec());
@@ -139,14 +152,13 @@ impl ClientBuilder {
         let client = Client::new(Arc::clone(background.next_endpoint()), Some(background));
         let (state, pending) = CallState::new([None, None]);
         let opening = client.opening(self.config, pending);
-        if targets.have_names() && !may_wait {
-            let named = std::thread::Builder::new().name("petrel-names".to_owned());
-            named.spawn(move || opening.resolve(&targets)).map_err(|error| {
-                let message = format!("no thread to ask for addresses: {error}");
-                Error::not_sent(Status::ResourceExhausted, message)
-            })?;
-        } else {
-            opening.resolve(&targets);
+        match targets.have_names() {
+            false => opening.resolve(&targets, None),
+            true => {
+                let look_up = client.look_up(&targets);
+                let resolve = move || opening.resolve(&targets, Some(look_up));
+                if may_wait { resolve() } else { on_thread(resolve)? }
+            }
         }
         Ok((client, Opened(state)))
     }
@@ -167,8 +179,24 @@ impl Client {
     ) -> Self {
         let client = Self::new(endpoint, None);
         let (_, pending) = CallState::new([None, None]);
-        client.opening(config, pending).post(targets);
+        client.opening(config, pending).post(targets, None);
         client
+    }
+
+    /// What looks for the servers again, on a thread, and has the endpoint connect to those that are found.
+    fn look_up(&self, targets: &Targets) -> Box<dyn Fn() + Send> {
+        let (service, targets) = (Arc::downgrade(&self.service), targets.clone());
+        Box::new(move || {
+            let (service, targets) = (Weak::clone(&service), targets.clone());
+            // What cannot be found now is looked for again when the next attempt to connect has failed.
+            let _ = on_thread(move || {
+                if let Ok(targets) = targets.resolve()
+                    && let Some(service) = service.upgrade()
+                {
+                    Client { service }.set_targets(targets);
+                }
+            });
+        })
     }
 
     fn opening(&self, config: ChannelConfig, opened: Pending) -> Opening {
@@ -188,19 +216,29 @@ struct Opening {
 
 impl Opening {
     /// Asks for the addresses of the servers, and the endpoint for sessions to them.
-    fn resolve(self, targets: &Targets) {
+    fn resolve(self, targets: &Targets, look_up: Option<Box<dyn Fn() + Send>>) {
         match targets.resolve() {
-            Ok(targets) => self.post(targets),
+            Ok(targets) => self.post(targets, look_up),
             Err(error) => self.opened.end(Err(error)),
         }
     }
 
-    fn post(self, targets: Vec<Target>) {
+    fn post(self, targets: Vec<Target>, look_up: Option<Box<dyn Fn() + Send>>) {
         let Self { service, poster, config, opened } = self;
-        let open = OpenService { service, targets, config, opened };
+        let open = OpenService { service, targets, look_up, config, opened };
         // Without the endpoint it is dropped, and that ends the wait.
         let _ = poster.post(Post::OpenService(Box::new(open)));
     }
+}
+
+/// Asks the system for addresses, which may take seconds.
+fn on_thread(resolve: impl FnOnce() + Send + 'static) -> Result<(), Error> {
+    let named = std::thread::Builder::new().name("petrel-names".to_owned());
+    let started = named.spawn(resolve).map(drop);
+    started.map_err(|error| {
+        let message = format!("no thread to ask for addresses: {error}");
+        Error::not_sent(Status::ResourceExhausted, message)
+    })
 }
 
 /// Ends when a client's first session is open.

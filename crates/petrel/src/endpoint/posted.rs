@@ -8,7 +8,7 @@ use petrel_transport::buf::PoolExhausted;
 use super::call::{Continuation, Reply};
 use super::context::{Context, Local};
 use super::sessions::Sessions;
-use crate::channel::{Beginning, Begun, Channel, Unfinished};
+use crate::channel::{Beginning, Begun, Channel, Target, Unfinished};
 use crate::client::ServiceKey;
 use crate::client::state::{CallState, Pending};
 use crate::endpoint::CallOptions;
@@ -97,10 +97,13 @@ impl Posted {
 
 /// A client connects to its servers.
 pub(super) fn open_service(local: &mut Local, open: OpenService) {
-    let OpenService { service, targets, config, opened } = open;
+    let OpenService { service, targets, look_up, config, opened } = open;
     let Some(service) = service.upgrade() else { return };
     let handle = Handle::new(Rc::clone(&local.hub));
     let channel = handle.channel(targets, config);
+    if let Some(look_up) = look_up {
+        channel.set_resolver(look_up);
+    }
     let of_task = channel.clone();
     // It ends with the first session, or with the first failure of all servers.
     drop(handle.spawn(async move {
@@ -115,6 +118,13 @@ pub(super) fn open_service(local: &mut Local, open: OpenService) {
     }
     assert!(services[index].is_none(), "the number of a service is used once at a time");
     services[index] = Some(channel);
+}
+
+/// The servers of a client have changed.
+pub(super) fn set_targets(local: &mut Local, key: ServiceKey, targets: Vec<Target>) {
+    if let Some(channel) = local.remote.posted.service(key) {
+        channel.set_targets(targets);
+    }
 }
 
 /// The last handle of a client is gone: its sessions are closed when its last call has ended.

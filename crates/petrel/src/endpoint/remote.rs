@@ -9,7 +9,7 @@ use petrel_transport::wake::Waker;
 
 use super::context::{Context, Local};
 use super::handler::{Handled, Payload, Request};
-use super::posted::{Posted, cancel_call, close_service, open_service, start_call};
+use super::posted::{Posted, cancel_call, close_service, open_service, set_targets, start_call};
 use super::{CallFailures, ClientCalls, Endpoint, spare::SpareBytes};
 use crate::channel::{ChannelConfig, Target};
 use crate::client::places::Places;
@@ -195,6 +195,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 Post::Start(start) => start_call(cx, start, &self.sessions),
                 Post::Cancel(state) => cancel_call(cx.local, &state),
                 Post::OpenService(open) => open_service(cx.local, *open),
+                Post::SetTargets(key, targets) => set_targets(cx.local, key, targets),
                 Post::CloseService(key) => {
                     close_service(cx.local, key);
                     closed.push(key);

@@ -346,3 +346,47 @@ fn health__of_the_server_and_of_a_method() {
     assert_eq!(client.health(Some(NEVER)).wait().unwrap(), Health::NotServing);
     assert_eq!(client.health(Some(77)).wait().unwrap(), Health::Unknown);
 }
+
+#[test]
+fn set_targets__leaves_a_server_when_its_last_call_has_ended() {
+    let (first, counts) = server();
+    let (second, second_counts) = server();
+    let client = Client::connect_wait(first.address).unwrap();
+    let held = client.call(NEVER, "").started();
+    wait_until(|| counts.came.load(Ordering::SeqCst) == 1);
+    client.set_targets([second.address, second.address]);
+    for _ in 0..20 {
+        assert_eq!(client.call(ECHO, "to the other").wait().unwrap(), b"to the other");
+    }
+    let at_second = client.call(NEVER, "").started();
+    wait_until(|| second_counts.came.load(Ordering::SeqCst) == 1);
+    // A session that is closed would have cancelled it.
+    assert_eq!(counts.went.load(Ordering::SeqCst), 0);
+    drop(held);
+    wait_until(|| counts.went.load(Ordering::SeqCst) == 1);
+    wait_until(|| fetch_sessions(&first) == 0);
+    assert_eq!(fetch_sessions(&second), 1, "one session for one server, however often it is named");
+    drop(at_second);
+}
+
+/// Sessions that a server has.
+fn fetch_sessions(server: &Server) -> u64 {
+    let json = petrel::nexus::fetch_stats(server.address, Duration::from_secs(10)).unwrap();
+    let (_, rest) = json.split_once("\"sessions\":").unwrap();
+    rest.split([',', '}']).next().unwrap().parse().unwrap()
+}
+
+/// Names are looked up again: the server that they name now is found when another is gone.
+#[test]
+fn client__of_a_name_looks_it_up_again_when_a_server_is_gone() {
+    let (named, _) = server();
+    let (mut other, _) = server();
+    let client = Client::connect_wait(format!("localhost:{}", named.address.port())).unwrap();
+    client.set_targets([other.address]);
+    assert_eq!(client.call(ECHO, "elsewhere").wait().unwrap(), b"elsewhere");
+    wait_until(|| fetch_sessions(&named) == 0);
+    other.end();
+    let call = client.call(ECHO, "back").idempotent().wait_for_ready();
+    assert_eq!(call.timeout(Duration::from_secs(60)).wait().unwrap(), b"back");
+    assert_eq!(fetch_sessions(&named), 1);
+}
