@@ -12,6 +12,7 @@ mod index;
 mod kv;
 mod kv_chaos;
 mod kv_sim;
+mod manual;
 mod server;
 mod sim;
 mod values;
@@ -26,7 +27,7 @@ pub(crate) use bench::{
     EndsArgs, FactorsArgs, IdleArgs, InstructionsArgs, KvBenchArgs, OverloadServerArgs, RateArgs,
     SessionsArgs, ThreadsArgs, WindowArgs, WorkArgs,
 };
-pub(crate) use client::{CallArgs, PingArgs, StatsArgs};
+pub(crate) use client::{CallArgs, HealthArgs, PingArgs, StatsArgs};
 pub(crate) use doctor::DoctorArgs;
 pub(crate) use experiment::{
     CcCostArgs, CommonArgs, ExperimentArgs, ExperimentCommand, IncastArgs, LossArgs, OverloadArgs,
@@ -43,6 +44,7 @@ pub(crate) use kv::{
 };
 pub(crate) use kv_chaos::{KvChaosArgs, KvChaosReplicaArgs};
 pub(crate) use kv_sim::KvSimArgs;
+pub(crate) use manual::{CompletionsArgs, ManArgs};
 pub(crate) use server::{DemoArgs, ServeArgs};
 pub(crate) use sim::{SimArgs, SimCommand};
 pub(crate) use values::{BenchTransport, Payload};
@@ -104,11 +106,14 @@ pub(crate) enum Command {
     Ping(PingArgs),
     Call(CallArgs),
     Stats(StatsArgs),
+    Health(HealthArgs),
     Kv(KvArgs),
     Bench(BenchArgs),
     Index(IndexArgs),
     Sim(SimArgs),
     Doctor(DoctorArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
 }
 
 #[cfg(test)]

@@ -88,6 +88,12 @@ impl From<CallWaitError> for Failure {
     }
 }
 
+impl From<petrel::Error> for Failure {
+    fn from(error: petrel::Error) -> Self {
+        Self::new(error.status, error.to_string())
+    }
+}
+
 impl From<StartError> for Failure {
     fn from(error: StartError) -> Self {
         Self::new(error.status(), error.to_string())

@@ -18,11 +18,13 @@ mod cores;
 mod demo;
 mod doctor;
 mod failure;
+mod health;
 mod index;
 mod interrupt;
 mod kv;
 mod load;
 mod log;
+mod manual;
 mod methods;
 mod output;
 mod payload;
@@ -70,11 +72,14 @@ fn run(command: &Command, output: Output) -> Result<Outcome, Failure> {
         Command::Ping(args) => ping::run(args, output),
         Command::Call(args) => call::run(args, output),
         Command::Stats(args) => stats::run(args, output),
+        Command::Health(args) => health::run(args, output),
         Command::Kv(args) => kv::run(args, output),
         Command::Bench(args) => bench::run(args, output),
         Command::Index(args) => index::run(args, output),
         Command::Sim(args) => sim::run(args, output),
         Command::Doctor(args) => Ok(doctor::run(args, output)?),
+        Command::Completions(args) => manual::completions(args),
+        Command::Man(args) => manual::man(args),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Arguments of the subcommands that talk to a running server: `petrel ping`, `call` and `stats`.
+//! Arguments of the subcommands that talk to a running server: `petrel ping`, `call`, `stats` and `health`.
 
 use std::time::Duration;
 
@@ -133,3 +133,33 @@ Examples:
   petrel stats 127.0.0.1:31850
   petrel stats 127.0.0.1:31850 --watch
   petrel stats 127.0.0.1:31850 --watch=250ms --json";
+
+/// Ask a server whether it can serve: the exit code is 0 if so
+///
+/// The endpoint answers by itself, from its event loop, whatever methods it has. The exit code is 1 if it drains, if it has no
+/// such method, or if it does not answer in time.
+#[derive(Args, Debug)]
+#[command(after_long_help = HEALTH_AFTER_HELP)]
+pub(crate) struct HealthArgs {
+    /// The server's control address; without a port it is 31850
+    #[arg(value_name = "ADDR")]
+    pub(crate) address: ServerAddress,
+
+    /// Ask for one method: a number, or a name of `petrel serve`
+    #[arg(long, short, value_name = "METHOD")]
+    pub(crate) method: Option<Method>,
+
+    /// Number of the server's endpoint to ask
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) endpoint: u16,
+
+    /// How long to wait for the connection, and for the answer
+    #[arg(long, value_name = "DURATION", default_value = "5s", value_parser = parse_duration)]
+    pub(crate) timeout: Duration,
+}
+
+const HEALTH_AFTER_HELP: &str = "\
+Examples:
+  petrel health 127.0.0.1:31850
+  petrel health kv-0.example.com --timeout 500ms
+  petrel health 127.0.0.1:31850 --method echo --json";

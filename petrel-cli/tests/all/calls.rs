@@ -310,3 +310,25 @@ fn demo__verifies_both_transports() {
         .collect();
     assert_eq!(transfers, [("udp", true), ("udp", true), ("shm", true), ("shm", true)]);
 }
+
+#[test]
+fn health__is_an_exit_code() {
+    let server = Server::on_free_port();
+    for (method, code, word, name) in [
+        (None, 0, "serving", "SERVING"),
+        (Some("echo"), 0, "serving", "SERVING"),
+        (Some("77"), 1, "unknown: the server has no such method", "SERVICE_UNKNOWN"),
+    ] {
+        let mut line = vec!["health", server.address.as_str()];
+        line.extend(method.into_iter().flat_map(|method| ["--method", method]));
+        let output = petrel(&line);
+        assert_eq!(output.status.code(), Some(code), "{output:?}");
+        assert_eq!(stdout(&output).trim_end(), word);
+        line.push("--json");
+        assert_eq!(record(&petrel(&line))["health"], name);
+    }
+    let nowhere = free_address();
+    let output = petrel(&["health", &nowhere.to_string()]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(stderr(&output).contains("no server can be reached"), "{output:?}");
+}

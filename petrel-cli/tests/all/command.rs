@@ -173,3 +173,22 @@ fn usage__errors_exit_with_2_and_print_no_result() {
         assert!(!output.stderr.is_empty(), "{arguments:?}");
     }
 }
+
+#[test]
+fn completions_and_man__know_the_subcommands() {
+    let output = petrel(&["completions", "bash"]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(stdout(&output).contains("health"), "{output:?}");
+    let directory = std::env::temp_dir().join(format!("petrel-man-{}", std::process::id()));
+    let output = petrel(&["man", directory.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    for (page, says) in
+        [("petrel.1", "doctor"), ("petrel-ping.1", "echo"), ("petrel-kv-put.1", "key")]
+    {
+        let text = std::fs::read_to_string(directory.join(page)).unwrap();
+        assert!(text.starts_with(".ie") && text.contains(says), "{page}: {text}");
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+    let output = petrel(&["completions", "tcsh"]);
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+}
