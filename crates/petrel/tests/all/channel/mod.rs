@@ -369,8 +369,10 @@ fn a_hedge_that_is_refused_says_nothing_of_the_attempt_beside_it() {
         });
     });
     let mut client = client(EndpointConfig::default());
-    let channel =
-        client.handle().channel([hangs.address, refuses.address], ChannelConfig::default());
+    // No third attempt, at the server of the first, while the answer of the second is late.
+    let mut config = ChannelConfig::default();
+    config.attempts_max = 2;
+    let channel = client.handle().channel([hangs.address, refuses.address], config);
     let hedged = seconds(60).idempotent().hedge_after(Duration::from_millis(5));
     let (mut calls, mut unknown, handle) = (0, 0, client.handle());
     client.block_on(async {
