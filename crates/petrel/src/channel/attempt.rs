@@ -71,12 +71,14 @@ impl Channel {
     pub(super) fn note_end<A>(&self, outstanding: Outstanding, outcome: &Result<A, Error>) {
         outstanding.end(outcome);
         if let Err(failure) = outcome {
-            self.inner.counters.count(|stats| match failure.execution {
-                Execution::NotSent => stats.attempts_not_sent += 1,
-                Execution::Refused => stats.attempts_refused += 1,
-                Execution::MayHaveExecuted => stats.attempts_uncertain += 1,
-                Execution::Answered => stats.attempts_failed += 1,
-            });
+            let counters = &self.inner.counters;
+            let counter = match failure.execution {
+                Execution::NotSent => &counters.attempts_not_sent,
+                Execution::Refused => &counters.attempts_refused,
+                Execution::MayHaveExecuted => &counters.attempts_uncertain,
+                Execution::Answered => &counters.attempts_failed,
+            };
+            counter.increment();
         }
     }
 }

@@ -38,7 +38,7 @@ impl Channel {
     /// Begins the first attempt of a call.
     pub(crate) fn begin(&self, options: CallOptions, now_ns: u64) -> Beginning {
         let inner = &self.inner;
-        inner.counters.count(|stats| stats.calls += 1);
+        inner.counters.calls.increment();
         let end_ns = self.end_ns(&options, now_ns);
         let chosen = match options.hedge_after {
             None => inner.choose(&[]),

@@ -26,7 +26,7 @@ impl Channel {
         request: &[u8],
         options: CallOptions,
     ) -> Result<MsgBuf, Error> {
-        self.inner.counters.count(|stats| stats.calls += 1);
+        self.inner.counters.calls.increment();
         if options.hedge_after.is_some() && !options.idempotent {
             return Err(not_idempotent());
         }
@@ -116,7 +116,7 @@ impl Channel {
         if !may_go_on || !self.may_try_again(wanted.method) {
             return Err(progress.conclude(failure));
         }
-        self.inner.counters.count(|stats| stats.retries += 1);
+        self.inner.counters.retries.increment();
         events::call_retried(wanted.method, progress.attempts, &failure);
         Ok(())
     }
@@ -125,7 +125,7 @@ impl Channel {
     pub(super) fn may_try_again(&self, method: u16) -> bool {
         let may = self.inner.budget.borrow_mut().try_retry(self.inner.handle.now_ns());
         if !may {
-            self.inner.counters.count(|stats| stats.budget_exhausted += 1);
+            self.inner.counters.budget_exhausted.increment();
             events::retry_denied(method);
         }
         may

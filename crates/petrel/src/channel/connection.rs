@@ -11,7 +11,7 @@ use petrel_planted::planted;
 
 use super::config::{ChannelConfig, Target};
 use super::reconnect::Reconnect;
-use super::{Channel, Inner};
+use super::{Channel, Counters, Inner};
 use crate::endpoint::SessionState;
 use crate::events;
 use crate::local::{Session, Task};
@@ -149,7 +149,7 @@ pub(super) async fn keep(channel: Weak<Inner>, connection: Rc<Connection>) {
                 session.left().await;
                 reconnect.left(handle.now_ns());
                 if let Some(inner) = channel.upgrade() {
-                    inner.counters.count(|stats| stats.sessions_left += 1);
+                    inner.counters.sessions_left.increment();
                 }
                 connection.set(Err(why_left(&session)));
             }
@@ -170,10 +170,8 @@ pub(super) async fn keep(channel: Weak<Inner>, connection: Rc<Connection>) {
 /// its keeper waits: two keepers whose waits overlap would keep it, and each other, for ever.
 fn note_connect(channel: &Weak<Inner>, has_succeeded: bool) -> bool {
     let Some(inner) = channel.upgrade() else { return false };
-    inner.counters.count(|stats| match has_succeeded {
-        true => stats.sessions_opened += 1,
-        false => stats.connects_failed += 1,
-    });
+    let Counters { sessions_opened, connects_failed, .. } = &*inner.counters;
+    if has_succeeded { sessions_opened } else { connects_failed }.increment();
     true
 }
 

@@ -45,7 +45,7 @@ impl Channel {
                 };
                 if attempts.is_empty() || is_decisive(&outcome) {
                     let won = number > first && outcome.is_ok();
-                    self.inner.counters.count(|stats| stats.hedges_won += u64::from(won));
+                    self.inner.counters.hedges_won.add(u64::from(won));
                     return outcome;
                 }
                 // Another is on the way: its end counts.
@@ -53,7 +53,7 @@ impl Channel {
                     progress.note(&failure);
                 }
             }
-            self.inner.counters.count(|stats| stats.hedges += 1);
+            self.inner.counters.hedges.increment();
         }
     }
 

@@ -30,9 +30,12 @@ mod connection;
 mod hedge;
 mod permit;
 mod reconnect;
+mod stats;
 
 pub(crate) use begin::{Beginning, Begun, Unfinished};
 pub use config::{ChannelConfig, Target};
+pub use stats::ChannelStats;
+pub(crate) use stats::Counters;
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -43,6 +46,7 @@ use connection::Connection;
 
 use crate::local::Handle;
 use crate::overload::RetryBudget;
+use crate::sync::Arc;
 use crate::time::as_ns;
 
 /// Calls to one service at one or several servers; see the [module](self). Clones are the same channel;
@@ -78,7 +82,7 @@ struct Inner {
     /// Where the search for the least busy connection begins, so that equals take turns.
     turn: Cell<usize>,
     resolver: RefCell<Option<Resolver>>,
-    counters: Counters,
+    counters: Arc<Counters>,
 }
 
 /// Looks for the servers again, as they may have moved.
@@ -91,47 +95,6 @@ struct Resolver {
 /// The time between two looks for the servers.
 const LOOK_UP_PAUSE: Duration = Duration::from_secs(5);
 
-/// What a channel has done, since it was made.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ChannelStats {
-    /// Calls that were made on the channel.
-    pub calls: u64,
-    /// Attempts beyond the first, hedges not counted.
-    pub retries: u64,
-    /// Attempts made beside one that had not ended.
-    pub hedges: u64,
-    /// Hedges that answered first.
-    pub hedges_won: u64,
-    /// Attempts that were wanted and that the budget did not allow.
-    pub budget_exhausted: u64,
-    /// Sessions that were opened.
-    pub sessions_opened: u64,
-    /// Attempts to open one that failed.
-    pub connects_failed: u64,
-    /// Sessions that were open and took no further calls: they ended, or their server drained.
-    pub sessions_left: u64,
-    /// Attempts that failed and of which nothing was sent.
-    pub attempts_not_sent: u64,
-    /// Attempts that a server refused, unexecuted.
-    pub attempts_refused: u64,
-    /// Attempts of which it is not known whether they were executed.
-    pub attempts_uncertain: u64,
-    /// Attempts that a server answered with a failure.
-    pub attempts_failed: u64,
-}
-
-#[derive(Default)]
-struct Counters(Cell<ChannelStats>);
-
-impl Counters {
-    fn count(&self, what: impl FnOnce(&mut ChannelStats)) {
-        let mut stats = self.0.get();
-        what(&mut stats);
-        self.0.set(stats);
-    }
-}
-
 impl Handle {
     /// A channel to servers that can all answer its calls. It begins to connect to them at once.
     ///
@@ -142,6 +105,16 @@ impl Handle {
         targets: impl IntoIterator<Item = T>,
         config: ChannelConfig,
     ) -> Channel {
+        self.channel_that_counts(targets, config, Arc::default())
+    }
+
+    /// The same, whose counters others have, too.
+    pub(crate) fn channel_that_counts<T: Into<Target>>(
+        &self,
+        targets: impl IntoIterator<Item = T>,
+        config: ChannelConfig,
+        counters: Arc<Counters>,
+    ) -> Channel {
         let inner = Rc::new(Inner {
             handle: self.clone(),
             budget: RefCell::new(RetryBudget::new(config.retry_budget, self.now_ns())),
@@ -149,7 +122,7 @@ impl Handle {
             connections: RefCell::default(),
             turn: Cell::new(0),
             resolver: RefCell::default(),
-            counters: Counters::default(),
+            counters,
         });
         let channel = Channel { inner };
         channel.set_targets(targets);
@@ -202,7 +175,7 @@ impl Channel {
 
     /// What the channel has done.
     pub fn stats(&self) -> ChannelStats {
-        self.inner.counters.0.get()
+        self.inner.counters.snapshot()
     }
 }
 

@@ -12,7 +12,7 @@ use super::call::Call;
 use super::state::{CallState, Pending};
 use super::targets::Targets;
 use super::{ClientShared, park};
-use crate::channel::{ChannelConfig, Target};
+use crate::channel::{ChannelConfig, ChannelStats, Counters, Target};
 use crate::endpoint::{HEALTH_METHOD, Health};
 use crate::error::Error;
 use crate::inbox::Poster;
@@ -30,6 +30,7 @@ pub struct Client {
 pub(crate) struct Service {
     key: ServiceKey,
     endpoint: Arc<ClientShared>,
+    counters: Arc<Counters>,
     /// Kept for as long as there is the client, if the endpoint is one of these.
     _background: Option<Background>,
 }
@@ -81,6 +82,11 @@ impl Client {
         assert!(!targets.is_empty(), "a client has a target");
         // Without its endpoint no call is made.
         let _ = self.endpoint().poster.post(Post::SetTargets(self.key(), targets));
+    }
+
+    /// What the client has done: sessions, attempts, and how they failed.
+    pub fn stats(&self) -> ChannelStats {
+        self.service.counters.snapshot()
     }
 
     /// Asks whether a server can serve: as a whole, or one of its methods. It ends with INTERNAL if the answer is none.
@@ -168,7 +174,8 @@ impl Client {
     /// A client of an endpoint that has not heard of it.
     fn new(endpoint: Arc<ClientShared>, background: Option<Background>) -> Self {
         let key = endpoint.services.take();
-        Self { service: Arc::new(Service { key, endpoint, _background: background }) }
+        let counters = Arc::default();
+        Self { service: Arc::new(Service { key, endpoint, counters, _background: background }) }
     }
 
     /// A client whose sessions are the endpoint's own, which is asked to connect.
@@ -255,6 +262,10 @@ impl Future for Opened {
 impl Service {
     pub(crate) fn key(&self) -> ServiceKey {
         self.key
+    }
+
+    pub(crate) fn counters(&self) -> &Arc<Counters> {
+        &self.counters
     }
 }
 

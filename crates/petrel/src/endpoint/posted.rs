@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::local::{Command, Handle, Key, Slab, Task};
 use crate::msgbuf::MsgBuf;
 use crate::post::{Callee, OpenService, StartCall};
+use crate::sync::Arc;
 
 /// What an endpoint has of other threads' calls.
 #[derive(Default)]
@@ -100,7 +101,7 @@ pub(super) fn open_service(local: &mut Local, open: OpenService) {
     let OpenService { service, targets, look_up, config, opened } = open;
     let Some(service) = service.upgrade() else { return };
     let handle = Handle::new(Rc::clone(&local.hub));
-    let channel = handle.channel(targets, config);
+    let channel = handle.channel_that_counts(targets, config, Arc::clone(service.counters()));
     if let Some(look_up) = look_up {
         channel.set_resolver(look_up);
     }

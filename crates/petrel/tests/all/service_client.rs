@@ -169,9 +169,13 @@ fn call__that_is_refused_is_made_again_and_one_that_failed_is_not() {
     let client = Client::connect_wait(server.address).unwrap();
     assert_eq!(client.call(REFUSE_ONCE, "").wait().unwrap(), b"now");
     assert_eq!(counts.came.swap(0, Ordering::SeqCst), 2);
+    let stats = client.stats();
+    assert_eq!((stats.calls, stats.retries, stats.attempts_refused), (1, 1, 1));
+    assert_eq!((stats.sessions_opened, stats.connects_failed), (1, 0));
     let error = client.call(FAIL, [Status::NotFound.code()]).idempotent().wait().unwrap_err();
     assert_eq!(error, Error::new(Status::NotFound, "as asked for"));
     assert_eq!(counts.came.load(Ordering::SeqCst), 1);
+    assert_eq!((client.stats().calls, client.stats().attempts_failed), (2, 1));
 }
 
 /// What succeeds allows retries, also where the first attempt was enough.

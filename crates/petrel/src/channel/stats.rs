@@ -1,0 +1,68 @@
+//! What a channel counts.
+
+use crate::sync::{AtomicU64, Ordering};
+
+/// A number that the endpoint's thread counts up, and that any thread reads.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    /// One thread counts: what it reads is what it wrote.
+    pub(super) fn add(&self, count: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed) + count, Ordering::Relaxed);
+    }
+
+    pub(super) fn increment(&self) {
+        self.add(1);
+    }
+
+    fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// What a channel, or a client, has done since it was made.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub struct ChannelStats { $($(#[$doc])* pub $name: u64,)* }
+
+        /// The same while it is counted.
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters { $(pub(super) $name: Counter,)* }
+
+        impl Counters {
+            pub(crate) fn snapshot(&self) -> ChannelStats {
+                ChannelStats { $($name: self.$name.get(),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Calls that were made on the channel.
+    calls,
+    /// Attempts beyond the first, hedges not counted.
+    retries,
+    /// Attempts made beside one that had not ended.
+    hedges,
+    /// Hedges that answered first.
+    hedges_won,
+    /// Attempts that were wanted and that the budget did not allow.
+    budget_exhausted,
+    /// Sessions that were opened.
+    sessions_opened,
+    /// Attempts to open one that failed.
+    connects_failed,
+    /// Sessions that were open and took no further calls: they ended, or their server drained.
+    sessions_left,
+    /// Attempts that failed and of which nothing was sent.
+    attempts_not_sent,
+    /// Attempts that a server refused, unexecuted.
+    attempts_refused,
+    /// Attempts of which it is not known whether they were executed.
+    attempts_uncertain,
+    /// Attempts that a server answered with a failure.
+    attempts_failed,
+}
