@@ -375,7 +375,6 @@ pub(super) fn finish<B: Buffer, T>(
         }
     }
     state.way_out = WayOut::General;
-    state.awaits_plain = false;
     client.stalled.remove(slot);
     if !planted("proto_held_slot_stays") {
         client.held.remove(slot);

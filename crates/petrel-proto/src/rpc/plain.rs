@@ -384,7 +384,6 @@ impl<B: Buffer, T> Core<B, T> {
         counters.frames_accepted += 1;
         counters.calls_succeeded += 1;
         let session = SessionId { index: parsed.session(), generation: entry.generation };
-        state.awaits_plain = false;
         state.held = 0;
         state.state = ClientState::Free;
         state.number += u64::from(client.slot_mask) + 1;

@@ -439,7 +439,7 @@ pub(crate) struct ClientSlot<B, T> {
     /// [`TIMED_REPEAT`].
     pub(crate) timed_packet: u32,
     pub(crate) state: ClientState,
-    /// Whether such a request as `way_out` says was sent once, and nothing has happened since.
+    /// Whether such a request as `way_out` says was sent once, and nothing has happened since: while the slot is in use.
     pub(crate) awaits_plain: bool,
     pub(crate) way_out: WayOut,
     /// Whether the transmit queue has an entry for this slot.
@@ -812,3 +812,116 @@ impl<B, T> ClientSlot<B, T> {
 
 // With an endpoint's buffers and continuations.
 const _: () = assert!(size_of::<ClientSlot<Box<u8>, [u64; 3]>>() == 128);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_likely__until_three_misses_in_a_row_and_then_once_in_64_requests() {
+        let mut reception = Reception::default();
+        for _ in 0..2 {
+            for _ in 1..MISSES_MAX {
+                reception.note(true);
+                assert!(reception.is_likely());
+            }
+            // One that came begins the count anew.
+            reception.note(false);
+        }
+        (0..MISSES_MAX).for_each(|_| reception.note(true));
+        for _ in 0..2 {
+            assert!((1..SKIPPED_MAX).all(|_| !reception.is_likely()));
+            assert!(reception.is_likely());
+            // It may miss for ever.
+            reception.note(true);
+        }
+        reception.note(false);
+        assert!((0..SKIPPED_MAX).all(|_| reception.is_likely()));
+    }
+
+    /// A session that is open, with so many slots.
+    fn session(slots: u16) -> ClientSession<Vec<u8>, u64> {
+        let mut session = ClientSession::opening(0, &RtoBounds::default());
+        let agreed = Agreed {
+            peer: PeerKey(1),
+            peer_session: 2,
+            peer_token: 3,
+            slots,
+            credits: 8,
+            packet_bytes: 1_200,
+            peer_message_bytes_max: 1 << 20,
+        };
+        session.establish(agreed, &CongestionControl::default());
+        session
+    }
+
+    #[test]
+    fn take_reserved_slot__one_that_is_kept_and_free_and_has_numbers_left() {
+        for has_reserve in [false, true] {
+            let slots =
+                if has_reserve { SLOTS_WITH_RESERVE_MIN } else { SLOTS_WITH_RESERVE_MIN / 2 };
+            for (state, is_free) in [
+                (ClientState::Free, true),
+                (ClientState::Sending, false),
+                (ClientState::Waiting, false),
+                (ClientState::Receiving, false),
+            ] {
+                for (number, is_left) in
+                    [(0, true), (REQUEST_NUMBER_END - 1, true), (REQUEST_NUMBER_END, false)]
+                {
+                    let mut session = session(slots);
+                    session.slots[RESERVED].state = state;
+                    session.slots[RESERVED].number = number;
+                    let expected = (has_reserve && is_free && is_left).then_some(RESERVED);
+                    assert_eq!(
+                        session.take_reserved_slot(),
+                        expected,
+                        "{slots} {state:?} {number}"
+                    );
+                }
+            }
+        }
+    }
+
+    /// The server has followed up to the request that it names: only those behind it went unheard.
+    #[test]
+    fn note_heard_of__leaves_the_requests_behind_it_unheard() {
+        for rounds in [1, 8, 64] {
+            for (unheard, behind, left) in
+                [(5, 0, 0), (5, 1, 1), (5, 4, 4), (5, 5, 5), (5, 6, 5), (0, 3, 0)]
+            {
+                let mut session = session(8);
+                let slot = &mut session.slots[0];
+                (slot.number, slot.unheard) = (1_000 * rounds + 7, unheard);
+                slot.note_heard_of(slot.number - (behind + 1) * rounds, rounds);
+                assert_eq!(slot.unheard, left, "{unheard} unheard, {behind} behind, {rounds}");
+            }
+        }
+    }
+
+    #[test]
+    fn note_given_up__counts_requests_in_a_row_of_which_nothing_was_heard() {
+        let (rounds, mut spare) = (8, Spare::new());
+        let mut session = session(8);
+        let slot = &mut session.slots[0];
+        let mut give_up = |slot: &mut ClientSlot<_, _>, state, acknowledged: bool| {
+            slot.number += rounds;
+            slot.state = state;
+            if acknowledged {
+                slot.parts(&mut spare).acknowledged.insert(0);
+            }
+            slot.note_given_up(rounds);
+            spare.take_back(&mut slot.parts);
+            slot.unheard
+        };
+        assert_eq!(give_up(slot, ClientState::Sending, false), 1);
+        assert_eq!(give_up(slot, ClientState::Sending, false), 2);
+        assert_eq!(give_up(slot, ClientState::Sending, true), 0, "a packet was acknowledged");
+        assert_eq!(give_up(slot, ClientState::Sending, false), 1);
+        assert_eq!(give_up(slot, ClientState::Waiting, false), 0, "all of it was acknowledged");
+        assert_eq!(give_up(slot, ClientState::Sending, false), 1);
+        assert_eq!(give_up(slot, ClientState::Sending, false), 2);
+        slot.number += rounds;
+        assert_eq!(give_up(slot, ClientState::Sending, false), 1, "one between them was answered");
+    }
+}

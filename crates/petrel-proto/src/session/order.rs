@@ -136,6 +136,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn default__knows_of_no_repetition() {
+        let mut order = SendOrder::default();
+        assert!(order.has_no_repetition());
+        order.note_new(0..3);
+        assert!(order.has_no_repetition());
+        assert_eq!((order.sent, order.of(2), order.arrived(2, true, 3)), (3, 3, None));
+        order.note_repeat(1);
+        assert!(!order.has_no_repetition());
+        assert_eq!((order.of(1), order.of(2), order.arrived(1, true, 3)), (4, 3, Some(4)));
+    }
+
     proptest! {
         #[test]
         fn send_order__matches_model(steps in prop::collection::vec((1u32..20, 0u32..6, 0u32..80), 1..60)) {

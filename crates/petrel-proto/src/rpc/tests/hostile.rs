@@ -7,13 +7,17 @@ use crate::wire::{Flags, Header, Kind, Pull};
 
 /// A PULL for the first request, as its client would never send it.
 fn pull(cumulative: u32, limit: u32, resend_below: u32) -> Vec<u8> {
+    pull_for(FIRST, cumulative, limit, resend_below)
+}
+
+fn pull_for(request: u64, cumulative: u32, limit: u32, resend_below: u32) -> Vec<u8> {
     let header = Header {
         kind: Kind::Pull,
         flags: Flags::NONE,
         session: 0,
         token: SERVER_TOKEN,
         aux: 0,
-        request: FIRST,
+        request,
     };
     let pull = Pull { cumulative, limit, resend_below, bitmap: Words::default() };
     let (bytes, len) = pull.encode(header.words());
@@ -110,5 +114,83 @@ fn a_response_larger_than_any_message_is_malformed() {
             }
             other => panic!("{size} B: {other:?}"),
         }
+    }
+}
+
+/// A part is one of its message: one behind the last is none, even where that is full, so that nothing would be left
+/// for the next.
+#[test]
+fn a_part_behind_the_last_is_malformed() {
+    const PACKET: std::ops::Range<usize> = 20..23;
+    let behind = |part: &[u8], packet: u32| {
+        let mut behind = part[..crate::limits::PART_HEADER_BYTES].to_vec();
+        behind[PACKET].copy_from_slice(&packet.to_le_bytes()[..3]);
+        behind
+    };
+    for packets in [2, 3] {
+        let mut pair = Pair::new();
+        let message = pattern((packets * P) as usize, 1);
+        pair.call(&message, message.len(), 1);
+        let parts = pair.client_sends();
+        for packet in [packets, packets + 1, 0xFF_FFFF] {
+            pair.at_server(&behind(&parts[0], packet)).nothing();
+        }
+        assert_eq!(pair.server.counters().dropped_malformed, 3);
+        let mut got = parts.iter().map(|part| pair.at_server(part)).collect::<Vec<_>>();
+        let (handle, request) = got.pop().unwrap().request();
+        assert!(request == message);
+        pair.respond(handle, &message);
+        let answer = pair.server_sends();
+        let first = &answer[0];
+        // Before anything of the response has come, and after.
+        for _ in 0..2 {
+            for packet in [packets, packets + 1, 0xFF_FFFF] {
+                pair.at_client(&behind(first, packet)).nothing();
+            }
+            pair.at_client(first).nothing();
+        }
+        assert_eq!(pair.client.counters().dropped_malformed, 6);
+        let mut got = answer[1..].iter().map(|part| pair.at_client(part)).collect::<Vec<_>>();
+        let completion = got.pop().unwrap().completed();
+        completion.outcome.unwrap();
+        assert!(completion.response.message() == message);
+        pair.assert_credits_back();
+    }
+}
+
+/// Whichever way took a request, its slot says of it nothing that was so of the one before. A client asks only for what
+/// it has heard of; this one asks at once.
+#[test]
+fn a_small_request_behind_a_large_one_is_credited_as_it_is() {
+    for short_ways in [false, true] {
+        let mut pair = Pair::by(Shape::default(), short_ways);
+        pair.call(&pattern(3 * P as usize, 1), 10, 1);
+        let parts = pair.client_sends();
+        let mut got = parts.iter().map(|part| pair.at_server(part)).collect::<Vec<_>>();
+        let (handle, _) = got.pop().unwrap().request();
+        pair.wait_for_timeout();
+        for part in pair.client_sends() {
+            pair.at_server(&part).nothing();
+        }
+        let credits = words(&pair.server_sends());
+        assert!(!credits.is_empty());
+        pair.respond(handle, b"large");
+        let answer = pair.server_sends().remove(0);
+        pair.at_client(&answer).completed().outcome.unwrap();
+        pair.call(b"small", 10, 2);
+        let request = pair.client_sends().remove(0);
+        assert_eq!(words(std::slice::from_ref(&request)), ["REQUEST s0 r840 m1 5 B"]);
+        let (handle, _) = pair.at_server(&request).request();
+        assert!(pair.server_sends().is_empty(), "its answer says enough");
+        pair.at_server(&pull_for(FIRST + 8, 0, 1, 0)).nothing();
+        assert_eq!(
+            words(&pair.server_sends()),
+            ["CREDIT s0 r840 up to 1, echo 0, waits"],
+            "{credits:?}"
+        );
+        pair.respond(handle, b"answer");
+        let answer = pair.server_sends().remove(0);
+        assert_eq!(pair.at_client(&answer).completed().response.message(), b"answer");
+        pair.assert_credits_back();
     }
 }
