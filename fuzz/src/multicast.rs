@@ -240,9 +240,7 @@ impl World {
             let ahead_ns = [None, Some(0), Some(2_000_000)][input.below(3)];
             let limits = CallLimits { deadline_ns: ahead_ns.map(|ahead_ns| now + ahead_ns) };
             let call = PendingCall { method: 3, tag, request, response };
-            if core.call_announced(now, *session, call, limits, announcement).is_err() {
-                return;
-            }
+            core.call_announced(now, *session, call, limits, announcement);
             let to = GroupFrames { peer: PeerKey(77), key, announcement, packet_bytes: P };
             core.send_to_group(to, buffer(&message));
         } else if core.call(now, *session, 3, request, response, tag).is_err() {

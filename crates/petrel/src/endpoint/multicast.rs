@@ -140,9 +140,7 @@ impl Broadcast {
         let tag = Continuation::function(run_keyed, number);
         let call = PendingCall { method, tag, request, response };
         let limits = options.limits(clock.now_ns());
-        let announcement = self.frames.announcement;
-        let called = core.call_announced(*now_ns, session, call, limits, announcement);
-        called.inspect_err(|_| keyed.forget(number)).map_err(|rejected| rejected.error)?;
+        core.call_announced(*now_ns, session, call, limits, self.frames.announcement);
         Ok(CallKey::new(session, run_keyed, number))
     }
 }

@@ -2,7 +2,7 @@
 
 use petrel_planted::planted;
 
-use super::super::call::{CallLimits, CallRejected, check, start};
+use super::super::call::{CallLimits, check, start};
 use super::super::send_request::{grant_with, left_us};
 use super::super::transmit::{FrameSink, Out, Then, Turn, send_part};
 use super::super::work::{MULTICAST, Work};
@@ -42,7 +42,7 @@ impl<B: Buffer, T> Core<B, T> {
     pub fn may_announce(&mut self, session: SessionId, len: usize, packet_bytes: u32) -> bool {
         let Some(client) = self.sessions.client_mut(session) else { return false };
         let max = client.agreed.as_ref().map_or(0, |agreed| agreed.peer_message_bytes_max);
-        if len > max as usize || client.packet_bytes != packet_bytes {
+        if client.is_draining || len > max as usize || client.packet_bytes != packet_bytes {
             return false;
         }
         let packets = packets_of(len as u32, packet_bytes);
@@ -57,9 +57,6 @@ impl<B: Buffer, T> Core<B, T> {
     /// Calls with a request whose packets go by multicast: the server is told which they are, and what it does
     /// not get is sent to it alone. They are sent by [`Core::send_to_group`], once for all members.
     ///
-    /// # Errors
-    /// As [`Core::call_with`].
-    ///
     /// # Panics
     /// When [`Core::may_announce`] did not say just now that this session may.
     pub fn call_announced(
@@ -69,10 +66,12 @@ impl<B: Buffer, T> Core<B, T> {
         call: PendingCall<B, T>,
         limits: CallLimits,
         announcement: Announcement,
-    ) -> Result<(), CallRejected<B, T>> {
+    ) {
         let expiry = limits.expiry(self.shared.inherited_ns);
         if expiry.at_ns <= now_ns {
-            return self.call_with(now_ns, session, call, limits);
+            let called = self.call_with(now_ns, session, call, limits);
+            assert!(called.is_ok(), "an announcement that cannot be called");
+            return;
         }
         let Some(client) = self.sessions.client_mut(session) else {
             panic!("an announcement to a session that has ended");
@@ -84,7 +83,6 @@ impl<B: Buffer, T> Core<B, T> {
         start(&mut self.shared, session.index, client, slot, Queued { call, expiry });
         self.shared.count_as_sent(now_ns, client, slot, announcement);
         self.shared.note_expiry(session, client, expiry.at_ns);
-        Ok(())
     }
 
     /// Sends a message to all members of a group: at the next [`Core::transmit`], behind what is in

@@ -42,7 +42,7 @@ fn send_for(pair: &mut Pair, sequence: u64, limits: CallLimits, room: usize) -> 
     let announcement = Announcement { group: NUMBER, sequence };
     let (request, response) = (buffer(&message), HeapBuffer::new(room, 1));
     let call = PendingCall { method: 3, tag: sequence, request, response };
-    pair.client.call_announced(pair.now, pair.session, call, limits, announcement).unwrap();
+    pair.client.call_announced(pair.now, pair.session, call, limits, announcement);
     let to = GroupFrames { peer: GROUP, key: KEY, announcement, packet_bytes: P };
     pair.client.send_to_group(to, buffer(&message));
     message
@@ -301,6 +301,8 @@ fn may_announce__not_what_could_not_be_called() {
     assert!(!pair.client.may_announce(pair.session, LEN + 1, P), "more than the server takes");
     let unknown = SessionId { index: 77, generation: 0 };
     assert!(!pair.client.may_announce(unknown, LEN, P));
+    pair.client.begin_drain(pair.session);
+    assert!(!pair.client.may_announce(pair.session, LEN, P), "its server takes no more calls");
     let mut limited = super::congestion::timely();
     assert!(limited.client.may_announce(limited.session, LEN, P));
     super::congestion::congest(&mut limited, 2_000_000);
@@ -318,7 +320,7 @@ fn calls__of_two_packets_are_the_smallest_that_are_announced() {
         let call = PendingCall { method: 3, tag: 7, request, response };
         let (now, session) = (pair.now, pair.session);
         let limits = CallLimits::default();
-        pair.client.call_announced(now, session, call, limits, announcement).unwrap();
+        pair.client.call_announced(now, session, call, limits, announcement);
         let to = GroupFrames { peer: GROUP, key: KEY, announcement, packet_bytes: P };
         pair.client.send_to_group(to, buffer(&message));
         let ran = run_lossy(&mut pair, |_| false);
