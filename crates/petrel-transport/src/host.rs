@@ -345,6 +345,67 @@ mod tests {
     use std::net::UdpSocket;
     use std::os::unix::net::UnixStream;
 
+    /// Notes what it hears, in words.
+    struct Heard(bool, Vec<String>);
+
+    impl FrameHandler for Heard {
+        fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
+            assert!(!back.is_there());
+            self.1.push(format!("{} {frame:?}", peer.0));
+        }
+
+        fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
+            self.1.push(format!("{} {frame:?} marked", peer.0));
+        }
+
+        fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, back: ReturnPath<'_>) {
+            assert!(!back.is_there());
+            self.1.push(format!("{} {:?} shared", peer.0, frame.into_private()));
+        }
+
+        fn looks_ahead(&self) -> bool {
+            self.0
+        }
+
+        fn prepare(&mut self, frame: &[u8], is_whole: bool) {
+            self.1.push(format!("{frame:?} ahead, {is_whole}"));
+        }
+    }
+
+    /// Hands one thing of each kind to a handler, as from peer 3.
+    fn hand_all<H: FrameHandler>(mut by: H) {
+        by.handle(PeerId(3), &[1], ReturnPath::NONE);
+        by.handle_marked(PeerId(3), &[2]);
+        by.handle_shared(
+            PeerId(3),
+            SharedFrame::new(crate::SharedBytes::from(&[3][..]), &mut vec![0]),
+            ReturnPath::NONE,
+        );
+        by.prepare(&[4], true);
+        by.prepare(&[5], false);
+    }
+
+    #[test]
+    fn handlers_behind_either_transport__hear_all_and_by_the_hosts_names() {
+        for looks_ahead in [false, true] {
+            let mut heard = Heard(looks_ahead, Vec::new());
+            assert_eq!(ByShm(&mut heard).looks_ahead(), looks_ahead);
+            assert_eq!(ByUdp(&mut heard).looks_ahead(), looks_ahead);
+            hand_all(ByShm(&mut heard));
+            let peer = from_shm(PeerId(3)).0;
+            assert_ne!(peer, 3);
+            let ahead = ["[4] ahead, true".to_owned(), "[5] ahead, false".to_owned()];
+            let [frame, marked] = [format!("{peer} [1]"), format!("{peer} [2] marked")];
+            let shared = format!("{peer} [3] shared");
+            assert_eq!(heard.1, [&[frame, marked, shared][..], &ahead].concat());
+            heard.1.clear();
+            hand_all(ByUdp(&mut heard));
+            // There are no shared frames by UDP: they are as all others.
+            let frames = ["3 [1]", "3 [2] marked", "3 [3]"].map(str::to_owned);
+            assert_eq!(heard.1, [&frames[..], &ahead].concat());
+        }
+    }
+
     fn host() -> Host {
         Host::new(HostConfig::default()).unwrap()
     }

@@ -268,6 +268,10 @@ mod tests {
             let frame = unsafe { RingFrame::new(NonNull::from(&words).cast(), len) };
             assert_eq!(frame.line().unwrap().frame(), &bytes[..len]);
             assert_eq!(frame, bytes[..len].to_vec());
+            assert_eq!((frame.to_vec(), frame.len()), (bytes[..len].to_vec(), len));
+            let mut other = bytes[..len].to_vec();
+            other[len - 1] ^= 1;
+            assert!(frame != other && frame != bytes[..len - 1].to_vec());
         }
         // SAFETY: nobody reads it.
         assert!(unsafe { RingFrame::new(NonNull::from(&words).cast(), 57) }.line().is_none());

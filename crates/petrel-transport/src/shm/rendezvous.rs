@@ -172,6 +172,15 @@ mod tests {
     }
 
     #[test]
+    fn accept__tells_what_the_kernel_says() {
+        let mut rendezvous = Rendezvous::bind().unwrap();
+        // Who waits here is told at once that nobody comes; who does not wait would hear only that nobody is there.
+        rendezvous.listener.set_nonblocking(false).unwrap();
+        shutdown(&rendezvous.listener, Shutdown::Both).unwrap();
+        assert_eq!(rendezvous.accept().unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    }
+
+    #[test]
     fn streams__do_not_block_and_end_with_the_program() {
         use rustix::fs::{OFlags, fcntl_getfl};
         use rustix::io::{FdFlags, fcntl_getfd};

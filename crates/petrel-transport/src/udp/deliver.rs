@@ -191,3 +191,88 @@ fn deliver_bundle<H: FrameHandler>(
     stats.rx_bytes += (datagram.len() - bundle::framing_bytes(count)) as u64;
     count
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Notes what it hears.
+    #[derive(Default)]
+    struct Heard {
+        looks_ahead: bool,
+        prepared: Vec<Vec<u8>>,
+        frames: Vec<(Vec<u8>, bool)>,
+    }
+
+    impl FrameHandler for Heard {
+        fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>) {
+            assert!(peer == PeerId(3) && !back.is_there());
+            self.frames.push((frame.to_vec(), false));
+        }
+
+        fn handle_marked(&mut self, peer: PeerId, frame: &[u8]) {
+            assert_eq!(peer, PeerId(3));
+            self.frames.push((frame.to_vec(), true));
+        }
+
+        fn looks_ahead(&self) -> bool {
+            self.looks_ahead
+        }
+
+        fn prepare(&mut self, frame: &[u8], is_whole: bool) {
+            assert!(is_whole && self.frames.is_empty());
+            self.prepared.push(frame.to_vec());
+        }
+    }
+
+    /// A datagram with these frames, alone or in a bundle.
+    fn datagram(frames: &[&[u8]]) -> Vec<u8> {
+        let [frame] = frames else {
+            let mut bytes = vec![0; 1_000];
+            let begin = bundle::begin(&mut bytes);
+            let append = |used, frame: &&[u8]| bundle::append(&mut bytes, used, frame, &[]);
+            let end = frames.iter().fold(begin, append);
+            bytes.truncate(end);
+            return bytes;
+        };
+        frame.to_vec()
+    }
+
+    #[test]
+    fn deliver__shows_frames_ahead_to_who_looks_ahead_and_tells_whether_they_are_marked() {
+        for (frames, looks_ahead, marked) in
+            [&[&b"alone"[..]][..], &[b"one", b"two", b"three"]].into_iter().flat_map(|frames| {
+                let kinds = [(false, false), (false, true), (true, false), (true, true)];
+                kinds.map(|(looks_ahead, marked)| (frames, looks_ahead, marked))
+            })
+        {
+            let mut heard = Heard { looks_ahead, ..Heard::default() };
+            let (datagram, mut stats) = (datagram(frames), TransportStats::default());
+            let (stats_mut, is_lone) = (&mut stats, frames.len() == 1);
+            match (is_lone, marked) {
+                (true, false) => deliver_lone(stats_mut, PeerId(3), &datagram, &mut heard),
+                (true, true) => {
+                    deliver_lone(stats_mut, PeerId(3), &datagram, &mut AsMarked(&mut heard));
+                }
+                (false, false) => {
+                    assert_eq!(deliver_bundle(stats_mut, PeerId(3), &datagram, &mut heard), 3);
+                }
+                (false, true) => {
+                    let mut as_marked = AsMarked(&mut heard);
+                    assert_eq!(deliver_bundle(stats_mut, PeerId(3), &datagram, &mut as_marked), 3);
+                }
+            }
+            let all: Vec<_> = frames.iter().map(|frame| (frame.to_vec(), marked)).collect();
+            assert_eq!(heard.frames, all);
+            let ahead = if looks_ahead { frames } else { &[] };
+            assert_eq!(heard.prepared, ahead);
+            let expected = TransportStats {
+                rx_datagrams: 1,
+                rx_frames: frames.len() as u64,
+                rx_bytes: frames.iter().map(|frame| frame.len() as u64).sum(),
+                ..TransportStats::default()
+            };
+            assert_eq!(stats, expected);
+        }
+    }
+}

@@ -2,9 +2,12 @@
 #![cfg(not(loom))]
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 
 use petrel_transport::MIN_FRAME_BYTES;
-use petrel_transport::shm::{MAX_RING_BYTES, MIN_RING_BYTES, Segment, ShmConfig, ShmError};
+use petrel_transport::shm::{
+    MAX_RING_BYTES, MIN_RING_BYTES, Segment, ShmConfig, ShmError, ShmLink, Side,
+};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
 fn small() -> ShmConfig {
@@ -39,6 +42,27 @@ fn validate__names_the_setting() {
         ShmConfig { max_peers: u32::MAX as usize, ..small() },
     ] {
         assert!(at_its_end.validate().is_ok(), "{at_its_end:?}");
+    }
+}
+
+#[test]
+fn sizes__are_those_of_the_configuration_at_either_end() {
+    for (ring_bytes, max_frame_bytes) in
+        [(64 << 10, 2048), (128 << 10, 2049), (MIN_RING_BYTES, MIN_FRAME_BYTES)]
+    {
+        let config = ShmConfig { ring_bytes, max_frame_bytes, ..ShmConfig::default() };
+        let segment = Segment::create(&config).unwrap();
+        let opened = Segment::from_fd(segment.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        let (bell_a, bell_b) = UnixStream::pair().unwrap();
+        for (segment, side, bell) in
+            [(segment, Side::Creator, bell_a), (opened, Side::Opener, bell_b)]
+        {
+            assert_eq!(
+                (segment.ring_bytes(), segment.max_frame_bytes()),
+                (ring_bytes, max_frame_bytes)
+            );
+            assert_eq!(ShmLink::new(segment, side, bell).max_frame_bytes(), max_frame_bytes);
+        }
     }
 }
 
