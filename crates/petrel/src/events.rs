@@ -32,7 +32,7 @@ pub(crate) fn session_opened(
     id: SessionId,
     peer: &str,
     transport: &'static str,
-    is_client: bool,
+    is_server: bool,
 ) {
     emit!(
         DEBUG,
@@ -41,7 +41,7 @@ pub(crate) fn session_opened(
         session = id.index,
         peer,
         transport,
-        is_client,
+        is_client = !is_server,
         "a session is open"
     );
 }

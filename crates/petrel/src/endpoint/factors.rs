@@ -113,3 +113,21 @@ impl<T: Transport> petrel_proto::FrameSink for SlowSink<'_, T> {
         self.to.now_ns(burst_ns)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default__is_all_of_them() {
+        let all = Factors {
+            clock_once_per_turn: true,
+            preallocated_responses: true,
+            zero_copy_requests: true,
+            immediate_sends: true,
+            bursts: true,
+            fence_free: true,
+        };
+        assert_eq!(Factors::default(), all);
+    }
+}

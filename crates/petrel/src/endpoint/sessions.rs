@@ -573,7 +573,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                     self.local.core.note_path(self.local.now_ns, id, rtt_ns);
                 }
                 self.local.hub.note_session(id, &SessionState::Open);
-                self.note_open(id, true);
+                self.note_open(id);
                 return;
             }
             Err(error) => error,
@@ -599,12 +599,13 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         }
     }
 
-    fn note_open(&self, id: SessionId, is_client: bool) {
+    fn note_open(&self, id: SessionId) {
         let link = self.sessions.link_of(id).and_then(|link| self.sessions.links.get(&link));
         if let Some(link) = link {
             let transport = if self.transport.is_networked(link.peer) { "udp" } else { "shm" };
             let endpoint = self.control.endpoint_id();
-            events::session_opened(endpoint, id, &link.peer_name, transport, is_client);
+            let is_server = self.local.core.is_server(id);
+            events::session_opened(endpoint, id, &link.peer_name, transport, is_server);
         }
     }
 
@@ -650,7 +651,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         let peer = entry.peer;
         self.hear(id, peer);
         self.sessions.link_of.insert(id, link);
-        self.note_open(id, false);
+        self.note_open(id);
         Ok(SessionAccept {
             link: 0,
             request: open.request,
@@ -713,6 +714,21 @@ fn packet_bytes<T: Transport>(transport: &T, peer: PeerId) -> u32 {
 mod tests {
     use super::*;
     use crate::EndpointConfig;
+
+    #[test]
+    fn remember_end__keeps_the_last_ends() {
+        let transports = AllowedTransports { udp: true, shm: true };
+        let mut sessions = Sessions::new(EndpointConfig::default().sessions, transports);
+        let id = |index: usize| SessionId { index: index as u32, generation: 0 };
+        for index in 0..ENDED_MAX + 3 {
+            let reason = Reason::new(Status::Unavailable, index.to_string());
+            sessions.remember_end(Ended { id: id(index), end: SessionEnd::Invalid, reason });
+            assert_eq!(sessions.ended.len(), (index + 1).min(ENDED_MAX));
+        }
+        let why = |index| sessions.end_of(id(index)).map(|ended| ended.reason.message.to_string());
+        assert_eq!((why(2), why(3)), (None, Some("3".to_owned())));
+        assert_eq!(why(ENDED_MAX + 2), Some((ENDED_MAX + 2).to_string()));
+    }
 
     /// The table of links follows the sessions down to the room that it always has.
     #[test]

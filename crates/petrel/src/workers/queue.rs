@@ -108,18 +108,19 @@ impl Queue {
         handler: Arc<Handler>,
         request: WorkerRequest,
     ) -> Result<(), Box<Refused>> {
-        let mut state = lock(&self.state);
-        if let Err(reason) = state.admit(now_ns, &request) {
-            state.stats.refused += 1;
-            return Err(Box::new(Refused { request, reason }));
-        }
-        state.stats.queued += 1;
-        state.bytes += request.data().len();
-        state.jobs.push_back(Job { handler, request, enqueued_ns: now_ns });
-        self.signs.fetch_add(1, Ordering::Release);
-        let is_only = state.jobs.len() == 1 || !planted("workers_wake_for_the_first_only");
-        let somebody_sleeps = state.sleeping > 0 && is_only;
-        drop(state);
+        let somebody_sleeps = {
+            let mut state = lock(&self.state);
+            if let Err(reason) = state.admit(now_ns, &request) {
+                state.stats.refused += 1;
+                return Err(Box::new(Refused { request, reason }));
+            }
+            state.stats.queued += 1;
+            state.bytes += request.data().len();
+            state.jobs.push_back(Job { handler, request, enqueued_ns: now_ns });
+            self.signs.fetch_add(1, Ordering::Release);
+            let is_only = state.jobs.len() == 1 || !planted("workers_wake_for_the_first_only");
+            state.sleeping > 0 && is_only
+        };
         if somebody_sleeps {
             self.more.notify_one();
         }
@@ -193,12 +194,13 @@ impl Queue {
 
     /// Takes no more requests; what waits is still executed.
     pub(super) fn stop(&self) {
-        let mut state = lock(&self.state);
-        if state.stage == Stage::Running {
-            state.stage = Stage::Stopping;
-            self.signs.fetch_add(1, Ordering::Release);
+        {
+            let mut state = lock(&self.state);
+            if state.stage == Stage::Running {
+                state.stage = Stage::Stopping;
+                self.signs.fetch_add(1, Ordering::Release);
+            }
         }
-        drop(state);
         match planted("workers_stop_tells_one") {
             true => self.more.notify_one(),
             false => self.more.notify_all(),
@@ -208,12 +210,14 @@ impl Queue {
     /// Takes no more requests, and fails those that wait.
     pub(super) fn stop_and_fail(&self) {
         self.stop();
-        let mut state = lock(&self.state);
-        let failed = std::mem::take(&mut state.jobs);
-        state.bytes = 0;
-        state.stats.failed += failed.len() as u64;
-        self.signs.fetch_sub(failed.len(), Ordering::Relaxed);
-        drop(state);
+        let failed = {
+            let mut state = lock(&self.state);
+            let failed = std::mem::take(&mut state.jobs);
+            state.bytes = 0;
+            state.stats.failed += failed.len() as u64;
+            self.signs.fetch_sub(failed.len(), Ordering::Relaxed);
+            failed
+        };
         for job in failed {
             if planted("workers_failed_look_executed") {
                 continue;
@@ -364,5 +368,41 @@ mod tests {
             })
             .collect();
         assert_eq!(told, [(2, Status::DeadlineExceeded), (4, Status::Unavailable)]);
+    }
+
+    /// A queue whose workers sleep at once, and requests for it.
+    fn queue() -> (Queue, impl Fn(&Queue, u64)) {
+        let config =
+            AdmissionConfig { requests_max: 10, bytes_max: 1_000, shedding: Shedding::LimitOnly };
+        let poster = Inbox::new(Attention::new(), || ()).poster();
+        let push = move |queue: &Queue, number| {
+            let session = SessionId { index: 1, generation: 0 };
+            let handle = RequestHandle { session, number };
+            let flag = Arc::new(AtomicBool::new(false));
+            let request = WorkerRequest::new(handle, 7, None, vec![0], flag, poster.clone());
+            assert!(queue.push(0, Arc::new(|_| ()), request).is_ok());
+        };
+        (Queue::new(Admission::new(config, 1), IdlePolicy::Block), push)
+    }
+
+    /// Waits until so many workers sleep.
+    fn wait_for_sleepers(queue: &Queue, count: usize) {
+        while lock(&queue.state).sleeping != count {
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn sleeping__counts_the_workers_that_wait_now() {
+        let (queue, push) = queue();
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..2).map(|_| scope.spawn(|| queue.next(None))).collect();
+            wait_for_sleepers(&queue, 2);
+            push(&queue, 1);
+            queue.stop();
+            let got = workers.into_iter().map(|worker| worker.join().unwrap());
+            assert_eq!(got.flatten().count(), 1);
+        });
+        assert_eq!(lock(&queue.state).sleeping, 0);
     }
 }

@@ -64,13 +64,14 @@ fn answers_are_right(name: &str, config: &EndpointConfig) {
 type Switch = fn(&mut EndpointConfig);
 
 fn without_each(transports: AllowedTransports) {
-    let switches: [(&str, Switch); 8] = [
+    let switches: [(&str, Switch); 9] = [
         ("nothing", |_| {}),
         ("short ways", |config| config.protocol.short_ways = false),
         ("response grants", |config| config.protocol.response_grants = false),
         ("one timestamp per turn", |config| config.factors.clock_once_per_turn = false),
         ("preallocated responses", |config| config.factors.preallocated_responses = false),
         ("zero-copy requests", |config| config.factors.zero_copy_requests = false),
+        ("immediate sends", |config| config.factors.immediate_sends = false),
         ("bursts", |config| config.factors.bursts = false),
         ("fence-free publication", |config| config.factors.fence_free = false),
     ];

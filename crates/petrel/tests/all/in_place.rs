@@ -7,6 +7,7 @@ use std::rc::Rc;
 use petrel::control::AllowedTransports;
 use petrel::{Endpoint, EndpointConfig, IdlePolicy, Nexus, SessionId, SessionState};
 
+const METHOD: u16 = 3;
 const LARGE: usize = 8 << 20;
 const CALLS: usize = 6;
 
@@ -31,7 +32,7 @@ fn call(client: &mut Endpoint, session: SessionId, round: usize, mut turn: impl 
     let ended = Rc::new(RefCell::new(false));
     let end = Rc::clone(&ended);
     client
-        .call(session, 1, request, response, move |_, reply| {
+        .call(session, METHOD, request, response, move |_, reply| {
             assert!(reply.message().expect("the call succeeds") == sent, "the answer differs");
             *end.borrow_mut() = true;
         })
@@ -60,8 +61,8 @@ fn large_messages_are_one_packet(looks_ahead: bool) {
         server.fetch_ahead(2, |_| std::ptr::null());
     }
     server.register_in_place(0, |cx, request| request.reply(cx, b"another"));
-    server.register_in_place(1, |cx, request| {
-        assert_eq!((request.data().len(), request.method()), (LARGE, 1));
+    server.register_in_place(METHOD, |cx, request| {
+        assert_eq!((request.data().len(), request.method()), (LARGE, METHOD));
         request.reply_with(cx, LARGE, |data, out| {
             data.copy_to_slice(out);
             LARGE

@@ -429,3 +429,137 @@ fn stats__say_what_is_there() {
         assert!(json.contains(field), "{field} is not in {json}");
     }
 }
+
+/// A loop for some time asks at its end whether it is done, and makes no turn then.
+#[test]
+fn run_for__asks_until_its_time_is_over_or_it_is_done() {
+    let mut world = world();
+    let site = Rc::clone(&world.client.site);
+    for (limit_ms, done_at, expected) in [
+        (0, 9, (false, 1)),
+        (1, 9, (false, 2)),
+        (3, 9, (false, 4)),
+        (3, 2, (true, 2)),
+        (0, 1, (true, 1)),
+    ] {
+        let asked = Cell::new(0);
+        let done = |_: &mut petrel::Context<'_>| {
+            asked.set(asked.get() + 1);
+            assert!(asked.get() <= expected.1, "it goes on after {limit_ms} ms");
+            if asked.get() > 1 {
+                site.now_ns.set(site.now_ns.get() + 1_000_000);
+            }
+            asked.get() == done_at
+        };
+        let is_done = world.client.endpoint.run_for(Duration::from_millis(limit_ms), done);
+        assert_eq!((is_done, asked.get()), expected, "{limit_ms} ms");
+    }
+}
+
+/// An endpoint takes no more of a burst than its caches hold: some 256 KiB of a large message.
+#[test]
+fn run_once__takes_fewer_frames_behind_large_parts() {
+    let all = petrel::transport::RX_BURST_MAX;
+    for (frame_bytes, expected) in [(1_472, all), (20_000, 13), (100_000, 2), (400_000, 1)] {
+        let mut world = answering(World::with_frames_of(&EndpointConfig::default(), frame_bytes));
+        let outcome = call(&mut world, &vec![7; 5 * frame_bytes]);
+        world.client.turn();
+        let mut frames = world.client.sent();
+        assert_eq!(frames.len(), 6, "and the last is short");
+        let last = frames.pop().unwrap();
+        let server = Rc::clone(&world.server.site);
+        server.budgets.borrow_mut().clear();
+        // The parts in two turns, and another call in the third.
+        for (frame, count) in frames.into_iter().zip(1..) {
+            server.to_take.borrow_mut().push_back(frame);
+            while (count == 3 || count == 5) && !server.to_take.borrow().is_empty() {
+                world.server.turn();
+            }
+        }
+        let small = call(&mut world, b"small");
+        world.client.turn();
+        world.carry_requests();
+        world.server.turn();
+        server.to_take.borrow_mut().push_back(last);
+        world.server.turn();
+        let mut budgets = std::mem::take(&mut *server.budgets.borrow_mut());
+        budgets.dedup();
+        let mut changes = vec![all, expected, all];
+        changes.dedup();
+        assert_eq!(budgets, changes, "frames of {frame_bytes} B");
+        world.settle();
+        assert_eq!((*outcome.borrow(), *small.borrow()), (Some(Ok(())), Some(Ok(()))));
+    }
+}
+
+/// Whether the time of a request is over when its turn comes is a matter of the clock, and not of when the burst
+/// began: by whatever way it goes.
+#[test]
+fn requests_whose_time_runs_out_within_a_burst_are_not_run() {
+    let slow = |change: fn(&mut EndpointConfig)| {
+        let mut config = EndpointConfig::default();
+        change(&mut config);
+        config
+    };
+    for config in [
+        EndpointConfig::default(),
+        slow(|config| config.factors.preallocated_responses = false),
+        slow(|config| config.protocol.short_ways = false),
+    ] {
+        for (len, marked) in [(5, false), (5, true), (3_000, false), (3_000, true)] {
+            for (held_up_ns, runs) in [(100_000, true), (3_000_000, false)] {
+                let mut world = World::new(&config);
+                let ran = Rc::new(Cell::new(false));
+                let seen = Rc::clone(&ran);
+                world.server.endpoint.register(METHOD, move |cx, request| {
+                    seen.set(true);
+                    request.reply(cx, b"")
+                });
+                let client = &mut world.client.endpoint;
+                let request = client.alloc_message(&vec![7; len]).unwrap();
+                let response = client.alloc(10).unwrap();
+                let options = CallOptions::new().timeout(Duration::from_millis(2));
+                client
+                    .call_with(world.session, METHOD, request, response, options, |_, _| {})
+                    .unwrap();
+                world.client.turn();
+                assert!(world.carry_requests() > 0);
+                world.server.site.marks.set(marked);
+                world.server.site.held_up_ns.set(held_up_ns);
+                world.server.turn();
+                let what = format!("{len} B, marked {marked}, held up for {held_up_ns} ns");
+                assert_eq!(ran.get(), runs, "{what}, {:?}", config.factors);
+            }
+        }
+    }
+}
+
+/// A task is there from its spawning to its end, or until it is aborted.
+#[test]
+fn stats__count_the_tasks_that_have_not_ended() {
+    let mut world = world();
+    let handle = world.client.endpoint.handle();
+    let tasks: Vec<_> = (1..=3)
+        .map(|ms| {
+            let sleep = handle.sleep(Duration::from_millis(ms));
+            handle.spawn(sleep)
+        })
+        .collect();
+    let count = |world: &World| {
+        let (stats, census) =
+            (world.client.endpoint.stats().tasks, world.client.endpoint.census().local.tasks);
+        assert_eq!(stats, census);
+        stats
+    };
+    assert_eq!(count(&world), 3);
+    while world.client.turn().0 {}
+    assert_eq!(count(&world), 3);
+    world.pass(1_500_000);
+    while world.client.turn().0 {}
+    assert_eq!(count(&world), 2, "the first has slept");
+    tasks[2].abort();
+    assert_eq!(count(&world), 1);
+    world.pass(1_000_000);
+    while world.client.turn().0 {}
+    assert_eq!(count(&world), 0);
+}

@@ -15,6 +15,7 @@ use petrel::transport::{
 };
 use petrel::{Endpoint, EndpointConfig, SessionId, SessionState};
 
+/// The largest frame unless a test says otherwise: a datagram on an Ethernet.
 const FRAME_BYTES_MAX: usize = 1_472;
 
 /// What an endpoint says and hears, and how often it flushed.
@@ -28,6 +29,13 @@ pub(crate) struct Site {
     /// Frames that were flushed and that nobody has taken.
     pub(crate) sent: RefCell<Vec<Vec<u8>>>,
     pub(crate) flushes: Cell<u32>,
+    /// The largest frame either way.
+    frame_bytes_max: Cell<usize>,
+    /// Whether frames come in marked, and how long the system holds the endpoint up before each.
+    pub(crate) marks: Cell<bool>,
+    pub(crate) held_up_ns: Cell<u64>,
+    /// How many frames the endpoint was ready to take, each time that it asked.
+    pub(crate) budgets: RefCell<Vec<usize>>,
     /// Frames that wait for the endpoint.
     pub(crate) to_take: RefCell<VecDeque<Vec<u8>>>,
     /// Multicast groups that were joined, and those that were left.
@@ -72,7 +80,7 @@ impl Transport for Port {
     }
 
     fn max_frame_bytes(&self, _peer: PeerId) -> usize {
-        FRAME_BYTES_MAX
+        self.0.frame_bytes_max.get()
     }
 
     fn join_group(&mut self, address: SocketAddr, from: PeerId) -> Result<(), LinkError> {
@@ -87,7 +95,8 @@ impl Transport for Port {
     #[expect(unsafe_code, reason = "the trait's contract, which copying at once needs nothing of")]
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool {
         let frame = TxFrame { peer, head, body };
-        assert!(!frame.is_empty() && frame.len() <= FRAME_BYTES_MAX, "{} bytes", frame.len());
+        let max = self.0.frame_bytes_max.get();
+        assert!(!frame.is_empty() && frame.len() <= max, "{} bytes", frame.len());
         self.0.pushed.borrow_mut().push([head, body].concat());
         true
     }
@@ -102,9 +111,14 @@ impl Transport for Port {
     }
 
     fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, mut handler: H) -> usize {
+        self.0.budgets.borrow_mut().push(budget);
         for taken in 0..budget {
             let Some(frame) = self.0.to_take.borrow_mut().pop_front() else { return taken };
-            handler.handle(PeerId(self.0.source.get()), &frame, ReturnPath::NONE);
+            self.0.now_ns.set(self.0.now_ns.get() + self.0.held_up_ns.get());
+            match (PeerId(self.0.source.get()), self.0.marks.get()) {
+                (peer, false) => handler.handle(peer, &frame, ReturnPath::NONE),
+                (peer, true) => handler.handle_marked(peer, &frame),
+            }
         }
         budget
     }
@@ -150,9 +164,10 @@ pub(crate) struct Side {
 }
 
 impl Side {
-    fn new(config: &EndpointConfig, seed: u64, source: u32) -> Self {
+    fn new(config: &EndpointConfig, seed: u64, source: u32, frame_bytes_max: usize) -> Self {
         let site = Rc::new(Site::default());
         site.now_ns.set(1_000_000);
+        site.frame_bytes_max.set(frame_bytes_max);
         site.source.set(source);
         let control = Control { site: Rc::clone(&site), random: Cell::new(seed) };
         let endpoint = Endpoint::new(Port(Rc::clone(&site)), control, config).unwrap();
@@ -186,7 +201,17 @@ impl World {
 
     /// The same where frames of peer 1 come under this name.
     pub(crate) fn heard_under(config: &EndpointConfig, source: u32) -> Self {
-        let (mut client, server) = (Side::new(config, 5, source), Side::new(config, 6, source));
+        Self::of(config, source, FRAME_BYTES_MAX)
+    }
+
+    /// The same as [`World::new`] where frames have at most so many bytes.
+    pub(crate) fn with_frames_of(config: &EndpointConfig, frame_bytes_max: usize) -> Self {
+        Self::of(config, 1, frame_bytes_max)
+    }
+
+    fn of(config: &EndpointConfig, source: u32, frame_bytes_max: usize) -> Self {
+        let mut client = Side::new(config, 5, source, frame_bytes_max);
+        let server = Side::new(config, 6, source, frame_bytes_max);
         let remote = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
         let session = client.endpoint.connect(remote).unwrap();
         let mut world = Self { client, server, session };
