@@ -194,3 +194,22 @@ fn a_small_request_behind_a_large_one_is_credited_as_it_is() {
         pair.assert_credits_back();
     }
 }
+
+/// A place without a session has no token that one could know: not the last one's, and not that of an empty field.
+#[test]
+fn frames_for_a_session_that_is_closed_are_for_none_whatever_their_token() {
+    for short_ways in [false, true] {
+        let mut pair = Pair::by(Shape::default(), short_ways);
+        pair.call(b"small", 10, 1);
+        let request = pair.client_sends().remove(0);
+        pair.server.close(pair.server_session, Status::Unavailable, "closed");
+        for (token, count) in [(SERVER_TOKEN, 1), (0, 2), (u32::MAX, 3)] {
+            let mut frame = request.clone();
+            let place = frame.windows(4).position(|bytes| bytes == SERVER_TOKEN.to_le_bytes());
+            frame[place.unwrap()..][..4].copy_from_slice(&token.to_le_bytes());
+            pair.at_server(&frame).nothing();
+            let counters = pair.server.counters();
+            assert_eq!((counters.dropped_unknown_session, counters.dropped_wrong_peer), (count, 0));
+        }
+    }
+}
