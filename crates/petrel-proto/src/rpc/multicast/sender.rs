@@ -10,7 +10,7 @@ use super::super::{Core, Shared};
 use crate::buffer::Buffer;
 use crate::limits::{WINDOW_PACKETS, packets_of};
 use crate::session::backlog::Queued;
-use crate::session::client::{Announced, ClientSession, PendingCall, WayOut};
+use crate::session::client::{Announced, ClientSession, PendingCall};
 use crate::session::{PeerKey, SessionId};
 use crate::wire::{Announcement, Destination, Flags, Kind, deadline_word};
 
@@ -123,7 +123,6 @@ impl<B: Buffer> Shared<B> {
         client.credits -= if planted("multicast_grant_is_free") { 1 } else { 1 + extra };
         client.charge(now_ns, packets);
         let state = &mut client.slots[slot];
-        state.way_out = WayOut::General;
         state.request_sent = packets;
         state.held += packets + extra;
         state.grant = extra as u8 + 1;
