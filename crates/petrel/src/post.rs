@@ -61,13 +61,16 @@ pub(crate) enum Callee {
     Service(ServiceKey),
 }
 
+/// Begins to look for the servers of a service again, and does not wait.
+pub(crate) type LookUp = Box<dyn Fn() + Send>;
+
 /// The service of a client that begins.
 pub(crate) struct OpenService {
     /// Gone if nobody wants it any more.
     pub(crate) service: Weak<Service>,
     pub(crate) targets: Vec<Target>,
-    /// Begins to look for the servers again, where they have names.
-    pub(crate) look_up: Option<Box<dyn Fn() + Send>>,
+    /// Where servers have names.
+    pub(crate) look_up: Option<LookUp>,
     pub(crate) config: ChannelConfig,
     /// Ends when the first session is open, or none could be opened.
     pub(crate) opened: Pending,

@@ -16,7 +16,7 @@ use crate::channel::{ChannelConfig, ChannelStats, Counters, Target};
 use crate::endpoint::{HEALTH_METHOD, Health};
 use crate::error::Error;
 use crate::inbox::Poster;
-use crate::post::{OpenService, Post};
+use crate::post::{LookUp, OpenService, Post};
 use crate::sync::{Arc, Mutex, Weak, lock};
 
 /// Calls a service, from any thread or task; see the [module](super). Clones are the same client. When the last one is
@@ -191,7 +191,7 @@ impl Client {
     }
 
     /// What looks for the servers again, on a thread, and has the endpoint connect to those that are found.
-    fn look_up(&self, targets: &Targets) -> Box<dyn Fn() + Send> {
+    fn look_up(&self, targets: &Targets) -> LookUp {
         let (service, targets) = (Arc::downgrade(&self.service), targets.clone());
         Box::new(move || {
             let (service, targets) = (Weak::clone(&service), targets.clone());
@@ -223,14 +223,14 @@ struct Opening {
 
 impl Opening {
     /// Asks for the addresses of the servers, and the endpoint for sessions to them.
-    fn resolve(self, targets: &Targets, look_up: Option<Box<dyn Fn() + Send>>) {
+    fn resolve(self, targets: &Targets, look_up: Option<LookUp>) {
         match targets.resolve() {
             Ok(targets) => self.post(targets, look_up),
             Err(error) => self.opened.end(Err(error)),
         }
     }
 
-    fn post(self, targets: Vec<Target>, look_up: Option<Box<dyn Fn() + Send>>) {
+    fn post(self, targets: Vec<Target>, look_up: Option<LookUp>) {
         let Self { service, poster, config, opened } = self;
         let open = OpenService { service, targets, look_up, config, opened };
         // Without the endpoint it is dropped, and that ends the wait.
