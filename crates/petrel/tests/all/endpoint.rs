@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use crate::common::{ECHO, Server, client, nexus, over, pattern};
+use crate::common::{ECHO, Server, client, free_address, nexus, over, pattern};
 use petrel::control::EndpointId;
 use petrel::transport::host::Host;
 use petrel::{
@@ -195,7 +195,7 @@ fn nested__a_handler_calls_another_server_and_answers_from_the_continuation() {
 
 #[test]
 fn connect__to_nobody_is_refused_clearly() {
-    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let address = free_address();
     let mut client = client(over(true, true));
     let error = client.connect_wait(address).unwrap_err();
     let ConnectError::Refused { reason, .. } = &error else { panic!("{error}") };

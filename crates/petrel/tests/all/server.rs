@@ -13,6 +13,8 @@ use petrel::server::ServerError;
 use petrel::{Client, Endpoint, Execution, Server, Status};
 use rustix::process::{Pid, Signal, kill_process};
 
+use crate::common::free_address;
+
 /// Answers with the number of the endpoint.
 const NAME: u16 = 1;
 /// Never answers.
@@ -111,7 +113,7 @@ struct Process {
 
 impl Process {
     fn start(test: &str) -> Self {
-        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let address = free_address();
         let child = Command::new(std::env::current_exe().unwrap())
             .args([test, "--exact"])
             .env(CHILD, address.to_string())

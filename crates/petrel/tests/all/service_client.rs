@@ -1,7 +1,7 @@
 //! Clients of a service: calls from any thread and any executor that outlive sessions and servers.
 
 use std::cell::RefCell;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
@@ -11,7 +11,7 @@ use petrel::client::Background;
 use petrel::overload::RetryBudgetConfig;
 use petrel::{ChannelConfig, Client, EndpointConfig, Error, Execution, Health, Status};
 
-use crate::common::{ECHO, Server, client, over};
+use crate::common::{ECHO, Server, client, free_address, over};
 
 /// Never answers; counts who came, and whose caller went.
 const NEVER: u16 = 2;
@@ -66,11 +66,6 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
     while !is_so() {
         thread::sleep(Duration::from_millis(1));
     }
-}
-
-/// An address at which there is no server.
-fn nowhere() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
 fn send_and_sync<T: Clone + Send + Sync>(_: &T) {}
@@ -128,7 +123,7 @@ fn started__calls_go_out_before_they_are_awaited() {
 
 #[test]
 fn connect__says_what_is_wrong() {
-    let error = Client::connect_wait(nowhere()).unwrap_err();
+    let error = Client::connect_wait(free_address()).unwrap_err();
     assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::NotSent));
     assert!(error.message.contains("no server can be reached"), "{error}");
     let error = Client::connect_wait("localhost").unwrap_err();
@@ -147,7 +142,7 @@ fn connect__to_a_name_and_to_whichever_of_many_is_there() {
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
     let client = runtime.block_on(Client::connect(name)).unwrap();
     assert_eq!(client.call(ECHO, "by name").wait().unwrap(), b"by name");
-    let client = Client::connect_wait([nowhere(), server.address]).unwrap();
+    let client = Client::connect_wait([free_address(), server.address]).unwrap();
     for _ in 0..10 {
         assert_eq!(client.call(ECHO, "one is there").wait().unwrap(), b"one is there");
     }

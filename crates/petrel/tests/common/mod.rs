@@ -7,7 +7,8 @@ pub(crate) mod remote;
 #[allow(dead_code)]
 pub(crate) mod own_network;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -90,6 +91,15 @@ pub(crate) fn over(udp: bool, shm: bool) -> EndpointConfig {
     let mut config = EndpointConfig::default();
     config.transports = AllowedTransports { udp, shm };
     config
+}
+
+/// An address of this process's own at which nobody listens, given out once: a port that the system gives out and takes back
+/// would be another test's before it is used. Its port is below those that it gives out.
+#[allow(dead_code, reason = "not every program needs one")]
+pub(crate) fn free_address() -> SocketAddr {
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
+    let [_, b, c, d] = std::process::id().to_be_bytes();
+    (Ipv4Addr::new(127, b, c, d.max(1)), NEXT.fetch_add(1, Ordering::Relaxed)).into()
 }
 
 /// Bytes that differ from call to call and place to place.

@@ -213,7 +213,9 @@ fn start__with_a_bad_configuration_says_what_is_wrong() {
 /// Who connects while a server starts would find no endpoint.
 #[test]
 fn start__listens_only_when_store_and_workers_are_there() {
-    let free = std::net::TcpListener::bind(loopback()).unwrap().local_addr().unwrap();
+    // A host of this process's own: a port that the system gives out and takes back may be another test's.
+    let [_, b, c, d] = std::process::id().to_be_bytes();
+    let free = SocketAddr::from((std::net::Ipv4Addr::new(127, b, c, d.max(1)), 20_000));
     let (tell, told) = mpsc::channel();
     let tell = std::sync::Mutex::new(tell);
     let mut config = ServerConfig { workers: 1, ..ServerConfig::at(free) };

@@ -2,7 +2,8 @@
 
 #![allow(dead_code, reason = "not every test uses all of it")]
 
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -169,10 +170,11 @@ fn run(config: ReplicaConfig, asked: &Receiver<Sender<View>>) {
     replica.run(&mut endpoint, stop).expect("the replica goes on");
 }
 
-/// Addresses of this process's own at which nobody listens: that of another test is another.
+/// Addresses of this process's own, each given out once: a port that the system gives out and takes back would be another
+/// test's before it is used. These are below those that it gives out.
 fn free_addresses(count: usize) -> Vec<SocketAddr> {
+    static NEXT: AtomicU16 = AtomicU16::new(20_000);
     let [_, b, c, d] = std::process::id().to_be_bytes();
-    let listen = |_| TcpListener::bind((std::net::Ipv4Addr::new(127, b, c, d.max(1)), 0));
-    let listeners: Vec<_> = (0..count).map(listen).collect::<Result<_, _>>().expect("ports");
-    listeners.iter().map(|listener| listener.local_addr().expect("it is bound")).collect()
+    let host = std::net::Ipv4Addr::new(127, b, c, d.max(1));
+    (0..count).map(|_| (host, NEXT.fetch_add(1, Ordering::Relaxed)).into()).collect()
 }
