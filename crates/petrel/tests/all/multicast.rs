@@ -8,7 +8,8 @@ use crate::common::{ECHO, Server, client, over, pattern};
 use petrel::group::{Group, GroupCall, GroupRejected, GroupReply, Need as Wanted};
 use petrel::transport::LinkError;
 use petrel::{
-    Endpoint, EndpointConfig, Hearing, MulticastConfig, MulticastError, SessionId, SharedMsg,
+    Endpoint, EndpointConfig, Hearing, MulticastConfig, MulticastError, SessionId, SessionState,
+    SharedMsg, Status,
 };
 use petrel_skip::{Need, skip};
 
@@ -177,6 +178,46 @@ fn a_member_that_dies__fails_alone() {
         let reply = call(&mut client, &rest, &bytes);
         assert_echoed(reply, &bytes);
     }
+}
+
+/// The server of one member asks its clients to leave: that member cannot be called, by multicast or alone.
+#[test]
+fn a_member_whose_server_drains__fails_alone() {
+    const NEVER: u16 = 9;
+    let others = servers(2, &ethernet());
+    let leaves = petrel::Server::bind("127.0.0.1:0").endpoint(ethernet()).serve(|endpoint| {
+        let kept = RefCell::new(Vec::new());
+        endpoint.register(NEVER, move |cx, request| {
+            let (responder, handled) = request.defer(cx);
+            kept.borrow_mut().push(responder);
+            handled
+        });
+    });
+    let leaves = leaves.start().unwrap();
+    let mut client = client(ethernet());
+    let mut members = connect(&mut client, &others);
+    members.push(client.connect_wait(leaves.local_addr()).unwrap());
+    let group = Group::new(members).unwrap();
+    if !start(&mut client, &group) {
+        return;
+    }
+    let (last, ended) = (group.members()[2], Rc::new(RefCell::new(None)));
+    let end = Rc::clone(&ended);
+    let room = || client.alloc(0).unwrap();
+    let (request, response) = (room(), room());
+    let keep = move |_: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
+    // It keeps the session: a client leaves when its last call has ended.
+    client.call(last, NEVER, request, response, keep).unwrap();
+    leaves.stop();
+    while client.session_state(last) != SessionState::Draining {
+        client.run_for(std::time::Duration::from_millis(1), |_| false);
+    }
+    let failure = call(&mut client, &group, &pattern(20_000, 3)).unwrap_err();
+    let failures: Vec<_> = failure.failures().map(|(member, why)| (member, why.status)).collect();
+    assert_eq!(failures, [(2, Status::Unavailable)]);
+    assert!(ended.borrow().is_none());
+    drop(leaves);
+    client.run_until(|_| ended.borrow().is_some());
 }
 
 #[test]
