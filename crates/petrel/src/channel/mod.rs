@@ -137,7 +137,7 @@ impl Channel {
     }
 
     /// Changes the servers. Sessions to those that stay go on; those that go get no further calls, and their sessions are
-    /// closed when the calls that they have on the way are answered.
+    /// closed when the calls that they have on the way are answered. A server that is named twice has two sessions.
     ///
     /// # Panics
     /// Without a target.
@@ -146,9 +146,6 @@ impl Channel {
         let mut before = inner.connections.take();
         let mut now: Vec<Rc<Connection>> = Vec::new();
         for target in targets.into_iter().map(Into::into) {
-            if now.iter().any(|connection| connection.target == target) {
-                continue;
-            }
             now.push(match before.iter().position(|connection| connection.target == target) {
                 Some(place) => before.remove(place),
                 None => inner.connect(target, self),
