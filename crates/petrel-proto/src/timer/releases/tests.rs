@@ -132,3 +132,14 @@ proptest! {
         }
     }
 }
+
+/// Time goes on while an entry waits: what comes later is not brought forward to what was then the end of the wheel.
+#[test]
+fn insert__counts_from_now_while_others_wait() {
+    let mut releases = Releases::new(0);
+    let at = |tick: u64| tick << TICK_SHIFT;
+    let long = BUCKETS - 2;
+    assert_eq!(releases.insert(0, key(1), at(long)), at(long + 1));
+    assert_eq!(releases.collect_due(at(100)), Some(at(long + 1)));
+    assert_eq!(releases.insert(at(100), key(2), at(100 + long)), at(101 + long));
+}
