@@ -8,7 +8,7 @@ use std::thread;
 use petrel_proto::Status;
 
 use super::ClientShared;
-use crate::endpoint::{Endpoint, EndpointConfig, Stop};
+use crate::endpoint::{EndpointConfig, Stop};
 use crate::error::Error;
 use crate::nexus::{Nexus, NexusBuilder};
 use crate::sync::{Arc, Mutex, Weak, lock};
@@ -62,10 +62,9 @@ impl Background {
         if let Some(threads) = shared.upgrade() {
             return Ok(Self { threads });
         }
-        let builder = Self::builder();
         let nexus = Nexus::builder();
         let nexus = if is_insecure { nexus.insecure() } else { nexus };
-        let background = builder.nexus(nexus).start()?;
+        let background = Self::builder().nexus(nexus).start()?;
         *shared = Arc::downgrade(&background.threads);
         Ok(background)
     }
@@ -130,19 +129,14 @@ fn start_thread(
         Err(error) => drop(tell.send(Err(cannot_start(&error)))),
         Ok(mut endpoint) => {
             let stop = endpoint.stop_handle();
-            // Not kept here: the endpoint's end is to be seen by the clients.
             if tell.send(Ok((endpoint.client_shared(), stop.clone()))).is_ok() {
-                run(&mut endpoint, &stop);
+                endpoint.run(&stop);
             }
         }
     };
     let named = thread::Builder::new().name(format!("petrel-{number}"));
     named.spawn(run).map_err(|error| cannot_start(&error))?;
     told.recv().unwrap_or_else(|error| Err(cannot_start(&error)))
-}
-
-fn run(endpoint: &mut Endpoint, stop: &Stop) {
-    endpoint.run(stop);
 }
 
 #[cold]
