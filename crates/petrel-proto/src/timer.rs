@@ -425,6 +425,29 @@ mod tests {
         }
     }
 
+    /// Only entries that come due soon make it crowded: neither those seconds ahead, nor those that were taken out or came
+    /// due.
+    #[test]
+    fn is_crowded__by_the_entries_that_come_due_soon() {
+        let mut wheel = TimerWheel::new(0);
+        let far = wheel.insert(key(0), 1_000 * BUCKETS * TICK);
+        let entries: Vec<_> =
+            (1..CROWDED_COUNT).map(|at| wheel.insert(key(at), u64::from(at) * TICK)).collect();
+        assert!(!wheel.is_crowded());
+        let last = wheel.insert(key(CROWDED_COUNT), 7 * TICK);
+        assert!(wheel.is_crowded());
+        wheel.remove(far);
+        assert!(wheel.is_crowded(), "it never counted");
+        wheel.remove(last);
+        assert!(!wheel.is_crowded());
+        wheel.insert(key(0), TICK);
+        assert!(wheel.is_crowded());
+        assert_eq!(due(&mut wheel, 2 * TICK), [0, 1]);
+        assert!(!wheel.is_crowded());
+        entries[1..].iter().for_each(|entry| wheel.remove(*entry));
+        assert_eq!((wheel.count, wheel.entry_count()), (0, 0));
+    }
+
     /// What came due and was not taken keeps the owner from sleeping: it is due since the last tick.
     #[test]
     fn next_due_ns__of_what_is_left_is_the_last_tick() {

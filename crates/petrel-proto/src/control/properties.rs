@@ -355,6 +355,34 @@ fn decode__skips_a_message_of_unknown_type_without_keeping_it() {
     assert!(decoder.memory_bytes() <= 1_024);
 }
 
+/// However small the pieces are in which a message comes: memory is taken as its bytes come, twice as much as there are at
+/// most, never more than the message has, and in few steps, each of which is a copy.
+#[test]
+fn memory_bytes__follow_what_has_come_of_a_message() {
+    let json = "x".repeat(9_000);
+    let reply = Message::from(StatsReply { request: 1, part: 0, parts: 1, json });
+    let mut stream = raw(true, 0, 99, &[]);
+    let before = stream.len();
+    reply.encode(&mut stream).unwrap();
+    let whole = stream.len() - before;
+    for piece_bytes in [1, 7, 100, 3_000] {
+        let mut decoder = Decoder::new();
+        assert_eq!(feed(&mut decoder, &stream[..before]).1, None);
+        let (mut come, mut steps, mut messages) = (0, 0, Vec::new());
+        for piece in stream[before..].chunks(piece_bytes) {
+            let had = decoder.memory_bytes();
+            messages.extend(feed(&mut decoder, piece).0);
+            come += piece.len();
+            let has = decoder.memory_bytes();
+            steps += u32::from(has > had);
+            let most = if come < whole { (2 * come).min(whole).max(1_024) } else { 1_024 };
+            assert!(has <= most, "{has} bytes for {come} of {whole}, in pieces of {piece_bytes}");
+        }
+        assert!(steps <= 15, "{steps} steps");
+        assert_eq!(messages, std::slice::from_ref(&reply));
+    }
+}
+
 #[test]
 fn decode__offers_of_unknown_transports_are_left_out() {
     let link = [1, 0, 4, 0, 7, 0, 0, 0, 2, 0, 2, 0, 0, 0, 3, 0, 2, 0, 1, 0];

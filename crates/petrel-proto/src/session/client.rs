@@ -855,6 +855,49 @@ mod tests {
         session
     }
 
+    /// Whatever the message before has left behind, the next one finds nothing of it.
+    #[test]
+    fn reset__makes_used_parts_as_good_as_fresh() {
+        let mut parts = ClientParts::fresh();
+        let announcement = Announcement { group: 1, sequence: 2 };
+        parts.acknowledged.insert(3);
+        parts.lost.set_new(4);
+        (parts.response_packets, parts.response_size) = (5, 6);
+        parts.received.insert(7);
+        (parts.asked_below, parts.resend_below) = (8, 9);
+        parts.looked_for = Some(LookedFor { packet: 10, limit: 11 });
+        parts.order.note_new(0..12);
+        parts.order.note_repeat(3);
+        parts.inherited_ns = 13;
+        parts.announced = Some(Announced { announcement, is_due: true });
+        parts.repeated = 14;
+        parts.reset();
+        // By name, so that a new field comes here, too.
+        let ClientParts {
+            acknowledged,
+            lost,
+            response_packets,
+            response_size,
+            received,
+            asked_below,
+            resend_below,
+            looked_for,
+            mut order,
+            inherited_ns,
+            announced,
+            repeated,
+        } = parts;
+        assert_eq!((acknowledged, received), (Window::new(), Window::new()));
+        assert!(lost.is_empty() && looked_for.is_none() && announced.is_none());
+        assert_eq!((response_packets, response_size), (0, 0));
+        assert_eq!((asked_below, resend_below, repeated), (0, 0, 0));
+        assert_eq!(inherited_ns, NEVER);
+        assert!(order.has_no_repetition());
+        order.note_new(0..2);
+        order.note_repeat(0);
+        assert_eq!((order.of(0), order.of(1)), (3, 2), "it counts from the beginning");
+    }
+
     #[test]
     fn take_reserved_slot__one_that_is_kept_and_free_and_has_numbers_left() {
         for has_reserve in [false, true] {

@@ -105,7 +105,7 @@ impl<B: Buffer, T> Core<B, T> {
 }
 
 impl<B: Buffer> Shared<B> {
-    /// Counts all packets of a request as sent, by its session.
+    /// Counts all packets of a request as sent, by its session: one that nothing limits, which keeps to no pace.
     fn count_as_sent<T>(
         &mut self,
         now_ns: u64,
@@ -121,7 +121,6 @@ impl<B: Buffer> Shared<B> {
             false => 0,
         };
         client.credits -= if planted("multicast_grant_is_free") { 1 } else { 1 + extra };
-        client.charge(now_ns, packets);
         let state = &mut client.slots[slot];
         state.request_sent = packets;
         state.held += packets + extra;

@@ -226,6 +226,27 @@ fn a_lost_packet__is_repaired_alone() {
     }
 }
 
+/// The transmissions to all are in their order as those to one are: what was sent well before a packet that came is lost, be
+/// that a repetition.
+#[test]
+fn lost_packets__are_each_found_by_what_came_after_them() {
+    for lost in [vec![1], vec![1, 3], vec![1, 2], vec![0, 2, 4], vec![0, 1, 2]] {
+        let mut pair = joined();
+        let message = call(&mut pair, 70, CallLimits::default());
+        let ran = run_lossy(&mut pair, |frame| {
+            kind(frame) == Kind::Multicast
+                && Frame::parse(frame).is_ok_and(|frame| match frame.fields {
+                    crate::wire::Fields::Part(part) => lost.contains(&part.packet),
+                    _ => false,
+                })
+        });
+        assert_ran_once(&pair, &ran, &message);
+        let counters = pair.client.counters();
+        let (found, repeated) = (counters.losses_detected, counters.packets_retransmitted);
+        assert_eq!((found, repeated), (lost.len() as u64, lost.len() as u64), "{lost:?}");
+    }
+}
+
 #[test]
 fn a_lost_announcement__is_said_again_and_what_came_counts() {
     let mut pair = joined();
