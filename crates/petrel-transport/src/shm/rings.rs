@@ -322,3 +322,96 @@ fn note_touched(first: &mut u32, others: &mut Vec<u32>, index: u32) {
         _ => others.push(index),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::detached::{Cord, Detached, Eye, Misdeed, pair};
+    use super::super::schedule::COOLING_POLLS;
+    use super::*;
+
+    /// Wakes nobody: all are polled.
+    struct Slack;
+
+    impl Cord for Slack {
+        fn ring(&mut self) -> bool {
+            true
+        }
+
+        fn take_rung(&mut self) -> u64 {
+            0
+        }
+    }
+
+    /// Takes what comes.
+    struct Taker;
+
+    impl FrameHandler for &mut Taker {
+        fn handle(&mut self, _: PeerId, _: &[u8], _: ReturnPath<'_>) {}
+
+        fn handle_marked(&mut self, _: PeerId, _: &[u8]) {}
+
+        fn handle_shared(&mut self, _: PeerId, _: SharedFrame<'_>, _: ReturnPath<'_>) {}
+    }
+
+    impl Eye for Taker {
+        fn taken(&mut self, _: PeerId, _: &[u8]) {}
+
+        fn answered(&mut self, _: PeerId, _: &[u8]) {}
+    }
+
+    const MAX_FRAME: usize = 2_000;
+
+    /// An endpoint, and so many peers of it: for each of them it is peer 0.
+    fn hub(peers: usize) -> (Detached<Slack>, Vec<Detached<Slack>>) {
+        let mut hub = Detached::default();
+        let peers = (0..peers).map(|_| {
+            let [one, other] = pair(8_192, MAX_FRAME).unwrap();
+            hub.add_peer(one, Slack);
+            let mut peer = Detached::default();
+            peer.add_peer(other, Slack);
+            peer
+        });
+        let peers = peers.collect();
+        (hub, peers)
+    }
+
+    fn receive(hub: &mut Detached<Slack>, budget: usize) -> usize {
+        hub.rx_burst_to(budget, &mut Taker, &mut Taker)
+    }
+
+    /// One frame at a time is enough to be looked at in every burst.
+    #[test]
+    fn rx_burst_to__rings_that_have_frames_stay_hot() {
+        const BUSY: usize = 3 * COLD_RINGS_PER_BURST;
+        let (mut hub, mut peers) = hub(2 * BUSY);
+        for burst in 0..COOLING_POLLS + 100 {
+            for peer in &mut peers[..BUSY] {
+                assert!(peer.push(PeerId(0), &[0x10; 40], &[]));
+                peer.flush();
+            }
+            assert_eq!(receive(&mut hub, 1_000), BUSY, "in burst {burst}");
+        }
+    }
+
+    /// A ring that is found broken when something is sent into it is looked at once more, and takes no part of the bursts
+    /// then.
+    #[test]
+    fn rx_burst_to__a_ring_that_is_given_up_has_no_share() {
+        let (mut hub, mut peers) = hub(2);
+        assert!(hub.push(PeerId(1), &[0x10; MAX_FRAME], &[]));
+        hub.flush();
+        assert_eq!(receive(&mut peers[1], 64), 1);
+        assert!(peers[1].misbehave(PeerId(0), Misdeed::HeadOffTheLines));
+        while !hub.is_given_up(PeerId(1)) {
+            assert!(hub.push(PeerId(1), &[0x10; MAX_FRAME], &[]));
+        }
+        hub.flush();
+        for (taken, which) in [(32, "there are two rings"), (64, "there is one")] {
+            (0..64).for_each(|_| assert!(peers[0].push(PeerId(0), &[0x10; 40], &[])));
+            peers[0].flush();
+            assert_eq!(receive(&mut hub, 64), taken, "{which}");
+            while receive(&mut hub, 64) > 0 {}
+        }
+        assert!(!hub.may_receive(), "nothing is left to look at");
+    }
+}

@@ -176,6 +176,8 @@ fn is_group(ip: IpAddr) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     fn addr(text: &str) -> SocketAddr {
@@ -224,6 +226,40 @@ mod tests {
         let key = |text| AddrKey::from(addr(text));
         assert_ne!(key("[fe80::1%3]:9"), key("[fe80::1%4]:9"));
         assert_eq!(key("[2001:db8::1%3]:9"), key("[2001:db8::1]:9"));
+    }
+
+    /// The table takes the low bits for the place and the high ones to tell who is there: addresses that differ little, in
+    /// whatever part, must differ in both.
+    #[test]
+    fn hash__spreads_addresses_that_differ_in_one_part() {
+        const KEYS: u64 = 1_024;
+        let of = |part: &dyn Fn(u128) -> (u128, u64)| {
+            (0..u128::from(KEYS)).map(part).collect::<Vec<_>>()
+        };
+        let parts: [(&str, Vec<(u128, u64)>); 6] = [
+            ("port", of(&|number| (0x7F00_0001, 1_024 + number as u64))),
+            ("IPv4 address", of(&|number| (0x0A00_0000 + number, 9))),
+            ("IPv4 network", of(&|number| (0x0A00_0000 + (number << 14), 9))),
+            ("IPv6 host", of(&|number| ((0x2001_0DB8 << 96) + number, 9))),
+            ("IPv6 network", of(&|number| ((0x2001_0DB8 << 96) + (number << 64) + 1, 9))),
+            ("scope", of(&|number| ((0xFE80 << 112) + 1, 9 + ((number as u64) << 16)))),
+        ];
+        for (part, keys) in parts {
+            for seed in [0, 1, 0x0123_4567_89AB_CDEF, u64::MAX] {
+                let hashes: Vec<u64> = keys
+                    .iter()
+                    .map(|&(ip, port)| AddrHash { seed }.hash_one(AddrKey { ip, port }))
+                    .collect();
+                let distinct = |bits: &dyn Fn(u64) -> u64| {
+                    hashes.iter().map(|hash| bits(*hash)).collect::<HashSet<_>>().len() as u64
+                };
+                assert_eq!(distinct(&|hash| hash), KEYS, "{part}, seed {seed:#x}");
+                let low = distinct(&|hash| hash % KEYS);
+                assert!(low > KEYS / 3, "{part}, seed {seed:#x}: {low} places");
+                let high = distinct(&|hash| hash >> 57);
+                assert!(high > 100, "{part}, seed {seed:#x}: {high} of 128 tags");
+            }
+        }
     }
 
     #[test]
