@@ -155,3 +155,19 @@ impl fmt::Debug for Background {
         write!(f, "Background({} threads)", self.threads.endpoints.len())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn next_endpoint__takes_turns_from_the_first() {
+        let background = Background::builder().threads(3).start().unwrap();
+        let number_of = |endpoint: &Arc<ClientShared>| {
+            let all = &background.threads.endpoints;
+            all.iter().position(|(one, _)| Arc::ptr_eq(one, endpoint)).unwrap()
+        };
+        let turns: Vec<_> = (0..5).map(|_| number_of(background.next_endpoint())).collect();
+        assert_eq!(turns, [0, 1, 2, 0, 1]);
+    }
+}

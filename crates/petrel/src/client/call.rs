@@ -186,3 +186,29 @@ impl<T> fmt::Debug for Call<T> {
         write!(f, "Call({:?}, method {}: {step})", self.client, self.method)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Background, Targets};
+    use super::*;
+    use crate::ChannelConfig;
+
+    #[test]
+    fn debug__tells_how_far_a_call_is() {
+        let background = Background::builder().start().unwrap();
+        let endpoint = Arc::clone(background.next_endpoint());
+        // Nobody listens there.
+        let targets = Targets::from("127.0.0.1:1").resolve().unwrap();
+        let client = Client::of_endpoint(endpoint, targets, ChannelConfig::default());
+        let is = |call: &Call, step: &str| {
+            let text = format!("{call:?}");
+            assert!(text.contains("method 7") && text.ends_with(&format!(": {step})")), "{text}");
+        };
+        let mut call = client.call(7, *b"x");
+        is(&call, "not begun");
+        let outcome = park::wait_for(&mut call, Duration::from_secs(60));
+        assert_eq!(outcome.unwrap().unwrap_err().status, Status::Unavailable);
+        is(&call, "ended");
+        drop(background);
+    }
+}

@@ -181,13 +181,13 @@ impl<N: Network> Reactor<N> {
         let mut links: Vec<_> = self.links.keys().copied().collect();
         links.sort_unstable();
         links.into_iter().for_each(|link| self.end_link(link, reason));
-        let mut connections: Vec<_> = self.connections.drain().collect();
-        connections.sort_unstable_by_key(|(id, _)| *id);
+        let connections = self.connections.drain();
         let pauses = self.outgoing.drain().flat_map(|(_, outgoing)| match outgoing {
             Outgoing::Pause { waiting, .. } => waiting,
             Outgoing::Connection(_) => Vec::new(),
         });
-        let waiting = connections.into_iter().flat_map(|(_, connection)| connection.waiting);
+        let waiting = connections.flat_map(|(_, connection)| connection.waiting);
+        // In an order that does not depend on the tables'.
         let mut waiting: Vec<_> = waiting.chain(pauses).collect();
         waiting.sort_unstable_by_key(|request| (request.endpoint, request.request));
         waiting.iter().for_each(|request| self.fail_request(request, reason.clone()));
@@ -315,9 +315,13 @@ mod tests {
         let waiting = [5, 2].map(|number| request(nowhere, number, &reactor));
         reactor.redial_later(nowhere, waiting.into(), 1);
         let up = || Stage::Up { is_opener: true, max_frame: 1_472 };
-        let links =
-            [(one, 0), (other, 0)].map(|(at, number)| reactor.add_test_link(at, number, up()));
-        reactor.counters.links_up.add(2);
+        let links: Vec<_> = (0..16)
+            .map(|number| {
+                let at = if number % 3 == 0 { one } else { other };
+                reactor.add_test_link(at, number, up())
+            })
+            .collect();
+        reactor.counters.links_up.add(links.len() as u64);
         reactor.abandon(&gone());
         for link in links {
             assert!(
@@ -330,5 +334,24 @@ mod tests {
         });
         assert_eq!(answered.collect::<Vec<_>>(), [1, 2, 3, 5, 7]);
         assert!(reactor.connections.is_empty() && reactor.outgoing.is_empty());
+    }
+
+    /// What a seed shows again has to come in the same order again.
+    #[test]
+    fn say_goodbye_to_all__in_the_order_of_the_connections() {
+        let (mut reactor, mailbox) = reactor();
+        let inbox = attach(&mailbox);
+        reactor.run_commands();
+        let all = [(); 16].map(|()| open_connection(&mut reactor, false));
+        let up = || Stage::Up { is_opener: false, max_frame: 1_472 };
+        let links = all.each_ref().map(|(id, _)| reactor.add_test_link(*id, 0, up()));
+        reactor.counters.links_up.add(links.len() as u64);
+        reactor.say_goodbye_to_all();
+        assert!(all.iter().all(|(id, _)| reactor.connections[id].is_closing()));
+        let ended = std::iter::from_fn(|| match inbox.pop() {
+            Some(FromNexus::LinkDown { link, .. }) => Some(link),
+            _ => None,
+        });
+        assert_eq!(ended.collect::<Vec<_>>(), links);
     }
 }

@@ -317,6 +317,14 @@ mod tests {
     use super::*;
     use crate::nexus::reactor::tests::{open_connection, reactor};
 
+    impl Outbox {
+        /// Takes what waits.
+        pub(in crate::nexus) fn take(&mut self) -> Vec<u8> {
+            let mut all = std::mem::take(self);
+            all.bytes.split_off(all.sent)
+        }
+    }
+
     #[test]
     fn is_of_this_host__by_the_addresses_of_both_ends() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -202,6 +202,8 @@ fn redial_pause(attempt: u32) -> Duration {
 mod tests {
     use std::net::TcpListener;
 
+    use petrel_proto::control::{Decoder, Message};
+
     use super::*;
     use crate::nexus::reactor::tests::reactor;
 
@@ -245,6 +247,37 @@ mod tests {
         let stats = reactor.counters.snapshot();
         assert_eq!((stats.connections_dialed, stats.connections_redialed), (5, 4));
         assert_eq!((stats.connections_broken, stats.dials_failed, stats.links_failed), (4, 0, 0));
+    }
+
+    #[test]
+    fn on_connected__says_hello_and_waits_for_the_peers() {
+        let (mut reactor, _) = reactor();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let remote = listener.local_addr().unwrap();
+        reactor.open_link(request(&reactor, remote, 0, 1));
+        let Outgoing::Connection(id) = reactor.outgoing[&remote] else { panic!("a pause") };
+        let end = Instant::now() + Duration::from_secs(60);
+        reactor.now += Duration::from_secs(5);
+        while matches!(reactor.connections[&id].phase, Phase::Connecting) {
+            assert!(Instant::now() < end, "it is never connected");
+            reactor.on_dial_progress(id);
+        }
+        let interval = reactor.settings.heartbeat;
+        let connection = reactor.connections.get_mut(&id).unwrap();
+        assert!(matches!(connection.phase, Phase::Greeting));
+        assert_eq!((connection.since, connection.heard), (reactor.now, reactor.now));
+        assert_eq!(connection.ping_at, reactor.now + interval);
+        assert_eq!(connection.local, listener.accept().unwrap().1);
+        assert_eq!(reactor.unsent, [id]);
+        let (bytes, mut decoder) = (connection.out.take(), Decoder::new());
+        let mut bytes = bytes.as_slice();
+        let Ok(Some(Message::Hello(hello))) = decoder.decode(&mut bytes) else {
+            panic!("no HELLO")
+        };
+        assert_eq!(hello.incarnation, reactor.settings.incarnation);
+        assert_eq!(u128::from(hello.heartbeat_ms), interval.as_millis());
+        assert_eq!(decoder.decode(&mut bytes), Ok(None), "it asks when the peer has said HELLO");
+        assert_eq!(connection.waiting.len(), 1);
     }
 
     #[test]

@@ -125,3 +125,76 @@ impl Asker {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// Asks a process that does this with the connection once the whole question has come.
+    fn asked(answer: impl FnOnce(TcpStream) + Send + 'static) -> Result<String, NexusError> {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let process = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let (mut decoder, mut buffer) = (Decoder::new(), [0; 4_096]);
+            loop {
+                let count = stream.read(&mut buffer).unwrap();
+                let mut bytes = &buffer[..count];
+                while let Some(message) = decoder.decode(&mut bytes).unwrap() {
+                    if matches!(message, Message::StatsRequest(_)) {
+                        return answer(stream);
+                    }
+                }
+            }
+        });
+        let got = fetch_stats(address, PATIENCE);
+        process.join().unwrap();
+        got
+    }
+
+    /// A HELLO, and these parts of the answer.
+    fn answer_of(parts: u16, pieces: &[&str]) -> Vec<u8> {
+        let hello = Hello {
+            versions: VersionRange::OWN,
+            incarnation: 7,
+            heartbeat_ms: 1_000,
+            agent: String::new(),
+            host_identity: None,
+            rendezvous: None,
+        };
+        let mut bytes = PREFACE.to_vec();
+        Message::from(hello).encode(&mut bytes).unwrap();
+        for (part, piece) in pieces.iter().enumerate() {
+            let (part, json) = (part as u16, (*piece).to_owned());
+            let reply = StatsReply { request: REQUEST, part, parts, json };
+            Message::from(reply).encode(&mut bytes).unwrap();
+        }
+        bytes
+    }
+
+    #[test]
+    fn fetch_stats__puts_the_parts_together() {
+        let got = asked(|mut stream| stream.write_all(&answer_of(3, &["{", "x", "}"])).unwrap());
+        assert_eq!(got.unwrap(), "{x}");
+    }
+
+    /// The error is the connection's own: a process that ended is no slow one, and a reset is told from an end.
+    #[test]
+    fn fetch_stats__tells_how_the_connection_broke() {
+        let broken = |got| match got {
+            Err(NexusError::Broken { source, .. }) => source.kind(),
+            other => panic!("{other:?}"),
+        };
+        let ends = |mut stream: TcpStream| stream.write_all(&answer_of(2, &["{"])).unwrap();
+        assert_eq!(broken(asked(ends)), ErrorKind::UnexpectedEof);
+        let resets = |stream: TcpStream| {
+            let linger = Some(Duration::ZERO);
+            rustix::net::sockopt::set_socket_linger(&stream, linger).unwrap();
+        };
+        assert_eq!(broken(asked(resets)), ErrorKind::ConnectionReset);
+    }
+}

@@ -231,6 +231,7 @@ impl<N: Network> Reactor<N> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::net::{SocketAddr, TcpListener};
 
     use mio::net::TcpStream;
@@ -238,7 +239,7 @@ mod tests {
 
     use super::*;
     use crate::nexus::connection::Peer;
-    use crate::nexus::reactor::tests::reactor;
+    use crate::nexus::reactor::tests::{open_connection, reactor};
 
     const STEP: Duration = Duration::from_secs(7);
     const SILENCE: Duration = Duration::from_secs(3);
@@ -372,5 +373,30 @@ mod tests {
         assert_eq!(reactor.unsent, all, "each has a PING to send");
         reactor.look_after_connections();
         assert_eq!(reactor.unsent, all, "the next is due later");
+    }
+
+    /// What has come and was not read yet is a sign of life; nothing is none.
+    #[test]
+    fn on_silence__reads_once_more() {
+        for is_alive in [true, false] {
+            let (mut reactor, _) = reactor();
+            let (id, mut peer) = open_connection(&mut reactor, false);
+            if is_alive {
+                peer.write_all(&PREFACE[..3]).unwrap();
+                let stream = &reactor.connections[&id].stream;
+                while stream.peek(&mut [0]).is_err() {
+                    std::thread::yield_now();
+                }
+            }
+            let silence_max = reactor.connections[&id].peer().unwrap().silence_max;
+            reactor.now += silence_max;
+            reactor.connections.get_mut(&id).unwrap().ping_at = reactor.now + silence_max;
+            reactor.look_after_connections();
+            let connection = &reactor.connections[&id];
+            assert_eq!(connection.is_closing(), !is_alive);
+            assert_eq!(connection.heard == reactor.now, is_alive);
+            let dropped = reactor.counters.snapshot().dropped_silent;
+            assert_eq!(dropped, u64::from(!is_alive));
+        }
     }
 }

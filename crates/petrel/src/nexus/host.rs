@@ -13,9 +13,13 @@ pub(super) fn udp_no_ports() -> Option<u64> {
     // Of this thread's namespace, and not of the process's first thread.
     let v4 = fs::read_to_string("/proc/thread-self/net/snmp").ok();
     let v6 = fs::read_to_string("/proc/thread-self/net/snmp6").ok();
-    let v4 = v4.as_deref().and_then(no_ports_v4);
-    let v6 = v6.as_deref().and_then(no_ports_v6);
-    Some(v4?.wrapping_add(v6.unwrap_or(0)))
+    no_ports(v4.as_deref(), v6.as_deref())
+}
+
+/// Of both tables, of which a host without IPv6 lacks one.
+fn no_ports(v4: Option<&str>, v6: Option<&str>) -> Option<u64> {
+    let v6 = v6.and_then(no_ports_v6).unwrap_or(0);
+    Some(v4.and_then(no_ports_v4)?.wrapping_add(v6))
 }
 
 /// Of two lines that begin with `Udp:`, names and values.
@@ -46,5 +50,9 @@ mod tests {
         let v6 = "Udp6InDatagrams 1\nUdp6NoPorts                     \t12\n";
         assert_eq!(no_ports_v6(v6), Some(12));
         assert_eq!(no_ports_v6(""), None);
+        assert_eq!(no_ports(Some(v4), Some(v6)), Some(51_013));
+        assert_eq!(no_ports(Some(v4), None), Some(51_001));
+        assert_eq!(no_ports(Some(v4), Some("")), Some(51_001));
+        assert_eq!(no_ports(None, Some(v6)), None);
     }
 }

@@ -489,11 +489,14 @@ mod tests {
     use std::time::Duration;
 
     use mio::net::TcpStream;
+    use petrel_proto::control::Message;
+    use petrel_transport::host::HostLink;
 
     use super::*;
     use crate::control::AllowedTransports;
     use crate::nexus::connection::{Connection, Peer, Phase};
-    use crate::nexus::reactor::tests::{attach, open_connection, reactor};
+    use crate::nexus::reactor::tests::{attach, open_connection, reactor, said};
+    use crate::nexus::sessions::tests::{accept, open};
 
     impl Reactor {
         /// A link between both sides' endpoints with number 0.
@@ -635,6 +638,168 @@ mod tests {
                 .links
                 .extend((there..links).map(|number| (LinkId(number as u64), link(number))));
             assert_eq!(may(&reactor), expected, "{links} in all");
+        }
+    }
+
+    fn request(reactor: &Reactor, at: ConnectionId, transports: AllowedTransports) -> OpenRequest {
+        OpenRequest {
+            endpoint: EndpointId(0),
+            request: 1,
+            remote: reactor.connections[&at].remote,
+            remote_endpoint: EndpointId(0),
+            transports,
+            give_up_at: reactor.now,
+        }
+    }
+
+    /// An endpoint that came before the peer asked for it is no reason to wait.
+    #[test]
+    fn on_link_open__finds_an_endpoint_that_has_just_come() {
+        let (mut reactor, mailbox) = reactor();
+        let (at, _peer) = open_connection(&mut reactor, false);
+        let _inbox = attach(&mailbox);
+        reactor.on_link_open(at, &link_open(5)).unwrap();
+        assert_eq!((reactor.links.len(), reactor.early_links.len()), (1, 0));
+        assert!(matches!(said(&mut reactor, at)[..], [Message::LinkAccept(_)]));
+    }
+
+    /// Marks of congestion only where both sides want them; what is told and counted of a link that is up.
+    #[test]
+    fn links_that_come_up__are_told_and_counted() {
+        let offer = Offer::Udp { port: 9, max_frame: 1_400 };
+        for is_opener in [true, false] {
+            for (own, peers) in [(true, true), (true, false), (false, true), (false, false)] {
+                let (mut reactor, mailbox) = reactor();
+                let inbox = attach(&mailbox);
+                reactor.run_commands();
+                let (at, _peer) = open_connection(&mut reactor, is_opener);
+                let ecn = own && peers;
+                if is_opener {
+                    let request =
+                        request(&reactor, at, AllowedTransports { udp: true, shm: false });
+                    let offers = vec![Offer::Udp { port: 7, max_frame: 1_472 }];
+                    reactor.add_test_link(at, 5, Stage::Asked { request, offers, ecn: own });
+                    let accept = LinkAccept { link: 5, offer, ticket: None, ecn: peers };
+                    reactor.on_link_accept(at, &accept).unwrap();
+                } else {
+                    let endpoint = reactor.endpoints.get_mut(&EndpointId(0)).unwrap();
+                    endpoint.attach.udp.as_mut().unwrap().reads_marks = own;
+                    let open = LinkOpen { offers: vec![offer], ecn: peers, ..link_open(5) };
+                    reactor.on_link_open(at, &open).unwrap();
+                    let told = said(&mut reactor, at);
+                    let [Message::LinkAccept(accept)] = &told[..] else { panic!("{told:?}") };
+                    assert_eq!((accept.link, accept.ticket, accept.ecn), (5, None, ecn));
+                }
+                let mut remote = reactor.connections[&at].remote;
+                let name = peer_name(remote, 0);
+                remote.set_port(9);
+                let Some(FromNexus::LinkUp { request, transport, peer, incarnation, .. }) =
+                    inbox.pop()
+                else {
+                    panic!("the endpoint is not told")
+                };
+                assert_eq!((request, incarnation), (is_opener.then_some(1), 7));
+                assert_eq!(peer, name);
+                let HostLink::Udp(udp) = transport else { panic!("not by UDP") };
+                assert_eq!((udp.addr, udp.max_frame, udp.ecn), (remote, Some(1_400), ecn));
+                let stats = reactor.counters.snapshot();
+                let opened = (stats.links_opened, stats.links_opened_shm, stats.links_opened_ecn);
+                assert_eq!((stats.links_up, opened), (1, (1, 0, u64::from(ecn))));
+            }
+        }
+    }
+
+    #[test]
+    fn close_link__tells_both_sides() {
+        let reason = Reason::new(Status::Aborted, "the test ends it");
+        for is_up in [true, false] {
+            let (mut reactor, mailbox) = reactor();
+            let inbox = attach(&mailbox);
+            reactor.run_commands();
+            let (at, _peer) = open_connection(&mut reactor, false);
+            let link = reactor.add_test_link(
+                at,
+                5,
+                match is_up {
+                    true => Stage::Up { is_opener: false, max_frame: 1_472 },
+                    false => Stage::Promised { ticket: [0; 16], max_frame: 1_472 },
+                },
+            );
+            reactor.counters.links_up.add(u64::from(is_up));
+            reactor.close_link(link, &reason);
+            let (status, text) = (reason.status, reason.message.clone());
+            assert_eq!(said(&mut reactor, at), [LinkClose { link: 5, status, text }.into()]);
+            match inbox.pop() {
+                Some(FromNexus::LinkDown { link: down, reason: why }) => {
+                    assert_eq!((is_up, down, why), (true, link, reason.clone()));
+                }
+                other => assert!(!is_up && other.is_none(), "{other:?}"),
+            }
+            assert!(reactor.links.is_empty() && inbox.pop().is_none());
+            assert_eq!(reactor.check_tables(), Ok(()));
+        }
+    }
+
+    /// Without shared memory the link is asked for by UDP, if it may go by that.
+    #[test]
+    fn fall_back__closes_the_link_and_asks_without_shared_memory() {
+        for udp in [true, false] {
+            let (mut reactor, mailbox) = reactor();
+            let inbox = attach(&mailbox);
+            reactor.run_commands();
+            let (at, _peer) = open_connection(&mut reactor, true);
+            let request = request(&reactor, at, AllowedTransports { udp, shm: true });
+            let link = reactor.add_test_link(at, 5, Stage::Meeting { request, exchange: None });
+            reactor.fall_back(link, "no memory");
+            assert!(!reactor.links.contains_key(&link));
+            let mut told = said(&mut reactor, at).into_iter();
+            let Some(Message::LinkClose(close)) = told.next() else { panic!("it is not closed") };
+            assert_eq!((close.link, close.status), (5, Status::Aborted));
+            assert!(close.text.ends_with("no memory"), "{}", close.text);
+            if udp {
+                let Some(Message::LinkOpen(open)) = told.next() else { panic!("no request") };
+                assert!(matches!(open.offers[..], [Offer::Udp { .. }]), "{open:?}");
+                assert!(inbox.pop().is_none());
+            } else {
+                let Some(FromNexus::LinkFailed { request: 1, reason }) = inbox.pop() else {
+                    panic!("the request has no answer")
+                };
+                assert_eq!(reason, Reason::new(Status::FailedPrecondition, close.text));
+            }
+            assert_eq!((told.next(), reactor.links.len()), (None, usize::from(udp)));
+            let stats = reactor.counters.snapshot();
+            assert_eq!((stats.shm_fallbacks, stats.links_failed), (1, u64::from(!udp)));
+            assert_eq!(reactor.check_tables(), Ok(()));
+        }
+    }
+
+    /// Since when a connection is without sessions: a link that had one, or was about to, ends that time anew.
+    #[test]
+    fn forget_link__of_sessions_begins_the_time_without_them() {
+        for (opened, proposed, is_anew) in [(0, 0, false), (1, 0, true), (0, 1, true), (1, 1, true)]
+        {
+            let (mut reactor, mailbox) = reactor();
+            let _inbox = attach(&mailbox);
+            reactor.run_commands();
+            let (at, _peer) = open_connection(&mut reactor, false);
+            let id = reactor.add_test_link(at, 5, Stage::Up { is_opener: false, max_frame: 1_472 });
+            reactor.counters.links_up.increment();
+            for request in 0..opened + proposed {
+                reactor.on_session_open(at, open(5, request)).unwrap();
+                if request < opened {
+                    reactor.answer_session(EndpointId(0), id, request, Ok(accept(5, request)));
+                }
+            }
+            let before = reactor.connections[&at].quiet_since;
+            reactor.now += Duration::from_secs(5);
+            assert!(reactor.forget_link(id).is_some());
+            let connection = &reactor.connections[&at];
+            assert_eq!(connection.quiet_since, if is_anew { reactor.now } else { before });
+            assert_eq!(connection.idle_since, reactor.now);
+            assert_eq!((connection.session_bytes, connection.proposed_bytes), (0, 0));
+            assert_eq!((connection.proposals, reactor.proposals), (0, 0));
+            assert_eq!(reactor.check_tables(), Ok(()));
+            assert!(reactor.forget_link(id).is_none());
         }
     }
 }

@@ -71,13 +71,15 @@ impl<N: Network> Reactor<N> {
             // yields to it.
             Err(_) if planted("nexus_accepts_no_more") => listener.has_more = false,
             Err(_) if self.drop_useless() => {}
-            Err(_) => {
-                // Asking again at once would spin.
-                self.counters.accept_errors.increment();
-                if let Some(listener) = &mut self.listener {
-                    listener.paused_until = Some(self.now + ACCEPT_PAUSE);
-                }
-            }
+            Err(_) => self.pause_accepting(),
+        }
+    }
+
+    /// Asking again at once would spin.
+    fn pause_accepting(&mut self) {
+        self.counters.accept_errors.increment();
+        if let Some(listener) = &mut self.listener {
+            listener.paused_until = Some(self.now + ACCEPT_PAUSE);
         }
     }
 
@@ -241,7 +243,9 @@ mod tests {
         reactor.on_listener_ready();
         assert_eq!(reactor.patience(), Some(Duration::ZERO));
         let end = reactor.now + ACCEPT_PAUSE;
-        reactor.listener.as_mut().unwrap().paused_until = Some(end);
+        reactor.pause_accepting();
+        assert_eq!(reactor.listener.as_ref().unwrap().paused_until, Some(end));
+        assert_eq!(reactor.counters.snapshot().accept_errors, 1);
         for now in [reactor.now, end.checked_sub(Duration::from_nanos(1)).unwrap()] {
             reactor.now = now;
             reactor.accept_more();

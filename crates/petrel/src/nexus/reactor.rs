@@ -305,6 +305,13 @@ pub(super) mod tests {
         (id, listener.accept().unwrap().0)
     }
 
+    /// Takes the messages that are to be sent on a connection whose HELLO is said.
+    pub(in crate::nexus) fn said(reactor: &mut Reactor, id: ConnectionId) -> Vec<Message> {
+        let bytes = [greeting(), reactor.connections.get_mut(&id).unwrap().out.take()].concat();
+        let (mut bytes, mut decoder) = (bytes.as_slice(), Decoder::new());
+        std::iter::from_fn(|| decoder.decode(&mut bytes).unwrap()).skip(1).collect()
+    }
+
     /// A turn that does not wait; how many events there were.
     fn turn_at_once(reactor: &mut Reactor) -> usize {
         let mut events = reactor.new_events();

@@ -476,11 +476,12 @@ pub(super) mod tests {
 
     use mio::net::TcpStream;
 
+    use petrel_proto::control::Message;
     use petrel_proto::limits::PACKET_BYTES_MIN;
 
     use super::*;
     use crate::nexus::connection::Connection;
-    use crate::nexus::reactor::tests::{attach, open_connection, reactor};
+    use crate::nexus::reactor::tests::{attach, open_connection, reactor, said};
 
     #[test]
     fn has_too_many_proposals__of_a_connection_or_in_all() {
@@ -519,6 +520,13 @@ pub(super) mod tests {
         }
     }
 
+    /// The answer that takes all that [`open`] has on offer.
+    pub(in crate::nexus) fn accept(link: u32, request: u32) -> SessionAccept {
+        let SessionOpen { slots, credits, max_message, packet_bytes, .. } = open(link, request);
+        let (session, token) = (3, 4);
+        SessionAccept { link, request, session, token, slots, credits, max_message, packet_bytes }
+    }
+
     /// Which messages of sessions may come on a link of each kind.
     #[test]
     fn messages_of_sessions__of_the_wrong_side_or_before_the_link_is_up_break_the_protocol() {
@@ -532,25 +540,14 @@ pub(super) mod tests {
             let (mut reactor, _) = reactor();
             let (at, _peer) = open_connection(&mut reactor, is_opener);
             reactor.add_test_link(at, 5, stage);
-            let SessionOpen { session, token, slots, credits, max_message, packet_bytes, .. } =
-                open(5, 1);
+            let SessionOpen { session, token, .. } = open(5, 1);
             let (link, request, text) = (5, 1, String::new());
-            let accept = SessionAccept {
-                link,
-                request,
-                session,
-                token,
-                slots,
-                credits,
-                max_message,
-                packet_bytes,
-            };
             let status = Status::Unavailable;
             let refuse = SessionRefuse { link, request, status, text: text.clone() };
             let drain = SessionDrain { link, session, token, text };
             assert_eq!(reactor.on_session_open(at, open(5, 1)).is_ok(), may_propose);
             assert_eq!(reactor.counters.snapshot().sessions_proposed, u64::from(may_propose));
-            assert_eq!(reactor.on_session_accept(at, accept).is_ok(), may_answer);
+            assert_eq!(reactor.on_session_accept(at, accept(5, 1)).is_ok(), may_answer);
             assert_eq!(reactor.on_session_refuse(at, refuse).is_ok(), may_answer);
             assert_eq!(reactor.on_session_drain(at, drain).is_ok(), may_answer);
             // Answers to what nobody has asked are late, and nothing else.
@@ -611,6 +608,133 @@ pub(super) mod tests {
             assert!(session > 100 || slots >= 1024, "session {session} gets {slots}");
             bytes += session_bytes(slots);
             assert!(bytes <= SESSION_BYTES_PER_CONNECTION_MAX, "after {session} sessions");
+        }
+    }
+
+    /// Each proposal has one answer, whoever says no: this nexus at once or when its time is over, or the endpoint.
+    #[test]
+    fn on_session_open__every_proposal_is_answered() {
+        let ok = Reason::new(Status::Ok, "of no use");
+        let busy = Reason::new(Status::ResourceExhausted, "busy");
+        let too_much = SessionAccept { slots: 4_096, ..accept(9, 9) };
+        for (packet_bytes, answer, expected) in [
+            (1_472, None, Some(Status::InvalidArgument)),
+            (PACKET_BYTES_MIN, None, Some(Status::Unavailable)),
+            (PACKET_BYTES_MIN, Some(Err(ok)), Some(Status::Unavailable)),
+            (PACKET_BYTES_MIN, Some(Err(busy)), Some(Status::ResourceExhausted)),
+            (PACKET_BYTES_MIN, Some(Ok(too_much)), Some(Status::Internal)),
+            // The endpoint need not know the link's number there.
+            (PACKET_BYTES_MIN, Some(Ok(accept(9, 9))), None),
+        ] {
+            let (mut reactor, mailbox) = reactor();
+            let inbox = attach(&mailbox);
+            reactor.run_commands();
+            let (at, _peer) = open_connection(&mut reactor, false);
+            let up = Stage::Up { is_opener: false, max_frame: 1_472 };
+            let id = reactor.add_test_link(at, 5, up);
+            let proposal = SessionOpen { packet_bytes, ..open(5, 1) };
+            reactor.on_session_open(at, proposal).unwrap();
+            let is_due = answer.is_none() && packet_bytes == PACKET_BYTES_MIN;
+            if packet_bytes == PACKET_BYTES_MIN {
+                let Some(FromNexus::SessionProposed { link, open }) = inbox.pop() else {
+                    panic!("the endpoint is not asked")
+                };
+                assert_eq!((link, open), (id, proposal));
+                assert_eq!(said(&mut reactor, at), []);
+            }
+            if is_due {
+                reactor.on_session_due(id, 1);
+                assert_eq!(reactor.proposals, 1, "there is time left");
+                reactor.now += reactor.settings.step_timeout;
+                reactor.on_session_due(id, 1);
+            }
+            if let Some(answer) = answer.clone() {
+                reactor.answer_session(EndpointId(0), id, 1, answer);
+            }
+            let told = said(&mut reactor, at);
+            match (&told[..], expected) {
+                ([Message::SessionAccept(accepted)], None) => {
+                    assert_eq!(*accepted, accept(5, 1));
+                }
+                ([Message::SessionRefuse(refuse)], Some(status)) => {
+                    assert_eq!((refuse.link, refuse.request, refuse.status), (5, 1, status));
+                    assert!(!refuse.text.is_empty());
+                }
+                _ => panic!("{told:?} instead of {expected:?}"),
+            }
+            // A session that the server took and the client does not get is ended.
+            let is_orphan = expected == Some(Status::Internal);
+            match inbox.pop() {
+                Some(FromNexus::SessionClosed { link, session, token, from_client, reason }) => {
+                    assert_eq!((link, session, token, from_client), (id, 3, 4, true));
+                    assert_eq!((is_orphan, reason.status), (true, Status::Unavailable));
+                }
+                other => assert!(!is_orphan && other.is_none(), "{other:?}"),
+            }
+            let stats = reactor.counters.snapshot();
+            assert_eq!((stats.sessions_proposed, reactor.proposals), (1, 0));
+            assert_eq!(stats.sessions_refused, u64::from(expected.is_some()));
+            assert_eq!(stats.sessions_opened, u64::from(expected.is_none()));
+            assert_eq!(stats.sessions_unanswered, u64::from(is_due));
+            assert_eq!(stats.late_messages, 0);
+        }
+    }
+
+    /// The client's side: what is asked, and what comes of each answer.
+    #[test]
+    fn propose_session__asks_the_peer_and_tells_the_answer() {
+        for answer in ["accept", "refuse", "none"] {
+            let (mut reactor, mailbox) = reactor();
+            let inbox = attach(&mailbox);
+            reactor.run_commands();
+            let (at, _peer) = open_connection(&mut reactor, true);
+            let up = Stage::Up { is_opener: true, max_frame: 1_472 };
+            let id = reactor.add_test_link(at, 5, up);
+            // The endpoint need not know the link's number there.
+            reactor.propose_session(EndpointId(0), id, open(9, 1));
+            assert_eq!(said(&mut reactor, at), [open(5, 1).into()]);
+            assert_eq!((reactor.proposals, reactor.connections[&at].proposals), (1, 1));
+            let text = String::from("busy");
+            let status = Status::ResourceExhausted;
+            let refuse = SessionRefuse { link: 5, request: 1, status, text: text.clone() };
+            match answer {
+                "accept" => reactor.on_session_accept(at, accept(5, 1)).unwrap(),
+                "refuse" => reactor.on_session_refuse(at, refuse.clone()).unwrap(),
+                _ => {
+                    reactor.now += 2 * reactor.settings.step_timeout;
+                    reactor.on_session_due(id, 1);
+                }
+            }
+            assert_eq!(said(&mut reactor, at), []);
+            match inbox.pop() {
+                Some(FromNexus::SessionOpened { link, accept: accepted }) => {
+                    assert_eq!((answer, link, accepted), ("accept", id, accept(5, 1)));
+                }
+                Some(FromNexus::SessionRefused { link, request: 1, reason }) => {
+                    assert_eq!(link, id);
+                    let refused = Reason::new(status, text);
+                    assert_eq!(reason == refused, answer == "refuse", "{reason:?}");
+                    assert!(answer == "refuse" || reason.status == Status::Unavailable);
+                    assert_ne!(answer, "accept");
+                }
+                other => panic!("{other:?}"),
+            }
+            let stats = reactor.counters.snapshot();
+            let counted =
+                (stats.sessions_opened, stats.sessions_refused, stats.sessions_unanswered);
+            let is = |what| u64::from(answer == what);
+            assert_eq!(counted, (is("accept"), is("refuse"), is("none")));
+            assert_eq!((reactor.proposals, reactor.connections[&at].proposals), (0, 0));
+            // Whatever comes now is late, and a session of which nobody knows is closed.
+            reactor.on_session_refuse(at, refuse).unwrap();
+            assert_eq!(said(&mut reactor, at), []);
+            reactor.on_session_accept(at, accept(5, 1)).unwrap();
+            let told = said(&mut reactor, at);
+            let [Message::SessionClose(close)] = &told[..] else { panic!("{told:?}") };
+            assert_eq!((close.link, close.session, close.token), (5, 3, 4));
+            assert_eq!((close.from_client, close.status), (true, Status::Cancelled));
+            assert_eq!(reactor.counters.snapshot().late_messages, 2);
+            assert!(inbox.pop().is_none());
         }
     }
 }

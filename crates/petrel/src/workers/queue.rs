@@ -185,6 +185,8 @@ impl Queue {
                 return false;
             }
             if self.idle == IdlePolicy::Yield {
+                #[cfg(test)]
+                tests::YIELDS.with(|yields| yields.set(yields.get() + 1));
                 thread::yield_now();
             }
             hint::spin_loop();
@@ -404,5 +406,30 @@ mod tests {
             assert_eq!(got.flatten().count(), 1);
         });
         assert_eq!(lock(&queue.state).sleeping, 0);
+    }
+
+    thread_local! {
+        /// How often this thread has let others run.
+        pub(super) static YIELDS: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
+    }
+
+    #[test]
+    fn spin__lets_others_run_if_that_is_the_policy() {
+        let spin = Duration::from_millis(1);
+        for (idle, yields) in [
+            (IdlePolicy::Yield, true),
+            (IdlePolicy::Poll, false),
+            (IdlePolicy::SpinThenBlock(spin), false),
+            (IdlePolicy::Block, false),
+        ] {
+            let queue = Queue { idle, ..queue().0 };
+            YIELDS.set(0);
+            // A thread that does not run for so long may not even have looked twice.
+            let has_yielded = (0..if yields { 1_000 } else { 5 }).any(|_| {
+                assert!(!queue.spin(Some(spin)), "there is nothing");
+                YIELDS.get() > 0
+            });
+            assert_eq!(has_yielded, yields, "{idle:?}");
+        }
     }
 }
