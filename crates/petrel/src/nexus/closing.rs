@@ -181,13 +181,14 @@ impl<N: Network> Reactor<N> {
         let mut links: Vec<_> = self.links.keys().copied().collect();
         links.sort_unstable();
         links.into_iter().for_each(|link| self.end_link(link, reason));
-        let connections = self.connections.drain();
+        let mut connections: Vec<_> = self.connections.drain().collect();
+        // In an order that does not depend on the table's: that is how their sockets close.
+        connections.sort_unstable_by_key(|(id, _)| *id);
         let pauses = self.outgoing.drain().flat_map(|(_, outgoing)| match outgoing {
             Outgoing::Pause { waiting, .. } => waiting,
             Outgoing::Connection(_) => Vec::new(),
         });
-        let waiting = connections.flat_map(|(_, connection)| connection.waiting);
-        // In an order that does not depend on the tables'.
+        let waiting = connections.into_iter().flat_map(|(_, connection)| connection.waiting);
         let mut waiting: Vec<_> = waiting.chain(pauses).collect();
         waiting.sort_unstable_by_key(|request| (request.endpoint, request.request));
         waiting.iter().for_each(|request| self.fail_request(request, reason.clone()));
