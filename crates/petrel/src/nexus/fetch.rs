@@ -130,6 +130,8 @@ impl Asker {
 mod tests {
     use std::net::TcpListener;
 
+    use petrel_proto::control::Goodbye;
+
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(60);
@@ -196,5 +198,37 @@ mod tests {
             rustix::net::sockopt::set_socket_linger(&stream, linger).unwrap();
         };
         assert_eq!(broken(asked(resets)), ErrorKind::ConnectionReset);
+    }
+
+    #[test]
+    fn fetch_stats__takes_no_more_than_its_limit() {
+        let part = "x".repeat(60_000);
+        for (more, is_taken) in [(0, true), (1, false)] {
+            let last = "x".repeat(STATS_BYTES_MAX % part.len() + more);
+            let mut pieces = vec![part.as_str(); STATS_BYTES_MAX / part.len()];
+            pieces.push(&last);
+            let bytes = answer_of(pieces.len() as u16, &pieces);
+            // The connection may end before all is written.
+            let got = asked(move |mut stream| drop(stream.write_all(&bytes)));
+            match got {
+                Ok(json) => assert_eq!((is_taken, json.len()), (true, STATS_BYTES_MAX)),
+                Err(NexusError::Broken { source, .. }) => {
+                    assert_eq!((is_taken, source.kind()), (false, ErrorKind::InvalidData));
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    #[test]
+    fn fetch_stats__tells_what_a_goodbye_says() {
+        let got = asked(|mut stream| {
+            let mut bytes = answer_of(0, &[]);
+            let (status, text) = (petrel_proto::Status::PermissionDenied, "not you".to_owned());
+            Message::from(Goodbye { status, text }).encode(&mut bytes).unwrap();
+            stream.write_all(&bytes).unwrap();
+        });
+        let Err(NexusError::Refused { reason, .. }) = got else { panic!("{got:?}") };
+        assert_eq!(reason, Reason::new(petrel_proto::Status::PermissionDenied, "not you"));
     }
 }
