@@ -262,6 +262,22 @@ mod tests {
         }
     }
 
+    /// A link's terms have more than an address.
+    #[test]
+    fn hash__heeds_each_part_of_a_key() {
+        let key = AddrKey { ip: 1, port: 2 };
+        let keys = [(key, 3, false), (key, 3, true), (key, 4, false), (key, 4 << 40, false)];
+        let others =
+            [AddrKey { ip: 2, ..key }, AddrKey { port: 3, ..key }].map(|key| (key, 3, false));
+        let keys: Vec<(AddrKey, usize, bool)> = keys.into_iter().chain(others).collect();
+        for seed in [0, 1, u64::MAX] {
+            let hashes = keys.iter().map(|key| AddrHash { seed }.hash_one(key));
+            assert_eq!(hashes.collect::<HashSet<_>>().len(), keys.len());
+        }
+        assert_ne!(AddrHash { seed: 1 }.hash_one(keys[0]), AddrHash { seed: 2 }.hash_one(keys[0]));
+        assert_ne!(AddrHash::new().seed, AddrHash::new().seed, "nobody knows it");
+    }
+
     #[test]
     fn usable__takes_one_family_and_single_peers() {
         assert_eq!(usable(addr("10.0.0.1:5"), false), Ok(addr("10.0.0.1:5")));
