@@ -3,11 +3,10 @@
 use std::fmt::Write as _;
 use std::fs;
 use std::io::{self, IsTerminal, Read, Write};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
-use petrel::{CallOptions, Context, Execution, IdlePolicy, MsgBuf, Reply, StartError, Status};
+use petrel::{Execution, IdlePolicy, Status};
 use serde::Serialize;
 
 use crate::Outcome;
@@ -49,7 +48,10 @@ pub(crate) fn run(args: &CallArgs, output: Output) -> Result<Outcome, Failure> {
     let mut client = Client::connect(&args.address, &client_config(args))?;
     let transport = client.transport();
     let started = Instant::now();
-    let reply = call(&mut client, args.method.0, &data, args.timeout)?;
+    let session = client.sessions[0];
+    // The server hears of the time limit with the request, and by a CANCEL when the call is over.
+    let call = client.endpoint.call(session, args.method.0, &data).timeout(args.timeout);
+    let reply = call.wait().map_err(|failure| explain(failure, args.timeout));
     let elapsed_ns = started.elapsed().as_nanos() as u64;
     match reply {
         Ok(response) => {
@@ -85,36 +87,6 @@ fn read(payload: &Payload) -> Result<Vec<u8>, Failure> {
             Ok(data)
         }
     }
-}
-
-/// The response, or how the call failed. A call that is not taken at all is an error.
-fn call(
-    client: &mut Client,
-    method: u16,
-    data: &[u8],
-    timeout: Duration,
-) -> Result<Result<MsgBuf, petrel::Error>, Failure> {
-    let session = client.sessions[0];
-    let request = client.endpoint.alloc_message(data).map_err(Failure::because)?;
-    let response =
-        client.endpoint.alloc(MESSAGE_BYTES_DEFAULT as usize).map_err(Failure::because)?;
-    let (sender, receiver) = mpsc::channel::<Reply>();
-    // The server hears of the time limit with the request, and by a CANCEL when the call is over.
-    let options = CallOptions::new().timeout(timeout);
-    let called =
-        client.endpoint.call_with(session, method, request, response, options, move |_, reply| {
-            // The receiver outlives the event loop's turns.
-            let _ = sender.send(reply);
-        });
-    called.map_err(|rejected| Failure::from(StartError::from(rejected.error)))?;
-    let mut reply = None;
-    let mut has_ended = |_: &mut Context<'_>| {
-        reply = reply.take().or_else(|| receiver.try_recv().ok());
-        reply.is_some()
-    };
-    client.endpoint.run_until(&mut has_ended);
-    let reply = reply.ok_or_else(|| Failure::because("the call has no end"))?;
-    Ok(reply.into_response().map_err(|failure| explain(failure, timeout)))
 }
 
 /// The failure, with the time limit of the command line if that is what ended the call.

@@ -88,7 +88,7 @@ impl Client {
                         return Err(self.silent(timeout));
                     }
                     SessionState::Opening => {
-                        self.endpoint.run_for(SLICE, |_| false);
+                        self.endpoint.run_for(SLICE, |_, _| false);
                     }
                 }
             }

@@ -103,7 +103,7 @@ fn show_hello(client: &mut Client, output: Output) -> Result<(), Failure> {
     let request = "petrel";
     let started = Instant::now();
     let session = client.sessions[0];
-    let reply = client.endpoint.call_wait(session, methods::HELLO, request.as_bytes(), 100)?;
+    let reply = client.endpoint.call(session, methods::HELLO, request.as_bytes()).wait()?;
     let elapsed_ns = started.elapsed().as_nanos() as u64;
     let reply = String::from_utf8_lossy(&reply).into_owned();
     output.line(format!("   hello(\"{request}\") = \"{reply}\"   in {}", format_ns(elapsed_ns)))?;
@@ -118,8 +118,7 @@ fn send(client: &mut Client) -> Result<Transfer, Failure> {
     let expected = checksum(&request);
     let started = Instant::now();
     let session = client.sessions[0];
-    let limit = methods::SINK_REPLY_BYTES;
-    let reply = client.endpoint.call_wait(session, methods::SINK, &request, limit)?;
+    let reply = client.endpoint.call(session, methods::SINK, &request).wait()?;
     let verified = reply[..] == methods::sink_reply(LARGE_BYTES, expected);
     Ok(Transfer::new(client, "there", expected, verified, started))
 }
@@ -130,7 +129,7 @@ fn fetch(client: &mut Client) -> Result<Transfer, Failure> {
     let started = Instant::now();
     let session = client.sessions[0];
     let request = methods::source_request(LARGE_BYTES as u32, seed);
-    let reply = client.endpoint.call_wait(session, methods::SOURCE, &request, LARGE_BYTES)?;
+    let reply = client.endpoint.call(session, methods::SOURCE, &request).wait()?;
     let difference = methods::source_pattern(seed).first_difference(&reply);
     let verified = reply.len() == LARGE_BYTES && difference.is_none();
     Ok(Transfer::new(client, "back", checksum(&reply), verified, started))

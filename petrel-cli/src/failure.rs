@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use petrel::{CallWaitError, ConnectError, NexusError, StartError, Status};
+use petrel::{ConnectError, NexusError, StartError, Status};
 use serde::Serialize;
 
 /// A subcommand could not do its work.
@@ -79,12 +79,6 @@ impl From<ConnectError> for Failure {
             _ => Status::ResourceExhausted,
         };
         Self::new(status, error.to_string())
-    }
-}
-
-impl From<CallWaitError> for Failure {
-    fn from(error: CallWaitError) -> Self {
-        Self::new(error.status(), error.to_string())
     }
 }
 

@@ -72,7 +72,7 @@ pub(crate) fn run(
     let load = Load::new(client, plan)?;
     LOAD.set(Some(load));
     with_load(|load| load.start(&mut client.endpoint.context()));
-    while !client.endpoint.run_for(SLICE, |_| is_over()) {
+    while !client.endpoint.run_for(SLICE, |_, _| is_over()) {
         let (goes_on, overdue) = with_load(|load| (watch(load.progress()), load.is_overdue()));
         if goes_on.is_break() {
             with_load(|load| load.is_stopping = true);
@@ -156,7 +156,10 @@ impl Load {
         self.lanes[index].started_ns = Some(self.now_ns(cx));
         self.active += 1;
         let session = self.lanes[index].session;
-        let called = cx.call_fn(session, methods::ECHO, request, response, on_reply, index as u64);
+        let called = cx
+            .call(session, methods::ECHO, request)
+            .into_buffer(response)
+            .then(move |_, cx, reply| on_reply(cx, reply, index as u64));
         if let Err(rejected) = called {
             self.active -= 1;
             self.lanes[index].started_ns = None;

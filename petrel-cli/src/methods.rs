@@ -49,13 +49,13 @@ const SOURCE_REQUEST_BYTES: usize = 12;
 
 /// Registers all methods.
 pub(crate) fn register(endpoint: &mut Endpoint) {
-    endpoint.register(ECHO, echo);
-    endpoint.register(SINK, sink);
-    endpoint.register(SOURCE, source);
-    endpoint.register(FAIL, fail);
-    endpoint.register(HELLO, hello);
-    endpoint.register(SAMPLE, sample);
-    endpoint.register(SAMPLES, samples);
+    endpoint.on(ECHO, |_, cx, request| echo(cx, request));
+    endpoint.on(SINK, |_, cx, request| sink(cx, request));
+    endpoint.on(SOURCE, |_, cx, request| source(cx, request));
+    endpoint.on(FAIL, |_, cx, request| fail(cx, request));
+    endpoint.on(HELLO, |_, cx, request| hello(cx, request));
+    endpoint.on(SAMPLE, |_, cx, request| sample(cx, request));
+    endpoint.on(SAMPLES, |_, cx, request| samples(cx, request));
 }
 
 /// What [`SINK`] answers to a request.

@@ -135,7 +135,7 @@ impl Server {
 fn serve_until(endpoint: &mut Endpoint, stop: &Stop) -> Result<u64, String> {
     let served = Rc::new(Cell::new(0));
     let count = Rc::clone(&served);
-    endpoint.register(DOUBLE, move |cx, request| {
+    endpoint.on(DOUBLE, move |_, cx, request| {
         count.set(count.get() + 1);
         let number = u64::from_le_bytes(request.data().try_into().expect("eight bytes"));
         request.reply(cx, &(2 * number).to_le_bytes())

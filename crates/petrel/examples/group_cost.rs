@@ -46,7 +46,7 @@ impl Ends {
                 let done = Rc::new(Cell::new(false));
                 let end = Rc::clone(&done);
                 let call = GroupCall::new(TAKE, Need::All);
-                group.call(&mut self.client.context(), &message, call, move |_, reply| {
+                group.call(&mut self.client.context(), &message, call, move |_, _, reply| {
                     end.set(reply.is_ok());
                 })?;
                 self.turn_until(|_| done.get());
@@ -70,7 +70,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     for _ in 0..members {
         let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
         let mut server = nexus.endpoint(config.clone())?;
-        server.register(TAKE, |cx, request| request.reply(cx, b"ok"));
+        server.on(TAKE, |_, cx, request| request.reply(cx, b"ok"));
         ends.servers.push(server);
         let session = ends.client.connect(nexus.local_addr().ok_or("it listens")?)?;
         ends.turn_until(|client| matches!(client.session_state(session), SessionState::Open));

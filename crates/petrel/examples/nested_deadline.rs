@@ -13,8 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use petrel::{
-    CallOptions, CallWaitError, ChannelConfig, Endpoint, EndpointConfig, Nexus, Status, Stop,
-    WorkerRequest, Workers,
+    ChannelConfig, Endpoint, EndpointConfig, Nexus, Status, Stop, WorkerRequest, Workers,
 };
 
 type Failure = Box<dyn Error>;
@@ -42,9 +41,8 @@ fn front() -> Result<(), Failure> {
 
     let mut endpoint = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
     let session = endpoint.connect_wait(middle_address.parse()?)?;
-    let options = CallOptions::new().timeout(GIVEN);
-    let end = endpoint.call_wait_with(session, WORK, b"", 100, options);
-    let Err(CallWaitError::Failed(failure)) = end else {
+    let end = endpoint.call(session, WORK, "").timeout(GIVEN).wait();
+    let Err(failure) = end else {
         return Err(format!("the call did not end as it should: {end:?}").into());
     };
     println!("front:  gave 1000 ms; {failure}");
@@ -110,7 +108,7 @@ fn serve<H: Fn(WorkerRequest) + Send + Sync + 'static>(
     let mut endpoint = nexus.endpoint(EndpointConfig::default())?;
     let workers = Workers::builder().threads(1).start()?;
     let handler = handler(&mut endpoint)?;
-    endpoint.register_worker(WORK, &workers, handler);
+    endpoint.on_worker(WORK, &workers, handler);
     println!("{}", nexus.local_addr().ok_or("it listens")?);
     let stop = endpoint.stop_handle();
     let end = stop.clone();
@@ -119,7 +117,7 @@ fn serve<H: Fn(WorkerRequest) + Send + Sync + 'static>(
     // What a worker waits for needs the event loop.
     workers.stop();
     while !workers.is_idle() {
-        endpoint.run_for(Duration::from_millis(1), |_| false);
+        endpoint.run_for(Duration::from_millis(1), |_, _| false);
     }
     Ok(())
 }

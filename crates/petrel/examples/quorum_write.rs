@@ -89,7 +89,7 @@ fn replica() -> Result<(), Failure> {
     let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
     let mut endpoint = nexus.endpoint(EndpointConfig::default())?;
     let log = RefCell::new(Vec::new());
-    endpoint.register(APPEND, move |cx, request| {
+    endpoint.on(APPEND, move |_, cx, request| {
         let mut log = log.borrow_mut();
         log.push(request.data().to_vec());
         request.reply(cx, &[log.len() as u8])

@@ -1,12 +1,10 @@
 //! A server of two methods: `cargo run --example server`, and the example `client` beside it. Ctrl-C ends it when its clients
 //! have left.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::error::Error;
-use std::rc::Rc;
 
-use petrel::{Endpoint, Server, Status};
+use petrel::{Context, Handled, Request, Server, Status};
 
 /// A request is a key. The response is its value, or NOT_FOUND.
 const GET: u16 = 1;
@@ -15,28 +13,34 @@ const PUT: u16 = 2;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let address = std::env::args().nth(1).unwrap_or("127.0.0.1:31850".to_owned());
-    let server = Server::bind(&address).serve(serve);
+    let server = Server::bind(&address).serve(Store::default, |endpoint| {
+        endpoint.on(GET, Store::get);
+        endpoint.on(PUT, Store::put);
+    });
     println!("listening on {address}");
     server.run()?;
     Ok(())
 }
 
-fn serve(endpoint: &mut Endpoint) {
-    // An endpoint stays on its thread, and so do its handlers: they share without locks.
-    let store = Rc::new(RefCell::new(HashMap::<Vec<u8>, Vec<u8>>::new()));
+/// The endpoint owns it, and lends it to the handlers.
+#[derive(Default)]
+struct Store(HashMap<Vec<u8>, Vec<u8>>);
 
-    let values = store.clone();
-    endpoint.register(GET, move |cx, request| match values.borrow().get(request.data()) {
-        Some(value) => request.reply(cx, value),
-        None => request.fail(cx, Status::NotFound, "there is no such key"),
-    });
-    endpoint.register(PUT, move |cx, request| {
+impl Store {
+    fn get(&mut self, cx: &mut Context<'_, Store>, request: Request<'_>) -> Handled {
+        match self.0.get(request.data()) {
+            Some(value) => request.reply(cx, value),
+            None => request.fail(cx, Status::NotFound, "there is no such key"),
+        }
+    }
+
+    fn put(&mut self, cx: &mut Context<'_, Store>, request: Request<'_>) -> Handled {
         let Some(end) = request.data().iter().position(|byte| *byte == 0) else {
             let message = "there is no zero byte after the key";
             return request.fail(cx, Status::InvalidArgument, message);
         };
         let (key, value) = request.data().split_at(end);
-        store.borrow_mut().insert(key.to_vec(), value[1..].to_vec());
+        self.0.insert(key.to_vec(), value[1..].to_vec());
         request.reply(cx, b"")
-    });
+    }
 }

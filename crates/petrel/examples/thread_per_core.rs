@@ -48,7 +48,7 @@ fn run_server(nexus: &Nexus, number: EndpointId, ready: &mpsc::Sender<Stop>) {
     config.id = Some(number);
     let mut endpoint = nexus.endpoint(config).expect("an endpoint");
     let counters = RefCell::new(HashMap::<Vec<u8>, u64>::new());
-    endpoint.register(COUNT, move |cx, request| {
+    endpoint.on(COUNT, move |_, cx, request| {
         let mut counters = counters.borrow_mut();
         let counter = counters.entry(request.data().to_vec()).or_default();
         *counter += 1;
@@ -79,13 +79,15 @@ fn count_each(endpoint: &mut Endpoint, sessions: &[SessionId]) -> Result<Vec<u64
         let session = sessions[key as usize % sessions.len()];
         let (request, response) = (endpoint.alloc_message(&key.to_le_bytes())?, endpoint.alloc(8)?);
         let ended = ended.clone();
-        let called = endpoint.call(session, COUNT, request, response, move |_, reply| {
-            ended.send(reply).expect("all ends are waited for");
-        });
+        let called = endpoint.call(session, COUNT, request).into_buffer(response).then(
+            move |_, _, reply| {
+                ended.send(reply).expect("all ends are waited for");
+            },
+        );
         called.map_err(|rejected| rejected.error)?;
     }
     let mut counts = Vec::new();
-    endpoint.run_until(|_| {
+    endpoint.run_until(|_, _| {
         counts.extend(ends.try_iter());
         counts.len() == KEYS as usize
     });

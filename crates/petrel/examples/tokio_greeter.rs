@@ -52,7 +52,8 @@ async fn serve(nexus: Nexus) -> Result<Stop, Failure> {
     let (ready, started) = oneshot::channel();
     std::thread::spawn(move || {
         let mut endpoint = nexus.endpoint(EndpointConfig::default()).expect("an endpoint");
-        endpoint.register_remote(GREET, move |request| {
+        endpoint.on(GREET, move |_, cx, request| {
+            let (request, handled) = request.detach(cx);
             match Arc::clone(&places).try_acquire_owned() {
                 Ok(place) => drop(tasks.spawn(async move {
                     answer(request).await;
@@ -60,6 +61,7 @@ async fn serve(nexus: Nexus) -> Result<Stop, Failure> {
                 })),
                 Err(_) => request.fail(Status::ResourceExhausted, "too many to greet at once"),
             }
+            handled
         });
         let stop = endpoint.stop_handle();
         ready.send(stop.clone()).expect("the server is waited for");

@@ -3,12 +3,12 @@
 use std::fmt;
 use std::ops::Deref;
 
-use petrel_proto::{CallFailure, CallRejected, Execution, Status};
+use petrel_proto::{CallFailure, Execution, Status};
 use petrel_transport::buf::PoolExhausted;
 
 use crate::client::{NotStarted, NotStartedReason};
 use crate::control::Reason;
-use crate::endpoint::{CallWaitError, ConnectError, SharedRejected, StartError};
+use crate::endpoint::{CallRejected, ConnectError, StartError};
 
 /// Why a call has no response.
 ///
@@ -116,31 +116,15 @@ impl From<StartError> for Error {
     }
 }
 
-impl From<CallWaitError> for Error {
-    fn from(error: CallWaitError) -> Self {
-        match error {
-            CallWaitError::NotStarted(error) => error.into(),
-            CallWaitError::Failed(error) => error,
-        }
-    }
-}
-
 impl From<PoolExhausted> for Error {
     fn from(error: PoolExhausted) -> Self {
         Self::not_sent(Status::ResourceExhausted, error.to_string())
     }
 }
 
-impl<B> From<CallRejected<B>> for Error {
+impl From<CallRejected> for Error {
     /// Without the buffers.
-    fn from(rejected: CallRejected<B>) -> Self {
-        Self::not_sent(rejected.error.status(), rejected.error.to_string())
-    }
-}
-
-impl From<SharedRejected> for Error {
-    /// Without the buffer.
-    fn from(rejected: SharedRejected) -> Self {
+    fn from(rejected: CallRejected) -> Self {
         rejected.error.into()
     }
 }

@@ -9,8 +9,8 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! const GREET: u16 = 1;
 //!
-//! let server = Server::bind("127.0.0.1:0").serve(|endpoint| {
-//!     endpoint.register(GREET, |cx, request| {
+//! let server = Server::bind("127.0.0.1:0").serve(|| (), |endpoint| {
+//!     endpoint.on(GREET, |_, cx, request| {
 //!         let name = String::from_utf8_lossy(request.data()).into_owned();
 //!         request.reply(cx, format!("Hello, {name}!").as_bytes())
 //!     });
@@ -88,11 +88,11 @@ pub use client::{
     Client, NotStarted, NotStartedReason, ParallelClient, Permit, RemoteCall, SessionClient,
 };
 pub use endpoint::{
-    CallFailures, CallKey, CallOptions, CallWaitError, ClientCalls, ConnectError, Context,
-    Continuation, DrainTimeout, Endpoint, EndpointConfig, EndpointError, EndpointStats, Factors,
-    HEALTH_METHOD, Handled, Health, Hearing, IdlePolicy, InPlaceRequest, MulticastConfig,
-    MulticastError, Reply, Request, Responder, SessionConfig, SessionEnd, SessionEnds,
-    SessionState, SharedMsg, SharedRejected, StartError, Stop,
+    CallBuilder, CallFailures, CallKey, CallOptions, CallRejected, Caller, ClientCalls,
+    ConnectError, Context, Continuation, DrainTimeout, Endpoint, EndpointConfig, EndpointError,
+    EndpointStats, Factors, HEALTH_METHOD, Handled, Health, Hearing, IdlePolicy, InPlaceRequest,
+    IntoMessage, MulticastConfig, MulticastError, Reply, Request, Responder, SessionConfig,
+    SessionEnd, SessionEnds, SessionState, SharedMsg, StartError, Stop,
 };
 #[doc(hidden)]
 pub use endpoint::{Census, LocalCensus};
@@ -101,7 +101,7 @@ pub use local::{Call, Elapsed, Handle, OwnRequest, Parallel, Session, Sleep, Tas
 pub use msgbuf::MsgBuf;
 pub use nexus::{Nexus, NexusBuilder, NexusError};
 pub use petrel_proto as proto;
-pub use petrel_proto::{CallError, CallRejected, Execution, SessionId, Status};
+pub use petrel_proto::{CallError, Execution, SessionId, Status};
 pub use petrel_transport as transport;
 pub use petrel_transport::SharedBytes;
 pub use prefetch::prefetch;

@@ -70,7 +70,7 @@ fn events_tell_why_and_none_comes_for_calls_that_succeed() {
     let mut server = Server::start(over(true, false), "127.0.0.1:0", |_| {});
     let mut client = client(EndpointConfig::default());
     let session = client.connect_wait(server.address).unwrap();
-    client.call_wait(session, ECHO, b"", 0).unwrap();
+    client.call(session, ECHO, b"").wait().unwrap();
     let shm = find("shm_not_used", &[("level", "INFO")]);
     assert!(shm["why"].contains("shared memory"), "{shm:?}");
     find("link_up", &[("transport", "udp")]);
@@ -79,11 +79,11 @@ fn events_tell_why_and_none_comes_for_calls_that_succeed() {
 
     let before = count();
     for _ in 0..100 {
-        client.call_wait(session, ECHO, b"message", 7).unwrap();
+        client.call(session, ECHO, b"message").wait().unwrap();
     }
     assert_eq!(count(), before);
 
-    let call = client.session(session).start(77, b"");
+    let call = client.session(session).call(77, b"").started();
     client.block_on(call).unwrap_err();
     find("call_failed", &[("status", "UNIMPLEMENTED")]);
     find("request_refused", &[("status", "UNIMPLEMENTED")]);

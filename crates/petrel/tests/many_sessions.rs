@@ -105,7 +105,7 @@ impl Pair {
         let nexus = Nexus::builder().listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
         let address = nexus.local_addr().unwrap();
         let mut server = nexus.endpoint(EndpointConfig::default()).unwrap();
-        server.register(ECHO, |cx, request| {
+        server.on(ECHO, |_, cx, request| {
             let len = request.data().len();
             request.reply_with(cx, len, |data, out| {
                 out.copy_from_slice(data);
@@ -163,8 +163,13 @@ impl Pair {
             assert_eq!(reply.message().unwrap(), message);
             left.set(left.get() - 1);
         };
-        as_owner(Owner::Client, || self.client.call(session, ECHO, request, response, done))
-            .unwrap();
+        as_owner(Owner::Client, || {
+            self.client
+                .call(session, ECHO, request)
+                .into_buffer(response)
+                .then(move |_, cx, reply| done(cx, reply))
+        })
+        .unwrap();
     }
 
     /// Bytes that each side holds, with all of both control planes.

@@ -44,7 +44,7 @@ fn sessions_that_have_ended__give_their_memory_back() {
     drop(crowd);
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
-        assert_eq!(&honest.call_wait(session, ECHO, b"old", 3).unwrap()[..], b"old");
+        assert_eq!(&honest.call(session, ECHO, b"old").wait().unwrap()[..], b"old");
         let now = resident_bytes();
         if now < before + REMAINDER_BYTES_MAX {
             println!("before {before}, with {SESSIONS} sessions {peak}, after {now}");

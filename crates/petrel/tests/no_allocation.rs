@@ -158,7 +158,7 @@ impl Pair {
 }
 
 fn echo_server(mut server: Endpoint) -> Endpoint {
-    server.register(ECHO, |cx, request| {
+    server.on(ECHO, |_, cx, request| {
         let len = request.data().len();
         request.reply_with(cx, len, |data, out| {
             out.copy_from_slice(data);
@@ -177,7 +177,10 @@ impl Caller {
             self.started += 1;
             request[..8].copy_from_slice(&number.to_le_bytes());
             let session = self.sessions[number as usize % self.sessions.len()];
-            cx.call_fn(session, ECHO, request, response, take_reply, number).unwrap();
+            cx.call(session, ECHO, request)
+                .into_buffer(response)
+                .then(move |_, cx, reply| take_reply(cx, reply, number))
+                .unwrap();
         }
     }
 }

@@ -229,12 +229,16 @@ impl Load {
         self.workload.exchange.stamp(&mut request, place.stamp);
         let method = self.workload.exchange.method();
         self.started += 1;
-        match cx.call_fn(chosen, method, request, response, on_reply, index as u64) {
+        match cx
+            .call(chosen, method, request)
+            .into_buffer(response)
+            .then(move |_, cx, reply| on_reply(cx, reply, index as u64))
+        {
             Ok(()) => ACTIVE.set(ACTIVE.get() + 1),
             Err(rejected) => {
                 self.tally.reject(&rejected.error);
                 self.end_ns = 0;
-                self.places[index].buffers = Some((rejected.request, rejected.response));
+                self.places[index].buffers = rejected.request.zip(rejected.response);
                 return false;
             }
         }

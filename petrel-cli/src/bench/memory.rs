@@ -54,7 +54,7 @@ fn call_each(caller: &mut Caller, from: usize) -> Result<(), Failure> {
     for index in from..caller.sessions.len() {
         let session = caller.sessions[index];
         let request = [index as u8; CALL_BYTES];
-        let reply = caller.endpoint.call_wait(session, methods::ECHO, &request, CALL_BYTES)?;
+        let reply = caller.endpoint.call(session, methods::ECHO, &request).wait()?;
         if reply[..] != request {
             return Err(Failure::because("the server's reply was wrong"));
         }

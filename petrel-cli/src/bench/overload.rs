@@ -211,7 +211,7 @@ impl Pair {
     /// What the server did since it was last asked.
     fn take(&mut self) -> Result<Done, Failure> {
         let side = self.side;
-        let bytes = self.endpoint().call_wait(side, wire::TAKE, &[], wire::DONE_BYTES)?;
+        let bytes = self.endpoint().call(side, wire::TAKE, &[]).wait()?;
         Done::from_bytes(&bytes).ok_or_else(|| Failure::because("the server's account is wrong"))
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use petrel::{CallError, Execution, Status};
+use petrel::{Execution, StartError, Status};
 use serde::Serialize;
 
 use crate::output::latency::Latencies;
@@ -75,7 +75,7 @@ impl Tally {
         self.count(failure.status, executed(failure.execution), || failure.message.clone());
     }
 
-    pub(crate) fn reject(&mut self, error: &CallError) {
+    pub(crate) fn reject(&mut self, error: &StartError) {
         self.count(error.status(), executed(Execution::NotSent), || error.to_string());
     }
 
@@ -134,7 +134,7 @@ mod tests {
         tally.fail(&failure(Status::Unavailable, Execution::MayHaveExecuted));
         tally.fail(&failure(Status::Unavailable, Execution::MayHaveExecuted));
         tally.fail(&failure(Status::Unavailable, Execution::NotSent));
-        tally.reject(&CallError::SessionClosed);
+        tally.reject(&petrel::CallError::SessionClosed.into());
         assert_eq!(tally.failures.iter().map(|group| group.count).collect::<Vec<_>>(), [2, 2]);
         assert_eq!(tally.failed(), 4);
         assert_eq!(

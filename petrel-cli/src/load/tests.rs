@@ -5,9 +5,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use petrel::control::AllowedTransports;
-use petrel::{
-    Context, Endpoint, EndpointConfig, Handled, IdlePolicy, Nexus, Request, Responder, Status, Stop,
-};
+use petrel::{Endpoint, EndpointConfig, IdlePolicy, Nexus, Responder, Status, Stop};
 
 use super::*;
 use crate::client::{Client, ClientConfig};
@@ -68,7 +66,7 @@ const PLAN: Plan = Plan { size: 1_000, in_flight: 4, calls: 100, timeout: Durati
 /// Changes one bit of every tenth reply.
 fn nearly_echo(endpoint: &mut Endpoint) {
     let mut count = 0;
-    endpoint.register(methods::ECHO, move |cx, request| {
+    endpoint.on(methods::ECHO, move |_, cx, request| {
         let mut reply = request.data().to_vec();
         count += 1;
         reply[count % 1_000] ^= u8::from(count % 10 == 0);
@@ -86,7 +84,7 @@ fn run__counts_wrong_replies() {
 /// Answers every request with the reply to the request before it.
 fn late_echo(endpoint: &mut Endpoint) {
     let mut last = vec![0; 1_000];
-    endpoint.register(methods::ECHO, move |cx, request| {
+    endpoint.on(methods::ECHO, move |_, cx, request| {
         let current = request.data().to_vec();
         request.reply(cx, &std::mem::replace(&mut last, current))
     });
@@ -101,7 +99,7 @@ fn run__tells_the_reply_to_another_call() {
 /// Answers with an error now and then.
 fn moody_echo(endpoint: &mut Endpoint) {
     let mut count = 0;
-    endpoint.register(methods::ECHO, move |cx, request| {
+    endpoint.on(methods::ECHO, move |_, cx, request| {
         count += 1;
         if count % 4 == 0 {
             return request.fail(cx, Status::Aborted, "not now");
@@ -122,14 +120,11 @@ fn run__goes_on_after_errors_that_the_server_answered() {
 /// Keeps requests and never answers them.
 fn silence(endpoint: &mut Endpoint) {
     let mut kept: Vec<Responder> = Vec::new();
-    endpoint.register(
-        methods::ECHO,
-        move |cx: &mut Context<'_>, request: Request<'_>| -> Handled {
-            let (responder, handled) = request.defer(cx);
-            kept.push(responder);
-            handled
-        },
-    );
+    endpoint.on(methods::ECHO, move |_, cx, request| {
+        let (responder, handled) = request.defer(cx);
+        kept.push(responder);
+        handled
+    });
 }
 
 #[test]

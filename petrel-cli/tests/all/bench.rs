@@ -175,16 +175,16 @@ impl Drop for BadServer {
 
 /// Methods of `petrel serve`, by number, that answer wrongly: echo and sample.
 fn answer_wrongly(endpoint: &mut Endpoint) {
-    endpoint.register(1, |cx, request| {
+    endpoint.on(1, |_, cx, request| {
         let mut reply = request.data().to_vec();
         reply[0] ^= 1;
         request.reply(cx, &reply)
     });
-    endpoint.register(6, |cx, request| request.reply(cx, &[0; 16]));
+    endpoint.on(6, |_, cx, request| request.reply(cx, &[0; 16]));
 }
 
 fn answer_with_failure(endpoint: &mut Endpoint) {
-    endpoint.register(1, |cx, request| request.fail(cx, petrel::Status::Aborted, "not today"));
+    endpoint.on(1, |_, cx, request| request.fail(cx, petrel::Status::Aborted, "not today"));
 }
 
 #[test]

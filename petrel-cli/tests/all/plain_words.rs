@@ -29,7 +29,7 @@ fn call__that_takes_too_long_sends_its_cancel() {
         let server = std::thread::spawn(move || {
             let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
             let kept = RefCell::new(Vec::new());
-            endpoint.register(9, move |cx, request| {
+            endpoint.on(9, move |_, cx, request| {
                 let (responder, handled) = request.defer(cx);
                 kept.borrow_mut().push(responder);
                 handled

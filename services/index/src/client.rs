@@ -91,9 +91,8 @@ impl Client {
         request: &M::Request<'_>,
     ) -> Result<M::Response, ClientError> {
         let request = M::encode_request(request);
-        let (room, options) = (M::RESPONSE_BYTES_MAX, self.options);
         let answer =
-            self.endpoint.call_wait_with(self.session, M::NUMBER, &request, room, options)?;
+            self.endpoint.call(self.session, M::NUMBER, &request).options(self.options).wait()?;
         Ok(M::decode_response(&answer)?)
     }
 

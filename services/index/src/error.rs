@@ -1,6 +1,6 @@
 //! What can go wrong.
 
-use petrel::{CallWaitError, ConnectError, EndpointError, NexusError, Status};
+use petrel::{ConnectError, EndpointError, NexusError, Status};
 
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
@@ -66,9 +66,6 @@ pub enum ClientError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// The call was not made, or failed.
-    #[error(transparent)]
-    Call(#[from] CallWaitError),
-    /// The call failed.
     #[error("{0}")]
     Failed(#[from] petrel::Error),
     /// The answer is not one of this service.
@@ -84,7 +81,6 @@ impl ClientError {
     pub fn status(&self) -> Option<Status> {
         match self {
             Self::Connect(error) => Some(error.status()),
-            Self::Call(error) => Some(error.status()),
             Self::Failed(failure) => Some(failure.status),
             Self::Answer(_) => Some(Status::Internal),
             Self::Request(error) => Some(error.status()),

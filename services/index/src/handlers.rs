@@ -95,7 +95,7 @@ pub fn fetch_ahead(endpoint: &mut Endpoint, store: &Arc<Store>) {
 /// The lookups, which make no detour by a vector.
 fn register_gets(endpoint: &mut Endpoint, shared: &Shared) {
     let here = shared.clone();
-    endpoint.register(GetWord::NUMBER, move |cx, request| {
+    endpoint.on(GetWord::NUMBER, move |_, cx, request| {
         here.count(GetWord::NUMBER);
         match word_key(request.data()) {
             Some(key) => match here.store.words.get(key) {
@@ -106,7 +106,7 @@ fn register_gets(endpoint: &mut Endpoint, shared: &Shared) {
         }
     });
     let here = shared.clone();
-    endpoint.register(GetBytes::NUMBER, move |cx, request| {
+    endpoint.on(GetBytes::NUMBER, move |_, cx, request| {
         here.count(GetBytes::NUMBER);
         let Some(value) = here.store.bytes.get(request.data()) else {
             return request.reply(cx, &[]);
@@ -118,7 +118,7 @@ fn register_gets(endpoint: &mut Endpoint, shared: &Shared) {
         })
     });
     let here = shared.clone();
-    endpoint.register(Echo::NUMBER, move |cx, request| {
+    endpoint.on(Echo::NUMBER, move |_, cx, request| {
         here.count(Echo::NUMBER);
         let bytes = request.data().len();
         request.reply_with(cx, bytes, |data, out| {
@@ -159,7 +159,7 @@ fn answer<M: Method>(shared: &Shared, message: &[u8], run: Run<M>) -> Result<Vec
 /// A method whose requests the event loop executes.
 fn serve<M: Method + 'static>(endpoint: &mut Endpoint, shared: &Shared, run: Run<M>) {
     let here = shared.clone();
-    endpoint.register(M::NUMBER, move |cx, request| {
+    endpoint.on(M::NUMBER, move |_, cx, request| {
         here.count(M::NUMBER);
         match answer::<M>(&here, request.data(), run) {
             Ok(message) => request.reply(cx, &message),
@@ -177,7 +177,7 @@ fn serve_scan<M: Method + 'static>(
 ) {
     let Scans::Workers(workers) = scans else { return serve::<M>(endpoint, shared, run) };
     let here = shared.clone();
-    endpoint.register_worker(M::NUMBER, workers, move |request| {
+    endpoint.on_worker(M::NUMBER, workers, move |request| {
         let counters = here.metrics.workers();
         counters.count_shared(M::NUMBER);
         match answer::<M>(&here, request.data(), run) {

@@ -67,7 +67,7 @@ impl Line {
         let limit = attempt_limit(scenario.load.timeout_ns, is_scout, self.late);
         let session = self.session(limit).await?;
         let options = CallOptions::new().timeout(limit);
-        let answer = session.start_with(method, request, options).await;
+        let answer = session.call(method, request).options(options).await;
         if !session.is_open() {
             self.sessions[self.place] = None;
         }

@@ -15,7 +15,7 @@ use crate::disk::SimDisk;
 use crate::logger;
 use crate::observer::Seen;
 
-pub(crate) type SimEndpoint = Endpoint<SimTransport, SimControl>;
+pub(crate) type SimEndpoint = Endpoint<(), SimTransport, SimControl>;
 
 pub(crate) enum Node {
     Replica(Box<ReplicaNode>),

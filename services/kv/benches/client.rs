@@ -105,7 +105,7 @@ impl Ends {
             Command::Write { session: 1, sequence: 1, first_pending: 1, op }.encode(&mut request);
             let begin = Instant::now();
             for _ in 0..calls {
-                let reply = session.start(methods::WRITE, &request).await.expect("an answer");
+                let reply = session.call(methods::WRITE, &request).await.expect("an answer");
                 assert!(matches!(WriteReply::decode(&reply), Ok(WriteReply::Applied(_))));
             }
             let elapsed = begin.elapsed();
@@ -130,7 +130,7 @@ impl Ends {
 }
 
 fn register(server: &mut Endpoint) {
-    server.register(methods::WRITE, |cx, request| {
+    server.on(methods::WRITE, |_, cx, request| {
         let outcome = match Command::decode(request.data()) {
             Ok(Command::OpenSession) => Outcome::SessionOpened,
             _ => Outcome::Put { replaced: true },
@@ -139,7 +139,7 @@ fn register(server: &mut Endpoint) {
         WriteReply::Applied(Applied { index: 1, outcome }).encode(&mut reply);
         request.reply(cx, &reply)
     });
-    server.register(methods::STATUS, |cx, request| {
+    server.on(methods::STATUS, |_, cx, request| {
         let mut reply = Vec::new();
         Status { role: Role::Leader, ..Status::default() }.encode(&mut reply);
         request.reply(cx, &reply)

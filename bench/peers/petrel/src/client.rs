@@ -38,7 +38,7 @@ pub(crate) fn call(args: ClientArgs) -> Result<Outcome, Failure> {
     let mut client = nexus.endpoint(config)?;
     let session = client.connect_wait(args.address.parse()?)?;
     start(&mut client, session, args.plan)?;
-    client.run_until(|_| is_over());
+    client.run_until(|_, _| is_over());
     let load = LOAD.take().ok_or("the window is gone")?;
     match load.failure {
         Some(failure) => Err(failure.into()),
@@ -95,7 +95,7 @@ impl Load {
             Some(bulk) => bulk.stamp(&mut request, call),
         }
         let called =
-            cx.call_fn(self.session, self.method, request, response, on_reply, index as u64);
+            cx.call(self.session, self.method, request).into_buffer(response).then(move |_, cx, reply| on_reply(cx, reply, index as u64));
         if let Err(rejected) = called {
             self.failure = Some(rejected.error.to_string());
         }

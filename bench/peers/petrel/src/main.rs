@@ -46,10 +46,10 @@ fn serve(args: ServerArgs) -> Result<(), Failure> {
     let (transports, _) = variant(&args.variant)?;
     let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).transports(transports).start()?;
     let mut server = nexus.endpoint(endpoint(&args.variant)?)?;
-    server.register(ECHO, echo);
-    server.register(BULK, bulk);
+    server.on(ECHO, |_, cx, request| echo(cx, request));
+    server.on(BULK, |_, cx, request| bulk(cx, request));
     ready(nexus.local_addr().ok_or("the server listens nowhere")?);
-    server.run_until(|_| false);
+    server.run_until(|_, _| false);
     Ok(())
 }
 

@@ -2,7 +2,7 @@ use petrel::{Endpoint, Request};
 
 fn keep(endpoint: &mut Endpoint) {
     let mut kept: Vec<Request<'static>> = Vec::new();
-    endpoint.register(1, move |_cx, request| {
+    endpoint.on(1, move |_, _cx, request| {
         kept.push(request);
         loop {}
     });

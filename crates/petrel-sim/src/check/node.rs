@@ -27,7 +27,7 @@ use crate::rng::Rng;
 use crate::simulation::Actor;
 use crate::transport::SimTransport;
 
-pub(super) type SimEndpoint = Endpoint<SimTransport, SimControl>;
+pub(super) type SimEndpoint = Endpoint<(), SimTransport, SimControl>;
 
 /// What all nodes of a world share.
 #[derive(Debug)]

@@ -14,11 +14,11 @@ use super::pattern;
 pub(super) fn serve(shared: &Rc<Shared>, endpoint: &mut SimEndpoint) {
     for method in Method::SERVED {
         let shared = Rc::clone(shared);
-        endpoint.register(method.number(), move |cx, request| handle(&shared, cx, request, method));
+        endpoint.on(method.number(), move |_, cx, request| handle(&shared, cx, request, method));
     }
     for work in Work::ALL {
         let shared = Rc::clone(shared);
-        endpoint.register(work.number(), move |cx, request| run(&shared, cx, request, work));
+        endpoint.on(work.number(), move |_, cx, request| run(&shared, cx, request, work));
     }
 }
 
@@ -149,7 +149,7 @@ fn watch(shared: &Rc<Shared>, cx: &mut Context<'_>, responder: &Responder, id: u
     if id % 4 < 2 {
         shared.ledger().watch(id, shared.party);
         let told = Rc::clone(shared);
-        cx.on_cancel(responder, move |_| told.ledger().tell(id));
+        cx.on_cancel(responder, move |_, _| told.ledger().tell(id));
     }
 }
 

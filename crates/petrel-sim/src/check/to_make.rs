@@ -1,7 +1,7 @@
 //! The ways in which nodes make calls: with or without options, with messages of their own or shared ones.
 
 use petrel::{
-    CallKey, CallOptions, Context, MsgBuf, Reply, SessionId, SharedMsg, SharedRejected, StartError,
+    CallKey, CallOptions, CallRejected, Context, MsgBuf, Reply, SessionId, SharedMsg, StartError,
 };
 
 /// The parts of a call.
@@ -29,12 +29,21 @@ impl ToMake {
         }
         let Self { session, method, request, response, options } = self;
         let called = match options {
-            None => cx.call(session, method, request, response, on_reply).map(|()| None),
-            Some(options) => {
-                cx.call_with(session, method, request, response, options, on_reply).map(Some)
-            }
+            None => cx
+                .call(session, method, request)
+                .into_buffer(response)
+                .then(move |_, cx, reply| on_reply(cx, reply))
+                .map(|()| None),
+            Some(options) => cx
+                .call(session, method, request)
+                .into_buffer(response)
+                .options(options)
+                .then_cancellable(move |_, cx, reply| on_reply(cx, reply))
+                .map(Some),
         };
-        called.map_err(|rejected| (rejected.error.into(), rejected.request))
+        called.map_err(|CallRejected { error, request, .. }| {
+            (error, request.expect("a request that was given in a buffer comes back"))
+        })
     }
 
     /// Sends the request from where it is, and takes it back when the call has ended: then nobody else
@@ -52,8 +61,12 @@ impl ToMake {
             on_reply(cx, reply);
         };
         let options = options.unwrap_or_default();
-        let called = cx.call_shared(session, method, &message, response, options, on_reply);
-        called.map_err(|SharedRejected { error, .. }| (error, unshared(message)))
+        let called = cx
+            .call(session, method, &message)
+            .into_buffer(response)
+            .options(options)
+            .then_cancellable(move |_, cx, reply| on_reply(cx, reply));
+        called.map_err(|rejected| (rejected.error, unshared(message)))
     }
 }
 

@@ -167,7 +167,11 @@ impl Caller {
         };
         let caller = Rc::clone(self);
         let continuation = move |cx: &mut Context<'_>, reply| caller.end(cx, reply, &call);
-        if let Err(rejected) = cx.call(session, METHOD, request, response, continuation) {
+        if let Err(rejected) = cx
+            .call(session, METHOD, request)
+            .into_buffer(response)
+            .then(move |_, cx, reply| continuation(cx, reply))
+        {
             self.note_wrong(|| format!("a call was not taken: {}", rejected.error));
         }
     }

@@ -10,7 +10,7 @@ use crate::control::SimControl;
 use crate::simulation::Actor;
 use crate::transport::SimTransport;
 
-pub(super) type SimEndpoint = Endpoint<SimTransport, SimControl>;
+pub(super) type SimEndpoint = Endpoint<(), SimTransport, SimControl>;
 
 /// What acts on an endpoint between turns: who makes calls, or works on requests.
 pub(super) trait Driver {
@@ -32,7 +32,7 @@ pub(super) struct Node {
 
 impl Node {
     pub(super) fn new(mut endpoint: SimEndpoint, phase: Rc<Phase>) -> Self {
-        endpoint.register(caller::METHOD, caller::answer);
+        endpoint.on(caller::METHOD, |_, cx, request| caller::answer(cx, request));
         Self { endpoint, drivers: Vec::new(), phase, opening: Vec::new() }
     }
 

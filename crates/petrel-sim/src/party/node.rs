@@ -17,20 +17,19 @@ use crate::transport::SimTransport;
 pub(super) const METHOD: u16 = 3;
 
 pub(super) struct Node {
-    pub(super) endpoint: Endpoint<SimTransport, SimControl>,
+    pub(super) endpoint: Endpoint<(), SimTransport, SimControl>,
     pub(super) at: SimAddr,
 }
 
 impl Node {
     pub(super) fn new(
-        mut endpoint: Endpoint<SimTransport, SimControl>,
+        mut endpoint: Endpoint<(), SimTransport, SimControl>,
         at: SimAddr,
         ledger: Rc<RefCell<Ledger>>,
         answer_bytes_max: usize,
     ) -> Self {
-        endpoint.register(METHOD, move |cx: &mut Context<'_>, request: Request<'_>| {
-            answer(&ledger, (at, answer_bytes_max), cx, request)
-        });
+        endpoint
+            .on(METHOD, move |_, cx, request| answer(&ledger, (at, answer_bytes_max), cx, request));
         Self { endpoint, at }
     }
 

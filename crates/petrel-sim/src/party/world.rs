@@ -352,9 +352,10 @@ impl World {
             Err(error) => return ledger.borrow_mut().violate(format!("no message: {error}")),
         };
         let ended = Rc::clone(&ledger);
-        let called = group.call(&mut node.endpoint.context(), &message, call, move |_, reply| {
-            ended.borrow_mut().end(id, &reply);
-        });
+        let called =
+            group.call(&mut node.endpoint.context(), &message, call, move |_, _, reply| {
+                ended.borrow_mut().end(id, &reply);
+            });
         match called {
             Ok(()) => {}
             Err(GroupRejected::Members(failure)) => ledger.borrow_mut().end(id, &Err(failure)),

@@ -19,7 +19,7 @@ use petrel_transport::Transport;
 
 const MS: u64 = 1_000_000;
 
-struct Node(Endpoint<SimTransport, SimControl>);
+struct Node(Endpoint<(), SimTransport, SimControl>);
 
 impl Actor for Node {
     fn poll(&mut self, now_ns: u64) -> Option<u64> {
@@ -121,7 +121,7 @@ const TIMEOUT_NS: u64 = TIMEOUT.as_nanos() as u64;
 
 /// A client one of whose passes stops.
 struct Stopping {
-    endpoint: Endpoint<SimTransport, SimControl>,
+    endpoint: Endpoint<(), SimTransport, SimControl>,
     fabric: FabricHandle,
     passes_before: Option<u64>,
     after: u64,
@@ -164,7 +164,7 @@ fn with_a_stop<F: Future<Output = ()> + 'static>(
         let port = control.attach(addr(host), EndpointId(0), 1472, Rng::new(2 + u64::from(host.0)));
         let mut endpoint = Endpoint::new(transport, port, &EndpointConfig::default()).unwrap();
         let kept = RefCell::new(Vec::<Responder>::new());
-        endpoint.register(1, move |cx, request| {
+        endpoint.on(1, move |_, cx, request| {
             let (responder, handled) = request.defer(cx);
             kept.borrow_mut().push(responder);
             handled
@@ -226,7 +226,7 @@ fn start_with__counts_from_the_start_of_the_call() {
         let latest = Rc::clone(&latest_ns);
         let ends_ns = with_a_stop(stop, async move |handle| {
             let session = handle.connect(ControlNetwork::address_of(H1)).await.unwrap();
-            let call = session.start_with(1, b"x", CallOptions::new().timeout(TIMEOUT));
+            let call = session.call(1, b"x").timeout(TIMEOUT).started();
             latest.set(handle.clock_now_ns() + TIMEOUT_NS);
             call.await.unwrap_err();
         });

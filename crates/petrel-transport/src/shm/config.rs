@@ -48,7 +48,7 @@ pub struct ShmConfig {
     /// creator of a segment decides.
     ///
     /// A message that fits a frame is copied once, by its sender, where the receiver's handler reads in the
-    /// ring (`register_in_place`); else once more. That pays where the ring stays in a cache that the two cores share; see the
+    /// ring (`on_in_place`); else once more. That pays where the ring stays in a cache that the two cores share; see the
     /// [module](super#large-frames).
     pub max_frame_bytes: usize,
     /// Try huge pages for new segments. Where there are none, normal pages serve.

@@ -4,14 +4,13 @@
 //! them. The application's part is in it: a continuation that checks the reply and makes the next
 //! calls, and a handler that answers.
 
-use std::cell::RefCell;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use petrel::control::AllowedTransports;
 use petrel::{
-    CallOptions, Channel, ChannelConfig, Context, Endpoint, EndpointConfig, IdlePolicy, MsgBuf,
-    Nexus, Reply, Session, SessionId, SessionState,
+    CallOptions, Channel, ChannelConfig, Context, Endpoint, EndpointConfig, Handle, IdlePolicy,
+    MsgBuf, Nexus, Reply, Session, SessionId, SessionState,
 };
 
 /// Answers with [`sample`] of the request; an echo, if the request is small.
@@ -156,7 +155,7 @@ impl Workload {
 
 /// One turn of the client's event loop.
 #[inline(never)]
-fn client_turn(client: &mut Endpoint) {
+fn client_turn(client: &mut Endpoint<Caller>) {
     // The compiler makes one function of two that do the same; this tells them apart.
     black_box("client");
     client.run_once();
@@ -169,7 +168,8 @@ fn server_turn(server: &mut Endpoint) {
     server.run_once();
 }
 
-/// The caller's side of the application: continuations are plain functions, which find it here.
+/// The caller's side of the application, which the endpoint lends to continuations and tasks.
+#[derive(Default)]
 struct Caller {
     /// As many as a power of two.
     sessions: Vec<SessionId>,
@@ -183,23 +183,10 @@ struct Caller {
     idle: Vec<(MsgBuf, MsgBuf)>,
 }
 
-thread_local! {
-    static CALLER: RefCell<Caller> = const {
-        RefCell::new(Caller {
-            sessions: Vec::new(),
-            batch: 0,
-            calls: 0,
-            started: 0,
-            tasks_ended: 0,
-            idle: Vec::new(),
-        })
-    };
-}
-
 impl Caller {
     /// Starts a batch of calls, if there are buffers for it and it is not the end.
     #[inline(always)]
-    fn start_batch<const WAY: u8>(&mut self, cx: &mut Context<'_>) {
+    fn start_batch<const WAY: u8>(&mut self, cx: &mut Context<'_, Caller>) {
         if self.idle.len() < self.batch || self.started == self.calls {
             return;
         }
@@ -213,7 +200,7 @@ impl Caller {
     #[inline(always)]
     fn start<const WAY: u8>(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &mut Context<'_, Caller>,
         mut request: MsgBuf,
         response: MsgBuf,
     ) {
@@ -221,19 +208,38 @@ impl Caller {
         self.started += 1;
         stamp(&mut request, number);
         let session = self.sessions[number as usize & (self.sessions.len() - 1)];
+        let call = cx.call(session, SAMPLE, request).into_buffer(response);
         let is_taken = match WAY {
             BOXED => {
-                let take =
-                    move |cx: &mut Context<'_>, reply: Reply| take_reply::<WAY>(cx, reply, number);
-                cx.call(session, SAMPLE, request, response, take).is_ok()
+                let large = [number; 3];
+                call.then(move |caller, cx, reply| caller.take_reply::<WAY>(cx, reply, large[0]))
+                    .is_ok()
             }
-            DEADLINE => {
-                let take = take_reply::<WAY>;
-                cx.call_fn_with(session, SAMPLE, request, response, in_time(), take, number).is_ok()
-            }
-            _ => cx.call_fn(session, SAMPLE, request, response, take_reply::<WAY>, number).is_ok(),
+            DEADLINE => call
+                .timeout(IN_TIME)
+                .then(move |caller, cx, reply| caller.take_reply::<WAY>(cx, reply, number))
+                .is_ok(),
+            _ => call
+                .then(move |caller, cx, reply| caller.take_reply::<WAY>(cx, reply, number))
+                .is_ok(),
         };
         assert!(is_taken, "call {number} was not taken");
+    }
+
+    /// The continuation of every call.
+    #[inline(always)]
+    fn take_reply<const WAY: u8>(
+        &mut self,
+        cx: &mut Context<'_, Caller>,
+        reply: Reply,
+        number: u64,
+    ) {
+        if let Err(failure) = &reply.outcome {
+            panic!("call {number} failed: {failure:?}");
+        }
+        assert!(is_answer(&reply.request, &reply.response), "the reply to call {number} is wrong");
+        self.idle.push((reply.request, reply.response));
+        self.start_batch::<WAY>(cx);
     }
 
     /// Whether all calls were made and have ended.
@@ -249,38 +255,28 @@ impl Caller {
     }
 }
 
-/// The continuation of every call.
-fn take_reply<const WAY: u8>(cx: &mut Context<'_>, reply: Reply, number: u64) {
-    if let Err(failure) = &reply.outcome {
-        panic!("call {number} failed: {failure:?}");
-    }
-    assert!(is_answer(&reply.request, &reply.response), "the reply to call {number} is wrong");
-    CALLER.with_borrow_mut(|caller| {
-        caller.idle.push((reply.request, reply.response));
-        caller.start_batch::<WAY>(cx);
-    });
-}
+/// A deadline that every call meets.
+const IN_TIME: Duration = Duration::from_secs(100);
 
-/// A deadline that no call meets.
 fn in_time() -> CallOptions {
-    CallOptions::new().timeout(Duration::from_secs(100))
+    CallOptions::new().timeout(IN_TIME)
 }
 
 /// One of as many tasks as calls are in flight: each makes one after the other.
-async fn call_by_futures(caller: ByFutures) {
+async fn call_by_futures(handle: Handle<Caller>, caller: ByFutures) {
     let mut request = [0x5A; SMALL_BYTES];
-    while let Some(number) = CALLER.with_borrow_mut(Caller::next_number) {
+    while let Some(number) = handle.with(Caller::next_number) {
         stamp(&mut request, number);
         let session = &caller.sessions[number as usize % caller.sessions.len()];
         let reply = match (&caller.channel, caller.way) {
             (Some(channel), _) => channel.call(SAMPLE, &request, in_time()).await,
-            (None, Way::FutureDeadline) => session.start_with(SAMPLE, &request, in_time()).await,
-            (None, _) => session.start(SAMPLE, &request).await,
+            (None, Way::FutureDeadline) => session.call(SAMPLE, &request).options(in_time()).await,
+            (None, _) => session.call(SAMPLE, &request).await,
         };
         let reply = reply.unwrap_or_else(|failure| panic!("call {number} failed: {failure}"));
         assert!(is_answer(&request, &reply), "the reply to call {number} is wrong");
     }
-    CALLER.with_borrow_mut(|caller| caller.tasks_ended += 1);
+    handle.with(|caller| caller.tasks_ended += 1);
 }
 
 /// What such a task works with.
@@ -343,7 +339,9 @@ pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
         .start()
         .expect("a nexus on loopback");
     let mut server = nexus.endpoint(workload.endpoint_config()).expect("a server endpoint");
-    let mut client = nexus.endpoint(workload.endpoint_config()).expect("a client endpoint");
+    let mut client = nexus
+        .endpoint_with(workload.endpoint_config(), Caller::default())
+        .expect("a client endpoint");
     serve(&mut server, workload.way);
     let address = nexus.local_addr().expect("it listens");
     let sessions = connect(&mut client, &mut server, address, workload.sessions)?;
@@ -356,7 +354,7 @@ pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
         _ => start_calls(&mut client, workload, sessions, calls),
     }
     let begun = Instant::now();
-    while CALLER.with_borrow(|caller| !caller.is_done(workload.in_flight)) {
+    while !client.state().is_done(workload.in_flight) {
         client_turn(&mut client);
         server_turn(&mut server);
     }
@@ -364,14 +362,15 @@ pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
     let packets = client.stats().protocol.packets_sent;
     println!("packets {packets}");
     println!("elapsed_ns {}", elapsed.as_nanos());
-    verdict(&[&client, &server])
+    verdict(&client)?;
+    verdict(&server)
 }
 
 fn serve(server: &mut Endpoint, way: Way) {
     if way == Way::AsyncHandler {
-        return server.register_async(SAMPLE, |request| async move { Ok(sample(request.data())) });
+        return server.on_async(SAMPLE, |_, request| async move { Ok(sample(request.data())) });
     }
-    server.register(SAMPLE, |cx, request| {
+    server.on(SAMPLE, |_, cx, request| {
         request.reply_with(cx, SMALL_BYTES, |request, response| {
             response.copy_from_slice(&sample(request));
             SMALL_BYTES
@@ -380,7 +379,11 @@ fn serve(server: &mut Endpoint, way: Way) {
 }
 
 /// A channel without a limit of its own, as sessions have none: 60 calls are to be in flight.
-fn reach(client: &mut Endpoint, server: &mut Endpoint, address: std::net::SocketAddr) -> Channel {
+fn reach(
+    client: &mut Endpoint<Caller>,
+    server: &mut Endpoint,
+    address: std::net::SocketAddr,
+) -> Channel {
     let mut config = ChannelConfig::default();
     config.concurrency = None;
     // As many sessions as the other rows have.
@@ -394,23 +397,23 @@ fn reach(client: &mut Endpoint, server: &mut Endpoint, address: std::net::Socket
 }
 
 fn start_tasks(
-    client: &mut Endpoint,
+    client: &mut Endpoint<Caller>,
     workload: &Workload,
     sessions: &[SessionId],
     channel: Option<Channel>,
     calls: u64,
 ) {
-    CALLER.with_borrow_mut(|caller| caller.calls = calls);
+    client.state_mut().calls = calls;
     let sessions = sessions.iter().map(|&id| client.session(id)).collect();
     let caller = ByFutures { sessions, channel, way: workload.way };
     let handle = client.handle();
     for _ in 0..workload.in_flight {
-        let _task = handle.spawn(call_by_futures(caller.clone()));
+        let _task = handle.spawn(call_by_futures(handle.clone(), caller.clone()));
     }
 }
 
 fn connect(
-    client: &mut Endpoint,
+    client: &mut Endpoint<Caller>,
     server: &mut Endpoint,
     address: std::net::SocketAddr,
     count: usize,
@@ -433,19 +436,23 @@ fn connect(
 }
 
 /// Takes all buffers and starts the first calls; the continuations start the others.
-fn start_calls(client: &mut Endpoint, workload: &Workload, sessions: Vec<SessionId>, calls: u64) {
+fn start_calls(
+    client: &mut Endpoint<Caller>,
+    workload: &Workload,
+    sessions: Vec<SessionId>,
+    calls: u64,
+) {
     let message = vec![0x5A; workload.request_bytes()];
-    CALLER.with_borrow_mut(|caller| {
+    client.with(|caller, cx| {
         caller.sessions = sessions;
         caller.batch = workload.batch;
         caller.calls = calls;
         for _ in 0..workload.in_flight {
-            let request = client.alloc_message(&message).expect("memory for a request");
-            let response = client.alloc(SMALL_BYTES).expect("memory for a response");
+            let request = cx.alloc_message(&message).expect("memory for a request");
+            let response = cx.alloc(SMALL_BYTES).expect("memory for a response");
             caller.idle.push((request, response));
         }
         for _ in 0..workload.in_flight / workload.batch {
-            let cx = &mut client.context();
             match workload.way {
                 Way::Boxed => caller.start_batch::<BOXED>(cx),
                 Way::Deadline => caller.start_batch::<DEADLINE>(cx),
@@ -456,12 +463,10 @@ fn start_calls(client: &mut Endpoint, workload: &Workload, sessions: Vec<Session
 }
 
 /// A run in which something was lost says nothing about the common case.
-fn verdict(endpoints: &[&Endpoint]) -> Result<(), String> {
-    for endpoint in endpoints {
-        let counters = endpoint.stats().protocol;
-        if counters.packets_retransmitted != 0 || counters.timeouts != 0 {
-            return Err(format!("packets were lost: {}", endpoint.stats().to_json()));
-        }
+fn verdict<S>(endpoint: &Endpoint<S>) -> Result<(), String> {
+    let counters = endpoint.stats().protocol;
+    if counters.packets_retransmitted != 0 || counters.timeouts != 0 {
+        return Err(format!("packets were lost: {}", endpoint.stats().to_json()));
     }
     Ok(())
 }

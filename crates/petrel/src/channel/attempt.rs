@@ -61,7 +61,7 @@ impl Channel {
         let outstanding = Outstanding::begin(&inner.handle, &connection).await;
         let options = for_an_attempt(wanted.options, wanted.end_ns);
         wanted.under_way.set(wanted.under_way.get() + 1);
-        let outcome = session.start_with(wanted.method, wanted.request, options).await;
+        let outcome = session.call(wanted.method, wanted.request).options(options).await;
         wanted.under_way.set(wanted.under_way.get() - 1);
         self.note_end(outstanding, &outcome);
         outcome
@@ -85,7 +85,8 @@ impl Channel {
 
 /// The options of one attempt of a call that ends at `end_ns` with all of its attempts.
 pub(super) fn for_an_attempt(options: &CallOptions, end_ns: u64) -> CallOptions {
-    CallOptions { timeout: None, ..options.no_later_than(Some(end_ns)) }
+    let options = options.no_later_than(Some(end_ns));
+    CallOptions { timeout: None, hedge_after: None, wait_for_ready: false, ..options }
 }
 
 #[cold]

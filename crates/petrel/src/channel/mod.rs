@@ -59,8 +59,8 @@ use crate::time::as_ns;
 /// # let address = server.local_addr().expect("it listens");
 /// # std::thread::spawn(move || {
 /// #     let mut endpoint = server.endpoint(EndpointConfig::default()).expect("an endpoint");
-/// #     endpoint.register(1, |cx, request| { let data = request.data().to_vec(); request.reply(cx, &data) });
-/// #     endpoint.run_until(|_| false);
+/// #     endpoint.on(1, |_, cx, request| { let data = request.data().to_vec(); request.reply(cx, &data) });
+/// #     endpoint.run_until(|_, _| false);
 /// # });
 /// let mut endpoint = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
 /// let channel = endpoint.handle().channel([address], ChannelConfig::default());
@@ -95,7 +95,7 @@ struct Resolver {
 /// The time between two looks for the servers.
 const LOOK_UP_PAUSE: Duration = Duration::from_secs(5);
 
-impl Handle {
+impl<S> Handle<S> {
     /// A channel to servers that can all answer its calls. It begins to connect to them at once.
     ///
     /// # Panics
@@ -116,7 +116,7 @@ impl Handle {
         counters: Arc<Counters>,
     ) -> Channel {
         let inner = Rc::new(Inner {
-            handle: self.clone(),
+            handle: self.untyped(),
             budget: RefCell::new(RetryBudget::new(config.retry_budget, self.now_ns())),
             config,
             connections: RefCell::default(),

@@ -15,8 +15,8 @@
 //! # let address = nexus.local_addr().expect("it listens");
 //! # std::thread::spawn(move || {
 //! #     let mut endpoint = nexus.endpoint(EndpointConfig::default()).expect("an endpoint");
-//! #     endpoint.register(1, |cx, request| { let data = request.data().to_vec(); request.reply(cx, &data) });
-//! #     endpoint.run_until(|_| false);
+//! #     endpoint.on(1, |_, cx, request| { let data = request.data().to_vec(); request.reply(cx, &data) });
+//! #     endpoint.run_until(|_, _| false);
 //! # });
 //! const ECHO: u16 = 1;
 //!

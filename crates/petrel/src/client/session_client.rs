@@ -31,9 +31,9 @@ use crate::sync::Arc;
 /// # let (ready, started) = std::sync::mpsc::channel();
 /// # std::thread::spawn(move || {
 /// #     let mut endpoint = nexus.endpoint(EndpointConfig::default()).expect("an endpoint");
-/// #     endpoint.register(1, |cx, request| { let data = request.data().to_vec(); request.reply(cx, &data) });
+/// #     endpoint.on(1, |_, cx, request| { let data = request.data().to_vec(); request.reply(cx, &data) });
 /// #     ready.send(()).expect("somebody waits");
-/// #     endpoint.run_until(|_| false);
+/// #     endpoint.run_until(|_, _| false);
 /// # });
 /// # started.recv()?;
 /// // The endpoint lives on a thread of its own, and hands a client out.
@@ -42,7 +42,7 @@ use crate::sync::Arc;
 ///     let mut endpoint = Nexus::builder().start().unwrap().endpoint(EndpointConfig::default()).unwrap();
 ///     let session = endpoint.connect_wait(address).unwrap();
 ///     give.send(endpoint.session_client(session)).unwrap();
-///     endpoint.run_until(|_| false);
+///     endpoint.run_until(|_, _| false);
 /// });
 /// let client: SessionClient = take.recv()?;
 /// let calls: Vec<_> = (0..10u8).map(|number| client.start(1, [number], 1)).collect();

@@ -68,7 +68,7 @@ impl Census {
     }
 }
 
-impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Looks at everything there is: as many steps as there are slots.
     #[doc(hidden)]
     pub fn census(&self) -> Census {

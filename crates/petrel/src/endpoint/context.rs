@@ -1,16 +1,19 @@
 //! What handlers, continuations and the application can do with an endpoint.
 
+use std::marker::PhantomData;
+use std::ptr;
 use std::rc::Rc;
 
 use petrel_proto::{
-    CallError, CallLimits, CallRejected, Core, FrameSink, PeerKey, PendingCall, RequestHandle,
-    RespondError, RespondRejected, SessionId, Status,
+    CallError, CallLimits, Core, FrameSink, PeerKey, PendingCall, RequestHandle, RespondError,
+    RespondRejected, SessionId, Status,
 };
 use petrel_transport::ReturnPath;
 use petrel_transport::buf::{BufPool, PoolExhausted};
 use petrel_transport::clock::Clock;
 
-use super::call::{CallKey, Continuation, Keyed, Reply, run_keyed};
+use super::call::{Continuation, Keyed};
+use super::call_builder::{CallBuilder, IntoMessage};
 use super::cancel::Watchers;
 use super::handler::Dropped;
 use super::multicast::Groups;
@@ -50,10 +53,13 @@ impl Drop for Local {
 }
 
 /// An endpoint, as its handlers and continuations see it: they make calls, take buffers, and
-/// answer requests with it.
-pub struct Context<'a> {
+/// answer requests with it. `S` is the type of the [state](Endpoint::with_state) that the endpoint lends them.
+// In C's order, so that it is the same memory whatever the state's type: see `Context::typed`.
+#[repr(C)]
+pub struct Context<'a, S = ()> {
     pub(super) local: &'a mut Local,
     pub(super) back: Back<'a>,
+    state: PhantomData<fn(&mut S)>,
 }
 
 /// Where a frame came from, and the way back while it is in hand: what goes to that peer need not
@@ -109,15 +115,44 @@ impl FrameSink for Timed<'_, '_> {
     }
 }
 
-impl<'a> Context<'a> {
+impl<'a, S> Context<'a, S> {
     /// Outside of handlers and continuations of received frames.
     #[inline(always)]
     pub(super) fn new(local: &'a mut Local) -> Self {
-        Self { local, back: Back::NONE }
+        Self::with_back(local, Back::NONE)
+    }
+
+    /// While a frame is in hand.
+    #[inline(always)]
+    pub(super) fn with_back(local: &'a mut Local, back: Back<'a>) -> Self {
+        Self { local, back, state: PhantomData }
+    }
+
+    /// The same for a shorter time.
+    #[inline(always)]
+    pub(super) fn reborrow(&mut self) -> Context<'_, S> {
+        let Back { peer, path } = &mut self.back;
+        Context::with_back(self.local, Back { peer: *peer, path: path.reborrow() })
+    }
+
+    /// The same without the type of the state.
+    #[inline(always)]
+    pub(crate) fn untyped(&mut self) -> &mut Context<'a> {
+        // SAFETY: in C's order the fields of both types lie at the same places, as a `PhantomData` takes none.
+        unsafe { &mut *ptr::from_mut(self).cast() }
     }
 }
 
-impl Context<'_> {
+impl<'a> Context<'a> {
+    /// The same with the type of the state: that of the endpoint, for what was registered or called with that type.
+    #[inline(always)]
+    pub(crate) fn typed<S>(&mut self) -> &mut Context<'a, S> {
+        // SAFETY: as in `untyped`.
+        unsafe { &mut *ptr::from_mut(self).cast() }
+    }
+}
+
+impl<'a, S: 'static> Context<'a, S> {
     /// A buffer for up to `capacity` bytes. Its message is as long as that at first, and its bytes are left from an
     /// earlier use: write them, or set the length.
     ///
@@ -137,87 +172,17 @@ impl Context<'_> {
         MsgBuf::holding(&self.local.pool, message)
     }
 
-    /// Calls `method` on a session: `request` is sent, and `continuation` runs once, with the
-    /// outcome and both buffers, in a later turn of the event loop. The response is written to
-    /// `response`, up to its capacity.
+    /// Begins a call of `method` on a session, which [`CallBuilder::then`] sends.
     ///
-    /// Calls on one session may complete in any order. More calls than the session has slots wait
-    /// in a queue, and so do calls on a session that is still being opened.
-    ///
-    /// # Errors
-    /// [`CallRejected`], with both buffers, when nothing was sent and `continuation` will not run.
-    #[inline]
-    pub fn call(
+    /// The message may be a buffer, which goes out as it is, or bytes, which are copied into one.
+    #[inline(always)]
+    pub fn call<M: IntoMessage>(
         &mut self,
         session: SessionId,
         method: u16,
-        request: MsgBuf,
-        response: MsgBuf,
-        continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
-    ) -> Result<(), CallRejected<MsgBuf>> {
-        self.start(session, method, request, response, Continuation::boxed(continuation))
-    }
-
-    /// Like [`Context::call`], with a plain function and a number for it: nothing is allocated.
-    ///
-    /// # Errors
-    /// As [`Context::call`].
-    #[inline]
-    pub fn call_fn(
-        &mut self,
-        session: SessionId,
-        method: u16,
-        request: MsgBuf,
-        response: MsgBuf,
-        continuation: fn(&mut Context<'_>, Reply, u64),
-        tag: u64,
-    ) -> Result<(), CallRejected<MsgBuf>> {
-        self.start(session, method, request, response, Continuation::function(continuation, tag))
-    }
-
-    /// [`Context::call`] with [`CallOptions`]. The key is for [`Context::cancel`].
-    ///
-    /// Calls that a handler makes inherit the deadline of its request, with options or without: they
-    /// end when it is over, if not before. So do calls that are made when these end.
-    ///
-    /// # Errors
-    /// As [`Context::call`].
-    pub fn call_with(
-        &mut self,
-        session: SessionId,
-        method: u16,
-        request: MsgBuf,
-        response: MsgBuf,
-        options: CallOptions,
-        continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
-    ) -> Result<CallKey, CallRejected<MsgBuf>> {
-        let number = self.local.keyed.add(continuation);
-        let key = self
-            .call_fn_with(session, method, request, response, options, run_keyed, number)
-            .inspect_err(|_| self.local.keyed.forget(number))?;
-        Ok(key)
-    }
-
-    /// [`Context::call_fn`] with [`CallOptions`]. The key is for [`Context::cancel`]; it names the call by its
-    /// session, function and number, so who wants to cancel gives each call a number of its own.
-    ///
-    /// # Errors
-    /// As [`Context::call`].
-    #[expect(clippy::too_many_arguments, reason = "those of `call_fn`, and the options")]
-    pub fn call_fn_with(
-        &mut self,
-        session: SessionId,
-        method: u16,
-        request: MsgBuf,
-        response: MsgBuf,
-        options: CallOptions,
-        continuation: fn(&mut Context<'_>, Reply, u64),
-        tag: u64,
-    ) -> Result<CallKey, CallRejected<MsgBuf>> {
-        let key = CallKey::new(session, continuation, tag);
-        let tag = Continuation::function(continuation, tag);
-        self.start_with(session, PendingCall { method, tag, request, response }, options)?;
-        Ok(key)
+        request: M,
+    ) -> CallBuilder<&mut Self, M> {
+        CallBuilder::new(self, session, method, request)
     }
 
     /// The deadline that calls made here inherit: that of the request that is being handled, or for which
@@ -248,17 +213,13 @@ impl Context<'_> {
     }
 
     #[inline(always)]
-    fn start(
+    pub(super) fn start(
         &mut self,
         session: SessionId,
-        method: u16,
-        request: MsgBuf,
-        response: MsgBuf,
-        continuation: Continuation,
-    ) -> Result<(), CallRejected<MsgBuf>> {
-        let call = PendingCall { method, tag: continuation, request, response };
+        call: PendingCall<MsgBuf, Continuation>,
+    ) -> Result<(), NotTaken> {
         let Local { core, now_ns, .. } = &mut *self.local;
-        core.call_at_once(*now_ns, session, call, &mut self.back).map_err(without_tag)
+        core.call_at_once(*now_ns, session, call, &mut self.back)
     }
 
     #[inline(never)]
@@ -267,24 +228,24 @@ impl Context<'_> {
         session: SessionId,
         call: PendingCall<MsgBuf, Continuation>,
         options: CallOptions,
-    ) -> Result<(), CallRejected<MsgBuf>> {
+    ) -> Result<(), NotTaken> {
         let Local { core, now_ns, clock, .. } = &mut *self.local;
         let clock_ns = if options.has_limits() { clock.now_ns() } else { *now_ns };
         let limits = options.limits(clock_ns);
         // What lies elsewhere cannot go the short way.
         if limits == CallLimits::default() && !call.request.is_reference() {
-            return core.call_at_once(*now_ns, session, call, &mut self.back).map_err(without_tag);
+            return core.call_at_once(*now_ns, session, call, &mut self.back);
         }
         core.set_time(clock_ns);
         let mut back = Timed { back: &mut self.back, clock_ns };
-        core.call_with_at_once(*now_ns, session, call, limits, &mut back).map_err(without_tag)
+        core.call_with_at_once(*now_ns, session, call, limits, &mut back)
     }
 
     /// Runs something whose calls inherit this deadline.
     pub(super) fn under_deadline<R>(
         &mut self,
         deadline_ns: Option<u64>,
-        run: impl FnOnce(&mut Context<'_>) -> R,
+        run: impl FnOnce(&mut Self) -> R,
     ) -> R {
         let before = self.local.core.inherit(deadline_ns);
         let result = run(self);
@@ -341,11 +302,8 @@ impl Context<'_> {
     }
 }
 
-/// A call that was not taken, as the application gets it back.
-fn without_tag(rejected: CallRejected<MsgBuf, Continuation>) -> CallRejected<MsgBuf> {
-    let CallRejected { error, request, response, .. } = rejected;
-    CallRejected { error, request, response, tag: () }
-}
+/// A call that the core has not taken.
+pub(super) type NotTaken = petrel_proto::CallRejected<MsgBuf, Continuation>;
 
 /// A failure to make a call at all, for the convenience methods that copy their messages.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -354,6 +312,9 @@ pub enum StartError {
     /// The call was not taken.
     #[error(transparent)]
     Rejected(#[from] CallError),
+    /// It is to be hedged, or to wait for a server: a session has one server.
+    #[error("a call on a session has one server: it cannot be hedged, nor wait for another one")]
+    NeedsServers,
     /// No buffer for the message.
     #[error(transparent)]
     Memory(#[from] PoolExhausted),
@@ -364,6 +325,7 @@ impl StartError {
     pub fn status(&self) -> Status {
         match self {
             StartError::Rejected(error) => error.status(),
+            StartError::NeedsServers => Status::InvalidArgument,
             StartError::Memory(_) => Status::ResourceExhausted,
         }
     }

@@ -49,7 +49,7 @@ pub struct DrainTimeout {
     pub sessions: usize,
 }
 
-impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Begins to drain: asks all clients to make no further calls here, and takes no sessions any
     /// more. What they have under way is served, while the event loop runs.
     pub fn begin_drain(&mut self) {
@@ -84,7 +84,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         self.begin_drain();
         let end_ns = self.transport.now().saturating_add(as_ns(limit));
         while self.sessions_served() > 0 && self.transport.now() < end_ns {
-            self.run_for(Duration::from_nanos(LOOK_NS), |_| false);
+            self.run_for(Duration::from_nanos(LOOK_NS), |_, _| false);
         }
         let left = self.served();
         for (id, _) in &left {

@@ -64,7 +64,7 @@ impl Stop {
     }
 }
 
-impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// One turn of the event loop: takes what came in, runs handlers and continuations, sends what
     /// there is to send, and handles timers and what the control plane has to say. Never blocks.
     /// Tells whether there was anything to do.
@@ -133,9 +133,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     ///
     /// What another thread does wakes a sleeping endpoint only through a [`Stop`], a client or a
     /// worker: a loop that another thread is to end runs with [`run`](Self::run).
-    pub fn run_until(&mut self, mut done: impl FnMut(&mut Context<'_>) -> bool) {
+    pub fn run_until(&mut self, mut done: impl FnMut(&mut S, &mut Context<'_, S>) -> bool) {
         self.refresh_clock();
-        while !done(&mut self.local_context()) {
+        while !self.with_in_turn(&mut done) {
             self.turn();
         }
     }
@@ -145,12 +145,12 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     pub fn run_for(
         &mut self,
         limit: Duration,
-        mut done: impl FnMut(&mut Context<'_>) -> bool,
+        mut done: impl FnMut(&mut S, &mut Context<'_, S>) -> bool,
     ) -> bool {
         let end_ns = self.transport.now().saturating_add(as_ns(limit));
         self.refresh_clock();
         loop {
-            if done(&mut self.local_context()) {
+            if self.with_in_turn(&mut done) {
                 return true;
             }
             if self.transport.now() >= end_ns {
@@ -247,8 +247,14 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         while let Some(event) = self.local.core.poll_event() {
             any = true;
             match event {
-                Event::Completed(ended) => run_under_deadline(&mut self.local_context(), ended),
-                Event::Cancelled(handle) => self.local_context().run_watcher(handle),
+                Event::Completed(ended) => {
+                    let cx = &mut Context::new(&mut self.local);
+                    run_under_deadline(self.handlers.state(), cx, ended);
+                }
+                Event::Cancelled(handle) => {
+                    let cx = &mut Context::new(&mut self.local);
+                    cx.run_watcher(self.handlers.state(), handle);
+                }
                 Event::SessionExhausted(id) => {
                     let text = "the session's request numbers are used up, or the server is silent";
                     self.end_session(id, SessionEnd::Exhausted, Status::Unavailable, text);
@@ -334,13 +340,15 @@ impl FrameHandler for Dispatch<'_> {
         let back = Back::new(peer, path);
         if let Some(request) = local.core.handle_plain_request(peer, frame) {
             let PlainRequest { handle, method, payload, spare } = request;
-            let cx = &mut Context { local, back };
+            let cx = &mut Context::with_back(local, back);
             handlers.run(cx, handle, method, Payload::Borrowed(payload), spare);
             return;
         }
         let Local { core, clock, .. } = &mut **local;
         match core.handle_plain_response(*now_ns, peer, frame, || clock.now_ns()) {
-            Some(completion) => run_continuation(&mut Context { local, back }, completion),
+            Some(completion) => {
+                run_continuation(handlers.state(), &mut Context::with_back(local, back), completion)
+            }
             None => dispatch_timed(local, handlers, *now_ns, peer, frame, back),
         }
     }
@@ -385,13 +393,14 @@ fn dispatch_shared(
         let clock = || clock.now_ns();
         if let Some(ended) = core.take_plain_response(now_ns, key, &head, Shared(payload), clock) {
             let back = Back::new(key, path);
-            return run_continuation(&mut Context { local, back }, ended);
+            let cx = &mut Context::with_back(local, back);
+            return run_continuation(handlers.state(), cx, ended);
         }
         if handlers.in_place.is_wanted(method_of(&head))
             && let Some(request) = local.core.take_plain_request(key, &head, len)
         {
             let PlainRequest { handle, method, spare, .. } = request;
-            let cx = &mut Context { local, back: Back::new(key, path) };
+            let cx = &mut Context::with_back(local, Back::new(key, path));
             return handlers.run_in_place(cx, handle, method, payload, spare);
         }
     }
@@ -482,7 +491,7 @@ fn dispatch_timed(
         return dispatch_other(local, handlers, now_ns, peer, frame, false);
     };
     let PlainRequest { handle, method, payload, spare } = request;
-    Context { local, back }.under_deadline(Some(deadline_ns), |cx| {
+    Context::with_back(local, back).under_deadline(Some(deadline_ns), |cx| {
         handlers.run(cx, handle, method, Payload::Borrowed(payload), spare);
     });
 }
@@ -518,6 +527,8 @@ pub(super) fn dispatch_other(
                 handlers.run(cx, handle, method, payload, None);
             });
         }
-        Received::Completed(ended) => run_under_deadline(&mut Context::new(local), ended),
+        Received::Completed(ended) => {
+            run_under_deadline(handlers.state(), &mut Context::new(local), ended);
+        }
     }
 }

@@ -78,12 +78,12 @@ impl FrameHandler for SlowDispatch<'_> {
             let payload = match factors.zero_copy_requests {
                 true => Payload::Borrowed(request.payload),
                 // Without memory the handler reads it where it is.
-                false => match Context::new(local).alloc_message(request.payload) {
+                false => match Context::<()>::new(local).alloc_message(request.payload) {
                     Ok(copy) => Payload::Owned(copy),
                     Err(_) => Payload::Borrowed(request.payload),
                 },
             };
-            let cx = &mut Context { local, back: Back::new(key, path) };
+            let cx = &mut Context::with_back(local, Back::new(key, path));
             handlers.run(cx, request.handle, request.method, payload, spare);
         } else {
             Dispatch { local, handlers, now_ns }.handle(peer, frame, path);

@@ -1,5 +1,6 @@
 //! Handlers: what runs when a request comes in.
 
+use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
 use std::rc::Rc;
@@ -10,6 +11,7 @@ use petrel_proto::{RequestHandle, SessionId, Status};
 use super::context::Context;
 use super::health::{self, HEALTH_METHOD, Healths};
 use super::in_place::InPlace;
+use super::state::State;
 use crate::events;
 use crate::inbox::Attention;
 use crate::msgbuf::MsgBuf;
@@ -97,12 +99,12 @@ impl Request<'_> {
 
     /// When the request's deadline is over, if it has one, in nanoseconds of the endpoint's clock: that of
     /// [`Context::now_ns`]. Calls that the handler makes end then, if not before.
-    pub fn deadline_ns(&self, cx: &Context<'_>) -> Option<u64> {
+    pub fn deadline_ns<S: 'static>(&self, cx: &Context<'_, S>) -> Option<u64> {
         cx.deadline_ns()
     }
 
     /// What is left until the request's deadline, if it has one.
-    pub fn time_left(&self, cx: &Context<'_>) -> Option<Duration> {
+    pub fn time_left<S: 'static>(&self, cx: &Context<'_, S>) -> Option<Duration> {
         let clock = &cx.local.clock;
         let left_ns = |at_ns: u64| Duration::from_nanos(at_ns.saturating_sub(clock.now_ns()));
         self.deadline_ns(cx).map(left_ns)
@@ -110,7 +112,7 @@ impl Request<'_> {
 
     /// Answers with a message.
     #[inline]
-    pub fn reply(self, cx: &mut Context<'_>, message: &[u8]) -> Handled {
+    pub fn reply<S: 'static>(self, cx: &mut Context<'_, S>, message: &[u8]) -> Handled {
         self.reply_with(cx, message.len(), |_, out| {
             out.copy_from_slice(message);
             message.len()
@@ -120,9 +122,9 @@ impl Request<'_> {
     /// Answers with a message of up to `capacity` bytes that `fill` writes: it gets the request
     /// and the memory, and tells how many bytes count.
     #[inline(always)]
-    pub fn reply_with(
+    pub fn reply_with<S: 'static>(
         self,
-        cx: &mut Context<'_>,
+        cx: &mut Context<'_, S>,
         capacity: usize,
         fill: impl FnOnce(&[u8], &mut [u8]) -> usize,
     ) -> Handled {
@@ -134,12 +136,12 @@ impl Request<'_> {
             message.set_len(len);
             return Handled(Some(message));
         }
-        reply_allocated(cx, &handle, &payload, capacity, fill)
+        reply_allocated(cx.untyped(), &handle, &payload, capacity, fill)
     }
 
     /// Answers with a buffer that the handler has filled.
     #[inline]
-    pub fn reply_buffer(self, _cx: &mut Context<'_>, message: MsgBuf) -> Handled {
+    pub fn reply_buffer<S>(self, _cx: &mut Context<'_, S>, message: MsgBuf) -> Handled {
         Handled(Some(message))
     }
 
@@ -147,7 +149,12 @@ impl Request<'_> {
     ///
     /// # Panics
     /// When the status is OK.
-    pub fn fail(self, cx: &mut Context<'_>, status: Status, message: &str) -> Handled {
+    pub fn fail<S: 'static>(
+        self,
+        cx: &mut Context<'_, S>,
+        status: Status,
+        message: &str,
+    ) -> Handled {
         assert!(status != Status::Ok, "a failure has a status other than OK");
         cx.respond_error(self.handle, status, message);
         Handled(None)
@@ -155,14 +162,19 @@ impl Request<'_> {
 
     /// Answers that the request was not executed and will not be, and why: the client may make the call
     /// again, whatever it does ([`Execution::Refused`](crate::Execution::Refused)).
-    pub fn refuse(self, cx: &mut Context<'_>, status: Status, message: &'static str) -> Handled {
+    pub fn refuse<S: 'static>(
+        self,
+        cx: &mut Context<'_, S>,
+        status: Status,
+        message: &'static str,
+    ) -> Handled {
         cx.refuse(self.handle, status, message);
         Handled(None)
     }
 
     /// Leaves the answer for later, also beyond the handler: for a handler that first makes calls
     /// of its own. Read [`Request::data`] before, or take the message by [`Request::defer_message`].
-    pub fn defer(self, cx: &mut Context<'_>) -> (Responder, Handled) {
+    pub fn defer<S: 'static>(self, cx: &mut Context<'_, S>) -> (Responder, Handled) {
         let dropped = Rc::clone(&cx.local.dropped);
         (Responder { handle: Some(self.handle), dropped }, Handled(None))
     }
@@ -170,7 +182,10 @@ impl Request<'_> {
     /// Leaves the answer for later and keeps the message: as it is if it came in several packets,
     /// else as a copy. `None` when there is no memory for the copy; the request was answered with
     /// RESOURCE_EXHAUSTED then.
-    pub fn defer_message(self, cx: &mut Context<'_>) -> (Option<(Responder, MsgBuf)>, Handled) {
+    pub fn defer_message<S: 'static>(
+        self,
+        cx: &mut Context<'_, S>,
+    ) -> (Option<(Responder, MsgBuf)>, Handled) {
         let Request { handle, method, payload, .. } = self;
         let message = match payload {
             Payload::Owned(message) => Ok(message),
@@ -230,7 +245,7 @@ impl Responder {
 
     /// Answers with a message. If the client has given up meanwhile, the answer is discarded and
     /// counted.
-    pub fn reply(self, cx: &mut Context<'_>, message: &[u8]) {
+    pub fn reply<S: 'static>(self, cx: &mut Context<'_, S>, message: &[u8]) {
         match cx.alloc_message(message) {
             Ok(message) => self.reply_buffer(cx, message),
             Err(_) => self.fail(cx, Status::ResourceExhausted, "the server has no memory left"),
@@ -238,7 +253,7 @@ impl Responder {
     }
 
     /// Answers with a buffer, for example the response of a nested call.
-    pub fn reply_buffer(mut self, cx: &mut Context<'_>, message: MsgBuf) {
+    pub fn reply_buffer<S: 'static>(mut self, cx: &mut Context<'_, S>, message: MsgBuf) {
         if let Some(handle) = self.handle.take() {
             cx.respond(handle, Status::Ok, message);
         }
@@ -248,7 +263,7 @@ impl Responder {
     ///
     /// # Panics
     /// When the status is OK.
-    pub fn fail(mut self, cx: &mut Context<'_>, status: Status, message: &str) {
+    pub fn fail<S: 'static>(mut self, cx: &mut Context<'_, S>, status: Status, message: &str) {
         assert!(status != Status::Ok, "a failure has a status other than OK");
         if let Some(handle) = self.handle.take() {
             cx.respond_error(handle, status, message);
@@ -256,7 +271,12 @@ impl Responder {
     }
 
     /// Answers that the request was not executed and will not be, as [`Request::refuse`] does.
-    pub fn refuse(mut self, cx: &mut Context<'_>, status: Status, message: &'static str) {
+    pub fn refuse<S: 'static>(
+        mut self,
+        cx: &mut Context<'_, S>,
+        status: Status,
+        message: &'static str,
+    ) {
         if let Some(handle) = self.handle.take() {
             cx.refuse(handle, status, message);
         }
@@ -302,14 +322,14 @@ impl fmt::Debug for Dropped {
 /// into one packet, so that it stays in the slot for the next answer.
 const ROOM_BYTES: usize = petrel_proto::limits::PACKET_BYTES_MIN as usize;
 
-type BoxedHandler = Box<dyn FnMut(&mut Context<'_>, Request<'_>) -> Handled>;
+type BoxedHandler = Box<dyn FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled>;
 
 /// Says where in memory the handler of a request will look first.
 type Locator = Box<dyn Fn(&[u8]) -> *const u8>;
 
-/// The handlers by method.
-#[derive(Default)]
+/// The handlers by method, and the state that they share.
 pub(super) struct Handlers {
+    pub(super) state: Box<dyn Any>,
     by_method: Vec<Option<BoxedHandler>>,
     /// By method too; empty where no method has one.
     locators: Vec<Option<Locator>>,
@@ -319,6 +339,21 @@ pub(super) struct Handlers {
 }
 
 impl Handlers {
+    #[inline(always)]
+    pub(super) fn state(&mut self) -> State<'_> {
+        State::of(&mut *self.state)
+    }
+
+    pub(super) fn new(state: Box<dyn Any>) -> Self {
+        Self {
+            state,
+            by_method: Vec::new(),
+            locators: Vec::new(),
+            in_place: InPlace::default(),
+            healths: Healths::default(),
+        }
+    }
+
     pub(super) fn set(&mut self, method: u16, handler: BoxedHandler) {
         let place = usize::from(method);
         if self.by_method.len() <= place {
@@ -388,7 +423,9 @@ impl Handlers {
         // Each part on its own: the compiler would copy the whole by way of memory.
         let RequestHandle { session: SessionId { index, generation }, number } = handle;
         let handle = RequestHandle { session: SessionId { index, generation }, number };
-        if let Handled(Some(message)) = handler(cx, Request { handle, method, payload, spare }) {
+        if let Handled(Some(message)) =
+            handler(State::of(&mut *self.state), cx, Request { handle, method, payload, spare })
+        {
             let handle = RequestHandle { session: SessionId { index, generation }, number };
             cx.respond_at_once(handle, message);
         }

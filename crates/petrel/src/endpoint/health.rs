@@ -100,7 +100,7 @@ pub(super) fn answer(
     }
 }
 
-impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Says whether the endpoint can serve. Without a word it can; while it drains it cannot.
     pub fn set_health(&mut self, health: Health) {
         self.handlers.healths.endpoint = Some(health);

@@ -9,10 +9,11 @@ use petrel_transport::SharedBytes;
 
 use super::context::Context;
 use super::handler::{Handled, Handlers, Payload, Request, Responder};
+use super::state::State;
 use crate::msgbuf::MsgBuf;
 
 /// A request whose message its handler reads in place: see
-/// [`Endpoint::register_in_place`](crate::Endpoint::register_in_place).
+/// [`Endpoint::on_in_place`](crate::Endpoint::on_in_place).
 ///
 /// Over shared memory a message of one frame lies in the ring, and its client may change it at any time. So
 /// there is no `&[u8]` of it: the handler copies what it needs out of [`InPlaceRequest::data`], and looks at the copy.
@@ -41,14 +42,14 @@ impl InPlaceRequest<'_> {
     }
 
     /// As [`Request::reply`].
-    pub fn reply(self, cx: &mut Context<'_>, message: &[u8]) -> Handled {
+    pub fn reply<S: 'static>(self, cx: &mut Context<'_, S>, message: &[u8]) -> Handled {
         self.request.reply(cx, message)
     }
 
     /// As [`Request::reply_with`].
-    pub fn reply_with(
+    pub fn reply_with<S: 'static>(
         self,
-        cx: &mut Context<'_>,
+        cx: &mut Context<'_, S>,
         capacity: usize,
         fill: impl FnOnce(SharedBytes<'_>, &mut [u8]) -> usize,
     ) -> Handled {
@@ -59,7 +60,7 @@ impl InPlaceRequest<'_> {
     }
 
     /// As [`Request::reply_buffer`].
-    pub fn reply_buffer(self, cx: &mut Context<'_>, message: MsgBuf) -> Handled {
+    pub fn reply_buffer<S: 'static>(self, cx: &mut Context<'_, S>, message: MsgBuf) -> Handled {
         self.request.reply_buffer(cx, message)
     }
 
@@ -67,22 +68,32 @@ impl InPlaceRequest<'_> {
     ///
     /// # Panics
     /// When the status is OK.
-    pub fn fail(self, cx: &mut Context<'_>, status: Status, message: &str) -> Handled {
+    pub fn fail<S: 'static>(
+        self,
+        cx: &mut Context<'_, S>,
+        status: Status,
+        message: &str,
+    ) -> Handled {
         self.request.fail(cx, status, message)
     }
 
     /// As [`Request::refuse`].
-    pub fn refuse(self, cx: &mut Context<'_>, status: Status, message: &'static str) -> Handled {
+    pub fn refuse<S: 'static>(
+        self,
+        cx: &mut Context<'_, S>,
+        status: Status,
+        message: &'static str,
+    ) -> Handled {
         self.request.refuse(cx, status, message)
     }
 
     /// As [`Request::defer`]. Copy the message before.
-    pub fn defer(self, cx: &mut Context<'_>) -> (Responder, Handled) {
+    pub fn defer<S: 'static>(self, cx: &mut Context<'_, S>) -> (Responder, Handled) {
         self.request.defer(cx)
     }
 }
 
-type Handler = Rc<RefCell<dyn FnMut(&mut Context<'_>, InPlaceRequest<'_>) -> Handled>>;
+type Handler = Rc<RefCell<dyn FnMut(State<'_>, &mut Context<'_>, InPlaceRequest<'_>) -> Handled>>;
 
 /// The handlers that read in place, by method.
 #[derive(Default)]
@@ -117,15 +128,15 @@ impl Handlers {
     pub(super) fn set_in_place(
         &mut self,
         method: u16,
-        handler: impl FnMut(&mut Context<'_>, InPlaceRequest<'_>) -> Handled + 'static,
+        handler: impl FnMut(State<'_>, &mut Context<'_>, InPlaceRequest<'_>) -> Handled + 'static,
     ) {
         let handler = Rc::new(RefCell::new(handler));
         let same = Rc::clone(&handler);
         self.set(
             method,
-            Box::new(move |cx, request| {
+            Box::new(move |state, cx, request| {
                 let request = InPlaceRequest { request, shared: None };
-                (same.borrow_mut())(cx, request)
+                (same.borrow_mut())(state, cx, request)
             }),
         );
         let place = usize::from(method);
@@ -149,7 +160,9 @@ impl Handlers {
         };
         let request = Request { handle, method, payload: Payload::Borrowed(&[]), spare };
         let request = InPlaceRequest { request, shared: Some(message) };
-        if let Handled(Some(message)) = (handler.borrow_mut())(cx, request) {
+        if let Handled(Some(message)) =
+            (handler.borrow_mut())(State::of(&mut *self.state), cx, request)
+        {
             cx.respond_at_once(handle, message);
         }
     }

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::task::{Context as TaskContext, Poll};
 
 use petrel_proto::limits::TRANSMIT_FRAMES_MAX;
-use petrel_proto::{CallRejected, SessionId};
+use petrel_proto::{PendingCall, SessionId};
 use petrel_transport::Transport;
 
-use super::call::Reply;
-use super::context::Context;
+use super::call::{Continuation, Reply};
+use super::context::{Context, NotTaken};
 use super::event_loop::Sink;
 use super::posted::end_task;
+use super::state::State;
 use super::{ConnectError, Endpoint};
 use crate::control::{ControlPlane, EndpointId};
 use crate::error::Error;
@@ -23,10 +24,10 @@ use crate::local::{Command, ConnectAnswer, Handle, MainWaker, Session, Start};
 /// frames.
 const ROUNDS_MAX: u32 = 8;
 
-impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// The endpoint as futures have it: to connect, spawn and sleep. It may be used at any time on
     /// this thread, and what it is asked for is done while the event loop runs.
-    pub fn handle(&self) -> Handle {
+    pub fn handle(&self) -> Handle<S> {
         Handle::new(Rc::clone(&self.local.hub))
     }
 
@@ -45,11 +46,12 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         self.local.now_ns = self.transport.now();
         self.local.hub.begin(self.local.now_ns);
         loop {
-            if main.take()
-                && let Poll::Ready(output) =
-                    future.as_mut().poll(&mut TaskContext::from_waker(&waker))
-            {
-                return output;
+            if main.take() {
+                let hub = Rc::clone(&self.local.hub);
+                let poll = || future.as_mut().poll(&mut TaskContext::from_waker(&waker));
+                if let Poll::Ready(output) = hub.lend(&mut self.handlers.state, poll) {
+                    return output;
+                }
             }
             self.turn();
         }
@@ -64,7 +66,8 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             self.attention.clear();
             self.handle_posts();
             self.answer_dropped();
-            hub.poll_tasks();
+            self.run_late_watchers();
+            hub.lend(&mut self.handlers.state, || hub.poll_tasks());
             self.do_as_asked();
             if !self.attention.is_asked() {
                 break;
@@ -80,7 +83,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             self.make_call(start);
         }
         while let Some(answer) = hub.next_answer() {
-            answer.give(&mut self.context());
+            answer.give(self.context().untyped());
         }
         while let Some((session, key)) = hub.next_cancel() {
             self.cancel_call(session, key);
@@ -114,9 +117,9 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 
     fn make_call(&mut self, start: Start) {
         let Start { key, session, method, request, response, options } = start;
-        let called =
-            self.context().call_fn_with(session, method, request, response, options, complete, key);
-        if let Err(CallRejected { error, .. }) = called {
+        let tag = Continuation::function(complete, key);
+        let call = PendingCall { method, tag, request, response };
+        if let Err(NotTaken { error, .. }) = self.context().start_with(session, call, options) {
             let text = self.sessions.explain(session, &error);
             self.local.hub.finish(key, Err(Error::not_sent(error.status(), text)));
         }
@@ -139,6 +142,6 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 }
 
 /// The continuation of all calls that are futures.
-fn complete(cx: &mut Context<'_>, reply: Reply, key: u64) {
+fn complete(_state: State<'_>, cx: &mut Context<'_>, reply: Reply, key: u64) {
     cx.local.hub.finish(key, reply.into_response());
 }

@@ -2,6 +2,7 @@
 
 mod ahead;
 mod call;
+mod call_builder;
 mod cancel;
 mod census;
 #[cfg(all(debug_assertions, not(test)))]
@@ -26,18 +27,18 @@ mod sessions;
 mod shared;
 mod slot_shares;
 mod spare;
+mod state;
 mod stats;
 
-use std::cell::RefCell;
 use std::marker::PhantomData;
-use std::rc::Rc;
 
-use petrel_proto::{CallRejected, Core, SessionId};
+use petrel_proto::{Core, SessionId};
 use petrel_transport::buf::{BufPool, InUse, PoolExhausted};
 use petrel_transport::host::Host;
 use petrel_transport::{RX_BURST_MAX, Transport};
 
 pub use call::{CallKey, Continuation, Reply};
+pub use call_builder::{CallBuilder, CallRejected, Caller, IntoMessage};
 #[doc(hidden)]
 pub use census::{Census, LocalCensus};
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
@@ -55,7 +56,7 @@ pub use multicast::{Hearing, MulticastConfig, MulticastError};
 pub use open::EndpointError;
 pub use options::CallOptions;
 pub use sessions::{ConnectError, SessionState};
-pub use shared::{SharedMsg, SharedRejected};
+pub use shared::SharedMsg;
 pub(crate) use slot_shares::{SLOTS_MIN, slots_of};
 pub use stats::{ClientCalls, EndpointStats};
 
@@ -68,9 +69,9 @@ use handler::{Dropped, Handlers};
 use multicast::{Groups, Joined};
 use remote::Remote;
 use sessions::Sessions;
+pub(crate) use state::State;
 
 use crate::control::ControlPlane;
-use crate::error::Error;
 use crate::inbox::Attention;
 use crate::local::Hub;
 use crate::msgbuf::MsgBuf;
@@ -90,9 +91,34 @@ use crate::sync::thread;
 /// # }
 /// ```
 ///
-/// `T` is the transport, UDP and shared memory by default, and `C` the control plane, the
-/// [`Nexus`](crate::Nexus) by default. A simulator puts its own in both places.
-pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort> {
+/// `S` is the state of the application, which the endpoint owns and lends to each handler and continuation, so that they
+/// share it without locks and cells; a method of the state can be a handler. `T` is the transport, UDP and shared memory by
+/// default, and `C` the control plane, the [`Nexus`](crate::Nexus) by default. A simulator puts its own in both places.
+///
+/// ```
+/// # use petrel::{Context, EndpointConfig, Handled, Nexus, Request};
+/// # const COUNT: u16 = 1;
+/// #[derive(Default)]
+/// struct Counter {
+///     calls: u64,
+/// }
+///
+/// impl Counter {
+///     fn count(&mut self, cx: &mut Context<'_, Counter>, request: Request<'_>) -> Handled {
+///         self.calls += 1;
+///         request.reply(cx, &self.calls.to_le_bytes())
+///     }
+/// }
+///
+/// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+/// let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), Counter::default())?;
+/// endpoint.on(COUNT, Counter::count);
+/// # let session = endpoint.connect(nexus.local_addr().expect("it listens"))?;
+/// # endpoint.call(session, COUNT, "").wait()?;
+/// # assert_eq!(endpoint.state().calls, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub struct Endpoint<S: 'static = (), T: Transport = Host, C: ControlPlane<T::Link> = ControlPort> {
     transport: T,
     control: C,
     local: Local,
@@ -114,10 +140,11 @@ pub struct Endpoint<T: Transport = Host, C: ControlPlane<T::Link> = ControlPort>
     /// Raised for what [`Endpoint::run_once`] is to look at: dropped responders, and what other
     /// threads have posted.
     attention: Attention,
-    not_send: PhantomData<*const ()>,
+    /// An endpoint stays on its thread. The state is among the handlers.
+    not_send: PhantomData<*mut S>,
 }
 
-impl<T: Transport, C: ControlPlane<T::Link>> Drop for Endpoint<T, C> {
+impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Drop for Endpoint<S, T, C> {
     /// The servers of calls that were given up hear of it, as far as the medium takes the frames now:
     /// nothing waits, and nothing is repeated.
     fn drop(&mut self) {
@@ -128,16 +155,27 @@ impl<T: Transport, C: ControlPlane<T::Link>> Drop for Endpoint<T, C> {
     }
 }
 
-impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
-    /// An endpoint over a transport and a control plane. Most people want
-    /// [`Nexus::endpoint`](crate::Nexus::endpoint), which brings both.
+impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<(), T, C> {
+    /// [`Endpoint::with_state`], without one.
     ///
     /// # Errors
     /// The rule that the configuration breaks.
-    pub fn new(
+    pub fn new(transport: T, control: C, config: &EndpointConfig) -> Result<Self, &'static str> {
+        Self::with_state(transport, control, config, ())
+    }
+}
+
+impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
+    /// An endpoint over a transport and a control plane, with a state. Most people want
+    /// [`Nexus::endpoint_with`](crate::Nexus::endpoint_with), which brings both.
+    ///
+    /// # Errors
+    /// The rule that the configuration breaks.
+    pub fn with_state(
         transport: T,
         mut control: C,
         config: &EndpointConfig,
+        state: S,
     ) -> Result<Self, &'static str> {
         config.check()?;
         let now_ns = transport.now();
@@ -155,7 +193,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
             clock.clone(),
             seed,
             attention.clone(),
-            waker,
+            waker.clone(),
         );
 
         Ok(Self {
@@ -167,14 +205,14 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
                 hub,
                 groups: Groups::default(),
                 dropped: Dropped::new(attention.clone()),
-                remote: Box::new(Remote::new(attention.clone(), config.client_calls_max)),
+                remote: Box::new(Remote::new(attention.clone(), waker, config.client_calls_max)),
                 now_ns,
                 clock,
                 part_bytes: 0,
                 watchers: Watchers::default(),
                 keyed: Keyed::default(),
             },
-            handlers: Handlers::default(),
+            handlers: Handlers::new(Box::new(state)),
             joined: Vec::new(),
             sessions: Sessions::new(config.sessions, config.transports),
             drain: Drain::default(),
@@ -196,27 +234,44 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     ///
     /// # Panics
     /// When the method is [`HEALTH_METHOD`], which the endpoint answers itself.
-    pub fn register(
+    pub fn on(
         &mut self,
         method: u16,
-        handler: impl FnMut(&mut Context<'_>, Request<'_>) -> Handled + 'static,
+        mut handler: impl FnMut(&mut S, &mut Context<'_, S>, Request<'_>) -> Handled + 'static,
+    ) {
+        let handler = move |state: State<'_>, cx: &mut Context<'_>, request: Request<'_>| {
+            // SAFETY: a handler of an endpoint with this type of state.
+            handler(unsafe { state.get::<S>() }, cx.typed(), request)
+        };
+        self.set_handler(method, handler);
+    }
+
+    /// The same for a handler of the library's own, which leaves the state alone.
+    pub(crate) fn set_handler(
+        &mut self,
+        method: u16,
+        handler: impl FnMut(State<'_>, &mut Context<'_>, Request<'_>) -> Handled + 'static,
     ) {
         assert_ne!(method, HEALTH_METHOD, "the endpoint answers requests for its health itself");
         self.handlers.set(method, Box::new(handler));
     }
 
     /// Sets the handler of a method that reads requests where they lie. It pays for large requests over shared memory
-    /// with large frames (`host.shm.max_frame_bytes`), which [`Endpoint::register`] copies for the handler. What it
+    /// with large frames (`host.shm.max_frame_bytes`), which [`Endpoint::on`] copies for the handler. What it
     /// gets is memory to which the client can write, as the type says.
     ///
     /// # Panics
     /// When the method is [`HEALTH_METHOD`], which the endpoint answers itself.
-    pub fn register_in_place(
+    pub fn on_in_place(
         &mut self,
         method: u16,
-        handler: impl FnMut(&mut Context<'_>, InPlaceRequest<'_>) -> Handled + 'static,
+        mut handler: impl FnMut(&mut S, &mut Context<'_, S>, InPlaceRequest<'_>) -> Handled + 'static,
     ) {
         assert_ne!(method, HEALTH_METHOD, "the endpoint answers requests for its health itself");
+        let handler = move |state: State<'_>, cx: &mut Context<'_>, request: InPlaceRequest<'_>| {
+            // SAFETY: a handler of an endpoint with this type of state.
+            handler(unsafe { state.get::<S>() }, cx.typed(), request)
+        };
         self.handlers.set_in_place(method, handler);
     }
 
@@ -235,15 +290,33 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         self.handlers.set_locator(method, Box::new(locate));
     }
 
-    /// The endpoint as handlers see it.
-    pub fn context(&mut self) -> Context<'_> {
-        self.refresh_clock();
-        self.local_context()
+    /// The state.
+    pub fn state(&self) -> &S {
+        self.handlers.state.downcast_ref().expect("the endpoint has its state when no task runs")
     }
 
-    /// The same within a turn, or directly after one.
-    fn local_context(&mut self) -> Context<'_> {
+    /// The state, to change it.
+    pub fn state_mut(&mut self) -> &mut S {
+        self.handlers.state.downcast_mut().expect("the endpoint has its state when no task runs")
+    }
+
+    /// The endpoint as handlers see it.
+    pub fn context(&mut self) -> Context<'_, S> {
+        self.refresh_clock();
         Context::new(&mut self.local)
+    }
+
+    /// Runs something with the state, and the endpoint as handlers see it.
+    pub fn with<R>(&mut self, run: impl FnOnce(&mut S, &mut Context<'_, S>) -> R) -> R {
+        self.refresh_clock();
+        self.with_in_turn(run)
+    }
+
+    /// The same directly after a turn.
+    fn with_in_turn<R>(&mut self, run: impl FnOnce(&mut S, &mut Context<'_, S>) -> R) -> R {
+        let state = self.handlers.state.downcast_mut();
+        let state = state.expect("the endpoint has its state when no task runs");
+        run(state, &mut Context::new(&mut self.local))
     }
 
     /// Since the last turn any time may have passed, and deadlines count from now.
@@ -269,96 +342,16 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         MsgBuf::holding(&self.local.pool, message)
     }
 
-    /// Makes a call; see [`Context::call`].
-    ///
-    /// # Errors
-    /// As [`Context::call`].
-    #[inline]
-    pub fn call(
+    /// Begins a call of `method` on a session, to be sent by [`CallBuilder::then`], or sent and waited for by
+    /// [`CallBuilder::wait`].
+    #[inline(always)]
+    pub fn call<M: IntoMessage>(
         &mut self,
         session: SessionId,
         method: u16,
-        request: MsgBuf,
-        response: MsgBuf,
-        continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
-    ) -> Result<(), CallRejected<MsgBuf>> {
-        self.context().call(session, method, request, response, continuation)
-    }
-
-    /// Makes a call without allocation; see [`Context::call_fn`].
-    ///
-    /// # Errors
-    /// As [`Context::call`].
-    #[inline]
-    pub fn call_fn(
-        &mut self,
-        session: SessionId,
-        method: u16,
-        request: MsgBuf,
-        response: MsgBuf,
-        continuation: fn(&mut Context<'_>, Reply, u64),
-        tag: u64,
-    ) -> Result<(), CallRejected<MsgBuf>> {
-        self.context().call_fn(session, method, request, response, continuation, tag)
-    }
-
-    /// Makes a call with [`CallOptions`]; see [`Context::call_with`].
-    ///
-    /// # Errors
-    /// As [`Context::call`].
-    pub fn call_with(
-        &mut self,
-        session: SessionId,
-        method: u16,
-        request: MsgBuf,
-        response: MsgBuf,
-        options: CallOptions,
-        continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
-    ) -> Result<CallKey, CallRejected<MsgBuf>> {
-        self.context().call_with(session, method, request, response, options, continuation)
-    }
-
-    /// Makes a call and runs the event loop until it has ended: for tools and tests, where one
-    /// call at a time is enough. The response may have up to `response_max` bytes.
-    ///
-    /// # Errors
-    /// [`CallWaitError`].
-    pub fn call_wait(
-        &mut self,
-        session: SessionId,
-        method: u16,
-        request: &[u8],
-        response_max: usize,
-    ) -> Result<MsgBuf, CallWaitError> {
-        self.call_wait_with(session, method, request, response_max, CallOptions::new())
-    }
-
-    /// [`Endpoint::call_wait`] with [`CallOptions`].
-    ///
-    /// # Errors
-    /// [`CallWaitError`].
-    pub fn call_wait_with(
-        &mut self,
-        session: SessionId,
-        method: u16,
-        request: &[u8],
-        response_max: usize,
-        options: CallOptions,
-    ) -> Result<MsgBuf, CallWaitError> {
-        let request = self.alloc_message(request).map_err(StartError::from)?;
-        let response = self.alloc(response_max).map_err(StartError::from)?;
-        let ended = Rc::new(RefCell::new(None));
-        let end = Rc::clone(&ended);
-        self.call_with(session, method, request, response, options, move |_, reply| {
-            *end.borrow_mut() = Some(reply.into_response());
-        })
-        .map_err(|rejected| StartError::from(rejected.error))?;
-        loop {
-            if let Some(result) = ended.borrow_mut().take() {
-                return result.map_err(CallWaitError::Failed);
-            }
-            self.turn();
-        }
+        request: M,
+    ) -> CallBuilder<&mut Self, M> {
+        CallBuilder::new(self, session, method, request)
     }
 
     /// The transport.
@@ -380,28 +373,6 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     /// The protocol core, for tests and checkers: credits, round trips, what was agreed.
     pub fn core(&self) -> &Core<MsgBuf, Continuation> {
         &self.local.core
-    }
-}
-
-/// Why [`Endpoint::call_wait`] has no response.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum CallWaitError {
-    /// The call was not made.
-    #[error(transparent)]
-    NotStarted(#[from] StartError),
-    /// The call failed.
-    #[error("{0}")]
-    Failed(Error),
-}
-
-impl CallWaitError {
-    /// The gRPC status code.
-    pub fn status(&self) -> petrel_proto::Status {
-        match self {
-            CallWaitError::NotStarted(error) => error.status(),
-            CallWaitError::Failed(failure) => failure.status,
-        }
     }
 }
 

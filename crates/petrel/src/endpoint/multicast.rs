@@ -15,6 +15,7 @@ use super::Endpoint;
 use super::call::{CallKey, Continuation, Reply, run_keyed};
 use super::context::{Context, Local, StartError};
 use super::shared::SharedMsg;
+use super::state::State;
 use crate::control::{ControlPlane, LinkId, Reason, ToNexus};
 use crate::group::{Group, GroupCall};
 use crate::msgbuf::MsgBuf;
@@ -127,15 +128,15 @@ impl Broadcast {
         message: &SharedMsg,
         response: MsgBuf,
         GroupCall { method, options, .. }: GroupCall,
-        continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
+        continuation: impl FnOnce(State<'_>, &mut Context<'_>, Reply) + 'static,
     ) -> Result<CallKey, StartError> {
         let request = message.to_reference(&cx.local.pool)?;
         let Local { core, now_ns, clock, keyed, .. } = &mut *cx.local;
-        let number = keyed.add(move |cx: &mut Context<'_>, mut reply: Reply| {
-            reply.request.release();
+        let number = keyed.add(move |state, cx, mut reply| {
+            reply.release_request();
             // Nothing waits for a flush when a call ends.
             cx.local.core.release_sent();
-            continuation(cx, reply);
+            continuation(state, cx, reply);
         });
         let tag = Continuation::function(run_keyed, number);
         let call = PendingCall { method, tag, request, response };
@@ -181,7 +182,7 @@ impl Context<'_> {
     }
 }
 
-impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Has messages to a group go by multicast where that is of use: longer ones than one packet, to members
     /// that hear them. The members are asked now; who does not answer, or refuses, or turns out not to be
     /// reached, is sent to alone, as everybody is without this.

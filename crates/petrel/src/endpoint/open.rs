@@ -28,6 +28,18 @@ impl Nexus {
     /// # Errors
     /// See [`EndpointError`].
     pub fn endpoint(&self, config: EndpointConfig) -> Result<Endpoint, EndpointError> {
+        self.endpoint_with(config, ())
+    }
+
+    /// The same with a state of the application, which the endpoint lends to handlers and continuations.
+    ///
+    /// # Errors
+    /// See [`EndpointError`].
+    pub fn endpoint_with<S: 'static>(
+        &self,
+        config: EndpointConfig,
+        state: S,
+    ) -> Result<Endpoint<S>, EndpointError> {
         config.check().map_err(EndpointError::Config)?;
         if !config.transports.udp && !config.transports.shm {
             return Err(EndpointError::Config("an endpoint needs UDP or shared memory, or both"));
@@ -50,6 +62,6 @@ impl Nexus {
             shm: config.transports.shm.then_some(ShmAttach { config: host.shm }),
             waker: transport.waker(),
         })?;
-        Endpoint::new(transport, port, &config).map_err(EndpointError::Config)
+        Endpoint::with_state(transport, port, &config, state).map_err(EndpointError::Config)
     }
 }

@@ -96,6 +96,12 @@ impl CallOptions {
         self
     }
 
+    /// Whether any of this is about more than one session.
+    #[inline(always)]
+    pub(crate) fn needs_servers(&self) -> bool {
+        self.hedge_after.is_some() || self.wait_for_ready
+    }
+
     /// Whether any of this says when a call is over.
     pub(crate) fn has_limits(&self) -> bool {
         self.timeout.is_some() || self.deadline_ns.is_some()

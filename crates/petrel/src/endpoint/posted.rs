@@ -5,9 +5,10 @@ use std::rc::Rc;
 use petrel_proto::{PendingCall, SessionId, Status};
 use petrel_transport::buf::PoolExhausted;
 
-use super::call::{Continuation, Reply};
+use super::call::{Continuation, Function, Reply};
 use super::context::{Context, Local};
 use super::sessions::Sessions;
+use super::state::State;
 use crate::channel::{Beginning, Begun, Channel, Target, Unfinished};
 use crate::client::ServiceKey;
 use crate::client::state::{CallState, Pending};
@@ -100,7 +101,7 @@ impl Posted {
 pub(super) fn open_service(local: &mut Local, open: OpenService) {
     let OpenService { service, targets, look_up, config, opened } = open;
     let Some(service) = service.upgrade() else { return };
-    let handle = Handle::new(Rc::clone(&local.hub));
+    let handle = Handle::<()>::new(Rc::clone(&local.hub));
     let channel = handle.channel_that_counts(targets, config, Arc::clone(service.counters()));
     if let Some(look_up) = look_up {
         channel.set_resolver(look_up);
@@ -244,7 +245,7 @@ fn finish_in_task(
     // It will be, unless it fails before.
     pending.was_made = true;
     let hub = Rc::clone(&local.hub);
-    let handle = Handle::new(Rc::clone(&hub));
+    let handle = Handle::<()>::new(Rc::clone(&hub));
     local.remote.posted.insert_with(pending, |key| {
         Way::Task(handle.spawn(async move {
             let outcome = channel.finish(asked.method, &asked.request, unfinished).await;
@@ -280,10 +281,10 @@ pub(super) fn cancel_call(local: &mut Local, state: &CallState) {
 }
 
 /// One address for all of them: a call is found by it when it is cancelled.
-const END_CALL: fn(&mut Context<'_>, Reply, u64) = end_call;
+const END_CALL: Function = end_call;
 
 /// The continuation of all calls that other threads have started.
-fn end_call(cx: &mut Context<'_>, reply: Reply, key: u64) {
+fn end_call(_state: State<'_>, cx: &mut Context<'_>, reply: Reply, key: u64) {
     let Some(Call { pending, way }) = cx.local.remote.posted.calls.remove(Key::from_bits(key))
     else {
         return;

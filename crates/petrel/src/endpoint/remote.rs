@@ -8,7 +8,7 @@ use petrel_transport::Transport;
 use petrel_transport::wake::Waker;
 
 use super::context::{Context, Local};
-use super::handler::{Handled, Payload, Request};
+use super::handler::{Handled, Request};
 use super::posted::{Posted, cancel_call, close_service, open_service, set_targets, start_call};
 use super::{CallFailures, ClientCalls, Endpoint, spare::SpareBytes};
 use crate::channel::{ChannelConfig, Target};
@@ -16,7 +16,7 @@ use crate::client::places::Places;
 use crate::client::{Client, ClientShared, ServiceKeys, SessionClient};
 use crate::control::ControlPlane;
 use crate::events;
-use crate::inbox::{Attention, Inbox, Poster};
+use crate::inbox::{Attention, Inbox};
 use crate::post::{Answer, Post, Refuse};
 use crate::sync::{Arc, AtomicBool, Ordering, thread};
 use crate::workers::{WorkerRequest, Workers};
@@ -24,6 +24,7 @@ use crate::workers::{WorkerRequest, Workers};
 /// What an endpoint has for other threads. Little, until one is concerned.
 pub(super) struct Remote {
     attention: Attention,
+    waker: Waker,
     client_calls_max: usize,
     postbox: Option<Postbox>,
     pub(super) posted: Posted,
@@ -41,9 +42,10 @@ struct Postbox {
 }
 
 impl Remote {
-    pub(super) fn new(attention: Attention, client_calls_max: usize) -> Self {
+    pub(super) fn new(attention: Attention, waker: Waker, client_calls_max: usize) -> Self {
         Self {
             attention,
+            waker,
             client_calls_max,
             postbox: None,
             posted: Posted::default(),
@@ -53,9 +55,9 @@ impl Remote {
         }
     }
 
-    fn postbox(&mut self, waker: impl FnOnce() -> Waker) -> &mut Postbox {
+    fn postbox(&mut self) -> &mut Postbox {
         self.postbox.get_or_insert_with(|| {
-            let waker = waker();
+            let waker = self.waker.clone();
             let inbox = Inbox::new(self.attention.clone(), move || waker.wake());
             let clients = ClientShared {
                 poster: inbox.poster(),
@@ -106,7 +108,7 @@ impl Drop for Postbox {
     }
 }
 
-impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// A client of a service at one or several servers, for any thread, whose sessions are this endpoint's. It begins to
     /// connect when the event loop runs.
     ///
@@ -129,55 +131,29 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
 
     /// What clients of this endpoint need of it.
     pub(crate) fn client_shared(&mut self) -> Arc<ClientShared> {
-        Arc::clone(&self.postbox().clients)
+        Arc::clone(&self.local.remote.postbox().clients)
     }
 
     /// Sets the handler of a method, in place of a former one, as one that threads of a pool run:
     /// for what takes longer than some microseconds, or waits.
     ///
     /// When the pool's queue is full the request is answered with RESOURCE_EXHAUSTED at once.
-    pub fn register_worker(
+    pub fn on_worker(
         &mut self,
         method: u16,
         workers: &Workers,
         handler: impl Fn(WorkerRequest) + Send + Sync + 'static,
     ) {
-        let (poster, handler) = (self.poster(), std::sync::Arc::new(handler));
+        let handler = std::sync::Arc::new(handler);
         let queue = workers.queue();
-        self.register(method, move |cx, request| {
-            let request = detach(cx, request, &poster);
+        self.set_handler(method, move |_, cx, request| {
+            let (request, handled) = request.detach(cx);
             if let Err(refused) = queue.push(cx.now_ns(), handler.clone(), request) {
                 let (handle, reason) = refused.into_parts();
                 refuse(cx.local, handle, reason.status(), reason.text());
             }
-            Handled(None)
+            handled
         });
-    }
-
-    /// Sets the handler of a method, in place of a former one, as one that only passes the request on,
-    /// to whatever thread or task will answer it. The handler itself runs in the event loop.
-    ///
-    /// Nothing limits the requests that are on their way to an answer but the sessions' slots: a
-    /// bounded channel, or a semaphore, is for the handler to use.
-    pub fn register_remote(
-        &mut self,
-        method: u16,
-        mut handler: impl FnMut(WorkerRequest) + 'static,
-    ) {
-        let poster = self.poster();
-        self.register(method, move |cx, request| {
-            handler(detach(cx, request, &poster));
-            Handled(None)
-        });
-    }
-
-    fn postbox(&mut self) -> &mut Postbox {
-        let transport = &self.transport;
-        self.local.remote.postbox(|| transport.waker())
-    }
-
-    fn poster(&mut self) -> Poster<Post> {
-        self.postbox().inbox.poster()
     }
 
     /// What other threads have posted; tells whether there was something.
@@ -185,7 +161,7 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
         let Some(postbox) = &mut self.local.remote.postbox else { return };
         let mut posts = postbox.inbox.take();
         let mut closed = Vec::new();
-        let cx = &mut Context::new(&mut self.local);
+        let cx = &mut Context::<()>::new(&mut self.local);
         for post in posts.drain(..) {
             match post {
                 Post::Answer(answer) => give_answer(cx, answer),
@@ -209,20 +185,23 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     }
 }
 
-/// A request with bytes of its own, that another thread can have.
-fn detach(cx: &mut Context<'_>, request: Request<'_>, poster: &Poster<Post>) -> WorkerRequest {
-    let Request { handle, method, payload, .. } = request;
-    let message = match &payload {
-        Payload::Borrowed(data) => data,
-        Payload::Owned(message) => &message[..],
-    };
-    let deadline_ns = cx.deadline_ns();
-    let Local { core, remote, .. } = &mut *cx.local;
-    let mut data = remote.spare.take();
-    data.extend_from_slice(message);
-    core.watch(handle);
-    let cancelled = remote.running.add(handle);
-    WorkerRequest::new(handle, method, deadline_ns, data, cancelled, poster.clone())
+impl Request<'_> {
+    /// The request with bytes of its own, for whatever thread or task will answer it.
+    ///
+    /// Nothing limits the requests that are on their way to an answer but the sessions' slots: a bounded channel, or a
+    /// semaphore, is for the handler to use. For threads of a pool there is [`Endpoint::on_worker`].
+    pub fn detach<S: 'static>(self, cx: &mut Context<'_, S>) -> (WorkerRequest, Handled) {
+        let Request { handle, method, payload, .. } = self;
+        let deadline_ns = cx.deadline_ns();
+        let Local { core, remote, .. } = &mut *cx.local;
+        let poster = remote.postbox().inbox.poster();
+        let mut data = remote.spare.take();
+        data.extend_from_slice(payload.data());
+        core.watch(handle);
+        let cancelled = remote.running.add(handle);
+        let request = WorkerRequest::new(handle, method, deadline_ns, data, cancelled, poster);
+        (request, Handled(None))
+    }
 }
 
 fn give_answer(cx: &mut Context<'_>, answer: Answer) {
@@ -311,7 +290,7 @@ mod tests {
     /// Whoever has the request of a flag that is set may look at it for as long as it likes.
     #[test]
     fn running__does_not_use_the_flag_of_a_cancelled_request_again() {
-        let mut remote = Remote::new(Attention::new(), 1);
+        let mut remote = Remote::new(Attention::new(), Waker::new().expect("a waker"), 1);
         let flag = remote.running.add(handle(1));
         assert!(!flag.load(Ordering::Relaxed));
         remote.cancel(handle(1));

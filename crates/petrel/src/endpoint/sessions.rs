@@ -207,7 +207,7 @@ impl Sessions {
     }
 }
 
-impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Opens a session to endpoint 0 of the process whose control address is `remote`.
     ///
     /// Returns at once: the session opens while the event loop runs, and calls made on it until

@@ -3,15 +3,8 @@
 use std::fmt;
 use std::ops::Deref;
 
-use petrel_proto::{CallRejected, SessionId};
-use petrel_transport::Transport;
 use petrel_transport::buf::{BufPool, PoolExhausted, SharedBuf};
 
-use super::Endpoint;
-use super::call::{CallKey, Reply};
-use super::context::{Context, StartError};
-use super::options::CallOptions;
-use crate::control::ControlPlane;
 use crate::msgbuf::MsgBuf;
 
 /// Messages up to this length are copied for each call, into a small buffer that takes the fast
@@ -78,66 +71,5 @@ impl AsRef<[u8]> for SharedMsg {
 impl fmt::Debug for SharedMsg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "SharedMsg({} B)", self.len())
-    }
-}
-
-/// A call with a shared message that was not made. Nothing was sent, and the response's buffer comes
-/// back.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct SharedRejected {
-    /// Why.
-    pub error: StartError,
-    /// The response's buffer, as it was given.
-    pub response: MsgBuf,
-}
-
-impl Context<'_> {
-    /// Calls `method` with a message that other calls may send too, at the same time. Everything else
-    /// is as with [`Context::call_with`], but that the [`Reply`] has an empty request: the caller has the
-    /// message, and can have its buffer again by [`SharedMsg::try_unwrap`] when all calls have ended.
-    ///
-    /// # Errors
-    /// [`SharedRejected`], with the response's buffer, when nothing was sent and `continuation` will
-    /// not run.
-    pub fn call_shared(
-        &mut self,
-        session: SessionId,
-        method: u16,
-        request: &SharedMsg,
-        response: MsgBuf,
-        options: CallOptions,
-        continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
-    ) -> Result<CallKey, SharedRejected> {
-        let request = match request.to_send(&self.local.pool) {
-            Ok(request) => request,
-            Err(error) => return Err(SharedRejected { error: error.into(), response }),
-        };
-        self.call_with(session, method, request, response, options, move |cx, mut reply| {
-            reply.request.release();
-            continuation(cx, reply);
-        })
-        .map_err(|CallRejected { error, response, .. }| SharedRejected {
-            error: error.into(),
-            response,
-        })
-    }
-}
-
-impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
-    /// Makes a call with a shared message; see [`Context::call_shared`].
-    ///
-    /// # Errors
-    /// As [`Context::call_shared`].
-    pub fn call_shared(
-        &mut self,
-        session: SessionId,
-        method: u16,
-        request: &SharedMsg,
-        response: MsgBuf,
-        options: CallOptions,
-        continuation: impl FnOnce(&mut Context<'_>, Reply) + 'static,
-    ) -> Result<CallKey, SharedRejected> {
-        self.context().call_shared(session, method, request, response, options, continuation)
     }
 }

@@ -52,7 +52,7 @@ pub struct EndpointStats {
     pub transport: TransportStats,
 }
 
-impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// The counters now.
     pub fn stats(&self) -> EndpointStats {
         EndpointStats {

@@ -6,7 +6,9 @@ use std::rc::Rc;
 use petrel_proto::SessionId;
 
 use super::{Collect, Group, GroupError, GroupFailure, Member, MemberOutcome, Need, Verdict};
-use crate::endpoint::{Broadcast, CallKey, CallOptions, Context, Reply, SharedMsg, StartError};
+use crate::endpoint::{
+    Broadcast, CallKey, CallOptions, Context, Reply, SharedMsg, StartError, State,
+};
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
@@ -72,7 +74,7 @@ struct Undecided {
     late: Vec<(usize, CallKey)>,
 }
 
-type Then = Box<dyn FnOnce(&mut Context<'_>, GroupReply)>;
+type Then = Box<dyn FnOnce(State<'_>, &mut Context<'_>, GroupReply)>;
 
 impl Group {
     /// Sends `message` to all members, and runs `then` once, as soon as the outcome is certain, in a later
@@ -83,13 +85,18 @@ impl Group {
     ///
     /// # Errors
     /// [`GroupRejected`], when `then` will not run.
-    pub fn call(
+    pub fn call<S: 'static>(
         &self,
-        cx: &mut Context<'_>,
+        cx: &mut Context<'_, S>,
         message: &SharedMsg,
         call: GroupCall,
-        then: impl FnOnce(&mut Context<'_>, GroupReply) + 'static,
+        then: impl FnOnce(&mut S, &mut Context<'_, S>, GroupReply) + 'static,
     ) -> Result<(), GroupRejected> {
+        let cx = cx.untyped();
+        let then = move |state: State<'_>, cx: &mut Context<'_>, reply: GroupReply| {
+            // SAFETY: called for an endpoint with this type of state.
+            then(unsafe { state.get::<S>() }, cx.typed(), reply);
+        };
         let collect = Collect::new(self.members().iter().copied(), call.need)?;
         let undecided = Undecided { collect, then: Box::new(then), late: Vec::new() };
         let running = Rc::new(RefCell::new(Running { undecided: Some(undecided) }));
@@ -144,17 +151,20 @@ impl ToCall<'_> {
         let GroupCall { method, options, .. } = call;
         let response = cx.alloc(call.response_bytes_max)?;
         let running = Rc::clone(running);
-        let on_reply = move |cx: &mut Context<'_>, reply: Reply| {
+        let on_reply = move |state: State<'_>, cx: &mut Context<'_>, reply: Reply| {
             let ended = running.borrow_mut().end(member, reply.into_response());
             if let Some(Ended { then, reply, late }) = ended {
                 cancel_all(cx, late);
-                then(cx, reply);
+                then(state, cx, reply);
             }
         };
         match broadcast.filter(|broadcast| broadcast.reaches(session)) {
             Some(broadcast) => broadcast.call(cx, session, message, response, call, on_reply),
             None => cx
-                .call_shared(session, method, message, response, options, on_reply)
+                .call(session, method, message)
+                .options(options)
+                .into_buffer(response)
+                .then_untyped(on_reply)
                 .map_err(|rejected| rejected.error),
         }
     }

@@ -30,8 +30,8 @@ impl Group {
     /// #     let address = server.local_addr().unwrap();
     /// #     std::thread::spawn(move || {
     /// #         let mut endpoint = server.endpoint(EndpointConfig::default()).unwrap();
-    /// #         endpoint.register(1, |cx, request| request.reply(cx, b"written"));
-    /// #         endpoint.run_until(|_| false);
+    /// #         endpoint.on(1, |_, cx, request| request.reply(cx, b"written"));
+    /// #         endpoint.run_until(|_, _| false);
     /// #     });
     /// #     address
     /// # }
@@ -57,9 +57,9 @@ impl Group {
     ///
     /// # Errors
     /// [`GroupCallError`].
-    pub async fn call_async(
+    pub async fn call_async<S>(
         &self,
-        handle: &Handle,
+        handle: &Handle<S>,
         method: u16,
         message: &SharedMsg,
         need: Need,

@@ -1,6 +1,7 @@
 //! The endpoint as its futures have it.
 
 use std::future::Future;
+use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -20,15 +21,39 @@ use crate::msgbuf::MsgBuf;
 use crate::time::as_ns;
 
 /// What futures can do with their endpoint: connect, spawn, wait for a time. Clones are the same; it
-/// stays on the endpoint's thread.
-#[derive(Clone, Debug)]
-pub struct Handle {
+/// stays on the endpoint's thread. `S` is the type of the endpoint's [state](crate::Endpoint::state).
+#[derive(Debug)]
+pub struct Handle<S = ()> {
     hub: Rc<Hub>,
+    state: PhantomData<fn(&mut S)>,
 }
 
-impl Handle {
+impl<S> Clone for Handle<S> {
+    fn clone(&self) -> Self {
+        Self::new(Rc::clone(&self.hub))
+    }
+}
+
+impl<S: 'static> Handle<S> {
+    /// Runs something with the endpoint's state, in a task of the endpoint. Futures cannot keep a reference to it while
+    /// they wait, as handlers and other tasks use it then.
+    ///
+    /// # Panics
+    /// Outside of the endpoint's tasks, and within another `with`.
+    pub fn with<R>(&self, run: impl FnOnce(&mut S) -> R) -> R {
+        // SAFETY: a handle of an endpoint with this type of state; only those of its own tasks get at it.
+        self.hub.with_state(|state| run(unsafe { state.get::<S>() }))
+    }
+}
+
+impl<S> Handle<S> {
     pub(crate) fn new(hub: Rc<Hub>) -> Self {
-        Self { hub }
+        Self { hub, state: PhantomData }
+    }
+
+    /// The same without the type of the state.
+    pub(crate) fn untyped(&self) -> Handle {
+        Handle::new(Rc::clone(&self.hub))
     }
 
     pub(super) fn hub(&self) -> &Rc<Hub> {
@@ -75,7 +100,7 @@ impl Handle {
         request: &SharedMsg,
         options: CallOptions,
     ) -> Call {
-        self.hub.start(session, method, self.hub.reference(request), options)
+        self.hub.start(session, method, request, options)
     }
 
     /// Has the event loop poll a future until it is ready, beside everything else it does. Spawned by a task that

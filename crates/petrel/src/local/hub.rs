@@ -1,8 +1,10 @@
 //! What futures and the event loop share.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::mem;
 use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -23,7 +25,9 @@ use super::session::Watched;
 use super::slab::Key;
 use super::timers::{TimerId, Timers};
 use crate::control::{EndpointId, Reason};
-use crate::endpoint::{CallOptions, ConnectError, LocalCensus, SessionState, SharedMsg};
+use crate::endpoint::{
+    CallOptions, ConnectError, IntoMessage, LocalCensus, SessionState, StartError, State,
+};
 use crate::error::Error;
 use crate::inbox::Attention;
 use crate::msgbuf::MsgBuf;
@@ -64,6 +68,8 @@ pub(crate) struct Hub {
     random: Cell<u64>,
     /// The deadline that calls inherit which are made now: that of the task that is being polled.
     pub(super) inherited_ns: Cell<Option<u64>>,
+    /// The application's state, while tasks are polled.
+    lent: RefCell<Option<Box<dyn Any>>>,
     /// Whether the endpoint is gone: what is asked for from then on fails.
     is_closed: Cell<bool>,
 }
@@ -94,6 +100,7 @@ impl Hub {
             watched: RefCell::default(),
             random: Cell::new(seed),
             inherited_ns: Cell::new(None),
+            lent: RefCell::new(None),
             is_closed: Cell::new(false),
         })
     }
@@ -107,6 +114,30 @@ impl Hub {
             let Some(waker) = self.timers.borrow_mut().pop_due(now_ns) else { break };
             waker.wake();
         }
+    }
+
+    /// Lends tasks the application's state, while they are polled.
+    pub(crate) fn lend<R>(&self, state: &mut Box<dyn Any>, poll: impl FnOnce() -> R) -> R {
+        /// Gives the state back also when a task panics.
+        struct Lent<'a>(&'a Hub, &'a mut Box<dyn Any>);
+
+        impl Drop for Lent<'_> {
+            fn drop(&mut self) {
+                *self.1 = self.0.lent.take().expect("a state that was lent comes back");
+            }
+        }
+
+        let before = self.lent.replace(Some(mem::replace(state, Box::new(()))));
+        assert!(before.is_none(), "the state is lent once at a time");
+        let _lent = Lent(self, state);
+        poll()
+    }
+
+    /// The state that is lent.
+    pub(super) fn with_state<R>(&self, run: impl FnOnce(State<'_>) -> R) -> R {
+        let mut lent = self.lent.try_borrow_mut().expect("the state is used once at a time");
+        let lent = lent.as_mut().expect("the state is lent to its endpoint's tasks while they run");
+        run(State::of(&mut **lent))
     }
 
     /// Ends it: asks for the next one.
@@ -245,9 +276,9 @@ impl Hub {
         Ok(response)
     }
 
-    /// What one call sends a shared message from.
-    pub(super) fn reference(&self, message: &SharedMsg) -> Result<MsgBuf, Error> {
-        message.to_send(&self.pool).map_err(Error::from)
+    /// Asks the event loop to look here in its next turn.
+    pub(crate) fn ask(&self) {
+        self.attention.ask();
     }
 
     pub(crate) fn command(&self, command: Command) {
@@ -266,30 +297,20 @@ impl Hub {
         options.begun(|| self.clock.now_ns()).no_later_than(self.inherited_ns.get())
     }
 
-    /// Starts a call with a copy of a message. Its options have [begun](CallOptions::begun).
-    pub(super) fn start_copied(
-        self: &Rc<Self>,
-        session: SessionId,
-        method: u16,
-        message: &[u8],
-        options: CallOptions,
-    ) -> Call {
-        let request = self.alloc_message(message).map_err(Error::from);
-        self.start(session, method, request, options)
-    }
-
-    /// The same with a message in a buffer. A call that cannot be made has ended already.
+    /// Starts a call, whose options have [begun](CallOptions::begun). One that cannot be made has ended already.
     pub(super) fn start(
         self: &Rc<Self>,
         session: SessionId,
         method: u16,
-        request: Result<MsgBuf, Error>,
+        request: impl IntoMessage,
         options: CallOptions,
     ) -> Call {
         let key = self.calls.borrow_mut().insert(Pending::new(session));
+        let request = request.into_message(&self.pool).map_err(Error::from);
         let response = self.alloc_response(options.response_bytes).map_err(Error::from);
         let made = match (request, response) {
             _ if self.is_closed.get() => Err(endpoint_gone()),
+            _ if options.needs_servers() => Err(StartError::NeedsServers.into()),
             (Err(failure), _) | (_, Err(failure)) => Err(failure),
             (Ok(request), Ok(response)) => Ok((request, response)),
         };
@@ -430,7 +451,7 @@ mod tests {
     fn abandon__takes_back_a_call_that_was_not_made_and_cancels_one_that_was() {
         let hub = hub(1);
         let session = SessionId { index: 3, generation: 1 };
-        let start = || hub.start_copied(session, 7, b"message", CallOptions::new());
+        let start = || hub.start(session, 7, b"message", CallOptions::new());
         let there_are = || (hub.census().calls, hub.census().orders);
         let [first, second, third] = [(); 3].map(|()| start());
         assert_eq!(there_are(), (3, 3));

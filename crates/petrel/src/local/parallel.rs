@@ -46,8 +46,8 @@ impl Gathering {
 /// # let address = server.local_addr().expect("it listens");
 /// # std::thread::spawn(move || {
 /// #     let mut endpoint = server.endpoint(EndpointConfig::default()).expect("an endpoint");
-/// #     endpoint.register(1, |cx, request| { let data = request.data().to_vec(); request.reply(cx, &data) });
-/// #     endpoint.run_until(|_| false);
+/// #     endpoint.on(1, |_, cx, request| { let data = request.data().to_vec(); request.reply(cx, &data) });
+/// #     endpoint.run_until(|_, _| false);
 /// # });
 /// # let mut endpoint = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
 /// # let handle = endpoint.handle();
@@ -56,7 +56,7 @@ impl Gathering {
 /// let mut calls = Parallel::new(16);
 /// for number in 0..1000u64 {
 ///     calls.has_room().await;
-///     calls.push(number, session.start(1, &number.to_le_bytes()));
+///     calls.push(number, session.call(1, &number.to_le_bytes()).started());
 /// }
 /// while let Some((number, answer)) = calls.next().await {
 ///     assert_eq!(&answer?[..], &number.to_le_bytes());

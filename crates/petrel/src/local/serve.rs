@@ -78,7 +78,7 @@ fn not_ok(status: Status) -> Status {
     if status == Status::Ok { Status::Unknown } else { status }
 }
 
-impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
+impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Sets the handler of a method to a future: it may make calls of its own, wait for them and for
     /// time, while the event loop goes on with everything else. It runs on this thread, as a task for
     /// each request, which costs some allocations.
@@ -89,40 +89,38 @@ impl<T: Transport, C: ControlPlane<T::Link>> Endpoint<T, C> {
     ///
     /// ```
     /// # use petrel::{EndpointConfig, Nexus};
-    /// # let mut endpoint = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
-    /// let handle = endpoint.handle();
-    /// endpoint.register_async(7, move |request| {
-    ///     let handle = handle.clone();
-    ///     async move {
-    ///         handle.sleep(std::time::Duration::from_millis(1)).await;
-    ///         Ok(request.data().to_ascii_uppercase())
-    ///     }
+    /// let mut endpoint = Nexus::builder().start()?.endpoint_with(EndpointConfig::default(), 0)?;
+    /// endpoint.on_async(7, |handle, request| async move {
+    ///     handle.with(|requests: &mut u64| *requests += 1);
+    ///     handle.sleep(std::time::Duration::from_millis(1)).await;
+    ///     Ok(request.data().to_ascii_uppercase())
     /// });
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
     /// # Panics
-    /// As [`Endpoint::register`].
-    pub fn register_async<F, A>(
+    /// As [`Endpoint::on`].
+    pub fn on_async<F, A>(
         &mut self,
         method: u16,
-        mut handler: impl FnMut(OwnRequest) -> F + 'static,
+        mut handler: impl FnMut(Handle<S>, OwnRequest) -> F + 'static,
     ) where
         F: Future<Output = Result<A, Error>> + 'static,
         A: AsRef<[u8]>,
     {
         let handle = self.handle();
-        self.register(method, move |cx, request| serve(&handle, cx, request, &mut handler));
+        self.on(method, move |_, cx, request| serve(&handle, cx, request, &mut handler));
     }
 }
 
-fn serve<F, A>(
-    handle: &Handle,
-    cx: &mut Context<'_>,
+fn serve<S, F, A>(
+    handle: &Handle<S>,
+    cx: &mut Context<'_, S>,
     request: Request<'_>,
-    handler: &mut impl FnMut(OwnRequest) -> F,
+    handler: &mut impl FnMut(Handle<S>, OwnRequest) -> F,
 ) -> Handled
 where
+    S: 'static,
     F: Future<Output = Result<A, Error>> + 'static,
     A: AsRef<[u8]>,
 {
@@ -132,12 +130,12 @@ where
     let Some((responder, message)) = kept else { return handled };
     let running = Rc::new(Cell::new(None::<Task<()>>));
     let abort = Rc::clone(&running);
-    cx.on_cancel(&responder, move |_| {
+    cx.on_cancel(&responder, move |_, _| {
         if let Some(task) = abort.take() {
             task.abort();
         }
     });
-    let future = handler(OwnRequest { message, method, session, deadline_ns });
+    let future = handler(handle.clone(), OwnRequest { message, method, session, deadline_ns });
     let hub = handle.hub().clone();
     // Dropped with the responder inside, it answers with INTERNAL, which nobody waits for then.
     running.set(Some(handle.spawn_within(deadline_ns, async move {

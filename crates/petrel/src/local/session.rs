@@ -1,16 +1,17 @@
 //! A session as futures have it.
 
 use std::cell::RefCell;
-use std::future::poll_fn;
+use std::future::{IntoFuture, poll_fn};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
+use std::time::Duration;
 
 use petrel_proto::{SessionId, Status};
 
 use super::calls::Call;
 use super::hub::{Command, Hub};
 use crate::control::Reason;
-use crate::endpoint::{CallOptions, HEALTH_METHOD, Health, SessionState, SharedMsg};
+use crate::endpoint::{CallOptions, HEALTH_METHOD, Health, IntoMessage, SessionState};
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
@@ -47,15 +48,16 @@ impl Watched {
 /// # let address = server.local_addr().expect("it listens");
 /// # std::thread::spawn(move || {
 /// #     let mut endpoint = server.endpoint(EndpointConfig::default()).expect("an endpoint");
-/// #     endpoint.register(1, |cx, request| { let data = request.data().to_vec(); request.reply(cx, &data) });
-/// #     endpoint.run_until(|_| false);
+/// #     endpoint.on(1, |_, cx, request| { let data = request.data().to_vec(); request.reply(cx, &data) });
+/// #     endpoint.run_until(|_, _| false);
 /// # });
 /// let mut endpoint = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
 /// let handle = endpoint.handle();
 /// let answers = endpoint.block_on(async move {
 ///     let session = handle.connect(address).await?;
 ///     // Both are on their way before either is waited for.
-///     let (first, second) = (session.start(1, b"one"), session.start(1, b"two"));
+///     let first = session.call(1, "one").started();
+///     let second = session.call(1, "two").started();
 ///     Ok::<_, Box<dyn std::error::Error>>((first.await?, second.await?))
 /// })?;
 /// assert_eq!((&answers.0[..], &answers.1[..]), (&b"one"[..], &b"two"[..]));
@@ -77,25 +79,10 @@ impl Session {
         self.watched.id
     }
 
-    /// Starts a call: the request leaves in the event loop's next turn. One that cannot be made ends
-    /// with the reason, like any other call.
-    pub fn start(&self, method: u16, request: &[u8]) -> Call {
-        self.start_with(method, request, CallOptions::default())
-    }
-
-    /// [`Session::start`] with a deadline and other wishes.
-    pub fn start_with(&self, method: u16, request: &[u8], options: CallOptions) -> Call {
-        self.hub.start_copied(self.id(), method, request, self.hub.begun(options))
-    }
-
-    /// [`Session::start_with`], with a message that is in a buffer already.
-    pub fn start_buffer(&self, method: u16, request: MsgBuf, options: CallOptions) -> Call {
-        self.hub.start(self.id(), method, Ok(request), self.hub.begun(options))
-    }
-
-    /// [`Session::start_with`], with a message that goes to others too.
-    pub fn start_shared(&self, method: u16, request: &SharedMsg, options: CallOptions) -> Call {
-        self.hub.start(self.id(), method, self.hub.reference(request), self.hub.begun(options))
+    /// Begins a call of `method`: awaited, or [started](SessionCall::started), its request leaves in the event loop's next
+    /// turn. One that cannot be made ends with the reason, like any other call.
+    pub fn call<M: IntoMessage>(&self, method: u16, request: M) -> SessionCall<'_, M> {
+        SessionCall { session: self, method, request, options: CallOptions::default() }
     }
 
     /// Asks whether the server can serve: as a whole, or one of its methods.
@@ -105,7 +92,7 @@ impl Session {
     pub async fn health(&self, method: Option<u16>) -> Result<Health, Error> {
         let request = method.map(u16::to_le_bytes);
         let request = request.as_ref().map_or(&[][..], |bytes| bytes);
-        let reply = self.start(HEALTH_METHOD, request).await?;
+        let reply = self.call(HEALTH_METHOD, request).await?;
         Health::from_answer(&reply)
     }
 
@@ -167,6 +154,60 @@ impl Session {
             Poll::Pending
         })
         .await
+    }
+}
+
+/// A call of a [`Session`] that is about to be made, by awaiting it or by [`started`](Self::started).
+#[must_use = "a call is made when it is awaited or started"]
+#[derive(Debug)]
+pub struct SessionCall<'a, M> {
+    session: &'a Session,
+    method: u16,
+    request: M,
+    options: CallOptions,
+}
+
+impl<M: IntoMessage> SessionCall<'_, M> {
+    /// The call ends with DEADLINE_EXCEEDED when it has taken this long, and its server knows.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.options = self.options.timeout(timeout);
+        self
+    }
+
+    /// The same with a time on the endpoint's clock, that of [`Handle::now_ns`](crate::Handle::now_ns). With both, the
+    /// earlier one holds.
+    pub fn deadline_ns(mut self, at_ns: u64) -> Self {
+        self.options = self.options.deadline_ns(at_ns);
+        self
+    }
+
+    /// Bytes of the buffer for the response; 1 KiB by default. A longer response gets a larger buffer when it comes; to know
+    /// before costs less.
+    pub fn response_bytes(mut self, bytes: usize) -> Self {
+        self.options = self.options.response_bytes(bytes);
+        self
+    }
+
+    /// All that is said about the call, in place of what was said before. A call that is to be hedged, or to wait for a
+    /// server, fails: a session has one server.
+    pub fn options(mut self, options: CallOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// Makes the call now, and gives the future of its response.
+    pub fn started(self) -> Call {
+        let Self { session: Session { hub, watched }, method, request, options } = self;
+        hub.start(watched.id, method, request, hub.begun(options))
+    }
+}
+
+impl<M: IntoMessage> IntoFuture for SessionCall<'_, M> {
+    type Output = Result<MsgBuf, Error>;
+    type IntoFuture = Call;
+
+    fn into_future(self) -> Call {
+        self.started()
     }
 }
 

@@ -25,8 +25,8 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 /// fn main() -> Result<(), Box<dyn std::error::Error>> {
 ///     Server::bind("127.0.0.1:31850")
 ///         .threads(2)
-///         .serve(|endpoint| {
-///             endpoint.register(GREET, |cx, request| request.reply(cx, b"hello"));
+///         .serve(|| (), |endpoint| {
+///             endpoint.on(GREET, |_, cx, request| request.reply(cx, b"hello"));
 ///         })
 ///         .run()?;
 ///     Ok(())
@@ -49,8 +49,9 @@ pub struct Server {
 
 /// A server with what its endpoints do: to be [run](ReadyServer::run), or [started](ReadyServer::start).
 #[must_use = "it serves when it is run"]
-pub struct ReadyServer<F> {
+pub struct ReadyServer<M, F> {
     server: Server,
+    make_state: M,
     set_up: F,
 }
 
@@ -127,16 +128,24 @@ impl Server {
         self
     }
 
-    /// What each endpoint does: `set_up` runs on each thread, and registers handlers.
-    pub fn serve<F>(self, set_up: F) -> ReadyServer<F>
+    /// What each endpoint does. On each thread `make_state` makes the state that the endpoint owns and lends to its handlers
+    /// (`|| ()` for none), and `set_up` registers these.
+    pub fn serve<S, M, F>(self, make_state: M, set_up: F) -> ReadyServer<M, F>
     where
-        F: Fn(&mut Endpoint) + Clone + Send + 'static,
+        S: 'static,
+        M: Fn() -> S + Clone + Send + 'static,
+        F: Fn(&mut Endpoint<S>) + Clone + Send + 'static,
     {
-        ReadyServer { server: self, set_up }
+        ReadyServer { server: self, make_state, set_up }
     }
 }
 
-impl<F: Fn(&mut Endpoint) + Clone + Send + 'static> ReadyServer<F> {
+impl<S, M, F> ReadyServer<M, F>
+where
+    S: 'static,
+    M: Fn() -> S + Clone + Send + 'static,
+    F: Fn(&mut Endpoint<S>) + Clone + Send + 'static,
+{
     /// Serves until the process is asked to end; see [`Server`].
     ///
     /// # Errors
@@ -152,11 +161,18 @@ impl<F: Fn(&mut Endpoint) + Clone + Send + 'static> ReadyServer<F> {
     pub fn start(self) -> Result<RunningServer, ServerError> {
         let Server { listen, threads, nexus, endpoint, drain_limit } = self.server;
         let nexus = nexus.listen(listen.map_err(ServerError::Address)?).start()?;
-        RunningServer::start(&nexus, threads, &endpoint, drain_limit, &self.set_up)
+        RunningServer::start(
+            &nexus,
+            threads,
+            &endpoint,
+            drain_limit,
+            &self.make_state,
+            &self.set_up,
+        )
     }
 }
 
-impl<F> fmt::Debug for ReadyServer<F> {
+impl<M, F> fmt::Debug for ReadyServer<M, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.server.fmt(f)
     }

@@ -34,12 +34,13 @@ struct Ends {
 }
 
 impl RunningServer {
-    pub(super) fn start(
+    pub(super) fn start<S: 'static>(
         nexus: &Nexus,
         threads: usize,
         config: &EndpointConfig,
         drain_limit: Duration,
-        set_up: &(impl Fn(&mut Endpoint) + Clone + Send + 'static),
+        make_state: &(impl Fn() -> S + Clone + Send + 'static),
+        set_up: &(impl Fn(&mut Endpoint<S>) + Clone + Send + 'static),
     ) -> Result<Self, ServerError> {
         let address = nexus.local_addr().expect("a server's nexus listens");
         let mut server = Self { address, ends: Ends::default(), threads: Vec::new() };
@@ -50,7 +51,7 @@ impl RunningServer {
                 ends: server.ends.clone(),
                 drain_limit,
             };
-            server.threads.push(thread.start(number, set_up.clone())?);
+            server.threads.push(thread.start(number, make_state.clone(), set_up.clone())?);
         }
         Ok(server)
     }
@@ -153,23 +154,26 @@ struct Thread {
 
 impl Thread {
     /// Starts it, and waits until its endpoint serves.
-    fn start(
+    fn start<S: 'static>(
         self,
         number: usize,
-        set_up: impl Fn(&mut Endpoint) + Send + 'static,
+        make_state: impl Fn() -> S + Send + 'static,
+        set_up: impl Fn(&mut Endpoint<S>) + Send + 'static,
     ) -> Result<JoinHandle<()>, ServerError> {
         let (tell, told) = mpsc::channel();
         let named = thread::Builder::new().name(format!("petrel-{number}"));
-        let handle = named.spawn(move || match self.nexus.endpoint(self.config.clone()) {
-            Err(error) => drop(tell.send(Err(ServerError::from(error)))),
-            Ok(mut endpoint) => {
-                let _others_end = EndsTogether(self.ends.clone());
-                set_up(&mut endpoint);
-                let stop = endpoint.stop_handle();
-                self.ends.stops().push(stop.clone());
-                if tell.send(Ok(())).is_ok() {
-                    endpoint.run(&stop);
-                    self.drain(&mut endpoint);
+        let handle = named.spawn(move || {
+            match self.nexus.endpoint_with(self.config.clone(), make_state()) {
+                Err(error) => drop(tell.send(Err(ServerError::from(error)))),
+                Ok(mut endpoint) => {
+                    let _others_end = EndsTogether(self.ends.clone());
+                    set_up(&mut endpoint);
+                    let stop = endpoint.stop_handle();
+                    self.ends.stops().push(stop.clone());
+                    if tell.send(Ok(())).is_ok() {
+                        endpoint.run(&stop);
+                        self.drain(&mut endpoint);
+                    }
                 }
             }
         })?;
@@ -182,13 +186,13 @@ impl Thread {
     }
 
     /// Sends clients away, and serves those that have calls on the way.
-    fn drain(&self, endpoint: &mut Endpoint) {
+    fn drain<S: 'static>(&self, endpoint: &mut Endpoint<S>) {
         endpoint.begin_drain();
         let begin = Instant::now();
         let is_over =
             || self.ends.is_over.load(Ordering::Acquire) || begin.elapsed() >= self.drain_limit;
         while endpoint.sessions_served() > 0 && !is_over() {
-            endpoint.run_for(LOOK, |_| false);
+            endpoint.run_for(LOOK, |_, _| false);
         }
     }
 }

@@ -22,7 +22,7 @@ use queue::{Done, How, Job, Queue};
 
 /// A pool of threads that run handlers; endpoints may share it.
 ///
-/// Endpoints register with [`Endpoint::register_worker`](crate::Endpoint::register_worker) what it is
+/// Endpoints register with [`Endpoint::on_worker`](crate::Endpoint::on_worker) what it is
 /// to run. Requests reach it through one queue, bounded in requests and in bytes, and answers go back
 /// through the endpoint's inbox: a worker never touches an endpoint. A handler may wait, for calls by a
 /// [`Client`](crate::Client) for example, also one of the endpoint that the request came from.
@@ -46,15 +46,15 @@ use queue::{Done, How, Job, Queue};
 /// let workers = Workers::builder().threads(2).start()?;
 /// # std::thread::spawn(move || {
 /// let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
-/// endpoint.register_worker(1, &workers, |request| {
+/// endpoint.on_worker(1, &workers, |request| {
 ///     let sum: u64 = request.data().iter().map(|byte| u64::from(*byte)).sum();
 ///     request.reply(&sum.to_le_bytes());
 /// });
-/// endpoint.run_until(|_| false);
+/// endpoint.run_until(|_, _| false);
 /// # });
 /// # let mut client = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
 /// # let session = client.connect_wait(address)?;
-/// # assert_eq!(client.call_wait(session, 1, &[1, 2, 3], 8)?[..], 6u64.to_le_bytes());
+/// # assert_eq!(client.call(session, 1, &[1, 2, 3]).wait()?[..], 6u64.to_le_bytes());
 /// # Ok(())
 /// # }
 /// ```

@@ -21,9 +21,11 @@ const HOLD: u16 = 10;
 fn server() -> (Server, mpsc::Receiver<WorkerRequest>) {
     let (keep, kept) = mpsc::channel();
     let server = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
-        endpoint.register_remote(HOLD, move |request| {
+        endpoint.on(HOLD, move |_, cx, request| {
+            let (request, handled) = request.detach(cx);
             // Without the test nobody wants it.
             let _ = keep.send(request);
+            handled
         });
     });
     (server, kept)
@@ -270,17 +272,19 @@ async fn greet_many(client: SessionClient) {
     }
 }
 
-/// Both sides are tasks: requests go to the executor by `register_remote`.
+/// Both sides are tasks: requests go to the executor, detached.
 fn greet_in(runtime: tokio::runtime::Runtime) {
     let handle = runtime.handle().clone();
     let server = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
-        endpoint.register_remote(HOLD, move |request| {
+        endpoint.on(HOLD, move |_, cx, request| {
+            let (request, handled) = request.detach(cx);
             handle.spawn(async move {
                 tokio::task::yield_now().await;
                 let name = String::from_utf8_lossy(request.data());
                 let greeting = format!("Hello, {name}!");
                 request.reply(greeting.as_bytes());
             });
+            handled
         });
     });
     let caller = Caller::start(over(true, true), server.address);

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use crate::common::{ECHO, Server, client, over, pattern};
 use petrel::{
-    CallOptions, CallWaitError, Context, Endpoint, EndpointConfig, Execution, Handled, MsgBuf,
-    Reply, Request, Responder, SessionId, Status,
+    CallOptions, Context, Endpoint, EndpointConfig, Execution, Handled, MsgBuf, Reply, Request,
+    Responder, SessionId, Status,
 };
 
 /// Answers with the nanoseconds that are left, or with nothing.
@@ -37,7 +37,7 @@ impl Kept {
         // Twice, and each is to run.
         for _ in 0..2 {
             let kept = Rc::clone(self);
-            cx.on_cancel(&responder, move |_| kept.gone.set(kept.gone.get() + 1));
+            cx.on_cancel(&responder, move |_, _| kept.gone.set(kept.gone.get() + 1));
         }
         self.responders.borrow_mut().push(responder);
         handled
@@ -51,18 +51,18 @@ impl Kept {
 }
 
 fn serve(endpoint: &mut Endpoint) {
-    endpoint.register(TIME_LEFT, |cx, request| {
+    endpoint.on(TIME_LEFT, |_, cx, request| {
         let left_ns = request.time_left(cx).map(|left| (left.as_nanos() as u64).to_le_bytes());
         request.reply(cx, left_ns.as_ref().map_or(&[], |bytes| &bytes[..]))
     });
     let kept = Rc::new(Kept::default());
     let [keep, count, release] = [(); 3].map(|()| Rc::clone(&kept));
-    endpoint.register(KEEP, move |cx, request| keep.keep(cx, request));
-    endpoint.register(COUNT, move |cx, request| {
+    endpoint.on(KEEP, move |_, cx, request| keep.keep(cx, request));
+    endpoint.on(COUNT, move |_, cx, request| {
         let counts = count.count(cx).map(u64::to_le_bytes).concat();
         request.reply(cx, &counts)
     });
-    endpoint.register(RELEASE, move |cx, request| {
+    endpoint.on(RELEASE, move |_, cx, request| {
         let responders = release.responders.take();
         responders.into_iter().for_each(|responder| responder.reply(cx, b"released"));
         request.reply(cx, b"")
@@ -84,7 +84,7 @@ impl Pair {
     }
 
     fn counts(&mut self) -> [u64; 3] {
-        let counts = self.client.call_wait(self.session, COUNT, b"", 24).unwrap();
+        let counts = self.client.call(self.session, COUNT, b"").wait().unwrap();
         std::array::from_fn(|at| u64::from_le_bytes(counts[8 * at..8 * at + 8].try_into().unwrap()))
     }
 
@@ -97,8 +97,8 @@ impl Pair {
     }
 
     fn fails(&mut self, method: u16, options: CallOptions) -> petrel::Error {
-        match self.client.call_wait_with(self.session, method, b"x", 100, options) {
-            Err(CallWaitError::Failed(failure)) => failure,
+        match self.client.call(self.session, method, b"x").options(options).wait() {
+            Err(failure) => failure,
             other => panic!("expected a failure, got {other:?}"),
         }
     }
@@ -112,17 +112,17 @@ fn both() -> [Pair; 2] {
 fn deadline__the_handler_sees_what_is_left() {
     for mut pair in both() {
         let options = CallOptions::new().timeout(LONG);
-        let left = pair.client.call_wait_with(pair.session, TIME_LEFT, b"", 8, options).unwrap();
+        let left = pair.client.call(pair.session, TIME_LEFT, b"").options(options).wait().unwrap();
         let left_ns = u64::from_le_bytes(left[..].try_into().unwrap());
         assert!(left_ns > 0 && left_ns <= LONG.as_nanos() as u64, "{left_ns}");
         // A large request brings it too, and a large response keeps it.
         let large = pattern(100_000, 7);
-        let left = pair.client.call_wait_with(pair.session, TIME_LEFT, &large, 8, options).unwrap();
+        let left =
+            pair.client.call(pair.session, TIME_LEFT, &large).options(options).wait().unwrap();
         assert_eq!(left.len(), 8);
-        let echoed =
-            pair.client.call_wait_with(pair.session, ECHO, &large, large.len(), options).unwrap();
+        let echoed = pair.client.call(pair.session, ECHO, &large).options(options).wait().unwrap();
         assert!(echoed[..] == large[..]);
-        let none = pair.client.call_wait(pair.session, TIME_LEFT, b"", 8).unwrap();
+        let none = pair.client.call(pair.session, TIME_LEFT, b"").wait().unwrap();
         assert!(none.is_empty());
     }
 }
@@ -135,7 +135,7 @@ fn deadline__ends_a_call_whose_handler_does_not_answer_and_tells_the_handler() {
         assert_eq!(failure.execution, Execution::MayHaveExecuted);
         pair.wait_for_counts([1, 2, 1]);
         // What it answers now is for nobody, and the session goes on.
-        pair.client.call_wait(pair.session, RELEASE, b"", 0).unwrap();
+        pair.client.call(pair.session, RELEASE, b"").wait().unwrap();
         assert_eq!(pair.counts(), [0, 2, 0]);
         let counters = pair.client.stats().protocol;
         assert_eq!((counters.calls_deadline_exceeded, counters.cancels_sent), (1, 1));
@@ -160,9 +160,7 @@ fn deadline__while_the_session_opens() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let session = client.connect(silent.local_addr().unwrap()).unwrap();
     let options = CallOptions::new().timeout(SHORT);
-    let Err(CallWaitError::Failed(failure)) =
-        client.call_wait_with(session, ECHO, b"x", 100, options)
-    else {
+    let Err(failure) = client.call(session, ECHO, b"x").options(options).wait() else {
         panic!("nobody is there");
     };
     assert_eq!(failure.status, Status::DeadlineExceeded);
@@ -190,18 +188,13 @@ fn cancel__ends_the_call_once_and_tells_the_handler() {
         let (request, response) = pair.buffers();
         let key = pair
             .client
-            .call_with(
-                pair.session,
-                KEEP,
-                request,
-                response,
-                CallOptions::new(),
-                move |_, reply| {
-                    let failure = reply.outcome.as_ref().unwrap_err();
-                    seen.borrow_mut().push((failure.status, failure.execution));
-                    assert_eq!(&reply.request[..], b"x");
-                },
-            )
+            .call(pair.session, KEEP, request)
+            .into_buffer(response)
+            .then_cancellable(move |_, _, reply| {
+                let failure = reply.outcome.as_ref().unwrap_err();
+                seen.borrow_mut().push((failure.status, failure.execution));
+                assert_eq!(&reply.request[..], b"x");
+            })
             .unwrap();
         pair.wait_for_counts([1, 0, 0]);
         assert!(ends.borrow().is_empty());
@@ -225,13 +218,17 @@ fn cancel__by_function_and_number() {
         let keys = [10, 11, 12].map(|number| {
             let (request, response) = pair.buffers();
             let (cx, options) = (&mut pair.client.context(), CallOptions::new());
-            cx.call_fn_with(pair.session, KEEP, request, response, options, on_end, number).unwrap()
+            cx.call(pair.session, KEEP, request)
+                .into_buffer(response)
+                .options(options)
+                .then_cancellable(move |_, cx, reply| on_end(cx, reply, number))
+                .unwrap()
         });
         pair.wait_for_counts([3, 0, 0]);
         assert!(pair.client.context().cancel(keys[1]));
         pair.wait_for_counts([3, 2, 1]);
-        pair.client.call_wait(pair.session, RELEASE, b"", 0).unwrap();
-        pair.client.run_until(|_| ENDS.with_borrow(|ends| ends.len() == 3));
+        pair.client.call(pair.session, RELEASE, b"").wait().unwrap();
+        pair.client.run_until(|_, _| ENDS.with_borrow(|ends| ends.len() == 3));
         let mut ends = ENDS.take();
         ends.sort_unstable();
         assert_eq!(ends, [(10, Status::Ok), (11, Status::Cancelled), (12, Status::Ok)]);
@@ -249,7 +246,10 @@ fn cancel__a_call_that_waits_for_a_slot() {
                 let ((request, response), ended) = (pair.buffers(), Rc::clone(&ended));
                 let options = CallOptions::new();
                 pair.client
-                    .call_with(pair.session, KEEP, request, response, options, move |_, reply| {
+                    .call(pair.session, KEEP, request)
+                    .into_buffer(response)
+                    .options(options)
+                    .then_cancellable(move |_, _, reply| {
                         let execution = reply.outcome.unwrap_err().execution;
                         ended.set(ended.get() + u64::from(execution == Execution::NotSent));
                     })
@@ -260,7 +260,7 @@ fn cancel__a_call_that_waits_for_a_slot() {
         for key in &keys[slots as usize..] {
             assert!(pair.client.context().cancel(*key));
         }
-        pair.client.run_until(|_| ended.get() == 2);
+        pair.client.run_until(|_, _| ended.get() == 2);
         for key in &keys[..slots as usize] {
             assert!(pair.client.context().cancel(*key));
         }
@@ -292,7 +292,7 @@ fn on_cancel__the_caller_has_gone() {
         let (request, response) = pair.buffers();
         let mut other = client(EndpointConfig::default());
         let session = other.connect_wait(pair.server.address).unwrap();
-        other.call(session, KEEP, request, response, |_, _| {}).unwrap();
+        other.call(session, KEEP, request).into_buffer(response).then(|_, _, _| {}).unwrap();
         while pair.counts() != [1, 0, 0] {
             other.run_once();
         }
@@ -312,7 +312,7 @@ fn refused__says_so() {
 
 /// In front of a server: passes a request on, and what comes back too; then asks again from there.
 fn pass_on(endpoint: &mut Endpoint, session: SessionId, method: u16) {
-    endpoint.register(ECHO, move |cx, request| {
+    endpoint.on(ECHO, move |_, cx, request| {
         let (responder, handled) = request.defer(cx);
         let (message, response) = (cx.alloc(0).unwrap(), cx.alloc(100).unwrap());
         let first = move |cx: &mut Context<'_>, reply: Reply| {
@@ -332,9 +332,16 @@ fn pass_on(endpoint: &mut Endpoint, session: SessionId, method: u16) {
                     responder.fail(cx, Status::Aborted, &text);
                 }
             };
-            cx.call_with(session, method, message, response, options, second).unwrap();
+            cx.call(session, method, message)
+                .into_buffer(response)
+                .options(options)
+                .then_cancellable(move |_, cx, reply| second(cx, reply))
+                .unwrap();
         };
-        cx.call(session, method, message, response, first).unwrap();
+        cx.call(session, method, message)
+            .into_buffer(response)
+            .then(move |_, cx, reply| first(cx, reply))
+            .unwrap();
         handled
     });
 }
@@ -358,12 +365,12 @@ fn nested__calls_inherit_what_is_left_and_so_do_those_that_follow() {
         let (mut pair, _back) = chain(config, TIME_LEFT);
         let timeout = Duration::from_secs(500);
         let options = CallOptions::new().timeout(timeout);
-        let reply = pair.client.call_wait_with(pair.session, ECHO, b"x", 100, options).unwrap();
+        let reply = pair.client.call(pair.session, ECHO, b"x").options(options).wait().unwrap();
         let [first, second] =
             [0, 8].map(|at| u64::from_le_bytes(reply[at..at + 8].try_into().unwrap()));
         assert!(first <= timeout.as_nanos() as u64 && second <= first, "{first} {second}");
         // Without a deadline there is nothing to inherit, and the second has its own alone.
-        let reply = pair.client.call_wait(pair.session, ECHO, b"x", 100).unwrap();
+        let reply = pair.client.call(pair.session, ECHO, b"x").wait().unwrap();
         let second = u64::from_le_bytes(reply[..].try_into().expect("the first has no deadline"));
         assert!(second > timeout.as_nanos() as u64, "{second}");
     }
@@ -407,12 +414,20 @@ fn held_up__what_is_sent_is_what_is_left_then() {
                 let left = reply.message().unwrap().try_into().unwrap();
                 seen.set(u64::from_le_bytes(left));
             };
-            let _key =
-                cx.call_with(session, TIME_LEFT, request, response, options, second).unwrap();
+            let _key = cx
+                .call(session, TIME_LEFT, request)
+                .into_buffer(response)
+                .options(options)
+                .then_cancellable(move |_, cx, reply| second(cx, reply))
+                .unwrap();
             hold_up();
         };
-        pair.client.call(session, ECHO, request, response, first).unwrap();
-        pair.client.run_until(|_| left.get() > 0);
+        pair.client
+            .call(session, ECHO, request)
+            .into_buffer(response)
+            .then(move |_, cx, reply| first(cx, reply))
+            .unwrap();
+        pair.client.run_until(|_, _| left.get() > 0);
         // Over shared memory it leaves at once, with all its time; over UDP when the continuation has returned.
         let is_shm = pair.client.core().agreed(session).unwrap().packet_bytes > 2_000;
         let most = if is_shm { LONG } else { LONG - SHORT };
@@ -433,10 +448,19 @@ fn held_up__a_call_made_late_in_a_turn_has_its_whole_time() {
             let second = move |_: &mut Context<'_>, reply: Reply| {
                 end.set(Some(reply.outcome.unwrap_err().execution));
             };
-            let _key = cx.call_with(session, KEEP, request, response, options, second).unwrap();
+            let _key = cx
+                .call(session, KEEP, request)
+                .into_buffer(response)
+                .options(options)
+                .then_cancellable(move |_, cx, reply| second(cx, reply))
+                .unwrap();
         };
-        pair.client.call(session, ECHO, request, response, first).unwrap();
-        pair.client.run_until(|_| ended.get().is_some());
+        pair.client
+            .call(session, ECHO, request)
+            .into_buffer(response)
+            .then(move |_, cx, reply| first(cx, reply))
+            .unwrap();
+        pair.client.run_until(|_, _| ended.get().is_some());
         assert_eq!(ended.get(), Some(Execution::MayHaveExecuted), "it was sent");
     }
 }
@@ -451,14 +475,17 @@ fn held_up__a_response_that_waited_too_long_is_late() {
         let session = pair.session;
         let _key = pair
             .client
-            .call_with(session, ECHO, request, response, options, move |_, reply| {
+            .call(session, ECHO, request)
+            .into_buffer(response)
+            .options(options)
+            .then_cancellable(move |_, _, reply| {
                 end.set(Some(reply.outcome.map_err(|failure| failure.status)));
             })
             .unwrap();
         pair.client.run_once();
         // The response comes meanwhile.
         hold_up();
-        pair.client.run_until(|_| {
+        pair.client.run_until(|_, _| {
             let now = ended.take();
             let is_over = now.is_some();
             ended.set(now);
@@ -473,7 +500,7 @@ fn held_up__a_request_that_waited_too_long_is_not_run() {
     const HOLD: u16 = 6;
     let set_up = |endpoint: &mut Endpoint| {
         serve(endpoint);
-        endpoint.register(HOLD, |cx, request| {
+        endpoint.on(HOLD, |_, cx, request| {
             hold_up();
             request.reply(cx, b"")
         });
@@ -488,9 +515,14 @@ fn held_up__a_request_that_waited_too_long_is_not_run() {
         let (request, response) = (client.alloc(0).unwrap(), client.alloc(100).unwrap());
         let ended = Rc::clone(&ended);
         let end = move |_: &mut Context<'_>, _: Reply| ended.set(ended.get() + 1);
-        let _key = client.call_with(session, method, request, response, options, end).unwrap();
+        let _key = client
+            .call(session, method, request)
+            .into_buffer(response)
+            .options(options)
+            .then_cancellable(move |_, cx, reply| end(cx, reply))
+            .unwrap();
     }
-    client.run_until(|_| ended.get() == 2);
+    client.run_until(|_, _| ended.get() == 2);
     let mut pair = Pair { client, session, server };
     assert_eq!(pair.counts(), [0, 0, 0], "nothing was kept");
 }

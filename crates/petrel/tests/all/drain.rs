@@ -43,7 +43,7 @@ fn draining_server(config: EndpointConfig) -> Draining {
 
 fn serve(endpoint: &mut Endpoint) {
     let handle = endpoint.handle();
-    endpoint.register_async(LATER, move |request| {
+    endpoint.on_async(LATER, move |_, request| {
         let sleep = handle.sleep(Duration::from_millis(1));
         async move {
             sleep.await;
@@ -51,12 +51,12 @@ fn serve(endpoint: &mut Endpoint) {
         }
     });
     let never = RefCell::new(Vec::new());
-    endpoint.register(NEVER, move |cx, request| {
+    endpoint.on(NEVER, move |_, cx, request| {
         let (responder, handled) = request.defer(cx);
         never.borrow_mut().push(responder);
         handled
     });
-    endpoint.register(ECHO, move |cx, request| {
+    endpoint.on(ECHO, move |_, cx, request| {
         let data = request.data().to_vec();
         request.reply(cx, &data)
     });
@@ -81,7 +81,7 @@ async fn call_until_told(session: petrel::Session) -> u64 {
     while session.state() == SessionState::Open {
         calls.has_room().await;
         let method = if number % 3 == 0 { LATER } else { ECHO };
-        calls.push(number, session.start(method, &pattern(50, number)));
+        calls.push(number, session.call(method, &pattern(50, number)).started());
         number += 1;
         while let Some((label, answer)) = calls.try_next() {
             answered += check(label, answer);
@@ -101,10 +101,10 @@ fn drains_without_losing_a_call(config: EndpointConfig) {
         let session = handle.connect(server.address).await.unwrap();
         // The server has something under way when it is told.
         for _ in 0..100 {
-            session.start(ECHO, b"").await.unwrap();
+            session.call(ECHO, b"").await.unwrap();
         }
-        let later = session.start(LATER, b"kept over the draining");
-        session.start(HEALTH_METHOD, b"").await.unwrap();
+        let later = session.call(LATER, b"kept over the draining").started();
+        session.call(HEALTH_METHOD, b"").await.unwrap();
         server.tell.send(Duration::from_secs(60)).unwrap();
         let answered = {
             let echo = call_until_told(session.clone()).await;
@@ -132,12 +132,12 @@ fn a_draining_server_takes_neither_sessions_nor_calls() {
     let handle = client.handle();
     client.block_on(async {
         let session = handle.connect(server.address).await.unwrap();
-        let never = session.start(NEVER, b"");
-        session.start(ECHO, b"").await.unwrap();
+        let never = session.call(NEVER, b"").started();
+        session.call(ECHO, b"").await.unwrap();
         server.tell.send(Duration::from_millis(300)).unwrap();
         session.left().await;
         assert_eq!(session.state(), SessionState::Draining);
-        let refused = session.start(ECHO, b"one more").await.unwrap_err();
+        let refused = session.call(ECHO, b"one more").await.unwrap_err();
         assert_eq!(refused.message, CallError::Draining.to_string());
         assert_eq!(refused.execution, Execution::NotSent);
         let refused = handle.connect(server.address).await.unwrap_err();
@@ -153,7 +153,7 @@ fn a_draining_server_takes_neither_sessions_nor_calls() {
 #[test]
 fn endpoints_tell_their_health() {
     let server = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
-        endpoint.register(LATER, |cx, request| request.reply(cx, b""));
+        endpoint.on(LATER, |_, cx, request| request.reply(cx, b""));
         endpoint.set_method_health(LATER, Health::NotServing);
     });
     let mut client = client(EndpointConfig::default());
@@ -164,7 +164,7 @@ fn endpoints_tell_their_health() {
         assert_eq!(session.health(Some(ECHO)).await.unwrap(), Health::Serving);
         assert_eq!(session.health(Some(LATER)).await.unwrap(), Health::NotServing);
         assert_eq!(session.health(Some(77)).await.unwrap(), Health::Unknown);
-        let failure = session.start(HEALTH_METHOD, b"odd").await.unwrap_err();
+        let failure = session.call(HEALTH_METHOD, b"odd").await.unwrap_err();
         assert_eq!(failure.status, Status::InvalidArgument);
     });
 }

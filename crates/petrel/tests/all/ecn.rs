@@ -56,7 +56,7 @@ fn call(client: &mut Endpoint, session: SessionId, times: u32) {
     for number in 0..times {
         let len = if number % 10 == 9 { 100_000 } else { 40 };
         let message = pattern(len, number.into());
-        let reply = client.call_wait(session, ECHO, &message, len).unwrap();
+        let reply = client.call(session, ECHO, &message).wait().unwrap();
         assert!(reply[..] == message[..], "call {number} differs");
     }
 }

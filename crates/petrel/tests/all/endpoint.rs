@@ -8,18 +8,12 @@ use crate::common::{ECHO, Server, client, free_address, nexus, over, pattern};
 use petrel::control::EndpointId;
 use petrel::transport::host::Host;
 use petrel::{
-    CallWaitError, ConnectError, Endpoint, EndpointConfig, Execution, IdlePolicy, SessionId,
-    SessionState, StartError, Status,
+    ConnectError, Endpoint, EndpointConfig, Execution, IdlePolicy, SessionId, SessionState, Status,
 };
 use petrel_skip::{Need, skip};
 
-fn failure(error: CallWaitError) -> (Status, String, Execution) {
-    match error {
-        CallWaitError::Failed(failure) => {
-            (failure.status, failure.message.clone(), failure.execution)
-        }
-        other => panic!("expected a failed call, got {other:?}"),
-    }
+fn failure(error: petrel::Error) -> (Status, String, Execution) {
+    (error.status, error.message.clone(), error.execution)
 }
 
 fn echo_sizes(listen: &str, server: EndpointConfig, mut config: EndpointConfig) -> bool {
@@ -30,7 +24,7 @@ fn echo_sizes(listen: &str, server: EndpointConfig, mut config: EndpointConfig) 
     let packet = client.core().agreed(session).unwrap().packet_bytes as usize;
     for len in [0, 1, 32, packet, packet + 1, 1 << 20, 8 << 20] {
         let message = pattern(len, len as u64);
-        let reply = client.call_wait(session, ECHO, &message, len).unwrap();
+        let reply = client.call(session, ECHO, &message).wait().unwrap();
         assert!(reply[..] == message[..], "{len} bytes differ");
     }
     let peer = client.session_peer_id(session).unwrap();
@@ -64,7 +58,7 @@ fn echo__a_message_far_above_the_default_size() {
         let mut client = client(config);
         let session = client.connect_wait(server.address).unwrap();
         let message = pattern(LEN, 7);
-        let reply = client.call_wait(session, ECHO, &message, LEN).unwrap();
+        let reply = client.call(session, ECHO, &message).wait().unwrap();
         assert!(reply[..] == message[..], "the bytes differ");
     }
 }
@@ -102,7 +96,7 @@ fn idle__every_policy_serves() {
             let session = client.connect_wait(server.address).unwrap();
             for round in 0..200u64 {
                 let message = pattern(40, round);
-                let reply = client.call_wait(session, ECHO, &message, 40).unwrap();
+                let reply = client.call(session, ECHO, &message).wait().unwrap();
                 assert_eq!(reply[..], message[..]);
             }
         }
@@ -114,23 +108,21 @@ fn handlers__answer_later_fail_forget_and_are_missing() {
     let server = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
         let kept = Rc::new(RefCell::new(None));
         let keep = Rc::clone(&kept);
-        endpoint.register(2, move |cx, request| {
+        endpoint.on(2, move |_, cx, request| {
             let (responder, handled) = request.defer(cx);
             *keep.borrow_mut() = Some(responder);
             handled
         });
-        endpoint.register(3, move |cx, request| {
+        endpoint.on(3, move |_, cx, request| {
             if let Some(first) = kept.borrow_mut().take() {
                 first.reply(cx, b"released");
             }
             request.reply(cx, b"releasing")
         });
-        endpoint
-            .register(4, |cx, request| request.fail(cx, Status::NotFound, "no such thing: naïve"));
-        endpoint.register(5, |cx, request| request.defer(cx).1);
-        endpoint
-            .register(6, |cx, request| request.reply_with(cx, (8 << 20) + 1, |_, out| out.len()));
-        endpoint.register(7, |cx, request| request.reply(cx, &[7; 3000]));
+        endpoint.on(4, |_, cx, request| request.fail(cx, Status::NotFound, "no such thing: naïve"));
+        endpoint.on(5, |_, cx, request| request.defer(cx).1);
+        endpoint.on(6, |_, cx, request| request.reply_with(cx, (8 << 20) + 1, |_, out| out.len()));
+        endpoint.on(7, |_, cx, request| request.reply(cx, &[7; 3000]));
     });
     let mut client = client(over(true, true));
     let session = client.connect_wait(server.address).unwrap();
@@ -139,32 +131,33 @@ fn handlers__answer_later_fail_forget_and_are_missing() {
     let seen = Rc::clone(&released);
     let (request, response) = (client.alloc(0).unwrap(), client.alloc(100).unwrap());
     client
-        .call(session, 2, request, response, move |_, reply| {
+        .call(session, 2, request)
+        .into_buffer(response)
+        .then(move |_, _, reply| {
             assert_eq!(reply.message().unwrap(), b"released");
             seen.set(true);
         })
         .unwrap();
-    assert_eq!(&client.call_wait(session, 3, b"", 100).unwrap()[..], b"releasing");
-    client.run_until(|_| released.get());
+    assert_eq!(&client.call(session, 3, b"").wait().unwrap()[..], b"releasing");
+    client.run_until(|_, _| released.get());
 
-    let end = failure(client.call_wait(session, 4, b"", 100).unwrap_err());
+    let end = failure(client.call(session, 4, b"").wait().unwrap_err());
     assert_eq!(end, (Status::NotFound, "no such thing: naïve".to_owned(), Execution::Answered));
-    let (status, message, _) = failure(client.call_wait(session, 5, b"", 100).unwrap_err());
+    let (status, message, _) = failure(client.call(session, 5, b"").wait().unwrap_err());
     assert_eq!((status, &*message), (Status::Internal, "the handler dropped the request"));
-    let (status, ..) = failure(client.call_wait(session, 6, b"", 100).unwrap_err());
+    let (status, ..) = failure(client.call(session, 6, b"").wait().unwrap_err());
     assert_eq!(status, Status::ResourceExhausted);
-    let (status, ..) = failure(client.call_wait(session, 7, b"", 2999).unwrap_err());
+    let small = client.alloc(2999).unwrap();
+    let end = client.call(session, 7, b"").into_buffer(small).wait();
+    let (status, ..) = failure(end.unwrap_err());
     assert_eq!(status, Status::ResourceExhausted, "a response larger than the caller's buffer");
-    assert_eq!(client.call_wait(session, 7, b"", 3000).unwrap().len(), 3000);
-    let (status, ..) = failure(client.call_wait(session, 999, b"", 100).unwrap_err());
+    assert_eq!(client.call(session, 7, b"").wait().unwrap().len(), 3000);
+    let (status, ..) = failure(client.call(session, 999, b"").wait().unwrap_err());
     assert_eq!(status, Status::Unimplemented);
     let too_long = vec![0; (8 << 20) + 1];
-    let refused = client.call_wait(session, ECHO, &too_long, 0).unwrap_err();
-    assert!(
-        matches!(&refused, CallWaitError::NotStarted(StartError::Rejected(_))),
-        "refused before anything is sent: {refused:?}"
-    );
-    assert_eq!(&client.call_wait(session, ECHO, b"still fine", 100).unwrap()[..], b"still fine");
+    let refused = client.call(session, ECHO, &too_long).wait().unwrap_err();
+    assert_eq!(refused.execution, Execution::NotSent, "refused before anything is sent");
+    assert_eq!(&client.call(session, ECHO, b"still fine").wait().unwrap()[..], b"still fine");
 }
 
 #[test]
@@ -173,15 +166,17 @@ fn nested__a_handler_calls_another_server_and_answers_from_the_continuation() {
     let back_address = back.address;
     let front = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
         let session = endpoint.connect_wait(back_address).unwrap();
-        endpoint.register(2, move |cx, request| {
+        endpoint.on(2, move |_, cx, request| {
             let (deferred, handled) = request.defer_message(cx);
             let Some((responder, message)) = deferred else { return handled };
             let room = cx.alloc(message.len()).unwrap();
-            cx.call(session, ECHO, message, room, move |cx, reply| match reply.into_response() {
-                Ok(response) => responder.reply_buffer(cx, response),
-                Err(failure) => responder.fail(cx, failure.status, &failure.message),
-            })
-            .unwrap();
+            cx.call(session, ECHO, message)
+                .into_buffer(room)
+                .then(move |_, cx, reply| match reply.into_response() {
+                    Ok(response) => responder.reply_buffer(cx, response),
+                    Err(failure) => responder.fail(cx, failure.status, &failure.message),
+                })
+                .unwrap();
             handled
         });
     });
@@ -189,7 +184,7 @@ fn nested__a_handler_calls_another_server_and_answers_from_the_continuation() {
     let session = client.connect_wait(front.address).unwrap();
     for len in [0, 5, 1500, 300_000] {
         let message = pattern(len, 3);
-        assert!(client.call_wait(session, 2, &message, len).unwrap()[..] == message[..]);
+        assert!(client.call(session, 2, &message).wait().unwrap()[..] == message[..]);
     }
 }
 
@@ -236,7 +231,7 @@ fn connect__calls_made_at_once_wait_for_the_session() {
     let mut client = client(over(true, true));
     let session = client.connect(server.address).unwrap();
     assert_eq!(client.session_state(session), SessionState::Opening);
-    assert_eq!(&client.call_wait(session, ECHO, b"early", 10).unwrap()[..], b"early");
+    assert_eq!(&client.call(session, ECHO, b"early").wait().unwrap()[..], b"early");
     assert_eq!(client.session_state(session), SessionState::Open);
 }
 
@@ -244,7 +239,7 @@ fn connect__calls_made_at_once_wait_for_the_session() {
 fn failure__the_servers_end_fails_pending_calls_and_a_new_server_serves() {
     let mut server = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
         let held = Rc::new(RefCell::new(Vec::new()));
-        endpoint.register(2, move |cx, request| {
+        endpoint.on(2, move |_, cx, request| {
             let (responder, handled) = request.defer(cx);
             held.borrow_mut().push(responder);
             handled
@@ -259,17 +254,19 @@ fn failure__the_servers_end_fails_pending_calls_and_a_new_server_serves() {
         let seen = Rc::clone(&ends);
         let (request, response) = (client.alloc(0).unwrap(), client.alloc(0).unwrap());
         client
-            .call(session, 2, request, response, move |_, reply| {
+            .call(session, 2, request)
+            .into_buffer(response)
+            .then(move |_, _, reply| {
                 seen.borrow_mut().push(reply.outcome.unwrap_err());
             })
             .unwrap();
     }
     // All are sent that fit the slots; the others wait in the queue.
     let other = client.connect_wait(server.address).unwrap();
-    client.call_wait(other, ECHO, b"x", 1).unwrap();
+    client.call(other, ECHO, b"x").wait().unwrap();
     let address = server.address;
     server.end();
-    client.run_until(|_| ends.borrow().len() == 20);
+    client.run_until(|_, _| ends.borrow().len() == 20);
     let ends = ends.borrow();
     assert!(ends.iter().all(|end| end.status == Status::Unavailable), "{ends:?}");
     let perhaps = ends.iter().filter(|end| end.execution == Execution::MayHaveExecuted).count();
@@ -279,26 +276,26 @@ fn failure__the_servers_end_fails_pending_calls_and_a_new_server_serves() {
 
     let server = Server::start(over(true, true), &address.to_string(), |_| {});
     let session = client.connect_wait(server.address).unwrap();
-    assert_eq!(&client.call_wait(session, ECHO, b"again", 10).unwrap()[..], b"again");
+    assert_eq!(&client.call(session, ECHO, b"again").wait().unwrap()[..], b"again");
 }
 
 #[test]
 fn close__pending_calls_end_and_the_server_forgets_the_session() {
     let server = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
-        endpoint.register(2, |cx, request| {
+        endpoint.on(2, |_, cx, request| {
             let sessions = 0u32;
             request.reply(cx, &sessions.to_le_bytes())
         });
     });
     let mut client = client(over(true, true));
     let first = client.connect_wait(server.address).unwrap();
-    client.call_wait(first, ECHO, b"x", 1).unwrap();
+    client.call(first, ECHO, b"x").wait().unwrap();
     client.close(first);
     assert!(matches!(client.session_state(first), SessionState::Ended(_)));
     let (request, response) = (client.alloc(0).unwrap(), client.alloc(0).unwrap());
-    client.call(first, ECHO, request, response, |_, _| {}).unwrap_err();
+    client.call(first, ECHO, request).into_buffer(response).then(|_, _, _| {}).unwrap_err();
     let second = client.connect_wait(server.address).unwrap();
-    client.call_wait(second, ECHO, b"y", 1).unwrap();
+    client.call(second, ECHO, b"y").wait().unwrap();
     assert_ne!(first, second);
 }
 
@@ -309,7 +306,7 @@ fn endpoints__several_in_one_process_with_sessions_in_both_roles() {
     let mut first = nexus.endpoint(over(true, true)).unwrap();
     let mut second = nexus.endpoint(over(true, true)).unwrap();
     for endpoint in [&mut first, &mut second] {
-        endpoint.register(ECHO, |cx, request| {
+        endpoint.on(ECHO, |_, cx, request| {
             request.reply_with(cx, 100, |data, out| {
                 out[..data.len()].copy_from_slice(data);
                 data.len()
@@ -325,7 +322,9 @@ fn endpoints__several_in_one_process_with_sessions_in_both_roles() {
             let response = endpoint.alloc(100).unwrap();
             let done = Rc::clone(&done);
             endpoint
-                .call(session, ECHO, message, response, move |_, reply| {
+                .call(session, ECHO, message)
+                .into_buffer(response)
+                .then(move |_, _, reply| {
                     assert_eq!(reply.message().unwrap(), round.to_le_bytes());
                     done.set(done.get() + 1);
                 })
@@ -346,7 +345,7 @@ fn stats__are_seen_from_outside() {
     let mut client = client(over(true, true));
     let session = client.connect_wait(server.address).unwrap();
     for _ in 0..3 {
-        client.call_wait(session, ECHO, b"x", 1).unwrap();
+        client.call(session, ECHO, b"x").wait().unwrap();
     }
     let json = petrel::nexus::fetch_stats(server.address, Duration::from_secs(10)).unwrap();
     assert!(json.contains("\"requests_received\":3"), "{json}");
@@ -358,7 +357,7 @@ fn buffers__come_back() {
     let mut client = client(over(true, true));
     let session = client.connect_wait(server.address).unwrap();
     for len in [3, 100_000] {
-        drop(client.call_wait(session, ECHO, &pattern(len, 1), len).unwrap());
+        drop(client.call(session, ECHO, &pattern(len, 1)).wait().unwrap());
         assert_eq!(client.buffers_in_use().count, 0);
     }
 }
@@ -379,7 +378,7 @@ fn run_once__tells_of_each_turn_in_which_something_happened() {
         let mut server = serving.endpoint(over(udp, shm)).unwrap();
         let served = Rc::new(Cell::new(0));
         let counted = Rc::clone(&served);
-        server.register(2, move |cx, request| {
+        server.on(2, move |_, cx, request| {
             counted.set(counted.get() + 1);
             request.reply(cx, b"served")
         });
@@ -390,7 +389,11 @@ fn run_once__tells_of_each_turn_in_which_something_happened() {
         for number in 1..=20 {
             let seen = Rc::clone(&answered);
             let (request, response) = (client.alloc(8).unwrap(), client.alloc(8).unwrap());
-            client.call(session, 2, request, response, move |_, _| seen.set(number)).unwrap();
+            client
+                .call(session, 2, request)
+                .into_buffer(response)
+                .then(move |_, _, _| seen.set(number))
+                .unwrap();
             let before = (served.get(), answered.get());
             while answered.get() < number {
                 let is_served = served.get() > before.0;
@@ -408,7 +411,7 @@ fn run_once__tells_of_each_turn_in_which_something_happened() {
 fn run_once__answers_a_lone_call_in_the_turn_that_takes_it() {
     let serving = nexus(Some("127.0.0.1:0".parse().unwrap()));
     let mut server = serving.endpoint(over(false, true)).unwrap();
-    server.register(2, |cx, request| request.reply(cx, b"served"));
+    server.on(2, |_, cx, request| request.reply(cx, b"served"));
     let mut client = client(over(false, true));
     let session = client.connect(serving.local_addr().unwrap()).unwrap();
     open(&mut client, &mut server, session);
@@ -416,7 +419,11 @@ fn run_once__answers_a_lone_call_in_the_turn_that_takes_it() {
     for number in 1..=20 {
         let seen = Rc::clone(&answered);
         let (request, response) = (client.alloc(8).unwrap(), client.alloc(8).unwrap());
-        client.call(session, 2, request, response, move |_, _| seen.set(number)).unwrap();
+        client
+            .call(session, 2, request)
+            .into_buffer(response)
+            .then(move |_, _, _| seen.set(number))
+            .unwrap();
         client.run_once();
         server.run_once();
         client.run_once();

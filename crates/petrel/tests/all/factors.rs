@@ -22,7 +22,7 @@ fn answers_are_right(name: &str, config: &EndpointConfig) {
     let nexus = Nexus::builder().listen(([127, 0, 0, 1], 0).into()).start().unwrap();
     let address = nexus.local_addr().expect("it listens");
     let mut server = nexus.endpoint(config.clone()).unwrap();
-    server.register(1, |cx, request| {
+    server.on(1, |_, cx, request| {
         let len = request.data().len();
         request.reply_with(cx, len, |data, out| {
             out.iter_mut().zip(data.iter().rev()).for_each(|(to, from)| *to = *from);
@@ -45,7 +45,9 @@ fn answers_are_right(name: &str, config: &EndpointConfig) {
             expected.reverse();
             let (ended, name) = (Rc::clone(&ended), name.to_owned());
             client
-                .call(session, 1, request, response, move |_, reply| {
+                .call(session, 1, request)
+                .into_buffer(response)
+                .then(move |_, _, reply| {
                     let answer = reply.message().expect("the call succeeds");
                     assert!(answer == expected, "without {name}: {size} bytes differ");
                     *ended.borrow_mut() += 1;

@@ -34,7 +34,11 @@ fn on_reply(_: &mut Context<'_>, reply: Reply, number: u64) {
 fn call(client: &mut Endpoint, session: SessionId, method: u16, number: u64) {
     let request = client.alloc_message(&number.to_le_bytes()).unwrap();
     let response = client.alloc(8).unwrap();
-    client.call_fn(session, method, request, response, on_reply, number).unwrap();
+    client
+        .call(session, method, request)
+        .into_buffer(response)
+        .then(move |_, cx, reply| on_reply(cx, reply, number))
+        .unwrap();
 }
 
 /// What `locate` was shown and no handler has got yet.
@@ -57,14 +61,14 @@ fn register(server: &mut Endpoint) -> Rc<Shown> {
         // An address where nothing is, must do no harm.
         std::ptr::without_provenance(message.len() << 40)
     });
-    server.register(LOOKUP, move |cx, request| {
+    server.on(LOOKUP, move |_, cx, request| {
         // Those that were shown come in that order; with nothing lost, each of them does.
         let first = handled.waiting.borrow_mut().pop_front();
         assert_eq!(first.as_deref(), Some(request.data()));
         let answer = request.data().to_vec();
         request.reply(cx, &answer)
     });
-    server.register(OTHER, |cx, request| {
+    server.on(OTHER, |_, cx, request| {
         let answer = request.data().to_vec();
         request.reply(cx, &answer)
     });

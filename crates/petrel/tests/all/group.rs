@@ -16,7 +16,7 @@ const FAIL: u16 = 2;
 fn servers(count: usize) -> Vec<Server> {
     let start = |_| {
         Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
-            endpoint.register(FAIL, |cx, request| request.fail(cx, Status::Aborted, "as asked"));
+            endpoint.on(FAIL, |_, cx, request| request.fail(cx, Status::Aborted, "as asked"));
         })
     };
     (0..count).map(start).collect()
@@ -35,14 +35,15 @@ fn call(client: &mut Endpoint, group: &Group, bytes: &[u8], call: GroupCall) -> 
     let message = SharedMsg::from(client.alloc_message(bytes).unwrap());
     let ended = Rc::new(RefCell::new(None));
     let end = Rc::clone(&ended);
-    let keep = move |_: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
+    let keep =
+        move |_: &mut (), _: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
     match group.call(&mut client.context(), &message, call, keep) {
         Ok(()) => {}
         // The sessions of members that are gone may have ended already.
         Err(GroupRejected::Members(failure)) => return Err(failure),
         Err(refused) => panic!("{refused}"),
     }
-    client.run_until(|_| ended.borrow().is_some());
+    client.run_until(|_, _| ended.borrow().is_some());
     ended.take().unwrap()
 }
 
@@ -125,7 +126,7 @@ fn late_answers__are_dropped() {
     let sessions = connect(&mut client, &servers);
     let group = Group::new(sessions.clone()).unwrap();
     call(&mut client, &group, &pattern(9_000, 1), to(ECHO, Need::Any)).unwrap();
-    client.run_until(|cx| sessions.iter().all(|&session| cx.pending_calls(session) == 0));
+    client.run_until(|_, cx| sessions.iter().all(|&session| cx.pending_calls(session) == 0));
     assert_eq!(client.buffers_in_use().count, 0);
 }
 
@@ -135,10 +136,10 @@ fn late_calls__are_cancelled_where_that_is_asked_for() {
     let (told, was_told) = std::sync::mpsc::channel();
     let slow = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
         let kept = RefCell::new(Vec::new());
-        endpoint.register(ECHO, move |cx, request| {
+        endpoint.on(ECHO, move |_, cx, request| {
             let (responder, handled) = request.defer(cx);
             let told = told.clone();
-            cx.on_cancel(&responder, move |_| told.send(()).unwrap());
+            cx.on_cancel(&responder, move |_, _| told.send(()).unwrap());
             kept.borrow_mut().push(responder);
             handled
         });
@@ -150,9 +151,9 @@ fn late_calls__are_cancelled_where_that_is_asked_for() {
     let cancel = GroupCall { late: Late::Cancel, ..to(ECHO, Need::Any) };
     let members = call(&mut client, &group, &pattern(5_000, 1), cancel).unwrap();
     assert!(matches!(members[0].outcome, MemberOutcome::Pending));
-    client.run_until(|cx| cx.pending_calls(sessions[0]) == 0);
+    client.run_until(|_, cx| cx.pending_calls(sessions[0]) == 0);
     while was_told.try_recv().is_err() {
-        client.run_for(std::time::Duration::from_millis(1), |_| false);
+        client.run_for(std::time::Duration::from_millis(1), |_, _| false);
     }
     drop(members);
     assert_eq!(client.buffers_in_use().count, 0);
@@ -166,7 +167,7 @@ fn call__that_cannot_succeed_is_not_made() {
     let group = Group::new(sessions.clone()).unwrap();
     let message = SharedMsg::from(client.alloc_message(b"x").unwrap());
     let cx = &mut client.context();
-    let never = |_: &mut petrel::Context<'_>, _| panic!("it was not made");
+    let never = |_: &mut (), _: &mut petrel::Context<'_>, _| panic!("it was not made");
     for needed in [0, 3] {
         let refused = group.call(cx, &message, to(ECHO, Need::Quorum(needed)), never).unwrap_err();
         let expected = GroupError::Unreachable { needed, members: 2 };

@@ -58,12 +58,12 @@ fn strangers_at_the_data_port_are_dropped_and_counted_while_calls_go_on() {
     let flood = flood(targets, Arc::clone(&stop));
     for round in 0..300u64 {
         let message = pattern([0, 32, 3_000, 60_000][round as usize % 4], round);
-        let reply = client.call_wait(session, ECHO, &message, message.len()).unwrap();
+        let reply = client.call(session, ECHO, &message).wait().unwrap();
         assert!(reply[..] == message[..], "round {round}");
     }
     stop.store(true, Ordering::Relaxed);
     assert!(flood.join().unwrap() > 0);
-    client.call_wait(session, ECHO, b"quiet again", 20).unwrap();
+    client.call(session, ECHO, b"quiet again").wait().unwrap();
     assert!(client.stats().transport.rx_dropped_unknown_peer > 0);
     assert_eq!(client.stats().protocol.dropped_unknown_session, 0, "dropped before the core");
     assert_eq!(client.buffers_in_use().count, 0);

@@ -32,7 +32,9 @@ fn call(client: &mut Endpoint, session: SessionId, round: usize, mut turn: impl 
     let ended = Rc::new(RefCell::new(false));
     let end = Rc::clone(&ended);
     client
-        .call(session, METHOD, request, response, move |_, reply| {
+        .call(session, METHOD, request)
+        .into_buffer(response)
+        .then(move |_, _, reply| {
             assert!(reply.message().expect("the call succeeds") == sent, "the answer differs");
             *end.borrow_mut() = true;
         })
@@ -60,8 +62,8 @@ fn large_messages_are_one_packet(looks_ahead: bool) {
     if looks_ahead {
         server.fetch_ahead(2, |_| std::ptr::null());
     }
-    server.register_in_place(0, |cx, request| request.reply(cx, b"another"));
-    server.register_in_place(METHOD, |cx, request| {
+    server.on_in_place(0, |_, cx, request| request.reply(cx, b"another"));
+    server.on_in_place(METHOD, |_, cx, request| {
         assert_eq!((request.data().len(), request.method()), (LARGE, METHOD));
         request.reply_with(cx, LARGE, |data, out| {
             data.copy_to_slice(out);

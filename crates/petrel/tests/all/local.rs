@@ -19,7 +19,7 @@ const GROW: u16 = 2;
 const WAIT: u16 = 3;
 
 fn serve(endpoint: &mut Endpoint) {
-    endpoint.register(GROW, |cx, request| {
+    endpoint.on(GROW, |_, cx, request| {
         let len = u32::from_le_bytes(request.data()[..4].try_into().unwrap()) as usize;
         let fill = request.data()[4];
         request.reply_with(cx, len, |_, out| {
@@ -28,7 +28,7 @@ fn serve(endpoint: &mut Endpoint) {
         })
     });
     let waiting = Rc::new(RefCell::new(Vec::new()));
-    endpoint.register(WAIT, move |cx, request| {
+    endpoint.on(WAIT, move |_, cx, request| {
         if request.data() == b"open" {
             for responder in waiting.borrow_mut().drain(..) {
                 petrel::Responder::reply(responder, cx, b"opened");
@@ -57,11 +57,11 @@ fn responses_of_any_length_find_room_over_both_transports() {
             for (number, len) in
                 [0, 1, 1199, 1200, 1201, 1500, 65_536, 70_000, 5 << 20].into_iter().enumerate()
             {
-                let reply = session.start(GROW, &grow_request(len, number as u8)).await.unwrap();
+                let reply = session.call(GROW, &grow_request(len, number as u8)).await.unwrap();
                 assert_eq!(reply.len(), len as usize);
                 assert!(reply.iter().all(|byte| *byte == number as u8));
             }
-            let failure = session.start(GROW, &grow_request((8 << 20) + 1, 0)).await.unwrap_err();
+            let failure = session.call(GROW, &grow_request((8 << 20) + 1, 0)).await.unwrap_err();
             assert_eq!(failure.status, Status::ResourceExhausted);
         });
         assert_eq!(client.buffers_in_use(), before);
@@ -75,11 +75,11 @@ fn calls_are_on_the_way_at_once_and_end_in_any_order() {
     let handle = client.handle();
     client.block_on(async {
         let session = handle.connect(server.address).await.unwrap();
-        let mut first = session.start(WAIT, b"");
-        let second = session.start_with(ECHO, b"second", CallOptions::default());
+        let mut first = session.call(WAIT, b"").started();
+        let second = session.call(ECHO, b"second").started();
         assert_eq!(&second.await.unwrap()[..], b"second");
         assert!(first.try_take().is_none());
-        session.start(WAIT, b"open").await.unwrap();
+        session.call(WAIT, b"open").await.unwrap();
         assert_eq!(&first.await.unwrap()[..], b"opened");
     });
 }
@@ -95,7 +95,7 @@ fn parallel_keeps_to_its_limit_and_gives_every_answer_once() {
         let mut answers = vec![0; 2_000];
         for number in 0..answers.len() {
             calls.has_room().await;
-            calls.push(number as u64, session.start(ECHO, &pattern(40, number as u64)));
+            calls.push(number as u64, session.call(ECHO, &pattern(40, number as u64)).started());
             assert!(calls.on_the_way() <= 20);
             while let Some((label, answer)) = calls.try_next() {
                 assert_eq!(answer.unwrap()[..], pattern(40, label)[..]);
@@ -218,15 +218,15 @@ fn sessions_tell_how_they_end() {
     client.block_on(async {
         let session = handle.connect(server.address).await.unwrap();
         assert_eq!(session.state(), SessionState::Open);
-        let waits = session.start(WAIT, b"");
-        session.start(ECHO, b"the other call is there").await.unwrap();
+        let waits = session.call(WAIT, b"").started();
+        session.call(ECHO, b"the other call is there").await.unwrap();
         server.end();
         let failure = waits.await.unwrap_err();
         let expected = (Status::Unavailable, Execution::MayHaveExecuted);
         assert_eq!((failure.status, failure.execution), expected);
         session.ended().await;
         assert!(matches!(session.state(), SessionState::Ended(Some(_))));
-        let failure = session.start(ECHO, b"").await.unwrap_err();
+        let failure = session.call(ECHO, b"").await.unwrap_err();
         assert_eq!(failure.execution, Execution::NotSent);
         let refused = handle.connect(server.address).await;
         assert!(matches!(refused, Err(ConnectError::Refused { .. })), "{refused:?}");
@@ -240,7 +240,7 @@ fn closing_a_session_ends_its_calls() {
     let handle = client.handle();
     client.block_on(async {
         let session = handle.connect(server.address).await.unwrap();
-        let waits = session.start(WAIT, b"");
+        let waits = session.call(WAIT, b"").started();
         session.close();
         assert_eq!(waits.await.unwrap_err().status, Status::Cancelled);
     });
@@ -254,8 +254,8 @@ fn what_an_endpoint_leaves_behind_has_ended() {
     let handle = client.handle();
     let (session, mut waits) = client.block_on(async {
         let session = handle.connect(server.address).await.unwrap();
-        let waits = session.start(WAIT, b"");
-        session.start(ECHO, b"").await.unwrap();
+        let waits = session.call(WAIT, b"").started();
+        session.call(ECHO, b"").await.unwrap();
         (session, waits)
     });
     let dropped = Rc::new(());
@@ -269,7 +269,7 @@ fn what_an_endpoint_leaves_behind_has_ended() {
     drop(client);
     assert_eq!(Rc::strong_count(&dropped), 1);
     assert_eq!(waits.try_take().unwrap().unwrap_err().status, Status::Unavailable);
-    let mut after = session.start(ECHO, b"");
+    let mut after = session.call(ECHO, b"").started();
     assert_eq!(after.try_take().unwrap().unwrap_err().execution, Execution::NotSent);
 }
 
@@ -283,12 +283,12 @@ fn deadlines_and_cancellation_go_through_async_handlers() {
     let (told, left) = (Arc::clone(&heard), Arc::clone(&left_ns));
     let back = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
         let kept = RefCell::new(Vec::new());
-        endpoint.register(WAIT, move |cx, request| {
+        endpoint.on(WAIT, move |_, cx, request| {
             let time_left = request.time_left(cx).map_or(0, |left| left.as_nanos() as u64);
             left.store(time_left, std::sync::atomic::Ordering::SeqCst);
             let (responder, handled) = request.defer(cx);
             let told = Arc::clone(&told);
-            cx.on_cancel(&responder, move |_| {
+            cx.on_cancel(&responder, move |_, _| {
                 told.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
             });
             kept.borrow_mut().push(responder);
@@ -299,7 +299,7 @@ fn deadlines_and_cancellation_go_through_async_handlers() {
     let middle = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
         let handle = endpoint.handle();
         let channel = handle.channel([behind], petrel::ChannelConfig::default());
-        endpoint.register_async(ASK_BACK, move |request| {
+        endpoint.on_async(ASK_BACK, move |_, request| {
             let channel = channel.clone();
             async move {
                 let options = CallOptions::new().wait_for_ready();
@@ -312,7 +312,7 @@ fn deadlines_and_cancellation_go_through_async_handlers() {
     client.block_on(async {
         let session = handle.connect(middle.address).await.unwrap();
         // Given up by the caller: a call without a deadline.
-        let gives_up = session.start(ASK_BACK, b"");
+        let gives_up = session.call(ASK_BACK, b"").started();
         handle.sleep(Duration::from_millis(50)).await;
         drop(gives_up);
         let hears = |count| {
@@ -328,7 +328,7 @@ fn deadlines_and_cancellation_go_through_async_handlers() {
         // Given up by time.
         let limit = Duration::from_millis(200);
         let options = CallOptions::new().timeout(limit);
-        let failure = session.start_with(ASK_BACK, b"", options).await.unwrap_err();
+        let failure = session.call(ASK_BACK, b"").options(options).await.unwrap_err();
         assert_eq!(failure.status, Status::DeadlineExceeded);
         let left = left_ns.load(std::sync::atomic::Ordering::SeqCst);
         assert!(left > 0 && left <= limit.as_nanos() as u64, "{left} ns were left at the back");
@@ -344,7 +344,7 @@ fn deadline__is_inherited_by_calls_of_a_handler_and_of_the_tasks_that_it_spawns(
     const LEFT: u16 = 9;
     const RELAY: u16 = 10;
     let back = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
-        endpoint.register(LEFT, |cx, request| {
+        endpoint.on(LEFT, |_, cx, request| {
             let left_ns = request.time_left(cx).map_or(u64::MAX, |left| left.as_nanos() as u64);
             request.reply(cx, &left_ns.to_le_bytes())
         });
@@ -352,13 +352,13 @@ fn deadline__is_inherited_by_calls_of_a_handler_and_of_the_tasks_that_it_spawns(
     let behind = back.address;
     let middle = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
         let handle = endpoint.handle();
-        endpoint.register_async(RELAY, move |request| {
+        endpoint.on_async(RELAY, move |_, request| {
             let handle = handle.clone();
             async move {
                 let session = handle.connect(behind).await?;
                 let spawned = session.clone();
-                let task = handle.spawn(async move { spawned.start(LEFT, b"").await });
-                let (own, spawned) = (session.start(LEFT, request.data()).await?, task.await?);
+                let task = handle.spawn(async move { spawned.call(LEFT, b"").await });
+                let (own, spawned) = (session.call(LEFT, request.data()).await?, task.await?);
                 Ok([&own[..], &spawned[..]].concat())
             }
         });
@@ -372,8 +372,8 @@ fn deadline__is_inherited_by_calls_of_a_handler_and_of_the_tasks_that_it_spawns(
     client.block_on(async {
         let session = handle.connect(middle.address).await.unwrap();
         let minute = CallOptions::new().timeout(Duration::from_secs(60));
-        let limited = session.start_with(RELAY, b"", minute);
-        let unlimited = session.start(RELAY, b"");
+        let limited = session.call(RELAY, b"").options(minute).started();
+        let unlimited = session.call(RELAY, b"").started();
         let limited = left_ns(&limited.await.unwrap());
         assert_eq!(limited.len(), 2);
         assert!(limited.iter().all(|ns| *ns > 0 && *ns <= 60_000_000_000), "{limited:?}");
@@ -386,21 +386,21 @@ fn deadline__is_inherited_by_calls_of_a_handler_and_of_the_tasks_that_it_spawns(
 fn error__of_a_call_is_passed_on_by_a_handler() {
     const RELAY: u16 = 9;
     let back = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
-        endpoint.register(ECHO, |cx, request| {
+        endpoint.on(ECHO, |_, cx, request| {
             request.fail(cx, Status::FailedPrecondition, "the tank is empty")
         });
     });
     let behind = back.address;
     let middle = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
         let handle = endpoint.handle();
-        endpoint.register_async(RELAY, move |request| {
+        endpoint.on_async(RELAY, move |_, request| {
             let handle = handle.clone();
             async move {
                 if request.data().is_empty() {
                     return Err(petrel::Error::new(Status::InvalidArgument, "nothing to relay"));
                 }
                 let session = handle.connect(behind).await?;
-                session.start(ECHO, request.data()).await
+                session.call(ECHO, request.data()).await
             }
         });
     });
@@ -408,9 +408,9 @@ fn error__of_a_call_is_passed_on_by_a_handler() {
     let handle = client.handle();
     client.block_on(async {
         let session = handle.connect(middle.address).await.unwrap();
-        let error = session.start(RELAY, b"").await.unwrap_err();
+        let error = session.call(RELAY, b"").await.unwrap_err();
         assert_eq!(error, petrel::Error::new(Status::InvalidArgument, "nothing to relay"));
-        let error = session.start(RELAY, b"drive").await.unwrap_err();
+        let error = session.call(RELAY, b"drive").await.unwrap_err();
         assert_eq!(error, petrel::Error::new(Status::FailedPrecondition, "the tank is empty"));
     });
 }

@@ -9,10 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::{ECHO, Server, client, over, pattern};
-use petrel::{
-    CallOptions, CallWaitError, Context, Endpoint, EndpointConfig, Execution, Reply, SessionId,
-    Status,
-};
+use petrel::{CallOptions, Context, Endpoint, EndpointConfig, Execution, Reply, SessionId, Status};
 
 /// Answers with 8 MiB.
 const GIVE: u16 = 2;
@@ -24,7 +21,7 @@ const LONG: Duration = Duration::from_secs(60);
 
 fn server(config: EndpointConfig) -> Server {
     Server::start(config, "127.0.0.1:0", |endpoint| {
-        endpoint.register(GIVE, |cx, request| match cx.alloc(LARGE) {
+        endpoint.on(GIVE, |_, cx, request| match cx.alloc(LARGE) {
             Ok(mut answer) => {
                 answer.set_len(LARGE);
                 request.reply_buffer(cx, answer)
@@ -48,7 +45,7 @@ fn begin_requests(server: SocketAddr, sessions: usize) -> Endpoint {
             let mut request = endpoint.alloc(LARGE).unwrap();
             request.set_len(LARGE);
             let response = endpoint.alloc(0).unwrap();
-            endpoint.call(session, ECHO, request, response, |_, _| {}).unwrap();
+            endpoint.call(session, ECHO, request).into_buffer(response).then(|_, _, _| {}).unwrap();
         }
     }
     // Enough for each slot to send; far too few for one of the requests to be complete.
@@ -61,13 +58,12 @@ fn begin_requests(server: SocketAddr, sessions: usize) -> Endpoint {
 fn try_large(client: &mut Endpoint, session: SessionId) -> Result<(), (Status, Execution)> {
     let options = CallOptions::new().timeout(LONG);
     let message = pattern(LARGE, 3);
-    match client.call_wait_with(session, ECHO, &message, LARGE, options) {
+    match client.call(session, ECHO, &message).options(options).wait() {
         Ok(reply) => {
             assert!(reply[..] == message[..], "the bytes differ");
             Ok(())
         }
-        Err(CallWaitError::Failed(failure)) => Err((failure.status, failure.execution)),
-        Err(other) => panic!("{other}"),
+        Err(failure) => Err((failure.status, failure.execution)),
     }
 }
 
@@ -78,7 +74,7 @@ fn half_arrived_requests_of_one_peer__honest_calls_go_on_small_and_large() {
     let mut honest = client(over(true, false));
     let session = honest.connect_wait(server.address).unwrap();
     for round in 0..3 {
-        honest.call_wait(session, ECHO, b"", 0).unwrap();
+        honest.call(session, ECHO, b"").wait().unwrap();
         assert_eq!(try_large(&mut honest, session), Ok(()), "round {round}");
     }
 }
@@ -93,7 +89,7 @@ fn half_arrived_requests_of_many_peers__small_calls_go_on_and_large_ones_come_ba
     loop {
         for size in [0, 1_000, 60_000] {
             let message = pattern(size, 1);
-            let reply = honest.call_wait(session, ECHO, &message, size).unwrap();
+            let reply = honest.call(session, ECHO, &message).wait().unwrap();
             assert!(reply[..] == message[..]);
         }
         match try_large(&mut honest, session) {
@@ -119,13 +115,17 @@ fn kept_answers_of_idle_clients__the_next_client_gets_its_own() {
             let end = move |_: &mut Context<'_>, reply: Reply| {
                 ended.borrow_mut().push(reply.into_response().map(|answer| answer.len()));
             };
-            client.call(session, GIVE, request, response, end).unwrap();
+            client
+                .call(session, GIVE, request)
+                .into_buffer(response)
+                .then(move |_, cx, reply| end(cx, reply))
+                .unwrap();
         }
-        assert!(client.run_for(LONG, |_| ended.borrow().len() == 8), "client {at} waits");
+        assert!(client.run_for(LONG, |_, _| ended.borrow().len() == 8), "client {at} waits");
         for end in ended.take() {
             assert_eq!(end.unwrap_or_else(|failure| panic!("client {at}: {failure}")), LARGE);
         }
-        client.call_wait(session, ECHO, b"", 0).unwrap();
+        client.call(session, ECHO, b"").wait().unwrap();
         assert_eq!(client.stats().protocol.answers_acknowledged, 8);
         idle.push(client);
     }
@@ -142,7 +142,7 @@ fn no_memory_for_an_answer__the_handler_does_not_run() {
     config.memory.max_bytes = 1 << 20;
     let server = Server::start(config, "127.0.0.1:0", move |endpoint| {
         let mut hoard = Vec::new();
-        endpoint.register(HOG, move |cx, request| {
+        endpoint.on(HOG, move |_, cx, request| {
             // Of all sizes, down to the least.
             for capacity in [100_000, 10_000, 4_000, 1_000, 100, 0] {
                 while let Ok(taken) = cx.alloc(capacity) {
@@ -152,14 +152,14 @@ fn no_memory_for_an_answer__the_handler_does_not_run() {
             // There was room for this before.
             request.reply(cx, b"")
         });
-        endpoint.register(ECHO, move |cx, request| {
+        endpoint.on(ECHO, move |_, cx, request| {
             seen.fetch_add(1, Ordering::SeqCst);
             request.reply(cx, b"")
         });
     });
     let mut client = client(over(true, false));
     let session = client.connect_wait(server.address).unwrap();
-    client.call_wait(session, HOG, b"", 0).unwrap();
+    client.call(session, HOG, b"").wait().unwrap();
     // The first on a slot with room for an answer, the others on slots without.
     let ends = Rc::new(RefCell::new(Vec::new()));
     for _ in 0..3 {
@@ -169,9 +169,13 @@ fn no_memory_for_an_answer__the_handler_does_not_run() {
             let end = reply.outcome.map_err(|failure| (failure.status, failure.execution));
             ends.borrow_mut().push(end);
         };
-        client.call(session, ECHO, request, response, end).unwrap();
+        client
+            .call(session, ECHO, request)
+            .into_buffer(response)
+            .then(move |_, cx, reply| end(cx, reply))
+            .unwrap();
     }
-    assert!(client.run_for(LONG, |_| ends.borrow().len() == 3));
+    assert!(client.run_for(LONG, |_, _| ends.borrow().len() == 3));
     let refused = Err((Status::ResourceExhausted, Execution::Refused));
     assert_eq!(ends.borrow().iter().filter(|end| **end == refused).count(), 2, "{ends:?}");
     assert_eq!(runs.load(Ordering::SeqCst), 1, "no handler runs that cannot answer");

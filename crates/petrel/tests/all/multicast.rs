@@ -63,7 +63,7 @@ fn start(client: &mut Endpoint, group: &Group) -> bool {
         Err(error) => panic!("{error}"),
     }
     while client.multicast_members(group).iter().any(|(_, hears)| *hears == Hearing::Asked) {
-        client.run_for(std::time::Duration::from_millis(1), |_| false);
+        client.run_for(std::time::Duration::from_millis(1), |_, _| false);
     }
     true
 }
@@ -73,9 +73,10 @@ fn call(client: &mut Endpoint, group: &Group, bytes: &[u8]) -> GroupReply {
     let ended = Rc::new(RefCell::new(None));
     let end = Rc::clone(&ended);
     let all = GroupCall { response_bytes_max: bytes.len(), ..GroupCall::new(ECHO, Wanted::All) };
-    let keep = move |_: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
+    let keep =
+        move |_: &mut (), _: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
     match group.call(&mut client.context(), &message, all, keep) {
-        Ok(()) => client.run_until(|_| ended.borrow().is_some()),
+        Ok(()) => client.run_until(|_, _| ended.borrow().is_some()),
         Err(GroupRejected::Members(failure)) => return Err(failure),
         Err(refused) => panic!("{refused}"),
     }
@@ -185,14 +186,17 @@ fn a_member_that_dies__fails_alone() {
 fn a_member_whose_server_drains__fails_alone() {
     const NEVER: u16 = 9;
     let others = servers(2, &ethernet());
-    let leaves = petrel::Server::bind("127.0.0.1:0").endpoint(ethernet()).serve(|endpoint| {
-        let kept = RefCell::new(Vec::new());
-        endpoint.register(NEVER, move |cx, request| {
-            let (responder, handled) = request.defer(cx);
-            kept.borrow_mut().push(responder);
-            handled
-        });
-    });
+    let leaves = petrel::Server::bind("127.0.0.1:0").endpoint(ethernet()).serve(
+        || (),
+        |endpoint| {
+            let kept = RefCell::new(Vec::new());
+            endpoint.on(NEVER, move |_, cx, request| {
+                let (responder, handled) = request.defer(cx);
+                kept.borrow_mut().push(responder);
+                handled
+            });
+        },
+    );
     let leaves = leaves.start().unwrap();
     let mut client = client(ethernet());
     let mut members = connect(&mut client, &others);
@@ -205,19 +209,22 @@ fn a_member_whose_server_drains__fails_alone() {
     let end = Rc::clone(&ended);
     let room = || client.alloc(0).unwrap();
     let (request, response) = (room(), room());
-    let keep = move |_: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
     // It keeps the session: a client leaves when its last call has ended.
-    client.call(last, NEVER, request, response, keep).unwrap();
+    client
+        .call(last, NEVER, request)
+        .into_buffer(response)
+        .then(move |_, _, reply| *end.borrow_mut() = Some(reply))
+        .unwrap();
     leaves.stop();
     while client.session_state(last) != SessionState::Draining {
-        client.run_for(std::time::Duration::from_millis(1), |_| false);
+        client.run_for(std::time::Duration::from_millis(1), |_, _| false);
     }
     let failure = call(&mut client, &group, &pattern(20_000, 3)).unwrap_err();
     let failures: Vec<_> = failure.failures().map(|(member, why)| (member, why.status)).collect();
     assert_eq!(failures, [(2, Status::Unavailable)]);
     assert!(ended.borrow().is_none());
     drop(leaves);
-    client.run_until(|_| ended.borrow().is_some());
+    client.run_until(|_, _| ended.borrow().is_some());
 }
 
 #[test]

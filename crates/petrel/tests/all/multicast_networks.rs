@@ -146,7 +146,7 @@ impl Member {
         let server = space.start(move || {
             let nexus = Nexus::builder().insecure().listen(listen).start().unwrap();
             let mut endpoint = nexus.endpoint(over(true, false)).unwrap();
-            endpoint.register(ECHO, move |cx, request| {
+            endpoint.on(ECHO, move |_, cx, request| {
                 counts.fetch_add(1, Ordering::Relaxed);
                 let len = request.data().len();
                 request.reply_with(cx, len, |data, out| {
@@ -191,7 +191,7 @@ fn call_all(network: &Network, calls: u64) -> (Counters, Vec<Hearing>) {
         let group = Group::new(sessions).unwrap();
         client.start_multicast(&group, MulticastConfig::new(GROUP)).unwrap();
         while hearing(&client, &group).contains(&Hearing::Asked) {
-            client.run_for(Duration::from_millis(1), |_| false);
+            client.run_for(Duration::from_millis(1), |_, _| false);
         }
         (0..calls).for_each(|number| call(&mut client, &group, number));
         (*client.core().counters(), hearing(&client, &group))
@@ -208,9 +208,10 @@ fn call(client: &mut Endpoint, group: &Group, number: u64) {
     let ended = Rc::new(RefCell::new(None));
     let end = Rc::clone(&ended);
     let all = GroupCall { response_bytes_max: bytes.len(), ..GroupCall::new(ECHO, Need::All) };
-    let keep = move |_: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
+    let keep =
+        move |_: &mut (), _: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
     group.call(&mut client.context(), &message, all, keep).unwrap();
-    client.run_until(|_| ended.borrow().is_some());
+    client.run_until(|_, _| ended.borrow().is_some());
     for member in ended.take().unwrap().unwrap() {
         let answer = member.outcome.answer().expect("all have answered");
         assert!(answer[..] == bytes[..], "call {number}: the bytes differ");

@@ -4,9 +4,7 @@ use std::time::Duration;
 
 use crate::common::{ECHO, Server, client, over};
 use petrel::transport::host::Host;
-use petrel::{
-    CallOptions, Endpoint, EndpointConfig, EndpointStats, Execution, SessionEnd, SessionId, Status,
-};
+use petrel::{Endpoint, EndpointConfig, EndpointStats, Execution, SessionEnd, SessionId, Status};
 
 /// Keeps its requests.
 const KEEP: u16 = 2;
@@ -14,7 +12,7 @@ const KEEP: u16 = 2;
 fn keeping_server(config: EndpointConfig) -> Server {
     Server::start(config, "127.0.0.1:0", |endpoint| {
         let kept = std::cell::RefCell::new(Vec::new());
-        endpoint.register(KEEP, move |cx, request| {
+        endpoint.on(KEEP, move |_, cx, request| {
             let (responder, handled) = request.defer(cx);
             kept.borrow_mut().push(responder);
             handled
@@ -41,8 +39,8 @@ fn a_server_that_ends_is_the_reason_of_its_sessions_and_calls() {
     let mut client = client(EndpointConfig::default());
     let session = client.connect_wait(server.address).unwrap();
     assert!(client.session_end(session).is_none());
-    let call = client.session(session).start(KEEP, b"");
-    client.call_wait(session, ECHO, b"", 0).unwrap();
+    let call = client.session(session).call(KEEP, b"").started();
+    client.call(session, ECHO, b"").wait().unwrap();
     server.end();
     let failure = client.block_on(call).unwrap_err();
     let (end, why) = end_of(&client, session);
@@ -52,7 +50,7 @@ fn a_server_that_ends_is_the_reason_of_its_sessions_and_calls() {
     assert_eq!(only_end(&stats), "sessions_ended_link_lost");
     assert_eq!(stats.call_failures.may_have_executed, 1);
     // A call that comes later hears the same.
-    let call = client.session(session).start(ECHO, b"");
+    let call = client.session(session).call(ECHO, b"").started();
     let late = client.block_on(call).unwrap_err();
     assert!(late.message.contains(&why), "{late}");
     assert_eq!((late.status, late.execution), (Status::Unavailable, Execution::NotSent));
@@ -89,7 +87,7 @@ fn calls_of_other_threads_are_counted() {
     let session = endpoint.connect_wait(server.address).unwrap();
     let remote = endpoint.session_client(session);
     let call = remote.start(KEEP, b"", 0).unwrap();
-    endpoint.call_wait(session, ECHO, b"", 0).unwrap();
+    endpoint.call(session, ECHO, b"").wait().unwrap();
     let calls = endpoint.stats().client_calls;
     assert_eq!((calls.made, calls.not_made, calls.under_way, calls.waiting), (1, 0, 1, 0));
     endpoint.close(session);
@@ -133,12 +131,9 @@ fn a_server_hears_of_a_call_that_is_cancelled_just_before_its_endpoint_is_droppe
         for _ in 0..50 {
             let mut client = client(over(udp, shm));
             let session = client.connect_wait(server.address).unwrap();
-            let call = client.session(session).start_with(
-                KEEP,
-                b"",
-                CallOptions::new().timeout(Duration::from_secs(60)),
-            );
-            client.call_wait(session, ECHO, b"", 0).unwrap();
+            let call =
+                client.session(session).call(KEEP, b"").timeout(Duration::from_secs(60)).started();
+            client.call(session, ECHO, b"").wait().unwrap();
             drop(call);
             drop(client);
             cancels = cancels_received(&mut watcher, &server);
@@ -153,7 +148,7 @@ fn a_server_hears_of_a_call_that_is_cancelled_just_before_its_endpoint_is_droppe
 /// The server's counter, after what was sent to it has been handled.
 fn cancels_received(watcher: &mut Endpoint, server: &Server) -> u64 {
     let session = watcher.connect_wait(server.address).unwrap();
-    watcher.call_wait(session, ECHO, b"", 0).unwrap();
+    watcher.call(session, ECHO, b"").wait().unwrap();
     let json = petrel::nexus::fetch_stats(server.address, Duration::from_secs(60)).unwrap();
     let name = "\"cancels_received\":";
     let from = json.find(name).unwrap() + name.len();

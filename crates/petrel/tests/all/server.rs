@@ -28,22 +28,22 @@ const CHILD: &str = "PETREL_TEST_SERVER";
 
 fn serve(endpoint: &mut Endpoint) {
     let id = endpoint.stats().endpoint;
-    endpoint.register(NAME, move |cx, request| request.reply(cx, &id.0.to_le_bytes()));
+    endpoint.on(NAME, move |_, cx, request| request.reply(cx, &id.0.to_le_bytes()));
     let held = RefCell::new(Vec::new());
-    endpoint.register(HOLD, move |cx, request| {
+    endpoint.on(HOLD, move |_, cx, request| {
         let (responder, handled) = request.defer(cx);
         held.borrow_mut().push(responder);
         handled
     });
     let handle = endpoint.handle();
-    endpoint.register_async(LATER, move |_| {
+    endpoint.on_async(LATER, move |_, _| {
         let sleep = handle.sleep(Duration::from_millis(100));
         async move {
             sleep.await;
             Ok("later")
         }
     });
-    endpoint.register(PANIC, |_, _| panic!("as asked for"));
+    endpoint.on(PANIC, |_, _, _| panic!("as asked for"));
 }
 
 fn wait_until(mut is_so: impl FnMut() -> bool) {
@@ -54,7 +54,7 @@ fn wait_until(mut is_so: impl FnMut() -> bool) {
 
 #[test]
 fn start__serves_on_each_thread_and_stop_lets_calls_end() {
-    let server = Server::bind("127.0.0.1:0").threads(2).serve(serve).start().unwrap();
+    let server = Server::bind("127.0.0.1:0").threads(2).serve(|| (), serve).start().unwrap();
     let address = server.local_addr();
     for endpoint in [0u16, 1] {
         let client = Client::connect_wait((address, EndpointId(endpoint))).unwrap();
@@ -74,7 +74,7 @@ fn start__serves_on_each_thread_and_stop_lets_calls_end() {
 
 #[test]
 fn wait__ends_when_a_thread_panics_and_with_it_the_others() {
-    let server = Server::bind("127.0.0.1:0").threads(3).serve(serve).start().unwrap();
+    let server = Server::bind("127.0.0.1:0").threads(3).serve(|| (), serve).start().unwrap();
     let client = Client::connect_wait((server.local_addr(), EndpointId(1))).unwrap();
     let error = client.call(PANIC, "").wait().unwrap_err();
     assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::MayHaveExecuted));
@@ -84,13 +84,13 @@ fn wait__ends_when_a_thread_panics_and_with_it_the_others() {
 #[test]
 fn start__says_what_is_wrong() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
-    let error = Server::bind(taken.local_addr().unwrap()).serve(serve).start().unwrap_err();
+    let error = Server::bind(taken.local_addr().unwrap()).serve(|| (), serve).start().unwrap_err();
     let text = error.to_string();
     assert!(matches!(&error, ServerError::Nexus(_)) && text.contains("in use"), "{text}");
-    let error = Server::bind("nowhere").serve(serve).start().unwrap_err();
+    let error = Server::bind("nowhere").serve(|| (), serve).start().unwrap_err();
     let text = error.to_string();
     assert!(matches!(&error, ServerError::Address(_)) && text.contains("nowhere"), "{text}");
-    let error = Server::bind("192.0.2.1:1").serve(serve).start().unwrap_err();
+    let error = Server::bind("192.0.2.1:1").serve(|| (), serve).start().unwrap_err();
     assert!(error.to_string().contains("insecure"), "{error}");
 }
 
@@ -98,9 +98,12 @@ fn start__says_what_is_wrong() {
 fn start__of_a_thread_whose_set_up_panics() {
     let started = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&started);
-    let server = Server::bind("127.0.0.1:0").threads(2).serve(move |_| {
-        assert!(count.fetch_add(1, Ordering::SeqCst) == 0, "the second thread panics");
-    });
+    let server = Server::bind("127.0.0.1:0").threads(2).serve(
+        || (),
+        move |_| {
+            assert!(count.fetch_add(1, Ordering::SeqCst) == 0, "the second thread panics");
+        },
+    );
     assert!(matches!(server.start(), Err(ServerError::Panicked)));
     assert_eq!(started.load(Ordering::SeqCst), 2);
 }
@@ -158,7 +161,7 @@ impl Drop for Process {
 /// Serves until a signal, in a child; says whether this is one.
 fn is_child() -> bool {
     let Ok(address) = std::env::var(CHILD) else { return false };
-    Server::bind(address).threads(2).serve(serve).run().unwrap();
+    Server::bind(address).threads(2).serve(|| (), serve).run().unwrap();
     true
 }
 

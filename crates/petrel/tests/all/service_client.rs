@@ -33,23 +33,23 @@ fn server_at(listen: &str) -> (Server, Arc<Counts>) {
         let kept = RefCell::new(Vec::new());
         let refused = Arc::clone(&never);
         let failed = Arc::clone(&never);
-        endpoint.register(NEVER, move |cx, request| {
+        endpoint.on(NEVER, move |_, cx, request| {
             never.came.fetch_add(1, Ordering::SeqCst);
             let (responder, handled) = request.defer(cx);
             let counts = Arc::clone(&never);
-            cx.on_cancel(&responder, move |_| {
+            cx.on_cancel(&responder, move |_, _| {
                 counts.went.fetch_add(1, Ordering::SeqCst);
             });
             kept.borrow_mut().push(responder);
             handled
         });
-        endpoint.register(REFUSE_ONCE, move |cx, request| {
+        endpoint.on(REFUSE_ONCE, move |_, cx, request| {
             match refused.came.fetch_add(1, Ordering::SeqCst) {
                 0 => request.refuse(cx, Status::ResourceExhausted, "not now"),
                 _ => request.reply(cx, b"now"),
             }
         });
-        endpoint.register(FAIL, move |cx, request| {
+        endpoint.on(FAIL, move |_, cx, request| {
             failed.came.fetch_add(1, Ordering::SeqCst);
             let status = Status::from_code(request.data()[0]);
             request.fail(cx, status, "as asked for")

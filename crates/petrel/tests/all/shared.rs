@@ -18,12 +18,15 @@ fn call_all(
         let response = client.alloc(message.len()).unwrap();
         let end = Rc::clone(&ended);
         client
-            .call_shared(session, ECHO, message, response, options, move |_, reply| {
+            .call(session, ECHO, message)
+            .into_buffer(response)
+            .options(options)
+            .then_cancellable(move |_, _, reply| {
                 end.borrow_mut().push(reply);
             })
             .unwrap();
     }
-    client.run_until(|_| ended.borrow().len() == sessions.len());
+    client.run_until(|_, _| ended.borrow().len() == sessions.len());
     ended.take()
 }
 
@@ -72,13 +75,15 @@ fn call_shared__lies_in_memory_once() {
     for _ in 0..20 {
         let response = client.alloc(0).unwrap();
         client
-            .call_shared(session, ECHO, &message, response, CallOptions::new(), |_, _| {})
+            .call(session, ECHO, &message)
+            .into_buffer(response)
+            .then_cancellable(|_, _, _| {})
             .unwrap();
     }
     // Headers for 20 calls, not 80 MiB.
     assert!(client.buffers_in_use().bytes - before < 4 << 20);
     let message = message.try_unwrap().expect_err("calls have it");
-    client.run_until(|cx| cx.pending_calls(session) == 0);
+    client.run_until(|_, cx| cx.pending_calls(session) == 0);
     message.try_unwrap().expect("all calls have ended");
 }
 
@@ -91,19 +96,22 @@ fn call_shared__that_is_not_made_gives_the_response_back() {
     let message = SharedMsg::from(client.alloc_message(&pattern(5000, 2)).unwrap());
     let response = client.alloc(77).unwrap();
     let rejected = client
-        .call_shared(session, ECHO, &message, response, CallOptions::new(), |_, _| {
-            panic!("it was not made")
-        })
+        .call(session, ECHO, &message)
+        .into_buffer(response)
+        .then_cancellable(|_, _, _| panic!("it was not made"))
         .unwrap_err();
     assert!(matches!(rejected.error, StartError::Rejected(_)));
-    assert_eq!((rejected.error.status(), rejected.response.capacity()), (Status::Unavailable, 77));
+    assert_eq!(
+        (rejected.error.status(), rejected.response.unwrap().capacity()),
+        (Status::Unavailable, 77)
+    );
     message.try_unwrap().expect("nobody has it");
 }
 
 #[test]
 fn call_shared__that_fails_lets_go_of_the_message() {
     let mut server = Server::start(over(true, false), "127.0.0.1:0", |endpoint| {
-        endpoint.register(7, |cx, request| {
+        endpoint.on(7, |_, cx, request| {
             let (responder, handled) = request.defer(cx);
             std::mem::forget(responder);
             handled
@@ -116,13 +124,15 @@ fn call_shared__that_fails_lets_go_of_the_message() {
     let end = Rc::clone(&ended);
     let response = client.alloc(10).unwrap();
     client
-        .call_shared(session, 7, &message, response, CallOptions::new(), move |_, reply| {
+        .call(session, 7, &message)
+        .into_buffer(response)
+        .then_cancellable(move |_, _, reply| {
             *end.borrow_mut() = Some(reply);
         })
         .unwrap();
-    client.run_for(std::time::Duration::from_millis(1), |_| false);
+    client.run_for(std::time::Duration::from_millis(1), |_, _| false);
     server.end();
-    client.run_until(|_| ended.borrow().is_some());
+    client.run_until(|_, _| ended.borrow().is_some());
     let reply = ended.take().unwrap();
     assert_eq!(reply.outcome.unwrap_err().status, Status::Unavailable);
     message.try_unwrap().expect("the call has ended");

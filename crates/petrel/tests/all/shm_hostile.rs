@@ -112,7 +112,7 @@ impl Hostile {
 fn call(client: &mut Endpoint, session: SessionId, rounds: u64) {
     for round in 0..rounds {
         let message = pattern(1 + round as usize % 3_000, round);
-        let response = client.call_wait(session, ECHO, &message, message.len()).unwrap();
+        let response = client.call(session, ECHO, &message).wait().unwrap();
         assert!(*response == *message, "the answer differs");
     }
 }
@@ -149,7 +149,7 @@ fn flip_while_handlers_read(payload_bytes: u64) {
     let differing = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&differing);
     let server = Server::start(over(false, true), "127.0.0.1:0", move |endpoint| {
-        endpoint.register(LOOK, move |cx, request| {
+        endpoint.on(LOOK, move |_, cx, request| {
             let text = String::from_utf8_lossy(request.data()).into_owned();
             let is_text = std::str::from_utf8(std::hint::black_box(text.as_bytes())).is_ok();
             let first = request.data().to_vec();
@@ -190,7 +190,7 @@ fn flip_while_handlers_read(payload_bytes: u64) {
 #[test]
 fn what_is_copied_out_of_a_request_in_place_is_text() {
     let server = Server::start(over(false, true), "127.0.0.1:0", |endpoint| {
-        endpoint.register_in_place(9, |cx, request| {
+        endpoint.on_in_place(9, |_, cx, request| {
             let copy = request.data().to_vec();
             let text = String::from_utf8_lossy(&copy).into_owned();
             assert!(std::str::from_utf8(std::hint::black_box(text.as_bytes())).is_ok());
@@ -203,7 +203,7 @@ fn what_is_copied_out_of_a_request_in_place_is_text() {
     for bytes in [4, 40, 1_000, 4_000, 100_000] {
         let mut message = pattern(bytes, 3);
         message[..4].copy_from_slice(b"text");
-        assert_eq!(*client.call_wait(session, 9, &message, 9).unwrap(), *b"seen");
+        assert_eq!(*client.call(session, 9, &message).wait().unwrap(), *b"seen");
     }
 }
 

@@ -23,7 +23,7 @@ fn world() -> World {
 }
 
 fn answering(mut world: World) -> World {
-    world.server.endpoint.register(METHOD, |cx, request| {
+    world.server.endpoint.on(METHOD, |_, cx, request| {
         let bytes = request.data().to_vec();
         request.reply(cx, &bytes)
     });
@@ -40,7 +40,11 @@ fn call(world: &mut World, bytes: &[u8]) -> Rc<RefCell<Option<Result<(), Status>
     let keep = move |_: &mut petrel::Context<'_>, reply: petrel::Reply| {
         *kept.borrow_mut() = Some(reply.outcome.map_err(|failure| failure.status));
     };
-    client.call(world.session, METHOD, request, response, keep).unwrap();
+    client
+        .call(world.session, METHOD, request)
+        .into_buffer(response)
+        .then(move |_, cx, reply| keep(cx, reply))
+        .unwrap();
     outcome
 }
 
@@ -162,9 +166,17 @@ fn call_with__counts_from_the_clock_and_not_from_the_turns_begin() {
         let keep = move |_: &mut petrel::Context<'_>, reply: petrel::Reply| {
             *kept.borrow_mut() = Some(reply.outcome.map_err(|failure| failure.status));
         };
-        cx.call_with(session, METHOD, request, response, options, keep).unwrap();
+        cx.call(session, METHOD, request)
+            .into_buffer(response)
+            .options(options)
+            .then_cancellable(move |_, cx, reply| keep(cx, reply))
+            .unwrap();
     };
-    client.call(session, METHOD, request, response, then_call).unwrap();
+    client
+        .call(session, METHOD, request)
+        .into_buffer(response)
+        .then(move |_, cx, reply| then_call(cx, reply))
+        .unwrap();
     world.client.turn();
     world.carry_requests();
     world.server.turn();
@@ -443,7 +455,7 @@ fn run_for__asks_until_its_time_is_over_or_it_is_done() {
         (0, 1, (true, 1)),
     ] {
         let asked = Cell::new(0);
-        let done = |_: &mut petrel::Context<'_>| {
+        let done = |_: &mut (), _: &mut petrel::Context<'_>| {
             asked.set(asked.get() + 1);
             assert!(asked.get() <= expected.1, "it goes on after {limit_ms} ms");
             if asked.get() > 1 {
@@ -511,7 +523,7 @@ fn requests_whose_time_runs_out_within_a_burst_are_not_run() {
                 let mut world = World::new(&config);
                 let ran = Rc::new(Cell::new(false));
                 let seen = Rc::clone(&ran);
-                world.server.endpoint.register(METHOD, move |cx, request| {
+                world.server.endpoint.on(METHOD, move |_, cx, request| {
                     seen.set(true);
                     request.reply(cx, b"")
                 });
@@ -520,7 +532,10 @@ fn requests_whose_time_runs_out_within_a_burst_are_not_run() {
                 let response = client.alloc(10).unwrap();
                 let options = CallOptions::new().timeout(Duration::from_millis(2));
                 client
-                    .call_with(world.session, METHOD, request, response, options, |_, _| {})
+                    .call(world.session, METHOD, request)
+                    .into_buffer(response)
+                    .options(options)
+                    .then_cancellable(|_, _, _| {})
                     .unwrap();
                 world.client.turn();
                 assert!(world.carry_requests() > 0);

@@ -25,9 +25,11 @@ fn soon() -> CallOptions {
 fn watched(udp: bool) -> (Server, mpsc::Receiver<WorkerRequest>) {
     let (keep, kept) = mpsc::channel();
     let server = Server::start(over(udp, !udp), "127.0.0.1:0", move |endpoint| {
-        endpoint.register_remote(WATCH, move |request| {
+        endpoint.on(WATCH, move |_, cx, request| {
+            let (request, handled) = request.detach(cx);
             // Without the test nobody wants it.
             let _ = keep.send(request);
+            handled
         });
     });
     (server, kept)
@@ -114,12 +116,16 @@ fn lock_service__releases_pass_the_requests_that_wait() {
         let lock = Arc::clone(&lock);
         move |endpoint| {
             let releasing = Arc::clone(&lock);
-            endpoint.register_remote(ACQUIRE, move |request| {
+            endpoint.on(ACQUIRE, move |_, cx, request| {
+                let (request, handled) = request.detach(cx);
                 lock.lock().unwrap().acquire(request);
+                handled
             });
-            endpoint.register_remote(RELEASE, move |request| {
+            endpoint.on(RELEASE, move |_, cx, request| {
+                let (request, handled) = request.detach(cx);
                 releasing.lock().unwrap().release();
                 request.reply_vec(Vec::new());
+                handled
             });
         }
     });

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use crate::common::remote::Caller;
 use crate::common::{ECHO, Server, client, over, pattern};
 use petrel::{
-    CallOptions, CallWaitError, Endpoint, EndpointConfig, Execution, IdlePolicy, RemoteCall,
-    Status, WorkerRequest, Workers,
+    CallOptions, Endpoint, EndpointConfig, Execution, IdlePolicy, RemoteCall, Status,
+    WorkerRequest, Workers,
 };
 
 const WORK: u16 = 10;
@@ -19,13 +19,8 @@ fn echo(mut request: WorkerRequest) {
     request.reply_vec(message);
 }
 
-fn failure(error: CallWaitError) -> (Status, String, Execution) {
-    match error {
-        CallWaitError::Failed(failure) => {
-            (failure.status, failure.message.clone(), failure.execution)
-        }
-        other => panic!("expected a failed call, got {other:?}"),
-    }
+fn failure(error: petrel::Error) -> (Status, String, Execution) {
+    (error.status, error.message.clone(), error.execution)
 }
 
 /// A server whose method WORK is run by a pool.
@@ -46,7 +41,7 @@ fn server_with<H: Fn(WorkerRequest) + Send + Sync + 'static>(
     let (give, take) = mpsc::channel();
     let server = Server::start(config, "127.0.0.1:0", move |endpoint| {
         let handler = handler(endpoint);
-        endpoint.register_worker(WORK, &workers, handler);
+        endpoint.on_worker(WORK, &workers, handler);
         give.send(workers).unwrap();
     });
     (server, take.recv().unwrap())
@@ -84,7 +79,7 @@ fn worker__answers_messages_of_every_size_under_every_idle_policy() {
             let session = client.connect_wait(server.address).unwrap();
             for len in [0, 1, 32, 5000, 300_000, 40] {
                 let message = pattern(len, len as u64);
-                let reply = client.call_wait(session, WORK, &message, len).unwrap();
+                let reply = client.call(session, WORK, &message).wait().unwrap();
                 assert!(reply[..] == message[..], "{len} bytes differ");
             }
             drop(server);
@@ -106,14 +101,14 @@ fn worker__that_fails_forgets_or_panics_answers_and_goes_on() {
     let mut client = client(over(true, true));
     let session = client.connect_wait(server.address).unwrap();
     let mut fails =
-        |message: &[u8]| failure(client.call_wait(session, WORK, message, 100).unwrap_err());
+        |message: &[u8]| failure(client.call(session, WORK, message).wait().unwrap_err());
     let not_found = (Status::NotFound, "no such thing: naïve".to_owned(), Execution::Answered);
     assert_eq!(fails(b"fail"), not_found);
     let forgotten = "the handler dropped the request".to_owned();
     assert_eq!(fails(b"forget"), (Status::Internal, forgotten, Execution::Answered));
     let panicked = "the handler panicked".to_owned();
     assert_eq!(fails(b"panic"), (Status::Internal, panicked, Execution::Answered));
-    assert_eq!(&client.call_wait(session, WORK, b"still fine", 100).unwrap()[..], b"still fine");
+    assert_eq!(&client.call(session, WORK, b"still fine").wait().unwrap()[..], b"still fine");
     drop(server);
     workers.stop();
     while !workers.is_idle() {
@@ -229,7 +224,11 @@ fn nested__calls_of_all_workers_wait_and_the_endpoint_goes_on() {
     let (release, kept) = mpsc::channel::<WorkerRequest>();
     // The server behind keeps requests until it has those of all workers.
     let back = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
-        endpoint.register_remote(WORK, move |request| release.send(request).unwrap());
+        endpoint.on(WORK, move |_, cx, request| {
+            let (request, handled) = request.detach(cx);
+            release.send(request).unwrap();
+            handled
+        });
     });
     let (address, workers) = (back.address, Workers::builder().threads(2).start().unwrap());
     let (front, _workers) = server_with(over(true, true), workers, move |endpoint| {
@@ -287,7 +286,11 @@ fn late__work_is_refused_without_running_and_what_runs_hears_of_it() {
 fn cancellation__reaches_a_handler_and_deadlines_its_calls() {
     let (keep, kept) = mpsc::channel::<WorkerRequest>();
     let back = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
-        endpoint.register_remote(WORK, move |request| keep.send(request).unwrap());
+        endpoint.on(WORK, move |_, cx, request| {
+            let (request, handled) = request.detach(cx);
+            keep.send(request).unwrap();
+            handled
+        });
     });
     let (address, (tell, told)) = (back.address, mpsc::channel());
     let workers = Workers::builder().threads(1).start().unwrap();
@@ -339,7 +342,7 @@ fn pool__serves_two_endpoints_and_requests_move_on_to_other_threads() {
     let servers = [(); 2].map(|()| {
         let (pool, onward) = (Arc::clone(&workers), onward.clone());
         Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
-            endpoint.register_worker(WORK, &pool, move |request| onward.send(request).unwrap());
+            endpoint.on_worker(WORK, &pool, move |request| onward.send(request).unwrap());
         })
     });
     for server in &servers {
@@ -347,7 +350,7 @@ fn pool__serves_two_endpoints_and_requests_move_on_to_other_threads() {
         let session = client.connect_wait(server.address).unwrap();
         for round in 0..50 {
             let message = pattern(100, round);
-            let reply = client.call_wait(session, WORK, &message, 100).unwrap();
+            let reply = client.call(session, WORK, &message).wait().unwrap();
             assert_eq!(reply[..], message[..]);
         }
     }

@@ -34,7 +34,7 @@ fn counter(json: &str, name: &str) -> u64 {
 fn check_newcomers(address: SocketAddr) {
     let mut newcomer = client(over(true, false));
     let session = newcomer.connect_wait(address).unwrap();
-    assert_eq!(&newcomer.call_wait(session, ECHO, b"new", 3).unwrap()[..], b"new");
+    assert_eq!(&newcomer.call(session, ECHO, b"new").wait().unwrap()[..], b"new");
     let json = fetch_stats(address, HANG).unwrap();
     assert!(counter(&json, "connections_open") <= 4_096 + 256, "{json}");
 }
@@ -52,11 +52,11 @@ fn connections_with_links_and_no_session__yield_to_newcomers() {
         let _ = connection.open_link(1, 1 + port as u16, 1_232, false);
         crowd.push(connection);
         if port % 512 == 0 {
-            assert_eq!(&honest.call_wait(session, ECHO, b"old", 3).unwrap()[..], b"old");
+            assert_eq!(&honest.call(session, ECHO, b"old").wait().unwrap()[..], b"old");
         }
     }
     (0..5).for_each(|_| check_newcomers(server.address));
-    assert_eq!(&honest.call_wait(session, ECHO, b"old", 3).unwrap()[..], b"old");
+    assert_eq!(&honest.call(session, ECHO, b"old").wait().unwrap()[..], b"old");
     let stats = fetch_stats(server.address, HANG).unwrap();
     assert!(counter(&stats, "dropped_idle_full") > 0, "{stats}");
     drop(crowd);
@@ -83,7 +83,7 @@ fn connections_with_sessions__have_a_share_and_are_told() {
     let share = refused.expect("a share has an end");
     assert!((3_000..3_584).contains(&share), "{share}");
     // A client with a session is not in anybody's way, and counters are there for all.
-    assert_eq!(&honest.call_wait(session, ECHO, b"old", 3).unwrap()[..], b"old");
+    assert_eq!(&honest.call(session, ECHO, b"old").wait().unwrap()[..], b"old");
     let stats = fetch_stats(server.address, HANG).unwrap();
     assert_eq!(counter(&stats, "dropped_idle_full"), 0, "{stats}");
     assert_eq!(counter(&stats, "sessions"), share as u64 + 1, "{stats}");

@@ -11,7 +11,7 @@ fn check_calls(client: &mut Endpoint, session: petrel::SessionId, rounds: u64) {
     for round in 0..rounds {
         for size in [32, 1_300, 1_440, 5_000, 60_000] {
             let message = pattern(size, round);
-            let reply = client.call_wait(session, ECHO, &message, size).unwrap();
+            let reply = client.call(session, ECHO, &message).wait().unwrap();
             assert!(reply[..] == message[..], "{size} bytes in round {round}");
         }
     }

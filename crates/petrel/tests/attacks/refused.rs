@@ -33,7 +33,7 @@ fn datagrams_that_the_kernel_refuses__are_counted_by_the_host() {
             // The kernel may report a refusal of an earlier one in place of sending this one.
             while stranger.send_to(&spray::datagram(number), data).is_err() {}
         }
-        assert_eq!(&honest.call_wait(session, ECHO, b"still", 5).unwrap()[..], b"still");
+        assert_eq!(&honest.call(session, ECHO, b"still").wait().unwrap()[..], b"still");
         let stats = fetch_stats(server.address, crate::HANG).unwrap();
         assert_eq!(udp_no_ports(&stats) - before, DATAGRAMS, "{stats}");
         assert!(stats.contains("\"rx_dropped_unknown_peer\":0"), "{stats}");

@@ -57,8 +57,8 @@ fn sessions__of_one_address_have_a_share_of_the_memory() {
     }
     let mut newcomer = client(over(true, false));
     let new = newcomer.connect_wait(address).unwrap();
-    assert_eq!(&newcomer.call_wait(new, ECHO, b"new", 3).unwrap()[..], b"new");
-    assert_eq!(&honest.call_wait(session, ECHO, b"old", 3).unwrap()[..], b"old");
+    assert_eq!(&newcomer.call(new, ECHO, b"new").wait().unwrap()[..], b"new");
+    assert_eq!(&honest.call(session, ECHO, b"old").wait().unwrap()[..], b"old");
     // What has ended counts no more.
     drop((greedy, second));
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);

@@ -36,7 +36,7 @@ impl Server {
         let thread = std::thread::spawn(move || {
             let nexus = nexus(Some(listen));
             let mut endpoint = nexus.endpoint(config).unwrap();
-            endpoint.register(ECHO, |cx, request| {
+            endpoint.on(ECHO, |_, cx, request| {
                 let len = request.data().len();
                 request.reply_with(cx, len, |data, out| {
                     out.copy_from_slice(data);
@@ -84,7 +84,7 @@ pub(crate) fn client(config: EndpointConfig) -> Endpoint {
 /// Runs the endpoint until another thread has done something: what it does does not wake the endpoint.
 #[allow(dead_code, reason = "not every program waits for another thread")]
 pub(crate) fn run_until_seen(endpoint: &mut Endpoint, mut is_seen: impl FnMut() -> bool) {
-    while !endpoint.run_for(Duration::from_millis(1), |_| is_seen()) {}
+    while !endpoint.run_for(Duration::from_millis(1), |_, _| is_seen()) {}
 }
 
 pub(crate) fn over(udp: bool, shm: bool) -> EndpointConfig {

@@ -19,7 +19,7 @@ use crate::spec::Spec;
 pub(crate) const SERVER: Seat = Seat(0);
 pub(crate) const CLIENT: Seat = Seat(1);
 
-pub(crate) type Endpoint = petrel::Endpoint<Port, Control>;
+pub(crate) type Endpoint = petrel::Endpoint<(), Port, Control>;
 
 /// The pool, until something ends it.
 #[derive(Clone, Default)]
@@ -127,7 +127,7 @@ fn register(endpoint: &mut Endpoint, workers: &Workers, service: &Arc<Service>) 
     use Method::*;
     for method in [Work, Reuse, Fail, Panic, Forget, Sleep, Watch, Nest, DropPool] {
         let service = Arc::clone(service);
-        endpoint.register_worker(method as u16, workers, move |request| {
+        endpoint.on_worker(method as u16, workers, move |request| {
             assert_eq!(request.method(), method as u16);
             service.execute(method, request);
         });
@@ -195,8 +195,10 @@ fn register_relay(endpoint: &mut Endpoint, ledger: &Arc<Ledger>) -> thread::Join
     let (pass_on, requests) = mpsc::channel::<WorkerRequest>();
     for method in [Method::Relay, Method::RelayForget] {
         let pass_on = pass_on.clone();
-        endpoint.register_remote(method as u16, move |request| {
+        endpoint.on(method as u16, move |_, cx, request| {
+            let (request, handled) = request.detach(cx);
             pass_on.send(request).expect("the relay lives as long as the endpoint");
+            handled
         });
     }
     let ledger = Arc::clone(ledger);

@@ -93,7 +93,7 @@ fn start_client(
     let (spec, medium, ledger) = (*spec, medium.clone(), Arc::clone(ledger));
     let thread = thread::spawn(move || {
         let mut endpoint = service::sit(&spec, &medium, CLIENT);
-        endpoint.register(Method::Echo as u16, |cx, request| {
+        endpoint.on(Method::Echo as u16, |_, cx, request| {
             let has_deadline = request.deadline_ns(cx).is_some();
             assert_eq!(
                 has_deadline,

@@ -81,7 +81,7 @@ impl Honest {
             while !seen.is_over.load(Ordering::Relaxed) {
                 let size = SIZES[report.calls as usize % SIZES.len()];
                 let request = vec![report.calls as u8; size];
-                let outcome = endpoint.call_wait(session, methods::ECHO, &request, size);
+                let outcome = endpoint.call(session, methods::ECHO, &request).wait();
                 report.calls += 1;
                 seen.calls.store(report.calls, Ordering::Relaxed);
                 let failure = match outcome {
@@ -124,12 +124,12 @@ impl Honest {
 pub(super) fn newcomer(address: SocketAddr) -> Result<(), Failure> {
     let mut endpoint = endpoint()?;
     let session = endpoint.connect_wait(address)?;
-    let reply = endpoint.call_wait(session, methods::ECHO, b"hello", 5)?;
+    let reply = endpoint.call(session, methods::ECHO, b"hello").wait()?;
     if reply[..] != *b"hello" {
         return Err(Failure::because("the reply to a newcomer is wrong"));
     }
     let request = vec![7; LARGE_BYTES];
-    let reply = endpoint.call_wait(session, methods::ECHO, &request, LARGE_BYTES)?;
+    let reply = endpoint.call(session, methods::ECHO, &request).wait()?;
     if reply[..] != request[..] {
         return Err(Failure::because("the large reply to a newcomer is wrong"));
     }

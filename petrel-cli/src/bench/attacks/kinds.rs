@@ -170,8 +170,7 @@ fn kept_answers(target: Target) -> Result<Standing, Failure> {
                 continue;
             };
             let request = methods::source_request(MESSAGE_BYTES, 7);
-            let room = MESSAGE_BYTES as usize;
-            match endpoint.call_wait(session, methods::SOURCE, &request, room) {
+            match endpoint.call(session, methods::SOURCE, &request).wait() {
                 Ok(_) => answers += 1,
                 Err(_) => refusals += 1,
             }

@@ -83,7 +83,7 @@ impl Clients {
             let rng = Rng::stream(self.windows, lane as u32, 0);
             endpoint.handle().spawn(Rc::clone(&window).operate(client, rng));
         }
-        endpoint.run_until(|_| window.under_way.get() == 0);
+        endpoint.run_until(|_, _| window.under_way.get() == 0);
         if let Some(error) = window.failure.take() {
             return Err(failed(error));
         }
@@ -109,7 +109,7 @@ impl Clients {
             drop(remote.run(|_| async { Ok(()) }));
             tally
         });
-        endpoint.run_until(|_| has_ended.load(Ordering::Acquire) || thread.is_finished());
+        endpoint.run_until(|_, _| has_ended.load(Ordering::Acquire) || thread.is_finished());
         let tally = thread.join().map_err(|_| Failure::because("a thread has panicked"))?;
         tally.map_err(Failure::because)
     }

@@ -17,9 +17,6 @@ const REPLICAS: usize = 3;
 /// How long replicas may take to become what they are to be.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Bytes of a status.
-const STATUS_BYTES: usize = 4096;
-
 /// Three processes of `petrel kv serve`, killed when this is dropped.
 pub(super) struct Cluster {
     pub(super) addresses: Vec<SocketAddr>,
@@ -146,7 +143,7 @@ impl Cluster {
 
 fn status(endpoint: &mut Endpoint, address: SocketAddr) -> Option<Status> {
     let session = endpoint.connect_wait(address).ok()?;
-    let answer = endpoint.call_wait(session, methods::STATUS, b"", STATUS_BYTES).ok();
+    let answer = endpoint.call(session, methods::STATUS, b"").wait().ok();
     endpoint.close(session);
     Status::decode(&answer?).ok()
 }
@@ -156,7 +153,7 @@ fn transfer(endpoint: &mut Endpoint, address: SocketAddr) {
     TransferRequest { node: 1 }.encode(&mut request);
     if let Ok(session) = endpoint.connect_wait(address) {
         // It may lead no more; then it is asked who does in the next round.
-        let _ = endpoint.call_wait(session, methods::TRANSFER, &request, STATUS_BYTES);
+        let _ = endpoint.call(session, methods::TRANSFER, &request).wait();
         endpoint.close(session);
     }
 }

@@ -90,7 +90,7 @@ impl Loader {
             let mut command = Vec::new();
             lane.write(Op::Batch(batch.batch()), &mut command);
             let call = (lane.session, methods::WRITE);
-            let answer = endpoint.call_wait(call.0, call.1, &command, REQUEST_BYTES)?;
+            let answer = endpoint.call(call.0, call.1, &command).wait()?;
             match WriteReply::decode(&answer) {
                 Ok(WriteReply::Applied(_)) => progress.set(first),
                 other => return Err(Failure::because(format!("a batch was answered: {other:?}"))),
@@ -118,7 +118,7 @@ impl Loader {
             call(&mut endpoint.context(), &self.shared, lane, request, response);
         }
         let shared = Rc::clone(&self.shared);
-        endpoint.run_until(|_| {
+        endpoint.run_until(|_, _| {
             let state = &mut *shared.borrow_mut();
             state.is_over |= begin.elapsed() >= window;
             state.is_over && state.under_way == 0 || state.failure.is_some()
@@ -139,7 +139,7 @@ impl Lane {
         let session = endpoint.connect_wait(cluster.addresses[0])?;
         let mut command = Vec::new();
         Command::OpenSession.encode(&mut command);
-        let answer = endpoint.call_wait(session, methods::WRITE, &command, REQUEST_BYTES)?;
+        let answer = endpoint.call(session, methods::WRITE, &command).wait()?;
         match WriteReply::decode(&answer) {
             Ok(WriteReply::Applied(applied)) => {
                 let (number, revision) = (applied.index, applied.index);
@@ -204,7 +204,11 @@ fn call(
             }
         }
     };
-    match cx.call(own.session, method, request, response, ended) {
+    match cx
+        .call(own.session, method, request)
+        .into_buffer(response)
+        .then(move |_, cx, reply| ended(cx, reply))
+    {
         Ok(()) => state.under_way += 1,
         Err(rejected) => state.failure = Some(rejected.error.to_string()),
     }

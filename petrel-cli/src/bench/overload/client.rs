@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use petrel::overload::{ConcurrencyLimit, Permit};
 use petrel::{
-    CallError, CallOptions, Context, Endpoint, Execution, MsgBuf, Reply, SessionId, Status,
+    CallError, CallOptions, Context, Endpoint, Execution, MsgBuf, Reply, SessionId, StartError,
+    Status,
 };
 use petrel_sim::Rng;
 
@@ -99,7 +100,7 @@ pub(super) fn run(
     let load = Rc::new(Load::new(demand, sessions.to_vec(), seed, endpoint.context().now_ns()));
     load.begin(&mut endpoint.context());
     let end = Instant::now() + load.whole() + PATIENCE;
-    let turn = |cx: &mut Context<'_>| {
+    let turn = |_: &mut (), cx: &mut Context<'_>| {
         load.act(cx);
         load.is_over(cx.now_ns())
     };
@@ -206,7 +207,12 @@ impl Load {
         let load = Rc::clone(self);
         let end = move |cx: &mut Context<'_>, reply| load.end(cx, reply, call);
         let (session, options) = (self.sessions[place], self.options(asked_ns));
-        if let Err(rejected) = cx.call_with(session, wire::WORK, request, response, options, end) {
+        if let Err(rejected) = cx
+            .call(session, wire::WORK, request)
+            .into_buffer(response)
+            .options(options)
+            .then(move |_, cx, reply| end(cx, reply))
+        {
             self.unsent(counts, &rejected.error);
         }
     }
@@ -245,10 +251,10 @@ impl Load {
         wire::reply_to(request)
     }
 
-    fn unsent(&self, counts: bool, error: &CallError) {
+    fn unsent(&self, counts: bool, error: &StartError) {
         self.state.borrow_mut().pending -= 1;
         self.count(counts, |outcomes| match error {
-            CallError::QueueFull { .. } => outcomes.unsent += 1,
+            StartError::Rejected(CallError::QueueFull { .. }) => outcomes.unsent += 1,
             _ => outcomes.wrong += 1,
         });
     }

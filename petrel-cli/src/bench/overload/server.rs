@@ -45,11 +45,11 @@ pub(in crate::bench) fn run(args: &OverloadServerArgs, output: Output) -> Result
     let account = Arc::new(Account::default());
     let workers = workers(args)?;
     let (work, done, service) = (Arc::clone(&account), account, args.work.service);
-    endpoint.register_worker(wire::WORK, &workers, move |request| run_one(request, service, &work));
-    endpoint.register(wire::TAKE, move |cx, request| request.reply(cx, &done.take().to_bytes()));
+    endpoint.on_worker(wire::WORK, &workers, move |request| run_one(request, service, &work));
+    endpoint.on(wire::TAKE, move |_, cx, request| request.reply(cx, &done.take().to_bytes()));
     output.record(&Ready { address })?;
     while getppid() == parent {
-        endpoint.run_for(LOOK_EVERY, |_| false);
+        endpoint.run_for(LOOK_EVERY, |_, _| false);
     }
     Ok(())
 }

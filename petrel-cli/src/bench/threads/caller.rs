@@ -51,7 +51,11 @@ impl Caller {
             ended.list.borrow_mut().push((number, now_ns() - started_ns, reply));
             ended.count.set(ended.count.get() + 1);
         };
-        let called = self.endpoint.call(session, WORK, request, response, end);
+        let called = self
+            .endpoint
+            .call(session, WORK, request)
+            .into_buffer(response)
+            .then(move |_, cx, reply| end(cx, reply));
         called.map_err(|rejected| Failure::because(rejected.error))
     }
 
@@ -62,7 +66,7 @@ impl Caller {
     /// Runs the event loop until calls have ended, counts them, and gives their buffers.
     fn wait(&mut self, tally: &mut Tally) -> Vec<(MsgBuf, MsgBuf)> {
         let ended = Rc::clone(&self.ended);
-        self.endpoint.run_until(|_| ended.count.get() > 0);
+        self.endpoint.run_until(|_, _| ended.count.get() > 0);
         ended.count.set(0);
         let mut buffers = Vec::new();
         for (number, latency_ns, reply) in mem::take(&mut *ended.list.borrow_mut()) {

@@ -46,7 +46,7 @@ pub(super) fn round(
     ends.window(length, local)?;
     let workers = Workers::builder().threads(1).idle(IdlePolicy::Poll).start();
     let workers = workers.map_err(Failure::because)?;
-    ends.server.register_worker(WORK, &workers, move |request| {
+    ends.server.on_worker(WORK, &workers, move |request| {
         let answer = job.execute(request.data());
         request.reply(&answer);
     });
@@ -108,7 +108,7 @@ impl Ends {
     }
 
     fn serve_here(&mut self, job: Job) {
-        self.server.register(WORK, move |cx, request| {
+        self.server.on(WORK, move |_, cx, request| {
             let answer = job.execute(request.data());
             request.reply(cx, &answer)
         });
@@ -136,9 +136,11 @@ impl Ends {
         let response = self.client.alloc(8).map_err(Failure::because)?;
         let ended = Rc::new(RefCell::new(None));
         let end = Rc::clone(&ended);
-        let called = self.client.call(self.session, WORK, request, response, move |_, reply| {
-            *end.borrow_mut() = Some(reply);
-        });
+        let called = self.client.call(self.session, WORK, request).into_buffer(response).then(
+            move |_, _, reply| {
+                *end.borrow_mut() = Some(reply);
+            },
+        );
         called.map_err(|rejected| Failure::because(rejected.error))?;
         while ended.borrow().is_none() {
             self.turn();

@@ -73,11 +73,11 @@ fn serve(
 
 fn register(endpoint: &mut Endpoint, pool: Option<&Workers>, job: Job) {
     match pool {
-        None => endpoint.register(WORK, move |cx, request| {
+        None => endpoint.on(WORK, move |_, cx, request| {
             let answer = job.execute(request.data());
             request.reply(cx, &answer)
         }),
-        Some(workers) => endpoint.register_worker(WORK, workers, move |request| {
+        Some(workers) => endpoint.on_worker(WORK, workers, move |request| {
             let answer = job.execute(request.data());
             request.reply(&answer);
         }),

@@ -207,10 +207,14 @@ impl Load {
         let Some((mut request, response)) = place.buffers.take() else { return };
         (place.call, place.started_ns) = (call, now_ns);
         let method = call.write(&self.keys, &mut request);
-        match cx.call_fn(place.session, method, request, response, on_reply, index as u64) {
+        match cx
+            .call(place.session, method, request)
+            .into_buffer(response)
+            .then(move |_, cx, reply| on_reply(cx, reply, index as u64))
+        {
             Ok(()) => ACTIVE.set(ACTIVE.get() + 1),
             Err(rejected) => {
-                place.buffers = Some((rejected.request, rejected.response));
+                place.buffers = rejected.request.zip(rejected.response);
                 self.fail(rejected.error.to_string());
             }
         }

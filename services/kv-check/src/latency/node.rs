@@ -89,7 +89,7 @@ impl ServerNode {
             .map_err(|error| error.to_string())?;
         let echoes = Rc::new(RefCell::new(0));
         let counted = Rc::clone(&echoes);
-        endpoint.register(ECHO, move |cx, request| {
+        endpoint.on(ECHO, move |_, cx, request| {
             *counted.borrow_mut() += 1;
             request.reply(cx, &[1; ANSWER_BYTES])
         });
@@ -391,7 +391,7 @@ async fn write_all(session: &Session, number: u64, keys: u64) -> Option<u64> {
         let mut command = Vec::new();
         Command::Write { session: number, sequence, first_pending: sequence, op }
             .encode(&mut command);
-        let answer = session.start(methods::WRITE, &command).await.ok()?;
+        let answer = session.call(methods::WRITE, &command).await.ok()?;
         let WriteReply::Applied(_) = WriteReply::decode(&answer).ok()? else { return None };
     }
     Some(sequence)
@@ -400,7 +400,7 @@ async fn write_all(session: &Session, number: u64, keys: u64) -> Option<u64> {
 async fn open_session(session: &Session) -> Option<u64> {
     let mut command = Vec::new();
     Command::OpenSession.encode(&mut command);
-    let answer = session.start(methods::WRITE, &command).await.ok()?;
+    let answer = session.call(methods::WRITE, &command).await.ok()?;
     match WriteReply::decode(&answer).ok()? {
         WriteReply::Applied(applied) => Some(applied.index),
         WriteReply::Refused(_) => None,
@@ -441,5 +441,8 @@ fn call(
             call(cx, &state, reply.request, reply.response);
         }
     };
-    cx.call(session, method, request, response, ended).expect("one call at a time has room");
+    cx.call(session, method, request)
+        .into_buffer(response)
+        .then(move |_, cx, reply| ended(cx, reply))
+        .expect("one call at a time has room");
 }

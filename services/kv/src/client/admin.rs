@@ -44,7 +44,7 @@ impl KvClient {
             Ok(Err(error)) => return Err(timeout(error.to_string())),
             Err(_) => return Err(timeout("no answer".to_owned())),
         };
-        match session.0.start_with(methods::STATUS, &[], options).await {
+        match session.0.call(methods::STATUS, &[]).options(options).await {
             Ok(reply) => decode_status(address, &reply),
             Err(failure) => Err(timeout(failure.to_string())),
         }

@@ -44,7 +44,7 @@ impl Connection {
     /// Starts a call, if there is a session.
     pub(super) fn start(&self, method: u16, request: &[u8], options: CallOptions) -> Option<Call> {
         let session = self.session.borrow();
-        Some(session.as_ref()?.start_with(method, request, options))
+        Some(session.as_ref()?.call(method, request).options(options).started())
     }
 
     fn set(&self, session: Result<Session, String>) {
@@ -292,7 +292,7 @@ async fn watch(client: &Weak<Inner>, connection: &Rc<Connection>, session: &Sess
         }) else {
             return has_answered;
         };
-        if let Ok(answer) = session.start_with(methods::STATUS, &[], options).await
+        if let Ok(answer) = session.call(methods::STATUS, &[]).options(options).await
             && let Ok(status) = Status::decode(&answer)
             && let Some(inner) = client.upgrade()
         {

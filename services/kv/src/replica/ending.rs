@@ -21,7 +21,7 @@ impl Replica {
     /// As [`Replica::turn`].
     pub fn drain<T: Transport, C: ControlPlane<T::Link>>(
         &self,
-        endpoint: &mut Endpoint<T, C>,
+        endpoint: &mut Endpoint<(), T, C>,
         limit: Duration,
     ) -> Result<usize, ReplicaError> {
         let limit_ns = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
@@ -49,11 +49,11 @@ impl Replica {
 
     fn run_until<T: Transport, C: ControlPlane<T::Link>>(
         &self,
-        endpoint: &mut Endpoint<T, C>,
+        endpoint: &mut Endpoint<(), T, C>,
         mut is_over: impl FnMut(&Context<'_>) -> bool,
     ) -> Result<(), ReplicaError> {
         let mut outcome = Ok(());
-        endpoint.run_until(|cx| {
+        endpoint.run_until(|_, cx| {
             outcome = self.turn(cx).map(drop);
             outcome.is_err() || is_over(cx)
         });

@@ -4,7 +4,7 @@
 //! few calls at a time: what comes up meanwhile waits, and appends that follow each other become one. So the batches
 //! grow with the load by themselves.
 
-use petrel::{CallOptions, Context, MsgBuf, Reply, Session, SharedMsg};
+use petrel::{Context, MsgBuf, Reply, Session, SharedMsg};
 use raft::eraftpb::{Message, MessageType};
 
 use super::codec::{entry_bytes, frame_bytes, is_denial, write_frame};
@@ -305,13 +305,18 @@ fn start(
     let ended = move |cx: &mut Context<'_>, reply: Reply| shared.raft_ended(cx, sent, &reply);
     match frame {
         Frame::Last => match cx.alloc_message(last) {
-            Ok(request) => cx.call(session, methods::RAFT, request, answer, ended).is_ok(),
+            Ok(request) => cx
+                .call(session, methods::RAFT, request)
+                .into_buffer(answer)
+                .then(move |_, cx, reply| ended(cx, reply))
+                .is_ok(),
             Err(_) => false,
         },
-        Frame::Shared(message) => {
-            let options = CallOptions::new();
-            cx.call_shared(session, methods::RAFT, message, answer, options, ended).is_ok()
-        }
+        Frame::Shared(message) => cx
+            .call(session, methods::RAFT, message)
+            .into_buffer(answer)
+            .then(move |_, cx, reply| ended(cx, reply))
+            .is_ok(),
         Frame::None => false,
     }
 }

@@ -92,7 +92,7 @@ impl Replica {
     /// # Errors
     /// [`ReplicaError`] when the settings or the log are not usable.
     pub fn start<T: Transport, C: ControlPlane<T::Link>>(
-        endpoint: &mut Endpoint<T, C>,
+        endpoint: &mut Endpoint<(), T, C>,
         config: ReplicaConfig,
         disk: Box<dyn LogStore>,
         recovered: Option<Recovered>,
@@ -137,11 +137,11 @@ impl Replica {
     /// As [`Replica::turn`].
     pub fn run<T: Transport, C: ControlPlane<T::Link>>(
         &self,
-        endpoint: &mut Endpoint<T, C>,
+        endpoint: &mut Endpoint<(), T, C>,
         mut stop: impl FnMut() -> bool,
     ) -> Result<(), ReplicaError> {
         let mut outcome = Ok(());
-        endpoint.run_until(|cx| {
+        endpoint.run_until(|_, cx| {
             outcome = self.turn(cx).map(drop);
             outcome.is_err() || stop()
         });
@@ -176,12 +176,12 @@ impl Replica {
 }
 
 fn register<T: Transport, C: ControlPlane<T::Link>>(
-    endpoint: &mut Endpoint<T, C>,
+    endpoint: &mut Endpoint<(), T, C>,
     shared: &Shared,
 ) {
     let mut on = |method: u16, handler: Handler| {
         let shared = shared.clone();
-        endpoint.register(method, move |cx, request| handler(&shared, cx, request));
+        endpoint.on(method, move |_, cx, request| handler(&shared, cx, request));
     };
     on(api::methods::WRITE, Shared::handle_write);
     on(api::methods::GET, Shared::handle_read);

@@ -54,7 +54,7 @@ impl Bench {
     /// Runs the event loop until something holds.
     fn run_until(&mut self, what: &str, mut holds: impl FnMut() -> bool) {
         let begin = Instant::now();
-        self.endpoint.run_until(|_| holds() || begin.elapsed() > PATIENCE);
+        self.endpoint.run_until(|_, _| holds() || begin.elapsed() > PATIENCE);
         assert!(holds(), "{what} in {PATIENCE:?}");
     }
 }
@@ -328,7 +328,7 @@ fn refuse_all_but_the_first(stop: &AtomicBool, address: &Sender<SocketAddr>) {
     let nexus = Nexus::builder().listen("127.0.0.1:0".parse().unwrap()).start().unwrap();
     let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
     let mut first = None;
-    endpoint.register(methods::MEMBER, move |cx, request| {
+    endpoint.on(methods::MEMBER, move |_, cx, request| {
         if first.is_none() {
             let (responder, handled) = request.defer(cx);
             first = Some(responder);
@@ -341,7 +341,7 @@ fn refuse_all_but_the_first(stop: &AtomicBool, address: &Sender<SocketAddr>) {
     });
     address.send(nexus.local_addr().unwrap()).unwrap();
     while !stop.load(Ordering::Relaxed) {
-        endpoint.run_for(Duration::from_millis(1), |_| false);
+        endpoint.run_for(Duration::from_millis(1), |_, _| false);
     }
 }
 
@@ -454,7 +454,7 @@ fn client__a_session_that_the_cluster_has_forgotten_is_opened_anew() {
         let mut calls = Parallel::new(256);
         for number in 0..SESSIONS_MAX as u64 {
             calls.has_room().await;
-            calls.push(number, session.start(methods::WRITE, &command));
+            calls.push(number, session.call(methods::WRITE, &command).started());
         }
         while let Some((_, answer)) = calls.next().await {
             let answer = answer.unwrap();

@@ -42,7 +42,7 @@ impl Client {
             let connect = || self.endpoint.connect_wait(self.addresses[place]).ok();
             let Some(session) = self.sessions[place].or_else(connect) else { continue };
             self.sessions[place] = Some(session);
-            match self.endpoint.call_wait(session, method, request, 4096) {
+            match self.endpoint.call(session, method, request).wait() {
                 Ok(reply) => {
                     if let Some(taken) = take(&reply) {
                         return taken;

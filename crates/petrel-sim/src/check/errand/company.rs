@@ -68,7 +68,7 @@ impl Node {
         let mut cx = self.endpoint.context();
         shared.begin_errand(id, timeout_ns);
         let ended = Rc::clone(&shared);
-        let called = group.call(&mut cx, &message, call, move |_, reply| {
+        let called = group.call(&mut cx, &message, call, move |_, _, reply| {
             ended.company_ends(id, reply);
         });
         match called {

@@ -15,7 +15,7 @@ const SESSION: SessionId = SessionId { index: 1, generation: 0 };
 /// A ledger with one call, and somewhere to get buffers from.
 struct Desk {
     ledger: Ledger,
-    endpoint: Endpoint<SimTransport, SimControl>,
+    endpoint: Endpoint<(), SimTransport, SimControl>,
 }
 
 impl Desk {

@@ -4,7 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use petrel::overload::{ConcurrencyLimit, Permit};
-use petrel::{CallError, CallOptions, Context, Execution, MsgBuf, Reply, SessionId, Status};
+use petrel::{
+    CallError, CallOptions, Context, Execution, MsgBuf, Reply, SessionId, StartError, Status,
+};
 
 use super::super::caller::Phase;
 use super::super::message::{self, Body};
@@ -149,16 +151,23 @@ impl Client {
             true => CallOptions::new().deadline_ns(worthless_ns),
             false => CallOptions::new(),
         };
-        match cx.call_with(self.session, METHOD, request, response, options, continuation) {
-            Ok(_) => {}
+        match cx
+            .call(self.session, METHOD, request)
+            .into_buffer(response)
+            .options(options)
+            .then(move |_, cx, reply| continuation(cx, reply))
+        {
+            Ok(()) => {}
             Err(rejected) => self.note_unsent(counts, &rejected.error),
         }
     }
 
-    fn note_unsent(&self, counts: bool, error: &CallError) {
+    fn note_unsent(&self, counts: bool, error: &StartError) {
         self.pending.set(self.pending.get() - 1);
         match error {
-            CallError::QueueFull { .. } => self.count(counts, |outcomes| outcomes.unsent += 1),
+            StartError::Rejected(CallError::QueueFull { .. }) => {
+                self.count(counts, |outcomes| outcomes.unsent += 1)
+            }
             error => self.note_wrong(|| format!("a call was not taken: {error}")),
         }
     }

@@ -269,10 +269,8 @@ fn add_server(
     let server = Rc::new(server);
     cluster.add_driver(actor, Rc::clone(&server), &[]);
     let handler = Rc::clone(&server);
-    let handle = move |cx: &mut petrel::Context<'_>, request: petrel::Request<'_>| {
-        handler.handle(cx, request)
-    };
-    cluster.endpoint_mut(actor).register(server::METHOD, handle);
+    let endpoint = cluster.endpoint_mut(actor);
+    endpoint.on(server::METHOD, move |_, cx, request| handler.handle(cx, request));
     Ok((place, server))
 }
 

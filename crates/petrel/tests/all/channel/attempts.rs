@@ -91,7 +91,7 @@ fn run_script(
     places: Arc<std::sync::Mutex<Vec<u8>>>,
 ) {
     let kept = std::cell::RefCell::new(Vec::new());
-    endpoint.register(SCRIPT, move |cx, request| {
+    endpoint.on(SCRIPT, move |_, cx, request| {
         places.lock().unwrap().push(number);
         let place = came.fetch_add(1, Ordering::SeqCst) as usize;
         match script[place.min(script.len() - 1)] {
@@ -118,7 +118,7 @@ fn run_script(
 /// Registers a method whose requests stay without an answer.
 fn keep_all(endpoint: &mut Endpoint, count: Arc<AtomicU32>) {
     let kept = std::cell::RefCell::new(Vec::new());
-    endpoint.register(NEVER, move |cx, request| {
+    endpoint.on(NEVER, move |_, cx, request| {
         count.fetch_add(1, Ordering::SeqCst);
         let (responder, handled) = request.defer(cx);
         kept.borrow_mut().push(responder);
@@ -210,7 +210,7 @@ fn a_restarted_server_that_refuses_its_returning_clients_loses_no_call() {
     first.end();
     let came = Arc::new(AtomicU32::new(0));
     let _second = Server::start(over(true, true), &address.to_string(), move |endpoint| {
-        endpoint.register(NEVER, move |cx, request| {
+        endpoint.on(NEVER, move |_, cx, request| {
             let place = came.fetch_add(1, Ordering::SeqCst) as usize;
             match BUSY[place.min(BUSY.len() - 1)] {
                 Step::Refuse(status) => request.refuse(cx, status, "busy"),
@@ -268,7 +268,7 @@ fn occupy(
 #[test]
 fn a_retry_goes_to_another_server_though_the_one_that_failed_is_less_busy() {
     let refuses = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
-        endpoint.register(NAME, |cx, request| request.refuse(cx, Status::Unavailable, "not now"));
+        endpoint.on(NAME, |_, cx, request| request.refuse(cx, Status::Unavailable, "not now"));
     });
     let (answers, counts) = server("answers");
     let servers = [(refuses, Arc::default()), (answers, counts)];
@@ -305,7 +305,9 @@ fn failures_that_are_answers_do_not_lower_the_limit_of_calls() {
             handle.spawn(async move { channel.call(NEVER, b"", seconds(60)).await })
         })
         .collect();
-    let all_came = |_: &mut petrel::Context<'_>| counts.came.load(Ordering::SeqCst) - came == limit;
+    let all_came = |_: &mut (), _: &mut petrel::Context<'_>| {
+        counts.came.load(Ordering::SeqCst) - came == limit
+    };
     assert!(client.run_for(Duration::from_secs(20), all_came), "some calls were held back");
     drop(calls);
 }
@@ -331,7 +333,7 @@ fn refusals_of_a_busy_server_lower_the_limit_of_calls() {
     run_until_seen(&mut client, || scripted.came() > limit / 2);
     // A request of the same session arrives after those that were let through before it.
     let session = client.connect_wait(scripted.servers[0].address).unwrap();
-    client.call_wait(session, super::ECHO, b"", 0).unwrap();
+    client.call(session, super::ECHO, b"").wait().unwrap();
     assert_eq!(scripted.came(), 1 + limit / 2);
     drop(calls);
 }

@@ -26,23 +26,23 @@ struct Counts {
 fn serve(endpoint: &mut Endpoint, name: &'static str, counts: &Arc<Counts>) {
     let never = Arc::clone(counts);
     let kept = RefCell::new(Vec::new());
-    endpoint.register(NEVER, move |cx, request| {
+    endpoint.on(NEVER, move |_, cx, request| {
         never.came.fetch_add(1, Ordering::SeqCst);
         let (responder, handled) = request.defer(cx);
         let counts = Arc::clone(&never);
-        cx.on_cancel(&responder, move |_| {
+        cx.on_cancel(&responder, move |_, _| {
             counts.went.fetch_add(1, Ordering::SeqCst);
         });
         kept.borrow_mut().push(responder);
         handled
     });
     let fail = Arc::clone(counts);
-    endpoint.register(FAIL, move |cx, request| {
+    endpoint.on(FAIL, move |_, cx, request| {
         fail.came.fetch_add(1, Ordering::SeqCst);
         let status = Status::from_code(request.data()[0]);
         request.fail(cx, status, "as asked for")
     });
-    endpoint.register(NAME, move |cx, request| request.reply(cx, name.as_bytes()));
+    endpoint.on(NAME, move |_, cx, request| request.reply(cx, name.as_bytes()));
 }
 
 fn server_at(listen: &str, name: &'static str) -> (Server, Arc<Counts>) {
@@ -155,7 +155,7 @@ fn a_hedge_answers_for_a_server_that_hangs_which_hears_of_it() {
     let (answers, _) = {
         let counts = Arc::new(Counts::default());
         let server = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
-            endpoint.register(NEVER, |cx, request| request.reply(cx, b"answered here"));
+            endpoint.on(NEVER, |_, cx, request| request.reply(cx, b"answered here"));
         });
         (server, counts)
     };
@@ -264,7 +264,7 @@ fn a_rolling_restart_loses_no_call() {
         let thread = std::thread::spawn(move || {
             let nexus = nexus(Some(listen));
             let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
-            endpoint.register(ECHO, |cx, request| {
+            endpoint.on(ECHO, |_, cx, request| {
                 let data = request.data().to_vec();
                 request.reply(cx, &data)
             });
@@ -332,7 +332,7 @@ fn a_dropped_channel_closes_its_sessions_and_ends_its_tasks() {
     client.block_on(channel.ready());
     assert_eq!(client.core().session_count(), 1);
     drop(channel);
-    client.run_for(Duration::from_millis(1), |_| false);
+    client.run_for(Duration::from_millis(1), |_, _| false);
     assert_eq!(client.core().session_count(), 0);
 }
 
@@ -353,7 +353,7 @@ fn a_channel_dropped_while_it_connects_leaves_no_session_behind() {
             client.run_once();
         }
         drop(channel);
-        client.run_for(Duration::from_millis(1), |_| false);
+        client.run_for(Duration::from_millis(1), |_, _| false);
         assert_eq!(client.core().session_count(), 1, "after {turns} turns");
         assert_eq!(client.stats().tasks, tasks, "after {turns} turns");
     }
@@ -364,9 +364,8 @@ fn a_channel_dropped_while_it_connects_leaves_no_session_behind() {
 fn a_hedge_that_is_refused_says_nothing_of_the_attempt_beside_it() {
     let (hangs, counts) = server("hangs");
     let refuses = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
-        endpoint.register(NEVER, |cx, request| {
-            request.refuse(cx, Status::FailedPrecondition, "not here")
-        });
+        endpoint
+            .on(NEVER, |_, cx, request| request.refuse(cx, Status::FailedPrecondition, "not here"));
     });
     let mut client = client(EndpointConfig::default());
     // No third attempt, at the server of the first, while the answer of the second is late.
@@ -389,7 +388,7 @@ fn a_hedge_that_is_refused_says_nothing_of_the_attempt_beside_it() {
     });
     // What was on its way to this server arrives before a later request of the same link.
     let session = client.connect_wait(hangs.address).unwrap();
-    client.call_wait(session, ECHO, b"", 0).unwrap();
+    client.call(session, ECHO, b"").wait().unwrap();
     // An attempt may have been cancelled before its request left: the server never sees that one.
     let came = counts.came.load(Ordering::SeqCst);
     assert!((1..=unknown).contains(&came), "{came} requests came, {unknown} calls are uncertain");
@@ -414,6 +413,6 @@ fn a_dropped_channel_whose_servers_are_gone_leaves_no_task() {
         }
     });
     drop(channel);
-    client.run_until(|_| true);
+    client.run_until(|_, _| true);
     assert_eq!(client.stats().tasks, 0);
 }

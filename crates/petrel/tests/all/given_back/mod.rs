@@ -55,7 +55,10 @@ fn call(app: &Shared, cx: &mut Context<'_>, session: SessionId, len: usize) {
     fill(number, &mut request);
     let back = Rc::clone(app);
     let on_end = move |_: &mut Context<'_>, reply: Reply| end(&back, number, len, reply);
-    cx.call(session, ECHO, request, response, on_end).unwrap();
+    cx.call(session, ECHO, request)
+        .into_buffer(response)
+        .then(move |_, cx, reply| on_end(cx, reply))
+        .unwrap();
 }
 
 /// A call has ended: its buffers are the application's again, and nobody else's.
@@ -88,7 +91,7 @@ fn echo(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
 }
 
 /// Gives the buffers back that the application keeps, and looks whether all are there.
-fn give_back<T: Transport, C: ControlPlane<T::Link>>(app: &Shared, endpoint: &Endpoint<T, C>) {
+fn give_back<T: Transport, C: ControlPlane<T::Link>>(app: &Shared, endpoint: &Endpoint<(), T, C>) {
     app.borrow_mut().spare.clear();
     assert_eq!(endpoint.buffers_in_use().count, 0);
 }

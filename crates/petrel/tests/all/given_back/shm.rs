@@ -81,7 +81,7 @@ fn shm__a_request_in_the_ring_stays_while_its_sender_uses_its_memory_again() {
     let (client, app, sessions) = (Rc::clone(&pair.client), Rc::clone(&pair.app), pair.sessions);
     let looks = Rc::new(RefCell::new(0));
     let looked = Rc::clone(&looks);
-    pair.server.register(ECHO, move |cx, request| {
+    pair.server.on(ECHO, move |_, cx, request| {
         *looked.borrow_mut() += 1;
         if *looked.borrow() > 1 {
             return echo(cx, request);
@@ -107,7 +107,7 @@ fn shm__a_server_that_stalls_gets_what_was_sent_before_its_sender_gave_up() {
     let mut pair = pair(&config(64 << 10, 4_096));
     let executed = Rc::new(RefCell::new(Vec::new()));
     let seen = Rc::clone(&executed);
-    pair.server.register(ECHO, move |cx, request| {
+    pair.server.on(ECHO, move |_, cx, request| {
         seen.borrow_mut().push(call_of(request.data()));
         echo(cx, request)
     });

@@ -11,7 +11,7 @@ use petrel::{Endpoint, EndpointConfig, IdlePolicy, Nexus, SessionId, SessionStat
 use super::relay::{Detour, Faults, Relay};
 use super::*;
 
-type Detoured = Endpoint<Host, Detour>;
+type Detoured = Endpoint<(), Host, Detour>;
 
 const CLIENT: usize = 0;
 const SERVER: usize = 1;
@@ -43,7 +43,7 @@ impl Net {
         let mut relay = Relay::new(faults);
         // The first one is the one that clients find.
         let mut server = endpoint(&nexus, config, &mut relay, SERVER);
-        server.register(ECHO, echo);
+        server.on(ECHO, |_, cx, request| echo(cx, request));
         let client = endpoint(&nexus, config, &mut relay, CLIENT);
         Self { nexus, relay, client, server: Some(server), app: Shared::default() }
     }
@@ -165,7 +165,7 @@ fn udp__the_server_is_gone_with_packets_unsent() {
     net.run_until_all_ended();
     assert_eq!(net.app.borrow().failed, [Status::Unavailable; 6]);
     let mut server = endpoint_again(&mut net);
-    server.register(ECHO, echo);
+    server.on(ECHO, |_, cx, request| echo(cx, request));
     net.server = Some(server);
     // In the same memory, while late datagrams of the first calls still arrive.
     let session = net.connect();

@@ -5,10 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use petrel::{
-    CallError, CallOptions, CallWaitError, EndpointConfig, Execution, SessionState, StartError,
-    Status,
-};
+use petrel::{CallError, CallOptions, EndpointConfig, Execution, SessionState, Status};
 use rustix::process::Signal;
 
 use crate::common::{Server, over};
@@ -41,9 +38,9 @@ fn killed__server_ends_calls_with_unavailable_and_whether_they_may_have_run() {
         }
         assert_eq!(counts, [calls.len() - 4, 4]);
         assert!(matches!(pair.client.session_state(pair.session), SessionState::Ended(_)));
-        let after = pair.client.call_wait(pair.session, ECHO, b"", 0).unwrap_err();
-        let closed = StartError::Rejected(CallError::SessionClosed);
-        assert_eq!(after, CallWaitError::NotStarted(closed));
+        let after = pair.client.call(pair.session, ECHO, b"").wait().unwrap_err();
+        assert_eq!(after.execution, Execution::NotSent);
+        assert_eq!(after.message, CallError::SessionClosed.to_string());
     }
 }
 
@@ -54,11 +51,11 @@ fn killed__client_is_noticed_by_the_handler_of_its_call() {
         let served = Arc::clone(&counts);
         let server = Server::start(config, "127.0.0.1:0", move |endpoint| {
             let kept = Cell::new(None);
-            endpoint.register(KEEP, move |cx, request| {
+            endpoint.on(KEEP, move |_, cx, request| {
                 served[0].fetch_add(1, SeqCst);
                 let (responder, handled) = request.defer(cx);
                 let counts = Arc::clone(&served);
-                cx.on_cancel(&responder, move |_| {
+                cx.on_cancel(&responder, move |_, _| {
                     counts[1].fetch_add(1, SeqCst);
                 });
                 kept.set(Some(responder));
@@ -103,10 +100,10 @@ fn hung__server_holds_no_call_for_ever_and_serves_again_when_it_goes_on() {
 /// The process is the same and takes a new session; of what came before, nothing has run twice.
 fn goes_on(pair: &mut Pair) {
     let session = pair.client.connect_wait(pair.server.address()).unwrap();
-    let who = pair.client.call_wait(session, WHO, b"", 4).unwrap();
+    let who = pair.client.call(session, WHO, b"").wait().unwrap();
     assert_eq!(who[..], pair.server.id().to_le_bytes());
     for (message, runs) in [("without a deadline", 1..=1), ("with a deadline", 0..=1)] {
-        let count = pair.client.call_wait(session, RUNS, message.as_bytes(), 8).unwrap();
+        let count = pair.client.call(session, RUNS, message.as_bytes()).wait().unwrap();
         let count = u64::from_le_bytes(count[..].try_into().unwrap());
         assert!(runs.contains(&count), "{message}: ran {count} times");
     }
@@ -119,11 +116,11 @@ fn hung__while_a_session_is_opened() {
     let mut client = client(EndpointConfig::default());
     let session = client.connect(server.address()).unwrap();
     let soon = CallOptions::new().timeout(Duration::from_millis(20));
-    let end = client.call_wait_with(session, ECHO, b"", 0, soon);
-    let Err(CallWaitError::Failed(failure)) = end else { panic!("{end:?}") };
+    let end = client.call(session, ECHO, b"").options(soon).wait();
+    let Err(failure) = end else { panic!("{end:?}") };
     let why = (failure.status, failure.execution);
     assert_eq!(why, (Status::DeadlineExceeded, Execution::NotSent), "{failure}");
     server.signal(Signal::CONT);
     let session = client.connect_wait(server.address()).unwrap();
-    assert!(client.call_wait(session, ECHO, b"", 0).is_ok());
+    assert!(client.call(session, ECHO, b"").wait().is_ok());
 }

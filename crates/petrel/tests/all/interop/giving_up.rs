@@ -40,7 +40,7 @@ fn cancel__before_anything_was_sent() {
 #[test]
 fn cancel__by_dropping_a_future() {
     for mut pair in both() {
-        let call = pair.client.session(pair.session).start(KEEP, b"");
+        let call = pair.client.session(pair.session).call(KEEP, b"").started();
         pair.wait_until(|seen| seen.kept == 1);
         drop(call);
         pair.wait_until(|seen| seen.gone == 1);

@@ -1,7 +1,7 @@
 //! Empty and large calls.
 
 use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
-use petrel::{CallError, CallOptions, CallWaitError, Execution, StartError, Status};
+use petrel::{CallOptions, Execution, Status};
 
 use crate::common::pattern;
 use crate::interop::pair::both;
@@ -30,14 +30,14 @@ fn call__with_the_largest_request_and_response() {
 fn call__with_a_request_one_byte_too_large_is_not_made() {
     for mut pair in both() {
         let message = vec![0; LARGEST + 1];
-        let end = pair.client.call_wait(pair.session, ECHO, &message, LARGEST);
-        let Err(CallWaitError::NotStarted(StartError::Rejected(error))) = end else {
-            panic!("it was made: {end:?}");
-        };
-        let too_large = CallError::RequestTooLarge { len: LARGEST + 1, max: LARGEST as u32 };
-        assert_eq!((&error, error.status()), (&too_large, Status::ResourceExhausted));
+        let end = pair.client.call(pair.session, ECHO, &message).wait();
+        let Err(error) = end else { panic!("it was made: {end:?}") };
+        assert_eq!(
+            (error.status, error.execution),
+            (Status::ResourceExhausted, Execution::NotSent)
+        );
         let text = "the request has 8388609 bytes, and the server accepts 8388608";
-        assert_eq!(error.to_string(), text);
+        assert_eq!(error.message, text);
         assert_eq!(pair.call(ECHO, b"goes on", 7)[..], *b"goes on");
     }
 }
@@ -46,8 +46,8 @@ fn call__with_a_request_one_byte_too_large_is_not_made() {
 fn call__with_a_response_one_byte_too_large_fails() {
     for mut pair in both() {
         let give = |len: usize| (len as u32).to_le_bytes();
-        let end = pair.client.call_wait(pair.session, GIVE, &give(LARGEST + 1), LARGEST + 1);
-        let Err(CallWaitError::Failed(failure)) = end else { panic!("it went through") };
+        let end = pair.client.call(pair.session, GIVE, &give(LARGEST + 1)).wait();
+        let Err(failure) = end else { panic!("it went through") };
         let why = (failure.status, failure.execution, &failure.message[..]);
         let text = "the response exceeds what the caller accepts";
         assert_eq!(why, (Status::ResourceExhausted, Execution::Answered, text));

@@ -5,8 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use petrel::{
-    CallKey, CallOptions, CallWaitError, Endpoint, EndpointConfig, Error, MsgBuf, Nexus, Reply,
-    SessionId,
+    CallKey, CallOptions, Endpoint, EndpointConfig, Error, MsgBuf, Nexus, Reply, SessionId,
 };
 
 use crate::common::over;
@@ -66,13 +65,14 @@ impl Pair {
 
     /// Makes a call and waits for its response.
     pub(crate) fn call(&mut self, method: u16, request: &[u8], response_max: usize) -> MsgBuf {
-        self.client.call_wait(self.session, method, request, response_max).unwrap()
+        let response = self.client.alloc(response_max).unwrap();
+        self.client.call(self.session, method, request).into_buffer(response).wait().unwrap()
     }
 
     /// Makes a call that fails.
     pub(crate) fn fails(&mut self, method: u16, message: &[u8], how: CallOptions) -> Error {
-        match self.client.call_wait_with(self.session, method, message, 100, how) {
-            Err(CallWaitError::Failed(failure)) => failure,
+        match self.client.call(self.session, method, message).options(how).wait() {
+            Err(failure) => failure,
             other => panic!("expected a failed call, got {other:?}"),
         }
     }
@@ -83,23 +83,21 @@ impl Pair {
         let (request, response) =
             (self.client.alloc_message(message).unwrap(), self.client.alloc(100).unwrap());
         let ended = Rc::clone(&end);
-        let called = self.client.call_with(
-            self.session,
-            method,
-            request,
-            response,
-            options,
-            move |_, reply| {
+        let called = self
+            .client
+            .call(self.session, method, request)
+            .into_buffer(response)
+            .options(options)
+            .then_cancellable(move |_, _, reply| {
                 let twice = ended.borrow_mut().replace(reply);
                 assert!(twice.is_none(), "a call ends once");
-            },
-        );
+            });
         Begun { key: called.unwrap(), end }
     }
 
     /// Waits until a call has failed.
     pub(crate) fn failure_of(&mut self, begun: &Begun) -> Error {
-        self.client.run_until(|_| begun.end.borrow().is_some());
+        self.client.run_until(|_, _| begun.end.borrow().is_some());
         begun.end.take().unwrap().outcome.expect_err("the call fails")
     }
 
@@ -109,12 +107,12 @@ impl Pair {
     }
 
     pub(crate) fn seen(&mut self) -> Seen {
-        Seen::from_bytes(&self.client.call_wait(self.observer, SEEN, b"", 32).unwrap())
+        Seen::from_bytes(&self.client.call(self.observer, SEEN, b"").wait().unwrap())
     }
 
     /// Has the server answer what it keeps.
     pub(crate) fn release(&mut self) {
-        self.client.call_wait(self.observer, RELEASE, b"", 0).unwrap();
+        self.client.call(self.observer, RELEASE, b"").wait().unwrap();
     }
 }
 

@@ -45,8 +45,8 @@ fn connect(client: &mut Endpoint, server: &Process) -> SessionId {
 /// What a server has seen, and how often the call ran there.
 fn seen(client: &mut Endpoint, server: &Process) -> (Seen, u64) {
     let session = connect(client, server);
-    let seen = Seen::from_bytes(&client.call_wait(session, SEEN, b"", 32).unwrap());
-    let runs = client.call_wait(session, RUNS, b"once", 8).unwrap();
+    let seen = Seen::from_bytes(&client.call(session, SEEN, b"").wait().unwrap());
+    let runs = client.call(session, RUNS, b"once").wait().unwrap();
     client.close(session);
     (seen, u64::from_le_bytes(runs[..].try_into().unwrap()))
 }
@@ -74,7 +74,7 @@ fn restarted__server_gives_a_session_at_the_first_attempt() {
             let also = client.connect(address).unwrap();
             let session = connect(&mut client, &server);
             for session in [session, also] {
-                let reply = client.call_wait(session, WHO, b"", 4).unwrap();
+                let reply = client.call(session, WHO, b"").wait().unwrap();
                 assert_eq!(reply[..], server.id().to_le_bytes());
             }
         }
@@ -128,7 +128,7 @@ fn restarted__server_gets_again_what_does_no_harm() {
     let second = Process::server(address);
     wait_until_kept(&mut client, &second);
     let session = connect(&mut client, &second);
-    client.call_wait(session, RELEASE, b"", 0).unwrap();
+    client.call(session, RELEASE, b"").wait().unwrap();
     let answer = client.block_on(call).unwrap();
     assert_eq!(answer[..], second.id().to_le_bytes());
     assert_eq!(seen(&mut client, &second).1, 1);
@@ -148,7 +148,7 @@ fn killed__server_of_two_is_replaced_by_the_other_for_a_call_that_does_no_harm()
         let other = &servers[1 - has_it];
         wait_until_kept(&mut client, other);
         let session = connect(&mut client, other);
-        client.call_wait(session, RELEASE, b"", 0).unwrap();
+        client.call(session, RELEASE, b"").wait().unwrap();
         let answer = client.block_on(call).unwrap();
         assert_eq!(answer[..], other.id().to_le_bytes());
         assert_eq!(channel.stats().retries, 1);

@@ -82,34 +82,34 @@ pub(crate) fn serve(listen: SocketAddr, ready: impl FnOnce(&str)) {
     serve_kept(&mut endpoint, &counters);
     let workers = Workers::builder().threads(2).start().unwrap();
     let work = Arc::clone(&counters);
-    endpoint.register_worker(WORK, &workers, move |request| work_until_cancelled(&work, request));
-    endpoint.register(SEEN, move |cx, request| request.reply(cx, &counters.to_bytes()));
+    endpoint.on_worker(WORK, &workers, move |request| work_until_cancelled(&work, request));
+    endpoint.on(SEEN, move |_, cx, request| request.reply(cx, &counters.to_bytes()));
     ready(&nexus.local_addr().unwrap().to_string());
-    endpoint.run_until(|_| false);
+    endpoint.run_until(|_, _| false);
 }
 
 fn serve_messages(endpoint: &mut Endpoint) {
-    endpoint.register(ECHO, |cx, request| {
+    endpoint.on(ECHO, |_, cx, request| {
         let len = request.data().len();
         request.reply_with(cx, len, |data, out| {
             out.copy_from_slice(data);
             len
         })
     });
-    endpoint.register(FAIL, |cx, request| {
+    endpoint.on(FAIL, |_, cx, request| {
         let (code, text) = request.data().split_first().unwrap();
         let text = str::from_utf8(text).unwrap().to_owned();
         let status = Status::from_code(*code);
         request.fail(cx, status, &text)
     });
-    endpoint.register(GIVE, |cx, request| {
+    endpoint.on(GIVE, |_, cx, request| {
         let len = u32::from_le_bytes(request.data().try_into().unwrap()) as usize;
         request.reply_with(cx, len, |_, out| {
             out.fill(7);
             len
         })
     });
-    endpoint.register(WHO, |cx, request| request.reply(cx, &who()));
+    endpoint.on(WHO, |_, cx, request| request.reply(cx, &who()));
 }
 
 fn who() -> [u8; 4] {
@@ -134,7 +134,7 @@ impl Kept {
         *self.runs.entry(request.data().to_vec()).or_default() += 1;
         let (responder, handled) = request.defer(cx);
         let counters = Arc::clone(counters);
-        cx.on_cancel(&responder, move |_| {
+        cx.on_cancel(&responder, move |_, _| {
             counters.gone.fetch_add(1, SeqCst);
         });
         self.responders.push(responder);
@@ -146,13 +146,13 @@ fn serve_kept(endpoint: &mut Endpoint, counters: &Arc<Counters>) {
     let kept = Rc::new(RefCell::new(Kept::default()));
     let [keep, release, runs] = [(); 3].map(|()| Rc::clone(&kept));
     let counters = Arc::clone(counters);
-    endpoint.register(KEEP, move |cx, request| keep.borrow_mut().keep(&counters, cx, request));
-    endpoint.register(RELEASE, move |cx, request| {
+    endpoint.on(KEEP, move |_, cx, request| keep.borrow_mut().keep(&counters, cx, request));
+    endpoint.on(RELEASE, move |_, cx, request| {
         let responders = std::mem::take(&mut release.borrow_mut().responders);
         responders.into_iter().for_each(|responder| responder.reply(cx, &who()));
         request.reply(cx, b"")
     });
-    endpoint.register(RUNS, move |cx, request| {
+    endpoint.on(RUNS, move |_, cx, request| {
         let count = runs.borrow().runs.get(request.data()).copied().unwrap_or_default();
         request.reply(cx, &count.to_le_bytes())
     });
@@ -172,8 +172,8 @@ pub(crate) fn call(server: SocketAddr, ready: impl FnOnce(&str)) {
     let mut endpoint =
         Nexus::builder().start().unwrap().endpoint(EndpointConfig::default()).unwrap();
     let session = endpoint.connect_wait(server).unwrap();
-    endpoint.call_wait(session, ECHO, b"", 0).unwrap();
+    endpoint.call(session, ECHO, b"").wait().unwrap();
     ready("calls");
-    let end = endpoint.call_wait(session, KEEP, b"", 0);
+    let end = endpoint.call(session, KEEP, b"").wait();
     panic!("ended: {end:?}");
 }

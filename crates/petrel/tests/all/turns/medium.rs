@@ -159,7 +159,7 @@ impl ControlPlane<u32> for Control {
 }
 
 pub(crate) struct Side {
-    pub(crate) endpoint: Endpoint<Port, Control>,
+    pub(crate) endpoint: Endpoint<(), Port, Control>,
     pub(crate) site: Rc<Site>,
 }
 

@@ -32,7 +32,7 @@ impl Shared {
                 let name = shared.borrow().own_name().to_le_bytes();
                 let options = CallOptions::new().timeout(QUESTION);
                 // If this is lost, the owner notices that nobody asks for the snapshot.
-                let _ = session.start_with(methods::SNAPSHOT_FAILED, &name, options).await;
+                let _ = session.call(methods::SNAPSHOT_FAILED, &name).options(options).await;
             }
         });
         true
@@ -73,7 +73,7 @@ async fn fetch_store(session: &Session, index: u64) -> Option<Store> {
     for chunk in 0.. {
         let request = ChunkRequest { index, chunk }.encode();
         let options = CallOptions::new().timeout(CHUNK);
-        let answer = session.start_with(methods::SNAPSHOT, &request, options).await.ok()?;
+        let answer = session.call(methods::SNAPSHOT, &request).options(options).await.ok()?;
         let ChunkReply { is_last, chunk } = ChunkReply::decode(&answer).ok()?;
         builder.add(chunk).ok()?;
         if is_last {

@@ -34,7 +34,7 @@ impl Shared {
         loop {
             let hello = self.borrow().hello().encode();
             let options = CallOptions::new().timeout(QUESTION);
-            let Ok(answer) = session.start_with(methods::HELLO, &hello, options).await else {
+            let Ok(answer) = session.call(methods::HELLO, &hello).options(options).await else {
                 return;
             };
             let Ok(Some(hello)) = Hello::decode(&answer) else { return };
@@ -58,7 +58,7 @@ impl Shared {
         while handle.timeout(QUESTION, session.left()).await.is_err() {
             let hello = self.borrow().hello().encode();
             let options = CallOptions::new().timeout(QUESTION);
-            let Ok(answer) = session.start_with(methods::HELLO, &hello, options).await else {
+            let Ok(answer) = session.call(methods::HELLO, &hello).options(options).await else {
                 continue;
             };
             if let Ok(Some(hello)) = Hello::decode(&answer) {
@@ -193,7 +193,7 @@ impl State {
                 let address = self.config.address.to_string();
                 let join = Join { cluster, replica: self.name, address };
                 let options = CallOptions::new().timeout(QUESTION);
-                let asked = session.start_with(methods::JOIN, &join.encode(), options);
+                let asked = session.call(methods::JOIN, &join.encode()).options(options).started();
                 let logger = self.config.logger.clone();
                 let task = async move {
                     if let Err(failure) = asked.await {
@@ -281,7 +281,7 @@ mod tests {
             let (mut endpoint, address) = endpoint();
             let (hello, asked) = (Rc::<RefCell<Hello>>::default(), Rc::<Cell<u32>>::default());
             let (says, counts) = (Rc::clone(&hello), Rc::clone(&asked));
-            endpoint.register(methods::HELLO, move |cx, request| {
+            endpoint.on(methods::HELLO, move |_, cx, request| {
                 counts.set(counts.get() + 1);
                 let answer = says.borrow().encode();
                 request.reply(cx, &answer)
@@ -296,7 +296,7 @@ mod tests {
             let answer = Rc::clone(&told);
             self.endpoint.handle().spawn(async move {
                 let session = handle.connect(address).await.unwrap();
-                let reply = session.start_with(methods::HELLO, &question, CallOptions::new()).await;
+                let reply = session.call(methods::HELLO, &question).await;
                 *answer.borrow_mut() = Hello::decode(&reply.unwrap()).unwrap();
             });
             told
@@ -336,12 +336,12 @@ mod tests {
             while !holds(self) {
                 assert!(begin.elapsed() < PATIENCE);
                 let replica = &self.replica;
-                self.endpoint.run_for(Duration::from_millis(1), |cx| {
+                self.endpoint.run_for(Duration::from_millis(1), |_, cx| {
                     replica.turn(cx).unwrap();
                     false
                 });
                 for peer in &mut self.peers {
-                    peer.endpoint.run_for(Duration::from_millis(1), |_| false);
+                    peer.endpoint.run_for(Duration::from_millis(1), |_, _| false);
                 }
             }
         }

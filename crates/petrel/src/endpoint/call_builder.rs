@@ -1,0 +1,346 @@
+//! How a call is made on its endpoint's own thread: its message, its limits, and what runs at its end.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use petrel_proto::{PendingCall, SessionId};
+use petrel_transport::Transport;
+use petrel_transport::buf::{BufPool, PoolExhausted};
+
+use super::Endpoint;
+use super::call::{CallKey, Continuation, Reply, run_keyed};
+use super::context::{Context, Local, NotTaken, StartError};
+use super::options::CallOptions;
+use super::shared::SharedMsg;
+use super::state::State;
+use crate::WorkerRequest;
+use crate::control::ControlPlane;
+use crate::error::Error;
+use crate::msgbuf::MsgBuf;
+
+/// Where calls are made on the endpoint's own thread: in a [`Context`], or at the [`Endpoint`] itself.
+pub trait Caller: place::Sealed {}
+
+impl<P: place::Sealed> Caller for P {}
+
+mod place {
+    use super::*;
+
+    pub trait Sealed {
+        type State: 'static;
+
+        fn context(&mut self) -> Context<'_, Self::State>;
+    }
+
+    impl<S: 'static> Sealed for &mut Context<'_, S> {
+        type State = S;
+
+        #[inline(always)]
+        fn context(&mut self) -> Context<'_, S> {
+            self.reborrow()
+        }
+    }
+
+    impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Sealed for &mut Endpoint<S, T, C> {
+        type State = S;
+
+        #[inline(always)]
+        fn context(&mut self) -> Context<'_, S> {
+            Endpoint::context(self)
+        }
+    }
+}
+
+/// What a call can carry: a [`MsgBuf`], which goes out as it is; a [`SharedMsg`], which other calls send too; or bytes, which
+/// are copied into a buffer of the endpoint's.
+pub trait IntoMessage: message::Sealed {
+    /// Whether the buffer that is sent only refers to the message.
+    #[doc(hidden)]
+    const IS_SHARED: bool = false;
+
+    #[doc(hidden)]
+    fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted>;
+}
+
+impl IntoMessage for MsgBuf {
+    #[inline(always)]
+    fn into_message(self, _pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
+        Ok(self)
+    }
+}
+
+impl IntoMessage for &SharedMsg {
+    const IS_SHARED: bool = true;
+
+    fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
+        self.to_send(pool)
+    }
+}
+
+impl IntoMessage for &[u8] {
+    fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
+        MsgBuf::holding(pool, self)
+    }
+}
+
+impl<const N: usize> IntoMessage for &[u8; N] {
+    fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
+        MsgBuf::holding(pool, self)
+    }
+}
+
+impl IntoMessage for &Vec<u8> {
+    fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
+        MsgBuf::holding(pool, self)
+    }
+}
+
+impl IntoMessage for &str {
+    fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
+        MsgBuf::holding(pool, self.as_bytes())
+    }
+}
+
+mod message {
+    use super::*;
+
+    pub trait Sealed {}
+
+    impl Sealed for MsgBuf {}
+    impl Sealed for &SharedMsg {}
+    impl Sealed for &[u8] {}
+    impl<const N: usize> Sealed for &[u8; N] {}
+    impl Sealed for &Vec<u8> {}
+    impl Sealed for &str {}
+}
+
+/// A call that is about to be made, on its endpoint's thread: [`then`](Self::then) sends it.
+///
+/// ```
+/// # use petrel::{EndpointConfig, Nexus};
+/// # use std::time::Duration;
+/// # const DOUBLE: u16 = 1;
+/// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+/// # let mut server = nexus.endpoint(EndpointConfig::default())?;
+/// # server.on(DOUBLE, |_, cx, request| { let n = request.data()[0]; request.reply(cx, &[2 * n]) });
+/// // The endpoint owns the answers, and lends them to the continuation.
+/// let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), Vec::new())?;
+/// let session = endpoint.connect(nexus.local_addr().expect("it listens"))?;
+/// endpoint
+///     .call(session, DOUBLE, &[21])
+///     .timeout(Duration::from_secs(5))
+///     .then(|answers: &mut Vec<u8>, _, reply| answers.push(reply.message().expect("an answer")[0]))?;
+/// while endpoint.state().is_empty() {
+///     endpoint.run_once();
+/// #   server.run_once();
+/// }
+/// assert_eq!(endpoint.state(), &[42]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use = "a call is made by `then`"]
+pub struct CallBuilder<P, M> {
+    place: P,
+    session: SessionId,
+    method: u16,
+    request: M,
+    response: Option<MsgBuf>,
+    options: CallOptions,
+}
+
+/// A call that was not made: nothing was sent, its continuation will not run, and its buffers come back.
+#[derive(Debug, thiserror::Error)]
+#[error("{error}")]
+pub struct CallRejected {
+    /// Why.
+    pub error: StartError,
+    /// The request in its buffer. None if there was no memory for one, and for a [`SharedMsg`], which the caller has.
+    pub request: Option<MsgBuf>,
+    /// The buffer for the response. None if there was no memory for one.
+    pub response: Option<MsgBuf>,
+}
+
+impl<P: Caller, M: IntoMessage> CallBuilder<P, M> {
+    #[inline(always)]
+    pub(super) fn new(place: P, session: SessionId, method: u16, request: M) -> Self {
+        Self { place, session, method, request, response: None, options: CallOptions::new() }
+    }
+
+    /// The call ends with DEADLINE_EXCEEDED when it has taken this long, and its server knows.
+    #[inline(always)]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.options = self.options.timeout(timeout);
+        self
+    }
+
+    /// The same with a time on the endpoint's clock, that of [`Context::now_ns`]. With both, the earlier one holds.
+    #[inline(always)]
+    pub fn deadline_ns(mut self, at_ns: u64) -> Self {
+        self.options = self.options.deadline_ns(at_ns);
+        self
+    }
+
+    /// The call ends with the deadline of a request, if that has one: for calls that are made for it elsewhere than in its
+    /// handler. Those in its handler do so without being told.
+    pub fn within(mut self, request: &WorkerRequest) -> Self {
+        self.options = self.options.within(request);
+        self
+    }
+
+    /// All that is said about the call, in place of what was said before. Servers of their own choice, and with them hedging
+    /// and waiting for a server, are a [`Client`](crate::Client)'s: a call that asks for them is rejected here.
+    #[inline(always)]
+    pub fn options(mut self, options: CallOptions) -> Self {
+        self.options = options;
+        self
+    }
+
+    /// The response is written to this buffer. One that exceeds its capacity, and its
+    /// [growth](MsgBuf::set_growth), fails the call with RESOURCE_EXHAUSTED. Without this, the response has whatever length
+    /// the server gives it, up to `message_bytes_max` of the endpoint's [`SessionConfig`](crate::SessionConfig).
+    #[inline(always)]
+    pub fn into_buffer(mut self, response: MsgBuf) -> Self {
+        self.response = Some(response);
+        self
+    }
+
+    /// Sends the call: `continuation` runs once, with the outcome and both buffers, in a later turn of the event loop.
+    /// One that captures two words or less is kept without an allocation.
+    ///
+    /// Calls on one session may end in any order. More calls than the session has slots wait in a queue, and so do calls on
+    /// a session that is still being opened. Calls that a handler makes inherit the deadline of its request: they end when
+    /// it is over, if not before. So do calls that are made when these end.
+    ///
+    /// # Errors
+    /// [`CallRejected`], with its buffers, when nothing was sent and `continuation` will not run.
+    #[inline(always)]
+    pub fn then(
+        self,
+        continuation: impl FnOnce(&mut P::State, &mut Context<'_, P::State>, Reply) + 'static,
+    ) -> Result<(), CallRejected> {
+        if M::IS_SHARED {
+            return self.send(Continuation::new(
+                move |state, cx: &mut Context<'_, _>, mut reply| {
+                    Reply::release_request(&mut reply);
+                    continuation(state, cx, reply);
+                },
+            ));
+        }
+        self.send(Continuation::new(continuation))
+    }
+
+    /// The same with a key for [`Context::cancel`].
+    ///
+    /// # Errors
+    /// As [`then`](Self::then).
+    pub fn then_cancellable(
+        self,
+        continuation: impl FnOnce(&mut P::State, &mut Context<'_, P::State>, Reply) + 'static,
+    ) -> Result<CallKey, CallRejected> {
+        self.then_untyped(|state, cx, reply| {
+            // SAFETY: the continuation of an endpoint with this type of state.
+            continuation(unsafe { state.get() }, cx.typed(), reply);
+        })
+    }
+
+    /// The same with a continuation of the library's own.
+    pub(crate) fn then_untyped(
+        mut self,
+        continuation: impl FnOnce(State<'_>, &mut Context<'_>, Reply) + 'static,
+    ) -> Result<CallKey, CallRejected> {
+        let session = self.session;
+        let number = self.place.context().local.keyed.add(move |state, cx, mut reply| {
+            if M::IS_SHARED {
+                reply.release_request();
+            }
+            continuation(state, cx, reply);
+        });
+        let key = CallKey::new(session, run_keyed, number);
+        self.send(Continuation::function(run_keyed, number))?;
+        Ok(key)
+    }
+
+    #[inline(always)]
+    fn send(self, tag: Continuation) -> Result<(), CallRejected> {
+        let Self { mut place, session, method, request, response, options } = self;
+        let mut cx = place.context();
+        let (request, response) = match buffers::<M>(cx.local, request, response, &options) {
+            Ok(buffers) => buffers,
+            Err(rejected) => {
+                cx.local.keyed.forget(&tag);
+                return Err(rejected);
+            }
+        };
+        let call = PendingCall { method, tag, request, response };
+        let sent = match options.has_limits() || M::IS_SHARED {
+            true => cx.start_with(session, call, options),
+            false => cx.start(session, call),
+        };
+        sent.map_err(|call| rejected::<M>(cx.local, call))
+    }
+}
+
+impl<S: 'static, T, C, M> CallBuilder<&mut Endpoint<S, T, C>, M>
+where
+    T: Transport,
+    C: ControlPlane<T::Link>,
+    M: IntoMessage,
+{
+    /// Sends the call, and runs the event loop until it has ended: for tools and tests, where one call at a time is
+    /// enough. Gives the response.
+    ///
+    /// # Errors
+    /// How the call failed, or why it was not sent.
+    pub fn wait(self) -> Result<MsgBuf, Error> {
+        let Self { place: endpoint, session, method, request, response, options } = self;
+        let ended = Rc::new(Cell::new(None));
+        let end = Rc::clone(&ended);
+        CallBuilder { place: &mut *endpoint, session, method, request, response, options }
+            .then(move |_, _, reply| end.set(Some(reply.into_response())))?;
+        loop {
+            if let Some(outcome) = ended.take() {
+                return outcome;
+            }
+            endpoint.turn();
+        }
+    }
+}
+
+/// The buffers of a call, with room for a response that grows where the application brings none.
+#[inline(always)]
+fn buffers<M: IntoMessage>(
+    local: &Local,
+    request: M,
+    response: Option<MsgBuf>,
+    options: &CallOptions,
+) -> Result<(MsgBuf, MsgBuf), CallRejected> {
+    if options.needs_servers() {
+        return Err(CallRejected { error: StartError::NeedsServers, request: None, response });
+    }
+    let request = match request.into_message(&local.pool) {
+        Ok(request) => request,
+        Err(error) => return Err(CallRejected { error: error.into(), request: None, response }),
+    };
+    match response.map_or_else(|| local.hub.alloc_response(None), Ok) {
+        Ok(response) => Ok((request, response)),
+        Err(error) => {
+            let request = own::<M>(request);
+            Err(CallRejected { error: error.into(), request, response: None })
+        }
+    }
+}
+
+#[cold]
+fn rejected<M: IntoMessage>(local: &mut Local, call: NotTaken) -> CallRejected {
+    let NotTaken { error, request, response, tag } = call;
+    local.keyed.forget(&tag);
+    CallRejected { error: error.into(), request: own::<M>(request), response: Some(response) }
+}
+
+/// A request that only refers to a message is of no use to the application, which has the message.
+fn own<M: IntoMessage>(mut request: MsgBuf) -> Option<MsgBuf> {
+    if M::IS_SHARED {
+        request.release();
+    }
+    (!M::IS_SHARED).then_some(request)
+}
