@@ -16,7 +16,7 @@ use petrel_transport::buf::{BufPool, PacketBuf, PoolExhausted, SharedBuf};
 /// ```compile_fail
 /// # use petrel::{Context, MsgBuf, Reply, SessionId};
 /// fn too_late(cx: &mut Context<'_>, session: SessionId, mut request: MsgBuf, response: MsgBuf) {
-///     let _ = cx.call(session, 1, request, response, |_, _| {});
+///     let _ = cx.call(session, 1, request).into_buffer(response).then(|_, _, _| {});
 ///     request.set_message(b"changed under way"); // error: use of moved value
 /// }
 /// ```

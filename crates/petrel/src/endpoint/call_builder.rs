@@ -78,29 +78,21 @@ impl IntoMessage for &SharedMsg {
     }
 }
 
-impl IntoMessage for &[u8] {
-    fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
-        MsgBuf::holding(pool, self)
-    }
+/// Bytes, which are copied.
+macro_rules! copied {
+    ($(for<$($generic:ident: $kind:ty)?> $bytes:ty),*) => {$(
+        impl<$(const $generic: $kind)?> IntoMessage for $bytes {
+            fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
+                MsgBuf::holding(pool, self.as_ref())
+            }
+        }
+
+        impl<$(const $generic: $kind)?> message::Sealed for $bytes {}
+    )*};
 }
 
-impl<const N: usize> IntoMessage for &[u8; N] {
-    fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
-        MsgBuf::holding(pool, self)
-    }
-}
-
-impl IntoMessage for &Vec<u8> {
-    fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
-        MsgBuf::holding(pool, self)
-    }
-}
-
-impl IntoMessage for &str {
-    fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
-        MsgBuf::holding(pool, self.as_bytes())
-    }
-}
+copied!(for<> &[u8], for<> &Vec<u8>, for<> Vec<u8>, for<> &str, for<> String);
+copied!(for<N: usize> &[u8; N], for<N: usize> [u8; N]);
 
 mod message {
     use super::*;
@@ -109,10 +101,6 @@ mod message {
 
     impl Sealed for MsgBuf {}
     impl Sealed for &SharedMsg {}
-    impl Sealed for &[u8] {}
-    impl<const N: usize> Sealed for &[u8; N] {}
-    impl Sealed for &Vec<u8> {}
-    impl Sealed for &str {}
 }
 
 /// A call that is about to be made, on its endpoint's thread: [`then`](Self::then) sends it.

@@ -29,6 +29,7 @@ mod server;
 mod service_client;
 mod shared;
 mod shm_hostile;
+mod state;
 mod turns;
 mod waiting;
 mod workers;

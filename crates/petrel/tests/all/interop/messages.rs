@@ -1,7 +1,7 @@
 //! Empty and large calls.
 
 use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
-use petrel::{CallOptions, Execution, Status};
+use petrel::{Execution, Status};
 
 use crate::common::pattern;
 use crate::interop::pair::both;
@@ -59,7 +59,10 @@ fn call__with_a_response_one_byte_too_large_fails() {
 fn call__with_a_response_larger_than_its_buffer_fails() {
     for mut pair in both() {
         for len in [101, 100_000] {
-            let failure = pair.fails(GIVE, &u32::to_le_bytes(len), CallOptions::new());
+            let small = pair.client.alloc(100).unwrap();
+            let request = u32::to_le_bytes(len);
+            let call = pair.client.call(pair.session, GIVE, &request).into_buffer(small);
+            let failure = call.wait().unwrap_err();
             let why = (failure.status, failure.execution);
             assert_eq!(why, (Status::ResourceExhausted, Execution::Answered), "{failure}");
             assert!(failure.message.contains(&len.to_string()), "{failure}");

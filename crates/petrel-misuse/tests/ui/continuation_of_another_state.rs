@@ -1,0 +1,11 @@
+use petrel::{Context, SessionId};
+
+struct Mine;
+
+struct Other;
+
+fn mixed(cx: &mut Context<'_, Mine>, session: SessionId) {
+    let _ = cx.call(session, 1, "").then(|_state: &mut Other, _cx, _reply| {});
+}
+
+fn main() {}
