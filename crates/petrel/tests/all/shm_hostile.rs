@@ -11,7 +11,7 @@ use crate::common::{ECHO, Server, client, over, pattern};
 use crate::nexus::harness::{HANG, RawPeer, hello};
 use petrel::{Endpoint, SessionId};
 use petrel_proto::control::{
-    Hello, LinkAccept, LinkOpen, Message, Offer, SessionAccept, SessionOpen,
+    Hello, LinkAccept, LinkOpen, Message, Offer, Ping, SessionAccept, SessionOpen,
 };
 use petrel_transport::shm::{
     Segment, Shm, ShmConfig, ShmLink, Side, connect, host_identity, send_with_fds,
