@@ -200,6 +200,18 @@ mod tests {
         assert_eq!(broken(asked(resets)), ErrorKind::ConnectionReset);
     }
 
+    /// Before it connects, and between two parts of an answer.
+    #[test]
+    fn fetch_stats__without_time_left_is_too_late() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let is_late = |got: Result<(), NexusError>| matches!(got, Err(NexusError::Timeout { .. }));
+        assert!(is_late(fetch_stats(address, Duration::ZERO).map(drop)));
+        let (stream, deadline) = (connect(address, PATIENCE).unwrap(), Instant::now());
+        let mut asker = Asker { address, timeout: PATIENCE, deadline, stream };
+        assert!(is_late(asker.read(&mut [0]).map(drop)));
+    }
+
     #[test]
     fn fetch_stats__takes_no_more_than_its_limit() {
         let part = "x".repeat(60_000);
