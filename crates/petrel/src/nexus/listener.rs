@@ -146,13 +146,14 @@ impl<N: Network> Reactor<N> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
     use std::net::TcpStream;
     use std::time::Duration;
 
     use super::*;
     use crate::nexus::links::Stage;
     use crate::nexus::net::MioNetwork;
-    use crate::nexus::reactor::tests::{attach, open_connection, reactor};
+    use crate::nexus::reactor::tests::{attach, greeting, open_connection, reactor};
     use crate::nexus::sessions::tests::open as session_open;
 
     type Reactor = super::Reactor<MioNetwork>;
@@ -266,5 +267,51 @@ mod tests {
         let _peers: Vec<_> = (0..peers).map(|_| TcpStream::connect(address).unwrap()).collect();
         accept_until(&mut reactor, peers);
         assert_eq!(reactor.accepted, peers);
+    }
+
+    /// What has come is not left for the next turn: of a turn's share not the last connection, of a connection not the HELLO.
+    #[test]
+    fn accept_more__takes_its_share_and_the_hellos_that_are_there() {
+        let (mut reactor, _) = reactor();
+        let address = reactor.listen(([127, 0, 0, 1], 0).into()).unwrap();
+        let hello = greeting();
+        // The kernel may take a moment to have them all.
+        let has_taken_all = (0..100).any(|_| {
+            let peers: Vec<_> = (0..ACCEPTS_PER_TURN)
+                .map(|_| {
+                    let mut peer = TcpStream::connect(address).unwrap();
+                    peer.write_all(&hello).unwrap();
+                    peer
+                })
+                .collect();
+            reactor.on_listener_ready();
+            let before = reactor.accepted;
+            reactor.accept_more();
+            let is_all = reactor.accepted - before == peers.len() && reactor.ungreeted.is_empty();
+            while reactor.has_more_to_accept() {
+                reactor.accept_more();
+            }
+            is_all
+        });
+        assert!(has_taken_all);
+    }
+
+    /// It tells whether there is room now. Who asks for counters goes last, though it came first.
+    #[test]
+    fn drop_useless__leaves_who_asks_for_counters_for_the_end() {
+        let (mut reactor, mailbox) = reactor();
+        let _inbox = attach(&mailbox);
+        reactor.run_commands();
+        let (asker, _one) = open_connection(&mut reactor, false);
+        reactor.on_stats_request(asker, 1);
+        reactor.now += Duration::from_secs(1);
+        let (other, _other) = open_connection(&mut reactor, false);
+        for (dropped, left) in [(other, 1), (asker, 0)] {
+            assert!(reactor.drop_useless());
+            assert!(!reactor.connections.contains_key(&dropped));
+            assert_eq!(reactor.connections.len(), left);
+        }
+        assert!(!reactor.drop_useless(), "there is nothing to drop");
+        assert_eq!(reactor.counters.snapshot().dropped_ungreeted_full, 2);
     }
 }

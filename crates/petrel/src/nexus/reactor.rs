@@ -329,7 +329,7 @@ pub(super) mod tests {
     }
 
     /// The preface and a HELLO.
-    fn greeting() -> Vec<u8> {
+    pub(in crate::nexus) fn greeting() -> Vec<u8> {
         let hello = Hello {
             versions: VersionRange::OWN,
             incarnation: 7,
