@@ -205,7 +205,8 @@ mod tests {
     use petrel_proto::control::{Decoder, Message};
 
     use super::*;
-    use crate::nexus::reactor::tests::reactor;
+    use crate::control::FromNexus;
+    use crate::nexus::reactor::tests::{attach, reactor};
 
     type Reactor = super::Reactor<crate::nexus::net::MioNetwork>;
 
@@ -313,5 +314,53 @@ mod tests {
         let pauses = [1, 2, 3, 4, 5, 6, 17, 18, u32::MAX].map(redial_pause);
         let ms = [20, 40, 80, 160, 320, 500, 500, 500, 500];
         assert_eq!(pauses, ms.map(Duration::from_millis));
+    }
+
+    #[test]
+    fn is_under_way__by_what_the_system_says() {
+        let in_progress = rustix::io::Errno::INPROGRESS.raw_os_error();
+        for kind in [ErrorKind::NotConnected, ErrorKind::WouldBlock] {
+            assert!(is_under_way(&kind.into()));
+        }
+        assert!(is_under_way(&io::Error::from_raw_os_error(in_progress)));
+        for kind in [ErrorKind::ConnectionRefused, ErrorKind::TimedOut] {
+            assert!(!is_under_way(&kind.into()));
+        }
+    }
+
+    #[test]
+    fn redial_later__after_its_pause_and_only_for_those_that_wait() {
+        let (mut reactor, _) = reactor();
+        let remote = ([127, 0, 0, 1], 9).into();
+        reactor.redial_later(remote, Vec::new(), 1);
+        assert!(reactor.outgoing.is_empty() && reactor.deadlines.next().is_none());
+        assert_eq!(reactor.counters.snapshot().connections_redialed, 0);
+        let waiting = vec![request(&reactor, remote, 0, 1)];
+        reactor.redial_later(remote, waiting, 3);
+        assert_eq!(reactor.deadlines.next(), Some(reactor.now + redial_pause(3)));
+        assert_eq!(reactor.counters.snapshot().connections_redialed, 1);
+    }
+
+    /// Of another host without leave, or where nobody answers: who asked is told, and the failed try is counted.
+    #[test]
+    fn open_link__that_cannot_be_is_answered() {
+        let (mut reactor, mailbox) = reactor();
+        let inbox = attach(&mailbox);
+        reactor.run_commands();
+        let answer = || match inbox.pop() {
+            Some(FromNexus::LinkFailed { request, reason }) => (request, reason.status),
+            other => panic!("{other:?}"),
+        };
+        let (far, near) = (([192, 0, 2, 1], 9).into(), ([127, 0, 0, 1], 9).into());
+        reactor.open_link(request(&reactor, far, 0, 1));
+        assert_eq!(answer(), (1, Status::FailedPrecondition));
+        assert!(reactor.outgoing.is_empty() && reactor.connections.is_empty());
+        reactor.open_link(request(&reactor, near, 0, 2));
+        let Outgoing::Connection(id) = reactor.outgoing[&near] else { panic!("a pause") };
+        reactor.on_dial_failed(id, &ErrorKind::ConnectionRefused.into());
+        assert_eq!(answer(), (2, Status::Unavailable));
+        assert!(reactor.outgoing.is_empty() && reactor.connections.is_empty());
+        let stats = reactor.counters.snapshot();
+        assert_eq!((stats.connections_dialed, stats.dials_failed, stats.links_failed), (1, 1, 2));
     }
 }
