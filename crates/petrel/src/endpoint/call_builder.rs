@@ -175,6 +175,14 @@ impl<P: Caller, M: IntoMessage> CallBuilder<P, M> {
         self
     }
 
+    /// Bytes of the buffer for the response that the endpoint takes where the call brings none; 1 200 by default. A longer
+    /// response gets a larger one when it comes; to know before costs less.
+    #[inline(always)]
+    pub fn response_bytes(mut self, bytes: usize) -> Self {
+        self.options = self.options.response_bytes(bytes);
+        self
+    }
+
     /// All that is said about the call, in place of what was said before. Servers of their own choice, and with them hedging
     /// and waiting for a server, are a [`Client`](crate::Client)'s: a call that asks for them is rejected here.
     #[inline(always)]
@@ -261,7 +269,7 @@ impl<P: Caller, M: IntoMessage> CallBuilder<P, M> {
         };
         let call = PendingCall { method, tag, request, response };
         let sent = match options.has_limits() || M::IS_SHARED {
-            true => cx.start_with(session, call, options),
+            true => cx.start_with(session, call, options.timeout, options.deadline_ns),
             false => cx.start(session, call),
         };
         sent.map_err(|call| rejected::<M>(cx.local, call))
@@ -309,7 +317,7 @@ fn buffers<M: IntoMessage>(
         Ok(request) => request,
         Err(error) => return Err(CallRejected { error: error.into(), request: None, response }),
     };
-    match response.map_or_else(|| local.hub.alloc_response(None), Ok) {
+    match response.map_or_else(|| local.hub.alloc_response(options.response_bytes), Ok) {
         Ok(response) => Ok((request, response)),
         Err(error) => {
             let request = own::<M>(request);

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 use std::ptr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use petrel_proto::{
     CallError, CallLimits, Core, FrameSink, PeerKey, PendingCall, RequestHandle, RespondError,
@@ -17,7 +18,7 @@ use super::call_builder::{CallBuilder, IntoMessage};
 use super::cancel::Watchers;
 use super::handler::Dropped;
 use super::multicast::Groups;
-use super::options::CallOptions;
+use super::options::limits;
 use super::remote::Remote;
 use crate::events;
 use crate::local::Hub;
@@ -227,11 +228,13 @@ impl<'a, S: 'static> Context<'a, S> {
         &mut self,
         session: SessionId,
         call: PendingCall<MsgBuf, Continuation>,
-        options: CallOptions,
+        timeout: Option<Duration>,
+        deadline_ns: Option<u64>,
     ) -> Result<(), NotTaken> {
         let Local { core, now_ns, clock, .. } = &mut *self.local;
-        let clock_ns = if options.has_limits() { clock.now_ns() } else { *now_ns };
-        let limits = options.limits(clock_ns);
+        let has_limits = timeout.is_some() || deadline_ns.is_some();
+        let clock_ns = if has_limits { clock.now_ns() } else { *now_ns };
+        let limits = limits(timeout, deadline_ns, clock_ns);
         // What lies elsewhere cannot go the short way.
         if limits == CallLimits::default() && !call.request.is_reference() {
             return core.call_at_once(*now_ns, session, call, &mut self.back);

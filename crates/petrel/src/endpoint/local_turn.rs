@@ -119,7 +119,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         let Start { key, session, method, request, response, options } = start;
         let tag = Continuation::function(complete, key);
         let call = PendingCall { method, tag, request, response };
-        if let Err(NotTaken { error, .. }) = self.context().start_with(session, call, options) {
+        let (timeout, deadline_ns) = (options.timeout, options.deadline_ns);
+        let started = self.context().start_with(session, call, timeout, deadline_ns);
+        if let Err(NotTaken { error, .. }) = started {
             let text = self.sessions.explain(session, &error);
             self.local.hub.finish(key, Err(Error::not_sent(error.status(), text)));
         }

@@ -129,10 +129,19 @@ impl CallOptions {
 
     /// When a call that is made now is over, if any of this says so.
     pub(crate) fn limits(self, now_ns: u64) -> CallLimits {
-        let end_ns = self.timeout.map(|timeout| now_ns.saturating_add(as_ns(timeout)));
-        let deadline_ns = [end_ns, self.deadline_ns].into_iter().flatten().min();
-        CallLimits { deadline_ns }
+        limits(self.timeout, self.deadline_ns, now_ns)
     }
+}
+
+/// When a call that is made now is over: at the earlier of both times.
+#[inline]
+pub(super) fn limits(
+    timeout: Option<Duration>,
+    deadline_ns: Option<u64>,
+    now_ns: u64,
+) -> CallLimits {
+    let end_ns = timeout.map(|timeout| now_ns.saturating_add(as_ns(timeout)));
+    CallLimits { deadline_ns: [end_ns, deadline_ns].into_iter().flatten().min() }
 }
 
 #[cfg(test)]

@@ -181,7 +181,7 @@ impl<M: IntoMessage> SessionCall<'_, M> {
         self
     }
 
-    /// Bytes of the buffer for the response; 1 KiB by default. A longer response gets a larger buffer when it comes; to know
+    /// Bytes of the buffer for the response; 1 200 by default. A longer response gets a larger buffer when it comes; to know
     /// before costs less.
     pub fn response_bytes(mut self, bytes: usize) -> Self {
         self.options = self.options.response_bytes(bytes);
