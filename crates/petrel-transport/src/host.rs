@@ -14,7 +14,8 @@ use std::os::fd::AsFd;
 use crate::clock::Clock;
 use crate::shm::{Shm, ShmConfig, ShmError, ShmLink};
 use crate::transport::{
-    FrameHandler, LinkError, PeerId, ReturnPath, SharedFrame, Transport, TransportStats,
+    FrameHandler, LinkError, PeerId, PeerProcess, ReturnPath, SharedFrame, Transport,
+    TransportStats,
 };
 use crate::udp::{Udp, UdpConfig, UdpError, UdpLink};
 use crate::wake::Waker;
@@ -206,6 +207,10 @@ impl Transport for Host {
 
     fn is_networked(&self, peer: PeerId) -> bool {
         !Self::is_shm(peer)
+    }
+
+    fn process_of(&self, peer: PeerId) -> Option<PeerProcess> {
+        if Self::is_shm(peer) { self.shm.process_of(to_shm(peer)) } else { None }
     }
 
     #[inline]

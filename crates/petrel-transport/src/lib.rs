@@ -39,6 +39,6 @@ pub mod wake;
 
 pub use shared::{PRIVATE_BYTES_MAX, SharedBytes};
 pub use transport::{
-    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, RX_BURST_MAX, ReturnPath, SharedFrame,
-    TX_BURST_MAX, Transport, TransportStats, TxFrame,
+    FrameHandler, LinkError, MIN_FRAME_BYTES, PeerId, PeerProcess, RX_BURST_MAX, ReturnPath,
+    SharedFrame, TX_BURST_MAX, Transport, TransportStats, TxFrame,
 };

@@ -23,6 +23,18 @@ pub const RX_BURST_MAX: usize = 24;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
+/// The process at the other end of a link within one host, by the word of the kernel: as it was when the link was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct PeerProcess {
+    /// Its number, in the own process's namespace; 0 if it has none there.
+    pub pid: u32,
+    /// Its effective user.
+    pub uid: u32,
+    /// Its effective group.
+    pub gid: u32,
+}
+
 /// One frame to send: `head` followed by `body`, without a gap on the wire.
 ///
 /// The two borrow from the message buffer that holds them, for a whole [`Transport::tx_burst`]: its
@@ -363,6 +375,12 @@ pub trait Transport {
     fn is_networked(&self, peer: PeerId) -> bool {
         let _ = peer;
         true
+    }
+
+    /// The peer's process, where the kernel vouches for it.
+    fn process_of(&self, peer: PeerId) -> Option<PeerProcess> {
+        let _ = peer;
+        None
     }
 
     /// Takes the frame `head` + `body` into the current burst, which [`Transport::flush`] ends.

@@ -9,6 +9,7 @@
 //! A [`FromNexus::LinkUp`] always precedes everything else about that link, and nothing follows
 //! its [`FromNexus::LinkDown`].
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use petrel_proto::Status;
@@ -21,6 +22,21 @@ pub struct EndpointId(pub u16);
 /// Names a link within one process; never used again in that process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LinkId(pub u64);
+
+/// An endpoint of another process, by the address of the control connection to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PeerName {
+    /// The process's end of the control connection.
+    pub address: SocketAddr,
+    /// The endpoint there.
+    pub endpoint: EndpointId,
+}
+
+impl fmt::Display for PeerName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} endpoint {}", self.address, self.endpoint.0)
+    }
+}
 
 /// A status and a sentence for people: why something was refused or ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -165,8 +181,8 @@ pub enum FromNexus<L> {
         link: LinkId,
         /// What the transport needs to reach the peer.
         transport: L,
-        /// The peer, for messages to people: address and endpoint.
-        peer: String,
+        /// The peer.
+        peer: PeerName,
         /// The other process's incarnation.
         incarnation: u64,
     },

@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 
 use petrel_proto::{CallFailure, SessionId, Status};
 
-use crate::control::{EndpointId, LinkId, Reason};
+use crate::control::{EndpointId, LinkId, PeerName, Reason};
 use crate::endpoint::SessionEnd;
 
 /// Emits an event with the target `petrel`, if the feature is on.
@@ -121,8 +121,8 @@ pub(crate) fn request_refused(session: SessionId, status: Status, why: &str) {
 }
 
 /// A link is up, and over which transport.
-pub(crate) fn link_up(endpoint: EndpointId, link: LinkId, peer: &str, transport: &'static str) {
-    emit!(DEBUG, "link_up", endpoint = endpoint.0, link = link.0, peer, transport, "a link is up");
+pub(crate) fn link_up(endpoint: EndpointId, link: LinkId, peer: PeerName, transport: &'static str) {
+    emit!(DEBUG, "link_up", endpoint = endpoint.0, link = link.0, %peer, transport, "a link is up");
 }
 
 /// A link that was up has ended.

@@ -91,7 +91,7 @@ pub use endpoint::{
     CallBuilder, CallFailures, CallKey, CallOptions, CallRejected, Caller, ClientCalls,
     ConnectError, Context, Continuation, DrainTimeout, Endpoint, EndpointConfig, EndpointError,
     EndpointStats, Factors, HEALTH_METHOD, Handled, Health, Hearing, IdlePolicy, InPlaceRequest,
-    IntoMessage, MulticastConfig, MulticastError, Reply, Request, Responder, SessionConfig,
+    IntoMessage, MulticastConfig, MulticastError, Peer, Reply, Request, Responder, SessionConfig,
     SessionEnd, SessionEnds, SessionState, SharedMsg, StartError, Stop,
 };
 #[doc(hidden)]
@@ -103,7 +103,7 @@ pub use nexus::{Nexus, NexusBuilder, NexusError};
 pub use petrel_proto as proto;
 pub use petrel_proto::{CallError, Execution, SessionId, Status};
 pub use petrel_transport as transport;
-pub use petrel_transport::SharedBytes;
+pub use petrel_transport::{PeerProcess, SharedBytes};
 pub use prefetch::prefetch;
 pub use server::Server;
 pub use workers::{WorkerRequest, Workers, WorkersBuilder, WorkersStats};

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use petrel::control::{EndpointId, FromNexus, LinkId, Reason};
+use petrel::control::{EndpointId, FromNexus, LinkId, PeerName, Reason};
 use petrel_proto::Status;
 use petrel_proto::control::{LinkAccept, LinkClose, LinkOpen, LinkRefuse, Offer, SessionOpen};
 
+use super::ControlNetwork;
 use super::connection::ConnectionId;
 use super::network::{EndpointKey, Event, Network, Side, unavailable};
 use crate::fabric::{HostId, SimAddr};
@@ -221,7 +222,8 @@ impl Network {
     ) {
         self.stats.links_up += 1;
         let incarnation = self.connections[&connection].ends[side].peer.unwrap_or(0);
-        let peer = transport.peer().to_string();
+        let SimAddr { host: at, port } = transport.peer();
+        let peer = PeerName { address: ControlNetwork::address_of(at), endpoint: EndpointId(port) };
         let up = FromNexus::LinkUp { request, link, transport, peer, incarnation };
         self.tell(host, endpoint, up);
         if request.is_some() {

@@ -35,11 +35,11 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::epoll;
 use rustix::io::Errno;
-use rustix::net::sockopt::{socket_domain, socket_type};
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, recv, send};
+use rustix::net::sockopt::{socket_domain, socket_peercred, socket_type};
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketType, UCred, recv, send};
 
 use super::fds::{PeerStream, Queued, look};
-use crate::transport::LinkError;
+use crate::transport::{LinkError, PeerProcess};
 
 /// Bytes that one look at a bell takes: an honest peer has no more than a few under way, and each look
 /// must end.
@@ -103,6 +103,13 @@ impl Bell {
             return Err(LinkError::Unsupported(kind.to_owned()));
         }
         Ok(Self { stream: Some(stream), tally: Tally::default() })
+    }
+
+    /// The process that has the other end, or had it when the two were connected.
+    pub(super) fn process(&self) -> Option<PeerProcess> {
+        let UCred { pid, uid, gid } = socket_peercred(self.stream.as_ref()?).ok()?;
+        let pid = pid.as_raw_nonzero().get().unsigned_abs();
+        Some(PeerProcess { pid, uid: uid.as_raw(), gid: gid.as_raw() })
     }
 }
 

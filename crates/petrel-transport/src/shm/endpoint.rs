@@ -8,7 +8,7 @@ use super::link::ShmLink;
 use super::peer::Peer;
 use super::rings::Rings;
 use crate::clock::{Clock, now_ns};
-use crate::transport::{FrameHandler, LinkError, PeerId, Transport, TransportStats};
+use crate::transport::{FrameHandler, LinkError, PeerId, PeerProcess, Transport, TransportStats};
 use crate::wake::Waker;
 
 /// The shared-memory transport of one endpoint. See the [module](super).
@@ -136,6 +136,10 @@ impl Transport for Shm {
 
     fn is_networked(&self, _peer: PeerId) -> bool {
         false
+    }
+
+    fn process_of(&self, peer: PeerId) -> Option<PeerProcess> {
+        self.rings.get(peer.0)?.process()
     }
 
     #[inline]

@@ -7,7 +7,7 @@ use super::detached::Misdeed;
 use super::link::OpenLink;
 use super::mapping::RingMemory;
 use super::ring::{Consumer, Producer, PushError, RECORD_ALIGN, Received, RingFrame};
-use crate::transport::{LinkError, TransportStats};
+use crate::transport::{LinkError, PeerProcess, TransportStats};
 
 /// Bytes of large frames after which the peer is shown them before the burst ends, so that it copies
 /// the first out while the last are copied in. Between 16 and 64 KiB it makes no difference; with
@@ -309,6 +309,11 @@ impl Peer<Bell> {
     /// Has `bells` listen to the peer's wake-ups.
     pub(super) fn listen(&self, bells: &Bells, index: u32) -> Result<(), LinkError> {
         bells.add(&self.bell, index)
+    }
+
+    /// The process at the other end.
+    pub(super) fn process(&self) -> Option<PeerProcess> {
+        self.bell.process()
     }
 
     /// Hangs up; no wake-up comes any more.

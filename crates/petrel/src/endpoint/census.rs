@@ -72,7 +72,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Looks at everything there is: as many steps as there are slots.
     #[doc(hidden)]
     pub fn census(&self) -> Census {
-        let (opening, linked, dialled) = self.sessions.census();
+        let (opening, linked, dialled) = self.local.sessions.census();
         Census {
             core: self.local.core.census(),
             local: self.local.hub.census(),

@@ -20,6 +20,7 @@ use super::handler::Dropped;
 use super::multicast::Groups;
 use super::options::limits;
 use super::remote::Remote;
+use super::sessions::Sessions;
 use crate::events;
 use crate::local::Hub;
 use crate::msgbuf::MsgBuf;
@@ -45,6 +46,7 @@ pub(super) struct Local {
     pub(super) part_bytes: usize,
     pub(super) watchers: Watchers,
     pub(super) keyed: Keyed,
+    pub(super) sessions: Sessions,
 }
 
 impl Drop for Local {

@@ -98,12 +98,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
     /// Sessions that others have to this endpoint.
     pub fn sessions_served(&self) -> usize {
-        let links = self.sessions.with_links();
+        let links = self.local.sessions.with_links();
         links.filter(|(id, _)| self.local.core.is_server(*id)).count()
     }
 
     fn served(&self) -> Vec<(SessionId, crate::control::LinkId)> {
-        let links = self.sessions.with_links();
+        let links = self.local.sessions.with_links();
         let mut served: Vec<_> = links.filter(|(id, _)| self.local.core.is_server(*id)).collect();
         // In an order that a simulation can repeat.
         served.sort_unstable();

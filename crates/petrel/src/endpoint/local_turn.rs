@@ -122,7 +122,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         let (timeout, deadline_ns) = (options.timeout, options.deadline_ns);
         let started = self.context().start_with(session, call, timeout, deadline_ns);
         if let Err(NotTaken { error, .. }) = started {
-            let text = self.sessions.explain(session, &error);
+            let text = self.local.sessions.explain(session, &error);
             self.local.hub.finish(key, Err(Error::not_sent(error.status(), text)));
         }
     }

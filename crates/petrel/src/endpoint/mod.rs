@@ -21,6 +21,7 @@ mod local_turn;
 mod multicast;
 mod open;
 mod options;
+mod peer;
 mod posted;
 mod remote;
 mod sessions;
@@ -55,6 +56,7 @@ pub(crate) use multicast::Broadcast;
 pub use multicast::{Hearing, MulticastConfig, MulticastError};
 pub use open::EndpointError;
 pub use options::CallOptions;
+pub use peer::Peer;
 pub use sessions::{ConnectError, SessionState};
 pub use shared::SharedMsg;
 pub(crate) use slot_shares::{SLOTS_MIN, slots_of};
@@ -123,7 +125,6 @@ pub struct Endpoint<S: 'static = (), T: Transport = Host, C: ControlPlane<T::Lin
     control: C,
     local: Local,
     handlers: Handlers,
-    sessions: Sessions,
     drain: Drain,
     /// Groups that this endpoint is a member of.
     joined: Vec<Joined>,
@@ -211,10 +212,10 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 part_bytes: 0,
                 watchers: Watchers::default(),
                 keyed: Keyed::default(),
+                sessions: Sessions::new(config.sessions, config.transports),
             },
             handlers: Handlers::new(Box::new(state)),
             joined: Vec::new(),
-            sessions: Sessions::new(config.sessions, config.transports),
             drain: Drain::default(),
             ahead: Ahead::new(),
             attention,

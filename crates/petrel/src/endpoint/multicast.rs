@@ -227,7 +227,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     fn networked(&self, id: SessionId) -> Option<(SessionId, LinkId, PeerId, u32)> {
         let agreed = self.local.core.agreed(id)?;
         let peer = PeerId(agreed.peer.0);
-        let link = self.sessions.link_of(id)?;
+        let link = self.local.sessions.link_of(id)?;
         self.transport.is_networked(peer).then_some((id, link, peer, agreed.packet_bytes))
     }
 
@@ -301,11 +301,11 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
     fn join_group(&mut self, link: LinkId, join: &GroupJoin) -> Result<(), Reason> {
         let precondition = |why: &str| Reason::new(Status::FailedPrecondition, why);
-        if !self.sessions.accepts_multicast() {
+        if !self.local.sessions.accepts_multicast() {
             return Err(precondition("this endpoint takes no multicast"));
         }
         let session = self.local.core.find(join.session, join.token);
-        let session = session.filter(|&id| self.sessions.link_of(id) == Some(link));
+        let session = session.filter(|&id| self.local.sessions.link_of(id) == Some(link));
         let agreed = session.and_then(|id| Some((id, *self.local.core.agreed(id)?)));
         let Some((session, agreed)) = agreed else {
             return Err(precondition("there is no such session on the link"));

@@ -7,7 +7,6 @@ use petrel_transport::buf::PoolExhausted;
 
 use super::call::{Continuation, Function, Reply};
 use super::context::{Context, Local};
-use super::sessions::Sessions;
 use super::state::State;
 use crate::channel::{Beginning, Begun, Channel, Target, Unfinished};
 use crate::client::ServiceKey;
@@ -135,7 +134,7 @@ pub(super) fn close_service(local: &mut Local, key: ServiceKey) {
     drop(service.and_then(Option::take));
 }
 
-pub(super) fn start_call(cx: &mut Context<'_>, start: StartCall, sessions: &Sessions) {
+pub(super) fn start_call(cx: &mut Context<'_>, start: StartCall) {
     let StartCall { pending, callee, method, request, options } = start;
     if !pending.is_wanted() {
         return;
@@ -144,25 +143,19 @@ pub(super) fn start_call(cx: &mut Context<'_>, start: StartCall, sessions: &Sess
         Callee::Session { session, response_max } => {
             let room = cx.alloc(response_max);
             let call = Call { pending, way: Way::Session(session, request) };
-            if let Some((call, error)) = make(cx, sessions, call, method, options, room) {
+            if let Some((call, error)) = make(cx, call, method, options, room) {
                 call.pending.end(Err(error));
             }
         }
         Callee::Service(service) => {
             let asked = Asked { service, method, request };
-            start_service_call(cx, sessions, pending, asked, options);
+            start_service_call(cx, pending, asked, options);
         }
     }
 }
 
 /// Makes the call of a client: at once if a server can be asked, which is so for most.
-fn start_service_call(
-    cx: &mut Context<'_>,
-    sessions: &Sessions,
-    pending: Pending,
-    asked: Asked,
-    options: CallOptions,
-) {
+fn start_service_call(cx: &mut Context<'_>, pending: Pending, asked: Asked, options: CallOptions) {
     let Local { remote, now_ns, .. } = &mut *cx.local;
     let Some(channel) = remote.posted.service(asked.service) else {
         return pending.end_unsent(Status::Unavailable, "the client is gone");
@@ -179,7 +172,7 @@ fn start_service_call(
     let method = asked.method;
     let call = Call { pending, way: Way::First(First { session, asked, begun }) };
     if let Some((Call { pending, way: Way::First(first) }, error)) =
-        make(cx, sessions, call, method, options, room)
+        make(cx, call, method, options, room)
     {
         first_failed(cx.local, pending, first, error);
     }
@@ -188,7 +181,6 @@ fn start_service_call(
 /// Makes a call on its session. Gives one back that cannot be made, and why.
 fn make(
     cx: &mut Context<'_>,
-    sessions: &Sessions,
     mut call: Call,
     method: u16,
     options: CallOptions,
@@ -196,7 +188,7 @@ fn make(
 ) -> Option<(Call, Error)> {
     let (session, request) = call.way.on_session();
     let buffers = cx.alloc_message(request).and_then(|message| Ok((message, room?)));
-    let Local { core, remote, now_ns, .. } = &mut *cx.local;
+    let Local { core, remote, now_ns, sessions, .. } = &mut *cx.local;
     let (request, response) = match buffers {
         Ok(buffers) => buffers,
         Err(error) => {

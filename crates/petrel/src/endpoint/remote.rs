@@ -168,7 +168,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 Post::Refuse(Refuse { handle, status, text }) => {
                     refuse(cx.local, handle, status, text);
                 }
-                Post::Start(start) => start_call(cx, start, &self.sessions),
+                Post::Start(start) => start_call(cx, start),
                 Post::Cancel(state) => cancel_call(cx.local, &state),
                 Post::OpenService(open) => open_service(cx.local, *open),
                 Post::SetTargets(key, targets) => set_targets(cx.local, key, targets),
@@ -193,13 +193,14 @@ impl Request<'_> {
     pub fn detach<S: 'static>(self, cx: &mut Context<'_, S>) -> (WorkerRequest, Handled) {
         let Request { handle, method, payload, .. } = self;
         let deadline_ns = cx.deadline_ns();
-        let Local { core, remote, .. } = &mut *cx.local;
+        let Local { core, remote, sessions, .. } = &mut *cx.local;
         let poster = remote.postbox().inbox.poster();
         let mut data = remote.spare.take();
         data.extend_from_slice(payload.data());
         core.watch(handle);
         let cancelled = remote.running.add(handle);
-        let request = WorkerRequest::new(handle, method, deadline_ns, data, cancelled, poster);
+        let request = WorkerRequest::new(handle, method, deadline_ns, data, cancelled, poster)
+            .with_peer(sessions.peer_of(handle.session).cloned());
         (request, Handled(None))
     }
 }

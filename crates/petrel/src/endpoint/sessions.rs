@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use petrel_proto::control::{SessionAccept, SessionOpen};
 use petrel_proto::limits::{FIRST_REQUEST_END, PACKET_BYTES_MIN, PACKET_OVERHEAD_BYTES, SLOTS_MAX};
@@ -10,10 +11,11 @@ use petrel_proto::{Accepted, Agreed, CallError, Closed, OpenError, PeerKey, Sess
 use petrel_transport::{PeerId, Transport};
 
 use super::drain::DRAINING;
+use super::peer::Peer;
 use super::slot_shares::slots_for;
 use super::{Endpoint, SessionConfig, SessionEnd, SessionEnds};
 use crate::control::{
-    AllowedTransports, ControlPlane, EndpointId, FromNexus, LinkId, Reason, ToNexus,
+    AllowedTransports, ControlPlane, EndpointId, FromNexus, LinkId, PeerName, Reason, ToNexus,
 };
 use crate::events;
 
@@ -72,9 +74,8 @@ impl ConnectError {
 
 /// A link that is up.
 struct Link {
-    peer: PeerId,
-    peer_name: String,
-    incarnation: u64,
+    id: PeerId,
+    peer: Arc<Peer>,
     /// The shortest round trip of the control connection, in nanoseconds.
     path_rtt_ns: Option<u32>,
     /// In order: when the link ends, its sessions do so in an order that a simulation can repeat.
@@ -147,6 +148,11 @@ impl Sessions {
     /// The link of a session that was proposed or is open.
     pub(super) fn link_of(&self, id: SessionId) -> Option<LinkId> {
         self.link_of.get(&id).copied()
+    }
+
+    /// The peer of a session that was proposed or is open.
+    pub(super) fn peer_of(&self, id: SessionId) -> Option<&Arc<Peer>> {
+        Some(&self.links.get(self.link_of.get(&id)?)?.peer)
     }
 
     pub(super) fn accepts_multicast(&self) -> bool {
@@ -235,7 +241,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         let first = random - random % u64::from(SLOTS_MAX);
         let id = self.local.core.open(token, first)?;
         let opening = Opening { first_request: first, is_second_try: false };
-        self.sessions.openings.insert(id, opening);
+        self.local.sessions.openings.insert(id, opening);
         self.propose_to((remote, endpoint), id);
         Ok(id)
     }
@@ -281,18 +287,17 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         if self.local.core.is_open(id) {
             return SessionState::Opening;
         }
-        SessionState::Ended(self.sessions.end_of(id).map(|ended| ended.reason.clone()))
+        SessionState::Ended(self.local.sessions.end_of(id).map(|ended| ended.reason.clone()))
     }
 
-    /// The peer of an open session, for people; and the incarnation of its process.
-    pub fn session_peer(&self, id: SessionId) -> Option<(&str, u64)> {
-        let link = self.sessions.links.get(self.sessions.link_of.get(&id)?)?;
-        Some((&link.peer_name, link.incarnation))
+    /// Who is at the other end of an open session.
+    pub fn session_peer(&self, id: SessionId) -> Option<&Peer> {
+        self.local.sessions.peer_of(id).map(Arc::as_ref)
     }
 
     /// The transport's name of the peer of an open session.
     pub fn session_peer_id(&self, id: SessionId) -> Option<PeerId> {
-        Some(self.sessions.links.get(self.sessions.link_of.get(&id)?)?.peer)
+        Some(self.local.sessions.links.get(self.local.sessions.link_of.get(&id)?)?.id)
     }
 
     /// Closes a session, in either role. Calls that are pending on it end with CANCELLED.
@@ -304,7 +309,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// How and why a session ended, in either role; `None` while it is there, or if it ended long ago:
     /// the last 1 024 are remembered.
     pub fn session_end(&self, id: SessionId) -> Option<(SessionEnd, &Reason)> {
-        self.sessions.end_of(id).map(|ended| (ended.end, &ended.reason))
+        self.local.sessions.end_of(id).map(|ended| (ended.end, &ended.reason))
     }
 
     /// Ends a session and tells the peer.
@@ -323,7 +328,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         };
         self.leave_groups_of(id);
         let peer = self.peer_name_of(id);
-        let link = self.sessions.forget(id);
+        let link = self.local.sessions.forget(id);
         self.tell_ended(link, &closed);
         if let (Some(link), Some(agreed)) = (link, closed.agreed) {
             self.control.post(ToNexus::CloseSession {
@@ -341,12 +346,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         let Ended { id, end, reason } = &ended;
         events::session_ended(self.control.endpoint_id(), *id, peer, *end, reason);
         self.local.hub.note_session(*id, &SessionState::Ended(Some(reason.clone())));
-        self.sessions.remember_end(ended);
+        self.local.sessions.remember_end(ended);
     }
 
     /// The peer of a session that is about to end, for people.
     fn peer_name_of(&self, id: SessionId) -> String {
-        self.session_peer(id).map_or_else(String::new, |(name, _)| name.to_owned())
+        self.session_peer(id).map_or_else(String::new, |peer| peer.name.to_string())
     }
 
     /// Ends a session that the peer does not know, or knows to have ended.
@@ -358,7 +363,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     fn drop_session_of(&mut self, id: SessionId, end: SessionEnd, reason: Reason, peer: &str) {
         if let Some(closed) = self.local.core.close(id, reason.status, &reason.message) {
             self.leave_groups_of(id);
-            let link = self.sessions.forget(id);
+            let link = self.local.sessions.forget(id);
             self.tell_ended(link, &closed);
             self.note_end(Ended { id, end, reason }, peer);
         }
@@ -367,7 +372,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// The control plane keeps account of the sessions that peers have here.
     fn tell_ended(&self, link: Option<LinkId>, closed: &Closed) {
         // The end of a link ends its sessions for the control plane, too.
-        let link = link.filter(|link| self.sessions.links.contains_key(link));
+        let link = link.filter(|link| self.local.sessions.links.contains_key(link));
         if let (Some(link), Some(agreed), false) = (link, closed.agreed, closed.was_client) {
             self.control.post(ToNexus::SessionEnded { link, slots: agreed.slots });
         }
@@ -375,7 +380,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
     /// Proposes a session as soon as there is a link.
     fn propose_to(&mut self, remote: Remote, id: SessionId) {
-        match self.sessions.outgoing.get_mut(&remote) {
+        match self.local.sessions.outgoing.get_mut(&remote) {
             Some(Outgoing::Opening { waiting, .. }) => waiting.push(id),
             Some(Outgoing::Up(link)) => {
                 let link = *link;
@@ -386,14 +391,14 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     }
 
     fn open_link(&mut self, remote: Remote, waiting: SessionId) {
-        let request = self.sessions.next_request();
+        let request = self.local.sessions.next_request();
         let outgoing = Outgoing::Opening { request, waiting: vec![waiting] };
-        self.sessions.outgoing.insert(remote, outgoing);
+        self.local.sessions.outgoing.insert(remote, outgoing);
         self.control.post(ToNexus::OpenLink {
             request,
             remote: remote.0,
             remote_endpoint: remote.1,
-            transports: self.sessions.transports,
+            transports: self.local.sessions.transports,
         });
     }
 
@@ -425,14 +430,19 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 let request = open.request;
                 let answer = self.accept(link, &open);
                 if let Err(reason) = &answer {
-                    let peer = self.sessions.links.get(&link).map_or("", |link| &link.peer_name);
-                    events::session_refused(self.control.endpoint_id(), peer, reason);
+                    let peer = self
+                        .local
+                        .sessions
+                        .links
+                        .get(&link)
+                        .map_or_else(String::new, |link| link.peer.name.to_string());
+                    events::session_refused(self.control.endpoint_id(), &peer, reason);
                 }
                 self.control.post(ToNexus::AnswerSession { link, request, answer });
             }
             FromNexus::SessionOpened { link, accept } => self.on_opened(link, accept),
             FromNexus::SessionRefused { request, reason, .. } => {
-                if let Some((id, _)) = self.sessions.proposed.remove(&request) {
+                if let Some((id, _)) = self.local.sessions.proposed.remove(&request) {
                     self.drop_session(id, SessionEnd::Refused, reason);
                 }
             }
@@ -459,11 +469,11 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         request: Option<u64>,
         link: LinkId,
         transport: T::Link,
-        peer_name: String,
+        name: PeerName,
         incarnation: u64,
     ) {
-        let peer = match self.transport.add_peer(transport) {
-            Ok(peer) => peer,
+        let id = match self.transport.add_peer(transport) {
+            Ok(id) => id,
             Err(error) => {
                 let reason = Reason::new(Status::FailedPrecondition, error.to_string());
                 if let Some(request) = request {
@@ -474,11 +484,14 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             }
         };
         let (path_rtt_ns, sessions) = (None, BTreeSet::new());
-        let entry = Link { peer, peer_name, incarnation, path_rtt_ns, sessions };
-        self.sessions.links.insert(link, entry);
-        let opening = request.and_then(|request| self.sessions.take_opening(request));
+        let is_networked = self.transport.is_networked(id);
+        let process = self.transport.process_of(id);
+        let peer = Arc::new(Peer { name, incarnation, is_networked, process });
+        let entry = Link { id, peer, path_rtt_ns, sessions };
+        self.local.sessions.links.insert(link, entry);
+        let opening = request.and_then(|request| self.local.sessions.take_opening(request));
         if let Some((remote, waiting)) = opening {
-            self.sessions.outgoing.insert(remote, Outgoing::Up(link));
+            self.local.sessions.outgoing.insert(remote, Outgoing::Up(link));
             for id in waiting {
                 self.propose(link, id);
             }
@@ -487,8 +500,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
 
     /// Sessions that are not established yet hear of it then.
     fn on_path_measured(&mut self, link: LinkId, rtt_ns: u32) {
-        let Some(entry) = self.sessions.links.get_mut(&link) else { return };
-        if !self.transport.is_networked(entry.peer) {
+        let Some(entry) = self.local.sessions.links.get_mut(&link) else { return };
+        if !self.transport.is_networked(entry.id) {
             return;
         }
         entry.path_rtt_ns = Some(rtt_ns);
@@ -498,44 +511,46 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     }
 
     fn on_link_failed(&mut self, request: u64, reason: &Reason) {
-        let Some((_, waiting)) = self.sessions.take_opening(request) else { return };
+        let Some((_, waiting)) = self.local.sessions.take_opening(request) else { return };
         for id in waiting {
             self.drop_session(id, SessionEnd::NotReached, reason.clone());
         }
     }
 
     fn on_link_down(&mut self, link: LinkId, reason: &Reason) {
-        let Some(entry) = self.sessions.links.remove(&link) else { return };
-        let remote = self.sessions.take_up(link);
-        self.sessions.proposed.retain(|_, (_, on)| *on != link);
+        let Some(entry) = self.local.sessions.links.remove(&link) else { return };
+        let remote = self.local.sessions.take_up(link);
+        self.local.sessions.proposed.retain(|_, (_, on)| *on != link);
         for id in entry.sessions {
             match remote {
-                Some(remote) if self.sessions.take_second_try(id) => self.propose_to(remote, id),
+                Some(remote) if self.local.sessions.take_second_try(id) => {
+                    self.propose_to(remote, id)
+                }
                 _ => {
                     let end = SessionEnd::LinkLost;
-                    self.drop_session_of(id, end, reason.clone(), &entry.peer_name);
+                    self.drop_session_of(id, end, reason.clone(), &entry.peer.name.to_string());
                 }
             }
         }
-        self.transport.remove_peer(entry.peer);
+        self.transport.remove_peer(entry.id);
     }
 
     /// Proposes a session to the peer of a link that is up.
     fn propose(&mut self, link: LinkId, id: SessionId) {
         let (Some(opening), Some(token)) =
-            (self.sessions.openings.get(&id), self.local.core.token(id))
+            (self.local.sessions.openings.get(&id), self.local.core.token(id))
         else {
             // Closed while the link was being opened.
             return;
         };
         let first_request = opening.first_request;
-        let Some(entry) = self.sessions.links.get_mut(&link) else { return };
+        let Some(entry) = self.local.sessions.links.get_mut(&link) else { return };
         entry.sessions.insert(id);
-        let packet_bytes = packet_bytes(&self.transport, entry.peer);
-        self.sessions.link_of.insert(id, link);
-        let request = self.sessions.next_request() as u32;
-        self.sessions.proposed.insert(request, (id, link));
-        let config = &self.sessions.config;
+        let packet_bytes = packet_bytes(&self.transport, entry.id);
+        self.local.sessions.link_of.insert(id, link);
+        let request = self.local.sessions.next_request() as u32;
+        self.local.sessions.proposed.insert(request, (id, link));
+        let config = &self.local.sessions.config;
         let open = SessionOpen {
             link: 0,
             request,
@@ -551,8 +566,10 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     }
 
     fn on_opened(&mut self, link: LinkId, accept: SessionAccept) {
-        let Some((id, _)) = self.sessions.proposed.remove(&accept.request) else { return };
-        let Some(&Link { peer, path_rtt_ns, .. }) = self.sessions.links.get(&link) else { return };
+        let Some((id, _)) = self.local.sessions.proposed.remove(&accept.request) else { return };
+        let Some(&Link { id: peer, path_rtt_ns, .. }) = self.local.sessions.links.get(&link) else {
+            return;
+        };
         let agreed = Agreed {
             peer: PeerKey(peer.0),
             peer_session: accept.session,
@@ -565,7 +582,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         let error = match self.local.core.establish(id, agreed) {
             Ok(()) => {
                 self.hear(id, peer);
-                self.sessions.openings.remove(&id);
+                self.local.sessions.openings.remove(&id);
                 if !self.transport.is_networked(PeerId(agreed.peer.0)) {
                     self.local.core.exempt_from_congestion_control(id);
                 }
@@ -600,18 +617,19 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     }
 
     fn note_open(&self, id: SessionId) {
-        let link = self.sessions.link_of(id).and_then(|link| self.sessions.links.get(&link));
+        let link =
+            self.local.sessions.link_of(id).and_then(|link| self.local.sessions.links.get(&link));
         if let Some(link) = link {
-            let transport = if self.transport.is_networked(link.peer) { "udp" } else { "shm" };
+            let transport = if link.peer.is_networked { "udp" } else { "shm" };
             let endpoint = self.control.endpoint_id();
             let is_server = self.local.core.is_server(id);
-            events::session_opened(endpoint, id, &link.peer_name, transport, is_server);
+            events::session_opened(endpoint, id, &link.peer.name.to_string(), transport, is_server);
         }
     }
 
     /// Takes a session as its server, or says why not.
     fn accept(&mut self, link: LinkId, open: &SessionOpen) -> Result<SessionAccept, Reason> {
-        let config = self.sessions.config;
+        let config = self.local.sessions.config;
         if self.drain.is_draining() {
             return Err(Reason::new(Status::Unavailable, DRAINING));
         }
@@ -619,10 +637,10 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             let text = "this endpoint takes no sessions";
             return Err(Reason::new(Status::FailedPrecondition, text));
         }
-        let Some(entry) = self.sessions.links.get_mut(&link) else {
+        let Some(entry) = self.local.sessions.links.get_mut(&link) else {
             return Err(Reason::new(Status::Unavailable, "the link is not up"));
         };
-        let packet_bytes = packet_bytes(&self.transport, entry.peer).min(open.packet_bytes);
+        let packet_bytes = packet_bytes(&self.transport, entry.id).min(open.packet_bytes);
         if packet_bytes < PACKET_BYTES_MIN {
             let text = format!("packets of {packet_bytes} bytes are too small");
             return Err(Reason::new(Status::FailedPrecondition, text));
@@ -630,7 +648,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         let token = self.control.random() as u32;
         let accepted = Accepted {
             agreed: Agreed {
-                peer: PeerKey(entry.peer.0),
+                peer: PeerKey(entry.id.0),
                 peer_session: open.session,
                 peer_token: open.token,
                 slots: slots_for(open.slots, config.slots, self.local.core.server_slots()),
@@ -648,9 +666,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             .accept(accepted)
             .map_err(|error| Reason::new(Status::ResourceExhausted, error.to_string()))?;
         entry.sessions.insert(id);
-        let peer = entry.peer;
+        let peer = entry.id;
         self.hear(id, peer);
-        self.sessions.link_of.insert(id, link);
+        self.local.sessions.link_of.insert(id, link);
         self.note_open(id);
         Ok(SessionAccept {
             link: 0,

@@ -58,10 +58,10 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         EndpointStats {
             endpoint: self.control.endpoint_id(),
             sessions: self.local.core.session_count(),
-            links: self.sessions.link_count(),
+            links: self.local.sessions.link_count(),
             tasks: self.local.hub.task_count(),
             buffers: self.local.pool.in_use(),
-            session_ends: self.sessions.ends(),
+            session_ends: self.local.sessions.ends(),
             call_failures: self.local.remote.failures,
             client_calls: self.local.remote.client_calls(),
             protocol: *self.local.core.counters(),

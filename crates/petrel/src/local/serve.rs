@@ -11,7 +11,7 @@ use petrel_transport::Transport;
 use super::executor::Task;
 use super::handle::Handle;
 use crate::control::ControlPlane;
-use crate::endpoint::{Context, Endpoint, Handled, Request, Responder};
+use crate::endpoint::{Context, Endpoint, Handled, Peer, Request, Responder};
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
@@ -22,6 +22,7 @@ pub struct OwnRequest {
     method: u16,
     session: SessionId,
     deadline_ns: Option<u64>,
+    peer: Option<Peer>,
 }
 
 impl OwnRequest {
@@ -43,6 +44,11 @@ impl OwnRequest {
     /// The session on which the request came.
     pub fn session(&self) -> SessionId {
         self.session
+    }
+
+    /// Who called. `None` if the session had ended before the handler ran.
+    pub fn peer(&self) -> Option<&Peer> {
+        self.peer.as_ref()
     }
 
     /// When the caller stops waiting, in nanoseconds of the endpoint's clock ([`Handle::now_ns`]). The handler's own calls
@@ -125,7 +131,7 @@ where
     A: AsRef<[u8]>,
 {
     let (method, session) = (request.method(), request.session());
-    let deadline_ns = request.deadline_ns(cx);
+    let (deadline_ns, peer) = (request.deadline_ns(cx), request.peer(cx).cloned());
     let (kept, handled) = request.defer_message(cx);
     let Some((responder, message)) = kept else { return handled };
     let running = Rc::new(Cell::new(None::<Task<()>>));
@@ -135,7 +141,8 @@ where
             task.abort();
         }
     });
-    let future = handler(handle.clone(), OwnRequest { message, method, session, deadline_ns });
+    let future =
+        handler(handle.clone(), OwnRequest { message, method, session, deadline_ns, peer });
     let hub = handle.hub().clone();
     // Dropped with the responder inside, it answers with INTERNAL, which nobody waits for then.
     running.set(Some(handle.spawn_within(deadline_ns, async move {

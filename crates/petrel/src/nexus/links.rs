@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::SocketAddr;
 use std::time::Instant;
 
 use petrel_planted::planted;
@@ -20,7 +19,7 @@ use super::reactor::Reactor;
 use super::rendezvous::ExchangeId;
 use super::sessions::Proposal;
 use super::stream::Violation;
-use crate::control::{EndpointId, FromNexus, LinkId, Reason};
+use crate::control::{EndpointId, FromNexus, LinkId, PeerName, Reason};
 use crate::events;
 
 /// An agreement of two endpoints, or the way to it.
@@ -315,10 +314,10 @@ impl<N: Network> Reactor<N> {
         let (endpoint, peer_endpoint) = (link.endpoint, link.peer_endpoint);
         let Some(connection) = self.connections.get(&link.connection) else { return };
         let incarnation = connection.peer().map_or(0, |peer| peer.incarnation);
-        let peer = peer_name(connection.remote, peer_endpoint);
+        let peer = PeerName { address: connection.remote, endpoint: EndpointId(peer_endpoint) };
         self.counters.links_up.increment();
         self.counters.links_opened.increment();
-        events::link_up(endpoint, id, &peer, if is_shm { "shm" } else { "udp" });
+        events::link_up(endpoint, id, peer, if is_shm { "shm" } else { "udp" });
         self.counters.links_opened_shm.add(u64::from(is_shm));
         self.tell(endpoint, FromNexus::LinkUp { request, link: id, transport, peer, incarnation });
         self.tell_path(id);
@@ -476,11 +475,6 @@ impl<N: Network> Reactor<N> {
         }
         Some(link)
     }
-}
-
-/// A peer's endpoint, for people.
-fn peer_name(remote: SocketAddr, endpoint: u16) -> String {
-    format!("{remote} endpoint {endpoint}")
 }
 
 #[cfg(test)]
@@ -691,7 +685,7 @@ mod tests {
                     assert_eq!((accept.link, accept.ticket, accept.ecn), (5, None, ecn));
                 }
                 let mut remote = reactor.connections[&at].remote;
-                let name = peer_name(remote, 0);
+                let name = PeerName { address: remote, endpoint: EndpointId(0) };
                 remote.set_port(9);
                 let Some(FromNexus::LinkUp { request, transport, peer, incarnation, .. }) =
                     inbox.pop()

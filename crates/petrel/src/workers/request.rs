@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use petrel_proto::{RequestHandle, SessionId, Status};
 
+use crate::endpoint::Peer;
 use crate::inbox::Poster;
 use crate::post::{Answer, Post, Refuse};
 use crate::sync::{Arc, AtomicBool, Ordering, now_ns, thread};
@@ -25,6 +26,7 @@ pub struct WorkerRequest {
     /// Set by the endpoint. `None` once the request is answered.
     cancelled: Option<Arc<AtomicBool>>,
     poster: Poster<Post>,
+    peer: Option<std::sync::Arc<Peer>>,
 }
 
 impl WorkerRequest {
@@ -36,7 +38,12 @@ impl WorkerRequest {
         cancelled: Arc<AtomicBool>,
         poster: Poster<Post>,
     ) -> Self {
-        Self { handle, method, deadline_ns, data, cancelled: Some(cancelled), poster }
+        Self { handle, method, deadline_ns, data, cancelled: Some(cancelled), poster, peer: None }
+    }
+
+    pub(crate) fn with_peer(mut self, peer: Option<std::sync::Arc<Peer>>) -> Self {
+        self.peer = peer;
+        self
     }
 
     /// The message.
@@ -58,6 +65,11 @@ impl WorkerRequest {
     /// The session on which the request came.
     pub fn session(&self) -> SessionId {
         self.handle.session
+    }
+
+    /// Who called. `None` if the session had ended before the handler ran.
+    pub fn peer(&self) -> Option<&Peer> {
+        self.peer.as_deref()
     }
 
     /// When the request's deadline is over, if it has one, in nanoseconds of the endpoint's clock.

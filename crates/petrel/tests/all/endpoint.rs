@@ -430,3 +430,56 @@ fn run_once__answers_a_lone_call_in_the_turn_that_takes_it() {
         assert_eq!(answered.get(), number, "three turns are enough");
     }
 }
+
+/// What a handler learns of its caller: at once, later, and in a task or a thread of its own.
+#[test]
+fn peer__tells_handlers_who_calls() {
+    for (config, is_shm) in [(over(true, false), false), (over(false, true), true)] {
+        let (tell, told) = std::sync::mpsc::channel();
+        let server = Server::start(config.clone(), "127.0.0.1:0", move |endpoint| {
+            let tell_now = tell.clone();
+            endpoint.on(5, move |_, cx, request| {
+                tell_now.send(request.peer(cx).cloned()).unwrap();
+                let (responder, handled) = request.defer(cx);
+                tell_now.send(responder.peer(cx).cloned()).unwrap();
+                responder.reply(cx, b"");
+                handled
+            });
+            let tell_in_task = tell.clone();
+            endpoint.on_async(6, move |_, request| {
+                tell_in_task.send(request.peer().cloned()).unwrap();
+                async { Ok(b"") }
+            });
+            endpoint.on(7, move |_, cx, request| {
+                let (request, handled) = request.detach(cx);
+                tell.send(request.peer().cloned()).unwrap();
+                request.reply(b"");
+                handled
+            });
+        });
+        let mut client = client(config);
+        let session = client.connect_wait(server.address).unwrap();
+        client.call(session, 5, "").wait().unwrap();
+        client.call(session, 6, "").wait().unwrap();
+        client.call(session, 7, "").wait().unwrap();
+        let peers: Vec<_> =
+            told.try_iter().map(|peer| peer.expect("the session is open")).collect();
+        assert_eq!(peers.len(), 4);
+        assert!(peers.windows(2).all(|pair| pair[0] == pair[1]));
+        let peer = &peers[0];
+        assert!(peer.name.address.ip().is_loopback());
+        assert_eq!((peer.name.endpoint, peer.is_networked), (EndpointId(0), !is_shm));
+        let process = peer.process.map(|process| (process.pid, process.uid, process.gid));
+        let own = (std::process::id(), rustix::process::geteuid(), rustix::process::getegid());
+        let own = (own.0, own.1.as_raw(), own.2.as_raw());
+        assert_eq!(process, is_shm.then_some(own));
+        // The other end knows as much; the server's address is where it listens.
+        let server_peer = client.session_peer(session).unwrap();
+        assert_eq!(server_peer.name.address, server.address);
+        assert_ne!(server_peer.incarnation, peer.incarnation);
+        assert_eq!(server_peer.process.map(|process| process.pid), is_shm.then(std::process::id));
+        let text = format!("{} endpoint 0", server.address);
+        let process = format!(" (process {} of user {})", own.0, own.1);
+        assert_eq!(server_peer.to_string(), text + if is_shm { &process } else { "" });
+    }
+}

@@ -5,7 +5,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use petrel::Nexus;
-use petrel::control::{AllowedTransports, EndpointId, FromNexus, LinkId, Reason, ToNexus};
+use petrel::control::{
+    AllowedTransports, EndpointId, FromNexus, LinkId, PeerName, Reason, ToNexus,
+};
 use petrel::nexus::{Attach, ControlPort, NexusStats, ShmAttach, UdpAttach};
 use petrel_proto::control::{
     Decoder, Hello, LinkAccept, LinkOpen, Message, Offer, PREFACE, SessionAccept, SessionOpen,
@@ -83,7 +85,7 @@ pub(crate) struct Up {
     pub(crate) request: Option<u64>,
     pub(crate) link: LinkId,
     pub(crate) transport: HostLink,
-    pub(crate) peer: String,
+    pub(crate) peer: PeerName,
     pub(crate) incarnation: u64,
 }
 

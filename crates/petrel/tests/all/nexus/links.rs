@@ -27,7 +27,7 @@ fn link__over_udp_in_both_families() {
         assert_eq!(up_server.request, None);
         assert_eq!(up.incarnation, server_nexus.incarnation());
         assert_eq!(up_server.incarnation, client_nexus.incarnation());
-        assert_eq!(up.peer, format!("{address} endpoint 0"));
+        assert_eq!(up.peer.to_string(), format!("{address} endpoint 0"));
         for up in [up, up_server] {
             let HostLink::Udp(link) = up.transport else { panic!("{:?}", up.transport) };
             let at = SocketAddr::new(address.ip(), 40_000);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
-use petrel::control::{ControlPlane, EndpointId, FromNexus, LinkId, ToNexus};
+use petrel::control::{ControlPlane, EndpointId, FromNexus, LinkId, PeerName, ToNexus};
 use petrel::proto::control::{SessionAccept, SessionOpen};
 use petrel::transport::clock::Clock;
 use petrel::transport::wake::Waker;
@@ -276,7 +276,10 @@ impl World {
                         request,
                         link,
                         transport: 1,
-                        peer: "peer".to_owned(),
+                        peer: PeerName {
+                            address: std::net::SocketAddr::from(([127, 0, 0, 1], 1)),
+                            endpoint: EndpointId(0),
+                        },
                         incarnation: 1,
                     };
                     self.client.site.say(up(Some(request)));

@@ -1,0 +1,52 @@
+//! Who is at the other end of a session.
+
+use std::fmt;
+use std::sync::Arc;
+
+use petrel_transport::PeerProcess;
+
+use super::context::Context;
+use super::handler::{Request, Responder};
+use crate::control::PeerName;
+
+/// Who is at the other end of a session, as far as this side knows: for handlers, to whom they answer.
+///
+/// Nothing of it is proven over UDP: whoever can send from an address can be its peer. Over shared memory the kernel vouches
+/// for the process and its user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Peer {
+    /// The address of the control connection, and the endpoint of the peer's process. The port of a client is one that its system
+    /// chose.
+    pub name: PeerName,
+    /// Names the life of the peer's process: another one at the same address has another.
+    pub incarnation: u64,
+    /// Whether frames go through a network; else through shared memory.
+    pub is_networked: bool,
+    /// The process, over shared memory.
+    pub process: Option<PeerProcess>,
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.name.fmt(f)?;
+        match self.process {
+            Some(PeerProcess { pid, uid, .. }) => write!(f, " (process {pid} of user {uid})"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Request<'_> {
+    /// Who called. `None` if the session has ended meanwhile.
+    pub fn peer<'c, S>(&self, cx: &'c Context<'_, S>) -> Option<&'c Peer> {
+        cx.local.sessions.peer_of(self.handle.session).map(Arc::as_ref)
+    }
+}
+
+impl Responder {
+    /// Who called. `None` if the session has ended meanwhile.
+    pub fn peer<'c, S>(&self, cx: &'c Context<'_, S>) -> Option<&'c Peer> {
+        cx.local.sessions.peer_of(self.handle()?.session).map(Arc::as_ref)
+    }
+}
