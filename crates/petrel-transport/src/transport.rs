@@ -460,6 +460,16 @@ pub const MIN_FRAME_BYTES: usize = 1232;
 mod tests {
     use super::*;
 
+    /// A closure is not told of marks, and gets the frame as any other.
+    #[test]
+    fn each__has_frames_with_and_without_a_mark() {
+        let mut got = Vec::new();
+        let mut each = Each(|peer, frame: &[u8]| got.push((peer, frame.to_vec())));
+        each.handle(PeerId(3), b"plain", ReturnPath(None));
+        each.handle_marked(PeerId(4), b"marked");
+        assert_eq!(got, [(PeerId(3), b"plain".to_vec()), (PeerId(4), b"marked".to_vec())]);
+    }
+
     #[test]
     fn len__is_that_of_both_parts() {
         let frame = |head, body| TxFrame { peer: PeerId(0), head, body };

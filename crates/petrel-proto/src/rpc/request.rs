@@ -277,7 +277,6 @@ impl<B: Buffer> Shared<B> {
         }
         let state = &mut server.slots[slot];
         self.begin(id, state, header, part.size, packets);
-        state.response_limit = u32::from(part.grant);
         let request = match request {
             Ok(request) => request,
             Err(shortage) => {

@@ -647,7 +647,6 @@ impl<B, T> ClientSlot<B, T> {
         self.awaits_plain = false;
         self.timed_packet = NOT_TIMED;
         self.request_sent = 0;
-        self.response_limit = 0;
     }
 
     /// Notes that the only packet of the request was sent, with a grant for the only one of the

@@ -309,6 +309,8 @@ mod tests {
         assert_eq!(held.check(first, 100), Ok(()));
         assert_eq!(held.check(first, 101), Err(Shortage::Session(first.session)));
         held.add(HeldKind::Answer, holder(1, 0), 900);
+        assert_eq!(held.check(holder(2, 0), 200), Ok(()), "a quarter of all");
+        assert_eq!(held.check(holder(2, 0), 201), Err(Shortage::Peer(PeerKey(0))));
         held.add(HeldKind::Answer, holder(2, 0), 200);
         assert_eq!(held.check(holder(3, 0), 1), Err(Shortage::Peer(PeerKey(0))));
         assert_eq!(held.check(holder(3, 1), 5_000), Ok(()), "an eighth of all is left");

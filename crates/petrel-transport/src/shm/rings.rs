@@ -280,11 +280,8 @@ impl<B: Doorbell> Rings<B> {
         if !planted("shm_answers_not_published") && peer.has_unpublished() && peer.touch() {
             note_touched(&mut self.first_touched, &mut self.touched, index);
         }
-        let look = match received {
-            _ if received.is_broken => Look::Broken,
-            _ if received.frames > 0 => Look::Frames,
-            _ => Look::Nothing,
-        };
+        // There was something, as it has news.
+        let look = if received.is_broken { Look::Broken } else { Look::Frames };
         (received.frames, look)
     }
 }
@@ -413,5 +410,38 @@ mod tests {
             while receive(&mut hub, 64) > 0 {}
         }
         assert!(!hub.may_receive(), "nothing is left to look at");
+    }
+
+    /// The same of the only ring, whose turn it always is, and by whichever way it is found broken.
+    #[test]
+    fn rx_burst_to__the_only_ring_that_is_given_up_has_no_share() {
+        for by_sending in [false, true] {
+            let (mut hub, mut peers) = hub(1);
+            if by_sending {
+                assert!(hub.push(PeerId(0), &[0x10; MAX_FRAME], &[]));
+                hub.flush();
+                assert_eq!(receive(&mut peers[0], 64), 1);
+                assert!(peers[0].misbehave(PeerId(0), Misdeed::HeadOffTheLines));
+                while !hub.is_given_up(PeerId(0)) {
+                    assert!(hub.push(PeerId(0), &[0x10; MAX_FRAME], &[]));
+                }
+                hub.flush();
+            } else {
+                assert!(peers[0].push(PeerId(0), &[0x10; 40], &[]));
+                peers[0].flush();
+                assert_eq!(receive(&mut hub, 64), 1);
+                assert!(peers[0].misbehave(PeerId(0), Misdeed::HeaderOfNothing));
+            }
+            assert_eq!(receive(&mut hub, 64), 0);
+            assert!(hub.is_given_up(PeerId(0)));
+            let [one, other] = pair(8_192, MAX_FRAME).unwrap();
+            let to_next = hub.add_peer(one, Slack);
+            let mut next: Detached<Slack> = Detached::default();
+            next.add_peer(other, Slack);
+            (0..64).for_each(|_| assert!(next.push(PeerId(0), &[0x10; 40], &[])));
+            next.flush();
+            assert_eq!(receive(&mut hub, 64), 64, "there is one ring");
+            assert!(!hub.may_receive() && !hub.is_given_up(to_next));
+        }
     }
 }

@@ -148,6 +148,28 @@ fn wait__is_not_held_up_by_descriptors_that_come_with_a_wake_up() {
     assert_eq!(stats.rx_broken_rings, 1);
 }
 
+/// Nor when the connection lives on elsewhere, as it does while somebody closes it who is not to wait for that.
+#[test]
+fn remove_peer__leaves_nothing_that_keeps_awake() {
+    for hangs_up in [false, true] {
+        let mut attacked = Attacked::new();
+        let (ours, mut bell) = UnixStream::pair().unwrap();
+        let _elsewhere = ours.try_clone().unwrap();
+        let segment = Segment::create(&ShmConfig::default()).unwrap();
+        let peer = attacked.shm.add_peer(ShmLink::new(segment, Side::Creator, ours)).unwrap();
+        bell.write_all(&[7]).unwrap();
+        assert!(attacked.has_bells());
+        if hangs_up {
+            drop(bell);
+        }
+        attacked.shm.remove_peer(peer);
+        assert!(!attacked.has_bells());
+        // The others are still listened to.
+        attacked.bell.write_all(&[7]).unwrap();
+        assert!(attacked.has_bells());
+    }
+}
+
 #[test]
 fn remove_peer__is_not_held_up_by_descriptors_that_were_not_taken() {
     let mut attacked = Attacked::new();

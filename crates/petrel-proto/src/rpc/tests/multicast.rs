@@ -190,6 +190,37 @@ fn announcements__grant_packets_of_the_response() {
     }
 }
 
+/// A packet that is sent again on the session may come before the announcement, or behind it: the grant is that of
+/// either that says more.
+#[test]
+fn announcements__grant_packets_whatever_came_before() {
+    for repaired_first in [false, true] {
+        let mut pair = joined();
+        let message = send_for(&mut pair, 70, CallLimits::default(), 4 * P as usize);
+        let frames = pair.client_sends();
+        let (announcement, packets) = frames.split_first().unwrap();
+        let mut repair = frames[1].clone();
+        // Packet 0 as the session has it: the header of the announcement, of another kind.
+        repair[..16].copy_from_slice(&announcement[..16]);
+        repair[0] = repair[0] & 0xF0 | Kind::RequestPart as u8;
+        let order = [&repair, announcement];
+        let order = if repaired_first { order } else { [order[1], order[0]] };
+        assert_eq!(
+            words(&[repair.clone()]),
+            ["REQUEST_PART s0 r832 m3 p0 of 6100 B, 1200 B, grant 1"]
+        );
+        order.into_iter().for_each(|frame| pair.at_server(frame).nothing());
+        let (last, others) = packets.split_last().unwrap();
+        others.iter().for_each(|frame| pair.at_server(frame).nothing());
+        let (handle, request) = pair.at_server(last).request();
+        assert_eq!(request, message);
+        pair.respond(handle, &pattern(4 * P as usize, 1));
+        let answers = pair.server_sends();
+        let parts = answers.iter().filter(|frame| kind(frame) == Kind::ResponsePart).count();
+        assert_eq!(parts, 4, "{repaired_first}: {:?}", words(&answers));
+    }
+}
+
 #[test]
 fn packets__before_their_announcement_wait_for_it() {
     let mut pair = joined();

@@ -301,6 +301,36 @@ fn the_short_way_takes_packets_in_the_middle_of_a_burst_that_come_in_order() {
     assert_eq!(pair.server.counters().frames_accepted, 8);
 }
 
+/// What the short way takes is the packet that is expected, to every bit that means something.
+#[test]
+fn the_short_way_takes_no_packet_that_differs_in_a_field() {
+    let mut pair = Pair::new();
+    let message = pattern(6 * P as usize, 2);
+    pair.call(&message, 10, 1);
+    let frames = pair.client_sends();
+    pair.at_server(&frames[0]).nothing();
+    let expected = frames[1].clone();
+    // Of kind, flags, session, token, request number, size, packet and grant. The method alone is not looked at.
+    for at in (0..24).filter(|at| ![8, 9].contains(at)) {
+        for bit in 0..8 {
+            let mut other = expected.clone();
+            other[at] ^= 1 << bit;
+            let before = *pair.server.counters();
+            assert!(!pair.server.handle_next_part(PEER, &other), "bit {bit} of byte {at}");
+            assert!(pair.server.counters().iter().eq(before.iter()));
+        }
+    }
+    for len in [0, 23, 24, expected.len() - 1] {
+        assert!(!pair.server.handle_next_part(PEER, &expected[..len]), "{len} bytes");
+    }
+    assert!(!pair.server.handle_next_part(PEER, &[&expected[..], &[0]].concat()), "a byte more");
+    assert!(!pair.client.handle_next_part(PEER, &expected), "a client takes no requests");
+    for frame in &frames[1..5] {
+        assert!(pair.server.handle_next_part(PEER, frame));
+    }
+    assert_eq!(pair.at_server(&frames[5]).request().1, message);
+}
+
 /// Control frames that the medium has taken stay as they are to the end of the burst, however many
 /// are refused behind them.
 #[test]

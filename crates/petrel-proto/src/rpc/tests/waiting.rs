@@ -376,6 +376,22 @@ fn health_with(calls: u64) {
     assert_eq!(pair.client.credits(pair.session), Some((0, 4)));
 }
 
+/// What needs no credit allows no packets of its answer that would need some, however much room the caller has.
+#[test]
+fn health_grants_one_packet() {
+    for (method, expected) in [
+        (ENDPOINT_METHOD, "REQUEST s0 r832 m65535 0 B"),
+        (1, "REQUEST_PART s0 r833 m1 p0 of 0 B, 0 B, grant 4"),
+    ] {
+        let mut pair = Pair::with(Shape { slots: 64, credits: 32, ..Shape::default() });
+        let (request, response) = (buffer(b""), HeapBuffer::new(4 * P as usize, 1));
+        pair.client.call(pair.now, pair.session, method, request, response, 1).unwrap();
+        assert_eq!(words(&pair.client_sends()), [expected]);
+        let taken = if method == ENDPOINT_METHOD { 0 } else { 4 };
+        assert_eq!(pair.client.credits(pair.session), Some((32 - taken, 32)));
+    }
+}
+
 /// Memory comes with the calls: both ends begin with a few slots, and end with as many as were used at once.
 #[test]
 fn slots_are_made_when_calls_need_them() {
