@@ -184,3 +184,39 @@ fn not_idempotent() -> Error {
     let message = "a hedged call may be executed twice: it has to be marked idempotent";
     Error::not_sent(Status::InvalidArgument, message)
 }
+
+#[cfg(test)]
+mod conclusions {
+    use super::*;
+
+    /// The last attempt's failure, what came before it, and how often it was tried.
+    #[test]
+    fn conclude__counts_all_attempts() {
+        use Execution::{Answered, MayHaveExecuted, NotSent, Refused};
+        let failure = |execution| Error::of(Status::Unavailable, "gone", execution);
+        for last in [NotSent, Refused, MayHaveExecuted, Answered] {
+            for before in [vec![], vec![Refused], vec![MayHaveExecuted], vec![Refused, NotSent]] {
+                let mut progress = Progress::default();
+                for execution in &before {
+                    progress.begin();
+                    progress.note(&failure(*execution));
+                }
+                progress.begin();
+                let concluded = progress.conclude(failure(last));
+                let is_uncertain = before.contains(&MayHaveExecuted);
+                let expected = match last {
+                    NotSent | Refused if is_uncertain => MayHaveExecuted,
+                    as_it_is => as_it_is,
+                };
+                assert_eq!(concluded.execution, expected, "{before:?}, {last:?}");
+                assert_eq!(concluded.status, Status::Unavailable);
+                let message = match before.len() {
+                    0 => "gone",
+                    1 => "gone (after 2 attempts)",
+                    _ => "gone (after 3 attempts)",
+                };
+                assert_eq!(concluded.message, message);
+            }
+        }
+    }
+}

@@ -92,6 +92,17 @@ struct Resolver {
     next_ns: u64,
 }
 
+impl Resolver {
+    /// Whether the servers may be looked for now. If so, the next look has to wait.
+    fn is_due(&mut self, now_ns: u64) -> bool {
+        let is_due = self.next_ns <= now_ns;
+        if is_due {
+            self.next_ns = now_ns.saturating_add(as_ns(LOOK_UP_PAUSE));
+        }
+        is_due
+    }
+}
+
 /// The time between two looks for the servers.
 const LOOK_UP_PAUSE: Duration = Duration::from_secs(5);
 
@@ -181,9 +192,8 @@ impl Inner {
     fn look_up(&self) {
         let now_ns = self.handle.now_ns();
         if let Some(resolver) = &mut *self.resolver.borrow_mut()
-            && resolver.next_ns <= now_ns
+            && resolver.is_due(now_ns)
         {
-            resolver.next_ns = now_ns.saturating_add(as_ns(LOOK_UP_PAUSE));
             (resolver.look_up)();
         }
     }
@@ -208,5 +218,24 @@ impl Drop for Inner {
 impl fmt::Debug for Channel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.inner.connections.borrow().iter()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_due__at_once_and_then_after_each_pause() {
+        let pause_ns = as_ns(LOOK_UP_PAUSE);
+        for begin_ns in [0, 1, 7 * pause_ns, u64::MAX - pause_ns] {
+            let mut resolver = Resolver { look_up: Box::new(|| {}), next_ns: 0 };
+            assert!(resolver.is_due(begin_ns));
+            for early_ns in [0, 1, pause_ns - 1] {
+                assert!(!resolver.is_due(begin_ns + early_ns));
+            }
+            assert!(resolver.is_due(begin_ns + pause_ns));
+            assert_eq!(resolver.next_ns, (begin_ns + pause_ns).saturating_add(pause_ns));
+        }
     }
 }

@@ -317,3 +317,21 @@ impl fmt::Debug for Client {
         write!(f, "Client({})", self.service.key.0)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An endpoint has a table by these numbers, which is to stay as small as there are services at a time.
+    #[test]
+    fn take__the_smallest_numbers_and_those_given_back() {
+        let keys = ServiceKeys::default();
+        let taken = [(); 4].map(|()| keys.take());
+        assert_eq!(taken.map(ServiceKey::index), [0, 1, 2, 3]);
+        keys.give_back(taken[1]);
+        keys.give_back(taken[2]);
+        let mut again = [(); 3].map(|()| keys.take().index());
+        again.sort_unstable();
+        assert_eq!(again, [1, 2, 4]);
+    }
+}

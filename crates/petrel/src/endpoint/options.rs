@@ -157,6 +157,24 @@ mod tests {
     }
 
     #[test]
+    fn no_later_than__leaves_the_earlier_end() {
+        let end_of = |own_ns: Option<u64>, at_ns| {
+            let options = CallOptions { deadline_ns: own_ns, ..CallOptions::new() };
+            options.no_later_than(at_ns).deadline_ns
+        };
+        for (own_ns, at_ns, expected) in [
+            (None, None, None),
+            (None, Some(5), Some(5)),
+            (Some(5), None, Some(5)),
+            (Some(4), Some(5), Some(4)),
+            (Some(5), Some(5), Some(5)),
+            (Some(6), Some(5), Some(5)),
+        ] {
+            assert_eq!(end_of(own_ns, at_ns), expected);
+        }
+    }
+
+    #[test]
     fn the_earlier_one_holds() {
         let deadline_ns = |options: CallOptions| options.limits(1_000).deadline_ns;
         let micro = Duration::from_micros(1);

@@ -281,6 +281,25 @@ mod tests {
         assert_eq!(connection.waiting.len(), 1);
     }
 
+    /// Events may come before the connection is there, or has failed.
+    #[test]
+    fn on_dial_progress__waits_for_what_is_under_way() {
+        let (mut reactor, _) = reactor();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        // With one connection that nobody accepts the queue is full, and the kernel answers no other.
+        rustix::net::listen(&listener, 0).unwrap();
+        let remote = listener.local_addr().unwrap();
+        let _first = std::net::TcpStream::connect(remote).unwrap();
+        reactor.open_link(request(&reactor, remote, 0, 1));
+        let Outgoing::Connection(id) = reactor.outgoing[&remote] else { panic!("a pause") };
+        for _ in 0..3 {
+            reactor.on_dial_progress(id);
+            assert!(matches!(reactor.connections[&id].phase, Phase::Connecting));
+        }
+        assert_eq!(reactor.counters.snapshot().dials_failed, 0);
+        drop(listener);
+    }
+
     #[test]
     fn forget_requests__leaves_connections_and_what_others_wait_for() {
         let (mut reactor, _) = reactor();

@@ -129,3 +129,67 @@ impl<N: Network> Reactor<N> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use petrel_proto::Status;
+    use petrel_proto::control::{GroupLeave, LinkOpen, Offer, SessionClose};
+
+    use super::*;
+    use crate::nexus::links::Stage;
+    use crate::nexus::reactor::tests::{attach, open_connection, reactor};
+    use crate::nexus::sessions::tests::open as session_open;
+
+    /// Whatever a peer says, an endpoint that has too much to look at gets no more of it: what is asked for is refused,
+    /// and who says what has no answer is left.
+    #[test]
+    fn peers__add_nothing_to_an_inbox_that_is_full() {
+        let (mut reactor, mailbox) = reactor();
+        let inbox = attach(&mailbox);
+        reactor.run_commands();
+        let fill = || {
+            while inbox.len() < INBOX_MAX {
+                inbox.push(FromNexus::StatsRequested { request: 0 });
+            }
+        };
+        let mut say = |what: usize| {
+            let (at, peer) = open_connection(&mut reactor, false);
+            reactor.add_test_link(at, 5, Stage::Up { is_opener: false, max_frame: 1_472 });
+            let before = reactor.counters.snapshot();
+            match what {
+                0 => {
+                    let offers = vec![Offer::Udp { port: 9, max_frame: 1_472 }];
+                    let (link, from_endpoint, to_endpoint) = (6, 0, 0);
+                    let open = LinkOpen { link, from_endpoint, to_endpoint, offers, ecn: false };
+                    reactor.on_link_open(at, &open).unwrap();
+                }
+                1 => reactor.on_session_open(at, session_open(5, 1)).unwrap(),
+                2 => {
+                    let (link, session, token, from_client) = (5, 1, 2, true);
+                    let (status, text) = (Status::Ok, String::new());
+                    let close = SessionClose { link, session, token, from_client, status, text };
+                    reactor.on_session_close(at, close);
+                }
+                _ => reactor.on_group_leave(at, GroupLeave { link: 5, group: 1 }).unwrap(),
+            }
+            let after = reactor.counters.snapshot();
+            let refused = (after.links_refused - before.links_refused)
+                + (after.sessions_refused - before.sessions_refused);
+            let is_left = reactor.closing.contains(&at) || !reactor.connections.contains_key(&at);
+            drop(peer);
+            (refused, is_left)
+        };
+        for (what, has_answer) in [(0, true), (1, true), (2, false), (3, false)] {
+            fill();
+            let said = say(what);
+            assert_eq!(said, (u64::from(has_answer), !has_answer), "{what}");
+            // Of a link that ends the endpoint is told in any case.
+            assert_eq!(inbox.len(), INBOX_MAX + usize::from(!has_answer));
+            while inbox.len() >= INBOX_MAX {
+                inbox.pop();
+            }
+            assert_eq!(say(what), (0, false), "{what}");
+            assert_eq!(inbox.len(), INBOX_MAX, "it got the last place");
+        }
+    }
+}

@@ -99,6 +99,11 @@ impl Asker {
             return Err(self.too_late());
         }
         let read = self.stream.set_read_timeout(Some(left)).and_then(|()| self.stream.read(buffer));
+        self.taken(read)
+    }
+
+    /// How many bytes came, of which a signal may have kept us.
+    fn taken(&self, read: std::io::Result<usize>) -> Result<usize, NexusError> {
         match read {
             Ok(0) => Err(self.broken(ErrorKind::UnexpectedEof.into())),
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(0),
@@ -147,8 +152,10 @@ mod tests {
                 let count = stream.read(&mut buffer).unwrap();
                 let mut bytes = &buffer[..count];
                 while let Some(message) = decoder.decode(&mut bytes).unwrap() {
-                    if matches!(message, Message::StatsRequest(_)) {
-                        return answer(stream);
+                    match message {
+                        Message::Hello(hello) => assert_eq!(hello.incarnation & 1, 1, "never 0"),
+                        Message::StatsRequest(_) => return answer(stream),
+                        _ => {}
                     }
                 }
             }
@@ -210,6 +217,28 @@ mod tests {
         let (stream, deadline) = (connect(address, PATIENCE).unwrap(), Instant::now());
         let mut asker = Asker { address, timeout: PATIENCE, deadline, stream };
         assert!(is_late(asker.read(&mut [0]).map(drop)));
+    }
+
+    #[test]
+    fn taken__a_signal_is_no_end_and_a_limit_of_time_no_breach() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (stream, deadline) = (connect(address, PATIENCE).unwrap(), Instant::now());
+        let asker = Asker { address, timeout: PATIENCE, deadline, stream };
+        assert_eq!(asker.taken(Ok(7)).unwrap(), 7);
+        assert_eq!(asker.taken(Err(ErrorKind::Interrupted.into())).unwrap(), 0);
+        for kind in [ErrorKind::WouldBlock, ErrorKind::TimedOut] {
+            let late = asker.taken(Err(kind.into()));
+            assert!(matches!(late, Err(NexusError::Timeout { .. })), "{kind:?}: {late:?}");
+        }
+        for kind in [ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof] {
+            let broken = asker.taken(Err(kind.into()));
+            let is_it =
+                matches!(&broken, Err(NexusError::Broken { source, .. }) if source.kind() == kind);
+            assert!(is_it, "{kind:?}: {broken:?}");
+        }
+        let ended = asker.taken(Ok(0));
+        assert!(matches!(ended, Err(NexusError::Broken { .. })), "{ended:?}");
     }
 
     #[test]

@@ -62,16 +62,23 @@ impl<N: Network> Reactor<N> {
         let Some(listener) = &mut self.listener else { return };
         match retry(|| self.net.accept(&listener.socket)) {
             Ok((stream, remote)) => self.on_accepted(stream, remote),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => listener.has_more = false,
+            Err(error) => self.on_not_accepted(error.kind()),
+        }
+    }
+
+    fn on_not_accepted(&mut self, why: ErrorKind) {
+        let Some(listener) = &mut self.listener else { return };
+        match why {
+            ErrorKind::WouldBlock => listener.has_more = false,
             // The peer was gone before it was accepted.
-            Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
+            ErrorKind::ConnectionAborted => {}
             // The kernel looks for a free descriptor before it looks at its queue.
-            Err(_) if !self.net.has_waiting(&listener.socket) => listener.has_more = false,
+            _ if !self.net.has_waiting(&listener.socket) => listener.has_more = false,
             // No descriptors or memory, and the connection still waits: a connection without use
             // yields to it.
-            Err(_) if planted("nexus_accepts_no_more") => listener.has_more = false,
-            Err(_) if self.drop_useless() => {}
-            Err(_) => self.pause_accepting(),
+            _ if planted("nexus_accepts_no_more") => listener.has_more = false,
+            _ if self.drop_useless() => {}
+            _ => self.pause_accepting(),
         }
     }
 
@@ -257,6 +264,57 @@ mod tests {
         reactor.now = end;
         accept_until(&mut reactor, 1);
         assert!(reactor.listener.as_ref().unwrap().paused_until.is_none());
+    }
+
+    /// By what the system says, whether a connection waits, and whether another may yield to it: whether more are
+    /// accepted, whether that has to pause, and whether one has yielded.
+    #[test]
+    fn on_not_accepted__goes_on_where_there_is_something_to_accept() {
+        let no_room = ErrorKind::Other;
+        for (why, waits, has_useless, [has_more, pauses, yields]) in [
+            (ErrorKind::WouldBlock, true, true, [false, false, false]),
+            (ErrorKind::ConnectionAborted, true, true, [true, false, false]),
+            (ErrorKind::ConnectionAborted, false, true, [true, false, false]),
+            (no_room, false, true, [false, false, false]),
+            (no_room, false, false, [false, false, false]),
+            (no_room, true, true, [true, false, true]),
+            (no_room, true, false, [true, true, false]),
+        ] {
+            let (mut reactor, _peers) = with_silent(usize::from(has_useless), |_| {});
+            let address = match &reactor.listener {
+                Some(listener) => listener.socket.local_addr().unwrap(),
+                None => panic!("it listens"),
+            };
+            let _peer = waits.then(|| TcpStream::connect(address).unwrap());
+            let is_there = |reactor: &Reactor| {
+                reactor.net.has_waiting(&reactor.listener.as_ref().unwrap().socket)
+            };
+            // The kernel may take a moment.
+            let end = Instant::now() + Duration::from_secs(60);
+            while is_there(&reactor) != waits {
+                assert!(Instant::now() < end, "it never comes");
+            }
+            reactor.on_listener_ready();
+            reactor.on_not_accepted(why);
+            let listener = reactor.listener.as_ref().unwrap();
+            let stats = reactor.counters.snapshot();
+            let found = [
+                listener.has_more,
+                listener.paused_until.is_some(),
+                stats.dropped_ungreeted_full == 1,
+            ];
+            assert_eq!(found, [has_more, pauses, yields], "{why:?} {waits} {has_useless}");
+            assert_eq!(stats.accept_errors, u64::from(pauses));
+        }
+    }
+
+    #[test]
+    fn connections__do_not_wait_for_small_messages_to_gather() {
+        let (mut reactor, _peers) = with_silent(1, |_| {});
+        open_connection(&mut reactor, true);
+        let all = reactor.connections.values();
+        let waits_for_none: Vec<_> = all.map(|c| c.stream.nodelay().unwrap()).collect();
+        assert_eq!(waits_for_none, [true, true]);
     }
 
     #[test]

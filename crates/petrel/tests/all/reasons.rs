@@ -97,6 +97,13 @@ fn calls_of_other_threads_are_counted() {
     let calls = endpoint.stats().client_calls;
     assert_eq!((calls.made, calls.not_made, calls.under_way, calls.waiting), (2, 1, 0, 0));
     assert!(endpoint.stats().to_json().contains("\"client_calls_not_made\":1"));
+    // No buffer for the answer can be had.
+    let session = endpoint.connect_wait(server.address).unwrap();
+    let too_large = endpoint.session_client(session).start(ECHO, b"", usize::MAX / 2).unwrap();
+    let failure = endpoint.block_on(too_large).unwrap_err();
+    assert_eq!(failure.status, Status::ResourceExhausted);
+    let calls = endpoint.stats().client_calls;
+    assert_eq!((calls.made, calls.not_made, calls.under_way, calls.waiting), (2, 2, 0, 0));
 }
 
 /// Who reads the text of a client's failure sees on which side something is off.
