@@ -21,6 +21,10 @@ pub const DEFECTS: &[Defect] = &[
         "calls that succeed put nothing into a channel's retry budget",
     ),
     defect(
+        "channel_called_place_lost",
+        "a call that gives up when it is its turn to be made tells none of those that wait",
+    ),
+    defect(
         "channel_every_failure_is_overload",
         "each failure of a call lowers a channel's limit of calls",
     ),
@@ -35,6 +39,10 @@ pub const DEFECTS: &[Defect] = &[
     defect(
         "channel_slow_for_ever",
         "a channel that has backed off far reconnects slowly ever after",
+    ),
+    defect(
+        "channel_unsent_is_an_attempt",
+        "calls that never left when their server died are not made elsewhere when the budget is empty",
     ),
     defect(
         "client_call_outlives_endpoint",

@@ -20,6 +20,8 @@ pub(super) struct Wanted<'a> {
     pub(super) end_ns: u64,
     /// Attempts that were handed to a session and have not ended, or were dropped before.
     pub(super) under_way: Cell<u32>,
+    /// Whether the last attempt did not leave this process, though its server could be asked when it began.
+    never_left: Cell<bool>,
     /// Servers that attempts were made at, in the order of the attempts. Those under way count.
     tried: RefCell<Vec<Target>>,
 }
@@ -32,8 +34,20 @@ impl<'a> Wanted<'a> {
         end_ns: u64,
         tried: Vec<Target>,
     ) -> Self {
-        let (under_way, tried) = (Cell::new(0), RefCell::new(tried));
-        Self { method, request, options, end_ns, under_way, tried }
+        let (under_way, never_left, tried) = (Cell::new(0), Cell::new(false), RefCell::new(tried));
+        Self { method, request, options, end_ns, under_way, never_left, tried }
+    }
+
+    /// An attempt at a server has ended.
+    pub(super) fn note_end(&self, failure: Option<&Error>) {
+        let was_sent = |failure: &Error| failure.execution != Execution::NotSent;
+        self.never_left.set(failure.is_some_and(|failure| !was_sent(failure)));
+    }
+
+    /// Whether the attempt that failed last may be repeated as if it had not been made: no server has heard of it, so that it
+    /// adds nothing to the load of one (gRPC, proposal A6, transparent retries). Each attempt is asked about once.
+    pub(super) fn take_never_left(&self) -> bool {
+        self.never_left.take() && self.options.hedge_after.is_none()
     }
 }
 
@@ -63,6 +77,7 @@ impl Channel {
         wanted.under_way.set(wanted.under_way.get() + 1);
         let outcome = session.call(wanted.method, wanted.request).options(options).await;
         wanted.under_way.set(wanted.under_way.get() - 1);
+        wanted.note_end(outcome.as_ref().err());
         self.note_end(outstanding, &outcome);
         outcome
     }

@@ -92,6 +92,7 @@ impl Channel {
             }
         };
         let wanted = Wanted::new(method, request, &options, end_ns, tried);
+        wanted.note_end(failed.as_ref());
         self.attempt_until(&wanted, progress, failed).await
     }
 

@@ -109,6 +109,13 @@ impl Channel {
         failure: Error,
     ) -> Result<(), Error> {
         progress.note(&failure);
+        let never_left = wanted.take_never_left() && failure.status == Status::Unavailable;
+        if never_left && !planted("channel_unsent_is_an_attempt") {
+            progress.take_back();
+            self.inner.counters.retries.increment();
+            events::call_retried(wanted.method, progress.attempts, &failure);
+            return Ok(());
+        }
         // The attempt's own outcome decides: an earlier attempt may have run, but that was known
         // when this one was allowed.
         let may_go_on = progress.attempts < self.inner.config.attempts_max
@@ -144,6 +151,11 @@ pub(super) struct Progress {
 impl Progress {
     pub(super) fn begin(&mut self) {
         self.attempts += 1;
+    }
+
+    /// The attempt that was begun last does not count.
+    fn take_back(&mut self) {
+        self.attempts = self.attempts.checked_sub(1).expect("an attempt that failed has begun");
     }
 
     /// Takes in how an attempt failed.

@@ -48,19 +48,20 @@ pub struct ChannelConfig {
 }
 
 impl Default for ChannelConfig {
-    /// Ten seconds and four attempts, retries after a millisecond at first, connects after ten, at
-    /// most two seconds apart.
+    /// Ten seconds and four attempts, retries and connects after a millisecond at first, connects at most two seconds apart and
+    /// by a quarter later each time: a server that was away for some time is found again after a quarter of it more at most.
     fn default() -> Self {
-        let pauses = |first_ms, max_ms| BackoffConfig {
+        let pauses = |first_ms, max_ms, growth_percent| BackoffConfig {
             first: Duration::from_millis(first_ms),
             max: Duration::from_millis(max_ms),
+            growth_percent,
         };
         Self {
             timeout: Duration::from_secs(10),
             attempts_max: 4,
-            retry_backoff: pauses(1, 200),
+            retry_backoff: pauses(1, 200, 200),
             retry_budget: RetryBudgetConfig::default(),
-            connect_backoff: pauses(10, 2_000),
+            connect_backoff: pauses(1, 2_000, 125),
             concurrency: Some(ConcurrencyLimitConfig::default()),
         }
     }

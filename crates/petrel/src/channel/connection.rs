@@ -10,6 +10,7 @@ use std::time::Duration;
 use petrel_planted::planted;
 
 use super::config::{ChannelConfig, Target};
+use super::queue::WaitQueue;
 use super::reconnect::Reconnect;
 use super::{Channel, Counters, Inner};
 use crate::endpoint::SessionState;
@@ -29,6 +30,9 @@ pub(super) struct Connection {
     /// Whether it gets no further calls, and is closed after the last that it has.
     is_retired: Cell<bool>,
     pub(super) limit: Option<RefCell<ConcurrencyLimit>>,
+    /// Calls that wait for leave to be made here.
+    pub(super) queue: WaitQueue,
+    /// Tasks that wait for a session, or its end.
     wakers: RefCell<Vec<Waker>>,
 }
 
@@ -43,8 +47,14 @@ impl Connection {
             keeper: RefCell::default(),
             is_retired: Cell::new(false),
             limit,
+            queue: WaitQueue::default(),
             wakers: RefCell::default(),
         }
+    }
+
+    /// Whether another attempt may be made now.
+    pub(super) fn may_start(&self, now_ns: u64) -> bool {
+        self.limit.as_ref().is_none_or(|limit| limit.borrow().may_start(now_ns))
     }
 
     /// The session, if calls may be made on it.
@@ -78,7 +88,7 @@ impl Connection {
         if busy == 0 && self.is_retired.get() {
             self.close();
         }
-        self.changed();
+        self.queue.call_first();
     }
 
     /// There are to be no further calls: closes the session when those on the way have ended.

@@ -29,6 +29,7 @@ mod config;
 mod connection;
 mod hedge;
 mod permit;
+mod queue;
 mod reconnect;
 mod stats;
 

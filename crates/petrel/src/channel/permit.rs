@@ -1,8 +1,8 @@
 //! The right to have an attempt outstanding to a server, which always goes back.
 
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 use std::time::Duration;
 
 use petrel_planted::planted;
@@ -10,6 +10,7 @@ use petrel_proto::{CallFailure, Execution, Status};
 
 use super::config::Target;
 use super::connection::Connection;
+use super::queue::Place;
 use crate::error::Error;
 use crate::local::Handle;
 use crate::overload::Permit;
@@ -22,20 +23,32 @@ pub(super) struct Outstanding {
 }
 
 impl Outstanding {
-    /// Waits until the server may be asked for more.
+    /// Waits until the server may be asked for more, behind those that came before.
     pub(super) async fn begin(handle: &Handle, connection: &Rc<Connection>) -> Self {
+        if let Some(begun) = Self::try_begin(handle, connection) {
+            return begun;
+        }
+        let mut place = connection.queue.join();
         loop {
-            if let Some(begun) = Self::try_begin(handle, connection) {
+            wait(handle, connection, &mut place).await;
+            if let Some(begun) = Self::take(handle, connection) {
+                place.has_had();
+                // One event may have made room for more than one.
+                if connection.may_start(handle.now_ns()) {
+                    connection.queue.call_first();
+                }
                 return begun;
             }
-            let resumes_ns =
-                connection.limit.as_ref().and_then(|limit| limit.borrow().resumes_ns());
-            wait(handle, connection, resumes_ns).await;
+            place.wait_on();
         }
     }
 
-    /// An attempt, if the server may be asked for more.
+    /// An attempt, if the server may be asked for more and nobody waits for that.
     pub(super) fn try_begin(handle: &Handle, connection: &Rc<Connection>) -> Option<Self> {
+        if connection.queue.is_empty() { Self::take(handle, connection) } else { None }
+    }
+
+    fn take(handle: &Handle, connection: &Rc<Connection>) -> Option<Self> {
         let permit = match &connection.limit {
             None => None,
             Some(limit) => Some(limit.borrow_mut().try_start(handle.now_ns())?),
@@ -73,19 +86,20 @@ impl Drop for Outstanding {
     }
 }
 
-/// Waits until another attempt has ended, or the time at which the limit allows one.
-async fn wait(handle: &Handle, connection: &Rc<Connection>, resumes_ns: Option<u64>) {
+/// Waits until it is this place's turn, or the time at which the limit allows an attempt.
+async fn wait(handle: &Handle, connection: &Connection, place: &mut Place<'_>) {
+    // The first looks at the clock for all.
+    let limit = connection.limit.as_ref().filter(|_| place.is_first());
+    let resumes_ns = limit.and_then(|limit| limit.borrow().resumes_ns());
     let pause_ns = resumes_ns.map(|at_ns| at_ns.saturating_sub(handle.now_ns()).max(1));
     let mut sleep = pause_ns.map(|ns| Box::pin(handle.sleep(Duration::from_nanos(ns))));
-    let mut is_first = true;
     poll_fn(|cx| {
-        let is_over = sleep.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready());
-        if is_over || !is_first {
-            return Poll::Ready(());
+        // Nothing ends that would call the first while the limit pauses.
+        if sleep.as_mut().is_some_and(|sleep| sleep.as_mut().poll(cx).is_ready()) {
+            sleep = None;
+            connection.queue.call_first();
         }
-        is_first = false;
-        connection.await_change(cx);
-        Poll::Pending
+        pin!(&mut *place).poll(cx)
     })
     .await;
 }

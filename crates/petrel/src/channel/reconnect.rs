@@ -53,7 +53,7 @@ mod tests {
 
     fn reconnect() -> Reconnect {
         let (first, max) = (Duration::from_millis(10), Duration::from_secs(2));
-        Reconnect::new(BackoffConfig { first, max })
+        Reconnect::new(BackoffConfig { first, max, ..BackoffConfig::default() })
     }
 
     fn after_failures(reconnect: &mut Reconnect, count: u32) {

@@ -7,24 +7,27 @@ use crate::time::as_ns;
 /// Bounds of a [`Backoff`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackoffConfig {
-    /// Longest pause before the second attempt; each further one may be twice as long.
+    /// Longest pause before the second attempt.
     pub first: Duration,
     /// No pause is longer.
     pub max: Duration,
+    /// How long the next pause may be, in hundredths of the one before; 200 by default. What waits for a server that is away
+    /// waits longer than it was away, by up to as much of that time as this is above 100.
+    pub growth_percent: u32,
 }
 
 impl Default for BackoffConfig {
     /// 1 ms, about the least that a lost packet takes to be noticed, to 1 s: a server that is back is
     /// found within half a second on average.
     fn default() -> Self {
-        Self { first: Duration::from_millis(1), max: Duration::from_secs(1) }
+        Self { first: Duration::from_millis(1), max: Duration::from_secs(1), growth_percent: 200 }
     }
 }
 
 /// Pauses between attempts: exponential, with full jitter.
 ///
-/// The n-th pause is drawn evenly from nothing to `first` × 2ⁿ, at most `max`: clients that failed
-/// together come back apart ("Exponential Backoff And Jitter", AWS Architecture Blog, 2015; of the forms
+/// Each pause is drawn evenly from nothing to a bound: `first`, and then by `growth_percent` more each time, at most `max`. Clients
+/// that failed together come back apart ("Exponential Backoff And Jitter", AWS Architecture Blog, 2015; of the forms
 /// compared there, the full one makes the fewest calls).
 ///
 /// ```
@@ -41,37 +44,39 @@ impl Default for BackoffConfig {
 pub struct Backoff {
     first_ns: u64,
     max_ns: u64,
+    growth_percent: u32,
     pauses: u32,
+    /// The longest that the next pause can be.
+    bound_ns: u64,
 }
 
 impl Backoff {
     /// Nothing has failed yet.
     pub fn new(config: BackoffConfig) -> Self {
-        Self { first_ns: as_ns(config.first), max_ns: as_ns(config.max), pauses: 0 }
+        let (first_ns, max_ns) = (as_ns(config.first), as_ns(config.max));
+        let (growth_percent, bound_ns) = (config.growth_percent, first_ns.min(max_ns));
+        Self { first_ns, max_ns, growth_percent, pauses: 0, bound_ns }
     }
 
     /// How long to wait now, in nanoseconds, from evenly distributed random bits.
     pub fn next_ns(&mut self, random: u64) -> u64 {
-        let bound_ns = self.bound_ns();
+        let bound_ns = u128::from(self.bound_ns);
         self.pauses = self.pauses.saturating_add(1);
+        let grown_ns = (bound_ns * u128::from(self.growth_percent)).div_ceil(100);
+        self.bound_ns = grown_ns.min(u128::from(self.max_ns)) as u64;
         // The high half of a product: evenly from 0 to the bound, both included.
-        ((u128::from(random) * (u128::from(bound_ns) + 1)) >> 64) as u64
+        ((u128::from(random) * (bound_ns + 1)) >> 64) as u64
     }
 
     /// An attempt succeeded: the next pause is a first one.
     pub fn reset(&mut self) {
         self.pauses = 0;
+        self.bound_ns = self.first_ns.min(self.max_ns);
     }
 
     /// Pauses since the last success.
     pub fn pauses(&self) -> u32 {
         self.pauses
-    }
-
-    /// The longest that the next pause can be.
-    fn bound_ns(&self) -> u64 {
-        let doubled = 1u64.checked_shl(self.pauses).unwrap_or(u64::MAX);
-        self.first_ns.saturating_mul(doubled).min(self.max_ns)
     }
 }
 
@@ -83,7 +88,7 @@ mod tests {
 
     fn backoff(first_ns: u64, max_ns: u64) -> Backoff {
         let (first, max) = (Duration::from_nanos(first_ns), Duration::from_nanos(max_ns));
-        Backoff::new(BackoffConfig { first, max })
+        Backoff::new(BackoffConfig { first, max, ..BackoffConfig::default() })
     }
 
     #[test]
@@ -94,6 +99,14 @@ mod tests {
         assert_eq!(backoff.pauses(), 5);
         backoff.reset();
         assert_eq!((backoff.pauses(), backoff.next_ns(u64::MAX)), (0, 100));
+    }
+
+    #[test]
+    fn next_ns__grows_as_it_is_told() {
+        let (first, max) = (Duration::from_nanos(100), Duration::from_nanos(180));
+        let mut backoff = Backoff::new(BackoffConfig { first, max, growth_percent: 125 });
+        let longest: Vec<_> = (0..5).map(|_| backoff.next_ns(u64::MAX)).collect();
+        assert_eq!(longest, [100, 125, 157, 180, 180], "each rounded up");
     }
 
     #[test]

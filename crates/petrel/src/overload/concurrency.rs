@@ -96,12 +96,17 @@ impl ConcurrencyLimit {
     /// Leave to make a call, if there is any now. If not: once one of those outstanding has ended, and
     /// not before [`resumes_ns`](Self::resumes_ns).
     pub fn try_start(&mut self, now_ns: u64) -> Option<Permit> {
-        if self.outstanding >= self.limit() || self.resumes_ns().is_some_and(|at| now_ns < at) {
+        if !self.may_start(now_ns) {
             return None;
         }
         self.outstanding += 1;
         let was_full = self.outstanding >= self.limit();
         Some(Permit { began_ns: now_ns, epoch: self.epoch, was_full })
+    }
+
+    /// Whether there is leave to make a call now.
+    pub fn may_start(&self, now_ns: u64) -> bool {
+        self.outstanding < self.limit() && self.resumes_ns().is_none_or(|at| now_ns >= at)
     }
 
     /// The server answered.

@@ -64,13 +64,14 @@ fn endpoint_config__looks_for_a_tenth_of_a_millisecond_and_uses_both_transports(
 fn channel_config__is_as_documented() {
     let config = ChannelConfig::default();
     assert_eq!((config.timeout, config.attempts_max), (ms(10_000), 4));
-    assert_eq!(config.retry_backoff, BackoffConfig { first: ms(1), max: ms(200) });
-    assert_eq!(config.connect_backoff, BackoffConfig { first: ms(10), max: ms(2_000) });
+    let pauses = |first, max, growth_percent| BackoffConfig { first, max, growth_percent };
+    assert_eq!(config.retry_backoff, pauses(ms(1), ms(200), 200));
+    assert_eq!(config.connect_backoff, pauses(ms(1), ms(2_000), 125));
     let budget = RetryBudgetConfig { per_thousand: 100, reserve_per_s: 10, saved_max: 100 };
     assert_eq!(config.retry_budget, budget);
     let limit = ConcurrencyLimitConfig { initial: 8, max: 256, pause_max: ms(20) };
     assert_eq!(config.concurrency, Some(limit));
-    assert_eq!(BackoffConfig::default(), BackoffConfig { first: ms(1), max: ms(1_000) });
+    assert_eq!(BackoffConfig::default(), pauses(ms(1), ms(1_000), 200));
 }
 
 #[test]

@@ -47,6 +47,7 @@ impl World {
         let pauses = BackoffConfig {
             first: Duration::from_nanos(scenario.tick_ns),
             max: Duration::from_nanos(scenario.election_ns()),
+            ..BackoffConfig::default()
         };
         let mut config = KvClientConfig::new(rng.clone().next_u64());
         config.attempt_timeout = Duration::from_nanos(scenario.load.timeout_ns);

@@ -32,6 +32,7 @@ impl KvClientConfig {
         let backoff = |first, max| BackoffConfig {
             first: Duration::from_millis(first),
             max: Duration::from_millis(max),
+            ..BackoffConfig::default()
         };
         Self {
             timeout: Duration::from_secs(10),

@@ -41,10 +41,12 @@ pub(super) fn steps_of(defect: &str) -> &'static [Step] {
 /// In the order of the names.
 const DETECTORS: &[(&str, &[Step])] = &[
     ("channel_budget_never_filled", &[Test("petrel", "channel::")]),
+    ("channel_called_place_lost", &[Unit("petrel", "channel::")]),
     ("channel_every_failure_is_overload", &[Test("petrel", "channel::")]),
     ("channel_hedges_are_not_tries", &[Test("petrel", "channel::")]),
     ("channel_retries_where_it_failed", &[Test("petrel", "channel::")]),
     ("channel_slow_for_ever", &[Unit("petrel", "channel::")]),
+    ("channel_unsent_is_an_attempt", &[Test("petrel", "restarts::")]),
     ("client_call_outlives_endpoint", &[Threads]),
     ("client_free_place_unseen", &[Threads]),
     ("client_handed_place_lost", &[Threads]),

@@ -270,13 +270,14 @@ impl Wish {
 
 fn draw_config(rng: &mut Rng) -> ChannelConfig {
     let mut config = ChannelConfig::default();
-    let pauses = |rng: &mut Rng, first: (u64, u64), max_ns| BackoffConfig {
+    let pauses = |rng: &mut Rng, first: (u64, u64), max_ns, growth_percent| BackoffConfig {
         first: Duration::from_nanos(1 << rng.between(first.0, first.1)),
         max: Duration::from_nanos(max_ns),
+        growth_percent,
     };
     config.attempts_max = rng.between(1, 5) as u32;
-    config.retry_backoff = pauses(rng, (12, 20), 5_000_000);
-    config.connect_backoff = pauses(rng, (14, 22), 60_000_000);
+    config.retry_backoff = pauses(rng, (12, 20), 5_000_000, 200);
+    config.connect_backoff = pauses(rng, (14, 22), 60_000_000, 125);
     if rng.below(2) == 0 {
         config.concurrency = None;
     }

@@ -1,6 +1,8 @@
 //! Which attempts a call of a channel makes, and where.
 
 use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,7 +11,7 @@ use std::time::Duration;
 use petrel::{Channel, ChannelConfig, Endpoint, EndpointConfig, Execution, Status};
 
 use super::{FAIL, NAME, NEVER, seconds, server, to_both};
-use crate::common::{Server, client, over, run_until_seen};
+use crate::common::{ECHO, Server, client, over, run_until_seen};
 
 /// Does as the server's script says for the request's place in the order of arrival.
 const SCRIPT: u16 = 5;
@@ -383,4 +385,39 @@ fn calls_beyond_the_limit_follow_those_that_end() {
     for call in calls {
         assert_eq!(client.block_on(call), Ok(()));
     }
+}
+
+/// How often a crowd that waits for one server is polled: each call a few times, however many there are. When every end of a call
+/// woke all that waited, a server that was back after a tenth of a second was kept busy by its own clients for good.
+#[test]
+fn calls_that_wait_for_leave_are_not_woken_for_nothing() {
+    const CALLS: u64 = 1_000;
+    let (server, _) = server("only");
+    let mut client = client(EndpointConfig::default());
+    let mut config = ChannelConfig::default();
+    let limit = config.concurrency.as_mut().expect("a limit by default");
+    (limit.initial, limit.max) = (4, 4);
+    let channel = client.handle().channel([server.address], config);
+    let polls = Rc::new(Cell::new(0));
+    let calls: Vec<_> = (0..CALLS)
+        .map(|_| {
+            let (channel, polls) = (channel.clone(), Rc::clone(&polls));
+            client.handle().spawn(async move {
+                let options = seconds(60).wait_for_ready();
+                let mut call = pin!(channel.call(ECHO, b"", options));
+                poll_fn(|cx| {
+                    polls.set(polls.get() + 1);
+                    call.as_mut().poll(cx)
+                })
+                .await
+            })
+        })
+        .collect();
+    client.block_on(async {
+        for call in calls {
+            call.await.unwrap();
+        }
+    });
+    // Once to begin, once each for the session, for leave, and for the answer; and a few that come in vain.
+    assert!(polls.get() <= 6 * CALLS, "{} polls of {CALLS} calls", polls.get());
 }

@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use rustix::process::Signal;
+
 use petrel::{
     CallOptions, Channel, ChannelConfig, Endpoint, EndpointConfig, Execution, MsgBuf, SessionId,
     Status, Task,
@@ -113,6 +115,44 @@ fn restarted__server_is_found_again_and_no_call_runs_there_twice() {
         let (seen, runs) = seen(&mut client, &second);
         assert_eq!((seen.kept, runs), (0, 0), "the old call has run in the new process");
         assert_eq!((channel.stats().sessions_opened, channel.stats().retries), (2, 0));
+    }
+}
+
+/// Most of these calls have not left when their server is killed: they go to the next one whatever they do, and though the
+/// channel makes one attempt.
+#[test]
+fn restarted__server_gets_what_never_left() {
+    const CALLS: usize = 300;
+    for config in [over(true, false), over(false, true)] {
+        let address = free_address();
+        let mut first = Process::server(address);
+        let mut client = client(config);
+        let mut config = ChannelConfig::default();
+        (config.attempts_max, config.concurrency) = (1, None);
+        let channel = client.handle().channel([address], config);
+        assert_eq!(who(&mut client, &channel), first.id());
+        first.signal(Signal::STOP);
+        let begin = |_| {
+            let channel = channel.clone();
+            client.handle().spawn(async move { channel.call(WHO, b"", patient()).await })
+        };
+        let calls: Vec<_> = (0..CALLS).map(begin).collect();
+        client.run_for(Duration::from_millis(5), |_, _| false);
+        first.kill();
+        let second = Process::server(address);
+        let outcomes = client.block_on(async {
+            let mut outcomes = Vec::new();
+            for call in calls {
+                outcomes.push(call.await);
+            }
+            outcomes
+        });
+        let (answers, failures): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
+        assert!(answers.iter().flatten().all(|id| id[..] == second.id().to_le_bytes()));
+        // Others may have come to the first.
+        let uncertain = |failure: petrel::Error| failure.execution == Execution::MayHaveExecuted;
+        assert!(failures.into_iter().all(|failure| uncertain(failure.unwrap_err())));
+        assert!(answers.len() > CALLS / 2, "{} of {CALLS} calls were answered", answers.len());
     }
 }
 
