@@ -1,9 +1,9 @@
 //! A server that is killed, stopped or replaced under load, and what its clients see of it: how many calls fail, how much longer
 //! than the outage they take, and how often each was executed.
 //!
-//! `cargo run --release --example restarts -- [--way kill|stop|drain] [--transport udp|shm] [--rate CALLS] [--rounds N] [--once]`
+//! `cargo run --release --example restarts -- --way kill|stop|drain [--transport udp|shm] [--rate CALLS] [--rounds N] [--once]`
 //!
-//! The calls come from tasks of tokio, at a rate that does not wait for answers. With `--once` they are not marked idempotent,
+//! Without arguments it goes through all ways at once, at a low rate and quickly. The calls come from tasks of tokio, at a rate that does not wait for answers. With `--once` they are not marked idempotent,
 //! so that none may be executed twice and some fail. The server logs each execution; at the end the log is held against what
 //! the callers heard. The exit code is 1 if a call fails that must not, or was executed as it must not.
 
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 use petrel::client::Background;
 use petrel::control::AllowedTransports;
-use petrel::{Client, Context, EndpointConfig, Execution, Handled, Request, Server};
+use petrel::{Client, Context, EndpointConfig, Execution, Handled, Nexus, Request, Server};
 use rustix::process::{Pid, Signal, kill_process};
 
 type Failure = Box<dyn Error + Send + Sync>;
@@ -30,20 +30,20 @@ const LOG: u16 = 1;
 /// How long a call may take, with all its attempts.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The server is up for this long before the next thing happens to it.
-const UP: Duration = Duration::from_millis(1_500);
-
-/// How long a stopped server stands still: its clients give it up meanwhile, as they hear of it each second at least.
-const STOPPED: Duration = Duration::from_secs(4);
+/// Heartbeats for which a stopped server stands still: its clients have given it up after three.
+const STOPPED_HEARTBEATS: u32 = 4;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<ExitCode, Failure> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [part, address, transport, log] = &arguments[..]
+    if let [part, address, transport, heartbeat_ms, log] = &arguments[..]
         && part == "be-the-server"
     {
-        serve(address, transport, log.into())?;
+        serve(address, transport, heartbeat_ms.parse()?, log.into())?;
         return Ok(ExitCode::SUCCESS);
+    }
+    if arguments.is_empty() {
+        return run_all();
     }
     let plan = Plan::parse(&arguments)?;
     let log = std::env::temp_dir().join(format!("petrel-restarts-{}", std::process::id()));
@@ -53,6 +53,28 @@ async fn main() -> Result<ExitCode, Failure> {
     let report = report?;
     println!("{report}");
     Ok(if report.is_right() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// All ways, over both transports, with calls that may be executed twice and calls that may not.
+fn run_all() -> Result<ExitCode, Failure> {
+    let mut running = Vec::new();
+    for way in ["kill", "stop", "drain"] {
+        for transport in ["udp", "shm"] {
+            for once in [&[][..], &["--once"]] {
+                let mut command = Command::new(std::env::current_exe()?);
+                command.args(["--way", way, "--transport", transport, "--rate", "1000"]);
+                command.args(["--rounds", "2", "--up-ms", "300", "--heartbeat-ms", "100"]);
+                running.push(command.args(once).stdout(Stdio::piped()).spawn()?);
+            }
+        }
+    }
+    let mut all_are_right = true;
+    for child in running {
+        let output = child.wait_with_output()?;
+        print!("{}", String::from_utf8_lossy(&output.stdout));
+        all_are_right &= output.status.success();
+    }
+    Ok(if all_are_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// What happens to the server.
@@ -73,6 +95,10 @@ struct Plan {
     /// Calls a second.
     rate: u64,
     rounds: usize,
+    /// The server is up for this long before the next thing happens to it.
+    up: Duration,
+    /// How often both sides give a sign of life.
+    heartbeat: Duration,
     is_idempotent: bool,
 }
 
@@ -83,6 +109,8 @@ impl Plan {
             transport: "udp".to_owned(),
             rate: 50_000,
             rounds: 10,
+            up: Duration::from_millis(1_500),
+            heartbeat: Duration::from_secs(1),
             is_idempotent: true,
         };
         let mut arguments = arguments.iter();
@@ -99,6 +127,8 @@ impl Plan {
                 ("--transport", "udp" | "shm") => plan.transport.clone_from(value),
                 ("--rate", _) => plan.rate = value.parse()?,
                 ("--rounds", _) => plan.rounds = value.parse()?,
+                ("--up-ms", _) => plan.up = Duration::from_millis(value.parse()?),
+                ("--heartbeat-ms", _) => plan.heartbeat = Duration::from_millis(value.parse()?),
                 _ => return Err(format!("what is {name} {value}?").into()),
             }
         }
@@ -123,9 +153,11 @@ impl Executions {
     }
 }
 
-fn serve(address: &str, transport: &str, log: PathBuf) -> Result<(), Failure> {
+fn serve(address: &str, transport: &str, heartbeat_ms: u64, log: PathBuf) -> Result<(), Failure> {
+    let nexus = Nexus::builder().heartbeat(Duration::from_millis(heartbeat_ms));
     let open = move || File::options().append(true).create(true).open(&log).map(Executions);
     let server = Server::bind(address)
+        .nexus(nexus)
         .endpoint(endpoint(transport))
         .serve(move || open().expect("a log"), |endpoint| endpoint.on(LOG, Executions::log));
     println!("ready");
@@ -146,6 +178,7 @@ impl Process {
     fn start(plan: &Plan, address: SocketAddr, log: &Path) -> Result<Self, Failure> {
         let mut child = Command::new(std::env::current_exe()?)
             .args(["be-the-server", &address.to_string(), &plan.transport])
+            .arg(plan.heartbeat.as_millis().to_string())
             .arg(log)
             .stdout(Stdio::piped())
             .spawn()?;
@@ -167,7 +200,7 @@ impl Process {
         match self.plan.way {
             Way::Stop => {
                 self.signal(Signal::STOP)?;
-                std::thread::sleep(STOPPED);
+                std::thread::sleep(self.plan.heartbeat * STOPPED_HEARTBEATS);
                 self.signal(Signal::CONT)?;
                 return Ok([begin, Instant::now()]);
             }
@@ -202,7 +235,9 @@ type Heard = Arc<Mutex<HashMap<u64, Ended>>>;
 async fn run(plan: &Plan, log: &Path) -> Result<Report, Failure> {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
     let mut server = Process::start(plan, address, log)?;
-    let background = Background::builder().endpoint(endpoint(&plan.transport)).start()?;
+    let nexus = Nexus::builder().heartbeat(plan.heartbeat);
+    let background =
+        Background::builder().nexus(nexus).endpoint(endpoint(&plan.transport)).start()?;
     let client = Client::builder().background(&background).connect(address).await?;
     let heard = Heard::default();
     let calls = Calls { client, is_idempotent: plan.is_idempotent, heard: Arc::clone(&heard) };
@@ -211,11 +246,11 @@ async fn run(plan: &Plan, log: &Path) -> Result<Report, Failure> {
         (tokio::runtime::Handle::current(), plan.rate, Arc::clone(&stop));
     let generator = std::thread::spawn(move || calls.make(&runtime, rate, &stopped));
     let outages = (0..plan.rounds).map(|_| {
-        std::thread::sleep(UP);
+        std::thread::sleep(plan.up);
         server.happen()
     });
     let outages = outages.collect::<Result<Vec<_>, _>>()?;
-    std::thread::sleep(UP);
+    std::thread::sleep(plan.up);
     stop.store(true, std::sync::atomic::Ordering::Relaxed);
     let begun = generator.join().map_err(|_| "the thread that makes calls panicked")?;
     let patience = Instant::now() + TIMEOUT + Duration::from_secs(5);
@@ -349,7 +384,7 @@ fn beyond_outages(ended: &Ended, outages: &[[Instant; 2]]) -> Duration {
 
 impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Plan { way, transport, rate, rounds, is_idempotent } = &self.plan;
+        let Plan { way, transport, rate, rounds, is_idempotent, .. } = &self.plan;
         let kind = if *is_idempotent { "idempotent" } else { "not idempotent" };
         writeln!(f, "{way:?}, {rounds} times, over {transport}: {rate} calls a second, {kind}")?;
         let longest = self.outages.iter().max().copied().unwrap_or_default();
