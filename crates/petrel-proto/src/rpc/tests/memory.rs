@@ -169,6 +169,40 @@ fn half_arrived_requests_of_one_session_leave_room_for_others() {
     outcome(crowd.run(1, 0).0).unwrap();
 }
 
+/// A request is charged with its bytes and what the headers of its packets take, to the last byte.
+#[test]
+fn a_request_that_just_fits_into_the_share_is_taken() {
+    let memory = 8 * MIB;
+    let share = (memory / HELD_SHARE_OF_SESSION as usize) as u64;
+    let needs = |len: usize| {
+        len as u64 + u64::from(packets(len)) * crate::limits::PACKET_OVERHEAD_BYTES as u64
+    };
+    for (more, refused) in [(0, 0), (1, 1)] {
+        let mut crowd = Crowd::new(memory, 1);
+        crowd.begin(0, MIB / 4);
+        let left = share - crowd.server.held_bytes();
+        let fits = (0..MIB).rev().find(|len| needs(*len) <= left).expect("some length fits");
+        crowd.begin(0, fits + more);
+        assert_eq!(crowd.counters().refused_over_share, refused);
+    }
+}
+
+/// Nobody asks for the answer before: what it holds is none of the new request's burden.
+#[test]
+fn a_request_has_the_room_of_the_answer_before_it_in_its_slot() {
+    let mut crowd = Crowd::new(8 * MIB, 1);
+    crowd.call(0, b"give", MIB);
+    outcome(crowd.run(0, MIB).0).unwrap();
+    let kept = crowd.server.held_bytes();
+    assert!(kept >= MIB as u64, "the client has not said that it has it");
+    crowd.call(0, &pattern(MIB, 1), 10);
+    let frames = crowd.sent_by(0);
+    let first = frames.iter().find(|frame| word(frame).starts_with("REQUEST_PART s0 r840 m1 p0 "));
+    crowd.at_server(0, first.expect("the same slot")).nothing();
+    assert_eq!(crowd.counters().refused_over_share, 0);
+    assert!(crowd.server.held_bytes() < 2 * kept, "of the two only the request");
+}
+
 #[test]
 fn half_arrived_requests_of_one_peer_leave_room_for_others() {
     let memory = 64 * MIB;

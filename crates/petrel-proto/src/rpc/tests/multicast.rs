@@ -642,6 +642,70 @@ fn send_to_group__leaves_nothing_in_the_queue() {
     }
 }
 
+/// Each frame goes out once, wherever the medium begins to refuse: the announcement, too.
+#[test]
+fn calls__that_are_refused_anywhere_are_as_if_they_had_just_begun() {
+    for taken in 0..=PACKETS as usize {
+        let mut pair = joined();
+        let message = call(&mut pair, 70, CallLimits::default());
+        let mut frames = refuse_behind(&mut pair.client, pair.now, taken);
+        frames.extend(pair.client_sends());
+        let kinds: Vec<_> = frames.iter().map(|frame| kind(frame)).collect();
+        let announcements = kinds.iter().filter(|kind| **kind == Kind::Announce).count();
+        assert_eq!((announcements, kinds.len() as u64), (1, 1 + PACKETS), "{taken} taken");
+        let counters = pair.client.counters();
+        assert_eq!((counters.control_frames_sent, counters.multicast_sent), (1, PACKETS));
+        let mut ran = frames.iter().filter_map(|frame| match pair.at_server(frame) {
+            Got::Request(_, request) => Some(request),
+            _ => None,
+        });
+        assert_eq!(ran.next(), Some(message));
+        assert!(ran.next().is_none());
+    }
+}
+
+/// Who waits for credits has those that come back, before they are known to have been enough.
+#[test]
+fn may_announce__not_before_those_that_wait() {
+    let shape = Shape { slots: 16, credits: 8, ..Shape::default() };
+    let mut pair = Pair::with(shape);
+    (0..9).for_each(|tag| pair.call(b"x", 10, tag));
+    for request in pair.client_sends() {
+        let (handle, _) = pair.at_server(&request).request();
+        pair.respond(handle, b"y");
+    }
+    for answer in pair.server_sends() {
+        pair.at_client(&answer).completed();
+    }
+    assert_eq!(pair.client.credits(pair.session), Some((8, 8)));
+    assert!(!pair.client.may_announce(pair.session, LEN, P), "one waits");
+    assert_eq!(pair.client_sends().len(), 1);
+    assert!(pair.client.may_announce(pair.session, LEN, P));
+}
+
+/// A repair that comes in the short way is acknowledged, though the slot was in the queue for something else.
+#[test]
+fn a_repair__of_what_was_only_announced_is_acknowledged() {
+    let mut pair = Pair::with(Shape { slots: 1, ..Shape::default() });
+    assert!(pair.server.join_group(membership(&pair)));
+    pair.call(b"x", 10, 1);
+    let request = pair.client_sends().remove(0);
+    let (handle, _) = pair.at_server(&request).request();
+    pair.respond(handle, b"y");
+    let answer = pair.server_sends().remove(0);
+    pair.at_client(&answer).completed();
+    // The answer is to be sent again, and the next request comes in its place.
+    pair.at_server(&request).nothing();
+    call(&mut pair, 70, CallLimits::default());
+    let frames = pair.client_sends();
+    pair.at_server(&frames[0]).nothing();
+    let mut repair = frames[1].clone();
+    repair[..16].copy_from_slice(&frames[0][..16]);
+    repair[0] = repair[0] & 0xF0 | Kind::RequestPart as u8;
+    assert!(pair.server.handle_next_part(PEER, &repair));
+    assert_eq!(words(&pair.server_sends()), ["CREDIT s0 r833 up to 1, echo 0"]);
+}
+
 #[test]
 fn send_to_group__goes_on_where_the_medium_had_no_room() {
     let mut pair = joined();

@@ -125,6 +125,77 @@ fn a_request_too_far_ahead_is_not_taken() {
     pair.at_server(&request).request();
 }
 
+/// By whichever way, and for requests of one packet and of several.
+#[test]
+fn a_request_as_far_ahead_as_may_be_is_taken_and_none_beyond() {
+    for short_ways in [false, true] {
+        for len in [1, 2 * P as usize] {
+            let mut pair = Pair::by(Shape::default(), short_ways);
+            pair.call(&pattern(len, 1), 10, 1);
+            let mut request = pair.client_sends().remove(0);
+            // The slot's number is a round before the first request's.
+            let most = FIRST - 8 + 8 * crate::limits::FUTURE_ROUNDS_MAX;
+            for (number, dropped) in [(most + 8, 1), (most, 0)] {
+                request[10..16].copy_from_slice(&number.to_le_bytes()[..6]);
+                let before = pair.server.counters().dropped_future;
+                let got = pair.at_server(&request);
+                assert_eq!(pair.server.counters().dropped_future - before, dropped);
+                assert_eq!(matches!(got, Got::Request(..)), dropped == 0 && len == 1);
+            }
+        }
+    }
+}
+
+/// A server that has not needed a slot yet has no request in it that could be repeated.
+#[test]
+fn a_stale_request_of_any_slot_is_dropped() {
+    for short_ways in [false, true] {
+        let shape = Shape { slots: 64, ..Shape::default() };
+        let mut pair = Pair::by(shape, short_ways);
+        pair.call(b"x", 10, 1);
+        let mut request = pair.client_sends().remove(0);
+        let first = FIRST.next_multiple_of(64);
+        for number in first - 64..first {
+            request[10..16].copy_from_slice(&number.to_le_bytes()[..6]);
+            pair.at_server(&request).nothing();
+        }
+        let counters = pair.server.counters();
+        // What a slot is made with counts as over, and says so to who asks.
+        assert_eq!(counters.dropped_stale + counters.dropped_duplicate, 64);
+        assert_eq!(counters.requests_received, 0);
+    }
+}
+
+/// At the sizes that are just allowed, and a byte beyond.
+#[test]
+fn a_request_of_one_packet_is_as_large_as_a_packet_and_as_was_agreed() {
+    for short_ways in [false, true] {
+        for (request_bytes_max, len, refused, malformed) in [
+            (1_000, 999, 0, 0),
+            (1_000, 1_000, 0, 0),
+            (1_000, 1_001, 1, 0),
+            (8 << 20, P as usize, 0, 0),
+            (8 << 20, P as usize + 1, 0, 1),
+        ] {
+            let shape = Shape { request_bytes_max, ..Shape::default() };
+            let mut pair = Pair::by(shape, short_ways);
+            pair.call(b"", 10, 1);
+            let mut request = pair.client_sends().remove(0);
+            request.resize(16 + len, 7);
+            let got = pair.at_server(&request);
+            match got {
+                Got::Request(_, bytes) => assert_eq!((bytes.len(), refused + malformed), (len, 0)),
+                _ => assert_eq!(refused + malformed, 1, "{len} of {request_bytes_max}"),
+            }
+            let counters = pair.server.counters();
+            assert_eq!(counters.refused_too_large, refused);
+            assert_eq!(counters.dropped_malformed, malformed);
+            let answers = words(&pair.server_sends());
+            assert_eq!(answers.len() as u64, refused, "{answers:?}");
+        }
+    }
+}
+
 #[test]
 fn packets_in_any_order_and_twice_make_one_request() {
     let mut pair = Pair::new();
