@@ -244,9 +244,6 @@ fn ask_again(parts: &mut ClientParts, packet: u32, repeats: bool) -> bool {
         None => (parts.asked_below, (packet + 1).saturating_sub(REORDERING_THRESHOLD)),
     };
     let from = from.max(parts.received.cumulative());
-    if looked_for.is_some() {
-        parts.looked_for = None;
-    }
     if (from..below).all(|earlier| parts.received.contains(earlier)) {
         return false;
     }
@@ -320,4 +317,119 @@ fn server_failure(aux: u16, payload: &[u8]) -> Box<CallFailure> {
         message: String::from_utf8_lossy(payload).into_owned(),
         execution: if aux & REFUSED == 0 { Execution::Answered } else { Execution::Refused },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buffer::{HeapBuffer, HeapPool};
+    use crate::session::spare::Reusable;
+
+    /// What shows losses, and which packets the next PULL asks for.
+    #[test]
+    fn ask_again__by_what_came_and_whether_it_was_looked_for() {
+        const N: u32 = REORDERING_THRESHOLD;
+        // Received, asked for below, looked for, the packet that comes, whether it repeats; then what is asked for.
+        for (received, asked_below, looked_for, packet, repeats, resend_below) in [
+            // Too few came behind a gap, and just enough.
+            (&[0, 1][..], 0, None, N + 1, false, None),
+            (&[0, 1][..], 0, None, N + 2, false, Some(3)),
+            // Nothing is missing below, or it was asked for.
+            (&[0, 1, 2][..], 0, None, N + 2, false, None),
+            (&[0, 1][..], 3, None, N + 2, false, None),
+            (&[0, 1][..], 3, None, N + 3, false, Some(4)),
+            // The one that was looked for shows all that was allowed then, up to the end of the response.
+            (&[0, 1][..], 0, Some((2, 6)), 2, true, Some(6)),
+            (&[0, 1][..], 0, Some((2, 90)), 2, true, Some(20)),
+            // Its first copy shows nothing, nor does another packet that is repeated.
+            (&[0, 1][..], 0, Some((2, 6)), 2, false, None),
+            (&[0, 1][..], 0, Some((2, 6)), 3, true, None),
+        ] {
+            let mut parts = ClientParts::fresh();
+            parts.response_packets = 20;
+            parts.asked_below = asked_below;
+            parts.looked_for = looked_for.map(|(packet, limit)| LookedFor { packet, limit });
+            for received in received.iter().chain([&packet]) {
+                parts.received.insert(*received);
+            }
+            let case = (received, asked_below, looked_for, packet, repeats);
+            assert_eq!(ask_again(&mut parts, packet, repeats), resend_below.is_some(), "{case:?}");
+            assert_eq!(parts.resend_below, resend_below.unwrap_or(0), "{case:?}");
+            assert_eq!(parts.asked_below, asked_below.max(resend_below.unwrap_or(0)));
+        }
+    }
+
+    /// A buffer whose place a larger one may take.
+    struct Growing(HeapBuffer, usize);
+
+    impl Buffer for Growing {
+        fn len(&self) -> usize {
+            self.0.len()
+        }
+
+        fn capacity(&self) -> usize {
+            self.0.capacity()
+        }
+
+        fn growth(&self) -> usize {
+            self.1
+        }
+
+        fn set_len(&mut self, len: usize) {
+            self.0.set_len(len);
+        }
+
+        fn storage_mut(&mut self) -> &mut [u8] {
+            self.0.storage_mut()
+        }
+
+        fn write_header(&mut self, index: u32, header: &[u8]) {
+            self.0.write_header(index, header);
+        }
+
+        fn frame(&mut self, header: [u64; 2]) -> &[u8] {
+            self.0.frame(header)
+        }
+
+        fn packet(&self, at: u32, header: usize, offset: usize, len: usize) -> (&[u8], &[u8]) {
+            self.0.packet(at, header, offset, len)
+        }
+    }
+
+    struct GrowingPool(HeapPool);
+
+    impl BufferPool for GrowingPool {
+        type Buffer = Growing;
+
+        fn take(&mut self, len: usize, packets: u32) -> Option<Growing> {
+            Some(Growing(self.0.take(len, packets)?, 0))
+        }
+    }
+
+    /// Up to the capacity it stays, up to its growth it is replaced if there is memory, and beyond that refused.
+    #[test]
+    fn make_room__up_to_what_the_caller_allows() {
+        let said = |failure: Box<CallFailure>| {
+            assert_eq!(failure.status, Status::ResourceExhausted);
+            assert_eq!(failure.execution, Execution::Answered);
+            failure.message
+        };
+        for (len, growth, memory, expected) in [
+            (0, 0, 0, Ok(100)),
+            (100, 0, 0, Ok(100)),
+            (101, 0, 1_000, Err(too_large(101, 100))),
+            (101, 50, 1_000, Err(too_large(101, 100))),
+            (200, 200, 1_000, Ok(200)),
+            (150, 200, 1_000, Ok(150)),
+            (201, 200, 1_000, Err(too_large(201, 200))),
+            (200, 200, 200, Ok(200)),
+            (200, 200, 199, Err(no_memory(200))),
+        ] {
+            let mut response = Growing(HeapBuffer::new(100, 1), growth);
+            let mut pool = GrowingPool(HeapPool { len_max: memory });
+            let made = make_room(&mut response, len, &mut pool);
+            let found = made.map(|()| response.capacity()).map_err(said);
+            assert_eq!(found, expected.map_err(said), "{len} {growth} {memory}");
+        }
+    }
 }

@@ -375,6 +375,159 @@ fn frames_that_fit_no_rule_change_nothing() {
     check(&mut pair, &answer, "dropped_stale");
 }
 
+/// How a frame from the server was counted.
+fn counted(pair: &mut Pair, frame: &[u8]) -> Vec<&'static str> {
+    let before = *pair.client.counters();
+    pair.at_client(frame).nothing();
+    let counts = pair.client.counters().iter().zip(before.iter());
+    counts.filter(|(now, before)| now.1 > before.1).map(|(now, _)| now.0).collect()
+}
+
+/// What a server answers to a request of so many bytes, by so many.
+fn answers_to(shape: Shape, request: usize, room: usize, answer: usize) -> Vec<Vec<u8>> {
+    let mut pair = Pair::with(shape);
+    pair.call(&pattern(request, 1), room, 1);
+    for frame in pair.client_sends() {
+        if let Got::Request(handle, _) = pair.at_server(&frame) {
+            pair.respond(handle, &pattern(answer, 2));
+        }
+    }
+    let mut answers = pair.server_sends();
+    answers.retain(|frame| words(std::slice::from_ref(frame))[0].starts_with("RESPONSE"));
+    answers
+}
+
+/// Whatever a server says of a request that has not begun, or was not sent yet, is none of its answer.
+#[test]
+fn answers_to_what_was_not_asked_are_dropped() {
+    let large = 3 * P as usize;
+    for short_ways in [false, true] {
+        for (request, answer) in [(1, 1), (1, large), (large, 1), (large, large)] {
+            let answers = answers_to(Shape::default(), request, large, answer);
+            let answer = answers.last().expect("an answer");
+            let mut pair = Pair::by(Shape::default(), short_ways);
+            // Free slots have the numbers of their next requests.
+            assert_eq!(counted(&mut pair, answer), ["dropped_future"]);
+            pair.call(&pattern(request, 1), large, 1);
+            assert_eq!(counted(&mut pair, answer), ["dropped_malformed"], "nothing was sent");
+            if request == large && answers.len() > 1 {
+                refuse_behind(&mut pair.client, pair.now, 1);
+                assert_eq!(counted(&mut pair, answer), ["dropped_malformed"], "some was not sent");
+            }
+        }
+    }
+}
+
+#[test]
+fn parts_of_a_response_that_contradict_each_other_are_dropped() {
+    let large = 4 * P as usize;
+    let answers = answers_to(Shape::default(), 1, large, large);
+    let small = answers_to(Shape::default(), 1, large, 1).remove(0);
+    assert_eq!(answers.len(), 4);
+    for is_receiving in [false, true] {
+        let mut pair = Pair::new();
+        pair.call(&pattern(1, 1), large, 1);
+        pair.client_sends();
+        if is_receiving {
+            pair.at_client(&answers[1]).nothing();
+            for size in [large as u32 - 1, large as u32 + 1] {
+                let mut other = answers[2].clone();
+                other[16..20].copy_from_slice(&size.to_le_bytes());
+                assert_eq!(counted(&mut pair, &other), ["dropped_malformed"], "{size}");
+            }
+            assert_eq!(counted(&mut pair, &small), ["dropped_malformed"], "it answers once");
+        }
+        let mut beyond_the_end = answers[3].clone();
+        beyond_the_end[20] = 4;
+        assert_eq!(counted(&mut pair, &beyond_the_end), ["dropped_malformed"]);
+        let cut = &answers[2][..answers[2].len() - 1];
+        assert_eq!(counted(&mut pair, cut), ["dropped_malformed"]);
+        let longer = [&answers[2][..], &[0]].concat();
+        assert_eq!(counted(&mut pair, &longer), ["dropped_malformed"]);
+        let (last, others) = answers.split_last().unwrap();
+        for (at, frame) in others.iter().enumerate() {
+            let expected = match at {
+                1 if is_receiving => "dropped_duplicate",
+                _ => "frames_accepted",
+            };
+            assert_eq!(counted(&mut pair, frame), [expected]);
+        }
+        assert_eq!(pair.at_client(last).completed().response.message(), pattern(large, 2));
+        pair.assert_credits_back();
+    }
+}
+
+/// An error may come in place of the rest of a response.
+#[test]
+fn an_error_ends_a_response_that_has_begun() {
+    let large = 4 * P as usize;
+    let answers = answers_to(Shape::default(), 1, large, large);
+    let mut error = answers_to(Shape::default(), 1, large, 1).remove(0);
+    error[8] = Status::DataLoss as u8;
+    let mut pair = Pair::new();
+    pair.call(&pattern(1, 1), large, 1);
+    pair.client_sends();
+    pair.at_client(&answers[1]).nothing();
+    let failure = pair.at_client(&error).completed().outcome.unwrap_err();
+    assert_eq!((failure.status, failure.execution), (Status::DataLoss, Execution::Answered));
+    pair.assert_credits_back();
+}
+
+#[test]
+fn packets_of_a_response_that_were_not_allowed_are_dropped() {
+    let shape = Shape { credits: 8, ..Shape::default() };
+    let room = 20 * P as usize;
+    let answers = answers_to(shape, 1, room, room);
+    assert_eq!(answers.len(), 4, "as many as the request granted");
+    for is_receiving in [false, true] {
+        let mut pair = Pair::with(shape);
+        pair.call(&pattern(1, 1), room, 1);
+        pair.client_sends();
+        if is_receiving {
+            pair.at_client(&answers[0]).nothing();
+        }
+        let allowed = pair.client_sends().len();
+        assert_eq!(allowed, usize::from(is_receiving), "a PULL for more");
+        let mut beyond = answers[3].clone();
+        for packet in [4, 5, 19] {
+            beyond[20] = packet;
+            let mut counted = counted(&mut pair, &beyond);
+            if is_receiving {
+                // The PULL has allowed some.
+                counted.retain(|name| *name == "dropped_beyond_window" && packet == 19);
+                assert_eq!(counted.len(), usize::from(packet == 19));
+            } else {
+                assert_eq!(counted, ["dropped_beyond_window"]);
+            }
+        }
+        assert!(!counted(&mut pair, &answers[3]).contains(&"dropped_beyond_window"));
+    }
+}
+
+/// Only an error can say that the request was not executed.
+#[test]
+fn an_answer_that_comes_too_late_may_say_that_the_request_was_refused() {
+    use crate::wire::REFUSED;
+    for (status, bits, execution) in [
+        (Status::Ok, 0, Execution::MayHaveExecuted),
+        (Status::Ok, REFUSED, Execution::MayHaveExecuted),
+        (Status::Unavailable, 0, Execution::MayHaveExecuted),
+        (Status::Unavailable, REFUSED, Execution::Refused),
+    ] {
+        let mut pair = Pair::new();
+        pair.call_until(b"x", 100, 1, pair.now + 1_000_000);
+        let request = pair.client_sends().remove(0);
+        let (handle, _) = pair.at_server(&request).request();
+        pair.respond(handle, b"y");
+        let mut answer = pair.server_sends().remove(0);
+        answer[8..10].copy_from_slice(&(status as u16 | bits).to_le_bytes());
+        pair.now += 1_000_000;
+        let failure = pair.at_client(&answer).completed().outcome.unwrap_err();
+        let found = (failure.status, failure.execution);
+        assert_eq!(found, (Status::DeadlineExceeded, execution), "{status:?} {bits}");
+    }
+}
+
 #[test]
 fn a_refused_frame_is_made_again() {
     let mut pair = Pair::new();

@@ -156,6 +156,29 @@ fn a_mark_on_an_answer_counts_too() {
     assert_eq!(pair.client.congestion_counters().marks, 1);
 }
 
+/// Whichever packet of an answer has the mark, and before the session is held back by anything.
+#[test]
+fn a_mark_on_any_packet_of_an_answer_counts() {
+    for marked in 0..4 {
+        let mut pair = pair_with(CongestionConfig::Dcqcn(DcqcnConfig::for_line(Rate::gbit(GBIT))));
+        pair.call(b"x", 4 * P as usize, 1);
+        let frames = pair.client_sends();
+        let (handle, _) = pair.at_server(&frames[0]).request();
+        pair.respond(handle, &pattern(4 * P as usize, 1));
+        let frames = pair.server_sends();
+        assert_eq!(frames.len(), 4);
+        for (at, frame) in frames.iter().enumerate() {
+            let got = match at == marked {
+                true => pair.marked_at_client(frame),
+                false => pair.at_client(frame),
+            };
+            assert_eq!(matches!(got, Got::Completed(_)), at == 3);
+            let is_heard = pair.client.congestion_counters().marks > 0;
+            assert_eq!(is_heard, at >= marked, "packet {at}, and {marked} is marked");
+        }
+    }
+}
+
 #[test]
 fn an_answer_that_took_its_time_says_nothing_of_the_network() {
     let mut pair = timely();

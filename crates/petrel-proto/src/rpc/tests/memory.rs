@@ -203,6 +203,23 @@ fn a_request_has_the_room_of_the_answer_before_it_in_its_slot() {
     assert!(crowd.server.held_bytes() < 2 * kept, "of the two only the request");
 }
 
+/// Who asks for the answer again shows that it is wanted.
+#[test]
+fn an_answer_that_was_asked_for_is_kept_for_as_long_again() {
+    let mut crowd = Crowd::new(64 * MIB, 1);
+    crowd.call(0, b"give", MIB);
+    let request = crowd.sent_by(0).remove(0);
+    let (handle, _) = crowd.at_server(0, &request).request();
+    crowd.answer(handle, MIB);
+    crowd.served();
+    crowd.pass(HELD_IDLE_NS - HELD_SWEEP_NS);
+    crowd.at_server(0, &request).nothing();
+    crowd.pass(2 * HELD_SWEEP_NS);
+    assert!(crowd.server.held_bytes() > 0);
+    crowd.pass(HELD_IDLE_NS + HELD_SWEEP_NS);
+    assert_eq!((crowd.server.held_bytes(), crowd.counters().answers_dropped_idle), (0, 1));
+}
+
 #[test]
 fn half_arrived_requests_of_one_peer_leave_room_for_others() {
     let memory = 64 * MIB;

@@ -196,6 +196,75 @@ fn a_request_of_one_packet_is_as_large_as_a_packet_and_as_was_agreed() {
     }
 }
 
+/// The client may have met congestion with any copy of its request.
+#[test]
+fn a_mark_on_a_repeated_request_that_runs_comes_back() {
+    for is_marked in [false, true] {
+        let mut pair = Pair::new();
+        pair.call(b"x", 10, 1);
+        let request = pair.client_sends().remove(0);
+        let (handle, _) = pair.at_server(&request).request();
+        match is_marked {
+            true => pair.marked_at_server(&request).nothing(),
+            false => pair.at_server(&request).nothing(),
+        }
+        pair.respond(handle, b"y");
+        let answers = words(&pair.server_sends());
+        assert_eq!(answers.iter().any(|answer| answer.contains("congestion")), is_marked);
+    }
+}
+
+/// The buffer of the answer before serves for the next one, unless its memory is worth more than the time.
+#[test]
+fn a_request_comes_with_the_buffer_of_the_answer_before_it() {
+    for (room, is_given) in [(1, true), (P as usize, true), (P as usize + 1, false)] {
+        let mut pair = Pair::by(Shape { slots: 1, ..Shape::default() }, false);
+        pair.call(b"x", 10, 1);
+        let request = pair.client_sends().remove(0);
+        let (handle, _) = pair.at_server(&request).request();
+        let mut answer = HeapBuffer::new(room, 1);
+        answer.set_message(b"y");
+        pair.server.respond_at_once(handle, answer, &mut nowhere()).unwrap();
+        let answer = pair.server_sends().remove(0);
+        pair.at_client(&answer).completed();
+        pair.call(b"x", 10, 1);
+        let request = pair.client_sends().remove(0);
+        let received = pair.server.handle_frame(pair.now, PEER, &request, &mut POOL.clone());
+        let Received::Request { spare, .. } = received else { panic!("{received:?}") };
+        assert_eq!(spare.map(|spare| spare.capacity()), is_given.then_some(room));
+    }
+}
+
+/// What a slot had for packets that arrive it has no more when all are there, or are not waited for.
+#[test]
+fn a_request_that_is_whole_or_too_late_holds_no_memory_for_its_packets() {
+    let of_slot = |pair: &Pair| {
+        let Role::Server(server) = &pair.server.sessions.entries[0].role else {
+            panic!("a server")
+        };
+        let parts = server.slots[server.slot_index(FIRST)].parts.as_ref();
+        (parts.is_some(), parts.is_some_and(|parts| parts.request.is_some()))
+    };
+    let mut pair = Pair::new();
+    pair.call(&pattern(2 * P as usize, 1), 10, 1);
+    let frames = pair.client_sends();
+    pair.at_server(&frames[0]).nothing();
+    assert_eq!(of_slot(&pair), (true, true));
+    pair.at_server(&frames[1]).request();
+    assert_eq!(of_slot(&pair), (false, false));
+
+    let mut pair = Pair::new();
+    pair.call_until(&pattern(3 * P as usize, 1), 10, 1, pair.now + 1_000_000);
+    let frames = pair.client_sends();
+    pair.at_server(&frames[0]).nothing();
+    assert_eq!(of_slot(&pair), (true, true));
+    pair.now += 1_000_000;
+    // Out of order: the short way does not look at the time.
+    pair.at_server(&frames[2]).nothing();
+    assert_eq!(pair.server.counters().requests_expired, 1);
+    assert_eq!(of_slot(&pair), (true, false), "the text of the refusal is left");
+}
+
 #[test]
 fn packets_in_any_order_and_twice_make_one_request() {
     let mut pair = Pair::new();
