@@ -116,8 +116,8 @@ impl<B, T> Backlog<B, T> {
     /// When the next one's time is over, or [`NEVER`].
     pub(crate) fn next_expiry_ns(&self) -> u64 {
         let Some(waiting) = &self.0 else { return NEVER };
-        let all = waiting.calls.iter().map(|queued| queued.expiry.at_ns);
-        let next_ns = if waiting.is_ordered { all.take(1).min() } else { all.min() };
+        let mut all = waiting.calls.iter().map(|queued| queued.expiry.at_ns);
+        let next_ns = if waiting.is_ordered { all.next() } else { all.min() };
         next_ns.unwrap_or(NEVER)
     }
 }

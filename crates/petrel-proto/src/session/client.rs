@@ -815,6 +815,7 @@ const _: () = assert!(size_of::<ClientSlot<Box<u8>, [u64; 3]>>() == 128);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::session::backlog::Queued;
 
     #[test]
     fn is_likely__until_three_misses_in_a_row_and_then_once_in_64_requests() {
@@ -852,6 +853,154 @@ mod tests {
         };
         session.establish(agreed, &CongestionControl::default());
         session
+    }
+
+    /// What else is known of the path counts until a round trip is measured.
+    #[test]
+    fn expect__counts_until_a_round_trip_is_measured() {
+        let bounds = RtoBounds::default();
+        let mut trips = RoundTrips::new(&bounds);
+        let mut known = RttEstimator::new();
+        for path_ns in [300_000, 20_000_000] {
+            let before_ns = trips.probe_ns;
+            trips.expect(path_ns, &bounds);
+            known.expect(path_ns.into());
+            assert_eq!(trips.probe_ns, known.probe_ns(&bounds));
+            assert_ne!(trips.probe_ns, before_ns);
+        }
+        trips.sample(2_000_000, 1_000_000, &bounds);
+        let measured_ns = trips.probe_ns;
+        trips.expect(50_000_000, &bounds);
+        assert_eq!(trips.probe_ns, measured_ns);
+    }
+
+    #[test]
+    fn sample__takes_all_of_a_round_trip_in() {
+        let bounds = RtoBounds::default();
+        let mut trips = RoundTrips::new(&bounds);
+        assert_eq!((trips.sampled_ns, trips.backoff, trips.shortest_ns), (u64::MAX, 0, u32::MAX));
+        let mut known = RttEstimator::new();
+        for (sent_ns, now_ns, shortest_ns) in [
+            (0, 10_000_000_000, u32::MAX),
+            (5, 1_000_005, 1_000_000),
+            (1_000, 3_001_000, 1_000_000),
+            (7_000, 507_000, 500_000),
+            (9_000, 8_000, 0),
+        ] {
+            trips.backoff = 3;
+            trips.sample(now_ns, sent_ns, &bounds);
+            known.sample(now_ns.saturating_sub(sent_ns));
+            assert_eq!(trips.shortest_ns, shortest_ns);
+            assert_eq!((trips.sampled_ns, trips.backoff), (now_ns, 0));
+            assert_eq!(trips.probe_ns, known.probe_ns(&bounds));
+            assert_eq!(trips.rtt.srtt_ns(), known.srtt_ns());
+        }
+    }
+
+    /// Twice as long as was waited in vain, not less than before, and no more than two doublings of the timeout.
+    #[test]
+    fn note_probe__gives_the_next_ones_twice_the_time() {
+        let bounds = RtoBounds::default();
+        let mut trips = RoundTrips::new(&bounds);
+        trips.sample(1_000_000, 900_000, &bounds);
+        let (first_ns, most_ns) = (trips.probe_ns, trips.rtt.rto_ns(&bounds, 2));
+        assert!(first_ns * 4 < most_ns, "{first_ns} {most_ns}");
+        trips.note_probe(first_ns / 4, &bounds);
+        assert_eq!(trips.probe_ns, first_ns);
+        trips.note_probe(first_ns, &bounds);
+        assert_eq!(trips.probe_ns, 2 * first_ns);
+        for waited_ns in [most_ns / 2, most_ns, 100 * most_ns] {
+            trips.note_probe(waited_ns, &bounds);
+            assert_eq!(trips.probe_ns, (2 * waited_ns).min(most_ns));
+        }
+    }
+
+    /// Where there are many credits one message has no more than half of them.
+    #[test]
+    fn establish__shares_credits_among_messages_where_there_are_many() {
+        for (credits, most) in [
+            (1, 1),
+            (CREDITS_SHARED_MIN - 1, CREDITS_SHARED_MIN - 1),
+            (CREDITS_SHARED_MIN, CREDITS_SHARED_MIN / 2),
+            (1_000, 500),
+        ] {
+            let mut session: ClientSession<Vec<u8>, u64> =
+                ClientSession::opening(0, &RtoBounds::default());
+            let agreed = Agreed {
+                peer: PeerKey(1),
+                peer_session: 2,
+                peer_token: 3,
+                slots: 8,
+                credits,
+                packet_bytes: 1_200,
+                peer_message_bytes_max: 1 << 20,
+            };
+            session.establish(agreed, &CongestionControl::default());
+            for held in [0, 1, most] {
+                session.slots[0].held = held.into();
+                assert_eq!(session.message_credits(0), u32::from(most - held), "of {credits}");
+            }
+            session.slots[0].held = u32::from(most) + 1;
+            assert_eq!(session.message_credits(0), 0);
+            assert_eq!(session.sendable_packets(), credits.into());
+        }
+    }
+
+    #[test]
+    fn has_room__until_all_slots_are_taken_that_were_agreed_on() {
+        let opening: ClientSession<Vec<u8>, u64> = ClientSession::opening(0, &RtoBounds::default());
+        assert!(!opening.has_room());
+        for (slots, usable) in [(1, 1), (8, 8), (32, 32), (64, 63), (256, 255)] {
+            let mut session = session(slots);
+            for taken in 0..usable {
+                assert!(session.has_room(), "{taken} of {slots}");
+                let slot = session.take_slot().expect("a slot");
+                assert!(!session.is_reserved(slot));
+                session.slots[slot].state = ClientState::Sending;
+                assert_eq!(session.busy_slots(), taken + 1);
+            }
+            assert!(!session.has_room());
+            assert_eq!(session.take_slot(), None);
+        }
+    }
+
+    /// Who has waited longest, if there are credits for it; any where none waits; and always the reserved one.
+    #[test]
+    fn take_turn__in_the_order_in_which_they_began_to_wait() {
+        for slots in [8, 64] {
+            let mut session = session(slots);
+            assert!((0..4).all(|slot| session.take_turn(slot)));
+            session.stalled.push(3);
+            session.stalled.push(1);
+            session.credits = 0;
+            let is_reserved = |slot| slots == 64 && slot == RESERVED;
+            for slot in 0..4 {
+                assert_eq!(session.take_turn(slot), is_reserved(slot), "there are no credits");
+            }
+            session.credits = 1;
+            for slot in [0, 1, 2] {
+                assert_eq!(session.take_turn(slot), is_reserved(slot), "another comes first");
+            }
+            assert!(session.take_turn(3));
+            assert_eq!(session.take_turn(3), is_reserved(3));
+            assert!(session.take_turn(1));
+            assert!(session.stalled.is_empty());
+        }
+    }
+
+    #[test]
+    fn pending_calls__are_those_in_slots_and_those_that_wait_for_one() {
+        let mut session = session(8);
+        for (busy, waiting) in [(1, 0), (2, 1), (2, 2), (3, 2)] {
+            session.slots[busy - 1].state = ClientState::Sending;
+            while session.backlog.len() < waiting {
+                let (request, response) = (Vec::new(), Vec::new());
+                let call = PendingCall { method: 1, tag: 1, request, response };
+                session.backlog.push_back(Queued { call, expiry: Expiry::NONE });
+            }
+            assert_eq!(session.busy_slots(), busy);
+            assert_eq!(session.pending_calls(), busy + waiting);
+        }
     }
 
     /// Whatever the message before has left behind, the next one finds nothing of it.
