@@ -1,7 +1,7 @@
 //! A server that is killed, stopped or replaced under load, and what its clients see of it: how many calls fail, how much longer
 //! than the outage they take, and how often each was executed.
 //!
-//! `cargo run --release --example restarts -- --way kill|stop|drain [--transport udp|shm] [--rate CALLS] [--rounds N] [--once]`
+//! `cargo run --release --example restarts -- --way kill|stop|drain|replace [--transport udp|shm] [--rate CALLS] [--rounds N] [--once]`
 //!
 //! Without arguments it goes through all ways at once, at a low rate and quickly. The calls come from tasks of tokio, at a rate that does not wait for answers. With `--once` they are not marked idempotent,
 //! so that none may be executed twice and some fail. The server logs each execution; at the end the log is held against what
@@ -11,7 +11,8 @@ use std::collections::HashMap;
 use std::error::Error;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::{Arc, Mutex};
@@ -58,7 +59,7 @@ async fn main() -> Result<ExitCode, Failure> {
 /// All ways, over both transports, with calls that may be executed twice and calls that may not.
 fn run_all() -> Result<ExitCode, Failure> {
     let mut running = Vec::new();
-    for way in ["kill", "stop", "drain"] {
+    for way in ["kill", "stop", "drain", "replace"] {
         for transport in ["udp", "shm"] {
             for once in [&[][..], &["--once"]] {
                 let mut command = Command::new(std::env::current_exe()?);
@@ -86,6 +87,8 @@ enum Way {
     Stop,
     /// It is asked to end, and started again.
     Drain,
+    /// Another one is started, which has the listening socket, too; then it is asked to end.
+    Replace,
 }
 
 #[derive(Clone, Debug)]
@@ -124,6 +127,7 @@ impl Plan {
                 ("--way", "kill") => plan.way = Way::Kill,
                 ("--way", "stop") => plan.way = Way::Stop,
                 ("--way", "drain") => plan.way = Way::Drain,
+                ("--way", "replace") => plan.way = Way::Replace,
                 ("--transport", "udp" | "shm") => plan.transport.clone_from(value),
                 ("--rate", _) => plan.rate = value.parse()?,
                 ("--rounds", _) => plan.rounds = value.parse()?,
@@ -156,7 +160,7 @@ impl Executions {
 fn serve(address: &str, transport: &str, heartbeat_ms: u64, log: PathBuf) -> Result<(), Failure> {
     let nexus = Nexus::builder().heartbeat(Duration::from_millis(heartbeat_ms));
     let open = move || File::options().append(true).create(true).open(&log).map(Executions);
-    let server = Server::bind(address)
+    let server = Server::inherit_or_bind(address)
         .nexus(nexus)
         .endpoint(endpoint(transport))
         .serve(move || open().expect("a log"), |endpoint| endpoint.on(LOG, Executions::log));
@@ -169,15 +173,41 @@ fn serve(address: &str, transport: &str, heartbeat_ms: u64, log: PathBuf) -> Res
 struct Process {
     child: Child,
     plan: Plan,
-    address: SocketAddr,
+    listen: Listen,
     log: PathBuf,
+}
+
+/// Where the server listens: at its address, or on a socket that the processes get one after the other.
+struct Listen(SocketAddr, Option<TcpListener>);
+
+impl Listen {
+    fn new(way: Way) -> Result<Self, Failure> {
+        let socket = TcpListener::bind("127.0.0.1:0")?;
+        Ok(Self(socket.local_addr()?, (way == Way::Replace).then_some(socket)))
+    }
+
+    /// The server's program, with the socket as the descriptor where it looks for one.
+    fn program(&self) -> Result<Command, Failure> {
+        let program = std::env::current_exe()?;
+        let Some(socket) = &self.1 else { return Ok(Command::new(program)) };
+        let mut command = Command::new("sh");
+        command.args(["-c", r#"exec "$0" "$@" 3<&0"#]).arg(program);
+        command.stdin(OwnedFd::from(socket.try_clone()?)).env("LISTEN_FDS", "1");
+        Ok(command)
+    }
 }
 
 impl Process {
     /// Starts it, and waits until it listens.
-    fn start(plan: &Plan, address: SocketAddr, log: &Path) -> Result<Self, Failure> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .args(["be-the-server", &address.to_string(), &plan.transport])
+    fn start(plan: &Plan, listen: Listen, log: &Path) -> Result<Self, Failure> {
+        let child = Self::start_child(plan, &listen, log)?;
+        Ok(Self { child, plan: plan.clone(), listen, log: log.to_owned() })
+    }
+
+    fn start_child(plan: &Plan, listen: &Listen, log: &Path) -> Result<Child, Failure> {
+        let mut child = listen
+            .program()?
+            .args(["be-the-server", &listen.0.to_string(), &plan.transport])
             .arg(plan.heartbeat.as_millis().to_string())
             .arg(log)
             .stdout(Stdio::piped())
@@ -187,7 +217,7 @@ impl Process {
         if line != "ready\n" {
             return Err(format!("the server said {line:?} in place of `ready`").into());
         }
-        Ok(Self { child, plan: plan.clone(), address, log: log.to_owned() })
+        Ok(child)
     }
 
     fn signal(&self, signal: Signal) -> Result<(), Failure> {
@@ -206,9 +236,16 @@ impl Process {
             }
             Way::Kill => self.child.kill()?,
             Way::Drain => self.signal(Signal::TERM)?,
+            Way::Replace => {
+                let next = Self::start_child(&self.plan, &self.listen, &self.log)?;
+                self.signal(Signal::TERM)?;
+                self.child.wait()?;
+                self.child = next;
+                return Ok([begin, begin]);
+            }
         }
         self.child.wait()?;
-        *self = Self::start(&self.plan, self.address, &self.log)?;
+        self.child = Self::start_child(&self.plan, &self.listen, &self.log)?;
         Ok([begin, Instant::now()])
     }
 }
@@ -233,8 +270,9 @@ struct Ended {
 type Heard = Arc<Mutex<HashMap<u64, Ended>>>;
 
 async fn run(plan: &Plan, log: &Path) -> Result<Report, Failure> {
-    let address = SocketAddr::from(([127, 0, 0, 1], free_port()?));
-    let mut server = Process::start(plan, address, log)?;
+    let listen = Listen::new(plan.way)?;
+    let address = listen.0;
+    let mut server = Process::start(plan, listen, log)?;
     let nexus = Nexus::builder().heartbeat(plan.heartbeat);
     let background =
         Background::builder().nexus(nexus).endpoint(endpoint(&plan.transport)).start()?;
@@ -267,10 +305,6 @@ async fn run(plan: &Plan, log: &Path) -> Result<Report, Failure> {
     }
     let heard = std::mem::take(&mut *heard.lock().expect("no panic"));
     Ok(Report::new(plan, &heard, &executions, &outages))
-}
-
-fn free_port() -> Result<u16, Failure> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
 }
 
 struct Calls {
@@ -361,7 +395,8 @@ impl Report {
 
     /// Whether nothing happened that must not.
     fn is_right(&self) -> bool {
-        let (is_idempotent, is_drained) = (self.plan.is_idempotent, self.plan.way == Way::Drain);
+        let is_idempotent = self.plan.is_idempotent;
+        let is_drained = matches!(self.plan.way, Way::Drain | Way::Replace);
         let no_call_may_fail = is_idempotent || is_drained;
         let once = is_idempotent || self.twice == 0;
         once && self.untrue == 0 && (self.failures.is_empty() || !no_call_may_fail)

@@ -35,6 +35,7 @@ impl<N: Network> Reactor<N> {
                     self.welcome_early_links(id);
                 }
                 Command::Post(id, message) => self.on_post(id, message),
+                Command::StopListening => self.stop_listening(),
                 Command::Shutdown => self.is_stopping = true,
             }
         }
@@ -58,7 +59,7 @@ impl<N: Network> Reactor<N> {
                 }
                 // The next endpoint with its number must not hear of its links.
                 Command::Post(id, ToNexus::Gone) => self.on_gone(id),
-                Command::Post(..) | Command::Shutdown => {}
+                Command::Post(..) | Command::StopListening | Command::Shutdown => {}
             }
         }
     }

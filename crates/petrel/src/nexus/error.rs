@@ -29,6 +29,9 @@ pub enum NexusError {
         /// What the system said.
         source: io::Error,
     },
+    /// The socket that it was given is not one to listen on.
+    #[error("cannot listen on the given socket: {0}")]
+    ListenOn(#[source] io::Error),
     /// The heartbeat interval is not one that peers accept.
     #[error("a heartbeat of {heartbeat:?} is out of range; choose 1 ms to 10 s")]
     Heartbeat {

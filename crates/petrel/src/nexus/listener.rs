@@ -1,7 +1,7 @@
 //! Connections that peers make (`docs/wire-protocol.md` §8.3).
 
 use std::io::{self, ErrorKind};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::time::Instant;
 
 use petrel_planted::planted;
@@ -11,7 +11,7 @@ use super::closing::Farewell;
 use super::connection::{Connection, ConnectionId, retry};
 use super::idlers::Idle;
 use super::limits::{ACCEPT_PAUSE, ACCEPTS_PER_TURN, LISTEN_QUEUE};
-use super::net::{Network, Stream};
+use super::net::{MioNetwork, Network, Stream};
 use super::reactor::{LISTENER, Reactor};
 use crate::control::Reason;
 
@@ -25,12 +25,31 @@ pub(super) struct Listener<N: Network> {
     pub(super) paused_until: Option<Instant>,
 }
 
+impl Reactor<MioNetwork> {
+    /// Listens on a socket that is bound already, and returns its address.
+    pub(super) fn listen_on(&mut self, socket: &TcpListener) -> io::Result<SocketAddr> {
+        let socket = socket.try_clone()?;
+        socket.set_nonblocking(true)?;
+        let socket = mio::net::TcpListener::from_std(socket);
+        let (socket, local) = self.net.listen_on(socket, LISTEN_QUEUE, LISTENER)?;
+        self.listener = Some(Listener { socket, has_more: false, paused_until: None });
+        Ok(local)
+    }
+}
+
 impl<N: Network> Reactor<N> {
     /// Listens, and returns the address with the port that the system chose.
     pub(super) fn listen(&mut self, address: SocketAddr) -> io::Result<SocketAddr> {
         let (socket, local) = self.net.listen(address, LISTEN_QUEUE, LISTENER)?;
         self.listener = Some(Listener { socket, has_more: false, paused_until: None });
         Ok(local)
+    }
+
+    /// Listens no more.
+    pub(super) fn stop_listening(&mut self) {
+        if let Some(Listener { socket, .. }) = self.listener.take() {
+            self.net.close_listener(socket);
+        }
     }
 
     pub(super) fn on_listener_ready(&mut self) {

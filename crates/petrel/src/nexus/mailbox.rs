@@ -20,6 +20,8 @@ pub(super) enum Command<L> {
     Attach(EndpointId, Box<Attach>, std::sync::Arc<Inbox<L>>),
     /// An endpoint says something.
     Post(EndpointId, ToNexus),
+    /// No further connections are to be taken.
+    StopListening,
     /// Nobody uses the nexus any more.
     Shutdown,
 }

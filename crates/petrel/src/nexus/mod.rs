@@ -79,7 +79,7 @@ pub mod stepped;
 mod stream;
 mod thread;
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,6 +115,12 @@ impl Nexus {
         NexusBuilder::default()
     }
 
+    /// Takes no further connections; those that are there go on. Another process can listen at the address then, or has the
+    /// socket for itself.
+    pub fn stop_listening(&self) {
+        self.owner.stop_listening();
+    }
+
     /// The control address that peers connect to, with the port that the system chose; `None` for
     /// a nexus that does not listen.
     pub fn local_addr(&self) -> Option<SocketAddr> {
@@ -148,11 +154,19 @@ impl Nexus {
 /// Settings of a [`Nexus`].
 #[derive(Clone, Debug)]
 pub struct NexusBuilder {
-    listen: Option<SocketAddr>,
+    listen: Option<Listen>,
     insecure: bool,
     transports: AllowedTransports,
     heartbeat: Duration,
     connect_timeout: Duration,
+}
+
+/// Where a nexus listens.
+#[derive(Clone, Debug)]
+enum Listen {
+    At(SocketAddr),
+    /// On a socket that somebody has bound.
+    On(Arc<TcpListener>),
 }
 
 impl Default for NexusBuilder {
@@ -171,7 +185,15 @@ impl NexusBuilder {
     /// The control address to listen on; port 0 takes a free one. A process that is only a client
     /// need not listen.
     pub fn listen(mut self, address: SocketAddr) -> Self {
-        self.listen = Some(address);
+        self.listen = Some(Listen::At(address));
+        self
+    }
+
+    /// Listens on a socket that is bound already: one that the process was started with
+    /// ([`inherited_listeners`](crate::server::inherited_listeners)), or that another process has, too. The system gives each
+    /// connection to one of those that listen on it.
+    pub fn listen_on(mut self, socket: TcpListener) -> Self {
+        self.listen = Some(Listen::On(Arc::new(socket)));
         self
     }
 
@@ -209,7 +231,10 @@ impl NexusBuilder {
     pub fn start(self) -> Result<Nexus, NexusError> {
         self.check()?;
         let (net, waker) = MioNetwork::new(MAILBOX).map_err(NexusError::Start)?;
-        let (reactor, local) = self.reactor(net, waker)?;
+        let (mut reactor, mut local) = self.reactor(net, waker)?;
+        if let Some(Listen::On(socket)) = &self.listen {
+            local = Some(reactor.listen_on(socket).map_err(NexusError::ListenOn)?);
+        }
         let data_address = self.data_address(local);
         let (mailbox, counters) = (reactor.mailbox.clone(), reactor.counters.clone());
         let incarnation = reactor.settings.incarnation;
@@ -233,10 +258,13 @@ impl NexusBuilder {
             // for shared memory alone are told.
             let _ = reactor.open_rendezvous();
         }
-        let listen = |address| {
-            reactor.listen(address).map_err(|source| NexusError::Listen { address, source })
+        let local = match self.listen {
+            Some(Listen::At(address)) => {
+                let local = reactor.listen(address);
+                Some(local.map_err(|source| NexusError::Listen { address, source })?)
+            }
+            Some(Listen::On(_)) | None => None,
         };
-        let local = self.listen.map(listen).transpose()?;
         Ok((reactor, local))
     }
 
@@ -255,7 +283,12 @@ impl NexusBuilder {
         if !(Duration::from_millis(1)..=longest).contains(&heartbeat) {
             return Err(NexusError::Heartbeat { heartbeat });
         }
-        match self.listen {
+        let address = match &self.listen {
+            Some(Listen::At(address)) => Some(*address),
+            Some(Listen::On(socket)) => Some(socket.local_addr().map_err(NexusError::ListenOn)?),
+            None => None,
+        };
+        match address {
             Some(address) if !self.insecure && !address.ip().to_canonical().is_loopback() => {
                 Err(NexusError::NotLoopback { address })
             }

@@ -65,6 +65,11 @@ impl<N: Network> Owner<N> {
         if taken.insert(id) { Ok(id) } else { Err(NexusError::EndpointTaken { id }) }
     }
 
+    pub(super) fn stop_listening(&self) {
+        // Without its thread it does not listen any more.
+        let _ = self.mailbox.post(Command::StopListening);
+    }
+
     pub(super) fn free_endpoint(&self, id: EndpointId) {
         self.endpoints.lock().unwrap_or_else(PoisonError::into_inner).remove(&id);
     }

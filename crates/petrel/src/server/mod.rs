@@ -1,12 +1,15 @@
 //! A server process: endpoints on threads, that end when the process is asked to.
 
+mod inherited;
 mod running;
 
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::Arc;
 use std::time::Duration;
 
+pub use inherited::inherited_listeners;
 pub use running::RunningServer;
 
 use crate::endpoint::{Endpoint, EndpointConfig, EndpointError};
@@ -41,6 +44,8 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(30);
 #[must_use = "it serves when it is run"]
 pub struct Server {
     listen: Result<SocketAddr, String>,
+    /// The socket, if somebody has bound it.
+    socket: Option<Arc<TcpListener>>,
     threads: usize,
     nexus: NexusBuilder,
     endpoint: EndpointConfig,
@@ -84,8 +89,32 @@ impl Server {
             Ok(mut found) => found.next().ok_or_else(|| format!("{address:?}: it has no address")),
             Err(error) => Err(format!("{address:?}: {error}")),
         };
+        Self::new(listen)
+    }
+
+    /// A server on a socket that is bound already.
+    pub fn listen_on(socket: TcpListener) -> Self {
+        let address = socket.local_addr().map_err(|error| error.to_string());
+        let server = Self::new(address);
+        Self { socket: Some(Arc::new(socket)), ..server }
+    }
+
+    /// A server on the first socket that the process was [started with](inherited_listeners), or at this address if there is
+    /// none: for services that are replaced without a refused connection, by systemd's socket units or who else keeps the
+    /// socket open. The new process is started first; then the old one is asked to end (SIGTERM): it leaves the
+    /// socket to the other at once, and sends its clients there.
+    pub fn inherit_or_bind(address: impl ToSocketAddrs + fmt::Debug) -> Self {
+        match inherited_listeners().map(|sockets| sockets.into_iter().next()) {
+            Ok(Some(socket)) => Self::listen_on(socket),
+            Ok(None) => Self::bind(address),
+            Err(error) => Self::new(Err(error.to_string())),
+        }
+    }
+
+    fn new(listen: Result<SocketAddr, String>) -> Self {
         Self {
             listen,
+            socket: None,
             threads: 1,
             nexus: Nexus::builder(),
             endpoint: EndpointConfig::default(),
@@ -159,8 +188,13 @@ where
     /// # Errors
     /// [`ServerError`].
     pub fn start(self) -> Result<RunningServer, ServerError> {
-        let Server { listen, threads, nexus, endpoint, drain_limit } = self.server;
-        let nexus = nexus.listen(listen.map_err(ServerError::Address)?).start()?;
+        let Server { listen, socket, threads, nexus, endpoint, drain_limit } = self.server;
+        let address = listen.map_err(ServerError::Address)?;
+        let nexus = match socket {
+            Some(socket) => nexus.listen_on(socket.try_clone()?),
+            None => nexus.listen(address),
+        };
+        let nexus = nexus.start()?;
         RunningServer::start(
             &nexus,
             threads,

@@ -187,6 +187,8 @@ impl Thread {
 
     /// Sends clients away, and serves those that have calls on the way.
     fn drain<S: 'static>(&self, endpoint: &mut Endpoint<S>) {
+        // A process that has the socket, too, gets all connections from now on; any other can listen at the address.
+        self.nexus.stop_listening();
         endpoint.begin_drain();
         let begin = Instant::now();
         let is_over =

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use petrel::control::EndpointId;
-use petrel::server::ServerError;
+use petrel::server::{ServerError, inherited_listeners};
 use petrel::{Client, Endpoint, Execution, Server, Status};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -200,4 +200,61 @@ fn run__ends_at_once_by_a_second_signal() {
     assert!(process.ends_well());
     let error = held.wait().unwrap_err();
     assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::MayHaveExecuted));
+}
+
+/// One process after the other, or both at once, on one socket: no connection is refused.
+#[test]
+fn listen_on__a_socket_that_another_server_has_too() {
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = socket.local_addr().unwrap();
+    let start = || {
+        let socket = socket.try_clone().unwrap();
+        Server::listen_on(socket).serve(|| (), serve).start().unwrap()
+    };
+    let mut last = start();
+    assert_eq!(last.local_addr(), address);
+    let client = Client::connect_wait(address).unwrap();
+    for _ in 0..5 {
+        let next = start();
+        client.call(NAME, "").wait().unwrap();
+        last.stop();
+        last.wait().unwrap();
+        // Not marked idempotent: nothing may be lost.
+        client.call(NAME, "").wait().unwrap();
+        last = next;
+    }
+    last.stop();
+    last.wait().unwrap();
+}
+
+/// A server that is asked to end leaves its address before its clients have left it.
+#[test]
+fn stop__leaves_the_address_to_another_at_once() {
+    let first = Server::bind("127.0.0.1:0").serve(|| (), serve).start().unwrap();
+    let address = first.local_addr();
+    let client = Client::connect_wait(address).unwrap();
+    // Keeps the client's session open until it is answered.
+    let call = client.call(HOLD, "").started();
+    first.stop();
+    let second = loop {
+        match Server::bind(address).serve(|| (), serve).start() {
+            Ok(second) => break second,
+            Err(error) => assert!(error.to_string().contains("cannot listen"), "{error}"),
+        }
+        std::thread::yield_now();
+    };
+    drop(call);
+    first.wait().unwrap();
+    client.call(NAME, "").wait().unwrap();
+    second.stop();
+    second.wait().unwrap();
+}
+
+#[test]
+fn inherit_or_bind__binds_where_nothing_was_inherited() {
+    assert!(inherited_listeners().unwrap().is_empty());
+    let server = Server::inherit_or_bind("127.0.0.1:0").serve(|| (), serve).start().unwrap();
+    assert_ne!(server.local_addr().port(), 0);
+    server.stop();
+    server.wait().unwrap();
 }

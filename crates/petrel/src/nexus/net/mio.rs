@@ -42,6 +42,23 @@ impl fmt::Debug for MioNetwork {
     }
 }
 
+impl MioNetwork {
+    /// Listens on a socket that is bound already.
+    pub(in crate::nexus) fn listen_on(
+        &mut self,
+        mut socket: TcpListener,
+        queue: i32,
+        token: usize,
+    ) -> io::Result<(TcpListener, SocketAddr)> {
+        // The standard library's queue of 128 is full in a moment, and who finds it full tries
+        // again only a second later.
+        rustix::net::listen(&socket, queue)?;
+        self.poll.registry().register(&mut socket, Token(token), Interest::READABLE)?;
+        let local = socket.local_addr()?;
+        Ok((socket, local))
+    }
+}
+
 impl Network for MioNetwork {
     type Stream = TcpStream;
     type Listener = TcpListener;
@@ -82,13 +99,13 @@ impl Network for MioNetwork {
         queue: i32,
         token: usize,
     ) -> io::Result<(TcpListener, SocketAddr)> {
-        let mut socket = TcpListener::bind(address)?;
-        // The standard library's queue of 128 is full in a moment, and who finds it full tries
-        // again only a second later.
-        rustix::net::listen(&socket, queue)?;
-        self.poll.registry().register(&mut socket, Token(token), Interest::READABLE)?;
-        let local = socket.local_addr()?;
-        Ok((socket, local))
+        self.listen_on(TcpListener::bind(address)?, queue, token)
+    }
+
+    fn close_listener(&mut self, mut listener: TcpListener) {
+        // Where another process has the socket, too, closing it here would leave it among those that are waited for. This fails
+        // only for a socket that is not.
+        let _ = self.poll.registry().deregister(&mut listener);
     }
 
     fn accept(&self, listener: &TcpListener) -> io::Result<(TcpStream, SocketAddr)> {

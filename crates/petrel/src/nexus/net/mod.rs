@@ -81,6 +81,11 @@ pub trait Network: SharedMemory {
         token: usize,
     ) -> io::Result<(Self::Listener, SocketAddr)>;
 
+    /// Listens no more. Another process may have the socket, too, and goes on.
+    fn close_listener(&mut self, listener: Self::Listener) {
+        drop(listener);
+    }
+
     /// The next connection that a peer made.
     ///
     /// # Errors
