@@ -123,6 +123,12 @@ impl Connection {
         }
     }
 
+    /// The session takes no further calls. Whether another can be opened is not known yet: calls wait for that.
+    fn leave(&self) {
+        *self.session.borrow_mut() = None;
+        self.changed();
+    }
+
     fn set(&self, session: Result<Session, String>) {
         match session {
             Ok(session) => {
@@ -152,7 +158,7 @@ pub(super) async fn keep(channel: Weak<Inner>, connection: Rc<Connection>) {
         if !note_connect(&channel, opened.is_ok()) {
             return;
         }
-        match opened {
+        let why = match opened {
             Ok(session) => {
                 connection.set(Ok(session.clone()));
                 reconnect.opened(handle.now_ns());
@@ -161,17 +167,19 @@ pub(super) async fn keep(channel: Weak<Inner>, connection: Rc<Connection>) {
                 if let Some(inner) = channel.upgrade() {
                     inner.counters.sessions_left.increment();
                 }
-                connection.set(Err(why_left(&session)));
+                connection.leave();
+                why_left(&session)
             }
-            Err(error) => connection.set(Err(error.to_string())),
-        }
+            Err(error) => {
+                connection.set(Err(error.to_string()));
+                error.to_string()
+            }
+        };
         if let Some(inner) = channel.upgrade() {
             inner.look_up();
         }
         let pause_ns = reconnect.pause_ns(handle.random());
-        if let Some(why) = connection.failure() {
-            events::reconnect(address, &why, pause_ns);
-        }
+        events::reconnect(address, &why, pause_ns);
         handle.sleep(Duration::from_nanos(pause_ns)).await;
     }
 }

@@ -114,6 +114,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     pub(super) fn on_draining(&mut self, index: u32, token: u32) {
         let Some(id) = self.local.core.find(index, token) else { return };
         self.local.core.begin_drain(id);
+        // The next session at this address may be another process's, whatever the link leads to.
+        self.local.sessions.leave_link_of(id);
         self.local.hub.note_session(id, &SessionState::Draining);
         self.drain.leaving.push(id);
         self.attention.ask();

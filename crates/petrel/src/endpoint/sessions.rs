@@ -80,6 +80,8 @@ struct Link {
     path_rtt_ns: Option<u32>,
     /// In order: when the link ends, its sessions do so in an order that a simulation can repeat.
     sessions: BTreeSet<SessionId>,
+    /// Whether it gets no further sessions, and is closed with its last one: its server drains.
+    is_left: bool,
 }
 
 /// A link that this endpoint asked for: one for each remote endpoint, whatever the number of
@@ -195,6 +197,16 @@ impl Sessions {
     /// How many sessions ended in each way.
     pub(super) fn ends(&self) -> SessionEnds {
         self.ends
+    }
+
+    /// Has no further sessions opened over the link of this one.
+    pub(super) fn leave_link_of(&mut self, id: SessionId) {
+        let Some(link) = self.link_of(id) else { return };
+        if self.take_up(link).is_some()
+            && let Some(entry) = self.links.get_mut(&link)
+        {
+            entry.is_left = true;
+        }
     }
 
     /// Forgets a session that has ended; gives the link that it was on.
@@ -339,6 +351,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 reason: for_peer,
             });
         }
+        self.close_if_left(link);
         self.note_end(Ended { id, end, reason }, &peer);
     }
 
@@ -365,7 +378,21 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             self.leave_groups_of(id);
             let link = self.local.sessions.forget(id);
             self.tell_ended(link, &closed);
+            self.close_if_left(link);
             self.note_end(Ended { id, end, reason }, peer);
+        }
+    }
+
+    /// Closes a link that gets no further sessions, if it has none left.
+    fn close_if_left(&self, link: Option<LinkId>) {
+        let entry = link.and_then(|link| self.local.sessions.links.get(&link));
+        if let (Some(link), Some(entry)) = (link, entry)
+            && entry.is_left
+            && entry.sessions.is_empty()
+        {
+            let reason =
+                Reason::new(Status::Unavailable, "the client has left a server that drains");
+            self.control.post(ToNexus::CloseLink { link, reason });
         }
     }
 
@@ -487,7 +514,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         let is_networked = self.transport.is_networked(id);
         let process = self.transport.process_of(id);
         let peer = Arc::new(Peer { name, incarnation, is_networked, process });
-        let entry = Link { id, peer, path_rtt_ns, sessions };
+        let entry = Link { id, peer, path_rtt_ns, sessions, is_left: false };
         self.local.sessions.links.insert(link, entry);
         let opening = request.and_then(|request| self.local.sessions.take_opening(request));
         if let Some((remote, waiting)) = opening {

@@ -4,7 +4,7 @@ use petrel_planted::planted;
 use petrel_proto::Status;
 use petrel_proto::control::Goodbye;
 
-use super::connection::{ConnectionId, Phase};
+use super::connection::{Connection, ConnectionId, Phase};
 use super::dial::{OpenRequest, Outgoing};
 use super::limits::shrink;
 use super::links::Stage;
@@ -30,6 +30,8 @@ impl<N: Network> Reactor<N> {
         };
         let was_connecting = matches!(connection.phase, Phase::Connecting);
         let waiting = std::mem::take(&mut connection.waiting);
+        // It ends here, and not with its last link.
+        connection.is_left = false;
         let links = connection.links_in_order();
         events::connection_ended(connection.remote, reason);
         self.forget_place(id);
@@ -43,6 +45,15 @@ impl<N: Network> Reactor<N> {
         }
     }
 
+    /// Closes a connection that gets no further links, if it has none left.
+    pub(super) fn close_if_left(&mut self, id: ConnectionId) {
+        let is_over = |c: &Connection<N>| c.is_left && c.links.is_empty() && !c.is_closing();
+        if self.connections.get(&id).is_some_and(is_over) {
+            let reason = Reason::new(Status::Ok, "the client has left a server that drains");
+            self.close(id, &reason, Farewell::Say(reason.clone()));
+        }
+    }
+
     /// Takes a connection out of the tables that lead to it.
     fn forget_place(&mut self, id: ConnectionId) {
         self.ungreeted.remove(&id);
@@ -52,9 +63,13 @@ impl<N: Network> Reactor<N> {
         if forgets_at_goodbye() && !planted("nexus_early_links_stay") {
             self.forget_early_links(id);
         }
-        let connection = &self.connections[&id];
-        self.accepted -= usize::from(!connection.is_opener);
-        let remote = connection.remote;
+        self.accepted -= usize::from(!self.connections[&id].is_opener);
+        self.forget_way(id);
+    }
+
+    /// The connection is no longer the way to its peer.
+    pub(super) fn forget_way(&mut self, id: ConnectionId) {
+        let remote = self.connections[&id].remote;
         if matches!(self.outgoing.get(&remote), Some(Outgoing::Connection(at)) if *at == id) {
             self.outgoing.remove(&remote);
         }

@@ -30,6 +30,8 @@ pub(super) struct Connection<N: Network = MioNetwork> {
     pub(super) local: SocketAddr,
     /// Whether this process connected: the side that may open links.
     pub(super) is_opener: bool,
+    /// Whether it gets no further links, and is closed with its last one.
+    pub(super) is_left: bool,
     pub(super) phase: Phase,
     pub(super) decoder: Decoder,
     pub(super) out: Outbox,
@@ -117,6 +119,7 @@ impl<N: Network> Connection<N> {
             site: Site::of(remote),
             local: canonical(local),
             is_opener,
+            is_left: false,
             phase,
             decoder: Decoder::new(),
             out: Outbox::default(),

@@ -437,6 +437,7 @@ impl<N: Network> Reactor<N> {
                 self.tell(link.endpoint, message);
             }
         }
+        self.close_if_left(link.connection);
     }
 
     /// Takes a link out of all tables.

@@ -447,7 +447,15 @@ impl<N: Network> Reactor<N> {
             message: drain.text,
         };
         self.tell(endpoint, message);
+        self.leave(connection);
         Ok(())
+    }
+
+    /// Has further links to the peer's address go over another connection: another process may listen there by now.
+    fn leave(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.is_left = true;
+        self.forget_way(id);
     }
 
     /// A proposal that was not answered in time.

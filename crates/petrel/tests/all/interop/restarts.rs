@@ -148,11 +148,13 @@ fn restarted__server_gets_what_never_left() {
             outcomes
         });
         let (answers, failures): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(Result::is_ok);
-        assert!(answers.iter().flatten().all(|id| id[..] == second.id().to_le_bytes()));
+        // The first may have answered a few before it stood still.
+        let by_second = |id: &&MsgBuf| id[..] == second.id().to_le_bytes();
+        let moved = answers.iter().flatten().filter(by_second).count();
         // Others may have come to the first.
         let uncertain = |failure: petrel::Error| failure.execution == Execution::MayHaveExecuted;
         assert!(failures.into_iter().all(|failure| uncertain(failure.unwrap_err())));
-        assert!(answers.len() > CALLS / 2, "{} of {CALLS} calls were answered", answers.len());
+        assert!(moved > CALLS / 2, "{moved} of {CALLS} calls went to the second server");
     }
 }
 
