@@ -869,6 +869,8 @@ mod tests {
             assert_ne!(trips.probe_ns, before_ns);
         }
         trips.sample(2_000_000, 1_000_000, &bounds);
+        // Nor does it take back that looks were put off.
+        trips.note_probe(trips.probe_ns, &bounds);
         let measured_ns = trips.probe_ns;
         trips.expect(50_000_000, &bounds);
         assert_eq!(trips.probe_ns, measured_ns);

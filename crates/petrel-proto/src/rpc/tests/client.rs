@@ -553,6 +553,81 @@ fn refused_packets_of_a_request_are_as_if_never_sent() {
     assert!(words(&rest).iter().all(|frame| !frame.ends_with("again")));
 }
 
+/// A medium that has no room is not asked again in the same burst.
+#[test]
+fn a_refused_packet_is_offered_once_in_a_burst() {
+    for taken in 0..4 {
+        let mut pair = Pair::new();
+        pair.call(&pattern(4 * P as usize, 3), 10, 1);
+        let mut offered = 0;
+        let sent = pair.client.transmit(pair.now, &mut |_: PeerKey, _: &[u8], _: &[u8]| {
+            offered += 1;
+            offered <= taken
+        });
+        assert_eq!((sent, offered), (taken, taken + 1));
+    }
+}
+
+/// The last packet of a request allows packets of the response, if the configuration says so.
+#[test]
+fn requests_grant_packets_of_the_response() {
+    for short_ways in [false, true] {
+        for (response_grants, grant) in [(true, 4), (false, 1)] {
+            let config = Config { response_grants, short_ways, ..Config::default() };
+            for request in [1, 3 * P as usize] {
+                let mut pair = Pair::with_config(Shape::default(), config.clone());
+                pair.call(&pattern(request, 1), 4 * P as usize, 1);
+                let frames = words(&pair.client_sends());
+                let (last, others) = frames.split_last().unwrap();
+                let end = format!("grant {grant}");
+                let is_plain = grant == 1 && request == 1;
+                assert_eq!(last.ends_with(&end), !is_plain, "{last}");
+                assert_eq!(last.starts_with("REQUEST s0 "), is_plain, "{last}");
+                assert!(others.iter().all(|frame| frame.ends_with("grant 1")), "{others:?}");
+                let (free, all) = pair.client.credits(pair.session).unwrap();
+                assert_eq!(all - free, frames.len() as u32 + grant - 1);
+            }
+        }
+    }
+}
+
+/// However many credits there are: the server keeps a window of what it has. Each acknowledgement moves it on.
+#[test]
+fn a_window_of_a_request_is_under_way_at_a_time() {
+    use crate::limits::WINDOW_PACKETS;
+    for short_ways in [false, true] {
+        let mut pair = Pair::by(Shape { credits: 1_000, ..Shape::default() }, short_ways);
+        pair.call(&pattern((WINDOW_PACKETS + 40) as usize * P as usize, 1), 10, 1);
+        let frames = pair.client_sends();
+        assert_eq!(frames.len() as u32, WINDOW_PACKETS);
+        for frame in &frames[..3] {
+            pair.at_server(frame).nothing();
+            let credits = pair.server_sends();
+            credits.iter().for_each(|credit| pair.at_client(credit).nothing());
+            assert_eq!(pair.client_sends().len(), 1);
+        }
+        // The same of a response that is not taken in order: it is allowed up to a window behind the first gap.
+        let mut pair = Pair::by(Shape { credits: 1_000, ..Shape::default() }, short_ways);
+        let room = (WINDOW_PACKETS + 40) as usize * P as usize;
+        pair.call(b"x", room, 1);
+        let request = pair.client_sends().remove(0);
+        let (handle, _) = pair.at_server(&request).request();
+        pair.respond(handle, &pattern(room, 2));
+        let mut frames = pair.server_sends();
+        let first = frames.remove(0);
+        let mut allowed = 1 + frames.len();
+        while !frames.is_empty() {
+            frames.iter().for_each(|frame| pair.at_client(frame).nothing());
+            pair.client_sends().iter().for_each(|pull| pair.at_server(pull).nothing());
+            frames = pair.server_sends();
+            frames
+                .retain(|frame| *frame != first && !words(&[frame.clone()])[0].ends_with("again"));
+            allowed += frames.len();
+        }
+        assert_eq!(allowed as u32, WINDOW_PACKETS);
+    }
+}
+
 #[test]
 fn a_refused_repetition_stays_one() {
     let mut pair = Pair::new();
