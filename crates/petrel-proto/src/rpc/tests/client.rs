@@ -629,6 +629,52 @@ fn a_window_of_a_request_is_under_way_at_a_time() {
     }
 }
 
+/// A request of one packet with a deadline is a whole one by either way, unless it grants more than one packet.
+#[test]
+fn requests_with_a_deadline_are_whole_where_one_packet_says_it_all() {
+    for short_ways in [false, true] {
+        for (request, room, is_whole) in
+            [(1, 100, true), (P, P, true), (1, 4 * P, false), (2 * P, 100, false)]
+        {
+            let mut pair = Pair::by(Shape::default(), short_ways);
+            let deadline_ns = pair.now + 1_000_000;
+            pair.call_until(&pattern(request as usize, 1), room as usize, 1, deadline_ns);
+            let frames = words(&pair.client_sends());
+            assert_eq!(frames[0].starts_with("REQUEST s0 "), is_whole, "{frames:?}");
+            assert_eq!(frames[0].starts_with("REQUEST_PART s0 "), !is_whole, "{frames:?}");
+        }
+    }
+}
+
+/// A message that has to stand in line for credits is counted: a request, and a response that is pulled.
+#[test]
+fn waits_for_credits_are_counted() {
+    let waits = |pair: &Pair| pair.client.counters().credit_waits;
+    let with_one_left = || {
+        let mut pair = Pair::with(Shape { credits: 2, ..Shape::default() });
+        pair.call(b"holds a credit", 10, 0);
+        let request = pair.client_sends().remove(0);
+        pair.at_server(&request).request();
+        pair
+    };
+    for (packets, expected) in [(1, 0), (2, 1), (3, 1)] {
+        let mut pair = with_one_left();
+        pair.call(&pattern(packets * P as usize, 1), 10, 1);
+        assert_eq!((pair.client_sends().len(), waits(&pair)), (1, expected));
+    }
+    for (packets, expected) in [(2, 0), (3, 1), (4, 1)] {
+        let mut pair = with_one_left();
+        let room = packets * P as usize;
+        pair.call(b"x", room, 1);
+        let request = pair.client_sends().remove(0);
+        let (handle, _) = pair.at_server(&request).request();
+        pair.respond(handle, &pattern(room, 2));
+        let answers = pair.server_sends();
+        pair.at_client(&answers[0]).nothing();
+        assert_eq!((pair.client_sends().len(), waits(&pair)), (1, expected), "{packets} packets");
+    }
+}
+
 #[test]
 fn a_refused_repetition_stays_one() {
     let mut pair = Pair::new();

@@ -109,6 +109,34 @@ fn what_has_to_wait_for_its_pace_is_sent_then_and_credits_come_back() {
     pair.assert_credits_back();
 }
 
+/// A session that is held back allows few packets of a response at a time, and none with the request.
+#[test]
+fn a_paced_session_pulls_few_packets_at_a_time() {
+    let mut pair = timely();
+    congest(&mut pair, 2_000_000);
+    let room = 8 * P as usize;
+    pair.call(b"x", room, 99);
+    let request = sends_in_time(&mut pair).remove(0);
+    assert!(
+        words(std::slice::from_ref(&request))[0].starts_with("REQUEST s0 "),
+        "it grants one packet"
+    );
+    let (handle, _) = pair.at_server(&request).request();
+    pair.respond(handle, &pattern(room, 1));
+    let mut bursts = Vec::new();
+    loop {
+        let answers = pair.server_sends();
+        bursts.push(answers.len());
+        let ended = answers.iter().any(|frame| matches!(pair.at_client(frame), Got::Completed(_)));
+        if ended {
+            break;
+        }
+        sends_in_time(&mut pair).iter().for_each(|pull| pair.at_server(pull).nothing());
+    }
+    assert_eq!(bursts.iter().sum::<usize>(), 8, "{bursts:?}");
+    assert!(bursts.iter().all(|burst| *burst <= 2), "{bursts:?}");
+}
+
 #[test]
 fn timeouts_release_what_waits_for_its_pace_as_well() {
     let mut pair = timely();
