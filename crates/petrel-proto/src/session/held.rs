@@ -317,6 +317,52 @@ mod tests {
         assert_eq!(held.check(holder(3, 1), 5_001), Err(Shortage::All));
     }
 
+    /// A single byte is something that a session, or a peer, holds.
+    #[test]
+    fn check__who_holds_a_byte_has_no_message_of_any_size_left() {
+        let mut held = Held::new(0, 8_000);
+        let first = holder(0, 0);
+        held.add(HeldKind::Arriving, first, 1);
+        assert_eq!(held.check(first, 5_000), Err(Shortage::Session(first.session)));
+        assert_eq!(held.check(holder(1, 0), 5_000), Err(Shortage::Peer(PeerKey(0))));
+        assert_eq!(held.check(holder(1, 1), 5_000), Ok(()));
+    }
+
+    /// Peers that hold nothing are remembered up to a number, and places of holdings are used again.
+    #[test]
+    fn add__keeps_no_more_than_is_needed() {
+        let mut held = Held::new(0, 1 << 30);
+        held.add(HeldKind::Arriving, holder(0, 0), 10);
+        for peer in 1..PEERS_KEPT_MAX as u32 {
+            let mut id = held.add(HeldKind::Arriving, holder(1, peer), 1);
+            held.remove(&mut id);
+            assert_eq!((held.by_peer.len(), held.nodes.len()), (peer as usize + 1, 2));
+        }
+        let known = held.add(HeldKind::Arriving, holder(1, 7), 1);
+        assert_eq!(held.by_peer.len(), PEERS_KEPT_MAX, "one that is known");
+        held.add(HeldKind::Arriving, holder(2, u32::MAX), 3);
+        let left: Vec<_> = held.by_peer.iter().map(|(peer, bytes)| (*peer, *bytes)).collect();
+        assert_eq!(left, [(0, 10), (7, 1), (u32::MAX, 3)]);
+        assert_eq!((held.nodes.len(), held.holder(known).0.slot), (3, 0));
+    }
+
+    #[test]
+    fn idle__stops_at_enough_bytes_and_after_some_looks() {
+        let mut held = Held::new(0, 1 << 30);
+        let looks = HELD_LOOKS_MAX as u32;
+        let ids: Vec<_> =
+            (0..looks + 2).map(|at| held.add(HeldKind::Answer, holder(at, at), 100)).collect();
+        held.now_ns = 1_000;
+        let mut found = |shortage, bytes| held.idle(HeldKind::Answer, 500, Some(shortage), bytes);
+        assert!(found(Shortage::All, 0).is_empty());
+        for (bytes, count) in [(1, 1), (100, 1), (101, 2), (200, 2), (201, 3)] {
+            assert_eq!(found(Shortage::All, bytes), ids[..count], "{bytes} bytes");
+        }
+        assert_eq!(found(Shortage::All, u64::MAX).len() as u32, looks);
+        let of_session = Shortage::Session(holder(1, 1).session);
+        assert_eq!(found(of_session, u64::MAX), ids[1..2]);
+    }
+
     #[test]
     fn idle__the_longest_untouched_first_until_it_is_enough() {
         let mut held = Held::new(0, 1 << 30);
