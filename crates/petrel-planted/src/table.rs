@@ -29,6 +29,10 @@ pub const DEFECTS: &[Defect] = &[
         "each failure of a call lowers a channel's limit of calls",
     ),
     defect(
+        "channel_gap_is_a_failure",
+        "a call that is made between two sessions to the only server fails",
+    ),
+    defect(
         "channel_hedges_are_not_tries",
         "the retry of a hedged call goes to a server that has been tried",
     ),
@@ -115,6 +119,10 @@ pub const DEFECTS: &[Defect] = &[
     defect(
         "nexus_closes_for_ever",
         "a connection whose peer does not close its end is kept for ever",
+    ),
+    defect(
+        "nexus_drained_way_stays",
+        "clients of a server that drains ask it again for a session, though another process listens at its address",
     ),
     defect("nexus_drains_are_not_told", "a client is not told that its server drains"),
     defect(

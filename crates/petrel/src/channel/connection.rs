@@ -167,7 +167,10 @@ pub(super) async fn keep(channel: Weak<Inner>, connection: Rc<Connection>) {
                 if let Some(inner) = channel.upgrade() {
                     inner.counters.sessions_left.increment();
                 }
-                connection.leave();
+                match planted("channel_gap_is_a_failure") {
+                    true => connection.set(Err(why_left(&session))),
+                    false => connection.leave(),
+                }
                 why_left(&session)
             }
             Err(error) => {

