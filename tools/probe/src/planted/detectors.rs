@@ -43,7 +43,7 @@ const DETECTORS: &[(&str, &[Step])] = &[
     ("channel_budget_never_filled", &[Test("petrel", "channel::")]),
     ("channel_called_place_lost", &[Unit("petrel", "channel::")]),
     ("channel_every_failure_is_overload", &[Test("petrel", "channel::")]),
-    ("channel_gap_is_a_failure", &[Test("petrel", "server::")]),
+    ("channel_gap_is_a_failure", &[Test("petrel", "restarts::")]),
     ("channel_hedges_are_not_tries", &[Test("petrel", "channel::")]),
     ("channel_retries_where_it_failed", &[Test("petrel", "channel::")]),
     ("channel_slow_for_ever", &[Unit("petrel", "channel::")]),

@@ -66,6 +66,18 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
 
+    /// Stops it, and waits until it stands still.
+    pub(crate) fn stand_still(&self) {
+        self.signal(Signal::STOP);
+        let stat = format!("/proc/{}/stat", self.id());
+        // The state comes after the name, which is in parentheses.
+        let is_stopped =
+            |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'));
+        while !is_stopped(std::fs::read_to_string(&stat).unwrap()) {
+            thread::yield_now();
+        }
+    }
+
     /// Ends it as an accident would, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
