@@ -5,8 +5,9 @@ use petrel_planted::planted;
 use crate::overload::{Backoff, BackoffConfig};
 
 /// A session that stayed open for this long was worth opening: the next pause is a first one. One that
-/// ends at once, again and again, is not.
-const SETTLED_NS: u64 = 1_000_000_000;
+/// ends at once, again and again, is not. Opening one takes a few round trips, so that sessions which end no sooner cost
+/// little, and servers that are replaced several times a second are followed at once.
+const SETTLED_NS: u64 = 50_000_000;
 
 /// The pauses between a server's sessions.
 #[derive(Debug)]
