@@ -16,6 +16,7 @@ mod factors;
 mod handler;
 mod health;
 mod idle;
+mod ids;
 mod in_place;
 mod local_turn;
 mod multicast;

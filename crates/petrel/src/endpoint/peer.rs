@@ -42,6 +42,11 @@ impl Request<'_> {
     pub fn peer<'c, S>(&self, cx: &'c Context<'_, S>) -> Option<&'c Peer> {
         cx.local.sessions.peer_of(self.handle.session).map(Arc::as_ref)
     }
+
+    /// The same for who keeps it.
+    pub(crate) fn shared_peer<S>(&self, cx: &Context<'_, S>) -> Option<Arc<Peer>> {
+        cx.local.sessions.peer_of(self.handle.session).cloned()
+    }
 }
 
 impl Responder {

@@ -11,6 +11,7 @@ use petrel_proto::{Accepted, Agreed, CallError, Closed, OpenError, PeerKey, Sess
 use petrel_transport::{PeerId, Transport};
 
 use super::drain::DRAINING;
+use super::ids::IdMap;
 use super::peer::Peer;
 use super::slot_shares::slots_for;
 use super::{Endpoint, SessionConfig, SessionEnd, SessionEnds};
@@ -117,10 +118,10 @@ struct Ended {
 pub(super) struct Sessions {
     config: SessionConfig,
     transports: AllowedTransports,
-    links: HashMap<LinkId, Link>,
+    links: IdMap<LinkId, Link>,
     outgoing: HashMap<Remote, Outgoing>,
     /// Link of every session that was proposed or is open.
-    link_of: HashMap<SessionId, LinkId>,
+    link_of: IdMap<SessionId, LinkId>,
     /// Sessions proposed to the peer, by the proposal's number. One that is closed here meanwhile
     /// stays, so that an acceptance can be taken back.
     proposed: HashMap<u32, (SessionId, LinkId)>,
@@ -136,9 +137,9 @@ impl Sessions {
         Self {
             config,
             transports,
-            links: HashMap::new(),
+            links: IdMap::default(),
             outgoing: HashMap::new(),
-            link_of: HashMap::new(),
+            link_of: IdMap::default(),
             proposed: HashMap::new(),
             openings: HashMap::new(),
             ended: VecDeque::new(),

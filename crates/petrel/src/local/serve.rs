@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::fmt;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use petrel_proto::{SessionId, Status};
 use petrel_transport::Transport;
@@ -22,7 +23,7 @@ pub struct OwnRequest {
     method: u16,
     session: SessionId,
     deadline_ns: Option<u64>,
-    peer: Option<Peer>,
+    peer: Option<Arc<Peer>>,
 }
 
 impl OwnRequest {
@@ -48,7 +49,7 @@ impl OwnRequest {
 
     /// Who called. `None` if the session had ended before the handler ran.
     pub fn peer(&self) -> Option<&Peer> {
-        self.peer.as_ref()
+        self.peer.as_deref()
     }
 
     /// When the caller stops waiting, in nanoseconds of the endpoint's clock ([`Handle::now_ns`]). The handler's own calls
@@ -131,7 +132,7 @@ where
     A: AsRef<[u8]>,
 {
     let (method, session) = (request.method(), request.session());
-    let (deadline_ns, peer) = (request.deadline_ns(cx), request.peer(cx).cloned());
+    let (deadline_ns, peer) = (request.deadline_ns(cx), request.shared_peer(cx));
     let (kept, handled) = request.defer_message(cx);
     let Some((responder, message)) = kept else { return handled };
     let running = Rc::new(Cell::new(None::<Task<()>>));

@@ -1,0 +1,66 @@
+//! Tables by names that this process gives out.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+/// A table by sessions or links. Their names are numbers of this process's own, which nobody chooses so that they collide: a
+/// multiplication spreads them, at a tenth of the cost of the standard library's hash.
+pub(super) type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
+
+#[derive(Default)]
+pub(super) struct IdHasher(u64);
+
+/// An odd number whose bits are as good as drawn: the golden ratio's.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
+    }
+
+    #[inline]
+    fn write_u32(&mut self, word: u32) {
+        self.write_u64(u64::from(word));
+    }
+
+    #[inline]
+    fn write_u64(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(32) ^ word).wrapping_mul(SPREAD);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        // The table takes its places from the low bits, and the product's best bits are the high ones.
+        self.0 ^ (self.0 >> 32)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::hash::BuildHasher;
+
+    use petrel_proto::SessionId;
+
+    use super::*;
+    use crate::control::LinkId;
+
+    /// Numbers that are given out in turn, and used again with another generation, as sessions and links are.
+    #[test]
+    fn hash__spreads_names_over_the_places_of_a_table() {
+        let hash = BuildHasherDefault::<IdHasher>::default();
+        let place = |hash: u64| hash & 0xfff;
+        let places = |hashes: &mut dyn Iterator<Item = u64>| {
+            let places: HashSet<u64> = hashes.map(place).collect();
+            places.len()
+        };
+        // Random numbers would take 2 589 of 4 096 places.
+        let sessions = |index| hash.hash_one(SessionId { index, generation: 1 });
+        assert!(places(&mut (0..4096).map(sessions)) > 2_400);
+        let lives = |generation| hash.hash_one(SessionId { index: 7, generation });
+        assert!(places(&mut (0..4096).map(lives)) > 2_400);
+        let links = |number| hash.hash_one(LinkId(number));
+        assert!(places(&mut (0..4096).map(links)) > 2_400);
+        assert_ne!(hash.hash_one([1u8, 2]), hash.hash_one([2u8, 1]));
+    }
+}
