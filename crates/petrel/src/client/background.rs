@@ -59,7 +59,8 @@ impl Background {
     /// The threads of all clients that were given none.
     pub(super) fn shared(is_insecure: bool) -> Result<Self, Error> {
         let mut shared = lock(&SHARED[usize::from(is_insecure)]);
-        if let Some(threads) = shared.upgrade() {
+        // One that a panic has ended is as good as none, though clients of before have it.
+        if let Some(threads) = shared.upgrade().filter(|threads| threads.are_running()) {
             return Ok(Self { threads });
         }
         let nexus = Nexus::builder();
@@ -144,6 +145,12 @@ fn cannot_start(error: &dyn fmt::Display) -> Error {
     Error::not_sent(Status::Unavailable, format!("cannot start the threads of clients: {error}"))
 }
 
+impl Threads {
+    fn are_running(&self) -> bool {
+        self.endpoints.iter().all(|(endpoint, _)| endpoint.poster.is_open())
+    }
+}
+
 impl Drop for Threads {
     fn drop(&mut self) {
         self.endpoints.iter().for_each(|(_, stop)| stop.stop());
@@ -159,6 +166,20 @@ impl fmt::Debug for Background {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn shared__is_another_when_its_thread_has_ended() {
+        // No other test here has clients of insecure networks.
+        let first = Background::shared(true).unwrap();
+        assert!(Arc::ptr_eq(&Background::shared(true).unwrap().threads, &first.threads));
+        first.threads.endpoints[0].1.stop();
+        while first.threads.are_running() {
+            thread::yield_now();
+        }
+        let second = Background::shared(true).unwrap();
+        assert!(second.threads.are_running() && !Arc::ptr_eq(&second.threads, &first.threads));
+        assert!(Arc::ptr_eq(&Background::shared(true).unwrap().threads, &second.threads));
+    }
 
     #[test]
     fn next_endpoint__takes_turns_from_the_first() {
