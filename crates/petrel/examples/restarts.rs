@@ -1,5 +1,5 @@
-//! A server that is killed, stopped or replaced under load, and what its clients see of it: how many calls fail, how much longer
-//! than the outage they take, and how often each was executed.
+//! A server is killed, stopped or replaced under load. Its clients report how many calls fail, how much longer than the outage
+//! calls take, and how often each was executed.
 //!
 //! `cargo run --release --example restarts -- --way kill|stop|drain|replace [--transport udp|shm] [--rate CALLS] [--rounds N] [--once]`
 //!
@@ -78,7 +78,7 @@ fn run_all() -> Result<ExitCode, Failure> {
     Ok(if all_are_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// What happens to the server.
+/// How the server process is disturbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// It is killed, and started again.
@@ -224,7 +224,7 @@ impl Process {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
-    /// Has happen to it what the plan says; gives the time without a server.
+    /// Kills, stops or replaces the process, as the plan says; gives the time without a server.
     fn happen(&mut self) -> Result<[Instant; 2], Failure> {
         let begin = Instant::now();
         match self.plan.way {
@@ -266,7 +266,7 @@ struct Ended {
     failure: Option<(Execution, String)>,
 }
 
-/// What the callers have heard, by the calls' numbers.
+/// The outcomes of calls, by the calls' numbers.
 type Heard = Arc<Mutex<HashMap<u64, Ended>>>;
 
 async fn run(plan: &Plan, log: &Path) -> Result<Report, Failure> {
@@ -349,7 +349,7 @@ impl Calls {
     }
 }
 
-/// What has come of it all.
+/// The result of a plan.
 struct Report {
     plan: Plan,
     calls: usize,
@@ -393,7 +393,7 @@ impl Report {
         Self { plan, calls, failures, twice, untrue, outages, beyond }
     }
 
-    /// Whether nothing happened that must not.
+    /// Whether all calls kept the rules of the plan.
     fn is_right(&self) -> bool {
         let is_idempotent = self.plan.is_idempotent;
         let is_drained = matches!(self.plan.way, Way::Drain | Way::Replace);

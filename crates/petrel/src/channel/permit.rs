@@ -23,7 +23,7 @@ pub(super) struct Outstanding {
 }
 
 impl Outstanding {
-    /// Waits until the server may be asked for more, behind those that came before.
+    /// Waits until the limit allows another attempt, behind the attempts that came before.
     pub(super) async fn begin(handle: &Handle, connection: &Rc<Connection>) -> Self {
         if let Some(begun) = Self::try_begin(handle, connection) {
             return begun;
@@ -43,7 +43,7 @@ impl Outstanding {
         }
     }
 
-    /// An attempt, if the server may be asked for more and nobody waits for that.
+    /// An attempt, if the limit allows another one and no other attempt waits for that.
     pub(super) fn try_begin(handle: &Handle, connection: &Rc<Connection>) -> Option<Self> {
         if connection.queue.is_empty() { Self::take(handle, connection) } else { None }
     }

@@ -1,4 +1,4 @@
-//! Tasks that wait for the same thing, of which there is not enough for all.
+//! Tasks that wait for a resource with less room than there are tasks.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -9,13 +9,13 @@ use std::task::{Context, Poll, Waker};
 
 use petrel_planted::planted;
 
-/// Tasks in the order in which they came. Each event calls one of them, so that a crowd costs no more for each than a few
-/// do: were all woken, each event would cost as much as there are tasks, and a server that is back after some time would be
-/// kept away by those who wait for it.
+/// Tasks in the order in which they came. Each event wakes the first task only, so that the cost of an event does not grow with
+/// the number of tasks. Where each event woke all tasks, the client spent its time on wake-ups, and calls to a server that was
+/// back after a short outage timed out.
 #[derive(Default)]
 pub(super) struct WaitQueue {
     waiting: RefCell<VecDeque<Rc<Waiting>>>,
-    /// Those of them whose task has gone.
+    /// How many entries belong to tasks that gave up.
     gone: Cell<usize>,
 }
 
@@ -38,7 +38,7 @@ impl WaitQueue {
         Place { queue: self, waiting }
     }
 
-    /// Whether somebody waits.
+    /// Whether no task waits.
     pub(super) fn is_empty(&self) -> bool {
         self.waiting.borrow().len() == self.gone.get()
     }
@@ -68,7 +68,7 @@ impl WaitQueue {
         first.is_some_and(|first| Rc::ptr_eq(first, waiting))
     }
 
-    /// Puts one that was called in vain back before all others.
+    /// Puts a task that was called in vain back before all others.
     fn put_back(&self, waiting: &Rc<Waiting>) {
         assert!(waiting.is_called.replace(false), "it was called");
         self.waiting.borrow_mut().push_front(Rc::clone(waiting));
@@ -79,7 +79,7 @@ impl WaitQueue {
         waiting.is_gone.set(true);
         self.gone.set(self.gone.get() + 1);
         let mut queue = self.waiting.borrow_mut();
-        // Where nothing is called for long, those that give up are not kept until something is.
+        // The queue may go long without an event: entries of tasks that gave up must not pile up meanwhile.
         if self.gone.get() >= GONE_MIN && 2 * self.gone.get() > queue.len() {
             queue.retain(|waiting| !waiting.is_gone.get());
             self.gone.set(0);
@@ -87,8 +87,8 @@ impl WaitQueue {
     }
 }
 
-/// A task's place in the queue. As a future, it ends when the task is called. A task that was called and goes away without
-/// having had what it waited for calls the next.
+/// A task's place in the queue. As a future, it ends when the task is called. A task that is called and then dropped before it
+/// took the resource passes the call on to the next task.
 pub(super) struct Place<'a> {
     queue: &'a WaitQueue,
     waiting: Rc<Waiting>,
@@ -101,12 +101,12 @@ impl Place<'_> {
         self.queue.is_first(&self.waiting)
     }
 
-    /// It was called in vain: it waits again, before all others.
+    /// The call was in vain: the task waits again, before all others.
     pub(super) fn wait_on(&mut self) {
         self.queue.put_back(&self.waiting);
     }
 
-    /// It has what it waited for.
+    /// The task has taken the resource.
     pub(super) fn has_had(self) {
         self.waiting.is_gone.set(true);
     }

@@ -62,13 +62,13 @@ impl From<Completion<MsgBuf, Continuation>> for Reply {
 /// two words as it is, a larger one in a box.
 pub struct Continuation {
     kind: &'static Kind,
-    /// What the kind reads or drops, once.
+    /// The closure, or the box that holds it: the kind reads or drops it, once.
     words: Words,
     /// A closure stays on its thread.
     not_send: PhantomData<*mut ()>,
 }
 
-/// What there is to do with one type of continuations.
+/// How continuations of one type run, and how they are dropped.
 struct Kind {
     run: unsafe fn(Words, State<'_>, &mut Context<'_>, Reply),
     drop: unsafe fn(Words),

@@ -19,7 +19,7 @@ use crate::control::ControlPlane;
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
-/// Where calls are made on the endpoint's own thread: in a [`Context`], or at the [`Endpoint`] itself.
+/// The place at which a call is made on the endpoint's own thread: a [`Context`], or the [`Endpoint`] itself.
 pub trait Caller: place::Sealed {}
 
 impl<P: place::Sealed> Caller for P {}
@@ -52,7 +52,7 @@ mod place {
     }
 }
 
-/// What a call can carry: a [`MsgBuf`], which goes out as it is; a [`SharedMsg`], which other calls send too; or bytes, which
+/// The message of a call: a [`MsgBuf`], which goes out as it is; a [`SharedMsg`], which other calls send too; or bytes, which
 /// are copied into a buffer of the endpoint's.
 pub trait IntoMessage: message::Sealed {
     /// Whether the buffer that is sent only refers to the message.

@@ -20,7 +20,7 @@ type Watcher = Box<dyn FnOnce(State<'_>, &mut Context<'_>)>;
 #[derive(Default)]
 pub(super) struct Watchers {
     by_request: HashMap<RequestHandle, Watcher>,
-    /// Those that came when nobody waited any more.
+    /// Watchers that were added after their call had ended. They run in the next turn.
     late: Vec<Watcher>,
 }
 
@@ -91,7 +91,7 @@ impl Context<'_> {
 }
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
-    /// Runs what was to run when nobody waited any more, and came later than that.
+    /// Runs the watchers that were added after their call had ended.
     pub(super) fn run_late_watchers(&mut self) {
         while let Some(watcher) = self.local.watchers.late.pop() {
             watcher(self.handlers.state(), &mut Context::new(&mut self.local));

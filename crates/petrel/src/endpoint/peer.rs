@@ -1,4 +1,4 @@
-//! Who is at the other end of a session.
+//! The process at the other end of a session.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,10 +9,10 @@ use super::context::Context;
 use super::handler::{Request, Responder};
 use crate::control::PeerName;
 
-/// Who is at the other end of a session, as far as this side knows: for handlers, to whom they answer.
+/// The caller of a handler, or the server of a session, as far as this side knows it.
 ///
-/// Nothing of it is proven over UDP: whoever can send from an address can be its peer. Over shared memory the kernel vouches
-/// for the process and its user.
+/// Over UDP none of these fields is proven: any process that can send from an address can be the peer. Over shared memory the
+/// kernel vouches for the process and its user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peer {
@@ -43,7 +43,7 @@ impl Request<'_> {
         cx.local.sessions.peer_of(self.handle.session).map(Arc::as_ref)
     }
 
-    /// The same for who keeps it.
+    /// The same, to be kept beyond the handler.
     pub(crate) fn shared_peer<S>(&self, cx: &Context<'_, S>) -> Option<Arc<Peer>> {
         cx.local.sessions.peer_of(self.handle.session).cloned()
     }

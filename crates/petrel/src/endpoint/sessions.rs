@@ -303,7 +303,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         SessionState::Ended(self.local.sessions.end_of(id).map(|ended| ended.reason.clone()))
     }
 
-    /// Who is at the other end of an open session.
+    /// The process at the other end of an open session.
     pub fn session_peer(&self, id: SessionId) -> Option<&Peer> {
         self.local.sessions.peer_of(id).map(Arc::as_ref)
     }

@@ -165,7 +165,7 @@ pub struct NexusBuilder {
 #[derive(Clone, Debug)]
 enum Listen {
     At(SocketAddr),
-    /// On a socket that somebody has bound.
+    /// On a socket that the program has bound.
     On(Arc<TcpListener>),
 }
 
