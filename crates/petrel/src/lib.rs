@@ -97,7 +97,9 @@ pub use endpoint::{
 #[doc(hidden)]
 pub use endpoint::{Census, LocalCensus};
 pub use error::Error;
-pub use local::{Call, Elapsed, Handle, OwnRequest, Parallel, Session, Sleep, Task, Timeout};
+pub use local::{
+    Call, Elapsed, Handle, OwnRequest, Parallel, Session, SessionCall, Sleep, Task, Timeout,
+};
 pub use msgbuf::MsgBuf;
 pub use nexus::{Nexus, NexusBuilder, NexusError};
 pub use petrel_proto as proto;

@@ -56,7 +56,7 @@ impl Drop for Local {
 }
 
 /// An endpoint, as its handlers and continuations see it: they make calls, take buffers, and
-/// answer requests with it. `S` is the type of the [state](Endpoint::with_state) that the endpoint lends them.
+/// answer requests with it. `S` is the type of the [state](super::Endpoint::state) that the endpoint lends them.
 // In C's order, so that it is the same memory whatever the state's type: see `Context::typed`.
 #[repr(C)]
 pub struct Context<'a, S = ()> {

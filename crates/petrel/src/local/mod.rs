@@ -28,7 +28,7 @@ pub use executor::Task;
 pub use handle::Handle;
 pub use parallel::Parallel;
 pub use serve::OwnRequest;
-pub use session::Session;
+pub use session::{Session, SessionCall};
 pub use sleep::{Elapsed, Sleep, Timeout};
 
 pub(crate) use calls::Start;
