@@ -168,7 +168,7 @@ impl Member {
 
     /// Answers those that wait for changes of the members which are complete. Those of a replica that leads no more
     /// hear so when it notes that ([`Member::note_role`]).
-    pub(super) fn answer_changes(&mut self, cx: &mut Context<'_>) {
+    pub(in crate::replica) fn answer_changes(&mut self, cx: &mut Context<'_>) {
         if self.changes.is_empty() || !self.leads() || !self.configuration_is_complete() {
             return;
         }

@@ -183,6 +183,8 @@ impl Shared {
         let told_in = messages.iter().map(leads_in).max().unwrap_or(0);
         let ignored = member.stats.messages_ignored;
         let fetch = member.handle_messages(messages, cx.now_ns(), &state.config);
+        // A peer's word that it has heard of a change may come as a request of its own, and be the last for long.
+        member.answer_changes(cx);
         if fetch.is_some_and(|fetch| !self.begin_fetch(state, fetch)) {
             let text = "whoever has the snapshot cannot be reached from here";
             return request.fail(cx, Status::Unavailable, text);
