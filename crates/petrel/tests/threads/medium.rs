@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-use petrel::control::{ControlPlane, EndpointId, FromNexus, LinkId, Reason, ToNexus};
+use petrel::control::{ControlPlane, EndpointId, FromNexus, LinkId, PeerName, Reason, ToNexus};
 use petrel::model;
 use petrel::proto::Status;
 use petrel::proto::control::{SessionAccept, SessionOpen};
@@ -123,7 +123,10 @@ impl Medium {
             request,
             link,
             transport,
-            peer: format!("{transport:?}"),
+            peer: PeerName {
+                address: std::net::SocketAddr::from(([127, 0, 0, 1], 1)),
+                endpoint: EndpointId(0),
+            },
             incarnation: 1,
         };
         self.say(from, up(Some(request), to));
