@@ -30,7 +30,7 @@ macro_rules! emit {
 pub(crate) fn session_opened(
     endpoint: EndpointId,
     id: SessionId,
-    peer: &str,
+    peer: Option<PeerName>,
     transport: &'static str,
     is_server: bool,
 ) {
@@ -39,7 +39,7 @@ pub(crate) fn session_opened(
         "session_opened",
         endpoint = endpoint.0,
         session = id.index,
-        peer,
+        peer = peer.map(tracing::field::display),
         transport,
         is_client = !is_server,
         "a session is open"
@@ -50,7 +50,7 @@ pub(crate) fn session_opened(
 pub(crate) fn session_ended(
     endpoint: EndpointId,
     id: SessionId,
-    peer: &str,
+    peer: Option<PeerName>,
     end: SessionEnd,
     reason: &Reason,
 ) {
@@ -61,7 +61,7 @@ pub(crate) fn session_ended(
             "session_ended",
             endpoint = endpoint.0,
             session = id.index,
-            peer,
+            peer = peer.map(tracing::field::display),
             end = end.name(),
             status,
             why,
@@ -73,7 +73,7 @@ pub(crate) fn session_ended(
             "session_ended",
             endpoint = endpoint.0,
             session = id.index,
-            peer,
+            peer = peer.map(tracing::field::display),
             end = end.name(),
             status,
             why,
@@ -83,12 +83,12 @@ pub(crate) fn session_ended(
 }
 
 /// This endpoint does not take a session that a peer proposed.
-pub(crate) fn session_refused(endpoint: EndpointId, peer: &str, reason: &Reason) {
+pub(crate) fn session_refused(endpoint: EndpointId, peer: Option<PeerName>, reason: &Reason) {
     emit!(
         WARN,
         "session_refused",
         endpoint = endpoint.0,
-        peer,
+        peer = peer.map(tracing::field::display),
         status = reason.status.name(),
         why = reason.message.as_str(),
         "a peer's session was refused"

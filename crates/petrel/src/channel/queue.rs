@@ -145,22 +145,12 @@ impl Drop for Place<'_> {
 mod tests {
     use std::pin::pin;
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
-    use std::task::Wake;
 
     use super::*;
-
-    #[derive(Default)]
-    struct Count(AtomicU32);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use crate::local::wakes::Wakes;
 
     /// Polls a place; tells whether it was called.
-    fn is_called(mut place: &mut Place<'_>, count: &Arc<Count>) -> bool {
+    fn is_called(mut place: &mut Place<'_>, count: &Arc<Wakes>) -> bool {
         let waker = Arc::clone(count).into();
         pin!(&mut place).as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
     }
@@ -169,13 +159,13 @@ mod tests {
     fn call_first__wakes_one_in_the_order_of_coming() {
         let queue = WaitQueue::default();
         assert!(queue.is_empty());
-        let counts: [Arc<Count>; 3] = Default::default();
+        let counts: [Arc<Wakes>; 3] = Default::default();
         let mut places = [(); 3].map(|()| queue.join());
         for (place, count) in places.iter_mut().zip(&counts) {
             assert!(!is_called(place, count));
         }
         queue.call_first();
-        let woken = counts.each_ref().map(|count| count.0.load(Ordering::Relaxed));
+        let woken = counts.each_ref().map(|count| count.count());
         assert_eq!(woken, [1, 0, 0]);
         let [first, second, third] = &mut places;
         assert!(is_called(first, &counts[0]) && !is_called(second, &counts[1]));

@@ -74,6 +74,15 @@ struct Kind {
     drop: unsafe fn(Words),
 }
 
+impl Kind {
+    const fn of_closure<S: 'static, F>() -> &'static Self
+    where
+        F: FnOnce(&mut S, &mut Context<'_, S>, Reply) + 'static,
+    {
+        &const { Self { run: run_closure::<S, F>, drop: drop_words::<F> } }
+    }
+}
+
 /// Room for a closure.
 type Words = [MaybeUninit<usize>; 2];
 
@@ -126,11 +135,10 @@ impl Continuation {
         F: FnOnce(&mut S, &mut Context<'_, S>, Reply) + 'static,
     {
         if fits::<F>() {
-            let kind = &const { Kind { run: run_closure::<S, F>, drop: drop_words::<F> } };
-            Self::of(kind, to_words(continuation))
+            Self::of(Kind::of_closure::<S, F>(), to_words(continuation))
         } else {
-            let kind = &const { Kind { run: run_boxed::<S, F>, drop: drop_words::<Box<F>> } };
-            Self::of(kind, to_words(Box::new(continuation)))
+            // A box of a closure is a closure, too, and of one word.
+            Self::of(Kind::of_closure::<S, Box<F>>(), to_words(Box::new(continuation)))
         }
     }
 
@@ -188,21 +196,6 @@ unsafe fn run_closure<S: 'static, F>(
 {
     // SAFETY: by the caller's promise.
     let (continuation, state) = unsafe { (from_words::<F>(&words), state.get::<S>()) };
-    continuation(state, cx.typed(), reply);
-}
-
-/// # Safety
-/// The words are a box of this type, and nothing reads them again. The state is an `S`.
-unsafe fn run_boxed<S: 'static, F>(
-    words: Words,
-    state: State<'_>,
-    cx: &mut Context<'_>,
-    reply: Reply,
-) where
-    F: FnOnce(&mut S, &mut Context<'_, S>, Reply) + 'static,
-{
-    // SAFETY: by the caller's promise.
-    let (continuation, state) = unsafe { (from_words::<Box<F>>(&words), state.get::<S>()) };
     continuation(state, cx.typed(), reply);
 }
 

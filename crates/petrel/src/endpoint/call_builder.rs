@@ -215,12 +215,11 @@ impl<P: Caller, M: IntoMessage> CallBuilder<P, M> {
         continuation: impl FnOnce(&mut P::State, &mut Context<'_, P::State>, Reply) + 'static,
     ) -> Result<(), CallRejected> {
         if M::IS_SHARED {
-            return self.send(Continuation::new(
-                move |state, cx: &mut Context<'_, _>, mut reply| {
-                    Reply::release_request(&mut reply);
-                    continuation(state, cx, reply);
-                },
-            ));
+            let released = move |state: &mut _, cx: &mut Context<'_, _>, mut reply: Reply| {
+                reply.release_request();
+                continuation(state, cx, reply);
+            };
+            return self.send(Continuation::new(released));
         }
         self.send(Continuation::new(continuation))
     }
@@ -310,13 +309,14 @@ fn buffers<M: IntoMessage>(
     response: Option<MsgBuf>,
     options: &CallOptions,
 ) -> Result<(MsgBuf, MsgBuf), CallRejected> {
-    if options.needs_servers() {
-        return Err(CallRejected { error: StartError::NeedsServers, request: None, response });
-    }
     let request = match request.into_message(&local.pool) {
         Ok(request) => request,
         Err(error) => return Err(CallRejected { error: error.into(), request: None, response }),
     };
+    if options.needs_servers() {
+        let (error, request) = (StartError::NeedsServers, own::<M>(request));
+        return Err(CallRejected { error, request, response });
+    }
     match response.map_or_else(|| local.hub.alloc_response(options.response_bytes), Ok) {
         Ok(response) => Ok((request, response)),
         Err(error) => {

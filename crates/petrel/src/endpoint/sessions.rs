@@ -353,28 +353,34 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             });
         }
         self.close_if_left(link);
-        self.note_end(Ended { id, end, reason }, &peer);
+        self.note_end(Ended { id, end, reason }, peer);
     }
 
-    fn note_end(&mut self, ended: Ended, peer: &str) {
+    fn note_end(&mut self, ended: Ended, peer: Option<PeerName>) {
         let Ended { id, end, reason } = &ended;
         events::session_ended(self.control.endpoint_id(), *id, peer, *end, reason);
         self.local.hub.note_session(*id, &SessionState::Ended(Some(reason.clone())));
         self.local.sessions.remember_end(ended);
     }
 
-    /// The peer of a session that is about to end, for people.
-    fn peer_name_of(&self, id: SessionId) -> String {
-        self.session_peer(id).map_or_else(String::new, |peer| peer.name.to_string())
+    /// The peer of a session that is about to end.
+    fn peer_name_of(&self, id: SessionId) -> Option<PeerName> {
+        self.session_peer(id).map(|peer| peer.name)
     }
 
     /// Ends a session that the peer does not know, or knows to have ended.
     fn drop_session(&mut self, id: SessionId, end: SessionEnd, reason: Reason) {
         let peer = self.peer_name_of(id);
-        self.drop_session_of(id, end, reason, &peer);
+        self.drop_session_of(id, end, reason, peer);
     }
 
-    fn drop_session_of(&mut self, id: SessionId, end: SessionEnd, reason: Reason, peer: &str) {
+    fn drop_session_of(
+        &mut self,
+        id: SessionId,
+        end: SessionEnd,
+        reason: Reason,
+        peer: Option<PeerName>,
+    ) {
         if let Some(closed) = self.local.core.close(id, reason.status, &reason.message) {
             self.leave_groups_of(id);
             let link = self.local.sessions.forget(id);
@@ -458,13 +464,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 let request = open.request;
                 let answer = self.accept(link, &open);
                 if let Err(reason) = &answer {
-                    let peer = self
-                        .local
-                        .sessions
-                        .links
-                        .get(&link)
-                        .map_or_else(String::new, |link| link.peer.name.to_string());
-                    events::session_refused(self.control.endpoint_id(), &peer, reason);
+                    let peer = self.local.sessions.links.get(&link).map(|link| link.peer.name);
+                    events::session_refused(self.control.endpoint_id(), peer, reason);
                 }
                 self.control.post(ToNexus::AnswerSession { link, request, answer });
             }
@@ -556,7 +557,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 }
                 _ => {
                     let end = SessionEnd::LinkLost;
-                    self.drop_session_of(id, end, reason.clone(), &entry.peer.name.to_string());
+                    self.drop_session_of(id, end, reason.clone(), Some(entry.peer.name));
                 }
             }
         }
@@ -651,7 +652,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             let transport = if link.peer.is_networked { "udp" } else { "shm" };
             let endpoint = self.control.endpoint_id();
             let is_server = self.local.core.is_server(id);
-            events::session_opened(endpoint, id, &link.peer.name.to_string(), transport, is_server);
+            events::session_opened(endpoint, id, Some(link.peer.name), transport, is_server);
         }
     }
 

@@ -41,7 +41,7 @@ impl<'a> State<'a> {
     /// The state by its type.
     ///
     /// # Safety
-    /// It is an `S`, or `S` has no bytes and no alignment, as `()`.
+    /// It is an `S`.
     #[inline(always)]
     pub(crate) unsafe fn get<S: 'static>(self) -> &'a mut S {
         #[cfg(debug_assertions)]

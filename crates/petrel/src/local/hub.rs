@@ -414,13 +414,13 @@ impl fmt::Debug for Hub {
 mod tests {
     use std::future::Future;
     use std::pin::pin;
-    use std::sync::atomic::{AtomicU32, Ordering};
-    use std::task::{Context as TaskContext, Poll, Wake};
+    use std::task::{Context as TaskContext, Poll};
 
     use petrel_transport::buf::PoolConfig;
 
     use super::*;
     use crate::local::sleep::Sleep;
+    use crate::local::wakes::Wakes;
 
     fn hub(seed: u64) -> Rc<Hub> {
         let pool = BufPool::new(PoolConfig::default());
@@ -477,21 +477,12 @@ mod tests {
         assert!(hub.next_start().is_none());
     }
 
-    #[derive(Default)]
-    struct Wakes(AtomicU32);
-
-    impl Wake for Wakes {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
-
     /// A future may move on to another task between two polls.
     #[test]
     fn sleep__wakes_who_polled_it_last() {
         let hub = hub(1);
         let wakes = [(); 2].map(|()| Arc::new(Wakes::default()));
-        let woken = || wakes.each_ref().map(|wakes| wakes.0.load(Ordering::Relaxed));
+        let woken = || wakes.each_ref().map(|wakes| wakes.count());
         {
             let mut sleep = pin!(Sleep::new(Rc::clone(&hub), 10));
             let mut poll = |by: usize| {

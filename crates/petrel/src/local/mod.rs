@@ -22,6 +22,8 @@ mod session;
 mod slab;
 mod sleep;
 mod timers;
+#[cfg(test)]
+pub(crate) mod wakes;
 
 pub use calls::Call;
 pub use executor::Task;

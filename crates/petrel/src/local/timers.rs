@@ -83,21 +83,11 @@ impl Timers {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
-    use std::sync::atomic::{AtomicU32, Ordering};
-    use std::task::Wake;
 
     use proptest::prelude::*;
 
     use super::*;
-
-    #[derive(Default)]
-    struct Count(AtomicU32);
-
-    impl Wake for Count {
-        fn wake(self: Arc<Self>) {
-            self.0.fetch_add(1, Ordering::Relaxed);
-        }
-    }
+    use crate::local::wakes::Wakes;
 
     #[test]
     fn timers_that_are_dropped_early_do_not_pile_up() {
@@ -117,23 +107,23 @@ mod tests {
             steps in prop::collection::vec((0u64..100, prop::option::of(any::<prop::sample::Index>()), 0u64..40), 1..200),
         ) {
             let mut timers = Timers::default();
-            let mut model: Vec<(u64, TimerId, Arc<Count>)> = Vec::new();
+            let mut model: Vec<(u64, TimerId, Arc<Wakes>)> = Vec::new();
             let mut now_ns = 0;
             for (ahead, removed, passes) in steps {
-                let count = Arc::new(Count::default());
+                let count = Arc::new(Wakes::default());
                 let id = timers.insert(now_ns + ahead, Arc::clone(&count).into());
                 model.push((now_ns + ahead, id, count));
                 if let Some(index) = removed {
                     let (_, id, count) = model.swap_remove(index.index(model.len()));
                     timers.remove(id);
-                    prop_assert_eq!(count.0.load(Ordering::Relaxed), 0);
+                    prop_assert_eq!(count.count(), 0);
                 }
                 now_ns += passes;
                 while let Some(waker) = timers.pop_due(now_ns) {
                     waker.wake();
                 }
                 for (at_ns, _, count) in &model {
-                    prop_assert_eq!(count.0.load(Ordering::Relaxed), u32::from(*at_ns <= now_ns));
+                    prop_assert_eq!(count.count(), u32::from(*at_ns <= now_ns));
                 }
                 model.retain(|(at_ns, ..)| *at_ns > now_ns);
                 let next_ns = model.iter().map(|(at_ns, ..)| *at_ns).min();

@@ -150,20 +150,27 @@ fn then__of_a_call_that_is_not_made_lets_the_closure_go() {
 /// A session asks one server, and once.
 #[test]
 fn options__that_a_session_cannot_honour_are_refused() {
-    let (mut endpoint, session) = own();
+    let (mut endpoint, id) = own();
     endpoint.on(COUNT, Tally::count);
     let hedged = petrel::CallOptions::new().idempotent().hedge_after(Duration::from_millis(1));
     let ready = petrel::CallOptions::new().wait_for_ready();
     for options in [hedged, ready] {
-        let error = endpoint.call(session, COUNT, "").options(options).wait().unwrap_err();
+        let error = endpoint.call(id, COUNT, "").options(options).wait().unwrap_err();
         assert_eq!(error.status, petrel::Status::InvalidArgument);
-        let session = endpoint.session(session);
+        let session = endpoint.session(id);
         let error =
             endpoint.block_on(async move { session.call(COUNT, "").options(options).await });
         assert_eq!(error.unwrap_err().status, petrel::Status::InvalidArgument);
+        // Both buffers come back.
+        let (request, room) =
+            (endpoint.alloc_message(b"kept").unwrap(), endpoint.alloc(77).unwrap());
+        let call = endpoint.call(id, COUNT, request).into_buffer(room).options(options);
+        let rejected = call.then(|_, _, _| {}).unwrap_err();
+        assert_eq!(&rejected.request.unwrap()[..], b"kept");
+        assert_eq!(rejected.response.unwrap().capacity(), 77);
     }
     let idempotent = petrel::CallOptions::new().idempotent();
-    assert!(endpoint.call(session, COUNT, "").options(idempotent).wait().is_ok());
+    assert!(endpoint.call(id, COUNT, "").options(idempotent).wait().is_ok());
     assert_eq!(endpoint.state().requests, 1);
 }
 
