@@ -63,6 +63,19 @@ fn fast_recovery__halves_the_way_to_the_target() {
 }
 
 #[test]
+fn catch_up__ends_the_limit_from_its_share_of_the_line_on() {
+    let share = UNCONGESTED_SHARE * LINE;
+    for (rate, is_limited) in [(share.next_down(), true), (share, false), (share.next_up(), false)]
+    {
+        let mut dcqcn = marked();
+        dcqcn.rate = rate;
+        dcqcn.catch_up(FIRST_NS, 0);
+        assert_eq!(dcqcn.is_limited, is_limited, "{rate}");
+        assert_eq!(dcqcn.rate, if is_limited { rate } else { LINE });
+    }
+}
+
+#[test]
 fn second_mark__takes_half_of_alpha_off() {
     let mut dcqcn = marked();
     dcqcn.on_ack(&ack(FIRST_NS + 55_000, true));

@@ -921,8 +921,8 @@ fn what_goes_out_at_once_goes_to_its_own_peer_only() {
 /// ones.
 #[test]
 fn calls_of_one_packet_take_the_short_ways() {
-    for has_deadline in [false, true] {
-        let mut pair = Pair::new();
+    for (has_deadline, credits) in [(false, 1), (false, 32), (true, 1), (true, 32)] {
+        let mut pair = Pair::with(Shape { credits, ..Shape::default() });
         match has_deadline {
             true => pair.call_until(b"ping", 100, 1, pair.now + 1_000_000_000),
             false => pair.call(b"ping", 100, 1),

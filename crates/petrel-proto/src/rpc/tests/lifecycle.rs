@@ -223,7 +223,7 @@ fn accept__takes_values_up_to_each_limit_of_the_protocol_and_none_beyond() {
         change(&mut values, value);
         let mut server: Core<HeapBuffer> = Core::new(0, Config::default());
         let accepted =
-            Accepted { agreed: values, token: 1, first_request: 1 << 12, request_bytes_max: 64 };
+            Accepted { agreed: values, token: 1, first_request: 1 << 16, request_bytes_max: 64 };
         let is_taken = server.accept(accepted);
         assert!(matches!(is_taken, Ok(_) | Err(OpenError::Unsound)), "{is_taken:?}");
         is_taken.is_ok()
