@@ -76,8 +76,8 @@ impl<B: Buffer, T> Core<B, T> {
             }
         }
         if !client.held.is_empty() {
-            // By then the packet has left, and it is known when the next one may.
-            self.shared.await_release(now_ns, id, client, now_ns + 1);
+            // With the next tick: by then the packet has left, and it is known when the next one may.
+            self.shared.await_release(now_ns, id, client, now_ns);
         }
     }
 }
