@@ -191,7 +191,6 @@ impl Receiver {
     /// Makes all buffers empty, which must be handed out.
     pub(super) fn empty(&mut self) {
         assert!(!self.has_ready());
-        (0..self.filled).for_each(|index| self.reset(index));
         (self.filled, self.buffer, self.offset) = (0, 0, 0);
     }
 

@@ -12,6 +12,7 @@
 //! caller promises. The kernel only reads what they point to. Between calls they dangle, and nobody
 //! follows them.
 
+use std::iter::repeat_with;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 use rustix::io::Errno;
@@ -97,9 +98,9 @@ impl Sender {
     pub(super) fn new() -> Self {
         let no_bytes = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         Self {
-            headers: (0..HEADERS_MAX).map(|_| no_header()).collect(),
+            headers: repeat_with(no_header).take(HEADERS_MAX).collect(),
             iovecs: vec![no_bytes; PIECES_MAX].into(),
-            controls: (0..HEADERS_MAX).map(|_| Controls::new()).collect(),
+            controls: repeat_with(Controls::new).take(HEADERS_MAX).collect(),
         }
     }
 
