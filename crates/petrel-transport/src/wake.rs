@@ -124,7 +124,10 @@ impl AsFd for Waker {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsRawFd;
+
     use super::*;
+
     fn is_readable(waker: &Waker, timeout: Option<&Timespec>) -> bool {
         poll(&mut [PollFd::new(waker, PollFlags::IN)], timeout).unwrap() == 1
     }
@@ -155,6 +158,29 @@ mod tests {
         assert!(other.drain());
         waker.sleep(Some((other.as_fd(), true)), None);
         assert!(!waker.drain());
+    }
+
+    /// Whatever else ends the sleep, and whichever descriptors there are.
+    #[test]
+    fn sleep_with__tells_whether_the_last_one_has_something_to_read() {
+        let ready = Waker::new().unwrap();
+        ready.wake();
+        let (ready, idle) = (ready.as_fd(), Waker::new().unwrap());
+        let any = [None, Some(idle.as_fd()), Some(ready)];
+        for (other, first, last) in
+            any.into_iter().flat_map(|a| any.map(|b| any.map(|c| (a, b, c)))).flatten()
+        {
+            for is_woken in [false, true] {
+                let waker = Waker::new().unwrap();
+                if is_woken {
+                    waker.wake();
+                }
+                let other = other.map(|other| (other, false));
+                let is_last = waker.sleep_with(other, [first, last], Some(0));
+                assert_eq!(is_last, last.is_some_and(|last| last.as_raw_fd() == ready.as_raw_fd()));
+                assert!(!waker.drain(), "its own wakes are taken back");
+            }
+        }
     }
 
     #[test]

@@ -243,6 +243,21 @@ mod tests {
     }
 
     #[test]
+    fn find__remembers_whom_it_found_last_while_the_address_has_peers() {
+        let mut table = PeerTable::new();
+        let known = [addr(1, 5), addr(1, 6)].map(|at| (at, table.add(at, 2000, false).unwrap()));
+        assert_eq!(table.last_found, None);
+        for (at, peer) in known.into_iter().chain(known) {
+            assert_eq!(table.find(at.into()), Some(peer));
+            assert_eq!(table.last_found, Some((at.into(), peer)));
+            assert_eq!(table.find(addr(2, 5).into()), None);
+            assert_eq!(table.last_found, Some((at.into(), peer)), "an unknown one is not found");
+        }
+        table.remove(known[1].1);
+        assert_eq!(table.last_found, None);
+    }
+
+    #[test]
     fn add__of_the_same_terms_shares_the_peer() {
         let mut table = PeerTable::new();
         let peer = table.add(addr(1, 5), 2000, false).unwrap();
