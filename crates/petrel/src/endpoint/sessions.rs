@@ -19,16 +19,13 @@ use crate::control::{
     AllowedTransports, ControlPlane, EndpointId, FromNexus, LinkId, PeerName, Reason, ToNexus,
 };
 use crate::events;
+use crate::nexus::shrink;
 
 /// Control messages handled in one turn, so that a storm of connects leaves time for calls.
 const CONTROL_PER_TURN: usize = 16;
 
 /// Ended sessions whose reason is remembered.
 const ENDED_MAX: usize = 1024;
-
-/// Entries that a table keeps room for, however few it has. A table that many sessions filled gives
-/// its memory back when an eighth is left.
-const TABLE_ROOM_MIN: usize = 1024;
 
 /// How a session is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -214,11 +211,7 @@ impl Sessions {
     fn forget(&mut self, id: SessionId) -> Option<LinkId> {
         self.openings.remove(&id);
         let link = self.link_of.remove(&id)?;
-        if self.link_of.capacity() > TABLE_ROOM_MIN
-            && self.link_of.len() < self.link_of.capacity() / 8
-        {
-            self.link_of.shrink_to(TABLE_ROOM_MIN.max(2 * self.link_of.len()));
-        }
+        shrink(&mut self.link_of);
         if let Some(entry) = self.links.get_mut(&link) {
             entry.sessions.remove(&id);
         }
@@ -761,6 +754,7 @@ fn packet_bytes<T: Transport>(transport: &T, peer: PeerId) -> u32 {
 mod tests {
     use super::*;
     use crate::EndpointConfig;
+    use crate::nexus::TABLE_ROOM_MIN;
 
     #[test]
     fn remember_end__keeps_the_last_ends() {

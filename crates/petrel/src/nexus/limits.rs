@@ -1,6 +1,8 @@
 //! Every limit of the nexus, with its unit and its reason. A peer may be hostile: whatever it can
 //! make this process hold, wait for or do in one turn is bounded here.
 
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash};
 use std::time::Duration;
 
 /// Default interval of PINGs.
@@ -159,11 +161,11 @@ pub(super) fn slots_left(bytes_max: usize, bytes: usize) -> u64 {
 }
 
 /// Entries that a table keeps room for, however few it has.
-const TABLE_ROOM_MIN: usize = 1_024;
+pub(crate) const TABLE_ROOM_MIN: usize = 1_024;
 
 /// Gives the memory of a table back that has few entries left of many. Each time at least three
 /// quarters of its entries have gone, so that it costs each of them a constant.
-pub(super) fn shrink<K: Eq + std::hash::Hash, V>(table: &mut std::collections::HashMap<K, V>) {
+pub(crate) fn shrink<K: Eq + Hash, V, H: BuildHasher>(table: &mut HashMap<K, V, H>) {
     if table.capacity() > TABLE_ROOM_MIN && table.len() < table.capacity() / 8 {
         table.shrink_to(TABLE_ROOM_MIN.max(2 * table.len()));
     }
@@ -233,8 +235,6 @@ const _: () = {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::HashMap;
-
     use super::*;
 
     /// `docs/operating.md` and `docs/wire-protocol.md` name these.

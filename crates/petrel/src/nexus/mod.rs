@@ -93,6 +93,10 @@ use net::{MioNetwork, Network};
 use reactor::{MAILBOX, Reactor, Settings};
 use thread::Owner;
 
+#[cfg(test)]
+pub(crate) use limits::TABLE_ROOM_MIN;
+pub(crate) use limits::shrink;
+
 pub use counters::NexusStats;
 pub use error::NexusError;
 pub use fetch::fetch_stats;
