@@ -122,10 +122,15 @@ impl fmt::Debug for Workers {
 fn work(queue: &Queue) {
     let mut done = None;
     while let Some(job) = queue.next(done) {
-        let began_ns = now_ns();
-        let how = execute(job);
-        done = Some(Done { how, service_ns: now_ns().saturating_sub(began_ns) });
+        done = Some(perform(job));
     }
+}
+
+/// Runs a request's handler, and measures how long that takes.
+fn perform(job: Job) -> Done {
+    let began_ns = now_ns();
+    let how = execute(job);
+    Done { how, service_ns: now_ns().saturating_sub(began_ns) }
 }
 
 fn execute(job: Job) -> How {
@@ -154,4 +159,56 @@ thread_local! {
 /// The deadline that calls inherit which are started on this thread.
 pub(crate) fn inherited_deadline_ns() -> Option<u64> {
     INHERITED_NS.with(Cell::get)
+}
+
+#[cfg(test)]
+mod tests {
+    use petrel_proto::{RequestHandle, SessionId};
+
+    use super::*;
+    use crate::IdlePolicy;
+    use crate::inbox::{Attention, Inbox};
+    use crate::overload::{Admission, AdmissionConfig, Shedding};
+    use crate::sync::AtomicBool;
+
+    /// The time from before the request to behind it bounds what it took from above, and the handler's own from below.
+    #[test]
+    fn perform__tells_how_a_request_ended_and_how_long_its_handler_took() {
+        let shedding = Shedding::LimitOnly;
+        let config = AdmissionConfig { requests_max: 10, bytes_max: 1_000, shedding };
+        let queue = Queue::new(Admission::new(config, 1), IdlePolicy::Block);
+        let poster = Inbox::new(Attention::new(), || ()).poster();
+        let deadline_ns = now_ns() + 3_600_000_000_000;
+        for (cancelled, panics, how) in [
+            (false, false, How::Executed),
+            (false, true, How::Panicked),
+            (true, false, How::Cancelled),
+            (true, true, How::Cancelled),
+        ] {
+            let session = SessionId { index: 1, generation: 0 };
+            let handle = RequestHandle { session, number: 2 };
+            let flag = Arc::new(AtomicBool::new(cancelled));
+            let poster = poster.clone();
+            let request = WorkerRequest::new(handle, 7, Some(deadline_ns), vec![0], flag, poster);
+            let ran = Arc::new(Mutex::new(None));
+            let seen = Arc::clone(&ran);
+            let handler = move |_: WorkerRequest| {
+                let began_ns = now_ns();
+                while now_ns() == began_ns {}
+                *lock(&seen) = Some((now_ns() - began_ns, inherited_deadline_ns()));
+                assert!(!panics, "a handler may panic");
+            };
+            assert!(queue.push(now_ns(), Arc::new(handler), request).is_ok());
+            let job = queue.next(None).expect("a request");
+            let before_ns = now_ns();
+            let done = perform(job);
+            let most_ns = now_ns() - before_ns;
+            let ran = lock(&ran).take();
+            assert_eq!((done.how, ran.is_none()), (how, cancelled));
+            let (least_ns, inherited_ns) = ran.unwrap_or((0, Some(deadline_ns)));
+            assert_eq!(inherited_ns, Some(deadline_ns));
+            assert_eq!(inherited_deadline_ns(), None, "no other request has it");
+            assert!((least_ns..=most_ns).contains(&done.service_ns), "{done:?}");
+        }
+    }
 }
