@@ -167,3 +167,27 @@ impl Handlers {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_wanted__by_the_methods_whose_latest_handler_reads_in_place() {
+        let mut handlers = Handlers::new(Box::new(()));
+        let wanted = |handlers: &Handlers| {
+            (0..8).filter(|&method| handlers.in_place.is_wanted(Some(method))).collect::<Vec<_>>()
+        };
+        assert_eq!(wanted(&handlers), []);
+        let answer = |_: State<'_>, _: &mut Context<'_>, _: InPlaceRequest<'_>| Handled(None);
+        for method in [5, 2, 5] {
+            handlers.set_in_place(method, answer);
+        }
+        assert_eq!(wanted(&handlers), [2, 5]);
+        assert!(!handlers.in_place.is_wanted(None), "no request");
+        handlers.set(5, Box::new(|_, _, _| Handled(None)));
+        handlers.set(3, Box::new(|_, _, _| Handled(None)));
+        handlers.in_place.forget(u16::MAX);
+        assert_eq!(wanted(&handlers), [2]);
+    }
+}

@@ -95,6 +95,14 @@ fn start__says_what_is_wrong() {
 }
 
 #[test]
+fn insecure__listens_at_addresses_that_other_hosts_reach() {
+    let server = Server::bind("0.0.0.0:0").insecure().serve(|| (), serve).start().unwrap();
+    assert!(server.local_addr().ip().is_unspecified());
+    let error = Server::bind("0.0.0.0:0").serve(|| (), serve).start().unwrap_err();
+    assert!(error.to_string().contains("insecure"), "{error}");
+}
+
+#[test]
 fn start__of_a_thread_whose_set_up_panics() {
     let started = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&started);
