@@ -133,6 +133,16 @@ mod tests {
         Queued { call, expiry: Expiry { at_ns, ..Expiry::NONE } }
     }
 
+    #[test]
+    fn was_used__from_the_first_call_that_waits_on() {
+        let mut backlog = Backlog::default();
+        assert!(!backlog.was_used() && backlog.is_empty());
+        backlog.push_back(queued(5, 1));
+        assert!(backlog.was_used() && !backlog.is_empty());
+        assert_eq!(backlog.pop_front().map(|queued| queued.call.tag), Some(1));
+        assert!(backlog.was_used() && backlog.is_empty());
+    }
+
     proptest! {
         /// Against a plain list that is looked through as a whole.
         #[test]

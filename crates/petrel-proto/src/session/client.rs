@@ -917,6 +917,63 @@ mod tests {
         }
     }
 
+    /// It has neither credits nor slots, and takes no packet.
+    #[test]
+    fn opening__has_nothing_until_the_peer_has_agreed() {
+        let session: ClientSession<Vec<u8>, u64> =
+            ClientSession::opening(77, &RtoBounds::default());
+        assert_eq!((session.first_request, session.peer, session.agreed), (77, NOBODY, None));
+        assert_eq!((session.free, session.slots.len()), (NO_SLOT, 0));
+        assert_eq!((session.credits, session.waiting_slots, session.sendable_packets()), (0, 0, 0));
+        assert_eq!((session.packet_bytes, session.plain_request_bytes_max), (0, 0));
+        assert_eq!((session.retired, session.pending_calls()), (0, 0));
+        assert!(!session.awaits_release && !session.is_draining && !session.backlog.was_used());
+        assert!(session.stalled.is_empty() && session.held.is_empty());
+        assert!(session.next_expiry_ns == NEVER && session.expiry_timer.is_none());
+        assert_eq!((session.multicast.misses, session.multicast.skipped), (0, 0));
+    }
+
+    #[test]
+    fn establish__takes_all_that_was_agreed() {
+        use crate::congestion::{
+            CongestionConfig, DcqcnConfig, Flow, Rate, SwiftConfig, TimelyConfig,
+        };
+        let line = Rate::gbit(25);
+        for config in [
+            CongestionConfig::Timely(TimelyConfig::for_line(line)),
+            CongestionConfig::Dcqcn(DcqcnConfig::for_line(line)),
+            CongestionConfig::Swift(SwiftConfig::new()),
+        ] {
+            let control = CongestionControl::new(config).unwrap();
+            for (packet_bytes, message_bytes_max) in
+                [(1_200, 1_199), (1_200, 1_200), (1_200, 1_201)]
+            {
+                let mut session: ClientSession<Vec<u8>, u64> =
+                    ClientSession::opening(64, &RtoBounds::default());
+                let agreed = Agreed {
+                    peer: PeerKey(1),
+                    peer_session: 2,
+                    peer_token: 3,
+                    slots: 32,
+                    credits: 8,
+                    packet_bytes,
+                    peer_message_bytes_max: message_bytes_max,
+                };
+                session.establish(agreed, &control);
+                assert_eq!((session.agreed, session.peer), (Some(agreed), PeerKey(1)));
+                assert_eq!(session.to, Destination::new(2, 3));
+                assert_eq!((session.rounds(), session.slots.len()), (32, SLOTS_AT_FIRST.into()));
+                assert_eq!((session.credits, session.message_credits_max), (8, 8));
+                let plain = (session.packet_bytes, session.plain_request_bytes_max);
+                assert_eq!(plain, (packet_bytes, packet_bytes.min(message_bytes_max)));
+                // Nothing is known of the path yet.
+                let flow = Flow { credits: 8, packet_bytes, bare_rtt_ns: 0 };
+                let begun = format!("{:?}", control.start(flow));
+                assert_eq!(format!("{:?}", session.congestion), begun);
+            }
+        }
+    }
+
     /// Where there are many credits one message has no more than half of them.
     #[test]
     fn establish__shares_credits_among_messages_where_there_are_many() {

@@ -386,16 +386,42 @@ mod tests {
         assert_eq!(held.idle(HeldKind::Answer, 50, all, 1_000).last(), Some(&ids[1]));
     }
 
+    /// One that is looked at and was touched goes to the back; those behind the first young one stay where they are,
+    /// touched or not.
+    #[test]
+    fn idle__ends_at_the_first_that_is_young() {
+        for (age_ns, is_old) in [(0, false), (59, false), (60, true), (61, true)] {
+            for idle_since_touch in [false, true] {
+                let mut held = Held::new(1_000, 1 << 30);
+                let first = held.add(HeldKind::Answer, holder(0, 0), 100);
+                held.now_ns = 1_001;
+                held.add(HeldKind::Answer, holder(1, 1), 100);
+                if !idle_since_touch {
+                    held.touch(first);
+                }
+                held.now_ns = 1_000 + age_ns;
+                let found = held.idle(HeldKind::Answer, 60, Some(Shortage::All), 1);
+                let is_found = is_old && (idle_since_touch || age_ns > 60);
+                assert_eq!(found.contains(&first), is_found, "{age_ns} {idle_since_touch}");
+                let is_moved = is_old && !is_found;
+                let since_ns = if is_moved { 1_001 } else { 1_000 };
+                assert_eq!(held.nodes[first.0 as usize].since_ns, since_ns);
+                assert_eq!(held.lists[HeldKind::Answer as usize].first == first.0, !is_moved);
+            }
+        }
+    }
+
     /// Where memory is short a request may take a second and its bytes' time, though its packets keep coming. An answer
     /// that is asked for may take any time.
     #[test]
     fn idle__requests_that_arrive_too_slowly_where_memory_is_short() {
         let is_found = |kind, now_ns: u64, shortage| {
-            let mut held = Held::new(0, 1 << 30);
+            let begin_ns = 7_000_000_000;
+            let mut held = Held::new(begin_ns, 1 << 30);
             let id = held.add(kind, holder(0, 0), 1_000);
-            held.now_ns = now_ns - 1;
+            held.now_ns = begin_ns + now_ns - 1;
             held.touch(id);
-            held.now_ns = now_ns;
+            held.now_ns = begin_ns + now_ns;
             !held.idle(kind, ARRIVING_SHORT_NS, shortage, 1_000).is_empty()
         };
         let (all, slow_ns) = (Some(Shortage::All), 1_000_000_000 + 1_000 * 1_000);

@@ -833,6 +833,27 @@ fn a_wake_up_is_not_lost_to_a_slot_that_does_not_need_it() {
     assert_eq!(arrived, 2, "c and d");
 }
 
+/// Only requests of several packets, and those that are sent again, borrow memory for what was acknowledged and lost.
+#[test]
+fn a_request_of_one_packet_borrows_nothing_until_it_is_sent_again() {
+    for short_ways in [false, true] {
+        for (len, borrows) in [(0, false), (P as usize, false), (P as usize + 1, true)] {
+            let mut pair = Pair::by(Shape::default(), short_ways);
+            pair.call(&pattern(len, 1), 100, 1);
+            let first = pair.client_sends();
+            let session = pair.session;
+            let has_parts = |pair: &mut Pair| {
+                let client = pair.client.sessions.client_mut(session).unwrap();
+                client.slots.iter().any(|slot| slot.parts.is_some())
+            };
+            assert_eq!(has_parts(&mut pair), borrows, "{len} bytes in {} frames", first.len());
+            pair.wait_for_timeout();
+            assert!(!pair.client_sends().is_empty());
+            assert!(has_parts(&mut pair));
+        }
+    }
+}
+
 /// With fewer credits than calls in a loop, all calls have their turn.
 #[test]
 fn credits_go_round() {
