@@ -1005,6 +1005,30 @@ mod tests {
         }
     }
 
+    /// What is not free is on the way, but for the credits of calls whose handlers run.
+    #[test]
+    fn sendable_packets__fill_the_window_as_far_as_there_are_credits() {
+        use crate::congestion::{CongestionConfig, CongestionCounters, Flow, SwiftConfig};
+        let mut session = session(8);
+        let control = CongestionControl::new(CongestionConfig::Swift(SwiftConfig::new())).unwrap();
+        let flow = Flow { credits: 8, packet_bytes: 1_200, bare_rtt_ns: 0 };
+        session.congestion = control.start(flow);
+        let mut windows = Vec::new();
+        for now_ns in 0..100 {
+            let window = session.congestion.window_packets();
+            windows.push(window);
+            for (credits, waiting) in (0..=8).flat_map(|c| (0..=8 - c).map(move |w| (c, w))) {
+                (session.credits, session.waiting_slots) = (credits, waiting);
+                let on_the_way = 8 - credits - waiting;
+                let sendable = credits.min(window.saturating_sub(on_the_way));
+                assert_eq!(session.sendable_packets(), sendable, "{window} {credits} {waiting}");
+            }
+            session.congestion.on_loss(now_ns, 5, &mut CongestionCounters::default());
+        }
+        assert!(windows.contains(&u32::MAX) && windows.contains(&1), "{windows:?}");
+        assert!(windows.iter().any(|window| (2..8).contains(window)), "{windows:?}");
+    }
+
     #[test]
     fn has_room__until_all_slots_are_taken_that_were_agreed_on() {
         let opening: ClientSession<Vec<u8>, u64> = ClientSession::opening(0, &RtoBounds::default());
@@ -1065,6 +1089,7 @@ mod tests {
     /// Whatever the message before has left behind, the next one finds nothing of it.
     #[test]
     fn reset__makes_used_parts_as_good_as_fresh() {
+        assert_fresh(ClientParts::fresh());
         let mut parts = ClientParts::fresh();
         let announcement = Announcement { group: 1, sequence: 2 };
         parts.acknowledged.insert(3);
@@ -1079,6 +1104,10 @@ mod tests {
         parts.announced = Some(Announced { announcement, is_due: true });
         parts.repeated = 14;
         parts.reset();
+        assert_fresh(parts);
+    }
+
+    fn assert_fresh(parts: ClientParts) {
         // By name, so that a new field comes here, too.
         let ClientParts {
             acknowledged,
@@ -1103,6 +1132,53 @@ mod tests {
         order.note_new(0..2);
         order.note_repeat(0);
         assert_eq!((order.of(0), order.of(1)), (3, 2), "it counts from the beginning");
+    }
+
+    #[test]
+    fn new__slots_are_free_and_say_nothing_of_a_call() {
+        let session = session(8);
+        for (place, slot) in session.slots.iter().enumerate() {
+            let next_free = if place == 7 { NO_SLOT } else { place as u16 + 1 };
+            // By name, so that a new field comes here, too.
+            let ClientSlot {
+                number,
+                call,
+                parts,
+                deadline_ns,
+                timed_ns,
+                timed_packet,
+                held,
+                request_packets,
+                request_sent,
+                response_limit,
+                method,
+                state,
+                way_out,
+                awaits_plain,
+                queued,
+                timer,
+                in_wheel,
+                wakes_soon,
+                next_free: next,
+                pull_due,
+                backoff,
+                unanswered,
+                probed,
+                grant,
+                expires,
+                unheard,
+                given_up,
+                expiry_ns,
+            } = slot;
+            assert_eq!((*number, *state, *next), (place as u64, ClientState::Free, next_free));
+            assert!(call.is_none() && parts.is_none() && *timer == TimerEntry::NONE);
+            assert_eq!((*deadline_ns, *timed_ns, *timed_packet), (0, 0, NOT_TIMED));
+            assert_eq!((*held, *request_packets, *request_sent, *response_limit), (0, 0, 0, 0));
+            assert_eq!((*method, *way_out, *grant), (0, WayOut::General, 1));
+            assert!(!awaits_plain && !queued && !in_wheel && !wakes_soon && !pull_due && !probed);
+            assert_eq!((*backoff, *unanswered, *unheard, *given_up), (0, 0, 0, 0));
+            assert!(matches!(expires, Expires::Unsaid) && *expiry_ns == NEVER);
+        }
     }
 
     #[test]

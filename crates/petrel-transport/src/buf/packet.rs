@@ -411,3 +411,43 @@ impl fmt::Debug for PacketBuf {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn block_bytes__up_to_the_largest_block_and_none_beyond() {
+        let (most, some) = (LARGEST_BLOCK_BYTES, 10);
+        let alone = most - HEAD_ROOM_BYTES;
+        let packets_max = alone / TAIL_HEADER_BYTES + 1;
+        for (capacity, packets, bytes) in [
+            (0, 0, Some(64)),
+            (some, 0, Some(74)),
+            (some, 1, Some(74)),
+            (some, 2, Some(80 + 32)),
+            (16, 3, Some(80 + 64)),
+            (alone, 0, Some(most)),
+            (alone, 1, Some(most)),
+            (alone + 1, 1, None),
+            (alone - TAIL_HEADER_BYTES, 2, Some(most)),
+            (alone - TAIL_HEADER_BYTES + 1, 2, None),
+            (0, packets_max, Some(most)),
+            (0, packets_max + 1, None),
+            (most + 1, 0, None),
+            (usize::MAX, 1, None),
+            (0, usize::MAX, None),
+        ] {
+            assert_eq!(block_bytes(capacity, packets), bytes, "{capacity} {packets}");
+        }
+    }
+
+    #[test]
+    fn meta__of_a_block_that_is_not_lent_out_has_no_message() {
+        let shelf = NonNull::dangling();
+        let Meta { shelf: home, next_idle, len, capacity, noted_packet_count, referred_len } =
+            Meta::new(shelf);
+        assert_eq!((home, next_idle), (shelf, None));
+        assert_eq!((len, capacity, noted_packet_count, referred_len), (0, 0, 0, 0));
+    }
+}

@@ -17,6 +17,8 @@ fn alloc__lays_packets_out_as_drawn() {
     let pool = pool(MIB);
     let mut buf = pool.alloc(10, 3).unwrap();
     assert_eq!((buf.len(), buf.capacity(), buf.packet_count()), (10, 10, 3));
+    let drawn = HEAD_ROOM_BYTES + 16 + 2 * TAIL_HEADER_BYTES;
+    assert!((drawn..2 * drawn).contains(&buf.block_bytes()), "{}", buf.block_bytes());
     assert_eq!(buf.data().as_ptr() as usize % 64, 0);
     buf.data_mut().copy_from_slice(b"0123456789");
     buf.write_header(0, b"zero");
