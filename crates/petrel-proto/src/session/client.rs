@@ -1181,6 +1181,137 @@ mod tests {
         }
     }
 
+    /// Whatever the call before has left behind.
+    #[test]
+    fn start__readies_a_used_slot_for_a_call_of_which_nothing_was_sent() {
+        let mut session = session(8);
+        let slot = &mut session.slots[0];
+        slot.state = ClientState::Waiting;
+        (slot.pull_due, slot.probed, slot.awaits_plain) = (true, true, true);
+        (slot.backoff, slot.unanswered, slot.grant) = (3, 4, 5);
+        (slot.timed_packet, slot.request_sent, slot.request_packets) = (6, 7, 8);
+        slot.expire_at(9);
+        let (request, response) = (vec![1], vec![2]);
+        slot.start(PendingCall { method: 10, tag: 11, request, response }, 12, WayOut::Plain);
+        assert_eq!((slot.state, slot.way_out), (ClientState::Sending, WayOut::Plain));
+        assert!(!slot.pull_due && !slot.probed && !slot.awaits_plain && !slot.is_told());
+        assert_eq!((slot.backoff, slot.unanswered, slot.grant), (0, 0, 1));
+        let packets = (slot.timed_packet, slot.request_sent, slot.request_packets);
+        assert_eq!(packets, (NOT_TIMED, 0, 12));
+        let SlotCall { tag, request, response } = slot.call.as_ref().expect("a call");
+        assert_eq!((slot.method, *tag, &request[..], &response[..]), (10, 11, &[1][..], &[2][..]));
+        slot.queued = true;
+        slot.note_plain_sent(13);
+        assert!(slot.awaits_plain && !slot.queued);
+        assert_eq!((slot.way_out, slot.held), (WayOut::General, 1));
+        assert_eq!((slot.request_sent, slot.response_limit), (1, 1));
+        assert_eq!((slot.timed_packet, slot.timed_ns), (0, 13));
+    }
+
+    #[test]
+    fn enter_wheel__until_the_slot_leaves_it_or_comes_due() {
+        let (bounds, now_ns) = (RtoBounds::default(), 5_000_000_000);
+        let mut timers = TimerWheel::new(now_ns);
+        let key = TimerKey { session: 1, generation: 2, slot: 3 };
+        let mut session = session(8);
+        let slot = &mut session.slots[0];
+        let soon_ns = bounds.soon_ns();
+        for (ahead_ns, wakes_soon) in [(1, true), (soon_ns, true), (soon_ns + 1, false)] {
+            slot.deadline_ns = now_ns + ahead_ns;
+            slot.enter_wheel(now_ns, key, &bounds, &mut timers);
+            assert_eq!((slot.in_wheel, slot.wakes_soon), (true, wakes_soon), "{ahead_ns}");
+            assert_eq!(timers.entry_count(), 1);
+            for _ in 0..2 {
+                slot.leave_wheel(&mut timers);
+                assert_eq!(
+                    (slot.in_wheel, slot.wakes_soon, timers.entry_count()),
+                    (false, false, 0)
+                );
+            }
+        }
+        slot.deadline_ns = now_ns + 1;
+        slot.enter_wheel(now_ns, key, &bounds, &mut timers);
+        slot.note_due();
+        assert!(!slot.in_wheel && !slot.wakes_soon);
+    }
+
+    /// Of each kind of deadline: until when, whether the server is told, and what the call inherits.
+    #[test]
+    fn set_expiry__is_given_back_as_it_was() {
+        let mut spare = Spare::new();
+        let mut session = session(8);
+        let slot = &mut session.slots[0];
+        let told = |at_ns, inherited_ns| Expiry { at_ns, is_told: true, inherited_ns };
+        let get = |slot: &ClientSlot<Vec<u8>, u64>| {
+            let Expiry { at_ns, is_told, inherited_ns } = slot.expiry();
+            assert_eq!(slot.is_told(), is_told);
+            (at_ns, is_told, inherited_ns)
+        };
+        assert_eq!(get(slot), (NEVER, false, NEVER));
+        slot.expire_by_default_at(70);
+        assert_eq!(get(slot), (70, false, NEVER));
+        for (at_ns, inherited_ns, borrows) in [(50, NEVER, false), (50, 50, false), (50, 60, true)]
+        {
+            slot.set_expiry(told(at_ns, inherited_ns), &mut spare);
+            assert_eq!(get(slot), (at_ns, true, inherited_ns));
+            assert_eq!(slot.parts.is_some(), borrows, "only a second time needs more room");
+        }
+    }
+
+    #[test]
+    fn acknowledged_and_received_below__are_none_before_there_are_parts() {
+        let mut spare = Spare::new();
+        let mut session = session(8);
+        let slot = &mut session.slots[0];
+        assert_eq!((slot.acknowledged_below(), slot.received_below()), (0, 0));
+        let parts = slot.parts(&mut spare);
+        (0..3).for_each(|packet| _ = parts.acknowledged.insert(packet));
+        [0, 1, 3].into_iter().for_each(|packet| _ = parts.received.insert(packet));
+        assert_eq!((slot.acknowledged_below(), slot.received_below()), (3, 2));
+    }
+
+    /// Without multicast any loss may be; with it only if more packets were acknowledged than went again.
+    #[test]
+    fn is_lost_on_the_way__unless_multicast_brings_nothing() {
+        let announcement = Announcement { group: 1, sequence: 2 };
+        let mut spare = Spare::new();
+        let mut session = session(8);
+        let slot = &mut session.slots[0];
+        assert!(slot.is_lost_on_the_way());
+        assert_eq!(slot.missed_multicast(), None);
+        slot.request_packets = 3;
+        for (is_announced, acknowledged, repeated, is_lost, missed) in [
+            (false, 0, 0, true, None),
+            (false, 0, 2, true, None),
+            (true, 0, 0, false, Some(false)),
+            (true, 1, 0, true, Some(false)),
+            (true, 2, 2, false, Some(false)),
+            (true, 3, 2, true, Some(false)),
+            (true, 0, 3, false, Some(true)),
+        ] {
+            let parts = slot.parts(&mut spare);
+            parts.reset();
+            parts.announced = is_announced.then_some(Announced { announcement, is_due: false });
+            (0..acknowledged).for_each(|packet| _ = parts.acknowledged.insert(packet));
+            parts.repeated = repeated;
+            assert_eq!(
+                slot.is_lost_on_the_way(),
+                is_lost,
+                "{is_announced} {acknowledged} {repeated}"
+            );
+            assert_eq!(slot.missed_multicast(), missed, "{is_announced} {acknowledged} {repeated}");
+        }
+    }
+
+    #[test]
+    fn heard__begins_the_search_for_what_was_lost_anew() {
+        let mut session = session(8);
+        let slot = &mut session.slots[0];
+        (slot.unanswered, slot.backoff, slot.probed) = (3, 4, true);
+        slot.heard();
+        assert_eq!((slot.unanswered, slot.backoff, slot.probed), (0, 0, false));
+    }
+
     #[test]
     fn take_reserved_slot__one_that_is_kept_and_free_and_has_numbers_left() {
         for has_reserve in [false, true] {
@@ -1233,8 +1364,9 @@ mod tests {
         let mut give_up = |slot: &mut ClientSlot<_, _>, state, acknowledged: bool| {
             slot.number += rounds;
             slot.state = state;
+            let parts = slot.parts(&mut spare);
             if acknowledged {
-                slot.parts(&mut spare).acknowledged.insert(0);
+                parts.acknowledged.insert(0);
             }
             slot.note_given_up(rounds);
             spare.take_back(&mut slot.parts);

@@ -31,6 +31,46 @@ fn alloc__lays_packets_out_as_drawn() {
 }
 
 #[test]
+fn part_24__is_the_packet_behind_three_words() {
+    let pool = pool(MIB);
+    let mut buf = pool.alloc(10, 4).unwrap();
+    buf.data_mut().copy_from_slice(b"0123456789");
+    let words = [*b"abcdefgh", *b"ijklmnop", *b"qrstuvwx"].map(u64::from_le_bytes);
+    let head = b"abcdefghijklmnopqrstuvwx";
+    // The payload of packet 0 lies behind its header, and comes with it.
+    assert_eq!(buf.part_24(0, words, 0, 4), (&b"abcdefghijklmnopqrstuvwx0123"[..], &b""[..]));
+    for (index, offset, body) in [(1, 4, &b"4567"[..]), (2, 8, b"89"), (3, 10, b"")] {
+        assert_eq!(buf.part_24(index, words, offset, body.len()), (&head[..], body));
+        assert_eq!(buf.packet(index, 24, offset, body.len()), (&head[..], body));
+    }
+}
+
+/// A power of two, as large as was noted, and as many packets as before.
+#[test]
+fn growth__is_what_was_noted_rounded_up() {
+    let pool = pool(MIB);
+    let mut buf = pool.alloc(10, 3).unwrap();
+    assert_eq!(buf.growth(), 0);
+    let most = 1 << 31;
+    for (noted, growth) in [
+        (1, 2),
+        (2, 2),
+        (3, 4),
+        (0, 0),
+        (4096, 4096),
+        (4097, 8192),
+        (most - 1, most),
+        (most, most),
+        (most + 1, most),
+        (usize::MAX, most),
+        (0, 0),
+    ] {
+        buf.set_growth(noted);
+        assert_eq!((buf.growth(), buf.packet_count()), (growth, 3), "{noted}");
+    }
+}
+
+#[test]
 fn frame_16__is_the_message_behind_its_header() {
     let pool = pool(MIB);
     let mut buf = pool.alloc(10, 1).unwrap();
