@@ -487,9 +487,12 @@ fn reference__sends_the_message_with_headers_of_its_own() {
         }
     }
     let words = [1, 2, 3].map(|word: u64| u64::from_le_bytes([word as u8; 8]));
-    assert_eq!(one.part_24(1, words, 4, 4).1, b"4567");
-    assert_eq!(one.part_24(0, words, 0, 4).1, b"0123");
-    assert_eq!(one.packet(1, 24, 4, 4).0[..8], [1; 8]);
+    let head = [[1; 8], [2; 8], [3; 8]].concat();
+    for (packet, span) in [(0, 0..4), (1, 4..8), (2, 8..10), (2, 10..10)] {
+        let expected = (&head[..], &message[span.clone()]);
+        assert_eq!(one.part_24(packet, words, span.start, span.len()), expected);
+        assert_eq!(one.packet(packet, 24, span.start, span.len()), expected);
+    }
 }
 
 #[test]

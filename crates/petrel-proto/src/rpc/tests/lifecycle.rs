@@ -259,6 +259,27 @@ fn accept__takes_values_up_to_each_limit_of_the_protocol_and_none_beyond() {
     assert!(!accepts(|agreed, value| agreed.slots = value as u16, i64::from(SLOTS_MAX) * 2));
 }
 
+/// So that each slot's numbers are those that name it.
+#[test]
+fn accept__begins_with_a_request_of_the_first_slot() {
+    for (slots, first_request, is_taken) in [
+        (8, 0, true),
+        (8, 8, true),
+        (8, 832, true),
+        (8, 4, false),
+        (8, 833, false),
+        (16, 8, false),
+        (16, 16, true),
+        (1, 7, true),
+    ] {
+        let shape = Shape { slots, ..Shape::default() };
+        let agreed = agreed(3, CLIENT_TOKEN, shape);
+        let mut server: Core<HeapBuffer> = Core::new(0, Config::default());
+        let accepted = Accepted { agreed, token: 1, first_request, request_bytes_max: 64 };
+        assert_eq!(server.accept(accepted).is_ok(), is_taken, "{slots} slots, {first_request}");
+    }
+}
+
 /// `docs/operating.md` names them.
 #[test]
 fn config__has_the_documented_limits_and_all_short_ways() {
