@@ -116,6 +116,22 @@ mod tests {
 
     use super::*;
 
+    /// A packet that has the place of one long ago says nothing of it.
+    #[test]
+    fn arrived__is_known_of_a_window_of_packets() {
+        for is_kept in [false, true] {
+            let mut order = SendOrder::default();
+            let sent = WINDOW_PACKETS + 5;
+            order.note_new(0..sent);
+            if is_kept {
+                order.note_repeat(sent - 1);
+            }
+            for (packet, arrived) in [(0, None), (4, None), (5, Some(6)), (6, Some(7))] {
+                assert_eq!(order.arrived(packet, false, sent), arrived, "{packet} {is_kept}");
+            }
+        }
+    }
+
     /// All transmissions of a window's packets, written down.
     #[derive(Default)]
     struct Model(Vec<(u32, bool)>);

@@ -13,6 +13,12 @@ fn poisoning_pool(max_bytes: usize) -> BufPool {
 }
 
 #[test]
+fn default__is_a_gibibyte_of_ordinary_pages_without_poison() {
+    let PoolConfig { max_bytes, huge_pages, poison } = PoolConfig::default();
+    assert_eq!((max_bytes, huge_pages, poison), (1_073_741_824, false, false));
+}
+
+#[test]
 fn alloc__lays_packets_out_as_drawn() {
     let pool = pool(MIB);
     let mut buf = pool.alloc(10, 3).unwrap();
@@ -473,6 +479,7 @@ fn shared(pool: &BufPool, message: &[u8]) -> SharedBuf {
 fn reference__sends_the_message_with_headers_of_its_own() {
     let pool = poisoning_pool(MIB);
     let message = shared(&pool, b"0123456789");
+    assert_eq!(pool.reference(&message, 0).unwrap().packet_count(), 1);
     let mut one = pool.reference(&message, 3).unwrap();
     let mut other = pool.reference(&message, 3).unwrap();
     assert_eq!((one.wire_len(), one.len(), one.capacity(), one.data()), (10, 0, 0, &[][..]));
