@@ -562,6 +562,7 @@ mod tests {
         let (mut slot, mut spare) = (used(), Spare::new());
         slot.parts(&mut spare).request = Some(vec![1]);
         slot.message = Some(vec![2]);
+        slot.takes_plain = true;
         slot.begin(13, 6, 100, 1, &mut spare);
         let begun = Said {
             current: 13,
@@ -579,6 +580,26 @@ mod tests {
         assert_eq!(Said::by(&slot), begun);
         assert!(slot.parts.is_none());
         assert_eq!(slot.message, Some(vec![2]), "for the next answer");
+    }
+
+    /// The boxes of parts are kept for others, and must not keep a request's memory.
+    #[test]
+    fn begin_empty_and_give_up__free_the_request() {
+        use std::rc::Rc;
+        type End = fn(&mut ServerSlot<Rc<()>>, &mut Spare<ServerParts<Rc<()>>>);
+        let ends: [(&str, End); 3] = [
+            ("begin", |slot, spare| slot.begin(13, 6, 100, 1, spare)),
+            ("empty", |slot, _| slot.empty()),
+            ("give up", |slot, spare| slot.give_up(13, spare)),
+        ];
+        for (name, end) in ends {
+            let (mut slot, mut spare) = (ServerSlot::new(5), Spare::new());
+            let request = Rc::new(());
+            slot.parts(&mut spare).request = Some(Rc::clone(&request));
+            assert_eq!(Rc::strong_count(&request), 2);
+            end(&mut slot, &mut spare);
+            assert_eq!(Rc::strong_count(&request), 1, "{name}");
+        }
     }
 
     #[test]
