@@ -289,7 +289,14 @@ impl Net {
     }
 
     pub(super) fn heal(&mut self, a: HostId, b: HostId) {
-        let waiting = self.cuts.remove(&(a.min(b), a.max(b))).unwrap_or_default();
+        let mut waiting = self.cuts.remove(&(a.min(b), a.max(b))).unwrap_or_default();
+        // What was sent shortly before and has not come to the cut yet must not overtake what waits there. No delay is
+        // longer than the one below, so that it would have come before that time, and now comes at it.
+        let held: BTreeSet<_> = waiting.iter().filter_map(Arrival::receiver).collect();
+        let is_behind = |arrival: &Arrival| arrival.receiver().is_some_and(|to| held.contains(&to));
+        let behind = self.contents.iter().filter(|(_, arrival)| is_behind(arrival));
+        let behind: Vec<u64> = behind.map(|(number, _)| *number).collect();
+        waiting.extend(behind.iter().filter_map(|number| self.contents.remove(number)));
         for arrival in waiting {
             let at_ns = self.now_ns + self.conditions.delay_ns.1;
             // Connections keep their order: what is sent from now on comes later.

@@ -97,6 +97,40 @@ fn cut__holds_everything_back_until_it_heals() {
 }
 
 #[test]
+fn heal__lets_nothing_that_is_under_way_overtake_what_waited() {
+    let Pair { net, near, far, .. } = pair(0);
+    let mut net = net.borrow_mut();
+    let (mut sent, mut received) = (Vec::new(), Vec::new());
+    // Each round heals while some of its bytes wait at the cut and others have not come to it yet.
+    for round in 0..50 {
+        net.cut(0, 1);
+        for byte in 0..8 {
+            sent.extend([round, byte]);
+            assert_eq!(net.write(near, &[round, byte]).unwrap(), 2);
+            let now_ns = net.now_ns();
+            net.advance(now_ns + 50_000);
+        }
+        net.heal(0, 1);
+        sent.push(round);
+        assert_eq!(net.write(near, &[round]).unwrap(), 1);
+        let now_ns = net.now_ns();
+        net.advance(now_ns + SECOND_NS);
+        assert_eq!(read_all(&mut net, far, &mut received), Some(ErrorKind::WouldBlock));
+        assert_eq!(received, sent);
+    }
+    net.cut(0, 1);
+    net.write(near, b"last words").unwrap();
+    let now_ns = net.now_ns();
+    net.advance(now_ns + SECOND_NS);
+    net.close(near);
+    net.heal(0, 1);
+    net.advance(now_ns + 2 * SECOND_NS);
+    received.clear();
+    assert_eq!(read_all(&mut net, far, &mut received), None);
+    assert_eq!(received, b"last words");
+}
+
+#[test]
 fn forget_process__is_the_end_of_the_stream_or_a_reset() {
     for is_unread in [false, true] {
         let Pair { net, server, near, far } = pair(0);
