@@ -9,9 +9,9 @@ use std::fmt::Debug;
 
 use petrel::{CallError, Execution, Reply, StartError, Status};
 use petrel_proto::SessionId;
-use petrel_proto::limits::HELD_IDLE_NS;
+use petrel_proto::limits::{HELD_IDLE_NS, packets_of};
 
-use super::call::{Call, End, Expected, Method, Watch, answer_seed};
+use super::call::{Call, End, Expected, Method, Spec, Watch, answer_seed};
 use super::errand::{self, Errand};
 use super::pattern;
 use super::trouble::Troubles;
@@ -24,6 +24,8 @@ pub(super) struct Ledger {
     pub(super) errands: Vec<Errand>,
     /// Requests too short for a number, by server, method and the byte that they have.
     tiny: BTreeMap<TinyKey, Tiny>,
+    /// Endpoints, each in its incarnation, whose sessions have a congestion control.
+    pub(super) controlled: BTreeSet<u32>,
     /// Sessions that their own client closed.
     closed_here: BTreeSet<(u32, SessionId)>,
     pub(super) troubles: Troubles,
@@ -92,6 +94,14 @@ struct Tiny {
     made: u32,
     executed: u32,
     succeeded: u32,
+}
+
+/// How far a session's congestion control may keep packets apart: nothing where it has none.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Gap {
+    /// What a full packet carries.
+    pub(super) packet_bytes: u32,
+    pub(super) gap_ns: u64,
 }
 
 /// How calls ended.
@@ -332,13 +342,37 @@ impl Ledger {
         of_calls + ERRAND * self.errands.len() as u64
     }
 
-    /// The call that waited longest, the work of handlers apart.
-    pub(super) fn longest_wait(&self) -> Option<(u32, u64)> {
+    /// Calls and how long they waited, the work of handlers apart.
+    pub(super) fn waits(&self) -> impl Iterator<Item = (u32, u64)> + '_ {
         let wait_ns = |call: &Call| {
             Some((call.ended_ns? - call.issued_ns).saturating_sub(call.spec.delay_ns))
         };
-        let waits = (0..).zip(&self.calls).filter_map(|(id, call)| Some((id, wait_ns(call)?)));
-        waits.max_by_key(|&(_, wait_ns)| wait_ns)
+        (0..).zip(&self.calls).filter_map(move |(id, call)| Some((id, wait_ns(call)?)))
+    }
+
+    /// For how long the congestion control of a call's session may have held packets back while the call waited, if `gap_ns`
+    /// says how far it keeps those of a call's session apart.
+    ///
+    /// A session has one pace for all its calls. They are charged to it packet by packet: those of the request as they leave,
+    /// those of the response as they are allowed, but for the first, which the request allows. So each call that was under
+    /// way meanwhile may have been first with all of its packets. The call waits for those that its handler makes, too.
+    pub(super) fn held_back_ns(&self, id: u32, gap_ns: &impl Fn(&Call) -> Gap) -> u64 {
+        let call = self.call(id);
+        let Gap { packet_bytes, gap_ns: apart_ns } = gap_ns(call);
+        let is_beside = |other: &&Call| {
+            (other.client, other.session) == (call.client, call.session)
+                && other.end != End::Rejected
+                && call.ended_ns.is_none_or(|ended_ns| other.issued_ns <= ended_ns)
+                && other.ended_ns.is_none_or(|ended_ns| ended_ns >= call.issued_ns)
+        };
+        let packets = |other: &Call| {
+            let Spec { request_len, response_len, .. } = other.spec;
+            let counts = [request_len, response_len].map(|len| packets_of(len, packet_bytes));
+            counts.map(u64::from).into_iter().sum::<u64>() - 1
+        };
+        let own_ns = self.calls.iter().filter(is_beside).map(packets).sum::<u64>() * apart_ns;
+        let nested = (0..).zip(&self.calls).filter(|(_, other)| other.parent == Some(id));
+        own_ns + nested.map(|(nested, _)| self.held_back_ns(nested, gap_ns)).sum::<u64>()
     }
 
     /// How long a call took that succeeded.

@@ -217,8 +217,15 @@ impl Scenario {
     }
 
     /// Whether sessions of an endpoint have a congestion control.
-    pub(super) fn is_controlled(config: &EndpointConfig) -> bool {
-        controller_of(config.sessions.credits) != 0
+    pub(super) fn is_controlled(&self, config: &EndpointConfig) -> bool {
+        self.swarm.allows(Feature::Congestion) && controller_of(config.sessions.credits) != 0
+    }
+
+    /// How far a congestion control keeps packets of so many bytes apart at most. Two of the three have a least rate of
+    /// 10 Mbit/s, and the third a longest pause of 1 ms.
+    pub(super) fn gap_ns_max(packet_bytes: u32) -> u64 {
+        const PAUSE_NS: u64 = 1_000_000;
+        (u64::from(packet_bytes) * 1_000_000_000 / LEAST_RATE.get()).max(PAUSE_NS)
     }
 
     /// Whether all endpoints go back N, as a quarter of the worlds do. Not drawn anew either.
@@ -304,6 +311,9 @@ fn congestion(which: u16) -> CongestionControl {
     };
     CongestionControl::new(config).expect("the defaults are sound")
 }
+
+/// The least rate of the controllers that have one.
+const LEAST_RATE: Rate = Rate::mbit(10);
 
 /// Largest timeout of any endpoint.
 const RTO_NS_MAX: u64 = 100_000_000;
@@ -401,6 +411,17 @@ mod tests {
             let transport = scenario.draw_transport(rng);
             assert!(crate::transport::FRAME_BYTES.contains(&transport.max_frame_bytes));
         }
+    }
+
+    #[test]
+    fn gap_ns_max__is_that_of_the_least_rates_or_a_millisecond() {
+        let line = Rate::gbit(25);
+        let least = [TimelyConfig::for_line(line).min_rate, DcqcnConfig::for_line(line).min_rate];
+        assert_eq!(least, [LEAST_RATE; 2]);
+        assert_eq!(
+            [1_200, 1_250, 50_000].map(Scenario::gap_ns_max),
+            [1_000_000, 1_000_000, 40_000_000]
+        );
     }
 
     #[test]

@@ -427,6 +427,10 @@ impl World {
         let mut medium_rng = common.fabric.rng(STREAM_MEDIUM + party);
         settings.medium = common.scenario.draw_medium(&mut medium_rng);
         let config = common.scenario.draw_endpoint(&mut rng);
+        let is_controlled = common.scenario.is_controlled(&config);
+        if is_controlled {
+            common.ledger.borrow_mut().controlled.insert(party);
+        }
         let goes_back_n = config.protocol.recovery == Recovery::GoBackN;
         common.witness.borrow_mut().add_endpoint(at, goes_back_n);
         let transport =
@@ -462,7 +466,7 @@ impl World {
             over: Vec::new(),
             calls_left: common.scenario.calls,
             bytes_left: common.scenario.bytes,
-            is_controlled: Scenario::is_controlled(&config),
+            is_controlled,
             limits: Limits::of(&config),
             passes: 0,
             next_work_ns: 0,

@@ -364,3 +364,41 @@ fn tiny__is_executed_no_more_often_than_called() {
     ledger.execute(SERVER, Method::TinyEcho, b"", None);
     assert!(ledger.violation.is_some());
 }
+
+#[test]
+fn held_back_ns__is_for_the_packets_of_the_session_meanwhile_and_of_nested_calls() {
+    let mut ledger = Desk::new(Method::Echo).ledger;
+    let first = ledger.calls[0].clone();
+    let mut add = |client, index, (issued_ns, ended_ns), parent, end| {
+        let session = SessionId { index, ..SESSION };
+        let spec = Spec { request_len: 2_500, response_len: 1_000, ..first.spec };
+        let call =
+            Call { spec, client, session, issued_ns, ended_ns, parent, end, ..first.clone() };
+        ledger.issue(call)
+    };
+    // Call 0 is under way from 400 on. In its session are others from before its end and after its beginning.
+    let waits = add(0, 2, (500, Some(900)), None, End::Succeeded);
+    add(0, 2, (400, Some(500)), None, End::Succeeded);
+    add(0, 2, (900, None), None, End::Pending);
+    for (client, index, times, end) in [
+        (0, 2, (300, Some(499)), End::Succeeded),
+        (0, 2, (901, Some(950)), End::Succeeded),
+        (0, 2, (600, None), End::Rejected),
+        (0, 3, (600, Some(700)), End::Succeeded),
+        (1, 2, (600, Some(700)), End::Succeeded),
+    ] {
+        add(client, index, times, None, end);
+    }
+    let gap = |call: &Call| Gap {
+        packet_bytes: 1_000,
+        gap_ns: if call.client == 0 { 10 } else { 1_000 },
+    };
+    // Three calls with three packets each: the one of the response comes with the request.
+    assert_eq!(ledger.held_back_ns(waits, &gap), 9 * 10);
+    let mut nested = first.clone();
+    (nested.client, nested.parent) = (7, Some(waits));
+    (nested.issued_ns, nested.ended_ns) = (600, Some(800));
+    ledger.issue(nested);
+    assert_eq!(ledger.held_back_ns(waits, &gap), 9 * 10 + 1_000);
+    assert_eq!(ledger.waits().max_by_key(|wait| wait.1), Some((waits, 400)));
+}

@@ -29,7 +29,7 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use petrel_proto::limits::{ENDPOINT_METHOD, SLOTS_WITH_RESERVE_MIN, packets_of};
+use petrel_proto::limits::{ENDPOINT_METHOD, PACKET_BYTES_MIN, SLOTS_WITH_RESERVE_MIN, packets_of};
 use petrel_proto::wire::{Fields, Frame, Header, Kind, Part};
 
 use super::errand::Work;
@@ -120,6 +120,16 @@ impl Witness {
         if let Some(session) = self.sessions.iter_mut().rev().find(is_it) {
             session.is_exact = false;
         }
+    }
+
+    /// The bytes of a full packet of a client's session; the most, where its number was given several times.
+    pub(super) fn packet_bytes(&self, client: SimAddr, session_index: u32) -> u32 {
+        let is_it = |session: &&Session| {
+            let Agreement { client: owner, open, .. } = session.agreement;
+            (owner, open.session) == (client, session_index)
+        };
+        let of_number = self.sessions.iter().filter(is_it).map(|session| session.packet_bytes);
+        of_number.max().unwrap_or(PACKET_BYTES_MIN)
     }
 
     /// Takes note of what happens.
