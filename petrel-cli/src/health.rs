@@ -2,7 +2,7 @@
 
 use petrel::client::{Background, Targets};
 use petrel::control::EndpointId;
-use petrel::{ChannelConfig, Client, Health, Nexus};
+use petrel::{Client, ClientConfig, Health, Nexus};
 use serde::Serialize;
 
 use crate::Outcome;
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &HealthArgs, output: Output) -> Result<Outcome, Failure>
     }
     let background = Background::builder().nexus(nexus).start()?;
     let targets = addresses.into_iter().map(|address| (address, EndpointId(args.endpoint)));
-    let mut config = ChannelConfig::default();
+    let mut config = ClientConfig::default();
     // Who watches asks again, and wants to know now.
     config.attempts_max = 1;
     let client = Client::builder()

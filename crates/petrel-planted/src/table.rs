@@ -17,38 +17,6 @@ const fn defect(name: &'static str, says: &'static str) -> Defect {
 /// the names in the sources.
 pub const DEFECTS: &[Defect] = &[
     defect(
-        "channel_budget_never_filled",
-        "calls that succeed put nothing into a channel's retry budget",
-    ),
-    defect(
-        "channel_called_place_lost",
-        "a call that gives up when it is its turn to be made tells none of those that wait",
-    ),
-    defect(
-        "channel_every_failure_is_overload",
-        "each failure of a call lowers a channel's limit of calls",
-    ),
-    defect(
-        "channel_gap_is_a_failure",
-        "a call that is made between two sessions to the only server fails",
-    ),
-    defect(
-        "channel_hedges_are_not_tries",
-        "the retry of a hedged call goes to a server that has been tried",
-    ),
-    defect(
-        "channel_retries_where_it_failed",
-        "a retry goes to the server that has just failed, if that is the least busy",
-    ),
-    defect(
-        "channel_slow_for_ever",
-        "a channel that has backed off far reconnects slowly ever after",
-    ),
-    defect(
-        "channel_unsent_is_an_attempt",
-        "calls that never left when their server died are not made elsewhere when the budget is empty",
-    ),
-    defect(
         "client_call_outlives_endpoint",
         "a call that is under way when its endpoint is dropped never ends",
     ),
@@ -187,6 +155,38 @@ pub const DEFECTS: &[Defect] = &[
     defect(
         "proto_timer_due_at_once",
         "the next timer is said to be due at once, so that nothing ever sleeps",
+    ),
+    defect(
+        "service_budget_never_filled",
+        "calls that succeed put nothing into a client's retry budget",
+    ),
+    defect(
+        "service_called_place_lost",
+        "an attempt that ends lets none of the calls go that wait for leave",
+    ),
+    defect(
+        "service_every_failure_is_overload",
+        "each failure of a call lowers a client's limit of calls",
+    ),
+    defect(
+        "service_gap_is_a_failure",
+        "a call that is made between two sessions to the only server fails",
+    ),
+    defect(
+        "service_hedges_are_not_tries",
+        "the retry of a hedged call goes to a server that has been tried",
+    ),
+    defect(
+        "service_retries_where_it_failed",
+        "a retry goes to the server that has just failed, if that is the least busy",
+    ),
+    defect(
+        "service_slow_for_ever",
+        "a client that has backed off far reconnects slowly ever after",
+    ),
+    defect(
+        "service_unsent_is_an_attempt",
+        "calls that never left when their server died are not made elsewhere when the budget is empty",
     ),
     defect(
         "shm_answers_not_published",

@@ -1,6 +1,6 @@
 //! Servers that are replaced under load, without a lost call: `cargo run --example drain`.
 //!
-//! A server that drains asks its clients to leave, and serves them until they have. The client's channel
+//! A server that drains asks its clients to leave, and serves them until they have. The client
 //! takes each call to a server that stays.
 
 use std::cell::Cell;
@@ -11,7 +11,7 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use petrel::{CallOptions, Channel, ChannelConfig, Endpoint, EndpointConfig, Handle, Nexus, Stop};
+use petrel::{CallOptions, Client, ClientConfig, Endpoint, EndpointConfig, Handle, Nexus, Stop};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -28,14 +28,14 @@ fn main() -> Result<(), Failure> {
     let mut endpoint = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
     let handle = endpoint.handle();
     let addresses: Vec<_> = servers.iter().map(|server| server.address).collect();
-    let channel = handle.channel(addresses, ChannelConfig::default());
+    let client = endpoint.client(addresses, ClientConfig::default());
     let load = Rc::new(Load::default());
     let tasks: Vec<_> = (0..AT_ONCE)
-        .map(|first| handle.spawn(Rc::clone(&load).call_on(channel.clone(), first)))
+        .map(|first| handle.spawn(Rc::clone(&load).call_on(client.clone(), first)))
         .collect();
 
     endpoint.block_on(async {
-        while channel.ready_count() < 2 {
+        while client.stats().servers_ready < 2 {
             handle.sleep(Duration::from_millis(1)).await;
         }
         load.wait_for(&handle, ENOUGH).await;
@@ -54,7 +54,7 @@ fn main() -> Result<(), Failure> {
     println!("{} calls were answered, and none was lost", load.answered.get());
 
     // Nobody is left to wait for.
-    drop((channel, endpoint));
+    drop((client, endpoint));
     for server in servers {
         server.stop.stop();
         let name = server.name;
@@ -72,12 +72,12 @@ struct Load {
 
 impl Load {
     /// One call after the other. Any that fails ends the program.
-    async fn call_on(self: Rc<Self>, channel: Channel, first: u64) -> Result<(), Failure> {
+    async fn call_on(self: Rc<Self>, client: Client, first: u64) -> Result<(), Failure> {
         // Calls may not be executed twice: only what certainly was not is tried again.
         let options = CallOptions::new().timeout(Duration::from_secs(60)).wait_for_ready();
         let mut number = first;
         while !self.is_over.get() {
-            let answer = channel.call(DOUBLE, &number.to_le_bytes(), options).await?;
+            let answer = client.call(DOUBLE, number.to_le_bytes()).options(options).await?;
             assert_eq!(answer[..], (2 * number).to_le_bytes());
             self.answered.set(self.answered.get() + 1);
             number += AT_ONCE;

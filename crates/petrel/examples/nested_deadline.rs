@@ -12,9 +12,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use petrel::{
-    ChannelConfig, Endpoint, EndpointConfig, Nexus, Status, Stop, WorkerRequest, Workers,
-};
+use petrel::{ClientConfig, Endpoint, EndpointConfig, Nexus, Status, Stop, WorkerRequest, Workers};
 
 type Failure = Box<dyn Error>;
 
@@ -59,7 +57,7 @@ fn front() -> Result<(), Failure> {
 /// A server that asks another one. Its worker just waits.
 fn middle(back: SocketAddr) -> Result<(), Failure> {
     serve(|endpoint| {
-        let behind = endpoint.client([back], ChannelConfig::default());
+        let behind = endpoint.client([back], ClientConfig::default());
         Ok(move |request: WorkerRequest| {
             let had = left(&request);
             match behind.call(WORK, "").wait() {

@@ -6,7 +6,6 @@ use std::ops::Deref;
 use petrel_proto::{CallFailure, Execution, Status};
 use petrel_transport::buf::PoolExhausted;
 
-use crate::client::{NotStarted, NotStartedReason};
 use crate::control::Reason;
 use crate::endpoint::{CallRejected, ConnectError, StartError};
 
@@ -126,19 +125,6 @@ impl From<CallRejected> for Error {
     /// Without the buffers.
     fn from(rejected: CallRejected) -> Self {
         rejected.error.into()
-    }
-}
-
-impl From<NotStartedReason> for Error {
-    fn from(reason: NotStartedReason) -> Self {
-        Self::not_sent(reason.status(), reason.to_string())
-    }
-}
-
-impl From<NotStarted> for Error {
-    /// Without the request.
-    fn from(error: NotStarted) -> Self {
-        error.reason.into()
     }
 }
 

@@ -193,7 +193,7 @@ pub(crate) fn connection_ended(peer: SocketAddr, reason: &Reason) {
     }
 }
 
-/// A channel makes another attempt.
+/// A client makes another attempt.
 pub(crate) fn call_retried(method: u16, attempts: u32, failure: &CallFailure) {
     emit!(
         DEBUG,
@@ -207,12 +207,12 @@ pub(crate) fn call_retried(method: u16, attempts: u32, failure: &CallFailure) {
     );
 }
 
-/// A channel would make another attempt, and its budget does not allow it.
+/// A client would make another attempt, and its budget does not allow it.
 pub(crate) fn retry_denied(method: u16) {
     emit!(WARN, "retry_denied", method, "the retry budget is used up");
 }
 
-/// A channel has no session to one of its servers, and tries again.
+/// A client has no session to one of its servers, and tries again.
 pub(crate) fn reconnect(server: SocketAddr, why: &str, pause_ns: u64) {
     emit!(
         INFO,
@@ -220,6 +220,6 @@ pub(crate) fn reconnect(server: SocketAddr, why: &str, pause_ns: u64) {
         %server,
         why,
         pause_ms = pause_ns / 1_000_000,
-        "a channel connects again after a pause"
+        "a client connects again after a pause"
     );
 }

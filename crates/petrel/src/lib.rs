@@ -38,11 +38,9 @@
 //! | [`group::Group`] | sessions that are called together: all, a quorum, or any |
 //! | [`Request`], [`Responder`] | what a handler gets, and how it answers at once or later |
 //! | [`Session`], [`Call`], [`Handle`] | the same as futures, on the endpoint's own thread |
-//! | [`Channel`] | calls to a service, at whichever of its servers: reconnects, retries, hedges |
 //! | [`CallOptions`] | a call's deadline, and whether it may be executed twice |
 //! | [`Workers`], [`WorkerRequest`] | threads that run handlers which take long; a request that any thread can have |
-//! | [`Client`] | calls to a service, at whichever of its servers, from any thread and any executor |
-//! | [`SessionClient`], [`RemoteCall`] | the same on one session; a call as a future, for any executor or none |
+//! | [`Client`] | calls to a service, at whichever of its servers, from any thread and any executor: reconnects, retries, hedges |
 //! | [`Context`] | an endpoint as handlers and continuations see it: for nested calls |
 //! | [`Error`], [`Status`], [`Execution`] | how a call failed, and whether it may have been executed |
 //!
@@ -52,16 +50,14 @@
 //! outcome is unknown.
 //!
 //! **What can be seen.** Each reason for which something is refused, dropped or ended has a counter
-//! ([`Endpoint::stats`], [`Nexus::stats`], [`Channel::stats`]; `petrel stats` from outside). With the cargo
+//! ([`Endpoint::stats`], [`Nexus::stats`], [`Client::stats`]; `petrel stats` from outside). With the cargo
 //! feature `tracing`, connections, links, sessions and failed calls tell their reasons as events, too.
 //!
 //! **What it does not do yet.** No encryption: without [`NexusBuilder::insecure`] a nexus listens on
 //! and connects to loopback only. Congestion is noticed by marks of switches and by heavy loss, unless a
 //! control that goes by round trips is set. No streaming.
-//! Endpoints stay on their thread; what crosses to others is copied. Retries and hedging are a [`Client`]'s
-//! and a [`Channel`]'s.
+//! Endpoints stay on their thread; what crosses to others is copied. Retries and hedging are a [`Client`]'s.
 
-pub mod channel;
 pub mod client;
 pub mod control;
 mod endpoint;
@@ -83,12 +79,9 @@ mod sync;
 mod time;
 mod workers;
 
-pub use channel::{Channel, ChannelConfig, ChannelStats, Target};
-pub use client::{
-    Client, NotStarted, NotStartedReason, ParallelClient, Permit, RemoteCall, SessionClient,
-};
+pub use client::{Client, ClientConfig, ClientStats, Target};
 pub use endpoint::{
-    CallBuilder, CallFailures, CallKey, CallOptions, CallRejected, Caller, ClientCalls,
+    CallBuilder, CallFailures, CallKey, CallOptions, CallRejected, Callee, Caller, ClientCalls,
     ConnectError, Context, Continuation, DrainTimeout, Endpoint, EndpointConfig, EndpointError,
     EndpointStats, Factors, HEALTH_METHOD, Handled, Health, Hearing, IdlePolicy, InPlaceRequest,
     IntoMessage, MulticastConfig, MulticastError, Peer, Reply, Request, Responder, SessionConfig,

@@ -13,8 +13,6 @@ use std::time::Duration;
 
 use shuttle::thread::Thread;
 
-use crate::time::as_ns;
-
 /// What reading the clock takes, so that a loop that looks at it ends.
 const READ_NS: u64 = 25;
 
@@ -110,10 +108,6 @@ impl Instant {
         Self(now_ns())
     }
 
-    pub(crate) fn checked_add(self, span: Duration) -> Option<Self> {
-        self.0.checked_add(as_ns(span)).map(Self)
-    }
-
     pub(crate) fn saturating_duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -127,17 +121,10 @@ impl Instant {
 pub(crate) mod thread {
     use std::io;
     use std::num::NonZeroUsize;
-    use std::time::Duration;
 
     pub(crate) use shuttle::thread::{
         Builder, JoinHandle, Thread, ThreadId, current, panicking, park, yield_now,
     };
-
-    use crate::time::as_ns;
-
-    pub(crate) fn park_timeout(span: Duration) {
-        super::park_until(super::now_ns().checked_add(as_ns(span)));
-    }
 
     /// The same on every machine: schedules are found again by their seeds.
     #[expect(clippy::unnecessary_wraps, reason = "the signature of `std::thread`")]

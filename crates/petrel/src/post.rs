@@ -1,10 +1,9 @@
 //! What other threads post to an endpoint.
 
-use petrel_proto::{RequestHandle, SessionId, Status};
+use petrel_proto::{RequestHandle, Status};
 
-use crate::channel::{ChannelConfig, Target};
 use crate::client::state::{CallState, Pending};
-use crate::client::{Service, ServiceKey};
+use crate::client::{ClientConfig, Service, ServiceKey, Target};
 use crate::endpoint::CallOptions;
 use crate::sync::{Arc, AtomicBool, Weak};
 
@@ -45,20 +44,11 @@ pub(crate) struct Refuse {
 /// A call to make.
 pub(crate) struct StartCall {
     pub(crate) pending: Pending,
-    pub(crate) callee: Callee,
+    pub(crate) service: ServiceKey,
     pub(crate) method: u16,
     pub(crate) request: Vec<u8>,
     /// They have [begun](CallOptions::begun).
     pub(crate) options: CallOptions,
-}
-
-/// Who is called.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Callee {
-    /// The server at the other end of a session, for a response of up to so many bytes.
-    Session { session: SessionId, response_max: usize },
-    /// Whichever server of a client's service can be called.
-    Service(ServiceKey),
 }
 
 /// Begins to look for the servers of a service again, and does not wait.
@@ -71,7 +61,7 @@ pub(crate) struct OpenService {
     pub(crate) targets: Vec<Target>,
     /// Where servers have names.
     pub(crate) look_up: Option<LookUp>,
-    pub(crate) config: ChannelConfig,
+    pub(crate) config: ClientConfig,
     /// Ends when the first session is open, or none could be opened.
     pub(crate) opened: Pending,
 }

@@ -257,7 +257,7 @@ fn threads__every_model_answers_rightly() {
     let rows = records(&output);
     let of = |bench: &str| rows.iter().filter(|row| row["bench"] == bench).collect::<Vec<_>>();
     let (crossings, models) = (of("crossing"), of("threads"));
-    assert_eq!((crossings.len(), models.len()), (2 * 6, 2 * 2 * 4));
+    assert_eq!((crossings.len(), models.len()), (2 * 4, 2 * 2 * 4));
     for row in &rows {
         assert!(row["checked"].as_u64().is_some_and(|count| count > 0), "{row}");
         assert_eq!((&row["mismatched"], &row["failed"]), (&0.into(), &0.into()));

@@ -224,14 +224,14 @@ impl std::fmt::Debug for Client {
     }
 }
 
-/// Calls from any thread and in any executor, on a session of an endpoint that some thread runs.
+/// Calls from any thread and in any executor, which outlive sessions and servers.
 #[derive(Clone, Debug)]
-pub struct SharedClient(petrel::SessionClient);
+pub struct SharedClient(petrel::Client);
 
 impl SharedClient {
-    /// Calls on a session to a server of this service.
-    pub fn new(session: petrel::SessionClient) -> Self {
-        Self(session)
+    /// Calls to servers of this service.
+    pub fn new(client: petrel::Client) -> Self {
+        Self(client)
     }
 
     /// Calls a method.
@@ -243,7 +243,7 @@ impl SharedClient {
         request: &M::Request<'_>,
     ) -> Result<M::Response, ClientError> {
         let request = M::encode_request(request);
-        let answer = self.0.call(M::NUMBER, request, M::RESPONSE_BYTES_MAX).await?;
+        let answer = self.0.call(M::NUMBER, request).await?;
         Ok(M::decode_response(&answer)?)
     }
 
@@ -256,7 +256,7 @@ impl SharedClient {
         request: &M::Request<'_>,
     ) -> Result<M::Response, ClientError> {
         let request = M::encode_request(request);
-        let answer = self.0.call_wait(M::NUMBER, request, M::RESPONSE_BYTES_MAX)?;
+        let answer = self.0.call(M::NUMBER, request).wait()?;
         Ok(M::decode_response(&answer)?)
     }
 }

@@ -15,7 +15,7 @@
 //!   that, no request runs whose time is over, and nested calls and those that follow them inherit just that.
 //!   Threads stand still within their turns all the same, and each rule has leave for the length of those stops
 //!   that befell the side that it is about, and no more. A call that its caller cancels ends so, once, wherever it is;
-//! - **channels and groups**: a call of a channel ends once and in time, whatever becomes of its sessions; it
+//! - **clients and groups**: a call of a client ends once and in time, whatever becomes of its sessions; it
 //!   is attempted no more often than it may be, and executed at most once unless its caller allows more; a
 //!   group's outcome is that of its members. See `errand`;
 //! - **workers**: what admission control refuses, or its caller has given up, is not run;
@@ -40,7 +40,7 @@
 //! - **cost**: calls alone, when all is at rest, take the packets and passes of event loops that the protocol needs, and
 //!   the time that the links do. See `measure`;
 //! - **progress**: everything ends; after the storm a new session to every process that runs works, and so
-//!   does every channel. Tasks end with the channels that they serve.
+//!   does every client. Tasks end with the clients that they serve.
 //!
 //! Beside this world each seed has one of production [nexuses](crate::nexus), with rules of its own.
 //!

@@ -49,7 +49,7 @@ pub(super) enum Phase {
     Draining,
     /// Each opens a session to each other and makes one call, which must succeed.
     Probing,
-    /// They end their channels, and come to rest.
+    /// They end their clients, and come to rest.
     Resting,
     /// They do as they are told: calls are measured, each alone.
     Measuring,
@@ -166,7 +166,7 @@ pub(super) struct Node {
     /// Up to which phase this node has begun.
     pub(super) begun: Phase,
     pub(super) probed: bool,
-    /// Who calls through channels, and to groups.
+    /// Who calls by clients, and to groups.
     pub(super) patron: Option<Patron>,
     pub(super) is_draining: bool,
 }

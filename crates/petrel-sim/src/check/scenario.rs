@@ -239,7 +239,7 @@ impl Scenario {
         !self.active_ns.is_multiple_of(3) && self.swarm.allows(Feature::GivingUp)
     }
 
-    /// Whether nodes call through channels and to groups too, and workers answer; see `errand`. Not drawn
+    /// Whether nodes call by clients and to groups too, and workers answer; see `errand`. Not drawn
     /// anew either.
     pub(super) fn has_errands(&self) -> bool {
         !(self.active_ns / 12).is_multiple_of(3) && self.swarm.allows(Feature::Errands)

@@ -26,7 +26,7 @@ pub(super) enum Feature {
     Slack,
     /// Deadlines and cancels.
     GivingUp,
-    /// Channels, groups and workers.
+    /// Clients, groups and workers.
     Errands,
     Loss,
     Copies,

@@ -51,7 +51,7 @@ impl Node {
                 self.retry_ns = RETRY_NS;
             }
             Phase::Probing => self.probe(),
-            Phase::Resting => self.retire_channels(),
+            Phase::Resting => self.retire_clients(),
             Phase::Measuring => {}
             Phase::Closing => self.close_all(),
         }
@@ -231,7 +231,7 @@ impl Node {
     /// Makes one call to every target over a new session.
     fn probe(&mut self) {
         self.probed = true;
-        self.probe_channels();
+        self.probe_clients();
         self.sweep();
         for target in self.targets.clone() {
             if self.connect(target, false).is_some() {

@@ -285,7 +285,7 @@ impl World {
     }
 
     fn lay_to_rest(&mut self, mut node: Node) {
-        node.retire_channels();
+        node.retire_clients();
         self.common.ledger.borrow_mut().bury(node.shared.party);
         self.counters += *node.endpoint.core().counters();
         self.buffers_reused += node.shared.spare.borrow().reused;
@@ -339,12 +339,12 @@ impl World {
             .filter(|(_, node)| !node.is_done())
             .map(|(_, node)| {
                 let stats = node.endpoint.stats();
-                let channels = node.patron.as_ref().map(Patron::describe).unwrap_or_default();
+                let clients = node.patron.as_ref().map(Patron::describe).unwrap_or_default();
                 let (sessions, tasks) = (stats.sessions, stats.tasks);
                 let is_end = phase == Phase::Closing;
                 let left = if is_end { node.left_at_end() } else { node.left_at_rest() };
                 let at = node.shared.at;
-                format!("{at} has {sessions} sessions, {tasks} tasks {channels}, left: {left:?}")
+                format!("{at} has {sessions} sessions, {tasks} tasks {clients}, left: {left:?}")
             })
             .collect();
         format!("{phase:?} never ended: {}; pending: {pending}", nodes.join(", "))

@@ -267,9 +267,15 @@ impl Network {
     /// An endpoint of this process ends a link.
     pub(super) fn close_link(&mut self, host: HostId, id: LinkId, reason: Reason) {
         let Some(link) = self.process(host).links.remove(id) else { return };
-        let Some(side) = self.side_of(host, link.connection) else { return };
-        let close = LinkClose { link: link.number, status: reason.status, text: reason.message };
-        self.send(link.connection, side, close);
+        if let Some(side) = self.side_of(host, link.connection) {
+            let text = reason.message.clone();
+            let close = LinkClose { link: link.number, status: reason.status, text };
+            self.send(link.connection, side, close);
+        }
+        // The endpoint may still wait for an answer that comes by the link.
+        if let Stage::Up = link.stage {
+            self.tell(host, link.endpoint, FromNexus::LinkDown { link: id, reason });
+        }
     }
 
     pub(super) fn on_link_due(&mut self, host: HostId, id: LinkId) {

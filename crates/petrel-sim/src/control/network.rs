@@ -285,11 +285,11 @@ impl Network {
     }
 
     fn on_gone(&mut self, host: HostId, endpoint: EndpointId) {
+        self.process(host).endpoints.remove(&endpoint);
         let own = self.process(host).links.select(|link| link.endpoint == endpoint);
         for link in own {
             self.close_link(host, link, unavailable("the endpoint is gone"));
         }
-        self.process(host).endpoints.remove(&endpoint);
     }
 
     /// Tells an endpoint something, if it is there.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::common::*;
 use petrel::control::EndpointId;
 use petrel::group::{Group, Late, Need};
-use petrel::{CallOptions, ChannelConfig, Endpoint, EndpointConfig, Handle, Responder};
+use petrel::{CallOptions, ClientConfig, Endpoint, EndpointConfig, Handle, Responder};
 use petrel_proto::wire::Frame;
 use petrel_sim::control::{ControlConfig, ControlNetwork, SimControl};
 use petrel_sim::fabric::{Action, FabricHandle, HostId, LinkConfig, NicConfig, Sight, SimAddr};
@@ -201,15 +201,15 @@ fn assert_over_by(stop: (u64, u64), ends_ns: &[u64], latest_ns: u64) {
 }
 
 #[test]
-fn channel__attempts_have_the_time_of_the_call_and_no_more() {
+fn client__attempts_have_the_time_of_the_call_and_no_more() {
     for stop in stops() {
         let latest_ns = Rc::new(Cell::new(0));
         let latest = Rc::clone(&latest_ns);
         let ends_ns = with_a_stop(stop, async move |handle| {
             let remote = ControlNetwork::address_of(H1);
-            let channel = handle.channel([remote], ChannelConfig::default());
-            // The attempt comes when the channel has connected.
-            let mut call = pin!(channel.call(1, b"x", CallOptions::new().timeout(TIMEOUT)));
+            let client = handle.client([remote], ClientConfig::default());
+            // The attempt comes when the client has connected.
+            let mut call = pin!(client.call(1, b"x").timeout(TIMEOUT));
             let begins = poll_fn(|cx| Poll::Ready(call.as_mut().poll(cx).is_pending()));
             assert!(begins.await);
             latest.set(handle.clock_now_ns() + TIMEOUT_NS);

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use petrel::control::AllowedTransports;
 use petrel::{
-    CallOptions, Channel, ChannelConfig, Context, Endpoint, EndpointConfig, Handle, IdlePolicy,
-    MsgBuf, Nexus, Reply, Session, SessionId, SessionState,
+    Client, ClientConfig, Context, Endpoint, EndpointConfig, Handle, IdlePolicy, MsgBuf, Nexus,
+    Reply, Session, SessionId, SessionState,
 };
 
 /// Answers with [`sample`] of the request; an echo, if the request is small.
@@ -60,8 +60,8 @@ pub(crate) enum Way {
     Future,
     /// A future with a deadline.
     FutureDeadline,
-    /// A call of a channel, awaited in a task.
-    Channel,
+    /// A call of a client, awaited in a task of its endpoint.
+    Client,
     /// A handler that is a future.
     AsyncHandler,
 }
@@ -100,7 +100,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     with("deadline", Way::Deadline),
     with("future", Way::Future),
     with("future+dl", Way::FutureDeadline),
-    with("channel", Way::Channel),
+    with("client", Way::Client),
     with("async-fn", Way::AsyncHandler),
 ];
 
@@ -258,23 +258,28 @@ impl Caller {
 /// A deadline that every call meets.
 const IN_TIME: Duration = Duration::from_secs(100);
 
-fn in_time() -> CallOptions {
-    CallOptions::new().timeout(IN_TIME)
-}
-
 /// One of as many tasks as calls are in flight: each makes one after the other.
 async fn call_by_futures(handle: Handle<Caller>, caller: ByFutures) {
     let mut request = [0x5A; SMALL_BYTES];
     while let Some(number) = handle.with(Caller::next_number) {
         stamp(&mut request, number);
         let session = &caller.sessions[number as usize % caller.sessions.len()];
-        let reply = match (&caller.channel, caller.way) {
-            (Some(channel), _) => channel.call(SAMPLE, &request, in_time()).await,
-            (None, Way::FutureDeadline) => session.call(SAMPLE, &request).options(in_time()).await,
-            (None, _) => session.call(SAMPLE, &request).await,
+        let is_right = match (&caller.client, caller.way) {
+            (Some(client), _) => {
+                let reply = client.call(SAMPLE, request).timeout(IN_TIME).await;
+                reply.map(|reply| is_answer(&request, &reply))
+            }
+            (None, Way::FutureDeadline) => {
+                let reply = session.call(SAMPLE, &request).timeout(IN_TIME).await;
+                reply.map(|reply| is_answer(&request, &reply))
+            }
+            (None, _) => {
+                let reply = session.call(SAMPLE, &request).await;
+                reply.map(|reply| is_answer(&request, &reply))
+            }
         };
-        let reply = reply.unwrap_or_else(|failure| panic!("call {number} failed: {failure}"));
-        assert!(is_answer(&request, &reply), "the reply to call {number} is wrong");
+        let is_right = is_right.unwrap_or_else(|failure| panic!("call {number} failed: {failure}"));
+        assert!(is_right, "the reply to call {number} is wrong");
     }
     handle.with(|caller| caller.tasks_ended += 1);
 }
@@ -283,7 +288,7 @@ async fn call_by_futures(handle: Handle<Caller>, caller: ByFutures) {
 #[derive(Clone)]
 struct ByFutures {
     sessions: Vec<Session>,
-    channel: Option<Channel>,
+    client: Option<Client>,
     way: Way,
 }
 
@@ -346,10 +351,10 @@ pub(crate) fn run(workload: &Workload, calls: u64) -> Result<(), String> {
     let address = nexus.local_addr().expect("it listens");
     let sessions = connect(&mut client, &mut server, address, workload.sessions)?;
     match workload.way {
-        Way::Future | Way::FutureDeadline | Way::Channel => {
-            let channel =
-                (workload.way == Way::Channel).then(|| reach(&mut client, &mut server, address));
-            start_tasks(&mut client, workload, &sessions, channel, calls);
+        Way::Future | Way::FutureDeadline | Way::Client => {
+            let service =
+                (workload.way == Way::Client).then(|| reach(&mut client, &mut server, address));
+            start_tasks(&mut client, workload, &sessions, service, calls);
         }
         _ => start_calls(&mut client, workload, sessions, calls),
     }
@@ -378,34 +383,34 @@ fn serve(server: &mut Endpoint, way: Way) {
     });
 }
 
-/// A channel without a limit of its own, as sessions have none: 60 calls are to be in flight.
+/// A client without a limit of its own, as sessions have none: 60 calls are to be in flight.
 fn reach(
-    client: &mut Endpoint<Caller>,
+    endpoint: &mut Endpoint<Caller>,
     server: &mut Endpoint,
     address: std::net::SocketAddr,
-) -> Channel {
-    let mut config = ChannelConfig::default();
+) -> Client {
+    let mut config = ClientConfig::default();
     config.concurrency = None;
     // As many sessions as the other rows have.
-    let channel = client.handle().channel([address; 8], config);
-    while channel.ready_count() < 8 {
-        client.run_once();
+    let client = endpoint.client([address; 8], config);
+    while client.stats().servers_ready < 8 {
+        endpoint.run_once();
         server.run_once();
         std::thread::sleep(Duration::from_millis(1));
     }
-    channel
+    client
 }
 
 fn start_tasks(
     client: &mut Endpoint<Caller>,
     workload: &Workload,
     sessions: &[SessionId],
-    channel: Option<Channel>,
+    service: Option<Client>,
     calls: u64,
 ) {
     client.state_mut().calls = calls;
     let sessions = sessions.iter().map(|&id| client.session(id)).collect();
-    let caller = ByFutures { sessions, channel, way: workload.way };
+    let caller = ByFutures { sessions, client: service, way: workload.way };
     let handle = client.handle();
     for _ in 0..workload.in_flight {
         let _task = handle.spawn(call_by_futures(handle.clone(), caller.clone()));

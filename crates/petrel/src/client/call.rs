@@ -10,14 +10,14 @@ use std::time::Duration;
 use petrel_proto::Status;
 
 use super::places::{self, Place, TakePlace};
-use super::remote_call::RemoteCall;
 use super::response::Response;
 use super::service_client::Client;
 use super::state::CallState;
-use super::{begun, park};
+use super::{ClientShared, begun, park};
 use crate::endpoint::CallOptions;
 use crate::error::Error;
-use crate::post::{Callee, Post, StartCall};
+use crate::local::Hub;
+use crate::post::{Post, StartCall};
 use crate::sync::Arc;
 
 /// A call, made by [`Client::call`]. It begins when it is first polled, and its time counts from then: await it, in any
@@ -50,7 +50,8 @@ enum Step {
         request: Vec<u8>,
         take: TakePlace,
     },
-    Going(RemoteCall),
+    /// On its way, until it is dropped.
+    Going(UnderWay),
     /// It has ended before it was on its way.
     Failed(Error),
     Ended,
@@ -68,7 +69,7 @@ impl<T> Call<T> {
     }
 
     /// Ends the call with DEADLINE_EXCEEDED when it has taken this long, with all its attempts.
-    /// [`ChannelConfig::timeout`](crate::ChannelConfig) is the default. In a handler that a worker runs the call ends with
+    /// [`ClientConfig::timeout`](super::ClientConfig) is the default. In a handler that a worker runs the call ends with
     /// the request's deadline, if not before.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.options = self.options.timeout(timeout);
@@ -92,6 +93,12 @@ impl<T> Call<T> {
     /// Waits for a server until the call's time is over when none can be reached; else the call fails then.
     pub fn wait_for_ready(mut self) -> Self {
         self.options = self.options.wait_for_ready();
+        self
+    }
+
+    /// All that is said about the call, in place of what was said before. A hedged call that is not idempotent fails.
+    pub fn options(mut self, options: CallOptions) -> Self {
+        self.options = options;
         self
     }
 
@@ -121,9 +128,12 @@ impl<T> Call<T> {
     fn begin(&mut self, cx: &mut Context<'_>) {
         if let Step::New { request } = &mut self.step {
             let request = mem::take(request);
-            self.options = begun(self.options);
-            let take = self.client.endpoint().places.take();
-            self.step = Step::Waiting { request, take };
+            self.options = begun(self.client.timed(self.options));
+            let places = &self.client.endpoint().places;
+            self.step = match places.try_take() {
+                Some(place) => self.post(request, place),
+                None => Step::Waiting { request, take: places.take() },
+            };
         }
         if let Step::Waiting { request, take } = &mut self.step
             && let Poll::Ready(place) = Pin::new(take).poll(cx)
@@ -139,12 +149,32 @@ impl<T> Call<T> {
     /// Has the endpoint make the call.
     fn post(&self, request: Vec<u8>, place: Place) -> Step {
         let endpoint = self.client.endpoint();
-        let (state, pending) = CallState::new([Some(place), None]);
-        let (callee, options) = (Callee::Service(self.client.key()), self.options);
-        let start = StartCall { pending, callee, method: self.method, request, options };
-        match endpoint.poster.post(Post::Start(start)) {
-            Ok(()) => Step::Going(RemoteCall::new(state, Arc::clone(endpoint))),
-            Err(_) => Step::Failed(endpoint_gone()),
+        let (state, pending) = CallState::new(Some(place));
+        let (service, method, options) = (self.client.key(), self.method, self.options);
+        let mut start = Some(StartCall { pending, service, method, request, options });
+        // A task of the client's endpoint need not go by its mailbox.
+        Hub::with_current(|hub| hub.try_with_local(|local| local.start_own(endpoint, &mut start)));
+        if let Some(start) = start
+            && endpoint.poster.post(Post::Start(start)).is_err()
+        {
+            return Step::Failed(endpoint_gone());
+        }
+        Step::Going(UnderWay { state, endpoint: Arc::clone(endpoint), has_ended: false })
+    }
+}
+
+/// A call that the endpoint has. Dropped, it is cancelled.
+struct UnderWay {
+    state: Arc<CallState>,
+    endpoint: Arc<ClientShared>,
+    has_ended: bool,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if !self.has_ended && self.state.abandon() {
+            // Without the endpoint there is nothing to cancel.
+            let _ = self.endpoint.poster.post(Post::Cancel(Arc::clone(&self.state)));
         }
     }
 }
@@ -160,7 +190,8 @@ impl<T> Future for Call<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.begin(cx);
         if let Step::Going(call) = &mut self.step {
-            let outcome = ready!(Pin::new(call).poll(cx));
+            let outcome = ready!(call.state.poll(cx.waker()));
+            call.has_ended = true;
             self.step = Step::Ended;
             return Poll::Ready(outcome.map(Response::new).and_then(self.read));
         }
@@ -189,9 +220,8 @@ impl<T> fmt::Debug for Call<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Background, Targets};
+    use super::super::{Background, ClientConfig, Targets};
     use super::*;
-    use crate::ChannelConfig;
 
     #[test]
     fn debug__tells_how_far_a_call_is() {
@@ -199,15 +229,16 @@ mod tests {
         let endpoint = Arc::clone(background.next_endpoint());
         // Nobody listens there.
         let targets = Targets::from("127.0.0.1:1").resolve().unwrap();
-        let client = Client::of_endpoint(endpoint, targets, ChannelConfig::default());
+        let (client, open) = Client::of_endpoint(endpoint, targets, ClientConfig::default());
+        assert!(client.endpoint().poster.post(Post::OpenService(Box::new(open))).is_ok());
         let is = |call: &Call, step: &str| {
             let text = format!("{call:?}");
             assert!(text.contains("method 7") && text.ends_with(&format!(": {step})")), "{text}");
         };
         let mut call = client.call(7, *b"x");
         is(&call, "not begun");
-        let outcome = park::wait_for(&mut call, Duration::from_secs(60));
-        assert_eq!(outcome.unwrap().unwrap_err().status, Status::Unavailable);
+        let outcome = park::wait(&mut call);
+        assert_eq!(outcome.unwrap_err().status, Status::Unavailable);
         is(&call, "ended");
         drop(background);
     }

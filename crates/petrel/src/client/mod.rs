@@ -1,7 +1,7 @@
 //! Calls to a service, from any thread.
 //!
 //! A [`Client`] is for one service, at one or several servers. It keeps a session to each, opens a new one when one ends,
-//! leaves servers that drain, and tries a call again where that is safe (see [`channel`](crate::channel) for the rules).
+//! leaves servers that drain, and tries a call again where that is safe.
 //! Clones are the same client, and any thread or task may have one: the sessions belong to an endpoint whose thread makes
 //! the calls in its event loop. By default this is a thread that all clients of the process share ([`Background`]), so that no
 //! program has to start one.
@@ -29,41 +29,51 @@
 //! # }
 //! ```
 //!
+//! A client tries a call again by the outcome of each attempt:
+//!
+//! | how the attempt failed | tried again |
+//! | --- | --- |
+//! | UNAVAILABLE, and not sent, or refused by the server unexecuted | always |
+//! | RESOURCE_EXHAUSTED, and refused by the server unexecuted | always |
+//! | UNAVAILABLE, and it may have been executed | only a call that is [idempotent](Call::idempotent) |
+//! | any other | never: the server has answered, or the time is over |
+//!
+//! That is bounded by the call's time, by [`ClientConfig::attempts_max`] and by the
+//! [`RetryBudget`](crate::overload::RetryBudget). An attempt that no server has heard of counts as none. What the call reports
+//! counts all of its attempts.
+//!
 //! | file | what it holds |
 //! | --- | --- |
 //! | `service_client` | [`Client`], and what its clones share |
 //! | `call` | [`Call`]: the options of a call, and the call as a future |
 //! | `background` | [`Background`]: the threads that run clients' endpoints |
 //! | `targets` | [`Targets`]: addresses and names of servers |
-//! | `session_client`, `remote_call`, `parallel` | the same on one session, for who needs just this one |
 //! | `places`, `state`, `park` | the bound on calls on their way, a call between two threads, and how a thread waits |
 
 mod background;
 mod call;
-mod error;
-mod parallel;
+mod config;
 mod park;
 pub(crate) mod places;
-mod remote_call;
 mod response;
 mod service_client;
-mod session_client;
 pub(crate) mod state;
+mod stats;
 mod targets;
 
 pub use background::{Background, BackgroundBuilder};
 pub use call::Call;
-pub use error::{NotStarted, NotStartedReason};
-pub use parallel::{ParallelClient, Permit};
-pub use remote_call::RemoteCall;
+pub use config::{ClientConfig, Target};
 pub use response::Response;
 pub use service_client::{Client, ClientBuilder};
 pub(crate) use service_client::{Service, ServiceKey, ServiceKeys};
-pub use session_client::SessionClient;
+pub use stats::ClientStats;
+pub(crate) use stats::Counters;
 pub use targets::{TargetName, Targets};
 
 use crate::CallOptions;
 use crate::inbox::Poster;
+use crate::local::Hub;
 use crate::post::Post;
 use crate::sync::thread::{self, ThreadId};
 use crate::sync::{Arc, now_ns};
@@ -74,7 +84,6 @@ use places::Places;
 pub(crate) struct ClientShared {
     pub(crate) poster: Poster<Post>,
     pub(crate) places: Arc<Places>,
-    pub(crate) places_max: usize,
     pub(crate) services: ServiceKeys,
     pub(crate) endpoint_thread: ThreadId,
 }
@@ -91,8 +100,9 @@ impl ClientShared {
     }
 }
 
-/// The options of a call that starts now, on this thread: as times, no later than the request that a worker runs here.
+/// The options of a call that starts now, on this thread: as times, no later than the request that is handled here by a task of
+/// an endpoint or by a worker.
 fn begun(options: CallOptions) -> CallOptions {
-    // Most calls of a session's client need no clock.
-    options.begun(now_ns).no_later_than(inherited_deadline_ns())
+    Hub::with_current(|hub| hub.begun(options))
+        .unwrap_or_else(|| options.begun(now_ns).no_later_than(inherited_deadline_ns()))
 }

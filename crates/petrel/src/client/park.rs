@@ -3,10 +3,9 @@
 use std::future::Future;
 use std::pin::pin;
 use std::task::{Context, Poll, Wake, Waker};
-use std::time::Duration;
 
 use crate::sync::thread::{self, Thread};
-use crate::sync::{Arc, AtomicBool, Instant, Ordering, thread_local};
+use crate::sync::{Arc, AtomicBool, Ordering, thread_local};
 
 /// Wakes a parked thread.
 struct Parker {
@@ -38,38 +37,16 @@ thread_local! {
 
 /// Waits for a future on this thread.
 pub(crate) fn wait<F: Future>(future: F) -> F::Output {
-    wait_until(future, None).expect("a wait without an end has an output")
-}
-
-/// Waits for a future, for this long at most.
-pub(crate) fn wait_for<F: Future>(future: F, limit: Duration) -> Option<F::Output> {
-    // A time beyond what the clock can say is none.
-    wait_until(future, Instant::now().checked_add(limit))
-}
-
-fn wait_until<F: Future>(future: F, end: Option<Instant>) -> Option<F::Output> {
     let mut future = pin!(future);
     PARKER.with(|(parker, waker)| {
         let mut cx = Context::from_waker(waker);
         loop {
             if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-                return Some(output);
+                return output;
             }
-            if !park(parker, end) {
-                return None;
+            while !parker.is_woken.swap(false, Ordering::Acquire) {
+                thread::park();
             }
         }
     })
-}
-
-/// Parks until the waker was used; false when the time is up.
-fn park(parker: &Parker, end: Option<Instant>) -> bool {
-    while !parker.is_woken.swap(false, Ordering::Acquire) {
-        match end.map(|end| end.saturating_duration_since(Instant::now())) {
-            None => thread::park(),
-            Some(Duration::ZERO) => return false,
-            Some(left) => thread::park_timeout(left),
-        }
-    }
-    true
 }

@@ -4,6 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use petrel_proto::Status;
 
@@ -11,9 +12,8 @@ use super::background::Background;
 use super::call::Call;
 use super::state::{CallState, Pending};
 use super::targets::Targets;
-use super::{ClientShared, park};
-use crate::channel::{ChannelConfig, ChannelStats, Counters, Target};
-use crate::endpoint::{HEALTH_METHOD, Health};
+use super::{ClientConfig, ClientShared, ClientStats, Counters, Target, park};
+use crate::endpoint::{CallOptions, HEALTH_METHOD, Health};
 use crate::error::Error;
 use crate::inbox::Poster;
 use crate::post::{LookUp, OpenService, Post};
@@ -29,6 +29,8 @@ pub struct Client {
 /// What the clones of a client share.
 pub(crate) struct Service {
     key: ServiceKey,
+    /// How long a call may take that does not say.
+    timeout: Duration,
     endpoint: Arc<ClientShared>,
     counters: Arc<Counters>,
     /// Kept for as long as there is the client, if the endpoint is one of these.
@@ -38,14 +40,14 @@ pub(crate) struct Service {
 /// How a client is set up before it connects. Made by [`Client::builder`].
 #[derive(Clone, Debug, Default)]
 pub struct ClientBuilder {
-    config: ChannelConfig,
+    config: ClientConfig,
     background: Option<Background>,
     is_insecure: bool,
 }
 
 impl Client {
     /// Connects to a service at one or several servers ([`Targets`] has what they may be given as), with the defaults of
-    /// [`ChannelConfig`], and waits until the first of them takes calls.
+    /// [`ClientConfig`], and waits until the first of them takes calls.
     ///
     /// # Errors
     /// UNAVAILABLE when no server can be reached; INVALID_ARGUMENT for a text that is no name of a server.
@@ -85,7 +87,7 @@ impl Client {
     }
 
     /// What the client has done: sessions, attempts, and how they failed.
-    pub fn stats(&self) -> ChannelStats {
+    pub fn stats(&self) -> ClientStats {
         self.service.counters.snapshot()
     }
 
@@ -95,19 +97,25 @@ impl Client {
         Call::new(self.clone(), HEALTH_METHOD, request, |answer| Health::from_answer(&answer))
     }
 
-    pub(super) fn endpoint(&self) -> &Arc<ClientShared> {
+    pub(crate) fn endpoint(&self) -> &Arc<ClientShared> {
         &self.service.endpoint
     }
 
-    pub(super) fn key(&self) -> ServiceKey {
+    pub(crate) fn key(&self) -> ServiceKey {
         self.service.key
+    }
+
+    /// The options of a call, with the time of the client's configuration if they do not say when the call ends.
+    #[inline]
+    pub(crate) fn timed(&self, options: CallOptions) -> CallOptions {
+        if options.has_limits() { options } else { options.timeout(self.service.timeout) }
     }
 }
 
 impl ClientBuilder {
     /// Timeouts, retries and pauses.
     #[must_use]
-    pub fn config(mut self, config: ChannelConfig) -> Self {
+    pub fn config(mut self, config: ClientConfig) -> Self {
         self.config = config;
         self
     }
@@ -155,8 +163,9 @@ impl ClientBuilder {
             Some(background) => background,
             None => Background::shared(self.is_insecure)?,
         };
-        let client = Client::new(Arc::clone(background.next_endpoint()), Some(background));
-        let (state, pending) = CallState::new([None, None]);
+        let endpoint = Arc::clone(background.next_endpoint());
+        let client = Client::new(endpoint, &self.config, Some(background));
+        let (state, pending) = CallState::new(None);
         let opening = client.opening(self.config, pending);
         match targets.have_names() {
             false => opening.resolve(&targets, None),
@@ -172,22 +181,28 @@ impl ClientBuilder {
 
 impl Client {
     /// A client of an endpoint that has not heard of it.
-    fn new(endpoint: Arc<ClientShared>, background: Option<Background>) -> Self {
-        let key = endpoint.services.take();
+    fn new(
+        endpoint: Arc<ClientShared>,
+        config: &ClientConfig,
+        background: Option<Background>,
+    ) -> Self {
+        let (key, timeout) = (endpoint.services.take(), config.timeout);
         let counters = Arc::default();
-        Self { service: Arc::new(Service { key, endpoint, counters, _background: background }) }
+        let service = Service { key, timeout, endpoint, counters, _background: background };
+        Self { service: Arc::new(service) }
     }
 
-    /// A client whose sessions are the endpoint's own, which is asked to connect.
+    /// A client whose sessions are the endpoint's own, and what that has to open for it.
     pub(crate) fn of_endpoint(
         endpoint: Arc<ClientShared>,
         targets: Vec<Target>,
-        config: ChannelConfig,
-    ) -> Self {
-        let client = Self::new(endpoint, None);
-        let (_, pending) = CallState::new([None, None]);
-        client.opening(config, pending).post(targets, None);
-        client
+        config: ClientConfig,
+    ) -> (Self, OpenService) {
+        let client = Self::new(endpoint, &config, None);
+        let (_, opened) = CallState::new(None);
+        let service = Arc::downgrade(&client.service);
+        let open = OpenService { service, targets, look_up: None, config, opened };
+        (client, open)
     }
 
     /// What looks for the servers again, on a thread, and has the endpoint connect to those that are found.
@@ -206,7 +221,7 @@ impl Client {
         })
     }
 
-    fn opening(&self, config: ChannelConfig, opened: Pending) -> Opening {
+    fn opening(&self, config: ClientConfig, opened: Pending) -> Opening {
         let (service, poster) =
             (Arc::downgrade(&self.service), self.service.endpoint.poster.clone());
         Opening { service, poster, config, opened }
@@ -217,7 +232,7 @@ impl Client {
 struct Opening {
     service: Weak<Service>,
     poster: Poster<Post>,
-    config: ChannelConfig,
+    config: ClientConfig,
     opened: Pending,
 }
 

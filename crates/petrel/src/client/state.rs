@@ -25,9 +25,9 @@ pub(crate) struct CallState {
 }
 
 enum Phase {
-    /// The call is on its way, and holds its places also when nobody wants it any more, until the
+    /// The call is on its way, and holds its place also when nobody wants it any more, until the
     /// endpoint has heard of that: else who drops calls could post without limit.
-    Going { places: [Option<Place>; 2], waker: Option<Waker>, is_wanted: bool },
+    Going { place: Option<Place>, waker: Option<Waker>, is_wanted: bool },
     /// It has ended, and nobody has fetched the outcome.
     Ended(Outcome),
     /// The outcome was fetched, or nobody wants it.
@@ -43,9 +43,9 @@ pub(crate) struct Pending {
 }
 
 impl CallState {
-    /// Both sides of a call that holds `places` until it has ended.
-    pub(crate) fn new(places: [Option<Place>; 2]) -> (Arc<Self>, Pending) {
-        let phase = Mutex::new(Phase::Going { places, waker: None, is_wanted: true });
+    /// Both sides of a call that holds a place until it has ended.
+    pub(crate) fn new(place: Option<Place>) -> (Arc<Self>, Pending) {
+        let phase = Mutex::new(Phase::Going { place, waker: None, is_wanted: true });
         let state = Arc::new(Self { phase, key: AtomicUsize::new(NO_KEY) });
         let pending = Pending { state: Some(Arc::clone(&state)), was_made: false };
         (state, pending)
@@ -71,7 +71,8 @@ impl CallState {
     }
 
     /// Whether the outcome can be fetched.
-    pub(crate) fn has_ended(&self) -> bool {
+    #[cfg(test)]
+    fn has_ended(&self) -> bool {
         matches!(*lock(&self.phase), Phase::Ended(_))
     }
 
@@ -111,10 +112,10 @@ impl CallState {
 }
 
 impl Phase {
-    /// What follows the end of a phase, without the lock: others may wait for the places.
+    /// What follows the end of a phase, without the lock: others may wait for the place.
     fn leave(self) {
-        if let Phase::Going { places, waker, .. } = self {
-            drop(places);
+        if let Phase::Going { place, waker, .. } = self {
+            drop(place);
             waker.into_iter().for_each(Waker::wake);
         }
     }
@@ -197,7 +198,7 @@ mod tests {
 
     fn going() -> (Arc<Places>, Arc<CallState>, Pending) {
         let places = Places::new(1);
-        let (state, pending) = CallState::new([places.try_take(), None]);
+        let (state, pending) = CallState::new(places.try_take());
         assert_eq!(places.free(), 0);
         (places, state, pending)
     }

@@ -4,7 +4,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use petrel_proto::Status;
 
-use crate::channel::Target;
+use super::Target;
 use crate::control::EndpointId;
 use crate::error::Error;
 

@@ -10,12 +10,14 @@ use super::context::{Context, Local};
 use super::state::State;
 use crate::error::Error;
 use crate::events;
+use crate::local::Key;
 use crate::msgbuf::MsgBuf;
 
 /// The end of a call, as its continuation gets it.
 #[derive(Debug)]
 pub struct Reply {
-    /// The session on which the call was made.
+    /// The session on which the call was made: for the call of a [`Client`](crate::Client) that of its last attempt, and a name
+    /// of no session if no server could be asked.
     pub session: SessionId,
     /// Whether it succeeded.
     pub outcome: Result<(), Error>,
@@ -114,17 +116,32 @@ unsafe fn from_words<F>(words: &Words) -> F {
     unsafe { words.as_ptr().cast::<F>().read() }
 }
 
-/// Names a call that was made with options, to cancel it by.
+/// Names a call, to cancel it by.
 #[derive(Clone, Copy, Debug)]
-pub struct CallKey {
+pub struct CallKey(pub(super) Named);
+
+/// A call, by its name.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Named {
+    OnSession(OnSession),
+    OfClient(Key),
+}
+
+/// A call on a session, by its continuation.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OnSession {
     pub(super) session: SessionId,
-    function: Function,
-    tag: u64,
+    pub(super) function: Function,
+    pub(super) tag: u64,
 }
 
 impl CallKey {
-    pub(super) fn new(session: SessionId, function: Function, tag: u64) -> Self {
-        Self { session, function, tag }
+    pub(super) fn on_session(session: SessionId, function: Function, tag: u64) -> Self {
+        Self(Named::OnSession(OnSession { session, function, tag }))
+    }
+
+    pub(super) fn of_client(call: Key) -> Self {
+        Self(Named::OfClient(call))
     }
 }
 
@@ -154,7 +171,7 @@ impl Continuation {
 
     /// Whether it is that of the call which the key names. A function is compared by the address that was
     /// given with the call.
-    pub(super) fn is(&self, key: &CallKey) -> bool {
+    pub(super) fn is(&self, key: &OnSession) -> bool {
         self.as_function().is_some_and(|(function, tag)| {
             std::ptr::fn_addr_eq(function, key.function) && tag == key.tag
         })
@@ -167,7 +184,7 @@ impl Continuation {
     }
 
     #[inline(always)]
-    fn run(self, state: State<'_>, cx: &mut Context<'_>, reply: Reply) {
+    pub(super) fn run(self, state: State<'_>, cx: &mut Context<'_>, reply: Reply) {
         let this = ManuallyDrop::new(self);
         // SAFETY: the words are those that came with the kind, and nothing else reads them: `this` is not dropped.
         unsafe { (this.kind.run)(this.words, state, cx, reply) }
@@ -267,12 +284,8 @@ impl Keyed {
     }
 
     /// The call with this continuation was not taken.
-    pub(super) fn forget(&mut self, continuation: &Continuation) {
-        if let Some((function, number)) = continuation.as_function()
-            && std::ptr::fn_addr_eq(function, run_keyed as Function)
-        {
-            self.waiting.remove(&number);
-        }
+    pub(super) fn forget(&mut self, number: u64) {
+        self.waiting.remove(&number);
     }
 }
 

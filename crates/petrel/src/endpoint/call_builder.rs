@@ -12,12 +12,15 @@ use super::Endpoint;
 use super::call::{CallKey, Continuation, Reply, run_keyed};
 use super::context::{Context, Local, NotTaken, StartError};
 use super::options::CallOptions;
+use super::service::{Asked, End, Message, begin_call};
 use super::shared::SharedMsg;
 use super::state::State;
 use crate::WorkerRequest;
+use crate::client::Client;
 use crate::control::ControlPlane;
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
+use callee::ToSend;
 
 /// The place at which a call is made on the endpoint's own thread: a [`Context`], or the [`Endpoint`] itself.
 pub trait Caller: place::Sealed {}
@@ -52,6 +55,98 @@ mod place {
     }
 }
 
+/// Whom a call asks: the server of a session, by its [`SessionId`], or whichever server of a [`Client`]'s service can be asked.
+/// A client makes calls here that is [of this endpoint](Endpoint::client).
+pub trait Callee: callee::Sealed {}
+
+impl<C: callee::Sealed> Callee for C {}
+
+mod callee {
+    use super::*;
+
+    /// A call that is to be sent.
+    pub struct ToSend<M> {
+        pub(super) method: u16,
+        pub(super) request: M,
+        pub(super) response: Option<MsgBuf>,
+        pub(super) options: CallOptions,
+        pub(super) tag: Continuation,
+    }
+
+    pub trait Sealed: Sized {
+        /// What is known of a call that was sent.
+        type Sent;
+
+        fn send<M: IntoMessage>(
+            self,
+            cx: &mut Context<'_>,
+            to_send: ToSend<M>,
+        ) -> Result<Self::Sent, CallRejected>;
+
+        /// Names a call to cancel it by, whose continuation is kept by this number.
+        #[doc(hidden)]
+        fn key(sent: Self::Sent, number: u64) -> CallKey;
+    }
+
+    impl Sealed for SessionId {
+        type Sent = SessionId;
+
+        #[inline(always)]
+        fn send<M: IntoMessage>(
+            self,
+            cx: &mut Context<'_>,
+            to_send: ToSend<M>,
+        ) -> Result<SessionId, CallRejected> {
+            let ToSend { method, request, response, options, tag } = to_send;
+            if options.needs_servers() {
+                return Err(refused(cx.local, request, response, StartError::NeedsServers));
+            }
+            let request = request.into_message(&cx.local.pool);
+            let (request, response) = buffers::<M>(cx.local, request, response, &options)?;
+            let call = PendingCall { method, tag, request, response };
+            let sent = match options.has_limits() || M::IS_SHARED {
+                true => cx.start_with(self, call, options.timeout, options.deadline_ns),
+                false => cx.start(self, call),
+            };
+            match sent {
+                Ok(()) => Ok(self),
+                Err(call) => Err(rejected::<M>(call)),
+            }
+        }
+
+        fn key(session: SessionId, number: u64) -> CallKey {
+            CallKey::on_session(session, run_keyed, number)
+        }
+    }
+
+    impl Sealed for &Client {
+        type Sent = CallKey;
+
+        fn send<M: IntoMessage>(
+            self,
+            cx: &mut Context<'_>,
+            to_send: ToSend<M>,
+        ) -> Result<CallKey, CallRejected> {
+            let ToSend { method, request, response, options, tag } = to_send;
+            let options = self.timed(options).begun(|| cx.local.clock.now_ns());
+            let Some(service) = cx.local.service_of(self) else {
+                return Err(refused(cx.local, request, response, StartError::OtherEndpoint));
+            };
+            // Several attempts may be made of it, and one may be on its way when the call ends.
+            let request = request.into_own_message(&cx.local.pool);
+            let (request, response) = buffers::<M>(cx.local, request, response, &options)?;
+            let message = Message::Buffer(Some(request));
+            let (room, end) = (Some(response), End::Then(tag));
+            let call = begin_call(cx, service, Asked { method, message, room, options, end });
+            Ok(CallKey::of_client(call))
+        }
+
+        fn key(call: CallKey, _number: u64) -> CallKey {
+            call
+        }
+    }
+}
+
 /// The message of a call: a [`MsgBuf`], which goes out as it is; a [`SharedMsg`], which other calls send too; or bytes, which
 /// are copied into a buffer of the endpoint's.
 pub trait IntoMessage: message::Sealed {
@@ -61,6 +156,15 @@ pub trait IntoMessage: message::Sealed {
 
     #[doc(hidden)]
     fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted>;
+
+    /// The same in a buffer that refers to nothing else.
+    #[doc(hidden)]
+    fn into_own_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted>
+    where
+        Self: Sized,
+    {
+        self.into_message(pool)
+    }
 }
 
 impl IntoMessage for MsgBuf {
@@ -75,6 +179,10 @@ impl IntoMessage for &SharedMsg {
 
     fn into_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
         self.to_send(pool)
+    }
+
+    fn into_own_message(self, pool: &BufPool) -> Result<MsgBuf, PoolExhausted> {
+        MsgBuf::holding(pool, self)
     }
 }
 
@@ -127,9 +235,9 @@ mod message {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[must_use = "a call is made by `then`"]
-pub struct CallBuilder<P, M> {
+pub struct CallBuilder<P, M, C = SessionId> {
     place: P,
-    session: SessionId,
+    callee: C,
     method: u16,
     request: M,
     response: Option<MsgBuf>,
@@ -148,10 +256,10 @@ pub struct CallRejected {
     pub response: Option<MsgBuf>,
 }
 
-impl<P: Caller, M: IntoMessage> CallBuilder<P, M> {
+impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
     #[inline(always)]
-    pub(super) fn new(place: P, session: SessionId, method: u16, request: M) -> Self {
-        Self { place, session, method, request, response: None, options: CallOptions::new() }
+    pub(super) fn new(place: P, callee: C, method: u16, request: M) -> Self {
+        Self { place, callee, method, request, response: None, options: CallOptions::new() }
     }
 
     /// The call ends with DEADLINE_EXCEEDED when it has taken this long, and its server knows.
@@ -183,8 +291,8 @@ impl<P: Caller, M: IntoMessage> CallBuilder<P, M> {
         self
     }
 
-    /// All that is said about the call, in place of what was said before. Servers of their own choice, and with them hedging
-    /// and waiting for a server, are a [`Client`](crate::Client)'s: a call that asks for them is rejected here.
+    /// All that is said about the call, in place of what was said before. On a session, a call that is to be hedged or to wait
+    /// for a server is rejected: it has one server.
     #[inline(always)]
     pub fn options(mut self, options: CallOptions) -> Self {
         self.options = options;
@@ -243,43 +351,59 @@ impl<P: Caller, M: IntoMessage> CallBuilder<P, M> {
         mut self,
         continuation: impl FnOnce(State<'_>, &mut Context<'_>, Reply) + 'static,
     ) -> Result<CallKey, CallRejected> {
-        let session = self.session;
         let number = self.place.context().local.keyed.add(move |state, cx, mut reply| {
             if M::IS_SHARED {
                 reply.release_request();
             }
             continuation(state, cx, reply);
         });
-        let key = CallKey::new(session, run_keyed, number);
-        self.send(Continuation::function(run_keyed, number))?;
-        Ok(key)
+        let Self { mut place, callee, method, request, response, options } = self;
+        let tag = Continuation::function(run_keyed, number);
+        let mut cx = place.context();
+        match callee.send(cx.untyped(), ToSend { method, request, response, options, tag }) {
+            Ok(sent) => Ok(C::key(sent, number)),
+            Err(rejected) => {
+                cx.local.keyed.forget(number);
+                Err(rejected)
+            }
+        }
     }
 
     #[inline(always)]
     fn send(self, tag: Continuation) -> Result<(), CallRejected> {
-        let Self { mut place, session, method, request, response, options } = self;
-        let mut cx = place.context();
-        let (request, response) = match buffers::<M>(cx.local, request, response, &options) {
-            Ok(buffers) => buffers,
-            Err(rejected) => {
-                cx.local.keyed.forget(&tag);
-                return Err(rejected);
-            }
-        };
-        let call = PendingCall { method, tag, request, response };
-        let sent = match options.has_limits() || M::IS_SHARED {
-            true => cx.start_with(session, call, options.timeout, options.deadline_ns),
-            false => cx.start(session, call),
-        };
-        sent.map_err(|call| rejected::<M>(cx.local, call))
+        let Self { mut place, callee, method, request, response, options } = self;
+        let to_send = ToSend { method, request, response, options, tag };
+        callee.send(place.context().untyped(), to_send).map(drop)
     }
 }
 
-impl<S: 'static, T, C, M> CallBuilder<&mut Endpoint<S, T, C>, M>
+impl<P: Caller, M: IntoMessage> CallBuilder<P, M, &Client> {
+    /// Allows the call to be executed twice: it is tried again where it is not known whether it was executed.
+    pub fn idempotent(mut self) -> Self {
+        self.options = self.options.idempotent();
+        self
+    }
+
+    /// Makes a second attempt, at another server if there is one, when the first has not ended after this time; the first
+    /// answer counts. The call is idempotent by that, and its request is copied for each attempt.
+    pub fn hedge_after(mut self, time: Duration) -> Self {
+        self.options = self.options.idempotent().hedge_after(time);
+        self
+    }
+
+    /// Waits for a server until the call's time is over when none can be reached; else the call fails then.
+    pub fn wait_for_ready(mut self) -> Self {
+        self.options = self.options.wait_for_ready();
+        self
+    }
+}
+
+impl<S: 'static, T, C, M, A> CallBuilder<&mut Endpoint<S, T, C>, M, A>
 where
     T: Transport,
     C: ControlPlane<T::Link>,
     M: IntoMessage,
+    A: Callee,
 {
     /// Sends the call, and runs the event loop until it has ended: for tools and tests, where one call at a time is
     /// enough. Gives the response.
@@ -287,10 +411,10 @@ where
     /// # Errors
     /// How the call failed, or why it was not sent.
     pub fn wait(self) -> Result<MsgBuf, Error> {
-        let Self { place: endpoint, session, method, request, response, options } = self;
+        let Self { place: endpoint, callee, method, request, response, options } = self;
         let ended = Rc::new(Cell::new(None));
         let end = Rc::clone(&ended);
-        CallBuilder { place: &mut *endpoint, session, method, request, response, options }
+        CallBuilder { place: &mut *endpoint, callee, method, request, response, options }
             .then(move |_, _, reply| end.set(Some(reply.into_response())))?;
         loop {
             if let Some(outcome) = ended.take() {
@@ -305,18 +429,14 @@ where
 #[inline(always)]
 fn buffers<M: IntoMessage>(
     local: &Local,
-    request: M,
+    request: Result<MsgBuf, PoolExhausted>,
     response: Option<MsgBuf>,
     options: &CallOptions,
 ) -> Result<(MsgBuf, MsgBuf), CallRejected> {
-    let request = match request.into_message(&local.pool) {
+    let request = match request {
         Ok(request) => request,
         Err(error) => return Err(CallRejected { error: error.into(), request: None, response }),
     };
-    if options.needs_servers() {
-        let (error, request) = (StartError::NeedsServers, own::<M>(request));
-        return Err(CallRejected { error, request, response });
-    }
     match response.map_or_else(|| local.hub.alloc_response(options.response_bytes), Ok) {
         Ok(response) => Ok((request, response)),
         Err(error) => {
@@ -326,10 +446,21 @@ fn buffers<M: IntoMessage>(
     }
 }
 
+/// A call that its callee cannot be asked.
 #[cold]
-fn rejected<M: IntoMessage>(local: &mut Local, call: NotTaken) -> CallRejected {
-    let NotTaken { error, request, response, tag } = call;
-    local.keyed.forget(&tag);
+fn refused<M: IntoMessage>(
+    local: &Local,
+    request: M,
+    response: Option<MsgBuf>,
+    error: StartError,
+) -> CallRejected {
+    let request = request.into_message(&local.pool).ok().and_then(own::<M>);
+    CallRejected { error, request, response }
+}
+
+#[cold]
+fn rejected<M: IntoMessage>(call: NotTaken) -> CallRejected {
+    let NotTaken { error, request, response, .. } = call;
     CallRejected { error: error.into(), request: own::<M>(request), response: Some(response) }
 }
 

@@ -8,9 +8,10 @@ use petrel_proto::{RequestHandle, SessionId};
 use petrel_transport::Transport;
 
 use super::Endpoint;
-use super::call::{CallKey, Continuation, Function, Reply};
+use super::call::{CallKey, Continuation, Function, Named, OnSession, Reply};
 use super::context::{Context, Local};
 use super::handler::Responder;
+use super::service::cancel_call;
 use super::state::State;
 use crate::control::ControlPlane;
 
@@ -50,7 +51,12 @@ impl<S: 'static> Context<'_, S> {
     /// Cancels a call: it ends with CANCELLED, its continuation runs in this or the next turn of the
     /// event loop, and the server is told if it may know of it. False if the call has ended.
     pub fn cancel(&mut self, key: CallKey) -> bool {
-        self.local.core.cancel_by_event(key.session, |continuation| continuation.is(&key))
+        match key.0 {
+            Named::OnSession(key) => {
+                self.local.core.cancel_by_event(key.session, |continuation| continuation.is(&key))
+            }
+            Named::OfClient(call) => cancel_call(self.untyped(), call),
+        }
     }
 
     /// Has `then` run once if nobody waits any more for the answer to a request before it is given: the caller
@@ -108,7 +114,7 @@ impl Local {
         function: Function,
         tag: u64,
     ) -> Option<Reply> {
-        let key = CallKey::new(session, function, tag);
+        let key = OnSession { session, function, tag };
         let ended = self.core.cancel(session, |continuation: &Continuation| continuation.is(&key));
         ended.map(Reply::from)
     }

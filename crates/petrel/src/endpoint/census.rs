@@ -23,7 +23,7 @@ pub struct Census {
     pub groups: usize,
     /// Sessions of clients whose servers asked for no further calls.
     pub leaving: usize,
-    /// Calls that other threads have posted.
+    /// Calls of clients.
     pub posted: usize,
     /// Clients of services.
     pub services: usize,
@@ -46,7 +46,7 @@ pub struct LocalCensus {
 }
 
 impl Census {
-    /// Whatever must not be there once all sessions are closed and all channels and handles are dropped.
+    /// Whatever must not be there once all sessions are closed and all clients and handles are dropped.
     pub fn left_at_end(&self) -> Option<(&'static str, u64)> {
         let all = [
             ("sessions being opened", self.opening),
@@ -54,7 +54,7 @@ impl Census {
             ("links being opened", self.dialled),
             ("groups", self.groups),
             ("sessions that leave", self.leaving),
-            ("calls of other threads", self.posted),
+            ("calls of clients", self.posted),
             ("clients of services", self.services),
             ("calls of futures", self.local.calls),
             ("orders of futures", self.local.orders),
@@ -81,8 +81,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             dialled,
             groups: self.local.groups.len() + self.joined.len(),
             leaving: self.drain.leaving_count(),
-            posted: self.local.remote.posted.calls_len(),
-            services: self.local.remote.posted.services_len(),
+            posted: self.local.services.calls_len(),
+            services: self.local.services.len(),
         }
     }
 }

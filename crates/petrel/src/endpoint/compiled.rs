@@ -14,7 +14,6 @@ static COMPILED: fn(&mut Endpoint, &Stop) = |endpoint, stop| {
     let _ = (
         <Endpoint>::new,
         <Endpoint>::begin_drain,
-        <Endpoint>::session_client,
         <Endpoint>::close,
         <Endpoint>::connect,
         <Endpoint>::connect_wait,

@@ -14,20 +14,22 @@ use petrel_transport::buf::{BufPool, PoolExhausted};
 use petrel_transport::clock::Clock;
 
 use super::call::{Continuation, Keyed};
-use super::call_builder::{CallBuilder, IntoMessage};
+use super::call_builder::{CallBuilder, Callee, IntoMessage};
 use super::cancel::Watchers;
 use super::handler::Dropped;
 use super::multicast::Groups;
 use super::options::limits;
 use super::remote::Remote;
+use super::service::Services;
 use super::sessions::Sessions;
+use crate::client::Client;
 use crate::events;
-use crate::local::Hub;
+use crate::local::{Hub, Key};
 use crate::msgbuf::MsgBuf;
 
 /// The part of an endpoint that does not depend on its transport: what handlers and continuations
 /// work on while the transport is busy delivering.
-pub(super) struct Local {
+pub(crate) struct Local {
     pub(super) core: Core<MsgBuf, Continuation>,
     pub(super) pool: BufPool,
     /// What the futures of this thread share with the event loop.
@@ -47,6 +49,16 @@ pub(super) struct Local {
     pub(super) watchers: Watchers,
     pub(super) keyed: Keyed,
     pub(super) sessions: Sessions,
+    /// Those of clients.
+    pub(super) services: Box<Services>,
+}
+
+impl Local {
+    /// The service of a client, if the client makes its calls by this endpoint.
+    pub(super) fn service_of(&self, client: &Client) -> Option<Key> {
+        let is_own = self.remote.is_of(client.endpoint());
+        if is_own { self.services.find(client.key()) } else { None }
+    }
 }
 
 impl Drop for Local {
@@ -175,17 +187,17 @@ impl<'a, S: 'static> Context<'a, S> {
         MsgBuf::holding(&self.local.pool, message)
     }
 
-    /// Begins a call of `method` on a session, which [`CallBuilder::then`] sends.
+    /// Begins a call of `method`, on a session or by a client of this endpoint, which [`CallBuilder::then`] sends.
     ///
     /// The message may be a buffer, which goes out as it is, or bytes, which are copied into one.
     #[inline(always)]
-    pub fn call<M: IntoMessage>(
+    pub fn call<C: Callee, M: IntoMessage>(
         &mut self,
-        session: SessionId,
+        callee: C,
         method: u16,
         request: M,
-    ) -> CallBuilder<&mut Self, M> {
-        CallBuilder::new(self, session, method, request)
+    ) -> CallBuilder<&mut Self, M, C> {
+        CallBuilder::new(self, callee, method, request)
     }
 
     /// The deadline that calls made here inherit: that of the request that is being handled, or for which
@@ -320,6 +332,9 @@ pub enum StartError {
     /// It is to be hedged, or to wait for a server: a session has one server.
     #[error("a call on a session has one server: it cannot be hedged, nor wait for another one")]
     NeedsServers,
+    /// The client makes its calls by another endpoint.
+    #[error("the client makes its calls by another endpoint: await the call, or make it there")]
+    OtherEndpoint,
     /// No buffer for the message.
     #[error(transparent)]
     Memory(#[from] PoolExhausted),
@@ -330,7 +345,7 @@ impl StartError {
     pub fn status(&self) -> Status {
         match self {
             StartError::Rejected(error) => error.status(),
-            StartError::NeedsServers => Status::InvalidArgument,
+            StartError::NeedsServers | StartError::OtherEndpoint => Status::InvalidArgument,
             StartError::Memory(_) => Status::ResourceExhausted,
         }
     }

@@ -13,7 +13,7 @@ use petrel_transport::Transport;
 use super::call::{Continuation, Reply};
 use super::context::{Context, NotTaken};
 use super::event_loop::Sink;
-use super::posted::end_task;
+use super::service::{run_due, run_ended};
 use super::state::State;
 use super::{ConnectError, Endpoint};
 use crate::control::{ControlPlane, EndpointId};
@@ -49,7 +49,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             if main.take() {
                 let hub = Rc::clone(&self.local.hub);
                 let poll = || future.as_mut().poll(&mut TaskContext::from_waker(&waker));
-                if let Poll::Ready(output) = hub.lend(&mut self.handlers.state, poll) {
+                let (state, local) = (&mut self.handlers.state, &mut self.local);
+                if let Poll::Ready(output) = hub.lend(state, local, poll) {
                     return output;
                 }
             }
@@ -67,13 +68,15 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             self.handle_posts();
             self.answer_dropped();
             self.run_late_watchers();
-            hub.lend(&mut self.handlers.state, || hub.poll_tasks());
+            run_due(&mut Context::new(&mut self.local));
+            run_ended(self.handlers.state(), &mut Context::new(&mut self.local));
+            hub.lend(&mut self.handlers.state, &mut self.local, || hub.poll_tasks());
             self.do_as_asked();
             if !self.attention.is_asked() {
                 break;
             }
         }
-        hub.end();
+        hub.end(self.local.services.next_due_ns());
         self.close_drained(now_ns);
     }
 
@@ -95,7 +98,6 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                     self.connect_for(remote, endpoint, &answer);
                 }
                 Command::Close(id) => self.close(id),
-                Command::EndPosted(key, outcome) => end_task(&mut self.local, key, outcome),
             }
         }
     }

@@ -23,8 +23,8 @@ mod multicast;
 mod open;
 mod options;
 mod peer;
-mod posted;
 mod remote;
+mod service;
 mod sessions;
 mod shared;
 mod slot_shares;
@@ -34,13 +34,13 @@ mod stats;
 
 use std::marker::PhantomData;
 
-use petrel_proto::{Core, SessionId};
+use petrel_proto::Core;
 use petrel_transport::buf::{BufPool, InUse, PoolExhausted};
 use petrel_transport::host::Host;
 use petrel_transport::{RX_BURST_MAX, Transport};
 
 pub use call::{CallKey, Continuation, Reply};
-pub use call_builder::{CallBuilder, CallRejected, Caller, IntoMessage};
+pub use call_builder::{CallBuilder, CallRejected, Callee, Caller, IntoMessage};
 #[doc(hidden)]
 pub use census::{Census, LocalCensus};
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
@@ -66,7 +66,7 @@ pub use stats::{ClientCalls, EndpointStats};
 use ahead::Ahead;
 use call::{Keyed, run_continuation, run_under_deadline};
 use cancel::Watchers;
-use context::Local;
+pub(crate) use context::Local;
 use drain::Drain;
 use handler::{Dropped, Handlers};
 use multicast::{Groups, Joined};
@@ -214,6 +214,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 watchers: Watchers::default(),
                 keyed: Keyed::default(),
                 sessions: Sessions::new(config.sessions, config.transports),
+                services: Box::default(),
             },
             handlers: Handlers::new(Box::new(state)),
             joined: Vec::new(),
@@ -322,7 +323,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     }
 
     /// Since the last turn any time may have passed, and deadlines count from now.
-    fn refresh_clock(&mut self) {
+    pub(super) fn refresh_clock(&mut self) {
         self.local.now_ns = self.transport.now();
     }
 
@@ -344,16 +345,16 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         MsgBuf::holding(&self.local.pool, message)
     }
 
-    /// Begins a call of `method` on a session, to be sent by [`CallBuilder::then`], or sent and waited for by
+    /// Begins a call of `method`, on a session or by a client of this endpoint, to be sent by [`CallBuilder::then`], or sent and waited for by
     /// [`CallBuilder::wait`].
     #[inline(always)]
-    pub fn call<M: IntoMessage>(
+    pub fn call<A: Callee, M: IntoMessage>(
         &mut self,
-        session: SessionId,
+        callee: A,
         method: u16,
         request: M,
-    ) -> CallBuilder<&mut Self, M> {
-        CallBuilder::new(self, session, method, request)
+    ) -> CallBuilder<&mut Self, M, A> {
+        CallBuilder::new(self, callee, method, request)
     }
 
     /// The transport.

@@ -142,7 +142,7 @@ impl Broadcast {
         let call = PendingCall { method, tag, request, response };
         let limits = options.limits(clock.now_ns());
         core.call_announced(*now_ns, session, call, limits, self.frames.announcement);
-        Ok(CallKey::new(session, run_keyed, number))
+        Ok(CallKey::on_session(session, run_keyed, number))
     }
 }
 

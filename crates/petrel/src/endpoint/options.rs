@@ -71,7 +71,7 @@ impl CallOptions {
         self
     }
 
-    /// To execute the call twice does no harm: a [`Channel`](crate::Channel) may try it again where it
+    /// To execute the call twice does no harm: a [`Client`](crate::Client) may try it again where it
     /// is not known whether it was executed.
     #[must_use]
     pub const fn idempotent(mut self) -> Self {
@@ -79,7 +79,7 @@ impl CallOptions {
         self
     }
 
-    /// A [`Channel`](crate::Channel) makes a second attempt, at another server if there is one, when
+    /// A [`Client`](crate::Client) makes a second attempt, at another server if there is one, when
     /// the first has not answered after this time; the first answer counts. About the time in which 95
     /// of 100 calls are answered is a good choice. The call has to be [`idempotent`](Self::idempotent).
     #[must_use]
@@ -88,7 +88,7 @@ impl CallOptions {
         self
     }
 
-    /// A [`Channel`](crate::Channel) none of whose servers can be reached does not fail the call, but
+    /// A [`Client`](crate::Client) none of whose servers can be reached does not fail the call, but
     /// waits for one until the call's time is over.
     #[must_use]
     pub const fn wait_for_ready(mut self) -> Self {

@@ -3,21 +3,22 @@
 
 use std::collections::HashMap;
 
-use petrel_proto::{RequestHandle, SessionId, Status};
+use petrel_proto::{RequestHandle, Status};
 use petrel_transport::Transport;
 use petrel_transport::wake::Waker;
 
 use super::context::{Context, Local};
 use super::handler::{Handled, Request};
-use super::posted::{Posted, cancel_call, close_service, open_service, set_targets, start_call};
+use super::service::{
+    Asked, End, Message, begin_call, cancel_posted, close_service, open_service, set_targets,
+};
 use super::{CallFailures, ClientCalls, Endpoint, spare::SpareBytes};
-use crate::channel::{ChannelConfig, Target};
 use crate::client::places::Places;
-use crate::client::{Client, ClientShared, ServiceKeys, SessionClient};
+use crate::client::{Client, ClientConfig, ClientShared, ServiceKeys, Target};
 use crate::control::ControlPlane;
 use crate::events;
 use crate::inbox::{Attention, Inbox};
-use crate::post::{Answer, Post, Refuse};
+use crate::post::{Answer, Post, Refuse, StartCall};
 use crate::sync::{Arc, AtomicBool, Ordering, thread};
 use crate::workers::{WorkerRequest, Workers};
 
@@ -27,7 +28,6 @@ pub(super) struct Remote {
     waker: Waker,
     client_calls_max: usize,
     postbox: Option<Postbox>,
-    pub(super) posted: Posted,
     running: Running,
     /// Of all calls of the endpoint: here they take no room among what each call uses.
     pub(super) failures: CallFailures,
@@ -48,7 +48,6 @@ impl Remote {
             waker,
             client_calls_max,
             postbox: None,
-            posted: Posted::default(),
             running: Running::default(),
             failures: CallFailures::default(),
             spare: SpareBytes::default(),
@@ -62,7 +61,6 @@ impl Remote {
             let clients = ClientShared {
                 poster: inbox.poster(),
                 places: Places::new(self.client_calls_max),
-                places_max: self.client_calls_max,
                 services: ServiceKeys::default(),
                 endpoint_thread: thread::current().id(),
             };
@@ -70,12 +68,18 @@ impl Remote {
         })
     }
 
+    /// Whether these clients are this endpoint's.
+    #[inline]
+    pub(super) fn is_of(&self, clients: &Arc<ClientShared>) -> bool {
+        self.postbox.as_ref().is_some_and(|postbox| Arc::ptr_eq(&postbox.clients, clients))
+    }
+
     /// The calls of client handles, as numbers.
-    pub(super) fn client_calls(&self) -> ClientCalls {
+    pub(super) fn client_calls(&self, (made, not_made): (u64, u64)) -> ClientCalls {
         let places = self.postbox.as_ref().map(|postbox| &postbox.clients.places);
         ClientCalls {
-            made: self.posted.calls_made,
-            not_made: self.posted.calls_not_made,
+            made,
+            not_made,
             under_way: places.map_or(0, |places| self.client_calls_max - places.free()),
             waiting: places.map_or(0, |places| places.waiting()),
         }
@@ -110,23 +114,40 @@ impl Drop for Postbox {
 
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// A client of a service at one or several servers, for any thread, whose sessions are this endpoint's. It begins to
-    /// connect when the event loop runs.
+    /// connect when the event loop runs. On this thread its calls may have continuations, too:
+    ///
+    /// ```
+    /// # use petrel::{ClientConfig, EndpointConfig, Nexus};
+    /// # use std::time::Duration;
+    /// # const DOUBLE: u16 = 1;
+    /// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
+    /// # let mut server = nexus.endpoint(EndpointConfig::default())?;
+    /// # server.on(DOUBLE, |_, cx, request| { let n = request.data()[0]; request.reply(cx, &[2 * n]) });
+    /// # let address = nexus.local_addr().expect("it listens");
+    /// let mut endpoint = nexus.endpoint_with(EndpointConfig::default(), Vec::new())?;
+    /// let client = endpoint.client([address], ClientConfig::default());
+    /// endpoint
+    ///     .call(&client, DOUBLE, &[21])
+    ///     .timeout(Duration::from_secs(60))
+    ///     .idempotent()
+    ///     .then(|answers: &mut Vec<u8>, _, reply| answers.push(reply.message().expect("an answer")[0]))?;
+    /// while endpoint.state().is_empty() {
+    ///     endpoint.run_once();
+    /// #   server.run_once();
+    /// }
+    /// assert_eq!(endpoint.state(), &[42]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     ///
     /// # Panics
     /// Without a target.
     pub fn client<A: Into<Target>>(
         &mut self,
         targets: impl IntoIterator<Item = A>,
-        config: ChannelConfig,
+        config: ClientConfig,
     ) -> Client {
-        let targets: Vec<Target> = targets.into_iter().map(Into::into).collect();
-        assert!(!targets.is_empty(), "a client has a target");
-        Client::of_endpoint(self.client_shared(), targets, config)
-    }
-
-    /// A handle on a session for calls from any thread; see [`SessionClient`].
-    pub fn session_client(&mut self, session: SessionId) -> SessionClient {
-        SessionClient::new(session, self.client_shared())
+        self.refresh_clock();
+        self.local.client(targets.into_iter().map(Into::into).collect(), config)
     }
 
     /// What clients of this endpoint need of it.
@@ -169,9 +190,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                     refuse(cx.local, handle, status, text);
                 }
                 Post::Start(start) => start_call(cx, start),
-                Post::Cancel(state) => cancel_call(cx.local, &state),
-                Post::OpenService(open) => open_service(cx.local, *open),
-                Post::SetTargets(key, targets) => set_targets(cx.local, key, targets),
+                Post::Cancel(state) => cancel_posted(cx, &state),
+                Post::OpenService(open) => open_service(cx, *open),
+                Post::SetTargets(key, targets) => set_targets(cx, key, targets),
                 Post::CloseService(key) => {
                     close_service(cx.local, key);
                     closed.push(key);
@@ -183,6 +204,39 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             closed.into_iter().for_each(|key| postbox.clients.services.give_back(key));
         }
     }
+}
+
+impl Local {
+    /// A client whose sessions are this endpoint's.
+    pub(crate) fn client(&mut self, targets: Vec<Target>, config: ClientConfig) -> Client {
+        assert!(!targets.is_empty(), "a client has a target");
+        let clients = Arc::clone(&self.remote.postbox().clients);
+        let (client, open) = Client::of_endpoint(clients, targets, config);
+        open_service(&mut Context::new(self), open);
+        client
+    }
+
+    /// Makes a call at once if it is one of these clients and these are the endpoint's.
+    pub(crate) fn start_own(&mut self, clients: &Arc<ClientShared>, start: &mut Option<StartCall>) {
+        if self.remote.is_of(clients)
+            && let Some(start) = start.take()
+        {
+            start_call(&mut Context::new(self), start);
+        }
+    }
+}
+
+/// Makes the call of a client's handle.
+fn start_call(cx: &mut Context<'_>, start: StartCall) {
+    let StartCall { pending, service, method, request, options } = start;
+    if !pending.is_wanted() {
+        return;
+    }
+    let Some(service) = cx.local.services.find(service) else {
+        return pending.end_unsent(Status::Unavailable, "the client is gone");
+    };
+    let (message, end) = (Message::Bytes(request, None), End::Posted(pending));
+    begin_call(cx, service, Asked { method, message, room: None, options, end });
 }
 
 impl Request<'_> {
@@ -259,6 +313,8 @@ impl Drop for Running {
 
 #[cfg(test)]
 mod tests {
+    use petrel_proto::SessionId;
+
     use super::*;
 
     fn handle(number: u64) -> RequestHandle {

@@ -63,7 +63,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
             buffers: self.local.pool.in_use(),
             session_ends: self.local.sessions.ends(),
             call_failures: self.local.remote.failures,
-            client_calls: self.local.remote.client_calls(),
+            client_calls: self.local.remote.client_calls(self.local.services.calls_made()),
             protocol: *self.local.core.counters(),
             congestion: *self.local.core.congestion_counters(),
             transport: self.transport.stats(),

@@ -15,8 +15,9 @@ use super::executor::Task;
 use super::hub::{Command, Hub};
 use super::session::Session;
 use super::sleep::{Sleep, Timeout};
+use crate::client::{Client, ClientConfig, Target};
 use crate::control::EndpointId;
-use crate::endpoint::{CallOptions, ConnectError, SharedMsg};
+use crate::endpoint::{CallOptions, ConnectError, Local, SharedMsg};
 use crate::msgbuf::MsgBuf;
 use crate::time::as_ns;
 
@@ -51,13 +52,13 @@ impl<S> Handle<S> {
         Self { hub, state: PhantomData }
     }
 
-    /// The same without the type of the state.
-    pub(crate) fn untyped(&self) -> Handle {
-        Handle::new(Rc::clone(&self.hub))
-    }
-
     pub(super) fn hub(&self) -> &Rc<Hub> {
         &self.hub
+    }
+
+    /// Does something with the endpoint, in one of its tasks.
+    pub(crate) fn with_local<R>(&self, run: impl FnOnce(&mut Local) -> R) -> R {
+        self.hub.with_local(run)
     }
 
     /// Opens a session to endpoint 0 of the process whose control address is `remote`, and waits
@@ -91,6 +92,19 @@ impl<S> Handle<S> {
         }
     }
 
+    /// A client of a service whose sessions are this endpoint's, as [`Endpoint::client`](crate::Endpoint::client) gives it.
+    ///
+    /// # Panics
+    /// Without a target, and outside of the endpoint's tasks.
+    pub fn client<T: Into<Target>>(
+        &self,
+        targets: impl IntoIterator<Item = T>,
+        config: ClientConfig,
+    ) -> Client {
+        let targets = targets.into_iter().map(Into::into).collect();
+        self.hub.with_local(|local| local.client(targets, config))
+    }
+
     /// Starts a call with a message that goes to others too, on a session that is known by its name. Its options
     /// have [begun](CallOptions::begun).
     pub(crate) fn start_shared(
@@ -110,7 +124,7 @@ impl<S> Handle<S> {
     }
 
     /// The same with a deadline that the calls of the future inherit.
-    pub(super) fn spawn_within<T: 'static>(
+    pub(crate) fn spawn_within<T: 'static>(
         &self,
         deadline_ns: Option<u64>,
         future: impl Future<Output = T> + 'static,
@@ -136,11 +150,6 @@ impl<S> Handle<S> {
     /// A future with a limit of time. For calls a deadline is better: it goes to the server too.
     pub fn timeout<F: Future>(&self, duration: Duration, future: F) -> Timeout<F> {
         Timeout::new(future, self.sleep(duration))
-    }
-
-    /// A future that ends at a time, if not before.
-    pub(crate) fn timeout_at<F: Future>(&self, at_ns: u64, future: F) -> Timeout<F> {
-        Timeout::new(future, Sleep::until(Rc::clone(&self.hub), at_ns))
     }
 
     /// Time of the turn of the event loop in which tasks were last polled, in nanoseconds of the

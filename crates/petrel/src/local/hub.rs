@@ -6,6 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::mem;
 use std::net::SocketAddr;
+use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::task::Waker;
@@ -26,7 +27,7 @@ use super::slab::Key;
 use super::timers::{TimerId, Timers};
 use crate::control::{EndpointId, Reason};
 use crate::endpoint::{
-    CallOptions, ConnectError, IntoMessage, LocalCensus, SessionState, StartError, State,
+    CallOptions, ConnectError, IntoMessage, Local, LocalCensus, SessionState, StartError, State,
 };
 use crate::error::Error;
 use crate::inbox::Attention;
@@ -41,8 +42,17 @@ pub(super) const RESPONSE_BYTES: usize = petrel_proto::limits::PACKET_BYTES_MIN 
 pub(crate) enum Command {
     Connect(SocketAddr, EndpointId, Rc<ConnectAnswer>),
     Close(SessionId),
-    /// The task of a call that another thread has posted has ended.
-    EndPosted(Key, Result<MsgBuf, Error>),
+}
+
+#[cfg(not(shuttle))]
+thread_local! {
+    /// The hub of the endpoint whose tasks are polled on this thread now.
+    static CURRENT: Cell<Option<NonNull<Hub>>> = const { Cell::new(None) };
+}
+
+#[cfg(shuttle)]
+crate::sync::thread_local! {
+    static CURRENT: Cell<Option<NonNull<Hub>>> = Cell::new(None);
 }
 
 /// One per endpoint.
@@ -61,7 +71,7 @@ pub(crate) struct Hub {
     cancels: RefCell<Vec<(SessionId, u64)>>,
     commands: RefCell<VecDeque<Command>>,
     answers: RefCell<VecDeque<Answer>>,
-    timers: RefCell<Timers>,
+    timers: RefCell<Timers<Waker>>,
     pub(super) tasks: RefCell<Tasks>,
     /// Sessions that somebody has a handle of.
     watched: RefCell<HashMap<SessionId, Weak<Watched>>>,
@@ -70,6 +80,8 @@ pub(crate) struct Hub {
     pub(super) inherited_ns: Cell<Option<u64>>,
     /// The application's state, while tasks are polled.
     lent: RefCell<Option<Box<dyn Any>>>,
+    /// The endpoint, while tasks are polled and none of them uses it.
+    local: Cell<Option<NonNull<Local>>>,
     /// Whether the endpoint is gone: what is asked for from then on fails.
     is_closed: Cell<bool>,
 }
@@ -101,6 +113,7 @@ impl Hub {
             random: Cell::new(seed),
             inherited_ns: Cell::new(None),
             lent: RefCell::new(None),
+            local: Cell::new(None),
             is_closed: Cell::new(false),
         })
     }
@@ -116,21 +129,63 @@ impl Hub {
         }
     }
 
-    /// Lends tasks the application's state, while they are polled.
-    pub(crate) fn lend<R>(&self, state: &mut Box<dyn Any>, poll: impl FnOnce() -> R) -> R {
-        /// Gives the state back also when a task panics.
-        struct Lent<'a>(&'a Hub, &'a mut Box<dyn Any>);
+    /// Lends tasks the application's state and the endpoint, while they are polled.
+    pub(crate) fn lend<R>(
+        &self,
+        state: &mut Box<dyn Any>,
+        local: &mut Local,
+        poll: impl FnOnce() -> R,
+    ) -> R {
+        /// Gives both back also when a task panics.
+        struct Lent<'a> {
+            hub: &'a Hub,
+            state: &'a mut Box<dyn Any>,
+            /// The endpoint whose tasks run before and after this: one of them may run another endpoint.
+            outer: Option<NonNull<Hub>>,
+        }
 
         impl Drop for Lent<'_> {
             fn drop(&mut self) {
-                *self.1 = self.0.lent.take().expect("a state that was lent comes back");
+                CURRENT.with(|current| current.set(self.outer));
+                self.hub.local.set(None);
+                *self.state = self.hub.lent.take().expect("a state that was lent comes back");
             }
         }
 
         let before = self.lent.replace(Some(mem::replace(state, Box::new(()))));
         assert!(before.is_none(), "the state is lent once at a time");
-        let _lent = Lent(self, state);
+        self.local.set(Some(NonNull::from(local)));
+        let outer = CURRENT.with(|current| current.replace(Some(NonNull::from(self))));
+        let _lent = Lent { hub: self, state, outer };
         poll()
+    }
+
+    /// Does something with the hub of the endpoint whose tasks run on this thread now, if there is one.
+    pub(crate) fn with_current<R>(run: impl FnOnce(&Hub) -> R) -> Option<R> {
+        let current = CURRENT.with(Cell::get)?;
+        // SAFETY: `lend` borrows the hub for as long as it is the current one.
+        Some(run(unsafe { current.as_ref() }))
+    }
+
+    /// Does something with the endpoint, if it is lent and not in use.
+    pub(crate) fn try_with_local<R>(&self, run: impl FnOnce(&mut Local) -> R) -> Option<R> {
+        /// Puts it back also after a panic.
+        struct InUse<'a>(&'a Hub, NonNull<Local>);
+
+        impl Drop for InUse<'_> {
+            fn drop(&mut self) {
+                self.0.local.set(Some(self.1));
+            }
+        }
+
+        let mut in_use = InUse(self, self.local.take()?);
+        // SAFETY: `lend` borrows it exclusively for as long as it is there, and it is not there while it is in use here.
+        Some(run(unsafe { in_use.1.as_mut() }))
+    }
+
+    /// The same in a task of the endpoint, which has it lent.
+    pub(crate) fn with_local<R>(&self, run: impl FnOnce(&mut Local) -> R) -> R {
+        self.try_with_local(run).expect("an endpoint is lent to its tasks while they run")
     }
 
     /// The state that is lent.
@@ -140,9 +195,9 @@ impl Hub {
         run(State::of(&mut **lent))
     }
 
-    /// Ends it: asks for the next one.
-    pub(crate) fn end(&self) {
-        self.attention.ask_at(self.timers.borrow_mut().next_ns());
+    /// Ends it: asks for the next one, at that time if nothing is due before.
+    pub(crate) fn end(&self, at_ns: u64) {
+        self.attention.ask_at(at_ns.min(self.timers.borrow_mut().next_ns()));
     }
 
     pub(crate) fn next_start(&self) -> Option<Start> {
@@ -245,7 +300,7 @@ impl Hub {
     }
 
     /// The next of a sequence of random numbers, for jitter (splitmix64).
-    pub(super) fn random(&self) -> u64 {
+    pub(crate) fn random(&self) -> u64 {
         let state = self.random.get().wrapping_add(0x9E37_79B9_7F4A_7C15);
         self.random.set(state);
         let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
@@ -276,6 +331,11 @@ impl Hub {
         Ok(response)
     }
 
+    /// Asks the event loop to look here at that time, if not before.
+    pub(crate) fn ask_at(&self, at_ns: u64) {
+        self.attention.ask_at(at_ns);
+    }
+
     /// Asks the event loop to look here in its next turn.
     pub(crate) fn ask(&self) {
         self.attention.ask();
@@ -293,7 +353,7 @@ impl Hub {
 
     /// The options of a call that a future starts now, and that the event loop makes later.
     #[inline]
-    pub(super) fn begun(&self, options: CallOptions) -> CallOptions {
+    pub(crate) fn begun(&self, options: CallOptions) -> CallOptions {
         options.begun(|| self.clock.now_ns()).no_later_than(self.inherited_ns.get())
     }
 
@@ -377,7 +437,9 @@ impl Hub {
     }
 
     pub(super) fn reset_timer(&self, id: TimerId, waker: &Waker) {
-        self.timers.borrow_mut().set_waker(id, waker);
+        if let Some(before) = self.timers.borrow_mut().get_mut(id) {
+            before.clone_from(waker);
+        }
     }
 
     pub(super) fn remove_timer(&self, id: TimerId) {

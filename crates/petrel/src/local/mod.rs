@@ -38,3 +38,4 @@ pub(crate) use connect::ConnectAnswer;
 pub(crate) use hub::{Command, Hub};
 pub(crate) use ready::MainWaker;
 pub(crate) use slab::{Key, Slab};
+pub(crate) use timers::{TimerId, Timers};

@@ -1,6 +1,6 @@
 //! A session as futures have it.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::{IntoFuture, poll_fn};
 use std::rc::Rc;
 use std::task::{Poll, Waker};
@@ -19,13 +19,16 @@ use crate::msgbuf::MsgBuf;
 #[derive(Debug)]
 pub(crate) struct Watched {
     id: SessionId,
+    /// Whether the state is that calls go out.
+    is_open: Cell<bool>,
     state: RefCell<SessionState>,
     wakers: RefCell<Vec<Waker>>,
 }
 
 impl Watched {
     pub(super) fn new(id: SessionId, state: SessionState) -> Self {
-        Self { id, state: RefCell::new(state), wakers: RefCell::default() }
+        let is_open = Cell::new(state == SessionState::Open);
+        Self { id, is_open, state: RefCell::new(state), wakers: RefCell::default() }
     }
 
     pub(super) fn id(&self) -> SessionId {
@@ -33,6 +36,7 @@ impl Watched {
     }
 
     pub(super) fn set(&self, state: SessionState) {
+        self.is_open.set(state == SessionState::Open);
         *self.state.borrow_mut() = state;
         let wakers = std::mem::take(&mut *self.wakers.borrow_mut());
         wakers.into_iter().for_each(Waker::wake);
@@ -102,8 +106,9 @@ impl Session {
     }
 
     /// Whether calls go out.
+    #[inline]
     pub fn is_open(&self) -> bool {
-        *self.watched.state.borrow() == SessionState::Open
+        self.watched.is_open.get()
     }
 
     /// Waits until the session is open.

@@ -67,18 +67,27 @@ impl<T> Slab<T> {
     }
 
     /// The value of a key, unless it was removed.
+    pub(crate) fn get(&self, key: Key) -> Option<&T> {
+        let place = self.places.get(key.index())?;
+        if place.generation == key.generation() { place.value.as_ref() } else { None }
+    }
+
+    /// The value of a key, unless it was removed, to change it.
     pub(crate) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
         let place = self.places.get_mut(key.index())?;
-        place.value.as_mut().filter(|_| place.generation == key.generation())
+        if place.generation == key.generation() { place.value.as_mut() } else { None }
     }
 
     /// Takes the value of a key out.
     pub(crate) fn remove(&mut self, key: Key) -> Option<T> {
-        self.get_mut(key)?;
-        let place = &mut self.places[key.index()];
+        let place = self.places.get_mut(key.index())?;
+        if place.generation != key.generation() {
+            return None;
+        }
+        let value = place.value.take()?;
         place.generation = place.generation.wrapping_add(1);
         self.free.push(key.index() as u32);
-        place.value.take()
+        Some(value)
     }
 
     /// How many values there are.

@@ -13,24 +13,14 @@ use super::timers::TimerId;
 #[derive(Debug)]
 pub struct Sleep {
     hub: Rc<Hub>,
-    end: End,
+    duration_ns: u64,
     /// When it ends, and by which timer, once it has begun.
     until: Option<(u64, TimerId)>,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum End {
-    After(u64),
-    At(u64),
-}
-
 impl Sleep {
     pub(super) fn new(hub: Rc<Hub>, duration_ns: u64) -> Self {
-        Self { hub, end: End::After(duration_ns), until: None }
-    }
-
-    pub(super) fn until(hub: Rc<Hub>, at_ns: u64) -> Self {
-        Self { hub, end: End::At(at_ns), until: None }
+        Self { hub, duration_ns, until: None }
     }
 }
 
@@ -42,14 +32,10 @@ impl Future for Sleep {
         match self.until {
             Some((at_ns, _)) if now_ns >= at_ns => return Poll::Ready(()),
             Some((_, timer)) => self.hub.reset_timer(timer, cx.waker()),
+            None if self.duration_ns == 0 => return Poll::Ready(()),
             None => {
-                let at_ns = match self.end {
-                    End::After(0) => return Poll::Ready(()),
-                    // The turn's time may be much older than the poll; a sleep that counts from there ends early.
-                    End::After(duration_ns) => self.hub.clock_now_ns().saturating_add(duration_ns),
-                    End::At(at_ns) if now_ns >= at_ns => return Poll::Ready(()),
-                    End::At(at_ns) => at_ns,
-                };
+                // The turn's time may be much older than the poll; a sleep that counts from there ends early.
+                let at_ns = self.hub.clock_now_ns().saturating_add(self.duration_ns);
                 self.until = Some((at_ns, self.hub.set_timer(at_ns, cx.waker().clone())));
             }
         }

@@ -1,59 +1,62 @@
-//! Timers of futures: what waits for a time.
+//! Timers: what waits for a time.
 //!
 //! Apart from the core's wheel, which has ticks of 66 µs and knows slots only. A timer that is dropped
 //! before its time leaves its entry behind, which is passed over; when most entries are such, all are
 //! sorted out. So a guard around each of a million calls a second costs a push, and no memory that
 //! grows.
 
+use super::slab::{Key, Slab};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::task::Waker;
-
-use super::slab::{Key, Slab};
 
 /// Entries below which nobody sorts out those left behind.
 const TIDY_COUNT: usize = 64;
 
 /// Names a timer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TimerId(Key);
+pub(crate) struct TimerId(Key);
 
-#[derive(Debug, Default)]
-pub(super) struct Timers {
+/// Timers, each of which gives a `T` when it is due.
+#[derive(Debug)]
+pub(crate) struct Timers<T> {
     /// With a number that keeps those of one time in the order in which they were set.
     by_time: BinaryHeap<Reverse<(u64, u64, Key)>>,
-    waiting: Slab<Waker>,
+    waiting: Slab<T>,
     next_number: u64,
 }
 
-impl Timers {
+impl<T> Default for Timers<T> {
+    fn default() -> Self {
+        Self { by_time: BinaryHeap::new(), waiting: Slab::default(), next_number: 0 }
+    }
+}
+
+impl<T> Timers<T> {
     /// Those that wait.
     pub(super) fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Wakes `waker` at `at_ns`, or as soon after as somebody looks.
-    pub(super) fn insert(&mut self, at_ns: u64, waker: Waker) -> TimerId {
+    /// Gives `due` at `at_ns`, or as soon after as somebody looks.
+    pub(crate) fn insert(&mut self, at_ns: u64, due: T) -> TimerId {
         self.tidy();
-        let key = self.waiting.insert(waker);
+        let key = self.waiting.insert(due);
         self.by_time.push(Reverse((at_ns, self.next_number, key)));
         self.next_number += 1;
         TimerId(key)
     }
 
-    /// Wakes somebody else instead.
-    pub(super) fn set_waker(&mut self, id: TimerId, waker: &Waker) {
-        if let Some(before) = self.waiting.get_mut(id.0) {
-            before.clone_from(waker);
-        }
+    /// What a timer gives, until it is due.
+    pub(super) fn get_mut(&mut self, id: TimerId) -> Option<&mut T> {
+        self.waiting.get_mut(id.0)
     }
 
-    pub(super) fn remove(&mut self, id: TimerId) {
+    pub(crate) fn remove(&mut self, id: TimerId) {
         self.waiting.remove(id.0);
     }
 
     /// When the next timer is due; [`u64::MAX`] without one.
-    pub(super) fn next_ns(&mut self) -> u64 {
+    pub(crate) fn next_ns(&mut self) -> u64 {
         while let Some(Reverse((at_ns, _, key))) = self.by_time.peek() {
             if self.waiting.get_mut(*key).is_some() {
                 return *at_ns;
@@ -63,8 +66,8 @@ impl Timers {
         u64::MAX
     }
 
-    /// Takes whom to wake by now, in the order of their times.
-    pub(super) fn pop_due(&mut self, now_ns: u64) -> Option<Waker> {
+    /// Takes what is due by now, in the order of the times.
+    pub(crate) fn pop_due(&mut self, now_ns: u64) -> Option<T> {
         if self.next_ns() > now_ns {
             return None;
         }
@@ -83,6 +86,7 @@ impl Timers {
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
+    use std::task::Waker;
 
     use proptest::prelude::*;
 
@@ -106,7 +110,7 @@ mod tests {
         fn each_comes_due_once_and_in_order(
             steps in prop::collection::vec((0u64..100, prop::option::of(any::<prop::sample::Index>()), 0u64..40), 1..200),
         ) {
-            let mut timers = Timers::default();
+            let mut timers = Timers::<Waker>::default();
             let mut model: Vec<(u64, TimerId, Arc<Wakes>)> = Vec::new();
             let mut now_ns = 0;
             for (ahead, removed, passes) in steps {

@@ -1,19 +1,16 @@
-//! Calls from any thread, by client handles.
+//! Calls from any thread, by clients of one server.
 
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
-use crate::common::remote::Caller;
+use crate::common::remote::{Caller, plain};
 use crate::common::{ECHO, Server, over, pattern};
-use petrel::{
-    CallOptions, EndpointConfig, Execution, IdlePolicy, NotStartedReason, Permit, RemoteCall,
-    SessionClient, Status, WorkerRequest,
-};
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use petrel::{CallOptions, Client, EndpointConfig, Execution, IdlePolicy, Status, WorkerRequest};
 
 const HOLD: u16 = 10;
 
@@ -53,10 +50,8 @@ fn handles__are_send_sync_and_their_calls_futures_that_move() {
     let (server, _kept) = server();
     let caller = Caller::start(over(true, true), server.address);
     is_shared(&caller.client);
-    is_shared(&caller.client.parallel(1));
-    moves(&caller.client.call(ECHO, b"", 0));
-    moves(&caller.client.start(ECHO, b"", 0).unwrap());
-    moves(&caller.client.reserve());
+    moves(&caller.client.call(ECHO, b""));
+    moves(&caller.client.call(ECHO, b"").started());
 }
 
 #[test]
@@ -77,57 +72,50 @@ fn calls__of_many_threads_get_their_own_answers_and_wake_a_sleeping_endpoint() {
     }
 }
 
-fn call_often(client: &SessionClient, number: u64) {
+fn call_often(client: &Client, number: u64) {
     for round in 0..200 {
         let message = pattern(40 + round as usize, number << 32 | round);
-        assert_eq!(client.call_wait(ECHO, &message[..], 300).unwrap(), message);
+        assert_eq!(client.call(ECHO, &message[..]).wait().unwrap(), message);
     }
     let large = pattern(300_000, number);
-    assert_eq!(client.call_wait(ECHO, large.clone(), large.len()).unwrap(), large);
+    assert_eq!(client.call(ECHO, large.clone()).wait().unwrap(), large);
 }
 
 #[test]
 fn calls__fail_with_the_reason() {
     let (server, kept) = server();
     let caller = Caller::start(over(true, true), server.address);
-    let call = |method, request: &[u8], max| {
-        let end = caller.client.call_wait(method, request, max).unwrap_err();
+    let call = |method, request: &[u8]| {
+        let end = caller.client.call(method, request).wait().unwrap_err();
         (end.status, end.execution)
     };
-    assert_eq!(call(999, b"", 0).0, Status::Unimplemented);
+    assert_eq!(call(999, b"").0, Status::Unimplemented);
     let too_long = vec![0; (8 << 20) + 1];
-    assert_eq!(call(ECHO, &too_long, 0), (Status::ResourceExhausted, Execution::NotSent));
-    assert_eq!(call(ECHO, &[1; 100], 99), (Status::ResourceExhausted, Execution::Answered));
-    let fails = caller.client.start(HOLD, b"", 0).unwrap();
+    assert_eq!(call(ECHO, &too_long), (Status::ResourceExhausted, Execution::NotSent));
+    let fails = caller.client.call(HOLD, b"").started();
     kept.recv().unwrap().fail(Status::NotFound, "naïve");
     let end = fails.wait().unwrap_err();
     assert_eq!((end.status, &*end.message), (Status::NotFound, "naïve"));
 }
 
 #[test]
-fn start__without_a_place_gives_the_request_back_and_reserve_waits() {
+fn call__waits_for_a_place_when_it_is_awaited() {
     let (server, kept) = server();
     let caller = Caller::start(calls_at_most(2), server.address);
     let client = &caller.client;
-    let one = client.start(HOLD, b"one", 10).unwrap();
-    let two = client.start(HOLD, b"two", 10).unwrap();
-    let refused = client.start(HOLD, b"three", 10).unwrap_err();
-    assert_eq!(refused.reason, NotStartedReason::Full { max: 2 });
-    assert_eq!(
-        (refused.status(), refused.execution()),
-        (Status::ResourceExhausted, Execution::NotSent)
-    );
-    assert_eq!(refused.request, b"three");
-    assert!(is_pending(client.reserve()), "a place was given away twice");
-    let waiting = client.clone();
-    let third = thread::spawn(move || waiting.call_wait(ECHO, refused.request, 10));
+    let [one, two] = [b"one", b"two"].map(|text| client.call(HOLD, text).started());
+    let first = kept.recv().unwrap();
+    let second = kept.recv().unwrap();
+    let mut third = client.call(HOLD, b"three").started();
+    assert!(is_pending(&mut third), "there are two places");
+    let waiting = thread::spawn(move || third.wait());
+    // What was on its way to the server arrives before an answer of the same session.
+    echo(first);
     echo(kept.recv().unwrap());
-    assert_eq!(third.join().unwrap().unwrap(), b"three");
-    echo(kept.recv().unwrap());
-    assert_eq!([one, two].map(|call| call.wait().unwrap()), [b"one", b"two"]);
-    let both: [Permit; 2] = [client.reserve_wait().unwrap(), client.reserve_wait().unwrap()];
-    drop(both);
-    assert_eq!(client.call_wait(ECHO, b"four", 10).unwrap(), b"four");
+    assert_eq!(waiting.join().unwrap().unwrap(), b"three");
+    echo(second);
+    assert_eq!([one, two].map(|call| call.wait().unwrap()), [&b"one"[..], b"two"]);
+    assert_eq!(client.call(ECHO, b"four").wait().unwrap(), b"four");
 }
 
 #[test]
@@ -135,27 +123,29 @@ fn places__of_calls_that_are_given_up_are_free_again() {
     let (server, kept) = server();
     let caller = Caller::start(calls_at_most(1), server.address);
     for _ in 0..20 {
-        let call = caller.client.reserve_wait().unwrap().start(HOLD, b"dropped", 10).unwrap();
-        drop(kept.recv().unwrap());
+        let mut call = caller.client.call(HOLD, b"dropped");
+        while kept.try_recv().is_err() {
+            assert!(is_pending(&mut call));
+        }
         drop(call);
     }
-    drop(caller.client.start(HOLD, b"never waited for", 10));
-    assert_eq!(caller.client.call_wait(ECHO, b"fine", 10).unwrap(), b"fine");
+    drop(caller.client.call(HOLD, b"never waited for").started());
+    assert_eq!(caller.client.call(ECHO, b"fine").wait().unwrap(), b"fine");
 }
 
 #[test]
 fn calls__that_are_dropped_or_late_are_told_to_the_server() {
     let (server, kept) = server();
     let caller = Caller::start(over(true, true), server.address);
-    let dropped = caller.client.start(HOLD, b"dropped", 10).unwrap();
+    let dropped = caller.client.call(HOLD, b"dropped").started();
     let request = kept.recv().unwrap();
-    assert!(!request.is_cancelled() && request.deadline_ns().is_none());
+    assert!(!request.is_cancelled());
     drop(dropped);
     while !request.is_cancelled() {
         thread::yield_now();
     }
     let soon = CallOptions::new().timeout(Duration::from_millis(300));
-    let end = caller.client.call_wait_with(HOLD, b"late", 10, soon).unwrap_err();
+    let end = caller.client.call(HOLD, b"late").options(soon).wait().unwrap_err();
     assert_eq!(end.status, Status::DeadlineExceeded, "{end}");
     let request = kept.recv().unwrap();
     // The client's clock began earlier than the server's, by the time of the request's way.
@@ -169,38 +159,33 @@ fn endpoint__that_is_dropped_ends_all_calls_and_refuses_new_ones() {
     let (server, kept) = server();
     let mut caller = Caller::start(calls_at_most(4), server.address);
     let client = caller.client.clone();
-    let calls: Vec<_> = (0..4u8).map(|n| client.start(HOLD, [n], 10).unwrap()).collect();
+    let calls: Vec<_> = (0..4u8).map(|n| client.call(HOLD, [n]).started()).collect();
     let requests: Vec<_> = (0..4).map(|_| kept.recv().unwrap()).collect();
     let waits = client.clone();
-    let waiting = thread::spawn(move || waits.reserve_wait().map(drop));
+    let waiting = thread::spawn(move || waits.call(ECHO, b"waits").wait());
     caller.end();
     for call in calls {
         let end = call.wait().unwrap_err();
         assert_eq!((end.status, end.execution), (Status::Unavailable, Execution::MayHaveExecuted));
     }
-    assert_eq!(waiting.join().unwrap(), Err(NotStartedReason::EndpointGone));
-    let refused = client.start(ECHO, b"late", 10).unwrap_err();
-    assert_eq!((refused.reason, &*refused.request), (NotStartedReason::EndpointGone, &b"late"[..]));
-    let end = client.call_wait(ECHO, b"late", 10).unwrap_err();
-    assert_eq!((end.status, end.execution), (Status::Unavailable, Execution::NotSent));
+    for end in [waiting.join().unwrap(), client.call(ECHO, b"late").wait()] {
+        let end = end.unwrap_err();
+        assert_eq!((end.status, end.execution), (Status::Unavailable, Execution::NotSent));
+    }
     requests.into_iter().for_each(echo);
 }
 
+/// What users of futures join many calls with.
 #[test]
-fn parallel__has_no_more_calls_on_their_way_than_it_may() {
+fn buffered__has_no_more_calls_on_their_way_than_it_may() {
     const AT_ONCE: usize = 5;
     let (server, kept) = server();
     let caller = Caller::start(over(true, true), server.address);
-    let parallel = caller.client.parallel(AT_ONCE);
-    let started = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&started);
-    let starter = thread::spawn(move || -> Vec<RemoteCall> {
-        let start = |number: u32| {
-            let call = parallel.start_wait(HOLD, number.to_le_bytes(), 4).unwrap();
-            count.fetch_add(1, Ordering::SeqCst);
-            call
-        };
-        (0..200).map(start).collect()
+    let client = caller.client.clone();
+    let all = thread::spawn(move || {
+        let calls = stream::iter(0..200u32).map(|n| client.call(HOLD, n.to_le_bytes()));
+        let all = calls.buffered(AT_ONCE).try_collect::<Vec<_>>();
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(all)
     });
     let mut on_their_way = Vec::new();
     for answered in 0..200 {
@@ -209,43 +194,23 @@ fn parallel__has_no_more_calls_on_their_way_than_it_may() {
             on_their_way.push(kept.recv().unwrap());
         }
         assert!(on_their_way.len() <= AT_ONCE, "{} at once", on_their_way.len());
-        assert!(started.load(Ordering::SeqCst) <= answered + AT_ONCE);
         echo(on_their_way.swap_remove(answered % on_their_way.len()));
     }
-    for (number, call) in starter.join().unwrap().into_iter().enumerate() {
-        assert_eq!(call.wait().unwrap(), (number as u32).to_le_bytes());
+    for (number, answer) in (0u32..).zip(all.join().unwrap().unwrap()) {
+        assert_eq!(answer, number.to_le_bytes());
     }
-}
-
-#[test]
-fn outcome__can_be_looked_for_waited_for_a_while_and_taken() {
-    let (server, kept) = server();
-    let caller = Caller::start(over(true, true), server.address);
-    let mut call = caller.client.start(HOLD, b"later", 10).unwrap();
-    let request = kept.recv().unwrap();
-    assert!(!call.has_ended() && call.try_take().is_none());
-    assert!(call.wait_for(Duration::from_millis(1)).is_none());
-    echo(request);
-    let end = call.wait_for(Duration::MAX).unwrap();
-    assert_eq!(end.unwrap(), b"later");
-    let mut call = caller.client.start(ECHO, b"soon", 10).unwrap();
-    while !call.has_ended() {
-        thread::yield_now();
-    }
-    assert_eq!(call.try_take().unwrap().unwrap(), b"soon");
 }
 
 #[test]
 fn wait__on_the_thread_of_the_endpoint_is_refused() {
     let (server, _kept) = server();
     let mut endpoint = crate::common::client(over(true, true));
-    let session = endpoint.connect_wait(server.address).unwrap();
-    let call = endpoint.session_client(session).start(ECHO, b"own", 10).unwrap();
+    let client = endpoint.client([server.address], plain());
+    let call = client.call(ECHO, b"own").started();
     let wait = std::panic::AssertUnwindSafe(|| call.wait());
     assert!(std::panic::catch_unwind(wait).is_err(), "it would have waited for ever");
     // The event loop of the thread itself ends the call.
-    let client = endpoint.session_client(session);
-    let mut call = pin!(client.call(ECHO, b"own", 10));
+    let mut call = pin!(client.call(ECHO, b"own"));
     let mut cx = Context::from_waker(Waker::noop());
     let response = loop {
         if let Poll::Ready(response) = call.as_mut().poll(&mut cx) {
@@ -256,13 +221,13 @@ fn wait__on_the_thread_of_the_endpoint_is_refused() {
     assert_eq!(response.unwrap(), b"own");
 }
 
-async fn greet_many(client: SessionClient) {
+async fn greet_many(client: Client) {
     let tasks: Vec<_> = (0..50u32)
         .map(|number| {
             let client = client.clone();
             tokio::spawn(async move {
                 let name = format!("number {number}");
-                let greeting = client.call(HOLD, name.as_bytes(), 100).await.unwrap();
+                let greeting = client.call(HOLD, name.as_bytes()).await.unwrap();
                 assert_eq!(greeting, format!("Hello, {name}!").as_bytes());
             })
         })

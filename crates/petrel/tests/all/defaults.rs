@@ -8,7 +8,7 @@ use std::time::Duration;
 use petrel::overload::{
     AdmissionConfig, BackoffConfig, ConcurrencyLimitConfig, RetryBudgetConfig, Shedding,
 };
-use petrel::{ChannelConfig, EndpointConfig, IdlePolicy, Nexus};
+use petrel::{ClientConfig, EndpointConfig, IdlePolicy, Nexus};
 
 const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
@@ -62,7 +62,7 @@ fn endpoint_config__looks_for_a_tenth_of_a_millisecond_and_uses_both_transports(
 
 #[test]
 fn channel_config__is_as_documented() {
-    let config = ChannelConfig::default();
+    let config = ClientConfig::default();
     assert_eq!((config.timeout, config.attempts_max), (ms(10_000), 4));
     let pauses = |first, max, growth_percent| BackoffConfig { first, max, growth_percent };
     assert_eq!(config.retry_backoff, pauses(ms(1), ms(200), 200));

@@ -297,13 +297,12 @@ fn deadlines_and_cancellation_go_through_async_handlers() {
     });
     let behind = back.address;
     let middle = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
-        let handle = endpoint.handle();
-        let channel = handle.channel([behind], petrel::ChannelConfig::default());
+        let service = endpoint.client([behind], petrel::ClientConfig::default());
         endpoint.on_async(ASK_BACK, move |_, request| {
-            let channel = channel.clone();
+            let service = service.clone();
             async move {
                 let options = CallOptions::new().wait_for_ready();
-                channel.call(WAIT, request.data(), options).await
+                service.call(WAIT, request.data()).options(options).await.map(Vec::from)
             }
         });
     });

@@ -2,7 +2,6 @@
 
 #![allow(non_snake_case, reason = "tests are named function__condition")]
 
-mod channel;
 mod client;
 #[path = "../common/mod.rs"]
 mod common;
@@ -26,6 +25,7 @@ mod multicast_networks;
 mod nexus;
 mod reasons;
 mod server;
+mod service;
 mod service_client;
 mod shared;
 mod shm_hostile;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::common::remote::plain;
 use crate::common::{ECHO, Server, client, over};
 use petrel::transport::host::Host;
 use petrel::{Endpoint, EndpointConfig, EndpointStats, Execution, SessionEnd, SessionId, Status};
@@ -81,29 +82,27 @@ fn each_other_end_has_its_own_reason() {
 }
 
 #[test]
-fn calls_of_other_threads_are_counted() {
+fn calls_of_clients_are_counted() {
     let server = keeping_server(over(true, true));
     let mut endpoint = client(EndpointConfig::default());
-    let session = endpoint.connect_wait(server.address).unwrap();
-    let remote = endpoint.session_client(session);
-    let call = remote.start(KEEP, b"", 0).unwrap();
-    endpoint.call(session, ECHO, b"").wait().unwrap();
-    let calls = endpoint.stats().client_calls;
-    assert_eq!((calls.made, calls.not_made, calls.under_way, calls.waiting), (1, 0, 1, 0));
-    endpoint.close(session);
-    let refused = remote.start(KEEP, b"", 0).unwrap();
-    endpoint.block_on(call).unwrap_err();
-    endpoint.block_on(refused).unwrap_err();
-    let calls = endpoint.stats().client_calls;
-    assert_eq!((calls.made, calls.not_made, calls.under_way, calls.waiting), (2, 1, 0, 0));
-    assert!(endpoint.stats().to_json().contains("\"client_calls_not_made\":1"));
+    let remote = endpoint.client([server.address], plain());
+    endpoint.run_until(|_, _| remote.stats().servers_ready == 1);
+    let count = |endpoint: &petrel::Endpoint| {
+        let calls = endpoint.stats().client_calls;
+        (calls.made, calls.not_made, calls.under_way, calls.waiting)
+    };
+    let call = remote.call(KEEP, b"").started();
+    endpoint.call(&remote, ECHO, b"").wait().unwrap();
+    assert_eq!(count(&endpoint), (2, 0, 1, 0));
     // No buffer for the answer can be had.
-    let session = endpoint.connect_wait(server.address).unwrap();
-    let too_large = endpoint.session_client(session).start(ECHO, b"", usize::MAX / 2).unwrap();
-    let failure = endpoint.block_on(too_large).unwrap_err();
+    let options = petrel::CallOptions::new().response_bytes(usize::MAX / 2);
+    let failure = endpoint.block_on(remote.call(ECHO, b"").options(options)).unwrap_err();
     assert_eq!(failure.status, Status::ResourceExhausted);
-    let calls = endpoint.stats().client_calls;
-    assert_eq!((calls.made, calls.not_made, calls.under_way, calls.waiting), (2, 2, 0, 0));
+    assert_eq!(count(&endpoint), (2, 1, 1, 0));
+    assert!(endpoint.stats().to_json().contains("\"client_calls_not_made\":1"));
+    drop(call);
+    endpoint.run_once();
+    assert_eq!(count(&endpoint), (2, 1, 0, 0));
 }
 
 /// Who reads the text of a client's failure sees on which side something is off.

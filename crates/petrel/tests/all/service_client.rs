@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use petrel::client::Background;
 use petrel::overload::RetryBudgetConfig;
-use petrel::{ChannelConfig, Client, EndpointConfig, Error, Execution, Health, Status};
+use petrel::{Client, ClientConfig, EndpointConfig, Error, Execution, Health, Status};
 
 use crate::common::{ECHO, Server, client, free_address, over};
 
@@ -177,7 +177,7 @@ fn call__that_is_refused_is_made_again_and_one_that_failed_is_not() {
 #[test]
 fn call__that_succeeds_allows_others_to_be_made_again() {
     let (server, counts) = server();
-    let mut config = ChannelConfig::default();
+    let mut config = ClientConfig::default();
     config.retry_budget = RetryBudgetConfig { per_thousand: 500, reserve_per_s: 0, saved_max: 1 };
     let builder = Client::builder().config(config);
     let client = builder.connect_wait(server.address).unwrap();
@@ -390,4 +390,21 @@ fn client__of_a_name_looks_it_up_again_when_a_server_is_gone() {
     let call = client.call(ECHO, "back").idempotent().wait_for_ready();
     assert_eq!(call.timeout(Duration::from_secs(60)).wait().unwrap(), b"back");
     assert_eq!(fetch_sessions(&named), 1);
+}
+
+/// The time of the configuration is for calls that do not say, and bounds no other.
+#[test]
+fn timeout__of_a_call_may_be_longer_than_that_of_the_client() {
+    let (server, counts) = server();
+    let mut config = ClientConfig::default();
+    config.timeout = Duration::from_millis(20);
+    let client = Client::builder().config(config).connect_wait(server.address).unwrap();
+    let long = client.call(NEVER, "").timeout(Duration::from_secs(240)).started();
+    wait_until(|| counts.came.load(Ordering::SeqCst) == 1);
+    let failure = client.call(NEVER, "").wait().unwrap_err();
+    assert_eq!(failure.status, Status::DeadlineExceeded);
+    assert_eq!(client.call(ECHO, "").wait().map(Vec::from), Ok(Vec::new()));
+    assert_eq!(counts.went.load(Ordering::SeqCst), 1, "the other call has ended, too");
+    drop(long);
+    wait_until(|| counts.went.load(Ordering::SeqCst) == 2);
 }

@@ -42,16 +42,16 @@ fn two_thousand_long_polls__ping_and_health_are_answered_meanwhile() {
         let (server, kept) = watched(udp);
         let caller = Caller::start(over(udp, !udp), server.address);
         let client = &caller.client;
-        let start = |number: u32| client.start(WATCH, number.to_le_bytes(), 4).unwrap();
+        let start = |number: u32| client.call(WATCH, number.to_le_bytes()).started();
         let mut polls: Vec<_> = (0..2_000).map(start).collect();
         let take = |_| kept.recv_timeout(HANG_GUARD).expect("a poll waits behind others");
         let mut requests: Vec<WorkerRequest> = (0..2_000).map(take).collect();
 
         for number in 0..100_u64 {
-            let pong = client.call_wait_with(ECHO, number.to_le_bytes(), 8, soon());
+            let pong = client.call(ECHO, number.to_le_bytes()).options(soon()).wait();
             assert_eq!(pong.unwrap(), number.to_le_bytes());
         }
-        let health = client.call_wait_with(HEALTH_METHOD, [], 1, soon()).unwrap();
+        let health = client.call(HEALTH_METHOD, []).options(soon()).wait().unwrap();
         assert_eq!(Health::from_code(health[0]), Some(Health::Serving));
 
         // Half of them are cancelled, and the server hears of it; the others are answered.
@@ -72,7 +72,7 @@ fn two_thousand_long_polls__ping_and_health_are_answered_meanwhile() {
         for (number, poll) in (1_000_u32..).zip(answered) {
             assert_eq!(poll.wait().unwrap(), number.to_le_bytes());
         }
-        assert_eq!(client.call_wait_with(ECHO, b"after", 5, soon()).unwrap(), b"after");
+        assert_eq!(client.call(ECHO, b"after").options(soon()).wait().unwrap(), b"after");
     }
 }
 
@@ -136,9 +136,9 @@ fn lock_service__releases_pass_the_requests_that_wait() {
             let (client, holders) = (caller.client.clone(), &holders);
             scope.spawn(move || {
                 for _ in 0..TURNS {
-                    client.call_wait_with(ACQUIRE, [], 0, soon()).expect("the lock is granted");
+                    client.call(ACQUIRE, []).options(soon()).wait().expect("the lock is granted");
                     *holders.try_lock().expect("nobody else has the lock") += 1;
-                    client.call_wait_with(RELEASE, [], 0, soon()).expect("the lock is released");
+                    client.call(RELEASE, []).options(soon()).wait().expect("the lock is released");
                 }
             });
         }

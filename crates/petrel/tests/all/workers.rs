@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::remote::Caller;
+use crate::common::remote::{Caller, plain};
 use crate::common::{ECHO, Server, client, over, pattern};
+use futures_util::stream::{self, StreamExt};
+use petrel::client::Call;
 use petrel::{
-    CallOptions, Endpoint, EndpointConfig, Execution, IdlePolicy, RemoteCall, Status,
-    WorkerRequest, Workers,
+    CallOptions, Endpoint, EndpointConfig, Execution, IdlePolicy, Status, WorkerRequest, Workers,
 };
 
 const WORK: u16 = 10;
@@ -124,13 +125,13 @@ fn queue__that_is_full_refuses_at_once_and_the_endpoint_goes_on() {
     let workers = Workers::builder().threads(1).queue_requests(2).start().unwrap();
     let (server, workers) = server(over(true, true), workers, handler);
     let caller = Caller::start(over(true, true), server.address);
-    let runs = caller.client.start(WORK, b"runs", 10).unwrap();
+    let runs = caller.client.call(WORK, b"runs").started();
     gate.begun.recv().unwrap();
-    let wait = ["one", "two"].map(|text| caller.client.start(WORK, text, 10).unwrap());
-    let refused = caller.client.call_wait(WORK, b"too much", 10).unwrap_err();
+    let wait = ["one", "two"].map(|text| caller.client.call(WORK, text).started());
+    let refused = caller.client.call(WORK, b"too much").wait().unwrap_err();
     let refusal = (refused.status, refused.execution);
     assert_eq!(refusal, (Status::ResourceExhausted, Execution::Refused), "{refused}");
-    assert_eq!(caller.client.call_wait(ECHO, b"dispatch", 10).unwrap(), b"dispatch");
+    assert_eq!(caller.client.call(ECHO, b"dispatch").wait().unwrap(), b"dispatch");
     assert_eq!((workers.stats().waiting, workers.stats().waiting_bytes), (2, 6));
     assert_eq!((workers.stats().busy, workers.stats().refused), (1, 1));
     (0..3).for_each(|_| gate.go_on.send(()).unwrap());
@@ -144,10 +145,10 @@ fn queue__is_bounded_in_bytes_but_takes_a_large_request_alone() {
     let workers = Workers::builder().threads(1).queue_bytes(1000).start().unwrap();
     let (server, _workers) = server(over(true, true), workers, handler);
     let caller = Caller::start(over(true, true), server.address);
-    let runs = caller.client.start(WORK, b"runs", 10).unwrap();
+    let runs = caller.client.call(WORK, b"runs").started();
     gate.begun.recv().unwrap();
-    let large = caller.client.start(WORK, [1; 5000], 5000).unwrap();
-    let refused = caller.client.call_wait(WORK, b"a byte", 10).unwrap_err();
+    let large = caller.client.call(WORK, [1; 5000]).started();
+    let refused = caller.client.call(WORK, b"a byte").wait().unwrap_err();
     assert_eq!(refused.status, Status::ResourceExhausted, "{refused}");
     (0..2).for_each(|_| gate.go_on.send(()).unwrap());
     assert_eq!(runs.wait().unwrap(), b"runs");
@@ -156,7 +157,7 @@ fn queue__is_bounded_in_bytes_but_takes_a_large_request_alone() {
 
 /// A pool of one worker that runs the first of these calls, while the others wait.
 struct Loaded {
-    calls: Vec<RemoteCall>,
+    calls: Vec<Call>,
     gate: Gate,
     caller: Caller,
     workers: Option<Workers>,
@@ -171,7 +172,7 @@ impl Loaded {
         let mut config = over(true, true);
         config.sessions.slots = 8;
         let caller = Caller::start(config, server.address);
-        let start = |_| caller.client.start(WORK, b"work", 10).unwrap();
+        let start = |_| caller.client.call(WORK, b"work").started();
         let calls = (0..100).map(start).collect();
         gate.begun.recv().unwrap();
         // As many as the session has slots: the others wait at the client.
@@ -182,7 +183,7 @@ impl Loaded {
     }
 
     fn is_refused(&self) {
-        let end = self.caller.client.call_wait(WORK, b"late", 10).unwrap_err();
+        let end = self.caller.client.call(WORK, b"late").wait().unwrap_err();
         assert_eq!((end.status, end.execution), (Status::Unavailable, Execution::Refused));
     }
 }
@@ -193,7 +194,7 @@ fn shutdown__executes_what_waits_and_refuses_what_comes() {
     let workers = loaded.workers.take().unwrap();
     workers.stop();
     (0..100).for_each(|_| loaded.gate.go_on.send(()).unwrap());
-    let ends: Vec<_> = loaded.calls.drain(..).map(RemoteCall::wait).collect();
+    let ends: Vec<_> = loaded.calls.drain(..).map(Call::wait).collect();
     let (executed, refused) = ends.split_at(8);
     executed.iter().for_each(|end| assert_eq!(end.as_deref().unwrap(), b"work"));
     let refusal = |end: &Result<_, petrel::Error>| end.as_ref().unwrap_err().status;
@@ -232,17 +233,16 @@ fn nested__calls_of_all_workers_wait_and_the_endpoint_goes_on() {
     });
     let (address, workers) = (back.address, Workers::builder().threads(2).start().unwrap());
     let (front, _workers) = server_with(over(true, true), workers, move |endpoint| {
-        let session = endpoint.connect_wait(address).unwrap();
-        let behind = endpoint.session_client(session);
-        move |mut request: WorkerRequest| match behind.call_wait(WORK, request.take_data(), 100) {
-            Ok(response) => request.reply_vec(response),
+        let behind = endpoint.client([address], plain());
+        move |mut request: WorkerRequest| match behind.call(WORK, request.take_data()).wait() {
+            Ok(response) => request.reply_vec(response.into_vec()),
             Err(failure) => request.fail(failure.status, &failure.message),
         }
     });
     let caller = Caller::start(over(true, true), front.address);
-    let calls = [b"1", b"2", b"3"].map(|text| caller.client.start(WORK, text, 100).unwrap());
+    let calls = [b"1", b"2", b"3"].map(|text| caller.client.call(WORK, text).started());
     let both = [kept.recv().unwrap(), kept.recv().unwrap()];
-    assert_eq!(caller.client.call_wait(ECHO, b"awake", 100).unwrap(), b"awake");
+    assert_eq!(caller.client.call(ECHO, b"awake").wait().unwrap(), b"awake");
     both.into_iter().for_each(echo);
     echo(kept.recv().unwrap());
     assert_eq!(calls.map(|call| call.wait().unwrap()), [b"1", b"2", b"3"]);
@@ -254,19 +254,19 @@ fn late__work_is_refused_without_running_and_what_runs_hears_of_it() {
     let workers = Workers::builder().threads(1).start().unwrap();
     let (server, workers) = server(over(true, true), workers, handler);
     let caller = Caller::start(over(true, true), server.address);
-    let runs = caller.client.start(WORK, b"runs", 10).unwrap();
+    let runs = caller.client.call(WORK, b"runs").started();
     gate.begun.recv().unwrap();
-    let given_up = caller.client.start(WORK, b"given up", 10).unwrap();
-    let last = caller.client.start(WORK, b"last", 10).unwrap();
+    let given_up = caller.client.call(WORK, b"given up").started();
+    let last = caller.client.call(WORK, b"last").started();
     while workers.stats().waiting < 2 {
         thread::yield_now();
     }
     let soon = CallOptions::new().timeout(Duration::from_millis(100));
-    let late = caller.client.start_with(WORK, b"late", 10, soon).unwrap();
+    let late = caller.client.call(WORK, b"late").options(soon).started();
     drop(given_up);
     assert_eq!(late.wait().unwrap_err().status, Status::DeadlineExceeded);
     // What is called behind the cancellation is answered behind it.
-    caller.client.call_wait(ECHO, b"", 0).unwrap();
+    caller.client.call(ECHO, b"").wait().unwrap();
     (0..2).for_each(|_| gate.go_on.send(()).unwrap());
     assert_eq!([runs, last].map(|call| call.wait().unwrap()), [&b"runs"[..], b"last"]);
     assert_eq!(gate.begun.try_iter().count(), 1, "the last one, and neither of those given up");
@@ -295,26 +295,26 @@ fn cancellation__reaches_a_handler_and_deadlines_its_calls() {
     let (address, (tell, told)) = (back.address, mpsc::channel());
     let workers = Workers::builder().threads(1).start().unwrap();
     let (front, _workers) = server_with(over(true, true), workers, move |endpoint| {
-        let session = endpoint.connect_wait(address).unwrap();
-        let behind = endpoint.session_client(session);
+        let behind = endpoint.client([address], plain());
         move |request: WorkerRequest| {
             let began = Instant::now();
-            let inherits = behind.start(WORK, b"inherits", 10).unwrap();
+            let inherits = behind.call(WORK, b"inherits").started();
             let options = CallOptions::new().within(&request);
             let client = behind.clone();
-            let explicit = thread::spawn(move || client.start_with(WORK, b"told", 10, options));
-            let explicit = explicit.join().unwrap().unwrap();
+            let explicit =
+                thread::spawn(move || client.call(WORK, b"told").options(options).started());
+            let explicit = explicit.join().unwrap();
             while !request.is_cancelled() {
                 thread::yield_now();
             }
             let left = (request.time_left(), request.deadline_ns());
-            tell.send((began, left, [inherits, explicit].map(RemoteCall::wait))).unwrap();
+            tell.send((began, left, [inherits, explicit].map(Call::wait))).unwrap();
         }
     });
     let caller = Caller::start(over(true, true), front.address);
     let options = CallOptions::new().timeout(Duration::from_secs(1));
     let called = Instant::now();
-    let call = caller.client.start_with(WORK, b"", 10, options).unwrap();
+    let call = caller.client.call(WORK, b"").options(options).started();
     let nested = [kept.recv().unwrap(), kept.recv().unwrap()];
     let arrived = Instant::now();
     assert_eq!(call.wait().unwrap_err().status, Status::DeadlineExceeded);
@@ -363,7 +363,7 @@ fn endpoint__that_is_gone_leaves_its_workers_alone() {
     let workers = Workers::builder().threads(1).start().unwrap();
     let (mut server, workers) = server(over(true, true), workers, handler);
     let caller = Caller::start(over(true, true), server.address);
-    let call = caller.client.start(WORK, b"work", 10).unwrap();
+    let call = caller.client.call(WORK, b"work").started();
     gate.begun.recv().unwrap();
     server.end();
     let end = call.wait().unwrap_err();
@@ -390,19 +390,18 @@ fn workers__take_load_from_many_threads_without_losing_a_call() {
     let refused = AtomicUsize::new(0);
     thread::scope(|scope| {
         for number in 0..THREADS {
-            let (parallel, refused) = (caller.client.parallel(40), &refused);
+            let (client, refused) = (caller.client.clone(), &refused);
             scope.spawn(move || {
                 let message = pattern(64, number as u64);
-                let start = |_| parallel.start_wait(WORK, &message[..], 64).unwrap();
-                for call in (0..CALLS).map(start).collect::<Vec<_>>() {
-                    match call.wait() {
-                        Ok(response) => assert_eq!(response, message),
-                        Err(end) => {
-                            assert_eq!(end.status, Status::ResourceExhausted, "{end}");
-                            refused.fetch_add(1, Ordering::Relaxed);
-                        }
+                let calls = stream::iter(0..CALLS).map(|_| client.call(WORK, &message[..]));
+                let ended = calls.buffer_unordered(40).for_each(async |outcome| match outcome {
+                    Ok(response) => assert_eq!(response, message),
+                    Err(end) => {
+                        assert_eq!(end.status, Status::ResourceExhausted, "{end}");
+                        refused.fetch_add(1, Ordering::Relaxed);
                     }
-                }
+                });
+                tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(ended);
             });
         }
     });

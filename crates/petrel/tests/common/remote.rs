@@ -1,13 +1,14 @@
-//! An endpoint on a thread of its own, of which the test has a client handle.
+//! An endpoint on a thread of its own, of which the test has a client.
 
 use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
-use petrel::{Endpoint, EndpointConfig, SessionClient, Stop};
+use petrel::{Client, ClientConfig, Endpoint, EndpointConfig, Stop};
 
 pub(crate) struct Caller {
-    pub(crate) client: SessionClient,
+    pub(crate) client: Client,
     stop: Stop,
     thread: Option<JoinHandle<()>>,
 }
@@ -26,10 +27,11 @@ impl Caller {
         let (ready, started) = mpsc::channel();
         let thread = std::thread::spawn(move || {
             let mut endpoint = super::client(config);
-            let session = endpoint.connect_wait(server).unwrap();
             set_up(&mut endpoint);
             let stop = endpoint.stop_handle();
-            ready.send((endpoint.session_client(session), stop.clone())).unwrap();
+            let client = endpoint.client([server], plain());
+            endpoint.run_until(|_, _| client.stats().servers_ready == 1);
+            ready.send((client, stop.clone())).unwrap();
             endpoint.run(&stop);
         });
         let (client, stop) = started.recv().unwrap();
@@ -49,4 +51,12 @@ impl Drop for Caller {
     fn drop(&mut self) {
         self.end();
     }
+}
+
+/// Each call is attempted once, whatever becomes of it, and has time.
+pub(crate) fn plain() -> ClientConfig {
+    let mut config = ClientConfig::default();
+    (config.attempts_max, config.concurrency) = (1, None);
+    config.timeout = Duration::from_secs(240);
+    config
 }

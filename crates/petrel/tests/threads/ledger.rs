@@ -4,7 +4,8 @@ use std::fmt::Write;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use petrel::{Execution, NotStarted, NotStartedReason, Status};
+use petrel::client::Response;
+use petrel::{Execution, Status};
 
 use crate::spec::Spec;
 
@@ -64,24 +65,22 @@ impl Method {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallId(u32);
 
-/// Bytes of a request before its filling: the number, and whether the call has a deadline.
-const HEAD_BYTES: usize = 5;
+/// Bytes of a request before its filling: the number.
+const HEAD_BYTES: usize = 4;
 
 impl CallId {
-    pub(crate) fn request(self, has_deadline: bool, filling: usize) -> Vec<u8> {
+    pub(crate) fn request(self, filling: usize) -> Vec<u8> {
         let mut bytes = self.0.to_le_bytes().to_vec();
-        bytes.push(has_deadline.into());
         bytes.extend((0..filling).map(|index| self.byte(index)));
         bytes
     }
 
-    /// The call of a request, and whether it has a deadline. The request is what was sent.
-    pub(crate) fn of_request(request: &[u8]) -> (Self, bool) {
-        let (number, rest) = request.split_first_chunk().expect("a request has a number");
+    /// The call of a request, which is what was sent.
+    pub(crate) fn of_request(request: &[u8]) -> Self {
+        let number = request.first_chunk().expect("a request has a number");
         let id = Self(u32::from_le_bytes(*number));
-        let has_deadline = rest[0] == 1;
-        assert_eq!(request, id.request(has_deadline, request.len() - HEAD_BYTES), "{id:?}");
-        (id, has_deadline)
+        assert_eq!(request, id.request(request.len() - HEAD_BYTES), "{id:?}");
+        id
     }
 
     /// Its answer; an outer call's number tells it from that of an inner one.
@@ -100,9 +99,6 @@ impl CallId {
     }
 }
 
-/// The longest answer, and some room.
-pub(crate) const ANSWER_BYTES_MAX: usize = 256;
-
 #[derive(Debug)]
 struct Entry {
     method: Method,
@@ -116,7 +112,6 @@ enum End {
     Answered,
     /// With what is known of its execution.
     Failed(Status, Execution),
-    NotStarted,
     /// The caller has dropped it.
     GivenUp,
 }
@@ -147,9 +142,9 @@ macro_rules! totals {
 }
 
 totals! {
-    calls, answered, given_up, full, endpoint_gone, internal, aborted, unavailable_not_sent,
+    calls, answered, given_up, internal, aborted, unavailable_not_sent,
     unavailable_refused, unavailable_may_have_executed, exhausted_refused, deadline_exceeded,
-    deadline_refused, waits_over, clock_moves, standstills, pools_checked, executed, panicked, cancelled, expired,
+    deadline_refused, clock_moves, standstills, pools_checked, executed, panicked, cancelled, expired,
     shed, queue_refused,
 }
 
@@ -183,7 +178,7 @@ impl Ledger {
         assert_eq!(entry.method, method, "{id:?}");
     }
 
-    pub(crate) fn end(&self, id: CallId, outcome: Result<Vec<u8>, petrel::Error>, now_ns: u64) {
+    pub(crate) fn end(&self, id: CallId, outcome: Result<Response, petrel::Error>, now_ns: u64) {
         match outcome {
             Ok(answer) => self.answered(id, &answer),
             Err(failure) => self.failed(id, &failure, now_ns),
@@ -215,31 +210,14 @@ impl Ledger {
             Status::Unavailable => self.spec.has_ends(),
             Status::ResourceExhausted => execution == Execution::Refused && method.is_of_workers(),
             Status::DeadlineExceeded => {
-                deadline_ns.is_some_and(|deadline_ns| now_ns >= deadline_ns)
+                // A restless clock may pass the time that a client gives calls without one.
+                deadline_ns.map_or(self.spec.is_restless, |deadline_ns| now_ns >= deadline_ns)
                     || (execution == Execution::Refused && deadline_ns.is_some())
             }
             _ => false,
         };
         assert!(may, "{id:?}, {method:?}, executed {executed} times: {failure:?}");
         count_failure(status, execution);
-    }
-
-    pub(crate) fn not_started(&self, id: CallId, error: &NotStarted, request: &[u8]) {
-        assert_eq!(error.request, request, "the request comes back");
-        match error.reason {
-            NotStartedReason::Full { max } => {
-                assert_eq!(max, self.spec.client_calls_max);
-                count(|totals| &totals.full, 1);
-            }
-            NotStartedReason::EndpointGone => {
-                assert!(self.spec.client_end.is_some(), "{error:?}");
-                count(|totals| &totals.endpoint_gone, 1);
-            }
-            _ => panic!("{error:?}"),
-        }
-        assert_eq!(error.execution(), Execution::NotSent);
-        assert!([Status::ResourceExhausted, Status::Unavailable].contains(&error.status()));
-        self.note_end(id, End::NotStarted);
     }
 
     pub(crate) fn give_up(&self, id: CallId) {
@@ -273,7 +251,6 @@ impl Ledger {
         for (id, entry) in self.entries.lock().unwrap().iter().enumerate() {
             let end = entry.end.as_ref().unwrap_or_else(|| panic!("{id} has no end: {entry:?}"));
             let was_not_executed = match end {
-                End::NotStarted => true,
                 End::Failed(_, execution) => {
                     matches!(execution, Execution::NotSent | Execution::Refused)
                 }

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use petrel::overload::Shedding;
 use petrel::{
-    CallOptions, EndpointConfig, SessionClient, Status, Stop, WorkerRequest, Workers, WorkersStats,
-    model,
+    CallOptions, Client, ClientConfig, EndpointConfig, Status, Stop, WorkerRequest, Workers,
+    WorkersStats, model,
 };
 use shuttle::sync::mpsc;
 use shuttle::thread;
 
-use crate::ledger::{ANSWER_BYTES_MAX, CallId, Ledger, Method};
+use crate::ledger::{CallId, Ledger, Method};
 use crate::medium::{Control, Medium, Port, Seat};
 use crate::spec::Spec;
 
@@ -95,8 +95,8 @@ fn start_pool(spec: &Spec) -> Workers {
 struct Service {
     ledger: Arc<Ledger>,
     pool: PoolSlot,
-    /// A session of the server's endpoint to the client's.
-    client: SessionClient,
+    /// Of the server's endpoint, to the client's.
+    client: Client,
 }
 
 /// The server's thread.
@@ -108,8 +108,7 @@ pub(crate) fn serve(
     ready: &mpsc::Sender<Stop>,
 ) {
     let mut endpoint = sit(spec, medium, SERVER);
-    let back = endpoint.connect(CLIENT.address()).expect("room for a session");
-    let client = endpoint.session_client(back);
+    let client = endpoint.client([CLIENT.address()], plain());
     let workers = start_pool(spec);
     let service = Arc::new(Service { ledger: Arc::clone(ledger), pool: pool.clone(), client });
     register(&mut endpoint, &workers, &service);
@@ -136,9 +135,9 @@ fn register(endpoint: &mut Endpoint, workers: &Workers, service: &Arc<Service>) 
 
 impl Service {
     fn execute(&self, method: Method, mut request: WorkerRequest) {
-        let (id, has_deadline) = CallId::of_request(request.data());
-        assert_eq!(request.deadline_ns().is_some(), has_deadline, "{request:?}");
-        assert_eq!(request.time_left().is_some(), has_deadline);
+        let id = CallId::of_request(request.data());
+        // Each call of a client has one.
+        assert!(request.deadline_ns().is_some() && request.time_left().is_some(), "{request:?}");
         self.ledger.execute(id, method);
         match method {
             Method::Fail => return request.fail(Status::Aborted, "as asked"),
@@ -160,9 +159,9 @@ impl Service {
                     true => CallOptions::new(),
                     false => CallOptions::new().within(&request),
                 };
-                let (echo, message) = (Method::Echo as u16, id.request(has_deadline, 0));
-                match self.client.call_wait_with(echo, message, ANSWER_BYTES_MAX, options) {
-                    Ok(answer) => assert_eq!(answer, id.request(has_deadline, 0)),
+                let (echo, message) = (Method::Echo as u16, id.request(0));
+                match self.client.call(echo, message).options(options).wait() {
+                    Ok(answer) => assert_eq!(answer, id.request(0)),
                     Err(failure) => return request.fail(failure.status, &failure.message),
                 }
             }
@@ -204,7 +203,7 @@ fn register_relay(endpoint: &mut Endpoint, ledger: &Arc<Ledger>) -> thread::Join
     let ledger = Arc::clone(ledger);
     thread::spawn(move || {
         for request in requests {
-            let (id, _) = CallId::of_request(request.data());
+            let id = CallId::of_request(request.data());
             match request.method() == Method::Relay as u16 {
                 true => {
                     ledger.execute(id, Method::Relay);
@@ -214,4 +213,14 @@ fn register_relay(endpoint: &mut Endpoint, ledger: &Arc<Ledger>) -> thread::Join
             }
         }
     })
+}
+
+/// Each call is attempted once, whatever becomes of it.
+pub(crate) fn plain() -> ClientConfig {
+    let mut config = ClientConfig::default();
+    (config.attempts_max, config.concurrency) = (1, None);
+    // Each reading of the model's clock takes some nanoseconds, and each is a step of the schedule.
+    config.connect_backoff.first = Duration::from_micros(1);
+    config.retry_backoff.first = Duration::from_micros(1);
+    config
 }

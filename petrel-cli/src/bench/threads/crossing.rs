@@ -5,9 +5,7 @@
 //! | --- | --- | --- |
 //! | `local` | in the event loop | on the endpoint's thread |
 //! | `worker` | on the second thread, which looks for work without end | on the endpoint's thread |
-//! | `session` | in the event loop | on the second thread, by a session's client, and it looks for the outcome without end |
-//! | `session-parked` | in the event loop | on the second thread, which is parked meanwhile |
-//! | `client` | in the event loop | on the second thread, by a client that reconnects, and it looks without end |
+//! | `client` | in the event loop | on the second thread, by a client, and it looks for the outcome without end |
 //! | `client-parked` | in the event loop | on the second thread, which is parked meanwhile |
 
 use std::cell::RefCell;
@@ -22,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use petrel::transport::clock::now_ns;
 use petrel::{
-    ChannelConfig, Endpoint, EndpointConfig, IdlePolicy, Nexus, SessionId, SessionState, Workers,
+    ClientConfig, Endpoint, EndpointConfig, IdlePolicy, Nexus, SessionId, SessionState, Workers,
 };
 
 use super::work::Job;
@@ -30,8 +28,7 @@ use super::{Tally, WORK};
 use crate::failure::Failure;
 
 /// The ways, in the order in which they are measured.
-pub(super) const WAYS: [&str; 6] =
-    ["local", "worker", "session", "session-parked", "client", "client-parked"];
+pub(super) const WAYS: [&str; 4] = ["local", "worker", "client", "client-parked"];
 
 /// A window of each way, one call at a time.
 pub(super) fn round(
@@ -40,7 +37,7 @@ pub(super) fn round(
     length: Duration,
     tallies: &mut [Tally; WAYS.len()],
 ) -> Result<(), Failure> {
-    let [local, worker, session, session_parked, client, client_parked] = tallies;
+    let [local, worker, client, client_parked] = tallies;
     let mut ends = Ends::connect(config)?;
     ends.serve_here(job);
     ends.window(length, local)?;
@@ -53,20 +50,7 @@ pub(super) fn round(
     ends.window(length, worker)?;
     drop(workers);
     drop(ends);
-    let one_session = |ends: &mut Ends| ends.client.session_client(ends.session);
-    remote_window(config, job, length, session, one_session, |session, number| {
-        let mut call = session.start(WORK, number.to_le_bytes(), 8).ok()?;
-        loop {
-            if let Some(outcome) = call.try_take() {
-                return outcome.ok();
-            }
-            std::hint::spin_loop();
-        }
-    })?;
-    remote_window(config, job, length, session_parked, one_session, |session, number| {
-        session.start(WORK, number.to_le_bytes(), 8).ok()?.wait().ok()
-    })?;
-    let service = |ends: &mut Ends| ends.client.client([ends.address], ChannelConfig::default());
+    let service = |ends: &mut Ends| ends.client.client([ends.address], ClientConfig::default());
     remote_window(config, job, length, client, service, |client, number| {
         let mut call = pin!(client.call(WORK, number.to_le_bytes()));
         let mut cx = Context::from_waker(Waker::noop());

@@ -6,15 +6,16 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use petrel::client::Call;
 use petrel::transport::clock::now_ns;
-use petrel::{Endpoint, EndpointConfig, Nexus, RemoteCall, SessionClient, Stop};
+use petrel::{Client, ClientConfig, Endpoint, EndpointConfig, Nexus, Stop};
 
 use super::{Calls, Tally, WORK};
 use crate::failure::Failure;
 
 /// A client handle, and the thread that runs its endpoint until this is dropped.
 pub(super) struct RemoteCaller {
-    client: SessionClient,
+    client: Client,
     next: u64,
     stop: Stop,
     thread: Option<JoinHandle<()>>,
@@ -37,12 +38,12 @@ impl RemoteCaller {
         Ok(Self { client, next: 0, stop, thread: Some(thread) })
     }
 
-    fn call(&mut self) -> Result<Flying, Failure> {
+    fn call(&mut self) -> Flying {
         let number = self.next;
         self.next += 1;
         let started_ns = now_ns();
-        let call = self.client.start(WORK, number.to_le_bytes(), 8).map_err(Failure::because)?;
-        Ok(Flying { number, started_ns, call })
+        let call = self.client.call(WORK, number.to_le_bytes()).started();
+        Flying { number, started_ns, call }
     }
 }
 
@@ -50,17 +51,17 @@ impl RemoteCaller {
 struct Flying {
     number: u64,
     started_ns: u64,
-    call: RemoteCall,
+    call: Call,
 }
 
-fn connect(
-    config: EndpointConfig,
-    server: SocketAddr,
-) -> Result<(Endpoint, SessionClient), Failure> {
+fn connect(config: EndpointConfig, server: SocketAddr) -> Result<(Endpoint, Client), Failure> {
     let endpoint = Nexus::builder().start()?.endpoint(config);
     let mut endpoint = endpoint.map_err(Failure::because)?;
-    let session = endpoint.connect_wait(server)?;
-    let client = endpoint.session_client(session);
+    let mut config = ClientConfig::default();
+    // As many as the measurement says.
+    config.concurrency = None;
+    let client = endpoint.client([server], config);
+    endpoint.run_until(|_, _| client.stats().servers_ready > 0);
     Ok((endpoint, client))
 }
 
@@ -72,15 +73,14 @@ impl Calls for RemoteCaller {
         length: Duration,
         tally: &mut Tally,
     ) -> Result<(), Failure> {
-        let first = (0..in_flight).map(|_| self.call());
-        let mut flying = first.collect::<Result<VecDeque<_>, _>>()?;
+        let mut flying: VecDeque<_> = (0..in_flight).map(|_| self.call()).collect();
         let (begin, mut done) = (Instant::now(), 0);
         while let Some(Flying { number, started_ns, call }) = flying.pop_front() {
             let outcome = call.wait();
             tally.count(number, now_ns() - started_ns, outcome.as_deref().ok());
             done += 1;
             if begin.elapsed() < length {
-                flying.push_back(self.call()?);
+                flying.push_back(self.call());
             }
         }
         tally.rates.push(f64::from(done) / begin.elapsed().as_secs_f64());

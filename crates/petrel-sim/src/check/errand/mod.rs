@@ -1,4 +1,4 @@
-//! Errands: calls that are not one request on one session. A channel makes several attempts of one, at
+//! Errands: calls that are not one request on one session. A client makes several attempts of one, at
 //! several servers, over sessions that come and go; a group call goes to several members at once.
 //!
 //! They have numbers of their own, which their requests carry as those of plain calls do. How often each
@@ -54,8 +54,8 @@ impl Work {
 /// How an errand's requests may spread.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Spread {
-    /// A channel tries one server after the other.
-    Channel {
+    /// A client tries one server after the other.
+    Client {
         attempts_max: u32,
         /// Whether the caller says that it may be executed more than once.
         is_idempotent: bool,
@@ -95,6 +95,7 @@ pub(super) struct Errand {
     pub(super) executions: BTreeMap<SimAddr, u32>,
     /// Servers of which it was said that they have not executed it.
     pub(super) barred: BTreeSet<SimAddr>,
+    pub(super) is_cancelled: bool,
     pub(super) fate: Fate,
 }
 
@@ -124,7 +125,7 @@ pub(super) struct Order {
 /// How errands went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
-    pub(super) by_channel: u64,
+    pub(super) by_client: u64,
     pub(super) by_group: u64,
     pub(super) succeeded: u64,
     pub(super) failed_unknown: u64,
@@ -144,6 +145,8 @@ pub(super) struct Counts {
     pub(super) crew_executed: u64,
     pub(super) crew_refused: u64,
     pub(super) crew_skipped: u64,
+    pub(super) cancelled: u64,
+    pub(super) target_changes: u64,
     pub(super) drains: u64,
     /// All clients had left when the endpoint ended.
     pub(super) drains_completed: u64,
@@ -153,9 +156,9 @@ impl Counts {
     /// Their names and values.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         [
-            ("errands_by_channel", self.by_channel),
+            ("errands_by_client", self.by_client),
             ("errands_by_group", self.by_group),
-            ("channel_calls_succeeded", self.succeeded),
+            ("client_calls_succeeded", self.succeeded),
             ("errands_failed_unknown", self.failed_unknown),
             ("errands_failed_not_executed", self.failed_not_executed),
             ("group_calls_succeeded", self.groups_succeeded),
@@ -164,14 +167,16 @@ impl Counts {
             ("errands_lost_with_client", self.lost),
             ("errand_attempts", self.attempts),
             ("errands_executed_again", self.executed_again),
-            ("channel_retries", self.retries),
-            ("channel_hedges", self.hedges),
-            ("channel_hedges_won", self.hedges_won),
-            ("channel_sessions_opened", self.sessions_opened),
-            ("channel_connects_failed", self.connects_failed),
+            ("client_retries", self.retries),
+            ("client_hedges", self.hedges),
+            ("client_hedges_won", self.hedges_won),
+            ("client_sessions_opened", self.sessions_opened),
+            ("client_connects_failed", self.connects_failed),
             ("worker_requests_run", self.crew_executed),
             ("worker_requests_refused", self.crew_refused),
             ("worker_requests_skipped", self.crew_skipped),
+            ("client_calls_cancelled", self.cancelled),
+            ("client_target_changes", self.target_changes),
             ("drains", self.drains),
             ("drains_completed", self.drains_completed),
         ]

@@ -1,11 +1,13 @@
-//! Who runs errands: a node's channels, and what it asks of them. All of it is drawn from a stream of its
+//! Who runs errands: a node's clients, and what it asks of them. All of it is drawn from a stream of its
 //! own, so that worlds without errands stay what they were.
 
+use std::cell::RefCell;
+use std::mem;
 use std::rc::Rc;
 use std::time::Duration;
 
 use petrel::overload::BackoffConfig;
-use petrel::{CallOptions, Channel, ChannelConfig, SessionState, Task};
+use petrel::{CallKey, CallOptions, Client, ClientConfig, SessionState, Task};
 
 use super::{Errand, Fate, Spread, Work};
 use crate::check::node::{Node, Open, Phase, Shared, Target};
@@ -13,8 +15,8 @@ use crate::check::pattern::ID_BYTES;
 use crate::fabric::SimAddr;
 use crate::rng::Rng;
 
-/// Channels of a node.
-const CHANNELS_MAX: u64 = 3;
+/// Clients of a node.
+const CLIENTS_MAX: u64 = 3;
 
 /// Errands begun at once.
 const BURST_MAX: u64 = 6;
@@ -22,25 +24,52 @@ const BURST_MAX: u64 = 6;
 /// How long one may take whose success is certain after the storm.
 const PROBE_NS: u64 = 20_000_000_000;
 
-/// How long one may take where servers have no room for sessions: it may fail, and channels ask for sessions all the while.
+/// How long one may take where servers have no room for sessions: it may fail, and clients ask for sessions all the while.
 const CROWDED_PROBE_NS: u64 = 1_000_000_000;
 
 /// A node's errands.
 pub(in crate::check) struct Patron {
     pub(super) rng: Rng,
-    channels: Vec<Kept>,
-    running: Vec<(u32, Task<()>)>,
+    clients: Vec<Kept>,
+    running: Vec<Running>,
     left: u32,
+    next_number: u32,
 }
 
-/// A channel, and what the rules need to know of it.
+/// A client, and what the rules need to know of it.
 struct Kept {
-    channel: Channel,
+    number: u32,
+    client: Client,
     servers: Vec<SimAddr>,
+    /// Those of before, until the endpoint's event loop has heard of the change.
+    former: Rc<RefCell<Vec<SimAddr>>>,
     attempts_max: u32,
 }
 
-/// What the caller of a channel says.
+/// An errand of a client that has not ended.
+struct Running {
+    id: u32,
+    /// Which of the clients.
+    client: u32,
+    hold: Hold,
+}
+
+/// What its caller has of it.
+enum Hold {
+    Task(Task<()>),
+    /// It has a continuation, and may be cancelled.
+    Key(CallKey),
+    /// It has a continuation.
+    Nothing,
+}
+
+impl Hold {
+    fn may_give_up(&self) -> bool {
+        !matches!(self, Hold::Nothing)
+    }
+}
+
+/// What the caller of a client says.
 #[derive(Clone, Copy, Debug)]
 struct Wish {
     options: CallOptions,
@@ -50,12 +79,12 @@ struct Wish {
 
 impl Patron {
     pub(in crate::check) fn new(rng: Rng, errands: u32) -> Self {
-        Self { rng, channels: Vec::new(), running: Vec::new(), left: errands }
+        Self { rng, clients: Vec::new(), running: Vec::new(), left: errands, next_number: 0 }
     }
 
-    /// Takes note of what a channel did that is going to be dropped.
+    /// Takes note of what a client did that is going to be dropped.
     fn retire(kept: &Kept, shared: &Shared) {
-        let stats = kept.channel.stats();
+        let stats = kept.client.stats();
         let counts = &mut shared.ledger().errand_counts;
         counts.retries += stats.retries;
         counts.hedges += stats.hedges;
@@ -64,47 +93,67 @@ impl Patron {
         counts.connects_failed += stats.connects_failed;
     }
 
-    /// Drops the channels: their sessions are closed when the last errand has ended.
+    /// Drops the clients: their sessions are closed when the last errand has ended.
     pub(in crate::check) fn retire_all(&mut self, shared: &Shared) {
-        self.channels.iter().for_each(|kept| Self::retire(kept, shared));
-        self.channels.clear();
+        self.clients.iter().for_each(|kept| Self::retire(kept, shared));
+        self.clients.clear();
     }
 
-    /// The channels' servers, and who waits for what.
+    /// The clients' servers, and who waits for what.
     pub(in crate::check) fn describe(&self) -> String {
-        let channels = self.channels.iter().map(|kept| format!("{:?}", kept.channel));
-        channels.collect::<Vec<_>>().join(", ")
+        let clients = self.clients.iter().map(|kept| format!("{:?}", kept.client));
+        clients.collect::<Vec<_>>().join(", ")
     }
 }
 
 impl Node {
-    /// Begins some errands, drops some, and sometimes a channel with them under way.
+    /// Begins some errands, drops some, and sometimes a client with them under way.
     pub(in crate::check) fn run_errands(&mut self) {
         let Some(mut patron) = self.patron.take() else { return };
         let ledger = Rc::clone(&self.shared.common.ledger);
         let is_pending =
             |id: u32| ledger.borrow().errand(id).is_some_and(|errand| errand.fate == Fate::Pending);
-        patron.running.retain(|(id, _)| is_pending(*id));
-        self.renew_channels(&mut patron);
+        patron.running.retain(|running| is_pending(running.id));
+        self.renew_clients(&mut patron);
         let burst = patron.rng.between(0, BURST_MAX) as u32;
         for _ in 0..burst.min(patron.left) {
             patron.left -= 1;
             if patron.rng.below(4) == 0 {
                 self.call_company(&mut patron);
             } else {
-                self.call_by_channel(&mut patron, None);
+                self.call_by_client(&mut patron, None);
             }
         }
         if !patron.running.is_empty() && patron.rng.below(6) == 0 {
             let place = patron.rng.below(patron.running.len() as u64) as usize;
-            let (id, task) = patron.running.swap_remove(place);
-            if is_pending(id) {
+            if patron.running[place].hold.may_give_up() {
+                let Running { id, hold, .. } = patron.running.swap_remove(place);
+                self.give_up(id, hold);
+            }
+        }
+        self.patron = Some(patron);
+    }
+
+    /// The caller of an errand wants it no more.
+    fn give_up(&mut self, id: u32, hold: Hold) {
+        let is_pending = |errand: &Errand| errand.fate == Fate::Pending;
+        if !self.shared.ledger().errand(id).is_some_and(is_pending) {
+            return;
+        }
+        match hold {
+            Hold::Task(task) => {
                 self.shared.ledger().drop_errand(id);
                 self.shared.pending.set(self.shared.pending.get() - 1);
                 task.abort();
             }
+            // Its continuation runs: with CANCELLED, or with the end that it has had already.
+            Hold::Key(key) => {
+                if self.endpoint.context().cancel(key) {
+                    self.shared.ledger().cancel_errand(id);
+                }
+            }
+            Hold::Nothing => {}
         }
-        self.patron = Some(patron);
     }
 
     /// Whether errands are left to be begun.
@@ -112,30 +161,52 @@ impl Node {
         self.patron.as_ref().is_some_and(|patron| patron.left > 0)
     }
 
-    fn renew_channels(&mut self, patron: &mut Patron) {
+    fn renew_clients(&mut self, patron: &mut Patron) {
         let rng = &mut patron.rng;
-        if !patron.channels.is_empty() && rng.below(10) == 0 {
-            let place = rng.below(patron.channels.len() as u64) as usize;
-            Patron::retire(&patron.channels.swap_remove(place), &self.shared);
+        if !patron.clients.is_empty() && rng.below(10) == 0 {
+            let place = rng.below(patron.clients.len() as u64) as usize;
+            Patron::retire(&patron.clients.swap_remove(place), &self.shared);
         }
-        while (patron.channels.len() as u64) < CHANNELS_MAX && rng.below(3) > 0 {
-            let mut targets = self.targets.clone();
-            let count = rng.between(1, targets.len() as u64) as usize;
-            while targets.len() > count {
-                targets.swap_remove(rng.below(targets.len() as u64) as usize);
-            }
-            let config = draw_config(rng);
+        if !patron.clients.is_empty() && patron.rng.below(10) == 0 {
+            self.change_targets(patron);
+        }
+        while (patron.clients.len() as u64) < CLIENTS_MAX && patron.rng.below(3) > 0 {
+            let config = draw_config(&mut patron.rng);
             let attempts_max = config.attempts_max;
+            let targets = draw_targets(&mut patron.rng, &self.targets);
             let servers = targets.iter().map(|target| target.at).collect();
-            let addresses =
-                targets.iter().map(|&Target { remote, endpoint, .. }| (remote, endpoint));
-            let channel = self.endpoint.handle().channel(addresses, config);
-            patron.channels.push(Kept { channel, servers, attempts_max });
+            let client = self.endpoint.client(addresses(&targets), config);
+            let number = patron.next_number;
+            patron.next_number += 1;
+            patron.clients.push(Kept {
+                number,
+                client,
+                servers,
+                former: Rc::default(),
+                attempts_max,
+            });
         }
     }
 
-    fn call_by_channel(&mut self, patron: &mut Patron, probed: Option<usize>) {
-        let count = patron.channels.len() as u64;
+    /// A client gets other servers, while errands of it may be on their way: these may go to both.
+    fn change_targets(&mut self, patron: &mut Patron) {
+        let place = patron.rng.below(patron.clients.len() as u64) as usize;
+        let targets = draw_targets(&mut patron.rng, &self.targets);
+        let kept = &mut patron.clients[place];
+        let servers = targets.iter().map(|target| target.at).collect();
+        kept.former.borrow_mut().extend(mem::replace(&mut kept.servers, servers));
+        kept.client.set_targets(addresses(&targets));
+        for running in patron.running.iter().filter(|running| running.client == kept.number) {
+            self.shared.ledger().add_servers(running.id, &kept.servers);
+        }
+        // Tasks run after the loop has looked at what was posted.
+        let former = Rc::clone(&kept.former);
+        self.endpoint.handle().spawn(async move { former.borrow_mut().clear() });
+        self.shared.ledger().errand_counts.target_changes += 1;
+    }
+
+    fn call_by_client(&mut self, patron: &mut Patron, probed: Option<usize>) {
+        let count = patron.clients.len() as u64;
         if count == 0 {
             return;
         }
@@ -145,28 +216,63 @@ impl Node {
             Some(_) => Wish::within(if is_crowded { CROWDED_PROBE_NS } else { PROBE_NS }),
             None => Wish::draw(&mut patron.rng),
         };
-        let Kept { channel, servers, attempts_max } = &patron.channels[place];
+        let Kept { number, client, servers, former, attempts_max } = &patron.clients[place];
         let spread =
-            Spread::Channel { attempts_max: *attempts_max, is_idempotent: wish.is_idempotent };
+            Spread::Client { attempts_max: *attempts_max, is_idempotent: wish.is_idempotent };
         let errand = Errand {
             must_succeed: probed.is_some(),
-            ..self.draw_errand(&mut patron.rng, spread, servers.clone())
+            ..self.draw_errand(&mut patron.rng, spread, [&servers[..], &former.borrow()].concat())
         };
         // Workers may have too much to do.
         let errand = match probed {
             Some(_) => Errand { work: Work::Later, ..errand },
             None => errand,
         };
-        let (channel, work, shared) = (channel.clone(), errand.work, Rc::clone(&self.shared));
+        let (client, number, work) = (client.clone(), *number, errand.work);
         let (id, request) = self.shared.ledger().send_out(errand);
         self.shared.pending.set(self.shared.pending.get() + 1);
-        let task = self.endpoint.handle().spawn(async move {
-            shared.begin_errand(id, Some(wish.timeout_ns));
-            let outcome = channel.call(work.number(), &request, wish.options).await;
-            shared.pending.set(shared.pending.get() - 1);
-            shared.ledger().end_errand(id, &outcome);
-        });
-        patron.running.push((id, task));
+        let way = patron.rng.below(3);
+        let hold = self.call_in_a_way(way, &client, (id, work), &request, wish);
+        patron.running.push(Running { id, client: number, hold });
+    }
+
+    /// Makes a call of a client: awaited in a task, or with a continuation.
+    fn call_in_a_way(
+        &mut self,
+        way: u64,
+        client: &Client,
+        (id, work): (u32, Work),
+        request: &[u8],
+        wish: Wish,
+    ) -> Hold {
+        let shared = Rc::clone(&self.shared);
+        if way == 0 {
+            let (client, request) = (client.clone(), request.to_vec());
+            return Hold::Task(self.endpoint.handle().spawn(async move {
+                shared.begin_errand(id, Some(wish.timeout_ns));
+                let outcome = client.call(work.number(), request).options(wish.options).await;
+                shared.client_ends(id, outcome.as_deref());
+            }));
+        }
+        let ended = Rc::clone(&shared);
+        let mut cx = self.endpoint.context();
+        shared.begin_errand(id, Some(wish.timeout_ns));
+        let call = cx.call(client, work.number(), request).options(wish.options);
+        let made = match way {
+            1 => {
+                let made = call
+                    .then_cancellable(move |_, _, reply| ended.client_ends(id, reply.message()));
+                made.map(Hold::Key)
+            }
+            _ => {
+                let made = call.then(move |_, _, reply| ended.client_ends(id, reply.message()));
+                made.map(|()| Hold::Nothing)
+            }
+        };
+        made.unwrap_or_else(|rejected| {
+            shared.client_ends(id, Err(&rejected.into()));
+            Hold::Nothing
+        })
     }
 
     /// What one is about.
@@ -196,21 +302,22 @@ impl Node {
             latest: None,
             executions: Default::default(),
             barred: Default::default(),
+            is_cancelled: false,
             fate: Fate::Pending,
         }
     }
 
-    /// Calls once by each channel, after the storm.
-    pub(in crate::check) fn probe_channels(&mut self) {
+    /// Calls once by each client, after the storm.
+    pub(in crate::check) fn probe_clients(&mut self) {
         let Some(mut patron) = self.patron.take() else { return };
-        for place in 0..patron.channels.len() {
-            self.call_by_channel(&mut patron, Some(place));
+        for place in 0..patron.clients.len() {
+            self.call_by_client(&mut patron, Some(place));
         }
         self.patron = Some(patron);
     }
 
-    /// Drops all channels.
-    pub(in crate::check) fn retire_channels(&mut self) {
+    /// Drops all clients.
+    pub(in crate::check) fn retire_clients(&mut self) {
         if let Some(patron) = &mut self.patron {
             patron.retire_all(&self.shared);
         }
@@ -238,6 +345,27 @@ impl Shared {
         let deadline_ns = timeout_ns.map(|timeout_ns| from_ns + timeout_ns);
         self.ledger().begin_errand(id, deadline_ns);
     }
+}
+
+impl Shared {
+    /// A client's call has ended.
+    fn client_ends(&self, id: u32, outcome: Result<&[u8], &petrel::Error>) {
+        self.pending.set(self.pending.get() - 1);
+        self.ledger().end_errand(id, outcome);
+    }
+}
+
+fn draw_targets(rng: &mut Rng, all: &[Target]) -> Vec<Target> {
+    let mut targets = all.to_vec();
+    let count = rng.between(1, targets.len() as u64) as usize;
+    while targets.len() > count {
+        targets.swap_remove(rng.below(targets.len() as u64) as usize);
+    }
+    targets
+}
+
+fn addresses(targets: &[Target]) -> Vec<petrel::Target> {
+    targets.iter().map(|target| (target.remote, target.endpoint).into()).collect()
 }
 
 impl Wish {
@@ -268,8 +396,8 @@ impl Wish {
     }
 }
 
-fn draw_config(rng: &mut Rng) -> ChannelConfig {
-    let mut config = ChannelConfig::default();
+fn draw_config(rng: &mut Rng) -> ClientConfig {
+    let mut config = ClientConfig::default();
     let pauses = |rng: &mut Rng, first: (u64, u64), max_ns, growth_percent| BackoffConfig {
         first: Duration::from_nanos(1 << rng.between(first.0, first.1)),
         max: Duration::from_nanos(max_ns),

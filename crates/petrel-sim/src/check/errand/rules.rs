@@ -29,7 +29,7 @@ impl Ledger {
         let mut request = vec![0; errand.request_len as usize];
         pattern::fill_request(id, &mut request);
         match errand.spread {
-            Spread::Channel { .. } => self.errand_counts.by_channel += 1,
+            Spread::Client { .. } => self.errand_counts.by_client += 1,
             Spread::Group { .. } => self.errand_counts.by_group += 1,
         }
         self.errands.push(Errand { seed: answer_seed(&request), ..errand });
@@ -62,6 +62,21 @@ impl Ledger {
         self.errands.get(place_of(id)?)
     }
 
+    /// Its caller has cancelled it, and was told that it had not ended.
+    pub(super) fn cancel_errand(&mut self, id: u32) {
+        if let Some(errand) = self.errand_mut(id) {
+            errand.is_cancelled = true;
+            self.errand_counts.cancelled += 1;
+        }
+    }
+
+    /// An errand may go to these servers, too.
+    pub(super) fn add_servers(&mut self, id: u32, servers: &[SimAddr]) {
+        let Some(errand) = self.errand_mut(id) else { return };
+        let new = servers.iter().filter(|server| !errand.servers.contains(server)).copied();
+        errand.servers = errand.servers.iter().copied().chain(new).collect();
+    }
+
     fn errand_mut(&mut self, id: u32) -> Option<&mut Errand> {
         self.errands.get_mut(place_of(id)?)
     }
@@ -84,7 +99,7 @@ impl Ledger {
         errand.latest = Some(to);
         let is_allowed = match errand.spread {
             Spread::Group { .. } => is_new,
-            Spread::Channel { attempts_max, is_idempotent } => {
+            Spread::Client { attempts_max, is_idempotent } => {
                 errand.attempted() <= attempts_max && (is_idempotent || errand.executed() == 0)
             }
         };
@@ -126,7 +141,7 @@ impl Ledger {
         if errand.executions.get(&server) > errand.attempts.get(&server) {
             self.break_errand(id, "was executed more often than it was sent to", &server);
         }
-        let is_single = matches!(errand.spread, Spread::Channel { is_idempotent: false, .. });
+        let is_single = matches!(errand.spread, Spread::Client { is_idempotent: false, .. });
         if is_single && (errand.executed() > 1 || errand.latest != Some(server)) {
             self.break_errand(id, "was tried again, and then executed at", &server);
         }
@@ -146,13 +161,12 @@ impl Ledger {
         Some(Order { id, seed, len: response_len as usize, delay_ns })
     }
 
-    /// A channel's call has ended.
-    pub(in crate::check) fn end_errand(
-        &mut self,
-        id: u32,
-        outcome: &Result<MsgBuf, petrel::Error>,
-    ) {
+    /// A client's call has ended.
+    pub(in crate::check) fn end_errand(&mut self, id: u32, outcome: Result<&[u8], &petrel::Error>) {
         let Some(errand) = self.errand(id).cloned() else { return };
+        if errand.is_cancelled && outcome.is_ok() {
+            self.break_errand(id, "was cancelled, and succeeded", &"");
+        }
         let fate = match outcome {
             Ok(_) => Fate::Succeeded,
             Err(failure) => Fate::Failed(failure.status, failure.execution),
@@ -270,7 +284,7 @@ impl Ledger {
         }
     }
 
-    fn check_errand_answer(&mut self, id: u32, errand: &Errand, answer: &MsgBuf) {
+    fn check_errand_answer(&mut self, id: u32, errand: &Errand, answer: &[u8]) {
         if answer.len() != errand.response_len as usize || !pattern::is_filled(errand.seed, answer)
         {
             self.break_errand(id, "got a wrong answer", &answer.len());
@@ -288,7 +302,7 @@ impl Ledger {
         let Some(errand) = self.errand(id).cloned() else { return };
         let now_ns = self.now_ns;
         let did_not = matches!(failure.execution, Execution::NotSent | Execution::Refused);
-        // A channel may still pause after a connect that failed.
+        // A client may still pause after a connect that failed.
         let from_ns = errand.issued_ns.saturating_sub(self.troubles.aftermath_ns);
         let hosts = |server: &SimAddr| [errand.client_at.host, server.host];
         let is_justified =
@@ -305,11 +319,11 @@ impl Ledger {
                     || is_closed_here
                     || drains && did_not
             }
-            Status::Cancelled => is_closed_here,
+            Status::Cancelled => is_closed_here || errand.is_cancelled,
             Status::DeadlineExceeded => {
                 let early_ns = |server: &SimAddr| self.early_ns_max(server.host, errand.issued_ns);
                 // One attempt may be refused, and what became of the others unknown.
-                let is_retried = matches!(errand.spread, Spread::Channel { attempts_max: 2.., .. });
+                let is_retried = matches!(errand.spread, Spread::Client { attempts_max: 2.., .. });
                 let may_be_refused = match failure.execution {
                     Execution::Refused => true,
                     Execution::MayHaveExecuted => is_retried,

@@ -1,12 +1,12 @@
-//! Servers that are started again, and channels that go on with another one.
+//! Servers that are started again, and clients that go on with another one.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use petrel::client::Response;
 use petrel::{
-    CallOptions, Channel, ChannelConfig, Endpoint, EndpointConfig, Execution, MsgBuf, SessionId,
-    Status, Task,
+    CallOptions, Client, ClientConfig, Endpoint, EndpointConfig, Execution, SessionId, Status, Task,
 };
 
 use crate::common::over;
@@ -30,11 +30,11 @@ fn free_address() -> SocketAddr {
 
 fn begin(
     client: &Endpoint,
-    channel: &Channel,
+    service: &Client,
     options: CallOptions,
-) -> Task<Result<MsgBuf, petrel::Error>> {
-    let channel = channel.clone();
-    client.handle().spawn(async move { channel.call(KEEP, b"once", options).await })
+) -> Task<Result<Response, petrel::Error>> {
+    let service = service.clone();
+    client.handle().spawn(async move { service.call(KEEP, b"once").options(options).await })
 }
 
 /// A session of its own.
@@ -55,8 +55,8 @@ fn wait_until_kept(client: &mut Endpoint, server: &Process) {
     until(|| (seen(client, server).0.kept > 0).then_some(()));
 }
 
-fn who(client: &mut Endpoint, channel: &Channel) -> u32 {
-    let reply = client.block_on(channel.call(WHO, b"", patient().idempotent())).unwrap();
+fn who(client: &mut Endpoint, service: &Client) -> u32 {
+    let reply = client.block_on(service.call(WHO, b"").options(patient().idempotent())).unwrap();
     u32::from_le_bytes(reply[..].try_into().unwrap())
 }
 
@@ -100,19 +100,19 @@ fn restarted__server_is_found_again_and_no_call_runs_there_twice() {
         let address = free_address();
         let mut first = Process::server(address);
         let mut client = client(config);
-        let channel = client.handle().channel([address], ChannelConfig::default());
-        assert_eq!(who(&mut client, &channel), first.id());
-        let call = begin(&client, &channel, patient());
+        let service = client.client([address], ClientConfig::default());
+        assert_eq!(who(&mut client, &service), first.id());
+        let call = begin(&client, &service, patient());
         wait_until_kept(&mut client, &first);
         first.kill();
         let second = Process::server(address);
         let failure = client.block_on(call).unwrap_err();
         let why = (failure.status, failure.execution);
         assert_eq!(why, (Status::Unavailable, Execution::MayHaveExecuted), "{failure}");
-        assert_eq!(who(&mut client, &channel), second.id());
+        assert_eq!(who(&mut client, &service), second.id());
         let (seen, runs) = seen(&mut client, &second);
         assert_eq!((seen.kept, runs), (0, 0), "the old call has run in the new process");
-        assert_eq!((channel.stats().sessions_opened, channel.stats().retries), (2, 0));
+        assert_eq!((service.stats().sessions_opened, service.stats().retries), (2, 0));
     }
 }
 
@@ -123,22 +123,22 @@ fn restarted__server_is_waited_for_between_two_sessions() {
         let address = free_address();
         let mut first = Process::server(address);
         let mut client = client(config);
-        let mut config = ChannelConfig::default();
+        let mut config = ClientConfig::default();
         // Time enough to make a call in.
         config.connect_backoff.first = Duration::from_secs(1);
-        let channel = client.handle().channel([address], config);
-        assert_eq!(who(&mut client, &channel), first.id());
+        let service = client.client([address], config);
+        assert_eq!(who(&mut client, &service), first.id());
         first.kill();
         let second = Process::server(address);
-        client.run_until(|_, _| channel.ready_count() == 0);
+        client.run_until(|_, _| service.stats().servers_ready == 0);
         let options = CallOptions::new().timeout(Duration::from_secs(240));
-        let answer = client.block_on(channel.call(WHO, b"", options)).unwrap();
+        let answer = client.block_on(service.call(WHO, b"").options(options)).unwrap();
         assert_eq!(answer[..], second.id().to_le_bytes());
     }
 }
 
 /// Most of these calls have not left when their server is killed: they go to the next one whatever they do, and though the
-/// channel makes one attempt.
+/// service makes one attempt.
 #[test]
 fn restarted__server_gets_what_never_left() {
     const CALLS: usize = 300;
@@ -146,14 +146,14 @@ fn restarted__server_gets_what_never_left() {
         let address = free_address();
         let mut first = Process::server(address);
         let mut client = client(config);
-        let mut config = ChannelConfig::default();
+        let mut config = ClientConfig::default();
         (config.attempts_max, config.concurrency) = (1, None);
-        let channel = client.handle().channel([address], config);
-        assert_eq!(who(&mut client, &channel), first.id());
+        let service = client.client([address], config);
+        assert_eq!(who(&mut client, &service), first.id());
         first.stand_still();
         let begin = |_| {
-            let channel = channel.clone();
-            client.handle().spawn(async move { channel.call(WHO, b"", patient()).await })
+            let service = service.clone();
+            client.handle().spawn(async move { service.call(WHO, b"").options(patient()).await })
         };
         let calls: Vec<_> = (0..CALLS).map(begin).collect();
         client.run_for(Duration::from_millis(5), |_, _| false);
@@ -180,8 +180,8 @@ fn restarted__server_gets_again_what_does_no_harm() {
     let address = free_address();
     let mut first = Process::server(address);
     let mut client = client(EndpointConfig::default());
-    let channel = client.handle().channel([address], ChannelConfig::default());
-    let call = begin(&client, &channel, patient().idempotent());
+    let service = client.client([address], ClientConfig::default());
+    let call = begin(&client, &service, patient().idempotent());
     wait_until_kept(&mut client, &first);
     first.kill();
     let second = Process::server(address);
@@ -199,8 +199,8 @@ fn killed__server_of_two_is_replaced_by_the_other_for_a_call_that_does_no_harm()
         let mut servers = [server(), server()];
         let mut client = client(config);
         let addresses = servers.each_ref().map(Process::address);
-        let channel = client.handle().channel(addresses, ChannelConfig::default());
-        let call = begin(&client, &channel, patient().idempotent());
+        let service = client.client(addresses, ClientConfig::default());
+        let call = begin(&client, &service, patient().idempotent());
         let has_it =
             until(|| servers.iter().position(|server| seen(&mut client, server).0.kept == 1));
         servers[has_it].kill();
@@ -210,6 +210,6 @@ fn killed__server_of_two_is_replaced_by_the_other_for_a_call_that_does_no_harm()
         client.call(session, RELEASE, b"").wait().unwrap();
         let answer = client.block_on(call).unwrap();
         assert_eq!(answer[..], other.id().to_le_bytes());
-        assert_eq!(channel.stats().retries, 1);
+        assert_eq!(service.stats().retries, 1);
     }
 }

@@ -1,4 +1,4 @@
-//! What a channel counts.
+//! What a client counts.
 
 use crate::sync::{AtomicU64, Ordering};
 
@@ -8,12 +8,17 @@ pub(crate) struct Counter(AtomicU64);
 
 impl Counter {
     /// One thread counts: what it reads is what it wrote.
-    pub(super) fn add(&self, count: u64) {
+    pub(crate) fn add(&self, count: u64) {
         self.0.store(self.0.load(Ordering::Relaxed) + count, Ordering::Relaxed);
     }
 
-    pub(super) fn increment(&self) {
+    pub(crate) fn increment(&self) {
         self.add(1);
+    }
+
+    pub(crate) fn decrement(&self) {
+        let count = self.0.load(Ordering::Relaxed).checked_sub(1);
+        self.0.store(count.expect("what goes was counted"), Ordering::Relaxed);
     }
 
     fn get(&self) -> u64 {
@@ -23,25 +28,25 @@ impl Counter {
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// What a channel, or a client, has done since it was made.
+        /// What a client has done since it was made.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
-        pub struct ChannelStats { $($(#[$doc])* pub $name: u64,)* }
+        pub struct ClientStats { $($(#[$doc])* pub $name: u64,)* }
 
         /// The same while it is counted.
         #[derive(Debug, Default)]
-        pub(crate) struct Counters { $(pub(super) $name: Counter,)* }
+        pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
 
         impl Counters {
-            pub(crate) fn snapshot(&self) -> ChannelStats {
-                ChannelStats { $($name: self.$name.get(),)* }
+            pub(crate) fn snapshot(&self) -> ClientStats {
+                ClientStats { $($name: self.$name.get(),)* }
             }
         }
     };
 }
 
 counters! {
-    /// Calls that were made on the channel.
+    /// Calls that were made.
     calls,
     /// Attempts beyond the first, hedges not counted.
     retries,
@@ -51,6 +56,8 @@ counters! {
     hedges_won,
     /// Attempts that were wanted and that the budget did not allow.
     budget_exhausted,
+    /// Servers that can be called now.
+    servers_ready,
     /// Sessions that were opened.
     sessions_opened,
     /// Attempts to open one that failed.

@@ -1,4 +1,4 @@
-//! Which attempts a call of a channel makes, and where.
+//! Which attempts a call of a service makes, and where.
 
 use std::cell::Cell;
 use std::future::{Future, poll_fn};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use petrel::{Channel, ChannelConfig, Endpoint, EndpointConfig, Execution, Status};
+use petrel::{Client, ClientConfig, Endpoint, EndpointConfig, Execution, Status};
 
 use super::{FAIL, NAME, NEVER, seconds, server, to_both};
 use crate::common::{ECHO, Server, client, over, run_until_seen};
@@ -72,16 +72,16 @@ impl Scripted {
         self.places.lock().unwrap().clone()
     }
 
-    /// A channel to all of them, each reached.
-    fn channel(&self, client: &mut Endpoint, config: ChannelConfig) -> Channel {
+    /// A service to all of them, each reached.
+    fn service(&self, client: &mut Endpoint, config: ClientConfig) -> Client {
         let handle = client.handle();
-        let channel = handle.channel(self.servers.iter().map(|server| server.address), config);
+        let service = client.client(self.servers.iter().map(|server| server.address), config);
         client.block_on(async {
-            while channel.ready_count() < self.servers.len() {
+            while service.stats().servers_ready < self.servers.len() as u64 {
                 handle.sleep(Duration::from_millis(1)).await;
             }
         });
-        channel
+        service
     }
 }
 
@@ -135,17 +135,17 @@ fn a_call_that_was_lost_and_then_refused_is_tried_again() {
         &[Step::Keep, Step::Refuse(Status::ResourceExhausted), Step::Answer];
     let mut scripted = Scripted::start(2, SCRIPT_STEPS);
     let mut client = client(EndpointConfig::default());
-    let channel = scripted.channel(&mut client, ChannelConfig::default());
+    let service = scripted.service(&mut client, ClientConfig::default());
     let call = client.handle().spawn({
-        let channel = channel.clone();
-        async move { channel.call(SCRIPT, b"", seconds(60).idempotent()).await }
+        let service = service.clone();
+        async move { service.call(SCRIPT, b"").options(seconds(60).idempotent()).await }
     });
     run_until_seen(&mut client, || scripted.came() == 1);
     let lost = scripted.places()[0];
     scripted.servers[usize::from(lost)].end();
     let reply = client.block_on(call).unwrap();
     assert_eq!(&reply[..], [1 - lost]);
-    assert_eq!((channel.stats().retries, scripted.came()), (2, 3));
+    assert_eq!((service.stats().retries, scripted.came()), (2, 3));
 }
 
 /// It is uncertain whether the first attempt was executed, whatever is known of the last one.
@@ -154,10 +154,10 @@ fn a_call_that_was_lost_and_then_refused_to_the_end_may_have_been_executed() {
     const SCRIPT_STEPS: &[Step] = &[Step::Keep, Step::Refuse(Status::ResourceExhausted)];
     let mut scripted = Scripted::start(2, SCRIPT_STEPS);
     let mut client = client(EndpointConfig::default());
-    let channel = scripted.channel(&mut client, ChannelConfig::default());
+    let service = scripted.service(&mut client, ClientConfig::default());
     let call = client.handle().spawn({
-        let channel = channel.clone();
-        async move { channel.call(SCRIPT, b"", seconds(60).idempotent()).await }
+        let service = service.clone();
+        async move { service.call(SCRIPT, b"").options(seconds(60).idempotent()).await }
     });
     run_until_seen(&mut client, || scripted.came() == 1);
     let lost = scripted.places()[0];
@@ -173,11 +173,11 @@ fn a_call_that_was_lost_and_then_refused_to_the_end_may_have_been_executed() {
 fn a_call_that_is_refused_to_the_end_was_not_executed() {
     let scripted = Scripted::start(2, &[Step::Refuse(Status::ResourceExhausted)]);
     let mut client = client(EndpointConfig::default());
-    let channel = scripted.channel(&mut client, ChannelConfig::default());
+    let service = scripted.service(&mut client, ClientConfig::default());
     let options = seconds(60).idempotent();
     for options in [options, options.hedge_after(Duration::from_secs(30))] {
         let came = scripted.came();
-        let failure = client.block_on(channel.call(SCRIPT, b"", options)).unwrap_err();
+        let failure = client.block_on(service.call(SCRIPT, b"").options(options)).unwrap_err();
         let why = (failure.status, failure.execution);
         assert_eq!(why, (Status::ResourceExhausted, Execution::Refused), "{failure}");
         assert_eq!(scripted.came() - came, 4, "all the attempts that the configuration allows");
@@ -197,15 +197,15 @@ fn a_restarted_server_that_refuses_its_returning_clients_loses_no_call() {
     let address = first.address;
     let mut client = client(EndpointConfig::default());
     let handle = client.handle();
-    let mut config = ChannelConfig::default();
+    let mut config = ClientConfig::default();
     // One call may meet both refusals.
     config.attempts_max = 8;
-    let channel = handle.channel([address], config);
+    let service = client.client([address], config);
     let calls: Vec<_> = (0..CALLS)
         .map(|_| {
-            let channel = channel.clone();
+            let service = service.clone();
             let options = seconds(60).idempotent().wait_for_ready();
-            handle.spawn(async move { channel.call(NEVER, b"", options).await })
+            handle.spawn(async move { service.call(NEVER, b"").options(options).await })
         })
         .collect();
     run_until_seen(&mut client, || counts.came.load(Ordering::SeqCst) == CALLS);
@@ -224,7 +224,7 @@ fn a_restarted_server_that_refuses_its_returning_clients_loses_no_call() {
         assert_eq!(&client.block_on(call).unwrap()[..], b"second");
     }
     // At least one for each call that was lost with the first server, and one for each refusal.
-    assert!(channel.stats().retries >= u64::from(CALLS) + 2, "{:?}", channel.stats());
+    assert!(service.stats().retries >= u64::from(CALLS) + 2, "{:?}", service.stats());
 }
 
 /// Both attempts of a hedged call were refused: the third goes to the server that had neither.
@@ -233,11 +233,11 @@ fn the_retry_of_a_hedged_call_goes_to_a_server_that_had_no_attempt() {
     const SCRIPT_STEPS: &[Step] = &[Step::WaitFor(2)];
     let scripted = Scripted::start(3, SCRIPT_STEPS);
     let mut client = client(EndpointConfig::default());
-    let channel = scripted.channel(&mut client, ChannelConfig::default());
-    let kept = occupy(&mut client, &channel, || scripted.kept());
+    let service = scripted.service(&mut client, ClientConfig::default());
+    let kept = occupy(&mut client, &service, || scripted.kept());
     // So long that the third attempt has its answer before it is hedged, too, also on a busy machine.
     let options = seconds(60).idempotent().hedge_after(Duration::from_secs(1));
-    let reply = client.block_on(channel.call(SCRIPT, b"", options)).unwrap();
+    let reply = client.block_on(service.call(SCRIPT, b"").options(options)).unwrap();
     let mut places = scripted.places();
     places.sort_unstable();
     assert_eq!((&places[..], &reply[..]), (&[0, 1, 2][..], &[2][..]));
@@ -247,15 +247,15 @@ fn the_retry_of_a_hedged_call_goes_to_a_server_that_had_no_attempt() {
 /// Calls that one server keeps, and that the others do not know: it is the only busy one in the end.
 fn occupy(
     client: &mut Endpoint,
-    channel: &Channel,
+    service: &Client,
     kept: impl Fn() -> u32,
 ) -> Vec<petrel::Task<bool>> {
     const CALLS: u32 = 12;
     let (handle, ended) = (client.handle(), Rc::new(Cell::new(0)));
     let call = || {
-        let (channel, ended) = (channel.clone(), Rc::clone(&ended));
+        let (service, ended) = (service.clone(), Rc::clone(&ended));
         handle.spawn(async move {
-            let is_ok = channel.call(NEVER, b"", seconds(60)).await.is_ok();
+            let is_ok = service.call(NEVER, b"").options(seconds(60)).await.is_ok();
             ended.set(ended.get() + 1);
             is_ok
         })
@@ -275,14 +275,14 @@ fn a_retry_goes_to_another_server_though_the_one_that_failed_is_less_busy() {
     let (answers, counts) = server("answers");
     let servers = [(refuses, Arc::default()), (answers, counts)];
     let mut client = client(EndpointConfig::default());
-    let channel = to_both(&mut client, &servers, ChannelConfig::default());
-    let kept = occupy(&mut client, &channel, || servers[1].1.came.load(Ordering::SeqCst));
+    let service = to_both(&mut client, &servers, ClientConfig::default());
+    let kept = occupy(&mut client, &service, || servers[1].1.came.load(Ordering::SeqCst));
     for _ in 0..4 {
-        let reply = client.block_on(channel.call(NAME, b"", seconds(60))).unwrap();
+        let reply = client.block_on(service.call(NAME, b"").options(seconds(60))).unwrap();
         assert_eq!(&reply[..], b"answers");
     }
     // Each began at the idle server.
-    assert_eq!(channel.stats().retries, 4);
+    assert_eq!(service.stats().retries, 4);
     drop(kept);
 }
 
@@ -291,20 +291,20 @@ fn a_retry_goes_to_another_server_though_the_one_that_failed_is_less_busy() {
 fn failures_that_are_answers_do_not_lower_the_limit_of_calls() {
     let (server, counts) = server("only");
     let mut client = client(EndpointConfig::default());
-    let config = ChannelConfig::default();
+    let config = ClientConfig::default();
     let limit = config.concurrency.expect("a limit by default").initial;
-    let channel = client.handle().channel([server.address], config);
+    let service = client.client([server.address], config);
     let code = [Status::NotFound.code()];
     for _ in 0..20 {
-        let call = channel.call(FAIL, &code, seconds(60).wait_for_ready());
+        let call = service.call(FAIL, code).options(seconds(60).wait_for_ready());
         assert_eq!(client.block_on(call).unwrap_err().status, Status::NotFound);
     }
     let came = counts.came.load(Ordering::SeqCst);
     let handle = client.handle();
     let calls: Vec<_> = (0..limit)
         .map(|_| {
-            let channel = channel.clone();
-            handle.spawn(async move { channel.call(NEVER, b"", seconds(60)).await })
+            let service = service.clone();
+            handle.spawn(async move { service.call(NEVER, b"").options(seconds(60)).await })
         })
         .collect();
     let all_came = |_: &mut (), _: &mut petrel::Context<'_>| {
@@ -320,16 +320,16 @@ fn refusals_of_a_busy_server_lower_the_limit_of_calls() {
     const SCRIPT_STEPS: &[Step] = &[Step::Refuse(Status::ResourceExhausted), Step::Keep];
     let scripted = Scripted::start(1, SCRIPT_STEPS);
     let mut client = client(EndpointConfig::default());
-    let mut config = ChannelConfig::default();
+    let mut config = ClientConfig::default();
     config.attempts_max = 1;
     let limit = config.concurrency.expect("a limit by default").initial;
-    let channel = scripted.channel(&mut client, config);
-    client.block_on(channel.call(SCRIPT, b"", seconds(60))).unwrap_err();
+    let service = scripted.service(&mut client, config);
+    client.block_on(service.call(SCRIPT, b"").options(seconds(60))).unwrap_err();
     let handle = client.handle();
     let calls: Vec<_> = (0..limit)
         .map(|_| {
-            let channel = channel.clone();
-            handle.spawn(async move { channel.call(SCRIPT, b"", seconds(60)).await })
+            let service = service.clone();
+            handle.spawn(async move { service.call(SCRIPT, b"").options(seconds(60)).await })
         })
         .collect();
     run_until_seen(&mut client, || scripted.came() > limit / 2);
@@ -345,22 +345,22 @@ fn refusals_of_a_busy_server_lower_the_limit_of_calls() {
 fn a_retry_budget_that_is_used_up_is_filled_by_calls_that_succeed() {
     let (server, _) = server("only");
     let mut client = client(EndpointConfig::default());
-    let mut config = ChannelConfig::default();
+    let mut config = ClientConfig::default();
     config.retry_backoff.max = Duration::from_micros(10);
     config.retry_budget.reserve_per_s = 0;
     config.retry_budget.saved_max = 3;
     let earned = 1_000 / config.retry_budget.per_thousand;
-    let channel = client.handle().channel([server.address], config);
+    let service = client.client([server.address], config);
     let options = seconds(60).idempotent().wait_for_ready();
     let code = [Status::Unavailable.code()];
     let fail = |client: &mut Endpoint| {
-        let before = channel.stats().retries;
-        client.block_on(channel.call(FAIL, &code, options)).unwrap_err();
-        channel.stats().retries - before
+        let before = service.stats().retries;
+        client.block_on(service.call(FAIL, code).options(options)).unwrap_err();
+        service.stats().retries - before
     };
     assert_eq!((fail(&mut client), fail(&mut client)), (3, 0));
     for _ in 0..2 * earned {
-        client.block_on(channel.call(NAME, b"", options)).unwrap();
+        client.block_on(service.call(NAME, b"").options(options)).unwrap();
     }
     assert_eq!((fail(&mut client), fail(&mut client)), (2, 0));
 }
@@ -370,16 +370,16 @@ fn a_retry_budget_that_is_used_up_is_filled_by_calls_that_succeed() {
 fn calls_beyond_the_limit_follow_those_that_end() {
     let (server, _) = server("only");
     let mut client = client(EndpointConfig::default());
-    let mut config = ChannelConfig::default();
+    let mut config = ClientConfig::default();
     let limit = config.concurrency.as_mut().expect("a limit by default");
     (limit.initial, limit.max) = (1, 1);
-    let channel = client.handle().channel([server.address], config);
+    let service = client.client([server.address], config);
     let handle = client.handle();
     let calls: Vec<_> = (0..5)
         .map(|_| {
-            let channel = channel.clone();
+            let service = service.clone();
             let options = seconds(20).wait_for_ready();
-            handle.spawn(async move { channel.call(NAME, b"", options).await.map(|_| ()) })
+            handle.spawn(async move { service.call(NAME, b"").options(options).await.map(|_| ()) })
         })
         .collect();
     for call in calls {
@@ -394,17 +394,17 @@ fn calls_that_wait_for_leave_are_not_woken_for_nothing() {
     const CALLS: u64 = 1_000;
     let (server, _) = server("only");
     let mut client = client(EndpointConfig::default());
-    let mut config = ChannelConfig::default();
+    let mut config = ClientConfig::default();
     let limit = config.concurrency.as_mut().expect("a limit by default");
     (limit.initial, limit.max) = (4, 4);
-    let channel = client.handle().channel([server.address], config);
+    let service = client.client([server.address], config);
     let polls = Rc::new(Cell::new(0));
     let calls: Vec<_> = (0..CALLS)
         .map(|_| {
-            let (channel, polls) = (channel.clone(), Rc::clone(&polls));
+            let (service, polls) = (service.clone(), Rc::clone(&polls));
             client.handle().spawn(async move {
                 let options = seconds(60).wait_for_ready();
-                let mut call = pin!(channel.call(ECHO, b"", options));
+                let mut call = pin!(service.call(ECHO, b"").options(options));
                 poll_fn(|cx| {
                     polls.set(polls.get() + 1);
                     call.as_mut().poll(cx)

@@ -1,4 +1,4 @@
-//! What can be set about a channel.
+//! What can be set about a client.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::control::EndpointId;
 use crate::overload::{BackoffConfig, ConcurrencyLimitConfig, RetryBudgetConfig};
 
-/// A server that a channel may call.
+/// A server that a client may call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Target {
     /// Control address of its process.
@@ -28,10 +28,10 @@ impl From<(SocketAddr, EndpointId)> for Target {
     }
 }
 
-/// What can be set about a channel.
+/// What can be set about a client.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct ChannelConfig {
+pub struct ClientConfig {
     /// How long a call may take, with all its attempts, if its options do not say.
     pub timeout: Duration,
     /// Attempts of one call, the first and hedges included; at least 1.
@@ -47,7 +47,7 @@ pub struct ChannelConfig {
     pub concurrency: Option<ConcurrencyLimitConfig>,
 }
 
-impl Default for ChannelConfig {
+impl Default for ClientConfig {
     /// Ten seconds and four attempts, retries and connects after a millisecond at first, connects at most two seconds apart and
     /// by a quarter later each time: a server that was away for some time is found again after a quarter of it more at most.
     fn default() -> Self {

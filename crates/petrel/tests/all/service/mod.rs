@@ -1,4 +1,4 @@
-//! Channels: calls that outlive sessions and servers.
+//! Services: calls of clients that outlive sessions and servers.
 
 mod attempts;
 use std::cell::RefCell;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::common::{ECHO, Server, client, nexus, over, run_until_seen};
-use petrel::{CallOptions, Channel, ChannelConfig, Endpoint, EndpointConfig, Execution, Status};
+use petrel::{CallOptions, Client, ClientConfig, Endpoint, EndpointConfig, Execution, Status};
 
 /// Never answers; counts who came, and whose caller went.
 const NEVER: u16 = 2;
@@ -62,8 +62,8 @@ fn seconds(seconds: u64) -> CallOptions {
     CallOptions::new().timeout(Duration::from_secs(seconds))
 }
 
-async fn name_of(channel: &Channel) -> String {
-    let reply = channel.call(NAME, b"", seconds(60).wait_for_ready()).await.unwrap();
+async fn name_of(service: &Client) -> String {
+    let reply = service.call(NAME, b"").options(seconds(60).wait_for_ready()).await.unwrap();
     String::from_utf8(reply.to_vec()).unwrap()
 }
 
@@ -72,15 +72,15 @@ fn a_restarted_server_is_found_again() {
     let (mut first, _) = server("first");
     let address = first.address;
     let mut client = client(EndpointConfig::default());
-    let channel = client.handle().channel([address], ChannelConfig::default());
-    assert_eq!(client.block_on(name_of(&channel)), "first");
+    let service = client.client([address], ClientConfig::default());
+    assert_eq!(client.block_on(name_of(&service)), "first");
     first.end();
     let (_second, _) = server_at(&address.to_string(), "second");
-    // The channel may still take the old session for open: that call fails, and is tried again.
+    // The service may still take the old session for open: that call fails, and is tried again.
     let options = seconds(60).wait_for_ready().idempotent();
-    let reply = client.block_on(channel.call(NAME, b"", options)).unwrap();
+    let reply = client.block_on(service.call(NAME, b"").options(options)).unwrap();
     assert_eq!(&reply[..], b"second");
-    assert_eq!(channel.stats().sessions_opened, 2);
+    assert_eq!(service.stats().sessions_opened, 2);
 }
 
 #[test]
@@ -91,28 +91,33 @@ fn servers_that_cannot_be_reached_are_named_at_once() {
     gone.end();
     also.end();
     let mut client = client(EndpointConfig::default());
-    let channel = client.handle().channel(addresses, ChannelConfig::default());
-    let failure = client.block_on(channel.call(ECHO, b"", seconds(60))).unwrap_err();
+    let service = client.client(addresses, ClientConfig::default());
+    let failure = client.block_on(service.call(ECHO, b"").options(seconds(60))).unwrap_err();
     assert_eq!((failure.status, failure.execution), (Status::Unavailable, Execution::NotSent));
     for address in addresses {
         assert!(failure.message.contains(&address.to_string()), "{failure}");
     }
 }
 
-/// A channel to two servers, both reached.
+/// A service to two servers, both reached.
 fn to_both(
     client: &mut Endpoint,
     servers: &[(Server, Arc<Counts>)],
-    config: ChannelConfig,
-) -> Channel {
+    config: ClientConfig,
+) -> Client {
     let handle = client.handle();
-    let channel = handle.channel(servers.iter().map(|(server, _)| server.address), config);
+    let service = client.client(servers.iter().map(|(server, _)| server.address), config);
     client.block_on(async {
-        while channel.ready_count() < servers.len() {
+        while service.stats().servers_ready < servers.len() as u64 {
             handle.sleep(Duration::from_millis(1)).await;
         }
     });
-    channel
+    service
+}
+
+/// Runs the endpoint until a server can be called.
+fn until_ready(endpoint: &mut Endpoint, service: &Client) {
+    endpoint.run_until(|_, _| service.stats().servers_ready > 0);
 }
 
 /// Runs the client until one of the servers has got a request that it never answers; gives which.
@@ -127,23 +132,23 @@ fn what_may_have_been_executed_is_tried_again_only_if_that_does_no_harm() {
     for is_idempotent in [false, true] {
         let mut servers = [server("one"), server("other")];
         let mut client = client(EndpointConfig::default());
-        let channel = to_both(&mut client, &servers, ChannelConfig::default());
+        let service = to_both(&mut client, &servers, ClientConfig::default());
         let options = if is_idempotent { seconds(60).idempotent() } else { seconds(60) };
         let call = client.handle().spawn({
-            let channel = channel.clone();
-            async move { channel.call(NEVER, b"", options).await }
+            let service = service.clone();
+            async move { service.call(NEVER, b"").options(options).await }
         });
         let has_it = wait_for_one(&mut client, &servers);
         servers[has_it].0.end();
         if is_idempotent {
             let other = Arc::clone(&servers[1 - has_it].1);
             run_until_seen(&mut client, || other.came.load(Ordering::SeqCst) == 1);
-            assert_eq!((channel.stats().retries, call.try_take().is_none()), (1, true));
+            assert_eq!((service.stats().retries, call.try_take().is_none()), (1, true));
         } else {
             let failure = client.block_on(call).unwrap_err();
             let why = (failure.status, failure.execution);
             assert_eq!(why, (Status::Unavailable, Execution::MayHaveExecuted));
-            assert_eq!(channel.stats().retries, 0);
+            assert_eq!(service.stats().retries, 0);
         }
     }
 }
@@ -161,14 +166,14 @@ fn a_hedge_answers_for_a_server_that_hangs_which_hears_of_it() {
     };
     let servers = [(hangs, counts), (answers, Arc::default())];
     let mut client = client(EndpointConfig::default());
-    let channel = to_both(&mut client, &servers, ChannelConfig::default());
+    let service = to_both(&mut client, &servers, ClientConfig::default());
     let options = seconds(60).idempotent().hedge_after(Duration::from_millis(2));
     for _ in 0..20 {
-        let reply = client.block_on(channel.call(NEVER, b"", options)).unwrap();
+        let reply = client.block_on(service.call(NEVER, b"").options(options)).unwrap();
         assert_eq!(&reply[..], b"answered here");
     }
     // Calls begin with the two in turn.
-    let stats = channel.stats();
+    let stats = service.stats();
     assert!(hung.came.load(Ordering::SeqCst) > 0 && stats.hedges_won > 0, "{stats:?}");
     // Those that won among them; a call has three beside its first attempt at most.
     assert!((stats.hedges_won..=20 * 3).contains(&stats.hedges), "{stats:?}");
@@ -182,9 +187,9 @@ fn a_hedge_answers_for_a_server_that_hangs_which_hears_of_it() {
 fn a_hedge_has_to_be_harmless() {
     let (server, _) = server("only");
     let mut client = client(EndpointConfig::default());
-    let channel = client.handle().channel([server.address], ChannelConfig::default());
+    let service = client.client([server.address], ClientConfig::default());
     let options = seconds(60).hedge_after(Duration::from_millis(2));
-    let failure = client.block_on(channel.call(NAME, b"", options)).unwrap_err();
+    let failure = client.block_on(service.call(NAME, b"").options(options)).unwrap_err();
     assert_eq!(failure.status, Status::InvalidArgument);
 }
 
@@ -192,7 +197,7 @@ fn a_hedge_has_to_be_harmless() {
 fn answers_are_not_tried_again_but_for_unavailable_ones_that_do_no_harm() {
     let (server, counts) = server("only");
     let mut client = client(EndpointConfig::default());
-    let channel = client.handle().channel([server.address], ChannelConfig::default());
+    let service = client.client([server.address], ClientConfig::default());
     let mut came = 0;
     for (status, options, attempts) in [
         (Status::NotFound, seconds(60).idempotent(), 1),
@@ -200,7 +205,7 @@ fn answers_are_not_tried_again_but_for_unavailable_ones_that_do_no_harm() {
         (Status::Unavailable, seconds(60).idempotent(), 4),
     ] {
         let code = [status.code()];
-        let call = channel.call(FAIL, &code, options.wait_for_ready());
+        let call = service.call(FAIL, code).options(options.wait_for_ready());
         let failure = client.block_on(call).unwrap_err();
         assert_eq!((failure.status, failure.execution), (status, Execution::Answered));
         came += attempts;
@@ -213,17 +218,17 @@ fn answers_are_not_tried_again_but_for_unavailable_ones_that_do_no_harm() {
 fn retries_stop_when_their_budget_is_used_up() {
     let (server, counts) = server("only");
     let mut client = client(EndpointConfig::default());
-    let mut config = ChannelConfig::default();
+    let mut config = ClientConfig::default();
     config.retry_backoff.max = Duration::from_micros(10);
     config.retry_budget.reserve_per_s = 0;
-    let channel = client.handle().channel([server.address], config);
+    let service = client.client([server.address], config);
     let options = seconds(60).idempotent().wait_for_ready();
     let code = [Status::Unavailable.code()];
     for _ in 0..1000 {
-        let call = channel.call(FAIL, &code, options);
+        let call = service.call(FAIL, code).options(options);
         client.block_on(call).unwrap_err();
     }
-    let (stats, came) = (channel.stats(), counts.came.load(Ordering::SeqCst));
+    let (stats, came) = (service.stats(), counts.came.load(Ordering::SeqCst));
     assert_eq!(u64::from(came), 1000 + stats.retries);
     assert!(stats.retries < 300 && stats.budget_exhausted > 700, "{stats:?}");
 }
@@ -232,15 +237,17 @@ fn retries_stop_when_their_budget_is_used_up() {
 fn a_call_ends_on_time_though_nobody_answers_or_listens() {
     let (server, counts) = server("silent");
     let mut client = client(EndpointConfig::default());
-    let channel = client.handle().channel([server.address], ChannelConfig::default());
-    client.block_on(channel.ready());
+    let service = client.client([server.address], ClientConfig::default());
+    until_ready(&mut client, &service);
     let options = CallOptions::new().timeout(Duration::from_millis(30)).wait_for_ready();
     // On a busy machine the time may be over before the request leaves: then it was not sent.
     while counts.came.load(Ordering::SeqCst) == 0 {
-        let failure = client.block_on(channel.call(NEVER, b"", options)).unwrap_err();
+        let failure = client.block_on(service.call(NEVER, b"").options(options)).unwrap_err();
         assert_eq!(failure.status, Status::DeadlineExceeded);
         match failure.execution {
-            Execution::MayHaveExecuted => _ = client.block_on(channel.call(ECHO, b"", seconds(60))),
+            Execution::MayHaveExecuted => {
+                _ = client.block_on(service.call(ECHO, b"").options(seconds(60)))
+            }
             other => assert_eq!(other, Execution::NotSent),
         }
     }
@@ -249,8 +256,8 @@ fn a_call_ends_on_time_though_nobody_answers_or_listens() {
     });
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let listens: SocketAddr = nobody.local_addr().unwrap();
-    let channel = client.handle().channel([listens], ChannelConfig::default());
-    let failure = client.block_on(channel.call(NEVER, b"", options)).unwrap_err();
+    let service = client.client([listens], ClientConfig::default());
+    let failure = client.block_on(service.call(NEVER, b"").options(options)).unwrap_err();
     let why = (failure.status, failure.execution);
     assert_eq!(why, (Status::DeadlineExceeded, Execution::NotSent));
 }
@@ -279,16 +286,17 @@ fn a_rolling_restart_loses_no_call() {
     let mut client = client(EndpointConfig::default());
     let handle = client.handle();
     let addresses: Vec<_> = servers.iter().map(|(address, ..)| *address).collect();
-    let channel = handle.channel(addresses, ChannelConfig::default());
+    let service = client.client(addresses, ClientConfig::default());
     let stop = std::rc::Rc::new(std::cell::Cell::new(false));
     let load: Vec<_> = (0..8)
         .map(|_| {
-            let (channel, stop) = (channel.clone(), std::rc::Rc::clone(&stop));
+            let (service, stop) = (service.clone(), std::rc::Rc::clone(&stop));
             handle.spawn(async move {
                 let mut answered = 0u64;
                 while !stop.get() {
                     let message = answered.to_le_bytes();
-                    let reply = channel.call(ECHO, &message, seconds(60).wait_for_ready()).await;
+                    let reply =
+                        service.call(ECHO, message).options(seconds(60).wait_for_ready()).await;
                     assert_eq!(reply.unwrap()[..], message);
                     answered += 1;
                 }
@@ -298,7 +306,7 @@ fn a_rolling_restart_loses_no_call() {
         .collect();
     client.block_on(async {
         for _ in 0..4 {
-            while channel.ready_count() < 2 {
+            while service.stats().servers_ready < 2 {
                 handle.sleep(Duration::from_millis(1)).await;
             }
             let (address, tell, thread) = servers.remove(0);
@@ -309,7 +317,7 @@ fn a_rolling_restart_loses_no_call() {
             thread.join().unwrap();
             servers.push(draining(address));
         }
-        while channel.ready_count() < 2 {
+        while service.stats().servers_ready < 2 {
             handle.sleep(Duration::from_millis(1)).await;
         }
         stop.set(true);
@@ -317,42 +325,41 @@ fn a_rolling_restart_loses_no_call() {
             assert!(task.await > 0);
         }
     });
-    assert_eq!(channel.stats().sessions_opened, 6);
+    assert_eq!(service.stats().sessions_opened, 6);
     // They hear of the client's end, and then look whether they are to end.
     servers.iter().for_each(|(_, tell, _)| tell.send(()).unwrap());
-    drop((channel, handle, client));
+    drop((service, handle, client));
     servers.into_iter().for_each(|(.., thread)| thread.join().unwrap());
 }
 
 #[test]
-fn a_dropped_channel_closes_its_sessions_and_ends_its_tasks() {
+fn a_dropped_client_closes_its_sessions_and_ends_its_tasks() {
     let (server, _) = server("only");
     let mut client = client(EndpointConfig::default());
-    let channel = client.handle().channel([server.address], ChannelConfig::default());
-    client.block_on(channel.ready());
+    let service = client.client([server.address], ClientConfig::default());
+    until_ready(&mut client, &service);
     assert_eq!(client.core().session_count(), 1);
-    drop(channel);
+    drop(service);
     client.run_for(Duration::from_millis(1), |_, _| false);
     assert_eq!(client.core().session_count(), 0);
 }
 
-/// Found by the simulator: the session that a channel was opening when it was dropped stayed open.
+/// Found by the simulator: the session that a service was opening when it was dropped stayed open.
 #[test]
-fn a_channel_dropped_while_it_connects_leaves_no_session_behind() {
+fn a_client_dropped_while_it_connects_leaves_no_session_behind() {
     let (server, _) = server("only");
     let mut client = client(EndpointConfig::default());
-    let open =
-        |client: &Endpoint| client.handle().channel([server.address], ChannelConfig::default());
+    let open = |client: &mut Endpoint| client.client([server.address], ClientConfig::default());
     // With a link, a session is open after few turns.
-    let other = open(&client);
-    client.block_on(other.ready());
+    let other = open(&mut client);
+    until_ready(&mut client, &other);
     let tasks = client.stats().tasks;
     for turns in 0..8 {
-        let channel = open(&client);
+        let service = open(&mut client);
         for _ in 0..turns {
             client.run_once();
         }
-        drop(channel);
+        drop(service);
         client.run_for(Duration::from_millis(1), |_, _| false);
         assert_eq!(client.core().session_count(), 1, "after {turns} turns");
         assert_eq!(client.stats().tasks, tasks, "after {turns} turns");
@@ -369,19 +376,19 @@ fn a_hedge_that_is_refused_says_nothing_of_the_attempt_beside_it() {
     });
     let mut client = client(EndpointConfig::default());
     // No third attempt, at the server of the first, while the answer of the second is late.
-    let mut config = ChannelConfig::default();
+    let mut config = ClientConfig::default();
     config.attempts_max = 2;
-    let channel = client.handle().channel([hangs.address, refuses.address], config);
+    let service = client.client([hangs.address, refuses.address], config);
     let hedged = seconds(60).idempotent().hedge_after(Duration::from_millis(5));
     let (mut calls, mut unknown, handle) = (0, 0, client.handle());
     client.block_on(async {
-        while channel.ready_count() < 2 {
+        while service.stats().servers_ready < 2 {
             handle.sleep(Duration::from_millis(1)).await;
         }
         // Enough calls that the server which hangs had one, at least.
         while counts.came.load(Ordering::SeqCst) == 0 || calls < 8 {
             calls += 1;
-            let failure = channel.call(NEVER, b"", hedged).await.unwrap_err();
+            let failure = service.call(NEVER, b"").options(hedged).await.unwrap_err();
             assert_eq!(failure.status, Status::FailedPrecondition);
             unknown += u32::from(failure.execution == Execution::MayHaveExecuted);
         }
@@ -396,7 +403,7 @@ fn a_hedge_that_is_refused_says_nothing_of_the_attempt_beside_it() {
 
 /// Each of the channel's tasks waits to connect again, and their waits overlap.
 #[test]
-fn a_dropped_channel_whose_servers_are_gone_leaves_no_task() {
+fn a_dropped_client_whose_servers_are_gone_leaves_no_task() {
     let gone: Vec<_> = (0..4)
         .map(|_| {
             let (mut server, _) = server("gone");
@@ -406,13 +413,13 @@ fn a_dropped_channel_whose_servers_are_gone_leaves_no_task() {
         .collect();
     let mut client = client(EndpointConfig::default());
     let handle = client.handle();
-    let channel = handle.channel(gone, ChannelConfig::default());
+    let service = client.client(gone, ClientConfig::default());
     client.block_on(async {
-        while channel.stats().connects_failed < 20 {
+        while service.stats().connects_failed < 20 {
             handle.sleep(Duration::from_millis(1)).await;
         }
     });
-    drop(channel);
-    client.run_until(|_, _| true);
+    drop(service);
+    client.run_once();
     assert_eq!(client.stats().tasks, 0);
 }

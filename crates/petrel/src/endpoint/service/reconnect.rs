@@ -32,7 +32,7 @@ impl Reconnect {
     pub(super) fn left(&mut self, now_ns: u64) {
         let opened_ns = self.opened_ns.take().expect("a session that is left was open");
         let has_settled = now_ns.saturating_sub(opened_ns) >= SETTLED_NS;
-        if has_settled && !planted("channel_slow_for_ever") {
+        if has_settled && !planted("service_slow_for_ever") {
             self.backoff.reset();
         }
     }

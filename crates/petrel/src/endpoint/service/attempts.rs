@@ -1,0 +1,777 @@
+//! What becomes of a service's calls, step by step: a server is chosen, an attempt is made, it ends, and so does the call, or
+//! another attempt follows.
+//!
+//! Continuations of the application run at one place, [`finish`], and only where the end of an attempt was received: all
+//! other ends are kept for [`run_ended`].
+
+use petrel_planted::planted;
+use petrel_proto::{CallFailure, Execution, PendingCall, SessionId, Status};
+
+use super::call::{Asked, Attempt, Call, End, Ending, Step, may_retry, never_left};
+use super::connection::{Connection, Leave, MayBegin, keep};
+use super::{Due, Ended, Resolver, Service, Services, unreachable};
+use crate::client::state::CallState;
+use crate::client::{ServiceKey, Target};
+use crate::endpoint::call::{Continuation, Function, Reply};
+use crate::endpoint::context::{Context, Local, NotTaken};
+use crate::endpoint::state::State;
+use crate::error::Error;
+use crate::events;
+use crate::local::{Handle, Key};
+use crate::msgbuf::MsgBuf;
+use crate::overload::RetryBudget;
+use crate::post::OpenService;
+
+/// One address for all first attempts: an attempt is found by it when it is cancelled.
+const END_FIRST: Function = end_first;
+
+/// The same for hedges.
+const END_HEDGE: Function = end_hedge;
+
+/// The session of a call that was never on one.
+const NO_SESSION: SessionId = SessionId { index: u32::MAX, generation: u32::MAX };
+
+/// Begins a call of a service.
+pub(crate) fn begin_call(cx: &mut Context<'_>, service: Key, asked: Asked) -> Key {
+    let Local { services, core, now_ns, .. } = &mut *cx.local;
+    let inherited_ns = core.inherited_ns();
+    let Services { list, connections, calls, .. } = &mut **services;
+    let of = list.get_mut(service).expect("a client has its service");
+    of.counters.calls.increment();
+    of.calls += 1;
+    let options = asked.options.no_later_than(inherited_ns);
+    let end_ns = options.deadline_ns.expect("a client's call has a time, and has begun");
+    let is_hedged = options.hedge_after.is_some();
+    // Most calls go to a server at once, and end with its answer.
+    let chosen = if is_hedged { None } else { of.begin_at_once(connections, *now_ns) };
+    let session = chosen.as_ref().map(|chosen| chosen.session);
+    let key = calls.insert_with(|key| {
+        let mut call = Call::new(service, asked, end_ns, inherited_ns);
+        call.begin(*now_ns);
+        call.first = chosen.map(|Chosen { connection, session, leave }| Attempt {
+            call: key,
+            connection,
+            session,
+            leave,
+        });
+        if let End::Posted(pending) = &mut call.end {
+            pending.set_key(key.to_bits() as usize);
+        }
+        call
+    });
+    match session {
+        Some(session) => send_first(cx, key, session),
+        None if is_hedged && !options.idempotent => {
+            finish(None, cx, key, Outcome::failed(not_idempotent()));
+        }
+        None => route(cx, key),
+    }
+    key
+}
+
+/// A server that can be asked now, and the right to do so.
+pub(super) struct Chosen {
+    pub(super) connection: Key,
+    pub(super) session: SessionId,
+    pub(super) leave: Leave,
+}
+
+/// Begins an attempt.
+fn attempt(cx: &mut Context<'_>, key: Key) {
+    let now_ns = cx.local.now_ns;
+    let call = cx.local.services.calls.get_mut(key).expect("an attempt belongs to a call");
+    call.begin(now_ns);
+    route(cx, key);
+}
+
+/// Makes the attempt that has begun at a server that can be asked, or has it wait for one.
+fn route(cx: &mut Context<'_>, key: Key) {
+    let now_ns = cx.local.now_ns;
+    let services = &mut *cx.local.services;
+    let Some(chosen) = services.choose(key) else { return wait_for_session(cx, key) };
+    let connection = services.connections.get_mut(chosen).expect("it was chosen");
+    if connection.queue.is_empty() {
+        match connection.begin(now_ns) {
+            MayBegin::Now(leave) => return make(cx, key, chosen, leave),
+            MayBegin::Later(at_ns) => wait_at(cx.local, chosen, at_ns),
+        }
+    }
+    let services = &mut *cx.local.services;
+    let connection = services.connections.get_mut(chosen).expect("it was chosen");
+    connection.queue.push(key);
+    set_step(cx.local, key, Step::InQueue(chosen));
+}
+
+/// No server can be asked now.
+fn wait_for_session(cx: &mut Context<'_>, key: Key) {
+    let services = &mut *cx.local.services;
+    let call = services.calls.get(key).expect("an attempt belongs to a call");
+    let (of, is_patient) = (call.service, call.wait_for_ready);
+    if is_patient || !services.has_failed(of) {
+        let service = services.list.get_mut(of).expect("a service stays for its calls");
+        service.waiting[usize::from(is_patient)].push(key);
+        return set_step(cx.local, key, Step::Waiting);
+    }
+    let failures = services.failures(of).expect("all have failed");
+    fail(None, cx, key, NO_SESSION, unreachable(&failures));
+}
+
+/// The first call of a connection's queue is looked at then, if not before.
+fn wait_at(local: &mut Local, key: Key, at_ns: Option<u64>) {
+    let services = &mut *local.services;
+    let connection = services.connections.get_mut(key).expect("a call waits at a connection");
+    if let Some(timer) = connection.timer.take() {
+        services.timers.remove(timer);
+    }
+    if let Some(at_ns) = at_ns {
+        // Its time may be over already, where another call has to end first: that looks again.
+        let at_ns = at_ns.max(local.now_ns + 1);
+        connection.timer = Some(services.timers.insert(at_ns, Due::Connection(key)));
+        local.hub.ask_at(at_ns);
+    }
+}
+
+fn set_step(local: &mut Local, key: Key, step: Step) {
+    let call = local.services.calls.get_mut(key).expect("only a call has steps");
+    call.step = step;
+    arm(local, key);
+}
+
+/// Has the call looked at when its next step is due.
+fn arm(local: &mut Local, key: Key) {
+    if let Some(at_ns) = local.services.arm(key) {
+        local.hub.ask_at(at_ns);
+    }
+}
+
+/// Makes the first attempt of a round.
+fn make(cx: &mut Context<'_>, key: Key, connection: Key, leave: Leave) {
+    let session = session_of(cx.local, connection);
+    let services = &mut *cx.local.services;
+    let call = services.calls.get_mut(key).expect("an attempt belongs to a call");
+    let attempt = Attempt { call: key, connection, session, leave };
+    assert!(call.first.replace(attempt).is_none(), "a round has one first attempt");
+    call.step = Step::Going;
+    if call.timer.is_some() || call.hedge_after.is_some() {
+        arm(cx.local, key);
+    }
+    send_first(cx, key, session);
+}
+
+/// Sends a first attempt, which the call has noted.
+fn send_first(cx: &mut Context<'_>, key: Key, session: SessionId) {
+    if let Err(outcome) = send(cx, key, session, Continuation::function(END_FIRST, key.to_bits())) {
+        let call = cx.local.services.calls.get_mut(key).expect("an attempt belongs to a call");
+        let attempt = call.first.take().expect("it was put there");
+        end_attempt(None, cx, attempt, outcome, false);
+    }
+}
+
+/// Makes a further attempt while another is on its way, if a server can be asked at once and the budget allows it. The next one
+/// is due as much later.
+fn hedge(cx: &mut Context<'_>, key: Key) {
+    let now_ns = cx.local.now_ns;
+    let services = &mut *cx.local.services;
+    let (call, service) = services.service_of(key).expect("a hedge belongs to a call");
+    if call.attempts() >= service.config.attempts_max {
+        call.hedge_ns = None;
+        return arm(cx.local, key);
+    }
+    call.put_off_hedge(now_ns);
+    let Some((connection, leave)) = services.hedge_at(key, now_ns) else {
+        return arm(cx.local, key);
+    };
+    let session = session_of(cx.local, connection);
+    let services = &mut *cx.local.services;
+    let hedge = services.hedges.insert(Attempt { call: key, connection, session, leave });
+    let (call, service) = services.service_of(key).expect("a hedge belongs to a call");
+    service.counters.hedges.increment();
+    call.begin(now_ns);
+    call.add_hedge(hedge, service.config.retry_backoff);
+    arm(cx.local, key);
+    if let Err(outcome) = send(cx, key, session, Continuation::function(END_HEDGE, hedge.to_bits()))
+    {
+        end_hedge_with(None, cx, hedge, outcome);
+    }
+}
+
+fn session_of(local: &Local, connection: Key) -> SessionId {
+    let connection = local.services.connections.get(connection);
+    connection.and_then(Connection::session).expect("a server is asked on its session").id()
+}
+
+/// How an attempt has ended, with its buffers if it had any.
+struct Outcome {
+    session: SessionId,
+    outcome: Result<(), Error>,
+    buffers: Option<(MsgBuf, MsgBuf)>,
+}
+
+impl Outcome {
+    /// Of a call that ends without an attempt.
+    fn failed(error: Error) -> Self {
+        Self { session: NO_SESSION, outcome: Err(error), buffers: None }
+    }
+}
+
+impl From<Reply> for Outcome {
+    fn from(reply: Reply) -> Self {
+        let Reply { session, outcome, request, response } = reply;
+        Self { session, outcome, buffers: Some((request, response)) }
+    }
+}
+
+/// Sends an attempt, or tells why that cannot be.
+fn send(
+    cx: &mut Context<'_>,
+    key: Key,
+    session: SessionId,
+    tag: Continuation,
+) -> Result<(), Outcome> {
+    let Local { services, pool, hub, .. } = &mut *cx.local;
+    let call = services.calls.get_mut(key).expect("an attempt belongs to a call");
+    let (method, end_ns, inherited_ns) = (call.method, call.end_ns, call.inherited_ns);
+    let (request, response) = match call.buffers(pool, |bytes| hub.alloc_response(bytes)) {
+        Ok(buffers) => buffers,
+        Err(error) => {
+            services.calls_not_made += 1;
+            return Err(Outcome { session, outcome: Err(error.into()), buffers: None });
+        }
+    };
+    if let End::Posted(pending) = &mut call.end {
+        pending.was_made = true;
+    }
+    services.calls_made += 1;
+    let to_make = PendingCall { method, tag, request, response };
+    let sent =
+        cx.under_deadline(inherited_ns, |cx| cx.start_with(session, to_make, None, Some(end_ns)));
+    sent.map_err(|NotTaken { error, request, response, .. }| {
+        let Local { services, sessions, .. } = &mut *cx.local;
+        services.calls_not_made += 1;
+        let text = sessions.explain(session, &error);
+        let outcome = Err(Error::not_sent(error.status(), text));
+        Outcome { session, outcome, buffers: Some((request, response)) }
+    })
+}
+
+/// The continuation of all first attempts.
+fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, bits: u64) {
+    // One that was cancelled after it had ended belongs to no call any more.
+    let key = Key::from_bits(bits);
+    let Some(call) = cx.local.services.calls.get_mut(key) else { return };
+    let attempt = call.first.take().expect("an attempt that ends was on its way");
+    match reply.outcome {
+        Ok(()) if call.is_plain() => succeed(state, cx, attempt, reply),
+        _ => end_attempt(Some(state), cx, attempt, reply.into(), false),
+    }
+}
+
+/// The only attempt of a call has succeeded.
+fn succeed(state: State<'_>, cx: &mut Context<'_>, attempt: Attempt, reply: Reply) {
+    let Attempt { call: key, connection: at, leave, .. } = attempt;
+    let Local { services, now_ns, .. } = &mut *cx.local;
+    let Services { connections, calls, .. } = &mut **services;
+    let call = calls.remove(key).expect("an attempt belongs to a call");
+    let connection = connections.get_mut(at).expect("a server stays for its attempts");
+    let is_over = connection.end(leave, Some(&Ok(())), *now_ns);
+    let others_wait = !connection.queue.is_empty();
+    if is_over {
+        remove_connection(cx.local, at);
+    }
+    note_end(cx.local, call.service, true);
+    tell(Some(state), cx, call, reply.into());
+    if others_wait {
+        serve(cx, at);
+    }
+}
+
+/// A call of a service has ended.
+fn note_end(local: &mut Local, key: Key, has_succeeded: bool) {
+    let service = local.services.list.get_mut(key).expect("a service stays for its calls");
+    service.calls -= 1;
+    if has_succeeded {
+        service.note_success();
+    }
+    if service.is_closing && service.calls == 0 {
+        remove_service(local, key);
+    }
+}
+
+/// The continuation of all hedges.
+fn end_hedge(state: State<'_>, cx: &mut Context<'_>, reply: Reply, bits: u64) {
+    end_hedge_with(Some(state), cx, Key::from_bits(bits), reply.into());
+}
+
+fn end_hedge_with(state: Option<State<'_>>, cx: &mut Context<'_>, hedge: Key, outcome: Outcome) {
+    let services = &mut *cx.local.services;
+    let Some(attempt) = services.hedges.remove(hedge) else { return };
+    let call = services.calls.get_mut(attempt.call).expect("a hedge ends with its call");
+    call.remove_hedge(hedge);
+    end_attempt(state, cx, attempt, outcome, true);
+}
+
+/// An attempt has ended, and with it its call, or the call goes on.
+fn end_attempt(
+    state: Option<State<'_>>,
+    cx: &mut Context<'_>,
+    attempt: Attempt,
+    outcome: Outcome,
+    is_hedge: bool,
+) {
+    let Attempt { call: key, connection, leave, .. } = attempt;
+    let target = cx.local.services.connections.get(connection);
+    let target = target.expect("a server stays for its attempts").target;
+    release(cx.local, connection, leave, Some(&outcome.outcome));
+    let Outcome { session, outcome, buffers } = outcome;
+    let (call, service) = cx.local.services.service_of(key).expect("an attempt belongs to a call");
+    match outcome {
+        Ok(()) => {
+            service.counters.hedges_won.add(u64::from(is_hedge));
+            let freed = cancel_attempts(cx, key, true).map_or_else(Vec::new, |lost| lost.freed);
+            finish(state, cx, key, Outcome { session, outcome: Ok(()), buffers });
+            freed.into_iter().for_each(|connection| serve(cx, connection));
+        }
+        Err(error) => {
+            count_failure(service, &error);
+            call.note_tried(target, service.config.retry_backoff);
+            if let Some((request, response)) = buffers {
+                call.put_back(request, response);
+            }
+            fail(state, cx, key, session, error);
+        }
+    }
+    serve(cx, connection);
+}
+
+fn count_failure(service: &Service, failure: &CallFailure) {
+    let counters = &service.counters;
+    let counter = match failure.execution {
+        Execution::NotSent => &counters.attempts_not_sent,
+        Execution::Refused => &counters.attempts_refused,
+        Execution::MayHaveExecuted => &counters.attempts_uncertain,
+        Execution::Answered => &counters.attempts_failed,
+    };
+    counter.increment();
+}
+
+/// An attempt of a call has failed: at a server, or for want of one, without a session. Others may be on their way; else the
+/// call is tried again, or fails.
+fn fail(
+    state: Option<State<'_>>,
+    cx: &mut Context<'_>,
+    key: Key,
+    session: SessionId,
+    failure: Error,
+) {
+    let call = cx.local.services.calls.get_mut(key).expect("an attempt belongs to a call");
+    call.note(&failure);
+    if call.is_tried_otherwise() {
+        // The end of another attempt counts, unless this one decides: hedged calls are idempotent.
+        if may_retry(&failure, true) {
+            return;
+        }
+        // One that has ended already is heard first.
+        let Some(lost) = cancel_attempts(cx, key, false) else { return };
+        cx.local.services.leave_queue(key);
+        lost.freed.into_iter().for_each(|connection| serve(cx, connection));
+    }
+    let (now_ns, random) = (cx.local.now_ns, cx.local.hub.random());
+    let services = &mut *cx.local.services;
+    let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
+    let was_asked = session != NO_SESSION;
+    // The attempt's own outcome decides: an earlier attempt may have run, but that was known when this one was allowed.
+    let goes_on = if was_asked && never_left(call, &failure) {
+        call.take_back();
+        true
+    } else {
+        call.may_retry(&failure, service.config.attempts_max)
+            && service.may_try_again(call.method, now_ns)
+    };
+    if !goes_on {
+        let failure = call.conclude(failure);
+        let outcome = Outcome { session, outcome: Err(failure), buffers: None };
+        return finish(state, cx, key, outcome);
+    }
+    service.counters.retries.increment();
+    events::call_retried(call.method, call.attempts(), &failure);
+    let pause_ns = call.pause_ns(service.config.retry_backoff, random);
+    set_step(cx.local, key, Step::Pausing(now_ns.saturating_add(pause_ns)));
+}
+
+/// Attempts that were cancelled.
+struct Lost {
+    /// The connections on which they were.
+    freed: Vec<Key>,
+}
+
+/// Cancels the attempts of a call that are on their way. `None` if its first attempt has ended and that is about to be
+/// heard, unless it is to be cancelled in any case.
+fn cancel_attempts(cx: &mut Context<'_>, key: Key, in_any_case: bool) -> Option<Lost> {
+    let call = cx.local.services.calls.get_mut(key).expect("attempts belong to a call");
+    let mut freed = Vec::new();
+    if let Some(first) = call.first.take() {
+        let cancelled = cx.local.cancel_fn(first.session, END_FIRST, key.to_bits());
+        let call = cx.local.services.calls.get_mut(key).expect("attempts belong to a call");
+        match cancelled {
+            None if !in_any_case => {
+                call.first = Some(first);
+                return None;
+            }
+            None => call.note_lost(),
+            Some(reply) => note_cancelled(call, reply),
+        }
+        freed.push(first.connection);
+        release(cx.local, first.connection, first.leave, None);
+    }
+    let call = cx.local.services.calls.get_mut(key).expect("attempts belong to a call");
+    for hedge in call.take_hedges() {
+        let hedged = cx.local.services.hedges.remove(hedge).expect("a hedge ends with its call");
+        let cancelled = cx.local.cancel_fn(hedged.session, END_HEDGE, hedge.to_bits());
+        let call = cx.local.services.calls.get_mut(key).expect("attempts belong to a call");
+        match cancelled {
+            None => call.note_lost(),
+            Some(reply) => note_cancelled(call, reply),
+        }
+        freed.push(hedged.connection);
+        release(cx.local, hedged.connection, hedged.leave, None);
+    }
+    Some(Lost { freed })
+}
+
+/// Takes in what an attempt leaves that was cancelled.
+fn note_cancelled(call: &mut Call, reply: Reply) {
+    let Reply { outcome, request, response, .. } = reply;
+    if let Err(failure) = &outcome {
+        call.note(failure);
+    }
+    call.put_back(request, response);
+}
+
+/// Gives back the right to an attempt that has ended, or that nothing is known of.
+fn release(local: &mut Local, key: Key, leave: Leave, outcome: Option<&Result<(), Error>>) {
+    let now_ns = local.now_ns;
+    let connection = local.services.connections.get_mut(key);
+    let is_over = connection.expect("a server stays for its attempts").end(leave, outcome, now_ns);
+    if is_over {
+        remove_connection(local, key);
+    }
+}
+
+fn remove_connection(local: &mut Local, key: Key) {
+    let services = &mut *local.services;
+    let connection = services.connections.remove(key).expect("a connection is closed once");
+    if let Some(timer) = connection.timer {
+        services.timers.remove(timer);
+    }
+    if connection.has_session() {
+        connection.counters.servers_ready.decrement();
+    }
+    connection.close();
+}
+
+/// Begins the calls that wait at a connection, as many as may now.
+fn serve(cx: &mut Context<'_>, key: Key) {
+    if planted("service_called_place_lost") {
+        return;
+    }
+    loop {
+        let now_ns = cx.local.now_ns;
+        let Services { connections, calls, .. } = &mut *cx.local.services;
+        let Some(connection) = connections.get_mut(key) else { return };
+        let waits = |call| calls.get(call).is_some_and(|call| call.step == Step::InQueue(key));
+        let Some(first) = connection.queue.first(waits) else { return };
+        if connection.session().is_none() {
+            return empty_queue(cx, key);
+        }
+        match connection.begin(now_ns) {
+            MayBegin::Now(leave) => {
+                connection.queue.pop();
+                make(cx, first, key, leave);
+            }
+            MayBegin::Later(at_ns) => return wait_at(cx.local, key, at_ns),
+        }
+    }
+}
+
+/// Has the calls that wait at a connection look for another.
+fn empty_queue(cx: &mut Context<'_>, key: Key) {
+    let Some(connection) = cx.local.services.connections.get_mut(key) else { return };
+    let waiting = connection.queue.take_all();
+    go_on(cx, waiting, Step::InQueue(key));
+}
+
+/// Has calls of a queue that is no more look for a server, if they still wait there.
+fn go_on(cx: &mut Context<'_>, waiting: impl IntoIterator<Item = Key>, step: Step) {
+    for key in waiting {
+        let call = cx.local.services.calls.get_mut(key).filter(|call| call.step == step);
+        if let Some(call) = call {
+            call.step = Step::Going;
+            route(cx, key);
+        }
+    }
+}
+
+/// A connection has a session.
+pub(super) fn connection_opened(cx: &mut Context<'_>, key: Key) {
+    let (_, service) = service_at(cx.local, key);
+    service.counters.sessions_opened.increment();
+    service.counters.servers_ready.increment();
+    let (opened, waiting) = (service.opened.take(), service.take_waiting());
+    if let Some(opened) = opened {
+        opened.end(Ok(Vec::new()));
+    }
+    go_on(cx, waiting, Step::Waiting);
+}
+
+/// A connection's session takes no further calls.
+pub(super) fn connection_left(cx: &mut Context<'_>, key: Key) {
+    let now_ns = cx.local.now_ns;
+    let (of, service) = service_at(cx.local, key);
+    service.counters.sessions_left.increment();
+    service.counters.servers_ready.decrement();
+    service.look_up(now_ns);
+    empty_queue(cx, key);
+    fail_waiting(cx, of);
+}
+
+/// A session to a server could not be opened.
+pub(super) fn connection_failed(cx: &mut Context<'_>, key: Key) {
+    let now_ns = cx.local.now_ns;
+    let (of, service) = service_at(cx.local, key);
+    service.counters.connects_failed.increment();
+    service.look_up(now_ns);
+    fail_waiting(cx, of);
+}
+
+fn service_at(local: &mut Local, connection: Key) -> (Key, &mut Service) {
+    let Services { connections, list, .. } = &mut *local.services;
+    let key = connections.get(connection).expect("a keeper ends with its connection").service;
+    (key, list.get_mut(key).expect("a service stays for its servers"))
+}
+
+/// Ends the wait of those who wait in vain, if no server of the service can be reached.
+fn fail_waiting(cx: &mut Context<'_>, key: Key) {
+    let services = &mut *cx.local.services;
+    if !services.has_failed(key) {
+        return;
+    }
+    let failures = services.failures(key).expect("all have failed");
+    let service = services.list.get_mut(key).expect("a service stays for its servers");
+    let (opened, waiting) = (service.opened.take(), service.waiting[0].take_all());
+    if let Some(opened) = opened {
+        opened.end(Err(unreachable(&failures)));
+    }
+    for call in waiting {
+        let waits = cx.local.services.calls.get_mut(call).filter(|call| call.step == Step::Waiting);
+        if let Some(waits) = waits {
+            waits.step = Step::Going;
+            fail(None, cx, call, NO_SESSION, unreachable(&failures));
+        }
+    }
+}
+
+/// Ends a call: tells who waits for it.
+fn finish(state: Option<State<'_>>, cx: &mut Context<'_>, key: Key, outcome: Outcome) {
+    let services = &mut *cx.local.services;
+    services.leave_queue(key);
+    let call = services.calls.remove(key).expect("a call ends once");
+    if let Some(timer) = call.timer {
+        services.timers.remove(timer);
+    }
+    note_end(cx.local, call.service, outcome.outcome.is_ok());
+    tell(state, cx, call, outcome);
+}
+
+/// Tells who waits for a call how it has ended.
+fn tell(state: Option<State<'_>>, cx: &mut Context<'_>, call: Call, outcome: Outcome) {
+    let inherited_ns = call.inherited_ns;
+    let Outcome { session, outcome, buffers } = outcome;
+    match call.into_end(buffers) {
+        Ending::Posted(pending, response, memory) => {
+            pending.end(outcome.map(|()| copied(&response.expect("a success has one"), memory)));
+        }
+        Ending::Then(continuation, request, response) => {
+            let reply = Reply { session, outcome, request, response };
+            match state {
+                Some(state) => continuation.run(state, cx, reply),
+                None => {
+                    let ended = Ended { continuation, reply, inherited_ns };
+                    cx.local.services.ended.push_back(ended);
+                    cx.local.hub.ask();
+                }
+            }
+        }
+    }
+}
+
+/// The response, in memory that is there.
+fn copied(response: &[u8], mut memory: Vec<u8>) -> Vec<u8> {
+    memory.clear();
+    memory.extend_from_slice(response);
+    memory
+}
+
+/// Cancels a call: it ends with CANCELLED, and the servers of its attempts are told. False if it has ended, or is about to.
+pub(crate) fn cancel_call(cx: &mut Context<'_>, key: Key) -> bool {
+    if cx.local.services.calls.get(key).is_none() {
+        return false;
+    }
+    let Some(lost) = cancel_attempts(cx, key, false) else { return false };
+    let call = cx.local.services.calls.get(key).expect("it was there");
+    let outcome = Outcome::failed(call.cancelled());
+    finish(None, cx, key, outcome);
+    lost.freed.into_iter().for_each(|connection| serve(cx, connection));
+    true
+}
+
+/// Cancels a call that another thread does not wait for any more.
+pub(crate) fn cancel_posted(cx: &mut Context<'_>, state: &CallState) {
+    if let Some(bits) = state.key() {
+        cancel_call(cx, Key::from_bits(bits as u64));
+    }
+}
+
+/// Does what timers are due for.
+pub(crate) fn run_due(cx: &mut Context<'_>) {
+    while let Some(due) = cx.local.services.timers.pop_due(cx.local.now_ns) {
+        match due {
+            Due::Call(key) => run_call(cx, key),
+            Due::Connection(key) => {
+                let connection = cx.local.services.connections.get_mut(key);
+                connection.expect("a timer ends with its connection").timer = None;
+                serve(cx, key);
+            }
+        }
+    }
+}
+
+/// The timer of a call was due.
+fn run_call(cx: &mut Context<'_>, key: Key) {
+    let now_ns = cx.local.now_ns;
+    let call = cx.local.services.calls.get_mut(key).expect("a timer ends with its call");
+    call.timer = None;
+    match call.step {
+        // The deadlines of attempts that are on their way are the core's.
+        Step::Waiting | Step::InQueue(_) | Step::Pausing(_) if call.end_ns <= now_ns => {
+            let outcome = Outcome::failed(call.too_late());
+            let freed = cancel_attempts(cx, key, true).map_or_else(Vec::new, |lost| lost.freed);
+            finish(None, cx, key, outcome);
+            freed.into_iter().for_each(|connection| serve(cx, connection));
+        }
+        Step::Pausing(until_ns) if until_ns <= now_ns => {
+            call.step = Step::Going;
+            attempt(cx, key);
+        }
+        Step::Going | Step::Waiting | Step::InQueue(_)
+            if call.hedge_ns.is_some_and(|at_ns| at_ns <= now_ns) =>
+        {
+            hedge(cx, key);
+        }
+        _ => arm(cx.local, key),
+    }
+}
+
+/// The next of the continuations of calls that have ended where none could run.
+pub(crate) fn run_ended(mut state: State<'_>, cx: &mut Context<'_>) {
+    // Calls that these make and that end at once have their turn the next time.
+    for Ended { continuation, reply, inherited_ns } in std::mem::take(&mut cx.local.services.ended)
+    {
+        cx.under_deadline(inherited_ns, |cx| continuation.run(state.reborrow(), cx, reply));
+    }
+}
+
+/// A client connects to its servers.
+pub(crate) fn open_service(cx: &mut Context<'_>, open: OpenService) {
+    let OpenService { service, targets, look_up, config, opened } = open;
+    let Some(client) = service.upgrade() else { return };
+    let now_ns = cx.local.now_ns;
+    let services = &mut *cx.local.services;
+    let service = Service {
+        number: client.key(),
+        budget: RetryBudget::new(config.retry_budget, now_ns),
+        config,
+        connections: Vec::new(),
+        turn: 0,
+        waiting: Default::default(),
+        calls: 0,
+        is_closing: false,
+        resolver: look_up.map(|look_up| Resolver { look_up, next_ns: 0 }),
+        counters: client.counters().clone(),
+        opened: Some(opened),
+    };
+    let index = service.number.index();
+    let key = services.list.insert(service);
+    if services.by_number.len() <= index {
+        services.by_number.resize_with(index + 1, || None);
+    }
+    let before = services.by_number[index].replace(key);
+    assert!(before.is_none(), "the number of a service is used once at a time");
+    change_targets(cx, key, targets);
+}
+
+/// The servers of a client have changed.
+pub(crate) fn set_targets(cx: &mut Context<'_>, number: ServiceKey, targets: Vec<Target>) {
+    if let Some(key) = cx.local.services.find(number) {
+        change_targets(cx, key, targets);
+    }
+}
+
+fn change_targets(cx: &mut Context<'_>, key: Key, targets: Vec<Target>) {
+    assert!(!targets.is_empty(), "a service has a server");
+    let Services { list, connections, .. } = &mut *cx.local.services;
+    let service = list.get_mut(key).expect("its servers change while there is a service");
+    let mut before = std::mem::take(&mut service.connections);
+    let (config, counters) = (service.config.clone(), service.counters.clone());
+    let mut now = Vec::new();
+    for target in targets {
+        let is_it = |key: &Key| connections.get(*key).is_some_and(|one| one.target == target);
+        now.push(match before.iter().position(is_it) {
+            Some(place) => before.remove(place),
+            None => {
+                let connection =
+                    connections.insert(Connection::new(key, target, &config, counters.clone()));
+                let handle = Handle::<()>::new(cx.local.hub.clone());
+                let keeper = keep(handle.clone(), connection, target, config.connect_backoff);
+                let keeper = handle.spawn_within(None, keeper);
+                connections.get_mut(connection).expect("it was put there").keep(keeper);
+                connection
+            }
+        });
+    }
+    service.connections = now;
+    service.turn = 0;
+    for connection in before {
+        let retired = cx.local.services.connections.get_mut(connection).expect("it was there");
+        let (waiting, is_over) = (retired.queue.take_all(), retired.retire());
+        if is_over {
+            remove_connection(cx.local, connection);
+        }
+        go_on(cx, waiting, Step::InQueue(connection));
+    }
+    // Who waits for one of them looks at the others.
+    fail_waiting(cx, key);
+}
+
+/// The last handle of a client is gone: its sessions are closed when its last call has ended.
+pub(crate) fn close_service(local: &mut Local, number: ServiceKey) {
+    let services = &mut *local.services;
+    let Some(key) = services.by_number.get_mut(number.index()).and_then(Option::take) else {
+        return;
+    };
+    let service = services.list.get_mut(key).expect("a number is that of a service");
+    service.is_closing = true;
+    if service.calls == 0 {
+        remove_service(local, key);
+    }
+}
+
+fn remove_service(local: &mut Local, key: Key) {
+    let service = local.services.list.remove(key).expect("a service is closed once");
+    service.connections.into_iter().for_each(|connection| remove_connection(local, connection));
+}
+
+#[cold]
+fn not_idempotent() -> Error {
+    let message = "a hedged call may be executed twice: it has to be marked idempotent";
+    Error::not_sent(Status::InvalidArgument, message)
+}

@@ -1,0 +1,246 @@
+//! One server of a service: the session to it, kept open, and how many calls are on their way there.
+
+use std::fmt;
+use std::time::Duration;
+
+use petrel_planted::planted;
+use petrel_proto::{CallFailure, Execution, Status};
+
+use super::attempts::{connection_failed, connection_left, connection_opened};
+use super::queue::CallQueue;
+use super::reconnect::Reconnect;
+use crate::client::{ClientConfig, Counters, Target};
+use crate::endpoint::SessionState;
+use crate::endpoint::context::Context;
+use crate::error::Error;
+use crate::events;
+use crate::local::{Handle, Key, Session, Task, TimerId};
+use crate::overload::{BackoffConfig, ConcurrencyLimit, Permit};
+use crate::sync::Arc;
+
+/// A server, as one service has it.
+pub(super) struct Connection {
+    pub(super) service: Key,
+    pub(super) target: Target,
+    /// Those of the service.
+    pub(super) counters: Arc<Counters>,
+    session: Option<Session>,
+    /// Why there is no session, once opening one has failed.
+    failure: Option<String>,
+    /// Attempts on the way.
+    busy: u32,
+    /// Whether it gets no further calls, and is closed after the last that it has.
+    is_retired: bool,
+    limit: Option<ConcurrencyLimit>,
+    /// Calls that wait for leave to be made here.
+    pub(super) queue: CallQueue,
+    /// When the first of them is looked at although no attempt has ended.
+    pub(super) timer: Option<TimerId>,
+    /// Keeps the session open, until the connection is closed.
+    keeper: Option<Task<()>>,
+}
+
+/// The right to have an attempt on its way to a server. It goes back by [`Connection::end`].
+#[derive(Debug)]
+pub(super) struct Leave(Option<Permit>);
+
+/// Whether an attempt may be made now.
+pub(super) enum MayBegin {
+    Now(Leave),
+    /// When another attempt has ended, or at this time.
+    Later(Option<u64>),
+}
+
+impl Connection {
+    pub(super) fn new(
+        service: Key,
+        target: Target,
+        config: &ClientConfig,
+        counters: Arc<Counters>,
+    ) -> Self {
+        Self {
+            service,
+            target,
+            counters,
+            session: None,
+            failure: None,
+            busy: 0,
+            is_retired: false,
+            limit: config.concurrency.map(ConcurrencyLimit::new),
+            queue: CallQueue::default(),
+            timer: None,
+            keeper: None,
+        }
+    }
+
+    /// Has a task keep the session open.
+    pub(super) fn keep(&mut self, keeper: Task<()>) {
+        assert!(self.keeper.is_none(), "a server has one keeper");
+        self.keeper = Some(keeper);
+    }
+
+    /// The session, if calls may be made on it.
+    #[inline]
+    pub(super) fn session(&self) -> Option<&Session> {
+        self.session.as_ref().filter(|session| session.is_open())
+    }
+
+    /// Whether there is a session, perhaps one that takes no further calls.
+    pub(super) fn has_session(&self) -> bool {
+        self.session.is_some()
+    }
+
+    /// Why there is no session, if the last attempt to open one has failed.
+    pub(super) fn failure(&self) -> Option<&str> {
+        self.failure.as_deref().filter(|_| self.session().is_none())
+    }
+
+    pub(super) fn busy(&self) -> u32 {
+        self.busy
+    }
+
+    /// Takes the right to make an attempt, if the limit allows another one now.
+    #[inline]
+    pub(super) fn begin(&mut self, now_ns: u64) -> MayBegin {
+        let permit = match &mut self.limit {
+            None => None,
+            Some(limit) => match limit.try_start(now_ns) {
+                Some(permit) => Some(permit),
+                None => return MayBegin::Later(limit.resumes_ns()),
+            },
+        };
+        self.busy += 1;
+        MayBegin::Now(Leave(permit))
+    }
+
+    /// An attempt has ended so, or without saying anything about the server. Tells whether the connection is over by that.
+    pub(super) fn end(
+        &mut self,
+        leave: Leave,
+        outcome: Option<&Result<(), Error>>,
+        now_ns: u64,
+    ) -> bool {
+        self.busy = self.busy.checked_sub(1).expect("an attempt that ends has begun");
+        if let (Some(permit), Some(limit)) = (leave.0, &mut self.limit) {
+            match outcome {
+                Some(Ok(())) => limit.succeeded(permit, now_ns),
+                Some(Err(failure)) if is_too_much(failure) => limit.refused(permit, now_ns),
+                Some(Err(failure)) if is_timeout(failure) => limit.timed_out(permit, now_ns),
+                _ => limit.ended(permit, now_ns),
+            }
+        }
+        self.is_over()
+    }
+
+    /// There are to be no further calls. Tells whether the connection is over by that: it has none.
+    pub(super) fn retire(&mut self) -> bool {
+        self.is_retired = true;
+        self.is_over()
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_retired && self.busy == 0
+    }
+
+    /// A session is open.
+    fn open(&mut self, session: Session) {
+        self.session = Some(session);
+        self.failure = None;
+    }
+
+    /// The session takes no further calls. Whether another can be opened is not known yet: calls wait for that.
+    fn leave(&mut self) {
+        self.session = None;
+    }
+
+    /// No session can be opened.
+    fn fail(&mut self, why: String) {
+        self.session = None;
+        self.failure = Some(why);
+    }
+
+    /// Ends it: the session is closed, and no other is opened.
+    pub(super) fn close(mut self) {
+        if let Some(keeper) = self.keeper.take() {
+            keeper.abort();
+        }
+        if let Some(session) = self.session.take() {
+            session.close();
+        }
+    }
+}
+
+/// Keeps a session to a server open, until the connection is closed.
+pub(super) async fn keep(handle: Handle, key: Key, target: Target, backoff: BackoffConfig) {
+    let mut reconnect = Reconnect::new(backoff);
+    loop {
+        let why = match handle.connect_to(target.address, target.endpoint).await {
+            Ok(session) => {
+                reconnect.opened(handle.now_ns());
+                let opened = session.clone();
+                change(&handle, key, |connection| connection.open(opened), connection_opened);
+                session.left().await;
+                reconnect.left(handle.now_ns());
+                let why = why_left(&session);
+                let leave = |connection: &mut Connection| match planted("service_gap_is_a_failure")
+                {
+                    true => connection.fail(why.clone()),
+                    false => connection.leave(),
+                };
+                change(&handle, key, leave, connection_left);
+                why
+            }
+            Err(error) => {
+                let why = error.to_string();
+                change(&handle, key, |connection| connection.fail(why.clone()), connection_failed);
+                why
+            }
+        };
+        let pause_ns = reconnect.pause_ns(handle.random());
+        events::reconnect(target.address, &why, pause_ns);
+        handle.sleep(Duration::from_nanos(pause_ns)).await;
+    }
+}
+
+/// Changes a connection, and has the calls of its service go on.
+fn change(
+    handle: &Handle,
+    key: Key,
+    change: impl FnOnce(&mut Connection),
+    go_on: fn(&mut Context<'_>, Key),
+) {
+    handle.with_local(|local| {
+        let connection = local.services.connections.get_mut(key);
+        change(connection.expect("a keeper ends with its connection"));
+        go_on(&mut Context::new(local), key);
+    });
+}
+
+fn why_left(session: &Session) -> String {
+    match session.state() {
+        SessionState::Ended(Some(reason)) => reason.message,
+        SessionState::Draining => "the server is draining".to_owned(),
+        _ => "the session has ended".to_owned(),
+    }
+}
+
+/// Whether the server did not answer in time what it may have begun.
+fn is_timeout(failure: &CallFailure) -> bool {
+    failure.status == Status::DeadlineExceeded && failure.execution == Execution::MayHaveExecuted
+}
+
+/// Whether the server refused because it has too much to do.
+fn is_too_much(failure: &CallFailure) -> bool {
+    if planted("service_every_failure_is_overload") {
+        return true;
+    }
+    failure.execution == Execution::Refused
+        && matches!(failure.status, Status::ResourceExhausted | Status::DeadlineExceeded)
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.session.as_ref().map_or(SessionState::Opening, Session::state);
+        write!(f, "{}: {state:?}, {} calls", self.target.address, self.busy)
+    }
+}

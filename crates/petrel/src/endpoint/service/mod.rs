@@ -1,0 +1,355 @@
+//! Services, as the endpoint has them that makes the calls of their clients.
+//!
+//! A [`Session`](crate::Session) is to one process and ends with it. A [`Client`](crate::Client) has a service at one or several
+//! servers that can all answer: the endpoint keeps a session to each, opens a new one with back-off when one ends, leaves servers
+//! that drain, and chooses for each call the session with the fewest calls on the way. On top of that it tries again where that
+//! is safe, or where the caller says that it is:
+//!
+//! | how the attempt failed | tried again |
+//! | --- | --- |
+//! | UNAVAILABLE, and not sent, or refused by the server unexecuted | always |
+//! | RESOURCE_EXHAUSTED, and refused by the server unexecuted | always |
+//! | UNAVAILABLE, and it may have been executed | only a call that is [idempotent](crate::CallOptions::idempotent) |
+//! | any other | never: the server has answered, or the time is over |
+//!
+//! Each attempt is judged by its own outcome: a call whose first attempt was lost and whose second was refused is
+//! tried a third time. What the call reports counts all of its attempts. All of this happens within the call's deadline, the
+//! attempts of [`ClientConfig::attempts_max`], and the [`RetryBudget`]: where most calls fail, retries stop, or they would be
+//! the larger part of the load. A server that refuses because it has too much to do is asked for less
+//! ([`ConcurrencyLimit`](crate::overload::ConcurrencyLimit)).
+//!
+//! A call is an entry in a table and goes from [step](call::Step) to step; a call that waits costs its entry and a place in a
+//! queue. `attempts` has the steps, and is all that makes, cancels and ends calls; the other files know no endpoint.
+
+mod attempts;
+mod call;
+mod connection;
+mod queue;
+mod reconnect;
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Duration;
+
+use petrel_planted::planted;
+use petrel_proto::Status;
+
+pub(crate) use attempts::{
+    begin_call, cancel_call, cancel_posted, close_service, open_service, run_due, run_ended,
+    set_targets,
+};
+pub(crate) use call::{Asked, End, Message};
+
+use crate::client::state::Pending;
+use crate::client::{ClientConfig, Counters, ServiceKey, Target};
+use crate::endpoint::call::{Continuation, Reply};
+use crate::error::Error;
+use crate::local::{Key, Slab, Timers};
+use crate::overload::RetryBudget;
+use crate::post::LookUp;
+use crate::sync::Arc;
+use crate::time::as_ns;
+use attempts::Chosen;
+use call::{Attempt, Call, Step};
+use connection::{Connection, Leave, MayBegin};
+use queue::CallQueue;
+
+/// The services of an endpoint's clients, and their calls.
+#[derive(Default)]
+pub(crate) struct Services {
+    /// By the numbers that clients know them by.
+    by_number: Vec<Option<Key>>,
+    list: Slab<Service>,
+    connections: Slab<Connection>,
+    calls: Slab<Call>,
+    hedges: Slab<Attempt>,
+    timers: Timers<Due>,
+    /// Calls that have ended where no continuation can run.
+    ended: VecDeque<Ended>,
+    calls_made: u64,
+    calls_not_made: u64,
+}
+
+/// What a timer is for.
+#[derive(Clone, Copy, Debug)]
+enum Due {
+    Call(Key),
+    /// The first call in the queue of a connection.
+    Connection(Key),
+}
+
+/// A continuation that is to run, and the deadline that it inherits.
+struct Ended {
+    continuation: Continuation,
+    reply: Reply,
+    inherited_ns: Option<u64>,
+}
+
+/// A service, at one or several servers.
+struct Service {
+    number: ServiceKey,
+    config: ClientConfig,
+    connections: Vec<Key>,
+    budget: RetryBudget,
+    /// Where the search for the least busy server begins, so that equals take turns.
+    turn: usize,
+    /// Calls that wait for a session to any server: those that fail when none can be reached, and those that do not.
+    waiting: [CallQueue; 2],
+    /// Calls that have not ended.
+    calls: usize,
+    /// Whether its client is gone.
+    is_closing: bool,
+    resolver: Option<Resolver>,
+    counters: Arc<Counters>,
+    /// Who waits for the first session.
+    opened: Option<Pending>,
+}
+
+/// Looks for the servers again, as they may have moved.
+struct Resolver {
+    look_up: LookUp,
+    /// Not before.
+    next_ns: u64,
+}
+
+impl Resolver {
+    /// Whether the servers may be looked for now. If so, the next look has to wait.
+    fn is_due(&mut self, now_ns: u64) -> bool {
+        let is_due = self.next_ns <= now_ns;
+        if is_due {
+            self.next_ns = now_ns.saturating_add(as_ns(LOOK_UP_PAUSE));
+        }
+        is_due
+    }
+}
+
+/// The time between two looks for the servers.
+const LOOK_UP_PAUSE: Duration = Duration::from_secs(5);
+
+impl Services {
+    /// The service that a client knows by this number.
+    pub(crate) fn find(&self, number: ServiceKey) -> Option<Key> {
+        *self.by_number.get(number.index())?
+    }
+
+    /// Services that there are.
+    pub(crate) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Calls that have not ended, and continuations that have not run.
+    pub(crate) fn calls_len(&self) -> usize {
+        self.calls.len() + self.ended.len()
+    }
+
+    /// Calls that were sent, and calls that could not be.
+    pub(crate) fn calls_made(&self) -> (u64, u64) {
+        (self.calls_made, self.calls_not_made)
+    }
+
+    /// When a timer is due next; [`u64::MAX`] without one.
+    pub(crate) fn next_due_ns(&mut self) -> u64 {
+        self.timers.next_ns()
+    }
+
+    fn service_of(&mut self, call: Key) -> Option<(&mut Call, &mut Service)> {
+        let call = self.calls.get_mut(call)?;
+        let service = self.list.get_mut(call.service).expect("a service stays for its calls");
+        Some((call, service))
+    }
+
+    /// The server for an attempt of a call: the ready connection with the fewest attempts on the way among those that the
+    /// call has not tried; if it has tried them all, that which it tried longest ago. A server that is asked right now has been
+    /// tried last.
+    fn choose(&mut self, call: Key) -> Option<Key> {
+        let Self { list, connections, calls, hedges, .. } = self;
+        let call = calls.get_mut(call).expect("a server is looked for on behalf of a call");
+        let service = list.get_mut(call.service).expect("a service stays for its calls");
+        let first = service.next_turn();
+        if let [only] = service.connections[..] {
+            return connections.get(only)?.session().map(|_| only);
+        }
+        let under_way: Vec<Key> = call.first.iter().map(|attempt| attempt.connection).collect();
+        let hedged = call.hedges().iter().filter_map(|hedge| hedges.get(*hedge));
+        let under_way = [under_way, hedged.map(|attempt| attempt.connection).collect()].concat();
+        let count = service.connections.len();
+        let in_turn = (0..count).map(|place| service.connections[(first + place) % count]);
+        let ready = in_turn.filter_map(|key| {
+            let connection = connections.get(key)?;
+            connection.session().map(|_| (key, connection))
+        });
+        let chosen = ready.min_by_key(|(key, connection)| {
+            let is_tried = |target: &Target| {
+                *target == connection.target && !planted("service_retries_where_it_failed")
+            };
+            let last_tried = call.tried().iter().rposition(is_tried);
+            let is_asked = under_way.contains(key) && !planted("service_hedges_are_not_tries");
+            (is_asked, last_tried, connection.busy())
+        });
+        chosen.map(|(key, _)| key)
+    }
+
+    /// Why no server of a service can be called, if all have failed.
+    fn failures(&self, service: Key) -> Option<String> {
+        let service = self.list.get(service)?;
+        let each = service.connections.iter().map(|key| {
+            let connection = self.connections.get(*key)?;
+            Some(format!("{}: {}", connection.target.address, connection.failure()?))
+        });
+        each.collect::<Option<Vec<_>>>().map(|failures| failures.join("; "))
+    }
+
+    /// Whether [`failures`](Self::failures) has something to say.
+    fn has_failed(&self, service: Key) -> bool {
+        let Some(service) = self.list.get(service) else { return false };
+        let connection = |key: &Key| self.connections.get(*key);
+        service
+            .connections
+            .iter()
+            .all(|key| connection(key).is_some_and(|one| one.failure().is_some()))
+    }
+
+    /// A call waits no more for what it waited for.
+    fn leave_queue(&mut self, key: Key) {
+        let Some(call) = self.calls.get_mut(key) else { return };
+        let step = std::mem::replace(&mut call.step, Step::Going);
+        let (service, is_patient) = (call.service, call.wait_for_ready);
+        let calls = &self.calls;
+        let waits = |call: Key| calls.get(call).is_some_and(|call| call.step == step);
+        match step {
+            Step::Going | Step::Pausing(_) => {}
+            Step::Waiting => {
+                let service = self.list.get_mut(service).expect("a service stays for its calls");
+                service.waiting[usize::from(is_patient)].leave(waits);
+            }
+            Step::InQueue(connection) => {
+                if let Some(connection) = self.connections.get_mut(connection) {
+                    connection.queue.leave(waits);
+                }
+            }
+        }
+    }
+
+    /// Sets the timer of a call anew, by what the call is doing.
+    fn arm(&mut self, key: Key) -> Option<u64> {
+        let Self { calls, timers, .. } = self;
+        let call = calls.get_mut(key)?;
+        if let Some(timer) = call.timer.take() {
+            timers.remove(timer);
+        }
+        let at_ns = call.due_ns()?;
+        call.timer = Some(timers.insert(at_ns, Due::Call(key)));
+        Some(at_ns)
+    }
+}
+
+impl Services {
+    /// A server that can be asked at once in a hedge, and leave to do so: if the budget allows it.
+    fn hedge_at(&mut self, key: Key, now_ns: u64) -> Option<(Key, Leave)> {
+        let chosen = self.choose(key)?;
+        let connection = self.connections.get_mut(chosen)?;
+        if !connection.queue.is_empty() {
+            return None;
+        }
+        let MayBegin::Now(leave) = connection.begin(now_ns) else { return None };
+        let (call, service) = self.service_of(key)?;
+        if service.may_try_again(call.method, now_ns) {
+            return Some((chosen, leave));
+        }
+        let connection = self.connections.get_mut(chosen).expect("it was chosen");
+        connection.end(leave, None, now_ns);
+        None
+    }
+}
+
+impl Service {
+    /// Takes all calls out that wait for a session.
+    fn take_waiting(&mut self) -> impl Iterator<Item = Key> + use<> {
+        let [first, second] = &mut self.waiting;
+        first.take_all().into_iter().chain(second.take_all())
+    }
+
+    /// The least busy server for a call that begins, if it can be asked at once. A call that has to wait takes the longer way.
+    fn begin_at_once(&mut self, connections: &mut Slab<Connection>, now_ns: u64) -> Option<Chosen> {
+        let first = self.next_turn();
+        let (before, after) = self.connections.split_at(first);
+        let mut chosen: Option<(Key, u32)> = None;
+        for &key in after.iter().chain(before) {
+            let connection = connections.get(key)?;
+            let is_ready = connection.session().is_some();
+            if is_ready && chosen.is_none_or(|(_, busy)| connection.busy() < busy) {
+                chosen = Some((key, connection.busy()));
+            }
+        }
+        let (key, _) = chosen?;
+        let connection = connections.get_mut(key)?;
+        let session = connection.session()?.id();
+        if !connection.queue.is_empty() {
+            return None;
+        }
+        let MayBegin::Now(leave) = connection.begin(now_ns) else { return None };
+        Some(Chosen { connection: key, session, leave })
+    }
+
+    fn next_turn(&mut self) -> usize {
+        let turn = self.turn;
+        self.turn = if turn + 1 < self.connections.len() { turn + 1 } else { 0 };
+        turn
+    }
+
+    /// A call has its response.
+    fn note_success(&mut self) {
+        if !planted("service_budget_never_filled") {
+            self.budget.on_success();
+        }
+    }
+
+    /// Takes a retry or a hedge out of the budget.
+    fn may_try_again(&mut self, method: u16, now_ns: u64) -> bool {
+        let may = self.budget.try_retry(now_ns);
+        if !may {
+            self.counters.budget_exhausted.increment();
+            crate::events::retry_denied(method);
+        }
+        may
+    }
+
+    /// A server cannot be called any more: it may have moved.
+    fn look_up(&mut self, now_ns: u64) {
+        if let Some(resolver) = &mut self.resolver
+            && resolver.is_due(now_ns)
+        {
+            (resolver.look_up)();
+        }
+    }
+}
+
+#[cold]
+fn unreachable(failures: &str) -> Error {
+    Error::not_sent(Status::Unavailable, format!("no server can be reached: {failures}"))
+}
+
+impl fmt::Debug for Services {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Services({}, {} calls)", self.list.len(), self.calls.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_due__at_once_and_then_after_each_pause() {
+        let pause_ns = as_ns(LOOK_UP_PAUSE);
+        for begin_ns in [0, 1, 7 * pause_ns, u64::MAX - pause_ns] {
+            let mut resolver = Resolver { look_up: Box::new(|| {}), next_ns: 0 };
+            assert!(resolver.is_due(begin_ns));
+            for early_ns in [0, 1, pause_ns - 1] {
+                assert!(!resolver.is_due(begin_ns + early_ns));
+            }
+            assert!(resolver.is_due(begin_ns + pause_ns));
+            assert_eq!(resolver.next_ns, (begin_ns + pause_ns).saturating_add(pause_ns));
+        }
+    }
+}

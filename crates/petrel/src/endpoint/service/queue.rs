@@ -1,0 +1,107 @@
+//! Calls that wait, in the order in which they came.
+
+use std::collections::VecDeque;
+
+use crate::local::Key;
+
+/// A queue of calls. A call that ends while it waits leaves its entry behind, which is passed over; when half of the entries
+/// are such, all are sorted out, so that calls which give up do not pile up while the queue stands still.
+#[derive(Debug, Default)]
+pub(super) struct CallQueue {
+    entries: VecDeque<Key>,
+    /// Entries that were left behind.
+    left: usize,
+}
+
+/// Entries left behind that the queue keeps in any case.
+const LEFT_MIN: usize = 32;
+
+impl CallQueue {
+    /// Whether no call waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.len() == self.left
+    }
+
+    pub(super) fn push(&mut self, call: Key) {
+        self.entries.push_back(call);
+    }
+
+    /// The first call that waits: one that `waits` says of itself.
+    pub(super) fn first(&mut self, waits: impl Fn(Key) -> bool) -> Option<Key> {
+        while let Some(&first) = self.entries.front() {
+            if waits(first) {
+                return Some(first);
+            }
+            self.entries.pop_front();
+            self.left = self.left.checked_sub(1).expect("a call that does not wait has left");
+        }
+        None
+    }
+
+    /// Takes out the call that [`first`](Self::first) has given.
+    pub(super) fn pop(&mut self) {
+        self.entries.pop_front().expect("the first call is there");
+    }
+
+    /// A call that is in the queue waits no more.
+    pub(super) fn leave(&mut self, waits: impl Fn(Key) -> bool) {
+        self.left += 1;
+        if self.left >= LEFT_MIN && 2 * self.left > self.entries.len() {
+            self.entries.retain(|&call| waits(call));
+            self.left = 0;
+        }
+    }
+
+    /// Takes all entries out, those left behind too.
+    pub(super) fn take_all(&mut self) -> VecDeque<Key> {
+        self.left = 0;
+        std::mem::take(&mut self.entries)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn key(number: u64) -> Key {
+        Key::from_bits(number)
+    }
+
+    #[test]
+    fn first__is_the_call_that_came_first_of_those_that_wait() {
+        let mut queue = CallQueue::default();
+        let mut waiting: BTreeSet<Key> = (0..4).map(key).collect();
+        waiting.iter().for_each(|&call| queue.push(call));
+        assert_eq!(queue.first(|call| waiting.contains(&call)), Some(key(0)));
+        queue.pop();
+        waiting.remove(&key(0));
+        for gone in [1, 3] {
+            waiting.remove(&key(gone));
+            queue.leave(|call| waiting.contains(&call));
+        }
+        assert!(!queue.is_empty());
+        assert_eq!(queue.first(|call| waiting.contains(&call)), Some(key(2)));
+        queue.pop();
+        waiting.remove(&key(2));
+        assert!(queue.is_empty(), "what is left of the others does not wait");
+        assert_eq!(queue.first(|call| waiting.contains(&call)), None);
+        assert!(queue.is_empty() && queue.entries.is_empty());
+    }
+
+    #[test]
+    fn leave__does_not_let_entries_pile_up() {
+        let mut queue = CallQueue::default();
+        queue.push(key(0));
+        for number in 1..10_000 {
+            queue.push(key(number));
+            queue.leave(|call| call == key(0));
+            assert!(queue.entries.len() <= LEFT_MIN + 1, "{}", queue.entries.len());
+            assert!(!queue.is_empty());
+        }
+        assert_eq!(queue.first(|call| call == key(0)), Some(key(0)));
+        assert_eq!(queue.take_all().front(), Some(&key(0)));
+        assert!(queue.is_empty());
+    }
+}
