@@ -19,6 +19,8 @@ pub(super) struct Troubles {
     all: Vec<Trouble>,
     /// When threads of hosts stood still, in the order in which that began.
     stops: Vec<Stopped>,
+    /// Those of whole hosts among them.
+    pauses: Vec<Stopped>,
     /// How long after its end a trouble may still be felt.
     pub(super) aftermath_ns: u64,
 }
@@ -43,6 +45,12 @@ impl Troubles {
         self.stops.push(stopped);
     }
 
+    /// Notes that all threads of a host do.
+    pub(super) fn add_pause(&mut self, stopped: Stopped) {
+        self.add_stop(stopped);
+        self.pauses.push(stopped);
+    }
+
     /// For how long threads of a host stood still between two times.
     pub(super) fn stopped_ns(&self, host: HostId, from_ns: u64, until_ns: u64) -> u64 {
         let mut counted_ns = from_ns;
@@ -58,10 +66,25 @@ impl Troubles {
 
     /// The longest stop of a host's threads that ended after a time, as long as it has lasted by another.
     pub(super) fn longest_stop_ns(&self, host: HostId, from_ns: u64, until_ns: u64) -> u64 {
-        let is_over = |stop: &Stopped| stop.from_ns.saturating_add(stop.for_ns) < from_ns;
-        let stops = self.stops.iter().filter(|stop| stop.host == host && !is_over(stop));
-        let lasted_ns = |stop: &Stopped| stop.for_ns.min(until_ns.saturating_sub(stop.from_ns));
-        stops.map(lasted_ns).max().unwrap_or(0)
+        let stops = self.stops.iter().filter(|stop| stop.host == host);
+        let ends = stops.map(|stop| (stop.from_ns, self.end_ns(stop)));
+        let lasted_ns =
+            |(begin_ns, end_ns): (u64, u64)| end_ns.min(until_ns).saturating_sub(begin_ns);
+        ends.filter(|&(_, end_ns)| end_ns >= from_ns).map(lasted_ns).max().unwrap_or(0)
+    }
+
+    /// When a thread that stops goes on. If its host is paused by then, it stands still until that is over, too: for its turn
+    /// of the event loop that is one stop.
+    fn end_ns(&self, stop: &Stopped) -> u64 {
+        let end_of = |stop: &Stopped| stop.from_ns.saturating_add(stop.for_ns);
+        let mut end_ns = end_of(stop);
+        let pauses = || self.pauses.iter().filter(|pause| pause.host == stop.host);
+        while let Some(pause) =
+            pauses().find(|pause| pause.from_ns <= end_ns && end_of(pause) > end_ns)
+        {
+            end_ns = end_of(pause);
+        }
+        end_ns
     }
 
     /// Notes that an endpoint of a host drains, and is replaced then.
@@ -124,6 +147,25 @@ mod tests {
         assert_eq!(stopped(171, 305), (5, 5));
         assert_eq!(stopped(171, 300), (0, 0));
         assert!(troubles.justify([HostId(0), HostId(1)], 305, 400));
+    }
+
+    #[test]
+    fn longest_stop_ns__goes_on_with_the_pause_that_its_end_falls_into() {
+        let mut troubles = Troubles::default();
+        let stop = |host, from_ns, for_ns| Stopped { host: HostId(host), from_ns, for_ns };
+        let longest =
+            |troubles: &Troubles, from, until| troubles.longest_stop_ns(HostId(1), from, until);
+        troubles.add_stop(stop(1, 100, 50));
+        troubles.add_stop(stop(1, 130, 10));
+        troubles.add_pause(stop(1, 150, 50));
+        troubles.add_pause(stop(2, 190, 500));
+        troubles.add_pause(stop(1, 200, 40));
+        // Another thread of the host stops; the first goes on meanwhile.
+        troubles.add_stop(stop(1, 239, 60));
+        assert_eq!(longest(&troubles, 0, 1_000), 140);
+        assert_eq!(longest(&troubles, 240, 220), 120);
+        assert_eq!(longest(&troubles, 241, 1_000), 60);
+        assert_eq!(troubles.stopped_ns(HostId(1), 0, 1_000), 199);
     }
 
     #[test]

@@ -175,7 +175,7 @@ impl World {
                 let mut ledger = common.ledger.borrow_mut();
                 match action {
                     Action::Pause { host, for_ns } => {
-                        ledger.troubles.add_stop(Stopped { host, from_ns: now_ns, for_ns });
+                        ledger.troubles.add_pause(Stopped { host, from_ns: now_ns, for_ns });
                     }
                     _ => ledger.troubles.add(hosts, now_ns, for_ns),
                 }
