@@ -11,7 +11,7 @@ use petrel_proto::{PendingCall, SessionId};
 use petrel_transport::Transport;
 
 use super::call::{Continuation, Reply};
-use super::context::{Context, NotTaken};
+use super::context::{Context, Local, NotTaken};
 use super::event_loop::Sink;
 use super::service::{run_due, run_ended};
 use super::state::State;
@@ -83,7 +83,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     fn do_as_asked(&mut self) {
         let hub = Rc::clone(&self.local.hub);
         while let Some(start) = hub.next_start() {
-            self.make_call(start);
+            self.local.make_call(start);
         }
         while let Some(answer) = hub.next_answer() {
             answer.give(self.context().untyped());
@@ -117,18 +117,6 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         }
     }
 
-    fn make_call(&mut self, start: Start) {
-        let Start { key, session, method, request, response, options } = start;
-        let tag = Continuation::function(complete, key);
-        let call = PendingCall { method, tag, request, response };
-        let (timeout, deadline_ns) = (options.timeout, options.deadline_ns);
-        let started = self.context().start_with(session, call, timeout, deadline_ns);
-        if let Err(NotTaken { error, .. }) = started {
-            let text = self.local.sessions.explain(session, &error);
-            self.local.hub.finish(key, Err(Error::not_sent(error.status(), text)));
-        }
-    }
-
     /// What it ends with interests nobody any more.
     fn cancel_call(&mut self, session: SessionId, key: u64) {
         let _ended = self.local.cancel_fn(session, complete, key);
@@ -142,6 +130,21 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     ) {
         let opened: Result<SessionId, ConnectError> = self.connect_to(remote, endpoint);
         answer.put(opened.map(|id| self.local.hub.watch(id, || self.session_state(id))));
+    }
+}
+
+impl Local {
+    /// Makes a call of a future.
+    pub(crate) fn make_call(&mut self, start: Start) {
+        let Start { key, session, method, request, response, options } = start;
+        let tag = Continuation::function(complete, key);
+        let call = PendingCall { method, tag, request, response };
+        let (timeout, deadline_ns) = (options.timeout, options.deadline_ns);
+        let started = Context::<()>::new(self).start_with(session, call, timeout, deadline_ns);
+        if let Err(NotTaken { error, .. }) = started {
+            let text = self.sessions.explain(session, &error);
+            self.hub.finish(key, Err(Error::not_sent(error.status(), text)));
+        }
     }
 }
 

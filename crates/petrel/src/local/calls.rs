@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context as TaskContext, Poll, Waker};
+use std::task::{Context as TaskContext, Poll, Waker, ready};
 
 use petrel_proto::SessionId;
 
@@ -63,12 +63,9 @@ impl Future for Call {
     /// When it is polled after it has given its outcome.
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
         let Some(key) = self.key else { panic!("the call's outcome was taken") };
-        if let Some(outcome) = self.hub.take_outcome(key) {
-            self.key = None;
-            return Poll::Ready(outcome);
-        }
-        self.hub.await_call(key, cx.waker());
-        Poll::Pending
+        let outcome = ready!(self.hub.poll_call(key, cx.waker()));
+        self.key = None;
+        Poll::Ready(outcome)
     }
 }
 
@@ -97,6 +94,8 @@ pub(super) enum Interest {
     /// Nobody has asked yet.
     None,
     Task(Waker),
+    /// A task of the endpoint, without a detour by its waker.
+    Own(Key),
     Gathering(Rc<Gathering>, u64),
 }
 

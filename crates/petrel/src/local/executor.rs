@@ -4,8 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::ptr;
 use std::rc::Rc;
-use std::task::{Context as TaskContext, Poll, Waker};
+use std::task::{Context as TaskContext, Poll, RawWakerVTable, Waker};
 
 use super::hub::Hub;
 use super::ready::TaskWaker;
@@ -15,9 +16,10 @@ use crate::sync::{Arc, AtomicBool, Ordering};
 type BoxedFuture = Pin<Box<dyn Future<Output = ()>>>;
 
 struct Entry {
-    /// Out while it is polled.
-    future: Option<BoxedFuture>,
-    waker: Arc<TaskWaker>,
+    /// Out while it is polled, with the waker that it is polled with.
+    future: Option<(BoxedFuture, Waker)>,
+    /// What that waker wakes.
+    task: Arc<TaskWaker>,
     /// What calls that it makes, and tasks that it spawns, inherit.
     deadline_ns: Option<u64>,
 }
@@ -30,6 +32,27 @@ pub(super) struct Tasks {
     round: Vec<Key>,
 }
 
+/// The task that is being polled, and how its waker is known.
+#[derive(Clone, Copy)]
+pub(super) struct Polled {
+    task: Key,
+    waker: (*const (), &'static RawWakerVTable),
+}
+
+impl Polled {
+    fn new(task: Key, waker: &Waker) -> Self {
+        Self { task, waker: (waker.data(), waker.vtable()) }
+    }
+
+    /// The task, if this is its waker, and not one that a combinator has put in its place.
+    #[inline]
+    pub(super) fn task_of(&self, waker: &Waker) -> Option<Key> {
+        let (data, vtable) = self.waker;
+        let is_it = waker.data() == data && ptr::eq(waker.vtable(), vtable);
+        is_it.then_some(self.task)
+    }
+}
+
 impl Tasks {
     pub(super) fn len(&self) -> usize {
         self.entries.len()
@@ -37,7 +60,8 @@ impl Tasks {
 
     /// Takes all futures out, to be dropped when nothing is borrowed.
     pub(super) fn take_all(&mut self) -> Vec<BoxedFuture> {
-        self.entries.drain().into_iter().filter_map(|entry| entry.future).collect()
+        let futures = self.entries.drain().into_iter().filter_map(|entry| entry.future);
+        futures.map(|(future, _)| future).collect()
     }
 }
 
@@ -61,18 +85,31 @@ impl Hub {
 
     fn insert(&self, future: BoxedFuture, deadline_ns: Option<u64>) -> Key {
         let ready = Arc::clone(&self.ready);
-        let key = self.tasks.borrow_mut().entries.insert_with(|task| Entry {
-            future: Some(future),
-            waker: Arc::new(TaskWaker { task, queued: AtomicBool::new(true), ready }),
-            deadline_ns,
+        let key = self.tasks.borrow_mut().entries.insert_with(|task| {
+            let task = Arc::new(TaskWaker { task, queued: AtomicBool::new(true), ready });
+            let waker = Waker::from(Arc::clone(&task));
+            Entry { future: Some((future, waker)), task, deadline_ns }
         });
-        self.ready.push(key);
+        self.woken.borrow_mut().push(key);
+        self.ask();
         key
+    }
+
+    /// Wakes a task from its endpoint's own thread.
+    #[inline]
+    pub(super) fn wake(&self, task: Key) {
+        let tasks = self.tasks.borrow();
+        let Some(entry) = tasks.entries.get(task) else { return };
+        if !entry.task.queued.swap(true, Ordering::AcqRel) {
+            self.woken.borrow_mut().push(task);
+            self.ask();
+        }
     }
 
     /// Polls the tasks that are ready; those that are woken meanwhile have their turn the next time.
     pub(crate) fn poll_tasks(&self) -> bool {
         let mut round = std::mem::take(&mut self.tasks.borrow_mut().round);
+        round.append(&mut self.woken.borrow_mut());
         self.ready.take(&mut round);
         let any = !round.is_empty();
         for key in round.drain(..) {
@@ -85,20 +122,20 @@ impl Hub {
     fn poll_task(&self, key: Key) {
         let mut tasks = self.tasks.borrow_mut();
         let Some(entry) = tasks.entries.get_mut(key) else { return };
-        let Some(mut future) = entry.future.take() else { return };
-        let waker = Arc::clone(&entry.waker);
+        let Some((mut future, waker)) = entry.future.take() else { return };
         let before = self.inherited_ns.replace(entry.deadline_ns);
-        drop(tasks);
         // Before the poll: who wakes it from now on wants another.
-        waker.queued.store(false, Ordering::Release);
-        let waker = Waker::from(waker);
+        entry.task.queued.store(false, Ordering::Release);
+        drop(tasks);
+        let outer = self.polled.replace(Some(Polled::new(key, &waker)));
         let polled = future.as_mut().poll(&mut TaskContext::from_waker(&waker));
+        self.polled.set(outer);
         self.inherited_ns.set(before);
         let mut tasks = self.tasks.borrow_mut();
         if polled.is_ready() {
             tasks.entries.remove(key);
         } else if let Some(entry) = tasks.entries.get_mut(key) {
-            entry.future = Some(future);
+            entry.future = Some((future, waker));
             return;
         }
         // It may have ended, or aborted itself; what it owned may use the hub when it is dropped.

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::ptr::NonNull;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::task::Waker;
+use std::task::{Poll, Waker};
 
 use petrel_proto::{SessionId, Status};
 use petrel_transport::buf::{BufPool, PoolExhausted};
@@ -18,7 +18,7 @@ use petrel_transport::wake::Waker as EndpointWaker;
 
 use super::calls::{Call, Calls, Interest, Outcome, Pending, Start};
 use super::connect::ConnectAnswer;
-use super::executor::Tasks;
+use super::executor::{Polled, Tasks};
 use super::parallel::Gathering;
 use super::ready::Ready;
 use super::serve::Answer;
@@ -73,6 +73,10 @@ pub(crate) struct Hub {
     answers: RefCell<VecDeque<Answer>>,
     timers: RefCell<Timers<Waker>>,
     pub(super) tasks: RefCell<Tasks>,
+    /// Tasks that this thread has woken, in that order.
+    pub(super) woken: RefCell<Vec<Key>>,
+    /// The task that is being polled.
+    pub(super) polled: Cell<Option<Polled>>,
     /// Sessions that somebody has a handle of.
     watched: RefCell<HashMap<SessionId, Weak<Watched>>>,
     random: Cell<u64>,
@@ -109,6 +113,8 @@ impl Hub {
             answers: RefCell::default(),
             timers: RefCell::default(),
             tasks: RefCell::default(),
+            woken: RefCell::default(),
+            polled: Cell::new(None),
             watched: RefCell::default(),
             random: Cell::new(seed),
             inherited_ns: Cell::new(None),
@@ -227,6 +233,11 @@ impl Hub {
                 pending.outcome = Some(outcome);
                 drop(calls);
                 waker.wake();
+            }
+            Interest::Own(task) => {
+                pending.outcome = Some(outcome);
+                drop(calls);
+                self.wake(task);
             }
             Interest::Gathering(gathering, label) => {
                 calls.remove(key);
@@ -379,8 +390,12 @@ impl Hub {
             Ok((request, response)) => {
                 let key = key.to_bits();
                 let start = Start { key, session, method, request, response, options };
-                self.starts.borrow_mut().push_back(start);
-                self.attention.ask();
+                if self.local.get().is_some() {
+                    self.with_local(|local| local.make_call(start));
+                } else {
+                    self.starts.borrow_mut().push_back(start);
+                    self.attention.ask();
+                }
             }
         }
         Call::new(Rc::clone(self), key)
@@ -388,18 +403,26 @@ impl Hub {
 
     pub(super) fn take_outcome(&self, key: Key) -> Option<Outcome> {
         let mut calls = self.calls.borrow_mut();
-        let outcome = calls.get_mut(key)?.outcome.take()?;
-        calls.remove(key);
-        Some(outcome)
+        calls.get_mut(key)?.outcome.as_ref()?;
+        calls.remove(key)?.outcome
     }
 
-    pub(super) fn await_call(&self, key: Key, waker: &Waker) {
+    /// The outcome if it is there; else the waker's task is woken when it is.
+    #[inline]
+    pub(super) fn poll_call(&self, key: Key, waker: &Waker) -> Poll<Outcome> {
         let mut calls = self.calls.borrow_mut();
-        let Some(pending) = calls.get_mut(key) else { return };
-        match &mut pending.interest {
-            Interest::Task(before) => before.clone_from(waker),
-            interest => *interest = Interest::Task(waker.clone()),
+        let Some(pending) = calls.get_mut(key) else { return Poll::Pending };
+        if pending.outcome.is_some() {
+            let outcome = calls.remove(key).and_then(|pending| pending.outcome);
+            return Poll::Ready(outcome.expect("it is there"));
         }
+        let own = self.polled.get().and_then(|polled| polled.task_of(waker));
+        match (own, &mut pending.interest) {
+            (Some(task), interest) => *interest = Interest::Own(task),
+            (None, Interest::Task(before)) => before.clone_from(waker),
+            (None, interest) => *interest = Interest::Task(waker.clone()),
+        }
+        Poll::Pending
     }
 
     pub(super) fn redirect(&self, key: Key, to: &Rc<Gathering>, label: u64) {
