@@ -5,8 +5,9 @@ use std::fs;
 use std::io::{self, IsTerminal, Read, Write};
 use std::time::{Duration, Instant};
 
-use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
-use petrel::{Execution, IdlePolicy, Status};
+use petrel::endpoint::IdlePolicy;
+use petrel::{Execution, Status};
+use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 use serde::Serialize;
 
 use crate::Outcome;

@@ -3,10 +3,11 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use petrel::control::{AllowedTransports, EndpointId, Reason};
-use petrel::proto::limits::{CREDITS_DEFAULT, WINDOW_PACKETS};
-use petrel::transport::host::Host;
-use petrel::{Endpoint, EndpointConfig, IdlePolicy, Nexus, SessionId, SessionState, Status};
+use petrel::endpoint::{AllowedTransports, EndpointId, Reason};
+use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
+use petrel::{Endpoint, Nexus, Status};
+use petrel_proto::limits::{CREDITS_DEFAULT, WINDOW_PACKETS};
+use petrel_transport::host::Host;
 
 use crate::cli::ServerAddress;
 use crate::failure::Failure;

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use petrel::IdlePolicy;
+use petrel::endpoint::IdlePolicy;
 use serde::Serialize;
 
 use crate::Outcome;
@@ -94,7 +94,7 @@ fn connect(server: &Server, transport: BenchTransport) -> Result<Client, Failure
         in_flight: 1,
         timeout: TIMEOUT,
         idle: IdlePolicy::default(),
-        message_bytes_max: petrel::proto::limits::MESSAGE_BYTES_DEFAULT,
+        message_bytes_max: petrel_proto::limits::MESSAGE_BYTES_DEFAULT,
     };
     Client::connect_to(server.address(), &config)
 }

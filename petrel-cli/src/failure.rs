@@ -3,7 +3,9 @@
 use std::fmt;
 use std::io;
 
-use petrel::{ConnectError, NexusError, StartError, Status};
+use petrel::Status;
+use petrel::endpoint::{ConnectError, StartError};
+use petrel::nexus::NexusError;
 use serde::Serialize;
 
 /// A subcommand could not do its work.

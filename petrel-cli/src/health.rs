@@ -1,8 +1,10 @@
 //! `petrel health`: whether a server can serve, as an exit code, for those who watch over it.
 
+use petrel::client::ClientConfig;
 use petrel::client::{Background, Targets};
-use petrel::control::EndpointId;
-use petrel::{Client, ClientConfig, Health, Nexus};
+use petrel::endpoint::EndpointId;
+use petrel::endpoint::Health;
+use petrel::{Client, Nexus};
 use serde::Serialize;
 
 use crate::Outcome;

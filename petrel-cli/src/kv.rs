@@ -11,7 +11,8 @@ mod text;
 
 use std::net::SocketAddr;
 
-use petrel::{Endpoint, EndpointConfig, Nexus, Status};
+use petrel::endpoint::EndpointConfig;
+use petrel::{Endpoint, Nexus, Status};
 use petrel_kv::{KvClient, KvClientConfig, KvError};
 
 use crate::cli::{ClusterArgs, KvArgs, KvCommand};

@@ -17,8 +17,8 @@ use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use petrel::transport::clock;
 use petrel::{Context, Execution, MsgBuf, Reply};
+use petrel_transport::clock;
 
 pub(crate) use self::tally::{FailureGroup, Tally, executed};
 

@@ -13,8 +13,9 @@
 //!
 //! Numbers are little-endian.
 
-use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
-use petrel::{Context, Endpoint, HEALTH_METHOD, Handled, Request, Status};
+use petrel::endpoint::{HEALTH_METHOD, Handled};
+use petrel::{Context, Endpoint, Request, Status};
+use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 
 use crate::payload::{Pattern, checksum, stamps};
 

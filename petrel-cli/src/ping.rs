@@ -3,8 +3,8 @@
 use std::net::SocketAddr;
 use std::ops::ControlFlow;
 
-use petrel::IdlePolicy;
-use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
+use petrel::endpoint::IdlePolicy;
+use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 use serde::Serialize;
 
 use crate::Outcome;

@@ -7,10 +7,11 @@ use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use petrel::control::{AllowedTransports, EndpointId};
-use petrel::proto::limits::{MESSAGE_BYTES_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
-use petrel::transport::udp::Mtu;
-use petrel::{EndpointConfig, EndpointStats, IdlePolicy, Nexus, Stop};
+use petrel::Nexus;
+use petrel::endpoint::{AllowedTransports, EndpointId};
+use petrel::endpoint::{EndpointConfig, EndpointStats, IdlePolicy, Stop};
+use petrel_proto::limits::{MESSAGE_BYTES_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
+use petrel_transport::udp::Mtu;
 
 use crate::cores;
 use crate::failure::Failure;

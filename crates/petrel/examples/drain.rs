@@ -11,7 +11,10 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use petrel::{CallOptions, Client, ClientConfig, Endpoint, EndpointConfig, Handle, Nexus, Stop};
+use petrel::client::ClientConfig;
+use petrel::endpoint::{CallOptions, EndpointConfig, Stop};
+use petrel::task::Handle;
+use petrel::{Client, Endpoint, Nexus};
 
 type Failure = Box<dyn Error + Send + Sync>;
 

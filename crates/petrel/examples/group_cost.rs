@@ -9,12 +9,13 @@ use std::error::Error;
 use std::rc::Rc;
 use std::time::Instant;
 
-use petrel::control::AllowedTransports;
-use petrel::group::{Group, GroupCall, Need};
-use petrel::transport::udp::Mtu;
-use petrel::{
-    Endpoint, EndpointConfig, Hearing, IdlePolicy, MulticastConfig, Nexus, SessionState, SharedMsg,
+use petrel::endpoint::AllowedTransports;
+use petrel::endpoint::{
+    EndpointConfig, Hearing, IdlePolicy, MulticastConfig, SessionState, SharedMsg,
 };
+use petrel::group::{Group, GroupCall, Need};
+use petrel::{Endpoint, Nexus};
+use petrel_transport::udp::Mtu;
 
 const TAKE: u16 = 1;
 const PACKETS: [usize; 7] = [2, 4, 8, 16, 32, 64, 128];

@@ -12,7 +12,10 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-use petrel::{ClientConfig, Endpoint, EndpointConfig, Nexus, Status, Stop, WorkerRequest, Workers};
+use petrel::client::ClientConfig;
+use petrel::endpoint::{EndpointConfig, Stop};
+use petrel::workers::{WorkerRequest, Workers};
+use petrel::{Endpoint, Nexus, Status};
 
 type Failure = Box<dyn Error>;
 

@@ -12,8 +12,10 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use petrel::endpoint::{CallOptions, EndpointConfig};
 use petrel::group::{Group, GroupCallError, Late, Member, Need};
-use petrel::{CallOptions, EndpointConfig, Handle, MsgBuf, Nexus, Status};
+use petrel::task::Handle;
+use petrel::{MsgBuf, Nexus, Status};
 
 type Failure = Box<dyn Error>;
 

@@ -19,8 +19,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use petrel::client::Background;
-use petrel::control::AllowedTransports;
-use petrel::{Client, Context, EndpointConfig, Execution, Handled, Nexus, Request, Server};
+use petrel::endpoint::AllowedTransports;
+use petrel::endpoint::{EndpointConfig, Handled};
+use petrel::{Client, Context, Execution, Nexus, Request, Server};
 use rustix::process::{Pid, Signal, kill_process};
 
 type Failure = Box<dyn Error + Send + Sync>;

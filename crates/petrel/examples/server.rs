@@ -4,7 +4,8 @@
 use std::collections::HashMap;
 use std::error::Error;
 
-use petrel::{Context, Handled, Request, Server, Status};
+use petrel::endpoint::Handled;
+use petrel::{Context, Request, Server, Status};
 
 /// A request is a key. The response is its value, or NOT_FOUND.
 const GET: u16 = 1;

@@ -11,8 +11,9 @@ use std::net::SocketAddr;
 use std::sync::mpsc;
 use std::thread;
 
-use petrel::control::EndpointId;
-use petrel::{Endpoint, EndpointConfig, Nexus, SessionId, Stop};
+use petrel::endpoint::EndpointId;
+use petrel::endpoint::{EndpointConfig, SessionId, Stop};
+use petrel::{Endpoint, Nexus};
 
 /// Adds one to the counter of a key, and answers with what it is then.
 const COUNT: u16 = 1;

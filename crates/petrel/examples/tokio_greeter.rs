@@ -7,7 +7,9 @@ use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 
-use petrel::{Client, EndpointConfig, Nexus, Status, Stop, WorkerRequest};
+use petrel::endpoint::{EndpointConfig, Stop};
+use petrel::workers::WorkerRequest;
+use petrel::{Client, Nexus, Status};
 use tokio::sync::{Semaphore, oneshot};
 
 type Failure = Box<dyn Error + Send + Sync>;

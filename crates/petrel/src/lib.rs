@@ -30,19 +30,26 @@
 //! | type | what it is |
 //! | --- | --- |
 //! | [`Server`] | threads that serve, with an endpoint each, and drain when the process is asked to end |
-//! | [`Nexus`] | one per process: the control plane, in a thread of its own |
-//! | [`Endpoint`] | one per thread: event loop, handlers, sessions, calls. [`EndpointConfig`] sets it up |
-//! | [`SessionId`] | a session, on which a client calls one server endpoint |
-//! | [`MsgBuf`] | message memory: given to a call by value, given back by its [`Reply`] |
-//! | [`SharedMsg`] | a message that is sent to many without a copy for each |
-//! | [`group::Group`] | sessions that are called together: all, a quorum, or any |
-//! | [`Request`], [`Responder`] | what a handler gets, and how it answers at once or later |
-//! | [`Session`], [`Call`], [`Handle`] | the same as futures, on the endpoint's own thread |
-//! | [`CallOptions`] | a call's deadline, and whether it may be executed twice |
-//! | [`Workers`], [`WorkerRequest`] | threads that run handlers which take long; a request that any thread can have |
 //! | [`Client`] | calls to a service, at whichever of its servers, from any thread and any executor: reconnects, retries, hedges |
+//! | [`Nexus`] | one per process: the control plane, in a thread of its own |
+//! | [`Endpoint`] | one per thread: event loop, handlers, sessions, calls |
 //! | [`Context`] | an endpoint as handlers and continuations see it: for nested calls |
+//! | [`Request`] | what a handler gets, to be answered at once or later |
+//! | [`Reply`] | the end of a call, as its continuation gets it |
+//! | [`MsgBuf`] | message memory: given to a call by value, given back by its [`Reply`] |
 //! | [`Error`], [`Status`], [`Execution`] | how a call failed, and whether it may have been executed |
+//!
+//! | module | what it is about |
+//! | --- | --- |
+//! | [`client`] | threads of clients, their settings, targets, calls and counters |
+//! | [`server`] | how a server is set up, runs and ends |
+//! | [`endpoint`] | settings, sessions, handlers, calls with continuations, buffers |
+//! | [`task`] | futures on an endpoint's own thread: handles, sessions, calls, tasks |
+//! | [`workers`] | threads that run handlers which take long; requests that any thread can have |
+//! | [`group`] | sessions that are called together: all, a quorum, or any |
+//! | [`nexus`] | settings and counters of the control plane |
+//! | [`overload`] | limits, budgets and pauses, which clients and workers use |
+//! | [`unstable`] | for simulators and experiments |
 //!
 //! **What is promised.** A handler runs at most once for each call, whatever the network loses,
 //! repeats, delays or reorders. Every call ends: with the response, or with a gRPC status code and
@@ -53,14 +60,14 @@
 //! ([`Endpoint::stats`], [`Nexus::stats`], [`Client::stats`]; `petrel stats` from outside). With the cargo
 //! feature `tracing`, connections, links, sessions and failed calls tell their reasons as events, too.
 //!
-//! **What it does not do yet.** No encryption: without [`NexusBuilder::insecure`] a nexus listens on
+//! **What it does not do yet.** No encryption: without [`NexusBuilder::insecure`](nexus::NexusBuilder::insecure) a nexus listens on
 //! and connects to loopback only. Congestion is noticed by marks of switches and by heavy loss, unless a
 //! control that goes by round trips is set. No streaming.
 //! Endpoints stay on their thread; what crosses to others is copied. Retries and hedging are a [`Client`]'s.
 
 pub mod client;
-pub mod control;
-mod endpoint;
+mod control;
+pub mod endpoint;
 mod error;
 mod events;
 pub mod group;
@@ -76,32 +83,18 @@ mod post;
 mod prefetch;
 pub mod server;
 mod sync;
+pub mod task;
 mod time;
-mod workers;
+pub mod unstable;
+pub mod workers;
 
-pub use client::{Client, ClientConfig, ClientStats, Target};
-pub use endpoint::{
-    CallBuilder, CallFailures, CallKey, CallOptions, CallRejected, Callee, Caller, ClientCalls,
-    ConnectError, Context, Continuation, DrainTimeout, Endpoint, EndpointConfig, EndpointError,
-    EndpointStats, Factors, HEALTH_METHOD, Handled, Health, Hearing, IdlePolicy, InPlaceRequest,
-    IntoMessage, MulticastConfig, MulticastError, Peer, Reply, Request, Responder, SessionConfig,
-    SessionEnd, SessionEnds, SessionState, SharedMsg, StartError, Stop,
-};
-#[doc(hidden)]
-pub use endpoint::{Census, LocalCensus};
+pub use client::Client;
+pub use endpoint::{Context, Endpoint, Reply, Request};
 pub use error::Error;
-pub use local::{
-    Call, Elapsed, Handle, OwnRequest, Parallel, Session, SessionCall, Sleep, Task, Timeout,
-};
 pub use msgbuf::MsgBuf;
-pub use nexus::{Nexus, NexusBuilder, NexusError};
-pub use petrel_proto as proto;
-pub use petrel_proto::{CallError, Execution, SessionId, Status};
-pub use petrel_transport as transport;
-pub use petrel_transport::{PeerProcess, SharedBytes};
-pub use prefetch::prefetch;
+pub use nexus::Nexus;
+pub use petrel_proto::{Execution, Status};
 pub use server::Server;
-pub use workers::{WorkerRequest, Workers, WorkersBuilder, WorkersStats};
 
 /// Its programs are tests.
 #[cfg(doctest)]

@@ -14,7 +14,8 @@ use petrel_transport::buf::{BufPool, PacketBuf, PoolExhausted, SharedBuf};
 /// else can touch them, because nobody else has them:
 ///
 /// ```compile_fail
-/// # use petrel::{Context, MsgBuf, Reply, SessionId};
+/// # use petrel::endpoint::SessionId;
+/// # use petrel::{Context, MsgBuf, Reply};
 /// fn too_late(cx: &mut Context<'_>, session: SessionId, mut request: MsgBuf, response: MsgBuf) {
 ///     let _ = cx.call(session, 1, request).into_buffer(response).then(|_, _, _| {});
 ///     request.set_message(b"changed under way"); // error: use of moved value

@@ -10,7 +10,7 @@
 /// let table = vec![1_u64; 1 << 20];
 /// let wanted = [3, 70_000, 900_000];
 /// for place in wanted {
-///     petrel::prefetch(std::ptr::from_ref(&table[place]).cast());
+///     petrel::endpoint::prefetch(std::ptr::from_ref(&table[place]).cast());
 /// }
 /// assert_eq!(wanted.iter().map(|place| table[*place]).sum::<u64>(), 3);
 /// ```

@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::Mutex;
 
 use common::{ECHO, Server, client, over};
-use petrel::EndpointConfig;
+use petrel::endpoint::EndpointConfig;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};

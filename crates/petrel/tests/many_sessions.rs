@@ -11,14 +11,15 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicIsize, Ordering};
 
-use petrel::{Endpoint, EndpointConfig, Nexus, SessionId, SessionState};
+use petrel::endpoint::{EndpointConfig, SessionId, SessionState};
+use petrel::{Endpoint, Nexus};
 
 const SESSIONS: usize = 4_000;
 const ECHO: u16 = 1;
 
 /// Calls at once on each session: the slots that it has from the beginning, less the one that is kept for the
 /// endpoint's health.
-const CALLS: u16 = petrel::proto::limits::SLOTS_AT_FIRST - 1;
+const CALLS: u16 = petrel_proto::limits::SLOTS_AT_FIRST - 1;
 
 /// What an idle session may cost each side.
 const SESSION_BYTES_MAX: isize = 4 << 10;

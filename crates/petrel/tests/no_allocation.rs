@@ -9,10 +9,9 @@ use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
 use std::sync::Barrier;
 
-use petrel::control::AllowedTransports;
-use petrel::{
-    Context, Endpoint, EndpointConfig, IdlePolicy, MsgBuf, Nexus, Reply, SessionId, SessionState,
-};
+use petrel::endpoint::AllowedTransports;
+use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
+use petrel::{Context, Endpoint, MsgBuf, Nexus, Reply};
 
 /// Allocations of this thread, while it counts.
 #[derive(Clone, Copy)]

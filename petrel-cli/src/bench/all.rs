@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
+use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 
 use super::figure::{Figure, Quantity};
 use super::instructions::{self, Workload};

@@ -17,8 +17,8 @@ pub(super) mod ring;
 pub(super) mod socket;
 pub(super) mod stream;
 
-use petrel::proto::limits::HEADER_BYTES;
-use petrel::transport::clock;
+use petrel_proto::limits::HEADER_BYTES;
+use petrel_transport::clock;
 
 use super::window::Window;
 use crate::output::latency::Latencies;

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use petrel::proto::congestion::{
+use petrel_proto::congestion::{
     CongestionConfig, CongestionControl, DcqcnConfig, Rate, SwiftConfig, TimelyConfig,
 };
-use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
+use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 
 use super::ends::Side;
 use super::figure::{Baseline, Figure, Quantity, Setting};
@@ -167,7 +167,7 @@ impl Drop for Busy {
 
 #[cfg(test)]
 mod tests {
-    use petrel::EndpointConfig;
+    use petrel::endpoint::EndpointConfig;
 
     use super::*;
 

@@ -8,7 +8,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use petrel::transport::clock;
+use petrel_transport::clock;
 
 use super::far::{Far, Place};
 use super::window::{Traffic, Window};

@@ -1,8 +1,8 @@
 //! What each optimisation is worth: the library with one of them switched off, beside the library
 //! with all of them on (eRPC §6.2, table 3).
 
-use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
-use petrel::transport::udp::{MTU_BYTES_MIN, Mtu};
+use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
+use petrel_transport::udp::{MTU_BYTES_MIN, Mtu};
 
 use super::ends::Side;
 use super::figure::{Baseline, Figure, Quantity, Setting};
@@ -217,7 +217,7 @@ impl Factors {
 
 #[cfg(test)]
 mod tests {
-    use petrel::EndpointConfig;
+    use petrel::endpoint::EndpointConfig;
 
     use super::*;
 

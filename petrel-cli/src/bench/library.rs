@@ -4,11 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use petrel::control::EndpointId;
-use petrel::proto::limits::{CREDITS_DEFAULT, SLOTS_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
-use petrel::{
-    Endpoint, EndpointConfig, EndpointStats, IdlePolicy, Nexus, SessionId, SessionState, Status,
-};
+use petrel::endpoint::EndpointId;
+use petrel::endpoint::{EndpointConfig, EndpointStats, IdlePolicy, SessionId, SessionState};
+use petrel::{Endpoint, Nexus, Status};
+use petrel_proto::limits::{CREDITS_DEFAULT, SLOTS_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
 
 use super::ends::{Drive, Serve};
 use super::load::{self, Load};

@@ -10,8 +10,9 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use petrel::transport::clock;
-use petrel::{Context, Endpoint, MsgBuf, Reply, SessionId};
+use petrel::endpoint::SessionId;
+use petrel::{Context, Endpoint, MsgBuf, Reply};
+use petrel_transport::clock;
 
 use super::window::Window;
 use crate::failure::Failure;

@@ -10,7 +10,7 @@ mod filter;
 use std::cell::RefCell;
 use std::time::Duration;
 
-use petrel::proto::Recovery;
+use petrel_proto::Recovery;
 
 use self::figure::check;
 use super::ends::Side;

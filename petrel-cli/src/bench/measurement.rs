@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::sync::mpsc;
 
 use petrel::Endpoint;
-use petrel::proto::limits::{CREDITS_DEFAULT, SLOTS_MAX, SLOTS_WITH_RESERVE_MIN, WINDOW_PACKETS};
-use petrel::transport::udp::MTU_CAP_BYTES;
+use petrel_proto::limits::{CREDITS_DEFAULT, SLOTS_MAX, SLOTS_WITH_RESERVE_MIN, WINDOW_PACKETS};
+use petrel_transport::udp::MTU_CAP_BYTES;
 
 use super::bare::echo::Grouping;
 use super::bare::{bulk, echo, mailbox, ping, ring, socket, stream};

@@ -5,7 +5,7 @@
 //! and once more after each has made a call. What the control plane has needed meanwhile counts too,
 //! as far as it was not given back.
 
-use petrel::EndpointConfig;
+use petrel::endpoint::EndpointConfig;
 use serde::{Deserialize, Serialize};
 
 use super::figure::{Figure, Quantity, Setting};

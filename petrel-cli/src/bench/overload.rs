@@ -13,7 +13,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use comfy_table::{Cell, CellAlignment};
-use petrel::{Endpoint, EndpointConfig, IdlePolicy, SessionId};
+use petrel::Endpoint;
+use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
 use petrel_sim::experiment::overload::Policy;
 use serde::{Deserialize, Serialize};
 

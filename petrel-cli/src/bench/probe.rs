@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use petrel::transport::clock;
+use petrel_transport::clock;
 use serde::Serialize;
 
 use super::ends::Serve;

@@ -19,8 +19,8 @@ mod work;
 use std::time::Duration;
 
 use comfy_table::Table;
-use petrel::control::AllowedTransports;
-use petrel::{EndpointConfig, IdlePolicy};
+use petrel::endpoint::AllowedTransports;
+use petrel::endpoint::{EndpointConfig, IdlePolicy};
 use serde::Serialize;
 
 use self::caller::Caller;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::ValueEnum;
-use petrel::IdlePolicy;
-use petrel::control::AllowedTransports;
-use petrel::proto::limits::MESSAGE_BYTES_MAX;
+use petrel::endpoint::AllowedTransports;
+use petrel::endpoint::IdlePolicy;
+use petrel_proto::limits::MESSAGE_BYTES_MAX;
 
 use crate::methods;
 use crate::units::parse_size;

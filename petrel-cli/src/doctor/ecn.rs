@@ -4,8 +4,8 @@ use std::io;
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
-use petrel::transport::Transport;
-use petrel::transport::udp::{Udp, UdpConfig, UdpLink};
+use petrel_transport::Transport;
+use petrel_transport::udp::{Udp, UdpConfig, UdpLink};
 
 use super::check::{Check, Status};
 use super::sys::set_int_option;

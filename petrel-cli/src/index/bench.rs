@@ -20,8 +20,9 @@ use std::rc::Rc;
 use std::thread;
 use std::time::Duration;
 
-use petrel::control::EndpointId;
-use petrel::{Endpoint, EndpointConfig, IdlePolicy, Nexus, SessionId};
+use petrel::endpoint::EndpointId;
+use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId};
+use petrel::{Endpoint, Nexus};
 use serde::Deserialize;
 
 use self::keys::Keys;

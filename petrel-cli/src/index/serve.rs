@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use comfy_table::{Cell, CellAlignment};
-use petrel::IdlePolicy;
+use petrel::endpoint::IdlePolicy;
 use petrel_index::{Server, ServerConfig, Stopped, StoreConfig, ThreadKind};
 use serde::Serialize;
 use serde_json::value::RawValue;

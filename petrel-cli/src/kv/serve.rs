@@ -8,7 +8,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use petrel::{EndpointConfig, Nexus, Status};
+use petrel::endpoint::EndpointConfig;
+use petrel::{Nexus, Status};
 use petrel_kv::disk::{DiskLog, DiskOptions};
 use petrel_kv::persist::{LogStore, Recovered, Volatile};
 use petrel_kv::{ReadMode, Replica, ReplicaConfig};

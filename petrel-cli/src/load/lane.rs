@@ -1,6 +1,7 @@
 //! One call in flight after the other, with its own buffers.
 
-use petrel::{Endpoint, MsgBuf, SessionId, StartError};
+use petrel::endpoint::{SessionId, StartError};
+use petrel::{Endpoint, MsgBuf};
 
 use crate::payload::Pattern;
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use petrel::{Execution, StartError, Status};
+use petrel::endpoint::StartError;
+use petrel::{Execution, Status};
 use serde::Serialize;
 
 use crate::output::latency::Latencies;
@@ -124,7 +125,7 @@ mod tests {
     use super::*;
 
     fn failure(status: Status, execution: Execution) -> petrel::Error {
-        petrel::proto::CallFailure { status, message: "gone".to_owned(), execution }.into()
+        petrel_proto::CallFailure { status, message: "gone".to_owned(), execution }.into()
     }
 
     #[test]
@@ -134,7 +135,7 @@ mod tests {
         tally.fail(&failure(Status::Unavailable, Execution::MayHaveExecuted));
         tally.fail(&failure(Status::Unavailable, Execution::MayHaveExecuted));
         tally.fail(&failure(Status::Unavailable, Execution::NotSent));
-        tally.reject(&petrel::CallError::SessionClosed.into());
+        tally.reject(&petrel::endpoint::CallError::SessionClosed.into());
         assert_eq!(tally.failures.iter().map(|group| group.count).collect::<Vec<_>>(), [2, 2]);
         assert_eq!(tally.failed(), 4);
         assert_eq!(

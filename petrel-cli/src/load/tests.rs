@@ -4,8 +4,9 @@ use std::ops::ControlFlow;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use petrel::control::AllowedTransports;
-use petrel::{Endpoint, EndpointConfig, IdlePolicy, Nexus, Responder, Status, Stop};
+use petrel::endpoint::AllowedTransports;
+use petrel::endpoint::{EndpointConfig, IdlePolicy, Responder, Stop};
+use petrel::{Endpoint, Nexus, Status};
 
 use super::*;
 use crate::client::{Client, ClientConfig};
@@ -57,7 +58,7 @@ fn config() -> ClientConfig {
         in_flight: 4,
         timeout: Duration::from_secs(60),
         idle: IdlePolicy::Block,
-        message_bytes_max: petrel::proto::limits::MESSAGE_BYTES_DEFAULT,
+        message_bytes_max: petrel_proto::limits::MESSAGE_BYTES_DEFAULT,
     }
 }
 

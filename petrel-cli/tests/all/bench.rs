@@ -4,7 +4,8 @@ use std::sync::mpsc;
 use std::thread;
 
 use crate::common::{Server, petrel, record, records, stdout};
-use petrel::{Endpoint, EndpointConfig, Nexus, Stop};
+use petrel::endpoint::{EndpointConfig, Stop};
+use petrel::{Endpoint, Nexus};
 use petrel_skip::{Need, skip};
 use serde_json::Value;
 

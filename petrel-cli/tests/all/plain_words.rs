@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use std::sync::mpsc;
 
 use crate::common::{Server, command, finish, petrel, record, stderr};
-use petrel::{EndpointConfig, Nexus};
+use petrel::Nexus;
+use petrel::endpoint::EndpointConfig;
 
 #[test]
 fn call__writes_out_the_escapes_in_a_servers_text() {

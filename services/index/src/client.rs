@@ -4,8 +4,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::Bound;
 use std::time::Duration;
 
-use petrel::control::{AllowedTransports, EndpointId};
-use petrel::{CallOptions, Endpoint, EndpointConfig, Nexus, SessionId};
+use petrel::endpoint::{AllowedTransports, EndpointId};
+use petrel::endpoint::{CallOptions, EndpointConfig, SessionId};
+use petrel::{Endpoint, Nexus};
 
 use petrel_planted::planted;
 

@@ -1,6 +1,8 @@
 //! What can go wrong.
 
-use petrel::{ConnectError, EndpointError, NexusError, Status};
+use petrel::Status;
+use petrel::endpoint::{ConnectError, EndpointError};
+use petrel::nexus::NexusError;
 
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 

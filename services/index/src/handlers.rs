@@ -6,7 +6,9 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use petrel::{Context, Endpoint, Handled, Request, Workers};
+use petrel::endpoint::Handled;
+use petrel::workers::Workers;
+use petrel::{Context, Endpoint, Request};
 
 use crate::error::{Malformed, StoreError};
 use crate::limits::{SCAN_BYTES_MAX, SCAN_PAIRS_MAX, SUM_KEYS_MAX};

@@ -8,11 +8,11 @@ use std::sync::mpsc::{self, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use petrel::control::{AllowedTransports, EndpointId};
-use petrel::proto::limits::{SLOTS_MAX, WINDOW_PACKETS};
-use petrel::{
-    DrainTimeout, Endpoint, EndpointConfig, EndpointStats, IdlePolicy, Nexus, Stop, Workers,
-};
+use petrel::endpoint::{AllowedTransports, EndpointId};
+use petrel::endpoint::{DrainTimeout, EndpointConfig, EndpointStats, IdlePolicy, Stop};
+use petrel::workers::Workers;
+use petrel::{Endpoint, Nexus};
+use petrel_proto::limits::{SLOTS_MAX, WINDOW_PACKETS};
 
 use crate::error::ServerError;
 use crate::handlers::{Scans, fetch_ahead, register};
@@ -46,7 +46,7 @@ pub struct ServerConfig {
     pub dispatch: u16,
     /// Threads that run scans, for all endpoints together. 0: each endpoint runs its own.
     pub workers: u16,
-    /// What a worker does while it has nothing to do; `None` is the default of [`petrel::WorkersBuilder::idle`].
+    /// What a worker does while it has nothing to do; `None` is the default of [`petrel::workers::WorkersBuilder::idle`].
     pub worker_idle: Option<IdlePolicy>,
     /// What an endpoint does while nothing comes in.
     pub idle: IdlePolicy,

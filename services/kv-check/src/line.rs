@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use petrel::{CallOptions, Handle, Session};
+use petrel::endpoint::CallOptions;
+use petrel::task::{Handle, Session};
 use petrel_kv::api::{Certainty, Refusal, methods};
 use petrel_sim::Rng;
 

@@ -3,12 +3,12 @@
 use std::rc::Rc;
 
 use petrel::Endpoint;
-use petrel::transport::Transport as _;
 use petrel_kv::Replica;
 use petrel_kv::api::Status;
 use petrel_sim::control::SimControl;
 use petrel_sim::fabric::HostId;
 use petrel_sim::{Actor, SimTransport};
+use petrel_transport::Transport as _;
 
 use crate::common::Common;
 use crate::disk::SimDisk;

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use petrel::Handle;
+use petrel::task::Handle;
 use petrel_kv::api::Consistency;
 use petrel_kv::{KvClient, KvError};
 use petrel_sim::Rng;

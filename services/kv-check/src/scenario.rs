@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use petrel::EndpointConfig;
+use petrel::endpoint::EndpointConfig;
 use petrel_kv::ReadMode;
 use petrel_sim::control::ControlConfig;
 use petrel_sim::fabric::{

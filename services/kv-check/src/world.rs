@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use petrel::Endpoint;
-use petrel::control::EndpointId;
+use petrel::endpoint::EndpointId;
 use petrel_kv::api::{MemberKind, Role, Status};
 use petrel_kv::persist::{LogStore, Volatile};
 use petrel_kv::{Replica, ReplicaConfig};

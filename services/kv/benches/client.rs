@@ -1,5 +1,5 @@
 //! What the client costs beside the call that it makes: puts by [`KvClient`], and the same bytes by
-//! [`petrel::Session::start`], to a server that answers at once.
+//! [`petrel::task::Session::start`], to a server that answers at once.
 //!
 //! Both ends turn on one thread, so that nobody waits, and what differs between the two is the client.
 //!
@@ -15,7 +15,9 @@ use std::net::SocketAddr;
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
-use petrel::{Endpoint, EndpointConfig, Handle, Nexus};
+use petrel::endpoint::EndpointConfig;
+use petrel::task::Handle;
+use petrel::{Endpoint, Nexus};
 use petrel_kv::api::{Applied, Outcome, Role, Status, WriteReply, methods};
 use petrel_kv::client::{KvClient, KvClientConfig};
 use petrel_kv::command::{Command, Op};

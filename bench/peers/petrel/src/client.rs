@@ -6,7 +6,8 @@ use peers_common::{
     BULK_BYTES, Bulk, ClientArgs, Failure, Meter, Outcome, Plan, REPLY_BYTES, SMALL_BYTES,
     Workload, content,
 };
-use petrel::{Context, Endpoint, MsgBuf, Nexus, Reply, SessionId};
+use petrel::endpoint::SessionId;
+use petrel::{Context, Endpoint, MsgBuf, Nexus, Reply};
 
 use crate::{BULK, ECHO, endpoint, variant};
 

@@ -6,9 +6,10 @@ mod client;
 use std::net::{IpAddr, Ipv4Addr};
 
 use peers_common::{Failure, ServerArgs, Sink, args, ready};
-use petrel::control::AllowedTransports;
-use petrel::proto::limits::{SLOTS_MAX, WINDOW_PACKETS};
-use petrel::{Context, EndpointConfig, Handled, IdlePolicy, Nexus, Request};
+use petrel::endpoint::AllowedTransports;
+use petrel_proto::limits::{SLOTS_MAX, WINDOW_PACKETS};
+use petrel::endpoint::{EndpointConfig, Handled, IdlePolicy};
+use petrel::{Context, Nexus, Request};
 
 const ECHO: u16 = 1;
 const BULK: u16 = 2;

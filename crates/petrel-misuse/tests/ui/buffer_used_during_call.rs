@@ -1,4 +1,5 @@
-use petrel::{Context, MsgBuf, SessionId};
+use petrel::endpoint::SessionId;
+use petrel::{Context, MsgBuf};
 
 fn too_late(cx: &mut Context<'_>, session: SessionId, mut request: MsgBuf, response: MsgBuf) {
     let _ = cx.call(session, 1, request).into_buffer(response).then(|_, _, _| {});

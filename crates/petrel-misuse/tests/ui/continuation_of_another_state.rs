@@ -1,4 +1,5 @@
-use petrel::{Context, SessionId};
+use petrel::endpoint::SessionId;
+use petrel::Context;
 
 struct Mine;
 

@@ -6,8 +6,9 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
+use petrel::endpoint::{Handled, Responder};
 use petrel::overload::{Admission, AdmissionConfig, Shed, Shedding, Waiting};
-use petrel::{Context, Handled, MsgBuf, Request, Responder, Status};
+use petrel::{Context, MsgBuf, Request, Status};
 
 use super::call::{Method, answer_seed};
 use super::errand::{Order, Work};

@@ -7,7 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
-use petrel::{CallError, Execution, Reply, StartError, Status};
+use petrel::endpoint::{CallError, StartError};
+use petrel::{Execution, Reply, Status};
 use petrel_proto::SessionId;
 use petrel_proto::limits::{HELD_IDLE_NS, packets_of};
 

@@ -4,8 +4,8 @@
 //! When it is over and everything is at rest, they can: a new session is opened, and a few calls are made over it, each
 //! alone. Nothing is lost, nothing else is sent, and so the time follows from the links, and the passes from the protocol.
 
-use petrel::SessionState;
-use petrel::proto::Agreed;
+use petrel::endpoint::SessionState;
+use petrel_proto::Agreed;
 use petrel_proto::counters::Counters;
 use petrel_transport::PeerId;
 

@@ -5,10 +5,9 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
-use petrel::control::EndpointId;
-use petrel::{
-    Context, Endpoint, EndpointConfig, MsgBuf, Reply, Responder, SessionId, SessionState,
-};
+use petrel::endpoint::EndpointId;
+use petrel::endpoint::{EndpointConfig, Responder, SessionId, SessionState};
+use petrel::{Context, Endpoint, MsgBuf, Reply};
 
 use super::call::{Call, End, Spec, Watch};
 use super::crew::{self, Crew};

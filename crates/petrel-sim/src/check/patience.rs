@@ -1,7 +1,7 @@
 //! How long callers wait: which calls have a deadline, and which are cancelled. It follows from a call's
 //! number and the world, and is not drawn: the seeds on the regression list stay what they were.
 
-use petrel::{CallKey, CallOptions};
+use petrel::endpoint::{CallKey, CallOptions};
 use std::time::Duration;
 
 use super::node::{Node, Phase, Shared};

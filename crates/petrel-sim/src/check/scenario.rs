@@ -1,12 +1,12 @@
 //! What a seed's world is like: everything that is drawn before it begins.
 
-use petrel::proto::Recovery;
-use petrel::proto::congestion::{
+use petrel::endpoint::{EndpointConfig, SessionConfig};
+use petrel_proto::Recovery;
+use petrel_proto::congestion::{
     CongestionConfig, CongestionControl, DcqcnConfig, Rate, SwiftConfig, TimelyConfig,
 };
-use petrel::proto::limits::SLOTS_DEFAULT;
-use petrel::proto::recovery::rtt::RtoBounds;
-use petrel::{EndpointConfig, SessionConfig};
+use petrel_proto::limits::SLOTS_DEFAULT;
+use petrel_proto::recovery::rtt::RtoBounds;
 
 use crate::control::ControlConfig;
 use crate::fabric::{

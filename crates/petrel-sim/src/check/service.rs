@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use petrel::{Context, Handled, MsgBuf, Request, Responder, Status};
+use petrel::endpoint::{Handled, Responder};
+use petrel::{Context, MsgBuf, Request, Status};
 
 use super::call::{GROWN_BYTES, Method, Spec, answer_seed, fail_status};
 use super::crew::{self, Task};

@@ -1,8 +1,7 @@
 //! The ways in which nodes make calls: with or without options, with messages of their own or shared ones.
 
-use petrel::{
-    CallKey, CallOptions, CallRejected, Context, MsgBuf, Reply, SessionId, SharedMsg, StartError,
-};
+use petrel::endpoint::{CallKey, CallOptions, CallRejected, SessionId, SharedMsg, StartError};
+use petrel::{Context, MsgBuf, Reply};
 
 /// The parts of a call.
 pub(super) struct ToMake {

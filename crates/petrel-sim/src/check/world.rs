@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use petrel::Endpoint;
-use petrel::SessionId;
-use petrel::control::EndpointId;
-use petrel::proto::Recovery;
+use petrel::endpoint::EndpointId;
+use petrel::endpoint::SessionId;
+use petrel_proto::Recovery;
 use petrel_proto::counters::Counters;
 
 use super::crew::Crew;

@@ -3,7 +3,8 @@
 
 use std::collections::VecDeque;
 
-use petrel::control::{FromNexus, LinkId, Reason};
+use petrel::endpoint::Reason;
+use petrel::unstable::control::{FromNexus, LinkId};
 use petrel_proto::control::{
     Decoder, GroupAccept, GroupRefuse, Hello, Message, PREFACE, VersionRange,
 };

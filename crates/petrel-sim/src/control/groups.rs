@@ -1,7 +1,8 @@
 //! Groups: who receives whose multicast passes between the wire and the endpoints (`docs/wire-protocol.md` §12.2).
 //! Nothing of it is remembered, as in the nexus.
 
-use petrel::control::{FromNexus, LinkId, Reason};
+use petrel::endpoint::Reason;
+use petrel::unstable::control::{FromNexus, LinkId};
 use petrel_proto::control::{GroupAccept, GroupJoin, GroupLeave, GroupRefuse};
 
 use super::connection::ConnectionId;

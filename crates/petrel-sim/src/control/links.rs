@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use petrel::control::{EndpointId, FromNexus, LinkId, PeerName, Reason};
+use petrel::endpoint::{EndpointId, Reason};
+use petrel::unstable::control::{FromNexus, LinkId, PeerName};
 use petrel_proto::Status;
 use petrel_proto::control::{LinkAccept, LinkClose, LinkOpen, LinkRefuse, Offer, SessionOpen};
 

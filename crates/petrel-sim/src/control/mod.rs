@@ -27,7 +27,8 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
-use petrel::control::{ControlPlane, EndpointId, FromNexus, ToNexus};
+use petrel::endpoint::EndpointId;
+use petrel::unstable::control::{ControlPlane, FromNexus, ToNexus};
 use petrel_proto::control::DEFAULT_PORT;
 
 use crate::fabric::{FabricHandle, HostId, SimAddr};

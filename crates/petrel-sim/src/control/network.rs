@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use petrel::control::{EndpointId, FromNexus, LinkId, Reason, ToNexus};
+use petrel::endpoint::{EndpointId, Reason};
+use petrel::unstable::control::{FromNexus, LinkId, ToNexus};
 use petrel_proto::Status;
 use petrel_proto::control::{SessionAccept, SessionOpen};
 

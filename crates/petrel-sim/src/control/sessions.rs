@@ -1,7 +1,8 @@
 //! Sessions: proposals and answers pass between the wire and the endpoints
 //! (`docs/wire-protocol.md` §8.5).
 
-use petrel::control::{EndpointId, FromNexus, LinkId, Reason};
+use petrel::endpoint::{EndpointId, Reason};
+use petrel::unstable::control::{FromNexus, LinkId};
 use petrel_proto::control::{
     SessionAccept, SessionClose, SessionDrain, SessionOpen, SessionRefuse,
 };

@@ -5,7 +5,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::rc::Rc;
 
-use petrel::{Context, Handled, MsgBuf, Reply, Request, SessionId, Status};
+use petrel::endpoint::{Handled, SessionId};
+use petrel::{Context, MsgBuf, Reply, Request, Status};
 
 use super::message::{self, Body};
 use super::node::Driver;

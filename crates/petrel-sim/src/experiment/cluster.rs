@@ -2,8 +2,9 @@
 
 use std::rc::Rc;
 
-use petrel::control::EndpointId;
-use petrel::{Endpoint, EndpointConfig, SessionId};
+use petrel::Endpoint;
+use petrel::endpoint::EndpointId;
+use petrel::endpoint::{EndpointConfig, SessionId};
 use petrel_proto::Recovery;
 use petrel_proto::congestion::CongestionCounters;
 use petrel_proto::counters::Counters;

@@ -1,6 +1,6 @@
 //! Why an experiment has no result.
 
-use petrel::ConnectError;
+use petrel::endpoint::ConnectError;
 use petrel_proto::congestion::CongestionConfigError;
 
 use crate::fabric::{BindError, FabricError};

@@ -2,7 +2,8 @@
 
 use std::rc::Rc;
 
-use petrel::{Context, Endpoint, SessionId, SessionState};
+use petrel::endpoint::{SessionId, SessionState};
+use petrel::{Context, Endpoint};
 use petrel_transport::Transport as _;
 
 use super::caller::{self, Phase};

@@ -1,15 +1,16 @@
 //! An endpoint as its nexus sees it: it asks, answers, and remembers what it was told.
 //!
 //! It holds what a real endpoint holds of links and sessions, and nothing else of one. Each message is held against what
-//! `petrel::control` and `docs/wire-protocol.md` §8 promise: each answer comes once, and nothing comes of a link that is
+//! `petrel::unstable::control` and `docs/wire-protocol.md` §8 promise: each answer comes once, and nothing comes of a link that is
 //! not up.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use petrel::Status;
-use petrel::control::{AllowedTransports, EndpointId, FromNexus, LinkId, Reason, ToNexus};
+use petrel::endpoint::{AllowedTransports, EndpointId, Reason};
 use petrel::nexus::stepped::Line;
+use petrel::unstable::control::{FromNexus, LinkId, ToNexus};
 use petrel_proto::control::{GroupJoin, PACKET_OVERHEAD_BYTES, SessionAccept, SessionOpen};
 use petrel_transport::shm::Side;
 

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use petrel::control::{AllowedTransports, EndpointId};
+use petrel::endpoint::{AllowedTransports, EndpointId};
 
 use petrel::nexus::stepped::WAKER;
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use petrel::control::AllowedTransports;
+use petrel::endpoint::AllowedTransports;
 use petrel::nexus::Nexus;
 use petrel::nexus::NexusBuilder;
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::rc::Rc;
 
-use petrel::control::EndpointId;
+use petrel::endpoint::EndpointId;
 use petrel::nexus::stepped::SteppedNexus;
 use petrel::nexus::{Attach, NexusStats, ShmAttach, UdpAttach};
 use petrel_transport::shm::ShmConfig;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use petrel::endpoint::SessionId;
 use petrel::group::{GroupReply, Member, MemberOutcome};
-use petrel::{Execution, MsgBuf, SessionId, Status};
+use petrel::{Execution, MsgBuf, Status};
 
 use crate::check::pattern;
 use crate::fabric::HostId;

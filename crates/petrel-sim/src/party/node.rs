@@ -3,7 +3,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use petrel::{Context, Endpoint, Handled, Request, Status};
+use petrel::endpoint::Handled;
+use petrel::{Context, Endpoint, Request, Status};
 use petrel_transport::Transport as _;
 
 use super::ledger::Ledger;

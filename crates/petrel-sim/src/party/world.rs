@@ -6,14 +6,14 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use petrel::control::EndpointId;
-use petrel::group::{Group, GroupCall, GroupRejected, Late, Need};
-use petrel::proto::recovery::rtt::RtoBounds;
-use petrel::{
-    CallOptions, Endpoint, EndpointConfig, Hearing, MulticastConfig, SessionId, SessionState,
-    SharedMsg,
+use petrel::Endpoint;
+use petrel::endpoint::EndpointId;
+use petrel::endpoint::{
+    CallOptions, EndpointConfig, Hearing, MulticastConfig, SessionId, SessionState, SharedMsg,
 };
+use petrel::group::{Group, GroupCall, GroupRejected, Late, Need};
 use petrel_proto::counters::Counters;
+use petrel_proto::recovery::rtt::RtoBounds;
 
 use super::Report;
 use super::ledger::{Ledger, request_of};

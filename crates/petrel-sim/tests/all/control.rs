@@ -1,9 +1,8 @@
 //! Scripts for the simulated control plane: this happens to a process, that its peer sees.
 
 use petrel::Status;
-use petrel::control::{
-    AllowedTransports, ControlPlane, EndpointId, FromNexus, LinkId, Reason, ToNexus,
-};
+use petrel::endpoint::{AllowedTransports, EndpointId, Reason};
+use petrel::unstable::control::{ControlPlane, FromNexus, LinkId, ToNexus};
 use petrel_proto::control::{SessionAccept, SessionOpen};
 use petrel_sim::control::{ControlConfig, ControlNetwork, Death, SimControl};
 use petrel_sim::fabric::{Action, FabricConfig, FabricHandle, HostId, SimAddr, Topology};

@@ -8,9 +8,12 @@ use std::task::Poll;
 use std::time::Duration;
 
 use crate::common::*;
-use petrel::control::EndpointId;
+use petrel::Endpoint;
+use petrel::client::ClientConfig;
+use petrel::endpoint::EndpointId;
+use petrel::endpoint::{CallOptions, EndpointConfig, Responder};
 use petrel::group::{Group, Late, Need};
-use petrel::{CallOptions, ClientConfig, Endpoint, EndpointConfig, Handle, Responder};
+use petrel::task::Handle;
 use petrel_proto::wire::Frame;
 use petrel_sim::control::{ControlConfig, ControlNetwork, SimControl};
 use petrel_sim::fabric::{Action, FabricHandle, HostId, LinkConfig, NicConfig, Sight, SimAddr};

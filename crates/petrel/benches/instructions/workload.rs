@@ -7,11 +7,11 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use petrel::control::AllowedTransports;
-use petrel::{
-    Client, ClientConfig, Context, Endpoint, EndpointConfig, Handle, IdlePolicy, MsgBuf, Nexus,
-    Reply, Session, SessionId, SessionState,
-};
+use petrel::client::ClientConfig;
+use petrel::endpoint::AllowedTransports;
+use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
+use petrel::task::{Handle, Session};
+use petrel::{Client, Context, Endpoint, MsgBuf, Nexus, Reply};
 
 /// Answers with [`sample`] of the request; an echo, if the request is small.
 const SAMPLE: u16 = 1;

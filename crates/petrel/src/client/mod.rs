@@ -8,7 +8,8 @@
 //!
 //! ```
 //! use petrel::Client;
-//! # use petrel::{EndpointConfig, Nexus};
+//! # use petrel::endpoint::EndpointConfig;
+//! # use petrel::Nexus;
 //! # use std::time::Duration;
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
@@ -71,7 +72,7 @@ pub use stats::ClientStats;
 pub(crate) use stats::Counters;
 pub use targets::{TargetName, Targets};
 
-use crate::CallOptions;
+use crate::endpoint::CallOptions;
 use crate::inbox::Poster;
 use crate::local::Hub;
 use crate::post::Post;

@@ -15,11 +15,11 @@ use super::options::CallOptions;
 use super::service::{Asked, End, Message, begin_call};
 use super::shared::SharedMsg;
 use super::state::State;
-use crate::WorkerRequest;
 use crate::client::Client;
 use crate::control::ControlPlane;
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
+use crate::workers::WorkerRequest;
 use callee::ToSend;
 
 /// The place at which a call is made on the endpoint's own thread: a [`Context`], or the [`Endpoint`] itself.
@@ -214,7 +214,8 @@ mod message {
 /// A call that is about to be made, on its endpoint's thread: [`then`](Self::then) sends it.
 ///
 /// ```
-/// # use petrel::{EndpointConfig, Nexus};
+/// # use petrel::endpoint::EndpointConfig;
+/// # use petrel::Nexus;
 /// # use std::time::Duration;
 /// # const DOUBLE: u16 = 1;
 /// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
@@ -301,7 +302,7 @@ impl<P: Caller, M: IntoMessage, C: Callee> CallBuilder<P, M, C> {
 
     /// The response is written to this buffer. One that exceeds its capacity, and its
     /// [growth](MsgBuf::set_growth), fails the call with RESOURCE_EXHAUSTED. Without this, the response has whatever length
-    /// the server gives it, up to `message_bytes_max` of the endpoint's [`SessionConfig`](crate::SessionConfig).
+    /// the server gives it, up to `message_bytes_max` of the endpoint's [`SessionConfig`](crate::endpoint::SessionConfig).
     #[inline(always)]
     pub fn into_buffer(mut self, response: MsgBuf) -> Self {
         self.response = Some(response);

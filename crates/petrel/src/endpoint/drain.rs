@@ -70,7 +70,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// sent away. Sessions in which this endpoint is the client stay.
     ///
     /// ```no_run
-    /// # fn serve(mut endpoint: petrel::Endpoint, stop: petrel::Stop) {
+    /// # fn serve(mut endpoint: petrel::Endpoint, stop: petrel::endpoint::Stop) {
     /// endpoint.run(&stop); // until a signal handler uses the `Stop`
     /// if let Err(timeout) = endpoint.drain(std::time::Duration::from_secs(30)) {
     ///     eprintln!("{timeout}");

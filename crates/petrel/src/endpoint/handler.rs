@@ -23,7 +23,8 @@ use crate::msgbuf::MsgBuf;
 /// so that no request can be forgotten:
 ///
 /// ```compile_fail
-/// # use petrel::{Context, Handled, Request};
+/// # use petrel::endpoint::Handled;
+/// # use petrel::{Context, Request};
 /// fn forgetful(_cx: &mut Context<'_>, request: Request<'_>) -> Handled {
 ///     let _ = request.data().len();
 ///     // error: expected `Handled`, found `()`
@@ -31,7 +32,8 @@ use crate::msgbuf::MsgBuf;
 /// ```
 ///
 /// ```compile_fail
-/// # use petrel::{Context, Handled, Request};
+/// # use petrel::endpoint::Handled;
+/// # use petrel::{Context, Request};
 /// fn twice(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
 ///     let _ = request.reply(cx, b"one");
 ///     request.reply(cx, b"two") // error: use of moved value
@@ -42,7 +44,8 @@ use crate::msgbuf::MsgBuf;
 /// be kept beyond the handler without a copy:
 ///
 /// ```compile_fail
-/// # use petrel::{Context, Handled, Request};
+/// # use petrel::endpoint::Handled;
+/// # use petrel::{Context, Request};
 /// fn keeps(cx: &mut Context<'_>, request: Request<'_>) -> Handled {
 ///     std::thread_local!(static KEPT: std::cell::Cell<&'static [u8]> = const { std::cell::Cell::new(&[]) });
 ///     KEPT.set(request.data()); // error: borrowed data escapes

@@ -1,10 +1,11 @@
-//! The endpoint: one thread's event loop, with its handlers, sessions and calls.
+//! The endpoint: one thread's event loop, with its handlers, sessions and calls; and what handlers, continuations and calls
+//! are made of.
 
 mod ahead;
 mod call;
 mod call_builder;
 mod cancel;
-mod census;
+pub(crate) mod census;
 #[cfg(all(debug_assertions, not(test)))]
 mod compiled;
 mod config;
@@ -12,7 +13,7 @@ mod context;
 mod drain;
 mod ends;
 mod event_loop;
-mod factors;
+pub(crate) mod factors;
 mod handler;
 mod health;
 mod idle;
@@ -41,14 +42,11 @@ use petrel_transport::{RX_BURST_MAX, Transport};
 
 pub use call::{CallKey, Continuation, Reply};
 pub use call_builder::{CallBuilder, CallRejected, Callee, Caller, IntoMessage};
-#[doc(hidden)]
-pub use census::{Census, LocalCensus};
 pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
 pub use context::{Context, StartError};
 pub use drain::DrainTimeout;
 pub use ends::{CallFailures, SessionEnd, SessionEnds};
 pub use event_loop::Stop;
-pub use factors::Factors;
 pub use handler::{Handled, Request, Responder};
 pub use health::{HEALTH_METHOD, Health};
 use idle::Idle;
@@ -63,11 +61,17 @@ pub use shared::SharedMsg;
 pub(crate) use slot_shares::{SLOTS_MIN, slots_of};
 pub use stats::{ClientCalls, EndpointStats};
 
+pub use crate::control::{AllowedTransports, EndpointId, Reason};
+pub use crate::prefetch::prefetch;
+pub use petrel_proto::{CallError, SessionId};
+pub use petrel_transport::{PeerProcess, SharedBytes};
+
 use ahead::Ahead;
 use call::{Keyed, run_continuation, run_under_deadline};
 use cancel::Watchers;
 pub(crate) use context::Local;
 use drain::Drain;
+use factors::Factors;
 use handler::{Dropped, Handlers};
 use multicast::{Groups, Joined};
 use remote::Remote;
@@ -99,7 +103,8 @@ use crate::sync::thread;
 /// default, and `C` the control plane, the [`Nexus`](crate::Nexus) by default. A simulator puts its own in both places.
 ///
 /// ```
-/// # use petrel::{Context, EndpointConfig, Handled, Nexus, Request};
+/// # use petrel::endpoint::{EndpointConfig, Handled};
+/// # use petrel::{Context, Nexus, Request};
 /// # const COUNT: u16 = 1;
 /// #[derive(Default)]
 /// struct Counter {

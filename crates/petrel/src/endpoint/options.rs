@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use petrel_proto::CallLimits;
 
-use crate::WorkerRequest;
 use crate::time::as_ns;
+use crate::workers::WorkerRequest;
 
 /// What can be said about a single call. The default says nothing: then
 /// [`petrel_proto::Config::call_timeout_ns`] ends a call that nothing else has ended, after 60 s.
 ///
 /// ```
 /// use std::time::Duration;
-/// use petrel::CallOptions;
+/// use petrel::endpoint::CallOptions;
 ///
 /// let soon = CallOptions::new().timeout(Duration::from_millis(5));
 /// # let _ = soon;

@@ -117,7 +117,9 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// connect when the event loop runs. On this thread its calls may have continuations, too:
     ///
     /// ```
-    /// # use petrel::{ClientConfig, EndpointConfig, Nexus};
+    /// # use petrel::client::ClientConfig;
+    /// # use petrel::endpoint::EndpointConfig;
+    /// # use petrel::Nexus;
     /// # use std::time::Duration;
     /// # const DOUBLE: u16 = 1;
     /// # let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;

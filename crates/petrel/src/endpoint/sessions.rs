@@ -753,7 +753,7 @@ fn packet_bytes<T: Transport>(transport: &T, peer: PeerId) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::EndpointConfig;
+    use crate::endpoint::EndpointConfig;
     use crate::nexus::TABLE_ROOM_MIN;
 
     #[test]

@@ -22,7 +22,8 @@ impl Group {
     /// needed, or too many failures. It tells what is known of every member.
     ///
     /// ```
-    /// # use petrel::{CallOptions, EndpointConfig, Nexus};
+    /// # use petrel::endpoint::{CallOptions, EndpointConfig};
+    /// # use petrel::Nexus;
     /// # use petrel::group::{Group, Late, Need};
     /// # use std::net::SocketAddr;
     /// # fn server() -> SocketAddr {

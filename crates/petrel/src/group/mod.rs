@@ -1,7 +1,7 @@
 //! One call to many peers.
 //!
 //! A [`Group`] is a list of sessions. [`Group::call`] sends one message to all of them, built once
-//! ([`SharedMsg`](crate::SharedMsg)), and ends as soon as its outcome is certain: when as many members have answered as are
+//! ([`SharedMsg`](crate::endpoint::SharedMsg)), and ends as soon as its outcome is certain: when as many members have answered as are
 //! [needed](Need), or so many have failed that they cannot any more. The outcome tells what is known of each
 //! member, with its status and whether it may have executed the call.
 //!

@@ -26,8 +26,9 @@ use super::session::Watched;
 use super::slab::Key;
 use super::timers::{TimerId, Timers};
 use crate::control::{EndpointId, Reason};
+use crate::endpoint::census::LocalCensus;
 use crate::endpoint::{
-    CallOptions, ConnectError, IntoMessage, Local, LocalCensus, SessionState, StartError, State,
+    CallOptions, ConnectError, IntoMessage, Local, SessionState, StartError, State,
 };
 use crate::error::Error;
 use crate::inbox::Attention;

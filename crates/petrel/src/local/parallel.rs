@@ -41,7 +41,9 @@ impl Gathering {
 /// recognised: they end in any order.
 ///
 /// ```
-/// # use petrel::{EndpointConfig, Nexus, Parallel};
+/// # use petrel::endpoint::EndpointConfig;
+/// # use petrel::task::Parallel;
+/// # use petrel::Nexus;
 /// # let server = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
 /// # let address = server.local_addr().expect("it listens");
 /// # std::thread::spawn(move || {

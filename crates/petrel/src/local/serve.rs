@@ -95,7 +95,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// gets: `?` passes the error of a call on.
     ///
     /// ```
-    /// # use petrel::{EndpointConfig, Nexus};
+    /// # use petrel::endpoint::EndpointConfig;
+    /// # use petrel::Nexus;
     /// let mut endpoint = Nexus::builder().start()?.endpoint_with(EndpointConfig::default(), 0)?;
     /// endpoint.on_async(7, |handle, request| async move {
     ///     handle.with(|requests: &mut u64| *requests += 1);

@@ -47,7 +47,8 @@ impl Watched {
 /// dropping it does not close it.
 ///
 /// ```
-/// # use petrel::{EndpointConfig, Nexus};
+/// # use petrel::endpoint::EndpointConfig;
+/// # use petrel::Nexus;
 /// # let server = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
 /// # let address = server.local_addr().expect("it listens");
 /// # std::thread::spawn(move || {
@@ -179,7 +180,7 @@ impl<M: IntoMessage> SessionCall<'_, M> {
         self
     }
 
-    /// The same with a time on the endpoint's clock, that of [`Handle::now_ns`](crate::Handle::now_ns). With both, the
+    /// The same with a time on the endpoint's clock, that of [`Handle::now_ns`](crate::task::Handle::now_ns). With both, the
     /// earlier one holds.
     pub fn deadline_ns(mut self, at_ns: u64) -> Self {
         self.options = self.options.deadline_ns(at_ns);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::queue::Queue;
 use super::{Workers, work};
-use crate::IdlePolicy;
+use crate::endpoint::IdlePolicy;
 use crate::overload::{Admission, AdmissionConfig, Shedding};
 use crate::sync::{Arc, Mutex, thread};
 

@@ -38,7 +38,9 @@ use queue::{Done, How, Job, Queue};
 /// runs until [`Workers::is_idle`].
 ///
 /// ```
-/// use petrel::{EndpointConfig, Nexus, Workers};
+/// use petrel::endpoint::EndpointConfig;
+/// use petrel::workers::Workers;
+/// use petrel::Nexus;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let nexus = Nexus::builder().listen("127.0.0.1:0".parse()?).start()?;
@@ -166,7 +168,7 @@ mod tests {
     use petrel_proto::{RequestHandle, SessionId};
 
     use super::*;
-    use crate::IdlePolicy;
+    use crate::endpoint::IdlePolicy;
     use crate::inbox::{Attention, Inbox};
     use crate::overload::{Admission, AdmissionConfig, Shedding};
     use crate::sync::AtomicBool;

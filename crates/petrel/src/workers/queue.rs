@@ -8,7 +8,7 @@ use petrel_proto::{RequestHandle, Status};
 
 use super::WorkerRequest;
 use super::stats::WorkersStats;
-use crate::IdlePolicy;
+use crate::endpoint::IdlePolicy;
 use crate::overload::{Admission, Shed, Waiting};
 use crate::sync::{
     Arc, AtomicUsize, Condvar, Instant, Mutex, MutexGuard, Ordering, PoisonError, hint, lock,

@@ -10,7 +10,9 @@ use std::time::Duration;
 use crate::common::remote::{Caller, plain};
 use crate::common::{ECHO, Server, over, pattern};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
-use petrel::{CallOptions, Client, EndpointConfig, Execution, IdlePolicy, Status, WorkerRequest};
+use petrel::endpoint::{CallOptions, EndpointConfig, IdlePolicy};
+use petrel::workers::WorkerRequest;
+use petrel::{Client, Execution, Status};
 
 const HOLD: u16 = 10;
 

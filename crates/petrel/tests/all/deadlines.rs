@@ -5,10 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::common::{ECHO, Server, client, over, pattern};
-use petrel::{
-    CallOptions, Context, Endpoint, EndpointConfig, Execution, Handled, MsgBuf, Reply, Request,
-    Responder, SessionId, Status,
-};
+use petrel::endpoint::{CallOptions, EndpointConfig, Handled, Responder, SessionId};
+use petrel::{Context, Endpoint, Execution, MsgBuf, Reply, Request, Status};
 
 /// Answers with the nanoseconds that are left, or with nothing.
 const TIME_LEFT: u16 = 2;

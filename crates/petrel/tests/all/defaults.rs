@@ -5,10 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use petrel::Nexus;
+use petrel::client::ClientConfig;
+use petrel::endpoint::{EndpointConfig, IdlePolicy};
 use petrel::overload::{
     AdmissionConfig, BackoffConfig, ConcurrencyLimitConfig, RetryBudgetConfig, Shedding,
 };
-use petrel::{ClientConfig, EndpointConfig, IdlePolicy, Nexus};
 
 const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)

@@ -5,10 +5,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::common::{ECHO, Server, client, nexus, over, pattern, run_until_seen};
-use petrel::{
-    CallError, DrainTimeout, Endpoint, EndpointConfig, Execution, HEALTH_METHOD, Health, Parallel,
-    SessionState, Status,
+use petrel::endpoint::{
+    CallError, DrainTimeout, EndpointConfig, HEALTH_METHOD, Health, SessionState,
 };
+use petrel::task::Parallel;
+use petrel::{Endpoint, Execution, Status};
 
 /// An echo a millisecond later.
 const LATER: u16 = 2;
@@ -63,7 +64,7 @@ fn serve(endpoint: &mut Endpoint) {
 }
 
 /// Calls as fast as it can until the server wants no more; gives how many calls succeeded.
-async fn call_until_told(session: petrel::Session) -> u64 {
+async fn call_until_told(session: petrel::task::Session) -> u64 {
     let mut calls = Parallel::new(32);
     let (mut answered, mut number) = (0, 0);
     let check = |label: u64, answer: Result<petrel::MsgBuf, petrel::Error>| match answer {

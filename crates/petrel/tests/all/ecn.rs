@@ -7,10 +7,11 @@
 
 use crate::common::own_network::{self, Trial, run};
 use crate::common::{ECHO, Server, client, over, pattern};
-use petrel::proto::congestion::{
+use petrel::Endpoint;
+use petrel::endpoint::{EndpointConfig, SessionId};
+use petrel_proto::congestion::{
     CongestionConfig, CongestionControl, CongestionCounters, DcqcnConfig, Rate,
 };
-use petrel::{Endpoint, EndpointConfig, SessionId};
 
 /// Calls after which what a test waits for does not come any more.
 const CALLS_MAX: u32 = 20_000;

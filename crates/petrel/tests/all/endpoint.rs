@@ -5,12 +5,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use crate::common::{ECHO, Server, client, free_address, nexus, over, pattern};
-use petrel::control::EndpointId;
-use petrel::transport::host::Host;
-use petrel::{
-    ConnectError, Endpoint, EndpointConfig, Execution, IdlePolicy, SessionId, SessionState, Status,
-};
+use petrel::endpoint::EndpointId;
+use petrel::endpoint::{ConnectError, EndpointConfig, IdlePolicy, SessionId, SessionState};
+use petrel::{Endpoint, Execution, Status};
 use petrel_skip::{Need, skip};
+use petrel_transport::host::Host;
 
 fn failure(error: petrel::Error) -> (Status, String, Execution) {
     (error.status, error.message.clone(), error.execution)

@@ -3,8 +3,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use petrel::control::AllowedTransports;
-use petrel::{EndpointConfig, IdlePolicy, Nexus, SessionState};
+use petrel::Nexus;
+use petrel::endpoint::AllowedTransports;
+use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionState};
 
 /// Sizes around a packet of either transport, and one of many packets.
 const SIZES: [usize; 6] = [0, 1, 32, 1_400, 20_000, 300_000];

@@ -4,10 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use petrel::control::AllowedTransports;
-use petrel::{
-    Context, Endpoint, EndpointConfig, IdlePolicy, Nexus, Reply, SessionId, SessionState,
-};
+use petrel::endpoint::AllowedTransports;
+use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
+use petrel::{Context, Endpoint, Nexus, Reply};
 
 const LOOKUP: u16 = 3;
 const OTHER: u16 = 1;

@@ -4,11 +4,12 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::common::{ECHO, Server, client, over, pattern};
+use petrel::endpoint::{SessionId, SharedMsg};
 use petrel::group::{
     Group, GroupCall, GroupError, GroupFailure, GroupRejected, GroupReply, Late, MemberOutcome,
     Need,
 };
-use petrel::{Endpoint, Execution, SessionId, SharedMsg, Status};
+use petrel::{Endpoint, Execution, Status};
 
 /// Fails.
 const FAIL: u16 = 2;

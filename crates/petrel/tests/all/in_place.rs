@@ -4,8 +4,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use petrel::control::AllowedTransports;
-use petrel::{Endpoint, EndpointConfig, IdlePolicy, Nexus, SessionId, SessionState};
+use petrel::endpoint::AllowedTransports;
+use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
+use petrel::{Endpoint, Nexus};
 
 const METHOD: u16 = 3;
 const LARGE: usize = 8 << 20;

@@ -8,10 +8,9 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::common::{ECHO, Server, client, over, pattern};
-use petrel::{
-    CallOptions, ConnectError, Elapsed, Endpoint, EndpointConfig, Execution, IdlePolicy, Parallel,
-    SessionState, Status,
-};
+use petrel::endpoint::{CallOptions, ConnectError, EndpointConfig, IdlePolicy, SessionState};
+use petrel::task::{Elapsed, Parallel};
+use petrel::{Endpoint, Execution, Status};
 
 /// Answers with as many bytes as the request says, each the request's last.
 const GROW: u16 = 2;
@@ -31,7 +30,7 @@ fn serve(endpoint: &mut Endpoint) {
     endpoint.on(WAIT, move |_, cx, request| {
         if request.data() == b"open" {
             for responder in waiting.borrow_mut().drain(..) {
-                petrel::Responder::reply(responder, cx, b"opened");
+                petrel::endpoint::Responder::reply(responder, cx, b"opened");
             }
             return request.reply(cx, b"");
         }
@@ -297,7 +296,7 @@ fn deadlines_and_cancellation_go_through_async_handlers() {
     });
     let behind = back.address;
     let middle = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
-        let service = endpoint.client([behind], petrel::ClientConfig::default());
+        let service = endpoint.client([behind], petrel::client::ClientConfig::default());
         endpoint.on_async(ASK_BACK, move |_, request| {
             let service = service.clone();
             async move {

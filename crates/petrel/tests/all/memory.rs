@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::common::{ECHO, Server, client, over, pattern};
-use petrel::{CallOptions, Context, Endpoint, EndpointConfig, Execution, Reply, SessionId, Status};
+use petrel::endpoint::{CallOptions, EndpointConfig, SessionId};
+use petrel::{Context, Endpoint, Execution, Reply, Status};
 
 /// Answers with 8 MiB.
 const GIVE: u16 = 2;

@@ -5,13 +5,13 @@ use std::net::{SocketAddr, UdpSocket};
 use std::rc::Rc;
 
 use crate::common::{ECHO, Server, client, over, pattern};
-use petrel::group::{Group, GroupCall, GroupRejected, GroupReply, Need as Wanted};
-use petrel::transport::LinkError;
-use petrel::{
-    Endpoint, EndpointConfig, Hearing, MulticastConfig, MulticastError, SessionId, SessionState,
-    SharedMsg, Status,
+use petrel::endpoint::{
+    EndpointConfig, Hearing, MulticastConfig, MulticastError, SessionId, SessionState, SharedMsg,
 };
+use petrel::group::{Group, GroupCall, GroupRejected, GroupReply, Need as Wanted};
+use petrel::{Endpoint, Status};
 use petrel_skip::{Need, skip};
+use petrel_transport::LinkError;
 
 /// A group address with a port that nobody else uses just now.
 fn address() -> SocketAddr {
@@ -22,7 +22,7 @@ fn address() -> SocketAddr {
 /// Packets of at most 1 472 bytes, though loopback has larger ones.
 fn ethernet() -> EndpointConfig {
     let mut config = over(true, false);
-    config.host.udp.mtu = petrel::transport::udp::Mtu::Auto { cap_bytes: 1500 };
+    config.host.udp.mtu = petrel_transport::udp::Mtu::Auto { cap_bytes: 1500 };
     config.sessions.credits = 256;
     // No timeouts, which on a busy host would say that multicast does not come.
     config.protocol.rto.min_ns = 3_000_000_000;

@@ -17,9 +17,10 @@ use std::time::Duration;
 
 use crate::common::own_network::{self, Trial, run};
 use crate::common::{ECHO, over, pattern};
+use petrel::endpoint::{EndpointConfig, Hearing, MulticastConfig, SharedMsg, Stop};
 use petrel::group::{Group, GroupCall, Need};
-use petrel::proto::counters::Counters;
-use petrel::{Endpoint, EndpointConfig, Hearing, MulticastConfig, Nexus, SharedMsg, Stop};
+use petrel::{Endpoint, Nexus};
+use petrel_proto::counters::Counters;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 const MEMBERS: usize = 3;

@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use crate::common::remote::plain;
 use crate::common::{ECHO, Server, client, over};
-use petrel::transport::host::Host;
-use petrel::{Endpoint, EndpointConfig, EndpointStats, Execution, SessionEnd, SessionId, Status};
+use petrel::endpoint::{EndpointConfig, EndpointStats, SessionEnd, SessionId};
+use petrel::{Endpoint, Execution, Status};
+use petrel_transport::host::Host;
 
 /// Keeps its requests.
 const KEEP: u16 = 2;
@@ -95,7 +96,7 @@ fn calls_of_clients_are_counted() {
     endpoint.call(&remote, ECHO, b"").wait().unwrap();
     assert_eq!(count(&endpoint), (2, 0, 1, 0));
     // No buffer for the answer can be had.
-    let options = petrel::CallOptions::new().response_bytes(usize::MAX / 2);
+    let options = petrel::endpoint::CallOptions::new().response_bytes(usize::MAX / 2);
     let failure = endpoint.block_on(remote.call(ECHO, b"").options(options)).unwrap_err();
     assert_eq!(failure.status, Status::ResourceExhausted);
     assert_eq!(count(&endpoint), (2, 1, 1, 0));

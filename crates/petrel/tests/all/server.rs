@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use petrel::control::EndpointId;
+use petrel::endpoint::EndpointId;
 use petrel::server::{ServerError, inherited_listeners};
 use petrel::{Client, Endpoint, Execution, Server, Status};
 use rustix::process::{Pid, Signal, kill_process};

@@ -8,8 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use petrel::client::Background;
+use petrel::client::ClientConfig;
+use petrel::endpoint::{EndpointConfig, Health};
 use petrel::overload::RetryBudgetConfig;
-use petrel::{Client, ClientConfig, EndpointConfig, Error, Execution, Health, Status};
+use petrel::{Client, Error, Execution, Status};
 
 use crate::common::{ECHO, Server, client, free_address, over};
 

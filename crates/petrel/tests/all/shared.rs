@@ -4,7 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::common::{ECHO, Server, client, over, pattern};
-use petrel::{CallOptions, Endpoint, Reply, SessionId, SharedMsg, StartError, Status};
+use petrel::endpoint::{CallOptions, SessionId, SharedMsg, StartError};
+use petrel::{Endpoint, Reply, Status};
 
 /// Makes a call with the same message on each session, and runs the loop until all have ended.
 fn call_all(

@@ -9,7 +9,8 @@ use std::time::Instant;
 
 use crate::common::{ECHO, Server, client, over, pattern};
 use crate::nexus::harness::{HANG, RawPeer, hello};
-use petrel::{Endpoint, SessionId};
+use petrel::Endpoint;
+use petrel::endpoint::SessionId;
 use petrel_proto::control::{
     Hello, LinkAccept, LinkOpen, Message, Offer, Ping, SessionAccept, SessionOpen,
 };

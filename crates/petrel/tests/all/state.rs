@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
-use petrel::{Context, Endpoint, EndpointConfig, Handled, Request, SessionId};
+use petrel::endpoint::{EndpointConfig, Handled, SessionId};
+use petrel::{Context, Endpoint, Request};
 
 use crate::common::{ECHO, Server, nexus, over};
 
@@ -152,8 +153,9 @@ fn then__of_a_call_that_is_not_made_lets_the_closure_go() {
 fn options__that_a_session_cannot_honour_are_refused() {
     let (mut endpoint, id) = own();
     endpoint.on(COUNT, Tally::count);
-    let hedged = petrel::CallOptions::new().idempotent().hedge_after(Duration::from_millis(1));
-    let ready = petrel::CallOptions::new().wait_for_ready();
+    let hedged =
+        petrel::endpoint::CallOptions::new().idempotent().hedge_after(Duration::from_millis(1));
+    let ready = petrel::endpoint::CallOptions::new().wait_for_ready();
     for options in [hedged, ready] {
         let error = endpoint.call(id, COUNT, "").options(options).wait().unwrap_err();
         assert_eq!(error.status, petrel::Status::InvalidArgument);
@@ -169,7 +171,7 @@ fn options__that_a_session_cannot_honour_are_refused() {
         assert_eq!(&rejected.request.unwrap()[..], b"kept");
         assert_eq!(rejected.response.unwrap().capacity(), 77);
     }
-    let idempotent = petrel::CallOptions::new().idempotent();
+    let idempotent = petrel::endpoint::CallOptions::new().idempotent();
     assert!(endpoint.call(id, COUNT, "").options(idempotent).wait().is_ok());
     assert_eq!(endpoint.state().requests, 1);
 }

@@ -7,11 +7,13 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use petrel::control::{FromNexus, LinkId, Reason, ToNexus};
-use petrel::proto::control::GroupJoin;
-use petrel::proto::limits::TRANSMIT_FRAMES_MAX;
-use petrel::transport::PeerId;
-use petrel::{CallOptions, EndpointConfig, MsgBuf, SessionState, Status};
+use petrel::endpoint::Reason;
+use petrel::endpoint::{CallOptions, EndpointConfig, SessionState};
+use petrel::unstable::control::{FromNexus, LinkId, ToNexus};
+use petrel::{MsgBuf, Status};
+use petrel_proto::control::GroupJoin;
+use petrel_proto::limits::TRANSMIT_FRAMES_MAX;
+use petrel_transport::PeerId;
 
 use medium::World;
 
@@ -471,7 +473,7 @@ fn run_for__asks_until_its_time_is_over_or_it_is_done() {
 /// An endpoint takes no more of a burst than its caches hold: some 256 KiB of a large message.
 #[test]
 fn run_once__takes_fewer_frames_behind_large_parts() {
-    let all = petrel::transport::RX_BURST_MAX;
+    let all = petrel_transport::RX_BURST_MAX;
     for (frame_bytes, expected) in [(1_472, all), (20_000, 13), (100_000, 2), (400_000, 1)] {
         let mut world = answering(World::with_frames_of(&EndpointConfig::default(), frame_bytes));
         let outcome = call(&mut world, &vec![7; 5 * frame_bytes]);

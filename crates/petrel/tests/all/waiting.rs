@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::common::remote::Caller;
 use crate::common::{ECHO, Server, over};
-use petrel::{CallOptions, HEALTH_METHOD, Health, WorkerRequest};
+use petrel::endpoint::{CallOptions, HEALTH_METHOD, Health};
+use petrel::workers::WorkerRequest;
 
 const WATCH: u16 = 10;
 const ACQUIRE: u16 = 11;

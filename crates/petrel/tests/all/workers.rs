@@ -9,9 +9,9 @@ use crate::common::remote::{Caller, plain};
 use crate::common::{ECHO, Server, client, over, pattern};
 use futures_util::stream::{self, StreamExt};
 use petrel::client::Call;
-use petrel::{
-    CallOptions, Endpoint, EndpointConfig, Execution, IdlePolicy, Status, WorkerRequest, Workers,
-};
+use petrel::endpoint::{CallOptions, EndpointConfig, IdlePolicy};
+use petrel::workers::{WorkerRequest, Workers};
+use petrel::{Endpoint, Execution, Status};
 
 const WORK: u16 = 10;
 

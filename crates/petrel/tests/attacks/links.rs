@@ -1,13 +1,13 @@
 //! Several links to one address and port: each keeps its own limits (`docs/wire-protocol.md` §8.4).
 
 use petrel::Endpoint;
-use petrel::transport::udp::Mtu;
 use petrel_hostile::{Connection, Shape};
+use petrel_transport::udp::Mtu;
 
 use crate::common::{ECHO, Server, client, over, pattern};
 
 /// Answers of one packet that fills the frame, of one that nearly does, and of several.
-fn check_calls(client: &mut Endpoint, session: petrel::SessionId, rounds: u64) {
+fn check_calls(client: &mut Endpoint, session: petrel::endpoint::SessionId, rounds: u64) {
     for round in 0..rounds {
         for size in [32, 1_300, 1_440, 5_000, 60_000] {
             let message = pattern(size, round);

@@ -13,8 +13,9 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use petrel::control::AllowedTransports;
-use petrel::{Endpoint, EndpointConfig, Nexus, Stop};
+use petrel::endpoint::AllowedTransports;
+use petrel::endpoint::{EndpointConfig, Stop};
+use petrel::{Endpoint, Nexus};
 
 pub(crate) const ECHO: u16 = 1;
 

@@ -5,7 +5,9 @@ use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use petrel::{Client, ClientConfig, Endpoint, EndpointConfig, Stop};
+use petrel::client::ClientConfig;
+use petrel::endpoint::{EndpointConfig, Stop};
+use petrel::{Client, Endpoint};
 
 pub(crate) struct Caller {
     pub(crate) client: Client,

@@ -7,7 +7,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use petrel::client::Call;
-use petrel::{CallOptions, Client, model};
+use petrel::endpoint::CallOptions;
+use petrel::{Client, model};
 use shuttle::future::block_on;
 use shuttle::thread;
 

@@ -40,7 +40,7 @@ mod sync {
     }
 }
 
-use petrel::control;
+use petrel::unstable::control;
 use std::panic::{self, AssertUnwindSafe};
 
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};

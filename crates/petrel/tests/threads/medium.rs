@@ -5,13 +5,14 @@ use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex};
 
-use petrel::control::{ControlPlane, EndpointId, FromNexus, LinkId, PeerName, Reason, ToNexus};
+use petrel::endpoint::{EndpointId, Reason};
 use petrel::model;
-use petrel::proto::Status;
-use petrel::proto::control::{SessionAccept, SessionOpen};
-use petrel::transport::clock::Clock;
-use petrel::transport::wake::Waker;
-use petrel::transport::{
+use petrel::unstable::control::{ControlPlane, FromNexus, LinkId, PeerName, ToNexus};
+use petrel_proto::Status;
+use petrel_proto::control::{SessionAccept, SessionOpen};
+use petrel_transport::clock::Clock;
+use petrel_transport::wake::Waker;
+use petrel_transport::{
     FrameHandler, LinkError, PeerId, ReturnPath, Transport, TransportStats, TxFrame,
 };
 use shuttle::sync::atomic::{AtomicBool, Ordering};

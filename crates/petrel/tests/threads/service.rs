@@ -4,11 +4,11 @@ use std::panic;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
+use petrel::client::ClientConfig;
+use petrel::endpoint::{CallOptions, EndpointConfig, Stop};
 use petrel::overload::Shedding;
-use petrel::{
-    CallOptions, Client, ClientConfig, EndpointConfig, Status, Stop, WorkerRequest, Workers,
-    WorkersStats, model,
-};
+use petrel::workers::{WorkerRequest, Workers, WorkersStats};
+use petrel::{Client, Status, model};
 use shuttle::sync::mpsc;
 use shuttle::thread;
 

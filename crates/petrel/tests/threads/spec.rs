@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use petrel::IdlePolicy;
+use petrel::endpoint::IdlePolicy;
 use petrel::overload::Shedding;
 
 use crate::rng::Rng;

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use petrel::{Client, Stop, Workers, WorkersStats, model};
+use petrel::endpoint::Stop;
+use petrel::workers::{Workers, WorkersStats};
+use petrel::{Client, model};
 use shuttle::sync::mpsc;
 use shuttle::thread::{self, JoinHandle};
 

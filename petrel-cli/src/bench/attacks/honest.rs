@@ -7,8 +7,9 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use petrel::endpoint::{EndpointConfig, IdlePolicy};
 use petrel::nexus::fetch_stats;
-use petrel::{Endpoint, EndpointConfig, IdlePolicy, Nexus};
+use petrel::{Endpoint, Nexus};
 
 use crate::cli::BenchTransport;
 use crate::failure::Failure;

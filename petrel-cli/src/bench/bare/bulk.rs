@@ -16,8 +16,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use petrel::transport::clock;
-use petrel::transport::shm::DEFAULT_RING_BYTES;
+use petrel_transport::clock;
+use petrel_transport::shm::DEFAULT_RING_BYTES;
 
 use super::super::ends::{Drive, Serve};
 use super::super::window::Window;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use petrel::transport::clock;
+use petrel_transport::clock;
 
 use super::super::ends::{Drive, Serve};
 use super::super::window::Window;

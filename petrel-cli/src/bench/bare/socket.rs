@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
-use petrel::transport::clock;
+use petrel_transport::clock;
 
 use crate::failure::Failure;
 

@@ -7,7 +7,7 @@
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use petrel::transport::clock;
+use petrel_transport::clock;
 
 use super::super::ends::{Drive, Serve};
 use super::super::window::Window;

@@ -4,7 +4,8 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use petrel::{Endpoint, EndpointConfig, Nexus};
+use petrel::endpoint::EndpointConfig;
+use petrel::{Endpoint, Nexus};
 use petrel_kv::api::{Role, Status, TransferRequest, methods};
 
 use crate::bench::process::Process;

@@ -5,7 +5,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use petrel::{Context, Endpoint, MsgBuf, Reply, SessionId};
+use petrel::endpoint::SessionId;
+use petrel::{Context, Endpoint, MsgBuf, Reply};
 use petrel_kv::api::{Consistency, GetReply, GetRequest, Outcome, WriteReply, methods};
 use petrel_kv::client::Put;
 use petrel_kv::command::{BatchBuffer, Command, Op};
@@ -130,7 +131,7 @@ impl Loader {
     }
 }
 
-fn exhausted(error: petrel::transport::buf::PoolExhausted) -> Failure {
+fn exhausted(error: petrel_transport::buf::PoolExhausted) -> Failure {
     Failure::because(error.to_string())
 }
 

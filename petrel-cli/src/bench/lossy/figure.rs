@@ -1,6 +1,6 @@
 //! What windows with and without loss showed.
 
-use petrel::proto::Recovery;
+use petrel_proto::Recovery;
 use serde::Serialize;
 
 use super::LossPlan;

@@ -4,11 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use petrel::endpoint::{CallError, CallOptions, SessionId, StartError};
 use petrel::overload::{ConcurrencyLimit, Permit};
-use petrel::{
-    CallError, CallOptions, Context, Endpoint, Execution, MsgBuf, Reply, SessionId, StartError,
-    Status,
-};
+use petrel::{Context, Endpoint, Execution, MsgBuf, Reply, Status};
 use petrel_sim::Rng;
 
 use super::wire;

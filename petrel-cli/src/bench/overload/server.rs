@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use petrel::{EndpointConfig, Nexus, Status, WorkerRequest, Workers};
+use petrel::endpoint::EndpointConfig;
+use petrel::workers::{WorkerRequest, Workers};
+use petrel::{Nexus, Status};
 use rustix::process::getppid;
 use serde::Serialize;
 

@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use petrel::control::EndpointId;
-use petrel::transport::clock::now_ns;
-use petrel::{Context, Endpoint, EndpointConfig, MsgBuf, Nexus, Reply, SessionId};
+use petrel::endpoint::EndpointId;
+use petrel::endpoint::{EndpointConfig, SessionId};
+use petrel::{Context, Endpoint, MsgBuf, Nexus, Reply};
+use petrel_transport::clock::now_ns;
 
 use super::{Calls, Tally, WORK};
 use crate::failure::Failure;

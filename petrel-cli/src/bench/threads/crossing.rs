@@ -18,10 +18,11 @@ use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use petrel::transport::clock::now_ns;
-use petrel::{
-    ClientConfig, Endpoint, EndpointConfig, IdlePolicy, Nexus, SessionId, SessionState, Workers,
-};
+use petrel::client::ClientConfig;
+use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
+use petrel::workers::Workers;
+use petrel::{Endpoint, Nexus};
+use petrel_transport::clock::now_ns;
 
 use super::work::Job;
 use super::{Tally, WORK};

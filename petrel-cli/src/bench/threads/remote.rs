@@ -7,8 +7,10 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use petrel::client::Call;
-use petrel::transport::clock::now_ns;
-use petrel::{Client, ClientConfig, Endpoint, EndpointConfig, Nexus, Stop};
+use petrel::client::ClientConfig;
+use petrel::endpoint::{EndpointConfig, Stop};
+use petrel::{Client, Endpoint, Nexus};
+use petrel_transport::clock::now_ns;
 
 use super::{Calls, Tally, WORK};
 use crate::failure::Failure;

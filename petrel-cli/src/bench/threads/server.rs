@@ -6,9 +6,11 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use petrel::control::EndpointId;
+use petrel::endpoint::EndpointId;
+use petrel::endpoint::{EndpointConfig, Stop};
 use petrel::overload::Shedding;
-use petrel::{Endpoint, EndpointConfig, Nexus, Stop, Workers};
+use petrel::workers::Workers;
+use petrel::{Endpoint, Nexus};
 
 use super::WORK;
 use super::work::Job;

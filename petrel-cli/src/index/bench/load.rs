@@ -7,9 +7,10 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use petrel::transport::clock;
-use petrel::{Context, Endpoint, Execution, MsgBuf, Reply, SessionId};
+use petrel::endpoint::SessionId;
+use petrel::{Context, Endpoint, Execution, MsgBuf, Reply};
 use petrel_index::wire::{Echo, GetWord, Method, PutWord, Sum, SumWords};
+use petrel_transport::clock;
 
 use super::keys::{Keys, value_of};
 use crate::failure::Failure;

@@ -9,8 +9,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use petrel::control::EndpointId;
-use petrel::{Endpoint, IdlePolicy, Nexus, SessionId, SessionState, Workers};
+use petrel::endpoint::EndpointId;
+use petrel::endpoint::{IdlePolicy, SessionId, SessionState};
+use petrel::workers::Workers;
+use petrel::{Endpoint, Nexus};
 use petrel_index::{Metrics, Scans, Store, StoreConfig, fetch_ahead, register};
 
 use super::keys::{Keys, value_of};

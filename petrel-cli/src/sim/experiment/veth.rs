@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use petrel::proto::Recovery;
+use petrel_proto::Recovery;
 use serde::Serialize;
 
 use super::chart::{Axis, Chart};

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use petrel::Status;
-use petrel::control::AllowedTransports;
+use petrel::endpoint::AllowedTransports;
 use petrel_index::wire::{GetWord, Method, PutWord, ScanBytes, Span, SumWords};
 use petrel_index::{
     Client, ClientConfig, ClientError, Server, ServerConfig, SharedClient, StoreConfig,

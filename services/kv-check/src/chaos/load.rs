@@ -4,8 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use petrel::control::AllowedTransports;
-use petrel::{Endpoint, EndpointConfig, Handle, Nexus};
+use petrel::endpoint::AllowedTransports;
+use petrel::endpoint::EndpointConfig;
+use petrel::task::Handle;
+use petrel::{Endpoint, Nexus};
 use petrel_kv::{KvClient, KvClientConfig};
 use petrel_sim::Rng;
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use petrel::Handle;
+use petrel::task::Handle;
 use petrel_kv::api::Status;
 use petrel_kv::{KvClient, KvError};
 use petrel_sim::Rng;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use petrel::Handle;
+use petrel::task::Handle;
 use petrel_kv::KvClient;
 use petrel_sim::Rng;
 

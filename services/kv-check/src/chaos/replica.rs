@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::Duration;
 
-use petrel::control::AllowedTransports;
-use petrel::{EndpointConfig, Nexus};
+use petrel::Nexus;
+use petrel::endpoint::AllowedTransports;
+use petrel::endpoint::EndpointConfig;
 use petrel_kv::disk::{DiskLog, DiskOptions};
 use petrel_kv::persist::{LogStore, Recovered, Volatile};
 use petrel_kv::{ReadMode, Replica, ReplicaConfig};

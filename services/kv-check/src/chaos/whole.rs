@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use petrel::Handle;
+use petrel::task::Handle;
 use petrel_kv::KvClient;
 use petrel_kv::api::{Member, MemberKind, Role, Status};
 

@@ -8,8 +8,9 @@
 
 mod node;
 
-use petrel::control::EndpointId;
-use petrel::{Endpoint, EndpointConfig};
+use petrel::Endpoint;
+use petrel::endpoint::EndpointConfig;
+use petrel::endpoint::EndpointId;
 use petrel_kv::ReplicaConfig;
 use petrel_sim::control::{ControlConfig, ControlNetwork};
 use petrel_sim::fabric::{

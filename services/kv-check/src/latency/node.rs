@@ -5,7 +5,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Instant;
 
-use petrel::{Context, MsgBuf, Reply, Session, SessionId};
+use petrel::endpoint::SessionId;
+use petrel::task::Session;
+use petrel::{Context, MsgBuf, Reply};
 use petrel_kv::api::{WriteReply, methods};
 use petrel_kv::command::{BatchBuffer, Command, Op};
 use petrel_kv::persist::Volatile;

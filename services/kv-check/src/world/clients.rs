@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use petrel::Handle;
 use petrel::overload::BackoffConfig;
+use petrel::task::Handle;
 use petrel_kv::{KvClient, KvClientConfig};
 
 use super::World;

@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use petrel::{CallOptions, Session};
+use petrel::endpoint::CallOptions;
+use petrel::task::Session;
 
 use super::members::Target;
 use super::pursuit::Pursuit;

@@ -6,8 +6,9 @@ use std::net::SocketAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use petrel::endpoint::{CallOptions, SessionState};
 use petrel::overload::Backoff;
-use petrel::{Call, CallOptions, Session, SessionState};
+use petrel::task::{Call, Session};
 
 use super::Inner;
 use super::changes::{Changes, News};

@@ -13,7 +13,8 @@
 //! | status | the replica that is named | at once |
 //!
 //! ```
-//! use petrel::{EndpointConfig, Nexus};
+//! use petrel::endpoint::EndpointConfig;
+//! use petrel::Nexus;
 //! use petrel_kv::client::{Cas, KvClient, KvClientConfig};
 //! use petrel_kv::command::Expected;
 //! # use petrel_kv::{Replica, ReplicaConfig, persist::Volatile};
@@ -65,7 +66,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use petrel::Handle;
+use petrel::task::Handle;
 
 pub use crate::api::Consistency;
 pub use config::KvClientConfig;

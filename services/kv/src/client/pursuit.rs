@@ -3,8 +3,10 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use petrel::endpoint::CallOptions;
 use petrel::overload::Backoff;
-use petrel::{Call, CallOptions, Execution, MsgBuf, Status};
+use petrel::task::Call;
+use petrel::{Execution, MsgBuf, Status};
 use petrel_planted::planted;
 
 use super::changes::News;

@@ -235,7 +235,7 @@ async fn serve(client: KvClient, receiver: Receiver) {
 }
 
 /// How long a thread looks for a result before it sleeps, and lets others run meanwhile: as an endpoint does by
-/// default, see [`petrel::IdlePolicy`].
+/// default, see [`petrel::endpoint::IdlePolicy`].
 const LOOK: Duration = Duration::from_micros(100);
 
 /// Where a result is put.

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use petrel::control::ControlPlane;
-use petrel::transport::Transport;
+use petrel::unstable::control::ControlPlane;
 use petrel::{Context, Endpoint};
+use petrel_transport::Transport;
 
 use super::member::Member;
 use super::{Replica, ReplicaError};

@@ -4,7 +4,9 @@
 //! few calls at a time: what comes up meanwhile waits, and appends that follow each other become one. So the batches
 //! grow with the load by themselves.
 
-use petrel::{Context, MsgBuf, Reply, Session, SharedMsg};
+use petrel::endpoint::SharedMsg;
+use petrel::task::Session;
+use petrel::{Context, MsgBuf, Reply};
 use raft::eraftpb::{Message, MessageType};
 
 use super::codec::{entry_bytes, frame_bytes, is_denial, write_frame};
@@ -274,7 +276,7 @@ enum Frame {
 }
 
 /// From here on messages lie in memory once for all who get them; below, a copy is cheaper
-/// (see `petrel::SharedMsg`).
+/// (see `petrel::endpoint::SharedMsg`).
 const SHARED_BYTES_MIN: usize = 1025;
 
 impl Frame {
@@ -321,7 +323,7 @@ fn start(
     }
 }
 
-fn answer_buffer(cx: &Context<'_>) -> Result<MsgBuf, petrel::transport::buf::PoolExhausted> {
+fn answer_buffer(cx: &Context<'_>) -> Result<MsgBuf, petrel_transport::buf::PoolExhausted> {
     let mut answer = cx.alloc(ANSWER_BYTES)?;
     answer.set_growth(ANSWER_BYTES_MAX);
     Ok(answer)

@@ -1,6 +1,7 @@
 //! Changes of who belongs to the cluster: by operators, and of replicas that come back without their log.
 
-use petrel::{Context, Handled, Request};
+use petrel::endpoint::Handled;
+use petrel::{Context, Request};
 use raft::StateRole;
 use raft::eraftpb::{ConfChangeSingle, ConfChangeType, ConfChangeV2};
 

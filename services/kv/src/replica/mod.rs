@@ -24,9 +24,9 @@ mod snapshot;
 mod status;
 mod writes;
 
-use petrel::control::ControlPlane;
-use petrel::transport::Transport;
+use petrel::unstable::control::ControlPlane;
 use petrel::{Context, Endpoint};
+use petrel_transport::Transport;
 
 pub use config::{ReadMode, ReplicaConfig};
 
@@ -196,4 +196,4 @@ fn register<T: Transport, C: ControlPlane<T::Link>>(
     on(methods::SNAPSHOT_FAILED, Shared::handle_snapshot_failed);
 }
 
-type Handler = fn(&Shared, &mut Context<'_>, petrel::Request<'_>) -> petrel::Handled;
+type Handler = fn(&Shared, &mut Context<'_>, petrel::Request<'_>) -> petrel::endpoint::Handled;

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use petrel::{Context, Responder};
+use petrel::Context;
+use petrel::endpoint::Responder;
 
 use petrel_planted::planted;
 

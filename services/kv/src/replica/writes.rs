@@ -3,7 +3,8 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use petrel::{Context, Responder};
+use petrel::Context;
+use petrel::endpoint::Responder;
 
 /// A write that clients wait for.
 pub(super) struct Write {

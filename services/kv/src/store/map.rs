@@ -72,7 +72,7 @@ impl Map {
         for (place, key) in found.iter_mut().zip(keys) {
             let probe = Probe::new(key);
             let page = self.directories[self.fences.find(&probe)].page(&probe);
-            petrel::prefetch(ptr::from_ref(page).cast());
+            petrel::endpoint::prefetch(ptr::from_ref(page).cast());
             *place = Some((page, probe));
         }
         for (page, _) in found.iter().flatten() {

@@ -9,7 +9,9 @@ use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use crate::common::{Cluster, Options};
-use petrel::{Endpoint, EndpointConfig, Handle, Nexus, Parallel};
+use petrel::endpoint::EndpointConfig;
+use petrel::task::{Handle, Parallel};
+use petrel::{Endpoint, Nexus};
 use petrel_kv::api::{AdminReply, Certainty, Consistency, Refusal, Role, WriteReply, methods};
 use petrel_kv::client::{Batched, Cas, KvClient, KvClientConfig, KvError};
 use petrel_kv::command::{BatchBuffer, Command, Expected, Op};

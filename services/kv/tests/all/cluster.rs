@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::common::{Cluster, Options};
-use petrel::{Endpoint, EndpointConfig, Nexus, SessionId};
+use petrel::endpoint::{EndpointConfig, SessionId};
+use petrel::{Endpoint, Nexus};
 use petrel_kv::api::{
     Applied, Consistency, GetReply, GetRequest, Outcome, Refusal, WriteReply, methods,
 };

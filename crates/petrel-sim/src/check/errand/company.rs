@@ -3,8 +3,8 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use petrel::endpoint::{CallOptions, SharedMsg};
 use petrel::group::{Group, GroupCall, GroupCallError, GroupRejected, GroupReply, Late, Need};
-use petrel::{CallOptions, SharedMsg};
 
 use super::{Errand, Patron, Spread};
 use crate::check::node::{Node, Shared};

@@ -6,8 +6,11 @@ use std::mem;
 use std::rc::Rc;
 use std::time::Duration;
 
+use petrel::Client;
+use petrel::client::ClientConfig;
+use petrel::endpoint::{CallKey, CallOptions, SessionState};
 use petrel::overload::BackoffConfig;
-use petrel::{CallKey, CallOptions, Client, ClientConfig, SessionState, Task};
+use petrel::task::Task;
 
 use super::{Errand, Fate, Spread, Work};
 use crate::check::node::{Node, Open, Phase, Shared, Target};
@@ -364,7 +367,7 @@ fn draw_targets(rng: &mut Rng, all: &[Target]) -> Vec<Target> {
     targets
 }
 
-fn addresses(targets: &[Target]) -> Vec<petrel::Target> {
+fn addresses(targets: &[Target]) -> Vec<petrel::client::Target> {
     targets.iter().map(|target| (target.remote, target.endpoint).into()).collect()
 }
 

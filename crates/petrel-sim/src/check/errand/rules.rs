@@ -13,8 +13,9 @@
 
 use std::fmt::Debug;
 
+use petrel::endpoint::SessionId;
 use petrel::group::{Member, MemberOutcome};
-use petrel::{Execution, MsgBuf, SessionId, Status};
+use petrel::{Execution, MsgBuf, Status};
 
 use super::{Errand, Fate, Order, Spread, Work, id_at, place_of};
 use crate::check::call::answer_seed;

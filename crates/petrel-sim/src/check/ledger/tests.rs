@@ -1,6 +1,7 @@
 //! Each rule of the ledger, broken.
 
-use petrel::{Endpoint, EndpointConfig, MsgBuf};
+use petrel::endpoint::EndpointConfig;
+use petrel::{Endpoint, MsgBuf};
 
 use super::super::call::Spec;
 use super::*;
@@ -24,7 +25,7 @@ impl Desk {
         let fabric = FabricHandle::new(&topology, Default::default(), 1).unwrap();
         let network = ControlNetwork::new(&fabric, Default::default(), Rng::new(1));
         network.start_process(CLIENT.host);
-        let control = network.attach(CLIENT, petrel::control::EndpointId(0), 1_472, Rng::new(2));
+        let control = network.attach(CLIENT, petrel::endpoint::EndpointId(0), 1_472, Rng::new(2));
         let transport = SimTransport::bind(&fabric, CLIENT, Default::default()).unwrap();
         let endpoint = Endpoint::new(transport, control, &EndpointConfig::default()).unwrap();
         let (now_ns, turn_ns, message_bytes_max) = (500, 500, 1 << 20);
@@ -90,7 +91,7 @@ impl Desk {
 
     fn fail(&mut self, status: Status, execution: Execution) {
         self.end(
-            Err(petrel::proto::CallFailure { status, message: String::new(), execution }.into()),
+            Err(petrel_proto::CallFailure { status, message: String::new(), execution }.into()),
             b"",
         );
     }

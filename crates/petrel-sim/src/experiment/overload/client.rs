@@ -3,10 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use petrel::endpoint::{CallError, CallOptions, SessionId, StartError};
 use petrel::overload::{ConcurrencyLimit, Permit};
-use petrel::{
-    CallError, CallOptions, Context, Execution, MsgBuf, Reply, SessionId, StartError, Status,
-};
+use petrel::{Context, Execution, MsgBuf, Reply, Status};
 
 use super::super::caller::Phase;
 use super::super::message::{self, Body};

@@ -5,8 +5,9 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::rc::Rc;
 
+use petrel::endpoint::{Handled, Responder};
 use petrel::overload::{Admission, Shed, Waiting};
-use petrel::{Context, Handled, Request, Responder, Status};
+use petrel::{Context, Request, Status};
 
 use super::super::caller::Phase;
 use super::super::message;

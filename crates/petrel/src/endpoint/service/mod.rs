@@ -1,6 +1,6 @@
 //! Services, as the endpoint has them that makes the calls of their clients.
 //!
-//! A [`Session`](crate::Session) is to one process and ends with it. A [`Client`](crate::Client) has a service at one or several
+//! A [`Session`](crate::task::Session) is to one process and ends with it. A [`Client`](crate::Client) has a service at one or several
 //! servers that can all answer: the endpoint keeps a session to each, opens a new one with back-off when one ends, leaves servers
 //! that drain, and chooses for each call the session with the fewest calls on the way. On top of that it tries again where that
 //! is safe, or where the caller says that it is:
@@ -9,7 +9,7 @@
 //! | --- | --- |
 //! | UNAVAILABLE, and not sent, or refused by the server unexecuted | always |
 //! | RESOURCE_EXHAUSTED, and refused by the server unexecuted | always |
-//! | UNAVAILABLE, and it may have been executed | only a call that is [idempotent](crate::CallOptions::idempotent) |
+//! | UNAVAILABLE, and it may have been executed | only a call that is [idempotent](crate::endpoint::CallOptions::idempotent) |
 //! | any other | never: the server has answered, or the time is over |
 //!
 //! Each attempt is judged by its own outcome: a call whose first attempt was lost and whose second was refused is

@@ -13,9 +13,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use petrel::control::ControlPlane;
-use petrel::transport::Transport;
-use petrel::{Context, Endpoint, Handled, MsgBuf, Reply, Request, SessionId, Status};
+use petrel::endpoint::{Handled, SessionId};
+use petrel::unstable::control::ControlPlane;
+use petrel::{Context, Endpoint, MsgBuf, Reply, Request, Status};
+use petrel_transport::Transport;
 
 use message::{call_of, fill, is_part, scribble};
 

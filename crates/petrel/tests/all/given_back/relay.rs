@@ -4,8 +4,9 @@
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, UdpSocket};
 
-use petrel::control::{ControlPlane, EndpointId, FromNexus, ToNexus};
+use petrel::endpoint::EndpointId;
 use petrel::nexus::ControlPort;
+use petrel::unstable::control::{ControlPlane, FromNexus, ToNexus};
 use petrel_proto::wire::{Fields, Frame, Kind};
 use petrel_transport::bundle;
 use petrel_transport::host::HostLink;

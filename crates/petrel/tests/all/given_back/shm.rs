@@ -1,7 +1,8 @@
 //! Two endpoints over shared memory, with rings that are full.
 
-use petrel::control::AllowedTransports;
-use petrel::{Endpoint, EndpointConfig, IdlePolicy, Nexus, SessionId, SessionState, Status};
+use petrel::endpoint::AllowedTransports;
+use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
+use petrel::{Endpoint, Nexus, Status};
 
 use super::*;
 

@@ -1,12 +1,13 @@
 //! Two endpoints over UDP, and between them a relay that loses, copies and delays, and reads all.
 
-use petrel::control::ControlPlane;
+use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
 use petrel::nexus::{Attach, UdpAttach};
-use petrel::proto::recovery::rtt::RtoBounds;
-use petrel::transport::Transport;
-use petrel::transport::host::Host;
-use petrel::transport::udp::Mtu;
-use petrel::{Endpoint, EndpointConfig, IdlePolicy, Nexus, SessionId, SessionState, Status};
+use petrel::unstable::control::ControlPlane;
+use petrel::{Endpoint, Nexus, Status};
+use petrel_proto::recovery::rtt::RtoBounds;
+use petrel_transport::Transport;
+use petrel_transport::host::Host;
+use petrel_transport::udp::Mtu;
 
 use super::relay::{Detour, Faults, Relay};
 use super::*;

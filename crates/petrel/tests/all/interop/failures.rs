@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::Duration;
 
-use petrel::{CallError, CallOptions, EndpointConfig, Execution, SessionState, Status};
+use petrel::endpoint::{CallError, CallOptions, EndpointConfig, SessionState};
+use petrel::{Execution, Status};
 use rustix::process::Signal;
 
 use crate::common::{Server, over};

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use petrel::{CallOptions, Execution, Status};
+use petrel::endpoint::CallOptions;
+use petrel::{Execution, Status};
 
 use crate::interop::pair::{both, both_with};
 use crate::interop::service::{ECHO, KEEP, WORK};

@@ -1,7 +1,7 @@
 //! Empty and large calls.
 
-use petrel::proto::limits::MESSAGE_BYTES_DEFAULT;
 use petrel::{Execution, Status};
+use petrel_proto::limits::MESSAGE_BYTES_DEFAULT;
 
 use crate::common::pattern;
 use crate::interop::pair::both;

@@ -4,9 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use petrel::{
-    CallKey, CallOptions, Endpoint, EndpointConfig, Error, MsgBuf, Nexus, Reply, SessionId,
-};
+use petrel::endpoint::{CallKey, CallOptions, EndpointConfig, SessionId};
+use petrel::{Endpoint, Error, MsgBuf, Nexus, Reply};
 
 use crate::common::over;
 use crate::interop::process::Process;

@@ -4,10 +4,11 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
+use petrel::client::ClientConfig;
 use petrel::client::Response;
-use petrel::{
-    CallOptions, Client, ClientConfig, Endpoint, EndpointConfig, Execution, SessionId, Status, Task,
-};
+use petrel::endpoint::{CallOptions, EndpointConfig, SessionId};
+use petrel::task::Task;
+use petrel::{Client, Endpoint, Execution, Status};
 
 use crate::common::over;
 use crate::interop::pair::{client, server, until};

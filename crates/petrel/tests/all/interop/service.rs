@@ -9,10 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread;
 use std::time::Duration;
 
-use petrel::{
-    Context, Endpoint, EndpointConfig, Handled, Nexus, Request, Responder, Status, WorkerRequest,
-    Workers,
-};
+use petrel::endpoint::{EndpointConfig, Handled, Responder};
+use petrel::workers::{WorkerRequest, Workers};
+use petrel::{Context, Endpoint, Nexus, Request, Status};
 
 pub(crate) use crate::common::ECHO;
 

@@ -1,6 +1,7 @@
 //! Status codes and their messages.
 
-use petrel::{CallOptions, Error, Execution, Status};
+use petrel::endpoint::CallOptions;
+use petrel::{Error, Execution, Status};
 
 use crate::interop::pair::{Pair, both};
 use crate::interop::service::{ECHO, FAIL, NOBODY};

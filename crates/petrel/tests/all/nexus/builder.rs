@@ -3,9 +3,11 @@
 use std::net::TcpStream;
 use std::time::Duration;
 
-use petrel::control::{ControlPlane, EndpointId};
+use petrel::Nexus;
+use petrel::endpoint::EndpointId;
 use petrel::nexus::Attach;
-use petrel::{Nexus, NexusError};
+use petrel::nexus::NexusError;
+use petrel::unstable::control::ControlPlane;
 
 use super::harness::*;
 

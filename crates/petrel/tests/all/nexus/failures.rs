@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use petrel::control::Reason;
+use petrel::endpoint::Reason;
 use petrel::{Nexus, Status};
 use petrel_proto::control::{Goodbye, Hello, LinkRefuse, PREFACE, VersionRange};
 

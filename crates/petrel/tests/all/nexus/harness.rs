@@ -5,10 +5,9 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
 use petrel::Nexus;
-use petrel::control::{
-    AllowedTransports, EndpointId, FromNexus, LinkId, PeerName, Reason, ToNexus,
-};
+use petrel::endpoint::{AllowedTransports, EndpointId, Reason};
 use petrel::nexus::{Attach, ControlPort, NexusStats, ShmAttach, UdpAttach};
+use petrel::unstable::control::{FromNexus, LinkId, PeerName, ToNexus};
 use petrel_proto::control::{
     Decoder, Hello, LinkAccept, LinkOpen, Message, Offer, PREFACE, SessionAccept, SessionOpen,
     VersionRange,

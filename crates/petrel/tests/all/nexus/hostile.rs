@@ -4,7 +4,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
-use petrel::control::ToNexus;
+use petrel::unstable::control::ToNexus;
 use petrel::{Nexus, Status};
 use petrel_proto::control::{
     Goodbye, LinkOpen, Message, Offer, PREFACE, Ping, SessionOpen, StatsReply,

@@ -5,8 +5,9 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use petrel::Status;
-use petrel::control::{LinkId, Reason, ToNexus};
+use petrel::endpoint::Reason;
 use petrel::nexus::{Attach, UdpAttach};
+use petrel::unstable::control::{LinkId, ToNexus};
 use petrel_proto::control::SessionOpen;
 use petrel_transport::host::HostLink;
 use petrel_transport::shm::{Shm, ShmLink};

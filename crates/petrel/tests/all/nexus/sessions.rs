@@ -3,7 +3,8 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use petrel::control::{FromNexus, LinkId, Reason, ToNexus};
+use petrel::endpoint::Reason;
+use petrel::unstable::control::{FromNexus, LinkId, ToNexus};
 use petrel::{Nexus, Status};
 use petrel_proto::control::{Message, SessionAccept, SessionOpen};
 

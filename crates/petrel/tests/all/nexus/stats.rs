@@ -5,9 +5,10 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use petrel::control::{FromNexus, ToNexus};
+use petrel::Nexus;
+use petrel::nexus::NexusError;
 use petrel::nexus::fetch_stats;
-use petrel::{Nexus, NexusError};
+use petrel::unstable::control::{FromNexus, ToNexus};
 use petrel_skip::{Need, skip};
 
 use super::harness::*;

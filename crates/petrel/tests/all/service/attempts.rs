@@ -8,7 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use petrel::{Client, ClientConfig, Endpoint, EndpointConfig, Execution, Status};
+use petrel::client::ClientConfig;
+use petrel::endpoint::EndpointConfig;
+use petrel::{Client, Endpoint, Execution, Status};
 
 use super::{FAIL, NAME, NEVER, seconds, server, to_both};
 use crate::common::{ECHO, Server, client, over, run_until_seen};
@@ -249,7 +251,7 @@ fn occupy(
     client: &mut Endpoint,
     service: &Client,
     kept: impl Fn() -> u32,
-) -> Vec<petrel::Task<bool>> {
+) -> Vec<petrel::task::Task<bool>> {
     const CALLS: u32 = 12;
     let (handle, ended) = (client.handle(), Rc::new(Cell::new(0)));
     let call = || {

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::common::{ECHO, Server, client, nexus, over, run_until_seen};
-use petrel::{CallOptions, Client, ClientConfig, Endpoint, EndpointConfig, Execution, Status};
+use petrel::client::ClientConfig;
+use petrel::endpoint::{CallOptions, EndpointConfig};
+use petrel::{Client, Endpoint, Execution, Status};
 
 /// Never answers; counts who came, and whose caller went.
 const NEVER: u16 = 2;

@@ -6,14 +6,16 @@ use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::rc::Rc;
 
-use petrel::control::{ControlPlane, EndpointId, FromNexus, LinkId, PeerName, ToNexus};
-use petrel::proto::control::{SessionAccept, SessionOpen};
-use petrel::transport::clock::Clock;
-use petrel::transport::wake::Waker;
-use petrel::transport::{
+use petrel::Endpoint;
+use petrel::endpoint::EndpointId;
+use petrel::endpoint::{EndpointConfig, SessionId, SessionState};
+use petrel::unstable::control::{ControlPlane, FromNexus, LinkId, PeerName, ToNexus};
+use petrel_proto::control::{SessionAccept, SessionOpen};
+use petrel_transport::clock::Clock;
+use petrel_transport::wake::Waker;
+use petrel_transport::{
     FrameHandler, LinkError, PeerId, ReturnPath, Transport, TransportStats, TxFrame,
 };
-use petrel::{Endpoint, EndpointConfig, SessionId, SessionState};
 
 /// The largest frame unless a test says otherwise: a datagram on an Ethernet.
 const FRAME_BYTES_MAX: usize = 1_472;

@@ -41,8 +41,9 @@ use std::collections::VecDeque;
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
 
-use petrel::control::{EndpointId, FromNexus, ToNexus};
-use petrel::transport::wake::Waker;
+use petrel::endpoint::EndpointId;
+use petrel::unstable::control::{FromNexus, ToNexus};
+use petrel_transport::wake::Waker;
 use shuttle::scheduler::RandomScheduler;
 use shuttle::sync::{Arc, Condvar, Mutex};
 use shuttle::{Config, FailurePersistence, Runner, thread};

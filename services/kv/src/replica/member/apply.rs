@@ -210,7 +210,8 @@ impl Configured {
 mod tests {
     use std::net::SocketAddr;
 
-    use petrel::{EndpointConfig, Nexus};
+    use petrel::Nexus;
+    use petrel::endpoint::EndpointConfig;
     use raft::eraftpb::{ConfChangeSingle, ConfChangeType, Message, MessageType};
 
     use super::*;

@@ -15,7 +15,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use hdrhistogram::Histogram;
-use petrel::{Context, Responder};
+use petrel::Context;
+use petrel::endpoint::Responder;
 use petrel_planted::planted;
 use raft::eraftpb::{ConfChangeV2, Entry, Message, MessageType};
 use raft::{RawNode, Ready, StateRole};

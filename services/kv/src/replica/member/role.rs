@@ -126,7 +126,8 @@ pub(super) fn encoded(refusal: Refusal<'_>) -> Vec<u8> {
 mod tests {
     use std::net::SocketAddr;
 
-    use petrel::{EndpointConfig, Nexus};
+    use petrel::Nexus;
+    use petrel::endpoint::EndpointConfig;
 
     use super::*;
     use crate::persist::{Identity, Volatile};

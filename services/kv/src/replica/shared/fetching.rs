@@ -1,6 +1,8 @@
 //! Snapshots go from replica to replica chunk by chunk, each asked for by whoever wants it.
 
-use petrel::{CallOptions, Context, Handled, Request, Session, Status};
+use petrel::endpoint::{CallOptions, Handled};
+use petrel::task::Session;
+use petrel::{Context, Request, Status};
 
 use super::{QUESTION, Shared, State};
 use crate::replica::member::Fetch;

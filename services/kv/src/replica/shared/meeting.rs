@@ -2,7 +2,9 @@
 
 use std::net::SocketAddr;
 
-use petrel::{CallOptions, Context, Handle, Handled, Request, Session, Status};
+use petrel::endpoint::{CallOptions, Handled};
+use petrel::task::{Handle, Session};
+use petrel::{Context, Request, Status};
 
 use super::{QUESTION, Shared, State};
 use crate::persist::Identity;
@@ -243,7 +245,8 @@ mod tests {
     use std::rc::Rc;
     use std::time::{Duration, Instant};
 
-    use petrel::{Endpoint, EndpointConfig, Nexus};
+    use petrel::endpoint::EndpointConfig;
+    use petrel::{Endpoint, Nexus};
 
     use super::*;
     use crate::persist::Volatile;

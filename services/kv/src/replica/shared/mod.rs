@@ -11,7 +11,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::task::Poll;
 
-use petrel::{Context, Handle, Handled, Reply, Request, Status};
+use petrel::endpoint::Handled;
+use petrel::task::Handle;
+use petrel::{Context, Reply, Request, Status};
 use petrel_planted::planted;
 
 use super::ReplicaError;

@@ -1,6 +1,7 @@
 //! What clients and operators ask for.
 
-use petrel::{Context, Handled, Request, Status};
+use petrel::endpoint::Handled;
+use petrel::{Context, Request, Status};
 
 use super::Shared;
 use crate::api::{Certainty, Refusal};

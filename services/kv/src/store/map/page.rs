@@ -87,7 +87,7 @@ impl Page {
         let begin = ptr::from_ref(self).cast::<u8>();
         let last = size_of::<Page>() - 1;
         for offset in (0..last).step_by(LINE_BYTES).chain([last]) {
-            petrel::prefetch(begin.wrapping_add(offset));
+            petrel::endpoint::prefetch(begin.wrapping_add(offset));
         }
     }
 
@@ -97,9 +97,9 @@ impl Page {
         if let Some(entry) = self.tags.find(probe.tag, self.len, |_| true) {
             let begin = self.heap.as_ptr().wrapping_add(record::offset(self.places[entry]));
             // A record of a small value has two lines of the cache, or three.
-            petrel::prefetch(begin);
-            petrel::prefetch(begin.wrapping_add(LINE_BYTES));
-            petrel::prefetch(begin.wrapping_add(2 * LINE_BYTES - 1));
+            petrel::endpoint::prefetch(begin);
+            petrel::endpoint::prefetch(begin.wrapping_add(LINE_BYTES));
+            petrel::endpoint::prefetch(begin.wrapping_add(2 * LINE_BYTES - 1));
         }
     }
 

@@ -8,7 +8,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use petrel::{EndpointConfig, Nexus};
+use petrel::Nexus;
+use petrel::endpoint::EndpointConfig;
 use petrel_kv::api::{MemberKind, Role, Status};
 use petrel_kv::persist::Volatile;
 use petrel_kv::{ReadMode, Replica, ReplicaConfig};
