@@ -34,6 +34,7 @@ mod state;
 mod stats;
 
 use std::marker::PhantomData;
+use std::mem;
 
 use petrel_proto::Core;
 use petrel_transport::buf::{BufPool, InUse, PoolExhausted};
@@ -306,6 +307,12 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// The state, to change it.
     pub fn state_mut(&mut self) -> &mut S {
         self.handlers.state.downcast_mut().expect("the endpoint has its state when no task runs")
+    }
+
+    /// Ends the endpoint, and gives its state back.
+    pub fn into_state(mut self) -> S {
+        let state = mem::replace(&mut self.handlers.state, Box::new(()));
+        *state.downcast().expect("the endpoint has its state when no task runs")
     }
 
     /// The endpoint as handlers see it.

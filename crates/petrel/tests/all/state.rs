@@ -230,3 +230,11 @@ fn on_cancel__that_comes_too_late_runs_all_the_same() {
     endpoint.context().on_cancel(&responder, |tally, _| tally.requests = 9);
     endpoint.run_until(|tally, _| tally.requests == 9);
 }
+
+#[test]
+fn into_state__gives_what_the_endpoint_had() {
+    let (mut endpoint, session) = own();
+    endpoint.on(COUNT, Tally::count);
+    endpoint.call(session, COUNT, "").wait().unwrap();
+    assert_eq!(endpoint.into_state().requests, 1);
+}
