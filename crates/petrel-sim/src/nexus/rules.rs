@@ -220,7 +220,11 @@ impl World {
             let slack_ns = 2 * process.tick_ns() + 10 * MS;
             for socket in net.sockets_of(*id) {
                 let said = net.said(socket);
-                let Some(greeted_ns) = net.greeted_ns(socket) else { continue };
+                let (Some(greeted_ns), Some(room_ns)) =
+                    (net.greeted_ns(socket), net.room_ns(socket))
+                else {
+                    continue;
+                };
                 let peer = net.peer_process(socket);
                 if !peer.is_some_and(|peer| self.processes.contains_key(&peer))
                     || net.is_broken(socket)
@@ -233,7 +237,6 @@ impl World {
                     true => (said.ping_ns, 1),
                     false => (said.sign_ns, 2),
                 };
-                let room_ns = net.room_ns(socket);
                 // A connection that had to wait for a descriptor is greeted when it is accepted.
                 let greeted_ns = greeted_ns.max(said.hello_ns);
                 let since_ns = sign_ns.max(greeted_ns).max(process.excused_ns).max(room_ns);

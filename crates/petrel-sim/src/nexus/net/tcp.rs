@@ -34,7 +34,9 @@ pub(super) struct Socket {
     unread_bytes: usize,
     /// A write found no room.
     waits_for_room: bool,
-    /// When it was last told that there is room again.
+    /// There is room again, and it has not been told yet.
+    room_is_due: bool,
+    /// When it was last told so.
     room_ns: u64,
     has_ended: bool,
     /// What is sent to this end comes no earlier, so that it comes in order.
@@ -108,6 +110,7 @@ impl Net {
             broken: None,
             unread_bytes: 0,
             waits_for_room: false,
+            room_is_due: false,
             room_ns: 0,
             has_ended: false,
             arrival_floor_ns: 0,
@@ -283,7 +286,7 @@ impl Net {
         let socket = &mut self.sockets[peer];
         socket.unread_bytes = socket.unread_bytes.saturating_sub(count);
         if std::mem::take(&mut socket.waits_for_room) {
-            socket.room_ns = at_ns;
+            socket.room_is_due = true;
             self.send_at(at_ns, Arrival::Room { to: peer });
         }
     }
@@ -387,7 +390,7 @@ impl Net {
             Arrival::Bytes { to, from, bytes } => self.on_bytes(to, from, &bytes),
             Arrival::End { to, .. } => self.on_end(to),
             Arrival::Reset { to } => self.on_reset(to),
-            Arrival::Room { to } => self.tell(to),
+            Arrival::Room { to } => self.on_room(to),
         }
     }
 
@@ -492,6 +495,12 @@ impl Net {
         self.tell(to);
     }
 
+    fn on_room(&mut self, to: SocketId) {
+        let socket = &mut self.sockets[to];
+        (socket.room_is_due, socket.room_ns) = (false, self.now_ns);
+        self.tell(to);
+    }
+
     fn on_end(&mut self, to: SocketId) {
         let socket = &mut self.sockets[to];
         if socket.state != State::Gone {
@@ -556,9 +565,11 @@ impl Net {
         self.sockets[id].heard_ns.max(self.sockets[id].connected_ns)
     }
 
-    /// Since when its owner has not been held up by a window that was full.
-    pub(in crate::nexus) fn room_ns(&self, id: SocketId) -> u64 {
-        self.sockets[id].room_ns
+    /// Since when its owner has not been held up by a window that was full; `None` while it does not know of room yet: a cut
+    /// holds that back, too.
+    pub(in crate::nexus) fn room_ns(&self, id: SocketId) -> Option<u64> {
+        let socket = &self.sockets[id];
+        (!socket.room_is_due).then_some(socket.room_ns)
     }
 
     /// The process at the other end.

@@ -131,6 +131,24 @@ fn heal__lets_nothing_that_is_under_way_overtake_what_waited() {
 }
 
 #[test]
+fn room_ns__is_when_the_writer_hears_of_room_and_a_cut_keeps_that_back() {
+    let Pair { net, near, far, .. } = pair(0);
+    let mut net = net.borrow_mut();
+    assert_eq!(net.room_ns(near), Some(0));
+    assert_eq!(net.write(near, &[1; 2_000]).unwrap(), 1_000);
+    assert_eq!(net.write(near, &[1]).unwrap_err().kind(), ErrorKind::WouldBlock);
+    net.advance(2 * SECOND_NS);
+    assert_eq!(net.room_ns(near), Some(0), "it is full, and nobody has read");
+    net.cut(0, 1);
+    read_all(&mut net, far, &mut Vec::new());
+    net.advance(9 * SECOND_NS);
+    assert_eq!(net.room_ns(near), None);
+    net.heal(0, 1);
+    net.advance(10 * SECOND_NS);
+    assert_eq!(net.room_ns(near), Some(9 * SECOND_NS + 500_000));
+}
+
+#[test]
 fn forget_process__is_the_end_of_the_stream_or_a_reset() {
     for is_unread in [false, true] {
         let Pair { net, server, near, far } = pair(0);
