@@ -96,6 +96,13 @@ impl<T> Call<T> {
         self
     }
 
+    /// Has the call go to the server that is the one for this key, while that can be called; else, and when it is tried again, to
+    /// the next one for it. All clients of the same servers agree on them, and few keys move when servers come or go.
+    pub fn key(mut self, key: impl AsRef<[u8]>) -> Self {
+        self.options = self.options.key(key.as_ref());
+        self
+    }
+
     /// All that is said about the call, in place of what was said before. A hedged call that is not idempotent fails.
     pub fn options(mut self, options: CallOptions) -> Self {
         self.options = options;

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use super::balance::Balance;
 use crate::control::EndpointId;
 use crate::overload::{BackoffConfig, ConcurrencyLimitConfig, RetryBudgetConfig};
 
@@ -13,18 +14,37 @@ pub struct Target {
     pub address: SocketAddr,
     /// The endpoint there.
     pub endpoint: EndpointId,
+    /// How much of the load it gets beside others; 1 by default.
+    pub weight: u32,
+}
+
+impl Target {
+    /// The same server, which gets so much of the load beside others.
+    ///
+    /// # Panics
+    /// When it is 0.
+    #[must_use]
+    pub fn weighing(self, weight: u32) -> Self {
+        assert!(weight > 0, "a server without any load is no target");
+        Self { weight, ..self }
+    }
+
+    /// Whether it is the same server, whatever its weight.
+    pub(crate) fn is_server(&self, other: &Self) -> bool {
+        (self.address, self.endpoint) == (other.address, other.endpoint)
+    }
 }
 
 impl From<SocketAddr> for Target {
     /// The process's endpoint 0.
     fn from(address: SocketAddr) -> Self {
-        Self { address, endpoint: EndpointId(0) }
+        Self { address, endpoint: EndpointId(0), weight: 1 }
     }
 }
 
 impl From<(SocketAddr, EndpointId)> for Target {
     fn from((address, endpoint): (SocketAddr, EndpointId)) -> Self {
-        Self { address, endpoint }
+        Self { address, endpoint, weight: 1 }
     }
 }
 
@@ -45,6 +65,8 @@ pub struct ClientConfig {
     /// How many calls may be outstanding to each server, by what it refuses; `None` for no limit of
     /// this kind: the session's slots bound what the server sees, and further calls wait.
     pub concurrency: Option<ConcurrencyLimitConfig>,
+    /// Which server is asked; [`Balance::LeastBusy`] by default.
+    pub balance: Balance,
 }
 
 impl Default for ClientConfig {
@@ -63,6 +85,7 @@ impl Default for ClientConfig {
             retry_budget: RetryBudgetConfig::default(),
             connect_backoff: pauses(1, 2_000, 125),
             concurrency: Some(ConcurrencyLimitConfig::default()),
+            balance: Balance::default(),
         }
     }
 }

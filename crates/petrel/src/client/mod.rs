@@ -49,9 +49,11 @@
 //! | `call` | [`Call`]: the options of a call, and the call as a future |
 //! | `background` | [`Background`]: the threads that run clients' endpoints |
 //! | `targets` | [`Targets`]: addresses and names of servers |
+//! | `balance` | [`Balance`]: which server a call goes to |
 //! | `places`, `state`, `park` | the bound on calls on their way, a call between two threads, and how a thread waits |
 
 mod background;
+pub(crate) mod balance;
 mod call;
 mod config;
 mod park;
@@ -63,6 +65,7 @@ mod stats;
 mod targets;
 
 pub use background::{Background, BackgroundBuilder};
+pub use balance::Balance;
 pub use call::Call;
 pub use config::{ClientConfig, Target};
 pub use response::Response;

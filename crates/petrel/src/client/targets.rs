@@ -16,7 +16,28 @@ pub struct TargetName(Name);
 enum Name {
     Address(Target),
     /// As in `example.com:31850`.
-    HostAndPort(String, EndpointId),
+    HostAndPort {
+        text: String,
+        endpoint: EndpointId,
+        weight: u32,
+    },
+}
+
+impl TargetName {
+    /// The same server, or each of those that have the name, which gets so much of the load beside others; 1 by default.
+    ///
+    /// # Panics
+    /// When it is 0.
+    #[must_use]
+    pub fn weighing(self, load: u32) -> Self {
+        match self.0 {
+            Name::Address(target) => target.weighing(load).into(),
+            Name::HostAndPort { text, endpoint, .. } => {
+                assert!(load > 0, "a server without any load is no target");
+                Self(Name::HostAndPort { text, endpoint, weight: load })
+            }
+        }
+    }
 }
 
 /// The servers of a service: one, or a list.
@@ -27,13 +48,14 @@ enum Name {
 /// | `"kv.example.com:31850"` | each address that the system's resolver has for the name |
 /// | `(address, EndpointId(3))` | this endpoint of the process at the address; endpoint 0 without it |
 /// | `["10.0.0.7:31850", "10.0.0.8:31850"]`, or a `Vec` | all of these |
+/// | `TargetName::from("10.0.0.7:31850").weighing(3)` | this server, for three times as many calls as one without a weight |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Targets(Vec<TargetName>);
 
 impl Targets {
     /// Whether the system has to be asked for addresses, which may take seconds.
     pub(super) fn have_names(&self) -> bool {
-        self.0.iter().any(|target| matches!(target.0, Name::HostAndPort(..)))
+        self.0.iter().any(|target| matches!(target.0, Name::HostAndPort { .. }))
     }
 
     /// The addresses of all servers, each once.
@@ -45,12 +67,15 @@ impl Targets {
         for TargetName(name) in &self.0 {
             match name {
                 Name::Address(target) => targets.push(*target),
-                Name::HostAndPort(text, endpoint) => targets.extend(look_up(text, *endpoint)?),
+                Name::HostAndPort { text, endpoint, weight } => {
+                    let found = look_up(text, *endpoint)?.into_iter();
+                    targets.extend(found.map(|target| target.weighing(*weight)));
+                }
             }
         }
-        let mut seen = Vec::new();
+        let mut seen: Vec<Target> = Vec::new();
         targets.retain(|target| {
-            let is_new = !seen.contains(target);
+            let is_new = !seen.iter().any(|seen| seen.is_server(target));
             seen.push(*target);
             is_new
         });
@@ -77,7 +102,7 @@ fn look_up(text: &str, endpoint: EndpointId) -> Result<Vec<Target>, Error> {
         Error::not_sent(Status::Unavailable, format!("cannot find the address of {text}: {why}"))
     };
     let addresses = text.to_socket_addrs().map_err(|error| unavailable(error.to_string()))?;
-    let targets: Vec<_> = addresses.map(|address| Target { address, endpoint }).collect();
+    let targets: Vec<_> = addresses.map(|address| Target::from((address, endpoint))).collect();
     match targets.is_empty() {
         true => Err(unavailable("it has none".to_owned())),
         false => Ok(targets),
@@ -105,8 +130,8 @@ impl From<(SocketAddr, EndpointId)> for TargetName {
 impl From<(&str, EndpointId)> for TargetName {
     fn from((text, endpoint): (&str, EndpointId)) -> Self {
         match text.parse() {
-            Ok(address) => Target { address, endpoint }.into(),
-            Err(_) => Self(Name::HostAndPort(text.to_owned(), endpoint)),
+            Ok(address) => Target::from((address, endpoint)).into(),
+            Err(_) => Self(Name::HostAndPort { text: text.to_owned(), endpoint, weight: 1 }),
         }
     }
 }
@@ -191,7 +216,7 @@ mod tests {
         assert_eq!(resolve(first).unwrap(), both[..1]);
         assert_eq!(resolve("127.0.0.1:1").unwrap(), both[..1]);
         assert_eq!(resolve(["127.0.0.1:1", "[::1]:2", "127.0.0.1:1"]).unwrap(), both);
-        let third = Target { address: first, endpoint: EndpointId(3) };
+        let third = Target::from((first, EndpointId(3)));
         let named = [("127.0.0.1:1", EndpointId(0)), ("127.0.0.1:1", EndpointId(3))];
         assert_eq!(resolve(named).unwrap(), [both[0], third], "endpoints of one process are two");
         assert!(!Targets::from(first).have_names());

@@ -397,6 +397,12 @@ impl<P: Caller, M: IntoMessage> CallBuilder<P, M, &Client> {
         self.options = self.options.wait_for_ready();
         self
     }
+
+    /// Has the call go to the server that is the one for this key: see [`client::Call::key`](crate::client::Call::key).
+    pub fn key(mut self, key: impl AsRef<[u8]>) -> Self {
+        self.options = self.options.key(key.as_ref());
+        self
+    }
 }
 
 impl<S: 'static, T, C, M, A> CallBuilder<&mut Endpoint<S, T, C>, M, A>

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use petrel_proto::CallLimits;
 
+use crate::client::balance::hash_of;
 use crate::time::as_ns;
 use crate::workers::WorkerRequest;
 
@@ -26,6 +27,8 @@ pub struct CallOptions {
     pub(crate) idempotent: bool,
     pub(crate) hedge_after: Option<Duration>,
     pub(crate) wait_for_ready: bool,
+    /// The hash of the key by which a client chooses the server.
+    pub(crate) key: Option<u64>,
 }
 
 impl CallOptions {
@@ -38,6 +41,7 @@ impl CallOptions {
             idempotent: false,
             hedge_after: None,
             wait_for_ready: false,
+            key: None,
         }
     }
 
@@ -96,10 +100,18 @@ impl CallOptions {
         self
     }
 
+    /// The call of a [`Client`](crate::Client) goes to the server that is the one for this key: see
+    /// [`Call::key`](crate::client::Call::key).
+    #[must_use]
+    pub fn key(mut self, key: &[u8]) -> Self {
+        self.key = Some(hash_of(key));
+        self
+    }
+
     /// Whether any of this is about more than one session.
     #[inline(always)]
     pub(crate) fn needs_servers(&self) -> bool {
-        self.hedge_after.is_some() || self.wait_for_ready
+        self.hedge_after.is_some() || self.wait_for_ready || self.key.is_some()
     }
 
     /// Whether any of this says when a call is over.

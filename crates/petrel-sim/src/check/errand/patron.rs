@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use petrel::Client;
-use petrel::client::ClientConfig;
+use petrel::client::{Balance, ClientConfig};
 use petrel::endpoint::{CallKey, CallOptions, SessionState};
 use petrel::overload::BackoffConfig;
 use petrel::task::Task;
@@ -388,6 +388,9 @@ impl Wish {
         if rng.below(3) == 0 {
             options = options.wait_for_ready();
         }
+        if rng.below(4) == 0 {
+            options = options.key(&rng.below(8).to_le_bytes());
+        }
         Self { options, timeout_ns, is_idempotent }
     }
 
@@ -411,6 +414,9 @@ fn draw_config(rng: &mut Rng) -> ClientConfig {
     config.connect_backoff = pauses(rng, (14, 22), 60_000_000, 125);
     if rng.below(2) == 0 {
         config.concurrency = None;
+    }
+    if rng.below(4) == 0 {
+        config.balance = Balance::TwoChoices;
     }
     config
 }

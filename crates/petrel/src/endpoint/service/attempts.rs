@@ -33,7 +33,7 @@ const NO_SESSION: SessionId = SessionId { index: u32::MAX, generation: u32::MAX 
 
 /// Begins a call of a service.
 pub(crate) fn begin_call(cx: &mut Context<'_>, service: Key, asked: Asked) -> Key {
-    let Local { services, core, now_ns, .. } = &mut *cx.local;
+    let Local { services, core, hub, now_ns, .. } = &mut *cx.local;
     let inherited_ns = core.inherited_ns();
     let Services { list, connections, calls, .. } = &mut **services;
     let of = list.get_mut(service).expect("a client has its service");
@@ -43,7 +43,10 @@ pub(crate) fn begin_call(cx: &mut Context<'_>, service: Key, asked: Asked) -> Ke
     let end_ns = options.deadline_ns.expect("a client's call has a time, and has begun");
     let is_hedged = options.hedge_after.is_some();
     // Most calls go to a server at once, and end with its answer.
-    let chosen = if is_hedged { None } else { of.begin_at_once(connections, *now_ns) };
+    let chosen = match is_hedged || options.key.is_some() {
+        true => None,
+        false => of.begin_at_once(connections, || hub.random(), *now_ns),
+    };
     let session = chosen.as_ref().map(|chosen| chosen.session);
     let key = calls.insert_with(|key| {
         let mut call = Call::new(service, asked, end_ns, inherited_ns);
@@ -724,9 +727,14 @@ fn change_targets(cx: &mut Context<'_>, key: Key, targets: Vec<Target>) {
     let (config, counters) = (service.config.clone(), service.counters.clone());
     let mut now = Vec::new();
     for target in targets {
-        let is_it = |key: &Key| connections.get(*key).is_some_and(|one| one.target == target);
+        let is_it =
+            |key: &Key| connections.get(*key).is_some_and(|one| one.target.is_server(&target));
         now.push(match before.iter().position(is_it) {
-            Some(place) => before.remove(place),
+            Some(place) => {
+                let key = before.remove(place);
+                connections.get_mut(key).expect("it is there").target = target;
+                key
+            }
             None => {
                 let connection =
                     connections.insert(Connection::new(key, target, &config, counters.clone()));

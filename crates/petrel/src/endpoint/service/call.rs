@@ -23,6 +23,8 @@ pub(super) struct Call {
     pub(super) method: u16,
     pub(super) idempotent: bool,
     pub(super) wait_for_ready: bool,
+    /// The hash of the key by which its server is chosen.
+    pub(super) key: Option<u64>,
     pub(super) hedge_after: Option<Duration>,
     /// When the next hedge is due.
     pub(super) hedge_ns: Option<u64>,
@@ -121,12 +123,14 @@ struct Progress {
 impl Call {
     pub(super) fn new(service: Key, asked: Asked, end_ns: u64, inherited_ns: Option<u64>) -> Self {
         let Asked { method, message, room, options, end } = asked;
-        let CallOptions { response_bytes, idempotent, wait_for_ready, hedge_after, .. } = options;
+        let CallOptions { response_bytes, idempotent, wait_for_ready, hedge_after, key, .. } =
+            options;
         Self {
             service,
             method,
             idempotent,
             wait_for_ready,
+            key,
             hedge_after,
             hedge_ns: None,
             response_bytes,

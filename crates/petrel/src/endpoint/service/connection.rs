@@ -95,8 +95,10 @@ impl Connection {
         self.failure.as_deref().filter(|_| self.session().is_none())
     }
 
-    pub(super) fn busy(&self) -> u32 {
-        self.busy
+    /// Attempts on the way, and the weight.
+    #[inline]
+    pub(super) fn load(&self) -> (u32, u32) {
+        (self.busy, self.target.weight)
     }
 
     /// Takes the right to make an attempt, if the limit allows another one now.

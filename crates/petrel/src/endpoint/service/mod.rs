@@ -27,6 +27,7 @@ mod connection;
 mod queue;
 mod reconnect;
 
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
@@ -40,8 +41,9 @@ pub(crate) use attempts::{
 };
 pub(crate) use call::{Asked, End, Message};
 
+use crate::client::balance::{is_less_busy, rank};
 use crate::client::state::Pending;
-use crate::client::{ClientConfig, Counters, ServiceKey, Target};
+use crate::client::{Balance, ClientConfig, Counters, ServiceKey, Target};
 use crate::endpoint::call::{Continuation, Reply};
 use crate::error::Error;
 use crate::local::{Key, Slab, Timers};
@@ -178,15 +180,24 @@ impl Services {
             let connection = connections.get(key)?;
             connection.session().map(|_| (key, connection))
         });
-        let chosen = ready.min_by_key(|(key, connection)| {
+        let tried = |(key, connection): &(Key, &Connection)| {
             let is_tried = |target: &Target| {
-                *target == connection.target && !planted("service_retries_where_it_failed")
+                target.is_server(&connection.target) && !planted("service_retries_where_it_failed")
             };
             let last_tried = call.tried().iter().rposition(is_tried);
             let is_asked = under_way.contains(key) && !planted("service_hedges_are_not_tries");
-            (is_asked, last_tried, connection.busy())
-        });
-        chosen.map(|(key, _)| key)
+            (is_asked, last_tried)
+        };
+        let by_load = |a: &(Key, &Connection), b: &(Key, &Connection)| {
+            let order = match call.key {
+                Some(key) => rank(key, &b.1.target).total_cmp(&rank(key, &a.1.target)),
+                None if is_less_busy(a.1.load(), b.1.load()) => Ordering::Less,
+                None if is_less_busy(b.1.load(), a.1.load()) => Ordering::Greater,
+                None => Ordering::Equal,
+            };
+            tried(a).cmp(&tried(b)).then(order)
+        };
+        ready.min_by(by_load).map(|(key, _)| key)
     }
 
     /// Why no server of a service can be called, if all have failed.
@@ -269,19 +280,23 @@ impl Service {
         first.take_all().into_iter().chain(second.take_all())
     }
 
-    /// The least busy server for a call that begins, if it can be asked at once. A call that has to wait takes the longer way.
-    fn begin_at_once(&mut self, connections: &mut Slab<Connection>, now_ns: u64) -> Option<Chosen> {
+    /// A server for a call that begins, if it can be asked at once. A call that has to wait, or that has a key, takes the longer
+    /// way.
+    fn begin_at_once(
+        &mut self,
+        connections: &mut Slab<Connection>,
+        random: impl FnOnce() -> u64,
+        now_ns: u64,
+    ) -> Option<Chosen> {
         let first = self.next_turn();
-        let (before, after) = self.connections.split_at(first);
-        let mut chosen: Option<(Key, u32)> = None;
-        for &key in after.iter().chain(before) {
-            let connection = connections.get(key)?;
-            let is_ready = connection.session().is_some();
-            if is_ready && chosen.is_none_or(|(_, busy)| connection.busy() < busy) {
-                chosen = Some((key, connection.busy()));
-            }
-        }
-        let (key, _) = chosen?;
+        let key = match (&self.connections[..], self.config.balance) {
+            ([only], _) => *only,
+            (_, Balance::LeastBusy) => self.least_busy(connections, first)?,
+            (_, Balance::TwoChoices) => match self.better_of_two(connections, random()) {
+                Some(key) => key,
+                None => self.least_busy(connections, first)?,
+            },
+        };
         let connection = connections.get_mut(key)?;
         let session = connection.session()?.id();
         if !connection.queue.is_empty() {
@@ -289,6 +304,36 @@ impl Service {
         }
         let MayBegin::Now(leave) = connection.begin(now_ns) else { return None };
         Some(Chosen { connection: key, session, leave })
+    }
+
+    fn least_busy(&self, connections: &Slab<Connection>, first: usize) -> Option<Key> {
+        let (before, after) = self.connections.split_at(first);
+        let mut chosen: Option<(Key, (u32, u32))> = None;
+        for &key in after.iter().chain(before) {
+            let connection = connections.get(key)?;
+            let is_ready = connection.session().is_some();
+            if is_ready && chosen.is_none_or(|(_, load)| is_less_busy(connection.load(), load)) {
+                chosen = Some((key, connection.load()));
+            }
+        }
+        chosen.map(|(key, _)| key)
+    }
+
+    /// The less busy of two servers that are drawn, by random bits. None if neither can be called.
+    fn better_of_two(&self, connections: &Slab<Connection>, random: u64) -> Option<Key> {
+        let count = self.connections.len() as u64;
+        // Two different ones.
+        let first = (random >> 32) % count;
+        let second = (first + 1 + (random & u64::from(u32::MAX)) % (count - 1)) % count;
+        let drawn = [first, second].map(|place| self.connections[place as usize]);
+        let ready = |key: Key| {
+            let connection = connections.get(key)?;
+            connection.session().map(|_| (key, connection.load()))
+        };
+        match drawn.map(ready) {
+            [Some((_, load)), Some((key, other))] if is_less_busy(other, load) => Some(key),
+            [first, second] => first.or(second).map(|(key, _)| key),
+        }
     }
 
     fn next_turn(&mut self) -> usize {

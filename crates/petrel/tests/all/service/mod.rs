@@ -1,6 +1,7 @@
 //! Services: calls of clients that outlive sessions and servers.
 
 mod attempts;
+mod balance;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::Arc;

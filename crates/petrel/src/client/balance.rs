@@ -1,0 +1,111 @@
+//! Which of several servers a call goes to.
+
+use super::config::Target;
+
+/// Which server a client asks, among those that can be called. Calls with a [key](super::Call::key) go by that.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Balance {
+    /// The one with the fewest calls of this client on the way, for its [weight](Target::weight); equals take turns. Looks at
+    /// each server.
+    #[default]
+    LeastBusy,
+    /// The less busy of two that are drawn at random, for their weights (Mitzenmacher, "The Power of Two Choices in Randomized
+    /// Load Balancing", IEEE TPDS 12(10), 2001). Its cost does not grow with the number of servers, and the clients of a service do
+    /// not all go to the same server at a time.
+    TwoChoices,
+}
+
+/// The hash of a key, the same in each process: FNV-1a, mixed.
+pub(crate) fn hash_of(key: &[u8]) -> u64 {
+    let fnv = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01B3);
+    mix(key.iter().fold(0xCBF2_9CE4_8422_2325, fnv))
+}
+
+/// How much a server is the one for a key: the call goes to the server with the most (Thaler and Ravishankar, "Using Name-Based
+/// Mappings to Increase Hit Rates", IEEE/ACM ToN 6(1), 1998). Each server has a share of the keys by its weight, and one that comes or
+/// goes moves its own keys only.
+pub(crate) fn rank(key: u64, target: &Target) -> f64 {
+    let server = hash_of(format!("{} {}", target.address, target.endpoint.0).as_bytes());
+    // Evenly distributed between 0 and 1, and neither.
+    let drawn = ((mix(key ^ server) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+    f64::from(target.weight) / -drawn.ln()
+}
+
+/// Murmur3's end: each bit of the input changes about half of those of the output.
+fn mix(mut bits: u64) -> u64 {
+    bits = (bits ^ bits >> 33).wrapping_mul(0xFF51_AFD7_ED55_8CCD);
+    bits = (bits ^ bits >> 33).wrapping_mul(0xC4CE_B9FE_1A85_EC53);
+    bits ^ bits >> 33
+}
+
+/// Whether a server with so many calls on the way and this weight is the less busy one: by what it has for its weight when it
+/// gets one more.
+pub(crate) fn is_less_busy((busy, weight): (u32, u32), other: (u32, u32)) -> bool {
+    let load = |busy: u32, weight: u32| (u64::from(busy) + 1) * u64::from(weight);
+    load(busy, other.1) < load(other.0, weight)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEYS: u64 = 20_000;
+
+    fn targets(weights: &[u32]) -> Vec<Target> {
+        let target = |(port, &weight): (u16, &u32)| {
+            Target::from(std::net::SocketAddr::from(([10, 0, 0, 1], port))).weighing(weight)
+        };
+        (1..).zip(weights).map(target).collect()
+    }
+
+    fn server_of(key: u64, targets: &[Target]) -> Target {
+        let key = hash_of(&key.to_le_bytes());
+        let by_rank = |a: &&Target, b: &&Target| rank(key, a).total_cmp(&rank(key, b));
+        *targets.iter().max_by(by_rank).unwrap()
+    }
+
+    #[test]
+    fn rank__shares_the_keys_by_the_weights() {
+        let targets = targets(&[1, 1, 2, 4]);
+        for target in &targets {
+            let count = (0..KEYS).filter(|key| server_of(*key, &targets) == *target).count() as f64;
+            let expected = KEYS as f64 * f64::from(target.weight) / 8.0;
+            assert!((count / expected - 1.0).abs() < 0.06, "{target:?}: {count}, {expected}");
+        }
+    }
+
+    #[test]
+    fn rank__of_servers_that_stay_moves_no_key_when_one_goes() {
+        let all = targets(&[1, 2, 3, 1]);
+        let left = [&all[..1], &all[2..]].concat();
+        for key in 0..KEYS {
+            let before = server_of(key, &all);
+            let after = server_of(key, &left);
+            assert!(before == all[1] || before == after, "{key}");
+        }
+    }
+
+    /// Processes of other versions have to find the same server.
+    #[test]
+    fn hash_of__is_the_same_for_ever() {
+        assert_eq!(hash_of(b""), 0xEFD0_1F60_BA99_2926);
+        assert_eq!(hash_of(b"petrel"), 1_061_678_391_425_492_193);
+    }
+
+    #[test]
+    fn is_less_busy__by_weight() {
+        for (one, other, is_less) in [
+            ((0, 1), (0, 1), false),
+            ((0, 1), (1, 1), true),
+            ((1, 1), (0, 1), false),
+            // Three for a server that may have four times as many.
+            ((2, 4), (0, 1), true),
+            ((3, 4), (0, 1), false),
+            ((0, 1), (4, 4), true),
+            ((u32::MAX, u32::MAX), (u32::MAX, 1), true),
+        ] {
+            assert_eq!(is_less_busy(one, other), is_less, "{one:?}, {other:?}");
+        }
+    }
+}
