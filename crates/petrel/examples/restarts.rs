@@ -278,7 +278,9 @@ async fn run(plan: &Plan, log: &Path) -> Result<Report, Failure> {
     let background =
         Background::builder().nexus(nexus).endpoint(endpoint(&plan.transport)).start()?;
     let client = Client::builder().background(&background).connect(address).await?;
-    let heard = Heard::default();
+    // A table that grows while it is timed stands still for as long as tens of milliseconds.
+    let expected = plan.rate as f64 * plan.up.as_secs_f64() * (plan.rounds + 2) as f64;
+    let heard = Heard::new(Mutex::new(HashMap::with_capacity(expected as usize)));
     let calls = Calls { client, is_idempotent: plan.is_idempotent, heard: Arc::clone(&heard) };
     let stop = Arc::new(std::sync::atomic::AtomicBool::new(false));
     let (runtime, rate, stopped) =
