@@ -53,11 +53,11 @@ const _: () = assert!(LARGEST_CARVED_BLOCK_BYTES <= CHUNK_BYTES_MAX);
 /// How a [`BufPool`] is set up.
 #[derive(Clone, Copy, Debug)]
 pub struct PoolConfig {
-    /// Most bytes of memory that the pool maps. Reached in steps, as buffers are needed. An eighth is left to
+    /// Most bytes of memory that the pool maps: 1 GiB. Reached in steps, as buffers are needed. An eighth is left to
     /// buffers of 64 KiB and less.
     pub max_bytes: usize,
     /// Whether to ask for transparent huge pages in regions of 2 MiB and more. They save TLB
-    /// misses on large messages and cost memory where only part of a region is used.
+    /// misses on large messages and cost memory where only part of a region is used. Off by default.
     pub huge_pages: bool,
     /// Whether the message in a buffer that comes back is overwritten with [`POISON_BYTE`] at once, so that whoever
     /// still reads it shows: for checks. It costs a write of the message. The memory of such a pool goes to later

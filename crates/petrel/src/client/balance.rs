@@ -22,14 +22,18 @@ pub(crate) fn hash_of(key: &[u8]) -> u64 {
     mix(key.iter().fold(0xCBF2_9CE4_8422_2325, fnv))
 }
 
-/// How much a server is the one for a key: the call goes to the server with the most (Thaler and Ravishankar, "Using Name-Based
+/// The hash of a server, by its name.
+pub(crate) fn hash_of_server(target: &Target) -> u64 {
+    hash_of(format!("{} {}", target.address, target.endpoint.0).as_bytes())
+}
+
+/// How much a server is the one for a key, by the hashes of both: the call goes to the server with the most (Thaler and Ravishankar, "Using Name-Based
 /// Mappings to Increase Hit Rates", IEEE/ACM ToN 6(1), 1998). Each server has a share of the keys by its weight, and one that comes or
 /// goes moves its own keys only.
-pub(crate) fn rank(key: u64, target: &Target) -> f64 {
-    let server = hash_of(format!("{} {}", target.address, target.endpoint.0).as_bytes());
+pub(crate) fn rank(key: u64, server: u64, weight: u32) -> f64 {
     // Evenly distributed between 0 and 1, and neither.
     let drawn = ((mix(key ^ server) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
-    f64::from(target.weight) / -drawn.ln()
+    f64::from(weight) / -drawn.ln()
 }
 
 /// Murmur3's end: each bit of the input changes about half of those of the output.
@@ -61,7 +65,8 @@ mod tests {
 
     fn server_of(key: u64, targets: &[Target]) -> Target {
         let key = hash_of(&key.to_le_bytes());
-        let by_rank = |a: &&Target, b: &&Target| rank(key, a).total_cmp(&rank(key, b));
+        let rank = |target: &Target| rank(key, hash_of_server(target), target.weight);
+        let by_rank = |a: &&Target, b: &&Target| rank(a).total_cmp(&rank(b));
         *targets.iter().max_by(by_rank).unwrap()
     }
 

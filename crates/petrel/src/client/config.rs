@@ -52,17 +52,17 @@ impl From<(SocketAddr, EndpointId)> for Target {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct ClientConfig {
-    /// How long a call may take, with all its attempts, if its options do not say.
+    /// How long a call may take, with all its attempts, if its options do not say: 10 s.
     pub timeout: Duration,
-    /// Attempts of one call, the first and hedges included; at least 1.
+    /// Attempts of one call, the first and hedges included; at least 1, and 4 by default.
     pub attempts_max: u32,
-    /// Pauses before a call is tried again.
+    /// Pauses before a call is tried again: 1 ms at first, twice as long each time, 200 ms at most.
     pub retry_backoff: BackoffConfig,
-    /// How many retries and hedges there may be for the calls that succeed.
+    /// How many retries and hedges there may be for the calls that succeed: a tenth, and ten a second besides.
     pub retry_budget: RetryBudgetConfig,
-    /// Pauses before a session is opened again.
+    /// Pauses before a session is opened again: 1 ms at first, a quarter longer each time, 2 s at most.
     pub connect_backoff: BackoffConfig,
-    /// How many calls may be outstanding to each server, by what it refuses; `None` for no limit of
+    /// How many calls may be outstanding to each server, by what it refuses: from 8, up to 256. `None` for no limit of
     /// this kind: the session's slots bound what the server sees, and further calls wait.
     pub concurrency: Option<ConcurrencyLimitConfig>,
     /// Which server is asked; [`Balance::LeastBusy`] by default.

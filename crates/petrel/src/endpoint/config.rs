@@ -47,22 +47,22 @@ pub struct EndpointConfig {
     /// Address of the data port. `None`: the address that the nexus listens on, else loopback, or
     /// any IPv4 address if the nexus is `insecure`.
     pub data_address: Option<IpAddr>,
-    /// Transports that links may use.
+    /// Transports that links may use: UDP, and shared memory between processes of one host.
     pub transports: AllowedTransports,
     /// Settings of the transports; the data port's address is overwritten by `data_address`.
     pub host: HostConfig,
-    /// What to do when there is nothing to do.
+    /// What to do when there is nothing to do: look for 100 µs, then sleep.
     pub idle: IdlePolicy,
     /// Settings of the protocol that all sessions share: timeouts, retransmissions, limits.
     pub protocol: Config,
     /// Settings of the sessions.
     pub sessions: SessionConfig,
-    /// Memory for messages.
+    /// Memory for messages: up to 1 GiB, of which only what is used is mapped.
     pub memory: PoolConfig,
     /// Calls that handles for other threads ([`Client`](crate::Client)) may have on their way, all of
-    /// the endpoint's together.
+    /// the endpoint's together: 4 096.
     pub client_calls_max: usize,
-    /// Optimisations that can be switched off, to measure what they are worth.
+    /// Optimisations that can be switched off, to measure what they are worth; all are on by default.
     pub factors: Factors,
 }
 
@@ -75,15 +75,15 @@ pub struct SessionConfig {
     /// calls have needed as many at once: 128 bytes each at the client, 64 at the server. With 64 and more one is
     /// kept for requests for the endpoint's health.
     pub slots: u16,
-    /// Packets that a session may have unacknowledged, 1 to 4 096.
+    /// Packets that a session may have unacknowledged, 1 to 4 096; 64 by default.
     pub credits: u16,
     /// Largest message that this endpoint takes, as request or as response, in bytes; up to
-    /// 1 GiB.
+    /// 1 GiB, and 8 MiB by default.
     pub message_bytes_max: u32,
-    /// Whether others may open sessions to this endpoint.
+    /// Whether others may open sessions to this endpoint; so by default.
     pub accept: bool,
     /// Whether the clients of those may send requests by multicast, too: this endpoint listens at the
-    /// addresses that they name then.
+    /// addresses that they name then. So by default.
     pub accept_multicast: bool,
 }
 

@@ -12,9 +12,9 @@ use crate::time::as_ns;
 /// What an [`Admission`] goes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionConfig {
-    /// Most requests that wait.
+    /// Most requests that wait: 1 024.
     pub requests_max: usize,
-    /// Most bytes of requests that wait. One that is larger may wait alone.
+    /// Most bytes of requests that wait: 64 MiB. One that is larger may wait alone.
     pub bytes_max: usize,
     /// What is done about requests that wait too long.
     pub shedding: Shedding,

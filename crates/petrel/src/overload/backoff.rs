@@ -7,9 +7,9 @@ use crate::time::as_ns;
 /// Bounds of a [`Backoff`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BackoffConfig {
-    /// Longest pause before the second attempt.
+    /// Longest pause before the second attempt: 1 ms.
     pub first: Duration,
-    /// No pause is longer.
+    /// No pause is longer: 1 s.
     pub max: Duration,
     /// How long the next pause may be, in hundredths of the one before; 200 by default. What waits for a server that is away
     /// waits longer than it was away, by up to as much of that time as this is above 100.

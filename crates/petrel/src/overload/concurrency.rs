@@ -7,17 +7,16 @@ use crate::time::as_ns;
 /// Bounds of a [`ConcurrencyLimit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConcurrencyLimitConfig {
-    /// Calls outstanding at first.
+    /// Calls outstanding at first: 8.
     pub initial: u32,
-    /// Most calls outstanding.
+    /// Most calls outstanding: 256.
     pub max: u32,
-    /// The longest pause between two calls, when even one outstanding is too much.
+    /// The longest pause between two calls, when even one outstanding is too much: 20 ms.
     pub pause_max: Duration,
 }
 
 impl Default for ConcurrencyLimitConfig {
-    /// Begins with the slots of a session, and goes up to those of four large ones. With pauses of
-    /// at most 20 ms a client is back within some tenths of a second, wherever its limit was.
+    /// With pauses of at most 20 ms a client is back within some tenths of a second, wherever its limit was.
     fn default() -> Self {
         Self { initial: 8, max: 256, pause_max: Duration::from_millis(20) }
     }

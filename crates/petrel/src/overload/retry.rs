@@ -3,11 +3,11 @@
 /// What a [`RetryBudget`] allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryBudgetConfig {
-    /// Retries for each thousand calls that succeed.
+    /// Retries for each thousand calls that succeed: 100.
     pub per_thousand: u32,
-    /// Retries each second that need no success before them, for clients that call rarely.
+    /// Retries each second that need no success before them, for clients that call rarely: 10.
     pub reserve_per_s: u32,
-    /// Most retries that can be saved up; the budget begins with them.
+    /// Most retries that can be saved up; the budget begins with them: 100.
     pub saved_max: u32,
 }
 

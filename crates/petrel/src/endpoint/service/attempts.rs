@@ -1,7 +1,7 @@
 //! What becomes of a service's calls, step by step: a server is chosen, an attempt is made, it ends, and so does the call, or
 //! another attempt follows.
 //!
-//! Continuations of the application run at one place, [`finish`], and only where the end of an attempt was received: all
+//! Continuations of the application run at one place, [`tell`], and only where the end of an attempt was received: all
 //! other ends are kept for [`run_ended`].
 
 use petrel_planted::planted;

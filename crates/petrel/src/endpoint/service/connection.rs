@@ -9,6 +9,7 @@ use petrel_proto::{CallFailure, Execution, Status};
 use super::attempts::{connection_failed, connection_left, connection_opened};
 use super::queue::CallQueue;
 use super::reconnect::Reconnect;
+use crate::client::balance::{hash_of_server, rank};
 use crate::client::{ClientConfig, Counters, Target};
 use crate::endpoint::SessionState;
 use crate::endpoint::context::Context;
@@ -22,6 +23,8 @@ use crate::sync::Arc;
 pub(super) struct Connection {
     pub(super) service: Key,
     pub(super) target: Target,
+    /// By its name.
+    hash: u64,
     /// Those of the service.
     pub(super) counters: Arc<Counters>,
     session: Option<Session>,
@@ -61,6 +64,7 @@ impl Connection {
         Self {
             service,
             target,
+            hash: hash_of_server(&target),
             counters,
             session: None,
             failure: None,
@@ -93,6 +97,11 @@ impl Connection {
     /// Why there is no session, if the last attempt to open one has failed.
     pub(super) fn failure(&self) -> Option<&str> {
         self.failure.as_deref().filter(|_| self.session().is_none())
+    }
+
+    /// How much it is the server for a key.
+    pub(super) fn rank(&self, key: u64) -> f64 {
+        rank(key, self.hash, self.target.weight)
     }
 
     /// Attempts on the way, and the weight.

@@ -41,7 +41,7 @@ pub(crate) use attempts::{
 };
 pub(crate) use call::{Asked, End, Message};
 
-use crate::client::balance::{is_less_busy, rank};
+use crate::client::balance::is_less_busy;
 use crate::client::state::Pending;
 use crate::client::{Balance, ClientConfig, Counters, ServiceKey, Target};
 use crate::endpoint::call::{Continuation, Reply};
@@ -190,7 +190,7 @@ impl Services {
         };
         let by_load = |a: &(Key, &Connection), b: &(Key, &Connection)| {
             let order = match call.key {
-                Some(key) => rank(key, &b.1.target).total_cmp(&rank(key, &a.1.target)),
+                Some(key) => b.1.rank(key).total_cmp(&a.1.rank(key)),
                 None if is_less_busy(a.1.load(), b.1.load()) => Ordering::Less,
                 None if is_less_busy(b.1.load(), a.1.load()) => Ordering::Greater,
                 None => Ordering::Equal,
