@@ -24,7 +24,7 @@ impl Reconnect {
 
     /// A session is open.
     pub(super) fn opened(&mut self, now_ns: u64) {
-        assert!(self.opened_ns.is_none(), "a server has one session of the channel");
+        assert!(self.opened_ns.is_none(), "a server has one session of the client");
         self.opened_ns = Some(now_ns);
     }
 
