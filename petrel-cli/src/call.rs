@@ -46,7 +46,7 @@ struct Ended<'a> {
 /// Makes the call and prints its reply.
 pub(crate) fn run(args: &CallArgs, output: Output) -> Result<Outcome, Failure> {
     let data = read(&args.data)?;
-    let mut client = Client::connect(&args.address, &client_config(args))?;
+    let mut client = Client::<()>::connect(&args.address, &client_config(args))?;
     let transport = client.transport();
     let started = Instant::now();
     let session = client.sessions[0];

@@ -37,15 +37,15 @@ pub(crate) struct ClientConfig {
     pub(crate) message_bytes_max: u32,
 }
 
-/// An endpoint with sessions to one server, at least one.
-pub(crate) struct Client {
-    pub(crate) endpoint: Endpoint,
+/// An endpoint with sessions to one server, at least one, and with the state of its calls.
+pub(crate) struct Client<S: 'static = ()> {
+    pub(crate) endpoint: Endpoint<S>,
     pub(crate) sessions: Vec<SessionId>,
     /// Where the server was found.
     pub(crate) address: SocketAddr,
 }
 
-impl Client {
+impl<S: Default + 'static> Client<S> {
     /// Connects to the first address of the server that answers.
     pub(crate) fn connect(server: &ServerAddress, config: &ClientConfig) -> Result<Self, Failure> {
         let mut last = Failure::because(format!("{server} has no address"));
@@ -67,8 +67,8 @@ impl Client {
             builder = builder.insecure();
         }
         let nexus = builder.start()?;
-        let endpoint =
-            nexus.endpoint(endpoint_config(address, config)).map_err(Failure::because)?;
+        let endpoint = nexus.endpoint_with(endpoint_config(address, config), S::default());
+        let endpoint = endpoint.map_err(Failure::because)?;
         let mut client = Self { endpoint, sessions: Vec::new(), address };
         for _ in 0..config.in_flight.div_ceil(CALLS_PER_SESSION) {
             let id = client.endpoint.connect_to(address, EndpointId(config.endpoint))?;

@@ -5,15 +5,13 @@
 //!
 //! There are as many lanes as calls in flight. Each has its two buffers for the whole run: the
 //! continuation of a call checks the reply and starts the lane's next call with the same buffers.
-//! Continuations are plain functions, so that no call allocates; they find the lanes in a
-//! thread-local variable, because an endpoint and its continuations never leave their thread.
+//! The run is the state of the endpoint that calls, which lends it to each continuation.
 
 mod lane;
 mod tally;
 #[cfg(test)]
 mod tests;
 
-use std::cell::RefCell;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
@@ -31,7 +29,7 @@ use crate::methods;
 const SLICE: Duration = Duration::from_millis(50);
 
 /// A closed loop of calls.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Plan {
     /// Size of the requests in bytes.
     pub(crate) size: usize,
@@ -43,13 +41,9 @@ pub(crate) struct Plan {
     pub(crate) timeout: Duration,
 }
 
-thread_local! {
-    /// The run that is under way on this thread.
-    static LOAD: RefCell<Option<Load>> = const { RefCell::new(None) };
-}
-
-/// A run that is under way.
-struct Load {
+/// A run that is under way; at first one without calls.
+#[derive(Default)]
+pub(crate) struct Load {
     plan: Plan,
     lanes: Vec<Lane>,
     /// Lanes that have a call in flight.
@@ -64,62 +58,37 @@ struct Load {
 /// Runs a plan. From time to time `watch` sees how far it is, and may stop it: calls in flight then
 /// still end.
 pub(crate) fn run(
-    client: &mut Client,
+    client: &mut Client<Load>,
     plan: Plan,
     mut watch: impl FnMut(&Tally) -> ControlFlow<()>,
 ) -> Result<Tally, Failure> {
     let retransmissions = client.retransmissions();
-    let load = Load::new(client, plan)?;
-    LOAD.set(Some(load));
-    with_load(|load| load.start(&mut client.endpoint.context()));
-    while !client.endpoint.run_for(SLICE, |_, _| is_over()) {
-        let (goes_on, overdue) = with_load(|load| (watch(load.progress()), load.is_overdue()));
-        if goes_on.is_break() {
-            with_load(|load| load.is_stopping = true);
-        }
-        if overdue {
-            with_load(|load| load.is_too_late = true);
+    *client.endpoint.state_mut() = Load::new(client, plan)?;
+    client.endpoint.with(Load::start);
+    while !client.endpoint.run_for(SLICE, |load, _| load.active == 0) {
+        let load = client.endpoint.state_mut();
+        load.is_stopping |= watch(load.progress()).is_break();
+        if load.is_overdue() {
+            load.is_too_late = true;
             client.sessions.iter().for_each(|session| client.endpoint.close(*session));
         }
     }
-    let mut tally = with_load(Load::finish);
-    LOAD.set(None);
+    let mut tally = client.endpoint.state_mut().finish();
     tally.retransmissions = client.retransmissions() - retransmissions;
     Ok(tally)
 }
 
-fn with_load<R>(f: impl FnOnce(&mut Load) -> R) -> R {
-    LOAD.with_borrow_mut(|load| f(load.as_mut().expect("calls are in flight during a run only")))
-}
-
-fn is_over() -> bool {
-    LOAD.with_borrow(|load| load.as_ref().is_none_or(|load| load.active == 0))
-}
-
-/// The continuation of every call.
-fn on_reply(cx: &mut Context<'_>, reply: Reply, lane: u64) {
-    with_load(|load| load.on_reply(cx, reply, lane as usize));
-}
-
 impl Load {
-    fn new(client: &Client, plan: Plan) -> Result<Self, Failure> {
+    fn new(client: &Client<Load>, plan: Plan) -> Result<Self, Failure> {
         let sessions = client.sessions.iter().copied().cycle();
         let lanes = sessions
             .take(usize::from(plan.in_flight))
             .map(|session| Lane::new(&client.endpoint, session, plan.size))
             .collect::<Result<_, _>>()?;
-        Ok(Self {
-            plan,
-            lanes,
-            active: 0,
-            started_ns: 0,
-            is_stopping: false,
-            is_too_late: false,
-            tally: Tally::new(),
-        })
+        Ok(Self { plan, lanes, ..Self::default() })
     }
 
-    fn start(&mut self, cx: &mut Context<'_>) {
+    fn start(&mut self, cx: &mut Context<'_, Self>) {
         self.started_ns = clock::now_ns();
         for index in 0..self.lanes.len() {
             let Some((request, response)) = self.lanes[index].take_buffers() else { continue };
@@ -130,7 +99,7 @@ impl Load {
     /// The time. With one call in flight it is worth a reading of the clock; with many, the event
     /// loop's own reading at the start of its turn is near enough and costs nothing.
     #[inline]
-    fn now_ns(&self, cx: &Context<'_>) -> u64 {
+    fn now_ns(&self, cx: &Context<'_, Self>) -> u64 {
         if self.plan.in_flight == 1 { clock::now_ns() } else { cx.now_ns() }
     }
 
@@ -142,7 +111,7 @@ impl Load {
     #[inline]
     fn next_call(
         &mut self,
-        cx: &mut Context<'_>,
+        cx: &mut Context<'_, Self>,
         index: usize,
         mut request: MsgBuf,
         response: MsgBuf,
@@ -159,7 +128,7 @@ impl Load {
         let called = cx
             .call(session, methods::ECHO, request)
             .into_buffer(response)
-            .then(move |_, cx, reply| on_reply(cx, reply, index as u64));
+            .then(move |load, cx, reply| load.on_reply(cx, reply, index));
         if let Err(rejected) = called {
             self.active -= 1;
             self.lanes[index].started_ns = None;
@@ -168,7 +137,7 @@ impl Load {
     }
 
     #[inline]
-    fn on_reply(&mut self, cx: &mut Context<'_>, reply: Reply, index: usize) {
+    fn on_reply(&mut self, cx: &mut Context<'_, Self>, reply: Reply, index: usize) {
         let now_ns = self.now_ns(cx);
         self.active -= 1;
         let started_ns = self.lanes[index].started_ns.take().unwrap_or(now_ns);
@@ -208,6 +177,6 @@ impl Load {
 
     fn finish(&mut self) -> Tally {
         self.progress();
-        std::mem::replace(&mut self.tally, Tally::new())
+        std::mem::take(&mut self.tally)
     }
 }

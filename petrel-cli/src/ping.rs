@@ -12,7 +12,7 @@ use crate::cli::PingArgs;
 use crate::client::{Client, ClientConfig};
 use crate::failure::Failure;
 use crate::interrupt::Interrupt;
-use crate::load::{self, FailureGroup, Plan, Tally};
+use crate::load::{self, FailureGroup, Load, Plan, Tally};
 use crate::output::Output;
 use crate::output::latency::LatencySummary;
 use crate::units::{format_bytes, format_ns, format_rate};
@@ -72,7 +72,7 @@ pub(crate) fn run(args: &PingArgs, output: Output) -> Result<Outcome, Failure> {
 }
 
 fn measure(
-    client: &mut Client,
+    client: &mut Client<Load>,
     args: &PingArgs,
     interrupt: &Interrupt,
     interrupted: &mut bool,
@@ -104,7 +104,7 @@ fn plan(args: &PingArgs, calls: u64) -> Plan {
 
 /// Calls that are not counted. Gives their tally if it is the result: they failed, or were interrupted.
 fn warm_up(
-    client: &mut Client,
+    client: &mut Client<Load>,
     args: &PingArgs,
     interrupt: &Interrupt,
     interrupted: &mut bool,

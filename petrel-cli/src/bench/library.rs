@@ -10,7 +10,7 @@ use petrel::{Endpoint, Nexus, Status};
 use petrel_proto::limits::{CREDITS_DEFAULT, SLOTS_DEFAULT, SLOTS_MAX, WINDOW_PACKETS};
 
 use super::ends::{Drive, Serve};
-use super::load::{self, Load};
+use super::load::Load;
 use super::window::{Traffic, Window};
 use crate::cli::BenchTransport;
 use crate::client::data_address;
@@ -38,12 +38,10 @@ pub(super) struct EndConfig {
     pub(super) adjust: Adjust,
 }
 
-/// The calling end.
-pub(super) struct Caller {
-    pub(super) endpoint: Endpoint,
+/// The calling end, with the state of its calls.
+pub(super) struct Caller<S: 'static = ()> {
+    pub(super) endpoint: Endpoint<S>,
     pub(super) sessions: Vec<SessionId>,
-    /// The load, but in a window.
-    load: Option<Box<Load>>,
 }
 
 /// The answering end.
@@ -117,9 +115,9 @@ impl Serve for Answerer {
     }
 }
 
-impl Caller {
+impl<S: 'static> Caller<S> {
     /// An end that calls from an address.
-    pub(super) fn start(server: SocketAddr, config: &EndConfig) -> Result<Self, Failure> {
+    pub(super) fn start(server: SocketAddr, config: &EndConfig, state: S) -> Result<Self, Failure> {
         let mut builder =
             Nexus::builder().transports(config.transport.only()).connect_timeout(OPEN_TIMEOUT);
         if !server.ip().to_canonical().is_loopback() {
@@ -128,8 +126,8 @@ impl Caller {
         }
         let mut endpoint_config = config.endpoint();
         endpoint_config.sessions.accept = false;
-        let endpoint = builder.start()?.endpoint(endpoint_config).map_err(Failure::because)?;
-        Ok(Self { endpoint, sessions: Vec::new(), load: None })
+        let endpoint = builder.start()?.endpoint_with(endpoint_config, state);
+        Ok(Self { endpoint: endpoint.map_err(Failure::because)?, sessions: Vec::new() })
     }
 
     /// Opens sessions. `meanwhile` is run over and over: it may give the other end turns.
@@ -171,11 +169,6 @@ impl Caller {
             }
         }
     }
-
-    /// Sets the load of the windows to come.
-    pub(super) fn set_load(&mut self, load: Load) {
-        self.load = Some(Box::new(load));
-    }
 }
 
 fn silent(server: SocketAddr) -> Failure {
@@ -183,10 +176,9 @@ fn silent(server: SocketAddr) -> Failure {
     Failure::new(Status::DeadlineExceeded, text)
 }
 
-impl Drive for Caller {
+impl Drive for Caller<Load> {
     fn begin(&mut self, end_ns: u64) {
-        let load = self.load.take().expect("the load is set, and no window is under way");
-        load::begin(load, &mut self.endpoint, end_ns);
+        self.endpoint.with(|load, cx| load.begin(cx, end_ns));
     }
 
     #[inline]
@@ -196,17 +188,16 @@ impl Drive for Caller {
 
     #[inline]
     fn is_over(&self) -> bool {
-        load::is_over()
+        self.endpoint.state().is_over()
     }
 
     fn give_up(&mut self, patience: Duration) {
-        load::give_up(patience).into_iter().for_each(|session| self.endpoint.close(session));
+        self.endpoint.state_mut().give_up(patience);
+        self.sessions.iter().for_each(|session| self.endpoint.close(*session));
     }
 
     fn finish(&mut self) -> Window {
-        let (load, window) = load::finish();
-        self.load = Some(load);
-        window
+        self.endpoint.state_mut().finish()
     }
 
     fn traffic(&self) -> Traffic {

@@ -3,15 +3,14 @@
 //! There is a place for each call in flight, with its two buffers; places make batches, and a
 //! batch's calls are started together once all of its former ones have ended (eRPC §6.2). A request
 //! carries stamps and its reply must carry them too; the other bytes stay the same for the whole
-//! run. Continuations are plain functions that find the load in a thread-local variable: an endpoint
-//! and its continuations never leave their thread.
+//! run. The load is the state of the endpoint that calls, which lends it to each continuation.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
 use petrel::endpoint::SessionId;
-use petrel::{Context, Endpoint, MsgBuf, Reply};
+use petrel::{Context, MsgBuf, Reply};
 use petrel_transport::clock;
 
 use super::window::Window;
@@ -62,6 +61,8 @@ pub(super) struct Workload {
 pub(super) struct Load {
     workload: Workload,
     sessions: Vec<SessionId>,
+    /// Calls in flight.
+    active: usize,
     /// How many of the sessions are used, as of the next window.
     limit: Rc<Cell<usize>>,
     /// How many are used in this window.
@@ -102,83 +103,17 @@ struct Batch {
     left: u32,
 }
 
-thread_local! {
-    /// The load whose window it is. A continuation takes it out and puts it back: a pointer's move,
-    /// where a borrow in a closure had the reply copied twice.
-    static LOAD: Cell<Option<Box<Load>>> = const { Cell::new(None) };
-
-    /// Its calls in flight.
-    static ACTIVE: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Starts calls for a window.
-pub(super) fn begin(mut load: Box<Load>, endpoint: &mut Endpoint, end_ns: u64) {
-    load.reset(end_ns);
-    load.start(&mut endpoint.context());
-    LOAD.set(Some(load));
-}
-
-/// Whether the window is over.
-#[inline]
-pub(super) fn is_over() -> bool {
-    ACTIVE.get() == 0
-}
-
-/// Ends the window.
-pub(super) fn finish() -> (Box<Load>, Window) {
-    let mut load = take();
-    let window = load.window();
-    (load, window)
-}
-
-/// Says that calls which end from now on have taken too long; gives their sessions.
-pub(super) fn give_up(patience: Duration) -> Vec<SessionId> {
-    let mut load = take();
-    load.is_given_up = Some(patience);
-    load.end_ns = 0;
-    let sessions = load.sessions.clone();
-    LOAD.set(Some(load));
-    sessions
-}
-
-#[inline]
-fn take() -> Box<Load> {
-    LOAD.take().expect("calls are in flight in a window only")
-}
-
-/// The continuation of every call.
-fn on_reply(cx: &mut Context<'_>, reply: Reply, place: u64) {
-    let mut load = take();
-    load.on_reply(cx, reply, place as usize);
-    LOAD.set(Some(load));
-}
-
 impl Load {
-    /// A load on some sessions of an endpoint: on the first `limit` of them, which may change
-    /// between windows.
-    pub(super) fn new(
-        endpoint: &Endpoint,
-        sessions: Vec<SessionId>,
-        workload: Workload,
-        limit: Rc<Cell<usize>>,
-    ) -> Result<Self, Failure> {
-        let Workload { in_flight, batch, .. } = workload;
-        let places = (0..in_flight).zip(sessions.iter().copied().cycle());
-        let places = places
-            .map(|(index, session)| Place::new(endpoint, session, index / batch, &workload))
-            .collect::<Result<_, _>>()?;
-        let count = |first: u16| u32::from(batch.min(in_flight - first));
-        let batches = (0..in_flight)
-            .step_by(usize::from(batch))
-            .map(|first| Batch { first: first.into(), count: count(first), left: 0 })
-            .collect();
-        Ok(Self {
+    /// A load on no sessions yet.
+    pub(super) fn new(workload: Workload, limit: Rc<Cell<usize>>) -> Self {
+        Self {
             workload,
-            used: sessions.len(),
+            used: 0,
             limit,
-            sessions,
-            places,
-            batches,
+            sessions: Vec::new(),
+            active: 0,
+            places: Vec::new(),
+            batches: Vec::new(),
             random: SEED,
             next_call: 1,
             started_ns: 0,
@@ -188,28 +123,58 @@ impl Load {
             answered: 0,
             mismatched: 0,
             started: 0,
-            tally: Tally::new(),
-        })
+            tally: Tally::default(),
+        }
     }
 
-    fn reset(&mut self, end_ns: u64) {
-        self.tally = Tally::new();
+    /// Sets the sessions, of which each window uses the first ones, and makes the buffers.
+    pub(super) fn set_sessions(
+        &mut self,
+        cx: &mut Context<'_, Self>,
+        sessions: &[SessionId],
+    ) -> Result<(), Failure> {
+        let Workload { in_flight, batch, .. } = self.workload;
+        let places = (0..in_flight).zip(sessions.iter().cycle());
+        self.places = places
+            .map(|(index, session)| Place::new(cx, *session, index / batch, &self.workload))
+            .collect::<Result<_, _>>()?;
+        let count = |first: u16| u32::from(batch.min(in_flight - first));
+        self.batches = (0..in_flight)
+            .step_by(usize::from(batch))
+            .map(|first| Batch { first: first.into(), count: count(first), left: 0 })
+            .collect();
+        self.sessions = sessions.to_vec();
+        Ok(())
+    }
+
+    /// Starts calls for a window.
+    pub(super) fn begin(&mut self, cx: &mut Context<'_, Self>, end_ns: u64) {
+        self.tally = Tally::default();
         (self.answered, self.mismatched, self.started) = (0, 0, 0);
         self.batches.iter_mut().for_each(|batch| batch.left = 0);
         self.used = self.limit.get().min(self.sessions.len());
         self.end_ns = end_ns;
         self.started_ns = clock::now_ns();
         self.ended_ns = self.started_ns;
-    }
-
-    fn start(&mut self, cx: &mut Context<'_>) {
         for batch in 0..self.batches.len() {
             self.start_batch(cx, batch, self.started_ns);
         }
     }
 
+    /// Whether the window is over.
     #[inline]
-    fn start_batch(&mut self, cx: &mut Context<'_>, batch: usize, now_ns: u64) {
+    pub(super) fn is_over(&self) -> bool {
+        self.active == 0
+    }
+
+    /// Says that calls which end from now on have taken too long.
+    pub(super) fn give_up(&mut self, patience: Duration) {
+        self.is_given_up = Some(patience);
+        self.end_ns = 0;
+    }
+
+    #[inline]
+    fn start_batch(&mut self, cx: &mut Context<'_, Self>, batch: usize, now_ns: u64) {
         let Batch { first, count, .. } = self.batches[batch];
         for place in first..first + count {
             if !self.start_call(cx, place as usize, now_ns) {
@@ -220,7 +185,7 @@ impl Load {
     }
 
     #[inline]
-    fn start_call(&mut self, cx: &mut Context<'_>, index: usize, now_ns: u64) -> bool {
+    fn start_call(&mut self, cx: &mut Context<'_, Self>, index: usize, now_ns: u64) -> bool {
         let chosen = self.choose(index);
         let place = &mut self.places[index];
         let Some((mut request, response)) = place.buffers.take() else { return false };
@@ -233,9 +198,9 @@ impl Load {
         match cx
             .call(chosen, method, request)
             .into_buffer(response)
-            .then(move |_, cx, reply| on_reply(cx, reply, index as u64))
+            .then(move |load, cx, reply| load.on_reply(cx, reply, index))
         {
-            Ok(()) => ACTIVE.set(ACTIVE.get() + 1),
+            Ok(()) => self.active += 1,
             Err(rejected) => {
                 self.tally.reject(&rejected.error);
                 self.end_ns = 0;
@@ -259,8 +224,8 @@ impl Load {
     }
 
     #[inline]
-    fn on_reply(&mut self, cx: &mut Context<'_>, reply: Reply, index: usize) {
-        ACTIVE.set(ACTIVE.get() - 1);
+    fn on_reply(&mut self, cx: &mut Context<'_, Self>, reply: Reply, index: usize) {
+        self.active -= 1;
         let now_ns = self.now_ns(cx);
         let place = &mut self.places[index];
         if let Err(failure) = &reply.outcome {
@@ -291,14 +256,15 @@ impl Load {
     /// the end of a call is the start of the next, as in the bare medium's ping-pong. With many
     /// the event loop's own reading at the start of its turn is near enough and costs nothing.
     #[inline]
-    fn now_ns(&self, cx: &Context<'_>) -> u64 {
+    fn now_ns(&self, cx: &Context<'_, Self>) -> u64 {
         let is_precise = self.workload.is_timed && self.workload.in_flight == 1;
         if is_precise { clock::now_ns() } else { cx.now_ns() }
     }
 
-    fn window(&mut self) -> Window {
+    /// Ends the window.
+    pub(super) fn finish(&mut self) -> Window {
         self.ended_ns = clock::now_ns();
-        let Tally { failures, latencies, .. } = std::mem::replace(&mut self.tally, Tally::new());
+        let Tally { failures, latencies, .. } = std::mem::take(&mut self.tally);
         Window {
             calls: self.started,
             checked: self.answered,
@@ -313,16 +279,16 @@ impl Load {
 
 impl Place {
     fn new(
-        endpoint: &Endpoint,
+        cx: &Context<'_, Load>,
         session: SessionId,
         batch: u16,
         workload: &Workload,
     ) -> Result<Self, Failure> {
-        let mut request = endpoint.alloc(workload.size).map_err(Failure::because)?;
+        let mut request = cx.alloc(workload.size).map_err(Failure::because)?;
         request.set_len(workload.size);
         Pattern::new(SEED, u64::from(batch)).fill(&mut request);
         let response_bytes = workload.exchange.response_bytes(workload.size);
-        let response = endpoint.alloc(response_bytes).map_err(Failure::because)?;
+        let response = cx.alloc(response_bytes).map_err(Failure::because)?;
         let buffers = Some((request, response));
         Ok(Self { session, batch: batch.into(), stamp: 0, started_ns: 0, buffers })
     }

@@ -164,19 +164,17 @@ impl Measurement {
         server: (SocketAddr, u16),
         shape: &Shape,
         meanwhile: &mut dyn FnMut(),
-    ) -> Result<Caller, Failure> {
+    ) -> Result<Caller<Load>, Failure> {
         let config = EndConfig {
             slots: shape.slots,
             credits: self.in_flight.clamp(CREDITS_DEFAULT, WINDOW_PACKETS as u16),
             adjust: shape.adjust,
             ..EndConfig::towards(self.transport, server.0.ip())
         };
-        let mut caller = Caller::start(server.0, &config)?;
+        let load = Load::new(self.workload(shape), Rc::clone(&shape.limit));
+        let mut caller = Caller::start(server.0, &config, load)?;
         caller.open(server, shape.sessions, meanwhile)?;
-        let workload = self.workload(shape);
-        let limit = Rc::clone(&shape.limit);
-        let load = Load::new(&caller.endpoint, caller.sessions.clone(), workload, limit)?;
-        caller.set_load(load);
+        caller.endpoint.with(|load, cx| load.set_sessions(cx, &caller.sessions))?;
         Ok(caller)
     }
 

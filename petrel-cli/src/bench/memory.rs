@@ -34,7 +34,7 @@ pub(super) fn run_client(args: &IdleArgs, output: Output) -> Result<(), Failure>
         adjust: |config: &mut EndpointConfig| config.sessions.accept = false,
         ..EndConfig::towards(args.transport, address.ip())
     };
-    let mut caller = Caller::start(address, &config)?;
+    let mut caller = Caller::start(address, &config, ())?;
     let read =
         || Ok::<_, Failure>((private_bytes("self")?, private_bytes(&args.server_pid.to_string())?));
     caller.open((address, 0), 1, || ())?;

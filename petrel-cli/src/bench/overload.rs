@@ -145,7 +145,7 @@ impl Pair {
             },
             ..EndConfig::towards(args.transport, address.ip())
         };
-        let mut caller = Caller::start(address, &config)?;
+        let mut caller = Caller::start(address, &config, ())?;
         caller.open((address, 0), usize::from(args.sessions) + 1, || ())?;
         let side =
             caller.sessions.pop().ok_or_else(|| Failure::because("no session was opened"))?;

@@ -102,7 +102,7 @@ impl Checks {
 
 impl Tally {
     fn new() -> Self {
-        Self { latencies: Latencies::new(), rates: Vec::new(), checks: Checks::default() }
+        Self { latencies: Latencies::default(), rates: Vec::new(), checks: Checks::default() }
     }
 
     /// A call that has ended.

@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn window__rates_are_of_what_was_answered() {
-        let mut window = Window::new(Some(Latencies::new()));
+        let mut window = Window::new(Some(Latencies::default()));
         (window.calls, window.checked, window.bytes) = (11, 10, 80);
         window.elapsed_ns = 1_000;
         assert_eq!((window.per_second(), window.bits_per_second()), (1e7, 6.4e8));

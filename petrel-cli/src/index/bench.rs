@@ -81,6 +81,7 @@ const KINDS: [Kind; 8] = [
 ];
 
 /// What was measured in all windows of a kind.
+#[derive(Default)]
 struct Series {
     /// Lookups or echoes per second, by round.
     rates: Vec<f64>,
@@ -100,8 +101,7 @@ struct Apart {
 
 /// An endpoint with a session for each client, and their calls.
 struct Clients {
-    endpoint: Endpoint,
-    load: Option<Box<Load>>,
+    endpoint: Endpoint<Load>,
 }
 
 #[derive(Deserialize)]
@@ -138,7 +138,7 @@ fn measure(
     index.clients.fill(args)?;
     let mut together = Together::start(args, transport, cpus, keys)?;
     let mut progress = output.progress(u64::from(args.rounds), transport.name());
-    let mut all = KINDS.map(|_| Series::new());
+    let mut all = KINDS.map(|_| Series::default());
     for round in 0..args.rounds + WARM_UP_ROUNDS {
         for (kind, series) in KINDS.into_iter().zip(&mut all) {
             thread::sleep(PAUSE);
@@ -179,23 +179,21 @@ impl Apart {
         let mut process = Process::start(&arguments)?;
         drop(seated);
         let Ready { address } = parse(&process.line()?)?;
-        let mut endpoint = endpoint(transport)?;
+        let mut endpoint = endpoint(transport, keys)?;
         let sessions = (0..args.clients).map(|_| endpoint.connect_wait_to(address, EndpointId(0)));
         let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
-        let clients = Clients::new(endpoint, &sessions, args, keys)?;
-        Ok(Self { _process: process, clients })
+        Ok(Self { _process: process, clients: Clients::new(endpoint, &sessions, args)? })
     }
 }
 
 impl Clients {
     fn new(
-        endpoint: Endpoint,
+        mut endpoint: Endpoint<Load>,
         sessions: &[SessionId],
         args: &IndexBenchArgs,
-        keys: &Rc<Keys>,
     ) -> Result<Self, Failure> {
-        let load = Load::new(&endpoint, sessions, args.outstanding, Rc::clone(keys))?;
-        Ok(Self { endpoint, load: Some(load) })
+        endpoint.with(|load, cx| load.set_sessions(cx, sessions, args.outstanding))?;
+        Ok(Self { endpoint })
     }
 
     /// Puts all keys, by calls.
@@ -211,9 +209,7 @@ impl Clients {
 
     /// Calls for a window; `between` runs after each turn of the event loop.
     fn call(&mut self, demand: Demand, between: impl FnMut()) -> Result<load::Outcome, Failure> {
-        let load = self.load.take().expect("no window is under way");
-        let (load, outcome) = load::window(load, &mut self.endpoint, demand, between)?;
-        self.load = Some(load);
+        let outcome = load::window(&mut self.endpoint, demand, between)?;
         match &outcome.first_failure {
             Some(text) => Err(Failure::because(format!("a call failed: {text}"))),
             None => Ok(outcome),
@@ -255,18 +251,6 @@ impl Kind {
 }
 
 impl Series {
-    fn new() -> Self {
-        Self {
-            rates: Vec::new(),
-            latencies: [Latencies::new(), Latencies::new()],
-            lookups: 0,
-            scans: 0,
-            echoes: 0,
-            wrong: 0,
-            refused: 0,
-        }
-    }
-
     fn add(&mut self, outcome: load::Outcome) {
         self.rates.push(outcome.rate());
         self.lookups += outcome.lookups;
@@ -310,9 +294,10 @@ fn arguments(
 }
 
 /// An endpoint that never sleeps: it measures.
-fn endpoint(transport: BenchTransport) -> Result<Endpoint, Failure> {
+fn endpoint(transport: BenchTransport, keys: &Rc<Keys>) -> Result<Endpoint<Load>, Failure> {
     let nexus = Nexus::builder().transports(transport.only()).start()?;
-    nexus.endpoint(endpoint_config(transport, false)).map_err(Failure::because)
+    let load = Load::new(Rc::clone(keys));
+    nexus.endpoint_with(endpoint_config(transport, false), load).map_err(Failure::because)
 }
 
 fn endpoint_config(transport: BenchTransport, accepts: bool) -> EndpointConfig {

@@ -3,6 +3,7 @@
 use petrel::endpoint::{SessionId, StartError};
 use petrel::{Endpoint, MsgBuf};
 
+use super::Load;
 use crate::payload::Pattern;
 
 /// Makes the bytes of this process's calls unlike those of others.
@@ -21,7 +22,7 @@ pub(super) struct Lane {
 
 impl Lane {
     pub(super) fn new(
-        endpoint: &Endpoint,
+        endpoint: &Endpoint<Load>,
         session: SessionId,
         size: usize,
     ) -> Result<Self, StartError> {

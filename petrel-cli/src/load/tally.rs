@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::output::latency::Latencies;
 
 /// What became of the calls of a run, so far.
+#[derive(Default)]
 pub(crate) struct Tally {
     /// Calls started, those included that were not taken.
     pub(crate) started: u64,
@@ -38,18 +39,6 @@ pub(crate) struct FailureGroup {
 }
 
 impl Tally {
-    pub(crate) fn new() -> Self {
-        Self {
-            started: 0,
-            answered: 0,
-            mismatched: 0,
-            failures: Vec::new(),
-            latencies: Latencies::new(),
-            elapsed_ns: 0,
-            retransmissions: 0,
-        }
-    }
-
     /// Calls that ended without a response.
     pub(crate) fn failed(&self) -> u64 {
         self.failures.iter().map(|group| group.count).sum()
@@ -130,7 +119,7 @@ mod tests {
 
     #[test]
     fn fail__groups_by_status_and_execution() {
-        let mut tally = Tally::new();
+        let mut tally = Tally::default();
         assert!(tally.is_flawless());
         tally.fail(&failure(Status::Unavailable, Execution::MayHaveExecuted));
         tally.fail(&failure(Status::Unavailable, Execution::MayHaveExecuted));
@@ -147,7 +136,7 @@ mod tests {
 
     #[test]
     fn answer__counts_wrong_ones() {
-        let mut tally = Tally::new();
+        let mut tally = Tally::default();
         tally.answer(10, true);
         tally.answer(10, false);
         assert_eq!((tally.answered, tally.mismatched), (2, 1));

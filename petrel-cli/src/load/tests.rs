@@ -15,7 +15,7 @@ use crate::client::{Client, ClientConfig};
 struct BadServer {
     stop: Stop,
     thread: Option<JoinHandle<()>>,
-    client: Client,
+    client: Client<Load>,
 }
 
 impl BadServer {

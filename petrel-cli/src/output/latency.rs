@@ -19,14 +19,16 @@ pub(crate) struct Latencies {
     histogram: Histogram<u64>,
 }
 
-impl Latencies {
+impl Default for Latencies {
     /// An empty histogram; all its memory is allocated here.
-    pub(crate) fn new() -> Self {
+    fn default() -> Self {
         let histogram = Histogram::new_with_bounds(1, LATENCY_MAX_NS, SIGNIFICANT_DIGITS)
             .expect("1 ns to 60 s at 3 digits are valid bounds");
         Self { histogram }
     }
+}
 
+impl Latencies {
     /// Adds one latency; beyond a minute it counts as a minute.
     pub(crate) fn record(&mut self, ns: u64) {
         self.histogram.saturating_record(ns);
@@ -96,12 +98,12 @@ mod tests {
 
     #[test]
     fn summary__of_nothing_is_none() {
-        assert_eq!(Latencies::new().summary(), None);
+        assert_eq!(Latencies::default().summary(), None);
     }
 
     #[test]
     fn summary__percentiles_are_within_a_thousandth() {
-        let mut latencies = Latencies::new();
+        let mut latencies = Latencies::default();
         (1..=1_000u64).for_each(|us| latencies.record(us * 1_000));
         let summary = latencies.summary().unwrap();
         assert_eq!(summary.count, 1_000);
@@ -118,7 +120,7 @@ mod tests {
 
     #[test]
     fn record__beyond_the_bounds_saturates() {
-        let mut latencies = Latencies::new();
+        let mut latencies = Latencies::default();
         latencies.record(0);
         latencies.record(u64::MAX);
         let summary = latencies.summary().unwrap();
@@ -128,7 +130,7 @@ mod tests {
 
     #[test]
     fn display__is_one_line_of_four_figures() {
-        let mut latencies = Latencies::new();
+        let mut latencies = Latencies::default();
         latencies.record(500);
         let text = latencies.summary().unwrap().to_string();
         assert_eq!(text, "p50 500 ns, p99 500 ns, p99.9 500 ns, max 500 ns");

@@ -68,7 +68,7 @@ pub(in super::super) fn ends(size: usize) -> (Ping, Pong) {
         called_ns: 0,
         is_waiting: false,
         window: Unfinished::default(),
-        latencies: Latencies::new(),
+        latencies: Latencies::default(),
     };
     (ping, pong)
 }
@@ -124,7 +124,7 @@ impl Ping {
 impl Drive for Ping {
     fn begin(&mut self, end_ns: u64) {
         self.window = Unfinished::default();
-        self.latencies = Latencies::new();
+        self.latencies = Latencies::default();
         self.end_ns = end_ns;
         self.started_ns = clock::now_ns();
         self.called_ns = self.started_ns;
@@ -160,7 +160,7 @@ impl Drive for Ping {
     }
 
     fn finish(&mut self) -> Window {
-        let latencies = std::mem::replace(&mut self.latencies, Latencies::new());
+        let latencies = std::mem::take(&mut self.latencies);
         self.window.finish(self.started_ns, Some(latencies))
     }
 }

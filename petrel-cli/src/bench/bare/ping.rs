@@ -52,7 +52,7 @@ impl Ping {
             is_waiting: false,
             patience: Patience::default(),
             window: Unfinished::default(),
-            latencies: Latencies::new(),
+            latencies: Latencies::default(),
         })
     }
 
@@ -89,7 +89,7 @@ impl Pong {
 impl Drive for Ping {
     fn begin(&mut self, end_ns: u64) {
         self.window = Unfinished::default();
-        self.latencies = Latencies::new();
+        self.latencies = Latencies::default();
         self.end_ns = end_ns;
         self.started_ns = clock::now_ns();
         (self.called_ns, self.is_waiting) = (self.started_ns, true);
@@ -121,7 +121,7 @@ impl Drive for Ping {
     }
 
     fn finish(&mut self) -> Window {
-        let latencies = std::mem::replace(&mut self.latencies, Latencies::new());
+        let latencies = std::mem::take(&mut self.latencies);
         self.window.finish(self.started_ns, Some(latencies))
     }
 }

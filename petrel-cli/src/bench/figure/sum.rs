@@ -40,7 +40,7 @@ impl Sum {
         }
         let mut all: Option<Latencies> = None;
         for latencies in pairs.kept.iter().filter_map(side).filter_map(|w| w.latencies.as_ref()) {
-            all.get_or_insert_with(Latencies::new).add(latencies);
+            all.get_or_insert_default().add(latencies);
         }
         sum.latency = all.and_then(|all| all.summary());
         sum

@@ -81,7 +81,7 @@ fn is_flawless__not_with_a_wrong_answer_on_either_side() {
 #[test]
 fn new__of_latencies_has_differences() {
     let timed = |ns: u64| {
-        let mut latencies = Latencies::new();
+        let mut latencies = Latencies::default();
         latencies.record(ns);
         Window { checked: 1, elapsed_ns: 1, ..Window::new(Some(latencies)) }
     };

@@ -67,7 +67,7 @@ pub(super) struct Tally {
 
 impl Default for Tally {
     fn default() -> Self {
-        Self { latencies: Latencies::new(), answered: 0, wrong: 0, elapsed: Duration::ZERO }
+        Self { latencies: Latencies::default(), answered: 0, wrong: 0, elapsed: Duration::ZERO }
     }
 }
 

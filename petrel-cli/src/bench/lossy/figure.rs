@@ -174,7 +174,7 @@ impl Side {
 }
 
 fn latency(windows: &[Window]) -> Option<LatencySummary> {
-    let mut all = Latencies::new();
+    let mut all = Latencies::default();
     windows.iter().filter_map(|window| window.latencies.as_ref()).for_each(|one| all.add(one));
     all.summary()
 }

@@ -327,7 +327,7 @@ impl State {
 
 impl Outcomes {
     fn new() -> Self {
-        let (latency, refusal) = (Latencies::new(), Latencies::new());
+        let (latency, refusal) = (Latencies::default(), Latencies::default());
         let (offered, good, late, refused, expired) = Default::default();
         let (held_back, unsent, wrong) = Default::default();
         Self { offered, good, late, refused, expired, held_back, unsent, wrong, latency, refusal }

@@ -1,9 +1,9 @@
 //! Calls of many clients on one thread: a closed loop for each, every answer checked.
 //!
-//! As `bench/load.rs` does it: a place for each call that is on the way, with its two buffers, plain
-//! functions as continuations, and the load in a thread-local variable meanwhile.
+//! As `bench/load.rs` does it: a place for each call that is on the way, with its two buffers, and the load as the state
+//! of the endpoint, which lends it to continuations.
 
-use std::cell::Cell;
+use std::mem;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -30,9 +30,10 @@ const TURNS_PER_LOOK: u32 = 1 << 10;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What is called.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum What {
     /// An echo of 8 bytes.
+    #[default]
     Echo,
     /// Lookups, and so many SCANs among a hundred calls.
     Lookups { scans: u8 },
@@ -41,7 +42,7 @@ pub(super) enum What {
 }
 
 /// A window's calls.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Demand {
     pub(super) what: What,
     /// Calls on the way at a time.
@@ -52,6 +53,7 @@ pub(super) struct Demand {
 }
 
 /// What came of them.
+#[derive(Default)]
 pub(super) struct Outcome {
     pub(super) lookups: u64,
     pub(super) scans: u64,
@@ -66,19 +68,6 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    fn new() -> Self {
-        Self {
-            lookups: 0,
-            scans: 0,
-            echoes: 0,
-            wrong: 0,
-            refused: 0,
-            first_failure: None,
-            elapsed_ns: 0,
-            latencies: [Latencies::new(), Latencies::new()],
-        }
-    }
-
     /// Lookups, or echoes, per second.
     pub(super) fn rate(&self) -> f64 {
         (self.lookups + self.echoes) as f64 * 1e9 / self.elapsed_ns.max(1) as f64
@@ -89,6 +78,8 @@ impl Outcome {
 pub(super) struct Load {
     keys: Rc<Keys>,
     places: Vec<Place>,
+    /// Calls on the way.
+    active: usize,
     demand: Demand,
     random: u64,
     next_key: u32,
@@ -112,97 +103,71 @@ enum Call {
     Put(u64),
 }
 
-thread_local! {
-    static LOAD: Cell<Option<Box<Load>>> = const { Cell::new(None) };
-
-    /// Its calls on the way.
-    static ACTIVE: Cell<usize> = const { Cell::new(0) };
-}
-
-/// The continuation of every call.
-fn on_reply(cx: &mut Context<'_>, reply: Reply, place: u64) {
-    let mut load = LOAD.take().expect("calls are on the way in a window only");
-    load.on_reply(cx, reply, place as usize);
-    LOAD.set(Some(load));
-}
-
-/// Calls for a window, and gives the load back. `between` runs after each turn of the clients' endpoint.
+/// Calls for a window. `between` runs after each turn of the clients' endpoint.
 pub(super) fn window(
-    mut load: Box<Load>,
-    endpoint: &mut Endpoint,
-    demand: Demand,
-    between: impl FnMut(),
-) -> Result<(Box<Load>, Outcome), Failure> {
-    let begin_ns = clock::now_ns();
-    load.demand = demand;
-    load.next_key = 0;
-
-    load.end_ns = begin_ns.saturating_add(demand.length.as_nanos() as u64);
-    for place in 0..demand.in_flight.min(load.places.len()) {
-        load.start(&mut endpoint.context(), place, begin_ns);
-    }
-    LOAD.set(Some(load));
-    let given_up = run(endpoint, begin_ns, demand, between);
-    let mut load = LOAD.take().expect("the load was put there");
-    given_up?;
-    let elapsed_ns = clock::now_ns() - begin_ns;
-    let outcome = Outcome { elapsed_ns, ..std::mem::replace(&mut load.outcome, Outcome::new()) };
-    Ok((load, outcome))
-}
-
-fn run(
-    endpoint: &mut Endpoint,
-    begin_ns: u64,
+    endpoint: &mut Endpoint<Load>,
     demand: Demand,
     mut between: impl FnMut(),
-) -> Result<(), Failure> {
+) -> Result<Outcome, Failure> {
+    let begin_ns = clock::now_ns();
     let last_ns = begin_ns.saturating_add((demand.length + PATIENCE).as_nanos() as u64);
-    while ACTIVE.get() > 0 {
+    endpoint.with(|load, cx| load.begin(cx, demand, begin_ns));
+    'window: loop {
         for _ in 0..TURNS_PER_LOOK {
+            if endpoint.state().active == 0 {
+                break 'window;
+            }
             endpoint.run_once();
             between();
-            if ACTIVE.get() == 0 {
-                return Ok(());
-            }
         }
         if demand.what != What::Fill && clock::now_ns() > last_ns {
-            let text =
-                format!("{} calls have not ended {PATIENCE:?} after the window", ACTIVE.get());
+            let active = endpoint.state().active;
+            let text = format!("{active} calls have not ended {PATIENCE:?} after the window");
             return Err(Failure::because(text));
         }
     }
-    Ok(())
+    let elapsed_ns = clock::now_ns() - begin_ns;
+    Ok(Outcome { elapsed_ns, ..mem::take(&mut endpoint.state_mut().outcome) })
 }
 
 impl Load {
-    /// A load with so many calls on each of some sessions.
-    pub(super) fn new(
-        endpoint: &Endpoint,
-        sessions: &[SessionId],
-        outstanding: u16,
-        keys: Rc<Keys>,
-    ) -> Result<Box<Self>, Failure> {
-        // Neighbouring places are of different sessions, as calls of different clients are.
-        let places = (0..outstanding).flat_map(|_| sessions);
-        let places = places.map(|session| Place::new(endpoint, *session));
-        Ok(Box::new(Self {
+    /// A load on no sessions yet.
+    pub(super) fn new(keys: Rc<Keys>) -> Self {
+        Self {
             keys,
-            places: places.collect::<Result<_, _>>()?,
-            demand: Demand {
-                what: What::Echo,
-                in_flight: 0,
-                is_timed: false,
-                length: Duration::ZERO,
-            },
+            places: Vec::new(),
+            active: 0,
+            demand: Demand::default(),
             random: 0x7065_7472_656c,
             next_key: 0,
             end_ns: 0,
-            outcome: Outcome::new(),
-        }))
+            outcome: Outcome::default(),
+        }
+    }
+
+    /// Makes so many calls on each of some sessions, in windows to come.
+    pub(super) fn set_sessions(
+        &mut self,
+        cx: &mut Context<'_, Self>,
+        sessions: &[SessionId],
+        outstanding: u16,
+    ) -> Result<(), Failure> {
+        // Neighbouring places are of different sessions, as calls of different clients are.
+        let places = (0..outstanding).flat_map(|_| sessions);
+        self.places = places.map(|session| Place::new(cx, *session)).collect::<Result<_, _>>()?;
+        Ok(())
+    }
+
+    fn begin(&mut self, cx: &mut Context<'_, Self>, demand: Demand, now_ns: u64) {
+        (self.demand, self.next_key) = (demand, 0);
+        self.end_ns = now_ns.saturating_add(demand.length.as_nanos() as u64);
+        for place in 0..demand.in_flight.min(self.places.len()) {
+            self.start(cx, place, now_ns);
+        }
     }
 
     #[inline]
-    fn start(&mut self, cx: &mut Context<'_>, index: usize, now_ns: u64) {
+    fn start(&mut self, cx: &mut Context<'_, Self>, index: usize, now_ns: u64) {
         let Some(call) = self.choose() else { return };
         let place = &mut self.places[index];
         let Some((mut request, response)) = place.buffers.take() else { return };
@@ -211,9 +176,9 @@ impl Load {
         match cx
             .call(place.session, method, request)
             .into_buffer(response)
-            .then(move |_, cx, reply| on_reply(cx, reply, index as u64))
+            .then(move |load, cx, reply| load.on_reply(cx, reply, index))
         {
-            Ok(()) => ACTIVE.set(ACTIVE.get() + 1),
+            Ok(()) => self.active += 1,
             Err(rejected) => {
                 place.buffers = rejected.request.zip(rejected.response);
                 self.fail(rejected.error.to_string());
@@ -251,8 +216,8 @@ impl Load {
     }
 
     #[inline]
-    fn on_reply(&mut self, cx: &mut Context<'_>, reply: Reply, index: usize) {
-        ACTIVE.set(ACTIVE.get() - 1);
+    fn on_reply(&mut self, cx: &mut Context<'_, Self>, reply: Reply, index: usize) {
+        self.active -= 1;
         let now_ns = self.now_ns(cx);
         let place = &mut self.places[index];
         let (call, latency_ns) = (place.call, now_ns.saturating_sub(place.started_ns));
@@ -282,7 +247,7 @@ impl Load {
 
     /// The time: with one call on the way a reading of the clock, else that of the turn.
     #[inline]
-    fn now_ns(&self, cx: &Context<'_>) -> u64 {
+    fn now_ns(&self, cx: &Context<'_, Self>) -> u64 {
         if self.demand.is_timed && self.demand.in_flight == 1 {
             clock::now_ns()
         } else {
@@ -307,9 +272,9 @@ impl Load {
 }
 
 impl Place {
-    fn new(endpoint: &Endpoint, session: SessionId) -> Result<Self, Failure> {
-        let request = endpoint.alloc(REQUEST_BYTES).map_err(Failure::because)?;
-        let response = endpoint.alloc(RESPONSE_BYTES).map_err(Failure::because)?;
+    fn new(cx: &Context<'_, Load>, session: SessionId) -> Result<Self, Failure> {
+        let request = cx.alloc(REQUEST_BYTES).map_err(Failure::because)?;
+        let response = cx.alloc(RESPONSE_BYTES).map_err(Failure::because)?;
         let buffers = Some((request, response));
         Ok(Self { session, call: Call::Echo(0), started_ns: 0, buffers })
     }

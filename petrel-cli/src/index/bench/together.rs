@@ -16,7 +16,7 @@ use petrel::{Endpoint, Nexus};
 use petrel_index::{Metrics, Scans, Store, StoreConfig, fetch_ahead, register};
 
 use super::keys::{Keys, value_of};
-use super::load::{Demand, Outcome};
+use super::load::{Demand, Load, Outcome};
 use super::{Clients, Kind, endpoint, endpoint_config};
 use crate::cli::{BenchTransport, IndexBenchArgs};
 use crate::cores::Seat;
@@ -92,18 +92,18 @@ impl Side {
         if fetches_ahead {
             fetch_ahead(&mut server, store);
         }
-        let mut endpoint = endpoint(transport)?;
+        let mut endpoint = endpoint(transport, keys)?;
         let address = nexus.local_addr().unwrap_or(listen);
         let sessions = (0..args.clients).map(|_| endpoint.connect_to(address, EndpointId(0)));
         let sessions = sessions.collect::<Result<Vec<_>, _>>()?;
         open(&mut endpoint, &mut server, &sessions)?;
-        Ok(Self { server, clients: Clients::new(endpoint, &sessions, args, keys)? })
+        Ok(Self { server, clients: Clients::new(endpoint, &sessions, args)? })
     }
 }
 
 /// Runs both ends until all sessions are open.
 fn open(
-    clients: &mut Endpoint,
+    clients: &mut Endpoint<Load>,
     server: &mut Endpoint,
     sessions: &[SessionId],
 ) -> Result<(), Failure> {
@@ -122,7 +122,7 @@ fn open(
     Ok(())
 }
 
-fn is_opening(clients: &Endpoint, session: SessionId) -> Result<ControlFlow<()>, Failure> {
+fn is_opening(clients: &Endpoint<Load>, session: SessionId) -> Result<ControlFlow<()>, Failure> {
     match clients.session_state(session) {
         SessionState::Open => Ok(ControlFlow::Break(())),
         SessionState::Opening => Ok(ControlFlow::Continue(())),
