@@ -186,8 +186,8 @@ impl Default for NexusBuilder {
 }
 
 impl NexusBuilder {
-    /// The control address to listen on; port 0 takes a free one. A process that is only a client
-    /// need not listen.
+    /// The control address to listen on; port 0 takes a free one. By default a nexus does not
+    /// listen, which is enough for a process that is only a client.
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen = Some(Listen::At(address));
         self
@@ -195,20 +195,20 @@ impl NexusBuilder {
 
     /// Listens on a socket that is bound already: one that the process was started with
     /// ([`inherited_listeners`](crate::server::inherited_listeners)), or that another process has, too. The system gives each
-    /// connection to one of those that listen on it.
+    /// connection to one of those that listen on it. None by default; the last of this and [`listen`](Self::listen) holds.
     pub fn listen_on(mut self, socket: TcpListener) -> Self {
         self.listen = Some(Listen::On(Arc::new(socket)));
         self
     }
 
     /// Allows peers of other hosts, though nobody proves who they are: for networks where
-    /// everybody who can connect may also call.
+    /// everybody who can connect may also call. By default there are peers of this host alone, on loopback.
     pub fn insecure(mut self) -> Self {
         self.insecure = true;
         self
     }
 
-    /// The transports that this process may use. Both by default.
+    /// The transports that this process may use. Both by default, UDP and shared memory.
     pub fn transports(mut self, transports: AllowedTransports) -> Self {
         self.transports = transports;
         self

@@ -133,19 +133,20 @@ impl Server {
         self
     }
 
-    /// Settings of the control plane, but for the address.
+    /// Settings of the control plane, but for the address; those of [`Nexus::builder`] by default.
     pub fn nexus(mut self, nexus: NexusBuilder) -> Self {
         self.nexus = nexus;
         self
     }
 
-    /// Takes calls of other hosts, though none proves who it is; see [`NexusBuilder::insecure`].
+    /// Takes calls of other hosts, though none proves who it is; see [`NexusBuilder::insecure`]. By default a server takes calls
+    /// of this host alone, and does not start at an address that others can reach.
     pub fn insecure(mut self) -> Self {
         self.nexus = self.nexus.insecure();
         self
     }
 
-    /// Settings of the endpoints.
+    /// Settings of the endpoints; [`EndpointConfig::default`] by default.
     pub fn endpoint(mut self, config: EndpointConfig) -> Self {
         self.endpoint = config;
         self
