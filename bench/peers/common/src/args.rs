@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser, ValueEnum};
 
+use crate::content::{BULK_BYTES, SMALL_BYTES};
+
 /// One end of a measurement of one peer.
 #[derive(Parser, Debug)]
 #[command(version, about)]
@@ -93,6 +95,16 @@ impl Role {
         match self {
             Self::Server(args) => args.priority,
             Self::Client(args) => args.priority,
+        }
+    }
+}
+
+impl Workload {
+    /// Size of the requests.
+    pub fn request_bytes(self) -> usize {
+        match self {
+            Self::Echo => SMALL_BYTES,
+            Self::Bulk => BULK_BYTES,
         }
     }
 }

@@ -4,7 +4,6 @@ use hdrhistogram::Histogram;
 
 use crate::args::{Plan, Workload};
 use crate::clock::{self, Clock};
-use crate::content::{BULK_BYTES, SMALL_BYTES};
 use crate::outcome::Outcome;
 
 /// Small calls in flight from which the clock is read for every so many calls only: at tens of
@@ -137,10 +136,7 @@ impl Meter {
         }
         let seconds = self.clock.ns_of(last_at - warm.at) as f64 / 1e9;
         let rate = calls as f64 / seconds;
-        let bytes = match self.plan.workload {
-            Workload::Echo => SMALL_BYTES,
-            Workload::Bulk => BULK_BYTES,
-        };
+        let bytes = self.plan.workload.request_bytes();
         let quantile = |quantile| {
             (self.plan.in_flight == 1).then(|| self.latencies.value_at_quantile(quantile))
         };

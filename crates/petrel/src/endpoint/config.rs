@@ -1,6 +1,7 @@
 //! What can be set about an endpoint.
 
 use std::net::IpAddr;
+use std::str::FromStr;
 use std::time::Duration;
 
 use petrel_proto::{Config, limits};
@@ -35,6 +36,52 @@ impl Default for IdlePolicy {
     /// of the replicated store have a p99 of 34 µs instead of 63 µs with 20 µs. Others get the core meanwhile.
     fn default() -> Self {
         IdlePolicy::SpinThenBlock(Duration::from_micros(100))
+    }
+}
+
+impl FromStr for IdlePolicy {
+    type Err = ParseSettingError;
+
+    /// `poll`, `yield`, `block`, or `spin` for the default.
+    fn from_str(text: &str) -> Result<Self, ParseSettingError> {
+        match text {
+            "poll" => Ok(Self::Poll),
+            "yield" => Ok(Self::Yield),
+            "spin" => Ok(Self::default()),
+            "block" => Ok(Self::Block),
+            _ => Err(ParseSettingError::new(text, "poll, yield, spin or block")),
+        }
+    }
+}
+
+impl FromStr for AllowedTransports {
+    type Err = ParseSettingError;
+
+    /// `udp`, `shm`, or both with a comma between them.
+    fn from_str(text: &str) -> Result<Self, ParseSettingError> {
+        let mut allowed = Self { udp: false, shm: false };
+        for name in text.split(',') {
+            match name {
+                "udp" => allowed.udp = true,
+                "shm" => allowed.shm = true,
+                _ => return Err(ParseSettingError::new(text, "udp, shm or udp,shm")),
+            }
+        }
+        Ok(allowed)
+    }
+}
+
+/// A text names no value of a setting.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?}: {expected} expected")]
+pub struct ParseSettingError {
+    text: String,
+    expected: &'static str,
+}
+
+impl ParseSettingError {
+    fn new(text: &str, expected: &'static str) -> Self {
+        Self { text: text.to_owned(), expected }
     }
 }
 
@@ -144,6 +191,33 @@ impl SessionConfig {
             Err("the largest message is at most 1 GiB")
         } else {
             Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn from_str__takes_the_names_and_says_which_there_are() {
+        for (text, policy) in [
+            ("poll", IdlePolicy::Poll),
+            ("yield", IdlePolicy::Yield),
+            ("spin", IdlePolicy::default()),
+            ("block", IdlePolicy::Block),
+        ] {
+            assert_eq!(text.parse(), Ok(policy), "{text}");
+        }
+        for (text, udp, shm) in
+            [("udp", true, false), ("shm", false, true), ("shm,udp", true, true)]
+        {
+            assert_eq!(text.parse(), Ok(AllowedTransports { udp, shm }), "{text}");
+        }
+        let error = "sleep".parse::<IdlePolicy>().unwrap_err();
+        assert_eq!(error.to_string(), "\"sleep\": poll, yield, spin or block expected");
+        for text in ["", "tcp", "udp,", "udp, shm"] {
+            assert!(text.parse::<AllowedTransports>().is_err(), "{text}");
         }
     }
 }

@@ -43,7 +43,7 @@ use petrel_transport::{RX_BURST_MAX, Transport};
 
 pub use call::{CallKey, Continuation, Reply};
 pub use call_builder::{CallBuilder, CallRejected, Callee, Caller, IntoMessage};
-pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
+pub use config::{EndpointConfig, IdlePolicy, ParseSettingError, SessionConfig};
 pub use context::{Context, StartError};
 pub use drain::DrainTimeout;
 pub use ends::{CallFailures, SessionEnd, SessionEnds};
