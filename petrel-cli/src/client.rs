@@ -1,8 +1,9 @@
-//! A client's end: an endpoint of its own nexus, with sessions to a server.
+//! A client's end: an endpoint of its own nexus, with sessions to a server; and clients of services.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::{Duration, Instant};
 
+use petrel::client::Background;
 use petrel::endpoint::{AllowedTransports, EndpointId, Reason};
 use petrel::endpoint::{EndpointConfig, IdlePolicy, SessionId, SessionState};
 use petrel::{Endpoint, Nexus, Status};
@@ -126,6 +127,34 @@ impl<S: Default + 'static> Client<S> {
     pub(crate) fn retransmissions(&self) -> u64 {
         self.endpoint.stats().protocol.packets_retransmitted
     }
+}
+
+/// A client of the service at the first address of the server that answers, with a thread of its own. To connect may take as
+/// long as a call.
+pub(crate) fn connect_service(
+    server: &ServerAddress,
+    endpoint: u16,
+    transports: AllowedTransports,
+    config: &petrel::client::ClientConfig,
+) -> Result<petrel::Client, Failure> {
+    let mut last = Failure::because(format!("{server} has no address"));
+    for address in server.resolve()? {
+        let mut nexus = Nexus::builder().connect_timeout(config.timeout);
+        if !address.ip().to_canonical().is_loopback() {
+            // Who names another host wants to call it; nobody can call this process for it.
+            nexus = nexus.insecure();
+        }
+        let mut own = EndpointConfig::default();
+        own.data_address = Some(data_address(address.ip()));
+        own.transports = transports;
+        let background = Background::builder().nexus(nexus).endpoint(own).start()?;
+        let client = petrel::Client::builder().config(config.clone()).background(&background);
+        match client.connect_wait((address, EndpointId(endpoint))) {
+            Ok(client) => return Ok(client),
+            Err(error) => last = error.into(),
+        }
+    }
+    Err(last)
 }
 
 fn endpoint_config(address: SocketAddr, config: &ClientConfig) -> EndpointConfig {

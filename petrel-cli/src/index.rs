@@ -26,10 +26,7 @@ pub(crate) fn run(args: &IndexArgs, output: Output) -> Result<Outcome, Failure> 
 
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
-        match error.status() {
-            Some(status) => Self::new(status, error.to_string()),
-            None => Self::because(error),
-        }
+        Self::new(error.status(), error.to_string())
     }
 }
 

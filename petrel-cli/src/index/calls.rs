@@ -3,13 +3,15 @@
 use std::io::{self, IsTerminal, Write};
 use std::ops::Bound;
 
-use petrel_index::{Client, ClientConfig};
+use petrel::client::ClientConfig;
+use petrel_index::Client;
 use serde::Serialize;
 use serde_json::Value;
 
 use super::serve::print_counters;
 use crate::Outcome;
 use crate::cli::{IndexKeyArgs, IndexPutArgs, IndexScanArgs, IndexServerArgs, IndexStatusArgs};
+use crate::client::connect_service;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::text::clean_bytes;
@@ -38,9 +40,9 @@ struct Summed {
 pub(super) fn get(args: &IndexKeyArgs, output: Output) -> Result<Outcome, Failure> {
     let key = args.key.as_str();
     let value = match args.bytes {
-        true => connect(&args.server)?.get_bytes(key.as_bytes())?,
+        true => connect(&args.server)?.get_bytes(key.as_bytes()).wait()?,
         false => {
-            let value = connect(&args.server)?.get_word(word(key)?)?;
+            let value = connect(&args.server)?.get_word(word(key)?).wait()?;
             value.map(|value| value.to_string().into_bytes())
         }
     };
@@ -65,12 +67,12 @@ pub(super) fn put(args: &IndexPutArgs, output: Output) -> Result<Outcome, Failur
     let (key, server) = (args.of.key.as_str(), &args.of.server);
     let (had_one, former) = match args.of.bytes {
         true => {
-            let mut client = connect(server)?;
-            (client.put_bytes(key.as_bytes(), args.value.as_bytes())?, None)
+            let client = connect(server)?;
+            (client.put_bytes(key.as_bytes(), args.value.as_bytes()).wait()?, None)
         }
         false => {
             let (number, value) = (word(key)?, word(&args.value)?);
-            let former = connect(server)?.put_word(number, value)?;
+            let former = connect(server)?.put_word(number, value).wait()?;
             (former.is_some(), former.map(Value::from))
         }
     };
@@ -82,9 +84,9 @@ pub(super) fn put(args: &IndexPutArgs, output: Output) -> Result<Outcome, Failur
 pub(super) fn delete(args: &IndexKeyArgs, output: Output) -> Result<Outcome, Failure> {
     let key = args.key.as_str();
     let (was_there, former) = match args.bytes {
-        true => (connect(&args.server)?.delete_bytes(key.as_bytes())?, None),
+        true => (connect(&args.server)?.delete_bytes(key.as_bytes()).wait()?, None),
         false => {
-            let former = connect(&args.server)?.delete_word(word(key)?)?;
+            let former = connect(&args.server)?.delete_word(word(key)?).wait()?;
             (former.is_some(), former.map(Value::from))
         }
     };
@@ -104,7 +106,7 @@ pub(super) fn scan(args: &IndexScanArgs, output: Output) -> Result<Outcome, Fail
 
 fn sum(args: &IndexScanArgs, after: u64, output: Output) -> Result<(), Failure> {
     let limit = u32::try_from(args.limit).unwrap_or(u32::MAX);
-    let sum = connect(&args.server)?.sum_words(after, limit)?;
+    let sum = connect(&args.server)?.sum_words(after, limit).wait()?;
     output.record(&Summed { found: sum.found, sum: sum.sum })?;
     Ok(output.line(format!("{} ({} values)", sum.sum, sum.found))?)
 }
@@ -115,7 +117,7 @@ fn scan_words(args: &IndexScanArgs, output: Output) -> Result<(), Failure> {
         (None, Some(before)) => Bound::Excluded(word(before)?),
         (None, None) => Bound::Unbounded,
     };
-    for (key, value) in connect(&args.server)?.scan_words(from, args.limit)? {
+    for (key, value) in connect(&args.server)?.scan_words(from, args.limit).wait()? {
         output.record(&Pair { key: key.into(), value: value.into() })?;
         output.line(format!("{key}\t{value}"))?;
     }
@@ -128,7 +130,7 @@ fn scan_bytes(args: &IndexScanArgs, output: Output) -> Result<(), Failure> {
         (None, Some(before)) => Bound::Excluded(before.as_bytes()),
         (None, None) => Bound::Unbounded,
     };
-    for (key, value) in connect(&args.server)?.scan_bytes(from, args.limit)? {
+    for (key, value) in connect(&args.server)?.scan_bytes(from, args.limit).wait()? {
         output.record(&Pair { key: shown(&key, true), value: shown(&value, true) })?;
         let text = String::from_utf8_lossy;
         output.line(format!("{}\t{}", text(&key), text(&value)))?;
@@ -137,29 +139,18 @@ fn scan_bytes(args: &IndexScanArgs, output: Output) -> Result<(), Failure> {
 }
 
 pub(super) fn status(args: &IndexStatusArgs, output: Output) -> Result<Outcome, Failure> {
-    let counters = connect(&args.server)?.status()?;
+    let counters = connect(&args.server)?.status().wait()?;
     let pairs = counters.iter().map(|(name, value)| (name.clone(), (*value).into()));
     output.record(&pairs.collect::<serde_json::Map<_, Value>>())?;
     print_counters(&counters, output)?;
     Ok(Outcome::Success)
 }
 
-/// Connects to the first address of the server that answers.
 fn connect(args: &IndexServerArgs) -> Result<Client, Failure> {
-    let mut last = Failure::because(format!("{} has no address", args.address));
-    for server in args.address.resolve()? {
-        let config = ClientConfig {
-            endpoint: args.endpoint,
-            transports: args.transport.allowed(),
-            timeout: args.timeout,
-            ..ClientConfig::to(server)
-        };
-        match Client::connect(&config) {
-            Ok(client) => return Ok(client),
-            Err(error) => last = error.into(),
-        }
-    }
-    Err(last)
+    let mut config = ClientConfig::default();
+    config.timeout = args.timeout;
+    let transports = args.transport.allowed();
+    Ok(connect_service(&args.address, args.endpoint, transports, &config)?.into())
 }
 
 /// A number, in decimal or in hexadecimal behind `0x`.

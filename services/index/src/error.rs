@@ -1,7 +1,7 @@
 //! What can go wrong.
 
 use petrel::Status;
-use petrel::endpoint::{ConnectError, EndpointError};
+use petrel::endpoint::EndpointError;
 use petrel::nexus::NexusError;
 
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -58,17 +58,8 @@ pub struct Malformed {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// No nexus.
-    #[error(transparent)]
-    Nexus(#[from] NexusError),
-    /// No endpoint.
-    #[error(transparent)]
-    Endpoint(#[from] EndpointError),
-    /// No session.
-    #[error(transparent)]
-    Connect(#[from] ConnectError),
     /// The call was not made, or failed.
-    #[error("{0}")]
+    #[error(transparent)]
     Failed(#[from] petrel::Error),
     /// The answer is not one of this service.
     #[error(transparent)]
@@ -79,14 +70,12 @@ pub enum ClientError {
 }
 
 impl ClientError {
-    /// The gRPC status code, where there is one.
-    pub fn status(&self) -> Option<Status> {
+    /// The gRPC status code.
+    pub fn status(&self) -> Status {
         match self {
-            Self::Connect(error) => Some(error.status()),
-            Self::Failed(failure) => Some(failure.status),
-            Self::Answer(_) => Some(Status::Internal),
-            Self::Request(error) => Some(error.status()),
-            Self::Nexus(_) | Self::Endpoint(_) => None,
+            Self::Failed(failure) => failure.status,
+            Self::Answer(_) => Status::Internal,
+            Self::Request(error) => error.status(),
         }
     }
 }

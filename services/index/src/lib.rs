@@ -4,20 +4,20 @@
 //! ```
 //! use std::ops::Bound;
 //!
-//! use petrel_index::{Client, ClientConfig, Server, ServerConfig};
+//! use petrel_index::{Client, Server, ServerConfig};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let server = Server::start(&ServerConfig::at("127.0.0.1:0".parse()?))?;
-//! let mut client = Client::connect(&ClientConfig::to(server.address()))?;
+//! let client = Client::connect_wait(server.address())?;      // or Client::connect(…).await
 //! for number in 1..=10 {
-//!     client.put_word(number, number * number)?;
+//!     client.put_word(number, number * number).wait()?;     // or .await, in any executor
 //! }
-//! assert_eq!(client.get_word(7)?, Some(49));
-//! assert_eq!(client.sum_words(7, 128)?.sum, 64 + 81 + 100);
+//! assert_eq!(client.get_word(7).wait()?, Some(49));
+//! assert_eq!(client.sum_words(7, 128).wait()?.sum, 64 + 81 + 100);
 //!
-//! client.put_bytes(b"albatross", b"a seabird")?;
-//! client.put_bytes(b"petrel", b"a seabird too")?;
-//! let from_b = client.scan_bytes(Bound::Included(b"b"), 10)?;
+//! client.put_bytes(b"albatross", b"a seabird").wait()?;
+//! client.put_bytes(b"petrel", b"a seabird too").wait()?;
+//! let from_b = client.scan_bytes(Bound::Included(b"b"), 10).wait()?;
 //! assert_eq!(from_b, [(b"petrel".to_vec(), b"a seabird too".to_vec())]);
 //!
 //! drop(client);
@@ -37,7 +37,8 @@
 //! | --- | --- |
 //! | [`Server`] | dispatch threads with an endpoint each, workers for scans, one [`Store`] for all |
 //! | [`register`] | the same handlers on an endpoint of one's own |
-//! | [`Client`] | calls one after another; [`SharedClient`] is for any thread and executor |
+//! | [`Client`] | calls from any thread and in any executor, by a [`petrel::Client`] |
+//! | [`Call`] | one of its calls, or those of a scan: awaited, or waited for |
 //! | [`wire`] | the methods with their messages |
 //!
 //! **What is promised.** Each PUT, DELETE and GET takes effect at one moment between its call and its
@@ -63,7 +64,7 @@ pub mod wire;
 mod words;
 
 pub use bytes::{Bytes, Cell, Key, Value};
-pub use client::{Client, ClientConfig, SharedClient};
+pub use client::{Call, Client};
 pub use error::{ClientError, Malformed, ServerError, StoreError};
 pub use handlers::{Scans, fetch_ahead, register};
 pub use map::{OrderedMap, Tree};

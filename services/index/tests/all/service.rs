@@ -7,11 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use petrel::Status;
-use petrel::endpoint::AllowedTransports;
-use petrel_index::wire::{GetWord, Method, PutWord, ScanBytes, Span, SumWords};
-use petrel_index::{
-    Client, ClientConfig, ClientError, Server, ServerConfig, SharedClient, StoreConfig,
-};
+use petrel::client::Background;
+use petrel::endpoint::{EndpointConfig, EndpointId};
+use petrel_index::wire::{GetWord, Method, ScanBytes, Span};
+use petrel_index::{Client, ClientError, Server, ServerConfig, StoreConfig};
 
 /// Long enough for any machine; never waited for unless something is broken.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -26,8 +25,14 @@ fn loopback() -> SocketAddr {
 }
 
 fn client(server: &Server, endpoint: u16) -> Client {
-    let config = ClientConfig { endpoint, timeout: PATIENCE, ..ClientConfig::to(server.address()) };
-    Client::connect(&config).unwrap()
+    connect(server, endpoint, &Background::builder().start().unwrap())
+}
+
+fn connect(server: &Server, endpoint: u16, background: &Background) -> Client {
+    let mut config = petrel::client::ClientConfig::default();
+    config.timeout = PATIENCE;
+    let client = petrel::Client::builder().config(config).background(background);
+    client.connect_wait((server.address(), EndpointId(endpoint))).unwrap().into()
 }
 
 fn counter(counters: &[(String, u64)], name: &str) -> u64 {
@@ -35,38 +40,38 @@ fn counter(counters: &[(String, u64)], name: &str) -> u64 {
 }
 
 /// Everything that the service can, by one client.
-fn exercise(server: &Server, client: &mut Client) {
+fn exercise(server: &Server, client: &Client) {
     for number in 0..300u64 {
-        assert_eq!(client.put_word(number * 10, number).unwrap(), None);
+        assert_eq!(client.put_word(number * 10, number).wait().unwrap(), None);
     }
-    assert_eq!(client.put_word(10, 100).unwrap(), Some(1));
-    assert_eq!(client.get_word(10).unwrap(), Some(100));
-    assert_eq!(client.get_word(11).unwrap(), None);
-    assert_eq!(client.delete_word(20).unwrap(), Some(2));
-    assert_eq!(client.delete_word(20).unwrap(), None);
-    let sum = client.sum_words(10, 128).unwrap();
+    assert_eq!(client.put_word(10, 100).wait().unwrap(), Some(1));
+    assert_eq!(client.get_word(10).wait().unwrap(), Some(100));
+    assert_eq!(client.get_word(11).wait().unwrap(), None);
+    assert_eq!(client.delete_word(20).wait().unwrap(), Some(2));
+    assert_eq!(client.delete_word(20).wait().unwrap(), None);
+    let sum = client.sum_words(10, 128).wait().unwrap();
     assert_eq!((sum.found, sum.sum), (128, (3..131).sum()));
-    let sum = client.sum_words(2_950, 128).unwrap();
+    let sum = client.sum_words(2_950, 128).wait().unwrap();
     assert_eq!((sum.found, sum.sum), (4, 296 + 297 + 298 + 299));
-    let words = client.scan_words(Bound::Included(10), 3).unwrap();
+    let words = client.scan_words(Bound::Included(10), 3).wait().unwrap();
     assert_eq!(words, [(10, 100), (30, 3), (40, 4)]);
-    assert_eq!(client.scan_words(Bound::Unbounded, 0).unwrap(), []);
-    assert_eq!(client.scan_words(Bound::Unbounded, usize::MAX).unwrap().len(), 299);
+    assert_eq!(client.scan_words(Bound::Unbounded, 0).wait().unwrap(), []);
+    assert_eq!(client.scan_words(Bound::Unbounded, usize::MAX).wait().unwrap().len(), 299);
 
-    assert!(!client.put_bytes(b"b", b"two").unwrap());
-    assert!(!client.put_bytes(b"a", b"").unwrap());
-    assert!(client.put_bytes(b"b", b"2").unwrap());
-    assert_eq!(client.get_bytes(b"a").unwrap(), Some(vec![]));
-    assert_eq!(client.get_bytes(b"b").unwrap(), Some(b"2".to_vec()));
-    assert_eq!(client.get_bytes(b"c").unwrap(), None);
-    let pairs = client.scan_bytes(Bound::Excluded(b"a"), 10).unwrap();
+    assert!(!client.put_bytes(b"b", b"two").wait().unwrap());
+    assert!(!client.put_bytes(b"a", b"").wait().unwrap());
+    assert!(client.put_bytes(b"b", b"2").wait().unwrap());
+    assert_eq!(client.get_bytes(b"a").wait().unwrap(), Some(vec![]));
+    assert_eq!(client.get_bytes(b"b").wait().unwrap(), Some(b"2".to_vec()));
+    assert_eq!(client.get_bytes(b"c").wait().unwrap(), None);
+    let pairs = client.scan_bytes(Bound::Excluded(b"a"), 10).wait().unwrap();
     assert_eq!(pairs, [(b"b".to_vec(), b"2".to_vec())]);
     assert_eq!(
-        [client.delete_bytes(b"b").unwrap(), client.delete_bytes(b"b").unwrap()],
+        [client.delete_bytes(b"b").wait().unwrap(), client.delete_bytes(b"b").wait().unwrap()],
         [true, false]
     );
 
-    let counters = client.status().unwrap();
+    let counters = client.status().wait().unwrap();
     assert_eq!(counter(&counters, "word_keys"), 299);
     assert_eq!(counter(&counters, "bytes_keys"), 1);
     assert_eq!(counter(&counters, "requests_put_word"), 301);
@@ -79,7 +84,7 @@ fn exercise(server: &Server, client: &mut Client) {
 fn service__with_workers_and_without() {
     for workers in [2, 0] {
         let server = server(workers);
-        exercise(&server, &mut client(&server, 0));
+        exercise(&server, &client(&server, 0));
         server.stop(PATIENCE).unwrap();
     }
 }
@@ -87,21 +92,21 @@ fn service__with_workers_and_without() {
 #[test]
 fn service__over_udp_is_the_same() {
     let server = server(1);
-    let transports = AllowedTransports { udp: true, shm: false };
-    let config =
-        ClientConfig { transports, timeout: PATIENCE, ..ClientConfig::to(server.address()) };
-    exercise(&server, &mut Client::connect(&config).unwrap());
+    let mut config = EndpointConfig::default();
+    config.transports = "udp".parse().unwrap();
+    let background = Background::builder().endpoint(config).start().unwrap();
+    exercise(&server, &connect(&server, 0, &background));
     server.stop(PATIENCE).unwrap();
 }
 
 #[test]
 fn endpoints__share_the_store() {
     let server = server(1);
-    let (mut first, mut second) = (client(&server, 0), client(&server, 1));
-    first.put_word(1, 10).unwrap();
-    second.put_word(2, 20).unwrap();
-    assert_eq!(second.get_word(1).unwrap(), Some(10));
-    assert_eq!(first.sum_words(0, 128).unwrap().sum, 30);
+    let (first, second) = (client(&server, 0), client(&server, 1));
+    first.put_word(1, 10).wait().unwrap();
+    second.put_word(2, 20).wait().unwrap();
+    assert_eq!(second.get_word(1).wait().unwrap(), Some(10));
+    assert_eq!(first.sum_words(0, 128).wait().unwrap().sum, 30);
     assert_eq!(server.store().words.get(2), Some(20));
     drop((first, second));
     let stopped = server.stop(PATIENCE).unwrap();
@@ -112,14 +117,15 @@ fn endpoints__share_the_store() {
 #[test]
 fn scan_bytes__goes_on_where_an_answer_was_cut() {
     let server = server(1);
-    let mut client = client(&server, 0);
+    let client = client(&server, 0);
     let value = vec![7; 64 << 10];
     for number in 0..20u8 {
-        client.put_bytes(&[number], &value).unwrap();
+        client.put_bytes(&[number], &value).wait().unwrap();
     }
-    let page = client.call::<ScanBytes>(&Span { from: Bound::Unbounded, limit: 20 }).unwrap();
+    let page =
+        client.call::<ScanBytes>(&Span { from: Bound::Unbounded, limit: 20 }).wait().unwrap();
     assert!(page.is_cut && page.pairs.len() == 3, "{}", page.pairs.len());
-    let pairs = client.scan_bytes(Bound::Unbounded, 18).unwrap();
+    let pairs = client.scan_bytes(Bound::Unbounded, 18).wait().unwrap();
     assert_eq!(pairs.len(), 18);
     assert!((0..18).zip(&pairs).all(|(number, pair)| *pair == (vec![number], value.clone())));
     server.stop(Duration::ZERO).unwrap();
@@ -131,15 +137,15 @@ fn scan_words__goes_on_over_many_pages() {
     for number in 0..10_000 {
         server.store().words.put(number, number).unwrap();
     }
-    let mut client = client(&server, 0);
-    let words = client.scan_words(Bound::Excluded(0), 9_000).unwrap();
+    let client = client(&server, 0);
+    let words = client.scan_words(Bound::Excluded(0), 9_000).wait().unwrap();
     assert!(words.iter().copied().eq((1..=9_000).map(|number| (number, number))));
     server.stop(Duration::ZERO).unwrap();
 }
 
 fn assert_refused<T: std::fmt::Debug>(result: Result<T, ClientError>, status: Status, text: &str) {
     let error = result.unwrap_err();
-    assert_eq!(error.status(), Some(status), "{error}");
+    assert_eq!(error.status(), status, "{error}");
     assert!(error.to_string().contains(text), "{error}");
 }
 
@@ -149,24 +155,25 @@ fn bad_requests__are_told_why() {
         let mut config = ServerConfig { workers, ..ServerConfig::at(loopback()) };
         config.store = StoreConfig { words_max: 1, bytes_max: 200, ..config.store };
         let server = Server::start(&config).unwrap();
-        let mut client = client(&server, 0);
-        client.put_word(1, 1).unwrap();
+        let client = client(&server, 0);
+        client.put_word(1, 1).wait().unwrap();
         assert_refused(
-            client.put_word(2, 2),
+            client.put_word(2, 2).wait(),
             Status::ResourceExhausted,
             "the table is full: 1 keys",
         );
-        let result = client.put_bytes(b"key", &[0; 100]);
+        let result = client.put_bytes(b"key", &[0; 100]).wait();
         assert_refused(result, Status::ResourceExhausted, "the table is full: 200 bytes");
-        let result = client.put_bytes(&[0; 1025], b"");
+        let result = client.put_bytes(&[0; 1025], b"").wait();
         assert_refused(result, Status::InvalidArgument, "a key of 1025 bytes");
-        let result = client.sum_words(0, 5_000);
+        let result = client.sum_words(0, 5_000).wait();
         assert_refused(result, Status::InvalidArgument, "5000 were asked for; at most 4096 keys");
-        let result = client.call::<ScanBytes>(&Span { from: Bound::Unbounded, limit: 5_000 });
+        let result =
+            client.call::<ScanBytes>(&Span { from: Bound::Unbounded, limit: 5_000 }).wait();
         assert_refused(result, Status::InvalidArgument, "at most 4096 pairs");
-        let result = client.call::<Wrong>(&());
+        let result = client.call::<Wrong>(&()).wait();
         assert_refused(result, Status::InvalidArgument, "a key of 8 bytes expected, 3 bytes came");
-        assert_eq!(counter(&client.status().unwrap(), "requests_refused"), 5);
+        assert_eq!(counter(&client.status().wait().unwrap(), "requests_refused"), 5);
         server.stop(Duration::ZERO).unwrap();
     }
 }
@@ -232,9 +239,9 @@ fn start__listens_only_when_store_and_workers_are_there() {
 }
 
 #[test]
-fn shared_client__loses_no_call_when_the_server_stops() {
+fn client__loses_no_call_when_the_server_stops() {
     let server = server(2);
-    let client = SharedClient::new(petrel::Client::connect_wait(server.address()).unwrap());
+    let client = Client::connect_wait(server.address()).unwrap();
     let (told, first) = mpsc::channel();
     let caller = {
         let client = client.clone();
@@ -243,7 +250,7 @@ fn shared_client__loses_no_call_when_the_server_stops() {
         thread::spawn(move || runtime.block_on(call_until_unavailable(&client, &told)))
     };
     first.recv().unwrap();
-    assert!(client.call_wait::<GetWord>(&0).unwrap().is_some());
+    assert!(client.get_word(0).wait().unwrap().is_some());
     let stopped = server.stop(PATIENCE).unwrap();
     let puts = caller.join().unwrap();
     assert_eq!(counter(&stopped.counters, "word_keys"), puts, "each answered PUT, and no other");
@@ -251,10 +258,10 @@ fn shared_client__loses_no_call_when_the_server_stops() {
 }
 
 /// Puts words and sums them up; tells how many PUTs were answered when the server takes no more.
-async fn call_until_unavailable(client: &SharedClient, told: &mpsc::Sender<()>) -> u64 {
+async fn call_until_unavailable(client: &Client, told: &mpsc::Sender<()>) -> u64 {
     let mut puts = 0;
     loop {
-        match client.call::<PutWord>(&(puts, 1)).await {
+        match client.put_word(puts, 1).await {
             Ok(former) => assert_eq!(former, None),
             Err(ClientError::Failed(failure)) => {
                 // It was not executed: the server has drained.
@@ -270,7 +277,7 @@ async fn call_until_unavailable(client: &SharedClient, told: &mpsc::Sender<()>) 
             told.send(()).unwrap();
         }
         if puts.is_multiple_of(10)
-            && let Ok(sum) = client.call::<SumWords>(&(0, 4096)).await
+            && let Ok(sum) = client.sum_words(0, 4096).await
         {
             assert_eq!(u64::from(sum.found), (puts - 1).min(4096));
         }
