@@ -1,18 +1,14 @@
 //! Instructions per RPC and per packet, counted in software by valgrind's callgrind.
 //!
 //! The counting itself is that of `cargo bench -p petrel-rpc --bench instructions`, which says how
-//! it is done; its files are included here, not copied. There the program that is counted is the
-//! benchmark, here it is this command, started again as `petrel bench counted-workload`.
+//! it is done; its files are linked here, so that they come along when the command is packaged. There the program that is
+//! counted is the benchmark, here it is this command, started again as `petrel bench counted-workload`.
 
-#[path = "../../../crates/petrel/benches/instructions/callgrind.rs"]
 mod callgrind;
-#[path = "../../../crates/petrel/benches/instructions/cost.rs"]
 #[allow(dead_code, reason = "where instructions were spent is shown by the benchmark alone")]
 mod cost;
-#[path = "../../../crates/petrel/benches/instructions/dump.rs"]
 #[allow(dead_code, reason = "where instructions were spent is shown by the benchmark alone")]
 mod dump;
-#[path = "../../../crates/petrel/benches/instructions/workload.rs"]
 mod workload;
 
 use std::time::Instant;
