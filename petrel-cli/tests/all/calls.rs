@@ -312,6 +312,16 @@ fn demo__verifies_both_transports() {
 }
 
 #[test]
+fn health__of_a_server_at_an_ipv6_address_over_udp() {
+    if !has_ipv6() {
+        return;
+    }
+    let server = Server::start(&["--listen", "[::1]:0", "--transport", "udp"]);
+    let output = petrel(&["health", &server.address]);
+    assert_eq!((output.status.code(), stdout(&output).trim_end()), (Some(0), "serving"));
+}
+
+#[test]
 fn health__is_an_exit_code() {
     let server = Server::on_free_port();
     for (method, code, word, name) in [
