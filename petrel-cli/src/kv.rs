@@ -15,11 +15,11 @@ use petrel::endpoint::EndpointConfig;
 use petrel::{Endpoint, Nexus, Status};
 use petrel_kv::{KvClient, KvClientConfig, KvError};
 
+use crate::Outcome;
 use crate::cli::{ClusterArgs, KvArgs, KvCommand};
 use crate::client::data_address;
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::{Outcome, seeds};
 
 /// Does what is asked.
 pub(crate) fn run(args: &KvArgs, output: Output) -> Result<Outcome, Failure> {
@@ -64,10 +64,12 @@ impl Cluster {
             // Who names another host wants to call it; nobody can call this process for it.
             builder = builder.insecure();
         }
-        let endpoint = builder.start()?.endpoint(endpoint).map_err(Failure::because)?;
-        let mut config = KvClientConfig::new(seeds::fresh());
+        let mut endpoint = builder.start()?.endpoint(endpoint).map_err(Failure::because)?;
+        let mut config = KvClientConfig::default();
         config.timeout = args.timeout;
-        let client = KvClient::new(endpoint.handle(), addresses.iter().copied(), config)?;
+        let client = KvClient::on(addresses.iter().copied(), config, |named, config| {
+            endpoint.client(named, config)
+        })?;
         Ok(Self { endpoint, client, addresses })
     }
 

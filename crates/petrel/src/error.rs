@@ -44,9 +44,10 @@ impl Error {
         Self::of(status, message, Execution::NotSent)
     }
 
-    /// The same error, of which it is not known whether the request was executed.
-    pub(crate) fn uncertain(mut self) -> Self {
-        self.0.execution = Execution::MayHaveExecuted;
+    /// The same error, with something else known of the request's execution.
+    #[must_use]
+    pub fn with_execution(mut self, execution: Execution) -> Self {
+        self.0.execution = execution;
         self
     }
 

@@ -5,6 +5,7 @@ use petrel_proto::{RequestHandle, Status};
 use crate::client::state::{CallState, Pending};
 use crate::client::{ClientConfig, Service, ServiceKey, Target};
 use crate::endpoint::CallOptions;
+use crate::local::Handle;
 use crate::sync::{Arc, AtomicBool, Weak};
 
 /// Something that an endpoint is to do for another thread.
@@ -23,6 +24,8 @@ pub(crate) enum Post {
     SetTargets(ServiceKey, Vec<Target>),
     /// The last handle of a client is gone.
     CloseService(ServiceKey),
+    /// Begin a task.
+    Run(Box<dyn FnOnce(&Handle) + Send>),
 }
 
 /// The answer to a request: the message, or a text for people if `status` is not OK.

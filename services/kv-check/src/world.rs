@@ -93,8 +93,8 @@ impl World {
         let common = Rc::clone(&self.common);
         for host in common.scenario.client_hosts() {
             common.control.start_process(host);
-            let endpoint = self.endpoint(host)?;
-            self.start_clients(&endpoint)?;
+            let mut endpoint = self.endpoint(host)?;
+            self.start_clients(&mut endpoint)?;
             let line = self.line(&endpoint);
             if host.0 == common.scenario.replica_hosts() {
                 endpoint.handle().spawn(operate(line, Rc::clone(&self.desk)));

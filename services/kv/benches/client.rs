@@ -117,9 +117,10 @@ impl Ends {
     }
 
     fn put(&mut self, calls: u32) -> Duration {
-        let config = KvClientConfig::new(1);
-        let client =
-            KvClient::new(self.handle.clone(), [self.address], config).expect("an address");
+        let client = KvClient::on([self.address], KvClientConfig::default(), |named, config| {
+            self.client.client(named, config)
+        });
+        let client = client.expect("an address");
         self.run(async move {
             client.put(KEY, VALUE).await.expect("an answer");
             let begin = Instant::now();

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::balance::Balance;
+use super::judge::Judge;
 use crate::control::EndpointId;
 use crate::overload::{BackoffConfig, ConcurrencyLimitConfig, RetryBudgetConfig};
 
@@ -67,6 +68,8 @@ pub struct ClientConfig {
     pub concurrency: Option<ConcurrencyLimitConfig>,
     /// Which server is asked; [`Balance::LeastBusy`] by default.
     pub balance: Balance,
+    /// What answers mean, where a server may answer that another has to be asked: by default the caller gets each answer.
+    pub judge: Option<Judge>,
 }
 
 impl Default for ClientConfig {
@@ -86,6 +89,7 @@ impl Default for ClientConfig {
             connect_backoff: pauses(1, 2_000, 125),
             concurrency: Some(ConcurrencyLimitConfig::default()),
             balance: Balance::default(),
+            judge: None,
         }
     }
 }

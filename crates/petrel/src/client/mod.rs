@@ -43,6 +43,10 @@
 //! [`RetryBudget`](crate::overload::RetryBudget). An attempt that no server has heard of counts as none. What the call reports
 //! counts all of its attempts.
 //!
+//! In some services only one of the servers can answer: the one that leads. There a [`Judge`] reads the service's own answers, and
+//! the client follows redirects, asks the server first that leads, and pauses while none does. A redirect is no attempt; in such a
+//! client, calls with a [key](Call::key) still have a server of their own.
+//!
 //! | file | what it holds |
 //! | --- | --- |
 //! | `service_client` | [`Client`], and what its clones share |
@@ -50,16 +54,20 @@
 //! | `background` | [`Background`]: the threads that run clients' endpoints |
 //! | `targets` | [`Targets`]: addresses and names of servers |
 //! | `balance` | [`Balance`]: which server a call goes to |
+//! | `judge` | [`Judge`]: which answers send a call to another server |
+//! | `spawned` | [`Spawned`]: tasks on the thread that makes the calls |
 //! | `places`, `state`, `park` | the bound on calls on their way, a call between two threads, and how a thread waits |
 
 mod background;
 pub(crate) mod balance;
 mod call;
 mod config;
+mod judge;
 mod park;
 pub(crate) mod places;
 mod response;
 mod service_client;
+mod spawned;
 pub(crate) mod state;
 mod stats;
 mod targets;
@@ -68,9 +76,12 @@ pub use background::{Background, BackgroundBuilder};
 pub use balance::Balance;
 pub use call::Call;
 pub use config::{ClientConfig, Target};
+pub use judge::{Judge, Verdict};
+pub use park::wait;
 pub use response::Response;
 pub use service_client::{Client, ClientBuilder};
 pub(crate) use service_client::{Service, ServiceKey, ServiceKeys};
+pub use spawned::{Elapsed, Spawned};
 pub use stats::ClientStats;
 pub(crate) use stats::Counters;
 pub use targets::{TargetName, Targets};

@@ -35,8 +35,10 @@ thread_local! {
     };
 }
 
-/// Waits for a future on this thread.
-pub(crate) fn wait<F: Future>(future: F) -> F::Output {
+/// Waits for a future, with the thread parked: for programs without an executor. A single call has [`Call::wait`](super::Call::wait).
+///
+/// On the thread that runs the endpoint on which the future depends it never ends.
+pub fn wait<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     PARKER.with(|(parker, waker)| {
         let mut cx = Context::from_waker(waker);

@@ -34,7 +34,7 @@ pub(crate) struct Service {
     endpoint: Arc<ClientShared>,
     counters: Arc<Counters>,
     /// Kept for as long as there is the client, if the endpoint is one of these.
-    _background: Option<Background>,
+    background: Option<Background>,
 }
 
 /// How a client is set up before it connects. Made by [`Client::builder`].
@@ -42,6 +42,7 @@ pub(crate) struct Service {
 pub struct ClientBuilder {
     config: ClientConfig,
     background: Option<Background>,
+    beside: Option<Client>,
     is_insecure: bool,
 }
 
@@ -127,6 +128,13 @@ impl ClientBuilder {
         self
     }
 
+    /// Has the calls made by the endpoint that makes those of another client, in place of any threads that are set here.
+    #[must_use]
+    pub fn beside(mut self, client: &Client) -> Self {
+        self.beside = Some(client.clone());
+        self
+    }
+
     /// Allows servers on other hosts, though none proves who it is: for networks where everybody who can connect may also
     /// call. It says nothing beside [`ClientBuilder::background`], which has its own setting.
     #[must_use]
@@ -159,12 +167,18 @@ impl ClientBuilder {
     /// A client whose endpoint is asked to connect: at once, or from a thread that asks the system for addresses, which this one
     /// does itself if it may wait.
     fn open(self, targets: Targets, may_wait: bool) -> Result<(Client, Opened), Error> {
-        let background = match self.background {
-            Some(background) => background,
-            None => Background::shared(self.is_insecure)?,
+        let client = match (self.beside, self.background) {
+            (Some(other), _) => {
+                let Service { endpoint, background, .. } = &*other.service;
+                Client::new(Arc::clone(endpoint), &self.config, background.clone())
+            }
+            (None, background) => {
+                let background =
+                    background.map_or_else(|| Background::shared(self.is_insecure), Ok)?;
+                let endpoint = Arc::clone(background.next_endpoint());
+                Client::new(endpoint, &self.config, Some(background))
+            }
         };
-        let endpoint = Arc::clone(background.next_endpoint());
-        let client = Client::new(endpoint, &self.config, Some(background));
         let (state, pending) = CallState::new(None);
         let opening = client.opening(self.config, pending);
         match targets.have_names() {
@@ -188,7 +202,7 @@ impl Client {
     ) -> Self {
         let (key, timeout) = (endpoint.services.take(), config.timeout);
         let counters = Arc::default();
-        let service = Service { key, timeout, endpoint, counters, _background: background };
+        let service = Service { key, timeout, endpoint, counters, background };
         Self { service: Arc::new(service) }
     }
 

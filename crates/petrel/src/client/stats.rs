@@ -50,6 +50,8 @@ counters! {
     calls,
     /// Attempts beyond the first, hedges not counted.
     retries,
+    /// Answers that sent a call to another server.
+    redirects,
     /// Attempts made beside one that had not ended.
     hedges,
     /// Hedges that answered first.

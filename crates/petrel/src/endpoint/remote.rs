@@ -18,6 +18,7 @@ use crate::client::{Client, ClientConfig, ClientShared, ServiceKeys, Target};
 use crate::control::ControlPlane;
 use crate::events;
 use crate::inbox::{Attention, Inbox};
+use crate::local::Handle;
 use crate::post::{Answer, Post, Refuse, StartCall};
 use crate::sync::{Arc, AtomicBool, Ordering, thread};
 use crate::workers::{WorkerRequest, Workers};
@@ -195,6 +196,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 Post::Cancel(state) => cancel_posted(cx, &state),
                 Post::OpenService(open) => open_service(cx, *open),
                 Post::SetTargets(key, targets) => set_targets(cx, key, targets),
+                Post::Run(begin) => begin(&Handle::new(cx.local.hub.clone())),
                 Post::CloseService(key) => {
                     close_service(cx.local, key);
                     closed.push(key);

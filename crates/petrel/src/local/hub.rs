@@ -307,7 +307,7 @@ impl Hub {
         self.now_ns.get()
     }
 
-    pub(super) fn clock_now_ns(&self) -> u64 {
+    pub(crate) fn clock_now_ns(&self) -> u64 {
         self.clock.now_ns()
     }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::common::remote::{Caller, plain};
 use crate::common::{ECHO, Server, over, pattern};
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use petrel::client::{Elapsed, wait};
 use petrel::endpoint::{CallOptions, EndpointConfig, IdlePolicy};
 use petrel::workers::WorkerRequest;
 use petrel::{Client, Execution, Status};
@@ -266,4 +267,66 @@ fn tokio__runs_clients_and_servers_on_one_thread() {
 #[test]
 fn tokio__runs_clients_and_servers_on_many_threads() {
     greet_in(tokio::runtime::Builder::new_multi_thread().worker_threads(2).build().unwrap());
+}
+
+#[test]
+fn spawn__runs_a_task_on_the_thread_that_makes_the_calls() {
+    let (server, _kept) = server();
+    let client = Client::connect_wait(server.address).unwrap();
+    let calls = client.clone();
+    let spawned = client.spawn(async move |handle| {
+        // What cannot be sent to other threads.
+        let kept = std::rc::Rc::new(7_u8);
+        handle.sleep(Duration::from_millis(1)).await;
+        let answer = calls.call(ECHO, [*kept]).await?;
+        Ok::<_, petrel::Error>((thread::current().id(), answer.into_vec()))
+    });
+    let (there, answer) = wait(spawned).unwrap().unwrap();
+    assert_ne!(there, thread::current().id());
+    assert_eq!(answer, [7]);
+}
+
+/// Tells of its end by a channel.
+struct Tells(mpsc::Sender<()>);
+
+impl Drop for Tells {
+    fn drop(&mut self) {
+        // The test may have failed meanwhile.
+        let _ = self.0.send(());
+    }
+}
+
+#[test]
+fn spawn__ends_with_its_result_or_the_endpoint() {
+    let (server, _kept) = server();
+    let (tell, told) = mpsc::channel();
+    let caller = Caller::start(over(true, true), server.address);
+    let for_ever = |tell: mpsc::Sender<()>| {
+        let tells = Tells(tell);
+        caller.client.spawn(async move |_| {
+            let _kept = tells;
+            std::future::pending::<()>().await;
+        })
+    };
+    let dropped = for_ever(tell.clone());
+    assert!(told.try_recv().is_err());
+    drop(dropped);
+    told.recv().unwrap();
+    let lost = for_ever(tell);
+    drop(caller);
+    told.recv().unwrap();
+    assert_eq!(wait(lost).unwrap_err().status, Status::Unavailable);
+}
+
+#[test]
+fn timeout__is_over_in_any_executor() {
+    let (server, _kept) = server();
+    let client = Client::connect_wait(server.address).unwrap();
+    let (short, long) = (Duration::from_millis(1), Duration::from_secs(600));
+    let never = std::future::pending::<()>();
+    assert_eq!(wait(client.timeout(short, never)), Err(Elapsed));
+    let before_ns = client.now_ns();
+    let answer = wait(client.timeout(long, client.call(ECHO, "soon"))).unwrap().unwrap();
+    assert_eq!(answer, "soon");
+    assert!(client.now_ns() > before_ns);
 }

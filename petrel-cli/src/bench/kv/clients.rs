@@ -1,15 +1,14 @@
 //! The store's own client, as applications have it: on the endpoint's thread, and from another one.
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use futures_util::future::try_join_all;
 use petrel::Endpoint;
-use petrel_kv::client::{KvClient, KvClientConfig, KvError, KvRemote, RemoteError};
+use petrel::client::wait;
+use petrel_kv::client::{KvClient, KvClientConfig, KvError};
 use petrel_sim::Rng;
 
 use super::cluster::Cluster;
@@ -41,12 +40,11 @@ impl Clients {
         count: usize,
         keys: u64,
     ) -> Result<Self, Failure> {
-        let client = |number| {
-            let (addresses, config) = (cluster.addresses.clone(), KvClientConfig::new(number));
-            KvClient::new(endpoint.handle(), addresses, config)
+        let client = |_| {
+            let (addresses, config) = (cluster.addresses.clone(), KvClientConfig::default());
+            KvClient::on(addresses, config, |named, config| endpoint.client(named, config))
         };
-        let clients =
-            (0..count as u64).map(client).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let clients = (0..count).map(client).collect::<Result<Vec<_>, _>>().map_err(failed)?;
         for client in &clients {
             let key = key_of(0);
             endpoint.block_on(client.put(&key, &value_of(&key, 0))).map_err(failed)?;
@@ -98,20 +96,20 @@ impl Clients {
         count: usize,
         window: Duration,
     ) -> Result<Tally, Failure> {
-        let (remote, keys) = (self.clients[0].remote(), self.keys);
+        let (client, keys) = (self.clients[0].clone(), self.keys);
         let rng = Rng::stream(self.windows, 0, 1);
-        let has_ended = Arc::new(AtomicBool::new(false));
-        let ended = Arc::clone(&has_ended);
-        let thread = thread::spawn(move || {
-            let tally = put_remotely(&remote, count, window, keys, rng);
-            ended.store(true, Ordering::Release);
-            // The event loop looks after a turn, and may sleep.
-            drop(remote.run(|_| async { Ok(()) }));
-            tally
+        let stop = endpoint.stop_handle();
+        let thread = thread::spawn({
+            let stop = stop.clone();
+            move || {
+                let tally = put_remotely(&client, count, window, keys, rng);
+                stop.stop();
+                tally
+            }
         });
-        endpoint.run_until(|_, _| has_ended.load(Ordering::Acquire) || thread.is_finished());
+        endpoint.run(&stop);
         let tally = thread.join().map_err(|_| Failure::because("a thread has panicked"))?;
-        tally.map_err(Failure::because)
+        tally.map_err(failed)
     }
 }
 
@@ -143,29 +141,29 @@ impl Window {
     }
 }
 
-/// Keeps so many puts under way, and waits for the oldest one.
+/// Keeps so many puts under way, from another thread than the endpoint's.
 fn put_remotely(
-    remote: &KvRemote,
+    client: &KvClient,
     count: usize,
     window: Duration,
     keys: u64,
-    mut rng: Rng,
-) -> Result<Tally, RemoteError> {
+    rng: Rng,
+) -> Result<Tally, KvError> {
     let begin = Instant::now();
-    let mut start = || {
-        let key = key_of(rng.below(keys));
-        (Instant::now(), remote.put(&key, &value_of(&key, 7)))
-    };
-    let mut under_way: VecDeque<_> = (0..count).map(|_| start()).collect();
-    let mut tally = Tally::default();
-    while let Some((begun, put)) = under_way.pop_front() {
-        // Puts that are under way together may end in any order.
-        let is_right = is_next(put.wait()?, &mut 0);
-        tally.note(begun.elapsed(), is_right);
-        if begin.elapsed() < window {
-            under_way.push_back(start());
+    let (rng, tally) = (RefCell::new(rng), RefCell::new(Tally::default()));
+    let lane = async || {
+        let mut revision = 0;
+        while begin.elapsed() < window {
+            let key = key_of(rng.borrow_mut().below(keys));
+            let begun = Instant::now();
+            let put = client.put(&key, &value_of(&key, 7)).await?;
+            let is_right = is_next(put, &mut revision);
+            tally.borrow_mut().note(begun.elapsed(), is_right);
         }
-    }
+        Ok(())
+    };
+    wait(try_join_all((0..count).map(|_| lane())))?;
+    let mut tally = tally.into_inner();
     tally.elapsed = begin.elapsed();
     Ok(tally)
 }

@@ -25,7 +25,7 @@ pub(super) enum Kind {
     OneClientPut,
     /// Linearizable gets by one `KvClient`, with all of them under way.
     OneClientGet,
-    /// Puts by a `KvRemote`, from another thread.
+    /// Puts by one `KvClient`, from another thread, with all of them under way.
     RemotePut,
 }
 

@@ -29,17 +29,18 @@ const HURRIES: u64 = 4;
 const PADDING_MAX: u64 = 64;
 
 /// An endpoint with a client of the cluster.
-pub(super) fn connect(nodes: u16, seed: u64) -> Result<(Endpoint, KvClient), String> {
+pub(super) fn connect(nodes: u16) -> Result<(Endpoint, KvClient), String> {
     let transports = AllowedTransports { udp: true, shm: false };
     let nexus = Nexus::builder().insecure().transports(transports).start();
     let mut config = EndpointConfig::default();
     config.data_address = Some(address_of(CLIENTS).ip());
     let nexus = nexus.map_err(|error| error.to_string())?;
-    let endpoint = nexus.endpoint(config).map_err(|error| error.to_string())?;
-    let mut config = KvClientConfig::new(seed);
+    let mut endpoint = nexus.endpoint(config).map_err(|error| error.to_string())?;
+    let mut config = KvClientConfig::default();
     config.timeout = TIMEOUT;
     config.attempt_timeout = ATTEMPT;
-    let client = KvClient::new(endpoint.handle(), (1..=nodes).map(address_of), config);
+    let addresses = (1..=nodes).map(address_of);
+    let client = KvClient::on(addresses, config, |named, config| endpoint.client(named, config));
     Ok((endpoint, client.map_err(|error| error.to_string())?))
 }
 
@@ -71,7 +72,7 @@ impl Client {
 
     /// Goes on until it is told to stop.
     pub(super) fn run(mut self, nodes: u16) -> Result<(), String> {
-        let (mut endpoint, client) = connect(nodes, self.script.rng.next_u64())?;
+        let (mut endpoint, client) = connect(nodes)?;
         let handle = endpoint.handle();
         endpoint.block_on(self.work(&client, &handle));
         Ok(())

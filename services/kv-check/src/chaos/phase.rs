@@ -83,7 +83,7 @@ impl Phase {
         let (seed, is_on_disk) = (rng.next_u64(), self.is_on_disk);
         let mut cluster = Cluster::new(network, command, settings, is_on_disk, &place, seed)?;
         let recorder = Arc::new(Recorder::new());
-        let (mut endpoint, client) = load::connect(settings.nodes, rng.next_u64())?;
+        let (mut endpoint, client) = load::connect(settings.nodes)?;
         let handle = endpoint.handle();
         let mut report = self.report();
         let (client, handle, recorder) = (&client, &handle, &recorder);

@@ -4,7 +4,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use petrel::overload::BackoffConfig;
-use petrel::task::Handle;
 use petrel_kv::{KvClient, KvClientConfig};
 
 use super::World;
@@ -13,12 +12,11 @@ use crate::common::address_of;
 use crate::line::Line;
 use crate::node::{Node, SimEndpoint};
 use crate::product::ProductClient;
-use petrel_sim::Rng;
 use petrel_sim::fabric::HostId;
 
 impl World {
     /// Those of a host begin.
-    pub(super) fn start_clients(&mut self, endpoint: &SimEndpoint) -> Result<(), String> {
+    pub(super) fn start_clients(&mut self, endpoint: &mut SimEndpoint) -> Result<(), String> {
         let (handle, scenario) = (endpoint.handle(), self.common.scenario.clone());
         let mut shared: Option<KvClient> = None;
         for _ in 0..scenario.load.clients {
@@ -31,7 +29,7 @@ impl World {
             }
             let client = match &shared {
                 Some(client) => client.clone(),
-                None => self.product(&handle, &rng)?,
+                None => self.product(endpoint)?,
             };
             if scenario.product.is_shared {
                 shared = Some(client.clone());
@@ -42,21 +40,22 @@ impl World {
     }
 
     /// The store's own client, as quick as elections are in this world.
-    fn product(&self, handle: &Handle, rng: &Rng) -> Result<KvClient, String> {
+    fn product(&self, endpoint: &mut SimEndpoint) -> Result<KvClient, String> {
         let scenario = &self.common.scenario;
         let pauses = BackoffConfig {
             first: Duration::from_nanos(scenario.tick_ns),
             max: Duration::from_nanos(scenario.election_ns()),
             ..BackoffConfig::default()
         };
-        let mut config = KvClientConfig::new(rng.clone().next_u64());
+        let mut config = KvClientConfig::default();
         config.attempt_timeout = Duration::from_nanos(scenario.load.timeout_ns);
         config.timeout = config.attempt_timeout * scenario.product.attempts;
         (config.backoff, config.connect_backoff) = (pauses, pauses);
         config.refresh = Duration::from_nanos(scenario.product.refresh_ns);
         // It learns of those that join later.
         let addresses = (0..scenario.nodes).map(|host| address_of(HostId(host)));
-        let client = KvClient::new(handle.clone(), addresses, config);
+        let client =
+            KvClient::on(addresses, config, |named, config| endpoint.client(named, config));
         client.map_err(|error| error.to_string())
     }
 

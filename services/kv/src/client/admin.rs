@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use petrel::Client;
 use petrel::endpoint::CallOptions;
-use petrel::task::Session;
 
-use super::members::Target;
-use super::pursuit::Pursuit;
+use super::operation::Operation;
 use super::{KvClient, KvError};
 use crate::api::{
     AdminReply, Certainty, MemberChange, MemberRequest, Refusal, Role, Status, TransferRequest,
@@ -28,26 +27,17 @@ impl KvClient {
     /// # Errors
     /// [`KvError::Timeout`] when it cannot be reached; [`KvError::Protocol`] when it is none.
     pub async fn status(&self, address: SocketAddr) -> Result<Status, KvError> {
-        let deadline_ns = self.deadline_ns();
-        let options = CallOptions::new().deadline_ns(deadline_ns);
-        if let Some(connection) = self.inner.members.ready(address)
-            && let Some(call) = connection.start(methods::STATUS, &[], options)
-            && let Ok(reply) = call.await
-        {
-            return decode_status(address, &reply);
-        }
-        // A session of its own tells why there is none.
-        let timeout = |last: String| KvError::Timeout { last: format!("{address}: {last}") };
-        let handle = &self.inner.handle;
-        let left = Duration::from_nanos(deadline_ns.saturating_sub(handle.now_ns()));
-        let session = match handle.timeout(left, handle.connect(address)).await {
-            Ok(Ok(session)) => Closing(session),
-            Ok(Err(error)) => return Err(timeout(error.to_string())),
-            Err(_) => return Err(timeout("no answer".to_owned())),
+        let client = &self.shared.client;
+        let asked = async {
+            let replica = Client::builder().beside(client).connect(address).await?;
+            replica.call(methods::STATUS, []).timeout(self.timeout).await
         };
-        match session.0.call(methods::STATUS, &[]).options(options).await {
-            Ok(reply) => decode_status(address, &reply),
-            Err(failure) => Err(timeout(failure.to_string())),
+        let timeout = |last: &str| KvError::Timeout { last: format!("{address}: {last}") };
+        match client.timeout(self.timeout, asked).await {
+            Ok(Ok(answer)) => Status::decode(&answer)
+                .map_err(|error| KvError::Protocol(format!("{address} is no replica: {error}"))),
+            Ok(Err(failure)) => Err(timeout(&failure.message)),
+            Err(_) => Err(timeout("no answer")),
         }
     }
 
@@ -75,11 +65,9 @@ impl KvClient {
         node: u16,
         address: &str,
     ) -> Result<bool, KvError> {
-        if node == 0 {
-            return Err(KvError::InvalidArgument("nodes are numbered from 1"));
-        }
+        check_node(node)?;
         let request = MemberRequest { change, node, address };
-        self.admin(methods::MEMBER, |out| request.encode(out), self.deadline_ns()).await
+        admin(Operation::new(self), methods::MEMBER, |out| request.encode(out)).await
     }
 
     /// Hands leadership to a node, and waits until it leads.
@@ -88,95 +76,70 @@ impl KvClient {
     /// [`KvError::Refused`] with what the leader has against it: the node is no voter. [`KvError::Unknown`] if it
     /// does not lead in time.
     pub async fn transfer(&self, node: u16) -> Result<(), KvError> {
-        if node == 0 {
-            return Err(KvError::InvalidArgument("nodes are numbered from 1"));
-        }
-        let deadline_ns = self.deadline_ns();
-        let request = TransferRequest { node };
+        check_node(node)?;
+        let operation = Operation::new(self);
+        let client = self.shared.client.clone();
         loop {
-            self.admin(methods::TRANSFER, |out| request.encode(out), deadline_ns).await?;
+            let request = TransferRequest { node };
+            let left = self.within(operation.time_left());
+            admin(Operation::new(&left), methods::TRANSFER, |out| request.encode(out)).await?;
             for _ in 0..LOOKS_MAX {
-                if self.leads(node).await {
+                if self.within(operation.time_left()).leads(node).await {
                     return Ok(());
                 }
-                if self.inner.handle.now_ns() >= deadline_ns {
+                if operation.time_left().is_zero() {
                     let last = format!("node {node} was asked to lead, and does not yet");
                     return Err(KvError::Unknown { last });
                 }
-                self.inner.handle.sleep(LOOK).await;
+                let _ = client.spawn(async move |handle| handle.sleep(LOOK).await).await;
             }
         }
     }
 
     /// Whether a node says that it leads.
     async fn leads(&self, node: u16) -> bool {
-        let options = CallOptions::new().timeout(self.inner.config.attempt_timeout);
-        for address in self.addresses() {
-            let connection = self.inner.members.ready(address);
-            let call = connection
-                .as_ref()
-                .and_then(|connection| connection.start(methods::STATUS, &[], options));
-            let Some(call) = call else { continue };
-            let Ok(reply) = call.await else { continue };
-            let is_it = |status: Status| status.node == node && status.role == Role::Leader;
-            if Status::decode(&reply).is_ok_and(is_it) {
-                connection.iter().for_each(|connection| self.inner.members.confirm(connection));
-                return true;
-            }
-        }
-        false
-    }
-
-    /// Tells whether there was something to do.
-    async fn admin(
-        &self,
-        method: u16,
-        encode: impl Fn(&mut Vec<u8>),
-        deadline_ns: u64,
-    ) -> Result<bool, KvError> {
-        // What operators wish is a state, so that to ask for it twice does no harm.
-        let mut pursuit = Pursuit::new(&self.inner, Target::Leader, deadline_ns).with_effects();
-        loop {
-            let (reply, from) = pursuit.ask(method, &encode).await?;
-            match AdminReply::decode(&reply) {
-                Ok(AdminReply::Done) => {
-                    pursuit.confirm(&from);
-                    return Ok(true);
-                }
-                Ok(AdminReply::NoMember) => {
-                    pursuit.confirm(&from);
-                    // An earlier copy of the request may have removed it.
-                    return Ok(pursuit.is_doubtful());
-                }
-                Ok(AdminReply::Refused(Refusal::Unavailable {
-                    certainty: Certainty::NotApplied,
-                    reason,
-                })) => {
-                    let last = reason.to_owned();
-                    // What stands in the way may be an earlier copy of the request.
-                    let is_doubtful = pursuit.is_doubtful();
-                    return Err(match is_doubtful {
-                        true => KvError::Unknown { last },
-                        false => KvError::Refused(last),
-                    });
-                }
-                Ok(AdminReply::Refused(refusal)) => pursuit.refused(&from, refusal)?,
-                Err(error) => return Err(pursuit.not_understood(&from, &error)),
-            }
-        }
+        // Only the leader serves this, so that it is known.
+        let found = self.get(&[0]).await;
+        let options =
+            CallOptions::new().timeout(self.timeout.min(self.shared.config.attempt_timeout));
+        let answer = self.shared.client.call(methods::STATUS, []).options(options).await;
+        let status = answer.ok().and_then(|answer| Status::decode(&answer).ok());
+        let is_it = |status: Status| status.node == node && status.role == Role::Leader;
+        found.is_ok() && status.is_some_and(is_it)
     }
 }
 
-/// Closes a session that is for one call.
-struct Closing(Session);
-
-impl Drop for Closing {
-    fn drop(&mut self) {
-        self.0.close();
+/// Tells whether there was something to do. What operators wish is a state, so that to ask for it twice does no harm.
+async fn admin(
+    operation: Operation<'_>,
+    method: u16,
+    encode: impl Fn(&mut Vec<u8>),
+) -> Result<bool, KvError> {
+    let mut operation = operation.with_effects();
+    let answer = operation.ask(method, encode).await?;
+    match AdminReply::decode(&answer) {
+        Ok(AdminReply::Done) => Ok(true),
+        // An earlier copy of the request may have removed it.
+        Ok(AdminReply::NoMember) => Ok(operation.is_doubtful()),
+        Ok(AdminReply::Refused(Refusal::Unavailable {
+            certainty: Certainty::NotApplied,
+            reason,
+        })) => {
+            let last = reason.to_owned();
+            // What stands in the way may be an earlier copy of the request.
+            Err(match operation.is_doubtful() {
+                true => KvError::Unknown { last },
+                false => KvError::Refused(last),
+            })
+        }
+        Ok(AdminReply::Refused(refusal)) => Err(operation.refused(refusal)),
+        Err(error) => Err(operation.not_understood(&error)),
     }
 }
 
-fn decode_status(address: SocketAddr, reply: &[u8]) -> Result<Status, KvError> {
-    Status::decode(reply)
-        .map_err(|error| KvError::Protocol(format!("{address} is no replica: {error}")))
+fn check_node(node: u16) -> Result<(), KvError> {
+    if node == 0 {
+        return Err(KvError::InvalidArgument("nodes are numbered from 1"));
+    }
+    Ok(())
 }

@@ -1,9 +1,9 @@
 //! The client: finds and follows the leader, and has each write applied once.
 //!
-//! A [`KvClient`] lives on an endpoint's thread, and its operations are futures that the endpoint's event loop
-//! drives; clones are the same client. It keeps a session to every member, follows what replicas say of the
-//! leader, and asks all in turn when nobody knows. Each write has a number in a client session of the cluster
-//! and keeps it however often it is sent, so that it is applied once. [`KvRemote`] is for other threads.
+//! A [`KvClient`] is for any thread and executor, as the [`petrel::Client`] below it; clones are the same client. That keeps a
+//! session to every member, follows what replicas say of the leader, and asks all in turn when none is known to lead: a
+//! [`Judge`](petrel::client::Judge) reads their refusals. Each write has a number in a client session of the cluster
+//! and keeps it however often it is sent, so that it is applied once.
 //!
 //! | operation | by | its answer |
 //! | --- | --- | --- |
@@ -13,8 +13,10 @@
 //! | status | the replica that is named | at once |
 //!
 //! ```
-//! use petrel::endpoint::EndpointConfig;
-//! use petrel::Nexus;
+//! use petrel::client::wait;
+//! # use petrel::endpoint::EndpointConfig;
+//! # use petrel::Nexus;
+//! use petrel::Client;
 //! use petrel_kv::client::{Cas, KvClient, KvClientConfig};
 //! use petrel_kv::command::Expected;
 //! # use petrel_kv::{Replica, ReplicaConfig, persist::Volatile};
@@ -29,19 +31,17 @@
 //! # });
 //! # let addresses = [address];
 //!
-//! let mut endpoint = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
-//! let client = KvClient::new(endpoint.handle(), addresses, KvClientConfig::new(7))?;
-//! endpoint.block_on(async {
-//!     let put = client.put(b"colour", b"grey").await?;
-//!     let value = client.get(b"colour").await?.expect("it was written");
-//!     assert_eq!((&value[..], value.revision()), (&b"grey"[..], put.revision));
+//! // On a thread without an executor; in one, each is awaited.
+//! let client = wait(KvClient::connect(Client::builder(), addresses, KvClientConfig::default()))?;
+//! let put = wait(client.put(b"colour", b"grey"))?;
+//! let value = wait(client.get(b"colour"))?.expect("it was written");
+//! assert_eq!((&value[..], value.revision()), (&b"grey"[..], put.revision));
 //!
-//!     // Nobody has changed it in between.
-//!     let expected = Expected::Revision(value.revision());
-//!     let cas = client.cas(b"colour", expected, b"white").await?;
-//!     assert!(matches!(cas, Cas::Done { .. }));
-//!     Ok(())
-//! })
+//! // Nobody has changed it in between.
+//! let expected = Expected::Revision(value.revision());
+//! let cas = wait(client.cas(b"colour", expected, b"white"))?;
+//! assert!(matches!(cas, Cas::Done { .. }));
+//! # Ok(())
 //! # }
 //! ```
 //!
@@ -49,118 +49,125 @@
 //! each of one moment, and a scan of several pages is not.
 
 mod admin;
-mod changes;
 mod config;
 mod error;
+mod judge;
 mod members;
-mod pursuit;
+mod operation;
 mod read;
-mod remote;
 mod scan;
 mod session;
-mod window;
 mod write;
 
-use std::cell::RefCell;
 use std::net::SocketAddr;
-use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
-use petrel::task::Handle;
+use petrel::Client;
+use petrel::client::{ClientBuilder, ClientConfig, Spawned};
 
 pub use crate::api::Consistency;
 pub use config::KvClientConfig;
 pub use error::KvError;
 pub use read::Value;
-pub use remote::{KvRemote, RemoteError, RemoteOperation};
 pub use scan::{OwnedPair, Page, Scan};
 pub use write::{Batched, Cas, Put};
 
-use crate::replica::rng::Rng;
 use members::Members;
 use session::ClientSession;
 
-/// A client of the store. Clones are the same client; it stays on the endpoint's thread.
+/// A client of the store. Clones are the same client.
 #[derive(Clone, Debug)]
 pub struct KvClient {
-    inner: Rc<Inner>,
+    shared: Arc<Shared>,
     timeout: Duration,
 }
 
-pub(super) struct Inner {
-    handle: Handle,
+/// What clones share.
+#[derive(Debug)]
+struct Shared {
+    client: Client,
     config: KvClientConfig,
-    members: Members,
-    session: RefCell<ClientSession>,
-    rng: RefCell<Rng>,
-    /// Where requests are put together.
-    request: RefCell<Vec<u8>>,
+    members: Arc<Members>,
+    session: ClientSession,
+    /// Follows the members for as long as there is the client.
+    _watch: Spawned<()>,
 }
 
 impl KvClient {
     /// A client of the cluster to which the replicas at these addresses belong. One that is alive is enough: the
-    /// client learns of the others. The event loop connects while it runs.
+    /// client learns of the others. The builder says which threads make its calls, and whether on insecure networks; its
+    /// configuration is replaced.
     ///
     /// # Errors
-    /// [`KvError::InvalidArgument`] without addresses.
-    pub fn new(
-        handle: Handle,
+    /// [`KvError::InvalidArgument`] without addresses, [`KvError::Timeout`] when no replica can be reached.
+    pub async fn connect(
+        builder: ClientBuilder,
         addresses: impl IntoIterator<Item = SocketAddr>,
         config: KvClientConfig,
     ) -> Result<Self, KvError> {
-        let timeout = config.timeout;
-        let rng = RefCell::new(Rng::new(config.seed));
-        let inner = Rc::new(Inner {
-            handle,
-            config,
-            members: Members::default(),
-            session: RefCell::default(),
-            rng,
-            request: RefCell::default(),
-        });
-        for address in addresses {
-            inner.connection(address, true);
-        }
-        if inner.members.len() == 0 {
-            return Err(KvError::InvalidArgument("a client needs the address of a replica"));
-        }
-        Ok(Self { inner, timeout })
+        let named = named(addresses)?;
+        let connected = builder.config(config.calls()).connect(&named[..]).await;
+        let client = connected.map_err(|error| KvError::Timeout { last: error.message.clone() })?;
+        Ok(Self::of(client, named, config))
+    }
+
+    /// A client whose calls an endpoint of the application makes, while its event loop runs:
+    ///
+    /// ```
+    /// # use petrel_kv::client::{KvClient, KvClientConfig};
+    /// # use petrel::{Nexus, endpoint::EndpointConfig};
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (address, config) = ("127.0.0.1:9".parse()?, KvClientConfig::default());
+    /// let mut endpoint = Nexus::builder().start()?.endpoint(EndpointConfig::default())?;
+    /// let client = KvClient::on([address], config, |named, config| endpoint.client(named, config))?;
+    /// # drop(client);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`KvError::InvalidArgument`] without addresses.
+    pub fn on(
+        addresses: impl IntoIterator<Item = SocketAddr>,
+        config: KvClientConfig,
+        client: impl FnOnce(Vec<SocketAddr>, ClientConfig) -> Client,
+    ) -> Result<Self, KvError> {
+        let named = named(addresses)?;
+        Ok(Self::of(client(named.clone(), config.calls()), named, config))
+    }
+
+    fn of(client: Client, named: Vec<SocketAddr>, config: KvClientConfig) -> Self {
+        let (timeout, refresh, members) =
+            (config.timeout, config.refresh, Arc::new(Members::new(named)));
+        let (asks, learns) = (client.clone(), Arc::clone(&members));
+        let watch = client.spawn(move |handle| members::watch(handle, asks, learns, refresh));
+        let session = ClientSession::default();
+        let shared = Shared { client, config, members, session, _watch: watch };
+        Self { shared: Arc::new(shared), timeout }
     }
 
     /// The same client; its operations take this long at most.
     #[must_use]
     pub fn within(&self, timeout: Duration) -> Self {
-        Self { inner: Rc::clone(&self.inner), timeout }
+        Self { shared: Arc::clone(&self.shared), timeout }
     }
 
     /// The replicas that the client knows.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.inner.members.addresses()
-    }
-
-    fn deadline_ns(&self) -> u64 {
-        let timeout_ns = u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX);
-        self.inner.handle.now_ns().saturating_add(timeout_ns)
+        self.shared.members.addresses()
     }
 }
 
-impl Inner {
-    fn random(&self) -> u64 {
-        self.rng.borrow_mut().next()
+fn named(addresses: impl IntoIterator<Item = SocketAddr>) -> Result<Vec<SocketAddr>, KvError> {
+    let mut named = Vec::new();
+    for address in addresses {
+        if !named.contains(&address) {
+            named.push(address);
+        }
     }
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.members.close();
+    if named.is_empty() {
+        return Err(KvError::InvalidArgument("a client needs the address of a replica"));
     }
-}
-
-impl std::fmt::Debug for Inner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("KvClient")
-            .field("members", &self.members)
-            .field("session", &self.session.borrow())
-            .finish_non_exhaustive()
-    }
+    Ok(named)
 }

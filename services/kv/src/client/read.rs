@@ -3,17 +3,16 @@
 use std::fmt;
 use std::ops::Deref;
 
-use petrel::MsgBuf;
+use petrel::client::Response;
 
-use super::members::Target;
-use super::pursuit::Pursuit;
+use super::operation::Operation;
 use super::write::check_key;
 use super::{KvClient, KvError};
 use crate::api::{Consistency, GetReply, GetRequest, methods};
 
 /// A value that was read, in the buffer in which it came.
 pub struct Value {
-    reply: MsgBuf,
+    reply: Response,
     /// Where in the reply it begins.
     start: usize,
     revision: u64,
@@ -61,31 +60,16 @@ impl KvClient {
     ) -> Result<Option<Value>, KvError> {
         check_key(key)?;
         let request = GetRequest { consistency, key };
-        let mut pursuit = Pursuit::new(&self.inner, target(consistency), self.deadline_ns());
-        loop {
-            let (reply, from) = pursuit.ask(methods::GET, |out| request.encode(out)).await?;
-            let (revision, start) = match GetReply::decode(&reply) {
-                Ok(GetReply::Found { revision, value }) => (revision, reply.len() - value.len()),
-                Ok(GetReply::NotFound) => {
-                    pursuit.confirm(&from);
-                    return Ok(None);
-                }
-                Ok(GetReply::Refused(refusal)) => {
-                    pursuit.refused(&from, refusal)?;
-                    continue;
-                }
-                Err(error) => return Err(pursuit.not_understood(&from, &error)),
-            };
-            pursuit.confirm(&from);
-            return Ok(Some(Value { reply, start, revision }));
+        let mut operation = Operation::read(self, consistency, key);
+        let reply = operation.ask(methods::GET, |out| request.encode(out)).await?;
+        match GetReply::decode(&reply) {
+            Ok(GetReply::Found { revision, value }) => {
+                let start = reply.len() - value.len();
+                Ok(Some(Value { reply, start, revision }))
+            }
+            Ok(GetReply::NotFound) => Ok(None),
+            Ok(GetReply::Refused(refusal)) => Err(operation.refused(refusal)),
+            Err(error) => Err(operation.not_understood(&error)),
         }
-    }
-}
-
-/// Who may answer such a read.
-pub(super) fn target(consistency: Consistency) -> Target {
-    match consistency {
-        Consistency::Linearizable => Target::Leader,
-        Consistency::Stale => Target::Any,
     }
 }

@@ -2,10 +2,9 @@
 
 use std::collections::VecDeque;
 
-use petrel::MsgBuf;
+use petrel::client::Response;
 
-use super::pursuit::Pursuit;
-use super::read::target;
+use super::operation::Operation;
 use super::write::check_key;
 use super::{KvClient, KvError};
 use crate::api::{Consistency, Pair, Pairs, ScanReply, ScanRequest, methods};
@@ -36,7 +35,7 @@ pub struct Scan {
 /// Pairs of a range, in the buffer in which they came.
 #[derive(Debug)]
 pub struct Page {
-    reply: MsgBuf,
+    reply: Response,
     next: Option<Vec<u8>>,
 }
 
@@ -139,27 +138,20 @@ impl KvClient {
     async fn page(&self, request: &ScanRequest<'_>) -> Result<Page, KvError> {
         let bounds = [Some(request.from), request.until].into_iter().flatten();
         bounds.filter(|bound| !bound.is_empty()).try_for_each(check_key)?;
-        let mut pursuit =
-            Pursuit::new(&self.inner, target(request.consistency), self.deadline_ns());
-        loop {
-            let (reply, from) = pursuit.ask(methods::SCAN, |out| request.encode(out)).await?;
-            let next = match ScanReply::decode(&reply) {
-                // A page of more than was asked for, or that does not go on, is none.
-                Ok(ScanReply::Pairs { pairs, next }) if goes_on(request, &pairs, next) => {
-                    next.map(<[u8]>::to_vec)
-                }
-                Ok(ScanReply::Pairs { .. }) => {
-                    let error = crate::api::DecodeError::OutOfRange("next key of the scan");
-                    return Err(pursuit.not_understood(&from, &error));
-                }
-                Ok(ScanReply::Refused(refusal)) => {
-                    pursuit.refused(&from, refusal)?;
-                    continue;
-                }
-                Err(error) => return Err(pursuit.not_understood(&from, &error)),
-            };
-            pursuit.confirm(&from);
-            return Ok(Page { reply, next });
+        let mut operation = Operation::read(self, request.consistency, request.from);
+        let reply = operation.ask(methods::SCAN, |out| request.encode(out)).await?;
+        match ScanReply::decode(&reply) {
+            // A page of more than was asked for, or that does not go on, is none.
+            Ok(ScanReply::Pairs { pairs, next }) if goes_on(request, &pairs, next) => {
+                let next = next.map(<[u8]>::to_vec);
+                Ok(Page { reply, next })
+            }
+            Ok(ScanReply::Pairs { .. }) => {
+                let error = crate::api::DecodeError::OutOfRange("next key of the scan");
+                Err(operation.not_understood(&error))
+            }
+            Ok(ScanReply::Refused(refusal)) => Err(operation.refused(refusal)),
+            Err(error) => Err(operation.not_understood(&error)),
         }
     }
 }

@@ -1,217 +1,181 @@
-//! The client session: who opens it, and who writes next.
+//! The client session, in which each write has a number.
 
-use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
-use std::rc::Rc;
-use std::task::{Context as TaskContext, Poll, Waker};
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use super::members::Target;
-use super::pursuit::Pursuit;
-use super::window::Window;
-use super::{Inner, KvError};
-use crate::api::{WriteReply, methods};
-use crate::command::Command;
+use tokio::sync::{Mutex as Turn, Notify};
 
-/// The client session, and those that wait to write in it.
+use super::KvError;
+use crate::limits::PENDING_WRITES_MAX;
+
+/// The client session, and the writes in it that have no answer yet.
 #[derive(Debug, Default)]
 pub(super) struct ClientSession {
-    state: State,
-    /// By the order in which they came; those that were woken have no waker, and still have their place.
-    waiting: BTreeMap<u64, Option<Waker>>,
-    places: u64,
+    state: Mutex<State>,
+    /// Writes that have to wait for a number do so one behind the other, and the first of them opens the session.
+    turn: Turn<()>,
+    /// There is room for a further write.
+    room: Notify,
 }
 
 #[derive(Debug, Default)]
-enum State {
-    #[default]
-    Closed,
-    /// Somebody opens it.
-    Opening,
-    Open(u64, Window),
+struct State {
+    /// None while there is no session.
+    id: Option<u64>,
+    /// Of the writes that have a number.
+    last: u64,
+    pending: BTreeSet<u64>,
 }
 
 /// A write that has its number in the session. It is pending until this is dropped.
 #[derive(Debug)]
 pub(super) struct Numbered<'a> {
-    inner: &'a Inner,
+    of: &'a ClientSession,
     pub(super) session: u64,
     pub(super) sequence: u64,
     pub(super) first_pending: u64,
 }
 
-impl Drop for Numbered<'_> {
-    fn drop(&mut self) {
-        let session = &mut *self.inner.session.borrow_mut();
-        if let State::Open(id, window) = &mut session.state
-            && *id == self.session
-        {
-            window.end(self.sequence);
-            session.wake();
-        }
+impl Numbered<'_> {
+    /// The cluster knows the session no more: the next write opens another.
+    pub(super) fn end_session(&self) {
+        self.of.end(self.session);
     }
 }
 
-/// Whose turn it is has either to write or to open the session first.
-enum Turn<'a> {
-    Write(Numbered<'a>),
-    Open(Opening<'a>),
-}
-
-/// The one that opens the session.
-struct Opening<'a> {
-    inner: &'a Inner,
-}
-
-impl Drop for Opening<'_> {
+impl Drop for Numbered<'_> {
     fn drop(&mut self) {
-        let session = &mut *self.inner.session.borrow_mut();
-        if matches!(session.state, State::Opening) {
-            session.state = State::Closed;
-            session.wake();
+        let mut state = self.of.state();
+        if state.id == Some(self.session) {
+            state.pending.remove(&self.sequence);
+            self.of.room.notify_one();
         }
     }
 }
 
 impl ClientSession {
-    /// Wakes as many as can go on.
-    fn wake(&mut self) {
-        let count = match &self.state {
-            State::Closed => 1,
-            State::Opening => 0,
-            State::Open(_, window) => window.room(),
-        };
-        let woken = self.waiting.values_mut().take(count).filter_map(Option::take);
-        woken.for_each(Waker::wake);
-    }
-}
-
-impl Inner {
     /// Numbers a write, if that is possible at once.
-    #[inline]
-    pub(super) fn number(&self) -> Option<Numbered<'_>> {
-        let session = &mut *self.session.borrow_mut();
-        if !session.waiting.is_empty() {
+    pub(super) fn try_number(&self) -> Option<Numbered<'_>> {
+        let _turn = self.turn.try_lock().ok()?;
+        self.next()
+    }
+
+    /// Numbers a write as soon as there is a session with room for it. If there is no session, `open` opens one.
+    pub(super) async fn number(
+        &self,
+        open: impl AsyncFn() -> Result<u64, KvError>,
+    ) -> Result<Numbered<'_>, KvError> {
+        let _turn = self.turn.lock().await;
+        loop {
+            if self.state().id.is_none() {
+                let id = open().await?;
+                *self.state() = State { id: Some(id), ..State::default() };
+            }
+            if let Some(numbered) = self.next() {
+                return Ok(numbered);
+            }
+            self.room.notified().await;
+        }
+    }
+
+    fn end(&self, id: u64) {
+        let mut state = self.state();
+        if state.id == Some(id) {
+            state.id = None;
+            self.room.notify_one();
+        }
+    }
+
+    fn next(&self) -> Option<Numbered<'_>> {
+        let mut state = self.state();
+        let (session, sequence) = (state.id?, state.last + 1);
+        let first_pending = state.pending.first().copied().unwrap_or(sequence);
+        if sequence - first_pending >= PENDING_WRITES_MAX {
             return None;
         }
-        self.number_in(&mut session.state)
+        state.last = sequence;
+        state.pending.insert(sequence);
+        Some(Numbered { of: self, session, sequence, first_pending })
     }
 
-    fn number_in(&self, state: &mut State) -> Option<Numbered<'_>> {
-        let State::Open(id, window) = state else { return None };
-        let (sequence, first_pending) = window.begin()?;
-        Some(Numbered { inner: self, session: *id, sequence, first_pending })
-    }
-
-    /// Numbers a write as soon as there is a session with room for it, and opens one if there is none.
-    pub(super) async fn number_in_time(
-        self: &Rc<Self>,
-        deadline_ns: u64,
-    ) -> Result<Numbered<'_>, KvError> {
-        loop {
-            let left = Duration::from_nanos(deadline_ns.saturating_sub(self.handle.now_ns()));
-            match self.handle.timeout(left, InTurn::new(self)).await {
-                Ok(Turn::Write(numbered)) => return Ok(numbered),
-                Ok(Turn::Open(opening)) => self.open_session(&opening, deadline_ns).await?,
-                Err(_) => {
-                    let last = "the writes before it have no answer yet".to_owned();
-                    return Err(KvError::Timeout { last });
-                }
-            }
-        }
-    }
-
-    /// To open one session too many does no harm.
-    async fn open_session(
-        self: &Rc<Self>,
-        _opening: &Opening<'_>,
-        deadline_ns: u64,
-    ) -> Result<(), KvError> {
-        let mut pursuit = Pursuit::new(self, Target::Leader, deadline_ns);
-        loop {
-            let encode = |out: &mut Vec<u8>| Command::OpenSession.encode(out);
-            let (reply, from) = pursuit.ask(methods::WRITE, encode).await?;
-            match WriteReply::decode(&reply) {
-                Ok(WriteReply::Applied(applied)) => {
-                    pursuit.confirm(&from);
-                    let session = &mut *self.session.borrow_mut();
-                    session.state = State::Open(applied.index, Window::new());
-                    session.wake();
-                    return Ok(());
-                }
-                Ok(WriteReply::Refused(refusal)) => pursuit.refused(&from, refusal)?,
-                Err(error) => return Err(pursuit.not_understood(&from, &error)),
-            }
-        }
-    }
-
-    /// The cluster knows the session no more: the next write opens another.
-    pub(super) fn end_session(&self, id: u64) {
-        let session = &mut *self.session.borrow_mut();
-        if matches!(&session.state, State::Open(current, _) if *current == id) {
-            session.state = State::Closed;
-            session.wake();
-        }
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Waits for its turn, behind those that came before.
-struct InTurn<'a> {
-    inner: &'a Inner,
-    place: Option<u64>,
-}
+#[cfg(test)]
+mod tests {
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
 
-impl<'a> InTurn<'a> {
-    fn new(inner: &'a Inner) -> Self {
-        Self { inner, place: None }
+    use super::*;
+
+    fn open() -> ClientSession {
+        let session = ClientSession::default();
+        *session.state() = State { id: Some(7), ..State::default() };
+        session
     }
 
-    fn is_first(&self, session: &ClientSession) -> bool {
-        match self.place {
-            None => session.waiting.is_empty(),
-            Some(place) => {
-                session.waiting.first_key_value().is_some_and(|(first, _)| *first == place)
-            }
-        }
+    fn named(numbered: &Numbered<'_>) -> (u64, u64, u64) {
+        (numbered.session, numbered.sequence, numbered.first_pending)
     }
-}
 
-impl<'a> Future for InTurn<'a> {
-    type Output = Turn<'a>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Turn<'a>> {
-        let inner = self.inner;
-        let session = &mut *inner.session.borrow_mut();
-        if self.is_first(session) {
-            let turn = match &mut session.state {
-                State::Closed => {
-                    session.state = State::Opening;
-                    Some(Turn::Open(Opening { inner }))
-                }
-                state => inner.number_in(state).map(Turn::Write),
-            };
-            if let Some(turn) = turn {
-                self.place.take().map(|place| session.waiting.remove(&place));
-                session.wake();
-                return Poll::Ready(turn);
-            }
-        }
-        let place = *self.place.get_or_insert_with(|| {
-            session.places += 1;
-            session.places
-        });
-        session.waiting.insert(place, Some(cx.waker().clone()));
-        Poll::Pending
+    #[test]
+    fn number__from_one_and_with_the_first_pending() {
+        let session = open();
+        let next = || session.try_number().unwrap();
+        let [first, second] = [next(), next()];
+        assert_eq!([&first, &second].map(named), [(7, 1, 1), (7, 2, 1)]);
+        drop(first);
+        let third = next();
+        assert_eq!(named(&third), (7, 3, 2));
+        drop(third);
+        let fourth = next();
+        assert_eq!(named(&fourth), (7, 4, 2), "the second is still pending");
+        drop((second, fourth));
+        assert_eq!(named(&next()), (7, 5, 5));
     }
-}
 
-impl Drop for InTurn<'_> {
-    fn drop(&mut self) {
-        if let Some(place) = self.place.take() {
-            let session = &mut *self.inner.session.borrow_mut();
-            session.waiting.remove(&place);
-            session.wake();
-        }
+    #[test]
+    fn number__never_goes_further_ahead_than_the_service_allows_and_waits_in_turn() {
+        let session = open();
+        let mut pending: Vec<_> =
+            (0..PENDING_WRITES_MAX).map(|_| session.try_number().unwrap()).collect();
+        let opens = async || panic!("a session is open");
+        let (mut one, mut other) = (pin!(session.number(opens)), pin!(session.number(opens)));
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert!(one.as_mut().poll(cx).is_pending() && other.as_mut().poll(cx).is_pending());
+        pending.remove(1);
+        assert!(one.as_mut().poll(cx).is_pending(), "the first one holds the others up");
+        pending.remove(0);
+        assert!(session.try_number().is_none(), "two have waited for longer");
+        assert!(other.as_mut().poll(cx).is_pending());
+        let Poll::Ready(Ok(one)) = one.as_mut().poll(cx) else { panic!("there is room") };
+        assert_eq!(named(&one), (7, PENDING_WRITES_MAX + 1, 3));
+        let Poll::Ready(Ok(other)) = other.as_mut().poll(cx) else { panic!("there is room") };
+        assert_eq!(other.sequence, PENDING_WRITES_MAX + 2);
+        assert!(session.try_number().is_none());
+    }
+
+    #[test]
+    fn number__one_of_those_that_wait_opens_the_session() {
+        let session = ClientSession::default();
+        assert!(session.try_number().is_none());
+        let fails = async || Err(KvError::InvalidArgument("as asked for"));
+        let cx = &mut Context::from_waker(Waker::noop());
+        assert!(matches!(pin!(session.number(fails)).poll(cx), Poll::Ready(Err(_))));
+        let Poll::Ready(Ok(first)) = pin!(session.number(async || Ok(9))).poll(cx) else {
+            panic!("it is open")
+        };
+        assert_eq!(named(&first), (9, 1, 1));
+        session.end(8);
+        assert_eq!(named(&session.try_number().unwrap()), (9, 2, 1), "another one has ended");
+        session.end(9);
+        assert!(session.try_number().is_none());
+        let Poll::Ready(Ok(again)) = pin!(session.number(async || Ok(10))).poll(cx) else {
+            panic!("it is open")
+        };
+        drop(first);
+        assert_eq!(named(&again), (10, 1, 1), "numbers begin anew");
     }
 }

@@ -1,12 +1,16 @@
 //! Writes: each is applied once, however often it is sent.
 
-use super::members::Target;
-use super::pursuit::Pursuit;
+use std::time::Duration;
+
+use super::operation::Operation;
 use super::session::Numbered;
-use super::{Inner, KvClient, KvError};
+use super::{KvClient, KvError, Shared};
 use crate::api::{Applied, Outcome, Refusal, WriteReply, methods};
 use crate::command::{BatchBuffer, Command, Expected, Op};
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+/// How much later than its operation a wait for a session ends.
+const GRACE: Duration = Duration::from_millis(5);
 
 /// A key was set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,49 +121,69 @@ impl KvClient {
     /// As [`KvClient::put`].
     pub async fn write(&self, op: &Op<'_>) -> Result<Applied, KvError> {
         check(op)?;
-        let deadline_ns = self.deadline_ns();
-        let mut pursuit = Pursuit::new(&self.inner, Target::Leader, deadline_ns).with_effects();
+        let mut operation = Operation::new(self).with_effects();
         loop {
-            let numbered = match self.inner.number() {
-                Some(numbered) => numbered,
-                None => self.inner.number_in_time(deadline_ns).await?,
-            };
-            if let Some(applied) = write_numbered(&self.inner, &mut pursuit, &numbered, op).await? {
+            let numbered = self.number(&operation).await?;
+            if let Some(applied) = write_numbered(&mut operation, &numbered, op).await? {
                 return Ok(applied);
             }
+        }
+    }
+
+    /// Numbers a write, as soon as there is a session with room for it.
+    async fn number(&self, operation: &Operation<'_>) -> Result<Numbered<'_>, KvError> {
+        let Shared { session, client, .. } = &*self.shared;
+        if let Some(numbered) = session.try_number() {
+            return Ok(numbered);
+        }
+        let left = operation.time_left();
+        let opening =
+            session.number(async || self.within(operation.time_left()).open_session().await);
+        // The call that opens the session ends by itself, and says why.
+        match client.timeout(left.saturating_add(GRACE), opening).await {
+            Ok(numbered) => numbered,
+            Err(_) => {
+                let last = "the writes before it have no answer yet".to_owned();
+                Err(KvError::Timeout { last })
+            }
+        }
+    }
+
+    /// Opens a client session. To open one too many does no harm.
+    async fn open_session(&self) -> Result<u64, KvError> {
+        let mut operation = Operation::new(self);
+        let reply = operation.ask(methods::WRITE, |out| Command::OpenSession.encode(out)).await?;
+        match WriteReply::decode(&reply) {
+            Ok(WriteReply::Applied(applied)) => Ok(applied.index),
+            Ok(WriteReply::Refused(refusal)) => Err(operation.refused(refusal)),
+            Err(error) => Err(operation.not_understood(&error)),
         }
     }
 }
 
 /// Sends a write until it has its result. None: the session has ended, and certainly nothing was done.
 async fn write_numbered(
-    inner: &Inner,
-    pursuit: &mut Pursuit<'_>,
+    operation: &mut Operation<'_>,
     numbered: &Numbered<'_>,
     op: &Op<'_>,
 ) -> Result<Option<Applied>, KvError> {
     let Numbered { session, sequence, first_pending, .. } = *numbered;
     // The same bytes each time: what was pending when the write began is all that it has to say.
     let command = Command::Write { session, sequence, first_pending, op: *op };
-    loop {
-        let (reply, from) = pursuit.ask(methods::WRITE, |out| command.encode(out)).await?;
-        match WriteReply::decode(&reply) {
-            Ok(WriteReply::Applied(applied)) => {
-                pursuit.confirm(&from);
-                return Ok(Some(applied));
+    let reply = operation.ask(methods::WRITE, |out| command.encode(out)).await?;
+    match WriteReply::decode(&reply) {
+        Ok(WriteReply::Applied(applied)) => Ok(Some(applied)),
+        Ok(WriteReply::Refused(refusal)) => {
+            let is_session_gone = refusal == Refusal::SessionUnknown;
+            if is_session_gone {
+                numbered.end_session();
             }
-            Ok(WriteReply::Refused(Refusal::SessionUnknown)) => {
-                inner.end_session(session);
-                let last = "the client session has ended".to_owned();
-                return if pursuit.is_doubtful() {
-                    Err(KvError::Unknown { last })
-                } else {
-                    Ok(None)
-                };
+            match is_session_gone && !operation.is_doubtful() {
+                true => Ok(None),
+                false => Err(operation.refused(refusal)),
             }
-            Ok(WriteReply::Refused(refusal)) => pursuit.refused(&from, refusal)?,
-            Err(error) => return Err(pursuit.not_understood(&from, &error)),
         }
+        Err(error) => Err(operation.not_understood(&error)),
     }
 }
 

@@ -6,12 +6,14 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
+use std::task::{Context, Waker};
 use std::time::{Duration, Instant};
 
 use crate::common::{Cluster, Options};
+use petrel::client::wait;
 use petrel::endpoint::EndpointConfig;
 use petrel::task::{Handle, Parallel};
-use petrel::{Endpoint, Nexus};
+use petrel::{Client, Endpoint, Nexus};
 use petrel_kv::api::{AdminReply, Certainty, Consistency, Refusal, Role, WriteReply, methods};
 use petrel_kv::client::{Batched, Cas, KvClient, KvClientConfig, KvError};
 use petrel_kv::command::{BatchBuffer, Command, Expected, Op};
@@ -28,7 +30,7 @@ struct Bench {
 
 impl Bench {
     fn new(addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
-        let mut config = KvClientConfig::new(7);
+        let mut config = KvClientConfig::default();
         config.timeout = PATIENCE;
         Self::with_config(addresses, config)
     }
@@ -38,8 +40,9 @@ impl Bench {
         config: KvClientConfig,
     ) -> Self {
         let nexus = Nexus::builder().start().unwrap();
-        let endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
-        let client = KvClient::new(endpoint.handle(), addresses, config).unwrap();
+        let mut endpoint = nexus.endpoint(EndpointConfig::default()).unwrap();
+        let on = |named, config| endpoint.client(named, config);
+        let client = KvClient::on(addresses, config, on).unwrap();
         Self { endpoint, client }
     }
 
@@ -140,7 +143,7 @@ fn client__what_breaks_a_limit_is_not_sent() {
             assert!(matches!(error, KvError::InvalidArgument(_)), "{error}");
         }
     });
-    let none = KvClient::new(bench.handle(), [], KvClientConfig::new(1));
+    let none = KvClient::on([], KvClientConfig::default(), |_, _| panic!("it has no servers"));
     assert!(matches!(none, Err(KvError::InvalidArgument(_))));
 }
 
@@ -308,7 +311,7 @@ fn client__a_leader_that_is_killed_loses_nothing_and_doubles_nothing() {
 #[test]
 fn client__what_is_sent_again_is_applied_once() {
     let cluster = Cluster::start(3, Options::default());
-    let mut config = KvClientConfig::new(7);
+    let mut config = KvClientConfig::default();
     config.timeout = PATIENCE;
     config.attempt_timeout = Duration::from_micros(50);
     let mut bench = Bench::with_config(cluster.addresses(), config);
@@ -353,7 +356,7 @@ fn client__a_change_is_not_refused_for_an_earlier_copy_of_itself() {
     let (tell, told) = channel();
     std::thread::scope(|scope| {
         scope.spawn(|| refuse_all_but_the_first(&stop, &tell));
-        let mut config = KvClientConfig::new(7);
+        let mut config = KvClientConfig::default();
         (config.timeout, config.attempt_timeout) = (PATIENCE, Duration::from_millis(50));
         let mut bench = Bench::with_config([told.recv().unwrap()], config);
         let [first, second] =
@@ -430,7 +433,7 @@ fn client__without_a_majority_the_time_ends() {
         let stale = client.get_with(b"key", Consistency::Stale).await.unwrap().unwrap();
         assert!(matches!(&stale[..], b"value" | b"other"));
         // Once the leader has noticed that it leads nobody, the error says what is wrong.
-        let why = "no leader: 1 of 3 replicas answer";
+        let why = "no leader: 1 of 3 servers can be called";
         let says_why = async || {
             let [write, read] =
                 [hasty.put(b"key", b"other").await.map(drop), hasty.get(b"key").await.map(drop)];
@@ -470,44 +473,40 @@ fn client__a_session_that_the_cluster_has_forgotten_is_opened_anew() {
 }
 
 #[test]
-fn remote__other_threads_write_and_read() {
+fn client__any_thread_has_it() {
     let cluster = Cluster::start(3, Options::default());
-    let mut bench = Bench::new(cluster.addresses());
-    let threads: Vec<_> = (0..3u8)
-        .map(|thread| {
-            let remote = bench.client.remote();
-            std::thread::spawn(move || {
-                for round in 0..20u8 {
-                    let put = remote.put(&[thread + 1], &[round]).wait().unwrap();
-                    let (value, revision) = remote.get(&[thread + 1]).wait().unwrap().unwrap();
-                    assert_eq!((&value[..], revision), (&[round][..], put.revision));
-                    let cas = remote.cas(&[thread + 1], Some(revision), &[round]).wait().unwrap();
+    let config = KvClientConfig::default();
+    let client = wait(KvClient::connect(Client::builder(), cluster.addresses(), config)).unwrap();
+    let client = client.within(PATIENCE);
+    std::thread::scope(|scope| {
+        for thread in 1..4 {
+            let client = &client;
+            scope.spawn(move || {
+                for round in 0..20 {
+                    let put = wait(client.put(&[thread], &[round])).unwrap();
+                    let value = wait(client.get(&[thread])).unwrap().unwrap();
+                    assert_eq!((&value[..], value.revision()), (&[round][..], put.revision));
+                    let expected = Expected::Revision(put.revision);
+                    let cas = wait(client.cas(&[thread], expected, &[round])).unwrap();
                     assert!(matches!(cas, Cas::Done { .. }));
                 }
-                remote.delete(&[thread + 1]).wait().unwrap()
-            })
-        })
-        .collect();
-    let stop = bench.endpoint.stop_handle();
-    let end = std::thread::spawn({
-        let stop = stop.clone();
-        move || {
-            let results: Vec<_> = threads.into_iter().map(std::thread::JoinHandle::join).collect();
-            stop.stop();
-            results
+                assert!(wait(client.delete(&[thread])).unwrap());
+            });
         }
     });
-    bench.endpoint.run(&stop);
-    assert!(end.join().unwrap().into_iter().all(|was_there| was_there.unwrap()));
+    assert_eq!(cluster.view(0).unwrap().status.sessions, 1, "they share one session");
 }
 
 #[test]
-fn remote__an_endpoint_that_goes_away_ends_its_operations() {
+fn client__an_endpoint_that_goes_away_ends_its_operations() {
     let bench = Bench::new([SocketAddr::from(([127, 0, 0, 1], 9))]);
-    let remote = bench.client.remote();
-    let before = remote.put(b"key", b"value");
+    let client = bench.client.clone();
+    let cx = &mut Context::from_waker(Waker::noop());
+    let mut before = Box::pin(client.put(b"key", b"value"));
+    assert!(before.as_mut().poll(cx).is_pending());
     drop(bench);
-    let after = remote.put(b"key", b"value");
-    assert!(matches!(before.wait(), Err(petrel_kv::client::RemoteError::EndpointGone)));
-    assert!(matches!(after.wait(), Err(petrel_kv::client::RemoteError::EndpointGone)));
+    for put in [before, Box::pin(client.put(b"key", b"value"))] {
+        let error = wait(put).unwrap_err();
+        assert!(matches!(error, KvError::Timeout { .. }), "{error}");
+    }
 }

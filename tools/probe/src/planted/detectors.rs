@@ -119,7 +119,7 @@ const DETECTORS: &[(&str, &[Step])] = &[
     ("udp_kept_frames_not_copied", &[Unit("petrel-transport", "udp::plan")]),
     ("udp_short_last_segment_lost", &[Unit("petrel-transport", "udp::"), Seeds(100)]),
     ("udp_short_segment_in_the_middle", &[Unit("petrel-transport", "udp::plan"), Seeds(100)]),
-    ("workers_deadline_not_inherited", &[Threads]),
+    ("workers_deadline_not_inherited", &[Test("petrel", "workers::")]),
     ("workers_failed_look_executed", &[Threads]),
     ("workers_late_bytes_stay", &[Threads, Test("petrel", "workers::")]),
     ("workers_never_sleep_again", &[Threads]),

@@ -9,9 +9,10 @@ use petrel_proto::{CallFailure, Execution, PendingCall, SessionId, Status};
 
 use super::call::{Asked, Attempt, Call, End, Ending, Step, may_retry, never_left};
 use super::connection::{Connection, Leave, MayBegin, keep};
+use super::leader::Leader;
 use super::{Due, Ended, Resolver, Service, Services, unreachable};
 use crate::client::state::CallState;
-use crate::client::{ServiceKey, Target};
+use crate::client::{ServiceKey, Target, Verdict};
 use crate::endpoint::call::{Continuation, Function, Reply};
 use crate::endpoint::context::{Context, Local, NotTaken};
 use crate::endpoint::state::State;
@@ -28,6 +29,10 @@ const END_FIRST: Function = end_first;
 /// The same for hedges.
 const END_HEDGE: Function = end_hedge;
 
+/// Servers that a client keeps sessions to because the answers of others named them, beside those that it was given, are so many
+/// at most in all.
+const SERVERS_NAMED_MAX: usize = 64;
+
 /// The session of a call that was never on one.
 const NO_SESSION: SessionId = SessionId { index: u32::MAX, generation: u32::MAX };
 
@@ -42,6 +47,7 @@ pub(crate) fn begin_call(cx: &mut Context<'_>, service: Key, asked: Asked) -> Ke
     let options = asked.options.no_later_than(inherited_ns);
     let end_ns = options.deadline_ns.expect("a client's call has a time, and has begun");
     let is_hedged = options.hedge_after.is_some();
+    let is_judged = of.config.judge.is_some();
     // Most calls go to a server at once, and end with its answer.
     let chosen = match is_hedged || options.key.is_some() {
         true => None,
@@ -49,7 +55,7 @@ pub(crate) fn begin_call(cx: &mut Context<'_>, service: Key, asked: Asked) -> Ke
     };
     let session = chosen.as_ref().map(|chosen| chosen.session);
     let key = calls.insert_with(|key| {
-        let mut call = Call::new(service, asked, end_ns, inherited_ns);
+        let mut call = Call::new(service, asked, is_judged, end_ns, inherited_ns);
         call.begin(*now_ns);
         call.first = chosen.map(|Chosen { connection, session, leave }| Attempt {
             call: key,
@@ -327,23 +333,107 @@ fn end_attempt(
     release(cx.local, connection, leave, Some(&outcome.outcome));
     let Outcome { session, outcome, buffers } = outcome;
     let (call, service) = cx.local.services.service_of(key).expect("an attempt belongs to a call");
-    match outcome {
-        Ok(()) => {
+    let verdict = match (outcome, &buffers) {
+        (Err(error), _) => Verdict::Fail(error),
+        (Ok(()), Some((_, response))) => service.judge(call.method, response),
+        (Ok(()), None) => unreachable!("an answer is in a buffer"),
+    };
+    match verdict {
+        Verdict::Accept | Verdict::Leads => {
+            let has_key = call.key.is_some();
             service.counters.hedges_won.add(u64::from(is_hedge));
+            let of = call.service;
             let freed = cancel_attempts(cx, key, true).map_or_else(Vec::new, |lost| lost.freed);
             finish(state, cx, key, Outcome { session, outcome: Ok(()), buffers });
             freed.into_iter().for_each(|connection| serve(cx, connection));
-        }
-        Err(error) => {
-            count_failure(service, &error);
-            call.note_tried(target, service.config.retry_backoff);
-            if let Some((request, response)) = buffers {
-                call.put_back(request, response);
+            if verdict == Verdict::Leads && !has_key {
+                confirm_leader(cx, of, connection);
             }
+        }
+        Verdict::Fail(error) => {
+            count_failure(service, &error);
+            call.note_tried(target, &error.message, service.config.retry_backoff);
+            if error.execution != Execution::Refused {
+                service.leader.forget(connection);
+            }
+            put_back(call, buffers);
             fail(state, cx, key, session, error);
+        }
+        Verdict::Redirect(to) => {
+            service.counters.redirects.increment();
+            call.note_tried(target, "it does not lead", service.config.retry_backoff);
+            put_back(call, buffers);
+            let of = call.service;
+            service.leader.forget(connection);
+            if let Some(to) = to.filter(|to| !to.is_server(&target)) {
+                suppose_leader(cx.local, of, to);
+            }
+            redirect(cx, key);
         }
     }
     serve(cx, connection);
+}
+
+fn put_back(call: &mut Call, buffers: Option<(MsgBuf, MsgBuf)>) {
+    if let Some((request, response)) = buffers {
+        call.put_back(request, response);
+    }
+}
+
+/// A server has answered as the leader does. Calls that pause because none was known need not wait any more.
+fn confirm_leader(cx: &mut Context<'_>, of: Key, connection: Key) {
+    let services = &mut *cx.local.services;
+    // The client may be gone, and the server, with this call.
+    let Some(service) = services.list.get_mut(of) else { return };
+    if services.connections.get(connection).is_none() || !service.leader.confirm(connection) {
+        return;
+    }
+    for key in services.pausing(of) {
+        // One that begins may have others end.
+        let call = cx.local.services.calls.get_mut(key);
+        if let Some(call) = call.filter(|call| matches!(call.step, Step::Pausing(_))) {
+            call.step = Step::Going;
+            arm(cx.local, key);
+            attempt(cx, key);
+        }
+    }
+}
+
+/// An answer names the server that leads.
+fn suppose_leader(local: &mut Local, of: Key, target: Target) {
+    let Services { list, connections, .. } = &mut *local.services;
+    let service = list.get_mut(of).expect("a service stays for its calls");
+    let is_it =
+        |key: &&Key| connections.get(**key).is_some_and(|one| one.target.is_server(&target));
+    let known = service.connections.iter().find(is_it).copied();
+    let has_room = service.connections.len() < SERVERS_NAMED_MAX;
+    let connection = match known {
+        None if has_room => add_connection(local, of, target),
+        None => return,
+        Some(connection) => connection,
+    };
+    let service = local.services.list.get_mut(of).expect("it was there");
+    if known.is_none() {
+        service.connections.push(connection);
+    }
+    service.leader.suppose(connection);
+}
+
+/// The server that was asked does not lead: another is asked at once, or after a pause if as many as there are have said so.
+fn redirect(cx: &mut Context<'_>, key: Key) {
+    let (now_ns, random) = (cx.local.now_ns, cx.local.hub.random());
+    let services = &mut *cx.local.services;
+    let (call, service) = services.service_of(key).expect("an attempt belongs to a call");
+    call.take_back();
+    if call.is_tried_otherwise() {
+        return;
+    }
+    let backoff = service.config.retry_backoff;
+    if call.note_redirect(backoff) <= service.connections.len() {
+        return attempt(cx, key);
+    }
+    let pause_ns = call.pause_ns(backoff, random);
+    set_step(cx.local, key, Step::Pausing(now_ns.saturating_add(pause_ns)));
 }
 
 fn count_failure(service: &Service, failure: &CallFailure) {
@@ -656,7 +746,7 @@ fn run_call(cx: &mut Context<'_>, key: Key) {
     match call.step {
         // The deadlines of attempts that are on their way are the core's.
         Step::Waiting | Step::InQueue(_) | Step::Pausing(_) if call.end_ns <= now_ns => {
-            let outcome = Outcome::failed(call.too_late());
+            let outcome = Outcome::failed(cx.local.services.too_late(key));
             let freed = cancel_attempts(cx, key, true).map_or_else(Vec::new, |lost| lost.freed);
             finish(None, cx, key, outcome);
             freed.into_iter().for_each(|connection| serve(cx, connection));
@@ -694,6 +784,7 @@ pub(crate) fn open_service(cx: &mut Context<'_>, open: OpenService) {
         budget: RetryBudget::new(config.retry_budget, now_ns),
         config,
         connections: Vec::new(),
+        leader: Leader::default(),
         turn: 0,
         waiting: Default::default(),
         calls: 0,
@@ -721,12 +812,12 @@ pub(crate) fn set_targets(cx: &mut Context<'_>, number: ServiceKey, targets: Vec
 
 fn change_targets(cx: &mut Context<'_>, key: Key, targets: Vec<Target>) {
     assert!(!targets.is_empty(), "a service has a server");
-    let Services { list, connections, .. } = &mut *cx.local.services;
-    let service = list.get_mut(key).expect("its servers change while there is a service");
+    let service = cx.local.services.list.get_mut(key);
+    let service = service.expect("its servers change while there is a service");
     let mut before = std::mem::take(&mut service.connections);
-    let (config, counters) = (service.config.clone(), service.counters.clone());
     let mut now = Vec::new();
     for target in targets {
+        let connections = &mut cx.local.services.connections;
         let is_it =
             |key: &Key| connections.get(*key).is_some_and(|one| one.target.is_server(&target));
         now.push(match before.iter().position(is_it) {
@@ -735,19 +826,13 @@ fn change_targets(cx: &mut Context<'_>, key: Key, targets: Vec<Target>) {
                 connections.get_mut(key).expect("it is there").target = target;
                 key
             }
-            None => {
-                let connection =
-                    connections.insert(Connection::new(key, target, &config, counters.clone()));
-                let handle = Handle::<()>::new(cx.local.hub.clone());
-                let keeper = keep(handle.clone(), connection, target, config.connect_backoff);
-                let keeper = handle.spawn_within(None, keeper);
-                connections.get_mut(connection).expect("it was put there").keep(keeper);
-                connection
-            }
+            None => add_connection(cx.local, key, target),
         });
     }
+    let service = cx.local.services.list.get_mut(key).expect("it was there");
     service.connections = now;
     service.turn = 0;
+    before.iter().for_each(|gone| service.leader.forget(*gone));
     for connection in before {
         let retired = cx.local.services.connections.get_mut(connection).expect("it was there");
         let (waiting, is_over) = (retired.queue.take_all(), retired.retire());
@@ -758,6 +843,19 @@ fn change_targets(cx: &mut Context<'_>, key: Key, targets: Vec<Target>) {
     }
     // Who waits for one of them looks at the others.
     fail_waiting(cx, key);
+}
+
+/// A further server of a service, and a task that keeps a session to it.
+fn add_connection(local: &mut Local, of: Key, target: Target) -> Key {
+    let Services { list, connections, .. } = &mut *local.services;
+    let service = list.get(of).expect("its servers change while there is a service");
+    let (config, counters) = (&service.config, service.counters.clone());
+    let connection = connections.insert(Connection::new(of, target, config, counters));
+    let handle = Handle::<()>::new(local.hub.clone());
+    let keeper = keep(handle.clone(), connection, target, config.connect_backoff);
+    let keeper = handle.spawn_within(None, keeper);
+    connections.get_mut(connection).expect("it was put there").keep(keeper);
+    connection
 }
 
 /// The last handle of a client is gone: its sessions are closed when its last call has ended.

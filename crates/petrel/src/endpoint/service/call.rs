@@ -23,6 +23,8 @@ pub(super) struct Call {
     pub(super) method: u16,
     pub(super) idempotent: bool,
     pub(super) wait_for_ready: bool,
+    /// Whether an answer may send it to another server.
+    is_judged: bool,
     /// The hash of the key by which its server is chosen.
     pub(super) key: Option<u64>,
     pub(super) hedge_after: Option<Duration>,
@@ -105,8 +107,12 @@ pub(super) struct Attempt {
 /// What a call has that does not go as most do.
 struct Trouble {
     backoff: Backoff,
-    /// Servers whose attempts have failed, in that order.
+    /// Servers whose attempts have failed, each once, in the order of their last failure.
     tried: Vec<Target>,
+    /// How the last attempt failed.
+    last: String,
+    /// Answers that sent the call to another server since it has paused.
+    redirects: usize,
     /// Further attempts on their way.
     hedges: Vec<Key>,
 }
@@ -121,7 +127,13 @@ struct Progress {
 }
 
 impl Call {
-    pub(super) fn new(service: Key, asked: Asked, end_ns: u64, inherited_ns: Option<u64>) -> Self {
+    pub(super) fn new(
+        service: Key,
+        asked: Asked,
+        is_judged: bool,
+        end_ns: u64,
+        inherited_ns: Option<u64>,
+    ) -> Self {
         let Asked { method, message, room, options, end } = asked;
         let CallOptions { response_bytes, idempotent, wait_for_ready, hedge_after, key, .. } =
             options;
@@ -130,6 +142,7 @@ impl Call {
             method,
             idempotent,
             wait_for_ready,
+            is_judged,
             key,
             hedge_after,
             hedge_ns: None,
@@ -149,7 +162,7 @@ impl Call {
 
     /// Whether nothing is to be undone when its first attempt succeeds.
     pub(super) fn is_plain(&self) -> bool {
-        self.timer.is_none() && self.trouble.is_none()
+        !self.is_judged && self.timer.is_none() && self.trouble.is_none()
     }
 
     /// The buffers of an attempt.
@@ -256,8 +269,15 @@ impl Call {
             true => Execution::MayHaveExecuted,
             false => Execution::NotSent,
         };
-        let attempts = self.progress.attempts;
-        let message = format!("no answer within the call's time, in {attempts} attempts");
+        let attempts = match self.progress.attempts {
+            0 => String::new(),
+            attempts => format!(", in {attempts} attempts"),
+        };
+        let last = match self.trouble.as_deref() {
+            Some(Trouble { last, .. }) if !last.is_empty() => format!("; the last: {last}"),
+            _ => String::new(),
+        };
+        let message = format!("no answer within the call's time{attempts}{last}");
         Error::of(Status::DeadlineExceeded, message, execution)
     }
 
@@ -271,18 +291,31 @@ impl Call {
         Error::of(Status::Cancelled, "the call was cancelled", execution)
     }
 
-    /// Servers whose attempts have failed, in that order.
+    /// Servers whose attempts have failed, each once, in the order of their last failure.
     pub(super) fn tried(&self) -> &[Target] {
         self.trouble.as_ref().map_or(&[], |trouble| &trouble.tried)
     }
 
-    pub(super) fn note_tried(&mut self, target: Target, backoff: BackoffConfig) {
-        self.trouble(backoff).tried.push(target);
+    /// An attempt at a server has failed so.
+    pub(super) fn note_tried(&mut self, target: Target, why: &str, backoff: BackoffConfig) {
+        let trouble = self.trouble(backoff);
+        trouble.tried.retain(|tried| !tried.is_server(&target));
+        trouble.tried.push(target);
+        trouble.last = format!("{}: {why}", target.address);
+    }
+
+    /// An answer has sent the call to another server. Gives how often that was so since the call has paused.
+    pub(super) fn note_redirect(&mut self, backoff: BackoffConfig) -> usize {
+        let trouble = self.trouble(backoff);
+        trouble.redirects += 1;
+        trouble.redirects
     }
 
     /// The pause before the next attempt.
     pub(super) fn pause_ns(&mut self, backoff: BackoffConfig, random: u64) -> u64 {
-        self.trouble(backoff).backoff.next_ns(random)
+        let trouble = self.trouble(backoff);
+        trouble.redirects = 0;
+        trouble.backoff.next_ns(random)
     }
 
     pub(super) fn hedges(&self) -> &[Key] {
@@ -306,7 +339,8 @@ impl Call {
     fn trouble(&mut self, backoff: BackoffConfig) -> &mut Trouble {
         self.trouble.get_or_insert_with(|| {
             let backoff = Backoff::new(backoff);
-            Box::new(Trouble { backoff, tried: Vec::new(), hedges: Vec::new() })
+            let (tried, hedges) = (Vec::new(), Vec::new());
+            Box::new(Trouble { backoff, tried, last: String::new(), redirects: 0, hedges })
         })
     }
 }
@@ -360,7 +394,7 @@ impl Progress {
     /// An earlier attempt that may have been executed makes a failure uncertain.
     fn conclude(&self, mut failure: Error) -> Error {
         if self.may_have_executed && did_not_run(&failure) {
-            failure = failure.uncertain();
+            failure = failure.with_execution(Execution::MayHaveExecuted);
         }
         if self.attempts > 1 {
             let message = format!("{} (after {} attempts)", failure.message, self.attempts);

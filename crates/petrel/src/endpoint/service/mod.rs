@@ -24,6 +24,7 @@
 mod attempts;
 mod call;
 mod connection;
+mod leader;
 mod queue;
 mod reconnect;
 
@@ -43,7 +44,7 @@ pub(crate) use call::{Asked, End, Message};
 
 use crate::client::balance::is_less_busy;
 use crate::client::state::Pending;
-use crate::client::{Balance, ClientConfig, Counters, ServiceKey, Target};
+use crate::client::{Balance, ClientConfig, Counters, ServiceKey, Target, Verdict};
 use crate::endpoint::call::{Continuation, Reply};
 use crate::error::Error;
 use crate::local::{Key, Slab, Timers};
@@ -54,6 +55,7 @@ use crate::time::as_ns;
 use attempts::Chosen;
 use call::{Attempt, Call, Step};
 use connection::{Connection, Leave, MayBegin};
+use leader::Leader;
 use queue::CallQueue;
 
 /// The services of an endpoint's clients, and their calls.
@@ -93,6 +95,8 @@ struct Service {
     config: ClientConfig,
     connections: Vec<Key>,
     budget: RetryBudget,
+    /// Asked first by calls without a key.
+    leader: Leader,
     /// Where the search for the least busy server begins, so that equals take turns.
     turn: usize,
     /// Calls that wait for a session to any server: those that fail when none can be reached, and those that do not.
@@ -160,7 +164,7 @@ impl Services {
         Some((call, service))
     }
 
-    /// The server for an attempt of a call: the ready connection with the fewest attempts on the way among those that the
+    /// The server for an attempt of a call: the one that leads; else the ready connection with the fewest attempts on the way among those that the
     /// call has not tried; if it has tried them all, that which it tried longest ago. A server that is asked right now has been
     /// tried last.
     fn choose(&mut self, call: Key) -> Option<Key> {
@@ -174,6 +178,13 @@ impl Services {
         let under_way: Vec<Key> = call.first.iter().map(|attempt| attempt.connection).collect();
         let hedged = call.hedges().iter().filter_map(|hedge| hedges.get(*hedge));
         let under_way = [under_way, hedged.map(|attempt| attempt.connection).collect()].concat();
+        let leader = service.leader.get().filter(|leader| {
+            let is_ready = connections.get(*leader).is_some_and(|one| one.session().is_some());
+            is_ready && call.key.is_none() && !under_way.contains(leader)
+        });
+        if leader.is_some() {
+            return leader;
+        }
         let count = service.connections.len();
         let in_turn = (0..count).map(|place| service.connections[(first + place) % count]);
         let ready = in_turn.filter_map(|key| {
@@ -208,6 +219,33 @@ impl Services {
             Some(format!("{}: {}", connection.target.address, connection.failure()?))
         });
         each.collect::<Option<Vec<_>>>().map(|failures| failures.join("; "))
+    }
+
+    /// How a call fails whose time is over. In a service in which a server leads and none is known to, that is why.
+    #[cold]
+    fn too_late(&self, call: Key) -> Error {
+        let call = self.calls.get(call).expect("a timer ends with its call");
+        let service = self.list.get(call.service).expect("a service stays for its calls");
+        let error = call.too_late();
+        if service.config.judge.is_none() || call.key.is_some() || service.leader.get().is_some() {
+            return error;
+        }
+        let is_ready = |key: &&Key| {
+            self.connections.get(**key).is_some_and(|connection| connection.session().is_some())
+        };
+        let ready = service.connections.iter().filter(is_ready).count();
+        let (count, message) = (service.connections.len(), &error.message);
+        let message = format!("no leader: {ready} of {count} servers can be called; {message}");
+        error.with_message(message)
+    }
+
+    /// The calls of a service that pause before their next attempt.
+    fn pausing(&self, service: Key) -> Vec<Key> {
+        let pauses = |key: &Key| {
+            let call = self.calls.get(*key).expect("it is in the table");
+            call.service == service && matches!(call.step, Step::Pausing(_))
+        };
+        self.calls.keys().into_iter().filter(pauses).collect()
     }
 
     /// Whether [`failures`](Self::failures) has something to say.
@@ -274,6 +312,14 @@ impl Services {
 }
 
 impl Service {
+    /// What becomes of an answer to a call.
+    fn judge(&self, method: u16, answer: &[u8]) -> Verdict {
+        match &self.config.judge {
+            Some(judge) => judge.judge(method, answer),
+            None => Verdict::Accept,
+        }
+    }
+
     /// Takes all calls out that wait for a session.
     fn take_waiting(&mut self) -> impl Iterator<Item = Key> + use<> {
         let [first, second] = &mut self.waiting;
@@ -291,6 +337,7 @@ impl Service {
         let first = self.next_turn();
         let key = match (&self.connections[..], self.config.balance) {
             ([only], _) => *only,
+            _ if let Some(leader) = self.leader.get() => leader,
             (_, Balance::LeastBusy) => self.least_busy(connections, first)?,
             (_, Balance::TwoChoices) => match self.better_of_two(connections, random()) {
                 Some(key) => key,

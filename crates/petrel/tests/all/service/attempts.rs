@@ -1,6 +1,6 @@
 //! Which attempts a call of a service makes, and where.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::rc::Rc;
@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use petrel::client::ClientConfig;
+use petrel::client::{ClientConfig, Target};
 use petrel::endpoint::EndpointConfig;
 use petrel::{Client, Endpoint, Execution, Status};
 
@@ -244,6 +244,29 @@ fn the_retry_of_a_hedged_call_goes_to_a_server_that_had_no_attempt() {
     places.sort_unstable();
     assert_eq!((&places[..], &reply[..]), (&[0, 1, 2][..], &[2][..]));
     drop(kept);
+}
+
+/// By its weight the server that hangs is the less busy one, whatever it is asked.
+#[test]
+fn a_hedge_goes_to_another_server_though_the_one_that_hangs_is_less_busy() {
+    let hangs = Server::start(over(true, true), "127.0.0.1:0", |endpoint| {
+        let kept = RefCell::new(Vec::new());
+        endpoint.on(NAME, move |_, cx, request| {
+            let (responder, handled) = request.defer(cx);
+            kept.borrow_mut().push(responder);
+            handled
+        });
+    });
+    let servers = [(hangs, Arc::default()), server("answers")];
+    let mut client = client(EndpointConfig::default());
+    let service = to_both(&mut client, &servers, ClientConfig::default());
+    let targets = servers.each_ref().map(|(server, _)| Target::from(server.address));
+    service.set_targets([targets[0].weighing(1_000), targets[1]]);
+    client.run_once();
+    let options = seconds(60).idempotent().hedge_after(Duration::from_millis(1));
+    let reply = client.block_on(service.call(NAME, b"").options(options)).unwrap();
+    assert_eq!(&reply[..], b"answers");
+    assert_eq!(service.stats().hedges, 1);
 }
 
 /// Calls that one server keeps, and that the others do not know: it is the only busy one in the end.

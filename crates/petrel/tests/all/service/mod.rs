@@ -2,6 +2,7 @@
 
 mod attempts;
 mod balance;
+mod redirects;
 use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::sync::Arc;

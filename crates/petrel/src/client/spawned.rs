@@ -1,0 +1,178 @@
+//! Tasks on the thread that makes a client's calls.
+
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use petrel_proto::Status;
+
+use super::Client;
+use crate::error::Error;
+use crate::local::{Handle, Hub};
+use crate::post::Post;
+use crate::sync::{Arc, Mutex, lock, now_ns};
+
+/// The result of a task that [`Client::spawn`] has begun. Dropping it ends the task.
+///
+/// It ends with UNAVAILABLE when the client's endpoint goes before the task has ended.
+#[derive(Debug)]
+#[must_use = "dropping it ends the task"]
+pub struct Spawned<T> {
+    shared: Arc<Mutex<State<T>>>,
+}
+
+/// The time of [`Client::timeout`] is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the time is over")]
+pub struct Elapsed;
+
+/// What both sides share. Each waits for the other: for the result, or for an end before it.
+#[derive(Debug)]
+enum State<T> {
+    Going {
+        waits: Option<Waker>,
+        runs: Option<Waker>,
+    },
+    Ended(T),
+    /// The task is gone, with its result or without one.
+    Gone,
+    /// The result is not wanted.
+    Dropped,
+}
+
+impl Client {
+    /// Runs a task on the thread that makes the client's calls, in its event loop, also while this is not awaited. The task has
+    /// the endpoint's [`Handle`] for timers and further tasks, may keep what cannot be sent to other threads, and must not block.
+    ///
+    /// A deadline of the request for which this is called does not hold for the task.
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use petrel::{Client, Error};
+    /// /// Asks again and again until an answer is to the purpose.
+    /// async fn ask_until(client: &Client, is_done: fn(&[u8]) -> bool) -> Result<(), Error> {
+    ///     let asking = client.clone();
+    ///     client
+    ///         .spawn(async move |handle| {
+    ///             while !is_done(&asking.call(1, b"done?").await?) {
+    ///                 handle.sleep(Duration::from_millis(10)).await;
+    ///             }
+    ///             Ok(())
+    ///         })
+    ///         .await?
+    /// }
+    /// ```
+    pub fn spawn<T, F>(&self, task: impl FnOnce(Handle) -> F + Send + 'static) -> Spawned<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let shared = Arc::new(Mutex::new(State::Going { waits: None, runs: None }));
+        let running = Running { shared: Arc::clone(&shared) };
+        let begin = move |handle: &Handle| {
+            let task = task(handle.clone());
+            // Detached: it ends by itself, or when its result is dropped.
+            drop(handle.spawn_within(None, running.run(task)));
+        };
+        // Without the endpoint, or if that goes before, the task is dropped, and that is its end.
+        let _ = self.endpoint().poster.post(Post::Run(Box::new(begin)));
+        Spawned { shared }
+    }
+
+    /// Waits for a future, for this long at most by the clock of the client's endpoint, in any executor. For calls a deadline is
+    /// better: it goes to the server, too.
+    ///
+    /// # Errors
+    /// [`Elapsed`] when the time is over, or the endpoint is gone.
+    pub async fn timeout<F: Future>(
+        &self,
+        time: Duration,
+        future: F,
+    ) -> Result<F::Output, Elapsed> {
+        let mut future = pin!(future);
+        let mut time = pin!(self.spawn(async move |handle| handle.sleep(time).await));
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Ok(output)),
+            Poll::Pending => time.as_mut().poll(cx).map(|_| Err(Elapsed)),
+        })
+        .await
+    }
+
+    /// The time, in nanoseconds of the clock of [`CallOptions::deadline_ns`](crate::endpoint::CallOptions::deadline_ns).
+    pub fn now_ns(&self) -> u64 {
+        Hub::with_current(Hub::clock_now_ns).unwrap_or_else(now_ns)
+    }
+}
+
+impl<T> Future for Spawned<T> {
+    type Output = Result<T, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = lock(&self.shared);
+        if let State::Going { waits, .. } = &mut *state {
+            wait(waits, cx);
+            return Poll::Pending;
+        }
+        match std::mem::replace(&mut *state, State::Gone) {
+            State::Ended(result) => Poll::Ready(Ok(result)),
+            _ => Poll::Ready(Err(Error::not_sent(Status::Unavailable, "the task is gone"))),
+        }
+    }
+}
+
+impl<T> Drop for Spawned<T> {
+    fn drop(&mut self) {
+        let before = std::mem::replace(&mut *lock(&self.shared), State::Dropped);
+        // Wakers and results may do anything, and not under the lock.
+        if let State::Going { runs: Some(runs), .. } = before {
+            runs.wake();
+        }
+    }
+}
+
+/// The task's side.
+struct Running<T> {
+    shared: Arc<Mutex<State<T>>>,
+}
+
+impl<T> Running<T> {
+    /// Polls the task until it has ended, or its result is not wanted.
+    async fn run(self, task: impl Future<Output = T>) {
+        let mut task = pin!(task);
+        let result = poll_fn(|cx| {
+            if let State::Going { runs, .. } = &mut *lock(&self.shared) {
+                wait(runs, cx);
+            } else {
+                return Poll::Ready(None);
+            }
+            task.as_mut().poll(cx).map(Some)
+        });
+        if let Some(result) = result.await {
+            self.end(State::Ended(result));
+        }
+    }
+
+    fn end(&self, end: State<T>) {
+        let mut state = lock(&self.shared);
+        if let State::Going { waits, .. } = &mut *state {
+            let waits = waits.take();
+            *state = end;
+            drop(state);
+            waits.into_iter().for_each(Waker::wake);
+        }
+    }
+}
+
+impl<T> Drop for Running<T> {
+    fn drop(&mut self) {
+        self.end(State::Gone);
+    }
+}
+
+fn wait(waker: &mut Option<Waker>, cx: &Context<'_>) {
+    match waker {
+        Some(waker) => waker.clone_from(cx.waker()),
+        None => *waker = Some(cx.waker().clone()),
+    }
+}

@@ -1,0 +1,254 @@
+//! Answers that send a call to another server.
+
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use petrel::client::{ClientConfig, Judge, Verdict};
+use petrel::endpoint::EndpointConfig;
+use petrel::{Client, Endpoint, Error, Execution, Status};
+
+use super::seconds;
+use crate::common::{Server, client, over};
+
+/// Answers whether the server leads, and else which server does.
+const ASK: u16 = 20;
+
+const LEADS: u8 = 0;
+const FOLLOWS: u8 = 1;
+const BUSY: u8 = 2;
+const UNSURE: u8 = 3;
+
+/// No server leads.
+const NONE: usize = usize::MAX;
+
+/// Servers of which one leads.
+struct Group {
+    servers: Vec<Server>,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    leader: AtomicUsize,
+    /// Whether the others say which server leads.
+    tells: bool,
+    /// How often the leader answers with this before it answers.
+    refusals: Mutex<Vec<u8>>,
+    addresses: Mutex<Vec<SocketAddr>>,
+    /// Requests that each has got.
+    came: [AtomicU32; 4],
+}
+
+impl Group {
+    fn start(count: usize, tells: bool) -> Self {
+        let shared = Arc::new(Shared { tells, ..Shared::default() });
+        let servers: Vec<_> = (0..count)
+            .map(|own| {
+                let shared = Arc::clone(&shared);
+                Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
+                    endpoint.on(ASK, move |_, cx, request| {
+                        shared.came[own].fetch_add(1, Ordering::SeqCst);
+                        request.reply(cx, &shared.answer(own))
+                    });
+                })
+            })
+            .collect();
+        *shared.addresses.lock().unwrap() = servers.iter().map(|server| server.address).collect();
+        Self { servers, shared }
+    }
+
+    fn address(&self, place: usize) -> SocketAddr {
+        self.servers[place].address
+    }
+
+    fn lead(&self, place: usize) {
+        self.shared.leader.store(place, Ordering::SeqCst);
+    }
+
+    /// How many requests each has got since this was asked.
+    fn came(&self) -> Vec<u32> {
+        let came = &self.shared.came[..self.servers.len()];
+        came.iter().map(|came| came.swap(0, Ordering::SeqCst)).collect()
+    }
+}
+
+impl Shared {
+    fn answer(&self, own: usize) -> Vec<u8> {
+        let leader = self.leader.load(Ordering::SeqCst);
+        if leader == own {
+            return vec![self.refusals.lock().unwrap().pop().unwrap_or(LEADS)];
+        }
+        let mut answer = vec![FOLLOWS];
+        if let Some(address) = self.addresses.lock().unwrap().get(leader).filter(|_| self.tells) {
+            answer.extend(address.to_string().as_bytes());
+        }
+        answer
+    }
+}
+
+fn judge(_: u16, answer: &[u8]) -> Verdict {
+    let failed = |execution| {
+        Verdict::Fail(Error::new(Status::Unavailable, "as asked for").with_execution(execution))
+    };
+    match answer {
+        [FOLLOWS, leader @ ..] => {
+            let address = std::str::from_utf8(leader).ok().and_then(|text| text.parse().ok());
+            Verdict::Redirect(address.map(|address: SocketAddr| address.into()))
+        }
+        [BUSY, ..] => failed(Execution::Refused),
+        [UNSURE, ..] => failed(Execution::MayHaveExecuted),
+        _ => Verdict::Leads,
+    }
+}
+
+fn config() -> ClientConfig {
+    let mut config = ClientConfig::default();
+    config.judge = Some(Judge::new(judge));
+    config
+}
+
+/// A client of some of the servers, with a session to each.
+fn of(endpoint: &mut Endpoint, group: &Group, places: &[usize], config: ClientConfig) -> Client {
+    let service = endpoint.client(places.iter().map(|place| group.address(*place)), config);
+    let count = places.len() as u64;
+    endpoint.run_until(|_, _| service.stats().servers_ready == count);
+    service
+}
+
+fn ask(endpoint: &mut Endpoint, service: &Client) -> Result<(), Error> {
+    let answer = endpoint.block_on(service.call(ASK, "").options(seconds(60)))?;
+    assert_eq!(answer, [LEADS]);
+    Ok(())
+}
+
+#[test]
+fn redirects__are_followed_and_the_leader_is_asked_first_from_then_on() {
+    let group = Group::start(3, true);
+    let mut endpoint = client(EndpointConfig::default());
+    let mut config = config();
+    // A redirect is no attempt, and takes nothing from the budget.
+    config.attempts_max = 1;
+    config.retry_budget.saved_max = 0;
+    let service = of(&mut endpoint, &group, &[0, 1, 2], config);
+    for leader in [2, 0, 1] {
+        group.lead(leader);
+        ask(&mut endpoint, &service).unwrap();
+        assert!(group.came().iter().sum::<u32>() <= 2, "each says which server leads");
+        for _ in 0..5 {
+            ask(&mut endpoint, &service).unwrap();
+        }
+        let mut expected = [0; 3];
+        expected[leader] = 5;
+        assert_eq!(group.came(), expected);
+    }
+    let stats = service.stats();
+    assert_eq!((stats.calls, stats.retries, stats.budget_exhausted), (18, 0, 0));
+    assert!((2..=3).contains(&stats.redirects), "{stats:?}");
+}
+
+#[test]
+fn redirects__to_a_server_that_was_not_named_before() {
+    let group = Group::start(2, true);
+    group.lead(1);
+    let mut endpoint = client(EndpointConfig::default());
+    let service = of(&mut endpoint, &group, &[0], config());
+    ask(&mut endpoint, &service).unwrap();
+    assert_eq!(service.stats().servers_ready, 2);
+    // It goes when the program says which servers there are, and comes back with the next redirect.
+    service.set_targets([group.address(0)]);
+    endpoint.run_until(|_, _| service.stats().servers_ready == 1);
+    ask(&mut endpoint, &service).unwrap();
+    assert_eq!(service.stats().sessions_opened, 3);
+}
+
+#[test]
+fn redirects__without_a_name_try_each_server_in_turn() {
+    let group = Group::start(4, false);
+    let mut endpoint = client(EndpointConfig::default());
+    let service = of(&mut endpoint, &group, &[0, 1, 2, 3], config());
+    for leader in [3, 1, 2, 0] {
+        group.lead(leader);
+        ask(&mut endpoint, &service).unwrap();
+        let came = group.came();
+        assert!(came.iter().all(|came| *came <= 1), "{came:?}");
+        assert_eq!(came[leader], 1);
+    }
+}
+
+#[test]
+fn redirects__while_no_server_leads_pause_and_the_end_says_why() {
+    let group = Group::start(3, true);
+    group.lead(NONE);
+    let mut endpoint = client(EndpointConfig::default());
+    let mut config = config();
+    config.retry_backoff.first = Duration::from_millis(20);
+    let service = of(&mut endpoint, &group, &[0, 1, 2], config);
+    let call = service.call(ASK, "").timeout(Duration::from_millis(200));
+    let error = endpoint.block_on(call).unwrap_err();
+    assert_eq!((error.status, error.execution), (Status::DeadlineExceeded, Execution::NotSent));
+    assert!(error.message.contains("no leader: 3 of 3 servers can be called"), "{error}");
+    assert!(error.message.contains("it does not lead"), "{error}");
+    let came: u32 = group.came().iter().sum();
+    // Pauses of 10 ms at least, which double, and four requests between two of them.
+    assert!((4..=24).contains(&came), "{came} requests in 200 ms");
+}
+
+#[test]
+fn redirects__a_call_that_pauses_goes_on_when_another_finds_the_leader() {
+    let group = Group::start(2, true);
+    group.lead(NONE);
+    let mut endpoint = client(EndpointConfig::default());
+    let mut config = config();
+    // Far more than the test takes.
+    config.retry_backoff.first = Duration::from_secs(3_000);
+    config.retry_backoff.max = Duration::from_secs(3_000);
+    let service = of(&mut endpoint, &group, &[0, 1], config);
+    let paused = service.call(ASK, "").options(seconds(600)).started();
+    endpoint.run_until(|_, _| service.stats().redirects == 3);
+    group.lead(1);
+    ask(&mut endpoint, &service).unwrap();
+    assert_eq!(endpoint.block_on(paused).unwrap(), [LEADS]);
+}
+
+#[test]
+fn redirects__calls_with_a_key_have_servers_of_their_own() {
+    let group = Group::start(3, true);
+    group.lead(1);
+    let mut endpoint = client(EndpointConfig::default());
+    let mut config = ClientConfig::default();
+    config.judge = Some(Judge::new(|_, _| Verdict::Leads));
+    let service = of(&mut endpoint, &group, &[0, 1, 2], config);
+    endpoint.block_on(async {
+        for key in 0..30_u8 {
+            service.call(ASK, "").options(seconds(60)).key([key]).await.unwrap();
+        }
+    });
+    let came = group.came();
+    assert!(came.iter().all(|came| *came > 0), "{came:?}");
+    for _ in 0..6 {
+        endpoint.block_on(service.call(ASK, "").options(seconds(60))).unwrap();
+    }
+    let mut came = group.came();
+    came.sort_unstable();
+    assert_eq!(came, [0, 0, 6], "the first that answers leads, whatever answered calls with a key");
+}
+
+#[test]
+fn fail__is_as_good_as_a_failure_of_the_call() {
+    let group = Group::start(1, true);
+    let mut endpoint = client(EndpointConfig::default());
+    let service = of(&mut endpoint, &group, &[0], config());
+    let refuse = |refusals: &[u8]| *group.shared.refusals.lock().unwrap() = refusals.to_vec();
+    refuse(&[BUSY, BUSY]);
+    ask(&mut endpoint, &service).unwrap();
+    assert_eq!(service.stats().attempts_refused, 2);
+    refuse(&[UNSURE]);
+    let error = ask(&mut endpoint, &service).unwrap_err();
+    assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::MayHaveExecuted));
+    assert_eq!(error.message, "as asked for");
+    refuse(&[UNSURE]);
+    let twice = service.call(ASK, "").options(seconds(60)).idempotent();
+    assert_eq!(endpoint.block_on(twice).unwrap(), [LEADS]);
+}

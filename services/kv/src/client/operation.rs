@@ -1,0 +1,116 @@
+//! One operation: its attempts, and what is known of them.
+
+use std::time::Duration;
+
+use petrel::client::Response;
+use petrel::endpoint::CallOptions;
+use petrel::{Error, Execution, Status};
+use petrel_planted::planted;
+
+use super::{KvClient, KvError};
+use crate::api::{Consistency, DecodeError, Refusal};
+
+/// Doublings of an attempt's time: a thousandfold is as good as the operation's own deadline.
+const LATE_MAX: u32 = 10;
+
+/// One operation.
+///
+/// Redirects, and attempts that certainly had no effect, are the calls' own affair. A call that may have had an effect ends here,
+/// so that the operation knows of it, and is made again.
+pub(super) struct Operation<'a> {
+    client: &'a KvClient,
+    deadline_ns: u64,
+    /// The key of a read that any replica may serve.
+    stale: Option<&'a [u8]>,
+    /// Whether it matters that the request may be executed without an answer.
+    has_effects: bool,
+    /// Whether that may have happened.
+    is_doubtful: bool,
+    /// Attempts that had no answer in time: each further one has twice as long.
+    late: u32,
+}
+
+impl<'a> Operation<'a> {
+    pub(super) fn new(client: &'a KvClient) -> Self {
+        let timeout_ns = u64::try_from(client.timeout.as_nanos()).unwrap_or(u64::MAX);
+        let deadline_ns = client.shared.client.now_ns().saturating_add(timeout_ns);
+        Self { client, deadline_ns, stale: None, has_effects: false, is_doubtful: false, late: 0 }
+    }
+
+    /// A read. Any replica may serve a stale one: the same one each time, for a key.
+    pub(super) fn read(client: &'a KvClient, consistency: Consistency, key: &'a [u8]) -> Self {
+        Self { stale: (consistency == Consistency::Stale).then_some(key), ..Self::new(client) }
+    }
+
+    /// For operations that change something.
+    pub(super) fn with_effects(self) -> Self {
+        Self { has_effects: true, ..self }
+    }
+
+    /// Whether an earlier copy of the request may have been executed, or may be yet.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.is_doubtful
+    }
+
+    pub(super) fn time_left(&self) -> Duration {
+        Duration::from_nanos(self.deadline_ns.saturating_sub(self.client.shared.client.now_ns()))
+    }
+
+    /// Asks until a replica answers whose answer it is to give.
+    pub(super) async fn ask(
+        &mut self,
+        method: u16,
+        encode: impl Fn(&mut Vec<u8>),
+    ) -> Result<Response, KvError> {
+        loop {
+            // A cluster that is slow is not asked more and more often for the same.
+            let attempt = self.client.shared.config.attempt_timeout;
+            let attempt = attempt.saturating_mul(1 << self.late.min(LATE_MAX));
+            let mut options =
+                CallOptions::new().deadline_ns(self.deadline_ns).timeout(attempt).wait_for_ready();
+            if let Some(key) = self.stale {
+                options = options.key(key);
+            }
+            let mut request = Vec::new();
+            encode(&mut request);
+            match self.client.shared.client.call(method, request).options(options).await {
+                Ok(answer) => return Ok(answer),
+                Err(failure) => self.note(&failure)?,
+            }
+        }
+    }
+
+    /// A call has failed so: the operation goes on, or ends.
+    fn note(&mut self, failure: &Error) -> Result<(), KvError> {
+        let may_have_run =
+            matches!(failure.execution, Execution::MayHaveExecuted | Execution::Answered);
+        self.is_doubtful |= may_have_run && self.has_effects && !planted("kv_client_is_sure");
+        let is_late = failure.status == Status::DeadlineExceeded;
+        self.late += u32::from(is_late);
+        let is_lost = failure.status == Status::Unavailable && may_have_run;
+        if (is_late || is_lost) && !self.time_left().is_zero() {
+            return Ok(());
+        }
+        let last = failure.message.clone();
+        Err(match failure.execution {
+            _ if self.is_doubtful => KvError::Unknown { last },
+            Execution::Answered => KvError::Protocol(last),
+            _ => KvError::Timeout { last },
+        })
+    }
+
+    /// The answer is that the request is not served, wherever it is sent.
+    pub(super) fn refused(&self, refusal: Refusal<'_>) -> KvError {
+        self.misunderstood(refusal.to_string())
+    }
+
+    /// The answer is no message of this service.
+    pub(super) fn not_understood(&mut self, error: &DecodeError) -> KvError {
+        self.is_doubtful |= self.has_effects;
+        self.misunderstood(format!("the answer is none of this service: {error}"))
+    }
+
+    fn misunderstood(&self, last: String) -> KvError {
+        if self.is_doubtful { KvError::Unknown { last } } else { KvError::Protocol(last) }
+    }
+}
