@@ -123,6 +123,7 @@ impl<B: Buffer, T> Core<B, T> {
     ) -> usize {
         let mut sent = 0;
         let mut refused = 0;
+        let mut first_had_its_turn = false;
         while sent < TRANSMIT_FRAMES_MAX
             && let Some(work) = self.shared.work.pop()
         {
@@ -140,8 +141,19 @@ impl<B: Buffer, T> Core<B, T> {
                 continue;
             }
             self.shared.work.push(work);
-            refused = if turn.then == Then::Refused { refused + 1 } else { 0 };
+            if turn.then == Then::More {
+                refused = 0;
+                continue;
+            }
+            if refused == 0 {
+                first_had_its_turn = turn.sent > 0;
+            }
+            refused += 1;
             if refused >= self.shared.work.len() {
+                if first_had_its_turn {
+                    // Else the slot that took all the room would come first the next time, too.
+                    self.shared.work.put_first_last();
+                }
                 break;
             }
         }

@@ -52,6 +52,11 @@ impl WorkQueue {
         Some(work)
     }
 
+    /// Puts the first entry behind the others.
+    pub(super) fn put_first_last(&mut self) {
+        self.list[self.taken..].rotate_left(1);
+    }
+
     /// Uses the room of the entries that were taken again. To be called now and then.
     #[inline]
     pub(super) fn tidy(&mut self) {

@@ -34,7 +34,7 @@ impl Fabric {
     ) {
         self.frames_in_pass += 1;
         let kind = if is_sent { "WRITE" } else { "TAKE" };
-        self.note(format_args!("{kind} {from}->{to} {} bytes by a ring", frame.len()));
+        self.note_frame(format_args!("{kind} {from}->{to} {} bytes by a ring", frame.len()), frame);
         self.digest = mix(self.digest, frame.len() as u64);
         if is_sent {
             self.stats.ring_frames += 1;

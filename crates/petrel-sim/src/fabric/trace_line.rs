@@ -131,11 +131,20 @@ impl Fabric {
 
     /// Enters a sentence of its own into the trace, and its length into the digest.
     pub(crate) fn note(&mut self, text: std::fmt::Arguments<'_>) {
+        self.note_frame(text, &[]);
+    }
+
+    /// The same, and what the frame is, if there is one.
+    pub(super) fn note_frame(&mut self, text: std::fmt::Arguments<'_>, frame: &[u8]) {
         self.digest = mix(self.digest, self.now.ps());
         let now = self.now;
         if self.trace.is_on() {
-            self.trace.write(|line, _| {
+            self.trace.write(|line, decoder| {
                 let _ = write!(line, "{now} {text}");
+                if let Some(decoder) = decoder.filter(|_| !frame.is_empty()) {
+                    line.push(' ');
+                    decoder(frame, line);
+                }
             });
         }
     }

@@ -717,6 +717,25 @@ fn refused_packets_of_a_response_and_pulls_are_polled_again_in_order() {
     panic!("the call has not ended");
 }
 
+/// Found by the simulator: of two answers, the one that filled the medium in each burst was first again in the next.
+#[test]
+fn a_medium_with_little_room_is_shared_by_turns() {
+    for calls in 2..5 {
+        let mut pair = Pair::with(Shape { credits: 64, ..Shape::default() });
+        for _ in 0..calls {
+            pair.call(b"x", 10 * P as usize, 1);
+        }
+        let requests = pair.client_sends();
+        for request in &requests {
+            let (handle, _) = pair.at_server(request).request();
+            pair.respond(handle, &pattern(10 * P as usize, 4));
+        }
+        let bursts = (0..calls).map(|_| refuse_behind(&mut pair.server, pair.now, 1).remove(0));
+        let frames = words(&bursts.collect::<Vec<_>>());
+        assert!(frames.iter().all(|frame| frame.contains(" p0 of ")), "{frames:?}");
+    }
+}
+
 #[test]
 fn a_session_out_of_request_numbers_says_so() {
     let mut client: Core<HeapBuffer> = Core::new(0, Config::default());
