@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use petrel::endpoint::{CallOptions, EndpointConfig};
-use petrel::group::{Group, GroupCallError, Late, Member, Need};
+use petrel::group::{Group, GroupFailure, Late, Member, Need};
 use petrel::task::Handle;
 use petrel::{MsgBuf, Nexus, Status};
 
@@ -50,7 +50,7 @@ fn write_all() -> Result<(), Failure> {
         assert!(took == 2, "two of three are a quorum: {members:?}");
 
         replicas[2].kill()?;
-        let Err(GroupCallError::Failed(failure)) = append(&handle, &group, "third").await else {
+        let Err(failure) = append(&handle, &group, "third").await else {
             return Err("one of three is no quorum".into());
         };
         println!("two dead:   {failure}");
@@ -68,7 +68,7 @@ async fn append(
     handle: &Handle,
     group: &Group,
     record: &str,
-) -> Result<Vec<Member<MsgBuf>>, GroupCallError> {
+) -> Result<Vec<Member<MsgBuf>>, GroupFailure<MsgBuf>> {
     let record = handle.share(record.as_bytes()).expect("memory for a record");
     let options = CallOptions::new().timeout(Duration::from_secs(60));
     // Who is slower than the quorum gets the record all the same.

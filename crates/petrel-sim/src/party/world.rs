@@ -11,7 +11,7 @@ use petrel::endpoint::EndpointId;
 use petrel::endpoint::{
     CallOptions, EndpointConfig, Hearing, MulticastConfig, SessionId, SessionState, SharedMsg,
 };
-use petrel::group::{Group, GroupCall, GroupRejected, Late, Need};
+use petrel::group::{Group, GroupCall, Late, Need};
 use petrel_proto::counters::Counters;
 use petrel_proto::recovery::rtt::RtoBounds;
 
@@ -356,10 +356,8 @@ impl World {
             group.call(&mut node.endpoint.context(), &message, call, move |_, _, reply| {
                 ended.borrow_mut().end(id, &reply);
             });
-        match called {
-            Ok(()) => {}
-            Err(GroupRejected::Members(failure)) => ledger.borrow_mut().end(id, &Err(failure)),
-            Err(error) => ledger.borrow_mut().violate(format!("call {id}: {error}")),
+        if let Err(failure) = called {
+            ledger.borrow_mut().end(id, &Err(failure));
         }
         self.messages.push(message);
         self.wake_client();

@@ -117,6 +117,14 @@ impl<T> Call<T> {
         self
     }
 
+    /// Has the call go on although its outcome is not wanted: dropped, it would be cancelled. It begins now, or, when as many calls
+    /// as the endpoint takes are on their way, not at all.
+    pub fn detach(self) {
+        if let Step::Going(mut call) = self.started().step {
+            call.has_ended = true;
+        }
+    }
+
     /// Waits for the response, with the thread parked.
     ///
     /// # Errors

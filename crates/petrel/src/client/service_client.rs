@@ -106,6 +106,11 @@ impl Client {
         self.service.key
     }
 
+    /// What its clones have in common with it, and no other client.
+    pub(crate) fn name(&self) -> usize {
+        Arc::as_ptr(&self.service).addr()
+    }
+
     /// The options of a call, with the time of the client's configuration if they do not say when the call ends.
     #[inline]
     pub(crate) fn timed(&self, options: CallOptions) -> CallOptions {

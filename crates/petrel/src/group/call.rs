@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use petrel_proto::SessionId;
 
-use super::{Collect, Group, GroupError, GroupFailure, Member, MemberOutcome, Need, Verdict};
+use super::{Collect, Group, GroupFailure, Member, MemberOutcome, Need, Verdict};
 use crate::endpoint::{
     Broadcast, CallKey, CallOptions, Context, Reply, SharedMsg, StartError, State,
 };
@@ -49,18 +49,6 @@ impl GroupCall {
 /// later is dropped.
 pub type GroupReply = Result<Vec<Member<MsgBuf>>, GroupFailure<MsgBuf>>;
 
-/// A call to a group that was not made: its continuation will not run.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GroupRejected {
-    /// No outcome could satisfy it. Nothing was sent.
-    #[error(transparent)]
-    Group(#[from] GroupError),
-    /// So many members could not be called that the rest is not enough. The rest may execute it.
-    #[error("{0}")]
-    Members(GroupFailure<MsgBuf>),
-}
-
 /// A call to a group that is on the way.
 struct Running {
     /// Gone when the outcome is certain.
@@ -84,14 +72,15 @@ impl Group {
     /// counts as one that failed, without having executed anything.
     ///
     /// # Errors
-    /// [`GroupRejected`], when `then` will not run.
+    /// When `then` will not run: no outcome could satisfy the call, or so many members could not be called that the rest is not
+    /// enough. The rest may execute it.
     pub fn call<S: 'static>(
         &self,
         cx: &mut Context<'_, S>,
         message: &SharedMsg,
         call: GroupCall,
         then: impl FnOnce(&mut S, &mut Context<'_, S>, GroupReply) + 'static,
-    ) -> Result<(), GroupRejected> {
+    ) -> Result<(), GroupFailure<MsgBuf>> {
         let cx = cx.untyped();
         let then = move |state: State<'_>, cx: &mut Context<'_>, reply: GroupReply| {
             // SAFETY: called for an endpoint with this type of state.
@@ -113,7 +102,7 @@ impl Group {
                     let ended = running.borrow_mut().end(member, Err(not_made(&error)));
                     if let Some(Ended { reply: Err(failure), late, .. }) = ended {
                         cancel_all(cx, late);
-                        return Err(GroupRejected::Members(failure));
+                        return Err(failure);
                     }
                 }
             }

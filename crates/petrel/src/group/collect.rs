@@ -3,7 +3,7 @@
 use crate::error::Error;
 use std::fmt;
 
-use petrel_proto::{CallFailure, SessionId, Status};
+use petrel_proto::{CallFailure, Execution, SessionId, Status};
 
 /// Most members of a group: what one call sends at once, and remembers.
 pub const MEMBERS_MAX: usize = 1024;
@@ -23,46 +23,17 @@ impl Need {
     /// How many that are, of so many members.
     ///
     /// # Errors
-    /// [`GroupError::Unreachable`] where no outcome could satisfy it.
-    pub fn of(self, members: usize) -> Result<usize, GroupError> {
+    /// INVALID_ARGUMENT where no outcome could satisfy it.
+    pub fn of(self, members: usize) -> Result<usize, Error> {
         match self {
             Need::All => Ok(members),
             Need::Any => Ok(1),
             Need::Quorum(needed) if (1..=members).contains(&needed) => Ok(needed),
-            Need::Quorum(needed) => Err(GroupError::Unreachable { needed, members }),
+            Need::Quorum(needed) => Err(invalid(format!(
+                "a quorum of {needed} among {members} members; it has to be 1 to {members}"
+            ))),
         }
     }
-}
-
-/// Why there is no such group, or no such call to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum GroupError {
-    /// Nobody could answer.
-    #[error("a group needs at least one member")]
-    Empty,
-    /// The member would get each call twice, and count twice.
-    #[error("members {first} and {second} of the group are the same session")]
-    Duplicate {
-        /// Its first place, from 0.
-        first: usize,
-        /// Its second place.
-        second: usize,
-    },
-    /// More than [`MEMBERS_MAX`].
-    #[error("a group has at most {MEMBERS_MAX} members, not {members}")]
-    TooMany {
-        /// How many were given.
-        members: usize,
-    },
-    /// A quorum of none, or of more than there are.
-    #[error("a quorum of {needed} among {members} members; it has to be 1 to {members}")]
-    Unreachable {
-        /// The quorum.
-        needed: usize,
-        /// The group's members.
-        members: usize,
-    },
 }
 
 /// How the call to one member stands.
@@ -131,13 +102,22 @@ impl<A, M> Collect<A, M> {
     /// Nothing has ended yet.
     ///
     /// # Errors
-    /// [`GroupError`]: the members are none or too many, or can never satisfy the need.
-    pub fn new(ids: impl IntoIterator<Item = M>, need: Need) -> Result<Self, GroupError> {
+    /// The members are none or too many, or can never satisfy the need: each has failed with INVALID_ARGUMENT, without
+    /// having been called.
+    pub fn new(ids: impl IntoIterator<Item = M>, need: Need) -> Result<Self, GroupFailure<A, M>> {
         let pending = |id| Member { id, outcome: MemberOutcome::Pending };
-        let members: Vec<_> = ids.into_iter().map(pending).collect();
-        check_count(members.len())?;
-        let needed = need.of(members.len())?;
-        Ok(Self { members, needed, answered: 0, failed: 0 })
+        let mut members: Vec<_> = ids.into_iter().map(pending).collect();
+        let count = members.len();
+        match check_count(count).and_then(|()| need.of(count)) {
+            Ok(needed) => Ok(Self { members, needed, answered: 0, failed: 0 }),
+            Err(error) => {
+                for member in &mut members {
+                    member.outcome = MemberOutcome::Failed(error.clone());
+                }
+                let needed = if let Need::Quorum(needed) = need { needed } else { count };
+                Err(GroupFailure { needed, members })
+            }
+        }
     }
 
     /// The call to a member has ended.
@@ -190,22 +170,30 @@ impl<A, M> Collect<A, M> {
     }
 }
 
-fn check_count(members: usize) -> Result<(), GroupError> {
+#[cold]
+fn invalid(message: String) -> Error {
+    Error::not_sent(Status::InvalidArgument, message)
+}
+
+pub(super) fn check_count(members: usize) -> Result<(), Error> {
     match members {
-        0 => Err(GroupError::Empty),
+        0 => Err(invalid("a group needs at least one member".to_owned())),
         1..=MEMBERS_MAX => Ok(()),
-        _ => Err(GroupError::TooMany { members }),
+        _ => Err(invalid(format!("a group has at most {MEMBERS_MAX} members, not {members}"))),
     }
 }
 
-/// Whether these can be a group.
-pub(super) fn check_members(sessions: &[SessionId]) -> Result<(), GroupError> {
-    check_count(sessions.len())?;
-    let mut places: Vec<_> = sessions.iter().enumerate().map(|(at, &id)| (id, at)).collect();
+/// Whether these can be a group: each is there once, or it would get each call twice, and count twice.
+pub(super) fn check_members<M: Ord + Copy>(ids: &[M]) -> Result<(), Error> {
+    check_count(ids.len())?;
+    let mut places: Vec<_> = ids.iter().enumerate().map(|(at, &id)| (id, at)).collect();
     places.sort_unstable();
     let twice = places.windows(2).find(|pair| pair[0].0 == pair[1].0);
     match twice {
-        Some(pair) => Err(GroupError::Duplicate { first: pair[0].1, second: pair[1].1 }),
+        Some(pair) => Err(invalid(format!(
+            "members {} and {} of the group are the same",
+            pair[0].1, pair[1].1
+        ))),
         None => Ok(()),
     }
 }
@@ -259,10 +247,24 @@ impl<A, M> fmt::Display for GroupFailure<A, M> {
 
 impl<A: fmt::Debug, M: fmt::Debug> std::error::Error for GroupFailure<A, M> {}
 
+impl<A, M> From<GroupFailure<A, M>> for Error {
+    /// With the status of most failures. Any member that was called may have executed the call.
+    fn from(failure: GroupFailure<A, M>) -> Self {
+        let did_not_run = |outcome: &MemberOutcome<A>| {
+            let execution = outcome.failure().map(|failure| failure.execution);
+            matches!(execution, Some(Execution::NotSent | Execution::Refused))
+        };
+        let execution = match failure.members.iter().all(|member| did_not_run(&member.outcome)) {
+            true => Execution::NotSent,
+            false => Execution::MayHaveExecuted,
+        };
+        Error::of(failure.status(), failure.to_string(), execution)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use petrel_proto::Execution;
 
     fn sessions(count: u32) -> Vec<SessionId> {
         (0..count).map(|index| SessionId { index, generation: 1 }).collect()
@@ -315,17 +317,19 @@ mod tests {
             (Ok(5), Ok(1), Ok(5))
         );
         for needed in [0, 6] {
-            let refused = Err(GroupError::Unreachable { needed, members: 5 });
-            assert_eq!(Need::Quorum(needed).of(5), refused);
+            let refused = Need::Quorum(needed).of(5).unwrap_err();
+            assert_eq!(refused.status, Status::InvalidArgument);
+            assert!(refused.message.starts_with(&format!("a quorum of {needed} among 5")));
         }
     }
 
     #[test]
     fn new__refuses_what_is_no_group() {
         let error = |members: usize| Collect::<u8, _>::new(0..members, Need::Any).unwrap_err();
-        assert_eq!(error(0), GroupError::Empty);
-        let members = MEMBERS_MAX + 1;
-        assert_eq!(error(members), GroupError::TooMany { members });
+        assert!(error(0).members.is_empty());
+        let error = Error::from(error(MEMBERS_MAX + 1));
+        assert_eq!((error.status, error.execution), (Status::InvalidArgument, Execution::NotSent));
+        assert!(error.message.contains("a group has at most 1024 members, not 1025"), "{error}");
         assert!(Collect::<u8, _>::new(0..MEMBERS_MAX, Need::All).is_ok());
     }
 
@@ -333,8 +337,9 @@ mod tests {
     fn check_members__finds_who_is_there_twice() {
         let mut twice = sessions(4);
         twice.push(twice[1]);
-        assert_eq!(check_members(&twice), Err(GroupError::Duplicate { first: 1, second: 4 }));
-        assert_eq!(check_members(&[]), Err(GroupError::Empty));
+        let error = |members: &[SessionId]| check_members(members).unwrap_err().message.clone();
+        assert_eq!(error(&twice), "members 1 and 4 of the group are the same");
+        assert_eq!(error(&[]), "a group needs at least one member");
         // Another session in the same place is another member.
         let later = SessionId { index: 0, generation: 2 };
         assert_eq!(check_members(&[later, sessions(1)[0]]), Ok(()));

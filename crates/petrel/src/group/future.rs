@@ -1,21 +1,9 @@
 //! A call to a group as a future.
 
-use super::{Collect, Group, GroupError, Late, Member, Need, Verdict};
+use super::{Collect, Group, GroupFailure, Late, Member, Need, Verdict};
 use crate::endpoint::{CallOptions, SharedMsg};
 use crate::local::{Handle, Parallel};
 use crate::msgbuf::MsgBuf;
-
-/// Why a call to a group has no good outcome.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GroupCallError {
-    /// No outcome could satisfy it. Nothing was sent.
-    #[error(transparent)]
-    Group(#[from] GroupError),
-    /// Too few members have answered well.
-    #[error("{0}")]
-    Failed(super::GroupFailure<MsgBuf>),
-}
 
 impl Group {
     /// Sends a message to all members, and waits until the outcome is certain: as many answers as are
@@ -57,7 +45,7 @@ impl Group {
     /// ```
     ///
     /// # Errors
-    /// [`GroupCallError`].
+    /// Too few members have answered well, or no outcome could satisfy the call.
     pub async fn call_async<S>(
         &self,
         handle: &Handle<S>,
@@ -66,7 +54,7 @@ impl Group {
         need: Need,
         options: CallOptions,
         late: Late,
-    ) -> Result<Vec<Member<MsgBuf>>, GroupCallError> {
+    ) -> Result<Vec<Member<MsgBuf>>, GroupFailure<MsgBuf>> {
         let mut collect = Collect::new(self.members().iter().copied(), need)?;
         let mut calls = Parallel::new(self.members().len());
         let options = options.begun(|| handle.clock_now_ns()).no_later_than(handle.inherited_ns());
@@ -82,6 +70,6 @@ impl Group {
             Late::Finish => calls.detach(),
             Late::Cancel => drop(calls),
         }
-        collect.finish().map_err(GroupCallError::Failed)
+        collect.finish()
     }
 }

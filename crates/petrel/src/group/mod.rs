@@ -14,25 +14,27 @@
 //! | `collect` | when the outcome is certain: [`Collect`], a state machine of its own |
 //! | `call` | a call to each member, and where they end |
 //! | `future` | the same as a future |
+//! | `clients` | [`ClientGroup`]: clients in place of sessions, from any thread |
 
 mod call;
+mod clients;
 mod collect;
 mod future;
 
-pub use call::{GroupCall, GroupRejected, GroupReply, Late};
-pub use collect::{
-    Collect, GroupError, GroupFailure, MEMBERS_MAX, Member, MemberOutcome, Need, Verdict,
-};
-pub use future::GroupCallError;
+pub use call::{GroupCall, GroupReply, Late};
+pub use clients::ClientGroup;
+pub use collect::{Collect, GroupFailure, MEMBERS_MAX, Member, MemberOutcome, Need, Verdict};
 
 use std::cell::Cell;
 use std::rc::Rc;
 
 use petrel_proto::SessionId;
 
+use crate::error::Error;
+
 /// Sessions that are called together. Clones are the same group.
 ///
-/// A session that ends stays a member, whose calls fail; who replaces it makes another group.
+/// A session that ends stays a member, whose calls fail: a [`ClientGroup`] has members that come back.
 #[derive(Clone, Debug)]
 pub struct Group {
     members: Rc<[SessionId]>,
@@ -44,8 +46,8 @@ impl Group {
     /// A group of these sessions, all of one endpoint.
     ///
     /// # Errors
-    /// [`GroupError`]: none, too many, or one twice.
-    pub fn new(members: impl IntoIterator<Item = SessionId>) -> Result<Self, GroupError> {
+    /// INVALID_ARGUMENT: none, too many, or one twice.
+    pub fn new(members: impl IntoIterator<Item = SessionId>) -> Result<Self, Error> {
         let members: Rc<[SessionId]> = members.into_iter().collect();
         collect::check_members(&members)?;
         Ok(Self { members, multicast: Rc::default() })

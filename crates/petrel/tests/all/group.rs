@@ -2,14 +2,17 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::mpsc;
+use std::time::Duration;
 
 use crate::common::{ECHO, Server, client, over, pattern};
-use petrel::endpoint::{SessionId, SharedMsg};
+use petrel::client::wait;
+use petrel::endpoint::{CallOptions, SessionId, SharedMsg};
 use petrel::group::{
-    Group, GroupCall, GroupError, GroupFailure, GroupRejected, GroupReply, Late, MemberOutcome,
-    Need,
+    ClientGroup, Group, GroupCall, GroupFailure, GroupReply, Late, MemberOutcome, Need,
 };
-use petrel::{Endpoint, Execution, Status};
+use petrel::workers::WorkerRequest;
+use petrel::{Client, Endpoint, Execution, Status};
 
 /// Fails.
 const FAIL: u16 = 2;
@@ -38,12 +41,8 @@ fn call(client: &mut Endpoint, group: &Group, bytes: &[u8], call: GroupCall) -> 
     let end = Rc::clone(&ended);
     let keep =
         move |_: &mut (), _: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
-    match group.call(&mut client.context(), &message, call, keep) {
-        Ok(()) => {}
-        // The sessions of members that are gone may have ended already.
-        Err(GroupRejected::Members(failure)) => return Err(failure),
-        Err(refused) => panic!("{refused}"),
-    }
+    // The sessions of members that are gone may have ended already.
+    group.call(&mut client.context(), &message, call, keep)?;
     client.run_until(|_, _| ended.borrow().is_some());
     ended.take().unwrap()
 }
@@ -171,14 +170,13 @@ fn call__that_cannot_succeed_is_not_made() {
     let never = |_: &mut (), _: &mut petrel::Context<'_>, _| panic!("it was not made");
     for needed in [0, 3] {
         let refused = group.call(cx, &message, to(ECHO, Need::Quorum(needed)), never).unwrap_err();
-        let expected = GroupError::Unreachable { needed, members: 2 };
-        assert!(matches!(refused, GroupRejected::Group(error) if error == expected));
+        assert_eq!(refused.status(), Status::InvalidArgument);
+        assert!(refused.to_string().contains("it has to be 1 to 2"), "{refused}");
     }
     client.close(sessions[0]);
-    let refused = group
+    let failure = group
         .call(&mut client.context(), &message, to(ECHO, Need::All), never)
         .expect_err("a member is gone");
-    let GroupRejected::Members(failure) = refused else { panic!("{refused}") };
     assert_eq!(failure.failures().map(|(place, _)| place).collect::<Vec<_>>(), [0]);
     assert!(matches!(failure.members[1].outcome, MemberOutcome::Pending), "it was not called");
     assert_eq!(client.context().pending_calls(sessions[1]), 0);
@@ -190,5 +188,97 @@ fn group__of_the_same_session_twice() {
     let mut client = client(over(true, true));
     let session = connect(&mut client, &servers)[0];
     let refused = Group::new([session, session]).unwrap_err();
-    assert_eq!(refused, GroupError::Duplicate { first: 0, second: 1 });
+    assert_eq!(refused.status, Status::InvalidArgument);
+    assert_eq!(refused.message, "members 0 and 1 of the group are the same");
+}
+
+/// Keeps the request until the test drops what it was given.
+const HOLD: u16 = 3;
+
+/// Servers that hand over the requests of method HOLD.
+fn holding(count: usize) -> (Vec<Server>, mpsc::Receiver<WorkerRequest>) {
+    let (keep, kept) = mpsc::channel();
+    let start = |_| {
+        let keep = keep.clone();
+        Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
+            endpoint.on(HOLD, move |_, cx, request| {
+                let (request, handled) = request.detach(cx);
+                // Without the test nobody wants it.
+                let _ = keep.send(request);
+                handled
+            });
+        })
+    };
+    ((0..count).map(start).collect(), kept)
+}
+
+fn of_clients(servers: &[Server]) -> ClientGroup {
+    wait(ClientGroup::connect(servers.iter().map(|server| server.address))).unwrap()
+}
+
+fn minute() -> CallOptions {
+    CallOptions::new().timeout(Duration::from_secs(60))
+}
+
+#[test]
+fn clients__of_any_thread_are_called_together_and_come_back() {
+    let mut servers = servers(3);
+    let group = of_clients(&servers);
+    let asked = async |need| {
+        let options = minute().idempotent();
+        group.call(ECHO, b"to all", need, options, Late::Finish).await
+    };
+    let members = wait(asked(Need::All)).unwrap();
+    assert!(members.iter().all(|member| member.outcome.answer().unwrap() == b"to all"));
+    servers[1].end();
+    let members = wait(asked(Need::Quorum(2))).unwrap();
+    assert!(members[0].outcome.answer().is_some() && members[2].outcome.answer().is_some());
+    let failure = wait(asked(Need::All)).unwrap_err();
+    assert_eq!(failure.failures().map(|(place, _)| place).collect::<Vec<_>>(), [1]);
+    assert_eq!(petrel::Error::from(failure).status, Status::Unavailable);
+    let _again = Server::start(over(true, true), &servers[1].address.to_string(), |_| {});
+    let waits = minute().idempotent().wait_for_ready();
+    let members = wait(group.call(ECHO, b"again", Need::All, waits, Late::Finish)).unwrap();
+    assert!(members.iter().all(|member| member.outcome.answer().unwrap() == b"again"));
+}
+
+#[test]
+fn clients__late_calls_are_carried_out_or_cancelled() {
+    for late in [Late::Finish, Late::Cancel] {
+        let (servers, kept) = holding(2);
+        let group = of_clients(&servers);
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| {
+                let called = group.call(HOLD, b"", Need::Any, minute(), late);
+                wait(called).unwrap().iter().filter(|one| one.outcome.answer().is_some()).count()
+            });
+            let [first, second] = [(); 2].map(|()| kept.recv().unwrap());
+            first.reply(b"first");
+            assert_eq!(asked.join().unwrap(), 1);
+            if late == Late::Cancel {
+                while !second.is_cancelled() {
+                    std::thread::yield_now();
+                }
+            } else {
+                // A call of the same client that is made later is heard later.
+                let called = group.call(ECHO, b"", Need::All, minute(), late);
+                wait(called).unwrap();
+                assert!(!second.is_cancelled());
+            }
+            second.reply(b"second");
+        });
+    }
+}
+
+#[test]
+fn clients__that_are_no_group() {
+    let servers = servers(1);
+    let client = Client::connect_wait(servers[0].address).unwrap();
+    let twice = ClientGroup::new([client.clone(), client.clone()]).unwrap_err();
+    assert_eq!(twice.message, "members 0 and 1 of the group are the same");
+    assert_eq!(ClientGroup::new([]).unwrap_err().status, Status::InvalidArgument);
+    let other = Client::connect_wait(servers[0].address).unwrap();
+    let group = ClientGroup::new([client, other]).unwrap();
+    let refused = wait(group.call(ECHO, b"", Need::Quorum(3), minute(), Late::Finish)).unwrap_err();
+    assert_eq!(refused.status(), Status::InvalidArgument);
 }

@@ -8,7 +8,7 @@ use crate::common::{ECHO, Server, client, over, pattern};
 use petrel::endpoint::{
     EndpointConfig, Hearing, MulticastConfig, MulticastError, SessionId, SessionState, SharedMsg,
 };
-use petrel::group::{Group, GroupCall, GroupRejected, GroupReply, Need as Wanted};
+use petrel::group::{Group, GroupCall, GroupReply, Need as Wanted};
 use petrel::{Endpoint, Status};
 use petrel_skip::{Need, skip};
 use petrel_transport::LinkError;
@@ -77,8 +77,7 @@ fn call(client: &mut Endpoint, group: &Group, bytes: &[u8]) -> GroupReply {
         move |_: &mut (), _: &mut petrel::Context<'_>, reply| *end.borrow_mut() = Some(reply);
     match group.call(&mut client.context(), &message, all, keep) {
         Ok(()) => client.run_until(|_, _| ended.borrow().is_some()),
-        Err(GroupRejected::Members(failure)) => return Err(failure),
-        Err(refused) => panic!("{refused}"),
+        Err(failure) => return Err(failure),
     }
     let reply = ended.take().unwrap();
     if reply.is_ok() {

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use petrel::endpoint::{CallOptions, SharedMsg};
-use petrel::group::{Group, GroupCall, GroupCallError, GroupRejected, GroupReply, Late, Need};
+use petrel::group::{Group, GroupCall, GroupReply, Late, Need};
 
 use super::{Errand, Patron, Spread};
 use crate::check::node::{Node, Shared};
@@ -52,13 +52,8 @@ impl Node {
             shared.begin_errand(id, timeout_ns);
             let GroupCall { method, need, options, late, .. } = call;
             let called = group.call_async(&handle, method, &message, need, options, late);
-            match called.await {
-                Ok(members) => shared.company_ends(id, Ok(members)),
-                Err(GroupCallError::Failed(failure)) => {
-                    shared.company_ends(id, Err(failure));
-                }
-                Err(error) => shared.ledger().violate(format!("{error}")),
-            }
+            let reply = called.await;
+            shared.company_ends(id, reply);
         });
     }
 
@@ -71,12 +66,8 @@ impl Node {
         let called = group.call(&mut cx, &message, call, move |_, _, reply| {
             ended.company_ends(id, reply);
         });
-        match called {
-            Ok(()) => {}
-            Err(GroupRejected::Members(failure)) => {
-                shared.company_ends(id, Err(failure));
-            }
-            Err(error) => shared.ledger().violate(format!("{error}")),
+        if let Err(failure) = called {
+            shared.company_ends(id, Err(failure));
         }
     }
 }
