@@ -11,6 +11,7 @@ use crate::error::Error;
 ///
 /// ```
 /// use petrel::client::{ClientConfig, Judge, Verdict};
+/// use std::net::SocketAddr;
 ///
 /// // A service whose answers begin with a byte: 0 from the server that leads, 1 from one that follows, which names the leader.
 /// let mut config = ClientConfig::default();
@@ -18,7 +19,7 @@ use crate::error::Error;
 ///     [0, ..] => Verdict::Leads,
 ///     [1, leader @ ..] => {
 ///         let leader = std::str::from_utf8(leader).ok().and_then(|text| text.parse().ok());
-///         Verdict::Redirect(leader)
+///         Verdict::Redirect(leader.map(|address: SocketAddr| address.into()))
 ///     }
 ///     _ => Verdict::Accept,
 /// }));
