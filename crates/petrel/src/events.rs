@@ -10,6 +10,7 @@
 
 use std::fmt::Display;
 use std::net::SocketAddr;
+use std::path::Path;
 
 use petrel_proto::{CallFailure, SessionId, Status};
 
@@ -221,5 +222,27 @@ pub(crate) fn reconnect(server: SocketAddr, why: &str, pause_ns: u64) {
         why,
         pause_ms = pause_ns / 1_000_000,
         "a client connects again after a pause"
+    );
+}
+
+/// The file that a client's servers come from has others.
+pub(crate) fn servers_changed(file: &Path, servers: usize) {
+    emit!(
+        INFO,
+        "servers_changed",
+        file = %file.display(),
+        servers,
+        "the servers of a file have changed"
+    );
+}
+
+/// The file that a client's servers come from cannot be used; the client keeps its servers.
+pub(crate) fn servers_file_failed(file: &Path, why: &str) {
+    emit!(
+        WARN,
+        "servers_file_failed",
+        file = %file.display(),
+        why,
+        "a file of servers cannot be used; the servers of before stay"
     );
 }

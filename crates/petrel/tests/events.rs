@@ -4,9 +4,13 @@ mod common;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::path::Path;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use common::{ECHO, Server, client, over};
+use petrel::Client;
+use petrel::client::Targets;
 use petrel::endpoint::EndpointConfig;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -64,6 +68,30 @@ fn find(name: &str, wanted: &[(&str, &str)]) -> HashMap<String, String> {
     found.unwrap_or_else(|| panic!("no {name} with {wanted:?} in {events:#?}")).clone()
 }
 
+/// Writes servers to a file that a client follows, until there is such an event.
+fn write_until(path: &Path, text: &str, name: &str) -> HashMap<String, String> {
+    std::fs::write(path, text).unwrap();
+    let is_it = |event: &HashMap<String, String>| event["event"] == name;
+    while !EVENTS.lock().unwrap().iter().any(is_it) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    find(name, &[("file", path.to_str().unwrap())])
+}
+
+fn follow_a_file(server: &Server) {
+    let path = std::env::temp_dir().join(format!("petrel-events-{}", std::process::id()));
+    std::fs::write(&path, server.address.to_string()).unwrap();
+    let client = Client::connect_wait(Targets::file(&path)).unwrap();
+    let failed = write_until(&path, "# all gone\n127.0.0.1\n", "servers_file_failed");
+    assert_eq!(failed["level"], "WARN");
+    assert!(failed["why"].contains(":2: "), "{failed:?}");
+    assert_eq!(client.call(ECHO, "still there").wait().unwrap(), b"still there");
+    let heavier = format!("{} weight=2", server.address);
+    let changed = write_until(&path, &heavier, "servers_changed");
+    assert_eq!((&changed["level"][..], &changed["servers"][..]), ("INFO", "1"));
+    std::fs::remove_file(&path).unwrap();
+}
+
 #[test]
 fn events_tell_why_and_none_comes_for_calls_that_succeed() {
     tracing::subscriber::set_global_default(Collector).unwrap();
@@ -87,6 +115,8 @@ fn events_tell_why_and_none_comes_for_calls_that_succeed() {
     client.block_on(call).unwrap_err();
     find("call_failed", &[("status", "UNIMPLEMENTED")]);
     find("request_refused", &[("status", "UNIMPLEMENTED")]);
+
+    follow_a_file(&server);
 
     server.end();
     let watched = client.session(session);

@@ -235,7 +235,7 @@ impl<T> fmt::Debug for Call<T> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Background, ClientConfig, Targets};
+    use super::super::{Background, ClientConfig, Target};
     use super::*;
 
     #[test]
@@ -243,7 +243,7 @@ mod tests {
         let background = Background::builder().start().unwrap();
         let endpoint = Arc::clone(background.next_endpoint());
         // Nobody listens there.
-        let targets = Targets::from("127.0.0.1:1").resolve().unwrap();
+        let targets = vec![Target::from("127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap())];
         let (client, open) = Client::of_endpoint(endpoint, targets, ClientConfig::default());
         assert!(client.endpoint().poster.post(Post::OpenService(Box::new(open))).is_ok());
         let is = |call: &Call, step: &str| {

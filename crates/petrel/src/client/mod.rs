@@ -53,6 +53,7 @@
 //! | `call` | [`Call`]: the options of a call, and the call as a future |
 //! | `background` | [`Background`]: the threads that run clients' endpoints |
 //! | `targets` | [`Targets`]: addresses and names of servers |
+//! | `servers_file` | servers that a file names, which is followed |
 //! | `balance` | [`Balance`]: which server a call goes to |
 //! | `judge` | [`Judge`]: which answers send a call to another server |
 //! | `spawned` | [`Spawned`]: tasks on the thread that makes the calls |
@@ -66,6 +67,7 @@ mod judge;
 mod park;
 pub(crate) mod places;
 mod response;
+mod servers_file;
 mod service_client;
 mod spawned;
 pub(crate) mod state;

@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::future::Future;
+use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::mpsc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -10,8 +12,9 @@ use petrel_proto::Status;
 
 use super::background::Background;
 use super::call::Call;
+use super::servers_file::ServersFile;
 use super::state::{CallState, Pending};
-use super::targets::Targets;
+use super::targets::{Kind, Names, Targets};
 use super::{ClientConfig, ClientShared, ClientStats, Counters, Target, park};
 use crate::endpoint::{CallOptions, HEALTH_METHOD, Health};
 use crate::error::Error;
@@ -51,7 +54,8 @@ impl Client {
     /// [`ClientConfig`], and waits until the first of them takes calls.
     ///
     /// # Errors
-    /// UNAVAILABLE when no server can be reached; INVALID_ARGUMENT for a text that is no name of a server.
+    /// UNAVAILABLE when no server can be reached, or a file of servers cannot be read; INVALID_ARGUMENT for a text that is no name of
+    /// a server.
     pub async fn connect(targets: impl Into<Targets>) -> Result<Self, Error> {
         Self::builder().connect(targets).await
     }
@@ -76,7 +80,8 @@ impl Client {
 
     /// Changes the servers. Sessions to those that stay go on; those that go get no further calls, and their sessions are
     /// closed when the calls that they have on the way are answered. A client that was connected to names looks these up
-    /// again by itself when a server cannot be reached any more, at most every five seconds.
+    /// again by itself when a server cannot be reached any more, at most every five seconds, and one that was connected to a
+    /// [file](Targets::file) follows it.
     ///
     /// # Panics
     /// Without a target.
@@ -186,13 +191,14 @@ impl ClientBuilder {
         };
         let (state, pending) = CallState::new(None);
         let opening = client.opening(self.config, pending);
-        match targets.have_names() {
-            false => opening.resolve(&targets, None),
-            true => {
-                let look_up = client.look_up(&targets);
-                let resolve = move || opening.resolve(&targets, Some(look_up));
+        match targets.0 {
+            Kind::Names(names) if !names.have_to_be_asked_for() => opening.resolve(&names, None),
+            Kind::Names(names) => {
+                let look_up = client.look_up(&names);
+                let resolve = move || opening.resolve(&names, Some(look_up));
                 if may_wait { resolve() } else { on_thread(resolve)? }
             }
+            Kind::File(path) => on_thread(move || opening.follow(path))?,
         }
         Ok((client, Opened(state)))
     }
@@ -225,16 +231,14 @@ impl Client {
     }
 
     /// What looks for the servers again, on a thread, and has the endpoint connect to those that are found.
-    fn look_up(&self, targets: &Targets) -> LookUp {
-        let (service, targets) = (Arc::downgrade(&self.service), targets.clone());
+    fn look_up(&self, names: &Names) -> LookUp {
+        let (service, names) = (Arc::downgrade(&self.service), names.clone());
         Box::new(move || {
-            let (service, targets) = (Weak::clone(&service), targets.clone());
+            let (service, names) = (Weak::clone(&service), names.clone());
             // What cannot be found now is looked for again when the next attempt to connect has failed.
             let _ = on_thread(move || {
-                if let Ok(targets) = targets.resolve()
-                    && let Some(service) = service.upgrade()
-                {
-                    Client { service }.set_targets(targets);
+                if let Ok(targets) = names.resolve() {
+                    set_targets_of(&service, targets);
                 }
             });
         })
@@ -257,11 +261,27 @@ struct Opening {
 
 impl Opening {
     /// Asks for the addresses of the servers, and the endpoint for sessions to them.
-    fn resolve(self, targets: &Targets, look_up: Option<LookUp>) {
-        match targets.resolve() {
+    fn resolve(self, names: &Names, look_up: Option<LookUp>) {
+        match names.resolve() {
             Ok(targets) => self.post(targets, look_up),
             Err(error) => self.opened.end(Err(error)),
         }
+    }
+
+    /// Asks the endpoint for sessions to the servers of a file, and follows the file for as long as the endpoint has the service.
+    fn follow(self, path: PathBuf) {
+        let file = match ServersFile::open(path) {
+            Ok(file) => file,
+            Err(error) => return self.opened.end(Err(error)),
+        };
+        let (ask, asked) = mpsc::sync_channel(1);
+        let look_up = Box::new(move || {
+            // Where one is asked for already, that does.
+            let _ = ask.try_send(());
+        });
+        let service = Weak::clone(&self.service);
+        self.post(file.targets(), Some(look_up));
+        file.follow(&asked, |targets| set_targets_of(&service, targets));
     }
 
     fn post(self, targets: Vec<Target>, look_up: Option<LookUp>) {
@@ -272,7 +292,14 @@ impl Opening {
     }
 }
 
-/// Asks the system for addresses, which may take seconds.
+/// Changes the servers of a client, if there still is one.
+fn set_targets_of(service: &Weak<Service>, targets: Vec<Target>) {
+    if let Some(service) = service.upgrade() {
+        Client { service }.set_targets(targets);
+    }
+}
+
+/// Asks the system for addresses, or reads a file, which may take seconds.
 fn on_thread(resolve: impl FnOnce() + Send + 'static) -> Result<(), Error> {
     let named = std::thread::Builder::new().name("petrel-names".to_owned());
     let started = named.spawn(resolve).map(drop);

@@ -1,6 +1,8 @@
 //! Servers, as programs name them.
 
+use std::collections::HashSet;
 use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
 
 use petrel_proto::Status;
 
@@ -38,9 +40,23 @@ impl TargetName {
             }
         }
     }
+
+    /// The addresses of the server, or of those that have the name.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT for a text that is no name, UNAVAILABLE for a name without an address.
+    pub(super) fn resolve(&self) -> Result<Vec<Target>, Error> {
+        match &self.0 {
+            Name::Address(target) => Ok(vec![*target]),
+            Name::HostAndPort { text, endpoint, weight } => {
+                let found = look_up(text, *endpoint)?.into_iter();
+                Ok(found.map(|target| target.weighing(*weight)).collect())
+            }
+        }
+    }
 }
 
-/// The servers of a service: one, or a list.
+/// The servers of a service: one, a list, or a file.
 ///
 /// | written as | means |
 /// | --- | --- |
@@ -49,12 +65,50 @@ impl TargetName {
 /// | `(address, EndpointId(3))` | this endpoint of the process at the address; endpoint 0 without it |
 /// | `["10.0.0.7:31850", "10.0.0.8:31850"]`, or a `Vec` | all of these |
 /// | `TargetName::from("10.0.0.7:31850").weighing(3)` | this server, for three times as many calls as one without a weight |
+/// | [`Targets::file`]`("/etc/store/servers")` | the servers that the file has, also when it changes |
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Targets(Vec<TargetName>);
+pub struct Targets(pub(super) Kind);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Names(Names),
+    File(PathBuf),
+}
+
+/// Servers by address and by name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Names(Vec<TargetName>);
 
 impl Targets {
+    /// The servers of a file, one a line:
+    ///
+    /// ```text
+    /// # host:port, and perhaps a weight and an endpoint
+    /// 10.0.0.7:31850
+    /// 10.0.0.8:31850   weight=3        # for three times as many calls
+    /// store.example.com:31850  endpoint=2
+    /// ```
+    ///
+    /// The file is read when a client connects: the error for what is wrong with it has the number of the line. Then a thread
+    /// of the client's own looks at it every second. When the servers in it change, sessions to those that stay go on, as after
+    /// [`Client::set_targets`](super::Client::set_targets). A file that cannot be read then, has a line that is no server, or has none at all
+    /// changes nothing, and the event `servers_file_failed` tells of it. So write a new file and rename it to this
+    /// name: one that is written in place can be read when it has half of its servers.
+    ///
+    /// The file decides: what the program sets by `set_targets` holds until the servers in the file change. Names in it are looked up
+    /// again when a server cannot be reached any more, as others are.
+    pub fn file(path: impl Into<PathBuf>) -> Self {
+        Self(Kind::File(path.into()))
+    }
+
+    fn names(names: Vec<TargetName>) -> Self {
+        Self(Kind::Names(Names(names)))
+    }
+}
+
+impl Names {
     /// Whether the system has to be asked for addresses, which may take seconds.
-    pub(super) fn have_names(&self) -> bool {
+    pub(super) fn have_to_be_asked_for(&self) -> bool {
         self.0.iter().any(|target| matches!(target.0, Name::HostAndPort { .. }))
     }
 
@@ -64,29 +118,24 @@ impl Targets {
     /// INVALID_ARGUMENT for a text that is no name and for an empty list, UNAVAILABLE for a name without an address.
     pub(super) fn resolve(&self) -> Result<Vec<Target>, Error> {
         let mut targets = Vec::new();
-        for TargetName(name) in &self.0 {
-            match name {
-                Name::Address(target) => targets.push(*target),
-                Name::HostAndPort { text, endpoint, weight } => {
-                    let found = look_up(text, *endpoint)?.into_iter();
-                    targets.extend(found.map(|target| target.weighing(*weight)));
-                }
-            }
+        for name in &self.0 {
+            targets.extend(name.resolve()?);
         }
-        let mut seen: Vec<Target> = Vec::new();
-        targets.retain(|target| {
-            let is_new = !seen.iter().any(|seen| seen.is_server(target));
-            seen.push(*target);
-            is_new
-        });
         if targets.is_empty() {
             return Err(Error::not_sent(
                 Status::InvalidArgument,
                 "a client needs a server's address",
             ));
         }
-        Ok(targets)
+        Ok(each_once(targets))
     }
+}
+
+/// Leaves out servers that have come before, whatever their weights.
+pub(super) fn each_once(mut targets: Vec<Target>) -> Vec<Target> {
+    let mut seen = HashSet::new();
+    targets.retain(|target| seen.insert((target.address, target.endpoint)));
+    targets
 }
 
 /// The addresses of a name, by the system.
@@ -159,7 +208,7 @@ macro_rules! targets_of_one {
     ($($one:ty),*) => {
         $(impl From<$one> for Targets {
             fn from(one: $one) -> Self {
-                Self(vec![one.into()])
+                Self::names(vec![one.into()])
             }
         })*
     };
@@ -196,7 +245,7 @@ impl<T: Into<TargetName> + Clone> From<&[T]> for Targets {
 
 impl<T: Into<TargetName>> FromIterator<T> for Targets {
     fn from_iter<I: IntoIterator<Item = T>>(all: I) -> Self {
-        Self(all.into_iter().map(Into::into).collect())
+        Self::names(all.into_iter().map(Into::into).collect())
     }
 }
 
@@ -204,8 +253,15 @@ impl<T: Into<TargetName>> FromIterator<T> for Targets {
 mod tests {
     use super::*;
 
+    fn names(targets: impl Into<Targets>) -> Names {
+        match targets.into().0 {
+            Kind::Names(names) => names,
+            Kind::File(path) => panic!("{path:?} is no list"),
+        }
+    }
+
     fn resolve(targets: impl Into<Targets>) -> Result<Vec<Target>, Error> {
-        targets.into().resolve()
+        names(targets).resolve()
     }
 
     #[test]
@@ -219,14 +275,14 @@ mod tests {
         let third = Target::from((first, EndpointId(3)));
         let named = [("127.0.0.1:1", EndpointId(0)), ("127.0.0.1:1", EndpointId(3))];
         assert_eq!(resolve(named).unwrap(), [both[0], third], "endpoints of one process are two");
-        assert!(!Targets::from(first).have_names());
+        assert!(!names(first).have_to_be_asked_for());
     }
 
     #[test]
     fn resolve__asks_the_system_for_names() {
-        let targets = Targets::from("localhost:31850".to_owned());
-        assert!(targets.have_names());
-        let found = targets.resolve().unwrap();
+        let names = names("localhost:31850".to_owned());
+        assert!(names.have_to_be_asked_for());
+        let found = names.resolve().unwrap();
         assert!(!found.is_empty());
         assert!(found.iter().all(|at| at.address.ip().is_loopback() && at.address.port() == 31850));
     }

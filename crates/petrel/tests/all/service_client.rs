@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use petrel::client::Background;
 use petrel::client::ClientConfig;
+use petrel::client::Targets;
 use petrel::endpoint::{EndpointConfig, Health};
 use petrel::overload::RetryBudgetConfig;
 use petrel::{Client, Error, Execution, Status};
@@ -135,6 +136,47 @@ fn connect__says_what_is_wrong() {
     assert!(error.message.contains("insecure"), "another host: {error}");
     let none: [SocketAddr; 0] = [];
     assert_eq!(Client::connect_wait(none).unwrap_err().status, Status::InvalidArgument);
+}
+
+#[test]
+fn connect__to_a_file_says_what_is_wrong_with_it() {
+    let path = std::env::temp_dir().join(format!("petrel-connect-{}", std::process::id()));
+    let connect = || Client::connect_wait(Targets::file(&path));
+    let error = connect().unwrap_err();
+    assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::NotSent));
+    assert!(error.message.contains("cannot be read"), "{error}");
+    std::fs::write(&path, "127.0.0.1:1\n127.0.0.1:2 weight=none\n").unwrap();
+    let error = connect().unwrap_err();
+    assert_eq!(error.status, Status::InvalidArgument);
+    assert!(error.message.contains(&format!("{}:2: ", path.display())), "{error}");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn client__of_a_file_follows_it_and_outlives_mistakes_in_it() {
+    let (mut first, _) = server();
+    let (second, _) = server();
+    let path = std::env::temp_dir().join(format!("petrel-follow-{}", std::process::id()));
+    std::fs::write(&path, format!("{} # alone", first.address)).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let client = runtime.block_on(Client::connect(Targets::file(&path))).unwrap();
+    let echo = |message: &str| {
+        // A server that ends may have had the call.
+        let call = client.call(ECHO, message).idempotent().wait_for_ready();
+        assert_eq!(call.wait().unwrap(), message.as_bytes());
+    };
+    echo("by the first");
+    std::fs::write(&path, format!("{}\n{}", first.address, second.address)).unwrap();
+    wait_until(|| client.stats().servers_ready == 2);
+    std::fs::write(&path, "nonsense").unwrap();
+    first.end();
+    echo("by the second, which the file does not have any more");
+    let (third, _) = server();
+    std::fs::write(&path, format!("{} weight=3", third.address)).unwrap();
+    wait_until(|| client.stats().sessions_opened == 3 && client.stats().servers_ready == 1);
+    drop(second);
+    echo("by the third");
+    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]
