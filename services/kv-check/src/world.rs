@@ -229,7 +229,11 @@ impl World {
 
     fn grow(&mut self) -> Result<(), String> {
         let all = (0..self.common.scenario.replica_hosts()).map(HostId);
-        let is_free = |host: &HostId| !self.expected.contains(host) && !self.is_running(*host);
+        let is_free = |host: &HostId| {
+            let is_idle = !self.expected.contains(host) && !self.is_running(*host);
+            // One that was removed while it was down comes back first.
+            is_idle && self.common.fabric.is_up(*host)
+        };
         let free: Vec<HostId> = all.filter(is_free).collect();
         if free.is_empty() || !self.is_whole() {
             return Ok(());
