@@ -13,6 +13,9 @@ use crate::api::{Consistency, DecodeError, Refusal};
 /// Doublings of an attempt's time: a thousandfold is as good as the operation's own deadline.
 const LATE_MAX: u32 = 10;
 
+/// Room for a request, so that few have to grow.
+const REQUEST_BYTES: usize = 256;
+
 /// One operation.
 ///
 /// Redirects, and attempts that certainly had no effect, are the calls' own affair. A call that may have had an effect ends here,
@@ -71,7 +74,7 @@ impl<'a> Operation<'a> {
             if let Some(key) = self.stale {
                 options = options.key(key);
             }
-            let mut request = Vec::new();
+            let mut request = Vec::with_capacity(REQUEST_BYTES);
             encode(&mut request);
             match self.client.shared.client.call(method, request).options(options).await {
                 Ok(answer) => return Ok(answer),
