@@ -1,11 +1,21 @@
-//! A server is killed, stopped or replaced under load. Its clients report how many calls fail, how much longer than the outage
-//! calls take, and how often each was executed.
+//! A server is killed, stopped, replaced or cut off from its clients under load. The clients report how many calls fail, how much
+//! longer than the outage calls take, and how often each was executed.
 //!
-//! `cargo run --release --example restarts -- --way kill|stop|drain|replace [--transport udp|shm] [--rate CALLS] [--rounds N] [--once]`
+//! ```sh
+//! cargo run --release --example restarts -- --way kill|stop|drain|replace [--transport udp|shm] [--rate CALLS] [--rounds N] [--once]
+//! cargo run --release --example restarts -- --way partition|unplug [--heartbeats N] [--rate CALLS] [--rounds N] [--once]
+//! ```
 //!
-//! Without arguments it goes through all ways at once, at a low rate and quickly. The calls come from tasks of tokio, at a rate that does not wait for answers. With `--once` they are not marked idempotent,
-//! so that none may be executed twice and some fail. The server logs each execution; at the end the log is held against what
-//! the callers heard. The exit code is 1 if a call fails that must not, or was executed as it must not.
+//! `partition` and `unplug` have a network to cut: client and server are in two network namespaces that a veth pair joins, where
+//! nftables drops all packets, or the clients' device is taken down. That takes root or user namespaces. Shared memory has
+//! no network to cut: its counterpart is `stop`, where the server's process stands still (SIGSTOP) until its clients have given it
+//! up, and then goes on with what it has. These three last for as many heartbeats as `--heartbeats` says, four by default; a peer
+//! is given up after three.
+//!
+//! Without arguments it goes through all ways at once, at a low rate and quickly. The calls come from tasks of tokio, at a rate that
+//! does not wait for answers. With `--once` they are not marked idempotent, so that none may be executed twice and some fail. The
+//! server logs each execution; at the end the log is held against what the callers heard. The exit code is 1 if a call fails that
+//! must not, was executed as it must not, or was answered through a network that is cut.
 
 use std::collections::HashMap;
 use std::error::Error;
@@ -19,10 +29,19 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use petrel::client::Background;
-use petrel::endpoint::AllowedTransports;
-use petrel::endpoint::{EndpointConfig, Handled};
+use petrel::endpoint::{AllowedTransports, EndpointConfig, Handled};
+use petrel::nexus::NexusBuilder;
 use petrel::{Client, Context, Execution, Nexus, Request, Server};
+use petrel_skip::{Need, skip};
 use rustix::process::{Pid, Signal, kill_process};
+
+#[path = "restarts/network.rs"]
+mod network;
+#[path = "restarts/report.rs"]
+mod report;
+
+use network::{Cut, Network};
+use report::Report;
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -31,9 +50,6 @@ const LOG: u16 = 1;
 
 /// How long a call may take, with all its attempts.
 const TIMEOUT: Duration = Duration::from_secs(20);
-
-/// Heartbeats for which a stopped server stands still: its clients have given it up after three.
-const STOPPED_HEARTBEATS: u32 = 4;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> Result<ExitCode, Failure> {
@@ -48,26 +64,54 @@ async fn main() -> Result<ExitCode, Failure> {
         return run_all();
     }
     let plan = Plan::parse(&arguments)?;
+    if let Some(log) = network::log_inside() {
+        return run_and_report(&plan, Path::new(&log)).await;
+    }
     let log = std::env::temp_dir().join(format!("petrel-restarts-{}", std::process::id()));
-    let report = run(&plan, &log).await;
+    let code = match plan.way {
+        Way::Cut(_) => run_inside(&log),
+        _ => run_and_report(&plan, &log).await,
+    };
     // It is not there if no call was executed.
     let _ = std::fs::remove_file(&log);
-    let report = report?;
-    println!("{report}");
-    Ok(if report.is_right() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    code
 }
 
-/// All ways, over both transports, with calls that may be executed twice and calls that may not.
+async fn run_and_report(plan: &Plan, log: &Path) -> Result<ExitCode, Failure> {
+    let report = run(plan, log).await?;
+    println!("{report}");
+    Ok(exit_code(report.is_right()))
+}
+
+/// Has this program run again where it may make networks and cut them.
+fn run_inside(log: &Path) -> Result<ExitCode, Failure> {
+    match network::find_flags() {
+        Ok(flags) => Ok(exit_code(network::run_inside(flags, log)?)),
+        Err(why) => {
+            skip(Need::Namespaces, format!("no network namespaces: {why}"));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+fn exit_code(is_right: bool) -> ExitCode {
+    if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// All ways, over both transports, with calls that may be executed twice and calls that may not. Cuts are longer than a peer is
+/// waited for, and shorter.
 fn run_all() -> Result<ExitCode, Failure> {
+    let both =
+        ["kill", "stop", "drain", "replace"].map(|way| [(way, "udp", "4"), (way, "shm", "4")]);
+    let cuts = ["partition", "unplug"].map(|way| [(way, "udp", "4"), (way, "udp", "1")]);
     let mut running = Vec::new();
-    for way in ["kill", "stop", "drain", "replace"] {
-        for transport in ["udp", "shm"] {
-            for once in [&[][..], &["--once"]] {
-                let mut command = Command::new(std::env::current_exe()?);
-                command.args(["--way", way, "--transport", transport, "--rate", "1000"]);
-                command.args(["--rounds", "2", "--up-ms", "300", "--heartbeat-ms", "100"]);
-                running.push(command.args(once).stdout(Stdio::piped()).spawn()?);
-            }
+    for (way, transport, heartbeats) in both.into_iter().chain(cuts).flatten() {
+        for once in [&[][..], &["--once"]] {
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(["--way", way, "--transport", transport, "--rate", "1000"]);
+            command.args(["--rounds", "2", "--up-ms", "300", "--heartbeat-ms", "100"]);
+            command.args(["--heartbeats", heartbeats]);
+            running.push(command.args(once).stdout(Stdio::piped()).spawn()?);
         }
     }
     let mut all_are_right = true;
@@ -76,10 +120,10 @@ fn run_all() -> Result<ExitCode, Failure> {
         print!("{}", String::from_utf8_lossy(&output.stdout));
         all_are_right &= output.status.success();
     }
-    Ok(if all_are_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(exit_code(all_are_right))
 }
 
-/// How the server process is disturbed.
+/// What happens to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     /// It is killed, and started again.
@@ -90,6 +134,8 @@ enum Way {
     Drain,
     /// Another one is started, which has the listening socket, too; then it is asked to end.
     Replace,
+    /// It is cut off from its clients, and both stay.
+    Cut(Cut),
 }
 
 #[derive(Clone, Debug)]
@@ -103,6 +149,8 @@ struct Plan {
     up: Duration,
     /// How often both sides give a sign of life.
     heartbeat: Duration,
+    /// A server is stopped or cut off for as many of these.
+    heartbeats: u32,
     is_idempotent: bool,
 }
 
@@ -115,6 +163,7 @@ impl Plan {
             rounds: 10,
             up: Duration::from_millis(1_500),
             heartbeat: Duration::from_secs(1),
+            heartbeats: 4,
             is_idempotent: true,
         };
         let mut arguments = arguments.iter();
@@ -129,13 +178,19 @@ impl Plan {
                 ("--way", "stop") => plan.way = Way::Stop,
                 ("--way", "drain") => plan.way = Way::Drain,
                 ("--way", "replace") => plan.way = Way::Replace,
+                ("--way", "partition") => plan.way = Way::Cut(Cut::Partition),
+                ("--way", "unplug") => plan.way = Way::Cut(Cut::Unplug),
                 ("--transport", "udp" | "shm") => plan.transport.clone_from(value),
                 ("--rate", _) => plan.rate = value.parse()?,
                 ("--rounds", _) => plan.rounds = value.parse()?,
                 ("--up-ms", _) => plan.up = Duration::from_millis(value.parse()?),
                 ("--heartbeat-ms", _) => plan.heartbeat = Duration::from_millis(value.parse()?),
+                ("--heartbeats", _) => plan.heartbeats = value.parse()?,
                 _ => return Err(format!("what is {name} {value}?").into()),
             }
+        }
+        if matches!(plan.way, Way::Cut(_)) && plan.transport != "udp" {
+            return Err("shared memory has no network to cut: see --way stop".into());
         }
         Ok(plan)
     }
@@ -145,6 +200,12 @@ fn endpoint(transport: &str) -> EndpointConfig {
     let mut config = EndpointConfig::default();
     config.transports = AllowedTransports { udp: transport == "udp", shm: transport == "shm" };
     config
+}
+
+/// The control plane at both ends. A network that is there to be cut has no other hosts.
+fn nexus(server: SocketAddr, heartbeat: Duration) -> NexusBuilder {
+    let nexus = Nexus::builder().heartbeat(heartbeat);
+    if server.ip().is_loopback() { nexus } else { nexus.insecure() }
 }
 
 /// The server's state: where executions are logged.
@@ -159,13 +220,16 @@ impl Executions {
 }
 
 fn serve(address: &str, transport: &str, heartbeat_ms: u64, log: PathBuf) -> Result<(), Failure> {
-    let nexus = Nexus::builder().heartbeat(Duration::from_millis(heartbeat_ms));
+    let nexus = nexus(address.parse()?, Duration::from_millis(heartbeat_ms));
     let open = move || File::options().append(true).create(true).open(&log).map(Executions);
-    let server = Server::inherit_or_bind(address)
-        .nexus(nexus)
-        .endpoint(endpoint(transport))
-        .serve(move || open().expect("a log"), |endpoint| endpoint.on(LOG, Executions::log));
-    println!("ready");
+    let server = Server::inherit_or_bind(address).nexus(nexus).endpoint(endpoint(transport)).serve(
+        move || open().expect("a log"),
+        |endpoint| {
+            endpoint.on(LOG, Executions::log);
+            // The nexus listens by now.
+            println!("ready");
+        },
+    );
     server.run()?;
     Ok(())
 }
@@ -178,23 +242,45 @@ struct Process {
     log: PathBuf,
 }
 
-/// Where the server listens: at its address, or on a socket that the processes get one after the other.
-struct Listen(SocketAddr, Option<TcpListener>);
+/// Where the server listens.
+enum Listen {
+    At(SocketAddr),
+    /// On a socket that the processes get one after the other.
+    On(SocketAddr, TcpListener),
+    /// On a host of its own.
+    Beyond(Network),
+}
 
 impl Listen {
     fn new(way: Way) -> Result<Self, Failure> {
+        if let Way::Cut(_) = way {
+            return Ok(Self::Beyond(Network::make()?));
+        }
         let socket = TcpListener::bind("127.0.0.1:0")?;
-        Ok(Self(socket.local_addr()?, (way == Way::Replace).then_some(socket)))
+        let address = socket.local_addr()?;
+        Ok(if way == Way::Replace { Self::On(address, socket) } else { Self::At(address) })
+    }
+
+    fn address(&self) -> SocketAddr {
+        match self {
+            Self::At(address) | Self::On(address, _) => *address,
+            Self::Beyond(network) => network.server(),
+        }
     }
 
     /// The server's program, with the socket as the descriptor where it looks for one.
     fn program(&self) -> Result<Command, Failure> {
         let program = std::env::current_exe()?;
-        let Some(socket) = &self.1 else { return Ok(Command::new(program)) };
-        let mut command = Command::new("sh");
-        command.args(["-c", r#"exec "$0" "$@" 3<&0"#]).arg(program);
-        command.stdin(OwnedFd::from(socket.try_clone()?)).env("LISTEN_FDS", "1");
-        Ok(command)
+        Ok(match self {
+            Self::At(_) => Command::new(program),
+            Self::Beyond(network) => network.on_server(&program),
+            Self::On(_, socket) => {
+                let mut command = Command::new("sh");
+                command.args(["-c", r#"exec "$0" "$@" 3<&0"#]).arg(program);
+                command.stdin(OwnedFd::from(socket.try_clone()?)).env("LISTEN_FDS", "1");
+                command
+            }
+        })
     }
 }
 
@@ -208,7 +294,7 @@ impl Process {
     fn start_child(plan: &Plan, listen: &Listen, log: &Path) -> Result<Child, Failure> {
         let mut child = listen
             .program()?
-            .args(["be-the-server", &listen.0.to_string(), &plan.transport])
+            .args(["be-the-server", &listen.address().to_string(), &plan.transport])
             .arg(plan.heartbeat.as_millis().to_string())
             .arg(log)
             .stdout(Stdio::piped())
@@ -225,15 +311,24 @@ impl Process {
         Ok(kill_process(Pid::from_child(&self.child), signal)?)
     }
 
-    /// Kills, stops or replaces the process, as the plan says; gives the time without a server.
-    fn happen(&mut self) -> Result<[Instant; 2], Failure> {
-        let begin = Instant::now();
+    /// Kills, stops, replaces or cuts off the process, as the plan says.
+    fn happen(&mut self) -> Result<Outage, Failure> {
+        let (begin, away) = (Instant::now(), self.plan.heartbeat * self.plan.heartbeats);
         match self.plan.way {
             Way::Stop => {
                 self.signal(Signal::STOP)?;
-                std::thread::sleep(self.plan.heartbeat * STOPPED_HEARTBEATS);
+                std::thread::sleep(away);
                 self.signal(Signal::CONT)?;
-                return Ok([begin, Instant::now()]);
+                return Ok(Outage::from(begin));
+            }
+            Way::Cut(cut) => {
+                let Listen::Beyond(network) = &self.listen else { unreachable!() };
+                network.cut(cut)?;
+                let cut_off = Instant::now();
+                std::thread::sleep(away);
+                let cut_off = Some([cut_off, Instant::now()]);
+                network.heal(cut)?;
+                return Ok(Outage { cut_off, ..Outage::from(begin) });
             }
             Way::Kill => self.child.kill()?,
             Way::Drain => self.signal(Signal::TERM)?,
@@ -242,12 +337,12 @@ impl Process {
                 self.signal(Signal::TERM)?;
                 self.child.wait()?;
                 self.child = next;
-                return Ok([begin, begin]);
+                return Ok(Outage { end: begin, ..Outage::from(begin) });
             }
         }
         self.child.wait()?;
         self.child = Self::start_child(&self.plan, &self.listen, &self.log)?;
-        Ok([begin, Instant::now()])
+        Ok(Outage::from(begin))
     }
 }
 
@@ -256,6 +351,21 @@ impl Drop for Process {
         // It may have ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// A time without a server.
+struct Outage {
+    begin: Instant,
+    end: Instant,
+    /// A part of it in which nothing gets through the network.
+    cut_off: Option<[Instant; 2]>,
+}
+
+impl Outage {
+    /// One that ends now.
+    fn from(begin: Instant) -> Self {
+        Self { begin, end: Instant::now(), cut_off: None }
     }
 }
 
@@ -272,9 +382,9 @@ type Heard = Arc<Mutex<HashMap<u64, Ended>>>;
 
 async fn run(plan: &Plan, log: &Path) -> Result<Report, Failure> {
     let listen = Listen::new(plan.way)?;
-    let address = listen.0;
+    let address = listen.address();
     let mut server = Process::start(plan, listen, log)?;
-    let nexus = Nexus::builder().heartbeat(plan.heartbeat);
+    let nexus = nexus(address, plan.heartbeat);
     let background =
         Background::builder().nexus(nexus).endpoint(endpoint(&plan.transport)).start()?;
     let client = Client::builder().background(&background).connect(address).await?;
@@ -349,91 +459,5 @@ impl Calls {
             let ended = Ended { begin, end: Instant::now(), failure };
             heard.lock().expect("no panic").insert(number, ended);
         });
-    }
-}
-
-/// The result of a plan.
-struct Report {
-    plan: Plan,
-    calls: usize,
-    /// The reasons, with how many calls failed so.
-    failures: HashMap<String, usize>,
-    /// Calls that were executed more than once.
-    twice: usize,
-    /// Calls that were executed more or less often than their callers were told.
-    untrue: usize,
-    outages: Vec<Duration>,
-    /// In order: how long calls took beyond the outage that they met.
-    beyond: Vec<Duration>,
-}
-
-impl Report {
-    fn new(
-        plan: &Plan,
-        heard: &HashMap<u64, Ended>,
-        executions: &HashMap<u64, u32>,
-        outages: &[[Instant; 2]],
-    ) -> Self {
-        let (mut failures, mut beyond) = (HashMap::new(), Vec::new());
-        let (mut twice, mut untrue) = (0, 0);
-        for (number, ended) in heard {
-            let count = executions.get(number).copied().unwrap_or(0);
-            twice += usize::from(count > 1);
-            let is_true = match &ended.failure {
-                None | Some((Execution::Answered, _)) => count >= 1,
-                Some((Execution::NotSent | Execution::Refused, _)) => count == 0,
-                Some(_) => true,
-            };
-            untrue += usize::from(!is_true);
-            match &ended.failure {
-                None => beyond.push(beyond_outages(ended, outages)),
-                Some((_, why)) => *failures.entry(why.clone()).or_insert(0) += 1,
-            }
-        }
-        beyond.sort_unstable();
-        let outages = outages.iter().map(|[begin, end]| *end - *begin).collect();
-        let (plan, calls) = (plan.clone(), heard.len());
-        Self { plan, calls, failures, twice, untrue, outages, beyond }
-    }
-
-    /// Whether all calls kept the rules of the plan.
-    fn is_right(&self) -> bool {
-        let is_idempotent = self.plan.is_idempotent;
-        let is_drained = matches!(self.plan.way, Way::Drain | Way::Replace);
-        let no_call_may_fail = is_idempotent || is_drained;
-        let once = is_idempotent || self.twice == 0;
-        once && self.untrue == 0 && (self.failures.is_empty() || !no_call_may_fail)
-    }
-
-    fn quantile(&self, share: f64) -> Duration {
-        let last = self.beyond.len().saturating_sub(1);
-        self.beyond.get((last as f64 * share) as usize).copied().unwrap_or_default()
-    }
-}
-
-/// How long a call took beyond the time without a server.
-fn beyond_outages(ended: &Ended, outages: &[[Instant; 2]]) -> Duration {
-    let without = |[begin, end]: &[Instant; 2]| {
-        let begin = ended.begin.max(*begin);
-        ended.end.min(*end).saturating_duration_since(begin)
-    };
-    (ended.end - ended.begin).saturating_sub(outages.iter().map(without).sum())
-}
-
-impl std::fmt::Display for Report {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Plan { way, transport, rate, rounds, is_idempotent, .. } = &self.plan;
-        let kind = if *is_idempotent { "idempotent" } else { "not idempotent" };
-        writeln!(f, "{way:?}, {rounds} times, over {transport}: {rate} calls a second, {kind}")?;
-        let longest = self.outages.iter().max().copied().unwrap_or_default();
-        writeln!(f, "  longest time without a server: {longest:.1?}")?;
-        writeln!(f, "  calls: {}, failed: {}", self.calls, self.failures.values().sum::<usize>())?;
-        for (why, count) in &self.failures {
-            writeln!(f, "    {count}: {why}")?;
-        }
-        writeln!(f, "  executed more than once: {}", self.twice)?;
-        writeln!(f, "  executed otherwise than the caller was told: {}", self.untrue)?;
-        let [half, most, nearly_all] = [0.5, 0.99, 0.999].map(|share| self.quantile(share));
-        write!(f, "  beyond that time: p50 {half:.1?}, p99 {most:.1?}, p99.9 {nearly_all:.1?}")
     }
 }

@@ -1,0 +1,110 @@
+//! The outcomes of a run's calls, held against the server's log.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use petrel::Execution;
+
+use super::{Ended, Outage, Plan, Way};
+
+/// The result of a plan.
+pub(crate) struct Report {
+    plan: Plan,
+    calls: usize,
+    /// The reasons, with how many calls failed so.
+    failures: HashMap<String, usize>,
+    /// Calls that were executed more than once.
+    twice: usize,
+    /// Calls that were executed more or less often than their callers were told.
+    untrue: usize,
+    /// Calls that were answered although nothing could get through.
+    through: usize,
+    outages: Vec<Duration>,
+    /// In order: how long calls took beyond the outage that they met.
+    beyond: Vec<Duration>,
+}
+
+impl Report {
+    pub(crate) fn new(
+        plan: &Plan,
+        heard: &HashMap<u64, Ended>,
+        executions: &HashMap<u64, u32>,
+        outages: &[Outage],
+    ) -> Self {
+        let (mut failures, mut beyond) = (HashMap::new(), Vec::new());
+        let (mut twice, mut untrue, mut through) = (0, 0, 0);
+        for (number, ended) in heard {
+            let count = executions.get(number).copied().unwrap_or(0);
+            twice += usize::from(count > 1);
+            let is_true = match &ended.failure {
+                None | Some((Execution::Answered, _)) => count >= 1,
+                Some((Execution::NotSent | Execution::Refused, _)) => count == 0,
+                Some(_) => true,
+            };
+            untrue += usize::from(!is_true);
+            through += usize::from(ended.failure.is_none() && is_within_cut(ended, outages));
+            match &ended.failure {
+                None => beyond.push(beyond_outages(ended, outages)),
+                Some((_, why)) => *failures.entry(why.clone()).or_insert(0) += 1,
+            }
+        }
+        beyond.sort_unstable();
+        let outages = outages.iter().map(|outage| outage.end - outage.begin).collect();
+        let (plan, calls) = (plan.clone(), heard.len());
+        Self { plan, calls, failures, twice, untrue, through, outages, beyond }
+    }
+
+    /// Whether all calls kept the rules of the plan.
+    pub(crate) fn is_right(&self) -> bool {
+        let is_idempotent = self.plan.is_idempotent;
+        let is_drained = matches!(self.plan.way, Way::Drain | Way::Replace);
+        let no_call_may_fail = is_idempotent || is_drained;
+        let once = is_idempotent || self.twice == 0;
+        once && self.untrue + self.through == 0 && (self.failures.is_empty() || !no_call_may_fail)
+    }
+
+    fn quantile(&self, share: f64) -> Duration {
+        let last = self.beyond.len().saturating_sub(1);
+        self.beyond.get((last as f64 * share) as usize).copied().unwrap_or_default()
+    }
+}
+
+/// How long a call took beyond the time without a server.
+fn beyond_outages(ended: &Ended, outages: &[Outage]) -> Duration {
+    let without = |outage: &Outage| {
+        let begin = ended.begin.max(outage.begin);
+        ended.end.min(outage.end).saturating_duration_since(begin)
+    };
+    (ended.end - ended.begin).saturating_sub(outages.iter().map(without).sum())
+}
+
+/// Whether a call began and ended while nothing could get through.
+fn is_within_cut(ended: &Ended, outages: &[Outage]) -> bool {
+    let mut cuts = outages.iter().filter_map(|outage| outage.cut_off);
+    cuts.any(|[begin, end]| begin <= ended.begin && ended.end <= end)
+}
+
+impl std::fmt::Display for Report {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Plan { way, transport, rate, rounds, is_idempotent, .. } = &self.plan;
+        let kind = if *is_idempotent { "idempotent" } else { "not idempotent" };
+        let way = match way {
+            Way::Cut(cut) => format!("{cut:?}"),
+            way => format!("{way:?}"),
+        };
+        writeln!(f, "{way}, {rounds} times, over {transport}: {rate} calls a second, {kind}")?;
+        let longest = self.outages.iter().max().copied().unwrap_or_default();
+        writeln!(f, "  longest time without a server: {longest:.1?}")?;
+        writeln!(f, "  calls: {}, failed: {}", self.calls, self.failures.values().sum::<usize>())?;
+        for (why, count) in &self.failures {
+            writeln!(f, "    {count}: {why}")?;
+        }
+        writeln!(f, "  executed more than once: {}", self.twice)?;
+        writeln!(f, "  executed otherwise than the caller was told: {}", self.untrue)?;
+        if let Way::Cut(_) = self.plan.way {
+            writeln!(f, "  answered through a network that was cut: {}", self.through)?;
+        }
+        let [half, most, nearly_all] = [0.5, 0.99, 0.999].map(|share| self.quantile(share));
+        write!(f, "  beyond that time: p50 {half:.1?}, p99 {most:.1?}, p99.9 {nearly_all:.1?}")
+    }
+}
