@@ -112,9 +112,10 @@ fn call_shared__that_is_not_made_gives_the_response_back() {
 #[test]
 fn call_shared__that_fails_lets_go_of_the_message() {
     let mut server = Server::start(over(true, false), "127.0.0.1:0", |endpoint| {
-        endpoint.on(7, |_, cx, request| {
+        let mut kept = Vec::new();
+        endpoint.on(7, move |_, cx, request| {
             let (responder, handled) = request.defer(cx);
-            std::mem::forget(responder);
+            kept.push(responder);
             handled
         });
     });

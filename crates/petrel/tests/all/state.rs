@@ -211,6 +211,71 @@ fn state__comes_back_when_a_task_panics() {
     assert_eq!(endpoint.state().requests, 5);
 }
 
+/// While one endpoint's tasks are polled, its task runs another endpoint, whose task panics. Calls of a client begin at the endpoint
+/// whose tasks run, which has to be the first one again.
+#[test]
+fn state__of_endpoints_that_run_within_each_other_comes_back() {
+    let server = Server::start(over(true, true), "127.0.0.1:0", |_| {});
+    let (mut outer, _) = own();
+    let client = outer.client([server.address], Default::default());
+    let handle = outer.handle();
+    outer.block_on(async move {
+        handle.with(|tally| tally.requests = 1);
+        let nexus = nexus(None);
+        let mut inner = nexus.endpoint_with(EndpointConfig::default(), vec![1u8]).unwrap();
+        let inner_handle = inner.handle();
+        let panics = catch_unwind(AssertUnwindSafe(|| {
+            inner.block_on(async move {
+                inner_handle.with(|bytes| -> () {
+                    bytes.push(2);
+                    panic!("as it should");
+                })
+            })
+        }));
+        assert!(panics.is_err());
+        assert_eq!(inner.into_state(), [1, 2]);
+        handle.with(|tally| tally.requests += 1);
+        assert_eq!(client.call(ECHO, "of the first").await.unwrap(), b"of the first");
+    });
+    assert_eq!(outer.state().requests, 2);
+}
+
+/// Whether handlers, continuations and tasks get this state where it lies.
+fn is_lent_in_place<S: Default + 'static>() -> bool {
+    let nexus = nexus(Some("127.0.0.1:0".parse().unwrap()));
+    let mut endpoint = nexus.endpoint_with(over(false, true), S::default()).unwrap();
+    let place = |state: &S| std::ptr::from_ref(state).addr();
+    endpoint.on(COUNT, move |state, cx, request| {
+        request.reply(cx, &(place(state) as u64).to_le_bytes())
+    });
+    let session = endpoint.connect_wait(nexus.local_addr().unwrap()).unwrap();
+    let places = Rc::new(RefCell::new(Vec::new()));
+    let keep = Rc::clone(&places);
+    let then = move |state: &mut S, _: &mut Context<'_, S>, reply: petrel::endpoint::Reply| {
+        keep.borrow_mut().extend([number(reply.message().unwrap()), place(state) as u64]);
+    };
+    endpoint.call(session, COUNT, "").then(then).unwrap();
+    endpoint.run_until(|_, _| !places.borrow().is_empty());
+    let handle = endpoint.handle();
+    let in_task = endpoint.block_on(async move { handle.with(|state| place(state)) });
+    let expected = place(endpoint.state());
+    expected.is_multiple_of(align_of::<S>())
+        && in_task == expected
+        && places.take() == [expected as u64; 2]
+}
+
+#[test]
+fn state__of_any_size_and_alignment_is_lent_where_it_lies() {
+    #[derive(Default)]
+    #[repr(align(128))]
+    struct Aligned(#[expect(dead_code, reason = "its size matters")] [u64; 32]);
+
+    assert!(is_lent_in_place::<()>());
+    assert!(is_lent_in_place::<u8>());
+    assert!(is_lent_in_place::<Aligned>());
+    assert!(is_lent_in_place::<String>());
+}
+
 /// A request that nobody waits for any more, when its handler wants to know of that.
 #[test]
 fn on_cancel__that_comes_too_late_runs_all_the_same() {
