@@ -269,9 +269,12 @@ fn end_first(state: State<'_>, cx: &mut Context<'_>, reply: Reply, bits: u64) {
     let key = Key::from_bits(bits);
     let Some(call) = cx.local.services.calls.get_mut(key) else { return };
     let attempt = call.first.take().expect("an attempt that ends was on its way");
-    match reply.outcome {
-        Ok(()) if call.is_plain() => succeed(state, cx, attempt, reply),
-        _ => end_attempt(Some(state), cx, attempt, reply.into(), false),
+    let is_plain = reply.outcome.is_ok() && call.is_plain();
+    let is_judged = call.is_judged;
+    let at = attempt.connection;
+    match is_plain && (!is_judged || cx.local.services.is_settled(key, at, &reply.response)) {
+        true => succeed(state, cx, attempt, reply),
+        false => end_attempt(Some(state), cx, attempt, reply.into(), false),
     }
 }
 

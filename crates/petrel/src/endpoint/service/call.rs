@@ -24,7 +24,7 @@ pub(super) struct Call {
     pub(super) idempotent: bool,
     pub(super) wait_for_ready: bool,
     /// Whether an answer may send it to another server.
-    is_judged: bool,
+    pub(super) is_judged: bool,
     /// The hash of the key by which its server is chosen.
     pub(super) key: Option<u64>,
     pub(super) hedge_after: Option<Duration>,
@@ -162,7 +162,7 @@ impl Call {
 
     /// Whether nothing is to be undone when its first attempt succeeds.
     pub(super) fn is_plain(&self) -> bool {
-        !self.is_judged && self.timer.is_none() && self.trouble.is_none()
+        self.timer.is_none() && self.trouble.is_none()
     }
 
     /// The buffers of an attempt.

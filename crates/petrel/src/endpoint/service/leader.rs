@@ -16,9 +16,14 @@ impl Leader {
         self.connection
     }
 
+    /// Whether this server has answered as only the leader does, and is not known to have stopped leading.
+    pub(super) fn is_confirmed(&self, connection: Key) -> bool {
+        self.is_confirmed && self.connection == Some(connection)
+    }
+
     /// A server has answered as only the leader does. Tells whether that is news.
     pub(super) fn confirm(&mut self, connection: Key) -> bool {
-        let is_news = self.connection != Some(connection) || !self.is_confirmed;
+        let is_news = !self.is_confirmed(connection);
         *self = Self { connection: Some(connection), is_confirmed: true };
         is_news
     }

@@ -239,6 +239,17 @@ impl Services {
         error.with_message(message)
     }
 
+    /// Whether an answer is the caller's, and says nothing of its server that is not known.
+    fn is_settled(&self, call: Key, connection: Key, answer: &[u8]) -> bool {
+        let call = self.calls.get(call).expect("a call that is answered has not ended");
+        let service = self.list.get(call.service).expect("a service stays for its calls");
+        match service.judge(call.method, answer) {
+            Verdict::Accept => true,
+            Verdict::Leads => call.key.is_some() || service.leader.is_confirmed(connection),
+            Verdict::Redirect(_) | Verdict::Fail(_) => false,
+        }
+    }
+
     /// The calls of a service that pause before their next attempt.
     fn pausing(&self, service: Key) -> Vec<Key> {
         let pauses = |key: &Key| {
