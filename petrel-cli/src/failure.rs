@@ -3,9 +3,7 @@
 use std::fmt;
 use std::io;
 
-use petrel::Status;
-use petrel::endpoint::{ConnectError, StartError};
-use petrel::nexus::NexusError;
+use petrel::{SetupError, Status};
 use serde::Serialize;
 
 /// A subcommand could not do its work.
@@ -74,51 +72,20 @@ impl From<io::Error> for Failure {
     }
 }
 
-impl From<ConnectError> for Failure {
-    fn from(error: ConnectError) -> Self {
-        let status = match &error {
-            ConnectError::Refused { reason, .. } => reason.status,
-            _ => Status::ResourceExhausted,
-        };
-        Self::new(status, error.to_string())
-    }
-}
-
 impl From<petrel::Error> for Failure {
     fn from(error: petrel::Error) -> Self {
         Self::new(error.status, error.to_string())
     }
 }
 
-impl From<StartError> for Failure {
-    fn from(error: StartError) -> Self {
-        Self::new(error.status(), error.to_string())
-    }
-}
-
-impl From<NexusError> for Failure {
-    fn from(error: NexusError) -> Self {
-        match &error {
-            NexusError::Refused { reason, .. } => Self::new(reason.status, error.to_string()),
-            // In the words of calls to such an address.
-            NexusError::Connect { address, source }
-                if source.kind() == io::ErrorKind::ConnectionRefused =>
-            {
-                let text = format!(
-                    "cannot connect to {address}: nobody listens at {address}: is the server started, \
-                     and is this its control address?"
-                );
-                Self::new(Status::Unavailable, text)
-            }
-            NexusError::Connect { .. } | NexusError::Broken { .. } => {
-                Self::new(Status::Unavailable, error.to_string())
-            }
-            NexusError::NotLoopback { address } => Self::because(format!(
+impl From<SetupError> for Failure {
+    fn from(error: SetupError) -> Self {
+        match error {
+            SetupError::NotLoopback { address } => Self::because(format!(
                 "refused to listen on {address}, which other hosts can reach, and nothing is authenticated: \
                  listen on a loopback address, or say --insecure if the network is trusted"
             )),
-            NexusError::Timeout { .. } => Self::new(Status::DeadlineExceeded, error.to_string()),
-            _ => Self::because(error),
+            error => Self::because(error),
         }
     }
 }

@@ -34,7 +34,7 @@ impl From<ServerError> for Failure {
     fn from(error: ServerError) -> Self {
         match error {
             ServerError::Io(error) => error.into(),
-            ServerError::Nexus(error) => error.into(),
+            ServerError::Setup(error) => error.into(),
             error => Self::because(error),
         }
     }

@@ -132,7 +132,7 @@ impl Load {
         if let Err(rejected) = called {
             self.active -= 1;
             self.lanes[index].started_ns = None;
-            self.tally.reject(&rejected.error);
+            self.tally.fail(&rejected.error);
         }
     }
 

@@ -186,7 +186,6 @@ fn serve(
     // Nobody listens when starting another endpoint failed; `stop` comes at once then.
     let _ = started.send(stop.clone());
     endpoint.run(&stop);
-    let drained = drain_limit.get().map_or(Ok(()), |limit| endpoint.drain(*limit));
-    let sessions_cut = drained.map_or_else(|timeout| timeout.sessions, |()| 0);
+    let sessions_cut = drain_limit.get().map_or(0, |limit| endpoint.drain(*limit));
     Ok(Ended { stats: endpoint.stats(), sessions_cut })
 }

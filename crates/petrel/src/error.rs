@@ -1,15 +1,22 @@
-//! The one error of calls.
+//! How things fail: calls, and what has to be there before them.
 
+use std::borrow::Cow;
 use std::fmt;
+use std::io;
+use std::net::SocketAddr;
 use std::ops::Deref;
 
-use petrel_proto::{CallFailure, Execution, Status};
+use petrel_proto::{CallFailure, Execution, OpenError, Status};
+use petrel_transport::LinkError;
 use petrel_transport::buf::PoolExhausted;
+use petrel_transport::host::HostError;
+use petrel_transport::shm::ShmError;
+use petrel_transport::udp::UdpError;
 
 use crate::control::Reason;
-use crate::endpoint::{CallRejected, ConnectError, StartError};
+use crate::endpoint::CallRejected;
 
-/// Why a call has no response.
+/// Why a call has no response, a session is not open, a buffer is not there, or an answer is not there in time.
 ///
 /// It has three fields: `status`, the gRPC status code; `message`, for people; `execution`, which says whether the
 /// server may have executed the request. Everything that can keep a call from its response becomes this, so that `?`
@@ -42,6 +49,27 @@ impl Error {
     #[cold]
     pub(crate) fn not_sent(status: Status, message: impl Into<String>) -> Self {
         Self::of(status, message, Execution::NotSent)
+    }
+
+    /// The time is over that was given to a future; what it had begun may have been executed.
+    #[cold]
+    pub(crate) fn elapsed() -> Self {
+        Self::of(Status::DeadlineExceeded, "the time is over", Execution::MayHaveExecuted)
+    }
+
+    /// A call on a session that asks for more than one server.
+    #[cold]
+    pub(crate) fn needs_servers() -> Self {
+        let text =
+            "a call on a session has one server: it cannot be hedged, nor wait for another one";
+        Self::not_sent(Status::InvalidArgument, text)
+    }
+
+    /// A session that has ended before it was open.
+    #[cold]
+    pub(crate) fn cannot_connect(remote: SocketAddr, reason: &Reason) -> Self {
+        let text = format!("cannot open a session to {remote}: {}", reason.message);
+        Self::not_sent(reason.status, text)
     }
 
     /// The same error, with something else known of the request's execution.
@@ -110,13 +138,8 @@ impl From<Error> for Reason {
     }
 }
 
-impl From<StartError> for Error {
-    fn from(error: StartError) -> Self {
-        Self::not_sent(error.status(), error.to_string())
-    }
-}
-
 impl From<PoolExhausted> for Error {
+    #[cold]
     fn from(error: PoolExhausted) -> Self {
         Self::not_sent(Status::ResourceExhausted, error.to_string())
     }
@@ -125,12 +148,179 @@ impl From<PoolExhausted> for Error {
 impl From<CallRejected> for Error {
     /// Without the buffers.
     fn from(rejected: CallRejected) -> Self {
-        rejected.error.into()
+        rejected.error
     }
 }
 
-impl From<ConnectError> for Error {
-    fn from(error: ConnectError) -> Self {
-        Self::not_sent(error.status(), error.to_string())
+impl From<OpenError> for Error {
+    #[cold]
+    fn from(error: OpenError) -> Self {
+        let status = match error {
+            OpenError::TooManySessions { .. } => Status::ResourceExhausted,
+            OpenError::NotOpening => Status::Unavailable,
+            _ => Status::Internal,
+        };
+        Self::not_sent(status, error.to_string())
+    }
+}
+
+/// Why a nexus, an endpoint, a server or a group's multicast is not there: it could not be set up, or has ended badly.
+///
+/// Each text says what to do about it. Where the system said no, [`source`](std::error::Error::source) is its
+/// [`io::Error`].
+///
+/// ```
+/// use petrel::{Nexus, SetupError};
+///
+/// match Nexus::builder().listen("0.0.0.0:31850".parse().expect("an address")).start() {
+///     Err(SetupError::NotLoopback { address }) => println!("{address} is for others, too: call insecure()"),
+///     other => panic!("{other:?}"),
+/// }
+/// ```
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SetupError {
+    /// A setting is out of its range, is no such setting, or asks for what is taken.
+    #[error("{0}")]
+    Refused(Cow<'static, str>),
+    /// Without credentials, only this host may connect.
+    #[error(
+        "refused to listen on {address}: anybody who reaches it could call this process; listen \
+         on a loopback address, or call insecure() if the network is trusted"
+    )]
+    NotLoopback {
+        /// The address that was asked for.
+        address: SocketAddr,
+    },
+    /// The system said no: the address is taken, or it has no thread, descriptor or random number to give.
+    #[error("{message}")]
+    System {
+        /// What could not be done, what the system said, and what to do.
+        message: String,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// A thread has panicked, and what it ran is gone: a server, or the control plane.
+    #[error("{0}")]
+    Panicked(&'static str),
+}
+
+impl SetupError {
+    #[cold]
+    pub(crate) fn refused(text: impl Into<Cow<'static, str>>) -> Self {
+        Self::Refused(text.into())
+    }
+
+    /// The text names no value of a setting.
+    #[cold]
+    pub(crate) fn no_setting(text: &str, expected: &str) -> Self {
+        Self::refused(format!("{text:?}: {expected} expected"))
+    }
+
+    #[cold]
+    pub(crate) fn of_transport(error: HostError) -> Self {
+        let message = error.to_string();
+        match error {
+            HostError::Udp(UdpError::Bind { source, .. } | UdpError::Io(source))
+            | HostError::Shm(ShmError::Io(source)) => Self::System { message, source },
+            _ => Self::refused(message),
+        }
+    }
+
+    #[cold]
+    pub(crate) fn of_link(error: LinkError) -> Self {
+        let message = error.to_string();
+        match error {
+            LinkError::Io(source) => Self::System { message, source },
+            _ => Self::refused(message),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use petrel_transport::buf::{BufPool, PoolConfig};
+
+    use super::*;
+
+    fn source_kind(error: &SetupError) -> Option<io::ErrorKind> {
+        let source = error.source()?.downcast_ref::<io::Error>();
+        source.map(io::Error::kind)
+    }
+
+    fn in_use() -> io::Error {
+        io::ErrorKind::AddrInUse.into()
+    }
+
+    /// In any nesting the system's error is the source, and the text that of the transport.
+    #[test]
+    fn of_transport__has_the_systems_error_as_its_source() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 7));
+        let by_system: [HostError; 3] = [
+            UdpError::Bind { address, source: in_use() }.into(),
+            UdpError::Io(in_use()).into(),
+            ShmError::Io(in_use()).into(),
+        ];
+        for error in by_system {
+            let text = error.to_string();
+            let error = SetupError::of_transport(error);
+            assert_eq!(error.to_string(), text);
+            assert_eq!(source_kind(&error), Some(io::ErrorKind::AddrInUse), "{text}");
+        }
+        let error = SetupError::of_transport(UdpError::MtuTooSmall { configured: 9 }.into());
+        assert!(matches!(error, SetupError::Refused(_)) && error.source().is_none(), "{error}");
+        assert!(error.to_string().starts_with("an MTU of 9 bytes is below the "), "{error}");
+    }
+
+    #[test]
+    fn of_link__has_the_systems_error_as_its_source() {
+        let error = SetupError::of_link(LinkError::Io(in_use()));
+        assert_eq!(source_kind(&error), Some(io::ErrorKind::AddrInUse));
+        assert!(error.to_string().starts_with("cannot set up the link to the peer: "), "{error}");
+        let error = SetupError::of_link(LinkError::TooManyPeers { limit: 3 });
+        assert_eq!(source_kind(&error), None);
+        assert!(error.to_string().contains("already has 3 peers"), "{error}");
+    }
+
+    #[test]
+    fn from__keeps_the_words_and_says_that_nothing_was_sent() {
+        let open = OpenError::TooManySessions { max: 4 };
+        for (error, status) in [
+            (open, Status::ResourceExhausted),
+            (OpenError::NotOpening, Status::Unavailable),
+            (OpenError::Unsound, Status::Internal),
+        ] {
+            assert_eq!(Error::from(error), Error::not_sent(status, error.to_string()));
+        }
+        let pool = BufPool::new(PoolConfig { max_bytes: 1 << 16, ..PoolConfig::default() });
+        let error = pool.alloc(1 << 20, 1).map(drop).unwrap_err();
+        assert_eq!(
+            Error::from(error),
+            Error::not_sent(Status::ResourceExhausted, error.to_string())
+        );
+    }
+
+    #[test]
+    fn cannot_connect__names_the_address_and_the_reason() {
+        let reason = Reason::new(Status::PermissionDenied, "not you");
+        let error = Error::cannot_connect(SocketAddr::from(([10, 0, 0, 1], 80)), &reason);
+        let text = "PERMISSION_DENIED: cannot open a session to 10.0.0.1:80: not you (the request was not sent)";
+        assert_eq!(error.to_string(), text);
+    }
+
+    /// As `?` needs it in `main() -> Result<(), Box<dyn Error>>`, and in threads.
+    #[test]
+    fn errors__are_boxed_by_question_marks_on_any_thread() {
+        fn both(
+            set_up: Result<(), SetupError>,
+        ) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+            set_up?;
+            Err(Error::new(Status::Aborted, "once more"))?
+        }
+        let texts = [Err(SetupError::no_setting("x", "y")), Ok(())]
+            .map(|set_up| both(set_up).unwrap_err().to_string());
+        assert_eq!(texts, ["\"x\": y expected", "ABORTED: once more (the server answered)"]);
     }
 }

@@ -4,5 +4,5 @@
 //! [`Endpoint::session`](crate::Endpoint::session) are the ways in.
 
 pub use crate::local::{
-    Call, Elapsed, Handle, OwnRequest, Parallel, Session, SessionCall, Sleep, Task, Timeout,
+    Call, Handle, OwnRequest, Parallel, Session, SessionCall, Sleep, Task, Timeout,
 };

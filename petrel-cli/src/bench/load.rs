@@ -202,7 +202,7 @@ impl Load {
         {
             Ok(()) => self.active += 1,
             Err(rejected) => {
-                self.tally.reject(&rejected.error);
+                self.tally.fail(&rejected.error);
                 self.end_ns = 0;
                 self.places[index].buffers = rejected.request.zip(rejected.response);
                 return false;

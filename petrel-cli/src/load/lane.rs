@@ -1,6 +1,7 @@
 //! One call in flight after the other, with its own buffers.
 
-use petrel::endpoint::{SessionId, StartError};
+use petrel::Error;
+use petrel::endpoint::SessionId;
 use petrel::{Endpoint, MsgBuf};
 
 use super::Load;
@@ -25,7 +26,7 @@ impl Lane {
         endpoint: &Endpoint<Load>,
         session: SessionId,
         size: usize,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, Error> {
         let mut request = endpoint.alloc(size)?;
         request.set_len(size);
         let response = endpoint.alloc(size)?;

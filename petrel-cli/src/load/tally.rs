@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use petrel::endpoint::StartError;
 use petrel::{Execution, Status};
 use serde::Serialize;
 
@@ -65,10 +64,6 @@ impl Tally {
         self.count(failure.status, executed(failure.execution), || failure.message.clone());
     }
 
-    pub(crate) fn reject(&mut self, error: &StartError) {
-        self.count(error.status(), executed(Execution::NotSent), || error.to_string());
-    }
-
     pub(crate) fn give_up(&mut self, execution: Execution, timeout: Duration) {
         let message = || format!("no reply within {timeout:?}");
         self.count(Status::DeadlineExceeded, executed(execution), message);
@@ -124,7 +119,7 @@ mod tests {
         tally.fail(&failure(Status::Unavailable, Execution::MayHaveExecuted));
         tally.fail(&failure(Status::Unavailable, Execution::MayHaveExecuted));
         tally.fail(&failure(Status::Unavailable, Execution::NotSent));
-        tally.reject(&petrel::endpoint::CallError::SessionClosed.into());
+        tally.fail(&failure(Status::Unavailable, Execution::NotSent));
         assert_eq!(tally.failures.iter().map(|group| group.count).collect::<Vec<_>>(), [2, 2]);
         assert_eq!(tally.failed(), 4);
         assert_eq!(

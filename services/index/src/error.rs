@@ -1,8 +1,6 @@
 //! What can go wrong.
 
-use petrel::Status;
-use petrel::endpoint::EndpointError;
-use petrel::nexus::NexusError;
+use petrel::{SetupError, Status};
 
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
@@ -87,12 +85,9 @@ pub enum ServerError {
     /// The configuration breaks a rule.
     #[error("{0}")]
     Config(&'static str),
-    /// No nexus: the address is taken, for example.
+    /// No nexus or no endpoint: the address is taken, for example.
     #[error(transparent)]
-    Nexus(#[from] NexusError),
-    /// No endpoint.
-    #[error(transparent)]
-    Endpoint(#[from] EndpointError),
+    Setup(#[from] SetupError),
     /// The operating system says no, to another thread for example.
     #[error(transparent)]
     Io(#[from] std::io::Error),

@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use petrel::endpoint::{AllowedTransports, EndpointId};
-use petrel::endpoint::{DrainTimeout, EndpointConfig, EndpointStats, IdlePolicy, Stop};
+use petrel::endpoint::{EndpointConfig, EndpointStats, IdlePolicy, Stop};
 use petrel::workers::Workers;
 use petrel::{Endpoint, Nexus};
 use petrel_proto::limits::{SLOTS_MAX, WINDOW_PACKETS};
@@ -80,7 +80,8 @@ struct Dispatcher {
 #[derive(Debug)]
 struct Ended {
     stats: EndpointStats,
-    drained: Result<(), DrainTimeout>,
+    /// Sessions that were closed with calls perhaps under way.
+    sent_away: usize,
 }
 
 /// What is left of a server that has stopped.
@@ -206,7 +207,7 @@ impl Server {
         }
         let ended = self.dispatchers.into_iter().map(|dispatcher| join(dispatcher.thread));
         let ended = ended.collect::<Result<Vec<_>, _>>()?;
-        let cut = |ended: &Ended| ended.drained.err().map_or(0, |timeout| timeout.sessions);
+        let cut = |ended: &Ended| ended.sent_away;
         Ok(Stopped {
             sessions_cut: ended.iter().map(cut).sum(),
             endpoints: ended.into_iter().map(|ended| ended.stats).collect(),
@@ -249,8 +250,8 @@ impl Server {
 }
 
 fn end(mut endpoint: Endpoint, limit: Duration) -> Ended {
-    let drained = endpoint.drain(limit);
-    Ended { stats: endpoint.stats(), drained }
+    let sent_away = endpoint.drain(limit);
+    Ended { stats: endpoint.stats(), sent_away }
 }
 
 fn join(thread: JoinHandle<Result<Ended, ServerError>>) -> Result<Ended, ServerError> {

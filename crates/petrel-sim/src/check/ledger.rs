@@ -7,8 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 
-use petrel::endpoint::{CallError, StartError};
-use petrel::{Execution, Reply, Status};
+use petrel::{Error, Execution, Reply, Status};
 use petrel_proto::SessionId;
 use petrel_proto::limits::{HELD_IDLE_NS, packets_of};
 
@@ -149,23 +148,29 @@ impl Ledger {
     }
 
     /// The call was not taken.
-    pub(super) fn reject(&mut self, id: u32, error: &StartError) {
+    pub(super) fn reject(&mut self, id: u32, error: &Error) {
         self.counts.rejected += 1;
         let call = &mut self.calls[id as usize];
         call.end = End::Rejected;
         let call = call.clone();
         self.note(id, 1);
-        let is_right = match error {
-            StartError::Rejected(CallError::SessionClosed) => {
+        let text = &error.message[..];
+        let is_right = match error.status {
+            Status::Unavailable if text.starts_with("the session has ended") => {
                 self.is_crowded
                     || self.is_closed_here(&call)
                     || self.is_justified(&call)
                     || self.drains(&call)
             }
-            StartError::Rejected(CallError::Draining) => self.drains(&call),
-            StartError::Rejected(CallError::RequestTooLarge { .. }) => self.is_too_large(&call),
-            StartError::Rejected(CallError::QueueFull { .. }) => self.is_crowded,
-            StartError::Memory(_) => self.memory_is_tight,
+            Status::Unavailable if text.starts_with("the server is draining") => self.drains(&call),
+            Status::ResourceExhausted if text.contains("and the server accepts") => {
+                self.is_too_large(&call)
+            }
+            Status::ResourceExhausted if text.contains("already waiting on this session") => {
+                self.is_crowded
+            }
+            // The pool has its own words.
+            Status::ResourceExhausted => self.memory_is_tight,
             _ => false,
         };
         if !is_right || call.executions > 0 {

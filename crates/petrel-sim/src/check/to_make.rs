@@ -1,7 +1,7 @@
 //! The ways in which nodes make calls: with or without options, with messages of their own or shared ones.
 
-use petrel::endpoint::{CallKey, CallOptions, CallRejected, SessionId, SharedMsg, StartError};
-use petrel::{Context, MsgBuf, Reply};
+use petrel::endpoint::{CallKey, CallOptions, CallRejected, SessionId, SharedMsg};
+use petrel::{Context, Error, MsgBuf, Reply};
 
 /// The parts of a call.
 pub(super) struct ToMake {
@@ -13,7 +13,7 @@ pub(super) struct ToMake {
 }
 
 /// A call that was not made, and its request.
-type NotMade = (StartError, MsgBuf);
+type NotMade = (Error, MsgBuf);
 
 impl ToMake {
     /// Makes the call; every fourth one sends its message as if others might send it too.

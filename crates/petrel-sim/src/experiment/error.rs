@@ -1,6 +1,5 @@
 //! Why an experiment has no result.
 
-use petrel::endpoint::ConnectError;
 use petrel_proto::congestion::CongestionConfigError;
 
 use crate::fabric::{BindError, FabricError};
@@ -24,7 +23,7 @@ pub enum ExperimentError {
     Congestion(#[from] CongestionConfigError),
     /// A session could not be opened.
     #[error(transparent)]
-    Connect(#[from] ConnectError),
+    Connect(#[from] petrel::Error),
     /// The parameters contradict each other.
     #[error("{0}")]
     Parameters(String),

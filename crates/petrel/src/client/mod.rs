@@ -83,7 +83,7 @@ pub use park::wait;
 pub use response::Response;
 pub use service_client::{Client, ClientBuilder};
 pub(crate) use service_client::{Service, ServiceKey, ServiceKeys};
-pub use spawned::{Elapsed, Spawned};
+pub use spawned::Spawned;
 pub use stats::ClientStats;
 pub(crate) use stats::Counters;
 pub use targets::{TargetName, Targets};

@@ -22,11 +22,6 @@ pub struct Spawned<T> {
     shared: Arc<Mutex<State<T>>>,
 }
 
-/// The time of [`Client::timeout`] is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the time is over")]
-pub struct Elapsed;
-
 /// What both sides share. Each waits for the other: for the result, or for an end before it.
 #[derive(Debug)]
 enum State<T> {
@@ -84,17 +79,15 @@ impl Client {
     /// better: it goes to the server, too.
     ///
     /// # Errors
-    /// [`Elapsed`] when the time is over, or the endpoint is gone.
-    pub async fn timeout<F: Future>(
-        &self,
-        time: Duration,
-        future: F,
-    ) -> Result<F::Output, Elapsed> {
+    /// DEADLINE_EXCEEDED when the time is over, and UNAVAILABLE when the endpoint is gone.
+    pub async fn timeout<F: Future>(&self, time: Duration, future: F) -> Result<F::Output, Error> {
         let mut future = pin!(future);
         let mut time = pin!(self.spawn(async move |handle| handle.sleep(time).await));
         poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Ok(output)),
-            Poll::Pending => time.as_mut().poll(cx).map(|_| Err(Elapsed)),
+            Poll::Pending => {
+                time.as_mut().poll(cx).map(|slept| Err(slept.err().unwrap_or_else(Error::elapsed)))
+            }
         })
         .await
     }

@@ -4,13 +4,13 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use petrel_proto::{PendingCall, SessionId};
+use petrel_proto::{PendingCall, SessionId, Status};
 use petrel_transport::Transport;
 use petrel_transport::buf::{BufPool, PoolExhausted};
 
 use super::Endpoint;
 use super::call::{CallKey, Continuation, Reply, run_keyed};
-use super::context::{Context, Local, NotTaken, StartError};
+use super::context::{Context, Local, NotTaken};
 use super::options::CallOptions;
 use super::service::{Asked, End, Message, begin_call};
 use super::shared::SharedMsg;
@@ -99,7 +99,7 @@ mod callee {
         ) -> Result<SessionId, CallRejected> {
             let ToSend { method, request, response, options, tag } = to_send;
             if options.needs_servers() {
-                return Err(refused(cx.local, request, response, StartError::NeedsServers));
+                return Err(refused(cx.local, request, response, Error::needs_servers()));
             }
             let request = request.into_message(&cx.local.pool);
             let (request, response) = buffers::<M>(cx.local, request, response, &options)?;
@@ -110,7 +110,7 @@ mod callee {
             };
             match sent {
                 Ok(()) => Ok(self),
-                Err(call) => Err(rejected::<M>(call)),
+                Err(call) => Err(rejected::<M>(cx.local, self, call)),
             }
         }
 
@@ -130,7 +130,7 @@ mod callee {
             let ToSend { method, request, response, options, tag } = to_send;
             let options = self.timed(options).begun(|| cx.local.clock.now_ns());
             let Some(service) = cx.local.service_of(self) else {
-                return Err(refused(cx.local, request, response, StartError::OtherEndpoint));
+                return Err(refused(cx.local, request, response, other_endpoint()));
             };
             // Several attempts may be made of it, and one may be on its way when the call ends.
             let request = request.into_own_message(&cx.local.pool);
@@ -250,7 +250,7 @@ pub struct CallBuilder<P, M, C = SessionId> {
 #[error("{error}")]
 pub struct CallRejected {
     /// Why.
-    pub error: StartError,
+    pub error: Error,
     /// The request in its buffer. None if there was no memory for one, and for a [`SharedMsg`], which the caller has.
     pub request: Option<MsgBuf>,
     /// The buffer for the response. None if there was no memory for one.
@@ -459,16 +459,23 @@ fn refused<M: IntoMessage>(
     local: &Local,
     request: M,
     response: Option<MsgBuf>,
-    error: StartError,
+    error: Error,
 ) -> CallRejected {
     let request = request.into_message(&local.pool).ok().and_then(own::<M>);
     CallRejected { error, request, response }
 }
 
 #[cold]
-fn rejected<M: IntoMessage>(call: NotTaken) -> CallRejected {
+fn other_endpoint() -> Error {
+    let text = "the client makes its calls by another endpoint: await the call, or make it there";
+    Error::not_sent(Status::InvalidArgument, text)
+}
+
+#[cold]
+fn rejected<M: IntoMessage>(local: &Local, session: SessionId, call: NotTaken) -> CallRejected {
     let NotTaken { error, request, response, .. } = call;
-    CallRejected { error: error.into(), request: own::<M>(request), response: Some(response) }
+    let error = Error::not_sent(error.status(), local.sessions.explain(session, &error));
+    CallRejected { error, request: own::<M>(request), response: Some(response) }
 }
 
 /// A request that only refers to a message is of no use to the application, which has the message.

@@ -10,6 +10,7 @@ use petrel_transport::host::HostConfig;
 
 use super::factors::Factors;
 use crate::control::{AllowedTransports, EndpointId};
+use crate::error::SetupError;
 
 /// Calls of client handles on their way, unless set: far below what one session's queue holds, so that
 /// the limit is met where the request can be given back.
@@ -40,48 +41,34 @@ impl Default for IdlePolicy {
 }
 
 impl FromStr for IdlePolicy {
-    type Err = ParseSettingError;
+    type Err = SetupError;
 
     /// `poll`, `yield`, `block`, or `spin` for the default.
-    fn from_str(text: &str) -> Result<Self, ParseSettingError> {
+    fn from_str(text: &str) -> Result<Self, SetupError> {
         match text {
             "poll" => Ok(Self::Poll),
             "yield" => Ok(Self::Yield),
             "spin" => Ok(Self::default()),
             "block" => Ok(Self::Block),
-            _ => Err(ParseSettingError::new(text, "poll, yield, spin or block")),
+            _ => Err(SetupError::no_setting(text, "poll, yield, spin or block")),
         }
     }
 }
 
 impl FromStr for AllowedTransports {
-    type Err = ParseSettingError;
+    type Err = SetupError;
 
     /// `udp`, `shm`, or both with a comma between them.
-    fn from_str(text: &str) -> Result<Self, ParseSettingError> {
+    fn from_str(text: &str) -> Result<Self, SetupError> {
         let mut allowed = Self { udp: false, shm: false };
         for name in text.split(',') {
             match name {
                 "udp" => allowed.udp = true,
                 "shm" => allowed.shm = true,
-                _ => return Err(ParseSettingError::new(text, "udp, shm or udp,shm")),
+                _ => return Err(SetupError::no_setting(text, "udp, shm or udp,shm")),
             }
         }
         Ok(allowed)
-    }
-}
-
-/// A text names no value of a setting.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?}: {expected} expected")]
-pub struct ParseSettingError {
-    text: String,
-    expected: &'static str,
-}
-
-impl ParseSettingError {
-    fn new(text: &str, expected: &'static str) -> Self {
-        Self { text: text.to_owned(), expected }
     }
 }
 
@@ -207,12 +194,13 @@ mod tests {
             ("spin", IdlePolicy::default()),
             ("block", IdlePolicy::Block),
         ] {
-            assert_eq!(text.parse(), Ok(policy), "{text}");
+            assert_eq!(text.parse::<IdlePolicy>().unwrap(), policy, "{text}");
         }
         for (text, udp, shm) in
             [("udp", true, false), ("shm", false, true), ("shm,udp", true, true)]
         {
-            assert_eq!(text.parse(), Ok(AllowedTransports { udp, shm }), "{text}");
+            let allowed: AllowedTransports = text.parse().unwrap();
+            assert_eq!(allowed, AllowedTransports { udp, shm }, "{text}");
         }
         let error = "sleep".parse::<IdlePolicy>().unwrap_err();
         assert_eq!(error.to_string(), "\"sleep\": poll, yield, spin or block expected");

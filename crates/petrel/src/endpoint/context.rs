@@ -6,11 +6,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use petrel_proto::{
-    CallError, CallLimits, Core, FrameSink, PeerKey, PendingCall, RequestHandle, RespondError,
+    CallLimits, Core, FrameSink, PeerKey, PendingCall, RequestHandle, RespondError,
     RespondRejected, SessionId, Status,
 };
 use petrel_transport::ReturnPath;
-use petrel_transport::buf::{BufPool, PoolExhausted};
+use petrel_transport::buf::BufPool;
 use petrel_transport::clock::Clock;
 
 use super::call::{Continuation, Keyed};
@@ -23,6 +23,7 @@ use super::remote::Remote;
 use super::service::Services;
 use super::sessions::Sessions;
 use crate::client::Client;
+use crate::error::Error;
 use crate::events;
 use crate::local::{Hub, Key};
 use crate::msgbuf::MsgBuf;
@@ -172,19 +173,19 @@ impl<'a, S: 'static> Context<'a, S> {
     /// earlier use: write them, or set the length.
     ///
     /// # Errors
-    /// [`PoolExhausted`] when the endpoint's memory limit is reached.
+    /// RESOURCE_EXHAUSTED when the endpoint's memory limit is reached.
     #[inline]
-    pub fn alloc(&self, capacity: usize) -> Result<MsgBuf, PoolExhausted> {
-        MsgBuf::from_pool(&self.local.pool, capacity)
+    pub fn alloc(&self, capacity: usize) -> Result<MsgBuf, Error> {
+        Ok(MsgBuf::from_pool(&self.local.pool, capacity)?)
     }
 
     /// A buffer that holds `message`.
     ///
     /// # Errors
-    /// [`PoolExhausted`] when the endpoint's memory limit is reached.
+    /// RESOURCE_EXHAUSTED when the endpoint's memory limit is reached.
     #[inline]
-    pub fn alloc_message(&self, message: &[u8]) -> Result<MsgBuf, PoolExhausted> {
-        MsgBuf::holding(&self.local.pool, message)
+    pub fn alloc_message(&self, message: &[u8]) -> Result<MsgBuf, Error> {
+        Ok(MsgBuf::holding(&self.local.pool, message)?)
     }
 
     /// Begins a call of `method`, on a session or by a client of this endpoint, which [`CallBuilder::then`] sends.
@@ -321,35 +322,6 @@ impl<'a, S: 'static> Context<'a, S> {
 
 /// A call that the core has not taken.
 pub(super) type NotTaken = petrel_proto::CallRejected<MsgBuf, Continuation>;
-
-/// A failure to make a call at all, for the convenience methods that copy their messages.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum StartError {
-    /// The call was not taken.
-    #[error(transparent)]
-    Rejected(#[from] CallError),
-    /// It is to be hedged, or to wait for a server: a session has one server.
-    #[error("a call on a session has one server: it cannot be hedged, nor wait for another one")]
-    NeedsServers,
-    /// The client makes its calls by another endpoint.
-    #[error("the client makes its calls by another endpoint: await the call, or make it there")]
-    OtherEndpoint,
-    /// No buffer for the message.
-    #[error(transparent)]
-    Memory(#[from] PoolExhausted),
-}
-
-impl StartError {
-    /// The gRPC status code that fits.
-    pub fn status(&self) -> Status {
-        match self {
-            StartError::Rejected(error) => error.status(),
-            StartError::NeedsServers | StartError::OtherEndpoint => Status::InvalidArgument,
-            StartError::Memory(_) => Status::ResourceExhausted,
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -41,14 +41,6 @@ impl Drain {
     }
 }
 
-/// Clients did not leave in time, and were sent away.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{sessions} sessions were still there at the end of the time given; calls on them failed")]
-pub struct DrainTimeout {
-    /// Sessions that were closed with calls perhaps under way.
-    pub sessions: usize,
-}
-
 impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Begins to drain: asks all clients to make no further calls here, and takes no sessions any
     /// more. What they have under way is served, while the event loop runs.
@@ -67,20 +59,20 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     }
 
     /// Drains: runs the event loop until all clients have left. After `limit` those that have not are
-    /// sent away. Sessions in which this endpoint is the client stay.
+    /// sent away: their sessions are closed with calls perhaps under way, which fail. Gives how many sessions those are, 0 when
+    /// all have left in time. Sessions in which this endpoint is the client stay.
     ///
     /// ```no_run
     /// # fn serve(mut endpoint: petrel::Endpoint, stop: petrel::endpoint::Stop) {
     /// endpoint.run(&stop); // until a signal handler uses the `Stop`
-    /// if let Err(timeout) = endpoint.drain(std::time::Duration::from_secs(30)) {
-    ///     eprintln!("{timeout}");
+    /// let sent_away = endpoint.drain(std::time::Duration::from_secs(30));
+    /// if sent_away > 0 {
+    ///     eprintln!("{sent_away} sessions were still there after 30 s");
     /// }
     /// # }
     /// ```
-    ///
-    /// # Errors
-    /// [`DrainTimeout`] if there were such.
-    pub fn drain(&mut self, limit: Duration) -> Result<(), DrainTimeout> {
+    #[must_use = "calls of those that were sent away have failed"]
+    pub fn drain(&mut self, limit: Duration) -> usize {
         self.begin_drain();
         let end_ns = self.transport.now().saturating_add(as_ns(limit));
         while self.sessions_served() > 0 && self.transport.now() < end_ns {
@@ -90,10 +82,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         for (id, _) in &left {
             self.end_session(*id, SessionEnd::Drained, Status::Unavailable, DRAINING);
         }
-        match left.len() {
-            0 => Ok(()),
-            sessions => Err(DrainTimeout { sessions }),
-        }
+        left.len()
     }
 
     /// Sessions that others have to this endpoint.

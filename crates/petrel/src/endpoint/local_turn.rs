@@ -10,12 +10,12 @@ use petrel_proto::limits::TRANSMIT_FRAMES_MAX;
 use petrel_proto::{PendingCall, SessionId};
 use petrel_transport::Transport;
 
+use super::Endpoint;
 use super::call::{Continuation, Reply};
 use super::context::{Context, Local, NotTaken};
 use super::event_loop::Sink;
 use super::service::{run_due, run_ended};
 use super::state::State;
-use super::{ConnectError, Endpoint};
 use crate::control::{ControlPlane, EndpointId};
 use crate::error::Error;
 use crate::local::{Command, ConnectAnswer, Handle, MainWaker, Session, Start};
@@ -128,7 +128,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         endpoint: EndpointId,
         answer: &ConnectAnswer,
     ) {
-        let opened: Result<SessionId, ConnectError> = self.connect_to(remote, endpoint);
+        let opened = self.connect_to(remote, endpoint);
         answer.put(opened.map(|id| self.local.hub.watch(id, || self.session_state(id))));
     }
 }

@@ -37,15 +37,14 @@ use std::marker::PhantomData;
 use std::mem;
 
 use petrel_proto::Core;
-use petrel_transport::buf::{BufPool, InUse, PoolExhausted};
+use petrel_transport::buf::{BufPool, InUse};
 use petrel_transport::host::Host;
 use petrel_transport::{RX_BURST_MAX, Transport};
 
 pub use call::{CallKey, Continuation, Reply};
 pub use call_builder::{CallBuilder, CallRejected, Callee, Caller, IntoMessage};
-pub use config::{EndpointConfig, IdlePolicy, ParseSettingError, SessionConfig};
-pub use context::{Context, StartError};
-pub use drain::DrainTimeout;
+pub use config::{EndpointConfig, IdlePolicy, SessionConfig};
+pub use context::Context;
 pub use ends::{CallFailures, SessionEnd, SessionEnds};
 pub use event_loop::Stop;
 pub use handler::{Handled, Request, Responder};
@@ -53,18 +52,17 @@ pub use health::{HEALTH_METHOD, Health};
 use idle::Idle;
 pub use in_place::InPlaceRequest;
 pub(crate) use multicast::Broadcast;
-pub use multicast::{Hearing, MulticastConfig, MulticastError};
-pub use open::EndpointError;
+pub use multicast::{Hearing, MulticastConfig};
 pub use options::CallOptions;
 pub use peer::Peer;
-pub use sessions::{ConnectError, SessionState};
+pub use sessions::SessionState;
 pub use shared::SharedMsg;
 pub(crate) use slot_shares::{SLOTS_MIN, slots_of};
 pub use stats::{ClientCalls, EndpointStats};
 
 pub use crate::control::{AllowedTransports, EndpointId, Reason};
 pub use crate::prefetch::prefetch;
-pub use petrel_proto::{CallError, SessionId};
+pub use petrel_proto::SessionId;
 pub use petrel_transport::{PeerProcess, SharedBytes};
 
 use ahead::Ahead;
@@ -80,6 +78,7 @@ use sessions::Sessions;
 pub(crate) use state::State;
 
 use crate::control::ControlPlane;
+use crate::error::Error;
 use crate::inbox::Attention;
 use crate::local::Hub;
 use crate::msgbuf::MsgBuf;
@@ -343,18 +342,18 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// earlier use: write them, or set the length.
     ///
     /// # Errors
-    /// [`PoolExhausted`] when the endpoint's memory limit is reached.
+    /// RESOURCE_EXHAUSTED when the endpoint's memory limit is reached.
     #[inline]
-    pub fn alloc(&self, capacity: usize) -> Result<MsgBuf, PoolExhausted> {
-        MsgBuf::from_pool(&self.local.pool, capacity)
+    pub fn alloc(&self, capacity: usize) -> Result<MsgBuf, Error> {
+        Ok(MsgBuf::from_pool(&self.local.pool, capacity)?)
     }
 
     /// A buffer that holds `message`.
     ///
     /// # Errors
-    /// [`PoolExhausted`] when the endpoint's memory limit is reached.
-    pub fn alloc_message(&self, message: &[u8]) -> Result<MsgBuf, PoolExhausted> {
-        MsgBuf::holding(&self.local.pool, message)
+    /// RESOURCE_EXHAUSTED when the endpoint's memory limit is reached.
+    pub fn alloc_message(&self, message: &[u8]) -> Result<MsgBuf, Error> {
+        Ok(MsgBuf::holding(&self.local.pool, message)?)
     }
 
     /// Begins a call of `method`, on a session or by a client of this endpoint, to be sent by [`CallBuilder::then`], or sent and waited for by

@@ -9,14 +9,15 @@ use petrel_proto::control::GroupJoin;
 use petrel_proto::limits::{FIRST_REQUEST_END, SESSIONS_MAX, packets_of};
 use petrel_proto::wire::Announcement;
 use petrel_proto::{GroupFrames, Membership, PeerKey, PendingCall, SessionId, Status};
-use petrel_transport::{LinkError, PeerId, Transport};
+use petrel_transport::{PeerId, Transport};
 
 use super::Endpoint;
 use super::call::{CallKey, Continuation, Reply, run_keyed};
-use super::context::{Context, Local, StartError};
+use super::context::{Context, Local};
 use super::shared::SharedMsg;
 use super::state::State;
 use crate::control::{ControlPlane, LinkId, Reason, ToNexus};
+use crate::error::{Error, SetupError};
 use crate::group::{Group, GroupCall};
 use crate::msgbuf::MsgBuf;
 
@@ -49,21 +50,6 @@ impl MulticastConfig {
     pub const fn new(address: SocketAddr) -> Self {
         Self { address, hops: 1, packets_min: 8 }
     }
-}
-
-/// Why a group cannot be sent to by multicast. It is called member by member as before.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum MulticastError {
-    /// No member is reached over a network, by an open session.
-    #[error("no member of the group has an open session over UDP")]
-    NoMember,
-    /// The endpoint sends to too many groups.
-    #[error("the endpoint sends to {GROUPS_MAX} groups by multicast already; stop some first")]
-    TooMany,
-    /// The transport cannot send to the address.
-    #[error(transparent)]
-    Transport(#[from] LinkError),
 }
 
 /// Whether a member of a group hears its multicast.
@@ -129,7 +115,7 @@ impl Broadcast {
         response: MsgBuf,
         GroupCall { method, options, .. }: GroupCall,
         continuation: impl FnOnce(State<'_>, &mut Context<'_>, Reply) + 'static,
-    ) -> Result<CallKey, StartError> {
+    ) -> Result<CallKey, Error> {
         let request = message.to_reference(&cx.local.pool)?;
         let Local { core, now_ns, clock, keyed, .. } = &mut *cx.local;
         let number = keyed.add(move |state, cx, mut reply| {
@@ -188,19 +174,27 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// reached, is sent to alone, as everybody is without this.
     ///
     /// # Errors
-    /// [`MulticastError`]; the group is as it was.
+    /// No member is reached over UDP, the endpoint sends to too many groups, or its transport cannot send to the address:
+    /// the group is as it was, and is called member by member.
     pub fn start_multicast(
         &mut self,
         group: &Group,
         config: MulticastConfig,
-    ) -> Result<(), MulticastError> {
+    ) -> Result<(), SetupError> {
         self.stop_multicast(group);
         if self.local.groups.by_number.len() == GROUPS_MAX {
-            return Err(MulticastError::TooMany);
+            return Err(SetupError::refused(format!(
+                "the endpoint sends to {GROUPS_MAX} groups by multicast already; stop some first"
+            )));
         }
         let members: Vec<_> = group.members().iter().filter_map(|&id| self.networked(id)).collect();
-        let &(_, _, towards, packet_bytes) = members.first().ok_or(MulticastError::NoMember)?;
-        let peer = self.transport.open_group(config.address, towards, config.hops)?;
+        let no_member =
+            || SetupError::refused("no member of the group has an open session over UDP");
+        let &(_, _, towards, packet_bytes) = members.first().ok_or_else(no_member)?;
+        let peer = self
+            .transport
+            .open_group(config.address, towards, config.hops)
+            .map_err(SetupError::of_link)?;
         let random = self.control.random();
         let number = self.local.groups.free_number();
         let sender = Sender {

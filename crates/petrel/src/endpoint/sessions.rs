@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use petrel_proto::control::{SessionAccept, SessionOpen};
 use petrel_proto::limits::{FIRST_REQUEST_END, PACKET_BYTES_MIN, PACKET_OVERHEAD_BYTES, SLOTS_MAX};
-use petrel_proto::{Accepted, Agreed, CallError, Closed, OpenError, PeerKey, SessionId, Status};
+use petrel_proto::{Accepted, Agreed, CallError, Closed, PeerKey, SessionId, Status};
 use petrel_transport::{PeerId, Transport};
 
 use super::drain::DRAINING;
@@ -18,6 +18,7 @@ use super::{Endpoint, SessionConfig, SessionEnd, SessionEnds};
 use crate::control::{
     AllowedTransports, ControlPlane, EndpointId, FromNexus, LinkId, PeerName, Reason, ToNexus,
 };
+use crate::error::Error;
 use crate::events;
 use crate::nexus::shrink;
 
@@ -39,35 +40,6 @@ pub enum SessionState {
     Draining,
     /// It is over; the reason, if it was not too long ago.
     Ended(Option<Reason>),
-}
-
-/// Why a session could not even begin to open.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// The endpoint has too many sessions.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-    /// The session ended before it was open.
-    #[error("cannot open a session to {remote}: {}: {}", reason.status, reason.message)]
-    Refused {
-        /// The address that was tried.
-        remote: SocketAddr,
-        /// Why.
-        reason: Reason,
-    },
-}
-
-impl ConnectError {
-    /// The gRPC status code that fits.
-    pub fn status(&self) -> Status {
-        match self {
-            ConnectError::Open(OpenError::TooManySessions { .. }) => Status::ResourceExhausted,
-            ConnectError::Open(OpenError::NotOpening) => Status::Unavailable,
-            ConnectError::Open(_) => Status::Internal,
-            ConnectError::Refused { reason, .. } => reason.status,
-        }
-    }
 }
 
 /// A link that is up.
@@ -226,8 +198,8 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// then wait. If it cannot be opened they fail, and [`Endpoint::session_state`] tells why.
     ///
     /// # Errors
-    /// [`ConnectError::Open`] when the endpoint has no room for another session.
-    pub fn connect(&mut self, remote: SocketAddr) -> Result<SessionId, ConnectError> {
+    /// RESOURCE_EXHAUSTED when the endpoint has no room for another session.
+    pub fn connect(&mut self, remote: SocketAddr) -> Result<SessionId, Error> {
         self.connect_to(remote, EndpointId(0))
     }
 
@@ -240,7 +212,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         &mut self,
         remote: SocketAddr,
         endpoint: EndpointId,
-    ) -> Result<SessionId, ConnectError> {
+    ) -> Result<SessionId, Error> {
         let token = self.control.random() as u32;
         // A multiple of any number of slots, so that the server may lower theirs.
         let random = self.control.random() % FIRST_REQUEST_END;
@@ -255,20 +227,20 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Opens a session and runs the event loop until it is open.
     ///
     /// # Errors
-    /// [`ConnectError`], in bounded time.
-    pub fn connect_wait(&mut self, remote: SocketAddr) -> Result<SessionId, ConnectError> {
+    /// The status and the words with which the session ended, in bounded time.
+    pub fn connect_wait(&mut self, remote: SocketAddr) -> Result<SessionId, Error> {
         self.connect_wait_to(remote, EndpointId(0))
     }
 
     /// Opens a session to an endpoint and runs the event loop until it is open.
     ///
     /// # Errors
-    /// [`ConnectError`], in bounded time.
+    /// The status and the words with which the session ended, in bounded time.
     pub fn connect_wait_to(
         &mut self,
         remote: SocketAddr,
         endpoint: EndpointId,
-    ) -> Result<SessionId, ConnectError> {
+    ) -> Result<SessionId, Error> {
         let id = self.connect_to(remote, endpoint)?;
         loop {
             match self.session_state(id) {
@@ -276,7 +248,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
                 SessionState::Open | SessionState::Draining => return Ok(id),
                 SessionState::Ended(reason) => {
                     let reason = reason.unwrap_or_else(|| Reason::new(Status::Unknown, "closed"));
-                    return Err(ConnectError::Refused { remote, reason });
+                    return Err(Error::cannot_connect(remote, &reason));
                 }
             }
         }

@@ -6,9 +6,7 @@ use std::rc::Rc;
 use petrel_proto::SessionId;
 
 use super::{Collect, Group, GroupFailure, Member, MemberOutcome, Need, Verdict};
-use crate::endpoint::{
-    Broadcast, CallKey, CallOptions, Context, Reply, SharedMsg, StartError, State,
-};
+use crate::endpoint::{Broadcast, CallKey, CallOptions, Context, Reply, SharedMsg, State};
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 
@@ -99,7 +97,7 @@ impl Group {
             match to.call(cx, message, call, &running) {
                 Ok(key) => running.borrow_mut().note_made(call.late, member, key),
                 Err(error) => {
-                    let ended = running.borrow_mut().end(member, Err(not_made(&error)));
+                    let ended = running.borrow_mut().end(member, Err(error));
                     if let Some(Ended { reply: Err(failure), late, .. }) = ended {
                         cancel_all(cx, late);
                         return Err(failure);
@@ -135,7 +133,7 @@ impl ToCall<'_> {
         message: &SharedMsg,
         call: GroupCall,
         running: &Rc<RefCell<Running>>,
-    ) -> Result<CallKey, StartError> {
+    ) -> Result<CallKey, Error> {
         let &Self { session, member, broadcast } = self;
         let GroupCall { method, options, .. } = call;
         let response = cx.alloc(call.response_bytes_max)?;
@@ -157,10 +155,6 @@ impl ToCall<'_> {
                 .map_err(|rejected| rejected.error),
         }
     }
-}
-
-fn not_made(error: &StartError) -> Error {
-    Error::not_sent(error.status(), error.to_string())
 }
 
 /// What is to be done when the outcome is certain.

@@ -9,18 +9,18 @@ use petrel_proto::SessionId;
 
 use super::hub::{Command, Hub};
 use super::session::{Session, Watched};
-use crate::endpoint::ConnectError;
+use crate::error::Error;
 
 /// Where the event loop puts the session that a future asked for.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectAnswer {
-    session: RefCell<Option<Result<Rc<Watched>, ConnectError>>>,
+    session: RefCell<Option<Result<Rc<Watched>, Error>>>,
     waker: RefCell<Option<Waker>>,
     is_given_up: Cell<bool>,
 }
 
 impl ConnectAnswer {
-    pub(crate) fn put(&self, session: Result<Rc<Watched>, ConnectError>) {
+    pub(crate) fn put(&self, session: Result<Rc<Watched>, Error>) {
         *self.session.borrow_mut() = Some(session);
         if let Some(waker) = self.waker.borrow_mut().take() {
             waker.wake();
@@ -48,7 +48,7 @@ impl Connecting {
     }
 
     /// Waits for the session, which is not open yet.
-    pub(super) async fn begun(&mut self) -> Result<Session, ConnectError> {
+    pub(super) async fn begun(&mut self) -> Result<Session, Error> {
         let answer = &self.answer;
         let watched = poll_fn(|cx| match answer.session.borrow_mut().take() {
             Some(session) => Poll::Ready(session),

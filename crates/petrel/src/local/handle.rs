@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use petrel_proto::SessionId;
-use petrel_transport::buf::PoolExhausted;
 
 use super::calls::Call;
 use super::connect::{ConnectAnswer, Connecting};
@@ -17,7 +16,8 @@ use super::session::Session;
 use super::sleep::{Sleep, Timeout};
 use crate::client::{Client, ClientConfig, Target};
 use crate::control::EndpointId;
-use crate::endpoint::{CallOptions, ConnectError, Local, SharedMsg};
+use crate::endpoint::{CallOptions, Local, SharedMsg};
+use crate::error::Error;
 use crate::msgbuf::MsgBuf;
 use crate::time::as_ns;
 
@@ -65,8 +65,8 @@ impl<S> Handle<S> {
     /// until it is open.
     ///
     /// # Errors
-    /// [`ConnectError`], in bounded time.
-    pub async fn connect(&self, remote: SocketAddr) -> Result<Session, ConnectError> {
+    /// The status and the words with which the session ended, in bounded time.
+    pub async fn connect(&self, remote: SocketAddr) -> Result<Session, Error> {
         self.connect_to(remote, EndpointId(0)).await
     }
 
@@ -79,7 +79,7 @@ impl<S> Handle<S> {
         &self,
         remote: SocketAddr,
         endpoint: EndpointId,
-    ) -> Result<Session, ConnectError> {
+    ) -> Result<Session, Error> {
         let answer = Rc::new(ConnectAnswer::default());
         self.hub.command(Command::Connect(remote, endpoint, Rc::clone(&answer)));
         let mut connecting = Connecting::new(&self.hub, &answer);
@@ -88,7 +88,7 @@ impl<S> Handle<S> {
         connecting.finish();
         match opened {
             Ok(()) => Ok(session),
-            Err(reason) => Err(ConnectError::Refused { remote, reason }),
+            Err(reason) => Err(Error::cannot_connect(remote, &reason)),
         }
     }
 
@@ -167,16 +167,16 @@ impl<S> Handle<S> {
     /// A message that goes to many, built once.
     ///
     /// # Errors
-    /// [`PoolExhausted`] when the endpoint's memory limit is reached.
-    pub fn share(&self, message: &[u8]) -> Result<SharedMsg, PoolExhausted> {
-        self.hub.alloc_message(message).map(SharedMsg::from)
+    /// RESOURCE_EXHAUSTED when the endpoint's memory limit is reached.
+    pub fn share(&self, message: &[u8]) -> Result<SharedMsg, Error> {
+        Ok(self.hub.alloc_message(message)?.into())
     }
 
     /// An empty buffer for up to `capacity` bytes.
     ///
     /// # Errors
-    /// [`PoolExhausted`] when the endpoint's memory limit is reached.
-    pub fn alloc(&self, capacity: usize) -> Result<MsgBuf, PoolExhausted> {
-        self.hub.alloc(capacity)
+    /// RESOURCE_EXHAUSTED when the endpoint's memory limit is reached.
+    pub fn alloc(&self, capacity: usize) -> Result<MsgBuf, Error> {
+        Ok(self.hub.alloc(capacity)?)
     }
 }

@@ -27,9 +27,7 @@ use super::slab::Key;
 use super::timers::{TimerId, Timers};
 use crate::control::{EndpointId, Reason};
 use crate::endpoint::census::LocalCensus;
-use crate::endpoint::{
-    CallOptions, ConnectError, IntoMessage, Local, SessionState, StartError, State,
-};
+use crate::endpoint::{CallOptions, IntoMessage, Local, SessionState, State};
 use crate::error::Error;
 use crate::inbox::Attention;
 use crate::msgbuf::MsgBuf;
@@ -273,7 +271,7 @@ impl Hub {
         while let Some(command) = self.next_command() {
             if let Command::Connect(remote, _, answer) = command {
                 let reason = Reason::new(Status::Unavailable, ENDPOINT_GONE);
-                answer.put(Err(ConnectError::Refused { remote, reason }));
+                answer.put(Err(Error::cannot_connect(remote, &reason)));
             }
         }
     }
@@ -382,7 +380,7 @@ impl Hub {
         let response = self.alloc_response(options.response_bytes).map_err(Error::from);
         let made = match (request, response) {
             _ if self.is_closed.get() => Err(endpoint_gone()),
-            _ if options.needs_servers() => Err(StartError::NeedsServers.into()),
+            _ if options.needs_servers() => Err(Error::needs_servers()),
             (Err(failure), _) | (_, Err(failure)) => Err(failure),
             (Ok(request), Ok(response)) => Ok((request, response)),
         };

@@ -31,7 +31,7 @@ pub use handle::Handle;
 pub use parallel::Parallel;
 pub use serve::OwnRequest;
 pub use session::{Session, SessionCall};
-pub use sleep::{Elapsed, Sleep, Timeout};
+pub use sleep::{Sleep, Timeout};
 
 pub(crate) use calls::Start;
 pub(crate) use connect::ConnectAnswer;

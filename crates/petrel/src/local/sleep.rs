@@ -7,6 +7,7 @@ use std::task::{Context as TaskContext, Poll};
 
 use super::hub::Hub;
 use super::timers::TimerId;
+use crate::error::Error;
 
 /// A future that is ready some time after it was first polled: before that the event loop may not have
 /// run for long, and what it takes for now may be over.
@@ -51,12 +52,8 @@ impl Drop for Sleep {
     }
 }
 
-/// The time that was given to a future is over.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the time is over")]
-pub struct Elapsed;
-
-/// A future with a limit of time; what it does not reach until then is dropped.
+/// A future with a limit of time; what it does not reach until then is dropped. When the time is over it fails with
+/// DEADLINE_EXCEEDED.
 #[derive(Debug)]
 pub struct Timeout<F> {
     /// On the heap, so that it stays where it is however this is moved.
@@ -71,12 +68,12 @@ impl<F> Timeout<F> {
 }
 
 impl<F: Future> Future for Timeout<F> {
-    type Output = Result<F::Output, Elapsed>;
+    type Output = Result<F::Output, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut TaskContext<'_>) -> Poll<Self::Output> {
         if let Poll::Ready(output) = self.future.as_mut().poll(cx) {
             return Poll::Ready(Ok(output));
         }
-        Pin::new(&mut self.sleep).poll(cx).map(|()| Err(Elapsed))
+        Pin::new(&mut self.sleep).poll(cx).map(|()| Err(Error::elapsed()))
     }
 }

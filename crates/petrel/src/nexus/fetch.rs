@@ -1,18 +1,20 @@
 //! Asking another process of this host for its counters.
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use petrel_proto::control::{
-    Decoder, HEARTBEAT_MS_MAX, Hello, Message, PREFACE, StatsReply, StatsRequest, VersionRange,
+    DecodeError, Decoder, HEARTBEAT_MS_MAX, Hello, Message, PREFACE, StatsReply, StatsRequest,
+    VersionRange,
 };
+use petrel_proto::{Execution, Status};
 
-use super::error::NexusError;
 use super::handshake::AGENT;
 use super::limits::{READ_BYTES, STATS_BYTES_MAX};
 use super::port::random_u64;
 use crate::control::Reason;
+use crate::error::Error;
 
 const REQUEST: u32 = 1;
 
@@ -21,22 +23,73 @@ const REQUEST: u32 = 1;
 /// `error`). Blocks for at most `timeout`.
 ///
 /// # Errors
-/// When nobody answers there, in time, or by the protocol. A process answers callers on its own
+/// UNAVAILABLE when nobody answers there, DEADLINE_EXCEEDED when nobody does in time, UNIMPLEMENTED when the answer is not of
+/// the protocol, and what the process itself says. A process answers callers on its own
 /// host only, and says so to others.
-pub fn fetch_stats(address: SocketAddr, timeout: Duration) -> Result<String, NexusError> {
+pub fn fetch_stats(address: SocketAddr, timeout: Duration) -> Result<String, Error> {
+    Ok(fetch(address, timeout)?)
+}
+
+fn fetch(address: SocketAddr, timeout: Duration) -> Result<String, FetchError> {
     let deadline = Instant::now() + timeout;
     let mut asker = Asker { address, timeout, deadline, stream: connect(address, timeout)? };
     asker.ask()?;
     asker.collect()
 }
 
-fn connect(address: SocketAddr, timeout: Duration) -> Result<TcpStream, NexusError> {
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+enum FetchError {
+    #[error("cannot ask {address}: the system has no random number to give: {source}")]
+    Start { address: SocketAddr, source: io::Error },
+    /// In the words of calls to such an address.
+    #[error(
+        "cannot connect to {address}: nobody listens at {address}: is the server started, and is this its \
+         control address?"
+    )]
+    Nobody { address: SocketAddr },
+    #[error(
+        "cannot connect to {address}: {source}; is the server started, and is this its control address?"
+    )]
+    Connect { address: SocketAddr, source: io::Error },
+    #[error(
+        "no answer from {address} within {timeout:?}; the process may be stopped or overloaded"
+    )]
+    Timeout { address: SocketAddr, timeout: Duration },
+    #[error("{address} refused: {}: {}", reason.status, reason.message)]
+    Refused { address: SocketAddr, reason: Reason },
+    #[error(
+        "{address} does not follow the protocol: {source}; is it a Petrel process of this version?"
+    )]
+    Protocol { address: SocketAddr, source: DecodeError },
+    #[error("the connection to {address} broke: {source}; try again")]
+    Broken { address: SocketAddr, source: io::Error },
+}
+
+impl From<FetchError> for Error {
+    fn from(error: FetchError) -> Self {
+        let (status, execution) = match &error {
+            FetchError::Start { .. } => (Status::Internal, Execution::NotSent),
+            FetchError::Nobody { .. } | FetchError::Connect { .. } => {
+                (Status::Unavailable, Execution::NotSent)
+            }
+            FetchError::Timeout { .. } => (Status::DeadlineExceeded, Execution::MayHaveExecuted),
+            FetchError::Refused { reason, .. } => (reason.status, Execution::Refused),
+            FetchError::Protocol { .. } => (Status::Unimplemented, Execution::MayHaveExecuted),
+            FetchError::Broken { .. } => (Status::Unavailable, Execution::MayHaveExecuted),
+        };
+        Self::of(status, error.to_string(), execution)
+    }
+}
+
+fn connect(address: SocketAddr, timeout: Duration) -> Result<TcpStream, FetchError> {
     if timeout.is_zero() {
-        return Err(NexusError::Timeout { address, timeout });
+        return Err(FetchError::Timeout { address, timeout });
     }
     TcpStream::connect_timeout(&address, timeout).map_err(|source| match source.kind() {
-        ErrorKind::TimedOut => NexusError::Timeout { address, timeout },
-        _ => NexusError::Connect { address, source },
+        ErrorKind::TimedOut => FetchError::Timeout { address, timeout },
+        ErrorKind::ConnectionRefused => FetchError::Nobody { address },
+        _ => FetchError::Connect { address, source },
     })
 }
 
@@ -48,11 +101,11 @@ struct Asker {
 }
 
 impl Asker {
-    fn ask(&mut self) -> Result<(), NexusError> {
+    fn ask(&mut self) -> Result<(), FetchError> {
         let hello = Hello {
             versions: VersionRange::OWN,
             // Any number but 0 will do: this process has no endpoints.
-            incarnation: random_u64().map_err(NexusError::Start)? | 1,
+            incarnation: self.random()? | 1,
             // No PINGs are sent: the deadline comes before they would be missed.
             heartbeat_ms: HEARTBEAT_MS_MAX,
             agent: AGENT.to_owned(),
@@ -66,25 +119,30 @@ impl Asker {
         self.stream.write_all(&bytes).map_err(|source| self.broken(source))
     }
 
-    fn broken(&self, source: std::io::Error) -> NexusError {
+    fn random(&self) -> Result<u64, FetchError> {
+        let address = self.address;
+        random_u64().map_err(|source| FetchError::Start { address, source })
+    }
+
+    fn broken(&self, source: io::Error) -> FetchError {
         match source.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut => self.too_late(),
-            _ => NexusError::Broken { address: self.address, source },
+            _ => FetchError::Broken { address: self.address, source },
         }
     }
 
-    fn too_late(&self) -> NexusError {
-        NexusError::Timeout { address: self.address, timeout: self.timeout }
+    fn too_late(&self) -> FetchError {
+        FetchError::Timeout { address: self.address, timeout: self.timeout }
     }
 
-    fn collect(&mut self) -> Result<String, NexusError> {
+    fn collect(&mut self) -> Result<String, FetchError> {
         let mut decoder = Decoder::new();
         let mut json = String::new();
         let mut buffer = vec![0; READ_BYTES];
         loop {
             let count = self.read(&mut buffer)?;
             let mut bytes = &buffer[..count];
-            let malformed = |source| NexusError::Protocol { address: self.address, source };
+            let malformed = |source| FetchError::Protocol { address: self.address, source };
             while let Some(message) = decoder.decode(&mut bytes).map_err(malformed)? {
                 if self.is_complete(message, &mut json)? {
                     return Ok(json);
@@ -93,7 +151,7 @@ impl Asker {
         }
     }
 
-    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, NexusError> {
+    fn read(&mut self, buffer: &mut [u8]) -> Result<usize, FetchError> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(self.too_late());
@@ -103,7 +161,7 @@ impl Asker {
     }
 
     /// How many bytes came, of which a signal may have kept us.
-    fn taken(&self, read: std::io::Result<usize>) -> Result<usize, NexusError> {
+    fn taken(&self, read: io::Result<usize>) -> Result<usize, FetchError> {
         match read {
             Ok(0) => Err(self.broken(ErrorKind::UnexpectedEof.into())),
             Err(error) if error.kind() == ErrorKind::Interrupted => Ok(0),
@@ -112,7 +170,7 @@ impl Asker {
     }
 
     /// Takes a part of the answer; whether it was the last.
-    fn is_complete(&self, message: Message, json: &mut String) -> Result<bool, NexusError> {
+    fn is_complete(&self, message: Message, json: &mut String) -> Result<bool, FetchError> {
         match message {
             Message::StatsReply(StatsReply { request: REQUEST, part, parts, json: piece }) => {
                 json.push_str(&piece);
@@ -123,7 +181,7 @@ impl Asker {
             }
             Message::Goodbye(goodbye) => {
                 let reason = Reason::new(goodbye.status, goodbye.text);
-                Err(NexusError::Refused { address: self.address, reason })
+                Err(FetchError::Refused { address: self.address, reason })
             }
             // HELLO, PING, and what a newer version may send.
             _ => Ok(false),
@@ -142,7 +200,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// Asks a process that does this with the connection once the whole question has come.
-    fn asked(answer: impl FnOnce(TcpStream) + Send + 'static) -> Result<String, NexusError> {
+    fn asked(answer: impl FnOnce(TcpStream) + Send + 'static) -> Result<String, FetchError> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let process = std::thread::spawn(move || {
@@ -160,7 +218,7 @@ mod tests {
                 }
             }
         });
-        let got = fetch_stats(address, PATIENCE);
+        let got = fetch(address, PATIENCE);
         process.join().unwrap();
         got
     }
@@ -195,7 +253,7 @@ mod tests {
     #[test]
     fn fetch_stats__tells_how_the_connection_broke() {
         let broken = |got| match got {
-            Err(NexusError::Broken { source, .. }) => source.kind(),
+            Err(FetchError::Broken { source, .. }) => source.kind(),
             other => panic!("{other:?}"),
         };
         let ends = |mut stream: TcpStream| stream.write_all(&answer_of(2, &["{"])).unwrap();
@@ -212,8 +270,8 @@ mod tests {
     fn fetch_stats__without_time_left_is_too_late() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let is_late = |got: Result<(), NexusError>| matches!(got, Err(NexusError::Timeout { .. }));
-        assert!(is_late(fetch_stats(address, Duration::ZERO).map(drop)));
+        let is_late = |got: Result<(), FetchError>| matches!(got, Err(FetchError::Timeout { .. }));
+        assert!(is_late(fetch(address, Duration::ZERO).map(drop)));
         let (stream, deadline) = (connect(address, PATIENCE).unwrap(), Instant::now());
         let mut asker = Asker { address, timeout: PATIENCE, deadline, stream };
         assert!(is_late(asker.read(&mut [0]).map(drop)));
@@ -229,16 +287,16 @@ mod tests {
         assert_eq!(asker.taken(Err(ErrorKind::Interrupted.into())).unwrap(), 0);
         for kind in [ErrorKind::WouldBlock, ErrorKind::TimedOut] {
             let late = asker.taken(Err(kind.into()));
-            assert!(matches!(late, Err(NexusError::Timeout { .. })), "{kind:?}: {late:?}");
+            assert!(matches!(late, Err(FetchError::Timeout { .. })), "{kind:?}: {late:?}");
         }
         for kind in [ErrorKind::ConnectionReset, ErrorKind::UnexpectedEof] {
             let broken = asker.taken(Err(kind.into()));
             let is_it =
-                matches!(&broken, Err(NexusError::Broken { source, .. }) if source.kind() == kind);
+                matches!(&broken, Err(FetchError::Broken { source, .. }) if source.kind() == kind);
             assert!(is_it, "{kind:?}: {broken:?}");
         }
         let ended = asker.taken(Ok(0));
-        assert!(matches!(ended, Err(NexusError::Broken { .. })), "{ended:?}");
+        assert!(matches!(ended, Err(FetchError::Broken { .. })), "{ended:?}");
     }
 
     #[test]
@@ -253,7 +311,7 @@ mod tests {
             let got = asked(move |mut stream| drop(stream.write_all(&bytes)));
             match got {
                 Ok(json) => assert_eq!((is_taken, json.len()), (true, STATS_BYTES_MAX)),
-                Err(NexusError::Broken { source, .. }) => {
+                Err(FetchError::Broken { source, .. }) => {
                     assert_eq!((is_taken, source.kind()), (false, ErrorKind::InvalidData));
                 }
                 Err(error) => panic!("{error}"),
@@ -269,7 +327,7 @@ mod tests {
             Message::from(Goodbye { status, text }).encode(&mut bytes).unwrap();
             stream.write_all(&bytes).unwrap();
         });
-        let Err(NexusError::Refused { reason, .. }) = got else { panic!("{got:?}") };
+        let Err(FetchError::Refused { reason, .. }) = got else { panic!("{got:?}") };
         assert_eq!(reason, Reason::new(petrel_proto::Status::PermissionDenied, "not you"));
     }
 }

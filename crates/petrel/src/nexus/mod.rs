@@ -52,7 +52,6 @@ mod deadlines;
 mod dial;
 mod early;
 mod endpoints;
-mod error;
 mod fetch;
 mod groups;
 mod handshake;
@@ -79,6 +78,7 @@ pub mod stepped;
 mod stream;
 mod thread;
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,6 +86,7 @@ use std::time::Duration;
 use petrel_proto::control::HEARTBEAT_MS_MAX;
 
 use crate::control::AllowedTransports;
+use crate::error::SetupError;
 use counters::Counters;
 use limits::{HEARTBEAT_DEFAULT, STEP_TIMEOUT_DEFAULT};
 use mailbox::Mailbox;
@@ -98,7 +99,6 @@ pub(crate) use limits::TABLE_ROOM_MIN;
 pub(crate) use limits::shrink;
 
 pub use counters::NexusStats;
-pub use error::NexusError;
 pub use fetch::fetch_stats;
 pub use port::{Attach, ControlPort, ShmAttach, UdpAttach};
 
@@ -150,7 +150,7 @@ impl Nexus {
     ///
     /// # Errors
     /// When the wanted number or all numbers are taken.
-    pub fn attach(&self, attach: Attach) -> Result<ControlPort, NexusError> {
+    pub fn attach(&self, attach: Attach) -> Result<ControlPort, SetupError> {
         self.owner.attach(attach).map(ControlPort::new)
     }
 }
@@ -231,18 +231,18 @@ impl NexusBuilder {
     /// Starts the nexus's thread.
     ///
     /// # Errors
-    /// See [`NexusError`].
-    pub fn start(self) -> Result<Nexus, NexusError> {
+    /// A setting is out of its range, the address cannot be listened on, or the system has no thread or descriptor to give.
+    pub fn start(self) -> Result<Nexus, SetupError> {
         self.check()?;
-        let (net, waker) = MioNetwork::new(MAILBOX).map_err(NexusError::Start)?;
+        let (net, waker) = MioNetwork::new(MAILBOX).map_err(cannot_start)?;
         let (mut reactor, mut local) = self.reactor(net, waker)?;
         if let Some(Listen::On(socket)) = &self.listen {
-            local = Some(reactor.listen_on(socket).map_err(NexusError::ListenOn)?);
+            local = Some(reactor.listen_on(socket).map_err(cannot_listen_on)?);
         }
         let data_address = self.data_address(local);
         let (mailbox, counters) = (reactor.mailbox.clone(), reactor.counters.clone());
         let incarnation = reactor.settings.incarnation;
-        let owner = Arc::new(Owner::start(mailbox, reactor).map_err(NexusError::Start)?);
+        let owner = Arc::new(Owner::start(mailbox, reactor).map_err(cannot_start)?);
         Ok(Nexus { owner, counters, local, incarnation, data_address })
     }
 
@@ -251,9 +251,9 @@ impl NexusBuilder {
         &self,
         net: N,
         waker: N::Waker,
-    ) -> Result<(Reactor<N>, Option<SocketAddr>), NexusError> {
+    ) -> Result<(Reactor<N>, Option<SocketAddr>), SetupError> {
         let mut incarnation = [0; 8];
-        net.fill_random(&mut incarnation).map_err(NexusError::Start)?;
+        net.fill_random(&mut incarnation).map_err(cannot_start)?;
         let settings = self.settings(u64::from_ne_bytes(incarnation).max(1));
         let mailbox = Arc::new(Mailbox::new(waker));
         let mut reactor = Reactor::new(settings, net, mailbox, Arc::new(Counters::default()));
@@ -265,7 +265,7 @@ impl NexusBuilder {
         let local = match self.listen {
             Some(Listen::At(address)) => {
                 let local = reactor.listen(address);
-                Some(local.map_err(|source| NexusError::Listen { address, source })?)
+                Some(local.map_err(|source| cannot_listen(address, source))?)
             }
             Some(Listen::On(_)) | None => None,
         };
@@ -281,20 +281,22 @@ impl NexusBuilder {
         }
     }
 
-    fn check(&self) -> Result<(), NexusError> {
+    fn check(&self) -> Result<(), SetupError> {
         let heartbeat = self.heartbeat;
         let longest = Duration::from_millis(u64::from(HEARTBEAT_MS_MAX));
         if !(Duration::from_millis(1)..=longest).contains(&heartbeat) {
-            return Err(NexusError::Heartbeat { heartbeat });
+            return Err(SetupError::refused(format!(
+                "a heartbeat of {heartbeat:?} is out of range; choose 1 ms to 10 s"
+            )));
         }
         let address = match &self.listen {
             Some(Listen::At(address)) => Some(*address),
-            Some(Listen::On(socket)) => Some(socket.local_addr().map_err(NexusError::ListenOn)?),
+            Some(Listen::On(socket)) => Some(socket.local_addr().map_err(cannot_listen_on)?),
             None => None,
         };
         match address {
             Some(address) if !self.insecure && !address.ip().to_canonical().is_loopback() => {
-                Err(NexusError::NotLoopback { address })
+                Err(SetupError::NotLoopback { address })
             }
             _ => Ok(()),
         }
@@ -309,4 +311,23 @@ impl NexusBuilder {
             incarnation,
         }
     }
+}
+
+/// The address is taken, not local, or a privileged port.
+fn cannot_listen(address: SocketAddr, source: io::Error) -> SetupError {
+    let message = format!("cannot listen on {address}: {source}; choose another address or port 0");
+    SetupError::System { message, source }
+}
+
+/// The socket that it was given is not one to listen on.
+fn cannot_listen_on(source: io::Error) -> SetupError {
+    SetupError::System { message: format!("cannot listen on the given socket: {source}"), source }
+}
+
+/// The system has no thread, descriptor or random number to give.
+fn cannot_start(source: io::Error) -> SetupError {
+    let message = format!(
+        "cannot start the control plane: {source}; look at the process's limits (ulimit -a)"
+    );
+    SetupError::System { message, source }
 }

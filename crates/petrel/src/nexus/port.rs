@@ -13,6 +13,7 @@ use super::mailbox::{Command, Inbox};
 use super::net::{MioNetwork, Network};
 use super::thread::Owner;
 use crate::control::{ControlPlane, EndpointId, FromNexus, Reason, ToNexus};
+use crate::error::SetupError;
 
 /// An endpoint as the control plane sees it: [`Nexus::attach`](super::Nexus::attach) takes it.
 #[derive(Clone, Debug)]
@@ -156,8 +157,16 @@ impl ControlPort {
 
 /// Why nothing works any more when the nexus's thread has ended.
 pub(super) fn thread_ended() -> Reason {
-    Reason::new(Status::Internal, super::NexusError::Ended.to_string())
+    Reason::new(Status::Internal, ENDED)
 }
+
+/// The same, for who asks for something new.
+pub(super) fn thread_has_ended() -> SetupError {
+    SetupError::Panicked(ENDED)
+}
+
+const ENDED: &str =
+    "the control plane of this process has ended by an internal error; restart the process";
 
 impl ControlPlane<HostLink> for ControlPort {
     fn post(&self, message: ToNexus) {

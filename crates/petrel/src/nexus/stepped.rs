@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::net::Network;
-use super::port::{Attach, thread_ended};
+use super::port::{Attach, thread_ended, thread_has_ended};
 use super::reactor::{MAILBOX, Reactor};
 use super::thread::Owner;
-use super::{NexusBuilder, NexusError, NexusStats};
+use super::{NexusBuilder, NexusStats};
+use crate::error::SetupError;
 
 pub use super::census::Census;
 pub use super::port::Line;
@@ -30,8 +31,8 @@ impl<N: Network> SteppedNexus<N> {
     /// A nexus with these settings; `waker` ends the waits of `net`.
     ///
     /// # Errors
-    /// See [`NexusError`].
-    pub fn start(settings: &NexusBuilder, net: N, waker: N::Waker) -> Result<Self, NexusError> {
+    /// As [`NexusBuilder::start`].
+    pub fn start(settings: &NexusBuilder, net: N, waker: N::Waker) -> Result<Self, SetupError> {
         settings.check()?;
         let (reactor, local) = settings.reactor(net, waker)?;
         let owner = Some(Arc::new(Owner::of(reactor.mailbox.clone())));
@@ -53,8 +54,8 @@ impl<N: Network> SteppedNexus<N> {
     ///
     /// # Errors
     /// When its number is taken, or the nexus is let go.
-    pub fn attach(&self, attach: Attach) -> Result<Line<N>, NexusError> {
-        self.owner.as_ref().ok_or(NexusError::Ended)?.attach(attach)
+    pub fn attach(&self, attach: Attach) -> Result<Line<N>, SetupError> {
+        self.owner.as_ref().ok_or_else(thread_has_ended)?.attach(attach)
     }
 
     /// Gives the handle up: the nexus ends when its last endpoint has gone.

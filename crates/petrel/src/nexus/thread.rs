@@ -6,12 +6,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use super::NexusError;
 use super::mailbox::{Command, Inbox, Mailbox};
 use super::net::{MioNetwork, Network};
-use super::port::{Attach, Line, thread_ended};
+use super::port::{Attach, Line, thread_ended, thread_has_ended};
 use super::reactor::Reactor;
 use crate::control::EndpointId;
+use crate::error::SetupError;
 
 /// Keeps the thread alive: shared by all handles and ports. The last one stops the thread and
 /// waits until its sockets are closed, so that the address is free again then.
@@ -39,13 +39,13 @@ impl<N: Network> Owner<N> {
     }
 
     /// Takes an endpoint in, and returns its line to the nexus.
-    pub(super) fn attach(self: &Arc<Self>, attach: Attach) -> Result<Line<N>, NexusError> {
+    pub(super) fn attach(self: &Arc<Self>, attach: Attach) -> Result<Line<N>, SetupError> {
         let id = self.take_endpoint(attach.id)?;
         let inbox = Arc::new(Inbox::new(attach.waker.clone()));
         let command = Command::Attach(id, Box::new(attach), inbox.clone());
         if self.mailbox.post(command).is_err() {
             self.free_endpoint(id);
-            return Err(NexusError::Ended);
+            return Err(thread_has_ended());
         }
         Ok(Line::new(id, self.clone(), inbox))
     }
@@ -55,14 +55,25 @@ impl<N: Network> Owner<N> {
     }
 
     /// Takes the wanted number, or the lowest that is free.
-    fn take_endpoint(&self, id: Option<EndpointId>) -> Result<EndpointId, NexusError> {
+    fn take_endpoint(&self, id: Option<EndpointId>) -> Result<EndpointId, SetupError> {
         let mut taken = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
         let id = match id {
-            Some(id) if id.0 == u16::MAX => return Err(NexusError::EndpointNumber { id }),
+            Some(id) if id.0 == u16::MAX => {
+                let text = "65535 is no endpoint's number; choose one below, or none";
+                return Err(SetupError::refused(text));
+            }
             Some(id) => id,
-            None => lowest_free(&taken).ok_or(NexusError::EndpointsExhausted)?,
+            None => lowest_free(&taken).ok_or_else(|| {
+                SetupError::refused("this process has 65535 endpoints already; drop some first")
+            })?,
         };
-        if taken.insert(id) { Ok(id) } else { Err(NexusError::EndpointTaken { id }) }
+        match taken.insert(id) {
+            true => Ok(id),
+            false => Err(SetupError::refused(format!(
+                "endpoint {} exists already in this process; choose another number, or none",
+                id.0
+            ))),
+        }
     }
 
     pub(super) fn stop_listening(&self) {

@@ -12,8 +12,9 @@ use std::time::Duration;
 pub use inherited::inherited_listeners;
 pub use running::RunningServer;
 
-use crate::endpoint::{Endpoint, EndpointConfig, EndpointError};
-use crate::nexus::{Nexus, NexusBuilder, NexusError};
+use crate::endpoint::{Endpoint, EndpointConfig};
+use crate::error::SetupError;
+use crate::nexus::{Nexus, NexusBuilder};
 
 /// How long a server that is asked to end waits for its clients to leave, unless set.
 const DRAIN_LIMIT: Duration = Duration::from_secs(30);
@@ -58,27 +59,6 @@ pub struct ReadyServer<M, F> {
     server: Server,
     make_state: M,
     set_up: F,
-}
-
-/// Why a server could not start, or has ended badly.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ServerError {
-    /// The address is none, or the system knows none for the name.
-    #[error("cannot listen at {0}")]
-    Address(String),
-    /// The control plane did not start.
-    #[error(transparent)]
-    Nexus(#[from] NexusError),
-    /// An endpoint did not start.
-    #[error(transparent)]
-    Endpoint(#[from] EndpointError),
-    /// The system gave no thread, or does not tell of signals.
-    #[error("cannot start a server's threads: {0}")]
-    System(#[from] io::Error),
-    /// A thread has panicked; its endpoint is gone, and the rest was stopped.
-    #[error("a thread of the server panicked")]
-    Panicked,
 }
 
 impl Server {
@@ -179,20 +159,21 @@ where
     /// Serves until the process is asked to end; see [`Server`].
     ///
     /// # Errors
-    /// [`ServerError`].
-    pub fn run(self) -> Result<(), ServerError> {
+    /// As [`ReadyServer::start`], and [`SetupError::Panicked`] when a thread of the server panics.
+    pub fn run(self) -> Result<(), SetupError> {
         running::run_until_signals(|| self.start())
     }
 
     /// Serves on threads of its own, until [`RunningServer::stop`].
     ///
     /// # Errors
-    /// [`ServerError`].
-    pub fn start(self) -> Result<RunningServer, ServerError> {
+    /// The address cannot be listened on, an endpoint did not start, or a thread panicked at its start.
+    pub fn start(self) -> Result<RunningServer, SetupError> {
         let Server { listen, socket, threads, nexus, endpoint, drain_limit } = self.server;
-        let address = listen.map_err(ServerError::Address)?;
+        let address =
+            listen.map_err(|text| SetupError::refused(format!("cannot listen at {text}")))?;
         let nexus = match socket {
-            Some(socket) => nexus.listen_on(socket.try_clone()?),
+            Some(socket) => nexus.listen_on(socket.try_clone().map_err(cannot_start)?),
             None => nexus.listen(address),
         };
         let nexus = nexus.start()?;
@@ -205,6 +186,11 @@ where
             &self.set_up,
         )
     }
+}
+
+/// The system gave no thread or descriptor, or does not tell of signals.
+fn cannot_start(source: io::Error) -> SetupError {
+    SetupError::System { message: format!("cannot start a server's threads: {source}"), source }
 }
 
 impl<M, F> fmt::Debug for ReadyServer<M, F> {

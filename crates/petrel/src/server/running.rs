@@ -10,12 +10,16 @@ use std::time::{Duration, Instant};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::ServerError;
+use super::cannot_start;
 use crate::endpoint::{Endpoint, EndpointConfig, Stop};
+use crate::error::SetupError;
 use crate::nexus::Nexus;
 
 /// How often a draining endpoint looks whether it is to end at once.
 const LOOK: Duration = Duration::from_millis(1);
+
+/// A thread has panicked; its endpoint is gone, and the rest was stopped.
+const PANICKED: SetupError = SetupError::Panicked("a thread of the server panicked");
 
 /// A server that serves. Dropped, it ends at once.
 #[must_use = "a server that is dropped ends"]
@@ -41,7 +45,7 @@ impl RunningServer {
         drain_limit: Duration,
         make_state: &(impl Fn() -> S + Clone + Send + 'static),
         set_up: &(impl Fn(&mut Endpoint<S>) + Clone + Send + 'static),
-    ) -> Result<Self, ServerError> {
+    ) -> Result<Self, SetupError> {
         let address = nexus.local_addr().expect("a server's nexus listens");
         let mut server = Self { address, ends: Ends::default(), threads: Vec::new() };
         for number in 0..threads {
@@ -69,17 +73,17 @@ impl RunningServer {
     /// Waits until it has ended.
     ///
     /// # Errors
-    /// [`ServerError::Panicked`], when a thread did.
-    pub fn wait(mut self) -> Result<(), ServerError> {
+    /// [`SetupError::Panicked`], when a thread did.
+    pub fn wait(mut self) -> Result<(), SetupError> {
         self.join()
     }
 
-    fn join(&mut self) -> Result<(), ServerError> {
+    fn join(&mut self) -> Result<(), SetupError> {
         let joined = self.threads.drain(..).map(JoinHandle::join);
         // All of them, whatever the first says.
         match joined.filter(Result::is_err).count() {
             0 => Ok(()),
-            _ => Err(ServerError::Panicked),
+            _ => Err(PANICKED),
         }
     }
 }
@@ -121,10 +125,10 @@ impl Drop for EndsTogether {
 
 /// Runs a server until it has ended: by the first signal when its clients have left, by the second at once.
 pub(super) fn run_until_signals(
-    start: impl FnOnce() -> Result<RunningServer, ServerError>,
-) -> Result<(), ServerError> {
+    start: impl FnOnce() -> Result<RunningServer, SetupError>,
+) -> Result<(), SetupError> {
     // Before it listens: whoever has seen it listen may ask it to end.
-    let mut signals = Signals::new([SIGTERM, SIGINT])?;
+    let mut signals = Signals::new([SIGTERM, SIGINT]).map_err(cannot_start)?;
     let handle = signals.handle();
     let server = start()?;
     let ends = server.ends.clone();
@@ -136,7 +140,8 @@ pub(super) fn run_until_signals(
         if signals.next().is_some() {
             ends.end();
         }
-    })?;
+    });
+    let watcher = watcher.map_err(cannot_start)?;
     let ended = server.wait();
     handle.close();
     // It has nothing that could panic.
@@ -159,12 +164,12 @@ impl Thread {
         number: usize,
         make_state: impl Fn() -> S + Send + 'static,
         set_up: impl Fn(&mut Endpoint<S>) + Send + 'static,
-    ) -> Result<JoinHandle<()>, ServerError> {
+    ) -> Result<JoinHandle<()>, SetupError> {
         let (tell, told) = mpsc::channel();
         let named = thread::Builder::new().name(format!("petrel-{number}"));
         let handle = named.spawn(move || {
             match self.nexus.endpoint_with(self.config.clone(), make_state()) {
-                Err(error) => drop(tell.send(Err(ServerError::from(error)))),
+                Err(error) => drop(tell.send(Err(error))),
                 Ok(mut endpoint) => {
                     let _others_end = EndsTogether(self.ends.clone());
                     set_up(&mut endpoint);
@@ -176,12 +181,13 @@ impl Thread {
                     }
                 }
             }
-        })?;
+        });
+        let handle = handle.map_err(cannot_start)?;
         match told.recv() {
             Ok(Ok(())) => Ok(handle),
             Ok(Err(error)) => Err(error),
             // It has ended without a word.
-            Err(mpsc::RecvError) => Err(ServerError::Panicked),
+            Err(mpsc::RecvError) => Err(PANICKED),
         }
     }
 

@@ -8,8 +8,8 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use crate::common::{ECHO, Server, client, over, pattern};
-use petrel::endpoint::{CallOptions, ConnectError, EndpointConfig, IdlePolicy, SessionState};
-use petrel::task::{Elapsed, Parallel};
+use petrel::endpoint::{CallOptions, EndpointConfig, IdlePolicy, SessionState};
+use petrel::task::Parallel;
 use petrel::{Endpoint, Execution, Status};
 
 /// Answers with as many bytes as the request says, each the request's last.
@@ -132,7 +132,11 @@ fn tasks_run_beside_each_other_and_sleep() {
     });
     let result = client.block_on(async {
         let forever = std::future::pending::<()>();
-        assert_eq!(handle.timeout(Duration::from_millis(2), forever).await, Err(Elapsed));
+        let over = handle.timeout(Duration::from_millis(2), forever).await.unwrap_err();
+        assert_eq!(
+            (over.status, &over.message[..], over.execution),
+            (Status::DeadlineExceeded, "the time is over", Execution::MayHaveExecuted)
+        );
         assert_eq!(handle.timeout(Duration::from_secs(60), async { 3 }).await, Ok(3));
         early.await;
         late.await
@@ -227,8 +231,9 @@ fn sessions_tell_how_they_end() {
         assert!(matches!(session.state(), SessionState::Ended(Some(_))));
         let failure = session.call(ECHO, b"").await.unwrap_err();
         assert_eq!(failure.execution, Execution::NotSent);
-        let refused = handle.connect(server.address).await;
-        assert!(matches!(refused, Err(ConnectError::Refused { .. })), "{refused:?}");
+        let refused = handle.connect(server.address).await.unwrap_err();
+        assert_eq!((refused.status, refused.execution), (Status::Unavailable, Execution::NotSent));
+        assert!(refused.message.starts_with("cannot open a session to "), "{refused}");
     });
 }
 

@@ -6,12 +6,11 @@ use std::rc::Rc;
 
 use crate::common::{ECHO, Server, client, over, pattern};
 use petrel::endpoint::{
-    EndpointConfig, Hearing, MulticastConfig, MulticastError, SessionId, SessionState, SharedMsg,
+    EndpointConfig, Hearing, MulticastConfig, SessionId, SessionState, SharedMsg,
 };
 use petrel::group::{Group, GroupCall, GroupReply, Need as Wanted};
-use petrel::{Endpoint, Status};
+use petrel::{Endpoint, SetupError, Status};
 use petrel_skip::{Need, skip};
-use petrel_transport::LinkError;
 
 /// A group address with a port that nobody else uses just now.
 fn address() -> SocketAddr {
@@ -56,8 +55,8 @@ fn start(client: &mut Endpoint, group: &Group) -> bool {
     ) {
         Ok(()) => {}
         // The kernel's word about devices and routes. All else is a failure of the library.
-        Err(MulticastError::Transport(LinkError::Io(error))) if is_lack(&error) => {
-            skip(Need::Multicast, format!("no multicast on loopback: {error}"));
+        Err(SetupError::System { source, .. }) if is_lack(&source) => {
+            skip(Need::Multicast, format!("no multicast on loopback: {source}"));
             return false;
         }
         Err(error) => panic!("{error}"),
@@ -232,7 +231,7 @@ fn groups_without_a_network__have_no_multicast() {
     let mut client = client(over(false, true));
     let group = Group::new(connect(&mut client, &servers)).unwrap();
     let refused = client.start_multicast(&group, MulticastConfig::new(address())).unwrap_err();
-    assert!(matches!(refused, MulticastError::NoMember), "{refused}");
+    assert_eq!(refused.to_string(), "no member of the group has an open session over UDP");
     let bytes = pattern(10_000, 5);
     let reply = call(&mut client, &group, &bytes);
     assert_echoed(reply, &bytes);
@@ -246,6 +245,8 @@ fn addresses_that_are_no_groups__are_refused() {
     for address in ["127.0.0.1:7000", "224.0.0.5:7000", "239.1.1.1:0", "[ff15::1]:7000"] {
         let config = MulticastConfig::new(address.parse().unwrap());
         let refused = client.start_multicast(&group, config).unwrap_err();
-        assert!(matches!(refused, MulticastError::Transport(_)), "{address}: {refused}");
+        let text = refused.to_string();
+        assert!(matches!(refused, SetupError::Refused(_)), "{address}: {text}");
+        assert!(text.starts_with("this transport cannot use the link: "), "{address}: {text}");
     }
 }

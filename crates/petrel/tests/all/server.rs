@@ -9,8 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use petrel::endpoint::EndpointId;
-use petrel::server::{ServerError, inherited_listeners};
-use petrel::{Client, Endpoint, Execution, Server, Status};
+use petrel::server::inherited_listeners;
+use petrel::{Client, Endpoint, Execution, Server, SetupError, Status};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::free_address;
@@ -78,7 +78,7 @@ fn wait__ends_when_a_thread_panics_and_with_it_the_others() {
     let client = Client::connect_wait((server.local_addr(), EndpointId(1))).unwrap();
     let error = client.call(PANIC, "").wait().unwrap_err();
     assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::MayHaveExecuted));
-    assert!(matches!(server.wait(), Err(ServerError::Panicked)));
+    assert!(matches!(server.wait(), Err(SetupError::Panicked(_))));
 }
 
 #[test]
@@ -86,10 +86,10 @@ fn start__says_what_is_wrong() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let error = Server::bind(taken.local_addr().unwrap()).serve(|| (), serve).start().unwrap_err();
     let text = error.to_string();
-    assert!(matches!(&error, ServerError::Nexus(_)) && text.contains("in use"), "{text}");
+    assert!(matches!(&error, SetupError::System { .. }) && text.contains("in use"), "{text}");
     let error = Server::bind("nowhere").serve(|| (), serve).start().unwrap_err();
     let text = error.to_string();
-    assert!(matches!(&error, ServerError::Address(_)) && text.contains("nowhere"), "{text}");
+    assert!(matches!(&error, SetupError::Refused(_)) && text.contains("nowhere"), "{text}");
     let error = Server::bind("192.0.2.1:1").serve(|| (), serve).start().unwrap_err();
     assert!(error.to_string().contains("insecure"), "{error}");
 }
@@ -112,7 +112,7 @@ fn start__of_a_thread_whose_set_up_panics() {
             assert!(count.fetch_add(1, Ordering::SeqCst) == 0, "the second thread panics");
         },
     );
-    assert!(matches!(server.start(), Err(ServerError::Panicked)));
+    assert!(matches!(server.start(), Err(SetupError::Panicked(_))));
     assert_eq!(started.load(Ordering::SeqCst), 2);
 }
 

@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use crate::common::{ECHO, Server, client, over, pattern};
-use petrel::endpoint::{CallOptions, SessionId, SharedMsg, StartError};
-use petrel::{Endpoint, Reply, Status};
+use petrel::endpoint::{CallOptions, SessionId, SharedMsg};
+use petrel::{Endpoint, Execution, Reply, Status};
 
 /// Makes a call with the same message on each session, and runs the loop until all have ended.
 fn call_all(
@@ -101,11 +101,11 @@ fn call_shared__that_is_not_made_gives_the_response_back() {
         .into_buffer(response)
         .then_cancellable(|_, _, _| panic!("it was not made"))
         .unwrap_err();
-    assert!(matches!(rejected.error, StartError::Rejected(_)));
-    assert_eq!(
-        (rejected.error.status(), rejected.response.unwrap().capacity()),
-        (Status::Unavailable, 77)
-    );
+    let error = rejected.error;
+    assert_eq!((error.status, error.execution), (Status::Unavailable, Execution::NotSent));
+    let begin = "the session has ended; open a new one; it ended because: ";
+    assert!(error.message.starts_with(begin), "{error}");
+    assert_eq!(rejected.response.unwrap().capacity(), 77);
     message.try_unwrap().expect("nobody has it");
 }
 

@@ -131,7 +131,7 @@ impl Loader {
     }
 }
 
-fn exhausted(error: petrel_transport::buf::PoolExhausted) -> Failure {
+fn exhausted(error: petrel::Error) -> Failure {
     Failure::because(error.to_string())
 }
 

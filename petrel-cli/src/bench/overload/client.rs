@@ -4,9 +4,9 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-use petrel::endpoint::{CallError, CallOptions, SessionId, StartError};
+use petrel::endpoint::{CallOptions, SessionId};
 use petrel::overload::{ConcurrencyLimit, Permit};
-use petrel::{Context, Endpoint, Execution, MsgBuf, Reply, Status};
+use petrel::{Context, Endpoint, Error, Execution, MsgBuf, Reply, Status};
 use petrel_sim::Rng;
 
 use super::wire;
@@ -249,10 +249,11 @@ impl Load {
         wire::reply_to(request)
     }
 
-    fn unsent(&self, counts: bool, error: &StartError) {
+    fn unsent(&self, counts: bool, error: &Error) {
         self.state.borrow_mut().pending -= 1;
-        self.count(counts, |outcomes| match error {
-            StartError::Rejected(CallError::QueueFull { .. }) => outcomes.unsent += 1,
+        self.count(counts, |outcomes| match error.status {
+            // The session's queue is full.
+            Status::ResourceExhausted => outcomes.unsent += 1,
             _ => outcomes.wrong += 1,
         });
     }

@@ -34,7 +34,7 @@ impl Replica {
             let look_ns = endpoint.context().now_ns() + LOOK_NS;
             self.run_until(endpoint, |cx| cx.now_ns() >= look_ns)?;
         }
-        Ok(endpoint.drain(Duration::ZERO).map_or_else(|timeout| timeout.sessions, |()| 0))
+        Ok(endpoint.drain(Duration::ZERO))
     }
 
     /// Begins to hand leadership to the voter that has most of the log. Tells whether there is something to hand

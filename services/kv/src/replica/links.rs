@@ -323,7 +323,7 @@ fn start(
     }
 }
 
-fn answer_buffer(cx: &Context<'_>) -> Result<MsgBuf, petrel_transport::buf::PoolExhausted> {
+fn answer_buffer(cx: &Context<'_>) -> Result<MsgBuf, petrel::Error> {
     let mut answer = cx.alloc(ANSWER_BYTES)?;
     answer.set_growth(ANSWER_BYTES_MAX);
     Ok(answer)

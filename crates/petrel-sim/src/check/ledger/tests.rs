@@ -2,6 +2,7 @@
 
 use petrel::endpoint::EndpointConfig;
 use petrel::{Endpoint, MsgBuf};
+use petrel_proto::CallError;
 
 use super::super::call::Spec;
 use super::*;
@@ -355,7 +356,8 @@ fn watch__is_answered_or_told_of_once() {
 #[test]
 fn reject__needs_a_reason() {
     let mut desk = Desk::new(Method::Echo);
-    desk.ledger.reject(0, &CallError::SessionClosed.into());
+    let closed = CallError::SessionClosed;
+    desk.ledger.reject(0, &Error::new(closed.status(), closed.to_string()));
     desk.assert_broken("rejected without a reason");
 }
 

@@ -3,9 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use petrel::endpoint::{CallError, CallOptions, SessionId, StartError};
+use petrel::endpoint::{CallOptions, SessionId};
 use petrel::overload::{ConcurrencyLimit, Permit};
-use petrel::{Context, Execution, MsgBuf, Reply, Status};
+use petrel::{Context, Error, Execution, MsgBuf, Reply, Status};
 
 use super::super::caller::Phase;
 use super::super::message::{self, Body};
@@ -161,13 +161,12 @@ impl Client {
         }
     }
 
-    fn note_unsent(&self, counts: bool, error: &StartError) {
+    fn note_unsent(&self, counts: bool, error: &Error) {
         self.pending.set(self.pending.get() - 1);
-        match error {
-            StartError::Rejected(CallError::QueueFull { .. }) => {
-                self.count(counts, |outcomes| outcomes.unsent += 1)
-            }
-            error => self.note_wrong(|| format!("a call was not taken: {error}")),
+        match error.status {
+            // The session's queue is full.
+            Status::ResourceExhausted => self.count(counts, |outcomes| outcomes.unsent += 1),
+            _ => self.note_wrong(|| format!("a call was not taken: {error}")),
         }
     }
 
