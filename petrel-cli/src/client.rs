@@ -145,7 +145,6 @@ pub(crate) fn connect_service(
             nexus = nexus.insecure();
         }
         let mut own = EndpointConfig::default();
-        own.data_address = Some(data_address(address.ip()));
         own.transports = transports;
         let background = Background::builder().nexus(nexus).endpoint(own).start()?;
         let client = petrel::Client::builder().config(config.clone()).background(&background);

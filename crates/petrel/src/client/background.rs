@@ -1,17 +1,18 @@
 //! Threads that run the endpoints of clients.
 
 use std::fmt;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
 
 use petrel_proto::Status;
 
-use super::ClientShared;
+use super::{ClientShared, Target};
 use crate::endpoint::{EndpointConfig, Stop};
 use crate::error::Error;
 use crate::nexus::{Nexus, NexusBuilder};
-use crate::sync::{Arc, Mutex, Weak, lock};
+use crate::sync::{Arc, Mutex, MutexGuard, Weak, lock};
 
 /// Threads that run an endpoint each, for [clients](super::Client). Clones are the same threads; they end when the last
 /// clone and the last client of theirs is gone.
@@ -41,9 +42,32 @@ pub struct BackgroundBuilder {
 }
 
 struct Threads {
-    endpoints: Vec<(Arc<ClientShared>, Stop)>,
+    settings: BackgroundBuilder,
+    nexus: Nexus,
+    /// By the family of their data ports; empty before the first client that needs one of it.
+    endpoints: [Mutex<Vec<Running>>; 2],
     /// Clients take turns.
     turn: AtomicUsize,
+}
+
+/// An endpoint that runs on a thread.
+type Running = (Arc<ClientShared>, Stop);
+
+/// The kind of addresses that a data port reaches. It is never both: a port of both families on loopback would have to be
+/// one that other hosts reach.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    /// IPv6 where no server has an IPv4 address. Servers at addresses of the other family are reached through shared
+    /// memory.
+    pub(super) fn of(servers: &[Target]) -> Self {
+        let is_v4 = |server: &Target| server.address.ip().to_canonical().is_ipv4();
+        if servers.iter().any(is_v4) { Self::V4 } else { Self::V6 }
+    }
 }
 
 /// The threads of the clients that were given none: for the same host, and for [insecure](NexusBuilder::insecure) networks.
@@ -57,7 +81,7 @@ impl Background {
     }
 
     /// The threads of all clients that were given none.
-    pub(super) fn shared(is_insecure: bool) -> Result<Self, Error> {
+    pub(super) fn shared(is_insecure: bool, family: Family) -> Result<Self, Error> {
         let mut shared = lock(&SHARED[usize::from(is_insecure)]);
         // One that a panic has ended is as good as none, though clients of before have it.
         if let Some(threads) = shared.upgrade().filter(|threads| threads.are_running()) {
@@ -65,15 +89,16 @@ impl Background {
         }
         let nexus = Nexus::builder();
         let nexus = if is_insecure { nexus.insecure() } else { nexus };
-        let background = Self::builder().nexus(nexus).start()?;
+        let background = Self::builder().nexus(nexus).start_for(family)?;
         *shared = Arc::downgrade(&background.threads);
         Ok(background)
     }
 
-    /// The endpoint of one more client.
-    pub(super) fn next_endpoint(&self) -> &Arc<ClientShared> {
-        let Threads { endpoints, turn } = &*self.threads;
-        &endpoints[turn.fetch_add(1, Ordering::Relaxed) % endpoints.len()].0
+    /// The endpoint of one more client, whose servers are of this family.
+    pub(super) fn next_endpoint(&self, family: Family) -> Result<Arc<ClientShared>, Error> {
+        let endpoints = self.threads.running(family)?;
+        let turn = self.threads.turn.fetch_add(1, Ordering::Relaxed) % endpoints.len();
+        Ok(Arc::clone(&endpoints[turn].0))
     }
 }
 
@@ -96,7 +121,8 @@ impl BackgroundBuilder {
         self
     }
 
-    /// Settings of the endpoints.
+    /// Settings of the endpoints. Without a `data_address` there are as many endpoints again, on further threads, from the first
+    /// client on whose servers have only IPv6 addresses: a data port is of one family.
     #[must_use]
     pub fn endpoint(mut self, config: EndpointConfig) -> Self {
         self.endpoint = config;
@@ -108,13 +134,15 @@ impl BackgroundBuilder {
     /// # Errors
     /// UNAVAILABLE, with what the system or the configuration has against it.
     pub fn start(self) -> Result<Background, Error> {
-        let nexus = self.nexus.start().map_err(|error| cannot_start(&error))?;
-        let start = |number| start_thread(number, nexus.clone(), self.endpoint.clone());
-        // Those that have started before one fails are stopped with the list.
-        let mut threads = Threads { endpoints: Vec::new(), turn: AtomicUsize::new(0) };
-        for number in 0..self.threads {
-            threads.endpoints.push(start(number)?);
-        }
+        self.start_for(Family::V4)
+    }
+
+    /// The same for clients whose servers are of this family.
+    fn start_for(self, family: Family) -> Result<Background, Error> {
+        let nexus = self.nexus.clone().start().map_err(|error| cannot_start(&error))?;
+        let (endpoints, turn) = (Default::default(), AtomicUsize::new(0));
+        let threads = Threads { settings: self, nexus, endpoints, turn };
+        drop(threads.running(family)?);
         Ok(Background { threads: Arc::new(threads) })
     }
 }
@@ -146,49 +174,145 @@ fn cannot_start(error: &dyn fmt::Display) -> Error {
 }
 
 impl Threads {
-    fn are_running(&self) -> bool {
-        self.endpoints.iter().all(|(endpoint, _)| endpoint.poster.is_open())
+    /// The endpoints whose data ports reach addresses of this family, which are started if there are none.
+    fn running(&self, family: Family) -> Result<MutexGuard<'_, Vec<Running>>, Error> {
+        let address = self.data_address(family);
+        // Settings that name an address are for all clients.
+        let mut running = lock(&self.endpoints[usize::from(address.is_some())]);
+        if running.is_empty() {
+            let mut config = self.settings.endpoint.clone();
+            if address.is_some() {
+                // A number that was asked for may be that of the others.
+                (config.id, config.data_address) = (None, address);
+            }
+            let start = |number| start_thread(number, self.nexus.clone(), config.clone());
+            for number in 0..self.settings.threads {
+                match start(number) {
+                    Ok(one) => running.push(one),
+                    Err(error) => {
+                        stop(&mut running);
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(running)
     }
+
+    /// Where a data port for this family is to be bound, if not where the settings have it: reached by other hosts only if
+    /// an IPv4 one would be.
+    fn data_address(&self, family: Family) -> Option<IpAddr> {
+        let Self { settings, nexus, .. } = self;
+        let is_set = settings.endpoint.data_address.is_some() || nexus.local_addr().is_some();
+        if is_set || family == Family::V4 {
+            return None;
+        }
+        let is_near = nexus.data_address().is_loopback();
+        Some(if is_near { Ipv6Addr::LOCALHOST } else { Ipv6Addr::UNSPECIFIED }.into())
+    }
+
+    fn are_running(&self) -> bool {
+        let is_open = |(endpoint, _): &Running| endpoint.poster.is_open();
+        self.endpoints.iter().all(|endpoints| lock(endpoints).iter().all(is_open))
+    }
+}
+
+fn stop(endpoints: &mut Vec<Running>) {
+    endpoints.drain(..).for_each(|(_, stop)| stop.stop());
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        self.endpoints.iter().for_each(|(_, stop)| stop.stop());
+        self.endpoints.iter().for_each(|endpoints| stop(&mut lock(endpoints)));
     }
 }
 
 impl fmt::Debug for Background {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Background({} threads)", self.threads.endpoints.len())
+        let count: usize =
+            self.threads.endpoints.iter().map(|endpoints| lock(endpoints).len()).sum();
+        write!(f, "Background({count} threads)")
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, SocketAddr};
+
     use super::*;
+    use crate::endpoint::EndpointId;
 
     #[test]
     fn shared__is_another_when_its_thread_has_ended() {
         // No other test here has clients of insecure networks.
-        let first = Background::shared(true).unwrap();
-        assert!(Arc::ptr_eq(&Background::shared(true).unwrap().threads, &first.threads));
-        first.threads.endpoints[0].1.stop();
+        let shared = || Background::shared(true, Family::V4).unwrap();
+        let first = shared();
+        assert!(Arc::ptr_eq(&shared().threads, &first.threads));
+        first.threads.running(Family::V4).unwrap()[0].1.stop();
         while first.threads.are_running() {
             thread::yield_now();
         }
-        let second = Background::shared(true).unwrap();
+        let second = shared();
         assert!(second.threads.are_running() && !Arc::ptr_eq(&second.threads, &first.threads));
-        assert!(Arc::ptr_eq(&Background::shared(true).unwrap().threads, &second.threads));
+        assert!(Arc::ptr_eq(&shared().threads, &second.threads));
     }
 
     #[test]
     fn next_endpoint__takes_turns_from_the_first() {
         let background = Background::builder().threads(3).start().unwrap();
         let number_of = |endpoint: &Arc<ClientShared>| {
-            let all = &background.threads.endpoints;
+            let all = background.threads.running(Family::V4).unwrap();
             all.iter().position(|(one, _)| Arc::ptr_eq(one, endpoint)).unwrap()
         };
-        let turns: Vec<_> = (0..5).map(|_| number_of(background.next_endpoint())).collect();
+        let next = || background.next_endpoint(Family::V4).unwrap();
+        let turns: Vec<_> = (0..5).map(|_| number_of(&next())).collect();
         assert_eq!(turns, [0, 1, 2, 0, 1]);
+    }
+    #[test]
+    fn family__is_ipv6_where_no_server_has_another_address() {
+        let of = |servers: &[&str]| {
+            let server = |text: &&str| Target::from(text.parse::<SocketAddr>().unwrap());
+            Family::of(&servers.iter().map(server).collect::<Vec<_>>())
+        };
+        for v4 in [&["127.0.0.1:1"][..], &["[::1]:1", "10.0.0.1:1"], &["[::ffff:10.0.0.1]:1"]] {
+            assert_eq!(of(v4), Family::V4, "{v4:?}");
+        }
+        assert_eq!(of(&["[::1]:1", "[2001:db8::1]:1"]), Family::V6);
+    }
+
+    /// A port that other hosts reach is there only where it was said that the network is trusted.
+    #[test]
+    fn data_address__is_of_loopback_unless_the_network_is_trusted() {
+        let addresses = |nexus: NexusBuilder, data_address| {
+            let endpoint = EndpointConfig { data_address, ..Default::default() };
+            let background = Background::builder().nexus(nexus).endpoint(endpoint).start().unwrap();
+            let address = |family| background.threads.data_address(family);
+            (background.threads.nexus.data_address(), address(Family::V4), address(Family::V6))
+        };
+        let (v4, v6) = (IpAddr::V4, |ip| Some(IpAddr::V6(ip)));
+        let near = (v4(Ipv4Addr::LOCALHOST), None, v6(Ipv6Addr::LOCALHOST));
+        assert_eq!(addresses(Nexus::builder(), None), near);
+        let far = (v4(Ipv4Addr::UNSPECIFIED), None, v6(Ipv6Addr::UNSPECIFIED));
+        assert_eq!(addresses(Nexus::builder().insecure(), None), far);
+        // Where it is set, it is the same for all.
+        let set = Some(v4(Ipv4Addr::LOCALHOST));
+        assert_eq!(addresses(Nexus::builder(), set), (v4(Ipv4Addr::LOCALHOST), None, None));
+        let listens = Nexus::builder().listen(SocketAddr::from(([127, 0, 0, 1], 0)));
+        assert_eq!(addresses(listens, None), (v4(Ipv4Addr::LOCALHOST), None, None));
+    }
+
+    /// Clients of both families beside each other, of the same threads' settings, number included.
+    #[test]
+    fn next_endpoint__is_one_of_the_servers_family() {
+        let endpoint = EndpointConfig { id: Some(EndpointId(3)), ..Default::default() };
+        let background = Background::builder().endpoint(endpoint).start().unwrap();
+        let next = |family| background.next_endpoint(family).unwrap();
+        assert_eq!(format!("{background:?}"), "Background(1 threads)");
+        if std::net::UdpSocket::bind("[::1]:0").is_err() {
+            return petrel_skip::skip(petrel_skip::Need::Ipv6, "this host has no IPv6 loopback");
+        }
+        assert!(!Arc::ptr_eq(&next(Family::V4), &next(Family::V6)));
+        assert!(Arc::ptr_eq(&next(Family::V6), &next(Family::V6)));
+        assert_eq!(format!("{background:?}"), "Background(2 threads)");
     }
 }

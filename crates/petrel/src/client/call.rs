@@ -235,13 +235,14 @@ impl<T> fmt::Debug for Call<T> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::background::Family;
     use super::super::{Background, ClientConfig, Target};
     use super::*;
 
     #[test]
     fn debug__tells_how_far_a_call_is() {
         let background = Background::builder().start().unwrap();
-        let endpoint = Arc::clone(background.next_endpoint());
+        let endpoint = background.next_endpoint(Family::V4).unwrap();
         // Nobody listens there.
         let targets = vec![Target::from("127.0.0.1:1".parse::<std::net::SocketAddr>().unwrap())];
         let (client, open) = Client::of_endpoint(endpoint, targets, ClientConfig::default());

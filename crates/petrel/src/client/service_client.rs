@@ -2,23 +2,21 @@
 
 use std::fmt;
 use std::future::Future;
-use std::path::PathBuf;
 use std::pin::Pin;
 use std::sync::mpsc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use petrel_proto::Status;
 
-use super::background::Background;
+use super::background::{Background, Family};
 use super::call::Call;
 use super::servers_file::ServersFile;
-use super::state::{CallState, Pending};
+use super::state::CallState;
 use super::targets::{Kind, Names, Targets};
 use super::{ClientConfig, ClientShared, ClientStats, Counters, Target, park};
 use crate::endpoint::{CallOptions, HEALTH_METHOD, Health};
 use crate::error::Error;
-use crate::inbox::Poster;
 use crate::post::{LookUp, OpenService, Post};
 use crate::sync::{Arc, Mutex, Weak, lock};
 
@@ -158,7 +156,12 @@ impl ClientBuilder {
     /// # Errors
     /// As [`Client::connect`].
     pub async fn connect(self, targets: impl Into<Targets>) -> Result<Client, Error> {
-        let (client, opened) = self.open(targets.into(), false)?;
+        let targets = targets.into();
+        let found = match Found::takes_time(&targets) {
+            false => Found::of(targets)?,
+            true => Finding::begin(targets)?.await?,
+        };
+        let (client, opened) = self.open(found)?;
         opened.await?;
         Ok(client)
     }
@@ -168,15 +171,15 @@ impl ClientBuilder {
     /// # Errors
     /// As [`Client::connect`].
     pub fn connect_wait(self, targets: impl Into<Targets>) -> Result<Client, Error> {
-        let (client, opened) = self.open(targets.into(), true)?;
+        let (client, opened) = self.open(Found::of(targets.into())?)?;
         client.endpoint().check_thread();
         park::wait(opened)?;
         Ok(client)
     }
 
-    /// A client whose endpoint is asked to connect: at once, or from a thread that asks the system for addresses, which this one
-    /// does itself if it may wait.
-    fn open(self, targets: Targets, may_wait: bool) -> Result<(Client, Opened), Error> {
+    /// A client whose endpoint is asked to connect.
+    fn open(self, found: Found) -> Result<(Client, Opened), Error> {
+        let family = Family::of(&found.servers);
         let client = match (self.beside, self.background) {
             (Some(other), _) => {
                 let Service { endpoint, background, .. } = &*other.service;
@@ -184,22 +187,18 @@ impl ClientBuilder {
             }
             (None, background) => {
                 let background =
-                    background.map_or_else(|| Background::shared(self.is_insecure), Ok)?;
-                let endpoint = Arc::clone(background.next_endpoint());
+                    background.map_or_else(|| Background::shared(self.is_insecure, family), Ok)?;
+                let endpoint = background.next_endpoint(family)?;
                 Client::new(endpoint, &self.config, Some(background))
             }
         };
-        let (state, pending) = CallState::new(None);
-        let opening = client.opening(self.config, pending);
-        match targets.0 {
-            Kind::Names(names) if !names.have_to_be_asked_for() => opening.resolve(&names, None),
-            Kind::Names(names) => {
-                let look_up = client.look_up(&names);
-                let resolve = move || opening.resolve(&names, Some(look_up));
-                if may_wait { resolve() } else { on_thread(resolve)? }
-            }
-            Kind::File(path) => on_thread(move || opening.follow(path))?,
-        }
+        let (state, opened) = CallState::new(None);
+        let look_up = client.look_up(found.by)?;
+        let service = Arc::downgrade(&client.service);
+        let open =
+            OpenService { service, targets: found.servers, look_up, config: self.config, opened };
+        // Without the endpoint it is dropped, and that ends the wait.
+        let _ = client.endpoint().poster.post(Post::OpenService(Box::new(open)));
         Ok((client, Opened(state)))
     }
 }
@@ -231,64 +230,101 @@ impl Client {
     }
 
     /// What looks for the servers again, on a thread, and has the endpoint connect to those that are found.
-    fn look_up(&self, names: &Names) -> LookUp {
-        let (service, names) = (Arc::downgrade(&self.service), names.clone());
-        Box::new(move || {
-            let (service, names) = (Weak::clone(&service), names.clone());
-            // What cannot be found now is looked for again when the next attempt to connect has failed.
-            let _ = on_thread(move || {
-                if let Ok(targets) = names.resolve() {
-                    set_targets_of(&service, targets);
-                }
-            });
-        })
-    }
-
-    fn opening(&self, config: ClientConfig, opened: Pending) -> Opening {
-        let (service, poster) =
-            (Arc::downgrade(&self.service), self.service.endpoint.poster.clone());
-        Opening { service, poster, config, opened }
+    fn look_up(&self, by: FoundBy) -> Result<Option<LookUp>, Error> {
+        let service = Arc::downgrade(&self.service);
+        match by {
+            FoundBy::Address => Ok(None),
+            FoundBy::Name(names) => Ok(Some(Box::new(move || {
+                let (service, names) = (Weak::clone(&service), names.clone());
+                // What cannot be found now is looked for again when the next attempt to connect has failed.
+                let _ = on_thread(move || {
+                    if let Ok(targets) = names.resolve() {
+                        set_targets_of(&service, targets);
+                    }
+                });
+            }))),
+            FoundBy::File(file) => {
+                let (ask, asked) = mpsc::sync_channel(1);
+                // For as long as the endpoint has the service, which has what asks.
+                on_thread(move || {
+                    file.follow(&asked, |targets| set_targets_of(&service, targets))
+                })?;
+                Ok(Some(Box::new(move || {
+                    // Where one is asked for already, that does.
+                    let _ = ask.try_send(());
+                })))
+            }
+        }
     }
 }
 
-/// The beginning of a client.
-struct Opening {
-    service: Weak<Service>,
-    poster: Poster<Post>,
-    config: ClientConfig,
-    opened: Pending,
+/// The servers of a service, and what tells when they are others.
+struct Found {
+    servers: Vec<Target>,
+    by: FoundBy,
 }
 
-impl Opening {
-    /// Asks for the addresses of the servers, and the endpoint for sessions to them.
-    fn resolve(self, names: &Names, look_up: Option<LookUp>) {
-        match names.resolve() {
-            Ok(targets) => self.post(targets, look_up),
-            Err(error) => self.opened.end(Err(error)),
+enum FoundBy {
+    Address,
+    Name(Names),
+    File(ServersFile),
+}
+
+impl Found {
+    /// Whether the system has to be asked, or a file be read.
+    fn takes_time(targets: &Targets) -> bool {
+        match &targets.0 {
+            Kind::Names(names) => names.have_to_be_asked_for(),
+            Kind::File(_) => true,
         }
     }
 
-    /// Asks the endpoint for sessions to the servers of a file, and follows the file for as long as the endpoint has the service.
-    fn follow(self, path: PathBuf) {
-        let file = match ServersFile::open(path) {
-            Ok(file) => file,
-            Err(error) => return self.opened.end(Err(error)),
-        };
-        let (ask, asked) = mpsc::sync_channel(1);
-        let look_up = Box::new(move || {
-            // Where one is asked for already, that does.
-            let _ = ask.try_send(());
-        });
-        let service = Weak::clone(&self.service);
-        self.post(file.targets(), Some(look_up));
-        file.follow(&asked, |targets| set_targets_of(&service, targets));
+    fn of(targets: Targets) -> Result<Self, Error> {
+        match targets.0 {
+            Kind::Names(names) => {
+                let servers = names.resolve()?;
+                let is_named = names.have_to_be_asked_for();
+                let by = if is_named { FoundBy::Name(names) } else { FoundBy::Address };
+                Ok(Self { servers, by })
+            }
+            Kind::File(path) => {
+                let file = ServersFile::open(path)?;
+                Ok(Self { servers: file.targets(), by: FoundBy::File(file) })
+            }
+        }
     }
+}
 
-    fn post(self, targets: Vec<Target>, look_up: Option<LookUp>) {
-        let Self { service, poster, config, opened } = self;
-        let open = OpenService { service, targets, look_up, config, opened };
-        // Without the endpoint it is dropped, and that ends the wait.
-        let _ = poster.post(Post::OpenService(Box::new(open)));
+/// What a thread finds, and who waits for it.
+type Place = Mutex<(Option<Result<Found, Error>>, Option<Waker>)>;
+
+/// The servers of a service, for which a thread looks.
+struct Finding(Arc<Place>);
+
+impl Finding {
+    fn begin(targets: Targets) -> Result<Self, Error> {
+        let place: Arc<Place> = Arc::new(Mutex::new((None, None)));
+        let put = Arc::clone(&place);
+        on_thread(move || {
+            let found = Found::of(targets);
+            let waker = {
+                let (result, waker) = &mut *lock(&put);
+                *result = Some(found);
+                waker.take()
+            };
+            waker.into_iter().for_each(Waker::wake);
+        })?;
+        Ok(Self(place))
+    }
+}
+
+impl Future for Finding {
+    type Output = Result<Found, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let (result, waker) = &mut *lock(&self.0);
+        *waker = Some(cx.waker().clone());
+        result.take().map_or(Poll::Pending, Poll::Ready)
     }
 }
 

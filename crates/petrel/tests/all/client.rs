@@ -14,6 +14,7 @@ use petrel::client::wait;
 use petrel::endpoint::{CallOptions, EndpointConfig, IdlePolicy};
 use petrel::workers::WorkerRequest;
 use petrel::{Client, Execution, Status};
+use petrel_skip::{Need, skip};
 
 const HOLD: u16 = 10;
 
@@ -316,6 +317,25 @@ fn spawn__ends_with_its_result_or_the_endpoint() {
     drop(caller);
     told.recv().unwrap();
     assert_eq!(wait(lost).unwrap_err().status, Status::Unavailable);
+}
+
+/// By clients that were told nothing of families; the data port of such a server is of IPv6.
+#[test]
+fn connect__reaches_a_server_at_an_ipv6_address_over_udp_alone() {
+    if std::net::UdpSocket::bind("[::1]:0").is_err() {
+        return skip(Need::Ipv6, "this host has no IPv6 loopback");
+    }
+    let server = Server::start(over(true, false), "[::1]:0", |_| {});
+    let other = Server::start(over(true, false), "127.0.0.1:0", |_| {});
+    for builder in [Client::builder(), Client::builder().insecure()] {
+        let client = builder.clone().connect_wait(server.address).unwrap();
+        assert_eq!(client.call(ECHO, "six").wait().unwrap(), "six");
+        let four = wait(builder.clone().connect(other.address)).unwrap();
+        assert_eq!(four.call(ECHO, "four").wait().unwrap(), "four");
+        // Beside it there are only the other's ports.
+        let beside = builder.beside(&client).connect_wait(server.address).unwrap();
+        assert_eq!(beside.call(ECHO, "beside").wait().unwrap(), "beside");
+    }
 }
 
 #[test]
