@@ -4,9 +4,7 @@ use std::fmt;
 use std::future::Future;
 use std::ops::Bound;
 use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::task::{Context, Poll};
 
 use petrel::client::Targets;
 use petrel_planted::planted;
@@ -159,28 +157,15 @@ impl<T> Call<T> {
         Self(Box::pin(calls))
     }
 
-    /// Waits for the end, with the thread parked. The thread that runs the client's endpoint would wait for itself.
+    /// Waits for the end, with the thread parked.
     ///
     /// # Errors
     /// [`ClientError`].
-    pub fn wait(mut self) -> Result<T, ClientError> {
-        let waker = Waker::from(Arc::new(Parked(thread::current())));
-        let mut cx = Context::from_waker(&waker);
-        loop {
-            match self.0.as_mut().poll(&mut cx) {
-                Poll::Ready(outcome) => return outcome,
-                Poll::Pending => thread::park(),
-            }
-        }
-    }
-}
-
-/// A thread that waits.
-struct Parked(Thread);
-
-impl Wake for Parked {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
+    ///
+    /// # Panics
+    /// In what an endpoint's event loop runs, as [`petrel::client::wait`].
+    pub fn wait(self) -> Result<T, ClientError> {
+        petrel::client::wait(self)
     }
 }
 

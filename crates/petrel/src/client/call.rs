@@ -134,7 +134,7 @@ impl<T> Call<T> {
     /// On the thread that runs the client's endpoint, which would wait for itself.
     pub fn wait(self) -> Result<T, Error> {
         self.client.endpoint().check_thread();
-        park::wait(self)
+        park::park(self)
     }
 }
 
@@ -253,7 +253,7 @@ mod tests {
         };
         let mut call = client.call(7, *b"x");
         is(&call, "not begun");
-        let outcome = park::wait(&mut call);
+        let outcome = park::park(&mut call);
         assert_eq!(outcome.unwrap_err().status, Status::Unavailable);
         is(&call, "ended");
         drop(background);

@@ -79,6 +79,7 @@ pub use balance::Balance;
 pub use call::Call;
 pub use config::{ClientConfig, Target};
 pub use judge::{Judge, Verdict};
+pub(crate) use park::InLoop;
 pub use park::wait;
 pub use response::Response;
 pub use service_client::{Client, ClientBuilder};

@@ -173,7 +173,7 @@ impl ClientBuilder {
     pub fn connect_wait(self, targets: impl Into<Targets>) -> Result<Client, Error> {
         let (client, opened) = self.open(Found::of(targets.into())?)?;
         client.endpoint().check_thread();
-        park::wait(opened)?;
+        park::park(opened)?;
         Ok(client)
     }
 

@@ -15,7 +15,7 @@ use super::options::CallOptions;
 use super::service::{Asked, End, Message, begin_call};
 use super::shared::SharedMsg;
 use super::state::State;
-use crate::client::Client;
+use crate::client::{Client, InLoop};
 use crate::control::ControlPlane;
 use crate::error::Error;
 use crate::msgbuf::MsgBuf;
@@ -419,6 +419,7 @@ where
     /// How the call failed, or why it was not sent.
     pub fn wait(self) -> Result<MsgBuf, Error> {
         let Self { place: endpoint, callee, method, request, response, options } = self;
+        let _running = InLoop::enter();
         let ended = Rc::new(Cell::new(None));
         let end = Rc::clone(&ended);
         CallBuilder { place: &mut *endpoint, callee, method, request, response, options }

@@ -18,6 +18,7 @@ use super::factors::{SlowDispatch, SlowSink};
 use super::handler::{Handlers, Payload};
 use super::idle::Rest;
 use super::{Endpoint, SessionEnd, run_continuation, run_under_deadline};
+use crate::client::InLoop;
 use crate::control::ControlPlane;
 use crate::inbox::NEVER_NS;
 use crate::msgbuf::{MsgBuf, Pool};
@@ -124,6 +125,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Runs the event loop until `stop` is used. Between turns without work the endpoint spins or
     /// sleeps, as its [`IdlePolicy`](super::IdlePolicy) says.
     pub fn run(&mut self, stop: &Stop) {
+        let _running = InLoop::enter();
         while !stop.asked.load(Ordering::Acquire) {
             self.turn();
         }
@@ -134,6 +136,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// What another thread does wakes a sleeping endpoint only through a [`Stop`], a client or a
     /// worker: a loop that another thread is to end runs with [`run`](Self::run).
     pub fn run_until(&mut self, mut done: impl FnMut(&mut S, &mut Context<'_, S>) -> bool) {
+        let _running = InLoop::enter();
         self.refresh_clock();
         while !self.with_in_turn(&mut done) {
             self.turn();
@@ -148,6 +151,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         mut done: impl FnMut(&mut S, &mut Context<'_, S>) -> bool,
     ) -> bool {
         let end_ns = self.transport.now().saturating_add(as_ns(limit));
+        let _running = InLoop::enter();
         self.refresh_clock();
         loop {
             if self.with_in_turn(&mut done) {

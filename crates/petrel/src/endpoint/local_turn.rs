@@ -16,6 +16,7 @@ use super::context::{Context, Local, NotTaken};
 use super::event_loop::Sink;
 use super::service::{run_due, run_ended};
 use super::state::State;
+use crate::client::InLoop;
 use crate::control::{ControlPlane, EndpointId};
 use crate::error::Error;
 use crate::local::{Command, ConnectAnswer, Handle, MainWaker, Session, Start};
@@ -40,6 +41,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
     /// Runs the event loop, with all that it does, until a future is ready. No other executor is
     /// needed.
     pub fn block_on<F: Future>(&mut self, future: F) -> F::Output {
+        let _running = InLoop::enter();
         let mut future = pin!(future);
         let main = Arc::new(MainWaker::new(self.local.hub.ready()));
         let waker = Arc::clone(&main).into();

@@ -15,6 +15,7 @@ use super::ids::IdMap;
 use super::peer::Peer;
 use super::slot_shares::slots_for;
 use super::{Endpoint, SessionConfig, SessionEnd, SessionEnds};
+use crate::client::InLoop;
 use crate::control::{
     AllowedTransports, ControlPlane, EndpointId, FromNexus, LinkId, PeerName, Reason, ToNexus,
 };
@@ -241,6 +242,7 @@ impl<S: 'static, T: Transport, C: ControlPlane<T::Link>> Endpoint<S, T, C> {
         remote: SocketAddr,
         endpoint: EndpointId,
     ) -> Result<SessionId, Error> {
+        let _running = InLoop::enter();
         let id = self.connect_to(remote, endpoint)?;
         loop {
             match self.session_state(id) {

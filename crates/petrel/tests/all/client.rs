@@ -18,6 +18,9 @@ use petrel_skip::{Need, skip};
 
 const HOLD: u16 = 10;
 
+/// Its handler waits for a future.
+const WAITS: u16 = 11;
+
 /// A server that echoes, and hands over the requests of method HOLD.
 fn server() -> (Server, mpsc::Receiver<WorkerRequest>) {
     let (keep, kept) = mpsc::channel();
@@ -336,6 +339,35 @@ fn connect__reaches_a_server_at_an_ipv6_address_over_udp_alone() {
         let beside = builder.beside(&client).connect_wait(server.address).unwrap();
         assert_eq!(beside.call(ECHO, "beside").wait().unwrap(), "beside");
     }
+}
+
+/// Wherever the event loop runs something, and nowhere else on its thread.
+#[test]
+fn wait__panics_in_an_event_loop() {
+    let refused = || {
+        let panic = std::panic::catch_unwind(|| wait(std::future::ready(7))).unwrap_err();
+        panic.downcast_ref::<&str>().is_some_and(|text| text.contains("await the future in a task"))
+    };
+    let server = Server::start(over(true, true), "127.0.0.1:0", move |endpoint| {
+        endpoint.on(WAITS, move |_, cx, request| request.reply(cx, &[u8::from(refused())]));
+    });
+    let mut endpoint = crate::common::client(over(true, true));
+    let session = endpoint.connect_wait(server.address).unwrap();
+    assert_eq!(endpoint.call(session, WAITS, b"").wait().unwrap()[..], [1], "in a handler");
+    endpoint.run_until(|_, _| refused());
+    assert!(endpoint.run_for(Duration::ZERO, |_, _| refused()));
+    assert!(endpoint.block_on(async { refused() }));
+    // The loop is the test's own.
+    let (tell, told) = mpsc::channel();
+    let _task = endpoint.handle().spawn(async move { tell.send(refused()).unwrap() });
+    let in_task = loop {
+        endpoint.run_once();
+        if let Ok(in_task) = told.try_recv() {
+            break in_task;
+        }
+    };
+    assert!(in_task);
+    assert_eq!(wait(std::future::ready(7)), 7, "between two runs of the loop");
 }
 
 #[test]
