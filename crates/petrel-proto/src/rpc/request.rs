@@ -382,7 +382,7 @@ impl<B: Buffer> Shared<B> {
         Received::Message { handle, method: state.method, message, deadline_ns }
     }
 
-    /// A packet of a request that is complete already: the client has not heard of it.
+    /// A packet of a request that is complete or answered already: the client may not have heard of it.
     #[cold]
     pub(super) fn on_repeated_request<'f, T>(
         &mut self,
@@ -403,7 +403,8 @@ impl<B: Buffer> Shared<B> {
             ServerState::Answered if state.is_answer_gone() => {
                 self.tell_answer_gone(id, state, slot);
             }
-            ServerState::Answered if state.response_sent > 0 => {
+            // What is no repetition was on its way when the request was answered, as that of a long request which was refused.
+            ServerState::Answered if state.response_sent > 0 && flags.repeats() => {
                 self.held.touch(state.held);
                 let parts = state.parts(&mut self.server_parts);
                 // With a higher base the client has told that it has the first packets.

@@ -19,7 +19,7 @@ use crate::buffer::{Buffer, HeapBuffer, HeapPool};
 use crate::rpc::*;
 use crate::session::{Agreed, PeerKey, SessionId};
 use crate::status::Status;
-use crate::wire::{Frame, Kind};
+use crate::wire::{Flags, Frame, Kind};
 
 pub(super) const PEER: PeerKey = PeerKey(7);
 pub(super) const P: u32 = 1200;
@@ -308,6 +308,16 @@ pub(super) fn refuse_behind(core: &mut Core<HeapBuffer>, now: u64, taken: usize)
     });
     assert_eq!(sent, frames.len());
     frames
+}
+
+/// The frame as its sender repeats it.
+pub(super) fn repeated(frame: &[u8]) -> Vec<u8> {
+    let (header, _) = crate::wire::Header::parse(frame).expect("a frame");
+    let header = crate::wire::Header { flags: header.flags.with(Flags::REPEATS), ..header };
+    let mut again = frame.to_vec();
+    let bytes = header.encode();
+    again[..bytes.len()].copy_from_slice(&bytes);
+    again
 }
 
 /// A way out that takes nothing.

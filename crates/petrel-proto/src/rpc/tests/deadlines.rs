@@ -239,7 +239,7 @@ fn a_large_request_whose_deadline_passes_while_it_arrives_is_refused() {
     pair.at_server(&frames[2]).nothing();
     assert_eq!(words(&pair.server_sends()), ["RESPONSE s0 r832 status 4 refused 42 B"]);
     // And whatever comes again gets this answer.
-    pair.at_server(&frames[0]).nothing();
+    pair.at_server(&repeated(&frames[0])).nothing();
     assert_eq!(words(&pair.server_sends()), ["RESPONSE s0 r832 status 4 refused 42 B again"]);
     assert_eq!(pair.server.counters().requests_received, 0);
 }

@@ -213,7 +213,7 @@ fn an_answer_that_was_asked_for_is_kept_for_as_long_again() {
     crowd.answer(handle, MIB);
     crowd.served();
     crowd.pass(HELD_IDLE_NS - HELD_SWEEP_NS);
-    crowd.at_server(0, &request).nothing();
+    crowd.at_server(0, &repeated(&request)).nothing();
     crowd.pass(2 * HELD_SWEEP_NS);
     assert!(crowd.server.held_bytes() > 0);
     crowd.pass(HELD_IDLE_NS + HELD_SWEEP_NS);
@@ -257,8 +257,10 @@ fn a_request_whose_rest_does_not_come_is_dropped_and_never_runs() {
     assert_eq!((crowd.server.held_bytes(), crowd.counters().requests_dropped_idle), (0, 1));
     let told = crowd.served();
     assert!(word(&told[0].1).contains("status 14 refused"), "{told:?}");
-    // The last packet does not run it, and is answered by the same.
+    // The last packet does not run it, and its repetition is answered by the same.
     crowd.at_server(0, &frames[2]).nothing();
+    assert!(crowd.served().is_empty());
+    crowd.at_server(0, &repeated(&frames[2])).nothing();
     assert_eq!(crowd.counters().requests_received, 0);
     let again = crowd.served();
     assert!(word(&again[0].1).contains("status 14 refused"));
@@ -383,7 +385,7 @@ fn an_answer_that_was_not_asked_for_in_time_is_gone_and_its_request_does_not_run
     let ended = crowd.at_client(0, &told[0].1).completed();
     assert_eq!(outcome(ended), Err((Status::DataLoss, Execution::Answered)));
     // Asked again, it says so again.
-    crowd.at_server(0, &request).nothing();
+    crowd.at_server(0, &repeated(&request)).nothing();
     assert_eq!(crowd.served().len(), 1);
     assert_eq!(crowd.counters().answers_missed, 1);
 }

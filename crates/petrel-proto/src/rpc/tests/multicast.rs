@@ -695,7 +695,7 @@ fn a_repair__of_what_was_only_announced_is_acknowledged() {
     let answer = pair.server_sends().remove(0);
     pair.at_client(&answer).completed();
     // The answer is to be sent again, and the next request comes in its place.
-    pair.at_server(&request).nothing();
+    pair.at_server(&repeated(&request)).nothing();
     call(&mut pair, 70, CallLimits::default());
     let frames = pair.client_sends();
     pair.at_server(&frames[0]).nothing();

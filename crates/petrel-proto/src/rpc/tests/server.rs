@@ -13,6 +13,8 @@ fn a_request_runs_once_whatever_is_repeated() {
     let answer = pair.server_sends();
     assert_eq!(answer.len(), 1, "what is about to be sent is not repeated");
     pair.at_server(&request).nothing();
+    assert!(pair.server_sends().is_empty(), "a copy that the network made asks for nothing");
+    pair.at_server(&repeated(&request)).nothing();
     assert_eq!(words(&pair.server_sends()), ["RESPONSE s0 r832 1 B again"]);
     pair.at_client(&answer[0]).completed();
     pair.call(b"2", 10, 2);
@@ -44,7 +46,7 @@ fn an_answer_given_at_once_says_nothing_of_the_one_before_it() {
         true
     };
     pair.server.respond_at_once(handle, buffer(b"at once"), &mut sink).unwrap();
-    pair.at_server(&second).nothing();
+    pair.at_server(&repeated(&second)).nothing();
     answers.extend(pair.server_sends());
     assert_eq!(words(&answers), ["RESPONSE s0 r833 7 B", "RESPONSE s0 r833 7 B again"]);
     assert_eq!((aux(&answers[0]), aux(&answers[1])), (0, 0));
@@ -332,7 +334,7 @@ fn errors_of_the_core_need_no_buffer_and_are_repeated_too() {
     let (handle, _) = pair.at_server(&request).request();
     pair.server.respond_error(handle, Status::Unimplemented, "no such method");
     assert_eq!(pair.server_sends().len(), 1);
-    pair.at_server(&request).nothing();
+    pair.at_server(&repeated(&request)).nothing();
     let again = pair.server_sends();
     assert_eq!(words(&again), ["RESPONSE s0 r832 status 12 14 B again"]);
     let failure = pair.at_client(&again[0]).completed().outcome.unwrap_err();
