@@ -3,7 +3,8 @@
 use std::fmt;
 use std::io;
 
-use petrel::{SetupError, Status};
+use petrel::Status;
+use petrel::nexus::SetupError;
 use serde::Serialize;
 
 /// A subcommand could not do its work.

@@ -170,7 +170,8 @@ impl From<OpenError> for Error {
 /// [`io::Error`].
 ///
 /// ```
-/// use petrel::{Nexus, SetupError};
+/// use petrel::Nexus;
+/// use petrel::nexus::SetupError;
 ///
 /// match Nexus::builder().listen("0.0.0.0:31850".parse().expect("an address")).start() {
 ///     Err(SetupError::NotLoopback { address }) => println!("{address} is for others, too: call insecure()"),

@@ -38,7 +38,6 @@
 //! | [`Reply`] | the end of a call, as its continuation gets it |
 //! | [`MsgBuf`] | message memory: given to a call by value, given back by its [`Reply`] |
 //! | [`Error`], [`Status`], [`Execution`] | how a call failed, and whether it may have been executed |
-//! | [`SetupError`] | why a nexus, an endpoint or a server could not be set up |
 //!
 //! | module | what it is about |
 //! | --- | --- |
@@ -91,7 +90,7 @@ pub mod workers;
 
 pub use client::Client;
 pub use endpoint::{Context, Endpoint, Reply, Request};
-pub use error::{Error, SetupError};
+pub use error::Error;
 pub use msgbuf::MsgBuf;
 pub use nexus::Nexus;
 pub use petrel_proto::{Execution, Status};

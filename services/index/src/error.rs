@@ -1,6 +1,7 @@
 //! What can go wrong.
 
-use petrel::{SetupError, Status};
+use petrel::Status;
+use petrel::nexus::SetupError;
 
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 

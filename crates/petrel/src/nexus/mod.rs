@@ -86,7 +86,6 @@ use std::time::Duration;
 use petrel_proto::control::HEARTBEAT_MS_MAX;
 
 use crate::control::AllowedTransports;
-use crate::error::SetupError;
 use counters::Counters;
 use limits::{HEARTBEAT_DEFAULT, STEP_TIMEOUT_DEFAULT};
 use mailbox::Mailbox;
@@ -97,6 +96,8 @@ use thread::Owner;
 #[cfg(test)]
 pub(crate) use limits::TABLE_ROOM_MIN;
 pub(crate) use limits::shrink;
+
+pub use crate::error::SetupError;
 
 pub use counters::NexusStats;
 pub use fetch::fetch_stats;

@@ -9,7 +9,8 @@ use petrel::endpoint::{
     EndpointConfig, Hearing, MulticastConfig, SessionId, SessionState, SharedMsg,
 };
 use petrel::group::{Group, GroupCall, GroupReply, Need as Wanted};
-use petrel::{Endpoint, SetupError, Status};
+use petrel::nexus::SetupError;
+use petrel::{Endpoint, Status};
 use petrel_skip::{Need, skip};
 
 /// A group address with a port that nobody else uses just now.

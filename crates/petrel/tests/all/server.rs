@@ -9,8 +9,9 @@ use std::thread;
 use std::time::Duration;
 
 use petrel::endpoint::EndpointId;
+use petrel::nexus::SetupError;
 use petrel::server::inherited_listeners;
-use petrel::{Client, Endpoint, Execution, Server, SetupError, Status};
+use petrel::{Client, Endpoint, Execution, Server, Status};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::free_address;

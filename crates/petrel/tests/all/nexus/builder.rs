@@ -5,10 +5,11 @@ use std::io::ErrorKind;
 use std::net::TcpStream;
 use std::time::Duration;
 
+use petrel::Nexus;
 use petrel::endpoint::EndpointId;
 use petrel::nexus::Attach;
+use petrel::nexus::SetupError;
 use petrel::unstable::control::ControlPlane;
-use petrel::{Nexus, SetupError};
 
 use super::harness::*;
 
