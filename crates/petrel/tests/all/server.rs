@@ -239,11 +239,13 @@ fn listen_on__a_socket_that_another_server_has_too() {
 /// A server that is asked to end leaves its address before its clients have left it.
 #[test]
 fn stop__leaves_the_address_to_another_at_once() {
-    let first = Server::bind("127.0.0.1:0").serve(|| (), serve).start().unwrap();
+    let for_ever = Duration::from_secs(600);
+    let first = Server::bind("127.0.0.1:0").drain_limit(for_ever).serve(|| (), serve);
+    let first = first.start().unwrap();
     let address = first.local_addr();
     let client = Client::connect_wait(address).unwrap();
     // Keeps the client's session open until it is answered.
-    let call = client.call(HOLD, "").started();
+    let call = client.call(HOLD, "").timeout(for_ever).started();
     first.stop();
     let second = loop {
         match Server::bind(address).serve(|| (), serve).start() {
