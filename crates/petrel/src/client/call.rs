@@ -13,7 +13,7 @@ use super::places::{self, Place, TakePlace};
 use super::response::Response;
 use super::service_client::Client;
 use super::state::CallState;
-use super::{ClientShared, begun, park};
+use super::{begun, park};
 use crate::endpoint::CallOptions;
 use crate::error::Error;
 use crate::local::Hub;
@@ -50,8 +50,8 @@ enum Step {
         request: Vec<u8>,
         take: TakePlace,
     },
-    /// On its way, until it is dropped.
-    Going(UnderWay),
+    /// On its way.
+    Going(Arc<CallState>),
     /// It has ended before it was on its way.
     Failed(Error),
     Ended,
@@ -120,9 +120,7 @@ impl<T> Call<T> {
     /// Has the call go on although its outcome is not wanted: dropped, it would be cancelled. It begins now, or, when as many calls
     /// as the endpoint takes are on their way, not at all.
     pub fn detach(self) {
-        if let Step::Going(mut call) = self.started().step {
-            call.has_ended = true;
-        }
+        self.started().step = Step::Ended;
     }
 
     /// Waits for the response, with the thread parked.
@@ -174,22 +172,19 @@ impl<T> Call<T> {
         {
             return Step::Failed(endpoint_gone());
         }
-        Step::Going(UnderWay { state, endpoint: Arc::clone(endpoint), has_ended: false })
+        Step::Going(state)
     }
 }
 
-/// A call that the endpoint has. Dropped, it is cancelled.
-struct UnderWay {
-    state: Arc<CallState>,
-    endpoint: Arc<ClientShared>,
-    has_ended: bool,
-}
-
-impl Drop for UnderWay {
+impl<T> Drop for Call<T> {
+    /// Cancels a call that is on its way.
     fn drop(&mut self) {
-        if !self.has_ended && self.state.abandon() {
+        if let Step::Going(state) = &self.step
+            && state.abandon()
+        {
+            let cancel = Post::Cancel(Arc::clone(state));
             // Without the endpoint there is nothing to cancel.
-            let _ = self.endpoint.poster.post(Post::Cancel(Arc::clone(&self.state)));
+            let _ = self.client.endpoint().poster.post(cancel);
         }
     }
 }
@@ -204,9 +199,8 @@ impl<T> Future for Call<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.begin(cx);
-        if let Step::Going(call) = &mut self.step {
-            let outcome = ready!(call.state.poll(cx.waker()));
-            call.has_ended = true;
+        if let Step::Going(state) = &self.step {
+            let outcome = ready!(state.poll(cx.waker()));
             self.step = Step::Ended;
             return Poll::Ready(outcome.map(Response::new).and_then(self.read));
         }

@@ -4,12 +4,15 @@
 //! Continuations of the application run at one place, [`tell`], and only where the end of an attempt was received: all
 //! other ends are kept for [`run_ended`].
 
+use std::rc::Rc;
+
 use petrel_planted::planted;
 use petrel_proto::{CallFailure, Execution, PendingCall, SessionId, Status};
 
 use super::call::{Asked, Attempt, Call, End, Ending, Step, may_retry, never_left};
 use super::connection::{Connection, Leave, MayBegin, keep};
 use super::leader::Leader;
+use super::servers::Servers;
 use super::{Due, Ended, Resolver, Service, Services, unreachable};
 use crate::client::state::CallState;
 use crate::client::{ServiceKey, Target, Verdict};
@@ -291,7 +294,12 @@ fn succeed(state: State<'_>, cx: &mut Context<'_>, attempt: Attempt, reply: Repl
         remove_connection(cx.local, at);
     }
     note_end(cx.local, call.service, true);
-    tell(Some(state), cx, call, reply.into());
+    match call.end {
+        End::Posted(pending) => {
+            pending.end(Ok(copied(&reply.response, call.message.into_memory())));
+        }
+        End::Then(_) => tell(Some(state), cx, call, reply.into()),
+    }
     if others_wait {
         serve(cx, at);
     }
@@ -406,19 +414,15 @@ fn confirm_leader(cx: &mut Context<'_>, of: Key, connection: Key) {
 fn suppose_leader(local: &mut Local, of: Key, target: Target) {
     let Services { list, connections, .. } = &mut *local.services;
     let service = list.get_mut(of).expect("a service stays for its calls");
-    let is_it =
-        |key: &&Key| connections.get(**key).is_some_and(|one| one.target.is_server(&target));
-    let known = service.connections.iter().find(is_it).copied();
-    let has_room = service.connections.len() < SERVERS_NAMED_MAX;
+    let is_it = |key: &Key| connections.get(*key).is_some_and(|one| one.target.is_server(&target));
+    let known = service.servers.keys().find(is_it);
+    let has_room = service.servers.len() < SERVERS_NAMED_MAX;
     let connection = match known {
         None if has_room => add_connection(local, of, target),
         None => return,
         Some(connection) => connection,
     };
     let service = local.services.list.get_mut(of).expect("it was there");
-    if known.is_none() {
-        service.connections.push(connection);
-    }
     service.leader.suppose(connection);
 }
 
@@ -432,7 +436,7 @@ fn redirect(cx: &mut Context<'_>, key: Key) {
         return;
     }
     let backoff = service.config.retry_backoff;
-    if call.note_redirect(backoff) <= service.connections.len() {
+    if call.note_redirect(backoff) <= service.servers.len() {
         return attempt(cx, key);
     }
     let pause_ns = call.pause_ns(backoff, random);
@@ -786,9 +790,8 @@ pub(crate) fn open_service(cx: &mut Context<'_>, open: OpenService) {
         number: client.key(),
         budget: RetryBudget::new(config.retry_budget, now_ns),
         config,
-        connections: Vec::new(),
+        servers: Servers::default(),
         leader: Leader::default(),
-        turn: 0,
         waiting: Default::default(),
         calls: 0,
         is_closing: false,
@@ -817,24 +820,26 @@ fn change_targets(cx: &mut Context<'_>, key: Key, targets: Vec<Target>) {
     assert!(!targets.is_empty(), "a service has a server");
     let service = cx.local.services.list.get_mut(key);
     let service = service.expect("its servers change while there is a service");
-    let mut before = std::mem::take(&mut service.connections);
-    let mut now = Vec::new();
+    let mut before = service.servers.take();
     for target in targets {
         let connections = &mut cx.local.services.connections;
         let is_it =
             |key: &Key| connections.get(*key).is_some_and(|one| one.target.is_server(&target));
-        now.push(match before.iter().position(is_it) {
+        match before.iter().position(is_it) {
             Some(place) => {
-                let key = before.remove(place);
-                connections.get_mut(key).expect("it is there").target = target;
-                key
+                let stays = before.remove(place);
+                let connection = connections.get_mut(stays).expect("it is there");
+                connection.set_target(target);
+                let load = Rc::clone(connection.load());
+                let service = cx.local.services.list.get_mut(key).expect("it was there");
+                service.servers.push(stays, load);
             }
-            None => add_connection(cx.local, key, target),
-        });
+            None => {
+                add_connection(cx.local, key, target);
+            }
+        }
     }
     let service = cx.local.services.list.get_mut(key).expect("it was there");
-    service.connections = now;
-    service.turn = 0;
     before.iter().for_each(|gone| service.leader.forget(*gone));
     for connection in before {
         let retired = cx.local.services.connections.get_mut(connection).expect("it was there");
@@ -857,7 +862,10 @@ fn add_connection(local: &mut Local, of: Key, target: Target) -> Key {
     let handle = Handle::<()>::new(local.hub.clone());
     let keeper = keep(handle.clone(), connection, target, config.connect_backoff);
     let keeper = handle.spawn_within(None, keeper);
-    connections.get_mut(connection).expect("it was put there").keep(keeper);
+    let kept = connections.get_mut(connection).expect("it was put there");
+    kept.keep(keeper);
+    let load = Rc::clone(kept.load());
+    list.get_mut(of).expect("it was there").servers.push(connection, load);
     connection
 }
 
@@ -875,8 +883,8 @@ pub(crate) fn close_service(local: &mut Local, number: ServiceKey) {
 }
 
 fn remove_service(local: &mut Local, key: Key) {
-    let service = local.services.list.remove(key).expect("a service is closed once");
-    service.connections.into_iter().for_each(|connection| remove_connection(local, connection));
+    let mut service = local.services.list.remove(key).expect("a service is closed once");
+    service.servers.take().into_iter().for_each(|connection| remove_connection(local, connection));
 }
 
 #[cold]

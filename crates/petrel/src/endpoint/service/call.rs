@@ -36,7 +36,7 @@ pub(super) struct Call {
     /// What its continuation, and the attempts that are made later, inherit.
     pub(super) inherited_ns: Option<u64>,
     pub(super) end: End,
-    message: Message,
+    pub(super) message: Message,
     /// The buffer for the response, while no attempt has it.
     room: Option<MsgBuf>,
     pub(super) step: Step,
@@ -370,7 +370,7 @@ impl Message {
     }
 
     /// Memory that the request does not need any more.
-    fn into_memory(self) -> Vec<u8> {
+    pub(super) fn into_memory(self) -> Vec<u8> {
         match self {
             Message::Bytes(bytes, _) => bytes,
             Message::Buffer(_) => Vec::new(),

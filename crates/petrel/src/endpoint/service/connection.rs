@@ -1,6 +1,7 @@
 //! One server of a service: the session to it, kept open, and how many calls are on their way there.
 
 use std::fmt;
+use std::rc::Rc;
 use std::time::Duration;
 
 use petrel_planted::planted;
@@ -9,6 +10,7 @@ use petrel_proto::{CallFailure, Execution, Status};
 use super::attempts::{connection_failed, connection_left, connection_opened};
 use super::queue::CallQueue;
 use super::reconnect::Reconnect;
+use super::servers::Load;
 use crate::client::balance::{hash_of_server, rank};
 use crate::client::{ClientConfig, Counters, Target};
 use crate::endpoint::SessionState;
@@ -30,8 +32,7 @@ pub(super) struct Connection {
     session: Option<Session>,
     /// Why there is no session, once opening one has failed.
     failure: Option<String>,
-    /// Attempts on the way.
-    busy: u32,
+    load: Rc<Load>,
     /// Whether it gets no further calls, and is closed after the last that it has.
     is_retired: bool,
     limit: Option<ConcurrencyLimit>,
@@ -68,7 +69,7 @@ impl Connection {
             counters,
             session: None,
             failure: None,
-            busy: 0,
+            load: Load::new(target.weight),
             is_retired: false,
             limit: config.concurrency.map(ConcurrencyLimit::new),
             queue: CallQueue::default(),
@@ -104,10 +105,15 @@ impl Connection {
         rank(key, self.hash, self.target.weight)
     }
 
-    /// Attempts on the way, and the weight.
-    #[inline]
-    pub(super) fn load(&self) -> (u32, u32) {
-        (self.busy, self.target.weight)
+    pub(super) fn load(&self) -> &Rc<Load> {
+        &self.load
+    }
+
+    /// The same server, perhaps with another weight.
+    pub(super) fn set_target(&mut self, target: Target) {
+        assert!(self.target.is_server(&target), "a connection stays with its server");
+        self.load.set_weight(target.weight);
+        self.target = target;
     }
 
     /// Takes the right to make an attempt, if the limit allows another one now.
@@ -120,7 +126,7 @@ impl Connection {
                 None => return MayBegin::Later(limit.resumes_ns()),
             },
         };
-        self.busy += 1;
+        self.load.add();
         MayBegin::Now(Leave(permit))
     }
 
@@ -131,7 +137,7 @@ impl Connection {
         outcome: Option<&Result<(), Error>>,
         now_ns: u64,
     ) -> bool {
-        self.busy = self.busy.checked_sub(1).expect("an attempt that ends has begun");
+        self.load.subtract();
         if let (Some(permit), Some(limit)) = (leave.0, &mut self.limit) {
             match outcome {
                 Some(Ok(())) => limit.succeeded(permit, now_ns),
@@ -150,22 +156,25 @@ impl Connection {
     }
 
     fn is_over(&self) -> bool {
-        self.is_retired && self.busy == 0
+        self.is_retired && self.load.busy() == 0
     }
 
     /// A session is open.
     fn open(&mut self, session: Session) {
         self.session = Some(session);
+        self.load.set_ready(true);
         self.failure = None;
     }
 
     /// The session takes no further calls. Whether another can be opened is not known yet: calls wait for that.
     fn leave(&mut self) {
+        self.load.set_ready(false);
         self.session = None;
     }
 
     /// No session can be opened.
     fn fail(&mut self, why: String) {
+        self.load.set_ready(false);
         self.session = None;
         self.failure = Some(why);
     }
@@ -252,6 +261,6 @@ fn is_too_much(failure: &CallFailure) -> bool {
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.session.as_ref().map_or(SessionState::Opening, Session::state);
-        write!(f, "{}: {state:?}, {} calls", self.target.address, self.busy)
+        write!(f, "{}: {state:?}, {} calls", self.target.address, self.load.busy())
     }
 }

@@ -27,6 +27,7 @@ mod connection;
 mod leader;
 mod queue;
 mod reconnect;
+mod servers;
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -57,6 +58,7 @@ use call::{Attempt, Call, Step};
 use connection::{Connection, Leave, MayBegin};
 use leader::Leader;
 use queue::CallQueue;
+use servers::Servers;
 
 /// The services of an endpoint's clients, and their calls.
 #[derive(Default)]
@@ -93,12 +95,10 @@ struct Ended {
 struct Service {
     number: ServiceKey,
     config: ClientConfig,
-    connections: Vec<Key>,
+    servers: Servers,
     budget: RetryBudget,
     /// Asked first by calls without a key.
     leader: Leader,
-    /// Where the search for the least busy server begins, so that equals take turns.
-    turn: usize,
     /// Calls that wait for a session to any server: those that fail when none can be reached, and those that do not.
     waiting: [CallQueue; 2],
     /// Calls that have not ended.
@@ -171,8 +171,7 @@ impl Services {
         let Self { list, connections, calls, hedges, .. } = self;
         let call = calls.get_mut(call).expect("a server is looked for on behalf of a call");
         let service = list.get_mut(call.service).expect("a service stays for its calls");
-        let first = service.next_turn();
-        if let [only] = service.connections[..] {
+        if let Some(only) = service.servers.only() {
             return connections.get(only)?.session().map(|_| only);
         }
         let under_way: Vec<Key> = call.first.iter().map(|attempt| attempt.connection).collect();
@@ -185,9 +184,7 @@ impl Services {
         if leader.is_some() {
             return leader;
         }
-        let count = service.connections.len();
-        let in_turn = (0..count).map(|place| service.connections[(first + place) % count]);
-        let ready = in_turn.filter_map(|key| {
+        let ready = service.servers.in_turn().filter_map(|key| {
             let connection = connections.get(key)?;
             connection.session().map(|_| (key, connection))
         });
@@ -202,8 +199,8 @@ impl Services {
         let by_load = |a: &(Key, &Connection), b: &(Key, &Connection)| {
             let order = match call.key {
                 Some(key) => b.1.rank(key).total_cmp(&a.1.rank(key)),
-                None if is_less_busy(a.1.load(), b.1.load()) => Ordering::Less,
-                None if is_less_busy(b.1.load(), a.1.load()) => Ordering::Greater,
+                None if is_less_busy(a.1.load().get(), b.1.load().get()) => Ordering::Less,
+                None if is_less_busy(b.1.load().get(), a.1.load().get()) => Ordering::Greater,
                 None => Ordering::Equal,
             };
             tried(a).cmp(&tried(b)).then(order)
@@ -214,8 +211,8 @@ impl Services {
     /// Why no server of a service can be called, if all have failed.
     fn failures(&self, service: Key) -> Option<String> {
         let service = self.list.get(service)?;
-        let each = service.connections.iter().map(|key| {
-            let connection = self.connections.get(*key)?;
+        let each = service.servers.keys().map(|key| {
+            let connection = self.connections.get(key)?;
             Some(format!("{}: {}", connection.target.address, connection.failure()?))
         });
         each.collect::<Option<Vec<_>>>().map(|failures| failures.join("; "))
@@ -230,11 +227,11 @@ impl Services {
         if service.config.judge.is_none() || call.key.is_some() || service.leader.get().is_some() {
             return error;
         }
-        let is_ready = |key: &&Key| {
-            self.connections.get(**key).is_some_and(|connection| connection.session().is_some())
+        let is_ready = |key: &Key| {
+            self.connections.get(*key).is_some_and(|connection| connection.session().is_some())
         };
-        let ready = service.connections.iter().filter(is_ready).count();
-        let (count, message) = (service.connections.len(), &error.message);
+        let ready = service.servers.keys().filter(is_ready).count();
+        let (count, message) = (service.servers.len(), &error.message);
         let message = format!("no leader: {ready} of {count} servers can be called; {message}");
         error.with_message(message)
     }
@@ -262,11 +259,8 @@ impl Services {
     /// Whether [`failures`](Self::failures) has something to say.
     fn has_failed(&self, service: Key) -> bool {
         let Some(service) = self.list.get(service) else { return false };
-        let connection = |key: &Key| self.connections.get(*key);
-        service
-            .connections
-            .iter()
-            .all(|key| connection(key).is_some_and(|one| one.failure().is_some()))
+        let has_failed = |key| self.connections.get(key).is_some_and(|one| one.failure().is_some());
+        service.servers.keys().all(has_failed)
     }
 
     /// A call waits no more for what it waited for.
@@ -345,14 +339,13 @@ impl Service {
         random: impl FnOnce() -> u64,
         now_ns: u64,
     ) -> Option<Chosen> {
-        let first = self.next_turn();
-        let key = match (&self.connections[..], self.config.balance) {
-            ([only], _) => *only,
-            _ if let Some(leader) = self.leader.get() => leader,
-            (_, Balance::LeastBusy) => self.least_busy(connections, first)?,
-            (_, Balance::TwoChoices) => match self.better_of_two(connections, random()) {
+        let key = match (self.servers.only(), self.leader.get(), self.config.balance) {
+            (Some(only), ..) => only,
+            (_, Some(leader), _) => leader,
+            (.., Balance::LeastBusy) => self.servers.least_busy()?,
+            (.., Balance::TwoChoices) => match self.servers.better_of_two(random()) {
                 Some(key) => key,
-                None => self.least_busy(connections, first)?,
+                None => self.servers.least_busy()?,
             },
         };
         let connection = connections.get_mut(key)?;
@@ -362,42 +355,6 @@ impl Service {
         }
         let MayBegin::Now(leave) = connection.begin(now_ns) else { return None };
         Some(Chosen { connection: key, session, leave })
-    }
-
-    fn least_busy(&self, connections: &Slab<Connection>, first: usize) -> Option<Key> {
-        let (before, after) = self.connections.split_at(first);
-        let mut chosen: Option<(Key, (u32, u32))> = None;
-        for &key in after.iter().chain(before) {
-            let connection = connections.get(key)?;
-            let is_ready = connection.session().is_some();
-            if is_ready && chosen.is_none_or(|(_, load)| is_less_busy(connection.load(), load)) {
-                chosen = Some((key, connection.load()));
-            }
-        }
-        chosen.map(|(key, _)| key)
-    }
-
-    /// The less busy of two servers that are drawn, by random bits. None if neither can be called.
-    fn better_of_two(&self, connections: &Slab<Connection>, random: u64) -> Option<Key> {
-        let count = self.connections.len() as u64;
-        // Two different ones.
-        let first = (random >> 32) % count;
-        let second = (first + 1 + (random & u64::from(u32::MAX)) % (count - 1)) % count;
-        let drawn = [first, second].map(|place| self.connections[place as usize]);
-        let ready = |key: Key| {
-            let connection = connections.get(key)?;
-            connection.session().map(|_| (key, connection.load()))
-        };
-        match drawn.map(ready) {
-            [Some((_, load)), Some((key, other))] if is_less_busy(other, load) => Some(key),
-            [first, second] => first.or(second).map(|(key, _)| key),
-        }
-    }
-
-    fn next_turn(&mut self) -> usize {
-        let turn = self.turn;
-        self.turn = if turn + 1 < self.connections.len() { turn + 1 } else { 0 };
-        turn
     }
 
     /// A call has its response.

@@ -1,0 +1,206 @@
+//! The servers of a service: how busy each is, and which one a call goes to.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use crate::client::balance::is_less_busy;
+use crate::local::Key;
+
+/// How busy a server is. Its connection changes it, and the service chooses by it without a look at the connection.
+#[derive(Debug)]
+pub(super) struct Load {
+    /// Whether there is a session. It may drain already, which the connection knows.
+    is_ready: Cell<bool>,
+    /// Attempts on the way.
+    busy: Cell<u32>,
+    weight: Cell<u32>,
+}
+
+impl Load {
+    /// That of a server without a session.
+    pub(super) fn new(weight: u32) -> Rc<Self> {
+        Rc::new(Self { is_ready: Cell::new(false), busy: Cell::new(0), weight: Cell::new(weight) })
+    }
+
+    pub(super) fn set_ready(&self, is_ready: bool) {
+        self.is_ready.set(is_ready);
+    }
+
+    pub(super) fn set_weight(&self, weight: u32) {
+        self.weight.set(weight);
+    }
+
+    /// An attempt begins.
+    pub(super) fn add(&self) {
+        self.busy.set(self.busy.get() + 1);
+    }
+
+    /// An attempt has ended.
+    pub(super) fn subtract(&self) {
+        let busy = self.busy.get().checked_sub(1);
+        self.busy.set(busy.expect("an attempt that ends has begun"));
+    }
+
+    pub(super) fn busy(&self) -> u32 {
+        self.busy.get()
+    }
+
+    /// Attempts on the way, and the weight.
+    #[inline]
+    pub(super) fn get(&self) -> (u32, u32) {
+        (self.busy.get(), self.weight.get())
+    }
+}
+
+#[derive(Debug)]
+struct Server {
+    key: Key,
+    load: Rc<Load>,
+}
+
+/// The servers that a service may ask, in the order in which they were given.
+#[derive(Debug, Default)]
+pub(super) struct Servers {
+    list: Vec<Server>,
+    /// Where the search for the least busy server begins, so that equals take turns.
+    turn: usize,
+}
+
+impl Servers {
+    pub(super) fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    pub(super) fn keys(&self) -> impl Iterator<Item = Key> {
+        self.list.iter().map(|server| server.key)
+    }
+
+    pub(super) fn push(&mut self, key: Key, load: Rc<Load>) {
+        self.list.push(Server { key, load });
+    }
+
+    /// Takes all servers out.
+    pub(super) fn take(&mut self) -> Vec<Key> {
+        self.turn = 0;
+        self.list.drain(..).map(|server| server.key).collect()
+    }
+
+    /// The server, if there is one only.
+    #[inline]
+    pub(super) fn only(&self) -> Option<Key> {
+        match &self.list[..] {
+            [only] => Some(only.key),
+            _ => None,
+        }
+    }
+
+    /// All servers, beginning with another one each time.
+    pub(super) fn in_turn(&mut self) -> impl Iterator<Item = Key> {
+        let (before, after) = self.list.split_at(next_turn(&mut self.turn, self.list.len()));
+        after.iter().chain(before).map(|server| server.key)
+    }
+
+    /// The server with the fewest attempts for its weight, among those with a session.
+    pub(super) fn least_busy(&mut self) -> Option<Key> {
+        let (before, after) = self.list.split_at(next_turn(&mut self.turn, self.list.len()));
+        let less_busy = |chosen: &'_ Server, other: &'_ Server| {
+            is_less_busy(other.load.get(), chosen.load.get())
+        };
+        let ready = after.iter().chain(before).filter(|server| server.load.is_ready.get());
+        let chosen =
+            ready.reduce(|chosen, other| if less_busy(chosen, other) { other } else { chosen });
+        chosen.map(|server| server.key)
+    }
+
+    /// The less busy of two servers that are drawn, by random bits. None if neither has a session.
+    pub(super) fn better_of_two(&self, random: u64) -> Option<Key> {
+        let count = self.list.len() as u64;
+        // Two different ones.
+        let first = (random >> 32) % count;
+        let second = (first + 1 + (random & u64::from(u32::MAX)) % (count - 1)) % count;
+        let drawn = [first, second].map(|place| &self.list[place as usize]);
+        let chosen =
+            match drawn.map(|server| Some(server).filter(|server| server.load.is_ready.get())) {
+                [Some(one), Some(other)] if is_less_busy(other.load.get(), one.load.get()) => {
+                    Some(other)
+                }
+                [first, second] => first.or(second),
+            };
+        chosen.map(|server| server.key)
+    }
+}
+
+/// The place at which a search begins now; the next one begins one further.
+fn next_turn(turn: &mut usize, count: usize) -> usize {
+    let now = *turn;
+    *turn = if now + 1 < count { now + 1 } else { 0 };
+    now
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn servers(loads: &[(bool, u32, u32)]) -> Servers {
+        let mut servers = Servers::default();
+        for (bits, &(is_ready, busy, weight)) in (0..).zip(loads) {
+            let load = Load::new(weight);
+            load.set_ready(is_ready);
+            (0..busy).for_each(|_| load.add());
+            servers.push(Key::from_bits(bits), load);
+        }
+        servers
+    }
+
+    fn least_busy(servers: &mut Servers) -> Option<u64> {
+        servers.least_busy().map(Key::to_bits)
+    }
+
+    #[test]
+    fn least_busy__equals_take_turns() {
+        let mut servers = servers(&[(true, 1, 1), (true, 1, 1), (true, 1, 1)]);
+        let chosen: Vec<_> = (0..6).map(|_| least_busy(&mut servers)).collect();
+        assert_eq!(chosen, [0, 1, 2, 0, 1, 2].map(Some));
+    }
+
+    #[test]
+    fn least_busy__by_weight_and_only_with_a_session() {
+        let mut servers = servers(&[(true, 3, 1), (false, 0, 1), (true, 6, 4), (true, 2, 1)]);
+        for _ in 0..4 {
+            assert_eq!(least_busy(&mut servers), Some(2));
+        }
+        servers.list[2].load.set_ready(false);
+        assert_eq!(least_busy(&mut servers), Some(3));
+        servers.list[3].load.add();
+        servers.list[3].load.add();
+        assert_eq!(least_busy(&mut servers), Some(0));
+        servers.list[0].load.set_weight(2);
+        servers.list[3].load.set_weight(4);
+        assert_eq!(least_busy(&mut servers), Some(3));
+        servers.list.iter().for_each(|server| server.load.set_ready(false));
+        assert_eq!(least_busy(&mut servers), None);
+    }
+
+    /// The bits draw the first server and how far the other is from it.
+    #[test]
+    fn better_of_two__of_those_that_are_drawn() {
+        let servers = servers(&[(true, 5, 1), (true, 1, 1), (false, 0, 1), (false, 0, 1)]);
+        let chosen = |first: u64, distance: u64| {
+            servers.better_of_two(first << 32 | (distance - 1)).map(Key::to_bits)
+        };
+        assert_eq!((chosen(0, 1), chosen(1, 3)), (Some(1), Some(1)));
+        assert_eq!((chosen(0, 2), chosen(2, 2), chosen(3, 2)), (Some(0), Some(0), Some(1)));
+        assert_eq!((chosen(2, 1), chosen(3, 3)), (None, None));
+    }
+
+    #[test]
+    fn in_turn__begins_with_another_each_time() {
+        let mut servers = servers(&[(true, 0, 1), (false, 0, 1), (true, 0, 1)]);
+        let mut round = || servers.in_turn().map(Key::to_bits).collect::<Vec<_>>();
+        assert_eq!((round(), round(), round()), (vec![0, 1, 2], vec![1, 2, 0], vec![2, 0, 1]));
+        assert_eq!(servers.take().len(), 3);
+        assert_eq!((servers.len(), servers.only()), (0, None));
+        servers.push(Key::from_bits(9), Load::new(1));
+        assert_eq!(servers.only().map(Key::to_bits), Some(9));
+    }
+}
