@@ -9,7 +9,7 @@
 //! | [`MEMBER`](methods::MEMBER) | [`MemberRequest`] | [`AdminReply`] |
 //! | [`TRANSFER`](methods::TRANSFER) | [`TransferRequest`] | [`AdminReply`] |
 //!
-//! Each encodes itself onto the end of a `Vec<u8>` and decodes itself from a message, out of which it borrows.
+//! Every type encodes itself onto the end of a `Vec<u8>`, and decodes itself from a message from which it borrows.
 
 mod admin;
 mod get;

@@ -1,8 +1,7 @@
-//! Commands: what clients ask the replicated store to do, as they stand in the Raft log
-//! (`docs/kv-protocol.md` §3).
+//! Commands: the clients' requests to the replicated store as the Raft log holds them (`docs/kv-protocol.md` §3).
 //!
-//! The request of a WRITE is an encoded [`Command`], so that the leader proposes the bytes as they came, and
-//! every replica takes them apart when it applies them. A decoded command borrows from those bytes.
+//! The request of a WRITE is an encoded [`Command`]. The leader proposes these bytes unchanged, and every replica
+//! decodes them when it applies the entry. A decoded command borrows from the bytes.
 
 mod batch;
 mod op;
@@ -18,33 +17,32 @@ use crate::wire::{DecodeError, Reader, Write};
 pub enum Command<'a> {
     /// Opens a client session. Its number is the log index of this command.
     OpenSession,
-    /// Changes the store, once: however often the command arrives, it is applied once and gets one answer.
+    /// Changes the store once: however often the command arrives, the replica applies it once and returns one answer.
     Write {
         /// The session, by the log index of its [`Command::OpenSession`].
         session: u64,
-        /// Which of the session's writes this is. A client numbers its writes one after the other.
+        /// The number of this write in its session. A client numbers its writes consecutively.
         sequence: u64,
-        /// The first write that the client has no answer to, itself included: the results of earlier ones may
-        /// be forgotten. At most `sequence`, and less than
-        /// [`PENDING_WRITES_MAX`](crate::limits::PENDING_WRITES_MAX) before it.
+        /// The first write for which the client has no answer. The store may forget the results of earlier writes. At
+        /// most `sequence`, and less than [`PENDING_WRITES_MAX`](crate::limits::PENDING_WRITES_MAX) before it.
         first_pending: u64,
-        /// What to do.
+        /// The operation to apply.
         op: Op<'a>,
     },
 }
 
-/// A command that borrows from the bytes it was decoded from.
+/// A command that borrows from its encoded bytes.
 pub type CommandView<'a> = Command<'a>;
 
 const OPEN_SESSION: u8 = 1;
 const WRITE: u8 = 2;
 
 impl<'a> Command<'a> {
-    /// Takes a command apart.
+    /// Decodes a command.
     ///
     /// # Errors
     ///
-    /// The bytes are no command: what is wrong with which field.
+    /// If the bytes are not a valid command: the field and its defect.
     pub fn decode(bytes: &'a [u8]) -> Result<Command<'a>, DecodeError> {
         if bytes.len() > COMMAND_BYTES_MAX {
             return Err(DecodeError::OutOfRange("length of the command"));
@@ -59,10 +57,11 @@ impl<'a> Command<'a> {
         Ok(command)
     }
 
-    /// Appends the command's bytes.
+    /// Appends the encoded command.
     ///
     /// # Panics
     ///
+    /// If a key or value is longer than its [limit](crate::limits).
     /// If a key or value is longer than the [limits](crate::limits) say.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {

@@ -1,7 +1,8 @@
-//! For the fuzz target `kv_replica` (`fuzz/README.md`): formats that no user of the crate sees, which peers send and
-//! disks keep.
+//! Entry point of the fuzz target `kv_replica` (`fuzz/README.md`): the crate-private formats of messages between peers
+//! and of files on disk.
 
-/// Takes the bytes behind the first for messages between replicas, or for parts of a log on disk.
+/// Decodes the bytes after the first as messages between replicas or as parts of a log on disk; the first byte selects
+/// which.
 pub fn check(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else { return };
     match choice % 2 {

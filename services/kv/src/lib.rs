@@ -1,17 +1,17 @@
-//! A key-value store that Raft replicates, over Petrel.
+//! A key-value store over Petrel, replicated by Raft.
 //!
-//! | module | what it holds |
+//!  module | contents |
 //! | --- | --- |
 //! | [`api`] | the methods, their requests and replies |
 //! | [`command`] | the commands of the replicated log |
 //! | [`store`] | the state machine that applies them |
-//! | [`persist`] | what a store for the log has to do |
-//! | [`disk`] | the one that keeps it in files |
+//! | [`persist`] | the interface to the storage of the log |
+//! | [`disk`] | storage of the log in files |
 //! | [`client`] | the client: finds and follows the leader |
 //! | [`limits`] | every limit, with its reason |
 //!
-//! `docs/kv.md` has the client by example and says what the store promises, `docs/kv-operations.md` is the
-//! runbook. The messages are specified in `docs/kv-protocol.md`.
+//! `docs/kv.md` shows the client by example and states the store's guarantees. `docs/kv-operations.md` is the runbook.
+//! `docs/kv-protocol.md` specifies the messages.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ mod wire;
 pub use client::{KvClient, KvClientConfig, KvError};
 pub use replica::{ReadMode, Replica, ReplicaConfig, ReplicaError, ReplicaStats};
 
-/// Its programs are tests.
+/// Compiles and runs the manual's programs as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/kv.md")]
 struct Manual;

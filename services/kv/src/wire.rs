@@ -1,11 +1,11 @@
-//! Numbers and byte strings, little-endian, as all messages of the service are made of them.
+//! Numbers and byte strings, little-endian: the parts of all messages of the service.
 //!
-//! Reading is total: any bytes give a value or a [`DecodeError`], which names the field. What is read borrows
+//! Reading is total: any bytes decode to a value, or to a [`DecodeError`] that names the field. Decoded values borrow
 //! from the message.
 
 use crate::limits::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
-/// Why bytes are not the message they should be.
+/// The reason why bytes are not a valid message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// The message is shorter than its fields say.
@@ -14,21 +14,21 @@ pub enum DecodeError {
     /// The message is longer than its fields say.
     #[error("{0} bytes follow the end of the message")]
     Trailing(usize),
-    /// A byte that chooses between kinds has a value that stands for none.
+    /// A byte that selects a kind has no known value.
     #[error("there is no {field} of kind {kind}")]
     UnknownKind {
-        /// What there are kinds of.
+        /// The field with the unknown kind.
         field: &'static str,
         /// The byte.
         kind: u8,
     },
-    /// A key of no or of too many bytes.
+    /// A key is empty or too long.
     #[error("a key has 1 to {KEY_BYTES_MAX} bytes, not {0}")]
     KeyLength(usize),
-    /// A value of too many bytes.
+    /// A value is too long.
     #[error("a value has at most {VALUE_BYTES_MAX} bytes, not {0}")]
     ValueLength(usize),
-    /// A number is outside of what its field may be.
+    /// A number is outside of its field's range.
     #[error("the {0} is out of range")]
     OutOfRange(&'static str),
     /// A text is not UTF-8.
@@ -36,7 +36,7 @@ pub enum DecodeError {
     NotText(&'static str),
 }
 
-/// Takes a message apart from its front.
+/// Reads a message from its front.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -67,14 +67,14 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array(field)?))
     }
 
-    /// A key that something can be stored under.
+    /// Reads a key, which must not be empty.
     #[inline]
     pub(crate) fn key(&mut self) -> Result<&'a [u8], DecodeError> {
         let key = self.bound()?;
         if key.is_empty() { Err(DecodeError::KeyLength(0)) } else { Ok(key) }
     }
 
-    /// The bound of a range: like a key, but may be empty, which is before all keys.
+    /// Reads the bound of a range: a key, or empty for the position before all keys.
     #[inline]
     pub(crate) fn bound(&mut self) -> Result<&'a [u8], DecodeError> {
         let len = usize::from(self.u16("key")?);
@@ -93,7 +93,7 @@ impl<'a> Reader<'a> {
         self.take(len, "value")
     }
 
-    /// A text with a length of two bytes.
+    /// Reads a text with a length of two bytes.
     pub(crate) fn text(&mut self, field: &'static str) -> Result<&'a str, DecodeError> {
         let len = usize::from(self.u16(field)?);
         let bytes = self.take(len, field)?;
@@ -111,12 +111,12 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// What has not been read.
+    /// The unread bytes.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// That all of the message has been read.
+    /// Checks that the whole message was read.
     #[inline]
     pub(crate) fn end(&self) -> Result<(), DecodeError> {
         if self.rest.is_empty() { Ok(()) } else { Err(DecodeError::Trailing(self.rest.len())) }
@@ -130,16 +130,16 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// The other direction: appends to a message.
+/// Appends fields to a message.
 pub(crate) trait Write {
     fn put_u8(&mut self, value: u8);
     fn put_u16(&mut self, value: u16);
     fn put_u32(&mut self, value: u32);
     fn put_u64(&mut self, value: u64);
-    /// A key or the bound of a range.
+    /// Appends a key or the bound of a range.
     fn put_key(&mut self, key: &[u8]);
     fn put_value(&mut self, value: &[u8]);
-    /// A text with a length of two bytes, cut to `bytes_max` bytes.
+    /// Appends a text with a length of two bytes, cut to `bytes_max` bytes.
     fn put_text(&mut self, text: &str, bytes_max: usize);
 }
 

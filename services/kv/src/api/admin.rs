@@ -1,46 +1,46 @@
-//! MEMBER and TRANSFER: who the replicas are, and which of them leads.
+//! MEMBER and TRANSFER: changes of membership and of leadership.
 
 use super::Refusal;
 use crate::limits::ADDRESS_BYTES_MAX;
 use crate::wire::{DecodeError, Reader, Write};
 
-/// Changes who the replicas are.
+/// Changes the membership.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemberRequest<'a> {
-    /// What to change.
+    /// The kind of change.
     pub change: MemberChange,
-    /// The node that it concerns.
+    /// The node to change.
     pub node: u16,
-    /// The node's address. May be empty but when the node is added.
+    /// The node's address. Required when a node is added, may be empty otherwise.
     pub address: &'a str,
 }
 
-/// What is to become of a node.
+/// The kind of membership change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberChange {
-    /// It becomes a learner: it gets the log and has no vote.
+    /// The node becomes a learner: it receives the log but has no vote.
     Add,
-    /// It is no member any more.
+    /// The node leaves the cluster.
     Remove,
-    /// From a learner it becomes a voter.
+    /// The learner becomes a voter.
     Promote,
 }
 
 /// Hands leadership to another replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransferRequest {
-    /// The node that is to lead.
+    /// The future leader.
     pub node: u16,
 }
 
-/// The answer to both.
+/// The answer to MEMBER and TRANSFER.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdminReply<'a> {
-    /// It has been done.
+    /// The change is done.
     Done,
-    /// There was nothing to do: the node that is to be removed is no member.
+    /// Nothing to do: the node to remove is not a member.
     NoMember,
-    /// It has not.
+    /// The change was refused.
     Refused(Refusal<'a>),
 }
 
@@ -63,11 +63,11 @@ impl<'a> MemberRequest<'a> {
         out.put_text(self.address, ADDRESS_BYTES_MAX);
     }
 
-    /// Takes a request apart.
+    /// Decodes a request.
     ///
     /// # Errors
     ///
-    /// The bytes are no such request.
+    /// If the bytes are not a valid request.
     pub fn decode(bytes: &'a [u8]) -> Result<MemberRequest<'a>, DecodeError> {
         let mut reader = Reader::new(bytes);
         let change = match reader.u8("change")? {
@@ -93,11 +93,11 @@ impl TransferRequest {
         out.put_u16(self.node);
     }
 
-    /// Takes a request apart.
+    /// Decodes a request.
     ///
     /// # Errors
     ///
-    /// The bytes are no such request.
+    /// If the bytes are not a valid request.
     pub fn decode(bytes: &[u8]) -> Result<TransferRequest, DecodeError> {
         let mut reader = Reader::new(bytes);
         let request = TransferRequest { node: reader.u16("node")? };
@@ -116,11 +116,11 @@ impl<'a> AdminReply<'a> {
         }
     }
 
-    /// Takes a reply apart.
+    /// Decodes a reply.
     ///
     /// # Errors
     ///
-    /// The bytes are no such reply.
+    /// If the bytes are not a valid reply.
     pub fn decode(bytes: &'a [u8]) -> Result<AdminReply<'a>, DecodeError> {
         let mut reader = Reader::new(bytes);
         let reply = match reader.u8("reply")? {

@@ -15,23 +15,24 @@ pub struct GetRequest<'a> {
 /// How fresh the answer to a read must be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Consistency {
-    /// It reflects every write that was answered before the read was sent. Only the leader gives such answers.
+    /// The answer reflects every write that was answered before the read was sent. Only the leader gives this
+    /// guarantee.
     Linearizable,
-    /// It reflects some prefix of the writes. Any replica answers at once.
+    /// The answer reflects some prefix of the writes. Any replica answers at once.
     Stale,
 }
 
 /// The answer to a [`GetRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GetReply<'a> {
-    /// The key is there.
+    /// The key exists.
     Found {
-        /// The log index of the command that set it last.
+        /// The log index of the command that last set the key.
         revision: u64,
         /// Its value.
         value: &'a [u8],
     },
-    /// The key is not there.
+    /// The key does not exist.
     NotFound,
     /// The request was not served.
     Refused(Refusal<'a>),
@@ -54,11 +55,11 @@ impl<'a> GetRequest<'a> {
         out.put_key(self.key);
     }
 
-    /// Takes a request apart.
+    /// Decodes a request.
     ///
     /// # Errors
     ///
-    /// The bytes are no such request.
+    /// If the bytes are not a valid request.
     pub fn decode(bytes: &'a [u8]) -> Result<GetRequest<'a>, DecodeError> {
         let mut reader = Reader::new(bytes);
         let request =
@@ -86,7 +87,7 @@ impl Consistency {
 }
 
 impl<'a> GetReply<'a> {
-    /// The answer to a read that found this, a value and its revision.
+    /// Builds the reply from the result of a lookup, a value and its revision.
     pub fn from_found(found: Option<(&'a [u8], u64)>) -> GetReply<'a> {
         match found {
             Some((value, revision)) => GetReply::Found { revision, value },
@@ -107,11 +108,11 @@ impl<'a> GetReply<'a> {
         }
     }
 
-    /// Takes a reply apart.
+    /// Decodes a reply.
     ///
     /// # Errors
     ///
-    /// The bytes are no such reply.
+    /// If the bytes are not a valid reply.
     pub fn decode(bytes: &'a [u8]) -> Result<GetReply<'a>, DecodeError> {
         let mut reader = Reader::new(bytes);
         let reply = match reader.u8("reply")? {

@@ -13,7 +13,7 @@ pub const WRITE: u16 = 1;
 pub const GET: u16 = 2;
 /// Reads a range of keys.
 pub const SCAN: u16 = 3;
-/// How a replica is.
+/// Reports the state of a replica.
 pub const STATUS: u16 = 4;
 /// Adds, promotes or removes a replica.
 pub const MEMBER: u16 = 5;

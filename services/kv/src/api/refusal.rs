@@ -1,64 +1,64 @@
-//! Refusals: the answers that say why something was not done, the same for all methods.
+//! Refusals: answers that state why a request was not served, common to all methods.
 
 use crate::limits::{ADDRESS_BYTES_MAX, REASON_BYTES_MAX};
 use crate::wire::{DecodeError, Reader, Write};
 
-/// Why a request was not served.
+/// The reason why a request was not served.
 ///
-/// A refusal speaks of the one request that it answers. If the client has sent the same write before, that copy
-/// may have been applied, or may be yet, whatever becomes of this one; sending it again, with the same sequence,
-/// until there is a result is always safe.
+/// A refusal concerns only the request that it answers. If the client sent the write earlier, the earlier copy may have
+/// been applied or may be applied later, regardless of this refusal. Sending the write again with the same sequence
+/// until a result arrives is always safe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal<'a> {
-    /// This replica is not the leader, and did nothing. Ask the leader, if it is named; else any other replica.
+    /// This replica is not the leader and did nothing. Ask the leader if the refusal names it, else any other replica.
     #[error("not the leader{}", leader.map(|leader| format!(", which is {leader}")).unwrap_or_default())]
     NotLeader {
-        /// Who is, as far as this replica knows.
+        /// The leader, if this replica knows it.
         leader: Option<Leader<'a>>,
     },
-    /// The session has ended, or never began; nothing was done. If an earlier copy of the write was without an
-    /// answer, nobody knows any more whether it was applied. Open another session.
+    /// The session has ended or never began, and the replica did nothing. If an earlier copy of the write is
+    /// unanswered, its outcome can no longer be found out. Open another session.
     #[error("there is no such session")]
     SessionUnknown,
-    /// The write is before those that the client says are pending; nothing was done now. Its result is
-    /// forgotten.
+    /// The write precedes the writes that the client reports as pending, and the replica did nothing. The result of
+    /// this write is forgotten.
     #[error("the result of this write has been forgotten")]
     SequenceTooOld,
-    /// The write is too far ahead of the first one without an answer; nothing was done. Send it again when
-    /// earlier ones have theirs.
+    /// The write is too far ahead of the first unanswered write, and the replica did nothing. Send the write again when
+    /// earlier writes have their answers.
     #[error("too many writes of the session are pending")]
     TooManyPending,
-    /// The request is no message of this service; nothing was done. The client is at fault.
+    /// The request is not a message of this service, and the replica did nothing. The client is at fault.
     #[error("malformed request: {0}")]
     Malformed(&'a str),
-    /// The request could not be served, now.
+    /// The replica cannot serve the request at present.
     #[error("unavailable: {reason}{}", match certainty {
         Certainty::NotApplied => "",
         Certainty::Unknown => " (it may be applied nevertheless)",
     })]
     Unavailable {
-        /// Whether it may have been done nevertheless.
+        /// Whether the write may be applied nevertheless.
         certainty: Certainty,
-        /// Why, for people.
+        /// The reason, for people.
         reason: &'a str,
     },
 }
 
-/// What is known of a write that was not answered with its result.
+/// The knowledge about a write that was not answered with its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Certainty {
-    /// It was not and will not be applied.
+    /// The write was not and will not be applied.
     NotApplied,
-    /// It may have been applied, or may be later.
+    /// The write may have been applied, or may be later.
     Unknown,
 }
 
-/// Where the leader is.
+/// The leader's node and address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leader<'a> {
-    /// Its node.
+    /// The leader's node.
     pub node: u16,
-    /// The node's address, as clients connect to it.
+    /// The leader's address, as clients connect to it.
     pub address: &'a str,
 }
 
@@ -68,7 +68,7 @@ impl std::fmt::Display for Leader<'_> {
     }
 }
 
-// Replies begin with their kind; the kinds of refusals are the same in all of them.
+// Replies begin with their kind; the kinds of refusals are the same in all replies.
 const NOT_LEADER: u8 = 128;
 const SESSION_UNKNOWN: u8 = 129;
 const SEQUENCE_TOO_OLD: u8 = 130;
@@ -105,7 +105,7 @@ impl<'a> Refusal<'a> {
         }
     }
 
-    /// Reads what follows a reply's kind, which is none of the method's own.
+    /// Decodes a refusal of kind `kind`. Methods call this for kinds that are not their own.
     pub(super) fn read(kind: u8, reader: &mut Reader<'a>) -> Result<Refusal<'a>, DecodeError> {
         match kind {
             NOT_LEADER => Ok(Refusal::NotLeader { leader: read_leader(reader)? }),

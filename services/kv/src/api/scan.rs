@@ -9,42 +9,42 @@ use crate::wire::{DecodeError, Reader, Write};
 pub struct ScanRequest<'a> {
     /// How fresh the answer must be.
     pub consistency: Consistency,
-    /// The first key of the range, if it is there. Empty: from the beginning.
+    /// The lower bound of the range, included. Empty: from the beginning.
     pub from: &'a [u8],
-    /// The first key after the range. None: to the end.
+    /// The upper bound of the range, excluded. None: to the end.
     pub until: Option<&'a [u8]>,
-    /// Most pairs to answer with: at least 1. The server may answer with fewer, and says so.
+    /// Most pairs in the answer: at least 1. The server may return fewer, and then reports the next key.
     pub pairs_max: u32,
-    /// Most bytes of pairs to answer with, as encoded; a first pair that has more comes alone.
+    /// Most bytes of encoded pairs in the answer. A larger first pair comes alone.
     pub bytes_max: u32,
 }
 
 /// The answer to a [`ScanRequest`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScanReply<'a> {
-    /// What the range has.
+    /// A part of the range.
     Pairs {
         /// The first pairs of the range.
         pairs: Pairs<'a>,
-        /// The key to go on from, if there are more.
+        /// The key to continue from, if the range has more.
         next: Option<&'a [u8]>,
     },
     /// The request was not served.
     Refused(Refusal<'a>),
 }
 
-/// A key and what is stored under it.
+/// A key, its revision and its value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pair<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// The log index of the command that set it last.
+    /// The log index of the command that last set the key.
     pub revision: u64,
     /// Its value.
     pub value: &'a [u8],
 }
 
-/// Pairs as they stand in a reply, known to be whole.
+/// The encoded pairs of a reply, checked to be complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pairs<'a> {
     count: u32,
@@ -67,11 +67,11 @@ impl<'a> ScanRequest<'a> {
         write_optional_key(self.until, out);
     }
 
-    /// Takes a request apart.
+    /// Decodes a request.
     ///
     /// # Errors
     ///
-    /// The bytes are no such request.
+    /// If the bytes are not a valid request.
     pub fn decode(bytes: &'a [u8]) -> Result<ScanRequest<'a>, DecodeError> {
         let mut reader = Reader::new(bytes);
         let consistency = Consistency::read(&mut reader)?;
@@ -86,8 +86,8 @@ impl<'a> ScanRequest<'a> {
         Ok(ScanRequest { consistency, from, until, pairs_max, bytes_max })
     }
 
-    /// Appends the reply to this request: as many of `pairs`, which must be those of the range in order, as the
-    /// request and the server's own limits allow, and the key of the one that follows.
+    /// Appends the reply to this request. `pairs` must be the pairs of the range in order. The reply has as many of
+    /// them as the limits of request and server allow, and the key of the next pair.
     pub fn answer<'p>(&self, pairs: impl Iterator<Item = Pair<'p>>, out: &mut Vec<u8>) {
         let pairs_max = self.pairs_max.min(SCAN_PAIRS_MAX);
         let bytes_max = self.bytes_max.min(SCAN_BYTES_MAX) as usize;
@@ -125,11 +125,11 @@ impl<'a> ScanReply<'a> {
         }
     }
 
-    /// Takes a reply apart.
+    /// Decodes a reply.
     ///
     /// # Errors
     ///
-    /// The bytes are no such reply.
+    /// If the bytes are not a valid reply.
     pub fn decode(bytes: &'a [u8]) -> Result<ScanReply<'a>, DecodeError> {
         let mut reader = Reader::new(bytes);
         let reply = match reader.u8("reply")? {
@@ -145,12 +145,12 @@ impl<'a> ScanReply<'a> {
 }
 
 impl<'a> Pairs<'a> {
-    /// How many pairs there are.
+    /// The number of pairs.
     pub fn len(&self) -> usize {
         self.count as usize
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no pairs.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -165,7 +165,7 @@ impl<'a> Pairs<'a> {
     fn read(reader: &mut Reader<'a>) -> Result<Pairs<'a>, DecodeError> {
         let count = reader.u32("pairs")?;
         let start = reader.rest();
-        // Every pair takes bytes, so that the message's length bounds this loop.
+        // Every pair takes bytes, and the message's length therefore bounds this loop.
         for _ in 0..count {
             Pair::read(reader)?;
         }

@@ -1,35 +1,35 @@
-//! STATUS: how a replica is.
+//! STATUS: the state of a replica.
 //!
-//! The reply is a list of fields, each with its number and length, so that either side may be older than the
-//! other: what it does not know it skips, and what it is not told has its default.
+//! The reply is a list of fields, each with its number and length, and either side may be the older version. A reader
+//! skips unknown fields, and an absent field has its default.
 
 use std::borrow::Cow;
 
 use crate::limits::ADDRESS_BYTES_MAX;
 use crate::wire::{DecodeError, Reader, Write};
 
-/// How a replica is.
+/// The state of a replica.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Status {
     /// The node's number.
     pub node: u16,
     /// The replica's number in the Raft group.
     pub raft_id: u64,
-    /// What it is in the group at present.
+    /// The replica's present role.
     pub role: Role,
     /// The present term.
     pub term: u64,
     /// The leader's number in the Raft group, if there is one.
     pub leader: Option<u64>,
-    /// Entries of the log up to here are committed.
+    /// The index of the last committed entry.
     pub commit: u64,
-    /// Entries of the log up to here are applied.
+    /// The index of the last applied entry.
     pub applied: u64,
-    /// The last entry of the log.
+    /// The index of the last entry of the log.
     pub last_index: u64,
-    /// The first entry that the log still has.
+    /// The index of the first entry still in the log.
     pub first_index: u64,
-    /// The replicas.
+    /// The members.
     pub members: Vec<Member>,
     /// Keys in the store.
     pub keys: u64,
@@ -41,13 +41,13 @@ pub struct Status {
     pub counters: Vec<(Cow<'static, str>, u64)>,
 }
 
-/// What a replica is at present.
+/// The role of a replica.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Role {
-    /// It follows.
+    /// It follows the leader.
     #[default]
     Follower,
-    /// It asks whether it could become leader.
+    /// It asks, before it raises the term, whether an election could succeed.
     PreCandidate,
     /// It asks for votes.
     Candidate,
@@ -66,21 +66,21 @@ pub struct Member {
     pub address: String,
 }
 
-/// Whether a member votes.
+/// The voting right of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberKind {
     /// It votes.
     Voter,
-    /// It gets the log, and has no vote.
+    /// It receives the log but has no vote.
     Learner,
-    /// It begins to vote: until that change is complete the cluster may need those that it had before, too. Only a
-    /// [`MemberKind::Voter`] can stand in for another that fails.
+    /// It becomes a voter by a membership change in progress. Until the change is complete the cluster may need its
+    /// previous voters, too. Only a [`MemberKind::Voter`] can replace a failed voter.
     Joining,
-    /// It votes until the change that removes it is complete.
+    /// It votes until the membership change that removes it is complete.
     Leaving,
 }
 
-// Numbers of the fields. They are never used again for anything else.
+// Numbers of the fields. A number is never used again for another field.
 const NODE: u8 = 1;
 const RAFT_ID: u8 = 2;
 const ROLE: u8 = 3;
@@ -126,11 +126,11 @@ impl Status {
         }
     }
 
-    /// Takes a reply apart.
+    /// Decodes a reply.
     ///
     /// # Errors
     ///
-    /// The bytes are no such reply.
+    /// If the bytes are not a valid reply.
     pub fn decode(bytes: &[u8]) -> Result<Status, DecodeError> {
         let mut status = Status::default();
         let mut reader = Reader::new(bytes);
@@ -142,7 +142,7 @@ impl Status {
         Ok(status)
     }
 
-    /// The fields that are one number of eight bytes.
+    /// The fields that hold one number of eight bytes.
     fn numbers(&self) -> [(u8, u64); 9] {
         [
             (RAFT_ID, self.raft_id),
@@ -157,7 +157,7 @@ impl Status {
         ]
     }
 
-    /// A field may be longer than what is read of it here: a later version may have added to it.
+    /// Ignores bytes after the known part of a field: a later version may have added them.
     fn read_field(&mut self, number: u8, field: &mut Reader<'_>) -> Result<(), DecodeError> {
         match number {
             NODE => self.node = field.u16("node")?,
@@ -205,7 +205,7 @@ impl Role {
 }
 
 impl Member {
-    /// The node's number: the upper 16 bits of the replica's.
+    /// The node's number: the upper 16 bits of the replica's number.
     pub fn node(&self) -> u16 {
         crate::replica::book::node_of(self.raft_id)
     }
@@ -234,7 +234,7 @@ impl Member {
     }
 }
 
-/// Appends a field of which the length is known when it has been written.
+/// Appends a field whose length is known only after its content.
 fn field(number: u8, out: &mut Vec<u8>, content: impl FnOnce(&mut Vec<u8>)) {
     out.put_u8(number);
     let len_at = out.len();

@@ -6,9 +6,9 @@ use crate::wire::{DecodeError, Reader, Write};
 /// The answer to a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WriteReply<'a> {
-    /// The command was applied, now or when it came before.
+    /// The command was applied, by this request or an earlier copy.
     Applied(Applied),
-    /// It was not.
+    /// The command was not applied by this request.
     Refused(Refusal<'a>),
 }
 
@@ -17,30 +17,30 @@ pub enum WriteReply<'a> {
 pub struct Applied {
     /// The log index of the command: the number of the session it opened, or the revision of the keys it set.
     pub index: u64,
-    /// What it did.
+    /// The command's effect.
     pub outcome: Outcome,
 }
 
-/// What a command did.
+/// The effect of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// It opened a session, whose number is the index.
+    /// The command opened a session, whose number is the index.
     SessionOpened,
-    /// It set a key.
+    /// The command set a key.
     Put {
         /// Whether the key had a value before.
         replaced: bool,
     },
-    /// It made sure that a key is not there.
+    /// The command made sure that the key does not exist.
     Deleted {
-        /// Whether it was there before.
+        /// Whether the key existed before.
         existed: bool,
     },
-    /// A key was not as expected, and nothing changed.
+    /// An expectation failed, and nothing changed.
     Mismatch {
-        /// Which operation of a batch found it so; 0 outside of batches.
+        /// The position in the batch of the failed operation; 0 outside of batches.
         position: u16,
-        /// When the key was last written, if it is there.
+        /// The log index at which the key was last written, if it exists.
         revision: Option<u64>,
     },
     /// All operations of a batch took effect.
@@ -67,11 +67,11 @@ impl<'a> WriteReply<'a> {
         }
     }
 
-    /// Takes a reply apart.
+    /// Decodes a reply.
     ///
     /// # Errors
     ///
-    /// The bytes are no such reply.
+    /// If the bytes are not a valid reply.
     pub fn decode(bytes: &'a [u8]) -> Result<WriteReply<'a>, DecodeError> {
         let mut reader = Reader::new(bytes);
         let reply = match reader.u8("reply")? {

@@ -1,10 +1,10 @@
-//! Batches: several operations in one.
+//! Batches: several operations in one command.
 
 use super::Op;
 use crate::limits::{BATCH_OPS_MAX, COMMAND_BYTES_MAX};
 use crate::wire::{DecodeError, Reader, Write};
 
-/// The operations of a batch, encoded and known to be whole.
+/// The encoded operations of a batch, checked to be complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batch<'a> {
     count: u16,
@@ -12,12 +12,12 @@ pub struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    /// How many operations there are.
+    /// The number of operations.
     pub fn len(&self) -> usize {
         usize::from(self.count)
     }
 
-    /// Whether there are none.
+    /// Returns true if the batch is empty.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -47,7 +47,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// A batch that is being put together.
+/// A batch under construction.
 ///
 /// ```
 /// use petrel_kv::command::{BatchBuffer, Expected, Op};
@@ -64,30 +64,30 @@ pub struct BatchBuffer {
     ops: Vec<u8>,
 }
 
-/// Why an operation was not added to a batch.
+/// The reason why an operation was not added to a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BatchError {
-    /// There are as many as there may be: write this one by itself, or in a further batch.
+    /// The batch is full: write this operation by itself, or in another batch.
     #[error("a batch has at most {BATCH_OPS_MAX} operations")]
     Full,
-    /// The command would be too long: write this one by itself, or in a further batch.
+    /// The command would be too long: write this operation by itself, or in another batch.
     #[error("a command has at most {COMMAND_BYTES_MAX} bytes")]
     TooLong,
-    /// Batches do not stand in batches: push its operations instead.
+    /// Batches cannot be nested: push the inner batch's operations instead.
     #[error("a batch does not stand in a batch")]
     Nested,
 }
 
 impl BatchBuffer {
-    /// Adds an operation after the others.
+    /// Appends an operation.
     ///
     /// # Errors
     ///
-    /// The batch stays as it was.
+    /// [`BatchError`] if the operation does not fit; the batch stays unchanged.
     ///
     /// # Panics
     ///
-    /// If a key or value is longer than the [limits](crate::limits) say.
+    /// If a key or value is longer than its [limit](crate::limits).
     pub fn push(&mut self, op: &Op<'_>) -> Result<(), BatchError> {
         if matches!(op, Op::Batch(_)) {
             return Err(BatchError::Nested);
@@ -105,13 +105,13 @@ impl BatchBuffer {
         Ok(())
     }
 
-    /// What has been added.
+    /// The operations pushed until now.
     pub fn batch(&self) -> Batch<'_> {
         Batch { count: self.count, ops: &self.ops }
     }
 }
 
-/// Room for the operations: the command less its kind, three numbers, the kind and count of the batch.
+/// Room for the operations: the command minus its kind, three numbers, and the kind and count of the batch.
 const OPS_BYTES_MAX: usize = COMMAND_BYTES_MAX - (1 + 3 * 8 + 1 + 2);
 
 fn read_op<'a>(reader: &mut Reader<'a>) -> Result<Op<'a>, DecodeError> {

@@ -1,16 +1,16 @@
-//! Operations: what a write does to the keys.
+//! Operations: the effect of a write on keys.
 
 use super::Batch;
 use crate::wire::{DecodeError, Reader, Write};
 
-/// What a write does.
+/// One operation of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Op<'a> {
     /// Sets a key's value.
     Put {
         /// The key.
         key: &'a [u8],
-        /// Its value from now on.
+        /// The new value.
         value: &'a [u8],
     },
     /// Removes a key.
@@ -18,30 +18,30 @@ pub enum Op<'a> {
         /// The key.
         key: &'a [u8],
     },
-    /// Compare and set: sets a key's value if the key is as expected.
+    /// Compare and set: sets a key's value if the expectation holds.
     Cas {
         /// The key.
         key: &'a [u8],
-        /// What must hold.
+        /// The condition on the key's present state.
         expected: Expected<'a>,
-        /// The key's value from then on.
+        /// The new value.
         value: &'a [u8],
     },
-    /// Compare and delete: removes a key if it is as expected.
+    /// Compare and delete: removes a key if the expectation holds.
     CasDelete {
         /// The key.
         key: &'a [u8],
-        /// What must hold.
+        /// The condition on the key's present state.
         expected: Expected<'a>,
     },
-    /// Several operations, of which all take effect or none, if an expectation does not hold.
+    /// Several operations. All take effect, or none if an expectation fails.
     Batch(Batch<'a>),
 }
 
-/// What must hold of a key for a conditional write.
+/// The condition on a key for a conditional write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expected<'a> {
-    /// There is no such key.
+    /// The key does not exist.
     Absent,
     /// The key was last written at this log index.
     Revision(u64),
@@ -60,7 +60,7 @@ const REVISION: u8 = 1;
 const VALUE: u8 = 2;
 
 impl<'a> Op<'a> {
-    /// The key, if it is about one.
+    /// The key of a single operation, none for a batch.
     pub(crate) fn first_key(&self) -> Option<&'a [u8]> {
         match *self {
             Op::Put { key, .. }
@@ -78,7 +78,7 @@ impl<'a> Op<'a> {
         }
     }
 
-    /// An operation that may stand in a batch: all but a batch.
+    /// Decodes an operation that may be part of a batch: any except a batch.
     pub(super) fn read_single(kind: u8, reader: &mut Reader<'a>) -> Result<Op<'a>, DecodeError> {
         match kind {
             PUT => Ok(Op::Put { key: reader.key()?, value: reader.value()? }),

@@ -1,56 +1,57 @@
-//! What can be set about a replica.
+//! The settings of a replica.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// How reads that have to see every write before them are answered.
+/// The way in which the leader answers linearizable reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReadMode {
-    /// The leader asks a majority whether it still leads, once for all reads that wait (Raft dissertation §6.4).
-    /// Right whatever clocks do.
+    /// The leader asks a majority whether it still leads, once for all waiting reads (Raft dissertation §6.4). Correct
+    /// whatever clocks do.
     #[default]
     ReadIndex,
-    /// The leader answers at once while followers that heard from it have promised not to elect another: an
-    /// election timeout, less [`ReplicaConfig::clock_drift`] (§6.4.1). Right while clocks run about equally fast.
+    /// The leader answers at once while a lease holds: followers that acknowledged a heartbeat promise not to vote for
+    /// another replica for an election timeout, less [`ReplicaConfig::clock_drift`] (§6.4.1). Correct while clocks run
+    /// about equally fast.
     Lease,
 }
 
-/// What can be set about a replica.
+/// The settings of a replica.
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
     /// This node's number, from 1.
     pub node: u16,
-    /// Where others reach it.
+    /// The address at which others reach this node.
     pub address: SocketAddr,
-    /// The nodes with which the cluster begins, itself among them or not, and their addresses.
+    /// The nodes that bootstrap the cluster, and their addresses. The list may include this node.
     pub peers: Vec<(u16, SocketAddr)>,
-    /// Time between two signs of life of the leader.
+    /// Time between two heartbeats of the leader.
     pub heartbeat: Duration,
-    /// Time without a sign of life after which followers elect another leader: this to twice this.
+    /// Time without a heartbeat after which a follower starts an election: between this value and twice this value.
     pub election: Duration,
-    /// How reads are answered.
+    /// The way in which reads are answered.
     pub reads: ReadMode,
-    /// Most by which clocks may differ in speed for leases, in thousandths.
+    /// The greatest difference in speed between clocks that leases tolerate, in thousandths.
     pub clock_drift: u32,
-    /// Entries in the log beyond which it begins anew with a snapshot.
+    /// Number of log entries above which the replica takes a snapshot and truncates the log.
     pub log_entries_max: usize,
-    /// The same in bytes.
+    /// The limit in bytes, with the same effect.
     pub log_bytes_max: usize,
-    /// Entries that are kept then, for replicas that are a little behind.
+    /// Entries kept after truncation, for replicas that are a little behind.
     pub log_entries_kept: usize,
-    /// Writes that wait for a majority at most. More are refused.
+    /// Most writes that may wait for a majority. Further writes are refused.
     pub writes_max: usize,
-    /// Where random numbers begin: names of replicas, and timeouts of elections.
+    /// The seed for random numbers: replica names and election timeouts.
     pub seed: u64,
-    /// What the replica and the Raft core have to say.
+    /// The logger of the replica and of the Raft core.
     pub logger: slog::Logger,
 }
 
-/// Ticks of the Raft core for each sign of life.
+/// Ticks of the Raft core for each heartbeat.
 pub(super) const TICKS_PER_HEARTBEAT: usize = 2;
 
 impl ReplicaConfig {
-    /// A replica with the defaults, for a network within a building.
+    /// Settings with the defaults, for a network within a building.
     pub fn new(node: u16, address: SocketAddr, peers: Vec<(u16, SocketAddr)>, seed: u64) -> Self {
         Self {
             node,
@@ -69,7 +70,7 @@ impl ReplicaConfig {
         }
     }
 
-    /// The first rule that the settings break.
+    /// Returns the first rule that the settings break.
     pub(super) fn check(&self) -> Result<(), &'static str> {
         if self.node == 0 || self.peers.iter().any(|(node, _)| *node == 0) {
             Err("nodes are numbered from 1")
@@ -98,15 +99,15 @@ impl ReplicaConfig {
         self.election.as_nanos().div_ceil(self.tick().as_nanos()) as usize
     }
 
-    /// How long a leader may rely on a follower that has heard from it: followers count ticks, and the first
-    /// may be as good as over.
+    /// How long a leader may rely on a follower that acknowledged a heartbeat. Followers count whole ticks, and the
+    /// first tick may be almost over.
     pub(super) fn lease_ns(&self) -> u64 {
         let ticks = self.election_ticks() as u128 - 1;
         let promised_ns = self.tick().as_nanos() * ticks;
         (promised_ns * u128::from(1000 - self.clock_drift) / 1000) as u64
     }
 
-    /// The other nodes with which the cluster begins.
+    /// The other nodes that bootstrap the cluster.
     pub(super) fn others(&self) -> impl Iterator<Item = (u16, SocketAddr)> {
         self.peers.iter().copied().filter(|(node, _)| *node != self.node)
     }

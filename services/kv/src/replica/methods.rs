@@ -1,12 +1,12 @@
-//! Numbers of the methods by which replicas talk to each other. Clients' are in [`crate::api`].
+//! Numbers of the methods that replicas call on each other. The clients' methods are in [`crate::api`].
 
-/// Messages of Raft; what they cause for the sender is the answer.
+/// Messages of Raft. The response carries the messages that they cause for the sender.
 pub(crate) const RAFT: u16 = 16;
-/// Who is who: [`super::hello::Hello`], both ways.
+/// Introduction of replicas to each other: [`super::hello::Hello`], in both directions.
 pub(crate) const HELLO: u16 = 17;
-/// A replica asks to be taken in: [`super::hello::Join`].
+/// A replica's request to become a member: [`super::hello::Join`].
 pub(crate) const JOIN: u16 = 18;
 /// A part of a snapshot.
 pub(crate) const SNAPSHOT: u16 = 19;
-/// A snapshot could not be fetched.
+/// Reports that a snapshot could not be fetched.
 pub(crate) const SNAPSHOT_FAILED: u16 = 20;

@@ -1,8 +1,8 @@
-//! A replica: an endpoint's handlers, the Raft core, and what connects them.
+//! A replica: an endpoint's handlers, the Raft core, and the code between them.
 //!
-//! All of it runs on the endpoint's thread. Handlers take in what clients and peers send; after each turn of the
-//! event loop [`Replica::turn`] does what follows: proposes what clients have written, in one piece, sends, keeps,
-//! applies, answers. So batches form by themselves, and nothing waits for one.
+//! Everything runs on the endpoint's thread. Handlers accept the messages of clients and peers. After each turn of the
+//! event loop, [`Replica::turn`] proposes the clients' writes as one piece, sends, persists, applies and answers.
+//! Batches therefore form by themselves, and no write waits for a batch to fill.
 
 pub(crate) mod book;
 mod codec;
@@ -35,62 +35,62 @@ use crate::persist::{LogStore, Recovered};
 use member::Member;
 use shared::Shared;
 
-/// Why a replica cannot begin, or has to stop.
+/// The reason why a replica cannot start, or has to stop.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplicaError {
     /// The settings break a rule.
     #[error("{0}")]
     Config(&'static str),
-    /// The log cannot be kept, or is not what it should be.
+    /// The log cannot be written, or is not valid.
     #[error("{0}")]
     Log(String),
-    /// The Raft core refuses to go on.
+    /// The Raft core reported an error.
     #[error("Raft: {0}")]
     Raft(String),
-    /// The log is that of another node.
+    /// The log belongs to another node.
     #[error("the log is that of node {found}, not of node {expected}")]
     OtherNode {
-        /// The node that was asked for.
+        /// The node in the settings.
         expected: u16,
-        /// The node whose log it is.
+        /// The node that the log belongs to.
         found: u16,
     },
 }
 
-/// What a replica has done since it began.
+/// Counters since the start of the replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplicaStats {
-    /// Messages of Raft that were taken in.
+    /// Raft messages that were processed.
     pub messages: u64,
-    /// Those that were not.
+    /// Raft messages that were ignored.
     pub messages_ignored: u64,
-    /// Proposals, of one write or of many.
+    /// Proposals, with one or more writes.
     pub proposals: u64,
-    /// Entries that came into the log.
+    /// Entries appended to the log.
     pub entries: u64,
-    /// Entries that were applied.
+    /// Entries applied.
     pub applied: u64,
-    /// Elections that this replica has won.
+    /// Elections won by this replica.
     pub elections_won: u64,
-    /// Snapshots that it has made.
+    /// Snapshots made.
     pub images: u64,
-    /// Snapshots that it has begun to fetch.
+    /// Snapshot fetches begun.
     pub snapshots_fetched: u64,
 }
 
-/// A replica on an endpoint. Run the endpoint's event loop, and [`Replica::turn`] after each turn:
-/// [`Replica::run`] does both.
+/// A replica on an endpoint. Run the endpoint's event loop, and [`Replica::turn`] after each turn: [`Replica::run`]
+/// does both.
 pub struct Replica {
     shared: Shared,
 }
 
 impl Replica {
-    /// Begins on an endpoint, whose handlers it sets. `recovered` is what the log has of an earlier run.
+    /// Starts a replica on an endpoint and registers its handlers. `recovered` is the log's content of an earlier run.
     ///
     /// # Errors
-    /// [`ReplicaError`] when the settings or the log are not usable.
+    /// [`ReplicaError`] if the settings or the log are not usable.
     pub fn start<T: Transport, C: ControlPlane<T::Link>>(
         endpoint: &mut Endpoint<(), T, C>,
         config: ReplicaConfig,
@@ -122,16 +122,16 @@ impl Replica {
         Ok(Self { shared })
     }
 
-    /// Does what is to be done after a turn of the event loop. Tells whether there is more to do after the next
-    /// turn, even if nothing comes in.
+    /// Does the work that follows a turn of the event loop. Returns true if more work remains for after the next turn,
+    /// even if no message arrives.
     ///
     /// # Errors
-    /// [`ReplicaError`] when the replica has to stop: then the process should, too.
+    /// [`ReplicaError`] if the replica has to stop; the process should stop, too.
     pub fn turn(&self, cx: &mut Context<'_>) -> Result<bool, ReplicaError> {
         self.shared.turn(cx)
     }
 
-    /// Runs the endpoint and the replica on it, until `stop` says so.
+    /// Runs the endpoint and the replica until `stop` returns true.
     ///
     /// # Errors
     /// As [`Replica::turn`].
@@ -148,12 +148,12 @@ impl Replica {
         outcome
     }
 
-    /// How the replica is.
+    /// The state of the replica.
     pub fn status(&self) -> Status {
         self.shared.borrow().status()
     }
 
-    /// What it has done.
+    /// The replica's counters.
     pub fn stats(&self) -> ReplicaStats {
         self.shared
             .borrow()
@@ -162,12 +162,12 @@ impl Replica {
             .map_or_else(ReplicaStats::default, |member| member.stats)
     }
 
-    /// Whether it leads, as far as it knows.
+    /// Returns true if the replica believes that it is the leader.
     pub fn is_leader(&self) -> bool {
         self.shared.borrow().member.as_ref().is_some_and(Member::leads)
     }
 
-    /// A digest of all keys, and up to which index: equal on replicas that have applied the same.
+    /// A digest of all keys, and the applied index: equal on replicas that have applied the same entries.
     pub fn digest(&self) -> Option<(u64, u64)> {
         let state = self.shared.borrow();
         let member = state.member.as_ref()?;

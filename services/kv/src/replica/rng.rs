@@ -1,4 +1,4 @@
-//! Random numbers that follow from a seed.
+//! Random numbers determined by a seed.
 
 /// SplitMix64 (Steele, Lea and Flood 2014).
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// Evenly from 0 up to below this; the error is below 2⁻³² for what is drawn here.
+    /// An even draw from 0 to below `end`; the bias is below 2⁻³² for the values drawn here.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.next()) * u128::from(end)) >> 64) as u64
     }
