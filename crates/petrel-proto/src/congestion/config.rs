@@ -1,4 +1,4 @@
-//! Which controller an endpoint's sessions have, and whether its parameters can be.
+//! The choice of an endpoint's congestion controller, and the check of its parameters.
 
 use std::sync::Arc;
 
@@ -6,13 +6,13 @@ use super::state::Control;
 use super::{Congestion, Dcqcn, DcqcnConfig, Flow, Rate, Swift, SwiftConfig};
 use super::{Timely, TimelyConfig};
 
-/// The congestion control of an endpoint's sessions in their client role. The default is
-/// [`DcqcnConfig::default`]: it is the one that takes nothing but a network for a network
-/// (`docs/congestion.md` has the measurements).
+/// The congestion control of an endpoint's sessions in the client role. The default is
+/// [`DcqcnConfig::default`]: DCQCN alone never mistakes host delays for network queues (`docs/congestion.md`
+/// has the measurements).
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum CongestionConfig {
-    /// None: the credits alone bound what is on the way.
+    /// No control: the credits alone bound the packets in flight.
     None,
     /// Rates from round trips.
     Timely(TimelyConfig),
@@ -28,50 +28,50 @@ impl Default for CongestionConfig {
     }
 }
 
-/// A parameter that cannot be.
+/// An invalid parameter.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CongestionConfigError {
     /// A rate that cannot be paced, or a least rate above the line's.
     #[error("{name} is {} bytes/s; it must be between {} and {}", .rate.get(), .least.get(), .most.get())]
     Rate {
-        /// The parameter.
+        /// The parameter's name.
         name: &'static str,
-        /// What it is.
+        /// The given value.
         rate: Rate,
-        /// What it may be at least.
+        /// The least allowed value.
         least: Rate,
-        /// What it may be at most.
+        /// The largest allowed value.
         most: Rate,
     },
     /// A time of zero, or two in the wrong order.
     #[error("{name} is {ns} ns; it must be at least {least}")]
     Time {
-        /// The parameter.
+        /// The parameter's name.
         name: &'static str,
-        /// What it is.
+        /// The given value.
         ns: u32,
-        /// What it may be at least.
+        /// The least allowed value.
         least: u32,
     },
-    /// A number out of its range, or none at all.
+    /// A number out of its range, or NaN.
     #[error("{name} is {value}; it must be {} {least} and at most {most}", if *.or_equal { "at least" } else { "above" })]
     Number {
-        /// The parameter.
+        /// The parameter's name.
         name: &'static str,
-        /// What it is.
+        /// The given value.
         value: f64,
-        /// What it must be above.
+        /// The lower bound.
         least: f64,
-        /// Whether it may be that itself.
+        /// True if the lower bound itself is allowed.
         or_equal: bool,
-        /// What it may be at most.
+        /// The largest allowed value.
         most: f64,
     },
-    /// A count of zero where something has to be counted.
+    /// A count of zero where zero is not allowed.
     #[error("{name} must not be zero")]
     Zero {
-        /// The parameter.
+        /// The parameter's name.
         name: &'static str,
     },
 }
@@ -89,14 +89,15 @@ fn time(name: &'static str, ns: u32, least: u32) -> Result<(), Error> {
     if ns >= least { Ok(()) } else { Err(Error::Time { name, ns, least }) }
 }
 
-/// Above `least`, for what would do nothing at all there. NaN is in no range.
+/// Checks a number with an excluded lower bound, at which the parameter would have no effect. NaN is in no
+/// range.
 fn number(name: &'static str, value: f64, least: f64, most: f64) -> Result<(), Error> {
     let is_in_range = value > least && value <= most;
     let error = Error::Number { name, value, least, or_equal: false, most };
     if is_in_range { Ok(()) } else { Err(error) }
 }
 
-/// As [`number`], and zero too: it turns something off.
+/// Like [`number`], with zero allowed: zero turns a feature off.
 fn number_or_zero(name: &'static str, value: f64, most: f64) -> Result<(), Error> {
     let is_in_range = (0.0..=most).contains(&value);
     let error = Error::Number { name, value, least: 0.0, or_equal: true, most };
@@ -126,7 +127,7 @@ impl TimelyConfig {
         share("alpha", self.alpha)?;
         share("beta", self.beta)?;
         not_zero("hai_rounds", self.hai_rounds.into())?;
-        // None is the published algorithm, one doubles the rate as TCP's slow start does.
+        // Zero is the published algorithm, one doubles the rate like TCP's slow start.
         number_or_zero("recovery", self.recovery, 1.0)
     }
 }
@@ -152,17 +153,17 @@ impl SwiftConfig {
         number("scaling_window_min", self.scaling_window_min, 0.0, most)?;
         number("increase", self.increase, 0.0, 64.0)?;
         share("beta", self.beta)?;
-        // All of the window in one reduction would leave nothing to grow from.
+        // A reduction by the whole window would leave nothing to grow from.
         number("reduction_max", self.reduction_max, 0.0, 0.9)?;
         number("window_min", self.window_min, 0.0, 1.0)
     }
 }
 
 impl CongestionConfig {
-    /// Looks at every parameter.
+    /// Checks every parameter.
     ///
     /// # Errors
-    /// The first one that cannot be.
+    /// The first invalid parameter.
     pub fn validate(&self) -> Result<(), CongestionConfigError> {
         match self {
             Self::None => Ok(()),
@@ -173,8 +174,8 @@ impl CongestionConfig {
     }
 }
 
-/// A configuration that was looked at: made once for an endpoint, it makes its sessions'
-/// controllers, which share it.
+/// A checked configuration. An endpoint makes the controllers of its sessions from one, and the controllers
+/// share the parameters.
 #[derive(Clone, Debug)]
 pub struct CongestionControl(Shared);
 
@@ -193,10 +194,10 @@ impl Default for CongestionControl {
 }
 
 impl CongestionControl {
-    /// Takes a configuration.
+    /// Checks and wraps a configuration.
     ///
     /// # Errors
-    /// The first parameter that cannot be.
+    /// The first invalid parameter.
     pub fn new(config: CongestionConfig) -> Result<Self, CongestionConfigError> {
         config.validate()?;
         Ok(Self(match config {
@@ -207,13 +208,12 @@ impl CongestionControl {
         }))
     }
 
-    /// Whether sessions react to marks of congestion (ECN): only then may their packets say that they
-    /// can be marked.
+    /// Returns true if sessions react to ECN marks: only then may their packets be sent as ECN-capable.
     pub fn heeds_marks(&self) -> bool {
         matches!(self.0, Shared::Dcqcn(_))
     }
 
-    /// The state of a new session, which is uncongested.
+    /// Makes the state of a new session, which is uncongested.
     pub fn start(&self, flow: Flow) -> Congestion {
         let control = match &self.0 {
             Shared::None => Control::None,
@@ -318,7 +318,7 @@ mod tests {
         assert_eq!(CongestionConfig::default(), of_endpoints);
     }
 
-    /// Each parameter at the ends of its range: the last value that may be, and the first that may not.
+    /// Every parameter at the ends of its range: the last valid value, and the first invalid one.
     #[test]
     fn parameters__at_the_ends_of_their_ranges() {
         fn dcqcn(change: impl FnOnce(&mut DcqcnConfig)) -> CongestionConfig {

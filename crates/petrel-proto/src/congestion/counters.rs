@@ -1,15 +1,15 @@
-//! What congestion control counts.
+//! The counters of congestion control.
 
-/// What the congestion control of an endpoint's sessions has done. Plain numbers of one thread.
+/// Events of congestion control in an endpoint's sessions. Plain numbers, used by one thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CongestionCounters {
-    /// Acknowledgements that changed nothing in an uncongested session; those of small calls, which
-    /// are to cost nothing, are not counted.
+    /// Acknowledgements that changed nothing in an uncongested session. Those of small calls are not counted,
+    /// to keep their cost at zero.
     pub acks_bypassed: u64,
-    /// Acknowledgements that a controller heard.
+    /// Acknowledgements processed by a controller.
     pub updates: u64,
-    /// Acknowledgements that echoed a mark.
+    /// Acknowledgements with an ECN echo.
     pub marks: u64,
     /// Packets lost.
     pub losses: u64,
@@ -53,7 +53,7 @@ impl core::ops::AddAssign for CongestionCounters {
 mod tests {
     use super::*;
 
-    /// Each counter another number, so that no two can be taken for each other.
+    /// A different number for every counter, so that a mix-up shows.
     fn counted(times: u64) -> CongestionCounters {
         CongestionCounters {
             acks_bypassed: times,

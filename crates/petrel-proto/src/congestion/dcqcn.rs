@@ -1,28 +1,26 @@
 //! DCQCN's reaction point (Zhu et al., SIGCOMM'15): a rate from ECN marks.
 //!
-//! The published algorithm: a notification of a mark sets the target to the current rate, takes
-//! `alpha / 2` off the current one, and raises `alpha`, the estimate of how many packets are
-//! marked. Without notifications `alpha` decays with a timer; and with each expiry of another timer,
-//! and with each so many bytes, the current rate moves half the way to the target, which from the
-//! fifth time on grows by itself (additive), and when both have expired that often, grows faster
-//! and faster (hyper).
+//! The published algorithm: a notification of a mark sets the target to the current rate, takes `alpha / 2`
+//! off the current rate, and raises `alpha`, the estimate of the share of marked packets. Without
+//! notifications `alpha` decays with a timer. Every expiry of a second timer, and every `increase_bytes`, move
+//! the current rate half the way to the target. From the fifth time on the target grows by itself (additive),
+//! and when both have expired that often, faster and faster (hyper).
 //!
-//! Departures from it, each with its reason:
+//! Departures, with their reasons:
 //!
-//! * **Marks come with acknowledgements**, so it is this end that makes of them one notification
-//!   per `notify_ns`, which in the paper the receiver does. One more condition: the marked packet
-//!   was sent after the last reduction. The paper can leave that out where round trips are shorter
-//!   than `notify_ns`; where a queue of 32 packets each of a hundred senders makes them 1.5 ms,
-//!   every packet of it would reduce again. Until then marks still hold increases back.
-//! * **A window follows the rate**: no more in flight than it sends in `window_ns`. With a pace
-//!   alone, a hundred senders at 25 Gbit/s swung between an empty queue and 1.5 ms.
-//! * **No rate exceeds what the credits allow** at the round trip seen, as for
-//!   [Timely](super::timely).
-//! * **There are no timers.** Acknowledgements bring the time along, and what would have expired
-//!   since the last is done then, 64 times at most.
-//! * **The bypass**: at the line rate nothing is counted and nothing paced; a mark ends that, and
-//!   begins with `alpha = 1` and the line rate as the target, as a fresh rate limiter does in the
-//!   paper. One stray mark thus costs four expiries of the timer.
+//! * **Marks come with acknowledgements.** So this end, and not the receiver as in the paper, merges marks
+//!   into one notification per `notify_ns`. One more condition: the marked packet was sent after the last
+//!   reduction. The paper needs no such condition, with round trips shorter than `notify_ns`. But where a
+//!   queue of 32 packets from every one of a hundred senders makes them 1.5 ms, every packet in the queue
+//!   would reduce again. Until then marks still hold increases back.
+//! * **A window follows the rate**: no more in flight than the rate sends in `window_ns`. With a pace alone,
+//!   a hundred senders at 25 Gbit/s swung between an empty queue and 1.5 ms.
+//! * **No rate exceeds the credits** at the round trip seen, as for [Timely](super::timely).
+//! * **There are no timers.** Acknowledgements bring the time, and make up for up to 64 expiries since the
+//!   last one.
+//! * **The bypass**: at the line rate nothing is counted and nothing paced. A mark ends the bypass, and
+//!   begins with `alpha = 1` and the line rate as the target, like a new rate limiter in the paper. One stray
+//!   mark thus costs four expiries of the timer.
 //! * **Losses count as marks** where they are too many for chance: the paper has a lossless fabric.
 
 use std::sync::Arc;
@@ -33,9 +31,9 @@ use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
 /// Parameters of DCQCN.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DcqcnConfig {
-    /// The rate of the host's own link: what an uncongested session may send.
+    /// The rate of the host's own link: the limit of an uncongested session.
     pub line_rate: Rate,
-    /// The rate below which no session is pushed.
+    /// The least rate of a session.
     pub min_rate: Rate,
     /// Gain of the estimate of marks, 0 to 1.
     pub gain: f64,
@@ -47,28 +45,27 @@ pub struct DcqcnConfig {
     pub increase_ns: u32,
     /// Bytes of an increase.
     pub increase_bytes: u32,
-    /// The round trip of an RPC when nothing is queued, in nanoseconds, where a session is not told of
-    /// its own ([`Flow::bare_rtt_ns`]).
+    /// The round trip of an RPC without queues, in nanoseconds, for sessions without a value of their own
+    /// ([`Flow::bare_rtt_ns`]).
     pub bare_rtt_ns: u32,
-    /// The round trip that the packets in flight are bounded for, in nanoseconds: no more of them
-    /// than the rate sends in this time.
+    /// The time, in nanoseconds, that bounds the packets in flight to those sent at the rate in this time.
     pub window_ns: u32,
-    /// Increases that only recover what a reduction took.
+    /// Increases that only recover a reduction.
     pub recovery_stages: u8,
-    /// What an additive increase adds to the target.
+    /// The additive increase of the target.
     pub step: Rate,
-    /// What a hyper increase adds, once more with each.
+    /// The unit of hyper increases; every further one adds one unit more.
     pub hyper_step: Rate,
 }
 
 impl DcqcnConfig {
-    /// The defaults for a link, on a network of one switch or two: [`BARE_RTT_NS`].
+    /// Returns the defaults for a link, on a network of one switch or two: [`BARE_RTT_NS`].
     pub fn for_line(line_rate: Rate) -> Self {
         Self::for_path(line_rate, BARE_RTT_NS)
     }
 
-    /// The defaults for a link and paths with this round trip when nothing is queued;
-    /// `docs/congestion.md` says where each comes from.
+    /// Returns the defaults for a link and paths with this round trip without queues; `docs/congestion.md`
+    /// explains every value.
     pub fn for_path(line_rate: Rate, bare_rtt_ns: u32) -> Self {
         Self {
             line_rate,
@@ -88,18 +85,19 @@ impl DcqcnConfig {
 }
 
 impl Default for DcqcnConfig {
-    /// For a line of 100 Gbit/s. On slower ones it serves as well, see `docs/congestion.md`: all that
-    /// depends on the line is where a rate begins to fall, and the steps in which it grows.
+    /// Returns the defaults for a line of 100 Gbit/s, which serve slower lines as well: see
+    /// `docs/congestion.md`. Only the rate from which reductions start and the steps of growth depend on the
+    /// line.
     fn default() -> Self {
         Self::for_line(Rate::gbit(100))
     }
 }
 
-/// A session that reaches this share of the line is uncongested again.
+/// A session that reaches this share of the line rate is uncongested again.
 const UNCONGESTED_SHARE: f64 = 0.95;
 
-/// Expiries made up for at one acknowledgement: all within 3.5 ms of silence. A session that was
-/// silent for longer has not learned that the path is free.
+/// Most expiries made up for at one acknowledgement: all within 3.5 ms of silence. A longer silence does not
+/// show that the path is free.
 const CATCH_UP_MAX: u64 = 64;
 
 /// A session under DCQCN.
@@ -107,14 +105,14 @@ const CATCH_UP_MAX: u64 = 64;
 pub struct Dcqcn {
     config: Arc<DcqcnConfig>,
     flow: Flow,
-    /// Bytes per second, both.
+    /// The current rate and the target, in bytes per second.
     rate: f64,
     target: f64,
-    /// The estimate of the share of packets that are marked.
+    /// The estimate of the share of marked packets.
     alpha: f64,
-    /// When the rate was reduced last.
+    /// The time of the last reduction.
     reduced_ns: u64,
-    /// When the timers expired last.
+    /// The times of the timers' last expiries.
     decayed_ns: u64,
     increased_ns: u64,
     bytes: u32,
@@ -125,7 +123,7 @@ pub struct Dcqcn {
 }
 
 impl Dcqcn {
-    /// An uncongested session. The configuration has been validated.
+    /// Makes an uncongested session. The configuration has been validated.
     pub(super) fn new(config: Arc<DcqcnConfig>, flow: Flow) -> Self {
         let line = config.line_rate.as_f64();
         Self {
@@ -149,7 +147,7 @@ impl Dcqcn {
         &mut self.flow
     }
 
-    /// By how much this path is longer than the configuration says, in nanoseconds.
+    /// The extra length of this path over the configured round trip, in nanoseconds.
     fn excess_ns(&self) -> u32 {
         self.flow.bare_rtt_ns.saturating_sub(self.config.bare_rtt_ns)
     }
@@ -165,7 +163,7 @@ impl Dcqcn {
         }
     }
 
-    /// What the paper does with a notification.
+    /// Reacts to a notification as in the paper.
     fn reduce(&mut self, now_ns: u64, rtt_ns: u64) {
         if !self.is_limited {
             self.is_limited = true;
@@ -184,7 +182,7 @@ impl Dcqcn {
         self.increased_ns = now_ns;
     }
 
-    /// Makes up for the timers and the byte counter.
+    /// Makes up for expiries of the timers and the byte counter.
     fn catch_up(&mut self, now_ns: u64, bytes: u32) {
         for _ in 0..expiries(&mut self.decayed_ns, now_ns, self.config.alpha_ns) {
             self.alpha *= 1.0 - self.config.gain;
@@ -221,7 +219,7 @@ impl Dcqcn {
     }
 }
 
-/// How often a timer of `interval_ns` expired since `last_ns`, which moves along.
+/// Returns the expiries of a timer of `interval_ns` since `last_ns`, and advances `last_ns`.
 fn expiries(last_ns: &mut u64, now_ns: u64, interval_ns: u32) -> u64 {
     let passed_ns = now_ns.saturating_sub(*last_ns);
     let count = passed_ns / u64::from(interval_ns);

@@ -1,18 +1,18 @@
-//! What counts as a sign of congestion: a round trip that stays long, and losses that are many.
+//! The evidence of congestion: a persistently long round trip, and many losses.
 
-/// One round: from some moment until a packet sent after that moment is acknowledged. What a
-/// controller changes shows in the next round at the earliest, so it decides once a round.
+/// One round: from a start until a packet sent after the start is acknowledged. A controller decides once a
+/// round, because the effect of a change shows in the next round at the earliest.
 ///
-/// Of the round trips of a round the shortest counts. A queue lengthens all of them. A host that
-/// halts for a while lengthens only those that were on the way: the packets it sends afterwards
-/// are quick, and the round was not congested.
+/// The shortest round trip of a round counts. A queue lengthens all round trips of the round. A host that
+/// halts for a while lengthens only those of the packets then in flight: later packets are quick, and the
+/// round was not congested.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Round {
     started_ns: u64,
     rtt_min_ns: u32,
 }
 
-/// The start of a round that has not begun.
+/// The start of a round that is not open.
 const NOT_OPEN: u64 = u64::MAX;
 
 impl Round {
@@ -26,8 +26,8 @@ impl Round {
         self.started_ns != NOT_OPEN
     }
 
-    /// Takes a round trip in. If it ends a round of at least `length_ns_min`, gives the round's
-    /// shortest, and the next round begins.
+    /// Adds a round trip. At the end of a round of at least `length_ns_min`, returns the round's shortest
+    /// round trip and opens the next round.
     pub(super) fn note(&mut self, now_ns: u64, rtt_ns: u32, length_ns_min: u32) -> Option<u32> {
         debug_assert!(self.is_open());
         self.rtt_min_ns = self.rtt_min_ns.min(rtt_ns);
@@ -43,61 +43,61 @@ impl Round {
     }
 }
 
-/// Packets over which losses are counted.
+/// The number of packets over which losses are counted.
 const WINDOW_PACKETS: u32 = 64;
 
-/// Losses among them from which on they are a sign of congestion: one in eight. At a random loss of
-/// 10⁻² so many come together once in 10⁷ windows; a full switch buffer loses more than this from
-/// each sender that does not slow down.
+/// Losses per window from which on losses are a sign of congestion: one in eight. A random loss of 10⁻²
+/// reaches this number once in 10⁷ windows; a full switch buffer loses more from every sender that does not
+/// slow down.
 const LOST_PACKETS: u32 = 8;
 
-/// Losses among them from which on nothing grows: one in 21. At a random loss of 10⁻² so many come
-/// together in one window of forty.
+/// Losses per window from which on the rate does not grow: one in 21. A random loss of 10⁻² reaches this
+/// number in one window of forty.
 const SUSPECT_PACKETS: u8 = 3;
 
-/// Losses that a silence counts as, of one timeout or several: one alone is the lost last packet of a
-/// message, two with hardly an acknowledgement between them are a path that carries next to nothing.
+/// The number of losses that a silence counts as, after one timeout or several. A single silence is the lost
+/// last packet of a message. Two, with hardly an acknowledgement between them, are a path that carries next
+/// to nothing.
 const TIMEOUT_PACKETS: u8 = 4;
 
-/// What was sent again after a timeout is acknowledged within this time, in nanoseconds, and two round
-/// trips, if it was lost. Whatever comes later was only late: the peer's thread had lost its CPU, so the
-/// silence says nothing of the network (Eifel, RFC 3522, tells the same by time stamps).
+/// If a packet was lost, its repetition after a timeout is acknowledged within this time, in nanoseconds,
+/// plus two round trips. An acknowledgement after a longer time shows a delay: the peer's thread had lost its
+/// CPU, and the silence is no sign of congestion (Eifel, RFC 3522, infers the same from time stamps).
 const ANSWER_NS_MAX: u64 = 250_000;
 
-/// How late an answer to what was sent again after a timeout may be to say that something had been
-/// lost, in nanoseconds. A session that is held back may have sent it much later than that, so that any
-/// answer does.
+/// Returns the longest time from a timeout to an acknowledgement that still shows a loss, in nanoseconds. A
+/// limited session may have sent the repetition much later, so any time counts there.
 pub(super) fn answer_ns_max(is_limited: bool, bare_rtt_ns: u32) -> u64 {
     if is_limited { u64::MAX } else { ANSWER_NS_MAX + 2 * u64::from(bare_rtt_ns) }
 }
 
-/// Nanoseconds in a unit of the time of the last timeout, as a power of two: 16 bits of it wrap round
-/// after 2.1 s, and in a silence timeouts are half a second apart at most (`RtoBounds`).
+/// The unit of the last timeout's time: 2¹⁵ ns. 16 bits of such units wrap after 2.1 s, and timeouts in a
+/// silence are at most half a second apart (`RtoBounds`).
 const TIME_SHIFT: u32 = 15;
 
-/// Tells the losses of a full buffer from those of a bad cable.
+/// Distinguishes losses in a full buffer from losses on a bad cable.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Losses {
     packets: u8,
     lost: u8,
-    /// Whether nothing has come since a timeout.
+    /// True from a timeout until the next acknowledgement.
     is_silent: bool,
-    /// When the last timeout passed, in units of `TIME_SHIFT`, cut to 16 bits.
+    /// The time of the last timeout, in units of 2^`TIME_SHIFT` ns, cut to 16 bits.
     timeout_at: u16,
 }
 
 impl Losses {
-    /// Whether losses are being counted: acknowledgements have to be counted too.
+    /// Returns true if losses are being counted: then acknowledgements must be counted too.
     pub(super) fn is_counting(&self) -> bool {
         self.lost > 0 || self.is_silent
     }
 
-    /// Whether they are so many that a session should not send faster now.
+    /// Returns true if the losses forbid a higher rate for now.
     pub(super) fn forbid_growth(&self) -> bool {
         self.lost >= SUSPECT_PACKETS
     }
 
-    /// Packets were acknowledged; see [`answer_ns_max`].
+    /// Counts acknowledged packets; see [`answer_ns_max`].
     pub(super) fn on_ack(&mut self, now_ns: u64, packets: u32, answer_ns_max: u64) {
         if std::mem::take(&mut self.is_silent) && self.since_timeout_ns(now_ns) > answer_ns_max {
             self.lost = self.lost.saturating_sub(TIMEOUT_PACKETS);
@@ -107,14 +107,14 @@ impl Losses {
         }
     }
 
-    /// Whether there are now too many.
+    /// Counts losses. Returns true if they are now too many.
     pub(super) fn on_loss(&mut self, packets: u32) -> bool {
         let lost = u32::from(self.lost).saturating_add(packets).min(LOST_PACKETS);
         self.lost = lost as u8;
         if lost == LOST_PACKETS {
-            // Growth is allowed again at once. To forbid it until a window had come through brought
-            // the loss at a switch of 40 packets from 36 to 7 %, but gave all of the link to a few
-            // of the senders: for the slow ones a window of packets is a long time.
+            // Growth is allowed again at once. Forbidding growth until a window had come through was tried:
+            // the loss at a switch of 40 packets fell from 36 to 7 %, but a few senders got all of the link.
+            // For the slow ones a window of packets is a long time.
             self.restart();
             return true;
         }
@@ -122,8 +122,8 @@ impl Losses {
         false
     }
 
-    /// Whether a timeout makes them too many. One in a silence counts, however many slots wait and
-    /// however often: that the peer is not there, doubled timeouts heed.
+    /// Counts a timeout. Returns true if the losses are now too many. A silence counts once, for any number
+    /// of slots and timeouts: against an absent peer, doubled timeouts are enough.
     pub(super) fn on_timeout(&mut self, now_ns: u64) -> bool {
         self.timeout_at = (now_ns >> TIME_SHIFT) as u16;
         !std::mem::replace(&mut self.is_silent, true) && self.on_loss(TIMEOUT_PACKETS.into())
@@ -149,7 +149,7 @@ impl Losses {
 
 const _: () = assert!(WINDOW_PACKETS <= u8::MAX as u32 && LOST_PACKETS < WINDOW_PACKETS);
 
-/// Round trips as the controllers keep them: 4.2 s, and no longer.
+/// Returns a round trip as the controllers store it: at most 4.2 s.
 pub(super) fn narrow_ns(rtt_ns: u64) -> u32 {
     u32::try_from(rtt_ns).unwrap_or(u32::MAX)
 }
@@ -210,7 +210,7 @@ mod tests {
     fn losses__each_window_has_as_many_packets() {
         let mut losses = Losses::default();
         for window in 0..6 {
-            // Every other one begins where so many were lost that the count began again.
+            // Every second window begins where many losses restarted the count.
             if window % 2 == 1 {
                 assert!(losses.on_loss(LOST_PACKETS));
             }
@@ -222,7 +222,7 @@ mod tests {
         }
     }
 
-    /// 20 µs after a timeout what was sent again has come through.
+    /// The repetition is acknowledged 20 µs after the timeout.
     #[test]
     fn losses__two_timeouts_are_too_many() {
         let mut losses = Losses::default();
@@ -255,8 +255,8 @@ mod tests {
         }
     }
 
-    /// The count begins again with the timeout's own packets: the next acknowledgement is to be heard
-    /// all the same, or the silence would never end.
+    /// The count restarts with the timeout's own packets. The next acknowledgement must still be counted, or
+    /// the silence would never end.
     #[test]
     fn losses__a_silence_ends_where_nothing_else_counts() {
         let mut losses = Losses::default();

@@ -1,11 +1,11 @@
 //! Congestion control of client sessions (`docs/congestion.md`).
 //!
-//! A session in its client role has a [`Congestion`]: it hears of acknowledgements, losses and
-//! timeouts, and says how fast packets may follow each other and how many may be on the way. Servers
-//! have none and pay nothing: each packet of theirs answers one of the client's (eRPC §5.2).
+//! A session in the client role has a [`Congestion`]. Acknowledgements, losses and timeouts are its input;
+//! the pace of packets and the window of packets in flight are its output. Servers have none and pay nothing:
+//! every packet of a server answers a packet of the client (eRPC §5.2).
 //!
-//! The common case is a session that is not congested. Then an acknowledgement costs two
-//! comparisons ([`Congestion::is_bypassed`]), and a packet to send one ([`Congestion::is_paced`]).
+//! The common case is an uncongested session. Then an acknowledgement costs two comparisons
+//! ([`Congestion::is_bypassed`]), and a packet to send one ([`Congestion::is_paced`]).
 //!
 //! ```
 //! use petrel_proto::congestion::{
@@ -39,11 +39,10 @@
 //!
 //! # Where the state is
 //!
-//! All of it is in the session, 112 bytes, of which the common case reads the first 12. It
-//! could be boxed, made when a session leaves the bypass for the first time; but that is an
-//! allocation, or a pool with its own limit, at the moment when the network is in trouble, to save
-//! some 80 bytes of a session that has a kilobyte for its slots. The parameters are not in it: the
-//! sessions of an endpoint share them.
+//! All state is in the session, at most 136 bytes, of which the common case reads the first 12. The state
+//! could be boxed when a session first leaves the bypass; but an allocation, or a pool with its own limit,
+//! just when the network is congested, would only save some 80 bytes of a session that has a kilobyte for its
+//! slots. The parameters are shared by all sessions of an endpoint.
 
 mod config;
 mod counters;
@@ -64,54 +63,52 @@ pub use state::Congestion;
 pub use swift::{Swift, SwiftConfig};
 pub use timely::{Gradient, Timely, TimelyConfig};
 
-/// The round trip of an RPC in a network without queues that the defaults assume, in nanoseconds: one
-/// switch or two, and hosts that poll. On longer paths, as between most virtual machines, a
-/// controller of round trips has to be told, by `for_path` or [`Flow::bare_rtt_ns`], or it takes the
-/// distance for a queue and hardly sends.
+/// The default of the round trip of an RPC in a network without queues, in nanoseconds: one switch or two,
+/// and hosts that poll. Longer paths, as between most virtual machines, must be configured by `for_path` or
+/// [`Flow::bare_rtt_ns`]. Otherwise a controller of round trips mistakes the distance for a queue and hardly
+/// sends.
 pub const BARE_RTT_NS: u32 = 10_000;
 
-/// What a client hears when packets of its session are acknowledged.
+/// The input of a controller when packets of its session are acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub struct Ack {
-    /// Now, in nanoseconds.
+    /// The current time, in nanoseconds.
     pub now_ns: u64,
-    /// The round trip of the packet that is acknowledged, without the time that its handler took,
-    /// in nanoseconds; `None` if it was sent twice (Karn) or not measured.
+    /// The round trip of the acknowledged packet, less the handler's time, in nanoseconds; `None` if the
+    /// packet was sent twice (Karn) or not measured.
     pub rtt_ns: Option<u64>,
     /// Packets newly acknowledged.
     pub packets: u32,
-    /// Their payload, in bytes.
+    /// Payload of these packets, in bytes.
     pub bytes: u32,
-    /// Whether one of them met congestion (ECN's CE, echoed by the peer).
+    /// True if a packet met congestion (ECN's CE, echoed by the peer).
     pub ce: bool,
 }
 
-/// What does not change in a session.
+/// The constant parameters of a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flow {
-    /// Most packets on the way.
+    /// Most packets in flight.
     pub credits: u32,
     /// Payload of a full packet, in bytes.
     pub packet_bytes: u32,
-    /// The round trip of the session's path when nothing is queued, in nanoseconds, as far as is
-    /// known: the shortest ever seen to this peer, by any session. 0, and whatever is shorter than
-    /// the configuration's, is the configuration's.
+    /// The round trip of the session's path without queues, in nanoseconds: the shortest ever seen to this
+    /// peer, by any session. Values below the configured round trip, 0 included, mean the configured one.
     ///
-    /// A session cannot find it out alone. One that begins in the middle of an incast would take the
-    /// queue for its path, and did, when it was tried: after ninety latecomers the queue was more
-    /// than four times as long, and Jain's index at 0.2 to 0.4.
+    /// A session cannot measure this value alone. When tried, a session that began in the middle of an incast
+    /// took the queue for its path: after ninety latecomers the queue was more than four times as long, and
+    /// Jain's index at 0.2 to 0.4.
     pub bare_rtt_ns: u32,
 }
 
 impl Flow {
-    /// The rate that the credits allow at a round trip, in bytes per second: a higher one is
-    /// meaningless.
+    /// The rate that the credits allow at a round trip, in bytes per second. Higher rates have no effect.
     fn rate_most(self, rtt_ns: u32) -> f64 {
         let window_bytes = f64::from(self.credits) * f64::from(self.packet_bytes);
         window_bytes * 1e9 / f64::from(rtt_ns.max(1))
     }
 
-    /// Packets that a rate sends in a round trip, the one begun included.
+    /// Packets sent at a rate in a round trip, the last one counted whole.
     fn packets_in(self, rate: f64, rtt_ns: u32) -> u32 {
         let bytes = rate * f64::from(rtt_ns) / 1e9;
         // The cast saturates.
@@ -119,7 +116,7 @@ impl Flow {
     }
 }
 
-/// A congestion control of one session. Times are in nanoseconds and never go back.
+/// A congestion controller of one session. Times are in nanoseconds and never decrease.
 pub trait Controller {
     /// Packets were acknowledged.
     fn on_ack(&mut self, ack: &Ack);
@@ -130,14 +127,14 @@ pub trait Controller {
     /// A retransmission timeout passed.
     fn on_timeout(&mut self, now_ns: u64);
 
-    /// The rate at which packets may leave; `None`: at once.
+    /// The rate at which packets may leave; `None` means at once.
     fn pacing(&self) -> Option<Rate>;
 
-    /// Most packets in flight, at least one; `None`: as many as there are credits.
+    /// Most packets in flight, at least one; `None` means as many as there are credits.
     fn window(&self) -> Option<u32>;
 
-    /// The longest round trip that changes nothing, in nanoseconds, if it comes without a mark;
-    /// `None`: every acknowledgement has to be heard.
+    /// The longest round trip, in nanoseconds, that changes nothing if unmarked; `None` if the controller
+    /// needs every acknowledgement.
     fn bypass_rtt_ns(&self) -> Option<u32>;
 }
 

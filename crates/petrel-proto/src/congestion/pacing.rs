@@ -1,19 +1,17 @@
-//! When a session may send next (Carousel, Saeed et al., SIGCOMM'17; eRPC §5.2).
+//! The time at which a session may send next (Carousel, Saeed et al., SIGCOMM'17; eRPC §5.2).
 //!
-//! Carousel stamps every packet with a release time and keeps all of them in one wheel of the host.
-//! Here the packets stay where they are, in the message of their slot: the session alone waits, with
-//! one entry in the endpoint's [wheel](crate::timer::TimerWheel), and each packet's time is worked
-//! out when the one before it has left. So a session needs one entry however many packets wait, a
-//! packet that is acknowledged meanwhile is simply not sent, no message buffer is ever referred to
-//! from the wheel (eRPC's appendix C has to drop responses for that), and a change of the rate
-//! counts from the next packet on.
+//! Carousel stamps every packet with a release time and keeps all packets in one wheel of the host. Here the
+//! packets stay in the message of their slot. The session alone waits, with one entry in the endpoint's
+//! [wheel](crate::timer::TimerWheel), and a packet's time is computed when the packet before has left. So a
+//! session needs one entry for any number of waiting packets, and a packet acknowledged meanwhile is simply
+//! not sent. The wheel never refers to a message buffer, for which eRPC has to drop responses (appendix C). A
+//! change of the rate counts from the next packet on.
 
 use super::Pace;
 
-/// How far a session may be behind its pace and still catch up, in nanoseconds. It is what a wheel of
-/// 1 µs ticks and an event loop that turns once in some microseconds come late; less would lose
-/// them from the rate. It is also the burst after idleness: at 25 Gbit/s 12.8 KB, at 1 Gbit/s no more
-/// than one packet.
+/// The delay behind its pace that a session may catch up, in nanoseconds. A wheel of 1 µs ticks and an event
+/// loop with turns of some microseconds cause delays of this size; less would lose them from the rate. The
+/// value also bounds the burst after idleness: at 25 Gbit/s 12.8 KB, at 1 Gbit/s no more than one packet.
 pub const BEHIND_NS_MAX: u64 = 4_096;
 
 /// The next release time of a session, to a fraction of a nanosecond.
@@ -25,7 +23,7 @@ pub struct Pacer {
 }
 
 impl Pacer {
-    /// When the next packet may leave: now, if that time has passed.
+    /// The time at which the next packet may leave; a past time means now.
     #[inline]
     pub fn next_ns(&self) -> u64 {
         self.next_ns
@@ -43,8 +41,8 @@ impl Pacer {
         self.fraction = fraction;
     }
 
-    /// The pace has changed. What was charged by the old one may be far ahead: one packet at the
-    /// least rate. Nobody waits longer than one packet of `bytes` takes by the new pace.
+    /// Applies a new pace. Time charged at the old pace may be far ahead: one packet at the least rate. The
+    /// wait is cut to the time of one packet of `bytes` at the new pace.
     pub(super) fn change(&mut self, now_ns: u64, bytes: u32, pace: Pace) {
         let latest_ns = now_ns + pace.time_of(bytes, 0).0;
         self.next_ns = self.next_ns.min(latest_ns);
@@ -84,7 +82,7 @@ mod tests {
         assert!((9_995_000..10_001_000).contains(&passed_ns), "{passed_ns}");
     }
 
-    /// Whoever is just so late that all of it is caught up with loses nothing, not even parts of a nanosecond.
+    /// A session that is late by the limit catches up completely, fractions of a nanosecond included.
     #[test]
     fn charge__catches_up_with_all_that_it_may() {
         let pace = Pace::of(Rate::gbit(3));
@@ -111,7 +109,7 @@ mod tests {
             pacer.charge(now_ns, 100, pace);
             sent_bytes += 100;
         }
-        // 4 096 ns are 512 bytes, and the packet that goes over.
+        // 4 096 ns are 512 bytes, plus the packet beyond.
         assert_eq!(sent_bytes, 600);
     }
 

@@ -1,33 +1,33 @@
-//! Rates, and what one costs in time.
+//! Rates, and the time that bytes take at a rate.
 
 /// Bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Rate(u64);
 
 impl Rate {
-    /// The lowest rate that can be paced, 1 Mbit/s: a full packet of 1.4 KB each 11 ms. A sender
-    /// that is told less is better served by its retransmission timer.
+    /// The lowest rate that can be paced, 1 Mbit/s: a full packet of 1.4 KB every 11 ms. Below, the
+    /// retransmission timer serves a sender better.
     pub const MIN: Self = Self::mbit(1);
 
     /// The highest rate that can be paced, 1 Tbit/s.
     pub const MAX: Self = Self::gbit(1000);
 
-    /// A rate of so many bytes per second.
+    /// Makes a rate from bytes per second.
     pub const fn bytes_per_second(bytes: u64) -> Self {
         Self(bytes)
     }
 
-    /// A rate of so many 10⁶ bits per second.
+    /// Makes a rate from 10⁶ bits per second.
     pub const fn mbit(mbit: u64) -> Self {
         Self(mbit * 125_000)
     }
 
-    /// A rate of so many 10⁹ bits per second.
+    /// Makes a rate from 10⁹ bits per second.
     pub const fn gbit(gbit: u64) -> Self {
         Self::mbit(gbit * 1000)
     }
 
-    /// Bytes per second.
+    /// Returns the bytes per second.
     pub const fn get(self) -> u64 {
         self.0
     }
@@ -36,41 +36,41 @@ impl Rate {
         self.0 as f64
     }
 
-    /// The rate of a controller's arithmetic, within what can be paced.
+    /// Makes a rate from a controller's result, clamped to rates that can be paced.
     pub(super) fn from_f64(bytes_per_second: f64) -> Self {
         // The cast takes NaN to 0 and saturates.
         Self(bytes_per_second as u64).clamp(Self::MIN, Self::MAX)
     }
 }
 
-/// Fraction bits of [`Pace`]: its 32 bits hold up to 8 192 ns per byte, which [`Rate::MIN`] needs,
-/// and 25 Gbit/s to one part in 10⁵.
+/// Fraction bits of [`Pace`]. The 32 bits of a pace hold up to 8 192 ns per byte, as [`Rate::MIN`] needs, and
+/// 25 Gbit/s to one part in 10⁵.
 const FRACTION_BITS: u32 = 19;
 
-/// Nanoseconds per byte in fixed point: the inverse of a rate, so that a packet costs a
-/// multiplication and no division. Zero is no pacing at all.
+/// Nanoseconds per byte in fixed point: the inverse of a rate, so that a packet costs a multiplication and no
+/// division. Zero means no pacing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace(u32);
 
 impl Pace {
-    /// Packets go out at once.
+    /// Packets leave at once.
     pub const UNLIMITED: Self = Self(0);
 
-    /// The pace of a rate, between [`Rate::MIN`] and [`Rate::MAX`].
+    /// Returns the pace of a rate, clamped to [`Rate::MIN`] and [`Rate::MAX`].
     pub fn of(rate: Rate) -> Self {
         let rate = rate.clamp(Rate::MIN, Rate::MAX);
         let pace = (1_000_000_000_u64 << FRACTION_BITS) / rate.get();
         Self(u32::try_from(pace).expect("the least rate takes 8 000 ns per byte"))
     }
 
-    /// Whether packets go out at once.
+    /// Returns true if packets leave at once.
     #[inline(always)]
     pub const fn is_unlimited(self) -> bool {
         self.0 == 0
     }
 
-    /// Time of `bytes`, in whole nanoseconds and the fraction that is left, with `fraction` of the
-    /// packets before.
+    /// Returns the time of `bytes` in whole nanoseconds, and the remaining fraction. `fraction` is the
+    /// remainder of the packets before.
     #[inline]
     pub(super) const fn time_of(self, bytes: u32, fraction: u32) -> (u64, u32) {
         let total = self.0 as u64 * bytes as u64 + fraction as u64;

@@ -1,4 +1,4 @@
-//! The congestion control of one session: what the common case reads, then the controller.
+//! The congestion control of one session: the fields for the common case, then the controller.
 
 use super::evidence::narrow_ns;
 use super::{Ack, CongestionCounters, Controller, Dcqcn, Flow, Pace, Pacer, Rate, Swift, Timely};
@@ -7,12 +7,13 @@ use super::{Ack, CongestionCounters, Controller, Dcqcn, Flow, Pace, Pacer, Rate,
 #[derive(Clone, Debug)]
 #[repr(C)]
 pub struct Congestion {
-    /// Round trips of this and longer are heard; 0 where all are. So one comparison asks both
-    /// whether the session is uncongested and whether it stays so.
+    /// Shorter round trips bypass the controller; 0 if none do. So one comparison checks that the session is
+    /// uncongested and stays so.
     bypass_below_ns: u32,
-    /// Whether the session is paced, or has a window below its credits.
+    /// True if the session is paced, or its window is below its credits.
     is_limited: bool,
-    /// Whether every acknowledgement is heard, for the share of those that are lost or marked counts.
+    /// True if the controller needs every acknowledgement, because the share of lost or marked packets
+    /// counts.
     hears_all: bool,
     pace: Pace,
     window_packets: u32,
@@ -22,7 +23,7 @@ pub struct Congestion {
     control: Control,
 }
 
-/// Round trips measured while the session sent as little as it ever does.
+/// Round trips measured while the session's window is near its least value.
 #[derive(Clone, Copy, Debug)]
 struct Floor {
     round_trips: u8,
@@ -33,13 +34,13 @@ impl Floor {
     const NOT_THERE: Self = Self { round_trips: 0, shortest_ns: u32::MAX };
 }
 
-/// So many of them show that the path is long. In an incast the queue is gone by then: all senders
-/// are at their least.
+/// Round trips after which the path is known to be long. An incast's queue is gone by then: all senders are
+/// at their least window.
 const FLOOR_ROUND_TRIPS: u8 = 8;
 
 const _: () = assert!(size_of::<Congestion>() <= 136);
 
-/// The members of the family. No table of functions: the match is inlined into the slow path.
+/// The controllers. An enum instead of a trait object: the match is inlined into the slow path.
 #[derive(Clone, Debug)]
 pub(super) enum Control {
     None,
@@ -65,18 +66,18 @@ impl Congestion {
         new
     }
 
-    /// That of a session which is not open yet.
+    /// Makes the state of a session that is not open yet.
     pub(crate) fn unlimited() -> Self {
         Self::new(Control::None, Flow { credits: 0, packet_bytes: 0, bare_rtt_ns: 0 })
     }
 
-    /// Whether an acknowledgement changes nothing. A round trip that was not measured is 0.
+    /// Returns true if an acknowledgement changes nothing. Pass 0 for an unmeasured round trip.
     #[inline(always)]
     pub fn is_bypassed(&self, rtt_ns: u64, ce: bool) -> bool {
         rtt_ns < u64::from(self.bypass_below_ns) && !ce
     }
 
-    /// Packets were acknowledged.
+    /// Notes acknowledged packets.
     #[inline(always)]
     pub fn on_ack(&mut self, ack: &Ack, counters: &mut CongestionCounters) {
         if self.is_bypassed(ack.rtt_ns.unwrap_or(0), ack.ce) {
@@ -86,7 +87,7 @@ impl Congestion {
         }
     }
 
-    /// Packets were acknowledged, and it may change something.
+    /// Passes an acknowledgement to the controller.
     #[inline(never)]
     pub fn update(&mut self, ack: &Ack, counters: &mut CongestionCounters) {
         counters.updates += 1;
@@ -101,7 +102,7 @@ impl Congestion {
         self.note_change(ack.now_ns, counters);
     }
 
-    /// Packets were found lost.
+    /// Notes lost packets.
     #[cold]
     pub fn on_loss(&mut self, now_ns: u64, packets: u32, counters: &mut CongestionCounters) {
         counters.losses += u64::from(packets);
@@ -114,7 +115,7 @@ impl Congestion {
         self.note_change(now_ns, counters);
     }
 
-    /// A retransmission timeout passed.
+    /// Notes a retransmission timeout.
     #[cold]
     pub fn on_timeout(&mut self, now_ns: u64, counters: &mut CongestionCounters) {
         counters.timeouts += 1;
@@ -127,8 +128,8 @@ impl Congestion {
         self.note_change(now_ns, counters);
     }
 
-    /// Says how long the path is, measured in another way than by the session's packets. Only the
-    /// first time can that be longer than what is known.
+    /// Notes a round trip of the path measured by other means. Only the first value may be longer than the
+    /// known one.
     pub fn note_path(&mut self, now_ns: u64, rtt_ns: u32) {
         let Some(flow) = self.flow_mut() else { return };
         if flow.bare_rtt_ns == 0 || flow.bare_rtt_ns > rtt_ns {
@@ -137,8 +138,7 @@ impl Congestion {
         }
     }
 
-    /// Says what the shortest round trip of the session was until now: what was taken for the path
-    /// alone can be no longer.
+    /// Notes the session's shortest round trip so far: the path's own cannot be longer.
     pub fn lower_bare_rtt(&mut self, now_ns: u64, shortest_ns: u32) {
         let Some(flow) = self.flow_mut() else { return };
         if flow.bare_rtt_ns > shortest_ns {
@@ -156,13 +156,13 @@ impl Congestion {
         }
     }
 
-    /// Learns that a path is longer than was known: where a session sends as little as it ever does,
-    /// and its round trips stay long all the same, it is not its packets that they wait for.
+    /// Learns that a path is longer than known: where round trips stay long at the least window, the cause is
+    /// not a queue of the session's packets.
     fn note_floor(&mut self, ack: &Ack) {
         let is_at_floor = match &self.control {
             Control::Swift(swift) => swift.is_at_floor(),
-            // Timely's rate comes to rest at about a packet per round trip, as it does in an incast, and
-            // DCQCN does not heed round trips.
+            // Timely's rate comes to rest at about a packet per round trip, as in an incast, and DCQCN does
+            // not use round trips.
             Control::Timely(_) | Control::Dcqcn(_) | Control::None => false,
         };
         let Some(rtt_ns) = ack.rtt_ns.filter(|_| is_at_floor) else {
@@ -181,31 +181,31 @@ impl Congestion {
         }
     }
 
-    /// Whether packets have to wait for [`Congestion::next_send_ns`] and be charged.
+    /// Returns true if packets must wait for [`Congestion::next_send_ns`] and be charged.
     #[inline(always)]
     pub fn is_paced(&self) -> bool {
         !self.pace.is_unlimited()
     }
 
-    /// Most packets in flight: `u32::MAX` where the credits alone bound them.
+    /// Returns the most packets in flight: `u32::MAX` where the credits alone bound them.
     #[inline(always)]
     pub fn window_packets(&self) -> u32 {
         self.window_packets
     }
 
-    /// When the next packet of a paced session may leave, in nanoseconds.
+    /// Returns the time at which the next packet of a paced session may leave, in nanoseconds.
     #[inline]
     pub fn next_send_ns(&self) -> u64 {
         self.pacer.next_ns()
     }
 
-    /// Notes that a packet of `bytes` has left. Only paced sessions need it.
+    /// Notes that a packet of `bytes` has left. Needed in paced sessions only.
     #[inline]
     pub fn charge(&mut self, now_ns: u64, bytes: u32) {
         self.pacer.charge(now_ns, bytes, self.pace);
     }
 
-    /// The rate of a paced session.
+    /// Returns the rate of a paced session.
     pub fn rate(&self) -> Option<Rate> {
         match &self.control {
             Control::None => None,
@@ -215,13 +215,13 @@ impl Congestion {
         }
     }
 
-    /// Whether the session is held back: paced, or with a window below its credits.
+    /// Returns true if the session is limited: paced, or with a window below its credits.
     #[inline(always)]
     pub fn is_limited(&self) -> bool {
         self.is_limited
     }
 
-    /// Whether every acknowledgement is to be told of, however many come at the same time: the session
+    /// Returns true if the controller needs every acknowledgement, also of several at one time: the session
     /// is limited, or signs of congestion are being counted.
     #[inline(always)]
     pub fn hears_all(&self) -> bool {
@@ -238,7 +238,7 @@ impl Congestion {
         }
     }
 
-    /// Works out what the common case reads.
+    /// Computes the fields for the common case.
     fn refresh(&mut self, now_ns: u64) {
         let (bypass_rtt_ns, window) = match &self.control {
             Control::None => (Some(u32::MAX), None),
@@ -319,7 +319,7 @@ mod tests {
         assert!(timely.is_bypassed(50_000, false), "a short one has closed it");
     }
 
-    /// A path of 200 µs, of which nobody was told: after the descent to the least it is known.
+    /// A path of 200 µs, unknown at first: the session learns the length at its least window.
     #[test]
     fn long_path__is_learned_at_the_floor() {
         let [.., (mut swift, mut counters)] = all();
@@ -329,9 +329,9 @@ mod tests {
             swift.on_ack(&ack(now_ns, 200_000 + round % 4 * 1_000), &mut counters);
         }
         assert!(!swift.is_limited(), "{:?}", swift.rate());
-        // The shortest, and what is to spare.
+        // The shortest round trip, plus the margin of the target.
         assert!(swift.is_bypassed(220_000, false) && !swift.is_bypassed(220_001, false));
-        // Shorter after all.
+        // The path is shorter in fact.
         swift.lower_bare_rtt(now_ns, 12_000);
         assert!(!swift.is_bypassed(215_000, false));
     }

@@ -1,23 +1,22 @@
 //! Swift (Kumar et al., SIGCOMM'20): a window from the distance of the delay to a target.
 //!
-//! The published algorithm, for each acknowledgement: below the target delay the window grows by
-//! `increase` packets in a round trip; above it, at most once a round trip, it shrinks to
-//! `1 - beta (delay - target) / delay` of itself, and at most by `reduction_max`. The target rises
-//! as the window falls, by one over its root (*flow scaling*): more flows need a longer queue to
-//! keep it busy. A window below one packet is a pace: one packet each `rtt / window`.
+//! The published algorithm, for every acknowledgement: below the target delay the window grows by `increase`
+//! packets in a round trip. Above the target the window shrinks, at most once a round trip, to `1 - beta
+//! (delay - target) / delay` of itself, and by no more than `reduction_max`. The target rises as the window
+//! falls, with the inverse root of the window (*flow scaling*): more flows need a longer queue to keep the
+//! link busy. A window below one packet is a pace: one packet every `rtt / window`.
 //!
-//! Departures from it, each with its reason:
+//! Departures, with their reasons:
 //!
-//! * **Endpoint delay is part of the delay.** Swift has two windows, one for the fabric's delay and
-//!   one for the hosts', told apart by time stamps of the NICs. Petrel's acknowledgements carry no
-//!   time of the peer's, so there is one window, of the whole round trip; `target_ns` holds what
-//!   two hosts need.
-//! * **The number of hops** is not known either, and in `target_ns` too.
-//! * **The bypass**, as for [Timely](super::timely): with the window at the credits, round trips up
-//!   to `target_ns` change nothing, and a longer one only opens a round. Swift's window would be
-//!   back after one hiccup in some 16 round trips; without the round it would leave at each.
-//! * **A loss counts** where it is not alone, see `evidence.rs`: at a random loss of 10⁻² the
-//!   published rule would hold the window at a dozen packets on an empty path.
+//! * **Endpoint delay is part of the delay.** Swift has two windows, one for the fabric's delay and one for
+//!   the hosts', told apart by time stamps of the NICs. Petrel's acknowledgements carry no time of the
+//!   peer's, so there is one window, for the whole round trip; `target_ns` includes the delay of two hosts.
+//! * **The number of hops** is unknown too, and part of `target_ns`.
+//! * **The bypass**, as for [Timely](super::timely): with the window at the credits, round trips up to
+//!   `target_ns` change nothing, and a longer one only opens a round. After one hiccup Swift's window would
+//!   be back in some 16 round trips; without the round the session would leave the bypass at every hiccup.
+//! * **A loss counts** only with others, see `evidence.rs`: at a random loss of 10⁻² the published rule would
+//!   hold the window at a dozen packets on an empty path.
 
 use std::sync::Arc;
 
@@ -26,43 +25,43 @@ use petrel_planted::planted;
 use super::evidence::{Losses, Round, answer_ns_max, narrow_ns};
 use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
 
-/// The longest between two packets of a paced session. The published window goes down to a
-/// thousandth; after a storm of losses a session then has nothing to learn from for seconds.
+/// The longest time between two packets of a paced session. The published window goes down to a thousandth;
+/// after many losses a session would then get no feedback for seconds.
 const GAP_NS_MAX: f64 = 1e6;
 
 /// Parameters of Swift.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SwiftConfig {
-    /// The round trip of an RPC when nothing is queued, in nanoseconds, where a session is not told of
-    /// its own ([`Flow::bare_rtt_ns`]).
+    /// The round trip of an RPC without queues, in nanoseconds, for sessions without a value of their own
+    /// ([`Flow::bare_rtt_ns`]).
     pub bare_rtt_ns: u32,
-    /// Target of the round trip with a large window, in nanoseconds: the bare path, the hosts, and
-    /// some queueing.
+    /// Target round trip for a large window, in nanoseconds: the path without queues, the hosts, and some
+    /// queueing.
     pub target_ns: u32,
-    /// What the target grows by at most for small windows, in nanoseconds.
+    /// The most that small windows add to the target, in nanoseconds.
     pub scaling_ns: u32,
-    /// Windows, in packets, at which the target has grown by all of `scaling_ns`, and by nothing.
+    /// The window, in packets, at which the target has grown by all of `scaling_ns`.
     pub scaling_window_min: f64,
-    /// See `scaling_window_min`.
+    /// The window, in packets, at which the target has not grown.
     pub scaling_window_max: f64,
-    /// Packets by which the window grows in a round trip.
+    /// Growth of the window in a round trip, in packets.
     pub increase: f64,
     /// Strength of reductions, 0 to 1.
     pub beta: f64,
-    /// The share of the window that one reduction takes at most, 0 to 1.
+    /// The largest share of the window that one reduction takes, 0 to 1.
     pub reduction_max: f64,
     /// Least window, in packets.
     pub window_min: f64,
 }
 
 impl SwiftConfig {
-    /// The defaults for any link, on a network of one switch or two: [`BARE_RTT_NS`].
+    /// Returns the defaults for any link, on a network of one switch or two: [`BARE_RTT_NS`].
     pub fn new() -> Self {
         Self::for_path(BARE_RTT_NS)
     }
 
-    /// The defaults for paths with this round trip when nothing is queued, of an RPC from host to
-    /// host; `docs/congestion.md` says where each comes from.
+    /// Returns the defaults for paths with this round trip of an RPC from host to host, without queues;
+    /// `docs/congestion.md` explains every value.
     pub fn for_path(bare_rtt_ns: u32) -> Self {
         Self {
             bare_rtt_ns,
@@ -77,7 +76,7 @@ impl SwiftConfig {
         }
     }
 
-    /// The target for a window (SIGCOMM'20, §3.5, without hops), in nanoseconds.
+    /// Returns the target for a window (SIGCOMM'20, §3.5, without hops), in nanoseconds.
     fn target_ns(&self, window: f64) -> f64 {
         let [of_window, of_min, of_max] =
             [window, self.scaling_window_min, self.scaling_window_max].map(inverse_root);
@@ -92,8 +91,8 @@ impl Default for SwiftConfig {
     }
 }
 
-/// IEEE 754 asks for the square root to be exact to the last bit, as for a division: it is the same
-/// on every machine.
+/// IEEE 754 demands exact rounding of the square root, as of a division: the result is equal on every
+/// machine.
 fn inverse_root(of: f64) -> f64 {
     1.0 / of.sqrt()
 }
@@ -104,7 +103,7 @@ pub struct Swift {
     config: Arc<SwiftConfig>,
     /// Packets.
     window: f64,
-    /// When the window was reduced last.
+    /// The time of the last reduction.
     reduced_ns: u64,
     round: Round,
     rtt_ns: u32,
@@ -114,7 +113,7 @@ pub struct Swift {
 }
 
 impl Swift {
-    /// An uncongested session. The configuration has been validated.
+    /// Makes an uncongested session. The configuration has been validated.
     pub(super) fn new(config: Arc<SwiftConfig>, flow: Flow) -> Self {
         Self {
             config,
@@ -145,7 +144,7 @@ impl Swift {
         }
     }
 
-    /// Whether the session sends about as little as it ever does.
+    /// Returns true if the session's window is near its least value.
     pub(super) fn is_at_floor(&self) -> bool {
         self.is_limited && self.window <= 2.0 * self.config.window_min
     }
@@ -154,7 +153,7 @@ impl Swift {
         &mut self.flow
     }
 
-    /// By how much this path is longer than the configuration says, in nanoseconds.
+    /// The extra length of this path over the configured round trip, in nanoseconds.
     fn excess_ns(&self) -> u32 {
         self.flow.bare_rtt_ns.saturating_sub(self.config.bare_rtt_ns)
     }
@@ -177,8 +176,8 @@ impl Swift {
         }
     }
 
-    /// Packets that were repeated have come through. That tells no round trip; but a session that has
-    /// nothing but repetitions to send would stay at its least window for as long as they last.
+    /// Repeated packets were acknowledged. No round trip is known; but a session with nothing but repetitions
+    /// to send would otherwise stay at its least window for as long as they last.
     fn on_untimed(&mut self, packets: u32) {
         if self.window < 1.0 && !self.losses.forbid_growth() {
             let added = self.config.increase * f64::from(packets);
@@ -195,7 +194,7 @@ impl Swift {
         }
     }
 
-    /// Whether the packet with this round trip was sent with the window of now.
+    /// Returns true if the packet with this round trip was sent with the current window.
     fn can_reduce(&self, now_ns: u64, rtt_ns: u32) -> bool {
         now_ns.saturating_sub(u64::from(rtt_ns)) >= self.reduced_ns
     }

@@ -1,4 +1,4 @@
-//! Properties that all controllers have.
+//! Properties of all controllers.
 
 use proptest::prelude::*;
 
@@ -48,7 +48,7 @@ fn take(session: &mut Congestion, now_ns: u64, step: &Step, counters: &mut Conge
     }
 }
 
-/// A session whose every round trip was `rtt_ns` for two rounds, with marks or without.
+/// A session whose round trips were all `rtt_ns` for two rounds, with marks or without.
 fn after(config: &CongestionConfig, rtt_ns: u64, ce: bool) -> Congestion {
     let control = CongestionControl::new(config.clone()).unwrap();
     let mut session = control.start(Flow { credits: 32, packet_bytes: 1408, bare_rtt_ns: 0 });
@@ -60,7 +60,7 @@ fn after(config: &CongestionConfig, rtt_ns: u64, ce: bool) -> Congestion {
     session
 }
 
-/// The rate that a session may send at, in bytes per second, by its pace or its window.
+/// Returns the rate that a session's pace or window allows, in bytes per second.
 fn allowance(session: &Congestion, rtt_ns: u64) -> f64 {
     let by_pace = session.rate().map_or(f64::INFINITY, Rate::as_f64);
     let packets = session.window_packets().min(32);
@@ -157,7 +157,7 @@ proptest! {
     }
 }
 
-/// Found by the fuzz target `congestion`: the sum wrapped round to a window of no packet at all.
+/// Found by the fuzz target `congestion`: the sum wrapped to a window of no packet at all.
 #[test]
 fn packets_in__of_more_than_can_be_counted_are_the_most() {
     let flow = Flow { credits: 1, packet_bytes: 1, bare_rtt_ns: 0 };

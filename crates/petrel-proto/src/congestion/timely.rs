@@ -1,34 +1,33 @@
 //! Timely (Mittal et al., SIGCOMM'15), with eRPC's bypass (§5.2.2): a rate from round trips.
 //!
-//! The published algorithm, for each completion with its round trip:
+//! The published algorithm, for every completion with its round trip:
 //!
-//! 1. below `low_ns` the rate grows by `step`;
-//! 2. above `high_ns` it shrinks to `1 - beta (1 - high / rtt)` of itself;
-//! 3. between them the gradient decides, the smoothed change of the round trip over `min_rtt_ns`:
-//!    not positive, the rate grows by `step`, five times as fast from the fifth time on (HAI);
-//!    positive, it shrinks to `1 - beta gradient`.
+//! 1. Below `low_ns` the rate grows by `step`.
+//! 2. Above `high_ns` the rate shrinks to `1 - beta (1 - high / rtt)` of itself.
+//! 3. In between the gradient decides, the smoothed change of the round trip over `min_rtt_ns`. If not
+//!    positive, the rate grows by `step`, five times as fast from the fifth time on (HAI). If positive, the
+//!    rate shrinks to `1 - beta gradient`.
 //!
-//! Departures from it, each with its reason:
+//! Departures, with their reasons:
 //!
-//! * **Once a round** (`evidence.rs`), with the round's shortest round trip. eRPC updates with every
-//!   packet and weighs by the time since the last; then the first packet of a burst decides.
-//! * **The bypass has a memory.** In eRPC a session is uncongested as long as its rate is *equal*
-//!   to the line's, so one round trip of 50 µs in a host that was interrupted costs thousands of
-//!   RPCs: the rate falls at once, and climbs back by 5 MB/s at a time. Here a long round trip only
-//!   opens a round; the session leaves the bypass when that round was long as a whole.
-//! * **It climbs back faster.** After `hai_rounds` rounds below `low_ns` the rate also grows by a
-//!   share of itself each round, the larger the shorter the round trip: nothing is queueing, so the
-//!   others have left.
-//! * **A window follows the rate**: no more in flight than the rate sends in `low_ns`. With a pace
-//!   alone the queue is the integral of what all send too much, the controllers see it a round trip
-//!   late, and it swings: with 20 senders at 25 Gbit/s between 20 and 300 µs. With the window
-//!   the round trip is in proportion to the sum of the rates, and settles.
-//! * **Gradients are weighted** (Zhu et al., CoNEXT'16, "patched Timely") unless told otherwise.
-//!   The published rule stands still at any division of the link and any length of the queue;
-//!   theirs has one fixed point, equal rates and a round trip of
-//!   `low (1 + flows · step / (beta · line))`.
-//! * **No rate exceeds what the credits allow** at the round trip seen: `window / rtt`. A hundred
-//!   sessions that start at line rate are near their fair shares after the first reduction.
+//! * **Once a round** (`evidence.rs`), with the round's shortest round trip. eRPC updates with every packet
+//!   and weighs by the time since the last; then the first packet of a burst decides.
+//! * **The bypass has a memory.** In eRPC a session is uncongested as long as its rate *equals* the line's.
+//!   So one round trip of 50 µs in an interrupted host costs thousands of RPCs: the rate falls at once, and
+//!   climbs back by 5 MB/s at a time. Here a long round trip only opens a round; the session leaves the
+//!   bypass when the whole round was long.
+//! * **The rate climbs back faster.** After `hai_rounds` rounds below `low_ns` the rate also grows by a share
+//!   of itself every round, the larger the shorter the round trip: without a queue the competing senders have
+//!   left.
+//! * **A window follows the rate**: no more in flight than the rate sends in `low_ns`. With a pace alone the
+//!   queue is the integral of the senders' excess rates. The controllers see the queue a round trip late, and
+//!   the queue swings: with 20 senders at 25 Gbit/s between 20 and 300 µs. With the window the round trip is
+//!   in proportion to the sum of the rates, and settles.
+//! * **Gradients are weighted** by default (Zhu et al., CoNEXT'16, "patched Timely"). The published rule is
+//!   at rest with any division of the link and any length of the queue. Zhu's has one fixed point, equal
+//!   rates and a round trip of `low (1 + flows · step / (beta · line))`.
+//! * **No rate exceeds the credits** at the round trip seen: `window / rtt`. A hundred sessions that start at
+//!   line rate are near their fair shares after the first reduction.
 //! * **A reduction at most halves** the rate, as in eRPC's code and Zhu's.
 
 use std::sync::Arc;
@@ -36,30 +35,30 @@ use std::sync::Arc;
 use super::evidence::{Losses, Round, answer_ns_max, narrow_ns};
 use super::{Ack, BARE_RTT_NS, Controller, Flow, Rate};
 
-/// How the round trip's gradient becomes a rate.
+/// The rule that derives a rate from the round trip's gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gradient {
     /// By its sign, as published in 2015.
     Signed,
-    /// By Zhu's weight, which also looks at how far the round trip is above `low_ns`.
+    /// By Zhu's weight, which also depends on the distance of the round trip above `low_ns`.
     Weighted,
 }
 
 /// Parameters of Timely.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TimelyConfig {
-    /// The rate of the host's own link: what an uncongested session may send.
+    /// The rate of the host's own link: the limit of an uncongested session.
     pub line_rate: Rate,
-    /// The rate below which no session is pushed.
+    /// The least rate of a session.
     pub min_rate: Rate,
-    /// The round trip of an RPC when nothing is queued, in nanoseconds, where a session is not told of
-    /// its own ([`Flow::bare_rtt_ns`]).
+    /// The round trip of an RPC without queues, in nanoseconds, for sessions without a value of their own
+    /// ([`Flow::bare_rtt_ns`]).
     pub bare_rtt_ns: u32,
-    /// Round trips up to this are uncongested, in nanoseconds.
+    /// The longest uncongested round trip, in nanoseconds.
     pub low_ns: u32,
-    /// Above this the rate shrinks whatever the gradient is, in nanoseconds.
+    /// The round trip above which the rate shrinks for any gradient, in nanoseconds.
     pub high_ns: u32,
-    /// What gradients are normalised by, and the shortest round, in nanoseconds.
+    /// The unit of gradients, and the shortest round, in nanoseconds.
     pub min_rtt_ns: u32,
     /// Weight of the newest round in the smoothed change of the round trip, 0 to 1.
     pub alpha: f64,
@@ -69,21 +68,20 @@ pub struct TimelyConfig {
     pub step: Rate,
     /// Rounds of increase after which increases are hyperactive.
     pub hai_rounds: u8,
-    /// The share by which the rate grows in each hyperactive round below `low_ns`, 0 to 1; 0 is as
-    /// published.
+    /// The share by which the rate grows in a hyperactive round below `low_ns`, 0 to 1; 0 as published.
     pub recovery: f64,
-    /// How gradients count.
+    /// The rule for gradients.
     pub gradient: Gradient,
 }
 
 impl TimelyConfig {
-    /// The defaults for a link, on a network of one switch or two: [`BARE_RTT_NS`].
+    /// Returns the defaults for a link, on a network of one switch or two: [`BARE_RTT_NS`].
     pub fn for_line(line_rate: Rate) -> Self {
         Self::for_path(line_rate, BARE_RTT_NS)
     }
 
-    /// The defaults for a link and paths with this round trip when nothing is queued, of an RPC
-    /// from host to host; `docs/congestion.md` says where each comes from.
+    /// Returns the defaults for a link and paths with this round trip of an RPC from host to host, without
+    /// queues; `docs/congestion.md` explains every value.
     pub fn for_path(line_rate: Rate, bare_rtt_ns: u32) -> Self {
         let low_ns = bare_rtt_ns.saturating_add(40_000);
         Self {
@@ -103,14 +101,14 @@ impl TimelyConfig {
     }
 }
 
-/// A session that reaches this share of the line is uncongested again. The last steps to the line
-/// itself would be paced at no use.
+/// A session that reaches this share of the line rate is uncongested again. Pacing the last steps to the line
+/// rate would be useless.
 const UNCONGESTED_SHARE: f64 = 0.95;
 
-/// How many steps a hyperactive increase is (SIGCOMM'15, §4.3).
+/// Steps of a hyperactive increase (SIGCOMM'15, §4.3).
 const HAI_STEPS: f64 = 5.0;
 
-/// The least that a reduction leaves.
+/// The least factor of a reduction.
 const REDUCTION_MIN: f64 = 0.5;
 
 /// A session under Timely.
@@ -131,7 +129,7 @@ pub struct Timely {
 }
 
 impl Timely {
-    /// An uncongested session. The configuration has been validated.
+    /// Makes an uncongested session. The configuration has been validated.
     pub(super) fn new(config: Arc<TimelyConfig>, flow: Flow) -> Self {
         Self {
             rate: config.line_rate.as_f64(),
@@ -150,7 +148,7 @@ impl Timely {
         &mut self.flow
     }
 
-    /// By how much this path is longer than the configuration says, in nanoseconds.
+    /// The extra length of this path over the configured round trip, in nanoseconds.
     fn excess_ns(&self) -> u32 {
         self.flow.bare_rtt_ns.saturating_sub(self.config.bare_rtt_ns)
     }
@@ -180,7 +178,7 @@ impl Timely {
         }
     }
 
-    /// Leaves the bypass, with nothing known about gradients.
+    /// Leaves the bypass. Nothing is known about gradients yet.
     fn limit(&mut self, rtt_ns: u32) {
         self.is_limited = true;
         self.rtt_before_ns = rtt_ns;
@@ -207,8 +205,8 @@ impl Timely {
         self.change_ns / f64::from(self.config.min_rtt_ns)
     }
 
-    /// Hyperactive increases lessen as the round trip nears `low_ns`, or many sessions together
-    /// would run far over it before any of them sees so.
+    /// Hyperactive increases lessen as the round trip nears `low_ns`. Otherwise many sessions together would
+    /// run far beyond `low_ns` before any of them notices.
     fn increase_when_low(&mut self) {
         let mut steps = 1.0;
         if self.count_increase() {
@@ -232,9 +230,8 @@ impl Timely {
         }
     }
 
-    /// Zhu et al., CoNEXT'16, algorithm 2; but above `high_ns` all of the weight is on the round
-    /// trip. There the published reduction is the weaker one: 1.5 ms would take 9 % of the rate,
-    /// 0.9 ms half of it.
+    /// Zhu et al., CoNEXT'16, algorithm 2; but above `high_ns` all weight is on the round trip. There the
+    /// published reduction is the weaker one: 1.5 ms would take 9 % of the rate, 0.9 ms half of it.
     fn by_weight(&mut self, rtt_ns: u32, gradient: f64) {
         let low = f64::from(self.low_ns());
         let is_high = rtt_ns > self.high_ns();
@@ -244,7 +241,7 @@ impl Timely {
         self.add_steps(1.0 - weight);
     }
 
-    /// Whether increases are hyperactive by now.
+    /// Counts an increase. Returns true if increases are hyperactive now.
     fn count_increase(&mut self) -> bool {
         self.increases = self.increases.saturating_add(1);
         self.increases >= self.config.hai_rounds
@@ -276,7 +273,7 @@ impl Timely {
         self.rate = rate.clamp(self.config.min_rate.as_f64(), self.config.line_rate.as_f64());
     }
 
-    /// Reacts to losses that are too many for chance: half the rate, and a new round.
+    /// Reacts to losses that are too many for chance: halves the rate, and opens a new round.
     fn on_losses(&mut self, now_ns: u64) {
         let rtt_ns = self.rtt_before_ns.max(self.config.min_rtt_ns);
         if !self.is_limited {

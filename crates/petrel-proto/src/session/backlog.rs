@@ -1,44 +1,44 @@
-//! Calls that wait for a slot, and until when (`docs/wire-protocol.md` §5, §7.3).
+//! The queue of calls that wait for a slot, with their expiry times (`docs/wire-protocol.md` §5, §7.3).
 
 use std::collections::VecDeque;
 
 use super::client::PendingCall;
 
-/// The time of what does not end by itself.
+/// A time that never comes.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// Until when a call may take, in nanoseconds of its core's clock.
+/// The time limit of a call, in nanoseconds of its core's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Expiry {
-    /// When the call ends if nothing has ended it before, or [`NEVER`].
+    /// The time at which the call ends at the latest, or [`NEVER`].
     pub(crate) at_ns: u64,
-    /// Whether that is the caller's deadline, of which the server is told; not the default timeout.
+    /// True for the caller's deadline, which the requests carry to the server; false for the default timeout.
     pub(crate) is_told: bool,
-    /// The deadline of the request that the call is made for, or [`NEVER`].
+    /// The deadline inherited from the request on whose behalf the call is made, or [`NEVER`].
     pub(crate) inherited_ns: u64,
 }
 
 impl Expiry {
     pub(crate) const NONE: Self = Self { at_ns: NEVER, is_told: false, inherited_ns: NEVER };
 
-    /// What comes back with the call's end.
+    /// Returns the inherited deadline, which the owner gets back with the call's end.
     pub(crate) fn inherited(&self) -> Option<u64> {
         (self.inherited_ns != NEVER).then_some(self.inherited_ns)
     }
 }
 
-/// A call that waits, and until when.
+/// A waiting call and its time limit.
 pub(crate) struct Queued<B, T> {
     pub(crate) call: PendingCall<B, T>,
     pub(crate) expiry: Expiry,
 }
 
-/// The calls that wait for a slot: a word for a session where none ever did.
+/// The calls waiting for a slot; one word in a session where no call ever waited.
 pub(crate) struct Backlog<B, T>(Option<Box<Waiting<B, T>>>);
 
 struct Waiting<B, T> {
     calls: VecDeque<Queued<B, T>>,
-    /// Whether nobody expires before those who came earlier: then only the first need be looked at.
+    /// True if the calls expire in queue order: then only the first needs a check.
     is_ordered: bool,
 }
 
@@ -59,7 +59,7 @@ impl<B, T> Backlog<B, T> {
         self.len() == 0
     }
 
-    /// Whether a call has ever waited here: that costs less to tell than whether one does now.
+    /// Returns true if a call has ever waited here: a cheaper check than for one waiting now.
     #[inline(always)]
     pub(crate) fn was_used(&self) -> bool {
         self.0.is_some()
@@ -79,14 +79,14 @@ impl<B, T> Backlog<B, T> {
         self.0.as_mut()?.calls.pop_front()
     }
 
-    /// Takes the first call out that is the one.
+    /// Removes the first call whose tag satisfies `is_it`.
     pub(crate) fn take(&mut self, mut is_it: impl FnMut(&T) -> bool) -> Option<Queued<B, T>> {
         let Waiting { calls, .. } = &mut **self.0.as_mut()?;
         let place = calls.iter().position(|queued| is_it(&queued.call.tag))?;
         calls.remove(place)
     }
 
-    /// Takes those out for which `goes` says so, in their order. The others keep theirs.
+    /// Moves the calls selected by `goes` to `out`. The order is kept in the queue and in the output.
     pub(crate) fn sift(
         &mut self,
         mut goes: impl FnMut(&Queued<B, T>) -> bool,
@@ -99,7 +99,7 @@ impl<B, T> Backlog<B, T> {
         }
     }
 
-    /// Takes those out whose time is over.
+    /// Moves expired calls to `out`.
     pub(crate) fn take_expired(&mut self, now_ns: u64, mut out: impl FnMut(Queued<B, T>)) {
         let Some(waiting) = &mut self.0 else { return };
         if !waiting.is_ordered {
@@ -113,7 +113,7 @@ impl<B, T> Backlog<B, T> {
         }
     }
 
-    /// When the next one's time is over, or [`NEVER`].
+    /// Returns the time at which the next call expires, or [`NEVER`].
     pub(crate) fn next_expiry_ns(&self) -> u64 {
         let Some(waiting) = &self.0 else { return NEVER };
         let mut all = waiting.calls.iter().map(|queued| queued.expiry.at_ns);
@@ -144,7 +144,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a plain list that is looked through as a whole.
+        /// Compares with a plain list that is searched from end to end.
         #[test]
         fn backlog__expires_as_a_plain_list(
             steps in prop::collection::vec((0u64..4, 0u64..50, 0u64..20), 0..60),

@@ -14,75 +14,74 @@ use crate::recovery::rtt::{RtoBounds, RttEstimator};
 use crate::timer::{TimerEntry, TimerKey, TimerWheel};
 use crate::wire::{Announcement, Destination};
 
-/// A session in its client role. What a small call needs comes first, in this order; see
+/// A session in the client role. Fields for small calls come first, in this order; see
 /// [`Entry`](super::Entry).
 #[repr(C)]
 pub(crate) struct ClientSession<B, T> {
-    /// The free slot that the next call takes, or [`NO_SLOT`]. Each free one names the next: the slot that
-    /// was freed last comes first, and is in a cache.
+    /// The free slot for the next call, or [`NO_SLOT`]. Free slots form a list, most recently freed first:
+    /// that slot is in a cache.
     pub(crate) free: u16,
-    /// Slots that were agreed on, a power of two, less one: what of a request's number names its slot.
+    /// The agreed number of slots, a power of two, less one: masks a request number to a slot.
     pub(crate) slot_mask: u16,
     /// Credits not held by any slot.
     pub(crate) credits: u32,
-    /// Those that calls have needed until now.
+    /// The slots that calls have needed until now.
     pub(crate) slots: Box<[ClientSlot<B, T>]>,
-    /// What the headers of its frames have in common.
+    /// The common part of the headers of outgoing frames.
     pub(crate) to: Destination,
     /// Payload bytes of a full packet, as agreed; 0 until then.
     pub(crate) packet_bytes: u32,
-    /// Largest request of one packet that the peer takes, in bytes; 0 until then.
+    /// Largest request of one packet that the peer accepts, in bytes; 0 until agreed.
     pub(crate) plain_request_bytes_max: u32,
-    /// Where its frames go: frames from there may come under another name (see `Origin`).
+    /// Destination of the session's frames. Frames from there may come under another key (see `Origin`).
     pub(crate) peer: PeerKey,
-    /// Slots that wait for a credit, or for room in the congestion window, in the order in which they
-    /// asked.
+    /// Slots waiting for a credit or for room in the congestion window, in order of arrival.
     pub(crate) stalled: SlotQueue,
     pub(crate) trips: RoundTrips,
     pub(crate) congestion: Congestion,
-    /// Slots that wait for the session's pace.
+    /// Slots waiting for the session's pace.
     pub(crate) held: SlotQueue,
-    /// Slots in WAITING that hold a credit: nothing of it is on the way.
+    /// Slots in WAITING that hold a credit: a credit without a packet in flight.
     pub(crate) waiting_slots: u32,
-    /// Credits that one message holds at most.
+    /// Most credits for one message.
     message_credits_max: u32,
     /// Slots whose request numbers are used up.
     pub(crate) retired: u16,
-    /// Whether the timer wheel has an entry for that time.
+    /// True while the timer wheel has an entry for the release of a slot in `held`.
     pub(crate) awaits_release: bool,
-    /// Calls that found no free slot.
+    /// Calls without a slot.
     pub(crate) backlog: Backlog<B, T>,
     pub(crate) first_request: u64,
-    /// Whether the server wants no further calls.
+    /// True once the server has asked for no further calls (SESSION_DRAIN).
     pub(crate) is_draining: bool,
-    /// `None` until the peer accepted: calls wait in the backlog.
+    /// `None` until the peer accepts: meanwhile calls wait in the backlog.
     pub(crate) agreed: Option<Agreed>,
-    /// When the first call expires, as far as anybody has looked: it may have ended since, but none
-    /// expires before. [`NEVER`] if none does.
+    /// A lower bound of the calls' expiry times, exact when computed; the call behind the value may have
+    /// ended since. [`NEVER`] without calls that expire.
     pub(crate) next_expiry_ns: u64,
-    /// The entry of the timer wheel for that time, or an earlier one.
+    /// The timer wheel's entry for `next_expiry_ns` or an earlier time.
     pub(crate) expiry_timer: Option<TimerEntry>,
-    /// Whether multicast reaches the server.
+    /// Reachability of the server by multicast.
     pub(crate) multicast: Reception,
 }
 
-/// Whether multicast reaches a server, by what became of the last requests that went so.
+/// Estimates from the last multicast requests if multicast reaches a server (§12.5).
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Reception {
-    /// Requests in a row of which nothing came.
+    /// Multicast requests in a row without any packet received.
     misses: u8,
-    /// Requests since then that went alone.
+    /// Requests sent by unicast since then.
     skipped: u8,
 }
 
-/// Requests in a row that multicast did not bring at all, after which it is not used any more.
+/// Multicast requests in a row without any packet received, after which requests go by unicast.
 const MISSES_MAX: u8 = 3;
 
-/// Requests after which it is tried again: what was the matter may be over.
+/// Every so many requests multicast is tried again: the fault may be over.
 const SKIPPED_MAX: u8 = 64;
 
 impl Reception {
-    /// Whether to send the next request so.
+    /// Returns true if the next request should go by multicast.
     pub(crate) fn is_likely(&mut self) -> bool {
         if self.misses < MISSES_MAX {
             return true;
@@ -91,26 +90,25 @@ impl Reception {
         self.skipped == 0
     }
 
-    /// What became of one that went so.
+    /// Notes the outcome of a multicast request.
     pub(crate) fn note(&mut self, missed: bool) {
         self.misses = if missed { (self.misses + 1).min(MISSES_MAX) } else { 0 };
     }
 }
 
-/// What the round trips of a session tell.
+/// Round-trip measurements of a session, and the times derived from them.
 #[repr(C)]
 pub(crate) struct RoundTrips {
-    /// When one was last measured: one for each burst is enough, and all that a burst can show, for
-    /// its frames share one reading of the clock.
+    /// Time of the last measurement. One measurement per burst is enough: all frames of a burst share one
+    /// reading of the clock.
     pub(crate) sampled_ns: u64,
-    /// The time until the first look for what was lost, a probe or the timeout, worked out when a
-    /// round trip is measured.
+    /// The time from a transmission to the first check for loss, by a probe or the timeout; computed with
+    /// every measurement.
     pub(crate) probe_ns: u64,
-    /// Doublings that new requests begin with: kept after a timeout until a round trip is measured
-    /// (RFC 6298 §5.7), or a path that became slower would never be measured again.
+    /// Doublings of the first timeout of new requests. Kept after a timeout until a round trip is measured
+    /// (RFC 6298 §5.7); otherwise a path that became slower would never be measured again.
     pub(crate) backoff: u8,
-    /// The shortest that was measured, in nanoseconds: what the path takes when nothing is queued, as
-    /// far as is known.
+    /// The shortest measured round trip, in nanoseconds: an estimate of the path without queues.
     pub(crate) shortest_ns: u32,
     pub(crate) rtt: RttEstimator,
 }
@@ -122,8 +120,7 @@ impl RoundTrips {
         Self { sampled_ns: u64::MAX, probe_ns, backoff: 0, shortest_ns, rtt }
     }
 
-    /// Takes in how long the path is, measured in another way. What the session measures itself says
-    /// more.
+    /// Uses a round trip measured by other means (§7.2), until the session has measured one.
     pub(crate) fn expect(&mut self, path_ns: u32, bounds: &RtoBounds) {
         if self.rtt.srtt_ns().is_none() {
             self.rtt.expect(path_ns.into());
@@ -131,7 +128,7 @@ impl RoundTrips {
         }
     }
 
-    /// Takes the round trip of a packet in, sent at `sent_ns` and answered now.
+    /// Adds the round trip of a packet sent at `sent_ns` and answered now.
     #[inline(never)]
     pub(crate) fn sample(&mut self, now_ns: u64, sent_ns: u64, bounds: &RtoBounds) {
         let rtt_ns = now_ns.saturating_sub(sent_ns);
@@ -142,9 +139,10 @@ impl RoundTrips {
         self.backoff = 0;
     }
 
-    /// A packet was looked for that long after it was sent, so its round trip will not be known. Perhaps
-    /// it was just slower: until a round trip is, the next ones are given twice the time, up to some timeouts. Without that, a
-    /// path that became slower between two calls would never be measured again.
+    /// Notes a probe sent after `waited_ns`: the probed packet's round trip will not be known. Perhaps the
+    /// path became slower, so the next packets are given twice that time, up to [`PROBE_BACKOFF_MAX`], until
+    /// a round trip is measured. Otherwise a path that became slower between two calls would never be
+    /// measured again.
     #[cold]
     #[inline(never)]
     pub(crate) fn note_probe(&mut self, waited_ns: u64, bounds: &RtoBounds) {
@@ -153,24 +151,25 @@ impl RoundTrips {
     }
 }
 
-/// Doublings of the timeout up to which looks are put off. Slow handlers put them off too, and must not
-/// have a later call that loses a packet wait for long; beyond this, doubled timeouts measure a path.
+/// Doublings of the timeout up to which probes are delayed. Slow handlers delay probes too, and must not make
+/// a later call wait long for the repetition of a lost packet. Beyond the limit, doubled timeouts measure the
+/// path.
 const PROBE_BACKOFF_MAX: u32 = 2;
 
-/// A call as the application gave it.
+/// A call as made by the application.
 #[derive(Debug)]
 pub struct PendingCall<B, T = u64> {
     /// The method to call.
     pub method: u16,
-    /// What comes back with the call's end.
+    /// The caller's tag, returned with the call's end.
     pub tag: T,
     /// The request.
     pub request: B,
-    /// Where the response goes, up to its capacity.
+    /// The buffer for the response, up to its capacity.
     pub response: B,
 }
 
-/// What a slot keeps of a call.
+/// The caller's part of a call in a slot.
 pub(crate) struct SlotCall<B, T> {
     pub(crate) tag: T,
     pub(crate) request: B,
@@ -206,7 +205,7 @@ impl<B, T> ClientSession<B, T> {
         }
     }
 
-    /// Takes what the peer agreed to; from now on calls go out.
+    /// Stores the agreed parameters; from now on calls are sent.
     pub(crate) fn establish(&mut self, agreed: Agreed, control: &CongestionControl) {
         let (credits, packet_bytes) = (u32::from(agreed.credits), agreed.packet_bytes);
         self.congestion = control.start(Flow { credits, packet_bytes, bare_rtt_ns: 0 });
@@ -225,7 +224,7 @@ impl<B, T> ClientSession<B, T> {
         self.agreed = Some(agreed);
     }
 
-    /// New packets that credits and congestion window allow.
+    /// Returns how many new packets the credits and the congestion window allow.
     #[inline]
     pub(crate) fn sendable_packets(&self) -> u32 {
         match self.congestion.window_packets() {
@@ -238,31 +237,30 @@ impl<B, T> ClientSession<B, T> {
         }
     }
 
-    /// Slots that were agreed on: what the numbers of a slot are apart. Counts once the session is open.
+    /// Returns the stride: the number of slots agreed on. Valid once the session is open.
     #[inline(always)]
     pub(crate) fn rounds(&self) -> u64 {
         u64::from(self.slot_mask) + 1
     }
 
-    /// Whether the session keeps a slot for requests to the endpoint itself.
+    /// Returns true if the session reserves a slot for requests to the endpoint itself (§4).
     pub(crate) fn has_reserve(&self) -> bool {
         self.slot_mask >= SLOTS_WITH_RESERVE_MIN - 1
     }
 
-    /// Whether a slot is the one for requests to the endpoint itself. It needs neither a credit nor a
-    /// turn.
+    /// Returns true for the reserved slot, which needs neither a credit nor a turn.
     #[inline]
     pub(crate) fn is_reserved(&self, slot: usize) -> bool {
         slot == RESERVED && self.has_reserve()
     }
 
-    /// Whether a call finds a slot.
+    /// Returns true if a slot is free for another call.
     #[inline]
     pub(crate) fn has_room(&self) -> bool {
         self.free != NO_SLOT || self.agreed.is_some() && (self.slots.len() as u64) < self.rounds()
     }
 
-    /// Takes a slot for a call, if there is one.
+    /// Takes a free slot for a call.
     #[inline]
     pub(crate) fn take_slot(&mut self) -> Option<usize> {
         if self.free == NO_SLOT {
@@ -273,7 +271,7 @@ impl<B, T> ClientSession<B, T> {
         Some(slot)
     }
 
-    /// Takes the slot for requests to the endpoint itself, if there is one and nothing is in it.
+    /// Takes the reserved slot, if free.
     pub(crate) fn take_reserved_slot(&mut self) -> Option<usize> {
         let is_free = self.has_reserve()
             && self.slots[RESERVED].state == ClientState::Free
@@ -281,7 +279,7 @@ impl<B, T> ClientSession<B, T> {
         is_free.then_some(RESERVED)
     }
 
-    /// Makes memory for as many slots again, up to those that were agreed on. None is free.
+    /// Doubles the slots, up to the agreed number. Called when no slot is free.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self) {
@@ -289,7 +287,7 @@ impl<B, T> ClientSession<B, T> {
         self.grow(count as u16);
     }
 
-    /// Makes memory for this many slots in all. None is free now; the new ones are.
+    /// Allocates slots, `count` in total. No slot is free before; the new slots are free afterwards.
     fn grow(&mut self, count: u16) {
         let is_agreed = u64::from(count) <= self.rounds();
         assert!(self.free == NO_SLOT && is_agreed, "a slot is made when none is free");
@@ -307,7 +305,7 @@ impl<B, T> ClientSession<B, T> {
         self.free = before;
     }
 
-    /// Gives a slot back whose call has ended.
+    /// Frees the slot of an ended call.
     #[inline(always)]
     pub(crate) fn release(&mut self, slot: usize) {
         if self.is_reserved(slot) {
@@ -317,15 +315,15 @@ impl<B, T> ClientSession<B, T> {
         self.free = slot as u16;
     }
 
-    /// Gives a slot up whose request numbers are used up. True if so many are that the session is, too.
+    /// Retires a slot without request numbers left. Returns true if at least half of the slots are retired:
+    /// then the session must be closed (§5).
     pub(crate) fn retire(&mut self) -> bool {
         self.retired += 1;
         2 * u64::from(self.retired) >= self.rounds()
     }
 
-    /// Whether a slot may take credits in its turn: the one that has waited longest, or any when none
-    /// waits. If there are some, it stands in the queue no longer, and enters it again for what it needs
-    /// beyond that turn.
+    /// Returns true if a slot may take credits now: as the longest waiting, or when no slot waits. With
+    /// credits available the slot leaves the queue; to send more than one turn allows, the slot queues again.
     #[inline]
     pub(crate) fn take_turn(&mut self, slot: usize) -> bool {
         match self.stalled.first() {
@@ -338,29 +336,29 @@ impl<B, T> ClientSession<B, T> {
         }
     }
 
-    /// Credits that a slot's message may take beyond those that it holds.
+    /// Returns how many credits the slot's message may take beyond those already held.
     #[inline]
     pub(crate) fn message_credits(&self, slot: usize) -> u32 {
         self.message_credits_max.saturating_sub(self.slots[slot].held)
     }
 
-    /// Slots in use, and calls in the queue.
+    /// Returns the number of calls in slots and in the queue.
     pub(crate) fn pending_calls(&self) -> usize {
         self.busy_slots() + self.backlog.len()
     }
 
-    /// Slots with a call.
+    /// Returns the number of slots with a call.
     pub(crate) fn busy_slots(&self) -> usize {
         self.slots.iter().filter(|state| state.state != ClientState::Free).count()
     }
 
-    /// Notes that a slot's request is given up.
+    /// Notes that a slot's request was given up.
     pub(crate) fn note_given_up(&mut self, slot: usize) {
         let rounds = self.rounds();
         self.slots[slot].note_given_up(rounds);
     }
 
-    /// A slot leaves WAITING, or holds no credit in it any more.
+    /// Updates the count of `waiting_slots` when a slot leaves WAITING or returns the last credit in WAITING.
     #[inline]
     pub(crate) fn leave_waiting(&mut self, slot: usize) {
         let state = &self.slots[slot];
@@ -368,8 +366,7 @@ impl<B, T> ClientSession<B, T> {
         self.waiting_slots -= u32::from(was_counted);
     }
 
-    /// Ends a slot's measurement, and gives the round trip if there is one: of a packet that was sent
-    /// once only (Karn).
+    /// Ends a slot's measurement. Returns the round trip, if the measured packet was sent once only (Karn).
     #[inline(always)]
     pub(crate) fn note_round_trip(
         &mut self,
@@ -393,8 +390,8 @@ impl<B, T> ClientSession<B, T> {
 /// Names no slot.
 pub(crate) const NO_SLOT: u16 = u16::MAX;
 
-/// The slot that a session keeps for requests to the endpoint itself
-/// ([`SLOTS_WITH_RESERVE_MIN`]): there is memory for it from the beginning.
+/// The slot reserved for requests to the endpoint itself ([`SLOTS_WITH_RESERVE_MIN`]), allocated from the
+/// beginning.
 const RESERVED: usize = 0;
 
 /// State of a client slot (§5.1). RECEIVING begins with the first RESPONSE_PART.
@@ -409,136 +406,137 @@ pub(crate) enum ClientState {
 /// No packet is being measured.
 pub(crate) const NOT_TIMED: u32 = u32::MAX;
 
-/// What is measured is the only repetition of a request of one packet, by the CREDIT that says to answer
-/// it (§7.1).
+/// The measured packet is the only repetition of a request of one packet; the CREDIT that answers the
+/// repetition ends the measurement (§7.1).
 pub(crate) const TIMED_REPEAT: u32 = u32::MAX - 1;
 
-/// A place for one outstanding request: two cache lines, which processors fetch as a pair. What only
-/// messages of several packets and recovery need is in [`ClientParts`].
+/// The place of one outstanding request, in two cache lines, which processors fetch as a pair. State for
+/// recovery and for messages of several packets is in [`ClientParts`].
 ///
-/// In this order, fields that are set together are side by side, and the compiler sets them at once.
+/// The field order puts fields that are set together side by side, so that the compiler merges the stores.
 #[repr(C, align(128))]
 pub(crate) struct ClientSlot<B, T> {
-    /// The number of the request in the slot, or of the next one when it is free.
+    /// The number of the request in the slot; in a free slot the next request's number.
     pub(crate) number: u64,
     /// The call, while the slot is in use.
     pub(crate) call: Option<SlotCall<B, T>>,
     pub(crate) parts: Option<Box<ClientParts>>,
     /// When the timer fires, in nanoseconds.
     pub(crate) deadline_ns: u64,
-    /// When the packet being measured was sent; in WAITING, since when the slot is.
+    /// The time at which the measured packet was sent; in WAITING the time at which the slot entered WAITING.
     pub(crate) timed_ns: u64,
     /// Credits held.
     pub(crate) held: u32,
-    /// Packets of the request, and how many were sent at least once.
+    /// Packets of the request, and packets sent at least once.
     pub(crate) request_packets: u32,
     pub(crate) request_sent: u32,
-    /// Packets of the response that may be sent.
+    /// Packets of the response that the server may send.
     pub(crate) response_limit: u32,
-    /// The packet whose round trip is being measured, sent once until now; or [`NOT_TIMED`], or
+    /// The packet whose round trip is being measured, sent once so far; or [`NOT_TIMED`], or
     /// [`TIMED_REPEAT`].
     pub(crate) timed_packet: u32,
     pub(crate) state: ClientState,
-    /// Whether such a request as `way_out` says was sent once, and nothing has happened since: while the slot is in use.
+    /// True if the request was sent by a fast path (see [`WayOut`]) and neither side has acted since. Valid
+    /// while the slot is in use.
     pub(crate) awaits_plain: bool,
     pub(crate) way_out: WayOut,
-    /// Whether the transmit queue has an entry for this slot.
+    /// True while the transmit queue has an entry for this slot.
     pub(crate) queued: bool,
-    /// Whether to send a PULL at the next opportunity, whatever it allows.
+    /// Set to send a PULL at the next opportunity, even without raising the limit.
     pub(crate) pull_due: bool,
     /// Doublings of the timeout since the last frame taken.
     pub(crate) backoff: u8,
     /// Timeouts since the last frame taken.
     pub(crate) unanswered: u8,
-    /// Whether there was a probe since then.
+    /// True if a probe was sent since the last frame taken.
     pub(crate) probed: bool,
     pub(crate) method: u16,
-    /// Packets of the response that the request allows.
+    /// Packets of the response granted by the request.
     pub(crate) grant: u8,
-    /// What is known of the call's end by time.
+    /// The kind of time limit.
     expires: Expires,
-    /// Whether the timer wheel has an entry for this slot.
+    /// True while the timer wheel has an entry for this slot.
     pub(crate) in_wheel: bool,
-    /// Whether that comes due so soon that it serves any deadline: the common case. What was set for a
-    /// timeout, or for a slower path, would come too late for the next call's probe.
+    /// True if that entry comes due soon enough for any deadline, the common case. An entry set for a timeout
+    /// or for a slower path would fire too late for the next call's probe.
     pub(crate) wakes_soon: bool,
-    /// While the slot is free: the next free one, or [`NO_SLOT`].
+    /// In a free slot the next free slot, or [`NO_SLOT`].
     pub(crate) next_free: u16,
     /// The slot's entry in the timer wheel, while `in_wheel`.
     pub(crate) timer: TimerEntry,
-    /// Requests in a row that were given up with nothing heard of them, and the low half of the last
-    /// one's number: a server follows only so far (§5.4).
+    /// Requests given up in a row without any sign from the server, and the lower half of the last number: a
+    /// server follows only so far (§5.4).
     pub(crate) unheard: u32,
     pub(crate) given_up: u32,
-    /// When the call ends by time, unless that was not said.
+    /// The time limit of the call, unless `expires` is unset.
     pub(crate) expiry_ns: u64,
 }
 
-/// Which way out a slot takes.
+/// The transmit path of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum WayOut {
-    /// That for everything.
+    /// The general path.
     General,
-    /// Request and response have one packet each, and nothing was sent yet: the common case.
+    /// The fast path, the common case: request and response of one packet, and nothing sent yet.
     Plain,
-    /// The same with a deadline, which the call does not inherit.
+    /// The fast path for a call with a deadline, not inherited.
     Timed,
 }
 
-/// What is known of the end of a slot's call by time; see [`Expiry`].
+/// The kind of time limit of a slot's call; see [`Expiry`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Expires {
-    /// Nothing was said or noted.
+    /// No limit is set yet.
     Unsaid,
-    /// The default timeout was noted.
+    /// The default timeout.
     Default,
-    /// The caller's deadline, earlier than what [`ClientParts`] may have of an inherited one.
+    /// The caller's deadline, earlier than an inherited deadline in [`ClientParts`].
     Told,
-    /// The deadline that the call inherits.
+    /// The inherited deadline.
     Inherited,
 }
 
-/// What a slot needs for messages of several packets, and to repeat what was lost.
+/// State of a slot for recovery and for messages of several packets.
 pub(crate) struct ClientParts {
-    /// Packets that the server has.
+    /// Packets acknowledged by the server.
     pub(crate) acknowledged: Window,
     /// Packets to send again.
     pub(crate) lost: PacketBits,
-    /// Packets of the response, once known; their bytes; and which came.
+    /// Packets and bytes of the response, once known, and the packets received.
     pub(crate) response_packets: u32,
     pub(crate) response_size: u32,
     pub(crate) received: Window,
-    /// Packets below this were asked for again already, by evidence.
+    /// Packets below this index were already asked for again on loss evidence.
     pub(crate) asked_below: u32,
-    /// What the next PULL asks for again.
+    /// The `resend_below` of the next PULL.
     pub(crate) resend_below: u32,
-    /// What a probe or a timeout has asked for since the last evidence.
+    /// The packet that a probe or timeout has asked for since the last loss evidence.
     pub(crate) looked_for: Option<LookedFor>,
-    /// Order of transmissions, for requests of several packets.
+    /// Order of transmissions, in requests of several packets.
     pub(crate) order: SendOrder,
-    /// The deadline that the call inherits, where its own is earlier; or [`NEVER`].
+    /// The inherited deadline, where the call's own deadline is earlier; or [`NEVER`].
     inherited_ns: u64,
-    /// Where the request's packets go by multicast, if they do.
+    /// The announcement of a request sent by multicast.
     pub(crate) announced: Option<Announced>,
-    /// Packets of the request that were sent again, each time counted.
+    /// Repetitions of packets of the request.
     pub(crate) repeated: u32,
 }
 
-/// The one packet of a response that is asked for again when nothing more comes, and how many were
-/// allowed then.
+/// The single packet of a response that a client in need of progress asks for again, and the limit at that
+/// time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookedFor {
     pub(crate) packet: u32,
     pub(crate) limit: u32,
 }
 
-/// A request whose packets go by multicast.
+/// A request whose packets are sent by multicast.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Announced {
     pub(crate) announcement: Announcement,
-    /// Whether to tell the server so.
+    /// True while an ANNOUNCE is to be sent.
     pub(crate) is_due: bool,
 }
 
@@ -610,15 +608,15 @@ impl<B, T> ClientSlot<B, T> {
         }
     }
 
-    /// Readies the slot for a call. The response's fields are set when its first packet comes.
+    /// Prepares the slot for a call. The response's fields are set when the first packet arrives.
     #[inline(always)]
     pub(crate) fn start(&mut self, call: PendingCall<B, T>, packets: u32, way_out: WayOut) {
         self.begin(call, packets);
         self.note_unsent(way_out);
     }
 
-    /// [`ClientSlot::start`], but for what changes when the request is sent: that is up to
-    /// [`ClientSlot::note_plain_sent`] or [`ClientSlot::note_unsent`], at once.
+    /// As [`ClientSlot::start`], except for the fields that depend on the transmission: the caller sets these
+    /// at once by [`ClientSlot::note_plain_sent`] or [`ClientSlot::note_unsent`].
     #[inline(always)]
     pub(crate) fn begin(&mut self, call: PendingCall<B, T>, packets: u32) {
         self.state = ClientState::Sending;
@@ -634,13 +632,13 @@ impl<B, T> ClientSlot<B, T> {
         fill(&mut self.call, SlotCall { tag, request, response });
     }
 
-    /// The buffer of the response, while the slot is in use.
+    /// Returns the buffer of the response, while the slot is in use.
     #[inline]
     pub(crate) fn response(&mut self) -> Option<&mut B> {
         self.call.as_mut().map(|call| &mut call.response)
     }
 
-    /// Notes that nothing of the request was sent.
+    /// Notes that no packet of the request was sent.
     #[inline(always)]
     pub(crate) fn note_unsent(&mut self, way_out: WayOut) {
         self.way_out = way_out;
@@ -649,8 +647,7 @@ impl<B, T> ClientSlot<B, T> {
         self.request_sent = 0;
     }
 
-    /// Notes that the only packet of the request was sent, with a grant for the only one of the
-    /// response.
+    /// Notes that the request's only packet was sent, with a grant for one response packet.
     #[inline]
     pub(crate) fn note_plain_sent(&mut self, now_ns: u64) {
         self.awaits_plain = true;
@@ -683,8 +680,8 @@ impl<B, T> ClientSlot<B, T> {
         self.wakes_soon = false;
     }
 
-    /// Takes the slot out of the timer wheel, if it is there: its call has ended, or needs its timer
-    /// earlier.
+    /// Removes the slot's entry from the timer wheel, if present: the call has ended, or needs an earlier
+    /// timer.
     #[cold]
     #[inline(never)]
     pub(crate) fn leave_wheel(&mut self, timers: &mut TimerWheel) {
@@ -694,26 +691,26 @@ impl<B, T> ClientSlot<B, T> {
         }
     }
 
-    /// The state of messages of several packets, which the slot has from now on.
+    /// Returns the state for messages of several packets, allocated on first use.
     #[inline]
     pub(crate) fn parts(&mut self, spare: &mut Spare<ClientParts>) -> &mut ClientParts {
         self.awaits_plain = false;
         self.parts.get_or_insert_with(|| spare.take())
     }
 
-    /// All packets of the request below this were acknowledged.
+    /// Returns the cumulative acknowledgement: lower packets of the request were acknowledged.
     #[inline]
     pub(crate) fn acknowledged_below(&self) -> u32 {
         self.parts.as_ref().map_or(0, |parts| parts.acknowledged.cumulative())
     }
 
-    /// All packets of the response below this were received.
+    /// Returns the cumulative reception: lower packets of the response were received.
     #[inline]
     pub(crate) fn received_below(&self) -> u32 {
         self.parts.as_ref().map_or(0, |parts| parts.received.cumulative())
     }
 
-    /// Until when the call may take, as far as it was said or noted.
+    /// Returns the call's time limit, if set.
     #[inline]
     pub(crate) fn expiry(&self) -> Expiry {
         let at_ns = self.expiry_ns;
@@ -728,26 +725,26 @@ impl<B, T> ClientSlot<B, T> {
         }
     }
 
-    /// Whether the call has a deadline of which the server was told.
+    /// Returns true if the request carries the call's deadline to the server.
     #[inline(always)]
     pub(crate) fn is_told(&self) -> bool {
         self.expires as u8 >= Expires::Told as u8
     }
 
-    /// Notes the caller's deadline, after [`ClientSlot::begin`].
+    /// Sets the caller's deadline, after [`ClientSlot::begin`].
     #[inline(always)]
     pub(crate) fn expire_at(&mut self, deadline_ns: u64) {
         self.expires = Expires::Told;
         self.expiry_ns = deadline_ns;
     }
 
-    /// Notes until when the call may take by default.
+    /// Sets the default timeout.
     pub(crate) fn expire_by_default_at(&mut self, at_ns: u64) {
         self.expires = Expires::Default;
         self.expiry_ns = at_ns;
     }
 
-    /// Notes a deadline of which the server is told, the caller's or the one that the call inherits.
+    /// Sets a deadline that is carried on the wire, the caller's or an inherited one.
     pub(crate) fn set_expiry(&mut self, expiry: Expiry, spare: &mut Spare<ClientParts>) {
         debug_assert!(expiry.is_told);
         self.expire_at(expiry.at_ns);
@@ -758,8 +755,8 @@ impl<B, T> ClientSlot<B, T> {
         }
     }
 
-    /// Notes that the request is given up, with what was heard of it: `rounds` is what its number is ahead of
-    /// the slot's former one.
+    /// Notes that the request was given up, and counts requests without any sign from the server. `rounds` is
+    /// the stride.
     pub(crate) fn note_given_up(&mut self, rounds: u64) {
         let is_heard = self.state != ClientState::Sending
             || self.parts.as_ref().is_some_and(|parts| parts.acknowledged.count() > 0);
@@ -772,35 +769,36 @@ impl<B, T> ClientSlot<B, T> {
         self.given_up = self.number as u32;
     }
 
-    /// Notes that the server has seen a request that is over.
+    /// Notes that the server has seen an earlier request of the slot.
     #[cold]
     pub(crate) fn note_heard_of(&mut self, request: u64, rounds: u64) {
         let later = (self.number - request) / rounds - 1;
         self.unheard = self.unheard.min(u32::try_from(later).unwrap_or(u32::MAX));
     }
 
-    /// Whether multicast was of no use to a request that went so: all of it was sent again.
+    /// Returns true if every packet of a multicast request had to be sent again; `None` if the request did
+    /// not use multicast.
     #[inline]
     pub(crate) fn missed_multicast(&self) -> Option<bool> {
         let parts = self.parts.as_ref()?;
         parts.announced.map(|_| parts.repeated >= self.request_packets)
     }
 
-    /// Whether a loss may be a sign of congestion: not where multicast brings nothing at all, which then does
-    /// not reach the server.
+    /// Returns true if a loss may be a sign of congestion. Where multicast delivers no packet at all,
+    /// multicast does not reach the server, and the losses are no such sign.
     pub(crate) fn is_lost_on_the_way(&self) -> bool {
         let Some(parts) = &self.parts else { return true };
         parts.announced.is_none() || parts.acknowledged.count() > parts.repeated
     }
 
-    /// The next packet to send again.
+    /// Returns the next packet to send again.
     #[inline]
     pub(crate) fn first_lost(&self) -> Option<u32> {
         let parts = self.parts.as_ref()?;
         parts.lost.first_from(parts.acknowledged.cumulative())
     }
 
-    /// Notes that a frame for this slot was taken and brought it forward.
+    /// Notes that a frame was taken and brought the slot forward.
     #[inline]
     pub(crate) fn heard(&mut self) {
         self.unanswered = 0;
@@ -809,7 +807,7 @@ impl<B, T> ClientSlot<B, T> {
     }
 }
 
-// With an endpoint's buffers and continuations.
+// With the buffers and continuations of an endpoint.
 const _: () = assert!(size_of::<ClientSlot<Box<u8>, [u64; 3]>>() == 128);
 
 #[cfg(test)]
@@ -825,21 +823,21 @@ mod tests {
                 reception.note(true);
                 assert!(reception.is_likely());
             }
-            // One that came begins the count anew.
+            // A delivered request resets the count.
             reception.note(false);
         }
         (0..MISSES_MAX).for_each(|_| reception.note(true));
         for _ in 0..2 {
             assert!((1..SKIPPED_MAX).all(|_| !reception.is_likely()));
             assert!(reception.is_likely());
-            // It may miss for ever.
+            // Multicast may fail for ever.
             reception.note(true);
         }
         reception.note(false);
         assert!((0..SKIPPED_MAX).all(|_| reception.is_likely()));
     }
 
-    /// A session that is open, with so many slots.
+    /// Returns an open session with this number of slots.
     fn session(slots: u16) -> ClientSession<Vec<u8>, u64> {
         let mut session = ClientSession::opening(0, &RtoBounds::default());
         let agreed = Agreed {
@@ -855,7 +853,7 @@ mod tests {
         session
     }
 
-    /// What else is known of the path counts until a round trip is measured.
+    /// A round trip known from elsewhere counts until one is measured.
     #[test]
     fn expect__counts_until_a_round_trip_is_measured() {
         let bounds = RtoBounds::default();
@@ -869,7 +867,7 @@ mod tests {
             assert_ne!(trips.probe_ns, before_ns);
         }
         trips.sample(2_000_000, 1_000_000, &bounds);
-        // Nor does it take back that looks were put off.
+        // Nor does a known round trip end the delay of probes.
         trips.note_probe(trips.probe_ns, &bounds);
         let measured_ns = trips.probe_ns;
         trips.expect(50_000_000, &bounds);
@@ -899,7 +897,7 @@ mod tests {
         }
     }
 
-    /// Twice as long as was waited in vain, not less than before, and no more than two doublings of the timeout.
+    /// Twice the time waited in vain, not less than before, and at most two doublings of the timeout.
     #[test]
     fn note_probe__gives_the_next_ones_twice_the_time() {
         let bounds = RtoBounds::default();
@@ -917,7 +915,7 @@ mod tests {
         }
     }
 
-    /// It has neither credits nor slots, and takes no packet.
+    /// The session has neither credits nor slots, and sends no packet.
     #[test]
     fn opening__has_nothing_until_the_peer_has_agreed() {
         let session: ClientSession<Vec<u8>, u64> =
@@ -974,7 +972,7 @@ mod tests {
         }
     }
 
-    /// Where there are many credits one message has no more than half of them.
+    /// With many credits one message gets at most half of them.
     #[test]
     fn establish__shares_credits_among_messages_where_there_are_many() {
         for (credits, most) in [
@@ -1005,7 +1003,7 @@ mod tests {
         }
     }
 
-    /// What is not free is on the way, but for the credits of calls whose handlers run.
+    /// Credits in use are packets in flight, except the credits of calls whose handlers run.
     #[test]
     fn sendable_packets__fill_the_window_as_far_as_there_are_credits() {
         use crate::congestion::{CongestionConfig, CongestionCounters, Flow, SwiftConfig};
@@ -1047,7 +1045,8 @@ mod tests {
         }
     }
 
-    /// Who has waited longest, if there are credits for it; any where none waits; and always the reserved one.
+    /// With credits available the longest waiting slot has its turn; without waiting slots any slot has; the
+    /// reserved slot always has.
     #[test]
     fn take_turn__in_the_order_in_which_they_began_to_wait() {
         for slots in [8, 64] {
@@ -1086,7 +1085,7 @@ mod tests {
         }
     }
 
-    /// Whatever the message before has left behind, the next one finds nothing of it.
+    /// Nothing of a message is left for the next one.
     #[test]
     fn reset__makes_used_parts_as_good_as_fresh() {
         assert_fresh(ClientParts::fresh());
@@ -1108,7 +1107,7 @@ mod tests {
     }
 
     fn assert_fresh(parts: ClientParts) {
-        // By name, so that a new field comes here, too.
+        // By name, so that the compiler demands new fields here.
         let ClientParts {
             acknowledged,
             lost,
@@ -1139,7 +1138,7 @@ mod tests {
         let session = session(8);
         for (place, slot) in session.slots.iter().enumerate() {
             let next_free = if place == 7 { NO_SLOT } else { place as u16 + 1 };
-            // By name, so that a new field comes here, too.
+            // By name, so that the compiler demands new fields here.
             let ClientSlot {
                 number,
                 call,
@@ -1181,7 +1180,7 @@ mod tests {
         }
     }
 
-    /// Whatever the call before has left behind.
+    /// Nothing of the earlier call is left.
     #[test]
     fn start__readies_a_used_slot_for_a_call_of_which_nothing_was_sent() {
         let mut session = session(8);
@@ -1235,7 +1234,7 @@ mod tests {
         assert!(!slot.in_wheel && !slot.wakes_soon);
     }
 
-    /// Of each kind of deadline: until when, whether the server is told, and what the call inherits.
+    /// For every kind of deadline: the time, whether the server learns of it, and the inherited deadline.
     #[test]
     fn set_expiry__is_given_back_as_it_was() {
         let mut spare = Spare::new();
@@ -1270,7 +1269,8 @@ mod tests {
         assert_eq!((slot.acknowledged_below(), slot.received_below()), (3, 2));
     }
 
-    /// Without multicast any loss may be; with it only if more packets were acknowledged than went again.
+    /// Without multicast any loss may be congestion; with multicast only if more packets were acknowledged
+    /// than repeated.
     #[test]
     fn is_lost_on_the_way__unless_multicast_brings_nothing() {
         let announcement = Announcement { group: 1, sequence: 2 };
@@ -1340,7 +1340,7 @@ mod tests {
         }
     }
 
-    /// The server has followed up to the request that it names: only those behind it went unheard.
+    /// The server has followed up to the request named here: only later requests were unseen.
     #[test]
     fn note_heard_of__leaves_the_requests_behind_it_unheard() {
         for rounds in [1, 8, 64] {

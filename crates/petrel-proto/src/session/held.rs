@@ -1,12 +1,12 @@
-//! The memory that server slots hold for messages of several packets: half-arrived requests and kept
-//! answers (`docs/wire-protocol.md` §6.4).
+//! Accounts for the memory that server slots hold for messages of several packets: half-arrived requests and
+//! kept answers (`docs/wire-protocol.md` §6.4).
 //!
-//! Each holding has an entry here, in one of two lists, the longest untouched in front. A touch writes one
-//! field; the entry moves to the back when somebody looks at the front. So a packet costs a store, and
-//! the search for holdings that nobody asks for ends at the first young one.
+//! Every holding has an entry in one of two lists, the longest untouched in front. A touch writes one field;
+//! the entry moves to the back when a search finds it in front. So a packet costs one store, and a search for
+//! idle holdings ends at the first young one.
 //!
-//! Small answers have no entry: they stay in their slot for its next answer, and the fast path knows
-//! nothing of this module.
+//! Small answers have no entry: they stay in their slot for its next answer, and the fast path does not use
+//! this module.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use crate::limits::{
 
 const NIL: u32 = u32::MAX;
 
-/// Peers that are remembered although they may hold nothing.
+/// Most entries in [`Held::by_peer`] before those of peers without holdings are removed.
 const PEERS_KEPT_MAX: usize = 1024;
 
-/// Names a holding; a slot that holds nothing has [`HeldId::NONE`].
+/// Names a holding. A slot that holds nothing has [`HeldId::NONE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeldId(u32);
 
@@ -34,14 +34,14 @@ impl HeldId {
     }
 }
 
-/// What a slot holds memory for.
+/// The kind of message that a slot holds memory for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HeldKind {
     Arriving,
     Answer,
 }
 
-/// Whose memory it is.
+/// The slot, session and peer that hold the memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holder {
     pub(crate) session: SessionId,
@@ -49,12 +49,12 @@ pub(crate) struct Holder {
     pub(crate) peer: PeerKey,
 }
 
-/// Which limit a holding would break.
+/// The limit that a holding would exceed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shortage {
-    /// The session's share.
+    /// The share of a session.
     Session(SessionId),
-    /// The peer's share.
+    /// The share of a peer.
     Peer(PeerKey),
     /// The memory of the endpoint.
     All,
@@ -66,7 +66,7 @@ struct Holding {
     kind: HeldKind,
     bytes: u64,
     began_ns: u64,
-    /// When the list was last put in order for it, and when it was touched last.
+    /// The time by which the list is ordered, and the time of the last touch.
     since_ns: u64,
     touched_ns: u64,
     before: u32,
@@ -87,19 +87,20 @@ pub(crate) struct Held {
     lists: [List; 2],
     count: u32,
     bytes: u64,
-    /// By index of the session.
+    /// Bytes held, by the index of the session.
     by_session: Vec<u64>,
-    /// Peers that hold nothing may be here, so that nothing is allocated when they hold something again.
+    /// Bytes held by peer. Peers without holdings keep their entry for a while, so that their next holding
+    /// allocates nothing.
     by_peer: BTreeMap<u32, u64>,
     session_bytes_max: u64,
     peer_bytes_max: u64,
     bytes_max: u64,
-    /// The time as it is known: some frames old at most.
+    /// The current time, at most a few frames old.
     pub(crate) now_ns: u64,
 }
 
 impl Held {
-    /// For an endpoint with so much memory for messages.
+    /// Starts the account of an endpoint that has `memory_bytes` for messages.
     pub(crate) fn new(now_ns: u64, memory_bytes: u64) -> Self {
         Self {
             nodes: Vec::new(),
@@ -124,8 +125,8 @@ impl Held {
         self.bytes
     }
 
-    /// Whether so many bytes more are within all limits. A session, or peer, that holds nothing may hold
-    /// one message of any size.
+    /// Checks that `bytes` more are within all limits. A session or peer without holdings may hold one
+    /// message of any size.
     pub(crate) fn check(&self, holder: Holder, bytes: u64) -> Result<(), Shortage> {
         let of_session = self.of_session(holder.session);
         let of_peer = self.by_peer.get(&holder.peer.0).copied().unwrap_or(0);
@@ -144,7 +145,7 @@ impl Held {
         self.by_session.get(session.index as usize).copied().unwrap_or(0)
     }
 
-    /// Notes that a slot holds so many bytes from now on.
+    /// Adds a holding of `bytes` for a slot.
     pub(crate) fn add(&mut self, kind: HeldKind, holder: Holder, bytes: u64) -> HeldId {
         let now_ns = self.now_ns;
         let holding = Holding {
@@ -173,7 +174,7 @@ impl Held {
         HeldId(index)
     }
 
-    /// Notes that a slot holds nothing any more.
+    /// Removes a holding.
     pub(crate) fn remove(&mut self, id: &mut HeldId) {
         let HeldId(index) = std::mem::replace(id, HeldId::NONE);
         self.unlink(index);
@@ -188,7 +189,7 @@ impl Held {
         assert!(self.count > 0 || self.bytes == 0, "who holds nothing holds no bytes");
     }
 
-    /// Notes that the client has asked for an answer, or sent more of a request.
+    /// Notes that the client has asked for an answer or sent more of a request.
     #[inline]
     pub(crate) fn touch(&mut self, id: HeldId) {
         if id.is_some() {
@@ -196,15 +197,15 @@ impl Held {
         }
     }
 
-    /// The slot that a holding is in, and its kind.
+    /// Returns the slot and the kind of a holding.
     pub(crate) fn holder(&self, id: HeldId) -> (Holder, HeldKind) {
         let Holding { holder, kind, .. } = self.nodes[id.0 as usize];
         (holder, kind)
     }
 
-    /// Holdings that were untouched for `idle_ns`, the longest first, and that would end this shortage:
-    /// until they have `bytes` together, and after [`HELD_LOOKS_MAX`] looks at most. Where memory is short,
-    /// requests that arrive too slowly are among them, touched or not.
+    /// Returns holdings that were untouched for `idle_ns` and whose end relieves the shortage, the longest
+    /// untouched first. Stops when they hold `bytes` in total, or after [`HELD_LOOKS_MAX`] checks. Where
+    /// memory is short, requests that arrive too slowly are included, touched or not.
     pub(crate) fn idle(
         &mut self,
         kind: HeldKind,
@@ -282,7 +283,7 @@ impl Held {
 }
 
 impl Holding {
-    /// Whether a request takes longer to arrive than one second and what its bytes are allowed.
+    /// Returns true if a request's arrival takes longer than one second plus the time allowed for its bytes.
     fn is_too_slow(&self, now_ns: u64) -> bool {
         let allowed_ns = ARRIVING_SHORT_NS + self.bytes * ARRIVING_NS_PER_BYTE;
         self.kind == HeldKind::Arriving && now_ns.saturating_sub(self.began_ns) > allowed_ns
@@ -317,7 +318,7 @@ mod tests {
         assert_eq!(held.check(holder(3, 1), 5_001), Err(Shortage::All));
     }
 
-    /// A single byte is something that a session, or a peer, holds.
+    /// A session or peer with a single byte has a holding.
     #[test]
     fn check__who_holds_a_byte_has_no_message_of_any_size_left() {
         let mut held = Held::new(0, 8_000);
@@ -328,7 +329,7 @@ mod tests {
         assert_eq!(held.check(holder(1, 1), 5_000), Ok(()));
     }
 
-    /// Peers that hold nothing are remembered up to a number, and places of holdings are used again.
+    /// Entries of peers without holdings are limited in number, and entries of holdings are reused.
     #[test]
     fn add__keeps_no_more_than_is_needed() {
         let mut held = Held::new(0, 1 << 30);
@@ -382,12 +383,11 @@ mod tests {
         assert!(held.idle(HeldKind::Arriving, 0, all, 1_000).is_empty());
         let of_peer = Some(Shortage::Peer(PeerKey(3)));
         assert_eq!(held.idle(HeldKind::Answer, 60, of_peer, 1_000), [ids[3]]);
-        // It was put behind the others, and its time counts from the touch.
+        // The holding moved to the back, and its time counts from the touch.
         assert_eq!(held.idle(HeldKind::Answer, 50, all, 1_000).last(), Some(&ids[1]));
     }
 
-    /// One that is looked at and was touched goes to the back; those behind the first young one stay where they are,
-    /// touched or not.
+    /// A touched holding in front goes to the back. Holdings behind the first young one stay, touched or not.
     #[test]
     fn idle__ends_at_the_first_that_is_young() {
         for (age_ns, is_old) in [(0, false), (59, false), (60, true), (61, true)] {
@@ -411,8 +411,8 @@ mod tests {
         }
     }
 
-    /// Where memory is short a request may take a second and its bytes' time, though its packets keep coming. An answer
-    /// that is asked for may take any time.
+    /// Where memory is short a request may take a second and its bytes' time, though its packets keep coming.
+    /// An answer that its client asks for may take any time.
     #[test]
     fn idle__requests_that_arrive_too_slowly_where_memory_is_short() {
         let is_found = |kind, now_ns: u64, shortage| {
@@ -432,7 +432,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against sums over a list.
+        /// Compares with sums over a list.
         #[test]
         fn sums_match_model(steps in prop::collection::vec(
             (0u32..4, 0u32..3, 1u64..1_000, any::<bool>(), any::<prop::sample::Index>()), 1..200))

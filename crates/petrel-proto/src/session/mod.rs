@@ -1,5 +1,5 @@
-//! Sessions: the table by which frames find them, and the state of both roles
-//! (`docs/wire-protocol.md` §1, §5, §6).
+//! Sessions: the table that frames are looked up in, and the state of both roles (`docs/wire-protocol.md` §1,
+//! §5, §6).
 
 pub(crate) mod backlog;
 pub(crate) mod client;
@@ -16,36 +16,36 @@ use client::ClientSession;
 use server::ServerSession;
 pub(crate) use table::SessionTable;
 
-/// Puts a value into a place that is empty, without a look at it: a slot's lines may still be on
-/// their way from memory, and a store waits for nobody where a load does. What should be there all
-/// the same is forgotten, not dropped.
+/// Writes a value to an empty `Option` without reading it first: the slot's cache lines may still be in
+/// flight from memory, and a store does not wait for them as a load does. A value already present is leaked,
+/// not dropped.
 #[inline(always)]
 pub(crate) fn fill<X>(place: &mut Option<X>, value: X) {
     std::mem::forget(place.replace(value));
 }
 
-/// Names a session of one endpoint. Never names another session later: an index is used again,
-/// with another generation.
+/// Names a session of one endpoint, and never a later session: a reused index has a new generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SessionId {
-    /// Index in the endpoint's table: the session field of frames to this endpoint.
+    /// Index in the endpoint's table; the session field of frames to this endpoint.
     pub index: u32,
-    /// How often the index had been used before.
+    /// Number of earlier uses of the index.
     pub generation: u32,
 }
 
-/// How the owner of the core names a peer: the core only compares. `u32::MAX` is not a peer's name.
+/// The core's name for a peer. The owner of the core chooses it; the core only compares. `u32::MAX` names no
+/// peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PeerKey(pub u32);
 
-/// What the two ends of a session agreed on.
+/// The parameters that both ends of a session agreed on (§8.5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// The other end.
+    /// The peer.
     pub peer: PeerKey,
-    /// The session's index there.
+    /// The session's index at the peer.
     pub peer_session: u32,
-    /// The token that the other end wants to see.
+    /// The token that the peer chose for this session.
     pub peer_token: u32,
     /// Slots: a power of two up to 4 096.
     pub slots: u16,
@@ -53,13 +53,13 @@ pub struct Agreed {
     pub credits: u16,
     /// Payload bytes of a full packet (P).
     pub packet_bytes: u32,
-    /// Largest message that the other end accepts, in bytes.
+    /// Largest message that the peer accepts, in bytes.
     pub peer_message_bytes_max: u32,
 }
 
 impl Agreed {
-    /// Whether the values are within the protocol's limits. The control plane checks what comes
-    /// from the network; this is the second look.
+    /// Returns true if the values are within the protocol's limits. The control plane has checked values from
+    /// the network already; this is the second check.
     pub(crate) fn is_sound(&self, first_request: u64) -> bool {
         use crate::limits::*;
         self.slots.is_power_of_two()
@@ -74,10 +74,10 @@ impl Agreed {
     }
 }
 
-/// One entry of the table, with the session itself: at 20 000 sessions each call meets a session that
-/// is in no cache near the core, and each step from one piece of memory to the next is a wait. So a
-/// session's state begins in the line that every frame is checked against, what a small call needs
-/// of it ends with the second line at most, and only the slots are elsewhere.
+/// One entry of the table, with the session in place. With 20 000 sessions every call finds its session in no
+/// near cache, and every pointer to follow costs another wait for memory. So a session's state begins in the
+/// cache line with the `origin` that every frame is checked against. The fields for a small call end with the
+/// second line at the latest; only the slots are in memory of their own.
 #[repr(C, align(128))]
 pub(crate) struct Entry<B, T> {
     pub(crate) origin: Origin,
@@ -85,17 +85,17 @@ pub(crate) struct Entry<B, T> {
     pub(crate) role: Role<B, T>,
 }
 
-/// What a frame must show to be a session's: its token in the lower half, and in the upper half the
-/// name under which its peer's frames come. One number, so that it is one comparison. Where several
-/// links lead to one address, it is not the name of the peer that the session's own frames go to.
+/// The token (lower half) and the source peer (upper half) that a session's frames must have; packed into one
+/// number, so that one comparison checks both. Where several links share an address, the source peer may
+/// differ from the peer key that the session sends to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Origin(u64);
 
-/// No peer has this key.
+/// Names no peer.
 pub(crate) const NOBODY: PeerKey = PeerKey(u32::MAX);
 
 impl Origin {
-    /// Without a peer, while a client session is being opened, it is the origin of no frame.
+    /// Without a peer, as in a client session that is being opened, the origin matches no frame.
     #[inline(always)]
     pub(crate) fn new(token: u32, peer: Option<PeerKey>) -> Self {
         let peer = peer.unwrap_or(NOBODY).0;
@@ -114,7 +114,7 @@ impl Origin {
     }
 }
 
-// The tag comes first; the compiler would keep it in a field of the second line.
+// The tag comes first; by default the compiler would put the tag into a field of the second line.
 #[repr(u32)]
 #[allow(clippy::large_enum_variant, reason = "in place on purpose, see `Entry`")]
 pub(crate) enum Role<B, T> {

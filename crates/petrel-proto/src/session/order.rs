@@ -1,22 +1,22 @@
-//! In which order the packets of a request went out: what tells loss from lateness
-//! (`docs/wire-protocol.md` §5.2).
+//! The order in which a request's packets were transmitted. The client tells lost packets from late ones by
+//! this order (`docs/wire-protocol.md` §5.2).
 
 use std::ops::Range;
 
 use crate::bitmap::PacketBits;
 use crate::limits::WINDOW_PACKETS;
 
-/// In which order the packets of a request were last sent.
+/// The transmission numbers of a request's packets.
 ///
-/// Until the first repetition, packet *i* is transmission *i* + 1, and nothing is written down.
+/// Until the first repetition packet *i* is transmission *i* + 1, and nothing is recorded.
 pub(crate) struct SendOrder {
     /// Transmissions so far.
     sent: u32,
-    /// Whether there was a repetition, so that what follows is kept.
+    /// True from the first repetition on: transmissions are recorded.
     is_kept: bool,
     /// Number of the last transmission of each packet, by packet modulo the window.
     last: [u32; WINDOW_PACKETS as usize],
-    /// The same for the first time that it was repeated.
+    /// Number of each packet's first repetition, likewise.
     first_repeat: [u32; WINDOW_PACKETS as usize],
     /// Packets sent more than once.
     repeated: PacketBits,
@@ -31,19 +31,19 @@ impl Default for SendOrder {
 }
 
 impl SendOrder {
-    /// Forgets all.
+    /// Readies the object for another request.
     pub(crate) fn reset(&mut self) {
         self.sent = 0;
         self.is_kept = false;
     }
 
-    /// Whether every packet was sent once only.
+    /// Returns true if every packet was sent once only.
     #[inline]
     pub(crate) fn has_no_repetition(&self) -> bool {
         !self.is_kept
     }
 
-    /// Notes new packets, sent one after the other.
+    /// Notes that new packets were sent in sequence.
     #[inline]
     pub(crate) fn note_new(&mut self, packets: Range<u32>) {
         if self.is_kept {
@@ -62,7 +62,7 @@ impl SendOrder {
         self.note_kept(packet, true);
     }
 
-    /// Writes down the order of the packets sent so far, as far as they matter still.
+    /// Records the order of the packets sent so far, of one window at most.
     fn keep(&mut self) {
         self.is_kept = true;
         self.repeated = PacketBits::new();
@@ -82,12 +82,13 @@ impl SendOrder {
         }
     }
 
-    /// The earliest transmission of `packet` that can be the one that has arrived, a repetition or
-    /// not (§5.2). `None` if it was so long ago that another packet has its place here, and for the
-    /// first transmission of a packet that was repeated since.
+    /// Returns the earliest transmission of `packet` that can be the one that arrived: a first copy or a
+    /// repetition (§5.2). Returns `None` if another packet has taken over the entry of `packet`, and for a
+    /// first copy of a packet repeated since.
     ///
-    /// Were one copy taken for a later one, everything sent between the two would seem lost and be
-    /// sent again; then the first copies of those arrive, and so on to the message's end.
+    /// If a copy were taken for a later one, every packet sent between the two would seem lost and be
+    /// repeated. Then the first copies of those packets would arrive and cause the same error, and so on to
+    /// the message's end.
     pub(crate) fn arrived(&self, packet: u32, is_repeat: bool, first_sent: u32) -> Option<u32> {
         let place = (packet % WINDOW_PACKETS) as usize;
         if first_sent > packet + WINDOW_PACKETS {
@@ -104,7 +105,7 @@ impl SendOrder {
         self.is_kept && self.repeated.is_set(packet)
     }
 
-    /// The last transmission of `packet`.
+    /// Returns the number of the last transmission of `packet`.
     pub(crate) fn of(&self, packet: u32) -> u32 {
         if self.is_kept { self.last[(packet % WINDOW_PACKETS) as usize] } else { packet + 1 }
     }
@@ -116,7 +117,7 @@ mod tests {
 
     use super::*;
 
-    /// A packet that has the place of one long ago says nothing of it.
+    /// After a window of packets the entry of an old packet belongs to a new one.
     #[test]
     fn arrived__is_known_of_a_window_of_packets() {
         for is_kept in [false, true] {
@@ -132,7 +133,7 @@ mod tests {
         }
     }
 
-    /// All transmissions of a window's packets, written down.
+    /// A list of all transmissions.
     #[derive(Default)]
     struct Model(Vec<(u32, bool)>);
 
@@ -167,7 +168,7 @@ mod tests {
     proptest! {
         #[test]
         fn send_order__matches_model(steps in prop::collection::vec((1u32..20, 0u32..6, 0u32..80), 1..60)) {
-            // It served another request before.
+            // The object served another request before.
             let mut order = SendOrder { last: [5; 256], first_repeat: [7; 256], ..SendOrder::default() };
             order.note_new(0..WINDOW_PACKETS);
             (0..WINDOW_PACKETS).for_each(|packet| order.note_repeat(packet));

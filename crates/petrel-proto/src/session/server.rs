@@ -9,27 +9,27 @@ use crate::limits::{HEADER_BYTES, SLOTS_AT_FIRST, SPARE_BYTES_MAX};
 use crate::status::Status;
 use crate::wire::{ANSWERED_LATER, Destination, Flags, REFUSED};
 
-/// A session in its server role. What a small request needs comes first, in this order, and ends
-/// with the first line of its [`Entry`](super::Entry).
+/// A session in the server role. Fields for small requests come first, in this order, and end with the first
+/// cache line of their [`Entry`](super::Entry).
 #[repr(C)]
 pub(crate) struct ServerSession<B> {
-    /// Those that requests have needed until now: see [`ServerSession::make_ready`].
+    /// The slots that requests have needed until now: see [`ServerSession::make_ready`].
     pub(crate) slots: Box<[ServerSlot<B>]>,
-    /// Slots that were agreed on, a power of two, less one: what of a request's number names its slot.
+    /// The agreed number of slots, a power of two, less one: masks a request number to a slot.
     pub(crate) slot_mask: u32,
-    /// What the headers of its frames have in common.
+    /// The common part of the headers of outgoing frames.
     pub(crate) to: Destination,
     /// Payload bytes of a full packet, as agreed.
     pub(crate) packet_bytes: u32,
     /// Longest frame with a request of one packet, header included.
     pub(crate) plain_frame_bytes_max: u32,
-    /// Largest response of one packet that the peer takes, in bytes.
+    /// Largest response of one packet that the peer accepts, in bytes.
     pub(crate) plain_response_bytes_max: u32,
-    /// Largest request that is taken, in bytes.
+    /// Largest request that the server accepts, in bytes.
     pub(crate) request_bytes_max: u32,
-    /// Where its frames go: frames from there may come under another name (see `Origin`).
+    /// Destination of the session's frames. Frames from there may come under another key (see `Origin`).
     pub(crate) peer: PeerKey,
-    /// Largest buffer of an answer that stays in its slot for the next one, in bytes.
+    /// Largest buffer of an answer that stays in the slot for the next answer, in bytes.
     pub(crate) spare_bytes_max: u32,
     pub(crate) agreed: Agreed,
     first_request: u64,
@@ -55,19 +55,20 @@ impl<B> ServerSession<B> {
         session
     }
 
-    /// The slot of a request number. There may be no memory for it yet.
+    /// Returns the slot of a request number. The slot may not be allocated yet.
     #[inline]
     pub(crate) fn slot_index(&self, request: u64) -> usize {
         request as usize & self.slot_mask as usize
     }
 
-    /// Slots that were agreed on: what the numbers of a slot are apart.
+    /// Returns the stride: the number of slots agreed on.
     #[inline]
     pub(crate) fn rounds(&self) -> u64 {
         u64::from(self.slot_mask) + 1
     }
 
-    /// The number of the request that a slot holds. Before its first one, that of one round before.
+    /// Returns the number of the request in a slot; before the first request, one stride below the first
+    /// number.
     #[inline]
     pub(crate) fn current(&self, slot: usize) -> u64 {
         match self.slots.get(slot) {
@@ -76,8 +77,8 @@ impl<B> ServerSession<B> {
         }
     }
 
-    /// Sees to it that there is memory for a slot: a client whose calls need more of them names further
-    /// ones. It is for a request that is taken only, so nothing else makes a server allocate.
+    /// Allocates slots up to this one. A client with more outstanding calls names further slots. Called for
+    /// accepted requests only, so no other frame makes a server allocate.
     #[inline]
     pub(crate) fn make_ready(&mut self, slot: usize) {
         if slot >= self.slots.len() {
@@ -96,12 +97,13 @@ impl<B> ServerSession<B> {
         self.slots = slots.into_boxed_slice();
     }
 
-    /// One round before the first number of a slot: wrapping, and compared so, because the first may be 0.
+    /// Returns the number one stride below a slot's first number. Wraps, and is compared modulo 2⁶⁴, because
+    /// the first number may be 0.
     fn number_before(&self, slot: usize) -> u64 {
         self.first_request.wrapping_sub(self.rounds()).wrapping_add(slot as u64)
     }
 
-    /// The slot of a request, if it runs.
+    /// Returns the slot of a request, if the request runs.
     #[inline]
     pub(crate) fn runs(&self, request: u64) -> Option<usize> {
         let slot = self.slot_index(request);
@@ -119,69 +121,68 @@ pub(crate) enum ServerState {
     Answered,
 }
 
-/// The server's side of one outstanding request, in one cache line. What only messages of several
-/// packets and recovery need is in [`ServerParts`].
+/// The server's state of one outstanding request, in one cache line. State for recovery and for messages of
+/// several packets is in [`ServerParts`].
 ///
-/// In this order, fields that are set together are side by side, and the compiler sets them at once.
+/// The field order puts fields that are set together side by side, so that the compiler merges the stores.
 #[repr(C, align(64))]
 pub(crate) struct ServerSlot<B> {
-    /// Number of the request that the slot holds; never goes back.
+    /// Number of the request in the slot; never decreases.
     pub(crate) current: u64,
-    /// The answer's message in ANSWERED, unless [`ServerParts::refusal`] is the answer. After that
-    /// a small one stays for the next answer: the preallocated response of eRPC §4.3.
+    /// The answer's message in ANSWERED, unless [`ServerParts::refusal`] is the answer. Afterwards a small
+    /// message stays for the next answer: the preallocated response of eRPC §4.3.
     pub(crate) message: Option<B>,
     pub(crate) parts: Option<Box<ServerParts<B>>>,
-    /// Bytes of the request, its packets, and which came last.
+    /// Packets of the request, the packet that arrived last, and the request's bytes.
     pub(crate) request_packets: u32,
     pub(crate) echo: u32,
     pub(crate) request_size: u32,
-    /// Packets of the response that are allowed; how many there are, how many were sent once.
+    /// Packets of the response: allowed, total, and sent at least once.
     pub(crate) response_limit: u32,
     pub(crate) response_packets: u32,
     pub(crate) response_sent: u32,
     pub(crate) state: ServerState,
-    /// Whether the answer is a message of one packet that was not sent yet: the common case of the
-    /// way out.
+    /// True if the answer is a message of one packet, not sent yet: the fast path's case.
     pub(crate) is_plain: bool,
-    /// Whether to send a CREDIT.
+    /// Set to send a CREDIT.
     pub(crate) credit_due: bool,
-    /// Whether the packet that came last was a repetition.
+    /// True if the packet that arrived last was a repetition.
     pub(crate) echo_repeats: bool,
     pub(crate) method: u16,
     /// The answer's status.
     pub(crate) status: Status,
-    /// Whether a new request of one packet finds the slot as the common case wants it: without
-    /// [`ServerParts`], and `message` none or small. False where nobody has looked.
+    /// True if the slot is ready for a new request by the fast path: no [`ServerParts`], and no message or a
+    /// small one. False if not checked yet.
     pub(crate) takes_plain: bool,
-    /// Whether the transmit queue has an entry for this slot.
+    /// True while the transmit queue has an entry for this slot.
     pub(crate) queued: bool,
-    /// Whether a frame of the request met congestion, and the client was not told yet.
+    /// True if a frame of the request had an ECN mark not yet echoed to the client.
     pub(crate) marked: bool,
-    /// What the aux field of the answer says beside its status. In RUNNING: 0 or [`WATCHED`].
+    /// Bits of the answer's aux field beside the status. In RUNNING: 0 or [`WATCHED`].
     pub(crate) answer_bits: u16,
-    /// The entry of the memory that a half-arrived request or a large answer holds here.
+    /// The account of the memory held by a half-arrived request or a large answer.
     pub(crate) held: HeldId,
 }
 
-/// In [`ServerSlot::answer_bits`] of a request that runs: somebody is to be told if nobody waits for its answer
-/// any more. The answer's bits take the place of this one.
+/// A bit in [`ServerSlot::answer_bits`] of a running request: the handler asked for a notice if the client
+/// gives the request up. The answer's bits replace this bit.
 const WATCHED: u16 = 1 << 15;
 
 const _: () = assert!(WATCHED & (ANSWERED_LATER | REFUSED) == 0);
 
-/// What a slot needs for messages of several packets, and to repeat what was lost.
+/// State of a slot for recovery and for messages of several packets.
 pub(crate) struct ServerParts<B> {
-    /// Packets of the request that came.
+    /// Packets of the request that have arrived.
     pub(crate) arrived: Window,
     /// The request while its packets arrive.
     pub(crate) request: Option<B>,
-    /// When its deadline is over, as far as is known; or [`NEVER`].
+    /// The request's deadline, as known so far; or [`NEVER`].
     pub(crate) deadline_ns: u64,
     /// Packets of the response to send again.
     pub(crate) resend: PacketBits,
-    /// No packet below this is to be repeated: the client has them.
+    /// The client has all packets below this index: none of them is sent again.
     pub(crate) resend_from: u32,
-    /// An answer of the core itself, which needs no buffer: there may be none left.
+    /// The text of an error that the core itself answers. No buffer is needed: the pool may be empty.
     pub(crate) refusal: Option<&'static str>,
 }
 
@@ -228,8 +229,7 @@ impl<B> ServerSlot<B> {
         }
     }
 
-    /// Steps to a new request and frees what the slot held, but for a message. The caller sets the
-    /// state.
+    /// Begins a new request and frees the slot's former content, except a message. The caller sets the state.
     #[inline]
     pub(crate) fn begin(
         &mut self,
@@ -258,7 +258,7 @@ impl<B> ServerSlot<B> {
         self.response_limit = 1;
     }
 
-    /// Frees what the slot holds, for the next request, which is about to begin.
+    /// Frees the slot's content for a request about to begin.
     pub(crate) fn empty(&mut self) {
         self.message = None;
         if let Some(parts) = &mut self.parts {
@@ -266,21 +266,22 @@ impl<B> ServerSlot<B> {
         }
     }
 
-    /// The client asks for the answer of a request that runs: it is to hear that the request is here, and
-    /// that the answer begins with one packet, whatever was granted (§6.3).
+    /// Notes that the client asks for the answer of a running request. The next CREDIT acknowledges the
+    /// request, and the answer begins with one packet, whatever was granted (§6.3).
     pub(crate) fn note_asked(&mut self) {
         if self.state == ServerState::Running {
             self.response_limit = 1;
         }
     }
 
-    /// Whether the client of a request may leave it without a credit: the answer begins with one packet.
+    /// Returns true if the client may take the request's credits back (flag W): the answer begins with one
+    /// packet.
     pub(crate) fn is_waiting(&self) -> bool {
         self.state == ServerState::Running && self.response_limit <= 1
     }
 
-    /// Keeps the answer of a request that runs, to be sent from its first packet on. There is none: the
-    /// handler was given what was there.
+    /// Stores the answer of a running request, to be sent from the first packet on. The slot has no message:
+    /// the handler was given the kept one.
     #[inline]
     pub(crate) fn set_answer(&mut self, status: Status, bits: u16, message: B, packets: u32) {
         debug_assert!(self.message.is_none());
@@ -289,7 +290,7 @@ impl<B> ServerSlot<B> {
         fill(&mut self.message, message);
     }
 
-    /// Keeps an answer without a message, of so many packets.
+    /// Stores an answer of `packets` packets without a message.
     pub(crate) fn set_bare_answer(&mut self, status: Status, bits: u16, packets: u32) {
         self.begin_answer(status, bits, packets);
         self.message = None;
@@ -305,14 +306,14 @@ impl<B> ServerSlot<B> {
         self.response_sent = 0;
     }
 
-    /// Whether the answer is an error of the core itself.
+    /// Returns true if the answer is an error of the core itself.
     pub(crate) fn is_bare_answer(&self) -> bool {
         let is_refusal = |parts: &ServerParts<B>| parts.refusal.is_some();
         self.state == ServerState::Answered && self.parts.as_deref().is_some_and(is_refusal)
     }
 
-    /// Steps to a request that its client has given up, or ends it, and frees what the slot held. Nothing
-    /// is sent for it.
+    /// Begins a request that the client has given up, or ends the current one, and frees the slot's content.
+    /// Nothing is sent for the request.
     pub(crate) fn give_up(&mut self, number: u64, spare: &mut Spare<ServerParts<B>>) {
         assert!(!self.held.is_some(), "what the slot held was given back");
         if let Some(parts) = &mut self.parts {
@@ -326,37 +327,38 @@ impl<B> ServerSlot<B> {
         self.takes_plain = true;
     }
 
-    /// Whether the client waits for nothing: it gave the request up before it was answered, or has received the
-    /// answer whole.
+    /// Returns true if the client waits for nothing: the request was given up before the answer, or the
+    /// client has the whole answer.
     pub(crate) fn is_given_up(&self) -> bool {
         self.state == ServerState::Answered && self.response_packets == 0
     }
 
-    /// Gives a large answer back that the client has, or does not want any more. Nothing is sent for the request
-    /// from now on.
+    /// Frees a large answer that the client has or no longer wants. Nothing is sent for the request from now
+    /// on.
     pub(crate) fn release_answer(&mut self, spare: &mut Spare<ServerParts<B>>) {
         assert_eq!(self.state, ServerState::Answered);
         self.give_up(self.current, spare);
     }
 
-    /// Gives a large answer back that the client may still ask for: it is told then that the answer is gone.
+    /// Frees a large answer that the client may still ask for. The reply to the client is then that the
+    /// answer is gone.
     pub(crate) fn drop_answer(&mut self, spare: &mut Spare<ServerParts<B>>) {
         self.release_answer(spare);
         self.status = Status::DataLoss;
-        // As if it had been sent.
+        // As if sent already.
         self.response_packets = 1;
         self.response_sent = 1;
         self.response_limit = 1;
         assert!(self.is_answer_gone());
     }
 
-    /// Whether the answer was given back, and the client was not told so.
+    /// Returns true if the answer was freed and the client does not know.
     pub(crate) fn is_answer_gone(&self) -> bool {
         let is_bare = self.message.is_none() && self.parts.is_none();
         self.state == ServerState::Answered && self.response_packets > 0 && is_bare
     }
 
-    /// Notes that the answer was sent whole at once. It stays, for who asks again.
+    /// Notes that the answer was sent whole at once. The answer stays for repetitions.
     #[inline(always)]
     pub(crate) fn set_sent_answer(&mut self, message: B) {
         self.answer_bits = 0;
@@ -370,45 +372,45 @@ impl<B> ServerSlot<B> {
         fill(&mut self.message, message);
     }
 
-    /// The state of messages of several packets, which the slot has from now on.
+    /// Returns the state for messages of several packets, allocated on first use.
     #[inline]
     pub(crate) fn parts(&mut self, spare: &mut Spare<ServerParts<B>>) -> &mut ServerParts<B> {
         self.takes_plain = false;
         self.parts.get_or_insert_with(|| spare.take())
     }
 
-    /// The aux field of the answer.
+    /// Returns the aux field of the answer.
     #[inline(always)]
     pub(crate) fn answer_aux(&self) -> u16 {
         u16::from(self.status.code()) | self.answer_bits
     }
 
-    /// Has somebody be told if nobody waits for the answer any more before it is given.
+    /// Requests a notice if the client gives the request up before the answer.
     pub(crate) fn watch(&mut self) {
         self.answer_bits = WATCHED;
-        // The slot's next request is to be noticed.
+        // The slot's next request must not bypass the notice.
         self.takes_plain = false;
     }
 
-    /// Whether the request runs and somebody watches it.
+    /// Returns true if the request runs and its handler asked for a notice.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {
         self.state == ServerState::Running && self.answer_bits & WATCHED != 0
     }
 
-    /// Notes that a frame of the request came with these flags.
+    /// Notes the ECN mark of a frame of the request.
     #[inline]
     pub(crate) fn note_mark(&mut self, flags: Flags) {
         self.marked |= flags.congestion();
     }
 
-    /// The flags of the next frame to the client, with what it has to be told.
+    /// Returns the flags of the next frame to the client, with a pending ECN echo.
     #[inline]
     pub(crate) fn echo_flags(&self, flags: Flags) -> Flags {
         if self.marked { flags.with(Flags::CONGESTION) } else { flags }
     }
 
-    /// The next packet of the answer to send again.
+    /// Returns the next packet of the answer to send again.
     #[inline]
     pub(crate) fn first_to_resend(&self) -> Option<u32> {
         let parts = self.parts.as_ref()?;
@@ -422,7 +424,7 @@ const _: () = assert!(size_of::<ServerSlot<Box<u8>>>() == 64);
 mod tests {
     use super::*;
 
-    /// Each bound is the least of those that it follows from.
+    /// Every bound is the least of the values behind it.
     #[test]
     fn new__takes_all_that_was_agreed() {
         let (spare, header) = (SPARE_BYTES_MAX, HEADER_BYTES as u32);
@@ -461,14 +463,14 @@ mod tests {
         }
     }
 
-    /// All that a slot says, but for what it owns.
+    /// All fields of a slot, except owned memory.
     #[derive(Clone, Copy, Debug, PartialEq)]
     struct Said {
         current: u64,
-        /// Bytes, packets, and the method.
+        /// Bytes, packets, and method.
         request: (u32, u32, u16),
         echo: (u32, bool),
-        /// Packets that are allowed, that there are, and that were sent.
+        /// Packets allowed, in total, and sent.
         response: (u32, u32, u32),
         state: ServerState,
         answer: (Status, u16),
@@ -511,7 +513,7 @@ mod tests {
         marked: false,
     };
 
-    /// A slot of which everything was used.
+    /// A slot with all fields used.
     const USED: Said = Said {
         current: 5,
         request: (3_000, 3, 4),
@@ -568,7 +570,7 @@ mod tests {
             current: 13,
             request: (100, 1, 6),
             echo: (0, false),
-            // How many packets the answer has is said with it.
+            // The number of the answer's packets is set with the answer.
             response: (1, 8, 7),
             answer: (Status::Internal, 0),
             is_plain: false,
@@ -582,7 +584,7 @@ mod tests {
         assert_eq!(slot.message, Some(vec![2]), "for the next answer");
     }
 
-    /// The boxes of parts are kept for others, and must not keep a request's memory.
+    /// Boxes of parts go to the free list, and must not keep a request's memory.
     #[test]
     fn begin_empty_and_give_up__free_the_request() {
         use std::rc::Rc;

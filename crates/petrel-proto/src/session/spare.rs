@@ -1,20 +1,20 @@
-//! Boxes that a few slots need at a time, kept for the next ones: nothing is allocated for a large
-//! message once the endpoint has sent some, and an idle session holds nothing of it.
+//! A free list of boxes with the state for messages of several packets. An idle session holds no box, and an
+//! endpoint that has sent some large messages allocates nothing for further ones.
 
-/// Boxes kept at most; at some 2.4 KB each, a few megabytes. With more large messages on the way at
-/// a time, their boxes are allocated anew.
+/// Most boxes on the free list: at some 2.4 KB each, a few megabytes. Boxes beyond are freed, and allocated
+/// again when needed.
 const KEPT_MAX: usize = 1024;
 
-/// What can be used again.
+/// A type whose values can be used again.
 pub(crate) trait Reusable {
-    /// One that was never used.
+    /// Returns a new value.
     fn fresh() -> Self;
 
-    /// Makes a used one as good as fresh.
+    /// Makes a used value equal to a new one.
     fn reset(&mut self);
 }
 
-/// The boxes that nobody uses now.
+/// The free list.
 pub(crate) struct Spare<P> {
     kept: Vec<Box<P>>,
 }
@@ -31,7 +31,7 @@ impl<P: Reusable> Spare<P> {
         used
     }
 
-    /// Takes back the box of a slot, if it has one.
+    /// Puts the slot's box, if any, on the free list.
     #[inline]
     pub(crate) fn take_back(&mut self, from: &mut Option<Box<P>>) {
         if let Some(used) = from.take() {

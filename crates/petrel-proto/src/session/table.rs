@@ -1,4 +1,4 @@
-//! The table by which frames find their sessions.
+//! The table in which frames find their sessions.
 
 use super::client::ClientSession;
 use super::{Entry, Origin, PeerKey, Role, SessionId};
@@ -6,24 +6,24 @@ use super::{Entry, Origin, PeerKey, Role, SessionId};
 /// The sessions of one endpoint.
 pub(crate) struct SessionTable<B, T> {
     pub(crate) entries: Vec<Entry<B, T>>,
-    /// Free indices, the one freed longest ago in front: late frames of a former session then
-    /// rarely even meet a new one.
+    /// Free indices, the longest free in front: late frames of a closed session then rarely meet a new
+    /// session.
     free: std::collections::VecDeque<u32>,
     open: u32,
-    /// Those of them in the server's role, and the slots that were agreed on for those in all.
+    /// Open sessions in the server's role, and the sum of their agreed slots.
     servers: u32,
     server_slots: u64,
     open_max: u32,
-    /// Generation of an entry that is new: above that of every entry whose memory was given back.
+    /// Generation of a new entry: higher than in every entry whose memory was freed.
     generation: u32,
-    /// With so few open sessions the table is looked at for memory to give back: half of those that
-    /// were open since the last look, so that it costs each session a constant.
+    /// When the number of open sessions falls to this value, the table checks for memory to free. The value
+    /// is half of the largest number since the last check, so that checks cost a constant per session.
     look_at: u32,
-    /// Memory was given back, and the owner was not told yet.
+    /// Set when memory was freed, until the owner asks.
     has_given_back: bool,
 }
 
-/// Entries whose memory is kept in any case.
+/// Entries whose memory is never freed.
 const ROOM_MIN: usize = 1_024;
 
 impl<B, T> SessionTable<B, T> {
@@ -54,7 +54,7 @@ impl<B, T> SessionTable<B, T> {
         self.server_slots
     }
 
-    /// Puts a session in; `None` when the table is full.
+    /// Adds a session. Returns `None` if the table is full.
     pub(crate) fn insert(
         &mut self,
         token: u32,
@@ -82,7 +82,7 @@ impl<B, T> SessionTable<B, T> {
         Some(SessionId { index, generation })
     }
 
-    /// Takes a session out.
+    /// Removes a session.
     pub(crate) fn remove(&mut self, id: SessionId) -> Option<Role<B, T>> {
         let entry = self.get_mut(id)?;
         let role = core::mem::replace(&mut entry.role, Role::Free);
@@ -102,7 +102,7 @@ impl<B, T> SessionTable<B, T> {
         Some(role)
     }
 
-    /// Gives the memory of free entries at the end back, if that is half of the table.
+    /// Frees the unused entries at the table's end, if they are at least half of the table.
     #[cold]
     fn give_back(&mut self) {
         let is_used = |entry: &Entry<B, T>| !matches!(entry.role, Role::Free);
@@ -110,7 +110,7 @@ impl<B, T> SessionTable<B, T> {
         if len > self.entries.len() / 2 {
             return;
         }
-        // A name of a former session must not fit a later one.
+        // The name of a closed session must not match a later one.
         let newest = self.entries.drain(len..).map(|entry| entry.generation).max();
         self.generation = newest.map_or(self.generation, |newest| newest.wrapping_add(1));
         self.entries.shrink_to(ROOM_MIN.max(2 * len));
@@ -120,12 +120,12 @@ impl<B, T> SessionTable<B, T> {
         self.has_given_back = true;
     }
 
-    /// Whether memory was given back since the last question.
+    /// Returns true if memory was freed since the last query.
     pub(crate) fn take_given_back(&mut self) -> bool {
         core::mem::take(&mut self.has_given_back)
     }
 
-    /// The entry of an open session.
+    /// Returns the entry of an open session.
     #[inline]
     pub(crate) fn get_mut(&mut self, id: SessionId) -> Option<&mut Entry<B, T>> {
         let entry = self.entries.get_mut(id.index as usize)?;
@@ -138,7 +138,7 @@ impl<B, T> SessionTable<B, T> {
         (entry.generation == id.generation && !matches!(entry.role, Role::Free)).then_some(entry)
     }
 
-    /// Each place's role, free ones too.
+    /// Returns the roles of all entries, free ones included.
     pub(crate) fn roles(&self) -> impl Iterator<Item = &Role<B, T>> {
         self.entries.iter().map(|entry| &entry.role)
     }

@@ -1,15 +1,15 @@
-//! Slots that wait for their turn, first come, first served (`docs/wire-protocol.md` §4).
+//! The queue of slots that wait for credits, first come, first served (`docs/wire-protocol.md` §4).
 //!
-//! Bits that are searched in a circle were here before. The slot that was woken left them, the next
-//! call found no others waiting and took its credit: with 64 calls on 32 credits some slots waited for
-//! 30 rounds. A slot now keeps its place at the head until it has had its turn.
+//! An earlier version searched a bit set in a circle. A woken slot left the set, the next call found the set
+//! empty and took the credit: with 64 calls on 32 credits some slots waited for 30 rounds. Now a slot keeps
+//! its place at the head until it has had its turn.
 
 use std::collections::VecDeque;
 
-/// Slots in the order in which they asked, each once. An empty one is a word and a count.
+/// Slots in the order in which they asked, without duplicates. An empty queue is a word and a count.
 #[derive(Debug, Default)]
 pub(crate) struct SlotQueue {
-    /// As many as `order` has: one load tells the fast path that none waits.
+    /// The length of `order`: the fast path sees with one load that no slot waits.
     len: u32,
     order: Option<Box<Order>>,
 }
@@ -17,7 +17,7 @@ pub(crate) struct SlotQueue {
 #[derive(Debug, Default)]
 struct Order {
     slots: VecDeque<u16>,
-    /// Bit per slot: it is in the queue.
+    /// A bit per slot: set while the slot is in the queue.
     members: Vec<u64>,
 }
 
@@ -27,7 +27,7 @@ impl SlotQueue {
         self.len == 0
     }
 
-    /// Slots that wait.
+    /// Returns the number of waiting slots.
     pub(crate) fn count(&self) -> usize {
         self.len as usize
     }
@@ -37,7 +37,7 @@ impl SlotQueue {
         self.len > 0 && self.order.as_ref().is_some_and(|order| order.has(slot))
     }
 
-    /// The slot whose turn is next.
+    /// Returns the slot whose turn is next.
     #[inline]
     pub(crate) fn first(&self) -> Option<usize> {
         if self.len == 0 {
@@ -46,7 +46,7 @@ impl SlotQueue {
         self.order.as_ref()?.slots.front().map(|slot| usize::from(*slot))
     }
 
-    /// Puts a slot behind the others, unless it waits already.
+    /// Appends a slot, unless already queued.
     #[cold]
     pub(crate) fn push(&mut self, slot: usize) {
         let order = self.order.get_or_insert_default();
@@ -62,7 +62,7 @@ impl SlotQueue {
         self.len += 1;
     }
 
-    /// Puts a slot before the others, unless it waits already: it has had no use of its turn.
+    /// Puts a slot at the head, unless already queued: the slot could not use its turn.
     #[cold]
     pub(crate) fn push_first(&mut self, slot: usize) {
         let before = self.len;
@@ -74,7 +74,7 @@ impl SlotQueue {
         }
     }
 
-    /// Takes the slot whose turn is next.
+    /// Removes the slot whose turn is next.
     pub(crate) fn pop(&mut self) -> Option<usize> {
         let order = self.order.as_mut()?;
         let slot = usize::from(order.slots.pop_front()?);
@@ -83,7 +83,7 @@ impl SlotQueue {
         Some(slot)
     }
 
-    /// Takes a slot out, wherever it stands.
+    /// Removes a slot from any place in the queue.
     #[inline]
     pub(crate) fn remove(&mut self, slot: usize) {
         if self.contains(slot) {
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// Against a plain list.
+        /// Compares with a plain list.
         #[test]
         fn slot_queue__is_as_a_plain_list(steps in prop::collection::vec((0u8..5, 0usize..300), 0..200)) {
             let mut queue = SlotQueue::default();

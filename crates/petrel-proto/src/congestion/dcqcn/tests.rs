@@ -5,7 +5,7 @@ const LINE: f64 = 3.125e9;
 const STEP: f64 = 3.125e6;
 const GAIN: f64 = 1.0 / 256.0;
 
-/// The first mark comes at this time.
+/// The time of the first mark.
 const FIRST_NS: u64 = 1_000_000;
 
 fn dcqcn() -> Dcqcn {
@@ -17,7 +17,7 @@ fn ack(now_ns: u64, ce: bool) -> Ack {
     Ack { now_ns, rtt_ns: Some(10_000), packets: 1, bytes: 1000, ce }
 }
 
-/// A session that was marked first at [`FIRST_NS`].
+/// A session with its first mark at [`FIRST_NS`].
 fn marked() -> Dcqcn {
     let mut dcqcn = dcqcn();
     dcqcn.on_ack(&ack(FIRST_NS, true));
@@ -57,7 +57,7 @@ fn fast_recovery__halves_the_way_to_the_target() {
     dcqcn.on_ack(&ack(FIRST_NS + 165_000, false));
     assert_near(dcqcn.rate, LINE * 0.9375);
     assert_near(dcqcn.alpha, (1.0 - GAIN) * (1.0 - GAIN) * (1.0 - GAIN));
-    // One stray mark is over with the fourth.
+    // A stray mark is over with the fourth expiry.
     dcqcn.on_ack(&ack(FIRST_NS + 220_000, false));
     assert_eq!((dcqcn.pacing(), dcqcn.bypass_rtt_ns()), (None, Some(u32::MAX)));
 }
@@ -130,7 +130,7 @@ fn hyper_increase__needs_time_and_bytes() {
     for _ in 0..6 {
         dcqcn.on_ack(&Ack { bytes: 1 << 20, ..ack(start_ns + 1, false) });
     }
-    // Six times the byte counter alone: one additive increase.
+    // Six expiries of the byte counter alone: one additive increase.
     assert_near(dcqcn.target, LINE / 2.0 + STEP);
     dcqcn.on_ack(&ack(start_ns + 5 * 55_000, false));
     assert_near(dcqcn.target, LINE / 2.0 + 6.0 * STEP);

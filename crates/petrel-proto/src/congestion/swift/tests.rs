@@ -6,7 +6,7 @@ fn swift() -> Swift {
     Swift::new(Arc::new(SwiftConfig::new()), FLOW)
 }
 
-/// A session that is congested with this window.
+/// A congested session with this window.
 fn limited(window: f64) -> Swift {
     Swift { window, is_limited: true, ..swift() }
 }
@@ -46,7 +46,7 @@ fn below_one__grows_by_one_for_each() {
     assert_near(swift.window, 1.25);
 }
 
-/// An acknowledgement of what was repeated, which tells no round trip.
+/// An acknowledgement of repeated packets, without a round trip.
 fn untimed(packets: u32) -> Ack {
     Ack { rtt_ns: None, packets, ..ack(1_000_000, 0) }
 }
@@ -59,7 +59,7 @@ fn repetitions__bring_a_window_up_to_one_and_no_further() {
         (0.25, 1, 0.5),
         (0.25, 2, 0.75),
         (0.25, 3, 1.0),
-        // As many as there are credits, and more: the session stays limited.
+        // As many packets as credits, and more: the session stays limited.
         (0.25, 200, 1.0),
         (1.0, 8, 1.0),
         (1.5, 8, 1.5),
@@ -96,7 +96,7 @@ fn pace__is_for_windows_below_one() {
     for window in [1.0, 1.5, 32.0] {
         assert_eq!(limited(window).pacing(), None, "{window}");
     }
-    // Before the first round trip is known it is taken for as short as can be.
+    // Before the first measurement the shortest possible round trip is assumed.
     let expected = Rate::from_f64(1408.0 * 1e9 / 2.0);
     assert_eq!(limited(0.5).pacing(), Some(expected));
 }

@@ -15,7 +15,7 @@ fn ack(now_ns: u64, rtt_ns: u64) -> Ack {
     Ack { now_ns, rtt_ns: Some(rtt_ns), packets: 1, bytes: 1408, ce: false }
 }
 
-/// One round trip after the other, so that each ends a round; the first only opens one.
+/// One round trip after the other, each ending a round; the first only opens one.
 fn rounds(timely: &mut Timely, now_ns: &mut u64, rtts_ns: &[u64]) {
     for &rtt_ns in rtts_ns {
         *now_ns += rtt_ns;
@@ -30,7 +30,7 @@ fn assert_near(value: f64, expected: f64) {
 #[test]
 fn hiccup__of_the_host_costs_nothing() {
     let mut timely = timely(Gradient::Weighted, WIDE);
-    // The host halts for 5 ms. Two bursts of packets that were on the way then, and a quick one.
+    // The host halts for 5 ms: two bursts of packets then in flight, and a quick one.
     for at in [0, 700] {
         for packet in 0..32 {
             timely.on_ack(&ack(9_000_000 + at, 5_000_000 + at + packet));
