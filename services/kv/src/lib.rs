@@ -1,6 +1,6 @@
 //! A key-value store over Petrel, replicated by Raft.
 //!
-//!  module | contents |
+//! | module | contents |
 //! | --- | --- |
 //! | [`api`] | the methods, their requests and replies |
 //! | [`command`] | the commands of the replicated log |

@@ -1,35 +1,35 @@
-//! Who belongs to the cluster, and where they are: kept with the state, and the same on all replicas.
+//! The membership table: members and their addresses. It is part of the replicated state, and equal on all replicas.
 
 use std::collections::BTreeMap;
 
 use super::codec::{Garbled, Reader};
 
-/// Node of a replica's name.
+/// The node in a replica's name.
 pub(crate) const fn node_of(replica: u64) -> u16 {
     (replica >> 48) as u16
 }
 
-/// Name of a replica of a node, from 48 random bits. Never 0, which is nobody's name.
+/// The name of a replica of a node, from 48 random bits. Never 0, which stands for no replica.
 pub(crate) const fn replica_name(node: u16, random: u64) -> u64 {
     let low = random & ((1 << 48) - 1);
     (node as u64) << 48 | if low == 0 { 1 } else { low }
 }
 
-/// Members and who may become one.
+/// Members, and nodes that may join.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Book {
     /// Addresses by replica: voters and learners.
     pub(crate) members: BTreeMap<u64, String>,
-    /// Nodes that an operator has added and that have not come yet.
+    /// Nodes that an operator has added and that have not joined yet.
     pub(crate) invited: BTreeMap<u16, String>,
 }
 
-/// A change of the book alone, which goes through the log as an entry's context.
+/// A change of only the membership table. It travels through the log as an entry's context.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BookChange {
     /// This node may join.
     Invite(u16, String),
-    /// It may not, after all.
+    /// This node may no longer join.
     Disinvite(u16),
 }
 
@@ -37,24 +37,24 @@ const INVITE: u8 = 1;
 const DISINVITE: u8 = 2;
 
 impl Book {
-    /// The replicas of a node, and what they are called.
+    /// The names of a node's replicas.
     pub(crate) fn replicas_of(&self, node: u16) -> impl Iterator<Item = u64> {
         self.members.keys().copied().filter(move |replica| node_of(*replica) == node)
     }
 
-    /// Whether a replica of this node may join.
+    /// Returns true if a replica of this node may join.
     pub(crate) fn knows(&self, node: u16) -> bool {
         self.invited.contains_key(&node) || self.replicas_of(node).next().is_some()
     }
 
-    /// Whether another node has this address, or may join with it.
+    /// Returns true if another member or invited node has this address.
     pub(crate) fn has_elsewhere(&self, node: u16, address: &str) -> bool {
         let members = self.members.iter().map(|(replica, at)| (node_of(*replica), at));
         let invited = self.invited.iter().map(|(node, at)| (*node, at));
         members.chain(invited).any(|(other, at)| other != node && at == address)
     }
 
-    /// A replica has become a member.
+    /// Adds a replica as a member.
     pub(crate) fn add(&mut self, replica: u64, address: String) {
         self.invited.remove(&node_of(replica));
         self.members.insert(replica, address);

@@ -1,37 +1,37 @@
 //! Raft messages as bytes.
 //!
-//! The core's own codec is protobuf, whose sizes are computed twice for each message and whose fields are
-//! tagged; what peers of one version exchange several hundred thousand times a second is laid out flat here.
+//! The core's own codec is protobuf, which computes sizes twice for each message and tags the fields. This layout is
+//! flat, because peers of one version exchange several hundred thousand messages a second.
 //!
-//! A frame: cluster `u64`, count `u16`, then so many messages. A message: type `u8`, flags `u8`, from, term,
-//! log term, index, commit, reject hint (`u64` each), then what the flags say: extras (commit term, request
-//! snapshot, priority, 24 bytes), context (`u32` length), snapshot (`u32` length, protobuf), entries (`u32`
-//! count; each type `u8`, term `u64`, lengths of data and context `u32`, and those). All little-endian.
-//! Entries are numbered from the message's index on. `to` is left out: a session belongs to one replica.
+//! A frame: cluster `u64`, count `u16`, then the messages. A message: type `u8`, flags `u8`, from, term, log term,
+//! index, commit, reject hint (`u64` each), then the parts that the flags announce: extras (commit term, request
+//! snapshot, priority, 24 bytes), context (`u32` length), snapshot (`u32` length, protobuf), entries (`u32` count; each
+//! type `u8`, term `u64`, lengths of data and context `u32`, data, context). All integers are little-endian. Entries
+//! are numbered from the message's index on. `to` is left out, because a session belongs to one replica.
 
 use bytes::Bytes;
 use protobuf::Message as _;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType, Snapshot};
 
-/// Why bytes from a peer are no messages.
+/// The reason why bytes from a peer are not valid messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Garbled {
-    /// The end comes too early.
+    /// The frame ends too early.
     #[error("the message ends within a field")]
     Short,
-    /// Something follows the last message.
+    /// Bytes follow the last message.
     #[error("bytes follow the last message")]
     Long,
-    /// A type that peers do not send.
+    /// A type that replicas do not send.
     #[error("type {0} is none that replicas send")]
     Type(u8),
-    /// Flags that this version does not know.
+    /// Flags unknown to this version.
     #[error("unknown flags {0:#x}")]
     Flags(u8),
     /// A text that is not UTF-8.
     #[error("a text is not UTF-8")]
     Text,
-    /// What should be a snapshot is none.
+    /// The snapshot is not valid protobuf.
     #[error("the description of a snapshot is none")]
     Snapshot,
 }
@@ -48,13 +48,13 @@ const MESSAGE_BYTES: usize = 50;
 const EXTRAS_BYTES: usize = 24;
 const ENTRY_BYTES: usize = 17;
 
-/// Bytes of a frame with these messages.
+/// The size of a frame with these messages, in bytes.
 pub(super) fn frame_bytes(messages: &[Message]) -> usize {
     FRAME_BYTES + messages.iter().map(message_bytes).sum::<usize>()
 }
 
-/// Whether an answer denies that its sender follows whoever asked: a frame without messages. An answer without even
-/// a frame does not.
+/// Returns true if an answer denies that its sender follows the caller: a frame without messages. An empty answer is no
+/// denial.
 pub(super) fn is_denial(answer: &[u8]) -> bool {
     answer.len() == FRAME_BYTES
 }
@@ -77,7 +77,7 @@ pub(super) fn message_bytes(message: &Message) -> usize {
     bytes
 }
 
-/// Bytes that an entry takes in a message.
+/// The size of an entry in a message, in bytes.
 pub(super) fn entry_bytes(entry: &Entry) -> usize {
     ENTRY_BYTES + entry.data.len() + entry.context.len()
 }
@@ -148,7 +148,7 @@ fn write_entry(entry: &Entry, out: &mut Writer<'_>) {
 
 /// Reads a frame: the cluster, and the messages, addressed to `to`.
 pub(super) fn read_frame(frame: &[u8], to: u64) -> Result<(u64, Vec<Message>), Garbled> {
-    // Entries stay for long: in one piece of memory together, which each of them refers to.
+    // Entries are kept for long: all of a frame share one copy of its bytes.
     let mut input = Reader::new(frame);
     let cluster = input.u64()?;
     let count = input.u16()?;
@@ -217,7 +217,7 @@ fn read_entries(input: &mut Reader<'_>, before: u64) -> Result<Vec<Entry>, Garbl
     Ok(entries)
 }
 
-/// The types that go from one replica to another; the core's other types are for its own use.
+/// The types that replicas send to each other; the core's other types are for its own use.
 fn message_type(code: u8) -> Option<MessageType> {
     use MessageType::*;
     [
@@ -262,11 +262,11 @@ impl Writer<'_> {
     }
 }
 
-/// Takes fields from the front of some bytes.
+/// Reads fields from the front of some bytes.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
     frame: &'a [u8],
-    /// The rest of the frame from `at` on, once something of it is kept.
+    /// A copy of the frame from `at` on, once a part of it is kept.
     owned: Option<Bytes>,
     at: usize,
 }

@@ -1,4 +1,4 @@
-//! Ending well: leadership is handed over, and clients leave, before the process ends.
+//! Orderly end: a replica hands leadership over, and clients leave, before the process ends.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use petrel_transport::Transport;
 use super::member::Member;
 use super::{Replica, ReplicaError};
 
-/// How long the event loop runs between looks whether the last client has left.
+/// Interval between checks whether the last client has left.
 const LOOK_NS: u64 = 1_000_000;
 
 impl Replica {
-    /// Ends without losing a call: hands leadership over if this replica has it, has clients and peers leave, and
-    /// serves them until they have, all within `limit`. Gives the number of sessions that were cut, because
-    /// their clients had not left in time.
+    /// Ends without losing a call: hands leadership over if this replica leads, asks clients and peers to leave, and
+    /// serves them until they have left, all within `limit`. Returns the number of sessions that were cut because their
+    /// clients had not left in time.
     ///
     /// # Errors
     /// As [`Replica::turn`].
@@ -37,8 +37,8 @@ impl Replica {
         Ok(endpoint.drain(Duration::ZERO))
     }
 
-    /// Begins to hand leadership to the voter that has most of the log. Tells whether there is something to hand
-    /// over, and somebody to take it; whether it comes to pass is seen by [`Replica::status`].
+    /// Begins to hand leadership to the active voter with the most entries. Returns true if this replica leads and
+    /// finds such a voter; [`Replica::status`] shows whether the handover succeeds.
     pub fn hand_over(&self) -> bool {
         self.shared.borrow_mut().member.as_mut().is_some_and(Member::hand_over)
     }

@@ -1,16 +1,16 @@
-//! How a cluster begins, and how a replica without a log finds the one it belongs to.
+//! Bootstrap of a cluster, and how a replica without a log finds its cluster.
 //!
-//! A replica that has nothing has a name that nobody had before. If none of the nodes in its list belongs to a
-//! cluster, and all of them have been heard, the lowest of them founds one, of exactly the replicas that it has
-//! heard; the others see themselves named there. Only the lowest ever founds, and only while all others say
-//! that they belong nowhere, so that what some replica already belongs to is never founded twice. If there is a
-//! cluster, a replica that is not named in it asks its leader to be taken in.
+//! A replica without a log has a name that no replica had before. The lowest node of the list bootstraps a cluster if
+//! it has hellos of all nodes and none belongs to a cluster. The cluster consists of exactly the replicas of these
+//! hellos, and the others find themselves named there. Only the lowest node ever bootstraps, and only while all others
+//! report no cluster. A replica's existing cluster is therefore never bootstrapped again. If a cluster exists that does
+//! not name a replica, the replica asks the leader to join.
 //!
-//! Whoever has founded waits for those that it has named, and if most of them restart before they know, without
-//! a log and so under other names, it waits for ever: it cannot tell whether they were members meanwhile, and have
-//! made others members. So it founds at the last moment: as the answer to one of the others that asks, while with it
-//! a majority has asked, under the names that were heard. Those that cannot reach it, or have gone since, are nobody
-//! it relies on.
+//! After the bootstrap, the founder waits for the named replicas. If most of them restart before they know of the
+//! cluster, they have no log and other names, and the founder waits for ever. It cannot find out whether they were
+//! members meanwhile, and made others members. It therefore bootstraps at the last moment: in its answer to the hello
+//! of another founder that completes a majority. The majority consists of itself and of replicas that sent hellos under
+//! the known names. The founder does not rely on replicas that cannot reach it, or have gone since.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,20 +19,20 @@ use super::book::node_of;
 use super::config::ReplicaConfig;
 use super::hello::Hello;
 
-/// What a replica without a log may do.
+/// The next step of a replica without a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Beginning {
     /// Wait.
     None,
-    /// Found a cluster of these.
+    /// Bootstrap a cluster of these founders.
     Found(Vec<(u64, String)>),
-    /// Begin as a member, with these as its founders, or without any state.
+    /// Start as a member: as one of these founders, or without any state.
     Belong { cluster: u64, founders: Option<Vec<(u64, String)>> },
-    /// Ask to be taken in.
+    /// Ask to join.
     Ask { cluster: u64 },
 }
 
-/// What a replica may do that has heard these, and has been asked by these: for each node, the replica that asked last.
+/// The next step of a replica with these hellos. `asked` has the replica of each node that last sent a hello.
 pub(super) fn find_beginning(
     config: &ReplicaConfig,
     name: u64,

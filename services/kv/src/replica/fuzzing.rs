@@ -1,11 +1,11 @@
-//! What replicas say to each other, from any bytes.
+//! Decodes arbitrary bytes as messages between replicas.
 
 use super::book::{Book, BookChange};
 use super::codec::{Garbled, frame_bytes, read_frame, write_frame};
 use super::hello::{Hello, Join};
 use super::snapshot::{ChunkReply, ChunkRequest, Ticket};
 
-/// Whom the messages are for.
+/// The addressee of the messages.
 const TO: u64 = 7;
 
 pub(crate) fn check(data: &[u8]) {
@@ -22,7 +22,7 @@ pub(crate) fn check(data: &[u8]) {
     }
 }
 
-/// What is understood is written so that the same is understood.
+/// Checks that a decoded value encodes to bytes that decode to an equal value.
 fn again<T: PartialEq + std::fmt::Debug>(
     bytes: &[u8],
     decode: impl Fn(&[u8]) -> Result<T, Garbled>,
@@ -40,7 +40,7 @@ fn again<T: PartialEq + std::fmt::Debug>(
 fn frame(bytes: &[u8]) {
     let Ok((cluster, messages)) = read_frame(bytes, TO) else { return };
     assert!(messages.iter().all(|message| message.to == TO));
-    // Descriptions of snapshots may have fields of a later version, which take their room again.
+    // Snapshot descriptions may have fields of a later version, which are written again and take their room.
     let mut written = vec![0; frame_bytes(&messages)];
     write_frame(cluster, &messages, &mut written);
     let again = read_frame(&written, TO).expect("what is written can be read");

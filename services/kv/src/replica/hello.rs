@@ -1,27 +1,27 @@
-//! How replicas get to know each other: what they say first on a session.
+//! Introduction of replicas: the first messages on a session.
 
 use super::book::{decode_members, encode_members, encode_text};
 use super::codec::{Garbled, Reader};
 
-/// The version of what replicas say to each other. Others are refused.
+/// The version of the messages between replicas. Other versions are refused.
 pub(crate) const VERSION: u16 = 1;
 
-/// What a replica says of itself, when it opens a session and as the answer.
+/// A replica's introduction, when it opens a session and as the answer.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// 0: of none yet.
+    /// The replica's cluster; 0 for none yet.
     pub(crate) cluster: u64,
     pub(crate) replica: u64,
-    /// Who leads, as far as it knows; 0: nobody.
+    /// The leader, if the replica knows one, else 0.
     pub(crate) leader: u64,
-    /// The replicas with which the cluster began: whoever is named there belongs to it, although
-    /// nobody may have told it yet.
+    /// The replicas that bootstrapped the cluster. A replica named here belongs to the cluster, even if it does not
+    /// know that yet.
     pub(crate) founders: Vec<(u64, String)>,
-    /// The members that it knows of.
+    /// The members that the replica knows.
     pub(crate) members: Vec<(u64, String)>,
 }
 
-/// A replica that asks the leader to be taken in.
+/// A replica's request to the leader to join.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Join {
     pub(crate) cluster: u64,
@@ -41,7 +41,7 @@ impl Hello {
         out
     }
 
-    /// What it says; `None` if it speaks another version.
+    /// Decodes a hello; `None` if it has another version.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Option<Self>, Garbled> {
         let mut input = Reader::new(bytes);
         if input.u16()? != VERSION {

@@ -1,8 +1,8 @@
-//! The way to the other replicas: one session each, and what waits to be sent on it.
+//! Links to the other replicas: a session for each, and the messages that wait for it.
 //!
-//! Raft's messages go as calls, and what they cause comes back as their answers where it can. To a peer there are
-//! few calls at a time: what comes up meanwhile waits, and appends that follow each other become one. So the batches
-//! grow with the load by themselves.
+//! Raft's messages travel as calls, and the messages that they cause return in the answers where possible. Few calls to
+//! a peer are outstanding at a time: further messages wait, and consecutive appends are merged. Batches therefore grow
+//! with the load by themselves.
 
 use petrel::endpoint::SharedMsg;
 use petrel::task::Session;
@@ -13,37 +13,37 @@ use super::codec::{entry_bytes, frame_bytes, is_denial, write_frame};
 use super::methods;
 use super::shared::Shared;
 
-/// Calls to a peer with messages of a window's worth. Two keep a peer busy while an answer is on its way; the
-/// rest is for round trips that are longer than the work on a batch.
+/// Most outstanding calls to a peer while only appends wait. Two keep a peer busy while an answer is in flight; the
+/// others are for round trips that take longer than the work on a batch.
 const CALLS_MAX: u32 = 4;
 
-/// Calls to a peer of any kind: more of them on the way tell it nothing new.
+/// Most outstanding calls of any kind to a peer; further ones would carry no news.
 const URGENT_CALLS_MAX: u32 = 7;
 
-/// Bytes of entries that go in one call, about; a single entry may be larger.
+/// Approximate limit for the bytes of entries in one call; a single entry may be larger.
 const APPEND_BYTES_MAX: usize = 256 << 10;
 
-/// Messages that wait for a peer at most. What is more is lost, which Raft mends.
+/// Most messages that wait for a peer. Further messages are dropped, and Raft recovers from the loss.
 const OUTBOX_MAX: usize = 256;
 
-/// Room for an answer: a few messages without entries. Longer ones get more when they come.
+/// Initial room for an answer: a few messages without entries. It grows for longer answers.
 const ANSWER_BYTES: usize = 512;
 pub(super) const ANSWER_BYTES_MAX: usize = 64 << 10;
 
-/// The peers that can be reached.
+/// The reachable peers.
 #[derive(Default)]
 pub(super) struct Links {
-    /// In the order of their names, so that a run that is to be repeatable is.
+    /// In the order of the peers' names, which makes runs repeatable.
     links: Vec<Link>,
-    /// Peers whose messages were lost on this side.
+    /// Peers with messages that were lost on this side.
     unreachable: Vec<u64>,
-    /// Peers that have not got the offer of a snapshot.
+    /// Peers that did not get the offer of a snapshot.
     unoffered: Vec<u64>,
     frame: Vec<u8>,
     pub(super) counters: LinkCounters,
 }
 
-/// What happened on the way to peers.
+/// Counters of the traffic to peers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LinkCounters {
     pub(super) calls: u64,
@@ -61,26 +61,26 @@ struct Link {
     heard: Heard,
 }
 
-/// When the last call began that the peer has answered and that told it of its leader. A later term counts more
-/// than a later time.
+/// Term and start of the last call with a leader's message that the peer acknowledged. A later term counts more than a
+/// later time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Heard {
     term: u64,
     at_ns: u64,
 }
 
-/// What a call was for, when it ends.
+/// The purpose of a call, for its continuation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sent {
     pub(super) peer: u64,
     at_ns: u64,
-    /// The term of a message that tells who leads; 0 without one.
+    /// The term of a leader's message in the call; 0 without one.
     leads_in: u64,
     has_snapshot: bool,
 }
 
 impl Links {
-    /// A peer can be reached.
+    /// Adds the session to a peer.
     pub(super) fn add(&mut self, peer: u64, session: Session) {
         let link = Link { peer, session, calls: 0, outbox: Vec::new(), heard: Heard::default() };
         match self.place(peer) {
@@ -89,13 +89,13 @@ impl Links {
         }
     }
 
-    /// A session has ended, if it still is the peer's.
+    /// Removes a session that has ended, if it still is the peer's.
     pub(super) fn remove(&mut self, peer: u64, session: &Session) {
         let is_session = |place: &usize| self.links[*place].session.id() == session.id();
         if let Some(place) = self.place(peer).ok().filter(is_session) {
             self.links.remove(place);
             self.unreachable.push(peer);
-            // It will not go on fetching one either, or not say so.
+            // The peer will not continue to fetch a snapshot either, or could not report its failure.
             self.unoffered.push(peer);
         }
     }
@@ -104,7 +104,7 @@ impl Links {
         self.place(peer).ok().map(|place| &self.links[place].session)
     }
 
-    /// Where a peer's link is, or would be.
+    /// The position of a peer's link, or where it would be inserted.
     fn place(&self, peer: u64) -> Result<usize, usize> {
         self.links.binary_search_by_key(&peer, |link| link.peer)
     }
@@ -114,23 +114,23 @@ impl Links {
         self.links.get_mut(place)
     }
 
-    /// Peers that were found unreachable since the last time.
+    /// Takes the peers that were found unreachable since the last call.
     pub(super) fn take_unreachable(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.unreachable)
     }
 
-    /// Peers to which the offer of a snapshot was lost since the last time.
+    /// Takes the peers that lost a snapshot offer since the last call.
     pub(super) fn take_unoffered(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.unoffered)
     }
 
-    /// When a peer was last told, and has confirmed, that the caller leads in this term.
+    /// The start of the last call with which the peer acknowledged this leader in this term.
     pub(super) fn heard_ns(&self, peer: u64, term: u64) -> Option<u64> {
         let heard = self.links[self.place(peer).ok()?].heard;
         (heard.term == term).then_some(heard.at_ns)
     }
 
-    /// Takes a message for its addressee.
+    /// Queues a message for its addressee.
     pub(super) fn push(&mut self, message: Message) {
         let Some(link) = self.get_mut(message.to) else {
             self.note_dropped(&message);
@@ -156,7 +156,7 @@ impl Links {
         self.unoffered.extend(message.has_snapshot().then_some(message.to));
     }
 
-    /// Sends what may be sent now.
+    /// Sends queued messages to each peer whose limit of calls allows it.
     pub(super) fn send(&mut self, cx: &mut Context<'_>, cluster: u64, shared: &Shared) {
         let (mut last, mut frame) = (None, Frame::None);
         for link in &mut self.links {
@@ -183,7 +183,7 @@ impl Links {
         }
     }
 
-    /// A call has ended.
+    /// Handles the end of a call.
     pub(super) fn ended(&mut self, sent: Sent, reply: &Reply) {
         if reply.outcome.is_err() {
             self.counters.failed += 1;
@@ -202,7 +202,8 @@ impl Links {
     }
 }
 
-/// A peer that hears this knows who leads, and votes for nobody else for an election timeout.
+/// The term of a leader's message, else 0. A peer that processes a leader's message knows the leader, and votes for no
+/// other replica for an election timeout.
 pub(super) fn leads_in(message: &Message) -> u64 {
     match message.get_msg_type() {
         MessageType::MsgAppend | MessageType::MsgHeartbeat => message.term,
@@ -210,13 +211,13 @@ pub(super) fn leads_in(message: &Message) -> u64 {
     }
 }
 
-/// Appends may wait for each other; elections and heartbeats may not.
+/// Appends may wait for earlier calls; elections and heartbeats may not.
 fn may_send(link: &Link) -> bool {
     let is_append = |message: &Message| message.get_msg_type() == MessageType::MsgAppend;
     link.calls < CALLS_MAX || (link.calls < URGENT_CALLS_MAX && !link.outbox.iter().all(is_append))
 }
 
-/// Whether an append's entries go on where those of the one before end.
+/// Returns true if an append's entries continue the previous append's.
 fn follows(last: &Message, message: &Message) -> bool {
     let are_appends = [last, message].iter().all(|message| {
         message.get_msg_type() == MessageType::MsgAppend && message.term == last.term
@@ -229,13 +230,13 @@ fn follows(last: &Message, message: &Message) -> bool {
         && last.entries.iter().map(entry_bytes).sum::<usize>() <= APPEND_BYTES_MAX
 }
 
-/// Puts an append's entries behind those of the one before.
+/// Adds an append's entries to the previous append.
 fn merge(last: &mut Message, mut message: Message) {
     last.entries.extend(message.take_entries());
     last.commit = last.commit.max(message.commit);
 }
 
-/// What tells that two peers are sent the same: an append from the same log, to the same place of it.
+/// The identity of an append: two peers with equal values are sent equal frames.
 #[derive(PartialEq, Eq)]
 struct Alike {
     from: u64,
@@ -258,8 +259,8 @@ impl Alike {
     }
 }
 
-/// Whether the frame of these messages is the one before, which is remembered as `last`, again. A frame that can be
-/// like no other takes its place, too: what was written for it is what would be sent.
+/// Returns true if these messages have the same frame as the previous ones, described by `last`. Messages without an
+/// identity replace `last`, too, because their frame overwrites the previous frame.
 fn is_repeated(last: &mut Option<Alike>, messages: &[Message]) -> bool {
     let this = Alike::of(messages);
     let is_same = this.is_some() && this == *last;
@@ -267,16 +268,15 @@ fn is_repeated(last: &mut Option<Alike>, messages: &[Message]) -> bool {
     is_same
 }
 
-/// A frame: the last one written, if it is small, else in memory that the calls share.
+/// A frame: in `Links::frame` if it is small, else in memory that the calls share.
 enum Frame {
     Last,
     Shared(SharedMsg),
-    /// There was no memory for it.
+    /// No memory was available for the frame.
     None,
 }
 
-/// From here on messages lie in memory once for all who get them; below, a copy is cheaper
-/// (see `petrel::endpoint::SharedMsg`).
+/// Least size of a frame that all recipients share; below, a copy is cheaper (see `petrel::endpoint::SharedMsg`).
 const SHARED_BYTES_MIN: usize = 1025;
 
 impl Frame {

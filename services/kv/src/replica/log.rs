@@ -1,7 +1,7 @@
 //! The log in memory, from which the Raft core reads.
 //!
-//! It holds what follows the last snapshot, and some entries before it for replicas that are a little behind.
-//! Where the log is also on disk, that copy is only written ([`crate::persist`]) and read when the replica starts.
+//! The log holds the entries after the last snapshot, and some earlier ones for replicas that are a little behind. A
+//! log on disk ([`crate::persist`]) is only written, and read when the replica starts.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
@@ -14,11 +14,11 @@ use raft::{Error, StorageError};
 
 use super::codec::entry_bytes;
 
-/// The log, which the Raft core and the replica share.
+/// The log, shared by the Raft core and the replica.
 #[derive(Clone, Debug)]
 pub(crate) struct Log(Rc<RefCell<Inner>>);
 
-/// What a log begins with: state that comes from elsewhere.
+/// The beginning of a log: state from elsewhere.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Base {
     pub(crate) index: u64,
@@ -29,18 +29,18 @@ pub(crate) struct Base {
 
 #[derive(Debug)]
 pub(crate) struct Inner {
-    /// The entry before the first one here.
+    /// Index of the entry before the first one in memory.
     base_index: u64,
     base_term: u64,
     entries: VecDeque<Entry>,
     bytes: usize,
     hard_state: HardState,
     conf_state: ConfState,
-    /// The snapshot that replicas can have: index, term and configuration there.
+    /// The snapshot for other replicas: its index, term and configuration.
     image: Option<(u64, u64, ConfState)>,
-    /// What accompanies the image: see [`super::snapshot`].
+    /// The ticket of the image: see [`super::snapshot`].
     image_ticket: Bytes,
-    /// The core has asked for a snapshot that there is not.
+    /// The core has asked for a snapshot that does not exist.
     wants_image: bool,
 }
 
@@ -65,20 +65,20 @@ impl Log {
         self.0.borrow_mut()
     }
 
-    /// Entries that are here, and their bytes.
+    /// The number of entries in memory, and their bytes.
     pub(crate) fn size(&self) -> (usize, usize) {
         let inner = self.0.borrow();
         (inner.entries.len(), inner.bytes)
     }
 
-    /// The first index that is here, whether or not there is one.
+    /// The index of the first entry in memory, or of the next one if the log is empty.
     pub(crate) fn first(&self) -> u64 {
         self.0.borrow().base_index + 1
     }
 }
 
 impl Inner {
-    /// Appends entries, in place of those from the first one's index on.
+    /// Appends entries. They replace existing entries from the first one's index on.
     pub(crate) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
         assert!(first.index > self.base_index, "what a snapshot holds is not replaced");
@@ -103,7 +103,7 @@ impl Inner {
         &self.conf_state
     }
 
-    /// Drops everything: a snapshot is in its place.
+    /// Drops everything, because a snapshot replaces the log.
     pub(crate) fn restart_at(&mut self, index: u64, term: u64, conf_state: ConfState) {
         self.entries.clear();
         (self.bytes, self.base_index, self.base_term) = (0, index, term);
@@ -132,7 +132,7 @@ impl Inner {
         self.base_index + self.entries.len() as u64
     }
 
-    /// Says what snapshot there is.
+    /// Sets the snapshot for other replicas.
     pub(crate) fn set_image(&mut self, index: u64, term: u64, conf: ConfState, ticket: Bytes) {
         (self.image, self.image_ticket, self.wants_image) =
             (Some((index, term, conf)), ticket, false);
@@ -143,8 +143,8 @@ impl Inner {
     }
 
     fn snapshot(&mut self, request_index: u64, to: u64) -> Option<Snapshot> {
-        // One from which the log does not go on would have to be followed by another, and one of before a
-        // replica became a member tells it that it is none.
+        // The log must continue from the snapshot, or the replica would need another one. A snapshot from before a
+        // replica became a member would report that the replica is no member.
         let usable = |(index, _, conf): &&(u64, u64, ConfState)| {
             let is_member = conf.voters.contains(&to) || conf.learners.contains(&to);
             *index >= request_index && *index >= self.base_index && is_member

@@ -1,4 +1,4 @@
-//! Changes of who belongs to the cluster: by operators, and of replicas that come back without their log.
+//! Membership changes: by operators, and for replicas that return without their log.
 
 use petrel::endpoint::Handled;
 use petrel::{Context, Request};
@@ -10,23 +10,23 @@ use super::hello::Join;
 use super::member::Member;
 use crate::api::{AdminReply, Certainty, MemberChange, MemberRequest, Refusal, TransferRequest};
 
-/// Entries that a learner may be behind and become a voter.
+/// Most entries by which a learner may lag and still become a voter.
 const BEHIND_MAX: u64 = 1_000;
 
-/// What becomes of an operator's wish.
+/// The outcome of an operator's request.
 #[derive(Debug, PartialEq, Eq)]
 enum Wish {
-    /// It is so already.
+    /// The change has already been made.
     Fulfilled,
-    /// The node is no member that could be removed.
+    /// The node to remove is not a member.
     NoMember,
-    /// It will be when this index is applied, and the configuration is complete.
+    /// The change is made when this index is applied and the configuration is complete.
     At(u64),
     Refused(&'static str),
 }
 
 impl Member {
-    /// An operator wants a node in, or out.
+    /// Handles an operator's request to add, promote or remove a node.
     pub(super) fn handle_member(&mut self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
         let wish = match MemberRequest::decode(request.data()) {
             Err(error) => return refuse(cx, request, Refusal::Malformed(&error.to_string())),
@@ -63,7 +63,7 @@ impl Member {
             MemberChange::Add if !self.book.knows(node) => {
                 at(self.propose_book(&BookChange::Invite(node, wanted.address.to_owned())))
             }
-            // What the book says is over with the change that is under way.
+            // A change in progress outdates the membership table.
             _ if !self.is_settled() => at(None),
             MemberChange::Add => Wish::Fulfilled,
             MemberChange::Promote if self.book.replicas_of(node).next().is_some() => {
@@ -90,7 +90,7 @@ impl Member {
         at(self.propose_configuration(changes(gone.collect(), &[])))
     }
 
-    /// An operator wants another node to lead.
+    /// Handles an operator's request to hand leadership to another node.
     pub(super) fn handle_transfer(
         &mut self,
         cx: &mut Context<'_>,
@@ -115,8 +115,8 @@ impl Member {
         reply(cx, request, AdminReply::Done)
     }
 
-    /// A replica asks to be taken in. It may, if an operator has added its node; or if the node was a member
-    /// already, and has lost its log.
+    /// Handles a replica's request to join. The request is granted if an operator has added the node, or if the node
+    /// was already a member and has lost its log.
     pub(super) fn handle_join(&mut self, join: Join) -> Result<(), &'static str> {
         if join.cluster != self.identity.cluster {
             return Err("this is another cluster");
@@ -133,14 +133,14 @@ impl Member {
         Ok(())
     }
 
-    /// Takes the next step with those that want in: first they learn, then they vote, and a former replica of
-    /// their node is removed in the same step.
+    /// Takes the next step for joining replicas. First they become learners, then voters; the latter step also removes
+    /// a former replica of the node.
     pub(super) fn tend_members(&mut self) {
         if self.raft.raft.state != StateRole::Leader || !self.is_settled() {
             return;
         }
         let conf = self.raft.raft.prs().conf().to_conf_state();
-        // A node that asked may have been removed since.
+        // A node that asked to join may have been removed since.
         let (book, voters) = (&self.book, &conf.voters);
         self.joining
             .retain(|replica, _| !voters.contains(replica) && book.knows(node_of(*replica)));
@@ -159,8 +159,9 @@ impl Member {
         }
     }
 
-    /// After a snapshot, the core goes on probing until there is another entry: in a quiet cluster that may be
-    /// never. What the replica has confirmed counts, however it is sent to.
+    /// Returns true if a learner is close enough to the end of the log. The acknowledged index counts, whatever the
+    /// core's state: after a snapshot the core keeps probing until the next entry, which may never come in a quiet
+    /// cluster.
     fn has_caught_up(&self, peer: u64) -> bool {
         let last_index = self.raft.raft.raft_log.last_index();
         self.raft.raft.prs().get(peer).is_some_and(|progress| {
@@ -181,7 +182,7 @@ fn single(kind: ConfChangeType, replica: u64) -> ConfChangeSingle {
     single
 }
 
-/// Changes that are made in one step, and the addresses of those that are new.
+/// Changes for a single step, and the addresses of the new members.
 fn changes(all: Vec<ConfChangeSingle>, addresses: &[(u64, String)]) -> ConfChangeV2 {
     let mut change = ConfChangeV2::default();
     change.set_changes(all.into());
@@ -208,7 +209,7 @@ mod tests {
     use super::*;
     use crate::persist::{Identity, Volatile};
 
-    /// One that leads two nodes, of which the other does not answer: nothing that it proposes is applied.
+    /// A leader of two nodes whose other node does not answer: no proposal is applied.
     fn leader() -> Member {
         let at = |node: u16| std::net::SocketAddr::from(([127, 0, 0, 1], node));
         let nodes = [1, 2];

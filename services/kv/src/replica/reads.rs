@@ -1,4 +1,4 @@
-//! Reads that see every write that had been answered before they came (Raft dissertation §6.4).
+//! Linearizable reads: they see every write that was answered before they arrived (Raft dissertation §6.4).
 
 use std::collections::VecDeque;
 
@@ -10,23 +10,23 @@ use petrel_planted::planted;
 use crate::api::{Consistency, GetReply, GetRequest, Refusal, ScanRequest, methods};
 use crate::store::{Store, WARMED_MAX, WARMED_MIN};
 
-/// A read whose time has not come.
+/// A read that cannot be answered yet.
 pub(super) struct Read {
     pub(super) method: u16,
     pub(super) request: Vec<u8>,
     pub(super) responder: Responder,
 }
 
-/// Reads that wait: first for a majority to confirm who leads, then for the log to be applied.
+/// Waiting reads: first for a majority to confirm the leader, then for the log to be applied.
 ///
-/// One question at a time is on its way. Reads that come meanwhile wait for the next one and share it: with few
-/// reads nothing waits longer than a round trip more, and with many the price of a question is divided by them.
-/// A question whose messages were lost is repeated by the next heartbeat.
+/// One question at a time is in flight. Reads that arrive meanwhile share the next question. With few reads, none waits
+/// longer than another round trip; with many, they share a question's cost. The next heartbeat repeats a question whose
+/// messages were lost.
 pub(super) struct Reads<R = Read> {
     queued: Vec<R>,
-    /// The question that is on its way, by its number, and those that it is asked for.
+    /// The number of the question in flight, and its reads.
     asked: Option<(u64, Vec<R>)>,
-    /// Those that wait for this index to be applied.
+    /// Reads that wait until this index is applied.
     confirmed: VecDeque<(u64, Vec<R>)>,
     questions: u64,
 }
@@ -43,7 +43,7 @@ impl<R> Reads<R> {
         self.queued.len() + batches.map(|(_, reads)| reads.len()).sum::<usize>()
     }
 
-    /// Questions so far.
+    /// Number of questions asked so far.
     pub(super) fn questions(&self) -> u64 {
         self.questions
     }
@@ -52,12 +52,12 @@ impl<R> Reads<R> {
         self.queued.push(read);
     }
 
-    /// Whether reads wait that a question may be asked for now.
+    /// Returns true if reads wait and a question may be asked for them now.
     pub(super) fn may_ask(&self) -> bool {
         !self.queued.is_empty() && self.asked.is_none()
     }
 
-    /// The number of a question on behalf of all that are queued.
+    /// Begins a question on behalf of all queued reads, and returns its number.
     pub(super) fn ask(&mut self) -> u64 {
         assert!(self.may_ask(), "one question at a time, and none for nothing");
         self.questions += 1;
@@ -65,14 +65,14 @@ impl<R> Reads<R> {
         self.questions
     }
 
-    /// A majority has confirmed: what came before the question may be answered from this index on.
+    /// A majority has confirmed the leader: the question's reads may be answered once this index is applied.
     pub(super) fn confirm(&mut self, question: u64, index: u64) {
         if let Some((_, reads)) = self.asked.take_if(|(number, _)| *number == question) {
             self.confirmed.push_back((index, reads));
         }
     }
 
-    /// Takes reads that may be answered when so much is applied.
+    /// Takes reads that may be answered once `applied` is applied.
     pub(super) fn take_due(&mut self, applied: u64) -> Option<Vec<R>> {
         let applied = applied + u64::from(planted("kv_read_one_early"));
         if self.confirmed.front()?.0 > applied {
@@ -83,7 +83,7 @@ impl<R> Reads<R> {
 }
 
 impl Reads {
-    /// This replica leads no more: sends the clients on.
+    /// Answers all reads because this replica no longer leads; `not_leader` refers the clients to another replica.
     pub(super) fn give_up(&mut self, cx: &mut Context<'_>, not_leader: &[u8]) {
         let batches = self.asked.take().into_iter().chain(self.confirmed.drain(..));
         let reads = batches.flat_map(|(_, reads)| reads).chain(self.queued.drain(..));
@@ -93,7 +93,10 @@ impl Reads {
     }
 }
 
-/// Whether a request may be answered from what is here, without asking anybody; or why it is none.
+/// Returns true if a request accepts a stale answer.
+///
+/// # Errors
+/// The reason why the request is malformed.
 pub(super) fn may_be_stale(method: u16, request: &[u8]) -> Result<bool, String> {
     let consistency = match method {
         methods::GET => GetRequest::decode(request).map(|request| request.consistency),
@@ -102,8 +105,8 @@ pub(super) fn may_be_stale(method: u16, request: &[u8]) -> Result<bool, String> 
     consistency.map(|how| how == Consistency::Stale).map_err(|error| error.to_string())
 }
 
-/// Has the memory fetched that the first of these reads will look at, so that the waits for it overlap. Tells for how
-/// many: for one at least, if there is one.
+/// Prefetches the memory for the first of these reads, so that the cache misses overlap. Returns their number: at least
+/// one, unless `reads` is empty.
 pub(super) fn fetch_together(store: &Store, reads: &[Read]) -> usize {
     let together = &reads[..reads.len().min(WARMED_MAX)];
     if together.len() >= WARMED_MIN {

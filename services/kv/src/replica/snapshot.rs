@@ -1,7 +1,7 @@
-//! Snapshots on their way to other replicas.
+//! Snapshots for other replicas.
 //!
-//! What goes through Raft is a ticket: who has the snapshot, of which index. The content is fetched by calls, a
-//! chunk at a time, by who needs it; only when it is there is the ticket given to the Raft core.
+//! Raft carries only a ticket: the snapshot's owner and index. The receiver fetches the content by calls, chunk by
+//! chunk, and hands the ticket to the Raft core only when the content is complete.
 
 use bytes::Bytes;
 
@@ -11,14 +11,14 @@ use crate::store::{Cursor, Image, Store};
 /// Bytes of one chunk, about.
 pub(super) const CHUNK_BYTES: usize = 512 << 10;
 
-/// Images that are kept: the last, and the one before, which somebody may be fetching.
+/// Images kept: the last, and its predecessor, which a replica may still be fetching.
 const IMAGES_MAX: usize = 2;
 
-/// What there is to fetch.
+/// The images that replicas can fetch.
 #[derive(Debug, Default)]
 pub(super) struct Images {
     held: Vec<Held>,
-    /// Chunks that were asked for.
+    /// Chunks requested so far.
     asked: u64,
 }
 
@@ -26,20 +26,20 @@ pub(super) struct Images {
 struct Held {
     index: u64,
     image: Image,
-    /// Where its chunks begin, as far as they were asked for.
+    /// The known beginnings of its chunks, in order.
     begins: Vec<Cursor>,
 }
 
-/// What stands in a snapshot in place of its content.
+/// The data of a snapshot in Raft, in place of the content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     pub(super) from: u64,
     pub(super) index: u64,
-    /// Founders and book: see `Member::pack`.
+    /// Founders and membership table: see `Member::pack`.
     pub(super) book: Vec<u8>,
 }
 
-/// A snapshot that this replica gets.
+/// A snapshot that this replica receives.
 pub(super) enum Incoming {
     Fetching(u64),
     Fetched(u64, Box<Store>),
@@ -49,11 +49,11 @@ pub(super) enum Incoming {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkRequest {
     pub(super) index: u64,
-    /// From 0; they are asked for in order.
+    /// From 0; chunks are requested in order.
     pub(super) chunk: u32,
 }
 
-/// A chunk.
+/// One chunk of a snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ChunkReply<'a> {
     pub(super) is_last: bool,
@@ -68,17 +68,17 @@ impl Images {
         self.held.push(Held { index, image, begins: vec![Cursor::default()] });
     }
 
-    /// The index of the last one; 0 without any.
+    /// The index of the last image; 0 without an image.
     pub(super) fn last_index(&self) -> u64 {
         self.held.last().map_or(0, |held| held.index)
     }
 
-    /// Chunks that were asked for so far: whether somebody fetches.
+    /// Chunks requested so far; a growing number shows a fetch in progress.
     pub(super) fn asked(&self) -> u64 {
         self.asked
     }
 
-    /// The answer to a request for a chunk.
+    /// Answers a request for a chunk.
     pub(super) fn answer(&mut self, request: ChunkRequest) -> Result<Vec<u8>, &'static str> {
         self.asked += 1;
         let held = self.held.iter_mut().find(|held| held.index == request.index);

@@ -1,4 +1,4 @@
-//! How a replica is, for people and for who finds the leader.
+//! The state of a replica, for people and for clients that look for the leader.
 
 use std::borrow::Cow;
 

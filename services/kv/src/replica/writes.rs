@@ -1,4 +1,4 @@
-//! Writes between their request and their answer.
+//! Writes between request and answer.
 
 use std::collections::VecDeque;
 
@@ -6,22 +6,22 @@ use bytes::Bytes;
 use petrel::Context;
 use petrel::endpoint::Responder;
 
-/// A write that clients wait for.
+/// A write that a client waits for.
 pub(super) struct Write {
-    /// When it came, on the endpoint's clock.
+    /// Time of arrival, on the endpoint's clock.
     pub(super) at_ns: u64,
     pub(super) command: Bytes,
-    /// None once it has been answered.
+    /// None once the write is answered.
     pub(super) responder: Option<Responder>,
-    /// The answer, if it is known before the write is applied.
+    /// The answer, if computed before the write is applied.
     pub(super) foreseen: Option<Vec<u8>>,
 }
 
-/// Writes that are to be proposed, and those that were.
+/// Queued and proposed writes.
 #[derive(Default)]
 pub(super) struct Writes {
     queued: Vec<Write>,
-    /// By index, ascending; all of one term.
+    /// By ascending index; all of one term.
     proposed: VecDeque<(u64, Write)>,
 }
 
@@ -38,17 +38,17 @@ impl Writes {
         !self.queued.is_empty()
     }
 
-    /// The commands that are to be proposed.
+    /// The commands to propose.
     pub(super) fn queued(&self) -> impl Iterator<Item = &Bytes> {
         self.queued.iter().map(|write| &write.command)
     }
 
-    /// What was queued is in the log now, from this index on.
+    /// Notes that the queued writes are in the log, from this index on.
     pub(super) fn note_proposed(&mut self, first: u64) {
         self.proposed.extend((first..).zip(self.queued.drain(..)));
     }
 
-    /// The write with this index, if it is the next that clients wait for.
+    /// Takes the write with this index, if it is the next that a client waits for.
     pub(super) fn take(&mut self, index: u64) -> Option<Write> {
         if self.proposed.front()?.0 != index {
             return None;
@@ -63,34 +63,35 @@ impl Writes {
         all.map(|(_, write)| &write.command[..])
     }
 
-    /// The index of the next write that clients wait for.
+    /// The index of the next write that a client waits for.
     pub(super) fn next_index(&self) -> Option<u64> {
         self.proposed.front().map(|(index, _)| *index)
     }
 
-    /// The next write that clients wait for, if it has this index.
+    /// The next write that a client waits for, if it has this index.
     pub(super) fn peek(&self, index: u64) -> Option<&Write> {
         self.proposed.front().filter(|(next, _)| *next == index).map(|(_, write)| write)
     }
 
-    /// The same, to be changed.
+    /// The mutable form of [`Writes::peek`].
     pub(super) fn next_mut(&mut self, index: u64) -> Option<&mut Write> {
         self.proposed.front_mut().filter(|(next, _)| *next == index).map(|(_, write)| write)
     }
 
-    /// Whether one write was proposed, and no other.
+    /// Returns true if exactly one write is proposed.
     pub(super) fn is_alone(&self) -> bool {
         self.proposed.len() == 1
     }
 
-    /// What was not proposed will not be: answers so.
+    /// Answers the queued writes, which were not proposed and will not be.
     pub(super) fn refuse_queued(&mut self, cx: &mut Context<'_>, refusal: &[u8]) {
         for responder in self.queued.drain(..).filter_map(|write| write.responder) {
             responder.reply(cx, refusal);
         }
     }
 
-    /// This replica leads no more: nobody here will know what becomes of what was proposed.
+    /// Answers all writes because this replica no longer leads. The outcome of proposed writes will remain unknown
+    /// here.
     pub(super) fn give_up(&mut self, cx: &mut Context<'_>, not_leader: &[u8], unknown: &[u8]) {
         self.refuse_queued(cx, not_leader);
         for responder in self.proposed.drain(..).filter_map(|(_, write)| write.responder) {

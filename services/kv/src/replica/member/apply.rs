@@ -1,4 +1,4 @@
-//! Committed entries: each is applied once, in order, and whoever waits for it is answered.
+//! Committed entries: the replica applies each entry once, in order, and answers the waiting client.
 
 use std::collections::BTreeSet;
 
@@ -33,8 +33,8 @@ impl Member {
         }
     }
 
-    /// Does while the others look at what was proposed what can be done before it is committed: looks what will
-    /// come of a write that is alone, and of several has the memory read that they need.
+    /// Prepares writes for their commit while the followers process the proposal. For a single write it computes the
+    /// answer; for several it prefetches memory.
     pub(super) fn prepare_writes(&mut self) {
         if !self.writes.is_alone() {
             return self.warm_writes(WARMED_MAX);
@@ -45,13 +45,13 @@ impl Member {
         }
     }
 
-    /// Has the memory read that the next writes need.
+    /// Prefetches the memory that the next writes need.
     fn warm_writes(&self, count: usize) {
         self.store.warm(self.writes.next(self.applied.0 + 1).take(count));
     }
 
-    /// Answers the next write if it is committed and what comes of it is known. It is applied when the answer has
-    /// left.
+    /// Answers the next write if the write is committed and its answer is already computed. The replica applies the
+    /// write after the answer has left.
     fn answer_foreseen(&mut self, cx: &mut Context<'_>, certain: u64) -> bool {
         let index = self.applied.0 + 1;
         let Some(write) = self.writes.next_mut(index).filter(|_| index <= certain) else {
@@ -64,9 +64,9 @@ impl Member {
         true
     }
 
-    /// Applies the write that was answered before. To be called before the store is looked at.
+    /// Applies the write that was already answered. Must run before the store is read.
     pub(in crate::replica) fn apply_answered(&mut self, cx: &mut Context<'_>) {
-        // This replica may lead no more: then its term is not the write's.
+        // This replica may no longer lead: then the current term is not the write's.
         let log = &self.raft.raft.raft_log;
         if let (true, Ok(term)) = (self.is_next_answered(), log.term(self.applied.0 + 1)) {
             self.apply_next(cx, term);
@@ -78,7 +78,7 @@ impl Member {
         next.is_some_and(|write| write.responder.is_none())
     }
 
-    /// Applies the write that is both the next in the log, with this term, and the next that a client waits for.
+    /// Applies the next entry of the log, which has this term and is the next write that a client waits for.
     fn apply_next(&mut self, cx: &mut Context<'_>, term: u64) {
         let index = self.applied.0 + 1;
         debug_assert_eq!(self.raft.raft.raft_log.term(index), Ok(term), "of entry {index}");
@@ -156,18 +156,19 @@ impl Member {
         self.book.members.retain(|replica, _| all.iter().any(|list| list.contains(replica)));
         let (own, term) = (self.identity.replica, self.raft.raft.term);
         if self.leads() && !all.iter().any(|list| list.contains(&own)) {
-            // It was made the leader while its removal was on the way; the core would go on, and panic.
+            // This replica became the leader while its removal was in flight. The core would go on as leader, and
+            // panic.
             self.raft.raft.become_follower(term, raft::INVALID_ID);
         }
         self.configured.note(entry.index, was_complete, &before, &conf);
         self.log.get_mut().set_conf_state(conf);
-        // Its majority may be none any more.
+        // The lease's majority may not be a majority of the new configuration.
         self.lease = None;
         Ok(())
     }
 
-    /// Answers those that wait for changes of the members which are complete. Those of a replica that leads no more
-    /// hear so when it notes that ([`Member::note_role`]).
+    /// Answers the operators whose membership changes are complete. When a replica ceases to lead,
+    /// [`Member::note_role`] answers them.
     pub(in crate::replica) fn answer_changes(&mut self, cx: &mut Context<'_>) {
         if self.changes.is_empty() || !self.leads() || !self.configuration_is_complete() {
             return;
@@ -182,7 +183,7 @@ impl Member {
 }
 
 impl Configured {
-    /// The configuration with which a replica begins, or that a snapshot brings. A majority may not have heard of it.
+    /// The configuration of a starting replica or of a snapshot. A majority may not know of it yet.
     pub(super) fn of(index: u64, conf: &ConfState) -> Self {
         let mut configured = Self { index, newcomers: BTreeSet::new() };
         if !conf.voters_outgoing.is_empty() {
@@ -191,7 +192,7 @@ impl Configured {
         configured
     }
 
-    /// The configuration has changed; whether the one before was complete.
+    /// Records a change of the configuration. `was_complete` refers to the former configuration.
     fn note(&mut self, index: u64, was_complete: bool, before: &ConfState, after: &ConfState) {
         self.index = index;
         if was_complete {
@@ -233,7 +234,7 @@ mod tests {
         member.raft.raft.become_candidate();
         member.raft.raft.become_leader();
         let (term, last) = (member.raft.raft.term, member.raft.raft.raft_log.last_index());
-        // As if all before it had been applied.
+        // As if all earlier entries had been applied.
         member.applied = (last, term);
 
         let mut command = Vec::new();
@@ -254,7 +255,7 @@ mod tests {
         assert_eq!(member.applied, (last + 1, term));
     }
 
-    /// As an entry of the log that is committed.
+    /// Applies a change as a committed entry of the log.
     fn apply_change(member: &mut Member, cx: &mut Context<'_>, change: &ConfChangeV2) {
         let mut entry = Entry { index: member.applied.0 + 1, ..Entry::default() };
         entry.set_entry_type(EntryType::EntryConfChangeV2);
@@ -322,7 +323,7 @@ mod tests {
         let both = [(1, Voter), (2, Voter), (3, Leaving), (4, Joining)];
         assert_eq!(kinds(&member), both);
 
-        // The end of the two majorities: only this replica knows of it.
+        // Ends joint consensus; only this replica knows of the end.
         apply_change(&mut member, cx, &ConfChangeV2::default());
         assert!(!member.configuration_is_complete());
         assert_eq!(kinds(&member), [(1, Voter), (2, Voter), (4, Joining)]);

@@ -1,4 +1,4 @@
-//! How a member begins: with its cluster, taken in by one, or again after a restart.
+//! How a member starts: by bootstrap, by joining a cluster, or after a restart.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -19,24 +19,24 @@ use crate::replica::writes::Writes;
 use crate::replica::{ReplicaError, ReplicaStats};
 use crate::store::Store;
 
-/// Bytes of entries in one of the core's messages, and in flight at most.
+/// Most bytes of entries in one message of the core, and most messages in flight.
 const MESSAGE_BYTES_MAX: u64 = 256 << 10;
 const MESSAGES_IN_FLIGHT_MAX: usize = 256;
 
-/// Bytes of entries that are not committed; beyond, writes are refused.
+/// Most bytes of uncommitted entries; beyond, the leader refuses writes.
 const UNCOMMITTED_BYTES_MAX: u64 = 256 << 20;
 
-/// Bytes of committed entries that are applied in one go.
+/// Most bytes of committed entries that are applied in one go.
 const APPLIED_BYTES_MAX: u64 = 1 << 20;
 
-/// The longest time of a write that is told apart from longer ones.
+/// The longest write time in the histogram; longer times count as this one.
 const WRITE_NS_MAX: u64 = 60_000_000_000;
 
-/// The log before the first entry of a cluster that begins: so whoever joins later gets a snapshot, which has
-/// the configuration with which it began.
+/// Index and term of the base of a new cluster's log. Because the base is not 0, every replica that joins later gets a
+/// snapshot with the bootstrap configuration.
 const FIRST_BASE: u64 = 1;
 
-/// What a member begins with.
+/// The state from which a member starts.
 struct Begin {
     identity: Identity,
     base: Base,
@@ -47,7 +47,7 @@ struct Begin {
 }
 
 impl Member {
-    /// One of those with which a cluster begins.
+    /// A founder of a cluster.
     pub(in crate::replica) fn found(
         config: &ReplicaConfig,
         identity: Identity,
@@ -72,7 +72,7 @@ impl Member {
         )
     }
 
-    /// One that a cluster takes in: it knows nothing yet.
+    /// A replica that joins an existing cluster, without any state.
     pub(in crate::replica) fn join(
         config: &ReplicaConfig,
         identity: Identity,
@@ -89,7 +89,7 @@ impl Member {
         Self::begin_anew(config, begin, disk)
     }
 
-    /// One that was a member before it restarted.
+    /// A replica that was a member before its restart.
     pub(in crate::replica) fn resume(
         config: &ReplicaConfig,
         recovered: Recovered,
@@ -107,7 +107,7 @@ impl Member {
         Ok(member)
     }
 
-    /// Begins with an empty log, which has to last before anything is said.
+    /// Starts with an empty log, which must be durable before the replica sends anything.
     fn begin_anew(
         config: &ReplicaConfig,
         begin: Begin,
@@ -116,7 +116,7 @@ impl Member {
         let mut member = Self::begin(config, begin, disk)?;
         let hard_state = raft::Storage::initial_state(&member.log).map(|state| state.hard_state);
         let checkpoint = member.checkpoint();
-        // Number 0: the core's own batches begin at 1.
+        // Number 0, because the core's own batches begin at 1.
         member.disk.write(Batch {
             identity: Some(member.identity),
             checkpoint: Some(checkpoint),
@@ -183,7 +183,7 @@ fn core_config(config: &ReplicaConfig, identity: Identity, applied: u64) -> raft
         applied,
         election_tick,
         heartbeat_tick: TICKS_PER_HEARTBEAT,
-        // From this range; what the core draws itself does not count: see `draw_election_timeout`.
+        // The range for `draw_election_timeout`, which replaces the core's own draw.
         min_election_tick: election_tick,
         max_election_tick: 2 * election_tick,
         max_size_per_msg: MESSAGE_BYTES_MAX,
@@ -192,7 +192,7 @@ fn core_config(config: &ReplicaConfig, identity: Identity, applied: u64) -> raft
         max_committed_size_per_ready: APPLIED_BYTES_MAX,
         check_quorum: true,
         pre_vote: true,
-        // Followers learn with the next append, or heartbeat, how far the log is committed.
+        // Followers learn the commit index with the next append or heartbeat.
         skip_bcast_commit: true,
         ..raft::Config::default()
     }

@@ -1,4 +1,4 @@
-//! Images of the state: for a log that stays short, and for replicas that are too far behind for entries.
+//! Images of the state: they keep the log short, and serve replicas that are too far behind for entries.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,9 @@ use crate::replica::snapshot::{Images, Incoming, Ticket};
 use crate::store::Store;
 
 impl Member {
-    /// The core offers a snapshot once, and waits until the replica has it or somebody says that it will not
-    /// come. An offer may be lost, and so may the word that it could not be taken: where nobody fetches it for a
-    /// while, it is offered again.
+    /// Has the core offer a snapshot again if no chunk of it was requested for a while. The core offers a snapshot
+    /// once, and waits until the replica has it or a failure is reported. Both the offer and the report of a failure
+    /// may be lost.
     pub(super) fn tend_offers(&mut self, config: &ReplicaConfig) {
         let asked = self.images.asked();
         let mut offers = BTreeMap::new();
@@ -33,11 +33,11 @@ impl Member {
         self.offers = offers;
     }
 
-    /// Drops entries that nobody will need, or few.
+    /// Drops entries that no replica will need, or only few.
     pub(super) fn keep_log_short(&mut self, config: &ReplicaConfig) {
         let (entries, bytes) = self.log.size();
         let is_long = entries > config.log_entries_max || bytes > config.log_bytes_max;
-        // Even when the last image is of a moment ago: the bytes may be in the entries that are kept.
+        // The log may be too long even right after an image, because the kept entries may hold the bytes.
         let has_new =
             self.applied.0 > self.images.last_index() + config.log_entries_kept as u64 / 2;
         if is_long && has_new {
@@ -46,7 +46,7 @@ impl Member {
             self.disk.checkpoint(checkpoint);
             let kept =
                 if bytes > config.log_bytes_max { 0 } else { config.log_entries_kept as u64 };
-            // The core has not seen yet that the last ones were applied.
+            // The core does not know yet that the last entries were applied.
             let index =
                 (self.applied.0 - kept.min(self.applied.0)).min(self.raft.raft.raft_log.applied);
             self.log.get_mut().compact_to(index);
@@ -55,7 +55,7 @@ impl Member {
         }
     }
 
-    /// Makes a snapshot of what is applied, for other replicas.
+    /// Takes a snapshot of the applied state, for other replicas.
     fn take_image(&mut self) {
         let (index, term) = self.applied;
         self.stats.images += 1;
@@ -71,7 +71,7 @@ impl Member {
         Checkpoint { index, term, conf_state, book: self.pack(), image: self.store.image() }
     }
 
-    /// Book and founders, as a checkpoint has them.
+    /// Founders and membership table, in the format of a checkpoint.
     fn pack(&self) -> Vec<u8> {
         let mut out = Vec::new();
         encode_members(self.founders.iter().map(|(replica, at)| (*replica, at)), &mut out);
@@ -79,15 +79,16 @@ impl Member {
         out
     }
 
-    /// A leader offers a snapshot: tells what to fetch, if it is not being fetched.
+    /// Handles a leader's offer of a snapshot. Returns the fetch to start, unless a fetch is already running.
     pub(super) fn begin_fetch(&mut self, message: Message, now_ns: u64) -> Option<Fetch> {
         let ticket = Ticket::decode(&message.get_snapshot().data).ok()?;
         if ticket.index <= self.applied.0 {
-            // The core answers how far this replica is, without which its owner would offer nothing else.
+            // The core answers with this replica's progress. Without the answer the leader would offer only this
+            // snapshot.
             self.step(message, now_ns);
             return None;
         }
-        // One that is fetched, or waits for the core's ready, is not put aside for another.
+        // A snapshot that is being fetched, or waits for the core's ready, is not replaced by another.
         let is_waiting = self.raft.raft.raft_log.unstable.snapshot.is_some();
         if is_waiting || matches!(self.incoming, Some(Incoming::Fetching(_))) {
             return None;
@@ -97,13 +98,13 @@ impl Member {
         Some(Fetch { from: ticket.from, index: ticket.index, message })
     }
 
-    /// A snapshot has come, as a whole or not at all. Tells whether it is taken.
+    /// Ends a fetch; `store` is none if the fetch failed. Returns true if the core accepts the snapshot.
     pub(in crate::replica) fn end_fetch(&mut self, fetch: Fetch, store: Option<Store>) -> bool {
         if self.incoming.as_ref().is_none_or(|incoming| incoming.index() != fetch.index) {
             return false;
         }
         self.incoming = store.map(|store| Incoming::Fetched(fetch.index, Box::new(store)));
-        // It is for the core to say whether it is still wanted; if so, the store waits for its ready.
+        // The core decides whether the snapshot is still wanted; if so, the store waits for the core's ready.
         let is_wanted = self.incoming.is_some()
             && self.raft.step(fetch.message).is_ok()
             && self.raft.snap().is_some_and(|snapshot| !snapshot.is_empty());
@@ -134,7 +135,7 @@ impl Member {
     }
 }
 
-/// A snapshot that is to be fetched, and the message that offered it.
+/// A snapshot to fetch, and the message that offered it.
 pub(in crate::replica) struct Fetch {
     pub(in crate::replica) from: u64,
     pub(in crate::replica) index: u64,

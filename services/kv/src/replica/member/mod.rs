@@ -1,10 +1,10 @@
-//! A replica that belongs to a cluster: the Raft core with its log, the state, and who waits for what.
+//! A replica that belongs to a cluster: the Raft core with its log, the store, and the waiting requests.
 //!
-//! What the Raft core wants done comes out of it as a *ready*: entries and votes to keep, messages to send, entries
-//! to apply. Two things do not wait for one. A leader's messages may leave before its own log has the entries
-//! (Raft dissertation §10.2.1), and where the log is in memory only, so may a follower's answer: what it says it
-//! has is lost with it in either order. And what the leader knows to be committed it applies and answers at once,
-//! from the writes that clients wait for; the ready brings the same entries later and they are skipped.
+//! The Raft core returns its work as a *ready*: entries and votes to persist, messages to send, entries to apply. Two
+//! kinds of work do not wait for a ready. A leader's messages may leave before its own log has the entries (Raft
+//! dissertation §10.2.1). If the log is only in memory, a follower's answer may leave early, too, because a crash loses
+//! the acknowledged entries in either order. The leader also applies and answers committed entries at once, from the
+//! queue of clients' writes. The ready later brings the same entries, and they are skipped.
 
 mod apply;
 mod begin;
@@ -38,11 +38,11 @@ use crate::api::{Certainty, Refusal};
 use crate::persist::{Batch, Identity, LogStore};
 use crate::store::Store;
 
-/// The last configuration that was applied.
+/// The last applied configuration.
 struct Configured {
     index: u64,
-    /// Its voters that the last complete one did not have. A change of several voters takes two steps (joint
-    /// consensus): first the majorities of both configurations are needed, then that of the new one.
+    /// Its voters that the last complete configuration did not have. A change of several voters takes two steps (joint
+    /// consensus). The first step needs the majorities of both configurations, the second only the new one's.
     newcomers: BTreeSet<u64>,
 }
 
@@ -52,43 +52,44 @@ pub(super) struct Member {
     pub(super) log: Log,
     pub(super) store: Store,
     pub(super) book: Book,
-    /// With whom the cluster began, as far as this replica was there.
+    /// The replicas that bootstrapped the cluster, if this replica knows them.
     pub(super) founders: Vec<(u64, String)>,
-    /// The last entry that the store has seen, and its term.
+    /// Index and term of the last entry that the store has applied.
     applied: (u64, u64),
     pub(super) writes: Writes,
     pub(super) reads: Reads,
-    /// Changes of the members that somebody waits for, by index.
+    /// Membership changes that operators wait for, by index.
     pub(super) changes: Vec<(u64, Responder)>,
     configured: Configured,
-    /// The last change of the book that this replica has proposed while it leads: its index.
+    /// Index of the last change to the membership table that this replica proposed as the leader.
     book_changes: u64,
     disk: Box<dyn LogStore>,
-    /// Messages that may leave when the batch with this number is durable.
+    /// Messages that may leave once the batch with this number is durable.
     held: VecDeque<(u64, Vec<Message>)>,
     durable: u64,
-    /// The number of the batch with a snapshot that is not durable yet, and the snapshot's index.
+    /// The number of the batch with a snapshot that is not yet durable, and the snapshot's index.
     installing: Option<(u64, u64)>,
     pub(super) images: Images,
     incoming: Option<Incoming>,
-    /// Replicas that a snapshot was offered to: chunks that were asked for when last looked, and ticks since.
+    /// Replicas with an offered snapshot: the chunks requested when last looked, and the ticks since then.
     offers: BTreeMap<u64, (u64, usize)>,
-    /// Replicas that ask to be taken in, by their addresses.
+    /// Replicas that ask to join, with their addresses.
     pub(super) joining: BTreeMap<u64, String>,
-    /// Term and whether this replica leads in it, when last looked.
+    /// The term and the core's role when last looked.
     role: (u64, StateRole),
-    /// No leases in this term: leadership was to be handed over, and who gets it asks nobody.
+    /// The term in which leases are suspended: a handover of leadership began, and the successor's election overrides
+    /// the followers' promises.
     pub(super) no_lease_in: u64,
-    /// Term and end of the lease as it was when last looked. It does not get shorter within a term, unless the
+    /// Term and end of the lease when last computed. Within a term the lease never gets shorter, unless the
     /// configuration changes.
     lease: Option<(u64, u64)>,
-    /// Votes are not given before: what this replica promised a leader before it restarted, it has forgotten.
+    /// Time before which this replica grants no votes. After a restart it has forgotten its promises to a leader.
     deaf_until_ns: u64,
     is_put_off: bool,
     rng: Rng,
     reply: Vec<u8>,
     pub(super) stats: ReplicaStats,
-    /// From the arrival of a client's write to its answer, in nanoseconds.
+    /// Nanoseconds from the arrival of a client's write to its answer.
     pub(super) write_times: Histogram<u64>,
 }
 
@@ -97,8 +98,8 @@ impl Member {
         self.disk.set_waker(waker);
     }
 
-    /// Does what is to be done after a turn of the event loop. Tells whether there is more, after what was said
-    /// has left.
+    /// Does the work that follows a turn of the event loop. Returns true if more work remains, for after the messages
+    /// have left.
     pub(super) fn turn(
         &mut self,
         cx: &mut Context<'_>,
@@ -131,9 +132,9 @@ impl Member {
         Ok(false)
     }
 
-    /// A tick of the Raft core's clock.
+    /// Advances the Raft core's clock by a tick.
     pub(super) fn tick(&mut self, config: &ReplicaConfig) {
-        // The core cannot stand for election between a snapshot and the word that it has been applied.
+        // The core cannot become a candidate between a snapshot and the report that it was applied.
         if self.installing.is_none() {
             self.raft.tick();
         }
@@ -144,7 +145,7 @@ impl Member {
         }
     }
 
-    /// Takes in what a peer says. Tells what to answer at once.
+    /// Processes the messages of a peer. Returns the snapshot fetch to start, if a message offers one.
     pub(super) fn handle_messages(
         &mut self,
         messages: Vec<Message>,
@@ -166,7 +167,7 @@ impl Member {
     fn step(&mut self, message: Message, now_ns: u64) {
         let kind = message.get_msg_type();
         let is_vote = matches!(kind, MessageType::MsgRequestVote | MessageType::MsgRequestPreVote);
-        // A leader that believes more to be here than is would make the core panic.
+        // A heartbeat whose commit index is beyond this log would make the core panic.
         let last_index = self.raft.raft.raft_log.last_index();
         let is_wrong = kind == MessageType::MsgHeartbeat && message.commit > last_index;
         let is_early = kind == MessageType::MsgTimeoutNow && self.installing.is_some();
@@ -180,14 +181,14 @@ impl Member {
         }
     }
 
-    /// Messages for `to` that may leave now: for the answer to its call.
+    /// Takes the messages for `to` that may leave now, as the answer to its call.
     pub(super) fn take_answer(&mut self, to: u64) -> Vec<Message> {
         if !self.may_speak_early() {
             return Vec::new();
         }
         let messages = &mut self.raft.raft.msgs;
         let own = |message: &&Message| message.to == to;
-        // There is room for so much. Entries for somebody who is far behind go as calls.
+        // The room in an answer is limited. Entries for a replica that is far behind go as calls.
         let bytes: usize = messages.iter().filter(own).map(message_bytes).sum();
         if bytes > ANSWER_BYTES_MAX / 2 {
             return Vec::new();
@@ -200,13 +201,14 @@ impl Member {
         answer
     }
 
-    /// Whether this replica has that leader in that term; of nobody's message, yes.
+    /// Returns true if this replica follows that leader in that term. Always true for term 0, which stands for no
+    /// leader's message.
     pub(super) fn follows(&self, leader: u64, term: u64) -> bool {
         let raft = &self.raft.raft;
         term == 0 || (raft.term == term && raft.leader_id == leader)
     }
 
-    /// Whether messages need not wait for what is to be kept.
+    /// Returns true if messages need not wait until the log is durable.
     fn may_speak_early(&self) -> bool {
         self.disk.is_volatile()
             || self.raft.raft.state == StateRole::Leader
@@ -221,7 +223,8 @@ impl Member {
         }
     }
 
-    /// Proposes what clients have sent, in one piece. Tells whether there was something.
+    /// Proposes the queued writes of clients as one piece. Returns false if there were none, or if this replica does
+    /// not lead.
     fn propose(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.writes.has_queued() {
             return false;
@@ -253,7 +256,7 @@ impl Member {
         self.raft.raft.step(message).is_ok()
     }
 
-    /// Proposes a change of the book, or of the configuration; tells its index.
+    /// Proposes a change of the membership table; returns its index.
     pub(super) fn propose_book(&mut self, change: &BookChange) -> Option<u64> {
         let context = Bytes::from(change.encode());
         let index = self.raft.raft.raft_log.last_index() + 1;
@@ -264,8 +267,8 @@ impl Member {
         Some(index)
     }
 
-    /// Whether no change of the members is in the log that has not been applied, of a leader: of entries of others
-    /// before it the core believes that each is one.
+    /// Returns true if the leader's log has no unapplied membership change. The core treats each earlier leader's
+    /// unapplied entry as a possible change.
     pub(super) fn is_settled(&self) -> bool {
         let conf = self.raft.raft.prs().conf().to_conf_state();
         !self.raft.raft.has_pending_conf()
@@ -273,11 +276,11 @@ impl Member {
             && self.book_changes <= self.applied_index()
     }
 
-    /// Whether the cluster is as its last configuration says, whoever fails next.
+    /// Returns true if the last configuration alone counts, whichever replica fails next.
     ///
-    /// It is not while the majorities of the former voters and of the new ones are both needed (joint consensus). Nor
-    /// is it, as far as a leader knows, before a majority has heard that the new one is enough: if the leader failed
-    /// then, the others would go on to need both, and one of the former voters may have been replaced because it was lost.
+    /// During joint consensus the majorities of both the former and the new voters are needed. A leader then waits
+    /// further until a majority knows that the new majority suffices. If the leader failed earlier, the others would
+    /// continue to need both majorities, although a former voter may have been replaced because it was lost.
     pub(super) fn configuration_is_complete(&self) -> bool {
         let raft = &self.raft.raft;
         if !raft.prs().conf().to_conf_state().voters_outgoing.is_empty() {
@@ -290,12 +293,13 @@ impl Member {
         !self.leads() || raft.prs().has_quorum(&raft.prs().iter().filter_map(has_heard).collect())
     }
 
-    /// Whether a voter was none before the last change.
+    /// Returns true if a voter was not a voter before the last change.
     pub(super) fn is_newcomer(&self, replica: u64) -> bool {
         self.configured.newcomers.contains(&replica)
     }
 
-    /// None while another change is under way: the core would put an entry without any in the place of this one.
+    /// Proposes a configuration. None while another change is in progress: the core would replace this entry by an
+    /// empty one.
     pub(super) fn propose_configuration(&mut self, change: ConfChangeV2) -> Option<u64> {
         if !self.is_settled() {
             return None;
@@ -304,9 +308,10 @@ impl Member {
         self.raft.propose_conf_change(vec![], change).is_ok().then_some(index)
     }
 
-    /// Asks a majority on behalf of the reads that wait.
+    /// Asks a majority to confirm the leader, on behalf of the waiting reads.
     fn ask_for_reads(&mut self) -> bool {
-        // Before this the core would drop the question: it does not know what is committed.
+        // Before the leader commits an entry of its term, it does not know the commit index, and the core would drop
+        // the question.
         if !self.reads.may_ask() || !self.leads() || !self.raft.raft.commit_to_current_term() {
             return false;
         }
@@ -340,7 +345,7 @@ impl Member {
         }
     }
 
-    /// After answers of peers: what became certain by them is applied and answered at once.
+    /// After answers of peers: applies and answers at once the entries that became certain.
     pub(super) fn handle_progress(&mut self, cx: &mut Context<'_>) {
         self.note_read_states();
         self.answer_changes(cx);
@@ -373,7 +378,7 @@ impl Member {
         self.note_durable(links)
     }
 
-    /// Puts what is to be kept into the log in memory, and into a batch for the one that lasts.
+    /// Puts a ready's state into the log in memory, and into a batch for the durable log.
     fn keep(&mut self, ready: &Ready) -> Result<Batch, ReplicaError> {
         let mut batch = Batch { number: ready.number(), ..Batch::default() };
         if !ready.snapshot().is_empty() {

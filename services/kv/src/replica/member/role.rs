@@ -1,4 +1,4 @@
-//! Who leads: for how long others have promised to elect nobody, and what becomes of whoever waits when it ends.
+//! Leadership: the lease that followers' promises grant, and the answers to waiting clients when leadership ends.
 
 use petrel::Context;
 use petrel_planted::planted;
@@ -10,19 +10,19 @@ use crate::replica::config::{ReadMode, ReplicaConfig};
 use crate::replica::links::Links;
 
 impl Member {
-    /// Whether this replica leads, and nobody else can as far as it knows.
+    /// Returns true if this replica is the leader according to its Raft core.
     pub(in crate::replica) fn leads(&self) -> bool {
         self.raft.raft.state == StateRole::Leader
     }
 
-    /// Who leads, for clients.
+    /// The leader, for clients.
     pub(in crate::replica) fn leader(&self) -> Option<Leader<'_>> {
         let replica = self.raft.raft.leader_id;
         let address = self.book.members.get(&replica)?;
         Some(Leader { node: crate::replica::book::node_of(replica), address })
     }
 
-    /// Whether reads that have to see every write may be answered now, without asking anybody.
+    /// Returns true if linearizable reads may be answered now, without asking a majority.
     pub(in crate::replica) fn may_read_now(
         &mut self,
         links: &Links,
@@ -32,10 +32,10 @@ impl Member {
         config.reads == ReadMode::Lease && self.has_lease(links, cx, config)
     }
 
-    /// Whether followers have promised not to elect another leader yet.
+    /// Returns true while the followers' promises not to elect another leader hold.
     ///
-    /// The clock is read here, after the read came in. The time of the turn was read before: if the thread stood
-    /// still in between, the lease may have ended, and another leader answered writes that this read has to see.
+    /// The clock is read here, after the read arrived; the time of the turn is older. If the thread was paused in
+    /// between, the lease may have ended. Another leader may then have answered writes that this read has to see.
     fn has_lease(&mut self, links: &Links, cx: &Context<'_>, config: &ReplicaConfig) -> bool {
         let raft = &self.raft.raft;
         let is_settled = self.leads()
@@ -55,8 +55,8 @@ impl Member {
         self.lease.is_some_and(|(_, until_ns)| now_ns < until_ns)
     }
 
-    /// Until when followers that are a majority with this replica have promised not to elect another leader: as
-    /// many as it takes, of those that have heard from it last.
+    /// Until when a majority, with this replica, has promised not to elect another leader. The majority consists of the
+    /// followers with the latest acknowledgements.
     fn lease_until(&self, links: &Links, config: &ReplicaConfig) -> Option<u64> {
         let (raft, own) = (&self.raft.raft, self.identity.replica);
         let is_for_ever = planted("kv_lease_without_quorum");
@@ -73,7 +73,7 @@ impl Member {
         })
     }
 
-    /// Looks whether this replica has begun or ceased to lead.
+    /// Notes a change of role or term. Answers the waiting clients when leadership ends.
     pub(super) fn note_role(&mut self, cx: &mut Context<'_>, config: &ReplicaConfig) {
         let role = (self.raft.raft.term, self.raft.raft.state);
         let before = std::mem::replace(&mut self.role, role);
@@ -86,7 +86,7 @@ impl Member {
         }
         if before.1 == StateRole::Leader {
             self.joining.clear();
-            // What became of it the next leader knows.
+            // The outcome of the change is known to the next leader.
             self.book_changes = 0;
             let not_leader = encoded(Refusal::NotLeader { leader: self.leader() });
             let reason = "this replica does not lead any more";
@@ -101,7 +101,8 @@ impl Member {
         }
     }
 
-    /// The core draws from the thread's random numbers; a run that is to be repeatable draws its own.
+    /// Draws the election timeout from the replica's own random numbers, so that a run is repeatable. The core would
+    /// draw from the thread's.
     pub(super) fn draw_election_timeout(&mut self, config: &ReplicaConfig) {
         let ticks = config.election_ticks();
         let drawn = ticks + self.rng.below(ticks as u64) as usize;
@@ -133,7 +134,7 @@ mod tests {
     use crate::persist::{Identity, Volatile};
     use crate::replica::book::replica_name;
 
-    /// A leader of three, of which it has heard from none.
+    /// A leader of three replicas, without an acknowledgement from the others.
     fn leader(config: &ReplicaConfig) -> Member {
         let names = [1, 2, 3].map(|node| replica_name(node, 5));
         let founders = names.iter().map(|name| (*name, "127.0.0.1:1".to_owned())).collect();
@@ -142,7 +143,7 @@ mod tests {
             Member::found(config, identity, founders, Box::<Volatile>::default()).unwrap();
         member.raft.raft.become_candidate();
         member.raft.raft.become_leader();
-        // As if a majority had the entry with which its term begins, and it had been applied.
+        // As if a majority had the first entry of its term, and the entry had been applied.
         let (term, last) = (member.raft.raft.term, member.raft.raft.raft_log.last_index());
         member.raft.raft.raft_log.committed = last;
         member.applied = (last, term);
@@ -163,7 +164,7 @@ mod tests {
 
         promised_until(&mut member, u64::MAX);
         assert!(member.may_read_now(&links, cx, &config));
-        // The thread stands still between the reading of the clock and the read.
+        // The thread is paused between the reading of the clock and the read.
         promised_until(&mut member, turn_ns + 1);
         while cx.clock_now_ns() <= turn_ns + 1 {
             std::hint::spin_loop();

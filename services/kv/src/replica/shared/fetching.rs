@@ -1,4 +1,4 @@
-//! Snapshots go from replica to replica chunk by chunk, each asked for by whoever wants it.
+//! Snapshots move between replicas chunk by chunk; the receiver requests each chunk.
 
 use petrel::endpoint::{CallOptions, Handled};
 use petrel::task::Session;
@@ -10,11 +10,11 @@ use crate::replica::methods;
 use crate::replica::snapshot::{ChunkReply, ChunkRequest};
 use crate::store::{Builder, Store};
 
-/// How long a chunk of a snapshot may take.
+/// Timeout for one chunk of a snapshot.
 const CHUNK: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Shared {
-    /// Fetches a snapshot, and tells its owner if that fails. Tells whether its owner can be reached.
+    /// Fetches a snapshot, and reports a failure to the snapshot's owner. Returns true if the owner can be reached.
     pub(super) fn begin_fetch(&self, state: &mut State, fetch: Fetch) -> bool {
         let Some(session) = state.links.session(fetch.from).cloned() else {
             if let Some(member) = &mut state.member {
@@ -33,7 +33,7 @@ impl Shared {
             if !is_taken {
                 let name = shared.borrow().own_name().to_le_bytes();
                 let options = CallOptions::new().timeout(QUESTION);
-                // If this is lost, the owner notices that nobody asks for the snapshot.
+                // If this report is lost, the owner notices that no chunk is requested.
                 let _ = session.call(methods::SNAPSHOT_FAILED, &name).options(options).await;
             }
         });
@@ -69,7 +69,7 @@ impl Shared {
     }
 }
 
-/// Gets a snapshot, chunk by chunk.
+/// Fetches a snapshot, chunk by chunk.
 async fn fetch_store(session: &Session, index: u64) -> Option<Store> {
     let mut builder = Builder::new();
     for chunk in 0.. {

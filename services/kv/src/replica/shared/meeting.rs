@@ -1,4 +1,4 @@
-//! Replicas find each other: each keeps a session to all that it has heard of, and asks who is there.
+//! Discovery: each replica keeps a session to every address that it knows, and exchanges hellos.
 
 use std::net::SocketAddr;
 
@@ -15,7 +15,7 @@ use crate::replica::member::Member;
 use crate::replica::methods;
 
 impl Shared {
-    /// Keeps a session to whoever is at an address.
+    /// Keeps a session to an address, and reconnects after the session ends.
     async fn keep_in_touch(self, address: SocketAddr) {
         let (handle, pause) = {
             let state = self.borrow();
@@ -31,7 +31,8 @@ impl Shared {
         }
     }
 
-    /// Asks who is there, now and then until it is a member of this cluster, and then until it goes away.
+    /// Sends hellos until the peer proves to be a member of this cluster, and then refreshes them until the session
+    /// ends.
     async fn talk(&self, handle: &Handle, address: SocketAddr, session: &Session) {
         loop {
             let hello = self.borrow().hello().encode();
@@ -54,8 +55,9 @@ impl Shared {
         }
     }
 
-    /// Hears now and then whom a fellow knows, until it goes away: who was away when somebody became a member may
-    /// have that one as its leader, and has to find it before it has its log.
+    /// Refreshes the list of members that a fellow member knows, until the session ends. A replica that was away when
+    /// another became a member may have the newcomer as its leader. It must learn the newcomer's address before it gets
+    /// the log.
     async fn keep_listening(&self, handle: &Handle, address: SocketAddr, session: &Session) {
         while handle.timeout(QUESTION, session.left()).await.is_err() {
             let hello = self.borrow().hello().encode();
@@ -69,7 +71,7 @@ impl Shared {
         }
     }
 
-    /// Somebody says who it is.
+    /// Answers the hello of a peer.
     pub(in crate::replica) fn handle_hello(
         &self,
         cx: &mut Context<'_>,
@@ -108,7 +110,7 @@ impl Shared {
 }
 
 impl State {
-    /// Sees to it that a task keeps in touch with each peer and member.
+    /// Starts a task for each known address of a peer or member that has none.
     pub(in crate::replica) fn dial_members(&mut self, shared: &Shared) {
         let own = self.config.address;
         let peers = self.config.others().map(|(_, address)| address);
@@ -126,7 +128,7 @@ impl State {
         }
     }
 
-    /// What this replica says of itself.
+    /// This replica's own hello.
     fn hello(&self) -> Hello {
         let Some(member) = &self.member else {
             return Hello { replica: self.name, ..Hello::default() };
@@ -140,7 +142,7 @@ impl State {
         }
     }
 
-    /// Hears who is at an address. Tells whether it is a fellow member.
+    /// Records the replica at an address. Returns true if it is a member of the same cluster.
     fn meet(
         &mut self,
         shared: &Shared,
@@ -163,13 +165,14 @@ impl State {
         is_fellow
     }
 
-    /// Nobody is at an address any more. Who belonged nowhere has gone for good, if it comes back under another name.
+    /// Forgets the replica at an address whose session ended, unless the replica belongs to a cluster. Without a
+    /// cluster, it would return under another name.
     fn miss(&mut self, address: SocketAddr) {
         self.heard.retain(|other, hello| *other != address || hello.cluster != 0);
     }
 
-    /// Somebody asks who this is. If it is the last that was wanted for a cluster, and one that is named there, the
-    /// answer tells it of that.
+    /// Notes the hello of a peer. If the bootstrap waited only for this hello, and the peer is among the founders,
+    /// bootstraps the cluster. The answer then tells the peer.
     fn note_asked(&mut self, shared: &Shared, theirs: &Hello) {
         let node = node_of(theirs.replica);
         if self.member.is_some() || self.config.others().all(|(other, _)| other != node) {
@@ -185,10 +188,10 @@ impl State {
         }
     }
 
-    /// Looks whether this replica can begin: a cluster of its own, or in one that there is.
+    /// Checks whether this replica can become a member, in a new cluster or an existing one.
     fn look_for_beginning(&mut self, shared: &Shared, session: &Session, hello: &Hello) {
         match find_beginning(&self.config, self.name, &self.heard, &self.asked) {
-            // It is founded as the answer to whoever asks next.
+            // Bootstrap happens only as the answer to the next hello.
             Beginning::None | Beginning::Found(_) => {}
             Beginning::Belong { cluster, founders } => self.begin(shared, cluster, founders),
             Beginning::Ask { cluster } if hello.leader == hello.replica => {
@@ -209,7 +212,7 @@ impl State {
         }
     }
 
-    /// Founds a cluster if it is time. One of one needs to hear nobody before it begins.
+    /// Bootstraps the cluster if the conditions hold. A cluster of one node needs no hello.
     pub(in crate::replica) fn begin_if_founder(&mut self, shared: &Shared) {
         let beginning = find_beginning(&self.config, self.name, &self.heard, &self.asked);
         if let Beginning::Found(founders) = beginning {
@@ -253,19 +256,19 @@ mod tests {
     use crate::replica::book::replica_name;
     use crate::replica::{Replica, ReplicaConfig};
 
-    /// Far more than anything here takes: who waits longer waits for ever.
+    /// Timeout of the tests, far longer than any step takes.
     const PATIENCE: Duration = Duration::from_secs(120);
 
-    /// What the tests make of another replica: it says who it is, and asks when it is told to.
+    /// A test's stand-in for another replica: it answers hellos, and sends a hello on request.
     struct Peer {
         endpoint: Endpoint,
         address: SocketAddr,
         hello: Rc<RefCell<Hello>>,
-        /// How often it was asked.
+        /// Number of hellos received.
         asked: Rc<Cell<u32>>,
     }
 
-    /// The lowest node of three, and the other two.
+    /// The lowest node of three, and stand-ins for the other two.
     struct Stage {
         endpoint: Endpoint,
         replica: Replica,
@@ -292,7 +295,7 @@ mod tests {
             Self { endpoint, address, hello, asked }
         }
 
-        /// Asks a replica who it is.
+        /// Sends a replica a hello under the name `replica`.
         fn ask_as(&self, replica: u64, address: SocketAddr) -> Rc<RefCell<Option<Hello>>> {
             let (told, handle) = (Rc::<RefCell<Option<Hello>>>::default(), self.endpoint.handle());
             let question = Hello { replica, ..Hello::default() }.encode();
@@ -307,7 +310,7 @@ mod tests {
     }
 
     impl Stage {
-        /// The peers have no names yet.
+        /// Starts with peers that have no names yet.
         fn silent() -> Self {
             let peers = vec![Peer::start(), Peer::start()];
             let (mut endpoint, address) = endpoint();
@@ -324,13 +327,14 @@ mod tests {
             stage
         }
 
-        /// From now on the peers have other names, and the lowest node has heard them.
+        /// Gives the peers new names and waits until the lowest node knows them.
         fn restart_peers(&mut self, life: u64) {
             for (node, peer) in (2..).zip(&self.peers) {
                 peer.hello.borrow_mut().replica = replica_name(node, life);
                 peer.asked.set(0);
             }
-            // It asks again when it has taken the last answer in; the first may have been on its way before.
+            // The node sends the next hello only after it has processed the last answer. The first hello may have been
+            // in flight before the change.
             self.run_until(|stage| stage.peers.iter().all(|peer| peer.asked.get() >= 3));
         }
 
@@ -349,7 +353,7 @@ mod tests {
             }
         }
 
-        /// What it says when one of the peers asks under some name.
+        /// The lowest node's answer to the hello of a peer under the name `replica`.
         fn ask_as(&mut self, place: usize, replica: u64) -> Hello {
             let told = self.peers[place].ask_as(replica, self.address);
             self.run_until(|_| told.borrow().is_some());
@@ -362,7 +366,7 @@ mod tests {
     fn found__not_before_one_that_it_names_asks_and_is_told() {
         let mut stage = Stage::start();
         assert_eq!(stage.replica.status().members, []);
-        // As if they had not been able to reach it, and were started once more.
+        // As if the peers had failed to reach the node and were restarted.
         stage.restart_peers(2);
         let hello = stage.ask_as(0, replica_name(2, 2));
         assert_ne!(hello.cluster, 0);

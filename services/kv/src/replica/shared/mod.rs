@@ -1,4 +1,4 @@
-//! What a replica's handlers, continuations and tasks have in common, all on the endpoint's thread.
+//! State shared by a replica's handlers, continuations and tasks, all on the endpoint's thread.
 
 mod fetching;
 mod meeting;
@@ -26,7 +26,7 @@ use super::member::Member;
 use super::rng::Rng;
 use crate::persist::{Identity, LogStore};
 
-/// A replica's state, as all who work on it have it.
+/// A handle to a replica's state.
 #[derive(Clone)]
 pub(super) struct Shared(Rc<RefCell<State>>);
 
@@ -37,26 +37,26 @@ pub(super) struct State {
     name: u64,
     pub(super) links: Links,
     pub(super) member: Option<Member>,
-    /// The log, until there is a member that has it.
+    /// The log, until a member takes it over.
     disk: Option<Box<dyn LogStore>>,
-    /// What was last heard of others, by their addresses.
+    /// The last hello of each address.
     heard: BTreeMap<SocketAddr, Hello>,
-    /// While this replica belongs nowhere: who of each peer's node has asked last.
+    /// While this replica has no cluster: for each peer's node, the replica that last sent a hello.
     asked: BTreeMap<u16, u64>,
-    /// Addresses that a task keeps in touch with.
+    /// Addresses to which a task keeps a session.
     dialled: BTreeSet<SocketAddr>,
     ticks_due: u32,
-    /// Why the replica has to stop.
+    /// The reason why the replica has to stop.
     failure: Option<ReplicaError>,
     rng: Rng,
     reply: Vec<u8>,
 }
 
-/// How long one replica waits for another's answer to a question.
+/// Timeout for a question to another replica.
 const QUESTION: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// Ticks of the Raft core that are made up for at most, after the process stood still: as if time had stood
-/// still, too. Elections because of one's own pause help nobody.
+/// Most ticks of the Raft core to catch up on after a pause of the process; further ticks are dropped, as if time had
+/// stood still, too. An election caused by a replica's own pause would be useless.
 const TICKS_DUE_MAX: u32 = 2;
 
 impl Shared {
@@ -98,7 +98,7 @@ impl Shared {
         self.0.borrow()
     }
 
-    /// What is to be done after a turn of the event loop.
+    /// Does the work that follows a turn of the event loop.
     pub(super) fn turn(&self, cx: &mut Context<'_>) -> Result<bool, ReplicaError> {
         let state = &mut *self.borrow_mut();
         if let Some(failure) = &state.failure {
@@ -119,7 +119,7 @@ impl Shared {
         more
     }
 
-    /// Lets the Raft core's clock tick.
+    /// Counts the ticks that are due for the Raft core.
     pub(super) async fn keep_ticking(self) {
         let (handle, tick) = {
             let state = self.borrow();
@@ -133,7 +133,7 @@ impl Shared {
         }
     }
 
-    /// Lets the event loop turn when something has become durable.
+    /// Wakes the event loop when more of the log is durable.
     pub(super) async fn keep_writing(self) {
         poll_fn(|cx| {
             let state = &mut *self.borrow_mut();
@@ -145,7 +145,7 @@ impl Shared {
         .await;
     }
 
-    /// A call with Raft's messages has ended.
+    /// Handles the end of a call with Raft's messages.
     pub(super) fn raft_ended(&self, cx: &mut Context<'_>, sent: Sent, reply: &Reply) {
         let state = &mut *self.borrow_mut();
         state.links.ended(sent, reply);
@@ -159,7 +159,7 @@ impl Shared {
                 let fetch = member.handle_messages(messages, cx.now_ns(), &state.config);
                 member.handle_progress(cx);
                 if let Some(fetch) = fetch {
-                    // Where it cannot be had, its owner offers it again when nobody has asked for a while.
+                    // If the snapshot cannot be fetched, the owner offers it again after a while without requests.
                     let _ = self.begin_fetch(state, fetch);
                 }
             }
@@ -167,7 +167,7 @@ impl Shared {
         }
     }
 
-    /// A peer's messages.
+    /// Handles the messages of a peer.
     pub(super) fn handle_raft(&self, cx: &mut Context<'_>, request: Request<'_>) -> Handled {
         let state = &mut *self.borrow_mut();
         let Some(member) = &mut state.member else {
@@ -185,14 +185,15 @@ impl Shared {
         let told_in = messages.iter().map(leads_in).max().unwrap_or(0);
         let ignored = member.stats.messages_ignored;
         let fetch = member.handle_messages(messages, cx.now_ns(), &state.config);
-        // A peer's word that it has heard of a change may come as a request of its own, and be the last for long.
+        // A peer may report in a separate request that it knows of a membership change, and then send nothing for long.
         member.answer_changes(cx);
         if fetch.is_some_and(|fetch| !self.begin_fetch(state, fetch)) {
             let text = "whoever has the snapshot cannot be reached from here";
             return request.fail(cx, Status::Unavailable, text);
         }
         let Some(member) = &mut state.member else { unreachable!("it is one for good") };
-        // A leader counts on it for its lease that who hears it elects nobody else for a while.
+        // The leader's lease relies on this: a follower that acknowledges its message does not vote for another replica
+        // for a while.
         let denies = member.stats.messages_ignored != ignored || !member.follows(from, told_in);
         let answer = if denies { Vec::new() } else { member.take_answer(from) };
         if answer.is_empty() && !denies {

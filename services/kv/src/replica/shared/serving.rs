@@ -1,4 +1,4 @@
-//! What clients and operators ask for.
+//! Handlers of the requests of clients and operators.
 
 use petrel::endpoint::Handled;
 use petrel::{Context, Request, Status};
@@ -10,7 +10,7 @@ use crate::replica::reads::{self, Read};
 use crate::replica::writes::Write;
 
 impl Shared {
-    /// A client writes.
+    /// Handles a client's write.
     pub(in crate::replica) fn handle_write(
         &self,
         cx: &mut Context<'_>,
@@ -44,7 +44,7 @@ impl Shared {
         handled
     }
 
-    /// A client reads.
+    /// Handles a client's read.
     pub(in crate::replica) fn handle_read(
         &self,
         cx: &mut Context<'_>,
