@@ -1,6 +1,6 @@
-//! What the command line accepts. The help texts here are the reference of the command.
+//! The arguments of the command line. The help texts here are the reference of the command.
 //!
-//! Every flag says its unit and its default. Sizes are written `64KiB`, durations `10us`; see
+//! Every flag states its unit and its default. Sizes are written `64KiB`, durations `10us`; see
 //! [`crate::units`].
 
 mod address;
@@ -52,8 +52,8 @@ pub(crate) use values::{BenchTransport, Payload};
 /// Microsecond RPCs over plain networks: try them, measure them, find out what is wrong.
 ///
 /// Petrel is an RPC library for datacenters. It needs no special network card, no root and no huge
-/// pages; this command needs nothing but itself. Start with `petrel doctor`, which says what this
-/// host offers and what to do about the rest.
+/// pages; this command needs no other program. Start with `petrel doctor`: it reports what this host
+/// offers, and what to do about missing features.
 #[derive(Debug, Parser)]
 #[command(name = "petrel", version, max_term_width = 100)]
 #[command(after_long_help = AFTER_HELP)]
@@ -76,7 +76,7 @@ Environment:
 
 `petrel COMMAND --help` explains each command with examples.";
 
-/// Flags that every subcommand takes.
+/// Flags of every subcommand.
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Output")]
 pub(crate) struct GlobalArgs {
@@ -89,7 +89,7 @@ pub(crate) struct GlobalArgs {
 
     /// Show no progress bars
     ///
-    /// They go to standard error, and only to a terminal, so scripts need not set this.
+    /// Progress bars go to standard error, and only to a terminal, so scripts need not set this flag.
     #[arg(long, short, global = true)]
     pub(crate) quiet: bool,
 
@@ -98,7 +98,7 @@ pub(crate) struct GlobalArgs {
     pub(crate) log: Option<EventLevel>,
 }
 
-// The help texts stand with the arguments: a comment on a variant here would replace them.
+// The help texts stand with the argument structs: a comment on a variant here would replace them.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Demo(DemoArgs),
@@ -138,7 +138,7 @@ mod tests {
         }
     }
 
-    /// Every line of the help texts that shows a call of the command, up to a pipe.
+    /// Returns every line of the help texts that shows a call of the command, up to a pipe.
     fn examples() -> Vec<String> {
         let everything = Cli::command();
         let nested = everything.find_subcommand("kv").unwrap().get_subcommands();

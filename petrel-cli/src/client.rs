@@ -13,17 +13,17 @@ use petrel_transport::host::Host;
 use crate::cli::ServerAddress;
 use crate::failure::Failure;
 
-/// How long the event loop runs before somebody looks at the clock and at the session's state.
+/// How long the event loop runs between two checks of the clock and of the session's state.
 const SLICE: Duration = Duration::from_millis(1);
 
-/// Memory for messages in bytes, mapped as it is needed: 64 requests of 8 MiB in flight, and
-/// their responses, twice.
+/// Memory for messages in bytes, mapped on demand: 64 requests of 8 MiB in flight, and their responses,
+/// twice.
 const MEMORY_BYTES_MAX: usize = 2 << 30;
 
-/// Calls of the largest size at a time that there is memory for.
+/// Concurrent calls of the largest size that memory is sized for.
 const LARGE_CALLS_MAX: usize = 4;
 
-/// What a client wants of a server.
+/// Parameters of a client.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientConfig {
     /// Number of the server's endpoint.
@@ -42,7 +42,7 @@ pub(crate) struct ClientConfig {
 pub(crate) struct Client<S: 'static = ()> {
     pub(crate) endpoint: Endpoint<S>,
     pub(crate) sessions: Vec<SessionId>,
-    /// Where the server was found.
+    /// The address at which the server answered.
     pub(crate) address: SocketAddr,
 }
 
@@ -64,7 +64,8 @@ impl<S: Default + 'static> Client<S> {
         let mut builder =
             Nexus::builder().transports(config.transports).connect_timeout(config.timeout);
         if !address.ip().to_canonical().is_loopback() {
-            // Who names another host wants to call it; nobody can call this process for it.
+            // Naming another host expresses the wish to call it; no host can call this process through
+            // that session.
             builder = builder.insecure();
         }
         let nexus = builder.start()?;
@@ -110,7 +111,7 @@ impl<S: Default + 'static> Client<S> {
         Failure::new(Status::DeadlineExceeded, text)
     }
 
-    /// The transport that the sessions use.
+    /// Returns the transport that the sessions use.
     pub(crate) fn transport(&self) -> &'static str {
         match self.endpoint.session_peer_id(self.sessions[0]) {
             Some(peer) if Host::is_shm(peer) => "shm",
@@ -118,19 +119,19 @@ impl<S: Default + 'static> Client<S> {
         }
     }
 
-    /// Largest payload of one packet, as agreed; `None` once the session has ended.
+    /// Returns the largest payload of one packet, as agreed; `None` once the session has ended.
     pub(crate) fn packet_bytes(&self) -> Option<u32> {
         Some(self.endpoint.core().agreed(self.sessions[0])?.packet_bytes)
     }
 
-    /// Packets sent again so far.
+    /// Returns the number of retransmitted packets so far.
     pub(crate) fn retransmissions(&self) -> u64 {
         self.endpoint.stats().protocol.packets_retransmitted
     }
 }
 
-/// A client of the service at the first address of the server that answers, with a thread of its own. To connect may take as
-/// long as a call.
+/// Connects to a service at the server's first address that answers, by a client with a thread of its
+/// own. Connecting may take as long as a call.
 pub(crate) fn connect_service(
     server: &ServerAddress,
     endpoint: u16,
@@ -141,7 +142,7 @@ pub(crate) fn connect_service(
     for address in server.resolve()? {
         let mut nexus = Nexus::builder().connect_timeout(config.timeout);
         if !address.ip().to_canonical().is_loopback() {
-            // Who names another host wants to call it; nobody can call this process for it.
+            // As in `Client::connect_to`: naming another host expresses the wish to call it.
             nexus = nexus.insecure();
         }
         let mut own = EndpointConfig::default();
@@ -168,14 +169,14 @@ fn endpoint_config(address: SocketAddr, config: &ClientConfig) -> EndpointConfig
     endpoint
 }
 
-/// Beyond what is enough for the default sizes: room for a request and a response of the largest size
-/// for each call, with as much again for blocks that are larger than what they hold.
+/// The memory limit: room for a request and a response of the largest size for each call, twice, because
+/// blocks may be larger than their contents. At least `MEMORY_BYTES_MAX`.
 fn memory_bytes_max(config: &ClientConfig) -> usize {
     let calls = usize::from(config.in_flight);
     MEMORY_BYTES_MAX.max(4 * config.message_bytes_max as usize * calls.min(LARGE_CALLS_MAX))
 }
 
-/// The data port must be of the server's family, and on loopback only if the server is.
+/// Returns the local data address: of the server's family, and on loopback only if the server is.
 pub(crate) fn data_address(server: IpAddr) -> IpAddr {
     match (server.to_canonical(), server.to_canonical().is_loopback()) {
         (IpAddr::V4(_), true) => Ipv4Addr::LOCALHOST.into(),
@@ -185,11 +186,10 @@ pub(crate) fn data_address(server: IpAddr) -> IpAddr {
     }
 }
 
-/// Calls in flight for which another session is opened: with more on one the credits would be fewer than
-/// the calls.
+/// Calls in flight per session: with more, a session would have fewer credits than calls.
 const CALLS_PER_SESSION: u16 = WINDOW_PACKETS as u16;
 
-/// A credit for each call of one packet, and at least the default.
+/// Returns a credit for each call of one packet, and at least the default.
 fn credits(in_flight: u16) -> u16 {
     in_flight.clamp(CREDITS_DEFAULT, WINDOW_PACKETS as u16)
 }

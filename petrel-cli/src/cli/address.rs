@@ -1,17 +1,17 @@
-//! Addresses of servers, as people write them.
+//! Addresses of servers, as users write them.
 
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
-/// Where `petrel serve` listens and the clients call unless told otherwise.
+/// The port on which `petrel serve` listens and that clients call by default.
 pub(crate) const DEFAULT_PORT: u16 = 31850;
 
 /// A server's control address: a host name or an IP address, and a port.
 ///
-/// Accepted are `127.0.0.1:31850`, `[::1]:31850`, `localhost:31850`, and each of them without its
-/// port, which is then [`DEFAULT_PORT`]. Names are looked up when the address is used.
+/// Accepted are `127.0.0.1:31850`, `[::1]:31850` and `localhost:31850`, also without the port, which is
+/// then [`DEFAULT_PORT`]. Names are resolved when the address is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerAddress {
     host: String,
@@ -19,8 +19,8 @@ pub(crate) struct ServerAddress {
 }
 
 impl ServerAddress {
-    /// Looks the host up. The addresses, never none, are in the order in which to try them: a name
-    /// such as `localhost` has one for IPv6 and one for IPv4, and a server may listen on either.
+    /// Resolves the host to at least one address, in the order in which to try them. A name such as
+    /// `localhost` has an IPv6 and an IPv4 address, and a server may listen on either.
     pub(crate) fn resolve(&self) -> io::Result<Vec<SocketAddr>> {
         let found = (self.host.as_str(), self.port).to_socket_addrs().map_err(|error| {
             io::Error::new(error.kind(), format!("cannot look up {self}: {error}"))
@@ -59,7 +59,7 @@ impl fmt::Display for ServerAddress {
     }
 }
 
-/// An address to listen at. Of a name with several addresses the first of IPv4 counts, if there is one:
+/// Parses an address to listen on. If a name has several addresses, the first IPv4 address is chosen:
 /// `localhost` may stand for an IPv6 address that the host does not have.
 pub(super) fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     let found = text.to_socket_addrs();

@@ -14,13 +14,13 @@ use crate::units::{parse_duration, parse_size};
 
 /// Measure latency, rate, bandwidth and more beside the bare medium
 ///
-/// Each measurement runs Petrel and the bare medium in turn, in short windows: the same messages
-/// in the same bursts, by plain sockets or a plain ring, with no protocol at all. The ratio of the
-/// two says what Petrel costs; a machine's noise is in both. Windows during which the distance of
-/// the two CPUs changed, as it does on virtual machines, are dropped.
+/// Each measurement runs Petrel and the bare medium in turn, in short windows. The bare medium carries
+/// the same messages in the same bursts, by plain sockets or a plain ring, without a protocol. The ratio
+/// of the two is the cost of Petrel; the machine's noise affects both. Windows during which the distance
+/// of the two CPUs changed, as on virtual machines, are dropped.
 ///
-/// Without --connect both ends run in this process, each with a thread and a CPU, or both in one
-/// thread with --cores 1. Every reply is checked; the exit code is 1 if one was wrong or missing.
+/// Without --connect both ends run in this process, with a thread and a CPU for each end, or both in one
+/// thread with --cores 1. Every reply is checked; the exit code is 1 if a reply was wrong or missing.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct BenchArgs {
@@ -48,41 +48,41 @@ Examples:
 
 Each run prints the command that repeats it. `petrel doctor` says what holds this host back.";
 
-/// What to measure.
+/// The benchmark to run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchCommand {
-    /// How long one call takes when nothing else is in flight: p50, p99 and p99.9
+    /// Time of one call when no other call is in flight: p50, p99 and p99.9
     Latency(LatencyArgs),
-    /// How many small calls per second are answered with many in flight
+    /// Small calls answered per second, with many in flight
     Rate(RateArgs),
-    /// How many bits per second large messages carry
+    /// Bits per second that large messages carry
     Bandwidth(BandwidthArgs),
-    /// How much slower calls on many sessions are than on one, and the memory of idle sessions
+    /// Slowdown of calls on many sessions against one session, and the memory of idle sessions
     Sessions(SessionsArgs),
-    /// What each optimisation is worth: the library without it, beside the library with all
+    /// Worth of each optimisation: the library without it, beside the library with all
     Factors(FactorsArgs),
-    /// What each congestion control costs where nothing is congested, beside none
+    /// Cost of each congestion control where nothing is congested, beside none
     Congestion(CongestionArgs),
-    /// What threading models reach: handlers in the event loop, on workers, in several event loops;
-    /// and what it costs to cross a thread
+    /// Throughput of threading models: handlers in the event loop, on workers, in several event loops;
+    /// and the cost of crossing a thread
     Threads(ThreadsArgs),
-    /// What a server that is asked for more than it can do still answers in time
+    /// Requests that an overloaded server still answers in time
     Overload(BenchOverloadArgs),
-    /// What attacks cost honest clients of the same server: failed calls, rate, memory
+    /// Cost of attacks for honest clients of the same server: failed calls, rate, memory
     Attacks(AttacksArgs),
-    /// How long replicated puts take, and how many there are per second: three replicas of the key-value store
+    /// Latency and rate of replicated puts: three replicas of the key-value store
     Kv(KvBenchArgs),
-    /// How many instructions a small call and a packet of a large one take, by valgrind
+    /// Instructions of a small call and of a packet of a large call, counted by valgrind
     Instructions(InstructionsArgs),
-    /// Everything that Petrel promises to reach, in ten minutes at most
+    /// Every figure that Petrel promises to reach, in ten minutes at most
     All(AllArgs),
-    /// The server's process of `overload`
+    /// The server process of `overload`
     #[command(hide = true)]
     OverloadServer(OverloadServerArgs),
-    /// The client's part of measuring memory; started by `sessions`
+    /// The client process of the memory measurement; started by `sessions`
     #[command(hide = true)]
     IdleSessions(IdleArgs),
-    /// The program that `instructions` counts, under valgrind
+    /// The program whose instructions `instructions` counts, under valgrind
     #[command(hide = true)]
     CountedWorkload(CountedArgs),
 }
@@ -94,12 +94,12 @@ pub(crate) struct WindowArgs {
     #[arg(long, value_name = "DURATION", default_value = "6s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
 
-    /// Longest window; there are three for each side at least
+    /// Longest window; each side has at least three
     #[arg(long, value_name = "DURATION", default_value = "300ms", value_parser = parse_duration)]
     pub(crate) window: Duration,
 
-    /// Let nothing interrupt the two threads during windows: other load then disturbs less, and
-    /// waits; needs root
+    /// Let nothing interrupt the two threads during windows: other load then disturbs less, and waits;
+    /// needs root
     #[arg(long)]
     pub(crate) realtime: bool,
 
@@ -109,7 +109,7 @@ pub(crate) struct WindowArgs {
 }
 
 impl WindowArgs {
-    /// As the benchmark wants it.
+    /// Returns the duration and window as the benchmark's `Pace`.
     pub(crate) fn pace(&self) -> Pace {
         Pace { duration: self.duration, window: self.window, is_realtime: self.realtime }
     }
@@ -127,8 +127,8 @@ pub(crate) struct EndsArgs {
     #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) cores: u8,
 
-    /// A running `petrel serve` to measure against, without a bare medium beside it [default: a
-    /// server in this process]
+    /// A running `petrel serve` to measure against, without a bare medium beside it [default: a server
+    /// in this process]
     #[arg(long, value_name = "ADDR")]
     pub(crate) connect: Option<ServerAddress>,
 
@@ -173,8 +173,8 @@ pub(crate) struct RateArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) batch: u16,
 
-    /// Measure UDP between two network namespaces, where each datagram is a packet of its own,
-    /// beside a datagram per message; needs root and `ip`
+    /// Measure UDP between two network namespaces, with one packet per datagram, beside a datagram per
+    /// message; needs root and `ip`
     #[arg(long, conflicts_with_all = ["connect", "cores"])]
     pub(crate) veth: bool,
 
@@ -211,7 +211,7 @@ pub(crate) struct SessionsArgs {
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
     pub(crate) transport: Vec<BenchTransport>,
 
-    /// Most sessions between the two ends; smaller numbers are measured on the way
+    /// Most sessions between the two ends; smaller numbers are measured first
     #[arg(long, value_name = "N", default_value_t = 20_000)]
     #[arg(value_parser = parse_sessions)]
     pub(crate) sessions: usize,
@@ -246,7 +246,7 @@ pub(crate) struct FactorsArgs {
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["shm"])]
     pub(crate) transport: Vec<BenchTransport>,
 
-    /// Size of small messages, in bytes or with a unit; large ones are of 8 MiB
+    /// Size of small messages, in bytes or with a unit; large messages have 8 MiB
     #[arg(long, value_name = "SIZE", default_value = "32", value_parser = parse_size)]
     pub(crate) size: usize,
 
@@ -277,7 +277,7 @@ pub(crate) struct CongestionArgs {
     #[arg(value_parser = clap::value_parser!(u8).range(1..=2))]
     pub(crate) cores: u8,
 
-    /// Threads that compute meanwhile, as other programs of a busy host do
+    /// Threads that compute meanwhile, as other programs of a busy host would
     #[arg(long, value_name = "N", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u16).range(..=256))]
     pub(crate) busy: u16,
@@ -298,21 +298,21 @@ pub(crate) struct ThreadsArgs {
     #[arg(default_values = ["0s", "2us", "20us"])]
     pub(crate) handler: Vec<Duration>,
 
-    /// Workers, and endpoints of the server that has several
+    /// Number of workers, and of endpoints of the server with several endpoints
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) threads: u8,
 
-    /// Calls in flight for the rate; latencies are also measured with one
+    /// Calls in flight for the rate; latencies are also measured with one call in flight
     #[arg(long, value_name = "N", default_value_t = 16)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) in_flight: u16,
 
-    /// How long every thread looks for work before it sleeps
+    /// How long every thread polls for work before it sleeps
     #[arg(long, value_name = "DURATION", default_value = "20us", value_parser = parse_duration)]
     pub(crate) spin: Duration,
 
-    /// Windows of each kind, in turn
+    /// Windows of each kind, taken in turn
     #[arg(long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) rounds: u32,
@@ -329,23 +329,23 @@ pub(crate) struct BenchOverloadArgs {
     #[arg(long, value_enum, default_value = "udp")]
     pub(crate) transport: BenchTransport,
 
-    /// What is asked for, in percent of what the server was seen to do, separated by commas
+    /// Offered load, in percent of the measured capacity of the server, separated by commas
     #[arg(long, value_name = "PERCENT", value_delimiter = ',')]
     #[arg(default_values_t = [50, 80, 100, 150, 200, 300])]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) load: Vec<u16>,
 
-    /// What the server does, separated by commas: none, deadlines, codel, controlled, oldest,
+    /// The server's overload policy, separated by commas: none, deadlines, codel, controlled, oldest,
     /// expected, default
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     #[arg(default_values = ["none", "deadlines", "default"])]
     pub(crate) policy: Vec<Policy>,
 
-    /// How long an answer is worth something
+    /// Time within which an answer is still useful
     #[arg(long, value_name = "DURATION", default_value = "8ms", value_parser = parse_duration)]
     pub(crate) slo: Duration,
 
-    /// Sessions, each with a limit of its own if there is back-pressure
+    /// Number of sessions; with back-pressure, each session has a limit of its own
     #[arg(long, value_name = "N", default_value_t = 32)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) sessions: u16,
@@ -369,29 +369,30 @@ pub(crate) struct AttacksArgs {
     ])]
     pub(crate) attack: Vec<AttackKind>,
 
-    /// Windows without each attack, as many with it on another server, and as many with it
+    /// Windows without each attack, as many with the attack on another server, and as many with the
+    /// attack
     #[arg(long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=100))]
     pub(crate) rounds: u16,
 
-    /// How long each window is
+    /// Length of each window
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_duration)]
     pub(crate) window: Duration,
 }
 
-/// What the server of `petrel bench overload` does for a request.
+/// The work that the server of `petrel bench overload` does for a request.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct WorkArgs {
-    /// Requests that the server works on at once
+    /// Requests that the server executes at once
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) workers: u16,
 
-    /// How long it sleeps over each
+    /// How long the server sleeps for each request
     #[arg(long, value_name = "DURATION", default_value = "400us", value_parser = parse_duration)]
     pub(crate) service: Duration,
 
-    /// The longest wait that those policies aim at that have a target
+    /// The queueing delay that policies with a target aim at, at most
     #[arg(long, value_name = "DURATION", default_value = "2ms", value_parser = parse_duration)]
     pub(crate) target: Duration,
 }
@@ -403,7 +404,7 @@ pub(crate) struct OverloadServerArgs {
     #[arg(long, value_enum)]
     pub(crate) transport: BenchTransport,
 
-    /// What to do about too many requests
+    /// Overload policy
     #[arg(long, value_name = "NAME")]
     pub(crate) policy: Policy,
 
@@ -422,7 +423,7 @@ pub(crate) struct InstructionsArgs {
 /// Arguments of `petrel bench all`.
 #[derive(Args, Debug)]
 pub(crate) struct AllArgs {
-    /// Sessions of the rows about many sessions; the bars are meant for the default
+    /// Sessions of the rows about many sessions; the expected figures are meant for the default
     #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = parse_sessions)]
     pub(crate) sessions: usize,
 
@@ -437,7 +438,7 @@ pub(crate) struct IdleArgs {
     #[arg(long, value_name = "ADDR")]
     pub(crate) connect: ServerAddress,
 
-    /// The server's process, on this host
+    /// The server's process id, on this host
     #[arg(long, value_name = "PID")]
     pub(crate) server_pid: u32,
 
@@ -453,7 +454,7 @@ pub(crate) struct IdleArgs {
 /// Arguments of the process that `petrel bench instructions` starts under valgrind.
 #[derive(Args, Debug)]
 pub(crate) struct CountedArgs {
-    /// What to run
+    /// The workload to run
     #[arg(value_parser = CountedWorkload::named)]
     pub(crate) workload: &'static CountedWorkload,
 
@@ -461,7 +462,7 @@ pub(crate) struct CountedArgs {
     pub(crate) calls: u64,
 }
 
-/// Parses a number of sessions: as many as one connection may propose at once.
+/// Parses a number of sessions, up to the number that one connection may propose at once.
 fn parse_sessions(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(count @ 1..=65_000) => Ok(count),
@@ -471,20 +472,20 @@ fn parse_sessions(text: &str) -> Result<usize, String> {
 
 /// Measure replicated puts: 16 B keys, 64 B values
 ///
-/// Three replicas in memory, each a process; the leader has a CPU of its own. Every answer is checked, and
-/// at the end the replicas have to have come to the same state.
+/// Three replicas in memory, each a process; the leader has a CPU of its own. Every answer is checked.
+/// At the end the replicas must have reached the same state.
 #[derive(Args, Debug)]
 pub(crate) struct KvBenchArgs {
     /// Transports to measure, in turn; separate several by commas
     #[arg(long, value_enum, value_delimiter = ',', default_values = ["udp", "shm"])]
     pub(crate) transport: Vec<BenchTransport>,
 
-    /// Clients with one call under way each; a row for each number
+    /// Clients with one call in flight each; one row for each number
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_values = ["1", "64"])]
     #[arg(value_parser = parse_clients)]
     pub(crate) clients: Vec<usize>,
 
-    /// Keys that puts choose from; they are there before
+    /// Keys that puts choose from; all keys exist before
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
     pub(crate) keys: u64,
@@ -493,23 +494,23 @@ pub(crate) struct KvBenchArgs {
     #[arg(long, value_name = "DURATION", default_value = "3s", value_parser = parse_duration)]
     pub(crate) duration: Duration,
 
-    /// All kinds of operations take turns of this length
+    /// Length of the windows; the kinds of operations take turns
     #[arg(long, value_name = "DURATION", default_value = "200ms", value_parser = parse_duration)]
     pub(crate) window: Duration,
 
-    /// What replicas and clients do while nothing comes in
+    /// How replicas and clients wait for packets
     #[arg(long, value_enum, default_value_t = IdleChoice::Spin)]
     pub(crate) idle: IdleChoice,
 
-    /// How the leader makes sure before a get that it leads
+    /// How the leader verifies its leadership before a get
     #[arg(long, value_enum, default_value_t = ReadsChoice::ReadIndex)]
     pub(crate) reads: ReadsChoice,
 
-    /// Have the replicas keep their logs in this directory, synced [default: in memory]
+    /// Let the replicas keep their logs in this directory, synced [default: in memory]
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
 
-    /// Give the leader a CPU of its own, and the others one each or another together
+    /// Give the leader a CPU of its own, and the others one each or one together
     #[arg(long)]
     pub(crate) pinned: bool,
 
@@ -521,11 +522,11 @@ pub(crate) struct KvBenchArgs {
     #[arg(long, value_name = "PROGRAM")]
     pub(crate) etcd: Option<PathBuf>,
 
-    /// Draw medians over those of puts by raw calls into a file (SVG)
+    /// Draw medians, relative to those of puts by raw calls, into a file (SVG)
     #[arg(long, value_name = "FILE", value_parser = parse_plot)]
     pub(crate) plot: Option<PathBuf>,
 
-    /// Simulate so many puts in a network of 2.3 µs a round trip instead, with measured costs
+    /// Simulate this number of puts in a network of 2.3 µs a round trip instead, with measured costs
     #[arg(long, value_name = "PUTS", conflicts_with_all = ["transport", "clients", "keys", "plot"])]
     #[arg(value_parser = parse_clients)]
     pub(crate) simulated: Option<usize>,

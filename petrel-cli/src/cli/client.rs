@@ -8,13 +8,13 @@ use super::address::ServerAddress;
 use super::values::{Method, Payload, TransportChoice, parse_message_max};
 use crate::units::parse_duration;
 
-/// Call a server's echo method again and again, and print how long the replies take
+/// Call a server's echo method repeatedly, and print the latency of the replies
 ///
-/// Every reply is compared with what was sent. At the end come the number of calls sent and
-/// answered, and the latency's p50, p99, p99.9 and maximum. The exit code is 1 if any call
-/// failed or any reply differed. Ctrl-C ends it early, with the figures so far.
+/// Every reply is compared with its request. At the end come the number of calls sent and answered, and
+/// the latency's p50, p99, p99.9 and maximum. The exit code is 1 if any call failed or any reply
+/// differed. Ctrl-C ends the run early, with the figures so far.
 ///
-/// To name an address of another host is to allow calls to it, unprotected.
+/// By naming an address of another host, you allow unprotected calls to that host.
 #[derive(Args, Debug)]
 #[command(after_long_help = PING_AFTER_HELP)]
 pub(crate) struct PingArgs {
@@ -45,7 +45,7 @@ pub(crate) struct PingArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) endpoint: u16,
 
-    /// Calls to make first that are not counted, so that caches and round-trip times are known
+    /// Uncounted calls to make first, so that caches and round-trip times are known
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub(crate) warm_up: u64,
 
@@ -68,10 +68,9 @@ Examples:
 
 /// Make one call and print the reply
 ///
-/// The reply's bytes go to standard output as they are; with --json they are printed as text, or
-/// as hexadecimal digits where they are not UTF-8. The exit code is 1 if the call fails; the
-/// message then says whether the server may have executed it. `petrel serve --help` lists the
-/// methods.
+/// The reply's bytes go to standard output unchanged; with --json they are printed as text, or as
+/// hexadecimal digits if they are not UTF-8. The exit code is 1 if the call fails; the message then says
+/// whether the server may have executed the call. `petrel serve --help` lists the methods.
 #[derive(Args, Debug)]
 #[command(after_long_help = CALL_AFTER_HELP)]
 pub(crate) struct CallArgs {
@@ -108,9 +107,9 @@ Examples:
 
 /// Print the counters of a running process, from outside
 ///
-/// Asks the control port for the counters of all its endpoints: calls, packets, retransmissions,
-/// and every reason for which something was dropped or refused. The server's calls go on
-/// undisturbed.
+/// Asks the control port for the counters of all endpoints of the process: calls, packets,
+/// retransmissions, and every reason for which a packet or a call was dropped or refused. The server's
+/// calls continue undisturbed.
 #[derive(Args, Debug)]
 #[command(after_long_help = STATS_AFTER_HELP)]
 pub(crate) struct StatsArgs {
@@ -118,7 +117,7 @@ pub(crate) struct StatsArgs {
     #[arg(value_name = "ADDR")]
     pub(crate) address: ServerAddress,
 
-    /// Print again and again, with what changed per second, until interrupted [every: 1s]
+    /// Print repeatedly, with the change per second, until interrupted [every: 1s]
     #[arg(long, value_name = "EVERY", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "1s", value_parser = parse_duration)]
     pub(crate) watch: Option<Duration>,
@@ -136,8 +135,8 @@ Examples:
 
 /// Ask a server whether it can serve: the exit code is 0 if so
 ///
-/// The endpoint answers by itself, from its event loop, whatever methods it has. The exit code is 1 if it drains, if it has no
-/// such method, or if it does not answer in time.
+/// The endpoint answers from its event loop, whatever methods it has. The exit code is 1 if the server
+/// drains, if it has no such method, or if it does not answer in time.
 #[derive(Args, Debug)]
 #[command(after_long_help = HEALTH_AFTER_HELP)]
 pub(crate) struct HealthArgs {

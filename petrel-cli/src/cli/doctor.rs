@@ -4,14 +4,15 @@ use clap::Args;
 
 use super::address::DEFAULT_PORT;
 
-/// Say what this host offers Petrel, and what to do about the rest
+/// Report what this host offers Petrel, and what to do about missing features
 ///
-/// Tries what Petrel uses instead of guessing from version numbers: it sends a segmented datagram
-/// over loopback, receives a coalesced one, asks for a large socket buffer, seals a piece of
-/// shared memory, and so on. It needs no root, takes less than a second and changes nothing.
+/// Tries the features that Petrel uses instead of guessing from version numbers: sends a
+/// segmented datagram over loopback, receives a coalesced datagram, requests a large socket
+/// buffer, seals a piece of shared memory, and so on. It needs no root, takes less than a second
+/// and changes nothing.
 ///
 /// Each check is one of
-///   ok    it is there
+///   ok    the feature works
 ///   info  a fact, or something only a dedicated machine would tune
 ///   warn  Petrel works, but slower or with a limit: the advice says what to do
 ///   fail  Petrel cannot run on this host before this is mended

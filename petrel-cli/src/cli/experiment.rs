@@ -12,12 +12,12 @@ use crate::units::parse_duration;
 
 /// Measure real endpoints over a simulated network: loss, incast, a hundred hosts
 ///
-/// Endpoints run as they would on hosts, over links and switches in virtual time: the figures are
-/// those of the protocol on that network, whatever this machine is and does. The same seed gives
-/// the same figures everywhere. Every answer is checked; a wrong or missing one is a failure.
+/// Endpoints run as they would on hosts, over links and switches in virtual time. The figures are
+/// properties of the protocol on that network, independent of this machine. The same seed yields the
+/// same figures everywhere. Every answer is checked; a wrong or missing answer is a failure.
 ///
 /// With --veth, loss and small-loss are measured on this machine instead: UDP packets of its kernel
-/// between two network namespaces, of which nftables throws some away.
+/// between two network namespaces, where nftables drops some of them.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct ExperimentArgs {
@@ -39,7 +39,7 @@ Examples:
 
 docs/experiments.md says what each does and what came of it.";
 
-/// What to measure.
+/// The experiment to run.
 #[derive(Debug, Subcommand)]
 pub(crate) enum ExperimentCommand {
     /// Goodput of 8 MiB requests under random loss, by go-back-N and selective recovery
@@ -50,20 +50,20 @@ pub(crate) enum ExperimentCommand {
     Incast(IncastArgs),
     /// A hundred hosts on which every endpoint calls every other
     Scale(ScaleArgs),
-    /// A server that is asked for more than it can do: goodput by each way to refuse
+    /// A server with more requests than it can execute: goodput by each policy of refusal
     Overload(OverloadArgs),
-    /// What congestion control costs when nothing is congested, and by valgrind in instructions
+    /// Cost of congestion control when nothing is congested, and by valgrind in instructions
     CcCost(CcCostArgs),
 }
 
 /// Flags of every experiment.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct CommonArgs {
-    /// Everything random follows from it
+    /// The seed of everything random
     #[arg(long, value_name = "SEED", default_value = "1", value_parser = parse_seed)]
     pub(crate) seed: u64,
 
-    /// A short variant, of seconds: to see that it works, not to believe its figures
+    /// A short variant, of seconds: shows that the experiment works, but its figures are not reliable
     #[arg(long)]
     pub(crate) quick: bool,
 
@@ -72,15 +72,15 @@ pub(crate) struct CommonArgs {
     pub(crate) plot: Option<PathBuf>,
 }
 
-/// Flags of the experiments that this machine's kernel can do as well.
+/// Flags of the experiments that can also run on this machine's kernel.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct VethArgs {
-    /// Measure UDP between two network namespaces of this machine, beside the same without loss;
-    /// needs root and nftables, and is no simulation
+    /// Measure UDP between two network namespaces of this machine, beside the same without loss; needs
+    /// root and nftables, and is no simulation
     #[arg(long, conflicts_with = "seed")]
     pub(crate) veth: bool,
 
-    /// How likely a packet is lost, several separated by commas [default: 0 and 1e-7 to 1e-1]
+    /// Loss probability of a packet, several separated by commas [default: 0 and 1e-7 to 1e-1]
     #[arg(long, value_name = "SHARE", value_delimiter = ',', requires = "veth")]
     pub(crate) loss: Vec<Share>,
 
@@ -88,8 +88,7 @@ pub(crate) struct VethArgs {
     #[arg(long, value_name = "DURATION", requires = "veth", value_parser = parse_duration)]
     pub(crate) duration: Option<Duration>,
 
-    /// Let nothing interrupt the two ends' threads in windows: other load then disturbs less, and
-    /// waits
+    /// Let nothing interrupt the two ends' threads in windows: other load then disturbs less, and waits
     #[arg(long, requires = "veth")]
     pub(crate) realtime: bool,
 }
@@ -112,7 +111,7 @@ pub(crate) struct LossArgs {
     #[arg(long, value_name = "NAME", conflicts_with = "veth")]
     pub(crate) congestion: Option<Controller>,
 
-    /// Most requests for a figure; where losses are many, fewer are enough [default: 2000]
+    /// Most requests for a figure; with many losses, fewer are enough [default: 2000]
     #[arg(long, value_name = "N", conflicts_with = "veth")]
     #[arg(value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) requests: Option<u64>,
@@ -152,8 +151,8 @@ pub(crate) struct IncastArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) congestion: Vec<Controller>,
 
-    /// Let the other hosts call each other with 64 kB meanwhile, and show their latency, also
-    /// without senders
+    /// Let the other hosts call each other with 64 kB meanwhile, and show their latency, also without
+    /// senders
     #[arg(long)]
     pub(crate) background: bool,
 }
@@ -169,7 +168,7 @@ pub(crate) struct ScaleArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=16))]
     pub(crate) threads: Vec<u16>,
 
-    /// What the hosts of a leaf can offer, in multiples of what its uplinks carry [default: 1]
+    /// Load that the hosts of a leaf can offer, in multiples of the capacity of its uplinks [default: 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=100))]
     pub(crate) oversubscription: Option<u64>,
 
@@ -184,31 +183,30 @@ pub(crate) struct OverloadArgs {
     #[command(flatten)]
     pub(crate) common: CommonArgs,
 
-    /// What is asked for, in percent of what the workers can do, separated by commas
-    /// [default: 20 to 300]
+    /// Offered load, in percent of the capacity of the workers, separated by commas [default: 20 to 300]
     #[arg(long, value_name = "PERCENT", value_delimiter = ',')]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) load: Vec<u16>,
 
-    /// What the server does, separated by commas: none, deadlines, codel, controlled, oldest,
+    /// The server's overload policy, separated by commas: none, deadlines, codel, controlled, oldest,
     /// expected, default [default: all]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) policy: Vec<Policy>,
 
-    /// The longest wait that those policies aim at that have a target [default: 50us]
+    /// The queueing delay that policies with a target aim at, at most [default: 50us]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) target: Option<Duration>,
 
-    /// How the times that requests take are spread, separated by commas: fixed, exponential,
-    /// bimodal [default: exponential]
+    /// Distribution of service times, separated by commas: fixed, exponential, bimodal [default:
+    /// exponential]
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) service: Vec<Service>,
 
-    /// How long a request takes on average [default: 10us]
+    /// Mean service time of a request [default: 10us]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) mean: Option<Duration>,
 
-    /// How long an answer is worth something [default: 200us]
+    /// Time within which an answer is still useful [default: 200us]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) slo: Option<Duration>,
 
@@ -216,7 +214,7 @@ pub(crate) struct OverloadArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) clients: Option<u16>,
 
-    /// Requests that the server works on at once [default: 8]
+    /// Requests that the server executes at once [default: 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
     pub(crate) workers: Option<u16>,
 }

@@ -13,9 +13,9 @@ use crate::units::{parse_duration, parse_size};
 
 /// An ordered in-memory index: serve it, use it, measure it
 ///
-/// Two tables, each ordered by its keys: words, whose keys and values are numbers of 8 bytes, and bytes,
-/// with keys up to 1 KiB and values up to 64 KiB. Lookups are answered where requests come in, scans
-/// by worker threads. Nothing is kept beyond the end of the server's process.
+/// Two tables, both ordered by key: words, whose keys and values are numbers of 8 bytes, and bytes, with
+/// keys up to 1 KiB and values up to 64 KiB. The receiving endpoint answers lookups, worker threads
+/// answer scans. The data is lost when the server's process ends.
 #[derive(Args, Debug)]
 #[command(after_long_help = INDEX_AFTER_HELP)]
 pub(crate) struct IndexArgs {
@@ -37,10 +37,10 @@ Examples:
 #[derive(Debug, Subcommand)]
 pub(crate) enum IndexCommand {
     Serve(IndexServeArgs),
-    /// Print a key's value; the exit code is 1 if it has none
+    /// Print a key's value; the exit code is 1 if the key does not exist
     Get(IndexKeyArgs),
     Put(IndexPutArgs),
-    /// Remove a key; the exit code is 1 if it was not there
+    /// Remove a key; the exit code is 1 if the key did not exist
     Delete(IndexKeyArgs),
     Scan(IndexScanArgs),
     Status(IndexStatusArgs),
@@ -49,7 +49,7 @@ pub(crate) enum IndexCommand {
 
 /// Serve an index until interrupted
 ///
-/// Stops without losing a call: clients are asked to leave, and served until they have.
+/// Stops without losing a call: the server asks clients to leave, and serves them until they have left.
 #[derive(Args, Debug)]
 pub(crate) struct IndexServeArgs {
     #[command(flatten)]
@@ -60,26 +60,26 @@ pub(crate) struct IndexServeArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(limits::DISPATCH_MAX)))]
     pub(crate) dispatch: u16,
 
-    /// Worker threads for scans; 0 has the dispatch endpoints run them
+    /// Worker threads for scans; with 0 the dispatch endpoints run them
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u16).range(0..=i64::from(limits::WORKERS_MAX)))]
     pub(crate) workers: u16,
 
-    /// How long a worker without work looks for more before it sleeps: waking it costs the dispatch thread
-    /// some microseconds [default: 20us where there are more CPUs than workers, else 0s]
+    /// How long an idle worker polls for work before it sleeps: waking it costs the dispatch thread some
+    /// microseconds [default: 20us where there are more CPUs than workers, else 0s]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
     pub(crate) worker_spin: Option<Duration>,
 
-    /// What an endpoint's thread does while nothing comes in
+    /// How an endpoint's thread waits for packets
     #[arg(long, value_enum, default_value_t = IdleChoice::Spin)]
     pub(crate) idle: IdleChoice,
 
-    /// Words that the table is made for, at 64 bytes each; with more, lookups get slower
+    /// Words that the table is sized for, at 64 bytes each; with more, lookups get slower
     #[arg(long, value_name = "N", default_value_t = limits::WORDS_EXPECTED_DEFAULT)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=limits::WORDS_MAX))]
     pub(crate) words: u64,
 
-    /// Words taken at most
+    /// Most words that the table accepts
     #[arg(long, value_name = "N", default_value_t = limits::WORDS_MAX)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=limits::WORDS_MAX))]
     pub(crate) words_max: u64,
@@ -96,16 +96,16 @@ pub(crate) struct IndexServeArgs {
     #[arg(long, value_name = "CPU")]
     pub(crate) worker_cpu: Option<usize>,
 
-    /// Have no memory fetched ahead for lookups, to see what that is worth
+    /// Prefetch no memory for lookups, to see what prefetching is worth
     #[arg(long)]
     pub(crate) no_fetch_ahead: bool,
 
-    /// How long clients have to leave at the end
+    /// Time for clients to leave at the end
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(crate) drain: Duration,
 }
 
-/// How a server is reached.
+/// The arguments to reach a server.
 #[derive(Args, Debug)]
 pub(crate) struct IndexServerArgs {
     /// The server's control address; without a port it is 31850
@@ -125,13 +125,13 @@ pub(crate) struct IndexServerArgs {
     pub(crate) timeout: Duration,
 }
 
-/// Which key is meant.
+/// The key of an operation.
 #[derive(Args, Debug)]
 pub(crate) struct IndexKeyArgs {
     #[command(flatten)]
     pub(crate) server: IndexServerArgs,
 
-    /// Key: a number, in decimal or behind 0x; with --bytes a text
+    /// Key: a number, in decimal or after 0x; with --bytes a text
     pub(crate) key: String,
 
     /// Use the table of bytes
@@ -145,7 +145,7 @@ pub(crate) struct IndexPutArgs {
     #[command(flatten)]
     pub(crate) of: IndexKeyArgs,
 
-    /// Value: as the key
+    /// Value, written as the key
     pub(crate) value: String,
 }
 
@@ -155,11 +155,11 @@ pub(crate) struct IndexScanArgs {
     #[command(flatten)]
     pub(crate) server: IndexServerArgs,
 
-    /// First key [default: the first of all]
+    /// First key [default: the lowest]
     #[arg(long, value_name = "KEY", conflicts_with = "after")]
     pub(crate) from: Option<String>,
 
-    /// Key before the first
+    /// Key after which the scan begins
     #[arg(long, value_name = "KEY")]
     pub(crate) after: Option<String>,
 
@@ -167,7 +167,7 @@ pub(crate) struct IndexScanArgs {
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub(crate) limit: usize,
 
-    /// Print the sum of the values that follow --after, in place of the pairs
+    /// Print the sum of the values after --after, in place of the pairs
     #[arg(long, conflicts_with_all = ["bytes", "from"], requires = "after")]
     pub(crate) sum: bool,
 
@@ -183,13 +183,13 @@ pub(crate) struct IndexStatusArgs {
     pub(crate) server: IndexServerArgs,
 }
 
-/// Measure lookups beside an echo, and what scans do to them, with workers and without
+/// Measure lookups beside an echo, and the cost of scans for them, with workers and without
 ///
-/// Puts random words into a server in a process of its own, and measures in turn an echo of 8 bytes and GETs:
-/// many at a time, and one at a time. Then, with clients and dispatch endpoint taking turns on one CPU and
-/// workers on the other, GETs with some SCANs among them (the sum of the 128 values that follow): with
-/// scans in workers, and in the dispatch endpoint. Every answer is checked. One thread makes all calls, with a
-/// session for each client that it stands for.
+/// Puts random words into a server in a process of its own, and measures in turn an echo of 8 bytes and
+/// GETs: many at a time, and one at a time. Then clients and dispatch endpoint take turns on one CPU,
+/// and workers run on the other. GETs are measured with some SCANs among them (the sum of the 128 next
+/// values): with scans in workers, and in the dispatch endpoint. Every answer is checked. One thread
+/// makes all calls, with a session for each client.
 #[derive(Args, Debug)]
 pub(crate) struct IndexBenchArgs {
     /// Transports to measure
@@ -206,12 +206,12 @@ pub(crate) struct IndexBenchArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=4096))]
     pub(crate) clients: u16,
 
-    /// Calls that each client has on the way
+    /// Calls in flight of each client
     #[arg(long, value_name = "N", default_value_t = 2)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=8))]
     pub(crate) outstanding: u16,
 
-    /// SCANs among a hundred calls
+    /// SCANs per hundred calls
     #[arg(long, value_name = "PERCENT", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=100))]
     pub(crate) scans: u8,
@@ -221,11 +221,11 @@ pub(crate) struct IndexBenchArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=i64::from(limits::WORKERS_MAX)))]
     pub(crate) workers: u16,
 
-    /// How long a worker without work looks for more before it sleeps
+    /// How long an idle worker polls for work before it sleeps
     #[arg(long, value_name = "DURATION", default_value = "200us", value_parser = parse_duration)]
     pub(crate) worker_spin: Duration,
 
-    /// Rounds of a window of each kind
+    /// Rounds with one window of each kind
     #[arg(long, value_name = "N", default_value_t = 15)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) rounds: u32,
@@ -234,7 +234,7 @@ pub(crate) struct IndexBenchArgs {
     #[arg(long, value_name = "DURATION", default_value = "300ms", value_parser = parse_duration)]
     pub(crate) window: Duration,
 
-    /// Have no memory fetched ahead for lookups, to see what that is worth
+    /// Prefetch no memory for lookups, to see what prefetching is worth
     #[arg(long)]
     pub(crate) no_fetch_ahead: bool,
 

@@ -13,11 +13,11 @@ use super::kv_sim::KvSimArgs;
 use super::values::{IdleChoice, TransportChoice};
 use crate::units::parse_duration;
 
-/// A key-value store that three or more processes keep together: serve, read, write, look after it
+/// A key-value store replicated over three or more processes: serve, read, write, administer
 ///
-/// The replicas agree by Raft on one order of all writes. A write is answered when a majority has it, and
-/// applied once however often its client has to send it; reads see every write that was answered
-/// before. The store goes on while a majority of the replicas lives.
+/// The replicas agree by Raft on one order of all writes. A write is answered when a majority has stored
+/// it, and applied once even if its client sends it repeatedly. Reads see every write that was answered
+/// before. The store is available while a majority of the replicas is alive.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP)]
 pub(crate) struct KvArgs {
@@ -33,7 +33,7 @@ Examples:
 
 `petrel kv COMMAND --help` has more, with --json among it.";
 
-// The help texts stand with the arguments.
+// The help texts stand with the argument structs.
 #[derive(Debug, Subcommand)]
 pub(crate) enum KvCommand {
     Serve(KvServeArgs),
@@ -53,54 +53,57 @@ pub(crate) enum KvCommand {
 
 /// Serve one replica of the store, until interrupted
 ///
-/// The replicas of `--peers` found the cluster together, once each has heard of all others. A replica that
-/// finds a cluster that has begun already asks to be taken in: if its node is a member, it takes its former
-/// place, with nothing but what the others tell it; else `petrel kv member add` has to allow it first.
+/// The replicas of `--peers` bootstrap the cluster together, once each has reached all others. A replica
+/// that finds a running cluster asks to join. If its node is a member, the replica takes its former
+/// place and learns its state from the others; else `petrel kv member add` has to allow it first.
 ///
-/// Without `--data` all is kept in memory: then a majority of the replicas has to be alive at any time.
+/// Without `--data` all state is in memory: then a majority of the replicas has to be alive at any time.
 #[derive(Args, Debug)]
 #[command(after_long_help = SERVE_AFTER_HELP)]
 pub(crate) struct KvServeArgs {
-    /// This node's number, from 1: no other node has it, and it keeps it when it is started again
+    /// This node's number, from 1: unique in the cluster, and the same after a restart
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) id: u16,
 
     /// Nodes of the cluster and their addresses
     ///
-    /// The same at all nodes when the cluster begins. A node that comes later names the members that there are.
+    /// The list is the same at all nodes when the cluster begins. A node that is added later names the
+    /// current members.
     #[arg(long, value_name = "N=ADDR:PORT,...", required = true, value_delimiter = ',')]
     pub(crate) peers: Vec<Peer>,
 
-    /// Address and TCP port to listen at, by which others reach this node [default: that in --peers]
+    /// Address and TCP port to listen at, by which others reach this node [default: its address in
+    /// --peers]
     #[arg(long, value_name = "ADDR:PORT")]
     pub(crate) listen: Option<SocketAddr>,
 
-    /// Directory for the log: nothing is acknowledged before it is synced [default: all is kept in memory]
+    /// Directory for the log: writes are synced before they are acknowledged [default: all state in
+    /// memory]
     ///
-    /// It is made if it is not there, and belongs to this node alone.
+    /// The directory is created if it does not exist, and belongs to this node alone.
     #[arg(long, value_name = "DIR")]
     pub(crate) data: Option<PathBuf>,
 
-    /// How the leader makes sure before a read that it leads
+    /// How the leader verifies its leadership before a read
     #[arg(long, value_enum, default_value_t = ReadsChoice::ReadIndex)]
     pub(crate) reads: ReadsChoice,
 
-    /// Time between two signs of life of the leader, the same at all nodes
+    /// Time between two heartbeats of the leader, the same at all nodes
     #[arg(long, value_name = "DURATION", default_value = "50ms", value_parser = parse_duration)]
     pub(crate) heartbeat: Duration,
 
-    /// Time without a sign of life after which another leader is elected, the same at all nodes
+    /// Time without a heartbeat after which another leader is elected, the same at all nodes
     #[arg(long, value_name = "DURATION", default_value = "500ms", value_parser = parse_duration)]
     pub(crate) election: Duration,
 
     /// Allow addresses that other hosts can reach, without any authentication
     ///
-    /// Without this flag the replica refuses to listen anywhere but on loopback. With it everybody who can
-    /// reach the port can read and write.
+    /// Without this flag the replica refuses to listen anywhere except on loopback. With it everyone who
+    /// can reach the port can read and write.
     #[arg(long)]
     pub(crate) insecure: bool,
 
-    /// What the replica's thread does while nothing comes in
+    /// How the replica's thread waits for packets
     #[arg(long, value_enum, default_value_t = IdleChoice::Spin)]
     pub(crate) idle: IdleChoice,
 
@@ -108,11 +111,11 @@ pub(crate) struct KvServeArgs {
     #[arg(long, value_enum, default_value_t = TransportChoice::Auto)]
     pub(crate) transport: TransportChoice,
 
-    /// How long leadership may take to be handed over, and clients to leave, after Ctrl-C or SIGTERM
+    /// Most time to hand leadership over, and for clients to leave, after Ctrl-C or SIGTERM
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(crate) drain: Duration,
 
-    /// What goes to standard error
+    /// Events that go to standard error
     #[arg(long, value_enum, default_value_t = LogLevel::Info)]
     pub(crate) log_level: LogLevel,
 }
@@ -128,17 +131,17 @@ With --json: one object when it listens, {event, address, pid, node, peers}, and
 {event, sessions_cut}. Stop it with Ctrl-C or SIGTERM: it hands leadership over, answers what is on its
 way, and ends when its clients have left. A second signal ends it at once.";
 
-/// How the leader makes sure before a read that it leads.
+/// How the leader verifies its leadership before a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ReadsChoice {
-    /// It asks a majority, once for all reads that wait: right whatever clocks do
+    /// Asks a majority, once for all waiting reads: correct whatever clocks do
     ReadIndex,
-    /// It relies on what followers have promised: faster, and right while clocks run equally fast within 5 %
+    /// Relies on promises of the followers: faster, and correct while clock rates differ by at most 5 %
     Lease,
 }
 
 impl ReadsChoice {
-    /// The name by which it is chosen.
+    /// Returns the value's name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::ReadIndex => "read-index",
@@ -147,14 +150,14 @@ impl ReadsChoice {
     }
 }
 
-/// What is worth a line.
+/// The severity of the events that are logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogLevel {
-    /// What keeps it from working
+    /// Failures that keep the replica from working
     Error,
-    /// What somebody should look at, too
+    /// Also events that an operator should look at
     Warning,
-    /// Elections and changes of members, too
+    /// Also elections and changes of members
     Info,
 }
 
@@ -182,23 +185,23 @@ impl FromStr for Peer {
     }
 }
 
-/// What all commands have that talk to the cluster.
+/// Arguments of all commands that talk to the cluster.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Cluster")]
 pub(crate) struct ClusterArgs {
-    /// Addresses of replicas: one that is alive is enough, more are better
+    /// Addresses of replicas: one live replica is enough, more are better
     ///
-    /// To name an address of another host is to allow calls to it, unprotected.
+    /// By naming an address of another host, you allow unprotected calls to that host.
     #[arg(long, value_name = "ADDR,...", env = "PETREL_KV_SERVERS", required = true)]
     #[arg(value_delimiter = ',')]
     pub(crate) servers: Vec<ServerAddress>,
 
-    /// How long the operation may take, with all its attempts
+    /// Most time for the operation, with all its attempts
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(crate) timeout: Duration,
 }
 
-/// How keys and values are written.
+/// The notation of keys and values.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct FormatArgs {
     /// Keys and values are written in hexadecimal digits, here and in the answer
@@ -208,7 +211,7 @@ pub(crate) struct FormatArgs {
 
 /// Print the value of a key
 ///
-/// The value's bytes go to standard output as they are. The exit code is 1 if there is no such key.
+/// The value's bytes go to standard output unchanged. The exit code is 1 if there is no such key.
 #[derive(Args, Debug)]
 #[command(after_long_help = GET_AFTER_HELP)]
 pub(crate) struct KvGetArgs {
@@ -216,7 +219,7 @@ pub(crate) struct KvGetArgs {
     #[arg(value_name = "KEY")]
     pub(crate) key: String,
 
-    /// Take what any replica has, without asking the leader
+    /// Read from any replica, without asking the leader
     #[arg(long)]
     pub(crate) stale: bool,
 
@@ -243,7 +246,7 @@ pub(crate) struct KvPutArgs {
     #[arg(value_name = "KEY")]
     pub(crate) key: String,
 
-    /// Its value from now on
+    /// The new value
     #[arg(value_name = "VALUE")]
     pub(crate) value: String,
 
@@ -263,7 +266,7 @@ With --json: {revision, replaced}.";
 
 /// Remove a key
 ///
-/// It succeeds whether the key was there or not, and says which.
+/// The command succeeds whether the key existed or not, and reports which.
 #[derive(Args, Debug)]
 #[command(after_long_help = DELETE_AFTER_HELP)]
 pub(crate) struct KvDeleteArgs {
@@ -287,7 +290,7 @@ With --json: {existed}.";
 
 /// Compare and set: set a key's value if it is as expected
 ///
-/// The exit code is 1 if it is not; nothing has changed then.
+/// If it is not, the exit code is 1 and the store is unchanged.
 #[derive(Args, Debug)]
 #[command(after_long_help = CAS_AFTER_HELP)]
 pub(crate) struct KvCasArgs {
@@ -295,7 +298,7 @@ pub(crate) struct KvCasArgs {
     #[arg(value_name = "KEY")]
     pub(crate) key: String,
 
-    /// Its value from then on
+    /// The new value
     #[arg(value_name = "VALUE")]
     pub(crate) value: String,
 
@@ -309,7 +312,7 @@ pub(crate) struct KvCasArgs {
     pub(crate) cluster: ClusterArgs,
 }
 
-/// What must hold.
+/// The condition of a compare-and-set.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
 pub(crate) struct ExpectedArgs {
@@ -336,8 +339,8 @@ With --json: {done, revision}, the revision that the key has now, or null if it 
 
 /// Print the keys of a range with their values, in order
 ///
-/// A line for each key: the key, a tab, the value; what is no printable text is escaped. Long ranges are read
-/// page by page, each of one moment.
+/// A line for each key: the key, a tab, the value; unprintable text is escaped. Long ranges are read
+/// page by page, and each page is a state at one moment.
 #[derive(Args, Debug)]
 #[command(after_long_help = SCAN_AFTER_HELP)]
 pub(crate) struct KvScanArgs {
@@ -345,7 +348,7 @@ pub(crate) struct KvScanArgs {
     #[arg(value_name = "FROM", default_value = "", hide_default_value = true)]
     pub(crate) from: String,
 
-    /// The first key that is not wanted any more [default: none]
+    /// The first key after the range [default: none]
     #[arg(value_name = "UNTIL")]
     pub(crate) until: Option<String>,
 
@@ -353,11 +356,11 @@ pub(crate) struct KvScanArgs {
     #[arg(long, conflicts_with = "until")]
     pub(crate) prefix: bool,
 
-    /// No more keys than these
+    /// Most keys to print
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<u64>,
 
-    /// Take what any replica has, without asking the leader
+    /// Read from any replica, without asking the leader
     #[arg(long)]
     pub(crate) stale: bool,
 
@@ -376,9 +379,10 @@ Examples:
 
 With --json: an object for each key, {key, revision, value}; key_hex and value_hex for what is not UTF-8.";
 
-/// Print how each replica is: its role, its log, its keys, and how far behind it is
+/// Print the state of each replica: its role, its log, its keys, and how far behind it is
 ///
-/// Asks the replicas of --servers, and all members that they name. The exit code is 1 if no replica leads.
+/// Asks the replicas of --servers, and all members that they name. The exit code is 1 if no replica
+/// leads.
 #[derive(Args, Debug)]
 #[command(after_long_help = STATUS_AFTER_HELP)]
 pub(crate) struct KvStatusArgs {
@@ -409,7 +413,7 @@ pub(crate) struct KvMemberArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum KvMemberCommand {
-    /// Add a node: start it afterwards, and it becomes a voter when it has caught up
+    /// Add a node: start it afterwards; it becomes a voter when it has caught up
     Add(KvMemberAddArgs),
     /// Remove a node, alive or not: stop it afterwards
     Remove(KvMemberRemoveArgs),
@@ -429,7 +433,7 @@ pub(crate) struct KvMemberAddArgs {
     #[arg(value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) node: u16,
 
-    /// Where it will listen
+    /// The address at which the node will listen
     #[arg(value_name = "ADDR:PORT")]
     pub(crate) address: SocketAddr,
 

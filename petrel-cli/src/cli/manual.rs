@@ -23,7 +23,7 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_long_help = MAN_AFTER_HELP)]
 pub(crate) struct ManArgs {
-    /// The directory to write them to; it is made if it is not there
+    /// The directory for the pages; created if it does not exist
     #[arg(value_name = "DIRECTORY")]
     pub(crate) directory: PathBuf,
 }

@@ -11,9 +11,9 @@ use crate::units::parse_duration;
 
 /// Serve the methods that ping, call and bench use, until interrupted
 ///
-/// Opens the control port, over which clients connect and agree on transport and limits, and one
-/// or more endpoints, each with a thread and a data port of its own. The address printed first is
-/// what clients pass to `petrel ping`.
+/// Opens the control port, over which clients connect and agree on transport and limits. Opens one or
+/// more endpoints, each with a thread and a data port of its own. The first printed address is the
+/// address to pass to `petrel ping`.
 #[derive(Args, Debug)]
 #[command(after_long_help = SERVE_AFTER_HELP)]
 pub(crate) struct ServeArgs {
@@ -25,7 +25,7 @@ pub(crate) struct ServeArgs {
     #[arg(value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(crate) endpoints: u16,
 
-    /// What an endpoint's thread does while nothing comes in
+    /// How an endpoint's thread waits for packets
     #[arg(long, value_enum, default_value_t = IdleChoice::Spin)]
     pub(crate) idle: IdleChoice,
 
@@ -37,17 +37,18 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SIZE", default_value = "8MiB", value_parser = parse_message_max)]
     pub(crate) message_max: u32,
 
-    /// How long clients have to end their calls and leave, after Ctrl-C or SIGTERM; 0s ends at once
+    /// Time for clients to end their calls and leave, after Ctrl-C or SIGTERM; 0s ends at once
     #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_duration)]
     pub(crate) drain: Duration,
 }
 
-/// Where a server listens, and to whom.
+/// Where a server listens, and which hosts can reach it.
 #[derive(Args, Debug)]
 pub(crate) struct ListenArgs {
     /// Address and TCP port of the control plane
     ///
-    /// A host name is looked up. IPv6 addresses stand in brackets. Port 0 takes any free port and prints it.
+    /// A host name is looked up. IPv6 addresses stand in brackets. Port 0 selects any free port and
+    /// prints it.
     #[arg(long = "listen", value_name = "ADDR:PORT", default_value = "127.0.0.1:31850")]
     #[arg(value_parser = parse_listen)]
     pub(crate) address: SocketAddr,
@@ -58,8 +59,8 @@ pub(crate) struct ListenArgs {
 
     /// Allow an address that other hosts can reach, without any authentication
     ///
-    /// Without this flag the server refuses to listen anywhere but on loopback. With it everybody
-    /// who can reach the port can call it and read along.
+    /// Without this flag the server refuses to listen anywhere except on loopback. With it everyone who
+    /// can reach the port can call the server and read along.
     #[arg(long)]
     pub(crate) insecure: bool,
 }
@@ -93,7 +94,7 @@ way, and ends when its clients have left. A second signal ends it at once. Look 
 #[derive(Args, Debug)]
 #[command(after_long_help = DEMO_AFTER_HELP)]
 pub(crate) struct DemoArgs {
-    /// Leave the benchmark out
+    /// Skip the benchmark
     #[arg(long)]
     pub(crate) no_bench: bool,
 }

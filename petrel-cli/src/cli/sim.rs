@@ -8,28 +8,28 @@ use super::values::parse_seed;
 /// Run real endpoints over a simulated network that fails in every way it can
 ///
 /// Each seed is a world of its own: hosts, links and switches with loss, duplication, reordering,
-/// corruption, delay, partitions, pauses, crashes and restarts, under a load of small, large and
-/// nested calls. After each run checkers look whether every call ended exactly once, every handler
-/// ran at most once, every byte arrived, and nothing leaked. The clock is virtual, so a seed gives
-/// the same run everywhere.
+/// corruption, delay, partitions, pauses, crashes and restarts, under a load of small, large and nested
+/// calls. After each run checkers verify that every call ended exactly once, every handler ran at most
+/// once, every byte arrived, and nothing leaked. The clock is virtual, so a seed yields the same run
+/// everywhere.
 ///
-/// A seed that fails is printed with the command that replays it. The exit code is then 1. At the
-/// end comes what happened in all worlds together, so that it can be seen that much went wrong.
+/// A seed that fails is printed with the command that replays it. The exit code is then 1. The last
+/// lines sum up the events of all worlds, as evidence that many faults occurred.
 #[derive(Args, Debug)]
 #[command(after_long_help = AFTER_HELP, args_conflicts_with_subcommands = true)]
 pub(crate) struct SimArgs {
     #[command(subcommand)]
     pub(crate) what: Option<SimCommand>,
 
-    /// How many seeds to run [default: 100 fresh ones, or the one that --seed names]
+    /// How many seeds to run [default: 100 fresh seeds, or the seed that --seed names]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seeds: Option<u64>,
 
-    /// The first seed to run; without it each invocation draws seeds that nobody has seen before
+    /// The first seed to run [default: new random seeds for each invocation]
     #[arg(long, value_name = "SEED", value_parser = parse_seed)]
     pub(crate) seed: Option<u64>,
 
-    /// Print every packet and every event of the one seed; with --json on standard error
+    /// Print every packet and every event of the single seed; with --json on standard error
     #[arg(long, requires = "seed", conflicts_with_all = ["seeds", "jobs"])]
     pub(crate) trace: bool,
 
@@ -37,17 +37,17 @@ pub(crate) struct SimArgs {
     #[arg(long)]
     pub(crate) keep_going: bool,
 
-    /// Run worlds that all have everything; otherwise half of them go without half of the features, and one
-    /// in a thousand is large
+    /// Enable all features in every world; otherwise half of the worlds go without half of the features,
+    /// and one in a thousand is large
     #[arg(long)]
     pub(crate) everything: bool,
 
-    /// Worlds simulated at a time, a thread each [default: the number of CPUs]
+    /// Worlds simulated at a time, one per thread [default: the number of CPUs]
     #[arg(long, short, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) jobs: Option<u16>,
 }
 
-/// What to do with the simulator instead of running seeds.
+/// Uses of the simulator other than running seeds.
 #[derive(Debug, Subcommand)]
 pub(crate) enum SimCommand {
     Experiment(ExperimentArgs),

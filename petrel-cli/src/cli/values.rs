@@ -1,4 +1,4 @@
-//! Values that several subcommands take.
+//! Values that several subcommands accept.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -12,14 +12,14 @@ use petrel_proto::limits::MESSAGE_BYTES_MAX;
 use crate::methods;
 use crate::units::parse_size;
 
-/// Which transport a session shall use.
+/// The transport that a session may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum TransportChoice {
-    /// Shared memory where both ends are on one host and belong to one user, else UDP
+    /// Shared memory if both ends are on one host and belong to one user, else UDP
     Auto,
     /// Kernel UDP
     Udp,
-    /// Shared memory; an error where the two ends cannot share any
+    /// Shared memory; an error if the two ends cannot share memory
     Shm,
 }
 
@@ -32,12 +32,12 @@ pub(crate) enum BenchTransport {
     Shm,
 }
 
-/// What an endpoint does while nothing comes in.
+/// How an endpoint waits for packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum IdleChoice {
     /// Poll without end: the lowest latency, a whole CPU for each endpoint
     Poll,
-    /// Poll for a while and let other threads run in between, then sleep until something comes in
+    /// Poll for a while and let other threads run in between, then sleep until a packet arrives
     Spin,
     /// Poll without end, but let other threads run first: for several endpoints on one CPU
     Yield,
@@ -46,19 +46,19 @@ pub(crate) enum IdleChoice {
 }
 
 impl TransportChoice {
-    /// As the library wants it.
+    /// Returns the transports for the library's configuration.
     pub(crate) fn allowed(self) -> AllowedTransports {
         AllowedTransports { udp: self != Self::Shm, shm: self != Self::Udp }
     }
 }
 
 impl BenchTransport {
-    /// As the library wants it: this one and no other.
+    /// Returns this transport alone for the library's configuration.
     pub(crate) fn only(self) -> AllowedTransports {
         AllowedTransports { udp: self == Self::Udp, shm: self == Self::Shm }
     }
 
-    /// The name by which it is chosen.
+    /// Returns the value's name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Udp => "udp",
@@ -68,7 +68,7 @@ impl BenchTransport {
 }
 
 impl IdleChoice {
-    /// As the library wants it.
+    /// Returns the library's idle policy.
     pub(crate) fn policy(self) -> IdlePolicy {
         match self {
             Self::Poll => IdlePolicy::Poll,
@@ -78,7 +78,7 @@ impl IdleChoice {
         }
     }
 
-    /// The name by which it is chosen.
+    /// Returns the value's name on the command line.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Poll => "poll",
@@ -89,7 +89,7 @@ impl IdleChoice {
     }
 }
 
-/// A method to call: a number, or the name that `petrel serve` knows it by.
+/// A method to call: a number, or its name in `petrel serve`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Method(pub(crate) u16);
 
@@ -111,7 +111,7 @@ impl FromStr for Method {
     }
 }
 
-/// Where the bytes of a request come from.
+/// The source of a request's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Payload {
     /// The argument itself.
@@ -142,7 +142,7 @@ pub(crate) struct Share(u32);
 impl Share {
     const WHOLE: f64 = 1e9;
 
-    /// As the rule that throws packets away wants it.
+    /// Returns the share in the unit of the nftables rule that drops packets.
     pub(crate) fn per_billion(self) -> u32 {
         self.0
     }
@@ -169,7 +169,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// Parses a seed in decimal, or in hexadecimal behind `0x`, as failing runs print it.
+/// Parses a seed in decimal, or in hexadecimal after `0x`, as failing runs print it.
 pub(crate) fn parse_seed(text: &str) -> Result<u64, String> {
     let parsed = match text.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16),
@@ -179,7 +179,7 @@ pub(crate) fn parse_seed(text: &str) -> Result<u64, String> {
         .map_err(|_| format!("'{text}' is not a seed: write a number below 2^64, as in 17 or 0x1f"))
 }
 
-/// A size that the largest message may have.
+/// Parses a size that does not exceed the largest message.
 pub(super) fn parse_message_max(text: &str) -> Result<u32, String> {
     let bytes = parse_size(text)?;
     u32::try_from(bytes)
@@ -188,7 +188,7 @@ pub(super) fn parse_message_max(text: &str) -> Result<u32, String> {
         .ok_or_else(|| format!("'{text}' is too large: a message has at most 1GiB"))
 }
 
-/// Where a plot is to be written, which takes a folder that is there: this is looked at before anything
+/// Parses the path of a plot. Its folder must exist and be writable: the check happens before anything
 /// is measured.
 pub(super) fn parse_plot(text: &str) -> Result<PathBuf, String> {
     let path = PathBuf::from(text);
