@@ -1,0 +1,197 @@
+//! Which files of a crate import which, and the circles among them.
+//!
+//! A path counts for the file that defines the name, also where a module above hands it on with `use`. Parents and children may know
+//! each other: a module is one thing with what it is made of.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use syn::visit::{self, Visit};
+use syn::{ItemMod, ItemUse, UseTree};
+
+use crate::shape::is_for_tests;
+
+/// A module, by the names from the crate's root.
+type Module = Vec<String>;
+
+/// The paths that the files of a crate name.
+#[derive(Debug, Default)]
+pub(crate) struct Imports {
+    files: BTreeMap<Module, PathBuf>,
+    /// What each file names, from the crate's root.
+    named: BTreeMap<Module, BTreeSet<Module>>,
+    /// Names that a module hands on, and what they stand for.
+    handed_on: BTreeMap<Module, Vec<(String, Module)>>,
+}
+
+impl Imports {
+    pub(crate) fn add(&mut self, path: &Path, file: &syn::File) {
+        let module = module_of(path);
+        let mut reader =
+            Reader { module: module.clone(), named: BTreeSet::new(), handed_on: Vec::new() };
+        reader.visit_file(file);
+        self.files.insert(module.clone(), path.to_owned());
+        self.named.insert(module.clone(), reader.named);
+        self.handed_on.insert(module, reader.handed_on);
+    }
+
+    /// Files that import each other, in groups.
+    pub(crate) fn circles(&self) -> Vec<Vec<PathBuf>> {
+        let edges: BTreeMap<&Module, BTreeSet<&Module>> = self
+            .named
+            .iter()
+            .map(|(from, names)| {
+                let targets = names.iter().filter_map(|name| self.file_of(name, 0));
+                (from, targets.filter(|to| !are_related(from, to)).collect())
+            })
+            .collect();
+        let reached: BTreeMap<&Module, BTreeSet<&Module>> =
+            edges.keys().map(|from| (*from, reachable(from, &edges))).collect();
+        let mut circles = BTreeSet::new();
+        for (from, to) in &reached {
+            let circle: BTreeSet<&Path> = to
+                .iter()
+                .filter(|to| reached.get(*to).is_some_and(|back| back.contains(from)))
+                .map(|module| self.files[*module].as_path())
+                .collect();
+            if circle.len() > 1 {
+                circles.insert(circle);
+            }
+        }
+        circles.into_iter().map(|circle| circle.into_iter().map(Path::to_owned).collect()).collect()
+    }
+
+    /// The file that defines a name.
+    fn file_of(&self, name: &[String], depth: usize) -> Option<&Module> {
+        let module_names =
+            (0..=name.len()).rev().find(|end| self.files.contains_key(&name[..*end]))?;
+        let (module, rest) = name.split_at(module_names);
+        // A name may be handed on again and again, but not for ever.
+        if let Some(first) = rest.first()
+            && depth < 8
+        {
+            let handed_on = self.handed_on.get(module).into_iter().flatten();
+            let stands_for =
+                handed_on.filter(|(name, _)| name == first).map(|(_, path)| path).next();
+            if let Some(path) = stands_for
+                && path.as_slice() != name
+            {
+                return self.file_of(path, depth + 1);
+            }
+        }
+        self.files.get_key_value(module).map(|(module, _)| module)
+    }
+}
+
+fn reachable<'m>(
+    from: &'m Module,
+    edges: &BTreeMap<&'m Module, BTreeSet<&'m Module>>,
+) -> BTreeSet<&'m Module> {
+    let mut reached = BTreeSet::new();
+    let mut next: Vec<&Module> = vec![from];
+    while let Some(module) = next.pop() {
+        for to in edges.get(module).into_iter().flatten() {
+            if reached.insert(*to) {
+                next.push(to);
+            }
+        }
+    }
+    reached
+}
+
+/// Whether one contains the other.
+fn are_related(one: &Module, other: &Module) -> bool {
+    let shorter = one.len().min(other.len());
+    one[..shorter] == other[..shorter]
+}
+
+fn module_of(path: &Path) -> Module {
+    let mut names: Module =
+        path.with_extension("").iter().map(|part| part.to_string_lossy().into_owned()).collect();
+    if names.last().is_some_and(|last| matches!(last.as_str(), "mod" | "lib" | "main")) {
+        names.pop();
+    }
+    names
+}
+
+struct Reader {
+    module: Module,
+    named: BTreeSet<Module>,
+    handed_on: Vec<(String, Module)>,
+}
+
+impl Reader {
+    /// A path from the crate's root, if it begins there or in a module of the crate.
+    fn absolute(&self, path: &[String]) -> Option<Module> {
+        let mut base = match path.first()?.as_str() {
+            "crate" => Vec::new(),
+            "self" => self.module.clone(),
+            "super" => self.module.clone(),
+            _ => return None,
+        };
+        let mut rest =
+            path.iter().skip_while(|name| matches!(name.as_str(), "crate" | "self")).peekable();
+        while rest.next_if(|name| *name == "super").is_some() {
+            base.pop();
+        }
+        base.extend(rest.cloned());
+        Some(base)
+    }
+
+    fn read_tree(&mut self, before: &mut Vec<String>, tree: &UseTree, is_handed_on: bool) {
+        match tree {
+            UseTree::Path(path) => {
+                before.push(path.ident.to_string());
+                self.read_tree(before, &path.tree, is_handed_on);
+                before.pop();
+            }
+            UseTree::Group(group) => {
+                group.items.iter().for_each(|tree| self.read_tree(before, tree, is_handed_on));
+            }
+            UseTree::Name(name) => {
+                let name = name.ident.to_string();
+                self.read_name(before, &name, name.clone(), is_handed_on);
+            }
+            UseTree::Rename(rename) => {
+                let (name, alias) = (rename.ident.to_string(), rename.rename.to_string());
+                self.read_name(before, &name, alias, is_handed_on);
+            }
+            UseTree::Glob(_) => self.named.extend(self.absolute(before)),
+        }
+    }
+
+    fn read_name(&mut self, before: &[String], name: &str, alias: String, is_handed_on: bool) {
+        let mut path = before.to_vec();
+        if name != "self" {
+            path.push(name.to_owned());
+        }
+        // `pub use child::Name` begins in the module itself.
+        let absolute = self
+            .absolute(&path)
+            .or_else(|| is_handed_on.then(|| [self.module.clone(), path.clone()].concat()));
+        let Some(absolute) = absolute else { return };
+        if is_handed_on {
+            self.handed_on.push((alias, absolute.clone()));
+        }
+        self.named.insert(absolute);
+    }
+}
+
+impl<'s> Visit<'s> for Reader {
+    fn visit_item_mod(&mut self, module: &'s ItemMod) {
+        if !is_for_tests(&module.attrs) {
+            visit::visit_item_mod(self, module);
+        }
+    }
+
+    fn visit_item_use(&mut self, item: &'s ItemUse) {
+        let is_handed_on = !matches!(item.vis, syn::Visibility::Inherited);
+        self.read_tree(&mut Vec::new(), &item.tree, is_handed_on);
+    }
+
+    fn visit_path(&mut self, path: &'s syn::Path) {
+        let names: Vec<String> = path.segments.iter().map(|part| part.ident.to_string()).collect();
+        self.named.extend(self.absolute(&names));
+        visit::visit_path(self, path);
+    }
+}

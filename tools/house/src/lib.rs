@@ -1,0 +1,32 @@
+//! Figures of Petrel's own source. `petrel-house language` measures the language of comments and documents, `petrel-house shape` the
+//! shape of the code, and `petrel-house links` follows the links of the documents. `CONTRIBUTING.md` lists the bounds; the tests of this
+//! crate hold those for language and links.
+
+mod imports;
+pub mod language;
+pub mod links;
+pub mod shape;
+pub mod source;
+
+use std::path::PathBuf;
+
+/// Why nothing could be measured.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    /// A file or folder cannot be read.
+    #[error("{}: {error}", path.display())]
+    Read {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's reason.
+        error: std::io::Error,
+    },
+    /// A source file is not Rust.
+    #[error("{}: {error}", path.display())]
+    Syntax {
+        /// The file.
+        path: PathBuf,
+        /// The parser's reason.
+        error: syn::Error,
+    },
+}

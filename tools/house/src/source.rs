@@ -1,0 +1,53 @@
+//! The files that are measured.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::Failure;
+
+/// Folders that hold no source of the project: build outputs, and inputs and outputs of fuzzers.
+const SKIPPED: [&str; 4] = ["target", "corpus", "artifacts", "node_modules"];
+
+/// The root of the repository that this crate belongs to.
+pub fn root() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2);
+    root.expect("the crate lies in tools/house").to_owned()
+}
+
+/// All files under a folder with one of these extensions, in the order of their paths. Symbolic links are not followed, so that a
+/// file counts once.
+///
+/// # Errors
+/// A folder that cannot be read.
+pub fn files(folder: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, Failure> {
+    let mut found = Vec::new();
+    collect(folder, extensions, &mut found)?;
+    found.sort();
+    Ok(found)
+}
+
+/// The text of a file.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn read(path: &Path) -> Result<String, Failure> {
+    fs::read_to_string(path).map_err(|error| Failure::Read { path: path.to_owned(), error })
+}
+
+fn collect(folder: &Path, extensions: &[&str], found: &mut Vec<PathBuf>) -> Result<(), Failure> {
+    let failed = |error| Failure::Read { path: folder.to_owned(), error };
+    for entry in fs::read_dir(folder).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let (kind, name) = (entry.file_type().map_err(failed)?, entry.file_name());
+        let name = name.to_string_lossy();
+        if kind.is_dir() && !name.starts_with('.') && !SKIPPED.contains(&&*name) {
+            collect(&entry.path(), extensions, found)?;
+        }
+        let is_wanted =
+            |extension: &&str| entry.path().extension().is_some_and(|e| e == *extension);
+        if kind.is_file() && extensions.iter().any(is_wanted) {
+            found.push(entry.path());
+        }
+    }
+    Ok(())
+}
