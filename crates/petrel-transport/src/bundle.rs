@@ -12,15 +12,15 @@
 /// The first byte of a bundle.
 pub const BUNDLE_MARK: u8 = 0x0F;
 
-/// The first byte of a bundle takes this much room.
+/// Size of the mark at the start of a bundle.
 pub const MARK_BYTES: usize = 1;
 
-/// The length before each frame of a bundle takes this much room.
+/// Size of the length before each frame of a bundle.
 pub const LENGTH_BYTES: usize = 2;
 
-/// The frames of a datagram in order, or `None` when it is malformed: empty, or a bundle whose
-/// lengths do not fill it exactly. The whole bundle is checked before its first frame is given out,
-/// so that a damaged datagram has no effect at all.
+/// Returns the frames of a datagram in order, or `None` if it is malformed: empty, or a bundle
+/// whose lengths do not fill it exactly. The function checks the whole bundle before it returns the
+/// first frame, so that a damaged datagram has no effect at all.
 #[inline]
 pub fn frames(datagram: &[u8]) -> Option<Frames<'_>> {
     match datagram {
@@ -45,7 +45,7 @@ fn records_fill_exactly(mut records: &[u8]) -> bool {
     true
 }
 
-/// The first frame of a list of records, and what is behind it.
+/// Splits a list of records into its first frame and the rest.
 #[inline]
 fn split_record(records: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = records.split_first_chunk::<LENGTH_BYTES>()?;
@@ -75,13 +75,13 @@ impl<'a> Iterator for Frames<'a> {
     }
 }
 
-/// What a frame of `frame_bytes` adds to a bundle.
+/// The bytes that a frame of `frame_bytes` adds to a bundle.
 #[inline]
 pub const fn record_bytes(frame_bytes: usize) -> usize {
     LENGTH_BYTES + frame_bytes
 }
 
-/// What a bundle of `frame_count` frames has beside them.
+/// The framing bytes of a bundle of `frame_count` frames.
 #[inline]
 pub(crate) const fn framing_bytes(frame_count: usize) -> usize {
     MARK_BYTES + frame_count * LENGTH_BYTES
@@ -171,8 +171,8 @@ mod tests {
         assert_eq!(parsed(&[0x0F, 0, 1, 7]), None);
     }
 
-    /// All datagrams of up to eight bytes of five: lengths of nothing, of one and of two bytes, the mark, and
-    /// lengths beyond the end.
+    /// All datagrams of up to eight bytes from a set of five: lengths that mean none, one and two
+    /// bytes, the mark, and lengths beyond the end.
     #[test]
     fn frames__of_all_short_datagrams_match_the_naive_parser() {
         const BYTES: [u8; 5] = [0, 1, 2, BUNDLE_MARK, 0xFF];
@@ -194,7 +194,7 @@ mod tests {
         }
     }
 
-    /// A record of every length, alone and behind another one: whole, a byte short, a byte over.
+    /// A record of every length, alone and behind another: exact, one byte short, one byte over.
     #[test]
     fn frames__of_every_length() {
         let mut datagram = vec![0x10; 4 + 2 + usize::from(u16::MAX) + 1];
@@ -211,7 +211,7 @@ mod tests {
                 };
                 let expected = whole.then_some((usize::from(length), first + 2));
                 assert_eq!(taken(end), expected, "{length}");
-                // A byte more is no record; a byte less is none either.
+                // A record with a byte more or less than its length is malformed.
                 assert_eq!(taken(end + 1), None, "{length}");
                 assert_eq!(taken(end - 1), None, "{length}");
             }
@@ -241,7 +241,7 @@ mod tests {
         vec![0x10; length]
     }
 
-    /// Datagrams that look like bundles often enough to reach every branch.
+    /// Generates datagrams that resemble bundles often enough to reach every branch.
     fn bundle_like() -> impl Strategy<Value = Vec<u8>> {
         let small = prop_oneof![4 => 0..6u8, 1 => any::<u8>()];
         (any::<bool>(), vec(small, 0..60)).prop_map(|(marked, mut bytes)| {

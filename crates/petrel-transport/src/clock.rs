@@ -1,9 +1,9 @@
 //! Nanoseconds from a calibrated time stamp counter.
 //!
-//! Reading the counter costs about 10 ns where `CLOCK_MONOTONIC` costs 24 ns. It is calibrated
-//! once per process, at the first call, against `CLOCK_MONOTONIC_RAW`, which no daemon slews: a
-//! busy loop of 4 ms gives the rate to some 50 parts per million. That is plenty for round-trip
-//! times and timers, and not for the time of day.
+//! Reading the counter costs about 10 ns where `CLOCK_MONOTONIC` costs 24 ns. The counter is
+//! calibrated once per process, at the first call, against `CLOCK_MONOTONIC_RAW`, which no daemon
+//! slews. A busy loop of 4 ms yields the rate to some 50 parts per million. The precision suffices
+//! for round-trip times and timers, and not for the time of day.
 //!
 //! Machines whose counter does not tick at a constant rate in every sleep state, and other
 //! architectures, read `CLOCK_MONOTONIC` instead.
@@ -14,18 +14,18 @@ use std::sync::OnceLock;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// How long the calibration watches both clocks. An error of 100 ns at either end then is 50
-/// parts per million of the rate, which is better than RTT estimates need.
+/// How long the calibration watches the two clocks. An error of 100 ns at either end then is 50
+/// parts per million of the rate, better than RTT estimates need.
 const CALIBRATION_NS: u64 = 4_000_000;
 
-/// Times that each end of the calibration is read; the tightest reading counts, so that a
-/// preemption between the two clocks does not spoil it.
+/// Readings at each end of the calibration. The tightest reading counts, so that a preemption
+/// between the two clocks does no harm.
 const CALIBRATION_READS: u32 = 16;
 
 /// Binary digits behind the point of [`Scale::multiplier`].
 const SCALE_SHIFT: u32 = 32;
 
-/// Monotonic nanoseconds since an arbitrary start. Never goes back within a thread.
+/// Returns monotonic nanoseconds since an arbitrary start. Never goes back within a thread.
 ///
 /// The first call in a process takes some milliseconds to calibrate.
 #[inline]
@@ -34,7 +34,7 @@ pub fn now_ns() -> u64 {
     SOURCE.get_or_init(Source::detect).now_ns()
 }
 
-/// A transport's clock, apart from the transport: to be read while the transport delivers frames.
+/// A handle to a transport's clock that can be read while the transport delivers frames.
 #[derive(Clone)]
 pub struct Clock(Option<Rc<dyn Fn() -> u64>>);
 
@@ -44,7 +44,7 @@ impl Clock {
         Self(None)
     }
 
-    /// A clock of somebody's own, such as a simulator's.
+    /// A custom clock, such as a simulator's.
     pub fn of(read_ns: impl Fn() -> u64 + 'static) -> Self {
         Self(Some(Rc::new(read_ns)))
     }
@@ -65,7 +65,7 @@ impl fmt::Debug for Clock {
     }
 }
 
-/// Where this process reads its time.
+/// The clock from which this process reads the time.
 #[derive(Clone, Copy, Debug)]
 enum Source {
     Counter(Scale),
@@ -99,8 +99,8 @@ struct Scale {
 }
 
 impl Scale {
-    /// The scale through two readings of both clocks, or `None` where they make no sense: a
-    /// counter that stands still, or runs slower than 1 MHz or faster than 100 GHz.
+    /// The scale through two readings, or `None` if they are implausible: a counter that stands
+    /// still, or runs slower than 1 MHz or faster than 100 GHz.
     fn between(start: Reading, end: Reading) -> Option<Self> {
         let ticks = end.ticks.checked_sub(start.ticks).filter(|&ticks| ticks > 0)?;
         let ns = end.ns.checked_sub(start.ns).filter(|&ns| ns > 0)?;
@@ -113,10 +113,11 @@ impl Scale {
         })
     }
 
-    /// The product is 128 bits wide, so that it cannot overflow within the counter's range.
+    /// Converts counter ticks to nanoseconds. The product is 128 bits wide, so that it cannot
+    /// overflow within the counter's range.
     ///
-    /// A core whose counter is slightly behind the calibrating one may read less than the base:
-    /// that gives the base, not a time centuries ahead.
+    /// A core whose counter lags slightly behind the calibrating core may read less than the base.
+    /// Such a reading returns the base, not a time centuries ahead.
     #[inline]
     fn to_ns(self, ticks: u64) -> u64 {
         let elapsed = ticks.saturating_sub(self.base_ticks);
@@ -125,7 +126,7 @@ impl Scale {
     }
 }
 
-/// Both clocks at about the same moment.
+/// The counter and the system clock, read at about the same moment.
 #[derive(Clone, Copy, Debug)]
 struct Reading {
     ticks: u64,
@@ -140,7 +141,7 @@ fn calibrate() -> Option<Scale> {
     Scale::between(start, read_both())
 }
 
-/// The reading whose two counter values around the system clock's lie closest together.
+/// Returns the reading whose two counter values around the system clock's lie closest together.
 fn read_both() -> Reading {
     let mut best = (u64::MAX, Reading { ticks: 0, ns: 0 });
     for _ in 0..CALIBRATION_READS {
@@ -163,8 +164,8 @@ fn system_ns(clock: ClockId) -> u64 {
 mod counter {
     use std::arch::x86_64::{__cpuid, _rdtsc};
 
-    /// CPUID leaf with the power-management flags, and the bit that promises a counter that
-    /// ticks at one rate in all states.
+    /// CPUID leaf with the power-management flags, and the bit that promises a constant tick rate
+    /// in all states.
     const POWER_LEAF: u32 = 0x8000_0007;
     const INVARIANT_TSC: u32 = 1 << 8;
 

@@ -1,23 +1,23 @@
 //! Copies of small frames without a call.
 //!
 //! A frame of a small RPC has some fifty bytes. The C library's `memcpy` takes about as many
-//! instructions to find out what to do with them as the copy itself; this one decides by size with
-//! few branches, and copies the first and the last bytes, which overlap. It has no loop, since the
-//! compiler makes a call to `memcpy` of any loop that copies.
+//! instructions to choose a strategy as the copy itself. The function here decides by size with few
+//! branches, and copies the first and the last bytes, which overlap. It has no loop, since the
+//! compiler replaces any copying loop by a call to `memcpy`.
 
 use std::ptr::{copy_nonoverlapping, read_unaligned, write_unaligned};
 
-/// Above this, `memcpy` is the better one: it has wider registers.
+/// Longest frame copied inline. Above this size `memcpy` is faster: it uses wider registers.
 pub(crate) const INLINE_BYTES_MAX: usize = 128;
 
-/// What moves in few registers.
+/// A unit that moves in few registers.
 type Block = [u64; 4];
 const BLOCK_BYTES: usize = size_of::<Block>();
 
 /// Copies all of `from` to `to`.
 ///
 /// # Safety
-/// `to` is valid for writes of that many bytes, which do not overlap `from`.
+/// `to` is valid for writes of `from.len()` bytes, which do not overlap `from`.
 #[inline]
 pub(crate) unsafe fn copy_frame(from: &[u8], to: *mut u8) {
     let len = from.len();
@@ -35,14 +35,15 @@ pub(crate) unsafe fn copy_frame(from: &[u8], to: *mut u8) {
     }
 }
 
-/// What [`copy_one_line`] takes.
+/// The lengths that [`copy_one_line`] accepts.
 pub(crate) const ONE_LINE_BYTES: std::ops::RangeInclusive<usize> = 16..=64;
 
-/// [`copy_frame`] of 16 to 64 bytes: most small messages, and little enough to be inlined anywhere.
+/// [`copy_frame`] of 16 to 64 bytes: covers most small messages, and is short enough to inline
+/// anywhere.
 ///
 /// # Safety
-/// `to` is valid for writes of that many bytes, which do not overlap `from`, and the length is in
-/// that range.
+/// `to` is valid for writes of `from.len()` bytes, which do not overlap `from`, and the length is
+/// in [`ONE_LINE_BYTES`].
 #[inline(always)]
 pub(crate) unsafe fn copy_one_line(from: &[u8], to: *mut u8) {
     // SAFETY: by this function's contract.
@@ -55,7 +56,7 @@ pub(crate) unsafe fn copy_one_line(from: &[u8], to: *mut u8) {
     }
 }
 
-/// [`copy_frame`] as a call, for who has a shorter way for the usual lengths.
+/// [`copy_frame`] as a call, for callers that handle the usual lengths themselves.
 ///
 /// # Safety
 /// As for [`copy_frame`].
@@ -65,7 +66,7 @@ pub(crate) unsafe fn copy_out_of_line(from: &[u8], to: *mut u8) {
     unsafe { copy_frame(from, to) }
 }
 
-/// Out of line, so that who copies small frames only has no call to prepare for.
+/// Out of line, so that callers with small frames have no call to prepare for.
 ///
 /// # Safety
 /// As for [`copy_frame`].
@@ -79,8 +80,8 @@ unsafe fn copy_large(from: &[u8], to: *mut u8) {
 /// As for [`copy_frame`], with less than a block.
 #[inline]
 unsafe fn copy_less_than_a_block(from: &[u8], to: *mut u8) {
-    // SAFETY: each pair of copies begins at 0 and ends at the length, which is at least the size
-    // of one.
+    // SAFETY: each pair of copies begins at 0 and ends at the length, which is at least the size of
+    // one copy.
     unsafe {
         match from.len() {
             16.. => copy_ends::<[u64; 2]>(from, to),
@@ -93,13 +94,13 @@ unsafe fn copy_less_than_a_block(from: &[u8], to: *mut u8) {
     }
 }
 
-/// Copies the first and the last bytes, which together are all.
+/// Copies the first and the last `T`, which together cover all bytes of `from`.
 ///
 /// # Safety
 /// `from` has at least as many bytes as `T`; otherwise as for [`copy_frame`].
 #[inline]
 unsafe fn copy_ends<T: Copy>(from: &[u8], to: *mut u8) {
-    // SAFETY: both places begin within and end at or before the end.
+    // SAFETY: the copies begin at or after the start of `from` and end at or before its end.
     unsafe {
         copy_one::<T>(from, to, 0);
         copy_one::<T>(from, to, from.len() - size_of::<T>());

@@ -1,15 +1,16 @@
-//! Giving memory back that the allocator keeps.
+//! Returns freed memory from the allocator to the system.
 //!
-//! What is freed goes back to the system at the end of a heap alone, and one block that is in use
-//! there keeps all of the heap. After 25 000 sessions of 64 slots had ended, a process kept 107 of
-//! the 116 MB that they had taken. The unsafe code here calls one function of the C library.
+//! The allocator by itself returns only free memory at the end of a heap, and one live block there
+//! keeps the whole heap. After 25 000 sessions of 64 slots had ended, a process kept 107 of the 116
+//! MB that the sessions had taken. The unsafe code here calls one function of the C library.
 
-/// Has the C library's allocator give whole pages that nothing uses back to the system. It takes
-/// some milliseconds for each 100 MB, during which other threads may wait for memory: for when much
-/// was freed that is not about to be needed again. Other allocators are not concerned.
+/// Makes the C library's allocator return unused whole pages to the system. The call takes some
+/// milliseconds for each 100 MB, and meanwhile other threads may wait for memory. Use it after
+/// freeing much memory that is not needed again soon. With another allocator, or another C library
+/// than glibc, the call does nothing useful.
 pub fn trim() {
     #[cfg(target_env = "gnu")]
-    // SAFETY: the function has no preconditions; it locks what it looks at.
+    // SAFETY: the function has no preconditions; it locks the arenas that it walks.
     unsafe {
         libc::malloc_trim(0);
     }

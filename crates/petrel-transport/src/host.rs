@@ -1,12 +1,12 @@
-//! Both at once: shared memory to processes of this host, UDP to all others.
+//! Shared memory to processes of this host and UDP to all others, as one transport.
 //!
-//! A [`Host`] is what an endpoint uses by default. The control plane decides per peer, by the link
-//! that it hands over. The top bit of a [`PeerId`] says which of the two carries it.
+//! A [`Host`] is an endpoint's default transport. The control plane chooses the medium per peer, by
+//! the link that it hands over. The top bit of a [`PeerId`] is set for peers over shared memory.
 //!
-//! Looking at a socket costs a system call, and looking at a ring a few instructions. So a call of
-//! `rx_burst` leaves the socket out while there is no UDP peer, and for up to seven calls in a row
-//! while the rings have frames. Where both have peers, each gets half of the budget at least when
-//! it is looked at, so that a flood on one does not silence the other.
+//! A look at a socket costs a system call, and a look at a ring a few instructions. So `rx_burst`
+//! skips the socket while there is no UDP peer, and for up to seven calls in a row while the rings
+//! have frames. If both media have peers, each gets at least half of the budget when it is polled,
+//! so that a flood on one medium does not starve the other.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -23,12 +23,12 @@ use crate::wake::Waker;
 /// Marks the peers that are reached through shared memory.
 const SHM_BIT: u32 = 1 << 31;
 
-/// Calls in a row that leave the socket out while the rings are busy. An empty receive costs some
-/// 200 ns, a call that finds frames in a ring as much; so the socket takes an eighth of the time,
-/// and waits for some microseconds, which is less than its datagrams travelled for.
+/// Calls in a row that skip the socket while the rings are busy. An empty receive costs some 200
+/// ns, as does a call that finds frames in a ring. So the socket takes an eighth of the time, and
+/// its datagrams wait for some microseconds, less than they travelled.
 const UDP_SKIPS_MAX: u32 = 7;
 
-/// How a [`Host`] is set up.
+/// Settings of a [`Host`].
 #[derive(Clone, Debug, Default)]
 pub struct HostConfig {
     /// The data port.
@@ -64,9 +64,9 @@ pub struct Host {
     shm: Shm,
     waker: Waker,
     shm_peer_count: usize,
-    /// Whether the last look at the rings found something.
+    /// Whether the last poll of the rings found frames.
     shm_is_busy: bool,
-    /// Calls since the last look at the socket.
+    /// Calls since the last poll of the socket.
     udp_skips: u32,
 }
 
@@ -88,18 +88,18 @@ impl Host {
         })
     }
 
-    /// The UDP part: its address and what the kernel granted it.
+    /// The UDP part: its address and the options that the kernel granted.
     pub fn udp(&self) -> &Udp {
         &self.udp
     }
 
-    /// Whether a peer is reached through shared memory.
+    /// Returns true if the peer is reached through shared memory.
     #[inline]
     pub fn is_shm(peer: PeerId) -> bool {
         peer.0 & SHM_BIT != 0
     }
 
-    /// Whether this call looks at the socket.
+    /// Returns true if this call polls the socket.
     #[inline]
     fn take_udp_turn(&mut self) -> bool {
         if self.udp.peer_count() == 0 {
@@ -110,10 +110,11 @@ impl Host {
         is_due
     }
 
-    /// Sleeps until something comes in on either, or somebody wakes us.
-    /// Tells whether a peer over shared memory woke us.
+    /// Sleeps until a frame arrives on either medium or the waker is used. Returns true if a peer
+    /// over shared memory rang.
     fn sleep(&mut self, timeout_ns: Option<u64>) -> bool {
-        // Without UDP peers nobody empties the socket: strangers' datagrams must not wake us.
+        // Without UDP peers no call empties the socket: strangers' datagrams must not end the
+        // sleep.
         let socket =
             (self.udp.peer_count() > 0).then(|| (self.udp.as_fd(), self.udp.has_backlog()));
         self.waker.sleep_with(socket, [self.udp.listeners(), self.shm.bells()], timeout_ns)
@@ -255,7 +256,7 @@ impl Transport for Host {
     }
 
     fn wait(&mut self, timeout_ns: Option<u64>) {
-        // The next `rx_burst` looks at both.
+        // Makes the next `rx_burst` poll the socket as well.
         self.shm_is_busy = false;
         if self.udp.has_ready() {
             return;
@@ -277,7 +278,7 @@ impl Transport for Host {
     }
 }
 
-/// Out of line, so that the way through shared memory stays short.
+/// Out of line, so that the path through shared memory stays short.
 ///
 /// # Safety
 /// As for [`Transport::push`].
@@ -287,7 +288,7 @@ unsafe fn push_by_udp(udp: &mut Udp, peer: PeerId, head: &[u8], body: &[u8]) -> 
     unsafe { udp.push(peer, head, body) }
 }
 
-/// Hands frames on that came through shared memory.
+/// Forwards frames that came through shared memory, under the host's peer ids.
 struct ByShm<'a, H>(&'a mut H);
 
 impl<H: FrameHandler> FrameHandler for ByShm<'_, H> {
@@ -316,7 +317,7 @@ impl<H: FrameHandler> FrameHandler for ByShm<'_, H> {
     }
 }
 
-/// Hands frames on that came over the network.
+/// Forwards frames that came over the network.
 struct ByUdp<'a, H>(&'a mut H);
 
 impl<H: FrameHandler> FrameHandler for ByUdp<'_, H> {
@@ -350,7 +351,7 @@ mod tests {
     use std::net::UdpSocket;
     use std::os::unix::net::UnixStream;
 
-    /// Notes what it hears, in words.
+    /// Logs each call as a string. The flag is the result of `looks_ahead`.
     struct Heard(bool, Vec<String>);
 
     impl FrameHandler for Heard {
@@ -377,7 +378,7 @@ mod tests {
         }
     }
 
-    /// Hands one thing of each kind to a handler, as from peer 3.
+    /// Calls each method of a handler, as for peer 3.
     fn hand_all<H: FrameHandler>(mut by: H) {
         by.handle(PeerId(3), &[1], ReturnPath::NONE);
         by.handle_marked(PeerId(3), &[2]);
@@ -405,7 +406,7 @@ mod tests {
             assert_eq!(heard.1, [&[frame, marked, shared][..], &ahead].concat());
             heard.1.clear();
             hand_all(ByUdp(&mut heard));
-            // There are no shared frames by UDP: they are as all others.
+            // Over UDP there are no shared frames: `handle_shared` falls back to `handle`.
             let frames = ["3 [1]", "3 [2] marked", "3 [3]"].map(str::to_owned);
             assert_eq!(heard.1, [&frames[..], &ahead].concat());
         }
@@ -433,7 +434,7 @@ mod tests {
 
     type LinkUp = fn(&mut Host, &mut Host) -> (PeerId, PeerId);
 
-    /// A hub and two leaves, each linked in its own way.
+    /// A hub and two leaves, linked by the two given functions.
     struct Linked([LinkUp; 2]);
 
     impl Harness for Linked {
@@ -489,7 +490,7 @@ mod tests {
         assert_eq!(b.rx_burst(64, |peer, _| assert!(Host::is_shm(peer))), 1);
     }
 
-    /// While each call finds frames in a ring, a datagram is not forgotten.
+    /// A datagram is not forgotten while each call finds frames in a ring.
     #[test]
     fn rx_burst__looks_at_the_socket_every_eighth_time_while_rings_are_busy() {
         let (mut hub, mut near, mut far) = (host(), host(), host());
@@ -530,7 +531,7 @@ mod tests {
         let (mut hub, mut near, mut far) = (host(), host(), host());
         let (_, near_peer) = link_by_shm(&mut hub, &mut near);
         let (_, far_peer) = link_by_udp(&mut hub, &mut far);
-        // Too large to share datagrams, which are delivered whole.
+        // Too large to share a datagram; datagrams are delivered whole.
         let large = [0x1A; 3000];
         let to = |peer| TxFrame { peer, head: &large, body: b"" };
         assert_eq!(near.tx_burst(&[to(near_peer); 30]), 0);

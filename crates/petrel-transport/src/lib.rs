@@ -1,10 +1,10 @@
 //! Transports for Petrel: unreliable datagrams, sent and received in bursts.
 //!
-//! A [`Transport`] carries *frames* between this endpoint and its peers. It may lose, duplicate
-//! and reorder them, never change them silently and never mix the bytes of two. What a frame means
-//! is the business of the protocol core; a transport only moves bytes.
+//! A [`Transport`] carries *frames* between an endpoint and its peers. It may lose, duplicate and
+//! reorder frames. It never changes a frame silently and never mixes the bytes of two frames. The
+//! protocol core interprets frames; a transport only moves bytes.
 //!
-//! | module | what it holds |
+//! | module | contents |
 //! | --- | --- |
 //! | [`buf`] | message memory: regions, a pool by size class, and [`buf::PacketBuf`] |
 //! | [`bundle`] | several frames in one datagram |
@@ -12,13 +12,13 @@
 //! | [`wake`] | waking an endpoint that blocks |
 //! | [`udp`] | kernel UDP, with GSO and GRO where the kernel has them |
 //! | [`shm`] | rings in shared memory, between processes of one host |
-//! | [`heap`] | giving memory back that the allocator keeps |
-//! | [`path`] | what the kernel knows of the path to a peer |
-//! | [`host`] | both at once: what an endpoint uses by default |
-//! | [`conformance`] | the suite that every transport passes |
+//! | [`heap`] | returning freed memory from the allocator to the system |
+//! | [`path`] | the kernel's measurements of the path to a peer |
+//! | [`host`] | UDP and shared memory as one transport, an endpoint's default |
+//! | [`conformance`] | the test suite that every transport passes |
 //!
-//! What this crate does not do: reliability, sessions, congestion control, encryption. Those
-//! belong to the protocol core above it.
+//! Reliability, sessions, congestion control and encryption belong to the protocol core above this
+//! crate.
 
 // Tests are named `function__condition`.
 #![cfg_attr(test, allow(non_snake_case))]

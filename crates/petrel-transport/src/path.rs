@@ -1,25 +1,25 @@
-//! What the kernel knows of the path to a peer.
+//! The kernel's measurements of the path to a peer.
 //!
-//! The unsafe code here has the kernel fill a buffer of plain bytes.
+//! The unsafe code here makes the kernel fill a buffer of plain bytes.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Where `struct tcp_info` has `tcpi_min_rtt`: behind 8 bytes, 24 words, 4 double words and 3 words
-/// (`linux/tcp.h`; there since Linux 4.6, and what was added later stands behind it).
+/// Offset of `tcpi_min_rtt` in `struct tcp_info`: behind 8 bytes, 24 words, 4 double words and 3
+/// words (`linux/tcp.h`; present since Linux 4.6, and later fields follow behind).
 const MIN_RTT_OFFSET: usize = 8 + 24 * 4 + 4 * 8 + 3 * 4;
 
-/// What the kernel says while it has measured nothing, and of sockets that never will.
+/// The kernel's values for "not measured yet" and for sockets that never measure.
 const NOT_MEASURED: [u32; 2] = [u32::MAX, 0];
 
-/// The shortest round trip that the kernel has seen on a TCP connection, in the last five minutes
-/// unless it was set up otherwise (`net.ipv4.tcp_min_rtt_wlen`), in nanoseconds. It contains no time
-/// of the peer's process. `None`: nothing was measured yet, the kernel does not tell, or the socket
-/// is none of TCP.
+/// Returns the shortest round trip that the kernel has seen on a TCP connection, in nanoseconds.
+/// The kernel's window is the last five minutes unless configured otherwise
+/// (`net.ipv4.tcp_min_rtt_wlen`). The figure contains no time of the peer's process. `None`:
+/// nothing measured yet, the kernel does not report the value, or the socket is not TCP.
 pub fn tcp_min_rtt_ns(socket: BorrowedFd<'_>) -> Option<u32> {
     let mut info = [0u8; MIN_RTT_OFFSET + size_of::<u32>()];
     let mut len = info.len() as libc::socklen_t;
     let (fd, to) = (socket.as_raw_fd(), info.as_mut_ptr().cast());
-    // SAFETY: `to` and `len` describe a live array; the kernel writes at most that much.
+    // SAFETY: `to` and `len` describe a live array; the kernel writes at most `len` bytes.
     let result =
         unsafe { libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut len) };
     let is_told = result == 0 && len as usize == info.len();

@@ -1,20 +1,21 @@
-//! Bytes that another process may change while we read them.
+//! Bytes that another process may change while this process reads them.
 //!
-//! # Who owns what, and why it is sound
+//! # Ownership and soundness
 //!
-//! A frame in a ring lies in memory to which the peer can write at any time. A `&[u8]` promises that its
-//! bytes do not change, and safe code relies on that: `str::from_utf8` looks at bytes, and the `&str` is
-//! used later. So no reference to ring memory is ever made for application or protocol code. They
-//! get one of these:
+//! A frame in a ring lies in memory to which the peer can write at any time. A `&[u8]` promises
+//! that its bytes do not change, and safe code relies on the promise: `str::from_utf8` checks
+//! bytes, and the `&str` is used later. So application and protocol code never gets a reference to
+//! ring memory. It gets one of these types:
 //!
 //! - [`Line`]: a private copy of a frame of at most [`LINE_BYTES`], in registers and on the stack;
 //! - a private copy in the transport's own memory, for frames up to [`PRIVATE_BYTES_MAX`];
-//! - [`SharedBytes`], for longer ones: a view whose only verbs copy bytes out. Each byte is read once by
-//!   each verb. What two verbs read may differ.
+//! - [`SharedBytes`], for longer frames: a view whose only operations copy bytes out. Each
+//!   operation reads each byte once. Two operations may read different values.
 //!
-//! Loads from shared memory are written so that the compiler makes each exactly once and assumes nothing
-//! of the source afterwards: assembler for a line, volatile words elsewhere, and for longer copies `memcpy` behind a
-//! call that is never inlined, with its destination given to a black box.
+//! Loads from shared memory are written so that the compiler makes each exactly once and assumes
+//! nothing about the source afterwards: assembler for a line, volatile words elsewhere. Longer
+//! copies use `memcpy` behind a call that is never inlined, whose destination goes through a black
+//! box.
 
 use std::fmt;
 use std::hint::black_box;
@@ -25,15 +26,15 @@ use std::ptr::NonNull;
 /// Longest frame that is copied in registers: a line of the ring without its record's header.
 pub(crate) const LINE_BYTES: usize = 56;
 
-/// Longest frame over shared memory that is copied for its handler, in bytes. What is longer is probably a
-/// packet of a large message, whose receiver copies it to its place: to copy it here too would be to copy it
-/// twice.
+/// Longest frame over shared memory that is copied for its handler, in bytes. A longer frame is
+/// probably a packet of a large message. The receiver copies the packet to its place in the
+/// message, so a copy here would be the second.
 pub const PRIVATE_BYTES_MAX: usize = 1024;
 
 /// Bytes that another process may change at any time.
 ///
-/// There is no way to get a `&[u8]` of them. Copy what is needed, once, and look at the copy: what
-/// two readings of one byte give may differ.
+/// The type never hands out a `&[u8]`. Copy the needed bytes once and examine the copy: two reads
+/// of one byte may return different values.
 #[derive(Clone, Copy)]
 pub struct SharedBytes<'a> {
     start: NonNull<u8>,
@@ -45,54 +46,56 @@ impl<'a> SharedBytes<'a> {
     /// The `len` bytes from `start` on.
     ///
     /// # Safety
-    /// They are mapped and readable for `'a`. Others may write to them.
+    /// The bytes are mapped and readable for `'a`. Other processes may write to them.
     #[inline(always)]
     pub(crate) unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
         Self { start, len, memory: PhantomData }
     }
 
-    /// How many there are.
+    /// The number of bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns true if there are no bytes.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Some of them.
+    /// Returns a part of the bytes.
     ///
     /// # Panics
     /// When the range is not within the bytes.
     #[inline]
     pub fn slice(&self, range: Range<usize>) -> SharedBytes<'a> {
         assert!(range.start <= range.end && range.end <= self.len, "beyond the shared bytes");
-        // SAFETY: just checked to be some of these bytes.
+        // SAFETY: the range was just checked to lie within the bytes.
         unsafe { Self::new(self.start.add(range.start), range.end - range.start) }
     }
 
-    /// Copies all of them.
+    /// Copies all bytes to `to`.
     ///
     /// # Panics
     /// When `to` has another length.
     #[inline]
     pub fn copy_to_slice(&self, to: &mut [u8]) {
         assert_eq!(to.len(), self.len, "as many bytes as there are");
-        // SAFETY: both have this length; `to` is borrowed, so that it lies elsewhere.
+        // SAFETY: source and destination have this length; `to` is borrowed mutably, so it lies
+        // elsewhere.
         unsafe { copy_shared(self.start.as_ptr(), to.as_mut_ptr(), self.len) }
     }
 
-    /// A copy of them.
+    /// Returns a copy of the bytes.
     pub fn to_vec(self) -> Vec<u8> {
         let mut copy = vec![0; self.len];
         self.copy_to_slice(&mut copy);
         copy
     }
 
-    /// The `N` bytes at `offset`, for example for `u32::from_le_bytes`; `None` if there are not so many.
+    /// Returns the `N` bytes at `offset`, for example for `u32::from_le_bytes`; `None` if they go
+    /// beyond the end.
     #[inline]
     pub fn read<const N: usize>(&self, offset: usize) -> Option<[u8; N]> {
         let end = offset.checked_add(N).filter(|end| *end <= self.len)?;
@@ -104,9 +107,10 @@ impl<'a> SharedBytes<'a> {
             return Some(bytes);
         };
         if words.is_aligned() {
-            // Headers: a call for so few bytes takes five times the instructions.
+            // For headers: a call for so few bytes takes five times the instructions.
             for (at, chunk) in chunks.iter_mut().enumerate() {
-                // SAFETY: the part has as many words, and their alignment was looked at.
+                // SAFETY: the part has as many words as `bytes` has chunks, and their alignment was
+                // checked.
                 *chunk = unsafe { words.add(at).read_volatile() }.to_ne_bytes();
             }
         } else {
@@ -117,9 +121,9 @@ impl<'a> SharedBytes<'a> {
 }
 
 impl<'a> From<&'a [u8]> for SharedBytes<'a> {
-    /// Private bytes, which do not change, seen in the same way.
+    /// Wraps private bytes, which do not change, in the same interface.
     fn from(bytes: &'a [u8]) -> Self {
-        // SAFETY: a slice is readable as long as it is borrowed.
+        // SAFETY: a slice is readable for the lifetime of its borrow.
         unsafe { Self::new(NonNull::from(bytes).cast(), bytes.len()) }
     }
 }
@@ -130,7 +134,7 @@ impl fmt::Debug for SharedBytes<'_> {
     }
 }
 
-/// A frame in a ring, whose record has whole lines.
+/// A frame in a ring, whose record occupies whole lines.
 #[derive(Clone, Copy)]
 pub struct RingFrame<'a>(SharedBytes<'a>);
 
@@ -138,18 +142,19 @@ impl<'a> RingFrame<'a> {
     /// A frame of `len` bytes.
     ///
     /// # Safety
-    /// As for [`SharedBytes::new`], for `len` bytes and for no less than [`LINE_BYTES`]. `start` is a multiple of 8.
+    /// As for [`SharedBytes::new`], for the larger of `len` and [`LINE_BYTES`] bytes. `start` is a
+    /// multiple of 8.
     #[inline(always)]
     pub unsafe fn new(start: NonNull<u8>, len: usize) -> Self {
-        // SAFETY: the contract has it.
+        // SAFETY: by this function's contract.
         Self(unsafe { SharedBytes::new(start, len) })
     }
 
-    /// A private copy, if the record is one line.
+    /// Returns a private copy if the record is one line.
     #[inline(always)]
     pub(crate) fn line(self) -> Option<Line> {
         let len = self.0.len;
-        // SAFETY: `new` promises as many bytes, at a multiple of 8.
+        // SAFETY: `new` promises [`LINE_BYTES`] readable bytes, at a multiple of 8.
         (len <= LINE_BYTES).then(|| Line { bytes: unsafe { load_line(self.0.start) }, len })
     }
 
@@ -159,12 +164,12 @@ impl<'a> RingFrame<'a> {
         self.0
     }
 
-    /// A copy of them.
+    /// Returns a copy of the frame's bytes.
     pub fn to_vec(self) -> Vec<u8> {
         self.0.to_vec()
     }
 
-    /// How many there are.
+    /// The frame's length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "a frame is never empty")]
     pub fn len(self) -> usize {
         self.0.len
@@ -197,18 +202,19 @@ impl Line {
     }
 }
 
-/// Loads [`LINE_BYTES`], each once.
+/// Loads [`LINE_BYTES`] bytes, each exactly once.
 ///
 /// # Safety
-/// They are readable, and `from` is a multiple of 8.
+/// The bytes are readable, and `from` is a multiple of 8.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn load_line(from: NonNull<u8>) -> [u64; LINE_BYTES / 8] {
     use std::arch::x86_64::__m128i;
     let (first, second, third): (__m128i, __m128i, __m128i);
     let last: u64;
-    // SAFETY: the contract has the bytes. Every x86-64 has these registers. Vectors, as words took 14 instructions
-    // in place of 8; assembler, as there is no volatile load of a vector that is not aligned.
+    // SAFETY: the contract makes the bytes readable. Every x86-64 has these registers. Vectors,
+    // since words took 14 instructions instead of 8; assembler, since an unaligned vector has no
+    // volatile load.
     unsafe {
         std::arch::asm!(
             "movups {first}, [{from}]",
@@ -226,31 +232,34 @@ unsafe fn load_line(from: NonNull<u8>) -> [u64; LINE_BYTES / 8] {
     #[repr(C)]
     struct Parts([__m128i; 3], u64, u64);
     let parts = Parts([first, second, third], last, 0);
-    // SAFETY: the array has the first 56 of the 64 bytes, all of which are initialised integers.
+    // SAFETY: the array is the first 56 of the 64 bytes of `Parts`, all of which are initialised
+    // integers.
     unsafe { std::mem::transmute_copy(&parts) }
 }
 
-/// Loads [`LINE_BYTES`], each once.
+/// Loads [`LINE_BYTES`] bytes, each exactly once.
 ///
 /// # Safety
-/// They are readable, and `from` is a multiple of 8.
+/// The bytes are readable, and `from` is a multiple of 8.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 unsafe fn load_line(from: NonNull<u8>) -> [u64; LINE_BYTES / 8] {
     let words = from.cast::<u64>();
-    // SAFETY: the contract has the bytes, and the alignment.
+    // SAFETY: the contract makes the bytes readable and aligned.
     std::array::from_fn(|at| unsafe { words.add(at).read_volatile() })
 }
 
-/// Copies from memory that others may write to.
+/// Copies from memory that other processes may write to.
 ///
 /// # Safety
-/// `from` is readable and `to` is valid for writes of `len` bytes, which do not overlap.
+/// `from` is readable and `to` is valid for writes of `len` bytes; the two do not overlap.
 #[inline(never)]
 unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
-    // SAFETY: by this function's contract. A torn value is as good as any: all bytes are values of `u8`.
+    // SAFETY: by this function's contract. A torn value is as good as any: all bytes are values of
+    // `u8`.
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
-    // What is read from the copy later is read from the copy, and not from its source again.
+    // Forces the compiler to serve later reads of the copy from the copy, never again from its
+    // source.
     black_box(to);
 }
 
@@ -264,7 +273,7 @@ mod tests {
         let words: [u64; 7] = std::array::from_fn(|at| 0x0101_0101_0101_0101 * (at as u64 + 1));
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
         for len in 1..=LINE_BYTES {
-            // SAFETY: there are that many, and `words` is aligned.
+            // SAFETY: `words` has at least `len` bytes and is aligned.
             let frame = unsafe { RingFrame::new(NonNull::from(&words).cast(), len) };
             assert_eq!(frame.line().unwrap().frame(), &bytes[..len]);
             assert_eq!(frame, bytes[..len].to_vec());
@@ -273,7 +282,7 @@ mod tests {
             other[len - 1] ^= 1;
             assert!(frame != other && frame != bytes[..len - 1].to_vec());
         }
-        // SAFETY: nobody reads it.
+        // SAFETY: the frame's bytes are not read.
         assert!(unsafe { RingFrame::new(NonNull::from(&words).cast(), 57) }.line().is_none());
     }
 
@@ -285,7 +294,7 @@ mod tests {
         assert_eq!(bytes.read::<4>(usize::MAX), None);
         let words: [u64; 4] = std::array::from_fn(|at| 0x0101_0101_0101_0101 * (at as u64 + 1));
         let flat: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
-        // SAFETY: the words live as long.
+        // SAFETY: the 32 bytes are those of `words`, which outlives `shared`.
         let shared = unsafe { SharedBytes::new(NonNull::from(&words).cast(), 32) };
         for offset in [0, 3, 8] {
             assert_eq!(shared.read::<16>(offset).unwrap(), flat[offset..offset + 16]);

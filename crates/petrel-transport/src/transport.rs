@@ -1,4 +1,4 @@
-//! The [`Transport`] trait: what a back-end offers to an endpoint.
+//! The [`Transport`] trait: the interface of a medium to an endpoint.
 
 use std::net::SocketAddr;
 use std::ops;
@@ -8,42 +8,43 @@ use crate::shared::{RingFrame, SharedBytes};
 use crate::shm::Outgoing;
 use crate::wake::Waker;
 
-/// Most frames in one call of [`Transport::tx_burst`]: its result is a bit mask in a `u64`. Bursts
-/// of [`Transport::push`] have no limit.
+/// Most frames in one call of [`Transport::tx_burst`], whose result is a bit mask in a `u64`.
+/// Bursts of [`Transport::push`] have no limit.
 pub const TX_BURST_MAX: usize = 64;
 
-/// Frames that one call of [`Transport::rx_burst`] should deliver at most. Few enough that their
-/// answers leave while more is coming in: with 60 calls in flight between two cores, turns that
-/// took all 60 at once had the two ends work in turns, and a turn of 24 took shared memory from
-/// 10 to 17 and UDP from 5.9 to 7.9 million calls a second (16 and 32 do within 5 % of that).
+/// Most frames that one call of [`Transport::rx_burst`] should deliver. The number is small, so
+/// that answers leave while more requests arrive. With 60 calls in flight between two cores, bursts
+/// of 60 made the two ends alternate. Bursts of 24 raised shared memory from 10 to 17 and UDP from
+/// 5.9 to 7.9 million calls a second (16 and 32 are within 5 % of that).
 pub const RX_BURST_MAX: usize = 24;
 
 /// A peer in a transport's table: an index, valid from [`Transport::add_peer`] until
-/// [`Transport::remove_peer`], after which it may be given to another peer.
+/// [`Transport::remove_peer`]. Afterwards the table may reuse the index for another peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerId(pub u32);
 
-/// The process at the other end of a link within one host, by the word of the kernel: as it was when the link was made.
+/// The process at the other end of a link within one host, as the kernel reported it when the link
+/// was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct PeerProcess {
-    /// Its number, in the own process's namespace; 0 if it has none there.
+    /// The process id in this process's namespace; 0 if it has none there.
     pub pid: u32,
-    /// Its effective user.
+    /// The effective user id.
     pub uid: u32,
-    /// Its effective group.
+    /// The effective group id.
     pub gid: u32,
 }
 
 /// One frame to send: `head` followed by `body`, without a gap on the wire.
 ///
-/// The two borrow from the message buffer that holds them, for a whole [`Transport::tx_burst`]: its
-/// owner may change the bytes when that returns.
+/// The slices borrow from the frame's message buffer for a whole [`Transport::tx_burst`]. The
+/// buffer's owner may change the bytes when the call returns.
 #[derive(Clone, Copy, Debug)]
 pub struct TxFrame<'a> {
-    /// Where the frame goes.
+    /// The destination.
     pub peer: PeerId,
-    /// The first bytes: the header, and for a packet 0 the data behind it. Never empty.
+    /// The first bytes: the header, and in a packet 0 also the data behind it. Never empty.
     pub head: &'a [u8],
     /// The remaining bytes; often empty.
     pub body: &'a [u8],
@@ -56,7 +57,7 @@ impl TxFrame<'_> {
         self.head.len() + self.body.len()
     }
 
-    /// Whether the frame has no byte at all, which no transport has to carry.
+    /// Returns true if the frame has no byte at all; no transport has to carry empty frames.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -73,15 +74,15 @@ pub enum LinkError {
         /// The table's size.
         limit: usize,
     },
-    /// The configured MTU is larger than what the path to the peer carries.
+    /// The configured MTU is larger than the path MTU to the peer.
     #[error(
         "the configured MTU of {configured} bytes exceeds the path MTU of {path} bytes to {peer}; \
          lower it or leave it on automatic"
     )]
     MtuExceedsPath {
-        /// What the configuration asks for, in bytes of IP packet.
+        /// The configured MTU, in bytes of IP packet.
         configured: usize,
-        /// What the route to the peer carries, in bytes of IP packet.
+        /// The MTU of the route to the peer, in bytes of IP packet.
         path: usize,
         /// The peer's address.
         peer: String,
@@ -108,7 +109,7 @@ macro_rules! transport_stats {
             }
         }
 
-        /// Those of an endpoint that has several transports.
+        /// Sums the counters of an endpoint's several transports.
         impl ops::Add for TransportStats {
             type Output = Self;
 
@@ -122,18 +123,18 @@ macro_rules! transport_stats {
 transport_stats! {
     /// Frames handed to the medium.
     tx_frames,
-    /// Datagrams (UDP) or ring publications (shared memory) that carried them.
+    /// Datagrams (UDP) or ring publications (shared memory) that carried sent frames.
     tx_datagrams,
-    /// Bytes in those frames. Not beside their number: the compiler would add to both at once, in
-    /// more instructions.
+    /// Bytes of sent frames. The field does not follow `tx_frames`: the compiler would then update
+    /// the two at once, in more instructions.
     tx_bytes,
     /// System calls made to send.
     tx_syscalls,
-    /// Frames not taken because the peer's ring or the socket's buffer was full; the endpoint
-    /// offers them again.
+    /// Frames refused because the peer's ring or the socket's buffer was full; the endpoint offers
+    /// them again.
     tx_blocked,
-    /// Frames taken for which the kernel had no room at once; they count as sent or dropped when
-    /// that happened.
+    /// Frames accepted for which the kernel had no room at once. Each counts as sent or dropped as
+    /// well, when the kernel has decided.
     tx_kept,
     /// Frames dropped because the medium refused them (an error other than "full").
     tx_dropped_error,
@@ -143,15 +144,15 @@ transport_stats! {
     tx_dropped_no_peer,
     /// Frames delivered to the endpoint.
     rx_frames,
-    /// Bytes in those frames.
+    /// Bytes of delivered frames.
     rx_bytes,
-    /// Datagrams or ring publications that carried them.
+    /// Datagrams or ring publications that carried delivered frames.
     rx_datagrams,
     /// System calls made to receive.
     rx_syscalls,
-    /// Datagrams from an address that is no peer. While UDP has one peer only, the kernel refuses
-    /// the others' itself, and counts them as `NoPorts` of the network namespace, which
-    /// `petrel stats` shows.
+    /// Datagrams from an address that is no peer. While UDP has one peer only, the kernel itself
+    /// refuses datagrams of other senders. It counts them as `NoPorts` of the network namespace,
+    /// which `petrel stats` shows.
     rx_dropped_unknown_peer,
     /// Datagrams (or ring records) whose framing is broken: truncated bundle, zero length.
     rx_dropped_malformed,
@@ -159,68 +160,70 @@ transport_stats! {
     rx_dropped_truncated,
     /// Datagrams that the kernel dropped because the socket's receive buffer was full.
     rx_dropped_kernel,
-    /// Rings given up because the peer wrote impossible indices.
+    /// Rings closed because the peer wrote impossible indices.
     rx_broken_rings,
     /// Times that GSO was switched off after the kernel refused it.
     gso_disabled,
-    /// Frames delivered that came with a mark of congestion.
+    /// Delivered frames that carried a congestion mark.
     rx_marked,
 }
 
-/// Gets the frames that a transport receives. Its method can be inlined into the transport's loop,
-/// which a closure that is called in two places is not.
+/// Receives the frames of a transport. The compiler can inline `handle` into the transport's loop,
+/// unlike a closure with two call sites.
 pub trait FrameHandler {
-    /// A frame has come in. The slice is private memory: the receive buffer itself, or a copy of what a
-    /// peer could change. `back` may take an answer at once.
+    /// Processes a received frame. The slice is private memory: the receive buffer itself, or a
+    /// copy of bytes that the peer could change. `back` may accept an answer at once.
     fn handle(&mut self, peer: PeerId, frame: &[u8], back: ReturnPath<'_>);
 
-    /// A frame has come in with the mark *Congestion Experienced* (RFC 3168).
+    /// Processes a frame received with the mark *Congestion Experienced* (RFC 3168).
     fn handle_marked(&mut self, peer: PeerId, frame: &[u8]);
 
-    /// A frame of more than [`PRIVATE_BYTES_MAX`](crate::PRIVATE_BYTES_MAX) bytes has come in, in memory to which its peer
-    /// can write.
+    /// Processes a frame of more than [`PRIVATE_BYTES_MAX`](crate::PRIVATE_BYTES_MAX) bytes, in
+    /// memory to which its peer can write.
     #[inline]
     fn handle_shared(&mut self, peer: PeerId, frame: SharedFrame<'_>, back: ReturnPath<'_>) {
         self.handle(peer, frame.into_private(), back);
     }
 
-    /// Whether the handler gains by [`FrameHandler::prepare`]; asked once a burst.
+    /// Returns true if the handler benefits from [`FrameHandler::prepare`]. A transport asks once a
+    /// burst.
     fn looks_ahead(&self) -> bool {
         false
     }
 
-    /// A frame that [`FrameHandler::handle`] will most probably get: the transport may show some of
-    /// a burst, in order, before it delivers the first of them, so that the handler can have the
-    /// memory fetched that they are about. Nobody has checked the frame yet, and it may come in with
-    /// other bytes. Of a frame that is longer than [`PRIVATE_BYTES_MAX`](crate::PRIVATE_BYTES_MAX) it may be the start only, where
-    /// `is_whole` is false.
+    /// Announces a frame that [`FrameHandler::handle`] will most probably get. The transport may
+    /// announce some frames of a burst, in order, before it delivers the first, so that the handler
+    /// can prefetch their memory. The frame is unchecked, and may be delivered with other bytes. Of
+    /// a frame longer than [`PRIVATE_BYTES_MAX`](crate::PRIVATE_BYTES_MAX), `frame` may be the
+    /// start only; `is_whole` is then false.
     fn prepare(&mut self, frame: &[u8], is_whole: bool) {
         let _ = (frame, is_whole);
     }
 }
 
-/// A long frame over shared memory, where it lies.
+/// A long frame over shared memory, still in the ring.
 #[derive(Debug)]
 pub struct SharedFrame<'a> {
     bytes: SharedBytes<'a>,
-    // No slice: it is handed on for each long frame, and one register is less than two.
+    // A `&mut Vec` instead of a slice: it takes one register instead of two to pass on with each
+    // long frame.
     scratch: &'a mut Vec<u8>,
 }
 
 impl<'a> SharedFrame<'a> {
-    /// `scratch` is as long as the bytes, or longer.
+    /// `scratch` is at least as long as the bytes.
     #[inline(always)]
     pub(crate) fn new(bytes: SharedBytes<'a>, scratch: &'a mut Vec<u8>) -> Self {
         Self { bytes, scratch }
     }
 
-    /// The frame, which its peer can change.
+    /// The frame's bytes, which its peer can change.
     #[inline]
     pub fn bytes(&self) -> SharedBytes<'a> {
         self.bytes
     }
 
-    /// A copy of the frame, which nobody else can change, in memory of the transport's.
+    /// Returns a copy of the frame in the transport's memory, which no other process can change.
     #[inline]
     pub fn into_private(self) -> &'a [u8] {
         let copy = &mut self.scratch[..self.bytes.len()];
@@ -229,7 +232,7 @@ impl<'a> SharedFrame<'a> {
     }
 }
 
-/// A closure as a handler.
+/// Adapts a closure to a handler.
 struct Each<F>(F);
 
 impl<F: FnMut(PeerId, &[u8])> FrameHandler for Each<F> {
@@ -242,13 +245,13 @@ impl<F: FnMut(PeerId, &[u8])> FrameHandler for Each<F> {
     }
 }
 
-/// The way back to the peer whose frame is in hand, where the transport has one that can be used
-/// while it delivers: the ring beside the one that the frame came from.
+/// The send path to the peer whose frame is being handled, where the transport has a path that it
+/// can use during delivery: the outgoing ring beside the frame's incoming ring.
 #[derive(Debug)]
 pub struct ReturnPath<'a>(Option<&'a mut Outgoing>);
 
 impl<'a> ReturnPath<'a> {
-    /// No way back: what answers the frame goes by [`Transport::push`].
+    /// No return path: the frame's answer goes by [`Transport::push`].
     pub const NONE: ReturnPath<'static> = ReturnPath(None);
 
     #[inline(always)]
@@ -256,32 +259,32 @@ impl<'a> ReturnPath<'a> {
         Self(Some(outgoing))
     }
 
-    /// The same for a shorter time.
+    /// Returns the same path with a shorter lifetime.
     #[inline(always)]
     pub fn reborrow(&mut self) -> ReturnPath<'_> {
         ReturnPath(self.0.as_deref_mut())
     }
 
-    /// Whether there is one.
+    /// Returns true if there is a return path.
     #[inline(always)]
     pub fn is_there(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Where the next frame goes, if there is a way.
+    /// The ring position of the next frame, if there is a path.
     pub(crate) fn position(&self) -> Option<u64> {
         self.0.as_ref().map(|outgoing| outgoing.position())
     }
 
-    /// Shows what was pushed since the way had this position.
+    /// Shows the frames pushed since the path was at `position`.
     pub(crate) fn look_back(&self, position: Option<u64>, on_frame: impl FnMut(RingFrame<'_>)) {
         if let (Some(outgoing), Some(position)) = (&self.0, position) {
             outgoing.look_back(position, on_frame);
         }
     }
 
-    /// Copies a frame into the burst that the next [`Transport::flush`] ends. False: nothing was
-    /// taken, and [`Transport::push`] is to be used.
+    /// Copies a frame into the burst that the next [`Transport::flush`] ends. If it returns false,
+    /// nothing was copied, and the caller has to use [`Transport::push`].
     #[inline(always)]
     pub fn push(&mut self, frame: &[u8]) -> bool {
         match &mut self.0 {
@@ -291,7 +294,7 @@ impl<'a> ReturnPath<'a> {
     }
 }
 
-/// Out of line, so that [`ReturnPath::push`] can be inlined wherever it is used.
+/// Out of line, so that [`ReturnPath::push`] stays short enough to inline.
 #[inline(never)]
 fn push_small(to: &mut Outgoing, frame: &[u8]) -> bool {
     to.push_at_once(frame, &[])
@@ -300,38 +303,41 @@ fn push_small(to: &mut Outgoing, frame: &[u8]) -> bool {
 /// Unreliable datagrams in bursts, with static dispatch.
 ///
 /// An endpoint calls these methods from its own thread only, in a loop: [`rx_burst`], its timers,
-/// [`push`] for each frame that is due, [`flush`], and [`wait`] when it has nothing to do. No method
-/// but `wait` blocks.
+/// [`push`] for each frame that is due, [`flush`], and [`wait`] when it is idle. Only `wait`
+/// blocks.
 ///
 /// [`rx_burst`]: Transport::rx_burst
 /// [`push`]: Transport::push
 /// [`flush`]: Transport::flush
 /// [`wait`]: Transport::wait
 pub trait Transport {
-    /// What the control plane hands over to reach one peer: an address, or opened rings.
+    /// The control plane's description of how to reach one peer: an address, or opened rings.
     type Link: Send + 'static;
 
-    /// Nanoseconds on this transport's monotonic clock. A simulator returns its virtual time.
+    /// Returns nanoseconds on this transport's monotonic clock. A simulator returns its virtual
+    /// time.
     fn now(&self) -> u64;
 
-    /// The clock that [`Transport::now`] reads, for code that runs while the transport is busy delivering.
+    /// Returns the clock that [`Transport::now`] reads, for code that runs during delivery.
     fn clock(&self) -> Clock;
 
-    /// Makes a peer reachable. A transport that tells peers apart by address returns the same
+    /// Makes a peer reachable. A transport that distinguishes peers by address returns the same
     /// [`PeerId`] when the same address is added again on the same terms (two endpoints that each
-    /// opened a link to the other), and forgets it at the last [`Transport::remove_peer`]. On other
-    /// terms it is another peer, and no limit of the first one changes.
+    /// opened a link to the other). It forgets the address at the last [`Transport::remove_peer`].
+    /// On other terms the address becomes another peer, and the limits of the first peer do not
+    /// change.
     ///
     /// # Errors
-    /// See [`LinkError`]. The transport is unchanged then.
+    /// See [`LinkError`]. The transport is then unchanged.
     fn add_peer(&mut self, link: Self::Link) -> Result<PeerId, LinkError>;
 
-    /// Forgets a peer and frees what its link held. Unknown peers are ignored.
+    /// Forgets a peer and frees its link's resources. Unknown peers are ignored.
     fn remove_peer(&mut self, peer: PeerId);
 
-    /// Makes a multicast group reachable: frames pushed to the peer that this gives go to all who have
-    /// [joined](Transport::join_group) it, over at most `hops` networks, by the interface by which `towards`
-    /// is reached. Its largest frame is that of `towards`. [`Transport::remove_peer`] forgets it.
+    /// Makes a multicast group reachable, and returns a peer for it. Frames pushed to that peer go
+    /// to every member that has [joined](Transport::join_group), over at most `hops` networks,
+    /// through the interface that leads to `towards`. The group's largest frame is that of
+    /// `towards`. [`Transport::remove_peer`] forgets the group.
     ///
     /// # Errors
     /// See [`LinkError`]; a transport without multicast supports none.
@@ -345,7 +351,7 @@ pub trait Transport {
         Err(LinkError::Unsupported(format!("{address}: it has no multicast")))
     }
 
-    /// Delivers what `from` sends to a multicast group, too, as frames of `from`, until
+    /// Delivers frames that `from` sends to a multicast group as frames of `from`, until
     /// [`Transport::leave_group`].
     ///
     /// # Errors
@@ -355,57 +361,57 @@ pub trait Transport {
         Err(LinkError::Unsupported(format!("{address}: it has no multicast")))
     }
 
-    /// Ends [`Transport::join_group`]. To be called while `from` is still there.
+    /// Ends [`Transport::join_group`]. Must be called before `from` is removed.
     fn leave_group(&mut self, address: SocketAddr, from: PeerId) {
         let _ = (address, from);
     }
 
-    /// The name under which frames from this peer are delivered: another one than its own where
-    /// several links lead to one address, since nothing in a datagram tells them apart. It stays
-    /// the same as long as the peer is there.
+    /// The peer id under which frames from this peer are delivered. It differs from `peer` where
+    /// several links lead to one address, since a datagram does not identify its link. The id stays
+    /// the same while the peer exists.
     fn source_of(&self, peer: PeerId) -> PeerId {
         peer
     }
 
-    /// The largest frame, in bytes, that can be sent to and received from `peer`. At least
-    /// [`MIN_FRAME_BYTES`] for every peer in the table; 0 for a peer that is not.
+    /// The largest frame, in bytes, that `peer` can send or receive. At least [`MIN_FRAME_BYTES`]
+    /// for every peer in the table; 0 for an unknown peer.
     fn max_frame_bytes(&self, peer: PeerId) -> usize;
 
-    /// Whether frames to this peer go through a network, where they can meet congestion.
+    /// Returns true if frames to this peer cross a network, where they can meet congestion.
     fn is_networked(&self, peer: PeerId) -> bool {
         let _ = peer;
         true
     }
 
-    /// The peer's process, where the kernel vouches for it.
+    /// The peer's process, if the kernel vouches for it.
     fn process_of(&self, peer: PeerId) -> Option<PeerProcess> {
         let _ = peer;
         None
     }
 
-    /// Takes the frame `head` + `body` into the current burst, which [`Transport::flush`] ends.
+    /// Adds the frame `head` + `body` to the current burst, which [`Transport::flush`] ends.
     ///
-    /// False: it was refused, and nothing of it taken, because the peer's ring or the socket is
-    /// full; offer it again after a later `flush` or `rx_burst`. Later frames of the burst to the
-    /// same peer are then refused too, so that none overtakes it. Frames to peers that are not in
-    /// the table, or larger than their limit, are dropped, counted in [`TransportStats`], and give
-    /// true. A burst may have any number of frames: a transport that is out of room for what it
-    /// took sends that by itself.
+    /// Returns false if the frame was refused as a whole because the peer's ring or the socket is
+    /// full; offer it again after a later `flush` or `rx_burst`. The transport then also refuses
+    /// later frames of the burst to the same peer, so that none overtakes the first. Frames that
+    /// exceed their peer's limit, or whose peer is not in the table, are dropped and counted in
+    /// [`TransportStats`]; the result is true. A burst may have any number of frames: a transport
+    /// that runs out of room sends the frames so far by itself.
     ///
     /// # Safety
-    /// Both slices stay where they are, unchanged, until the next `flush` has returned, even
-    /// though the borrow ends before: a transport may keep their addresses till then.
+    /// The bytes of `head` and `body` must stay in place, unchanged, until the next `flush` has
+    /// returned, even though the borrow ends before: a transport may keep their addresses till
+    /// then.
     unsafe fn push(&mut self, peer: PeerId, head: &[u8], body: &[u8]) -> bool;
 
-    /// Ends the burst: publishes or sends everything that was pushed. Each frame is sent in order,
-    /// or dropped and counted, or where the kernel has no room just now, *kept*: copied to memory
-    /// of the transport, and sent before anything that is pushed later. While there is such a
-    /// backlog, frames that would have to wait behind it are refused; it is tried again once per
-    /// burst and in each `rx_burst`.
+    /// Ends the burst: publishes or sends every pushed frame. Each frame is sent in order, dropped
+    /// and counted, or *kept* if the kernel has no room: copied to the transport's memory, and sent
+    /// before any frame pushed later. During such a backlog, frames that would have to wait behind
+    /// it are refused. The transport retries the backlog once per burst and in each `rx_burst`.
     fn flush(&mut self);
 
-    /// A whole burst of up to [`TX_BURST_MAX`] frames: [`Transport::push`] for each, then
-    /// [`Transport::flush`]. Bit *i* of the result is set where frame *i* was refused.
+    /// Sends a whole burst of up to [`TX_BURST_MAX`] frames: [`Transport::push`] for each, then
+    /// [`Transport::flush`]. Bit *i* of the result is set if frame *i* was refused.
     ///
     /// # Panics
     /// When `frames` is longer than [`TX_BURST_MAX`].
@@ -413,7 +419,7 @@ pub trait Transport {
         assert!(frames.len() <= TX_BURST_MAX, "a burst of more than TX_BURST_MAX frames");
         let mut refused = 0;
         for (index, frame) in frames.iter().enumerate() {
-            // SAFETY: the frames are borrowed until this function returns, and it flushes first.
+            // SAFETY: the frames are borrowed until this function returns, and it flushes before.
             let is_taken = unsafe { self.push(frame.peer, frame.head, frame.body) };
             refused |= u64::from(!is_taken) << index;
         }
@@ -421,28 +427,29 @@ pub trait Transport {
         refused
     }
 
-    /// Receives frames, gives each to `handler` in order of arrival per peer, and returns how
-    /// many. Stops at about `budget` frames; it may exceed `budget` by the frames of one datagram
-    /// burst that is already in hand.
+    /// Receives frames, passes each to `handler` in order of arrival per peer, and returns their
+    /// number. Stops at about `budget` frames; the frames of the last burst of datagrams may exceed
+    /// `budget`.
     ///
-    /// The slice is the receive buffer itself: it is only valid during the call.
+    /// The handler's slice is the receive buffer itself, valid only during its call.
     fn rx_burst_to<H: FrameHandler>(&mut self, budget: usize, handler: H) -> usize;
 
-    /// Whether a look for frames may find some. False only where that is sure, and costs next to
-    /// nothing to tell: no system call, no clock.
+    /// Returns true if a poll may find frames. Returns false only if a poll would surely find none.
+    /// The check costs next to nothing: no system call, no clock.
     #[inline]
     fn may_receive(&self) -> bool {
         true
     }
 
-    /// As [`Transport::rx_burst_to`], with a closure.
+    /// [`Transport::rx_burst_to`] with a closure.
     fn rx_burst<F: FnMut(PeerId, &[u8])>(&mut self, budget: usize, on_frame: F) -> usize {
         self.rx_burst_to(budget, Each(on_frame))
     }
 
-    /// Sleeps until a frame may have come in, a kept backlog may go out, the [`Waker`] was used, or
-    /// `timeout_ns` have passed (`None`: no limit). May return early for no reason. The next [`Transport::rx_burst`] sees
-    /// whatever arrived; no wake-up is lost between the two.
+    /// Sleeps until a frame may have arrived, a kept backlog may go out, the [`Waker`] was used, or
+    /// `timeout_ns` have passed (`None`: no limit). May return early for no reason. The next
+    /// [`Transport::rx_burst`] sees every frame that arrived meanwhile; no wake-up is lost between
+    /// the two.
     fn wait(&mut self, timeout_ns: Option<u64>);
 
     /// A handle by which other threads end a [`Transport::wait`].
@@ -452,15 +459,15 @@ pub trait Transport {
     fn stats(&self) -> TransportStats;
 }
 
-/// Every transport carries frames of at least this many bytes: the IPv6 minimum MTU of 1280 less
-/// 48 bytes of IPv6 and UDP header (RFC 8200 §5).
+/// Every transport carries frames of at least this size: the IPv6 minimum MTU of 1280 less 48 bytes
+/// of IPv6 and UDP header (RFC 8200 §5).
 pub const MIN_FRAME_BYTES: usize = 1232;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// A closure is not told of marks, and gets the frame as any other.
+    /// A closure gets marked frames like any other, without their mark.
     #[test]
     fn each__has_frames_with_and_without_a_mark() {
         let mut got = Vec::new();

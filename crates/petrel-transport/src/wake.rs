@@ -11,22 +11,22 @@ use rustix::io::Errno;
 ///
 /// # No wake-up is lost
 ///
-/// The counter in the kernel remembers a [`wake`](Waker::wake) until somebody
-/// [`drain`](Waker::drain)s it, so that it does not matter whether the sleeper was already
-/// asleep. Two rules make the whole protocol safe:
+/// The kernel's counter remembers a [`wake`](Waker::wake) until a [`drain`](Waker::drain), so a
+/// wake counts whether or not the sleeper is already asleep. Two rules make the protocol safe:
 ///
-/// 1. who wakes first publishes its work (a queue entry, a flag), then calls `wake`;
-/// 2. who sleeps returns from its poll, drains, and only *then* looks for work.
+/// 1. A waking thread first publishes its work (a queue entry, a flag), then calls `wake`.
+/// 2. A sleeping thread returns from its poll, drains, and only *then* looks for work.
 ///
-/// A wake between the drain and the next poll leaves the descriptor readable, and that poll
-/// returns at once. Wakes that come together merge into one.
+/// A wake between the drain and the next poll leaves the descriptor readable, and the next poll
+/// returns at once. Concurrent wakes merge into one.
 #[derive(Clone, Debug)]
 pub struct Waker {
     event: Arc<OwnedFd>,
     bell: Option<Bell>,
 }
 
-/// What a waker does besides, for a simulator or a model checker of threads: both would have to ask the kernel.
+/// An extra callback of a waker, for a simulator or a model checker of threads. Without it, they
+/// would have to query the kernel for wakes.
 #[derive(Clone)]
 struct Bell(Arc<dyn Fn() + Send + Sync>);
 
@@ -37,7 +37,7 @@ impl std::fmt::Debug for Bell {
 }
 
 impl Waker {
-    /// A waker of its own, not yet signalled.
+    /// Creates a waker with its own `eventfd`, not yet signalled.
     ///
     /// # Errors
     /// When the process or the system is out of file descriptors.
@@ -46,7 +46,7 @@ impl Waker {
         Ok(Self { event: Arc::new(event), bell: None })
     }
 
-    /// A waker that calls `ring` after each wake as well.
+    /// Creates a waker that calls `ring` after each wake as well.
     ///
     /// # Errors
     /// As [`Waker::new`].
@@ -55,8 +55,8 @@ impl Waker {
         Ok(Self { bell: Some(Bell(Arc::new(ring))), ..Self::new()? })
     }
 
-    /// Makes the current or the next wait return. About 200 ns: call it when the other side may
-    /// be asleep, not per message.
+    /// Makes the current or the next wait return. Costs about 200 ns: call it when the other thread
+    /// may be asleep, not per message.
     pub fn wake(&self) {
         // EAGAIN means that the counter is at its maximum: the sleeper is already signalled.
         while rustix::io::write(&*self.event, &1u64.to_ne_bytes()) == Err(Errno::INTR) {}
@@ -65,7 +65,7 @@ impl Waker {
         }
     }
 
-    /// Takes back all wakes so far, without blocking. Returns whether there was one.
+    /// Clears all wakes so far, without blocking. Returns true if there was a wake.
     pub fn drain(&self) -> bool {
         let mut count = [0u8; 8];
         loop {
@@ -76,15 +76,14 @@ impl Waker {
         }
     }
 
-    /// Sleeps until this waker is used, `other` has something to read or, where its flag says so,
-    /// room to write, `timeout_ns` have passed (`None`: no limit), or a signal came; then takes the
-    /// wakes back.
+    /// Sleeps until this waker is used, `other` is readable (or writable, if its flag is set),
+    /// `timeout_ns` have passed (`None`: no limit), or a signal came. Then clears the wakes.
     pub fn sleep(&self, other: Option<(BorrowedFd<'_>, bool)>, timeout_ns: Option<u64>) {
         self.sleep_with(other, [None; 2], timeout_ns);
     }
 
-    /// [`Waker::sleep`] that ends when one of `more` has something to read, too. Returns whether the last
-    /// of them has.
+    /// [`Waker::sleep`] that also ends when a descriptor in `more` is readable. Returns true if the
+    /// last descriptor of `more` is readable.
     pub fn sleep_with(
         &self,
         other: Option<(BorrowedFd<'_>, bool)>,
@@ -103,7 +102,7 @@ impl Waker {
             all[count] = PollFd::from_borrowed_fd(fd, PollFlags::IN);
             count += 1;
         }
-        // Errors are signals and shortage of kernel memory: callers look for work and come back.
+        // Errors are signals and shortage of kernel memory: callers look for work and return.
         let _ = poll(&mut all[..count], timeout.as_ref());
         if !all[0].revents().is_empty() {
             self.drain();
@@ -160,7 +159,7 @@ mod tests {
         assert!(!waker.drain());
     }
 
-    /// Whatever else ends the sleep, and whichever descriptors there are.
+    /// The result depends neither on other causes of the wake-up nor on the other descriptors.
     #[test]
     fn sleep_with__tells_whether_the_last_one_has_something_to_read() {
         let ready = Waker::new().unwrap();

@@ -6,12 +6,12 @@
 /// The smallest block: head room and a small message.
 const SMALLEST_BLOCK_BYTES: usize = 128;
 
-/// The largest block: the class above 1 GiB. It holds the largest message that the protocol can carry,
-/// 1 GiB, with the headers of its packets even at the smallest MTU: 1 GiB / 1200 B × 32 B is 27.3 MiB.
-/// The pool's limit bounds what is mapped; of a mapped block only the pages that are used take memory.
+/// The largest block: the class above 1 GiB. It holds the protocol's largest message, 1 GiB, with
+/// the headers of its packets even at the smallest MTU: 1 GiB / 1200 B × 32 B is 27.3 MiB. The
+/// pool's limit bounds the mapped bytes; of a mapped block only the touched pages take memory.
 pub const LARGEST_BLOCK_BYTES: usize = 3 << 29;
 
-/// How many classes there are.
+/// The number of classes.
 pub(super) const CLASS_COUNT: usize = class_of(LARGEST_BLOCK_BYTES).0 as usize + 1;
 
 /// A size class: a power of two (even) or the half step above it (odd).
@@ -48,7 +48,7 @@ const TABLE: [Class; TABLE_BYTES_MAX / SIZE_STEP_BYTES + 1] = {
     table
 };
 
-/// The smallest class whose blocks hold `bytes`, which must not exceed [`LARGEST_BLOCK_BYTES`].
+/// Returns the smallest class whose blocks hold `bytes`, at most [`LARGEST_BLOCK_BYTES`].
 ///
 /// The table saves 13 of the 48 instructions that allocating and freeing a small buffer takes.
 #[inline]
@@ -61,8 +61,8 @@ pub(super) const fn class_of(bytes: usize) -> Class {
 
 const fn computed_class_of(bytes: usize) -> Class {
     assert!(bytes <= LARGEST_BLOCK_BYTES);
-    // The two highest bits of the largest offset in the block decide: its power of two, and which
-    // half of the way to the next one it lies in.
+    // The two highest bits of the block's last offset decide: its power of two, and the half of the
+    // range up to the next power.
     let least = SMALLEST_BLOCK_BYTES - 1;
     let last = if bytes > least { bytes - 1 } else { least };
     let power = last.ilog2();
@@ -70,8 +70,8 @@ const fn computed_class_of(bytes: usize) -> Class {
     Class((2 * power + half - FIRST_HALVES) as u8)
 }
 
-/// What [`class_of`] counts below the first class: the last offset of the smallest block is in the
-/// upper half of the way from 64 to 128.
+/// The half steps below the first class: the last offset of the smallest block lies in the upper
+/// half of the range from 64 to 128.
 const FIRST_HALVES: u32 = 2 * (SMALLEST_BLOCK_BYTES.ilog2() - 1) + 1;
 
 #[cfg(test)]

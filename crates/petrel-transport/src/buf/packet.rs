@@ -1,5 +1,5 @@
 //! One message with room for the headers of its packets. The [parent module](super) draws the
-//! layout and says why the unsafe code is sound.
+//! layout and explains why the unsafe code is sound.
 
 use std::fmt;
 use std::ptr::NonNull;
@@ -9,7 +9,7 @@ use crate::copy::{copy_one_line, copy_out_of_line};
 use super::class::LARGEST_BLOCK_BYTES;
 use super::pool::Shelf;
 
-/// Room before the data: for what the pool knows about the block, and the header of packet 0.
+/// Room before the data: for the pool's meta data of the block, and the header of packet 0.
 pub const HEAD_ROOM_BYTES: usize = 64;
 
 /// Room directly before the data for the header of packet 0.
@@ -18,15 +18,14 @@ pub const FIRST_HEADER_BYTES: usize = 32;
 /// Room behind the data for the header of each packet after the first.
 pub const TAIL_HEADER_BYTES: usize = 32;
 
-/// What the memory of a buffer is overwritten with when it comes back to a pool that poisons. No byte
-/// of a text in ASCII.
+/// The byte with which a poisoning pool overwrites a returned buffer. It occurs in no ASCII text.
 pub const POISON_BYTE: u8 = 0xDB;
 
 /// Bits of [`Meta::noted_packet_count`] that count packets.
 const PACKET_COUNT_BITS: u32 = 26;
 const PACKET_COUNT_MASK: u32 = (1 << PACKET_COUNT_BITS) - 1;
 
-/// Tail headers are aligned to this.
+/// Alignment of the tail headers.
 const TAIL_ALIGN_BYTES: usize = 8;
 
 const _: () = {
@@ -36,30 +35,30 @@ const _: () = {
     assert!(LARGEST_BLOCK_BYTES / TAIL_HEADER_BYTES <= PACKET_COUNT_MASK as usize);
 };
 
-/// What a block begins with. It shares the first cache line with the header of packet 0.
+/// The start of a block. It shares the first cache line with the header of packet 0.
 #[repr(C)]
 pub(super) struct Meta {
-    /// Where the block goes back to. Written once, when the block is made.
+    /// The shelf to which the block returns. Written once, when the block is made.
     pub(super) shelf: NonNull<Shelf>,
-    /// The next idle block, while this one is idle.
+    /// The next idle block, while this block is idle.
     pub(super) next_idle: Option<NonNull<Meta>>,
     len: u32,
     capacity: u32,
-    /// The packets that there is room for, and above [`PACKET_COUNT_BITS`] what
-    /// [`PacketBuf::growth`] gives, as a power of two.
+    /// The most packets of the message, and above [`PACKET_COUNT_BITS`] the result of
+    /// [`PacketBuf::growth`], as a power of two.
     noted_packet_count: u32,
     /// Length of the message that the block refers to; 0 if it holds its own. Only blocks of the
-    /// shelves for references ever have another value.
+    /// shelves for references ever have a nonzero value.
     pub(super) referred_len: u32,
 }
 
 impl Meta {
-    /// That of a block which is not lent out yet.
+    /// The meta data of a block before it is lent out.
     pub(super) fn new(shelf: NonNull<Shelf>) -> Self {
         Self { shelf, next_idle: None, len: 0, capacity: 0, noted_packet_count: 0, referred_len: 0 }
     }
 
-    /// The most packets that the message may be sent in.
+    /// The most packets in which the message may be sent.
     #[inline]
     pub(super) fn packet_count(&self) -> usize {
         (self.noted_packet_count & PACKET_COUNT_MASK) as usize
@@ -71,11 +70,11 @@ pub struct PacketBuf {
     pub(super) block: NonNull<Meta>,
 }
 
-/// Size of a block for these needs, or `None` where no block is large enough.
+/// Returns the size of a block for these needs, or `None` if no block is large enough.
 #[inline]
 pub(super) fn block_bytes(capacity: usize, packet_count: usize) -> Option<usize> {
     if packet_count <= 1 && capacity <= LARGEST_BLOCK_BYTES - HEAD_ROOM_BYTES {
-        // No tail, so that no alignment is needed for one either.
+        // Without a tail, no alignment is needed.
         return Some(HEAD_ROOM_BYTES + capacity);
     }
     block_bytes_with_tail(capacity, packet_count)
@@ -94,11 +93,12 @@ fn tail_offset(capacity: usize) -> usize {
     (HEAD_ROOM_BYTES + capacity).next_multiple_of(TAIL_ALIGN_BYTES)
 }
 
-/// Overwrites what frames of a block's last message could show: its headers, and its data up to its length at the
-/// return. Room that a message never filled is left alone, as writing there would be the first use of its pages.
+/// Overwrites the bytes that frames of a block's last message could show: its headers, and its data
+/// up to its length at the return. Room that the message never filled stays untouched, since a
+/// write would be the first use of its pages.
 ///
 /// # Safety
-/// The block is on its free list, was lent out before, and nobody else uses it.
+/// The block is on its free list, was lent out before, and is not in use.
 pub(super) unsafe fn poison(block: NonNull<Meta>) {
     // SAFETY: the block begins with its `Meta`.
     let meta = unsafe { block.as_ref() };
@@ -108,8 +108,8 @@ pub(super) unsafe fn poison(block: NonNull<Meta>) {
     };
     let data_end = HEAD_ROOM_BYTES + meta.len as usize;
     let tail = tail_offset(capacity).min(end);
-    // SAFETY: the block has `end` bytes, since `PacketBuf::new` got it for these needs; a length is no more than its
-    // capacity; and the caller says that nobody reads or writes them.
+    // SAFETY: the block has `end` bytes, since `PacketBuf::new` got it for these needs. A length is
+    // no more than its capacity. The caller guarantees that nothing else reads or writes the block.
     unsafe {
         block.cast::<u8>().add(start).write_bytes(POISON_BYTE, data_end - start);
         block.cast::<u8>().add(tail).write_bytes(POISON_BYTE, end - tail);
@@ -118,11 +118,11 @@ pub(super) unsafe fn poison(block: NonNull<Meta>) {
 
 impl PacketBuf {
     /// # Safety
-    /// `block` is a block off its free list that nobody else uses, of at least [`block_bytes`] for
-    /// this capacity and packet count, and begins with its [`Meta`].
+    /// `block` is off its free list, not used elsewhere, of at least [`block_bytes`] for this
+    /// capacity and packet count, and begins with its [`Meta`].
     #[inline]
     pub(super) unsafe fn new(block: NonNull<Meta>, capacity: usize, packet_count: usize) -> Self {
-        // SAFETY: by this function's contract, the block begins with a `Meta` that is ours.
+        // SAFETY: by this function's contract, the block begins with a `Meta` that belongs to us.
         unsafe {
             (*block.as_ptr()).len = capacity as u32;
             (*block.as_ptr()).capacity = capacity as u32;
@@ -131,14 +131,14 @@ impl PacketBuf {
         Self { block }
     }
 
-    /// What the block begins with. No slice that is given out reaches there.
+    /// The start of the block. No slice from a `PacketBuf` reaches there.
     #[inline]
     pub(super) fn meta(&self) -> &Meta {
         // SAFETY: the block belongs to this value and begins with its `Meta` (`new`).
         unsafe { self.block.as_ref() }
     }
 
-    /// Where the block begins, for who wants it in a cache before it is used.
+    /// The address of the block, for callers that prefetch it.
     #[inline]
     pub fn address(&self) -> *const u8 {
         self.block.as_ptr().cast_const().cast()
@@ -151,34 +151,34 @@ impl PacketBuf {
         self.meta().len as usize
     }
 
-    /// Length in bytes of the message that is sent: this one, or the one that it
-    /// [refers to](super::BufPool::reference).
+    /// Length in bytes of the message to be sent: the buffer's own message, or the
+    /// [referenced](super::BufPool::reference) message.
     #[inline]
     pub fn wire_len(&self) -> usize {
-        // One of the two is 0.
+        // At least one of the two is 0.
         self.meta().len.max(self.meta().referred_len) as usize
     }
 
-    /// The most bytes that the message may have.
+    /// The most bytes of the message.
     #[inline]
     pub fn capacity(&self) -> usize {
         self.meta().capacity as usize
     }
 
-    /// The most packets that the message may be sent in.
+    /// The most packets in which the message may be sent.
     #[inline]
     pub fn packet_count(&self) -> usize {
         self.meta().packet_count()
     }
 
-    /// Bytes of memory that the buffer takes, headers and rounding included.
+    /// Bytes of memory that the buffer occupies, headers and rounding included.
     pub fn block_bytes(&self) -> usize {
-        // SAFETY: the shelf lives as long as one of its blocks is lent out.
+        // SAFETY: the shelf lives as long as any of its blocks is lent out.
         unsafe { self.meta().shelf.as_ref() }.block_bytes()
     }
 
-    /// The most bytes that a larger buffer in this one's place may have: a note of its user's, 0 at
-    /// first.
+    /// The most bytes of a larger buffer that may replace this buffer: a note of the buffer's user,
+    /// initially 0.
     #[inline]
     pub fn growth(&self) -> usize {
         match self.meta().noted_packet_count >> PACKET_COUNT_BITS {
@@ -187,7 +187,8 @@ impl PacketBuf {
         }
     }
 
-    /// Notes what [`growth`](PacketBuf::growth) gives: `bytes_max`, or the next power of two above.
+    /// Sets the value for [`growth`](PacketBuf::growth): `bytes_max`, or the next power of two
+    /// above.
     #[inline]
     pub fn set_growth(&mut self, bytes_max: usize) {
         let log2 = match bytes_max {
@@ -195,12 +196,12 @@ impl PacketBuf {
             _ => bytes_max.min(1 << 31).next_power_of_two().trailing_zeros().max(1),
         };
         let noted = self.packet_count() as u32 | log2 << PACKET_COUNT_BITS;
-        // SAFETY: the block is this value's, and begins with its `Meta`.
+        // SAFETY: the block belongs to this value, and begins with its `Meta`.
         unsafe { (*self.block.as_ptr()).noted_packet_count = noted };
     }
 
-    /// Changes the length. Bytes that come in are those that were there before: nobody's, or
-    /// of an earlier message of this pool.
+    /// Changes the length. Added bytes keep their old contents: fresh memory, or an earlier message
+    /// of this pool.
     ///
     /// # Panics
     /// When `len` exceeds the capacity.
@@ -209,7 +210,7 @@ impl PacketBuf {
         if len > self.capacity() {
             exceeds(len, self.capacity());
         }
-        // SAFETY: the block is this value's, and begins with its `Meta`.
+        // SAFETY: the block belongs to this value, and begins with its `Meta`.
         unsafe { (*self.block.as_ptr()).len = len as u32 };
     }
 
@@ -219,21 +220,21 @@ impl PacketBuf {
         self.bytes(HEAD_ROOM_BYTES, self.len())
     }
 
-    /// The message, to be written.
+    /// The message, for writing.
     #[inline]
     pub fn data_mut(&mut self) -> &mut [u8] {
         self.bytes_mut(HEAD_ROOM_BYTES, self.len())
     }
 
-    /// Makes `message` the message: a short one without a call of `memcpy`.
+    /// Replaces the message by `message`. A short one is copied without a call of `memcpy`.
     ///
     /// # Panics
-    /// When it is longer than the capacity.
+    /// When `message` is longer than the capacity.
     #[inline(always)]
     pub fn set_message(&mut self, message: &[u8]) {
         self.set_len(message.len());
         let to = self.data_mut().as_mut_ptr();
-        // SAFETY: the data has as many bytes now, and `self` is borrowed exclusively.
+        // SAFETY: the data now has `message.len()` bytes, and `self` is borrowed exclusively.
         unsafe {
             match message.len() {
                 16..=64 => copy_one_line(message, to),
@@ -242,24 +243,24 @@ impl PacketBuf {
         }
     }
 
-    /// The whole capacity, for who assembles a message whose packets come in any order.
+    /// The whole capacity, for callers that assemble a message from packets in any order.
     #[inline]
     pub fn storage_mut(&mut self) -> &mut [u8] {
         self.bytes_mut(HEAD_ROOM_BYTES, self.capacity())
     }
 
-    /// Writes the header of packet `index`: for packet 0 so that it ends where the data begins.
+    /// Writes the header of packet `index`. The header of packet 0 ends where the data begins.
     ///
     /// # Panics
-    /// When there is no such packet, or the header exceeds [`FIRST_HEADER_BYTES`] (packet 0) or
-    /// [`TAIL_HEADER_BYTES`] (all others).
+    /// When there is no packet `index`, or the header exceeds [`FIRST_HEADER_BYTES`] (packet 0) or
+    /// [`TAIL_HEADER_BYTES`] (later packets).
     #[inline]
     pub fn write_header(&mut self, index: usize, header: &[u8]) {
         let offset = self.header_offset(index, header.len());
         self.bytes_mut(offset, header.len()).copy_from_slice(header);
     }
 
-    /// Writes a header of 16 bytes for packet 0, given as two little-endian words.
+    /// Writes a header of 16 bytes for packet 0 from two little-endian words.
     #[inline]
     pub fn write_header_16(&mut self, words: [u64; 2]) {
         let bytes = self.bytes_mut(HEAD_ROOM_BYTES - 16, 16);
@@ -267,18 +268,19 @@ impl PacketBuf {
         bytes[8..].copy_from_slice(&words[1].to_le_bytes());
     }
 
-    /// The whole message with its header of 16 bytes before it: what
-    /// [`packet`](PacketBuf::packet) gives for a message of one packet.
+    /// Returns the whole message with its header of 16 bytes before it, as
+    /// [`packet`](PacketBuf::packet) does for a message of one packet.
     #[inline]
     pub fn frame_16(&self) -> &[u8] {
         self.bytes(HEAD_ROOM_BYTES - 16, 16 + self.len())
     }
 
-    /// Packet `index` as a transport sends it: a header of `header_len` bytes and `payload_len`
-    /// bytes of data from `offset` on, as head and body. Packet 0 is all head.
+    /// Returns packet `index` as a transport sends it, in head and body: a header of `header_len`
+    /// bytes and `payload_len` bytes of data from `offset` on. Packet 0 is all head, except in a
+    /// reference.
     ///
     /// # Panics
-    /// When there is no such packet, the header exceeds its room, the payload reaches beyond the
+    /// When there is no packet `index`, the header exceeds its room, the payload reaches beyond the
     /// message, or packet 0 does not begin at offset 0.
     #[inline]
     pub fn packet(
@@ -300,8 +302,8 @@ impl PacketBuf {
         (self.bytes(header, header_len), self.bytes(HEAD_ROOM_BYTES + offset, payload_len))
     }
 
-    /// Writes a header of 24 bytes for packet `index`, given as three little-endian words, and gives
-    /// what [`packet`](PacketBuf::packet) does.
+    /// Writes a header of 24 bytes for packet `index` from three little-endian words, and returns
+    /// the result of [`packet`](PacketBuf::packet).
     ///
     /// # Panics
     /// As [`packet`](PacketBuf::packet).
@@ -328,9 +330,8 @@ impl PacketBuf {
         (self.bytes(at, 24), self.bytes(HEAD_ROOM_BYTES + offset, payload_len))
     }
 
-    /// What [`packet`](PacketBuf::packet) gives where the payload is not in this block: in the
-    /// message that it refers to, or nowhere. Ordinary buffers come here only to panic, so that
-    /// references cost them nothing.
+    /// [`packet`](PacketBuf::packet) for a payload outside this block: in the referenced message,
+    /// or nowhere. Ordinary buffers come here only to panic, so references cost them nothing.
     #[cold]
     #[inline(never)]
     fn packet_referred_to(
@@ -348,7 +349,7 @@ impl PacketBuf {
         (self.bytes(self.header_offset(index, header_len), header_len), body)
     }
 
-    /// Where the header of packet `index` begins in the block.
+    /// Offset in the block of the header of packet `index`.
     #[inline]
     fn header_offset(&self, index: usize, header_len: usize) -> usize {
         if index == 0 {
@@ -360,7 +361,7 @@ impl PacketBuf {
         tail_offset(self.capacity()) + (index - 1) * TAIL_HEADER_BYTES
     }
 
-    /// Callers have checked that the range lies in the block, behind its [`Meta`].
+    /// The caller has checked that the range lies in the block, behind its [`Meta`].
     #[inline]
     fn bytes(&self, offset: usize, len: usize) -> &[u8] {
         self.debug_check(offset, len);
@@ -370,7 +371,7 @@ impl PacketBuf {
         unsafe { std::slice::from_raw_parts(self.block.cast::<u8>().add(offset).as_ptr(), len) }
     }
 
-    /// Callers have checked that the range lies in the block, behind its [`Meta`].
+    /// The caller has checked that the range lies in the block, behind its [`Meta`].
     #[inline]
     fn bytes_mut(&mut self, offset: usize, len: usize) -> &mut [u8] {
         self.debug_check(offset, len);
@@ -381,12 +382,12 @@ impl PacketBuf {
     #[inline]
     fn debug_check(&self, offset: usize, len: usize) {
         debug_assert!(offset >= size_of::<Meta>());
-        // SAFETY: shelves live as long as any of their blocks is lent out.
+        // SAFETY: a shelf lives as long as any of its blocks is lent out.
         debug_assert!(offset + len <= unsafe { self.meta().shelf.as_ref() }.block_bytes());
     }
 }
 
-/// On its own, so that the check is short wherever it is inlined.
+/// Out of line, to keep the check short wherever it is inlined.
 #[cold]
 #[inline(never)]
 fn exceeds(len: usize, capacity: usize) -> ! {
@@ -396,7 +397,7 @@ fn exceeds(len: usize, capacity: usize) -> ! {
 impl Drop for PacketBuf {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the block was lent out by its shelf, and all borrows of it ended with the borrow
+        // SAFETY: the shelf lent out the block, and all borrows of the block ended with the borrow
         // of `self`.
         unsafe { Shelf::put_back(self.block) }
     }

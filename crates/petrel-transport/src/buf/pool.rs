@@ -1,13 +1,13 @@
 //! The pool: free lists by size class over regions that it maps as it grows.
 //!
-//! Small classes share regions of 64 KiB that grow to 2 MiB; large blocks have a region each,
-//! so that an idle one can be unmapped when another class needs the room. See the
-//! [parent module](super) for who owns what.
+//! Small classes share regions of 64 KiB that grow to 2 MiB. A large block has its own region,
+//! which can be unmapped while idle if another class needs the room. The [parent module](super)
+//! explains ownership.
 //!
 //! A free list runs through the meta data of its blocks. With `Vec`s in a `RefCell` instead, a loop
-//! that allocates and frees a small buffer took 105 instructions a round; this takes 33. It is
-//! sound because a block on a list belongs to the pool alone, and because no code of others runs
-//! while a list changes.
+//! that allocates and frees a small buffer took 105 instructions a round; now it takes 33. The
+//! lists are sound because a block on a list belongs to the pool alone, and because no foreign code
+//! runs while a list changes.
 
 use std::cell::{Cell, RefCell};
 use std::ptr::NonNull;
@@ -19,74 +19,74 @@ use super::region::Region;
 use super::shared::{self, SharedBuf};
 use super::spare;
 
-/// Blocks above this size get a region of their own.
+/// Blocks above this size get their own region.
 const LARGEST_CARVED_BLOCK_BYTES: usize = 256 << 10;
 
-/// The first region that a small class carves. Later ones double up to [`CHUNK_BYTES_MAX`]: a
-/// process with a few buffers stays small, one with many makes few system calls.
+/// The first region of a small class. Later regions double up to [`CHUNK_BYTES_MAX`]: a process
+/// with few buffers stays small, and a process with many makes few system calls.
 const CHUNK_BYTES_MIN: usize = 64 << 10;
 const CHUNK_BYTES_MAX: usize = 2 << 20;
 
-/// Shelves of a pool: references have their own, so that what is to be done when one comes back
-/// costs the others nothing.
+/// Shelves of a pool. References have their own shelves, so the extra work at their return costs
+/// other buffers nothing.
 const SHELF_COUNT: usize = 2 * CLASS_COUNT;
 
-/// Of the memory, this part is left to small blocks: however many large messages there are, calls with small
-/// ones find buffers.
+/// The part of the memory reserved for small blocks: calls with small messages find buffers however
+/// many large messages there are.
 const SMALL_SHARE: usize = 8;
 
-/// What small blocks are: those for a message in the largest datagram.
+/// Largest small block: room for a message in the largest datagram.
 const SMALL_BLOCK_BYTES_MAX: usize = 96 << 10;
 
-/// With so much memory not mapped yet, a burst of small buffers of any size is sure to be had.
+/// With this much memory not mapped yet, a burst of small buffers of any size succeeds.
 const SMALL_ROOM_BYTES: usize = 4 << 20;
 
-/// Requests for memory that fail before idle chunks are looked for again after a search in vain. A search reads
-/// the meta data of all idle blocks of a class.
+/// Failed requests for memory after a vain search for idle chunks, before the next search. A search
+/// reads the meta data of all idle blocks of a class.
 const SEARCH_PAUSE: u8 = 16;
 
-/// Regions are made of pages, so a limit that leaves less than one leaves nothing.
+/// Regions consist of pages; a limit that leaves less than a page leaves nothing.
 const PAGE_BYTES: usize = 4096;
 
 const _: () = assert!(LARGEST_CARVED_BLOCK_BYTES <= CHUNK_BYTES_MAX);
 
-/// How a [`BufPool`] is set up.
+/// Settings of a [`BufPool`].
 #[derive(Clone, Copy, Debug)]
 pub struct PoolConfig {
-    /// Most bytes of memory that the pool maps: 1 GiB. Reached in steps, as buffers are needed. An eighth is left to
-    /// buffers of 64 KiB and less.
+    /// Most bytes of memory that the pool maps: 1 GiB by default. The pool grows in steps, as
+    /// buffers are needed. An eighth is reserved for buffers of 64 KiB and less.
     pub max_bytes: usize,
-    /// Whether to ask for transparent huge pages in regions of 2 MiB and more. They save TLB
-    /// misses on large messages and cost memory where only part of a region is used. Off by default.
+    /// Whether to request transparent huge pages in regions of 2 MiB and more. They save TLB misses
+    /// on large messages and cost memory where only part of a region is used. Off by default.
     pub huge_pages: bool,
-    /// Whether the message in a buffer that comes back is overwritten with [`POISON_BYTE`] at once, so that whoever
-    /// still reads it shows: for checks. It costs a write of the message. The memory of such a pool goes to later
-    /// ones of its thread, since checks make many pools.
+    /// Whether to overwrite the message in a returned buffer with [`POISON_BYTE`] at once, so that
+    /// a later read of freed memory shows: for checks. Costs a write of the message. Later
+    /// poisoning pools of the thread reuse the pool's memory, since checks make many pools.
     ///
     /// [`POISON_BYTE`]: super::POISON_BYTE
     pub poison: bool,
 }
 
 impl Default for PoolConfig {
-    /// 1 GiB, in ordinary pages, without poison. Only what is used is mapped.
+    /// 1 GiB, in ordinary pages, without poison. Memory is mapped on demand.
     fn default() -> Self {
         Self { max_bytes: 1 << 30, huge_pages: false, poison: false }
     }
 }
 
-/// Why [`BufPool::alloc`] has no buffer to give.
+/// Why [`BufPool::alloc`] failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolExhausted {
-    /// The pool may not grow any further.
+    /// The pool has reached its limit.
     #[error(
         "no room for {requested_bytes} bytes more: {reserved_bytes} of at most {max_bytes} bytes \
          are mapped; raise the pool's limit or hold fewer buffers"
     )]
     Limit {
-        /// Size of the block asked for, headers included.
+        /// Size of the requested block, headers included.
         requested_bytes: usize,
-        /// What the pool has mapped.
+        /// Bytes that the pool has mapped.
         reserved_bytes: usize,
         /// [`PoolConfig::max_bytes`].
         max_bytes: usize,
@@ -97,9 +97,9 @@ pub enum PoolExhausted {
          buffer of {largest_bytes} bytes"
     )]
     TooLarge {
-        /// The capacity asked for.
+        /// The requested capacity.
         capacity_bytes: usize,
-        /// The packets asked for.
+        /// The requested number of packets.
         packet_count: usize,
         /// [`LARGEST_BLOCK_BYTES`](super::LARGEST_BLOCK_BYTES).
         largest_bytes: usize,
@@ -107,21 +107,21 @@ pub enum PoolExhausted {
     /// The operating system has no memory.
     #[error("the operating system has no {requested_bytes} bytes of memory left")]
     OutOfMemory {
-        /// Size of the region asked for.
+        /// Size of the requested region.
         requested_bytes: usize,
     },
 }
 
-/// Live buffers of a pool. Both are 0 when none is lent out.
+/// Live buffers of a pool. Both fields are 0 when no buffer is lent out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InUse {
-    /// How many there are.
+    /// The number of live buffers.
     pub count: usize,
     /// The memory that they occupy, headers and rounding included.
     pub bytes: usize,
 }
 
-/// Hands out [`PacketBuf`]s. Clones are the same pool; it belongs to one thread.
+/// Lends out [`PacketBuf`]s. Clones share the pool, which belongs to one thread.
 #[derive(Clone, Debug)]
 pub struct BufPool {
     inner: Rc<Inner>,
@@ -129,7 +129,7 @@ pub struct BufPool {
 
 #[derive(Debug)]
 struct Inner {
-    /// One for each class, then one for each class of references.
+    /// A shelf for each class, then a shelf for each class of references.
     shelves: [Shelf; SHELF_COUNT],
     growth: RefCell<Growth>,
     poisons: bool,
@@ -137,16 +137,15 @@ struct Inner {
     is_orphan: Cell<bool>,
 }
 
-/// The blocks of one class. It does not move as long as the pool lives, so that blocks can point
-/// to it.
+/// The blocks of one class. A shelf does not move while the pool lives, so blocks can point to it.
 #[derive(Debug)]
 pub(super) struct Shelf {
     first_idle: Cell<Option<NonNull<Meta>>>,
     lent_count: Cell<usize>,
     class: Class,
-    /// The pool, if more is to be done when a block comes back: because it is a reference, the pool
-    /// poisons, or belongs to its buffers alone. One look for all, so that they cost nothing where
-    /// there are none.
+    /// The pool, if a returned block needs more work: because it is a reference, the pool poisons,
+    /// or the pool belongs to its buffers alone. One check covers all three, so that they cost
+    /// nothing in the usual case.
     on_return: Cell<Option<NonNull<Inner>>>,
 }
 
@@ -169,7 +168,7 @@ impl Shelf {
         Some(block)
     }
 
-    /// Shows all blocks of the list.
+    /// Visits all blocks of the free list.
     fn for_each_idle(&self, mut look: impl FnMut(NonNull<Meta>)) {
         let mut next = self.first_idle.get();
         while let Some(block) = next {
@@ -179,7 +178,7 @@ impl Shelf {
         }
     }
 
-    /// Takes the blocks off the list that are not to be kept.
+    /// Removes the blocks for which `keeps` returns false from the free list.
     fn retain_idle(&self, keeps: impl Fn(NonNull<Meta>) -> bool) {
         let mut kept = None;
         while let Some(block) = self.pop() {
@@ -192,28 +191,28 @@ impl Shelf {
         self.first_idle.set(kept);
     }
 
-    /// Takes a block back.
+    /// Puts a returned block on the free list.
     ///
     /// # Safety
-    /// `block` was lent out by [`BufPool::alloc`], and nobody uses it any more.
+    /// `block` was lent out by [`BufPool::alloc`], and is no longer used.
     #[inline]
     pub(super) unsafe fn put_back(block: NonNull<Meta>) {
-        // SAFETY: the block begins with its meta data, which points to its shelf; that lives as
-        // long as one of its blocks is lent out.
+        // SAFETY: the block begins with its meta data, which points to its shelf; a shelf lives as
+        // long as any of its blocks is lent out.
         let shelf = unsafe { (*block.as_ptr()).shelf.as_ref() };
-        // SAFETY: the block is the pool's again.
+        // SAFETY: the block belongs to the pool again.
         unsafe { (*block.as_ptr()).next_idle = shelf.first_idle.get() };
         shelf.first_idle.set(Some(block));
         shelf.lent_count.set(shelf.lent_count.get() - 1);
         if let Some(pool) = shelf.on_return.get() {
-            // SAFETY: the pool is alive, and the block, which is one of its own, on the list.
+            // SAFETY: the pool is alive, and the block, one of its own, is on the free list.
             unsafe { Inner::after_return(pool, block) };
         }
     }
 }
 
 impl BufPool {
-    /// An empty pool: memory is mapped when it is first needed.
+    /// Creates an empty pool. Memory is mapped at its first use.
     pub fn new(config: PoolConfig) -> Self {
         let shelves = std::array::from_fn(|index| Shelf::new(Class((index % CLASS_COUNT) as u8)));
         let growth = RefCell::new(Growth::new(config));
@@ -224,11 +223,11 @@ impl BufPool {
         Self { inner }
     }
 
-    /// A buffer for a message of up to `capacity` bytes, sent in up to `packet_count` packets (0
-    /// counts as 1). Its length is `capacity` at first.
+    /// Allocates a buffer for a message of up to `capacity` bytes, sent in up to `packet_count`
+    /// packets (0 counts as 1). Its initial length is `capacity`.
     ///
     /// # Errors
-    /// See [`PoolExhausted`]. The pool is unchanged then.
+    /// See [`PoolExhausted`]. The pool is then unchanged.
     #[inline]
     pub fn alloc(&self, capacity: usize, packet_count: usize) -> Result<PacketBuf, PoolExhausted> {
         let packet_count = packet_count.max(1);
@@ -236,22 +235,22 @@ impl BufPool {
             return Err(too_large(capacity, packet_count));
         };
         let block = self.lend(class_of(bytes).index())?;
-        // SAFETY: the block is off its free list and at least as large as `block_bytes` says.
+        // SAFETY: the block is off its free list and at least as large as `block_bytes` requires.
         Ok(unsafe { PacketBuf::new(block, capacity, packet_count) })
     }
 
-    /// An empty buffer without memory of its own for a message, from which `message` is sent, in up
-    /// to `packet_count` packets: it has room for their headers, so that each of those who send a
-    /// shared message can write its own. The message stays as it is while one of these is left.
+    /// Allocates a reference to `message`: a buffer without data memory, with room for the headers
+    /// of up to `packet_count` packets. Every sender of a shared message thus writes its own
+    /// headers. The message stays unchanged while any reference is left.
     ///
-    /// To who looks at it, it is empty, and has a capacity of 0. Only [`PacketBuf::wire_len`],
+    /// The buffer looks empty and has a capacity of 0. Only [`PacketBuf::wire_len`],
     /// [`PacketBuf::packet`] and [`PacketBuf::part_24`] see the message.
     ///
     /// # Errors
-    /// See [`PoolExhausted`]. The pool is unchanged then.
+    /// See [`PoolExhausted`]. The pool is then unchanged.
     ///
     /// # Panics
-    /// When the message is empty: there is nothing to refer to.
+    /// When the message is empty.
     pub fn reference(
         &self,
         message: &SharedBuf,
@@ -262,8 +261,8 @@ impl BufPool {
             return Err(too_large(0, packet_count));
         };
         let block = self.lend(CLASS_COUNT + class_of(bytes).index())?;
-        // SAFETY: the block is off its free list and large enough for a buffer of these needs, with
-        // what `refer_to` puts behind it.
+        // SAFETY: the block is off its free list and large enough for a buffer of these needs with
+        // the count that `refer_to` puts behind it.
         unsafe {
             let mut buf = PacketBuf::new(block, 0, packet_count);
             buf.refer_to(message);
@@ -271,7 +270,7 @@ impl BufPool {
         }
     }
 
-    /// A block off its free list, or a new one.
+    /// Returns a block off its free list, or a new block.
     #[inline(always)]
     fn lend(&self, shelf_index: usize) -> Result<NonNull<Meta>, PoolExhausted> {
         let shelf = &self.inner.shelves[shelf_index];
@@ -283,7 +282,7 @@ impl BufPool {
         Ok(block)
     }
 
-    /// Whether some hundred small buffers more can be had, whatever their sizes are.
+    /// Returns true if some hundred more small buffers are available, whatever their sizes.
     #[inline]
     pub fn has_room_for_small(&self) -> bool {
         self.inner.growth.borrow().room_bytes() >= SMALL_ROOM_BYTES
@@ -299,14 +298,14 @@ impl BufPool {
         self.inner.growth.borrow().reserved_bytes
     }
 
-    /// A block that was never lent out, when all others of its shelf are.
+    /// Creates a block when all others of its shelf are lent out.
     #[cold]
     #[inline(never)]
     fn grow(&self, shelf_index: usize) -> Result<NonNull<Meta>, PoolExhausted> {
         let class = self.inner.shelves[shelf_index].class;
         let block = self.inner.grow(class)?.cast::<Meta>();
-        // Derived from the whole pool, not from a reference to the shelf, so that it stays valid
-        // whatever happens to that reference.
+        // Derived from the whole pool, not from a reference to the shelf: the pointer stays valid
+        // whatever happens to such a reference.
         let pool = Rc::as_ptr(&self.inner);
         // SAFETY: the pool is alive, and has a shelf of this index.
         let shelf = unsafe { (&raw const (*pool).shelves).cast::<Shelf>().add(shelf_index) };
@@ -318,7 +317,7 @@ impl BufPool {
 }
 
 impl Drop for BufPool {
-    /// The last handle leaves the pool to the buffers that are lent out, if there are any.
+    /// The last handle leaves the pool to the lent-out buffers, if there are any.
     fn drop(&mut self) {
         if Rc::strong_count(&self.inner) == 1 && self.inner.in_use().count > 0 {
             self.inner.is_orphan.set(true);
@@ -343,7 +342,7 @@ impl Inner {
         })
     }
 
-    /// Memory for a block.
+    /// Returns memory for a block.
     fn grow(&self, class: Class) -> Result<NonNull<u8>, PoolExhausted> {
         let mut growth = self.growth.borrow_mut();
         let bytes = class.block_bytes();
@@ -361,42 +360,42 @@ impl Inner {
 }
 
 impl Inner {
-    /// Has the pool told of blocks that come back to the shelves from `first` on.
+    /// Notifies the pool of blocks that return to the shelves from `first` on.
     fn call_on_return(&self, first: usize, pool: Option<NonNull<Self>>) {
         self.shelves[first..].iter().for_each(|shelf| shelf.on_return.set(pool));
     }
 
-    /// Poisons a block that came back, lets go of the message that it refers to, and frees a pool
-    /// that belongs to its buffers when the last of them is back.
+    /// Poisons a returned block, releases its referenced message, and frees an orphaned pool when
+    /// its last buffer has returned.
     ///
     /// # Safety
-    /// `pool` is alive, and what its last handle left behind if that is gone; the block is one of
-    /// its idle ones.
+    /// `pool` is alive. If its last handle is gone, `pool` is the pointer that the handle left
+    /// behind. The block is one of the pool's idle blocks.
     #[cold]
     #[inline(never)]
     unsafe fn after_return(pool: NonNull<Self>, block: NonNull<Meta>) {
-        // SAFETY: it is alive until this function frees it.
+        // SAFETY: the pool is alive until this function frees it.
         let inner = unsafe { pool.as_ref() };
         if inner.poisons {
             // SAFETY: an idle block belongs to the pool alone.
             unsafe { packet::poison(block) };
         }
-        // SAFETY: the block is idle, and was not lent out again since it came back.
+        // SAFETY: the block is idle, and was not lent out again since its return.
         let message = unsafe { shared::take_message(block) };
         if inner.is_orphan.get() && inner.in_use().count == 0 {
-            // SAFETY: the pointer is that of an `Rc` that was given up for this; nobody else has
-            // one, and no buffer is left.
+            // SAFETY: the pointer comes from an `Rc` that was given up for this purpose; there is
+            // no other `Rc`, and no buffer is left.
             drop(unsafe { Rc::from_raw(pool.as_ptr().cast_const()) });
         }
-        // Last: the message may be the last buffer of this pool, and takes it along then. It was lent
-        // out until now, so that what came before has not done so.
+        // Last: the message may be the last buffer of this pool, and then frees the pool. It was
+        // lent out until now, so the lines above cannot have freed the pool already.
         drop(message);
     }
 }
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Live buffers keep the pool, so that all are back by now.
+        // Live buffers keep the pool alive, so all have returned by now.
         debug_assert_eq!(self.in_use(), InUse::default());
         let growth = self.growth.get_mut();
         while growth.unmap_idle_block(&self.shelves) {}
@@ -404,8 +403,8 @@ impl Drop for Inner {
     }
 }
 
-/// What is left of a class's newest chunk. Blocks are cut off one by one, so that memory is not
-/// touched before it is needed.
+/// The rest of a class's newest chunk. Blocks are cut off one by one, so that memory stays
+/// untouched until it is needed.
 #[derive(Debug)]
 struct Uncut {
     start: NonNull<u8>,
@@ -418,25 +417,25 @@ impl Uncut {
     fn cut(&mut self, block_bytes: usize) -> NonNull<u8> {
         assert!(self.bytes >= block_bytes);
         let block = self.start;
-        // SAFETY: that much is left of the chunk, so that the end of the block is in it or at its
-        // end.
+        // SAFETY: the chunk has at least `block_bytes` left, so the end of the block lies in it or
+        // at its end.
         self.start = unsafe { block.add(block_bytes) };
         self.bytes -= block_bytes;
         block
     }
 }
 
-/// What is needed only to get more memory.
+/// State for obtaining more memory.
 #[derive(Debug)]
 struct Growth {
     uncut: [Uncut; CLASS_COUNT],
     next_chunk_bytes: [usize; CLASS_COUNT],
-    /// Blocks cut from the chunks that are there.
+    /// Blocks cut from the present chunks.
     cut_count: [usize; CLASS_COUNT],
-    /// Regions cut into blocks. One of which all blocks are idle is unmapped when the limit is reached.
+    /// Regions cut into blocks. At the limit, a chunk whose blocks are all idle is unmapped.
     chunks: Vec<Chunk>,
     reserved_bytes: usize,
-    /// Failures for which no idle chunk is looked for.
+    /// Failures left before the next search for idle chunks.
     search_pause: u8,
     config: PoolConfig,
 }
@@ -454,7 +453,7 @@ impl Chunk {
         (start..start + self.region.bytes()).contains(&place)
     }
 
-    /// Blocks that were cut from it, if this is left of its class's newest chunk.
+    /// Blocks cut from this chunk so far; `uncut` is the rest of its class's newest chunk.
     fn cut_count(&self, uncut: &Uncut) -> usize {
         let is_newest = uncut.bytes > 0 && self.contains(uncut.start.as_ptr() as usize);
         let left = if is_newest { uncut.bytes } else { 0 };
@@ -475,8 +474,8 @@ impl Growth {
         }
     }
 
-    /// Maps a chunk of the size that is this class's turn, or of what the limit leaves, where
-    /// there is room for one block at least.
+    /// Maps a chunk of this class's next size, or of the room below the limit. There is room for at
+    /// least one block.
     fn map_chunk(&mut self, class: Class) -> Result<(), PoolExhausted> {
         let wanted = self.next_chunk_bytes[class.index()].max(class.block_bytes());
         let left = self.room_bytes() / PAGE_BYTES * PAGE_BYTES;
@@ -496,7 +495,7 @@ impl Growth {
         Ok(region)
     }
 
-    /// The pool ends.
+    /// Unmaps all chunks at the end of the pool.
     fn unmap_all_chunks(&mut self) {
         while let Some(chunk) = self.chunks.pop() {
             self.unmap(chunk.region);
@@ -540,8 +539,9 @@ impl Growth {
         Ok(())
     }
 
-    /// Unmaps the chunks of which all blocks are idle, of the class with the most idle memory. Without this, a
-    /// load that has taken all memory in blocks of one size would leave none to other sizes for ever.
+    /// Unmaps the chunks whose blocks are all idle, of the class with the most idle memory.
+    /// Otherwise a load that has taken all memory in blocks of one size would leave none to other
+    /// sizes for ever.
     #[cold]
     fn unmap_idle_chunks(&mut self, shelves: &[Shelf]) -> bool {
         if self.search_pause > 0 {
@@ -565,7 +565,7 @@ impl Growth {
     }
 
     fn unmap_chunks_of(&mut self, class: usize, shelves: &[Shelf]) -> bool {
-        // By address, so that each block finds its chunk.
+        // Sorted by address, for the search for a block's chunk.
         let start = |chunk: &Chunk| chunk.region.start().as_ptr() as usize;
         self.chunks.sort_unstable_by_key(|chunk| (chunk.class.index(), start(chunk)));
         let from = self.chunks.partition_point(|chunk| chunk.class.index() < class);
@@ -604,14 +604,14 @@ impl Growth {
         true
     }
 
-    /// Unmaps one of the largest idle blocks that have a region of their own, if there is one.
+    /// Unmaps one of the largest idle blocks with their own region, if there is one.
     fn unmap_idle_block(&mut self, shelves: &[Shelf]) -> bool {
         let first_mapped = class_of(LARGEST_CARVED_BLOCK_BYTES).index() + 1;
         let mapped = |shelf: &&Shelf| shelf.class.index() >= first_mapped;
         for shelf in shelves.iter().filter(mapped).rev() {
             if let Some(block) = shelf.pop() {
-                // SAFETY: blocks of these classes come from `into_raw` in `grow`, and this one was
-                // idle and is on no list any more.
+                // SAFETY: blocks of these classes come from `into_raw` in `grow`; this block was
+                // idle and is now on no list.
                 let region = unsafe { Region::from_raw(block.cast(), shelf.block_bytes()) };
                 self.unmap(region);
                 return true;

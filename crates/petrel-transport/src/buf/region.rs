@@ -14,11 +14,11 @@ pub struct Region {
 }
 
 impl Region {
-    /// Maps `bytes` bytes. With `huge_pages`, and from 2 MiB on, asks for huge pages, which the
-    /// kernel may ignore.
+    /// Maps `bytes` bytes. With `huge_pages`, and from 2 MiB on, requests huge pages, a hint that
+    /// the kernel may ignore.
     ///
     /// # Errors
-    /// What the kernel says: usually that the address space or the commit limit is used up.
+    /// The kernel's error: usually the address space or the commit limit is used up.
     ///
     /// # Panics
     /// When `bytes` is 0.
@@ -43,13 +43,14 @@ impl Region {
         self.bytes
     }
 
-    /// Gives up ownership without unmapping; [`Region::from_raw`] takes it back.
+    /// Gives up ownership without unmapping; [`Region::from_raw`] restores it.
     pub(super) fn into_raw(self) -> NonNull<u8> {
         std::mem::ManuallyDrop::new(self).start
     }
 
     /// # Safety
-    /// `start` comes from [`Region::into_raw`] of a region of `bytes` bytes, taken back once.
+    /// `start` comes from [`Region::into_raw`] of a region of `bytes` bytes, and is used here only
+    /// once.
     pub(super) unsafe fn from_raw(start: NonNull<u8>, bytes: usize) -> Self {
         Self { start, bytes }
     }
@@ -57,12 +58,12 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: `start` and `bytes` are those of a mapping that this value owns alone.
+        // SAFETY: `start` and `bytes` describe a mapping that this value alone owns.
         unsafe { os::unmap(self.start, self.bytes) }
     }
 }
 
-// SAFETY: a region is plain memory with one owner; nothing in it is bound to a thread.
+// SAFETY: a region is plain memory with one owner, bound to no thread.
 unsafe impl Send for Region {}
 
 #[cfg(not(miri))]
@@ -73,19 +74,19 @@ mod os {
 
     pub(super) fn map(bytes: usize) -> io::Result<NonNull<u8>> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: no address is given, so that no existing mapping is replaced.
+        // SAFETY: without a given address, no existing mapping is replaced.
         let start = unsafe { mmap_anonymous(null_mut(), bytes, access, MapFlags::PRIVATE)? };
         NonNull::new(start.cast()).ok_or_else(|| io::ErrorKind::OutOfMemory.into())
     }
 
     pub(super) fn advise_huge(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: the range is a mapping of ours; the advice does not change its contents. A
-        // kernel without huge pages refuses, and ordinary pages do the same job.
+        // SAFETY: the range is a mapping of ours; the advice does not change its contents. A kernel
+        // without huge pages refuses, and ordinary pages serve as well.
         let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxHugepage) };
     }
 
     /// # Safety
-    /// The range is a mapping from [`map`] that nobody uses any more.
+    /// The range is a mapping from [`map`] that is no longer used.
     pub(super) unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
         // SAFETY: by this function's contract.
         let unmapped = unsafe { munmap(start.as_ptr().cast(), bytes) };
@@ -93,7 +94,7 @@ mod os {
     }
 }
 
-/// Miri knows no `mmap` with advice; the heap shows the same errors.
+/// Miri has no `mmap` with advice; heap memory exposes the same errors.
 #[cfg(miri)]
 mod os {
     use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -113,9 +114,9 @@ mod os {
     pub(super) fn advise_huge(_start: NonNull<u8>, _bytes: usize) {}
 
     /// # Safety
-    /// The range is an allocation from [`map`] that nobody uses any more.
+    /// The range is an allocation from [`map`] that is no longer used.
     pub(super) unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
-        // SAFETY: by this function's contract, with the layout that it was allocated with.
+        // SAFETY: by this function's contract, and with the layout of the allocation.
         unsafe { dealloc(start.as_ptr(), layout(bytes)) }
     }
 }
@@ -124,21 +125,21 @@ mod os {
 mod tests {
     use super::*;
 
-    /// Whether memory is mapped at all of these addresses.
+    /// Returns true if all these addresses are mapped.
     fn is_mapped(start: NonNull<u8>, bytes: usize) -> bool {
-        // SAFETY: nothing is changed: there is no file that could be written to.
+        // SAFETY: the call changes nothing: an anonymous mapping has no file to write to.
         unsafe { libc::msync(start.as_ptr().cast(), bytes, libc::MS_ASYNC) == 0 }
     }
 
     #[test]
     fn drop__gives_the_addresses_back() {
-        // More than other threads of this program map meanwhile.
+        // Larger than the mappings of concurrent tests in this program.
         const BYTES: usize = 1 << 30;
         for huge_pages in [false, true] {
             let region = Region::zeroed(BYTES, huge_pages).unwrap();
             let start = region.start();
             assert!(is_mapped(start, BYTES));
-            // SAFETY: the region is taken back once, with its size.
+            // SAFETY: ownership is restored once, with the region's size.
             drop(unsafe { Region::from_raw(region.into_raw(), BYTES) });
             assert!(!is_mapped(start, BYTES));
         }

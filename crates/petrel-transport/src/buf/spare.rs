@@ -1,7 +1,8 @@
-//! Regions of pools that are gone, kept for later pools of their thread.
+//! A free list of dropped pools' regions, for later pools of their thread.
 //!
-//! A simulator makes and drops thousands of pools a second. With fresh memory for each of them, page faults took a fifth
-//! of its time. Only pools that poison take part: their memory holds no message any more when it comes here.
+//! A simulator makes and drops thousands of pools a second. With fresh memory for every pool, page
+//! faults took a fifth of its time. Only poisoning pools take part: their regions hold no message
+//! when they arrive here.
 
 use std::cell::RefCell;
 
@@ -10,7 +11,7 @@ use super::region::Region;
 /// Most bytes that a thread keeps.
 const SPARE_BYTES_MAX: usize = 64 << 20;
 
-/// Larger regions go back to the operating system: few of their pages were touched.
+/// Larger regions return to the operating system: few of their pages were touched.
 const SPARE_REGION_BYTES_MAX: usize = 2 << 20;
 
 thread_local! {
@@ -18,7 +19,7 @@ thread_local! {
 }
 
 struct Spare {
-    /// The last one is the warmest.
+    /// The last region is the warmest.
     regions: Vec<Region>,
     bytes: usize,
 }
@@ -30,7 +31,7 @@ impl Spare {
         Some(self.regions.remove(at))
     }
 
-    /// Gives back what there is no room for.
+    /// Keeps a region, or returns it if there is no room.
     fn keep(&mut self, region: Region) -> Option<Region> {
         let bytes = region.bytes();
         if bytes > SPARE_REGION_BYTES_MAX || self.bytes + bytes > SPARE_BYTES_MAX {
@@ -42,14 +43,14 @@ impl Spare {
     }
 }
 
-/// A region of this size, if there is one. It holds the bytes of its last pool.
+/// Returns a kept region of this size, if there is one. It holds the bytes of its last pool.
 pub(super) fn take(bytes: usize) -> Option<Region> {
     SPARE.try_with(|spare| spare.borrow_mut().take(bytes)).ok().flatten()
 }
 
-/// Keeps a region that no pool uses any more, or unmaps it.
+/// Keeps a region that its pool has released, or unmaps it.
 pub(super) fn keep(region: Region) {
-    // A thread that ends keeps nothing: the region is dropped with the closure.
+    // An ending thread keeps nothing: the region is dropped with the closure.
     let _ = SPARE.try_with(move |spare| drop(spare.borrow_mut().keep(region)));
 }
 

@@ -43,7 +43,7 @@ fn part_24__is_the_packet_behind_three_words() {
     buf.data_mut().copy_from_slice(b"0123456789");
     let words = [*b"abcdefgh", *b"ijklmnop", *b"qrstuvwx"].map(u64::from_le_bytes);
     let head = b"abcdefghijklmnopqrstuvwx";
-    // The payload of packet 0 lies behind its header, and comes with it.
+    // The payload of packet 0 lies behind its header, in the head.
     assert_eq!(buf.part_24(0, words, 0, 4), (&b"abcdefghijklmnopqrstuvwx0123"[..], &b""[..]));
     for (index, offset, body) in [(1, 4, &b"4567"[..]), (2, 8, b"89"), (3, 10, b"")] {
         assert_eq!(buf.part_24(index, words, offset, body.len()), (&head[..], body));
@@ -51,7 +51,7 @@ fn part_24__is_the_packet_behind_three_words() {
     }
 }
 
-/// A power of two, as large as was noted, and as many packets as before.
+/// `growth` is the noted size rounded up to a power of two; the packet count is unchanged.
 #[test]
 fn growth__is_what_was_noted_rounded_up() {
     let pool = pool(MIB);
@@ -230,8 +230,7 @@ fn limit__is_an_error_and_memory_comes_back() {
     assert_eq!(pool.alloc(10, 1).unwrap_err(), refused_small());
 }
 
-/// 4 MiB are enough for some hundred small ones, and what was lent and has come back counts as little as it is free to
-/// be cut anew.
+/// 4 MiB are enough for some hundred small buffers.
 #[test]
 fn has_room_for_small__until_four_mib_are_left() {
     let pool = pool(12 * MIB);
@@ -268,19 +267,19 @@ fn limit__takes_idle_chunks_of_other_classes() {
     let mut kept = held.swap_remove(held.len() / 2);
     kept.data_mut().fill(7);
     drop(held);
-    // All but the chunk of the one that is held, which is of 2 MiB at most.
+    // All chunks are freed, except that of the held block, of 2 MiB at most.
     let large: Vec<_> = (0..12).map(|_| pool.alloc(MIB - 64, 1).unwrap()).collect();
     assert!(kept.data().iter().all(|byte| *byte == 7));
     drop(large);
     drop(kept);
-    // And the other way round, as often as one likes.
+    // And in the other direction, any number of times.
     for _ in 0..3 {
         assert!(fill().len() > 300);
         assert!(pool.alloc(12 * MIB - 64, 1).is_ok());
     }
 }
 
-/// A chunk is idle when all are that were cut from it so far.
+/// A chunk is idle when all blocks cut from it so far are idle.
 #[test]
 fn limit__takes_a_chunk_that_is_not_cut_to_its_end_if_nobody_has_a_block_of_it() {
     for keeps in [false, true] {
@@ -289,7 +288,7 @@ fn limit__takes_a_chunk_that_is_not_cut_to_its_end_if_nobody_has_a_block_of_it()
         while pool.reserved_bytes() <= 4 * MIB {
             held.push(pool.alloc(4_000, 1).unwrap());
         }
-        // The first of a chunk of 2 MiB.
+        // The first block of a chunk of 2 MiB.
         let mut newest = held.pop().filter(|_| keeps);
         if let Some(newest) = &mut newest {
             newest.data_mut().fill(7);
@@ -305,13 +304,13 @@ fn limit__takes_a_chunk_that_is_not_cut_to_its_end_if_nobody_has_a_block_of_it()
     }
 }
 
-/// A search that finds nothing costs much, and is not repeated at each failure.
+/// A vain search is costly, and is not repeated at every failure.
 #[test]
 fn limit__idle_chunks_are_looked_for_again_after_sixteen_failures() {
     let pool = pool(8 * MIB);
     let mut held: Vec<_> = std::iter::from_fn(|| pool.alloc(40_000, 30).ok()).collect();
     let mut count = 0;
-    // No chunk is idle, and half of the memory is.
+    // Half of the memory is idle, but no whole chunk.
     held.retain(|_| {
         count += 1;
         count % 2 == 1
@@ -353,7 +352,7 @@ fn limit__takes_idle_large_blocks_of_other_classes() {
 
 #[test]
 fn alloc__holds_1_gib_at_the_smallest_mtu_and_refuses_what_is_too_large() {
-    // Nothing is written, so that the pages are not there.
+    // The test writes nothing, so the pages are never backed.
     let pool = pool(1792 * MIB);
     assert!(pool.alloc(1024 * MIB, 1024 * MIB / 1200 + 1).is_ok());
     for (capacity, packets) in
@@ -390,7 +389,7 @@ fn header_bytes(packet: usize) -> usize {
     if packet == 0 { FIRST_HEADER_BYTES } else { TAIL_HEADER_BYTES }
 }
 
-/// What a buffer should hold: a value per part, since parts are filled as a whole.
+/// Expected contents of a buffer: one value per part, since parts are filled as a whole.
 struct Model {
     buf: PacketBuf,
     data: u8,
@@ -427,7 +426,7 @@ impl Model {
     }
 }
 
-/// The naive model of the accounting: what is held, summed anew.
+/// The naive model of the accounting: the sum over the held buffers.
 fn held_bytes(held: &[Model]) -> usize {
     let block = |m: &Model| packet::block_bytes(m.buf.capacity(), m.buf.packet_count()).unwrap();
     held.iter().map(|model| class::class_of(block(model)).block_bytes()).sum()
@@ -567,7 +566,7 @@ fn references__are_lent_again_and_counted_apart() {
     drop(pool.reference(&first, 1).unwrap());
     let again = pool.reference(&second, 1).unwrap();
     assert_eq!(again.packet(0, 16, 0, 6).1, b"second");
-    // Its size class, of buffers with data.
+    // A buffer with data, of the reference's size class.
     let plain = pool.alloc(8, 1).unwrap();
     assert_eq!((plain.wire_len(), plain.packet(0, 16, 0, 8).1), (8, &[][..]));
     assert_eq!(first.try_unwrap().expect("the reference is gone").data(), b"first");
@@ -588,7 +587,7 @@ fn block_bytes__of_one_packet_has_no_tail_and_no_alignment() {
     assert_eq!(packet::block_bytes(usize::MAX, usize::MAX), None);
 }
 
-/// The head, a header for each packet but the first, and a pointer.
+/// The head room, a header for each packet after the first, and a pointer.
 #[test]
 fn reference_bytes__are_those_of_its_headers_and_a_pointer() {
     let bytes_of = |headers: usize| HEAD_ROOM_BYTES + headers * TAIL_HEADER_BYTES + 8;

@@ -9,7 +9,7 @@ use crate::transport::{
     FrameHandler, PeerId, ReturnPath, SharedFrame, TX_BURST_MAX, Transport, TransportStats, TxFrame,
 };
 
-/// Bytes that are offered to a medium that nobody receives from: more than any of them holds.
+/// Bytes offered to a medium without a receiver: more than any medium holds.
 const FLOOD_BYTES: usize = 48 << 20;
 
 /// Frames that left the caller's hands: sent or dropped.
@@ -17,11 +17,11 @@ fn taken(stats: &TransportStats) -> u64 {
     stats.tx_frames + stats.tx_dropped_error + stats.tx_dropped_oversize + stats.tx_dropped_no_peer
 }
 
-/// Frames to peers that were removed, or never were, are dropped and counted. They do not hold up
-/// the others of their burst.
+/// Frames to removed or unknown peers are dropped and counted. They do not delay the other frames
+/// of their burst.
 ///
 /// # Panics
-/// When the transport breaks the promise; so do all checks.
+/// When the transport breaks the promise, as do all checks.
 pub fn counts_frames_of_no_peer<H: Harness>(harness: &mut H) {
     let [mut a, mut b] = harness.pair();
     let sent = [frame(9, 0, 30), frame(9, 1, 30)];
@@ -39,7 +39,8 @@ pub fn counts_frames_of_no_peer<H: Harness>(harness: &mut H) {
     a.transport.remove_peer(nobody);
 }
 
-/// Frames above the limit are dropped and counted. They do not hold up the others of their burst.
+/// Frames above the limit are dropped and counted. They do not delay the other frames of their
+/// burst.
 pub fn counts_oversize_frames<H: Harness>(harness: &mut H) {
     let [mut a, mut b] = harness.pair();
     let limit = a.transport.max_frame_bytes(a.peer);
@@ -54,7 +55,7 @@ pub fn counts_oversize_frames<H: Harness>(harness: &mut H) {
     }
 }
 
-/// Answers each frame by its way back, and notes the answers that were taken there.
+/// Answers each frame through its return path, and logs the answers that the path accepted.
 struct Answering {
     /// Bytes of the next answer.
     len: usize,
@@ -78,7 +79,7 @@ impl FrameHandler for &mut Answering {
     }
 }
 
-/// Answers that a transport takes while it delivers are frames like all others: counted, and they arrive.
+/// Answers that a transport accepts during delivery are counted and arrive like all other frames.
 pub fn counts_answers_on_the_way_back<H: Harness>(harness: &mut H) {
     let [mut a, mut b] = harness.pair();
     let mut answering = Answering { len: 16, taken: Vec::new() };
@@ -103,8 +104,8 @@ pub fn counts_answers_on_the_way_back<H: Harness>(harness: &mut H) {
     assert_eq!(after.tx_bytes - before.tx_bytes, bytes as u64);
 }
 
-/// Sending far more than the medium holds neither blocks nor panics, the counters add up, what
-/// arrives was sent, and afterwards the link works as before.
+/// Sending far more than the medium holds neither blocks nor panics. The counters add up, only sent
+/// frames arrive, and afterwards the link works as before.
 pub fn accounts_for_every_frame_when_full<H: Harness>(harness: &mut H) {
     let medium = harness.medium();
     let [mut a, mut b] = harness.pair();
@@ -136,7 +137,8 @@ pub fn accounts_for_every_frame_when_full<H: Harness>(harness: &mut H) {
     check_arrival(&sent, &arrived, medium.is_lossless);
 }
 
-/// Lets go out what the transport kept, until `expected` frames have left it. Returns what arrives.
+/// Flushes until `expected` frames, kept frames included, have left the transport. Returns the
+/// frames received meanwhile.
 fn send_backlog<H: Harness>(
     harness: &mut H,
     from: &mut End<H::T>,
@@ -154,7 +156,7 @@ fn send_backlog<H: Harness>(
     arrived
 }
 
-/// A sender that offers blocked frames again while the receiver keeps up loses none of them.
+/// A sender that offers blocked frames again while the receiver keeps up loses no frame.
 pub fn takes_blocked_frames_later<H: Harness>(harness: &mut H) {
     let medium = harness.medium();
     let [mut a, mut b] = harness.pair();
@@ -163,12 +165,13 @@ pub fn takes_blocked_frames_later<H: Harness>(harness: &mut H) {
     let (mut rest, mut arrived) = (&sent[..], Vec::new());
     let mut rounds_left = EMPTY_POLLS_UNTIL_LOST;
     while !rest.is_empty() && rounds_left > 0 {
-        // A medium that pushes back is offered all it can be, the others what they hold.
+        // A medium that refuses frames when full gets full bursts; other media get no more than
+        // they hold.
         let held = if medium.refuses_when_full { usize::MAX } else { medium.capacity_bytes };
         let burst: Vec<_> = rest[..burst_len(rest, held).min(TX_BURST_MAX)].iter().collect();
         let blocked = send_once(&mut a, &burst);
         let refused = retain_set(&burst, blocked);
-        // The transport keeps the order of frames to one peer, so that it refuses a tail.
+        // The transport keeps the order of frames to one peer, so the refused frames are a tail.
         assert_eq!(refused, burst[burst.len() - refused.len()..], "a later frame overtook");
         let taken = burst.len() - refused.len();
         rest = &rest[taken..];

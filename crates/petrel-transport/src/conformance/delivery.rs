@@ -1,4 +1,4 @@
-//! What arrives is what was sent, from whom it was sent.
+//! Frames arrive unchanged, under the peer that sent them.
 
 use super::frames::{check_arrival, frame, mixed};
 use super::{
@@ -6,10 +6,10 @@ use super::{
 };
 use crate::transport::{MIN_FRAME_BYTES, TX_BURST_MAX, Transport, TxFrame};
 
-/// An idle transport delivers nothing, sends nothing and has nothing to count.
+/// An idle transport delivers nothing, sends nothing and counts nothing.
 ///
 /// # Panics
-/// When the transport breaks the promise; so do all checks.
+/// When the transport breaks the promise, as do all checks.
 pub fn receives_nothing_when_nothing_was_sent<H: Harness>(harness: &mut H) {
     let [mut a, mut b] = harness.pair();
     for _ in 0..10 {
@@ -22,7 +22,7 @@ pub fn receives_nothing_when_nothing_was_sent<H: Harness>(harness: &mut H) {
     assert_eq!(a.transport.stats().tx_frames, 0);
 }
 
-/// Single frames of all interesting sizes arrive, both ways.
+/// Single frames of all interesting sizes arrive, in both directions.
 pub fn delivers_every_size<H: Harness>(harness: &mut H) {
     let [mut a, mut b] = harness.pair();
     let largest = a.transport.max_frame_bytes(a.peer);
@@ -68,8 +68,8 @@ pub fn takes_the_bytes_before_it_returns<H: Harness>(harness: &mut H) {
     check_arrival(&sent, &arrived, harness.medium().is_lossless);
 }
 
-/// A burst of [`Transport::push`] may be longer than one of `tx_burst`, its frames are sent in order,
-/// and the caller may change its buffers as soon as `flush` returns.
+/// A burst of [`Transport::push`] may be longer than a burst of `tx_burst`. Its frames are sent in
+/// order, and the caller may change its buffers as soon as `flush` returns.
 pub fn delivers_pushed_bursts_of_any_length<H: Harness>(harness: &mut H) {
     let medium = harness.medium();
     let [mut a, mut b] = harness.pair();
@@ -91,7 +91,8 @@ pub fn delivers_pushed_bursts_of_any_length<H: Harness>(harness: &mut H) {
     }
 }
 
-/// Pushes frames in as few bursts as the transport takes them in, and forgets their bytes after each.
+/// Pushes frames in as few bursts as the transport accepts, and overwrites the buffers after each
+/// burst.
 fn push_all<H: Harness>(harness: &mut H, from: &mut End<H::T>, frames: &[Vec<u8>]) {
     let mut left = frames;
     let mut refusals_left = EMPTY_POLLS_UNTIL_LOST;
@@ -110,7 +111,8 @@ fn push_all<H: Harness>(harness: &mut H, from: &mut End<H::T>, frames: &[Vec<u8>
     }
 }
 
-/// Pushes frames, of which all from the first refused one on must be refused.
+/// Pushes frames and returns the number accepted. After the first refusal, all later frames must be
+/// refused as well.
 fn push_until_refused<T: Transport>(from: &mut End<T>, frames: &[Vec<u8>]) -> usize {
     let mut taken = 0;
     for (index, frame) in frames.iter().enumerate() {
@@ -123,8 +125,8 @@ fn push_until_refused<T: Transport>(from: &mut End<T>, frames: &[Vec<u8>]) -> us
     taken
 }
 
-/// Frames to two peers, taken by turns in one burst, reach the right one; frames from two peers
-/// are told apart.
+/// Frames to two peers, alternating in one burst, reach the right peer, and received frames carry
+/// the right sender.
 pub fn keeps_peers_apart<H: Harness>(harness: &mut H) {
     let medium = harness.medium();
     let Star { mut hub, peers, mut leaves } = harness.star();
@@ -155,7 +157,7 @@ pub fn keeps_peers_apart<H: Harness>(harness: &mut H) {
     }
 }
 
-/// A call delivers about as many frames as it was asked for, and the next ones the rest.
+/// A call of `rx_burst` delivers about `budget` frames, and later calls deliver the rest.
 pub fn respects_the_budget<H: Harness>(harness: &mut H) {
     let [mut a, mut b] = harness.pair();
     let count_max = harness.medium().capacity_bytes / 200;
@@ -175,8 +177,8 @@ pub fn respects_the_budget<H: Harness>(harness: &mut H) {
     check_arrival(&sent, &arrived, harness.medium().is_lossless);
 }
 
-/// A peer is removed at either end while frames are under way. Nothing of it arrives afterwards,
-/// the other peers are unharmed, and the end that is left behind may go on sending.
+/// A peer is removed at either end while frames are in flight. None of its frames arrive
+/// afterwards, the other peers are unharmed, and the remaining end may continue to send.
 pub fn survives_removal_in_flight<H: Harness>(harness: &mut H) {
     let Star { mut hub, peers, leaves: [mut gone, mut other] } = harness.star();
     let sent: Vec<_> = (0..10).map(|index| frame(8, index, 50)).collect();
@@ -192,7 +194,7 @@ pub fn survives_removal_in_flight<H: Harness>(harness: &mut H) {
     check_arrival(&sent, &arrived, harness.medium().is_lossless);
 
     for _ in 0..10 {
-        // Taken, blocked or lost: any will do, since nobody is there.
+        // The peer is gone: the frames may be accepted, blocked or lost.
         let burst: Vec<_> =
             sent.iter().map(|frame| TxFrame { peer: gone.peer, head: frame, body: &[] }).collect();
         gone.transport.tx_burst(&burst);

@@ -1,7 +1,7 @@
-//! Frames whose contents tell them apart, so that mixed or damaged bytes show.
+//! Frames with distinct contents, so that mixed or damaged bytes show.
 
-/// First byte of a frame with tag 0: protocol version 1 in the high half, so that it is taken
-/// neither for a bundle nor for another version.
+/// First byte of a frame with tag 0: protocol version 1 in the high half, so that no frame looks
+/// like a bundle or like another version.
 const FIRST_BYTE: u8 = 0x10;
 
 /// Frame number `sequence` of the sender or link `tag` (below 16), `len` bytes long.
@@ -33,7 +33,7 @@ pub(super) fn mixed(tag: u8, round: u32, len_max: usize, bytes_max: usize) -> Ve
     (0..64u32)
         .map(|index| {
             let others = 63 - index as usize;
-            // Every other frame is small, as in a stream of small calls with some large ones.
+            // Every second frame is small, as in a stream of small calls with some large ones.
             let most = if index % 2 == 0 { len_max } else { len_max.min(100) };
             let len = 1 + next(&mut state) as usize % most.min(left.saturating_sub(others)).max(1);
             left = left.saturating_sub(len);
@@ -42,8 +42,8 @@ pub(super) fn mixed(tag: u8, round: u32, len_max: usize, bytes_max: usize) -> Ve
         .collect()
 }
 
-/// Checks that all of `sent` arrived in order; or where the medium may lose frames, that all that
-/// arrived was sent.
+/// Checks that all of `sent` arrived in order; if the medium may lose frames, that only sent frames
+/// arrived.
 pub(super) fn check_arrival(sent: &[Vec<u8>], arrived: &[Vec<u8>], is_lossless: bool) {
     if !is_lossless {
         let is_known = |frame| sent.contains(frame);

@@ -1,8 +1,8 @@
-//! The suite that every transport passes: what [`Transport`] promises, checked from outside.
+//! The suite that every transport passes: the promises of [`Transport`], checked from outside.
 //!
-//! A transport's tests implement [`Harness`], which makes connected transports and lets their
-//! medium make progress, and call [`run_all`]; where the transport may move between threads, also
-//! [`run_threaded`]. Simulated media take part: their harness advances the virtual clock.
+//! A transport's tests implement [`Harness`], which creates connected transports and advances their
+//! medium. The tests call [`run_all`] and, if the transport may move between threads,
+//! [`run_threaded`]. The harness of a simulated medium advances the virtual clock.
 //!
 //! ```
 //! use petrel_transport::conformance::{self, End, Harness, Medium, Star};
@@ -41,8 +41,8 @@
 //! conformance::delivers_every_size(&mut Loopback);
 //! ```
 //!
-//! The checks panic with a reason. None asserts how long something takes, but for bounds of some
-//! ten seconds after which it counts as hanging.
+//! The checks panic with a reason. They assert no durations, except that a step of more than some
+//! ten seconds counts as hanging.
 
 mod accounting;
 mod delivery;
@@ -71,8 +71,8 @@ use std::time::Duration;
 
 use crate::transport::{PeerId, TX_BURST_MAX, Transport, TxFrame};
 
-/// Empty polls in a row after which frames that must come count as lost, and on media that may
-/// lose frames, after which no more are expected.
+/// Empty polls in a row after which the suite gives up waiting for frames: on lossless media it
+/// counts them as lost, on others it expects no more.
 const EMPTY_POLLS_UNTIL_LOST: u32 = 100_000;
 const EMPTY_POLLS_UNTIL_QUIET: u32 = 200;
 
@@ -80,42 +80,42 @@ const EMPTY_POLLS_UNTIL_QUIET: u32 = 200;
 pub struct End<T> {
     /// The transport.
     pub transport: T,
-    /// How it calls the other end.
+    /// The peer id of the other end in this transport.
     pub peer: PeerId,
 }
 
-/// A transport in the middle that is linked to two others.
+/// A transport in the middle, linked to two others.
 pub struct Star<T> {
-    /// The one in the middle.
+    /// The transport in the middle.
     pub hub: T,
-    /// How the hub calls the leaves, in their order.
+    /// The hub's peer ids of the leaves, in their order.
     pub peers: [PeerId; 2],
-    /// The others.
+    /// The two outer transports.
     pub leaves: [End<T>; 2],
 }
 
-/// What a medium promises beyond [`Transport`].
+/// A medium's properties beyond the promises of [`Transport`].
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Medium {
-    /// Bytes that may be under way to one endpoint before the medium loses or refuses any. At
+    /// Bytes that may be in flight to one endpoint before the medium loses or refuses frames. At
     /// least the largest frame.
     pub capacity_bytes: usize,
-    /// Below that, all frames arrive, once and in order.
+    /// Below the capacity, all frames arrive, once and in order.
     pub is_lossless: bool,
-    /// Above it, frames are refused (the burst's result says so) rather than lost.
+    /// Above the capacity, frames are refused (the burst's result reports them) rather than lost.
     pub refuses_when_full: bool,
     /// Waiting takes real time and another thread may end it.
     pub can_wait: bool,
 }
 
 impl Medium {
-    /// A medium that loses nothing and pushes back when it is full, such as a ring.
+    /// A medium that loses nothing and refuses frames when full, such as a ring.
     pub fn lossless() -> Self {
         Self { capacity_bytes: 1 << 16, is_lossless: true, refuses_when_full: true, can_wait: true }
     }
 
-    /// A medium that loses frames when it is full and only then, such as a loopback device.
+    /// A medium that loses frames only when full, such as a loopback device.
     pub fn lossy_when_full() -> Self {
         Self { refuses_when_full: false, ..Self::lossless() }
     }
@@ -125,44 +125,44 @@ impl Medium {
         Self { is_lossless: false, ..Self::lossy_when_full() }
     }
 
-    /// The same medium in virtual time, where nobody can wait.
+    /// The same medium in virtual time, without real waiting.
     #[must_use]
     pub fn in_virtual_time(self) -> Self {
         Self { can_wait: false, ..self }
     }
 
-    /// The same medium with room for this many bytes.
+    /// The same medium with a capacity of `capacity_bytes`.
     #[must_use]
     pub fn with_capacity(self, capacity_bytes: usize) -> Self {
         Self { capacity_bytes, ..self }
     }
 }
 
-/// Makes transports of one kind, and drives their medium.
+/// Creates transports of one kind, and advances their medium.
 pub trait Harness {
     /// The transport.
     type T: Transport;
 
-    /// What the medium promises.
+    /// The properties of the medium.
     fn medium(&self) -> Medium;
 
-    /// Three new transports, linked as a star.
+    /// Creates three transports, linked as a star.
     fn star(&mut self) -> Star<Self::T>;
 
-    /// Two new transports that are linked to each other.
+    /// Creates two transports, linked to each other.
     fn pair(&mut self) -> [End<Self::T>; 2] {
         let Star { hub, peers, leaves: [leaf, _] } = self.star();
         [End { transport: hub, peer: peers[0] }, leaf]
     }
 
-    /// Lets the medium make progress: called after each empty poll. A simulator advances its
-    /// clock; the default gives way to other threads for some microseconds.
+    /// Lets the medium make progress; called after each empty poll. A simulator advances its clock;
+    /// the default sleeps for some microseconds so that other threads run.
     fn advance(&mut self) {
         std::thread::sleep(Duration::from_micros(20));
     }
 }
 
-/// Runs every check but those of [`run_threaded`].
+/// Runs every check except those of [`run_threaded`].
 ///
 /// # Panics
 /// When the transport breaks a promise.
@@ -200,8 +200,8 @@ where
     wait_ends_when_a_frame_arrives_meanwhile(harness);
 }
 
-/// Sends `frames` from one end to the other, never more at once than the medium holds, and returns
-/// what arrived: on lossless media, as many.
+/// Sends `frames` from one end to the other, never more at once than the medium holds. Returns the
+/// frames that arrived: on lossless media, as many.
 fn carry<H: Harness>(
     harness: &mut H,
     from: &mut End<H::T>,
@@ -219,7 +219,7 @@ fn carry<H: Harness>(
     arrived
 }
 
-/// How many of `frames`, at least one, make a burst that the medium holds.
+/// Returns how many of `frames`, at least one, make a burst that the medium holds.
 fn burst_len(frames: &[Vec<u8>], capacity_bytes: usize) -> usize {
     let mut bytes = 0;
     let fitting = frames.iter().take(TX_BURST_MAX).take_while(|frame| {
@@ -229,7 +229,7 @@ fn burst_len(frames: &[Vec<u8>], capacity_bytes: usize) -> usize {
     fitting.count().max(1)
 }
 
-/// Sends one burst, and offers again what was blocked.
+/// Sends one burst, and offers blocked frames again.
 fn send_all<H: Harness>(harness: &mut H, from: &mut End<H::T>, frames: &[Vec<u8>]) {
     let mut left: Vec<&Vec<u8>> = frames.iter().collect();
     for _ in 0..EMPTY_POLLS_UNTIL_LOST {
@@ -243,7 +243,7 @@ fn send_all<H: Harness>(harness: &mut H, from: &mut End<H::T>, frames: &[Vec<u8>
     panic!("{} frames stay blocked though the medium holds them", left.len());
 }
 
-/// One call of `tx_burst`, with frames in one and in two pieces by turns.
+/// Calls `tx_burst` once, with every third frame in one piece and the others in two.
 fn send_once<T: Transport>(from: &mut End<T>, frames: &[&Vec<u8>]) -> u64 {
     let peer = from.peer;
     let burst: Vec<TxFrame<'_>> = frames
@@ -262,7 +262,7 @@ fn retain_set<'a>(frames: &[&'a Vec<u8>], set: u64) -> Vec<&'a Vec<u8>> {
     (0..frames.len()).filter(|&index| with_bit(index)).map(|index| frames[index]).collect()
 }
 
-/// Receives `count` frames, or on media that lose some, until nothing more comes.
+/// Receives `count` frames; on lossy media, until no more frames arrive.
 fn collect<H: Harness>(harness: &mut H, to: &mut End<H::T>, count: usize) -> Vec<Vec<u8>> {
     let peer = to.peer;
     let arrived = collect_any(harness, &mut to.transport, count);
@@ -275,7 +275,7 @@ fn collect<H: Harness>(harness: &mut H, to: &mut End<H::T>, count: usize) -> Vec
         .collect()
 }
 
-/// As [`collect`], with the peer that each frame came from.
+/// [`collect`] with the sender of each frame.
 fn collect_any<H: Harness>(harness: &mut H, to: &mut H::T, count: usize) -> Vec<(PeerId, Vec<u8>)> {
     let is_lossless = harness.medium().is_lossless;
     let limit = if is_lossless { EMPTY_POLLS_UNTIL_LOST } else { EMPTY_POLLS_UNTIL_QUIET };
@@ -292,7 +292,7 @@ fn collect_any<H: Harness>(harness: &mut H, to: &mut H::T, count: usize) -> Vec<
     arrived
 }
 
-/// Receives until nothing comes any more.
+/// Receives until no more frames arrive.
 fn drain<H: Harness>(harness: &mut H, to: &mut End<H::T>) -> Vec<Vec<u8>> {
     let mut arrived = Vec::new();
     let mut empty_polls = 0;

@@ -1,17 +1,17 @@
-//! What one end does leaves the other as it is.
+//! Actions of one end do not disturb the other.
 
 use super::frames::frame;
 use super::{EMPTY_POLLS_UNTIL_QUIET, Harness, drain, send_all, send_once};
 use crate::transport::{MIN_FRAME_BYTES, RX_BURST_MAX, Transport};
 
-/// Frames sent to a peer that does not look: more than any medium here holds.
+/// Frames sent to a peer that does not receive: more than any medium here holds.
 const UNHEARD: u32 = 5_000;
 
-/// What a handler was given does not change while it looks, though its sender goes on sending. For real
-/// media: in virtual time nobody sends while another receives.
+/// The handler's frame does not change during its call, though the sender continues to send. The
+/// check is for real media: in virtual time no transport sends while another receives.
 ///
 /// # Panics
-/// When the transport breaks the promise; so do all checks.
+/// When the transport breaks the promise, as do all checks.
 pub fn frames_stay_while_their_handler_looks<H: Harness>(harness: &mut H) {
     if !harness.medium().can_wait {
         return;
@@ -32,13 +32,14 @@ pub fn frames_stay_while_their_handler_looks<H: Harness>(harness: &mut H) {
             polls += 1;
             harness.advance();
         }
-        // What the handler's sender sent goes, as far as it has arrived; to wait for the rest in each round takes seconds.
+        // Discards the frames sent inside the handler that have arrived; waiting for the rest in
+        // each round takes seconds.
         while b.transport.rx_burst(RX_BURST_MAX, |_, _| ()) > 0 {}
     }
     drain(harness, &mut b);
 }
 
-/// A sender whose peer neither looks nor sleeps nor wakes goes on.
+/// A sender is not stopped by a peer that neither receives nor sleeps nor wakes.
 pub fn sending_goes_on_beside_a_peer_that_does_nothing<H: Harness>(harness: &mut H) {
     let [mut a, mut b] = harness.pair();
     b.transport.wait(Some(0));

@@ -1,4 +1,4 @@
-//! Waiting ends when there is a reason to, and loses none.
+//! A wait ends for every reason to end, and no wake-up is lost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,10 +8,10 @@ use super::frames::{check_arrival, frame};
 use super::{Harness, collect, send_all};
 use crate::transport::Transport;
 
-/// A wait that takes this long although it had a reason to end hangs.
+/// A wait with a reason to end that takes this long counts as hanging.
 const HANGING: Duration = Duration::from_secs(30);
 
-/// Times that a race between sleeping and waking is run.
+/// Repetitions of a race between sleeping and waking.
 const RACES: u32 = 200;
 
 fn wait_or_hang<T: Transport>(transport: &mut T) {
@@ -20,11 +20,10 @@ fn wait_or_hang<T: Transport>(transport: &mut T) {
     assert!(start.elapsed() < HANGING, "a wait did not end though it had a reason to");
 }
 
-/// A wait with a timeout of 0 returns whether or not something is there; so does one with a short
-/// timeout.
+/// A wait with a timeout of 0, or a short one, returns whether or not a frame is there.
 ///
 /// # Panics
-/// When the transport breaks the promise; so do all checks.
+/// When the transport breaks the promise, as do all checks.
 pub fn wait_of_no_time_returns<H: Harness>(harness: &mut H) {
     let [mut a, mut b] = harness.pair();
     a.transport.wait(Some(0));
@@ -36,8 +35,8 @@ pub fn wait_of_no_time_returns<H: Harness>(harness: &mut H) {
     b.transport.wait(Some(0));
 }
 
-/// A frame that is there ends the wait, also when it has arrived before the wait, and also where
-/// the last `rx_burst` has left it there.
+/// A waiting frame ends the wait, even if it arrived before the wait began or the last `rx_burst`
+/// left it behind.
 pub fn wait_ends_when_a_frame_has_arrived<H: Harness>(harness: &mut H) {
     if !harness.medium().is_lossless {
         return;
@@ -56,7 +55,7 @@ pub fn wait_ends_when_a_frame_has_arrived<H: Harness>(harness: &mut H) {
     }
 }
 
-/// Another thread's waker ends the wait, whichever of the two comes first.
+/// Another thread's waker ends the wait, whether it comes before or after the start of the wait.
 pub fn wait_ends_when_woken<H: Harness>(harness: &mut H) {
     let [mut a, _b] = harness.pair();
     for _ in 0..RACES {
@@ -73,7 +72,7 @@ pub fn wait_ends_when_woken<H: Harness>(harness: &mut H) {
     }
 }
 
-/// A frame that another thread sends while this one falls asleep ends the wait.
+/// A frame that another thread sends while this thread falls asleep ends the wait.
 pub fn wait_ends_when_a_frame_arrives_meanwhile<H>(harness: &mut H)
 where
     H: Harness<T: Send + 'static>,
@@ -90,7 +89,7 @@ where
             while bytes_left {
                 bytes_left = super::send_once(&mut a, &[&frame(14, sequence, 50)]) != 0;
             }
-            // Pauses of changing length hit every moment of the other side's falling asleep.
+            // Pauses of varying length hit every moment of the receiver's falling asleep.
             std::thread::sleep(Duration::from_micros(u64::from(sequence % 50)));
         }
         a

@@ -1,14 +1,14 @@
 //! Datagrams through rings in shared memory, between processes of one host and one user.
 //!
-//! | item | what it is |
+//! | item | meaning |
 //! | --- | --- |
 //! | [`Segment`] | the memory that a pair of endpoints shares: a ring for each direction |
-//! | [`ShmLink`] | a segment, which [`Side`] of it we are, and the means to wake the peer |
+//! | [`ShmLink`] | a segment, our [`Side`] of it, and the means to wake the peer |
 //! | [`Shm`] | the [`Transport`](crate::Transport): all links of one endpoint |
 //! | [`ShmConfig`] | sizes and limits |
 //! | [`Rendezvous`], [`connect`] | where two processes meet to exchange descriptors |
-//! | [`send_with_fds`], [`recv_with_fds`] | how they exchange them |
-//! | [`host_identity`] | whether they can meet at all |
+//! | [`send_with_fds`], [`recv_with_fds`] | the exchange of descriptors |
+//! | [`host_identity`] | whether two processes can meet at all |
 //! | `detached` | all of it within one process, for simulators |
 //!
 //! # Setting up
@@ -24,8 +24,8 @@
 //! let config = ShmConfig::default();
 //! let (waker_a, waker_b) = (Waker::new()?, Waker::new()?);
 //!
-//! // One side makes the segment, and sends its descriptor to the other over a connection, by which the
-//! // two wake each other then. (Here, both are in one process.)
+//! // One side makes the segment and sends its descriptor to the other over a connection, which later
+//! // carries their wake-ups. (Here, both sides are in one process.)
 //! let (bell_a, bell_b) = UnixStream::pair()?;
 //! let segment = Segment::create(&config)?;
 //! let sent = segment.as_fd().try_clone_to_owned()?;
@@ -42,77 +42,79 @@
 //! # }
 //! ```
 //!
-//! # What is left behind
+//! # Nothing is left behind
 //!
-//! Nothing. Segments are memory files without a name, wake-ups go over a connection, and the rendezvous
-//! is a socket in the abstract namespace. All of them live in descriptors and mappings, which the
-//! kernel closes for a process that is killed. The survivor of a pair keeps its side until the
-//! control plane tells it to remove the peer; its frames go nowhere meanwhile, and a record that
-//! the dead process had not published is never seen.
+//! Segments are memory files without a name, wake-ups go over a connection, and the rendezvous is a
+//! socket in the abstract namespace. All of them live in descriptors and mappings, which the kernel
+//! closes for a killed process. The survivor of a pair keeps its side until the control plane
+//! removes the peer. Meanwhile its frames go nowhere, and records that the dead process had not
+//! published are never seen.
 //!
-//! # Who is trusted with what
+//! # Trust
 //!
 //! Only processes of the same user get a segment: the file belongs to the user and is closed to
-//! others, and the rendezvous refuses them. Among those, this module protects against peers that
-//! crash, have bugs, or are of another version, as far as a process can.
+//! others, and the rendezvous refuses them. Among processes of one user, this module protects
+//! against peers that crash, have bugs, or are of another version, within the means of a process.
 //!
 //! A peer **cannot**
 //! - change bytes that the application or the protocol core has seen: they get private copies, or
 //!   [`SharedBytes`](crate::SharedBytes), which copies and has no `&[u8]`;
-//! - make us access memory outside the segment, loop, panic or allocate: everything read from
-//!   the rings is checked first (see [`ring`]), and a ring with an impossible value is given
-//!   up and counted in `rx_broken_rings`;
-//! - make us fault by cutting the file: it is sealed, and unsealed files are refused. A hole that it punches
-//!   reads as zeros. Files in huge pages, where a hole may not be filled again, are refused where
-//!   [`ShmConfig::huge_pages`] is off, as it is by default;
-//! - hold us up: wake-ups are non-blocking by each call's own argument, over a socket of which our end is
-//!   ours alone (`bell.rs` has the designs that fail); what it sends is closed where it may block (`fds.rs`). This holds
-//!   after its death too;
-//! - take or forge wake-ups or frames of another peer: each pair has a segment and a socket of its own;
-//! - wake us more often than we sleep: a peer that tries is given up.
+//! - make us access memory outside the segment, loop, panic or allocate: every value read from the
+//!   rings is checked first (see [`ring`]), and a ring with an impossible value is closed and
+//!   counted in `rx_broken_rings`;
+//! - make us fault by truncating the file: it is sealed, and unsealed files are refused. A punched
+//!   hole reads as zeros. Files in huge pages, where a hole may not be refillable, are refused
+//!   where [`ShmConfig::huge_pages`] is off, as it is by default;
+//! - hold us up: every call for a wake-up is non-blocking by its own argument, over a socket whose
+//!   near end is ours alone (`bell.rs` describes the designs that fail). Received descriptors are
+//!   closed where a close may block (`fds.rs`). The same holds after the peer's death;
+//! - take or forge wake-ups or frames of another peer: every pair has its own segment and socket;
+//! - wake us more often than we sleep: a peer that tries is removed.
 //!
-//! A peer that means harm **can**
+//! A malicious peer **can**
 //! - send garbage in well-formed frames, as on any network;
-//! - leave its ring full for ever: frames for it stay with their sessions, which retry and end by their timeouts;
-//!   meanwhile our event loop does not sleep, and serves others;
-//! - end each of our sleeps by one frame or wake-up: it takes the CPU time of one thread, and no progress;
-//! - not wake us: its frames wait until something else does;
-//! - make us map up to two rings of [`MAX_RING_BYTES`] in each of its links, and pay for pages that either side
-//!   has touched until the link ends;
-//! - queue so many descriptors that the kernel refuses ours (`ETOOMANYREFS`, a limit of the user's):
-//!   new links then use UDP;
-//! - with [`ShmConfig::huge_pages`], punch holes into the file and exhaust the pool, so that we fault;
-//! - lose one thread of ours, up to [`CLOSING_MAX`] in all, by a descriptor whose close blocks; then no
-//!   further rendezvous is accepted. While this process has no free descriptor, the kernel drops
-//!   descriptors in the nexus' own thread, where such a close may block: leave the limit of descriptors well
-//!   above the number of connections;
+//! - leave its ring full for ever: frames for it stay with their sessions, which retry and end by
+//!   their timeouts; meanwhile our event loop does not sleep, and serves others;
+//! - end each of our sleeps by one frame or wake-up: it takes the CPU time of one thread, and stops
+//!   no progress;
+//! - not wake us: its frames wait until another event does;
+//! - make us map up to two rings of [`MAX_RING_BYTES`] in each of its links, and pay for the pages
+//!   that either side has touched until the link ends;
+//! - queue so many descriptors that the kernel refuses ours (`ETOOMANYREFS`, a limit per user): new
+//!   links then use UDP;
+//! - with [`ShmConfig::huge_pages`], punch holes into the file and exhaust the pool, so that we
+//!   fault;
+//! - block one thread of ours, up to [`CLOSING_MAX`] in all, by a descriptor whose close blocks;
+//!   then no further rendezvous is accepted. While this process has no free descriptor, the kernel
+//!   drops descriptors in the nexus' own thread, where such a close may block: leave the limit of
+//!   descriptors well above the number of connections;
 //! - attach to us as a debugger and kill us, where the system lets processes of one user do so.
 //!
 //! # Large frames
 //!
-//! A message that fits one frame is copied once, into the ring, and can be read where it lies by a receiver that
-//! asks for it ([`FrameHandler::handle_shared`](crate::FrameHandler::handle_shared)); in several
-//! frames it is copied again by the receiver, but the two sides work at the same time and the ring
+//! A message in one frame is copied once, into the ring. A receiver that opts in can read it in
+//! place ([`FrameHandler::handle_shared`](crate::FrameHandler::handle_shared)). A message in
+//! several frames is copied again by the receiver, but the two sides work concurrently and the ring
 //! stays in their caches. Measured between two cores that copy 8 MiB at 14 GB/s, with a receiver
 //! that reads the whole message afterwards:
 //!
-//! | message | under way | small frames, copied twice | one frame, read in place |
+//! | message | in flight | small frames, copied twice | one frame, read in place |
 //! | --- | --- | --- | --- |
 //! | 64 KiB | 1 | 7.4 GB/s | 8.4 GB/s |
 //! | 256 KiB | 1 | 10.2 | 10.1 |
 //! | 8 MiB | 1 | 9.4 | 9.5 |
 //! | 8 MiB | 2 | 9.7 | 14.4 |
 //!
-//! (Small frames are of 16 KiB, and of 8 KiB for 8 MiB, where 64 KiB gave the same.)
+//! (Small frames are of 16 KiB, and for 8 MiB of 8 KiB, where 64 KiB made no difference.)
 //!
-//! So it pays where several messages are under way, which makes up for working by turns. The ring
-//! should then hold four frames, and not much more: with eight, 8 MiB went at 8.4 GB/s instead of
-//! 9.5. Huge pages changed nothing.
+//! So one large frame pays where several messages are in flight, to compensate for working by
+//! turns. The ring should then hold four frames, and not much more: with eight, 8 MiB went at 8.4
+//! GB/s instead of 9.5. Huge pages changed nothing.
 //!
 //! # Memory
 //!
-//! A segment of the default size takes 2 MiB and a page, page by page as the rings go round for
-//! the first time. Huge pages are used where configured and there.
+//! A segment of the default size takes 2 MiB and a page, page by page during the first lap of the
+//! rings. Huge pages are used if configured and available.
 
 mod bell;
 mod config;
@@ -128,7 +130,7 @@ mod mapping;
 mod peer;
 mod rendezvous;
 mod rings;
-// For the model checks, fuzz targets and benches of the bare ring; no part of the API.
+// For the model checks, fuzz targets and benches of the ring alone; no part of the API.
 #[doc(hidden)]
 pub mod ring;
 mod schedule;

@@ -7,21 +7,21 @@ use petrel_planted::planted;
 use super::record::{Header, LAST, NOTHING, RECORD_HEADER_BYTES, max_frame_limit, record_bytes};
 use super::{Broken, Memory, Ordering, POLLING, RingFrame, is_asleep};
 
-/// No position, as it is odd.
+/// An impossible position: it is odd.
 const NOWHERE: u64 = u64::MAX;
 
-/// Frames after which [`Consumer::receive`] looks no further than to the end of a publication: few
+/// Number of frames after which [`Consumer::receive`] stops at the next end of a publication: few
 /// enough to stop behind most bursts, and enough to share the costs of a turn.
 const ENOUGH_FRAMES: usize = 4;
 
-/// What one call of [`Consumer::receive`] brought.
+/// The result of one call of [`Consumer::receive`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// Frames delivered.
     pub frames: usize,
-    /// Bytes in them.
+    /// Bytes of the delivered frames.
     pub bytes: usize,
-    /// Publications of which the last frame is among them.
+    /// Publications whose last frame was delivered.
     pub publications: usize,
     /// The ring is [`Broken`]. Frames before the broken place were delivered.
     pub is_broken: bool,
@@ -32,18 +32,19 @@ pub struct Received {
 pub struct Consumer<M> {
     memory: M,
     max_frame_bytes: usize,
-    /// The next record.
+    /// Position of the next record.
     head: u64,
     /// The head that the producer knows.
     released: u64,
-    /// The head at which [`Consumer::has_data`] found nothing last, and no sleep came in between.
+    /// The head at which [`Consumer::has_data`] last found nothing, unless a sleep came in between.
     idle_at: Cell<u64>,
-    /// What the sleep word holds.
+    /// The value of the sleep word.
     sleep_word: u64,
 }
 
 impl<M: Memory> Consumer<M> {
-    /// The only consumer of the fresh ring in `memory`, whose bytes were all 0 when the producer began.
+    /// Creates the only consumer of the fresh ring in `memory`, whose bytes were all 0 when the
+    /// producer began.
     ///
     /// # Panics
     /// When `max_frame_bytes` is 0 or exceeds [`max_frame_limit`].
@@ -53,7 +54,7 @@ impl<M: Memory> Consumer<M> {
         Self { memory, max_frame_bytes, head: 0, released: 0, idle_at, sleep_word: 0 }
     }
 
-    /// Lends up to `budget` frames to `on_frame`, oldest first, then gives their bytes back to the
+    /// Lends up to `budget` frames to `on_frame`, oldest first, then releases their bytes to the
     /// producer.
     #[inline]
     pub fn receive(&mut self, budget: usize, mut on_frame: impl FnMut(RingFrame<'_>)) -> Received {
@@ -63,7 +64,7 @@ impl<M: Memory> Consumer<M> {
             let (mut head, pause) = (self.head, self.pause());
             loop {
                 let memory = self.memory.view();
-                // SAFETY: that is where the next record is, or will be.
+                // SAFETY: `head` is the place of the next record.
                 let word = unsafe { memory.load_word(offset(&memory, head)) };
                 let Some(length) = frame_length(&memory, word, head, self.max_frame_bytes) else {
                     drop(memory);
@@ -78,8 +79,9 @@ impl<M: Memory> Consumer<M> {
                     }
                 };
                 let at = offset(&memory, head) + RECORD_HEADER_BYTES;
-                // SAFETY: `frame_length` found the record before the end of the ring, a header is
-                // published with all of its record, and the bytes are released only after this.
+                // SAFETY: `frame_length` found that the record ends before the end of the ring, a
+                // header is published with all of its record, and the bytes are released only
+                // afterwards.
                 unsafe { memory.with_frame(at, length, &mut on_frame) };
                 head = head.wrapping_add(record_bytes(length) as u64);
                 received.frames += 1;
@@ -101,21 +103,21 @@ impl<M: Memory> Consumer<M> {
         received
     }
 
-    /// Lends up to `budget` of the frames that [`Consumer::receive`] would, and leaves them in the
-    /// ring: those of one publication, before the end of the ring's memory, and before any place
-    /// that is broken.
+    /// Lends up to `budget` of the frames that [`Consumer::receive`] would lend, and leaves them in
+    /// the ring. It stops at the end of a publication or of the ring's memory, and before any
+    /// broken place.
     #[inline]
     pub fn look_ahead(&mut self, budget: usize, mut on_frame: impl FnMut(RingFrame<'_>)) {
         let mut head = self.head;
         for _ in 0..budget {
             let memory = self.memory.view();
-            // SAFETY: that is where the next record is, or will be.
+            // SAFETY: `head` is the place of the next record.
             let word = unsafe { memory.load_word(offset(&memory, head)) };
             let Some(length) = frame_length(&memory, word, head, self.max_frame_bytes) else {
                 break;
             };
             let at = offset(&memory, head) + RECORD_HEADER_BYTES;
-            // SAFETY: as in `receive`, and nothing is released here.
+            // SAFETY: as in `receive`; no bytes are released here.
             unsafe { memory.with_frame(at, length, &mut on_frame) };
             head = head.wrapping_add(record_bytes(length) as u64);
             if word & LAST != 0 {
@@ -124,10 +126,10 @@ impl<M: Memory> Consumer<M> {
         }
     }
 
-    /// Whether [`Consumer::receive`] would find something, be it a broken ring.
+    /// Returns true if [`Consumer::receive`] would find a frame or a broken ring.
     #[inline]
     pub fn has_data(&self) -> bool {
-        // SAFETY: that is where the next record is, or will be.
+        // SAFETY: `self.head` is the place of the next record.
         let word = unsafe { self.memory.load_word(self.offset(self.head)) };
         if word == NOTHING {
             self.idle_at.set(self.head);
@@ -135,13 +137,14 @@ impl<M: Memory> Consumer<M> {
         word != NOTHING
     }
 
-    /// Tells the producer for all time that no wake-up is needed.
+    /// Declares to the producer for all time that no wake-up is needed.
     pub fn declare_polling(&mut self) {
         self.declare(POLLING);
     }
 
-    /// Tells the producer that a wake-up is needed from now on. The caller goes on with a
-    /// [`sleep_fence`](super::sleep_fence), and sleeps only if [`Consumer::has_data`] is false then.
+    /// Declares to the producer that a wake-up is needed from now on. The caller then executes a
+    /// [`sleep_fence`](super::sleep_fence), and sleeps only if [`Consumer::has_data`] is false
+    /// afterwards.
     #[inline]
     pub fn declare_sleep(&mut self) {
         if self.sleep_word != POLLING && !is_asleep(self.sleep_word) {
@@ -149,23 +152,23 @@ impl<M: Memory> Consumer<M> {
         }
     }
 
-    /// Takes [`Consumer::declare_sleep`] back.
+    /// Revokes [`Consumer::declare_sleep`].
     #[inline]
     pub fn declare_awake(&mut self) {
         if is_asleep(self.sleep_word) {
             self.declare(self.sleep_word + 1);
-            // Much may come until a sleeper is awake.
+            // Many records may arrive until a sleeper is awake.
             self.idle_at.set(NOWHERE);
         }
     }
 
-    /// How many sleeps were declared so far: the producer wakes at most once for each.
+    /// The number of declared sleeps so far: the producer wakes at most once for each.
     pub fn sleep_count(&self) -> u64 {
         if self.sleep_word == POLLING { 0 } else { self.sleep_word.div_ceil(2) }
     }
 
-    /// Tells the producer of another head than the true one, and of the ring's capacity. For simulators of bad
-    /// consumers.
+    /// Reports a false head to the producer: `lie` of the released head and of the ring's capacity.
+    /// For simulators of bad consumers.
     pub(in super::super) fn lie_about_head(&self, lie: impl FnOnce(u64, usize) -> u64) {
         let head = lie(self.released, self.memory.capacity());
         self.memory.control().head.0.store(head, Ordering::Release);
@@ -174,36 +177,37 @@ impl<M: Memory> Consumer<M> {
     #[inline]
     fn declare(&mut self, sleep_word: u64) {
         self.sleep_word = sleep_word;
-        // Nothing is published by this word; the sleep fence orders it where it matters.
+        // The word publishes no other bytes; the sleep fence orders it where that matters.
         self.memory.control().sleep.0.store(sleep_word, Ordering::Relaxed);
     }
 
-    /// Frames behind which the end of a publication ends a call of [`Consumer::receive`]. What was
-    /// waited for has hardly a successor yet; looking for one would fetch the line that the producer
-    /// is about to fill, and what answers the frames would wait for it. But of small publications
-    /// that lay there already several are taken, or they would stay as small for ever: they are
-    /// answered in bursts as they come.
+    /// Number of frames after which the next end of a publication ends a call of
+    /// [`Consumer::receive`]. After an empty poll, one frame is enough: hardly any publication
+    /// follows the awaited one yet. A look for it would fetch the line that the producer is about
+    /// to fill, and the answers to the frames would wait for that fetch. But of small publications
+    /// that were already waiting, a call takes several and answers them in bursts; otherwise bursts
+    /// would stay small for ever.
     #[inline]
     fn enough_frames(&self) -> usize {
         if self.idle_at.get() == self.head { 1 } else { ENOUGH_FRAMES }
     }
 
-    /// How far records can be read without going to the start of the ring.
+    /// The end of the records that can be read without returning to the start of the ring.
     #[inline]
     fn lap_end(&self) -> u64 {
         self.head.wrapping_add((self.memory.capacity() - self.offset(self.head)) as u64)
     }
 
-    /// Where the producer gets its bytes back before the burst ends: after an eighth of the ring, or
-    /// at its end.
+    /// The position at which the consumer releases bytes before the burst ends: after an eighth of
+    /// the ring, or at its end.
     #[inline]
     fn pause(&self) -> u64 {
         let to_lap_end = self.lap_end().wrapping_sub(self.released);
         self.released.wrapping_add(to_lap_end.min(self.memory.capacity() as u64 / 8))
     }
 
-    /// What to do at the head, where `word` is no frame's header: go on, as it led to the start of
-    /// the ring, or not, as there is nothing yet.
+    /// Handles a `word` at the head that is no frame's header. Returns true after a skip to the
+    /// start of the ring, and false if there is no record yet.
     #[inline]
     fn pass(&mut self, word: u64) -> Result<bool, Broken> {
         if word == NOTHING {
@@ -216,8 +220,8 @@ impl<M: Memory> Consumer<M> {
         skipped.map(|()| true)
     }
 
-    /// Goes to the start of the ring, if that is where `word` leads. A skip is shorter than any
-    /// record, and there is none at the start.
+    /// Moves the head to the start of the ring if `word` is a skip. A skip is shorter than any
+    /// record, and never occurs at the start.
     #[cold]
     #[inline(never)]
     fn skip_to_start(&mut self, word: u64) -> Result<(), Broken> {
@@ -229,7 +233,7 @@ impl<M: Memory> Consumer<M> {
         Ok(())
     }
 
-    /// Gives everything before `head` back to the producer.
+    /// Releases everything before `head` to the producer.
     #[inline]
     fn release(&mut self, head: u64) {
         self.head = head;
@@ -251,12 +255,12 @@ fn offset(memory: &impl Memory, position: u64) -> usize {
     position as usize & (memory.capacity() - 1)
 }
 
-/// Length of the frame whose record at `head` has this header, if it is a possible one and the
-/// record ends at or before the end of the ring.
+/// Returns the length of the frame whose record at `head` has this header, if the length is
+/// possible and the record ends at or before the end of the ring.
 #[inline(always)]
 fn frame_length(memory: &impl Memory, word: u64, head: u64, max_bytes: usize) -> Option<usize> {
-    // One comparison for three conditions: with another check than the position's, a skip, or
-    // nothing, this is no possible length.
+    // One comparison for three conditions: with a check for another position, a skip, or nothing,
+    // the result is no possible length.
     let length = ((word ^ Header::check_bits(head)) & !LAST) as usize;
     // No overflow: a possible length has 31 bits.
     let is_frame = length.wrapping_sub(1) < max_bytes

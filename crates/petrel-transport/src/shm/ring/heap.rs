@@ -1,4 +1,4 @@
-//! Memory for the tests of the ring: on the heap, and suspicious.
+//! Ring memory for tests: on the heap, with every access checked.
 
 use std::cell::UnsafeCell;
 use std::sync::Arc;
@@ -15,9 +15,9 @@ struct HeapRing {
     words: Box<[UnsafeCell<u64>]>,
 }
 
-// SAFETY: the words are accessed by the rules of `Memory` alone, which exclude data races.
+// SAFETY: the words are accessed only by the rules of `Memory`, which exclude data races.
 unsafe impl Sync for HeapRing {}
-// SAFETY: nothing in it belongs to a thread.
+// SAFETY: no part of the ring belongs to a thread.
 unsafe impl Send for HeapRing {}
 
 impl Heap {
@@ -38,8 +38,8 @@ impl Heap {
 
     fn header(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(RECORD_ALIGN));
-        // SAFETY: `at` checked the place, and that it is aligned; by the rules of `Memory`, nobody
-        // accesses it in another manner at the same time.
+        // SAFETY: `at` checked the place and its alignment. By the rules of `Memory`, there is no
+        // concurrent access of another kind.
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 }
@@ -74,7 +74,7 @@ unsafe impl Memory for Heap {
 
     unsafe fn store_frame(&self, offset: usize, head: &[u8], body: &[u8]) {
         let to = self.at(offset, head.len() + body.len());
-        // SAFETY: `at` checked it, and the caller owns the bytes.
+        // SAFETY: `at` checked the range, and the caller owns the bytes.
         unsafe {
             to.copy_from_nonoverlapping(head.as_ptr(), head.len());
             to.add(head.len()).copy_from_nonoverlapping(body.as_ptr(), body.len());

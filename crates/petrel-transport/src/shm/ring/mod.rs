@@ -1,93 +1,95 @@
-//! A ring of variable-length records, for one producer and one consumer that share memory but
-//! not trust.
+//! A ring of variable-length records, for one producer and one consumer that share memory but not
+//! trust.
 //!
 //! # The simple algorithm
 //!
 //! A ring is `capacity` bytes (a power of two) and two positions, `tail` and `head`, that count
 //! bytes and only grow. The producer copies a record to `tail`, then stores `tail + record` with
-//! release; the consumer loads `tail` with acquire, reads the records between `head` and `tail`
-//! where they lie, then stores its new `head` with release; the producer loads `head` with acquire
-//! before it writes over those bytes. `tail - head` bytes are in use, so that a full and an empty
-//! ring differ.
+//! release. The consumer loads `tail` with acquire, reads the records between `head` and `tail` in
+//! place, then stores its new `head` with release. The producer loads `head` with acquire before it
+//! overwrites the released bytes. `tail - head` bytes are in use, which distinguishes a full ring
+//! from an empty one.
 //!
-//! A record never crosses the end of the ring, so that the consumer can lend it in one piece: a
-//! marker skips the bytes that are too few for the next record.
+//! A record never crosses the end of the ring, so that the consumer can lend it in one piece. If
+//! too few bytes remain for the next record, a marker skips them.
 //!
-//! # Departures from it
+//! # Departures from the simple algorithm
 //!
-//! 1. *No shared tail.* A record begins with a header word, and the consumer looks at the place of
-//!    its next record instead of a tail: 0 is nothing yet. A record then takes one cache line to
-//!    the consumer where a tail and a record take two. See below.
-//! 2. *Private positions.* Each side keeps its own position in private memory, and the shared word
-//!    is only what it tells the other. So nothing that the peer does to the shared words can
-//!    move this side's position.
-//! 3. *A cached head.* The producer remembers what it last read of the head and reads the shared
-//!    word again only when that is not enough.
-//! 4. *Batched publication.* Records are written with [`Producer::push`] and become visible all
-//!    at once with [`Producer::publish`]; heads are released once per burst, or whenever an eighth
-//!    of the ring was read, so that a long burst of large frames does not starve the producer.
-//! 5. *Sleep by declaration.* The consumer says in a word of its own whether it sleeps. The producer
-//!    looks at it after publishing. See below.
+//! 1. *No shared tail.* A record begins with a header word, and the consumer polls the place of its
+//!    next record instead of a tail: 0 means no record yet. A record then costs the consumer one
+//!    cache line, where a tail and a record cost two. See below.
+//! 2. *Private positions.* Each side keeps its own position in private memory, and only reports it
+//!    in the shared word. Writes of the peer to the shared words thus cannot move this side's
+//!    position.
+//! 3. *A cached head.* The producer remembers the last head that it read, and reads the shared word
+//!    again only if that head leaves too little room.
+//! 4. *Batched publication.* [`Producer::push`] writes records, and [`Producer::publish`] makes all
+//!    of them visible at once. Heads are released once per burst, or whenever an eighth of the ring
+//!    was read, so that a long burst of large frames does not starve the producer.
+//! 5. *Sleep by declaration.* The consumer declares in a word of its own whether it sleeps. The
+//!    producer reads the word after publishing. See below.
 //!
 //! # Publication by the first header
 //!
-//! The producer writes all of a burst but the header of its first record, which it keeps. To
+//! The producer writes all of a burst except the header of its first record, which it keeps. To
 //! publish, it writes 0 to where the next burst will begin, and then the kept header with release.
-//! The consumer, which loads headers with acquire, so sees the burst in whole, and 0 behind it. For
-//! this, one line behind the records is always free. So every place is 0 before the consumer first
-//! looks at it, and nothing of an earlier lap is ever taken for a record.
+//! The consumer loads headers with acquire, and so sees the burst in whole, and 0 behind it. One
+//! line behind the records is always free for the 0. So every place is 0 before the consumer first
+//! looks at it, and bytes of an earlier lap are never taken for a record.
 //!
-//! Records are aligned to cache lines ([`RECORD_ALIGN`]): a small frame is one line with its header,
-//! and the consumer does not look at lines that it reads otherwise.
+//! Records are aligned to cache lines ([`RECORD_ALIGN`]): a small frame and its header are one
+//! line, and the consumer looks at no line that it would not read anyway.
 //!
-//! The last record of a burst is marked, so that the consumer need not look behind it: that look
-//! fetches the very line that the producer fills next, and what answers the burst waits for it.
+//! The last record of a burst is marked, so that the consumer need not look behind it. Such a look
+//! would fetch the very line that the producer fills next, and the burst's answers would wait for
+//! it.
 //!
-//! Measured between two cores, bare ping-pong of 48 B, best of seven: tail and records aligned to
-//! 8 bytes 525 ns, to 64 bytes 430; header instead of tail, 64 bytes 300; the same with a look behind
-//! the record before it is answered 370. Calls of 32 B went from 0.65 to 0.45 µs, of which the bare
-//! medium takes 0.32; 60 of them in flight lost 6 to 9 % of their rate, and 12 % when the consumer
-//! always looked for more behind a burst for which it had not waited. Bulk stayed as it was.
+//! Measured between two cores, baseline ping-pong of 48 B, best of seven: tail and records aligned
+//! to 8 bytes 525 ns, to 64 bytes 430; header instead of tail, 64 bytes 300; the last with a look
+//! behind the record before the answer 370. Calls of 32 B went from 0.65 to 0.45 µs, of which the
+//! baseline takes 0.32. Calls with 60 in flight lost 6 to 9 % of their rate, and 12 % when the
+//! consumer always looked for more behind a burst that it had not waited for. Bulk was unchanged.
 //!
 //! (An earlier attempt found no gain. It looked behind each burst.)
 //!
 //! # Sleeping without losing a wake-up
 //!
-//! The sleep word counts the consumer's changes of mind: odd while it sleeps, even while it is
-//! awake. The consumer makes it odd, executes a sequentially consistent [`fence`](sleep_fence), and
-//! looks at the place of its next record once more; only if nothing is there does it sleep. The
-//! producer publishes a header, executes the same fence, and loads the sleep word. In the total order
-//! of the two fences one comes first: either the consumer then sees the header, or the producer
-//! sees the sleep.
+//! The sleep word counts the consumer's transitions: odd while it sleeps, even while it is awake.
+//! The consumer makes the word odd, executes a sequentially consistent [`fence`](sleep_fence), and
+//! looks once more at the place of its next record. It sleeps only if there is no record. The
+//! producer publishes a header, executes the same fence, and loads the sleep word. In the total
+//! order of the two fences one comes first: either the consumer then sees the header, or the
+//! producer sees the sleep.
 //!
-//! The producer remembers which sleep it ended last, so that each costs it one system call and the
-//! word has one writer. What it publishes between that call and the consumer's next sleep is
-//! found by the check before that sleep: had the producer seen that sleep, it would have woken it.
+//! The producer remembers the last sleep that it ended. So a sleep costs it one system call, and
+//! the word has one writer. Records that it publishes between that call and the consumer's next
+//! sleep are found by the check before that sleep: had the producer seen that sleep, it would have
+//! ended it.
 //!
 //! (An earlier form had the producer swap the word to "awake". It was no simpler, let a bad
-//! producer write to the consumer's word, and loom could not follow it: it does not know that
-//! nothing can come between what a swap reads and what it writes in the order of a word's values.)
+//! producer write to the consumer's word, and loom could not follow it: loom does not model that
+//! nothing can come between the value that a swap reads and the value that it writes in the order
+//! of a word's values.)
 //!
-//! The fence waits until the producer's stores have left its store buffer, and that includes
-//! fetching the header's cache line from the consumer's core. Measured (with a tail) between two cores of a small
-//! virtual machine, best of 25 windows: 9 instead of 16 million frames of 64 bytes per second with
-//! a publication for each, 13 instead of 39 with one for two, and no difference from 16 up. So one
-//! fence serves all the rings of a burst, and a consumer that polls for ever says so at the start
-//! with [`Consumer::declare_polling`], which cannot be revoked, and its producer leaves the fence
-//! out. (`membarrier` would move the cost to the sleeper, but interrupts every polling thread of
-//! every such process on the host each time that anybody goes to sleep.)
+//! The fence waits until the producer's stores have left its store buffer, which includes fetching
+//! the header's cache line from the consumer's core. Measured (with a tail) between two cores of a
+//! small virtual machine, best of 25 windows: 9 instead of 16 million frames of 64 bytes per second
+//! with a publication for each, 13 instead of 39 with a publication for two, and no difference from
+//! 16 up. So one fence serves all the rings of a burst. A consumer that polls for ever declares so
+//! at the start with [`Consumer::declare_polling`], which cannot be revoked, and its producer omits
+//! the fence. (`membarrier` would move the cost to the sleeper, but interrupts every polling thread
+//! of every such process on the host at every sleep.)
 //!
-//! # What is not believed
+//! # Untrusted values
 //!
-//! Everything read from shared memory may be garbage: the peer may have crashed, be another
-//! version, or be hostile. A head must lie between what was already known and what was published,
-//! and be aligned. Each record's header word is read once, must carry the check value of its own
-//! position, a length of at least 1 and at most the agreed maximum, and its record must lie in whole
-//! before the end of the ring; that it is no further from the released head than a ring is long
-//! follows, as a record has at most half of the ring and heads are released every eighth. A skip must
-//! lead over at most half of the ring, so that two cannot follow each other. Anything else makes the
-//! ring [`Broken`]; no access depends on a value that was not checked. Every loop is bounded by the
-//! budget of the call.
+//! Any value read from shared memory may be garbage: the peer may have crashed, be another version,
+//! or be hostile. A head must lie between the last known head and the published position, and be
+//! aligned. A record's header word is read once. It must carry the check value of its own position
+//! and a length from 1 to the agreed maximum, and its record must lie in whole before the end of
+//! the ring. The record then also ends within a ring's length of the released head, as a record has
+//! at most half of the ring and heads are released every eighth. A skip must lead over at most half
+//! of the ring, so that two cannot follow each other. Any other value makes the ring [`Broken`]; no
+//! access depends on an unchecked value. The budget of the call bounds every loop.
 //!
 //! The core is generic over [`Memory`], so that the same code runs in a mapped segment and, with
 //! tracked cells, under loom (`tests/loom_ring.rs`).
@@ -113,13 +115,13 @@ pub use crate::shared::RingFrame;
 /// The sleep word of a consumer that never sleeps. Even, and not reached by counting.
 const POLLING: u64 = u64::MAX - 1;
 
-/// Whether a sleep word says that the consumer sleeps, or is about to.
+/// Returns true if the sleep word declares that the consumer sleeps, or is about to.
 #[inline]
 fn is_asleep(sleep_word: u64) -> bool {
     sleep_word % 2 == 1
 }
 
-/// The peer wrote something that no correct peer writes. The ring is of no further use.
+/// The peer wrote a value that no correct peer writes. The ring is of no further use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Broken;
 
@@ -150,12 +152,12 @@ impl Control {
 /// The bytes of a ring and its control words.
 ///
 /// # Safety
-/// `capacity` is a power of two, at least two times [`RECORD_ALIGN`], and never changes; accesses at
-/// offsets below it that meet the methods' conditions are valid for the life of the value. All
+/// `capacity` is a power of two, at least two times [`RECORD_ALIGN`], and never changes. Accesses
+/// at offsets below it that meet the methods' conditions are valid for the life of the value. All
 /// bytes of a fresh ring are 0.
 pub unsafe trait Memory {
-    /// The same memory, borrowed: where accesses in a loop find what they need in registers, though
-    /// the compiler cannot know what is written in between.
+    /// The same memory, borrowed. In a loop, a view keeps its address and capacity in registers,
+    /// although the compiler cannot know what is written in between.
     type View<'a>: Memory
     where
         Self: 'a;
@@ -176,14 +178,13 @@ pub unsafe trait Memory {
     /// for a free line.
     unsafe fn store_word(&self, offset: usize, word: u64);
 
-    /// Writes a record's header, atomically and with release: all that was stored before comes
-    /// before it.
+    /// Writes a record's header, atomically and with release: all earlier stores come before it.
     ///
     /// # Safety
     /// As for [`Memory::store_word`]. The consumer may be looking at the word.
     unsafe fn publish_word(&self, offset: usize, word: u64);
 
-    /// Reads what stands where a record's header may be, once, atomically and with acquire.
+    /// Reads the word at a place for a record's header, once, atomically and with acquire.
     ///
     /// # Safety
     /// `offset` is a multiple of [`RECORD_ALIGN`] below the capacity. Only the consumer calls this,
@@ -197,10 +198,11 @@ pub unsafe trait Memory {
     /// the producer calls this, for free bytes.
     unsafe fn store_frame(&self, offset: usize, head: &[u8], body: &[u8]);
 
-    /// [`Memory::store_frame`] of one part of 16 to [`RECORD_ALIGN`] − [`RECORD_HEADER_BYTES`] bytes.
+    /// [`Memory::store_frame`] of one part of 16 to [`RECORD_ALIGN`] − [`RECORD_HEADER_BYTES`]
+    /// bytes.
     ///
     /// # Safety
-    /// As for [`Memory::store_frame`], and of such a length.
+    /// As for [`Memory::store_frame`], and `frame` has a length in that range.
     #[inline(always)]
     unsafe fn store_line(&self, offset: usize, frame: &[u8]) {
         // SAFETY: the caller's conditions are those of `store_frame`.
@@ -220,8 +222,8 @@ pub unsafe trait Memory {
     ) -> R;
 }
 
-/// Orders what was stored before against what is loaded after: the one place where sequential
-/// consistency is needed. One fence serves any number of rings.
+/// Orders earlier stores before later loads: the only place that needs sequential consistency. One
+/// fence serves any number of rings.
 #[inline]
 pub fn sleep_fence() {
     fence(Ordering::SeqCst);

@@ -10,17 +10,17 @@ use crate::copy::INLINE_BYTES_MAX;
 
 use super::{Broken, Memory, Ordering, POLLING, RingFrame, is_asleep};
 
-/// Lengths of frames that [`Producer::push_line`] takes: from a header alone to what fills a line.
+/// Lengths of frames that [`Producer::push_line`] accepts: from a header alone to a full line.
 const LINE_FRAME_BYTES_MIN: usize = 16;
 const LINE_FRAME_BYTES_MAX: usize = RECORD_ALIGN - RECORD_HEADER_BYTES;
 
-/// No position, as it is odd.
+/// An impossible position: it is odd.
 const NOWHERE: u64 = u64::MAX;
 
 /// Why a frame was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PushError {
-    /// The consumer has not yet released enough. Publish, and offer the frame again later.
+    /// The consumer has not released enough bytes yet. Publish, and offer the frame again later.
     Full,
     /// The frame is empty or longer than agreed.
     Length,
@@ -35,28 +35,28 @@ pub struct Producer<M> {
     max_frame_bytes: usize,
     /// Largest frame that is copied without a call.
     small_bytes_max: usize,
-    /// How many lengths [`Producer::push_line`] takes.
+    /// The number of lengths that [`Producer::push_line`] accepts.
     line_frame_lengths: usize,
-    /// Where the next record goes.
+    /// Position of the next record.
     tail: u64,
-    /// Where the first record goes that the consumer is not to see yet.
+    /// Position of the first record that is not published yet.
     published: u64,
-    /// A position at which [`NOTHING`] stands, if there is no record yet; or [`NOWHERE`].
+    /// A position that holds [`NOTHING`] unless a record is there already; or [`NOWHERE`].
     cleared: u64,
-    /// The header of that record, if there is one.
+    /// The header of the first unpublished record, if there is one.
     first_header: u64,
     /// The header of the last record.
     last_header: u64,
     /// The consumer's head when it was last read.
     head: u64,
-    /// Bytes from the tail that are known to be free and come before the end of the ring.
+    /// Bytes from the tail that are known to be free and lie before the end of the ring.
     writable_bytes: usize,
-    /// The sleep word that was last seen: the sleep that was ended last, or [`POLLING`].
+    /// The last sleep word seen: the last sleep that was ended, or [`POLLING`].
     sleep_word: u64,
 }
 
 impl<M: Memory> Producer<M> {
-    /// The only producer of the fresh ring in `memory`, whose bytes are all 0.
+    /// Creates the only producer of the fresh ring in `memory`, whose bytes are all 0.
     ///
     /// # Panics
     /// When `max_frame_bytes` is 0 or exceeds [`max_frame_limit`].
@@ -79,14 +79,14 @@ impl<M: Memory> Producer<M> {
         }
     }
 
-    /// Writes a frame of two parts behind the others. It is not seen before [`Producer::publish`].
+    /// Writes a frame of two parts behind the others. [`Producer::publish`] makes it visible.
     ///
     /// # Errors
     /// See [`PushError`]. Nothing is written then.
     #[inline]
     pub fn push(&mut self, head: &[u8], body: &[u8]) -> Result<(), PushError> {
         let length = head.len() + body.len();
-        // Both ends of the range of lengths in one comparison.
+        // Checks the two ends of the range of lengths in one comparison.
         if length.wrapping_sub(1) >= self.max_frame_bytes {
             return Err(PushError::Length);
         }
@@ -97,8 +97,8 @@ impl<M: Memory> Producer<M> {
         Ok(())
     }
 
-    /// [`Producer::push`] of a small frame for which nothing has to be looked up; false if it is
-    /// not so. There is no call in it, so that the caller has nothing to save and restore.
+    /// [`Producer::push`] of a small frame into room that is known to be free; returns false
+    /// otherwise. The function contains no call, so the caller has nothing to save and restore.
     #[inline]
     pub fn push_at_once(&mut self, head: &[u8], body: &[u8]) -> bool {
         let length = head.len() + body.len();
@@ -107,20 +107,20 @@ impl<M: Memory> Producer<M> {
         {
             return false;
         }
-        // SAFETY: `new` bounds `small_bytes_max` by this, and nobody changes it. The compiler leaves
-        // the copy of large frames out, 14 instructions to prepare for its call included.
+        // SAFETY: `new` bounds `small_bytes_max` by this value, and it never changes. The compiler
+        // thus omits the copy of large frames, with 14 instructions to prepare for its call.
         unsafe { std::hint::assert_unchecked(length <= INLINE_BYTES_MAX) };
         self.write(head, body);
         true
     }
 
-    /// [`Producer::push`] of a frame whose record has one line, as most small calls have, if nothing
-    /// has to be looked up; false if it is not so. So short that it is inlined wherever it is used.
+    /// [`Producer::push`] of a frame whose record has one line, as most small calls have, into room
+    /// that is known to be free; returns false otherwise. Short enough to be inlined at every call.
     #[inline(always)]
     pub fn push_line(&mut self, frame: &[u8]) -> bool {
         let length = frame.len();
         let Some(left) = self.writable_bytes.checked_sub(RECORD_ALIGN) else { return false };
-        // Both ends of the range of lengths in one comparison.
+        // Checks the two ends of the range of lengths in one comparison.
         if length.wrapping_sub(LINE_FRAME_BYTES_MIN) >= self.line_frame_lengths {
             return false;
         }
@@ -131,8 +131,8 @@ impl<M: Memory> Producer<M> {
         self.last_header = word;
         let at = self.offset(tail);
         let memory = self.memory.view();
-        // SAFETY: a line from the tail on is free and lies before the end of the ring, and the record
-        // has no more: `new` bounds the lengths so.
+        // SAFETY: a line from the tail on is free and lies before the end of the ring, and the
+        // record has no more: `new` bounds the lengths accordingly.
         unsafe {
             std::hint::assert_unchecked(length <= LINE_FRAME_BYTES_MAX);
             memory.store_line(at + RECORD_HEADER_BYTES, frame);
@@ -147,12 +147,12 @@ impl<M: Memory> Producer<M> {
         true
     }
 
-    /// Leads every [`Producer::push`] to look for room first.
+    /// Makes the next [`Producer::push`] check for room first.
     pub fn forget_room(&mut self) {
         self.writable_bytes = 0;
     }
 
-    /// Writes the record of a frame of a possible length, for which there are writable bytes.
+    /// Writes the record of a frame of a valid length, for which there are writable bytes.
     #[inline(always)]
     fn write(&mut self, head: &[u8], body: &[u8]) {
         let length = head.len() + body.len();
@@ -160,7 +160,7 @@ impl<M: Memory> Producer<M> {
         debug_assert!(record <= self.writable_bytes);
         let tail = self.tail;
         // SAFETY: `record` bytes from the tail are free and lie before the end of the ring: no more
-        // than `writable_bytes`. The header takes the first of them.
+        // than `writable_bytes`. The header occupies the first of them.
         unsafe {
             self.write_header(Header::Frame { length });
             self.memory.store_frame(self.offset(tail) + RECORD_HEADER_BYTES, head, body);
@@ -169,8 +169,8 @@ impl<M: Memory> Producer<M> {
         self.writable_bytes -= record;
     }
 
-    /// Writes the header of the record at the tail, or keeps it back if it is the one by which all
-    /// that follow are published.
+    /// Writes the header of the record at the tail. The first header of a burst is kept back
+    /// instead, since its later store publishes the burst.
     ///
     /// # Safety
     /// The line at the tail is free.
@@ -181,20 +181,20 @@ impl<M: Memory> Producer<M> {
         if self.tail == self.published {
             self.first_header = word;
         } else {
-            // SAFETY: the tail is a multiple of `RECORD_ALIGN`, and the caller says that the line
-            // is free.
+            // SAFETY: the tail is a multiple of `RECORD_ALIGN`, and the line is free by this
+            // function's contract.
             unsafe { self.memory.store_word(self.offset(self.tail), word) };
         }
     }
 
-    /// Shows the consumer everything written so far. Returns whether there was anything new.
+    /// Publishes everything written so far to the consumer. Returns true if there was anything new.
     #[inline]
     pub fn publish(&mut self) -> bool {
         self.publish_with(LAST)
     }
 
-    /// As [`Producer::publish`], in the middle of a burst: more follows at once, so that the consumer
-    /// had better look behind what it sees.
+    /// [`Producer::publish`] in the middle of a burst: more records follow at once, so the consumer
+    /// had better look behind the visible ones.
     pub fn publish_part(&mut self) -> bool {
         self.publish_with(0)
     }
@@ -207,12 +207,13 @@ impl<M: Memory> Producer<M> {
                 (self.offset(self.published), self.offset(position(self.last_header)));
             let last_header = self.last_header | mark;
             // SAFETY: all positions are multiples of `RECORD_ALIGN`. `make_room` leaves the line at
-            // the tail free; those of the records are still ours.
+            // the tail free; the lines of the records still belong to the producer.
             unsafe {
                 if self.tail != self.cleared {
                     self.memory.store_word(self.offset(self.tail), NOTHING);
                 }
-                // Pairs with the acquire in `Consumer::receive`: what was stored before is seen.
+                // Pairs with the acquire in `Consumer::receive`, which makes all earlier stores
+                // visible.
                 if first == last {
                     self.memory.publish_word(first, last_header);
                 } else {
@@ -226,35 +227,35 @@ impl<M: Memory> Producer<M> {
         is_new
     }
 
-    /// Writes [`NOTHING`] where the end will be after one more record of a line, now that nobody
-    /// waits: before a publication the consumer, which polls the line of the record, would take that
-    /// line back while the store waits for the other one.
+    /// Writes [`NOTHING`] at the end after one more one-line record, now that no peer waits. Before
+    /// a publication, the consumer, which polls the line of the record, would take that line back
+    /// while the store waits for the other line.
     #[inline]
     fn clear_ahead(&mut self) {
         let ahead = self.tail.wrapping_add(RECORD_ALIGN as u64);
         if self.writable_bytes > RECORD_ALIGN {
             if !planted("shm_old_record_stays") {
-                // SAFETY: more than the line at the tail is writable: the next one too is free.
+                // SAFETY: more than the line at the tail is writable, so the next line is free too.
                 unsafe { self.memory.store_word(self.offset(ahead), NOTHING) };
             }
             self.cleared = ahead;
         }
     }
 
-    /// Bytes that are written, and that the consumer does not know of.
+    /// Bytes written but not yet published to the consumer.
     #[inline]
     pub fn unpublished_bytes(&self) -> usize {
         self.tail.wrapping_sub(self.published) as usize
     }
 
-    /// Whether a [`sleep_fence`](super::sleep_fence) and [`Producer::take_sleeper`] are due after
-    /// publishing: not for a consumer that never sleeps.
+    /// Returns true if a [`sleep_fence`](super::sleep_fence) and [`Producer::take_sleeper`] are due
+    /// after publishing: not for a consumer that never sleeps.
     #[inline]
     pub fn consumer_may_sleep(&self) -> bool {
         self.sleep_word != POLLING
     }
 
-    /// Whether the consumer is to be woken, which the caller must then do. To be called after
+    /// Returns true if the caller must now wake the consumer. To be called after
     /// [`Producer::publish`] and a [`sleep_fence`](super::sleep_fence).
     #[inline]
     pub fn take_sleeper(&mut self) -> bool {
@@ -264,7 +265,8 @@ impl<M: Memory> Producer<M> {
         is_new && is_asleep(sleep_word)
     }
 
-    /// Takes [`Producer::take_sleeper`] back: the consumer could not be woken, and the next call says so again.
+    /// Revokes [`Producer::take_sleeper`]: the consumer could not be woken, and the next call
+    /// reports the sleep again.
     #[cold]
     pub fn forget_sleeper(&mut self) {
         if !planted("shm_refused_wake_is_lost") {
@@ -272,16 +274,16 @@ impl<M: Memory> Producer<M> {
         }
     }
 
-    /// Where the next record goes, counted through all laps.
+    /// Position of the next record, counted through all laps.
     pub fn position(&self) -> u64 {
         self.tail
     }
 
-    /// Shows the frames that were written from `position` on, of which none is published: for simulators, which
-    /// see all that leaves.
+    /// Shows the frames written from `position` on, all still unpublished: for simulators, which
+    /// see every sent frame.
     ///
     /// # Panics
-    /// When some are published, and so may be the consumer's.
+    /// When some are published, and may already belong to the consumer.
     pub fn look_back(&self, position: u64, mut on_frame: impl FnMut(RingFrame<'_>)) {
         let written = self.tail.wrapping_sub(position) as usize;
         assert!(written <= self.unpublished_bytes(), "only what is still the producer's");
@@ -289,7 +291,7 @@ impl<M: Memory> Producer<M> {
         while at != self.tail {
             let word = match at == self.published {
                 true => self.first_header,
-                // SAFETY: a record of ours begins there, and its header was written.
+                // SAFETY: a record of this producer begins at `at`, and its header was written.
                 false => unsafe { self.memory.load_word(self.offset(at)) },
             };
             let length = ((word ^ Header::check_bits(at)) & !LAST) as usize;
@@ -298,15 +300,17 @@ impl<M: Memory> Producer<M> {
                 continue;
             }
             let start = self.offset(at) + RECORD_HEADER_BYTES;
-            // SAFETY: the record was written there in whole, and nobody else accesses it before it is published.
+            // SAFETY: the whole record was written there, and only the producer accesses it before
+            // publication.
             unsafe { self.memory.with_frame(start, length, &mut on_frame) };
             at = at.wrapping_add(record_bytes(length) as u64);
         }
     }
 
-    /// Writes the header of a record that is not there to where the consumer looks next: a frame of so many bytes,
-    /// for a position that is further by `off`. For simulators of bad producers. False if something is written, so that
-    /// the consumer looks elsewhere, or if this header says that nothing is there.
+    /// Writes the header of a missing record at the consumer's next place: a frame of `length`
+    /// bytes, for a position that is further by `off`. For simulators of bad producers. Returns
+    /// false if unpublished records make the consumer look elsewhere, or if the header would equal
+    /// [`NOTHING`].
     pub(in super::super) fn forge_header(&self, off: u64, length: usize) -> bool {
         let word = length as u64 | Header::check_bits(self.tail.wrapping_add(off));
         let is_next = self.unpublished_bytes() == 0 && word != NOTHING;
@@ -317,8 +321,8 @@ impl<M: Memory> Producer<M> {
         is_next
     }
 
-    /// Makes room for a record at the tail and for [`NOTHING`] behind it, by looking how far the
-    /// consumer is and by going to the start of the ring.
+    /// Makes room for a record at the tail and for [`NOTHING`] behind it, by reading the consumer's
+    /// head and by skipping to the start of the ring.
     #[cold]
     #[inline(never)]
     fn make_room(&mut self, record: usize) -> Result<(), PushError> {
@@ -340,22 +344,23 @@ impl<M: Memory> Producer<M> {
         Ok(())
     }
 
-    /// From the tail to where the ring begins again.
+    /// Bytes from the tail to the end of the ring.
     #[inline]
     pub(in super::super) fn bytes_to_end(&self) -> usize {
         self.memory.capacity() - self.offset(self.tail)
     }
 
-    /// Bytes for records: all that are not in use, but for one line.
+    /// Bytes for records: all that are not in use, except one line.
     #[inline]
     fn free_bytes(&self) -> usize {
         let kept_back = if planted("shm_ring_without_a_gap") { 0 } else { RECORD_ALIGN };
         self.memory.capacity() - kept_back - self.tail.wrapping_sub(self.head) as usize
     }
 
-    /// Reads how far the consumer is: between where it was and what it can have seen.
+    /// Reads the consumer's head, which must lie between the last known head and the published
+    /// position.
     fn refresh_head(&mut self) -> Result<(), Broken> {
-        // Pairs with the release in `Consumer::release`: the consumer has done with the bytes.
+        // Pairs with the release in `Consumer::release`: the consumer has finished with the bytes.
         let head = self.memory.control().head.0.load(Ordering::Acquire);
         let released = head.wrapping_sub(self.head);
         if released > self.published.wrapping_sub(self.head)

@@ -6,45 +6,45 @@
 //! | 31 | [`LAST`] |
 //! | 32 to 63 | the record's position in units of [`RECORD_ALIGN`], truncated |
 //!
-//! The position serves as a check: a consumer and a producer that disagree about where records
-//! start, or bytes left from the last round, do not pass for a record. No header is
-//! [`NOTHING`], as a length is at least 1.
+//! The position serves as a check: bytes left from the last lap do not pass for a record, nor does
+//! a record at a place where the consumer expects none. No header is [`NOTHING`], as a length is at
+//! least 1.
 
 /// Bytes of a record's header.
 pub const RECORD_HEADER_BYTES: usize = 8;
 
-/// Records start at multiples of this many bytes, a cache line: a small frame and its header are
-/// one line, and the consumer looks for the next record in a line that it does not read otherwise.
+/// Records start at multiples of this many bytes, a cache line. A small frame and its header are
+/// one line, and the consumer finds the next record in a line that it does not read otherwise.
 pub const RECORD_ALIGN: usize = 64;
 
-/// What stands in place of the header where no record is yet.
+/// The word at the place of a header while there is no record.
 pub(super) const NOTHING: u64 = 0;
 
-/// Marks the last record of those that were published together.
+/// Marks the last record of a publication.
 pub(super) const LAST: u64 = 1 << 31;
 
 const LENGTH_MASK: u32 = LAST as u32 - 1;
 
-/// The length that says: nothing more before the end of the ring.
+/// The length that means: no more records before the end of the ring.
 const SKIP: u32 = LENGTH_MASK;
 
 const _: () = assert!(RECORD_ALIGN.is_power_of_two() && RECORD_ALIGN >= RECORD_HEADER_BYTES);
 
-/// The largest frame for a ring of `capacity` bytes: with half of the ring, an empty ring takes any
-/// record, even where one has to skip to the start first. What is skipped is at least a line
-/// shorter than the record, which leaves one for the mark of an end behind it.
+/// The largest frame for a ring of `capacity` bytes. With half of the ring, an empty ring accepts
+/// any record, even after a skip to the start. The skipped bytes are at least a line shorter than
+/// the record, which leaves a line for the mark of an end behind it.
 pub const fn max_frame_limit(capacity: usize) -> usize {
     capacity / 2 - RECORD_HEADER_BYTES
 }
 
-/// What a frame of `length` bytes takes in the ring.
+/// The bytes that a frame of `length` bytes occupies in the ring.
 #[inline]
 pub(super) fn record_bytes(length: usize) -> usize {
     // A sum and a mask; `next_multiple_of` would compare too.
     (RECORD_HEADER_BYTES + length + RECORD_ALIGN - 1) & !(RECORD_ALIGN - 1)
 }
 
-/// What a record's header says.
+/// The meaning of a record's header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Header {
     Frame { length: usize },
@@ -69,7 +69,7 @@ impl Header {
     }
 }
 
-/// The position by a header's check: enough of it to find the record in the ring.
+/// The position from a header's check: enough bits to find the record in the ring.
 #[inline]
 pub(super) fn position(word: u64) -> u64 {
     (word >> 32) * RECORD_ALIGN as u64

@@ -38,14 +38,14 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a ring must do, said as plainly as possible.
+/// A plain model of a ring.
 #[derive(Default)]
 struct Model {
-    /// Frames written and not published, then those published and not received.
+    /// Frames written and not published, then frames published and not received.
     written: VecDeque<Vec<u8>>,
     published: VecDeque<Vec<u8>>,
     tail: usize,
-    /// Where each unreceived record ends.
+    /// The end of each unreceived record.
     ends: VecDeque<usize>,
     head: usize,
 }
@@ -58,7 +58,7 @@ impl Model {
         let record = record_bytes(bytes.len());
         let to_end = CAPACITY - self.tail % CAPACITY;
         let start = if record > to_end { self.tail + to_end } else { self.tail };
-        // One line stays free, in which it says that nothing follows.
+        // One line stays free for the mark of an end.
         if start + record - self.head > CAPACITY - RECORD_ALIGN {
             return Err(PushError::Full);
         }
@@ -113,8 +113,7 @@ proptest! {
     }
 }
 
-/// A ring may stop short of `budget` at the end of a publication; it must then go on at
-/// the next call.
+/// A call may stop short of `budget` at the end of a publication; the next call must then continue.
 fn check_receive(
     consumer: &mut Consumer<Heap>,
     model: &mut Model,
@@ -156,7 +155,7 @@ fn position() -> impl Strategy<Value = u64> {
 }
 
 fn garbage_word() -> impl Strategy<Value = Garbage> {
-    // Headers that are right but for one thing are the ones that get furthest.
+    // Headers with a single fault get furthest.
     let header = (0..400usize, 0..4u64, any::<bool>()).prop_map(|(length, lap, is_last)| {
         let header = if length >= 380 { Header::Skip } else { Header::Frame { length } };
         (header, lap * CAPACITY as u64, if is_last { LAST } else { 0 })
@@ -211,7 +210,7 @@ fn apply_garbage_step(
     Ok(())
 }
 
-/// A ring with one published frame of 100 bytes behind one of 16, and 300 bytes behind it, after
+/// Receives from a ring with one publication of frames of 16, 100, 150 and 150 bytes, after
 /// `spoil`.
 fn spoilt(spoil: impl FnOnce(&Heap)) -> (Vec<usize>, Received) {
     let ring = Heap::new(CAPACITY);
@@ -252,9 +251,9 @@ fn receive__stops_at_an_impossible_header() {
         Header::Frame { length: 0 }.encode(at),
         // Published, but longer than agreed.
         Header::Frame { length: 201 }.encode(at),
-        // Right but for the position.
+        // Right except for the position.
         Header::Frame { length: 100 }.encode(at + RECORD_ALIGN as u64),
-        // Of the lap before.
+        // From the lap before.
         Header::Frame { length: 100 }.encode(at.wrapping_sub(CAPACITY as u64)),
         Header::Skip.encode(at),
     ];
@@ -274,8 +273,8 @@ fn receive__stops_where_nothing_is() {
     );
 }
 
-/// A ring that is read up to `left` bytes before its end, into which `next` frames were published
-/// then.
+/// A ring that was read up to `left` bytes before its end, with the `next` frames published
+/// afterwards.
 fn near_the_end(left: usize, next: &[usize]) -> (Heap, Consumer<Heap>) {
     let ring = Heap::new(CAPACITY);
     let (mut producer, mut consumer) = ring.ends(MAX_FRAME);
@@ -313,7 +312,7 @@ fn receive__finds_nothing_behind_a_skip_without_a_record() {
     for _ in 0..2 {
         assert_eq!(consumer.receive(10, |_| panic!("no frame")), Received::default());
     }
-    // What is there from the first lap is no record of this one.
+    // A word from the first lap is no record of this lap.
     // SAFETY: as above.
     unsafe { ring.store_word(0, Header::Frame { length: 8 }.encode(0)) };
     assert!(consumer.receive(10, |_| panic!("an old frame")).is_broken);
@@ -330,7 +329,7 @@ fn receive__refuses_a_skip_over_more_than_half_of_the_ring() {
     }
 }
 
-/// Does it at the first frame.
+/// Runs `action` at the first frame.
 fn once(action: impl FnOnce()) -> impl FnMut(RingFrame<'_>) {
     let mut action = Some(action);
     move |_| {
@@ -349,10 +348,10 @@ fn receive__looks_no_further_than_a_burst_that_was_waited_for() {
     };
     for frames in [1, 3] {
         assert!(!consumer.has_data());
-        // The second burst comes while the first is read.
+        // The second burst arrives during the reading of the first.
         send(frames);
         assert_eq!(consumer.receive(10, once(|| send(2))).frames, frames);
-        // Nobody waited for that, and so the third is seen.
+        // The consumer did not wait for the second burst, and so sees the third.
         assert_eq!(consumer.receive(10, once(|| send(1))).frames, 3);
     }
     assert!(!consumer.has_data());
@@ -366,7 +365,7 @@ fn receive__looks_no_further_than_a_burst_that_was_waited_for() {
 fn publish__shows_a_burst_by_its_first_record_with_nothing_behind_the_last() {
     let ring = Heap::new(CAPACITY);
     let (mut producer, consumer) = ring.ends(MAX_FRAME);
-    // What an earlier lap left.
+    // Bytes from an earlier lap.
     for line in 1..CAPACITY / RECORD_ALIGN {
         // SAFETY: one thread, and no frame is lent.
         unsafe { ring.store_word(line * RECORD_ALIGN, u64::MAX) };
@@ -426,7 +425,7 @@ fn receive__releases_during_a_long_burst() {
     assert!(pushed > 0);
 }
 
-/// The head that the producer knows when each frame of a line is lent.
+/// The head that the producer knows during the delivery of each one-line frame.
 fn heads_during(before: usize, frames: usize) -> Vec<u64> {
     let (ring, mut consumer) = near_the_end(CAPACITY - before * RECORD_ALIGN, &vec![8; frames]);
     let mut heads = Vec::new();

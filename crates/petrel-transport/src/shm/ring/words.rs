@@ -1,5 +1,5 @@
-//! Headers of records: every length, every bit of a position, and every word of a kind that a peer may leave at
-//! the consumer's place, against the page of the layout (`record.rs`) read literally.
+//! Headers of records: every length, every bit of a position, and every kind of word that a peer
+//! may leave at the consumer's place, against a literal reading of the layout (`record.rs`).
 
 use super::heap::Heap;
 use super::record::{Header, record_bytes};
@@ -26,7 +26,7 @@ enum Meaning {
     Broken,
 }
 
-/// What a header word at a position means to a consumer.
+/// The meaning for a consumer of a header word at a position.
 fn meaning(word: u64, position: u64) -> Meaning {
     let (low, check) = (word as u32, (word >> 32) as u32);
     let to_end = CAPACITY - position as usize % CAPACITY;
@@ -46,7 +46,7 @@ fn meaning(word: u64, position: u64) -> Meaning {
     }
 }
 
-/// A ring whose consumer is at `line`, counted through all laps, with nothing there.
+/// A ring whose consumer is at `line`, counted through all laps, without a record there.
 fn ring_at(line: usize) -> (Heap, Consumer<Heap>) {
     let ring = Heap::new(CAPACITY);
     let (mut producer, mut consumer) = ring.ends(FRAME_BYTES_MAX);
@@ -55,7 +55,7 @@ fn ring_at(line: usize) -> (Heap, Consumer<Heap>) {
         producer.publish();
         assert_eq!(consumer.receive(1, |_| {}).frames, 1);
     }
-    // Bytes of the rounds before are no records either.
+    // Bytes of earlier laps must not pass for records either.
     (0..LINES).for_each(|line| store(&ring, line * RECORD_ALIGN, 0));
     (ring, consumer)
 }
@@ -65,15 +65,16 @@ fn store(ring: &Heap, offset: usize, word: u64) {
     unsafe { ring.store_word(offset, word) };
 }
 
-/// Lower halves: every length that a ring of this size could hold and some more, the ends of what 31 bits hold,
-/// and single bits; each with and without the mark.
+/// Lower halves: every length that a ring of this size could hold and some more, the ends of the
+/// 31-bit range, and single bits; each with and without the mark.
 fn lower_halves() -> impl Iterator<Item = u32> {
     let ends = [SKIP, SKIP - 1, SKIP - CAPACITY as u32, SKIP / 2];
     let lengths = (0..=CAPACITY as u32 + 70).chain(ends).chain((10..31).map(|bit| 1 << bit));
     lengths.flat_map(|length| [length, length | LAST])
 }
 
-/// Positions that a peer may claim: the right one, its neighbours, those of other laps, and each bit of it wrong.
+/// Positions that a peer may claim: the right position, its neighbours, positions of other laps,
+/// and the right position with any one bit wrong.
 fn positions(right: u64) -> impl Iterator<Item = u64> {
     let line = RECORD_ALIGN as u64;
     let others =
@@ -82,7 +83,7 @@ fn positions(right: u64) -> impl Iterator<Item = u64> {
     std::iter::once(right).chain(others.into_iter().flatten()).chain(bits)
 }
 
-/// Exhaustive in the consumer's line, in the length and the mark, and in the bits of the position.
+/// Exhaustive over the consumer's line, the length, the mark, and the bits of the position.
 #[test]
 fn receive__takes_what_the_layout_allows_at_every_line() {
     for line in 0..2 * LINES + 1 {
@@ -107,7 +108,7 @@ fn receive__takes_what_the_layout_allows_at_every_line() {
             assert_eq!(taken, length, "{word:#x} at {at}");
             assert_eq!(received.frames, usize::from(length.is_some()));
             assert_eq!(received.is_broken, expected == Meaning::Broken, "{word:#x} at {at}");
-            // From here on the consumer is somewhere else.
+            // From here on the consumer is at another place.
             if matches!(expected, Meaning::Frame(_) | Meaning::ToStart) {
                 (ring, consumer) = ring_at(line);
             }
@@ -115,7 +116,7 @@ fn receive__takes_what_the_layout_allows_at_every_line() {
     }
 }
 
-/// The other end writes what the layout says, for every length and every bit of a position.
+/// The producer encodes headers by the layout, for every length and every bit of a position.
 #[test]
 fn encode__is_the_layout_for_every_length_and_position() {
     let bits = (6..64).map(|bit| 1u64 << bit);
@@ -126,7 +127,7 @@ fn encode__is_the_layout_for_every_length_and_position() {
             let word = Header::Frame { length }.encode(position);
             assert_eq!(word, header(length as u32, position));
             assert!(word != 0 && word != skip);
-            // Enough of the position comes back to find the record.
+            // `position` recovers enough bits to find the record.
             assert_eq!(super::record::position(word) as u32, position as u32);
         }
     }
@@ -141,7 +142,8 @@ fn record_bytes__are_the_fewest_lines_that_hold_it() {
     }
 }
 
-/// Heads that a peer may write: exactly those between the head before and what it can have seen, by lines.
+/// The producer accepts exactly the heads, in lines, from the last known head to the published
+/// tail.
 #[test]
 fn push__takes_every_head_that_a_consumer_can_have_and_no_other() {
     let line = RECORD_ALIGN as u64;
@@ -165,12 +167,12 @@ fn push__takes_every_head_that_a_consumer_can_have_and_no_other() {
     }
 }
 
-/// A ring whose producer knows of a consumer at the line `before`, a multiple of seven, and has published four
-/// lines or more behind that: the longest frame has it look at the head again.
+/// A ring whose producer knows of a consumer at the line `before`, a multiple of seven, and has
+/// published at least four more lines. The longest frame makes the producer read the head again.
 fn ring_with(before: u64, published: u64) -> (Heap, Producer<Heap>) {
     let ring = Heap::new(CAPACITY);
     let (mut producer, mut consumer) = ring.ends(FRAME_BYTES_MAX);
-    // Seven lines are all that a ring of eight takes, and so the head is read behind each seven.
+    // A ring of eight lines accepts seven, so the producer reads the head after every seven.
     for _ in 0..before {
         producer.push(&[7], &[]).unwrap();
         producer.publish();
